@@ -6,10 +6,10 @@ Docs: https://fasterbench.github.io/fasterbench/core/core.html.md"""
 
 # %% auto #0
 __all__ = ['available_devices', 'as_device', 'as_call', 'copied', 'tensors_of', 'is_opaque', 'Part', 'parts', 'wrapped',
-           'preserved_process', 'preserved']
+           'preserved_process', 'preserved', 'progress_bar']
 
-# %% ../nbs/core/core.ipynb #48dbcc03
-import copy, gc, random
+# %% ../nbs/core/core.ipynb #fc14fb3a
+import copy, gc, random, sys
 from collections import OrderedDict
 from contextlib import contextmanager, ExitStack
 from dataclasses import dataclass
@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import nn
 from torch.utils._pytree import tree_map, tree_leaves
+from tqdm import tqdm
 
 # %% ../nbs/core/core.ipynb #129d4572
 def available_devices()->list[str]:
@@ -208,3 +209,19 @@ def preserved(
         finally:
             for state in modules: _restore_module(*state)
             for state in tensors: _restore_tensor(*state)
+
+# %% ../nbs/core/core.ipynb #9b445e4e
+def _watched():
+    "Whether standard error is a terminal, or this is a notebook."
+    shell = type(sys.modules["IPython"].get_ipython()).__name__ if "IPython" in sys.modules else ""
+    return shell == "ZMQInteractiveShell" or hasattr(sys.stderr, "isatty") and sys.stderr.isatty()
+
+@contextmanager
+def progress_bar(
+    title:str,
+    show:bool|None=None,  # None: when somebody is looking
+    total:int|None=None,  # Steps, where they are known
+):
+    "Within the context, a function to be called after each step."
+    switch = dict(disable=not show) if show is not None else {} if _watched() else dict(disable=True)   # TQDM_DISABLE decides where nothing is said
+    with tqdm(desc=title, total=total, delay=1.0, leave=False, **switch) as bar: yield lambda: bar.update()
