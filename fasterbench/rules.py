@@ -391,8 +391,8 @@ def operator_flops(
 )->tuple[Flops|None, str]:
     "FLOPs of one call (`None`: no rule covers it) and its category."
     name = op_name(op)
-    known = rules.get(name)
-    if known is None and torch.Tag.pointwise not in op.tags: return None, "other"
+    known = rules.get(name) or rules.get(name.removesuffix("_"))        # an in-place form computes what the plain one does
+    if known is None and not (torch.Tag.pointwise in op.tags or name in _pointwise): return None, "other"
     category = known.category if known else "activation" if name in _activations else "pointwise"
     if name not in _integer_arithmetic and not _floating((args, kwargs, out)): return Flops(0), category
     first = out[0] if isinstance(out, (tuple, list)) and out and isinstance(out[0], torch.Tensor) else out

@@ -6,7 +6,7 @@ Docs: https://fasterbench.github.io/fasterbench/core/timing.html.md"""
 
 # %% auto #0
 __all__ = ['Samples', 'StoppingRule', 'CpuStamps', 'CudaStamps', 'StampCost', 'self_times', 'stamp_cost', 'ModuleTimes', 'quiet',
-           'timed_call', 'time_modules', 'Timing']
+           'timed_call', 'time_modules']
 
 # %% ../nbs/core/timing.ipynb #4541f6f3
 import gc, math, statistics
@@ -174,7 +174,6 @@ class ModuleTimes:
 def quiet():
     "The garbage collector does not run within."
     was = gc.isenabled()
-    gc.collect()
     gc.disable()
     try: yield
     finally:
@@ -214,44 +213,3 @@ def time_modules(
             own.append(self_times(stamps.read(), len(listed), cost))
             tick()
     return ModuleTimes([Samples(tuple(v)) for v in zip(*own)], Samples(tuple(steps)), Samples(tuple(bare)), stamps.clock, cost)
-
-# %% ../nbs/core/timing.ipynb #3a527a24
-@dataclass(frozen=True)
-class Timing:
-    "How the times of the rows compare with the time of the model."
-    end_to_end_s: float    # Median of calls without any instrument, s
-    end_to_end_iqr_s: float
-    rows_s: float          # Sum of the rows, s
-    overhead_s: float      # Time in containers that compute nothing themselves, s
-    steps: int             # Samples behind every row
-    bare_steps: int        # Samples behind end_to_end_s
-    clock: str             # What the rows were timed with
-    stamp_s: float         # Subtracted from the rows per module call, s
-
-    @property
-    def sum_s(self): return self.rows_s + self.overhead_s
-    @property
-    def ratio(self): return self.sum_s / self.end_to_end_s
-    @property
-    def spread(self): return self.end_to_end_iqr_s / self.end_to_end_s
-
-# %% ../nbs/core/timing.ipynb #5d46cc90
-def _warnings(self)->list[str]:
-    "What limits the trust in these times: fact, cause, remedy."
-    found = []
-    if abs(self.ratio - 1) > 0.03:
-        found.append(f"the rows sum to {self.ratio:.1%} of the uninstrumented time; causes: modules so short that stamps weigh, or a machine that is "
-                     "busy with something else; a repeated profile on a quiet machine, or with more steps, narrows it")
-    if self.spread > 0.1:
-        found.append(f"the interquartile range of the uninstrumented time is {self.spread:.0%} of its median; cause: other load, or changing clock rates; "
-                     "a repeated profile on a quiet machine narrows it")
-    return found
-
-def _timing_repr(self):
-    lines = [f"end to end  {format_si(self.end_to_end_s, 's')} median, {self.spread:.1%} IQR, {self.bare_steps} uninstrumented steps",
-             f"rows        {format_si(self.rows_s, 's')} over {self.steps} steps, {self.clock}",
-             f"overhead    {format_si(self.overhead_s, 's')} in containers that compute nothing themselves",
-             f"sum ÷ end   {self.ratio:.3f}"]
-    return "\n".join(lines + [f"WARNING: {w}" for w in self.warnings])
-
-Timing.warnings, Timing.__repr__ = property(_warnings), _timing_repr
