@@ -210,11 +210,11 @@ def preserved(
             for state in modules: _restore_module(*state)
             for state in tensors: _restore_tensor(*state)
 
-# %% ../nbs/core/core.ipynb #9b445e4e
+# %% ../nbs/core/core.ipynb #e0ecceb5
 def _watched():
     "Whether standard error is a terminal, or this is a notebook."
-    shell = type(sys.modules["IPython"].get_ipython()).__name__ if "IPython" in sys.modules else ""
-    return shell == "ZMQInteractiveShell" or hasattr(sys.stderr, "isatty") and sys.stderr.isatty()
+    ipython = sys.modules.get("IPython")
+    return ipython is not None and type(ipython.get_ipython()).__name__ == "ZMQInteractiveShell" or hasattr(sys.stderr, "isatty") and sys.stderr.isatty()
 
 @contextmanager
 def progress_bar(

@@ -7,11 +7,12 @@ Docs: https://fasterbench.github.io/fasterbench/analysis/result.html.md"""
 # %% auto #0
 __all__ = ['schema', 'version', 'Timing', 'Result', 'rows_of', 'to_dict', 'to_json', 'from_dict', 'from_json']
 
-# %% ../nbs/analysis/result.ipynb #66a4e28a
+# %% ../nbs/analysis/result.ipynb #8011066f
 import json, math
 from dataclasses import asdict, dataclass, field, fields
 
-from .hardware import HardwarePeaks, check_schema
+from .files import check_schema, write_whole
+from .hardware import HardwarePeaks
 from .model import RooflinePoint
 from .units import format_si
 
@@ -100,8 +101,7 @@ def to_json(
 )->str|None:
     "Write `result` to `path`, or return it as JSON text."
     text = json.dumps(to_dict(result), indent=1, allow_nan=False)
-    if path is None: return text
-    with open(path, "w", encoding="utf-8") as f: f.write(text)
+    return text if path is None else write_whole(path, text)
 
 # %% ../nbs/analysis/result.ipynb #30c1c98d
 def _known(cls, data): return {k: v for k, v in data.items() if k in {f.name for f in fields(cls)}}

@@ -1,0 +1,91 @@
+"Whatever goes wrong while a model is profiled, and whenever: it is left as it was."
+import gc, random
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fasterbench.roofline import HardwarePeaks, RooflineAnalyzer
+
+peaks = HardwarePeaks(1e12, 1e11)
+
+class Fuse:
+    "Burns through at call number `at`."
+    def __init__(self): self.at, self.count, self.error = None, 0, None
+    def __call__(self):
+        self.count += 1
+        if self.count == self.at: raise self.error("burnt")
+
+class Step(nn.Module):
+    "A layer that leaves traces in everything that a forward can reach."
+    def __init__(self, fuse):
+        super().__init__()
+        self.fuse, self.lin, self.calls, self.cache, self.seen_list = [fuse], nn.Linear(4, 4), 0, {}, []
+        self.register_buffer("seen", torch.zeros(3))
+    def forward(self, x):
+        self.fuse[0]()
+        self.seen += 1; self.calls += 1; self.cache[self.calls] = 1; self.seen_list.append(1)
+        x.add_(torch.rand_like(x) + random.random() + np.random.rand())
+        out = self.lin(x)
+        self.fuse[0]()
+        return out
+
+def net(fuse):
+    model = nn.Sequential(Step(fuse), nn.BatchNorm1d(4), nn.Dropout(), Step(fuse))
+    model[1].eval()
+    model[3].lin.weight.requires_grad_(False)
+    model[0].lin.weight.grad = torch.ones(4, 4)
+    model[0].register_forward_hook(lambda *a: None)
+    return model
+
+def snapshot(model, sample):
+    "What a user could notice, as values and identities."
+    modules = [(type(m), m.training, {k: id(v) for k, v in m.__dict__.items() if k != "calls"}, getattr(m, "calls", 0), dict(getattr(m, "cache", {})), list(getattr(m, "seen_list", [])),
+                len(m._forward_hooks), len(m._forward_pre_hooks)) for m in model.modules()]
+    tensors = [(k, id(t), t.detach().clone().numpy().tobytes(), t.requires_grad, id(t.grad), None if t.grad is None else t.grad.numpy().tobytes(), str(t.device))
+               for k, t in (*model.named_parameters(), *model.named_buffers())]
+    world = (torch.get_rng_state().numpy().tobytes(), random.getstate(), np.random.get_state()[1].tobytes(), torch.is_grad_enabled(), torch.get_default_dtype(), torch.get_num_threads(),
+             torch.get_float32_matmul_precision(), torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32, torch.backends.mkldnn.enabled, gc.isenabled(),
+             torch.is_inference_mode_enabled(), len(torch.utils._python_dispatch._get_current_dispatch_mode_stack()))
+    return modules, tensors, world, sample.numpy().tobytes()
+
+def profile(model, sample): RooflineAnalyzer(model, sample, peaks).profile(warmup=1, steps=2)
+
+def test_a_profile_leaves_no_trace():
+    model, sample = net(Fuse()), torch.ones(2, 4)
+    before = snapshot(model, sample)
+    profile(model, sample)
+    assert snapshot(model, sample) == before
+
+def calls_of_a_profile():
+    fuse = Fuse()
+    profile(net(fuse), torch.ones(2, 4))
+    return fuse.count
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt, SystemExit])
+def test_interrupted_at_any_call(error):
+    total = calls_of_a_profile()
+    assert total > 20
+    for at in range(1, total + 1):
+        fuse = Fuse()
+        model, sample = net(fuse), torch.ones(2, 4)
+        fuse.at, fuse.error = at, error
+        before = snapshot(model, sample)
+        with pytest.raises(error, match="burnt"): profile(model, sample)
+        assert snapshot(model, sample) == before, f"call {at} of {total}"
+
+def test_earlier_results_survive_a_failed_profile():
+    fuse = Fuse()
+    ra = RooflineAnalyzer(net(fuse), torch.ones(2, 4), peaks).profile(steps=2, warmup=0)
+    rows = ra.results
+    fuse.at, fuse.count, fuse.error = 3, 0, RuntimeError
+    with pytest.raises(RuntimeError): ra.profile(steps=2, warmup=0)
+    assert ra.results is rows
+
+def test_files_are_whole_or_not_there(tmp_path):
+    "A file that cannot be written fails with its name, and nothing is left of it."
+    ra = RooflineAnalyzer(nn.Linear(4, 4), torch.ones(2, 4), peaks).profile(steps=2)
+    for kind in ("json", "csv", "html"):
+        with pytest.raises(OSError, match=f"r.{kind}"): getattr(ra, f"to_{kind}")(tmp_path/"missing"/f"r.{kind}")
+        assert list(tmp_path.iterdir()) == []
