@@ -106,7 +106,7 @@ def _memory_labels(fig, levels, box):
     x0, x1, y0, y1 = box
     for i, (value, text) in enumerate(_labels([(l.bandwidth, f"{l.name} {format_si(l.bandwidth, 'B/s', 0)}") for l in levels])):
         left = max(x0, y0 / value)
-        x = left * (min(x1, y1 / value) / left)**(0.12 if i else 0.4)
+        x = left * (min(x1, y1 / value) / left)**(0.8 if i else 0.4)
         fig.add_annotation(x=math.log10(x), y=math.log10(x * value), text=text, showarrow=False, xanchor="left" if i else "right", yanchor="top" if i else "bottom",
                            xshift=4 if i else -4, font=dict(color=_ink, size=12))
 
