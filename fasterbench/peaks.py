@@ -8,9 +8,10 @@ Docs: https://fasterbench.github.io/fasterbench/hardware/peaks.html.md"""
 __all__ = ['Probe', 'compute_probes', 'memory_probe', 'Rate', 'run_probe', 'envelope', 'cpu_caches', 'memory_capacities',
            'measure_levels', 'environment', 'clear_peaks_cache', 'measure_peaks']
 
-# %% ../nbs/hardware/peaks.ipynb #f3d9dd9a
-import glob, os, platform, statistics, threading
+# %% ../nbs/hardware/peaks.ipynb #160fb79a
+import glob, math, os, platform, statistics, threading
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime, timezone
 from time import perf_counter
 from typing import NamedTuple
@@ -19,7 +20,7 @@ from collections.abc import Callable
 import torch
 import torch.nn.functional as F
 
-from .core import as_device, preserved_process, progress_bar
+from .core import as_device, on_device, preserved_process, progress_bar
 from .hardware import Ceiling, HardwarePeaks, MemoryLevel
 from .timing import Samples, quiet, timed_call
 from .units import format_si
@@ -73,7 +74,7 @@ def compute_probes(
     scale = 4 if device.type == "cuda" else 1     # a GPU needs more work to be full
     n, batch = 512 * scale, 8 * scale**2
     return [_matmul_probe(device, dtype, n, n, n), _matmul_probe(device, dtype, 2 * n, 2 * n, 2 * n), _matmul_probe(device, dtype, 4 * n, n, 2 * n),
-            _linear_probe(device, dtype, 2 * n, n, 4 * n), _bmm_probe(device, dtype, 16 * scale, 256 * scale // 2 or 256),
+            _linear_probe(device, dtype, 2 * n, n, 4 * n), _bmm_probe(device, dtype, 16 * scale, 128 * scale),
             *(_conv_probe(device, dtype, b, c, p, k, last) for last in (False, True)
               for b, c, p, k in ((1, 128, 56, 3), (batch, 128, 28, 3), (batch // 2, 256, 14, 3), (1, 64, 112, 3), (1, 256, 56, 1)))]
 
@@ -91,7 +92,8 @@ def memory_probe(
     tensors = {"copy": 2, "triad": 3}.get(kind, 1)
     n = max(size // itemsize // tensors, 1)
     def build():
-        a, *more = (_random(device, dtype, n).abs_() for _ in range(tensors))
+        # on a GPU the power drawn, and with it the clock, depends on the data; on a CPU it does not, and ones are quick to make
+        a, *more = (_random(device, dtype, n).abs_() if device.type == "cuda" else torch.ones(n, dtype=dtype) for _ in range(tensors))
         return {"in-place": lambda: a.relu_(), "read": lambda: a.sum(), "write": lambda: a.fill_(1),
                 "copy": lambda: a.copy_(more[0]), "triad": lambda: torch.add(more[0], more[1], alpha=3, out=a)}[kind]
     return Probe(f"{kind} {format_si(size, 'B', 1)}", n * itemsize * {"in-place": 2, "copy": 2, "triad": 3}.get(kind, 1), build, size)
@@ -146,7 +148,7 @@ def envelope(
     keep:list|None=None,  # Every rate is appended here
 )->Rate|None:
     "The best of `probes`: each tried for a short time, the best three measured for longer."
-    short, finals, rates = seconds / 2 / len(probes), min(3, len(probes)), []
+    short, finals, rates, end = seconds / 2 / len(probes), min(3, len(probes)), [], perf_counter() + seconds
     def attempt(probe, seconds, steps):
         try: return run_probe(probe, device, seconds=seconds, warmup=warmup, steps=steps)
         except Exception as error:
@@ -154,8 +156,9 @@ def envelope(
             if isinstance(error, torch.cuda.OutOfMemoryError): torch.cuda.empty_cache()
         finally: tick()
     for p in probes:
-        if rates and rates[-1].probe.work / rates[-1].best > seconds: skipped[p.name] = "the probe before it took longer than all of them may"; tick(); continue
-        rates += filter(None, [attempt(p, short, max(2, steps // 3))])
+        expected = p.work / max((r.best for r in rates), default=math.inf)
+        if perf_counter() + expected > end: skipped[p.name] = f"{seconds:.0f} s for all probes were used up, or one call of this one would do so"
+        else: rates += filter(None, [attempt(p, short, max(2, steps // 3))])
     best = sorted(rates, key=lambda r: -r.best)[:finals]
     again = [r for r in (attempt(r.probe, seconds / 2 / finals, steps) for r in best if r.probe.work / r.best < seconds) if r]
     if keep is not None: keep += rates + again
@@ -194,7 +197,7 @@ def _working_sets(capacities, device, bandwidth_mb):
     for name, capacity in capacities:
         sets.append((name, capacity, [s for s in (capacity // 4, capacity // 2, capacity * 3 // 4) if s > below]))
         below = capacity
-    far = [bandwidth_mb * 10**6] if bandwidth_mb else [max(8 * below, 256 << 20), max(16 * below, 512 << 20)]
+    far = [bandwidth_mb * 10**6] if bandwidth_mb else [max(8 * below, 256 << 20)]
     return sets + [("DRAM", None, far)]
 
 def measure_levels(
@@ -214,11 +217,11 @@ def measure_levels(
         if best: levels.append(MemoryLevel(name, capacity, best.best, best.sustained, best.spread, best.probe.name, best.samples))
     return levels, [(r.probe.name.split()[0], r.probe.size, r.best) for r in rates]
 
-# %% ../nbs/hardware/peaks.ipynb #493a0108
+# %% ../nbs/hardware/peaks.ipynb #3bc8dc2f
 @contextmanager
 def _measuring(device, allow_tf32):
     "The state in which probes run; everything is put back."
-    with preserved_process(), torch.inference_mode(), quiet():
+    with on_device(device), preserved_process(), torch.inference_mode(), quiet():
         if device.type == "cuda":
             torch.set_float32_matmul_precision("high" if allow_tf32 else "highest")
             torch.backends.cudnn.allow_tf32 = allow_tf32
@@ -264,18 +267,31 @@ def _measure(device, dtypes, matmul_size, bandwidth_mb, warmup, steps, allow_tf3
     skipped, unit = {}, "TF32" if device.type == "cuda" and allow_tf32 else ""
     with _measuring(device, allow_tf32), progress_bar("measuring peaks", progress) as tick:
         common = dict(warmup=warmup, steps=steps, tick=tick, skipped=skipped)
-        first = _repeatable(device, dtypes[0])
+        first = _repeated(device, dtypes[0], bandwidth_mb)
         ceilings = [_ceiling(device, d, matmul_size, unit if d == torch.float32 else "", 4.0, **common) for d in dtypes]
-        levels, sweep = measure_levels(device, dtypes[0], bandwidth_mb=bandwidth_mb, seconds=3.0, **common)
-        drift = _repeatable(device, dtypes[0]) / first - 1
+        levels, sweep = measure_levels(device, dtypes[0], bandwidth_mb=bandwidth_mb, seconds=4.0, **common)
+        last = _repeated(device, dtypes[0], bandwidth_mb)
         flags = torch.backends.cudnn.benchmark
     if not levels or levels[-1].capacity is not None: raise RuntimeError(f"main memory of {device} could not be measured: {skipped}")
+    compute, memory = (b.sustained / a.sustained - 1 for a, b in zip(first, last))
+    ceilings = [replace(c, spread=max(c.spread, abs(compute))) for c in ceilings]
+    levels[-1] = _widened(levels[-1], [first[1], last[1]])
     return HardwarePeaks(ceilings[0].flops, levels[-1].bandwidth, None, str(device), str(dtypes[0]), bool(unit) and dtypes[0] == torch.float32, flags, tuple(levels),
-                         tuple(ceilings), environment(device) | dict(drift=drift), tuple(sweep), skipped)
+                         tuple(ceilings), environment(device) | dict(compute_drift=compute, memory_drift=memory), tuple(sweep), skipped)
 
-def _repeatable(device, dtype):
-    "The rate of one and the same probe: measured first and last, it tells how the machine drifted."
-    return run_probe(_matmul_probe(device, dtype, 256, 256, 256), device, seconds=0.1, steps=20).sustained
+# %% ../nbs/hardware/peaks.ipynb #2b0826fa
+def _repeated(device, dtype, bandwidth_mb):
+    "The rates of one and the same pair of probes, arithmetic and memory."
+    far = _working_sets(memory_capacities(device), device, bandwidth_mb)[-1][2][0]
+    return [run_probe(p, device, seconds=0.1, steps=20) for p in (_matmul_probe(device, dtype, 256, 256, 256), memory_probe("in-place", far, device, dtype))]
+
+def _widened(level, repeated):
+    "`level` with what the repeated probes add to its best rate and to its spread."
+    best = max(repeated, key=lambda r: r.best)
+    rates = [level.sustained, *(r.sustained for r in repeated)]
+    spread = max(level.spread, (max(rates) - min(rates)) / max(rates))
+    if best.best <= level.bandwidth: return replace(level, spread=spread)
+    return MemoryLevel(level.name, level.capacity, best.best, best.sustained, spread, best.probe.name, best.samples)
 
 # %% ../nbs/hardware/peaks.ipynb #17298654
 _cache, _lock = {}, threading.Lock()

@@ -9,8 +9,8 @@ __all__ = ['placed', 'main_dtype', 'Measurement', 'measure', 'served_bytes', 'mo
            'RooflineAnalyzer', 'measure_peaks', 'HardwarePeaks', 'clear_peaks_cache', 'RooflinePoint',
            'roofline_analysis']
 
-# %% ../nbs/analysis/roofline.ipynb #2819f929
-import copy, statistics
+# %% ../nbs/analysis/roofline.ipynb #dc81f689
+import copy
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from time import perf_counter
@@ -19,7 +19,7 @@ from warnings import warn
 import torch
 from torch import nn
 
-from .core import as_call, as_device, copied, parts, preserved, progress_bar, tensors_of
+from .core import as_call, as_device, copied, is_compiled, on_device, parts, preserved, progress_bar, tensors_of
 from .hardware import HardwarePeaks
 from .model import RooflinePoint, place, roofline_analysis, shares_of
 from .peaks import clear_peaks_cache, measure_peaks, environment
@@ -81,12 +81,13 @@ def _device_clock(device):
     return clock
 
 def _operator_samples(work, call, device, passes, tick):
-    "Samples per operator call of `work`, from passes of their own; `None` where the passes did not run the same operators."
+    "Samples per operator call of `work`, from passes of their own; `None` where these did not run the same operators, and in compiled modules, which run none of them."
     runs = []
     for _ in range(passes):
         runs.append(time_operators(call, work, _device_clock(device)))
         tick()
-    return [None] * len(work.trace) if None in runs else [Samples(t) for t in zip(*runs)]
+    if None in runs: return [None] * len(work.trace)
+    return [None if is_compiled(work.parts[c.part].module) else Samples(t) for c, t in zip(work.trace, zip(*runs))]
 
 # %% ../nbs/analysis/roofline.ipynb #d68edeed
 def measure(
@@ -100,7 +101,7 @@ def measure(
 )->Measurement:
     "Count and time one forward of `model` in eval mode without gradients; the model and the process are left as they were."
     args, kwargs = copied(as_call(sample), device)
-    with preserved(model), torch.no_grad():
+    with on_device(device), preserved(model), torch.no_grad():
         model.eval()
         run = placed(model, device)
         listed, call = parts(run), lambda: run(*args, **kwargs)

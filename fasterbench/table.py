@@ -133,6 +133,6 @@ def peaks_table(
     widths = [max(map(len, column)) for column in zip(*rows)]
     lines = ["  ".join(f"{c:<{w}}" if i in (0, 4) else f"{c:>{w}}" for i, (c, w) in enumerate(zip(r, widths))).rstrip() for r in rows]
     where = f"{peaks.environment.get('device_name', peaks.device)} ({peaks.device}), torch {peaks.environment.get('torch', '?')}, {peaks.environment.get('threads', '?')} threads"
-    drift = peaks.environment.get("drift")
+    drift = [f"{kind} {peaks.environment[f'{kind}_drift']:+.1%}" for kind in ("compute", "memory") if f"{kind}_drift" in peaks.environment]
     return "\n".join([where, *lines, f"ridge point {peaks.ridge_point:.2f} FLOP/B ({peaks.dtype.removeprefix('torch.')}, main memory)"]
-                     + ([f"the machine drifted by {drift:+.1%} between the first and the last probe"] if drift is not None else []))
+                     + ([f"drift of the machine from the first to the last probe: {', '.join(drift)}"] if drift else []))
