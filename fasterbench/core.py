@@ -6,7 +6,7 @@ Docs: https://fasterbench.github.io/fasterbench/core/core.html.md"""
 
 # %% auto #0
 __all__ = ['available_devices', 'as_device', 'on_device', 'as_call', 'copied', 'tensors_of', 'is_compiled', 'is_opaque', 'Part',
-           'parts', 'wrapped', 'preserved_process', 'preserved', 'progress_bar']
+           'parts', 'wrapped', 'preserved_process', 'preserved', 'preserved_optimizer', 'progress_bar']
 
 # %% ../nbs/core/core.ipynb #b417c7a0
 import copy, gc, random, sys
@@ -216,6 +216,30 @@ def preserved(
         finally:
             for state in modules: _restore_module(*state)
             for state in tensors: _restore_tensor(*state)
+
+# %% ../nbs/core/core.ipynb #313d0ba7
+def _copied_values(held): return {k: (v, v.detach().clone() if isinstance(v, torch.Tensor) else copy.copy(v)) for k, v in held.items()}
+
+def _restore_values(held, saved):
+    held.clear()
+    for k, (value, contents) in saved.items():
+        if isinstance(value, torch.Tensor):
+            with torch.no_grad(): value.copy_(contents)
+        held[k] = value if isinstance(value, torch.Tensor) else contents
+
+@contextmanager
+def preserved_optimizer(
+    optimizer:torch.optim.Optimizer|None,
+):
+    "The state of `optimizer` is put back at the end; `None` is allowed."
+    state = {} if optimizer is None else {p: _copied_values(held) for p, held in optimizer.state.items()}
+    groups = [] if optimizer is None else [_copied_values(g) for g in optimizer.param_groups]
+    try: yield
+    finally:
+        if optimizer is not None:
+            for p in [p for p in optimizer.state if p not in state]: del optimizer.state[p]
+            for p, saved in state.items(): _restore_values(optimizer.state[p], saved)
+            for group, saved in zip(optimizer.param_groups, groups): _restore_values(group, saved)
 
 # %% ../nbs/core/core.ipynb #e0ecceb5
 def _watched():
