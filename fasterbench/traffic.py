@@ -48,8 +48,7 @@ _first_only = _names("""_scaled_dot_product_flash_attention _scaled_dot_product_
 # only the named rows: which argument is the table, and which says how much of it is touched (None: the result)
 _gathers = {"aten::embedding": (0, None), "aten::index_select": (0, None), "aten::gather": (0, None), "aten::index": (0, None), "aten::take": (0, None),
             "aten::_unsafe_index": (0, None), "aten::_embedding_bag": (0, 1), "aten::_embedding_bag_forward_only": (0, 1)}
-_scatters = {"aten::scatter_": 2, "aten::scatter_add_": 2, "aten::scatter_reduce_": 2, "aten::index_put_": 2, "aten::_index_put_impl_": 2, "aten::index_add_": 3,
-             "aten::index_copy_": 3, "aten::index_fill_": 2}
+_scatters = {"aten::scatter_": 2, "aten::scatter_add_": 2, "aten::scatter_reduce_": 2, "aten::index_add_": 3, "aten::index_copy_": 3}   # argument of the touched size
 
 # %% ../nbs/work/traffic.ipynb #b7df83c6
 def _tensors(value):
@@ -63,11 +62,19 @@ def _touched(name, args, out, tensor):
         by = _gathers[name][1]
         rows = _tensors(out)[0].numel() if by is None else args[by].numel() * tensor.shape[-1]
         return min(rows * tensor.itemsize, unique_bytes(tensor))
-    if name in _scatters and tensor is args[0]:
-        moved = args[_scatters[name]] if len(args) > _scatters[name] else None
-        count = moved.numel() if isinstance(moved, torch.Tensor) else None
-        if name in ("aten::index_put_", "aten::_index_put_impl_") or (count is not None and count > 1 and moved.dtype in (torch.bool, torch.uint8)): return None
-        return None if count is None else min(count * tensor.itemsize, unique_bytes(tensor))
+    if tensor is not args[0]: return None
+    if name in _scatters: touched = args[_scatters[name]].numel()
+    elif name == "aten::index_fill_": touched = args[2].numel() * tensor.numel() // max(tensor.shape[args[1]], 1)
+    elif name in ("aten::index_put_", "aten::_index_put_impl_"): touched = _indexed(tensor, args[1])
+    else: return None
+    return None if touched is None else min(touched * tensor.itemsize, unique_bytes(tensor))
+
+def _indexed(tensor, indices):
+    "How many elements `tensor[indices]` has; `None` for a mask, whose count is in its data."
+    given = [i for i in indices if i is not None]
+    if any(i.dtype in (torch.bool, torch.uint8) for i in given): return None
+    rest = [n for d, n in enumerate(tensor.shape) if d >= len(indices) or indices[d] is None]
+    return math.prod(torch.broadcast_shapes(*(i.shape for i in given))) * math.prod(rest)
 
 # %% ../nbs/work/traffic.ipynb #18963e67
 def operator_accesses(
@@ -83,7 +90,8 @@ def operator_accesses(
         for t in _tensors(value):
             touched = _touched(name, args, out, t)
             access = Access(t, unique_bytes(t) if touched is None else touched)
-            skipped = written and (a.is_out or name in _overwrite) or a.name == "self" and kwargs.get("beta") == 0
+            adds = name.startswith(("aten::index_put", "aten::_index_put")) and len(args) > 3 and args[3]
+            skipped = written and (a.is_out or name in _overwrite and not adds) or a.name == "self" and kwargs.get("beta") == 0
             if not skipped and name not in _template: reads.setdefault(region(t), access)
             if written: writes.setdefault(region(t), access)
     results = [] if name in _allocate else _tensors(out)[:1 if name in _first_only else None]

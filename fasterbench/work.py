@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
-from .core import Part, as_call, copied, parts, preserved, preserved_optimizer, tensors_of, wrapped
-from .trace import Call, OperatorTimer, Tracer, Visit, border, matched
+from .core import Part, as_call, copied, parts, preserved, preserved_optimizer, set_training, tensors_of, wrapped
+from .trace import Call, OperatorTimer, Tracer, Visit, border, matched, watching
 
 # %% ../nbs/work/work.ipynb #b4afba4c
 def _bytes(touches): return sum(t.bytes for t in touches)
@@ -129,10 +129,11 @@ def _eager():
 def trace_call(
     call,              # Runs the model once
     listed:list[Part], # Its modules
+    before_write=lambda tensor: None, # Called before an operator writes to a tensor
 )->Work:
     "The work of whatever `call()` runs."
-    tracer = Tracer()
-    with _eager(), wrapped(listed, tracer.wrap), tracer: call()
+    tracer = Tracer(before_write=before_write)
+    with _eager(), wrapped(listed, tracer.wrap), watching(tracer): call()
     return Work(listed, tracer.calls, tracer.visits[1:], border(tracer.calls, tracer.visits))
 
 def time_operators(
@@ -141,7 +142,7 @@ def time_operators(
     clock,      # `clock()` returns seconds
 )->list[float]|None:
     "Seconds per call of `work.trace`; `None` where this run did not run the same operators."
-    with _eager(), OperatorTimer(clock) as timer: call()
+    with _eager(), watching(OperatorTimer(clock)) as timer: call()
     return matched(work.trace, timer.times)
 
 # %% ../nbs/work/work.ipynb #4e1b9f40
@@ -163,7 +164,7 @@ def trace_step(
     listed = parts(model)
     every = [*listed, Part("(loss)", getattr(loss, "__name__", type(loss).__name__), None, True), Part("(optimizer)", type(optimizer).__name__, None, True)]
     tracer = Tracer(_owners(listed))
-    with _eager(), wrapped(listed, tracer.wrap), tracer:
+    with _eager(), wrapped(listed, tracer.wrap), watching(tracer):
         out = model(*args, **kwargs)
         with tracer.section(len(listed), "forward"): value = loss(out)
         with tracer.section(len(listed), "backward"): value.backward()
@@ -185,8 +186,8 @@ def count_work(
     if not isinstance(model, nn.Module): raise TypeError(f"model is a {type(model).__name__}; a torch.nn.Module is needed")
     if not backward and (loss is not None or optimizer is not None): raise ValueError("loss and optimizer belong to a training step: give backward=True with them")
     args, kwargs = copied(as_call(sample))
-    with preserved(model, parameters=backward), preserved_optimizer(optimizer), torch.set_grad_enabled(backward):
-        model.train(backward)
-        if not backward: return trace_call(lambda: model(*args, **kwargs), parts(model))
+    with preserved(model, parameters=backward) as before_write, preserved_optimizer(optimizer), torch.set_grad_enabled(backward):
+        set_training(model, backward)
+        if not backward: return trace_call(lambda: model(*args, **kwargs), parts(model), before_write)
         model.zero_grad(set_to_none=True)
         return trace_step(model, args, kwargs, loss or total_output, optimizer)
