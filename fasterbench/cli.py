@@ -23,6 +23,7 @@ def _usage(text, option):
 
 def _dtype(name):
     import torch
+    if name is None: return None
     names = ("float32", "float64", "bfloat16", "float16")
     return getattr(torch, name) if name in names else _usage(f"{name!r} is not one of {', '.join(names)}", "--dtype")
 
@@ -41,9 +42,12 @@ def _whole(least):
         return value
     return number
 
-def _check_folder(path):
-    "A report that cannot be written is known before anything is measured."
-    if path and path != "-" and not Path(path).parent.is_dir(): _usage(f"there is no folder {str(Path(path).parent)!r} for {path!r}", "--html, --json, --csv")
+def _check_writable(*paths):
+    "What cannot be written is known before anything is measured."
+    for path in paths:
+        if not path or path == "-": continue
+        if not Path(path).parent.is_dir(): _usage(f"there is no folder {str(Path(path).parent)!r} for {path!r}", "--html, --json, --csv")
+        if Path(path).is_dir(): _usage(f"{path!r} is a folder", "--html, --json, --csv")
 
 def _device(name):
     from fasterbench.core import as_device
@@ -61,9 +65,9 @@ def _write(
         write_whole(path, text())
         print(f"wrote {path}", file=sys.stderr)
 
-# %% ../nbs/cli.ipynb #7171f1f6
+# %% ../nbs/cli.ipynb #826c5726
 Device = Annotated[str, typer.Option(help="cpu, cuda or cuda:1")]
-Dtype = Annotated[str, typer.Option(help="float32, float64, bfloat16 or float16")]
+Dtype = Annotated[Optional[str], typer.Option(help="float32, float64, bfloat16 or float16")]
 Quiet = Annotated[bool, typer.Option("--no-progress", help="No progress bar.")]
 File = Optional[str]
 
@@ -73,6 +77,7 @@ def peaks(device:Device="cpu", dtype:Dtype="float32",
     "Measure the compute and memory ceilings of a device."
     from fasterbench.peaks import measure_peaks
     from fasterbench.table import peaks_table
+    _check_writable(json)
     found = measure_peaks(_device(device), dtype=_dtype(dtype), progress=False if no_progress else None)
     if json != "-": print(peaks_table(found))
     _write(json, found.to_json)
@@ -81,9 +86,9 @@ def peaks(device:Device="cpu", dtype:Dtype="float32",
 @app.command()
 def roofline(
     model:Annotated[str, typer.Argument(help="torchvision:NAME, timm:NAME, transformers:PATH-OR-CONFIG or path/to/file.py:callable")],
-    device:Device="cpu", dtype:Dtype="float32",
+    device:Device="cpu", dtype:Dtype=None,
     input:Annotated[Optional[str], typer.Option(help="Shape of the sample: 1,3,224,224")]=None,
-    batch:Annotated[int, typer.Option(help="Batch size of the default sample.", parser=_whole(1), metavar="N")]=1,
+    batch:Annotated[Optional[int], typer.Option(help="Batch size of the default sample; left out: 1.", parser=_whole(1), metavar="N")]=None,
     warmup:Annotated[int, typer.Option(help="Forwards before anything is timed.", parser=_whole(0), metavar="N")]=5,
     steps:Annotated[Optional[int], typer.Option(help="Timed forwards; left out: until the times have settled.", parser=_whole(1), metavar="N")]=None,
     top:Annotated[int, typer.Option(help="Rows to print.", parser=_whole(0), metavar="N")]=20,
@@ -94,20 +99,21 @@ def roofline(
     no_progress:Quiet=False,
 ):
     "Profile a model, print its slowest layers and write the report."
-    from fasterbench.models import load_model
+    from fasterbench.models import ModelError, load_model
     from fasterbench.report import render
     from fasterbench.result import to_json
     from fasterbench.roofline import RooflineAnalyzer
     from fasterbench.table import csv_text, summary
     where, what, shape = _device(device), _dtype(dtype), _shape(input)
     try: net, sample = load_model(model, shape, batch, what)
-    except ValueError as error: _usage(str(error), "MODEL")
-    for path in (html, json, csv): _check_folder(path)
+    except ModelError as error: _usage(str(error), "MODEL")
+    html = None if no_html else html or Path(model.rpartition(":")[2] + ".html").name
+    _check_writable(html, json, csv)
     result = RooflineAnalyzer(net, sample).profile(where, warmup, steps, progress=False if no_progress else None).result
-    if "-" not in (json, csv): print(summary(result, top))
+    if "-" not in (json, csv, html): print(summary(result, top))
     _write(json, lambda: to_json(result))
     _write(csv, lambda: csv_text(result))
-    if not no_html: _write(html or f"{model.rpartition(':')[2]}.html", lambda: render(result, f"Roofline of {model}"))
+    _write(html, lambda: render(result, f"Roofline of {model}"))
 
 # %% ../nbs/cli.ipynb #db50ff1a
 def main(
@@ -116,9 +122,9 @@ def main(
     "Run the command line and leave the process with its exit code."
     args = list(sys.argv[1:] if args is None else args)
     debug = "--debug" in args
-    args = [a for a in args if a != "--debug"]
+    args = [a for a in args if a != "--debug"] or ["--help"]
     try: code = app(args, prog_name="fasterbench", standalone_mode=False) or 0
-    except KeyboardInterrupt: code = _failed("interrupted; nothing was written", 130)
+    except KeyboardInterrupt: code = _failed("interrupted", 130)
     except Exception as error:
         if debug: raise
         usage = hasattr(error, "format_message")

@@ -7,31 +7,27 @@ Docs: https://fasterbench.github.io/fasterbench/core/files.html.md"""
 # %% auto #0
 __all__ = ['write_whole', 'check_schema']
 
-# %% ../nbs/core/files.ipynb #e3d7ee6e
-import os, tempfile
+# %% ../nbs/core/files.ipynb #272176fe
+import os, shutil, uuid
 from pathlib import Path
 
-# %% ../nbs/core/files.ipynb #bc0d0e6b
+# %% ../nbs/core/files.ipynb #08c310cb
 def write_whole(
-    path,     # Where to write; its folder exists
+    path,     # Where to write; its folder exists. A link is followed; a device or a pipe is written to
     text:str,
 ):
-    "Write `text` to `path`, all of it or nothing."
-    path = Path(path)
-    if not path.parent.is_dir(): raise FileNotFoundError(f"cannot write {path}: there is no folder {path.parent}")
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    "Write `text` to `path`, all of it or nothing. What UTF-8 cannot hold is written as an escape."
+    path, data = Path(path), text.encode("utf-8", "backslashreplace")
+    real = path.resolve()
+    if not real.parent.is_dir(): raise FileNotFoundError(f"cannot write {path}: there is no folder {path.parent}")
+    if real.is_dir(): raise IsADirectoryError(f"cannot write {path}: it is a folder")
+    if real.exists() and not real.is_file(): return real.write_bytes(data)
+    beside = real.with_name(f".{real.name}.{os.getpid()}.{uuid.uuid4().hex[:8]}")
     try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="") as f: f.write(text)
-        os.chmod(temporary, 0o666 & ~_umask())
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-
-def _umask():
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+        with open(beside, "xb") as f: f.write(data)
+        if real.exists(): shutil.copymode(real, beside)
+        os.replace(beside, real)
+    finally: beside.unlink(missing_ok=True)
 
 # %% ../nbs/core/files.ipynb #81a850c8
 def check_schema(
@@ -43,5 +39,5 @@ def check_schema(
     found = data.get("schema") if isinstance(data, dict) else None
     if found != name: raise ValueError(f"this is not a {name} file (its schema is {found!r})")
     version = data.get("version")
-    if not isinstance(version, int) or not 1 <= version <= newest: raise ValueError(f"{name} version {version!r} cannot be read; this release reads versions 1 to {newest}")
+    if not isinstance(version, int) or isinstance(version, bool) or not 1 <= version <= newest: raise ValueError(f"{name} version {version!r} cannot be read; this release reads versions 1 to {newest}")
     return data

@@ -7,12 +7,13 @@ Docs: https://fasterbench.github.io/fasterbench/views/plot.html.md"""
 # %% auto #0
 __all__ = ['bounds', 'shown', 'hover', 'extent', 'levels_in_use', 'plot']
 
-# %% ../nbs/views/plot.ipynb #6ff75df0
+# %% ../nbs/views/plot.ipynb #c7effda1
 import math
 from html import escape
 
 from .model import RooflinePoint
 from .result import Result, rows_of
+from .table import printable
 from .units import format_si
 
 # %% ../nbs/views/plot.ipynb #92cb59ee
@@ -25,13 +26,13 @@ def _plotly():
     except ImportError: raise ImportError("the chart needs plotly: pip install plotly") from None
     return go
 
-# %% ../nbs/views/plot.ipynb #5828f6d9
+# %% ../nbs/views/plot.ipynb #4176b693
 def shown(
     name:str,
     width:int=70, # Longer names lose their middle
 )->str:
     "`name` as text for a plotly label."
-    name = " ".join(name.split()) or "(model)"
+    name = printable(" ".join(name.split())) or "(model)"
     return escape(name if len(name) <= width else f"{name[:width // 2]}…{name[1 - width // 2:]}")
 
 def hover(p:RooflinePoint)->str:
@@ -127,7 +128,8 @@ def _markers(fig, go, points, sizes, x, **where):
 
 def _strip_place(p, levels):
     "Where a row without FLOPs stands on the strip: its bandwidth as a share of its memory roof, in percent."
-    if p.utilization_pct is not None: return p.utilization_pct, "no FLOPs"
+    if p.utilization_pct is not None: return p.utilization_pct, "no bytes" if p.flops else "no FLOPs"
+    if p.flops is not None: return 0.0, "no time"
     return (100 * p.bytes_moved / levels[-1].bandwidth / p.time_s if p.bytes_moved and p.time_s else 0.0), "FLOPs unknown"
 
 # %% ../nbs/views/plot.ipynb #ed390126
@@ -165,7 +167,7 @@ def _layout(fig, title, box, off):
     fig.update_xaxes(title="arithmetic intensity (FLOP/B)", **_ticks(x0, x1), **axis, row=1, col=1)
     fig.update_yaxes(title="performance (FLOP/s)", **_ticks(y0, y1, "FLOP/s"), **axis, row=1, col=1)
     if off:
-        fig.update_xaxes(title="rows that are not on the chart: reached share of the memory roof (%)", rangemode="tozero", **axis, row=2, col=1)
+        fig.update_xaxes(title="rows that are not on the chart: reached share of their roof (%)", rangemode="tozero", **axis, row=2, col=1)
         fig.update_yaxes(type="category", **axis, row=2, col=1)
     legend = dict(orientation="h", x=0, xanchor="left", y=1.01, yanchor="bottom", itemclick="toggleothers", itemdoubleclick="toggle", itemsizing="constant")
     fig.update_layout(title=dict(text=shown(title, 90) if title else "", x=0.01, xanchor="left", y=0.975, yanchor="top", font_size=16), legend=legend, paper_bgcolor="rgba(0,0,0,0)", plot_bgcolor="rgba(0,0,0,0)",

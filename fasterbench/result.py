@@ -112,8 +112,12 @@ def _point(data):
     return RooflinePoint(**{k: tuple(map(tuple, v)) if k in ("bytes_by_level", "shares") else v for k, v in values.items()})
 
 def from_dict(data:dict)->Result:
-    "The result that `to_dict` described. Raises `ValueError` for another schema or a newer version."
-    values = _known(Result, check_schema(data, schema, version))
+    "The result that `to_dict` described. Raises `ValueError` for another schema, a newer version, or what is incomplete."
+    try: return _result(check_schema(data, schema, version))
+    except (KeyError, TypeError) as error: raise ValueError(f"this result is incomplete: {error}") from None
+
+def _result(data):
+    values = _known(Result, data)
     values |= {k: [_point(p) for p in values.get(k, [])] for k in ("points", "ops", "steps")}
     values["peaks"] = HardwarePeaks.from_dict(values["peaks"])
     if values.get("program"): values["program"] = _point(values["program"])

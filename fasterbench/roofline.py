@@ -9,8 +9,9 @@ __all__ = ['placed', 'main_dtype', 'Measurement', 'measure', 'served_bytes', 'mo
            'RooflineAnalyzer', 'measure_peaks', 'HardwarePeaks', 'clear_peaks_cache', 'RooflinePoint',
            'roofline_analysis']
 
-# %% ../nbs/analysis/roofline.ipynb #dc81f689
+# %% ../nbs/analysis/roofline.ipynb #7204f3e7
 import copy
+from importlib import import_module
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from time import perf_counter
@@ -19,10 +20,10 @@ from warnings import warn
 import torch
 from torch import nn
 
-from .core import as_call, as_device, copied, is_compiled, on_device, parts, preserved, progress_bar, tensors_of
+from .core import as_call, as_device, copied, is_compiled, is_stateless, on_device, parts, preserved, progress_bar, set_training, tensors_of, whole
 from .hardware import HardwarePeaks
 from .model import RooflinePoint, place, roofline_analysis, shares_of
-from .peaks import clear_peaks_cache, measure_peaks, environment
+from .peaks import clear_peaks_cache, environment, measure_peaks, tf32_allowed
 from .result import Result, Timing
 from .reuse import serve
 from .timing import ModuleTimes, Samples, StoppingRule, time_modules
@@ -66,13 +67,21 @@ class Measurement:
     times: ModuleTimes
     op_times: list = field(repr=False) # Per call of `work.trace`: Samples, or None where the passes did not run the same operators
 
-def _first_run(model, args, kwargs, listed, call):
+def _first_run(model, args, kwargs, listed, call, before_write):
     "Count; where there is nothing that a forward could work on, say so."
-    try: return trace_call(call, listed)
+    try: return trace_call(call, listed, before_write)
     except (TypeError, AttributeError) as error:
         if tensors_of((args, kwargs)): raise
         raise TypeError(f"the sample holds no tensor, and {type(model).__name__}.forward cannot take it ({error}); "
                         "give a tensor, a tuple or list of arguments, or a dict of keyword arguments") from error
+
+def _calls(model, args, kwargs):
+    "`fresh()` is a call of the model: with arguments of its own each time, where they hold objects that a forward may change (a cache)."
+    if is_stateless((args, kwargs)): return lambda: lambda: model(*args, **kwargs)
+    def fresh():
+        a, k = copied((args, kwargs))
+        return lambda: model(*a, **k)
+    return fresh
 
 def _device_clock(device):
     def clock():
@@ -80,11 +89,11 @@ def _device_clock(device):
         return perf_counter()
     return clock
 
-def _operator_samples(work, call, device, passes, tick):
+def _operator_samples(work, fresh, device, passes, tick):
     "Samples per operator call of `work`, from passes of their own; `None` where these did not run the same operators, and in compiled modules, which run none of them."
     runs = []
     for _ in range(passes):
-        runs.append(time_operators(call, work, _device_clock(device)))
+        runs.append(time_operators(fresh(), work, _device_clock(device)))
         tick()
     if None in runs: return [None] * len(work.trace)
     return [None if is_compiled(work.parts[c.part].module) else Samples(t) for c, t in zip(work.trace, zip(*runs))]
@@ -101,15 +110,15 @@ def measure(
 )->Measurement:
     "Count and time one forward of `model` in eval mode without gradients; the model and the process are left as they were."
     args, kwargs = copied(as_call(sample), device)
-    with on_device(device), preserved(model), torch.no_grad():
-        model.eval()
+    with on_device(device), preserved(model) as before_write, torch.no_grad():
+        set_training(model, False)
         run = placed(model, device)
-        listed, call = parts(run), lambda: run(*args, **kwargs)
+        listed, fresh = parts(run), _calls(run, args, kwargs)
         passes = 3 if rule.steps is None else min(3, rule.steps)
         with progress_bar("profiling", progress, None if rule.steps is None else warmup + rule.steps + passes) as tick:
-            work = _first_run(run, args, kwargs, listed, call)
-            times = time_modules(call, listed, device, warmup=warmup, rule=rule, tick=tick)
-            return Measurement(work, times, _operator_samples(work, call, device, passes, tick))
+            work = _first_run(run, args, kwargs, listed, fresh(), before_write)
+            times = time_modules(fresh, listed, device, warmup=warmup, rule=rule, tick=tick)
+            return Measurement(work, times, _operator_samples(work, fresh, device, passes, tick))
 
 # %% ../nbs/analysis/roofline.ipynb #0df14825
 def served_bytes(
@@ -184,7 +193,8 @@ def program_points(
     served = _sum_levels([[b for _, b in r.bytes_by_level] for r in rows if r.bytes_by_level], len(peaks.memory))
     work = dict(served=served, compute_s=_compute_time(m.work.trace, peaks), calls=1, contraction_flops=m.work.contraction_flops, eager_bytes=m.work.bytes)
     at = lambda time, **more: place("", name, total([r.flops for r in rows]), total([r.bytes_moved for r in rows]), time, peaks, share=1.0, **work, **more)
-    shares = tuple(shares_of(rows, overhead_s=overhead_s).items())
+    idle = sum(r.time_s for r in rows if r.roof_time_s == 0)      # modules that neither compute nor move anything
+    shares = tuple(shares_of([r for r in rows if r.roof_time_s != 0], overhead_s=overhead_s + idle).items())
     return at(m.times.bare.median, time_iqr_s=m.times.bare.iqr, shares=shares), [at(t) for t in m.times.steps.values]
 
 # %% ../nbs/analysis/roofline.ipynb #c1416cf3
@@ -218,12 +228,14 @@ class RooflineAnalyzer:
         progress:bool|None=None,       # A progress bar; None: when somebody is looking
     )->"RooflineAnalyzer":
         "Count, time and place every module of one forward in eval mode. The model is left as it was, also after an error or Ctrl-C."
-        device, rule = as_device(device), StoppingRule(steps=steps)
-        if isinstance(warmup, bool) or not isinstance(warmup, int) or warmup < 0: raise ValueError(f"warmup={warmup!r}: a whole number of at least 0 is needed")
+        device, rule = as_device(device), StoppingRule(steps=None if steps is None else whole("steps", steps, 1))
+        warmup = whole("warmup", warmup, 0)
         _check_model(self.model)
         m = measure(self.model, self.sample, device, warmup=warmup, rule=rule, progress=progress)
         peaks = self._peaks or self._measured_peaks(m.work, device, progress)
         self._found = _result(self.model, m, peaks, device)
+        if not self.ops and any(not is_compiled(part.module) for part in m.work.parts if part.leaf) and m.work.trace:
+            warn("no operator times: repeated forwards did not run the same operators as the first", stacklevel=2)
         if self.unknown_ops:
             warn("no FLOP rule for " + ", ".join(f"{op} ({n}×)" for op, n in self.unknown_ops.items()) + ": the rows that run them have unknown FLOPs; "
                  "fasterbench.rules.rule registers a rule", stacklevel=2)
@@ -232,7 +244,7 @@ class RooflineAnalyzer:
     def _measured_peaks(self, work, device, progress):
         first = main_dtype(self.model, self.sample)
         others = {getattr(torch, c.dtype) for c in work.trace if c.flops and c.dtype in ("float64", "float32", "float16", "bfloat16")} - {first}
-        return measure_peaks(device, dtype=first, dtypes=tuple(sorted(others, key=str)), progress=progress)
+        return measure_peaks(device, dtype=first, dtypes=tuple(sorted(others, key=str)), allow_tf32=tf32_allowed(device), progress=progress)
 
 # %% ../nbs/analysis/roofline.ipynb #6df9be0e
 def _found(self):
@@ -274,10 +286,10 @@ def _to_frame(self,
 _homes = dict(html="report", csv="table", json="result")
 
 def _writer(kind):
-    def write(self, path):
-        from importlib import import_module
-        return getattr(import_module(f"fasterbench.{_homes[kind]}"), f"to_{kind}")(self.result, path)
-    write.__doc__ = f"Write the results to `path` as {kind.upper()}."
+    def write(self, path, **options):
+        return getattr(import_module(f"fasterbench.{_homes[kind]}"), f"to_{kind}")(self.result, path, **options)
+    write.__name__ = write.__qualname__ = f"to_{kind}"
+    write.__doc__ = f"Write the results to `path` as {kind.upper()}; the options are those of `fasterbench.{_homes[kind]}.to_{kind}`."
     return write
 
 def _html(self):

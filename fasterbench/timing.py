@@ -192,7 +192,7 @@ def timed_call(
     return perf_counter() - start
 
 def time_modules(
-    call,                 # Runs the model once
+    fresh,                # `fresh()` gives a function that runs the model once; only that function is timed
     listed:list[Part],    # Its modules
     device:torch.device,  # Where they run
     *,
@@ -204,11 +204,12 @@ def time_modules(
     cuda = device.type == "cuda"
     stamps, cost = (CudaStamps() if cuda else CpuStamps()), StampCost() if cuda else stamp_cost()
     bare, steps, own = [], [], []
-    for _ in range(warmup): call(); tick()
+    for _ in range(warmup): fresh()(); tick()
     with quiet():
         begin = perf_counter()
         while not rule.enough(steps, perf_counter() - begin):
-            if len(steps) % 3 == 0: bare.append(timed_call(call, device))
+            if len(steps) % 3 == 0: bare.append(timed_call(fresh(), device))
+            call = fresh()
             with wrapped(listed, stamps.wrap): steps.append(timed_call(call, device))
             own.append(self_times(stamps.read(), len(listed), cost))
             tick()
