@@ -42,6 +42,7 @@ def _whole(least):
         return value
     return number
 
+# %% ../nbs/cli.ipynb #95fa23a0
 def _check_writable(*paths):
     "What cannot be written is known before anything is measured."
     for path in paths:

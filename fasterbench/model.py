@@ -121,9 +121,10 @@ def memory_time(
     longest = max(range(len(times)), key=lambda i: (times[i], i))
     return times[longest], longest
 
-# %% ../nbs/analysis/model.ipynb #98332578
+# %% ../nbs/analysis/model.ipynb #8fc11ad7
 tolerance = 0.05 # A row is above its roof from 105 % on, plus the spreads
 
+# %% ../nbs/analysis/model.ipynb #dc8a061e
 def place(
     name:str, type:str,
     flops:float|None,           # FLOP; None: unknown

@@ -122,6 +122,7 @@ class Rate(NamedTuple):
 def _repeat(call, n):
     for _ in range(n): call()
 
+# %% ../nbs/hardware/peaks.ipynb #c1cbd9d3
 def run_probe(
     probe:Probe,
     device:torch.device,
@@ -228,7 +229,16 @@ def measure_levels(
             best = envelope(probes, device, skipped, seconds=seconds / len(sets), warmup=warmup, steps=steps, tick=tick, keep=rates)
             sizes = [s // 2 for s in sizes] if capacity is None else []
         if best: levels.append(MemoryLevel(name, capacity, best.best, best.sustained, best.spread, best.probe.name, best.samples))
-    return levels, [(r.probe.name.split()[0], r.probe.size, r.best) for r in rates]
+    return _nearer_is_faster(levels), [(r.probe.name.split()[0], r.probe.size, r.best) for r in rates]
+
+# %% ../nbs/hardware/peaks.ipynb #412ac728
+def _nearer_is_faster(levels):
+    "`levels` with the bandwidth of each at least that of the next one out."
+    out = []
+    for l in reversed(levels):
+        behind = out[-1] if out else l
+        out.append(l if l.bandwidth >= behind.bandwidth else replace(behind, name=l.name, capacity=l.capacity))
+    return out[::-1]
 
 # %% ../nbs/hardware/peaks.ipynb #141b5c1e
 _products, _by_product = ("cuda.matmul", "cudnn.conv", "cudnn.rnn"), hasattr(torch.backends.cudnn, "conv") and hasattr(torch.backends.cudnn.conv, "fp32_precision")
@@ -258,6 +268,7 @@ def _measuring(device, allow_tf32):
         finally:
             if device.type == "cuda": torch.cuda.empty_cache()
 
+# %% ../nbs/hardware/peaks.ipynb #93aea6e2
 def environment(device:torch.device)->dict:
     "What a measurement depends on: device, versions, threads, date. Two results can be compared only where these agree."
     found = dict(device_name=_cpu_name(), torch=torch.__version__, python=platform.python_version(), system=platform.platform(),
@@ -303,6 +314,7 @@ def _measure(device, dtypes, matmul_size, bandwidth_mb, warmup, steps, allow_tf3
     compute, memory = map(_drift, first, last)
     ceilings = [replace(c, spread=max(c.spread, abs(compute))) for c in ceilings]
     levels[-1] = _widened(levels[-1], [r for r in (first[1], last[1]) if r])
+    levels = _nearer_is_faster(levels)
     return HardwarePeaks(ceilings[0].flops, levels[-1].bandwidth, None, str(device), str(dtypes[0]), bool(unit) and dtypes[0] == torch.float32, flags, tuple(levels),
                          tuple(ceilings), environment(device) | dict(compute_drift=compute, memory_drift=memory), tuple(sweep), skipped)
 
@@ -338,6 +350,7 @@ def clear_peaks_cache():
     "Forget every measured peak of this process."
     with _lock: _cache.clear()
 
+# %% ../nbs/hardware/peaks.ipynb #38ce1506
 def measure_peaks(
     device:str|torch.device="cpu",  # "cpu", "cuda", "cuda:1"
     *,

@@ -83,6 +83,7 @@ def _calls(model, args, kwargs):
         return lambda: model(*a, **k)
     return fresh
 
+# %% ../nbs/analysis/roofline.ipynb #c80c85fa
 def _device_clock(device):
     def clock():
         if device.type == "cuda": torch.cuda.synchronize(device)
@@ -289,6 +290,7 @@ def _to_frame(self,
 
 _homes = dict(html="report", csv="table", json="result")
 
+# %% ../nbs/analysis/roofline.ipynb #3c6997db
 def _writer(kind):
     def write(self, path, **options):
         return getattr(import_module(f"fasterbench.{_homes[kind]}"), f"to_{kind}")(self.result, path, **options)

@@ -191,6 +191,7 @@ def timed_call(
     if device.type == "cuda": torch.cuda.synchronize(device)
     return perf_counter() - start
 
+# %% ../nbs/core/timing.ipynb #785d7d4e
 def time_modules(
     fresh,                # `fresh()` gives a function that runs the model once; only that function is timed
     listed:list[Part],    # Its modules

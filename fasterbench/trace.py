@@ -24,7 +24,9 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack, _pop_mode
 
 from .core import tensors_of
-from .rules import operator_flops, op_name, unpacked
+from .contractions import unpacked
+from .registry import op_name
+from .rules import operator_flops
 from .traffic import operator_accesses, region, storage_id
 
 # %% ../nbs/work/trace.ipynb #0b53b124
@@ -107,6 +109,7 @@ def _wrap(self, i, forward):
         finally: self._leave()
     return call
 
+# %% ../nbs/work/trace.ipynb #380b0d78
 @contextmanager
 def _section(self,
     part:int,        # What is charged for operators outside every module
@@ -121,6 +124,7 @@ def _section(self,
         self._leave()
         self.phase, self._depth = before, depth
 
+# %% ../nbs/work/trace.ipynb #7ca66094
 def _current(self):
     "Index of the visit that the operator now running belongs to."
     node = torch._C._current_autograd_node()
@@ -182,6 +186,7 @@ def written(op, args, kwargs):
     return [t for i, a in enumerate(op._schema.arguments) if a.alias_info is not None and a.alias_info.is_write
             for t in tensors_of(kwargs.get(a.name) if a.kwarg_only or i >= len(args) else args[i])]
 
+# %% ../nbs/work/trace.ipynb #b0934402
 def _dispatch(self, op, types, args=(), kwargs=None):
     kwargs = kwargs or {}
     if is_wrapped(types): return NotImplemented

@@ -7,13 +7,13 @@ Docs: https://fasterbench.github.io/fasterbench/work/traffic.html.md"""
 # %% auto #0
 __all__ = ['Access', 'unique_bytes', 'operator_accesses', 'storage_id', 'region']
 
-# %% ../nbs/work/traffic.ipynb #8f564a08
+# %% ../nbs/work/traffic.ipynb #74c466ff
 import math
 from typing import NamedTuple
 
 import torch
 
-from .rules import aten, op_name
+from .registry import op_name
 
 # %% ../nbs/work/traffic.ipynb #c5bd1481
 def _names(text): return {f"aten::{n}" for n in text.split()}
