@@ -26,7 +26,7 @@ from .model import RooflinePoint, place, roofline_analysis, shares_of
 from .peaks import clear_peaks_cache, environment, measure_peaks, tf32_allowed
 from .result import Result, Timing
 from .reuse import serve
-from .timing import ModuleTimes, Samples, StoppingRule, time_modules
+from .timing import ModuleTimes, Samples, StoppingRule, quiet, time_modules
 from .work import Work, time_operators, trace_call
 
 # %% ../nbs/analysis/roofline.ipynb #168cd440
@@ -111,16 +111,16 @@ def measure(
 )->Measurement:
     "Count and time one forward of `model` in eval mode without gradients; the model and the process are left as they were."
     args, kwargs = copied(as_call(sample), device)
-    with on_device(device), preserved(model) as before_write, torch.no_grad():
+    with on_device(device), preserved(model) as before_write, torch.no_grad(), quiet():
         set_training(model, False)
         run = placed(model, device)
         listed, fresh = parts(run), _calls(run, args, kwargs)
-        passes = 3 if rule.steps is None else min(3, rule.steps)
+        passes = 2 if rule.steps is None else min(2, rule.steps)
         with progress_bar("profiling", progress, None if rule.steps is None else warmup + rule.steps + passes) as tick:
             work = _first_run(run, args, kwargs, listed, fresh(), before_write)
             times = time_modules(fresh, listed, device, warmup=warmup, rule=rule, tick=tick)
             samples = _operator_samples(work, fresh, device, passes, tick)
-            if work.trace and samples[0] is None and not is_compiled(run):      # the first forward did more than the later ones: it filled a cache
+            if work.trace and all(s is None for s in samples) and not is_compiled(run):      # the first forward did more than the later ones: it filled a cache
                 work = trace_call(fresh(), listed)
                 samples = _operator_samples(work, fresh, device, passes, tick)
             return Measurement(work, times, samples)
@@ -140,13 +140,14 @@ def _compute_time(calls, peaks):
     "Least time of the FLOPs, each at the ceiling of its own dtype, s."
     return sum((c.flops or 0) / peaks.flops_of(c.dtype or peaks.dtype) for c in calls)
 
-# %% ../nbs/analysis/roofline.ipynb #91a73e81
+# %% ../nbs/analysis/roofline.ipynb #84dc77c0
 def module_points(
     m:Measurement,
     peaks:HardwarePeaks,
+    served:list,       # What `served_bytes` found
 )->list[RooflinePoint]:
     "One point per module that did work itself, slowest first."
-    served, index, own = served_bytes(m.work, peaks), {p.path: i for i, p in enumerate(m.work.parts)}, {}
+    index, own = {p.path: i for i, p in enumerate(m.work.parts)}, {}
     for c, levels, crossing in zip(m.work.trace, served, m.work.crossing):
         crossed = [l for ls, flags in zip(levels, crossing) for l, yes in zip(ls, flags) if yes]
         own.setdefault(c.part, []).append((c, crossed))
@@ -165,13 +166,14 @@ def _ranked(points):
     total = sum(p.time_s for p in points)
     return [replace(p, share=p.time_s / total if total else 0.0) for p in sorted(points, key=lambda p: -p.time_s)]
 
-# %% ../nbs/analysis/roofline.ipynb #a26ca55d
+# %% ../nbs/analysis/roofline.ipynb #ca4d7ec1
 def operator_points(
     m:Measurement,
     peaks:HardwarePeaks,
+    served:list,       # What `served_bytes` found
 )->list[RooflinePoint]:
     "One point per module and operator, slowest first; empty where operators could not be timed."
-    served, groups = served_bytes(m.work, peaks), {}
+    groups = {}
     for call, levels, time in zip(m.work.trace, served, m.op_times):
         if time is not None: groups.setdefault((call.part, call.operator), []).append((call, levels, time))
     return _ranked([_operator_point(m.work.parts[part], operator, group, peaks) for (part, operator), group in groups.items()])
@@ -202,15 +204,16 @@ def program_points(
     shares = tuple(shares_of([r for r in rows if r.roof_time_s != 0], overhead_s=overhead_s + idle).items())
     return at(m.times.bare.median, time_iqr_s=m.times.bare.iqr, shares=shares), [at(t) for t in m.times.steps.values]
 
-# %% ../nbs/analysis/roofline.ipynb #c1416cf3
+# %% ../nbs/analysis/roofline.ipynb #e13f4bd4
 def _result(model, m, peaks, device):
-    rows = module_points(m, peaks)
+    served = served_bytes(m.work, peaks)
+    rows = module_points(m, peaks, served)
     with_row = {r.name for r in rows}
     overhead = sum(s.median for p, s in zip(m.work.parts, m.times.own) if p.path not in with_row)
     program, steps = program_points(rows, m, peaks, type(model).__name__, overhead)
     cost = m.times.cost.inside + m.times.cost.outside
     timing = Timing(m.times.bare.median, m.times.bare.iqr, sum(r.time_s for r in rows), overhead, len(m.times.steps.values), len(m.times.bare.values), m.times.clock, cost)
-    return Result(rows, peaks, operator_points(m, peaks), program, steps, timing, m.work.unknown_ops, environment(device), type(model).__name__)
+    return Result(rows, peaks, operator_points(m, peaks, served), program, steps, timing, m.work.unknown_ops, environment(device), type(model).__name__)
 
 # %% ../nbs/analysis/roofline.ipynb #b07f8e3e
 class RooflineAnalyzer:

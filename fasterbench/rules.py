@@ -7,15 +7,14 @@ Docs: https://fasterbench.github.io/fasterbench/work/rules.html.md"""
 # %% auto #0
 __all__ = ['operator_flops', 'rule', 'rules', 'Flops', 'Shape', 'matmul', 'attention', 'categories']
 
-# %% ../nbs/work/rules.ipynb #c8534bcd
+# %% ../nbs/work/rules.ipynb #ba3a0111
 import math
 
 import torch
-from torch.utils._pytree import tree_map
 
 from .contractions import matmul, attention, unpacked
 from .elementwise import is_activation, is_known_pointwise, pointwise_cost
-from .registry import Flops, Shape, categories, entries, op_name, rule, rules
+from .registry import Flops, Shape, categories, entries, map_tensors, op_name, rule, rules, tensors_in
 
 _all_ = ["rule", "rules", "Flops", "Shape", "matmul", "attention", "categories"]
 
@@ -27,21 +26,15 @@ def _shape(t, item=0):
     elif t.layout in (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc): shape.entries = t.values().numel()
     return shape
 
-def _shapes(tree, item=0): return tree_map(lambda a: _shape(a, item) if isinstance(a, torch.Tensor) else a, tree)
+def _shapes(values, item=0): return map_tensors(lambda t: _shape(t, item), values)
 
-def _items(tree):
+def _items(tensors):
     "How many items the ragged batches of a call have; 1 where there are none."
-    found = [1]
-    tree_map(lambda a: found.append(a.size(0)) if isinstance(a, torch.Tensor) and a.is_nested else None, tree)
-    return max(found)
+    return max((t.size(0) for t in tensors if t.is_nested), default=1)
 
-def _floating(tree):
+def _floating(tensors):
     "Whether any tensor of the call holds real or complex numbers; quantized integers stand for such."
-    found = [False]
-    def look(a):
-        if isinstance(a, torch.Tensor) and (a.is_floating_point() or a.is_complex() or a.is_quantized): found[0] = True
-    tree_map(look, tree)
-    return found[0]
+    return any(t.is_floating_point() or t.is_complex() or t.is_quantized for t in tensors)
 
 _integer_arithmetic = {"aten::_int_mm"}
 
@@ -56,9 +49,10 @@ def operator_flops(
     known = rules.get(name) or rules.get(name.removesuffix("_"))        # an in-place form computes what the plain one does
     if known is None and not (torch.Tag.pointwise in op.tags or is_known_pointwise(name)): return None, "other"
     category = known.category if known else "activation" if is_activation(name) else "pointwise"
-    if name not in _integer_arithmetic and not _floating((args, kwargs, out)): return Flops(0), category
+    tensors = tensors_in((args, kwargs, out))
+    if name not in _integer_arithmetic and not _floating(tensors): return Flops(0), category
     kwargs = {k: v for k, v in kwargs.items() if k != "out"}
-    calls = [_item_flops(known, name, args, kwargs, out, i) for i in range(_items((args, out)))]
+    calls = [_item_flops(known, name, args, kwargs, out, i) for i in range(_items(tensors))]
     return None if None in calls else Flops(*map(sum, zip(*calls))), category
 
 def _item_flops(known, name, args, kwargs, out, item):

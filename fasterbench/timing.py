@@ -209,7 +209,7 @@ def time_modules(
     with quiet():
         begin = perf_counter()
         while not rule.enough(steps, perf_counter() - begin):
-            if len(steps) % 3 == 0: bare.append(timed_call(fresh(), device))
+            if len(steps) % 4 == 0: bare.append(timed_call(fresh(), device))
             call = fresh()
             with wrapped(listed, stamps.wrap): steps.append(timed_call(call, device))
             own.append(self_times(stamps.read(), len(listed), cost))

@@ -19,13 +19,12 @@ from typing import NamedTuple
 import torch
 from torch.autograd import _get_sequence_nr
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._pytree import tree_map
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack, _pop_mode
 
 from .core import tensors_of
 from .contractions import unpacked
-from .registry import op_name
+from .registry import op_name, tensors_in
 from .rules import operator_flops
 from .traffic import operator_accesses, region, storage_id
 
@@ -58,13 +57,13 @@ class Call:
     shapes: tuple
     dtype: str                 # Of the arithmetic: the first floating tensor's
 
-# %% ../nbs/work/trace.ipynb #36279402
-def _dtype_of(*trees):
+# %% ../nbs/work/trace.ipynb #778c73a8
+def _dtype_of(tensors):
     "The dtype that decides which ceiling applies: the first floating-point tensor's, else the first tensor's."
-    found = [t.dtype for tree in trees for t in tensors_of(tree)]
-    return str(next((d for d in found if d.is_floating_point or d.is_complex), found[0] if found else "")).removeprefix("torch.")
+    dtypes = [t.dtype for t in tensors]
+    return str(next((d for d in dtypes if d.is_floating_point or d.is_complex), dtypes[0] if dtypes else "")).removeprefix("torch.")
 
-def _shapes_of(args): return tuple(tuple(t.shape) if not t.is_nested else ("nested",) for t in tensors_of(args))
+def _shapes_of(tensors): return tuple(("nested",) if t.is_nested else tuple(t.shape) for t in tensors)
 
 # %% ../nbs/work/trace.ipynb #132979ff
 class Tracer(TorchDispatchMode):
@@ -155,11 +154,11 @@ def _touch(self, access): return Touch(self._storage(access.tensor), region(acce
 
 def _opened(self, args):
     "`args` with packed weights (of quantized layers) replaced by the tensors in them, the same ones each time."
-    def one(a):
-        if not isinstance(a, torch.ScriptObject): return a
-        if id(a) not in self._packed: self._packed[id(a)] = a, unpacked(a)
-        return self._packed[id(a)][1]
-    return tree_map(one, args)
+    if isinstance(args, dict): return {k: self._opened(v) for k, v in args.items()}
+    if isinstance(args, (list, tuple)): return [self._opened(a) for a in args]
+    if not isinstance(args, torch.ScriptObject): return args
+    if id(args) not in self._packed: self._packed[id(args)] = args, unpacked(args)
+    return self._packed[id(args)][1]
 
 Tracer._storage, Tracer._touch, Tracer._opened = _storage, _touch, _opened
 
@@ -184,7 +183,7 @@ def is_wrapped(types)->bool:
 def written(op, args, kwargs):
     "The tensors that a call writes to."
     return [t for i, a in enumerate(op._schema.arguments) if a.alias_info is not None and a.alias_info.is_write
-            for t in tensors_of(kwargs.get(a.name) if a.kwarg_only or i >= len(args) else args[i])]
+            for t in tensors_in(kwargs.get(a.name) if a.kwarg_only or i >= len(args) else args[i])]
 
 # %% ../nbs/work/trace.ipynb #b0934402
 def _dispatch(self, op, types, args=(), kwargs=None):
@@ -203,10 +202,10 @@ def _record(self, op, args, kwargs, out):
     flops, category = operator_flops(op, args, kwargs, out)
     reads, writes = operator_accesses(op, args, kwargs, out)
     if not (reads or writes or flops): return
-    index = self._current()
+    index, given = self._current(), tensors_in((args, kwargs))
     visit, (total, contraction) = self.visits[index], (flops.total, flops.contraction) if flops is not None else (None, None)
     self.calls.append(Call(visit.part, index, visit.phase, op_name(op), "optimizer" if visit.phase == "update" else category, total, contraction,
-                           [self._touch(a) for a in reads], [self._touch(a) for a in writes], _shapes_of((args, kwargs)), _dtype_of((args, kwargs), out)))
+                           [self._touch(a) for a in reads], [self._touch(a) for a in writes], _shapes_of(given), _dtype_of(given + tensors_in(out))))
 
 Tracer.__torch_dispatch__, Tracer._record = _dispatch, _record
 

@@ -7,13 +7,13 @@ Docs: https://fasterbench.github.io/fasterbench/work/traffic.html.md"""
 # %% auto #0
 __all__ = ['Access', 'unique_bytes', 'operator_accesses', 'storage_id', 'region']
 
-# %% ../nbs/work/traffic.ipynb #74c466ff
+# %% ../nbs/work/traffic.ipynb #35184871
 import math
 from typing import NamedTuple
 
 import torch
 
-from .registry import op_name
+from .registry import op_name, tensors_in
 
 # %% ../nbs/work/traffic.ipynb #c5bd1481
 def _names(text): return {f"aten::{n}" for n in text.split()}
@@ -50,17 +50,12 @@ _gathers = {"aten::embedding": (0, None), "aten::index_select": (0, None), "aten
             "aten::_unsafe_index": (0, None), "aten::_embedding_bag": (0, 1), "aten::_embedding_bag_forward_only": (0, 1)}
 _scatters = {"aten::scatter_": 2, "aten::scatter_add_": 2, "aten::scatter_reduce_": 2, "aten::index_add_": 3, "aten::index_copy_": 3}   # argument of the touched size
 
-# %% ../nbs/work/traffic.ipynb #b7df83c6
-def _tensors(value):
-    if isinstance(value, torch.Tensor): return [value]
-    if isinstance(value, (list, tuple)): return [t for v in value for t in _tensors(v)]
-    return []
-
+# %% ../nbs/work/traffic.ipynb #83222265
 def _touched(name, args, out, tensor):
     "Bytes of a gathered table or scattered target that the call names, or `None`."
     if name in _gathers and tensor is args[_gathers[name][0]]:
         by = _gathers[name][1]
-        rows = _tensors(out)[0].numel() if by is None else args[by].numel() * tensor.shape[-1]
+        rows = tensors_in(out)[0].numel() if by is None else args[by].numel() * tensor.shape[-1]
         return min(rows * tensor.itemsize, unique_bytes(tensor))
     if tensor is not args[0]: return None
     if name in _scatters: touched = args[_scatters[name]].numel()
@@ -87,14 +82,14 @@ def operator_accesses(
     for i, a in enumerate(op._schema.arguments):
         value = kwargs.get(a.name) if a.kwarg_only or i >= len(args) else args[i]
         written = a.alias_info is not None and a.alias_info.is_write
-        for t in _tensors(value):
+        for t in tensors_in(value):
             touched = _touched(name, args, out, t)
             access = Access(t, unique_bytes(t) if touched is None else touched)
             adds = name.startswith(("aten::index_put", "aten::_index_put")) and len(args) > 3 and args[3]
             skipped = written and (a.is_out or name in _overwrite and not adds) or a.name == "self" and kwargs.get("beta") == 0
             if not skipped and name not in _template: reads.setdefault(region(t), access)
             if written: writes.setdefault(region(t), access)
-    results = [] if name in _allocate else _tensors(out)[:1 if name in _first_only else None]
+    results = [] if name in _allocate else tensors_in(out)[:1 if name in _first_only else None]
     for t in results:
         if region(t) not in writes and not any(t is w.tensor for w in writes.values()): writes[region(t)] = Access(t, unique_bytes(t))
     return list(reads.values()), list(writes.values())
