@@ -16,19 +16,27 @@ from .result import Result
 from .table import columns, footer
 from .units import format_si
 
-# %% ../nbs/views/report.ipynb #7ecd9199
+# %% ../nbs/views/report.ipynb #6e222a3b
+def _roofs(peaks):
+    compute = [(f"{c.dtype} {c.unit}".strip(), c.flops, "FLOP/s", c.probe) for c in peaks.ceilings]
+    compute = compute or [(peaks.dtype.removeprefix("torch."), peaks.peak_flops, "FLOP/s", "")]
+    memory = [(l.name, l.bandwidth, "B/s", l.probe) for l in peaks.memory]
+    return [(name, format_si(value, unit) + (f" — {probe}" if probe else "")) for name, value, unit, probe in compute + memory]
+
+def _program(p):
+    return [("time", format_si(p.time_s, "s")), ("work", format_si(p.flops, "FLOP")), ("contractions", format_si(p.contraction_flops, "FLOP")),
+            ("traffic", format_si(p.bytes_moved, "B")), *((f"time {k}", f"{v:.1%}") for k, v in p.shares)]
+
+def _timing(t):
+    return [("end to end", format_si(t.end_to_end_s, "s")), ("rows", format_si(t.rows_s, "s")), ("overhead", format_si(t.overhead_s, "s")),
+            ("sum ÷ end to end", f"{t.ratio:.3f}"), ("steps", str(t.steps)), ("clock", t.clock)]
+
 def facts(result:Result)->list[tuple[str, list[tuple[str, str]]]]:
     "The device, the roofs, the whole model and the timing: titled lists of name and value."
-    peaks, program, timing = result.peaks, result.program, result.timing
-    roofs = [(f"{c.dtype} {c.unit}".strip(), f"{format_si(c.flops, 'FLOP/s')} — {c.probe}") for c in peaks.ceilings] or [(peaks.dtype.removeprefix("torch."), format_si(peaks.peak_flops, "FLOP/s"))]
-    roofs += [(l.name, f"{format_si(l.bandwidth, 'B/s')}{' — ' + l.probe if l.probe else ''}") for l in peaks.memory]
-    found = [("Device", [(k.replace("_", " "), str(v)) for k, v in ({"device": peaks.device} | result.environment).items()]), ("Roofs", roofs)]
-    if program is not None:
-        found.append(("Whole model", [("time", format_si(program.time_s, "s")), ("work", format_si(program.flops, "FLOP")), ("contractions", format_si(program.contraction_flops, "FLOP")),
-                                      ("traffic", format_si(program.bytes_moved, "B")), *((f"time {k}", f"{v:.1%}") for k, v in program.shares)]))
-    if timing is not None:
-        found.append(("Timing", [("end to end", format_si(timing.end_to_end_s, "s")), ("rows", format_si(timing.rows_s, "s")), ("overhead", format_si(timing.overhead_s, "s")),
-                                 ("sum ÷ end to end", f"{timing.ratio:.3f}"), ("steps", str(timing.steps)), ("clock", timing.clock)]))
+    device = {"device": result.peaks.device} | result.environment
+    found = [("Device", [(k.replace("_", " "), str(v)) for k, v in device.items()]), ("Roofs", _roofs(result.peaks))]
+    if result.program is not None: found.append(("Whole model", _program(result.program)))
+    if result.timing is not None: found.append(("Timing", _timing(result.timing)))
     return found
 
 # %% ../nbs/views/report.ipynb #0fe8b719

@@ -7,9 +7,9 @@ Docs: https://fasterbench.github.io/fasterbench/analysis/result.html.md"""
 # %% auto #0
 __all__ = ['schema', 'version', 'Timing', 'Result', 'rows_of', 'to_dict', 'to_json', 'from_dict', 'from_json']
 
-# %% ../nbs/analysis/result.ipynb #8011066f
+# %% ../nbs/analysis/result.ipynb #b8bdd298
 import json, math
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
 
 from .files import check_schema, write_whole
 from .hardware import HardwarePeaks
@@ -90,10 +90,12 @@ def _plain(value):
     if isinstance(value, (list, tuple)): return [_plain(v) for v in value]
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
+def _values(value): return [asdict(v) for v in value] if isinstance(value, list) else asdict(value) if is_dataclass(value) else value
+
 def to_dict(result:Result)->dict:
     "Everything, as plain values that JSON can hold."
-    return dict(schema=schema, version=version, **_plain({f.name: asdict(v) if hasattr(v := getattr(result, f.name), "__dataclass_fields__") else
-                                                          [asdict(x) for x in v] if isinstance(v, list) else v for f in fields(result)}) | dict(peaks=result.peaks.to_dict()))
+    values = {f.name: _values(getattr(result, f.name)) for f in fields(result)} | dict(peaks=result.peaks.to_dict())
+    return dict(schema=schema, version=version, **_plain(values))
 
 def to_json(
     result:Result,

@@ -133,12 +133,15 @@ def peaks_table(
 )->str:
     "The ceilings of a device as text."
     spread = lambda c: "?" if c.spread is None else f"{c.spread:.1%}"
+    size = lambda l: f" {format_si(l.capacity, 'B', 1)}" if l.capacity else ""
+    row = lambda name, best, c, unit: (name, format_si(best, unit), format_si(c.sustained, unit), spread(c), c.probe)
     rows = [("ceiling", "best", "sustained", "spread", "probe")]
-    rows += [(f"{c.dtype} {c.unit}".strip(), format_si(c.flops, "FLOP/s"), format_si(c.sustained, "FLOP/s"), spread(c), c.probe) for c in peaks.ceilings]
-    rows += [(f"{l.name} {format_si(l.capacity, 'B', 1) if l.capacity else ''}".strip(), format_si(l.bandwidth, "B/s"), format_si(l.sustained, "B/s"), spread(l), l.probe) for l in peaks.memory]
+    rows += [row(f"{c.dtype} {c.unit}".strip(), c.flops, c, "FLOP/s") for c in peaks.ceilings]
+    rows += [row(l.name + size(l), l.bandwidth, l, "B/s") for l in peaks.memory]
     widths = [max(map(len, column)) for column in zip(*rows)]
     lines = ["  ".join(f"{c:<{w}}" if i in (0, 4) else f"{c:>{w}}" for i, (c, w) in enumerate(zip(r, widths))).rstrip() for r in rows]
-    where = f"{peaks.environment.get('device_name', peaks.device)} ({peaks.device}), torch {peaks.environment.get('torch', '?')}, {peaks.environment.get('threads', '?')} threads"
+    env = peaks.environment
+    where = f"{env.get('device_name', peaks.device)} ({peaks.device}), torch {env.get('torch', '?')}, {env.get('threads', '?')} threads"
     drift = [f"{kind} {peaks.environment[f'{kind}_drift']:+.1%}" for kind in ("compute", "memory") if f"{kind}_drift" in peaks.environment]
     return "\n".join([where, *lines, f"ridge point {peaks.ridge_point:.2f} FLOP/B ({peaks.dtype.removeprefix('torch.')}, main memory)"]
                      + ([f"drift of the machine from the first to the last probe: {', '.join(drift)}"] if drift else []))
