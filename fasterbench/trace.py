@@ -54,14 +54,16 @@ class Call:
     contraction_flops: float|None
     reads: list[Touch]
     writes: list[Touch]
-    shapes: tuple
+    shapes: tuple              # Of the tensors it was called with
+    dtypes: tuple              # Likewise
     dtype: str                 # Of the arithmetic: the first floating tensor's
 
-# %% ../nbs/work/trace.ipynb #778c73a8
+# %% ../nbs/work/trace.ipynb #8ac03db3
 def _dtype_of(tensors):
     "The dtype that decides which ceiling applies: the first floating-point tensor's, else the first tensor's."
-    dtypes = [t.dtype for t in tensors]
-    return str(next((d for d in dtypes if d.is_floating_point or d.is_complex), dtypes[0] if dtypes else "")).removeprefix("torch.")
+    return next((_name(t) for t in tensors if t.is_floating_point() or t.is_complex()), _name(tensors[0]) if tensors else "")
+
+def _name(t): return str(t.dtype).removeprefix("torch.")
 
 def _shapes_of(tensors): return tuple(("nested",) if t.is_nested else tuple(t.shape) for t in tensors)
 
@@ -205,7 +207,7 @@ def _record(self, op, args, kwargs, out):
     index, given = self._current(), tensors_in((args, kwargs))
     visit, (total, contraction) = self.visits[index], (flops.total, flops.contraction) if flops is not None else (None, None)
     self.calls.append(Call(visit.part, index, visit.phase, op_name(op), "optimizer" if visit.phase == "update" else category, total, contraction,
-                           [self._touch(a) for a in reads], [self._touch(a) for a in writes], _shapes_of(given), _dtype_of(given + tensors_in(out))))
+                           [self._touch(a) for a in reads], [self._touch(a) for a in writes], _shapes_of(given), tuple(map(_name, given)), _dtype_of(given + tensors_in(out))))
 
 Tracer.__torch_dispatch__, Tracer._record = _dispatch, _record
 

@@ -21,10 +21,10 @@ from .trace import Call, OperatorTimer, Tracer, Visit, border, matched, watching
 # %% ../nbs/work/work.ipynb #b4afba4c
 def _bytes(touches): return sum(t.bytes for t in touches)
 
-# %% ../nbs/work/work.ipynb #f05d794d
+# %% ../nbs/work/work.ipynb #c3924ce9
 @dataclass(frozen=True)
 class OpWork:
-    "Work of one operator in one module with one set of shapes."
+    "Work of one operator in one module with one set of shapes and dtypes."
     module: str                 # Qualified name
     type: str                   # The module's class
     operator: str
@@ -34,7 +34,7 @@ class OpWork:
     bytes_read: int
     bytes_written: int
     shapes: tuple               # Of the tensors it was called with
-    dtype: str
+    dtypes: tuple               # Likewise
     calls: int
     phase: str="forward"        # "forward", "backward" or "update"
 
@@ -87,14 +87,14 @@ class Work:
 
     def __repr__(self): return f"Work(flops={self.flops}, contraction_flops={self.contraction_flops}, bytes={self.bytes}, unknown_ops={self.unknown_ops})"
 
-# %% ../nbs/work/work.ipynb #426ae928
+# %% ../nbs/work/work.ipynb #6ec33305
 def _op_rows(self):
-    "One `OpWork` per module, phase, operator, shapes and dtype, in the order of their first call."
+    "One `OpWork` per module, phase, operator, shapes and dtypes, in the order of their first call."
     groups = {}
-    for c in self.trace: groups.setdefault((c.part, c.phase, c.operator, c.shapes, c.dtype), []).append(c)
+    for c in self.trace: groups.setdefault((c.part, c.phase, c.operator, c.shapes, c.dtypes), []).append(c)
     return [OpWork(self.parts[part].path, self.parts[part].type, operator, cs[0].category, _total(c.flops for c in cs),
-                   _total(c.contraction_flops for c in cs), sum(_bytes(c.reads) for c in cs), sum(_bytes(c.writes) for c in cs), shapes, dtype, len(cs), phase)
-            for (part, phase, operator, shapes, dtype), cs in groups.items()]
+                   _total(c.contraction_flops for c in cs), sum(_bytes(c.reads) for c in cs), sum(_bytes(c.writes) for c in cs), shapes, dtypes, len(cs), phase)
+            for (part, phase, operator, shapes, dtypes), cs in groups.items()]
 
 def _by_module(self):
     "Work per module, by qualified name: leaves that were called, and containers that did something themselves."
