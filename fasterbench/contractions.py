@@ -25,16 +25,20 @@ def matmul(
     return Flops(contraction + extra, contraction)
 
 @rule(*aten_names("mm _int_mm _sparse_mm hspmm"), category="matmul")
-def _mm(a, b, *_, out=None, **kw): return matmul(entries(a), 1, b[1])
+def _mm(a, b, *_, out=None, **kw): return matmul(_pairs(a, b), 1, 1)
+
+def _pairs(a, b):
+    "Multiply-accumulates of a product, per stored entry where one of the two is sparse."
+    return a[0] * entries(b) if b.entries is not None and a.entries is None else entries(a) * b[-1]
 
 @rule(*aten_names("addmm addmm_ _addmm_activation sspaddmm _sparse_addmm"), category="matmul")
-def _addmm(bias, a, b, *_, out=None, beta=1, **kw): return matmul(entries(a), 1, b[1], extra=a[0] * b[1] if beta else 0)
+def _addmm(bias, a, b, *_, out=None, beta=1, **kw): return matmul(_pairs(a, b), 1, 1, extra=a[0] * b[1] if beta else 0)
 
 @rule(*aten_names("sparse_sampled_addmm"), category="matmul")
 def _sampled_addmm(at, a, b, *_, out=None, **kw): return matmul(entries(at), a[1], 1, extra=2 * entries(at))
 
 @rule(*aten_names("bmm"), category="matmul")
-def _bmm(a, b, *_, out=None, **kw): return matmul(a[1], a[2], b[2], batch=a[0])
+def _bmm(a, b, *_, out=None, **kw): return matmul(entries(a), b[2], 1)
 
 @rule(*aten_names("baddbmm baddbmm_"), category="matmul")
 def _baddbmm(bias, a, b, *_, out=None, beta=1, **kw): return matmul(a[1], a[2], b[2], batch=a[0], extra=math.prod(out) if beta else 0)
@@ -61,7 +65,7 @@ def _linear(x, w, bias=None, *_, out=None, **kw):
     return matmul(math.prod(x[:-1]), x[-1], math.prod(w) // x[-1], extra=math.prod(out) if isinstance(bias, tuple) else 0)
 
 @rule(*aten_names("_scaled_mm"), category="matmul")
-def _scaled_mm(a, b, *_, out=None, bias=None, **kw): return matmul(a[0], a[1], b[1], extra=math.prod(out) * (2 if bias else 1))
+def _scaled_mm(a, b, scale_a=None, scale_b=None, bias=None, *_, out=None, **kw): return matmul(a[0], a[1], b[1], extra=math.prod(out) * (2 if bias else 1))
 
 @rule(*aten_names("_grouped_mm _scaled_grouped_mm"), category="matmul")
 def _grouped_mm(a, b, *_, out=None, **kw):
@@ -81,7 +85,7 @@ def _convolution(x, w, bias, stride, padding, dilation, transposed, *_, out=None
       "mkldnn::_convolution_pointwise", category="convolution")
 def _plain_convolution(x, w, *rest, out=None, **kw):
     contraction = 2 * _conv_macs(x, w, out, False)
-    return Flops(contraction + (math.prod(out) if rest and isinstance(rest[0], Shape) else 0), contraction)
+    return Flops(contraction + math.prod(out) * any(isinstance(r, Shape) for r in rest), contraction)
 
 # %% ../nbs/work/contractions.ipynb #94a24bfc
 @rule(*aten_names("convolution_backward"), category="convolution")
@@ -110,7 +114,7 @@ def attention(
 def _sdpa_cpu(q, k, v, dropout=0.0, causal=False, *, attn_mask=None, out=None, **kw): return attention(q, k, v, causal, attn_mask)
 
 @rule(*aten_names("_scaled_dot_product_flash_attention"), category="attention")
-def _sdpa_flash(q, k, v, dropout=0.0, causal=False, *_, out=None, **kw): return attention(q, k, v, causal)
+def _sdpa_flash(q, k, v, *rest, out=None, is_causal=False, **kw): return attention(q, k, v, next((a for a in rest if isinstance(a, bool)), is_causal))
 
 @rule(*aten_names("_scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention"), category="attention")
 def _sdpa_biased(q, k, v, bias=None, lse=False, dropout=0.0, causal=False, *_, out=None, **kw): return attention(q, k, v, causal, bias)
@@ -120,7 +124,8 @@ def _sdpa_other(q, k, v, bias=None, dropout=0.0, causal=False, *_, out=None, **k
 
 # %% ../nbs/work/contractions.ipynb #69ec31f6
 @rule(*aten_names("""_scaled_dot_product_flash_attention_backward _scaled_dot_product_flash_attention_for_cpu_backward
-    _scaled_dot_product_efficient_attention_backward _scaled_dot_product_cudnn_attention_backward"""), category="attention")
+    _scaled_dot_product_efficient_attention_backward _scaled_dot_product_cudnn_attention_backward
+    _scaled_dot_product_fused_attention_overrideable_backward"""), category="attention")
 def _sdpa_backward(grad, q, k, v, *rest, out=None, is_causal=None, **kw):
     causal = is_causal if is_causal is not None else next((a for a in reversed(rest) if isinstance(a, bool)), False)
     needed, dense = attention(q, k, v, causal), attention(q, k, v)
@@ -139,7 +144,9 @@ def _self_attention(q, k, v, width, heads, mask=None):
     return Flops(*map(sum, zip(*parts)))
 
 @rule(*aten_names("_native_multi_head_attention"), category="attention")
-def _native_mha(q, k, v, width, heads, qkv_w, qkv_b, proj_w, proj_b, mask=None, *_, out=None, **kw): return _self_attention(q, k, v, width, heads, mask)
+def _native_mha(q, k, v, width, heads, qkv_w, qkv_b, proj_w, proj_b, mask=None, need_weights=True, average=True, *_, out=None, **kw):
+    total, contraction = _self_attention(q, k, v, width, heads, mask)
+    return Flops(total + (q[0] * heads * q[1] * k[1] if need_weights and average else 0), contraction)      # the weights are averaged over the heads
 
 @rule(*aten_names("_transformer_encoder_layer_fwd"), category="attention")
 def _encoder_layer(x, width, heads, qkv_w, qkv_b, proj_w, proj_b, use_gelu, norm_first, eps, n1w, n1b, n2w, n2b, w1, b1, w2, b2, mask=None, *_, out=None, **kw):
@@ -196,12 +203,25 @@ def _mkldnn_rnn(x, w_in, w_hid, *_, out=None, **kw): return recurrent(x[0], x[1]
 
 @rule(*aten_names("_cudnn_rnn"), category="recurrent")
 def _cudnn_rnn(x, weights, stride0, buf, hx, cx, mode, hidden, proj, layers, batch_first, dropout, train, bidirectional, *_, out=None, **kw):
-    gates, steps = {0: 1, 1: 1, 2: 4, 3: 3}[mode], math.prod(x[:2])
+    gates, steps = {0: 1, 1: 1, 2: 4, 3: 3}[mode], math.prod(x[:-1])      # a packed sequence has one dimension for both
     matrices = [w for w in weights if len(w) == 2]
     contraction = sum(2 * steps * math.prod(w) for w in matrices)
     return Flops(contraction + steps * layers * (2 if bidirectional else 1) * hidden * _gate_cost[gates], contraction)
 
-# %% ../nbs/work/contractions.ipynb #0b686fbb
+# %% ../nbs/work/contractions.ipynb #9fa8ac13
+@rule(*aten_names("mkldnn_rnn_layer_backward"), category="recurrent")
+def _mkldnn_rnn_backward(x, w_in, w_hid, *_, out=None, **kw): return Flops(*(2 * f for f in _mkldnn_rnn(x, w_in, w_hid)))     # gradients of inputs and of weights
+
+@rule(*aten_names("_cudnn_rnn_backward"), category="recurrent")
+def _cudnn_rnn_backward(x, weights, stride0, buf, hx, cx, y, grad_y, grad_h, grad_c, mode, hidden, proj, layers, batch_first, dropout, train, bidirectional, *_, out=None, **kw):
+    return Flops(*(2 * f for f in _cudnn_rnn(x, weights, stride0, buf, hx, cx, mode, hidden, proj, layers, batch_first, dropout, train, bidirectional)))
+
+@rule(*aten_names("_thnn_fused_lstm_cell_backward_impl"), category="recurrent")
+def _lstm_cell_backward(grad_h, grad_c, cx, *_, out=None, **kw): return 2 * 17 * math.prod(cx)
+
+@rule(*aten_names("_thnn_fused_gru_cell_backward"), category="recurrent")
+def _gru_cell_backward(grad, *_, out=None, **kw): return 2 * 14 * math.prod(grad)
+
 @rule(*aten_names("_thnn_fused_lstm_cell"), category="recurrent")
 def _lstm_cell(gates_in, *_, out=None, **kw): return math.prod(gates_in) // 4 * 17
 

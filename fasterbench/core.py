@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_map, tree_leaves
 from tqdm import tqdm
 
@@ -202,7 +203,7 @@ class TensorState:
 
     def keep(self):
         "Copy the contents, if that has not happened yet."
-        if self.contents is None and not self.alias.is_meta: self.contents = self.alias.clone()
+        if self.contents is None and not (self.alias.is_meta or isinstance(self.alias, FakeTensor)): self.contents = self.alias.clone()
 
     def restore(self):
         t, old = self.tensor, self.alias

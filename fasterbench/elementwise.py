@@ -13,20 +13,25 @@ import math
 from .contractions import softmax_cost
 from .registry import Flops, Shape, aten_names, entries, rule
 
-# %% ../nbs/work/elementwise.ipynb #b537dfea
-def _affine(*given): return 2 if any(isinstance(g, (tuple, list)) for g in given) else 0
+# %% ../nbs/work/elementwise.ipynb #0793fe95
+def _affine(*given): return sum(isinstance(g, Shape) for g in given)      # scale, shift
 
-@rule(*aten_names("native_batch_norm _native_batch_norm_legit cudnn_batch_norm miopen_batch_norm _batch_norm_with_update"), category="normalisation")
-def _batch_norm(x, w=None, b=None, mean=None, var=None, training=False, *_, out=None, **kw): return math.prod(x) * ((4 if training is True else 0) + 2 + _affine(w))
+@rule(*aten_names("native_batch_norm _native_batch_norm_legit cudnn_batch_norm miopen_batch_norm"), category="normalisation")
+def _batch_norm(x, w=None, b=None, *rest, out=None, **kw):
+    training = next((r for r in rest if isinstance(r, bool)), False)       # it follows the running statistics, where there are any
+    return math.prod(x) * (4 * training + 2 + _affine(w, b))
+
+@rule(*aten_names("_batch_norm_with_update"), category="normalisation")
+def _batch_norm_training(x, w=None, b=None, *_, out=None, **kw): return math.prod(x) * (6 + _affine(w, b))
 
 @rule(*aten_names("_native_batch_norm_legit_no_training _batch_norm_no_update"), category="normalisation")
-def _batch_norm_eval(x, w=None, *_, out=None, **kw): return math.prod(x) * (2 + _affine(w))
+def _batch_norm_eval(x, w=None, b=None, *_, out=None, **kw): return math.prod(x) * (2 + _affine(w, b))
 
 @rule(*aten_names("native_layer_norm"), category="normalisation")
-def _layer_norm(x, shape, w=None, *_, out=None, **kw): return math.prod(x) * (6 + _affine(w))
+def _layer_norm(x, shape, w=None, b=None, *_, out=None, **kw): return math.prod(x) * (6 + _affine(w, b))
 
 @rule(*aten_names("native_group_norm"), category="normalisation")
-def _group_norm(x, w=None, *_, out=None, **kw): return math.prod(x) * (6 + _affine(w))
+def _group_norm(x, w=None, b=None, *_, out=None, **kw): return math.prod(x) * (6 + _affine(w, b))
 
 @rule(*aten_names("rms_norm _fused_rms_norm"), category="normalisation")
 def _rms_norm(x, shape, w=None, *_, out=None, **kw): return math.prod(x) * (3 + (1 if w else 0))
@@ -58,7 +63,7 @@ def _adaptive_avg_pool(x, size, *_, out=None, **kw): return math.prod(x) + math.
 def _adaptive_max_pool(x, size, *_, out=None, **kw): return math.prod(x)
 
 @rule(*aten_names("""max_pool2d_with_indices_backward max_pool3d_with_indices_backward avg_pool2d_backward avg_pool3d_backward
-    _adaptive_avg_pool2d_backward _adaptive_avg_pool3d_backward adaptive_max_pool2d_backward"""), category="pooling")
+    _adaptive_avg_pool2d_backward _adaptive_avg_pool3d_backward adaptive_max_pool2d_backward adaptive_max_pool3d_backward"""), category="pooling")
 def _pool_backward(grad, x, *_, out=None, **kw): return max(math.prod(grad), math.prod(x))
 
 # %% ../nbs/work/elementwise.ipynb #eb4bda6f
@@ -69,6 +74,9 @@ for _kind, _n in _neighbours.items():
 
 @rule(*aten_names("grid_sampler_2d grid_sampler_3d cudnn_grid_sampler"), category="other")
 def _grid_sample(x, grid, *_, out=None, **kw): return math.prod(out) * (8 if len(x) == 4 else 16)
+
+@rule(*aten_names("grid_sampler_2d_backward grid_sampler_3d_backward cudnn_grid_sampler_backward"), category="other")
+def _grid_sample_backward(grad, x, *_, out=None, **kw): return 2 * math.prod(grad) * (8 if len(x) == 4 else 16)      # of the input and of the grid
 
 @rule(*aten_names("_fft_c2c"), category="other")
 def _fft(x, dims, *_, out=None, **kw):
@@ -108,8 +116,11 @@ def _inverse(a, *_, out=None, **kw): return _batch(a) * 2 * a[-1]**3
 @rule(*aten_names("_linalg_solve_ex"), category="other")
 def _solve(a, b, *_, out=None, **kw): return _batch(a) * 2 * a[-1]**3 / 3 + 2 * a[-1] * math.prod(b)
 
-@rule(*aten_names("linalg_solve_triangular triangular_solve"), category="other")
-def _triangular(a, b, *_, out=None, **kw): return max(a[-1], a[-2]) * math.prod(b)
+@rule(*aten_names("linalg_solve_triangular"), category="other")
+def _triangular(a, b, *_, out=None, **kw): return a[-1] * math.prod(b)
+
+@rule(*aten_names("triangular_solve"), category="other")
+def _triangular_old(b, a, *_, out=None, **kw): return a[-1] * math.prod(b)
 
 # %% ../nbs/work/elementwise.ipynb #f27d56d3
 def _reduction(names, per_input=1, per_output=0):
@@ -122,9 +133,13 @@ _reduction("var std var_mean std_mean", 4, 1)
 _reduction("norm linalg_vector_norm", 2, 1)
 _reduction("logsumexp logcumsumexp", 4, 1)
 _reduction("mse_loss l1_loss smooth_l1_loss huber_loss binary_cross_entropy binary_cross_entropy_with_logits soft_margin_loss multi_margin_loss multilabel_margin_loss_forward multilabel_margin_loss", 4)
-_reduction("""mse_loss_backward smooth_l1_loss_backward huber_loss_backward binary_cross_entropy_backward soft_margin_loss_backward
-    nll_loss_backward nll_loss2d_backward""", 3)
-_reduction("nll_loss_forward nll_loss2d_forward nll_loss nll_loss2d", 1)
+_reduction("mse_loss_backward smooth_l1_loss_backward huber_loss_backward binary_cross_entropy_backward soft_margin_loss_backward", 0, 3)
+
+@rule(*aten_names("nll_loss_forward nll_loss2d_forward nll_loss nll_loss2d"), category="reduction")
+def _nll(x, target, *_, out=None, **kw): return 2 * math.prod(target)           # weight and sum
+
+@rule(*aten_names("nll_loss_backward nll_loss2d_backward"), category="reduction")
+def _nll_backward(grad, x, target, *_, out=None, **kw): return 2 * math.prod(target)
 
 # %% ../nbs/work/elementwise.ipynb #fcde5903
 @rule(*aten_names("_weight_norm_interface _weight_norm_interface_backward"), category="normalisation")
@@ -153,14 +168,39 @@ def _trilinear(a, b, c, expand_a, expand_b, expand_c, *_, out=None, **kw):
 @rule(*aten_names("_ctc_loss"), category="reduction")
 def _ctc_loss(log_probs, targets, *_, out=None, **kw): return 8 * log_probs[0] * math.prod(targets) * 2      # three-way log-sum-exp per step and extended label
 
-@rule(*aten_names("sort topk argsort searchsorted bucketize unique_consecutive _unique2 unique_dim"), category="reduction")
-def _sort(x, *_, out=None, **kw): return math.prod(x) * math.ceil(math.log2(max(x[-1] if len(x) else 1, 2)))
+def _comparisons(n): return math.ceil(math.log2(max(n, 2)))
+
+@rule(*aten_names("sort argsort unique_consecutive _unique2 unique_dim msort"), category="reduction")
+def _sort(x, dim=-1, *_, out=None, **kw):
+    dim = kw.get("dim", dim)
+    return math.prod(x) * _comparisons(x[dim if isinstance(dim, int) and not isinstance(dim, bool) else -1] if len(x) else 1)
+
+@rule(*aten_names("topk"), category="reduction")
+def _topk(x, k, dim=-1, *_, out=None, **kw): return math.prod(x) * _comparisons(x[dim] if len(x) else 1)
+
+@rule(*aten_names("searchsorted"), category="reduction")
+def _searchsorted(sequence, x, *_, out=None, **kw): return math.prod(out) * _comparisons(sequence[-1])
+
+@rule(*aten_names("bucketize"), category="reduction")
+def _bucketize(x, boundaries, *_, out=None, **kw): return math.prod(out) * _comparisons(boundaries[-1])
+
+@rule(*aten_names("_embedding_bag_backward _embedding_bag_dense_backward"), category="embedding")
+def _embedding_bag_backward(grad, indices, *_, out=None, **kw): return math.prod(indices) * grad[-1]
+
+@rule(*aten_names("embedding_dense_backward"), category="embedding")
+def _embedding_backward(grad, *_, out=None, **kw): return math.prod(grad)
+
+@rule(*aten_names("embedding_renorm_"), category="embedding")
+def _embedding_renorm(table, indices, *_, out=None, **kw): return 3 * math.prod(indices) * table[-1]      # square, add, scale
+
+@rule(*aten_names("_cdist_backward"), category="reduction")
+def _cdist_backward(grad, a, b, *_, out=None, **kw): return 4 * math.prod(grad) * a[-1]
 
 @rule(*aten_names("_embedding_bag _embedding_bag_forward_only"), category="embedding")
 def _embedding_bag(table, indices, *_, out=None, **kw): return math.prod(indices) * table[-1]
 
-# %% ../nbs/work/elementwise.ipynb #c75a51c7
-_several = {1: "floor_divide remainder fmod bernoulli dropout",
+# %% ../nbs/work/elementwise.ipynb #bc9859b7
+_several = {1: "hardshrink_backward softshrink_backward rrelu_with_noise_backward floor_divide remainder fmod bernoulli dropout",
             2: "rrelu_with_noise addcmul addcdiv silu threshold_backward relu_backward sigmoid_backward tanh_backward leaky_relu softplus hardtanh clamp clip xlogy logaddexp "
                "dist prelu _prelu_kernel hypot leaky_relu_backward _prelu_kernel_backward hardtanh_backward logit",
             3: "lerp hardsigmoid elu celu selu elu_backward softplus_backward mish_backward log_sigmoid_forward log_sigmoid_backward hardsigmoid_backward",
@@ -194,7 +234,7 @@ def _dropout(x, *_, out=None, **kw): return 2 * math.prod(x)
 def _glu(x, *_, out=None, **kw): return 2 * math.prod(out)
 
 @rule(*aten_names("""_foreach_add_ _foreach_mul_ _foreach_add _foreach_mul _foreach_div_ _foreach_div _foreach_sqrt _foreach_sqrt_ _foreach_neg _foreach_neg_
-    _foreach_sub_ _foreach_sub _foreach_pow _foreach_reciprocal_ _foreach_sign _foreach_norm _foreach_maximum_ _foreach_abs"""), category="optimizer")
+    _foreach_sub_ _foreach_sub _foreach_pow _foreach_reciprocal_ _foreach_sign _foreach_norm _foreach_maximum_ _foreach_abs _foreach_rsqrt_ _foreach_rsqrt _foreach_clamp_min_ _foreach_clamp_max_ _foreach_sign_ _foreach_exp"""), category="optimizer")
 def _foreach(tensors, *_, out=None, alpha=1, **kw): return sum(map(math.prod, tensors)) * (1 if alpha == 1 else 2)
 
 @rule(*aten_names("_foreach_addcmul_ _foreach_addcdiv_ _foreach_lerp_ _foreach_addcmul _foreach_addcdiv"), category="optimizer")
@@ -202,6 +242,9 @@ def _foreach_ternary(tensors, *_, out=None, **kw): return 3 * sum(map(math.prod,
 
 @rule(*aten_names("_fused_adam_ _fused_adamw_"), category="optimizer")
 def _fused_adam(tensors, *_, out=None, **kw): return 12 * sum(map(math.prod, tensors))
+
+@rule(*aten_names("_fused_adagrad_"), category="optimizer")
+def _fused_adagrad(tensors, *_, out=None, **kw): return 6 * sum(map(math.prod, tensors))
 
 @rule(*aten_names("_fused_sgd_"), category="optimizer")
 def _fused_sgd(tensors, *_, out=None, **kw): return 4 * sum(map(math.prod, tensors))
@@ -229,13 +272,23 @@ _moves = set(aten_names("""clone copy_ _to_copy copy _copy_from cat stack split_
     mkldnn_reorder_conv2d_weight _resize_output_ resize_as_"""))
 _moves |= {"prims::convert_element_type", "prims::device_put", "aten::to_dense", "aten::to_mkldnn"}
 
+_moves |= set(aten_names("""upsample_nearest3d_backward replication_pad3d_backward reflection_pad3d_backward put put_ _has_same_storage_numel
+    _efficientzerotensor _sparse_coo_tensor_with_dims_and_tensors"""))
+_moves -= set(aten_names("scatter scatter_ index_put index_put_ _index_put_impl_ _unsafe_index_put"))
+
+@rule(*aten_names("scatter scatter_"), category="data movement")
+def _scatter(x, dim, index, source=None, *rest, out=None, reduce=None, **kw): return math.prod(index) if reduce or any(isinstance(r, str) for r in rest) else 0
+
+@rule(*aten_names("index_put index_put_ _index_put_impl_ _unsafe_index_put"), category="data movement")
+def _index_put(x, indices, values, accumulate=False, *_, out=None, **kw): return math.prod(values) if accumulate else 0
+
 @rule(*_moves, category="data movement")
 def _nothing(*_, out=None, **kw): return 0
 
 @rule(*aten_names("embedding"), category="embedding")
 def _embedding(*_, out=None, **kw): return 0
 
-@rule(*aten_names("scatter_add scatter_add_ index_add index_add_ scatter_reduce scatter_reduce_ index_reduce index_reduce_ embedding_dense_backward col2im _segment_reduce segment_reduce"),
+@rule(*aten_names("scatter_add scatter_add_ index_add index_add_ scatter_reduce scatter_reduce_ index_reduce index_reduce_ col2im _segment_reduce segment_reduce"),
       category="data movement")
 def _scatter_add(x, *rest, out=None, **kw):
     source = [s for s in rest if isinstance(s, Shape)]

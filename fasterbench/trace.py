@@ -26,7 +26,7 @@ from .core import tensors_of
 from .contractions import unpacked
 from .registry import op_name, tensors_in
 from .rules import operator_flops
-from .traffic import operator_accesses, region, storage_id
+from .traffic import held, operator_accesses, region, storage_id
 
 # %% ../nbs/work/trace.ipynb #0b53b124
 class Touch(NamedTuple):
@@ -148,7 +148,7 @@ def _storage(self, t):
     key = storage_id(t)
     if key not in self._ids:
         self._ids[key] = len(self._ids)
-        try: self._alive.append(StorageWeakRef(t.untyped_storage()))
+        try: self._alive.append(StorageWeakRef(held(t).untyped_storage()))
         except (NotImplementedError, RuntimeError): self._alive.append(t)
     return self._ids[key]
 
@@ -187,10 +187,11 @@ def written(op, args, kwargs):
     return [t for i, a in enumerate(op._schema.arguments) if a.alias_info is not None and a.alias_info.is_write
             for t in tensors_in(kwargs.get(a.name) if a.kwarg_only or i >= len(args) else args[i])]
 
-# %% ../nbs/work/trace.ipynb #b0934402
+# %% ../nbs/work/trace.ipynb #79ad0b22
 def _dispatch(self, op, types, args=(), kwargs=None):
     kwargs = kwargs or {}
     if is_wrapped(types): return NotImplemented
+    if op.namespace == "prim": return op(*args, **kwargs)          # a question to a fake tensor, not an operator
     if is_composite(op):
         with self: return op.decompose(*args, **kwargs)
     if op._schema.is_mutable:
@@ -257,6 +258,7 @@ class OperatorTimer(TorchDispatchMode):
     def __torch_dispatch__(self, op, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         if is_wrapped(types): return NotImplemented
+        if op.namespace == "prim": return op(*args, **kwargs)
         if is_composite(op):
             with self: return op.decompose(*args, **kwargs)
         start = self.clock()

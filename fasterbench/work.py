@@ -170,7 +170,8 @@ def trace_step(
         with tracer.section(len(listed), "backward"): value.backward()
         if optimizer is not None:
             with tracer.section(len(listed) + 1, "update"): optimizer.step()
-    kept = {tracer._storage(p.grad) for p in model.parameters() if p.grad is not None}
+    lasting = [p.grad for p in model.parameters() if p.grad is not None] + tensors_of(list(optimizer.state.values()) if optimizer is not None else [])
+    kept = {tracer._storage(t) for t in lasting}
     return Work(every if optimizer is not None else every[:-1], tracer.calls, tracer.visits[1:], border(tracer.calls, tracer.visits, kept))
 
 # %% ../nbs/work/work.ipynb #0d83531b
