@@ -8,8 +8,8 @@ Docs: https://fasterbench.github.io/fasterbench/hardware/peaks.html.md"""
 __all__ = ['Probe', 'compute_probes', 'available_memory', 'memory_probe', 'Rate', 'run_probe', 'envelope', 'cpu_caches',
            'memory_capacities', 'measure_levels', 'tf32_allowed', 'environment', 'clear_peaks_cache', 'measure_peaks']
 
-# %% ../nbs/hardware/peaks.ipynb #160fb79a
-import glob, math, os, platform, statistics, threading
+# %% ../nbs/hardware/peaks.ipynb #8f088708
+import glob, math, platform, statistics, threading
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timezone

@@ -7,8 +7,8 @@ Docs: https://fasterbench.github.io/fasterbench/analysis/reuse.html.md"""
 # %% auto #0
 __all__ = ['Distances', 'split', 'serve']
 
-# %% ../nbs/analysis/reuse.ipynb #ad2ae515
-from collections.abc import Hashable, Sequence
+# %% ../nbs/analysis/reuse.ipynb #bc785afb
+from collections.abc import Sequence
 
 # %% ../nbs/analysis/reuse.ipynb #ec2eae7f
 class Distances:

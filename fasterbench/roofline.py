@@ -27,7 +27,7 @@ from .peaks import clear_peaks_cache, environment, measure_peaks, tf32_allowed
 from .result import Result, Timing
 from .reuse import serve
 from .timing import ModuleTimes, Samples, StoppingRule, quiet, time_modules
-from .work import Work, time_operators, trace_call
+from .work import Work, time_operators, total, trace_call
 
 # %% ../nbs/analysis/roofline.ipynb #168cd440
 _all_ = ["measure_peaks", "HardwarePeaks", "clear_peaks_cache", "RooflinePoint", "roofline_analysis"]
@@ -163,8 +163,8 @@ def module_points(
 
 def _ranked(points):
     "Slowest first, with their shares of the sum."
-    total = sum(p.time_s for p in points)
-    return [replace(p, share=p.time_s / total if total else 0.0) for p in sorted(points, key=lambda p: -p.time_s)]
+    time = sum(p.time_s for p in points)
+    return [replace(p, share=p.time_s / time if time else 0.0) for p in sorted(points, key=lambda p: -p.time_s)]
 
 # %% ../nbs/analysis/roofline.ipynb #ca4d7ec1
 def operator_points(
@@ -180,7 +180,6 @@ def operator_points(
 
 def _operator_point(part, operator, group, peaks):
     calls = [c for c, _, _ in group]
-    total = lambda values: None if None in values else sum(values)
     levels = [l for _, (reads, writes), _ in group for l in (*reads, *writes)]
     times = Samples(tuple(map(sum, zip(*(t.values for _, _, t in group)))))
     return place(part.path, part.type, total([c.flops for c in calls]), sum(t.bytes for c in calls for t in (*c.reads, *c.writes)), times.median, peaks,
@@ -196,7 +195,6 @@ def program_points(
     overhead_s:float,         # Time in no row, s
 )->tuple[RooflinePoint, list[RooflinePoint]]:
     "The whole forward as one point at its uninstrumented time, and one point per timed step."
-    total = lambda values: None if None in values else sum(values)
     served = _sum_levels([[b for _, b in r.bytes_by_level] for r in rows if r.bytes_by_level], len(peaks.memory))
     work = dict(served=served, compute_s=_compute_time(m.work.trace, peaks), calls=1, contraction_flops=m.work.contraction_flops, eager_bytes=m.work.bytes)
     at = lambda time, **more: place("", name, total([r.flops for r in rows]), total([r.bytes_moved for r in rows]), time, peaks, share=1.0, **work, **more)

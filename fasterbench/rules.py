@@ -7,12 +7,10 @@ Docs: https://fasterbench.github.io/fasterbench/work/rules.html.md"""
 # %% auto #0
 __all__ = ['operator_flops', 'rule', 'rules', 'Flops', 'Shape', 'matmul', 'attention', 'categories']
 
-# %% ../nbs/work/rules.ipynb #ba3a0111
-import math
-
+# %% ../nbs/work/rules.ipynb #453c2d55
 import torch
 
-from .contractions import matmul, attention, unpacked
+from .contractions import attention, matmul
 from .elementwise import is_activation, is_known_pointwise, pointwise_cost
 from .registry import Flops, Shape, categories, entries, map_tensors, op_name, rule, rules, tensors_in
 

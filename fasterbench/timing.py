@@ -16,7 +16,6 @@ from functools import cached_property
 from time import perf_counter, perf_counter_ns
 
 import torch
-from torch import nn
 
 from .core import Part, wrapped
 from .units import format_si
