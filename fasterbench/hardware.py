@@ -21,9 +21,10 @@ class MemoryLevel:
     capacity: int|None          # Bytes; None for main memory, which holds everything
     bandwidth: float            # Best seen, B/s
     sustained: float|None=None  # Median over the timed window, B/s
-    spread: float|None=None     # Interquartile range over median
+    spread: float|None=None     # Interquartile range over median, or between its runs
     probe: str=""               # Which probe won
     samples: tuple=()           # Raw samples of that probe, B/s
+    drift: float|None=None      # Of its last run against its first
 
 @dataclass(frozen=True)
 class Ceiling:
@@ -32,9 +33,10 @@ class Ceiling:
     flops: float                # Best seen, FLOP/s
     unit: str=""                # "TF32", "tensor", "vector", where a device has several
     sustained: float|None=None  # Median over the timed window, FLOP/s
-    spread: float|None=None     # Interquartile range over median
+    spread: float|None=None     # Interquartile range over median, or between its runs
     probe: str=""               # Which probe won
     samples: tuple=()           # Raw samples of that probe, FLOP/s
+    drift: float|None=None      # Of its last run against its first
 
 # %% ../nbs/hardware/hardware.ipynb #bdb883e8
 def positive(name, value)->float:
@@ -61,6 +63,7 @@ class HardwarePeaks:
     environment: dict=field(default_factory=dict, repr=False, hash=False) # Device name, versions, threads, flags, date
     sweep: tuple=field(default=(), repr=False)                     # (probe, working set in B, best B/s) of every memory probe
     skipped: dict=field(default_factory=dict, repr=False, hash=False)  # Probes that could not run, and why
+    trials: tuple=field(default=(), repr=False)                    # (dtype, probe, FLOP per call, best FLOP/s) of every compute probe
 
     def __post_init__(self):
         put = lambda name, value: object.__setattr__(self, name, value)
@@ -131,11 +134,12 @@ def _to_json(self,
 def _from_dict(cls, data):
     known = {f.name for f in fields(cls)}
     values = {k: v for k, v in check_schema(data, schema, version).items() if k in known}
-    for name, kind in (("levels", MemoryLevel), ("ceilings", Ceiling)):
-        values[name] = tuple(kind(**{f.name: v[f.name] for f in fields(kind) if f.name in v} | {"samples": tuple(v.get("samples", ()))}) for v in values.get(name, ()))
-    values["sweep"] = tuple(map(tuple, values.get("sweep", ())))
-    try: return cls(**values)
-    except TypeError as error: raise ValueError(f"these peaks are incomplete: {error}") from None
+    try:
+        for name, kind in (("levels", MemoryLevel), ("ceilings", Ceiling)):
+            values[name] = tuple(kind(**{f.name: v[f.name] for f in fields(kind) if f.name in v} | {"samples": tuple(v.get("samples", ()))}) for v in values.get(name, ()))
+        values |= {name: tuple(map(tuple, values.get(name, ()))) for name in ("sweep", "trials")}
+        return cls(**values)
+    except (TypeError, AttributeError, KeyError) as error: raise ValueError(f"these peaks are incomplete: {error}") from None
 
 def _from_json(cls,
     text:str, # What `to_json` returned, or the path of the file it wrote
