@@ -59,7 +59,7 @@ class _Walk:
         self.trace, self.capacities = trace, capacities
         self.born, self.final = _lives(trace)
         self.recency, self.time = Recency(3 * len(trace)), 0
-        self.written = {}    # block -> its writes since it was last overwritten, each [bytes, fraction that each cache kept]
+        self.written = {}    # block -> its writes that wait for their first read, each [bytes, fraction that each cache keeps]
         self.freed = {}      # bytes -> dead blocks of that size
 
     def held(self, block, others):
@@ -70,10 +70,6 @@ class _Walk:
         new = sum(n for b, n in others.items() if b != block and self.recency.last.get(b, (0, 0))[0] <= time)
         return [held(first, first - self.recency.at[time] + own + new, c) for c in self.capacities]
 
-    def spill(self, block, kept):
-        "The writes to `block` have had to leave the caches that kept less of it than until now."
-        for write in self.written.get(block, ()): write[1] = list(map(min, write[1], kept))
-
 # %% ../nbs/analysis/reuse.ipynb #92ffacce
 def _step(walk, k, turn):
     "Walk operator `k`; in the second turn its reads and its writes, each [bytes, fraction that each cache serves]."
@@ -82,10 +78,9 @@ def _step(walk, k, turn):
     touched = {}
     for block, n in (*reads, *writes): touched[block] = max(n, touched.get(block, 0))
     for block, n in touched.items(): _reuse_memory(walk, block, n)
-    kept = {block: walk.held(block, touched) for block in touched if turn == 1 or walk.written.get(block)}
-    for block, fractions in kept.items(): walk.spill(block, fractions)
-    for block, n in writes:
-        if n >= touched[block]: walk.written.pop(block, None)                # all of it is overwritten
+    kept = {block: walk.held(block, touched) for block, _ in reads if turn == 1 or block in walk.written}
+    for block, fractions in kept.items():
+        for write in walk.written.pop(block, ()): write[1] = fractions
     served = _served(walk, reads, writes, kept) if turn == 1 else None
     walk.time += 1
     walk.recency.touch(touched, walk.time)
@@ -100,10 +95,8 @@ def _served(walk, reads, writes, kept):
 
 def _reuse_memory(walk, block, nbytes):
     "A block that is new takes the place of a dead one of its size."
-    if block[1] is None or block in walk.recency.last or not walk.freed.get(nbytes): return
-    dead = walk.freed[nbytes].pop()
-    walk.recency.last[block] = walk.recency.last.pop(dead)
-    if dead in walk.written: walk.written[block] = walk.written.pop(dead)
+    if block[1] is not None and block not in walk.recency.last and walk.freed.get(nbytes):
+        walk.recency.last[block] = walk.recency.last.pop(walk.freed[nbytes].pop())
 
 # %% ../nbs/analysis/reuse.ipynb #6359e0e6
 def _lives(trace):

@@ -1,14 +1,18 @@
-"""Do the roofs hold, and are they tight? Over a zoo of models at two batch sizes: rows above their roof, and the best rows under it, with one memory
-roof (a matrix product and a copy, the common way) beside the envelopes and levels. Rows of at least 0.2 % of the time that the clock can resolve."""
-import statistics
+"""Do the roofs hold, and are they tight? Over a zoo of models at two batch sizes: rows above their roof, and the best, worst and median rows under it, with one
+memory roof (a matrix product and a copy, the common way) beside the envelopes and levels, for the same measured rows. Rows that the clock can resolve.
+
+Usage: python tests/benchmarks/roofs.py [MODEL...]"""
+import statistics, sys
 
 import torch, torchvision
 
+from fasterbench.model import place
 from fasterbench.roofline import HardwarePeaks, RooflineAnalyzer, measure_peaks
 
-names = ["resnet18", "resnet50", "vgg16", "densenet121", "mobilenet_v3_small", "efficientnet_b0", "squeezenet1_1", "regnet_y_400mf", "shufflenet_v2_x1_0", "swin_t", "convnext_tiny", "vit_b_16"]
+names = sys.argv[1:] or ["resnet18", "resnet50", "vgg16", "densenet121", "mobilenet_v3_small", "efficientnet_b0", "squeezenet1_1", "regnet_y_400mf", "shufflenet_v2_x1_0",
+                         "swin_t", "convnext_tiny", "vit_b_16"]
 
-def rows(result): return [r for r in result.points if r.utilization_pct is not None and not r.uncertain]
+def rows(points): return [r for r in points if r.utilization_pct is not None and not r.uncertain]
 def best(rs, bound): return max((r.utilization_pct for r in rs if r.bound == bound), default=float("nan"))
 
 peaks = measure_peaks("cpu")
@@ -16,12 +20,24 @@ plain = measure_peaks("cpu", matmul_size=2048, cache=False)
 copy = max(rate for kind, size, rate in plain.sweep if kind == "copy" and size >= 128 << 20)
 naive = HardwarePeaks(plain.peak_flops, copy)
 print(f"envelope {peaks.peak_flops / 1e9:.0f} GFLOP/s, levels {', '.join(f'{l.name} {l.bandwidth / 1e9:.0f} GB/s' for l in peaks.levels)}; plain matmul {naive.peak_flops / 1e9:.0f} GFLOP/s, copy {copy / 1e9:.0f} GB/s")
-print(f"{'model':20} {'batch':>5} {'rows':>5} {'above 105 %':>12} {'naive: above':>13} {'best compute':>13} {'best memory':>12} {'median':>7}")
+print(f"{'model':20} {'batch':>5} {'rows':>5} {'above 105 %':>12} {'marked':>7} {'naive: above':>13} {'best compute':>13} {'best memory':>12} {'median':>7} {'sum ÷ end':>10}")
+everything = []
 for name in names:
     for batch in (1, 8):
         model, x = torchvision.models.get_model(name, weights=None), torch.randn(batch, 3, 224, 224)
-        result = RooflineAnalyzer(model, x, peaks).profile(steps=10, warmup=3).result
-        again = RooflineAnalyzer(model, x, naive).profile(steps=10, warmup=3).result
-        rs, ns = rows(result), rows(again)
-        print(f"{name:20} {batch:5} {len(rs):5} {sum(r.utilization_pct > 105 for r in rs):12} {sum(r.utilization_pct > 105 for r in ns):13} {best(rs, 'compute'):12.1f}% {best(rs, 'memory'):11.1f}% "
-              f"{statistics.median(r.utilization_pct for r in rs):6.1f}%", flush=True)
+        result = RooflineAnalyzer(model, x, peaks).profile(steps=10, warmup=3, progress=False).result
+        rs = rows(result.points)
+        ns = rows([place(r.name, r.type, r.flops, r.bytes_moved, r.time_s, naive) for r in rs])
+        everything += [(r, f"{name} × {batch}") for r in rs]
+        print(f"{name:20} {batch:5} {len(rs):5} {sum(r.utilization_pct > 105 for r in rs):12} {sum(r.above_roof for r in rs):7} {sum(r.utilization_pct > 105 for r in ns) / len(ns):12.0%} {best(rs, 'compute'):12.1f}% "
+              f"{best(rs, 'memory'):11.1f}% {statistics.median(r.utilization_pct for r in rs):6.1f}% {result.timing.ratio:10.3f}", flush=True)
+again = measure_peaks("cpu", cache=False)
+print("roofs measured again at the end:", f"{again.peak_flops / 1e9:.0f} GFLOP/s,", ", ".join(f"{l.name} {l.bandwidth / 1e9:.0f} GB/s" for l in again.levels))
+ranked = sorted(everything, key=lambda r: -r[0].utilization_pct)
+show = lambda r, where: print(f"  {r.utilization_pct:6.1f} %  {r.bound:7} {r.memory_level:4} {where:24} {r.name:40} {r.type:20} {r.time_s * 1e6:7.0f} us, {r.share:.1%} of the time")
+for bound in ("compute", "memory"):
+    print(f"the five best {bound}-bound rows")
+    for r, where in [x for x in ranked if x[0].bound == bound][:5]: show(r, where)
+print("the median row and the worst")
+for r, where in (ranked[len(ranked) // 2], ranked[-1]): show(r, where)
+print(f"{sum(r.utilization_pct > 105 for r, _ in ranked)} of {len(ranked)} rows above 105 % of their roof")
