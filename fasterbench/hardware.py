@@ -21,7 +21,7 @@ class MemoryLevel:
     capacity: int|None          # Bytes; None for main memory, which holds everything
     bandwidth: float            # Best seen, B/s
     sustained: float|None=None  # Median over the timed window, B/s
-    spread: float|None=None     # Interquartile range over median, or between its runs
+    spread: float|None=None     # How far samples lie below the best, as a fraction of it
     probe: str=""               # Which probe won
     samples: tuple=()           # Raw samples of that probe, B/s
     drift: float|None=None      # Of its last run against its first
@@ -33,7 +33,7 @@ class Ceiling:
     flops: float                # Best seen, FLOP/s
     unit: str=""                # "TF32", "tensor", "vector", where a device has several
     sustained: float|None=None  # Median over the timed window, FLOP/s
-    spread: float|None=None     # Interquartile range over median, or between its runs
+    spread: float|None=None     # How far samples lie below the best, as a fraction of it
     probe: str=""               # Which probe won
     samples: tuple=()           # Raw samples of that probe, FLOP/s
     drift: float|None=None      # Of its last run against its first

@@ -8,16 +8,17 @@ Docs: https://fasterbench.github.io/fasterbench/hardware/probes.html.md"""
 __all__ = ['kinds', 'Probe', 'compute_probes', 'available_memory', 'windows', 'memory_probe', 'Rate', 'joined', 'run_probe',
            'envelope']
 
-# %% ../nbs/hardware/probes.ipynb #4e2b42af
+# %% ../nbs/hardware/probes.ipynb #2bf52929
 import math, statistics
 from time import perf_counter
 from typing import NamedTuple
 from collections.abc import Callable
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 
-from .timing import Samples, timed_call
+from .timing import timed_call
 from .units import format_si
 
 # %% ../nbs/hardware/probes.ipynb #053720d8
@@ -148,9 +149,9 @@ class Rate(NamedTuple):
     def drift(self): return statistics.median(self.runs[-1]) / statistics.median(self.runs[0]) - 1
     @property
     def spread(self):
-        "The interquartile range over the median, or how far the medians of the runs lie apart, whichever is more."
+        "How far the samples lie below the best: down to the tenth percentile, or between the medians of two runs, whichever is more."
         medians = [statistics.median(r) for r in self.runs]
-        return max(Samples(self.samples).spread, (max(medians) - min(medians)) / max(medians))
+        return max(1 - float(np.percentile(self.samples, 10)) / self.best, 1 - min(medians) / max(medians))
 
 def joined(
     rates:list[Rate], # Of one probe, in order
