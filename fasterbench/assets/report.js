@@ -15,7 +15,7 @@ const formats = {"%": x => x.toFixed(1) + " %", share: x => (100 * x).toFixed(1)
                  "GFLOP/s": x => si(1e9 * x, "FLOP/s")}
 const show = (x, unit) => x === null ? "?" : (formats[unit] ?? (y => si(y, unit)))(x)
 
-const data = JSON.parse(at("data").textContent), config = {displaylogo: false, responsive: true}
+const data = JSON.parse(at("data").textContent), config = {displaylogo: false, responsive: true, modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"], displayModeBar: innerWidth > 700 ? "hover" : false}
 const objects = kind => kind.rows.map((r, index) => Object.fromEntries([["index", index], ...kind.columns.map((c, i) => [c.field, r[i] === "inf" ? Infinity : r[i]])]))
 let kind, rows, table, charts, shown
 
@@ -31,7 +31,7 @@ function passes(row) {
 function part(trace) {
   if (!trace.customdata) return trace
   const keep = list => Array.isArray(list) ? list.filter((_, i) => shown.has(trace.customdata[i])) : list
-  const marker = {...trace.marker, size: keep(trace.marker.size), symbol: keep(trace.marker.symbol)}
+  const marker = Object.fromEntries(Object.entries(trace.marker).map(([k, v]) => [k, keep(v)]))
   return {...trace, x: keep(trace.x), y: keep(trace.y), hovertext: keep(trace.hovertext), customdata: keep(trace.customdata), marker}
 }
 
@@ -62,8 +62,8 @@ function pointAt(index) {
 function column(c) {
   const common = {field: c.field, title: c.title, visible: c.visible, download: true, titleDownload: c.unit_text ? `${c.field} [${c.unit_text}]` : c.field, headerTooltip: c.help || c.title,
                   accessorDownload: x => x === Infinity ? "inf" : x}
-  if (c.text) return {...common, formatter: "plaintext", sorter: "alphanum", tooltip: true, frozen: c.field === "name" && innerWidth > 700, minWidth: c.field === "name" ? 140 : 60, maxInitialWidth: 300}
-  return {...common, formatter: cell => show(cell.getValue(), c.unit), hozAlign: "right", headerHozAlign: "right", headerWordWrap: true, width: 98, sorter: (a, b) => (a ?? -Infinity) - (b ?? -Infinity) || 0, headerSortStartingDir: "desc"}
+  if (c.text) return {...common, formatter: "plaintext", sorter: "alphanum", tooltip: true, frozen: c.field === "name" && innerWidth > 700, minWidth: c.field === "name" ? 140 : 90, maxInitialWidth: 300}
+  return {...common, formatter: cell => show(cell.getValue(), c.unit), hozAlign: "right", headerHozAlign: "right", headerWordWrap: true, width: 112, sorter: (a, b) => (a ?? -Infinity) - (b ?? -Infinity) || 0, headerSortStartingDir: "desc"}
 }
 
 function choose(name) {
@@ -90,6 +90,7 @@ function choose(name) {
 async function start() {
   await libraries()
   for (const k of data.kinds) at("kinds").append(element("label", {}, element("input", {type: "radio", name: "kind", value: k.name, checked: k === data.kinds[0], onchange: () => choose(k.name)}), ` ${k.title}`))
+  at("kinds").hidden = data.kinds.length < 2
   const field = (text, input) => element("label", {}, `${text} `, input)
   at("filters").append(...data.filters.map(f => field(f.title, element("select", {id: f.field}))),
     field("name or operator", element("input", {id: "text", type: "search", size: 12})), field("data movement", element("input", {id: "moves", type: "checkbox", checked: true})),
