@@ -14,8 +14,8 @@ from pathlib import Path
 
 from .files import write_whole
 from .model import RooflinePoint
-from .plot import axes, bounds, dress, extent, hover, levels_in_use, marker_size, placeable, roof_lines, roofs, star_style, style
-from .report import cells, facts, figure, filled, page
+from .plot import axes, bounds, dress, extent, hover, levels_in_use, marker_size, placeable, roof_lines, roofs, spot, star_style, style
+from .report import cells, column, facts, figure, filled, page
 from .result import Result, from_json, rows_of
 from .table import check_top, csv_text, html_rows, printable, text_table
 from .units import format_si
@@ -63,23 +63,27 @@ def match(
     both = sorted((Pair(p, b[k]) for k, p in a.items() if k in b), key=lambda q: -abs(q.after.time_s - q.before.time_s))
     return both + [Pair(p, None) for k, p in a.items() if k not in b] + [Pair(None, p) for k, p in b.items() if k not in a]
 
-# %% ../nbs/views/compare.ipynb #b8f0ba8e
+# %% ../nbs/views/compare.ipynb #68cc58f2
+def _settings(r):
+    known = {"model": r.model, "device": r.peaks.device, "dtype of the peaks": r.peaks.dtype.removeprefix("torch."), "TF32": r.peaks.tf32_enabled}
+    return known | {k: v for k, v in r.environment.items() if k != "date"}
+
 def differences(
     before:Result,
     after:Result,
 )->list[str]:
     "Settings and peaks that are not the same on both sides, in words."
-    settings = lambda r: {"model": r.model, "device": r.peaks.device, "dtype of the peaks": r.peaks.dtype.removeprefix("torch."), "TF32": r.peaks.tf32_enabled} | {k: v for k, v in r.environment.items() if k != "date"}
-    a, b = settings(before), settings(after)
+    a, b = _settings(before), _settings(after)
     found = [f"{k.replace('_', ' ')}: {a.get(k, '?')} before, {b.get(k, '?')} after" for k in dict.fromkeys((*a, *b)) if a.get(k) != b.get(k)]
     for what, unit in (("peak_flops", "FLOP/s"), ("peak_bandwidth", "B/s")):
         x, y = getattr(before.peaks, what), getattr(after.peaks, what)
         if abs(y / x - 1) > 0.05: found.append(f"{what.replace('_', ' ')}: {format_si(x, unit)} before, {format_si(y, unit)} after")
     return found
 
-# %% ../nbs/views/compare.ipynb #bf286351
-pair_units = dict(name="", operator="", type="", category="", side="", time_before_s="s", time_after_s="s", time_ratio="", clear="", flops_before="FLOP", flops_after="FLOP", flops_ratio="",
-                  bytes_before="B", bytes_after="B", bytes_ratio="", utilization_before_pct="%", utilization_after_pct="%", utilization_ratio="", bound_before="", bound_after="")
+# %% ../nbs/views/compare.ipynb #f6efa81b
+pair_units = dict(name="", operator="", type="", category="", side="", time_before_s="s", time_after_s="s", time_ratio="", clear="",
+                  flops_before="FLOP", flops_after="FLOP", flops_ratio="", bytes_before="B", bytes_after="B", bytes_ratio="",
+                  utilization_before_pct="%", utilization_after_pct="%", utilization_ratio="", bound_before="", bound_after="")
 _fields = dict(time="time_s", flops="flops", bytes="bytes_moved", utilization="utilization_pct", bound="bound")
 
 def pair_records(pairs:list[Pair])->Iterator[dict]:
@@ -98,40 +102,51 @@ def _cells(q):
     a, b = q.before, q.after
     use = lambda p: "" if p is None else "?" if p.utilization_pct is None else f"{p.utilization_pct:.1f}%"
     time = lambda p: "" if p is None else format_si(p.time_s, "s")
-    return [printable(q.name) or "(model)", printable(((b or a).operator or (b or a).type).removeprefix("aten::")), time(a), time(b), _ratio(q.ratio("time_s")), _ratio(q.ratio("flops")),
-            _ratio(q.ratio("bytes_moved")), use(a), use(b), "" if q.clear else q.side if q.side != "both" else "within the spread"]
+    kind = printable(((b or a).operator or (b or a).type).removeprefix("aten::"))
+    ratios = [_ratio(q.ratio(field)) for field in ("time_s", "flops", "bytes_moved")]
+    remark = "" if q.clear else q.side if q.side != "both" else "within the spread"
+    return [printable(q.name) or "(model)", kind, time(a), time(b), *ratios, use(a), use(b), remark]
 
 def table(pairs:list[Pair])->list[list[str]]:
     "The pairs as texts, the titles first."
     return [["name", "type", "before", "after", "time", "FLOPs", "bytes", "util before", "after", ""], *map(_cells, pairs)]
 
-# %% ../nbs/views/compare.ipynb #32e4d782
-def _place(p): return p.arithmetic_intensity, p.achieved_gflops * 1e9
+# %% ../nbs/views/compare.ipynb #f0573ba0
+_grey = "#74808a"
+
+def _columns(points): return dict(zip("xy", map(list, zip(*(spot(p) if p else (None, None) for p in points)))))
 
 def _arrows(fig, moved):
     "One line per pair that ends in an arrowhead at the rim of its marker."
-    spots = [(i, spot) for i, q in moved for spot in (_place(q.before), _place(q.after), (None, None))]
-    marker = dict(symbol="arrow", angleref="previous", color="#74808a", size=[s for _ in moved for s in (0, 9, 0)], standoff=[s for _, q in moved for s in (0, marker_size(q.after) / 2, 0)], opacity=1)
-    fig.add_scatter(x=[x for _, (x, _) in spots], y=[y for _, (_, y) in spots], customdata=[i for i, _ in spots], mode="lines+markers", line=dict(color="#74808a", width=1), marker=marker,
+    if not moved: return
+    sizes, rims = [s for _ in moved for s in (0, 9, 0)], [s for _, q in moved for s in (0, marker_size(q.after) / 2, 0)]
+    fig.add_scatter(**_columns([p for _, q in moved for p in (q.before, q.after, None)]), customdata=[i for i, _ in moved for _ in range(3)],
+                    mode="lines+markers", line=dict(color=_grey, width=1), marker=dict(symbol="arrow", angleref="previous", color=_grey, size=sizes, standoff=rims, opacity=1),
                     hoverinfo="skip", showlegend=False)
 
 def _spots(fig, pairs, side):
     "The markers of one side, per bound; those before are open."
+    text = lambda p, q: f"{hover(p)}<br>{side}" + (f", time {_ratio(q.ratio('time_s'))}" if q.side == "both" else " only")
     for kind, look in bounds.items():
         chosen = [(i, p, q) for i, q in enumerate(pairs) if placeable(p := getattr(q, side)) and p.bound == kind]
         if not chosen: continue
         marker = style(kind, [marker_size(p) for _, p, _ in chosen])
         if side == "before": marker["symbol"] += "-open"
-        text = lambda p, q: f"{hover(p)}<br>{side}" + (f", time {_ratio(q.ratio('time_s'))}" if q.side == "both" else " only")
-        fig.add_scatter(x=[_place(p)[0] for _, p, _ in chosen], y=[_place(p)[1] for _, p, _ in chosen], hovertext=[text(p, q) for _, p, q in chosen], hoverinfo="text", mode="markers",
+        fig.add_scatter(**_columns([p for _, p, _ in chosen]), hovertext=[text(p, q) for _, p, q in chosen], hoverinfo="text", mode="markers",
                         customdata=[i for i, _, _ in chosen], marker=marker, name=f"{look['label']}, {side}", legendgroup=f"{kind} {side}")
 
 # %% ../nbs/views/compare.ipynb #2ef0f0ad
 def _programs(fig, before, after):
     both = [p for p in (before, after) if placeable(p)]
     marker = star_style | dict(symbol=["star-open", "star"][-len(both):])
-    if both: fig.add_scatter(x=[_place(p)[0] for p in both], y=[_place(p)[1] for p in both], hovertext=[hover(p) for p in both], hoverinfo="text", mode="lines+markers", name="whole model",
-                             line=dict(color="#e9a23b", width=1), marker=marker)
+    if both: fig.add_scatter(**_columns(both), hovertext=[hover(p) for p in both], hoverinfo="text", mode="lines+markers", name="whole model",
+                             line=dict(color=star_style["color"], width=1), marker=marker)
+
+def _roofs(fig, before, after, rows, box):
+    "The roofs after; those before, where they differ, paler."
+    peaks = lambda r: (r.peaks.peak_flops, r.peaks.peak_bandwidth)
+    if peaks(before) != peaks(after): roof_lines(fig, before.peaks, levels_in_use(before, rows), box, "rgba(116, 128, 138, 0.35)")
+    roofs(fig, after.peaks, levels_in_use(after, rows), box)
 
 def _plot(self,
     title:str|None=None,
@@ -141,13 +156,12 @@ def _plot(self,
     fig, a, b = make_subplots(rows=1, cols=1), self.before, self.after
     rows = [p for q in self.pairs for p in (q.before, q.after) if placeable(p)]
     box = extent([*rows, *(p for p in (a.program, b.program) if placeable(p))], b, a)
-    if (a.peaks.peak_flops, a.peaks.peak_bandwidth) != (b.peaks.peak_flops, b.peaks.peak_bandwidth): roof_lines(fig, a.peaks, levels_in_use(a, rows), box, "rgba(116, 128, 138, 0.35)")
-    roofs(fig, b.peaks, levels_in_use(b, rows), box)
+    _roofs(fig, a, b, rows, box)
     _arrows(fig, [(i, q) for i, q in enumerate(self.pairs) if placeable(q.before) and placeable(q.after)])
     for side in ("before", "after"): _spots(fig, self.pairs, side)
     _programs(fig, a.program, b.program)
     axes(fig, box)
-    return dress(fig, f"{a.model} before, {b.model} after" if title is None else title, f"Roofline chart with arrows from before to after. {self.lines[0]}", 600)
+    return dress(fig, self.title if title is None else title, f"Roofline chart with arrows from before to after. {self.lines[0]}", 600)
 
 # %% ../nbs/views/compare.ipynb #384ea182
 @dataclass(frozen=True, repr=False)
@@ -161,26 +175,32 @@ class Comparison:
     plot = _plot
 
     @property
+    def title(self): return f"{self.before.model} before, {self.after.model} after"
+
+    @property
     def lines(self)->list[str]:
         "The whole in words: times, rows, differences."
         a, b = (r.program.time_s if r.program else sum(p.time_s for p in r.points) for r in (self.before, self.after))
-        count = lambda side: sum(q.side == side for q in self.pairs)
-        told = f"{format_si(a, 's')} before, {format_si(b, 's')} after: {_ratio(b / a if a else None)}; {count('both')} rows on both sides, {count('only before')} only before, {count('only after')} only after"
+        sides = [q.side for q in self.pairs]
+        rows = f"{sides.count('both')} rows on both sides, {sides.count('only before')} only before, {sides.count('only after')} only after"
+        told = f"{format_si(a, 's')} before, {format_si(b, 's')} after: {_ratio(b / a if a else None)}; {rows}"
         return [told, *(f"WARNING: not the same: {d}" for d in self.differences)]
 
-    def _text(self, top=20):
-        check_top(top)
-        more = max(len(self.pairs) - top, 0) if top is not None else 0
-        return "\n".join([*self.lines, *text_table(table(self.pairs[:top]), {0, 1, 9}), *([f"… and {more} more rows"] if more else [])])
+# %% ../nbs/views/compare.ipynb #4a8ae037
+def _text(self, top=20):
+    check_top(top)
+    more = max(len(self.pairs) - top, 0) if top is not None else 0
+    return "\n".join([*self.lines, *text_table(table(self.pairs[:top]), {0, 1, 9}), *([f"… and {more} more rows"] if more else [])])
 
-    def summary(self,
-        top:int|None=20, # How many rows; None: all
-    ):
-        "Print the comparison."
-        print(self._text(top))
+def _summary(self,
+    top:int|None=20, # How many rows; None: all
+):
+    "Print the comparison."
+    print(_text(self, top))
 
-    def __repr__(self): return self._text()
-    def _repr_html_(self): return html_rows(table(self.pairs[:20]), {0, 1, 9}, self.lines)
+def _pairs_html(self): return html_rows(table(self.pairs[:20]), {0, 1, 9}, self.lines)
+
+Comparison.summary, Comparison.__repr__, Comparison._repr_html_ = _summary, _text, _pairs_html
 
 # %% ../nbs/views/compare.ipynb #f13e3902
 def _to_frame(self):
@@ -191,17 +211,21 @@ def _to_frame(self):
 
 def _csv(self): return csv_text(pair_records(self.pairs), pair_units)
 
+def _both_facts(before, after):
+    "The facts of both, one beside the other."
+    pairs = zip(facts(before), facts(after))
+    return [(f"{heading}, {side}", entries) for pair in pairs for side, (heading, entries) in zip(("before", "after"), pair)]
+
 def _render(self,
     title:str|None=None,
 )->str:
     "The page as HTML text."
     titles = {k: k.removesuffix("_s").removesuffix("_pct").replace("_", " ") for k in pair_units} | dict(clear="beyond the spread")
-    texts = {"name", "operator", "type", "category", "side", "clear", "bound_before", "bound_after"}
-    columns = [dict(field=k, title=titles[k], unit="ratio" if k.endswith("ratio") else u, unit_text=u, text=k in texts, visible=True) for k, u in pair_units.items()]
+    columns = [column(k, u, titles[k]) for k, u in pair_units.items()]
     rows = cells(pair_records(self.pairs), columns)
     kind = dict(name="pairs", title="rows, before and after", figures=[figure(self.plot(""))], columns=filled(columns, rows), rows=rows, left_out=0)
-    about = [(f"{heading}, {side}", entries) for pair in zip(facts(self.before), facts(self.after)) for side, (heading, entries) in zip(("before", "after"), pair)]
-    return page(title or f"{self.before.model} before, {self.after.model} after", self.lines, about, [kind], dict(side="side", category="category", bound_after="bound by"), "comparison")
+    filters = dict(side="side", category="category", bound_after="bound by")
+    return page(title or self.title, self.lines, _both_facts(self.before, self.after), [kind], filters, "comparison")
 
 def _to_csv(self, path):
     "Write the pairs to `path` as CSV, units in the header."
@@ -220,7 +244,8 @@ def as_result(
     "The result that `source` is, holds or was saved as."
     if isinstance(source, (str, Path)): return from_json(source)
     found = getattr(source, "result", None)
-    if not isinstance(found, Result): raise TypeError(f"a {type(source).__name__} is not a result; a RooflineAnalyzer that has profiled, a Result or the path of a saved one is needed")
+    if not isinstance(found, Result):
+        raise TypeError(f"a {type(source).__name__} is not a result; a RooflineAnalyzer that has profiled, a Result or the path of a saved one is needed")
     return found
 
 def compare(

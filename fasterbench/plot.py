@@ -6,7 +6,7 @@ Docs: https://fasterbench.github.io/fasterbench/views/plot.html.md"""
 
 # %% auto #0
 __all__ = ['bounds', 'star_style', 'shown', 'hover', 'extent', 'levels_in_use', 'roof_lines', 'roofs', 'marker_size', 'style',
-           'placeable', 'plot', 'device_name', 'alt_text', 'dress', 'axes', 'plot_categories', 'to_image']
+           'placeable', 'spot', 'plot', 'device_name', 'alt_text', 'dress', 'axes', 'plot_categories', 'to_image']
 
 # %% ../nbs/views/plot.ipynb #11a82648
 import math
@@ -21,10 +21,11 @@ from .result import Result, rows_of
 from .table import printable
 from .units import format_si
 
-# %% ../nbs/views/plot.ipynb #3b50acb0
-bounds = dict(memory=dict(color="#2a9d8f", symbol="circle", label="memory-bound"), compute=dict(color="#0f766e", symbol="square", label="compute-bound"),
-              undefined=dict(color="#8d99a6", symbol="x", label="undefined"))
-_ink, _grid = "#74808a", "rgba(128,138,148,0.22)"   # readable on white and on dark pages
+# %% ../nbs/views/plot.ipynb #25a0c854
+bounds = dict(memory=dict(color="#2a9d8f", symbol="circle", pattern="", label="memory-bound"),
+              compute=dict(color="#0f766e", symbol="square", pattern="/", label="compute-bound"),
+              undefined=dict(color="#8d99a6", symbol="x", pattern="x", label="undefined"))
+_ink, _grid, _clear = "#74808a", "rgba(128,138,148,0.22)", "rgba(0,0,0,0)"   # readable on white and on dark pages
 
 def _plotly():
     try: import plotly.graph_objects as go
@@ -49,9 +50,11 @@ def hover(p:RooflinePoint)->str:
     intensity = "?" if p.arithmetic_intensity is None else f"{p.arithmetic_intensity:.2f}"
     use = "?" if p.utilization_pct is None else f"{p.utilization_pct:.1f} % of the roof"
     level = f" ({p.memory_level})" if p.bound == "memory" and p.memory_level else ""
-    lines = [f"<b>{shown(p.name)}</b>", escape(" ".join(filter(None, (p.type, p.operator, p.dtype)))), f"{p.bound}{level}, {use}{', above it' if p.above_roof else ''}",
+    lines = [f"<b>{shown(p.name)}</b>", escape(" ".join(filter(None, (p.type, p.operator, p.dtype)))),
+             f"{p.bound}{level}, {use}{', above it' if p.above_roof else ''}",
              f"time {format_si(p.time_s, 's')}{spread}, {p.share:.1%}, {p.calls} call{'s' * (p.calls != 1)}",
-             f"{format_si(p.flops, 'FLOP')}, {format_si(p.bytes_moved, 'B')}, {intensity} FLOP/B", f"{format_si(rate, 'FLOP/s')}, {format_si(p.achieved_bandwidth, 'B/s')}"]
+             f"{format_si(p.flops, 'FLOP')}, {format_si(p.bytes_moved, 'B')}, {intensity} FLOP/B",
+             f"{format_si(rate, 'FLOP/s')}, {format_si(p.achieved_bandwidth, 'B/s')}"]
     return "<br>".join(filter(None, lines))
 
 # %% ../nbs/views/plot.ipynb #7bfc9d41
@@ -89,10 +92,15 @@ def _labels(lines, near=1.35):
         else: groups.append((value, [text]))
     return groups
 
+def _label(fig, x, y, text, side, height, shift=0):
+    fig.add_annotation(x=math.log10(x), y=math.log10(y), text=text, align=side, xanchor=side, yanchor=height, xshift=shift, showarrow=False,
+                       font=dict(color=_ink, size=12))
+
 def _value(x, unit): return format_si(x, unit, 0 if float(format_si(x, "", 0).rstrip("fpnµmkMGTPE")) >= 10 else 1)
 
 def _ceilings(peaks): return {(c.dtype, c.unit): c.flops for c in peaks.ceilings} or {(peaks.dtype.removeprefix("torch."), ""): peaks.peak_flops}
 
+# %% ../nbs/views/plot.ipynb #8138947a
 def roof_lines(
     fig,                    # A plotly `Figure`
     peaks:HardwarePeaks,
@@ -110,6 +118,7 @@ def roof_lines(
     for flops in _ceilings(peaks).values():
         fig.add_scatter(x=[flops / max(l.bandwidth for l in levels), x1], y=[flops, flops], line=dict(color=color, width=2), **line)
 
+# %% ../nbs/views/plot.ipynb #8bbc4960
 def roofs(
     fig,                    # A plotly `Figure`
     peaks:HardwarePeaks,
@@ -121,10 +130,11 @@ def roofs(
     roof_lines(fig, peaks, levels, box)
     _memory_labels(fig, levels, box)
     for value, texts in _labels([(v, f"{' '.join(filter(None, k))} {_value(v, 'FLOP/s')}") for k, v in ceilings.items()], near=1.15):
-        fig.add_annotation(x=math.log10(x1), y=math.log10(value), text=" · ".join(texts), xanchor="right", yanchor="bottom", showarrow=False, font=dict(color=_ink, size=12))
-    ridges = [(c / l.bandwidth, c, f"ridge of {l.name} and {' '.join(filter(None, k))}: {c / l.bandwidth:.2f} FLOP/B") for k, c in ceilings.items() for l in levels]
-    fig.add_scatter(x=[r[0] for r in ridges], y=[r[1] for r in ridges], hovertext=[r[2] for r in ridges], hoverinfo="text", mode="markers", showlegend=False,
-                    marker=dict(symbol="diamond-open", size=9, color=_ink, line=dict(width=2)))
+        _label(fig, x1, value, " · ".join(texts), "right", "bottom")
+    text = lambda k, c, l: f"ridge of {l.name} and {' '.join(filter(None, k))}: {c / l.bandwidth:.2f} FLOP/B"
+    ridges = [(c / l.bandwidth, c, text(k, c, l)) for k, c in ceilings.items() for l in levels]
+    fig.add_scatter(x=[r[0] for r in ridges], y=[r[1] for r in ridges], hovertext=[r[2] for r in ridges], hoverinfo="text",
+                    mode="markers", showlegend=False, marker=dict(symbol="diamond-open", size=9, color=_ink, line=dict(width=2)))
 
 # %% ../nbs/views/plot.ipynb #122f0977
 def _memory_labels(fig, levels, box):
@@ -133,8 +143,7 @@ def _memory_labels(fig, levels, box):
     for i, (value, texts) in enumerate(_labels([(l.bandwidth, f"{l.name} {_value(l.bandwidth, 'B/s')}") for l in levels])):
         left = max(x0, y0 / value)
         x = left * (min(x1, y1 / value) / left)**0.58
-        fig.add_annotation(x=math.log10(x), y=math.log10(x * value), text="<br>".join(texts), align="left" if i else "right", showarrow=False, xanchor="left" if i else "right", yanchor="top" if i else "bottom",
-                           xshift=4 if i else -4, font=dict(color=_ink, size=12))
+        _label(fig, x, x * value, "<br>".join(texts), *(("left", "top", 4) if i else ("right", "bottom", -4)))
 
 def marker_size(p):
     "Diameter of the marker of a row in pixels: area in proportion to its share of the time, 80 for all of it, never too small to hit."
@@ -149,14 +158,15 @@ def style(
     color = bounds[kind]["color"]
     return dict(color=_faint(color), symbol=bounds[kind]["symbol"], size=sizes, opacity=1, line=dict(width=1.2, color=color))
 
-def _markers(fig, go, points, chosen, place, size, **where):
+def _markers(fig, points, chosen, place, size, **where):
     "One trace per bound, so that the legend isolates them; small markers last, on top."
     for kind, look in bounds.items():
         rows = sorted((i for i in chosen if points[i].bound == kind), key=lambda i: -size(points[i]))
         if not rows: continue
-        fig.add_trace(go.Scatter(x=[place(points[i])[0] for i in rows], y=[place(points[i])[1] for i in rows], hovertext=[hover(points[i]) for i in rows], hoverinfo="text",
-                                 customdata=rows, mode="markers", cliponaxis=False, marker=style(kind, [size(points[i]) for i in rows]), name=look["label"], legendgroup=kind,
-                                 showlegend=not any(t.legendgroup == kind for t in fig.data)), **where)
+        places, known = [place(points[i]) for i in rows], any(t.legendgroup == kind for t in fig.data)
+        fig.add_scatter(x=[x for x, _ in places], y=[y for _, y in places], hovertext=[hover(points[i]) for i in rows], hoverinfo="text", customdata=rows,
+                        mode="markers", marker=style(kind, [size(points[i]) for i in rows]), name=look["label"], legendgroup=kind, showlegend=not known,
+                        cliponaxis=False, **where)
 
 def _strip_place(p, levels):
     "Where a row without FLOPs stands on the strip: its bandwidth as a share of its memory roof, in percent."
@@ -171,18 +181,22 @@ def placeable(
     "Whether a point has a place on two logarithmic axes."
     return p is not None and bool(p.flops) and bool(p.bytes_moved) and bool(p.time_s)
 
+def spot(p): return p.arithmetic_intensity, p.achieved_gflops * 1e9
+
 star_style = dict(symbol="star", size=17, color="#e9a23b", line=dict(width=1, color="#5b4313"))
 
 def _star(fig, p):
-    fig.add_scatter(x=[p.arithmetic_intensity], y=[p.achieved_gflops * 1e9], hovertext=[hover(p)], hoverinfo="text", mode="markers", name="whole model", legendrank=2000, marker=star_style)
+    x, y = spot(p)
+    fig.add_scatter(x=[x], y=[y], hovertext=[hover(p)], hoverinfo="text", mode="markers", name="whole model", legendrank=2000, marker=star_style)
 
+# %% ../nbs/views/plot.ipynb #94dce419
 def plot(
     result:Result,
     title:str|None=None,
     points:str="modules", # "modules", "ops", "kernels" or "steps"
 ):
     "The roofline of `result`: a plotly `Figure`. Raises `ValueError` for rows that the result does not have."
-    go = _plotly()
+    _plotly()
     from plotly.subplots import make_subplots
     rows = rows_of(result, points)
     if not rows and points != "modules": raise ValueError(f"points={points!r}: this result has none")
@@ -193,8 +207,8 @@ def plot(
     roofs(fig, result.peaks, levels_in_use(result, rows), box)
     size = marker_size if points != "steps" else lambda p: 7.0      # a step is all of the time
     for p in star: _star(fig, p)
-    _markers(fig, go, rows, on, lambda p: (p.arithmetic_intensity, p.achieved_gflops * 1e9), size, row=1, col=1)
-    _markers(fig, go, rows, off, lambda p: _strip_place(p, result.peaks.memory), size, row=2 if off else 1, col=1)
+    _markers(fig, rows, on, spot, size, row=1, col=1)
+    _markers(fig, rows, off, lambda p: _strip_place(p, result.peaks.memory), size, row=2 if off else 1, col=1)
     strip = max([100.0, *(_strip_place(rows[i], result.peaks.memory)[0] for i in off)]) if off else None
     return _layout(fig, f"Roofline of {result.model} on {device_name(result)}" if title is None else title, alt_text(result, points), box, strip)
 
@@ -213,7 +227,8 @@ def alt_text(
     kinds = [f"{sum(r.bound == k for r in rows)} {style['label']}" for k, style in bounds.items()]
     text = f"Roofline chart of {result.model or 'a model'} on {device_name(result)}: {len(rows)} {points}, {', '.join(kinds)}."
     if not placeable(p): return text
-    return f"{text} The whole model does {p.arithmetic_intensity:.3g} FLOP/B at {format_si(p.achieved_gflops * 1e9, 'FLOP/s')}; the compute roof is {format_si(result.peaks.peak_flops, 'FLOP/s')}."
+    rate, roof = (format_si(x, "FLOP/s") for x in (p.achieved_gflops * 1e9, result.peaks.peak_flops))
+    return f"{text} The whole model does {p.arithmetic_intensity:.3g} FLOP/B at {rate}; the compute roof is {roof}."
 
 # %% ../nbs/views/plot.ipynb #afdf7d56
 _axis = dict(gridcolor=_grid, zeroline=False, linecolor=_ink, ticks="outside", tickcolor=_ink)
@@ -226,10 +241,11 @@ def dress(
 ):
     "`fig` with what all charts share: ink that is readable on white and on dark pages, no background, the legend above."
     legend = dict(orientation="h", x=0, xanchor="left", y=1.01, yanchor="bottom", itemclick="toggleothers", itemdoubleclick="toggle", itemsizing="constant")
-    fig.update_layout(title=dict(text=shown(title, 90) if title else "", x=0.01, xanchor="left", y=0.975, yanchor="top", font_size=16), legend=legend, paper_bgcolor="rgba(0,0,0,0)",
-                      plot_bgcolor="rgba(0,0,0,0)", font=dict(color=_ink, size=12, family="system-ui, sans-serif"), margin=dict(l=64, r=24, t=84 if title else 50, b=56), height=height,
-                      hoverlabel=dict(align="left"), modebar=dict(bgcolor="rgba(0,0,0,0)", color=_grid, activecolor=_ink), meta=dict(alt=alt))
-    return fig
+    heading = dict(text=shown(title, 90) if title else "", x=0.01, xanchor="left", y=0.975, yanchor="top", font_size=16)
+    return fig.update_layout(title=heading, legend=legend, height=height, margin=dict(l=64, r=24, t=84 if title else 50, b=56),
+                             paper_bgcolor=_clear, plot_bgcolor=_clear,
+                             font=dict(color=_ink, size=12, family="system-ui, sans-serif"), hoverlabel=dict(align="left"), meta=dict(alt=alt),
+                             modebar=dict(bgcolor=_clear, color=_grid, activecolor=_ink))
 
 def axes(
     fig,         # A plotly `Figure` of subplots
@@ -254,14 +270,14 @@ def plot_categories(
     title:str="Time by category",
 ):
     "Where the time goes: a bar per category, made of the rows, marked by what bounds them. A plotly `Figure`."
-    go, rows, sums = _plotly(), rows_of(result, points), {}
-    for p in rows: sums[p.category or "other"] = sums.get(p.category or "other", 0.0) + p.time_s
-    fig = go.Figure()
-    for kind, style in bounds.items():
+    fig, rows, sums = _plotly().Figure(), rows_of(result, points), {}
+    category = lambda p: p.category or "other"
+    for p in rows: sums[category(p)] = sums.get(category(p), 0.0) + p.time_s
+    for kind, look in bounds.items():
         chosen = [i for i, p in enumerate(rows) if p.bound == kind]
-        marker = dict(color=_faint(style["color"], 0.75), line=dict(width=0.6, color=style["color"]), pattern=dict(shape=dict(memory="", compute="/", undefined="x")[kind], size=5))
-        if chosen: fig.add_trace(go.Bar(x=[rows[i].time_s for i in chosen], y=[rows[i].category or "other" for i in chosen], hovertext=[hover(rows[i]) for i in chosen], hoverinfo="text",
-                                        orientation="h", customdata=chosen, marker=marker, name=style["label"], legendgroup=kind))
+        marker = dict(color=_faint(look["color"], 0.75), line=dict(width=0.6, color=look["color"]), pattern=dict(shape=look["pattern"], size=5))
+        if chosen: fig.add_bar(x=[rows[i].time_s for i in chosen], y=[category(rows[i]) for i in chosen], orientation="h", customdata=chosen,
+                               hovertext=[hover(rows[i]) for i in chosen], hoverinfo="text", marker=marker, name=look["label"], legendgroup=kind)
     fig.update_xaxes(title="time", tickformat="~s", ticksuffix="s", rangemode="tozero", nticks=6, **_axis)
     fig.update_yaxes(categoryorder="array", categoryarray=sorted(sums, key=sums.get), automargin=True, **_axis)
     fig.update_layout(barmode="stack", bargap=0.25, showlegend=True)
@@ -279,5 +295,5 @@ def to_image(
     "Write the chart to `path` as a picture."
     kind = Path(path).suffix.lower().removeprefix(".")
     if kind not in ("png", "svg", "pdf"): raise ValueError(f"{str(path)!r} does not say what picture it is; the endings are .png, .svg and .pdf")
-    if find_spec("kaleido") is None: raise ImportError("a picture needs kaleido and a Chrome or Chromium for it to draw with: pip install kaleido; to_html needs neither")
+    if find_spec("kaleido") is None: raise ImportError("a picture needs kaleido, and Chrome or Chromium: pip install kaleido; to_html needs neither")
     write_whole(path, plot(result, title, points).to_image(format=kind, width=width, scale=2 if kind == "png" else 1))

@@ -56,7 +56,8 @@ def text_table(
     return ["  ".join(f"{c:<{w}}" if i in left else f"{c:>{w}}" for i, (c, w) in enumerate(zip(r, widths))).rstrip() for r in rows]
 
 def check_top(top):
-    if top is not None and (isinstance(top, bool) or not isinstance(top, int) or top < 0): raise ValueError(f"top={top!r}: a whole number of rows is needed, or None for all")
+    bad = top is not None and (isinstance(top, bool) or not isinstance(top, int) or top < 0)
+    if bad: raise ValueError(f"top={top!r}: a whole number of rows is needed, or None for all")
 
 def footer(result:Result)->list[str]:
     "What a reader needs to know besides the rows: the whole model, rows above their roof, unknown operators, doubts about the times."
@@ -81,10 +82,12 @@ def summary(
     more = len(result.points) - len(cells) + 1
     return "\n".join([title, *lines, *([f"… and {more} more rows"] if more > 0 else []), *footer(result)])
 
-# %% ../nbs/views/table.ipynb #5cc44ebb
-fields_units = dict(rank="", name="", type="", operator="", category="", dtype="", calls="", total_s="s", time_s="s", time_iqr_s="s", share="", cumulative_share="", flops="FLOP",
-                    contraction_flops="FLOP", bytes_moved="B", eager_bytes="B", arithmetic_intensity="FLOP/B", achieved_gflops="GFLOP/s", attainable_gflops="GFLOP/s",
-                    achieved_bandwidth="B/s", bound="", memory_level="", utilization_pct="%", compute_efficiency_pct="%", memory_utilization_pct="%", roof_time_s="s", potential_s="s",
+# %% ../nbs/views/table.ipynb #237cad6e
+fields_units = dict(rank="", name="", type="", operator="", category="", dtype="", calls="",
+                    total_s="s", time_s="s", time_per_call_s="s", time_iqr_s="s", share="", cumulative_share="",
+                    flops="FLOP", contraction_flops="FLOP", bytes_moved="B", eager_bytes="B", arithmetic_intensity="FLOP/B",
+                    achieved_gflops="GFLOP/s", attainable_gflops="GFLOP/s", achieved_bandwidth="B/s", bound="", memory_level="",
+                    utilization_pct="%", compute_efficiency_pct="%", memory_utilization_pct="%", roof_time_s="s", potential_s="s",
                     above_roof="", uncertain="", source="")
 level_units = dict(bytes="B", intensity="FLOP/B", bandwidth="B/s")
 
@@ -127,7 +130,7 @@ def records(
     for rank, p in enumerate(rows, 1):
         cumulative += p.share
         peak = result.peaks.flops_of(p.dtype or result.peaks.dtype)
-        more = dict(rank=rank, total_s=total.get(p.name, p.time_s), cumulative_share=cumulative,
+        more = dict(rank=rank, total_s=total.get(p.name, p.time_s), time_per_call_s=p.time_s / p.calls if p.calls else None, cumulative_share=cumulative,
                     compute_efficiency_pct=None if p.achieved_gflops is None else 1e11 * p.achieved_gflops / peak) | _levels(p, result.peaks)
         yield {k: more[k] if k in more else getattr(p, k, None) for k in keys}
 
@@ -166,10 +169,10 @@ def to_csv(
     "Write the rows to `path` as CSV, units in the header."
     write_whole(path, result_csv(result, points))
 
-# %% ../nbs/views/table.ipynb #af7000a9
-_template = """<table><thead><tr>{% for title in rows[0] %}<th style="text-align:{{ 'left' if loop.index0 in left else 'right' }}">{{ title }}</th>{% endfor %}</tr></thead><tbody>
-{% for cells in rows[1:] %}<tr>{% for text in cells %}<td style="text-align:{{ 'left' if loop.index0 in left else 'right' }}">{{ text }}</td>{% endfor %}</tr>
-{% endfor %}</tbody></table>{% for line in lines %}<p>{{ line }}</p>{% endfor %}"""
+# %% ../nbs/views/table.ipynb #f10239b9
+_template = """{% macro cell(tag, text, i) %}<{{ tag }} style="text-align:{{ 'left' if i in left else 'right' }}">{{ text }}</{{ tag }}>{% endmacro %}
+<table>{% for cells in rows %}<tr>{% set tag = "td" if loop.index0 else "th" %}{% for text in cells %}{{ cell(tag, text, loop.index0) }}{% endfor %}</tr>
+{% endfor %}</table>{% for line in lines %}<p>{{ line }}</p>{% endfor %}"""
 
 def html_rows(
     rows:list,        # Of texts, the titles first

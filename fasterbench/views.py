@@ -44,8 +44,8 @@ def _writer(kind, what):
     write.__doc__ = f"Write {what} to `path`; the options are those of `fasterbench.{_homes[kind]}.to_{kind}`."
     return write
 
-for _kind, _what in dict(html="the report, one HTML file,", image="the chart as a .png, .svg or .pdf picture", csv="the rows as CSV", json="everything as JSON").items():
-    setattr(Views, f"to_{_kind}", _writer(_kind, _what))
+_contents = dict(html="the report, one HTML file,", image="the chart as a .png, .svg or .pdf picture", csv="the rows as CSV", json="everything as JSON")
+for _kind, _what in _contents.items(): setattr(Views, f"to_{_kind}", _writer(_kind, _what))
 
 # %% ../nbs/views/views.ipynb #0725ae8f
 def _html(self):
