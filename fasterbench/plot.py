@@ -259,7 +259,7 @@ def axes(
 def _layout(fig, title, alt, box, strip):
     axes(fig, box)
     if strip:
-        fig.update_xaxes(title="rows that are not on the chart: share of their roof (%)", range=[-0.02 * strip, 1.05 * strip], **_axis, row=2, col=1)
+        fig.update_xaxes(title="not on the chart: share of roof (%)", range=[-0.02 * strip, 1.05 * strip], **_axis, row=2, col=1)
         fig.update_yaxes(type="category", **_axis, row=2, col=1)
     return dress(fig, title, alt, 660 if strip else 560)
 

@@ -53,6 +53,7 @@ function refresh() {
 function draw(figure) {
   const chart = element("div", {role: "img", ariaLabel: figure.alt})
   at("charts").append(element("figure", {}, chart))
+  if (innerWidth <= 700) for (const label of figure.layout.annotations ?? []) label.font.size = 9
   Plotly.newPlot(chart, figure.data, figure.layout, config)
   chart.on("plotly_click", e => goTo(e.points[0].customdata))
   chart.on("plotly_legendclick", e => { isolate(e.data[e.curveNumber].legendgroup); return false })
