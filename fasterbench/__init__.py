@@ -19,6 +19,8 @@ _homes = {
     **dict.fromkeys(["count_work", "Work"], "work"),
     **dict.fromkeys(["RooflinePoint", "roofline_analysis"], "model"),
     **dict.fromkeys(["RooflineAnalyzer"], "roofline"),
+    **dict.fromkeys(["Result", "from_json"], "result"),
+    **dict.fromkeys(["compare"], "compare"),
 }
 __all__ = ["__version__", *_homes]
 

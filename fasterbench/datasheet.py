@@ -22,7 +22,7 @@ class Promise(NamedTuple):
     source: str  # Where it is printed
 
 @cache
-def _table(): return json.loads((files("fasterbench") / "datasheets.json").read_text(encoding="utf-8"))
+def _table(): return json.loads((files("fasterbench") / "assets" / "datasheets.json").read_text(encoding="utf-8"))
 
 def datasheet(
     device_name:str, # As the driver says it: "NVIDIA H200"

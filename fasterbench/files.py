@@ -11,13 +11,13 @@ __all__ = ['write_whole', 'check_schema']
 import os, shutil, uuid
 from pathlib import Path
 
-# %% ../nbs/core/files.ipynb #08c310cb
+# %% ../nbs/core/files.ipynb #ea3eaf4e
 def write_whole(
     path,     # Where to write; its folder exists. A link is followed; a device or a pipe is written to
-    text:str,
+    text:str|bytes,
 ):
     "Write `text` to `path`, all of it or nothing. What UTF-8 cannot hold is written as an escape."
-    path, data = Path(path), text.encode("utf-8", "backslashreplace")
+    path, data = Path(path), text if isinstance(text, bytes) else text.encode("utf-8", "backslashreplace")
     real = path.resolve()
     if not real.parent.is_dir(): raise FileNotFoundError(f"cannot write {path}: there is no folder {path.parent}")
     if real.is_dir(): raise IsADirectoryError(f"cannot write {path}: it is a folder")

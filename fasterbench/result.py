@@ -15,6 +15,7 @@ from .files import check_schema, write_whole
 from .hardware import HardwarePeaks
 from .model import RooflinePoint
 from .units import format_si
+from .views import Views
 
 # %% ../nbs/analysis/result.ipynb #3b08a84d
 @dataclass(frozen=True)
@@ -57,9 +58,9 @@ def _timing_repr(self):
 
 Timing.warnings, Timing.__repr__ = property(_warnings), _timing_repr
 
-# %% ../nbs/analysis/result.ipynb #662b78f7
-@dataclass(frozen=True)
-class Result:
+# %% ../nbs/analysis/result.ipynb #94470b1e
+@dataclass(frozen=True, repr=False)
+class Result(Views):
     "Points, and what they rest on."
     points: list[RooflinePoint]                 # Modules, slowest first
     peaks: HardwarePeaks                        # The roofs they stand under
@@ -70,13 +71,17 @@ class Result:
     unknown_ops: dict=field(default_factory=dict)          # Operators without a FLOP rule, with counts
     environment: dict=field(default_factory=dict)          # Device name, versions, threads, date
     model: str=""                               # Class of the model
+    kernels: list[RooflinePoint]=field(default_factory=list) # One point per kernel, where a source tells them apart
+
+    @property
+    def result(self): return self
 
 def rows_of(
     result:Result,
-    points:str="modules", # "modules", "ops" or "steps"
+    points:str="modules", # "modules", "ops", "kernels" or "steps"
 )->list[RooflinePoint]:
     "The points of one kind. Raises `ValueError` for a kind that there is not."
-    kinds = dict(modules=result.points, ops=result.ops, steps=result.steps)
+    kinds = dict(modules=result.points, ops=result.ops, kernels=result.kernels, steps=result.steps)
     if points not in kinds: raise ValueError(f"points={points!r}; the kinds are {', '.join(kinds)}")
     return kinds[points]
 
@@ -120,7 +125,7 @@ def from_dict(data:dict)->Result:
 
 def _result(data):
     values = _known(Result, data)
-    values |= {k: [_point(p) for p in values.get(k, [])] for k in ("points", "ops", "steps")}
+    values |= {k: [_point(p) for p in values.get(k, [])] for k in ("points", "ops", "steps", "kernels")}
     values["peaks"] = HardwarePeaks.from_dict(values["peaks"])
     if values.get("program"): values["program"] = _point(values["program"])
     if values.get("timing"): values["timing"] = Timing(**_known(Timing, values["timing"]))

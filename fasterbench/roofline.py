@@ -9,10 +9,9 @@ __all__ = ['placed', 'main_dtype', 'Measurement', 'measure', 'served_bytes', 'mo
            'RooflineAnalyzer', 'measure_peaks', 'HardwarePeaks', 'clear_peaks_cache', 'RooflinePoint',
            'roofline_analysis']
 
-# %% ../nbs/analysis/roofline.ipynb #5580df33
+# %% ../nbs/analysis/roofline.ipynb #3226d775
 import copy
 from functools import partial
-from importlib import import_module
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from time import perf_counter
@@ -30,6 +29,7 @@ from .result import Result, Timing
 from .reuse import serve
 from .timing import ModuleTimes, Samples, StoppingRule, quiet, time_modules
 from .units import format_si
+from .views import Views
 from .work import Work, time_operators, total, trace_call
 
 # %% ../nbs/analysis/roofline.ipynb #168cd440
@@ -216,8 +216,8 @@ def _result(model, m, peaks, device):
     timing = Timing(m.times.bare.median, m.times.bare.iqr, sum(r.time_s for r in rows), overhead, len(m.times.steps.values), len(m.times.bare.values), m.times.clock, cost)
     return Result(rows, peaks, operator_points(m, peaks, served), program, steps, timing, m.work.unknown_ops, environment(device), type(model).__name__)
 
-# %% ../nbs/analysis/roofline.ipynb #b07f8e3e
-class RooflineAnalyzer:
+# %% ../nbs/analysis/roofline.ipynb #002c07f5
+class RooflineAnalyzer(Views):
     "Profile a model and see each layer under the measured roofs of the machine."
     def __init__(self,
         model:nn.Module,              # Any module
@@ -285,47 +285,10 @@ RooflineAnalyzer.timing = property(lambda self: self.result.timing, doc="How the
 RooflineAnalyzer.unknown_ops = property(lambda self: self.result.unknown_ops, doc="Operators without a FLOP rule, with counts.")
 RooflineAnalyzer.peaks = property(lambda self: self.result.peaks, doc="The roofs the results stand under.")
 
-# %% ../nbs/analysis/roofline.ipynb #861ec63b
-def _summary(self,
-    top:int|None=10, # How many rows; None: all
-):
-    "Print the slowest rows."
-    from fasterbench.table import summary
-    print(summary(self.result, top))
-
-def _plot(self,
-    title:str|None=None,
-    points:str="modules", # "modules", "ops" or "steps"
-):
-    "The roofline chart, a plotly `Figure`."
-    from fasterbench.plot import plot
-    return plot(self.result, title=title, points=points)
-
-def _to_frame(self,
-    points:str="modules", # "modules", "ops" or "steps"
-):
-    "The rows as a pandas `DataFrame`, in SI base units."
-    from fasterbench.table import to_frame
-    return to_frame(self.result, points)
-
-_homes = dict(html="report", csv="table", json="result")
-
-# %% ../nbs/analysis/roofline.ipynb #3c6997db
-def _writer(kind):
-    def write(self, path, **options):
-        return getattr(import_module(f"fasterbench.{_homes[kind]}"), f"to_{kind}")(self.result, path, **options)
-    write.__name__ = write.__qualname__ = f"to_{kind}"
-    write.__doc__ = f"Write the results to `path` as {kind.upper()}; the options are those of `fasterbench.{_homes[kind]}.to_{kind}`."
-    return write
-
-def _html(self):
-    from fasterbench.table import html_table
-    return html_table(self.result) if self._found else repr(self)
+# %% ../nbs/analysis/roofline.ipynb #b5be20e4
+def _html(self): return self.result._repr_html_() if self._found else repr(self)
 
 def _analyzer_repr(self):
-    if self._found is None: return f"RooflineAnalyzer({type(self.model).__name__}, not profiled yet)"
-    return f"RooflineAnalyzer({self.result.model}, {len(self.results)} rows on {self.peaks.device})\n{self.timing!r}"
+    return f"RooflineAnalyzer({type(self.model).__name__}, not profiled yet)" if self._found is None else Views.__repr__(self)
 
-RooflineAnalyzer.summary, RooflineAnalyzer.plot, RooflineAnalyzer.to_frame = _summary, _plot, _to_frame
-RooflineAnalyzer.to_csv, RooflineAnalyzer.to_json, RooflineAnalyzer.to_html = map(_writer, ("csv", "json", "html"))
 RooflineAnalyzer._repr_html_, RooflineAnalyzer.__repr__ = _html, _analyzer_repr

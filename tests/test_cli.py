@@ -1,5 +1,5 @@
 "The command line as a process of its own."
-import fcntl, json, os, pty, struct, subprocess, sys, termios
+import csv, fcntl, io, json, os, pty, shutil, struct, subprocess, sys, termios
 from pathlib import Path
 
 import pytest
@@ -9,16 +9,21 @@ from conftest import heavy, root
 command = str(Path(sys.executable).with_name("fasterbench"))
 net = "import torch\ndef make(): return torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU()), torch.randn(8, 64)\ndef broken(): raise OSError('disk on fire')\n"
 
-def fasterbench(*args, cwd=None): return subprocess.run([command, *args], cwd=cwd, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+bars = {k: v for k, v in os.environ.items() if not k.startswith("TQDM")}       # nothing but the command itself decides about progress bars
+
+def fasterbench(*args, cwd=None): return subprocess.run([command, *args], cwd=cwd, capture_output=True, text=True, stdin=subprocess.DEVNULL, env=bars)
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     d = tmp_path_factory.mktemp("cli")
     (d/"net.py").write_text(net)
+    shutil.copy(root/"tests/data/resnet50.json", d/"saved.json")
+    (d/"newer.json").write_text('{"schema": "fasterbench.result", "version": 99}')
+    (d/"broken.json").write_text("{")
     return d
 
 def test_help_of_every_verb():
-    for verb in ([], ["roofline"], ["peaks"]):
+    for verb in ([], ["roofline"], ["peaks"], ["report"], ["compare"]):
         done = fasterbench(*verb, "--help")
         assert done.returncode == 0 and "Usage: fasterbench" in done.stdout and done.stderr == ""
 
@@ -26,7 +31,10 @@ def test_help_of_every_verb():
     (["roofline"], 2, "Missing argument"), (["roofline", "resnet18"], 2, "does not name a model"), (["roofline", "absent.py:make"], 2, "no file 'absent.py'"),
     (["roofline", "net.py:nothing"], 2, "it has make, broken"), (["roofline", "net.py:broken"], 1, "disk on fire"), (["roofline", "net.py:make", "--input", "2,5"], 1, "shapes cannot be multiplied"),
     (["roofline", "net.py:make", "--steps", "none"], 2, "'none'"), (["roofline", "net.py:make", "--device", "cuda:9"], 2, "cuda:9"), (["peaks", "--dtype", "int8"], 2, "int8"),
-    (["roofline", "net.py:make", "--no-html", "--json", "no/such/folder.json"], 2, "no/such/folder.json"), (["unheard"], 2, "unheard")])
+    (["roofline", "net.py:make", "--no-html", "--json", "no/such/folder.json"], 2, "no/such/folder.json"), (["unheard"], 2, "unheard"),
+    (["report", "absent.json"], 2, "absent.json"), (["report", "broken.json"], 1, "broken.json is not a JSON file"), (["report", "newer.json"], 1, "version 99 cannot be read"), (["report", "net.py"], 1, "net.py is not a JSON file"),
+    (["report", "saved.json", "--html", "no/such/folder.html"], 2, "no/such"), (["report"], 2, "Missing argument"), (["report", "saved.json", "--top", "-1"], 2, "-1"),
+    (["compare", "saved.json", "absent.json"], 2, "absent.json"), (["compare", "saved.json"], 2, "Missing argument"), (["compare", "newer.json", "saved.json"], 1, "version 99")])
 def test_errors_are_one_line(folder, args, code, part):
     done = fasterbench(*args, cwd=folder)
     lines = [l for l in done.stderr.splitlines() if not l.startswith("wrote ")]
@@ -41,25 +49,50 @@ def test_a_model_from_a_file(folder):
     done = fasterbench("roofline", "net.py:make", "--steps", "3", "--csv", "rows.csv", "--json", "result.json", cwd=folder)
     assert done.returncode == 0, done.stderr
     assert "Linear" in done.stdout and "util%" in done.stdout
-    assert json.loads((folder/"result.json").read_text())["schema"] == "fasterbench.result" and "<table>" in (folder/"make.html").read_text()
-    assert (folder/"rows.csv").read_text().startswith("name,type") and "it/s" not in done.stderr
+    assert json.loads((folder/"result.json").read_text())["schema"] == "fasterbench.result" and "Roofline of net.py:make" in (folder/"make.html").read_text()
+    assert (folder/"rows.csv").read_text().startswith("rank,name,type") and "it/s" not in done.stderr
 
 def test_json_on_standard_output(folder):
     done = fasterbench("roofline", "net.py:make", "--steps", "3", "--json", "-", "--no-html", cwd=folder)
     assert done.returncode == 0 and len(json.loads(done.stdout)["points"]) == 2 and done.stderr == ""
 
+def test_one_thing_at_a_time_on_standard_output(folder):
+    "What is asked for with - is all there is, so that a pipe can read it."
+    rows = list(csv.DictReader(io.StringIO(fasterbench("roofline", "net.py:make", "--steps", "3", "--csv", "-", "--no-html", cwd=folder).stdout)))
+    assert [r["type"] for r in rows if r["type"] == "Linear"] == ["Linear"] and len(rows) == 2
+    assert fasterbench("report", "saved.json", "--html", "-", cwd=folder).stdout.startswith("<!DOCTYPE html>")
+    assert len(list(csv.DictReader(io.StringIO(fasterbench("compare", "saved.json", "saved.json", "--csv", "-", cwd=folder).stdout)))) == 142
+
+def test_saved_results_need_no_torch(folder):
+    "With torch out of reach, a saved result is read, shown, drawn, compared and written again as it was."
+    block = "import sys\nfor m in ('torch', 'numpy'): sys.modules[m] = None\n"
+    code = block + """
+import json, fasterbench
+saved = fasterbench.from_json("saved.json")
+saved.summary(3); saved.plot(); saved.to_csv("saved.csv"); saved.to_html("saved.html"); saved._repr_html_()
+assert json.loads(saved.to_json(None)) == json.load(open("saved.json"))
+both = fasterbench.compare(saved, "saved.json")
+both.summary(3); both.plot(); both.to_html("both.html"); both.to_csv("both.csv")
+from fasterbench.cli import main
+for args in (["report", "saved.json"], ["compare", "saved.json", "saved.json", "--html", "cli.html"]):
+    try: main(args)
+    except SystemExit as e: assert e.code == 0
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(root)})
+    assert done.returncode == 0, done.stderr
+    assert "maxpool" in done.stdout and "142 rows on both sides" in done.stdout and (folder/"cli.html").stat().st_size > 1e6
+
 def test_peaks(folder):
     done = fasterbench("peaks", "--json", "peaks.json", cwd=folder)
-    assert done.returncode == 0 and "ridge point" in done.stdout and "DRAM" in done.stdout and "it [" not in done.stderr
+    assert done.returncode == 0 and "ridge point" in done.stdout and "DRAM" in done.stdout and "it [" not in done.stderr and "measuring" not in done.stderr
     from fasterbench import HardwarePeaks
     assert HardwarePeaks.from_json(folder/"peaks.json").peak_flops > 1e8
 
 def test_a_terminal_sees_progress(folder):
     "With a terminal at standard error a bar appears."
-    env = {k: v for k, v in os.environ.items() if not k.startswith("TQDM")}
     leader, follower = pty.openpty()
     fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-    done = subprocess.Popen([command, "peaks"], stdout=subprocess.DEVNULL, stderr=follower, env=env)
+    done = subprocess.Popen([command, "peaks"], stdout=subprocess.DEVNULL, stderr=follower, env=bars)
     os.close(follower)
     text = b""
     while True:

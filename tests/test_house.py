@@ -67,7 +67,7 @@ def test_wheel_from_the_source_distribution(tmp_path):
     import zipfile
     wheel = zipfile.ZipFile(next(tmp_path.glob("*.whl")))
     names = wheel.namelist()
-    assert {f"fasterbench/{m}.py" for m in modules} | {"fasterbench/report.html.jinja", "fasterbench/datasheets.json"} <= set(names)
+    assert {f"fasterbench/{m}.py" for m in modules} | {f"fasterbench/assets/{p.name}" for p in (root/"fasterbench/assets").iterdir()} <= set(names)
     assert not [n for n in names if not n.startswith("fasterbench")]
     metadata = wheel.read(next(n for n in names if n.endswith("METADATA"))).decode()
     assert "Requires-Dist: torch" in metadata and "Provides-Extra: dev" in metadata
