@@ -1,4 +1,4 @@
-"""`fasterbench roofline MODEL` and `fasterbench peaks`.
+"""`fasterbench roofline MODEL`, `fasterbench peaks` and `fasterbench ncu FILE`.
 
 Docs: https://fasterbench.github.io/fasterbench/cli.html.md"""
 
@@ -115,6 +115,11 @@ def roofline(
     _write(json, lambda: to_json(result))
     _write(csv, lambda: csv_text(result))
     _write(html, lambda: render(result, f"Roofline of {model}"))
+
+# %% ../nbs/cli.ipynb #08f36f1d
+from .ncu_cli import ncu
+
+app.command()(ncu)
 
 # %% ../nbs/cli.ipynb #db50ff1a
 def main(

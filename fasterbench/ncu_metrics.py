@@ -70,6 +70,7 @@ def usable(
     base, _, suffix = name.partition(".")
     return name in _about or suffix in _suffixes and (base in _bases() or base.startswith(("sm__ops_path_tensor_", "sm__inst_executed_pipe_tensor")))
 
+@lru_cache(65536)
 def metric_named(
     text:str, # A metric's name, its label, or both
     unit:str, # As printed
