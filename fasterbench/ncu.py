@@ -180,7 +180,8 @@ def rep_records(
     try: import ncu_report
     except ImportError: raise ValueError(f"{path} is a binary report, and the module ncu_report of Nsight Compute (in its folder extras/python) cannot be imported; "
                                          f"ncu --import {path} --csv --page raw --print-units base > report.csv converts it") from None
-    context = ncu_report.load_report(str(path))
+    try: context = ncu_report.load_report(str(path))
+    except Exception as error: raise ValueError(f"{path} is a binary report that ncu_report cannot load: {error}") from None
     for r in range(context.num_ranges()):
         found = context.range_by_idx(r)
         for i in range(found.num_actions()): yield _rep_record(found.action_by_idx(i), i)
@@ -252,7 +253,7 @@ def _launches(path, fp16_weights, roofs, about):
     names = about.setdefault("found", set())
     for r in rep_records(path) if binary else records(path, way, names):
         about.setdefault("cc", r.cc)
-        if r.cc != about["cc"]: raise ValueError(f"{path} has launches on compute capabilities {about['cc']} and {r.cc}: their roofs differ; ncu --devices profiles one device")
+        if r.cc != about["cc"]: raise ValueError(f"{path}, line {r.line}: launches on compute capabilities {about['cc']} and {r.cc}: their roofs differ; ncu --devices profiles one device")
         about.update(device_name=about.get("device_name") or r.gpu, process=about.get("process") or r.process, l2=about.get("l2") or r.metrics.get("device__attribute_l2_cache_size"))
         about.setdefault("device", f"cuda:{r.device}" if r.device else "cuda")
         yield _launch(r, fp16_weights, roofs)

@@ -65,6 +65,7 @@ class Layout(NamedTuple):
     at: dict[str, int]  # Column by name
     metrics: list[int]  # Columns of usable metrics, on the raw page
     ranges: list[int]   # Columns of NVTX ranges, push/pop last
+    least: int          # Cells in a row at least: metric rows end before the columns of rules
 
 def layout_of(
     cells:list[str],
@@ -74,15 +75,11 @@ def layout_of(
     if "Kernel Name" not in at: return None
     long = {"Metric Name", "Metric Unit"} <= at.keys()
     page = "details" if long and "Metric Value" in at and "ID" in at else "summary" if long and {"Average", "Invocations"} <= at.keys() else "raw" if "ID" in at and any("__" in c for c in cells) else None
-    ranges = [i for name, i in at.items() if "Start/Stop_Range" in name] + [i for name, i in at.items() if "Push/Pop_Range" in name]
-    return page and Layout(page, cells, at, [i for name, i in at.items() if page == "raw" and usable(name)], ranges)
+    ranges = [i for kind in ("Start/Stop_Range", "Push/Pop_Range") for name, i in at.items() if kind in name]
+    least = len(cells) if page != "details" else 1 + max(i for name, i in at.items() if not name.startswith(("Rule ", "Estimated ")))
+    return page and Layout(page, cells, at, [i for name, i in at.items() if page == "raw" and usable(name)], ranges, least)
 
 _whole = re.compile(r"\d[\d.,' \u00a0\u202f’]*")
-
-def _fits(layout, cells):
-    "Whether the number of cells is that of a row; metric rows end before the columns of rules."
-    need = layout.at["Metric Value"] + 1 if layout.page == "details" else len(layout.header)
-    return need <= len(cells) <= len(layout.header) + 1
 
 def _numbered(layout, cells):
     "Whether the cells that number a row are numbers."
@@ -100,7 +97,7 @@ def table_rows(
     for n, cells, whole in _cells(path):
         if layout is None or cells == layout.header:
             if layout is None and (layout := layout_of(cells)): yield n, layout, cells
-        elif whole and _fits(layout, cells) and (_numbered(layout, cells) or _is_units(layout, cells)): yield n, None, cells
+        elif whole and layout.least <= len(cells) <= len(layout.header) + 1 and (_numbered(layout, cells) or _is_units(layout, cells)): yield n, None, cells
         elif cells and (_whole.fullmatch(cells[0].strip('"')) and (not whole or _numbered(layout, cells))):
             raise ValueError(f"{path}, line {n}: a row with {len(cells)} of {len(layout.header)} cells; the file is damaged or cut off here")
     if layout is None: raise ValueError(f"{path} holds no table of Nsight Compute: ncu --import REPORT.ncu-rep --csv --page raw --print-units base prints one")
@@ -134,7 +131,7 @@ class NumberFormat:
     def see(self, text, line):
         "Take `text` into account."
         shape = text[:1] + text[1:].translate(_blank).replace("0", "9") if text[:1] == "0" else text.translate(_blank).replace("0", "9")
-        if shape in self.shapes or text in _missing: return
+        if shape in self.shapes or text in _missing or len(text) > 64: return
         fits = {way for way in _ways if _patterns[way].fullmatch(text)}
         if fits or text.isdigit(): self.shapes[shape] = fits, text, line
 
@@ -184,13 +181,14 @@ def ranges_of(
 def _value(path, line, name, text, unit, way):
     "The number of a usable metric in its base unit; `None` where there is none."
     if text in _missing: return None
-    try: power, dim = unit_of(unit)
+    try: power, dim = unit_of(unit[:40])
     except ValueError as error: raise ValueError(f"{path}, line {line}: {name}: {error}") from None
     x = number(text, way)
-    if x is None or not 0 <= x < 1e300: raise ValueError(f"{path}, line {line}: {name} is {text!r}; a number that is not negative is needed")
+    x = None if x is None else x * 10.0**power if power >= 0 else x / 10.0**-power
+    if x is None or not 0 <= x < 1e40: raise ValueError(f"{path}, line {line}: {name} is {text[:40]!r}; a finite number that is not negative is needed")
     if (name.startswith("gpu__time_duration") and dim != "s") or (dim in ("s", "B", "B/s") and "time" not in name and "bytes" not in name):
         raise ValueError(f"{path}, line {line}: {name} has the unit {unit!r}")
-    return x * 10.0**power if power >= 0 else x / 10.0**-power
+    return x
 
 def _is_total(name):
     "Whether a metric grows with the number of launches."
@@ -204,8 +202,7 @@ def _start(layout, line, cells):
     cc = re.fullmatch(r"(\d+)[.,](\d+)", get("CC") or f"{attribute('compute_capability_major')}.{attribute('compute_capability_minor')}")
     shape = f"{get('Grid Size')}x{get('Block Size')}" if get("Grid Size") else ""
     ranges = next((r for i in reversed(layout.ranges) if (r := ranges_of(cells[i], "Start/Stop" in layout.header[i]))), ())
-    calls = int(re.sub(r"\D", "", get("Invocations")) or 0) if layout.page == "summary" else 1
-    if not 1 <= calls < 1e15: raise ValueError(f"line {line}: {calls} invocations")
+    calls = int(re.sub(r"\D", "", get("Invocations"))[:15] or 0) if layout.page == "summary" else 1
     return Record(line, get("Kernel Name"), shape, get("Device"), attribute("display_name"), float(f"{cc[1]}.{cc[2]}") if cc else None, get("Process Name"), ranges, calls, {})
 
 def _key(layout, cells):
@@ -217,7 +214,7 @@ def _entries(layout, cells, units):
     "The metrics in a row: name, text, unit."
     if layout.page == "raw": return [(layout.header[i], cells[i], units[i] if units else "") for i in layout.metrics]
     at, value = layout.at, "Average" if layout.page == "summary" else "Metric Value"
-    name, unit = cells[at["Metric Name"]], cells[at["Metric Unit"]]
+    name, unit = cells[at["Metric Name"]][:200], cells[at["Metric Unit"]][:40]
     found = metric_named(name, unit)
     return [(found or name, cells[at[value]], unit)] if found or unit else []
 

@@ -48,8 +48,8 @@ def unit_of(
     what = "" if what == "cycle" else what
     return up - down, what + (f"/{per}" if per in ("s", "cycle") else "")
 
-# %% ../nbs/interop/ncu_metrics.ipynb #87ff3a15
-_metric = re.compile(r"[a-z0-9]+__\w+(?:\.\w+)*")
+# %% ../nbs/interop/ncu_metrics.ipynb #9c5c4196
+_metric = re.compile(r"(?<![a-z0-9])[a-z0-9]+__\w+(?:\.\w+)*")
 _suffixes = {"", "sum", "avg", "max", "sum.per_second", "sum.per_cycle_elapsed", "sum.peak_sustained", "sum.peak_sustained_elapsed.per_second", "avg.per_second"}
 _sass = "sass_thread_inst_executed_op_"
 _labels = {(e["label"], e["dim"]): e["metric"] for e in table["labels"]}
