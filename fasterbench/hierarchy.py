@@ -14,47 +14,53 @@ from .model import RooflinePoint, arithmetic_intensity, passing
 from .plot import bounds, hover, plot
 from .result import Result
 
-# %% ../nbs/interop/hierarchy.ipynb #091c9635
-symbols = dict(L1="triangle-up", L2="diamond", DRAM="circle")  # A level that is none of these is a square
+# %% ../nbs/interop/hierarchy.ipynb #c59145ad
+symbols = dict(L1="triangle-up", L2="diamond", DRAM="circle")   # A level that is none of these is a square
 _hues = dict(L1="#e9a23b", L2="#4c78a8", DRAM="#0b5d57")        # Told apart by colour-blind readers, on white and on dark pages
 
 def level_points(
     p:RooflinePoint,
 )->list[RooflinePoint]:
-    "`p` as one point per memory level, nearest first: with the bytes that went through the level. Empty where FLOPs, bytes or time are unknown or zero."
+    "`p` as one point per level, nearest first, with the bytes that went through it. Empty where FLOPs, bytes or time are unknown or zero."
     if not (p.flops and p.time_s): return []
     through = passing([b for _, b in p.bytes_by_level])
-    return [replace(p, memory_level=level, bytes_moved=b, arithmetic_intensity=arithmetic_intensity(p.flops, b)) for (level, _), b in zip(p.bytes_by_level, through) if b]
+    return [replace(p, memory_level=level, bytes_moved=b, arithmetic_intensity=arithmetic_intensity(p.flops, b))
+            for (level, _), b in zip(p.bytes_by_level, through) if b]
 
-# %% ../nbs/interop/hierarchy.ipynb #56118460
+# %% ../nbs/interop/hierarchy.ipynb #33600193
+def _rate(p): return p.achieved_gflops * 1e9
+
 def _marks(go, level, points, sizes):
     "The markers of one level, large ones first."
     order = sorted(range(len(points)), key=lambda i: -sizes[i])
-    marker = dict(symbol=symbols.get(level, "square"), color=_hues.get(level, "#8d99a6"), size=[sizes[i] for i in order], opacity=0.85, line=dict(width=1, color="rgba(255,255,255,0.65)"))
-    text = [f"{hover(points[i])}<br>through {level}" for i in order]
-    return go.Scatter(x=[points[i].arithmetic_intensity for i in order], y=[points[i].achieved_gflops * 1e9 for i in order], hovertext=text, hoverinfo="text", mode="markers",
-                      name=f"through {level}", legendgroup=level, marker=marker)
+    marker = dict(symbol=symbols.get(level, "square"), color=_hues.get(level, "#8d99a6"), size=[sizes[i] for i in order], opacity=0.85,
+                  line=dict(width=1, color="rgba(255,255,255,0.65)"))
+    ps = [points[i] for i in order]
+    return go.Scatter(x=[p.arithmetic_intensity for p in ps], y=[_rate(p) for p in ps], hovertext=[f"{hover(p)}<br>through {level}" for p in ps],
+                      hoverinfo="text", mode="markers", name=f"through {level}", legendgroup=level, marker=marker)
 
 def _joins(go, rows):
     "One line per kernel through the points of its levels."
     xs = [x for ps in rows for x in (*(p.arithmetic_intensity for p in ps), None)]
-    ys = [y for ps in rows for y in (*(p.achieved_gflops * 1e9 for p in ps), None)]
+    ys = [y for ps in rows for y in (*map(_rate, ps), None)]
     return go.Scatter(x=xs, y=ys, mode="lines", line=dict(color="#74808a", width=1.5), hoverinfo="skip", name="one kernel", showlegend=False)
 
-# %% ../nbs/interop/hierarchy.ipynb #a0945577
+# %% ../nbs/interop/hierarchy.ipynb #5157ae24
+def _at_dram(p): return replace(p, bytes_moved=p.bytes_by_level[-1][1]) if p.bytes_by_level else p
+
 def plot_levels(
     result:Result,
     title:str|None=None,
 ):
     "The roofline of `result` with a point per memory level of each row, joined by a line: a plotly `Figure`."
-    rows = {i: ps for i, p in enumerate(result.points) if (ps := level_points(p))}
-    spread = [q for i, p in enumerate(result.points) for q in rows.get(i, [p])]
+    levels = [level_points(p) for p in result.points]
+    spread = [q for p, ps in zip(result.points, levels) for q in ps or [_at_dram(p)]]
     fig = plot(replace(result, points=spread), title)             # axes and roofs that fit all levels, and the strip
     import plotly.graph_objects as go
-    biggest = max((p.share for p in result.points), default=0) or 1
+    biggest, rows = max((p.share for p in result.points), default=0) or 1, [ps for ps in levels if ps]
     fig.data = [t for t in fig.data if t.legendgroup not in bounds or t.yaxis == "y2"]
-    fig.add_trace(_joins(go, rows.values()))
-    for level in dict.fromkeys(q.memory_level for ps in rows.values() for q in ps):
-        points = [q for ps in rows.values() for q in ps if q.memory_level == level]
+    fig.add_trace(_joins(go, rows))
+    for level in dict.fromkeys(q.memory_level for ps in rows for q in ps):
+        points = [q for ps in rows for q in ps if q.memory_level == level]
         fig.add_trace(_marks(go, level, points, [max(8.0, 26.0 * (q.share / biggest)**0.5) for q in points]))
     return fig

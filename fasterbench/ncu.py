@@ -7,11 +7,12 @@ Docs: https://fasterbench.github.io/fasterbench/interop/ncu.html.md"""
 # %% auto #0
 __all__ = ['Launch', 'served_of', 'rep_records', 'Kernels', 'read_ncu', 'ranges']
 
-# %% ../nbs/interop/ncu.ipynb #b5ae98a1
+# %% ../nbs/interop/ncu.ipynb #5b285637
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple
@@ -19,7 +20,7 @@ from warnings import warn
 
 from .hardware import Ceiling, HardwarePeaks, MemoryLevel
 from .model import RooflinePoint, arithmetic_intensity, passing, place
-from .ncu_csv import Record, number_format, records
+from .ncu_csv import Record, base_value, number_format, records
 from .ncu_metrics import command, compute_roofs, flop_metrics, flops_of, metrics_for, time_of, traffic_of, usable
 from .result import Result
 from .units import format_si
@@ -44,10 +45,14 @@ def _launch(r, fp16_weights, roofs):
         if rate > roofs.get(kind, (0,))[0]: roofs[kind] = rate, base
     for t in traffic:
         if t.bandwidth and t.bandwidth > roofs.get(t.level, (0,))[0]: roofs[t.level] = t.bandwidth, t.definition
-    kinds = sorted({f"{dtype} {unit}" for dtype, unit in flops or ()})
-    told = [f"FLOPs: {', '.join(kinds)}"] if kinds else []
     return Launch(r.kernel, r.shape, r.ranges[-1] if r.ranges else "", r.calls, seconds, flops, tuple((t.level, t.nbytes) for t in traffic),
-                  "ncu; " + "; ".join(told + [f"{t.level}: {t.definition}" for t in traffic]))
+                  _definitions(tuple(sorted(flops or ())), tuple((t.level, t.definition) for t in traffic)))
+
+@lru_cache(1024)
+def _definitions(kinds, levels):
+    "Where FLOPs and bytes come from, as text."
+    told = [f"FLOPs: {', '.join(' '.join(k) for k in kinds)}"] if kinds else []
+    return "; ".join(["ncu", *told, *(f"{level}: {definition}" for level, definition in levels)])
 
 # %% ../nbs/interop/ncu.ipynb #39f902e5
 def _total(values): return None if None in values else sum(values)
@@ -98,18 +103,20 @@ def _raised(traffic):
 def _peaks(roofs, used, about):
     "The roofs of a file, as `HardwarePeaks`; `None` without a compute roof or the roof of DRAM."
     kinds = [k for k in roofs if isinstance(k, tuple) and (k in used or k == ("float32", "vector"))]
-    first = ("float32", "vector") if ("float32", "vector") in kinds else max(kinds, key=lambda k: roofs[k][0], default=None)
-    if first is None or "DRAM" not in roofs: return None
-    sizes = dict(L1=0, L2=int(about.get("l2") or 0), DRAM=None)
-    levels = tuple(MemoryLevel(name, sizes[name], roofs[name][0], probe=f"{roofs[name][1]}, peak × clock") for name in sizes if name in roofs)
-    ceilings = tuple(Ceiling(k[0], roofs[k][0], k[1], probe=f"{roofs[k][1]}, peak × clock") for k in sorted(kinds, key=lambda k: (k != first, k)))
-    return HardwarePeaks(roofs[first][0], roofs["DRAM"][0], None, about.get("device", "cuda"), first[0], levels=levels, ceilings=ceilings, environment={k: v for k, v in about.items() if v})
+    if not kinds or "DRAM" not in roofs: return None
+    first = ("float32", "vector") if ("float32", "vector") in kinds else max(kinds, key=lambda k: roofs[k][0])
+    sizes, made = dict(L1=0, L2=int(about.get("l2") or 0), DRAM=None), lambda key: dict(probe=f"{roofs[key][1]}, peak × clock")
+    levels = tuple(MemoryLevel(name, sizes[name], roofs[name][0], **made(name)) for name in sizes if name in roofs)
+    ceilings = tuple(Ceiling(k[0], roofs[k][0], k[1], **made(k)) for k in sorted(kinds, key=lambda k: (k != first, k)))
+    environment = {k: about[k] for k in ("device_name",) if about[k]}
+    return HardwarePeaks(roofs[first][0], roofs["DRAM"][0], None, about["device"], first[0], levels=levels, ceilings=ceilings, environment=environment)
 
 def _ceiling(peaks, dtype, unit):
     "The compute roof of a kind of operations, FLOP/s; `None` where `peaks` has none for it."
     if not peaks.ceilings: return peaks.peak_flops
     same = [c for c in peaks.ceilings if c.dtype == dtype]
-    close = [c for c in same if c.unit == unit] or [c for c in same if c.unit.partition("→")[0] == unit.partition("→")[0]] or [c for c in same if not c.unit]
+    kind = lambda u: u.partition("→")[0]        # "tensor→fp32" is a "tensor"
+    close = [c for c in same if c.unit == unit] or [c for c in same if kind(c.unit) == kind(unit)] or [c for c in same if not c.unit]
     return max((c.flops for c in close), default=peaks.peak_flops if peaks.dtype == f"torch.{dtype}" and not same else None)
 
 # %% ../nbs/interop/ncu.ipynb #27ef14c8
@@ -123,48 +130,51 @@ def _seen_by(peaks, traffic):
 
 def _point(name, type, l, peaks):
     "The point of a launch under `peaks`."
-    served, raised = served_of(l.traffic), _raised(l.traffic)
-    nbytes = sum(b for _, b in served) if served else None
-    ops = l.flops or {}
-    flops, most = None if l.flops is None else sum(ops.values()), max(ops, key=ops.get, default=("", ""))
+    served, ops, raised = served_of(l.traffic), l.flops or {}, _raised(l.traffic)
+    nbytes, flops = sum(b for _, b in served) if served else None, None if l.flops is None else sum(ops.values())
+    dtype, unit = max(ops, key=ops.get) if flops else ("", "")
     ceilings = {k: _ceiling(peaks, *k) for k, n in ops.items() if n} if peaks else {}
-    more = dict(calls=l.calls, dtype=most[0] if ops.get(most) else "", category=most[1].partition("→")[0] if ops.get(most) else "", source="; ".join([l.definitions, *raised]))
-    seen, shares = _seen_by(peaks, l.traffic) if peaks and flops is not None and None not in ceilings.values() else (None, None)
-    seconds = l.time_s or 0.0
-    if seen: p = place(name, type, flops, nbytes, seconds, seen, served=shares, compute_s=sum(ops[k] / c for k, c in ceilings.items()), **more)
-    else: p = place(name, type, flops, None, seconds, peaks, **more)
-    return replace(p, bytes_moved=nbytes, bytes_by_level=tuple(served), arithmetic_intensity=None if flops is None or nbytes is None else arithmetic_intensity(flops, nbytes))
+    more = dict(calls=l.calls, dtype=dtype, category=unit.partition("→")[0], source="; ".join([l.definitions, *raised]) if raised else l.definitions)
+    known = peaks and flops is not None and None not in ceilings.values()
+    seen, shares = _seen_by(peaks, l.traffic) if known else (None, None)
+    if seen: p = place(name, type, flops, nbytes, l.time_s or 0.0, seen, served=shares, compute_s=sum(ops[k] / c for k, c in ceilings.items()), **more)
+    else: p = place(name, type, flops, None, l.time_s or 0.0, peaks, **more)
+    intensity = None if flops is None or nbytes is None else arithmetic_intensity(flops, nbytes)
+    return replace(p, bytes_moved=nbytes, bytes_by_level=tuple(served), arithmetic_intensity=intensity)
 
-# %% ../nbs/interop/ncu.ipynb #1841baee
-_tell = "; ncu locks the clocks to base while it profiles, unless --clock-control none is given"
+# %% ../nbs/interop/ncu.ipynb #d0ef72c7
+_clocks = "ncu locks the clocks to base while it profiles, unless --clock-control none is given"
+
+def _lacking(l):
+    "What a launch does not tell."
+    return [what for what, unknown in (("FLOPs", l.flops is None), ("times", l.time_s is None), ("DRAM bytes", "DRAM" not in dict(l.traffic))) if unknown]
 
 def _notes(path, launches, cc, peaks, given):
     "What a reader of these points has to know, each in one line."
-    notes, n = [], len(launches)
-    lacks = {"FLOPs": [l for l in launches if l.flops is None], "times": [l for l in launches if l.time_s is None], "bytes": [l for l in launches if "DRAM" not in dict(l.traffic)]}
-    wanted = dict(FLOPs=flop_metrics(cc), times=["gpu__time_duration.sum"], bytes=[m for m in metrics_for(cc) if m.startswith("dram__bytes_")] or ["dram__bytes.sum"])
-    for what, which in lacks.items():
-        if which: notes.append(f"{'DRAM bytes' if what == 'bytes' else what} are unknown for {len(which)} of {n} rows of {path}; the missing metrics: {command(wanted[what])}")
-    raised = sum(bool(_raised(l.traffic)) for l in launches)
-    if raised: notes.append(f"{raised} of {n} rows have more traffic through a far memory level than through a nearer one, which is raised to it")
-    source = "given" if given else "from the file, peak × clock" + _tell if peaks else "none: the file has no peaks (.sum.peak_sustained and clocks), and none are given"
-    return notes + [f"roofs: {source}"]
+    notes, n, lacking = [], len(launches), [w for l in launches for w in _lacking(l)]
+    wanted = {"FLOPs": flop_metrics(cc), "times": ["gpu__time_duration.sum"], "DRAM bytes": [m for m in metrics_for(cc) if m.startswith("dram__bytes_")]}
+    for what, metrics in wanted.items():
+        if k := lacking.count(what): notes.append(f"{what} are unknown for {k} of {n} rows of {path}; the missing metrics: {command(metrics or ['dram__bytes.sum'])}")
+    if k := sum(bool(_raised(l.traffic)) for l in launches):
+        notes.append(f"{k} of {n} rows have more traffic through a far memory level than through a nearer one, which is raised to it")
+    none = "none: the file has no peaks (.sum.peak_sustained and clocks), and none are given"
+    return notes + ["roofs: " + ("given" if given else f"from the file, peak × clock; {_clocks}" if peaks else none)]
 
 def _nothing(path, found, cc):
     names = ", ".join(sorted(found)[:8]) or "none"
-    raise ValueError(f"{path} has no metric that gives a time, FLOPs or bytes; it has {names}{' …' if len(found) > 8 else ''}. These give them: {command(metrics_for(cc))}")
+    raise ValueError(f"{path} has no metric that gives a time, FLOPs or bytes; it has {names}{' …' if len(found) > 8 else ''}. "
+                     f"These give them: {command(metrics_for(cc))}")
 
-# %% ../nbs/interop/ncu.ipynb #f4cc4a3b
+# %% ../nbs/interop/ncu.ipynb #bd55bc02
 def _rep_metrics(action):
     "The usable metrics of a result in base units, and those that are text."
-    from fasterbench.ncu_csv import _value
     found, texts = {}, {}
     for name in action.metric_names():
         if not usable(name): continue
         metric = action.metric_by_name(name)
         value = metric.value() if hasattr(metric, "value") else metric.as_double()
         if isinstance(value, str): texts[name] = value
-        elif value is not None and math.isfinite(value): found[name] = _value("report", 0, name, repr(float(value)), metric.unit() or "", ("", "."))
+        elif value is not None and math.isfinite(value): found[name] = base_value("the report", 0, name, repr(float(value)), metric.unit() or "", ("", "."))
     return found, texts
 
 def _rep_ranges(action):
@@ -173,27 +183,28 @@ def _rep_ranges(action):
     domains = [state.domain_by_id(i) for i in state.domains()] if state else []
     return tuple(n for d in domains for n in d.push_pop_ranges()) or tuple(n for d in domains for n in d.start_end_ranges())
 
+def _rep_record(action, index):
+    metrics, texts = _rep_metrics(action)
+    names = set(action.metric_names())
+    whole = lambda name: action.metric_by_name(name).as_uint64() if name in names else None
+    cc = [whole(f"device__attribute_compute_capability_{k}") for k in ("major", "minor")]
+    sizes = ["({}, {}, {})".format(*(whole(f"launch__{kind}_dim_{axis}") for axis in "xyz")) for kind in ("grid", "block") if f"launch__{kind}_dim_x" in names]
+    return Record(index, str(action.name()), "x".join(sizes), str(whole("launch__device_id") or 0), texts.get("device__attribute_display_name", ""),
+                  None if None in cc else float("{}.{}".format(*cc)), "", _rep_ranges(action), 1, metrics)
+
+# %% ../nbs/interop/ncu.ipynb #c23429dd
 def rep_records(
     path, # A .ncu-rep
 )->Iterator[Record]:
-    "The launches of a binary report. Raises `ValueError` where `ncu_report` cannot be imported."
+    "The launches of a binary report. Raises `ValueError` where `ncu_report` cannot be imported, or cannot load it."
     try: import ncu_report
-    except ImportError: raise ValueError(f"{path} is a binary report, and the module ncu_report of Nsight Compute (in its folder extras/python) cannot be imported; "
-                                         f"ncu --import {path} --csv --page raw --print-units base > report.csv converts it") from None
+    except ImportError: raise ValueError(f"{path} is a binary report, and the module ncu_report of Nsight Compute (in its folder extras/python) cannot be "
+                                         f"imported; ncu --import {path} --csv --page raw --print-units base > report.csv converts it") from None
     try: context = ncu_report.load_report(str(path))
     except Exception as error: raise ValueError(f"{path} is a binary report that ncu_report cannot load: {error}") from None
     for r in range(context.num_ranges()):
         found = context.range_by_idx(r)
         for i in range(found.num_actions()): yield _rep_record(found.action_by_idx(i), i)
-
-def _rep_record(action, index):
-    metrics, texts = _rep_metrics(action)
-    whole = lambda name: action.metric_by_name(name).as_uint64() if name in names else None
-    names = set(action.metric_names())
-    major, minor = (whole(f"device__attribute_compute_capability_{k}") for k in ("major", "minor"))
-    sizes = ["({}, {}, {})".format(*(whole(f"launch__{kind}_dim_{axis}") for axis in "xyz")) for kind in ("grid", "block") if f"launch__{kind}_dim_x" in names]
-    return Record(index, str(action.name()), "x".join(sizes), str(whole("launch__device_id") or 0), texts.get("device__attribute_display_name", ""), None if major is None else float(f"{major}.{minor}"),
-                  "", _rep_ranges(action), 1, metrics)
 
 # %% ../nbs/interop/ncu.ipynb #88a58e2b
 class Kernels(list):
@@ -210,55 +221,72 @@ class Kernels(list):
         "The roofs; `None` where there are none."
         return self.result.peaks
 
-    def summary(self, top:int|None=10):
-        "Print the slowest rows."
-        from fasterbench.table import summary
-        print("\n".join([summary(self.result, top), *self.notes]))
-
-    def plot(self, title:str|None=None):
-        "The chart: one point per memory level, joined by a line for each kernel. A plotly `Figure`."
-        from fasterbench.hierarchy import plot_levels
-        return plot_levels(self.roofed(), title)
-
-    def roofed(self):
+    def roofed(self)->Result:
         "The result, if it has roofs; else `ValueError`."
-        if self.peaks is None: raise ValueError("a chart needs roofs, and the report has none: read_ncu(path, peaks=HardwarePeaks(peak_flops, peak_bandwidth)) gives them; on the command line --peaks PEAKS.json")
+        if self.peaks is None: raise ValueError("a chart needs roofs, and the report has none: read_ncu(path, peaks=HardwarePeaks(peak_flops, "
+                                                "peak_bandwidth)) gives them; on the command line --peaks PEAKS.json")
         return self.result
 
     def __repr__(self): return f"Kernels({len(self)} rows of {self.result.model or 'a report'}, {format_si(sum(p.time_s for p in self), 's')})"
 
-    def _repr_html_(self):
-        from fasterbench.table import html_table
-        return html_table(self.result)
+# %% ../nbs/interop/ncu.ipynb #15ee4bd0
+def _summary(self,
+    top:int|None=10, # How many rows; None: all
+):
+    "Print the slowest rows, and the notes."
+    from fasterbench.table import summary
+    print("\n".join([summary(self.result, top), *self.notes]))
 
-# %% ../nbs/interop/ncu.ipynb #ac6414e1
-def _view(name, home, roofed=False):
+def _plot(self,
+    title:str|None=None,
+):
+    "The chart: one point per memory level, joined by a line for each kernel. A plotly `Figure`."
+    from fasterbench.hierarchy import plot_levels
+    return plot_levels(self.roofed(), title)
+
+def _to_html(self,
+    path,                # Where to write
+    title:str|None=None,
+):
+    "Write the report to `path`, with the chart of the levels."
+    from fasterbench.report import to_html
+    to_html(self.roofed(), path, title, self.plot(""))
+
+# %% ../nbs/interop/ncu.ipynb #e0b31d0e
+def _view(name, home):
     "A method that calls `fasterbench.home.name` with the result."
-    def view(self, *args, **options): return getattr(import_module(f"fasterbench.{home}"), name)(self.roofed() if roofed else self.result, *args, **options)
+    def view(self, *args, **options): return getattr(import_module(f"fasterbench.{home}"), name)(self.result, *args, **options)
     view.__name__ = view.__qualname__ = name
     view.__doc__ = f"`fasterbench.{home}.{name}` of these points; its arguments are those after the result."
     return view
 
-Kernels.to_frame, Kernels.to_csv, Kernels.to_json, Kernels.to_html = _view("to_frame", "table"), _view("to_csv", "table"), _view("to_json", "result"), _view("to_html", "report", True)
+Kernels.summary, Kernels.plot, Kernels.to_html, Kernels._repr_html_ = _summary, _plot, _to_html, _view("html_table", "table")
+Kernels.to_frame, Kernels.to_csv, Kernels.to_json = _view("to_frame", "table"), _view("to_csv", "table"), _view("to_json", "result")
 
-# %% ../nbs/interop/ncu.ipynb #10f03d6d
+# %% ../nbs/interop/ncu.ipynb #b79d7c2a
 def _is_rep(path):
-    with open(path, "rb") as f: return f.read(4) in (b"NVR\x00", b"NVR\x01") or Path(path).suffix in (".ncu-rep", ".ncu-repz")
+    with open(path, "rb") as f: return f.read(4) == b"NVR\x00" or Path(path).suffix == ".ncu-rep"
 
 def _launches(path, fp16_weights, roofs, about):
     "The launches of a file; what is said once for all of them goes to `about`."
-    seen = set()
-    binary = _is_rep(path)
+    binary, names = _is_rep(path), about.setdefault("found", set())
     way = None if binary else number_format(path)
-    names = about.setdefault("found", set())
     for r in rep_records(path) if binary else records(path, way, names):
-        about.setdefault("cc", r.cc)
-        if r.cc != about["cc"]: raise ValueError(f"{path}, line {r.line}: launches on compute capabilities {about['cc']} and {r.cc}: their roofs differ; ncu --devices profiles one device")
-        about.update(device_name=about.get("device_name") or r.gpu, process=about.get("process") or r.process, l2=about.get("l2") or r.metrics.get("device__attribute_l2_cache_size"))
+        if r.cc != about.setdefault("cc", r.cc):
+            raise ValueError(f"{path}, line {r.line}: launches on compute capabilities {about['cc']} and {r.cc}: their roofs differ; ncu --devices profiles one device")
+        for key, value in dict(device_name=r.gpu, process=r.process, l2=r.metrics.get("device__attribute_l2_cache_size")).items(): about[key] = about.get(key) or value
         about.setdefault("device", f"cuda:{r.device}" if r.device else "cuda")
         yield _launch(r, fp16_weights, roofs)
     about["numbers"] = "binary" if way is None else f"1{way[0]}234{way[1]}5"
 
+def _result(path, points, peaks, about, roofs):
+    total = sum(p.time_s for p in points)
+    points = [replace(p, share=p.time_s / total if total else 0.0) for p in sorted(points, key=lambda p: -p.time_s)]
+    environment = dict(device_name=about["device_name"], compute_capability=about["cc"] and f"{about['cc']:.1f}", tool="Nsight Compute", file=str(path),
+                       numbers=about["numbers"], roofs=roofs)
+    return Result(points, peaks, environment={k: v for k, v in environment.items() if v}, model=about["process"] or Path(path).stem)
+
+# %% ../nbs/interop/ncu.ipynb #e754d731
 def read_ncu(
     path,                        # A CSV that ncu printed (details, raw or summary page), or a .ncu-rep
     *,
@@ -266,24 +294,18 @@ def read_ncu(
     peaks:HardwarePeaks|None=None, # The roofs; None: those of the file
     fp16_weights:tuple=(2, 2, 4), # FLOP of an hadd, hmul and hfma instruction: packed; older published scripts use (1, 1, 2)
 )->Kernels:
-    "The kernels of an Nsight Compute report as points. A summary has a row per kernel whatever `by` says. Raises `ValueError`, with the line, for what cannot be read."
+    "The kernels of an Nsight Compute report. A summary has a row per kernel whatever `by` says. Raises `ValueError`, with the line, for what cannot be read."
     if by not in _groups: raise ValueError(f"by={by!r}; the ways are {', '.join(_groups)}")
     if peaks is not None and not isinstance(peaks, HardwarePeaks): raise TypeError(f"peaks is a {type(peaks).__name__}; a HardwarePeaks is needed")
     roofs, about = {}, {}
     launches = list(_launches(path, fp16_weights, roofs, about))
     if not any(l.time_s is not None or l.flops or l.traffic for l in launches): _nothing(path, about["found"], about.get("cc"))
-    rows = _grouped(launches, by)
-    under = peaks or _peaks(roofs, {k for l in launches for k, n in (l.flops or {}).items() if n}, dict(device=about["device"], device_name=about["device_name"], l2=about["l2"]))
-    points = [_point(name, type, l, under) for name, type, l in rows]
+    used = {k for l in launches for k, n in (l.flops or {}).items() if n}
+    rows, under = _grouped(launches, by), peaks or _peaks(roofs, used, about)
     notes = _notes(path, [l for *_, l in rows], about["cc"], under, peaks)
     for note in notes[:-1]: warn(note, stacklevel=2)
-    return Kernels(_result(path, points, under, about, notes), notes)
-
-def _result(path, points, peaks, about, notes):
-    total = sum(p.time_s for p in points)
-    points = [replace(p, share=p.time_s / total if total else 0.0) for p in sorted(points, key=lambda p: -p.time_s)]
-    environment = dict(device_name=about["device_name"], compute_capability=about["cc"] and f"{about['cc']:.1f}", tool="Nsight Compute", file=str(path), numbers=about["numbers"], roofs=notes[-1].removeprefix("roofs: "))
-    return Result(points, peaks, environment={k: v for k, v in environment.items() if v}, model=about["process"] or Path(path).stem)
+    points = [_point(name, type, l, under) for name, type, l in rows]
+    return Kernels(_result(path, points, under, about, notes[-1].removeprefix("roofs: ")), notes)
 
 # %% ../nbs/interop/ncu.ipynb #6710b44c
 @contextmanager

@@ -20,7 +20,8 @@ def _given(path):
     from fasterbench.hardware import HardwarePeaks
     if path is None: return None
     try: return HardwarePeaks.from_json(path)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error: raise typer.BadParameter(f"{path!r} holds no peaks: {error}", param_hint="--peaks") from None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise typer.BadParameter(f"{path!r} holds no peaks: {error}", param_hint="--peaks") from None
 
 def _read(path, by, peaks):
     from fasterbench.ncu import read_ncu
@@ -36,7 +37,7 @@ def _by(text):
 # %% ../nbs/interop/ncu_cli.ipynb #6261aa69
 def ncu(
     file:Annotated[str, typer.Argument(help="What ncu --csv printed (details, raw or summary page), or a .ncu-rep", metavar="FILE")],
-    by:Annotated[str, typer.Option(help="A row per launch, per kernel of one shape, or per NVTX range: launch, kernel or nvtx.", parser=_by, metavar="BY")]="launch",
+    by:Annotated[str, typer.Option(help="A row per launch, per kernel of one shape, or per NVTX range.", parser=_by, metavar="launch|kernel|nvtx")]="launch",
     peaks:Annotated[Optional[str], typer.Option(help="Roofs that fasterbench peaks --json wrote; left out: those of the file.")]=None,
     top:Annotated[int, typer.Option(help="Rows to print.", min=0)]=20,
     html:Annotated[Optional[str], typer.Option(help="Write the report here.")]=None,
@@ -45,6 +46,7 @@ def ncu(
 ):
     "Read a report of Nsight Compute, print its slowest kernels and write the report."
     from fasterbench.cli import _check_writable, _write
+    from fasterbench.report import render
     from fasterbench.result import to_json
     from fasterbench.table import csv_text
     _check_writable(html, json, csv)
@@ -54,10 +56,4 @@ def ncu(
     else: print(*kernels.notes, sep="\n", file=sys.stderr)
     _write(json, lambda: to_json(kernels.result))
     _write(csv, lambda: csv_text(kernels.result))
-    if html: _write(html, lambda: _page(kernels.result, file))
-
-# %% ../nbs/interop/ncu_cli.ipynb #2fb39fc8
-def _page(result, file):
-    "The report as HTML text."
-    from fasterbench.report import render
-    return render(result, f"Roofline of {file}")
+    _write(html, lambda: render(kernels.result, f"Roofline of {file}", kernels.plot("")))

@@ -23,6 +23,7 @@ def _holds(entry, cc):
     low, high = entry.get("cc", (0, 99))
     return "cc" not in entry or cc is not None and low <= cc <= high
 
+@cache
 def _for(kind, cc): return [e for e in table[kind] if _holds(e, cc)]
 
 # %% ../nbs/interop/ncu_metrics.ipynb #536a0c26

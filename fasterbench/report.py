@@ -45,10 +45,11 @@ def _cells(p): return [c.text(p) for c in columns] + [format_si(p.time_s, "s"), 
 def render(
     result:Result,
     title:str|None=None,
+    figure=None,     # The chart, a plotly `Figure`; None: `plot(result)`
 )->str:
     "The report as HTML text."
     from jinja2 import Environment, FileSystemLoader
-    chart = plot(result, title="").to_html(full_html=False, include_plotlyjs=True, config=dict(displaylogo=False, responsive=True), div_id="chart")
+    chart = (figure or plot(result, title="")).to_html(full_html=False, include_plotlyjs=True, config=dict(displaylogo=False, responsive=True), div_id="chart")
     page = Environment(autoescape=True, loader=FileSystemLoader(Path(__file__).parent if "__file__" in globals() else _package())).get_template("report.html.jinja")
     more = [("time", True), ("share", True), ("category", False), ("level", False)]
     return page.render(title=title or f"Roofline of {result.model}", chart=chart, facts=facts(result), notes=footer(result)[bool(result.program):],
@@ -62,6 +63,7 @@ def to_html(
     result:Result,
     path,          # Where to write
     title:str|None=None,
+    figure=None,   # The chart, a plotly `Figure`; None: `plot(result)`
 ):
     "Write the report to `path`."
-    write_whole(path, render(result, title))
+    write_whole(path, render(result, title, figure))
