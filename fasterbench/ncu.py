@@ -154,7 +154,8 @@ def _notes(path, launches, cc, peaks, given):
     notes, n, lacking = [], len(launches), [w for l in launches for w in _lacking(l)]
     wanted = {"FLOPs": flop_metrics(cc), "times": ["gpu__time_duration.sum"], "DRAM bytes": [m for m in metrics_for(cc) if m.startswith("dram__bytes_")]}
     for what, metrics in wanted.items():
-        if k := lacking.count(what): notes.append(f"{what} are unknown for {k} of {n} rows of {path}; the missing metrics: {command(metrics or ['dram__bytes.sum'])}")
+        collect = command(metrics or ["dram__bytes.sum"])
+        if k := lacking.count(what): notes.append(f"{what} are unknown for {k} of {n} rows of {path}; the missing metrics: {collect}")
     if k := sum(bool(_raised(l.traffic)) for l in launches):
         notes.append(f"{k} of {n} rows have more traffic through a far memory level than through a nearer one, which is raised to it")
     none = "none: the file has no peaks (.sum.peak_sustained and clocks), and none are given"
@@ -273,8 +274,10 @@ def _launches(path, fp16_weights, roofs, about):
     way = None if binary else number_format(path)
     for r in rep_records(path) if binary else records(path, way, names):
         if r.cc != about.setdefault("cc", r.cc):
-            raise ValueError(f"{path}, line {r.line}: launches on compute capabilities {about['cc']} and {r.cc}: their roofs differ; ncu --devices profiles one device")
-        for key, value in dict(device_name=r.gpu, process=r.process, l2=r.metrics.get("device__attribute_l2_cache_size")).items(): about[key] = about.get(key) or value
+            raise ValueError(f"{path}, line {r.line}: launches on compute capabilities {about['cc']} and {r.cc}, with different roofs; "
+                             "ncu --devices profiles one device")
+        said = dict(device_name=r.gpu, process=r.process, l2=r.metrics.get("device__attribute_l2_cache_size"))
+        about.update({k: about.get(k) or v for k, v in said.items()})
         about.setdefault("device", f"cuda:{r.device}" if r.device else "cuda")
         yield _launch(r, fp16_weights, roofs)
     about["numbers"] = "binary" if way is None else f"1{way[0]}234{way[1]}5"

@@ -218,7 +218,8 @@ def _start(layout, line, cells):
     shape = sys.intern(f"{get('Grid Size')}x{get('Block Size')}") if get("Grid Size") else ""
     ranges = next((r for i in reversed(layout.ranges) if (r := ranges_of(cells[i], "Start/Stop" in layout.header[i]))), ())
     calls = int(re.sub(r"\D", "", get("Invocations"))[:15] or 0) if layout.page == "summary" else 1
-    return Record(line, get("Kernel Name"), shape, get("Device"), attribute("display_name"), float(f"{cc[1]}.{cc[2]}") if cc else None, get("Process Name"), ranges, calls, {})
+    cc = float(f"{cc[1]}.{cc[2]}") if cc else None
+    return Record(line, get("Kernel Name"), shape, get("Device"), attribute("display_name"), cc, get("Process Name"), ranges, calls, {})
 
 def _key(layout, cells):
     "What rows of one launch have in common."
@@ -267,7 +268,7 @@ def records(
         else:
             key = _key(layout, cells)
             if key != last or layout.page == "raw":
-                if key in seen: raise ValueError(f"{path}, line {n}: the rows of launch {' '.join(key[-2:])!r} do not stand together, as in two reports in one file, or a sorted one")
+                if key in seen: raise ValueError(f"{path}, line {n}: the rows of launch {' '.join(key[-2:])!r} do not stand together; two reports in one file?")
                 if record: yield record
                 seen.add(key)
                 last, record = key, _start(layout, n, cells)

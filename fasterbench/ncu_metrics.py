@@ -29,7 +29,7 @@ def _for(kind, cc): return [e for e in table[kind] if _holds(e, cc)]
 # %% ../nbs/interop/ncu_metrics.ipynb #536a0c26
 _prefixes = dict(T=12, G=9, M=6, K=3, k=3, m=-3, u=-6, µ=-6, n=-9, p=-12)
 _counted = "1 inst sector warp thread request block register op wavefront instruction transaction SM cluster %".split()
-_words = {"second": "s", "sec": "s", "s": "s", "byte": "B", "B": "B", "hz": "/s", "Hz": "/s", "cycle": "cycle", **dict.fromkeys(_counted, ""), "": ""}
+_words = dict(second="s", sec="s", s="s", byte="B", B="B", hz="/s", Hz="/s", cycle="cycle") | dict.fromkeys(["", *_counted], "")
 
 def _token(text):
     "Power of ten and kind of `Kbyte` or `byte`."
@@ -43,25 +43,26 @@ def _token(text):
 def unit_of(
     text:str, # "Gbyte/second", "ns", ""
 )->tuple[int, str]:
-    "The power of ten that leads to the base unit, and the dimension: `s`, `B`, `/s`, `B/s`, `/cycle`, `B/cycle` or nothing. Raises `ValueError` for a unit that is not known."
+    "The power of ten to the base unit, and the dimension: `s`, `B`, `/s`, `B/s`, `/cycle`, `B/cycle` or none. Raises `ValueError` for an unknown unit."
     over, _, under = text.strip().partition("/")
     (up, what), (down, per) = _token(over.strip()), _token(under.strip())
     what = "" if what == "cycle" else what
     return up - down, what + (f"/{per}" if per in ("s", "cycle") else "")
 
-# %% ../nbs/interop/ncu_metrics.ipynb #9c5c4196
-_metric = re.compile(r"(?<![a-z0-9])[a-z0-9]+__\w+(?:\.\w+)*")
-_suffixes = {"", "sum", "avg", "max", "sum.per_second", "sum.per_cycle_elapsed", "sum.peak_sustained", "sum.peak_sustained_elapsed.per_second", "avg.per_second"}
+# %% ../nbs/interop/ncu_metrics.ipynb #0a5bf539
+_suffixes = {"", "sum", "avg", "max", "avg.per_second", "sum.per_second", "sum.per_cycle_elapsed", "sum.peak_sustained",
+             "sum.peak_sustained_elapsed.per_second"}
 _sass = "sass_thread_inst_executed_op_"
-_labels = {(e["label"], e["dim"]): e["metric"] for e in table["labels"]}
-_about = {"device__attribute_display_name", "device__attribute_compute_capability_major", "device__attribute_compute_capability_minor", "device__attribute_l2_cache_size"}
+_about = {f"device__attribute_{n}" for n in ("display_name", "compute_capability_major", "compute_capability_minor", "l2_cache_size")}
 
 @cache
 def _bases():
-    names = {v for e in table["time"] for k, v in e.items() if k != "source"} | {e["clock"] for e in table["bytes"]} | {e["metric"] for e in table["labels"]}
-    ops = {e["op"] for e in table["vector"]}
-    bases = {n.partition(".")[0] for n in names} | {t for e in table["bytes"] for t in e["terms"]} | {f"{u}__cycles_elapsed" for u in ("sm", "smsp", "gpc")}
-    return bases | {f"{u}__{_sass}{op}_pred_on" for u in ("sm", "smsp") for op in ops} | {f"derived__{u}__{_sass}{op}_pred_on_x{n}" for u in ("sm", "smsp") for op in ops for n in (2, 4)}
+    "Every metric of the table without its suffix."
+    times = {v for e in table["time"] for k, v in e.items() if k != "source"} | {e["clock"] for e in table["bytes"]} | {e["metric"] for e in table["labels"]}
+    cycles, ops = {f"{u}__cycles_elapsed" for u in ("sm", "smsp", "gpc")}, {e["op"] for e in table["vector"]}
+    counts = {f"{u}__{_sass}{op}_pred_on" for u in ("sm", "smsp") for op in ops}
+    terms, derived = {t for e in table["bytes"] for t in e["terms"]}, {f"derived__{c}_x{n}" for c in counts for n in (2, 4)}
+    return {n.partition(".")[0] for n in times} | terms | cycles | counts | derived
 
 @lru_cache(65536)
 def usable(
@@ -69,7 +70,13 @@ def usable(
 )->bool:
     "Whether something can be worked out from this metric."
     base, _, suffix = name.partition(".")
-    return name in _about or suffix in _suffixes and (base in _bases() or base.startswith(("sm__ops_path_tensor_", "sm__inst_executed_pipe_tensor")))
+    tensor = base.startswith(("sm__ops_path_tensor_", "sm__inst_executed_pipe_tensor"))
+    return name in _about or suffix in _suffixes and (tensor or base in _bases())
+
+# %% ../nbs/interop/ncu_metrics.ipynb #588c1a31
+_metric = re.compile(r"(?<![a-z0-9])[a-z0-9]+__\w+(?:\.\w+)*")
+_labels = {(e["label"], e["dim"]): e["metric"] for e in table["labels"]}
+_labelled = {label for label, _ in _labels}
 
 @lru_cache(65536)
 def metric_named(
@@ -78,8 +85,8 @@ def metric_named(
 )->str|None:
     "The usable metric that `text` stands for; `None` where there is none."
     if found := _metric.search(text): return found[0] if usable(found[0]) else None
-    dims = {dim for label, dim in _labels if label == text}
-    try: return _labels.get((text, unit_of(unit)[1])) if dims else None
+    if text not in _labelled: return None
+    try: return _labels.get((text, unit_of(unit)[1]))
     except ValueError: return None
 
 # %% ../nbs/interop/ncu_metrics.ipynb #96bff805
@@ -148,7 +155,8 @@ class TensorCounter(NamedTuple):
     dst: str|None      # "fp32"
     sparsity: str|None # "on", "off"
 
-_tensor = re.compile(r"sm__ops_path_tensor(?:_op_([a-z0-9]+))?(?:_src_((?:fp|bf|tf|int)\d+(?:_(?:fp|bf|tf|int)\d+)*))?(?:_dst_([a-z]+\d+))?(?:_sparsity_(on|off))?")
+_type = r"(?:fp|bf|tf|int)\d+"
+_tensor = re.compile(rf"sm__ops_path_tensor(?:_op_([a-z0-9]+))?(?:_src_({_type}(?:_{_type})*))?(?:_dst_({_type}))?(?:_sparsity_(on|off))?")
 
 @lru_cache(1024)
 def tensor_counter(
@@ -181,6 +189,15 @@ def _tensor_amounts(m, seconds):
     found = {c: amount(m, b, seconds) for b in bases if (c := tensor_counter(b))}
     return {c: n for c, n in found.items() if n is not None}
 
+# %% ../nbs/interop/ncu_metrics.ipynb #ab03fc18
+def _pipe_flops(m, cc, seconds):
+    "What instructions of the tensor pipe tell, on Volta; elsewhere they tell only whether there was work."
+    counts = {b: amount(m, b, seconds) for b in sorted({k.partition(".")[0] for k in m if k.startswith("sm__inst_executed_pipe_tensor")})}
+    busy = [n for n in counts.values() if n is not None]
+    if not any(busy): return {("float16", "tensor"): 0} if busy else {}
+    known = [e["flops"] * counts[e["names"][0]] for e in _for("tensor", cc) if e["flops"] != 1 and counts.get(e["names"][0]) is not None]
+    return {("float16", "tensor"): known[0] if known else unknown}
+
 def tensor_flops(
     m:dict[str, float],
     cc:float|None,
@@ -192,11 +209,7 @@ def tensor_flops(
     for c in top: found[_kind(c)] = found.get(_kind(c), 0) + counts[c]
     active = [c for c in top if counts[c]]
     if any(_overlap(a, b) for i, a in enumerate(active) for b in active[:i]): return {("mixed", "tensor"): unknown}
-    pipe = [n for k in m if k.startswith("sm__inst_executed_pipe_tensor") and (n := amount(m, k.partition(".")[0], seconds)) is not None]
-    if counts or not any(pipe): return found or ({("float16", "tensor"): 0} if pipe else {})
-    lines = [e for e in _for("tensor", cc) if e["flops"] != 1]
-    n = amount(m, lines[0]["names"][0], seconds) if lines else None
-    return {("float16", "tensor"): unknown if n is None else n * lines[0]["flops"]}
+    return found if counts else _pipe_flops(m, cc, seconds)
 
 # %% ../nbs/interop/ncu_metrics.ipynb #93c63355
 def flops_of(
@@ -221,13 +234,14 @@ def _weighted(terms): return " + ".join(name if w == 1 else f"{w}·{name}" for n
 
 def _bandwidth(m, e):
     "The roof of one definition: the peak per cycle × the clock."
-    if len(e["terms"]) > 1 and e["level"] == "DRAM": e = next(x for x in table["bytes"] if x["terms"] == {"dram__bytes": 1})   # reads and writes share the roof of both
+    if e["level"] == "DRAM": e = next(x for x in table["bytes"] if x["terms"] == {"dram__bytes": 1})     # reads and writes share one roof
     (base, weight), *more = e["terms"].items()
     rate = m.get(f"{base}.sum.peak_sustained_elapsed.per_second")
     peak, clock = m.get(f"{base}.sum.peak_sustained"), m.get(e["clock"])
     if more or rate is None and (not peak or not clock): return None
     return weight * (peak * clock if rate is None else rate)
 
+# %% ../nbs/interop/ncu_metrics.ipynb #733f2382
 def traffic_of(
     m:dict[str, float],
     seconds:float|None,
@@ -238,24 +252,26 @@ def traffic_of(
         amounts = [amount(m, base, seconds) for base in e["terms"]]
         if None in amounts: continue
         t = Traffic(e["level"], sum(w * n for w, n in zip(e["terms"].values(), amounts)), _bandwidth(m, e), _weighted(e["terms"]))
-        if e["level"] not in found or found[e["level"]].bandwidth is None and t.bandwidth is not None: found[e["level"]] = t
+        before = found.get(t.level)
+        if before is None or before.bandwidth is None and t.bandwidth is not None: found[t.level] = t
     return list(found.values())
 
 # %% ../nbs/interop/ncu_metrics.ipynb #5dfac79f
 def _peak(m, base):
     "Operations per second that `base` can reach at most; `None` where the file does not say."
     if rate := m.get(f"{base}.sum.peak_sustained_elapsed.per_second"): return rate
-    peak, clock = m.get(f"{base}.sum.peak_sustained"), next((c for u in ("sm", "smsp", "gpc") if (c := m.get(f"{u}__cycles_elapsed.avg.per_second"))), None)
-    return peak * clock if peak and clock else None
+    peak, clocks = m.get(f"{base}.sum.peak_sustained"), [c for u in ("sm", "smsp", "gpc") if (c := m.get(f"{u}__cycles_elapsed.avg.per_second"))]
+    return peak * clocks[0] if peak and clocks else None
 
 def _vector_roofs(m, cc, fp16_weights):
     halves = dict(zip(("hadd", "hmul", "hfma"), fp16_weights))
     for e in _for("vector", cc):
-        weight, base = halves.get(e["op"], e["flops"]), f"sm__{_sass}{e['op']}_pred_on"
-        derived = next(((m[k] / n, k) for n in (2, 4) if m.get(k := f"derived__{base}_x{n}")), None)
-        peak = _peak(m | ({f"{base}.sum.peak_sustained": derived[0]} if derived else {}), base)
-        if peak: yield (e["dtype"], "vector"), weight * peak, base
+        base = f"sm__{_sass}{e['op']}_pred_on"
+        derived = [m[k] / n for n in (2, 4) if m.get(k := f"derived__{base}_x{n}")]
+        peak = _peak(m | {f"{base}.sum.peak_sustained": derived[0]} if derived else m, base)
+        if peak: yield (e["dtype"], "vector"), halves.get(e["op"], e["flops"]) * peak, base
 
+# %% ../nbs/interop/ncu_metrics.ipynb #4a16654c
 def _tensor_roofs(m, cc):
     bases = sorted({k.partition(".")[0] for k in m if k.startswith("sm__ops_path_tensor") and ".peak_sustained" in k})
     peaks = {c: (p, b) for b in bases if (c := tensor_counter(b)) and (p := _peak(m, b))}
@@ -289,8 +305,8 @@ def metrics_for(
     cc:float|None,
 )->list[str]:
     "All that `ncu --metrics` needs for a point with its levels and roofs on `cc`."
-    roofs = ["sm__sass_thread_inst_executed_op_ffma_pred_on.sum.peak_sustained", *(f"{n}.sum.peak_sustained" for e in _for("tensor", cc) for n in e.get("roofs", e["names"]))]
-    return list(dict.fromkeys([n for e in _for("ask", cc) for n in e["names"]] + flop_metrics(cc) + roofs))
+    roofs = [f"sm__{_sass}ffma_pred_on", *(n for e in _for("tensor", cc) for n in e.get("roofs", e["names"]))]
+    return list(dict.fromkeys([n for e in _for("ask", cc) for n in e["names"]] + flop_metrics(cc) + [f"{n}.sum.peak_sustained" for n in roofs]))
 
 def command(
     metrics:list[str],

@@ -18,7 +18,7 @@ def folder(tmp_path_factory):
     return d
 
 def test_help_of_every_verb():
-    for verb in ([], ["roofline"], ["peaks"]):
+    for verb in ([], ["roofline"], ["peaks"], ["ncu"]):
         done = fasterbench(*verb, "--help")
         assert done.returncode == 0 and "Usage: fasterbench" in done.stdout and done.stderr == ""
 
@@ -26,7 +26,8 @@ def test_help_of_every_verb():
     (["roofline"], 2, "Missing argument"), (["roofline", "resnet18"], 2, "does not name a model"), (["roofline", "absent.py:make"], 2, "no file 'absent.py'"),
     (["roofline", "net.py:nothing"], 2, "it has make, broken"), (["roofline", "net.py:broken"], 1, "disk on fire"), (["roofline", "net.py:make", "--input", "2,5"], 1, "shapes cannot be multiplied"),
     (["roofline", "net.py:make", "--steps", "none"], 2, "'none'"), (["roofline", "net.py:make", "--device", "cuda:9"], 2, "cuda:9"), (["peaks", "--dtype", "int8"], 2, "int8"),
-    (["roofline", "net.py:make", "--no-html", "--json", "no/such/folder.json"], 2, "no/such/folder.json"), (["unheard"], 2, "unheard")])
+    (["roofline", "net.py:make", "--no-html", "--json", "no/such/folder.json"], 2, "no/such/folder.json"), (["unheard"], 2, "unheard"),
+    (["ncu", "absent.csv"], 2, "absent.csv"), (["ncu", "net.py"], 1, "no table of Nsight Compute"), (["ncu", "net.py", "--by", "layer"], 2, "'layer'")])
 def test_errors_are_one_line(folder, args, code, part):
     done = fasterbench(*args, cwd=folder)
     lines = [l for l in done.stderr.splitlines() if not l.startswith("wrote ")]
@@ -47,6 +48,13 @@ def test_a_model_from_a_file(folder):
 def test_json_on_standard_output(folder):
     done = fasterbench("roofline", "net.py:make", "--steps", "3", "--json", "-", "--no-html", cwd=folder)
     assert done.returncode == 0 and len(json.loads(done.stdout)["points"]) == 2 and done.stderr == ""
+
+def test_a_report_of_nsight_compute(folder):
+    report = root/"tests"/"data"/"ncu"/"gemm_tiled.csv"
+    done = fasterbench("ncu", report, "--csv", "kernels.csv", cwd=folder)
+    assert done.returncode == 0 and "gemm_tiled_kernel<32>" in done.stdout and "ncu --csv --page raw" in done.stdout and done.stderr == "wrote kernels.csv\n"
+    done = fasterbench("ncu", report, "--by", "kernel", "--json", "-", cwd=folder)
+    assert done.returncode == 0 and json.loads(done.stdout)["points"][0]["time_s"] == 10195552 / 1e9
 
 def test_peaks(folder):
     done = fasterbench("peaks", "--json", "peaks.json", cwd=folder)
