@@ -19,7 +19,7 @@ from typing import NamedTuple
 from warnings import warn
 
 from .hardware import Ceiling, HardwarePeaks, MemoryLevel
-from .model import RooflinePoint, arithmetic_intensity, passing, place
+from .model import arithmetic_intensity, place
 from .ncu_csv import Record, base_value, number_format, records
 from .ncu_metrics import command, compute_roofs, flop_metrics, flops_of, metrics_for, time_of, traffic_of, usable
 from .result import Result
@@ -114,9 +114,10 @@ def _peaks(roofs, used, about):
 def _ceiling(peaks, dtype, unit):
     "The compute roof of a kind of operations, FLOP/s; `None` where `peaks` has none for it."
     if not peaks.ceilings: return peaks.peak_flops
-    same = [c for c in peaks.ceilings if c.dtype == dtype]
-    kind = lambda u: u.partition("→")[0]        # "tensor→fp32" is a "tensor"
-    close = [c for c in same if c.unit == unit] or [c for c in same if kind(c.unit) == kind(unit)] or [c for c in same if not c.unit]
+    measured = "TF32" if dtype == "tf32" else ""      # what `measure_peaks` calls its unit
+    same = [c for c in peaks.ceilings if c.dtype == dtype or measured and (c.dtype, c.unit) == ("float32", measured)]
+    kind = lambda u: u.partition("→")[0]              # "tensor→fp32" is a "tensor"
+    close = [c for c in same if c.unit == unit] or [c for c in same if kind(c.unit) == kind(unit)] or [c for c in same if c.unit == measured]
     return max((c.flops for c in close), default=peaks.peak_flops if peaks.dtype == f"torch.{dtype}" and not same else None)
 
 # %% ../nbs/interop/ncu.ipynb #27ef14c8
@@ -125,7 +126,7 @@ def _seen_by(peaks, traffic):
     counted, far = dict(traffic), peaks.memory[-1].name
     if "DRAM" not in counted: return None, None
     levels = tuple(l for l in peaks.memory if l.name in counted or l.capacity is None)
-    served = served_of([(l.name, counted.get(l.name, counted["DRAM"])) for l in levels[:-1]] + [(far, counted["DRAM"])])
+    served = served_of([(l.name, counted[l.name]) for l in levels[:-1]] + [(far, counted["DRAM"])])
     return replace(peaks, levels=levels), [b for _, b in served]
 
 def _point(name, type, l, peaks):

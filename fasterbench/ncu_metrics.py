@@ -9,8 +9,8 @@ __all__ = ['table', 'unknown', 'unit_of', 'usable', 'metric_named', 'time_of', '
            'tensor_counter', 'contains', 'tensor_flops', 'flops_of', 'Traffic', 'traffic_of', 'compute_roofs',
            'flop_metrics', 'metrics_for', 'command']
 
-# %% ../nbs/interop/ncu_metrics.ipynb #e2aab7b8
-import json, math, re
+# %% ../nbs/interop/ncu_metrics.ipynb #df262a69
+import json, re
 from functools import cache, lru_cache
 from importlib.resources import files
 from typing import NamedTuple
@@ -173,11 +173,13 @@ def contains(a:TensorCounter, b:TensorCounter)->bool:
 def _overlap(a, b): return all(x is None or y is None or x == y for x, y in zip(a, b))
 
 # %% ../nbs/interop/ncu_metrics.ipynb #9c098531
-_types = dict(fp64="float64", fp16="float16", bf16="bfloat16", tf32="tf32", fp8="float8", fp6="float6", fp4="float4", int8="int8", int4="int4", int1="int1")
+_types = dict(fp64="float64", fp16="float16", bf16="bfloat16", tf32="tf32", fp8="float8", fp6="float6", fp4="float4", int8="int8", int4="int4", int1="int1",
+              fp16_bf16_tf32="float16") # the counter of Turing, which has no bf16 and no TF32
 
 def _kind(counter):
     "The type and the unit that the operations of a counter belong to."
-    dtype = "/".join(_types.get(s, s) for s in (counter.src or "").split("_")) or "mixed"
+    src = counter.src or "mixed"
+    dtype = _types.get(src) or "/".join(_types.get(s, s) for s in src.split("_"))
     return dtype, f"tensor→{counter.dst}" if counter.dst else "tensor"
 
 def _top(counters):

@@ -1,6 +1,6 @@
 """Reports of Nsight Compute in every form. All files here are synthetic: written by this test from the documented layouts, with one
 content; only how it is written differs. Real files are read in the notebooks."""
-import csv, io, itertools, math, os, random, string, warnings
+import csv, io, itertools, math, warnings
 from dataclasses import fields
 
 import pytest
