@@ -34,8 +34,10 @@ metrics = {
 kernels = ["void unnamed>::saxpy<float, 4>(const float *, float *, int)", "ampere_bf16_s16816gemm_bf16_128x64", 'reduce("x", y)']
 layers = ["encoder.0.act", "encoder.0.fc1", ""]
 
-units = dict(base_old=dict(time=(0, "nsecond"), clock=(0, "cycle/second"), bytes=(0, "byte")), base_new=dict(time=(0, "ns"), clock=(0, "hz"), bytes=(0, "byte")),
-             auto_old=dict(time=(6, "msecond"), clock=(9, "cycle/nsecond"), bytes=(6, "Mbyte")), auto_new=dict(time=(3, "us"), clock=(9, "Ghz"), bytes=(6, "Mbyte")))
+units = dict(base_old=dict(time=(0, "nsecond"), clock=(0, "cycle/second"), bytes=(0, "byte")),
+             base_new=dict(time=(0, "ns"), clock=(0, "hz"), bytes=(0, "byte")),
+             auto_old=dict(time=(6, "msecond"), clock=(9, "cycle/nsecond"), bytes=(6, "Mbyte")),
+             auto_new=dict(time=(3, "us"), clock=(9, "Ghz"), bytes=(6, "Mbyte")))
 locales = dict(C=("", "."), en=(",", "."), de=(".", ","), fr=("\u202f", ","), plain_comma=("", ","))
 encodings = ["utf-8", "utf-8-sig", "utf-16", "utf-16-le"]
 noises = ["none", "around", "between"]
@@ -56,18 +58,24 @@ def cell(name, i, unit, locale):
 
 def line(cells): return ",".join('"' + str(c).replace('"', '""') + '"' for c in cells)
 
-nvtx = ["thread Domain:Push/Pop_Range:PL_Type:PL_Value:CLR_Type:Color:Msg_Type:Msg", "Id:Domain:Start/Stop_Range:PL_Type:PL_Value:CLR_Type:Color:Msg_Type:Msg"]
+nvtx = [f"{kind}_Range:PL_Type:PL_Value:CLR_Type:Color:Msg_Type:Msg" for kind in ("thread Domain:Push/Pop", "Id:Domain:Start/Stop")]
 def who(i, ranges):
-    where = [f'4711  "<default domain>:(model):none:none:none:none:none:none"  "<default domain>:{layers[i]}:none:none:none:none:none:none" ' if layers[i] else "4711 ", ""]
-    return [i, 4711, "synthetic", "127.0.0.1", *(where if ranges else []), kernels[i], 1, 7, "(256, 1, 1)", f"({i + 1}, 1, 1)", 0, "8.0"]
-def ids(ranges): return ["ID", "Process ID", "Process Name", "Host Name", *(nvtx if ranges else []), "Kernel Name", "Context", "Stream", "Block Size", "Grid Size", "Device", "CC"]
+    "The cells that say which launch a row is of."
+    pushed = [f'"<default domain>:{name}:none:none:none:none:none:none" ' for name in ("(model)", layers[i]) if layers[i]]
+    where = ["  ".join(["4711", *pushed]), ""] if ranges else []
+    return [i, 4711, "synthetic", "127.0.0.1", *where, kernels[i], 1, 7, "(256, 1, 1)", f"({i + 1}, 1, 1)", 0, "8.0"]
+def ids(ranges):
+    where = nvtx if ranges else []
+    return ["ID", "Process ID", "Process Name", "Host Name", *where, "Kernel Name", "Context", "Stream", "Block Size", "Grid Size", "Device", "CC"]
 
 def details(unit, locale, ranges, rules):
-    rows = [line(ids(ranges) + ["Section Name", "Metric Name", "Metric Unit", "Metric Value"] + rules * ["Rule Name", "Rule Type", "Rule Description", "Estimated Speedup Type", "Estimated Speedup"])]
+    more = rules * ["Rule Name", "Rule Type", "Rule Description", "Estimated Speedup Type", "Estimated Speedup"]
+    rows = [line(ids(ranges) + ["Section Name", "Metric Name", "Metric Unit", "Metric Value"] + more)]
     for i in range(3):
         rows += [line([*who(i, ranges), "Command line profiler metrics", name, *cell(name, i, unit, locale)]) + rules * "," for name in metrics]
         rows += [line([*who(i, ranges), "LaunchStats", "", "", "", "LaunchConfiguration", "OPT", 'A wave, of "blocks".\nMore of it.', "global", "50"])] * rules
-        rows += [line([*who(i, ranges), "Launch Statistics", "Cluster Scheduling Policy", "", "PolicySpread"]), line([*who(i, ranges), "Memory", "Mem Busy", "", "n/a"])]
+        rows += [line([*who(i, ranges), "Launch Statistics", "Cluster Scheduling Policy", "", "PolicySpread"])]
+        rows += [line([*who(i, ranges), "Memory", "Mem Busy", "", "n/a"])]
     return rows
 
 def raw(unit, locale, ranges, rules):
@@ -76,18 +84,20 @@ def raw(unit, locale, ranges, rules):
             *(line(who(i, ranges) + [cell(n, i, unit, locale)[1] for n in metrics] + ["PolicySpread"]) for i in range(3))]
 
 def summary_page(unit, locale, ranges, rules):
-    head = ["Process ID", "Process Name", "Host Name", "Kernel Name", "Block Size", "Grid Size", "Device", "CC", "Invocations", "Section Name", "Metric Name", "Metric Unit", "Minimum", "Maximum", "Average"]
-    rows = [line(head)]
+    head = ["Process ID", "Process Name", "Host Name", "Kernel Name", "Block Size", "Grid Size", "Device", "CC", "Invocations"]
+    rows = [line(head + ["Section Name", "Metric Name", "Metric Unit", "Minimum", "Maximum", "Average"])]
     for i in range(3):
         for name in metrics:
             text, value = cell(name, i, unit, locale)
-            rows.append(line([4711, "synthetic", "127.0.0.1", kernels[i], "(256, 1, 1)", f"({i + 1}, 1, 1)", 0, "8.0", 1, "Command line profiler metrics", name, text, value, value, value]))
+            kernel = [4711, "synthetic", "127.0.0.1", kernels[i], "(256, 1, 1)", f"({i + 1}, 1, 1)", 0, "8.0", 1]
+            rows.append(line([*kernel, "Command line profiler metrics", name, text, value, value, value]))
     return rows
 
 pages = dict(details=details, raw=raw, summary=summary_page)
 
 def noisy(rows, noise):
-    before = ['==PROF== Connected to process 4711 (/usr/bin/synthetic)', 'loss is "0.5, lr 1e-3, step 1, of 9', "device: x, 48 SMs, 2.625 GHz, 1,234.5 of it", '"quoted", said a program, "and", more', ""]
+    before = ['==PROF== Connected to process 4711 (/usr/bin/synthetic)', 'loss is "0.5, lr 1e-3, step 1, of 9', "device: x, 48 SMs, 2.625 GHz, 1,234.5 of it",
+              '"quoted", said a program, "and", more', ""]
     after = ["==WARNING== No kernels were profiled in process 4712.", "==PROF== Disconnected from process 4711", "1, 2, three, 4, 5"]
     if noise == "none": return rows
     if noise == "around": return before + rows + after
@@ -121,10 +131,11 @@ def test_the_content_by_hand(tmp_path):
 
 def test_every_form_gives_the_same_points(tmp_path):
     expected, forms = read(report(tmp_path, "raw")), 0
-    for page, encoding, locale, unit, ranges, rules, noise in itertools.product(pages, encodings, locales, units, (False, True), (False, True), noises):
+    for form in itertools.product(pages, encodings, locales, units, (False, True), (False, True), noises):
+        page, *_, ranges, rules, _ = form
         if page == "summary" and ranges or page != "details" and rules: continue        # those pages have none
-        got = read(report(tmp_path, page, encoding, locale, unit, ranges, rules, noise))
-        assert len(got) == 3 and all(map(same, got, expected)), (page, encoding, locale, unit, ranges, rules, noise)
+        got = read(report(tmp_path, *form))
+        assert len(got) == 3 and all(map(same, got, expected)), form
         forms += 1
     assert forms == 4 * 5 * 4 * 3 * (2 * 2 + 2 + 1)
 
@@ -141,7 +152,8 @@ def test_a_file_of_2020_lacks_columns(tmp_path):
     assert [(p.name, p.flops, p.bytes_moved) for p in got] == [(p.name, p.flops, p.bytes_moved) for p in expected]
 
 def test_an_undecidable_file_is_refused(tmp_path):
-    (tmp_path/"r.csv").write_text("\n".join([line(ids(False) + ["dram__bytes.sum", "gpu__time_duration.sum"]), line([""] * 11 + ["byte", "us"]), line(who(0, False) + ["1,234", "5"])]))
+    rows = [ids(False) + ["dram__bytes.sum", "gpu__time_duration.sum"], [""] * 11 + ["byte", "us"], who(0, False) + ["1,234", "5"]]
+    (tmp_path/"r.csv").write_text("\n".join(map(line, rows)))
     with pytest.raises(ValueError, match=r"line 3: '1,234' is 1\.234 or 1234.*LC_ALL=C ncu --import .* --print-units base"): read(tmp_path/"r.csv")
 
 # ---- damaged files: a result, or a ValueError that says where
@@ -158,8 +170,9 @@ def survives(path):
     assert all(isinstance(p, RooflinePoint) for p in found)
     to_json(found.result), csv_text(found.result), summary(found.result), read(path, by="kernel"), read(path, by="nvtx")
 
-edits = st.lists(st.tuples(st.sampled_from(["cut", "drop", "insert", "repeat", "swap", "digit", "cell"]), st.integers(0, 1 << 16), st.integers(1, 400),
-                           st.one_of(st.binary(max_size=12), st.sampled_from([b'"', b",", b"\n", b'""', b'","', b"\x00", b"-1", b"1e999", b"nan", b"1.234", b"byte", b"\xff\xfe", b"9" * 40, b"==PROF==\n"]))), max_size=6)
+nasty = [b'"', b",", b"\n", b'""', b'","', b"\x00", b"-1", b"1e999", b"nan", b"1.234", b"byte", b"\xff\xfe", b"9" * 40, b"==PROF==\n"]
+kinds = st.sampled_from(["cut", "drop", "insert", "repeat", "swap", "digit", "cell"])
+edits = st.lists(st.tuples(kinds, st.integers(0, 1 << 16), st.integers(1, 400), st.one_of(st.binary(max_size=12), st.sampled_from(nasty))), max_size=6)
 
 def damaged(data, edits):
     data = bytearray(data)
