@@ -16,6 +16,7 @@ from itertools import islice
 from pathlib import Path
 
 from .files import write_whole
+from .hierarchy import hierarchical, plot_levels
 from .plot import plot, plot_categories
 from .result import Result, rows_of
 from .table import footer, records, units_of
@@ -91,7 +92,8 @@ def _kind(result, points, title, top):
     slow = replace(result, **{"points" if points == "modules" else points: rows[:top]})
     columns = _columns(result.peaks)
     values = cells(islice(records(result, points), top), columns)
-    return dict(name=points, title=title, figures=[figure(plot(slow, "", points)), figure(plot_categories(slow, points))],
+    chart = plot_levels(slow, "") if points == "modules" and hierarchical(slow) else plot(slow, "", points)
+    return dict(name=points, title=title, figures=[figure(chart), figure(plot_categories(slow, points))],
                 columns=filled(columns, values), rows=values, left_out=max(len(rows) - top, 0))
 
 # %% ../nbs/views/report.ipynb #48d19746

@@ -63,7 +63,7 @@ Timing.warnings, Timing.__repr__ = property(_warnings), _timing_repr
 class Result(Views):
     "Points, and what they rest on."
     points: list[RooflinePoint]                 # Modules, slowest first
-    peaks: HardwarePeaks                        # The roofs they stand under
+    peaks: HardwarePeaks|None                   # The roofs they stand under; None: another tool's report that has none
     ops: list[RooflinePoint]=field(default_factory=list)   # Module and operator, slowest first
     program: RooflinePoint|None=None            # The whole forward
     steps: list[RooflinePoint]=field(default_factory=list) # One point per timed step
@@ -99,7 +99,7 @@ def _values(value): return [asdict(v) for v in value] if isinstance(value, list)
 
 def to_dict(result:Result)->dict:
     "Everything, as plain values that JSON can hold."
-    values = {f.name: _values(getattr(result, f.name)) for f in fields(result)} | dict(peaks=result.peaks.to_dict())
+    values = {f.name: _values(getattr(result, f.name)) for f in fields(result)} | dict(peaks=result.peaks and result.peaks.to_dict())
     return dict(schema=schema, version=version, **_plain(values))
 
 def to_json(
@@ -126,7 +126,7 @@ def from_dict(data:dict)->Result:
 def _result(data):
     values = _known(Result, data)
     values |= {k: [_point(p) for p in values.get(k, [])] for k in ("points", "ops", "steps", "kernels")}
-    values["peaks"] = HardwarePeaks.from_dict(values["peaks"])
+    values["peaks"] = None if values["peaks"] is None else HardwarePeaks.from_dict(values["peaks"])
     if values.get("program"): values["program"] = _point(values["program"])
     if values.get("timing"): values["timing"] = Timing(**_known(Timing, values["timing"]))
     return Result(**values)

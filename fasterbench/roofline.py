@@ -6,7 +6,7 @@ Docs: https://fasterbench.github.io/fasterbench/analysis/roofline.html.md"""
 
 # %% auto #0
 __all__ = ['placed', 'main_dtype', 'Measurement', 'measure', 'served_bytes', 'module_points', 'operator_points', 'program_points',
-           'RooflineAnalyzer', 'measure_peaks', 'HardwarePeaks', 'clear_peaks_cache', 'RooflinePoint',
+           'no_counters', 'RooflineAnalyzer', 'measure_peaks', 'HardwarePeaks', 'clear_peaks_cache', 'RooflinePoint',
            'roofline_analysis']
 
 # %% ../nbs/analysis/roofline.ipynb #3226d775
@@ -205,6 +205,15 @@ def program_points(
     shares = tuple(shares_of([r for r in rows if r.roof_time_s != 0], overhead_s=overhead_s + idle).items())
     return at(m.times.bare.median, time_iqr_s=m.times.bare.iqr, shares=shares), [at(t) for t in m.times.steps.values]
 
+# %% ../nbs/analysis/roofline.ipynb #87e75b31
+def no_counters(
+    device:torch.device,
+)->str:
+    "Why there are no hardware counters, in one line."
+    if device.type != "cuda": return f"no hardware counters on {device}: they are counted on CUDA devices; the bytes are modelled"
+    return (f"no hardware counters on {device}: PyTorch's profiler no longer takes them in process; the bytes are modelled. "
+            "Nsight Compute counts them from outside: fasterbench.ncu.ranges names the layers, and fasterbench ncu reads the report")
+
 # %% ../nbs/analysis/roofline.ipynb #e13f4bd4
 def _result(model, m, peaks, device):
     served = served_bytes(m.work, peaks)
@@ -234,12 +243,14 @@ class RooflineAnalyzer(Views):
         warmup:int=5,                  # Forwards before anything is timed
         steps:int|None=None,           # Timed forwards; None: until the stopping rule is satisfied
         *,
+        counters:bool=False,           # Ask for hardware counters; where there are none, a warning says why, and bytes stay modelled
         progress:bool|None=None,       # A progress bar; None: when somebody is looking
     )->"RooflineAnalyzer":
         "Count, time and place every module of one forward in eval mode. The model is left as it was, also after an error or Ctrl-C."
         device, rule = as_device(device), StoppingRule(steps=None if steps is None else whole("steps", steps, 1))
         warmup = whole("warmup", warmup, 0)
         _check_model(self.model)
+        if counters: warn(no_counters(device), stacklevel=2)
         m = measure(self.model, self.sample, device, warmup=warmup, rule=rule, progress=progress)
         measure_roofs = self._roofs(m.work, device, progress)
         peaks = self._peaks or measure_roofs()

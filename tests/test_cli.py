@@ -23,18 +23,19 @@ def folder(tmp_path_factory):
     return d
 
 def test_help_of_every_verb():
-    for verb in ([], ["roofline"], ["peaks"], ["report"], ["compare"]):
+    for verb in ([], ["roofline"], ["peaks"], ["report"], ["compare"], ["ncu"]):
         done = fasterbench(*verb, "--help")
         assert done.returncode == 0 and "Usage: fasterbench" in done.stdout and done.stderr == ""
 
 @pytest.mark.parametrize("args, code, part", [
     (["roofline"], 2, "Missing argument"), (["roofline", "resnet18"], 2, "does not name a model"), (["roofline", "absent.py:make"], 2, "no file 'absent.py'"),
     (["roofline", "net.py:nothing"], 2, "it has make, broken"), (["roofline", "net.py:broken"], 1, "disk on fire"), (["roofline", "net.py:make", "--input", "2,5"], 1, "shapes cannot be multiplied"),
-    (["roofline", "net.py:make", "--steps", "none"], 2, "'none'"), (["roofline", "net.py:make", "--device", "cuda:9"], 2, "cuda:9"), (["peaks", "--dtype", "int8"], 2, "int8"),
+    (["roofline", "net.py:make", "--steps", "none"], 2, "'none'"), (["roofline", "net.py:make", "--device", "cuda:9"], 2, "cuda:9"), (["peaks", "--dtype", "int16"], 2, "int16"),
     (["roofline", "net.py:make", "--no-html", "--json", "no/such/folder.json"], 2, "no/such/folder.json"), (["unheard"], 2, "unheard"),
     (["report", "absent.json"], 2, "absent.json"), (["report", "broken.json"], 1, "broken.json is not a JSON file"), (["report", "newer.json"], 1, "version 99 cannot be read"), (["report", "net.py"], 1, "net.py is not a JSON file"),
     (["report", "saved.json", "--html", "no/such/folder.html"], 2, "no/such"), (["report"], 2, "Missing argument"), (["report", "saved.json", "--top", "-1"], 2, "-1"),
-    (["compare", "saved.json", "absent.json"], 2, "absent.json"), (["compare", "saved.json"], 2, "Missing argument"), (["compare", "newer.json", "saved.json"], 1, "version 99")])
+    (["compare", "saved.json", "absent.json"], 2, "absent.json"), (["compare", "saved.json"], 2, "Missing argument"), (["compare", "newer.json", "saved.json"], 1, "version 99"),
+    (["ncu", "absent.csv"], 2, "absent.csv"), (["ncu", "net.py"], 1, "no table of Nsight Compute"), (["ncu", "net.py", "--by", "layer"], 2, "'layer'")])
 def test_errors_are_one_line(folder, args, code, part):
     done = fasterbench(*args, cwd=folder)
     lines = [l for l in done.stderr.splitlines() if not l.startswith("wrote ")]
@@ -81,6 +82,13 @@ for args in (["report", "saved.json"], ["compare", "saved.json", "saved.json", "
     done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(root)})
     assert done.returncode == 0, done.stderr
     assert "maxpool" in done.stdout and "142 rows on both sides" in done.stdout and (folder/"cli.html").stat().st_size > 1e6
+
+def test_a_report_of_nsight_compute(folder):
+    report = root/"tests"/"data"/"ncu"/"gemm_tiled.csv"
+    done = fasterbench("ncu", report, "--csv", "kernels.csv", cwd=folder)
+    assert done.returncode == 0 and "gemm_tiled_kernel<32>" in done.stdout and "ncu --csv --page raw" in done.stdout and done.stderr == "wrote kernels.csv\n"
+    done = fasterbench("ncu", report, "--by", "kernel", "--json", "-", cwd=folder)
+    assert done.returncode == 0 and json.loads(done.stdout)["points"][0]["time_s"] == 10195552 / 1e9
 
 def test_peaks(folder):
     done = fasterbench("peaks", "--json", "peaks.json", cwd=folder)

@@ -49,6 +49,11 @@ def test_roofline_imports_without_plotly_pandas_and_nbdev():
     assert done.returncode == 0, done.stderr
     assert "the chart needs plotly: pip install plotly" in done.stdout and "to_frame needs pandas: pip install pandas" in done.stdout
 
+def test_reports_of_nsight_compute_need_no_torch():
+    block = "import sys\nfor m in ('torch', 'plotly', 'pandas', 'nbdev', 'IPython', 'typer', 'rich', 'numpy'): sys.modules[m] = None\n"
+    done = python("-W", "ignore", "-c", block + "from fasterbench.ncu import read_ncu\nread_ncu('tests/data/ncu/saxpy.csv').summary()")
+    assert done.returncode == 0 and "saxpy_kernel" in done.stdout, done.stderr
+
 def test_readme_is_what_the_index_makes():
     done = python(".ci/readme.py", "--check")
     assert done.returncode == 0, done.stderr
