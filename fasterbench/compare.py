@@ -16,7 +16,7 @@ from .files import write_whole
 from .model import RooflinePoint
 from .plot import axes, bounds, dress, extent, hover, levels_in_use, marker_size, placeable, roof_lines, roofs, spot, star_style, style
 from .report import cells, column, facts, figure, filled, page
-from .result import Result, from_json, rows_of
+from .result import Result, from_json, roofed, rows_of
 from .table import check_top, csv_text, html_rows, printable, text_table
 from .units import format_si
 
@@ -254,5 +254,5 @@ def compare(
     points:str="modules", # "modules", "ops", "kernels" or "steps"
 )->Comparison:
     "Two results, matched row by row."
-    a, b = as_result(before), as_result(after)
+    a, b = roofed(as_result(before)), roofed(as_result(after))
     return Comparison(a, b, match(rows_of(a, points), rows_of(b, points)), differences(a, b))

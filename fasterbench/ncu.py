@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache
-from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple
 from warnings import warn
@@ -24,6 +23,7 @@ from .ncu_csv import Record, base_value, number_format, records
 from .ncu_metrics import command, compute_roofs, flop_metrics, flops_of, metrics_for, time_of, traffic_of, usable
 from .result import Result
 from .units import format_si
+from .views import Views
 
 # %% ../nbs/interop/ncu.ipynb #7475b21f
 class Launch(NamedTuple):
@@ -208,8 +208,8 @@ def rep_records(
         found = context.range_by_idx(r)
         for i in range(found.num_actions()): yield _rep_record(found.action_by_idx(i), i)
 
-# %% ../nbs/interop/ncu.ipynb #88a58e2b
-class Kernels(list):
+# %% ../nbs/interop/ncu.ipynb #05a3bcd8
+class Kernels(Views, list):
     "The points of a report, slowest first, and every view of them."
     def __init__(self,
         result:Result,   # The points with their roofs
@@ -222,12 +222,6 @@ class Kernels(list):
     def peaks(self):
         "The roofs; `None` where there are none."
         return self.result.peaks
-
-    def roofed(self)->Result:
-        "The result, if it has roofs; else `ValueError`."
-        if self.peaks is None: raise ValueError("a chart needs roofs, and the report has none: read_ncu(path, peaks=HardwarePeaks(peak_flops, "
-                                                "peak_bandwidth)) gives them; on the command line --peaks PEAKS.json")
-        return self.result
 
     def __repr__(self): return f"Kernels({len(self)} rows of {self.result.model or 'a report'}, {format_si(sum(p.time_s for p in self), 's')})"
 
@@ -244,26 +238,9 @@ def _plot(self,
 ):
     "The chart: one point per memory level, joined by a line for each kernel. A plotly `Figure`."
     from fasterbench.hierarchy import plot_levels
-    return plot_levels(self.roofed(), title)
+    return plot_levels(self.result, title)
 
-def _to_html(self,
-    path,                # Where to write
-    title:str|None=None,
-):
-    "Write the report to `path`, with the chart of the levels."
-    from fasterbench.report import to_html
-    to_html(self.roofed(), path, title)
-
-# %% ../nbs/interop/ncu.ipynb #e0b31d0e
-def _view(name, home):
-    "A method that calls `fasterbench.home.name` with the result."
-    def view(self, *args, **options): return getattr(import_module(f"fasterbench.{home}"), name)(self.result, *args, **options)
-    view.__name__ = view.__qualname__ = name
-    view.__doc__ = f"`fasterbench.{home}.{name}` of these points; its arguments are those after the result."
-    return view
-
-Kernels.summary, Kernels.plot, Kernels.to_html, Kernels._repr_html_ = _summary, _plot, _to_html, _view("html_table", "table")
-Kernels.to_frame, Kernels.to_csv, Kernels.to_json = _view("to_frame", "table"), _view("to_csv", "table"), _view("to_json", "result")
+Kernels.summary, Kernels.plot = _summary, _plot
 
 # %% ../nbs/interop/ncu.ipynb #b79d7c2a
 def _is_rep(path):

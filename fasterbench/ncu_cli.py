@@ -47,11 +47,11 @@ def ncu(
     "Read a report of Nsight Compute, print its slowest kernels and write the report."
     from fasterbench.cli import _check_writable, _write
     from fasterbench.report import render
-    from fasterbench.result import to_json
+    from fasterbench.result import roofed, to_json
     from fasterbench.table import csv_text
     _check_writable(html, json, csv)
     kernels = _read(file, by, _given(peaks))
-    if html: kernels.roofed()
+    if html: roofed(kernels.result)
     if "-" not in (json, csv, html): kernels.summary(top)
     else: print(*kernels.notes, sep="\n", file=sys.stderr)
     _write(json, lambda: to_json(kernels.result))

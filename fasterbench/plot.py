@@ -17,7 +17,7 @@ from pathlib import Path
 from .files import write_whole
 from .hardware import HardwarePeaks
 from .model import RooflinePoint
-from .result import Result, rows_of
+from .result import Result, roofed, rows_of
 from .table import printable
 from .units import format_si
 
@@ -198,7 +198,7 @@ def plot(
     "The roofline of `result`: a plotly `Figure`. Raises `ValueError` for rows that the result does not have."
     _plotly()
     from plotly.subplots import make_subplots
-    rows = rows_of(result, points)
+    rows = rows_of(roofed(result), points)
     if not rows and points != "modules": raise ValueError(f"points={points!r}: this result has none")
     on, off = [i for i, p in enumerate(rows) if placeable(p)], [i for i, p in enumerate(rows) if not placeable(p)]
     fig = make_subplots(rows=2, cols=1, row_heights=[0.84, 0.16], vertical_spacing=0.17) if off else make_subplots(rows=1, cols=1)

@@ -18,7 +18,7 @@ from pathlib import Path
 from .files import write_whole
 from .hierarchy import hierarchical, plot_levels
 from .plot import plot, plot_categories
-from .result import Result, rows_of
+from .result import Result, roofed, rows_of
 from .table import footer, records, units_of
 from .units import format_si
 
@@ -61,10 +61,10 @@ def column(
     kind = next((k for k in ("share", "ratio") if field.endswith(k)), unit)
     return dict(field=field, title=title or field, unit=kind, unit_text=unit, visible=title is not None, text=not kind and field not in ("rank", "calls"))
 
-def _columns(peaks):
+def _columns(result):
     "The columns of the data frame, those that the page shows first."
-    levels = {f"{k}_{l.name}": f"{title} {l.name}" for l in peaks.memory for k, title in (("intensity", "AI"), ("bandwidth", "band\u00adwidth"))}
-    titles, units = _titles | levels, units_of(peaks)
+    levels = {f"{k}_{l.name}": f"{title} {l.name}" for l in result.peaks.memory for k, title in (("intensity", "AI"), ("bandwidth", "band\u00adwidth"))}
+    titles, units = _titles | levels, units_of(result)
     return [column(k, units[k], titles.get(k)) for k in (*titles, *(k for k in units if k not in titles))]
 
 # %% ../nbs/views/report.ipynb #b0021a5c
@@ -90,7 +90,7 @@ def _kind(result, points, title, top):
     "The slowest `top` rows of one kind."
     rows = rows_of(result, points)
     slow = replace(result, **{"points" if points == "modules" else points: rows[:top]})
-    columns = _columns(result.peaks)
+    columns = _columns(result)
     values = cells(islice(records(result, points), top), columns)
     chart = plot_levels(slow, "") if points == "modules" and hierarchical(slow) else plot(slow, "", points)
     return dict(name=points, title=title, figures=[figure(chart), figure(plot_categories(slow, points))],
@@ -108,7 +108,7 @@ def _program_kind(result):
     steps = [replace(p, name=f"step {i}") for i, p in enumerate(result.steps, 1)]
     average = [_at(steps[0], statistics.mean(p.time_s for p in steps), "average of the timed steps")] if steps else []
     every = replace(result, steps=[replace(result.program, name="whole model, without instruments"), *average, *steps])
-    columns = [c for c in _columns(result.peaks) if c["field"] not in ("rank", "share", "cumulative_share", "total_s")]
+    columns = [c for c in _columns(result) if c["field"] not in ("rank", "share", "cumulative_share", "total_s")]
     values = cells(records(every, "steps"), columns)
     figures = [figure(plot(every, "", "steps"))]
     return dict(name="program", title="program and steps", figures=figures, columns=filled(columns, values), rows=values, left_out=0)
@@ -156,7 +156,7 @@ def render(
 )->str:
     "The report as HTML text."
     filters = dict(category="category", bound="bound by", memory_level="memory level", dtype="precision")
-    return page(title or f"Roofline of {result.model}", footer(result), facts(result), kinds(result, top), filters, result.model or "rows")
+    return page(title or f"Roofline of {result.model}", footer(roofed(result)), facts(result), kinds(result, top), filters, result.model or "rows")
 
 def to_html(
     result:Result,

@@ -6,8 +6,8 @@ Docs: https://fasterbench.github.io/fasterbench/views/table.html.md"""
 
 # %% auto #0
 __all__ = ['columns', 'fields_units', 'level_units', 'Column', 'printable', 'text_table', 'check_top', 'footer', 'summary',
-           'units_of', 'inclusive', 'records', 'to_frame', 'csv_text', 'result_csv', 'to_csv', 'html_rows',
-           'html_table', 'peaks_table']
+           'level_names', 'units_of', 'inclusive', 'records', 'to_frame', 'csv_text', 'result_csv', 'to_csv',
+           'html_rows', 'html_table', 'peaks_table']
 
 # %% ../nbs/views/table.ipynb #06a1c1b1
 import csv, io
@@ -91,11 +91,14 @@ fields_units = dict(rank="", name="", type="", operator="", category="", dtype="
                     above_roof="", uncertain="", source="")
 level_units = dict(bytes="B", intensity="FLOP/B", bandwidth="B/s")
 
-def units_of(
-    peaks:HardwarePeaks, # Their memory levels have columns of their own
-)->dict[str, str]:
+def level_names(result:Result)->list[str]:
+    "The memory levels that have columns of their own: those of the roofs, else those of the rows."
+    if result.peaks: return [l.name for l in result.peaks.memory]
+    return list(dict.fromkeys(name for p in result.points for name, _ in p.bytes_by_level))
+
+def units_of(result:Result)->dict[str, str]:
     "The columns of the data frame and the CSV, with their units."
-    return fields_units | {f"{k}_{l.name}": u for k, u in level_units.items() for l in peaks.memory}
+    return fields_units | {f"{k}_{name}": u for k, u in level_units.items() for name in level_names(result)}
 
 # %% ../nbs/views/table.ipynb #80bd3ada
 def inclusive(points:list[RooflinePoint])->dict[str, float]:
@@ -109,15 +112,21 @@ def inclusive(points:list[RooflinePoint])->dict[str, float]:
             path = path.rpartition(".")[0]
     return total
 
-def _levels(p, peaks):
-    "Columns of the memory levels, and how busy the busiest one is, in percent."
-    if not p.bytes_by_level: return dict(memory_utilization_pct=None)
-    served = [dict(p.bytes_by_level).get(l.name, 0) for l in peaks.memory]
-    out = dict(memory_utilization_pct=100 * memory_time(peaks.memory, served)[0] / p.time_s if p.time_s else None)
-    for l, own, nbytes in zip(peaks.memory, served, passing(served)):
-        out |= {f"bytes_{l.name}": own, f"intensity_{l.name}": None if p.flops is None else arithmetic_intensity(p.flops, nbytes),
-                f"bandwidth_{l.name}": nbytes / p.time_s if p.time_s else None}
+def _levels(p, names):
+    "Columns of the memory levels."
+    served = [dict(p.bytes_by_level).get(name, 0) for name in names] if p.bytes_by_level else []
+    out = {}
+    for name, own, nbytes in zip(names, served, passing(served)):
+        out |= {f"bytes_{name}": own, f"intensity_{name}": None if p.flops is None else arithmetic_intensity(p.flops, nbytes),
+                f"bandwidth_{name}": nbytes / p.time_s if p.time_s else None}
     return out
+
+def _efficiencies(p, peaks):
+    "How busy the arithmetic is, and the busiest memory level, in percent."
+    if peaks is None: return {}
+    served = [dict(p.bytes_by_level).get(l.name, 0) for l in peaks.memory]
+    return dict(compute_efficiency_pct=None if p.achieved_gflops is None else 1e11 * p.achieved_gflops / peaks.flops_of(p.dtype or peaks.dtype),
+                memory_utilization_pct=100 * memory_time(peaks.memory, served)[0] / p.time_s if p.time_s and p.bytes_by_level else None)
 
 # %% ../nbs/views/table.ipynb #005c3ac1
 def records(
@@ -125,13 +134,11 @@ def records(
     points:str="modules", # "modules", "ops", "kernels" or "steps"
 )->Iterator[dict]:
     "One dict per row, with the keys of `units_of`."
-    rows, keys, cumulative = rows_of(result, points), units_of(result.peaks), 0.0
+    rows, keys, names, cumulative = rows_of(result, points), units_of(result), level_names(result), 0.0
     total = inclusive(rows) if points == "modules" else {}
     for rank, p in enumerate(rows, 1):
         cumulative += p.share
-        peak = result.peaks.flops_of(p.dtype or result.peaks.dtype)
-        more = dict(rank=rank, total_s=total.get(p.name, p.time_s), time_per_call_s=p.time_s / p.calls if p.calls else None, cumulative_share=cumulative,
-                    compute_efficiency_pct=None if p.achieved_gflops is None else 1e11 * p.achieved_gflops / peak) | _levels(p, result.peaks)
+        more = dict(rank=rank, total_s=total.get(p.name, p.time_s), time_per_call_s=p.time_s / p.calls if p.calls else None, cumulative_share=cumulative) | _efficiencies(p, result.peaks) | _levels(p, names)
         yield {k: more[k] if k in more else getattr(p, k, None) for k in keys}
 
 def to_frame(
@@ -141,7 +148,7 @@ def to_frame(
     "The rows as a pandas `DataFrame`, in the units of `units_of`."
     try: import pandas as pd
     except ImportError: raise ImportError("to_frame needs pandas: pip install pandas") from None
-    return pd.DataFrame.from_records(map(tuple, map(dict.values, records(result, points))), columns=list(units_of(result.peaks)))
+    return pd.DataFrame.from_records(map(tuple, map(dict.values, records(result, points))), columns=list(units_of(result)))
 
 # %% ../nbs/views/table.ipynb #16a40051
 def csv_text(
@@ -159,7 +166,7 @@ def result_csv(
     points:str="modules", # "modules", "ops", "kernels" or "steps"
 )->str:
     "The rows of `result` as CSV."
-    return csv_text(records(result, points), units_of(result.peaks))
+    return csv_text(records(result, points), units_of(result))
 
 def to_csv(
     result:Result,
