@@ -16,7 +16,7 @@ from itertools import islice
 from pathlib import Path
 
 from .files import write_whole
-from .plot import plot, plot_categories
+from .plot import device_name, plot, plot_categories
 from .result import Result, rows_of
 from .table import footer, records, units_of
 from .units import format_si
@@ -154,7 +154,7 @@ def render(
 )->str:
     "The report as HTML text."
     filters = dict(category="category", bound="bound by", memory_level="memory level", dtype="precision")
-    return page(title or f"Roofline of {result.model}", footer(result), facts(result), kinds(result, top), filters, result.model or "rows")
+    return page(title or f"Roofline of {result.model} on {device_name(result)}", footer(result), facts(result), kinds(result, top), filters, result.model or "rows")
 
 def to_html(
     result:Result,
