@@ -14,7 +14,7 @@ from pathlib import Path
 
 from .files import write_whole
 from .model import RooflinePoint
-from .plot import axes, bounds, dress, extent, hover, levels_in_use, marker_size, placeable, roof_lines, roofs, spot, star_style, style
+from .plot import axes, bounds, canvas, dress, extent, hover, levels_in_use, marker_size, placeable, roof_lines, roofs, spot, star_style, style
 from .report import cells, column, facts, figure, filled, page
 from .result import Result, from_json, roofed, rows_of
 from .table import check_top, csv_text, html_rows, printable, text_table
@@ -152,8 +152,7 @@ def _plot(self,
     title:str|None=None,
 ):
     "Both results in one roofline chart, a plotly `Figure`."
-    from plotly.subplots import make_subplots
-    fig, a, b = make_subplots(rows=1, cols=1), self.before, self.after
+    fig, a, b = canvas(), self.before, self.after
     rows = [p for q in self.pairs for p in (q.before, q.after) if placeable(p)]
     box = extent([*rows, *(p for p in (a.program, b.program) if placeable(p))], b, a)
     _roofs(fig, a, b, rows, box)
@@ -211,6 +210,7 @@ def _to_frame(self):
 
 def _csv(self): return csv_text(pair_records(self.pairs), pair_units)
 
+# %% ../nbs/views/compare.ipynb #d110e7bc
 def _both_facts(before, after):
     "The facts of both, one beside the other."
     pairs = zip(facts(before), facts(after))

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from .files import write_whole
 from .hierarchy import hierarchical, plot_levels
-from .plot import plot, plot_categories
+from .plot import device_name, plot, plot_categories
 from .result import Result, roofed, rows_of
 from .table import footer, records, units_of
 from .units import format_si
@@ -156,7 +156,8 @@ def render(
 )->str:
     "The report as HTML text."
     filters = dict(category="category", bound="bound by", memory_level="memory level", dtype="precision")
-    return page(title or f"Roofline of {result.model}", footer(roofed(result)), facts(result), kinds(result, top), filters, result.model or "rows")
+    roofed(result)
+    return page(title or f"Roofline of {result.model} on {device_name(result)}", footer(result), facts(result), kinds(result, top), filters, result.model or "rows")
 
 def to_html(
     result:Result,

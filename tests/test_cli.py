@@ -32,9 +32,12 @@ def test_help_of_every_verb():
     (["roofline", "net.py:nothing"], 2, "it has make, broken"), (["roofline", "net.py:broken"], 1, "disk on fire"), (["roofline", "net.py:make", "--input", "2,5"], 1, "shapes cannot be multiplied"),
     (["roofline", "net.py:make", "--steps", "none"], 2, "'none'"), (["roofline", "net.py:make", "--device", "cuda:9"], 2, "cuda:9"), (["peaks", "--dtype", "int16"], 2, "int16"),
     (["roofline", "net.py:make", "--no-html", "--json", "no/such/folder.json"], 2, "no/such/folder.json"), (["unheard"], 2, "unheard"),
-    (["report", "absent.json"], 2, "absent.json"), (["report", "broken.json"], 1, "broken.json is not a JSON file"), (["report", "newer.json"], 1, "version 99 cannot be read"), (["report", "net.py"], 1, "net.py is not a JSON file"),
-    (["report", "saved.json", "--html", "no/such/folder.html"], 2, "no/such"), (["report"], 2, "Missing argument"), (["report", "saved.json", "--top", "-1"], 2, "-1"),
-    (["compare", "saved.json", "absent.json"], 2, "absent.json"), (["compare", "saved.json"], 2, "Missing argument"), (["compare", "newer.json", "saved.json"], 1, "version 99"),
+    (["report", "absent.json"], 2, "absent.json"), (["report", "broken.json"], 1, "broken.json is not a JSON file"),
+    (["report", "newer.json"], 1, "version 99 cannot be read"), (["report", "net.py"], 1, "net.py is not a JSON file"),
+    (["report", "saved.json", "--html", "no/such/folder.html"], 2, "no/such"),
+    (["report"], 2, "Missing argument"), (["report", "saved.json", "--top", "-1"], 2, "-1"),
+    (["compare", "saved.json", "absent.json"], 2, "absent.json"), (["compare", "saved.json"], 2, "Missing argument"),
+    (["compare", "newer.json", "saved.json"], 1, "version 99"),
     (["ncu", "absent.csv"], 2, "absent.csv"), (["ncu", "net.py"], 1, "no table of Nsight Compute"), (["ncu", "net.py", "--by", "layer"], 2, "'layer'")])
 def test_errors_are_one_line(folder, args, code, part):
     done = fasterbench(*args, cwd=folder)
@@ -59,10 +62,12 @@ def test_json_on_standard_output(folder):
 
 def test_one_thing_at_a_time_on_standard_output(folder):
     "What is asked for with - is all there is, so that a pipe can read it."
-    rows = list(csv.DictReader(io.StringIO(fasterbench("roofline", "net.py:make", "--steps", "3", "--csv", "-", "--no-html", cwd=folder).stdout)))
+    text = fasterbench("roofline", "net.py:make", "--steps", "3", "--csv", "-", "--no-html", cwd=folder).stdout
+    rows = list(csv.DictReader(io.StringIO(text)))
     assert [r["type"] for r in rows if r["type"] == "Linear"] == ["Linear"] and len(rows) == 2
     assert fasterbench("report", "saved.json", "--html", "-", cwd=folder).stdout.startswith("<!DOCTYPE html>")
-    assert len(list(csv.DictReader(io.StringIO(fasterbench("compare", "saved.json", "saved.json", "--csv", "-", cwd=folder).stdout)))) == 142
+    pairs = fasterbench("compare", "saved.json", "saved.json", "--csv", "-", cwd=folder).stdout
+    assert len(list(csv.DictReader(io.StringIO(pairs)))) == 142
 
 def test_saved_results_need_no_torch(folder):
     "With torch out of reach, a saved result is read, shown, drawn, compared and written again as it was."

@@ -1,5 +1,5 @@
 "The report in a browser: headless Chrome or Chromium, from a file, with the network off."
-import io, json, math, shutil, time, warnings
+import io, json, shutil, time, warnings
 from dataclasses import replace
 
 import pandas as pd
@@ -10,6 +10,7 @@ from fasterbench import HardwarePeaks, Result, compare, from_json
 from fasterbench.model import place
 from fasterbench.report import to_html
 from fasterbench.table import to_frame
+from fasterbench.units import format_si
 
 resnet50 = root/"tests/data/resnet50.json"      # measured with `fasterbench roofline torchvision:resnet50` on two cores of an AMD EPYC
 evil = "</script><script>alert(1)</script>"
@@ -25,7 +26,8 @@ def chrome(tmp_path_factory):
     try: from selenium import webdriver
     except ImportError: no_browser("selenium is not installed; the dev extra has it")
     options = webdriver.ChromeOptions()
-    for argument in ("headless=new", "no-sandbox", "disable-gpu", "disable-background-networking", "host-resolver-rules=MAP * ~NOTFOUND", "window-size=1280,1600"): options.add_argument(f"--{argument}")
+    for argument in ("headless=new", "no-sandbox", "disable-gpu", "disable-background-networking", "host-resolver-rules=MAP * ~NOTFOUND"):
+        options.add_argument(f"--{argument}")
     options.set_capability("goog:loggingPrefs", dict(browser="ALL", performance="ALL"))
     options.binary_location = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), "")
     driver = shutil.which("chromedriver")
@@ -60,7 +62,8 @@ def on_charts(browser): return browser.execute_script("return charts.map(c => [.
 def in_table(browser): return browser.execute_script("return table.getData('active').map(r => r.index)")
 def put(browser, id, value):
     "Set a filter as a user does: its value, and the event that says so."
-    browser.execute_script("const e = document.getElementById(arguments[0]); if (e.type === 'checkbox') e.checked = arguments[1]; else e.value = arguments[1]; e.dispatchEvent(new Event('input', {bubbles: true}))", id, value)
+    browser.execute_script("const e = document.getElementById(arguments[0]); e[e.type === 'checkbox' ? 'checked' : 'value'] = arguments[1];"
+                           "e.dispatchEvent(new Event('input', {bubbles: true}))", id, value)
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory):
@@ -102,7 +105,8 @@ def test_every_filter_changes_chart_and_table_to_the_same_rows(chrome, report, k
 
 def test_rows_that_only_move_data_can_be_left_out(chrome, tmp_path):
     peaks = HardwarePeaks(1e12, 1e11)
-    rows = [place("conv", "Conv2d", 2e8, 1e7, 1e-3, peaks, share=0.5, category="convolution"), place("copy", "Copy", 0, 1e7, 1e-3, peaks, share=0.5, category="data movement")]
+    rows = [place("conv", "Conv2d", 2e8, 1e7, 1e-3, peaks, share=0.5, category="convolution"),
+            place("copy", "Copy", 0, 1e7, 1e-3, peaks, share=0.5, category="data movement")]
     to_html(Result(rows, peaks, model="Net"), tmp_path/"r.html")
     opened(chrome, tmp_path/"r.html")
     assert on_charts(chrome) == [[0, 1], [0, 1]]
@@ -134,6 +138,13 @@ def test_csv_of_filtered_rows_is_the_filtered_frame(chrome, report):
     read[text] = read[text].astype(object).fillna("")          # an empty text and a missing one look the same in CSV
     pd.testing.assert_frame_equal(read[list(frame.columns)], frame, check_dtype=False, rtol=0, atol=0)
 
+def test_numbers_look_as_everywhere_else(chrome, report):
+    opened(chrome, report)
+    values = [0, 1, 999, 999.994, 999.996, 1000, 1234.5, 9.637888e6, 2.31211008e8, 1.2e-9, 4.56e-5, 0.0151, 5.5e11, 1.119e12, 3e-17, 7e20]
+    assert chrome.execute_script("return arguments[0].map(x => show(x, 'B/s'))", values) == [format_si(v, "B/s") for v in values]
+    others = chrome.execute_script("return [show(null, 's'), show(0.5, 'share'), show(12.34, '%'), show(1.5, 'GFLOP/s')]")
+    assert others == ["?", "50.0 %", "12.3 %", "1.50 GFLOP/s"]
+
 def test_program_and_steps(chrome, report):
     opened(chrome, report)
     chrome.find_element("css selector", "input[value=program]").click()
@@ -145,7 +156,7 @@ def test_program_and_steps(chrome, report):
 
 def test_legend_isolates_and_a_click_finds_the_row(chrome, report):
     opened(chrome, report)
-    chrome.execute_script("document.querySelector('.legendtoggle').dispatchEvent(new MouseEvent('mousedown')); document.querySelector('.legendtoggle').dispatchEvent(new MouseEvent('mouseup'))")
+    chrome.execute_script("for (const e of ['mousedown', 'mouseup']) document.querySelector('.legendtoggle').dispatchEvent(new MouseEvent(e))")
     until(lambda: chrome.execute_script("return document.getElementById('bound').value") == "memory")
     assert set(chrome.execute_script("return table.getData('active').map(r => r.bound)")) == {"memory"}
     index = in_table(chrome)[-1]
@@ -171,7 +182,8 @@ def test_hostile_names_are_text(chrome, tmp_path):
 
 def test_a_thousand_rows_of_each_kind_fit(chrome, tmp_path):
     saved = from_json(resnet50)
-    many = replace(saved, points=[replace(saved.points[i % 142], name=f"encoder.layers.{i}.attention.output") for i in range(1200)], ops=[replace(saved.ops[i % 195], name=f"encoder.layers.{i}") for i in range(1200)])
+    many = replace(saved, points=[replace(saved.points[i % 142], name=f"encoder.layers.{i}.attention.output") for i in range(1200)],
+                   ops=[replace(saved.ops[i % 195], name=f"encoder.layers.{i}") for i in range(1200)])
     to_html(many, tmp_path/"many.html")
     opened(chrome, tmp_path/"many.html")
     assert (tmp_path/"many.html").stat().st_size <= 6e6 and len(in_table(chrome)) == 1000
@@ -207,12 +219,13 @@ def test_keyboard_and_alt_text(chrome, report):
     controls = ["modules", "category", "bound", "memory_level", "dtype", "text", "moves", "csv"]
     assert [r for r in reached if r in controls][:8] == controls
     assert "name" in reached and "time_s" in reached, reached
-    labels = chrome.execute_script("return [...document.querySelectorAll('[role=img]')].map(e => e.ariaLabel)")
+    labels = chrome.execute_script("return [...document.querySelectorAll('figure')].map(e => e.ariaLabel)")
     assert labels[0].startswith("Roofline chart of ResNet on AMD EPYC (cpu): 142 modules") and labels[1].startswith("Time by category: convolution")
 
 def test_comparison(chrome, tmp_path):
     saved = from_json(resnet50)
-    after = replace(saved, points=[replace(p, time_s=p.time_s / 2, achieved_gflops=(p.achieved_gflops or 0) * 2) for p in saved.points[10:]] + [replace(saved.points[0], name="new")])
+    faster = [replace(p, time_s=p.time_s / 2, achieved_gflops=p.achieved_gflops * 2) for p in saved.points[10:]]
+    after = replace(saved, points=[*faster, replace(saved.points[0], name="new")])
     compare(saved, after).to_html(tmp_path/"pair.html")
     console, requests = opened(chrome, tmp_path/"pair.html", kind="pairs")
     assert console == [] and all(url.startswith(("file:", "data:", "blob:")) for url in requests)

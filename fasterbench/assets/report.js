@@ -51,8 +51,8 @@ function refresh() {
 
 // A click on a marker goes to its row, a click on the legend is the filter of what bounds, a click on a row shows its marker.
 function draw(figure) {
-  const chart = element("div", {role: "img", ariaLabel: figure.alt})
-  at("charts").append(element("figure", {}, chart))
+  const chart = element("div")
+  at("charts").append(element("figure", {ariaLabel: figure.alt}, chart))
   if (innerWidth <= 700) for (const label of figure.layout.annotations ?? []) label.font.size = 9
   Plotly.newPlot(chart, figure.data, figure.layout, config)
   chart.on("plotly_click", e => goTo(e.points[0].customdata))
