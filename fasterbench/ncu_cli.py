@@ -48,12 +48,12 @@ def ncu(
     from fasterbench.cli import _check_writable, _write
     from fasterbench.report import render
     from fasterbench.result import roofed, to_json
-    from fasterbench.table import csv_text
+    from fasterbench.table import result_csv
     _check_writable(html, json, csv)
     kernels = _read(file, by, _given(peaks))
     if html: roofed(kernels.result)
     if "-" not in (json, csv, html): kernels.summary(top)
     else: print(*kernels.notes, sep="\n", file=sys.stderr)
     _write(json, lambda: to_json(kernels.result))
-    _write(csv, lambda: csv_text(kernels.result))
+    _write(csv, lambda: result_csv(kernels.result))
     _write(html, lambda: render(kernels.result, f"Roofline of {file}"))
