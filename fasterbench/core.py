@@ -293,10 +293,13 @@ def preserved_process():
 def preserved(
     model:nn.Module,       # The model that will be run
     parameters:bool=False, # Whether its parameters will be written (a training step)
+    others=(),             # Further tensors that will be written
 ):
     "`model` and the process are put back at the end, also after an error or Ctrl-C. Gives `before_write(tensor)`, to be called before an operator writes to a tensor."
     modules, held = _belongings(model)
-    states, own = [TensorState(t) for t in held], [TensorState(p) for p in model.parameters()]
+    own = [TensorState(p) for p in model.parameters()]
+    known = {id(s.tensor) for s in own}
+    states = [TensorState(t) for t in (*held, *(t for t in others if id(t) not in known))]
     for s in (*states, *(own if parameters else ())): s.keep()
     by_memory = {}
     for s in own: by_memory.setdefault(_address(s.alias), []).append(s)
@@ -322,15 +325,16 @@ def _restore_values(held, saved):
 def preserved_optimizer(
     optimizer:torch.optim.Optimizer|None,
 ):
-    "The state of `optimizer` is put back at the end; `None` is allowed."
-    state = {} if optimizer is None else {p: _copied_values(held) for p, held in optimizer.state.items()}
-    groups = [] if optimizer is None else [_copied_values(g) for g in optimizer.param_groups]
+    "The state, groups and attributes of `optimizer` are put back at the end; `None` is allowed."
+    if optimizer is None: yield; return
+    held, state, groups = dict(optimizer.__dict__), {p: _copied_values(v) for p, v in optimizer.state.items()}, [_copied_values(g) for g in optimizer.param_groups]
     try: yield
     finally:
-        if optimizer is not None:
-            for p in [p for p in optimizer.state if p not in state]: del optimizer.state[p]
-            for p, saved in state.items(): _restore_values(optimizer.state[p], saved)
-            for group, saved in zip(optimizer.param_groups, groups): _restore_values(group, saved)
+        optimizer.__dict__.clear()
+        optimizer.__dict__.update(held)
+        for p in [p for p in optimizer.state if p not in state]: del optimizer.state[p]
+        for p, saved in state.items(): _restore_values(optimizer.state[p], saved)
+        for group, saved in zip(optimizer.param_groups, groups): _restore_values(group, saved)
 
 # %% ../nbs/core/core.ipynb #d11fabc9
 def set_training(
