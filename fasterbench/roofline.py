@@ -109,7 +109,7 @@ def measure(
 )->Measurement:
     "Count and time `run`; the model and the process are left as they were."
     args, kwargs = copied(as_call(sample), device)
-    with on_device(device), preserved_run(run) as before_write, quiet():
+    with on_device(device), preserved_run(run) as before_write:
         run = placed(run, device)
         fresh, passes = _calls(run, args, kwargs), 2 if rule.steps is None else min(2, rule.steps)
         with progress_bar("profiling", progress, None if rule.steps is None else warmup + rule.steps + passes) as tick:
@@ -242,9 +242,10 @@ class RooflineAnalyzer:
         _check_model(self.model)
         check_step(backward, loss, optimizer)
         run = TrainingStep(self.model, loss, optimizer) if backward else Forward(self.model)
-        m = measure(run, self.sample, device, warmup=warmup, rule=rule, progress=progress)
-        peaks = self._peaks or self._measured_peaks(m.work, device, progress)
-        self._found = _result(self.model, m, peaks, device)
+        with quiet():
+            m = measure(run, self.sample, device, warmup=warmup, rule=rule, progress=progress)
+            peaks = self._peaks or self._measured_peaks(m.work, device, progress)
+            self._found = _result(self.model, m, peaks, device)
         if not self.ops and any(not _compiled(part) for part in m.work.parts if part.leaf and part.module is not None) and m.work.trace:
             warn("no operator times: repeated forwards did not run the same operators as the first", stacklevel=2)
         if self.unknown_ops:

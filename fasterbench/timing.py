@@ -16,9 +16,10 @@ from functools import cached_property
 from time import perf_counter, perf_counter_ns
 
 import torch
-
+from torch import nn
 from torch.autograd import _get_sequence_nr
 
+from .core import parts, wrapped
 from .training import Forward, NodeOwners, graph_nodes, phases
 from .units import format_si
 
@@ -159,6 +160,12 @@ def _hooked(self, graph, part):
     self.paused += perf_counter() - start
     return handles
 
+def _unhook(self, handles):
+    start = perf_counter()
+    for h in handles: h.remove()
+    self.borders.clear()
+    self.paused += perf_counter() - start
+
 # %% ../nbs/core/timing.ipynb #e9ca3282
 @contextmanager
 def _section(self,
@@ -175,8 +182,7 @@ def _section(self,
         end = now()
         log(switch + slot); log(end); log(~slot); log(end)
         self.offset = before
-        for h in handles: h.remove()
-        if graph is not None: self.borders.clear()
+        if graph is not None: _unhook(self, handles)
 
 StepStamps.section = _section
 
@@ -217,22 +223,34 @@ def _loop(f, n):
     for _ in range(n): f(None)
     return (perf_counter() - start) / n
 
-def _call_cost(make, n):
-    "Seconds inside and outside of one of `n` stamped calls."
+def _share_inside(make, n):
+    "Which part of the cost of a stamp is charged to the module that is called."
     stamps = make()
     bare, stamped = _loop(_nothing, n), _loop(stamps.wrap(0, _nothing), n)
     events = stamps.read()
     seen = statistics.median(b[1] - a[1] for a, b in zip(events[::2], events[1::2]))
-    inside = max(seen - bare, 0.0)
-    return inside, max(stamped - bare - inside, 0.0)
+    return min(max(seen - bare, 0.0) / max(stamped - bare, 1e-12), 1.0)
+
+def _chain_times(make, chain, x):
+    "Seconds of `chain` bare, and stamped."
+    stamps, start = make(), perf_counter()
+    chain(x)
+    bare = perf_counter() - start
+    with wrapped(parts(chain), stamps.wrap):
+        start = perf_counter()
+        chain(x)
+        return bare, perf_counter() - start
 
 def stamp_cost(
     make=CpuStamps, # Makes the stamps
-    n:int=500,      # Calls per round
-    rounds:int=5,
+    n:int=100,      # Modules in the chain
+    rounds:int=10,
 )->StampCost:
     "Cost of a stamped call on this CPU, now."
-    return StampCost(*map(statistics.median, zip(*(_call_cost(make, n) for _ in range(rounds)))))
+    chain, x = nn.Sequential(*(nn.ReLU() for _ in range(n))), torch.ones(4)
+    bare, stamped = zip(*(_chain_times(make, chain, x) for _ in range(rounds)))
+    cost, inside = max(statistics.median(stamped) - statistics.median(bare), 0.0) / n, statistics.median(_share_inside(make, 500) for _ in range(3))
+    return StampCost(cost * inside, cost * (1 - inside))
 
 # %% ../nbs/core/timing.ipynb #b31f6817
 def _backward_time(n, hook=None):
@@ -252,7 +270,8 @@ def node_cost(
     "Cost of a stamped autograd node on this CPU, now, s."
     log = []
     def hook(gradients): log.append(switch); log.append(perf_counter_ns())
-    return max(statistics.median(_backward_time(n, hook) - _backward_time(n) for _ in range(rounds)), 0.0)
+    hooked, bare = zip(*((_backward_time(n, hook), _backward_time(n)) for _ in range(rounds)))
+    return max(statistics.median(hooked) - statistics.median(bare), 0.0)
 
 # %% ../nbs/core/timing.ipynb #0a07b751
 @dataclass(frozen=True)
