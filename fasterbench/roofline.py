@@ -9,12 +9,11 @@ __all__ = ['main_dtype', 'Measurement', 'measure', 'served_bytes', 'module_point
            'RooflineAnalyzer', 'measure_peaks', 'HardwarePeaks', 'clear_peaks_cache', 'RooflinePoint',
            'roofline_analysis']
 
-# %% ../nbs/analysis/roofline.ipynb #7204f3e7
+# %% ../nbs/analysis/roofline.ipynb #08d7054c
 import copy
 from importlib import import_module
 from collections import Counter
 from dataclasses import dataclass, field, replace
-from time import perf_counter
 from warnings import warn
 
 import torch
@@ -22,13 +21,14 @@ from torch import nn
 
 from .core import as_call, as_device, copied, is_compiled, is_stateless, on_device, progress_bar, tensors_of, whole
 from .hardware import HardwarePeaks
+from .kernels import can_record, operator_times, time_kernels
 from .model import RooflinePoint, place, roofline_analysis, shares_of
 from .peaks import clear_peaks_cache, environment, measure_peaks, tf32_allowed
 from .result import Result, Timing
 from .reuse import serve
 from .timing import ModuleTimes, Samples, StoppingRule, quiet, time_modules
 from .training import Forward, TrainingStep, check_step, phases, placed, preserved_run
-from .work import Work, time_operators, total, trace_call
+from .work import Work, stamp_operators, time_operators, total, trace_call
 
 # %% ../nbs/analysis/roofline.ipynb #168cd440
 _all_ = ["measure_peaks", "HardwarePeaks", "clear_peaks_cache", "RooflinePoint", "roofline_analysis"]
@@ -60,7 +60,9 @@ class Measurement:
     times: ModuleTimes
     op_times: list = field(repr=False) # Per call of `work.trace`: Samples, or None where the passes did not run the same operators
 
-    def phase(self, phase): return phase if len(self.times.own) > len(self.work.parts) else ""      # a forward alone is not called a phase
+    @property
+    def phases(self): return phases[:len(self.times.own) // len(self.work.parts)]
+    def phase(self, phase): return phase if len(self.phases) > 1 else ""      # a forward alone is not called a phase
 
 def _first_run(run, args, kwargs, call, before_write):
     "Count; where there is nothing that a forward could work on, say so."
@@ -79,23 +81,31 @@ def _calls(run, args, kwargs):
         return lambda: run(*a, **k)
     return fresh
 
-# %% ../nbs/analysis/roofline.ipynb #c80c85fa
-def _device_clock(device):
-    def clock():
-        if device.type == "cuda": torch.cuda.synchronize(device)
-        return perf_counter()
-    return clock
-
+# %% ../nbs/analysis/roofline.ipynb #cadcf097
 def _compiled(part): return part.module is not None and is_compiled(part.module)
 
-def _operator_samples(work, fresh, device, passes, tick):
-    "Samples per operator call of `work`, from passes of their own; `None` where these did not run the same operators, and in compiled modules, which run none of them."
-    runs = []
-    for _ in range(passes):
-        runs.append(time_operators(fresh(), work, _device_clock(device)))
-        tick()
+def _cpu_runs(work, fresh, device, passes, tick):
+    "Seconds per operator call of `work`, of each of so many passes of their own."
+    ways = [lambda: time_operators(fresh(), work, device)] * can_record() + [lambda: stamp_operators(fresh(), work)]
+    for once in ways:
+        runs = []
+        for _ in range(passes):
+            runs.append(once())
+            tick()
+        if None not in runs: break
+    return runs
+
+def _operator_samples(work, fresh, device, passes, tick, records):
+    "Samples per operator call of `work`; `None` where the passes did not run the same operators, where kernels could not be seen, and in compiled modules, which run none of them."
+    if records is not None: runs = [operator_times([c.operator for c in work.trace], r, device) for r in records]
+    else: runs = [None] if device.type == "cuda" else _cpu_runs(work, fresh, device, passes, tick)
     if None in runs: return [None] * len(work.trace)
     return [None if _compiled(work.parts[c.part]) else Samples(t) for c, t in zip(work.trace, zip(*runs))]
+
+def _times(fresh, run, device, **how):
+    "Times of the modules, and on a GPU the records of each run, where the profiler sees its kernels."
+    found = time_kernels(fresh, run, device, **how) if device.type == "cuda" and can_record() else None
+    return found or (time_modules(fresh, run, device, **how), None)
 
 # %% ../nbs/analysis/roofline.ipynb #8715efc0
 def measure(
@@ -114,11 +124,11 @@ def measure(
         fresh, passes = _calls(run, args, kwargs), 2 if rule.steps is None else min(2, rule.steps)
         with progress_bar("profiling", progress, None if rule.steps is None else warmup + rule.steps + passes) as tick:
             work = _first_run(run, args, kwargs, fresh(), before_write)
-            times = time_modules(fresh, run, device, warmup=warmup, rule=rule, tick=tick)
-            samples = _operator_samples(work, fresh, device, passes, tick)
+            times, records = _times(fresh, run, device, warmup=warmup, rule=rule, tick=tick)
+            samples = _operator_samples(work, fresh, device, passes, tick, records)
             if work.trace and all(s is None for s in samples) and not is_compiled(run.model):      # the first run did more than the later ones: it filled a cache, or made the optimizer's state
                 work = trace_call(fresh(), run)
-                samples = _operator_samples(work, fresh, device, passes, tick)
+                samples = _operator_samples(work, fresh, device, passes, tick, records)
             return Measurement(work, times, samples)
 
 # %% ../nbs/analysis/roofline.ipynb #0df14825
@@ -142,8 +152,9 @@ def module_points(
     peaks:HardwarePeaks,
     served:list,       # What `served_bytes` found
 )->list[RooflinePoint]:
-    "One point per module that did work itself, and phase of a training step, slowest first."
-    return _ranked([row for k, phase in enumerate(phases) for row in _phase_points(m, peaks, served, k, phase)])
+    "One point per module that did work itself, and phase of a training step, slowest first; where they are kernel times, one for what no kernel covers."
+    idle = [] if m.times.idle is None else [place("(idle)", "GPU idle", 0, 0, m.times.idle.median, peaks, time_iqr_s=m.times.idle.iqr, category="idle")]
+    return _ranked(idle + [row for k, phase in enumerate(m.phases) for row in _phase_points(m, peaks, served, k, phase)])
 
 def _phase_points(m, peaks, served, k, phase):
     "The rows of one phase, the `k`th; a forward alone has no other."
@@ -206,7 +217,7 @@ def program_points(
 def _result(model, m, peaks, device):
     served = served_bytes(m.work, peaks)
     rows = module_points(m, peaks, served)
-    with_row, slots = {(r.name, r.phase) for r in rows}, [(p.path, m.phase(phase)) for phase in phases for p in m.work.parts]
+    with_row, slots = {(r.name, r.phase) for r in rows}, [(p.path, m.phase(phase)) for phase in m.phases for p in m.work.parts]
     overhead = sum(s.median for slot, s in zip(slots, m.times.own) if slot not in with_row)
     program, steps = program_points(rows, m, peaks, type(model).__name__, overhead)
     cost = m.times.cost.inside + m.times.cost.outside

@@ -282,6 +282,7 @@ class ModuleTimes:
     bare: Samples                          # Steps without any instrument, s
     clock: str                             # Which clock was used
     cost: StampCost                        # What was subtracted per call
+    idle: Samples|None=None                # What no kernel covers, s; where the rows are kernel times
 
 @contextmanager
 def quiet():
@@ -330,7 +331,7 @@ def time_modules(
     with quiet():
         begin = perf_counter()
         while not rule.enough(steps, perf_counter() - begin):
-            if len(steps) % 4 == 0: bare.append(timed_call(fresh(), device))
+            if len(steps) % 5 == 0: bare.append(timed_call(fresh(), device))
             call, paused = fresh(), stamps.paused
             with run.watched(stamps): seconds = timed_call(call, device)
             steps.append(seconds - (stamps.paused - paused))

@@ -78,13 +78,13 @@ def test_interrupted_at_any_stage(error, stepped):
         assert state(*them) == before, f"call {at} of {total}"
 
 def test_steps_are_obeyed_exactly():
-    "Counting runs once, or twice where the first step made the optimizer's state; then warm-up, steps, a bare step per four, and two passes over the operators, per count."
+    "Counting runs once, or twice where the first step made the optimizer's state; then warm-up, steps, a bare step per five, and two passes over the operators, per count."
     counts = []
     for steps, warmup in ((1, 0), (2, 1), (5, 3), (9, 3)):
         fuse = Fuse()
         them = setting(fuse, True)
         fuse.count = 0
         ra = RooflineAnalyzer(them[0], them[4], peaks).profile(warmup=warmup, steps=steps, backward=True, loss=them[1], optimizer=them[2])
-        assert len(ra.steps) == ra.timing.steps == steps and ra.timing.bare_steps == -(-steps // 4)
-        counts.append((fuse.count / 11, 1 + warmup + steps + -(-steps // 4) + min(2, steps)))      # eleven fuses in a step
+        assert len(ra.steps) == ra.timing.steps == steps and ra.timing.bare_steps == -(-steps // 5)
+        counts.append((fuse.count / 11, 1 + warmup + steps + -(-steps // 5) + min(2, steps)))      # eleven fuses in a step
     assert [a for a, _ in counts] == [b for _, b in counts]
