@@ -182,11 +182,11 @@ _containers = (dict, OrderedDict, defaultdict, Counter, list, deque, set)
 def _module_state(module):
     "What `module` holds, one level deep: attributes, and the members of its containers."
     held = dict(module.__dict__)
-    return module, held, {k: (_members(v), _flat(v)) for k, v in held.items() if type(v) in _containers}, module.training
+    return module, held, {k: (_members(v), _flat(v)) if v else ((), ()) for k, v in held.items() if type(v) in _containers}, module.training
 
 def _restore_module(module, held, inside, training):
     for name, (members, flat) in inside.items():
-        if _same(_flat(held[name]), flat): continue
+        if not (held[name] or flat) or _same(_flat(held[name]), flat): continue
         held[name].clear()
         held[name].extend(members) if hasattr(held[name], "extend") else held[name].update(members)
     if list(module.__dict__) != list(held) or any(module.__dict__[k] is not v for k, v in held.items()):
@@ -234,6 +234,7 @@ def _belongings(model):
         if id(module) in modules: continue
         modules[id(module)] = module
         for value in module.__dict__.values():
+            if type(value) in _containers and not value: continue
             inside = _flat(value) if type(value) in _containers else value if isinstance(value, tuple) else (value,)
             todo += [v for v in inside if isinstance(v, nn.Module)]
             tensors.update((id(v), v) for v in inside if isinstance(v, torch.Tensor) and not isinstance(v, nn.Parameter))

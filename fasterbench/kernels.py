@@ -47,9 +47,9 @@ def _kind(e):
     if activity in ("cuda_runtime", "cuda_driver") or not activity and name.startswith(("cuda", "cuLaunch")): return "launch"
     return "operator" if "::" in name and e.start_thread_id() == e.end_thread_id() else None
 
-def _records(events):
+def _records(events, names):
     "The records among `events`, by time; the first begins at 0 (a double does not hold nanoseconds since 1970)."
-    kinds = [(e, kind) for e in events if (kind := _kind(e))]
+    kinds = [(e, kind) for e in events if (names is None or e.name() in names) and (kind := _kind(e))]
     origin = min((e.start_ns() for e, _ in kinds), default=0)
     found = [Record(kind, e.name(), (e.start_ns() - origin) * 1e-9, (e.end_ns() - origin) * 1e-9, e.device_resource_id() if kind == "kernel" else e.start_thread_id(), e.correlation_id(), e.linked_correlation_id())
              for e, kind in kinds]
@@ -72,12 +72,13 @@ def can_record()->bool:
 @contextmanager
 def session(
     device:torch.device, # What is recorded beside the CPU
+    names=None,          # The operators that are wanted; None: everything
 ):
     "Within the context the profiler runs; the list it gives holds its records, by time of their start, once the context is left."
     found = []
     with _silent():
         with profile(activities=[ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * (device.type == "cuda")) as p: yield found
-        found += _records(p.profiler.kineto_results.events())
+        found += _records(p.profiler.kineto_results.events(), names)
 
 # %% ../nbs/core/kernels.ipynb #fe361fc6
 def found_operators(

@@ -81,12 +81,12 @@ def _calls(run, args, kwargs):
         return lambda: run(*a, **k)
     return fresh
 
-# %% ../nbs/analysis/roofline.ipynb #cadcf097
+# %% ../nbs/analysis/roofline.ipynb #1842ab7e
 def _compiled(part): return part.module is not None and is_compiled(part.module)
 
-def _cpu_runs(work, fresh, device, passes, tick):
+def _cpu_runs(work, fresh, passes, tick):
     "Seconds per operator call of `work`, of each of so many passes of their own."
-    ways = [lambda: time_operators(fresh(), work, device)] * can_record() + [lambda: stamp_operators(fresh(), work)]
+    ways = [lambda: time_operators(fresh(), work)] * can_record() + [lambda: stamp_operators(fresh(), work)]
     for once in ways:
         runs = []
         for _ in range(passes):
@@ -98,7 +98,7 @@ def _cpu_runs(work, fresh, device, passes, tick):
 def _operator_samples(work, fresh, device, passes, tick, records):
     "Samples per operator call of `work`; `None` where the passes did not run the same operators, where kernels could not be seen, and in compiled modules, which run none of them."
     if records is not None: runs = [operator_times([c.operator for c in work.trace], r, device) for r in records]
-    else: runs = [None] if device.type == "cuda" else _cpu_runs(work, fresh, device, passes, tick)
+    else: runs = [None] if device.type == "cuda" else _cpu_runs(work, fresh, passes, tick)
     if None in runs: return [None] * len(work.trace)
     return [None if _compiled(work.parts[c.part]) else Samples(t) for c, t in zip(work.trace, zip(*runs))]
 
@@ -123,10 +123,11 @@ def measure(
         run = placed(run, device)
         fresh, passes = _calls(run, args, kwargs), 2 if rule.steps is None else min(2, rule.steps)
         with progress_bar("profiling", progress, None if rule.steps is None else warmup + rule.steps + passes) as tick:
+            if run.has_first: fresh()()
             work = _first_run(run, args, kwargs, fresh(), before_write)
             times, records = _times(fresh, run, device, warmup=warmup, rule=rule, tick=tick)
             samples = _operator_samples(work, fresh, device, passes, tick, records)
-            if work.trace and all(s is None for s in samples) and not is_compiled(run.model):      # the first run did more than the later ones: it filled a cache, or made the optimizer's state
+            if work.trace and all(s is None for s in samples) and not is_compiled(run.model):      # the first run did more than the later ones: it filled a cache
                 work = trace_call(fresh(), run)
                 samples = _operator_samples(work, fresh, device, passes, tick, records)
             return Measurement(work, times, samples)

@@ -243,7 +243,7 @@ def _chain_times(make, chain, x):
 
 def stamp_cost(
     make=CpuStamps, # Makes the stamps
-    n:int=100,      # Modules in the chain
+    n:int=60,       # Modules in the chain
     rounds:int=10,
 )->StampCost:
     "Cost of a stamped call on this CPU, now."

@@ -57,10 +57,10 @@ def graph_nodes(root)->list:
         todo += [n for n, _ in node.next_functions]
     return found
 
-# %% ../nbs/core/training.ipynb #54eb5ee7
+# %% ../nbs/core/training.ipynb #8f6e5c01
 class Forward:
     "A forward of a model."
-    training = False
+    training = has_first = False
     def __init__(self, model:nn.Module): self.model, self.modules = model, parts(model)
 
     @property
@@ -133,6 +133,11 @@ def _watched(self, watch):
         try: yield
         finally: self.section = unwatched
 
+def _has_first(self)->bool:
+    "Whether the next step makes the optimizer's state, and so does what no later one does."
+    return self.optimizer is not None and not self.optimizer.state
+
+TrainingStep.has_first = property(_has_first)
 TrainingStep.written, TrainingStep.reset, TrainingStep.lasting, TrainingStep.watched = _written, _reset, _lasting, _watched
 
 # %% ../nbs/core/training.ipynb #61667d4f

@@ -141,19 +141,19 @@ def trace_call(
     kept = {tracer._storage(t) for t in run.lasting()}
     return Work(run.parts, tracer.calls, tracer.visits[1:], border(tracer.calls, tracer.visits, kept))
 
-# %% ../nbs/work/work.ipynb #100b44f4
+# %% ../nbs/work/work.ipynb #f7a5fe6b
 def time_operators(
-    call,       # Does the run once
-    work:Work,  # What `trace_call` saw of it
-    device:torch.device,
-)->list[float]|None:
-    "Seconds per call of `work.trace`, by the profiler's records; `None` where this run did not run the same operators."
-    with _eager(), session(device) as records: call()
-    return operator_times([c.operator for c in work.trace], records, device)
-
-def stamp_operators(
     call,       # Does the run once, on a CPU
     work:Work,  # What `trace_call` saw of it
+)->list[float]|None:
+    "Seconds per call of `work.trace`, by the profiler's records; `None` where this run did not run the same operators."
+    names = [c.operator for c in work.trace]
+    with _eager(), session(cpu := torch.device("cpu"), set(names)) as records: call()
+    return operator_times(names, records, cpu)
+
+def stamp_operators(
+    call,
+    work:Work,
 )->list[float]|None:
     "The same, by the clock around each operator."
     with _eager(), watching(OperatorTimer(perf_counter)) as timer: call()
