@@ -19,7 +19,7 @@ import torch
 from torch import nn
 from torch.autograd import _get_sequence_nr
 
-from .core import parts, wrapped
+from .core import parts, tensors_of, wrapped
 from .training import Forward, NodeOwners, graph_nodes, phases
 from .units import format_si
 
@@ -67,11 +67,10 @@ class StoppingRule:
         stable = len(values) >= 2 * self.at_least and abs(now - before) <= self.settled * now
         return now <= self.spread or stable or elapsed >= self.seconds
 
-# %% ../nbs/core/timing.ipynb #2d942103
+# %% ../nbs/core/timing.ipynb #f2ecf375
 class CpuStamps:
     "Stamps at module borders, by the CPU's clock."
     clock, now = "cpu stamps (perf_counter)", staticmethod(perf_counter_ns)
-    paused = 0.0      # Seconds in which it prepared something while a step ran
     def __init__(self): self.log = []
 
     def wrap(self, i, forward):
@@ -116,7 +115,7 @@ class StepStamps:
         stamps, # `CpuStamps` or `CudaStamps`: what keeps the log
     ):
         self.run, self.stamps, self.clock, self.n = run, stamps, stamps.clock, len(run.parts)
-        self.offset, self.borders, self.hooks, self.paused = 0, [], {}, 0.0
+        self.offset, self.again, self.borders, self.made, self.hooks, self.handles = 0, 0, [], None, {}, []
 
     def wrap(self, i, forward):
         "What is called instead of the forward of part `i`."
@@ -130,19 +129,20 @@ class StepStamps:
                 end = now()
                 log(~slot); log(end)
                 border((~i, number()))
-        return timed
+        def known(*args, **kwargs): return timed(*args, **kwargs) if not self.offset else _again(self, timed, args, kwargs)
+        return known
 
     def read(self): return self.stamps.read()
 
-# %% ../nbs/core/timing.ipynb #c50ee633
+# %% ../nbs/core/timing.ipynb #4ace4f47
 def _owners(self)->NodeOwners:
-    "Who made which nodes, from the numbers at the module borders."
-    stack, owners = [len(self.run.modules)], NodeOwners(0)
-    owners.numbers = [-1]
+    "Who made which nodes, from the numbers at the module borders since the step began."
+    if self.made is None: self.stack, self.made = [len(self.run.modules)], NodeOwners(0, -1)
     for i, number in self.borders:
-        stack.append(i) if i >= 0 else stack.pop()
-        owners.note(stack[-1], number)
-    return owners
+        self.stack.append(i) if i >= 0 else self.stack.pop()
+        self.made.note(self.stack[-1], number)
+    self.borders.clear()
+    return self.made
 
 def _hook(self, slot):
     "What a node of `slot` calls before it runs."
@@ -152,19 +152,22 @@ def _hook(self, slot):
         self.hooks[slot] = hook
     return self.hooks[slot]
 
-def _hooked(self, graph, part):
-    "Hooks on all nodes of `graph`; the time this takes is kept out of the step's."
-    start, made, offset = perf_counter(), _owners(self), self.offset
+def _set_hooks(self, graph, part):
+    "Hooks on all nodes of `graph`; parameters without an owner belong to `part`. The time this takes has a slot of its own."
+    log, now, slot = self.stamps.log.append, self.stamps.now, self.n * len(phases)
+    log(slot); log(now())
+    made = _owners(self)
     own = lambda node: self.run.owners.get(id(node.variable), part) if hasattr(node, "variable") else made.of(node)
-    handles = [node.register_prehook(_hook(self, offset + own(node))) for node in graph_nodes(graph)]
-    self.paused += perf_counter() - start
-    return handles
+    self.handles += [node.register_prehook(_hook(self, self.offset + own(node))) for node in graph_nodes(graph)]
+    log(~slot); log(now())
 
-def _unhook(self, handles):
-    start = perf_counter()
-    for h in handles: h.remove()
-    self.borders.clear()
-    self.paused += perf_counter() - start
+def _again(self, timed, args, kwargs):
+    "A forward that runs in the backward; when the outermost one is done, its graph gets hooks."
+    self.again += 1
+    try: out = timed(*args, **kwargs)
+    finally: self.again -= 1
+    for t in tensors_of(out) if not self.again else (): _set_hooks(self, t.grad_fn, len(self.run.modules))
+    return out
 
 # %% ../nbs/core/timing.ipynb #e9ca3282
 @contextmanager
@@ -175,14 +178,25 @@ def _section(self,
 ):
     "Within the context the step is in `phase`."
     log, now, before, self.offset = self.stamps.log.append, self.stamps.now, self.offset, self.n * phases.index(phase)
-    slot, handles = self.offset + part, [] if graph is None else _hooked(self, graph, part)
+    if graph is not None: _set_hooks(self, graph, part)
+    slot = self.offset + part
     log(slot); log(now())
     try: yield
     finally:
         end = now()
         log(switch + slot); log(end); log(~slot); log(end)
         self.offset = before
-        if graph is not None: _unhook(self, handles)
+        if graph is not None: _unhook(self)
+
+def _unhook(self):
+    "Forget the step."
+    log, now, slot = self.stamps.log.append, self.stamps.now, self.n * len(phases)
+    log(slot); log(now())
+    for h in self.handles: h.remove()
+    self.handles.clear()
+    self.borders.clear()
+    self.made = None
+    log(~slot); log(now())
 
 StepStamps.section = _section
 
@@ -332,9 +346,10 @@ def time_modules(
         begin = perf_counter()
         while not rule.enough(steps, perf_counter() - begin):
             if len(steps) % 5 == 0: bare.append(timed_call(fresh(), device))
-            call, paused = fresh(), stamps.paused
+            call = fresh()
             with run.watched(stamps): seconds = timed_call(call, device)
-            steps.append(seconds - (stamps.paused - paused))
-            own.append(self_times(stamps.read(), slots, cost))
+            *times, preparing = self_times(stamps.read(), slots + 1, cost)
+            steps.append(seconds - preparing)
+            own.append(times)
             tick()
     return ModuleTimes([Samples(tuple(v)) for v in zip(*own)], Samples(tuple(steps)), Samples(tuple(bare)), stamps.clock, cost)

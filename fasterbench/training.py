@@ -22,13 +22,14 @@ from .core import Part, parts, preserved, preserved_optimizer, set_training, ten
 # %% ../nbs/core/training.ipynb #40116e92
 phases = ("forward", "backward", "update")
 
-# %% ../nbs/core/training.ipynb #d198a84d
+# %% ../nbs/core/training.ipynb #ba292985
 class NodeOwners:
     "Who made an autograd node: the one that was at work when it got its number."
     def __init__(self,
-        first, # Who is at work now
+        first,               # Who is at work at first
+        number:int|None=None # The next node's number then; None: now
     ):
-        self.numbers, self.owners = [_get_sequence_nr()], [first]
+        self.numbers, self.owners = [_get_sequence_nr() if number is None else number], [first]
 
     def note(self,
         owner,               # Who takes over

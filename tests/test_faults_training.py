@@ -1,4 +1,6 @@
 "Whatever goes wrong in a training step while it is profiled, and whenever: model, loss, optimizer and process are left as they were."
+import os
+
 import pytest
 import torch
 from torch import nn
@@ -48,7 +50,8 @@ def state(model, loss, optimizer, other, sample):
     groups = [{k: list(map(id, v)) if k == "params" else v for k, v in g.items()} for g in optimizer.param_groups]
     attributes = {k: v if isinstance(v, (int, float, str)) else id(v) for k, v in optimizer.__dict__.items()}
     tensors = [(p.detach().numpy().tobytes(), id(p.grad), None if p.grad is None else p.grad.numpy().tobytes()) for p in (other, *loss.parameters(), *loss.buffers())]
-    return snapshot(model, sample), held, groups, attributes, tensors, loss.training
+    process = torch._C._autograd._profiler_enabled(), os.environ.get("KINETO_LOG_LEVEL")
+    return process, snapshot(model, sample), held, groups, attributes, tensors, loss.training
 
 def profile(model, loss, optimizer, other, sample): return RooflineAnalyzer(model, sample, peaks).profile(warmup=1, steps=2, backward=True, loss=loss, optimizer=optimizer)
 
