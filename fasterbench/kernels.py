@@ -51,9 +51,10 @@ def _records(events, names):
     "The records among `events`, by time; the first begins at 0 (a double does not hold nanoseconds since 1970)."
     kinds = [(e, kind) for e in events if (names is None or e.name() in names) and (kind := _kind(e))]
     origin = min((e.start_ns() for e, _ in kinds), default=0)
-    found = [Record(kind, e.name(), (e.start_ns() - origin) * 1e-9, (e.end_ns() - origin) * 1e-9, e.device_resource_id() if kind == "kernel" else e.start_thread_id(), e.correlation_id(), e.linked_correlation_id())
-             for e, kind in kinds]
-    return sorted(found, key=lambda r: (r.start, -r.end))
+    def record(e, kind):
+        thread = e.device_resource_id() if kind == "kernel" else e.start_thread_id()
+        return Record(kind, e.name(), (e.start_ns() - origin) * 1e-9, (e.end_ns() - origin) * 1e-9, thread, e.correlation_id(), e.linked_correlation_id())
+    return sorted((record(e, kind) for e, kind in kinds), key=lambda r: (r.start, -r.end))
 
 # %% ../nbs/core/kernels.ipynb #ff0292c4
 @contextmanager
@@ -154,7 +155,7 @@ def operator_times(
     if found is None or device.type != "cuda": return found and [r.end - r.start for r in found]
     spans, by_id = {}, {r.id: r for r in records if r.kind == "operator"}
     for k, r in enumerate(found): spans.setdefault(r.thread, []).append((r.start, r.end, k))
-    whose = lambda inner: None if inner is None else _within(spans.get(inner.thread, []), inner.start)      # the kernel's own operator may be a part of the one found
+    whose = lambda inner: None if inner is None else _within(spans.get(inner.thread, []), inner.start)      # which may be a part of the one found
     total = shared_times((whose(by_id.get(r.link)), r.start, r.end) for r in records if r.kind == "kernel")
     return [total.get(k, 0.0) for k in range(len(found))]
 

@@ -96,7 +96,7 @@ def _cpu_runs(work, fresh, passes, tick):
     return runs
 
 def _operator_samples(work, fresh, device, passes, tick, records):
-    "Samples per operator call of `work`; `None` where the passes did not run the same operators, where kernels could not be seen, and in compiled modules, which run none of them."
+    "Samples per operator call of `work`; `None` in compiled modules, which run none of them, where runs differ, and where kernels could not be seen."
     if records is not None: runs = [operator_times([c.operator for c in work.trace], r, device) for r in records]
     else: runs = [None] if device.type == "cuda" else _cpu_runs(work, fresh, passes, tick)
     if None in runs: return [None] * len(work.trace)
@@ -127,7 +127,7 @@ def measure(
             work = _first_run(run, args, kwargs, fresh(), before_write)
             times, records = _times(fresh, run, device, warmup=warmup, rule=rule, tick=tick)
             samples = _operator_samples(work, fresh, device, passes, tick, records)
-            if work.trace and all(s is None for s in samples) and not is_compiled(run.model):      # the first run did more than the later ones: it filled a cache
+            if work.trace and all(s is None for s in samples) and not is_compiled(run.model):      # the first run did more: it filled a cache
                 work = trace_call(fresh(), run)
                 samples = _operator_samples(work, fresh, device, passes, tick, records)
             return Measurement(work, times, samples)
@@ -195,8 +195,8 @@ def _operator_point(part, operator, phase, group, peaks):
     levels = [l for _, (reads, writes), _ in group for l in (*reads, *writes)]
     times = Samples(tuple(map(sum, zip(*(t.values for _, _, t in group)))))
     return place(part.path, part.type, total([c.flops for c in calls]), sum(t.bytes for c in calls for t in (*c.reads, *c.writes)), times.median, peaks,
-                 served=_sum_levels(levels, len(peaks.memory)), compute_s=_compute_time(calls, peaks), time_iqr_s=times.iqr, calls=len(calls), operator=operator, phase=phase,
-                 category=calls[0].category, dtype=calls[0].dtype, contraction_flops=total([c.contraction_flops for c in calls]))
+                 served=_sum_levels(levels, len(peaks.memory)), compute_s=_compute_time(calls, peaks), time_iqr_s=times.iqr, calls=len(calls),
+                 operator=operator, phase=phase, category=calls[0].category, dtype=calls[0].dtype, contraction_flops=total([c.contraction_flops for c in calls]))
 
 # %% ../nbs/analysis/roofline.ipynb #f43a94e1
 def program_points(

@@ -225,7 +225,8 @@ def self_times(
             if stack: total[stack[-1]] -= cost.outside
             total[i] -= cost.inside
             stack.append(i)
-        elif not stack or stack.pop() != ~i: raise RuntimeError("modules were entered and left out of order: they ran in more than one thread, which cannot be timed")
+        elif not stack or stack.pop() != ~i:
+            raise RuntimeError("modules were entered and left out of order: they ran in more than one thread, which cannot be timed")
         last = t
     return [max(t, 0.0) for t in total]
 

@@ -85,11 +85,14 @@ def check_step(
     optimizer,
 ):
     "Raises `TypeError` or `ValueError` for what cannot be a training step."
-    if not backward and (loss is not None or optimizer is not None): raise ValueError("loss and optimizer belong to a training step: give backward=True with them")
-    if loss is not None and not callable(loss): raise TypeError(f"loss is a {type(loss).__name__}; a function of the model's output is needed, which gives a scalar tensor")
+    if not backward and (loss is not None or optimizer is not None):
+        raise ValueError("loss and optimizer belong to a training step: give backward=True with them")
+    if loss is not None and not callable(loss):
+        raise TypeError(f"loss is a {type(loss).__name__}; a function of the model's output is needed, which gives a scalar tensor")
     if optimizer is None: return
     if not isinstance(optimizer, torch.optim.Optimizer): raise TypeError(f"optimizer is a {type(optimizer).__name__}; a torch.optim.Optimizer is needed")
-    if inspect.signature(type(optimizer).step).parameters["closure"].default is inspect.Parameter.empty:
+    closure = inspect.signature(type(optimizer).step).parameters.get("closure")
+    if closure is not None and closure.default is inspect.Parameter.empty:
         raise ValueError(f"{type(optimizer).__name__} runs the model itself, through a closure: its update cannot be told from forward and backward")
 
 def unwatched(part, phase, graph=None): return nullcontext()
@@ -104,7 +107,7 @@ class TrainingStep(Forward):
     ):
         check_step(True, loss, optimizer)
         super().__init__(model)
-        self.loss, self.optimizer, self.section, self.owners = loss or total_output, optimizer, unwatched, parameter_owners(self.modules)
+        self.loss, self.optimizer, self.section, self.owners = total_output if loss is None else loss, optimizer, unwatched, parameter_owners(self.modules)
         rest = [("(loss)", self.loss)] + ([] if optimizer is None else [("(optimizer)", optimizer)])
         self.rest = [Part(name, getattr(f, "__name__", type(f).__name__), None, True) for name, f in rest]
 
@@ -145,7 +148,8 @@ TrainingStep.written, TrainingStep.reset, TrainingStep.lasting, TrainingStep.wat
 def _checked(value):
     "`value`, where a backward can begin with it."
     if isinstance(value, torch.Tensor) and value.numel() == 1 and value.requires_grad: return value
-    what = f"a {type(value).__name__}" if not isinstance(value, torch.Tensor) else f"a tensor of shape {tuple(value.shape)}" + ("" if value.requires_grad else " without a gradient")
+    what = f"a {type(value).__name__}"
+    if isinstance(value, torch.Tensor): what = f"a tensor of shape {tuple(value.shape)}" + ("" if value.requires_grad else " without a gradient")
     raise ValueError(f"the loss gave {what}; a scalar tensor that depends on parameters that require gradients is needed")
 
 def _step(self, *args, **kwargs):
@@ -164,7 +168,8 @@ def preserved_run(run:Forward):
     "Within the context `run` can be run, in its mode; at the end model, loss, optimizer and process are as they were. Gives `before_write`."
     loss, optimizer = (run.loss, run.optimizer) if run.training else (None, None)
     whole = nn.ModuleList([run.model, loss]) if isinstance(loss, nn.Module) else run.model
-    with preserved(whole, run.training, run.written() if run.training else ()) as before_write, preserved_optimizer(optimizer), torch.set_grad_enabled(run.training):
+    written = run.written() if run.training else ()
+    with preserved(whole, run.training, written) as before_write, preserved_optimizer(optimizer), torch.set_grad_enabled(run.training):
         set_training(run.model, run.training)
         yield before_write
 
