@@ -81,7 +81,7 @@ def test_interrupted_at_any_stage(error, stepped):
         assert state(*them) == before, f"call {at} of {total}"
 
 def test_steps_are_obeyed_exactly():
-    "Counting runs once, or twice where the first step made the optimizer's state; then warm-up, steps, a bare step per five, and two passes over the operators, per count."
+    "With an optimizer that has its state: one step to count, then warm-up, steps, a bare step per five, and two passes over the operators."
     counts = []
     for steps, warmup in ((1, 0), (2, 1), (5, 3), (9, 3)):
         fuse = Fuse()
