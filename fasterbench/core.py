@@ -182,11 +182,11 @@ _containers = (dict, OrderedDict, defaultdict, Counter, list, deque, set)
 def _module_state(module):
     "What `module` holds, one level deep: attributes, and the members of its containers."
     held = dict(module.__dict__)
-    return module, held, {k: (_members(v), _flat(v)) for k, v in held.items() if type(v) in _containers}, module.training
+    return module, held, {k: (_members(v), _flat(v)) if v else ((), ()) for k, v in held.items() if type(v) in _containers}, module.training
 
 def _restore_module(module, held, inside, training):
     for name, (members, flat) in inside.items():
-        if _same(_flat(held[name]), flat): continue
+        if not (held[name] or flat) or _same(_flat(held[name]), flat): continue
         held[name].clear()
         held[name].extend(members) if hasattr(held[name], "extend") else held[name].update(members)
     if list(module.__dict__) != list(held) or any(module.__dict__[k] is not v for k, v in held.items()):
@@ -234,6 +234,7 @@ def _belongings(model):
         if id(module) in modules: continue
         modules[id(module)] = module
         for value in module.__dict__.values():
+            if type(value) in _containers and not value: continue
             inside = _flat(value) if type(value) in _containers else value if isinstance(value, tuple) else (value,)
             todo += [v for v in inside if isinstance(v, nn.Module)]
             tensors.update((id(v), v) for v in inside if isinstance(v, torch.Tensor) and not isinstance(v, nn.Parameter))
@@ -293,10 +294,13 @@ def preserved_process():
 def preserved(
     model:nn.Module,       # The model that will be run
     parameters:bool=False, # Whether its parameters will be written (a training step)
+    others=(),             # Further tensors that will be written
 ):
     "`model` and the process are put back at the end, also after an error or Ctrl-C. Gives `before_write(tensor)`, to be called before an operator writes to a tensor."
     modules, held = _belongings(model)
-    states, own = [TensorState(t) for t in held], [TensorState(p) for p in model.parameters()]
+    own = [TensorState(p) for p in model.parameters()]
+    known = {id(s.tensor) for s in own}
+    states = [TensorState(t) for t in (*held, *(t for t in others if id(t) not in known))]
     for s in (*states, *(own if parameters else ())): s.keep()
     by_memory = {}
     for s in own: by_memory.setdefault(_address(s.alias), []).append(s)
@@ -322,15 +326,16 @@ def _restore_values(held, saved):
 def preserved_optimizer(
     optimizer:torch.optim.Optimizer|None,
 ):
-    "The state of `optimizer` is put back at the end; `None` is allowed."
-    state = {} if optimizer is None else {p: _copied_values(held) for p, held in optimizer.state.items()}
-    groups = [] if optimizer is None else [_copied_values(g) for g in optimizer.param_groups]
+    "The state, groups and attributes of `optimizer` are put back at the end; `None` is allowed."
+    if optimizer is None: yield; return
+    held, state, groups = dict(optimizer.__dict__), {p: _copied_values(v) for p, v in optimizer.state.items()}, [_copied_values(g) for g in optimizer.param_groups]
     try: yield
     finally:
-        if optimizer is not None:
-            for p in [p for p in optimizer.state if p not in state]: del optimizer.state[p]
-            for p, saved in state.items(): _restore_values(optimizer.state[p], saved)
-            for group, saved in zip(optimizer.param_groups, groups): _restore_values(group, saved)
+        optimizer.__dict__.clear()
+        optimizer.__dict__.update(held)
+        for p in [p for p in optimizer.state if p not in state]: del optimizer.state[p]
+        for p, saved in state.items(): _restore_values(optimizer.state[p], saved)
+        for group, saved in zip(optimizer.param_groups, groups): _restore_values(group, saved)
 
 # %% ../nbs/core/core.ipynb #d11fabc9
 def set_training(

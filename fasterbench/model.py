@@ -95,6 +95,7 @@ class RooflinePoint:
     eager_bytes: float|None=None        # B over its operators, what stays inside included
     source: str="counted"               # Where FLOPs and bytes come from
     shares: tuple=()                    # Of the whole program: (what bounds it, fraction of the time), largest first
+    phase: str=""                       # "forward", "backward" or "update" of a training step
 
     @property
     def potential_s(self): return None if self.roof_time_s is None else max(self.time_s - self.roof_time_s, 0.0)

@@ -8,8 +8,7 @@ Docs: https://fasterbench.github.io/fasterbench/work/trace.html.md"""
 __all__ = ['Touch', 'Visit', 'Call', 'is_view', 'is_composite', 'is_wrapped', 'Watcher', 'Tracer', 'written', 'border',
            'watching', 'OperatorTimer', 'matched']
 
-# %% ../nbs/work/trace.ipynb #f1b635cb
-from bisect import bisect_right
+# %% ../nbs/work/trace.ipynb #5b453f49
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -17,7 +16,6 @@ from threading import get_ident
 from typing import NamedTuple
 
 import torch
-from torch.autograd import _get_sequence_nr
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack, _pop_mode
@@ -26,6 +24,7 @@ from .core import tensors_of
 from .contractions import unpacked
 from .registry import op_name, tensors_in
 from .rules import operator_flops
+from .training import NodeOwners
 from .traffic import arguments, held, operator_accesses, region, storage_id
 
 # %% ../nbs/work/trace.ipynb #0b53b124
@@ -107,24 +106,18 @@ class Tracer(Watcher):
         self.calls, self.visits, self.phase, self.owners = [], [Visit(0, "forward")], "forward", owners or {}
         self.before_write, self._thread = before_write, get_ident()
         self._stack, self._depth = [0], 1
-        self._numbers, self._made_in, self._backward = [_get_sequence_nr()], [0], {}
+        self._made_in, self._backward = NodeOwners(0), {}
         self._ids, self._alive, self._packed = {}, [], {}
-
-    def _note(self):
-        "From this node number on, nodes are made by the visit on top."
-        number = _get_sequence_nr()
-        if self._numbers[-1] == number: self._made_in[-1] = self._stack[-1]
-        elif number > self._numbers[-1]: self._numbers.append(number); self._made_in.append(self._stack[-1])
 
     def _enter(self, part):
         self._stack.append(len(self.visits))
         self.visits.append(Visit(part, self.phase))
-        self._note()
+        self._made_in.note(self._stack[-1])
         return self.visits[-1]
 
     def _leave(self):
         self._stack.pop()
-        self._note()
+        self._made_in.note(self._stack[-1])
 
 # %% ../nbs/work/trace.ipynb #7dd8aba3
 def _wrap(self, i, forward):
@@ -144,6 +137,7 @@ def _wrap(self, i, forward):
 def _section(self,
     part:int,        # What is charged for operators outside every module
     phase:str,       # "forward", "backward" or "update"
+    graph=None,      # The node that a backward begins with: the engine tells which one runs
 ):
     "Within the context the run is in `phase`, and work outside the modules belongs to `part`."
     before, depth, self.phase = self.phase, self._depth, phase
@@ -162,7 +156,7 @@ def _current(self):
     variable = getattr(node, "variable", None)
     if variable is not None and id(variable) in self.owners: key, part = ("gradient", id(variable)), self.owners[id(variable)]
     else:
-        key = self._made_in[max(bisect_right(self._numbers, node._sequence_nr()) - 1, 0)] if variable is None else self._stack[-1]
+        key = self._made_in.of(node) if variable is None else self._stack[-1]
         part = self.visits[key].part
     if key not in self._backward:
         self._backward[key] = len(self.visits)

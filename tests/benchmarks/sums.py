@@ -1,12 +1,20 @@
-"""Do the rows add up? Per model, in one run: the sum of the rows over the bare forward measured outside the library, what `profile` costs in bare
-forwards, and the same sum for hooks on leaf modules only. For a quiet machine."""
+"""Do the rows add up? Per model, all in one run, step by step in turn: a profiled step, a bare one measured out here, one with hooks on leaf modules.
+
+Arguments: names of models (none: all); `train` for training steps. For a quiet machine: the columns `A/A` and `rows ÷ steps` tell how quiet it was. The first
+compares the even bare steps with the odd ones. The second compares the sum of the rows with the median of the very steps they come from; it falls below 1
+where something hits other rows in every step, as the median of each row leaves that out and the median of the steps cannot. Limits: 0.98–1.02 for the sum
+from 10 ms on, 0.97–1.03 from 3 ms on; cost 1.5 from 10 ms on; rows of two profiles 5 % apart in the median."""
 import statistics, sys
+from contextlib import contextmanager
 from time import perf_counter
+from unittest.mock import patch
 
 import torch, torchvision
 from torch import nn
 
 from fasterbench.roofline import HardwarePeaks, RooflineAnalyzer
+
+warmup, steps = 5, 20
 
 class Tiny(nn.Module):
     "Many tiny layers."
@@ -17,38 +25,74 @@ class Recurrent(nn.Module):
     def __init__(self): super().__init__(); self.lstm, self.head = nn.LSTM(256, 256, 2), nn.Linear(256, 1000)
     def forward(self, x): return self.head(self.lstm(x)[0])
 
+vision = dict(mobilenet_v3_small=1, squeezenet1_1=1, regnet_y_400mf=1, shufflenet_v2_x1_0=1, efficientnet_b0=1, resnet18=1, densenet121=1, resnet50=1, swin_t=1, convnext_tiny=1, vgg16=1, vit_b_16=1, vgg16_bn=3)
+
 def zoo():
-    for name in ("mobilenet_v3_small", "squeezenet1_1", "regnet_y_400mf", "shufflenet_v2_x1_0", "efficientnet_b0", "resnet18", "densenet121", "resnet50", "swin_t", "convnext_tiny", "vgg16", "vit_b_16"):
-        yield name, torchvision.models.get_model(name, weights=None), torch.randn(1, 3, 224, 224)
+    for name, batch in vision.items(): yield name, torchvision.models.get_model(name, weights=None), torch.randn(batch, 3, 224, 224)
     yield "800 tiny layers", Tiny(), torch.randn(8, 32)
     yield "LSTM", Recurrent(), torch.randn(64, 8, 256)
     yield "transformer encoder", nn.TransformerEncoder(nn.TransformerEncoderLayer(256, 4, 512, batch_first=True), 4), torch.randn(4, 128, 256)
 
-def bare(model, x, n=25):
-    times = []
+def forward(model, x, optimizer):
+    "Seconds of a bare forward."
     with torch.no_grad():
-        for _ in range(n): start = perf_counter(); model(x); times.append(perf_counter() - start)
-    return statistics.median(times)
+        start = perf_counter()
+        model(x)
+        return perf_counter() - start
 
-def leaf_hooks(model, x, n=20):
-    "The common way: the time between a leaf's pre-hook and its hook."
-    total, begun, hooks = [], {}, []
+def train(model, x, optimizer):
+    "Seconds of a bare training step."
+    optimizer.zero_grad(set_to_none=True)
+    start = perf_counter()
+    model(x).sum().backward()
+    optimizer.step()
+    return perf_counter() - start
+
+def leaf_hooks(model, x):
+    "The common way: the sum of the times between a leaf's pre-hook and its hook."
+    seconds, begun, hooks = [0.0], {}, []
+    def end(m, a, o): seconds[0] += perf_counter() - begun[m]
     for m in model.modules():
-        if not list(m.children()):
-            hooks += [m.register_forward_pre_hook(lambda m, a: begun.__setitem__(m, perf_counter())),
-                      m.register_forward_hook(lambda m, a, o: step.__setitem__(m, step.get(m, 0) + perf_counter() - begun[m]))]
-    with torch.no_grad():
-        for _ in range(n): step = {}; model(x); total.append(step)
+        if not list(m.children()): hooks += [m.register_forward_pre_hook(lambda m, a: begun.__setitem__(m, perf_counter())), m.register_forward_hook(end)]
+    with torch.no_grad(): model(x)
     for h in hooks: h.remove()
-    return sum(statistics.median(t.get(m, 0) for t in total) for m in total[0])
+    return seconds[0]
+
+@contextmanager
+def between(job):
+    "Within the context `job()` runs after every step of a profile; gives the seconds that took."
+    spent = [0.0]
+    def tick():
+        start = perf_counter()
+        job()
+        spent[0] += perf_counter() - start
+    @contextmanager
+    def bar(*args): yield tick
+    with patch("fasterbench.roofline.progress_bar", bar): yield spent
+
+def compare(name, model, x, training):
+    "One line of the table."
+    optimizer, bare, hooked = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9), [], []
+    once, how = (train, dict(backward=True, optimizer=optimizer)) if training else (forward, {})
+    def job():
+        bare.append(once(model, x, optimizer))
+        if not training: hooked.append(leaf_hooks(model, x))
+        bare.append(once(model, x, optimizer))
+    ra = RooflineAnalyzer(model, x, HardwarePeaks(5e11, 7e10)).profile(warmup=warmup, steps=2, **how)          # what a process does once is not counted
+    with between(job) as spent:
+        start = perf_counter()
+        found = ra.profile(warmup=warmup, steps=steps, **how).result
+        cost = perf_counter() - start - spent[0]
+    timed, median = slice(2 * warmup, 2 * (warmup + steps)), statistics.median
+    bare, hooked, again = bare[timed], hooked[warmup:warmup + steps], {(r.name, r.phase): r.time_s for r in ra.profile(warmup=warmup, steps=steps, **how).results}
+    low, truth, high = statistics.quantiles(bare, n=4)
+    apart = median(abs(again[r.name, r.phase] - r.time_s) / max(r.time_s, 1e-9) for r in found.points)
+    leaves = f"{median(hooked) / truth:18.3f}" if hooked else f"{'':18}"
+    return (f"{name:20} {truth * 1e3:6.1f} ms {(high - low) / truth:6.1%} {median(bare[::2]) / median(bare[1::2]):6.3f} {found.timing.sum_s / truth:12.3f} {found.timing.sum_s / median(p.time_s for p in found.steps):13.3f} "
+            f"{leaves} {cost / (warmup + steps) / truth:15.2f} {apart:13.1%}")
 
 if __name__ == "__main__":
-    wanted = sys.argv[1:]
-    print(f"{'model':22} {'bare':>10} {'rows ÷ bare':>12} {'leaf hooks ÷ bare':>18} {'cost ÷ 25 forwards':>19}")
+    training, wanted = "train" in sys.argv, [a for a in sys.argv[1:] if a != "train"]
+    print(f"{'model':20} {'bare':>9} {'IQR':>6} {'A/A':>6} {'rows ÷ bare':>12} {'rows ÷ steps':>13} {'leaf hooks ÷ bare':>18} {'cost ÷ 25 bare':>15} {'two profiles':>13}")
     for name, model, x in zoo():
-        if wanted and name not in wanted: continue
-        model.eval(); bare(model, x, 10)
-        before, ra = bare(model, x), RooflineAnalyzer(model, x, HardwarePeaks(5e11, 7e10))
-        start = perf_counter(); ra.profile(warmup=5, steps=20); cost = perf_counter() - start
-        outside = statistics.mean((before, bare(model, x)))
-        print(f"{name:22} {outside * 1e3:7.2f} ms {ra.timing.sum_s / outside:12.3f} {leaf_hooks(model, x) / outside:18.3f} {cost / (25 * outside):19.2f}", flush=True)
+        if not wanted or name in wanted: print(compare(name, model.eval(), x, training), flush=True)
