@@ -8,12 +8,14 @@ Docs: https://fasterbench.github.io/fasterbench/cli.html.md"""
 __all__ = ['app', 'Model', 'Device', 'Dtype', 'Quiet', 'File', 'Top', 'Saved', 'ncu', 'peaks', 'roofline', 'report', 'compare',
            'main']
 
-# %% ../nbs/cli.ipynb #524ce497
+# %% ../nbs/cli.ipynb #e08189bf
 import sys
 from pathlib import Path
 from typing import Annotated, Optional
 
 import typer
+
+from . import ncu_cli
 
 # %% ../nbs/cli.ipynb #103b3b5e
 app = typer.Typer(help="Where a PyTorch model stands against the measured limits of the machine it runs on.", no_args_is_help=True, add_completion=False,
@@ -77,14 +79,17 @@ Top = Annotated[int, typer.Option(help="Rows to print.", parser=_whole(0), metav
 
 @app.command()
 def peaks(device:Device="cpu", dtype:Dtype="float32",
-          json:Annotated[File, typer.Option(help="Write the peaks here; - for standard output.")]=None, no_progress:Quiet=False):
+          json:Annotated[File, typer.Option(help="Write the peaks here; - for standard output.")]=None,
+          html:Annotated[File, typer.Option(help="Write a page with every probe here; - for standard output.")]=None, no_progress:Quiet=False):
     "Measure the compute and memory ceilings of a device."
     from fasterbench.peaks import measure_peaks
+    from fasterbench.sweep import render_peaks
     from fasterbench.table import peaks_table
-    _check_writable(json)
+    _check_writable(json, html)
     found = measure_peaks(_device(device), dtype=_dtype(dtype), progress=False if no_progress else None)
-    if json != "-": print(peaks_table(found))
+    if "-" not in (json, html): print(peaks_table(found))
     _write(json, found.to_json)
+    _write(html, lambda: render_peaks(found))
 
 # %% ../nbs/cli.ipynb #242da5c1
 @app.command()
@@ -94,6 +99,8 @@ def roofline(
     batch:Annotated[Optional[int], typer.Option(help="Batch size of the default sample; left out: 1.", parser=_whole(1), metavar="N")]=None,
     warmup:Annotated[int, typer.Option(help="Forwards before anything is timed.", parser=_whole(0), metavar="N")]=5,
     steps:Annotated[Optional[int], typer.Option(help="Timed forwards; left out: until the times have settled.", parser=_whole(1), metavar="N")]=None,
+    backward:Annotated[bool, typer.Option("--backward", help="Profile training steps, with the sum of the output as the loss, instead of forwards.")]=False,
+    peaks:Annotated[File, typer.Option(help="Roofs that `peaks --json` wrote; left out: they are measured.")]=None,
     top:Top=20,
     html:Annotated[File, typer.Option(help="Where the report goes; left out: NAME.html in this folder.")]=None,
     no_html:Annotated[bool, typer.Option("--no-html", help="Write no report.")]=False,
@@ -107,12 +114,12 @@ def roofline(
     from fasterbench.result import to_json
     from fasterbench.roofline import RooflineAnalyzer
     from fasterbench.table import result_csv, summary
-    where, what, shape = _device(device), _dtype(dtype), _shape(input)
+    where, what, shape, roofs = _device(device), _dtype(dtype), _shape(input), ncu_cli.given_peaks(peaks)
     try: net, sample = load_model(model, shape, batch, what)
     except ModelError as error: _usage(str(error), "MODEL")
     html = None if no_html else html or Path(model.rpartition(":")[2] + ".html").name
     _check_writable(html, json, csv)
-    result = RooflineAnalyzer(net, sample).profile(where, warmup, steps, progress=False if no_progress else None).result
+    result = RooflineAnalyzer(net, sample, roofs).profile(where, warmup, steps, backward=backward, progress=False if no_progress else None).result
     if "-" not in (json, csv, html): print(summary(result, top))
     _write(json, lambda: to_json(result))
     _write(csv, lambda: result_csv(result))
@@ -154,9 +161,7 @@ def compare(before:Saved, after:Saved, top:Top=20,
     _write(csv, found.csv)
     _write(html, found.render)
 
-# %% ../nbs/cli.ipynb #847bfa80
-from . import ncu_cli
-
+# %% ../nbs/cli.ipynb #58d3c6e3
 ncu = app.command()(ncu_cli.ncu)
 
 # %% ../nbs/cli.ipynb #db50ff1a

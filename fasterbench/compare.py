@@ -44,12 +44,12 @@ class Pair:
         "Whether the times differ by more than half the interquartile ranges of both."
         return self.side == "both" and abs(self.after.time_s - self.before.time_s) > (self.after.time_iqr_s + self.before.time_iqr_s) / 2
 
-# %% ../nbs/views/compare.ipynb #37e290bf
+# %% ../nbs/views/compare.ipynb #8ad09bba
 def _keyed(rows):
-    "Rows by name and operator; a second row of the same name gets the number 2, and so on."
+    "Rows by name, phase and operator; a second row of the same name gets the number 2, and so on."
     seen, out = {}, {}
     for p in rows:
-        key = p.name, p.operator
+        key = p.name, p.phase, p.operator
         seen[key] = seen.get(key, 0) + 1
         out[(*key, seen[key])] = p
     return out
@@ -58,7 +58,7 @@ def match(
     before:list[RooflinePoint],
     after:list[RooflinePoint],
 )->list[Pair]:
-    "Rows with the same name and operator as pairs; the largest change of time first, then what exists on one side only."
+    "Rows with the same name, phase and operator as pairs; the largest change of time first, then what exists on one side only."
     a, b = _keyed(before), _keyed(after)
     both = sorted((Pair(p, b[k]) for k, p in a.items() if k in b), key=lambda q: -abs(q.after.time_s - q.before.time_s))
     return both + [Pair(p, None) for k, p in a.items() if k not in b] + [Pair(None, p) for k, p in b.items() if k not in a]
@@ -80,8 +80,8 @@ def differences(
         if abs(y / x - 1) > 0.05: found.append(f"{what.replace('_', ' ')}: {format_si(x, unit)} before, {format_si(y, unit)} after")
     return found
 
-# %% ../nbs/views/compare.ipynb #f6efa81b
-pair_units = dict(name="", operator="", type="", category="", side="", time_before_s="s", time_after_s="s", time_ratio="", clear="",
+# %% ../nbs/views/compare.ipynb #f62d634b
+pair_units = dict(name="", phase="", operator="", type="", category="", side="", time_before_s="s", time_after_s="s", time_ratio="", clear="",
                   flops_before="FLOP", flops_after="FLOP", flops_ratio="", bytes_before="B", bytes_after="B", bytes_ratio="",
                   utilization_before_pct="%", utilization_after_pct="%", utilization_ratio="", bound_before="", bound_after="")
 _fields = dict(time="time_s", flops="flops", bytes="bytes_moved", utilization="utilization_pct", bound="bound")
@@ -102,7 +102,7 @@ def _cells(q):
     a, b = q.before, q.after
     use = lambda p: "" if p is None else "?" if p.utilization_pct is None else f"{p.utilization_pct:.1f}%"
     time = lambda p: "" if p is None else format_si(p.time_s, "s")
-    kind = printable(((b or a).operator or (b or a).type).removeprefix("aten::"))
+    kind = " ".join(filter(None, (printable(((b or a).operator or (b or a).type).removeprefix("aten::")), (b or a).phase)))
     ratios = [_ratio(q.ratio(field)) for field in ("time_s", "flops", "bytes_moved")]
     remark = "" if q.clear else q.side if q.side != "both" else "within the spread"
     return [printable(q.name) or "(model)", kind, time(a), time(b), *ratios, use(a), use(b), remark]

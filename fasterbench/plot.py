@@ -52,7 +52,7 @@ def hover(p:RooflinePoint)->str:
     intensity = "?" if p.arithmetic_intensity is None else f"{p.arithmetic_intensity:.2f}"
     use = "?" if p.utilization_pct is None else f"{p.utilization_pct:.1f} % of the roof"
     level = f" ({p.memory_level})" if p.bound == "memory" and p.memory_level else ""
-    lines = [f"<b>{shown(p.name)}</b>", escape(" ".join(filter(None, (p.type, p.operator, p.dtype)))),
+    lines = [f"<b>{shown(p.name)}</b>", escape(" ".join(filter(None, (p.type, p.operator, p.phase, p.dtype)))),
              f"{p.bound}{level}, {use}{', above it' if p.above_roof else ''}",
              f"time {format_si(p.time_s, 's')}{spread}, {p.share:.1%}, {p.calls} call{'s' * (p.calls != 1)}",
              f"{format_si(p.flops, 'FLOP')}, {format_si(p.bytes_moved, 'B')}, {intensity} FLOP/B",

@@ -7,15 +7,16 @@ Docs: https://fasterbench.github.io/fasterbench/analysis/profiling.html.md"""
 # %% auto #0
 __all__ = ['units', 'LayerProfiler']
 
-# %% ../nbs/analysis/profiling.ipynb #c503d7e7
+# %% ../nbs/analysis/profiling.ipynb #c5889510
 from collections.abc import Iterable
 
 import torch
 from torch import nn
 
-from .core import as_call, as_device, copied, on_device, parts, preserved, set_training, whole
+from .core import as_call, as_device, copied, on_device, parts, whole
 from .memory import record_memory
-from .roofline import RooflineAnalyzer, placed
+from .roofline import RooflineAnalyzer
+from .training import Forward, placed, preserved_run
 from .units import format_si
 from .work import count_work
 
@@ -34,12 +35,10 @@ def _sizes(listed):
 def _memory(model, sample, device):
     "Per module what one forward kept and its peak."
     args, kwargs = copied(as_call(sample), device)
-    with on_device(device), preserved(model), torch.no_grad():
-        set_training(model, False)
-        run = placed(model, device)
-        listed = parts(run)
+    with on_device(device), preserved_run(Forward(model)):
+        run = placed(Forward(model), device)
         run(*args, **kwargs)                       # the first call also allocates what stays, such as packed weights
-        return {p.path: dict(memory=m.kept, memory_peak=m.peak) for p, m in zip(listed, record_memory(lambda: run(*args, **kwargs), listed, device))}
+        return {p.path: dict(memory=m.kept, memory_peak=m.peak) for p, m in zip(run.parts, record_memory(lambda: run(*args, **kwargs), run.parts, device))}
 
 def _macs(row): return None if row.contraction_flops is None else int(row.contraction_flops) // 2
 

@@ -45,8 +45,8 @@ def facts(result:Result)->list[tuple[str, list[tuple[str, str]]]]:
     if result.timing is not None: found.append(("Timing", _timing(result.timing)))
     return found
 
-# %% ../nbs/views/report.ipynb #8e56cee7
-_titles = dict(name="name", rank="rank", operator="operator", type="type", category="category", calls="calls",
+# %% ../nbs/views/report.ipynb #6353c678
+_titles = dict(name="name", rank="rank", phase="phase", operator="operator", type="type", category="category", calls="calls",
                total_s="total time", time_s="self time", share="share", cumulative_share="cumu\u00adlative share", flops="FLOPs", bytes_moved="bytes",
                achieved_gflops="FLOP rate", attainable_gflops="attain\u00adable rate", achieved_bandwidth="band\u00adwidth",
                arithmetic_intensity="AI", bound="bound by", memory_level="memory level", utilization_pct="roofline efficiency",
@@ -155,7 +155,7 @@ def render(
     top:int=1000,         # How many of the slowest modules, and of the slowest operators
 )->str:
     "The report as HTML text."
-    filters = dict(category="category", bound="bound by", memory_level="memory level", dtype="precision")
+    filters = dict(phase="phase", category="category", bound="bound by", memory_level="memory level", dtype="precision")
     roofed(result)
     return page(title or f"Roofline of {result.model} on {device_name(result)}", footer(result), facts(result), kinds(result, top), filters, result.model or "rows")
 
