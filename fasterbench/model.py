@@ -157,12 +157,13 @@ def place(
                          roof_time_s=roof_s, memory_level=levels[level].name, bytes_by_level=tuple((l.name, b) for l, b in zip(levels, served)),
                          above_roof=utilization is not None and utilization > 100 * slack, **more)
 
-# %% ../nbs/analysis/model.ipynb #7097f832
-groups = dict(bound=lambda p: p.bound, level=lambda p: p.memory_level if p.bound == "memory" else p.bound, category=lambda p: p.category or "other")
+# %% ../nbs/analysis/model.ipynb #158bfe2d
+groups = dict(bound=lambda p: p.bound, level=lambda p: p.memory_level if p.bound == "memory" else p.bound, category=lambda p: p.category or "other",
+              phase=lambda p: p.phase or "forward")
 
 def shares_of(
     points:Sequence[RooflinePoint],
-    by:str="bound",            # "bound"; "level": memory-bound rows by the level that bounds them; "category": kind of work
+    by:str="bound",            # "bound"; "level": memory-bound rows by the level that bounds them; "category": kind of work; "phase"
     overhead_s:float=0.0,      # Time in no row, s
 )->dict[str, float]:
     "Fraction of the time in each group, largest first."
