@@ -12,10 +12,10 @@ from importlib import import_module
 
 __version__ = "0.1.0"
 
-# %% ../nbs/core/package.ipynb #2d431e39
+# %% ../nbs/core/package.ipynb #27747c53
 _homes = {
     **dict.fromkeys(["HardwarePeaks", "MemoryLevel", "Ceiling"], "hardware"),
-    **dict.fromkeys(["measure_peaks", "clear_peaks_cache"], "peaks"),
+    "measure_peaks": "peaks", "clear_peaks_cache": "peaks_cache",
     **dict.fromkeys(["count_work", "Work"], "work"),
     **dict.fromkeys(["RooflinePoint", "roofline_analysis"], "model"),
     **dict.fromkeys(["RooflineAnalyzer"], "roofline"),

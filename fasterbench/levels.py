@@ -8,15 +8,14 @@ Docs: https://fasterbench.github.io/fasterbench/hardware/levels.html.md"""
 __all__ = ['cpu_caches', 'memory_capacities', 'plateaus', 'swept_capacities', 'working_sets', 'measure_levels',
            'nearer_is_faster']
 
-# %% ../nbs/hardware/levels.ipynb #ba4a71f0
-import glob, math
+# %% ../nbs/hardware/levels.ipynb #ea00039d
+import glob
 from dataclasses import replace
 
 import torch
 
 from .hardware import MemoryLevel
-from .probes import Rate, envelope, memory_probe, run_probe, kinds
-from .units import format_si
+from .probes import envelope, memory_probe, run_probe, kinds
 
 # %% ../nbs/hardware/levels.ipynb #cd00d531
 def _cache_bytes(text): return int(text[:-1]) * {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}[text[-1]] if text[-1] in "KMG" else int(text)

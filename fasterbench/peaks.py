@@ -7,23 +7,19 @@ Docs: https://fasterbench.github.io/fasterbench/hardware/peaks.html.md"""
 # %% auto #0
 __all__ = ['measurable', 'tf32_allowed', 'environment', 'measure_peaks']
 
-# %% ../nbs/hardware/peaks.ipynb #23724ebe
+# %% ../nbs/hardware/peaks.ipynb #201673f2
 import platform
 from contextlib import contextmanager
-from dataclasses import replace
 from datetime import datetime, timezone
-from time import perf_counter
 
 import torch
-import torch.nn.functional as F
 
 from .core import as_device, on_device, preserved_process, progress_bar, whole
 from .hardware import Ceiling, HardwarePeaks, MemoryLevel
 from .levels import measure_levels, nearer_is_faster
-from .peaks_cache import clear_peaks_cache, remembered
+from .peaks_cache import remembered
 from .probes import compute_probes, envelope, joined, run_probe
 from .timing import quiet
-from .units import format_si
 
 # %% ../nbs/hardware/peaks.ipynb #141b5c1e
 _products, _by_product = ("cuda.matmul", "cudnn.conv", "cudnn.rnn"), hasattr(torch.backends.cudnn, "conv") and hasattr(torch.backends.cudnn.conv, "fp32_precision")

@@ -9,8 +9,7 @@ __all__ = ['main_dtype', 'Measurement', 'measure', 'served_bytes', 'module_point
            'no_counters', 'RooflineAnalyzer', 'measure_peaks', 'HardwarePeaks', 'clear_peaks_cache', 'RooflinePoint',
            'roofline_analysis']
 
-# %% ../nbs/analysis/roofline.ipynb #74022253
-import copy
+# %% ../nbs/analysis/roofline.ipynb #6c589f81
 from functools import partial
 from collections import Counter
 from dataclasses import dataclass, field, replace
@@ -23,8 +22,8 @@ from .core import as_call, as_device, copied, is_compiled, is_stateless, on_devi
 from .hardware import HardwarePeaks, higher
 from .kernels import can_record, operator_times, time_kernels
 from .model import RooflinePoint, place, roofline_analysis, shares_of
-from .peaks import clear_peaks_cache, environment, measurable, measure_peaks, tf32_allowed
-from .peaks_cache import replace_peaks
+from .peaks import environment, measurable, measure_peaks, tf32_allowed
+from .peaks_cache import clear_peaks_cache, replace_peaks
 from .result import Result, Timing
 from .reuse import serve
 from .timing import ModuleTimes, Samples, StoppingRule, quiet, time_modules

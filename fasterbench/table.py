@@ -208,9 +208,9 @@ def html_table(
     rows = [[c.title for c in shown], *([c.text(p) for c in shown] for p in result.points[:top])]
     return html_rows(rows, {i for i, c in enumerate(shown) if not c.number}, rest + footer(result))
 
-# %% ../nbs/views/table.ipynb #65a7efd2
+# %% ../nbs/views/table.ipynb #53f5bbd3
 def peaks_rows(
-    peaks, # `HardwarePeaks`
+    peaks:HardwarePeaks,
 )->list[list[str]]:
     "The ceilings of a device as texts, the titles first; what the datasheet promises only where it is known."
     promised, percent = fractions(peaks), lambda x, sign="": "" if x is None else f"{x:{sign}.1%}"
@@ -223,7 +223,7 @@ def peaks_rows(
     return rows if promised else [r[:5] + r[6:] for r in rows]
 
 def peaks_table(
-    peaks, # `HardwarePeaks`
+    peaks:HardwarePeaks,
 )->str:
     "The ceilings of a device as text."
     rows, env = peaks_rows(peaks), peaks.environment

@@ -267,10 +267,10 @@ def stamp_cost(
     cost, inside = max(statistics.median(stamped) - statistics.median(bare), 0.0) / n, statistics.median(_share_inside(make, 500) for _ in range(3))
     return StampCost(cost * inside, cost * (1 - inside))
 
-# %% ../nbs/core/timing.ipynb #b31f6817
+# %% ../nbs/core/timing.ipynb #33de8542
 def _backward_time(n, hook=None):
     "Seconds per node of a backward through `n` negations of one number."
-    x = y = torch.ones((), requires_grad=True)
+    y = torch.ones((), requires_grad=True)
     with torch.enable_grad():
         for _ in range(n): y = y.neg()
     for node in graph_nodes(y.grad_fn) if hook else (): node.register_prehook(hook)
