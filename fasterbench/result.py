@@ -29,13 +29,14 @@ class Timing:
     bare_steps: int        # Samples behind end_to_end_s
     clock: str             # What the rows were timed with
     stamp_s: float         # Subtracted from the rows per module call, s
+    ops_s: float|None=None # Sum of the operators, timed in passes of their own, s; None where they could not be timed
 
     @property
     def sum_s(self): return self.rows_s + self.overhead_s
     @property
-    def ratio(self): return self.sum_s / self.end_to_end_s
+    def ratio(self): return self.sum_s / self.end_to_end_s if self.end_to_end_s else math.nan
     @property
-    def spread(self): return self.end_to_end_iqr_s / self.end_to_end_s
+    def spread(self): return self.end_to_end_iqr_s / self.end_to_end_s if self.end_to_end_s else math.nan
 
 # %% ../nbs/analysis/result.ipynb #2310ad5a
 def _warnings(self)->list[str]:
@@ -46,6 +47,9 @@ def _warnings(self)->list[str]:
                      "busy with something else; a repeated profile on a quiet machine, or with more steps, narrows it")
     if self.spread > 0.1:
         found.append(f"the interquartile range of the uninstrumented time is {self.spread:.0%} of its median; cause: other load, or changing clock rates; "
+                     "a repeated profile on a quiet machine narrows it")
+    if self.ops_s and self.ops_s > 1.1 * self.sum_s:
+        found.append(f"the operators sum to {self.ops_s / self.sum_s:.1%} of the rows; cause: other load while they were timed, in passes of their own; "
                      "a repeated profile on a quiet machine narrows it")
     return found
 

@@ -233,8 +233,10 @@ def _result(model, m, peaks, device):
     overhead = sum(s.median for slot, s in zip(slots, m.times.own) if slot not in with_row)
     program, steps = program_points(rows, m, peaks, type(model).__name__, overhead)
     cost = m.times.cost.inside + m.times.cost.outside
-    timing = Timing(m.times.bare.median, m.times.bare.iqr, sum(r.time_s for r in rows), overhead, len(m.times.steps.values), len(m.times.bare.values), m.times.clock, cost)
-    return Result(rows, peaks, operator_points(m, peaks, served), program, steps, timing, m.work.unknown_ops, environment(device), type(model).__name__)
+    ops = operator_points(m, peaks, served)
+    timing = Timing(m.times.bare.median, m.times.bare.iqr, sum(r.time_s for r in rows), overhead, len(m.times.steps.values), len(m.times.bare.values), m.times.clock, cost,
+                    sum(p.time_s for p in ops) if ops else None)
+    return Result(rows, peaks, ops, program, steps, timing, m.work.unknown_ops, environment(device), type(model).__name__)
 
 # %% ../nbs/analysis/roofline.ipynb #002c07f5
 class RooflineAnalyzer(Views):
