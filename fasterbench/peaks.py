@@ -112,12 +112,19 @@ def _measure(device, dtypes, matmul_size, bandwidth_mb, warmup, steps, allow_tf3
             with _tf32(device, unit == "TF32"): rates.append(_dtype_rate(device, d, matmul_size, keep=trials, **common))
         for i, (d, unit) in enumerate(units):
             with _tf32(device, unit == "TF32"): rates[i] = _once_more(rates[i], device, steps)
-        levels = [MemoryLevel(name, size, *_figures(_once_more(r, device, steps))) for name, size, r in found]
+        found = [(name, size, _once_more(r, device, steps)) for name, size, r in found]
         flags = torch.backends.cudnn.benchmark
-    if not levels or levels[-1].capacity is not None: raise RuntimeError(f"main memory of {device} could not be measured: {'; '.join(f'{k}: {v}' for k, v in skipped.items())}")
-    levels, ceilings = nearer_is_faster(levels), [Ceiling(str(d).removeprefix("torch."), r.best, unit, *_figures(r)[1:]) for (d, unit), r in zip(units, rates)]
+    if not found or found[-1][1] is not None: raise RuntimeError(f"main memory of {device} could not be measured: {'; '.join(f'{k}: {v}' for k, v in skipped.items())}")
+    levels = nearer_is_faster([MemoryLevel(name, size, *_figures(r)) for name, size, r in found])
+    sweep = _risen(sweep, {(r.probe.name.split()[0], r.probe.size): r.best for _, _, r in found})
+    trials = _risen(trials, {(str(d).removeprefix("torch."), r.probe.name, r.probe.work): r.best for (d, _), r in zip(units, rates)})
+    ceilings = [Ceiling(str(d).removeprefix("torch."), r.best, unit, *_figures(r)[1:]) for (d, unit), r in zip(units, rates)]
     return HardwarePeaks(ceilings[0].flops, levels[-1].bandwidth, None, str(device), str(dtypes[0]), ceilings[0].unit == "TF32", flags, tuple(levels), tuple(ceilings),
-                         environment(device), tuple(sweep), skipped, tuple(trials))
+                         environment(device), sweep, skipped, trials)
+
+def _risen(rows, best):
+    "`rows` of a probe and its rate, with the rates that were higher at the end."
+    return tuple((*probe, max(rate, best.get(tuple(probe), 0))) for *probe, rate in rows)
 
 def _figures(rate): return rate.best, rate.sustained, rate.spread, rate.probe.name, rate.samples, rate.drift
 
