@@ -34,6 +34,11 @@ class Recency:
             time -= time & -time
         return found
 
+    def forget(self, block):
+        "`block` takes no room any more."
+        time, nbytes = self.last.pop(block, (0, 0))
+        if time: self._add(time, -nbytes)
+
     def touch(self, blocks, time):
         "All of `blocks` (block -> bytes) are touched at `time`."
         for block, nbytes in blocks.items():
@@ -52,66 +57,107 @@ def held(
     low, high = sorted((first, last))
     return 1.0 if high <= capacity else 0.0 if low >= capacity else (capacity - low) / (high - low)
 
-# %% ../nbs/analysis/reuse.ipynb #cc44321d
+# %% ../nbs/analysis/reuse.ipynb #d34f8da4
 class _Walk:
-    "The state of the caches while a trace is walked. Blocks go by (block, pass); what outlives a pass has no pass."
+    "The state of the caches while a trace is walked. Blocks go by (block, pass), what outlives a pass has no pass; parts go by (block, part), `None` being the rest."
     def __init__(self, trace, capacities):
         self.trace, self.capacities = trace, capacities
-        self.born, self.final = _lives(trace)
+        self.born, self.final, self.size = _lives(trace)
         self.recency, self.time = Recency(3 * len(trace)), 0
+        self.parts = {}      # block -> its parts
         self.written = {}    # block -> its writes that wait for their first read, each [bytes, fraction that each cache keeps]
         self.freed = {}      # bytes -> dead blocks of that size
 
-    def held(self, block, others):
-        "The fraction of `block` that each cache still holds, when it is touched beside `others` (block -> bytes)."
-        if block not in self.recency.last: return [0.0] * len(self.capacities)
-        time, own = self.recency.last[block]
+    def held(self, part, others):
+        "The fraction of `part` that each cache still holds, when it is touched beside `others` (part -> bytes)."
+        if part not in self.recency.last: return [0.0] * len(self.capacities)
+        time, own = self.recency.last[part]
         first = self.recency.since(time) + self.recency.at[time]
-        new = sum(n for b, n in others.items() if b != block and self.recency.last.get(b, (0, 0))[0] <= time)
+        new = sum(n for b, n in others.items() if b != part and self.recency.last.get(b, (0, 0))[0] <= time)
         return [held(first, first - self.recency.at[time] + own + new, c) for c in self.capacities]
+
+# %% ../nbs/analysis/reuse.ipynb #f5b2ee29
+def _parts_of(walk, block, n, region):
+    "What a touch of `n` bytes of `block` consists of, as (part, bytes); a part that is new is cut off from the rest."
+    known, part, rest, last = walk.parts.setdefault(block, {}), (block, (region, n)), (block, None), walk.recency.last
+    if n >= walk.size[block[0]]:
+        found = [(p, last[p][1]) for p in known if p in last]
+        if rest not in known: found.append((rest, max(n - sum(b for _, b in found), 0)))
+        known[rest] = None
+        return found
+    if part not in known and last.get(rest, (0, 0))[1] >= n:
+        time, nbytes = last[rest]
+        last[rest], last[part] = (time, nbytes - n), (time, n)
+    known[part] = None
+    return [(part, n)]
+
+def _made_whole(walk, block):
+    "All of `block` was touched at once: it has no parts any more."
+    for part in walk.parts[block]: walk.recency.forget(part)
+    walk.parts[block] = {(block, None): None}
+    walk.recency.touch({(block, None): walk.size[block[0]]}, walk.time)
+
+def _reuse_memory(walk, block):
+    "A block that is new takes the place of a dead one of its size."
+    dead = walk.freed.get(walk.size[block[0]])
+    if block[1] is None or block in walk.parts or not dead: return
+    old = walk.parts.pop(dead.pop())
+    walk.parts[block] = {(block, kind): None for _, kind in old}
+    for part in old: walk.recency.last[block, part[1]] = walk.recency.last.pop(part)
 
 # %% ../nbs/analysis/reuse.ipynb #92ffacce
 def _step(walk, k, turn):
     "Walk operator `k`; in the second turn its reads and its writes, each [bytes, fraction that each cache serves]."
     name = lambda block: (block, turn if block in walk.born else None)
-    reads, writes = ([(name(b), n) for b, n in touches] for touches in walk.trace[k])
-    touched = {}
-    for block, n in (*reads, *writes): touched[block] = max(n, touched.get(block, 0))
-    for block, n in touched.items(): _reuse_memory(walk, block, n)
-    kept = {block: walk.held(block, touched) for block, _ in reads if turn == 1 or block in walk.written}
-    for block, fractions in kept.items():
+    reads, writes = ([(name(t[0]), t[1], t[2] if len(t) > 2 else None) for t in touches] for touches in walk.trace[k])
+    for block, *_ in (*reads, *writes): _reuse_memory(walk, block)
+    pieces = [_parts_of(walk, *t) for t in (*reads, *writes)]
+    touched = {part: n for found in pieces for part, n in found}
+    kept = {part: walk.held(part, touched) for (block, *_), found in zip(reads, pieces) if turn == 1 or block in walk.written for part, _ in found}
+    first = [_mean(found, kept) for found in pieces[:len(reads)]] if kept else []
+    for (block, *_), fractions in zip(reads, first):
         for write in walk.written.pop(block, ()): write[1] = fractions
-    served = _served(walk, reads, writes, kept) if turn == 1 else None
+    served = _served(walk, reads, writes, pieces, first) if turn == 1 else None
     walk.time += 1
     walk.recency.touch(touched, walk.time)
-    for block in walk.final.get(k, ()): walk.freed.setdefault(touched[name(block)], []).append(name(block))
+    for block in {block for block, n, _ in (*reads, *writes) if n >= walk.size[block[0]]}:
+        if len(walk.parts[block]) > 1: _made_whole(walk, block)
+    for block in walk.final.get(k, ()): walk.freed.setdefault(walk.size[block], []).append(name(block))
     return served
 
-def _served(walk, reads, writes, kept):
-    nearest = [1.0] * len(walk.capacities)
-    found = [[n, kept.pop(block, nearest)] for block, n in reads], [[n, nearest] for _, n in writes]
-    for (block, _), write in zip(writes, found[1]): walk.written.setdefault(block, []).append(write)
+def _mean(found, kept):
+    "What the caches hold of a touch, from what they hold of its parts."
+    if found[0][0] not in kept: return None
+    if len(found) == 1: return kept[found[0][0]]
+    total = sum(n for _, n in found) or 1
+    return [sum(n * f for (_, n), f in zip(found, fractions)) / total for fractions in zip(*(kept[part] for part, _ in found))]
+
+# %% ../nbs/analysis/reuse.ipynb #d779e68e
+def _served(walk, reads, writes, pieces, first):
+    nearest, seen, found = [1.0] * len(walk.capacities), set(), ([], [])
+    for (_, n, _), parts, fractions in zip(reads, pieces, first):
+        again = all(part in seen for part, _ in parts)                 # by the same operator
+        seen.update(part for part, _ in parts)
+        found[0].append([n, nearest if again else fractions])
+    for block, n, _ in writes:
+        found[1].append([n, [float(n <= c) for c in walk.capacities]])
+        walk.written.setdefault(block, []).append(found[1][-1])
     return found
 
-def _reuse_memory(walk, block, nbytes):
-    "A block that is new takes the place of a dead one of its size."
-    if block[1] is not None and block not in walk.recency.last and walk.freed.get(nbytes):
-        walk.recency.last[block] = walk.recency.last.pop(walk.freed[nbytes].pop())
-
-# %% ../nbs/analysis/reuse.ipynb #6359e0e6
 def _lives(trace):
-    "Blocks that the trace creates, and per operator those that it touches for the last time."
-    born, known, last = set(), set(), {}
+    "Blocks that the trace creates, per operator those that it touches for the last time, and the size of each."
+    born, known, last, size = set(), set(), {}, {}
     for k, (reads, writes) in enumerate(trace):
-        known.update(block for block, _ in reads)
-        born.update(block for block, _ in writes if block not in known)
-        known.update(block for block, _ in writes)
-        last.update((block, k) for block, _ in (*reads, *writes))
+        known.update(t[0] for t in reads)
+        born.update(t[0] for t in writes if t[0] not in known)
+        known.update(t[0] for t in writes)
+        for block, n, *_ in (*reads, *writes): last[block], size[block] = k, max(n, size.get(block, 0))
     final = {}
     for block, k in last.items():
         if block in born: final.setdefault(k, []).append(block)
-    return born, final
+    return born, final, size
 
+# %% ../nbs/analysis/reuse.ipynb #459484a5
 def split(
     nbytes:int,                # Bytes touched
     kept:Sequence[float],      # The fraction that each cache holds, nearest first
@@ -121,7 +167,7 @@ def split(
     return tuple(b - a for a, b in zip(reach, reach[1:]))
 
 def serve(
-    trace:Sequence[tuple[Sequence, Sequence]], # Per operator its reads and writes, each a sequence of (block, bytes)
+    trace:Sequence[tuple[Sequence, Sequence]], # Per operator its reads and writes, each a sequence of (block, bytes) or (block, bytes, which part)
     capacities:Sequence[int],                  # Of the caches, smallest first
 )->list[tuple[list[tuple], list[tuple]]]:
     "Per operator, for each read and each write, the bytes served by each cache and by main memory last."
