@@ -23,7 +23,8 @@ def live(app, docname, source):
     nb, drawn = json.loads(source[0]), 0
     for output in (o for c in nb["cells"] for o in c.get("outputs", ()) if figure in o.get("data", {})):
         script = "../" * docname.count("/") + "_static/plotly.min.js"
-        html = to_html(output["data"][figure], full_html=False, include_plotlyjs=False if drawn else script, div_id=f"figure-{drawn}", config=dict(displaylogo=False, responsive=True), validate=False)
+        html = to_html(output["data"][figure], full_html=False, include_plotlyjs=False if drawn else script, div_id=f"figure-{drawn}",
+                       config=dict(displaylogo=False, responsive=True), validate=False)
         output["data"], drawn = {"text/html": html}, drawn + 1
     source[0] = json.dumps(nb)
 
