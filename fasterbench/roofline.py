@@ -141,7 +141,8 @@ def served_bytes(
 )->list[tuple[list, list]]:
     "Per operator call of `work`, for each read and each write, the bytes served by each level of `peaks`."
     capacities = [l.capacity for l in peaks.memory[:-1]]
-    return serve([([(t.storage, t.bytes) for t in c.reads], [(t.storage, t.bytes) for t in c.writes]) for c in work.trace], capacities)
+    touches = lambda found: [(t.storage, t.bytes, t.region) for t in found]
+    return serve([(touches(c.reads), touches(c.writes)) for c in work.trace], capacities)
 
 def _sum_levels(parts, n): return [sum(p[k] for p in parts) for k in range(n)]
 

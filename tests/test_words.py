@@ -1,0 +1,61 @@
+"The words: the project measures and does not advise. Notebooks, README, CONTRIBUTING and docstrings are read for advice."
+import ast, json, re
+
+import pytest
+
+from conftest import root
+
+# What tells a reader what to do about a number. Each is found as whole words, in any case.
+advice = [
+    r"consider(?:ing)?", r"recommend\w*", r"we (?:suggest|advise|propose)", r"suggestions?", r"suggest\w*\(", r"bottlenecks?\(", r"it is (?:best|better|advisable|wise) to",
+    r"you (?:should|ought|might|may want|need to|could|must|had better)", r"(?:might|may) want", r"(?:should|ought to|could|must) be (?:compressed|optimi[sz]ed|pruned|quanti[sz]ed|fused|replaced|improved|reduced|avoided)",
+    r"(?:layers?|models?|kernels?|operators?|rows?) (?:should|ought to)", r"try (?:to|a|an|the|using|out|reducing|increasing)", r"worth (?:optimi[sz]ing|fusing|improving|a try)", r"candidates? for (?:optimi[sz]ation|compression|fusion)",
+    r"room for improvement", r"best practices?", r"low-hanging", r"make sure", r"don't forget", r"good idea", r"optimi[sz]e (?:it|this|these|your|the (?:model|layer|kernel)s?)",
+]
+pattern = re.compile("|".join(rf"(?<!\w)(?:{a})" + ("" if a.endswith(r"\(") else r"(?!\w)") for a in advice), re.I)
+
+# Sentences that hold such words and tell nobody what to do.
+allowed = {
+    r"rules that give advice": "a fact about another tool",
+}
+
+def found(text):
+    "Each piece of advice in a text, with some words around it."
+    for passage in allowed: text = re.sub(passage, "", text)
+    return [" ".join(text[max(m.start() - 40, 0):m.end() + 40].split()) for m in pattern.finditer(text)]
+
+def texts(path):
+    "What a reader reads of a file: of a notebook all cells and printed outputs, of a module all strings and comments."
+    if path.suffix == ".md": return [path.read_text(encoding="utf-8")]
+    if path.suffix == ".py":
+        source = path.read_text(encoding="utf-8")
+        strings = [n.value for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Constant) and isinstance(n.value, str)]
+        return strings + re.findall(r"(?<!['\"])#(.*)", source)
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    outputs = [o for c in cells for o in c.get("outputs", [])]
+    return ["".join(c["source"]) for c in cells] + ["".join(o.get("text") or o.get("data", {}).get("text/plain", "")) for o in outputs]
+
+read = sorted(p for p in (*(root/"nbs").rglob("*.ipynb"), *root.glob("*.md"), *(root/"fasterbench").glob("*.py")) if ".ipynb_checkpoints" not in p.parts)
+
+@pytest.mark.parametrize("path", read, ids=lambda p: str(p.relative_to(root)))
+def test_no_advice(path):
+    assert [a for text in texts(path) for a in found(text)] == []
+
+@pytest.mark.parametrize("planted", [
+    "This layer is memory bound; consider fusing it.", "We recommend bfloat16.", "You should raise the batch size.", "Try to reduce the traffic.", "layer1 should be compressed",
+    "You might want channels last.", "ra.suggest()", "ra.bottlenecks(top=3)", "Large dots are candidates for optimization.", "It is better to fold the batch norms.", "Consider\nthis", "we suggest pruning",
+])
+def test_planted_advice_is_found(planted): assert found(planted)
+
+@pytest.mark.parametrize("fine", [
+    "The model considered here has three levels.", "bound by memory", "try: import pandas", "A size below 1 is not valid; valid are sizes from 1.", "The sum should agree with the total.", "considerably faster",
+    "retry to connect", "the bottleneck level is DRAM",
+])
+def test_facts_are_not_advice(fine): assert not found(fine)
+
+def test_advice_in_every_kind_of_file_is_found(tmp_path):
+    cells = [dict(cell_type="markdown", source=["You should\n", "wait."]), dict(cell_type="code", source=["f()"], outputs=[dict(text=["We recommend it."])])]
+    (tmp_path/"a.ipynb").write_text(json.dumps(dict(cells=cells)))
+    (tmp_path/"a.py").write_text('def f():\n    "Consider this."\n    return 1 # try to fuse\n')
+    (tmp_path/"a.md").write_text("You might want more.")
+    for name, n in (("a.ipynb", 2), ("a.py", 2), ("a.md", 1)): assert len([a for t in texts(tmp_path/name) for a in found(t)]) == n
