@@ -211,7 +211,7 @@ def rep_records(
     "The launches of a binary report. Raises `ValueError` where `ncu_report` cannot be imported, or cannot load it."
     try: import ncu_report
     except ImportError: raise ValueError(f"{path} is a binary report, and the module ncu_report of Nsight Compute (in its folder extras/python) cannot be "
-                                         f"imported; ncu --import {path} --csv --page raw --print-units base > report.csv converts it") from None
+                                         f"imported; LC_ALL=C ncu --import {path} --csv --page raw --print-units base > report.csv converts it") from None
     try: context = ncu_report.load_report(str(path))
     except Exception as error: raise ValueError(f"{path} is a binary report that ncu_report cannot load: {error}") from None
     for r in range(context.num_ranges()):

@@ -83,7 +83,7 @@ def layout_of(
     least = len(cells) if page != "details" else 1 + max(i for name, i in at.items() if not name.startswith(("Rule ", "Estimated ")))
     return page and Layout(page, cells, at, [i for name, i in at.items() if page == "raw" and usable(name)], ranges, least)
 
-_export = "ncu --import REPORT.ncu-rep --csv --page raw --print-units base"
+_export = "LC_ALL=C ncu --import REPORT.ncu-rep --csv --page raw --print-units base"
 _whole = re.compile(r"\d[\d.,' \u00a0\u202f’]*")
 
 def _numbered(layout, cells):
@@ -178,7 +178,7 @@ class NumberFormat:
             if len(values) > 1: raise ValueError(f"{path}, line {line}: {text!r} is {two}, and nothing in the file tells which; {_remedy}")
         return left[0]
 
-_remedy = f"export it again as LC_ALL=C {_export}"
+_remedy = f"export it again as {_export}"
 
 # %% ../nbs/interop/ncu_csv.ipynb #708d83a8
 class Record(NamedTuple):
