@@ -11,7 +11,7 @@ __all__ = ['symbols', 'level_points', 'hierarchical', 'plot_levels']
 from dataclasses import replace
 
 from .model import RooflinePoint, arithmetic_intensity, passing
-from .plot import bounds, hover, plot
+from .plot import bounds, hover, plot_points
 from .result import Result
 
 # %% ../nbs/interop/hierarchy.ipynb #c59145ad
@@ -59,7 +59,7 @@ def plot_levels(
     "The roofline of `result` with a point per memory level of each row, joined by a line: a plotly `Figure`."
     levels = {i: ps for i, p in enumerate(result.points) if (ps := level_points(p))}
     drawn = [(i, q) for i, p in enumerate(result.points) for q in levels.get(i, [_at_dram(p)])]
-    fig = plot(replace(result, points=[q for _, q in drawn]), title)             # axes and roofs that fit all levels, and the strip
+    fig = plot_points(replace(result, points=[q for _, q in drawn]), title)             # axes and roofs that fit all levels, and the strip
     import plotly.graph_objects as go
     fig.data = [t for t in fig.data if t.legendgroup not in bounds or t.yaxis == "y2"]
     for t in fig.data:

@@ -150,13 +150,23 @@ def _lacking(l):
     "What a launch does not tell."
     return [what for what, unknown in (("FLOPs", l.flops is None), ("times", l.time_s is None), ("DRAM bytes", "DRAM" not in dict(l.traffic))) if unknown]
 
+def _absent(launches, cc):
+    "A note for each kind of FLOPs that rows with FLOPs have no counter of."
+    have = [{"tensor" if unit != "vector" else dtype for dtype, unit in l.flops} for l in launches if l.flops is not None]
+    told = dict(tensor="those of the CUDA cores alone") | {k: f"without {k} on the CUDA cores" for k in ("float32", "float64", "float16")}
+    letters = dict(float32="_op_f", float64="_op_d", float16="_op_h", tensor="_tensor")
+    absent = {kind: sum(kind not in h for h in have) for kind in told}
+    return [f"{kind} counters absent in {k} of {len(launches)} rows: their FLOPs are {told[kind]}; the missing metrics: "
+            + command([m for m in flop_metrics(cc) if letters[kind] in m]) for kind, k in absent.items() if k]
+
 def _notes(path, launches, cc, peaks, given):
     "What a reader of these points has to know, each in one line."
     notes, n, lacking = [], len(launches), [w for l in launches for w in _lacking(l)]
-    wanted = {"FLOPs": flop_metrics(cc), "times": ["gpu__time_duration.sum"], "DRAM bytes": [m for m in metrics_for(cc) if m.startswith("dram__bytes_")]}
+    wanted = {"FLOPs": flop_metrics(cc), "times": ["gpu__time_duration.sum"], "DRAM bytes": [m for m in metrics_for(cc) if m.startswith("dram__bytes") and m.endswith("sum")]}
     for what, metrics in wanted.items():
-        collect = command(metrics or ["dram__bytes.sum"])
-        if k := lacking.count(what): notes.append(f"{what} are unknown for {k} of {n} rows of {path}; the missing metrics: {collect}")
+        zero = ", and shown as 0," if what == "times" else ""
+        if k := lacking.count(what): notes.append(f"{what} are unknown{zero} for {k} of {n} rows of {path}; the missing metrics: {command(metrics)}")
+    notes += _absent(launches, cc)
     if k := sum(bool(_raised(l.traffic)) for l in launches):
         notes.append(f"{k} of {n} rows have more traffic through a far memory level than through a nearer one, which is raised to it")
     none = "none: the file has no peaks (.sum.peak_sustained and clocks), and none are given"
@@ -201,22 +211,26 @@ def rep_records(
     "The launches of a binary report. Raises `ValueError` where `ncu_report` cannot be imported, or cannot load it."
     try: import ncu_report
     except ImportError: raise ValueError(f"{path} is a binary report, and the module ncu_report of Nsight Compute (in its folder extras/python) cannot be "
-                                         f"imported; ncu --import {path} --csv --page raw --print-units base > report.csv converts it") from None
+                                         f"imported; LC_ALL=C ncu --import {path} --csv --page raw --print-units base > report.csv converts it") from None
     try: context = ncu_report.load_report(str(path))
     except Exception as error: raise ValueError(f"{path} is a binary report that ncu_report cannot load: {error}") from None
     for r in range(context.num_ranges()):
         found = context.range_by_idx(r)
         for i in range(found.num_actions()): yield _rep_record(found.action_by_idx(i), i)
 
-# %% ../nbs/interop/ncu.ipynb #05a3bcd8
+# %% ../nbs/interop/ncu.ipynb #b935aa15
 class Kernels(Views, list):
     "The points of a report, slowest first, and every view of them."
     def __init__(self,
-        result:Result,   # The points with their roofs
-        notes:list[str], # What a reader has to know
+        result:Result, # The points with their roofs
     ):
         super().__init__(result.points)
-        self.result, self.notes = result, notes
+        self.result = result
+
+    @property
+    def notes(self):
+        "What a reader has to know, the roofs last."
+        return self.result.notes
 
     @property
     def peaks(self):
@@ -224,23 +238,6 @@ class Kernels(Views, list):
         return self.result.peaks
 
     def __repr__(self): return f"Kernels({len(self)} rows of {self.result.model or 'a report'}, {format_si(sum(p.time_s for p in self), 's')})"
-
-# %% ../nbs/interop/ncu.ipynb #15ee4bd0
-def _summary(self,
-    top:int|None=10, # How many rows; None: all
-):
-    "Print the slowest rows, and the notes."
-    from fasterbench.table import summary
-    print("\n".join([summary(self.result, top), *self.notes]))
-
-def _plot(self,
-    title:str|None=None,
-):
-    "The chart: one point per memory level, joined by a line for each kernel. A plotly `Figure`."
-    from fasterbench.hierarchy import plot_levels
-    return plot_levels(self.result, title)
-
-Kernels.summary, Kernels.plot = _summary, _plot
 
 # %% ../nbs/interop/ncu.ipynb #b79d7c2a
 def _is_rep(path):
@@ -260,12 +257,12 @@ def _launches(path, fp16_weights, roofs, about):
         yield _launch(r, fp16_weights, roofs)
     about["numbers"] = "binary" if way is None else f"1{way[0]}234{way[1]}5"
 
-def _result(path, points, peaks, about, roofs):
+def _result(path, points, peaks, about, notes):
     total = sum(p.time_s for p in points)
     points = [replace(p, share=p.time_s / total if total else 0.0) for p in sorted(points, key=lambda p: -p.time_s)]
     environment = dict(device_name=about["device_name"], compute_capability=about["cc"] and f"{about['cc']:.1f}", tool="Nsight Compute", file=str(path),
-                       numbers=about["numbers"], roofs=roofs)
-    return Result(points, peaks, environment={k: v for k, v in environment.items() if v}, model=about["process"] or Path(path).stem)
+                       numbers=about["numbers"], roofs=notes[-1].removeprefix("roofs: "))
+    return Result(points, peaks, environment={k: v for k, v in environment.items() if v}, model=about["process"] or Path(path).stem, notes=notes)
 
 # %% ../nbs/interop/ncu.ipynb #e754d731
 def read_ncu(
@@ -286,7 +283,7 @@ def read_ncu(
     notes = _notes(path, [l for *_, l in rows], about["cc"], under, peaks)
     for note in notes[:-1]: warn(note, stacklevel=2)
     points = [_point(name, type, l, under) for name, type, l in rows]
-    return Kernels(_result(path, points, under, about, notes[-1].removeprefix("roofs: ")), notes)
+    return Kernels(_result(path, points, under, about, notes))
 
 # %% ../nbs/interop/ncu.ipynb #6710b44c
 @contextmanager

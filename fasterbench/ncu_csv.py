@@ -83,7 +83,7 @@ def layout_of(
     least = len(cells) if page != "details" else 1 + max(i for name, i in at.items() if not name.startswith(("Rule ", "Estimated ")))
     return page and Layout(page, cells, at, [i for name, i in at.items() if page == "raw" and usable(name)], ranges, least)
 
-_export = "ncu --import REPORT.ncu-rep --csv --page raw --print-units base"
+_export = "LC_ALL=C ncu --import REPORT.ncu-rep --csv --page raw --print-units base"
 _whole = re.compile(r"\d[\d.,' \u00a0\u202f’]*")
 
 def _numbered(layout, cells):
@@ -91,10 +91,24 @@ def _numbered(layout, cells):
     names = [n for n in ("ID", "Process ID", "Invocations") if n in layout.at]
     return all(len(cells) > layout.at[n] and _whole.fullmatch(cells[layout.at[n]]) for n in names)
 
-# %% ../nbs/interop/ncu_csv.ipynb #7c75c1c5
 def _is_units(layout, cells):
     "Whether this is the row of units of a raw page."
     return layout.page == "raw" and len(cells) >= len(layout.header) and not cells[layout.at["ID"]] and not cells[layout.at["Kernel Name"]]
+
+# %% ../nbs/interop/ncu_csv.ipynb #097007c8
+_glued = re.compile(r'.+?"([^"]*)"?', re.DOTALL) # Text, then a first cell
+
+def _unglued(layout, cells):
+    "The cells of a row without what stands in front of it on its line; `cells` where there is no row in them."
+    for k, cell in enumerate(cells):
+        rest = [m[1], *cells[k + 1:]] if (m := _glued.fullmatch(cell)) else []
+        if rest and (_numbered(layout, [c.strip('"') for c in rest]) or _is_units(layout, rest)): return rest
+    return cells
+
+# %% ../nbs/interop/ncu_csv.ipynb #257ce848
+def _is_row(layout, cells):
+    "Whether these are as many cells as a row has, with numbers where it has them."
+    return layout.least <= len(cells) <= len(layout.header) + 1 and (_numbered(layout, cells) or _is_units(layout, cells))
 
 def table_rows(
     path,
@@ -104,8 +118,8 @@ def table_rows(
     for n, cells, whole in _cells(path):
         if layout is None or cells == layout.header:
             if layout is None and (layout := layout_of(cells)): yield n, layout, cells
-        elif whole and layout.least <= len(cells) <= len(layout.header) + 1 and (_numbered(layout, cells) or _is_units(layout, cells)): yield n, None, cells
-        elif cells and (_whole.fullmatch(cells[0].strip('"')) and (not whole or _numbered(layout, cells))):
+        elif whole and (_is_row(layout, cells) or _is_row(layout, cells := _unglued(layout, cells))): yield n, None, cells
+        elif (cells := _unglued(layout, cells)) and (_whole.fullmatch(cells[0].strip('"')) and (not whole or _numbered(layout, cells))):
             raise ValueError(f"{path}, line {n}: a row with {len(cells)} of {len(layout.header)} cells; the file is damaged or cut off here")
     if layout is None: raise ValueError(f"{path} holds no table of Nsight Compute: {_export} prints one")
 
@@ -164,7 +178,7 @@ class NumberFormat:
             if len(values) > 1: raise ValueError(f"{path}, line {line}: {text!r} is {two}, and nothing in the file tells which; {_remedy}")
         return left[0]
 
-_remedy = f"export it again as LC_ALL=C {_export}"
+_remedy = f"export it again as {_export}"
 
 # %% ../nbs/interop/ncu_csv.ipynb #708d83a8
 class Record(NamedTuple):

@@ -19,15 +19,15 @@ from typing import NamedTuple
 table = json.loads((files("fasterbench")/"assets"/"ncu_metrics.json").read_text(encoding="utf-8"))
 
 def _holds(entry, cc):
-    "Whether a line of the table is for compute capability `cc`; a line without a range is for all, and an unknown `cc` is none of a range."
-    low, high = entry.get("cc", (0, 99))
-    return "cc" not in entry or cc is not None and low <= cc <= high
+    "Whether a line of the table is for compute capability `cc`; a line without a range is for all, one whose range is `null` for an unknown `cc`."
+    low, high = entry.get("cc", (0, 99)) or (None, None)
+    return "cc" not in entry or (cc is low if cc is None or low is None else low <= cc <= high)
 
 @cache
 def _for(kind, cc): return [e for e in table[kind] if _holds(e, cc)]
 
-# %% ../nbs/interop/ncu_metrics.ipynb #536a0c26
-_prefixes = dict(T=12, G=9, M=6, K=3, k=3, m=-3, u=-6, µ=-6, n=-9, p=-12)
+# %% ../nbs/interop/ncu_metrics.ipynb #d5f5106c
+_prefixes = dict(T=12, G=9, M=6, K=3, k=3, m=-3, u=-6, n=-9, p=-12) | {"\u00b5": -6, "\u03bc": -6} # micro sign, Greek mu
 _counted = "1 inst sector warp thread request block register op wavefront instruction transaction SM cluster %".split()
 _words = dict(second="s", sec="s", s="s", byte="B", B="B", hz="/s", Hz="/s", cycle="cycle") | dict.fromkeys(["", *_counted], "")
 
@@ -220,9 +220,11 @@ def flops_of(
     seconds:float|None,
     fp16_weights:tuple=(2, 2, 4),
 )->dict[tuple[str, str], float]|None:
-    "Operations per (type, unit); `None` where they are unknown: no counter at all, or a kind of which some counters are missing."
-    found = {(k, "vector"): v for k, v in vector_flops(m, cc, seconds, fp16_weights).items()} | tensor_flops(m, cc, seconds)
-    return None if not found or unknown in found.values() else found
+    "Operations per (type, unit); `None` where they are unknown: a kind lacks some of its counters, or none found work and the tensor cores were not asked."
+    vector, tensor = vector_flops(m, cc, seconds, fp16_weights), tensor_flops(m, cc, seconds)
+    found = {(k, "vector"): v for k, v in vector.items()} | tensor
+    if unknown in found.values(): return None
+    return found if tensor or any(vector.values()) or vector and cc is not None and cc < 7 else None
 
 # %% ../nbs/interop/ncu_metrics.ipynb #8e14caed
 class Traffic(NamedTuple):
@@ -295,9 +297,9 @@ def compute_roofs(
         if flops > best.get(kind, (0,))[0]: best[kind] = flops, base
     return best
 
-# %% ../nbs/interop/ncu_metrics.ipynb #719e0977
+# %% ../nbs/interop/ncu_metrics.ipynb #d405ce47
 def flop_metrics(
-    cc:float|None, # Compute capability: 9.0; None: the CUDA cores alone
+    cc:float|None, # Compute capability: 9.0; None: the CUDA cores, and whether the tensor cores had work
 )->list[str]:
     "The counters of FLOPs on `cc`."
     vector = [f"smsp__{_sass}{e['op']}_pred_on.sum" for e in _for("vector", cc)]
@@ -314,4 +316,4 @@ def command(
     metrics:list[str],
 )->str:
     "The `ncu` line that collects `metrics`."
-    return f"ncu --csv --page raw --print-units base --metrics {','.join(metrics)} PROGRAM"
+    return f"LC_ALL=C ncu --csv --page raw --print-units base --metrics {','.join(metrics)} PROGRAM"

@@ -6,8 +6,8 @@ Docs: https://fasterbench.github.io/fasterbench/views/plot.html.md"""
 
 # %% auto #0
 __all__ = ['bounds', 'star_style', 'canvas', 'shown', 'hover', 'extent', 'levels_in_use', 'roof_lines', 'roofs', 'marker_size',
-           'style', 'placeable', 'spot', 'plot', 'device_name', 'alt_text', 'dress', 'axes', 'plot_categories',
-           'to_image']
+           'style', 'placeable', 'spot', 'plot_points', 'plot', 'device_name', 'alt_text', 'dress', 'axes',
+           'plot_categories', 'to_image']
 
 # %% ../nbs/views/plot.ipynb #11a82648
 import math
@@ -191,13 +191,13 @@ def _star(fig, p):
     x, y = spot(p)
     fig.add_scatter(x=[x], y=[y], hovertext=[hover(p)], hoverinfo="text", mode="markers", name="whole model", legendrank=2000, marker=star_style)
 
-# %% ../nbs/views/plot.ipynb #94dce419
-def plot(
+# %% ../nbs/views/plot.ipynb #f4f18bbd
+def plot_points(
     result:Result,
     title:str|None=None,
     points:str="modules", # "modules", "ops", "kernels" or "steps"
 ):
-    "The roofline of `result`: a plotly `Figure`. Raises `ValueError` for rows that the result does not have."
+    "The roofline of `result` with one marker per row: a plotly `Figure`. Raises `ValueError` for rows that the result does not have."
     rows = rows_of(roofed(result), points)
     if not rows and points != "modules": raise ValueError(f"points={points!r}: this result has none")
     on, off = [i for i, p in enumerate(rows) if placeable(p)], [i for i, p in enumerate(rows) if not placeable(p)]
@@ -211,6 +211,16 @@ def plot(
     _markers(fig, rows, off, lambda p: _strip_place(p, result.peaks.memory), size, row=2 if off else 1, col=1)
     strip = max([100.0, *(_strip_place(rows[i], result.peaks.memory)[0] for i in off)]) if off else None
     return _layout(fig, f"Roofline of {result.model} on {device_name(result)}" if title is None else title, alt_text(result, points), box, strip)
+
+# %% ../nbs/views/plot.ipynb #94dce419
+def plot(
+    result:Result,
+    title:str|None=None,
+    points:str="modules", # "modules", "ops", "kernels" or "steps"
+):
+    "The roofline of `result`, level by level where its bytes were counted so: a plotly `Figure`. Raises `ValueError` for rows that the result does not have."
+    from fasterbench.hierarchy import hierarchical, plot_levels        # which draws on `plot_points`
+    return plot_levels(result, title) if points == "modules" and hierarchical(result) else plot_points(result, title, points)
 
 # %% ../nbs/views/plot.ipynb #6c09ed83
 def device_name(result:Result)->str:

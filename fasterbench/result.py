@@ -76,6 +76,7 @@ class Result(Views):
     environment: dict=field(default_factory=dict)          # Device name, versions, threads, date
     model: str=""                               # Class of the model
     kernels: list[RooflinePoint]=field(default_factory=list) # One point per kernel, where a source tells them apart
+    notes: list[str]=field(default_factory=list)           # What a reader of these points has to know
 
     @property
     def result(self): return self
@@ -93,7 +94,8 @@ def rows_of(
 def roofed(result:Result)->Result:
     "`result`, if it has roofs to draw or compare; else `ValueError`."
     if result.peaks is None:
-        raise ValueError(f"this needs roofs, and {result.model or 'the result'} has none: read_ncu(path, peaks=HardwarePeaks(peak_flops, peak_bandwidth)) gives them; on the command line --peaks PEAKS.json")
+        raise ValueError(f"this needs roofs, and {result.model or 'the result'} has none: read_ncu(path, peaks=HardwarePeaks(peak_flops, peak_bandwidth)) "
+                         "or `fasterbench ncu FILE --peaks PEAKS.json` give them")
     return result
 
 # %% ../nbs/analysis/result.ipynb #e58f80bb
@@ -106,7 +108,7 @@ def _plain(value):
     if isinstance(value, (list, tuple)): return [_plain(v) for v in value]
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
-def _values(value): return [asdict(v) for v in value] if isinstance(value, list) else asdict(value) if is_dataclass(value) else value
+def _values(value): return [_values(v) for v in value] if isinstance(value, list) else asdict(value) if is_dataclass(value) else value
 
 def to_dict(result:Result)->dict:
     "Everything, as plain values that JSON can hold."
@@ -121,25 +123,34 @@ def to_json(
     text = json.dumps(to_dict(result), indent=1, allow_nan=False)
     return text if path is None else write_whole(path, text)
 
-# %% ../nbs/analysis/result.ipynb #30c1c98d
+# %% ../nbs/analysis/result.ipynb #8eae8888
 def _known(cls, data): return {k: v for k, v in data.items() if k in {f.name for f in fields(cls)}}
+
+def _of(type, **values):
+    "Raises `TypeError` for a value that is none of `type`."
+    for name, value in values.items():
+        if not isinstance(value, type) or isinstance(value, bool): raise TypeError(f"{name} is {value!r:.60}")
 
 def _point(data):
     values = _known(RooflinePoint, data)
+    _of((int, float), time_s=values["time_s"])
     if values["arithmetic_intensity"] is not None: values["arithmetic_intensity"] = float(values["arithmetic_intensity"])
     return RooflinePoint(**{k: tuple(map(tuple, v)) if k in ("bytes_by_level", "shares") else v for k, v in values.items()})
 
 def from_dict(data:dict)->Result:
-    "The result that `to_dict` described. Raises `ValueError` for another schema, a newer version, or what is incomplete."
+    "The result that `to_dict` described. Raises `ValueError` for another schema, a newer version, or what is incomplete or damaged."
     try: return _result(check_schema(data, schema, version))
-    except (KeyError, TypeError) as error: raise ValueError(f"this result is incomplete: {error}") from None
+    except (KeyError, TypeError, AttributeError) as error: raise ValueError(f"this result is incomplete or damaged: {error}") from None
 
 def _result(data):
     values = _known(Result, data)
+    _of(list, points=values["points"], **{k: values.get(k, []) for k in ("ops", "steps", "kernels", "notes")})
+    _of(dict, **{k: values.get(k, {}) for k in ("unknown_ops", "environment")})
+    _of(str, model=values.get("model", ""), **{f"note {i}": n for i, n in enumerate(values.get("notes", []))})
     values |= {k: [_point(p) for p in values.get(k, [])] for k in ("points", "ops", "steps", "kernels")}
     values["peaks"] = None if values["peaks"] is None else HardwarePeaks.from_dict(values["peaks"])
-    if values.get("program"): values["program"] = _point(values["program"])
-    if values.get("timing"): values["timing"] = Timing(**_known(Timing, values["timing"]))
+    if values.get("program") is not None: values["program"] = _point(values["program"])
+    if values.get("timing") is not None: values["timing"] = Timing(**_known(Timing, values["timing"]))
     return Result(**values)
 
 def from_json(

@@ -67,14 +67,14 @@ def check_top(top):
     if bad: raise ValueError(f"top={top!r}: a whole number of rows is needed, or None for all")
 
 def footer(result:Result)->list[str]:
-    "What a reader needs to know besides the rows: the whole model, rows above their roof, unknown operators, doubts about the times."
+    "What a reader needs to know besides the rows: the whole model, rows above their roof, unknown operators, notes, doubts about the times."
     p, above, lines = result.program, sum(r.above_roof for r in result.points), []
     if p is not None:
         lines.append(f"{result.model}: {format_si(p.time_s, 's')} end to end, {format_si(p.achieved_gflops and p.achieved_gflops * 1e9, 'FLOP/s')}; "
                      + "time by bound: " + ", ".join(f"{k} {v:.0%}" for k, v in p.shares))
     if above: lines.append(f"{above} of {len(result.points)} rows above their roof by more than the spread: a finding about a count or a probe")
     if result.unknown_ops: lines.append("no FLOP rule for " + ", ".join(f"{k} ({n}×)" for k, n in result.unknown_ops.items()))
-    return lines + [f"WARNING: {w}" for w in (result.timing.warnings if result.timing else [])]
+    return lines + result.notes + [f"WARNING: {w}" for w in (result.timing.warnings if result.timing else [])]
 
 # %% ../nbs/views/table.ipynb #8338375b
 def summary(
