@@ -136,7 +136,7 @@ def test_a_side_that_is_missing_is_blank_and_what_is_unknown_is_not(chrome, tmp_
     compare(old, new).to_html(tmp_path/"pair.html")
     opened(chrome, tmp_path/"pair.html", kind="pairs")
     cell = lambda field: [e.get_property("textContent").strip() for e in chrome.find_elements("css selector", f".tabulator-cell[tabulator-field={field}]")]
-    assert cell("time_before_s") == ["1.00 ms", ""] and cell("utilization_before_pct") == [] and cell("bytes_after") == ["", "1.00 MB"]
+    assert cell("time_before_s") == ["1.00 ms", ""] and cell("flops_before") == ["?", ""] and cell("bytes_after") == ["", "1.00 MB"]
     assert not chrome.find_element("id", "phase").is_displayed()
 
 def click_the_legend(browser):
