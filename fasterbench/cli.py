@@ -45,9 +45,10 @@ def _whole(least):
         return value
     return number
 
-# %% ../nbs/cli.ipynb #95fa23a0
+# %% ../nbs/cli.ipynb #d9df6d9b
 def _check_writable(*paths):
     "What cannot be written is known before anything is measured."
+    if paths.count("-") > 1: _usage("standard output, -, holds one of them at a time", "--html, --json, --csv")
     for path in paths:
         if not path or path == "-": continue
         if not Path(path).parent.is_dir(): _usage(f"there is no folder {str(Path(path).parent)!r} for {path!r}", "--html, --json, --csv")
@@ -68,6 +69,28 @@ def _write(
     elif path:
         write_whole(path, text())
         print(f"wrote {path}", file=sys.stderr)
+
+# %% ../nbs/cli.ipynb #dab9241c
+def _doubts(
+    roofs,         # `HardwarePeaks` that were given
+    dtype:str,     # Of the model: "float32"
+    environment,   # Where it ran
+    device:str,
+)->list[str]:
+    "What the given roofs are not for."
+    known, found = {roofs.dtype.removeprefix("torch."), *(c.dtype for c in roofs.ceilings)}, []
+    name, own = roofs.environment.get("device_name", roofs.device), environment.get("device_name", device)
+    if roofs.device != device or roofs.environment and name != own: found.append(f"they are of {name} ({roofs.device}), and the model ran on {own} ({device})")
+    if dtype not in known: found.append(f"they have no ceiling for {dtype}, so {roofs.dtype.removeprefix('torch.')} stands in for it; they have {', '.join(sorted(known))}")
+    return found
+
+def _profiled(model, input, sample, profile):
+    "`profile()`; where a sample that was made here lacks an argument, the error says so."
+    try: return profile()
+    except TypeError as error:
+        if ".py:" not in model or input or isinstance(sample, (tuple, dict)) or "missing" not in str(error): raise
+        raise ValueError(f"{error}; a callable that returns the module alone gets a sample that is invented, one tensor of shape {','.join(map(str, sample.shape))}; "
+                         "it can return (module, sample), where the sample is a tuple or dict of all arguments") from error
 
 # %% ../nbs/cli.ipynb #8786249a
 Model = Annotated[str, typer.Argument(help="torchvision:NAME, timm:NAME, transformers:PATH-OR-CONFIG or path/to/file.py:callable")]
@@ -112,14 +135,17 @@ def roofline(
     from fasterbench.models import ModelError, load_model
     from fasterbench.report import render
     from fasterbench.result import to_json
-    from fasterbench.roofline import RooflineAnalyzer
+    from fasterbench.roofline import RooflineAnalyzer, main_dtype
     from fasterbench.table import result_csv, summary
     where, what, shape, roofs = _device(device), _dtype(dtype), _shape(input), ncu_cli.given_peaks(peaks)
     try: net, sample = load_model(model, shape, batch, what)
     except ModelError as error: _usage(str(error), "MODEL")
-    html = None if no_html else html or Path(model.rpartition(":")[2] + ".html").name
+    html = None if no_html else html or f"{Path(model.rpartition(':')[2]).resolve().name}.html"
     _check_writable(html, json, csv)
-    result = RooflineAnalyzer(net, sample, roofs).profile(where, warmup, steps, backward=backward, progress=False if no_progress else None).result
+    analyzer = RooflineAnalyzer(net, sample, roofs)
+    result = _profiled(model, input, sample, lambda: analyzer.profile(where, warmup, steps, backward=backward, progress=False if no_progress else None).result)
+    doubts = _doubts(roofs, str(main_dtype(net, sample)).removeprefix("torch."), result.environment, str(where)) if roofs else []
+    if doubts: print(f"WARNING: {peaks}: {'; '.join(doubts)}", file=sys.stderr)
     if "-" not in (json, csv, html): print(summary(result, top))
     _write(json, lambda: to_json(result))
     _write(csv, lambda: result_csv(result))

@@ -63,22 +63,36 @@ def match(
     both = sorted((Pair(p, b[k]) for k, p in a.items() if k in b), key=lambda q: -abs(q.after.time_s - q.before.time_s))
     return both + [Pair(p, None) for k, p in a.items() if k not in b] + [Pair(None, p) for k, p in b.items() if k not in a]
 
-# %% ../nbs/views/compare.ipynb #68cc58f2
+# %% ../nbs/views/compare.ipynb #f2e6724b
+def _phases(r): return " + ".join(k for k in ("forward", "backward", "update") if any(p.phase == k for p in r.points)) or "none"
+
 def _settings(r):
-    known = {"model": r.model, "device": r.peaks.device, "dtype of the peaks": r.peaks.dtype.removeprefix("torch."), "TF32": r.peaks.tf32_enabled}
+    known = {"phases of a training step": _phases(r), "model": r.model, "device": r.peaks.device, "dtype of the peaks": r.peaks.dtype.removeprefix("torch."), "TF32": r.peaks.tf32_enabled}
     return known | {k: v for k, v in r.environment.items() if k != "date"}
+
+def _rates(peaks):
+    "Every roof by its name and unit."
+    compute = {(f"{c.dtype} {c.unit}".strip(), "FLOP/s"): c.flops for c in peaks.ceilings} or {(peaks.dtype.removeprefix("torch."), "FLOP/s"): peaks.peak_flops}
+    return compute | {(l.name, "B/s"): l.bandwidth for l in peaks.memory}
 
 def differences(
     before:Result,
     after:Result,
 )->list[str]:
-    "Settings and peaks that are not the same on both sides, in words."
+    "Settings and roofs that are not the same on both sides, in words; roofs that are less than 5 % apart count as the same."
     a, b = _settings(before), _settings(after)
     found = [f"{k.replace('_', ' ')}: {a.get(k, '?')} before, {b.get(k, '?')} after" for k in dict.fromkeys((*a, *b)) if a.get(k) != b.get(k)]
-    for what, unit in (("peak_flops", "FLOP/s"), ("peak_bandwidth", "B/s")):
-        x, y = getattr(before.peaks, what), getattr(after.peaks, what)
-        if abs(y / x - 1) > 0.05: found.append(f"{what.replace('_', ' ')}: {format_si(x, unit)} before, {format_si(y, unit)} after")
-    return found
+    a, b = _rates(before.peaks), _rates(after.peaks)
+    apart = lambda k: k not in a or k not in b or abs(b[k] / a[k] - 1) > 0.05
+    text = lambda rates, k: format_si(rates[k], k[1]) if k in rates else "none"
+    return found + [f"{k[0]}: {text(a, k)} before, {text(b, k)} after" for k in dict.fromkeys((*a, *b)) if apart(k)]
+
+def _other_dtypes(pairs):
+    "In how many rows the dtype is not the same, and which it is."
+    both = [q for q in pairs if q.side == "both"]
+    other = [(q.before.dtype, q.after.dtype) for q in both if q.before.dtype != q.after.dtype]
+    names = [", ".join(sorted(d or "unknown" for d in set(side))) for side in zip(*other)]
+    return [f"dtype of {len(other)} of {len(both)} rows: {names[0]} before, {names[1]} after"] if other else []
 
 # %% ../nbs/views/compare.ipynb #f62d634b
 pair_units = dict(name="", phase="", operator="", type="", category="", side="", time_before_s="s", time_after_s="s", time_ratio="", clear="",
@@ -144,8 +158,7 @@ def _programs(fig, before, after):
 
 def _roofs(fig, before, after, rows, box):
     "The roofs after; those before, where they differ, paler."
-    peaks = lambda r: (r.peaks.peak_flops, r.peaks.peak_bandwidth)
-    if peaks(before) != peaks(after): roof_lines(fig, before.peaks, levels_in_use(before, rows), box, "rgba(116, 128, 138, 0.35)")
+    if _rates(before.peaks) != _rates(after.peaks): roof_lines(fig, before.peaks, levels_in_use(before, rows), box, "rgba(116, 128, 138, 0.35)")
     roofs(fig, after.peaks, levels_in_use(after, rows), box)
 
 def _plot(self,
@@ -216,15 +229,20 @@ def _both_facts(before, after):
     pairs = zip(facts(before), facts(after))
     return [(f"{heading}, {side}", entries) for pair in pairs for side, (heading, entries) in zip(("before", "after"), pair)]
 
+def _blank(record):
+    "`record` with empty cells for a side that it does not have; what is unknown stays None."
+    absent = {"only before": "after", "only after": "before"}.get(record["side"])
+    return {k: "" if absent and (f"_{absent}" in k or k.endswith("_ratio")) else v for k, v in record.items()}
+
 def _render(self,
     title:str|None=None,
 )->str:
     "The page as HTML text."
     titles = {k: k.removesuffix("_s").removesuffix("_pct").replace("_", " ") for k in pair_units} | dict(clear="beyond the spread")
     columns = [column(k, u, titles[k]) for k, u in pair_units.items()]
-    rows = cells(pair_records(self.pairs), columns)
+    rows = cells(map(_blank, pair_records(self.pairs)), columns)
     kind = dict(name="pairs", title="rows, before and after", figures=[figure(self.plot(""))], columns=filled(columns, rows), rows=rows, left_out=0)
-    filters = dict(side="side", category="category", bound_after="bound by")
+    filters = dict(side="side", phase="phase", category="category", bound_after="bound by, after")
     return page(title or self.title, self.lines, _both_facts(self.before, self.after), [kind], filters, "comparison")
 
 def _to_csv(self, path):
@@ -255,4 +273,5 @@ def compare(
 )->Comparison:
     "Two results, matched row by row."
     a, b = roofed(as_result(before)), roofed(as_result(after))
-    return Comparison(a, b, match(rows_of(a, points), rows_of(b, points)), differences(a, b))
+    pairs = match(rows_of(a, points), rows_of(b, points))
+    return Comparison(a, b, pairs, differences(a, b) + _other_dtypes(pairs))

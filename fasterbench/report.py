@@ -35,7 +35,7 @@ def _program(p):
 
 def _timing(t):
     return [("end to end", format_si(t.end_to_end_s, "s")), ("rows", format_si(t.rows_s, "s")), ("overhead", format_si(t.overhead_s, "s")),
-            ("sum ÷ end to end", f"{t.ratio:.3f}"), ("steps", str(t.steps)), ("clock", t.clock)]
+            ("sum ÷ end to end", f"{t.ratio:.3f}" if t.end_to_end_s else "?"), ("steps", str(t.steps)), ("clock", t.clock)]
 
 def facts(result:Result)->list[tuple[str, list[tuple[str, str]]]]:
     "The device, the roofs, the whole model and the timing: titled lists of name and value."
@@ -96,11 +96,10 @@ def _kind(result, points, title, top):
     return dict(name=points, title=title, figures=[figure(chart), figure(plot_categories(slow, points))],
                 columns=filled(columns, values), rows=values, left_out=max(len(rows) - top, 0))
 
-# %% ../nbs/views/report.ipynb #48d19746
+# %% ../nbs/views/report.ipynb #4c4ab74f
 def _at(p, time_s, name):
-    "The same work in another time."
-    faster = p.time_s / time_s
-    scaled = lambda v: None if v is None else v * faster
+    "The same work in another time; in none at all its rates are unknown."
+    scaled = lambda v: v * p.time_s / time_s if v is not None and time_s else None
     return replace(p, name=name, time_s=time_s, time_iqr_s=0.0, achieved_gflops=scaled(p.achieved_gflops), utilization_pct=scaled(p.utilization_pct))
 
 def _program_kind(result):

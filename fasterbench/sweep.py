@@ -7,11 +7,12 @@ Docs: https://fasterbench.github.io/fasterbench/views/sweep.html.md"""
 # %% auto #0
 __all__ = ['probes', 'sweep', 'render_peaks']
 
-# %% ../nbs/views/sweep.ipynb #81ea1b7d
+# %% ../nbs/views/sweep.ipynb #e87d08ad
 from html import escape
 from math import ceil, floor, log10
 
 from .hardware import HardwarePeaks
+from .plot import dress
 from .units import format_si
 
 # %% ../nbs/views/sweep.ipynb #70b838ed
@@ -78,9 +79,7 @@ def sweep(
 def _dressed(fig, peaks, what, title, lines):
     where = f"{peaks.environment.get('device_name', peaks.device)}, {peaks.environment.get('date', '')[:10]}"
     alt = f"{what} probes on {where}; ceilings: {', '.join(text for *_, text in lines)}"
-    fig.update_layout(title=escape(where) if title is None else title, height=480, paper_bgcolor="rgba(0,0,0,0)", plot_bgcolor="rgba(0,0,0,0)", font=dict(color=_ink), margin=dict(l=90, r=20, t=60, b=40),
-                      legend=dict(orientation="h", y=-0.22, yanchor="top"), meta=dict(alt=alt))
-    return fig
+    return dress(fig, where if title is None else title, alt, 480).update_layout(margin_l=90)
 
 # %% ../nbs/views/sweep.ipynb #67eb88b1
 def _kind(peaks, what):

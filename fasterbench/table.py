@@ -110,14 +110,13 @@ def units_of(result:Result)->dict[str, str]:
 
 # %% ../nbs/views/table.ipynb #cec449be
 def inclusive(points:list[RooflinePoint])->dict[tuple[str, str], float]:
-    "For the path of every module and phase, the time of its row and of the rows inside it, s."
+    "For the path of every module and phase, the time of its row and of the rows inside it, s. Kernels, and rows outside of the model, such as (loss), are inside nothing."
     total = {}
     for p in points:
-        path = p.name
-        while True:
+        path, inside = p.name, p.source == "counted" and not p.name.startswith("(")
+        while inside:
             total[path, p.phase] = total.get((path, p.phase), 0.0) + p.time_s
-            if not path: break
-            path = path.rpartition(".")[0]
+            inside, path = bool(path), path.rpartition(".")[0]
     return total
 
 def _levels(p, names):

@@ -7,7 +7,7 @@ import pytest
 from conftest import heavy, root
 
 command = str(Path(sys.executable).with_name("fasterbench"))
-net = "import torch\ndef make(): return torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU()), torch.randn(8, 64)\ndef broken(): raise OSError('disk on fire')\n"
+net = "import torch\ndef make(): return torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU()), torch.randn(8, 64)\ndef broken(): raise OSError('disk on fire')\ndef bare(): return torch.nn.Bilinear(8, 8, 8)\n"
 
 bars = {k: v for k, v in os.environ.items() if not k.startswith("TQDM")}       # nothing but the command itself decides about progress bars
 
@@ -29,7 +29,8 @@ def test_help_of_every_verb():
 
 @pytest.mark.parametrize("args, code, part", [
     (["roofline"], 2, "Missing argument"), (["roofline", "resnet18"], 2, "does not name a model"), (["roofline", "absent.py:make"], 2, "no file 'absent.py'"),
-    (["roofline", "net.py:nothing"], 2, "it has make, broken"), (["roofline", "net.py:broken"], 1, "disk on fire"), (["roofline", "net.py:make", "--input", "2,5"], 1, "shapes cannot be multiplied"),
+    (["roofline", "net.py:nothing"], 2, "it has make, broken, bare"), (["roofline", "net.py:broken"], 1, "disk on fire"), (["roofline", "net.py:make", "--input", "2,5"], 1, "shapes cannot be multiplied"),
+    (["roofline", "net.py:bare"], 1, "it can return (module, sample)"), (["roofline", "net.py:make", "--csv", "-", "--json", "-"], 2, "one of them at a time"),
     (["roofline", "net.py:make", "--steps", "none"], 2, "'none'"), (["roofline", "net.py:make", "--device", "cuda:9"], 2, "cuda:9"), (["peaks", "--dtype", "int16"], 2, "int16"),
     (["roofline", "net.py:make", "--no-html", "--json", "no/such/folder.json"], 2, "no/such/folder.json"), (["unheard"], 2, "unheard"),
     (["report", "absent.json"], 2, "absent.json"), (["report", "broken.json"], 1, "broken.json is not a JSON file"),
@@ -100,6 +101,36 @@ def test_peaks(folder):
     assert done.returncode == 0 and "ridge point" in done.stdout and "DRAM" in done.stdout and "it [" not in done.stderr and "measuring" not in done.stderr
     from fasterbench import HardwarePeaks
     assert HardwarePeaks.from_json(folder/"peaks.json").peak_flops > 1e8
+    done = fasterbench("peaks", "--html", "peaks.html", cwd=folder)
+    assert done.returncode == 0 and done.stderr == "wrote peaks.html\n" and 1e6 < (folder/"peaks.html").stat().st_size < 6e6
+
+def test_given_peaks(folder):
+    "They are taken as they are; where they are not for this model or this device, one line says so."
+    from fasterbench import HardwarePeaks
+    def warned(*args):
+        done = fasterbench("roofline", "net.py:make", "--steps", "3", "--no-html", "--json", "given.json", *args, cwd=folder)
+        assert done.returncode == 0, done.stderr
+        assert json.loads((folder/"given.json").read_text())["peaks"]["peak_flops"] == 1.25e12
+        return [l for l in done.stderr.splitlines() if l != "wrote given.json"]
+    HardwarePeaks(1.25e12, 1e11).to_json(folder/"own.json")
+    HardwarePeaks(1.25e12, 1e11, device="cuda:0", environment=dict(device_name="GPU X")).to_json(folder/"other.json")
+    assert warned("--peaks", "own.json") == []
+    assert [l.startswith("WARNING: other.json: they are of GPU X (cuda:0), and the model ran on ") for l in warned("--peaks", "other.json")] == [True]
+    line, = warned("--peaks", "own.json", "--dtype", "bfloat16")
+    assert "no ceiling for bfloat16, so float32 stands in for it" in line
+
+def test_training_steps(folder):
+    done = fasterbench("roofline", "net.py:make", "--steps", "3", "--backward", "--no-html", "--csv", "-", cwd=folder)
+    rows = list(csv.DictReader(io.StringIO(done.stdout)))
+    assert done.returncode == 0 and {"forward", "backward"} <= {r["phase"] for r in rows}, done.stderr
+
+def test_a_report_is_named_after_the_last_part(folder):
+    from fasterbench.models import _library
+    try: transformers = _library("transformers")
+    except ValueError: pytest.skip("transformers is not installed")
+    transformers.BertConfig(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32, vocab_size=64).save_pretrained(folder/"tiny")
+    done = fasterbench("roofline", "transformers:tiny/", "--steps", "3", cwd=folder)
+    assert done.returncode == 0 and "wrote tiny.html" in done.stderr, done.stderr
 
 def test_a_terminal_sees_progress(folder):
     "With a terminal at standard error a bar appears."

@@ -7,8 +7,10 @@ import pytest
 
 from conftest import root
 from fasterbench import HardwarePeaks, Result, compare, from_json
+from fasterbench.hardware import Ceiling, MemoryLevel
 from fasterbench.model import place
 from fasterbench.report import to_html
+from fasterbench.sweep import render_peaks
 from fasterbench.table import to_frame
 from fasterbench.units import format_si
 
@@ -103,6 +105,77 @@ def test_every_filter_changes_chart_and_table_to_the_same_rows(chrome, report, k
     rows = frame[frame.operator.str.contains("add_")].index.tolist() if points == "ops" else []
     assert in_table(chrome) == rows and on_charts(chrome) == [rows, rows]
 
+def training_step():
+    "A model, the layer in it and its loss, by hand."
+    peaks = HardwarePeaks(1e12, 1e11)
+    row = lambda name, phase, time_s: place(name, name or "Net", 2e8, 1e7, time_s, peaks, share=0.2, phase=phase, category="matmul")
+    slots = [("fc", "backward"), ("fc", "forward"), ("", "forward"), ("(loss)", "forward"), ("(optimizer)", "update")]
+    return Result([row(*slot, 1e-3 / k) for k, slot in enumerate(slots, 1)], peaks, model="Net")
+
+def test_phases_of_a_training_step(chrome, tmp_path):
+    to_html(training_step(), tmp_path/"step.html")
+    compare(replace(training_step(), points=training_step().points[:4]), training_step()).to_html(tmp_path/"pair.html")
+    for name, kind, rows in (("step", "modules", dict(backward=[0], forward=[1, 2, 3], update=[4])), ("pair", "pairs", dict(backward=[0], forward=[1, 2, 3], update=[4]))):
+        assert opened(chrome, tmp_path/f"{name}.html", kind=kind)[0] == []
+        for phase, left in rows.items():
+            put(chrome, "phase", phase)
+            assert in_table(chrome) == left and all(c == left for c in on_charts(chrome))
+
+def names_shown(browser): return [e.get_property("textContent") for e in browser.find_elements("css selector", ".tabulator-cell[tabulator-field=name]")]
+
+def test_the_root_of_a_model_has_a_name_to_read_and_to_find(chrome, tmp_path):
+    to_html(training_step(), tmp_path/"step.html")
+    opened(chrome, tmp_path/"step.html")
+    assert names_shown(chrome)[1:4] == ["fc", "(model)", "(loss)"]
+    put(chrome, "text", "(Mod")
+    assert in_table(chrome) == [2] and chrome.execute_script("return table.getData('active')[0].name") == ""
+
+def test_a_side_that_is_missing_is_blank_and_what_is_unknown_is_not(chrome, tmp_path):
+    peaks = HardwarePeaks(1e12, 1e11)
+    old, new = (Result([place(name, "X", None, 1e6, 1e-3, peaks, share=1.0)], peaks, model="Net") for name in ("old", "new"))
+    compare(old, new).to_html(tmp_path/"pair.html")
+    opened(chrome, tmp_path/"pair.html", kind="pairs")
+    cell = lambda field: [e.get_property("textContent").strip() for e in chrome.find_elements("css selector", f".tabulator-cell[tabulator-field={field}]")]
+    assert cell("time_before_s") == ["1.00 ms", ""] and cell("flops_before") == ["?", ""] and cell("bytes_after") == ["", "1.00 MB"]
+    assert not chrome.find_element("id", "phase").is_displayed()
+
+def click_the_legend(browser):
+    browser.execute_script("for (const e of ['mousedown', 'mouseup']) document.querySelector('.legendtoggle').dispatchEvent(new MouseEvent(e))")
+
+def visible(browser): return browser.execute_script("return charts[0].data.filter(t => t.showlegend !== false && t.visible !== 'legendonly').map(t => t.name)")
+
+@pytest.fixture
+def peaks_page(tmp_path):
+    peaks = HardwarePeaks(2e11, 7e10, levels=(MemoryLevel("L2", 2 << 20, 9e11), MemoryLevel("DRAM", None, 7e10)), ceilings=(Ceiling("float32", 2e11),),
+                          sweep=(("copy", 1 << 20, 5e11), ("read", 1 << 20, 3e11), ("copy", 1 << 28, 5e10)), trials=(("float32", "matmul 512×512×512", 2.7e8, 2e11),))
+    (tmp_path/"peaks.html").write_text(render_peaks(peaks), encoding="utf-8")
+    return tmp_path/"peaks.html"
+
+def test_peaks_page(chrome, peaks_page):
+    "Its filter and its legend act; what it has no column for is not offered; the buttons of the chart have no ground of their own."
+    console, requests = opened(chrome, peaks_page, kind="memory")
+    assert console == [] and all(url.startswith(("file:", "data:", "blob:")) for url in requests)
+    assert not chrome.find_element("id", "moves").is_displayed() and chrome.find_element("id", "kind").is_displayed()
+    put(chrome, "kind", "copy")
+    assert in_table(chrome) == [0, 2] and on_charts(chrome) == [[0, 2]]
+    put(chrome, "kind", "")
+    assert visible(chrome) == ["copy", "read"]
+    click_the_legend(chrome)
+    until(lambda: visible(chrome) == ["copy"])
+    ground = chrome.execute_script("return getComputedStyle(document.querySelector('.modebar-group')).backgroundColor")
+    assert ground.replace(" ", "").endswith(",0)"), ground
+    chrome.find_element("css selector", "input[value=arithmetic]").click()
+    ready(chrome, "arithmetic")
+    assert chrome.get_log("browser") == [] and in_table(chrome) == [0]
+
+def test_legend_of_a_comparison(chrome, tmp_path):
+    saved = from_json(resnet50)
+    compare(saved, saved).to_html(tmp_path/"pair.html")
+    opened(chrome, tmp_path/"pair.html", kind="pairs")
+    before = visible(chrome)
+    click_the_legend(chrome)
+    until(lambda: 0 < len(visible(chrome)) < len(before))
+
 def test_rows_that_only_move_data_can_be_left_out(chrome, tmp_path):
     peaks = HardwarePeaks(1e12, 1e11)
     rows = [place("conv", "Conv2d", 2e8, 1e7, 1e-3, peaks, share=0.5, category="convolution"),
@@ -156,7 +229,7 @@ def test_program_and_steps(chrome, report):
 
 def test_legend_isolates_and_a_click_finds_the_row(chrome, report):
     opened(chrome, report)
-    chrome.execute_script("for (const e of ['mousedown', 'mouseup']) document.querySelector('.legendtoggle').dispatchEvent(new MouseEvent(e))")
+    click_the_legend(chrome)
     until(lambda: chrome.execute_script("return document.getElementById('bound').value") == "memory")
     assert set(chrome.execute_script("return table.getData('active').map(r => r.bound)")) == {"memory"}
     index = in_table(chrome)[-1]

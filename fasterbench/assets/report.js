@@ -18,18 +18,19 @@ const formats = {
   "": x => String(x), "%": x => x.toFixed(1) + " %", share: x => (100 * x).toFixed(1) + " %", ratio: x => x.toFixed(3),
   "FLOP/B": x => x === Infinity ? "∞" : x.toFixed(2), "GFLOP/s": x => si(1e9 * x, "FLOP/s"),
 }
-const show = (x, unit) => x === null ? "?" : (formats[unit] ?? (y => si(y, unit)))(x)
+const show = (x, unit) => x === null ? "?" : x === "" ? "" : (formats[unit] ?? (y => si(y, unit)))(x)
 
 const data = JSON.parse(at("data").textContent)
 const config = {displaylogo: false, responsive: true, modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"], displayModeBar: innerWidth > 700 ? "hover" : false}
 let kind, rows, table, charts, shown
 
-// What the filters let through.
+// What the filters let through. The root of a model has no name.
+const nameOf = row => row.name || "(model)"
 function passes(row) {
   const text = at("text").value.toLowerCase()
   return data.filters.every(f => !at(f.field).value || String(row[f.field]) === at(f.field).value)
       && (at("moves").checked || row.category !== "data movement")
-      && (!text || [row.name, row.operator ?? ""].some(s => s.toLowerCase().includes(text)))
+      && (!text || [nameOf(row), row.operator ?? ""].some(s => s.toLowerCase().includes(text)))
 }
 
 // The markers and bars of the rows that are shown; what stands for no row stays.
@@ -49,14 +50,14 @@ function refresh() {
   at("shown").textContent = `${shown.size} of ${rows.length} rows${left}${time}`
 }
 
-// A click on a marker goes to its row, a click on the legend is the filter of what bounds, a click on a row shows its marker.
+// A click on a marker goes to its row, a click on a row shows its marker. A click on the legend is the filter of what bounds; on a page without one plotly does what it does.
 function draw(figure) {
   const chart = element("div")
   at("charts").append(element("figure", {ariaLabel: figure.alt}, chart))
   if (innerWidth <= 700) for (const label of figure.layout.annotations ?? []) label.font.size = 9
   Plotly.newPlot(chart, figure.data, figure.layout, config)
   chart.on("plotly_click", e => goTo(e.points[0].customdata))
-  chart.on("plotly_legendclick", e => { isolate(e.data[e.curveNumber].legendgroup); return false })
+  chart.on("plotly_legendclick", e => !at("bound") || isolate(e.data[e.curveNumber].legendgroup))
   return chart
 }
 
@@ -68,9 +69,9 @@ function goTo(index) {
 }
 
 function isolate(bound) {
-  if (!at("bound") || !bound) return
-  at("bound").value = at("bound").value === bound ? "" : bound
+  if (bound) at("bound").value = at("bound").value === bound ? "" : bound
   refresh()
+  return false
 }
 
 function pointAt(index) {
@@ -81,9 +82,9 @@ function pointAt(index) {
 function column(c) {
   const common = {field: c.field, title: c.title, visible: c.visible, headerTooltip: c.title, download: true,
                   titleDownload: c.unit_text ? `${c.field} [${c.unit_text}]` : c.field, accessorDownload: x => x === Infinity ? "inf" : x}
-  const name = c.field === "name"
-  if (c.text) return {...common, formatter: "plaintext", sorter: "alphanum", tooltip: true, frozen: name && innerWidth > 700, minWidth: name ? 140 : 90, maxInitialWidth: 300}
-  return {...common, formatter: cell => show(cell.getValue(), c.unit), sorter: (a, b) => (a ?? -Infinity) - (b ?? -Infinity) || 0, headerSortStartingDir: "desc",
+  const name = c.field === "name", number = x => typeof x === "number" ? x : -Infinity
+  if (c.text) return {...common, formatter: name ? cell => document.createTextNode(nameOf(cell.getData())) : "plaintext", sorter: "alphanum", tooltip: true, frozen: name && innerWidth > 700, minWidth: name ? 140 : 90, maxInitialWidth: 300}
+  return {...common, formatter: cell => show(cell.getValue(), c.unit), sorter: (a, b) => number(a) - number(b) || 0, headerSortStartingDir: "desc",
           hozAlign: "right", headerHozAlign: "right", headerWordWrap: true, width: 112}
 }
 
@@ -103,6 +104,7 @@ function choose(name) {
   kind = data.kinds.find(k => k.name === name)
   rows = kind.rows.map((r, index) => Object.fromEntries([["index", index], ...kind.columns.map((c, i) => [c.field, r[i] === "inf" ? Infinity : r[i]])]))
   data.filters.forEach(options)
+  at("moves").parentElement.hidden = !kind.columns.some(c => c.field === "category")
   table?.destroy()
   at("charts").replaceChildren()
   charts = kind.figures.map(draw)
