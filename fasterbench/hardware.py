@@ -100,12 +100,14 @@ def _memory(self):
     return self.levels or (MemoryLevel("DRAM", None, self.peak_bandwidth),)
 
 def _flops_of(self,
-    dtype:str, # "float32"
+    dtype:str,       # "float32"
+    tf32:bool=True,  # Whether float32 may run as TF32, where there is such a ceiling
 )->float:
     "The compute ceiling of `dtype`, FLOP/s; of a dtype that was not measured, `peak_flops`."
     dtype = dtype.removeprefix("torch.")
-    if _dtype_name(dtype) == self.dtype: return self.peak_flops
-    return max((c.flops for c in self.ceilings if c.dtype == dtype), default=self.peak_flops)
+    found = [c.flops for c in self.ceilings if c.dtype == dtype and (tf32 or c.unit != "TF32")]
+    if _dtype_name(dtype) == self.dtype and (tf32 or not found): return self.peak_flops
+    return max(found, default=self.peak_flops)
 
 def _spread_of(self,
     dtype:str, # "float32"
@@ -115,19 +117,23 @@ def _spread_of(self,
 
 HardwarePeaks.__repr__, HardwarePeaks.memory, HardwarePeaks.flops_of, HardwarePeaks.spread_of = _repr, property(_memory), _flops_of, _spread_of
 
-# %% ../nbs/hardware/hardware.ipynb #135c6fc7
-def _higher_of(a, b, rate):
-    best, other = (b, a) if getattr(b, rate) > getattr(a, rate) else (a, b)
-    apart = 1 - getattr(other, rate) / getattr(best, rate)
-    return replace(best, spread=max(apart, a.spread or 0.0, b.spread or 0.0))
+# %% ../nbs/hardware/hardware.ipynb #589d9c69
+def _higher_of(firsts, agains, key, rate):
+    "Of each of `firsts` the higher of two measurements. A roof that rose is as uncertain as it rose; one that did not keeps its spread."
+    found = {key(b): b for b in agains}
+    def better(a):
+        b = found.get(key(a), a)
+        if getattr(b, rate) <= getattr(a, rate): return a
+        return replace(b, spread=max(1 - getattr(a, rate) / getattr(b, rate), b.spread or 0.0))
+    return tuple(map(better, firsts))
 
 def higher(
     first:HardwarePeaks,
-    again:HardwarePeaks, # The same ceilings, measured another time
+    again:HardwarePeaks, # The same, measured another time
 )->HardwarePeaks:
-    "The higher of two measurements of one device, ceiling by ceiling."
-    levels = tuple(_higher_of(a, b, "bandwidth") for a, b in zip(first.levels, again.levels, strict=True))
-    ceilings = tuple(_higher_of(a, b, "flops") for a, b in zip(first.ceilings, again.ceilings, strict=True))
+    "The higher of two measurements of one device, ceiling by ceiling; what only one of them has is as in `first`."
+    levels = _higher_of(first.levels, again.levels, lambda l: (l.name, l.capacity), "bandwidth")
+    ceilings = _higher_of(first.ceilings, again.ceilings, lambda c: (c.dtype, c.unit), "flops")
     return replace(again, peak_flops=max(first.peak_flops, again.peak_flops), peak_bandwidth=max(first.peak_bandwidth, again.peak_bandwidth), ridge_point=None,
                    levels=levels, ceilings=ceilings, sweep=(*first.sweep, *again.sweep), trials=(*first.trials, *again.trials))
 
@@ -154,6 +160,7 @@ def _from_dict(cls, data):
         for name, kind in (("levels", MemoryLevel), ("ceilings", Ceiling)):
             values[name] = tuple(kind(**{f.name: v[f.name] for f in fields(kind) if f.name in v} | {"samples": tuple(v.get("samples", ()))}) for v in values.get(name, ()))
         values |= {name: tuple(map(tuple, values.get(name, ()))) for name in ("sweep", "trials")}
+        if not isinstance(values.get("environment", {}), dict) or not isinstance(values.get("dtype", ""), str): raise TypeError("environment has to be a dict, dtype a text")
         return cls(**values)
     except (TypeError, AttributeError, KeyError) as error: raise ValueError(f"these peaks are incomplete: {error}") from None
 

@@ -8,8 +8,8 @@ Docs: https://fasterbench.github.io/fasterbench/hardware/levels.html.md"""
 __all__ = ['cpu_caches', 'memory_capacities', 'plateaus', 'swept_capacities', 'working_sets', 'measure_levels',
            'nearer_is_faster']
 
-# %% ../nbs/hardware/levels.ipynb #ea00039d
-import glob
+# %% ../nbs/hardware/levels.ipynb #f8dc1c30
+import glob, os, re
 from dataclasses import replace
 
 import torch
@@ -23,13 +23,17 @@ def _cache_bytes(text): return int(text[:-1]) * {"K": 1 << 10, "M": 1 << 20, "G"
 def _read(path):
     with open(path) as f: return f.read().strip()
 
+def _usable_cores(): return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
+
 def cpu_caches(
     threads:int,                              # How many cores are used
     root:str="/sys/devices/system/cpu",       # Where sysfs says so
+    usable:set[int]|None=None,                # The cores that this process may run on; None: as the system says
 )->list[tuple[str, int]]:
     "Name and capacity in bytes of each cache level beyond the first, smallest first; private caches times the cores in use."
-    found = {}
+    found, usable = {}, usable or _usable_cores()
     for index in glob.glob(f"{root}/cpu[0-9]*/cache/index[0-9]*"):
+        if usable and int(re.search(r"cpu(\d+)/cache", index)[1]) not in usable: continue
         try: level, kind, size, shared = (_read(f"{index}/{n}") for n in ("level", "type", "size", "shared_cpu_list"))
         except OSError: continue
         if kind != "Instruction" and int(level) > 1: found.setdefault(int(level), {})[shared] = _cache_bytes(size)

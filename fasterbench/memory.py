@@ -15,6 +15,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from .core import Part, wrapped
+from .kernels import can_record, silent
 
 # %% ../nbs/analysis/memory.ipynb #c93af181
 class LayerMemory(NamedTuple):
@@ -75,7 +76,8 @@ def record_memory(
             with record_function(f"{_label}{i}"): return forward(*args, **kwargs)
         return labelled
     activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if device.type == "cuda" else [])
-    with profile(activities=activities, profile_memory=True) as session, wrapped(listed, wrap): output = call()
+    if not can_record(): raise RuntimeError("memory is recorded by PyTorch's profiler, which is not built in or in use: leave the running profiler session first")
+    with silent(), profile(activities=activities, profile_memory=True) as session, wrapped(listed, wrap): output = call()
     del output
     roots = sorted(session.profiler.kineto_results.experimental_event_tree(), key=lambda e: e.start_time_ns)
     return layer_memory((e for root in roots for e in _events(root, device.type)), len(listed))

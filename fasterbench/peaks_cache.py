@@ -32,7 +32,8 @@ def remembered(
 )->HardwarePeaks:
     "The peaks for `key`: those of this process, else those in `folder`, else measured now. One caller measures, others wait."
     with _lock:
-        if key not in _found: _found[key] = measure() if folder is None else _kept(Path(folder), key, machine, measure)
+        if folder is not None: _found[key] = _kept(Path(folder), key, machine, _found.get(key), measure)
+        elif key not in _found: _found[key] = measure()
         return _found[key]
 
 def replace_peaks(
@@ -42,26 +43,33 @@ def replace_peaks(
     "Remember `new` wherever `old` was remembered."
     with _lock: _found.update({k: new for k, v in _found.items() if v is old})
 
-# %% ../nbs/hardware/peaks_cache.ipynb #679bd547
-def _kept(folder, key, machine, measure):
+# %% ../nbs/hardware/peaks_cache.ipynb #c3ed6a27
+def _kept(folder, key, machine, peaks, measure):
+    "The peaks that this process knows, else those in `folder`, else measured now; they are in `folder` afterwards."
     path = folder / f"peaks-{hashlib.sha256(repr((key, sorted(machine.items()))).encode()).hexdigest()[:16]}.json"
-    was_there = path.exists()
-    if peaks := _load(path, machine): return peaks
+    if peaks is not None and path.exists(): return peaks
+    seen = _state(path)
+    if peaks is None and (peaks := _load(path, machine)): return peaks
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if not os.access(folder, os.W_OK): raise PermissionError("it is read-only")
         with FileLock(f"{path}.lock", timeout=300):
-            if not was_there and (peaks := _load(path, machine)): return peaks     # another process has measured meanwhile
-            peaks = measure()
+            if _state(path) != seen and (found := _load(path, machine)): return found     # another process has measured meanwhile
+            peaks = peaks or measure()
             peaks.to_json(path)
     except (OSError, Timeout) as error: warn(f"peaks are not kept in {folder}: {error}", stacklevel=4)
     return peaks or measure()
+
+def _state(path):
+    "What changes when another process writes `path`."
+    try: return path.stat().st_mtime_ns, path.stat().st_ino
+    except OSError: return None
 
 def _load(path, machine):
     "The peaks in `path`; None where there are none, and, with a warning, where they are damaged or of another machine or version."
     try: peaks = HardwarePeaks.from_json(os.fspath(path))
     except (FileNotFoundError, NotADirectoryError): return None
-    except (OSError, ValueError) as error: problem = f"it is damaged ({error})"
+    except (OSError, ValueError, RecursionError) as error: problem = f"it is damaged ({error})"
     else:
         other = [k for k, v in machine.items() if peaks.environment.get(k) != v]
         if not other: return peaks

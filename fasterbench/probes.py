@@ -34,15 +34,15 @@ def _random(device, dtype, *shape):
     if dtype == torch.int8: return torch.randint(-128, 128, shape, device=device, dtype=dtype)
     return torch.randn(*shape, device=device, dtype=torch.float32).to(dtype)
 
-def _product(dtype):
-    "`f(a, b)` that multiplies matrices of `dtype`; `b` is stored by columns, which eight-bit kernels ask for."
+def _product(device, dtype):
+    "`f(a, b)` that multiplies matrices of an eight-bit `dtype`; `b` is stored by columns, which such kernels ask for. `None` for other types."
     if dtype == torch.int8: return torch._int_mm
-    one = torch.ones(())
-    return (lambda a, b: torch._scaled_mm(a, b, one.to(a.device), one.to(a.device), out_dtype=torch.bfloat16)) if dtype == torch.float8_e4m3fn else None
+    one = torch.ones((), device=device)
+    return (lambda a, b: torch._scaled_mm(a, b, one, one, out_dtype=torch.bfloat16)) if dtype == torch.float8_e4m3fn else None
 
 def _matmul_probe(device, dtype, m, k, n):
     def build():
-        a, product = _random(device, dtype, m, k), _product(dtype)
+        a, product = _random(device, dtype, m, k), _product(device, dtype)
         if product:
             b = _random(device, dtype, n, k).t()
             return lambda: product(a, b)
@@ -203,6 +203,7 @@ def envelope(
     def attempt(probe, seconds, steps):
         try: rates.setdefault(probe, []).append(run_probe(probe, device, seconds=seconds, warmup=warmup, steps=steps))
         except Exception as error:
+            if rates.get(probe): return               # it has run before: what it gave holds
             skipped[probe.name] = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
             if isinstance(error, torch.cuda.OutOfMemoryError): torch.cuda.empty_cache()
         finally: tick()

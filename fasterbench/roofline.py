@@ -22,7 +22,7 @@ from .core import as_call, as_device, copied, is_compiled, is_stateless, on_devi
 from .hardware import HardwarePeaks, higher
 from .kernels import can_record, operator_times, time_kernels
 from .model import RooflinePoint, place, roofline_analysis, shares_of
-from .peaks import environment, measurable, measure_peaks, tf32_allowed
+from .peaks import environment, measurable, measure_peaks, tf32_categories
 from .peaks_cache import clear_peaks_cache, replace_peaks
 from .result import Result, Timing
 from .reuse import serve
@@ -61,6 +61,7 @@ class Measurement:
     work: Work
     times: ModuleTimes
     op_times: list = field(repr=False) # Per call of `work.trace`: Samples, or None where the passes did not run the same operators
+    tf32: frozenset = frozenset()      # Categories of float32 work that may run as TF32
 
     @property
     def phases(self): return phases[:len(self.times.own) // len(self.work.parts)]
@@ -132,7 +133,7 @@ def measure(
             if work.trace and all(s is None for s in samples) and not is_compiled(run.model):      # the first run did more: it filled a cache
                 work = trace_call(fresh(), run)
                 samples = _operator_samples(work, fresh, device, passes, tick, records)
-            return Measurement(work, times, samples)
+            return Measurement(work, times, samples, tf32_categories(device))
 
 # %% ../nbs/analysis/roofline.ipynb #0df14825
 def served_bytes(
@@ -146,9 +147,9 @@ def served_bytes(
 
 def _sum_levels(parts, n): return [sum(p[k] for p in parts) for k in range(n)]
 
-def _compute_time(calls, peaks):
-    "Least time of the FLOPs, each at the ceiling of its own dtype, s."
-    return sum((c.flops or 0) / peaks.flops_of(c.dtype or peaks.dtype) for c in calls)
+def _compute_time(calls, peaks, tf32):
+    "Least time of the FLOPs, each at the ceiling of its own dtype and, where float32 may be TF32, of its own kind of work, s."
+    return sum((c.flops or 0) / peaks.flops_of(c.dtype or peaks.dtype, c.category in tf32) for c in calls)
 
 # %% ../nbs/analysis/roofline.ipynb #84dc77c0
 def module_points(
@@ -171,7 +172,7 @@ def _phase_points(m, peaks, served, k, phase):
         i = index[row.name]
         calls, times = own.get(i, []), m.times.own[k * len(m.work.parts) + i]
         rows.append(place(row.name, row.type, row.flops, row.bytes_moved, times.median, peaks, served=_sum_levels([l for _, ls in calls for l in ls], len(peaks.memory)),
-                          compute_s=_compute_time([c for c, _ in calls], peaks), time_iqr_s=times.iqr, calls=row.calls, category=row.category, dtype=row.dtype,
+                          compute_s=_compute_time([c for c, _ in calls], peaks, m.tf32), time_iqr_s=times.iqr, calls=row.calls, category=row.category, dtype=row.dtype,
                           contraction_flops=row.contraction_flops, eager_bytes=row.eager_bytes, phase=m.phase(phase),
                           uncertain=times.median < 20 * row.calls * (m.times.cost.inside + m.times.cost.outside)))
     return rows
@@ -191,14 +192,14 @@ def operator_points(
     groups = {}
     for call, levels, time in zip(m.work.trace, served, m.op_times):
         if time is not None: groups.setdefault((call.part, call.phase, call.operator), []).append((call, levels, time))
-    return _ranked([_operator_point(m.work.parts[part], operator, m.phase(phase), group, peaks) for (part, phase, operator), group in groups.items()])
+    return _ranked([_operator_point(m.work.parts[part], operator, m.phase(phase), group, peaks, m.tf32) for (part, phase, operator), group in groups.items()])
 
-def _operator_point(part, operator, phase, group, peaks):
+def _operator_point(part, operator, phase, group, peaks, tf32):
     calls = [c for c, _, _ in group]
     levels = [l for _, (reads, writes), _ in group for l in (*reads, *writes)]
     times = Samples(tuple(map(sum, zip(*(t.values for _, _, t in group)))))
     return place(part.path, part.type, total([c.flops for c in calls]), sum(t.bytes for c in calls for t in (*c.reads, *c.writes)), times.median, peaks,
-                 served=_sum_levels(levels, len(peaks.memory)), compute_s=_compute_time(calls, peaks), time_iqr_s=times.iqr, calls=len(calls),
+                 served=_sum_levels(levels, len(peaks.memory)), compute_s=_compute_time(calls, peaks, tf32), time_iqr_s=times.iqr, calls=len(calls),
                  operator=operator, phase=phase, category=calls[0].category, dtype=calls[0].dtype, contraction_flops=total([c.contraction_flops for c in calls]))
 
 # %% ../nbs/analysis/roofline.ipynb #f43a94e1
@@ -211,7 +212,7 @@ def program_points(
 )->tuple[RooflinePoint, list[RooflinePoint]]:
     "The whole forward or training step as one point at its uninstrumented time, and one point per timed step."
     served = _sum_levels([[b for _, b in r.bytes_by_level] for r in rows if r.bytes_by_level], len(peaks.memory))
-    work = dict(served=served, compute_s=_compute_time(m.work.trace, peaks), calls=1, contraction_flops=m.work.contraction_flops, eager_bytes=m.work.bytes)
+    work = dict(served=served, compute_s=_compute_time(m.work.trace, peaks, m.tf32), calls=1, contraction_flops=m.work.contraction_flops, eager_bytes=m.work.bytes)
     at = lambda time, **more: place("", name, total([r.flops for r in rows]), total([r.bytes_moved for r in rows]), time, peaks, share=1.0, **work, **more)
     idle = sum(r.time_s for r in rows if r.roof_time_s == 0)      # modules that neither compute nor move anything
     shares = tuple(shares_of([r for r in rows if r.roof_time_s != 0], overhead_s=overhead_s + idle).items())
@@ -287,7 +288,7 @@ class RooflineAnalyzer(Views):
         "`measure_peaks` for the model's own dtype and the others that it computes in."
         first = main_dtype(self.model, self.sample)
         others = {getattr(torch, c.dtype) for c in work.trace if c.flops and c.dtype in measurable} - {first}
-        return partial(measure_peaks, device, dtype=first, dtypes=tuple(sorted(others, key=str)), allow_tf32=tf32_allowed(device), progress=progress)
+        return partial(measure_peaks, device, dtype=first, dtypes=tuple(sorted(others, key=str)), allow_tf32=bool(tf32_categories(device)), progress=progress)
 
     def _again(self, m, peaks, again, device):
         "Rows ran above their roofs, so these were measured again: the result under the higher of both."

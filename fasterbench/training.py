@@ -162,10 +162,10 @@ def _step(self, *args, **kwargs):
 
 TrainingStep.__call__ = _step
 
-# %% ../nbs/core/training.ipynb #12655247
+# %% ../nbs/core/training.ipynb #a6f0afc9
 @contextmanager
 def preserved_run(run:Forward):
-    "Within the context `run` can be run, in its mode; at the end model, loss, optimizer and process are as they were. Gives `before_write`."
+    "Within the context `run` can be run, in its mode; at the end model, optimizer, process and a loss that is a module are as they were; modules that a loss function only refers to are not looked for. Gives `before_write`."
     loss, optimizer = (run.loss, run.optimizer) if run.training else (None, None)
     whole = nn.ModuleList([run.model, loss]) if isinstance(loss, nn.Module) else run.model
     written = run.written() if run.training else ()
