@@ -196,7 +196,8 @@ class Comparison:
         sides = [q.side for q in self.pairs]
         rows = f"{sides.count('both')} rows on both sides, {sides.count('only before')} only before, {sides.count('only after')} only after"
         told = f"{format_si(a, 's')} before, {format_si(b, 's')} after: {_ratio(b / a if a else None)}; {rows}"
-        return [told, *(f"WARNING: not the same: {d}" for d in self.differences)]
+        noisy = [f"WARNING: {side}: {w}" for side, r in (("before", self.before), ("after", self.after)) if r.timing for w in r.timing.warnings]
+        return [told, *(f"WARNING: not the same: {d}" for d in self.differences), *noisy]
 
 # %% ../nbs/views/compare.ipynb #4a8ae037
 def _text(self, top=20):

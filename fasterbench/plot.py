@@ -157,8 +157,9 @@ def style(
     sizes:list,  # Diameters, px
 )->dict:
     "Markers of rows that `kind` bounds."
-    color = bounds[kind]["color"]
-    return dict(color=_faint(color), symbol=bounds[kind]["symbol"], size=sizes, opacity=1, line=dict(width=1.2, color=color))
+    color, symbol = bounds[kind]["color"], bounds[kind]["symbol"]
+    if symbol == "square": sizes = [s * math.sqrt(math.pi / 4) for s in sizes]        # the area of a circle of that diameter
+    return dict(color=_faint(color), symbol=symbol, size=sizes, opacity=1, line=dict(width=1.2, color=color))
 
 def _markers(fig, points, chosen, place, size, **where):
     "One trace per bound, so that the legend isolates them; small markers last, on top."
@@ -206,9 +207,9 @@ def plot_points(
     box = extent([rows[i] for i in on] + star, result)
     roofs(fig, result.peaks, levels_in_use(result, rows), box)
     size = marker_size if points != "steps" else lambda p: 7.0      # a step is all of the time
-    for p in star: _star(fig, p)
     _markers(fig, rows, on, spot, size, row=1, col=1)
     _markers(fig, rows, off, lambda p: _strip_place(p, result.peaks.memory), size, row=2 if off else 1, col=1)
+    for p in star: _star(fig, p)                                     # on top of what it stands among
     strip = max([100.0, *(_strip_place(rows[i], result.peaks.memory)[0] for i in off)]) if off else None
     return _layout(fig, f"Roofline of {result.model} on {device_name(result)}" if title is None else title, alt_text(result, points), box, strip)
 
