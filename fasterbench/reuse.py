@@ -81,6 +81,7 @@ def _parts_of(walk, block, n, region):
     "What a touch of `n` bytes of `block` consists of, as (part, bytes); a part that is new is cut off from the rest."
     known, part, rest, last = walk.parts.setdefault(block, {}), (block, (region, n)), (block, None), walk.recency.last
     if n >= walk.size[block[0]]:
+        if len(known) == 1 and rest in known: return [(rest, n)]
         found = [(p, last[p][1]) for p in known if p in last]
         if rest not in known: found.append((rest, max(n - sum(b for _, b in found), 0)))
         known[rest] = None
@@ -100,7 +101,7 @@ def _made_whole(walk, block):
 def _reuse_memory(walk, block):
     "A block that is new takes the place of a dead one of its size."
     dead = walk.freed.get(walk.size[block[0]])
-    if block[1] is None or block in walk.parts or not dead: return
+    if not dead: return
     old = walk.parts.pop(dead.pop())
     walk.parts[block] = {(block, kind): None for _, kind in old}
     for part in old: walk.recency.last[block, part[1]] = walk.recency.last.pop(part)
@@ -110,11 +111,13 @@ def _step(walk, k, turn):
     "Walk operator `k`; in the second turn its reads and its writes, each [bytes, fraction that each cache serves]."
     name = lambda block: (block, turn if block in walk.born else None)
     reads, writes = ([(name(t[0]), t[1], t[2] if len(t) > 2 else None) for t in touches] for touches in walk.trace[k])
-    for block, *_ in (*reads, *writes): _reuse_memory(walk, block)
+    for block, *_ in (*reads, *writes):
+        if block[1] is not None and block not in walk.parts: _reuse_memory(walk, block)
     pieces = [_parts_of(walk, *t) for t in (*reads, *writes)]
     touched = {part: n for found in pieces for part, n in found}
-    kept = {part: walk.held(part, touched) for (block, *_), found in zip(reads, pieces) if turn == 1 or block in walk.written for part, _ in found}
-    first = [_mean(found, kept) for found in pieces[:len(reads)]] if kept else []
+    waiting = turn == 1 or turn == 2 and any(block in walk.written for block, *_ in reads)
+    kept = {part: walk.held(part, touched) for found in pieces[:len(reads)] for part, _ in found} if waiting else {}
+    first = [_mean(found, kept) for found in pieces[:len(reads)]] if waiting else []
     for (block, *_), fractions in zip(reads, first):
         for write in walk.written.pop(block, ()): write[1] = fractions
     served = _served(walk, reads, writes, pieces, first) if turn == 1 else None
@@ -122,12 +125,13 @@ def _step(walk, k, turn):
     walk.recency.touch(touched, walk.time)
     for block in {block for block, n, _ in (*reads, *writes) if n >= walk.size[block[0]]}:
         if len(walk.parts[block]) > 1: _made_whole(walk, block)
-    for block in walk.final.get(k, ()): walk.freed.setdefault(walk.size[block], []).append(name(block))
+    for block in walk.final.get(k, ()):
+        walk.freed.setdefault(walk.size[block], []).append(name(block))
+        walk.written.pop(name(block), None)
     return served
 
 def _mean(found, kept):
     "What the caches hold of a touch, from what they hold of its parts."
-    if found[0][0] not in kept: return None
     if len(found) == 1: return kept[found[0][0]]
     total = sum(n for _, n in found) or 1
     return [sum(n * f for (_, n), f in zip(found, fractions)) / total for fractions in zip(*(kept[part] for part, _ in found))]
@@ -171,6 +175,9 @@ def serve(
     capacities:Sequence[int],                  # Of the caches, smallest first
 )->list[tuple[list[tuple], list[tuple]]]:
     "Per operator, for each read and each write, the bytes served by each cache and by main memory last."
-    walk = _Walk(trace, capacities)
-    _, found, _ = ([_step(walk, k, turn) for k in range(len(trace))] for turn in range(3))
+    walk, found = _Walk(trace, capacities), []
+    for turn, k in ((turn, k) for turn in range(3) for k in range(len(trace))):
+        if turn == 2 and not walk.written: break                       # no write waits for its first read any more
+        served = _step(walk, k, turn)
+        if turn == 1: found.append(served)
     return [tuple([split(n, kept) for n, kept in touches] for touches in op) for op in found]
