@@ -14,13 +14,13 @@ __version__ = "0.1.0"
 
 # %% ../nbs/core/package.ipynb #27747c53
 _homes = {
-    **dict.fromkeys(["HardwarePeaks", "MemoryLevel", "Ceiling"], "hardware"),
-    "measure_peaks": "peaks", "clear_peaks_cache": "peaks_cache",
-    **dict.fromkeys(["count_work", "Work"], "work"),
-    **dict.fromkeys(["RooflinePoint", "roofline_analysis"], "model"),
-    **dict.fromkeys(["RooflineAnalyzer"], "roofline"),
-    **dict.fromkeys(["Result", "from_json"], "result"),
-    **dict.fromkeys(["compare"], "compare"),
+    **dict.fromkeys(["HardwarePeaks", "MemoryLevel", "Ceiling"], "roofs.hardware"),
+    "measure_peaks": "roofs.peaks", "clear_peaks_cache": "roofs.peaks_cache",
+    **dict.fromkeys(["count_work", "Work"], "work.count"), **dict.fromkeys(["rule", "Flops"], "work.rules"),
+    **dict.fromkeys(["RooflinePoint", "roofline_analysis"], "points.model"),
+    "RooflineAnalyzer": "roofline",
+    **dict.fromkeys(["Result", "from_json"], "views.result"), "compare": "views.diff",
+    **dict.fromkeys(["read_ncu", "ranges"], "interop.ncu"),
 }
 __all__ = ["__version__", *_homes]
 

@@ -10,7 +10,7 @@ __all__ = ['compute_compute']
 # %% ../nbs/analysis/compute.ipynb #6b028428
 from torch import nn
 
-from .work import count_work
+from .work.count import count_work
 
 # %% ../nbs/analysis/compute.ipynb #dc4c896a
 def compute_compute(

@@ -13,12 +13,13 @@ from collections.abc import Iterable
 import torch
 from torch import nn
 
-from .core import as_call, as_device, copied, on_device, parts, whole
-from .memory import record_memory
+from .core.arguments import as_call, as_device, copied, on_device, whole
+from .core.modules import parts
+from .analysis.memory import record_memory
 from .roofline import RooflineAnalyzer
-from .training import Forward, placed, preserved_run
-from .units import format_si
-from .work import count_work
+from .core.run import Forward, placed, preserved_run
+from .core.units import format_si
+from .work.count import count_work
 
 # %% ../nbs/analysis/profiling.ipynb #d26c7329
 units = dict(speed="s", memory="B", size="B", compute="FLOP")

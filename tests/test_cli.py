@@ -80,7 +80,7 @@ saved.summary(3); saved.plot(); saved.to_csv("saved.csv"); saved.to_html("saved.
 assert json.loads(saved.to_json(None)) == json.load(open("saved.json"))
 both = fasterbench.compare(saved, "saved.json")
 both.summary(3); both.plot(); both.to_html("both.html"); both.to_csv("both.csv")
-from fasterbench.cli import main
+from fasterbench.cli.main import main
 for args in (["report", "saved.json"], ["compare", "saved.json", "saved.json", "--html", "cli.html"]):
     try: main(args)
     except SystemExit as e: assert e.code == 0
@@ -125,7 +125,7 @@ def test_training_steps(folder):
     assert done.returncode == 0 and {"forward", "backward"} <= {r["phase"] for r in rows}, done.stderr
 
 def test_a_report_is_named_after_the_last_part(folder):
-    from fasterbench.models import _library
+    from fasterbench.cli.loading import _library
     try: transformers = _library("transformers")
     except ValueError: pytest.skip("transformers is not installed")
     transformers.BertConfig(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32, vocab_size=64).save_pretrained(folder/"tiny")

@@ -7,12 +7,11 @@ import pytest
 
 from conftest import root
 from fasterbench import HardwarePeaks, Result, compare, from_json
-from fasterbench.hardware import Ceiling, MemoryLevel
-from fasterbench.model import place
-from fasterbench.report import to_html
-from fasterbench.sweep import render_peaks
-from fasterbench.table import to_frame
-from fasterbench.units import format_si
+from fasterbench.roofs.hardware import Ceiling, MemoryLevel
+from fasterbench.points.model import place
+from fasterbench.views.peaks_page import render_peaks
+from fasterbench.views.table import to_frame
+from fasterbench.core.units import format_si
 
 resnet50 = root/"tests/data/resnet50.json"      # measured with `fasterbench roofline torchvision:resnet50` on two cores of an AMD EPYC
 evil = "</script><script>alert(1)</script>"
@@ -70,7 +69,7 @@ def put(browser, id, value):
 @pytest.fixture(scope="module")
 def report(tmp_path_factory):
     path = tmp_path_factory.mktemp("report")/"resnet50.html"
-    to_html(from_json(resnet50), path)
+    from_json(resnet50).to_html(path)
     return path
 
 def test_opens_from_a_file_without_a_network(chrome, report):
@@ -113,7 +112,7 @@ def training_step():
     return Result([row(*slot, 1e-3 / k) for k, slot in enumerate(slots, 1)], peaks, model="Net")
 
 def test_phases_of_a_training_step(chrome, tmp_path):
-    to_html(training_step(), tmp_path/"step.html")
+    training_step().to_html(tmp_path/"step.html")
     compare(replace(training_step(), points=training_step().points[:4]), training_step()).to_html(tmp_path/"pair.html")
     for name, kind, rows in (("step", "modules", dict(backward=[0], forward=[1, 2, 3], update=[4])), ("pair", "pairs", dict(backward=[0], forward=[1, 2, 3], update=[4]))):
         assert opened(chrome, tmp_path/f"{name}.html", kind=kind)[0] == []
@@ -124,7 +123,7 @@ def test_phases_of_a_training_step(chrome, tmp_path):
 def names_shown(browser): return [e.get_property("textContent") for e in browser.find_elements("css selector", ".tabulator-cell[tabulator-field=name]")]
 
 def test_the_root_of_a_model_has_a_name_to_read_and_to_find(chrome, tmp_path):
-    to_html(training_step(), tmp_path/"step.html")
+    training_step().to_html(tmp_path/"step.html")
     opened(chrome, tmp_path/"step.html")
     assert names_shown(chrome)[1:4] == ["fc", "(model)", "(loss)"]
     put(chrome, "text", "(Mod")
@@ -180,7 +179,7 @@ def test_rows_that_only_move_data_can_be_left_out(chrome, tmp_path):
     peaks = HardwarePeaks(1e12, 1e11)
     rows = [place("conv", "Conv2d", 2e8, 1e7, 1e-3, peaks, share=0.5, category="convolution"),
             place("copy", "Copy", 0, 1e7, 1e-3, peaks, share=0.5, category="data movement")]
-    to_html(Result(rows, peaks, model="Net"), tmp_path/"r.html")
+    Result(rows, peaks, model="Net").to_html(tmp_path/"r.html")
     opened(chrome, tmp_path/"r.html")
     assert on_charts(chrome) == [[0, 1], [0, 1]]
     put(chrome, "moves", False)
@@ -240,7 +239,7 @@ def test_hostile_names_are_text(chrome, tmp_path):
     peaks = HardwarePeaks(1e12, 1e11)
     names = [evil, kernel, "ünïcode 層 🙂", "<img src=x onerror=alert(2)>", "a\nb\x1b[31m", "=1+1", '"quoted", too', "", "{{ 7 * 7 }}", "__proto__"]
     rows = [place(n, n, 2e8, 1e7, 1e-3, peaks, share=0.1, category="convolution", operator=n) for n in names]
-    to_html(Result(rows, peaks, ops=rows, model=evil, environment=dict(device_name=evil), unknown_ops={evil: 1}), tmp_path/"evil.html", title=evil)
+    Result(rows, peaks, ops=rows, model=evil, environment=dict(device_name=evil), unknown_ops={evil: 1}).to_html(tmp_path/"evil.html", title=evil)
     console, _ = opened(chrome, tmp_path/"evil.html")
     assert console == [] and chrome.find_element("tag name", "h1").text == evil and chrome.title == evil
     assert chrome.execute_script("return table.getData('active').map(r => r.name)") == names
@@ -257,7 +256,7 @@ def test_a_thousand_rows_of_each_kind_fit(chrome, tmp_path):
     saved = from_json(resnet50)
     many = replace(saved, points=[replace(saved.points[i % 142], name=f"encoder.layers.{i}.attention.output") for i in range(1200)],
                    ops=[replace(saved.ops[i % 195], name=f"encoder.layers.{i}") for i in range(1200)])
-    to_html(many, tmp_path/"many.html")
+    many.to_html(tmp_path/"many.html")
     opened(chrome, tmp_path/"many.html")
     assert (tmp_path/"many.html").stat().st_size <= 6e6 and len(in_table(chrome)) == 1000
     assert "200 faster ones that are not in this file" in chrome.find_element("id", "shown").text

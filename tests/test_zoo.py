@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from conftest import heavy
-from fasterbench.work import count_work
+from fasterbench.work.count import count_work
 
 pytestmark = pytest.mark.skipif(not heavy, reason="needs torchvision, transformers and two minutes: FASTERBENCH_TESTS=all")
 torchvision = pytest.importorskip("torchvision") if heavy else None

@@ -6,7 +6,7 @@ models = ["resnet18", "resnet50", "mobilenet_v3_small", "densenet121", "efficien
 child = """
 import json, resource, statistics, sys, torch, torchvision
 from time import perf_counter
-from fasterbench.work import count_work
+from fasterbench.work.count import count_work
 model, x = torchvision.models.get_model(sys.argv[1], weights=None).eval(), torch.randn(1, 3, 224, 224)
 def forward():
     with torch.no_grad(): model(x)

@@ -11,7 +11,8 @@ import torch, torchvision
 from torch.profiler import ProfilerActivity, profile
 
 from fasterbench.roofline import HardwarePeaks, RooflineAnalyzer
-from fasterbench.trace import OperatorTimer, watching
+from fasterbench.timing.operators import OperatorTimer
+from fasterbench.work.trace import watching
 
 def ours(ra, x):
     ra.profile(warmup=0, steps=2)

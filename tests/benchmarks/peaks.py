@@ -9,8 +9,8 @@ from time import perf_counter
 import torch
 
 from fasterbench.roofline import measure_peaks
-from fasterbench.levels import working_sets, memory_capacities
-from fasterbench.units import format_si
+from fasterbench.roofs.levels import working_sets, memory_capacities
+from fasterbench.core.units import format_si
 
 threads = torch.get_num_threads()
 with open("/proc/cpuinfo") as f: flags = f.read()

@@ -6,7 +6,6 @@ from pathlib import Path
 from selenium import webdriver
 
 from fasterbench import from_json
-from fasterbench.report import to_html
 
 saved = from_json(Path(__file__).parent.parent/"data/resnet50.json")
 name = "encoder.layers.{}.attention.output.dense"
@@ -17,7 +16,7 @@ browser = webdriver.Chrome(options=options, service=webdriver.ChromeService(driv
 with tempfile.TemporaryDirectory() as folder:
     for title, result in (("ResNet-50", saved), ("1000 modules and 1000 operators", many)):
         path, times = Path(folder)/"report.html", []
-        to_html(result, path)
+        result.to_html(path)
         for _ in range(7):
             browser.get("about:blank")
             browser.get(path.as_uri())
