@@ -263,7 +263,7 @@ def as_result(
 )->Result:
     "The result that `source` is, holds or was saved as."
     if isinstance(source, (str, Path)): return from_json(source)
-    found = getattr(source, "result", None)
+    found = getattr(source, "result", source)
     if not isinstance(found, Result):
         raise TypeError(f"a {type(source).__name__} is not a result; a RooflineAnalyzer that has profiled, a Result or the path of a saved one is needed")
     return found
