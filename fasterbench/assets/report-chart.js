@@ -1,50 +1,54 @@
 // Charts: the first beside the table, further ones in the panel below it.
 const config = {displaylogo: false, responsive: true, displayModeBar: innerWidth > 700 ? "hover" : false,
                 modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"]}
-let charts = [], marked
+let charts = [], marked, passing
 
 // Colours of the page, light or dark, on a figure that comes without.
+const color = name => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim()
 function themed(layout) {
-  const color = name => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim()
   const {height, width, title, ...kept} = layout
   const axes = Object.keys(kept).filter(k => /^[xy]axis/.test(k)).map(k => {
-    const axis = {...kept[k], gridcolor: color("grid"), linecolor: color("grid"), zerolinecolor: color("grid")}
+    const title = {...kept[k].title, standoff: 6, font: {size: innerWidth > 700 ? 12 : 11}}
+    const axis = {...kept[k], title, gridcolor: color("grid"), linecolor: color("grid"), zerolinecolor: color("grid")}
     return [k, axis]
   })
   const annotations = (kept.annotations ?? []).map(a => ({...a, font: {...a.font, color: color("soft"), size: innerWidth > 700 ? 12 : 10}}))
-  return {...kept, ...Object.fromEntries(axes), annotations, autosize: true, font: {...kept.font, color: color("ink")},
+  const margin = innerWidth > 700 ? {...kept.margin, r: 14, b: 46} : {...kept.margin, l: 52, r: 8, b: 42}
+  return {...kept, ...Object.fromEntries(axes), annotations, margin, autosize: true, font: {...kept.font, color: color("ink")},
           hoverlabel: {...kept.hoverlabel, bgcolor: color("page"), bordercolor: color("line"), font: {color: color("ink")}}}
 }
 
-// The markers and bars of the rows that are marked; what stands for no row stays.
+// The markers of the rows that are marked, or the bars of all that pass the filters; what stands for no row stays.
 function part(trace) {
-  const of = trace.customdata
+  const of = trace.customdata, rows = trace.type === "bar" ? passing : marked
   if (!of) return trace
-  const kept = v => Array.isArray(v) && v.length === of.length ? v.filter((_, i) => marked.has(of[i])) : v
+  const kept = v => Array.isArray(v) && v.length === of.length ? v.filter((_, i) => rows.has(of[i])) : v
   const each = o => Object.fromEntries(Object.entries(o).map(([k, v]) => [k, kept(v)]))
   const made = {...each(trace), ...(trace.marker && {marker: each(trace.marker)})}
   return trace.type === "bar" ? outlined(made) : made
 }
 
-// The rows that a choice lights up: an open group lights up its members.
-const lit = () => state.row === null ? [] : state.open.has(state.row) ? rowAt(state.row).members.map(m => m.index) : [state.row]
+// The rows that a choice lights up. A group has bars for its members, and once it is open markers too.
+const lit = members => {
+  const row = state.row === null ? null : rowAt(state.row)
+  return new Set(!row ? [] : row.members && (members || state.open.has(row.index)) ? row.members.map(m => m.index) : [row.index])
+}
 
 function outlined(trace) {
-  const chosen = new Set(lit()), line = trace.marker.line ?? {}
-  const ink = getComputedStyle(document.documentElement).getPropertyValue("--ring").trim()
+  const chosen = lit(true), line = trace.marker.line ?? {}
   const each = (yes, no) => trace.customdata.map(i => chosen.has(i) ? yes : no)
-  return {...trace, marker: {...trace.marker, line: {color: each(ink, line.color), width: each(3, line.width ?? 0)}}}
+  return {...trace, marker: {...trace.marker, line: {color: each(color("ring"), line.color), width: each(3, line.width ?? 0)}}}
 }
 
 // A ring around each marker of the chosen row.
 function rings(traces) {
-  const chosen = new Set(lit()), color = getComputedStyle(document.documentElement).getPropertyValue("--ring").trim()
+  const chosen = lit(false), ring = color("ring")
   return traces.filter(t => t.type !== "bar" && t.hoverinfo !== "skip" && t.customdata?.some(i => chosen.has(i))).map(t => {
     const at = t.customdata.flatMap((c, i) => chosen.has(c) ? [i] : [])
     const size = i => Array.isArray(t.marker?.size) ? t.marker.size[i] : t.marker?.size ?? 8
     return {type: "scatter", mode: "markers", x: at.map(i => t.x[i]), y: at.map(i => t.y[i]), xaxis: t.xaxis, yaxis: t.yaxis,
             name: "chosen", hoverinfo: "skip", showlegend: false, cliponaxis: false,
-            marker: {symbol: "circle-open", size: at.map(i => size(i) + 9), color, line: {width: 3, color}}}
+            marker: {symbol: "circle-open", size: at.map(i => size(i) + 9), color: ring, line: {width: 3, color: ring}}}
   })
 }
 
@@ -88,17 +92,24 @@ function drawAll() {
   nameSlowest()
 }
 
-// The names of the slowest rows stand beside their markers, where there is room.
+// The names of the chosen row and of the slowest ones stand beside their markers, where there is room.
 function nameSlowest() {
   const chart = charts[0], layout = chart?._fullLayout
-  if (!data.names || !layout?.xaxis) return
+  if (!tab.names || !layout?.xaxis) return
   const spots = chart.data.filter(t => t.customdata && t.marker && !t.yaxis?.startsWith("y2") && t.hoverinfo !== "skip")
     .flatMap(t => t.customdata.map((c, i) => ({row: rowAt(c), x: t.x[i], y: t.y[i], r: (t.marker.size?.[i] ?? 8) / 2})))
-  const first = [...new Map(spots.map(s => [s.row, s])).values()].sort((a, b) => b.row.time_s - a.row.time_s).slice(0, 5)
+  const rank = s => s.row.index === state.row ? Infinity : s.row.time_s
+  const first = [...new Map(spots.map(s => [s.row, s])).values()].sort((a, b) => rank(b) - rank(a)).slice(0, innerWidth > 700 ? 5 : 3)
   const {xaxis, yaxis} = layout
-  const taken = [...chart.querySelectorAll(".annotation-text-g, .annotation")].map(g => boxIn(chart, g))
-  const labels = first.map(s => placed(s, xaxis, yaxis, taken)).filter(Boolean)
-  Plotly.relayout(chart, {annotations: [...themed(tab.figures[0].layout).annotations, ...labels]})
+  const labels = (tab.figures[0].layout.annotations ?? []).length
+  const fixed = [...[...chart.querySelectorAll(".annotation")].slice(0, labels), ...chart.querySelectorAll(".legend")]
+  const taken = fixed.map(g => boxIn(chart, g))
+  for (const s of first) {
+    const [x, y] = centre(s, xaxis, yaxis)
+    taken.push({left: x - s.r, right: x + s.r, top: y - s.r, bottom: y + s.r})
+  }
+  const names = first.map(s => placed(s, xaxis, yaxis, taken)).filter(Boolean)
+  Plotly.relayout(chart, {annotations: [...themed(tab.figures[0].layout).annotations, ...names]})
 }
 
 function boxIn(chart, g) {
@@ -106,10 +117,12 @@ function boxIn(chart, g) {
   return {left: a.left - b.left, right: a.right - b.left, top: a.top - b.top, bottom: a.bottom - b.top}
 }
 
+const centre = ({x, y}, xaxis, yaxis) => [xaxis._offset + xaxis.d2p(x), yaxis._offset + yaxis.d2p(y)]
+
 // The first free place among right, left, above and below; null: there is none.
 function placed({row, x, y, r}, xaxis, yaxis, taken) {
-  const text = shorten(nameOf(row), 26), w = 6.2 * text.length, h = 14
-  const cx = xaxis._offset + xaxis.d2p(x), cy = yaxis._offset + yaxis.d2p(y)
+  const text = shorten(nameOf(row), 26), w = 6.2 * text.length, h = 13
+  const [cx, cy] = centre({x, y}, xaxis, yaxis)
   for (const [dx, dy, xanchor] of [[r + 4, 0, "left"], [-r - 4, 0, "right"], [0, -r - 10, "center"], [0, r + 10, "center"]]) {
     const left = cx + dx - ({left: 0, right: w, center: w / 2})[xanchor]
     const box = {left, right: left + w, top: cy + dy - h / 2, bottom: cy + dy + h / 2}
@@ -119,7 +132,7 @@ function placed({row, x, y, r}, xaxis, yaxis, taken) {
     taken.push(box)
     return {x: Math.log10(x), y: Math.log10(y), text: text.replace(/[&<>]/g, c => ({"&": "&amp;", "<": "&lt;", ">": "&gt;"})[c]), xanchor,
             xshift: dx, yshift: -dy, yanchor: "middle", showarrow: false, captureevents: false, name: "slowest",
-            font: {size: 11, color: getComputedStyle(document.documentElement).getPropertyValue("--ink").trim()}}
+            font: {size: 11, color: color("ink")}}
   }
   return null
 }

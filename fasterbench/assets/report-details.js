@@ -37,7 +37,8 @@ function showDetails(row) {
   at("details").hidden = !row
   at("charts").hidden = Boolean(row)
   if (!row) return at("details").replaceChildren()
-  const figures = tab.columns.filter(c => c.field !== "name" && !leveled(c.field) && known(row[c.field]))
+  const figures = tab.columns.filter(c => c.field !== "name" && !leveled(c.field) && known(row[c.field])
+    && !(c.field === "count" && row.count === 1))
   const close = element("button", {type: "button", className: "close", textContent: "×", title: "Close", ariaLabel: "Close",
                                    onclick: () => choose(null)})
   at("details").replaceChildren(element("h2", {}, nameOf(row), close),
@@ -51,7 +52,7 @@ function divide() {
   const total = data.division.reduce((s, d) => s + d.seconds, 0)
   if (!total) return
   const segment = d => element("span", {className: `segment ${d.kind}`, title: `${d.label}: ${si(d.seconds, "s")}`,
-    style: `flex-grow: ${d.seconds / total}; background-color: ${d.color}`}, element("b", {}, d.label), ` ${si(d.seconds, "s")}`)
+    style: `flex-grow: ${d.seconds / total}; background-color: ${d.color}`}, element("b", {textContent: d.label}), element("i", {textContent: ` ${si(d.seconds, "s")}`}))
   at("division").append(...data.division.filter(d => d.seconds > 0.002 * total).map(segment))
   at("division").setAttribute("role", "img")
   at("division").ariaLabel = data.division.map(d => `${d.label} ${si(d.seconds, "s")}`).join(", ")

@@ -1,6 +1,6 @@
 // What the page shows now: the tab, its rows, and the choices of the reader.
 const data = JSON.parse(at("data").textContent)
-const state = {filters: {}, text: "", regex: false, moves: true, fold: true, columns: {}, sort: null, open: new Set(), row: null}
+const state = {filters: {}, text: "", regex: false, fold: null, columns: {}, sort: null, open: new Set(), row: null}
 let tab, rows, groups
 
 const infinite = {inf: Infinity, "-inf": -Infinity, nan: null}
@@ -28,19 +28,21 @@ function finder(text, regex) {
   } catch { return null }
 }
 
+// A filter names a value, or with "not " before it the value that is left out.
+const agrees = (value, wanted) => wanted.startsWith("not ") ? String(value) !== wanted.slice(4) : String(value) === wanted
+
 function filtered() {
   const wanted = data.filters.filter(f => state.filters[f.field] && tab.columns.some(c => c.field === f.field))
   const found = finder(state.text, state.regex)
   at("text").setAttribute("aria-invalid", found === null)
-  return rows.filter(row => wanted.every(f => String(row[f.field]) === state.filters[f.field])
-    && (state.moves || row.category !== "data movement") && (found ?? (() => true))(row))
+  return rows.filter(row => wanted.every(f => agrees(row[f.field], state.filters[f.field])) && (found ?? (() => true))(row))
 }
 
 // `rows` pass the filters. A group of which all rows pass stands in their place, until it is opened.
 // `listed` have a line in the table, `marked` a marker on the charts.
 function arrange() {
   const passing = new Set(filtered())
-  for (const r of rows) r.under = state.fold && r.group?.members.every(m => passing.has(m)) ? r.group : null
+  for (const r of rows) r.under = (state.fold ?? tab.fold) && r.group?.members.every(m => passing.has(m)) ? r.group : null
   const whole = [...new Set([...passing].map(r => r.under).filter(Boolean))]
   const single = [...passing].filter(r => !r.under || state.open.has(r.under.index))
   const closed = whole.filter(g => !state.open.has(g.index))

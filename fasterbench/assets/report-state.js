@@ -5,8 +5,7 @@ function remember() {
   for (const [field, value] of Object.entries(state.filters)) if (value) parts.set(`filter-${field}`, value)
   if (state.text) parts.set("text", state.text)
   if (state.regex) parts.set("regex", "1")
-  if (!state.moves) parts.set("moves", "0")
-  if (state.fold !== data.fold) parts.set("fold", state.fold ? "1" : "0")
+  if (state.fold !== null) parts.set("fold", state.fold ? "1" : "0")
   for (const [kind, fields] of Object.entries(state.columns)) parts.set(`columns-${kind}`, fields.join(" "))
   if (state.sort) parts.set("sort", state.sort.join(" "))
   if (state.row !== null) parts.set("row", state.row)
@@ -20,7 +19,7 @@ function recall() {
   const row = parts.has("row") ? Number(parts.get("row")) : null
   Object.assign(state, {
     filters: Object.fromEntries(named("filter-")), text: parts.get("text") ?? "", regex: parts.get("regex") === "1",
-    moves: parts.get("moves") !== "0", fold: parts.has("fold") ? parts.get("fold") === "1" : data.fold,
+    fold: parts.has("fold") ? parts.get("fold") === "1" : null,
     columns: Object.fromEntries(named("columns-").map(([k, v]) => [k, v.split(" ")])),
     sort: parts.get("sort")?.split(" ") ?? null, row, open: new Set()})
   return data.kinds.find(k => k.name === parts.get("tab")) ?? data.kinds[0]

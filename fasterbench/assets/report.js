@@ -16,11 +16,17 @@ async function libraries() {
   DataTable = (await module).default
 }
 
-// Filters, columns or groups have changed: charts, table, sum and URL follow.
-function refresh() {
+function arranged() {
   const now = arrange()
   listed = now.listed
   marked = now.marked
+  passing = new Set(now.rows.map(r => r.index))
+  return now
+}
+
+// Filters, columns or groups have changed: charts, table, sum and URL follow.
+function refresh() {
+  const now = arranged()
   table.draw()
   reachable()
   redraw()
@@ -57,6 +63,7 @@ function show(row) {
 function options(f) {
   const values = tab.columns.some(c => c.field === f.field) ? [...new Set(rows.map(r => r[f.field]))].filter(v => v).map(String).sort() : []
   const select = at(`filter-${f.field}`)
+  if (f.field === "category" && values.includes("data movement")) values.push("not data movement")
   select.replaceChildren(element("option", {value: "", textContent: `${f.title}: all`}),
     ...values.map(v => element("option", {value: v, textContent: v})))
   if (!values.includes(state.filters[f.field])) delete state.filters[f.field]
@@ -70,15 +77,11 @@ function open(kind) {
   data.filters.forEach(options)
   at("text").value = state.text
   at("regex").checked = state.regex
-  at("moves").checked = state.moves
-  at("fold").checked = state.fold
-  at("moves").parentElement.hidden = !rows.some(r => r.category === "data movement")
+  at("fold").checked = state.fold ?? tab.fold
   at("fold").parentElement.hidden = !groups.length
   document.querySelector(`#tabs [value="${kind.name}"]`).checked = true
   if (!(state.row < rows.length + groups.length)) state.row = null
-  const now = arrange()
-  listed = now.listed
-  marked = now.marked
+  arranged()
   showDetails(state.row === null ? null : rowAt(state.row))
   drawTable()
   columnMenu()
@@ -94,8 +97,8 @@ function build() {
   const box = (id, text, hint) => element("label", {title: hint}, element("input", {id, type: "checkbox"}), ` ${text}`)
   at("fields").append(
     ...data.filters.map(f => element("select", {id: `filter-${f.field}`, ariaLabel: f.title})),
-    element("input", {id: "text", type: "search", size: 16, placeholder: data.search, ariaLabel: data.search}),
-    box("regex", ".*", "regular expression"), box("moves", "data movement", "rows that only move data"))
+    element("input", {id: "text", type: "search", size: 16, placeholder: "name, type or operator", ariaLabel: "name, type or operator"}),
+    box("regex", ".*", "regular expression"))
   at("tools").append(box("fold", "fold blocks", "repeated blocks as one row"),
     element("details", {className: "menu"}, element("summary", {textContent: "columns"}), element("div", {id: "columns"})),
     element("button", {id: "csv", type: "button", textContent: "CSV", title: "The rows of the table, all columns, in base units", onclick: csv}))
@@ -107,7 +110,7 @@ function listen() {
   form.addEventListener("submit", e => e.preventDefault())
   at("filters").addEventListener("input", () => {
     for (const f of data.filters) state.filters[f.field] = at(`filter-${f.field}`).value
-    Object.assign(state, {text: at("text").value, regex: at("regex").checked, moves: at("moves").checked})
+    Object.assign(state, {text: at("text").value, regex: at("regex").checked})
     refresh()
   })
   at("fold").addEventListener("input", () => { state.fold = at("fold").checked; state.row = null; showDetails(null); refresh() })
@@ -118,8 +121,21 @@ function listen() {
   new ResizeObserver(() => requestAnimationFrame(nameSlowest)).observe(at("chart"))
 }
 
+// The charts and the table end where the window does.
+function fit() {
+  const top = document.querySelector(".both").getBoundingClientRect().top + scrollY
+  document.documentElement.style.setProperty("--top", `${Math.round(top)}px`)
+  for (const s of document.querySelectorAll(".segment")) {
+    s.classList.remove("brief", "silent")
+    for (const less of ["brief", "silent"]) if (s.scrollWidth > s.clientWidth) s.classList.add(less)
+  }
+}
+
 async function start() {
   build()
+  fit()
+  new ResizeObserver(fit).observe(document.querySelector("header"))
+  new ResizeObserver(fit).observe(document.forms[0])
   await libraries()
   divide()
   listen()
