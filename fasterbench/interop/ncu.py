@@ -305,7 +305,7 @@ def read_ncu(
 def ranges(
     model, # The `torch.nn.Module` whose layers the report shall name
 ):
-    "Within the context each module's forward runs inside an NVTX range with its qualified name, the model's in `(model)`."
+    "Within the context each forward runs inside an NVTX range with the module's name; the model's is `(model)`."
     import torch
     from fasterbench.core.modules import parts, wrapped
     listed = parts(model)

@@ -64,7 +64,8 @@ def _bases():
     times |= {e["clock"] for e in table["bytes"]} | {e["metric"] for e in table["labels"]}
     cycles, ops = {f"{u}__cycles_elapsed" for u in ("sm", "smsp", "gpc")}, {e["op"] for e in table["vector"]}
     counts = {f"{u}__{_sass}{op}_pred_on" for u in ("sm", "smsp") for op in ops}
-    terms, derived = {t for e in table["bytes"] for t in e["terms"]}, {f"derived__{c}_x{n}" for c in counts for n in (2, 4)}
+    terms = {t for e in table["bytes"] for t in e["terms"]}
+    derived = {f"derived__{c}_x{n}" for c in counts for n in (2, 4)}
     return {n.partition(".")[0] for n in times} | terms | cycles | counts | derived
 
 @lru_cache(65536)
@@ -232,8 +233,8 @@ def flops_of(
     seconds:float|None,
     fp16_weights:tuple=(2, 2, 4),
 )->dict[tuple[str, str], float]|None:
-    """Operations per (type, unit). `None` where they are unknown: a kind lacks some of its counters, or no counter found
-    work and the tensor cores were not asked."""
+    """Operations per (type, unit). `None` where they are unknown: a kind lacks some of its counters, or no counter
+    found work and the tensor cores were not asked."""
     vector, tensor = vector_flops(m, cc, seconds, fp16_weights), tensor_flops(m, cc, seconds)
     found = {(k, "vector"): v for k, v in vector.items()} | tensor
     if unknown in found.values(): return None
