@@ -5,17 +5,26 @@
 # %% auto #0
 __all__ = ['is_compiled', 'is_opaque', 'Part', 'parts', 'wrapped', 'set_training']
 
-# %% ../../nbs/core/modules.ipynb #36d643f8
-from contextlib import contextmanager
+# %% ../../nbs/core/modules.ipynb #ac7db888
+import copy
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import nn
 
+# %% ../../nbs/core/modules.ipynb #e98f543b
+def _is_compiled_function(function)->bool:
+    "Whether calls of `function` run what Dynamo made of it."
+    while isinstance(function, partial): function = function.func
+    return hasattr(function, "_torchdynamo_orig_callable") and not getattr(function, "_torchdynamo_disable", False)
+
 # %% ../../nbs/core/modules.ipynb #e53f3ec1
 def is_compiled(module:nn.Module)->bool:
-    "Whether `module` runs under `torch.compile`."
-    return "_orig_mod" in module._modules and type(module).__name__ == "OptimizedModule" or module.__dict__.get("_compiled_call_impl") is not None
+    "Whether `module` runs under `torch.compile`: all of it, or its `forward`."
+    if "_orig_mod" in module._modules and type(module).__name__ == "OptimizedModule": return True
+    if module.__dict__.get("_compiled_call_impl") is not None: return True
+    return _is_compiled_function(module.__dict__.get("forward", getattr(type(module), "forward", None)))
 
 def is_opaque(module:nn.Module)->bool:
     "Whether the parts of `module` cannot be told apart while it runs: scripted, traced or compiled."
@@ -30,42 +39,88 @@ class Part:
     module: nn.Module
     leaf: bool        # Whether nothing inside it is listed
 
-def _type_name(module): return module.original_name if isinstance(module, torch.jit.ScriptModule) else type(module).__name__
+# %% ../../nbs/core/modules.ipynb #a561e538
+def _type_name(module):
+    return module.original_name if isinstance(module, torch.jit.ScriptModule) else type(module).__name__
 
 def parts(
     model:nn.Module, # Any module; shared modules and cycles are listed once
 )->list[Part]:
     "Every module that can be told apart while `model` runs, in order, once."
-    found, seen, todo = [], set(), [("", model)]
+    listed, seen, todo = [], set(), [("", model)]
     while todo:
         path, module = todo.pop()
         if id(module) in seen: continue
         seen.add(id(module))
         children = [] if is_opaque(module) else [(n, c) for n, c in module._modules.items() if c is not None]
-        found.append(Part(path, _type_name(module), module, not children))
+        listed.append(Part(path, _type_name(module), module, not children))
         todo += [(f"{path}.{n}" if path else n, c) for n, c in reversed(children)]
-    return found
+    return listed
 
-# %% ../../nbs/core/modules.ipynb #ff955d0c
-@contextmanager
-def wrapped(
-    parts:list[Part], # The modules whose calls are seen
-    wrap,             # `wrap(i, forward)` returns what is called instead of the `forward` of part `i`
-):
-    "Within the context each part's `forward` is `wrap(i, forward)`."
-    undo = []
-    try:
-        for i, p in enumerate(parts):
-            held = p.module.__dict__
-            name = "_compiled_call_impl" if held.get("_compiled_call_impl") is not None else "forward"
-            old = held.get(name, undo)
-            undo.append((held, name, old))
-            held[name] = wrap(i, getattr(p.module, name) if old is undo else old)
-        yield
-    finally:
-        for held, name, old in reversed(undo):
-            if old is undo: held.pop(name, None)
-            else: held[name] = old
+# %% ../../nbs/core/modules.ipynb #de7e002a
+class _WatchedForward(partial):
+    "Runs what watches a forward; everything else that is asked of it is answered by the forward."
+    __class__ = property(lambda self: type(self.__wrapped__))
+    def __getattr__(self, name):
+        if name == "__wrapped__": raise AttributeError(name)
+        return getattr(self.__wrapped__, name)
+    def __deepcopy__(self, memo): return copy.deepcopy(self.__wrapped__, memo)
+    def __reduce_ex__(self, protocol): return self.__wrapped__.__reduce_ex__(protocol)
+
+def _watched_forward(watch, forward):
+    new = _WatchedForward(watch)
+    new.__wrapped__, new.__doc__, new.__module__ = forward, forward.__doc__, getattr(forward, "__module__", None)
+    return new
+
+# %% ../../nbs/core/modules.ipynb #c744b3f2
+class _PlainReduce:
+    "`__reduce_ex__` of a module that is watched: copies and pickles are those of the module that is not."
+    def __init__(self, module, replaced): self.module, self.replaced = module, replaced
+    def __call__(self, protocol):
+        reduced = type(self.module).__reduce_ex__(self.module, protocol)
+        if not (isinstance(reduced, tuple) and len(reduced) > 2 and isinstance(reduced[2], dict)): return reduced
+        state = {k: self.replaced.get(k, v) for k, v in reduced[2].items()}
+        return *reduced[:2], {k: v for k, v in state.items() if v is not _missing}, *reduced[3:]
+
+_missing = object()     # What a module's `__dict__` does not have
+
+# %% ../../nbs/core/modules.ipynb #f97eb326
+def _replacement(part, wrap, i):
+    "What part `i` gets in its `__dict__` while it is watched, and what stands there now."
+    attributes = part.module.__dict__
+    name = "_compiled_call_impl" if attributes.get("_compiled_call_impl") is not None else "forward"
+    before = {key: attributes.get(key, _missing) for key in (name, "__reduce_ex__")}
+    forward = getattr(part.module, name) if before[name] is _missing else before[name]
+    watched = _watched_forward(wrap(i, forward), forward)
+    return before, {name: watched, "__reduce_ex__": _PlainReduce(part.module, before)}
+
+def _put(attributes, values):
+    for key, value in values.items():
+        if value is _missing: attributes.pop(key, None)
+        else: attributes[key] = value
+
+# %% ../../nbs/core/modules.ipynb #d9224ec8
+class wrapped:
+    "Within the context each part's `forward` is `wrap(i, forward)`. It can be entered again and again."
+    def __init__(self,
+        parts:list[Part], # The modules whose calls are seen
+        wrap,             # `wrap(i, forward)` returns what is called instead of the `forward` of part `i`
+    ):
+        self.parts, self.wrap, self.replacements = parts, wrap, {}
+
+    def __enter__(self):
+        try:
+            for i, part in enumerate(self.parts):
+                before = self.replacements[i][0] if i in self.replacements else None
+                if before is None or any(part.module.__dict__.get(k, _missing) is not v for k, v in before.items()):
+                    self.replacements[i] = _replacement(part, self.wrap, i)
+                _put(part.module.__dict__, self.replacements[i][1])
+        except BaseException: self.__exit__(); raise
+
+    def __exit__(self, *error):
+        for i, (before, during) in self.replacements.items():
+            attributes = self.parts[i].module.__dict__
+            _put(attributes, {k: v for k, v in before.items() if attributes.get(k) is during[k]})
 
 # %% ../../nbs/core/modules.ipynb #d11fabc9
 def set_training(

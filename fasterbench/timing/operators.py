@@ -14,7 +14,7 @@ from time import perf_counter
 import torch
 
 from ..core.modules import is_compiled
-from .kernels import shared_times
+from .kernels import gpu_work, joined, shared_times
 from .profiler import Record, can_record, session
 from .samples import Samples
 from ..work.trace import Call, Watcher, is_view, watching
@@ -45,10 +45,12 @@ def operator_times(
     "Seconds of each operator: on a GPU of the kernels it launched, on a CPU its own. `None` where the run was another one."
     found = found_operators(names, records)
     if found is None or device.type != "cuda": return found and [r.end - r.start for r in found]
-    spans, by_id = {}, {r.id: r for r in records if r.kind == "operator"}
+    kinds, spans = lambda *names: [r for r in records if r.kind in names], {}
+    operators, work = kinds("operator"), kinds(*gpu_work)
     for k, r in enumerate(found): spans.setdefault(r.thread, []).append((r.start, r.end, k))
     whose = lambda inner: None if inner is None else _within(spans.get(inner.thread, []), inner.start)      # which may be a part of the one found
-    total = shared_times((whose(by_id.get(r.link)), r.start, r.end) for r in records if r.kind == "kernel")
+    inner = [operators[o] if o >= 0 else None for _, o in joined(operators, kinds("launch"), work)]
+    total = shared_times((whose(i), r.start, r.end) for i, r in zip(inner, work))
     return [total.get(k, 0.0) for k in range(len(found))]
 
 def _within(spans, t):

@@ -81,9 +81,12 @@ def _dressed(fig, peaks, what, title, lines):
 
 # %% ../../nbs/views/peaks_page.ipynb #67eb88b1
 def _kind(peaks, what):
+    from fasterbench.views.fields import Field
     from fasterbench.views.report import cells, column, figure, filled
     unit, size = ("B/s", "B") if what == "memory" else ("FLOP/s", "FLOP")
-    columns = [column("name", "", "probe"), column("kind", "", "kind"), column("size", size, "working set" if what == "memory" else "FLOP per call"), column("rate", unit, "best rate")]
+    work = "working set" if what == "memory" else "FLOP per call"
+    columns = list(map(column, (Field("name", "", "probe"), Field("kind", "", "kind"), Field("size", size, work, "si"),
+                                Field("rate", unit, "best rate", "si"))))
     rows = cells(probes(peaks, what), columns)
     return dict(name=what, title=what, figures=[figure(sweep(peaks, what, ""))], columns=filled(columns, rows), rows=rows, left_out=0)
 

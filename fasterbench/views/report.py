@@ -16,7 +16,8 @@ from pathlib import Path
 from ..core.units import format_si
 from .hierarchy import chart
 from .plot import device_name, plot_categories
-from .table import footer, records, units_of
+from .fields import Field, fields, fields_of
+from .table import footer, records
 
 # %% ../../nbs/views/report.ipynb #6e222a3b
 def _roofs(peaks):
@@ -42,26 +43,23 @@ def facts(result)->list[tuple[str, list[tuple[str, str]]]]:
     return found
 
 # %% ../../nbs/views/report.ipynb #6353c678
-_titles = dict(name="name", rank="rank", phase="phase", operator="operator", type="type", category="category", calls="calls",
-               total_s="total time", time_s="self time", share="share", cumulative_share="cumu\u00adlative share", flops="FLOPs", bytes_moved="bytes",
-               achieved_gflops="FLOP rate", attainable_gflops="attain\u00adable rate", achieved_bandwidth="band\u00adwidth",
-               arithmetic_intensity="AI", bound="bound by", memory_level="memory level", utilization_pct="roofline efficiency",
-               compute_efficiency_pct="compute efficiency", memory_utilization_pct="memory-band\u00adwidth utilization", dtype="precision")
+_first = ("name", "rank", "phase", "operator", "type", "category", "calls", "total_s", "time_s", "share", "cumulative_share",
+          "flops", "bytes_moved", "achieved_gflops", "attainable_gflops", "achieved_bandwidth", "arithmetic_intensity",
+          "bound", "memory_level", "utilization_pct", "compute_efficiency_pct", "memory_utilization_pct", "dtype")
 
 def column(
-    field:str,
-    unit:str,         # In the CSV; it also chooses the format on the page
-    title:str|None,   # None: only in the CSV
+    field:Field,
+    visible:bool=True, # False: only in the CSV
 )->dict:
-    "A column as the page wants it. Without a unit, ranks, calls, shares and ratios are numbers, and everything else is text."
-    kind = next((k for k in ("share", "ratio") if field.endswith(k)), unit)
-    return dict(field=field, title=title or field, unit=kind, unit_text=unit, visible=title is not None, text=not kind and field not in ("rank", "calls"))
+    "A column as the page wants it; the format on the page follows from the field's."
+    kind = field.format if field.format in ("share", "ratio") else field.unit
+    return dict(field=field.name, title=field.title, unit=kind, unit_text=field.unit, visible=visible, text=not field.number)
 
 def _columns(result):
-    "The columns of the data frame, those that the page shows first."
-    levels = {f"{k}_{l.name}": f"{title} {l.name}" for l in result.peaks.memory for k, title in (("intensity", "AI"), ("bandwidth", "band\u00adwidth"))}
-    titles, units = _titles | levels, units_of(result)
-    return [column(k, units[k], titles.get(k)) for k in (*titles, *(k for k in units if k not in titles))]
+    "The fields of the data frame, those that the page shows first."
+    known = fields_of(result)
+    first = dict.fromkeys((*_first, *(k for k in known if k not in fields and not k.startswith("bytes_"))))
+    return [column(known[k], k in first) for k in (*first, *(k for k in known if k not in first))]
 
 # %% ../../nbs/views/report.ipynb #b0021a5c
 def cells(

@@ -13,13 +13,12 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
-from ..core.arguments import as_call, copied
+from ..core.arguments import as_call, copied, tensors_of
 from ..core.modules import Part
 from ..core.run import Forward, TrainingStep, check_step, preserved_run
-from .trace import Call, Tracer, Visit, border, watching
-
-# %% ../../nbs/work/count.ipynb #b4afba4c
-def _bytes(touches): return sum(t.bytes for t in touches)
+from .border import border
+from .threads import OtherThreads
+from .trace import Call, Tracer, Visit, watching
 
 # %% ../../nbs/work/count.ipynb #c3924ce9
 @dataclass(frozen=True)
@@ -56,17 +55,27 @@ class ModuleWork:
     dtype: str                  # Of most of its FLOPs
     category: str               # Of most of its FLOPs, or of most of its bytes
     unknown: tuple = ()         # Operators without a rule
+    flops_lower_bound: float=0  # FLOP of the operators that have a rule
 
+# %% ../../nbs/work/count.ipynb #92fe7052
 def total(values):
     "The sum, or `None` when one of them is unknown."
     values = list(values)
     return None if None in values else sum(values)
+
+# %% ../../nbs/work/count.ipynb #b4afba4c
+def _bytes(touches): return sum(t.bytes for t in touches)
 
 def _most(pairs, default=""):
     "The key with the largest sum."
     sums = Counter()
     for key, value in pairs: sums[key] += value
     return max(sums, key=sums.get, default=default)
+
+def _calls_by(key, calls):
+    groups = {}
+    for c in calls: groups.setdefault(key(c), []).append(c)
+    return groups.items()
 
 # %% ../../nbs/work/count.ipynb #1eb3d054
 @dataclass(frozen=True)
@@ -75,51 +84,74 @@ class Work:
     parts: list[Part] = field(repr=False)
     trace: list[Call] = field(repr=False)        # Every operator call, in order
     visits: list[Visit] = field(repr=False)      # Every module call, in order
-    crossing: list[tuple] = field(repr=False)    # Per operator call: which reads and writes cross its module's border
+    crossing: list[tuple] = field(repr=False)    # Per operator call: bytes of each read and write that cross its module's border
+    unseen: dict = field(default_factory=dict)   # Operators that ran in other threads, with counts
 
     @property
-    def flops(self): return total(c.flops for c in self.trace)
+    def flops(self)->float|None:
+        "FLOP; `None` when an operator is unknown."
+        return None if self.unknown_ops else self.flops_lower_bound
     @property
-    def contraction_flops(self): return total(c.contraction_flops for c in self.trace)
+    def contraction_flops(self)->float|None:
+        "FLOP in contractions; `None` when an operator is unknown."
+        return None if self.unknown_ops else self.contraction_flops_lower_bound
     @property
-    def bytes(self): return sum(_bytes(c.reads) + _bytes(c.writes) for c in self.trace)
+    def flops_lower_bound(self)->float:
+        "FLOP of the operators that have a rule."
+        return sum(c.flops or 0 for c in self.trace)
     @property
-    def unknown_ops(self): return dict(Counter(c.operator for c in self.trace if c.flops is None))
+    def contraction_flops_lower_bound(self)->float: return sum(c.contraction_flops or 0 for c in self.trace)
+    @property
+    def bytes(self)->int: return sum(_bytes(c.reads) + _bytes(c.writes) for c in self.trace)
+    @property
+    def unknown_ops(self)->dict:
+        "Operators without a rule, with counts."
+        unknown = Counter(c.operator for c in self.trace if c.flops is None)
+        return {**unknown, **{f"{name} (in another thread)": n for name, n in self.unseen.items()}}
+    @property
+    def ops(self)->list[OpWork]:
+        "One `OpWork` per module, phase, operator, shapes and dtypes, in the order of their first call."
+        return [_op_work(self.parts[part], phase, calls) for (part, phase, *_), calls in _calls_by(_same_op, self.trace)]
 
-    def __repr__(self): return f"Work(flops={self.flops}, contraction_flops={self.contraction_flops}, bytes={self.bytes}, unknown_ops={self.unknown_ops})"
+    def by_module(self)->dict[str, ModuleWork]:
+        "Work per module, by qualified name: leaves that were called, and containers that did something themselves."
+        own, called = {}, Counter(v.part for v in self.visits if v.phase == self.visits[0].phase)
+        for c, crossed in zip(self.trace, self.crossing): own.setdefault(c.part, []).append((c, crossed))
+        if self.unseen: own.setdefault(0, [])
+        return {p.path: _module_work(p, own.get(i, []), called[i], () if i else self.unseen)
+                for i, p in enumerate(self.parts) if i in own or p.leaf and called[i]}
+
+    def of_phase(self,
+        phase:str, # "forward", "backward" or "update"
+    )->"Work":
+        "The work of one phase of a training step."
+        chosen = [i for i, c in enumerate(self.trace) if c.phase == phase]
+        return Work(self.parts, [self.trace[i] for i in chosen], [v for v in self.visits if v.phase == phase],
+                    [self.crossing[i] for i in chosen], self.unseen if phase == "forward" else {})
+
+    def __repr__(self):
+        bound = "≥" if self.unknown_ops else "="
+        return (f"Work(flops{bound}{self.flops_lower_bound}, contraction_flops{bound}{self.contraction_flops_lower_bound}, "
+                f"bytes={self.bytes}, unknown_ops={self.unknown_ops})")
 
 # %% ../../nbs/work/count.ipynb #6ec33305
-def _op_rows(self):
-    "One `OpWork` per module, phase, operator, shapes and dtypes, in the order of their first call."
-    groups = {}
-    for c in self.trace: groups.setdefault((c.part, c.phase, c.operator, c.shapes, c.dtypes), []).append(c)
-    return [OpWork(self.parts[part].path, self.parts[part].type, operator, cs[0].category, total(c.flops for c in cs),
-                   total(c.contraction_flops for c in cs), sum(_bytes(c.reads) for c in cs), sum(_bytes(c.writes) for c in cs), shapes, dtypes, len(cs), phase)
-            for (part, phase, operator, shapes, dtypes), cs in groups.items()]
+def _same_op(c): return c.part, c.phase, c.operator, c.shapes, c.dtypes
 
-def _by_module(self):
-    "Work per module, by qualified name: leaves that were called, and containers that did something themselves."
-    own, called = {}, Counter(v.part for v in self.visits if v.phase == (self.visits[0].phase if self.visits else ""))
-    for c, cross in zip(self.trace, self.crossing): own.setdefault(c.part, []).append((c, cross))
-    return {p.path: _module_work(p, own.get(i, []), called[i]) for i, p in enumerate(self.parts) if i in own or p.leaf and called[i]}
+def _op_work(part, phase, calls):
+    c = calls[0]
+    return OpWork(part.path, part.type, c.operator, c.category, total(c.flops for c in calls), total(c.contraction_flops for c in calls),
+                  sum(_bytes(c.reads) for c in calls), sum(_bytes(c.writes) for c in calls), c.shapes, c.dtypes, len(calls), phase)
 
-def _module_work(part, own, calls):
-    cs = [c for c, _ in own]
-    weight = [(c, (c.flops or 0, _bytes(c.reads) + _bytes(c.writes))) for c in cs]
-    by = 0 if any(w[0] for _, w in weight) else 1
-    return ModuleWork(part.path, part.type, total(c.flops for c in cs), total(c.contraction_flops for c in cs),
-                      sum(t.bytes for c, (r, w) in own for t, yes in zip((*c.reads, *c.writes), (*r, *w)) if yes), sum(w[1] for _, w in weight), calls, part.leaf,
-                      _most(((c.dtype, w[by]) for c, w in weight)), _most(((c.category, w[by]) for c, w in weight), "data movement"),
-                      tuple(sorted({c.operator for c in cs if c.flops is None})))
-
-def _of_phase(self,
-    phase:str, # "forward", "backward" or "update"
-):
-    "The work of one phase of a training step."
-    kept = [i for i, c in enumerate(self.trace) if c.phase == phase]
-    return Work(self.parts, [self.trace[i] for i in kept], [v for v in self.visits if v.phase == phase], [self.crossing[i] for i in kept])
-
-Work.ops, Work.by_module, Work.of_phase = property(_op_rows), _by_module, _of_phase
+def _module_work(part, own, called, unseen):
+    calls = [c for c, _ in own]
+    weights = [(c.flops or 0, _bytes(c.reads) + _bytes(c.writes)) for c in calls]
+    by = 0 if any(flops for flops, _ in weights) else 1
+    most = lambda names, default="": _most(((name, w[by]) for name, w in zip(names, weights)), default)
+    unknown = tuple(sorted({c.operator for c in calls if c.flops is None} | set(unseen)))
+    flops, contraction = (sum(f or 0 for f in fs) for fs in ([c.flops for c in calls], [c.contraction_flops for c in calls]))
+    return ModuleWork(part.path, part.type, None if unknown else flops, None if unknown else contraction,
+                      sum(sum(reads) + sum(writes) for _, (reads, writes) in own), sum(b for _, b in weights), called, part.leaf,
+                      most((c.dtype for c in calls)), most((c.category for c in calls), "data movement"), unknown, flops)
 
 # %% ../../nbs/work/count.ipynb #6516fa44
 @contextmanager
@@ -127,16 +159,26 @@ def eager():
     "Compiled parts run as the eager code they were made from, and stay compiled."
     with torch.compiler.set_stance("force_eager") if hasattr(torch.compiler, "set_stance") else nullcontext(): yield
 
+def _unknown_origin(tracer, run):
+    "Whether an operator was given memory that no operator made, and that neither the model nor the sample holds."
+    modules = [p.module for p in run.modules]
+    held = [t for m in modules for t in (*m.parameters(), *m.buffers(), *tensors_of(dict(vars(m))))]
+    known = tracer.memory.numbers([*held, *tracer.given, *run.lasting(), *(run.written() if run.training else ())])
+    return any(made_in is None and n not in known for n, made_in in enumerate(tracer.memory.made_in))
+
 def trace_call(
     call,         # Does `run` once
     run:Forward,  # A forward or a training step
     before_write=lambda tensor: None, # Called before an operator writes to a tensor
 )->Work:
     "The work of one run."
-    tracer = Tracer(run.owners, before_write)
-    with eager(), run.watched(tracer), watching(tracer): call()
-    kept = {tracer._storage(t) for t in run.lasting()}
-    return Work(run.parts, tracer.calls, tracer.visits[1:], border(tracer.calls, tracer.visits, kept))
+    tracer, others = Tracer(run.owners, before_write), OtherThreads()
+    with eager(), run.watched(tracer), watching(tracer), others: out = call()
+    tracer.visits[0].returned |= tracer.memory.numbers(tensors_of(out))
+    kept = tracer.memory.numbers(run.lasting())
+    with eager(): unseen = others.operators(call) if others.present and _unknown_origin(tracer, run) else {}
+    crossing = border(tracer.calls, tracer.visits, tracer.memory.made_in, kept)
+    return Work(run.parts, tracer.calls, tracer.visits[1:], crossing, unseen)
 
 # %% ../../nbs/work/count.ipynb #0d83531b
 def count_work(
