@@ -11,9 +11,10 @@ from dataclasses import replace
 from ..roofs.hardware import HardwarePeaks
 from .measure import Measurement
 from ..points.model import RooflinePoint, place, shares_of
-from ..roofs.peaks import environment
+from ..roofs.machine import environment
 from ..views.result import Result, Timing
 from ..points.caches import serve
+from ..points.ceilings import compute_time, explained_times, launch_time
 from ..timing.samples import Samples
 from ..work.count import Work, total
 
@@ -29,9 +30,14 @@ def served_bytes(
 
 def _sum_levels(parts, n): return [sum(p[k] for p in parts) for k in range(n)]
 
-def _compute_time(calls, peaks, tf32):
-    "Least time of the FLOPs, each at the ceiling of its own dtype and, where float32 may be TF32, of its own kind of work, s."
-    return sum((c.flops or 0) / peaks.flops_of(c.dtype or peaks.dtype, c.category in tf32) for c in calls)
+def _least_times(calls, levels, timed, peaks, tf32):
+    "What `place` needs to know of the ceilings of a row. Operators that did not run as counted (compiled ones) have no fixed cost."
+    ran = [(c, [sum(bs) for bs in zip(*ls[0], *ls[1])]) for c, ls, yes in zip(calls, levels, timed) if yes]
+    if not ran: return dict(compute_s=compute_time(calls, peaks, tf32))
+    calls_run, served = zip(*((c, s or [0] * len(peaks.memory)) for c, s in ran))
+    return dict(compute_s=compute_time(calls, peaks, tf32), launch_s=launch_time(calls_run, peaks),
+                explained=explained_times(calls_run, served, peaks, tf32))
+
 
 # %% ../../nbs/analysis/rows.ipynb #84dc77c0
 def module_points(
@@ -46,15 +52,16 @@ def module_points(
 def _phase_points(m, peaks, served, k, phase):
     "The rows of one phase, the `k`th; a forward alone has no other."
     index, own, work = {p.path: i for i, p in enumerate(m.work.parts)}, {}, m.work.of_phase(phase)
-    for c, levels, crossing in zip(m.work.trace, served, m.work.crossing):
+    for c, levels, crossing, time in zip(m.work.trace, served, m.work.crossing, m.op_times):
         crossed = [l for ls, flags in zip(levels, crossing) for l, yes in zip(ls, flags) if yes]
-        if c.phase == phase: own.setdefault(c.part, []).append((c, crossed))
+        if c.phase == phase: own.setdefault(c.part, []).append((c, crossed, levels, time is not None))
     rows = []
     for row in work.by_module().values():
         i = index[row.name]
         calls, times = own.get(i, []), m.times.own[k * len(m.work.parts) + i]
-        rows.append(place(row.name, row.type, row.flops, row.bytes_moved, times.median, peaks, served=_sum_levels([l for _, ls in calls for l in ls], len(peaks.memory)),
-                          compute_s=_compute_time([c for c, _ in calls], peaks, m.tf32), time_iqr_s=times.iqr, calls=row.calls, category=row.category, dtype=row.dtype,
+        rows.append(place(row.name, row.type, row.flops, row.bytes_moved, times.median, peaks, served=_sum_levels([l for _, ls, *_ in calls for l in ls], len(peaks.memory)),
+                          **_least_times([c for c, *_ in calls], [l for _, _, l, _ in calls], [t for *_, t in calls], peaks, m.tf32),
+                          time_iqr_s=times.iqr, calls=row.calls, category=row.category, dtype=row.dtype,
                           contraction_flops=row.contraction_flops, eager_bytes=row.eager_bytes, phase=m.phase(phase),
                           uncertain=times.median < 20 * row.calls * (m.times.cost.inside + m.times.cost.outside)))
     return rows
@@ -81,7 +88,7 @@ def _operator_point(part, operator, phase, group, peaks, tf32):
     levels = [l for _, (reads, writes), _ in group for l in (*reads, *writes)]
     times = Samples(tuple(map(sum, zip(*(t.values for _, _, t in group)))))
     return place(part.path, part.type, total([c.flops for c in calls]), sum(t.bytes for c in calls for t in (*c.reads, *c.writes)), times.median, peaks,
-                 served=_sum_levels(levels, len(peaks.memory)), compute_s=_compute_time(calls, peaks, tf32), time_iqr_s=times.iqr, calls=len(calls),
+                 served=_sum_levels(levels, len(peaks.memory)), **_least_times(calls, [l for _, l, _ in group], [True] * len(group), peaks, tf32), time_iqr_s=times.iqr, calls=len(calls),
                  operator=operator, phase=phase, category=calls[0].category, dtype=calls[0].dtype, contraction_flops=total([c.contraction_flops for c in calls]))
 
 # %% ../../nbs/analysis/rows.ipynb #f43a94e1
@@ -94,7 +101,7 @@ def program_points(
 )->tuple[RooflinePoint, list[RooflinePoint]]:
     "The whole forward or training step as one point at its uninstrumented time, and one point per timed step."
     served = _sum_levels([[b for _, b in r.bytes_by_level] for r in rows if r.bytes_by_level], len(peaks.memory))
-    work = dict(served=served, compute_s=_compute_time(m.work.trace, peaks, m.tf32), calls=1, contraction_flops=m.work.contraction_flops, eager_bytes=m.work.bytes)
+    work = dict(served=served, compute_s=compute_time(m.work.trace, peaks, m.tf32), calls=1, contraction_flops=m.work.contraction_flops, eager_bytes=m.work.bytes)
     at = lambda time, **more: place("", name, total([r.flops for r in rows]), total([r.bytes_moved for r in rows]), time, peaks, share=1.0, **work, **more)
     idle = sum(r.time_s for r in rows if r.roof_time_s == 0)      # modules that neither compute nor move anything
     shares = tuple(shares_of([r for r in rows if r.roof_time_s != 0], overhead_s=overhead_s + idle).items())

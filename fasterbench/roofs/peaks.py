@@ -55,7 +55,7 @@ class _Measuring:
 
     def ceiling(self, dtype, unit, probes, needed):
         "The best rate in `dtype` on `unit`; every rate behind it goes to `trials`. Raises `RuntimeError` where `needed` and none ran."
-        rates, reasons, seconds = [], {}, 1.0 if unit == "pointwise" else 4.0
+        rates, reasons, seconds = [], {}, 0.6 if unit == "pointwise" else 3.0
         with tf32_set(self.device, unit == "TF32"): best = envelope(probes, self.device, reasons, seconds=seconds, keep=rates, **self.how)
         self.skipped |= {f"{_name(dtype)} {probe}": why for probe, why in reasons.items()}
         if best: self.rates[dtype, unit] = best
@@ -67,11 +67,11 @@ class _Measuring:
     def kinds_of(self, dtype):
         "The ceilings of kinds of work in `dtype`."
         for kind, (per, probes) in kind_probes(self.device, dtype).items():
-            r = envelope(probes, self.device, self.skipped, seconds=0.5, **self.how)
+            r = envelope(probes, self.device, self.skipped, seconds=0.3, **self.how)
             if r: self.kinds.append(KindCeiling(kind, _name(dtype), r.best, per, r.sustained, r.spread, r.probe.name))
 
     def fixed_cost(self):
-        r = envelope(launch_probes(self.device), self.device, self.skipped, seconds=0.2, **self.how)
+        r = envelope(launch_probes(self.device), self.device, self.skipped, seconds=0.1, **self.how)
         self.launch_s = 1 / r.best if r else None
 
     def once_more(self, rate):
@@ -122,7 +122,7 @@ def _measure(device, dtypes, matmul_size, bandwidth_mb, warmup, steps, allow_tf3
     "Measure, with nothing remembered."
     with _probing(device, allow_tf32), progress_bar("measuring peaks", progress) as tick:
         found = _Measuring(device, tick, warmup, steps)
-        levels, sweep = measure_levels(device, bandwidth_mb=bandwidth_mb, seconds=4.0, skipped=found.skipped, **found.how)
+        levels, sweep = measure_levels(device, bandwidth_mb=bandwidth_mb, seconds=3.0, skipped=found.skipped, **found.how)
         if not levels or levels[-1].capacity is not None:
             why = "; ".join(f"{k}: {v}" for k, v in found.skipped.items())
             raise RuntimeError(f"main memory of {device} could not be measured: {why}")
