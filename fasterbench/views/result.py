@@ -21,7 +21,7 @@ from .fold import fold
 @dataclass(frozen=True)
 class Timing:
     "How the times of the rows compare with the time of the model."
-    end_to_end_s: float    # Median of calls without any instrument, s
+    end_to_end_s: float    # Of calls without any instrument: median, or what `statistic` says, s
     end_to_end_iqr_s: float # Their interquartile range, s
     rows_s: float          # Sum of the rows, s
     overhead_s: float      # Time in containers that compute nothing themselves, s
@@ -30,6 +30,14 @@ class Timing:
     clock: str             # What the rows were timed with
     stamp_s: float         # Subtracted from the rows per module call, s
     ops_s: float|None=None # Sum of the operators, timed in passes of their own, s; None where they could not be timed
+    statistic: str="median"         # Of the samples: "median", or "lower quartile" where the machine was not steady
+    cores: int|None=None            # That the process may use
+    load_average: float|None=None   # Tasks that wanted a core, over the last minute
+    others: float|None=None         # Cores that were busy for other processes meanwhile
+    steal: float|None=None          # Cores that a hypervisor took away meanwhile
+    clock_hz: tuple=()              # Lowest and highest clock rate of the cores, Hz
+
+    def __post_init__(self): object.__setattr__(self, "clock_hz", tuple(self.clock_hz))
 
     @property
     def sum_s(self)->float:
@@ -58,7 +66,7 @@ class Timing:
 
     def __repr__(self):
         end, rows, overhead = (format_si(s, "s") for s in (self.end_to_end_s, self.rows_s, self.overhead_s))
-        lines = [f"end to end  {end} median, {self.spread:.1%} IQR, {self.bare_steps} uninstrumented steps",
+        lines = [f"end to end  {end} {self.statistic}, {self.spread:.1%} IQR, {self.bare_steps} uninstrumented steps",
                  f"rows        {rows} over {self.steps} steps, {self.clock}",
                  f"overhead    {overhead} in containers that compute nothing themselves",
                  f"sum ÷ end   {self.ratio:.3f}"]
