@@ -66,7 +66,7 @@ def compute_seconds(
     vector = peaks.flops_of("float64" if f.dtype == "float64" else "float32", False)
     return f.contraction / peaks.flops_of(f.dtype, tf32) + (f.flops - f.contraction) / vector
 
-# %% ../../nbs/interop/trace_rows.ipynb #9dd7fe5e
+# %% ../../nbs/interop/trace_rows.ipynb #c3da0e2a
 class _Memory:
     "Numbers for blocks of memory, from dtype, size and order."
     def __init__(self): self.made, self.count, self.weights = {}, 0, {}
@@ -86,10 +86,11 @@ class _Memory:
             out.append((block, nbytes))
         return out
 
-    def writes(self, found):
+    def writes(self, found, read):
         out = []
-        for key, nbytes in found:
-            block, stack = self.new(), self.made.setdefault(key, [])
+        for key, nbytes, same in found:
+            block, stack = read[same][0] if same >= 0 else self.new(), self.made.setdefault(key, [])
+            if block in stack: stack.remove(block)
             stack.append(block)
             del stack[:-4]
             out.append((block, nbytes))
@@ -106,7 +107,7 @@ def served_levels(
     memory, touches = _Memory(), []
     for f, place in calls[:most_walked]:
         reads = memory.reads(f.reads, place)
-        touches.append((reads, memory.writes(f.writes)))
+        touches.append((reads, memory.writes(f.writes, reads)))
     levels = [[sum(l) for l in zip(*reads, *writes)] or [0] * len(peaks.memory) for reads, writes in serve(touches, [l.capacity for l in peaks.memory[:-1]])]
     known = {(f, place): l for (f, place), l in zip(calls, levels)}
     default = lambda f: [0] * (len(peaks.memory) - 1) + [f.nbytes]

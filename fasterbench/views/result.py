@@ -73,7 +73,7 @@ class Account:
     linked_s: float|None=None   # Compute whose launch was recorded, s
 
     def __str__(self):
-        who = "GPU time" if self.rank is None else f"rank {self.rank}"
+        who = "time" if self.rank is None else f"rank {self.rank}"
         return f"{who}: {format_si(self.span_s, 's')} = " + " + ".join(f"{k} {v / self.span_s:.1%}" for k, v in self.parts.items() if v)
 
 # %% ../../nbs/views/result.ipynb #94470b1e
