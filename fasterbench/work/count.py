@@ -18,6 +18,7 @@ from torch import nn
 from ..core.arguments import as_call, copied
 from ..core.modules import Part
 from ..core.run import Forward, TrainingStep, check_step, preserved_run
+from .target import Target, on_target
 from .trace import Call, Tracer, Visit, border, watching
 
 # %% ../../nbs/work/count.ipynb #b4afba4c
@@ -133,12 +134,18 @@ def trace_call(
     call,         # Does `run` once
     run:Forward,  # A forward or a training step
     before_write=lambda tensor: None, # Called before an operator writes to a tensor
+    tracer=Tracer, # Makes the mode that counts
 )->Work:
     "The work of one run."
-    tracer = Tracer(run.owners, before_write)
+    tracer = tracer(run.owners, before_write)
     with eager(), run.watched(tracer), watching(tracer): call()
     kept = {tracer._storage(t) for t in run.lasting()}
     return Work(run.parts, tracer.calls, tracer.visits[1:], border(tracer.calls, tracer.visits, kept))
+
+# %% ../../nbs/work/count.ipynb #6516fa45
+def _placed(run, args, kwargs, target):
+    "Where `run` is counted: a training step where its tensors are, a forward on `target`."
+    return nullcontext((args, kwargs, Tracer)) if run.training else on_target(run.model, args, kwargs, target)
 
 # %% ../../nbs/work/count.ipynb #0d83531b
 def count_work(
@@ -148,12 +155,14 @@ def count_work(
     backward:bool=False,   # Count a training step in training mode, instead of a forward in eval mode
     loss=None,             # `loss(output)` is a scalar; None: the sum of the output
     optimizer=None,        # A `torch.optim.Optimizer` over the model's parameters, whose step is counted too
+    target:Target|None=None, # Count a forward for a device that is not here, on tensors without data; None: where the model is
 )->Work:
     "The FLOPs and bytes of one run of `model`, per operator and per module."
     if not isinstance(model, nn.Module): raise TypeError(f"model is a {type(model).__name__}; a torch.nn.Module is needed")
     check_step(backward, loss, optimizer)
     args, kwargs = copied(as_call(sample))
     run = TrainingStep(model, loss, optimizer) if backward else Forward(model)
-    with preserved_run(run) as before_write:
+    if target is not None and backward: raise ValueError("target counts a forward; give backward=False with it")
+    with preserved_run(run) as before_write, _placed(run, args, kwargs, target) as (args, kwargs, tracer):
         run.reset((args, kwargs))
-        return trace_call(lambda: run(*args, **kwargs), run, before_write)
+        return trace_call(lambda: run(*args, **kwargs), run, before_write, tracer)
