@@ -27,7 +27,8 @@ def __getattr__(
     name:str, # A public name
 ):
     "Import the module that `name` lives in, and return it."
-    if name not in _homes: raise AttributeError(f"module 'fasterbench' has no attribute {name!r}; it has {', '.join(__all__)}")
+    if name not in _homes:
+        raise AttributeError(f"module 'fasterbench' has no attribute {name!r}; it has {', '.join(__all__)}")
     value = globals()[name] = getattr(import_module(f"fasterbench.{_homes[name]}"), name)
     return value
 

@@ -6,6 +6,7 @@
 __all__ = ['RooflineAnalyzer', 'measure_peaks', 'HardwarePeaks', 'clear_peaks_cache', 'RooflinePoint', 'roofline_analysis']
 
 # %% ../nbs/analysis/roofline.ipynb #6c589f81
+from dataclasses import replace
 from functools import partial, wraps
 from warnings import warn
 
@@ -23,6 +24,7 @@ from .roofs.peaks import measurable, measure_peaks, tf32_categories
 from .roofs.peaks_cache import clear_peaks_cache, replace_peaks
 from .timing.operators import compiled_part
 from .timing.samples import StoppingRule, quiet
+from .views.origin import describe
 from .views.result import Result
 
 # %% ../nbs/analysis/roofline.ipynb #168cd440
@@ -93,6 +95,8 @@ class RooflineAnalyzer:
             peaks = self._peaks or measure_roofs()
             self._result = measured_result(self.model, m, peaks, device)
             if self._peaks is None and any(p.above_roof for p in self.results): self._result = self._again(m, peaks, measure_roofs(cache=False), device)
+        self._result = replace(self._result, **describe(self.model, self.sample, device, warmup=warmup, steps=steps,
+                                                        backward=backward, loss=loss, optimizer=optimizer))
         if not self.ops and any(not compiled_part(part) for part in m.work.parts if part.leaf and part.module is not None) and m.work.trace:
             warn("no operator times: repeated forwards did not run the same operators as the first", stacklevel=2)
         if self.unknown_ops:
