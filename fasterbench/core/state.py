@@ -29,7 +29,7 @@ _containers = (dict, OrderedDict, defaultdict, Counter, list, deque, set)
 def _module_state(module):
     "What `module` holds, one level deep: attributes, and the members of its containers."
     held = dict(module.__dict__)
-    return module, held, {k: (_members(v), _flat(v)) if v else ((), ()) for k, v in held.items() if type(v) in _containers}, module.training
+    return module, held, {k: (_members(v), _flat(v)) if v else ((), ()) for k, v in held.items() if type(v) in _containers}, getattr(module, 'training', None)      # frozen scripts have no mode
 
 def _restore_module(module, held, inside, training):
     for name, (members, flat) in inside.items():
@@ -39,7 +39,7 @@ def _restore_module(module, held, inside, training):
     if list(module.__dict__) != list(held) or any(module.__dict__[k] is not v for k, v in held.items()):
         module.__dict__.clear()
         module.__dict__.update(held)
-    if module.training != training: module.training = training
+    if training is not None and module.training != training: module.training = training
 
 # %% ../../nbs/core/state.ipynb #af299e5b
 class TensorState:
