@@ -7,6 +7,7 @@ __all__ = ['OpWork', 'ModuleWork', 'total', 'Work', 'trace_call', 'count_work']
 
 # %% ../../nbs/work/count.ipynb #e5cc4932
 from collections import Counter
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 import torch
