@@ -309,6 +309,11 @@ def alt_text(
 # %% ../../nbs/views/plot.ipynb #afdf7d56
 _axis = dict(gridcolor=_grid, zeroline=False, linecolor=ink, ticks="outside", tickcolor=ink)
 
+def _legend_rows(fig, name):
+    "How many rows a legend takes, on a chart of usual width."
+    wide = [48 + 7 * len(t.name or "") for t in fig.data if t.legend == name and t.showlegend is not False and t.name]
+    return -(-sum(wide) // 760)
+
 def dress(
     fig,           # A plotly `Figure`
     title:str,     # "" for none
@@ -318,10 +323,11 @@ def dress(
     "`fig` with what all charts share: ink that is readable on white and on dark pages, no background, the legend above."
     above = dict(orientation="h", x=0, xanchor="left", yanchor="bottom", itemclick="toggle", itemdoubleclick="toggleothers",
                  itemsizing="constant")
-    two = any(t.legend == "legend2" and t.showlegend for t in fig.data)
-    legends = dict(legend=above | dict(y=1.01)) | (dict(legend2=above | dict(y=1.07)) if two else {})
+    rows, roofs_rows = _legend_rows(fig, None), _legend_rows(fig, "legend2")
+    plot_high = height - 56 - 34 * bool(title) - 24 - 26 * (rows + roofs_rows)
+    legends = dict(legend=above | dict(y=1.01), legend2=above | dict(y=1.01 + 25 * rows / plot_high))
     heading = dict(text=shown(title, 90) if title else "", x=0.01, xanchor="left", y=0.975, yanchor="top", font_size=16)
-    margin = dict(l=64, r=24, t=50 + 34 * bool(title) + 26 * two, b=56)
+    margin = dict(l=64, r=24, t=height - 56 - plot_high, b=56)
     return fig.update_layout(title=heading, **legends, height=height, margin=margin, paper_bgcolor=_clear, plot_bgcolor=_clear,
                              font=dict(color=ink, size=12, family="system-ui, sans-serif"), hoverlabel=dict(align="left"), meta=dict(alt=alt),
                              modebar=dict(bgcolor=_clear, color=_grid, activecolor=ink))
