@@ -120,6 +120,8 @@ def footer(
                      "a finding about a count or a probe")
     if result.unknown_ops:
         lines.append("no FLOP rule for " + ", ".join(f"{printable(k)} ({n}×)" for k, n in result.unknown_ops.items()))
+    lines += [printable(str(a)) for a in result.accounts[:8]]
+    if len(result.accounts) > 8: lines.append(f"… and {len(result.accounts) - 8} more accounts")
     return lines + [printable(n) for n in result.notes]
 
 def _rest(points, rows, top):
