@@ -133,7 +133,7 @@ def roof_lines(
     for i, l in enumerate(levels):
         left, dash = max(x0, y0 / l.bandwidth), "solid" if l.capacity is None else ("dash", "dot", "dashdot")[i % 3]
         _line(fig, f"{l.name} {_value(l.bandwidth, 'B/s')}", (left, top / l.bandwidth), (left * l.bandwidth, top),
-              max(0.66 - 0.2 * i, 0.1), "bottom right" if i else "top left", labelled, color, dash)
+              0.8 if i else 0.66, "bottom right" if i else "top left", labelled, color, dash)
     for name, flops in ceilings.items():
         slot = slot + 1 if last / flops < 1.25 else 0               # ceilings that nearly coincide: labels above, below, further left
         place, side = ((1.0, "top left"), (1.0, "bottom left"), (0.6, "top left"), (0.6, "bottom left"))[slot % 4]
@@ -215,10 +215,10 @@ def _star(fig, p):
 _wide, _high = 820, 400     # Pixels of the plot that the names are placed for
 _sides = ((0, -1), (1, -1), (1, 0), (-1, -1), (-1, 0), (0, 1), (1, 1), (-1, 1))
 
-def _pixel(p, box):
-    "Where a point is on a plot of that size."
+def _pixel(x, y, box):
+    "Where an intensity and a rate are on a plot of that size."
     x0, x1, y0, y1 = map(math.log10, box)
-    x, y = map(math.log10, spot(p))
+    x, y = math.log10(x), math.log10(y)
     return _wide * (x - x0) / (x1 - x0), _high * (y1 - y) / (y1 - y0)
 
 def _covers(a, b): return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
@@ -226,7 +226,7 @@ def _covers(a, b): return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] <
 def _free(at, r, width, taken):
     "Offset and rectangle of a name that covers nothing; the first place where there is none."
     found = []
-    for reach in (1, 2.2):
+    for reach in (1, 3, 6, 9):
         for dx, dy in _sides:
             x, y = dx * (r * reach + 4 + width / 2 + 8 * (dy != 0)), dy * (r * reach + 14)
             found.append(((x, y), (at[0] + x - width / 2, at[1] + y - 8, at[0] + x + width / 2, at[1] + y + 8)))
@@ -234,19 +234,33 @@ def _free(at, r, width, taken):
     return next((f for f in found if inside(f[1]) and not any(_covers(f[1], t) for t in taken)), found[0])
 
 # %% ../../nbs/views/plot.ipynb #771069d6
-def _tail(name): return ".".join(name.split(".")[-2:])
+def _tail(name, width=24):
+    "The last parts of a path that fit."
+    parts = name.split(".")
+    fitting = [".".join(parts[i:]) for i in range(len(parts))]
+    return next((t for t in fitting if len(t) <= width), fitting[-1])
+
+def _around(p, r, box):
+    "The rectangle of a marker."
+    x, y = _pixel(*spot(p), box)
+    return x - r, y - r, x + r, y + r
+
+def _label_box(line, box):
+    "The rectangle of the label on a roof."
+    (x, y), width = _pixel(line.x[1], line.y[1], box), 6.8 * len(line.text[1])
+    left, top = (x - width if "left" in line.textposition else x), (y - 20 if "top" in line.textposition else y)
+    return left, top, left + width, top + 20
 
 def _names(fig, rows, on, star, box, named):
     "Name the `named` slowest rows of those on the chart."
     slow = sorted(on, key=lambda i: -rows[i].time_s)[:named]
-    round_ = lambda p, r: (lambda x, y: (x - r, y - r, x + r, y + r))(*_pixel(p, box))
-    taken = [round_(rows[i], marker_size(rows[i]) / 2) for i in slow] + [round_(p, 9) for p in star]
+    taken = [_around(rows[i], marker_size(rows[i]) / 2, box) for i in on] + [_around(p, 9, box) for p in star]
+    taken += [_label_box(t, box) for t in fig.data if t.mode == "lines+text"]
     for i in slow:
-        p, r = rows[i], marker_size(rows[i]) / 2
-        text = shown(_tail(label(p)), 28)
-        (ax, ay), place = _free(_pixel(p, box), r, 6.4 * len(_tail(label(p))[:28]) + 6, taken)
+        p, r, text = rows[i], marker_size(rows[i]) / 2, _tail(label(rows[i]))
+        (ax, ay), place = _free(_pixel(*spot(p), box), r, 6.4 * min(len(text), 28) + 6, taken)
         taken.append(place)
-        fig.add_annotation(x=math.log10(spot(p)[0]), y=math.log10(spot(p)[1]), text=text, name=f"row {i}", ax=ax, ay=ay, showarrow=True,
+        fig.add_annotation(x=math.log10(spot(p)[0]), y=math.log10(spot(p)[1]), text=shown(text, 28), name=f"row {i}", ax=ax, ay=ay, showarrow=True,
                            arrowhead=0, arrowwidth=1, arrowcolor=ink, standoff=r, font=dict(color=ink, size=11))
 
 # %% ../../nbs/views/plot.ipynb #f4f18bbd
@@ -295,6 +309,11 @@ def alt_text(
 # %% ../../nbs/views/plot.ipynb #afdf7d56
 _axis = dict(gridcolor=_grid, zeroline=False, linecolor=ink, ticks="outside", tickcolor=ink)
 
+def _legend_rows(fig, name):
+    "How many rows a legend takes, on a chart of usual width."
+    wide = [48 + 7 * len(t.name or "") for t in fig.data if t.legend == name and t.showlegend is not False and t.name]
+    return -(-sum(wide) // 760)
+
 def dress(
     fig,           # A plotly `Figure`
     title:str,     # "" for none
@@ -304,10 +323,11 @@ def dress(
     "`fig` with what all charts share: ink that is readable on white and on dark pages, no background, the legend above."
     above = dict(orientation="h", x=0, xanchor="left", yanchor="bottom", itemclick="toggle", itemdoubleclick="toggleothers",
                  itemsizing="constant")
-    two = any(t.legend == "legend2" and t.showlegend for t in fig.data)
-    legends = dict(legend=above | dict(y=1.01)) | (dict(legend2=above | dict(y=1.07)) if two else {})
+    rows, roofs_rows = _legend_rows(fig, None), _legend_rows(fig, "legend2")
+    plot_high = height - 56 - 34 * bool(title) - 24 - 26 * (rows + roofs_rows)
+    legends = dict(legend=above | dict(y=1.01), legend2=above | dict(y=1.01 + 25 * rows / plot_high))
     heading = dict(text=shown(title, 90) if title else "", x=0.01, xanchor="left", y=0.975, yanchor="top", font_size=16)
-    margin = dict(l=64, r=24, t=50 + 34 * bool(title) + 26 * two, b=56)
+    margin = dict(l=64, r=24, t=height - 56 - plot_high, b=56)
     return fig.update_layout(title=heading, **legends, height=height, margin=margin, paper_bgcolor=_clear, plot_bgcolor=_clear,
                              font=dict(color=ink, size=12, family="system-ui, sans-serif"), hoverlabel=dict(align="left"), meta=dict(alt=alt),
                              modebar=dict(bgcolor=_clear, color=_grid, activecolor=ink))
