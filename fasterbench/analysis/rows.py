@@ -8,6 +8,9 @@ __all__ = ['served_bytes', 'module_points', 'operator_points', 'program_points',
 # %% ../../nbs/analysis/rows.ipynb #6fe34e3e
 from dataclasses import replace
 
+import torch
+from torch import nn
+
 from .measure import Measurement
 from ..points.caches import serve
 from ..points.model import RooflinePoint, place, shares_of
