@@ -6,6 +6,7 @@
 __all__ = ['RooflineAnalyzer', 'measure_peaks', 'HardwarePeaks', 'clear_peaks_cache', 'RooflinePoint', 'roofline_analysis']
 
 # %% ../nbs/analysis/roofline.ipynb #9c11f268
+from dataclasses import replace
 from functools import wraps
 from warnings import warn
 
@@ -91,7 +92,8 @@ class RooflineAnalyzer:
         with quiet():
             m = measure(run, self.sample, device, warmup=warmup, rule=rule, progress=progress)
             peaks = self._peaks or self._measure_roofs(m.work, device, progress)
-            self._result = measured_result(self.model, m, peaks, device)
+            call = describe(self.model, self.sample, device, warmup=warmup, steps=steps, backward=backward, loss=loss, optimizer=optimizer)
+            self._result = replace(measured_result(self.model, m, peaks, device), **call)
         for warning in _warnings(self._result, m.work): warn(warning, stacklevel=2)
         return self
 
