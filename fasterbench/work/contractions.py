@@ -22,7 +22,7 @@ def matmul(
     contraction = 2 * batch * m * k * n
     return Flops(contraction + extra, contraction)
 
-@rule(*aten_names("mm _int_mm _sparse_mm hspmm"), category="matmul")
+@rule(*aten_names("mm _int_mm _sparse_mm _sparse_mm_reduce_impl hspmm"), category="matmul")
 def _mm(a, b, *_, out=None, **kw): return matmul(_pairs(a, b), 1, 1)
 
 def _pairs(a, b):

@@ -54,8 +54,9 @@ _reduction("sum prod amax amin max min argmax argmin any all cumsum cumprod cumm
 _reduction("mean", 1, 1)
 _reduction("var std var_mean std_mean", 4, 1)
 _reduction("norm linalg_vector_norm", 2, 1)
+_reduction("allclose", 5)               # difference, absolute value, tolerance, comparison
 _reduction("logsumexp logcumsumexp _logcumsumexp", 4, 1)
-_reduction("renorm _renorm", 3)        # square, add, scale
+_reduction("renorm", 3)        # square, add, scale
 _reduction("mse_loss l1_loss smooth_l1_loss huber_loss binary_cross_entropy binary_cross_entropy_with_logits soft_margin_loss multi_margin_loss multilabel_margin_loss_forward multilabel_margin_loss", 4)
 _reduction("mse_loss_backward smooth_l1_loss_backward huber_loss_backward binary_cross_entropy_backward soft_margin_loss_backward", 0, 3)
 
@@ -116,6 +117,12 @@ def _searchsorted(sequence, x, *_, out=None, **kw): return math.prod(out) * _com
 
 @rule(*aten_names("bucketize"), category="reduction")
 def _bucketize(x, boundaries, *_, out=None, **kw): return math.prod(out) * _comparisons(boundaries[-1])
+
+@rule(*aten_names("histogram _histogramdd_from_bin_cts _histogramdd_from_bin_tensors"), category="reduction")
+def _histogram(x, *_, out=None, **kw): return math.prod(x) * _comparisons(max(out, default=1))
+
+@rule(*aten_names("_histogramdd_bin_edges"), category="reduction")
+def _bin_edges(x, *_, out=None, **kw): return 2 * math.prod(x)               # minimum, maximum
 
 @rule(*aten_names("_embedding_bag_backward _embedding_bag_dense_backward"), category="embedding")
 def _embedding_bag_backward(grad, indices, *_, out=None, **kw): return math.prod(indices) * grad[-1]

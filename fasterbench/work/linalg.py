@@ -55,6 +55,9 @@ def _svd(a, full=False, vectors=True, *_, out=None, **kw):
     if not vectors: return _batch(a) * (4 * m * n**2 - 4 * n**3 / 3)
     return _batch(a) * (4 * m**2 * n + 8 * m * n**2 + 9 * n**3 if full else 14 * m * n**2 + 8 * n**3)
 
+@rule(*aten_names("linalg_pinv"), category="other")
+def _pseudoinverse(a, *_, out=None, **kw): return _svd(a) + 2 * math.prod(a) * min(a[-2:])
+
 @rule(*aten_names("_linalg_eigh"), category="other")
 def _eigh(a, uplo="L", vectors=True, *_, out=None, **kw): return _batch(a) * a[-1]**3 * (9 if vectors else 4 / 3)
 

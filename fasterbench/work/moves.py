@@ -69,7 +69,7 @@ def _embedding(*_, out=None, **kw): return 0
 def _scatter(x, dim, index, source=None, *rest, out=None, reduce=None, **kw):
     return math.prod(index) if reduce or any(isinstance(r, str) for r in rest) else 0
 
-@rule(*aten_names("index_put index_put_ _index_put_impl_ _unsafe_index_put _unsafe_masked_index_put_accumulate"), category="data movement")
+@rule(*aten_names("index_put index_put_ _index_put_impl_ _unsafe_index_put"), category="data movement")
 def _index_put(x, indices, values, accumulate=False, *_, out=None, **kw): return math.prod(values) if accumulate else 0
 
 @rule(*aten_names("""scatter_add scatter_add_ index_add index_add_ scatter_reduce scatter_reduce_ index_reduce index_reduce_
@@ -77,6 +77,9 @@ def _index_put(x, indices, values, accumulate=False, *_, out=None, **kw): return
 def _scatter_add(x, *rest, out=None, **kw):
     source = [s for s in rest if isinstance(s, Shape)]
     return math.prod(source[-1]) if source else math.prod(x)
+
+@rule(*aten_names("_unsafe_masked_index_put_accumulate"), category="data movement")
+def _masked_add(x, mask, indices, values, *_, out=None, **kw): return math.prod(values)
 
 @rule(*aten_names("_unsafe_masked_index"), category="data movement")
 def _masked_index(*_, out=None, **kw): return 0
