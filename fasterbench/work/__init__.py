@@ -14,5 +14,6 @@ __all__ = list(_homes)
 # %% ../../nbs/work/work.ipynb #ee859966
 def __getattr__(name):
     "Import the module that `name` lives in, and return it."
-    if name not in _homes: raise AttributeError(f"module 'fasterbench.work' has no attribute {name!r}; it has {', '.join(__all__)}")
+    if name not in _homes:
+        raise AttributeError(f"module 'fasterbench.work' has no attribute {name!r}; it has {', '.join(__all__)}")
     return getattr(import_module(f"fasterbench.work.{_homes[name]}"), name)

@@ -153,7 +153,8 @@ class _Visits:
 
     def _of_node(self, node):
         variable = getattr(node, "variable", None)
-        if variable is not None and id(variable) in self.owners: key, part = ("gradient", id(variable)), self.owners[id(variable)]
+        if variable is not None and id(variable) in self.owners:
+            key, part = ("gradient", id(variable)), self.owners[id(variable)]
         else:
             key = self._made_in.of(node) if variable is None else self._stack[-1]
             part = self.all[key].part
@@ -233,10 +234,13 @@ def _record(self, op, args, kwargs, out):
 
 def _touch(self, access):
     whole = unique_bytes(access.tensor)
-    return Touch(self.memory.number(access.tensor), region(access.tensor)[1:], access.bytes, whole if whole > access.bytes else 0)
+    return Touch(self.memory.number(access.tensor), region(access.tensor)[1:], access.bytes,
+                 whole if whole > access.bytes else 0)
 
 # %% ../../nbs/work/trace.ipynb #7670d9d8
 def written(op, args, kwargs):
     "The tensors that a call writes to."
     if not getattr(getattr(op, "_schema", None), "is_mutable", False): return []
-    return [t for a, value in arguments(op, args, kwargs) if a.alias_info is not None and a.alias_info.is_write for t in tensors_in(value)]
+    return [t for a,
+            value in arguments(op, args,
+            kwargs) if a.alias_info is not None and a.alias_info.is_write for t in tensors_in(value)]
