@@ -77,17 +77,9 @@ def _calls_by(key, calls):
     for c in calls: groups.setdefault(key(c), []).append(c)
     return groups.items()
 
-# %% ../../nbs/work/count.ipynb #1eb3d054
-@dataclass(frozen=True)
-class Work:
-    "FLOPs and bytes of a model's run, per operator and per module."
-    parts: list[Part] = field(repr=False)
-    trace: list[Call] = field(repr=False)        # Every operator call, in order
-    visits: list[Visit] = field(repr=False)      # Every module call, in order
-    # Per operator call: bytes of each read and write that cross its module's border
-    crossing: list[tuple] = field(repr=False)
-    unseen: dict = field(default_factory=dict)   # Operators past the dispatcher: index of the part -> name -> count
-
+# %% ../../nbs/work/count.ipynb #c47298f2
+class _Totals:
+    "Sums over a trace."
     @property
     def flops(self)->float|None:
         "FLOP; `None` when an operator is unknown."
@@ -110,11 +102,26 @@ class Work:
         unknown = Counter(c.operator for c in self.trace if c.flops is None)
         for names in self.unseen.values(): unknown.update(names)
         return dict(unknown)
+
+    def __repr__(self):
+        bound = "≥" if self.unknown_ops else "="
+        figures = f"flops{bound}{self.flops_lower_bound}, contraction_flops{bound}{self.contraction_flops_lower_bound}"
+        return f"Work({figures}, bytes={self.bytes}, unknown_ops={self.unknown_ops})"
+
+# %% ../../nbs/work/count.ipynb #1eb3d054
+@dataclass(frozen=True, repr=False)
+class Work(_Totals):
+    "FLOPs and bytes of a model's run, per operator and per module."
+    parts: list[Part]
+    trace: list[Call]       # Every operator call, in order
+    visits: list[Visit]     # Every module call, in order
+    crossing: list[tuple]   # Per operator call: bytes of each read and write that cross its module's border
+    unseen: dict = field(default_factory=dict)   # Operators past the dispatcher: index of the part -> name -> count
+
     @property
     def ops(self)->list[OpWork]:
         "One `OpWork` per module, phase, operator, shapes and dtypes, in the order of their first call."
-        return [_op_work(self.parts[part], phase, calls) for (part, phase, *_),
-                calls in _calls_by(_same_op, self.trace)]
+        return [_op_work(self.parts[part], phase, cs) for (part, phase, *_), cs in _calls_by(_same_op, self.trace)]
 
     def by_module(self)->dict[str, ModuleWork]:
         "Work per module, by qualified name: leaves that were called, and containers that did something themselves."
@@ -131,11 +138,6 @@ class Work:
         chosen = [i for i, c in enumerate(self.trace) if c.phase == phase]
         return Work(self.parts, [self.trace[i] for i in chosen], [v for v in self.visits if v.phase == phase],
                     [self.crossing[i] for i in chosen], self.unseen if phase == "forward" else {})
-
-    def __repr__(self):
-        bound = "≥" if self.unknown_ops else "="
-        figures = f"flops{bound}{self.flops_lower_bound}, contraction_flops{bound}{self.contraction_flops_lower_bound}"
-        return f"Work({figures}, bytes={self.bytes}, unknown_ops={self.unknown_ops})"
 
 # %% ../../nbs/work/count.ipynb #6ec33305
 def _same_op(c): return c.part, c.phase, c.operator, c.shapes, c.dtypes

@@ -87,6 +87,7 @@ def _isin(x, among, *_, out=None, **kw): return math.prod(x) * _comparisons(math
 @rule(*aten_names("_weight_norm_interface _weight_norm_interface_backward"), category="normalisation")
 def _weight_norm(v, *_, out=None, **kw): return 3 * math.prod(v)      # square, add, scale
 
+# %% ../../nbs/work/elementwise.ipynb #0f77248c
 @rule(*aten_names("_cdist_forward _euclidean_dist"), category="reduction")
 def _cdist(a, b, *_, out=None, **kw): return 3 * math.prod(out) * a[-1]      # subtract, square, add
 
@@ -104,6 +105,7 @@ def _trilinear(a, b, c, expand_a, expand_b, expand_c, *_, out=None, **kw):
     points = math.prod(space.values())
     return Flops(3 * points, 2 * points)
 
+# %% ../../nbs/work/elementwise.ipynb #2118fb6f
 @rule(*aten_names("_ctc_loss"), category="reduction")
 # three-way log-sum-exp per step and extended label
 def _ctc_loss(log_probs, targets, *_, out=None, **kw): return 8 * log_probs[0] * math.prod(targets) * 2
@@ -114,6 +116,7 @@ def _ctc_loss_backward(grad, log_probs, targets, *_, out=None, **kw):
 
 def _comparisons(n): return math.ceil(math.log2(max(n, 2)))
 
+# %% ../../nbs/work/elementwise.ipynb #62dd09f2
 @rule(*aten_names("sort argsort unique_consecutive _unique2 unique_dim msort"), category="reduction")
 def _sort(x, dim=-1, *_, out=None, **kw):
     dim = kw.get("dim", dim)
@@ -129,12 +132,14 @@ def _searchsorted(sequence, x, *_, out=None, **kw): return math.prod(out) * _com
 @rule(*aten_names("bucketize"), category="reduction")
 def _bucketize(x, boundaries, *_, out=None, **kw): return math.prod(out) * _comparisons(boundaries[-1])
 
+# %% ../../nbs/work/elementwise.ipynb #bf115dc2
 @rule(*aten_names("histogram _histogramdd_from_bin_cts _histogramdd_from_bin_tensors"), category="reduction")
 def _histogram(x, *_, out=None, **kw): return math.prod(x) * _comparisons(max(out, default=1))
 
 @rule(*aten_names("_histogramdd_bin_edges"), category="reduction")
 def _bin_edges(x, *_, out=None, **kw): return 2 * math.prod(x)               # minimum, maximum
 
+# %% ../../nbs/work/elementwise.ipynb #965222ff
 @rule(*aten_names("_embedding_bag_backward _embedding_bag_dense_backward"), category="embedding")
 def _embedding_bag_backward(grad, indices, *_, out=None, **kw): return math.prod(indices) * grad[-1]
 

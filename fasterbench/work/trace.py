@@ -114,8 +114,8 @@ class _PackedWeights:
         return self._unpacked[id(args)][1]
 
 # %% ../../nbs/work/trace.ipynb #f072ca10
-class _Visits:
-    "The calls of modules, in order, and the one that is running."
+class _Stack:
+    "The calls of modules, in order, and those that are running."
     def __init__(self, owners):
         self.all, self.phase, self.owners = [Visit(0, "forward")], "forward", owners
         self._stack, self._outside = [0], 1             # how deep the stack is outside every module
@@ -141,6 +141,9 @@ class _Visits:
             self.leave()
             self.phase, self._outside = before, outside
 
+# %% ../../nbs/work/trace.ipynb #24742f19
+class _Visits(_Stack):
+    "The same, with the nodes that a backward runs."
     def current(self):
         "Index of the visit that the operator now running belongs to."
         node = torch._C._current_autograd_node() if self.phase == "backward" else None
@@ -219,6 +222,7 @@ def _seen(self, op, args, kwargs):
     if not is_view(op): _record(self, op, self._packed.opened(args), self._packed.opened(kwargs), out)
     return out
 
+# %% ../../nbs/work/trace.ipynb #125c418a
 def _record(self, op, args, kwargs, out):
     "Append what the call did."
     flops, category = operator_flops(op, args, kwargs, out)
