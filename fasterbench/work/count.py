@@ -7,6 +7,7 @@ __all__ = ['OpWork', 'ModuleWork', 'total', 'Work', 'trace_call', 'count_work']
 
 # %% ../../nbs/work/count.ipynb #e5cc4932
 from collections import Counter
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 import torch
@@ -17,6 +18,7 @@ from ..core.modules import Part
 from ..core.process import eager
 from ..core.run import Forward, TrainingStep, check_step, preserved_run
 from .border import border
+from .target import Target, on_target
 from .unseen import OtherThreads, script_operators
 from .trace import Call, Tracer, Visit, watching
 
@@ -175,9 +177,10 @@ def trace_call(
     call,         # Does `run` once
     run:Forward,  # A forward or a training step
     before_write=lambda tensor: None, # Called before an operator writes to a tensor
+    tracer=Tracer, # Makes the mode that counts
 )->Work:
     "The work of one run."
-    tracer, others = Tracer(run.owners, before_write), OtherThreads()
+    tracer, others = tracer(run.owners, before_write), OtherThreads()
     with eager(), torch.jit.optimized_execution(False), run.watched(tracer), watching(tracer), others: out = call()
     tracer.visits[0].returned |= tracer.memory.numbers(tensors_of(out))
     kept = tracer.memory.numbers(run.lasting())
@@ -188,6 +191,11 @@ def trace_call(
     crossing = border(tracer.calls, tracer.visits, tracer.memory.made_in, kept)
     return Work(run.parts, tracer.calls, tracer.visits[1:], crossing, unseen)
 
+# %% ../../nbs/work/count.ipynb #6516fa45
+def _placed(run, args, kwargs, target):
+    "Where `run` is counted: a training step where its tensors are, a forward on `target`."
+    return nullcontext((args, kwargs, Tracer)) if run.training else on_target(run.model, args, kwargs, target)
+
 # %% ../../nbs/work/count.ipynb #0d83531b
 def count_work(
     model:nn.Module,       # Any module; it is run once and left as it was
@@ -197,6 +205,7 @@ def count_work(
     backward:bool=False,   # Count a training step in training mode, instead of a forward in eval mode
     loss=None,             # `loss(output)` is a scalar; None: the sum of the output
     optimizer=None,        # A `torch.optim.Optimizer` over the model's parameters, whose step is counted too
+    target:Target|None=None, # Count a forward for a device that is not here, without data; None: where the model is
 )->Work:
     "The FLOPs and bytes of one run of `model`, per operator and per module."
     if not isinstance(model, nn.Module):
@@ -204,6 +213,7 @@ def count_work(
     check_step(backward, loss, optimizer)
     args, kwargs = copied(as_call(sample))
     run = TrainingStep(model, loss, optimizer) if backward else Forward(model)
-    with preserved_run(run) as before_write:
+    if target is not None and backward: raise ValueError("target counts a forward; give backward=False with it")
+    with preserved_run(run) as before_write, _placed(run, args, kwargs, target) as (args, kwargs, tracer):
         run.reset((args, kwargs))
-        return trace_call(lambda: run(*args, **kwargs), run, before_write)
+        return trace_call(lambda: run(*args, **kwargs), run, before_write, tracer)
