@@ -16,6 +16,7 @@ from torch import nn
 from .analysis.measure import check_model, main_dtype, measure
 from .analysis.rows import measured_result
 from .core.arguments import as_device, whole
+from .core.docments import documented
 from .core.run import Forward, TrainingStep, check_step
 from .core.units import format_si
 from .points.model import RooflinePoint, roofline_analysis
@@ -40,6 +41,7 @@ def _view(method):
     return handed
 
 # %% ../nbs/analysis/roofline.ipynb #002c07f5
+@documented
 class RooflineAnalyzer:
     "Profile a model and see each layer under the measured roofs of the machine."
     def __init__(self,
