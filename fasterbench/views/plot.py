@@ -63,7 +63,7 @@ def hover(p:RooflinePoint)->str:
     "All that is known of a point, as hover text."
     spread = f" ± {format_si(p.time_iqr_s / 2, 's')}" if p.time_iqr_s else ""
     intensity = "?" if p.arithmetic_intensity is None else f"{p.arithmetic_intensity:.2f}"
-    doubt = ", uncertain" if p.uncertain else ""
+    doubt = ", too short for the clock" if p.uncertain else ", disturbed" if p.disturbed else ""
     lines = [f"<b>{shown(label(p))}</b>", escape(" ".join(filter(None, (p.type, p.operator, p.phase, p.dtype)))), _use(p),
              f"time {format_si(p.time_s, 's')}{spread}, {p.share:.1%}, {p.calls} call{'s' * (p.calls != 1)}{doubt}",
              f"{format_si(p.flops, 'FLOP')}, {format_si(p.bytes_moved, 'B')}, {intensity} FLOP/B", _rates(p)]
@@ -200,9 +200,13 @@ def placeable(
     p:RooflinePoint|None,
 )->bool:
     "Whether a point has a place on two logarithmic axes."
-    return p is not None and bool(p.flops) and bool(p.bytes_moved) and bool(p.time_s)
+    return p is not None and all((p.flops, p.bytes_moved, p.time_s, p.arithmetic_intensity, p.achieved_gflops))
 
-def spot(p): return p.arithmetic_intensity, p.achieved_gflops * 1e9
+def spot(
+    p:RooflinePoint, # One that is `placeable`
+)->tuple[float, float]:
+    "Where a point stands: FLOP/B and FLOP/s."
+    return p.arithmetic_intensity, p.achieved_gflops * 1e9
 
 star_style = dict(symbol="star", size=17, color="#f5c518", line=dict(width=1.2, color="#5b4313"))
 
