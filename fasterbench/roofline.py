@@ -17,6 +17,7 @@ from .analysis.measure import check_model, main_dtype, measure
 from .analysis.rows import measured_result
 from .core.arguments import as_count, as_device
 from .core.process import quiet
+from .core.docments import documented
 from .core.run import Forward, TrainingStep, check_step
 from .points.model import RooflinePoint, roofline_analysis
 from .roofs.hardware import HardwarePeaks
@@ -59,6 +60,7 @@ def _run(model, backward, loss, optimizer):
     return TrainingStep(model, loss, optimizer) if backward else Forward(model)
 
 # %% ../nbs/analysis/roofline.ipynb #002c07f5
+@documented
 class RooflineAnalyzer:
     "Profile a model and see each layer under the measured roofs of the machine."
     def __init__(self,
