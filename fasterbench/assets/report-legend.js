@@ -11,7 +11,7 @@ function swatch(trace) {
     return element("span", {className: `line ${line.dash ?? "solid"}`, style: `border-color: ${line.color}`})
   }
   const symbol = Array.isArray(marker.symbol) ? marker.symbol.at(-1) : marker.symbol
-  const ink = typeof marker.line?.color === "string" && trace.name !== "whole model" ? marker.line.color : marker.color
+  const ink = /^rgba/.test(marker.color) ? marker.line?.color : marker.color ?? line.color
   return element("span", {className: "glyph", textContent: glyphs[symbol] ?? "●", style: `color: ${ink}`})
 }
 
