@@ -26,13 +26,13 @@ class Constant(NamedTuple):
 _models = "1443 runs of timm models on an RTX 3090, float16 autocast, eager, PyTorch 2.4"
 _kernels = "5 000 float32 kernels on a Tesla P100 and a Tesla P4 (NeuSight)"
 constants = dict(
-    tensor=Constant(0.93, "", "of the rate that tensor cores sustain", _models),
-    vector=Constant(0.78, "", "of the peak of products on vector units", _kernels),
+    tensor=Constant(0.92, "", "of the rate that tensor cores sustain", _models),
+    vector=Constant(0.75, "", "of the peak of products on vector units", _kernels),
     sustained=Constant(0.78, "", "of the datasheet's peak, sustained by tensor cores where no figure is published",
                        "median of the 8 devices with a published mean of long runs: 0.51–0.87"),
-    products=Constant(0.64, "", "of the bandwidth, for operands of products", _models),
-    pointwise=Constant(0.72, "", "of the bandwidth, for pointwise work and copies", f"{_models}; {_kernels}"),
-    rows=Constant(0.58, "", "of the bandwidth, for norms, softmax and reductions", f"{_models}; {_kernels}"),
+    products=Constant(0.50, "", "of the bandwidth, for operands of products", _models),
+    pointwise=Constant(0.75, "", "of the bandwidth, for pointwise work and copies", f"{_models}; {_kernels}"),
+    rows=Constant(0.51, "", "of the bandwidth, for norms, softmax and reductions", f"{_models}; {_kernels}"),
     cache=Constant(0.55, "", "of 64 B per multiprocessor and clock, from L2", "gpu-benches on A100, H100, H200"),
     reached=Constant(0.89, "", "of the datasheet's bandwidth, reached by a measured roof", "gpu-benches on A100, H100, H200, L40"),
     launch=Constant(5e-6, "s", "per operator", "shortest kernels of NeuSight's P100 and P4, and a launch"),
@@ -58,14 +58,15 @@ def _compute_rate(peaks, dtype, tf32):
     if not _on_tensor_cores(peaks, dtype, tf32): return peak * constants["vector"].value
     return peak * constants["tensor"].value * _sustained(peaks)
 
-# %% ../../nbs/analysis/expected.ipynb #446e3ae1
-_rows = ("normalisation", "reduction")
+# %% ../../nbs/analysis/expected.ipynb #59953300
+_by_rows = ("normalisation", "reduction")
 _products = ("convolution", "matmul", "attention", "recurrent")
 
 def _memory_kind(call):
     "Which constant holds for the traffic of an operator."
     if call.category in _products: return "products"
-    return "rows" if call.category in _rows or "softmax" in call.operator else "pointwise"
+    if "batch_norm" in call.operator: return "pointwise"              # with its statistics known, it is
+    return "rows" if call.category in _by_rows or "softmax" in call.operator else "pointwise"
 
 def _bandwidths(peaks, kind):
     "The rate at which each memory level is expected to serve operators of one kind, B/s."
