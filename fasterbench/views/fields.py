@@ -68,6 +68,8 @@ _rows = (
     Field("time_s", "s", "time", "si", "time of the row itself, median of the steps"),
     Field("time_per_call_s", "s", "time per call", "si", "time over calls"),
     Field("time_iqr_s", "s", "IQR", "si", "interquartile range of the time over the steps"),
+    Field("interval_low_s", "s", "p10", "si", "of a prediction: a tenth of the measurements is below"),
+    Field("interval_high_s", "s", "p90", "si", "of a prediction: a tenth of the measurements is above"),
     Field("share", "", "share", "share", "of the time of all rows"),
     Field("cumulative_share", "", "cumulative share", "share", "of this row and of all slower ones"),
 )

@@ -161,7 +161,7 @@ def inclusive(points:list[RooflinePoint])->dict[tuple[str, str], float]:
     "For the path of every module and phase, the time of its row and of the rows inside it, s. Kernels, and rows outside of the model, such as (loss), are inside nothing."
     total = {}
     for p in points:
-        path, inside = p.name, p.source == "counted" and not p.name.startswith("(")
+        path, inside = p.name, p.source in ("counted", "predicted") and not p.name.startswith("(")
         while inside:
             total[path, p.phase] = total.get((path, p.phase), 0.0) + p.time_s
             inside, path = bool(path), path.rpartition(".")[0]
