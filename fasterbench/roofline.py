@@ -48,7 +48,7 @@ def _warnings(result, work):
         yield "no operator times: repeated forwards did not run the same operators as the first"
     if result.unknown_ops:
         names = ", ".join(f"{op} ({n}×)" for op, n in result.unknown_ops.items())
-        yield (f"no FLOP rule for {names}: the rows that run them have unknown FLOPs; fasterbench.rules.rule registers a rule")
+        yield (f"no FLOP rule for {names}: the rows that run them have unknown FLOPs; fasterbench.rule registers a rule")
     above = [p for p in result.points if p.above_roof]
     if above:
         names = ", ".join(f"{p.name or p.type} ({p.utilization_pct:.0f} %)" for p in above[:3])

@@ -32,7 +32,7 @@ def shortened(
 )->str:
     "`text` without its middle, where it is too long; of a path the end says most."
     if len(text) <= width: return text
-    start = max(width // 4, 1)
+    start = width // 4 if width >= 20 else 1
     return f"{text[:start]}…{text[len(text) - (width - start - 1):]}"
 
 def doubtful(
@@ -50,8 +50,10 @@ def cell(
     if field.name == "name": return printable(label(p))
     if field.name == "type": return printable(p.operator.removeprefix("aten::") or p.type)
     if field.name == "phase" and concise: return _phases.get(p.phase, p.phase)
-    if field.name == "time_iqr_s": return f"~{p.time_iqr_s / p.time_s:.0%}" if doubtful(p) and p.time_s else ""
+    if field.name == "time_iqr_s": return _spread(p.time_iqr_s / p.time_s) if doubtful(p) and p.time_s else ""
     return field.text(getattr(p, field.name), concise or field.name == "time_s")
+
+def _spread(fraction): return f"~{fraction:.0%}" if fraction < 0.995 else ">99%"
 
 _phases = dict(forward="fwd", backward="bwd", update="upd")
 
@@ -101,7 +103,7 @@ def narrowed(
 )->list[list[str]]:
     "`rows` whose names and types, the first two columns, are shortened where they do not fit."
     name, kind = (max(len(r[i]) for r in rows) for i in (0, 1))
-    kind = min(kind, max(room // 3, room - name))
+    kind = min(kind, max(room // 4, 6, room - name))
     return [[shortened(r[0], room - kind), shortened(r[1], kind), *r[2:]] for r in rows]
 
 def _fitted(points, shown, width):
@@ -158,7 +160,7 @@ def inclusive(points:list[RooflinePoint])->dict[tuple[str, str], float]:
     "For the path of every module and phase, the time of its row and of the rows inside it, s. Kernels, and rows outside of the model, such as (loss), are inside nothing."
     total = {}
     for p in points:
-        path, inside = p.name, p.source == "counted" and not p.name.startswith("(")
+        path, inside = p.name, p.source in ("counted", "predicted") and not p.name.startswith("(")
         while inside:
             total[path, p.phase] = total.get((path, p.phase), 0.0) + p.time_s
             inside, path = bool(path), path.rpartition(".")[0]
