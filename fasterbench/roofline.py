@@ -19,8 +19,8 @@ from .core.process import quiet
 from .core.run import Forward, TrainingStep, check_step
 from .points.model import RooflinePoint, roofline_analysis
 from .roofs.hardware import HardwarePeaks
-from .roofs.peaks import measurable, measure_peaks, tf32_categories
-from .roofs.peaks_cache import clear_peaks_cache
+from .roofs.machine import tf32_categories
+from .roofs.peaks import clear_peaks_cache, measurable, measure_peaks
 from .timing.operators import compiled_part
 from .timing.samples import StoppingRule
 from .views.origin import describe
@@ -56,6 +56,17 @@ def _warnings(result, work):
 def _run(model, backward, loss, optimizer):
     check_step(backward, loss, optimizer)
     return TrainingStep(model, loss, optimizer) if backward else Forward(model)
+
+# %% ../nbs/analysis/roofline.ipynb #47ce675c
+def _dtypes(own, work):
+    "The dtypes to measure, the main one first."
+    sums = {}
+    for c in work.trace:
+        if c.flops and c.dtype in measurable: sums[c.dtype] = sums.get(c.dtype, 0) + c.flops
+    name = str(own).removeprefix("torch.")
+    computes = name in sums or name in measurable and own.itemsize > 1
+    first = name if computes else max(sums, key=sums.get, default="float32")
+    return [getattr(torch, n) for n in dict.fromkeys((first, *sums))]
 
 # %% ../nbs/analysis/roofline.ipynb #002c07f5
 class RooflineAnalyzer:
@@ -118,7 +129,6 @@ class RooflineAnalyzer:
 
     def _measure_roofs(self, work, device, progress):
         "The roofs for the model's own dtype and the others that it computes in."
-        first = main_dtype(self.model, self.sample)
-        others = {getattr(torch, c.dtype) for c in work.trace if c.flops and c.dtype in measurable} - {first}
+        first, *others = _dtypes(main_dtype(self.model, self.sample), work)
         return measure_peaks(device, dtype=first, dtypes=tuple(sorted(others, key=str)),
                              allow_tf32=bool(tf32_categories(device)), progress=progress)

@@ -300,19 +300,31 @@ def read_ncu(
     points = [_point(name, type, l, under) for name, type, l in rows]
     return _result(path, points, under, about, notes)
 
+# %% ../../nbs/interop/ncu.ipynb #6710b4aa
+def _pushed(name):
+    "Whether an NVTX range was opened: a build of torch without CUDA has none."
+    import torch
+    try: torch.cuda.nvtx.range_push(name)
+    except RuntimeError: return False
+    return True
+
+def _ranged(forward, path, type):
+    "`forward` inside a range of NVTX and one of PyTorch's profiler."
+    import torch
+    def ranged(*args, **kwargs):
+        pushed = _pushed(path)
+        try:
+            with torch.profiler.record_function(f"nn.Module: {path} ({type})"): return forward(*args, **kwargs)
+        finally:
+            if pushed: torch.cuda.nvtx.range_pop()
+    return ranged
+
 # %% ../../nbs/interop/ncu.ipynb #6710b44c
 @contextmanager
 def ranges(
     model, # The `torch.nn.Module` whose layers the report shall name
 ):
-    "Within the context each forward runs inside an NVTX range with the module's name; the model's is `(model)`."
-    import torch
+    "Within the context each forward runs inside ranges of NVTX and of PyTorch's profiler with the module's name."
     from fasterbench.core.modules import parts, wrapped
     listed = parts(model)
-    def wrap(i, forward):
-        def ranged(*args, **kwargs):
-            torch.cuda.nvtx.range_push(listed[i].path or "(model)")
-            try: return forward(*args, **kwargs)
-            finally: torch.cuda.nvtx.range_pop()
-        return ranged
-    with wrapped(listed, wrap): yield model
+    with wrapped(listed, lambda i, f: _ranged(f, listed[i].path or "(model)", listed[i].type)): yield model
