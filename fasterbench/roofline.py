@@ -46,7 +46,8 @@ def _warnings(result, work):
         yield "no operator times: repeated forwards did not run the same operators as the first"
     if result.unknown_ops:
         names = ", ".join(f"{op} ({n}×)" for op, n in result.unknown_ops.items())
-        yield (f"no FLOP rule for {names}: the rows that run them have unknown FLOPs; fasterbench.rules.rule registers a rule")
+        yield (f"no FLOP rule for {names}: the rows that run them have unknown FLOPs; "
+               "fasterbench.rules.rule registers a rule")
     above = [p for p in result.points if p.above_roof]
     if above:
         names = ", ".join(f"{p.name or p.type} ({p.utilization_pct:.0f} %)" for p in above[:3])
@@ -73,7 +74,7 @@ class RooflineAnalyzer:
     "Profile a model and see each layer under the measured roofs of the machine."
     def __init__(self,
         model:nn.Module,              # Any module
-        sample,                       # A tensor, a tuple or list of positional arguments, or a dict of keyword arguments
+        sample,                       # A tensor, a tuple or list of arguments, or a dict of keyword arguments
         peaks:HardwarePeaks|None=None # The roofs; None: measured for the model's dtype when it is profiled
     ):
         check_model(model)
