@@ -15,7 +15,7 @@ from torch import nn
 from .analysis.measure import check_model, main_dtype, measure
 from .analysis.rows import measured_result
 from .core.arguments import as_count, as_device
-from .core.process import quiet
+from .core.process import preserved_process, quiet
 from .core.run import Forward, TrainingStep, check_step
 from .points.model import RooflinePoint, roofline_analysis
 from .roofs.hardware import HardwarePeaks
@@ -100,7 +100,7 @@ class RooflineAnalyzer:
         rule = StoppingRule(steps=None if steps is None else as_count("steps", steps, 1))
         check_model(self.model)
         run = _run(self.model, backward, loss, optimizer)
-        with quiet():
+        with preserved_process(), quiet():
             m = measure(run, self.sample, device, warmup=warmup, rule=rule, progress=progress)
             peaks = self._peaks or self._measure_roofs(m.work, device, progress)
             self._result = measured_result(self.model, m, peaks, device)
