@@ -6,6 +6,7 @@
 __all__ = ['RooflineAnalyzer', 'measure_peaks', 'HardwarePeaks', 'clear_peaks_cache', 'RooflinePoint', 'roofline_analysis']
 
 # %% ../nbs/analysis/roofline.ipynb #9c11f268
+from dataclasses import replace
 from functools import wraps
 from warnings import warn
 
@@ -15,6 +16,7 @@ from torch import nn
 from .analysis.measure import check_model, main_dtype, measure
 from .analysis.rows import measured_result
 from .core.arguments import as_count, as_device
+from .core.docments import documented
 from .core.process import preserved_process, quiet
 from .core.run import Forward, TrainingStep, check_step
 from .points.model import RooflinePoint, roofline_analysis
@@ -47,7 +49,7 @@ def _warnings(result, work):
     if result.unknown_ops:
         names = ", ".join(f"{op} ({n}×)" for op, n in result.unknown_ops.items())
         yield (f"no FLOP rule for {names}: the rows that run them have unknown FLOPs; "
-               "fasterbench.rules.rule registers a rule")
+               "fasterbench.rule registers a rule")
     above = [p for p in result.points if p.above_roof]
     if above:
         names = ", ".join(f"{p.name or p.type} ({p.utilization_pct:.0f} %)" for p in above[:3])
@@ -70,6 +72,7 @@ def _dtypes(own, work):
     return [getattr(torch, n) for n in dict.fromkeys((first, *sums))]
 
 # %% ../nbs/analysis/roofline.ipynb #002c07f5
+@documented
 class RooflineAnalyzer:
     "Profile a model and see each layer under the measured roofs of the machine."
     def __init__(self,
@@ -103,7 +106,8 @@ class RooflineAnalyzer:
         with preserved_process(), quiet():
             m = measure(run, self.sample, device, warmup=warmup, rule=rule, progress=progress)
             peaks = self._peaks or self._measure_roofs(m.work, device, progress)
-            self._result = measured_result(self.model, m, peaks, device)
+            call = describe(self.model, self.sample, device, warmup=warmup, steps=steps, backward=backward, loss=loss, optimizer=optimizer)
+            self._result = replace(measured_result(self.model, m, peaks, device), **call)
         for warning in _warnings(self._result, m.work): warn(warning, stacklevel=2)
         return self
 
