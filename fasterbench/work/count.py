@@ -7,7 +7,7 @@ __all__ = ['OpWork', 'ModuleWork', 'total', 'Work', 'trace_call', 'count_work']
 
 # %% ../../nbs/work/count.ipynb #e5cc4932
 from collections import Counter
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 import torch
@@ -19,7 +19,7 @@ from ..core.process import eager
 from ..core.run import Forward, TrainingStep, check_step, preserved_run
 from .border import border
 from .target import Target, on_target
-from .threads import OtherThreads
+from .unseen import OtherThreads, script_operators
 from .trace import Call, Tracer, Visit, watching
 
 # %% ../../nbs/work/count.ipynb #c3924ce9
@@ -87,7 +87,7 @@ class Work:
     trace: list[Call] = field(repr=False)        # Every operator call, in order
     visits: list[Visit] = field(repr=False)      # Every module call, in order
     crossing: list[tuple] = field(repr=False)    # Per operator call: bytes of each read and write that cross its module's border
-    unseen: dict = field(default_factory=dict)   # Operators that ran in other threads, with counts
+    unseen: dict = field(default_factory=dict)   # Operators past the dispatcher: index of the part -> name -> count
 
     @property
     def flops(self)->float|None:
@@ -109,7 +109,8 @@ class Work:
     def unknown_ops(self)->dict:
         "Operators without a rule, with counts."
         unknown = Counter(c.operator for c in self.trace if c.flops is None)
-        return {**unknown, **{f"{name} (in another thread)": n for name, n in self.unseen.items()}}
+        for names in self.unseen.values(): unknown.update(names)
+        return dict(unknown)
     @property
     def ops(self)->list[OpWork]:
         "One `OpWork` per module, phase, operator, shapes and dtypes, in the order of their first call."
@@ -119,8 +120,8 @@ class Work:
         "Work per module, by qualified name: leaves that were called, and containers that did something themselves."
         own, called = {}, Counter(v.part for v in self.visits if v.phase == self.visits[0].phase)
         for c, crossed in zip(self.trace, self.crossing): own.setdefault(c.part, []).append((c, crossed))
-        if self.unseen: own.setdefault(0, [])
-        return {p.path: _module_work(p, own.get(i, []), called[i], () if i else self.unseen)
+        for i in self.unseen: own.setdefault(i, [])
+        return {p.path: _module_work(p, own.get(i, []), called[i], self.unseen.get(i, ()))
                 for i, p in enumerate(self.parts) if i in own or p.leaf and called[i]}
 
     def of_phase(self,
@@ -171,10 +172,13 @@ def trace_call(
 )->Work:
     "The work of one run."
     tracer, others = tracer(run.owners, before_write), OtherThreads()
-    with eager(), run.watched(tracer), watching(tracer), others: out = call()
+    with eager(), torch.jit.optimized_execution(False), run.watched(tracer), watching(tracer), others: out = call()
     tracer.visits[0].returned |= tracer.memory.numbers(tensors_of(out))
     kept = tracer.memory.numbers(run.lasting())
-    with eager(): unseen = others.operators(call) if others.present and _unknown_origin(tracer, run) else {}
+    unseen = {i: found for i, part in enumerate(run.modules) if (found := script_operators(part.module))}
+    if others.present and _unknown_origin(tracer, run):
+        with eager(): found = others.operators(call)
+        if found: unseen[0] = {**unseen.get(0, {}), **found}
     crossing = border(tracer.calls, tracer.visits, tracer.memory.made_in, kept)
     return Work(run.parts, tracer.calls, tracer.visits[1:], crossing, unseen)
 
