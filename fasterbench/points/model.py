@@ -99,6 +99,7 @@ class RooflinePoint:
     source: str="counted"               # Where FLOPs and bytes come from
     shares: tuple=()                    # Of the program: (what bounds it, fraction of the time), largest first
     phase: str=""                       # "forward", "backward" or "update" of a training step
+    interval_s: tuple=()                # Of a prediction: p10 and p90 of the time, s
 
     launch_s: float|None=None           # Fixed cost of its operators, s
     explained: tuple=()                 # (kind of work, what its ceiling adds to the least time, s)
@@ -107,7 +108,12 @@ class RooflinePoint:
     def __post_init__(self):
         for name in ("bytes_by_level", "shares", "explained"):      # as a file of JSON gives them
             object.__setattr__(self, name, tuple(map(tuple, getattr(self, name))))
+        object.__setattr__(self, "interval_s", tuple(self.interval_s))
 
+    @property
+    def interval_low_s(self): return self.interval_s[0] if self.interval_s else None
+    @property
+    def interval_high_s(self): return self.interval_s[1] if self.interval_s else None
     @property
     def least_time_s(self):
         "The least time under the roofs and the fixed cost, s."
