@@ -75,6 +75,8 @@ def _rest_points(m, peaks, rows):
     left = [s.values for slot, s in zip(slots, m.times.own) if slot not in with_row]
     rest = [("(overhead)", "containers", "overhead", Samples(tuple(map(sum, zip(*left)))))] if left else []
     if m.times.idle is not None: rest.append(("(idle)", "GPU idle", "idle", m.times.idle))
+    unlaunched = getattr(m.times, "unlaunched", None)          # kernels whose launch belongs to no module
+    if unlaunched is not None and unlaunched.median: rest.append(("(unlaunched)", "GPU kernels", "other", unlaunched))
     return [place(name, type, 0, 0, peaks=peaks, category=category, time_s=m.times.typical(s), time_iqr_s=s.iqr)
             for name, type, category, s in rest if m.times.typical(s) > 0]
 

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['parts', 'is_communication', 'calls_of', 'visited', 'own_activities', 'Spent']
 
-# %% ../../nbs/interop/trace_join.ipynb #324e308a
+# %% ../../nbs/interop/trace_join.ipynb #4a1d63c2
 import re
 from collections import Counter
 from dataclasses import dataclass, replace
@@ -15,7 +15,7 @@ from .trace_file import TraceFile
 from .trace_work import Figures, figures, has_rule, is_made_of_others, overloads, reasons, recorded
 from ..timing.kernels import divided, joined, nesting
 from ..timing.profiler import Record
-from ..work.trace import is_view
+from ..work.dispatch import is_view
 
 # %% ../../nbs/interop/trace_join.ipynb #a92978cf
 parts = dict(figures="with FLOPs and bytes", outside="launched outside the window",

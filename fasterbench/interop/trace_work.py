@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['reasons', 'Figures', 'Argument', 'recorded', 'overloads', 'rebuilt', 'has_rule', 'is_made_of_others', 'figures']
 
-# %% ../../nbs/interop/trace_work.ipynb #dcd86f5d
+# %% ../../nbs/interop/trace_work.ipynb #bc771786
 import ast, json, math, re
 from functools import cache, lru_cache
 from typing import NamedTuple
@@ -20,7 +20,7 @@ from ..work import gpu_ops
 from ..work.elementwise import is_known_pointwise
 from ..work.flops import operator_flops
 from ..work.rules import Shape, map_tensors, rules, tensors_in
-from ..work.trace import is_composite
+from ..work.dispatch import is_composite
 from ..work.traffic import operator_accesses, region, unique_bytes
 
 # %% ../../nbs/interop/trace_work.ipynb #3f1efe87
