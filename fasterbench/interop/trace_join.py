@@ -165,16 +165,16 @@ def _counting(stacks, operator, kernel, known):
     known[operator] = best or (operator, Figures(reason=why))
     return known[operator]
 
-# %% ../../nbs/interop/trace_join.ipynb #8c0502f1
+# %% ../../nbs/interop/trace_join.ipynb #0039bc3b
 def _part(trace, i, launch, operator, found):
     "The part of the account that activity `i` belongs to."
     a = trace.activities[i]
     if a.kind == "kernel" and (i in trace.collectives or is_communication(a.name)): return parts["communication"]
     if a.kind == "copy" and not re.search(r"DtoD|Device -> Device", a.name): return parts["copies"]
     if launch < 0 and operator < 0: return parts["copies"] if a.kind != "kernel" else parts["outside"]
+    if launch >= 0 and "Graph" in trace.launches[launch].name: return reasons["graph"]
     if found is not None and not found.reason: return parts["figures"]
     if a.kind != "kernel": return parts["copies"]
-    if launch >= 0 and "Graph" in trace.launches[launch].name: return reasons["graph"]
     if a.name.startswith("triton_"): return reasons["compiled"]
     return found.reason if found is not None else reasons["operator"]
 

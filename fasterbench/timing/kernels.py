@@ -72,8 +72,8 @@ def joined(
 )->list[tuple[int, int]]:
     """Of each activity the place of its launch, by correlation id, and of the innermost operator around the launch; -1
     for none. Where the thread of the launch is not known, the operator is the one that the activity links to."""
-    by_id = {r.id: k for k, r in enumerate(launches)}
-    linked, threads = {r.id: k for k, r in enumerate(operators)}, {r.thread for r in operators}
+    by_id = {r.id: k for k, r in enumerate(launches) if r.id >= 0}
+    linked, threads = {r.id: k for k, r in enumerate(operators) if r.id >= 0}, {r.thread for r in operators}
     found = [by_id.get(a.id, -1) for a in activities]
     placed = [k for k in found if k >= 0 and launches[k].thread in threads]
     inner = dict(zip(placed, nesting(operators, [(launches[k].thread, launches[k].start) for k in placed])[1]))
