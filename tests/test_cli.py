@@ -214,11 +214,11 @@ def test_transformers(folder):
     done = fasterbench("roofline", "transformers:tiny/", "--steps", "3", "--input", "1,64", "--no-html", cwd=folder)
     assert done.returncode == 0 and "1×64 int64" in done.stdout, done.stderr
 
-def test_a_terminal_sees_progress(folder):
+def test_a_terminal_sees_progress(tmp_path):
     "With a terminal at standard error a bar appears."
     leader, follower = pty.openpty()
     fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-    done = subprocess.Popen([command, "peaks"], stdout=subprocess.DEVNULL, stderr=follower, env=bars)
+    done = subprocess.Popen([command, "peaks"], stdout=subprocess.DEVNULL, stderr=follower, env=bars | dict(FASTERBENCH_CACHE=str(tmp_path)))      # nothing measured yet
     os.close(follower)
     text = b""
     while True:

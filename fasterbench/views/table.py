@@ -30,9 +30,10 @@ def shortened(
     text:str,
     width:int, # Characters that it may take
 )->str:
-    "`text` without its middle, where it is too long; of a path the end says most."
+    "`text` without its middle, where it is too long. Of a path the end says most, of a signature the start."
     if len(text) <= width: return text
-    start = width // 4 if width >= 20 else 1
+    signature = "<" in text or "(" in text.lstrip("(")
+    start = 2 * width // 3 if signature else width // 4 if width >= 20 else 1
     return f"{text[:start]}…{text[len(text) - (width - start - 1):]}"
 
 def doubtful(
