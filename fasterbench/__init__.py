@@ -30,7 +30,8 @@ def __getattr__(
     "Import the module that `name` lives in, and return it."
     if name not in _homes:
         raise AttributeError(f"module 'fasterbench' has no attribute {name!r}; it has {', '.join(__all__)}")
-    value = globals()[name] = getattr(import_module(f"fasterbench.{_homes[name]}"), name)
+    from fasterbench.core.docments import documented
+    value = globals()[name] = documented(getattr(import_module(f"fasterbench.{_homes[name]}"), name))
     return value
 
 def __dir__(): return sorted({*globals(), *__all__})

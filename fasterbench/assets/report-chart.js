@@ -1,5 +1,5 @@
 // Charts: the first beside the table, further ones in the panel below it.
-const config = {displaylogo: false, responsive: true, displayModeBar: innerWidth > 700 ? "hover" : false,
+const config = {displaylogo: false, responsive: true, displayModeBar: wide() ? "hover" : false,
                 modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"]}
 let charts = [], marked, passing
 
@@ -8,14 +8,17 @@ const color = name => getComputedStyle(document.documentElement).getPropertyValu
 function themed(layout) {
   const {height, width, title, ...kept} = layout
   const axes = Object.keys(kept).filter(k => /^[xy]axis/.test(k)).map(k => {
-    const title = innerHeight < 500 ? "" : {...kept[k].title, standoff: 6, font: {size: innerWidth > 700 ? 12 : 11}}
+    const title = innerHeight < 500 ? "" : {...kept[k].title, standoff: 6, font: {size: wide() ? 12 : 11}}
     const axis = {...kept[k], title, gridcolor: color("grid"), linecolor: color("grid"), zerolinecolor: color("grid")}
     return [k, axis]
   })
-  const annotations = (kept.annotations ?? []).map(a => ({...a, font: {...a.font, color: color("soft"), size: innerWidth > 700 ? 12 : 10}}))
-  const margin = {l: innerWidth > 700 ? 60 : 50, r: 12, t: 12, b: innerHeight < 500 ? 26 : 42}
-  return {...kept, ...Object.fromEntries(axes), annotations, margin, showlegend: false, autosize: true, font: {...kept.font, color: color("ink")},
-          hoverlabel: {...kept.hoverlabel, bgcolor: color("page"), bordercolor: color("line"), font: {color: color("ink")}}}
+  const font = {color: color("soft"), size: wide() ? 12 : 10}
+  const annotations = (kept.annotations ?? []).map(a => ({...a, font: {...a.font, ...font}}))
+  const margin = {l: wide() ? 60 : 50, r: 12, t: 12, b: innerHeight < 500 ? 26 : 42}
+  const label = {bgcolor: color("page"), bordercolor: color("line"), font: {color: color("ink")}}
+  const hoverlabel = {...kept.hoverlabel, ...label}
+  return {...kept, ...Object.fromEntries(axes), annotations, margin, hoverlabel, showlegend: false, autosize: true,
+          font: {...kept.font, color: color("ink")}}
 }
 
 // The markers of the rows that are marked, or the bars of all that pass the filters; what stands for no row stays.
@@ -30,30 +33,33 @@ function part(trace) {
 
 // A roof: its label in the colours of the page.
 function lineOfRoof(trace) {
-  const font = {...trace.textfont, color: color("soft"), size: innerWidth > 700 ? 12 : 10}
+  const font = {...trace.textfont, color: color("soft"), size: wide() ? 12 : 10}
   return trace.textfont ? {...trace, textfont: font} : trace
 }
 
 // The rows that a choice lights up. A group has bars for its members, and once it is open markers too.
 const lit = members => {
   const row = state.row === null ? null : rowAt(state.row)
-  return new Set(!row ? [] : row.members && (members || state.open.has(row.index)) ? row.members.map(m => m.index) : [row.index])
+  const inner = row?.members && (members || state.open.has(row.index))
+  return new Set(!row ? [] : inner ? row.members.map(m => m.index) : [row.index])
 }
 
 function outlined(trace) {
   const chosen = lit(true), line = trace.marker.line ?? {}
   const each = (yes, no) => trace.customdata.map(i => chosen.has(i) ? yes : no)
-  return {...trace, marker: {...trace.marker, line: {color: each(color("ring"), line.color), width: each(3, line.width ?? 0)}}}
+  const outline = {color: each(color("ring"), line.color), width: each(3, line.width ?? 0)}
+  return {...trace, marker: {...trace.marker, line: outline}}
 }
 
 // A ring around each marker of the chosen row.
 function rings(traces) {
   const chosen = lit(false), ring = color("ring")
-  return traces.filter(t => t.type !== "bar" && t.hoverinfo !== "skip" && t.customdata?.some(i => chosen.has(i))).map(t => {
+  const holds = t => t.type !== "bar" && t.hoverinfo !== "skip" && t.customdata?.some(i => chosen.has(i))
+  return traces.filter(holds).map(t => {
     const at = t.customdata.flatMap((c, i) => chosen.has(c) ? [i] : [])
     const size = i => Array.isArray(t.marker?.size) ? t.marker.size[i] : t.marker?.size ?? 8
-    return {type: "scatter", mode: "markers", x: at.map(i => t.x[i]), y: at.map(i => t.y[i]), xaxis: t.xaxis, yaxis: t.yaxis,
-            name: "chosen", hoverinfo: "skip", showlegend: false, cliponaxis: false,
+    return {type: "scatter", mode: "markers", x: at.map(i => t.x[i]), y: at.map(i => t.y[i]),
+            xaxis: t.xaxis, yaxis: t.yaxis, name: "chosen", hoverinfo: "skip", showlegend: false, cliponaxis: false,
             marker: {symbol: "circle-open", size: at.map(i => size(i) + 9), color: ring, line: {width: 3, color: ring}}}
   })
 }
@@ -80,9 +86,12 @@ function draw(figure, i) {
   return chart
 }
 
+// All charts of a tab, anew.
 function drawAll() {
   for (const chart of charts) Plotly.purge(chart)
   at("chart").replaceChildren()
   at("charts").replaceChildren()
   charts = tab.figures.map(draw)
+  nameSlowest()
+  showLegend()
 }

@@ -173,7 +173,8 @@ def doubts_of(
     "What the given roofs are not for: another device, another number of threads, another dtype."
     env, own, found = roofs.environment, roofs.dtype.removeprefix("torch."), []
     name, here = env.get("device_name", roofs.device), environment.get("device_name", device)
-    if roofs.device != device or env and name != here: found.append(f"they are of {name} ({roofs.device}), and the rows were measured on {here} ({device})")
+    other = roofs.device.partition(":")[0] != device.partition(":")[0]
+    if other or env and name != here: found.append(f"they are of {name} ({roofs.device}), and the rows were measured on {here} ({device})")
     elif env.get("threads") and environment.get("threads") and env["threads"] != environment["threads"]:
         found.append(f"they are of {env['threads']} threads, and the rows were measured with {environment['threads']}")
     dtypes = {own, *(c.dtype for c in roofs.ceilings)}

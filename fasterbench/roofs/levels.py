@@ -33,7 +33,7 @@ def cpu_caches(
     root:str="/sys/devices/system/cpu",       # Where sysfs says so
     usable:set[int]|None=None,                # The cores that this process may run on; None: as the system says
 )->list[tuple[str, int]]:
-    "Name and capacity in bytes of each cache beyond the first level, smallest first; private ones times the cores in use."
+    "Name and capacity in bytes of each cache beyond L1, smallest first; private ones times the cores in use."
     found, usable = {}, usable or _usable_cores()
     for index in glob.glob(f"{root}/cpu[0-9]*/cache/index[0-9]*"):
         if usable and int(re.search(r"cpu(\d+)/cache", index)[1]) not in usable: continue
@@ -102,7 +102,7 @@ class LevelRate(NamedTuple):
 def _level_probes(device, size, capacity):
     "Streaming over one working set; in a cache of a GPU also from a graph."
     cuda, touched = device.type == "cuda", _touched(device) if capacity else 0
-    names = [k for k in streams if not (cuda and k == "product")]     # multiplied again and again, random numbers vanish
+    names = [k for k in streams if not (cuda and k == "product")]     # repeated products of random numbers vanish
     probes = [memory_probe(k, size, device, touched) for k in names]
     return probes + ([graph_probe(k, size, device, touched) for k in names] if cuda and capacity else [])
 
@@ -116,7 +116,9 @@ def measure_levels(
     seconds:float,         # Time for all levels, about
     warmup:int, steps:int, tick, skipped:dict,
 )->tuple[list[LevelRate], list[tuple]]:
-    "The rate of each level, nearest first, and the sweep behind them. Of a working set that cannot be allocated half is tried."
+    """The rate of each level, nearest first, and the sweep behind them.
+
+    Where a working set cannot be allocated, half of it is tried."""
     levels, rates = [], []
     capacities = memory_capacities(device) or swept_capacities(device, seconds / 4, steps=steps)
     sets = working_sets(capacities, bandwidth_mb)
@@ -124,7 +126,8 @@ def measure_levels(
         best, own = None, []
         while sizes and not best and sizes[0] >= 1 << 10:
             probes = [p for size in sizes for p in _level_probes(device, size, capacity)]
-            best = envelope(probes, device, skipped, seconds=seconds / len(sets), warmup=warmup, steps=steps, tick=tick, keep=own)
+            best = envelope(probes, device, skipped, seconds=seconds / len(sets), warmup=warmup, steps=steps, tick=tick,
+                            keep=own)
             sizes = [s // 2 for s in sizes] if capacity is None else []
         elsewhere = max((r.best for r in own if _stream(r).removeprefix("graph-") in out_of_place), default=None)
         if best: levels.append(LevelRate(name, capacity, best, elsewhere))
@@ -140,8 +143,9 @@ def nearer_is_faster(
     for l in reversed(levels):
         behind = out[-1] if out else l
         if l.bandwidth < behind.bandwidth:
-            notes.append(f"{l.name} reached {format_si(l.bandwidth, 'B/s')}, less than {behind.name} behind it; its roof is that of "
-                         f"{behind.name}, {format_si(behind.bandwidth, 'B/s')}")
+            rates = [format_si(b, "B/s") for b in (l.bandwidth, behind.bandwidth)]
+            notes.append(f"{l.name} reached {rates[0]}, less than {behind.name} behind it; "
+                         f"its roof is that of {behind.name}, {rates[1]}")
             l = replace(l, bandwidth=behind.bandwidth, spread=behind.spread, measured=l.bandwidth)
         out.append(l)
     return out[::-1], notes[::-1]

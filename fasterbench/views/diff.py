@@ -257,13 +257,17 @@ def _blank(record):
     absent = {"only before": "after", "only after": "before"}.get(record["side"])
     return {k: "" if absent and (f"_{absent}" in k or k.endswith("_ratio")) else v for k, v in record.items()}
 
+_first_of_pair = ("name", "type", "operator", "phase", "time_before_s", "time_after_s", "time_ratio",
+                  "utilization_before_pct", "utilization_after_pct")
+
 def _page(comparison, title):
-    columns = list(map(column, pair_fields.values()))
+    columns = [column(f, f.name in _first_of_pair) for f in pair_fields.values()]
     rows = cells(map(_blank, pair_records(comparison.pairs)), columns)
-    kind = dict(name="pairs", title="rows, before and after", figures=[figure(comparison.plot(""))], columns=filled(columns, rows),
-                rows=rows, left_out=0)
-    filters = dict(side="side", phase="phase", category="category", bound_after="bound by, after")
-    return page(title, comparison.lines, _both_facts(comparison.before, comparison.after), [kind], filters, "comparison")
+    kind = dict(name="pairs", title="rows, before and after", figures=[figure(comparison.plot(""))],
+                columns=filled(columns, rows), rows=rows)
+    filters = dict(side="side", phase="phase", category="category", type="type", bound_after="bound")
+    notes = [line for line in comparison.lines if line != comparison.told]
+    return page(title, [comparison.told], _both_facts(comparison.before, comparison.after), [kind], filters, "comparison", notes=notes)
 
 # %% ../../nbs/views/diff.ipynb #d99d671f
 def compare(

@@ -118,10 +118,10 @@ def _division(d):
     return f"of {format_si(d.end_to_end_s, 's')} {needed}, " + ", ".join(parts)
 
 def _explained(d):
-    "What of the part above the roofs the ceilings of kinds of work explain."
+    "What of the part above the roofs is explained: by the ceilings of kinds of work, by fixed cost."
     text, unit = _in_unit_of(d.end_to_end_s)
     found = [f"{kind} {text(s)}" for kind, s in d.explained if s > 0.01 * d.end_to_end_s]
-    return f"; of the part above, ceilings by kind of work explain {', '.join(found)}" if found else ""
+    return f"; explained of the part above: {', '.join(found)}" if found else ""
 
 # %% ../../nbs/views/headline.ipynb #8163c8f7
 def headline(

@@ -30,9 +30,10 @@ def shortened(
     text:str,
     width:int, # Characters that it may take
 )->str:
-    "`text` without its middle, where it is too long; of a path the end says most."
+    "`text` without its middle, where it is too long. Of a path the end says most, of a signature the start."
     if len(text) <= width: return text
-    start = max(width // 4, 1)
+    signature = "<" in text or "(" in text.lstrip("(")
+    start = 2 * width // 3 if signature else width // 4 if width >= 20 else 1
     return f"{text[:start]}…{text[len(text) - (width - start - 1):]}"
 
 def doubtful(
@@ -50,8 +51,10 @@ def cell(
     if field.name == "name": return printable(label(p))
     if field.name == "type": return printable(p.operator.removeprefix("aten::") or p.type)
     if field.name == "phase" and concise: return _phases.get(p.phase, p.phase)
-    if field.name == "time_iqr_s": return f"~{p.time_iqr_s / p.time_s:.0%}" if doubtful(p) and p.time_s else ""
+    if field.name == "time_iqr_s": return _spread(p.time_iqr_s / p.time_s) if doubtful(p) and p.time_s else ""
     return field.text(getattr(p, field.name), concise or field.name == "time_s")
+
+def _spread(fraction): return f"~{fraction:.0%}" if fraction < 0.995 else ">99%"
 
 _phases = dict(forward="fwd", backward="bwd", update="upd")
 
@@ -65,7 +68,13 @@ def shown_fields(
     "The fields of the printed table; the phase and the IQR only where there is something to say."
     absent = {"phase"} if not any(p.phase for p in points) else set()
     if not any(map(doubtful, points)): absent.add("time_iqr_s")
-    return [fields[k] for k in _columns if k not in absent]
+    return _two_times([fields[k] for k in _columns if k not in absent], points)
+
+def _two_times(shown, points):
+    "Of a prediction, the expected time is shown with its limit."
+    if not any(p.source == "predicted" for p in points): return shown
+    pair = [fields["time_s"]._replace(short="expected"), fields["roof_time_s"]._replace(short="limit")]
+    return [g for f in shown for g in (pair if f.name == "time_s" else [f])]
 
 def text_rows(
     points:list[RooflinePoint],
@@ -101,7 +110,7 @@ def narrowed(
 )->list[list[str]]:
     "`rows` whose names and types, the first two columns, are shortened where they do not fit."
     name, kind = (max(len(r[i]) for r in rows) for i in (0, 1))
-    kind = min(kind, max(room // 3, room - name))
+    kind = min(kind, max(room // 4, 6, room - name))
     return [[shortened(r[0], room - kind), shortened(r[1], kind), *r[2:]] for r in rows]
 
 def _fitted(points, shown, width):
@@ -149,7 +158,8 @@ def summary(
     width, rows = width or terminal_width(), fold(result.points, group, depth)
     shown = shown_fields(rows[:top])
     lines = _fitted(rows[:top], shown, width)
-    title = "=== Roofline ".ljust(max(map(len, lines)), "=")
+    predicted = any(p.source == "predicted" for p in result.points)
+    title = f"=== {'Predicted roofline' if predicted else 'Roofline'} ".ljust(max(map(len, lines)), "=")
     above, below = wrapped(map(printable, headline(result)), width), wrapped(footer(result), width)
     return "\n".join([title, *above, "", *lines, *_rest(result.points, rows, top), *below])
 
@@ -158,7 +168,7 @@ def inclusive(points:list[RooflinePoint])->dict[tuple[str, str], float]:
     "For the path of every module and phase, the time of its row and of the rows inside it, s. Kernels, and rows outside of the model, such as (loss), are inside nothing."
     total = {}
     for p in points:
-        path, inside = p.name, p.source == "counted" and not p.name.startswith("(")
+        path, inside = p.name, p.source in ("counted", "predicted") and not p.name.startswith("(")
         while inside:
             total[path, p.phase] = total.get((path, p.phase), 0.0) + p.time_s
             inside, path = bool(path), path.rpartition(".")[0]

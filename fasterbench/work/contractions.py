@@ -22,7 +22,7 @@ def matmul(
     contraction = 2 * batch * m * k * n
     return Flops(contraction + extra, contraction)
 
-@rule(*aten_names("mm _int_mm _sparse_mm hspmm"), category="matmul")
+@rule(*aten_names("mm _int_mm _sparse_mm _sparse_mm_reduce_impl hspmm"), category="matmul")
 def _mm(a, b, *_, out=None, **kw): return matmul(_pairs(a, b), 1, 1)
 
 def _pairs(a, b):
@@ -39,7 +39,8 @@ def _sampled_addmm(at, a, b, *_, out=None, **kw): return matmul(entries(at), a[1
 def _bmm(a, b, *_, out=None, **kw): return matmul(entries(a), b[2], 1)
 
 @rule(*aten_names("baddbmm baddbmm_"), category="matmul")
-def _baddbmm(bias, a, b, *_, out=None, beta=1, **kw): return matmul(a[1], a[2], b[2], batch=a[0], extra=math.prod(out) if beta else 0)
+def _baddbmm(bias, a, b, *_, out=None, beta=1, **kw):
+    return matmul(a[1], a[2], b[2], batch=a[0], extra=math.prod(out) if beta else 0)
 
 # %% ../../nbs/work/contractions.ipynb #7a1ec427
 @rule(*aten_names("mv"), category="matmul")
@@ -55,15 +56,18 @@ def _dot(a, b, *_, out=None, **kw): return matmul(1, a[0], 1)
 def _addr(bias, x, y, *_, out=None, beta=1, **kw): return matmul(x[0], 1, y[0], extra=x[0] * y[0] if beta else 0)
 
 @rule(*aten_names("addbmm addbmm_"), category="matmul")
-def _addbmm(bias, a, b, *_, out=None, beta=1, **kw): return matmul(a[1], a[2], b[2], batch=a[0], extra=a[1] * b[2] if beta else 0)
+def _addbmm(bias, a, b, *_, out=None, beta=1, **kw):
+    return matmul(a[1], a[2], b[2], batch=a[0], extra=a[1] * b[2] if beta else 0)
 
 # %% ../../nbs/work/contractions.ipynb #10720718
 @rule(*aten_names("linear mkldnn_linear"), "mkl::_mkl_linear", "mkldnn::_linear_pointwise", category="matmul")
 def _linear(x, w, bias=None, *_, out=None, **kw):
-    return matmul(math.prod(x[:-1]), x[-1], math.prod(w) // x[-1], extra=math.prod(out) if isinstance(bias, tuple) else 0)
+    return matmul(math.prod(x[:-1]), x[-1], math.prod(w) // x[-1],
+                  extra=math.prod(out) if isinstance(bias, tuple) else 0)
 
 @rule(*aten_names("_scaled_mm"), category="matmul")
-def _scaled_mm(a, b, scale_a=None, scale_b=None, bias=None, *_, out=None, **kw): return matmul(a[0], a[1], b[1], extra=math.prod(out) * (2 if bias else 1))
+def _scaled_mm(a, b, scale_a=None, scale_b=None, bias=None, *_, out=None, **kw):
+    return matmul(a[0], a[1], b[1], extra=math.prod(out) * (2 if bias else 1))
 
 @rule("torch_nn::_linear_cross_entropy_batch_chunked", category="matmul")
 def _linear_cross_entropy(x, w, *rest, out=None, **kw):
@@ -88,7 +92,8 @@ def _convolution(x, w, bias, stride, padding, dilation, transposed, *_, out=None
     contraction = 2 * _conv_macs(x, w, out, transposed)
     return Flops(contraction + (math.prod(out) if bias else 0), contraction)
 
-@rule(*aten_names("mkldnn_convolution cudnn_convolution miopen_convolution conv_depthwise3d _conv_depthwise2d slow_conv3d_forward thnn_conv2d _slow_conv2d_forward"),
+@rule(*aten_names("""mkldnn_convolution cudnn_convolution miopen_convolution conv_depthwise3d _conv_depthwise2d
+    slow_conv3d_forward thnn_conv2d _slow_conv2d_forward"""),
       "mkldnn::_convolution_pointwise", category="convolution")
 def _plain_convolution(x, w, *rest, out=None, **kw):
     contraction = 2 * _conv_macs(x, w, out, False)
@@ -96,7 +101,8 @@ def _plain_convolution(x, w, *rest, out=None, **kw):
 
 # %% ../../nbs/work/contractions.ipynb #94a24bfc
 @rule(*aten_names("convolution_backward"), category="convolution")
-def _convolution_backward(grad, x, w, bias_sizes, stride, padding, dilation, transposed, output_padding, groups, mask, out=None, **kw):
+def _convolution_backward(grad, x, w, bias_sizes, stride, padding, dilation, transposed, output_padding, groups, mask,
+                          out=None, **kw):
     contraction = 2 * _conv_macs(x, w, grad, transposed) * (mask[0] + mask[1])
     return Flops(contraction + math.prod(grad) * mask[2], contraction)
 
@@ -118,19 +124,24 @@ def attention(
 
 # %% ../../nbs/work/contractions.ipynb #21453389
 @rule(*aten_names("_scaled_dot_product_flash_attention_for_cpu"), category="attention")
-def _sdpa_cpu(q, k, v, dropout=0.0, causal=False, *, attn_mask=None, out=None, **kw): return attention(q, k, v, causal, attn_mask)
+def _sdpa_cpu(q, k, v, dropout=0.0, causal=False, *, attn_mask=None, out=None, **kw):
+    return attention(q, k, v, causal, attn_mask)
 
 @rule(*aten_names("_scaled_dot_product_flash_attention"), category="attention")
-def _sdpa_flash(q, k, v, *rest, out=None, is_causal=False, **kw): return attention(q, k, v, next((a for a in rest if isinstance(a, bool)), is_causal))
+def _sdpa_flash(q, k, v, *rest, out=None, is_causal=False, **kw):
+    return attention(q, k, v, next((a for a in rest if isinstance(a, bool)), is_causal))
 
 @rule(*aten_names("_scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention"), category="attention")
-def _sdpa_biased(q, k, v, bias=None, lse=False, dropout=0.0, causal=False, *_, out=None, **kw): return attention(q, k, v, causal, bias)
+def _sdpa_biased(q, k, v, bias=None, lse=False, dropout=0.0, causal=False, *_, out=None, **kw):
+    return attention(q, k, v, causal, bias)
 
 @rule(*aten_names("_scaled_dot_product_fused_attention_overrideable"), category="attention")
-def _sdpa_other(q, k, v, bias=None, dropout=0.0, causal=False, *_, out=None, **kw): return attention(q, k, v, causal, bias)
+def _sdpa_other(q, k, v, bias=None, dropout=0.0, causal=False, *_, out=None, **kw):
+    return attention(q, k, v, causal, bias)
 
 # %% ../../nbs/work/contractions.ipynb #69ec31f6
-@rule(*aten_names("""_scaled_dot_product_flash_attention_backward _scaled_dot_product_flash_attention_for_cpu_backward
+@rule(*aten_names("""_scaled_dot_product_flash_attention_backward
+    _scaled_dot_product_flash_attention_for_cpu_backward
     _scaled_dot_product_efficient_attention_backward _scaled_dot_product_cudnn_attention_backward
     _scaled_dot_product_fused_attention_overrideable_backward"""), category="attention")
 def _sdpa_backward(grad, q, k, v, *rest, out=None, is_causal=None, **kw):
@@ -169,22 +180,29 @@ def _projections(tokens, width, out_features): return matmul(tokens, width, out_
 
 def _self_attention(q, k, v, width, heads, mask=None):
     tokens_q, tokens_k = q[0] * q[1], k[0] * k[1]
-    core = attention((q[0], heads, q[1], width // heads), (k[0], heads, k[1], width // heads), (k[0], heads, k[1], width // heads), mask=mask)
-    parts = [_projections(tokens_q, width, width), _projections(tokens_k, width, width), _projections(tokens_k, width, width),
+    core = attention((q[0], heads, q[1], width // heads), (k[0], heads, k[1], width // heads),
+                     (k[0], heads, k[1], width // heads), mask=mask)
+    parts = [_projections(tokens_q, width, width), _projections(tokens_k, width, width), _projections(tokens_k, width,
+    width),
              core, _projections(tokens_q, width, width)]
     return Flops(*map(sum, zip(*parts)))
 
 @rule(*aten_names("_native_multi_head_attention"), category="attention")
-def _native_mha(q, k, v, width, heads, qkv_w, qkv_b, proj_w, proj_b, mask=None, need_weights=True, average=True, *_, out=None, **kw):
+def _native_mha(q, k, v, width, heads, qkv_w, qkv_b, proj_w, proj_b, mask=None, need_weights=True, average=True, *_,
+                out=None, **kw):
     total, contraction = _self_attention(q, k, v, width, heads, mask)
-    return Flops(total + (q[0] * heads * q[1] * k[1] if need_weights and average else 0), contraction)      # the weights are averaged over the heads
+    # the weights are averaged over the heads
+    return Flops(total + (q[0] * heads * q[1] * k[1] if need_weights and average else 0), contraction)
 
 @rule(*aten_names("_transformer_encoder_layer_fwd"), category="attention")
-def _encoder_layer(x, width, heads, qkv_w, qkv_b, proj_w, proj_b, use_gelu, norm_first, eps, n1w, n1b, n2w, n2b, w1, b1, w2, b2, mask=None, *_, out=None, **kw):
+def _encoder_layer(x, width, heads, qkv_w, qkv_b, proj_w, proj_b, use_gelu, norm_first, eps, n1w, n1b, n2w, n2b, w1, b1,
+                   w2, b2, mask=None, *_, out=None, **kw):
     tokens = x[0] * x[1]
-    parts = [_self_attention(x, x, x, width, heads, mask), _projections(tokens, width, w1[0]), _projections(tokens, w1[0], width)]
+    parts = [_self_attention(x, x, x, width, heads, mask), _projections(tokens, width, w1[0]),
+             _projections(tokens, w1[0], width)]
     total, contraction = map(sum, zip(*parts))
-    pointwise = tokens * (w1[0] * (5 if use_gelu else 1) + 2 * width + 2 * 8 * width)  # activation, residuals, two layer norms
+    # activation, residuals, two layer norms
+    pointwise = tokens * (w1[0] * (5 if use_gelu else 1) + 2 * width + 2 * 8 * width)
     return Flops(total + pointwise, contraction)
 
 # %% ../../nbs/work/contractions.ipynb #fbb5e895
@@ -198,10 +216,12 @@ def recurrent(
     return matmul(steps * batch, inputs + hidden, gates * hidden, extra=steps * batch * hidden * _gate_cost[gates])
 
 @rule(*aten_names("mkldnn_rnn_layer"), category="recurrent")
-def _mkldnn_rnn(x, w_in, w_hid, *_, out=None, **kw): return recurrent(x[0], x[1], w_in[1], w_hid[1], w_in[0] // w_hid[1])
+def _mkldnn_rnn(x, w_in, w_hid, *_, out=None, **kw):
+    return recurrent(x[0], x[1], w_in[1], w_hid[1], w_in[0] // w_hid[1])
 
 @rule(*aten_names("_cudnn_rnn"), category="recurrent")
-def _cudnn_rnn(x, weights, stride0, buf, hx, cx, mode, hidden, proj, layers, batch_first, dropout, train, bidirectional, *_, out=None, **kw):
+def _cudnn_rnn(x, weights, stride0, buf, hx, cx, mode, hidden, proj, layers, batch_first, dropout, train, bidirectional,
+               *_, out=None, **kw):
     gates, steps = {0: 1, 1: 1, 2: 4, 3: 3}[mode], math.prod(x[:-1])      # a packed sequence has one dimension for both
     matrices = [w for w in weights if len(w) == 2]
     contraction = sum(2 * steps * math.prod(w) for w in matrices)
@@ -209,11 +229,15 @@ def _cudnn_rnn(x, weights, stride0, buf, hx, cx, mode, hidden, proj, layers, bat
 
 # %% ../../nbs/work/contractions.ipynb #9fa8ac13
 @rule(*aten_names("mkldnn_rnn_layer_backward"), category="recurrent")
-def _mkldnn_rnn_backward(x, w_in, w_hid, *_, out=None, **kw): return Flops(*(2 * f for f in _mkldnn_rnn(x, w_in, w_hid)))     # gradients of inputs and of weights
+# gradients of inputs and of weights
+def _mkldnn_rnn_backward(x, w_in, w_hid, *_, out=None, **kw):
+    return Flops(*(2 * f for f in _mkldnn_rnn(x, w_in, w_hid)))
 
 @rule(*aten_names("_cudnn_rnn_backward"), category="recurrent")
-def _cudnn_rnn_backward(x, weights, stride0, buf, hx, cx, y, grad_y, grad_h, grad_c, mode, hidden, proj, layers, batch_first, dropout, train, bidirectional, *_, out=None, **kw):
-    return Flops(*(2 * f for f in _cudnn_rnn(x, weights, stride0, buf, hx, cx, mode, hidden, proj, layers, batch_first, dropout, train, bidirectional)))
+def _cudnn_rnn_backward(x, weights, stride0, buf, hx, cx, y, grad_y, grad_h, grad_c, mode, hidden, proj, layers,
+                        batch_first, dropout, train, bidirectional, *_, out=None, **kw):
+    return Flops(*(2 * f for f in _cudnn_rnn(x, weights, stride0, buf, hx, cx, mode, hidden, proj, layers, batch_first,
+                                             dropout, train, bidirectional)))
 
 @rule(*aten_names("_thnn_fused_lstm_cell_backward_impl"), category="recurrent")
 def _lstm_cell_backward(grad_h, grad_c, cx, *_, out=None, **kw): return 2 * 17 * math.prod(cx)

@@ -79,16 +79,9 @@ def _calls_by(key, calls):
     for c in calls: groups.setdefault(key(c), []).append(c)
     return groups.items()
 
-# %% ../../nbs/work/count.ipynb #1eb3d054
-@dataclass(frozen=True)
-class Work:
-    "FLOPs and bytes of a model's run, per operator and per module."
-    parts: list[Part] = field(repr=False)
-    trace: list[Call] = field(repr=False)        # Every operator call, in order
-    visits: list[Visit] = field(repr=False)      # Every module call, in order
-    crossing: list[tuple] = field(repr=False)    # Per operator call: bytes of each read and write that cross its module's border
-    unseen: dict = field(default_factory=dict)   # Operators past the dispatcher: index of the part -> name -> count
-
+# %% ../../nbs/work/count.ipynb #c47298f2
+class _Totals:
+    "Sums over a trace."
     @property
     def flops(self)->float|None:
         "FLOP; `None` when an operator is unknown."
@@ -111,10 +104,26 @@ class Work:
         unknown = Counter(c.operator for c in self.trace if c.flops is None)
         for names in self.unseen.values(): unknown.update(names)
         return dict(unknown)
+
+    def __repr__(self):
+        bound = "≥" if self.unknown_ops else "="
+        figures = f"flops{bound}{self.flops_lower_bound}, contraction_flops{bound}{self.contraction_flops_lower_bound}"
+        return f"Work({figures}, bytes={self.bytes}, unknown_ops={self.unknown_ops})"
+
+# %% ../../nbs/work/count.ipynb #1eb3d054
+@dataclass(frozen=True, repr=False)
+class Work(_Totals):
+    "FLOPs and bytes of a model's run, per operator and per module."
+    parts: list[Part]
+    trace: list[Call]       # Every operator call, in order
+    visits: list[Visit]     # Every module call, in order
+    crossing: list[tuple]   # Per operator call: bytes of each read and write that cross its module's border
+    unseen: dict = field(default_factory=dict)   # Operators past the dispatcher: index of the part -> name -> count
+
     @property
     def ops(self)->list[OpWork]:
         "One `OpWork` per module, phase, operator, shapes and dtypes, in the order of their first call."
-        return [_op_work(self.parts[part], phase, calls) for (part, phase, *_), calls in _calls_by(_same_op, self.trace)]
+        return [_op_work(self.parts[part], phase, cs) for (part, phase, *_), cs in _calls_by(_same_op, self.trace)]
 
     def by_module(self)->dict[str, ModuleWork]:
         "Work per module, by qualified name: leaves that were called, and containers that did something themselves."
@@ -132,18 +141,15 @@ class Work:
         return Work(self.parts, [self.trace[i] for i in chosen], [v for v in self.visits if v.phase == phase],
                     [self.crossing[i] for i in chosen], self.unseen if phase == "forward" else {})
 
-    def __repr__(self):
-        bound = "≥" if self.unknown_ops else "="
-        return (f"Work(flops{bound}{self.flops_lower_bound}, contraction_flops{bound}{self.contraction_flops_lower_bound}, "
-                f"bytes={self.bytes}, unknown_ops={self.unknown_ops})")
-
 # %% ../../nbs/work/count.ipynb #6ec33305
 def _same_op(c): return c.part, c.phase, c.operator, c.shapes, c.dtypes
 
 def _op_work(part, phase, calls):
     c = calls[0]
-    return OpWork(part.path, part.type, c.operator, c.category, total(c.flops for c in calls), total(c.contraction_flops for c in calls),
-                  sum(_bytes(c.reads) for c in calls), sum(_bytes(c.writes) for c in calls), c.shapes, c.dtypes, len(calls), phase)
+    return OpWork(part.path, part.type, c.operator, c.category, total(c.flops for c in calls),
+    total(c.contraction_flops for c in calls),
+                  sum(_bytes(c.reads) for c in calls), sum(_bytes(c.writes) for c in calls), c.shapes, c.dtypes,
+                  len(calls), phase)
 
 def _module_work(part, own, called, unseen):
     calls = [c for c, _ in own]
@@ -151,10 +157,13 @@ def _module_work(part, own, called, unseen):
     by = 0 if any(flops for flops, _ in weights) else 1
     most = lambda names, default="": _most(((name, w[by]) for name, w in zip(names, weights)), default)
     unknown = tuple(sorted({c.operator for c in calls if c.flops is None} | set(unseen)))
-    flops, contraction = (sum(f or 0 for f in fs) for fs in ([c.flops for c in calls], [c.contraction_flops for c in calls]))
+    flops, contraction = (sum(f or 0 for f in fs) for fs in ([c.flops for c in calls],
+        [c.contraction_flops for c in calls]))
     return ModuleWork(part.path, part.type, None if unknown else flops, None if unknown else contraction,
-                      sum(sum(reads) + sum(writes) for _, (reads, writes) in own), sum(b for _, b in weights), called, part.leaf,
-                      most((c.dtype for c in calls)), most((c.category for c in calls), "data movement"), unknown, flops)
+                      sum(sum(reads) + sum(writes) for _, (reads, writes) in own), sum(b for _, b in weights), called,
+                      part.leaf,
+                      most((c.dtype for c in calls)), most((c.category for c in calls), "data movement"), unknown,
+                      flops)
 
 # %% ../../nbs/work/count.ipynb #6516fa44
 def _unknown_origin(tracer, run):
@@ -190,7 +199,8 @@ def _placed(run, args, kwargs, target):
 # %% ../../nbs/work/count.ipynb #0d83531b
 def count_work(
     model:nn.Module,       # Any module; it is run once and left as it was
-    sample,                # What it is called with: a tensor, a tuple or list of arguments, or a dict of keyword arguments
+    sample,
+    # What it is called with: a tensor, a tuple or list of arguments, or a dict of keyword arguments
     *,
     backward:bool=False,   # Count a training step in training mode, instead of a forward in eval mode
     loss=None,             # `loss(output)` is a scalar; None: the sum of the output
@@ -198,7 +208,8 @@ def count_work(
     target:Target|None=None, # Count a forward for a device that is not here, without data; None: where the model is
 )->Work:
     "The FLOPs and bytes of one run of `model`, per operator and per module."
-    if not isinstance(model, nn.Module): raise TypeError(f"model is a {type(model).__name__}; a torch.nn.Module is needed")
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model is a {type(model).__name__}; a torch.nn.Module is needed")
     check_step(backward, loss, optimizer)
     args, kwargs = copied(as_call(sample))
     run = TrainingStep(model, loss, optimizer) if backward else Forward(model)

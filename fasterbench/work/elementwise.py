@@ -14,9 +14,11 @@ from .rules import Flops, Shape, aten_names, entries, rule
 # %% ../../nbs/work/elementwise.ipynb #0793fe95
 def _affine(*given): return sum(isinstance(g, Shape) for g in given)      # scale, shift
 
-@rule(*aten_names("native_batch_norm _native_batch_norm_legit cudnn_batch_norm miopen_batch_norm"), category="normalisation")
+@rule(*aten_names("native_batch_norm _native_batch_norm_legit cudnn_batch_norm miopen_batch_norm"),
+      category="normalisation")
 def _batch_norm(x, w=None, b=None, *rest, out=None, **kw):
-    training = next((r for r in rest if isinstance(r, bool)), False)       # it follows the running statistics, where there are any
+    # it follows the running statistics, where there are any
+    training = next((r for r in rest if isinstance(r, bool)), False)
     return math.prod(x) * (4 * training + 2 + _affine(w, b))
 
 @rule(*aten_names("_batch_norm_with_update"), category="normalisation")
@@ -35,11 +37,13 @@ def _group_norm(x, w=None, b=None, *_, out=None, **kw): return math.prod(x) * (6
 def _rms_norm(x, shape, w=None, *_, out=None, **kw): return math.prod(x) * (3 + (1 if w else 0))
 
 # %% ../../nbs/work/elementwise.ipynb #c51d6311
-@rule(*aten_names("native_batch_norm_backward cudnn_batch_norm_backward batch_norm_backward native_layer_norm_backward native_group_norm_backward _fused_rms_norm_backward"),
+@rule(*aten_names("""native_batch_norm_backward cudnn_batch_norm_backward batch_norm_backward
+    native_layer_norm_backward native_group_norm_backward _fused_rms_norm_backward"""),
       category="normalisation")
 def _norm_backward(grad, *_, out=None, **kw): return 11 * math.prod(grad)
 
-@rule(*aten_names("_softmax _log_softmax _safe_softmax _masked_softmax _sparse_softmax _sparse_log_softmax"), category="activation")
+@rule(*aten_names("_softmax _log_softmax _safe_softmax _masked_softmax _sparse_softmax _sparse_log_softmax"),
+      category="activation")
 def _softmax(x, *_, out=None, **kw): return softmax_cost * entries(x)
 
 @rule(*aten_names("_softmax_backward_data _log_softmax_backward_data _masked_softmax_backward"), category="activation")
@@ -50,14 +54,19 @@ def _reduction(names, per_input=1, per_output=0):
     @rule(*aten_names(names), category="reduction")
     def reduce(x, *_, out=None, **kw): return per_input * math.prod(x) + per_output * math.prod(out)
 
-_reduction("sum prod amax amin max min argmax argmin any all cumsum cumprod cummax cummin nansum aminmax _is_all_true _is_any_true bincount histc count_nonzero median nanmedian mode kthvalue cumsum_ cumprod_ cummaxmin masked_max _cummax_helper _cummin_helper")
+_reduction("""sum prod amax amin max min argmax argmin any all cumsum cumprod cummax cummin nansum aminmax
+    _is_all_true _is_any_true bincount histc count_nonzero median nanmedian mode kthvalue
+    cumsum_ cumprod_ cummaxmin masked_max _cummax_helper _cummin_helper""")
 _reduction("mean", 1, 1)
 _reduction("var std var_mean std_mean", 4, 1)
 _reduction("norm linalg_vector_norm", 2, 1)
+_reduction("allclose", 5)               # difference, absolute value, tolerance, comparison
 _reduction("logsumexp logcumsumexp _logcumsumexp", 4, 1)
-_reduction("renorm _renorm", 3)        # square, add, scale
-_reduction("mse_loss l1_loss smooth_l1_loss huber_loss binary_cross_entropy binary_cross_entropy_with_logits soft_margin_loss multi_margin_loss multilabel_margin_loss_forward multilabel_margin_loss", 4)
-_reduction("mse_loss_backward smooth_l1_loss_backward huber_loss_backward binary_cross_entropy_backward soft_margin_loss_backward", 0, 3)
+_reduction("renorm", 3)        # square, add, scale
+_reduction("""mse_loss l1_loss smooth_l1_loss huber_loss binary_cross_entropy binary_cross_entropy_with_logits
+    soft_margin_loss multi_margin_loss multilabel_margin_loss_forward multilabel_margin_loss""", 4)
+_reduction("""mse_loss_backward smooth_l1_loss_backward huber_loss_backward binary_cross_entropy_backward
+    soft_margin_loss_backward""", 0, 3)
 
 @rule(*aten_names("nll_loss_forward nll_loss2d_forward nll_loss nll_loss2d"), category="reduction")
 def _nll(x, target, *_, out=None, **kw): return 2 * math.prod(target)           # weight and sum
@@ -78,6 +87,7 @@ def _isin(x, among, *_, out=None, **kw): return math.prod(x) * _comparisons(math
 @rule(*aten_names("_weight_norm_interface _weight_norm_interface_backward"), category="normalisation")
 def _weight_norm(v, *_, out=None, **kw): return 3 * math.prod(v)      # square, add, scale
 
+# %% ../../nbs/work/elementwise.ipynb #0f77248c
 @rule(*aten_names("_cdist_forward _euclidean_dist"), category="reduction")
 def _cdist(a, b, *_, out=None, **kw): return 3 * math.prod(out) * a[-1]      # subtract, square, add
 
@@ -95,18 +105,23 @@ def _trilinear(a, b, c, expand_a, expand_b, expand_c, *_, out=None, **kw):
     points = math.prod(space.values())
     return Flops(3 * points, 2 * points)
 
+# %% ../../nbs/work/elementwise.ipynb #2118fb6f
 @rule(*aten_names("_ctc_loss"), category="reduction")
-def _ctc_loss(log_probs, targets, *_, out=None, **kw): return 8 * log_probs[0] * math.prod(targets) * 2      # three-way log-sum-exp per step and extended label
+# three-way log-sum-exp per step and extended label
+def _ctc_loss(log_probs, targets, *_, out=None, **kw): return 8 * log_probs[0] * math.prod(targets) * 2
 
 @rule(*aten_names("_ctc_loss_backward"), category="reduction")
-def _ctc_loss_backward(grad, log_probs, targets, *_, out=None, **kw): return 8 * log_probs[0] * math.prod(targets) * 2 + 3 * math.prod(log_probs)
+def _ctc_loss_backward(grad, log_probs, targets, *_, out=None, **kw):
+    return 8 * log_probs[0] * math.prod(targets) * 2 + 3 * math.prod(log_probs)
 
 def _comparisons(n): return math.ceil(math.log2(max(n, 2)))
 
+# %% ../../nbs/work/elementwise.ipynb #62dd09f2
 @rule(*aten_names("sort argsort unique_consecutive _unique2 unique_dim msort"), category="reduction")
 def _sort(x, dim=-1, *_, out=None, **kw):
     dim = kw.get("dim", dim)
-    return math.prod(x) * _comparisons(x[dim if isinstance(dim, int) and not isinstance(dim, bool) else -1] if len(x) else 1)
+    return math.prod(x) * _comparisons(x[dim if isinstance(dim, int) and not isinstance(dim,
+        bool) else -1] if len(x) else 1)
 
 @rule(*aten_names("topk"), category="reduction")
 def _topk(x, k, dim=-1, *_, out=None, **kw): return math.prod(x) * _comparisons(x[dim] if len(x) else 1)
@@ -117,6 +132,14 @@ def _searchsorted(sequence, x, *_, out=None, **kw): return math.prod(out) * _com
 @rule(*aten_names("bucketize"), category="reduction")
 def _bucketize(x, boundaries, *_, out=None, **kw): return math.prod(out) * _comparisons(boundaries[-1])
 
+# %% ../../nbs/work/elementwise.ipynb #bf115dc2
+@rule(*aten_names("histogram _histogramdd_from_bin_cts _histogramdd_from_bin_tensors"), category="reduction")
+def _histogram(x, *_, out=None, **kw): return math.prod(x) * _comparisons(max(out, default=1))
+
+@rule(*aten_names("_histogramdd_bin_edges"), category="reduction")
+def _bin_edges(x, *_, out=None, **kw): return 2 * math.prod(x)               # minimum, maximum
+
+# %% ../../nbs/work/elementwise.ipynb #965222ff
 @rule(*aten_names("_embedding_bag_backward _embedding_bag_dense_backward"), category="embedding")
 def _embedding_bag_backward(grad, indices, *_, out=None, **kw): return math.prod(indices) * grad[-1]
 
@@ -124,7 +147,8 @@ def _embedding_bag_backward(grad, indices, *_, out=None, **kw): return math.prod
 def _embedding_backward(grad, *_, out=None, **kw): return math.prod(grad)
 
 @rule(*aten_names("embedding_renorm_"), category="embedding")
-def _embedding_renorm(table, indices, *_, out=None, **kw): return 3 * math.prod(indices) * table[-1]      # square, add, scale
+# square, add, scale
+def _embedding_renorm(table, indices, *_, out=None, **kw): return 3 * math.prod(indices) * table[-1]
 
 @rule(*aten_names("_cdist_backward"), category="reduction")
 def _cdist_backward(grad, a, b, *_, out=None, **kw): return 4 * math.prod(grad) * a[-1]
@@ -138,19 +162,25 @@ def _embedding_bag(table, indices, offsets, scale=False, mode=0, sparse=False, w
 def _bag_weights_backward(grad, table, indices, *_, out=None, **kw): return 2 * math.prod(indices) * grad[-1]
 
 # %% ../../nbs/work/elementwise.ipynb #bc9859b7
-_several = {1: "hardshrink_backward softshrink_backward rrelu_with_noise_backward floor_divide remainder fmod bernoulli dropout",
-            2: "rrelu_with_noise silu threshold_backward relu_backward sigmoid_backward tanh_backward leaky_relu softplus hardtanh clamp clip xlogy logaddexp "
+_several = {1: """hardshrink_backward softshrink_backward rrelu_with_noise_backward floor_divide remainder fmod
+    bernoulli dropout""",
+            2: """rrelu_with_noise silu threshold_backward relu_backward sigmoid_backward tanh_backward
+    leaky_relu softplus hardtanh clamp clip xlogy logaddexp"""
                "dist prelu _prelu_kernel hypot leaky_relu_backward _prelu_kernel_backward hardtanh_backward logit",
-            3: "lerp hardsigmoid elu celu selu elu_backward softplus_backward mish_backward log_sigmoid_forward log_sigmoid_backward hardsigmoid_backward",
+            3: """lerp hardsigmoid elu celu selu elu_backward softplus_backward mish_backward
+    log_sigmoid_forward log_sigmoid_backward hardsigmoid_backward""",
             4: "mish glu polygamma polar hann_window hamming_window",
             7: "blackman_window kaiser_window",
             5: "gelu hardswish silu_backward hardswish_backward glu_backward",
             10: "gelu_backward"}
 _pointwise = {f"aten::{n}{s}": k for k, names in _several.items() for n in names.split() for s in ("", "_")}
-_activations = set(aten_names("""relu relu_ sigmoid sigmoid_ tanh tanh_ silu silu_ gelu gelu_ leaky_relu leaky_relu_ elu elu_ celu selu hardtanh hardtanh_ hardswish hardswish_
-    hardsigmoid hardsigmoid_ softplus mish mish_ glu prelu _prelu_kernel threshold threshold_backward gelu_backward silu_backward sigmoid_backward
-    tanh_backward hardswish_backward hardtanh_backward hardsigmoid_backward elu_backward leaky_relu_backward mish_backward softplus_backward
-    log_sigmoid_forward log_sigmoid_backward glu_backward native_dropout native_dropout_backward bernoulli_ clamp_min clamp_min_ relu6"""))
+_activations = set(aten_names("""relu relu_ sigmoid sigmoid_ tanh tanh_ silu silu_ gelu gelu_ leaky_relu
+    leaky_relu_ elu elu_ celu selu hardtanh hardtanh_ hardswish hardswish_ hardsigmoid hardsigmoid_
+    softplus mish mish_ glu prelu _prelu_kernel threshold threshold_backward gelu_backward silu_backward
+    sigmoid_backward tanh_backward hardswish_backward hardtanh_backward hardsigmoid_backward
+    elu_backward leaky_relu_backward mish_backward softplus_backward log_sigmoid_forward
+    log_sigmoid_backward glu_backward native_dropout native_dropout_backward bernoulli_ clamp_min
+    clamp_min_ relu6"""))
 
 # %% ../../nbs/work/elementwise.ipynb #e722805e
 def pointwise_cost(

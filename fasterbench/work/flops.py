@@ -32,11 +32,12 @@ def _items(tensors):
     return max((t.size(0) for t in tensors if t.is_nested), default=1)
 
 # %% ../../nbs/work/flops.ipynb #ca8421dc
-_integer_products = {"aten::_int_mm", "onednn::qlinear_pointwise", "onednn::qconv_pointwise", "onednn::qconv2d_pointwise"}
+_integer_products = {"aten::_int_mm", "onednn::qlinear_pointwise", "onednn::qconv_pointwise",
+                     "onednn::qconv2d_pointwise"}
 _own = ("aten", "prims", "prim", "c10d", "_c10d_functional", "c10d_functional", "quantized", "higher_order")
 
 def _counted(name, known, tensors):
-    "Whether the arithmetic of a call is floating-point: a tensor holds real or complex numbers, or integers that stand for such."
+    "Whether the arithmetic of a call is floating-point: on real or complex numbers, or integers that stand for such."
     if name in _integer_products or known and name.partition("::")[0] not in _own: return True
     return any(t.is_floating_point() or t.is_complex() or t.is_quantized for t in tensors)
 
@@ -66,7 +67,7 @@ def _known(name):
     return rules.get(name) or rules.get(plain) or rules.get(plain.replace("prims::", "aten::"))
 
 def _complex(name, flops):
-    "In real operations: a complex multiply-accumulate is 8 FLOPs, a product 6, a sum 2. Transforms count real ones already."
+    "In real operations: a complex multiply-accumulate is 8, a product 6, a sum 2. Transforms count real ones already."
     if name.startswith("aten::_fft"): return flops
     each = 6 if name.removesuffix("_") in ("aten::mul", "aten::div") else 2
     return Flops(4 * flops.contraction + each * (flops.total - flops.contraction), 4 * flops.contraction)

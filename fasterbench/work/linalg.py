@@ -20,7 +20,8 @@ def _sides(a): return max(a[-2:]), min(a[-2:])
 @rule(*aten_names("linalg_cholesky_ex cholesky"), category="other")
 def _cholesky(a, *_, out=None, **kw): return _batch(a) * a[-1]**3 / 3
 
-@rule(*aten_names("linalg_lu_factor_ex linalg_lu _linalg_det _linalg_slogdet linalg_ldl_factor_ex _lu_with_info"), category="other")
+@rule(*aten_names("linalg_lu_factor_ex linalg_lu _linalg_det _linalg_slogdet linalg_ldl_factor_ex _lu_with_info"),
+      category="other")
 def _lu(a, *_, out=None, **kw):
     m, n = _sides(a)
     return _batch(a) * (m * n**2 - n**3 / 3)
@@ -55,6 +56,9 @@ def _svd(a, full=False, vectors=True, *_, out=None, **kw):
     if not vectors: return _batch(a) * (4 * m * n**2 - 4 * n**3 / 3)
     return _batch(a) * (4 * m**2 * n + 8 * m * n**2 + 9 * n**3 if full else 14 * m * n**2 + 8 * n**3)
 
+@rule(*aten_names("linalg_pinv"), category="other")
+def _pseudoinverse(a, *_, out=None, **kw): return _svd(a) + 2 * math.prod(a) * min(a[-2:])
+
 @rule(*aten_names("_linalg_eigh"), category="other")
 def _eigh(a, uplo="L", vectors=True, *_, out=None, **kw): return _batch(a) * a[-1]**3 * (9 if vectors else 4 / 3)
 
@@ -87,7 +91,8 @@ def _lstsq(a, b, *_, out=None, **kw):
 
 # %% ../../nbs/work/linalg.ipynb #0bfcd080
 _products = {1: 0, 2: 1, 4: 2, 8: 3, 12: 4, 18: 5}       # degree of the polynomial -> matrix products
-_largest_norm = {torch.float32: (1.19e-7, 5.98e-4, 5.12e-2, 0.58, 1.46, 3.01), torch.float64: (2.22e-16, 2.58e-8, 3.40e-4, 4.99e-2, 0.3, 1.09)}
+_largest_norm = {torch.float32: (1.19e-7, 5.98e-4, 5.12e-2, 0.58, 1.46, 3.01),
+                 torch.float64: (2.22e-16, 2.58e-8, 3.40e-4, 4.99e-2, 0.3, 1.09)}
 
 def _exponential_products(norm, limits):
     "How many products the exponential of a matrix of this 1-norm takes."

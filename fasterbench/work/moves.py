@@ -11,44 +11,49 @@ import math
 from .rules import Shape, aten_names, rule
 
 # %% ../../nbs/work/moves.ipynb #c352b7ce
-_moves = set(aten_names("""_assert_async _assert_scalar _assert_tensor_metadata _cast_Float _cast_Half _chunk_cat _coalesce _coalesced_
-    _conj_copy _convert_indices_from_coo_to_csr _convert_indices_from_csr_to_coo _convert_weight_to_int4pack
-    _convert_weight_to_int4pack_for_cpu _copy_from _cudnn_init_dropout_state _dyn_quant_pack_4bit_weight
-    _efficientzerotensor _functional_assert_async _fw_primal _has_compatible_shallow_copy_type
-    _has_same_storage_numel _indices_copy _jagged_to_padded_dense_forward _linalg_check_errors _local_scalar_dense
-    _make_dual _make_per_channel_quantized_tensor _make_per_tensor_quantized_tensor _neg_view_copy
+_moves = set(aten_names("""_assert_async _assert_scalar _assert_tensor_metadata _cast_Float _cast_Half
+    _chunk_cat _coalesce _coalesced_ _conj_copy _convert_indices_from_coo_to_csr
+    _convert_indices_from_csr_to_coo _convert_weight_to_int4pack _convert_weight_to_int4pack_for_cpu
+    _copy_from _cudnn_init_dropout_state _dyn_quant_pack_4bit_weight _efficientzerotensor
+    _functional_assert_async _fw_primal _has_compatible_shallow_copy_type _has_same_storage_numel
+    _indices_copy _jagged_to_padded_dense_forward _linalg_check_errors _local_scalar_dense _make_dual
+    _make_per_channel_quantized_tensor _make_per_tensor_quantized_tensor _neg_view_copy
     _nested_from_padded _nested_from_padded_tensor _nested_get_values_copy _nested_tensor_from_mask
     _nested_tensor_from_mask_left_aligned _nested_tensor_from_tensor_list _nested_tensor_size
-    _nested_tensor_storage_offsets _nested_tensor_strides _nested_view_from_buffer_copy _pack_padded_sequence
-    _pad_packed_sequence _padded_dense_to_jagged_forward _reshape_copy _reshape_from_tensor _resize_output
-    _resize_output_ _sample_dirichlet _saturate_weight_to_fp16 _sparse_compressed_tensor_unsafe
-    _sparse_coo_tensor_with_dims_and_tensors _sparse_mask_projection _sparse_semi_structured_tile _spdiags
-    _standard_gamma _to_copy _to_dense _to_sparse _to_sparse_bsc _to_sparse_bsr _to_sparse_csc _to_sparse_csr"""))
+    _nested_tensor_storage_offsets _nested_tensor_strides _nested_view_from_buffer_copy
+    _pack_padded_sequence _pad_packed_sequence _padded_dense_to_jagged_forward _reshape_copy
+    _reshape_from_tensor _resize_output _resize_output_ _sample_dirichlet _saturate_weight_to_fp16
+    _sparse_compressed_tensor_unsafe _sparse_coo_tensor_with_dims_and_tensors _sparse_mask_projection
+    _sparse_semi_structured_tile _spdiags _standard_gamma _to_copy _to_dense _to_sparse _to_sparse_bsc
+    _to_sparse_bsr _to_sparse_csc _to_sparse_csr"""))
 
 # %% ../../nbs/work/moves.ipynb #2179e932
-_moves |= set(aten_names("""_unpack_dual _unsafe_index _upsample_nearest_exact1d _upsample_nearest_exact2d _upsample_nearest_exact3d
-    _validate_compressed_sparse_indices _validate_sparse_coo_tensor_args _validate_sparse_csr_tensor_args
-    _values_copy alias_copy arange as_strided_copy as_strided_scatter bernoulli bernoulli_ binomial block_diag
-    cartesian_prod cat cauchy_ ccol_indices_copy channel_shuffle chunk_cat clone coalesce col_indices_copy
-    combinations complex constant_pad_nd contiguous copy copy_ copy_sparse_to_sparse_ crow_indices_copy detach_copy
-    diag diag_embed diagonal_backward diagonal_copy diagonal_scatter empty empty_like empty_permuted empty_strided
-    equal expand_copy exponential_ eye fill fill_ fill_diagonal_ flip frexp full full_like gather geometric_
-    hash_tensor im2col index index_copy index_copy_ index_fill index_fill_ index_select indices_copy int_repr
-    is_coalesced is_nonzero is_same_size is_set_to isinf isnan isneginf isposinf lift lift_fresh_copy
-    linalg_diagonal linspace log_normal_ logspace lu_unpack masked_fill masked_fill_ masked_scatter masked_scatter_
-    masked_scatter_backward masked_select max_unpool2d max_unpool3d meshgrid mkldnn_reorder_conv2d_weight
-    mkldnn_reorder_conv3d_weight multinomial narrow_copy native_channel_shuffle nested_to_padded_tensor new_empty
-    new_empty_strided new_full new_ones new_zeros nonzero nonzero_static normal normal_ one_hot ones ones_like"""))
+_moves |= set(aten_names("""_unpack_dual _unsafe_index _upsample_nearest_exact1d _upsample_nearest_exact2d
+    _upsample_nearest_exact3d _validate_compressed_sparse_indices _validate_sparse_coo_tensor_args
+    _validate_sparse_csr_tensor_args _values_copy alias_copy arange as_strided_copy as_strided_scatter
+    bernoulli bernoulli_ binomial block_diag cartesian_prod cat cauchy_ ccol_indices_copy
+    channel_shuffle chunk_cat clone coalesce col_indices_copy combinations complex constant_pad_nd
+    contiguous copy copy_ copy_sparse_to_sparse_ crow_indices_copy detach_copy diag diag_embed
+    diagonal_backward diagonal_copy diagonal_scatter empty empty_like empty_permuted empty_strided equal
+    expand_copy exponential_ eye fill fill_ fill_diagonal_ flip frexp full full_like gather geometric_
+    hash_tensor im2col index index_copy index_copy_ index_fill index_fill_ index_select indices_copy
+    int_repr is_coalesced is_nonzero is_same_size is_set_to isinf isnan isneginf isposinf lift
+    lift_fresh_copy linalg_diagonal linspace log_normal_ logspace lu_unpack masked_fill masked_fill_
+    masked_scatter masked_scatter_ masked_scatter_backward masked_select max_unpool2d max_unpool3d
+    meshgrid mkldnn_reorder_conv2d_weight mkldnn_reorder_conv3d_weight multinomial narrow_copy
+    native_channel_shuffle nested_to_padded_tensor new_empty new_empty_strided new_full new_ones
+    new_zeros nonzero nonzero_static normal normal_ one_hot ones ones_like"""))
 
 # %% ../../nbs/work/moves.ipynb #60b83dc1
-_moves |= set(aten_names("""permute_copy pixel_shuffle pixel_unshuffle poisson put put_ q_per_channel_scales q_per_channel_zero_points
-    q_scale q_zero_point rand rand_like randint randint_like randn randn_like random_ randperm record_stream
-    reflection_pad1d reflection_pad1d_backward reflection_pad2d reflection_pad2d_backward reflection_pad3d
-    reflection_pad3d_backward repeat repeat_interleave replication_pad1d replication_pad1d_backward
-    replication_pad2d replication_pad2d_backward replication_pad3d replication_pad3d_backward resize resize_
-    resize_as_ roll rot90 row_indices_copy scalar_tensor select_backward select_copy select_scatter set_ set_data
-    slice_backward slice_copy slice_inverse slice_scatter sparse_mask sparse_resize_ sparse_resize_and_clear_
-    split_copy split_with_sizes_copy squeeze_copy stack sym_size take tensor_split to_padded_tensor transpose_copy
+_moves |= set(aten_names("""permute_copy pixel_shuffle pixel_unshuffle poisson put put_ q_per_channel_scales
+    q_per_channel_zero_points q_scale q_zero_point rand rand_like randint randint_like randn randn_like
+    random_ randperm record_stream reflection_pad1d reflection_pad1d_backward reflection_pad2d
+    reflection_pad2d_backward reflection_pad3d reflection_pad3d_backward repeat repeat_interleave
+    replication_pad1d replication_pad1d_backward replication_pad2d replication_pad2d_backward
+    replication_pad3d replication_pad3d_backward resize resize_ resize_as_ roll rot90 row_indices_copy
+    scalar_tensor select_backward select_copy select_scatter set_ set_data slice_backward slice_copy
+    slice_inverse slice_scatter sparse_mask sparse_resize_ sparse_resize_and_clear_ split_copy
+    split_with_sizes_copy squeeze_copy stack sym_size take tensor_split to_padded_tensor transpose_copy
     tril tril_ tril_indices triu triu_ triu_indices unbind_copy unfold_copy uniform_ unsqueeze_copy
     upsample_nearest1d upsample_nearest2d upsample_nearest3d values_copy view_as_complex_copy
     view_as_real_copy view_copy where zero_ zeros zeros_like"""))
@@ -69,26 +74,33 @@ def _embedding(*_, out=None, **kw): return 0
 def _scatter(x, dim, index, source=None, *rest, out=None, reduce=None, **kw):
     return math.prod(index) if reduce or any(isinstance(r, str) for r in rest) else 0
 
-@rule(*aten_names("index_put index_put_ _index_put_impl_ _unsafe_index_put _unsafe_masked_index_put_accumulate"), category="data movement")
+@rule(*aten_names("index_put index_put_ _index_put_impl_ _unsafe_index_put"), category="data movement")
 def _index_put(x, indices, values, accumulate=False, *_, out=None, **kw): return math.prod(values) if accumulate else 0
 
-@rule(*aten_names("""scatter_add scatter_add_ index_add index_add_ scatter_reduce scatter_reduce_ index_reduce index_reduce_
-    col2im _segment_reduce segment_reduce unfold_backward _segment_reduce_backward"""), category="data movement")
+@rule(*aten_names("""scatter_add scatter_add_ index_add index_add_ scatter_reduce scatter_reduce_ index_reduce
+    index_reduce_ col2im _segment_reduce segment_reduce unfold_backward _segment_reduce_backward"""),
+      category="data movement")
 def _scatter_add(x, *rest, out=None, **kw):
     source = [s for s in rest if isinstance(s, Shape)]
     return math.prod(source[-1]) if source else math.prod(x)
+
+@rule(*aten_names("_unsafe_masked_index_put_accumulate"), category="data movement")
+def _masked_add(x, mask, indices, values, *_, out=None, **kw): return math.prod(values)
 
 @rule(*aten_names("_unsafe_masked_index"), category="data movement")
 def _masked_index(*_, out=None, **kw): return 0
 
 # %% ../../nbs/work/moves.ipynb #fc909e3d
-_collectives = """allreduce_ allreduce_coalesced_ reduce_ broadcast_ allgather_ _allgather_base_ allgather_coalesced_
-    allgather_into_tensor_coalesced_ reduce_scatter_ _reduce_scatter_base_ reduce_scatter_tensor_coalesced_ alltoall_ alltoall_base_
-    gather_ scatter_ send recv_ recv_any_source_ barrier monitored_barrier_""".split()
-_functional = """all_reduce all_reduce_ all_reduce_coalesced all_reduce_coalesced_ all_gather_into_tensor all_gather_into_tensor_out
-    all_gather_into_tensor_coalesced reduce_scatter_tensor reduce_scatter_tensor_out reduce_scatter_tensor_coalesced
-    all_to_all_single broadcast broadcast_ wait_tensor""".split()
+_collectives = """allreduce_ allreduce_coalesced_ reduce_ broadcast_ allgather_ _allgather_base_
+    allgather_coalesced_ allgather_into_tensor_coalesced_ reduce_scatter_ _reduce_scatter_base_
+    reduce_scatter_tensor_coalesced_ alltoall_ alltoall_base_ gather_ scatter_ send recv_
+    recv_any_source_ barrier monitored_barrier_""".split()
+_functional = """all_reduce all_reduce_ all_reduce_coalesced all_reduce_coalesced_ all_gather_into_tensor
+    all_gather_into_tensor_out all_gather_into_tensor_coalesced reduce_scatter_tensor
+    reduce_scatter_tensor_out reduce_scatter_tensor_coalesced all_to_all_single broadcast broadcast_
+    wait_tensor""".split()
 
 @rule(*(f"c10d::{n}" for n in _collectives), *(f"_c10d_functional::{n}" for n in _functional),
-      *(f"_c10d_functional_autograd::{n}" for n in _functional), *(f"c10d_functional::{n}" for n in _functional), category="data movement")
+      *(f"_c10d_functional_autograd::{n}" for n in _functional), *(f"c10d_functional::{n}" for n in _functional),
+      category="data movement")
 def _collective(*_, out=None, **kw): return 0

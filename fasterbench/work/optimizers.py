@@ -13,11 +13,13 @@ from .rules import aten_names, rule
 # %% ../../nbs/work/optimizers.ipynb #17abe9ad
 def _elements(tensors): return sum(map(math.prod, tensors))
 
-@rule(*aten_names("""_foreach_abs _foreach_acos _foreach_asin _foreach_atan _foreach_ceil _foreach_clamp_max _foreach_clamp_min
-    _foreach_cos _foreach_cosh _foreach_div _foreach_erf _foreach_erfc _foreach_exp _foreach_expm1 _foreach_floor _foreach_frac
-    _foreach_lgamma _foreach_log _foreach_log10 _foreach_log1p _foreach_log2 _foreach_max _foreach_maximum _foreach_minimum
-    _foreach_mul _foreach_neg _foreach_pow _foreach_reciprocal _foreach_round _foreach_rsqrt _foreach_sigmoid _foreach_sign
-    _foreach_sin _foreach_sinh _foreach_sqrt _foreach_tan _foreach_tanh _foreach_trunc"""), category="optimizer")
+@rule(*aten_names("""_foreach_abs _foreach_acos _foreach_asin _foreach_atan _foreach_ceil _foreach_clamp_max
+    _foreach_clamp_min _foreach_cos _foreach_cosh _foreach_div _foreach_erf _foreach_erfc _foreach_exp
+    _foreach_expm1 _foreach_floor _foreach_frac _foreach_lgamma _foreach_log _foreach_log10
+    _foreach_log1p _foreach_log2 _foreach_max _foreach_maximum _foreach_minimum _foreach_mul
+    _foreach_neg _foreach_pow _foreach_reciprocal _foreach_round _foreach_rsqrt _foreach_sigmoid
+    _foreach_sign _foreach_sin _foreach_sinh _foreach_sqrt _foreach_tan _foreach_tanh _foreach_trunc"""),
+      category="optimizer")
 def _foreach(tensors, *_, out=None, **kw): return _elements(tensors)
 
 @rule(*aten_names("_foreach_add _foreach_sub"), category="optimizer")
@@ -44,7 +46,8 @@ def _foreach_addcmul(tensors, a, b, values=1, *_, out=None, value=1, scalars=Non
 
 # %% ../../nbs/work/optimizers.ipynb #ac8c817e
 @rule(*aten_names("_fused_sgd"), category="optimizer")
-def _fused_sgd(tensors, grads, buffers, *_, weight_decay=0, momentum=0, dampening=0, nesterov=False, is_first_step=False, out=None, **kw):
+def _fused_sgd(tensors, grads, buffers, *_, weight_decay=0, momentum=0, dampening=0, nesterov=False,
+               is_first_step=False, out=None, **kw):
     average = 0 if is_first_step or not momentum else 3 if dampening else 2
     return _elements(tensors) * (2 + 2 * bool(weight_decay) + average + 2 * bool(momentum and nesterov))
 
@@ -57,4 +60,5 @@ rule(*aten_names("_fused_adam"), category="optimizer")(_fused_adam(2))
 rule(*aten_names("_fused_adamw"), category="optimizer")(_fused_adam(1))
 
 @rule(*aten_names("_fused_adagrad"), category="optimizer")
-def _fused_adagrad(tensors, *_, weight_decay=0, out=None, **kw): return _elements(tensors) * (7 + 2 * bool(weight_decay))
+def _fused_adagrad(tensors, *_, weight_decay=0, out=None, **kw):
+    return _elements(tensors) * (7 + 2 * bool(weight_decay))

@@ -23,19 +23,25 @@ def _pools(dims, maximum, average):
     return max_pool, avg_pool
 
 _pools(1, "max_pool1d quantized_max_pool1d", "avg_pool1d")
-_max_pool, _avg_pool = _pools(2, "max_pool2d_with_indices max_pool2d mkldnn_max_pool2d quantized_max_pool2d fractional_max_pool2d", "avg_pool2d")
-_max_pool_3d, _avg_pool_3d = _pools(3, "max_pool3d_with_indices mkldnn_max_pool3d quantized_max_pool3d fractional_max_pool3d", "avg_pool3d")
+_max_pool, _avg_pool = _pools(2,
+                              """max_pool2d_with_indices max_pool2d mkldnn_max_pool2d quantized_max_pool2d
+    fractional_max_pool2d""", "avg_pool2d")
+_max_pool_3d, _avg_pool_3d = _pools(3,
+                                    """max_pool3d_with_indices mkldnn_max_pool3d quantized_max_pool3d
+    fractional_max_pool3d""", "avg_pool3d")
 
 # %% ../../nbs/work/resampling.ipynb #a71c849d
-@rule(*aten_names("_adaptive_avg_pool2d _adaptive_avg_pool3d adaptive_avg_pool1d mkldnn_adaptive_avg_pool2d"), category="pooling")
+@rule(*aten_names("_adaptive_avg_pool2d _adaptive_avg_pool3d adaptive_avg_pool1d mkldnn_adaptive_avg_pool2d"),
+      category="pooling")
 def _adaptive_avg_pool(x, size, *_, out=None, **kw): return math.prod(x) + math.prod(out)
 
 @rule(*aten_names("adaptive_max_pool2d adaptive_max_pool3d adaptive_max_pool1d"), category="pooling")
 def _adaptive_max_pool(x, size, *_, out=None, **kw): return math.prod(x)
 
-@rule(*aten_names("""max_pool2d_with_indices_backward max_pool3d_with_indices_backward avg_pool2d_backward avg_pool3d_backward
-    _adaptive_avg_pool2d_backward _adaptive_avg_pool3d_backward adaptive_max_pool2d_backward adaptive_max_pool3d_backward
-    max_pool2d_backward mkldnn_max_pool2d_backward mkldnn_max_pool3d_backward fractional_max_pool2d_backward
+@rule(*aten_names("""max_pool2d_with_indices_backward max_pool3d_with_indices_backward avg_pool2d_backward
+    avg_pool3d_backward _adaptive_avg_pool2d_backward _adaptive_avg_pool3d_backward
+    adaptive_max_pool2d_backward adaptive_max_pool3d_backward max_pool2d_backward
+    mkldnn_max_pool2d_backward mkldnn_max_pool3d_backward fractional_max_pool2d_backward
     fractional_max_pool3d_backward mkldnn_adaptive_avg_pool2d_backward"""), category="pooling")
 def _pool_backward(grad, x, *_, out=None, **kw): return max(math.prod(grad), math.prod(x))
 
@@ -50,7 +56,8 @@ for _kind, _n in _neighbours.items():
     def _upsample_backward(grad, *_, out=None, n=_n, **kw): return 2 * n * math.prod(grad)
 
 @rule(*aten_names("""upsample_nearest1d_backward upsample_nearest2d_backward upsample_nearest3d_backward
-    _upsample_nearest_exact1d_backward _upsample_nearest_exact2d_backward _upsample_nearest_exact3d_backward"""), category="other")
+    _upsample_nearest_exact1d_backward _upsample_nearest_exact2d_backward
+    _upsample_nearest_exact3d_backward"""), category="other")
 def _nearest_backward(grad, *_, out=None, **kw): return math.prod(grad)
 
 # %% ../../nbs/work/resampling.ipynb #3853ae83

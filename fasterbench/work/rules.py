@@ -35,7 +35,8 @@ rules: dict[str, Rule] = {}
 def rule(
     *ops,                  # Operators (`torch.ops.my.op`) or their names ("my::op")
     category:str="other",  # One of `categories`
-    tensors:bool=False,    # Whether the function is called with tensors, not shapes: for work that depends on their data
+    tensors:bool=False,
+    # Whether the function is called with tensors, not shapes: for work that depends on their data
 ):
     "Decorator: the function below says the FLOPs of `ops`, in every overload. A later rule replaces an earlier one."
     if category not in categories: raise ValueError(f"category {category!r} is not one of {', '.join(categories)}")

@@ -26,10 +26,12 @@ class Access(NamedTuple):
 def unique_bytes(
     t:torch.Tensor, # Any layout
 )->int:
-    "Distinct bytes of `t`: an expanded or overlapping view is charged once, a sparse tensor for its values and indices."
+    "Distinct bytes of `t`: an expanded or overlapping view counts once, a sparse tensor its values and indices."
     if t.is_nested: return t.untyped_storage().nbytes()
-    if t.layout in (torch.sparse_csr, torch.sparse_bsr): return sum(map(unique_bytes, (t.values(), t.crow_indices(), t.col_indices())))
-    if t.layout in (torch.sparse_csc, torch.sparse_bsc): return sum(map(unique_bytes, (t.values(), t.ccol_indices(), t.row_indices())))
+    if t.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return sum(map(unique_bytes, (t.values(), t.crow_indices(), t.col_indices())))
+    if t.layout in (torch.sparse_csc, torch.sparse_bsc):
+        return sum(map(unique_bytes, (t.values(), t.ccol_indices(), t.row_indices())))
     if t.layout is torch.sparse_coo: return sum(map(unique_bytes, (t._values(), t._indices())))
     if t.layout is not torch.strided: return t.numel() * t.itemsize
     if 0 in t.shape: return 0
@@ -38,20 +40,22 @@ def unique_bytes(
     return t.itemsize * min(distinct, span)
 
 # %% ../../nbs/work/traffic.ipynb #2cbe4107
-_overwrite = _names("""copy_ fill_ zero_ uniform_ normal_ random_ exponential_ bernoulli_ log_normal_ geometric_ cauchy_ _foreach_zero_
-    _foreach_copy_ resize_ set_ index_fill_ masked_fill_ scatter_ index_put_ _index_put_impl_ index_copy_ fill_diagonal_""")
-_allocate = _names("empty empty_like empty_strided new_empty new_empty_strided empty_permuted resize_ set_ lift lift_fresh")
-_template = _names("""empty_like zeros_like ones_like full_like rand_like randn_like randint_like new_empty new_empty_strided new_zeros
-    new_ones new_full new_tensor is_same_size _has_same_storage_numel _has_compatible_shallow_copy_type
-    is_set_to""")                                         # look at the shapes of their arguments, not at what is in them
+_overwrite = _names("""copy_ fill_ zero_ uniform_ normal_ random_ exponential_ bernoulli_ log_normal_
+    geometric_ cauchy_ _foreach_zero_ _foreach_copy_ resize_ set_ index_fill_ masked_fill_ scatter_
+    index_put_ _index_put_impl_ index_copy_ fill_diagonal_""")
+_allocate = _names("""empty empty_like empty_strided new_empty new_empty_strided empty_permuted resize_ set_
+    lift lift_fresh""")
+_template = _names("""empty_like zeros_like ones_like full_like rand_like randn_like randint_like new_empty
+    new_empty_strided new_zeros new_ones new_full new_tensor is_same_size _has_same_storage_numel
+    _has_compatible_shallow_copy_type is_set_to""")      # look at the shapes of their arguments, not at what is in them
 _first_only = _names("""_scaled_dot_product_flash_attention _scaled_dot_product_flash_attention_for_cpu
     _scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention
     _scaled_dot_product_fused_attention_overrideable""") | {"higher_order::flex_attention"}
 _results = {"aten::_cudnn_rnn": 4, **dict.fromkeys(_first_only, 1)}           # the fifth is the weights again
 _shape_only = {"aten::_cudnn_rnn": "weight_buf", **dict.fromkeys(_names("""max_pool2d_with_indices_backward
-    max_pool3d_with_indices_backward avg_pool2d_backward avg_pool3d_backward _adaptive_avg_pool2d_backward
-    _adaptive_avg_pool3d_backward adaptive_max_pool2d_backward adaptive_max_pool3d_backward nll_loss_backward
-    nll_loss2d_backward masked_scatter_backward"""), "self")}
+    max_pool3d_with_indices_backward avg_pool2d_backward avg_pool3d_backward
+    _adaptive_avg_pool2d_backward _adaptive_avg_pool3d_backward adaptive_max_pool2d_backward
+    adaptive_max_pool3d_backward nll_loss_backward nll_loss2d_backward masked_scatter_backward"""), "self")}
 
 # %% ../../nbs/work/traffic.ipynb #4d669922
 _undeclared = SimpleNamespace(name="", alias_info=None, is_out=False, kwarg_only=False)    # of a higher-order operator
@@ -59,15 +63,18 @@ _undeclared = SimpleNamespace(name="", alias_info=None, is_out=False, kwarg_only
 def arguments(op, args, kwargs):
     "Every argument that the schema of `op` declares, with the value it has in this call."
     if not hasattr(op, "_schema"): return [(_undeclared, value) for value in (*args, *kwargs.values())]
-    return [(a, kwargs.get(a.name) if a.kwarg_only or i >= len(args) else args[i]) for i, a in enumerate(op._schema.arguments)]
+    return [(a, kwargs.get(a.name) if a.kwarg_only or i >= len(args) else args[i]) for i,
+            a in enumerate(op._schema.arguments)]
 
 def _unread(name, argument, args, kwargs):
     "Whether `argument` is not looked at: its shape is enough, or the gradient that would need it is not asked for."
-    if name == "aten::convolution_backward" and argument in ("input", "weight"): return not args[10][argument == "input"]
+    if name == "aten::convolution_backward" and argument in ("input", "weight"):
+        return not args[10][argument == "input"]
     return _shape_only.get(name) == argument or name in _template or argument == "self" and kwargs.get("beta") == 0
 
 # %% ../../nbs/work/traffic.ipynb #60520112
-_batch_norms = {"aten::native_batch_norm", "aten::cudnn_batch_norm", "aten::miopen_batch_norm", "aten::_native_batch_norm_legit"}
+_batch_norms = {"aten::native_batch_norm", "aten::cudnn_batch_norm", "aten::miopen_batch_norm",
+                "aten::_native_batch_norm_legit"}
 
 def _is_written(name, argument, args, kwargs):
     if name in _batch_norms and argument.name.startswith("running_"): return args[5] is True
@@ -84,16 +91,20 @@ def _accumulates(name, args, kwargs):
 _gathers = {**dict.fromkeys(_names("embedding index_select gather index take _unsafe_index"), (0, None)),
             **dict.fromkeys(_names("_embedding_bag _embedding_bag_forward_only"), (0, 1))}
 # the argument with as many elements as are touched
-_scatters = {f"aten::{n}": i for n, i in dict(scatter_=2, scatter_add_=2, scatter_reduce_=2, index_add_=3, index_copy_=3, nll_loss_forward=1,
+_scatters = {f"aten::{n}": i for n, i in dict(scatter_=2, scatter_add_=2, scatter_reduce_=2, index_add_=3,
+index_copy_=3, nll_loss_forward=1,
                                               nll_loss2d_forward=1, nll_loss=1, nll_loss2d=1).items()}
-_neighbours = {f"aten::{n}": k for n, k in dict(upsample_nearest1d=1, upsample_nearest2d=1, upsample_nearest3d=1, _upsample_nearest_exact1d=1,
-    _upsample_nearest_exact2d=1, _upsample_nearest_exact3d=1, upsample_linear1d=2, upsample_bilinear2d=4, upsample_trilinear3d=8,
+_neighbours = {f"aten::{n}": k for n, k in dict(upsample_nearest1d=1, upsample_nearest2d=1, upsample_nearest3d=1,
+_upsample_nearest_exact1d=1,
+    _upsample_nearest_exact2d=1, _upsample_nearest_exact3d=1, upsample_linear1d=2, upsample_bilinear2d=4,
+    upsample_trilinear3d=8,
     upsample_bicubic2d=16).items()}
 
 # %% ../../nbs/work/traffic.ipynb #44535313
 def _touched(name, args, out, tensor):
     "Elements of `tensor` that the call touches, where it is an argument of which only a part is touched; else `None`."
-    if name.startswith("quantized::embedding") and any(tensor is t for t in tensors_in(args[0])): return args[1].numel() * tensor.shape[-1]
+    if name.startswith("quantized::embedding") and any(tensor is t for t in tensors_in(args[0])):
+        return args[1].numel() * tensor.shape[-1]
     if name in _gathers and tensor is args[_gathers[name][0]]:
         by = _gathers[name][1]
         return tensors_in(out)[0].numel() if by is None else args[by].numel() * tensor.shape[-1]
@@ -109,7 +120,7 @@ def _touched(name, args, out, tensor):
 
 # %% ../../nbs/work/traffic.ipynb #1398e89e
 def _in_grid(name, args):
-    "Pixels that the points of a grid lie between: 2 along each axis for linear (0), 4 for cubic (2), one for nearest (1)."
+    "Pixels that the points of a grid lie between: per axis 2 for linear (0), 4 for cubic (2), 1 for nearest (1)."
     x, grid, *rest = args["backward" in name:]
     mode = rest[0] if rest and "cudnn" not in name else 0
     return grid[..., 0].numel() * x.shape[1] * {0: 2, 1: 1, 2: 4}[mode] ** (x.dim() - 2)
@@ -126,11 +137,14 @@ def _indexed(tensor, indices):
 def _places(size, windows, kernel, stride, padding, dilation):
     "How many of `size` places along an axis lie in one of the windows."
     if dilation == 1 and kernel >= stride: return min(size, (windows - 1) * stride + kernel - padding)
-    return len({at for w in range(windows) for k in range(kernel) if 0 <= (at := w * stride + k * dilation - padding) < size})
+    return len({at for w in range(windows) for k in range(kernel)
+                if 0 <= (at := w * stride + k * dilation - padding) < size})
 
 # operator: position of the input, and of stride, padding and dilation (None: 1)
-_windows = {"aten::convolution": (0, 3, 4, 5), "aten::_convolution": (0, 3, 4, 5), "aten::convolution_overrideable": (0, 3, 4, 5),
-            "aten::mkldnn_convolution": (0, 4, 3, 5), "aten::cudnn_convolution": (0, 3, 2, 4), "aten::convolution_backward": (1, 4, 5, 6),
+_windows = {"aten::convolution": (0, 3, 4, 5), "aten::_convolution": (0, 3, 4, 5), "aten::convolution_overrideable": (0,
+3, 4, 5),
+            "aten::mkldnn_convolution": (0, 4, 3, 5), "aten::cudnn_convolution": (0, 3, 2, 4),
+            "aten::convolution_backward": (1, 4, 5, 6),
             **dict.fromkeys(_names("max_pool2d_with_indices max_pool3d_with_indices max_pool2d"), (0, 2, 3, 4)),
             **dict.fromkeys(_names("avg_pool2d avg_pool3d"), (0, 2, 3, None))}
 
@@ -141,7 +155,8 @@ def _in_windows(name, args, out):
     x, pool = args[at], "pool" in name
     dims = len(args[1]) if pool else x.dim() - 2
     if pool: dims = int(name[name.index("pool") + 4])
-    elif len(args) > how[2] + 1 and args[how[2] + 1] is True: return None                      # transposed: every input is used
+    # transposed: every input is used
+    elif len(args) > how[2] + 1 and args[how[2] + 1] is True: return None
     after = args[0] if name.endswith("backward") else tensors_in(out)[0]
     kernel = _each(args[1], dims) if pool else args[at + 1].shape[2:]
     stride, padding, dilation = (_each(args[i] if i is not None and len(args) > i else default, dims)
@@ -173,11 +188,13 @@ def operator_accesses(
             if written: writes.setdefault(region(t), access)
     results = [] if name in _allocate else tensors_in(out)[:_results.get(name)]
     for t in results:
-        if region(t) not in writes and not any(t is w.tensor for w in writes.values()): writes[region(t)] = Access(t, unique_bytes(t))
+        if region(t) not in writes and not any(t is w.tensor for w in writes.values()):
+            writes[region(t)] = Access(t, unique_bytes(t))
     return list(reads.values()), list(writes.values())
 
 # %% ../../nbs/work/traffic.ipynb #8b6eb173
-_values = {torch.sparse_coo: "_values", **dict.fromkeys((torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc), "values")}
+_values = {torch.sparse_coo: "_values",
+           **dict.fromkeys((torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc), "values")}
 
 # %% ../../nbs/work/traffic.ipynb #c4758425
 def memory_of(t:torch.Tensor)->torch.Tensor:

@@ -45,7 +45,7 @@ class OtherThreads:
 _here = "fasterbench::this_thread"
 
 def _elsewhere(events):
-    "Outermost operators of threads other than the one that has the mark. Threads of the autograd engine belong to this one's backward."
+    "Outermost operators of threads without the mark. Threads of the autograd engine belong to this one's backward."
     threads = {}
     for e in events:
         if "::" in e.name() and e.start_thread_id(): threads.setdefault(e.start_thread_id(), []).append(e)
@@ -66,7 +66,9 @@ def _nodes(block):
         yield n.kind()
         for inner in n.blocks(): yield from _nodes(inner)
 
-def _is_unseen(kind): return kind.startswith("prim::") and ("mkldnn" in kind.lower() or kind.endswith("Group")) and kind not in _conversions
+def _is_unseen(kind):
+    return kind.startswith("prim::") and ("mkldnn" in kind.lower()
+                                          or kind.endswith("Group")) and kind not in _conversions
 
 # %% ../../nbs/work/unseen.ipynb #f488d7a8
 def script_operators(
