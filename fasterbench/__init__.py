@@ -16,7 +16,7 @@ _homes = {
     "measure_peaks": "roofs.peaks", "clear_peaks_cache": "roofs.peaks",
     **dict.fromkeys(["count_work", "Work"], "work.count"), **dict.fromkeys(["rule", "Flops"], "work.rules"),
     **dict.fromkeys(["RooflinePoint", "roofline_analysis"], "points.model"),
-    "RooflineAnalyzer": "roofline",
+    "RooflineAnalyzer": "roofline", "serve": "analysis.serve",
     **dict.fromkeys(["Result", "from_json"], "views.result"), "compare": "views.diff",
     **dict.fromkeys(["read_ncu", "ranges"], "interop.ncu"),
     **dict.fromkeys(["read_trace", "on_trace_ready"], "interop.traces"),
