@@ -1,0 +1,147 @@
+"""What `serve` says of language models against what others published and what this machine does.
+
+    python tests/benchmarks/serve.py [gptfast] [attention] [here] [--chart FILE.png] [--every N]
+
+gptfast: the table of gpt-fast's README (tokens/s and GB/s of weights, batch 1) from configurations alone. attention: decode
+attention of ../shared/data/aiconfigurator (or $FASTERBENCH_SHARED/data) under the level roofs. here: a small model, measured."""
+import argparse, os, sys
+from math import log10
+from pathlib import Path
+
+import torch
+
+from fasterbench.analysis.serve import least_memory_time, serve
+from fasterbench.roofs.datasheet import datasheet_peaks
+
+root = Path(__file__).resolve().parents[2]
+shared = Path(os.environ.get("FASTERBENCH_SHARED", root.parent / "shared")) / "data"
+
+# -- gpt-fast -------------------------------------------------------------------------------------------------------
+
+llama2 = dict(model_type="llama", vocab_size=32000, max_position_embeddings=4096)
+llama_7b = llama2 | dict(hidden_size=4096, intermediate_size=11008, num_hidden_layers=32, num_attention_heads=32)
+llama_70b = llama2 | dict(hidden_size=8192, intermediate_size=28672, num_hidden_layers=80, num_attention_heads=64, num_key_value_heads=8)
+a100, mi250x = "NVIDIA A100-SXM4-80GB", "AMD Instinct MI250X"
+
+# model, how it is stored, devices, device, tokens/s, GB/s of weights on each device
+gpt_fast = [("7B", None, 1, a100, 104.9, 1397.31), ("7B", "int8", 1, a100, 155.58, 1069.20), ("7B", "int4", 1, a100, 196.80, 862.69),
+            ("7B", None, 2, a100, 168.84, 1181.99), ("7B", None, 4, a100, 254.02, 955.83), ("7B", None, 8, a100, 328.43, 704.10),
+            ("70B", "int8", 1, a100, 19.13, 1322.58), ("70B", "int4", 1, a100, 25.25, 1097.66), ("70B", None, 2, a100, 21.32, 1481.87),
+            ("70B", None, 4, a100, 38.01, 1340.76), ("70B", None, 8, a100, 62.50, 1135.29), ("70B", "int8", 8, a100, 80.44, 752.04),
+            ("70B", "int4", 8, a100, 90.77, 548.10), ("7B", None, 1, mi250x, 76.33, 1028.70), ("7B", "int8", 1, mi250x, 101.86, 700.06)]
+
+def gptfast_row(size, stored, devices, device, rate, published):
+    "One row: published and own GB/s of weights held and of weights read, limit in tokens/s, MBU of the published rate."
+    config = dict({"7B": llama_7b, "70B": llama_70b}[size])
+    result = serve(config, 5, 200, 1, device, weights=stored, tensor_parallel=devices, split_head=False, measured={1: rate})
+    point = result.point("decode", 1)
+    return dict(model=f"{size} {stored or 'bf16'}", devices=devices, rate=rate, published=published, held=result.held_bytes * rate / 1e9,
+                read=point.weight_bytes * rate / 1e9, limit=point.tokens_per_s, mbu=point.mbu, device=device)
+
+def gptfast(given):
+    print(f"{'':12}{'':>3}{'tokens/s':>10}{'published':>11}{'held':>10}{'':>8}{'read':>10}{'':>8}{'limit':>8}{'MBU':>7}   GB/s of weights; limit in tokens/s")
+    worst = 0.0
+    for row in map(lambda r: gptfast_row(*r), gpt_fast):
+        off = {k: row[k] / row["published"] - 1 for k in ("held", "read")}
+        worst = max(worst, abs(off["held"]))
+        print(f"{row['model']:12}{row['devices']:>3}{row['rate']:>10.2f}{row['published']:>11.2f}{row['held']:>10.2f}{off['held']:>+8.2%}"
+              f"{row['read']:>10.2f}{off['read']:>+8.2%}{row['limit']:>8.1f}{row['mbu']:>7.1%}", flush=True)
+    print(f"{len(gpt_fast)} rows, weights held: at most {worst:.2%} off")
+    return worst
+
+# -- decode attention -----------------------------------------------------------------------------------------------
+
+devices = {"h100": "NVIDIA H100 80GB HBM3", "l40s": "NVIDIA L40S"}
+
+def attention_rows(file, every=1):
+    "(bytes, FLOPs, measured s, limit s) of each row."
+    import pandas as pd
+    peaks, rows = datasheet_peaks(devices[file], "bfloat16"), []
+    for r in pd.read_parquet(shared / "aiconfigurator" / f"{file}_decode_attention_vllm.parquet").iloc[::every].itertuples():
+        context = r.isl + r.step
+        if getattr(r, "window_size", 0): context = min(context, r.window_size)
+        cache = 2 * r.batch_size * context * r.num_key_value_heads * r.head_dim * (1 if "fp8" in r.kv_cache_dtype else 2)
+        nbytes = cache + 2 * 2 * r.batch_size * r.num_heads * r.head_dim                  # queries in, results out
+        flops = 4 * r.batch_size * context * r.num_heads * r.head_dim
+        limit = max(least_memory_time(nbytes, peaks), flops / peaks.flops_of("bfloat16"))
+        rows.append((nbytes, flops, r.latency * 1e-3, limit))
+    return rows, peaks
+
+def attention(given):
+    for file, device in devices.items():
+        rows, peaks = attention_rows(file, given.every)
+        above, closest = sum(limit > t for *_, t, limit in rows), max(limit / t for *_, t, limit in rows)
+        faster = [(b / peaks.peak_bandwidth / t, b) for b, _, t, _ in rows if b / peaks.peak_bandwidth > t]
+        print(f"{device}: {above} of {len(rows)} rows above the level roofs; the closest is at {closest:.1%} of them")
+        if faster: print(f"    {len(faster)} rows are faster than main memory, up to {max(faster)[0]:.2f}×, with at most "
+                         f"{max(b for _, b in faster) / 1e6:.0f} MB; the L2 holds {peaks.memory[0].capacity / 1e6:.0f} MB")
+        if given.chart and file == "l40s": cliff(rows, peaks, given.chart)
+
+def cliff_chart(rows, peaks):
+    "Bandwidth of decode attention over the bytes that it moves, under the level roofs."
+    import plotly.graph_objects as go
+    from fasterbench.core.units import format_si
+    from fasterbench.views.plot import dress
+    fig, l2 = go.Figure(), peaks.memory[0].capacity
+    fig.add_scattergl(x=[r[0] for r in rows], y=[r[0] / r[2] for r in rows], mode="markers", name="measured",
+                      marker=dict(size=3, color="#1569b0", opacity=0.35))
+    xs = sorted({10 ** (k / 25) for k in range(25 * 5, 25 * 11)} | {l2, 1.001 * l2})
+    fig.add_scatter(x=xs, y=[x / least_memory_time(x, peaks) for x in xs], mode="lines", name="level roofs", line=dict(color="#e0702a", width=2))
+    fig.add_vline(l2, line=dict(color="#74808a", dash="dot"))
+    fig.add_annotation(x=log10(l2), y=1.0, yref="paper", text=f"L2: {format_si(l2, 'B', 0)}", showarrow=False, xanchor="left")
+    fig.update_xaxes(type="log", title="bytes of one call (cache, queries, results)", tickformat="~s")
+    fig.update_yaxes(type="log", title="B/s", tickformat="~s")
+    alt = f"Bandwidth of {len(rows)} calls of decode attention on an L40S: above main memory up to the L2's {format_si(l2, 'B', 0)}, below it beyond"
+    return dress(fig, "Decode attention on an NVIDIA L40S", alt, 480)
+
+def cliff(rows, peaks, path):
+    fig = cliff_chart(rows, peaks).update_layout(paper_bgcolor="white", plot_bgcolor="white")
+    fig.write_image(path, width=900, scale=1)
+    print(f"    wrote {path}")
+
+# -- this machine ---------------------------------------------------------------------------------------------------
+
+small = dict(model_type="llama", hidden_size=256, intermediate_size=688, num_hidden_layers=6, num_attention_heads=8, num_key_value_heads=4,
+             vocab_size=4096, max_position_embeddings=1024, dtype="float32")
+
+def here(given, batches=(1, 2, 4, 8, 16, 32), prompt=64, new=16, steps=12):
+    "A small model at prefill and decode beside its limit: (phase, batch, measured tokens/s, limit)."
+    from time import perf_counter
+    from transformers import AutoConfig, AutoModelForCausalLM
+    from fasterbench.roofs.peaks import measure_peaks
+    config = AutoConfig.for_model(**small)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    peaks, rates = measure_peaks("cpu", dtype=torch.float32, progress=False), {}
+    for b in batches:
+        ids = torch.randint(4096, (b, prompt))
+        with torch.inference_mode():
+            for _ in range(3):                                # the best of three is the one to compare with a limit
+                start = perf_counter()
+                cache = model(ids, use_cache=True, logits_to_keep=1).past_key_values
+                rates["prefill", b] = max(rates.get(("prefill", b), 0), b * prompt / (perf_counter() - start))
+            for _ in range(steps):
+                start = perf_counter()
+                model(ids[:, :1], past_key_values=cache, use_cache=True)
+                rates["decode", b] = max(rates.get(("decode", b), 0), b / (perf_counter() - start))
+    result = serve(model, prompt, new, batches, peaks, measured=rates)
+    rows = [(p, rates[p.phase, p.batch]) for p in result.points if p.at != "end"]
+    print(result.title, f"{torch.get_num_threads()} threads", peaks.origin())
+    print(f"{'phase':16}{'batch':>6}{'limit':>12}{'measured':>12}{'of limit':>10}  bound  (tokens/s)")
+    for p, rate in rows: print(f"{p.name:16}{p.batch:>6}{p.tokens_per_s:>12.0f}{rate:>12.0f}{rate / p.tokens_per_s:>10.1%}  {p.bound}")
+    print(f"{sum(rate > p.tokens_per_s for p, rate in rows)} of {len(rows)} above the limit")
+    return rows
+
+parts = dict(gptfast=gptfast, attention=attention, here=here)
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("part", nargs="*", choices=[*parts, []], default=[])
+    parser.add_argument("--chart", help="write the chart of the L40S here")
+    parser.add_argument("--every", type=int, default=1, help="take every Nth row")
+    given = parser.parse_args()
+    for part in given.part or parts:
+        if part == "attention" and not shared.is_dir(): print(f"{shared} is not here; FASTERBENCH_SHARED names the folder that holds data/"); continue
+        print(f"\n{part}")
+        parts[part](given)
+
+if __name__ == "__main__": main()
