@@ -159,7 +159,7 @@ def _divisible(config):
     if getattr(config, "multi_query", False) and not getattr(config, "new_decoder_architecture", False): return 1
     return getattr(config, "num_key_value_heads", None) or getattr(config, "num_kv_heads", None) or getattr(config, "num_attention_heads", None) or 1
 
-# %% ../../nbs/analysis/serve.ipynb #9cea5d95
+# %% ../../nbs/analysis/serve.ipynb #60464ba4
 def _itemsize(model): return next(p.itemsize for p in model.parameters() if p.is_floating_point())
 
 def _held(model, layout, works):
@@ -176,6 +176,8 @@ def _notes(model, asked, layout, works, peaks, most):
         found.append("experts: the bytes are those of the experts that a batch is expected to choose, evenly and independently")
     if getattr(config, "kv_lora_rank", None): found.append("latent attention: the cache is the compressed one, and products are counted where they are fewer")
     if works["decode", "end"].cache.states: found.append("recurrent states are read and written whole for each token")
+    longest = getattr(config, "max_position_embeddings", None)
+    if longest and works["decode", "end"].context > longest: found.append(f"the model has positions for {longest} tokens only")
     if layout.devices > 1: found.append(f"figures are those of each of {layout.devices} devices; tokens/s are those of all")
     if layout.stored.bits: found.append(f"weights of matrices are stored in {layout.stored.bits} bits, products run in the dtype of the model")
     if most is not None: found.append("the weights do not fit in the memory of the device" if most == 0 else f"weights and cache fit up to batch {most}")

@@ -221,7 +221,7 @@ def _visible(length, source, window):
     full = max(min((window or source) - (source - length), length), 0)      # rows that see all before them
     return full * (seen(0) + seen(full - 1)) // 2 + (length - full) * (window or source) if full else length * min(window or source, source)
 
-# %% ../../nbs/analysis/serve_work.ipynb #8169c265
+# %% ../../nbs/analysis/serve_work.ipynb #e5c918a5
 _products = ("matmul", "linear", "quantized", "convolution")
 
 def _pairs_of(call, weights):
@@ -233,7 +233,8 @@ def _pairs_of(call, weights):
 
 class _Attention:
     "How much of a product in attention is needed: below the diagonal, and within the window of its layer."
-    def __init__(self, tokens, context, windows, counts): self.tokens, self.context, self.windows, self.counts = tokens, context, windows, counts
+    def __init__(self, batch, tokens, context, windows, counts):
+        self.batch, self.tokens, self.context, self.windows, self.counts = batch, tokens, context, windows, counts
 
     def share(self, call, path, pairs):
         if pairs is None or pairs[0] != self.tokens or not _masked(path): return 1.0
@@ -247,7 +248,7 @@ def _stack_number(path, counts):
     "The number of the layer that a module belongs to."
     return next((int(at.rpartition(".")[2]) for at in counts if path == at or path.startswith(at + ".")), None)
 
-# %% ../../nbs/analysis/serve_work.ipynb #4ecf4751
+# %% ../../nbs/analysis/serve_work.ipynb #5748f219
 @dataclass(frozen=True)
 class _Latent:
     "Sizes of latent attention."
@@ -264,6 +265,8 @@ def _latent(config):
     rope = getattr(config, "qk_rope_head_dim", 0)
     return _Latent(rank, rope, config.qk_nope_head_dim + rope + config.v_head_dim)
 
+def _rows(call): return call.shapes[-2] if len(call.shapes) > 1 else ()
+
 def _flops(work, counts, weights, attention, latent):
     "FLOPs of contractions: with attention in full, and what is needed."
     full = expanded = absorbed = 0.0
@@ -272,8 +275,9 @@ def _flops(work, counts, weights, attention, latent):
         made, pairs = made * _times(path, counts), _pairs_of(call, weights) if made else None
         needed = made * attention.share(call, path, pairs)
         full, expanded = full + made, expanded + needed
-        again = latent and attention.tokens == 1 and pairs is None and call.shapes and call.shapes[-2:][0] == (attention.context, latent.rank)
-        longer = latent and attention.tokens == 1 and pairs is not None and attention.context in pairs
+        one = latent and attention.tokens == 1
+        again = one and pairs is None and _rows(call) == (attention.batch * attention.context, latent.rank)
+        longer = one and pairs is not None and attention.context in pairs
         absorbed += needed / attention.context if again else needed * latent.longer if longer else needed
     return full, min(expanded, absorbed)
 
@@ -304,7 +308,7 @@ def _chosen(config):
     chosen = first("num_experts_per_tok", "num_experts_per_token", "experts_per_token", "moe_topk", "moe_top_k", "moe_k")
     return (there, chosen) if there and chosen else None
 
-# %% ../../nbs/analysis/serve_work.ipynb #e4a9dbd0
+# %% ../../nbs/analysis/serve_work.ipynb #bf1aa0cc
 class Asked:
     "Runs a language model without data, one sequence at a time."
     def __init__(self,
@@ -364,7 +368,7 @@ class Asked:
         windows = {i: w for i, l in enumerate(_cache_layers(cache)[0]) if (w := _window(l))}
         tensors = (*self.model.named_parameters(), *_kept_buffers(self.model))
         numbers = {tracer.memory.number(t): (n, t) for n, t in reversed(tensors)}
-        attention = _Attention(tokens, context, windows, counts)
+        attention = _Attention(self.batch, tokens, context, windows, counts)
         flops, causal = _flops(work, counts, numbers, attention, latent)
         weights = _weights(self.model, work, numbers, counts, _chosen(self.config))
         if one: flops = causal          # the mask leaves all that one token sees

@@ -245,7 +245,7 @@ def serve_from_json(
     for name in ("points", "curve"): values[name] = tuple(ServePoint(**p) for p in values[name])
     return ServeResult(**values | dict(peaks=HardwarePeaks.from_dict(values["peaks"]), notes=tuple(values["notes"])))
 
-# %% ../../nbs/views/serving.ipynb #bc192e40
+# %% ../../nbs/views/serving.ipynb #b404c061
 def render_serve(
     result:ServeResult,
 )->str:
@@ -253,7 +253,7 @@ def render_serve(
     columns = [column(f) for f in _columns] + [column(f, False) for f in _hidden]
     rows = cells([_record(p, (*_columns, *_hidden)) for p in result.points], columns)
     tab = dict(name="serve", title="batches", figures=[figure(serve_chart(result, ""))], columns=filled(columns, rows), rows=rows)
-    env = {k: str(v) for k, v in result.peaks.environment.items()}
+    env = {k: str(v) for k, v in result.peaks.environment.items() if not isinstance(v, (dict, list))}
     facts = [("Model", [("parameters", format_si(result.parameters)), ("weights on each device", format_si(result.held_bytes, "B")),
                         ("largest batch that fits", str(result.most_batch or "unknown"))]), ("Device", list(env.items()))]
     return page(result.title, result.lines, facts, [tab], dict(name="phase", bound="bound"), "serve")

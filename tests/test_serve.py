@@ -1,0 +1,235 @@
+"Language models that are served: counts by hand and of real objects, published tables, the command."
+import json, os, subprocess, sys, time
+
+import pytest, torch
+from conftest import root, shared_file
+
+transformers = pytest.importorskip("transformers")
+sys.path.insert(0, str(root/"tests/benchmarks"))
+import serve as benchmark
+from fasterbench.analysis.serve import Layout, serve
+from fasterbench.analysis.serve_work import Asked, Stored, experts_read, language_model, one_of_each, stored_as
+from fasterbench.views.serving import serve_from_json
+from fasterbench.work.count import count_work
+
+# Each model: width 64, 4 layers, 4 heads of 16, 320 tokens; the prompt has 64, and the eighth token behind it is decoded.
+H, I, L, V, prompt, new = 64, 96, 4, 320, 64, 8
+C = prompt + new
+small = dict(hidden_size=H, intermediate_size=I, num_hidden_layers=L, num_attention_heads=4, vocab_size=V, max_position_embeddings=512)
+two = dict(num_key_value_heads=2, head_dim=16)
+attn = H*H + 2*H*32 + H*H            # query, keys and values of two heads, output
+full, window = 4*C*H, 4*24*H         # products of attention: a query of H with every key, and as much with the values
+
+# name: configuration, parameters, bytes of the cache, FLOPs of one token. Every number is worked out by hand.
+hand = dict(
+    llama=(dict(model_type="llama", **small, num_key_value_heads=2), L*(attn + 3*H*I + 2*H) + 2*V*H + H, 2*L*32*C*2,
+           2*(L*(attn + 3*H*I) + V*H) + L*full),
+    qwen_experts=(dict(model_type="qwen3_moe", **small, **two, num_experts=8, num_experts_per_tok=2, moe_intermediate_size=32),
+           L*(attn + 8*H + 8*3*H*32 + 2*H + 2*16) + 2*V*H + H, 2*L*32*C*2, 2*(L*(attn + 8*H + 2*3*H*32) + V*H) + L*full),
+    mistral_window=(dict(model_type="mistral", **small, **two, sliding_window=24), L*(attn + 3*H*I + 2*H) + 2*V*H + H, 2*L*32*24*2,
+           2*(L*(attn + 3*H*I) + V*H) + L*window),
+    gemma3=(dict(model_type="gemma3_text", **small | dict(num_hidden_layers=12), **two, sliding_window=24),         # every sixth layer sees all
+           12*(attn + 3*H*I + 4*H + 2*16) + V*H + H, 2*32*2*(2*C + 10*24), 2*(12*(attn + 3*H*I) + V*H) + 2*full + 10*window),
+    deepseek_latent=(dict(model_type="deepseek_v3", **small, num_key_value_heads=4, q_lora_rank=24, kv_lora_rank=16, qk_rope_head_dim=8,
+           qk_nope_head_dim=16, v_head_dim=16, n_routed_experts=8, num_experts_per_tok=2, n_group=2, topk_group=1,
+           moe_intermediate_size=32, n_shared_experts=1, first_k_dense_replace=1),
+           L*(H*24 + 24 + 24*4*24 + H*24 + 16 + 16*4*32 + H*H + 2*H) + 3*H*I + 3*(8*H + 9*3*H*32) + 2*V*H + H, L*24*C*2,
+           2*(L*(H*24 + 24*4*24 + H*24 + 16*4*32 + H*H) + 3*H*I + 3*(8*H + 3*3*H*32) + V*H) + L*2*4*C*(16 + 8 + 16)),
+    gpt2=(dict(model_type="gpt2", n_embd=H, n_layer=L, n_head=4, vocab_size=V, n_positions=512, bos_token_id=1, eos_token_id=2),
+           L*(H*3*H + 3*H + H*H + H + 2*H*4*H + 5*H + 4*H) + V*H + 512*H + 2*H, 2*L*H*C*2, 2*(L*(3*H*H + H*H + 8*H*H) + V*H) + L*full),
+    phi=(dict(model_type="phi", **small), L*(4*(H*H + H) + 2*H*I + I + H + 2*H) + V*H + 2*H + V*H + V, 2*L*H*C*2,
+           2*(L*(4*H*H + 2*H*I) + V*H) + L*full),
+    falcon=(dict(model_type="falcon", hidden_size=H, num_hidden_layers=L, num_attention_heads=4, vocab_size=V, multi_query=True,
+           new_decoder_architecture=False, alibi=False), L*(H*(H + 2*16) + H*H + 8*H*H + 2*H) + V*H + 2*H, 2*L*16*C*2,
+           2*(L*(H*(H + 2*16) + H*H + 8*H*H) + V*H) + L*full),
+    mixtral=(dict(model_type="mixtral", **small, num_key_value_heads=2, num_local_experts=8, num_experts_per_tok=2),
+           L*(attn + 8*H + 8*3*H*I + 2*H) + 2*V*H + H, 2*L*32*C*2, 2*(L*(attn + 8*H + 2*3*H*I) + V*H) + L*full),
+    t5=(dict(model_type="t5", d_model=H, d_kv=16, d_ff=I, num_layers=3, num_decoder_layers=L, num_heads=4, vocab_size=V),
+           V*H + 3*(4*H*H + 2*H*I + 2*H) + L*(8*H*H + 2*H*I + 3*H) + 2*(32*4 + H), L*2*H*(new + prompt)*2,
+           2*(L*(6*H*H + 2*H*I) + V*H) + L*4*H*(new + prompt)),
+    mamba=(dict(model_type="mamba", hidden_size=H, state_size=8, num_hidden_layers=L, vocab_size=V),
+           L*(H*256 + 128*4 + 128 + 128*(4 + 16) + 4*128 + 128 + 128*8 + 128 + 128*H + H) + V*H + H, None, None))
+
+def parameters(model): return sum(p.numel() for p in model.parameters())
+
+@pytest.mark.parametrize("name", hand)
+def test_by_hand(name):
+    "Parameters, cache and FLOPs of one token of eleven architectures."
+    config, size, cache, flops = hand[name]
+    model = language_model(config)
+    assert next(model.parameters()).is_meta and parameters(model) == size
+    work = Asked(model).decode(prompt, new)
+    if cache is not None: assert (work.cache.pairs, work.causal_flops) == (cache, flops)
+
+def real(name):
+    "A real model, with weights, and its cache behind the token."
+    config = dict(hand[name][0])
+    torch.manual_seed(0)
+    config = transformers.AutoConfig.for_model(config.pop("model_type"), **config)
+    kind = transformers.AutoModelForSeq2SeqLM if config.is_encoder_decoder else transformers.AutoModelForCausalLM
+    return kind.from_config(config, dtype=torch.bfloat16).eval()
+
+def held(cache):
+    sides = [getattr(cache, n) for n in ("self_attention_cache", "cross_attention_cache") if hasattr(cache, n)] or [cache]
+    states = [getattr(l, n, None) for side in sides for l in side.layers for n in ("keys", "values", "conv_states", "recurrent_states")]
+    tensors = [t for s in states if s is not None for t in (s.values() if isinstance(s, dict) else [s])]
+    return sum(t.numel() * t.itemsize for t in tensors if t is not None)
+
+@pytest.mark.parametrize("name", hand)
+def test_real_object(name):
+    "The model with weights: its parameters, the bytes of its cache, and the FLOPs that are counted while it runs, every layer for itself."
+    model, ids, one = real(name), torch.ones(1, prompt + new - 1, dtype=torch.long), torch.ones(1, 1, dtype=torch.long)
+    work = Asked(language_model(hand[name][0])).decode(prompt, new)
+    with torch.no_grad():
+        if name == "t5": out = model(input_ids=ids[:, :prompt], decoder_input_ids=ids[:, :new - 1], use_cache=True)
+        else: out = model(input_ids=ids, use_cache=True)
+        cache = out.cache_params if name == "mamba" else out.past_key_values
+        fields = dict(cache_params=cache) if name == "mamba" else dict(past_key_values=cache)
+        if name == "t5": fields |= dict(encoder_outputs=(out.encoder_last_hidden_state,))
+        fields |= {"decoder_input_ids" if name == "t5" else "input_ids": one}
+        counted = count_work(model, fields | dict(use_cache=True))
+        model(**fields, use_cache=True)
+    assert parameters(model) == parameters(language_model(hand[name][0]))
+    assert work.cache.objects == held(cache)
+    angles = sum(c.contraction_flops for c in counted.trace if "rotary" in counted.parts[c.part].path)
+    if name != "deepseek_latent": assert counted.contraction_flops - angles == pytest.approx(work.causal_flops, rel=1e-3)
+
+@pytest.mark.parametrize("name", ("llama", "mistral_window", "gpt2", "phi"))
+def test_static_cache(name):
+    "A preallocated cache of the context has the bytes that are counted."
+    model = language_model(hand[name][0])
+    heads, dim = getattr(model.config, "num_key_value_heads", None) or 4, 16
+    cache = transformers.StaticCache(config=model.config, max_cache_len=C)
+    cache.early_initialization(1, heads, dim, torch.bfloat16, torch.device("cpu"))
+    assert Asked(model).decode(prompt, new).cache.pairs == held(cache)
+
+@pytest.mark.parametrize("name", hand)
+def test_grows_with_the_batch(name):
+    "Three sequences have three times the FLOPs and the cache of one."
+    model = language_model(hand[name][0])
+    one, three = Asked(model).decode(prompt, new), Asked(model, 3).decode(prompt, new)
+    assert three.flops == pytest.approx(3 * one.flops, rel=2e-3)
+    assert (three.cache.pairs, three.cache.states) == (3 * one.cache.pairs, 3 * one.cache.states)
+
+@pytest.mark.parametrize("name", ("llama", "mistral_window", "gpt2"))
+def test_prefill_by_hand(name):
+    "A prompt: products of all tokens, logits of the last, attention in full and below the diagonal, within the window."
+    work = Asked(language_model(hand[name][0])).prefill(prompt)
+    products = {"gpt2": 3*H*H + H*H + 8*H*H}.get(name, attn + 3*H*I)
+    pairs = prompt * (prompt + 1) // 2 if name != "mistral_window" else 24 * 25 // 2 + (prompt - 24) * 24
+    fixed = 2 * (L * prompt * products + V * H)
+    assert (work.flops, work.causal_flops) == (fixed + L*4*H*prompt**2, fixed + L*4*H*pairs)
+
+def test_model_is_left_alone():
+    "Layers that stand in for others are gone afterwards, also after an error."
+    model = language_model(hand["llama"][0])
+    layers = list(model.model.layers)
+    with pytest.raises(RuntimeError), one_of_each(model) as counts:
+        assert counts == {"model.layers.0": L} and model.model.layers[3] is not layers[3]
+        raise RuntimeError
+    assert list(model.model.layers) == layers and not layers[0]._forward_hooks
+
+# -- weights and bytes ----------------------------------------------------------------------------------------------
+
+def test_weights_read():
+    "The embedding table is read by rows, a tied one whole as the matrix of the logits; experts as expected."
+    point = lambda name, b=1: serve(hand[name][0], prompt, new, b, "H100").point("decode", b, "end")
+    assert point("llama").weight_bytes == 2 * (hand["llama"][1] - V*H + H)
+    assert point("llama", 4).weight_bytes == 2 * (hand["llama"][1] - V*H + 4*H)
+    assert point("gpt2").weight_bytes == 2 * (hand["gpt2"][1] - 512*H + H)                       # one row of the positions
+    dense = hand["mixtral"][1] - V*H - L*8*3*H*I
+    for b in (1, 3): assert point("mixtral", b).weight_bytes == pytest.approx(2 * (dense + b*H + L*3*H*I*experts_read(8, 2, b)))
+
+def test_quantization_in_the_configuration():
+    config = hand["llama"][0] | dict(quantization_config=dict(quant_method="gptq", bits=4, group_size=32))
+    assert stored_as(None, transformers.LlamaConfig(quantization_config=config["quantization_config"])) == Stored(4, 32, True, False)
+    with pytest.raises(ValueError, match="int4/128"): stored_as("int5")
+
+def test_tensor_parallel():
+    "Matrices are divided; heads of the cache as far as there are any; what is sent follows the ring."
+    config = hand["llama"][0]
+    one, four = (serve(config, prompt, new, 2, "H100", tensor_parallel=n).point("decode", 2, "end") for n in (1, 4))
+    norms, row = 2 * (2*L + 1) * H, 2 * 2 * H
+    assert four.weight_bytes == (one.weight_bytes - norms - row) / 4 + norms + row
+    assert four.kv_bytes == one.kv_bytes / 2                                # two heads of keys on four devices
+    assert four.collective_bytes == 2 * L * (2 * 3 / 4) * (2 * H * 2)
+    slow = serve(config, prompt, new, 2, "H100", tensor_parallel=4, network=1e6).point("decode", 2)
+    assert slow.bound == "network" and slow.limit_s == slow.collective_bytes / 1e6
+
+def test_published_70b():
+    "Llama 3.1 70B by the numbers of its configuration: 70 553 706 496 parameters, in seconds and without memory for them."
+    config = dict(model_type="llama", hidden_size=8192, intermediate_size=28672, num_hidden_layers=80, num_attention_heads=64,
+                  num_key_value_heads=8, vocab_size=128256, max_position_embeddings=131072, rope_parameters=dict(rope_theta=5e5, rope_type="default"))
+    result = serve(config, 2048, 256, (1, 64), "NVIDIA H100 80GB HBM3", tensor_parallel=4)
+    assert result.parameters == 70_553_706_496
+    point = result.point("decode", 64, "end")
+    assert point.kv_bytes == 2 * 80 * 8 * 128 * 2304 * 2 * 64 / 4
+    assert point.causal_flops == 64 / 4 * (2 * (70_553_706_496 - 128256 * 8192 - 161 * 8192) + 80 * 4 * 2304 * 8192)
+
+def test_70b_time_and_memory(tmp_path):
+    "The command on a 70B configuration: under 2 GB, and under 10 s of CPU time behind its imports."
+    config = transformers.LlamaConfig(hidden_size=8192, intermediate_size=28672, num_hidden_layers=80, num_attention_heads=64, num_key_value_heads=8,
+                                      vocab_size=128256, architectures=["LlamaForCausalLM"])
+    config.save_pretrained(tmp_path)
+    code = ("import resource, time, transformers, fasterbench.analysis.serve as s; t = time.process_time(); "
+            f"s.serve({str(tmp_path)!r}); print(time.process_time() - t, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6)")
+    out = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True)
+    seconds, gb = map(float, out.stdout.split())
+    assert seconds < 10 and gb < 2, out.stdout
+
+# -- published tables -----------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("row", benchmark.gpt_fast, ids=lambda r: "-".join(map(str, r[:4])))
+def test_gpt_fast(row):
+    "GB/s of weights of gpt-fast's table within 2 %, and its rates below the limit."
+    found = benchmark.gptfast_row(*row)
+    assert found["held"] == pytest.approx(found["published"], rel=0.02)
+    assert found["rate"] < found["limit"]
+
+@pytest.mark.parametrize("file", benchmark.devices)
+def test_decode_attention(file):
+    "No row of the measurements is above the level roofs."
+    pytest.importorskip("pandas"), pytest.importorskip("pyarrow")
+    shared_file("aiconfigurator", f"{file}_decode_attention_vllm.parquet")
+    rows, peaks = benchmark.attention_rows(file)
+    assert len(rows) > 10_000 and not [r for r in rows if r[3] > r[2]]
+    faster = [b for b, _, t, _ in rows if b / peaks.peak_bandwidth > t]
+    assert all(b < 1.3 * peaks.memory[0].capacity for b in faster) and bool(faster) == (file == "l40s")
+
+# -- the result -----------------------------------------------------------------------------------------------------
+
+def test_rates():
+    "MFU and MBU by their definitions."
+    result = serve(hand["llama"][0], prompt, new, (1, 2), "H100", measured={2: 5000.0, ("prefill", 1): 1e5})
+    point, p = result.point("decode", 2), result.peaks
+    assert point.mbu == pytest.approx((point.weight_bytes + point.kv_bytes) / 2 * 5000 / p.peak_bandwidth)
+    assert point.mfu == pytest.approx(point.flops / 2 * 5000 / result.peak_flops)
+    assert result.point("decode", 1).mbu is None
+    first = result.point("prefill", 1)
+    assert first.causal_mfu < first.mfu == pytest.approx(first.flops / prompt * 1e5 / result.peak_flops)
+
+def test_saved(tmp_path):
+    result = serve(hand["mixtral"][0], prompt, new, (1, 8), "NVIDIA L40S", measured={1: 100.0})
+    result.to_json(tmp_path/"r.json")
+    again = serve_from_json(tmp_path/"r.json")
+    assert again.to_dict() == result.to_dict() and again.text() == result.text()
+    assert "expected to choose" in result.text()
+    with pytest.raises(ValueError, match="fasterbench.serve"): serve_from_json("{}")
+
+def test_bound_changes():
+    "The batch from which decode is bound by compute: one less is not."
+    config = hand["llama"][0] | dict(hidden_size=2048, intermediate_size=5504, num_attention_heads=16, num_key_value_heads=1)
+    result = serve(config, prompt, new, 1, "NVIDIA H100 80GB HBM3")
+    batch = result.crossings["decode end"]
+    below, there = (serve(config, prompt, new, b, "NVIDIA H100 80GB HBM3").point("decode", b, "end").bound for b in (batch - 1, batch))
+    assert (below, there) == ("memory", "compute")
+
+def test_command(tmp_path):
+    transformers.LlamaConfig(**small, num_key_value_heads=2, architectures=["LlamaForCausalLM"]).save_pretrained(tmp_path)
+    run = lambda *args: subprocess.run([sys.executable, "-m", "fasterbench", "serve", *args], cwd=root, capture_output=True, text=True)
+    out = run(f"transformers:{tmp_path}", "--on", "H100", "--prompt", "64", "--new", "8", "--batch", "1,8", "--json", str(tmp_path/"r.json"),
+              "--html", str(tmp_path/"r.html"), "--measured", "8:1000")
+    assert out.returncode == 0 and "decode middle" in out.stdout and "MBU" in out.stdout, out.stderr
+    assert json.loads((tmp_path/"r.json").read_text())["schema"] == "fasterbench.serve" and (tmp_path/"r.html").stat().st_size > 10**5
+    wrong = run(f"transformers:{tmp_path/'none'}", "--on", "H100")
+    assert wrong.returncode and "config" in wrong.stderr and "Traceback" not in wrong.stderr
