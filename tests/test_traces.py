@@ -177,8 +177,9 @@ def test_hostile_traces_are_read_or_refused(tmp_path, seed, monkeypatch):
     except ValueError as error: assert "\n" not in str(error)
     else:
         for a in result.accounts: assert abs(sum(a.parts.values()) - a.span_s) <= 1e-3 * a.span_s and min(a.parts.values()) >= 0
-        result.to_json(tmp_path/"result.json"); result.to_html(tmp_path/"page.html")
-        (tmp_path/"result.json").unlink(); (tmp_path/"page.html").unlink()
+        result.to_json(tmp_path/"result.json")
+        if seed % 10 == 0: result.to_html(tmp_path/"page.html")
+        for name in ("result.json", "page.html"): (tmp_path/name).unlink(missing_ok=True)
     assert sorted(p.name for p in tmp_path.iterdir()) == before
 
 @pytest.mark.parametrize("seed", range(20))

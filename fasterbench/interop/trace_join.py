@@ -72,7 +72,7 @@ def visited(
     named = calls_of(trace)
     return _module_paths(named, nesting(named)[0])
 
-# %% ../../nbs/interop/trace_join.ipynb #5eabdb46
+# %% ../../nbs/interop/trace_join.ipynb #7aae80aa
 class _Stacks:
     "What ran on the CPU, as stacks: operators, modules, annotations."
     def __init__(self, trace):
@@ -82,8 +82,9 @@ class _Stacks:
         self.paths = _module_paths(self.spans, self.module_parents)
         self.forward = {a[0]: k for k, a in enumerate(trace.autograd) if a[0] is not None and not a[1]}
         self.trained = any(_backward.search(c.operator) for c in set(trace.calls))
-        starts = [(o.thread, o.start) for o in trace.operators]
-        self.modules_of_operators = nesting(self.spans, starts)[1] if self.spans else [-1] * len(starts)
+        linked = list(set(self.forward.values()))
+        points = [(trace.operators[k].thread, trace.operators[k].start) for k in linked]
+        self.modules_of_operators = dict(zip(linked, nesting(self.spans, points)[1]))
         self.outputs = self._outputs()
 
     def chain(self, operator):

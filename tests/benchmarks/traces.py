@@ -195,13 +195,23 @@ def speed(size=1e9):
     import subprocess
     target = Path(os.environ.get("TMPDIR", "/tmp"))/"trace_1GB.json"
     n = repeated("mi300x_resnet_ddp8_train_rank0", target, size)
-    code = ("import resource, sys, time, fasterbench.interop.traces as t\nbase = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
-            "begin, cpu = time.perf_counter(), time.process_time()\nf = t.read_file(sys.argv[1])\nread, cpu_read = time.perf_counter() - begin, time.process_time() - cpu\nr = t._result([t.reduced(f)], None, None)\n"
-            "total, used = time.perf_counter() - begin, time.process_time() - cpu\npeak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
-            "print(f'{f.size/1e6:.0f} MB, {len(f.operators)} operators, {len(f.activities)} activities: read {f.size/1e6/read:.0f} MB/s, whole {f.size/1e6/total:.0f} MB/s; by CPU time {f.size/1e6/cpu_read:.0f} and {f.size/1e6/used:.0f} MB/s; '"
-            " f'peak {peak/1e6:.2f} GB, {(peak - base)*1e3/f.size:.2f} of the file over the libraries; sum ÷ span {sum(r.accounts[0].parts.values())/r.accounts[0].span_s:.6f}')")
+    code = """import resource, sys, time
+import fasterbench.interop.traces as t
+used = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1e3
+t.read_trace(sys.argv[2])
+base, begin, cpu = used(), time.perf_counter(), time.process_time()
+with t.uncollected():
+    f = t.read_file(sys.argv[1])
+    read = time.perf_counter() - begin, time.process_time() - cpu
+    r = t._result([t.reduced(f)], None, None)
+whole, a = (time.perf_counter() - begin, time.process_time() - cpu), r.accounts[0]
+rate = lambda seconds: f"{f.size / 1e6 / seconds:.0f} MB/s"
+print(f"{f.size / 1e6:.0f} MB, {len(f.operators)} operators, {len(f.activities)} activities")
+print(f"decoded at {rate(read[0])} ({rate(read[1])} of CPU time), whole at {rate(whole[0])} ({rate(whole[1])} of CPU time)")
+print(f"peak {used() / 1e9:.2f} GB, {(used() - base) / f.size:.2f} times the file above the libraries")
+print(f"sum ÷ span {sum(a.parts.values()) / a.span_s:.6f}")"""
     print(f"{n} times mi300x_resnet_ddp8_train_rank0, {target.stat().st_size / 1e6:.0f} MB")
-    subprocess.run([sys.executable, "-c", code, str(target)], check=True)
+    subprocess.run([sys.executable, "-c", code, str(target), str(path_of("h100_vit_base_infer"))], check=True)
     target.unlink()
 
 def executor():
@@ -211,7 +221,7 @@ def executor():
     from multiprocessing import get_context
     from fasterbench import read_trace
     with tempfile.TemporaryDirectory() as folder:
-        files = [shutil.copy(path_of("mi300x_resnet_ddp8_train_rank0"), f"{folder}/rank{i}.json.gz") for i in range(64)]
+        files = [shutil.copy(path_of("mi300x_vit_base_infer"), f"{folder}/rank{i}.json.gz") for i in range(64)]
         size = 64 * len(gzip.open(files[0]).read()) / 1e6
         lines = [["way", "s", "MB/s"]]
         def timed(way, pool):
