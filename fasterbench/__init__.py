@@ -13,7 +13,7 @@ __version__ = "0.1.0"
 # %% ../nbs/core/package.ipynb #27747c53
 _homes = {
     **dict.fromkeys(["HardwarePeaks", "MemoryLevel", "Ceiling"], "roofs.hardware"),
-    "measure_peaks": "roofs.peaks", "clear_peaks_cache": "roofs.peaks_cache",
+    "measure_peaks": "roofs.peaks", "clear_peaks_cache": "roofs.peaks",
     **dict.fromkeys(["count_work", "Work"], "work.count"), **dict.fromkeys(["rule", "Flops"], "work.rules"),
     **dict.fromkeys(["RooflinePoint", "roofline_analysis"], "points.model"),
     "RooflineAnalyzer": "roofline",
@@ -30,7 +30,8 @@ def __getattr__(
     "Import the module that `name` lives in, and return it."
     if name not in _homes:
         raise AttributeError(f"module 'fasterbench' has no attribute {name!r}; it has {', '.join(__all__)}")
-    value = globals()[name] = getattr(import_module(f"fasterbench.{_homes[name]}"), name)
+    from fasterbench.core.docments import documented
+    value = globals()[name] = documented(getattr(import_module(f"fasterbench.{_homes[name]}"), name))
     return value
 
 def __dir__(): return sorted({*globals(), *__all__})

@@ -5,9 +5,9 @@
 # %% auto #0
 __all__ = ['RooflineAnalyzer', 'measure_peaks', 'HardwarePeaks', 'clear_peaks_cache', 'RooflinePoint', 'roofline_analysis']
 
-# %% ../nbs/analysis/roofline.ipynb #6c589f81
+# %% ../nbs/analysis/roofline.ipynb #9c11f268
 from dataclasses import replace
-from functools import partial, wraps
+from functools import wraps
 from warnings import warn
 
 import torch
@@ -15,63 +15,76 @@ from torch import nn
 
 from .analysis.measure import check_model, main_dtype, measure
 from .analysis.rows import measured_result
-from .core.arguments import as_device, whole
+from .core.arguments import as_count, as_device
+from .core.docments import documented
+from .core.process import preserved_process, quiet
 from .core.run import Forward, TrainingStep, check_step
-from .core.units import format_si
 from .points.model import RooflinePoint, roofline_analysis
-from .roofs.hardware import HardwarePeaks, higher
-from .roofs.peaks import measurable, measure_peaks, tf32_categories
-from .roofs.peaks_cache import clear_peaks_cache, replace_peaks
+from .roofs.hardware import HardwarePeaks
+from .roofs.machine import tf32_categories
+from .roofs.peaks import clear_peaks_cache, measurable, measure_peaks
 from .timing.operators import compiled_part
-from .timing.samples import StoppingRule, quiet
+from .timing.samples import StoppingRule
 from .views.origin import describe
 from .views.result import Result
 
 # %% ../nbs/analysis/roofline.ipynb #168cd440
 _all_ = ["measure_peaks", "HardwarePeaks", "clear_peaks_cache", "RooflinePoint", "roofline_analysis"]
 
-# %% ../nbs/analysis/roofline.ipynb #01a7bf52
-def _handed(name, doc): return property(lambda self: getattr(self.result, name), doc=doc)
+# %% ../nbs/analysis/roofline.ipynb #ae74d3ff
+def _from_result(name, doc): return property(lambda self: getattr(self.result, name), doc=doc)
 
 def _view(method):
     "The method of the analyzer that hands on to `method` of its result, with the same signature and help."
     @wraps(method)
-    def handed(self, *args, **kwargs): return method(self.result, *args, **kwargs)
-    return handed
+    def view(self, *args, **kwargs): return method(self.result, *args, **kwargs)
+    return view
+
+# %% ../nbs/analysis/roofline.ipynb #a6f2840f
+def _warnings(result, work):
+    "What a reader of `result` has to know, in sentences."
+    timed = any(not compiled_part(part) for part in work.parts if part.leaf and part.module is not None)
+    if work.trace and timed and not result.ops:
+        yield "no operator times: repeated forwards did not run the same operators as the first"
+    if result.unknown_ops:
+        names = ", ".join(f"{op} ({n}×)" for op, n in result.unknown_ops.items())
+        yield (f"no FLOP rule for {names}: the rows that run them have unknown FLOPs; "
+               "fasterbench.rule registers a rule")
+    above = [p for p in result.points if p.above_roof]
+    if above:
+        names = ", ".join(f"{p.name or p.type} ({p.utilization_pct:.0f} %)" for p in above[:3])
+        yield (f"{len(above)} of {len(result.points)} rows are above their roof: {names}{' …' * (len(above) > 3)}; "
+               "measure_peaks(device, cache=False) measures the roofs anew")
+
+def _run(model, backward, loss, optimizer):
+    check_step(backward, loss, optimizer)
+    return TrainingStep(model, loss, optimizer) if backward else Forward(model)
+
+# %% ../nbs/analysis/roofline.ipynb #47ce675c
+def _dtypes(own, work):
+    "The dtypes to measure, the main one first."
+    sums = {}
+    for c in work.trace:
+        if c.flops and c.dtype in measurable: sums[c.dtype] = sums.get(c.dtype, 0) + c.flops
+    name = str(own).removeprefix("torch.")
+    computes = name in sums or name in measurable and own.itemsize > 1
+    first = name if computes else max(sums, key=sums.get, default="float32")
+    return [getattr(torch, n) for n in dict.fromkeys((first, *sums))]
 
 # %% ../nbs/analysis/roofline.ipynb #002c07f5
+@documented
 class RooflineAnalyzer:
     "Profile a model and see each layer under the measured roofs of the machine."
     def __init__(self,
         model:nn.Module,              # Any module
-        sample,                       # A tensor, a tuple or list of positional arguments, or a dict of keyword arguments
+        sample,                       # A tensor, a tuple or list of arguments, or a dict of keyword arguments
         peaks:HardwarePeaks|None=None # The roofs; None: measured for the model's dtype when it is profiled
     ):
         check_model(model)
         if peaks is not None and not isinstance(peaks, HardwarePeaks):
-            raise TypeError(f"peaks is a {type(peaks).__name__}; a HardwarePeaks is needed, from measure_peaks(device) or HardwarePeaks(peak_flops, peak_bandwidth)")
+            raise TypeError(f"peaks is a {type(peaks).__name__}; a HardwarePeaks is needed, from measure_peaks(device) "
+                            "or HardwarePeaks(peak_flops, peak_bandwidth)")
         self.model, self.sample, self._peaks, self._result = model, sample, peaks, None
-
-    @property
-    def result(self)->Result:
-        "Everything that the last `profile` measured. Raises `RuntimeError` before the first."
-        if self._result is None: raise RuntimeError("nothing has been measured yet: call .profile() first")
-        return self._result
-
-    results = _handed("points", "One `RooflinePoint` per module that did work itself, slowest first.")
-    ops = _handed("ops", "One `RooflinePoint` per module and operator, slowest first.")
-    program = _handed("program", "One `RooflinePoint` for the whole forward or training step.")
-    steps = _handed("steps", "One `RooflinePoint` per timed step.")
-    timing = _handed("timing", "How the times of the rows compare with the time of the model.")
-    unknown_ops = _handed("unknown_ops", "Operators without a FLOP rule, with counts.")
-    peaks = _handed("peaks", "The roofs that the rows stand under.")
-    summary, plot, to_frame = _view(Result.summary), _view(Result.plot), _view(Result.to_frame)
-    to_html, to_image, to_csv, to_json = map(_view, (Result.to_html, Result.to_image, Result.to_csv, Result.to_json))
-
-    def _repr_html_(self): return self._result._repr_html_() if self._result else repr(self)
-    def __repr__(self):
-        if self._result is None: return f"RooflineAnalyzer({type(self.model).__name__}, not profiled yet)"
-        return repr(self._result).replace("Result", "RooflineAnalyzer", 1)
 
     def profile(self,
         device:str|torch.device="cpu", # "cpu", "cuda", "cuda:1"
@@ -83,43 +96,44 @@ class RooflineAnalyzer:
         optimizer=None,                # A `torch.optim.Optimizer`, whose update is profiled too
         progress:bool|None=None,       # A progress bar; None: when somebody is looking
     )->"RooflineAnalyzer":
-        "Count, time and place every module of a forward, or of a training step. Model and optimizer are left as they were, also after an error or Ctrl-C."
-        device, rule = as_device(device), StoppingRule(steps=None if steps is None else whole("steps", steps, 1))
-        warmup = whole("warmup", warmup, 0)
+        """Count, time and place every module of a forward, or of a training step.
+
+        Model and optimizer are left as they were, also after an error or Ctrl-C."""
+        device, warmup = as_device(device), as_count("warmup", warmup, 0)
+        rule = StoppingRule(steps=None if steps is None else as_count("steps", steps, 1))
         check_model(self.model)
-        check_step(backward, loss, optimizer)
-        run = TrainingStep(self.model, loss, optimizer) if backward else Forward(self.model)
-        with quiet():
+        run = _run(self.model, backward, loss, optimizer)
+        with preserved_process(), quiet():
             m = measure(run, self.sample, device, warmup=warmup, rule=rule, progress=progress)
-            measure_roofs = self._roofs(m.work, device, progress)
-            peaks = self._peaks or measure_roofs()
-            self._result = measured_result(self.model, m, peaks, device)
-            if self._peaks is None and any(p.above_roof for p in self.results): self._result = self._again(m, peaks, measure_roofs(cache=False), device)
-        self._result = replace(self._result, **describe(self.model, self.sample, device, warmup=warmup, steps=steps,
-                                                        backward=backward, loss=loss, optimizer=optimizer))
-        if not self.ops and any(not compiled_part(part) for part in m.work.parts if part.leaf and part.module is not None) and m.work.trace:
-            warn("no operator times: repeated forwards did not run the same operators as the first", stacklevel=2)
-        if self.unknown_ops:
-            warn("no FLOP rule for " + ", ".join(f"{op} ({n}×)" for op, n in self.unknown_ops.items()) + ": the rows that run them have unknown FLOPs; "
-                 "fasterbench.rules.rule registers a rule", stacklevel=2)
+            peaks = self._peaks or self._measure_roofs(m.work, device, progress)
+            call = describe(self.model, self.sample, device, warmup=warmup, steps=steps, backward=backward, loss=loss, optimizer=optimizer)
+            self._result = replace(measured_result(self.model, m, peaks, device), **call)
+        for warning in _warnings(self._result, m.work): warn(warning, stacklevel=2)
         return self
 
-    def _roofs(self, work, device, progress):
-        "`measure_peaks` for the model's own dtype and the others that it computes in."
-        first = main_dtype(self.model, self.sample)
-        others = {getattr(torch, c.dtype) for c in work.trace if c.flops and c.dtype in measurable} - {first}
-        return partial(measure_peaks, device, dtype=first, dtypes=tuple(sorted(others, key=str)), allow_tf32=bool(tf32_categories(device)), progress=progress)
+    @property
+    def result(self)->Result:
+        "Everything that the last `profile` measured. Raises `RuntimeError` before the first."
+        if self._result is None: raise RuntimeError("nothing has been measured yet: call .profile() first")
+        return self._result
 
-    def _again(self, m, peaks, again, device):
-        "Rows ran above their roofs, so these were measured again: the result under the higher of both."
-        better = higher(peaks, again)
-        replace_peaks(peaks, better)
-        found = measured_result(self.model, m, better, device)
-        before, after = (sum(p.above_roof for p in points) for points in (self.results, found.points))
-        warn(f"rows above their roofs: {before}; the roofs were measured again ({_rises(peaks, better)}); rows above them now: {after}", stacklevel=3)
-        return found
+    results = _from_result("points", "One `RooflinePoint` per module that did work itself, slowest first.")
+    ops = _from_result("ops", "One `RooflinePoint` per module and operator, slowest first.")
+    program = _from_result("program", "One `RooflinePoint` for the whole forward or training step.")
+    steps = _from_result("steps", "One `RooflinePoint` per timed step.")
+    timing = _from_result("timing", "How the times of the rows compare with the time of the model.")
+    unknown_ops = _from_result("unknown_ops", "Operators without a FLOP rule, with counts.")
+    peaks = _from_result("peaks", "The roofs that the rows stand under.")
+    summary, plot, to_frame = _view(Result.summary), _view(Result.plot), _view(Result.to_frame)
+    to_html, to_image, to_csv, to_json = map(_view, (Result.to_html, Result.to_image, Result.to_csv, Result.to_json))
 
-# %% ../nbs/analysis/roofline.ipynb #735f6841
-def _rises(peaks, better):
-    pairs = [(a.dtype, a.flops, b.flops, "FLOP/s") for a, b in zip(peaks.ceilings, better.ceilings)] + [(a.name, a.bandwidth, b.bandwidth, "B/s") for a, b in zip(peaks.levels, better.levels)]
-    return ", ".join(f"{name} {format_si(a, unit)} → {format_si(b, unit)}" for name, a, b, unit in pairs if b > a) or "none is higher"
+    def _repr_html_(self): return self._result._repr_html_() if self._result else repr(self)
+    def __repr__(self):
+        if self._result is None: return f"RooflineAnalyzer({type(self.model).__name__}, not profiled yet)"
+        return repr(self._result).replace("Result", "RooflineAnalyzer", 1)
+
+    def _measure_roofs(self, work, device, progress):
+        "The roofs for the model's own dtype and the others that it computes in."
+        first, *others = _dtypes(main_dtype(self.model, self.sample), work)
+        return measure_peaks(device, dtype=first, dtypes=tuple(sorted(others, key=str)),
+                             allow_tf32=bool(tf32_categories(device)), progress=progress)

@@ -8,11 +8,15 @@ __all__ = ['served_bytes', 'module_points', 'operator_points', 'program_points',
 # %% ../../nbs/analysis/rows.ipynb #6fe34e3e
 from dataclasses import replace
 
+import torch
+from torch import nn
+
 from .measure import Measurement
 from ..points.caches import serve
+from ..points.ceilings import compute_time, explained_times, launch_time
 from ..points.model import RooflinePoint, place, shares_of
 from ..roofs.hardware import HardwarePeaks
-from ..roofs.peaks import environment
+from ..roofs.machine import environment
 from ..timing.samples import Samples
 from ..views.result import Result, Timing
 from ..work.count import Work, total
@@ -30,17 +34,27 @@ def served_bytes(
 # %% ../../nbs/analysis/rows.ipynb #85f878c4
 def _sum_levels(parts, n): return [sum(p[k] for p in parts) for k in range(n)]
 
-def _compute_time(calls, peaks, tf32):
-    "Least time of the FLOPs, each at the ceiling of its own dtype and, where float32 may be TF32, kind of work, s."
-    return sum((c.flops or 0) / peaks.flops_of(c.dtype or peaks.dtype, c.category in tf32) for c in calls)
+def _crossed(touches, levels, crossing):
+    "What the levels served of the bytes that cross the border."
+    return [ls if nbytes == t.bytes else [l * nbytes / t.bytes for l in ls]
+            for t, ls, nbytes in zip(touches, levels, crossing) if nbytes]
 
 def _own_calls(m, phase, served):
-    "Per part the operator calls of a phase, each with what the levels served across the part's border."
+    "Per part the operator calls of a phase: what the levels served, of that what crosses the border, whether it ran as counted."
     own = {}
-    for c, levels, crossing in zip(m.work.trace, served, m.work.crossing):
-        crossed = [l for ls, flags in zip(levels, crossing) for l, yes in zip(ls, flags) if yes]
-        if c.phase == phase: own.setdefault(c.part, []).append((c, crossed))
+    for c, levels, crossing, time in zip(m.work.trace, served, m.work.crossing, m.op_times):
+        crossed = [l for parts in zip((c.reads, c.writes), levels, crossing) for l in _crossed(*parts)]
+        if c.phase == phase: own.setdefault(c.part, []).append((c, levels, crossed, time is not None))
     return own
+
+# %% ../../nbs/analysis/rows.ipynb #76596d6f
+def _least_times(ran, calls, peaks, tf32):
+    "What `place` needs to know of the ceilings of a row. Only operators that `ran` as counted have a fixed cost, not compiled ones."
+    compute_s = compute_time(calls, peaks, tf32)
+    if not ran: return dict(compute_s=compute_s)
+    served = [[sum(bs) for bs in zip(*reads, *writes)] or [0] * len(peaks.memory) for _, (reads, writes) in ran]
+    calls = [c for c, _ in ran]
+    return dict(compute_s=compute_s, launch_s=launch_time(calls, peaks), explained=explained_times(calls, served, peaks, tf32))
 
 # %% ../../nbs/analysis/rows.ipynb #38c361ea
 disturbed = 0.25 # Interquartile range over the time from which on a row is marked
@@ -54,9 +68,9 @@ def _time_fields(times, samples, calls):
 
 # %% ../../nbs/analysis/rows.ipynb #a4508b77
 def _module_point(m, peaks, row, calls, samples, phase):
-    served = _sum_levels([l for _, ls in calls for l in ls], len(peaks.memory))
-    compute_s = _compute_time([c for c, _ in calls], peaks, m.tf32)
-    return place(row.name, row.type, row.flops, row.bytes_moved, peaks=peaks, served=served, compute_s=compute_s,
+    served = _sum_levels([l for _, _, crossed, _ in calls for l in crossed], len(peaks.memory))
+    return place(row.name, row.type, row.flops, row.bytes_moved, peaks=peaks, served=served,
+                 **_least_times([(c, levels) for c, levels, _, ran in calls if ran], [c for c, *_ in calls], peaks, m.tf32),
                  calls=row.calls, category=row.category, dtype=row.dtype, contraction_flops=row.contraction_flops,
                  eager_bytes=row.eager_bytes, phase=m.phase(phase), **_time_fields(m.times, samples, row.calls))
 
@@ -74,6 +88,8 @@ def _rest_points(m, peaks, rows):
     slots = [(p.path, m.phase(phase)) for phase in m.phases for p in m.work.parts]
     left = [s.values for slot, s in zip(slots, m.times.own) if slot not in with_row]
     rest = [("(overhead)", "containers", "overhead", Samples(tuple(map(sum, zip(*left)))))] if left else []
+    unlaunched = getattr(m.times, "unlaunched", None)
+    if unlaunched is not None: rest.append(("(no module)", "kernels of no module", "other", unlaunched))
     if m.times.idle is not None: rest.append(("(idle)", "GPU idle", "idle", m.times.idle))
     unlaunched = getattr(m.times, "unlaunched", None)          # kernels whose launch belongs to no module
     if unlaunched is not None and unlaunched.median: rest.append(("(unlaunched)", "GPU kernels", "other", unlaunched))
@@ -102,7 +118,8 @@ def _operator_point(m, peaks, part, phase, operator, group):
     samples = Samples(tuple(map(sum, zip(*(t.values for _, _, t in group)))))
     nbytes = sum(t.bytes for c in calls for t in (*c.reads, *c.writes))
     return place(part.path, part.type, total([c.flops for c in calls]), nbytes, m.times.typical(samples), peaks,
-                 served=_sum_levels(levels, len(peaks.memory)), compute_s=_compute_time(calls, peaks, m.tf32),
+                 served=_sum_levels(levels, len(peaks.memory)),
+                 **_least_times([(c, ls) for c, ls, _ in group], calls, peaks, m.tf32),
                  time_iqr_s=samples.iqr, calls=len(calls), operator=operator, phase=m.phase(phase),
                  category=calls[0].category, dtype=calls[0].dtype,
                  contraction_flops=total([c.contraction_flops for c in calls]))
@@ -129,7 +146,7 @@ def program_points(
 )->tuple[RooflinePoint, list[RooflinePoint]]:
     "The whole forward or training step as one point at its uninstrumented time, and one point per timed step."
     served = _sum_levels([[b for _, b in r.bytes_by_level] for r in rows if r.bytes_by_level], len(peaks.memory))
-    work = dict(served=served, compute_s=_compute_time(m.work.trace, peaks, m.tf32), calls=1, share=1.0,
+    work = dict(served=served, compute_s=compute_time(m.work.trace, peaks, m.tf32), calls=1, share=1.0,
                 contraction_flops=m.work.contraction_flops, eager_bytes=m.work.bytes)
     flops, nbytes = total([r.flops for r in rows]), total([r.bytes_moved for r in rows])
     at = lambda time, **more: place("", name, flops, nbytes, time, peaks, **work, **more)

@@ -6,6 +6,8 @@ const element = (tag, props = {}, ...children) => {
   return made
 }
 
+const wide = () => innerWidth > 700
+
 // Numbers, as the rest of the package prints them: SI prefixes, "?" for what is unknown.
 const prefixes = ["f", "p", "n", "µ", "m", "", "k", "M", "G", "T", "P", "E"]
 function si(x, unit = "") {

@@ -11,7 +11,8 @@ const record = (columns, values, index) => Object.fromEntries([["index", index],
 function readRows(kind) {
   tab = kind
   rows = kind.rows.map((values, i) => record(kind.columns, values, i))
-  groups = kind.groups.map((g, i) => ({...record(kind.columns, g.row, rows.length + i), members: g.members.map(m => rows[m])}))
+  const made = (g, i) => ({...record(kind.columns, g.row, rows.length + i), members: g.members.map(m => rows[m])})
+  groups = kind.groups.map(made)
   for (const g of groups) for (const m of g.members) m.group = g
 }
 const rowAt = index => index < rows.length ? rows[index] : groups[index - rows.length]
@@ -29,20 +30,23 @@ function finder(text, regex) {
 }
 
 // A filter names a value, or with "not " before it the value that is left out.
-const agrees = (value, wanted) => wanted.startsWith("not ") ? String(value) !== wanted.slice(4) : String(value) === wanted
+const agrees = (value, wanted) =>
+  wanted.startsWith("not ") ? String(value) !== wanted.slice(4) : String(value) === wanted
 
 function filtered() {
   const wanted = data.filters.filter(f => state.filters[f.field] && tab.columns.some(c => c.field === f.field))
   const found = finder(state.text, state.regex)
   at("text").setAttribute("aria-invalid", found === null)
-  return rows.filter(row => wanted.every(f => agrees(row[f.field], state.filters[f.field])) && (found ?? (() => true))(row))
+  const agreed = row => wanted.every(f => agrees(row[f.field], state.filters[f.field]))
+  return rows.filter(row => agreed(row) && (!found || found(row)))
 }
 
 // `rows` pass the filters. A group of which all rows pass stands in their place, until it is opened.
 // `listed` have a line in the table, `marked` a marker on the charts.
 function arrange() {
   const passing = new Set(filtered())
-  for (const r of rows) r.under = (state.fold ?? tab.fold) && r.group?.members.every(m => passing.has(m)) ? r.group : null
+  const fold = state.fold ?? tab.fold, entire = g => g.members.every(m => passing.has(m))
+  for (const r of rows) r.under = fold && r.group && entire(r.group) ? r.group : null
   const whole = [...new Set([...passing].map(r => r.under).filter(Boolean))]
   const single = [...passing].filter(r => !r.under || state.open.has(r.under.index))
   const closed = whole.filter(g => !state.open.has(g.index))

@@ -1,7 +1,8 @@
 // The table: DataTables, given the columns that are shown.
 let table, DataTable
 const firstColumns = () => tab.columns.filter(c => c.visible).map(c => c.field)
-const shownColumns = () => (state.columns[tab.name] ?? firstColumns()).map(f => tab.columns.find(c => c.field === f)).filter(Boolean)
+const shownFields = () => state.columns[tab.name] ?? firstColumns()
+const shownColumns = () => shownFields().map(f => tab.columns.find(c => c.field === f)).filter(Boolean)
 
 // Rows of an open group stay below it, whatever the order; what is unknown comes last.
 function inOrder(a, b, field, sign) {
@@ -16,7 +17,7 @@ function compared(x, y, sign) {
 }
 
 function nameCell(row) {
-  const text = nameOf(row), width = (innerWidth > 700 ? 32 : 22) - (row.members ? 5 : 0)
+  const text = nameOf(row), width = (wide() ? 28 : 20) - (row.members ? 5 : 0)
   const label = element("span", {textContent: shorten(text, width), title: text})
   if (!row.members) return label
   const fold = element("span", {className: "fold", ariaHidden: true})
@@ -46,11 +47,12 @@ function drawTable() {
   const sorted = shown.findIndex(c => c.field === field)
   at("scroller").replaceChildren(element("table", {id: "table", className: "compact"}))
   table = new DataTable("#table", {
-    data: [...rows, ...groups].sort((a, b) => tab.sort ? inOrder(a, b, tab.sort[0], -1) : 0), columns: shown.map(column), paging: false, autoWidth: false,
+    data: [], columns: shown.map(column), paging: false, autoWidth: false,
     layout: {topStart: null, topEnd: null, bottomStart: null, bottomEnd: null},
     order: sorted < 0 ? [] : [[sorted, direction]], language: {emptyTable: "No rows", zeroRecords: "No rows"},
     createdRow: (tr, row) => { tr.dataset.index = row.index; tr.tabIndex = -1 }, rowCallback: mark})
   table.search.fixed("listed", (_, row) => listed.has(row.index))
+  table.rows.add([...rows, ...groups].sort((a, b) => tab.sort ? inOrder(a, b, tab.sort[0], -1) : 0))
   table.on("order", () => {
     const [first] = table.order(), sort = first?.[1] ? [shown[first[0]].field, first[1]] : null
     state.sort = String(sort) === String(tab.sort) ? null : sort
@@ -88,10 +90,11 @@ function reachable() {
   if (target) target.tabIndex = 0
 }
 function pressedKey(e) {
-  const tr = e.target.closest("tr[data-index]"), all = lines(), here = all.indexOf(tr), index = Number(tr?.dataset.index)
-  const to = {ArrowDown: here + 1, ArrowUp: here - 1, PageDown: here + 10, PageUp: here - 10, Home: 0, End: all.length - 1}[e.key]
-  const group = rowAt(index)?.members && {ArrowRight: !state.open.has(index), ArrowLeft: state.open.has(index)}[e.key]
+  const all = lines(), here = all.indexOf(e.target.closest("tr[data-index]")), index = Number(all[here]?.dataset.index)
+  const to = {ArrowDown: here + 1, ArrowUp: here - 1, PageDown: here + 10, PageUp: here - 10,
+              Home: 0, End: all.length - 1}[e.key]
   if (here < 0) return
+  const group = rowAt(index).members && {ArrowRight: !state.open.has(index), ArrowLeft: state.open.has(index)}[e.key]
   if (to !== undefined) choose(Number(all[Math.max(0, Math.min(all.length - 1, to))].dataset.index))
   else if (group) unfold(index)
   else if (e.key === "Enter" || e.key === " ") choose(index)
@@ -107,7 +110,10 @@ function columnMenu() {
     const box = element("input", {type: "checkbox", value: c.field, checked: shownColumns().includes(c)})
     return element("label", {title: c.meaning ?? ""}, box, ` ${c.title}`)
   })
-  const set = fields => { state.columns[tab.name] = fields; if (!fields) delete state.columns[tab.name]; columnsChanged() }
+  const set = fields => {
+    if (fields) state.columns[tab.name] = fields; else delete state.columns[tab.name]
+    columnsChanged()
+  }
   const preset = (text, fields) => element("button", {type: "button", textContent: text, onclick: () => set(fields)})
   const presets = [preset("first", undefined), preset("all", tab.columns.map(c => c.field))]
   if (tab.xprof?.length) presets.push(preset("XProf’s", tab.xprof))
@@ -122,12 +128,19 @@ function columnsChanged() {
 }
 
 // The rows of the table as CSV, with every column, in base units.
+function csvField(v) {
+  if (v === null || v === undefined) return ""
+  if (v === Infinity) return "inf"
+  return /[",\r\n]/.test(v) ? `"${String(v).replaceAll('"', '""')}"` : v
+}
 function csv() {
-  const field = v => v === Infinity ? "inf" : v === null || v === undefined ? "" : /[",\r\n]/.test(v) ? `"${String(v).replaceAll('"', '""')}"` : v
-  const chosen = table.rows({search: "applied", order: "applied"}).data().toArray().filter(r => !state.open.has(r.index))
-  const header = tab.columns.map(c => field(c.unit ? `${c.field} [${c.unit}]` : c.field))
-  const text = [header, ...chosen.map(r => tab.columns.map(c => field(r[c.field])))].map(line => line.join(",")).join("\n")
-  const link = element("a", {href: URL.createObjectURL(new Blob([text + "\n"], {type: "text/csv"})), download: `${data.file}-${tab.name}.csv`})
+  const listed = table.rows({search: "applied", order: "applied"}).data().toArray()
+  const shown = listed.filter(r => !state.open.has(r.index))
+  const header = tab.columns.map(c => csvField(c.unit ? `${c.field} [${c.unit}]` : c.field))
+  const records = [header, ...shown.map(r => tab.columns.map(c => csvField(r[c.field])))]
+  const text = records.map(r => r.join(",") + "\n").join("")
+  const href = URL.createObjectURL(new Blob([text], {type: "text/csv"}))
+  const link = element("a", {href, download: `${data.file}-${tab.name}.csv`})
   link.click()
   setTimeout(() => URL.revokeObjectURL(link.href), 10000)
 }

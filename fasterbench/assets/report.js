@@ -3,7 +3,8 @@ let listed = new Set()
 
 // The libraries are in this file as compressed text.
 const bytes = text => Uint8Array.from(atob(text), c => c.charCodeAt(0))
-const unpacked = id => new Response(new Blob([bytes(at(id).textContent)]).stream().pipeThrough(new DecompressionStream("gzip"))).text()
+const unzip = stream => new Response(stream.pipeThrough(new DecompressionStream("gzip"))).text()
+const unpacked = id => unzip(new Blob([bytes(at(id).textContent)]).stream())
 async function library(id) {
   const url = URL.createObjectURL(new Blob([await unpacked(id)], {type: "text/javascript"}))
   return import(url).finally(() => URL.revokeObjectURL(url))
@@ -25,15 +26,17 @@ function arranged() {
 }
 
 // Filters, columns or groups have changed: charts, table, sum and URL follow.
-function refresh() {
+function refresh(drawCharts = redraw) {
   const now = arranged()
   table.draw()
   reachable()
-  redraw()
+  drawCharts()
   const sum = field => now.rows.reduce((s, r) => s + (r[field] ?? 0), 0)
   const left = tab.left_out ? `, and ${tab.left_out} faster ones that are not in this file` : ""
-  const time = tab.columns.some(c => c.field === "share") ? ` · ${si(sum("time_s"), "s")}, ${write(sum("share"), "share")} of the time` : ""
-  const wrong = at("text").getAttribute("aria-invalid") === "true" ? " · no regular expression, so it filters nothing" : ""
+  const timed = tab.columns.some(c => c.field === "share")
+  const time = timed ? ` · ${si(sum("time_s"), "s")}, ${write(sum("share"), "share")} of the time` : ""
+  const invalid = at("text").getAttribute("aria-invalid") === "true"
+  const wrong = invalid ? " · no regular expression, so it filters nothing" : ""
   at("shown").textContent = `${now.rows.length} of ${rows.length} rows${left}${time}${wrong}`
   remember()
 }
@@ -61,7 +64,8 @@ function show(row) {
 }
 
 function options(f) {
-  const values = tab.columns.some(c => c.field === f.field) ? [...new Set(rows.map(r => r[f.field]))].filter(v => v).map(String).sort() : []
+  const present = tab.columns.some(c => c.field === f.field)
+  const values = present ? [...new Set(rows.map(r => r[f.field]))].filter(v => v).map(String).sort() : []
   const select = at(`filter-${f.field}`)
   if (f.field === "category" && values.includes("data movement")) values.push("not data movement")
   select.replaceChildren(element("option", {value: "", textContent: `${f.title}: all`}),
@@ -85,24 +89,27 @@ function open(kind) {
   showDetails(state.row === null ? null : rowAt(state.row))
   drawTable()
   columnMenu()
-  drawAll()
-  refresh()
+  refresh(drawAll)
   document.body.dataset.ready = kind.name
 }
 
 function build() {
-  const radio = k => element("input", {type: "radio", name: "tab", value: k.name, onchange: () => { state.row = null; open(k) }})
+  const change = k => () => { state.row = state.sort = null; state.open.clear(); open(k) }
+  const radio = k => element("input", {type: "radio", name: "tab", value: k.name, onchange: change(k)})
   at("tabs").append(...data.kinds.map(k => element("label", {}, radio(k), element("span", {textContent: k.title}))))
   at("tabs").hidden = data.kinds.length < 2
   const box = (id, text, hint) => element("label", {title: hint}, element("input", {id, type: "checkbox"}), ` ${text}`)
+  const text = "name, type or operator"
   at("fields").append(
     ...data.filters.map(f => element("select", {id: `filter-${f.field}`, ariaLabel: f.title})),
-    element("input", {id: "text", type: "search", size: 16, placeholder: "name, type or operator", ariaLabel: "name, type or operator"}),
-    box("regex", ".*", "regular expression"))
+    element("input", {id: "text", type: "search", placeholder: text, ariaLabel: text}),
+    box("regex", "regex", "The text is a regular expression"))
+  const hint = "The rows of the table, all columns, in base units"
+  const summary = element("summary", {textContent: "columns"})
   at("tools").append(box("fold", "fold blocks", "repeated blocks as one row"),
-    element("details", {className: "menu"}, element("summary", {textContent: "columns"}), element("div", {id: "columns"})),
-    element("button", {id: "csv", type: "button", textContent: "CSV", title: "The rows of the table, all columns, in base units", onclick: csv}))
-  at("filters").open = innerWidth > 700
+    element("details", {className: "menu"}, summary, element("div", {id: "columns"})),
+    element("button", {id: "csv", type: "button", textContent: "CSV", title: hint, onclick: csv}))
+  at("filters").open = wide()
 }
 
 function listen() {
@@ -113,12 +120,21 @@ function listen() {
     Object.assign(state, {text: at("text").value, regex: at("regex").checked})
     refresh()
   })
-  at("fold").addEventListener("input", () => { state.fold = at("fold").checked; state.row = null; showDetails(null); refresh() })
-  document.addEventListener("click", e => { for (const m of document.querySelectorAll(".menu[open]")) if (!m.contains(e.target)) m.open = false })
-  document.addEventListener("keydown", e => { if (e.key === "Escape") for (const m of document.querySelectorAll(".menu[open]")) m.open = false })
+  at("fold").addEventListener("input", () => {
+    state.fold = at("fold").checked
+    choose(null)
+  })
+  const menus = () => document.querySelectorAll(".menu[open]")
+  const shut = unless => { for (const m of menus()) if (!m.contains(unless)) m.open = false }
+  document.addEventListener("click", e => shut(e.target))
+  document.addEventListener("keydown", e => { if (e.key === "Escape") shut(null) })
   addEventListener("hashchange", () => open(recall()))
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw)
-  new ResizeObserver(() => requestAnimationFrame(nameSlowest)).observe(at("chart"))
+  let width = at("chart").clientWidth
+  new ResizeObserver(() => {
+    if (width !== at("chart").clientWidth) requestAnimationFrame(nameSlowest)
+    width = at("chart").clientWidth
+  }).observe(at("chart"))
 }
 
 // The charts and the table end where the window does.

@@ -8,11 +8,12 @@ __all__ = ['ncu']
 # %% ../../nbs/cli/ncu.ipynb #96efe0e9
 import sys
 import warnings
+from dataclasses import replace
 from typing import Annotated, Optional
 
 import typer
 
-from .app import app, check_writable, given_peaks, write
+from .app import app, check_writable, doubts_of, given_peaks, write
 
 # %% ../../nbs/cli/ncu.ipynb #4a93b7e8
 def _read(path, by, peaks):
@@ -22,6 +23,11 @@ def _read(path, by, peaks):
         try: return read_ncu(path, by=by, peaks=peaks)
         except (FileNotFoundError, IsADirectoryError):
             raise typer.BadParameter(f"there is no file {path!r}", param_hint="FILE") from None
+
+def _remarked(kernels, roofs, name):
+    "`kernels` with a note where the given roofs are of another device."
+    doubts = doubts_of(roofs, "", kernels.environment, "cuda:0") if roofs else []
+    return replace(kernels, notes=[*kernels.notes, f"roofs of {name}: {'; '.join(doubts)}"]) if doubts else kernels
 
 def _by(text):
     if text not in ("launch", "kernel", "nvtx"):
@@ -36,7 +42,7 @@ def ncu(
     by:Annotated[str, typer.Option(help="A row per launch, per kernel of one shape, or per NVTX range.", parser=_by,
                                    metavar="launch|kernel|nvtx")]="launch",
     peaks:Annotated[Optional[str],
-                    typer.Option(help="Roofs that fasterbench peaks --json wrote; left out: those of the file.")]=None,
+                    typer.Option(help="Roofs: a file of `peaks --json`, or a device: \"NVIDIA H100\". Left out: those of the file.")]=None,
     top:Annotated[int, typer.Option(help="Rows to print.", min=0)]=20,
     html:Annotated[Optional[str], typer.Option(help="Write the report here.")]=None,
     json:Annotated[Optional[str], typer.Option(help="Write the result here; - for standard output.")]=None,
@@ -46,7 +52,8 @@ def ncu(
     from fasterbench.views.report import render
     from fasterbench.views.table import result_csv
     check_writable(html, json, csv)
-    kernels = _read(file, by, given_peaks(peaks))
+    roofs = given_peaks(peaks)
+    kernels = _remarked(_read(file, by, roofs), roofs, peaks)
     if html: kernels.with_roofs()
     if "-" not in (json, csv, html): kernels.summary(top)
     else: print(*kernels.notes, sep="\n", file=sys.stderr)

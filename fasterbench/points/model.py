@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from collections.abc import Iterable, Sequence
 
 from ..roofs.hardware import HardwarePeaks, MemoryLevel, positive
+from ..roofs.kinds import is_pointwise
 
 # %% ../../nbs/points/model.ipynb #fd7cb749
 def arithmetic_intensity(
@@ -98,6 +99,7 @@ class RooflinePoint:
     source: str="counted"               # Where FLOPs and bytes come from
     shares: tuple=()                    # Of the program: (what bounds it, fraction of the time), largest first
     phase: str=""                       # "forward", "backward" or "update" of a training step
+    interval_s: tuple=()                # Of a prediction: p10 and p90 of the time, s
 
     launch_s: float|None=None           # Fixed cost of its operators, s
     explained: tuple=()                 # (kind of work, what its ceiling adds to the least time, s)
@@ -106,7 +108,12 @@ class RooflinePoint:
     def __post_init__(self):
         for name in ("bytes_by_level", "shares", "explained"):      # as a file of JSON gives them
             object.__setattr__(self, name, tuple(map(tuple, getattr(self, name))))
+        object.__setattr__(self, "interval_s", tuple(self.interval_s))
 
+    @property
+    def interval_low_s(self): return self.interval_s[0] if self.interval_s else None
+    @property
+    def interval_high_s(self): return self.interval_s[1] if self.interval_s else None
     @property
     def least_time_s(self):
         "The least time under the roofs and the fixed cost, s."
@@ -154,7 +161,7 @@ def _beyond(explained, least, roof_s):
     part = 1 - (least - roof_s) / total if total else 0.0
     return tuple((kind, s * part) for kind, s in explained if s > 0) if part > 0 else ()
 
-def _placed(flops, nbytes, time_s, peaks, served, compute_s, launch_s, explained, dtype, iqr):
+def _placed(flops, nbytes, time_s, peaks, served, compute_s, launch_s, explained, dtype, category, iqr):
     "The fields of a row with known work that follow from the roofs."
     levels = peaks.memory
     served = [0] * (len(levels) - 1) + [nbytes] if served is None else served
@@ -163,7 +170,7 @@ def _placed(flops, nbytes, time_s, peaks, served, compute_s, launch_s, explained
     roof_s, launch = max(memory_s, compute_s), launch_s or 0.0
     peak = flops / compute_s if compute_s else peaks.peak_flops
     bound = bound_of(arithmetic_intensity(flops, passing(served)[level]), peak, levels[level].bandwidth)
-    roof = levels[level].spread if bound == "memory" else peaks.spread_of(dtype or peaks.dtype)
+    roof = levels[level].spread if bound == "memory" else peaks.spread_of(dtype or peaks.dtype, is_pointwise(category))
     utilization = 100 * roof_s / time_s if time_s else None
     return dict(bound="launch" if launch > roof_s else bound, utilization_pct=utilization, roof_time_s=roof_s,
                 memory_level=levels[level].name, bytes_by_level=tuple((l.name, b) for l, b in zip(levels, served)),
@@ -193,7 +200,8 @@ def place(
     known, nothing = flops is not None and nbytes is not None, flops == nbytes == 0
     intensity = arithmetic_intensity(flops, nbytes) if known and not nothing else None
     fields = dict(bound="undefined", utilization_pct=None)
-    if known: fields = _placed(flops, nbytes, time_s, peaks, served, compute_s, launch_s, explained, dtype, time_iqr_s)
+    if known: fields = _placed(flops, nbytes, time_s, peaks, served, compute_s, launch_s, explained, dtype,
+                                more.get("category", ""), time_iqr_s)
     if nothing: fields |= dict(bound="none", utilization_pct=None, memory_level="", launch_s=None, explained=())
     return RooflinePoint(arithmetic_intensity=intensity, achieved_gflops=achieved, **fields, **more)
 

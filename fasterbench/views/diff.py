@@ -6,6 +6,7 @@
 __all__ = ['Pair', 'match', 'pair_records', 'table', 'Comparison', 'compare']
 
 # %% ../../nbs/views/diff.ipynb #cea9f161
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -109,10 +110,15 @@ _changes = {"faster": dict(color="#009e73", dash="solid"), "slower": dict(color=
 
 def _columns(points): return dict(zip("xy", map(list, zip(*(spot(p) if p else (None, None) for p in points)))))
 
+def _moved(q):
+    "Whether both sides are on the chart, and at places that differ."
+    if not (placeable(q.before) and placeable(q.after)): return False
+    return any(abs(math.log(b / a)) > 0.01 for a, b in zip(spot(q.before), spot(q.after)))
+
 def _arrows(fig, pairs):
     "A line per pair that ends in an arrowhead at the rim of its marker; coloured by whether the row is faster."
     for change, look in _changes.items():
-        moved = [(i, q) for i, q in enumerate(pairs) if q.change == change and placeable(q.before) and placeable(q.after)]
+        moved = [(i, q) for i, q in enumerate(pairs) if q.change == change and _moved(q)]
         if not moved: continue
         marker = dict(symbol="arrow", angleref="previous", color=look["color"], size=[s for _ in moved for s in (0, 11, 0)], opacity=1,
                       standoff=[s for _, q in moved for s in (0, marker_size(q.after) / 2, 0)])
@@ -251,13 +257,18 @@ def _blank(record):
     absent = {"only before": "after", "only after": "before"}.get(record["side"])
     return {k: "" if absent and (f"_{absent}" in k or k.endswith("_ratio")) else v for k, v in record.items()}
 
+_first_of_pair = ("name", "type", "operator", "phase", "time_before_s", "time_after_s", "time_ratio",
+                  "utilization_before_pct", "utilization_after_pct")
+
 def _page(comparison, title):
-    columns = list(map(column, pair_fields.values()))
+    columns = [column(f, f.name in _first_of_pair) for f in pair_fields.values()]
     rows = cells(map(_blank, pair_records(comparison.pairs)), columns)
-    kind = dict(name="pairs", title="rows, before and after", figures=[figure(comparison.plot(""))], columns=filled(columns, rows),
-                rows=rows, left_out=0)
-    filters = dict(side="side", phase="phase", category="category", bound_after="bound by, after")
-    return page(title, comparison.lines, _both_facts(comparison.before, comparison.after), [kind], filters, "comparison")
+    kind = dict(name="pairs", title="rows, before and after", figures=[figure(comparison.plot(""))],
+                columns=filled(columns, rows), rows=rows)
+    filters = dict(side="side", phase="phase", category="category", type="type", bound_after="bound")
+    notes = [line for line in comparison.lines if line != comparison.told]
+    facts = _both_facts(comparison.before, comparison.after)
+    return page(title, [comparison.told], facts, [kind], filters, "comparison", notes=notes)
 
 # %% ../../nbs/views/diff.ipynb #d99d671f
 def compare(

@@ -25,7 +25,9 @@ def _plain(x): return f"{x:.{2 if abs(x) < 10 else 1 if abs(x) < 100 else 0}f}"
 _formats = dict(text=lambda x, unit: str(x), count=lambda x, unit: str(x), si=format_si, amount=lambda x, unit: format_si(x),
                 fixed=lambda x, unit: f"{x:.2f}", share=lambda x, unit: f"{x:.1%}", percent=lambda x, unit: f"{x:.1f}%",
                 ratio=lambda x, unit: f"×{x:.2f}", flag=lambda x, unit: "yes" if x else "no")
-_briefs = _formats | dict(si=brief, amount=lambda x, unit: brief(x), fixed=lambda x, unit: _plain(x))
+def _whole(percent): return f"{percent:.{0 if percent >= 9.95 else 1}f}%"
+_briefs = _formats | dict(si=brief, amount=lambda x, unit: brief(x), fixed=lambda x, unit: _plain(x),
+                          share=lambda x, unit: _whole(100 * x), percent=lambda x, unit: _whole(x))
 
 # %% ../../nbs/views/fields.ipynb #b67b0635
 class Field(NamedTuple):
@@ -66,6 +68,8 @@ _rows = (
     Field("time_s", "s", "time", "si", "time of the row itself, median of the steps"),
     Field("time_per_call_s", "s", "time per call", "si", "time over calls"),
     Field("time_iqr_s", "s", "IQR", "si", "interquartile range of the time over the steps"),
+    Field("interval_low_s", "s", "p10", "si", "of a prediction: a tenth of the measurements is below"),
+    Field("interval_high_s", "s", "p90", "si", "of a prediction: a tenth of the measurements is above"),
     Field("share", "", "share", "share", "of the time of all rows"),
     Field("cumulative_share", "", "cumulative share", "share", "of this row and of all slower ones"),
 )
@@ -93,7 +97,8 @@ _roof = (
     Field("launch_s", "s", "fixed cost", "si", "the least time of its operators on one element: calls, launches"),
     Field("potential_s", "s", "time above the roof", "si", "time minus time on the roof"),
     Field("above_roof", "", "above the roof", "flag", "faster than the roof by more than the spread of both"),
-    Field("uncertain", "", "uncertain", "flag", "too short for the clock, or touched by noise"),
+    Field("uncertain", "", "uncertain", "flag", "too short for the clock"),
+    Field("disturbed", "", "disturbed", "flag", "its samples vary by more than a quarter of its time"),
     Field("source", "", "source", "text", "where FLOPs and bytes come from"),
 )
 

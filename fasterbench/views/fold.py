@@ -90,7 +90,7 @@ def _starred(names):
     return "".join(_common(part, "*") for part in zip(*map(_digits.split, names)))
 
 # %% ../../nbs/views/fold.ipynb #e0988391
-def _inside(p): return p.source == "counted" and not p.name.startswith("(")
+def _inside(p): return p.source in ("counted", "predicted") and not p.name.startswith("(")
 
 def _branch(p, depth):
     "The path of `p` to `depth`; kernels, and rows outside of the model, are in no tree."

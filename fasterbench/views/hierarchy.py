@@ -49,7 +49,7 @@ def _at_dram(p): return replace(p, bytes_moved=p.bytes_by_level[-1][1]) if p.byt
 
 def hierarchical(result)->bool:
     "Whether the bytes of some row were counted level by level, by hardware."
-    return any(p.source != "counted" and sum(b > 0 for _, b in p.bytes_by_level) > 1 for p in result.points)
+    return any(p.source not in ("counted", "predicted") and sum(b > 0 for _, b in p.bytes_by_level) > 1 for p in result.points)
 
 def plot_levels(
     result, # A `Result`

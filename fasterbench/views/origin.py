@@ -20,7 +20,7 @@ def _leaves(tree, path):
 def _described(name, leaf):
     if hasattr(leaf, "shape") and hasattr(leaf, "dtype"):
         try: shape = [int(n) for n in leaf.shape]
-        except (RuntimeError, TypeError, ValueError): shape = None                # jagged: it has no plain shape
+        except (RuntimeError, TypeError, ValueError, AttributeError): shape = None                # jagged: it has no plain shape
         if shape is not None: return dict(name=name, shape=shape, dtype=str(leaf.dtype).removeprefix("torch."))
     plain = leaf is None or isinstance(leaf, (bool, int, float, str))
     return dict(name=name, value=repr(leaf)[:80] if plain else type(leaf).__name__)
@@ -42,7 +42,7 @@ def batch_of(
 # %% ../../nbs/views/origin.ipynb #cc0a1063
 def command_line()->str:
     "The command of this process; empty in a notebook or an interactive shell."
-    if "ipykernel" in sys.modules or not sys.argv or sys.argv[0] in ("", "-c"): return ""
+    if "ipykernel" in sys.modules or not sys.argv or sys.argv[0] in ("", "-", "-c"): return ""
     return shlex.join([os.path.basename(sys.argv[0]), *sys.argv[1:]])
 
 def git_commit()->str:

@@ -231,7 +231,12 @@ def _bound(where, value):
 
 _not_negative = ("flops", "bytes_moved", "time_s", "time_iqr_s", "calls", "roof_time_s", "launch_s", "contraction_flops",
                  "eager_bytes", "achieved_gflops", "arithmetic_intensity", "share", "utilization_pct")
-_point_rules = dict(bound=_bound, bytes_by_level=check_pairs, shares=check_pairs, explained=check_pairs,
+def _two_times(where, value):
+    "A rule: nothing, or two times in order."
+    good = isinstance(value, (list, tuple)) and (not value or len(value) == 2 and is_number(value[0], 0) and is_number(value[1], value[0]))
+    if not good: refuse(where, value, "two times in order, s")
+
+_point_rules = dict(bound=_bound, bytes_by_level=check_pairs, shares=check_pairs, explained=check_pairs, interval_s=_two_times,
                     **dict.fromkeys(_not_negative, _least(0)))
 
 def _point(data, where):
@@ -293,7 +298,11 @@ def _sample(where, value):
 def _environment(where, value): check_scalars(where, value); _device_name(where, value)
 
 _rules = dict(unknown_ops=_counts, notes=_texts, sample=_sample, environment=_environment, call=check_scalars, settings=check_scalars)
-_timing_rules = dict.fromkeys(("end_to_end_s", "end_to_end_iqr_s", "rows_s", "steps", "bare_steps", "stamp_s"), _least(0))
+def _numbers(where, value):
+    if not all(is_number(v, 0) for v in value): refuse(where, value, "a list of numbers")
+
+_timing_rules = dict(clock_hz=_numbers) | dict.fromkeys(
+    ("end_to_end_s", "end_to_end_iqr_s", "rows_s", "overhead_s", "steps", "bare_steps", "stamp_s", "load_average", "others", "steal"), _least(0))
 
 # %% ../../nbs/views/result.ipynb #b1e9b4e0
 def from_dict(

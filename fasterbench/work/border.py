@@ -12,7 +12,7 @@ from .trace import Call, Touch, Visit
 
 # %% ../../nbs/work/border.ipynb #317b5cb3
 def _extent(touch):
-    "First and last byte of the part that `touch` names, and whether it has no gaps; `None` where the part is not known."
+    "First and last byte of the part that `touch` names, and whether it has no gaps; `None` for an unknown part."
     if len(touch.region) != 2: return None
     offset, spans = touch.region
     size = touch.whole or touch.bytes
@@ -39,7 +39,7 @@ class _Exchanged:
         return self.rows[touch.region] - before
 
     def _overlap(self, touch):
-        "Bytes of `touch` that lie in parts exchanged before. Parts with gaps that only cross are taken to share nothing."
+        "Bytes of `touch` in parts exchanged before. Parts with gaps that only cross are taken to share nothing."
         extent = _extent(touch)
         if extent is None: return 0
         start, end, dense = extent
@@ -58,7 +58,8 @@ class _Exchanged:
 def border(
     calls:list[Call],          # A trace, in order
     visits:list[Visit],        # Every module call
-    made_in:list,              # Per memory block: index of the visit that allocated it; None: it was there before the run
+    made_in:list,
+    # Per memory block: index of the visit that allocated it; None: it was there before the run
     kept:set=frozenset(),      # Memory blocks that outlive the run: gradients
 )->list[tuple[list[int], list[int]]]:
     "Per call of the trace, how many bytes of each read and of each write cross the border of the module it belongs to."
@@ -79,11 +80,13 @@ class _Border:
 
     def write(self, visit, touch):
         known = self.inside.get(touch.storage, {})
-        for other in [v for v in known if v != visit]: del known[other]        # to read it again is to read something new
+        # to read it again is to read something new
+        for other in [v for v in known if v != visit]: del known[other]
         if self.made_in[touch.storage] != visit and not touch.whole: self._of(self.inside, visit, touch).new(touch)
         return self._of(self.written, visit, touch).new(touch) if self._leaves(visit, touch.storage) else 0
 
-    def _of(self, exchanged, visit, touch): return exchanged.setdefault(touch.storage, {}).setdefault(visit, _Exchanged())
+    def _of(self, exchanged, visit, touch):
+        return exchanged.setdefault(touch.storage, {}).setdefault(visit, _Exchanged())
 
     def _leaves(self, visit, storage):
         "Whether what `visit` writes to this memory is seen outside it."

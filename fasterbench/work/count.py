@@ -7,7 +7,7 @@ __all__ = ['OpWork', 'ModuleWork', 'total', 'Work', 'trace_call', 'count_work']
 
 # %% ../../nbs/work/count.ipynb #e5cc4932
 from collections import Counter
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 import torch
@@ -19,7 +19,7 @@ from ..core.process import eager
 from ..core.run import Forward, TrainingStep, check_step, preserved_run
 from .border import border
 from .target import Target, on_target
-from .threads import OtherThreads
+from .unseen import OtherThreads, script_operators
 from .trace import Call, Tracer, Visit, watching
 
 # %% ../../nbs/work/count.ipynb #c3924ce9
@@ -79,16 +79,9 @@ def _calls_by(key, calls):
     for c in calls: groups.setdefault(key(c), []).append(c)
     return groups.items()
 
-# %% ../../nbs/work/count.ipynb #1eb3d054
-@dataclass(frozen=True)
-class Work:
-    "FLOPs and bytes of a model's run, per operator and per module."
-    parts: list[Part] = field(repr=False)
-    trace: list[Call] = field(repr=False)        # Every operator call, in order
-    visits: list[Visit] = field(repr=False)      # Every module call, in order
-    crossing: list[tuple] = field(repr=False)    # Per operator call: bytes of each read and write that cross its module's border
-    unseen: dict = field(default_factory=dict)   # Operators that ran in other threads, with counts
-
+# %% ../../nbs/work/count.ipynb #c47298f2
+class _Totals:
+    "Sums over a trace."
     @property
     def flops(self)->float|None:
         "FLOP; `None` when an operator is unknown."
@@ -109,18 +102,35 @@ class Work:
     def unknown_ops(self)->dict:
         "Operators without a rule, with counts."
         unknown = Counter(c.operator for c in self.trace if c.flops is None)
-        return {**unknown, **{f"{name} (in another thread)": n for name, n in self.unseen.items()}}
+        for names in self.unseen.values(): unknown.update(names)
+        return dict(unknown)
+
+    def __repr__(self):
+        bound = "≥" if self.unknown_ops else "="
+        figures = f"flops{bound}{self.flops_lower_bound}, contraction_flops{bound}{self.contraction_flops_lower_bound}"
+        return f"Work({figures}, bytes={self.bytes}, unknown_ops={self.unknown_ops})"
+
+# %% ../../nbs/work/count.ipynb #1eb3d054
+@dataclass(frozen=True, repr=False)
+class Work(_Totals):
+    "FLOPs and bytes of a model's run, per operator and per module."
+    parts: list[Part]
+    trace: list[Call]       # Every operator call, in order
+    visits: list[Visit]     # Every module call, in order
+    crossing: list[tuple]   # Per operator call: bytes of each read and write that cross its module's border
+    unseen: dict = field(default_factory=dict)   # Operators past the dispatcher: index of the part -> name -> count
+
     @property
     def ops(self)->list[OpWork]:
         "One `OpWork` per module, phase, operator, shapes and dtypes, in the order of their first call."
-        return [_op_work(self.parts[part], phase, calls) for (part, phase, *_), calls in _calls_by(_same_op, self.trace)]
+        return [_op_work(self.parts[part], phase, cs) for (part, phase, *_), cs in _calls_by(_same_op, self.trace)]
 
     def by_module(self)->dict[str, ModuleWork]:
         "Work per module, by qualified name: leaves that were called, and containers that did something themselves."
         own, called = {}, Counter(v.part for v in self.visits if v.phase == self.visits[0].phase)
         for c, crossed in zip(self.trace, self.crossing): own.setdefault(c.part, []).append((c, crossed))
-        if self.unseen: own.setdefault(0, [])
-        return {p.path: _module_work(p, own.get(i, []), called[i], () if i else self.unseen)
+        for i in self.unseen: own.setdefault(i, [])
+        return {p.path: _module_work(p, own.get(i, []), called[i], self.unseen.get(i, ()))
                 for i, p in enumerate(self.parts) if i in own or p.leaf and called[i]}
 
     def of_phase(self,
@@ -131,18 +141,15 @@ class Work:
         return Work(self.parts, [self.trace[i] for i in chosen], [v for v in self.visits if v.phase == phase],
                     [self.crossing[i] for i in chosen], self.unseen if phase == "forward" else {})
 
-    def __repr__(self):
-        bound = "≥" if self.unknown_ops else "="
-        return (f"Work(flops{bound}{self.flops_lower_bound}, contraction_flops{bound}{self.contraction_flops_lower_bound}, "
-                f"bytes={self.bytes}, unknown_ops={self.unknown_ops})")
-
 # %% ../../nbs/work/count.ipynb #6ec33305
 def _same_op(c): return c.part, c.phase, c.operator, c.shapes, c.dtypes
 
 def _op_work(part, phase, calls):
     c = calls[0]
-    return OpWork(part.path, part.type, c.operator, c.category, total(c.flops for c in calls), total(c.contraction_flops for c in calls),
-                  sum(_bytes(c.reads) for c in calls), sum(_bytes(c.writes) for c in calls), c.shapes, c.dtypes, len(calls), phase)
+    return OpWork(part.path, part.type, c.operator, c.category, total(c.flops for c in calls),
+    total(c.contraction_flops for c in calls),
+                  sum(_bytes(c.reads) for c in calls), sum(_bytes(c.writes) for c in calls), c.shapes, c.dtypes,
+                  len(calls), phase)
 
 def _module_work(part, own, called, unseen):
     calls = [c for c, _ in own]
@@ -150,10 +157,13 @@ def _module_work(part, own, called, unseen):
     by = 0 if any(flops for flops, _ in weights) else 1
     most = lambda names, default="": _most(((name, w[by]) for name, w in zip(names, weights)), default)
     unknown = tuple(sorted({c.operator for c in calls if c.flops is None} | set(unseen)))
-    flops, contraction = (sum(f or 0 for f in fs) for fs in ([c.flops for c in calls], [c.contraction_flops for c in calls]))
+    flops, contraction = (sum(f or 0 for f in fs) for fs in ([c.flops for c in calls],
+        [c.contraction_flops for c in calls]))
     return ModuleWork(part.path, part.type, None if unknown else flops, None if unknown else contraction,
-                      sum(sum(reads) + sum(writes) for _, (reads, writes) in own), sum(b for _, b in weights), called, part.leaf,
-                      most((c.dtype for c in calls)), most((c.category for c in calls), "data movement"), unknown, flops)
+                      sum(sum(reads) + sum(writes) for _, (reads, writes) in own), sum(b for _, b in weights), called,
+                      part.leaf,
+                      most((c.dtype for c in calls)), most((c.category for c in calls), "data movement"), unknown,
+                      flops)
 
 # %% ../../nbs/work/count.ipynb #6516fa44
 def _unknown_origin(tracer, run):
@@ -171,10 +181,13 @@ def trace_call(
 )->Work:
     "The work of one run."
     tracer, others = tracer(run.owners, before_write), OtherThreads()
-    with eager(), run.watched(tracer), watching(tracer), others: out = call()
+    with eager(), torch.jit.optimized_execution(False), run.watched(tracer), watching(tracer), others: out = call()
     tracer.visits[0].returned |= tracer.memory.numbers(tensors_of(out))
     kept = tracer.memory.numbers(run.lasting())
-    with eager(): unseen = others.operators(call) if others.present and _unknown_origin(tracer, run) else {}
+    unseen = {i: found for i, part in enumerate(run.modules) if (found := script_operators(part.module))}
+    if others.present and _unknown_origin(tracer, run):
+        with eager(): found = others.operators(call)
+        if found: unseen[0] = {**unseen.get(0, {}), **found}
     crossing = border(tracer.calls, tracer.visits, tracer.memory.made_in, kept)
     return Work(run.parts, tracer.calls, tracer.visits[1:], crossing, unseen)
 
@@ -186,7 +199,7 @@ def _placed(run, args, kwargs, target):
 # %% ../../nbs/work/count.ipynb #0d83531b
 def count_work(
     model:nn.Module,       # Any module; it is run once and left as it was
-    sample,                # What it is called with: a tensor, a tuple or list of arguments, or a dict of keyword arguments
+    sample,                # A tensor, a tuple or list of arguments, or a dict of keyword arguments
     *,
     backward:bool=False,   # Count a training step in training mode, instead of a forward in eval mode
     loss=None,             # `loss(output)` is a scalar; None: the sum of the output
@@ -194,7 +207,8 @@ def count_work(
     target:Target|None=None, # Count a forward for a device that is not here, without data; None: where the model is
 )->Work:
     "The FLOPs and bytes of one run of `model`, per operator and per module."
-    if not isinstance(model, nn.Module): raise TypeError(f"model is a {type(model).__name__}; a torch.nn.Module is needed")
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model is a {type(model).__name__}; a torch.nn.Module is needed")
     check_step(backward, loss, optimizer)
     args, kwargs = copied(as_call(sample))
     run = TrainingStep(model, loss, optimizer) if backward else Forward(model)

@@ -17,8 +17,8 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 from .rules import op_name, tensors_in
 
 # %% ../../nbs/work/dispatch.ipynb #94f5565e
-_views = {f"aten::{n}" for n in """_unsafe_view detach_ lift_fresh lift _reshape_alias unsafe_split unsafe_split_with_sizes
-    unsafe_chunk""".split()}
+_views = {f"aten::{n}" for n in """_unsafe_view detach_ lift_fresh lift _reshape_alias unsafe_split
+    unsafe_split_with_sizes unsafe_chunk""".split()}
 
 # %% ../../nbs/work/dispatch.ipynb #ddb44e6e
 def is_view(op)->bool:
@@ -45,7 +45,8 @@ def is_composite(
 )->bool:
     "Whether `op` on these tensors is only a sequence of other operators."
     if not _has_kernel(op.name(), "CompositeImplicitAutograd"): return False
-    return not any(_has_kernel(op.name(), b) for b in {_backend(t) for t in tensors if t.is_nested or t.layout is not torch.strided})
+    own = {_backend(t) for t in tensors if t.is_nested or t.layout is not torch.strided}
+    return not any(_has_kernel(op.name(), backend) for backend in own)
 
 # %% ../../nbs/work/dispatch.ipynb #f21ea446
 def _decomposed(op, args, kwargs):
@@ -65,7 +66,8 @@ _kept_whole = {"flex_attention", "flex_attention_backward"}
 
 def _within(mode, value):
     "`value`, where it is a function, with `mode` on while it runs."
-    if isinstance(value, (list, tuple)) and any(map(callable, value)): return type(value)(_within(mode, v) for v in value)
+    if isinstance(value, (list, tuple)) and any(map(callable, value)):
+        return type(value)(_within(mode, v) for v in value)
     if not callable(value) or isinstance(value, torch.Tensor): return value
     def inside(*args, **kwargs):
         with mode: return value(*args, **kwargs)

@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from ..core.arguments import tensors_of
 from ..core.run import NodeOwners
-from .contractions import unpacked
+from .quantized import unpacked
 from .dispatch import Watcher, is_view, watching
 from .flops import operator_flops
 from .rules import op_name, tensors_in
@@ -90,12 +90,16 @@ class Memory:
 
     def numbers(self, tensors)->set: return {self.number(p) for t in tensors for p in plain_tensors(t)}
 
-# %% ../../nbs/work/trace.ipynb #a95f2cb8
+# %% ../../nbs/work/trace.ipynb #fa582a41
+def _flattened(t):
+    "The tensors that `t` wraps; it may hold other things beside them (a device mesh)."
+    return [inner for name in t.__tensor_flatten__()[0] if isinstance(inner := getattr(t, name), torch.Tensor)]
+
 def plain_tensors(
     t:torch.Tensor, # Of any class
 )->list[torch.Tensor]:
     "The plain tensors that `t` consists of: itself, or those that it wraps."
-    if is_traceable_wrapper_subclass(t): inner = [getattr(t, name) for name in t.__tensor_flatten__()[0]]
+    if is_traceable_wrapper_subclass(t): inner = _flattened(t)
     elif type(t).__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl: inner = tensors_of(dict(vars(t)))
     else: inner = []
     return [p for i in inner for p in plain_tensors(i)] or [t]
@@ -114,8 +118,8 @@ class _PackedWeights:
         return self._unpacked[id(args)][1]
 
 # %% ../../nbs/work/trace.ipynb #f072ca10
-class _Visits:
-    "The calls of modules, in order, and the one that is running."
+class _Stack:
+    "The calls of modules, in order, and those that are running."
     def __init__(self, owners):
         self.all, self.phase, self.owners = [Visit(0, "forward")], "forward", owners
         self._stack, self._outside = [0], 1             # how deep the stack is outside every module
@@ -141,6 +145,9 @@ class _Visits:
             self.leave()
             self.phase, self._outside = before, outside
 
+# %% ../../nbs/work/trace.ipynb #24742f19
+class _Visits(_Stack):
+    "The same, with the nodes that a backward runs."
     def current(self):
         "Index of the visit that the operator now running belongs to."
         node = torch._C._current_autograd_node() if self.phase == "backward" else None
@@ -153,7 +160,8 @@ class _Visits:
 
     def _of_node(self, node):
         variable = getattr(node, "variable", None)
-        if variable is not None and id(variable) in self.owners: key, part = ("gradient", id(variable)), self.owners[id(variable)]
+        if variable is not None and id(variable) in self.owners:
+            key, part = ("gradient", id(variable)), self.owners[id(variable)]
         else:
             key = self._made_in.of(node) if variable is None else self._stack[-1]
             part = self.all[key].part
@@ -218,11 +226,12 @@ def _seen(self, op, args, kwargs):
     if not is_view(op): _record(self, op, self._packed.opened(args), self._packed.opened(kwargs), out)
     return out
 
+# %% ../../nbs/work/trace.ipynb #125c418a
 def _record(self, op, args, kwargs, out):
     "Append what the call did."
     flops, category = operator_flops(op, args, kwargs, out)
     reads, writes = operator_accesses(op, args, kwargs, out)
-    if not (reads or writes or flops): return
+    if not (reads or writes or flops) or op_name(op).startswith("profiler::"): return
     total, contraction = (None, None) if flops is None else flops
     index, given = self._visits.current(), tensors_in((args, kwargs))
     visit = self.visits[index]
@@ -233,10 +242,13 @@ def _record(self, op, args, kwargs, out):
 
 def _touch(self, access):
     whole = unique_bytes(access.tensor)
-    return Touch(self.memory.number(access.tensor), region(access.tensor)[1:], access.bytes, whole if whole > access.bytes else 0)
+    return Touch(self.memory.number(access.tensor), region(access.tensor)[1:], access.bytes,
+                 whole if whole > access.bytes else 0)
 
 # %% ../../nbs/work/trace.ipynb #7670d9d8
 def written(op, args, kwargs):
     "The tensors that a call writes to."
     if not getattr(getattr(op, "_schema", None), "is_mutable", False): return []
-    return [t for a, value in arguments(op, args, kwargs) if a.alias_info is not None and a.alias_info.is_write for t in tensors_in(value)]
+    return [t for a,
+            value in arguments(op, args,
+            kwargs) if a.alias_info is not None and a.alias_info.is_write for t in tensors_in(value)]
