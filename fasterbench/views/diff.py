@@ -267,7 +267,8 @@ def _page(comparison, title):
                 columns=filled(columns, rows), rows=rows)
     filters = dict(side="side", phase="phase", category="category", type="type", bound_after="bound")
     notes = [line for line in comparison.lines if line != comparison.told]
-    return page(title, [comparison.told], _both_facts(comparison.before, comparison.after), [kind], filters, "comparison", notes=notes)
+    facts = _both_facts(comparison.before, comparison.after)
+    return page(title, [comparison.told], facts, [kind], filters, "comparison", notes=notes)
 
 # %% ../../nbs/views/diff.ipynb #d99d671f
 def compare(

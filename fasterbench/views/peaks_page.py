@@ -62,16 +62,18 @@ def _ceilings(peaks, what, sizes):
     name = lambda c: " ".join(f"{c.dtype} {c.unit} {format_si(c.flops, 'FLOP/s')}".split())
     if what == "arithmetic": return [(low, high, c.flops, name(c)) for c in peaks.ceilings]
     ends = [l.capacity or high for l in peaks.levels]
-    return [(a, b, l.bandwidth, f"{l.name} {format_si(l.bandwidth, 'B/s')}") for a, b, l in zip([low, *ends], ends, peaks.levels)]
+    spans = zip([low, *ends], ends, peaks.levels)
+    return [(a, b, l.bandwidth, f"{l.name} {format_si(l.bandwidth, 'B/s')}") for a, b, l in spans]
 
 # %% ../../nbs/views/peaks_page.ipynb #ebe84215
 def _probe_lines(fig, rows, unit):
     "A line per kind of probe."
     for k, (kind, of) in enumerate(_groups(rows).items()):
         texts = [f"{escape(rows[i]['name'])}: {format_si(rows[i]['rate'], unit)}" for i in of]
-        fig.add_scatter(x=[rows[i]["size"] for i in of], y=[rows[i]["rate"] for i in of], customdata=of, name=escape(kind),
-                        mode="lines+markers", hoverinfo="text", hovertext=texts, line=dict(color=_colors[k % 7], width=1),
-                        marker=dict(symbol=_symbols[k % 7], size=8, color=_colors[k % 7]))
+        xs, ys, color = [rows[i]["size"] for i in of], [rows[i]["rate"] for i in of], _colors[k % 7]
+        fig.add_scatter(x=xs, y=ys, customdata=of, name=escape(kind), mode="lines+markers", hoverinfo="text",
+                        hovertext=texts, line=dict(color=color, width=1),
+                        marker=dict(symbol=_symbols[k % 7], size=8, color=color))
 
 def _ceiling_lines(fig, lines, capacities):
     for a, b, rate, text in lines:
@@ -94,7 +96,8 @@ def sweep(
     _probe_lines(fig, rows, unit)
     _ceiling_lines(fig, lines, [l.capacity for l in peaks.levels if l.capacity] if memory else [])
     ends = [x for a, b, *_ in lines for x in (a, b)]
-    fig.update_xaxes(title="working set" if memory else "FLOP per call", **_axis("B" if memory else "FLOP", [*sizes, *ends]))
+    fig.update_xaxes(title="working set" if memory else "FLOP per call",
+                     **_axis("B" if memory else "FLOP", [*sizes, *ends]))
     fig.update_yaxes(title="bandwidth" if memory else "rate",
                      **_axis(unit, [r["rate"] for r in rows] + [rate for *_, rate, _ in lines]))
     return _dressed(fig, peaks, what, title, lines)
@@ -110,11 +113,12 @@ def _kind(peaks, what):
     "The tab of one sweep."
     memory = what == "memory"
     unit, size, work = ("B/s", "B", "working set") if memory else ("FLOP/s", "FLOP", "FLOP per call")
-    columns = [column(f) for f in (Field("name", "", "probe"), Field("kind", "", "kind"), Field("size", size, work, "si"),
-                                   Field("rate", unit, "best rate", "si"))]
+    fields = (Field("name", "", "probe"), Field("kind", "", "kind"), Field("size", size, work, "si"),
+              Field("rate", unit, "best rate", "si"))
+    columns = list(map(column, fields))
     rows = cells(probes(peaks, what), columns)
-    return dict(name=what, title=what, figures=[figure(sweep(peaks, what, ""))], columns=filled(columns, rows), rows=rows,
-                sort=["rate", "desc"])
+    return dict(name=what, title=what, figures=[figure(sweep(peaks, what, ""))], columns=filled(columns, rows),
+                rows=rows, sort=["rate", "desc"])
 
 def _about(peaks):
     "The device, each ceiling with its spread and its probe, and what did not run."
