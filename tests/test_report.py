@@ -197,7 +197,10 @@ def test_every_filter_acts_on_charts_table_and_sum(chrome, pages, name):
 def test_charts_keep_their_size_when_the_window_or_the_phone_turns(chrome, pages, name):
     path, tab = pages[name]
     opened(chrome, path, tab=tab)
-    sizes = lambda: chrome.execute_script("return charts.map(c => c.querySelector('.main-svg')).map(c => [c.getBoundingClientRect().width, c.getBoundingClientRect().height])")
+    # the smaller of the place of a chart and the drawing in it
+    sizes = lambda: chrome.execute_script("""
+        return charts.map(c => [c, c.querySelector('.main-svg')].map(e => e.getBoundingClientRect()))
+            .map(boxes => [Math.min(...boxes.map(b => b.width)), Math.min(...boxes.map(b => b.height))])""")
     before = sizes()
     view(chrome, 1300, 900)
     assert all(abs(h - old) < 40 for (_, h), (_, old) in zip(sizes(), before)) and sizes()[0][0] < before[0][0]

@@ -86,9 +86,12 @@ function draw(figure, i) {
   return chart
 }
 
+// All charts of a tab, anew.
 function drawAll() {
   for (const chart of charts) Plotly.purge(chart)
   at("chart").replaceChildren()
   at("charts").replaceChildren()
   charts = tab.figures.map(draw)
+  nameSlowest()
+  showLegend()
 }

@@ -47,12 +47,12 @@ function drawTable() {
   const sorted = shown.findIndex(c => c.field === field)
   at("scroller").replaceChildren(element("table", {id: "table", className: "compact"}))
   table = new DataTable("#table", {
-    data: [...rows, ...groups].sort((a, b) => tab.sort ? inOrder(a, b, tab.sort[0], -1) : 0),
-    columns: shown.map(column), paging: false, autoWidth: false,
+    data: [], columns: shown.map(column), paging: false, autoWidth: false,
     layout: {topStart: null, topEnd: null, bottomStart: null, bottomEnd: null},
     order: sorted < 0 ? [] : [[sorted, direction]], language: {emptyTable: "No rows", zeroRecords: "No rows"},
     createdRow: (tr, row) => { tr.dataset.index = row.index; tr.tabIndex = -1 }, rowCallback: mark})
   table.search.fixed("listed", (_, row) => listed.has(row.index))
+  table.rows.add([...rows, ...groups].sort((a, b) => tab.sort ? inOrder(a, b, tab.sort[0], -1) : 0))
   table.on("order", () => {
     const [first] = table.order(), sort = first?.[1] ? [shown[first[0]].field, first[1]] : null
     state.sort = String(sort) === String(tab.sort) ? null : sort

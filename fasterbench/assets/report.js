@@ -26,11 +26,11 @@ function arranged() {
 }
 
 // Filters, columns or groups have changed: charts, table, sum and URL follow.
-function refresh() {
+function refresh(drawCharts = redraw) {
   const now = arranged()
   table.draw()
   reachable()
-  redraw()
+  drawCharts()
   const sum = field => now.rows.reduce((s, r) => s + (r[field] ?? 0), 0)
   const left = tab.left_out ? `, and ${tab.left_out} faster ones that are not in this file` : ""
   const timed = tab.columns.some(c => c.field === "share")
@@ -89,8 +89,7 @@ function open(kind) {
   showDetails(state.row === null ? null : rowAt(state.row))
   drawTable()
   columnMenu()
-  drawAll()
-  refresh()
+  refresh(drawAll)
   document.body.dataset.ready = kind.name
 }
 
@@ -131,7 +130,11 @@ function listen() {
   document.addEventListener("keydown", e => { if (e.key === "Escape") shut(null) })
   addEventListener("hashchange", () => open(recall()))
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw)
-  new ResizeObserver(() => requestAnimationFrame(nameSlowest)).observe(at("chart"))
+  let width = at("chart").clientWidth
+  new ResizeObserver(() => {
+    if (width !== at("chart").clientWidth) requestAnimationFrame(nameSlowest)
+    width = at("chart").clientWidth
+  }).observe(at("chart"))
 }
 
 // The charts and the table end where the window does.

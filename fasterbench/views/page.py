@@ -48,7 +48,8 @@ def figure(
     return json.loads(fig.to_json()) | dict(alt=fig.layout.meta["alt"])
 
 # %% ../../nbs/views/page.ipynb #44ba1dec
-_scripts = [f"report-{topic}.js" for topic in ("numbers", "rows", "state", "chart", "names", "legend", "table", "details")] + ["report.js"]
+_topics = ("numbers", "rows", "state", "chart", "names", "legend", "table", "details")
+_scripts = [*(f"report-{topic}.js" for topic in _topics), "report.js"]
 
 def _packed(text): return b64encode(gzip.compress(text.encode("utf-8"), mtime=0)).decode("ascii")
 
@@ -99,5 +100,5 @@ def page(
     data = dict(kinds=list(map(_tab, kinds)), filters=[dict(field=k, title=v) for k, v in filters.items()],
                 file=_file_name(file), division=list(division))
     lead, warnings = _split(lines)
-    return template.render(title=title, lines=lead, notes=[*notes, *warnings], facts=facts, data=data, packed=_libraries(),
-                           scripts=_scripts)
+    return template.render(title=title, lines=lead, notes=[*notes, *warnings], facts=facts, data=data,
+                           packed=_libraries(), scripts=_scripts)

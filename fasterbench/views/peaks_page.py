@@ -9,12 +9,16 @@ __all__ = ['probes', 'sweep', 'render_peaks']
 from html import escape
 from math import ceil, floor, log10
 
-from ..roofs.hardware import HardwarePeaks
-from .plot import dress
 from ..core.units import format_si
+from ..roofs.hardware import HardwarePeaks
+from .fields import Field
+from .page import cells, column, figure, filled, page
+from .plot import dress
+from .table import peaks_rows
 
 # %% ../../nbs/views/peaks_page.ipynb #70b838ed
-_colors = ("#2a9d8f", "#e07a5f", "#3d5a80", "#f2a541", "#8d6a9f", "#0b5d57", "#b5838d")   # told apart by colour-blind readers too; each has a symbol of its own
+# told apart by colour-blind readers too; each has a symbol of its own
+_colors = ("#2a9d8f", "#e07a5f", "#3d5a80", "#f2a541", "#8d6a9f", "#0b5d57", "#b5838d")
 _symbols = ("circle", "square", "diamond", "triangle-up", "x", "cross", "star")
 _ink = "#74808a"
 
@@ -23,19 +27,27 @@ def _axis(unit, values):
     low, high = log10(min(values)), log10(max(values))
     steps = (1, 2, 5) if high - low < 2 else (1,)
     ticks = [m * 10.0 ** k for k in range(floor(low) - 1, ceil(high) + 1) for m in steps]
-    return dict(type="log", tickvals=ticks, ticktext=[format_si(t, unit, 0) for t in ticks], range=[low - 0.1, high + 0.2], gridcolor="rgba(128,138,148,0.22)", zeroline=False)
+    return dict(type="log", tickvals=ticks, ticktext=[format_si(t, unit, 0) for t in ticks],
+                range=[low - 0.1, high + 0.2], gridcolor="rgba(128,138,148,0.22)", zeroline=False)
 
 # %% ../../nbs/views/peaks_page.ipynb #6b6383a8
 def probes(
     peaks:HardwarePeaks,
     what:str="memory", # "memory" or "arithmetic"
 )->list[dict]:
-    "The probes behind `peaks`, fastest first: name, kind, size (working set in B, or FLOP per call) and best rate (B/s or FLOP/s)."
+    "The probes behind `peaks`, fastest first: name, kind, size (B, or FLOP per call) and best rate (B/s or FLOP/s)."
     if what not in ("memory", "arithmetic"): raise ValueError(f"what={what!r}; the sweeps are memory and arithmetic")
-    if not peaks.sweep: raise ValueError("these peaks were not measured, so there is no sweep behind them; measure_peaks(device) measures them")
-    rows = [(f"{kind} {format_si(size, 'B', 1)}", kind, size, rate) for kind, size, rate in peaks.sweep] if what == "memory" else [
-        (f"{dtype} {probe}", f"{dtype} {probe.split()[0]}{' channels last' if 'channels last' in probe else ''}", flops, rate) for dtype, probe, flops, rate in peaks.trials]
+    if not peaks.sweep: raise ValueError("these peaks were not measured, so there is no sweep behind them; "
+                                         "measure_peaks(device) measures them")
+    rows = _memory(peaks) if what == "memory" else _arithmetic(peaks)
     return [dict(zip(("name", "kind", "size", "rate"), r)) for r in sorted(rows, key=lambda r: -r[3])]
+
+def _memory(peaks): return [(f"{kind} {format_si(size, 'B', 1)}", kind, size, rate) for kind, size, rate in peaks.sweep]
+
+def _arithmetic(peaks):
+    last = lambda probe: " channels last" if "channels last" in probe else ""
+    return [(f"{dtype} {probe}", f"{dtype} {probe.split()[0]}{last(probe)}", flops, rate)
+            for dtype, probe, flops, rate in peaks.trials]
 
 # %% ../../nbs/views/peaks_page.ipynb #bb42d249
 def _groups(rows):
@@ -47,33 +59,50 @@ def _groups(rows):
 def _ceilings(peaks, what, sizes):
     "Where each ceiling holds: (from, to, rate, text)."
     low, high = min(sizes) / 1.4, max(sizes) * 1.7
-    if what == "arithmetic": return [(low, high, c.flops, " ".join(f"{c.dtype} {c.unit} {format_si(c.flops, 'FLOP/s')}".split())) for c in peaks.ceilings]
+    name = lambda c: " ".join(f"{c.dtype} {c.unit} {format_si(c.flops, 'FLOP/s')}".split())
+    if what == "arithmetic": return [(low, high, c.flops, name(c)) for c in peaks.ceilings]
     ends = [l.capacity or high for l in peaks.levels]
-    return [(a, b, l.bandwidth, f"{l.name} {format_si(l.bandwidth, 'B/s')}") for a, b, l in zip([low, *ends], ends, peaks.levels)]
+    spans = zip([low, *ends], ends, peaks.levels)
+    return [(a, b, l.bandwidth, f"{l.name} {format_si(l.bandwidth, 'B/s')}") for a, b, l in spans]
 
 # %% ../../nbs/views/peaks_page.ipynb #ebe84215
+def _probe_lines(fig, rows, unit):
+    "A line per kind of probe."
+    for k, (kind, of) in enumerate(_groups(rows).items()):
+        texts = [f"{escape(rows[i]['name'])}: {format_si(rows[i]['rate'], unit)}" for i in of]
+        xs, ys, color = [rows[i]["size"] for i in of], [rows[i]["rate"] for i in of], _colors[k % 7]
+        fig.add_scatter(x=xs, y=ys, customdata=of, name=escape(kind), mode="lines+markers", hoverinfo="text",
+                        hovertext=texts, line=dict(color=color, width=1),
+                        marker=dict(symbol=_symbols[k % 7], size=8, color=color))
+
+def _ceiling_lines(fig, lines, capacities):
+    for a, b, rate, text in lines:
+        fig.add_scatter(x=[a, b], y=[rate, rate], mode="lines+text", text=["", escape(text)], textposition="top left",
+                        line=dict(color=_ink, width=2), textfont=dict(color=_ink), showlegend=False, hoverinfo="skip")
+    for capacity in capacities: fig.add_vline(capacity, line=dict(color=_ink, dash="dot", width=1))
+
+# %% ../../nbs/views/peaks_page.ipynb #5be84216
 def sweep(
     peaks:HardwarePeaks, # Measured ones
     what:str="memory",   # "memory": bandwidth over working set; "arithmetic": rate over FLOP per call
-    title:str|None=None,
+    title:str|None=None, # None: device and date
 ):
     "A plotly `Figure` of the probes behind `peaks`. Raises `ValueError` for peaks that were given by hand."
     try: import plotly.graph_objects as go
     except ImportError: raise ImportError("the chart needs plotly: pip install plotly") from None
-    rows, fig = probes(peaks, what), go.Figure()
-    sizes, size_unit, unit = [r["size"] for r in rows] or [1], "B" if what == "memory" else "FLOP", "B/s" if what == "memory" else "FLOP/s"
-    for k, (kind, of) in enumerate(_groups(rows).items()):
-        fig.add_scatter(x=[rows[i]["size"] for i in of], y=[rows[i]["rate"] for i in of], customdata=of, name=escape(kind), mode="lines+markers", hoverinfo="text",
-                        line=dict(color=_colors[k % 7], width=1), marker=dict(symbol=_symbols[k % 7], size=8), hovertext=[f"{escape(rows[i]['name'])}: {format_si(rows[i]['rate'], unit)}" for i in of])
+    rows, fig, memory = probes(peaks, what), go.Figure(), what == "memory"
+    sizes, unit = [r["size"] for r in rows] or [1], "B/s" if memory else "FLOP/s"
     lines = _ceilings(peaks, what, sizes)
-    for a, b, rate, text in lines:
-        fig.add_scatter(x=[a, b], y=[rate, rate], mode="lines+text", text=["", escape(text)], textposition="top left", line=dict(color=_ink, width=2), textfont=dict(color=_ink), showlegend=False, hoverinfo="skip")
-    for level in peaks.levels if what == "memory" else ():
-        if level.capacity: fig.add_vline(level.capacity, line=dict(color=_ink, dash="dot", width=1))
-    fig.update_xaxes(title="working set" if what == "memory" else "FLOP per call", **_axis(size_unit, [*sizes, *(x for a, b, *_ in lines for x in (a, b))]))
-    fig.update_yaxes(title="bandwidth" if what == "memory" else "rate", **_axis(unit, [r["rate"] for r in rows] + [rate for *_, rate, _ in lines]))
+    _probe_lines(fig, rows, unit)
+    _ceiling_lines(fig, lines, [l.capacity for l in peaks.levels if l.capacity] if memory else [])
+    ends = [x for a, b, *_ in lines for x in (a, b)]
+    fig.update_xaxes(title="working set" if memory else "FLOP per call",
+                     **_axis("B" if memory else "FLOP", [*sizes, *ends]))
+    fig.update_yaxes(title="bandwidth" if memory else "rate",
+                     **_axis(unit, [r["rate"] for r in rows] + [rate for *_, rate, _ in lines]))
     return _dressed(fig, peaks, what, title, lines)
 
+# %% ../../nbs/views/peaks_page.ipynb #5be84217
 def _dressed(fig, peaks, what, title, lines):
     where = f"{peaks.environment.get('device_name', peaks.device)}, {peaks.environment.get('date', '')[:10]}"
     alt = f"{what} probes on {where}; ceilings: {', '.join(text for *_, text in lines)}"
@@ -81,24 +110,30 @@ def _dressed(fig, peaks, what, title, lines):
 
 # %% ../../nbs/views/peaks_page.ipynb #67eb88b1
 def _kind(peaks, what):
-    from fasterbench.views.fields import Field
-    from fasterbench.views.report import cells, column, figure, filled
-    unit, size = ("B/s", "B") if what == "memory" else ("FLOP/s", "FLOP")
-    work = "working set" if what == "memory" else "FLOP per call"
-    columns = list(map(column, (Field("name", "", "probe"), Field("kind", "", "kind"), Field("size", size, work, "si"),
-                                Field("rate", unit, "best rate", "si"))))
+    "The tab of one sweep."
+    memory = what == "memory"
+    unit, size, work = ("B/s", "B", "working set") if memory else ("FLOP/s", "FLOP", "FLOP per call")
+    fields = (Field("name", "", "probe"), Field("kind", "", "kind"), Field("size", size, work, "si"),
+              Field("rate", unit, "best rate", "si"))
+    columns = list(map(column, fields))
     rows = cells(probes(peaks, what), columns)
-    return dict(name=what, title=what, figures=[figure(sweep(peaks, what, ""))], columns=filled(columns, rows), rows=rows, left_out=0)
+    return dict(name=what, title=what, figures=[figure(sweep(peaks, what, ""))], columns=filled(columns, rows),
+                rows=rows, sort=["rate", "desc"])
 
+def _about(peaks):
+    "The device, each ceiling with its spread and its probe, and what did not run."
+    device = [("device", peaks.device), *((k.replace("_", " "), str(v)) for k, v in peaks.environment.items())]
+    titles, *ceilings = peaks_rows(peaks)
+    named = [(name, [(t, v) for t, v in zip(titles[1:], values) if v]) for name, *values in ceilings]
+    skipped = [("Probes that did not run", list(peaks.skipped.items()))] if peaks.skipped else []
+    return [("Device", device), *named, *skipped]
+
+# %% ../../nbs/views/peaks_page.ipynb #67eb88b2
 def render_peaks(
     peaks:HardwarePeaks, # Measured ones
 )->str:
     "The page of `peaks` as HTML text."
-    from fasterbench.views.report import page
-    from fasterbench.views.table import peaks_rows
-    probes(peaks)
-    device = [("device", peaks.device), *((k.replace("_", " "), str(v)) for k, v in peaks.environment.items())]
-    titles, *ceilings = peaks_rows(peaks)
-    facts = [("Device", device)] + [(name, [(t, v) for t, v in zip(titles[1:], values) if v]) for name, *values in ceilings]
-    if peaks.skipped: facts.append(("Probes that did not run", list(peaks.skipped.items())))
-    return page(f"Peaks of {peaks.environment.get('device_name', peaks.device)}", [], facts, [_kind(peaks, w) for w in ("memory", "arithmetic")], dict(kind="kind"), "peaks")
+    probes(peaks)                                                           # or the error that there are none
+    tabs = [_kind(peaks, what) for what in ("memory", "arithmetic")]
+    title = f"Peaks of {peaks.environment.get('device_name', peaks.device)}"
+    return page(title, [], _about(peaks), tabs, dict(kind="kind"), "peaks")

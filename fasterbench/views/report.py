@@ -40,8 +40,9 @@ def _sample(result):
 
 def _timing(t):
     times = [("end to end", t.end_to_end_s), ("rows", t.rows_s), ("overhead", t.overhead_s)]
-    return [*((name, format_si(value, "s")) for name, value in times),
-            ("sum ÷ end to end", f"{t.ratio:.3f}" if t.end_to_end_s else "?"), ("steps", str(t.steps)), ("clock", t.clock)]
+    ratio = f"{t.ratio:.3f}" if t.end_to_end_s else "?"
+    return [*((name, format_si(value, "s")) for name, value in times), ("sum ÷ end to end", ratio),
+            ("steps", str(t.steps)), ("clock", t.clock)]
 
 # %% ../../nbs/views/report.ipynb #19472a3d
 def facts(
@@ -116,9 +117,9 @@ def _kind(result, points, title, top):
     drawn["alt"] = alt_text(slow, points)
     shown = filled(columns, values)
     if any(c["field"] == "operator" and c["visible"] for c in shown): shown = _hide(shown, "type")
-    return dict(name=points, title=title, figures=[drawn, figure(plot_categories(slow, points))], columns=shown, rows=values,
-                left_out=max(len(rows) - top, 0), groups=[g for _, g in groups], sort=["time_s", "desc"], names=True,
-                fold=len(fold(rows[:top])) < len(rows[:top]), xprof=_like_xprof(columns))
+    return dict(name=points, title=title, figures=[drawn, figure(plot_categories(slow, points))], columns=shown,
+                rows=values, left_out=max(len(rows) - top, 0), groups=[g for _, g in groups], names=True,
+                sort=["time_s", "desc"], fold=len(fold(rows[:top])) < len(rows[:top]), xprof=_like_xprof(columns))
 
 def _hide(columns, field): return [c | dict(visible=c["visible"] and c["field"] != field) for c in columns]
 
@@ -159,7 +160,8 @@ def _program_kind(result):
     "The tab of the program."
     rows = _steps(result)
     every = replace(result, steps=rows)
-    columns = [c for c in _columns(result) if c["field"] not in ("rank", "share", "cumulative_share", "total_s", "type")]
+    other = ("rank", "share", "cumulative_share", "total_s", "type")
+    columns = [c for c in _columns(result) if c["field"] not in other]
     columns = [c | dict(visible=c["visible"] or c["field"] == "achieved_gflops") for c in columns]
     values = cells(records(every, "steps"), columns)
     figures = [figure(chart(every, "", "steps", 0)), _whole(result)]
@@ -184,7 +186,8 @@ def render(
     top:int=1000,         # How many of the slowest modules, and of the slowest operators
 )->str:
     "The report as HTML text."
-    filters = dict(phase="phase", category="category", type="type", bound="bound", memory_level="level", dtype="precision")
+    filters = dict(phase="phase", category="category", type="type", bound="bound", memory_level="level",
+                   dtype="precision")
     result.with_roofs()
     title = title or f"Roofline of {model_name(result)} on {device_name(result)}"
     return page(title, headline(result), facts(result), kinds(result, top), filters, model_name(result) or "rows",
