@@ -160,11 +160,12 @@ def pages(tmp_path_factory, report):
     folder = tmp_path_factory.mktemp("pages")
     for name, result in dict(step=training_step(), blocks=repeated_blocks(), levels=with_levels()).items(): result.to_html(folder/f"{name}.html")
     compare(*two_results()).to_html(folder/"pair.html")
+    compare(*two_results(), two_results()[0]).to_html(folder/"series.html")
     (folder/"peaks.html").write_text(render_peaks(measured_peaks()), encoding="utf-8")
-    first = dict(pair="pairs", peaks="memory")
-    return {name: (folder/f"{name}.html", first.get(name, "modules")) for name in ("step", "blocks", "levels", "pair", "peaks")} | dict(report=(report, "modules"))
+    first = dict(pair="pairs", peaks="memory", series="series")
+    return {name: (folder/f"{name}.html", first.get(name, "modules")) for name in ("step", "blocks", "levels", "pair", "series", "peaks")} | dict(report=(report, "modules"))
 
-kinds_of_pages = ("report", "step", "blocks", "levels", "pair", "peaks")
+kinds_of_pages = ("report", "step", "blocks", "levels", "pair", "series", "peaks")
 
 # Every kind of page
 

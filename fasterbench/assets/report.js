@@ -130,11 +130,19 @@ function listen() {
   document.addEventListener("keydown", e => { if (e.key === "Escape") shut(null) })
   addEventListener("hashchange", () => open(recall()))
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw)
-  let width = at("chart").clientWidth
+  let width = at("chart").clientWidth, waiting
   new ResizeObserver(() => {
-    if (width !== at("chart").clientWidth) requestAnimationFrame(nameSlowest)
+    if (width === at("chart").clientWidth) return
     width = at("chart").clientWidth
+    clearTimeout(waiting)
+    waiting = setTimeout(resized, 150)
   }).observe(at("chart"))
+}
+
+// Sizes of text and the places of names follow the width.
+async function resized() {
+  await Promise.all(charts.map(c => Plotly.Plots.resize(c)))
+  redraw()
 }
 
 // The charts and the table end where the window does.
