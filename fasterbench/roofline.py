@@ -16,8 +16,8 @@ from torch import nn
 from .analysis.measure import check_model, main_dtype, measure
 from .analysis.rows import measured_result
 from .core.arguments import as_count, as_device
-from .core.process import quiet
 from .core.docments import documented
+from .core.process import preserved_process, quiet
 from .core.run import Forward, TrainingStep, check_step
 from .points.model import RooflinePoint, roofline_analysis
 from .roofs.hardware import HardwarePeaks
@@ -48,7 +48,8 @@ def _warnings(result, work):
         yield "no operator times: repeated forwards did not run the same operators as the first"
     if result.unknown_ops:
         names = ", ".join(f"{op} ({n}×)" for op, n in result.unknown_ops.items())
-        yield (f"no FLOP rule for {names}: the rows that run them have unknown FLOPs; fasterbench.rule registers a rule")
+        yield (f"no FLOP rule for {names}: the rows that run them have unknown FLOPs; "
+               "fasterbench.rule registers a rule")
     above = [p for p in result.points if p.above_roof]
     if above:
         names = ", ".join(f"{p.name or p.type} ({p.utilization_pct:.0f} %)" for p in above[:3])
@@ -59,13 +60,24 @@ def _run(model, backward, loss, optimizer):
     check_step(backward, loss, optimizer)
     return TrainingStep(model, loss, optimizer) if backward else Forward(model)
 
+# %% ../nbs/analysis/roofline.ipynb #47ce675c
+def _dtypes(own, work):
+    "The dtypes to measure, the main one first."
+    sums = {}
+    for c in work.trace:
+        if c.flops and c.dtype in measurable: sums[c.dtype] = sums.get(c.dtype, 0) + c.flops
+    name = str(own).removeprefix("torch.")
+    computes = name in sums or name in measurable and own.itemsize > 1
+    first = name if computes else max(sums, key=sums.get, default="float32")
+    return [getattr(torch, n) for n in dict.fromkeys((first, *sums))]
+
 # %% ../nbs/analysis/roofline.ipynb #002c07f5
 @documented
 class RooflineAnalyzer:
     "Profile a model and see each layer under the measured roofs of the machine."
     def __init__(self,
         model:nn.Module,              # Any module
-        sample,                       # A tensor, a tuple or list of positional arguments, or a dict of keyword arguments
+        sample,                       # A tensor, a tuple or list of arguments, or a dict of keyword arguments
         peaks:HardwarePeaks|None=None # The roofs; None: measured for the model's dtype when it is profiled
     ):
         check_model(model)
@@ -91,7 +103,7 @@ class RooflineAnalyzer:
         rule = StoppingRule(steps=None if steps is None else as_count("steps", steps, 1))
         check_model(self.model)
         run = _run(self.model, backward, loss, optimizer)
-        with quiet():
+        with preserved_process(), quiet():
             m = measure(run, self.sample, device, warmup=warmup, rule=rule, progress=progress)
             peaks = self._peaks or self._measure_roofs(m.work, device, progress)
             call = describe(self.model, self.sample, device, warmup=warmup, steps=steps, backward=backward, loss=loss, optimizer=optimizer)
@@ -125,13 +137,3 @@ class RooflineAnalyzer:
         first, *others = _dtypes(main_dtype(self.model, self.sample), work)
         return measure_peaks(device, dtype=first, dtypes=tuple(sorted(others, key=str)),
                              allow_tf32=bool(tf32_categories(device)), progress=progress)
-
-# %% ../nbs/analysis/roofline.ipynb #735f6841
-def _dtypes(own, work):
-    "The dtypes to measure: `own` first; where it has no ceiling or nothing computes in it (float8 weights), that of most FLOPs."
-    sums = {}
-    for c in work.trace:
-        if c.flops and c.dtype in measurable: sums[c.dtype] = sums.get(c.dtype, 0) + c.flops
-    name = str(own).removeprefix("torch.")
-    first = name if name in sums or name in measurable and own.itemsize > 1 else max(sums, key=sums.get, default="float32")
-    return [getattr(torch, n) for n in dict.fromkeys((first, *sums))]

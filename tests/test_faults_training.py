@@ -61,7 +61,8 @@ def test_a_training_profile_leaves_no_trace(stepped):
     before = state(*them)
     ra = profile(*them)
     assert state(*them) == before
-    assert {r.phase for r in ra.results} == {"forward", "backward", "update"} and len(ra.steps) == 2
+    phases = {r.phase for r in ra.results if r.category != "overhead"}
+    assert phases == {"forward", "backward", "update"} and len(ra.steps) == 2
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
 @pytest.mark.parametrize("stepped", [False, True])
@@ -81,13 +82,13 @@ def test_interrupted_at_any_stage(error, stepped):
         assert state(*them) == before, f"call {at} of {total}"
 
 def test_steps_are_obeyed_exactly():
-    "With an optimizer that has its state: one step to count, then warm-up, steps, a bare step per five and at least three, and two passes over the operators."
-    counts = []
+    "With an optimizer that has its state: a step to count, the warm-up, then stamped, bare and operator-timed ones."
     for steps, warmup in ((1, 0), (2, 1), (5, 3), (9, 3)):
         fuse = Fuse()
         them = setting(fuse, True)
         fuse.count = 0
-        ra = RooflineAnalyzer(them[0], them[4], peaks).profile(warmup=warmup, steps=steps, backward=True, loss=them[1], optimizer=them[2])
-        assert len(ra.steps) == ra.timing.steps == steps and ra.timing.bare_steps == max(3, -(-steps // 5))
-        counts.append((fuse.count / 11, 1 + warmup + steps + max(3, -(-steps // 5)) + min(2, steps)))      # eleven fuses in a step
-    assert [a for a, _ in counts] == [b for _, b in counts]
+        model, loss, optimizer, _, sample = them
+        ra = RooflineAnalyzer(model, sample, peaks)
+        ra.profile(warmup=warmup, steps=steps, backward=True, loss=loss, optimizer=optimizer)
+        assert len(ra.steps) == ra.timing.steps == ra.timing.bare_steps == steps
+        assert fuse.count == 11 * (1 + warmup + 3 * steps)      # eleven fuses in a step

@@ -4,7 +4,7 @@ import ast
 from pathlib import Path
 
 order = ["core", "work", "timing", "roofs", "points", "views", "analysis", "interop", "cli"]
-at_top = dict(roofline="analysis", profiling="analysis", compute="analysis")   # where the modules without a folder belong
+at_top = dict(roofline="analysis", profiling="analysis", compute="analysis", __main__="cli")   # where the modules without a folder belong
 
 def modules(package):
     "Dotted name below the package → file; the packages themselves are left out."

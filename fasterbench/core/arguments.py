@@ -7,12 +7,13 @@ __all__ = ['whole', 'available_devices', 'as_device', 'on_device', 'as_count', '
 
 # %% ../../nbs/core/arguments.ipynb #7edc3d4f
 import copy, operator
+from collections import deque
 from collections.abc import Mapping
 from contextlib import nullcontext
 
 import torch
 from torch import nn
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import SUPPORTED_NODES, tree_leaves, tree_map
 
 # %% ../../nbs/core/arguments.ipynb #129d4572
 def available_devices()->list[str]:
@@ -23,13 +24,16 @@ def as_device(
     device:str|torch.device, # "cpu", "cuda", "cuda:1"
 )->torch.device:
     "`device` with its index, checked against this machine. Raises `ValueError` for one that is not here."
-    try: found = torch.device(device)
-    except (RuntimeError, TypeError): found = None
-    if found is not None and found.type == "cuda" and found.index is None and torch.cuda.is_available():
-        found = torch.device("cuda", torch.cuda.current_device())
-    if found is None or str(found).removesuffix(":0" if found.type == "cpu" else "") not in available_devices():
-        raise ValueError(f"device {str(device)!r} cannot be measured here; this machine has {', '.join(available_devices())}")
-    return torch.device("cpu") if found.type == "cpu" else found
+    try: checked = torch.device(device)
+    except (RuntimeError, TypeError): checked = None
+    if checked is not None and checked.type == "cuda" and checked.index is None and torch.cuda.is_available():
+        checked = torch.device("cuda", torch.cuda.current_device())
+    if checked is None or str(checked).removesuffix(":0" if checked.type == "cpu" else "") not in available_devices():
+        raise ValueError(f"device {str(device)!r} cannot be measured here; this machine has "
+                         f"{', '.join(available_devices())}")
+    return torch.device("cpu") if checked.type == "cpu" else checked
+
+# %% ../../nbs/core/arguments.ipynb #280cf097
 def on_device(device:torch.device):
     "Context in which `device` is the current one: its streams and events are those that are used."
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
@@ -43,7 +47,8 @@ def as_count(
     "`value` as an int. Raises `ValueError` for what is not a whole number of at least `least`."
     try: number = None if isinstance(value, bool) else operator.index(value)
     except TypeError: number = None
-    if number is None or number < least: raise ValueError(f"{name}={value!r}: a whole number of at least {least} is needed")
+    if number is None or number < least:
+        raise ValueError(f"{name}={value!r}: a whole number of at least {least} is needed")
     return number
 
 whole = as_count    # its earlier name
@@ -55,7 +60,9 @@ def as_call(
     "The `args` and `kwargs` that `sample` stands for."
     if isinstance(sample, (tuple, list)) and not hasattr(sample, "_fields"): return tuple(sample), {}
     if hasattr(sample, "keys") and hasattr(sample, "__getitem__"):
-        if wrong := [k for k in sample.keys() if not isinstance(k, str)]: raise TypeError(f"the sample is a mapping with the key {wrong[0]!r}; its keys are the names of forward's arguments")
+        if wrong := [k for k in sample.keys() if not isinstance(k, str)]:
+            raise TypeError(f"the sample is a mapping with the key {wrong[0]!r}; its keys are the names of forward's "
+                            "arguments")
         return (), {k: sample[k] for k in sample.keys()}
     return (sample,), {}
 
@@ -66,14 +73,19 @@ def _same_layout(t, device):
     for d, (n, step) in enumerate(zip(t.shape, t.stride())):
         if step == 0 and n > 1: base = base.narrow(d, 0, 1)
     span = 1 + sum((n - 1) * step for n, step in zip(base.shape, base.stride()))
-    if span > 16 * max(base.numel(), 1) or span < base.numel(): return t.to(device).clone()      # overlapping, or a few rows of something large
+    overlaps, sparse = span < base.numel(), span > 16 * max(base.numel(), 1)      # a few rows of something large
+    if overlaps or sparse: return t.to(device).clone()
     return torch.empty_strided(base.shape, base.stride(), dtype=t.dtype, device=device).copy_(base).expand(t.shape)
+
+def _is_plain(t):
+    special = t.is_nested or t.is_quantized or t.is_meta
+    return type(t) in (torch.Tensor, nn.Parameter) and t.layout is torch.strided and not special
 
 def _copied_tensor(t, device):
     device = device or t.device
     with torch.no_grad():
-        plain = type(t) in (torch.Tensor, nn.Parameter) and t.layout is torch.strided and not (t.is_nested or t.is_quantized or t.is_meta)
-        new = _same_layout(t.detach(), device) if plain else t.detach().to(device) if t.device != device else t.detach().clone()
+        if _is_plain(t): new = _same_layout(t.detach(), device)
+        else: new = t.detach().to(device) if t.device != device else t.detach().clone()
     return new.requires_grad_(t.requires_grad)
 
 # %% ../../nbs/core/arguments.ipynb #30d43066
@@ -83,7 +95,9 @@ def copied(
     tree,                          # Tensors in nested containers
     device:torch.device|None=None, # Where the copies go (None: where each is)
 ):
-    "`tree` with every tensor copied to `device`; one tensor in two places stays one tensor. Objects that hold tensors (caches, dataclasses) are copied with them."
+    """`tree` with every tensor copied to `device`; one tensor in two places stays one tensor.
+
+    Objects that hold tensors (caches, dataclasses) are copied with them."""
     memo = {}
     def one(leaf):
         if isinstance(leaf, _immutable) or callable(leaf): return leaf
@@ -96,14 +110,22 @@ def is_stateless(tree)->bool:
     "Whether a call cannot leave anything in `tree` but numbers in tensors: there are no objects in it."
     return all(isinstance(leaf, (torch.Tensor, *_immutable)) for leaf in tree_leaves(tree))
 
+# %% ../../nbs/core/arguments.ipynb #027fbc55
 def tensors_of(tree)->list[torch.Tensor]:
     "The tensors in nested containers, those within mappings, dataclasses and other plain objects included."
-    found, seen, todo = [], set(), [tree]
+    tensors, seen, todo = [], set(), [tree]
     while todo:
-        for leaf in tree_leaves(todo.pop()):
-            if isinstance(leaf, torch.Tensor): found.append(leaf)
-            elif isinstance(leaf, _immutable) or id(leaf) in seen or isinstance(leaf, nn.Module): continue
-            elif hasattr(leaf, "__dataclass_fields__"): seen.add(id(leaf)); todo += [getattr(leaf, f, None) for f in leaf.__dataclass_fields__]
-            elif isinstance(leaf, Mapping): seen.add(id(leaf)); todo += list(leaf.values())
-            elif hasattr(leaf, "__dict__") and not callable(leaf): seen.add(id(leaf)); todo += list(vars(leaf).values())
-    return found
+        leaf = todo.pop()
+        if isinstance(leaf, torch.Tensor): tensors.append(leaf)
+        elif isinstance(leaf, (_immutable, nn.Module)) or id(leaf) in seen: continue
+        else: seen.add(id(leaf)); todo += reversed(_members(leaf))
+    return tensors
+
+def _members(leaf):
+    "What a container or an object holds."
+    if isinstance(leaf, (list, tuple, set, frozenset, deque)): return list(leaf)
+    if isinstance(leaf, Mapping): return list(leaf.values())
+    if type(leaf) in SUPPORTED_NODES: return list(SUPPORTED_NODES[type(leaf)].flatten_fn(leaf)[0])
+    fields = getattr(type(leaf), "__dataclass_fields__", None)
+    if fields is not None: return [getattr(leaf, f, None) for f in fields]
+    return list(vars(leaf).values()) if hasattr(leaf, "__dict__") and not callable(leaf) else []

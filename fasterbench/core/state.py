@@ -136,8 +136,7 @@ def _is_atom(cls): return issubclass(cls, _atoms)
 
 @functools.cache
 def _is_foreign(cls):
-    sharded = getattr(sys.modules.get("torch.distributed.fsdp"), "FSDPModule", ())
-    return f"{cls.__module__}.".startswith(_foreign) and not (sharded and issubclass(cls, sharded))
+    return f"{cls.__module__}.".startswith(_foreign) and not issubclass(cls, _sharded_class())
 
 # %% ../../nbs/core/state.ipynb #2bb85756
 def _of_attributes(thing):
@@ -220,14 +219,17 @@ def _release(context):
         for key in [k for k, (_, c) in list(_measured.items()) if c is context]: _measured.pop(key, None)
         _turn.notify_all()
 
-# %% ../../nbs/core/state.ipynb #33ac9f8b
-def _sharded_modules(modules):
-    sharded = getattr(sys.modules.get("torch.distributed.fsdp"), "FSDPModule", None)
-    return [] if sharded is None else [m for m in modules if isinstance(m, sharded)]
+# %% ../../nbs/core/state.ipynb #3b0bf768
+def _sharded_class(): return getattr(sys.modules.get("torch.distributed.fsdp"), "FSDPModule", ())
+
+def _own_parameters(module):
+    "The parameters that `module` shards itself: those of modules inside that shard their own are not among them."
+    inner = [c for c in module.children() if not isinstance(c, _sharded_class())]
+    return [*module.parameters(recurse=False), *(p for c in inner for p in _own_parameters(c))]
 
 def _is_sharded(module):
     from torch.distributed.tensor import DTensor
-    return any(isinstance(p, DTensor) for p in module.parameters())
+    return any(isinstance(p, DTensor) for p in _own_parameters(module))
 
 def _restore_sharding(module, was):
     if _is_sharded(module) == was: return
@@ -274,7 +276,8 @@ def preserved(
         if later: undo.add(_warn_lost, model, later)
         for s in snapshot.tensors: undo.add(s.restore)
         for restore in snapshot.restores: undo.add(*restore)
-        for module in _sharded_modules(snapshot.modules): undo.add(_restore_sharding, module, _is_sharded(module))
+        for m in snapshot.modules:
+            if isinstance(m, _sharded_class()): undo.add(_restore_sharding, m, _is_sharded(m))
         by_memory = {}
         for s in later: by_memory.setdefault(_address(s.alias), []).append(s)
         def before_write(t):

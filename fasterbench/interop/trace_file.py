@@ -180,7 +180,7 @@ def _head(top, trace):
         whole = lambda v: v if isinstance(v, int) and not isinstance(v, bool) and v >= 0 else None
         trace.rank, trace.ranks = whole(job.get("rank")), whole(job.get("world_size"))
 
-# %% ../../nbs/interop/trace_file.ipynb #ea8f521c
+# %% ../../nbs/interop/trace_file.ipynb #9c92a04a
 _runtimes = [f"{maker}_{part}" for maker in ("cuda", "hip", "xpu", "mtia", "privateuse1")
              for part in ("runtime", "driver")]
 _kinds = {"cpu_op": "operator", "operator": "operator", "kernel": "kernel", "concurrent_kernel": "kernel",
@@ -193,9 +193,13 @@ def _whole(value):
     "`value` as an int; -1 for what is none."
     return value if type(value) is int else -1
 
+def _known(value):
+    "`value` as an int, else `None`."
+    return value if type(value) is int else None
+
 def _text(value): return value if isinstance(value, str) else None
 
-# %% ../../nbs/interop/trace_file.ipynb #4640441d
+# %% ../../nbs/interop/trace_file.ipynb #30466aaa
 class _Collector:
     "Events become records of `trace`; names and calls that are equal become one object."
     def __init__(self, trace): self.trace, self.names, self.known, self.threads = trace, {}, {}, {}
@@ -218,7 +222,7 @@ class _Collector:
 
     def operator(self, name, start, end, thread, args):
         self.trace.operators.append((Record("operator", name, start, end, thread, _whole(args.external)),
-                                     self.call(name, args), (args.sequence, args.forward_thread)))
+                                     self.call(name, args), (_known(args.sequence), _known(args.forward_thread))))
 
     def launch(self, name, start, end, thread, args): self.trace.launches.append(Record("launch", name, start, end,
         thread, _whole(args.correlation)))
@@ -229,7 +233,7 @@ class _Collector:
         record = Record(kind, name, start, end, thread, _whole(args.correlation), link)
         numbers = map(_whole, (args.elements_in, args.elements_out))
         about = Collective(_text(args.collective), *numbers, _text(args.dtype), _text(args.group), _whole(args.group_size))
-        self.trace.activities.append((record, args.device, about if args.collective else None))
+        self.trace.activities.append((record, _known(args.device), about if args.collective else None))
 
     def copy(self, *args): self.kernel(*args, kind="copy")
     def set(self, *args): self.kernel(*args, kind="set")

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['parts', 'is_communication', 'calls_of', 'visited', 'own_activities', 'Spent']
 
-# %% ../../nbs/interop/trace_join.ipynb #324e308a
+# %% ../../nbs/interop/trace_join.ipynb #4a1d63c2
 import re
 from collections import Counter
 from dataclasses import dataclass, replace
@@ -15,7 +15,7 @@ from .trace_file import TraceFile
 from .trace_work import Figures, figures, has_rule, is_made_of_others, overloads, reasons, recorded
 from ..timing.kernels import divided, joined, nesting
 from ..timing.profiler import Record
-from ..work.trace import is_view
+from ..work.dispatch import is_view
 
 # %% ../../nbs/interop/trace_join.ipynb #a92978cf
 parts = dict(figures="with FLOPs and bytes", outside="launched outside the window",
@@ -165,16 +165,16 @@ def _counting(stacks, operator, kernel, known):
     known[operator] = best or (operator, Figures(reason=why))
     return known[operator]
 
-# %% ../../nbs/interop/trace_join.ipynb #8c0502f1
+# %% ../../nbs/interop/trace_join.ipynb #0039bc3b
 def _part(trace, i, launch, operator, found):
     "The part of the account that activity `i` belongs to."
     a = trace.activities[i]
     if a.kind == "kernel" and (i in trace.collectives or is_communication(a.name)): return parts["communication"]
     if a.kind == "copy" and not re.search(r"DtoD|Device -> Device", a.name): return parts["copies"]
     if launch < 0 and operator < 0: return parts["copies"] if a.kind != "kernel" else parts["outside"]
+    if launch >= 0 and "Graph" in trace.launches[launch].name: return reasons["graph"]
     if found is not None and not found.reason: return parts["figures"]
     if a.kind != "kernel": return parts["copies"]
-    if launch >= 0 and "Graph" in trace.launches[launch].name: return reasons["graph"]
     if a.name.startswith("triton_"): return reasons["compiled"]
     return found.reason if found is not None else reasons["operator"]
 

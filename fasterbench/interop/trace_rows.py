@@ -243,7 +243,7 @@ def reduced(
     return Reduced(trace.source, trace.size, trace.rank, trace.ranks, name, spent, *rows, peaks, bool(trace.modules),
                    unknown, trace.skipped, notes, _root(trace))
 
-# %% ../../nbs/interop/trace_rows.ipynb #d1801a6e
+# %% ../../nbs/interop/trace_rows.ipynb #89d13f52
 def _root(trace):
     "The class of the module that ran longest."
     calls = visited(trace)
@@ -262,7 +262,9 @@ def _roofs(peaks, name, calls):
             return None, [f"no roofs: {match_device(name).doubt}; --device NAME names it, "
                           "--peaks FILE gives measured ones"]
         doubt = found.environment.get("doubt")
-        return found, [f"roofs: the datasheet of {found.environment['device_name']}" + (f" ({doubt})" if doubt else "")]
+        told = f"roofs: the datasheet of {found.environment['device_name']}" + (f" ({doubt})" if doubt else "")
+        plain = {k: v for k, v in found.environment.items() if not isinstance(v, dict)}
+        return replace(found, environment=plain), [told]
     return None, []
 
 # %% ../../nbs/interop/trace_rows.ipynb #d4e7687f

@@ -59,13 +59,18 @@ def _rates(p):
     roof = "" if p.attainable_gflops is None else f" of {format_si(p.attainable_gflops * 1e9, 'FLOP/s')} attainable"
     return f"{format_si(rate, 'FLOP/s')}{roof}, {format_si(p.achieved_bandwidth, 'B/s')}"
 
+def _time(p):
+    if p.source != "predicted" or not p.interval_s: return f"time {format_si(p.time_s, 's')}"
+    low, high = (format_si(t, "s") for t in p.interval_s)
+    return f"predicted {format_si(p.time_s, 's')} ({low} to {high}), limit {format_si(p.roof_time_s, 's')}"
+
 def hover(p:RooflinePoint)->str:
     "All that is known of a point, as hover text."
     spread = f" ± {format_si(p.time_iqr_s / 2, 's')}" if p.time_iqr_s else ""
     intensity = "?" if p.arithmetic_intensity is None else f"{p.arithmetic_intensity:.2f}"
     doubt = ", too short for the clock" if p.uncertain else ", disturbed" if p.disturbed else ""
     lines = [f"<b>{shown(label(p))}</b>", escape(" ".join(filter(None, (p.type, p.operator, p.phase, p.dtype)))), _use(p),
-             f"time {format_si(p.time_s, 's')}{spread}, {p.share:.1%}, {p.calls} call{'s' * (p.calls != 1)}{doubt}",
+             f"{_time(p)}{spread}, {p.share:.1%}, {p.calls} call{'s' * (p.calls != 1)}{doubt}",
              f"{format_si(p.flops, 'FLOP')}, {format_si(p.bytes_moved, 'B')}, {intensity} FLOP/B", _rates(p)]
     return "<br>".join(filter(None, lines))
 

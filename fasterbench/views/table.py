@@ -68,7 +68,13 @@ def shown_fields(
     "The fields of the printed table; the phase and the IQR only where there is something to say."
     absent = {"phase"} if not any(p.phase for p in points) else set()
     if not any(map(doubtful, points)): absent.add("time_iqr_s")
-    return [fields[k] for k in _columns if k not in absent]
+    return _two_times([fields[k] for k in _columns if k not in absent], points)
+
+def _two_times(shown, points):
+    "Of a prediction, the expected time is shown with its limit."
+    if not any(p.source == "predicted" for p in points): return shown
+    pair = [fields["time_s"]._replace(short="expected"), fields["roof_time_s"]._replace(short="limit")]
+    return [g for f in shown for g in (pair if f.name == "time_s" else [f])]
 
 def text_rows(
     points:list[RooflinePoint],
@@ -152,7 +158,8 @@ def summary(
     width, rows = width or terminal_width(), fold(result.points, group, depth)
     shown = shown_fields(rows[:top])
     lines = _fitted(rows[:top], shown, width)
-    title = "=== Roofline ".ljust(max(map(len, lines)), "=")
+    predicted = any(p.source == "predicted" for p in result.points)
+    title = f"=== {'Predicted roofline' if predicted else 'Roofline'} ".ljust(max(map(len, lines)), "=")
     above, below = wrapped(map(printable, headline(result)), width), wrapped(footer(result), width)
     return "\n".join([title, *above, "", *lines, *_rest(result.points, rows, top), *below])
 

@@ -90,12 +90,16 @@ class Memory:
 
     def numbers(self, tensors)->set: return {self.number(p) for t in tensors for p in plain_tensors(t)}
 
-# %% ../../nbs/work/trace.ipynb #a95f2cb8
+# %% ../../nbs/work/trace.ipynb #fa582a41
+def _flattened(t):
+    "The tensors that `t` wraps; it may hold other things beside them (a device mesh)."
+    return [inner for name in t.__tensor_flatten__()[0] if isinstance(inner := getattr(t, name), torch.Tensor)]
+
 def plain_tensors(
     t:torch.Tensor, # Of any class
 )->list[torch.Tensor]:
     "The plain tensors that `t` consists of: itself, or those that it wraps."
-    if is_traceable_wrapper_subclass(t): inner = [getattr(t, name) for name in t.__tensor_flatten__()[0]]
+    if is_traceable_wrapper_subclass(t): inner = _flattened(t)
     elif type(t).__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl: inner = tensors_of(dict(vars(t)))
     else: inner = []
     return [p for i in inner for p in plain_tensors(i)] or [t]
