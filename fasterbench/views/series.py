@@ -144,7 +144,8 @@ def _whole(r): return r.program.time_s if r.program else sum(p.time_s for p in r
 
 def _field(name):
     if name not in fields or not fields[name].number:
-        raise ValueError(f"field={name!r}; fields with numbers are {', '.join(k for k, f in fields.items() if f.number)}")
+        raise ValueError(f"field={name!r}; fields with numbers are "
+                         f"{', '.join(k for k, f in fields.items() if f.number)}")
     return fields[name]
 
 def _records(series, field)->Iterator[dict]:
@@ -164,7 +165,8 @@ def _table(series, rows, name):
     "The rows as texts, the titles first."
     field = _field(name)
     text = lambda p: "" if p is None else field.text(getattr(p, name, None), True)
-    cells = [[printable(l.first.name) or "(model)", _kind(l.first), *map(text, l.points), _ratio(l.values(name))] for l in rows]
+    cells = [[printable(l.first.name) or "(model)", _kind(l.first), *map(text, l.points), _ratio(l.values(name))]
+             for l in rows]
     return [["name", "type", *map(printable, series.labels), "last/first"], *cells]
 
 def _text(series, top, name):
@@ -185,12 +187,16 @@ def _chart(series, title, top):
     drawn = [(shown(l.first.name, 30), l.values("time_s")) for l in series.rows[:top]]
     for i, (name, times) in enumerate([("whole model", list(map(_whole, series.results))), *drawn]):
         fig.add_scatter(x=series.labels, y=times, mode="lines+markers", name=name, connectgaps=False,
-                        hovertext=[f"<b>{name}</b><br>{shown(label)}: {format_si(t, 's')}" for label, t in zip(series.labels, times)], hoverinfo="text",
-                        line=dict(color=_hues[i % 7], dash=_dashes[i // 7 % 3], width=3 if i == 0 else 1.5), marker=dict(symbol=i % 30, size=8))
+                        hovertext=[f"<b>{name}</b><br>{shown(label)}: {format_si(t, 's')}" for label,
+                                   t in zip(series.labels, times)], hoverinfo="text",
+                        line=dict(color=_hues[i % 7], dash=_dashes[i // 7 % 3], width=3 if i == 0 else 1.5),
+                        marker=dict(symbol=i % 30, size=8))
     alt = f"Time of {len(drawn)} rows over {', '.join(series.labels)}. {series.lines[-1]}"
-    dress(fig, title, alt, 520).update_layout(legend=dict(orientation="v", x=1.02, y=1, yanchor="top"), margin=dict(r=200, t=60))
+    dress(fig, title, alt, 520).update_layout(legend=dict(orientation="v", x=1.02, y=1, yanchor="top"),
+                                              margin=dict(r=200, t=60))
     fig.update_xaxes(type="category")
-    return fig.update_yaxes(type="log", title="time", tickformat="~s", ticksuffix="s", gridcolor="rgba(128,138,148,0.22)")
+    return fig.update_yaxes(type="log", title="time", tickformat="~s", ticksuffix="s",
+                            gridcolor="rgba(128,138,148,0.22)")
 
 def series_of(
     results:list[Result],
@@ -198,7 +204,8 @@ def series_of(
     points:str="modules",   # "modules", "ops", "kernels" or "steps"
 )->Series:
     "Several results, matched row by row."
-    return Series(list(results), _labels(results, names), lines_of([r.rows(points) for r in results]), differences(results, ()))
+    return Series(list(results), _labels(results, names), lines_of([r.rows(points) for r in results]),
+                  differences(results, ()))
 
 # %% ../../nbs/views/series.ipynb #5e41a001
 _what = ("name", "type", "operator", "phase", "category")
