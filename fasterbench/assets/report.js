@@ -130,10 +130,11 @@ function listen() {
   document.addEventListener("keydown", e => { if (e.key === "Escape") shut(null) })
   addEventListener("hashchange", () => open(recall()))
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw)
-  let width = at("chart").clientWidth, waiting
+  const size = () => `${at("chart").clientWidth} ${at("chart").clientHeight}`
+  let last = size(), waiting
   new ResizeObserver(() => {
-    if (width === at("chart").clientWidth) return
-    width = at("chart").clientWidth
+    if (size() === last) return
+    last = size()
     clearTimeout(waiting)
     waiting = setTimeout(resized, 150)
   }).observe(at("chart"))
@@ -162,6 +163,7 @@ async function start() {
   new ResizeObserver(fit).observe(document.forms[0])
   await libraries()
   divide()
+  fit()
   listen()
   open(recall())
 }
