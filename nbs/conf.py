@@ -18,6 +18,7 @@ html_static_path = ["site.css", str(Path(plotly.__file__).parent/"package_data/p
 html_css_files = ["site.css"]
 nb_execution_mode = "off"
 myst_enable_extensions = ["dollarmath"]
+smartquotes = False
 exclude_patterns = ["**.ipynb_checkpoints"]
 add_module_names = False
 python_use_unqualified_type_names = True

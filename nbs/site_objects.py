@@ -155,7 +155,7 @@ def public_page():
     rows = []
     for name, module in homes().items():
         source = Source(package/(module.replace(".", "/") + ".py"))
-        doc = (ast.get_docstring(source.nodes[name]) or "").partition("\n")[0] if name in source.nodes else ""
+        doc = " ".join((ast.get_docstring(source.nodes[name]) or "").partition("\n\n")[0].split()) if name in source.nodes else ""
         rows.append(f"| {{py:obj}}`{name} <fasterbench.{module}.{name}>` | {doc.replace('|', chr(92) + '|')} |")
     return "\n".join(["| name | what it is |", "|---|---|", *rows])
 

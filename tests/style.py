@@ -44,7 +44,8 @@ def assigned_methods():
     for path in modules():
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
             targets = node.targets if isinstance(node, ast.Assign) else []
-            found += [f"{path.relative_to(root)}:{node.lineno} {ast.unparse(t)}" for t in targets if isinstance(t, ast.Attribute)]
+            found += [f"{path.relative_to(root)}:{node.lineno} {ast.unparse(t)}" for t in targets
+                      if isinstance(t, ast.Attribute) and t.attr != "__doc__"]
     return found
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ def texts(path):
         strings = [n.value for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Constant) and isinstance(n.value, str)]
         return strings + re.findall(r"(?<!['\"])#(.*)", source)
     cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
-    outputs = [o for c in cells for o in c.get("outputs", [])]
+    outputs = [o for c in cells for o in c.get("outputs", []) if o.get("name") != "stderr"]       # warnings of other packages are their words
     return ["".join(c["source"]) for c in cells] + ["".join(o.get("text") or o.get("data", {}).get("text/plain", "")) for o in outputs]
 
 read = sorted(p for p in (*(root/"nbs").rglob("*.ipynb"), *(root/"nbs").rglob("*.md"), *root.glob("*.md"), *(root/"fasterbench").rglob("*.py")) if ".ipynb_checkpoints" not in p.parts)

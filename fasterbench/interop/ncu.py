@@ -141,7 +141,8 @@ def _seen_by(peaks, traffic):
 def _point(name, type, l, peaks):
     "The point of a launch under `peaks`."
     served, ops, raised = served_of(l.traffic), l.flops or {}, _raised(l.traffic)
-    nbytes, flops = sum(b for _, b in served) if served else None, None if l.flops is None else sum(ops.values())
+    near = sum(b for _, b in served) if served else None          # through the nearest level
+    nbytes, flops = dict(l.traffic).get("DRAM", near), None if l.flops is None else sum(ops.values())
     dtype, unit = max(ops, key=ops.get) if flops else ("", "")
     ceilings = {k: _ceiling(peaks, *k) for k, n in ops.items() if n} if peaks else {}
     more = dict(calls=l.calls, dtype=dtype, category=unit.partition("→")[0],
@@ -149,7 +150,7 @@ def _point(name, type, l, peaks):
     known = peaks and flops is not None and None not in ceilings.values()
     seen, shares = _seen_by(peaks, l.traffic) if known else (None, None)
     if seen:
-        p = place(name, type, flops, nbytes, l.time_s or 0.0, seen, served=shares,
+        p = place(name, type, flops, near, l.time_s or 0.0, seen, served=shares,
                   compute_s=sum(ops[k] / c for k, c in ceilings.items()), **more)
     else: p = place(name, type, flops, None, l.time_s or 0.0, peaks, **more)
     intensity = None if flops is None or nbytes is None else arithmetic_intensity(flops, nbytes)

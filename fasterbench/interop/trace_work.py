@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['reasons', 'Figures', 'Argument', 'recorded', 'overloads', 'rebuilt', 'has_rule', 'is_made_of_others', 'figures']
 
-# %% ../../nbs/interop/trace_work.ipynb #dcd86f5d
+# %% ../../nbs/interop/trace_work.ipynb #bc771786
 import ast, json, math, re
 from functools import cache, lru_cache
 from typing import NamedTuple

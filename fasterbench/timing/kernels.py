@@ -16,11 +16,12 @@ from time import perf_counter
 import torch
 from torch._C._profiler import _RecordFunctionFast
 
+from .profiler import Record
+from .profiler import mark, session
+from .stamps import CpuStamps, ModuleTimes, Stamp, StampCost, StepStamps, enter, leave, switch
+from .samples import Samples, StoppingRule, timed_call
 from ..core.process import quiet
 from ..core.run import Forward, phases
-from .profiler import Record, mark, session
-from .samples import Samples, StoppingRule, timed_call
-from .stamps import CpuStamps, ModuleTimes, Stamp, StampCost, StepStamps, enter, switch
 
 # %% ../../nbs/timing/kernels.ipynb #3bdbd9b1
 def on_top(
@@ -44,7 +45,7 @@ def nesting(
     spans:Sequence[Record],                # Of one kind, by (start, -end)
     points:Sequence[tuple[int, float]]=(), # (thread, time)
 )->tuple[list[int], list[int]]:
-    "Of each span the place of the one that it lies in, in its thread, and of each point that of the innermost span around it; -1 for none."
+    "The place of the span that each span lies in, in its thread, and of the innermost around each point; -1 for none."
     parents, at, stacks = [], [-1] * len(points), {}
     order = sorted(range(len(points)), key=lambda k: points[k][1], reverse=True)
     for i, span in enumerate(spans):
@@ -69,13 +70,15 @@ def joined(
     launches:Sequence[Record],
     activities:Sequence[Record], # What the GPU did
 )->list[tuple[int, int]]:
-    "Of each activity the place of its launch, by correlation id, and of the innermost operator around the launch; -1 for none. Where the thread of the launch is not known, the operator is the one that the activity links to."
-    by_id = {r.id: k for k, r in enumerate(launches)}
-    linked, threads = {r.id: k for k, r in enumerate(operators)}, {r.thread for r in operators}
+    """Of each activity the place of its launch, by correlation id, and of the innermost operator around the launch; -1
+    for none. Where the thread of the launch is not known, the operator is the one that the activity links to."""
+    by_id = {r.id: k for k, r in enumerate(launches) if r.id >= 0}
+    linked, threads = {r.id: k for k, r in enumerate(operators) if r.id >= 0}, {r.thread for r in operators}
     found = [by_id.get(a.id, -1) for a in activities]
     placed = [k for k in found if k >= 0 and launches[k].thread in threads]
     inner = dict(zip(placed, nesting(operators, [(launches[k].thread, launches[k].start) for k in placed])[1]))
-    return [(k, inner[k] if k in inner else _earlier(operators, linked.get(a.link, -1), a)) for k, a in zip(found, activities)]
+    return [(k, inner[k] if k in inner else _earlier(operators, linked.get(a.link, -1), a))
+            for k, a in zip(found, activities)]
 
 def _earlier(operators, k, activity):
     "`k`, if that operator began before the activity did."
@@ -84,22 +87,23 @@ def _earlier(operators, k, activity):
 def launched(
     records:Iterable[Record],
 )->list[tuple[Record, Record|None]]:
-    "Each kernel, copy and set with its launch, by correlation id; where that was not recorded, with the operator that launched it."
+    "Each kernel, copy and set with its launch; where that was not recorded, with the operator that launched it."
     kinds = {}
     for r in records: kinds.setdefault("activity" if r.kind in gpu_work else r.kind, []).append(r)
     operators, launches, activities = (kinds.get(k, []) for k in ("operator", "launch", "activity"))
     found = joined(operators, launches, activities)
     return [(a, launches[l] if l >= 0 else operators[o] if o >= 0 else None) for a, (l, o) in zip(activities, found)]
 
-# %% ../../nbs/timing/kernels.ipynb #8d3b1bb5
+# %% ../../nbs/timing/kernels.ipynb #27594297
 def divided(
     intervals:Sequence[tuple[float, float, int]], # Begin, end, class: a moment belongs to the lowest class that runs
 )->list[float]:
     "Seconds of each interval; they sum to the length of the union."
-    borders = sorted(((t, step, i) for i, (start, end, _) in enumerate(intervals) for t, step in ((start, 1), (end, -1))), key=lambda b: b[0])
+    borders = sorted(((t, step, i) for i, (start, end, _) in enumerate(intervals)
+                      for t, step in ((start, 1), (end, -1))), key=lambda b: b[0])
     classes = sorted({c for *_, c in intervals})
-    running, spent = dict.fromkeys(classes, 0), dict.fromkeys(classes, 0.0)    # seconds that one interval of the class has got so far
-    begun, seconds, last = [0.0] * len(intervals), [0.0] * len(intervals), 0.0
+    running, spent = dict.fromkeys(classes, 0), dict.fromkeys(classes, 0.0)    # what one interval of it has got so far
+    begun, seconds, last = [0.0] * len(intervals), [0.0] * len(intervals), borders[0][0] if borders else 0.0
     for t, step, i in borders:
         if t > last:
             first = next((c for c in classes if running[c] > 0), None)
@@ -166,9 +170,10 @@ def _marked_runs(fresh, run, device, n, tick):
     at, begins = [r.start for r in records if r.kind == "mark"], [r.start for r in records]
     if len(at) != marks.now(): return []
     inside = lambda first, last: records[bisect_left(begins, at[first]):bisect_right(begins, at[last])]
-    return [([Stamp(event, slot, at[k]) for event, slot, k in log], inside(first, last), at[last] - at[first]) for first, log, last in logs]
+    return [([Stamp(event, slot, at[k]) for event, slot, k in log], inside(first, last), at[last] - at[first])
+            for first, log, last in logs]
 
-# %% ../../nbs/timing/kernels.ipynb #ce0f0e74
+# %% ../../nbs/timing/kernels.ipynb #8b629049
 round_of = 10 # Runs without an instrument, and then recorded ones, in turn
 
 def time_kernels(
@@ -180,7 +185,7 @@ def time_kernels(
     rule:StoppingRule,    # When to stop
     tick=lambda: None,    # Called after every run
 )->tuple[KernelTimes, list[list[Record]]]|None:
-    "Kernel time of each part, and phase of a training step, and the records of each run; `None` where there are no kernels to be seen."
+    "Kernel time of each part and phase, and the records of each run; `None` where there are no kernels to be seen."
     slots, bare, runs = len(run.parts) * (len(phases) if run.training else 1), [], []
     for _ in range(warmup): fresh()(); tick()
     with quiet():

@@ -16,7 +16,7 @@ from torch._C._profiler import _RecordFunctionFast
 
 from ..core.modules import is_compiled
 from ..core.process import eager
-from .kernels import shared_times
+from .kernels import gpu_work, joined, shared_times
 from .profiler import Record, can_record, mark, session
 from .samples import Samples
 from ..work.count import Work
@@ -47,10 +47,12 @@ def operator_times(
     "Seconds of each operator: on a GPU of the kernels it launched, on a CPU its own. `None` where the run was another one."
     matches = matched_records(names, records)
     if matches is None or device.type != "cuda": return matches and [r.end - r.start for r in matches]
-    spans, by_id = {}, {r.id: r for r in records if r.kind == "operator"}
+    kinds, spans = lambda *names: [r for r in records if r.kind in names], {}
+    operators, work = kinds("operator"), kinds(*gpu_work)
     for k, r in enumerate(matches): spans.setdefault(r.thread, []).append((r.start, r.end, k))
     whose = lambda inner: None if inner is None else _within(spans.get(inner.thread, []), inner.start)   # may be a part of it
-    total = shared_times((whose(by_id.get(r.link)), r.start, r.end) for r in records if r.kind == "kernel")
+    inner = [operators[o] if o >= 0 else None for _, o in joined(operators, kinds("launch"), work)]
+    total = shared_times((whose(i), r.start, r.end) for i, r in zip(inner, work))
     return [total.get(k, 0.0) for k in range(len(matches))]
 
 def _within(spans, t):

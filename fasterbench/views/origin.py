@@ -74,11 +74,15 @@ def describe_settings(
     import torch
     found = dict(parameters=sum(p.numel() for p in model.parameters()),
                  parameter_bytes=sum(p.numel() * p.element_size() for p in model.parameters()),
-                 matmul_precision=torch.get_float32_matmul_precision(), deterministic=torch.are_deterministic_algorithms_enabled(),
-                 autocast=torch.is_autocast_enabled(torch.device(device).type), default_dtype=str(torch.get_default_dtype()).removeprefix("torch."))
+                 matmul_precision=torch.get_float32_matmul_precision(),
+                 deterministic=torch.are_deterministic_algorithms_enabled(),
+                 autocast=torch.is_autocast_enabled(torch.device(device).type),
+                 default_dtype=str(torch.get_default_dtype()).removeprefix("torch."))
     if torch.device(device).type == "cuda":
-        return found | dict(cudnn_benchmark=torch.backends.cudnn.benchmark, matmul_tf32=torch.backends.cuda.matmul.allow_tf32,
-                            cudnn_tf32=torch.backends.cudnn.allow_tf32, flash_attention=torch.backends.cuda.flash_sdp_enabled())
+        return found | dict(cudnn_benchmark=torch.backends.cudnn.benchmark,
+                            matmul_tf32=torch.backends.cuda.matmul.allow_tf32,
+                            cudnn_tf32=torch.backends.cudnn.allow_tf32,
+                            flash_attention=torch.backends.cuda.flash_sdp_enabled())
     return found | dict(mkldnn=torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled)
 
 def describe(
@@ -88,4 +92,5 @@ def describe(
     **arguments,    # Further arguments of the call
 )->dict:
     "The fields `sample`, `call` and `settings` of a `Result`."
-    return dict(sample=describe_sample(sample), call=describe_call(device=device, **arguments), settings=describe_settings(model, device))
+    return dict(sample=describe_sample(sample), call=describe_call(device=device, **arguments),
+                settings=describe_settings(model, device))

@@ -1,0 +1,269 @@
+"Traces of torch.profiler: what is read from them, by hand and from real GPUs, and what is refused."
+import copy, gzip, json, os, random, tarfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from conftest import root
+from fasterbench import on_trace_ready, read_trace
+from fasterbench.roofs.hardware import HardwarePeaks
+from fasterbench.views.diff import compare
+from fasterbench.views.result import from_json
+
+shared = Path(os.environ.get("FASTERBENCH_SHARED", root.parent/"shared"))
+if not (shared/"data/traces").is_dir(): shared = root.parent.parent/"shared"      # a checkout one folder deeper
+real = shared/"data/traces"
+needs_real = pytest.mark.skipif(not real.is_dir(), reason=f"the traces of real GPUs are not at {real}")
+roofs = HardwarePeaks(1e12, 1e11, device="cuda")
+
+# One step by hand, in µs: a product from 20 to 24, an activation from 25 to 27, within a step from 0 to 40.
+
+def event(cat, name, ts, dur, tid=1, **args): return dict(ph="X", cat=cat, name=name, pid=1, tid=tid, ts=ts, dur=dur, args=args)
+
+def operator(name, ts, dur, dims, types, **more):
+    return event("cpu_op", name, ts, dur, **{"Input Dims": dims, "Input type": types}, **more)
+
+def launch(ts, correlation, name="cudaLaunchKernel"): return event("cuda_runtime", name, ts, 1, correlation=correlation)
+def kernel(name, ts, dur, correlation, cat="kernel"): return event(cat, name, ts, dur, 7, correlation=correlation, device=0)
+
+def step():
+    return [event("user_annotation", "ProfilerStep#1", 0, 40), event("python_function", "nn.Module: Net_0", 1, 20),
+            event("python_function", "nn.Module: Linear_0", 2, 6), operator("aten::mm", 3, 4, [[64, 32], [32, 16]], ["float", "float"]),
+            launch(4, 11), operator("aten::relu", 10, 4, [[64, 16]], ["float"]), launch(11, 12), kernel("sgemm", 20, 4, 11),
+            kernel("relu_kernel", 25, 2, 12)]
+
+def written(folder, events, name="trace.json", **head):
+    path = Path(folder)/name
+    text = json.dumps(dict(head, traceEvents=events)).encode()
+    path.write_bytes(gzip.compress(text) if name.endswith(".gz") else text)
+    return path
+
+def by_name(result): return {p.name: p for p in result.points}
+
+def test_a_step_by_hand(tmp_path):
+    result = read_trace(written(tmp_path, step()), peaks=roofs)
+    rows = by_name(result)
+    linear, net = rows["Net_0.Linear_0"], rows["Net_0"]
+    assert linear.flops == linear.contraction_flops == 2 * 64 * 32 * 16 and linear.bytes_moved == 4 * (64 * 32 + 32 * 16 + 64 * 16)
+    assert linear.time_s == pytest.approx(4e-6) and net.time_s == pytest.approx(2e-6) and (net.flops, net.bytes_moved) == (1024, 8192)
+    assert linear.utilization_pct == pytest.approx(100 * (4 * 3584 / 1e11) / 4e-6) and linear.bound == "memory"
+    assert rows["(idle)"].time_s == pytest.approx(34e-6) and sum(p.time_s for p in result.points) == pytest.approx(40e-6)
+    assert [s.flops for s in result.steps] == [linear.flops + net.flops] and result.program.time_s == pytest.approx(40e-6)
+    assert [k.name for k in result.kernels] == ["sgemm", "relu_kernel"] and result.kernels[0].flops == linear.flops
+
+@pytest.mark.parametrize("name", ["trace.json", "trace.json.gz"])
+def test_files_and_archives(tmp_path, name):
+    path = written(tmp_path, step(), name, distributedInfo=dict(rank=3, world_size=8))
+    with tarfile.open(tmp_path/"ranks.tar.gz", "w:gz") as archive: archive.add(path, f"ranks/{name}")
+    one, many = read_trace(path, peaks=roofs), read_trace(tmp_path/"ranks.tar.gz", peaks=roofs)
+    assert one.accounts[0].rank == many.accounts[0].rank == 3 and by_name(one)["Net_0"] == by_name(many)["Net_0"]
+    folder = read_trace(tmp_path, peaks=roofs)
+    assert len(folder.accounts) == 2 and by_name(folder)["Net_0"].time_s == pytest.approx(2e-6)
+
+def test_an_address_is_opened_by_fsspec(tmp_path):
+    fsspec = pytest.importorskip("fsspec")
+    with fsspec.open("memory://traces/one.json", "wb") as f: f.write(json.dumps(dict(traceEvents=step())).encode())
+    assert by_name(read_trace("memory://traces/one.json", peaks=roofs))["Net_0"].flops == 1024
+
+def test_external_id_of_2023_is_no_link(tmp_path):
+    "Where the launch was not recorded, an External id that is the correlation id says nothing, also where an operator has that number."
+    events = [e for e in step() if e["cat"] != "cuda_runtime"]
+    for e in events:
+        if e["cat"] == "kernel": e["args"]["External id"] = e["args"]["correlation"]
+        if e["cat"] == "cpu_op": e["args"]["External id"] = 11
+    account = read_trace(written(tmp_path, events), peaks=roofs).accounts[0]
+    assert account.parts["launched outside the window"] == pytest.approx(6e-6) and "with FLOPs and bytes" not in account.parts
+
+def test_without_a_launch_the_external_id_links(tmp_path):
+    events = [e for e in step() if e["cat"] != "cuda_runtime"]
+    for e in events:
+        if e["name"] in ("aten::mm", "sgemm"): e["args"]["External id"] = 500
+    assert read_trace(written(tmp_path, events), peaks=roofs).accounts[0].parts["with FLOPs and bytes"] == pytest.approx(4e-6)
+
+def test_kernels_that_overlap_are_counted_once(tmp_path):
+    events = step() + [launch(12, 13), operator("aten::neg", 11.5, 2, [[64, 16]], ["float"]), kernel("neg", 22, 10, 13)]
+    account = read_trace(written(tmp_path, events), peaks=roofs).accounts[0]
+    assert account.parts["with FLOPs and bytes"] == pytest.approx(12e-6) and sum(account.parts.values()) == pytest.approx(40e-6)
+
+def test_parts_of_the_account(tmp_path):
+    events = step() + [launch(13, 20, "cudaGraphLaunch"), kernel("g1", 28, 1, 20), kernel("g2", 29, 1, 20), kernel("early", 0, 3, 99),
+                       launch(14, 21), kernel("ncclDevKernel_AllReduce_Sum_f32", 26, 6, 21), launch(15, 22),
+                       kernel("Memcpy DtoH (Device -> Pageable)", 33, 2, 22, "gpu_memcpy"),
+                       operator("aten::_foreach_add_", 16, 2, [[], [], []], ["TensorList", "TensorList", "Scalar"]), launch(17, 23), kernel("foreach", 35, 1, 23)]
+    parts = {k: round(v * 1e6, 6) for k, v in read_trace(written(tmp_path, events), peaks=roofs).accounts[0].parts.items()}
+    assert parts == {"with FLOPs and bytes": 6, "graph launch": 2, "launched outside the window": 3, "copies and sets": 2, "idle": 40 - 6 - 2 - 3 - 2 - 1 - 3,
+                     "communication not hidden": 3, "list of more than 30 tensors": 1}       # of 6: 27–28 and 30–32; the rest is behind compute
+
+def test_backward_recomputation_and_update(tmp_path):
+    back = lambda ts, dur, **args: event("cpu_op", "autograd::engine::evaluate_function: MmBackward0", ts, dur, 2, **args)
+    mm = lambda ts, tid, **args: dict(operator("aten::mm", ts, 2, [[64, 32], [32, 16]], ["float", "float"], **args), tid=tid)
+    run = lambda ts, n, tid: dict(launch(ts, n), tid=tid)
+    events = [event("python_function", "nn.Module: Net_0", 0, 9), event("python_function", "nn.Module: Linear_0", 1, 4), mm(2, 1, **{"Sequence number": 5, "Fwd thread id": 0}), run(3, 1, 1),
+              back(20, 20, **{"Sequence number": 9, "Fwd thread id": 1}), dict(event("python_function", "nn.Module: Linear_0", 21, 4), tid=2), mm(22, 2), run(23, 2, 2),
+              back(41, 5, **{"Sequence number": 5, "Fwd thread id": 1}), mm(42, 2), run(43, 3, 2),
+              event("user_annotation", "Optimizer.step#SGD.step", 50, 5), mm(51, 1), run(52, 4, 1), *[kernel("gemm", 60 + 5 * n, n, n) for n in (1, 2, 3, 4)]]
+    rows = {(p.name, p.phase): round(p.time_s * 1e6) for p in read_trace(written(tmp_path, events), peaks=roofs).points if p.name != "(idle)"}
+    assert rows == {("Net_0.Linear_0", "forward"): 1, ("Net_0.Linear_0", "recompute"): 2, ("Net_0.Linear_0", "backward"): 3, ("(optimizer)", "update"): 4}
+
+def test_every_view_works(tmp_path):
+    result = read_trace(written(tmp_path, step(), deviceProperties=[dict(id=0, name="NVIDIA H100 80GB HBM3")]))
+    result.to_html(tmp_path/"page.html"); result.to_csv(tmp_path/"rows.csv"); result.to_json(tmp_path/"result.json")
+    result.to_perfetto(tmp_path/"copy.json")
+    back = from_json(tmp_path/"result.json")
+    assert back.accounts == result.accounts and back.points == result.points and result.plot().data
+    assert len(compare(result, back).pairs) == len(result.points) and len(result.to_frame("ops")) == 2
+    args = next(e["args"] for e in json.loads((tmp_path/"copy.json").read_text())["traceEvents"] if e["name"] == "sgemm")
+    assert args["roofline FLOPs"] == 2 * 64 * 32 * 16 and args["correlation"] == 11
+
+def test_devices(tmp_path):
+    unknown = written(tmp_path, step(), "a.json", deviceProperties=[dict(id=0, name="Abacus 3")])
+    result = read_trace(unknown)
+    assert result.peaks is None and "Abacus 3" in result.notes[0] and by_name(result)["Net_0"].flops == 1024
+    with pytest.raises(ValueError, match="--device NAME"): result.to_html(tmp_path/"x.html")
+    assert read_trace(unknown, device="NVIDIA H100 80GB HBM3").peaks.environment["device_name"] == "NVIDIA H100 80GB HBM3"
+    # an AMD process sees its device under another number than the properties
+    events = [dict(e, args=e["args"] | dict(device=9)) if e["cat"] == "kernel" else e for e in step()]
+    assert read_trace(written(tmp_path, events, "b.json", deviceProperties=[dict(id=0, name="AMD Instinct MI300X VF")])).environment["device_name"] == "AMD Instinct MI300X VF"
+    with pytest.raises(ValueError, match="2 devices"): read_trace([unknown, tmp_path/"b.json"])
+
+# Bad input
+
+@pytest.mark.parametrize("content, says", [
+    (b"", "it is empty"), (b"   \n", "no JSON"), (b"hello", "no JSON"), (b'{"a": 1}', "no JSON"), (b"[]", "no traceEvents"), (b'{"traceEvents": []}', "no traceEvents"),
+    (b'{"traceEvents": 7}', "no JSON"), (b'{"traceEvents": [{"ph": "X"', "no JSON"), (b"\x1f\x8b\x08\x00garbage", "damaged archive"), (b'[[[[' * 100_000, "cannot be read"),
+    (b"\x00" * 1000, "no JSON"), (b'{"traceEvents": [{"ph":"M","name":"x"}]}', "no operators and no GPU kernels"),
+])
+def test_what_is_no_trace_is_refused_in_one_sentence(tmp_path, content, says):
+    (tmp_path/"bad.json").write_bytes(content)
+    with pytest.raises(ValueError, match=says) as error: read_trace(tmp_path/"bad.json")
+    assert "bad.json" in str(error.value) and "\n" not in str(error.value) and len(str(error.value)) < 600
+
+def test_a_gzip_that_is_cut_off_is_refused(tmp_path):
+    whole = written(tmp_path, step() * 200, "whole.json.gz").read_bytes()
+    for size in (1, 2, 10, len(whole) // 2, len(whole) - 1):
+        (tmp_path/"cut.json.gz").write_bytes(whole[:size])
+        with pytest.raises(ValueError, match="cannot be read"): read_trace(tmp_path/"cut.json.gz")
+
+def test_what_is_missing_is_said(tmp_path):
+    with pytest.raises(FileNotFoundError): read_trace(tmp_path/"none.json")
+    with pytest.raises(ValueError, match="folder without a trace"): read_trace(tmp_path)
+    with pytest.raises(ValueError, match="no GPU kernels"): read_trace(written(tmp_path, [e for e in step() if e["cat"] != "kernel"]))
+    with pytest.raises(ValueError, match="by='layer'"): read_trace(tmp_path, by="layer")
+    with pytest.raises(TypeError, match="HardwarePeaks"): read_trace(tmp_path, peaks=7)
+    for e in (bare := step()): e["args"].pop("Input Dims", None), e["args"].pop("Input type", None)
+    result = read_trace(written(tmp_path, bare), peaks=roofs)
+    assert result.accounts[0].parts["no shapes recorded"] == pytest.approx(6e-6) and any("record_shapes=True" in n for n in result.notes)
+
+hostile = ["__import__('os').system('touch HERE')", "'); DROP", "\u0000", "</script>", "\ud800", "a" * 100_000, "{}", "[[[[", "1e999", "-1", "0x10", "(lambda: 1)()", "nn.Module: ", "\x1b[31m", "🦀" * 50]
+strange = [None, True, -1, 2**70, 1e308, -1e308, "x", [], {}, [[]], [-1], [2**62, 2**62], ["a"], [[1, "b"]], {"a": 1}, 0.5]
+
+@pytest.mark.parametrize("seed", range(40))
+def test_hostile_traces_are_read_or_refused(tmp_path, seed, monkeypatch):
+    "Strange values in every place: an error of a sentence, or an account that adds up. Nothing of it runs."
+    chance, pick = random.Random(seed), lambda values: copy.deepcopy(chance.choice(values))
+    monkeypatch.chdir(tmp_path)
+    events = [e for _ in range(3) for e in step()]
+    for e in events:
+        for k in list(e):
+            if chance.random() < 0.15: e[k] = pick(strange + hostile)
+        if isinstance(e.get("args"), dict):
+            for k in ("Input Dims", "Input type", "Input Strides", "Concrete Inputs", "correlation", "External id", "Sequence number", "Fwd thread id", "device", "stream"):
+                if chance.random() < 0.25: e["args"][k] = pick(strange + hostile)
+                elif chance.random() < 0.2: e["args"][k] = [pick(strange + hostile) for _ in range(3)]
+    (tmp_path/"hostile.json").write_text(json.dumps(dict(traceEvents=events, deviceProperties=pick(strange), distributedInfo=pick(strange))))
+    before = sorted(p.name for p in tmp_path.iterdir())
+    try: result = read_trace(tmp_path/"hostile.json", peaks=roofs)
+    except ValueError as error: assert "\n" not in str(error)
+    else:
+        for a in result.accounts: assert abs(sum(a.parts.values()) - a.span_s) <= 1e-3 * a.span_s and min(a.parts.values()) >= 0
+        result.to_json(tmp_path/"result.json")
+        if seed % 10 == 0: result.to_html(tmp_path/"page.html")
+        for name in ("result.json", "page.html"): (tmp_path/name).unlink(missing_ok=True)
+    assert sorted(p.name for p in tmp_path.iterdir()) == before
+
+@pytest.mark.parametrize("seed", range(20))
+def test_any_times_add_up(tmp_path, seed):
+    "Kernels that overlap in every way, on two devices, with times before and after each other: the parts sum to the span."
+    chance = random.Random(seed)
+    events = []
+    for n in range(60):
+        start = chance.uniform(-1e3, 1e3)
+        events += [operator("aten::relu", start, chance.uniform(0, 50), [[4, 4]], ["float"]), launch(start + chance.uniform(-5, 60), n),
+                   dict(kernel(chance.choice(["k", "nccl", "Memcpy HtoD"]), start + chance.uniform(-100, 100), chance.choice([0, 1, chance.uniform(0, 300), -4]), n,
+                               chance.choice(["kernel", "gpu_memcpy", "gpu_memset"])), tid=chance.randrange(3))]
+        events[-1]["args"]["device"] = chance.randrange(2)
+    result = read_trace(written(tmp_path, events), peaks=roofs)
+    assert len(result.accounts) == 2 and (result.notes or seed >= 0)
+    for a in result.accounts: assert sum(a.parts.values()) == pytest.approx(a.span_s, rel=1e-9)
+
+def test_ranks_through_an_executor(tmp_path):
+    paths = []
+    for rank in range(6):
+        events = step()
+        next(e for e in events if e["name"] == "sgemm")["dur"] = 3 + rank / 10
+        paths.append(written(tmp_path, events, f"rank{rank}.json", distributedInfo=dict(rank=rank, world_size=6)))
+    with ThreadPoolExecutor(3) as pool: result = read_trace(paths, peaks=roofs, executor=pool)
+    assert by_name(result)["Net_0.Linear_0"].time_s == pytest.approx(3.25e-6) and [a.rank for a in result.accounts] == list(range(6))
+    assert by_name(result)["Net_0.Linear_0"].time_iqr_s == pytest.approx(0.25e-6)
+    assert len(read_trace(paths, by="rank", peaks=roofs).points) == 6
+
+def test_on_trace_ready_never_stops_the_program(tmp_path):
+    import torch
+    from torch.profiler import ProfilerActivity, profile, schedule
+    with pytest.raises(ValueError, match=".html"): on_trace_ready("report.txt")
+    handler = on_trace_ready(tmp_path/"report.json", peaks=roofs)
+    x = torch.ones(32, 32)
+    with profile(activities=[ProfilerActivity.CPU], record_shapes=True, schedule=schedule(wait=0, warmup=1, active=1, repeat=2), on_trace_ready=handler) as prof:
+        for _ in range(4): x @ x; prof.step()
+    assert from_json(tmp_path/"report.json").points and from_json(tmp_path/"report.2.json").points
+    with pytest.warns(UserWarning, match="no roofline of this cycle"):
+        with profile(activities=[ProfilerActivity.CPU], on_trace_ready=on_trace_ready(tmp_path/"none.json", peaks=roofs)): x @ x
+
+def test_a_trace_of_this_machine_has_the_work_that_is_counted(tmp_path):
+    import torch
+    from torch import nn
+    from torch.profiler import ProfilerActivity, profile
+    from fasterbench import count_work, ranges
+    model, x = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 16 * 16, 10)).eval(), torch.ones(2, 3, 16, 16)
+    with torch.no_grad(), ranges(model), profile(activities=[ProfilerActivity.CPU], record_shapes=True) as prof: model(x)
+    prof.export_chrome_trace(str(tmp_path/"cpu.json"))
+    with torch.no_grad(): work = count_work(model, x).by_module()
+    rows = by_name(read_trace(tmp_path/"cpu.json", peaks=roofs))
+    for name in ("0", "1", "3"): assert (rows[name].flops, rows[name].eager_bytes) == (work[name].flops, work[name].eager_bytes), name
+
+# Traces of real GPUs
+
+def traces(): return sorted(real.glob("*.json.gz")) if real.is_dir() else []
+
+@needs_real
+@pytest.mark.parametrize("path", traces(), ids=lambda p: p.name.removesuffix(".json.gz"))
+def test_the_account_adds_up(path):
+    if "cupti_counters" in path.name:
+        with pytest.raises(ValueError, match="no GPU kernels"): read_trace(path)
+        return
+    for a in read_trace(path).accounts: assert abs(sum(a.parts.values()) / a.span_s - 1) < 1e-3
+
+@needs_real
+@pytest.mark.parametrize("name, least", [("h100_vit_base_infer", 0.97), ("mi300x_vit_base_infer", 0.97), ("mi300x_norm_layers_train", 0.97), ("mi300x_resnet_ddp8_train_rank0", 0.97),
+                                         ("h100_qwen1.5_0.5b_prefill", 0.95)])
+def test_linked_time_has_figures(name, least):
+    [account] = read_trace(real/f"{name}.json.gz").accounts
+    assert account.parts["with FLOPs and bytes"] / account.linked_s >= least
+
+@needs_real
+def test_a_vit_on_two_gpus():
+    "ViT-B/16, 4 images: 16.87 GMACs of layers without attention's products, a row per layer on both, and the same work."
+    h100, mi300x = (read_trace(real/f"{n}_vit_base_infer.json.gz") for n in ("h100", "mi300x"))
+    a, b = by_name(h100), by_name(mi300x)
+    same = [n for n in a if n in b and a[n].flops is not None]
+    assert len(same) == len(a) and all(a[n].flops == b[n].flops for n in same if n != "(idle)") and h100.model == "ViTModel"
+    linear = [p for p in h100.points if p.type == "Linear"]
+    assert sum(p.contraction_flops for p in linear) == 2 * 4 * (197 * 12 * (4 * 768 * 768 + 2 * 768 * 3072) + 768 * 768)
+    assert not [p for p in (*h100.ops, *mi300x.ops) if p.above_roof]
+
+@needs_real
+def test_eight_ranks():
+    result = read_trace(real/"v100_dlrm_8ranks.tar.gz")
+    assert sorted(a.rank for a in result.accounts) == list(range(8)) and result.environment["ranks"] == 8
+    for a in result.accounts: assert sum(a.parts.values()) == pytest.approx(a.span_s, rel=1e-9)
