@@ -5,7 +5,8 @@ from pathlib import Path
 flags = {"notest": "heavy", "slow": "heavy", "cuda": "cuda"}
 
 def kind(source):
-    "Why a code cell may be left out: heavy, cuda, or nothing."
+    "Why a code cell may be left out: heavy, cuda, never (nbdev's `eval: false`), or nothing."
+    if re.search(r"^#\|\s*eval:\s*false", source, re.M): return "never"
     directive = re.match(r"#\|\s*(\w+)", source)
     return flags.get(directive[1], "") if directive else ""
 
@@ -29,7 +30,9 @@ def run(path, heavy):
     "Execute the cells; print how many were executed and left out. An error ends the process, with the cell on standard error."
     import torch
     os.chdir(Path(path).parent)
-    left_out, ip, counts = {"cuda"} - ({"cuda"} if torch.cuda.is_available() else set()) | (set() if heavy else {"heavy"}), shell(), dict(executed=0, heavy=0, cuda=0)
+    left_out, ip, counts = {"never"}, shell(), dict(executed=0, heavy=0, cuda=0, never=0)
+    if not heavy: left_out.add("heavy")
+    if not torch.cuda.is_available(): left_out.add("cuda")
     for place, ident, source in code_cells(path):
         if (why := kind(source)) in left_out:
             counts[why] += 1

@@ -44,15 +44,15 @@ def test_clean_changes_nothing(copied):
 def test_every_module_has_a_notebook():
     sources = "".join("".join(c["source"]) + "\n" for p in notebooks for c in json.loads(p.read_text(encoding="utf-8"))["cells"])
     exported = re.findall(r"^#\|\s*default_exp\s+([\w.]+)", sources, re.M)
-    assert sorted(exported) == sorted([*modules, "__init__", "work.__init__"])
+    assert sorted(e.removesuffix(".__init__") for e in exported) == sorted([*modules, "__init__"])
 
 def test_notebooks_stand_in_the_wing_of_their_module():
     for path in notebooks:
         source = "".join("".join(c["source"]) + "\n" for c in json.loads(path.read_text(encoding="utf-8"))["cells"])
         for module in re.findall(r"^#\|\s*default_exp\s+([\w.]+)", source, re.M):
             place = "core" if module == "__init__" else wings.wing(module)
-            stem = dict(__init__="package", __main__="dunder_main").get(module, module.removesuffix(".__init__").split(".")[-1])
-            assert path.parent.name == place and path.stem == stem, (path, module)
+            name = dict(__init__="package").get(module, module.removesuffix(".__init__").split(".")[-1])
+            assert path.parent.name == place and path.stem == name, (path, module)
 
 def documentation_links(text): return re.findall(r"https?://\S*fasterbench\S*\.html\S*", text)
 

@@ -36,8 +36,8 @@ def test_a_failure_names_notebook_and_cell(tmp_path):
     assert done.returncode == 1 and "syntax.ipynb, cell 1 (id id1)" in done.stderr
 
 def test_cells_are_left_out_by_their_flag(tmp_path):
-    path = written(tmp_path/"flags.ipynb", "#| notest\nhidden = 1", "#| slow\nhidden = 2", "#| export\n2 + 2", "assert 'hidden' not in dir()")
-    assert run(path, False)[1] == dict(executed=2, heavy=2, cuda=0)
+    path = written(tmp_path/"flags.ipynb", "#| notest\nhidden = 1", "#| slow\nhidden = 2", "#| export\n2 + 2", "#| export\n#| eval: false\nhidden = 3", "assert 'hidden' not in dir()")
+    assert run(path, False)[1] == dict(executed=2, heavy=2, cuda=0, never=1)
     assert run(path, True)[0].returncode == 1                       # there it is not hidden
     assert [kind(s) for s in ("#| cuda\nx", "#|notest\nx", "x", "#| export\nx", "# | cuda")] == ["cuda", "heavy", "", "", ""]
 

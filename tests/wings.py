@@ -7,9 +7,9 @@ order = ["core", "work", "timing", "roofs", "points", "views", "analysis", "inte
 at_top = dict(roofline="analysis", profiling="analysis", compute="analysis", __main__="cli")   # where the modules without a folder belong
 
 def modules(package):
-    "Dotted name below the package → file; the packages themselves are left out."
-    files = [p for p in Path(package).rglob("*.py") if p.stem not in ("__init__", "_modidx")]
-    return {".".join(p.relative_to(package).with_suffix("").parts): p for p in files}
+    "Dotted name below the package → file. A wing is there by its own name if its `__init__` holds something; the package itself is left out."
+    files = [p for p in Path(package).rglob("*.py") if p.stem not in ("__init__", "_modidx") or p.parent != Path(package) and p.stem == "__init__" and p.stat().st_size]
+    return {".".join(p.relative_to(package).with_suffix("").parts).removesuffix(".__init__"): p for p in files}
 
 def homes(package):
     "Public name → module, as `fasterbench/__init__.py` has it."
@@ -39,7 +39,8 @@ def imports(package):
     graph = {}
     for module, path in files.items():
         statements = [n for n in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(n, (ast.Import, ast.ImportFrom))]
-        found = {resolved(t) for n in statements for t in targets(n, module, name)}
+        here = f"{module}.__init__" if path.stem == "__init__" else module
+        found = {resolved(t) for n in statements for t in targets(n, here, name)}
         graph[module] = found - {None, module}
     return graph
 

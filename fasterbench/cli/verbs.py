@@ -54,17 +54,18 @@ def _show(result, top, group, depth, taken):
 def peaks(device:Device="cpu", dtype:Dtype="float32",
           json:Annotated[File, typer.Option(help="Write the peaks here; - for standard output.")]=None,
           html:Annotated[File, typer.Option(help="Write a page with every probe here; - for standard output.")]=None,
+          anew:Annotated[bool, typer.Option("--anew", help="Measure, also where peaks of this machine are kept.")]=False,
           no_progress:Quiet=False):
-    "Measure the compute and memory ceilings of a device."
+    "Measure the compute and memory ceilings of a device; kept ones are read from the cache folder ($FASTERBENCH_CACHE)."
     from fasterbench.roofs.peaks import measure_peaks
     from fasterbench.views.headline import doubtful_roofs
     from fasterbench.views.peaks_page import render_peaks
     from fasterbench.views.table import peaks_table
     check_writable(json, html)
-    found, notes = _recorded(lambda: measure_peaks(device_here(device), dtype=dtype_named(dtype),
-                                                   progress=False if no_progress else None))
+    found, notes = _recorded(lambda: measure_peaks(device_here(device), dtype=dtype_named(dtype), cache=not anew,
+                                                 progress=False if no_progress else None))
     for note in notes: notice(note)
-    if "-" not in (json, html): print(peaks_table(found))
+    if "-" not in (json, html): print(peaks_table(found), found.origin(), sep="\n")
     elif doubts := doubtful_roofs(found): notice(f"± not steady: {', '.join(doubts)}")
     write(json, found.to_json)
     write(html, lambda: render_peaks(found))

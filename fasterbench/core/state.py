@@ -171,6 +171,7 @@ def _of_module(module):
 def _of(thing):
     "How `thing` is put back, and what it holds."
     if isinstance(thing, nn.Module): return _of_module(thing)
+    if isinstance(thing, FakeTensor): return [], ()          # its attributes are PyTorch's own
     if isinstance(thing, torch.Tensor): return _of_attributes(thing)
     if (kind := _kind(thing)) is not None: return _of_container(thing, kind)
     if isinstance(thing, (tuple, frozenset)): return [], thing

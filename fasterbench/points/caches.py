@@ -59,7 +59,7 @@ def held(
 class _Walk:
     """The state of the caches while a trace is walked.
 
-    Blocks go by (block, pass), those that outlive a pass by (block, None). Parts go by (block, part), the rest by None."""
+    Blocks go by (block, pass), or (block, None) where they outlive a pass. Parts go by (block, part)."""
     def __init__(self, trace, capacities):
         self.trace, self.capacities = trace, capacities
         self.born, self.final, self.size = _lives(trace)

@@ -85,7 +85,7 @@ def _check_levels(levels, bandwidth):
 
 def _checked_ridge(given, flops, bandwidth):
     "The ridge point, FLOP/B; `given` has to agree with it to the three digits of the printed form."
-    ridge = flops / bandwidth
+    ridge = positive("peak_flops / peak_bandwidth", flops / bandwidth)
     if given is None: return ridge
     if math.isclose(positive("ridge_point", given), ridge, rel_tol=0.01): return float(given)
     raise ValueError(f"ridge_point={given!r} contradicts peak_flops / peak_bandwidth = {ridge:.6g} FLOP/B; "

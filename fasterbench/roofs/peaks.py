@@ -102,12 +102,6 @@ def _risen(rows, rates):
 def _figures(rate): return rate.best, rate.sustained, rate.spread, rate.probe.name, rate.samples, rate.drift
 
 # %% ../../nbs/roofs/peaks.ipynb #9977747f
-doubtful = 0.25 # Spread or drift above which a roof is doubtful
-
-def _doubts(name, c):
-    if max(c.spread or 0.0, abs(c.drift or 0.0)) <= doubtful: return []
-    return [f"{name} is doubtful: spread {c.spread:.0%}, drift {c.drift:+.0%}"]
-
 def _as_ceilings(found):
     return [Ceiling(_name(d), r.best, unit, *_figures(r)[1:]) for (d, unit), r in found.rates.items()]
 
@@ -143,8 +137,6 @@ def _as_peaks(found, levels, made, notes, sweep, device, dtype, flags):
     ceilings = _as_ceilings(found)
     sweep = _risen(sweep, {(l.rate.probe.name.split()[0], l.rate.probe.size): l.rate.best for l in levels})
     best = {(_name(d), r.probe.name, r.probe.work): r.best for (d, _), r in found.rates.items()}
-    named = [*((f"{c.dtype} {c.unit}".strip(), c) for c in ceilings), *((l.name, l) for l in made)]
-    notes = [*notes, *(n for name, c in named for n in _doubts(name, c))]
     return HardwarePeaks(ceilings[0].flops, made[-1].bandwidth, device=str(device), dtype=str(dtype),
                          tf32_enabled=ceilings[0].unit == "TF32", cudnn_benchmark=flags, levels=made, ceilings=ceilings,
                          environment=environment(device), sweep=sweep, skipped=found.skipped,

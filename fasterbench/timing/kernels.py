@@ -103,7 +103,7 @@ def divided(
                       for t, step in ((start, 1), (end, -1))), key=lambda b: b[0])
     classes = sorted({c for *_, c in intervals})
     running, spent = dict.fromkeys(classes, 0), dict.fromkeys(classes, 0.0)    # what one interval of it has got so far
-    begun, seconds, last = [0.0] * len(intervals), [0.0] * len(intervals), 0.0
+    begun, seconds, last = [0.0] * len(intervals), [0.0] * len(intervals), borders[0][0] if borders else 0.0
     for t, step, i in borders:
         if t > last:
             first = next((c for c in classes if running[c] > 0), None)

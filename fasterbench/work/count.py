@@ -199,8 +199,7 @@ def _placed(run, args, kwargs, target):
 # %% ../../nbs/work/count.ipynb #0d83531b
 def count_work(
     model:nn.Module,       # Any module; it is run once and left as it was
-    sample,
-    # What it is called with: a tensor, a tuple or list of arguments, or a dict of keyword arguments
+    sample,                # A tensor, a tuple or list of arguments, or a dict of keyword arguments
     *,
     backward:bool=False,   # Count a training step in training mode, instead of a forward in eval mode
     loss=None,             # `loss(output)` is a scalar; None: the sum of the output
