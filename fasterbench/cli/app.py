@@ -38,7 +38,8 @@ class App(typer.Typer):
         def registered(verb): register(_with_debug(verb)); return verb
         return registered
 
-app = App(help="Where a PyTorch model stands against the measured limits of the machine it runs on.", no_args_is_help=True,
+app = App(help="Where a PyTorch model stands against the measured limits of the machine it runs on.",
+          no_args_is_help=True,
           add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
 # %% ../../nbs/cli/app.ipynb #2a42577a
@@ -50,7 +51,8 @@ def _version(asked):
 
 @app.callback()
 def options(
-    version:Annotated[bool, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)]=False,
+    version:Annotated[bool, typer.Option("--version", help="Print the version.", callback=_version,
+                                         is_eager=True)]=False,
     debug:_debug=False,
 ): pass
 
@@ -62,14 +64,16 @@ def dtype_named(name):
     import torch
     if name is None: return None
     names = ("float32", "float64", "bfloat16", "float16")
-    return getattr(torch, name) if name in names else usage_error(f"{name!r} is not one of {', '.join(names)}", "--dtype")
+    return getattr(torch, name) if name in names else usage_error(f"{name!r} is not one of {', '.join(names)}",
+                                                                  "--dtype")
 
 def shape_given(text):
     if text is None: return None
     try: shape = tuple(int(n) for n in text.split(","))
     except ValueError: shape = ()
     valid = shape and min(shape) >= 0
-    return shape if valid else usage_error(f"{text!r} is not a shape; sizes are separated by commas: 1,3,224,224", "--input")
+    return shape if valid else usage_error(f"{text!r} is not a shape; sizes are separated by commas: 1,3,224,224",
+                                           "--input")
 
 def whole_from(least):
     "A parser of whole numbers from `least` on."
@@ -92,7 +96,8 @@ def check_writable(*paths):
     if paths.count("-") > 1: usage_error("standard output, -, holds one of them at a time", "--html, --json, --csv")
     for path in paths:
         if not path or path == "-": continue
-        if not Path(path).parent.is_dir(): usage_error(f"there is no folder {str(Path(path).parent)!r} for {path!r}", "--html, --json, --csv")
+        if not Path(path).parent.is_dir(): usage_error(f"there is no folder {str(Path(path).parent)!r} for {path!r}",
+                                                       "--html, --json, --csv")
         if Path(path).is_dir(): usage_error(f"{path!r} is a folder", "--html, --json, --csv")
 
 def device_here(name):
@@ -127,8 +132,10 @@ def run_name(
 )->str:
     "What was run, as the name of a file without ending."
     kind, _, name = model.rpartition(":")
-    parts = [Path(name.rstrip("/")).name.removesuffix(".json") or "model", kind if kind in ("timm", "transformers") else ""]
-    parts += [f"b{batch}" if batch and batch != 1 else "", "x".join(map(str, shape)) if shape else "", f"s{seq}" if seq else ""]
+    parts = [Path(name.rstrip("/")).name.removesuffix(".json") or "model",
+             kind if kind in ("timm", "transformers") else ""]
+    parts += [f"b{batch}" if batch and batch != 1 else "", "x".join(map(str, shape)) if shape else "",
+              f"s{seq}" if seq else ""]
     parts += [dtype or "", "train" if backward else "", "" if device == "cpu" else device]
     return "".join(c if c.isalnum() or c in "-_.+" else "-" for c in "-".join(filter(None, parts)))
 
@@ -174,11 +181,14 @@ def doubts_of(
     env, own, found = roofs.environment, roofs.dtype.removeprefix("torch."), []
     name, here = env.get("device_name", roofs.device), environment.get("device_name", device)
     other = roofs.device.partition(":")[0] != device.partition(":")[0]
-    if other or env and name != here: found.append(f"they are of {name} ({roofs.device}), and the rows were measured on {here} ({device})")
+    if other or env and name != here:
+        found.append(f"they are of {name} ({roofs.device}), and the rows were measured on {here} ({device})")
     elif env.get("threads") and environment.get("threads") and env["threads"] != environment["threads"]:
         found.append(f"they are of {env['threads']} threads, and the rows were measured with {environment['threads']}")
     dtypes = {own, *(c.dtype for c in roofs.ceilings)}
-    if dtype and dtype not in dtypes: found.append(f"they have no ceiling for {dtype}, so {own} stands in for it; they have {', '.join(sorted(dtypes))}")
+    if dtype and dtype not in dtypes:
+        found.append(f"they have no ceiling for {dtype}, so {own} stands in for it; they have "
+                     f"{', '.join(sorted(dtypes))}")
     return found
 
 # %% ../../nbs/cli/app.ipynb #f14ac7e7
@@ -188,11 +198,14 @@ Device = Annotated[str, typer.Option(help="cpu, cuda or cuda:1")]
 Dtype = Annotated[Optional[str], typer.Option(help="float32, float64, bfloat16 or float16")]
 Quiet = Annotated[bool, typer.Option("--no-progress", help="No progress bar.")]
 File = Optional[str]
-Peaks = Annotated[Optional[str], typer.Option(help="Roofs: a file of `peaks --json`, or a device: \"NVIDIA H100\". Left out: measured.")]
+Peaks = Annotated[Optional[str],
+                  typer.Option(help="Roofs: a file of `peaks --json`, or a device, \"NVIDIA H100\"; else measured.")]
 Top = Annotated[int, typer.Option(help="Rows to print.", parser=whole_from(0), metavar="N")]
-Group = Annotated[str, typer.Option(help="Fold rows; auto: repeated blocks, where the table is long.", parser=group_named,
+Group = Annotated[str, typer.Option(help="Fold rows; auto: repeated blocks, where the table is long.",
+                                    parser=group_named,
                                     metavar="auto|block|type|category|none")]
-Depth = Annotated[Optional[int], typer.Option(help="Fold the tree of modules to N parts of the path.", parser=whole_from(1), metavar="N")]
+Depth = Annotated[Optional[int], typer.Option(help="Fold the tree of modules to N parts of the path.",
+                                              parser=whole_from(1), metavar="N")]
 
 # %% ../../nbs/cli/app.ipynb #1d0f350f
 Saved = Annotated[str, typer.Argument(help="A result that `roofline --json` wrote.")]

@@ -25,7 +25,8 @@ def _library(name):
 
 def _unknown(kind, name, known):
     near = get_close_matches(name, known, 3)
-    those = f"the nearest are {', '.join(near)}" if near else f"{kind} has {len(known)} models, such as {', '.join(sorted(known)[:3])}"
+    some = f"{kind} has {len(known)} models, such as {', '.join(sorted(known)[:3])}"
+    those = f"the nearest are {', '.join(near)}" if near else some
     return ModelError(f"{kind} has no model {name!r}; {those}")
 
 def _torchvision(name):
@@ -41,7 +42,8 @@ def _timm(name):
 def _transformers(path):
     library = _library("transformers")
     try: config = library.AutoConfig.from_pretrained(path, local_files_only=True)
-    except (OSError, ValueError) as error: raise ModelError(f"{path!r} is not a folder or file with a transformers configuration: {error}") from None
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{path!r} is not a folder or file with a transformers configuration: {error}") from None
     return _class_of(library, config)(config)
 
 def _class_of(library, config):
@@ -71,7 +73,8 @@ def _from_file(path, name):
     made = made if isinstance(made, nn.Module) else made()
     model, sample = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
     if not isinstance(model, nn.Module):
-        raise ModelError(f"{name} in {path} gave a {type(model).__name__}; a torch.nn.Module is needed, or a module and a sample")
+        raise ModelError(f"{name} in {path} gave a {type(model).__name__}; a torch.nn.Module is needed, or a module "
+                         f"and a sample")
     return model, sample
 
 _makers = dict(torchvision=_torchvision, timm=_timm, transformers=_transformers)
@@ -82,9 +85,9 @@ def load_model(
     shape:tuple|None=None,      # Of the sample; None: what comes with the model, or what its kind takes
     batch:int|None=None,        # First dimension of a sample that is made here; None: 1
     dtype:torch.dtype|None=None,# Of the model and of the sample; None: as they are
-    seq:int|None=None,          # Length of the token ids that are made here; None: 128, or the most that the model takes
+    seq:int|None=None,          # Length of the token ids that are made here; None: 128, or what the model takes
 )->tuple[nn.Module, object]:
-    "The model that `text` names, with random weights, and a random sample. Raises `ModelError` for a name that leads nowhere."
+    "The model that `text` names, with random weights, and a sample. Raises `ModelError` for a name that leads nowhere."
     kind, _, name = text.rpartition(":") if ".py:" in text else text.partition(":")
     if not name or not (kind in _makers or kind.endswith(".py")):
         raise ModelError(f"{text!r} does not name a model; the forms are {forms}")
@@ -93,7 +96,8 @@ def load_model(
         raise ModelError("a batch size is for a sample that is made here; this one has its own shape")
     if dtype is not None: model = model.to(dtype)
     if sample is not None and shape is None:
-        if seq is not None: raise ModelError("a sequence length is for token ids that are made here; this sample is its own")
+        if seq is not None:
+            raise ModelError("a sequence length is for token ids that are made here; this sample is its own")
         return model, _cast(sample, dtype)
     return model, _sample(model, shape, batch or 1, seq, kind)
 
@@ -115,8 +119,10 @@ def _sample(model, shape, batch, seq, kind):
     if kind == "transformers": return _transformers_sample(model, shape, batch, seq)
     known = _tokens(model)
     if seq is not None and (shape is not None or known is None):
-        raise ModelError("a sequence length is for token ids; the shape of this sample is given" if shape else f"{type(model).__name__} takes no token ids, so it has no sequence length")
-    if known is not None and (shape is not None or kind.endswith(".py")): return torch.randint(known, shape or (batch, seq or 128))
+        raise ModelError("a sequence length is for token ids; the shape of this sample is given" if shape
+                         else f"{type(model).__name__} takes no token ids, so it has no sequence length")
+    if known is not None and (shape is not None or kind.endswith(".py")): return torch.randint(known, shape
+        or (batch, seq or 128))
     size = getattr(model, "default_cfg", {}).get("input_size", (3, 224, 224))
     return torch.randn(shape or (batch, *size)).to(_dtype_of(model))
 
@@ -124,7 +130,8 @@ def _sample(model, shape, batch, seq, kind):
 def _text_shape(config, shape, batch, seq):
     "The shape of token ids: 128 of them, or as many as the model has positions for."
     longest = getattr(config, "max_position_embeddings", None) or 128
-    if seq is not None and seq > longest: raise ModelError(f"a sequence of {seq} is longer than the {longest} positions of the model")
+    if seq is not None and seq > longest:
+        raise ModelError(f"a sequence of {seq} is longer than the {longest} positions of the model")
     return shape or (batch, seq or min(128, longest))
 
 def _transformers_sample(model, shape, batch, seq):
@@ -134,9 +141,11 @@ def _transformers_sample(model, shape, batch, seq):
         text = config.get_text_config() if hasattr(config, "get_text_config") else config
         ids = torch.randint(text.vocab_size, _text_shape(text, shape, batch, seq))
         return dict(input_ids=ids) | (dict(decoder_input_ids=ids.clone()) if config.is_encoder_decoder else {})
-    if name == "pixel_values" and seq is None: return {name: torch.randn(shape or _picture(config, batch)).to(_dtype_of(model))}
+    if name == "pixel_values" and seq is None: return {name: torch.randn(shape
+        or _picture(config, batch)).to(_dtype_of(model))}
     if shape is not None and seq is None: return {name: torch.randn(shape).to(_dtype_of(model))}
-    raise ModelError(f"{type(model).__name__} takes {name!r}; " + (f"a shape says how large it is: --input" if seq is None else "it has no sequence length"))
+    raise ModelError(f"{type(model).__name__} takes {name!r}; "
+                     + (f"a shape says how large it is: --input" if seq is None else "it has no sequence length"))
 
 def _picture(config, batch):
     "The shape of the pictures of a vision model."

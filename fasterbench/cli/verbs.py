@@ -12,8 +12,10 @@ from typing import Annotated, Optional
 
 import typer
 
-from .app import (Depth, Device, Dtype, File, Group, Model, Peaks, Quiet, Saved, Top, app, check_writable, device_here,
-                                 doubts_of, dtype_named, free_name, given_peaks, notice, run_name, saved_result, shape_given,
+from .app import (Depth, Device, Dtype, File, Group, Model, Peaks, Quiet, Saved, Top, app,
+                                 check_writable, device_here,
+                                 doubts_of, dtype_named, free_name, given_peaks, notice, run_name, saved_result,
+                                 shape_given,
                                  usage_error, whole_from, write)
 
 # %% ../../nbs/cli/verbs.ipynb #dab9241c
@@ -22,8 +24,10 @@ def _profiled(model, input, sample, profile):
     try: return profile()
     except TypeError as error:
         if ".py:" not in model or input or isinstance(sample, (tuple, dict)) or "missing" not in str(error): raise
-        raise ValueError(f"{error}; a callable that returns the module alone gets a sample that is invented, one tensor of shape "
-                         f"{','.join(map(str, sample.shape))}; it can return (module, sample), where the sample is a tuple or dict "
+        raise ValueError(f"{error}; a callable that returns the module alone gets a sample that is invented, one "
+                         f"tensor of shape "
+                         f"{','.join(map(str, sample.shape))}; it can return (module, sample), where the sample is a "
+                         f"tuple or dict "
                          "of all arguments") from error
 
 def _recorded(work):
@@ -35,7 +39,8 @@ def _recorded(work):
     own = [str(w.message) for w in caught if str(w.filename).startswith(home)]
     for w in caught:
         if not str(w.filename).startswith(home): notice(f"warning: {w.message}")
-    return found, [text for text in own if not text.startswith("no FLOP rule for")]       # those stand in the footer anyway
+    # those stand in the footer anyway
+    return found, [text for text in own if not text.startswith("no FLOP rule for")]
 
 def _show(result, top, group, depth, taken):
     "The table; where standard output is taken, what limits the trust in it goes to standard error."
@@ -70,13 +75,18 @@ def peaks(device:Device="cpu", dtype:Dtype="float32",
 def roofline(
     model:Model, device:Device="cpu", dtype:Dtype=None,
     input:Annotated[Optional[str], typer.Option(help="Shape of the sample: 1,3,224,224; of token ids: 1,64")]=None,
-    batch:Annotated[Optional[int], typer.Option(help="Batch size of the default sample; left out: 1.", parser=whole_from(1), metavar="N")]=None,
-    seq:Annotated[Optional[int], typer.Option(help="Length of the token ids; left out: 128.", parser=whole_from(1), metavar="N")]=None,
+    batch:Annotated[Optional[int], typer.Option(help="Batch size of the default sample; left out: 1.",
+                                                parser=whole_from(1), metavar="N")]=None,
+    seq:Annotated[Optional[int], typer.Option(help="Length of the token ids; left out: 128.", parser=whole_from(1),
+                                              metavar="N")]=None,
     warmup:Annotated[int, typer.Option(help="Forwards before anything is timed.", parser=whole_from(0), metavar="N")]=5,
-    steps:Annotated[Optional[int], typer.Option(help="Timed forwards; left out: until the times have settled.", parser=whole_from(1), metavar="N")]=None,
-    backward:Annotated[bool, typer.Option("--backward", help="Profile training steps, with the sum of the output as the loss.")]=False,
+    steps:Annotated[Optional[int], typer.Option(help="Timed forwards; left out: until the times have settled.",
+                                                parser=whole_from(1), metavar="N")]=None,
+    backward:Annotated[bool, typer.Option("--backward",
+                                          help="Profile training steps; the loss is the sum of the output.")]=False,
     peaks:Peaks=None, top:Top=20, group:Group="auto", depth:Depth=None,
-    html:Annotated[File, typer.Option(help="Where the report goes; left out: a name that says what was run, in this folder.")]=None,
+    html:Annotated[File, typer.Option(help="Where the report goes; left out: a name that says what was run, in this "
+                                           "folder.")]=None,
     no_html:Annotated[bool, typer.Option("--no-html", help="Write no report.")]=False,
     json:Annotated[File, typer.Option(help="Write the result here; - for standard output.")]=None,
     csv:Annotated[File, typer.Option(help="Write the rows here; - for standard output.")]=None,
@@ -88,9 +98,11 @@ def roofline(
     where, what, shape, roofs = device_here(device), dtype_named(dtype), shape_given(input), given_peaks(peaks)
     net, sample = _loaded(model, shape, batch, what, seq)
     title, remark = f"Roofline of {model}", ""
-    if not html and not no_html: html, remark = free_name(run_name(model, batch, shape, seq, dtype, backward, str(where)), title)
+    if not html and not no_html: html, remark = free_name(run_name(model, batch, shape, seq, dtype, backward,
+                                                                   str(where)), title)
     check_writable(html, json, csv)
-    result = _result(net, sample, roofs, peaks, model, input, (where, warmup, steps), dict(backward=backward, progress=False if no_progress else None))
+    result = _result(net, sample, roofs, peaks, model, input, (where, warmup, steps),
+                     dict(backward=backward, progress=False if no_progress else None))
     _show(result, top, group, depth, "-" in (json, csv, html))
     write(json, result.to_json)
     write(csv, lambda: result_csv(result))
@@ -109,7 +121,8 @@ def _result(net, sample, roofs, peaks, model, input, args, options):
     from fasterbench.analysis.measure import main_dtype
     from fasterbench.roofline import RooflineAnalyzer
     analyzer = RooflineAnalyzer(net, sample, roofs)
-    result, notes = _recorded(lambda: _profiled(model, input, sample, lambda: analyzer.profile(*args, **options).result))
+    result, notes = _recorded(lambda: _profiled(model, input, sample,
+                                                lambda: analyzer.profile(*args, **options).result))
     dtype = str(main_dtype(net, sample)).removeprefix("torch.")
     doubts = doubts_of(roofs, dtype, result.environment, str(args[0])) if roofs else []
     if doubts: notes = [f"roofs of {peaks}: {'; '.join(doubts)}", *notes]
@@ -118,7 +131,8 @@ def _result(net, sample, roofs, peaks, model, input, args, options):
 # %% ../../nbs/cli/verbs.ipynb #680f5322
 @app.command()
 def report(saved:Saved, top:Top=20, group:Group="auto", depth:Depth=None,
-           html:Annotated[File, typer.Option(help="Where the report goes; left out: SAVED.html in this folder; - for standard output.")]=None,
+           html:Annotated[File, typer.Option(help="Where the report goes; left out: SAVED.html in this folder; - for "
+                                                  "standard output.")]=None,
            csv:Annotated[File, typer.Option(help="Write the rows here; - for standard output.")]=None):
     "Print a saved result and write its report."
     from fasterbench.views.headline import model_name
@@ -135,7 +149,8 @@ def report(saved:Saved, top:Top=20, group:Group="auto", depth:Depth=None,
 
 # %% ../../nbs/cli/verbs.ipynb #a4daa704
 @app.command()
-def compare(saved:Annotated[list[str], typer.Argument(help="Results that `roofline --json` wrote: two, or more for a column each.",
+def compare(saved:Annotated[list[str],
+                            typer.Argument(help="Results that `roofline --json` wrote: two, or more for a column each.",
                                                  metavar="BEFORE AFTER [MORE]")],
             top:Top=20,
             html:Annotated[File, typer.Option(help="Write chart and table of two here; - for standard output.")]=None,
@@ -143,7 +158,8 @@ def compare(saved:Annotated[list[str], typer.Argument(help="Results that `roofli
     "Compare saved results, row by row."
     from fasterbench.views.diff import compare
     if len(saved) < 2: usage_error("one result; two or more are needed", "BEFORE AFTER")
-    if len(saved) > 2 and html: usage_error(f"a page is for two results, and these are {len(saved)}; --csv writes all of them", "--html")
+    if len(saved) > 2 and html:
+        usage_error(f"a page is for two results, and these are {len(saved)}; --csv writes all of them", "--html")
     check_writable(html, csv)
     found = compare(*map(saved_result, saved)) if len(saved) == 2 else _series(saved)
     if "-" not in (html, csv): found.summary(top)

@@ -46,7 +46,8 @@ def field_comments(
     found, line = {}, []
     for t in _tokens(cls):
         if t.type == tokenize.NEWLINE: line = []
-        elif t.type == tokenize.COMMENT and len(line) > 1 and line[1].string == ":" and line[0].start[1] == 4: found[line[0].string] = _text(t)
+        elif t.type == tokenize.COMMENT and len(line) > 1 and line[1].string == ":" and line[0].start[1] == 4:
+            found[line[0].string] = _text(t)
         elif t.type not in _skipped: line.append(t)
     return {k: v for k, v in found.items() if k in getattr(cls, "__annotations__", {})}
 

@@ -17,6 +17,8 @@ def _watched():
     ipython = sys.modules.get("IPython")
     return ipython is not None and type(ipython.get_ipython()).__name__ == "ZMQInteractiveShell" or hasattr(sys.stderr, "isatty") and sys.stderr.isatty()
 
+class _Bar(tqdm): monitor_interval = 0        # no thread of its own beside what is timed
+
 @contextmanager
 def progress_bar(
     title:str,
@@ -25,4 +27,4 @@ def progress_bar(
 ):
     "Within the context, a function to be called after each step."
     switch = dict(disable=not show) if show is not None else {} if _watched() else dict(disable=True)   # TQDM_DISABLE decides where nothing is said
-    with tqdm(desc=title, total=total, delay=1.0, leave=False, **switch) as bar: yield lambda: bar.update()
+    with _Bar(desc=title, total=total, delay=1.0, leave=False, **switch) as bar: yield lambda: bar.update()

@@ -45,7 +45,8 @@ class NodeOwners:
 # %% ../../nbs/core/run.ipynb #ab992c92
 def parameter_owners(listed:list[Part])->dict[int, int]:
     "id of a parameter → index of the first module that holds it."
-    return {id(p): i for i, part in reversed(list(enumerate(listed))) for p in part.module._parameters.values() if p is not None}
+    backwards = reversed(list(enumerate(listed)))
+    return {id(p): i for i, part in backwards for p in part.module._parameters.values() if p is not None}
 
 def graph_nodes(root)->list:
     "Every autograd node that a backward from `root` can run."
@@ -94,7 +95,8 @@ class Forward:
 def total_output(out):
     "The loss that is used when none is given: the sum of everything in the output that has a gradient."
     sums = [t.sum() for t in tensors_of(out) if t.requires_grad]
-    if not sums: raise ValueError("nothing in the model's output has a gradient: give loss=..., or parameters that require gradients")
+    if not sums:
+        raise ValueError("nothing in the model's output has a gradient: give loss=..., or parameters that require gradients")
     return sum(sums[1:], sums[0])
 
 def check_step(
@@ -106,13 +108,15 @@ def check_step(
     if not backward and (loss is not None or optimizer is not None):
         raise ValueError("loss and optimizer belong to a training step: give backward=True with them")
     if loss is not None and not callable(loss):
-        raise TypeError(f"loss is a {type(loss).__name__}; a function of the model's output is needed, which gives a scalar tensor")
+        raise TypeError(f"loss is a {type(loss).__name__}; a function of the model's output is needed, which gives a "
+                        "scalar tensor")
     if optimizer is None: return
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise TypeError(f"optimizer is a {type(optimizer).__name__}; a torch.optim.Optimizer is needed")
     closure = inspect.signature(type(optimizer).step).parameters.get("closure")
     if closure is not None and closure.default is inspect.Parameter.empty:
-        raise ValueError(f"{type(optimizer).__name__} runs the model itself, through a closure: its update cannot be told from forward and backward")
+        raise ValueError(f"{type(optimizer).__name__} runs the model itself, through a closure: its update cannot be told "
+                         "from forward and backward")
 
 # %% ../../nbs/core/run.ipynb #61667d4f
 def _checked(value):
@@ -121,7 +125,8 @@ def _checked(value):
     what = f"a {type(value).__name__}"
     if isinstance(value, torch.Tensor):
         what = f"a tensor of shape {tuple(value.shape)}" + ("" if value.requires_grad else " without a gradient")
-    raise ValueError(f"the loss gave {what}; a scalar tensor that depends on parameters that require gradients is needed")
+    raise ValueError(f"the loss gave {what}; a scalar tensor that depends on parameters that require gradients is "
+                     "needed")
 
 def _rest(loss, optimizer):
     "The parts of a step that are no modules."
@@ -180,8 +185,8 @@ class TrainingStep(Forward):
 def preserved_run(run:Forward):
     """Within the context `run` can be run, in its mode; at the end everything is as it was. Gives `before_write`.
 
-    Everything: model, optimizer, process, and a loss that is a module; modules that a loss function only refers to are not
-    looked for."""
+    Everything: model, optimizer, process, and a loss that is a module. Modules that a loss function only refers to
+    are not looked for."""
     others = [run.optimizer, *run.written()] if run.training else []
     if run.training and isinstance(run.loss, nn.Module): others.append(run.loss)
     with preserved(run.model, run.training, others) as before_write, torch.set_grad_enabled(run.training):

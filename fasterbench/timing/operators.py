@@ -44,13 +44,15 @@ def operator_times(
     records:Sequence[Record],  # Of one run, by time
     device:torch.device,       # Where it ran
 )->list[float]|None:
-    "Seconds of each operator: on a GPU of the kernels it launched, on a CPU its own. `None` where the run was another one."
+    """Seconds of each operator: on a GPU of the kernels it launched, on a CPU its own.
+
+    `None` where the run was another one."""
     matches = matched_records(names, records)
     if matches is None or device.type != "cuda": return matches and [r.end - r.start for r in matches]
     kinds, spans = lambda *names: [r for r in records if r.kind in names], {}
     operators, work = kinds("operator"), kinds(*gpu_work)
     for k, r in enumerate(matches): spans.setdefault(r.thread, []).append((r.start, r.end, k))
-    whose = lambda inner: None if inner is None else _within(spans.get(inner.thread, []), inner.start)   # may be a part of it
+    whose = lambda inner: None if inner is None else _within(spans.get(inner.thread, []), inner.start)
     inner = [operators[o] if o >= 0 else None for _, o in joined(operators, kinds("launch"), work)]
     total = shared_times((whose(i), r.start, r.end) for i, r in zip(inner, work))
     return [total.get(k, 0.0) for k in range(len(matches))]

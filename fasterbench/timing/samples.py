@@ -44,7 +44,8 @@ class Samples:
         return len(self.values) < 5 or self.spread <= 0.1
 
     def __repr__(self):
-        return f"Samples({format_si(self.median, 's')} median, {format_si(self.iqr, 's')} IQR ({self.spread:.1%}), n={len(self.values)})"
+        median, iqr = (format_si(t, "s") for t in (self.median, self.iqr))
+        return f"Samples({median} median, {iqr} IQR ({self.spread:.1%}), n={len(self.values)})"
 
 # %% ../../nbs/timing/samples.ipynb #10bf5005
 @dataclass(frozen=True)
@@ -60,7 +61,8 @@ class StoppingRule:
 
     def __post_init__(self):
         if self.steps is not None and (not isinstance(self.steps, int) or self.steps < 1):
-            raise ValueError(f"steps={self.steps!r}: a whole number of at least 1 is needed, or None to let the stopping rule decide")
+            raise ValueError(f"steps={self.steps!r}: a whole number of at least 1 is needed, or None to let the stopping "
+                             "rule decide")
 
     def enough(self,
         values:list[float], # Samples so far, s

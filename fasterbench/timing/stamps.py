@@ -139,7 +139,8 @@ class StepStamps:
             finally:
                 log((leave, slot, now()))
                 graph.borders.append((leave, i, number()))
-        def called(*args, **kwargs): return timed(*args, **kwargs) if not self.offset else self.again(timed, args, kwargs)
+        def called(*args, **kwargs):
+            return timed(*args, **kwargs) if not self.offset else self.again(timed, args, kwargs)
         return called
 
     def again(self, timed, args, kwargs):
@@ -299,7 +300,7 @@ def _stamps(run, device):
     make = CudaStamps if device.type == "cuda" else CpuStamps
     if run.training: stamps, slots = StepStamps(run, make()), len(phases) * len(run.parts)
     else: stamps, slots = make(), len(run.parts)
-    if device.type == "cuda": return stamps, slots, StampCost()                  # an event costs the GPU next to nothing
+    if device.type == "cuda": return stamps, slots, StampCost()              # an event costs the GPU next to nothing
     if not run.training: return stamps, slots, stamp_cost()
     return stamps, slots, replace(stamp_cost(lambda: StepStamps(run, make())), node=node_cost())
 

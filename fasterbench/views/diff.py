@@ -17,10 +17,11 @@ from ..points.model import RooflinePoint
 from .differences import as_result, differences, rates
 from .fields import fields, pair_fields, pair_values, side_name
 from .headline import trust, wrapped
-from .plot import (axes, bounds, canvas, dress, dtypes_in_use, extent, hover, levels_in_use, marker_size,
-                                    placeable, roof_lines, roofs, spot, star_style, style)
+from .plot import (axes, bounds, canvas, dress, extent, hover, marker_size, placeable, spot,
+                                    star_style, style)
 from .report import cells, column, facts, figure, filled, page
 from .result import Result
+from .roof_lines import dtypes_in_use, levels_in_use, roof_lines, roofs
 from .series import Series, keyed, series_of
 from .table import check_top, csv_text, html_rows, narrowed, printable, terminal_width, text_table
 
@@ -58,17 +59,19 @@ class Pair:
     def change(self)->str:
         "`faster`, `slower`, or `within the spread`; where the row is on one side only, which."
         if self.side != "both": return self.side
-        return "within the spread" if not self.clear else "faster" if self.after.time_s < self.before.time_s else "slower"
+        if not self.clear: return "within the spread"
+        return "faster" if self.after.time_s < self.before.time_s else "slower"
 
 # %% ../../nbs/views/diff.ipynb #8ad09bba
 def match(
     before:list[RooflinePoint],
     after:list[RooflinePoint],
 )->list[Pair]:
-    "Rows with the same name, phase and operator as pairs; the largest change of time first, then what is on one side only."
+    "Rows of the same name, phase and operator as pairs; the largest change of time first, then rows of one side."
     a, b = keyed(before), keyed(after)
     both = sorted((Pair(p, b[k]) for k, p in a.items() if k in b), key=lambda q: -abs(q.after.time_s - q.before.time_s))
-    return both + [Pair(p, None) for k, p in a.items() if k not in b] + [Pair(None, p) for k, p in b.items() if k not in a]
+    return both + [Pair(p, None) for k, p in a.items() if k not in b] + [Pair(None, p) for k,
+        p in b.items() if k not in a]
 
 # %% ../../nbs/views/diff.ipynb #f2e6724b
 def _other_dtypes(pairs):
@@ -95,7 +98,8 @@ def _text_of(p, field): return "" if p is None else fields[field].text(getattr(p
 def _cells(q):
     a, b = q.before, q.after
     use, time = lambda p: _text_of(p, "utilization_pct"), lambda p: _text_of(p, "time_s")
-    kind = " ".join(filter(None, (printable(((b or a).operator or (b or a).type).removeprefix("aten::")), (b or a).phase)))
+    kind = " ".join(filter(None, (printable(((b or a).operator or (b or a).type).removeprefix("aten::")),
+                                  (b or a).phase)))
     ratios = [_ratio(q.ratio(field)) for field in ("time_s", "flops", "bytes_moved")]
     remark = "±" if q.change == "within the spread" else q.change
     return [printable(q.name) or "(model)", kind, time(a), time(b), *ratios, use(a), use(b), remark]
@@ -105,8 +109,9 @@ def table(pairs:list[Pair])->list[list[str]]:
     return [["name", "type", "before", "after", "time", "FLOPs", "bytes", "util%", "after", ""], *map(_cells, pairs)]
 
 # %% ../../nbs/views/diff.ipynb #f0573ba0
+# the first two are told apart by colour-blind readers
 _changes = {"faster": dict(color="#009e73", dash="solid"), "slower": dict(color="#cc79a7", dash="dash"),
-            "within the spread": dict(color="#74808a", dash="dot")}    # the first two are told apart by colour-blind readers
+            "within the spread": dict(color="#74808a", dash="dot")}
 
 def _columns(points): return dict(zip("xy", map(list, zip(*(spot(p) if p else (None, None) for p in points)))))
 
@@ -120,35 +125,42 @@ def _arrows(fig, pairs):
     for change, look in _changes.items():
         moved = [(i, q) for i, q in enumerate(pairs) if q.change == change and _moved(q)]
         if not moved: continue
-        marker = dict(symbol="arrow", angleref="previous", color=look["color"], size=[s for _ in moved for s in (0, 11, 0)], opacity=1,
+        marker = dict(symbol="arrow", angleref="previous", color=look["color"],
+                      size=[s for _ in moved for s in (0, 11, 0)], opacity=1,
                       standoff=[s for _, q in moved for s in (0, marker_size(q.after) / 2, 0)])
-        fig.add_scatter(**_columns([p for _, q in moved for p in (q.before, q.after, None)]), mode="lines+markers", name=change,
+        fig.add_scatter(**_columns([p for _, q in moved for p in (q.before, q.after, None)]), mode="lines+markers",
+                        name=change,
                         customdata=[i for i, _ in moved for _ in range(3)], line=dict(width=2, **look), marker=marker,
                         hoverinfo="skip", legendgroup=change)
 
 def _spots(fig, pairs, side):
     "The markers of one side, per bound; those before are open."
-    text = lambda p, q: f"{hover(p)}<br>{side}" + (f", time {_ratio(q.ratio('time_s'))}" if q.side == "both" else " only")
+    text = lambda p, q: f"{hover(p)}<br>{side}" + (f", time {_ratio(q.ratio('time_s'))}" if q.side == "both"
+                                                   else " only")
     for kind, look in bounds.items():
         chosen = [(i, p, q) for i, q in enumerate(pairs) if placeable(p := getattr(q, side)) and p.bound == kind]
         if not chosen: continue
         marker = style(kind, [marker_size(p) for _, p, _ in chosen])
         if side == "before": marker["symbol"] = marker["symbol"].removesuffix("-open") + "-open"
-        fig.add_scatter(**_columns([p for _, p, _ in chosen]), hovertext=[text(p, q) for _, p, q in chosen], hoverinfo="text",
-                        mode="markers", customdata=[i for i, _, _ in chosen], marker=marker, name=f"{look['label']}, {side}",
+        fig.add_scatter(**_columns([p for _, p, _ in chosen]), hovertext=[text(p, q) for _, p, q in chosen],
+                        hoverinfo="text",
+                        mode="markers", customdata=[i for i, _, _ in chosen], marker=marker,
+                        name=f"{look['label']}, {side}",
                         legendgroup=f"{kind} {side}")
 
 # %% ../../nbs/views/diff.ipynb #2ef0f0ad
 def _programs(fig, before, after):
     both = [p for p in (before, after) if placeable(p)]
     marker = star_style | dict(symbol=["star-open", "star"][-len(both):])
-    if both: fig.add_scatter(**_columns(both), hovertext=[hover(p) for p in both], hoverinfo="text", mode="lines+markers",
+    if both: fig.add_scatter(**_columns(both), hovertext=[hover(p) for p in both], hoverinfo="text",
+                             mode="lines+markers",
                              name="whole model", line=dict(color=star_style["color"], width=1), marker=marker)
 
 def _roofs(fig, before, after, rows, box):
     "The roofs after; those before, where they differ, paler."
     if rates(before) != rates(after):
-        roof_lines(fig, before.peaks, levels_in_use(before, rows), box, "rgba(116, 128, 138, 0.35)", False, dtypes_in_use(before, rows))
+        roof_lines(fig, before.peaks, levels_in_use(before, rows), box, "rgba(116, 128, 138, 0.35)", False,
+                   dtypes_in_use(before, rows))
     roofs(fig, after.peaks, levels_in_use(after, rows), box, dtypes_in_use(after, rows))
 
 def _chart(comparison, title):
@@ -182,7 +194,9 @@ class Comparison:
         "The times of the whole, and how many rows are on which side."
         a, b = (r.program.time_s if r.program else sum(p.time_s for p in r.points) for r in (self.before, self.after))
         sides = [q.side for q in self.pairs]
-        rows = f"{sides.count('both')} rows on both sides, {sides.count('only before')} only before, {sides.count('only after')} only after"
+        rows = ", ".join(f"{sides.count(s)} {text}" for s,
+                         text in (("both", "rows on both sides"), ("only before",) * 2,
+                                                                    ("only after",) * 2))
         return f"{format_si(a, 's')} before, {format_si(b, 's')} after: {_ratio(b / a if a else None)}; {rows}"
 
     @property
@@ -243,14 +257,16 @@ def _text(comparison, top=20):
     gap = 2 if sum(wide) + 2 * (len(wide) - 1) <= width else 1
     room = max(width - sum(wide[2:]) - gap * (len(wide) - 1), 20)
     more = len(comparison.pairs) - len(rows) + 1
-    return "\n".join([*wrapped(map(printable, comparison.lines), width), "", *text_table(narrowed(rows, room), {0, 1, 9}, gap),
+    return "\n".join([*wrapped(map(printable, comparison.lines), width), "",
+                      *text_table(narrowed(rows, room), {0, 1, 9}, gap),
                       *([f"… and {more} more rows"] if more > 0 else [])])
 
 # %% ../../nbs/views/diff.ipynb #d110e7bc
 def _both_facts(before, after):
     "The facts of both, one beside the other."
     pairs = zip(facts(before), facts(after))
-    return [(f"{heading}, {side}", entries) for pair in pairs for side, (heading, entries) in zip(("before", "after"), pair)]
+    return [(f"{heading}, {side}", entries) for pair in pairs for side,
+            (heading, entries) in zip(("before", "after"), pair)]
 
 def _blank(record):
     "`record` with empty cells for a side that it does not have; what is unknown stays None."
@@ -267,8 +283,8 @@ def _page(comparison, title):
                 columns=filled(columns, rows), rows=rows)
     filters = dict(side="side", phase="phase", category="category", type="type", bound_after="bound")
     notes = [line for line in comparison.lines if line != comparison.told]
-    facts = _both_facts(comparison.before, comparison.after)
-    return page(title, [comparison.told], facts, [kind], filters, "comparison", notes=notes)
+    return page(title, [comparison.told], _both_facts(comparison.before, comparison.after), [kind], filters,
+                "comparison", notes=notes)
 
 # %% ../../nbs/views/diff.ipynb #d99d671f
 def compare(

@@ -29,7 +29,8 @@ def _phases(r):
 
 def _sample(sample):
     "Each argument of the sample, by its name."
-    shape = lambda t: f"{'×'.join(map(str, t['shape'])) or 'scalar'} {t['dtype']}" if "shape" in t else t.get("value", "?")
+    shape = lambda t: f"{'×'.join(map(str, t['shape'])) or 'scalar'} {t['dtype']}" if "shape" in t else t.get("value",
+        "?")
     return {f"sample {t['name']}": shape(t) for t in sample}
 
 def _spaced(name): return name.replace("_", " ")
@@ -40,11 +41,13 @@ def conditions(
 )->dict[str, object]:
     "What `r` was measured on and with, by name: batch, sample, call, settings, machine. Unknown is left out."
     batch = batch_of(r.sample)
-    about = {"phases of a training step": _phases(r), "model": r.model} | ({} if batch is None else {"batch": batch}) | _sample(r.sample)
+    about = {"phases of a training step": _phases(r), "model": r.model} | ({} if batch is None
+        else {"batch": batch}) | _sample(r.sample)
     call = {k: v for k, v in r.call.items() if k != "device"}
     about |= {_spaced(k): v for of in (call, r.settings) for k, v in of.items()}
     if r.peaks:
-        about |= {"device": r.peaks.device, "dtype of the peaks": r.peaks.dtype.removeprefix("torch."), "TF32": r.peaks.tf32_enabled}
+        about |= {"device": r.peaks.device, "dtype of the peaks": r.peaks.dtype.removeprefix("torch."),
+                  "TF32": r.peaks.tf32_enabled}
     return about | {_spaced(k): v for k, v in r.environment.items() if k != "date"}
 
 def rates(
@@ -78,5 +81,6 @@ def differences(
              if len({str(a.get(k)) for a in about}) > 1]
     roofs = list(map(rates, results))
     text = lambda of, k: format_si(of[k], k[1]) if k in of else "none"
-    return lines + [f"{k[0]}: {_told([text(of, k) for of in roofs], sides)}" for k in dict.fromkeys(k for of in roofs for k in of)
+    return lines + [f"{k[0]}: {_told([text(of, k) for of in roofs], sides)}"
+                    for k in dict.fromkeys(k for of in roofs for k in of)
                     if _apart([of.get(k) for of in roofs])]

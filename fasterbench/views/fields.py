@@ -22,7 +22,8 @@ def brief(
 
 def _plain(x): return f"{x:.{2 if abs(x) < 10 else 1 if abs(x) < 100 else 0}f}"
 
-_formats = dict(text=lambda x, unit: str(x), count=lambda x, unit: str(x), si=format_si, amount=lambda x, unit: format_si(x),
+_formats = dict(text=lambda x, unit: str(x), count=lambda x, unit: str(x), si=format_si, amount=lambda x,
+                unit: format_si(x),
                 fixed=lambda x, unit: f"{x:.2f}", share=lambda x, unit: f"{x:.1%}", percent=lambda x, unit: f"{x:.1f}%",
                 ratio=lambda x, unit: f"×{x:.2f}", flag=lambda x, unit: "yes" if x else "no")
 def _whole(percent): return f"{percent:.{0 if percent >= 9.95 else 1}f}%"
@@ -35,7 +36,8 @@ class Field(NamedTuple):
     name: str            # In the data frame, the CSV and the code
     unit: str            # SI base unit of the value; "" for text and plain numbers
     title: str           # On a page
-    format: str="text"   # "text", "count", "si", "amount" (SI without unit), "fixed", "share", "percent", "ratio", "flag"
+    # "text", "count", "si", "amount" (SI without unit), "fixed", "share", "percent", "ratio", "flag"
+    format: str="text"
     meaning: str=""      # One line
     short: str=""        # Title in the terminal; "": the title
 
@@ -90,7 +92,8 @@ _work = (
 _roof = (
     Field("bound", "", "bound", "text", "the roof that stands above the row"),
     Field("memory_level", "", "memory level", "text", "the memory level whose traffic takes longest"),
-    Field("utilization_pct", "%", "utilization", "percent", "least time that the roofs allow, over the time", short="util%"),
+    Field("utilization_pct", "%", "utilization", "percent", "least time that the roofs allow, over the time",
+          short="util%"),
     Field("compute_efficiency_pct", "%", "compute efficiency", "percent", "FLOP rate over the compute roof"),
     Field("memory_utilization_pct", "%", "memory utilization", "percent", "of the busiest memory level"),
     Field("roof_time_s", "s", "time on the roof", "si", "the least time that the roofs allow"),

@@ -76,7 +76,8 @@ def _folded(points, rows, name, count):
     flags = {f.name: any(getattr(p, f.name) for p in points) for f in fields(RooflinePoint) if f.type is bool}
     sums = {k: sum(getattr(p, k) for p in points) for k in ("time_s", "time_iqr_s", "share", "calls")}
     rates = _rates(total["flops"], total["bytes_moved"], sums["time_s"], total["roof_time_s"])
-    return FoldedPoint(name=name, bound=bound, memory_level=level, count=count, rows=tuple(rows), bytes_by_level=_levels(points),
+    return FoldedPoint(name=name, bound=bound, memory_level=level, count=count, rows=tuple(rows),
+                       bytes_by_level=_levels(points),
                        launch_s=_launch(points), explained=_sums(p.explained for p in points),
                        **total, **sums, **rates, **same, **flags)
 
@@ -139,7 +140,7 @@ def _check(group, depth):
 
 def fold(
     points:Sequence[RooflinePoint],
-    group:str|None="auto", # "block", "type", "category", None: none; "auto": blocks, where more than 60 rows become a third
+    group:str|None="auto", # "block", "type", "category", None: none; "auto": blocks, where the table is long
     depth:int|None=None,   # Parts of the path that stay; None: all
 )->list[RooflinePoint]:
     "`points` folded, slowest first. Raises `ValueError` for a group or a depth that does not exist."

@@ -58,9 +58,11 @@ def _time(result):
     "End to end time and half its IQR: `14.56 ms ±3 %`."
     p, t = result.program, result.timing
     time, iqr = (t.end_to_end_s, t.end_to_end_iqr_s) if t else (p.time_s, p.time_iqr_s) if p else (None, 0)
-    if time is None: return format_si(sum(q.time_s for q in result.points), "s") + " in all rows" if result.points else ""
+    if time is None: return format_si(sum(q.time_s for q in result.points),
+                                      "s") + " in all rows" if result.points else ""
     half = iqr / time / 2 if time else 0
-    return format_si(time, "s") + (f" ±{half:.{0 if half >= 0.01 else 1}%}".replace("%", " %") if half >= 0.0005 else "")
+    return format_si(time, "s") + (f" ±{half:.{0 if half >= 0.01 else 1}%}".replace("%", " %") if half >= 0.0005
+                                   else "")
 
 def _rate(result):
     "The rate of the whole, or the lower bound of its FLOPs."
@@ -140,7 +142,8 @@ def wrapped(
     width:int=80, # Columns of the terminal
 )->list[str]:
     "`lines` in the width of a terminal; what goes on is indented."
-    return [part for line in lines for part in wrap(line, width, subsequent_indent="  ", break_on_hyphens=False) or [""]]
+    return [part for line in lines for part in wrap(line, width, subsequent_indent="  ", break_on_hyphens=False)
+            or [""]]
 
 # %% ../../nbs/views/headline.ipynb #c9b20a08
 def _looked_at(t):
@@ -149,7 +152,8 @@ def _looked_at(t):
     told = [] if t.load_average is None else [f"load {t.load_average:.1f} {cores}".rstrip()]
     if (t.others or 0) > 0.05: told.append(f"{t.others:.1f} cores busy for others")
     if (t.steal or 0) > 0.02: told.append(f"{t.steal:.2f} cores stolen")
-    if t.clock_hz and max(t.clock_hz) > 1.1 * min(t.clock_hz): told.append(f"clock {_brief(min(t.clock_hz), 'Hz')} to {_brief(max(t.clock_hz), 'Hz')}")
+    if t.clock_hz and max(t.clock_hz) > 1.1 * min(t.clock_hz):
+        told.append(f"clock {_brief(min(t.clock_hz), 'Hz')} to {_brief(max(t.clock_hz), 'Hz')}")
     return ", ".join(told)
 
 def _varied(timing, phases):
@@ -165,7 +169,8 @@ def doubtful_roofs(
     peaks, # `HardwarePeaks`
 )->list[str]:
     "The roofs whose samples spread by more than 20 %, or drifted by more than 10 %."
-    named = [(" ".join(filter(None, (c.dtype, c.unit))), c) for c in peaks.ceilings] + [(l.name, l) for l in peaks.memory]
+    named = [(" ".join(filter(None, (c.dtype, c.unit))), c) for c in peaks.ceilings] + [(l.name, l)
+        for l in peaks.memory]
     wide = [f"{name} spread {r.spread:.0%}" for name, r in named if (r.spread or 0) > 0.2]
     return wide + [f"{name} drift {r.drift:+.0%}" for name, r in named if abs(r.drift or 0) > 0.1]
 
@@ -177,5 +182,6 @@ def trust(
     varied = _varied(t, any(p.phase for p in result.points)) if t else []
     looked = f" ({_looked_at(t)})" if varied and _looked_at(t) else ""
     roofs = doubtful_roofs(peaks) if peaks else []
+    if len(roofs) > 2: roofs = [*roofs[:2], f"{len(roofs) - 2} more"]
     parts = ([", ".join(varied) + looked] if varied else []) + (["roofs: " + ", ".join(roofs)] if roofs else [])
     return ("± not steady: " + "; ".join(parts)).replace("%", " %") if parts else ""

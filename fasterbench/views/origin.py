@@ -20,7 +20,7 @@ def _leaves(tree, path):
 def _described(name, leaf):
     if hasattr(leaf, "shape") and hasattr(leaf, "dtype"):
         try: shape = [int(n) for n in leaf.shape]
-        except (RuntimeError, TypeError, ValueError, AttributeError): shape = None                # jagged: it has no plain shape
+        except (RuntimeError, TypeError, ValueError, AttributeError): shape = None      # jagged: it has no plain shape
         if shape is not None: return dict(name=name, shape=shape, dtype=str(leaf.dtype).removeprefix("torch."))
     plain = leaf is None or isinstance(leaf, (bool, int, float, str))
     return dict(name=name, value=repr(leaf)[:80] if plain else type(leaf).__name__)
@@ -74,11 +74,15 @@ def describe_settings(
     import torch
     found = dict(parameters=sum(p.numel() for p in model.parameters()),
                  parameter_bytes=sum(p.numel() * p.element_size() for p in model.parameters()),
-                 matmul_precision=torch.get_float32_matmul_precision(), deterministic=torch.are_deterministic_algorithms_enabled(),
-                 autocast=torch.is_autocast_enabled(torch.device(device).type), default_dtype=str(torch.get_default_dtype()).removeprefix("torch."))
+                 matmul_precision=torch.get_float32_matmul_precision(),
+                 deterministic=torch.are_deterministic_algorithms_enabled(),
+                 autocast=torch.is_autocast_enabled(torch.device(device).type),
+                 default_dtype=str(torch.get_default_dtype()).removeprefix("torch."))
     if torch.device(device).type == "cuda":
-        return found | dict(cudnn_benchmark=torch.backends.cudnn.benchmark, matmul_tf32=torch.backends.cuda.matmul.allow_tf32,
-                            cudnn_tf32=torch.backends.cudnn.allow_tf32, flash_attention=torch.backends.cuda.flash_sdp_enabled())
+        return found | dict(cudnn_benchmark=torch.backends.cudnn.benchmark,
+                            matmul_tf32=torch.backends.cuda.matmul.allow_tf32,
+                            cudnn_tf32=torch.backends.cudnn.allow_tf32,
+                            flash_attention=torch.backends.cuda.flash_sdp_enabled())
     return found | dict(mkldnn=torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled)
 
 def describe(
@@ -88,4 +92,5 @@ def describe(
     **arguments,    # Further arguments of the call
 )->dict:
     "The fields `sample`, `call` and `settings` of a `Result`."
-    return dict(sample=describe_sample(sample), call=describe_call(device=device, **arguments), settings=describe_settings(model, device))
+    return dict(sample=describe_sample(sample), call=describe_call(device=device, **arguments),
+                settings=describe_settings(model, device))

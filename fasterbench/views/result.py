@@ -13,7 +13,7 @@ from ..core.files import check_schema, write_whole
 from ..core.units import format_si
 from ..points.model import RooflinePoint
 from ..roofs.hardware import Ceiling, HardwarePeaks, MemoryLevel
-from . import hierarchy, plot, report, table
+from . import hierarchy, picture, report, table
 from .checked import check_pairs, check_scalars, checked, is_number, refuse
 from .fold import fold
 
@@ -61,7 +61,8 @@ class Timing:
         if abs(self.ratio - 1) > 0.03: found.append(f"the rows sum to {self.ratio:.1%} of the uninstrumented time")
         if self.spread > 0.1: found.append(f"the IQR of the uninstrumented time is {self.spread:.0%} of its median")
         if self.ops_s and self.ops_s > 1.25 * self.sum_s:
-            found.append(f"the operators, timed in passes of their own, sum to {self.ops_s / self.sum_s:.1%} of the rows")
+            found.append(f"the operators, timed in passes of their own, sum to {self.ops_s / self.sum_s:.1%} of the "
+                         f"rows")
         return found
 
     def __repr__(self):
@@ -131,7 +132,8 @@ class Result:
         if self.peaks is not None: return self
         raise ValueError(f"this needs roofs, and {self.model or 'the result'} has none: "
                          "read_ncu(path, peaks=HardwarePeaks(peak_flops, peak_bandwidth)) "
-                         "or `fasterbench ncu FILE --peaks PEAKS.json` give them; for a trace `fasterbench trace FILE` takes "
+                         "or `fasterbench ncu FILE --peaks PEAKS.json` give them; for a trace `fasterbench trace FILE` "
+                         "takes "
                          "--device NAME or --peaks PEAKS.json")
 
     def summary(self,
@@ -145,7 +147,7 @@ class Result:
     def plot(self,
         title:str|None=None,     # None: model and device
         points:str="modules",    # "modules", "ops", "kernels" or "steps"
-        group:str|None=None,     # "block", "type", "category" or "auto": one marker with a count; None: a marker per row
+        group:str|None=None,     # "block", "type", "category", "auto": a marker with a count; None: a marker per row
         depth:int|None=None,     # Parts of the path that stay; None: all
     ):
         "The roofline chart, a plotly `Figure`."
@@ -190,8 +192,8 @@ class Result:
         width:int=1000,       # px; a .png has two pixels per px
     ):
         "Write the chart to `path` as a picture."
-        plot.check_picture(path)
-        write_whole(path, plot.picture(self.plot(title, points), path, width))
+        picture.check_picture(path)
+        write_whole(path, picture.picture(self.plot(title, points), path, width))
 
     def _repr_html_(self): return table.html_table(self)
     def __repr__(self):
@@ -210,11 +212,14 @@ def _plain(value):
     if isinstance(value, (list, tuple)): return [_plain(v) for v in value]
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
-def _values(value): return [_values(v) for v in value] if isinstance(value, list) else asdict(value) if is_dataclass(value) else value
+def _values(value):
+    if isinstance(value, list): return [_values(v) for v in value]
+    return asdict(value) if is_dataclass(value) else value
 
 def to_dict(result:Result)->dict:
     "Everything, as plain values that JSON can hold."
-    values = {f.name: _values(getattr(result, f.name)) for f in fields(result)} | dict(peaks=result.peaks and result.peaks.to_dict())
+    values = {f.name: _values(getattr(result, f.name)) for f in fields(result)} | dict(peaks=result.peaks
+        and result.peaks.to_dict())
     return dict(schema=schema, version=version, **_plain(values))
 
 # %% ../../nbs/views/result.ipynb #8eae8888
@@ -229,14 +234,17 @@ def _least(least):
 def _bound(where, value):
     if value not in _bounds: refuse(where, value, f"one of {', '.join(_bounds)}")
 
-_not_negative = ("flops", "bytes_moved", "time_s", "time_iqr_s", "calls", "roof_time_s", "launch_s", "contraction_flops",
+_not_negative = ("flops", "bytes_moved", "time_s", "time_iqr_s", "calls", "roof_time_s", "launch_s",
+                 "contraction_flops",
                  "eager_bytes", "achieved_gflops", "arithmetic_intensity", "share", "utilization_pct")
 def _two_times(where, value):
     "A rule: nothing, or two times in order."
-    good = isinstance(value, (list, tuple)) and (not value or len(value) == 2 and is_number(value[0], 0) and is_number(value[1], value[0]))
+    good = isinstance(value, (list, tuple)) and (not value or len(value) == 2 and is_number(value[0], 0)
+                                                 and is_number(value[1], value[0]))
     if not good: refuse(where, value, "two times in order, s")
 
-_point_rules = dict(bound=_bound, bytes_by_level=check_pairs, shares=check_pairs, explained=check_pairs, interval_s=_two_times,
+_point_rules = dict(bound=_bound, bytes_by_level=check_pairs, shares=check_pairs, explained=check_pairs,
+                    interval_s=_two_times,
                     **dict.fromkeys(_not_negative, _least(0)))
 
 def _point(data, where):
@@ -263,10 +271,12 @@ def _row_of(*kinds):
         for i, item in enumerate(value):
             good = isinstance(item, (list, tuple)) and len(item) == len(kinds)
             if not good or not all(is_number(v, 0) if k is float else isinstance(v, k) for v, k in zip(item, kinds)):
-                refuse(f"{where}[{i}]", item, "a list of " + ", ".join("number" if k is float else "text" for k in kinds))
+                refuse(f"{where}[{i}]", item, "a list of "
+                       + ", ".join("number" if k is float else "text" for k in kinds))
     return rule
 
-_peaks_rules = dict(levels=_each(MemoryLevel), ceilings=_each(Ceiling), environment=check_scalars, skipped=check_scalars,
+_peaks_rules = dict(levels=_each(MemoryLevel), ceilings=_each(Ceiling), environment=check_scalars,
+                    skipped=check_scalars,
                     sweep=_row_of(str, float, float), trials=_row_of(str, str, float, float))
 
 def _peaks(data):
@@ -293,16 +303,19 @@ def _sample(where, value):
         shape = item.get("shape") if isinstance(item, dict) else None
         sizes = isinstance(shape, list) and all(is_number(n, 0) and n == int(n) for n in shape)
         texts = isinstance(item, dict) and all(isinstance(v, str) for k, v in item.items() if k != "shape")
-        if not texts or not (sizes and "dtype" in item or shape is None): refuse(f"{where}[{i}]", item, "a name with a shape and a dtype")
+        if not texts or not (sizes and "dtype" in item or shape is None): refuse(f"{where}[{i}]", item,
+            "a name with a shape and a dtype")
 
 def _environment(where, value): check_scalars(where, value); _device_name(where, value)
 
-_rules = dict(unknown_ops=_counts, notes=_texts, sample=_sample, environment=_environment, call=check_scalars, settings=check_scalars)
+_rules = dict(unknown_ops=_counts, notes=_texts, sample=_sample, environment=_environment, call=check_scalars,
+              settings=check_scalars)
 def _numbers(where, value):
     if not all(is_number(v, 0) for v in value): refuse(where, value, "a list of numbers")
 
 _timing_rules = dict(clock_hz=_numbers) | dict.fromkeys(
-    ("end_to_end_s", "end_to_end_iqr_s", "rows_s", "overhead_s", "steps", "bare_steps", "stamp_s", "load_average", "others", "steal"), _least(0))
+    ("end_to_end_s", "end_to_end_iqr_s", "rows_s", "overhead_s", "steps", "bare_steps", "stamp_s", "load_average",
+     "others", "steal"), _least(0))
 
 # %% ../../nbs/views/result.ipynb #b1e9b4e0
 def from_dict(
@@ -319,11 +332,13 @@ def _account(data, where): return Account(**checked(Account, data, where, dict(s
 
 def _result(data):
     values = checked(Result, data, "", _rules)
-    for name in _kinds.values(): values[name] = _points(values[name] if name == "points" else values.get(name, []), name)
+    for name in _kinds.values(): values[name] = _points(values[name] if name == "points" else values.get(name, []),
+                                                        name)
     values["peaks"] = None if values["peaks"] is None else _peaks(values["peaks"])
     if values.get("program") is not None: values["program"] = _point(values["program"], "program")
     values["accounts"] = [_account(a, f"accounts[{i}]") for i, a in enumerate(values.get("accounts", []))]
-    if values.get("timing") is not None: values["timing"] = Timing(**checked(Timing, values["timing"], "timing", _timing_rules))
+    if values.get("timing") is not None: values["timing"] = Timing(**checked(Timing, values["timing"], "timing",
+        _timing_rules))
     return Result(**values)
 
 def _no_constant(name): raise ValueError(f"{name} is no number of JSON")
@@ -335,5 +350,6 @@ def from_json(
     with open(path, encoding="utf-8") as f:
         try: data = json.load(f, parse_constant=_no_constant)
         except json.JSONDecodeError as error: raise ValueError(f"{path} is not a JSON file: {error}") from None
-        except RecursionError: raise ValueError(f"{path} is not a saved result: its values are nested too deeply") from None
+        except RecursionError:
+            raise ValueError(f"{path} is not a saved result: its values are nested too deeply") from None
     return from_dict(data)

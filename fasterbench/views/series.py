@@ -15,7 +15,9 @@ from ..points.model import RooflinePoint
 from .differences import conditions, differences
 from .fields import Field, fields
 from .headline import trust, wrapped
+from .page import cells, column, figure, filled, page
 from .plot import canvas, dress, shown
+from .report import facts
 from .result import Result
 from .table import check_top, csv_text, html_rows, narrowed, printable, terminal_width, text_table
 
@@ -125,6 +127,13 @@ class Series:
         "Time over the results, a line per row: a plotly `Figure`."
         return _chart(self, self.title if title is None else title, top)
 
+    def to_html(self,
+        path,                  # Where to write
+        title:str|None=None,   # None: the models
+    ):
+        "Write the series to `path`: one HTML file with chart and table."
+        write_whole(path, _page(self, title or self.title))
+
     def _repr_html_(self): return html_rows(_table(self, self.rows[:20], "time_s"), {0, 1}, [], self.lines)
     def __repr__(self): return _text(self, 20, "time_s")
 
@@ -135,7 +144,8 @@ def _whole(r): return r.program.time_s if r.program else sum(p.time_s for p in r
 
 def _field(name):
     if name not in fields or not fields[name].number:
-        raise ValueError(f"field={name!r}; fields with numbers are {', '.join(k for k, f in fields.items() if f.number)}")
+        raise ValueError(f"field={name!r}; fields with numbers are "
+                         f"{', '.join(k for k, f in fields.items() if f.number)}")
     return fields[name]
 
 def _records(series, field)->Iterator[dict]:
@@ -155,7 +165,8 @@ def _table(series, rows, name):
     "The rows as texts, the titles first."
     field = _field(name)
     text = lambda p: "" if p is None else field.text(getattr(p, name, None), True)
-    cells = [[printable(l.first.name) or "(model)", _kind(l.first), *map(text, l.points), _ratio(l.values(name))] for l in rows]
+    cells = [[printable(l.first.name) or "(model)", _kind(l.first), *map(text, l.points), _ratio(l.values(name))]
+             for l in rows]
     return [["name", "type", *map(printable, series.labels), "last/first"], *cells]
 
 def _text(series, top, name):
@@ -176,12 +187,16 @@ def _chart(series, title, top):
     drawn = [(shown(l.first.name, 30), l.values("time_s")) for l in series.rows[:top]]
     for i, (name, times) in enumerate([("whole model", list(map(_whole, series.results))), *drawn]):
         fig.add_scatter(x=series.labels, y=times, mode="lines+markers", name=name, connectgaps=False,
-                        hovertext=[f"<b>{name}</b><br>{shown(label)}: {format_si(t, 's')}" for label, t in zip(series.labels, times)], hoverinfo="text",
-                        line=dict(color=_hues[i % 7], dash=_dashes[i // 7 % 3], width=3 if i == 0 else 1.5), marker=dict(symbol=i % 30, size=8))
+                        hovertext=[f"<b>{name}</b><br>{shown(label)}: {format_si(t, 's')}" for label,
+                                   t in zip(series.labels, times)], hoverinfo="text",
+                        line=dict(color=_hues[i % 7], dash=_dashes[i // 7 % 3], width=3 if i == 0 else 1.5),
+                        marker=dict(symbol=i % 30, size=8))
     alt = f"Time of {len(drawn)} rows over {', '.join(series.labels)}. {series.lines[-1]}"
-    dress(fig, title, alt, 520).update_layout(legend=dict(orientation="v", x=1.02, y=1, yanchor="top"), margin=dict(r=200, t=60))
+    dress(fig, title, alt, 520).update_layout(legend=dict(orientation="v", x=1.02, y=1, yanchor="top"),
+                                              margin=dict(r=200, t=60))
     fig.update_xaxes(type="category")
-    return fig.update_yaxes(type="log", title="time", tickformat="~s", ticksuffix="s", gridcolor="rgba(128,138,148,0.22)")
+    return fig.update_yaxes(type="log", title="time", tickformat="~s", ticksuffix="s",
+                            gridcolor="rgba(128,138,148,0.22)")
 
 def series_of(
     results:list[Result],
@@ -189,4 +204,40 @@ def series_of(
     points:str="modules",   # "modules", "ops", "kernels" or "steps"
 )->Series:
     "Several results, matched row by row."
-    return Series(list(results), _labels(results, names), lines_of([r.rows(points) for r in results]), differences(results, ()))
+    return Series(list(results), _labels(results, names), lines_of([r.rows(points) for r in results]),
+                  differences(results, ()))
+
+# %% ../../nbs/views/series.ipynb #5e41a001
+_what = ("name", "type", "operator", "phase", "category")
+
+def _page_fields(series):
+    "What a row is, a time per result, and the last over the first."
+    times = [Field(f"time_{i}_s", "s", label, "si", f"time, {label}") for i, label in enumerate(series.labels, 1)]
+    ratio = Field("time_ratio", "", "last/first", "ratio", "the last time over the first")
+    return [fields[k] for k in _what] + [*times, ratio]
+
+def _page_record(line):
+    times = line.values("time_s")
+    ratio = times[-1] / times[0] if times[0] and times[-1] is not None else ""
+    named = {f"time_{i}_s": "" if p is None else p.time_s for i, p in enumerate(line.points, 1)}
+    return {k: getattr(line.first, k) for k in _what} | named | dict(time_ratio=ratio)
+
+# %% ../../nbs/views/series.ipynb #5e41a002
+def _joined(fig):
+    "Each line but that of the whole belongs to a row; the legend names ten."
+    for i, trace in enumerate(fig.data[1:]):
+        trace.customdata = [i] * len(trace.x)
+        if i >= 10: trace.update(showlegend=False, opacity=0.3)
+    return fig
+
+def _page(series, title):
+    columns = list(map(column, _page_fields(series)))
+    rows = cells(map(_page_record, series.rows), columns)
+    kind = dict(name="series", title="rows", figures=[figure(_joined(series.plot("", 200)))],
+                columns=filled(columns, rows), rows=rows)
+    about = [(f"{heading}, {label}", entries) for label, r in zip(series.labels, series.results) if r.peaks is not None
+             for heading, entries in facts(r)]
+    times = [line for line in series.lines if line.startswith("end to end: ")]
+    notes = [line for line in series.lines if line not in times]
+    filters = dict(phase="phase", category="category", type="type")
+    return page(title, times, about, [kind], filters, "series", notes=notes)

@@ -59,7 +59,8 @@ def _spread(fraction): return f"~{fraction:.0%}" if fraction < 0.995 else ">99%"
 _phases = dict(forward="fwd", backward="bwd", update="upd")
 
 # %% ../../nbs/views/table.ipynb #302df624
-_columns = ("name", "type", "phase", "time_s", "share", "flops", "bytes_moved", "arithmetic_intensity", "achieved_gflops",
+_columns = ("name", "type", "phase", "time_s", "share", "flops", "bytes_moved", "arithmetic_intensity",
+            "achieved_gflops",
             "bound", "utilization_pct", "time_iqr_s")
 
 def shown_fields(
@@ -165,7 +166,7 @@ def summary(
 
 # %% ../../nbs/views/table.ipynb #cec449be
 def inclusive(points:list[RooflinePoint])->dict[tuple[str, str], float]:
-    "For the path of every module and phase, the time of its row and of the rows inside it, s. Kernels, and rows outside of the model, such as (loss), are inside nothing."
+    "The time of every module and phase with the rows inside it, s. Kernels, and rows such as (loss), are in none."
     total = {}
     for p in points:
         path, inside = p.name, p.source in ("counted", "predicted") and not p.name.startswith("(")
@@ -179,7 +180,8 @@ def _levels(p, names):
     served = [dict(p.bytes_by_level).get(name, 0) for name in names] if p.bytes_by_level else []
     out = {}
     for name, own, nbytes in zip(names, served, passing(served)):
-        out |= {f"bytes_{name}": own, f"intensity_{name}": None if p.flops is None else arithmetic_intensity(p.flops, nbytes),
+        out |= {f"bytes_{name}": own, f"intensity_{name}": None if p.flops is None
+                else arithmetic_intensity(p.flops, nbytes),
                 f"bandwidth_{name}": nbytes / p.time_s if p.time_s else None}
     return out
 
@@ -187,8 +189,10 @@ def _efficiencies(p, peaks):
     "How busy the arithmetic is, and the busiest memory level, in percent."
     if peaks is None: return {}
     served = [dict(p.bytes_by_level).get(l.name, 0) for l in peaks.memory]
-    return dict(compute_efficiency_pct=None if p.achieved_gflops is None else 1e11 * p.achieved_gflops / peaks.flops_of(p.dtype or peaks.dtype),
-                memory_utilization_pct=100 * memory_time(peaks.memory, served)[0] / p.time_s if p.time_s and p.bytes_by_level else None)
+    return dict(compute_efficiency_pct=None if p.achieved_gflops is None
+                else 1e11 * p.achieved_gflops / peaks.flops_of(p.dtype or peaks.dtype),
+                memory_utilization_pct=100 * memory_time(peaks.memory, served)[0] / p.time_s if p.time_s
+                and p.bytes_by_level else None)
 
 # %% ../../nbs/views/table.ipynb #005c3ac1
 def records(
@@ -213,7 +217,8 @@ def to_frame(
     "The rows as a pandas `DataFrame`, in the units of `fields_of`."
     try: import pandas as pd
     except ImportError: raise ImportError("to_frame needs pandas: pip install pandas") from None
-    return pd.DataFrame.from_records(map(tuple, map(dict.values, records(result, points))), columns=list(fields_of(result)))
+    return pd.DataFrame.from_records(map(tuple, map(dict.values, records(result, points))),
+                                     columns=list(fields_of(result)))
 
 # %% ../../nbs/views/table.ipynb #16a40051
 def csv_text(
@@ -236,7 +241,8 @@ def result_csv(
 # %% ../../nbs/views/table.ipynb #f10239b9
 _template = """{% macro cell(tag, text, i) -%}
 <{{ tag }} style="text-align:{{ 'left' if i in left else 'right' }}">{{ text }}</{{ tag }}>{% endmacro %}
-{% for line in above %}<p>{{ line }}</p>{% endfor %}<table>{% for cells in rows %}<tr>{% set tag = "td" if loop.index0 else "th" -%}
+{% for line in above %}<p>{{ line }}</p>{% endfor -%}
+<table>{% for cells in rows %}<tr>{% set tag = "td" if loop.index0 else "th" -%}
 {% for text in cells %}{{ cell(tag, text, loop.index0) }}{% endfor %}</tr>
 {% endfor %}</table>{% for line in lines %}<p>{{ line }}</p>{% endfor %}"""
 
@@ -258,14 +264,16 @@ def html_table(
     rows = fold(result.points)
     shown = shown_fields(rows[:top])
     left = {i for i, f in enumerate(shown) if not f.number}
-    return html_rows(text_rows(rows[:top], shown), left, _rest(result.points, rows, top) + footer(result), headline(result))
+    return html_rows(text_rows(rows[:top], shown), left, _rest(result.points, rows, top) + footer(result),
+                     headline(result))
 
 # %% ../../nbs/views/table.ipynb #53f5bbd3
 def _peaks_row(key, name, best, roof, unit, promised):
     "A ceiling as texts."
     fraction, promise = promised.get(key, (None, None))
     percent = lambda x, sign="": "" if x is None else f"{x:{sign}.1%}"
-    return [name, format_si(best, unit), format_si(roof.sustained, unit), percent(roof.spread), percent(roof.drift, "+"),
+    return [name, format_si(best, unit), format_si(roof.sustained, unit), percent(roof.spread),
+            percent(roof.drift, "+"),
             f"{fraction:.2f} of {format_si(promise.value, unit)}" if promise else "", roof.probe]
 
 def peaks_rows(

@@ -13,6 +13,8 @@ import torch
 from torch.autograd import _profiler_enabled
 from torch.profiler import ProfilerActivity, profile, record_function
 
+from ..core.process import silent
+
 # %% ../../nbs/work/unseen.ipynb #55b719c9
 class OtherThreads:
     "Within the context, Python threads other than this one are noted."
@@ -37,7 +39,7 @@ class OtherThreads:
         "The operators that other threads run in `call`, with counts; nothing where the profiler is in use."
         if not self.present or _profiler_enabled(): return {}
         every_thread = torch._C._profiler._ExperimentalConfig(profile_all_threads=True)
-        with profile(activities=[ProfilerActivity.CPU], experimental_config=every_thread) as p:
+        with silent(), profile(activities=[ProfilerActivity.CPU], experimental_config=every_thread) as p:
             with record_function(_here): call()
         return _elsewhere(p.profiler.kineto_results.events())
 

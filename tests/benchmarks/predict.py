@@ -23,6 +23,7 @@ from fasterbench.work.trace import Call, Touch
 root = Path(__file__).resolve().parents[2]
 shared = Path(os.environ.get("FASTERBENCH_SHARED", root.parent / "shared")) / "data"
 fitted_on = ("RTX 3090", "P100", "P4")
+only_kept = False # whether models whose counts are not kept yet are left out
 
 # -- one line of the table ------------------------------------------------------------------------------------------
 
@@ -81,25 +82,26 @@ def timm_calls(cache, name, size, batch):
     with gzip.open(path) as f: calls = pickle.load(f)["calls"]
     return [Call(c[9], 0, "forward", *c[:4], [Touch(*t) for t in c[4]], [Touch(*t) for t in c[5]], *c[6:9]) for c in calls]
 
-def timm_served(cache, name, size, batch, calls, peaks):
-    "Per operator the bytes that L2 and main memory serve, by the walk through the caches."
-    path = cache / f"{name}-{size}-{batch}-{peaks.memory[0].capacity}.json"
-    if not path.exists():
-        touches = lambda ts: [(t.storage, t.bytes, t.region) for t in ts]
-        found = serve([(touches(c.reads), touches(c.writes)) for c in calls], [peaks.memory[0].capacity])
-        path.write_text(json.dumps([[sum(l[i] for ls in op for l in ls) for i in (0, 1)] for op in found]))
-    return json.loads(path.read_text())
+def timm_times(calls, peaks, measured, compiled):
+    "Times of all operators. The limit is tried with all bytes from main memory; only where that is broken, with what L2 served."
+    if compiled: return compiled_times(calls, peaks)
+    moved = lambda c: sum(t.bytes for t in (*c.reads, *c.writes))
+    times = operator_times(calls, [[0] * (len(peaks.memory) - 1) + [moved(c)] for c in calls], peaks)
+    if sum(t.limit for t in times) <= measured: return times
+    touches = lambda ts: [(t.storage, t.bytes, t.region) for t in ts]
+    found = serve([(touches(c.reads), touches(c.writes)) for c in calls], [l.capacity for l in peaks.memory[:-1]])
+    return operator_times(calls, [[sum(l[i] for ls in op for l in ls) for i in range(len(peaks.memory))] for op in found], peaks)
 
 def timm_rows(cache, file, device, every, compiled=False, keep=lambda name: True):
     peaks, rows, failed = datasheet_peaks(device, "float16"), [], []
     with open(shared / "timm" / f"benchmark-infer-amp-nchw-pt240-cu124-{file}.csv") as f: table = list(csv.DictReader(f))[::every]
     for r in table:
         key = r["model"], int(r["infer_img_size"]), int(r["infer_batch_size"])
-        if not keep(r["model"]): continue
+        if not keep(r["model"]) or only_kept and not (cache / "{}-{}-{}.pkl.gz".format(*key)).exists(): continue
         try: calls = timm_calls(cache, *key)
         except Exception as error: failed.append(f"{key[0]} {key[1]}: {type(error).__name__} {str(error)[:90]}"); continue
-        times = compiled_times(calls, peaks) if compiled else operator_times(calls, timm_served(cache, *key, calls, peaks), peaks)
         measured = key[2] / float(r["infer_samples_per_sec"])
+        times = timm_times(calls, peaks, measured, compiled)
         rows.append((f"{key[0]} {key[1]}", measured, sum(t.limit for t in times), sum(t.expected for t in times), estimator(calls, peaks)))
     return rows, failed, deviation(peaks, compiled)
 
@@ -276,8 +278,11 @@ def main():
     parser.add_argument("part", nargs="*", choices=[*parts, []], default=[])
     parser.add_argument("--cache", type=Path, default=Path(tempfile.gettempdir()) / "fasterbench-predict")
     parser.add_argument("--every", type=int, default=1, help="take every Nth row")
+    parser.add_argument("--kept", action="store_true", help="leave out models whose counts are not kept yet")
     parser.add_argument("--rows", type=Path, help="write all rows here, as JSON")
     given = parser.parse_args()
+    global only_kept
+    only_kept = given.kept
     given.cache.mkdir(exist_ok=True, parents=True)
     if not shared.is_dir(): sys.exit(f"{shared} is not here; FASTERBENCH_SHARED names the folder that holds data/")
     warnings.simplefilter("ignore")
