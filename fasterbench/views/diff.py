@@ -17,8 +17,8 @@ from ..points.model import RooflinePoint
 from .differences import as_result, differences, rates
 from .fields import fields, pair_fields, pair_values, side_name
 from .headline import trust, wrapped
-from .plot import (axes, bounds, canvas, dress, extent, hover, marker_size, placeable, spot, star_style,
-                                    style)
+from .plot import (axes, bounds, canvas, dress, extent, hover, marker_size, placeable, spot,
+                                    star_style, style)
 from .report import cells, column, facts, figure, filled, page
 from .result import Result
 from .roof_lines import dtypes_in_use, levels_in_use, roof_lines, roofs

@@ -20,7 +20,7 @@ def _leaves(tree, path):
 def _described(name, leaf):
     if hasattr(leaf, "shape") and hasattr(leaf, "dtype"):
         try: shape = [int(n) for n in leaf.shape]
-        except (RuntimeError, TypeError, ValueError, AttributeError): shape = None                # jagged: it has no plain shape
+        except (RuntimeError, TypeError, ValueError, AttributeError): shape = None      # jagged: it has no plain shape
         if shape is not None: return dict(name=name, shape=shape, dtype=str(leaf.dtype).removeprefix("torch."))
     plain = leaf is None or isinstance(leaf, (bool, int, float, str))
     return dict(name=name, value=repr(leaf)[:80] if plain else type(leaf).__name__)
