@@ -23,7 +23,7 @@ class Constant(NamedTuple):
     what: str  # What it is a fraction of
     data: str  # What it was found from
 
-_models = "1443 runs of timm models on an RTX 3090, float16 autocast, eager, PyTorch 2.4"
+_models = "1291 runs of timm models on an RTX 3090, float16 autocast, eager, PyTorch 2.4"
 _kernels = "5 000 float32 kernels on a Tesla P100 and a Tesla P4 (NeuSight)"
 constants = dict(
     tensor=Constant(0.92, "", "of the rate that tensor cores sustain", _models),
@@ -34,7 +34,8 @@ constants = dict(
     pointwise=Constant(0.75, "", "of the bandwidth, for pointwise work and copies", f"{_models}; {_kernels}"),
     rows=Constant(0.51, "", "of the bandwidth, for norms, softmax and reductions", f"{_models}; {_kernels}"),
     cache=Constant(0.55, "", "of 64 B per multiprocessor and clock, from L2", "gpu-benches on A100, H100, H200"),
-    reached=Constant(0.89, "", "of the datasheet's bandwidth, reached by a measured roof", "gpu-benches on A100, H100, H200, L40"),
+    reached=Constant(0.89, "", "of the datasheet's bandwidth, reached by a measured roof",
+        "gpu-benches on A100, H100, H200, L40"),
     launch=Constant(5e-6, "s", "per operator", "shortest kernels of NeuSight's P100 and P4, and a launch"),
 )
 
@@ -42,7 +43,7 @@ constants = dict(
 def _from_datasheet(peaks): return peaks.environment.get("source") == "datasheet"
 
 def _sustained(peaks):
-    "The fraction of the datasheet's peak that the tensor cores of this device sustain; 1 for measured roofs and GeForce boards."
+    "The fraction of the peak that the tensor cores sustain; 1 for measured roofs and GeForce boards."
     if not _from_datasheet(peaks) or "GeForce" in peaks.environment.get("device_name", ""): return 1.0
     published = [c.sustained / c.flops for c in peaks.ceilings if c.sustained]
     return published[0] if published else constants["sustained"].value
@@ -138,7 +139,7 @@ def _operator_time(call, served, likely, peaks, rates, tf32):
 
 # %% ../../nbs/analysis/expected.ipynb #876b1fd6
 fused_share = Constant(0.5, "", "of the traffic of what is no product, after fusion",
-                       "every second of 1443 compiled runs of timm models on an RTX 4090 (by a checksum of the name)")
+                       "one half of 954 compiled runs of timm models on an RTX 4090 (by a checksum of the name)")
 
 # %% ../../nbs/analysis/expected.ipynb #268320a5
 def compiled_times(
@@ -153,7 +154,8 @@ def compiled_times(
     for call, served in zip(trace, likely):
         kind, dtype, on_tf32 = _memory_kind(call), call.dtype or peaks.dtype, call.category in tf32
         moved = sum(t.bytes for t in (*call.reads, *call.writes))
-        if not call.contraction_flops: found.append(OperatorTime(0.0, fused_share.value * served[-1] / rates[kind])); continue
+        if not call.contraction_flops: found.append(OperatorTime(0.0,
+            fused_share.value * served[-1] / rates[kind])); continue
         flops = min(call.flops or call.contraction_flops, call.contraction_flops)
         limit = max(flops / peaks.flops_of(dtype, on_tf32), max(moved - caches, 0) / main)
         expected = max(flops / _compute_rate(peaks, dtype, on_tf32), served[-1] / rates[kind], limit)
@@ -164,8 +166,10 @@ def compiled_times(
 spread = dict(
     model=Constant(0.105, "", "standard deviation of ln(expected ÷ measured) of programs on one device", _models),
     row=Constant(0.28, "", "the same of single kernels", _kernels),
-    device=Constant(0.06, "", "the same between devices whose sustained rate is known", "medians of the fit's three devices"),
-    unknown=Constant(0.15, "", "the same between devices whose sustained rate is not known", "published sustained fractions of 8 devices"),
+    device=Constant(0.06, "", "the same between devices whose sustained rate is known",
+        "medians of the fit's three devices"),
+    unknown=Constant(0.15, "", "the same between devices whose sustained rate is not known",
+        "published sustained fractions of 8 devices"),
     compiled=Constant(0.19, "", "of compiled programs on one device", fused_share.data),
 )
 z80 = 1.2816 # 80 % of a normal distribution lie within so many standard deviations

@@ -40,7 +40,8 @@ _half = (torch.float16, torch.bfloat16)
 
 def _flash(target, q, k, v, mask, causal):
     "Whether flash attention takes this call."
-    return (target.capability >= 80 and mask is None and q.dtype in _half and q.shape[-1] == k.shape[-1] == v.shape[-1] <= 256
+    return (target.capability >= 80 and mask is None and q.dtype in _half
+        and q.shape[-1] == k.shape[-1] == v.shape[-1] <= 256
             and (not causal or q.shape[-2] == k.shape[-2]))
 
 def _efficient(target, q, v, gqa):
@@ -52,22 +53,26 @@ def _efficient(target, q, v, gqa):
 # %% ../../nbs/work/target.ipynb #118d479a
 def _bias(mask, q, k):
     "The mask as the memory-efficient kernel takes it: numbers, rows aligned, expanded to every head."
-    if mask.dtype is torch.bool: mask = torch.zeros_like(mask, dtype=q.dtype).masked_fill_(mask.logical_not(), -torch.inf)
+    if mask.dtype is torch.bool: mask = torch.zeros_like(mask, dtype=q.dtype).masked_fill_(mask.logical_not(),
+        -torch.inf)
     mask = mask.to(q.dtype)
     extra = -mask.shape[-1] % 16
     if extra: mask = pad(mask, (0, extra))[..., :mask.shape[-1]]
     return mask.expand(*q.shape[:-1], k.shape[-2])
 
-def _attention(target, query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, *, scale=None, enable_gqa=False):
-    "`scaled_dot_product_attention` by the kernel that `target` picks; `NotImplemented` where that is products and a softmax."
+def _attention(target, query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, *, scale=None,
+    enable_gqa=False):
+    "Attention by the kernel that `target` picks; `NotImplemented` where that is products and a softmax."
     if query.dim() != 4 or any(t.is_nested for t in (query, key, value)): return NotImplemented
     if _flash(target, query, key, value, attn_mask, is_causal):
         size = query.shape[-1]
         q, k, v = (pad(t, (0, -size % 8)) if size % 8 else t for t in (query, key, value))
-        return aten._scaled_dot_product_flash_attention(q, k, v, dropout_p, is_causal, False, scale=scale)[0][..., :size]
+        return aten._scaled_dot_product_flash_attention(q, k, v, dropout_p, is_causal, False, scale=scale)[0][...,
+            :size]
     if not _efficient(target, query, value, enable_gqa): return NotImplemented
     bias = None if attn_mask is None else _bias(attn_mask, query, key)
-    return aten._scaled_dot_product_efficient_attention(query, key, value, bias, False, dropout_p, is_causal, scale=scale)[0]
+    return aten._scaled_dot_product_efficient_attention(query, key, value, bias, False, dropout_p, is_causal,
+        scale=scale)[0]
 
 # %% ../../nbs/work/target.ipynb #b0252394
 _modes = {"rnn_relu": 0, "rnn_tanh": 1, "lstm": 2, "gru": 3}
@@ -75,15 +80,19 @@ _modes = {"rnn_relu": 0, "rnn_tanh": 1, "lstm": 2, "gru": 3}
 def _recurrent(mode, target, x, hidden, weights, biased, layers, dropout, train, bidirectional, batch_first=False):
     "A recurrent layer by the one call of the vendor's library."
     h, c = hidden if isinstance(hidden, (list, tuple)) else (hidden, None)
-    per, last = (4 if biased else 2), weights[1].shape[1]                # weights per direction and layer; width of what is fed back
+    # weights per direction and layer; width of what is fed back
+    per, last = (4 if biased else 2), weights[1].shape[1]
     projected = len(weights) // (layers * (1 + bidirectional)) > per
-    size, buffer = weights[1].shape[0] // (4 if mode == 2 else 3 if mode == 3 else 1), x.new_empty(sum(w.numel() for w in weights))
-    out, hy, cy, *_ = aten._cudnn_rnn(x, weights, per + projected, buffer, h, c, mode, size, last if projected else 0, layers,
+    size, buffer = weights[1].shape[0] // (4 if mode == 2 else 3 if mode == 3
+        else 1), x.new_empty(sum(w.numel() for w in weights))
+    out, hy, cy, *_ = aten._cudnn_rnn(x, weights, per + projected, buffer, h, c, mode, size, last if projected else 0,
+        layers,
                                       batch_first, dropout, train, bidirectional, [], None)
     return (out, hy, cy) if mode == 2 else (out, hy)
 
 _picked = {aten.scaled_dot_product_attention.default: _attention}
-_picked |= {getattr(aten, name).input: lambda *a, _mode=mode, **k: _recurrent(_mode, *a, **k) for name, mode in _modes.items()}
+_picked |= {getattr(aten, name).input: lambda *a, _mode=mode, **k: _recurrent(_mode, *a, **k) for name,
+    mode in _modes.items()}
 
 # %% ../../nbs/work/target.ipynb #d822aa42
 class TargetTracer(Tracer):
@@ -114,8 +123,10 @@ def _fakes(mode, device):
 def _fake_sample(tree, fake):
     "`tree` with fake tensors; objects that hold tensors are copied with them."
     memo = {id(t): fake(t) for t in tensors_of(tree)}
-    plain = lambda x: callable(x) or isinstance(x, (int, float, complex, str, bytes, type(None), torch.dtype, torch.device))
-    return tree_map(lambda x: memo[id(x)] if isinstance(x, torch.Tensor) else x if plain(x) else copy.deepcopy(x, memo), tree)
+    plain = lambda x: callable(x) or isinstance(x, (int, float, complex, str, bytes, type(None), torch.dtype,
+        torch.device))
+    return tree_map(lambda x: memo[id(x)] if isinstance(x, torch.Tensor) else x if plain(x)
+        else copy.deepcopy(x, memo), tree)
 
 # %% ../../nbs/work/target.ipynb #f8a1c8bc
 @contextmanager
@@ -152,7 +163,7 @@ def _autocast(device_type, dtype):
 # %% ../../nbs/work/target.ipynb #142fea06
 def _data_needed(error, model):
     "What is said where a model asks what is in a tensor."
-    return ValueError(f"{type(model).__name__} reads what is in a tensor ({error.func}), and on tensors without data that is not known; "
+    return ValueError(f"{type(model).__name__} reads what is in a tensor ({error.func}), which tensors without data do not have; "
                       "count_work on a device that is here counts such a model")
 
 def _device(target):
@@ -166,18 +177,21 @@ def on_target(
     args, kwargs,         # What it is called with
     target:Target|None,   # None: where the tensors are; on the meta device, as on a CPU
 ):
-    "Within the context the model can be counted for `target`. Gives arguments to call it with, and the `Tracer` to count with."
+    "Within the context the model can be counted for `target`. Gives its arguments and the `Tracer`."
     tensors = [*model.parameters(), *model.buffers(), *tensors_of((args, kwargs))]
     if target is None and not any(t.is_meta for t in tensors): yield args, kwargs, Tracer; return
     target = target or Target("cpu")
-    mode = next((t.fake_mode for t in tensors if isinstance(t, FakeTensor)), None) or FakeTensorMode(allow_non_fake_inputs=True)
+    mode = next((t.fake_mode for t in tensors if isinstance(t, FakeTensor)),
+        None) or FakeTensorMode(allow_non_fake_inputs=True)
     fake, device = _fakes(mode, _device(target)), _device(target).type
     tracer = Tracer if device == "cpu" else lambda *a, **k: TargetTracer(target, *a, **k)
     forward = nullcontext() if device == "cpu" or torch.is_grad_enabled() else torch.inference_mode()
     with ExitStack() as stack:
         args, kwargs = _fake_sample((args, kwargs), fake)
-        for context in (warnings.catch_warnings(), _fake_model(model, fake), mode, forward, _autocast(device, target.autocast)):
+        for context in (warnings.catch_warnings(), _fake_model(model, fake), mode, forward,
+            _autocast(device, target.autocast)):
             stack.enter_context(context)
         warnings.filterwarnings("ignore", message="User provided device_type|.*CUDA is not available")
         try: yield args, kwargs, tracer
-        except (DataDependentOutputException, DynamicOutputShapeException) as error: raise _data_needed(error, model) from error
+        except (DataDependentOutputException, DynamicOutputShapeException) as error: raise _data_needed(error,
+            model) from error
