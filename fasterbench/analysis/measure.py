@@ -42,7 +42,8 @@ def check_model(
     tensors = [*model.named_parameters(), *model.named_buffers()]
     for name, t in tensors:
         if isinstance(t, nn.parameter.UninitializedTensorMixin):
-            raise ValueError(f"{name} of the model is uninitialized: run the model once, so that lazy modules know their "
+            raise ValueError(f"{name} of the model is uninitialized: run the model once, so that lazy modules "
+                             f"know their "
                              "shapes")
         if t.is_meta:
             raise ValueError(f"{name} of the model is on the meta device, which computes nothing and cannot be timed; "

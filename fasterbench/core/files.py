@@ -37,5 +37,6 @@ def check_schema(
     found = data.get("schema") if isinstance(data, dict) else None
     if found != name: raise ValueError(f"this is not a {name} file (its schema is {found!r})")
     version = data.get("version")
-    if not isinstance(version, int) or isinstance(version, bool) or not 1 <= version <= newest: raise ValueError(f"{name} version {version!r} cannot be read; this release reads versions 1 to {newest}")
+    if not isinstance(version, int) or isinstance(version, bool) or not 1 <= version <= newest:
+        raise ValueError(f"{name} version {version!r} cannot be read; this release reads versions 1 to {newest}")
     return data

@@ -15,7 +15,8 @@ from tqdm import tqdm
 def _watched():
     "Whether standard error is a terminal, or this is a notebook."
     ipython = sys.modules.get("IPython")
-    return ipython is not None and type(ipython.get_ipython()).__name__ == "ZMQInteractiveShell" or hasattr(sys.stderr, "isatty") and sys.stderr.isatty()
+    if ipython is not None and type(ipython.get_ipython()).__name__ == "ZMQInteractiveShell": return True
+    return hasattr(sys.stderr, "isatty") and sys.stderr.isatty()
 
 class _Bar(tqdm): monitor_interval = 0        # no thread of its own beside what is timed
 
@@ -26,5 +27,6 @@ def progress_bar(
     total:int|None=None,  # Steps, where they are known
 ):
     "Within the context, a function to be called after each step."
-    switch = dict(disable=not show) if show is not None else {} if _watched() else dict(disable=True)   # TQDM_DISABLE decides where nothing is said
+    # TQDM_DISABLE decides where nothing is said
+    switch = dict(disable=not show) if show is not None else {} if _watched() else dict(disable=True)
     with _Bar(desc=title, total=total, delay=1.0, leave=False, **switch) as bar: yield lambda: bar.update()

@@ -95,7 +95,8 @@ def total_output(out):
     "The loss that is used when none is given: the sum of everything in the output that has a gradient."
     sums = [t.sum() for t in tensors_of(out) if t.requires_grad]
     if not sums:
-        raise ValueError("nothing in the model's output has a gradient: give loss=..., or parameters that require gradients")
+        raise ValueError("nothing in the model's output has a gradient: give loss=..., or parameters that "
+                         "require gradients")
     return sum(sums[1:], sums[0])
 
 def check_step(
@@ -114,7 +115,8 @@ def check_step(
         raise TypeError(f"optimizer is a {type(optimizer).__name__}; a torch.optim.Optimizer is needed")
     closure = inspect.signature(type(optimizer).step).parameters.get("closure")
     if closure is not None and closure.default is inspect.Parameter.empty:
-        raise ValueError(f"{type(optimizer).__name__} runs the model itself, through a closure: its update cannot be told "
+        raise ValueError(f"{type(optimizer).__name__} runs the model itself, through a closure: its update "
+                         f"cannot be told "
                          "from forward and backward")
 
 # %% ../../nbs/core/run.ipynb #61667d4f

@@ -46,5 +46,6 @@ def parse_si(
     match = _number.fullmatch(str(text))
     prefix = match[2].removesuffix(unit) if match else None
     if prefix not in _powers:
-        raise ValueError(f"{text!r} is not a number with an SI prefix{' and the unit ' + unit if unit else ''}: write 1.5e9, 1.5G or 1.5 G{unit}")
+        raise ValueError(f"{text!r} is not a number with an SI prefix{' and the unit ' + unit if unit else ''}: write "
+                         f"1.5e9, 1.5G or 1.5 G{unit}")
     return float(Decimal(match[1]).scaleb(_powers[prefix]))

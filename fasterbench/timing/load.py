@@ -45,7 +45,8 @@ class LoadMeter:
     "Within the context the machine is observed; afterwards `load` says what it did."
     load = None
     def __enter__(self):
-        self.clocks, self.accounts, self.own, self.begin = _clock_rates(), _accounts(), sum(os.times()[:2]), perf_counter()
+        self.clocks, self.accounts, self.own, self.begin = (_clock_rates(), _accounts(), sum(os.times()[:2]),
+                                                            perf_counter())
         return self
 
     def __exit__(self, *error):

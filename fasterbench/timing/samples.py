@@ -61,7 +61,8 @@ class StoppingRule:
 
     def __post_init__(self):
         if self.steps is not None and (not isinstance(self.steps, int) or self.steps < 1):
-            raise ValueError(f"steps={self.steps!r}: a whole number of at least 1 is needed, or None to let the stopping "
+            raise ValueError(f"steps={self.steps!r}: a whole number of at least 1 is needed, or None to let "
+                             f"the stopping "
                              "rule decide")
 
     def enough(self,

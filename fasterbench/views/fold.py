@@ -8,7 +8,7 @@ __all__ = ['FoldedPoint', 'label']
 # %% ../../nbs/views/fold.ipynb #68d49ec3
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 from ..points.model import RooflinePoint, arithmetic_intensity
