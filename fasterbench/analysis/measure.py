@@ -16,7 +16,7 @@ from ..core.arguments import as_call, copied, is_stateless, on_device, tensors_o
 from ..core.modules import is_compiled
 from ..core.progress import progress_bar
 from ..core.run import Forward, phases, placed, preserved_run
-from ..roofs.peaks import tf32_categories
+from ..roofs.machine import tf32_categories
 from ..timing.kernels import time_kernels
 from ..timing.operators import operator_samples
 from ..timing.profiler import can_record

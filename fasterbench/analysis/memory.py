@@ -13,7 +13,8 @@ import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from ..core.modules import Part, wrapped
-from ..timing.profiler import can_record, silent
+from ..core.process import silent
+from ..timing.profiler import can_record
 
 # %% ../../nbs/analysis/memory.ipynb #c93af181
 class LayerMemory(NamedTuple):

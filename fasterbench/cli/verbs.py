@@ -6,7 +6,7 @@
 __all__ = ['peaks', 'roofline', 'report', 'compare']
 
 # %% ../../nbs/cli/verbs.ipynb #3ec96432
-import sys, warnings
+import warnings
 from pathlib import Path
 from typing import Annotated, Optional
 

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 
-from .process import preserved_process, restore_process
+from .process import restore_process
 from .undo import Undo
 
 # %% ../../nbs/core/state.ipynb #5b10127c

@@ -17,7 +17,7 @@ from torch._C._profiler import _RecordFunctionFast
 
 from .profiler import Record
 from .profiler import mark, session
-from .stamps import CpuStamps, ModuleTimes, Stamp, StampCost, StepStamps, enter, leave, switch
+from .stamps import CpuStamps, ModuleTimes, Stamp, StampCost, StepStamps, enter, switch
 from .samples import Samples, StoppingRule, timed_call
 from ..core.process import quiet
 from ..core.run import Forward, phases

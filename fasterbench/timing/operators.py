@@ -20,7 +20,8 @@ from .profiler import Record, can_record, mark, session
 from .samples import Samples
 from ..work.count import Work
 from ..work.rules import op_name
-from ..work.trace import Call, Watcher, is_view, watching
+from ..work.dispatch import Watcher, is_view, watching
+from ..work.trace import Call
 
 # %% ../../nbs/timing/operators.ipynb #b562e9b7
 def matched_records(

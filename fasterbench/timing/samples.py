@@ -13,7 +13,6 @@ from time import perf_counter
 
 import torch
 
-from ..core.process import quiet
 from ..core.units import format_si
 
 # %% ../../nbs/timing/samples.ipynb #e760e27e

@@ -19,7 +19,8 @@ from .fields import fields, pair_fields, pair_values, side_name
 from .headline import trust, wrapped
 from .plot import (axes, bounds, canvas, dress, extent, hover, marker_size, placeable, spot,
                                     star_style, style)
-from .report import cells, column, facts, figure, filled, page
+from .page import cells, column, figure, filled, page
+from .report import facts
 from .result import Result
 from .roof_lines import dtypes_in_use, levels_in_use, roof_lines, roofs
 from .series import Series, keyed, series_of

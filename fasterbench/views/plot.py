@@ -11,8 +11,6 @@ from html import escape
 
 from ..core.units import format_si
 from ..points.model import RooflinePoint
-from ..roofs.hardware import HardwarePeaks
-from .fields import brief
 from .fold import label
 from .headline import model_name
 from .table import printable, shortened

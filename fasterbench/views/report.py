@@ -11,7 +11,7 @@ from dataclasses import replace
 from itertools import islice
 
 from ..core.units import format_si
-from .fields import fields, fields_of
+from .fields import fields_of
 from .fold import FoldedPoint, fold
 from .headline import divided, headline, model_name
 from .hierarchy import chart

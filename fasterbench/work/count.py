@@ -20,7 +20,8 @@ from ..core.run import Forward, TrainingStep, check_step, preserved_run
 from .border import border
 from .target import Target, on_target
 from .unseen import OtherThreads, script_operators
-from .trace import Call, Tracer, Visit, watching
+from .dispatch import watching
+from .trace import Call, Tracer, Visit
 
 # %% ../../nbs/work/count.ipynb #c3924ce9
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from ..core.arguments import tensors_of
 from ..core.run import NodeOwners
 from .quantized import unpacked
-from .dispatch import Watcher, is_view, watching
+from .dispatch import Watcher, is_view
 from .flops import operator_flops
 from .rules import op_name, tensors_in
 from .traffic import arguments, memory_of, operator_accesses, region, storage_id, unique_bytes
