@@ -1,9 +1,54 @@
-"Where the project is, and which tests run: FASTERBENCH_TESTS=all adds the heavy ones."
-import os
+"""Where the project is, which tests run, and in which order: FASTERBENCH_TESTS=all adds the heavy ones.
+
+Tests run on several workers. Those that time something carry the mark `timed`: they come last, and no other test runs
+beside them."""
+import fcntl, os, shutil, tempfile
 from pathlib import Path
+
+import pytest
 
 root = Path(__file__).resolve().parent.parent
 heavy = os.environ.get("FASTERBENCH_TESTS") == "all"
+shared = Path(os.environ.get("FASTERBENCH_SHARED", root.parent/"shared"))      # real files of other tools, where there are some
 
-# Notebooks run in kernels of their own: nothing draws bars or opens browsers there.
+# Notebooks run in processes of their own: nothing draws bars or opens browsers there.
 os.environ.update(TQDM_DISABLE="1", PLOTLY_RENDERER="plotly_mimetype")
+
+# One folder for the whole run, for workers and their processes: measured peaks, and the lock of the timed tests.
+worker = "PYTEST_XDIST_WORKER" in os.environ
+if not worker: os.environ["FASTERBENCH_TEST_FOLDER"] = tempfile.mkdtemp(prefix="fasterbench-tests-")
+folder = Path(os.environ["FASTERBENCH_TEST_FOLDER"])
+os.environ["FASTERBENCH_CACHE"] = str(folder/"peaks")
+
+def shared_file(*parts):
+    "A file of the shared folder; skips the test, with the reason, where it is not there."
+    path = shared.joinpath("data", *parts)
+    if not path.exists(): pytest.skip(f"no {path}; FASTERBENCH_SHARED names the folder that holds it")
+    return path
+
+def pytest_xdist_auto_num_workers(config):
+    "Workers for a run of everything; a run of chosen files stays in one process."
+    chosen = config.invocation_params.args and any(not str(a).startswith("-") and str(a).split("::")[0].endswith((".py", ".ipynb")) for a in config.invocation_params.args)
+    return 0 if chosen else min(os.cpu_count() or 1, 4)
+
+def pytest_collection_modifyitems(items): items.sort(key=lambda item: item.get_closest_marker("timed") is not None)
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    "A timed test has the machine to itself, its fixtures included."
+    with open(folder/"timed.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX if item.get_closest_marker("timed") else fcntl.LOCK_SH)
+        return (yield)
+
+def pytest_terminal_summary(terminalreporter):
+    "How many cells of notebooks were executed, and how many were left out."
+    counts = {}
+    for report in terminalreporter.getreports("passed"):
+        for name, n in getattr(report, "user_properties", ()):
+            if report.when == "call" and name.startswith("cells "): counts[name[6:]] = counts.get(name[6:], 0) + n
+    if counts:
+        terminalreporter.write_line(f"cells of notebooks: {counts['executed']} executed, {counts['heavy']} heavy ones left out (FASTERBENCH_TESTS=all), "
+                                    f"{counts['cuda']} for CUDA left out (no GPU)")
+
+def pytest_unconfigure():
+    if not worker: shutil.rmtree(folder, ignore_errors=True)

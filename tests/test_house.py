@@ -1,29 +1,37 @@
-"The house is in order: notebooks are the source, and what they make is what is here."
-import filecmp, json, re, shutil, subprocess, sys
+"The house is in order: notebooks are the source, what they make is what is here, and wings import only what stands before them."
+import ast, filecmp, json, re, shutil, subprocess, sys
 
 import pytest
 
+import forked
+import wings
 from conftest import root
 
-modules = sorted(p.stem for p in (root/"fasterbench").glob("*.py") if p.stem != "_modidx")
+package = root/"fasterbench"
+modules = sorted(wings.modules(package))
 notebooks = [p for p in (root/"nbs").rglob("*.ipynb") if ".ipynb_checkpoints" not in p.parts]
+leave = shutil.ignore_patterns(".git", ".venv*", "__pycache__", "*.egg-info", "_site", ".pytest_cache", ".hypothesis", "build", "dist")
 
 def python(*args, cwd=root, **kwargs): return subprocess.run([sys.executable, *args], cwd=cwd, capture_output=True, text=True, **kwargs)
+
+def files(folder, *kinds): return {str(p.relative_to(folder)) for kind in kinds for p in folder.rglob(kind) if "__pycache__" not in p.parts}
+
+# ---- notebooks and what they make
 
 @pytest.fixture(scope="module")
 def copied(tmp_path_factory):
     "The project as it stands, somewhere else, exported and cleaned anew."
     there = tmp_path_factory.mktemp("house")/"project"
-    shutil.copytree(root, there, ignore=shutil.ignore_patterns(".git", ".venv*", "__pycache__", "*.egg-info", "_site", ".pytest_cache", ".hypothesis"))
+    shutil.copytree(root, there, ignore=leave)
     for verb in ("export", "clean"):
-        done = python("-c", f"from nbdev.cli import *; import nbdev.cli, sys; sys.argv = ['nbdev-{verb}']; nbdev.cli.nbdev_{verb}()", cwd=there)
+        done = python("-c", f"import nbdev.cli, sys; sys.argv = ['nbdev-{verb}']; nbdev.cli.nbdev_{verb}()", cwd=there)
         assert done.returncode == 0, done.stderr
     return there
 
 def test_export_changes_nothing(copied):
-    here, there = ({p.name for p in (d/"fasterbench").glob("*.py")} for d in (root, copied))
+    here, there = (files(d/"fasterbench", "*.py") for d in (root, copied))
     assert here == there
-    _, different, errors = filecmp.cmpfiles(root/"fasterbench", copied/"fasterbench", sorted(here), shallow=False)
+    _, different, errors = filecmp.cmpfiles(package, copied/"fasterbench", sorted(here), shallow=False)
     assert not different and not errors
 
 def test_clean_changes_nothing(copied):
@@ -33,13 +41,82 @@ def test_clean_changes_nothing(copied):
 
 def test_every_module_has_a_notebook():
     sources = "".join("".join(c["source"]) + "\n" for p in notebooks for c in json.loads(p.read_text(encoding="utf-8"))["cells"])
-    exported = re.findall(r"^#\|\s*default_exp\s+(\w+)", sources, re.M)
-    assert sorted(exported) == modules and len(set(exported)) == len(exported)
+    exported = re.findall(r"^#\|\s*default_exp\s+([\w.]+)", sources, re.M)
+    assert sorted(exported) == sorted([*modules, "__init__"])
 
-@pytest.mark.parametrize("module", modules)
-def test_module_imports_in_a_fresh_process(module):
-    done = python("-c", f"import fasterbench.{module}")
+def test_notebooks_stand_in_the_wing_of_their_module():
+    for path in notebooks:
+        source = "".join("".join(c["source"]) + "\n" for c in json.loads(path.read_text(encoding="utf-8"))["cells"])
+        for module in re.findall(r"^#\|\s*default_exp\s+([\w.]+)", source, re.M):
+            place = "core" if module == "__init__" else wings.wing(module)
+            assert path.parent.name == place and path.stem == dict(__init__="package").get(module, module.split(".")[-1]), (path, module)
+
+def documentation_links(text): return re.findall(r"https?://\S*fasterbench\S*\.html\S*", text)
+
+def test_docstrings_of_modules_lead_nowhere_else():
+    "nbdev writes a link into each docstring where the project has a hosted documentation; the pages it names do not exist."
+    docs = {m: ast.get_docstring(ast.parse(p.read_text(encoding="utf-8"))) or "" for m, p in wings.modules(package).items()}
+    assert {m: documentation_links(d) for m, d in docs.items() if documentation_links(d)} == {}
+    assert documentation_links("Docs: https://fasterbench.github.io/fasterbench/core/units.html.md") and [m for m, d in docs.items() if not d] == []
+
+# ---- wings
+
+def test_no_import_back_up_and_no_circle():
+    graph = wings.imports(package)
+    assert wings.backwards(graph) == [] and wings.circles(graph) == []
+    assert sorted(graph) == modules and {wings.wing(m) for m in modules} == set(wings.order)
+    assert "work.count" in graph["compute"] and "roofs.hardware" in graph["points.model"]       # the reader finds what is there
+
+planted = {  # what is put into a package of three modules → (imports back up, circles)
+    "nothing": ({}, [], []),
+    "from a later wing": ({"core/units.py": "from ..views.table import row"}, [("core.units", "views.table")], []),
+    "within a function": ({"core/units.py": "def f():\n    if 1:\n        from ..views import table"}, [("core.units", "views.table")], []),
+    "by the full name": ({"core/units.py": "import pkg.views.table as t"}, [("core.units", "views.table")], []),
+    "a public name": ({"core/units.py": "def f():\n    from pkg import compare"}, [("core.units", "views.table")], []),
+    "a public name, relative": ({"core/units.py": "from .. import compare"}, [("core.units", "views.table")], []),
+    "of a module at the top": ({"core/units.py": "from ..roofline import x"}, [("core.units", "roofline")], []),
+    "a circle of two": ({"core/files.py": "from . import units", "core/units.py": "from .files import x"}, [], [{"core.files", "core.units"}]),
+    "a circle of three": ({"core/files.py": "from . import units", "core/units.py": "import pkg.core.third", "core/third.py": "from pkg.core.files import x"}, [], [{"core.files", "core.third", "core.units"}]),
+    "a wing without a place": ({"attic/box.py": "from ..core import units"}, [("attic.box", "core.units")], []),
+}
+
+def test_planted_imports_are_found(tmp_path):
+    for name, (more, back, circle) in planted.items():
+        there = tmp_path/re.sub(r"\W", "_", name)/"pkg"
+        plain = {"__init__.py": '_homes = dict(compare="views.table")', "core/units.py": "", "core/files.py": "", "views/table.py": "from ..core.units import x", "roofline.py": "from .views import table"}
+        for path, source in (plain | more).items():
+            (there/path).parent.mkdir(parents=True, exist_ok=True)
+            (there/path).write_text(source)
+        graph = wings.imports(there)
+        assert (wings.backwards(graph), list(map(set, wings.circles(graph)))) == (back, circle), name
+
+def test_every_module_imports_in_a_process_of_its_own():
+    "In a process that has torch and nothing of the package; all that fail are named."
+    failed = {m: done.stderr for m in modules if (done := forked.python(f"import sys; assert 'fasterbench' not in sys.modules\nimport fasterbench.{m}")).returncode}
+    assert failed == {}, "".join(failed.values())
+
+def test_public_names_stay_what_they_are():
+    "Also after every module of the package has been imported: no module hides a function of its name."
+    done = python("-c", """
+import importlib, types, fasterbench
+for name in %r: importlib.import_module(f"fasterbench.{name}")
+for name in fasterbench.__all__:
+    value = getattr(fasterbench, name)
+    assert not isinstance(value, types.ModuleType), name
+    if name in fasterbench._homes: assert value is getattr(importlib.import_module(f"fasterbench.{fasterbench._homes[name]}"), name), name
+from fasterbench import compare, read_ncu, rule
+assert all(map(callable, (compare, read_ncu, rule))) and compare is fasterbench.compare
+print(len(fasterbench.__all__))
+""" % modules)
+    assert done.returncode == 0 and int(done.stdout) > 15, done.stderr
+
+def test_what_is_imported_by_path_stays():
+    "The modules and names that programs outside import."
+    done = forked.python("from fasterbench.roofline import RooflineAnalyzer, HardwarePeaks, RooflinePoint, measure_peaks, roofline_analysis\n"
+                         "import fasterbench.profiling, fasterbench.compute")
     assert done.returncode == 0, done.stderr
+
+# ---- what the package needs
 
 def test_roofline_imports_without_plotly_pandas_and_nbdev():
     block = "import sys\nfor m in ('plotly', 'pandas', 'nbdev', 'IPython', 'typer', 'rich'): sys.modules[m] = None\n"
@@ -51,7 +128,7 @@ def test_roofline_imports_without_plotly_pandas_and_nbdev():
 
 def test_reports_of_nsight_compute_need_no_torch():
     block = "import sys\nfor m in ('torch', 'plotly', 'pandas', 'nbdev', 'IPython', 'typer', 'rich', 'numpy'): sys.modules[m] = None\n"
-    done = python("-W", "ignore", "-c", block + "from fasterbench.ncu import read_ncu\nread_ncu('tests/data/ncu/saxpy.csv').summary()")
+    done = python("-W", "ignore", "-c", block + "from fasterbench import read_ncu\nread_ncu('{path}').summary()")
     assert done.returncode == 0 and "saxpy_kernel" in done.stdout, done.stderr
 
 def test_readme_is_what_the_index_makes():

@@ -1,0 +1,146 @@
+"""Reference pages from the source: signatures, and the comments beside the parameters as a table. Nothing is imported;
+what is public is what a module's `__all__` names."""
+import ast, io, tokenize
+from pathlib import Path
+
+package = Path(__file__).resolve().parent.parent/"fasterbench"
+wings = dict(core="what everything else stands on", work="what has to be done", timing="how long it took", roofs="what the device allows",
+             points="a row of work under the roofs", views="what people look at", analysis="the roofline of a model", interop="the data of other tools")
+at_top = dict(analysis=("roofline", "profiling", "compute"))      # modules of a wing that stand beside the wings
+
+class Source:
+    "One module: its syntax tree, and the comment of each line."
+    def __init__(self, path):
+        self.path, text = path, path.read_text(encoding="utf-8")
+        self.tree, self.text = ast.parse(text), text
+        self.comments = {t.start[0]: t.string.lstrip("# ").strip() for t in tokenize.generate_tokens(io.StringIO(text).readline) if t.type == tokenize.COMMENT}
+        self.name = ".".join(("fasterbench", *path.relative_to(package).with_suffix("").parts))
+        self.nodes = {}
+        for node in self.tree.body:
+            for name in names_of(node): self.nodes.setdefault(name, node)
+
+    @property
+    def public(self):
+        "The names of `__all__` that are defined here, in the order of the source."
+        listed = next((ast.literal_eval(n.value) for n in self.tree.body if isinstance(n, ast.Assign) and n.targets[0].id == "__all__"), []) if self.path.stem != "__init__" else []
+        return sorted((n for n in listed if n in self.nodes), key=lambda n: self.nodes[n].lineno)
+
+def names_of(node):
+    "The names that a statement of a module defines."
+    if isinstance(node, (ast.FunctionDef, ast.ClassDef)): return [node.name]
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+    return [n.id for t in targets for n in ast.walk(t) if isinstance(n, ast.Name)]
+
+def modules(wing):
+    "The modules of a wing."
+    paths = [package/f"{m}.py" for m in at_top.get(wing, ())] + sorted(p for p in (package/wing).glob("*.py") if p.stem != "__init__")
+    return [Source(p) for p in paths if p.is_file()]
+
+def parameters(arguments, skip=0):
+    "(name as written, name, type, default, lines) of each parameter, and where `/` and `*` stand."
+    a, plain = arguments, [*arguments.posonlyargs, *arguments.args]
+    defaults = [None] * (len(plain) - len(a.defaults)) + list(a.defaults)
+    out = [("", p, d) for p, d in zip(plain, defaults)][skip:]
+    if a.vararg: out.append(("*", a.vararg, None))
+    elif a.kwonlyargs: out.append(("*", None, None))
+    out += [("", p, d) for p, d in zip(a.kwonlyargs, a.kw_defaults)]
+    return out + ([("**", a.kwarg, None)] if a.kwarg else [])
+
+def text_of(node): return "" if node is None else ast.unparse(node)
+
+def signature(node, skip=0):
+    "The parameters of a function with types and defaults, as Python writes them."
+    def one(star, p, default):
+        if p is None: return star
+        kind = f": {text_of(p.annotation)}" if p.annotation else ""
+        return star + p.arg + kind + ("" if default is None else f" = {text_of(default)}" if kind else f"={text_of(default)}")
+    returns = f" -> {text_of(node.returns)}" if node.returns else ""
+    return f"({', '.join(one(*p) for p in parameters(node.args, skip))}){returns}"
+
+def table(rows, head):
+    "A table of (name, type, default, meaning); columns that nobody fills are left out."
+    used = [i for i in range(4) if i == 0 or any(r[i] for r in rows)]
+    if len(used) == 1: return []
+    code = lambda t: f"`{t}`" if t else ""
+    cells = [[code(name), code(kind), code(default), meaning] for name, kind, default, meaning in rows]
+    line = lambda r: "| " + " | ".join(r[i].replace("|", "\\|") for i in used) + " |"
+    return [line([head, "type", "default", "meaning"]), "|" + "---|" * len(used), *map(line, cells), ""]
+
+def parameter_table(source, node, skip=0):
+    said = lambda p: source.comments.get(p.end_lineno, "")
+    rows = [(star + p.arg, text_of(p.annotation), text_of(d), said(p)) for star, p, d in parameters(node.args, skip) if p is not None]
+    return table(rows, "parameter") if any(r[3] for r in rows) else []
+
+def decorators(node): return {text_of(d).split("(")[0].split(".")[-1] for d in node.decorator_list}
+
+def block(kind, head, body, depth):
+    fence = "`" * (8 - depth)
+    return [f"{fence}{{{kind}}} {head}", "", *body, fence, ""]
+
+def function(source, node, kind="py:function", skip=0, depth=2):
+    body = [ast.get_docstring(node) or "", "", *parameter_table(source, node, skip)]
+    return block(kind, node.name + signature(node, skip), body, depth)
+
+def property_(source, node):
+    returns = [f":type: {text_of(node.returns)}", ""] if node.returns else []
+    return block("py:property", node.name, [*returns, ast.get_docstring(node) or ""], 3)
+
+def patched(sources, name):
+    "Functions beside the class that fastcore's `patch` makes its methods."
+    for s in sources:
+        for node in s.tree.body:
+            if isinstance(node, ast.FunctionDef) and "patch" in decorators(node) and node.args.args and text_of(node.args.args[0].annotation) == name: yield s, node
+
+def klass(source, node, sources):
+    "A class: its fields or the parameters of its constructor, then its public methods."
+    members = [(source, n) for n in node.body if isinstance(n, ast.FunctionDef)] + list(patched(sources, node.name))
+    start = next((n for _, n in members if n.name == "__init__"), None)
+    fields = [n for n in node.body if isinstance(n, ast.AnnAssign) and not n.target.id.startswith("_")]
+    if start: head, rows = signature(start, 1), parameter_table(source, start, 1)
+    elif fields:
+        head = "(" + ", ".join(f"{f.target.id}: {text_of(f.annotation)}" + (f" = {text_of(f.value)}" if f.value else "") for f in fields) + ")"
+        rows = table([(f.target.id, text_of(f.annotation), text_of(f.value), source.comments.get(f.end_lineno, "")) for f in fields], "field")
+    else: head, rows = "", []
+    body = [ast.get_docstring(node) or "", "", *rows]
+    for where, n in members:
+        if n.name.startswith("_") or not ast.get_docstring(n): continue
+        kinds, static = decorators(n), "staticmethod" in decorators(n)
+        if kinds & {"property", "cached_property"}: body += property_(where, n)
+        else: body += function(where, n, "py:staticmethod" if static else "py:classmethod" if "classmethod" in kinds else "py:method", 0 if static else 1, 3)
+    return block("py:class", node.name + head, body, 2)
+
+def described(source, name, sources):
+    "One public name."
+    node = source.nodes[name]
+    if isinstance(node, ast.ClassDef): return klass(source, node, sources)
+    if isinstance(node, ast.FunctionDef): return function(source, node)
+    return block("py:data", name, [source.comments.get(node.end_lineno, "")], 2)
+
+def wing_page(wing):
+    "The public names of a wing, module by module."
+    sources, out = modules(wing), []
+    for s in sources:
+        if not s.public: continue
+        notebook = f"../{wing}/{s.path.stem}.ipynb"
+        out += ["", f"## {s.name}", "", (ast.get_docstring(s.tree) or "").partition("\n\n")[0], "", f"Explained, with examples and tests, in [{s.path.stem}]({notebook}).", "",
+                "```{py:module} " + s.name, "```", ""]
+        for name in s.public: out += described(s, name, sources)
+    return "\n".join(out)
+
+def homes():
+    "Public name → module, as the package itself has it."
+    scope, tree = {}, ast.parse((package/"__init__.py").read_text(encoding="utf-8"))
+    found = next(n for n in tree.body if isinstance(n, ast.Assign) and n.targets[0].id == "_homes")
+    exec(compile(ast.Module([found], []), "homes", "exec"), scope)
+    return scope["_homes"]
+
+def public_page():
+    "What `from fasterbench import …` gives, each with its line and a link to its entry."
+    rows = []
+    for name, module in homes().items():
+        source = Source(package/(module.replace(".", "/") + ".py"))
+        doc = (ast.get_docstring(source.nodes[name]) or "").partition("\n")[0] if name in source.nodes else ""
+        rows.append(f"| {{py:obj}}`{name} <fasterbench.{module}.{name}>` | {doc.replace('|', chr(92) + '|')} |")
+    return "\n".join(["| name | what it is |", "|---|---|", *rows])
+
+def counts(): return {w: {s.name: s.public for s in modules(w)} for w in [*wings, "cli"]}

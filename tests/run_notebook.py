@@ -1,0 +1,44 @@
+"Run the code cells of a notebook in this process, one after the other, in a namespace of their own."
+import json, os, re, sys, types
+from pathlib import Path
+
+flags = {"notest": "heavy", "slow": "heavy", "cuda": "cuda"}
+
+def kind(source):
+    "Why a code cell may be left out: heavy, cuda, or nothing."
+    directive = re.match(r"#\|\s*(\w+)", source)
+    return flags.get(directive[1], "") if directive else ""
+
+def code_cells(path):
+    "(place among all cells, id, source) of each code cell."
+    cells = json.loads(Path(path).read_text(encoding="utf-8"))["cells"]
+    return [(i, c.get("id", "-"), "".join(c["source"])) for i, c in enumerate(cells) if c["cell_type"] == "code" and "".join(c["source"]).strip()]
+
+def shell():
+    "IPython, as a kernel has it: every form of a displayed value is made, and the text form is printed."
+    from IPython.core.interactiveshell import InteractiveShell
+    from traitlets.config import Config
+    config = Config()
+    config.HistoryManager.enabled, config.HistoryManager.hist_file = False, ":memory:"
+    config.InteractiveShell.colors = "nocolor"
+    made = InteractiveShell.instance(config=config, user_module=types.ModuleType("__main__"))
+    made.display_formatter.active_types = made.display_formatter.format_types
+    return made
+
+def run(path, heavy):
+    "Execute the cells; print how many were executed and left out. An error ends the process, with the cell on standard error."
+    import torch
+    os.chdir(Path(path).parent)
+    left_out, ip, counts = {"cuda"} - ({"cuda"} if torch.cuda.is_available() else set()) | (set() if heavy else {"heavy"}), shell(), dict(executed=0, heavy=0, cuda=0)
+    for place, ident, source in code_cells(path):
+        if (why := kind(source)) in left_out:
+            counts[why] += 1
+            continue
+        done = ip.run_cell(source, silent=False, store_history=False)
+        if not done.success:
+            where = f"{Path(path).name}, cell {place} (id {ident})"
+            sys.stdout.flush()
+            print(f"\n{where}:\n{source}\n{'-' * 20}\n{type(done.error_in_exec or done.error_before_exec).__name__}: {done.error_in_exec or done.error_before_exec}", file=sys.stderr)
+            sys.exit(1)
+        counts["executed"] += 1
+    print("\ncells:" + json.dumps(counts))
