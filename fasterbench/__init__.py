@@ -18,7 +18,7 @@ _homes = {
     **dict.fromkeys(["RooflinePoint", "roofline_analysis"], "points.model"),
     "RooflineAnalyzer": "roofline",
     **dict.fromkeys(["Result", "from_json"], "views.result"), "compare": "views.diff",
-    **dict.fromkeys(["read_ncu", "ranges"], "interop.ncu"),
+    **dict.fromkeys(["read_ncu", "ranges"], "interop.ncu"), **dict.fromkeys(["read_trace", "on_trace_ready"], "interop.traces"),
 }
 __all__ = ["__version__", *_homes]
 

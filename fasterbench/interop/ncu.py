@@ -263,18 +263,28 @@ def read_ncu(
     return _result(path, points, under, about, notes)
 
 # %% ../../nbs/interop/ncu.ipynb #6710b44c
+def _pushed(name):
+    "Whether an NVTX range was opened: a build of torch without CUDA has none."
+    import torch
+    try: torch.cuda.nvtx.range_push(name)
+    except RuntimeError: return False
+    return True
+
 @contextmanager
 def ranges(
     model, # A `torch.nn.Module`
 ):
-    "Within the context each module's forward runs inside an NVTX range with the module's qualified name; the model's own is `(model)`."
+    "Within the context each module's forward runs inside a range of NVTX and of PyTorch's profiler with the module's qualified name; the model's own is `(model)`."
     import torch
     from fasterbench.core.modules import parts, wrapped
     listed = parts(model)
     def wrap(i, forward):
+        path = listed[i].path or "(model)"
         def ranged(*args, **kwargs):
-            torch.cuda.nvtx.range_push(listed[i].path or "(model)")
-            try: return forward(*args, **kwargs)
-            finally: torch.cuda.nvtx.range_pop()
+            pushed = _pushed(path)
+            try:
+                with torch.profiler.record_function(f"nn.Module: {path} ({listed[i].type})"): return forward(*args, **kwargs)
+            finally:
+                if pushed: torch.cuda.nvtx.range_pop()
         return ranged
     with wrapped(listed, wrap): yield model

@@ -70,6 +70,7 @@ def footer(result)->list[str]:
                      + "time by bound: " + ", ".join(f"{k} {v:.0%}" for k, v in p.shares))
     if above: lines.append(f"{above} of {len(result.points)} rows above their roof by more than the spread: a finding about a count or a probe")
     if result.unknown_ops: lines.append("no FLOP rule for " + ", ".join(f"{k} ({n}×)" for k, n in result.unknown_ops.items()))
+    lines += [str(a) for a in result.accounts[:8]] + ([f"… and {len(result.accounts) - 8} more"] if len(result.accounts) > 8 else [])
     return lines + result.notes + [f"WARNING: {w}" for w in (result.timing.warnings if result.timing else [])]
 
 # %% ../../nbs/views/table.ipynb #8338375b
