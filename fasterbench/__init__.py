@@ -13,12 +13,13 @@ __version__ = "0.1.0"
 # %% ../nbs/core/package.ipynb #27747c53
 _homes = {
     **dict.fromkeys(["HardwarePeaks", "MemoryLevel", "Ceiling"], "roofs.hardware"),
-    "measure_peaks": "roofs.peaks", "clear_peaks_cache": "roofs.peaks_cache",
+    "measure_peaks": "roofs.peaks", "clear_peaks_cache": "roofs.peaks",
     **dict.fromkeys(["count_work", "Work"], "work.count"), **dict.fromkeys(["rule", "Flops"], "work.rules"),
     **dict.fromkeys(["RooflinePoint", "roofline_analysis"], "points.model"),
     "RooflineAnalyzer": "roofline",
     **dict.fromkeys(["Result", "from_json"], "views.result"), "compare": "views.diff",
-    **dict.fromkeys(["read_ncu", "ranges"], "interop.ncu"), **dict.fromkeys(["read_trace", "on_trace_ready"], "interop.traces"),
+    **dict.fromkeys(["read_ncu", "ranges"], "interop.ncu"),
+    **dict.fromkeys(["read_trace", "on_trace_ready"], "interop.traces"),
 }
 __all__ = ["__version__", *_homes]
 
@@ -27,7 +28,8 @@ def __getattr__(
     name:str, # A public name
 ):
     "Import the module that `name` lives in, and return it."
-    if name not in _homes: raise AttributeError(f"module 'fasterbench' has no attribute {name!r}; it has {', '.join(__all__)}")
+    if name not in _homes:
+        raise AttributeError(f"module 'fasterbench' has no attribute {name!r}; it has {', '.join(__all__)}")
     value = globals()[name] = getattr(import_module(f"fasterbench.{_homes[name]}"), name)
     return value
 

@@ -6,6 +6,7 @@
 __all__ = ['RooflineAnalyzer', 'measure_peaks', 'HardwarePeaks', 'clear_peaks_cache', 'RooflinePoint', 'roofline_analysis']
 
 # %% ../nbs/analysis/roofline.ipynb #6c589f81
+from dataclasses import replace
 from functools import partial, wraps
 from warnings import warn
 
@@ -19,10 +20,11 @@ from .core.run import Forward, TrainingStep, check_step
 from .core.units import format_si
 from .points.model import RooflinePoint, roofline_analysis
 from .roofs.hardware import HardwarePeaks, higher
-from .roofs.peaks import measurable, measure_peaks, tf32_categories
-from .roofs.peaks_cache import clear_peaks_cache, replace_peaks
+from .roofs.machine import tf32_categories
+from .roofs.peaks import clear_peaks_cache, measurable, measure_peaks, replace_peaks
 from .timing.operators import compiled_part
 from .timing.samples import StoppingRule, quiet
+from .views.origin import describe
 from .views.result import Result
 
 # %% ../nbs/analysis/roofline.ipynb #168cd440
@@ -93,6 +95,8 @@ class RooflineAnalyzer:
             peaks = self._peaks or measure_roofs()
             self._result = measured_result(self.model, m, peaks, device)
             if self._peaks is None and any(p.above_roof for p in self.results): self._result = self._again(m, peaks, measure_roofs(cache=False), device)
+        self._result = replace(self._result, **describe(self.model, self.sample, device, warmup=warmup, steps=steps,
+                                                        backward=backward, loss=loss, optimizer=optimizer))
         if not self.ops and any(not compiled_part(part) for part in m.work.parts if part.leaf and part.module is not None) and m.work.trace:
             warn("no operator times: repeated forwards did not run the same operators as the first", stacklevel=2)
         if self.unknown_ops:
@@ -102,9 +106,9 @@ class RooflineAnalyzer:
 
     def _roofs(self, work, device, progress):
         "`measure_peaks` for the model's own dtype and the others that it computes in."
-        first = main_dtype(self.model, self.sample)
-        others = {getattr(torch, c.dtype) for c in work.trace if c.flops and c.dtype in measurable} - {first}
-        return partial(measure_peaks, device, dtype=first, dtypes=tuple(sorted(others, key=str)), allow_tf32=bool(tf32_categories(device)), progress=progress)
+        first, *others = _dtypes(main_dtype(self.model, self.sample), work)
+        return partial(measure_peaks, device, dtype=first, dtypes=tuple(sorted(others, key=str)),
+                       allow_tf32=bool(tf32_categories(device)), progress=progress)
 
     def _again(self, m, peaks, again, device):
         "Rows ran above their roofs, so these were measured again: the result under the higher of both."
@@ -116,6 +120,15 @@ class RooflineAnalyzer:
         return found
 
 # %% ../nbs/analysis/roofline.ipynb #735f6841
+def _dtypes(own, work):
+    "The dtypes to measure: `own` first; where it has no ceiling or nothing computes in it (float8 weights), that of most FLOPs."
+    sums = {}
+    for c in work.trace:
+        if c.flops and c.dtype in measurable: sums[c.dtype] = sums.get(c.dtype, 0) + c.flops
+    name = str(own).removeprefix("torch.")
+    first = name if name in sums or name in measurable and own.itemsize > 1 else max(sums, key=sums.get, default="float32")
+    return [getattr(torch, n) for n in dict.fromkeys((first, *sums))]
+
 def _rises(peaks, better):
     pairs = [(a.dtype, a.flops, b.flops, "FLOP/s") for a, b in zip(peaks.ceilings, better.ceilings)] + [(a.name, a.bandwidth, b.bandwidth, "B/s") for a, b in zip(peaks.levels, better.levels)]
     return ", ".join(f"{name} {format_si(a, unit)} → {format_si(b, unit)}" for name, a, b, unit in pairs if b > a) or "none is higher"

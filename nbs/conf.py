@@ -20,6 +20,7 @@ nb_execution_mode = "off"
 myst_enable_extensions = ["dollarmath"]
 exclude_patterns = ["**.ipynb_checkpoints"]
 add_module_names = False
+python_use_unqualified_type_names = True
 maximum_signature_line_length = 90
 
 # Which tutorials stand under another heading, and which come first. Any other notebook in `tutorials` follows.

@@ -15,7 +15,7 @@ class Source:
         self.tree, self.text = ast.parse(text), text
         self.comments = {t.start[0]: t.string.lstrip("# ").strip() for t in tokenize.generate_tokens(io.StringIO(text).readline) if t.type == tokenize.COMMENT}
         self.name = ".".join(("fasterbench", *path.relative_to(package).with_suffix("").parts))
-        self.nodes = {}
+        self.nodes, self.imported = {}, imported(self.tree, self.name)
         for node in self.tree.body:
             for name in names_of(node): self.nodes.setdefault(name, node)
 
@@ -24,6 +24,22 @@ class Source:
         "The names of `__all__` that are defined here, in the order of the source."
         listed = next((ast.literal_eval(n.value) for n in self.tree.body if isinstance(n, ast.Assign) and n.targets[0].id == "__all__"), []) if self.path.stem != "__init__" else []
         return sorted((n for n in listed if n in self.nodes), key=lambda n: self.nodes[n].lineno)
+
+def imported(tree, name):
+    "Name → where the package has it, for what a module imports from the package."
+    found = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            base = ".".join([*name.split(".")[:-node.level], node.module or ""]).rstrip(".")
+            found |= {a.asname or a.name: f"{base}.{a.name}" for a in node.names}
+    return found
+
+class Qualified(ast.NodeTransformer):
+    "Annotations with the full names of the package's classes, so that each leads to one entry."
+    def __init__(self, source): self.names = {n: f"{source.name}.{n}" for n, node in source.nodes.items() if isinstance(node, ast.ClassDef)} | source.imported
+    def visit_Name(self, node): return ast.parse(self.names[node.id], mode="eval").body if node.id in self.names else node
+
+def type_of(source, node): return "" if node is None else ast.unparse(Qualified(source).visit(ast.parse(ast.unparse(node), mode="eval")))
 
 def names_of(node):
     "The names that a statement of a module defines."
@@ -48,13 +64,13 @@ def parameters(arguments, skip=0):
 
 def text_of(node): return "" if node is None else ast.unparse(node)
 
-def signature(node, skip=0):
+def signature(source, node, skip=0):
     "The parameters of a function with types and defaults, as Python writes them."
     def one(star, p, default):
         if p is None: return star
-        kind = f": {text_of(p.annotation)}" if p.annotation else ""
+        kind = f": {type_of(source, p.annotation)}" if p.annotation else ""
         return star + p.arg + kind + ("" if default is None else f" = {text_of(default)}" if kind else f"={text_of(default)}")
-    returns = f" -> {text_of(node.returns)}" if node.returns else ""
+    returns = f" -> {type_of(source, node.returns)}" if node.returns else ""
     return f"({', '.join(one(*p) for p in parameters(node.args, skip))}){returns}"
 
 def table(rows, head):
@@ -79,10 +95,10 @@ def block(kind, head, body, depth):
 
 def function(source, node, kind="py:function", skip=0, depth=2):
     body = [ast.get_docstring(node) or "", "", *parameter_table(source, node, skip)]
-    return block(kind, node.name + signature(node, skip), body, depth)
+    return block(kind, node.name + signature(source, node, skip), body, depth)
 
 def property_(source, node):
-    returns = [f":type: {text_of(node.returns)}", ""] if node.returns else []
+    returns = [f":type: {type_of(source, node.returns)}", ""] if node.returns else []
     return block("py:property", node.name, [*returns, ast.get_docstring(node) or ""], 3)
 
 def patched(sources, name):
@@ -96,9 +112,9 @@ def klass(source, node, sources):
     members = [(source, n) for n in node.body if isinstance(n, ast.FunctionDef)] + list(patched(sources, node.name))
     start = next((n for _, n in members if n.name == "__init__"), None)
     fields = [n for n in node.body if isinstance(n, ast.AnnAssign) and not n.target.id.startswith("_")]
-    if start: head, rows = signature(start, 1), parameter_table(source, start, 1)
+    if start: head, rows = signature(source, start, 1), parameter_table(source, start, 1)
     elif fields:
-        head = "(" + ", ".join(f"{f.target.id}: {text_of(f.annotation)}" + (f" = {text_of(f.value)}" if f.value else "") for f in fields) + ")"
+        head = "(" + ", ".join(f"{f.target.id}: {type_of(source, f.annotation)}" + (f" = {text_of(f.value)}" if f.value else "") for f in fields) + ")"
         rows = table([(f.target.id, text_of(f.annotation), text_of(f.value), source.comments.get(f.end_lineno, "")) for f in fields], "field")
     else: head, rows = "", []
     body = [ast.get_docstring(node) or "", "", *rows]

@@ -4,6 +4,8 @@ import ast, filecmp, json, re, shutil, subprocess, sys
 import pytest
 
 import forked
+import ncu_files
+import style
 import wings
 from conftest import root
 
@@ -83,7 +85,7 @@ planted = {  # what is put into a package of three modules → (imports back up,
 def test_planted_imports_are_found(tmp_path):
     for name, (more, back, circle) in planted.items():
         there = tmp_path/re.sub(r"\W", "_", name)/"pkg"
-        plain = {"__init__.py": '_homes = dict(compare="views.table")', "core/units.py": "", "core/files.py": "", "views/table.py": "from ..core.units import x", "roofline.py": "from .views import table"}
+        plain = {"__init__.py": '_homes = dict(compare="views.table")', "core/units.py": "", "core/files.py": "", "views/table.py": "from ..core.files import x", "roofline.py": "from .views import table"}
         for path, source in (plain | more).items():
             (there/path).parent.mkdir(parents=True, exist_ok=True)
             (there/path).write_text(source)
@@ -116,6 +118,14 @@ def test_what_is_imported_by_path_stays():
                          "import fasterbench.profiling, fasterbench.compute")
     assert done.returncode == 0, done.stderr
 
+# ---- form
+
+def test_lines_and_modules_are_short():
+    "120 columns, also in the code of notebooks; 400 lines for a module."
+    assert style.long_lines() == [] and style.long_modules() == []
+
+def test_methods_stand_in_their_classes(): assert style.assigned_methods() == []
+
 # ---- what the package needs
 
 def test_roofline_imports_without_plotly_pandas_and_nbdev():
@@ -126,9 +136,9 @@ def test_roofline_imports_without_plotly_pandas_and_nbdev():
     assert done.returncode == 0, done.stderr
     assert "the chart needs plotly: pip install plotly" in done.stdout and "to_frame needs pandas: pip install pandas" in done.stdout
 
-def test_reports_of_nsight_compute_need_no_torch():
-    block = "import sys\nfor m in ('torch', 'plotly', 'pandas', 'nbdev', 'IPython', 'typer', 'rich', 'numpy'): sys.modules[m] = None\n"
-    done = python("-W", "ignore", "-c", block + "from fasterbench import read_ncu\nread_ncu('{path}').summary()")
+def test_reports_of_nsight_compute_need_no_torch(tmp_path):
+    path, block = ncu_files.saxpy(tmp_path), "import sys\nfor m in ('torch', 'plotly', 'pandas', 'nbdev', 'IPython', 'typer', 'rich', 'numpy'): sys.modules[m] = None\n"
+    done = python("-W", "ignore", "-c", block + f"from fasterbench import read_ncu\nread_ncu({str(path)!r}).summary()")
     assert done.returncode == 0 and "saxpy_kernel" in done.stdout, done.stderr
 
 def test_readme_is_what_the_index_makes():
@@ -138,7 +148,7 @@ def test_readme_is_what_the_index_makes():
 def test_wheel_from_the_source_distribution(tmp_path):
     "What the package needs besides modules is in both distributions."
     there = tmp_path/"src"
-    shutil.copytree(root, there, ignore=shutil.ignore_patterns(".git", ".venv*", "__pycache__", "*.egg-info", "_site", "nbs"))
+    shutil.copytree(root, there, ignore=shutil.ignore_patterns(".git", ".venv*", "__pycache__", "*.egg-info", "_site", "nbs", "tests"))
     done = python("-c", f"import setuptools.build_meta as b; print(b.build_sdist({str(tmp_path)!r}))", cwd=there)
     assert done.returncode == 0, done.stderr
     sdist = next(tmp_path.glob("*.tar.gz"))
@@ -149,7 +159,7 @@ def test_wheel_from_the_source_distribution(tmp_path):
     import zipfile
     wheel = zipfile.ZipFile(next(tmp_path.glob("*.whl")))
     names = wheel.namelist()
-    assert {f"fasterbench/{m}.py" for m in modules} | {f"fasterbench/assets/{p.name}" for p in (root/"fasterbench/assets").iterdir()} <= set(names)
+    assert {f"fasterbench/{name}" for name in files(package, "*.py", "assets/*")} <= set(names)
     assert not [n for n in names if not n.startswith("fasterbench")]
     metadata = wheel.read(next(n for n in names if n.endswith("METADATA"))).decode()
     assert "Requires-Dist: torch" in metadata and "Provides-Extra: dev" in metadata

@@ -1,12 +1,13 @@
-"""Reports of Nsight Compute in every form. All files here are synthetic: written by this test from the documented layouts, with one
-content; only how it is written differs. Real files are read in the notebooks."""
-import csv, io, itertools, math, warnings
+"""Reports of Nsight Compute in every form. The files are written by this test from the documented layouts, with one content;
+only how it is written differs. Real files are read where the shared folder holds them."""
+import csv, io, itertools, math, tempfile, warnings
 from dataclasses import fields
 
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from conftest import heavy, root
+import ncu_files
+from conftest import heavy, shared, shared_file
 from fasterbench.points.model import RooflinePoint
 from fasterbench.interop.ncu import read_ncu
 from fasterbench.views.table import result_csv, summary
@@ -155,10 +156,36 @@ def test_an_undecidable_file_is_refused(tmp_path):
     (tmp_path/"r.csv").write_text("\n".join(map(line, rows)))
     with pytest.raises(ValueError, match=r"line 3: '1,234' is 1\.234 or 1234.*LC_ALL=C ncu --import .* --print-units base"): read(tmp_path/"r.csv")
 
+# ---- real files, with the numbers that stand in them
+
+def test_a_real_saxpy():
+    "16,777,216 floats: 12 B each through L1, in 4,194,304 + 2,097,152 sectors of 32 B; through DRAM 134,221,568 + 43,631,104 B."
+    found = read(shared_file("ncu", "saxpy.csv"))
+    [p] = found
+    assert (p.name, p.type) == ("unnamed>::saxpy_kernel(float, const float *, float *, int)", "(65536, 1, 1)x(256, 1, 1)")
+    assert math.isclose(p.time_s, 292928e-9) and p.flops is None and p.bound == "undefined"
+    through = 16777216 * 12
+    assert through == (4194304 + 2097152) * 32 and dict(p.bytes_by_level) == dict(L1=through - 177852672, DRAM=134221568 + 43631104)
+    assert found.environment["numbers"] == "1,234.5" and found.environment["compute_capability"] == "12.0" and found.model == "roofline_profiler.exe"
+
+def test_a_real_product():
+    "53,261,312 + 3,377,920 B through DRAM; 67,108,864 + 524,288 sectors through L1."
+    [p] = read(shared_file("ncu", "gemm_tiled.csv"))
+    assert math.isclose(p.time_s, 10195552e-9) and p.type == "(64, 64, 1)x(32, 32, 1)"
+    assert dict(p.bytes_by_level) == dict(L1=67633152 * 32 - 56639232, DRAM=56639232)
+
+def test_a_real_file_with_rules():
+    found = read(shared_file("ncu", "cublaslt.log"))
+    [p] = found
+    assert math.isclose(p.time_s, 406240e-9) and (p.flops, p.bytes_moved, p.bytes_by_level) == (None, None, ()) and "f8_f8_f32" in p.name
+    assert found.environment["numbers"] == "1234.5" and found.environment["compute_capability"] == "10.0"
+    assert [n.split()[0] for n in found.notes] == ["FLOPs", "DRAM", "roofs:"] and "ffma2_pred_on" in found.notes[0]
+
 # ---- damaged files: a result, or a ValueError that says where
 
 whole = {page: "\n".join(noisy(make("auto_new", "en", page != "summary", page == "details"), "around")).encode() for page, make in pages.items()}
-whole |= {p.name: p.read_bytes() for p in sorted((root/"tests"/"data"/"ncu").glob("*.[cl]*"))}
+with tempfile.TemporaryDirectory() as written_here: whole |= {name: path.read_bytes() for name, path in ncu_files.all_of(written_here).items()}
+whole |= {p.name: p.read_bytes() for p in sorted((shared/"data"/"ncu").glob("*.[cl]*"))}
 of_the_file = ("holds no table", "has no metric", "not written in one way", "is a binary report")     # what is not on one line
 
 def survives(path):
@@ -167,7 +194,7 @@ def survives(path):
         assert "line " in str(error) or any(part in str(error) for part in of_the_file), error
         return
     assert all(isinstance(p, RooflinePoint) for p in found)
-    found.result.to_json(), result_csv(found.result), summary(found.result), read(path, by="kernel"), read(path, by="nvtx")
+    found.to_json(), result_csv(found), summary(found), read(path, by="kernel"), read(path, by="nvtx")
 
 nasty = [b'"', b",", b"\n", b'""', b'","', b"\x00", b"-1", b"1e999", b"nan", b"1.234", b"byte", b"\xff\xfe", b"9" * 40, b"==PROF==\n"]
 kinds = st.sampled_from(["cut", "drop", "insert", "repeat", "swap", "digit", "cell"])

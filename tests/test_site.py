@@ -10,7 +10,8 @@ from test_report import chrome, until
 
 pytestmark = pytest.mark.skipif(not heavy, reason="builds the site and opens every page: FASTERBENCH_TESTS=all")
 tutorials = sorted(p.stem for p in (root/"nbs/tutorials").glob("*.ipynb"))
-pages = [f"tutorials/{t}.html" for t in tutorials] + ["docs/conventions.html", "docs/other_tools.html", "index.html", "analysis/roofline.html", "views/plot.html"]
+pages = [f"tutorials/{t}.html" for t in tutorials] + ["index.html", "analysis/roofline.html", "views/plot.html", "reference/roofs.html", "reference/public.html"]
+pages += [f"docs/{p.stem}.html" for p in sorted((root/"nbs/docs").iterdir())]
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
@@ -20,12 +21,15 @@ def site(tmp_path_factory):
         warnings.warn(why := f"THE SITE IS NOT TESTED: {', '.join(missing)} not installed; the docs extra has it")
         pytest.skip(why)
     there = tmp_path_factory.mktemp("site")
-    done = subprocess.run([sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html", "-d", str(there/"trees"), "nbs", str(there/"site")], cwd=root, capture_output=True, text=True)
+    before = {*root.iterdir(), *(root/"nbs").rglob("*")}
+    done = subprocess.run([sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html", "nbs", str(there/"site")], cwd=root, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+    assert {*root.iterdir(), *(root/"nbs").rglob("*")} == before and [p.name for p in there.iterdir()] == ["site"], "the build leaves something behind"
     return there/"site"
 
 def figures(page):
-    "How many figures the notebook of a page holds."
+    "How many figures the notebook of a page holds; a page of text holds none."
+    if not (root/"nbs"/page).with_suffix(".ipynb").is_file(): return 0
     nb = json.loads((root/"nbs"/page).with_suffix(".ipynb").read_text(encoding="utf-8"))
     return sum("application/vnd.plotly.v1+json" in o.get("data", {}) for c in nb["cells"] for o in c.get("outputs", []))
 
@@ -49,6 +53,46 @@ def test_page_in_a_browser(chrome, site, page):
     assert errors == []
     assert requests and all(url.startswith(("file:", "data:", "blob:")) for url in requests)
     assert chrome.execute_script(drawn) == [True] * figures(page)
+    for width, height in ((800, 1000), (390, 844), (844, 390), (1280, 1600)):
+        chrome.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", dict(width=width, height=height, deviceScaleFactor=1, mobile=False))
+        until(lambda: chrome.execute_script("return innerWidth") == width)
+        until(lambda: chrome.execute_script(drawn) == [True] * figures(page), 10)
+    assert [e for e in chrome.get_log("browser") if e["level"] == "SEVERE"] == []
+
+def headings(chrome): return chrome.execute_script("return [...document.querySelectorAll('.sidebar-tree .caption')].map(e => e.textContent.trim())")
+
+def test_order_of_the_site(chrome, site):
+    opened(chrome, site/"index.html")
+    assert headings(chrome) == ["Start here", "Tutorials", "How-to", "Concepts", "Reference", "Internals"]
+    entries = chrome.execute_script("return [...document.querySelectorAll('.sidebar-tree li.toctree-l1 > a')].map(a => a.getAttribute('href'))")
+    for t in tutorials: assert f"tutorials/{t}.html" in entries
+    assert len(entries) == len(set(entries)) and entries[1:3] == ["docs/install.html", "docs/five_minutes.html"]
+
+def test_reference_has_signatures_and_parameters(chrome, site):
+    "Types, defaults and meaning of each parameter stand in a table; only public names have an entry."
+    opened(chrome, site/"reference/public.html")
+    names = chrome.execute_script("return [...document.querySelectorAll('table a.reference')].map(a => a.textContent)")
+    assert {"RooflineAnalyzer", "measure_peaks", "compare", "Result", "read_ncu", "HardwarePeaks"} <= set(names)
+    opened(chrome, site/"reference/interop.html")
+    head = chrome.execute_script("return document.getElementById('fasterbench.interop.ncu.read_ncu').textContent")
+    assert "read_ncu" in head and "by" in head and "'launch'" in head and "Result" in head
+    rows = chrome.execute_script("const dl = document.getElementById('fasterbench.interop.ncu.read_ncu').parentElement;"
+                                 "return [...dl.querySelectorAll('table tr')].map(r => [...r.children].map(c => c.textContent.trim()))")
+    assert rows[0] == ["parameter", "type", "default", "meaning"] and rows[1][0] == "path" and "CSV" in rows[1][3]
+    assert [r[:3] for r in rows if r[0] == "by"] == [["by", "str", "'launch'"]]
+    assert chrome.execute_script("return [...document.querySelectorAll('dt.sig')].filter(d => d.id.split('.').pop().startsWith('_')).length") == 0
+
+def test_objects_are_found(chrome, site):
+    "By the search of the site and in its index."
+    chrome.get((site/"search.html").as_uri() + "?q=measure_peaks")
+    until(lambda: any("reference/roofs.html" in (h or "") for h in chrome.execute_script("return [...document.querySelectorAll('#search-results a')].map(a => a.getAttribute('href'))")))
+    index = (site/"genindex.html").read_text(encoding="utf-8")
+    assert all(name in index for name in ("measure_peaks", "RooflineAnalyzer", "MemoryLevel", "read_ncu"))
+
+def test_pages_of_notebooks_show_no_directives(site):
+    for page in ("work/rules.html", "core/units.html", "views/table.html"):
+        text = Links((site/page).read_text(encoding="utf-8")).text
+        assert "#| export" not in text and "default_exp" not in text and len(text) > 2000
 
 def test_tutorials_have_figures(): assert sum(figures(f"tutorials/{t}.html") > 0 for t in tutorials) >= len(tutorials) / 2
 
@@ -56,8 +100,10 @@ class Links(HTMLParser):
     "Where a page leads, and its anchors."
     def __init__(self, text):
         super().__init__()
-        self.links, self.anchors = [], set()
+        self.links, self.anchors, self.text = [], set(), ""
         self.feed(text)
+
+    def handle_data(self, data): self.text += data
 
     def handle_starttag(self, tag, attrs):
         found = dict(attrs)
@@ -79,5 +125,5 @@ def test_links_lead_somewhere(site):
     assert lost == [] and len(read) > 40
 
 def test_every_notebook_has_a_page(site):
-    notebooks = [p.relative_to(root/"nbs") for p in (root/"nbs").rglob("*.ipynb") if ".ipynb_checkpoints" not in p.parts]
+    notebooks = [p.relative_to(root/"nbs") for kind in ("*.ipynb", "*.md") for p in (root/"nbs").rglob(kind) if ".ipynb_checkpoints" not in p.parts]
     assert [str(n) for n in notebooks if not (site/n.with_suffix(".html")).is_file()] == []

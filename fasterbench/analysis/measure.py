@@ -15,22 +15,39 @@ from torch import nn
 from ..core.arguments import as_call, copied, is_stateless, on_device, tensors_of
 from ..core.modules import is_compiled
 from ..core.progress import progress_bar
-from ..timing.profiler import can_record
-from ..timing.kernels import time_kernels
-from ..roofs.peaks import tf32_categories
-from ..timing.stamps import ModuleTimes, time_modules
-from ..timing.samples import StoppingRule
-from ..timing.operators import operator_samples
 from ..core.run import Forward, phases, placed, preserved_run
+from ..roofs.peaks import tf32_categories
+from ..timing.kernels import time_kernels
+from ..timing.operators import operator_samples
+from ..timing.profiler import can_record
+from ..timing.samples import StoppingRule
+from ..timing.stamps import ModuleTimes, time_modules
 from ..work.count import Work, trace_call
 
-# %% ../../nbs/analysis/measure.ipynb #d0c4174c
-def check_model(model):
-    if not isinstance(model, nn.Module): raise TypeError(f"model is a {type(model).__name__}; a torch.nn.Module is needed")
-    for name, t in (*model.named_parameters(), *model.named_buffers()):
-        if isinstance(t, nn.parameter.UninitializedTensorMixin): raise ValueError(f"{name} of the model is uninitialized: run the model once, so that lazy modules know their shapes")
-        if t.is_meta: raise ValueError(f"{name} of the model is on the meta device, which computes nothing and cannot be timed; count_work counts its work")
+# %% ../../nbs/analysis/measure.ipynb #9a375668
+def _check_devices(devices):
+    "Raises `ValueError` for a model on several GPUs."
+    gpus = sorted({str(d) for d in devices if d.type == "cuda"})
+    if len(gpus) > 1:
+        raise ValueError(f"the model lies on {', '.join(gpus)}: a model on several GPUs cannot be measured; "
+                         "model.to(device) brings it to one")
 
+# %% ../../nbs/analysis/measure.ipynb #0b01804c
+def check_model(
+    model, # Whatever a user gave
+):
+    "Raises `TypeError` or `ValueError` for what cannot be measured."
+    if not isinstance(model, nn.Module): raise TypeError(f"model is a {type(model).__name__}; a torch.nn.Module is needed")
+    tensors = [*model.named_parameters(), *model.named_buffers()]
+    for name, t in tensors:
+        if isinstance(t, nn.parameter.UninitializedTensorMixin):
+            raise ValueError(f"{name} of the model is uninitialized: run the model once, so that lazy modules know their shapes")
+        if t.is_meta:
+            raise ValueError(f"{name} of the model is on the meta device, which computes nothing and cannot be timed; "
+                             "count_work counts its work")
+    _check_devices({t.device for _, t in tensors})
+
+# %% ../../nbs/analysis/measure.ipynb #c17b65a5
 def main_dtype(
     model:nn.Module,
     args, # What it is called with
@@ -49,14 +66,15 @@ class Measurement:
     "Raw material of a result."
     work: Work
     times: ModuleTimes
-    op_times: list = field(repr=False) # Per call of `work.trace`: Samples, or None where the passes did not run the same operators
+    op_times: list = field(repr=False) # Per call of `work.trace`: Samples, or None where runs differ
     tf32: frozenset = frozenset()      # Categories of float32 work that may run as TF32
 
     @property
     def phases(self): return phases[:len(self.times.own) // len(self.work.parts)]
     def phase(self, phase): return phase if len(self.phases) > 1 else ""      # a forward alone is not called a phase
 
-def _first_run(run, args, kwargs, call, before_write):
+# %% ../../nbs/analysis/measure.ipynb #5a2d08be
+def _count(run, args, kwargs, call, before_write):
     "Count; where there is nothing that a forward could work on, say so."
     try: return trace_call(call, run, before_write)
     except (TypeError, AttributeError) as error:
@@ -65,7 +83,7 @@ def _first_run(run, args, kwargs, call, before_write):
                         "give a tensor, a tuple or list of arguments, or a dict of keyword arguments") from error
 
 def _calls(run, args, kwargs):
-    "`fresh()` is a call of `run`: with arguments of its own each time, where they hold objects that a forward may change (a cache)."
+    "`fresh()` is a call of `run`, with arguments of its own each time where they hold objects that a forward may change."
     fixed = is_stateless((args, kwargs))
     def fresh():
         run.reset((args, kwargs))
@@ -76,30 +94,34 @@ def _calls(run, args, kwargs):
 # %% ../../nbs/analysis/measure.ipynb #1842ab7e
 def _times(fresh, run, device, **how):
     "Times of the modules, and on a GPU the records of each run, where the profiler sees its kernels."
-    found = time_kernels(fresh, run, device, **how) if device.type == "cuda" and can_record() else None
-    return found or (time_modules(fresh, run, device, **how), None)
+    times = time_kernels(fresh, run, device, **how) if device.type == "cuda" and can_record() else None
+    return times or (time_modules(fresh, run, device, **how), None)
+
+def _counted_and_timed(run, args, kwargs, device, before_write, tick, **how):
+    fresh = _calls(run, args, kwargs)
+    if run.has_first: fresh()()
+    work = _count(run, args, kwargs, fresh(), before_write)
+    times, records = _times(fresh, run, device, tick=tick, **how)
+    timed = lambda work: operator_samples(work, fresh, device, len(times.steps.values), tick, records)
+    samples = timed(work)
+    if work.trace and all(s is None for s in samples) and not is_compiled(run.model):   # the first run did more:
+        work = trace_call(fresh(), run)                                                 # it filled a cache
+        samples = timed(work)
+    return Measurement(work, times, samples, tf32_categories(device))
 
 # %% ../../nbs/analysis/measure.ipynb #8715efc0
 def measure(
-    run:Forward,        # A forward or a training step
-    sample,             # What the model is called with
+    run:Forward,             # A forward or a training step
+    sample,                  # What the model is called with
     device:torch.device,
     *,
-    warmup:int,
-    rule:StoppingRule,
-    progress:bool|None=None,
+    warmup:int,              # Runs before anything is timed
+    rule:StoppingRule,       # When there are enough
+    progress:bool|None=None, # A progress bar; None: when somebody is looking
 )->Measurement:
     "Count and time `run`; the model and the process are left as they were."
     args, kwargs = copied(as_call(sample), device)
     with on_device(device), preserved_run(run) as before_write:
-        run = placed(run, device)
-        fresh, passes = _calls(run, args, kwargs), 2 if rule.steps is None else min(2, rule.steps)
-        with progress_bar("profiling", progress, None if rule.steps is None else warmup + rule.steps + passes) as tick:
-            if run.has_first: fresh()()
-            work = _first_run(run, args, kwargs, fresh(), before_write)
-            times, records = _times(fresh, run, device, warmup=warmup, rule=rule, tick=tick)
-            samples = operator_samples(work, fresh, device, passes, tick, records)
-            if work.trace and all(s is None for s in samples) and not is_compiled(run.model):      # the first run did more: it filled a cache
-                work = trace_call(fresh(), run)
-                samples = operator_samples(work, fresh, device, passes, tick, records)
-            return Measurement(work, times, samples, tf32_categories(device))
+        total = None if rule.steps is None else warmup + 2 * rule.steps
+        with progress_bar("profiling", progress, total) as tick:
+            return _counted_and_timed(placed(run, device), args, kwargs, device, before_write, tick, warmup=warmup, rule=rule)

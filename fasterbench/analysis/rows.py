@@ -8,13 +8,17 @@ __all__ = ['served_bytes', 'module_points', 'operator_points', 'program_points',
 # %% ../../nbs/analysis/rows.ipynb #6fe34e3e
 from dataclasses import replace
 
-from ..roofs.hardware import HardwarePeaks
+import torch
+from torch import nn
+
 from .measure import Measurement
-from ..points.model import RooflinePoint, place, shares_of
-from ..roofs.peaks import environment
-from ..views.result import Result, Timing
 from ..points.caches import serve
+from ..points.ceilings import compute_time, explained_times, launch_time
+from ..points.model import RooflinePoint, place, shares_of
+from ..roofs.hardware import HardwarePeaks
+from ..roofs.machine import environment
 from ..timing.samples import Samples
+from ..views.result import Result, Timing
 from ..work.count import Work, total
 
 # %% ../../nbs/analysis/rows.ipynb #0df14825
@@ -24,65 +28,112 @@ def served_bytes(
 )->list[tuple[list, list]]:
     "Per operator call of `work`, for each read and each write, the bytes served by each level of `peaks`."
     capacities = [l.capacity for l in peaks.memory[:-1]]
-    touches = lambda found: [(t.storage, t.bytes, t.region) for t in found]
+    touches = lambda accesses: [(t.storage, t.bytes, t.region) for t in accesses]
     return serve([(touches(c.reads), touches(c.writes)) for c in work.trace], capacities)
 
+# %% ../../nbs/analysis/rows.ipynb #85f878c4
 def _sum_levels(parts, n): return [sum(p[k] for p in parts) for k in range(n)]
 
-def _compute_time(calls, peaks, tf32):
-    "Least time of the FLOPs, each at the ceiling of its own dtype and, where float32 may be TF32, of its own kind of work, s."
-    return sum((c.flops or 0) / peaks.flops_of(c.dtype or peaks.dtype, c.category in tf32) for c in calls)
+def _crossed(touches, levels, crossing):
+    "What the levels served of the bytes that cross the border."
+    return [ls if nbytes == t.bytes else [l * nbytes / t.bytes for l in ls]
+            for t, ls, nbytes in zip(touches, levels, crossing) if nbytes]
 
-# %% ../../nbs/analysis/rows.ipynb #84dc77c0
-def module_points(
-    m:Measurement,
-    peaks:HardwarePeaks,
-    served:list,       # What `served_bytes` found
-)->list[RooflinePoint]:
-    "One point per module that did work itself, and phase of a training step, slowest first; where they are kernel times, one for what no kernel covers."
-    idle = [] if m.times.idle is None else [place("(idle)", "GPU idle", 0, 0, m.times.idle.median, peaks, time_iqr_s=m.times.idle.iqr, category="idle")]
-    return _ranked(idle + [row for k, phase in enumerate(m.phases) for row in _phase_points(m, peaks, served, k, phase)])
+def _own_calls(m, phase, served):
+    "Per part the operator calls of a phase: what the levels served, of that what crosses the border, whether it ran as counted."
+    own = {}
+    for c, levels, crossing, time in zip(m.work.trace, served, m.work.crossing, m.op_times):
+        crossed = [l for parts in zip((c.reads, c.writes), levels, crossing) for l in _crossed(*parts)]
+        if c.phase == phase: own.setdefault(c.part, []).append((c, levels, crossed, time is not None))
+    return own
+
+# %% ../../nbs/analysis/rows.ipynb #76596d6f
+def _least_times(ran, calls, peaks, tf32):
+    "What `place` needs to know of the ceilings of a row. Only operators that `ran` as counted have a fixed cost, not compiled ones."
+    compute_s = compute_time(calls, peaks, tf32)
+    if not ran: return dict(compute_s=compute_s)
+    served = [[sum(bs) for bs in zip(*reads, *writes)] or [0] * len(peaks.memory) for _, (reads, writes) in ran]
+    calls = [c for c, _ in ran]
+    return dict(compute_s=compute_s, launch_s=launch_time(calls, peaks), explained=explained_times(calls, served, peaks, tf32))
+
+# %% ../../nbs/analysis/rows.ipynb #38c361ea
+disturbed = 0.25 # Interquartile range over the time from which on a row is marked
+
+def _time_fields(times, samples, calls):
+    "What a row says about its time."
+    time = times.typical(samples)
+    uncertain = time < 20 * calls * (times.cost.inside + times.cost.outside)
+    return dict(time_s=time, time_iqr_s=samples.iqr, uncertain=uncertain,
+                disturbed=not uncertain and len(samples.values) > 2 and samples.iqr > disturbed * time)
+
+# %% ../../nbs/analysis/rows.ipynb #a4508b77
+def _module_point(m, peaks, row, calls, samples, phase):
+    served = _sum_levels([l for _, _, crossed, _ in calls for l in crossed], len(peaks.memory))
+    return place(row.name, row.type, row.flops, row.bytes_moved, peaks=peaks, served=served,
+                 **_least_times([(c, levels) for c, levels, _, ran in calls if ran], [c for c, *_ in calls], peaks, m.tf32),
+                 calls=row.calls, category=row.category, dtype=row.dtype, contraction_flops=row.contraction_flops,
+                 eager_bytes=row.eager_bytes, phase=m.phase(phase), **_time_fields(m.times, samples, row.calls))
 
 def _phase_points(m, peaks, served, k, phase):
     "The rows of one phase, the `k`th; a forward alone has no other."
-    index, own, work = {p.path: i for i, p in enumerate(m.work.parts)}, {}, m.work.of_phase(phase)
-    for c, levels, crossing in zip(m.work.trace, served, m.work.crossing):
-        crossed = [l for ls, flags in zip(levels, crossing) for l, yes in zip(ls, flags) if yes]
-        if c.phase == phase: own.setdefault(c.part, []).append((c, crossed))
-    rows = []
-    for row in work.by_module().values():
-        i = index[row.name]
-        calls, times = own.get(i, []), m.times.own[k * len(m.work.parts) + i]
-        rows.append(place(row.name, row.type, row.flops, row.bytes_moved, times.median, peaks, served=_sum_levels([l for _, ls in calls for l in ls], len(peaks.memory)),
-                          compute_s=_compute_time([c for c, _ in calls], peaks, m.tf32), time_iqr_s=times.iqr, calls=row.calls, category=row.category, dtype=row.dtype,
-                          contraction_flops=row.contraction_flops, eager_bytes=row.eager_bytes, phase=m.phase(phase),
-                          uncertain=times.median < 20 * row.calls * (m.times.cost.inside + m.times.cost.outside)))
-    return rows
+    index, own = {p.path: i for i, p in enumerate(m.work.parts)}, _own_calls(m, phase, served)
+    slots = m.times.own[k * len(m.work.parts):]
+    return [_module_point(m, peaks, row, own.get(index[row.name], []), slots[index[row.name]], phase)
+            for row in m.work.of_phase(phase).by_module().values()]
+
+# %% ../../nbs/analysis/rows.ipynb #9e010cde
+def _rest_points(m, peaks, rows):
+    "The rows for time in which no module did work: of containers on a CPU, of no kernel on a GPU."
+    with_row = {(r.name, r.phase) for r in rows}
+    slots = [(p.path, m.phase(phase)) for phase in m.phases for p in m.work.parts]
+    left = [s.values for slot, s in zip(slots, m.times.own) if slot not in with_row]
+    rest = [("(overhead)", "containers", "overhead", Samples(tuple(map(sum, zip(*left)))))] if left else []
+    unlaunched = getattr(m.times, "unlaunched", None)
+    if unlaunched is not None: rest.append(("(no module)", "kernels of no module", "other", unlaunched))
+    if m.times.idle is not None: rest.append(("(idle)", "GPU idle", "idle", m.times.idle))
+    return [place(name, type, 0, 0, peaks=peaks, category=category, time_s=m.times.typical(s), time_iqr_s=s.iqr)
+            for name, type, category, s in rest if m.times.typical(s) > 0]
 
 def _ranked(points):
     "Slowest first, with their shares of the sum."
     time = sum(p.time_s for p in points)
     return [replace(p, share=p.time_s / time if time else 0.0) for p in sorted(points, key=lambda p: -p.time_s)]
 
+# %% ../../nbs/analysis/rows.ipynb #84dc77c0
+def module_points(
+    m:Measurement,
+    peaks:HardwarePeaks,
+    served:list,       # What `served_bytes` gave
+)->list[RooflinePoint]:
+    "One point per module that did work itself, and phase of a training step, slowest first, and one for the rest."
+    rows = [row for k, phase in enumerate(m.phases) for row in _phase_points(m, peaks, served, k, phase)]
+    return _ranked(rows + _rest_points(m, peaks, rows))
+
+# %% ../../nbs/analysis/rows.ipynb #ec5b5b93
+def _operator_point(m, peaks, part, phase, operator, group):
+    calls = [c for c, _, _ in group]
+    levels = [l for _, (reads, writes), _ in group for l in (*reads, *writes)]
+    samples = Samples(tuple(map(sum, zip(*(t.values for _, _, t in group)))))
+    nbytes = sum(t.bytes for c in calls for t in (*c.reads, *c.writes))
+    return place(part.path, part.type, total([c.flops for c in calls]), nbytes, m.times.typical(samples), peaks,
+                 served=_sum_levels(levels, len(peaks.memory)),
+                 **_least_times([(c, ls) for c, ls, _ in group], calls, peaks, m.tf32),
+                 time_iqr_s=samples.iqr, calls=len(calls), operator=operator, phase=m.phase(phase),
+                 category=calls[0].category, dtype=calls[0].dtype,
+                 contraction_flops=total([c.contraction_flops for c in calls]))
+
 # %% ../../nbs/analysis/rows.ipynb #ca4d7ec1
 def operator_points(
     m:Measurement,
     peaks:HardwarePeaks,
-    served:list,       # What `served_bytes` found
+    served:list,       # What `served_bytes` gave
 )->list[RooflinePoint]:
     "One point per module, phase and operator, slowest first; empty where operators could not be timed."
     groups = {}
     for call, levels, time in zip(m.work.trace, served, m.op_times):
         if time is not None: groups.setdefault((call.part, call.phase, call.operator), []).append((call, levels, time))
-    return _ranked([_operator_point(m.work.parts[part], operator, m.phase(phase), group, peaks, m.tf32) for (part, phase, operator), group in groups.items()])
-
-def _operator_point(part, operator, phase, group, peaks, tf32):
-    calls = [c for c, _, _ in group]
-    levels = [l for _, (reads, writes), _ in group for l in (*reads, *writes)]
-    times = Samples(tuple(map(sum, zip(*(t.values for _, _, t in group)))))
-    return place(part.path, part.type, total([c.flops for c in calls]), sum(t.bytes for c in calls for t in (*c.reads, *c.writes)), times.median, peaks,
-                 served=_sum_levels(levels, len(peaks.memory)), compute_s=_compute_time(calls, peaks, tf32), time_iqr_s=times.iqr, calls=len(calls),
-                 operator=operator, phase=phase, category=calls[0].category, dtype=calls[0].dtype, contraction_flops=total([c.contraction_flops for c in calls]))
+    return _ranked([_operator_point(m, peaks, m.work.parts[part], phase, operator, group)
+                    for (part, phase, operator), group in groups.items()])
 
 # %% ../../nbs/analysis/rows.ipynb #f43a94e1
 def program_points(
@@ -90,25 +141,38 @@ def program_points(
     m:Measurement,
     peaks:HardwarePeaks,
     name:str,                 # Class of the model
-    overhead_s:float,         # Time in no row, s
 )->tuple[RooflinePoint, list[RooflinePoint]]:
     "The whole forward or training step as one point at its uninstrumented time, and one point per timed step."
     served = _sum_levels([[b for _, b in r.bytes_by_level] for r in rows if r.bytes_by_level], len(peaks.memory))
-    work = dict(served=served, compute_s=_compute_time(m.work.trace, peaks, m.tf32), calls=1, contraction_flops=m.work.contraction_flops, eager_bytes=m.work.bytes)
-    at = lambda time, **more: place("", name, total([r.flops for r in rows]), total([r.bytes_moved for r in rows]), time, peaks, share=1.0, **work, **more)
-    idle = sum(r.time_s for r in rows if r.roof_time_s == 0)      # modules that neither compute nor move anything
-    shares = tuple(shares_of([r for r in rows if r.roof_time_s != 0], overhead_s=overhead_s + idle).items())
-    return at(m.times.bare.median, time_iqr_s=m.times.bare.iqr, shares=shares), [at(t) for t in m.times.steps.values]
+    work = dict(served=served, compute_s=compute_time(m.work.trace, peaks, m.tf32), calls=1, share=1.0,
+                contraction_flops=m.work.contraction_flops, eager_bytes=m.work.bytes)
+    flops, nbytes = total([r.flops for r in rows]), total([r.bytes_moved for r in rows])
+    at = lambda time, **more: place("", name, flops, nbytes, time, peaks, **work, **more)
+    busy = [r for r in rows if r.roof_time_s != 0]
+    shares = shares_of(busy, overhead_s=sum(r.time_s for r in rows if r.roof_time_s == 0))
+    program = at(m.times.typical(m.times.bare), time_iqr_s=m.times.bare.iqr, shares=tuple(shares.items()))
+    return program, [at(t) for t in m.times.steps.values]
 
-# %% ../../nbs/analysis/rows.ipynb #f3cbd5eb
-def measured_result(model, m, peaks, device):
+# %% ../../nbs/analysis/rows.ipynb #a952111c
+def _timing(m, rows, ops):
+    "How the times of the rows compare with the time of the model."
+    overhead = sum(r.time_s for r in rows if r.category == "overhead")
+    load = {} if m.times.load is None else vars(m.times.load)
+    return Timing(m.times.typical(m.times.bare), m.times.bare.iqr, sum(r.time_s for r in rows) - overhead, overhead,
+                  len(m.times.steps.values), len(m.times.bare.values), m.times.clock,
+                  m.times.cost.inside + m.times.cost.outside, sum(p.time_s for p in ops) if ops else None,
+                  statistic=m.times.statistic, **load)
+
+# %% ../../nbs/analysis/rows.ipynb #07ee53ce
+def measured_result(
+    model:nn.Module,     # What was measured
+    m:Measurement,
+    peaks:HardwarePeaks,
+    device:torch.device, # Where
+)->Result:
+    "Everything that one measurement says under `peaks`."
     served = served_bytes(m.work, peaks)
-    rows = module_points(m, peaks, served)
-    with_row, slots = {(r.name, r.phase) for r in rows}, [(p.path, m.phase(phase)) for phase in m.phases for p in m.work.parts]
-    overhead = sum(s.median for slot, s in zip(slots, m.times.own) if slot not in with_row)
-    program, steps = program_points(rows, m, peaks, type(model).__name__, overhead)
-    cost = m.times.cost.inside + m.times.cost.outside
-    ops = operator_points(m, peaks, served)
-    timing = Timing(m.times.bare.median, m.times.bare.iqr, sum(r.time_s for r in rows), overhead, len(m.times.steps.values), len(m.times.bare.values), m.times.clock, cost,
-                    sum(p.time_s for p in ops) if ops else None)
-    return Result(rows, peaks, ops, program, steps, timing, m.work.unknown_ops, environment(device), type(model).__name__)
+    rows, ops = module_points(m, peaks, served), operator_points(m, peaks, served)
+    program, steps = program_points(rows, m, peaks, type(model).__name__)
+    return Result(rows, peaks, ops, program, steps, _timing(m, rows, ops), m.work.unknown_ops, environment(device),
+                  type(model).__name__)

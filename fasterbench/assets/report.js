@@ -1,137 +1,147 @@
-"use strict"
-const element = (tag, props = {}, ...children) => { const e = Object.assign(document.createElement(tag), props); e.append(...children); return e }
-const at = id => document.getElementById(id)
+// Start, tabs, and what a choice does.
+let listed = new Set()
 
-// The libraries are in this file as compressed text; as scripts of the page they then run in turn.
+// The libraries are in this file as compressed text.
 const bytes = text => Uint8Array.from(atob(text), c => c.charCodeAt(0))
-const unpack = async text => new Response(new Blob([bytes(text)]).stream().pipeThrough(new DecompressionStream("gzip"))).text()
+const unpacked = id => new Response(new Blob([bytes(at(id).textContent)]).stream().pipeThrough(new DecompressionStream("gzip"))).text()
+async function library(id) {
+  const url = URL.createObjectURL(new Blob([await unpacked(id)], {type: "text/javascript"}))
+  return import(url).finally(() => URL.revokeObjectURL(url))
+}
 async function libraries() {
-  for (const s of document.querySelectorAll(".packed")) document.body.append(element("script", {textContent: await unpack(s.textContent)}))
+  const style = unpacked("table-style"), module = library("table-module")
+  const code = await unpacked("plotly")
+  document.head.append(element("script", {textContent: code}))
+  document.head.prepend(element("style", {textContent: await style}))
+  DataTable = (await module).default
 }
 
-// Numbers, as the rest of the package prints them: SI prefixes, "?" for what is unknown.
-function si(x, unit) {
-  const k = x ? Math.max(-5, Math.min(6, Math.floor(Math.log10(Math.abs(x) * 1.000005) / 3))) : 0
-  return `${(x / 1000 ** k).toFixed(x ? 2 : 0)} ${["f", "p", "n", "µ", "m", "", "k", "M", "G", "T", "P", "E"][k + 5]}${unit}`
-}
-const formats = {
-  "": x => String(x), "%": x => x.toFixed(1) + " %", share: x => (100 * x).toFixed(1) + " %", ratio: x => x.toFixed(3),
-  "FLOP/B": x => x === Infinity ? "∞" : x.toFixed(2), "GFLOP/s": x => si(1e9 * x, "FLOP/s"),
-}
-const show = (x, unit) => x === null ? "?" : x === "" ? "" : (formats[unit] ?? (y => si(y, unit)))(x)
-
-const data = JSON.parse(at("data").textContent)
-const config = {displaylogo: false, responsive: true, modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"], displayModeBar: innerWidth > 700 ? "hover" : false}
-let kind, rows, table, charts, shown
-
-// What the filters let through. The root of a model has no name.
-const nameOf = row => row.name || "(model)"
-function passes(row) {
-  const text = at("text").value.toLowerCase()
-  return data.filters.every(f => !at(f.field).value || String(row[f.field]) === at(f.field).value)
-      && (at("moves").checked || row.category !== "data movement")
-      && (!text || [nameOf(row), row.operator ?? ""].some(s => s.toLowerCase().includes(text)))
+function arranged() {
+  const now = arrange()
+  listed = now.listed
+  marked = now.marked
+  passing = new Set(now.rows.map(r => r.index))
+  return now
 }
 
-// The markers and bars of the rows that are shown; what stands for no row stays.
-function part(trace) {
-  if (!trace.customdata) return trace
-  const keep = o => Object.fromEntries(Object.entries(o).map(([k, v]) => [k, Array.isArray(v) ? v.filter((_, i) => shown.has(trace.customdata[i])) : v]))
-  return {...keep(trace), marker: keep(trace.marker)}
-}
-
+// Filters, columns or groups have changed: charts, table, sum and URL follow.
 function refresh() {
-  shown = new Set(rows.filter(passes).map(r => r.index))
-  table.setFilter(r => shown.has(r.index))
-  kind.figures.forEach((f, i) => Plotly.react(charts[i], f.data.map(part), f.layout, config))
-  const sum = field => rows.reduce((s, r) => s + (shown.has(r.index) ? r[field] : 0), 0)
-  const left = kind.left_out ? `, and ${kind.left_out} faster ones that are not in this file` : ""
-  const time = kind.columns.some(c => c.field === "share") ? `; ${show(sum("time_s"), "s")}, ${show(sum("share"), "share")} of the time` : ""
-  at("shown").textContent = `${shown.size} of ${rows.length} rows${left}${time}`
+  const now = arranged()
+  table.draw()
+  reachable()
+  redraw()
+  const sum = field => now.rows.reduce((s, r) => s + (r[field] ?? 0), 0)
+  const left = tab.left_out ? `, and ${tab.left_out} faster ones that are not in this file` : ""
+  const time = tab.columns.some(c => c.field === "share") ? ` · ${si(sum("time_s"), "s")}, ${write(sum("share"), "share")} of the time` : ""
+  const wrong = at("text").getAttribute("aria-invalid") === "true" ? " · no regular expression, so it filters nothing" : ""
+  at("shown").textContent = `${now.rows.length} of ${rows.length} rows${left}${time}${wrong}`
+  remember()
 }
 
-// A click on a marker goes to its row, a click on a row shows its marker. A click on the legend is the filter of what bounds; on a page without one plotly does what it does.
-function draw(figure) {
-  const chart = element("div")
-  at("charts").append(element("figure", {ariaLabel: figure.alt}, chart))
-  if (innerWidth <= 700) for (const label of figure.layout.annotations ?? []) label.font.size = 9
-  Plotly.newPlot(chart, figure.data, figure.layout, config)
-  chart.on("plotly_click", e => goTo(e.points[0].customdata))
-  chart.on("plotly_legendclick", e => !at("bound") || isolate(e.data[e.curveNumber].legendgroup))
-  return chart
-}
-
-function goTo(index) {
-  if (index === undefined) return
-  table.deselectRow()
-  table.selectRow(index)
-  table.scrollToRow(index, "center", true)
-}
-
-function isolate(bound) {
-  if (bound) at("bound").value = at("bound").value === bound ? "" : bound
+function unfold(index) {
+  state.open.has(index) ? state.open.delete(index) : state.open.add(index)
   refresh()
-  return false
 }
 
-function pointAt(index) {
-  const curveNumber = charts[0].data.findIndex(t => t.customdata?.includes(index)), trace = charts[0].data[curveNumber]
-  if (trace) Plotly.Fx.hover(charts[0], [{curveNumber, pointNumber: trace.customdata.indexOf(index)}], [trace.yaxis === "y2" ? "x2y2" : "xy"])
+// A row is chosen, on a chart or in the table: both show it, on screen, until the next.
+function choose(index) {
+  const row = index === null || index === undefined ? null : rowAt(index)
+  state.row = row ? row.index : null
+  if (row?.under && !listed.has(row.index)) state.open.add(row.under.index)
+  showDetails(row)
+  refresh()
+  if (row) show(row)
 }
 
-function column(c) {
-  const common = {field: c.field, title: c.title, visible: c.visible, headerTooltip: c.title, download: true,
-                  titleDownload: c.unit_text ? `${c.field} [${c.unit_text}]` : c.field, accessorDownload: x => x === Infinity ? "inf" : x}
-  const name = c.field === "name", number = x => typeof x === "number" ? x : -Infinity
-  if (c.text) return {...common, formatter: name ? cell => document.createTextNode(nameOf(cell.getData())) : "plaintext", sorter: "alphanum", tooltip: true, frozen: name && innerWidth > 700, minWidth: name ? 140 : 90, maxInitialWidth: 300}
-  return {...common, formatter: cell => show(cell.getValue(), c.unit), sorter: (a, b) => number(a) - number(b) || 0, headerSortStartingDir: "desc",
-          hozAlign: "right", headerHozAlign: "right", headerWordWrap: true, width: 112}
-}
-
-// Headers can be reached and pressed by keyboard.
-function pressable(header) {
-  header.tabIndex = 0
-  header.onkeydown = e => { if (e.key === "Enter" || e.key === " ") { e.preventDefault(); header.click() } }
+function show(row) {
+  lineOf(row.index)?.scrollIntoView({block: "nearest", inline: "nearest"})
+  const inside = e => { const b = e.getBoundingClientRect(); return b.top >= 0 && b.bottom <= innerHeight }
+  const line = lineOf(row.index)
+  if (line && !(inside(at("chart")) && inside(line))) at("chart").scrollIntoView({block: "start"})
 }
 
 function options(f) {
-  const values = [...new Set(rows.map(r => r[f.field]))].filter(v => v).sort()
-  at(f.field).replaceChildren(element("option", {value: "", textContent: "all"}), ...values.map(v => element("option", {value: v, textContent: v})))
-  at(f.field).parentElement.hidden = values.length < 1
+  const values = tab.columns.some(c => c.field === f.field) ? [...new Set(rows.map(r => r[f.field]))].filter(v => v).map(String).sort() : []
+  const select = at(`filter-${f.field}`)
+  if (f.field === "category" && values.includes("data movement")) values.push("not data movement")
+  select.replaceChildren(element("option", {value: "", textContent: `${f.title}: all`}),
+    ...values.map(v => element("option", {value: v, textContent: v})))
+  if (!values.includes(state.filters[f.field])) delete state.filters[f.field]
+  select.value = state.filters[f.field] ?? ""
+  select.hidden = values.length < 2
 }
 
-function choose(name) {
-  kind = data.kinds.find(k => k.name === name)
-  rows = kind.rows.map((r, index) => Object.fromEntries([["index", index], ...kind.columns.map((c, i) => [c.field, r[i] === "inf" ? Infinity : r[i]])]))
+// Another tab, or another state from the URL.
+function open(kind) {
+  readRows(kind)
   data.filters.forEach(options)
-  at("moves").parentElement.hidden = !kind.columns.some(c => c.field === "category")
-  table?.destroy()
-  at("charts").replaceChildren()
-  charts = kind.figures.map(draw)
-  table = new Tabulator("#table", {data: rows, index: "index", columns: kind.columns.map(column), maxHeight: "34rem", layout: "fitDataFill",
-                                   nestedFieldSeparator: false, selectableRows: 1, placeholder: "No rows"})
-  table.on("rowClick", (_, row) => pointAt(row.getData().index))
-  table.on("tableBuilt", () => {
-    document.querySelectorAll("#table .tabulator-sortable").forEach(pressable)
+  at("text").value = state.text
+  at("regex").checked = state.regex
+  at("fold").checked = state.fold ?? tab.fold
+  at("fold").parentElement.hidden = !groups.length
+  document.querySelector(`#tabs [value="${kind.name}"]`).checked = true
+  if (!(state.row < rows.length + groups.length)) state.row = null
+  arranged()
+  showDetails(state.row === null ? null : rowAt(state.row))
+  drawTable()
+  columnMenu()
+  drawAll()
+  refresh()
+  document.body.dataset.ready = kind.name
+}
+
+function build() {
+  const radio = k => element("input", {type: "radio", name: "tab", value: k.name, onchange: () => { state.row = null; open(k) }})
+  at("tabs").append(...data.kinds.map(k => element("label", {}, radio(k), element("span", {textContent: k.title}))))
+  at("tabs").hidden = data.kinds.length < 2
+  const box = (id, text, hint) => element("label", {title: hint}, element("input", {id, type: "checkbox"}), ` ${text}`)
+  at("fields").append(
+    ...data.filters.map(f => element("select", {id: `filter-${f.field}`, ariaLabel: f.title})),
+    element("input", {id: "text", type: "search", size: 16, placeholder: "name, type or operator", ariaLabel: "name, type or operator"}),
+    box("regex", ".*", "regular expression"))
+  at("tools").append(box("fold", "fold blocks", "repeated blocks as one row"),
+    element("details", {className: "menu"}, element("summary", {textContent: "columns"}), element("div", {id: "columns"})),
+    element("button", {id: "csv", type: "button", textContent: "CSV", title: "The rows of the table, all columns, in base units", onclick: csv}))
+  at("filters").open = innerWidth > 700
+}
+
+function listen() {
+  const form = document.forms[0]
+  form.addEventListener("submit", e => e.preventDefault())
+  at("filters").addEventListener("input", () => {
+    for (const f of data.filters) state.filters[f.field] = at(`filter-${f.field}`).value
+    Object.assign(state, {text: at("text").value, regex: at("regex").checked})
     refresh()
-    document.body.dataset.ready = name
   })
+  at("fold").addEventListener("input", () => { state.fold = at("fold").checked; state.row = null; showDetails(null); refresh() })
+  document.addEventListener("click", e => { for (const m of document.querySelectorAll(".menu[open]")) if (!m.contains(e.target)) m.open = false })
+  document.addEventListener("keydown", e => { if (e.key === "Escape") for (const m of document.querySelectorAll(".menu[open]")) m.open = false })
+  addEventListener("hashchange", () => open(recall()))
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw)
+  new ResizeObserver(() => requestAnimationFrame(nameSlowest)).observe(at("chart"))
+}
+
+// The charts and the table end where the window does.
+function fit() {
+  const top = document.querySelector(".both").getBoundingClientRect().top + scrollY
+  document.documentElement.style.setProperty("--top", `${Math.round(top)}px`)
+  for (const s of document.querySelectorAll(".segment")) {
+    s.classList.remove("brief", "silent")
+    for (const less of ["brief", "silent"]) if (s.scrollWidth > s.clientWidth) s.classList.add(less)
+  }
 }
 
 async function start() {
+  build()
+  fit()
+  new ResizeObserver(fit).observe(document.querySelector("header"))
+  new ResizeObserver(fit).observe(document.forms[0])
   await libraries()
-  const first = data.kinds[0]
-  const radio = k => element("input", {type: "radio", name: "kind", value: k.name, checked: k === first, onchange: () => choose(k.name)})
-  at("kinds").append(...data.kinds.map(k => element("label", {}, radio(k), ` ${k.title}`)))
-  at("kinds").hidden = data.kinds.length < 2
-  const field = (text, input) => element("label", {}, `${text} `, input)
-  at("filters").append(
-    ...data.filters.map(f => field(f.title, element("select", {id: f.field}))),
-    field("name or operator", element("input", {id: "text", type: "search", size: 12})),
-    field("data movement", element("input", {id: "moves", type: "checkbox", checked: true})),
-    element("button", {id: "csv", type: "button", textContent: "CSV of these rows", onclick: () => table.download("csv", `${data.file}-${kind.name}.csv`)}))
-  at("filters").oninput = refresh
-  document.forms[0].onsubmit = e => e.preventDefault()
-  choose(first.name)
+  divide()
+  listen()
+  open(recall())
 }
-start().catch(e => { at("trouble").hidden = false; at("trouble").textContent = `This browser cannot show the report (${e.message}); a browser of 2023 or newer can.` })
+start().catch(e => {
+  at("trouble").hidden = false
+  at("trouble").textContent = `This browser cannot show the report (${e.message}); a browser of 2023 or newer can.`
+})

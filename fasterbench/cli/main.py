@@ -8,7 +8,7 @@ __all__ = ['main', 'failed']
 # %% ../../nbs/cli/main.ipynb #e4ae3bb0
 import sys
 
-from . import ncu, trace, verbs      # each registers its verbs on the app
+from . import check, ncu, trace, verbs      # each registers its verbs on the app
 from .app import app
 
 # %% ../../nbs/cli/main.ipynb #db50ff1a

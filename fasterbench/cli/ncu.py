@@ -20,18 +20,23 @@ def _read(path, by, peaks):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")         # the notes below the table say the same
         try: return read_ncu(path, by=by, peaks=peaks)
-        except (FileNotFoundError, IsADirectoryError): raise typer.BadParameter(f"there is no file {path!r}", param_hint="FILE") from None
+        except (FileNotFoundError, IsADirectoryError):
+            raise typer.BadParameter(f"there is no file {path!r}", param_hint="FILE") from None
 
 def _by(text):
-    if text not in ("launch", "kernel", "nvtx"): raise typer.BadParameter(f"{text!r} is not one of launch, kernel, nvtx")
+    if text not in ("launch", "kernel", "nvtx"):
+        raise typer.BadParameter(f"{text!r} is not one of launch, kernel, nvtx")
     return text
 
 # %% ../../nbs/cli/ncu.ipynb #6261aa69
 @app.command()
 def ncu(
-    file:Annotated[str, typer.Argument(help="What ncu --csv printed (details, raw or summary page), or a .ncu-rep", metavar="FILE")],
-    by:Annotated[str, typer.Option(help="A row per launch, per kernel of one shape, or per NVTX range.", parser=_by, metavar="launch|kernel|nvtx")]="launch",
-    peaks:Annotated[Optional[str], typer.Option(help="Roofs that fasterbench peaks --json wrote; left out: those of the file.")]=None,
+    file:Annotated[str, typer.Argument(help="What ncu --csv printed (details, raw or summary page), or a .ncu-rep",
+                                       metavar="FILE")],
+    by:Annotated[str, typer.Option(help="A row per launch, per kernel of one shape, or per NVTX range.", parser=_by,
+                                   metavar="launch|kernel|nvtx")]="launch",
+    peaks:Annotated[Optional[str],
+                    typer.Option(help="Roofs that fasterbench peaks --json wrote; left out: those of the file.")]=None,
     top:Annotated[int, typer.Option(help="Rows to print.", min=0)]=20,
     html:Annotated[Optional[str], typer.Option(help="Write the report here.")]=None,
     json:Annotated[Optional[str], typer.Option(help="Write the result here; - for standard output.")]=None,

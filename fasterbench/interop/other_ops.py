@@ -14,14 +14,16 @@ from ..work.contractions import attention, matmul
 from ..work.rules import Flops, Shape, rule, rules, tensors_in
 from ..work.traffic import unique_bytes
 
-# %% ../../nbs/interop/other_ops.ipynb #45f05188
-written: dict[str, tuple[tuple, tuple]] = {} # Operator: places of the arguments that are written, and of those that are updated
+# %% ../../nbs/interop/other_ops.ipynb #10bf1041
+# Operator: places of the arguments that are written, and of those that are updated
+written: dict[str, tuple[tuple, tuple]] = {}
 
 def _writes(names, outputs=(), updates=()):
     for name in names.split(): written[name] = tuple(outputs), tuple(updates)
 
-# %% ../../nbs/interop/other_ops.ipynb #18590d58
-_spaces = ("_C", "vllm", "sgl_kernel", "_C_cache_ops", "flash_attn", "flash_attn_3", "vllm_flash_attn_c", "_vllm_fa2_C", "_vllm_fa3_C")
+# %% ../../nbs/interop/other_ops.ipynb #12d5f8cf
+_spaces = ("_C", "vllm", "sgl_kernel", "_C_cache_ops", "flash_attn", "flash_attn_3", "vllm_flash_attn_c",
+           "_vllm_fa2_C", "_vllm_fa3_C")
 def _names(text, *spaces): return [f"{s}::{n}" for s in spaces for n in text.split()]
 
 @rule(*_names("rms_norm", "_C", "sgl_kernel"), category="normalisation")
@@ -29,7 +31,8 @@ def _rms_norm(result, x, w=None, *_, out=None, **kw): return math.prod(x) * 4
 _writes("_C::rms_norm sgl_kernel::rms_norm", outputs=[0])
 
 @rule(*_names("fused_add_rms_norm", "_C", "sgl_kernel"), category="normalisation")
-def _fused_add_rms_norm(x, residual, w=None, *_, out=None, **kw): return math.prod(x) * 5      # the sum with the residual too
+# the sum with the residual too
+def _fused_add_rms_norm(x, residual, w=None, *_, out=None, **kw): return math.prod(x) * 5
 _writes("_C::fused_add_rms_norm sgl_kernel::fused_add_rms_norm", updates=[0, 1])
 
 @rule(*_names("silu_and_mul gelu_and_mul gelu_tanh_and_mul", "_C", "sgl_kernel"), category="activation")
@@ -44,27 +47,30 @@ def _rotary(positions, q, k, size=None, table=None, *_, out=None, **kw):
     return 3 * part * (math.prod(q) + (math.prod(k) if isinstance(k, Shape) else 0))
 _writes("_C::rotary_embedding", updates=[1, 2])
 
-# %% ../../nbs/interop/other_ops.ipynb #fd4a8a3b
+# %% ../../nbs/interop/other_ops.ipynb #a3ed2276
 @rule(*_names("static_scaled_fp8_quant static_scaled_int8_quant", "_C"), category="pointwise")
 def _static_quant(result, x, *_, out=None, **kw): return 2 * math.prod(x)
 _writes("_C::static_scaled_fp8_quant _C::static_scaled_int8_quant", outputs=[0])
 
-@rule(*_names("dynamic_scaled_fp8_quant dynamic_per_token_scaled_fp8_quant dynamic_scaled_int8_quant", "_C"), category="pointwise")
+@rule(*_names("dynamic_scaled_fp8_quant dynamic_per_token_scaled_fp8_quant dynamic_scaled_int8_quant", "_C"),
+      category="pointwise")
 def _dynamic_quant(result, x, *_, out=None, **kw): return 4 * math.prod(x)
-_writes("_C::dynamic_scaled_fp8_quant _C::dynamic_per_token_scaled_fp8_quant _C::dynamic_scaled_int8_quant", outputs=[0, 2])
+_writes("_C::dynamic_scaled_fp8_quant _C::dynamic_per_token_scaled_fp8_quant _C::dynamic_scaled_int8_quant",
+        outputs=[0, 2])
 
 @rule(*_names("cutlass_scaled_mm", "_C"), category="matmul")
 def _cutlass_scaled_mm(result, a, b, *rest, out=None, **kw): return matmul(a[0], a[1], b[1], extra=math.prod(result))
 _writes("_C::cutlass_scaled_mm", outputs=[0])
 
-# %% ../../nbs/interop/other_ops.ipynb #467f4755
+# %% ../../nbs/interop/other_ops.ipynb #07631ff6
 @rule(*_names("reshape_and_cache reshape_and_cache_flash", "_C_cache_ops"), category="data movement")
 def _reshape_and_cache(*_, out=None, **kw): return 0
 _writes(" ".join(_names("reshape_and_cache reshape_and_cache_flash", "_C_cache_ops")), outputs=[2, 3])
 
-_like = {"_C_cache_ops::reshape_and_cache_flash": {2: 0, 3: 1}, "_C_cache_ops::reshape_and_cache": {2: 0, 3: 1}}   # tensors of which only a part is touched, as many elements as another has
+# tensors of which only a part is touched, as many elements as another has
+_like = {"_C_cache_ops::reshape_and_cache_flash": {2: 0, 3: 1}, "_C_cache_ops::reshape_and_cache": {2: 0, 3: 1}}
 
-# %% ../../nbs/interop/other_ops.ipynb #59058686
+# %% ../../nbs/interop/other_ops.ipynb #3ef87d78
 _heads_first = lambda t: (t[0], t[2], t[1], t[3])
 
 @rule(*_names("_flash_attn_forward", "flash_attn"), category="attention")
@@ -72,9 +78,10 @@ def _flash_attn(q, k, v, dropout=0.0, scale=None, causal=False, *_, out=None, **
     if len(q) != 4: return None                  # of lengths that are in the data
     return attention(*map(_heads_first, (q, k, v)), causal=causal is True)
 _writes("flash_attn::_flash_attn_forward")
-_results = {"flash_attn::_flash_attn_forward": 0}                                # what it returns is as large as this argument
+# what it returns is as large as this argument
+_results = {"flash_attn::_flash_attn_forward": 0}
 
-# %% ../../nbs/interop/other_ops.ipynb #1e0429fc
+# %% ../../nbs/interop/other_ops.ipynb #d6927ce1
 def foreign_flops(
     name:str,    # "_C::rms_norm"
     values:list, # Shapes and values of its arguments
@@ -91,7 +98,8 @@ def foreign_accesses(
 )->tuple[list, list]:
     "What a call reads and what it writes: (tensor, bytes)."
     outputs, updates = written[name]
-    touched = lambda i, t: min(unique_bytes(t), values[_like[name][i]].numel() * t.itemsize) if i in _like.get(name, {}) else unique_bytes(t)
+    touched = lambda i, t: min(unique_bytes(t), values[_like[name][i]].numel() * t.itemsize) if i in _like.get(name,
+        {}) else unique_bytes(t)
     tensors = [(i, t) for i, t in enumerate(values) if isinstance(t, torch.Tensor)]
     reads = [(t, touched(i, t)) for i, t in tensors if i not in outputs]
     writes = [(t, touched(i, t)) for i, t in tensors if i in outputs or i in updates]

@@ -17,7 +17,7 @@ from .trace_rows import checked, compute_seconds, served_levels
 from ..points.model import place
 from ..roofs.hardware import HardwarePeaks
 
-# %% ../../nbs/interop/perfetto.ipynb #7c61ede1
+# %% ../../nbs/interop/perfetto.ipynb #c2bf4d7c
 def _calls(trace, found):
     "The activities of each call with figures, by the place of its operator."
     calls = {}
@@ -28,43 +28,51 @@ def _calls(trace, found):
 def _said(f, p):
     "What the kernels of a call say."
     if p is None: return {"roofline FLOPs": f.flops, "roofline bytes": f.nbytes}
-    return {"roofline FLOPs": f.flops, "roofline bytes": f.nbytes, "roofline intensity (FLOP/B)": round(p.arithmetic_intensity, 3) if f.nbytes else None,
-            "roofline utilization (%)": None if p.utilization_pct is None else round(p.utilization_pct, 2), "roofline bound": p.bound, "roofline level": p.memory_level,
+    return {"roofline FLOPs": f.flops, "roofline bytes": f.nbytes,
+            "roofline intensity (FLOP/B)": round(p.arithmetic_intensity, 3) if f.nbytes else None,
+            "roofline utilization (%)": None if p.utilization_pct is None else round(p.utilization_pct,
+                2), "roofline bound": p.bound, "roofline level": p.memory_level,
             "roofline GFLOP/s": None if p.achieved_gflops is None else round(p.achieved_gflops, 3)}
 
 def _key(name, us, correlation): return name, round(us, 2), correlation
 
-# %% ../../nbs/interop/perfetto.ipynb #4d116c37
+# %% ../../nbs/interop/perfetto.ipynb #22a2c82e
 def sayings(
     source:Source,
     peaks:HardwarePeaks|None, # The roofs; None: no utilization
 )->tuple[dict, list[tuple]]:
-    "What each kernel of a trace says, by (name, begin in µs, correlation), and per call (begin, end in µs, FLOP/s, B/s, % of the roof)."
+    "What each kernel says, by (name, begin in µs, correlation), and per call (begin, end, FLOP/s, B/s, % of roof)."
     trace = checked(read_file(source))
     found = places(trace)
     seconds, _ = attributed(trace, found)
     calls = _calls(trace, found)
-    levels = served_levels([(found[own[0]].figures, (found[own[0]].module, trace.calls[k].operator)) for k, own in calls.items()], peaks)
+    levels = served_levels([(found[own[0]].figures, (found[own[0]].module, trace.calls[k].operator)) for k,
+                            own in calls.items()], peaks)
     said, rates = {}, []
     for (k, own), served in zip(calls.items(), levels):
         f, time, acts = found[own[0]].figures, sum(seconds[i] for i in own), [trace.activities[i] for i in own]
-        p = place("", "", f.flops, f.nbytes, time, peaks, served=served, compute_s=compute_seconds(f, [a.name for a in acts], peaks), dtype=f.dtype) if peaks else None
+        p = place("", "", f.flops, f.nbytes, time, peaks, served=served,
+                  compute_s=compute_seconds(f, [a.name for a in acts], peaks), dtype=f.dtype) if peaks else None
         for a in acts: said[_key(a.name, trace.origin_us + a.start * 1e6, a.id)] = _said(f, p)
-        if time: rates.append((min(a.start for a in acts) * 1e6 + trace.origin_us, max(a.end for a in acts) * 1e6 + trace.origin_us, f.flops / time, f.nbytes / time, p and p.utilization_pct))
+        if time:
+            rates.append((min(a.start for a in acts) * 1e6 + trace.origin_us, max(a.end for a in acts) * 1e6
+                          + trace.origin_us, f.flops / time, f.nbytes / time, p and p.utilization_pct))
     return said, rates
 
-# %% ../../nbs/interop/perfetto.ipynb #718e5821
+# %% ../../nbs/interop/perfetto.ipynb #06ea640b
 def _counters(rates):
     "Tracks of the rates: a value where a call begins, 0 where it ends."
     for begin, end, flops, nbytes, share in rates:
         for name, value in (("GFLOP/s", flops / 1e9), ("GB/s", nbytes / 1e9), ("share of the roof (%)", share)):
             if value is None: continue
-            for ts, v in ((begin, round(value, 3)), (end, 0)): yield dict(ph="C", pid="roofline", name=name, ts=ts, args={name: v})
+            for ts, v in ((begin, round(value, 3)), (end, 0)):
+                yield dict(ph="C", pid="roofline", name=name, ts=ts, args={name: v})
 
 def _annotated(events, said):
     "The events of a trace, with what their kernels say."
     for e in events:
-        if isinstance(e, dict) and e.get("ph") == "X" and isinstance(e.get("args"), dict) and isinstance(e.get("ts"), (int, float)):
+        if isinstance(e, dict) and e.get("ph") == "X" and isinstance(e.get("args"), dict) and isinstance(e.get("ts"),
+            (int, float)):
             more = said.get(_key(e.get("name"), e["ts"], e["args"].get("correlation")))
             if more: e["args"].update({k: v for k, v in more.items() if v is not None})
         yield e

@@ -17,12 +17,13 @@ import msgspec
 
 from ..timing.profiler import Record
 
-# %% ../../nbs/interop/trace_file.ipynb #44a467eb
+# %% ../../nbs/interop/trace_file.ipynb #e0a94a62
 _raw = msgspec.Raw(b"")
 
 class _Args(msgspec.Struct, gc=False, rename={
-    "external": "External id", "external_2021": "external id", "dims": "Input Dims", "dims_2021": "Input dims", "types": "Input type", "strides": "Input Strides",
-    "concrete": "Concrete Inputs", "sequence": "Sequence number", "forward_thread": "Fwd thread id", "collective": "Collective name", "elements_in": "In msg nelems",
+    "external": "External id", "external_2021": "external id", "dims": "Input Dims", "dims_2021": "Input dims",
+    "types": "Input type", "strides": "Input Strides", "concrete": "Concrete Inputs", "sequence": "Sequence number",
+    "forward_thread": "Fwd thread id", "collective": "Collective name", "elements_in": "In msg nelems",
     "elements_out": "Out msg nelems", "group": "Process Group Name", "group_size": "Group size"}):
     correlation: Any = None
     external: Any = None
@@ -84,16 +85,19 @@ class Collective(NamedTuple):
     group: str|None     # Name of the process group
     group_size: int|None
 
-# %% ../../nbs/interop/trace_file.ipynb #1a84d700
+# %% ../../nbs/interop/trace_file.ipynb #94bbdc90
 @dataclass
 class TraceFile:
     "The records of one trace; times in s since the first of them."
     source: str                                     # Path, and the name in an archive
     operators: list[Record]=field(default_factory=list)   # By time; `id` is the External id
     calls: list[Call]=field(default_factory=list)         # Of each operator
-    autograd: list[tuple]=field(default_factory=list)     # Of each operator: (sequence number, forward thread), `None` where it has none
-    launches: list[Record]=field(default_factory=list)    # Calls of the runtime and of the driver; `id` is the correlation id
-    activities: list[Record]=field(default_factory=list)  # On the GPU, by time: kinds "kernel", "copy" and "set"; `thread` is the stream
+    # Of each operator: (sequence number, forward thread), `None` where it has none
+    autograd: list[tuple]=field(default_factory=list)
+    # Calls of the runtime and of the driver; `id` is the correlation id
+    launches: list[Record]=field(default_factory=list)
+    # On the GPU, by time: kinds "kernel", "copy" and "set"; `thread` is the stream
+    activities: list[Record]=field(default_factory=list)
     devices: list=field(default_factory=list)             # Of each activity
     collectives: dict[int, Collective]=field(default_factory=dict) # Of activities, by their place in the list
     modules: list[Record]=field(default_factory=list)     # Calls of modules, by time; the name is "Linear_0" or a path
@@ -106,7 +110,7 @@ class TraceFile:
     rank: int|None=None
     ranks: int|None=None
 
-# %% ../../nbs/interop/trace_file.ipynb #ae4a1fc6
+# %% ../../nbs/interop/trace_file.ipynb #699cf3bf
 _begin = re.compile(rb'"traceEvents"\s*:\s*\[')
 _border = re.compile(rb'\}\s*,\s*(?=\{\s*"(?:ph|name|cat|pid|ts)"\s*:)')
 
@@ -130,9 +134,10 @@ def _pieces(blocks):
         if end < 0: continue
         yield buffer[:end] + (b"]}" if start else b"]") if head else b"[" + buffer[:end] + b"]"
         buffer, head = buffer[end:].lstrip()[1:], False
-    yield buffer if head or not buffer.strip() else b'{"traceEvents":[' + (buffer if buffer.rstrip()[-1:] == b"}" else buffer.rstrip() + b"}")
+    yield buffer if head or not buffer.strip() else b'{"traceEvents":[' + (buffer if buffer.rstrip()[-1:] == b"}"
+        else buffer.rstrip() + b"}")
 
-# %% ../../nbs/interop/trace_file.ipynb #95119d0d
+# %% ../../nbs/interop/trace_file.ipynb #1cd40f1e
 _numbers = re.compile(r'(?<=[:\[,\s])[-+]?(?:inf|nan)\b(?=\s*[,}\]])', re.I)
 
 def _repaired(text):
@@ -145,7 +150,8 @@ def _converted(event):
     if not isinstance(event, dict): return None
     args = event.get("args")
     texts = ("Input Dims", "Input dims", "Input type", "Input Strides", "Concrete Inputs")
-    args = {k: msgspec.Raw(json.dumps(v).encode()) if k in texts else v for k, v in args.items()} if isinstance(args, dict) else None
+    args = {k: msgspec.Raw(json.dumps(v).encode()) if k in texts else v for k, v in args.items()} if isinstance(args,
+        dict) else None
     try: return msgspec.convert({**event, "args": args}, _Event, strict=False)
     except (msgspec.ValidationError, ValueError, TypeError, OverflowError): return None
 
@@ -159,7 +165,8 @@ def _decoded(piece, trace):
         if not isinstance(listed, list): raise ValueError("no traceEvents")
         events = list(map(_converted, listed))
         trace.skipped += events.count(None)
-        values = _Top([e for e in events if e], *(plain.get(f) for f in _Top.__struct_fields__[1:])) if isinstance(plain, dict) else [e for e in events if e]
+        values = [e for e in events if e]
+        if isinstance(plain, dict): values = _Top(values, *(plain.get(f) for f in _Top.__struct_fields__[1:]))
     if isinstance(values, list): return values
     _head(values, trace)
     return values.traceEvents
@@ -173,10 +180,12 @@ def _head(top, trace):
         whole = lambda v: v if isinstance(v, int) and not isinstance(v, bool) and v >= 0 else None
         trace.rank, trace.ranks = whole(job.get("rank")), whole(job.get("world_size"))
 
-# %% ../../nbs/interop/trace_file.ipynb #f52ac3b3
-_runtimes = [f"{maker}_{part}" for maker in ("cuda", "hip", "xpu", "mtia", "privateuse1") for part in ("runtime", "driver")]
-_kinds = {"cpu_op": "operator", "operator": "operator", "kernel": "kernel", "concurrent_kernel": "kernel", "gpu_memcpy": "copy", "memcpy": "copy", "gpu_memset": "set",
-          "memset": "set", "user_annotation": "annotation", "python_function": "python", **dict.fromkeys(["runtime", "driver", *_runtimes], "launch")}
+# %% ../../nbs/interop/trace_file.ipynb #ea8f521c
+_runtimes = [f"{maker}_{part}" for maker in ("cuda", "hip", "xpu", "mtia", "privateuse1")
+             for part in ("runtime", "driver")]
+_kinds = {"cpu_op": "operator", "operator": "operator", "kernel": "kernel", "concurrent_kernel": "kernel",
+          "gpu_memcpy": "copy", "memcpy": "copy", "gpu_memset": "set", "memset": "set", "user_annotation": "annotation",
+          "python_function": "python", **dict.fromkeys(["runtime", "driver", *_runtimes], "launch")}
 _kinds |= {k.capitalize(): v for k, v in _kinds.items()}
 _module = "nn.Module: "
 
@@ -186,7 +195,7 @@ def _whole(value):
 
 def _text(value): return value if isinstance(value, str) else None
 
-# %% ../../nbs/interop/trace_file.ipynb #e40f6613
+# %% ../../nbs/interop/trace_file.ipynb #4640441d
 class _Collector:
     "Events become records of `trace`; names and calls that are equal become one object."
     def __init__(self, trace): self.trace, self.names, self.known, self.threads = trace, {}, {}, {}
@@ -203,22 +212,29 @@ class _Collector:
             getattr(self, kind)(name, start, start + dur * 1e-6, thread, args)
 
     def call(self, name, args):
-        call = Call(name, bytes(args.dims) or bytes(args.dims_2021), bytes(args.types), bytes(args.strides), bytes(args.concrete))
+        call = Call(name, bytes(args.dims) or bytes(args.dims_2021), bytes(args.types), bytes(args.strides),
+                    bytes(args.concrete))
         return self.known.setdefault(call, call)
 
     def operator(self, name, start, end, thread, args):
-        self.trace.operators.append((Record("operator", name, start, end, thread, _whole(args.external)), self.call(name, args), (args.sequence, args.forward_thread)))
+        self.trace.operators.append((Record("operator", name, start, end, thread, _whole(args.external)),
+                                     self.call(name, args), (args.sequence, args.forward_thread)))
 
-    def launch(self, name, start, end, thread, args): self.trace.launches.append(Record("launch", name, start, end, thread, _whole(args.correlation)))
+    def launch(self, name, start, end, thread, args): self.trace.launches.append(Record("launch", name, start, end,
+        thread, _whole(args.correlation)))
 
     def kernel(self, name, start, end, thread, args, kind="kernel"):
         external = args.external if args.external is not None else args.external_2021
-        about = Collective(_text(args.collective), *map(_whole, (args.elements_in, args.elements_out)), _text(args.dtype), _text(args.group), _whole(args.group_size))
-        self.trace.activities.append((Record(kind, name, start, end, thread, _whole(args.correlation), -1 if external == args.correlation else _whole(external)), args.device, about if args.collective else None))
+        link = -1 if external == args.correlation else _whole(external)      # until 2023 the one stood for the other
+        record = Record(kind, name, start, end, thread, _whole(args.correlation), link)
+        numbers = map(_whole, (args.elements_in, args.elements_out))
+        about = Collective(_text(args.collective), *numbers, _text(args.dtype), _text(args.group), _whole(args.group_size))
+        self.trace.activities.append((record, args.device, about if args.collective else None))
 
     def copy(self, *args): self.kernel(*args, kind="copy")
     def set(self, *args): self.kernel(*args, kind="set")
-    def python(self, name, start, end, thread, args): self.trace.modules.append(Record("module", name[len(_module):], start, end, thread))
+    def python(self, name, start, end, thread, args): self.trace.modules.append(Record("module", name[len(_module):],
+        start, end, thread))
 
     def annotation(self, name, start, end, thread, args):
         if name.startswith(_module): return self.python(name, start, end, thread, args)
@@ -246,12 +262,14 @@ def _finished(trace):
     trace.origin_us = origin * 1e6
     return trace
 
-# %% ../../nbs/interop/trace_file.ipynb #20530999
+# %% ../../nbs/interop/trace_file.ipynb #c1e2c302
 def _opened(path):
     "A binary stream of `path`."
     if "://" not in str(path): return open(path, "rb")
     try: import fsspec
-    except ImportError: raise ImportError(f"{path} is an address, which fsspec opens: pip install fsspec, and what it needs for this kind of address") from None
+    except ImportError:
+        raise ImportError(f"{path} is an address, which fsspec opens: pip install fsspec, and what it needs "
+                          "for this kind of address") from None
     return fsspec.open(str(path), "rb").open()
 
 @contextmanager
@@ -268,7 +286,7 @@ def _is_archive(path):
         try: return file.read(262)[257:262] == b"ustar"
         except (EOFError, OSError, zlib.error): return False
 
-# %% ../../nbs/interop/trace_file.ipynb #684f74c5
+# %% ../../nbs/interop/trace_file.ipynb #b2b31199
 class Source(NamedTuple):
     "One trace: a file, or a member of a tar archive."
     path: str
@@ -289,11 +307,13 @@ def sources(
     path = str(paths)
     if "://" not in path and Path(path).is_dir():
         inside = sorted(p for p in Path(path).iterdir() if p.name.endswith(_endings))
-        if not inside: raise ValueError(f"{path} is a folder without a trace; the names of traces end in {', '.join(_endings)}")
+        if not inside:
+            raise ValueError(f"{path} is a folder without a trace; the names of traces end in {', '.join(_endings)}")
         return sources(inside)
     if not _is_archive(path): return [Source(path)]
     found = _members(path)
-    if not found: raise ValueError(f"{path} is an archive without a trace; the names of traces end in {', '.join(_endings[:2])}")
+    if not found:
+        raise ValueError(f"{path} is an archive without a trace; the names of traces end in {', '.join(_endings[:2])}")
     return sorted(found)
 
 # %% ../../nbs/interop/trace_file.ipynb #ffa502fb
@@ -314,12 +334,13 @@ def _blocks(stream, size, trace):
         trace.size += len(block)
         yield block
 
-# %% ../../nbs/interop/trace_file.ipynb #17790b64
+# %% ../../nbs/interop/trace_file.ipynb #9ae254d3
 snippet = "torch.profiler.profile(record_shapes=True, with_stack=True)"
 
 def _refused(source, trace, error):
     "Why `source` cannot be read, in one sentence."
-    if isinstance(error, (EOFError, zlib.error, gzip.BadGzipFile, tarfile.ReadError)): why = f"it is a damaged archive, cut off or overwritten after {trace.size} bytes ({error})"
+    if isinstance(error, (EOFError, zlib.error, gzip.BadGzipFile, tarfile.ReadError)):
+        why = f"it is a damaged archive, cut off or overwritten after {trace.size} bytes ({error})"
     elif not trace.size: why = "it is empty"
     elif isinstance(error, RecursionError): why = "it is nested too deeply"
     else: why = f"it is no JSON of torch.profiler, or only a part of it ({str(error)[:120]})"
@@ -339,12 +360,12 @@ def _at_once(source, trace):
     trace.size = len(text)
     return [text]
 
-# %% ../../nbs/interop/trace_file.ipynb #2d2c1283
+# %% ../../nbs/interop/trace_file.ipynb #7aac78ec
 def read_file(
     source:Source|str,   # A trace, plain or gzip, or a member of an archive
     block:int=1 << 25,   # How much is decoded at once, bytes
 )->TraceFile:
-    "The records of one trace. Raises `ValueError` with one sentence for what is no trace, `FileNotFoundError` for what is not there."
+    "The records of one trace. Raises `ValueError` with one sentence for what is no trace."
     source = source if isinstance(source, Source) else Source(str(source))
     for once in (False, True):
         trace = TraceFile(str(source))
@@ -358,4 +379,5 @@ def read_file(
             return _finished(trace)
         except (FileNotFoundError, IsADirectoryError, PermissionError): raise
         except _failures as error:
-            if once or not trace.size or isinstance(error, (EOFError, zlib.error, gzip.BadGzipFile, tarfile.TarError)): raise _refused(source, trace, error) from None
+            if once or not trace.size or isinstance(error, (EOFError, zlib.error, gzip.BadGzipFile, tarfile.TarError)):
+                raise _refused(source, trace, error) from None

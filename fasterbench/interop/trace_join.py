@@ -17,9 +17,11 @@ from ..timing.kernels import divided, joined, nesting
 from ..timing.profiler import Record
 from ..work.trace import is_view
 
-# %% ../../nbs/interop/trace_join.ipynb #7c6d2a3c
-parts = dict(figures="with FLOPs and bytes", outside="launched outside the window", communication="communication not hidden", copies="copies and sets", idle="idle")
-_communication = re.compile(r"nccl|rccl|multimem_all|cross_device_reduce|all_?reduce|all_?gather|reduce_?scatter|(one|two)_shot|quick_?reduce|nvshmem|deep_?ep", re.I)
+# %% ../../nbs/interop/trace_join.ipynb #a92978cf
+parts = dict(figures="with FLOPs and bytes", outside="launched outside the window",
+             communication="communication not hidden", copies="copies and sets", idle="idle")
+_communication = re.compile(r"nccl|rccl|multimem_all|cross_device_reduce|all_?reduce|all_?gather|reduce_?scatter|"
+                            r"(one|two)_shot|quick_?reduce|nvshmem|deep_?ep", re.I)
 _backward = re.compile(r"Backward\d*$|^torch::autograd|^autograd::engine")
 _compiled = re.compile(r"^triton_|^Torch-Compiled")
 
@@ -68,7 +70,7 @@ def visited(
     named = calls_of(trace)
     return _module_paths(named, nesting(named)[0])
 
-# %% ../../nbs/interop/trace_join.ipynb #6f2e5efa
+# %% ../../nbs/interop/trace_join.ipynb #5eabdb46
 class _Stacks:
     "What ran on the CPU, as stacks: operators, modules, annotations."
     def __init__(self, trace):
@@ -78,7 +80,8 @@ class _Stacks:
         self.paths = _module_paths(self.spans, self.module_parents)
         self.forward = {a[0]: k for k, a in enumerate(trace.autograd) if a[0] is not None and not a[1]}
         self.trained = any(_backward.search(c.operator) for c in set(trace.calls))
-        self.modules_of_operators = nesting(self.spans, [(o.thread, o.start) for o in trace.operators])[1] if self.spans else [-1] * len(trace.operators)
+        starts = [(o.thread, o.start) for o in trace.operators]
+        self.modules_of_operators = nesting(self.spans, starts)[1] if self.spans else [-1] * len(starts)
         self.outputs = self._outputs()
 
     def chain(self, operator):
@@ -93,25 +96,31 @@ class _Stacks:
         for call, (sequence, thread) in zip(trace.calls, trace.autograd):
             if sequence is None or not thread or call.operator.startswith("autograd::"): continue
             first = next(iter(recorded(call)), None)
-            if first is not None and first.dims and all(isinstance(d, int) for d in first.dims): found.setdefault(sequence, tuple(first.dims))
+            if first is not None and first.dims and all(isinstance(d, int) for d in first.dims):
+                found.setdefault(sequence, tuple(first.dims))
         return found
 
     def module_of(self, operator, module, annotation):
-        "Module call and phase of what was launched in `operator`, directly in call `module` of a module, under `annotation`."
+        "Module call and phase of what was launched in `operator`, in call `module` of a module, under `annotation`."
         trace = self.trace
         if not self.trained: return module, ""
         if annotation.startswith("Optimizer."): return -1, "update"
-        backward = next((k for k in self.chain(operator) if trace.autograd[k][1] or _backward.search(trace.calls[k].operator)), -1)
+        backward = next((k for k in self.chain(operator) if trace.autograd[k][1]
+                         or _backward.search(trace.calls[k].operator)), -1)
         if backward < 0: return module, "forward"
         if module >= 0 and self.spans[module].start >= trace.operators[backward].start: return module, "recompute"
-        linked = next((self.forward[s] for k in self.chain(operator) for s, thread in [trace.autograd[k]] if thread and s in self.forward), -1)
+        linked = next((self.forward[s] for k in self.chain(operator) for s, thread in [trace.autograd[k]] if thread
+                       and s in self.forward), -1)
         return (self.modules_of_operators[linked] if linked >= 0 else module), "backward"
 
-# %% ../../nbs/interop/trace_join.ipynb #db798268
-_kernel_dtypes = [("bfloat16", r"BFloat16|bfloat16|bf16"), ("float16", r"c10::Half|__half|\bhalf\b|f16"), ("float32", r"\bfloat\b|f32"), ("float64", r"\bdouble\b"), ("int64", r"\blong\b"), ("int32", r"\bint\b")]
+# %% ../../nbs/interop/trace_join.ipynb #55595a2f
+_kernel_dtypes = [("bfloat16", r"BFloat16|bfloat16|bf16"), ("float16", r"c10::Half|__half|\bhalf\b|f16"),
+                  ("float32", r"\bfloat\b|f32"), ("float64", r"\bdouble\b"), ("int64", r"\blong\b"), ("int32",
+                      r"\bint\b")]
 _kernel_dtypes = [(dtype, re.compile(pattern)) for dtype, pattern in _kernel_dtypes]
 _opaque = re.compile(r"OpaqueType<(\d+)u?>")
-_sized = {"1": ("int8", "uint8", "bool", "float8_e4m3fn"), "2": ("bfloat16", "float16"), "4": ("float32", "int32"), "8": ("int64", "float64")}
+_sized = {"1": ("int8", "uint8", "bool", "float8_e4m3fn"), "2": ("bfloat16", "float16"), "4": ("float32", "int32"),
+          "8": ("int64", "float64")}
 
 def _hint(stacks, operator, kernel):
     "The dtype of tensors in lists that `operator` has, from its kernel and from the operators before and after."
@@ -123,36 +132,40 @@ def _hint(stacks, operator, kernel):
         near.update(f for f in figures_dtype(calls[k]) if not size or f in _sized.get(size[1], ()))
     return near.most_common(1)[0][0] if near else _sized.get(size[1], ("float32",))[0] if size else ""
 
-dtype_names = {"float": "float32", "double": "float64", "c10::Half": "float16", "c10::BFloat16": "bfloat16", "long int": "int64", "int": "int32", "signed char": "int8", "unsigned char": "uint8", "bool": "bool"}
+dtype_names = {"float": "float32", "double": "float64", "c10::Half": "float16", "c10::BFloat16": "bfloat16",
+               "long int": "int64", "int": "int32", "signed char": "int8", "unsigned char": "uint8", "bool": "bool"}
 
 def figures_dtype(call):
     "The dtypes of the tensors of a call, in the names of torch."
     return [dtype_names[a.type] for a in recorded(call) if a.type in dtype_names and a.dims]
 
-# %% ../../nbs/interop/trace_join.ipynb #547db6ac
+# %% ../../nbs/interop/trace_join.ipynb #53071867
 def _figures_of(stacks, operator, kernel=""):
     "The figures of the operator at a place."
     call = stacks.trace.calls[operator]
     if not has_rule(call.operator): return Figures(reason=reasons["rule"])
-    if any(a.type in ("TensorList", "GenericList") and a.dims for a in recorded(call)): return figures(call, _hint(stacks, operator, kernel))
+    if any(a.type in ("TensorList", "GenericList") and a.dims for a in recorded(call)):
+        return figures(call, _hint(stacks, operator, kernel))
     found = figures(call)
     if found.reason != reasons["values"]: return found
     sequence = next((s for s, _ in [stacks.trace.autograd[operator]] if s is not None), None)
     return figures(call, out=stacks.outputs[sequence]) if sequence in stacks.outputs else found
 
 def _counting(stacks, operator, kernel, known):
-    "The place of the operator that counts for what was launched in `operator`, and its figures; else why there are none."
+    "The place of the operator that counts for a launch in `operator`, and its figures; else why there are none."
     if operator in known: return known[operator]
-    why, best, whole = reasons["rule"], None, False      # whether the best is an operator that does not only call others
+    # whether the best is an operator that does not only call others
+    why, best, whole = reasons["rule"], None, False
     for k in stacks.chain(operator):
         found, made = _figures_of(stacks, k, kernel), is_made_of_others(stacks.trace.calls[k].operator)
-        if not found.reason and (found.flops or found.nbytes) and not (whole and made): best, whole = (k, found), not made
+        if not found.reason and (found.flops or found.nbytes) and not (whole and made):
+            best, whole = (k, found), not made
         elif found.reason and found.reason != reasons["rule"]: why = found.reason
         if _compiled.match(stacks.trace.calls[k].operator): why = reasons["compiled"]
     known[operator] = best or (operator, Figures(reason=why))
     return known[operator]
 
-# %% ../../nbs/interop/trace_join.ipynb #34fe2879
+# %% ../../nbs/interop/trace_join.ipynb #8c0502f1
 def _part(trace, i, launch, operator, found):
     "The part of the account that activity `i` belongs to."
     a = trace.activities[i]
@@ -171,7 +184,8 @@ def places(
     "Where each activity of a trace belongs."
     stacks, known = _Stacks(trace), {}
     pairs = joined(trace.operators, trace.launches, trace.activities)
-    points = [(l.thread, l.start) if k >= 0 else (-1, 0.0) for k, _ in pairs for l in [trace.launches[k]]] if trace.launches else [(-1, 0.0)] * len(pairs)
+    points = [(l.thread, l.start) if k >= 0 else (-1, 0.0) for k, _ in pairs
+              for l in [trace.launches[k]]] if trace.launches else [(-1, 0.0)] * len(pairs)
     modules = nesting(stacks.spans, points)[1] if stacks.spans else [-1] * len(pairs)
     annotations, spans = nesting(trace.annotations, points)[1], trace.annotations
     out = []
@@ -179,19 +193,21 @@ def places(
         at, found = _counting(stacks, operator, trace.activities[i].name, known) if operator >= 0 else (-1, None)
         call, phase = stacks.module_of(operator, module, spans[annotation].name if annotation >= 0 else "")
         path, type = stacks.paths[call] if call >= 0 else ("(optimizer)" if phase == "update" else "(no module)", "")
-        out.append(_Place(_part(trace, i, launch, operator, found), at, found, path, type, phase if launch >= 0 else ""))
+        out.append(_Place(_part(trace, i, launch, operator, found), at, found, path, type, phase if launch >= 0
+                          else ""))
     return out
 
-# %% ../../nbs/interop/trace_join.ipynb #f30acd5a
+# %% ../../nbs/interop/trace_join.ipynb #d55bc5d7
 def _is_view(name):
     "Whether an operator only looks at memory in another way."
     found = overloads(name)
     return bool(found) and is_view(found[0])
 
 def _works(stacks, k):
-    "The figures of an operator that works itself, with a reason where they are not known; `None` for one that does nothing."
+    "The figures of an operator that works itself, or the reason why not; `None` for one that does nothing."
     call = stacks.trace.calls[k]
-    if "::" not in call.operator or call.operator.startswith(("autograd::", "torch::")) or _is_view(call.operator): return None
+    if "::" not in call.operator or call.operator.startswith(("autograd::", "torch::")) or _is_view(call.operator):
+        return None
     found = _figures_of(stacks, k)
     return found if found.reason or found.flops or found.nbytes else None
 
@@ -200,7 +216,8 @@ def _own_operators(stacks):
     found, calls = [_works(stacks, k) for k in range(len(stacks.parents))], stacks.trace.calls
     above, inner, covered, out = set(), set(stacks.parents), set(), []
     for k, f in enumerate(found):
-        if f is not None and not f.reason and not is_made_of_others(calls[k].operator): above.update(list(stacks.chain(k))[1:])
+        if f is not None and not f.reason and not is_made_of_others(calls[k].operator):
+            above.update(list(stacks.chain(k))[1:])
     for k, f in enumerate(found):
         if stacks.parents[k] in covered: covered.add(k)
         elif f is None or f.reason and k in inner: continue
@@ -228,7 +245,7 @@ class Spent:
     parts: dict[str, float]   # Seconds; they sum to the span
     linked_s: float           # Time of compute whose launch was recorded, s
 
-# %% ../../nbs/interop/trace_join.ipynb #5092e8eb
+# %% ../../nbs/interop/trace_join.ipynb #dc97a22f
 def window(trace):
     "Begin and end of what was recorded: the steps of the profiler, and all work of the GPU."
     steps = [a for a in trace.annotations if a.name.startswith("ProfilerStep")]
@@ -243,12 +260,14 @@ def attributed(
     seconds, spent, (begin, end) = [0.0] * len(found), [], window(trace)
     for device in sorted(set(trace.devices), key=str):
         own = [i for i, d in enumerate(trace.devices) if d == device]
-        shares = divided([(trace.activities[i].start, trace.activities[i].end, _order.get(found[i].part, 0)) for i in own])
+        shares = divided([(trace.activities[i].start, trace.activities[i].end, _order.get(found[i].part, 0))
+                          for i in own])
         sums = Counter()
         for i, s in zip(own, shares):
             seconds[i] = s
             sums[found[i].part] += s
-        linked = sum(s for part, s in sums.items() if part not in (parts["outside"], parts["communication"], parts["copies"]))
+        linked = sum(s for part, s in sums.items() if part not in (parts["outside"], parts["communication"],
+            parts["copies"]))
         sums[parts["idle"]] = max(end - begin - sum(sums.values()), 0.0)
         spent.append(Spent(device, end - begin, dict(sorted(sums.items(), key=lambda kv: -kv[1])), linked))
     return seconds, spent

@@ -5,21 +5,22 @@
 # %% auto #0
 __all__ = ['most_walked', 'Row', 'compute_seconds', 'served_levels', 'Reduced', 'checked', 'added', 'reduced']
 
-# %% ../../nbs/interop/trace_rows.ipynb #920548fd
+# %% ../../nbs/interop/trace_rows.ipynb #623b26b2
 import re
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from .trace_file import TraceFile, snippet
-from .trace_join import Spent, attributed, calls_of, dtype_names, is_communication, own_activities, parts, places, visited, window
+from .trace_join import (Spent, attributed, calls_of, dtype_names, is_communication, own_activities,
+                                           parts, places, visited, window)
 from .trace_work import recorded
 from ..points.caches import serve
 from ..roofs.datasheet import datasheet_peaks, match_device
 from ..roofs.hardware import HardwarePeaks
 from ..timing.profiler import Record
 
-# %% ../../nbs/interop/trace_rows.ipynb #2e680526
+# %% ../../nbs/interop/trace_rows.ipynb #e0600af8
 @dataclass
 class Row:
     "Sums of one row."
@@ -41,8 +42,10 @@ class Row:
         "Add the sums of `other`."
         plus = lambda a, b: None if a is None or b is None else a + b
         for k in ("flops", "contraction", "nbytes"): setattr(self, k, plus(getattr(self, k), getattr(other, k)))
-        self.seconds, self.calls, self.compute_s = self.seconds + other.seconds, self.calls + other.calls, self.compute_s + other.compute_s
-        self.served = [sum(b) for b in zip(self.served, other.served)] if self.served and other.served else list(self.served or other.served)
+        for k in ("seconds", "calls", "compute_s"): setattr(self, k, getattr(self, k) + getattr(other, k))
+        self.served = [sum(b) for b in zip(self.served,
+                                           other.served)] if self.served and other.served else list(self.served
+                                               or other.served)
         self.categories.update(other.categories)
         self.dtypes.update(other.dtypes)
 
@@ -64,7 +67,7 @@ def compute_seconds(
     vector = peaks.flops_of("float64" if f.dtype == "float64" else "float32", False)
     return f.contraction / peaks.flops_of(f.dtype, tf32) + (f.flops - f.contraction) / vector
 
-# %% ../../nbs/interop/trace_rows.ipynb #c3da0e2a
+# %% ../../nbs/interop/trace_rows.ipynb #46bcaa70
 class _Memory:
     "Numbers for blocks of memory, from dtype, size and order."
     def __init__(self): self.made, self.count, self.weights = {}, 0, {}
@@ -94,7 +97,8 @@ class _Memory:
             out.append((block, nbytes))
         return out
 
-most_walked = 20_000 # Calls of operators that the walk over the caches takes; the rest is served like equal calls before
+# Calls of operators that the walk over the caches takes; the rest is served like equal calls before
+most_walked = 20_000
 
 def served_levels(
     calls:list,               # (figures, place) in the order in which they ran
@@ -106,7 +110,8 @@ def served_levels(
     for f, place in calls[:most_walked]:
         reads = memory.reads(f.reads, place)
         touches.append((reads, memory.writes(f.writes, reads)))
-    levels = [[sum(l) for l in zip(*reads, *writes)] or [0] * len(peaks.memory) for reads, writes in serve(touches, [l.capacity for l in peaks.memory[:-1]])]
+    levels = [[sum(l) for l in zip(*reads, *writes)] or [0] * len(peaks.memory) for reads,
+              writes in serve(touches, [l.capacity for l in peaks.memory[:-1]])]
     known = {(f, place): l for (f, place), l in zip(calls, levels)}
     default = lambda f: [0] * (len(peaks.memory) - 1) + [f.nbytes]
     return levels + [known.get(c) or default(c[0]) for c in calls[most_walked:]]
@@ -137,7 +142,7 @@ class Reduced:
     @property
     def program_rows(self): return [replace(self.program, name="")]
 
-# %% ../../nbs/interop/trace_rows.ipynb #b8186ad4
+# %% ../../nbs/interop/trace_rows.ipynb #c31655b6
 def _device_name(trace, fallback):
     "The name of the device that ran the kernels."
     if trace.devices and trace.devices[0] == "cpu": return "cpu"
@@ -152,17 +157,20 @@ def checked(
     gpu = any(l.id >= 0 for l in trace.launches) or trace.device_names
     if gpu or not trace.operators:
         what = "no GPU kernels, only what the CPU did" if gpu else "no operators and no GPU kernels"
-        raise ValueError(f"{trace.source} has {what}; {snippet} with ProfilerActivity.CPU and ProfilerActivity.CUDA records them")
+        raise ValueError(f"{trace.source} has {what}; {snippet} with "
+                         "ProfilerActivity.CPU and ProfilerActivity.CUDA records them")
     own = own_activities(trace)
-    if not own.activities: raise ValueError(f"{trace.source} has operators of a CPU, and none with shapes; {snippet} records them")
+    if not own.activities:
+        raise ValueError(f"{trace.source} has operators of a CPU, and none with shapes; {snippet} records them")
     return own
 
-# %% ../../nbs/interop/trace_rows.ipynb #615fee5a
+# %% ../../nbs/interop/trace_rows.ipynb #7a4efe4e
 def _row_of(place, calls, f, seconds, peaks, served, names, **what):
     "The row of one call, or of kernels without figures."
     weight = Counter({f.category: f.flops + f.nbytes * 1e-3}) if not f.reason else Counter()
     if f.reason: return Row(seconds=seconds, calls=calls, flops=None, contraction=None, nbytes=None, **what)
-    return Row(seconds=seconds, calls=calls, flops=f.flops, contraction=f.contraction, nbytes=f.nbytes, compute_s=compute_seconds(f, names, peaks), served=served,
+    return Row(seconds=seconds, calls=calls, flops=f.flops, contraction=f.contraction, nbytes=f.nbytes,
+               compute_s=compute_seconds(f, names, peaks), served=served,
                categories=weight, dtypes=Counter({f.dtype: f.flops + f.nbytes * 1e-3}), **what)
 
 def added(
@@ -172,39 +180,46 @@ def added(
     found = {}
     for row in rows:
         if row.key in found: found[row.key].add(row)
-        else: found[row.key] = replace(row, served=list(row.served), categories=Counter(row.categories), dtypes=Counter(row.dtypes))
+        else:
+            found[row.key] = replace(row, served=list(row.served), categories=Counter(row.categories),
+                                     dtypes=Counter(row.dtypes))
     return sorted(found.values(), key=lambda r: -r.seconds)
 
-def _shapes(shapes): return " ".join("×".join(map(str, s)) or "scalar" for s in shapes[:4]) + (" …" if len(shapes) > 4 else "")
+def _shapes(shapes): return " ".join("×".join(map(str, s)) or "scalar" for s in shapes[:4]) + (" …" if len(shapes) > 4
+    else "")
 
-# %% ../../nbs/interop/trace_rows.ipynb #9be87430
+# %% ../../nbs/interop/trace_rows.ipynb #5d628bfd
 class _Gathered(NamedTuple):
     "The activities of one call of an operator, or of one kind without figures."
     place: NamedTuple
     activities: list[int]
 
 def _gather(trace, found):
-    "The calls with figures in the order in which they were launched, and the other activities by what they have in common."
+    "The calls with figures in the order of their launch, and the other activities by what they have in common."
     calls, others = {}, {}
     for i, p in enumerate(found):
         if p.part == parts["figures"]: calls.setdefault((p.operator, p.module, p.phase), _Gathered(p, []))[1].append(i)
-        else: others.setdefault((p.part, trace.calls[p.operator] if p.operator >= 0 else None, trace.activities[i].name, p.module, p.phase), _Gathered(p, []))[1].append(i)
+        else:
+            others.setdefault((p.part, trace.calls[p.operator] if p.operator >= 0 else None, trace.activities[i].name,
+                               p.module, p.phase), _Gathered(p, []))[1].append(i)
     return list(calls.values()), list(others.values())
 
-# %% ../../nbs/interop/trace_rows.ipynb #230445d5
+# %% ../../nbs/interop/trace_rows.ipynb #8727c32d
 def _other_name(trace, g):
     "Name, type and operator of a row without figures."
     p, a = g.place, trace.activities[g.activities[0]]
-    if p.part in (parts["communication"], parts["copies"]) or p.operator < 0: return dict(name=a.name, type=p.part, operator="")
+    if p.part in (parts["communication"], parts["copies"]) or p.operator < 0:
+        return dict(name=a.name, type=p.part, operator="")
     call = trace.calls[p.operator]
     dims = [r.dims for r in recorded(call) if r.type in dtype_names]
-    return dict(name=f"{call.operator.removeprefix('aten::')} {_shapes(dims)}".strip(), type=p.part, operator=call.operator)
+    return dict(name=f"{call.operator.removeprefix('aten::')} {_shapes(dims)}".strip(), type=p.part,
+                operator=call.operator)
 
 def _module_name(p):
     "The name of the row of a module; what has no figures stands in a row of its own."
     return p.module if p.part == parts["figures"] else f"{p.module} ({p.part})"
 
-# %% ../../nbs/interop/trace_rows.ipynb #4ec62b3d
+# %% ../../nbs/interop/trace_rows.ipynb #4501a623
 def reduced(
     trace:TraceFile,
     peaks:HardwarePeaks|None=None, # The roofs; None: those of the datasheet of the device
@@ -217,14 +232,18 @@ def reduced(
     seconds, spent = attributed(trace, found)
     calls, others = _gather(trace, found)
     peaks, notes = _roofs(peaks, name, calls)
-    served = served_levels([(g.place.figures, (g.place.module, trace.calls[g.place.operator].operator)) for g in calls], peaks)
+    served = served_levels([(g.place.figures, (g.place.module, trace.calls[g.place.operator].operator))
+                            for g in calls], peaks)
     rows = _rows(trace, calls, others, seconds, peaks, served)
     unknown = Counter()
     for g in others:
-        if g.place.part not in (parts["communication"], parts["copies"]): unknown[g.place.part, _other_name(trace, g)["operator"] or trace.activities[g.activities[0]].name] += sum(seconds[i] for i in g.activities)
-    return Reduced(trace.source, trace.size, trace.rank, trace.ranks, name, spent, *rows, peaks, bool(trace.modules), unknown, trace.skipped, notes, _root(trace))
+        if g.place.part not in (parts["communication"], parts["copies"]):
+            unknown[g.place.part, _other_name(trace, g)["operator"]
+                    or trace.activities[g.activities[0]].name] += sum(seconds[i] for i in g.activities)
+    return Reduced(trace.source, trace.size, trace.rank, trace.ranks, name, spent, *rows, peaks, bool(trace.modules),
+                   unknown, trace.skipped, notes, _root(trace))
 
-# %% ../../nbs/interop/trace_rows.ipynb #1f854756
+# %% ../../nbs/interop/trace_rows.ipynb #d1801a6e
 def _root(trace):
     "The class of the module that ran longest."
     calls = visited(trace)
@@ -239,26 +258,33 @@ def _roofs(peaks, name, calls):
     for dtype in [d for d, w in weight.most_common() if w and d] + [None]:
         try: found = datasheet_peaks(name, dtype)
         except ValueError: continue
-        if found is None: return None, [f"no roofs: {match_device(name).doubt}; --device NAME names it, --peaks FILE gives measured ones"]
+        if found is None:
+            return None, [f"no roofs: {match_device(name).doubt}; --device NAME names it, "
+                          "--peaks FILE gives measured ones"]
         doubt = found.environment.get("doubt")
         return found, [f"roofs: the datasheet of {found.environment['device_name']}" + (f" ({doubt})" if doubt else "")]
     return None, []
 
-# %% ../../nbs/interop/trace_rows.ipynb #f2b2d3db
+# %% ../../nbs/interop/trace_rows.ipynb #d4e7687f
 def _rows(trace, calls, others, seconds, peaks, served):
     "Rows of modules, operators, kernels, collectives and steps, and of the whole window."
     modules, ops, kernels, visits = [], [], [], Counter(m for m, _ in visited(trace))
     for g, levels in zip(calls, served):
         p, names = g.place, [trace.activities[i].name for i in g.activities]
-        make = lambda **what: _row_of(p, 1, p.figures, sum(seconds[i] for i in g.activities), peaks, levels, names, **what)
+        make = lambda **what: _row_of(p, 1, p.figures, sum(seconds[i] for i in g.activities), peaks, levels, names,
+                                      **what)
         call = trace.calls[p.operator]
         modules.append(make(name=p.module, type=p.type, phase=p.phase))
-        ops.append(make(name=f"{call.operator.removeprefix('aten::')} {_shapes(p.figures.shapes)}".strip(), type=p.figures.category, operator=call.operator, phase=p.phase))
+        ops.append(make(name=f"{call.operator.removeprefix('aten::')} {_shapes(p.figures.shapes)}".strip(),
+                        type=p.figures.category, operator=call.operator, phase=p.phase))
         alone = sum(trace.activities[i].kind == "kernel" for i in g.activities) == 1
         for i in g.activities:
             a = trace.activities[i]
-            if alone and a.kind == "kernel": kernels.append(replace(make(name=a.name, type="kernel"), seconds=seconds[i]))
-            else: kernels.append(Row(a.name, "kernel" if a.kind == "kernel" else a.kind, seconds=seconds[i], calls=1, flops=None, contraction=None, nbytes=None))
+            if alone and a.kind == "kernel":
+                kernels.append(replace(make(name=a.name, type="kernel"), seconds=seconds[i]))
+            else:
+                kernels.append(Row(a.name, "kernel" if a.kind == "kernel" else a.kind, seconds=seconds[i], calls=1,
+                                   flops=None, contraction=None, nbytes=None))
     blank = dict(flops=None, contraction=None, nbytes=None)
     for g in others:
         total, n = sum(seconds[i] for i in g.activities), len(g.activities)
@@ -267,9 +293,10 @@ def _rows(trace, calls, others, seconds, peaks, served):
         kernels.append(Row(trace.activities[g.activities[0]].name, "kernel", seconds=total, calls=n, **blank))
     merged = added(modules)
     for row in merged: row.calls = visits.get(row.name, row.calls)
-    return merged, added(ops), added(kernels), _collectives(trace, seconds), *_windows(trace, calls, seconds, peaks, served)
+    return merged, added(ops), added(kernels), _collectives(trace, seconds), *_windows(trace, calls, seconds, peaks,
+        served)
 
-# %% ../../nbs/interop/trace_rows.ipynb #0e995899
+# %% ../../nbs/interop/trace_rows.ipynb #1e2215be
 def _collectives(trace, seconds):
     "Communication by kind and size. The bytes are those that a rank puts in."
     rows = []
@@ -279,17 +306,20 @@ def _collectives(trace, seconds):
         size = _element_sizes.get((about.dtype or "").lower()) if about else None
         nbytes = about.elements_in * size if about and size and about.elements_in >= 0 else None
         name = f"{about.name} {about.elements_in} {about.dtype}, {about.group_size} ranks" if about else a.name
-        rows.append(Row(name, "communication", seconds=a.end - a.start, calls=1, flops=None, contraction=None, nbytes=nbytes))
+        rows.append(Row(name, "communication", seconds=a.end - a.start, calls=1, flops=None, contraction=None,
+                        nbytes=nbytes))
     return added(rows)
 
-_element_sizes = {"float": 4, "bfloat16": 2, "half": 2, "double": 8, "long": 8, "int": 4, "char": 1, "byte": 1, "bool": 1, "float8_e4m3fn": 1, "float8_e5m2": 1}
+_element_sizes = {"float": 4, "bfloat16": 2, "half": 2, "double": 8, "long": 8, "int": 4, "char": 1, "byte": 1,
+                  "bool": 1, "float8_e4m3fn": 1, "float8_e5m2": 1}
 
-# %% ../../nbs/interop/trace_rows.ipynb #017ac51a
+# %% ../../nbs/interop/trace_rows.ipynb #e1f234d3
 def _windows(trace, calls, seconds, peaks, served):
-    "A row per step of the profiler, and one for the whole window: the FLOPs and bytes that are known, over all of the time."
+    "A row per step of the profiler, and one for the window: the FLOPs and bytes that are known, over all of the time."
     begin, end = window(trace)
     steps = [(a.name, a.start, a.end) for a in trace.annotations if a.name.startswith("ProfilerStep")]
-    total, within = Row("", "window", seconds=end - begin, calls=1), {name: Row(name, "step", seconds=e - b, calls=1) for name, b, e in steps}
+    total, within = Row("", "window", seconds=end - begin, calls=1), {name: Row(name, "step", seconds=e - b, calls=1)
+        for name, b, e in steps}
     for g, levels in zip(calls, served):
         names = [trace.activities[i].name for i in g.activities]
         row = _row_of(g.place, 0, g.place.figures, 0.0, peaks, levels, names, name="")

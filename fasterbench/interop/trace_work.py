@@ -23,7 +23,7 @@ from ..work.rules import Shape, map_tensors, rules, tensors_in
 from ..work.trace import is_composite
 from ..work.traffic import operator_accesses, region, unique_bytes
 
-# %% ../../nbs/interop/trace_work.ipynb #3454d2e4
+# %% ../../nbs/interop/trace_work.ipynb #3f1efe87
 class Figures(NamedTuple):
     "What one call of an operator had to do; without FLOPs or bytes, `reason` says why."
     flops: float|None=None
@@ -38,9 +38,12 @@ class Figures(NamedTuple):
     @property
     def nbytes(self): return sum(touch[1] for touch in (*self.reads, *self.writes))
 
-reasons = dict(shapes="no shapes recorded", values="values of arguments not recorded", long="list of more than 30 tensors", optional="list of optional tensors not recorded",
-               rule="operator without a rule", compiled="compiled kernel, FLOPs unknown", unfit="arguments that fit no schema of this release of torch",
-               failed="output not found by this release of torch", operator="no operator recorded", graph="graph launch")
+reasons = dict(shapes="no shapes recorded", values="values of arguments not recorded",
+               long="list of more than 30 tensors", optional="list of optional tensors not recorded",
+               rule="operator without a rule", compiled="compiled kernel, FLOPs unknown",
+               unfit="arguments that fit no schema of this release of torch",
+               failed="output not found by this release of torch", operator="no operator recorded",
+               graph="graph launch")
 
 class _Missing(Exception): "The reason why an argument cannot be rebuilt."
 class _Unfit(Exception): "An argument that does not fit a schema."
@@ -57,7 +60,7 @@ def _literal(text):
     try: return ast.literal_eval(text.strip())
     except (ValueError, SyntaxError, RecursionError, MemoryError, TypeError): return text
 
-# %% ../../nbs/interop/trace_work.ipynb #d1f89bdd
+# %% ../../nbs/interop/trace_work.ipynb #d649605d
 class Argument(NamedTuple):
     "One argument as recorded."
     dims: list       # Sizes; of a list of tensors a list of sizes
@@ -65,10 +68,14 @@ class Argument(NamedTuple):
     strides: list
     text: str|None   # Its value; `None` where values were not recorded
 
-_dtypes = {"float": torch.float32, "double": torch.float64, "c10::Half": torch.float16, "c10::BFloat16": torch.bfloat16, "long int": torch.int64, "long": torch.int64, "__int64": torch.int64,
-           "int": torch.int32, "short int": torch.int16, "short": torch.int16, "signed char": torch.int8, "unsigned char": torch.uint8, "bool": torch.bool,
-           "unsigned short": torch.uint16, "unsigned int": torch.uint32, "unsigned long": torch.uint64, "c10::complex<float>": torch.complex64, "c10::complex<double>": torch.complex128}
-_dtypes |= {f"c10::Float8_{k}": getattr(torch, f"float8_{k}") for k in ("e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz", "e8m0fnu") if hasattr(torch, f"float8_{k}")}
+_dtypes = {"float": torch.float32, "double": torch.float64, "c10::Half": torch.float16,
+           "c10::BFloat16": torch.bfloat16, "long int": torch.int64, "long": torch.int64, "__int64": torch.int64,
+           "int": torch.int32, "short int": torch.int16, "short": torch.int16,
+           "signed char": torch.int8, "unsigned char": torch.uint8, "bool": torch.bool,
+           "unsigned short": torch.uint16, "unsigned int": torch.uint32, "unsigned long": torch.uint64,
+           "c10::complex<float>": torch.complex64, "c10::complex<double>": torch.complex128}
+_dtypes |= {f"c10::Float8_{k}": getattr(torch, f"float8_{k}")
+            for k in ("e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz", "e8m0fnu") if hasattr(torch, f"float8_{k}")}
 if hasattr(torch, "float4_e2m1fn_x2"): _dtypes["c10::Float4_e2m1fn_x2"] = torch.float4_e2m1fn_x2
 
 # %% ../../nbs/interop/trace_work.ipynb #9963fd22
@@ -94,7 +101,7 @@ def recorded(
     text = lambda i: None if not concrete else str(at(concrete, i, ""))
     return tuple(Argument(_sizes(d), str(at(types, i, "")), at(strides, i, []), text(i)) for i, d in enumerate(dims))
 
-# %% ../../nbs/interop/trace_work.ipynb #a9d7c5a2
+# %% ../../nbs/interop/trace_work.ipynb #6ce3fe7f
 def _tensor(dims, dtype, strides=()):
     "A tensor without data."
     good = len(strides) == len(dims) and all(type(s) is int and 0 <= s < 2**60 for s in strides)
@@ -110,11 +117,14 @@ def _tensors(argument, hint):
     if not all(isinstance(d, list) for d in argument.dims): raise _Unfit
     return [_tensor(d, getattr(torch, hint or "float32")) for d in argument.dims]
 
-_codes = dict(enumerate("uint8 int8 int16 int32 int64 float16 float32 float64 complex32 complex64 complex128 bool qint8 quint8 qint32 bfloat16".split()))
-_codes |= {23: "float8_e5m2", 24: "float8_e4m3fn", 25: "float8_e5m2fnuz", 26: "float8_e4m3fnuz", 27: "uint16", 28: "uint32", 29: "uint64"}
+_codes = """uint8 int8 int16 int32 int64 float16 float32 float64 complex32 complex64 complex128 bool qint8 quint8 qint32
+bfloat16"""
+_codes = dict(enumerate(_codes.split()))
+_codes |= {23: "float8_e5m2", 24: "float8_e4m3fn", 25: "float8_e5m2fnuz", 26: "float8_e4m3fnuz", 27: "uint16",
+           28: "uint32", 29: "uint64"}
 _formats = {0: torch.contiguous_format, 1: torch.preserve_format, 2: torch.channels_last, 3: torch.channels_last_3d}
 
-# %% ../../nbs/interop/trace_work.ipynb #8ff23be3
+# %% ../../nbs/interop/trace_work.ipynb #82c2995b
 _plain = {"int": int, "SymInt": int, "bool": bool, "float": (int, float), "number": (int, float, complex), "str": str}
 
 def _scalar(kind, value):
@@ -122,7 +132,9 @@ def _scalar(kind, value):
     if kind == "ScalarType": return getattr(torch, _codes.get(value, ""), None)
     if kind == "MemoryFormat": return _formats.get(value)
     if kind in ("Layout", "Generator", "Stream"): return None
-    if kind not in _plain or not isinstance(value, _plain[kind]) or kind in ("int", "SymInt") and isinstance(value, bool): raise _Unfit
+    if kind not in _plain or not isinstance(value, _plain[kind]) or kind in ("int", "SymInt") and isinstance(value,
+        bool):
+        raise _Unfit
     return value
 
 def _listed(kind, value):
@@ -139,12 +151,13 @@ def _taken_apart(real_type):
     listed = text.startswith("List[")
     return optional, listed, text[5:-1] if listed else text
 
-# %% ../../nbs/interop/trace_work.ipynb #dbf03e17
+# %% ../../nbs/interop/trace_work.ipynb #a3755844
 def _value(declared, given, hint, trained):
     "The argument that `given` was, for the schema's argument `declared`."
     optional, listed, kind = _taken_apart(str(declared.real_type))
     if kind == "Tensor" and not listed:
-        if given.type in _dtypes and all(isinstance(d, int) for d in given.dims): return _tensor(given.dims, _dtypes[given.type], given.strides)
+        if given.type in _dtypes and all(isinstance(d, int) for d in given.dims):
+            return _tensor(given.dims, _dtypes[given.type], given.strides)
         if optional and given.type == "": return None
         raise _Unfit
     if kind == "Tensor": return _tensors(given, hint)
@@ -199,13 +212,15 @@ def rebuilt(
         except (RuntimeError, TypeError, ValueError, OverflowError): continue
     raise _Missing(why)
 
-# %% ../../nbs/interop/trace_work.ipynb #fd1ab921
+# %% ../../nbs/interop/trace_work.ipynb #3ae5d174
 @cache
 def has_rule(
     name:str, # "aten::addmm"
 )->bool:
     "Whether FLOPs of the operator are known, from its shapes."
-    if name in rules or name.removesuffix("_") in rules or is_known_pointwise(name) or name in other_ops.written or name == "aten::cudnn_convolution_backward": return True
+    known = name in rules or name.removesuffix("_") in rules or is_known_pointwise(name)
+    if known or name in other_ops.written or name == "aten::cudnn_convolution_backward":
+        return True
     found = overloads(name) if name.startswith("aten::") else ()
     return bool(found) and torch.Tag.pointwise in found[0].tags
 
@@ -218,7 +233,7 @@ def is_made_of_others(
     found = overloads(name)
     return bool(found) and is_composite(found[0])
 
-# %% ../../nbs/interop/trace_work.ipynb #15153a8d
+# %% ../../nbs/interop/trace_work.ipynb #dd257bf7
 def _name(t): return str(t.dtype).removeprefix("torch.")
 
 def _memory(t, nbytes):
@@ -230,21 +245,24 @@ def _touched(reads, writes):
     at = {region(t): k for k, (t, _) in reversed(list(enumerate(reads)))}
     return tuple(_memory(*r) for r in reads), tuple((*_memory(*w), at.get(region(w[0]), -1)) for w in writes)
 
-def _arithmetic(tensors): return next((_name(t) for t in tensors if t.is_floating_point() or t.is_complex()), _name(tensors[0]) if tensors else "")
+def _arithmetic(tensors): return next((_name(t) for t in tensors if t.is_floating_point() or t.is_complex()),
+                                      _name(tensors[0]) if tensors else "")
 
 _runs = ("aten", "torchvision", "prims")     # namespaces whose operators have an output on the meta device
 
 def _counted(op, args, kwargs):
     "The figures of a call of an operator of this build."
     with torch.no_grad(): out = op(*args, **kwargs)
-    if any(out is t for t in tensors_in((args, kwargs))) and is_composite(op): return Figures()      # nothing was to be done
+    if any(out is t for t in tensors_in((args, kwargs))) and is_composite(op):
+        return Figures()      # nothing was to be done
     flops, category = operator_flops(op, args, kwargs, out)
     if flops is None: raise _Missing(reasons["rule"])
     reads, writes = operator_accesses(op, args, kwargs, out)
     given = tensors_in((args, kwargs))
-    return Figures(flops.total, flops.contraction, category, *_touched(reads, writes), _arithmetic(given + tensors_in(out)), tuple(tuple(t.shape) for t in given))
+    return Figures(flops.total, flops.contraction, category, *_touched(reads, writes),
+                   _arithmetic(given + tensors_in(out)), tuple(tuple(t.shape) for t in given))
 
-# %% ../../nbs/interop/trace_work.ipynb #1fa7c302
+# %% ../../nbs/interop/trace_work.ipynb #6a6793a9
 def _foreign_value(argument):
     if argument.type in _dtypes: return _tensor(argument.dims, _dtypes[argument.type], argument.strides)
     return _literal(argument.text) if argument.text else None
@@ -257,10 +275,12 @@ def _foreign(call):
     if flops is None: raise _Missing(reasons["rule"])
     reads, writes = other_ops.foreign_accesses(call.operator, values)
     given = tensors_in(values)
-    return Figures(flops.total, flops.contraction, category, *_touched(reads, writes), _arithmetic(given), tuple(tuple(t.shape) for t in given))
+    return Figures(flops.total, flops.contraction, category, *_touched(reads, writes), _arithmetic(given),
+                   tuple(tuple(t.shape) for t in given))
 
-# %% ../../nbs/interop/trace_work.ipynb #3e6a41c0
-_convolutions = {f"aten::{n}" for n in ("convolution", "_convolution", "cudnn_convolution", "miopen_convolution", "conv2d", "conv1d", "conv3d")}
+# %% ../../nbs/interop/trace_work.ipynb #e3c827e0
+_convolutions = {f"aten::{n}" for n in ("convolution", "_convolution", "cudnn_convolution", "miopen_convolution",
+                                        "conv2d", "conv1d", "conv3d")}
 
 def _all(*tensors): return [(t, unique_bytes(t)) for t in tensors]
 
@@ -268,15 +288,17 @@ def _convolved(call, out):
     "The figures of a convolution of which sizes are known, and those of its result."
     x, w = (_tensor(a.dims, _dtypes[a.type]) for a in recorded(call)[:2])
     contraction, result = 2 * math.prod(out) * math.prod(w.shape[1:]), _tensor(out, x.dtype)
-    return Figures(contraction, contraction, "convolution", *_touched(_all(x, w), _all(result)), _name(x), (tuple(x.shape), tuple(w.shape)))
+    return Figures(contraction, contraction, "convolution", *_touched(_all(x, w), _all(result)), _name(x),
+                   (tuple(x.shape), tuple(w.shape)))
 
 def _convolved_backward(call):
     "The figures of a backward with both gradients."
     x, grad, w = (_tensor(a.dims, _dtypes[a.type]) for a in recorded(call)[:3])
     contraction, results = 4 * math.prod(grad.shape) * math.prod(w.shape[1:]), (torch.empty_like(t) for t in (x, w))
-    return Figures(contraction, contraction, "convolution", *_touched(_all(x, grad, w), _all(*results)), _name(x), tuple(tuple(t.shape) for t in (x, grad, w)))
+    return Figures(contraction, contraction, "convolution", *_touched(_all(x, grad, w), _all(*results)), _name(x),
+                   tuple(tuple(t.shape) for t in (x, grad, w)))
 
-# %% ../../nbs/interop/trace_work.ipynb #3fd7d6ad
+# %% ../../nbs/interop/trace_work.ipynb #ca00365d
 @lru_cache(1 << 16)
 def figures(
     call:Call,
@@ -289,7 +311,9 @@ def figures(
     try:
         if out and call.operator in _convolutions: return _convolved(call, out)
         if call.operator == "aten::cudnn_convolution_backward": return _convolved_backward(call)
-        if call.operator in other_ops.written or not call.operator.startswith(tuple(f"{n}::" for n in _runs)): return _foreign(call)
+        if call.operator in other_ops.written or not call.operator.startswith(tuple(f"{n}::" for n in _runs)):
+            return _foreign(call)
         return _counted(*rebuilt(call, hint, bool(out)))
     except _Missing as missing: return Figures(reason=str(missing))
-    except Exception: return Figures(reason=reasons["failed"])   # whatever an operator says to arguments from somewhere else
+    except Exception:
+        return Figures(reason=reasons["failed"])   # whatever an operator says to arguments from somewhere else

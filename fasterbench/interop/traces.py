@@ -26,17 +26,21 @@ from ..points.model import RooflinePoint, arithmetic_intensity, place, shares_of
 from ..roofs.hardware import HardwarePeaks
 from ..views.result import Account, Result
 
-# %% ../../nbs/interop/traces.ipynb #a5cdb247
+# %% ../../nbs/interop/traces.ipynb #2410911f
 def _most(weights, default=""): return max(weights, key=weights.get, default=default)
 
 def _point(row, peaks, spread=0.0):
     "The point of a row under `peaks`, which may be none."
-    more = dict(calls=row.calls, operator=row.operator, phase=row.phase, category=_most(row.categories), dtype=_most(row.dtypes), contraction_flops=row.contraction,
+    more = dict(calls=row.calls, operator=row.operator, phase=row.phase, category=_most(row.categories),
+                dtype=_most(row.dtypes), contraction_flops=row.contraction,
                 eager_bytes=row.nbytes, time_iqr_s=spread)
     known = peaks is not None and row.flops is not None and row.nbytes is not None
-    if known: return place(row.name, row.type, row.flops, row.nbytes, row.seconds, peaks, served=row.served or None, compute_s=row.compute_s, **more)
+    if known:
+        return place(row.name, row.type, row.flops, row.nbytes, row.seconds, peaks, served=row.served or None,
+                     compute_s=row.compute_s, **more)
     p = place(row.name, row.type, row.flops, None, row.seconds, peaks, **more)
-    intensity = arithmetic_intensity(row.flops, row.nbytes) if row.flops is not None and row.nbytes is not None else None
+    intensity = arithmetic_intensity(row.flops,
+                                     row.nbytes) if row.flops is not None and row.nbytes is not None else None
     return replace(p, bytes_moved=row.nbytes, arithmetic_intensity=intensity)
 
 def _ranked(points):
@@ -48,12 +52,13 @@ def _points(rows, n, peaks, spreads):
     "The points of rows that were added over `n` traces: means, and the spread over the traces."
     return _ranked([_point(_mean(r, n), peaks, spreads.get(r.key, 0.0)) for r in rows])
 
-# %% ../../nbs/interop/traces.ipynb #a532efa3
+# %% ../../nbs/interop/traces.ipynb #91b4adaf
 def _mean(row, n):
     "A row that was added over `n` traces, as their mean."
     if n == 1: return row
     by = lambda v: None if v is None else v / n
-    return replace(row, seconds=row.seconds / n, calls=max(round(row.calls / n), 1), flops=by(row.flops), contraction=by(row.contraction), nbytes=by(row.nbytes),
+    return replace(row, seconds=row.seconds / n, calls=max(round(row.calls / n), 1), flops=by(row.flops),
+                   contraction=by(row.contraction), nbytes=by(row.nbytes),
                    compute_s=row.compute_s / n, served=[b / n for b in row.served])
 
 def _spreads(groups):
@@ -69,7 +74,7 @@ def _gathered(found, kind):
     groups = [getattr(r, kind) for r in found]
     return added(row for rows in groups for row in rows), _spreads(groups)
 
-# %% ../../nbs/interop/traces.ipynb #2cad3a0e
+# %% ../../nbs/interop/traces.ipynb #f5892c27
 def _accounts(found):
     "One account per trace and device."
     return [Account(r.rank, s.span_s, s.parts, r.source, s.linked_s) for r in found for s in r.spent]
@@ -82,9 +87,10 @@ def _idle(found, peaks):
 
 def _by_rank(found, peaks):
     "One row per trace: all that has figures, over the time of its window."
-    return _ranked([_point(replace(r.program, name=f"rank {r.rank}" if r.rank is not None else Path(r.source).name, type="rank"), peaks) for r in found])
+    return _ranked([_point(replace(r.program, name=f"rank {r.rank}" if r.rank is not None else Path(r.source).name,
+                                   type="rank"), peaks) for r in found])
 
-# %% ../../nbs/interop/traces.ipynb #ee2002d5
+# %% ../../nbs/interop/traces.ipynb #31fc6a2b
 _kinds = dict(module="modules", operator="ops", kernel="kernels", collective="collectives", rank="program")
 
 def _notes(found, peaks):
@@ -96,17 +102,21 @@ def _notes(found, peaks):
     by_reason = {}
     for (why, name), seconds in unknown.most_common(): by_reason.setdefault(why, []).append((name, seconds))
     for why, rest in by_reason.items():
-        names = ", ".join(f"{name[:60]} {s / total:.1%}" for name, s in rest[:3]) + (f" and {len(rest) - 3} more" if len(rest) > 3 else "")
+        names = ", ".join(f"{name[:60]} {s / total:.1%}" for name, s in rest[:3]) + (f" and {len(rest) - 3} more"
+            if len(rest) > 3 else "")
         notes.append(f"{why}: {sum(s for _, s in rest) / total:.1%} of the window ({names})")
     if any(why == "no shapes recorded" for why in by_reason): notes.append(f"{snippet} records shapes and modules")
     if k := sum(r.skipped for r in found): notes.append(f"{k} events could not be read, and are left out")
     return notes
 
-# %% ../../nbs/interop/traces.ipynb #9057f8bc
+# %% ../../nbs/interop/traces.ipynb #a6467a19
 def _device(found):
     "The one device that all traces are of."
     devices = list(dict.fromkeys(r.device for r in found))
-    if len(devices) > 1: raise ValueError(f"these traces are of {len(devices)} devices ({', '.join(d or 'one without a name' for d in devices)}); one read takes the traces of one, and compare() two results")
+    if len(devices) > 1:
+        raise ValueError(f"these traces are of {len(devices)} devices "
+                         f"({', '.join(d or 'one without a name' for d in devices)}); "
+                         "one read takes the traces of one, and compare() two results")
     return devices[0]
 
 def _result(found, by, peaks):
@@ -114,15 +124,19 @@ def _result(found, by, peaks):
     device, n = _device(found), len(found)
     peaks = peaks or found[0].peaks
     by = by or ("module" if any(r.has_modules for r in found) else "operator")
-    rows = {kind: _points(*[_gathered(found, kind)[0], n, peaks, _gathered(found, kind)[1]]) for kind in ("modules", "ops", "kernels", "collectives")}
+    rows = {kind: _points(*[_gathered(found, kind)[0], n, peaks, _gathered(found, kind)[1]])
+            for kind in ("modules", "ops", "kernels", "collectives")}
     points = _by_rank(found, peaks) if by == "rank" else rows[_kinds[by]]
     if by in ("module", "operator"): points = _ranked([*points, _idle(found, peaks)])
     program, _ = _gathered(found, "program_rows")
     program = _point(replace(_mean(program[0], n), name="", type="window"), peaks)
-    program = replace(program, share=1.0, shares=tuple(shares_of(rows["ops"], overhead_s=_idle(found, peaks).time_s).items()))
+    program = replace(program, share=1.0, shares=tuple(shares_of(rows["ops"],
+        overhead_s=_idle(found, peaks).time_s).items()))
     steps = [_point(s, peaks) for r in found for s in r.steps]
-    about = dict(device_name=device, tool="torch.profiler", file=found[0].source if n == 1 else f"{n} traces", ranks=found[0].ranks)
-    return TraceResult(points, peaks, rows["ops"], program, steps, environment={k: v for k, v in about.items() if v}, model=_model(found), kernels=rows["kernels"],
+    about = dict(device_name=device, tool="torch.profiler", file=found[0].source if n == 1 else f"{n} traces",
+                 ranks=found[0].ranks)
+    return TraceResult(points, peaks, rows["ops"], program, steps, environment={k: v for k, v in about.items() if v},
+                       model=_model(found), kernels=rows["kernels"],
                        notes=_notes(found, peaks), accounts=_accounts(found), unknown_ops=_unknown_ops(found))
 
 # %% ../../nbs/interop/traces.ipynb #8e840528
@@ -136,15 +150,16 @@ def _unknown_ops(found):
     rows = [row for r in found for row in r.ops if row.operator and row.type == "operator without a rule"]
     return dict(sum((Counter({row.operator: row.calls}) for row in rows), Counter()))
 
-# %% ../../nbs/interop/traces.ipynb #1b1a9ca8
+# %% ../../nbs/interop/traces.ipynb #29be9919
 @dataclass(frozen=True, repr=False)
 class TraceResult(Result):
     "The result of a trace, which can be written back into the trace."
     def to_perfetto(self,
         path, # Where to write: .json or .json.gz
     ):
-        "Write a copy of the trace whose kernels carry FLOPs, bytes, utilization and bound, with tracks of the rates, for ui.perfetto.dev."
-        if self.environment.get("file", "").endswith(" traces"): raise ValueError("these points are of several traces; to_perfetto writes a copy of one")
+        "Write a copy of the trace whose kernels carry FLOPs, bytes, utilization and bound, with tracks of the rates."
+        if self.environment.get("file", "").endswith(" traces"):
+            raise ValueError("these points are of several traces; to_perfetto writes a copy of one")
         write_perfetto(self.environment["file"], path, self.peaks)
 
 # %% ../../nbs/interop/traces.ipynb #6bf7589c
@@ -166,18 +181,21 @@ def _reduce_all(found, peaks, device, executor):
     finally:
         if pool is not None: pool.shutdown(cancel_futures=True)
 
-# %% ../../nbs/interop/traces.ipynb #4b0cea26
+# %% ../../nbs/interop/traces.ipynb #d0246441
 def read_trace(
-    path,                          # A trace, a folder or tar archive of traces, an address that fsspec opens, or a list of these
+    # A trace, a folder or tar archive of traces, an address that fsspec opens, or a list of these
+    path,
     *,
-    by:str|None=None,              # What the points are: "module", "operator", "kernel", "collective" or "rank"; None: modules where the trace names them, else operators
+    # "module", "operator", "kernel", "collective" or "rank"; None: modules where it names them, else operators
+    by:str|None=None,
     device:str|None=None,          # Name of the device, where the trace has none or another is meant
     peaks:HardwarePeaks|None=None, # The roofs; None: the datasheet of the device
     executor=None,                 # Any `concurrent.futures.Executor`, for many traces; None: processes of this machine
 )->TraceResult:
-    "The rows of traces that `torch.profiler` wrote, with an account of all of the time. Raises `ValueError` with one sentence for what is no trace."
+    "The rows of traces, and an account of all of the time. Raises `ValueError` for what is no trace."
     if by is not None and by not in _kinds: raise ValueError(f"by={by!r}; the ways are {', '.join(_kinds)}")
-    if peaks is not None and not isinstance(peaks, HardwarePeaks): raise TypeError(f"peaks is a {type(peaks).__name__}; a HardwarePeaks is needed")
+    if peaks is not None and not isinstance(peaks, HardwarePeaks):
+        raise TypeError(f"peaks is a {type(peaks).__name__}; a HardwarePeaks is needed")
     return _result(_reduce_all(sources(path), peaks, device, executor), by, peaks)
 
 # %% ../../nbs/interop/traces.ipynb #cd170de4
@@ -196,15 +214,16 @@ def _rank():
     import torch.distributed as dist
     return dist.get_rank() if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1 else None
 
-# %% ../../nbs/interop/traces.ipynb #f40ce79c
+# %% ../../nbs/interop/traces.ipynb #e609bc6f
 def on_trace_ready(
     path,                          # Where the report goes: .html, or .json or .csv
     *,
     device:str|None=None,          # As `read_trace` takes it
     peaks:HardwarePeaks|None=None, # The roofs; None: the datasheet of the GPU; on a CPU they are measured
 ):
-    "What `torch.profiler.profile(on_trace_ready=…)` takes: writes the roofline of every cycle. The program goes on whatever happens in it."
-    if Path(path).suffix not in _writers: raise ValueError(f"path={str(path)!r}: the ending is one of {', '.join(_writers)}")
+    "What `profile(on_trace_ready=…)` takes: writes the roofline of every cycle; an error in it is a warning."
+    if Path(path).suffix not in _writers:
+        raise ValueError(f"path={str(path)!r}: the ending is one of {', '.join(_writers)}")
     count = 0
     def handler(prof):
         nonlocal count

@@ -77,7 +77,7 @@ class RooflinePoint:
     type: str                           # Class of the module, or name of the kernel
     flops: float|None                   # FLOP; None: unknown
     bytes_moved: float|None             # B; None: unknown
-    time_s: float                       # Median, s
+    time_s: float                       # Median (or what `Timing.statistic` says), s
     arithmetic_intensity: float|None    # FLOP/B
     achieved_gflops: float|None         # GFLOP/s
     bound: str                          # "memory", "compute", "launch", "network", "none" or "undefined"
@@ -101,6 +101,7 @@ class RooflinePoint:
 
     launch_s: float|None=None           # Fixed cost of its operators, s
     explained: tuple=()                 # (kind of work, what its ceiling adds to the least time, s)
+    disturbed: bool=False               # Its samples vary by more than a quarter of its time
 
     def __post_init__(self):
         for name in ("bytes_by_level", "shares", "explained"):      # as a file of JSON gives them

@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['mark', 'Record', 'silent', 'can_record', 'session']
 
-# %% ../../nbs/timing/profiler.ipynb #48a34e0f
-import os
+# %% ../../nbs/timing/profiler.ipynb #4397466e
+import os, threading
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -37,36 +37,42 @@ def _kind(e):
     if activity in ("cuda_runtime", "cuda_driver") or not activity and name.startswith(("cuda", "cuLaunch")): return "launch"
     return "operator" if "::" in name and e.start_thread_id() == e.end_thread_id() else None
 
+# %% ../../nbs/timing/profiler.ipynb #fd6c8114
+def _record(e, kind, origin):
+    thread = e.device_resource_id() if kind == "kernel" else e.start_thread_id()
+    start, end = (e.start_ns() - origin) * 1e-9, (e.end_ns() - origin) * 1e-9
+    return Record(kind, e.name(), start, end, thread, e.correlation_id(), e.linked_correlation_id())
+
 def _records(events, names):
     "The records among `events`, by time; the first begins at 0 (a double does not hold nanoseconds since 1970)."
     kinds = [(e, kind) for e in events if (names is None or e.name() in names) and (kind := _kind(e))]
     origin = min((e.start_ns() for e, _ in kinds), default=0)
-    def record(e, kind):
-        thread = e.device_resource_id() if kind == "kernel" else e.start_thread_id()
-        return Record(kind, e.name(), (e.start_ns() - origin) * 1e-9, (e.end_ns() - origin) * 1e-9, thread, e.correlation_id(), e.linked_correlation_id())
-    return sorted((record(e, kind) for e, kind in kinds), key=lambda r: (r.start, -r.end))
+    return sorted((_record(e, kind, origin) for e, kind in kinds), key=lambda r: (r.start, -r.end))
 
-# %% ../../nbs/timing/profiler.ipynb #4e7c7f01
+# %% ../../nbs/timing/profiler.ipynb #d228286c
+_one_at_a_time = threading.RLock()
+
 @contextmanager
 def silent():
     "Kineto, which asks when it is first used, is told to keep quiet."
-    known = "KINETO_LOG_LEVEL" in os.environ
+    was_set = "KINETO_LOG_LEVEL" in os.environ
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     try: yield
     finally:
-        if not known: del os.environ["KINETO_LOG_LEVEL"]
+        if not was_set: os.environ.pop("KINETO_LOG_LEVEL", None)
 
 def can_record()->bool:
     "Whether a session can begin: the profiler was built in, and nobody is using it."
-    return torch.profiler.kineto_available() and not _profiler_enabled()
+    with _one_at_a_time: return torch.profiler.kineto_available() and not _profiler_enabled()
 
+# %% ../../nbs/timing/profiler.ipynb #4e7c7f01
 @contextmanager
 def session(
     device:torch.device, # What is recorded beside the CPU
     names=None,          # The operators that are wanted; None: everything
 ):
-    "Within the context the profiler runs; the list it gives holds its records, by time of their start, once the context is left."
-    found = []
-    with silent():
-        with profile(activities=[ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * (device.type == "cuda")) as p: yield found
-        found += _records(p.profiler.kineto_results.events(), names)
+    "Within the context the profiler runs; the list it gives holds its records, by time of their start, once it is left."
+    records, activities = [], [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * (device.type == "cuda")
+    with _one_at_a_time, silent():
+        with profile(activities=activities) as p: yield records
+        records += _records(p.profiler.kineto_results.events(), names)

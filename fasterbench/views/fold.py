@@ -37,36 +37,48 @@ def _common(values, other="mixed"):
 def _bound(points):
     "What bounds most of the least time of `points`; without any, most of their time."
     times = Counter()
-    for p in points: times[p.bound, p.memory_level] += p.roof_time_s or 0.0
+    for p in points: times[p.bound, p.memory_level] += p.least_time_s or 0.0
     if not any(times.values()):
         for p in points: times[p.bound, p.memory_level] += p.time_s
     return times.most_common(1)[0][0]
 
 def _levels(points):
     "Bytes per level; nothing where they are not known for all rows that move some."
-    sums = Counter()
     if any(not p.bytes_by_level and p.bytes_moved for p in points): return ()
-    for p in points: sums.update(dict(p.bytes_by_level))
+    return _sums(p.bytes_by_level for p in points)
+
+def _sums(lists):
+    "The sum for each name in lists of (name, number)."
+    sums = Counter()
+    for pairs in lists: sums.update(dict(pairs))
     return tuple(sums.items())
 
 # %% ../../nbs/views/fold.ipynb #38c776d1
 _summed = ("flops", "bytes_moved", "roof_time_s", "contraction_flops", "eager_bytes")
 
+def _rates(flops, nbytes, time, roof):
+    "Intensity, rate and utilization of sums; a row without work has none."
+    if not flops and not nbytes and None not in (flops, nbytes): flops, nbytes, roof = None, None, None
+    return dict(arithmetic_intensity=None if None in (flops, nbytes) else arithmetic_intensity(flops, nbytes),
+                achieved_gflops=None if flops is None or not time else flops / time / 1e9,
+                utilization_pct=None if roof is None or not time else 100 * roof / time)
+
+def _launch(points):
+    fixed = [p.launch_s for p in points if p.launch_s is not None]
+    return sum(fixed) if fixed else None
+
 def _folded(points, rows, name, count):
     "`points` as one row."
     total = {k: _total([getattr(p, k) for p in points]) for k in _summed}
-    time, flops, nbytes, roof = sum(p.time_s for p in points), total["flops"], total["bytes_moved"], total["roof_time_s"]
     bound, level = _bound(points)
     same = {k: _common([getattr(p, k) for p in points]) for k in ("category", "dtype", "source")}
-    flags = {f.name: any(getattr(p, f.name) for p in points) for f in fields(RooflinePoint) if f.type in (bool, "bool")}
-    return FoldedPoint(
-        name=name, type=_common([p.type for p in points], ""), time_s=time, bound=bound, memory_level=level, count=count,
-        arithmetic_intensity=None if flops is None or nbytes is None else arithmetic_intensity(flops, nbytes),
-        achieved_gflops=None if flops is None or not time else flops / time / 1e9,
-        utilization_pct=None if roof is None or not time else 100 * roof / time,
-        calls=sum(p.calls for p in points), time_iqr_s=sum(p.time_iqr_s for p in points), share=sum(p.share for p in points),
-        bytes_by_level=_levels(points), operator=_common([p.operator for p in points], ""), rows=tuple(rows),
-        phase=_common([p.phase for p in points], ""), **total, **same, **flags)
+    same |= {k: _common([getattr(p, k) for p in points], "") for k in ("type", "operator", "phase")}
+    flags = {f.name: any(getattr(p, f.name) for p in points) for f in fields(RooflinePoint) if f.type is bool}
+    sums = {k: sum(getattr(p, k) for p in points) for k in ("time_s", "time_iqr_s", "share", "calls")}
+    rates = _rates(total["flops"], total["bytes_moved"], sums["time_s"], total["roof_time_s"])
+    return FoldedPoint(name=name, bound=bound, memory_level=level, count=count, rows=tuple(rows), bytes_by_level=_levels(points),
+                       launch_s=_launch(points), explained=_sums(p.explained for p in points),
+                       **total, **sums, **rates, **same, **flags)
 
 # %% ../../nbs/views/fold.ipynb #3834fde9
 _digits = re.compile(r"(\d+)")

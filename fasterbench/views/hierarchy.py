@@ -6,11 +6,12 @@
 __all__ = ['symbols', 'level_points', 'hierarchical', 'plot_levels', 'chart']
 
 # %% ../../nbs/views/hierarchy.ipynb #fbb03d5f
+import math
 from dataclasses import replace
 
 from ..points.model import RooflinePoint, arithmetic_intensity, passing
-from .plot import bounds, hover, plot_points
-
+from .fold import label
+from .plot import bounds, hover, ink, plot_points, shown, spot
 
 # %% ../../nbs/views/hierarchy.ipynb #c59145ad
 symbols = dict(L1="triangle-up", L2="diamond", DRAM="circle")   # A level that is none of these is a square
@@ -52,12 +53,13 @@ def hierarchical(result)->bool:
 
 def plot_levels(
     result, # A `Result`
-    title:str|None=None,
+    title:str|None=None, # None: model and device
+    named:int=5,         # How many of the slowest rows carry their name
 ):
     "The roofline of `result` with a point per memory level of each row, joined by a line: a plotly `Figure`."
     levels = {i: ps for i, p in enumerate(result.points) if (ps := level_points(p))}
     drawn = [(i, q) for i, p in enumerate(result.points) for q in levels.get(i, [_at_dram(p)])]
-    fig = plot_points(replace(result, points=[q for _, q in drawn]), title)             # axes and roofs that fit all levels, and the strip
+    fig = plot_points(replace(result, points=[q for _, q in drawn]), title, named=0)    # axes and roofs that fit all levels, and the strip
     import plotly.graph_objects as go
     fig.data = [t for t in fig.data if t.legendgroup not in bounds or t.yaxis == "y2"]
     for t in fig.data:
@@ -66,12 +68,22 @@ def plot_levels(
     fig.add_trace(_joins(go, levels))
     for level in dict.fromkeys(q.memory_level for ps in levels.values() for q in ps):
         fig.add_trace(_marks(go, level, [(i, q) for i, ps in levels.items() for q in ps if q.memory_level == level], biggest))
+    _name_slowest(fig, result.points, levels, named)
     return fig
+
+def _name_slowest(fig, points, levels, named):
+    "The names of the slowest rows, each at its right-most point."
+    for i in sorted(levels, key=lambda i: -points[i].time_s)[:named]:
+        x, y = spot(levels[i][-1])
+        fig.add_annotation(x=math.log10(x), y=math.log10(y), text=shown(label(points[i]), 28), name=f"row {i}", xanchor="left", xshift=12,
+                           showarrow=False, font=dict(color=ink, size=11))
 
 def chart(
     result,               # A `Result`
-    title:str|None=None,
+    title:str|None=None,  # None: model and device
     points:str="modules", # "modules", "ops", "kernels" or "steps"
+    named:int=5,          # How many of the slowest rows carry their name
 ):
-    "The roofline of `result`, level by level where its bytes were counted so: a plotly `Figure`. Raises `ValueError` for rows that the result does not have."
-    return plot_levels(result, title) if points == "modules" and hierarchical(result) else plot_points(result, title, points)
+    "The roofline of `result`, level by level where its bytes were counted so: a plotly `Figure`. Raises `ValueError` for rows that it lacks."
+    if points == "modules" and hierarchical(result): return plot_levels(result, title, named)
+    return plot_points(result, title, points, named)

@@ -7,20 +7,22 @@ __all__ = ['schema', 'version', 'Timing', 'Account', 'Result', 'to_dict', 'from_
 
 # %% ../../nbs/views/result.ipynb #b8bdd298
 import json, math
-from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 
 from ..core.files import check_schema, write_whole
 from ..core.units import format_si
 from ..points.model import RooflinePoint
-from ..roofs.hardware import HardwarePeaks
+from ..roofs.hardware import Ceiling, HardwarePeaks, MemoryLevel
 from . import hierarchy, plot, report, table
+from .checked import check_pairs, check_scalars, checked, is_number, refuse
+from .fold import fold
 
 # %% ../../nbs/views/result.ipynb #3b08a84d
 @dataclass(frozen=True)
 class Timing:
     "How the times of the rows compare with the time of the model."
-    end_to_end_s: float    # Median of calls without any instrument, s
-    end_to_end_iqr_s: float
+    end_to_end_s: float    # Of calls without any instrument: median, or what `statistic` says, s
+    end_to_end_iqr_s: float # Their interquartile range, s
     rows_s: float          # Sum of the rows, s
     overhead_s: float      # Time in containers that compute nothing themselves, s
     steps: int             # Samples behind every row
@@ -28,51 +30,62 @@ class Timing:
     clock: str             # What the rows were timed with
     stamp_s: float         # Subtracted from the rows per module call, s
     ops_s: float|None=None # Sum of the operators, timed in passes of their own, s; None where they could not be timed
+    statistic: str="median"         # Of the samples: "median", or "lower quartile" where the machine was not steady
+    cores: int|None=None            # That the process may use
+    load_average: float|None=None   # Tasks that wanted a core, over the last minute
+    others: float|None=None         # Cores that were busy for other processes meanwhile
+    steal: float|None=None          # Cores that a hypervisor took away meanwhile
+    clock_hz: tuple=()              # Lowest and highest clock rate of the cores, Hz
+
+    def __post_init__(self): object.__setattr__(self, "clock_hz", tuple(self.clock_hz))
 
     @property
-    def sum_s(self): return self.rows_s + self.overhead_s
+    def sum_s(self)->float:
+        "Rows and overhead, s."
+        return self.rows_s + self.overhead_s
+
     @property
-    def ratio(self): return self.sum_s / self.end_to_end_s if self.end_to_end_s else math.nan
+    def ratio(self)->float:
+        "Rows and overhead over the end to end time."
+        return self.sum_s / self.end_to_end_s if self.end_to_end_s else math.nan
+
     @property
-    def spread(self): return self.end_to_end_iqr_s / self.end_to_end_s if self.end_to_end_s else math.nan
+    def spread(self)->float:
+        "Interquartile range of the end to end time over its median."
+        return self.end_to_end_iqr_s / self.end_to_end_s if self.end_to_end_s else math.nan
 
-# %% ../../nbs/views/result.ipynb #2310ad5a
-def _warnings(self)->list[str]:
-    "What limits the trust in these times: fact, cause, remedy."
-    found = []
-    if abs(self.ratio - 1) > 0.03:
-        found.append(f"the rows sum to {self.ratio:.1%} of the uninstrumented time; causes: modules so short that stamps weigh, or a machine that is "
-                     "busy with something else; a repeated profile on a quiet machine, or with more steps, narrows it")
-    if self.spread > 0.1:
-        found.append(f"the interquartile range of the uninstrumented time is {self.spread:.0%} of its median; cause: other load, or changing clock rates; "
-                     "a repeated profile on a quiet machine narrows it")
-    if self.ops_s and self.ops_s > 1.25 * self.sum_s:
-        found.append(f"the operators sum to {self.ops_s / self.sum_s:.1%} of the rows; causes: operators so short that recording them weighs, or other load "
-                     "while they were timed, in passes of their own; a repeated profile on a quiet machine narrows it")
-    return found
+    @property
+    def warnings(self)->list[str]:
+        "What limits the trust in these times."
+        found = []
+        if abs(self.ratio - 1) > 0.03: found.append(f"the rows sum to {self.ratio:.1%} of the uninstrumented time")
+        if self.spread > 0.1: found.append(f"the IQR of the uninstrumented time is {self.spread:.0%} of its median")
+        if self.ops_s and self.ops_s > 1.25 * self.sum_s:
+            found.append(f"the operators, timed in passes of their own, sum to {self.ops_s / self.sum_s:.1%} of the rows")
+        return found
 
-def _timing_repr(self):
-    lines = [f"end to end  {format_si(self.end_to_end_s, 's')} median, {self.spread:.1%} IQR, {self.bare_steps} uninstrumented steps",
-             f"rows        {format_si(self.rows_s, 's')} over {self.steps} steps, {self.clock}",
-             f"overhead    {format_si(self.overhead_s, 's')} in containers that compute nothing themselves",
-             f"sum ÷ end   {self.ratio:.3f}"]
-    return "\n".join(lines + [f"WARNING: {w}" for w in self.warnings])
-
-Timing.warnings, Timing.__repr__ = property(_warnings), _timing_repr
+    def __repr__(self):
+        end, rows, overhead = (format_si(s, "s") for s in (self.end_to_end_s, self.rows_s, self.overhead_s))
+        lines = [f"end to end  {end} {self.statistic}, {self.spread:.1%} IQR, {self.bare_steps} uninstrumented steps",
+                 f"rows        {rows} over {self.steps} steps, {self.clock}",
+                 f"overhead    {overhead} in containers that compute nothing themselves",
+                 f"sum ÷ end   {self.ratio:.3f}"]
+        return "\n".join(lines + [f"WARNING: {w}" for w in self.warnings])
 
 # %% ../../nbs/views/result.ipynb #ac0c0a02
 @dataclass(frozen=True)
 class Account:
     "Where the time of one device went, in one trace."
-    rank: int|None              # Of a distributed job; None: not one, or not recorded
-    span_s: float               # Length of the window, s
-    parts: dict[str, float]     # Seconds by part; they sum to the span
-    source: str=""              # The trace
-    linked_s: float|None=None   # Compute whose launch was recorded, s
+    rank: int|None            # Of a distributed job; None: not one, or not recorded
+    span_s: float             # Length of the window, s
+    parts: dict               # Seconds by part; they sum to the span
+    source: str=""            # The trace
+    linked_s: float|None=None # Compute whose launch was recorded, s
 
     def __str__(self):
         who = "time" if self.rank is None else f"rank {self.rank}"
-        return f"{who}: {format_si(self.span_s, 's')} = " + " + ".join(f"{k} {v / self.span_s:.1%}" for k, v in self.parts.items() if v)
+        shares = [f"{k} {v / self.span_s:.1%}" for k, v in self.parts.items() if v and self.span_s]
+        return f"{who}: {format_si(self.span_s, 's')} = " + " + ".join(shares)
 
 # %% ../../nbs/views/result.ipynb #94470b1e
 @dataclass(frozen=True, repr=False)
@@ -83,13 +96,16 @@ class Result:
     ops: list[RooflinePoint]=field(default_factory=list)   # Module and operator, slowest first
     program: RooflinePoint|None=None            # The whole forward
     steps: list[RooflinePoint]=field(default_factory=list) # One point per timed step
-    timing: Timing|None=None
+    timing: Timing|None=None                    # How the times of the rows compare with the time of the model
     unknown_ops: dict=field(default_factory=dict)          # Operators without a FLOP rule, with counts
     environment: dict=field(default_factory=dict)          # Device name, versions, threads, date
     model: str=""                               # Class of the model
     kernels: list[RooflinePoint]=field(default_factory=list) # One point per kernel, where a source tells them apart
     notes: list[str]=field(default_factory=list)           # What a reader of these points has to know
-    accounts: list[Account]=field(default_factory=list)    # Where all of the time went, of results that were read from traces
+    sample: list=field(default_factory=list)    # Name, shape and dtype of each tensor that the model was called with
+    call: dict=field(default_factory=dict)      # Arguments, command line, git commit
+    settings: dict=field(default_factory=dict)  # Switches of PyTorch, parameters of the model
+    accounts: list[Account]=field(default_factory=list) # Where all of the time went, where the points come from traces
 
     def __len__(self): return len(self.points)
     def __iter__(self): return iter(self.points)
@@ -99,41 +115,58 @@ class Result:
         points:str="modules", # "modules", "ops", "kernels" or "steps"
     )->list[RooflinePoint]:
         "The points of one kind. Raises `ValueError` for a kind that does not exist."
-        of = dict(modules=self.points, ops=self.ops, kernels=self.kernels, steps=self.steps)
-        if points not in of: raise ValueError(f"points={points!r}; the kinds are {', '.join(of)}")
-        return of[points]
+        if points not in _kinds: raise ValueError(f"points={points!r}; the kinds are {', '.join(_kinds)}")
+        return getattr(self, _kinds[points])
+
+    def folded(self,
+        group:str|None="block", # "block", "type", "category", "auto" or None
+        depth:int|None=None,    # Parts of the path that stay; None: all
+        points:str="modules",   # "modules", "ops", "kernels" or "steps"
+    )->"Result":
+        "This result with rows of one kind folded into sums."
+        return replace(self, **{_kinds[points]: fold(self.rows(points), group, depth)})
 
     def with_roofs(self)->"Result":
         "This result, if it has roofs to draw or compare. Raises `ValueError` if it has none."
         if self.peaks is not None: return self
-        raise ValueError(f"this needs roofs, and {self.model or 'the result'} has none: read_ncu and read_trace take peaks=HardwarePeaks(peak_flops, peak_bandwidth), "
-                         "`fasterbench ncu FILE` and `fasterbench trace FILE` take --peaks PEAKS.json; read_trace takes device=NAME too")
+        raise ValueError(f"this needs roofs, and {self.model or 'the result'} has none: "
+                         "read_ncu(path, peaks=HardwarePeaks(peak_flops, peak_bandwidth)) "
+                         "or `fasterbench ncu FILE --peaks PEAKS.json` give them; for a trace `fasterbench trace FILE` takes "
+                         "--device NAME or --peaks PEAKS.json")
 
     def summary(self,
-        top:int|None=10, # How many rows; None: all
+        top:int|None=10,         # How many rows; None: all
+        group:str|None="auto",   # "block", "type", "category", None: none; "auto": blocks, where the table is long
+        depth:int|None=None,     # Parts of the path that stay; None: all
     ):
-        "Print the slowest rows."
-        print(table.summary(self, top))
+        "Print the slowest rows, in the width of the terminal."
+        print(table.summary(self, top, group, depth))
 
     def plot(self,
-        title:str|None=None,
-        points:str="modules", # "modules", "ops", "kernels" or "steps"
+        title:str|None=None,     # None: model and device
+        points:str="modules",    # "modules", "ops", "kernels" or "steps"
+        group:str|None=None,     # "block", "type", "category" or "auto": one marker with a count; None: a marker per row
+        depth:int|None=None,     # Parts of the path that stay; None: all
     ):
         "The roofline chart, a plotly `Figure`."
-        return hierarchy.chart(self, title, points)
+        return hierarchy.chart(self.folded(group, depth, points), title, points)
 
     def to_frame(self,
-        points:str="modules", # "modules", "ops", "kernels" or "steps"
+        points:str="modules",    # "modules", "ops", "kernels" or "steps"
+        group:str|None=None,     # "block", "type", "category", "auto"; None: a row per point
+        depth:int|None=None,     # Parts of the path that stay; None: all
     ):
         "The rows as a pandas `DataFrame`, in SI base units."
-        return table.to_frame(self, points)
+        return table.to_frame(self.folded(group, depth, points), points)
 
     def to_csv(self,
-        path,                 # Where to write
-        points:str="modules", # "modules", "ops", "kernels" or "steps"
+        path,                    # Where to write
+        points:str="modules",    # "modules", "ops", "kernels" or "steps"
+        group:str|None=None,     # "block", "type", "category", "auto"; None: a row per point
+        depth:int|None=None,     # Parts of the path that stay; None: all
     ):
         "Write the rows to `path` as CSV, units in the header."
-        write_whole(path, table.result_csv(self, points))
+        write_whole(path, table.result_csv(self.folded(group, depth, points), points))
 
     def to_json(self,
         path=None, # Where to write; None: return the text
@@ -144,7 +177,7 @@ class Result:
 
     def to_html(self,
         path,                # Where to write
-        title:str|None=None,
+        title:str|None=None, # None: model and device
         top:int=1000,        # How many of the slowest modules, and of the slowest operators
     ):
         "Write the report, one HTML file that opens without a network, to `path`."
@@ -152,7 +185,7 @@ class Result:
 
     def to_image(self,
         path,                 # Where to write: .png, .svg or .pdf
-        title:str|None=None,
+        title:str|None=None,  # None: model and device
         points:str="modules", # "modules", "ops", "kernels" or "steps"
         width:int=1000,       # px; a .png has two pixels per px
     ):
@@ -164,6 +197,8 @@ class Result:
     def __repr__(self):
         where = f" on {self.peaks.device}" if self.peaks else ""
         return f"Result({self.model}, {len(self)} rows{where})" + (f"\n{self.timing!r}" if self.timing else "")
+
+_kinds = dict(modules="points", ops="ops", kernels="kernels", steps="steps")
 
 # %% ../../nbs/views/result.ipynb #e58f80bb
 schema = "fasterbench.result"
@@ -183,45 +218,113 @@ def to_dict(result:Result)->dict:
     return dict(schema=schema, version=version, **_plain(values))
 
 # %% ../../nbs/views/result.ipynb #8eae8888
-def _known(cls, data): return {k: v for k, v in data.items() if k in {f.name for f in fields(cls)}}
+_bounds = ("memory", "compute", "launch", "network", "none", "undefined")
 
-def _of(type, **values):
-    "Raises `TypeError` for a value that is none of `type`."
-    for name, value in values.items():
-        if not isinstance(value, type) or isinstance(value, bool): raise TypeError(f"{name} is {value!r:.60}")
+def _least(least):
+    "A rule: numbers of at least `least`, where they are known."
+    def rule(where, value):
+        if value is not None and not is_number(value, least): refuse(where, value, f"a number of at least {least}")
+    return rule
 
-def _point(data):
-    values = _known(RooflinePoint, data)
-    _of((int, float), time_s=values["time_s"])
-    if values["arithmetic_intensity"] is not None: values["arithmetic_intensity"] = float(values["arithmetic_intensity"])
-    return RooflinePoint(**{k: tuple(map(tuple, v)) if k in ("bytes_by_level", "shares") else v for k, v in values.items()})
+def _bound(where, value):
+    if value not in _bounds: refuse(where, value, f"one of {', '.join(_bounds)}")
 
-def from_dict(data:dict)->Result:
-    "The result that `to_dict` described. Raises `ValueError` for another schema, a newer version, or what is incomplete or damaged."
-    try: return _result(check_schema(data, schema, version))
-    except (KeyError, TypeError, AttributeError) as error: raise ValueError(f"this result is incomplete or damaged: {error}") from None
+_not_negative = ("flops", "bytes_moved", "time_s", "time_iqr_s", "calls", "roof_time_s", "launch_s", "contraction_flops",
+                 "eager_bytes", "achieved_gflops", "arithmetic_intensity", "share", "utilization_pct")
+_point_rules = dict(bound=_bound, bytes_by_level=check_pairs, shares=check_pairs, explained=check_pairs,
+                    **dict.fromkeys(_not_negative, _least(0)))
 
-def _account(data):
-    found = Account(**_known(Account, data))
-    _of((int, float), span_s=found.span_s, **found.parts)
-    return found
+def _point(data, where):
+    "The point that `data` describes; an intensity of infinity stands in the file as text."
+    infinite = isinstance(data, dict) and data.get("arithmetic_intensity") == "inf"
+    values = checked(RooflinePoint, data | dict(arithmetic_intensity=None) if infinite else data, where, _point_rules)
+    if infinite: values["arithmetic_intensity"] = math.inf
+    if values["bound"] not in ("none", "undefined") and values.get("roof_time_s") is None:
+        refuse(f"{where}.roof_time_s", None, "the least time of a row that has a bound")
+    return RooflinePoint(**values)
+
+def _points(data, name): return [_point(p, f"{name}[{i}]") for i, p in enumerate(data)]
+
+# %% ../../nbs/views/result.ipynb #acde7723
+def _each(cls):
+    "A rule: a list of objects, each with the fields of `cls`."
+    def rule(where, value):
+        for i, item in enumerate(value): checked(cls, item, f"{where}[{i}]")
+    return rule
+
+def _row_of(*kinds):
+    "A rule: a list of lists with values of these kinds."
+    def rule(where, value):
+        for i, item in enumerate(value):
+            good = isinstance(item, (list, tuple)) and len(item) == len(kinds)
+            if not good or not all(is_number(v, 0) if k is float else isinstance(v, k) for v, k in zip(item, kinds)):
+                refuse(f"{where}[{i}]", item, "a list of " + ", ".join("number" if k is float else "text" for k in kinds))
+    return rule
+
+_peaks_rules = dict(levels=_each(MemoryLevel), ceilings=_each(Ceiling), environment=check_scalars, skipped=check_scalars,
+                    sweep=_row_of(str, float, float), trials=_row_of(str, str, float, float))
+
+def _peaks(data):
+    checked(HardwarePeaks, data, "peaks", _peaks_rules)
+    _device_name("peaks.environment", data.get("environment", {}))
+    return HardwarePeaks.from_dict(data)
+
+def _device_name(where, environment):
+    name = environment.get("device_name", "")
+    if not isinstance(name, str): refuse(f"{where}.device_name", name, "a text")
+
+# %% ../../nbs/views/result.ipynb #ff83f1f7
+def _counts(where, value):
+    for name, n in value.items():
+        if not is_number(n, 0): refuse(f"{where}.{name}", n, "a count")
+
+def _texts(where, value):
+    for i, text in enumerate(value):
+        if not isinstance(text, str): refuse(f"{where}[{i}]", text, "a text")
+
+def _sample(where, value):
+    "A rule: what `describe_sample` gives."
+    for i, item in enumerate(value):
+        shape = item.get("shape") if isinstance(item, dict) else None
+        sizes = isinstance(shape, list) and all(is_number(n, 0) and n == int(n) for n in shape)
+        texts = isinstance(item, dict) and all(isinstance(v, str) for k, v in item.items() if k != "shape")
+        if not texts or not (sizes and "dtype" in item or shape is None): refuse(f"{where}[{i}]", item, "a name with a shape and a dtype")
+
+def _environment(where, value): check_scalars(where, value); _device_name(where, value)
+
+_rules = dict(unknown_ops=_counts, notes=_texts, sample=_sample, environment=_environment, call=check_scalars, settings=check_scalars)
+_timing_rules = dict.fromkeys(("end_to_end_s", "end_to_end_iqr_s", "rows_s", "steps", "bare_steps", "stamp_s"), _least(0))
+
+# %% ../../nbs/views/result.ipynb #b1e9b4e0
+def from_dict(
+    data:dict, # What `to_dict` gave
+)->Result:
+    "The result that `to_dict` described. Raises `ValueError` for another schema, a newer version, or damaged values."
+    check_schema(data, schema, version)
+    try: return _result(data)
+    except ValueError as error: raise ValueError(f"this result is incomplete or damaged: {error}") from None
+    except (KeyError, TypeError, AttributeError, OverflowError) as error:
+        raise ValueError(f"this result is incomplete or damaged: {error!r:.200}") from None
+
+def _account(data, where): return Account(**checked(Account, data, where, dict(span_s=_least(0), parts=_counts)))
 
 def _result(data):
-    values = _known(Result, data)
-    _of(list, points=values["points"], **{k: values.get(k, []) for k in ("ops", "steps", "kernels", "notes", "accounts")})
-    _of(dict, **{k: values.get(k, {}) for k in ("unknown_ops", "environment")})
-    _of(str, model=values.get("model", ""), **{f"note {i}": n for i, n in enumerate(values.get("notes", []))})
-    values |= {k: [_point(p) for p in values.get(k, [])] for k in ("points", "ops", "steps", "kernels")}
-    values["peaks"] = None if values["peaks"] is None else HardwarePeaks.from_dict(values["peaks"])
-    if values.get("program") is not None: values["program"] = _point(values["program"])
-    values["accounts"] = [_account(a) for a in values.get("accounts", [])]
-    if values.get("timing") is not None: values["timing"] = Timing(**_known(Timing, values["timing"]))
+    values = checked(Result, data, "", _rules)
+    for name in _kinds.values(): values[name] = _points(values[name] if name == "points" else values.get(name, []), name)
+    values["peaks"] = None if values["peaks"] is None else _peaks(values["peaks"])
+    if values.get("program") is not None: values["program"] = _point(values["program"], "program")
+    values["accounts"] = [_account(a, f"accounts[{i}]") for i, a in enumerate(values.get("accounts", []))]
+    if values.get("timing") is not None: values["timing"] = Timing(**checked(Timing, values["timing"], "timing", _timing_rules))
     return Result(**values)
+
+def _no_constant(name): raise ValueError(f"{name} is no number of JSON")
 
 def from_json(
     path, # The file that `to_json` wrote
 )->Result:
     "Read a saved result. Raises `ValueError` for what is not one, or is newer than this release."
     with open(path, encoding="utf-8") as f:
-        try: return from_dict(json.load(f))
+        try: data = json.load(f, parse_constant=_no_constant)
         except json.JSONDecodeError as error: raise ValueError(f"{path} is not a JSON file: {error}") from None
+        except RecursionError: raise ValueError(f"{path} is not a saved result: its values are nested too deeply") from None
+    return from_dict(data)

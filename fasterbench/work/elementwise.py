@@ -45,91 +45,17 @@ def _softmax(x, *_, out=None, **kw): return softmax_cost * entries(x)
 @rule(*aten_names("_softmax_backward_data _log_softmax_backward_data _masked_softmax_backward"), category="activation")
 def _softmax_backward(grad, *_, out=None, **kw): return 4 * math.prod(grad)
 
-# %% ../../nbs/work/elementwise.ipynb #b3ad57d0
-def _window(kernel, dims): return math.prod(kernel) if len(kernel) > 1 else kernel[0] ** dims
-
-@rule(*aten_names("max_pool2d_with_indices max_pool3d_with_indices max_pool2d mkldnn_max_pool2d mkldnn_max_pool3d max_pool1d"), category="pooling")
-def _max_pool(x, kernel, *_, out=None, **kw): return math.prod(out) * _window(kernel, 2)
-
-@rule(*aten_names("avg_pool2d avg_pool3d avg_pool1d"), category="pooling")
-def _avg_pool(x, kernel, *_, out=None, **kw): return math.prod(out) * (_window(kernel, 2) + 1)
-
-@rule(*aten_names("_adaptive_avg_pool2d _adaptive_avg_pool3d adaptive_avg_pool1d mkldnn_adaptive_avg_pool2d"), category="pooling")
-def _adaptive_avg_pool(x, size, *_, out=None, **kw): return math.prod(x) + math.prod(out)
-
-@rule(*aten_names("adaptive_max_pool2d adaptive_max_pool3d adaptive_max_pool1d fractional_max_pool2d"), category="pooling")
-def _adaptive_max_pool(x, size, *_, out=None, **kw): return math.prod(x)
-
-@rule(*aten_names("""max_pool2d_with_indices_backward max_pool3d_with_indices_backward avg_pool2d_backward avg_pool3d_backward
-    _adaptive_avg_pool2d_backward _adaptive_avg_pool3d_backward adaptive_max_pool2d_backward adaptive_max_pool3d_backward"""), category="pooling")
-def _pool_backward(grad, x, *_, out=None, **kw): return max(math.prod(grad), math.prod(x))
-
-# %% ../../nbs/work/elementwise.ipynb #eb4bda6f
-_neighbours = {"linear1d": 2, "bilinear2d": 4, "trilinear3d": 8, "bicubic2d": 16}
-for _kind, _n in _neighbours.items():
-    @rule(*aten_names(f"upsample_{_kind} _upsample_{_kind}_aa upsample_{_kind}_backward _upsample_{_kind}_aa_backward"), category="other")
-    def _upsample(x, *_, out=None, n=_n, **kw): return 2 * n * max(math.prod(x), math.prod(out))
-
-@rule(*aten_names("grid_sampler_2d grid_sampler_3d cudnn_grid_sampler"), category="other")
-def _grid_sample(x, grid, *_, out=None, **kw): return math.prod(out) * (8 if len(x) == 4 else 16)
-
-@rule(*aten_names("grid_sampler_2d_backward grid_sampler_3d_backward cudnn_grid_sampler_backward"), category="other")
-def _grid_sample_backward(grad, x, *_, out=None, **kw): return 2 * math.prod(grad) * (8 if len(x) == 4 else 16)      # of the input and of the grid
-
-@rule(*aten_names("_fft_c2c"), category="other")
-def _fft(x, dims, *_, out=None, **kw):
-    n = math.prod(x[d] for d in dims)
-    return 5 * math.prod(x) * math.log2(n) if n > 1 else 0    # 5·N·log2(N) per complex transform (Cooley and Tukey, radix 2)
-
-@rule(*aten_names("_fft_r2c _fft_c2r"), category="other")
-def _real_fft(x, dims, *_, out=None, **kw): return _fft(max(x, out, key=math.prod), dims) / 2
-
-# %% ../../nbs/work/elementwise.ipynb #c0b1fe2d
-@rule("torchvision::roi_align", category="pooling")
-def _roi_align(x, rois, scale, height, width, samples, *_, out=None, **kw): return math.prod(out) * (9 * samples**2 + 1) if samples > 0 else None
-
-@rule("torchvision::roi_pool", "torchvision::ps_roi_pool", category="pooling")
-def _roi_pool(x, rois, *_, out=None, **kw): return None      # the size of a bin depends on the boxes
-
-@rule("torchvision::nms", category="other")
-def _nms(boxes, *_, out=None, **kw): return 13 * boxes[0] * (boxes[0] - 1) // 2
-
-@rule("torchvision::deform_conv2d", category="convolution")
-def _deform_conv(x, w, offset, mask, bias, *_, out=None, **kw):
-    contraction = 2 * math.prod(out) * math.prod(w[1:])
-    return Flops(contraction + math.prod(out) + 8 * math.prod(out) // out[1] * x[1] * math.prod(w[2:]), contraction)
-
-# %% ../../nbs/work/elementwise.ipynb #6decb8ee
-def _batch(a): return math.prod(a[:-2])
-
-@rule(*aten_names("linalg_cholesky_ex"), category="other")
-def _cholesky(a, *_, out=None, **kw): return _batch(a) * a[-1]**3 / 3
-
-@rule(*aten_names("linalg_lu_factor_ex _linalg_det _linalg_slogdet linalg_ldl_factor_ex"), category="other")
-def _lu(a, *_, out=None, **kw): return _batch(a) * 2 * a[-1]**3 / 3
-
-@rule(*aten_names("linalg_inv_ex"), category="other")
-def _inverse(a, *_, out=None, **kw): return _batch(a) * 2 * a[-1]**3
-
-@rule(*aten_names("_linalg_solve_ex"), category="other")
-def _solve(a, b, *_, out=None, **kw): return _batch(a) * 2 * a[-1]**3 / 3 + 2 * a[-1] * math.prod(b)
-
-@rule(*aten_names("linalg_solve_triangular"), category="other")
-def _triangular(a, b, *_, out=None, **kw): return a[-1] * math.prod(b)
-
-@rule(*aten_names("triangular_solve"), category="other")
-def _triangular_old(b, a, *_, out=None, **kw): return a[-1] * math.prod(b)
-
 # %% ../../nbs/work/elementwise.ipynb #f27d56d3
 def _reduction(names, per_input=1, per_output=0):
     @rule(*aten_names(names), category="reduction")
     def reduce(x, *_, out=None, **kw): return per_input * math.prod(x) + per_output * math.prod(out)
 
-_reduction("sum prod amax amin max min argmax argmin any all cumsum cumprod cummax cummin nansum aminmax _is_all_true _is_any_true bincount histc count_nonzero median mode kthvalue cumsum_ trace")
+_reduction("sum prod amax amin max min argmax argmin any all cumsum cumprod cummax cummin nansum aminmax _is_all_true _is_any_true bincount histc count_nonzero median nanmedian mode kthvalue cumsum_ cumprod_ cummaxmin masked_max _cummax_helper _cummin_helper")
 _reduction("mean", 1, 1)
 _reduction("var std var_mean std_mean", 4, 1)
 _reduction("norm linalg_vector_norm", 2, 1)
-_reduction("logsumexp logcumsumexp", 4, 1)
+_reduction("logsumexp logcumsumexp _logcumsumexp", 4, 1)
+_reduction("renorm _renorm", 3)        # square, add, scale
 _reduction("mse_loss l1_loss smooth_l1_loss huber_loss binary_cross_entropy binary_cross_entropy_with_logits soft_margin_loss multi_margin_loss multilabel_margin_loss_forward multilabel_margin_loss", 4)
 _reduction("mse_loss_backward smooth_l1_loss_backward huber_loss_backward binary_cross_entropy_backward soft_margin_loss_backward", 0, 3)
 
@@ -140,17 +66,23 @@ def _nll(x, target, *_, out=None, **kw): return 2 * math.prod(target)           
 def _nll_backward(grad, x, target, *_, out=None, **kw): return 2 * math.prod(target)
 
 # %% ../../nbs/work/elementwise.ipynb #fcde5903
+@rule(*aten_names("trace"), category="reduction")
+def _trace(x, *_, out=None, **kw): return min(x)
+
+@rule(*aten_names("linalg_cross"), category="pointwise")
+def _cross(a, b, *_, out=None, **kw): return 3 * math.prod(out)              # two products, a difference
+
+@rule(*aten_names("isin"), category="reduction")
+def _isin(x, among, *_, out=None, **kw): return math.prod(x) * _comparisons(math.prod(among))
+
 @rule(*aten_names("_weight_norm_interface _weight_norm_interface_backward"), category="normalisation")
 def _weight_norm(v, *_, out=None, **kw): return 3 * math.prod(v)      # square, add, scale
 
 @rule(*aten_names("_cdist_forward _euclidean_dist"), category="reduction")
 def _cdist(a, b, *_, out=None, **kw): return 3 * math.prod(out) * a[-1]      # subtract, square, add
 
-@rule(*aten_names("_pdist_forward"), category="reduction")
+@rule(*aten_names("_pdist_forward _pdist_backward"), category="reduction")
 def _pdist(x, *_, out=None, **kw): return 3 * math.prod(out) * x[-1]
-
-@rule(*aten_names("affine_grid_generator"), category="other")
-def _affine_grid(theta, size, *_, out=None, **kw): return 2 * math.prod(out) * theta[-1]
 
 @rule(*aten_names("_trilinear"), category="matmul")
 def _trilinear(a, b, c, expand_a, expand_b, expand_c, *_, out=None, **kw):
@@ -165,6 +97,9 @@ def _trilinear(a, b, c, expand_a, expand_b, expand_c, *_, out=None, **kw):
 
 @rule(*aten_names("_ctc_loss"), category="reduction")
 def _ctc_loss(log_probs, targets, *_, out=None, **kw): return 8 * log_probs[0] * math.prod(targets) * 2      # three-way log-sum-exp per step and extended label
+
+@rule(*aten_names("_ctc_loss_backward"), category="reduction")
+def _ctc_loss_backward(grad, log_probs, targets, *_, out=None, **kw): return 8 * log_probs[0] * math.prod(targets) * 2 + 3 * math.prod(log_probs)
 
 def _comparisons(n): return math.ceil(math.log2(max(n, 2)))
 
@@ -195,14 +130,20 @@ def _embedding_renorm(table, indices, *_, out=None, **kw): return 3 * math.prod(
 def _cdist_backward(grad, a, b, *_, out=None, **kw): return 4 * math.prod(grad) * a[-1]
 
 @rule(*aten_names("_embedding_bag _embedding_bag_forward_only"), category="embedding")
-def _embedding_bag(table, indices, *_, out=None, **kw): return math.prod(indices) * table[-1]
+def _embedding_bag(table, indices, offsets, scale=False, mode=0, sparse=False, weights=None, *_, out=None, **kw):
+    mean, weighted = mode == 1, weights is not None
+    return math.prod(indices) * table[-1] * (1 + weighted) + math.prod(out) * mean
+
+@rule(*aten_names("_embedding_bag_per_sample_weights_backward"), category="embedding")
+def _bag_weights_backward(grad, table, indices, *_, out=None, **kw): return 2 * math.prod(indices) * grad[-1]
 
 # %% ../../nbs/work/elementwise.ipynb #bc9859b7
 _several = {1: "hardshrink_backward softshrink_backward rrelu_with_noise_backward floor_divide remainder fmod bernoulli dropout",
-            2: "rrelu_with_noise addcmul addcdiv silu threshold_backward relu_backward sigmoid_backward tanh_backward leaky_relu softplus hardtanh clamp clip xlogy logaddexp "
+            2: "rrelu_with_noise silu threshold_backward relu_backward sigmoid_backward tanh_backward leaky_relu softplus hardtanh clamp clip xlogy logaddexp "
                "dist prelu _prelu_kernel hypot leaky_relu_backward _prelu_kernel_backward hardtanh_backward logit",
             3: "lerp hardsigmoid elu celu selu elu_backward softplus_backward mish_backward log_sigmoid_forward log_sigmoid_backward hardsigmoid_backward",
-            4: "mish glu polygamma",
+            4: "mish glu polygamma polar hann_window hamming_window",
+            7: "blackman_window kaiser_window",
             5: "gelu hardswish silu_backward hardswish_backward glu_backward",
             10: "gelu_backward"}
 _pointwise = {f"aten::{n}{s}": k for k, names in _several.items() for n in names.split() for s in ("", "_")}
@@ -230,64 +171,3 @@ def _dropout(x, *_, out=None, **kw): return 2 * math.prod(x)
 
 @rule(*aten_names("glu"), category="activation")
 def _glu(x, *_, out=None, **kw): return 2 * math.prod(out)
-
-@rule(*aten_names("""_foreach_add_ _foreach_mul_ _foreach_add _foreach_mul _foreach_div_ _foreach_div _foreach_sqrt _foreach_sqrt_ _foreach_neg _foreach_neg_
-    _foreach_sub_ _foreach_sub _foreach_pow _foreach_reciprocal_ _foreach_sign _foreach_norm _foreach_maximum_ _foreach_abs _foreach_rsqrt_ _foreach_rsqrt _foreach_clamp_min_ _foreach_clamp_max_ _foreach_sign_ _foreach_exp"""), category="optimizer")
-def _foreach(tensors, *_, out=None, alpha=1, **kw): return sum(map(math.prod, tensors)) * (1 if alpha == 1 else 2)
-
-@rule(*aten_names("_foreach_addcmul_ _foreach_addcdiv_ _foreach_lerp_ _foreach_addcmul _foreach_addcdiv"), category="optimizer")
-def _foreach_ternary(tensors, *_, out=None, **kw): return 3 * sum(map(math.prod, tensors))
-
-@rule(*aten_names("_fused_adam_ _fused_adamw_"), category="optimizer")
-def _fused_adam(tensors, *_, out=None, **kw): return 12 * sum(map(math.prod, tensors))
-
-@rule(*aten_names("_fused_adagrad_"), category="optimizer")
-def _fused_adagrad(tensors, *_, out=None, **kw): return 6 * sum(map(math.prod, tensors))
-
-@rule(*aten_names("_fused_sgd_"), category="optimizer")
-def _fused_sgd(tensors, *_, out=None, **kw): return 4 * sum(map(math.prod, tensors))
-
-@rule(*aten_names("_foreach_zero_ _foreach_copy_"), category="optimizer")
-def _foreach_moves(tensors, *_, out=None, **kw): return 0
-
-# %% ../../nbs/work/elementwise.ipynb #c5bd5dea
-_moves = set(aten_names("""clone copy_ _to_copy copy _copy_from cat stack split_with_sizes_copy unbind_copy constant_pad_nd reflection_pad1d reflection_pad2d reflection_pad3d
-    replication_pad1d replication_pad2d replication_pad3d reflection_pad2d_backward replication_pad2d_backward reflection_pad1d_backward
-    replication_pad1d_backward roll flip repeat repeat_interleave tril triu tril_indices triu_indices tril_ triu_ fill_ fill zero_ zeros zeros_like
-    ones ones_like full full_like new_zeros new_ones new_full scalar_tensor arange linspace logspace eye empty empty_like empty_strided new_empty
-    new_empty_strided empty_permuted rand rand_like randn randn_like randint randint_like randperm uniform_ normal_ bernoulli bernoulli_ random_
-    exponential_ multinomial normal log_normal_ geometric_ cauchy_ index_select gather index take embedding masked_fill masked_fill_ masked_select
-    masked_scatter masked_scatter_ nonzero nonzero_static where scatter scatter_ index_put index_put_ _index_put_impl_ _unsafe_index _unsafe_index_put
-    index_copy index_copy_ index_fill index_fill_ slice_scatter select_scatter diagonal_scatter as_strided_scatter select_backward slice_backward
-    diag_embed pixel_shuffle pixel_unshuffle channel_shuffle im2col one_hot _pack_padded_sequence _pad_packed_sequence resize_ set_ _reshape_copy
-    upsample_nearest1d upsample_nearest2d upsample_nearest3d _upsample_nearest_exact1d _upsample_nearest_exact2d _upsample_nearest_exact3d
-    max_unpool2d max_unpool3d _local_scalar_dense _nested_tensor_from_mask complex view_as_real_copy is_same_size equal isnan isinf contiguous
-    permute_copy transpose_copy as_strided_copy expand_copy unfold_copy diagonal_copy alias_copy detach_copy squeeze_copy unsqueeze_copy view_copy
-    _conj_copy _neg_view_copy meshgrid block_diag cartesian_prod rot90 native_channel_shuffle upsample_nearest2d_backward upsample_nearest1d_backward
-    unfold_backward is_coalesced _to_dense _coalesce coalesce _coalesced_ _linalg_check_errors to_padded_tensor _nested_from_padded
-    _nested_tensor_from_tensor_list _nested_tensor_from_mask_left_aligned _assert_async _functional_assert_async _assert_tensor_metadata
-    _assert_scalar sym_size record_stream lift_fresh_copy lift _cudnn_init_dropout_state _has_compatible_shallow_copy_type is_nonzero
-    mkldnn_reorder_conv2d_weight _resize_output_ resize_as_"""))
-_moves |= {"prims::convert_element_type", "prims::device_put", "aten::to_dense", "aten::to_mkldnn"}
-
-_moves |= set(aten_names("""upsample_nearest3d_backward replication_pad3d_backward reflection_pad3d_backward put put_ _has_same_storage_numel
-    _efficientzerotensor _sparse_coo_tensor_with_dims_and_tensors"""))
-_moves -= set(aten_names("scatter scatter_ index_put index_put_ _index_put_impl_ _unsafe_index_put"))
-
-@rule(*aten_names("scatter scatter_"), category="data movement")
-def _scatter(x, dim, index, source=None, *rest, out=None, reduce=None, **kw): return math.prod(index) if reduce or any(isinstance(r, str) for r in rest) else 0
-
-@rule(*aten_names("index_put index_put_ _index_put_impl_ _unsafe_index_put"), category="data movement")
-def _index_put(x, indices, values, accumulate=False, *_, out=None, **kw): return math.prod(values) if accumulate else 0
-
-@rule(*_moves, category="data movement")
-def _nothing(*_, out=None, **kw): return 0
-
-@rule(*aten_names("embedding"), category="embedding")
-def _embedding(*_, out=None, **kw): return 0
-
-@rule(*aten_names("scatter_add scatter_add_ index_add index_add_ scatter_reduce scatter_reduce_ index_reduce index_reduce_ col2im _segment_reduce segment_reduce"),
-      category="data movement")
-def _scatter_add(x, *rest, out=None, **kw):
-    source = [s for s in rest if isinstance(s, Shape)]
-    return math.prod(source[-1]) if source else math.prod(x)

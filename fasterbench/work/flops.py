@@ -8,6 +8,7 @@ __all__ = ['operator_flops', 'rule', 'rules', 'Flops', 'Shape', 'matmul', 'atten
 # %% ../../nbs/work/flops.ipynb #453c2d55
 import torch
 
+from . import linalg, moves, optimizers, quantized, resampling     # their rules
 from .contractions import attention, matmul
 from .elementwise import is_activation, is_known_pointwise, pointwise_cost
 from .rules import Flops, Shape, categories, entries, map_tensors, op_name, rule, rules, tensors_in
@@ -15,11 +16,13 @@ from .rules import Flops, Shape, categories, entries, map_tensors, op_name, rule
 _all_ = ["rule", "rules", "Flops", "Shape", "matmul", "attention", "categories"]
 
 # %% ../../nbs/work/flops.ipynb #7ec19283
+_compressed = (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
+
 def _shape(t, item=0):
     if t.is_nested: return Shape((1, *t._nested_tensor_size()[item].tolist()))      # of a ragged batch, one item
     shape = Shape(t.shape)
-    if t.layout in (torch.sparse_coo,): shape.entries = t._values().numel()
-    elif t.layout in (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc): shape.entries = t.values().numel()
+    if t.layout is torch.sparse_coo: shape.entries = t._values().numel()
+    elif t.layout in _compressed: shape.entries = t.values().numel()
     return shape
 
 def _shapes(values, item=0): return map_tensors(lambda t: _shape(t, item), values)
@@ -28,11 +31,14 @@ def _items(tensors):
     "How many items the ragged batches of a call have; 1 where there are none."
     return max((t.size(0) for t in tensors if t.is_nested), default=1)
 
-def _floating(tensors):
-    "Whether any tensor of the call holds real or complex numbers; quantized integers stand for such."
-    return any(t.is_floating_point() or t.is_complex() or t.is_quantized for t in tensors)
+# %% ../../nbs/work/flops.ipynb #ca8421dc
+_integer_products = {"aten::_int_mm", "onednn::qlinear_pointwise", "onednn::qconv_pointwise", "onednn::qconv2d_pointwise"}
+_own = ("aten", "prims", "prim", "c10d", "_c10d_functional", "c10d_functional", "quantized", "higher_order")
 
-_integer_arithmetic = {"aten::_int_mm"}
+def _counted(name, known, tensors):
+    "Whether the arithmetic of a call is floating-point: a tensor holds real or complex numbers, or integers that stand for such."
+    if name in _integer_products or known and name.partition("::")[0] not in _own: return True
+    return any(t.is_floating_point() or t.is_complex() or t.is_quantized for t in tensors)
 
 # %% ../../nbs/work/flops.ipynb #122b9f05
 def operator_flops(
@@ -41,20 +47,26 @@ def operator_flops(
     out,              # What it returned
 )->tuple[Flops|None, str]:
     "FLOPs of one call (`None`: no rule covers it) and its category."
-    name = op_name(op)
-    known = rules.get(name) or rules.get(name.removesuffix("_"))        # an in-place form computes what the plain one does
-    if known is None and not (torch.Tag.pointwise in op.tags or is_known_pointwise(name)): return None, "other"
+    name, tensors = op_name(op), tensors_in((args, kwargs, out))
+    known = _known(name)
+    if not known and not (torch.Tag.pointwise in getattr(op, "tags", ()) or is_known_pointwise(name)):
+        return (None if _counted(name, known, tensors) else Flops(0)), "other"
     category = known.category if known else "activation" if is_activation(name) else "pointwise"
-    tensors = tensors_in((args, kwargs, out))
-    if name not in _integer_arithmetic and not _floating(tensors): return Flops(0), category
+    if not _counted(name, known, tensors): return Flops(0), category
     kwargs = {k: v for k, v in kwargs.items() if k != "out"}
     calls = [_item_flops(known, name, args, kwargs, out, i) for i in range(_items(tensors))]
     if None in calls: return None, category
     flops = Flops(*map(sum, zip(*calls)))
     return _complex(name, flops) if any(t.is_complex() for t in tensors_in((args, kwargs))) else flops, category
 
+# %% ../../nbs/work/flops.ipynb #45fa4c33
+def _known(name):
+    "The rule for `name`. An in-place form computes what the plain one does, and so does a `prims` operator."
+    plain = name.removesuffix("_")
+    return rules.get(name) or rules.get(plain) or rules.get(plain.replace("prims::", "aten::"))
+
 def _complex(name, flops):
-    "In real operations: a complex multiply-accumulate is 8 FLOPs, a product 6, a sum 2. Transforms are counted in real ones already."
+    "In real operations: a complex multiply-accumulate is 8 FLOPs, a product 6, a sum 2. Transforms count real ones already."
     if name.startswith("aten::_fft"): return flops
     each = 6 if name.removesuffix("_") in ("aten::mul", "aten::div") else 2
     return Flops(4 * flops.contraction + each * (flops.total - flops.contraction), 4 * flops.contraction)
@@ -63,5 +75,7 @@ def _item_flops(known, name, args, kwargs, out, item):
     "FLOPs for one item of a ragged batch, or of the whole call where there is none."
     first = out[0] if isinstance(out, (tuple, list)) and out and isinstance(out[0], torch.Tensor) else out
     shape = _shape(first, item) if isinstance(first, torch.Tensor) else Shape()
-    flops = pointwise_cost(name) * entries(shape) if known is None else known.flops(*_shapes(args, item), **_shapes(kwargs, item), out=shape)
+    if known is None: flops = pointwise_cost(name) * entries(shape)
+    elif known.tensors: flops = known.flops(*args, **kwargs, out=out)
+    else: flops = known.flops(*_shapes(args, item), **_shapes(kwargs, item), out=shape)
     return flops if flops is None or isinstance(flops, Flops) else Flops(flops, 0)

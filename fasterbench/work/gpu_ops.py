@@ -11,24 +11,28 @@ import math
 from .contractions import attention, matmul, softmax_cost
 from .rules import Flops, Shape, aten_names, rule
 
-# %% ../../nbs/work/gpu_ops.ipynb #95465c9a
+# %% ../../nbs/work/gpu_ops.ipynb #f2a79fe2
 def _heads_first(t): return (t[0], t[2], t[1], t[3])
 
 def _packed(lengths, *tensors): return isinstance(lengths, Shape) or any(len(t) != 4 for t in tensors)
 
 @rule(*aten_names("_flash_attention_forward"), category="attention")
-def _flash_forward(q, k, v, lengths=None, lengths_k=None, max_q=0, max_k=0, dropout=0.0, causal=False, *_, out=None, **kw):
+def _flash_forward(q, k, v, lengths=None, lengths_k=None, max_q=0, max_k=0, dropout=0.0, causal=False, *_, out=None,
+                   **kw):
     return None if _packed(lengths, q, k, v) else attention(*map(_heads_first, (q, k, v)), causal=causal)
 
 @rule(*aten_names("_efficient_attention_forward"), category="attention")
-def _efficient_forward(q, k, v, bias=None, lengths=None, lengths_k=None, max_q=0, max_k=0, dropout=0.0, mask_type=0, *_, out=None, **kw):
-    return None if _packed(lengths, q, k, v) else attention(*map(_heads_first, (q, k, v)), causal=mask_type != 0, mask=bool(bias))
+def _efficient_forward(q, k, v, bias=None, lengths=None, lengths_k=None, max_q=0, max_k=0, dropout=0.0, mask_type=0,
+                       *_, out=None, **kw):
+    return None if _packed(lengths, q, k, v) else attention(*map(_heads_first, (q, k, v)), causal=mask_type != 0,
+        mask=bool(bias))
 
 @rule(*aten_names("_cudnn_attention_forward"), category="attention")
-def _cudnn_forward(q, k, v, bias=None, lengths=None, lengths_k=None, max_q=0, max_k=0, lse=False, dropout=0.0, causal=False, *_, out=None, **kw):
+def _cudnn_forward(q, k, v, bias=None, lengths=None, lengths_k=None, max_q=0, max_k=0, lse=False, dropout=0.0,
+                   causal=False, *_, out=None, **kw):
     return None if _packed(lengths, q, k, v) else attention(q, k, v, causal=causal, mask=bool(bias))
 
-# %% ../../nbs/work/gpu_ops.ipynb #afda1c8f
+# %% ../../nbs/work/gpu_ops.ipynb #234f5e15
 def _backward(q, k, v, causal):
     needed, dense = attention(q, k, v, causal), attention(q, k, v)
     pairs = dense.contraction // (2 * (q[-1] + v[-1]))
@@ -36,22 +40,26 @@ def _backward(q, k, v, causal):
     return Flops(pairs * (products + softmax_cost + 3) * needed.total // dense.total, pairs * products)
 
 @rule(*aten_names("_flash_attention_backward"), category="attention")
-def _flash_backward(grad, q, k, v, o, lse, lengths=None, lengths_k=None, max_q=0, max_k=0, dropout=0.0, causal=False, *_, out=None, **kw):
+def _flash_backward(grad, q, k, v, o, lse, lengths=None, lengths_k=None, max_q=0, max_k=0, dropout=0.0, causal=False,
+                    *_, out=None, **kw):
     return None if _packed(lengths, q, k, v) else _backward(*map(_heads_first, (q, k, v)), causal)
 
 @rule(*aten_names("_efficient_attention_backward"), category="attention")
-def _efficient_backward(grad, q, k, v, bias, o, lengths=None, lengths_k=None, max_q=0, max_k=0, lse=None, dropout=0.0, seed=None, offset=None, mask_type=0, *_, out=None, **kw):
+def _efficient_backward(grad, q, k, v, bias, o, lengths=None, lengths_k=None, max_q=0, max_k=0, lse=None, dropout=0.0,
+                        seed=None, offset=None, mask_type=0, *_, out=None, **kw):
     return None if _packed(lengths, q, k, v) else _backward(*map(_heads_first, (q, k, v)), mask_type != 0)
 
 @rule(*aten_names("_cudnn_attention_backward"), category="attention")
-def _cudnn_backward(grad, q, k, v, o, lse, seed, offset, bias, lengths=None, lengths_k=None, max_q=0, max_k=0, dropout=0.0, causal=False, *_, out=None, **kw):
+def _cudnn_backward(grad, q, k, v, o, lse, seed, offset, bias, lengths=None, lengths_k=None, max_q=0, max_k=0,
+                    dropout=0.0, causal=False, *_, out=None, **kw):
     return None if _packed(lengths, q, k, v) else _backward(q, k, v, causal)
 
-# %% ../../nbs/work/gpu_ops.ipynb #99e59d6f
+# %% ../../nbs/work/gpu_ops.ipynb #46f6a210
 @rule(*aten_names("_scaled_mm_v2"), category="matmul")
 def _scaled_mm_v2(a, b, *_, out=None, **kw): return matmul(a[0], a[1], b[1], extra=math.prod(out))
 
-@rule(*aten_names("_weight_int4pack_mm _weight_int4pack_mm_for_cpu _weight_int4pack_mm_with_scales_and_zeros"), category="matmul")
+@rule(*aten_names("_weight_int4pack_mm _weight_int4pack_mm_for_cpu _weight_int4pack_mm_with_scales_and_zeros"),
+      category="matmul")
 def _int4_mm(a, b, *_, out=None, **kw): return matmul(a[0], a[1], out[-1])
 
 @rule(*aten_names("_weight_int8pack_mm"), category="matmul")
@@ -60,10 +68,11 @@ def _int8_mm(a, b, *_, out=None, **kw): return matmul(a[0], a[1], b[0], extra=a[
 @rule(*aten_names("_dyn_quant_matmul_4bit"), category="matmul")
 def _dynamic_int4_mm(a, w, group, inner, columns, *_, out=None, **kw): return matmul(math.prod(a[:-1]), inner, columns)
 
-@rule(*aten_names("_convert_weight_to_int4pack _convert_weight_to_int4pack_for_cpu _dyn_quant_pack_4bit_weight"), category="data movement")
+@rule(*aten_names("_convert_weight_to_int4pack _convert_weight_to_int4pack_for_cpu _dyn_quant_pack_4bit_weight"),
+      category="data movement")
 def _pack(*_, out=None, **kw): return 0
 
-# %% ../../nbs/work/gpu_ops.ipynb #7cf10696
+# %% ../../nbs/work/gpu_ops.ipynb #e15894a9
 @rule(*aten_names("batch_norm_stats"), category="normalisation")
 def _stats(x, *_, out=None, **kw): return 4 * math.prod(x)
 
@@ -71,7 +80,8 @@ def _stats(x, *_, out=None, **kw): return 4 * math.prod(x)
 def _gather_stats(x, mean, *_, out=None, **kw): return 4 * math.prod(mean)
 
 @rule(*aten_names("batch_norm_elemt"), category="normalisation")
-def _elemt(x, w=None, b=None, *_, out=None, **kw): return math.prod(x) * (2 + isinstance(w, Shape) + isinstance(b, Shape))
+def _elemt(x, w=None, b=None, *_, out=None, **kw): return math.prod(x) * (2 + isinstance(w, Shape)
+    + isinstance(b, Shape))
 
 @rule(*aten_names("batch_norm_backward_reduce"), category="normalisation")
 def _backward_reduce(grad, x, *_, out=None, **kw): return 5 * math.prod(grad)
@@ -82,13 +92,14 @@ def _backward_elemt(grad, x, *_, out=None, **kw): return 6 * math.prod(grad)
 @rule(*aten_names("miopen_batch_norm_backward"), category="normalisation")
 def _miopen_backward(x, grad, *_, out=None, **kw): return 11 * math.prod(grad)
 
-# %% ../../nbs/work/gpu_ops.ipynb #4404e394
+# %% ../../nbs/work/gpu_ops.ipynb #d9c62b19
 @rule(*aten_names("cudnn_convolution_transpose miopen_convolution_transpose"), category="convolution")
 def _transposed(x, w, *rest, out=None, **kw):
     contraction = 2 * math.prod(x) * math.prod(w[1:])
     return Flops(contraction + math.prod(out) * any(isinstance(r, Shape) for r in rest), contraction)
 
-@rule(*aten_names("cudnn_convolution_relu cudnn_convolution_add_relu miopen_convolution_relu miopen_convolution_add_relu"), category="convolution")
+@rule(*aten_names("""cudnn_convolution_relu cudnn_convolution_add_relu miopen_convolution_relu
+    miopen_convolution_add_relu"""), category="convolution")
 def _fused_convolution(x, w, *rest, out=None, **kw):
     contraction, tensors = 2 * math.prod(out) * math.prod(w[1:]), sum(isinstance(r, Shape) for r in rest)
     return Flops(contraction + math.prod(out) * (1 + tensors), contraction)

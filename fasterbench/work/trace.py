@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from ..core.arguments import tensors_of
 from ..core.run import NodeOwners
-from .contractions import unpacked
+from .quantized import unpacked
 from .dispatch import Watcher, is_view, watching
 from .flops import operator_flops
 from .rules import op_name, tensors_in
@@ -222,7 +222,7 @@ def _record(self, op, args, kwargs, out):
     "Append what the call did."
     flops, category = operator_flops(op, args, kwargs, out)
     reads, writes = operator_accesses(op, args, kwargs, out)
-    if not (reads or writes or flops): return
+    if not (reads or writes or flops) or op_name(op).startswith("profiler::"): return
     total, contraction = (None, None) if flops is None else flops
     index, given = self._visits.current(), tensors_in((args, kwargs))
     visit = self.visits[index]

@@ -1,0 +1,60 @@
+// Everything about the chosen row: its figures, its bytes per level, its operators or the rows that it stands for.
+const facts = entries => element("dl", {}, ...entries.flatMap(([name, text, hint]) =>
+  [element("dt", {textContent: name, title: hint ?? ""}), element("dd", {textContent: text})]))
+
+function grid(heading, titles, lines) {
+  const cells = (tag, texts) => element("tr", {}, ...texts.map(t => element(tag, {}, t)))
+  return element("div", {className: "grid"}, element("h3", {textContent: heading}),
+    element("table", {}, element("thead", {}, cells("th", titles)), element("tbody", {}, ...lines.map(l => cells("td", l)))))
+}
+
+const known = x => x !== null && x !== undefined && x !== ""
+const leveled = field => /^(bytes|intensity|bandwidth)_(?!moved)/.test(field)
+
+function levelsOf(row) {
+  const names = tab.columns.map(c => c.field).filter(f => f.startsWith("bytes_") && f !== "bytes_moved").map(f => f.slice(6))
+  const lines = names.filter(n => known(row[`bytes_${n}`])).map(n => [n, si(row[`bytes_${n}`], "B"),
+    write(row[`intensity_${n}`], "fixed"), write(row[`bandwidth_${n}`], "si", "B/s")])
+  return lines.length ? [grid("Bytes per level", ["level", "serves", "AI through it", "rate through it"], lines)] : []
+}
+
+function operatorsOf(row) {
+  const kind = data.kinds.find(k => k.name === "ops")
+  if (tab.name !== "modules" || row.members || !kind) return []
+  const own = kind.rows.map((values, i) => record(kind.columns, values, i)).filter(o => o.name === row.name && o.phase === row.phase)
+  const lines = own.map(o => [o.operator.replace("aten::", ""), si(o.time_s, "s"), si(o.flops), write(o.bytes_moved, "amount", "B"),
+    o.bound, write(o.utilization_pct, "percent")])
+  return lines.length ? [grid("Operators", ["operator", "time", "FLOPs", "bytes", "bound", "utilization"], lines)] : []
+}
+
+function membersOf(row) {
+  const link = m => element("button", {type: "button", className: "link", textContent: nameOf(m), onclick: () => choose(m.index)})
+  const lines = (row.members ?? []).map(m => [link(m), si(m.time_s, "s"), write(m.utilization_pct, "percent")])
+  return lines.length ? [grid(`Stands for ${lines.length} rows`, ["name", "time", "utilization"], lines)] : []
+}
+
+function showDetails(row) {
+  at("details").hidden = !row
+  at("charts").hidden = Boolean(row)
+  if (!row) return at("details").replaceChildren()
+  const figures = tab.columns.filter(c => c.field !== "name" && !leveled(c.field) && known(row[c.field])
+    && !(c.field === "count" && row.count === 1))
+  const close = element("button", {type: "button", className: "close", textContent: "×", title: "Close", ariaLabel: "Close",
+                                   onclick: () => choose(null)})
+  at("details").replaceChildren(element("h2", {}, nameOf(row), close),
+    facts(figures.map(c => [c.title, write(row[c.field], c.format, c.unit), c.meaning])),
+    ...levelsOf(row), ...operatorsOf(row), ...membersOf(row))
+  at("details").scrollTop = 0
+}
+
+// The exact division of the time of the whole: a bar.
+function divide() {
+  const total = data.division.reduce((s, d) => s + d.seconds, 0)
+  if (!total) return
+  const segment = d => element("span", {className: `segment ${d.kind}`, title: `${d.label}: ${si(d.seconds, "s")}`,
+    style: `flex-grow: ${d.seconds / total}; background-color: ${d.color}`}, element("b", {textContent: d.label}), element("i", {textContent: ` ${si(d.seconds, "s")}`}))
+  at("division").append(...data.division.filter(d => d.seconds > 0.002 * total).map(segment))
+  at("division").setAttribute("role", "img")
+  at("division").ariaLabel = data.division.map(d => `${d.label} ${si(d.seconds, "s")}`).join(", ")
+  at("division").hidden = false
+}

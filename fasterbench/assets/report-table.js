@@ -1,0 +1,133 @@
+// The table: DataTables, given the columns that are shown.
+let table, DataTable
+const firstColumns = () => tab.columns.filter(c => c.visible).map(c => c.field)
+const shownColumns = () => (state.columns[tab.name] ?? firstColumns()).map(f => tab.columns.find(c => c.field === f)).filter(Boolean)
+
+// Rows of an open group stay below it, whatever the order; what is unknown comes last.
+function inOrder(a, b, field, sign) {
+  const one = a.under ?? a, other = b.under ?? b
+  if (one !== other) return compared(one[field], other[field], sign) || one.index - other.index
+  return Boolean(b.members) - Boolean(a.members) || compared(a[field], b[field], sign) || a.index - b.index
+}
+function compared(x, y, sign) {
+  const unknown = v => v === null || v === undefined || v === ""
+  if (unknown(x) || unknown(y)) return unknown(x) - unknown(y)
+  return sign * (typeof x === "string" ? x.localeCompare(y, undefined, {numeric: true}) : x - y)
+}
+
+function nameCell(row) {
+  const text = nameOf(row), width = (innerWidth > 700 ? 32 : 22) - (row.members ? 5 : 0)
+  const label = element("span", {textContent: shorten(text, width), title: text})
+  if (!row.members) return label
+  const fold = element("span", {className: "fold", ariaHidden: true})
+  return element("span", {}, fold, label, element("span", {className: "count", textContent: ` ×${row.members.length}`}))
+}
+const tones = {faster: r => r < 0.97, slower: r => r > 1.03}
+function cell(c, row) {
+  if (c.field === "name") return nameCell(row)
+  const text = write(row[c.field], c.format, c.unit)
+  const tone = c.field === "time_ratio" && row.clear ? Object.keys(tones).find(k => tones[k](row[c.field])) : ""
+  return element("span", {textContent: text, title: c.text ? text : "", className: tone ?? ""})
+}
+
+function column(c) {
+  const type = `row-${c.field}`, {order} = DataTable.ext.type
+  order[`${type}-asc`] = (a, b) => inOrder(a, b, c.field, 1)
+  order[`${type}-desc`] = (a, b) => inOrder(a, b, c.field, -1)
+  return {title: element("span", {textContent: c.title}).innerHTML, type,
+          className: `field-${c.field.replace(/\W/g, "-")} ${c.text ? "text" : "number"}`,
+          orderSequence: c.text ? ["asc", "desc"] : ["desc", "asc"],
+          data: (row, type) => type === "display" ? cell(c, row) : type === "filter" ? "" : row}
+}
+
+function drawTable() {
+  table?.destroy()
+  const shown = shownColumns(), [field, direction] = state.sort ?? tab.sort ?? []
+  const sorted = shown.findIndex(c => c.field === field)
+  at("scroller").replaceChildren(element("table", {id: "table", className: "compact"}))
+  table = new DataTable("#table", {
+    data: [...rows, ...groups].sort((a, b) => tab.sort ? inOrder(a, b, tab.sort[0], -1) : 0), columns: shown.map(column), paging: false, autoWidth: false,
+    layout: {topStart: null, topEnd: null, bottomStart: null, bottomEnd: null},
+    order: sorted < 0 ? [] : [[sorted, direction]], language: {emptyTable: "No rows", zeroRecords: "No rows"},
+    createdRow: (tr, row) => { tr.dataset.index = row.index; tr.tabIndex = -1 }, rowCallback: mark})
+  table.search.fixed("listed", (_, row) => listed.has(row.index))
+  table.on("order", () => {
+    const [first] = table.order(), sort = first?.[1] ? [shown[first[0]].field, first[1]] : null
+    state.sort = String(sort) === String(tab.sort) ? null : sort
+    remember()
+  })
+  const body = table.table().body()
+  body.addEventListener("click", e => clicked(e.target.closest("tr[data-index]"), e.target))
+  body.addEventListener("keydown", pressedKey)
+  at("table").tHead.querySelectorAll("th").forEach((th, i) => th.title = shown[i].meaning ?? "")
+}
+
+function mark(tr, row) {
+  const chosen = state.row === row.index
+  tr.classList.toggle("chosen", chosen)
+  tr.classList.toggle("member", Boolean(row.under))
+  tr.classList.toggle("group", Boolean(row.members))
+  tr.setAttribute("aria-selected", chosen)
+  if (row.members) tr.setAttribute("aria-expanded", state.open.has(row.index))
+}
+
+const lineOf = index => at("table").querySelector(`tr[data-index="${index}"]`)
+const lines = () => [...table.table().body().querySelectorAll("tr[data-index]")]
+
+function clicked(tr, target) {
+  if (!tr) return
+  const index = Number(tr.dataset.index)
+  if (target.closest(".fold")) unfold(index); else choose(index)
+}
+
+// One row can be reached with the tab key: the chosen one, else the first. From there the arrows lead on.
+function reachable() {
+  for (const tr of lines()) tr.tabIndex = -1
+  const first = state.row === null ? null : lineOf(state.row)
+  const target = first ?? lines()[0]
+  if (target) target.tabIndex = 0
+}
+function pressedKey(e) {
+  const tr = e.target.closest("tr[data-index]"), all = lines(), here = all.indexOf(tr), index = Number(tr?.dataset.index)
+  const to = {ArrowDown: here + 1, ArrowUp: here - 1, PageDown: here + 10, PageUp: here - 10, Home: 0, End: all.length - 1}[e.key]
+  const group = rowAt(index)?.members && {ArrowRight: !state.open.has(index), ArrowLeft: state.open.has(index)}[e.key]
+  if (here < 0) return
+  if (to !== undefined) choose(Number(all[Math.max(0, Math.min(all.length - 1, to))].dataset.index))
+  else if (group) unfold(index)
+  else if (e.key === "Enter" || e.key === " ") choose(index)
+  else if (e.key === "Escape") choose(null)
+  else return
+  e.preventDefault()
+  lineOf(state.row ?? index)?.focus({preventScroll: true})
+}
+
+// A menu of all columns, with three choices of many.
+function columnMenu() {
+  const boxes = tab.columns.map(c => {
+    const box = element("input", {type: "checkbox", value: c.field, checked: shownColumns().includes(c)})
+    return element("label", {title: c.meaning ?? ""}, box, ` ${c.title}`)
+  })
+  const set = fields => { state.columns[tab.name] = fields; if (!fields) delete state.columns[tab.name]; columnsChanged() }
+  const preset = (text, fields) => element("button", {type: "button", textContent: text, onclick: () => set(fields)})
+  const presets = [preset("first", undefined), preset("all", tab.columns.map(c => c.field))]
+  if (tab.xprof?.length) presets.push(preset("XProf’s", tab.xprof))
+  const list = element("div", {className: "boxes"}, ...boxes)
+  list.onchange = () => set([...list.querySelectorAll("input:checked")].map(b => b.value))
+  at("columns").replaceChildren(element("div", {className: "presets"}, ...presets), list)
+}
+function columnsChanged() {
+  drawTable()
+  columnMenu()
+  refresh()
+}
+
+// The rows of the table as CSV, with every column, in base units.
+function csv() {
+  const field = v => v === Infinity ? "inf" : v === null || v === undefined ? "" : /[",\r\n]/.test(v) ? `"${String(v).replaceAll('"', '""')}"` : v
+  const chosen = table.rows({search: "applied", order: "applied"}).data().toArray().filter(r => !state.open.has(r.index))
+  const header = tab.columns.map(c => field(c.unit ? `${c.field} [${c.unit}]` : c.field))
+  const text = [header, ...chosen.map(r => tab.columns.map(c => field(r[c.field])))].map(line => line.join(",")).join("\n")
+  const link = element("a", {href: URL.createObjectURL(new Blob([text + "\n"], {type: "text/csv"})), download: `${data.file}-${tab.name}.csv`})
+  link.click()
+  setTimeout(() => URL.revokeObjectURL(link.href), 10000)
+}

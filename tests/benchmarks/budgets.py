@@ -1,0 +1,66 @@
+"""How far the verdicts of `fasterbench check` can be trusted: one model against itself, and against itself with a slower layer.
+
+Run: python tests/benchmarks/budgets.py [--runs 200] [--rounds 15]
+Prints how many runs break a budget by chance (limit: 1 %), how many cannot say, and how often a layer that was slowed by 10 % is found
+among the runs that say anything (limit: 95 %); then counted budgets with one channel more (limit: found every time).
+"""
+import argparse, os, tempfile
+from collections import Counter
+from pathlib import Path
+
+from fasterbench import count_work
+from fasterbench.analysis.budget_figures import counted_figures, ratios_of_rounds
+from fasterbench.analysis.budgets import Budget, figures, judge
+from fasterbench.cli.sides import loaded, side
+
+source = '''
+import torch
+from torch import nn
+class Slowed(nn.Module):
+    "A product of `rows` rows: the number of rows is its time."
+    def __init__(self, rows): super().__init__(); self.weight = nn.Parameter(torch.randn(512, 512)); self.rows = rows
+    def forward(self, x): return x[:2048] + (x[:1].expand(self.rows, -1).contiguous() @ self.weight).sum(0)
+class Net(nn.Module):
+    def __init__(self, rows): super().__init__(); self.first, self.layer, self.last = nn.Linear(512, 512), Slowed(rows), nn.Linear(512, {width})
+    def forward(self, x): return self.last(self.layer(self.first(x)))
+def make(): return Net({rows}), torch.randn(2048, 512)
+'''
+
+def version(rows=4096, width=512):
+    folder = Path(tempfile.mkdtemp())
+    (folder/"net.py").write_text(source.format(rows=rows, width=width))
+    return folder
+
+def verdicts(now, before, runs, rounds, limit):
+    "Of each run the verdict on the layer and on the whole model: is the time within `limit` of that before?"
+    budget, settings, found = Budget("net", figures["time"], "<=", limit, f"<= {limit:.0%}"), dict(model="net.py:make"), []
+    with side(before, settings) as b, side(now, settings) as a:
+        for _ in range(3): a(), b()
+        for _ in range(runs):
+            pairs = [(a(), b()) if k % 2 else (b(), a())[::-1] for k in range(rounds)]
+            ratios = ratios_of_rounds(*zip(*pairs))
+            found.append(tuple(judge(budget, ratios[layer]["time"]).result for layer in ("layer", "")))
+    return found
+
+def counted(folder):
+    model, sample = loaded(dict(model=f"{folder}/net.py:make"))
+    return counted_figures(count_work(model, sample), model, sample)
+
+def shown(title, found):
+    for layer, results in zip(("layer", "model"), zip(*found)):
+        n = Counter(results)
+        says = len(results) - n["cannot say"]
+        print(f"{title:42} {layer:6} {len(results):4} runs: broken {n['broken']:4} ({n['broken'] / len(results):6.1%}), cannot say {n['cannot say']:4} ({n['cannot say'] / len(results):6.1%}), "
+              f"broken of those that say {n['broken'] / says if says else float('nan'):6.1%}", flush=True)
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--runs", type=int, default=200)
+    parser.add_argument("--rounds", type=int, default=15)
+    args = parser.parse_args()
+    print(f"{args.rounds} rounds a run, load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores; the budget is 105 % of the time before")
+    same = version()
+    shown("itself", verdicts(same, version(), args.runs, args.rounds, 1.05))
+    shown("a layer slowed by 10 %", verdicts(version(rows=4506), same, max(args.runs // 2, 1), args.rounds, 1.05))
+    before, after = counted(same), counted(version(width=513))
+    for figure in ("flops", "bytes", "parameters"): print(f"one channel more, {figure:12} {before[''][figure].value:>14} → {after[''][figure].value}")

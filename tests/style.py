@@ -1,0 +1,58 @@
+"""What the rules of the house count: lines over 120 columns, long modules and cells, public names. `python tests/style.py`
+prints it by wing."""
+import ast, json
+from collections import Counter
+from pathlib import Path
+
+root = Path(__file__).resolve().parent.parent
+columns, most_lines, most_cell = 120, 400, 30
+
+def notebooks(): return sorted(p for p in (root/"nbs").rglob("*.ipynb") if ".ipynb_checkpoints" not in p.parts)
+def modules(): return sorted(p for p in (root/"fasterbench").rglob("*.py") if p.stem not in ("_modidx", "__init__"))
+
+def code_cells(path):
+    "The source of each code cell."
+    return ["".join(c["source"]) for c in json.loads(path.read_text(encoding="utf-8"))["cells"] if c["cell_type"] == "code"]
+
+def is_generated(line): return line.startswith(("__all__ = [", "           '"))       # the list that nbdev writes
+
+def long_lines():
+    "(file, line) for each line over 120 columns, in the code of notebooks and in the package."
+    cells = [(p, line) for p in notebooks() for source in code_cells(p) for line in source.splitlines()]
+    package = [(p, line) for p in modules() for line in p.read_text(encoding="utf-8").splitlines() if not is_generated(line)]
+    return [(str(p.relative_to(root)), line) for p, line in cells + package if len(line) > columns]
+
+def long_cells():
+    "(file, lines) for each export cell over 30 lines."
+    found = [(p, len(s.splitlines()) - 1) for p in notebooks() for s in code_cells(p) if s.startswith(("#| export\n", "#| exporti\n", "#| exports\n"))]
+    return [(str(p.relative_to(root)), n) for p, n in found if n > most_cell]
+
+def long_modules(): return [(str(p.relative_to(root)), n) for p in modules() if (n := len(p.read_text(encoding="utf-8").splitlines())) > most_lines]
+
+def public_names(package=root/"fasterbench"):
+    "Module → its `__all__`, for every module below `package`."
+    found = {}
+    for path in sorted(package.rglob("*.py")):
+        if path.stem in ("_modidx", "__init__"): continue
+        listed = [n.value for n in ast.parse(path.read_text(encoding="utf-8")).body if isinstance(n, ast.Assign) and getattr(n.targets[0], "id", "") == "__all__"]
+        found[str(path.relative_to(package).with_suffix("")).replace("/", ".")] = ast.literal_eval(listed[0]) if listed else []
+    return found
+
+def assigned_methods():
+    "`A.b = …` at the top of a module: a method that its class does not show."
+    found = []
+    for path in modules():
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            targets = node.targets if isinstance(node, ast.Assign) else []
+            found += [f"{path.relative_to(root)}:{node.lineno} {ast.unparse(t)}" for t in targets if isinstance(t, ast.Attribute)]
+    return found
+
+if __name__ == "__main__":
+    print("lines over 120 columns")
+    for file, n in Counter(f for f, _ in long_lines()).most_common(): print(f"{n:5} {file}")
+    print("export cells over 30 lines:", *(f"{f} ({n})" for f, n in long_cells()))
+    print("modules over 400 lines:", *(f"{f} ({n})" for f, n in long_modules()))
+    print("methods assigned from outside:", *assigned_methods(), sep="\n  ")
+    names = public_names()
+    for wing, n in Counter({m.partition(".")[0]: 0 for m in names} | Counter([m.partition(".")[0] for m, them in names.items() for _ in them])).items(): print(f"{n:5} public names in {wing}")
+    print(f"{sum(map(len, names.values())):5} public names")
