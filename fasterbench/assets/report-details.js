@@ -42,7 +42,7 @@ function showDetails(row) {
   const close = element("button", {type: "button", className: "close", textContent: "×", title: "Close", ariaLabel: "Close",
                                    onclick: () => choose(null)})
   at("details").replaceChildren(element("h2", {}, nameOf(row), close),
-    facts(figures.map(c => [c.title, write(row[c.field], c.format, c.unit), c.meaning])),
+    facts(figures.map(c => [c.title, c.format === "amount" ? si(row[c.field], c.unit) : write(row[c.field], c.format, c.unit), c.meaning])),
     ...levelsOf(row), ...operatorsOf(row), ...membersOf(row))
   at("details").scrollTop = 0
 }
@@ -51,8 +51,8 @@ function showDetails(row) {
 function divide() {
   const total = data.division.reduce((s, d) => s + d.seconds, 0)
   if (!total) return
-  const segment = d => element("span", {className: `segment ${d.kind}`, title: `${d.label}: ${si(d.seconds, "s")}`,
-    style: `flex-grow: ${d.seconds / total}; background-color: ${d.color}`}, element("b", {textContent: d.label}), element("i", {textContent: ` ${si(d.seconds, "s")}`}))
+  const segment = d => element("span", {className: "segment", title: `${d.label}: ${si(d.seconds, "s")}`,
+    style: `flex-grow: ${d.seconds / total}; background-color: ${d.color}; color: ${d.ink}`}, element("b", {textContent: d.label}), element("i", {textContent: ` ${si(d.seconds, "s")}`}))
   at("division").append(...data.division.filter(d => d.seconds > 0.002 * total).map(segment))
   at("division").setAttribute("role", "img")
   at("division").ariaLabel = data.division.map(d => `${d.label} ${si(d.seconds, "s")}`).join(", ")

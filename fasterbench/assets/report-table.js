@@ -16,7 +16,7 @@ function compared(x, y, sign) {
 }
 
 function nameCell(row) {
-  const text = nameOf(row), width = (innerWidth > 700 ? 32 : 22) - (row.members ? 5 : 0)
+  const text = nameOf(row), width = (innerWidth > 700 ? 28 : 20) - (row.members ? 5 : 0)
   const label = element("span", {textContent: shorten(text, width), title: text})
   if (!row.members) return label
   const fold = element("span", {className: "fold", ariaHidden: true})

@@ -98,7 +98,7 @@ function build() {
   at("fields").append(
     ...data.filters.map(f => element("select", {id: `filter-${f.field}`, ariaLabel: f.title})),
     element("input", {id: "text", type: "search", size: 16, placeholder: "name, type or operator", ariaLabel: "name, type or operator"}),
-    box("regex", ".*", "regular expression"))
+    box("regex", "regex", "The text is a regular expression"))
   at("tools").append(box("fold", "fold blocks", "repeated blocks as one row"),
     element("details", {className: "menu"}, element("summary", {textContent: "columns"}), element("div", {id: "columns"})),
     element("button", {id: "csv", type: "button", textContent: "CSV", title: "The rows of the table, all columns, in base units", onclick: csv}))

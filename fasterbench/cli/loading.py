@@ -25,7 +25,8 @@ def _library(name):
 
 def _unknown(kind, name, known):
     near = get_close_matches(name, known, 3)
-    return ModelError(f"{kind} has no model {name!r}" + (f"; the nearest are {', '.join(near)}" if near else f"; {kind} has {len(known)} models, such as {', '.join(sorted(known)[:3])}"))
+    those = f"the nearest are {', '.join(near)}" if near else f"{kind} has {len(known)} models, such as {', '.join(sorted(known)[:3])}"
+    return ModelError(f"{kind} has no model {name!r}; {those}")
 
 def _torchvision(name):
     models = _library("torchvision").models
@@ -41,7 +42,13 @@ def _transformers(path):
     library = _library("transformers")
     try: config = library.AutoConfig.from_pretrained(path, local_files_only=True)
     except (OSError, ValueError) as error: raise ModelError(f"{path!r} is not a folder or file with a transformers configuration: {error}") from None
-    return library.AutoModel.from_config(config)
+    return _class_of(library, config)(config)
+
+def _class_of(library, config):
+    "The class that the configuration names, with its head; else the one that its kind has."
+    names = getattr(config, "architectures", None) or []
+    found = next((getattr(library, n) for n in names if hasattr(library, n)), None)
+    return found or library.AutoModel.from_config
 
 # %% ../../nbs/cli/loading.ipynb #4d256b3a
 def _imported(path):
@@ -58,10 +65,13 @@ def _from_file(path, name):
     if not Path(path).is_file(): raise ModelError(f"there is no file {path!r}")
     module = _imported(Path(path))
     made = getattr(module, name, None)
-    if not callable(made): raise ModelError(f"{path} has no callable {name!r}; it has {', '.join(n for n, v in vars(module).items() if callable(v) and not n.startswith('_')) or 'none'}")
+    if not callable(made):
+        others = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]
+        raise ModelError(f"{path} has no callable {name!r}; it has {', '.join(others) or 'none'}")
     made = made if isinstance(made, nn.Module) else made()
     model, sample = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
-    if not isinstance(model, nn.Module): raise ModelError(f"{name} in {path} gave a {type(model).__name__}; a torch.nn.Module is needed, or a module and a sample")
+    if not isinstance(model, nn.Module):
+        raise ModelError(f"{name} in {path} gave a {type(model).__name__}; a torch.nn.Module is needed, or a module and a sample")
     return model, sample
 
 _makers = dict(torchvision=_torchvision, timm=_timm, transformers=_transformers)
@@ -69,25 +79,67 @@ _makers = dict(torchvision=_torchvision, timm=_timm, transformers=_transformers)
 # %% ../../nbs/cli/loading.ipynb #b4d0ccbf
 def load_model(
     text:str,                   # "torchvision:resnet18", "timm:vit_tiny_patch16_224", "net.py:make"
-    shape:tuple|None=None,      # Of the sample; None: what comes with the model, or (batch, 3, 224, 224) for pictures
+    shape:tuple|None=None,      # Of the sample; None: what comes with the model, or what its kind takes
     batch:int|None=None,        # First dimension of a sample that is made here; None: 1
     dtype:torch.dtype|None=None,# Of the model and of the sample; None: as they are
+    seq:int|None=None,          # Length of the token ids that are made here; None: 128, or the most that the model takes
 )->tuple[nn.Module, object]:
     "The model that `text` names, with random weights, and a random sample. Raises `ModelError` for a name that leads nowhere."
     kind, _, name = text.rpartition(":") if ".py:" in text else text.partition(":")
-    if not name or not (kind in _makers or kind.endswith(".py")): raise ModelError(f"{text!r} does not name a model; the forms are {forms}")
+    if not name or not (kind in _makers or kind.endswith(".py")):
+        raise ModelError(f"{text!r} does not name a model; the forms are {forms}")
     model, sample = (_makers[kind](name), None) if kind in _makers else _from_file(kind, name)
-    if batch is not None and (shape is not None or sample is not None): raise ModelError("a batch size is for a sample that is made here; this one has its own shape")
+    if batch is not None and (shape is not None or sample is not None):
+        raise ModelError("a batch size is for a sample that is made here; this one has its own shape")
     if dtype is not None: model = model.to(dtype)
-    own = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
-    return model, _cast(sample, dtype) if sample is not None and shape is None else _sample(model, shape, batch or 1, own, kind)
+    if sample is not None and shape is None:
+        if seq is not None: raise ModelError("a sequence length is for token ids that are made here; this sample is its own")
+        return model, _cast(sample, dtype)
+    return model, _sample(model, shape, batch or 1, seq, kind)
 
 def _cast(sample, dtype):
     "The sample with its floating-point tensors in `dtype`."
-    return tree_map(lambda t: t.to(dtype) if dtype and isinstance(t, torch.Tensor) and t.is_floating_point() else t, sample)
+    floats = lambda t: dtype and isinstance(t, torch.Tensor) and t.is_floating_point()
+    return tree_map(lambda t: t.to(dtype) if floats(t) else t, sample)
 
-def _sample(model, shape, batch, dtype, kind):
-    if shape is not None: return torch.randn(shape).to(dtype)
-    if kind == "transformers": return dict(input_ids=torch.randint(model.config.vocab_size, (batch, 128)))
+# %% ../../nbs/cli/loading.ipynb #5cba7b3a
+def _dtype_of(model): return next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
+
+def _tokens(model):
+    "How many tokens a model knows whose input is integers; None where its input is not."
+    first = next((p for p in model.parameters()), None)
+    return next((m.num_embeddings for m in model.modules() if isinstance(m, nn.Embedding) and m.weight is first), None)
+
+def _sample(model, shape, batch, seq, kind):
+    "What the model is called with: token ids, pictures, or a tensor of `shape`."
+    if kind == "transformers": return _transformers_sample(model, shape, batch, seq)
+    known = _tokens(model)
+    if seq is not None and (shape is not None or known is None):
+        raise ModelError("a sequence length is for token ids; the shape of this sample is given" if shape else f"{type(model).__name__} takes no token ids, so it has no sequence length")
+    if known is not None and (shape is not None or kind.endswith(".py")): return torch.randint(known, shape or (batch, seq or 128))
     size = getattr(model, "default_cfg", {}).get("input_size", (3, 224, 224))
-    return torch.randn(batch, *size).to(dtype)
+    return torch.randn(shape or (batch, *size)).to(_dtype_of(model))
+
+# %% ../../nbs/cli/loading.ipynb #7ee62cba
+def _text_shape(config, shape, batch, seq):
+    "The shape of token ids: 128 of them, or as many as the model has positions for."
+    longest = getattr(config, "max_position_embeddings", None) or 128
+    if seq is not None and seq > longest: raise ModelError(f"a sequence of {seq} is longer than the {longest} positions of the model")
+    return shape or (batch, seq or min(128, longest))
+
+def _transformers_sample(model, shape, batch, seq):
+    "Keyword arguments by the name of the model's main input."
+    name, config = model.main_input_name, model.config
+    if name == "input_ids":
+        text = config.get_text_config() if hasattr(config, "get_text_config") else config
+        ids = torch.randint(text.vocab_size, _text_shape(text, shape, batch, seq))
+        return dict(input_ids=ids) | (dict(decoder_input_ids=ids.clone()) if config.is_encoder_decoder else {})
+    if name == "pixel_values" and seq is None: return {name: torch.randn(shape or _picture(config, batch)).to(_dtype_of(model))}
+    if shape is not None and seq is None: return {name: torch.randn(shape).to(_dtype_of(model))}
+    raise ModelError(f"{type(model).__name__} takes {name!r}; " + (f"a shape says how large it is: --input" if seq is None else "it has no sequence length"))
+
+def _picture(config, batch):
+    "The shape of the pictures of a vision model."
+    config = getattr(config, "vision_config", config)
+    size = getattr(config, "image_size", 224)
+    return batch, getattr(config, "num_channels", 3), *(size if isinstance(size, (list, tuple)) else (size, size))

@@ -6,28 +6,33 @@
 __all__ = ['main', 'failed']
 
 # %% ../../nbs/cli/main.ipynb #e4ae3bb0
-import sys
+import sys, warnings
 
 from . import check, ncu, trace, verbs      # each registers its verbs on the app
-from .app import app
+from .app import app, notice, plain_warning
 
 # %% ../../nbs/cli/main.ipynb #db50ff1a
 def main(
     args:list[str]|None=None, # Arguments; None: those of the process
 )->int:
     "Run the command line and leave the process with its exit code."
-    args = list(sys.argv[1:] if args is None else args)
-    debug = "--debug" in args
-    args = [a for a in args if a != "--debug"] or ["--help"]
-    try: code = app(args, prog_name="fasterbench", standalone_mode=False) or 0
-    except KeyboardInterrupt: code = failed("interrupted", 130)
+    args = list(sys.argv[1:] if args is None else args) or ["--help"]
+    with warnings.catch_warnings():
+        warnings.showwarning = plain_warning
+        sys.exit(_run(args))
+
+def _run(args):
+    "The exit code."
+    try: return app(args, prog_name="fasterbench", standalone_mode=False) or 0
+    except KeyboardInterrupt: return failed("interrupted", 130)
     except Exception as error:
-        if debug: raise
+        if "--debug" in args: raise
         usage = hasattr(error, "format_message")
-        text = error.format_message() if usage else f"{type(error).__name__}: {error}" if not isinstance(error, ValueError) else str(error)
-        code = failed(text, error.exit_code if usage else 1) if text.strip() else getattr(error, "exit_code", 1)
-    sys.exit(code)
+        plain = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+        text = error.format_message() if usage else plain
+        return failed(text, error.exit_code if usage else 1) if text.strip() else getattr(error, "exit_code", 1)
 
 def failed(text, code):
-    print("fasterbench: " + " ".join(text.split()), file=sys.stderr)
+    "One line that says what went wrong."
+    notice(text)
     return code

@@ -6,36 +6,43 @@
 __all__ = ['peaks', 'roofline', 'report', 'compare']
 
 # %% ../../nbs/cli/verbs.ipynb #3ec96432
-import sys
+import sys, warnings
 from pathlib import Path
 from typing import Annotated, Optional
 
 import typer
 
-from .app import (Device, Dtype, File, Model, Quiet, Saved, Top, app, check_writable, device_here, dtype_named, given_peaks,
-                                 saved_result, shape_given, usage_error, whole_from, write)
+from .app import (Depth, Device, Dtype, File, Group, Model, Peaks, Quiet, Saved, Top, app, check_writable, device_here,
+                                 doubts_of, dtype_named, free_name, given_peaks, notice, run_name, saved_result, shape_given,
+                                 usage_error, whole_from, write)
 
 # %% ../../nbs/cli/verbs.ipynb #dab9241c
-def _doubts(
-    roofs,         # `HardwarePeaks` that were given
-    dtype:str,     # Of the model: "float32"
-    environment,   # Where it ran
-    device:str,
-)->list[str]:
-    "What the given roofs are not for."
-    known, found = {roofs.dtype.removeprefix("torch."), *(c.dtype for c in roofs.ceilings)}, []
-    name, own = roofs.environment.get("device_name", roofs.device), environment.get("device_name", device)
-    if roofs.device != device or roofs.environment and name != own: found.append(f"they are of {name} ({roofs.device}), and the model ran on {own} ({device})")
-    if dtype not in known: found.append(f"they have no ceiling for {dtype}, so {roofs.dtype.removeprefix('torch.')} stands in for it; they have {', '.join(sorted(known))}")
-    return found
-
 def _profiled(model, input, sample, profile):
     "`profile()`; where a sample that was made here lacks an argument, the error says so."
     try: return profile()
     except TypeError as error:
         if ".py:" not in model or input or isinstance(sample, (tuple, dict)) or "missing" not in str(error): raise
-        raise ValueError(f"{error}; a callable that returns the module alone gets a sample that is invented, one tensor of shape {','.join(map(str, sample.shape))}; "
-                         "it can return (module, sample), where the sample is a tuple or dict of all arguments") from error
+        raise ValueError(f"{error}; a callable that returns the module alone gets a sample that is invented, one tensor of shape "
+                         f"{','.join(map(str, sample.shape))}; it can return (module, sample), where the sample is a tuple or dict "
+                         "of all arguments") from error
+
+def _recorded(work):
+    "What `work()` returns, and the warnings of this library as notes; those of other libraries are one line each."
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        found = work()
+    home = str(Path(__file__).resolve().parents[1])
+    own = [str(w.message) for w in caught if str(w.filename).startswith(home)]
+    for w in caught:
+        if not str(w.filename).startswith(home): notice(f"warning: {w.message}")
+    return found, [text for text in own if not text.startswith("no FLOP rule for")]       # those stand in the footer anyway
+
+def _show(result, top, group, depth, taken):
+    "The table; where standard output is taken, what limits the trust in it goes to standard error."
+    from fasterbench.views.table import footer, summary
+    if not taken: print(summary(result, top, None if group == "none" else group, depth))
+    else:
+        for line in footer(result): notice(line)
 
 # %% ../../nbs/cli/verbs.ipynb #1e683c19
 @app.command()
@@ -44,11 +51,14 @@ def peaks(device:Device="cpu", dtype:Dtype="float32",
           html:Annotated[File, typer.Option(help="Write a page with every probe here; - for standard output.")]=None, no_progress:Quiet=False):
     "Measure the compute and memory ceilings of a device."
     from fasterbench.roofs.peaks import measure_peaks
+    from fasterbench.views.headline import doubtful_roofs
     from fasterbench.views.peaks_page import render_peaks
     from fasterbench.views.table import peaks_table
     check_writable(json, html)
-    found = measure_peaks(device_here(device), dtype=dtype_named(dtype), progress=False if no_progress else None)
+    found, notes = _recorded(lambda: measure_peaks(device_here(device), dtype=dtype_named(dtype), progress=False if no_progress else None))
+    for note in notes: notice(note)
     if "-" not in (json, html): print(peaks_table(found))
+    elif doubts := doubtful_roofs(found): notice(f"± not steady: {', '.join(doubts)}")
     write(json, found.to_json)
     write(html, lambda: render_peaks(found))
 
@@ -56,63 +66,87 @@ def peaks(device:Device="cpu", dtype:Dtype="float32",
 @app.command()
 def roofline(
     model:Model, device:Device="cpu", dtype:Dtype=None,
-    input:Annotated[Optional[str], typer.Option(help="Shape of the sample: 1,3,224,224")]=None,
+    input:Annotated[Optional[str], typer.Option(help="Shape of the sample: 1,3,224,224; of token ids: 1,64")]=None,
     batch:Annotated[Optional[int], typer.Option(help="Batch size of the default sample; left out: 1.", parser=whole_from(1), metavar="N")]=None,
+    seq:Annotated[Optional[int], typer.Option(help="Length of the token ids; left out: 128.", parser=whole_from(1), metavar="N")]=None,
     warmup:Annotated[int, typer.Option(help="Forwards before anything is timed.", parser=whole_from(0), metavar="N")]=5,
     steps:Annotated[Optional[int], typer.Option(help="Timed forwards; left out: until the times have settled.", parser=whole_from(1), metavar="N")]=None,
-    backward:Annotated[bool, typer.Option("--backward", help="Profile training steps, with the sum of the output as the loss, instead of forwards.")]=False,
-    peaks:Annotated[File, typer.Option(help="Roofs that `peaks --json` wrote; left out: they are measured.")]=None,
-    top:Top=20,
-    html:Annotated[File, typer.Option(help="Where the report goes; left out: NAME.html in this folder.")]=None,
+    backward:Annotated[bool, typer.Option("--backward", help="Profile training steps, with the sum of the output as the loss.")]=False,
+    peaks:Peaks=None, top:Top=20, group:Group="auto", depth:Depth=None,
+    html:Annotated[File, typer.Option(help="Where the report goes; left out: a name that says what was run, in this folder.")]=None,
     no_html:Annotated[bool, typer.Option("--no-html", help="Write no report.")]=False,
     json:Annotated[File, typer.Option(help="Write the result here; - for standard output.")]=None,
     csv:Annotated[File, typer.Option(help="Write the rows here; - for standard output.")]=None,
     no_progress:Quiet=False,
 ):
     "Profile a model, print its slowest layers and write the report."
-    from fasterbench.cli.loading import ModelError, load_model
     from fasterbench.views.report import render
-    from fasterbench.roofline import RooflineAnalyzer
-    from fasterbench.analysis.measure import main_dtype
-    from fasterbench.views.table import result_csv, summary
+    from fasterbench.views.table import result_csv
     where, what, shape, roofs = device_here(device), dtype_named(dtype), shape_given(input), given_peaks(peaks)
-    try: net, sample = load_model(model, shape, batch, what)
-    except ModelError as error: usage_error(str(error), "MODEL")
-    html = None if no_html else html or f"{Path(model.rpartition(':')[2]).resolve().name}.html"
+    net, sample = _loaded(model, shape, batch, what, seq)
+    title, remark = f"Roofline of {model}", ""
+    if not html and not no_html: html, remark = free_name(run_name(model, batch, shape, seq, dtype, backward, str(where)), title)
     check_writable(html, json, csv)
-    analyzer = RooflineAnalyzer(net, sample, roofs)
-    result = _profiled(model, input, sample, lambda: analyzer.profile(where, warmup, steps, backward=backward, progress=False if no_progress else None).result)
-    doubts = _doubts(roofs, str(main_dtype(net, sample)).removeprefix("torch."), result.environment, str(where)) if roofs else []
-    if doubts: print(f"WARNING: {peaks}: {'; '.join(doubts)}", file=sys.stderr)
-    if "-" not in (json, csv, html): print(summary(result, top))
+    result = _result(net, sample, roofs, peaks, model, input, (where, warmup, steps), dict(backward=backward, progress=False if no_progress else None))
+    _show(result, top, group, depth, "-" in (json, csv, html))
     write(json, result.to_json)
     write(csv, lambda: result_csv(result))
-    write(html, lambda: render(result, f"Roofline of {model}"))
+    write(html, lambda: render(result, title), remark)
+
+# %% ../../nbs/cli/verbs.ipynb #be0f4be6
+def _loaded(model, shape, batch, dtype, seq):
+    "The model and the sample; a name that leads nowhere is a wrong argument."
+    from fasterbench.cli.loading import ModelError, load_model
+    try: return _recorded(lambda: load_model(model, shape, batch, dtype, seq))[0]
+    except ModelError as error: usage_error(str(error), "MODEL")
+
+def _result(net, sample, roofs, peaks, model, input, args, options):
+    "The result of `profile`, with the name of the model and what is to be said about it."
+    from dataclasses import replace
+    from fasterbench.analysis.measure import main_dtype
+    from fasterbench.roofline import RooflineAnalyzer
+    analyzer = RooflineAnalyzer(net, sample, roofs)
+    result, notes = _recorded(lambda: _profiled(model, input, sample, lambda: analyzer.profile(*args, **options).result))
+    dtype = str(main_dtype(net, sample)).removeprefix("torch.")
+    doubts = doubts_of(roofs, dtype, result.environment, str(args[0])) if roofs else []
+    if doubts: notes = [f"roofs of {peaks}: {'; '.join(doubts)}", *notes]
+    return replace(result, notes=[*result.notes, *notes], call=result.call | dict(model=model))
 
 # %% ../../nbs/cli/verbs.ipynb #680f5322
 @app.command()
-def report(saved:Saved, top:Top=20,
+def report(saved:Saved, top:Top=20, group:Group="auto", depth:Depth=None,
            html:Annotated[File, typer.Option(help="Where the report goes; left out: SAVED.html in this folder; - for standard output.")]=None,
            csv:Annotated[File, typer.Option(help="Write the rows here; - for standard output.")]=None):
     "Print a saved result and write its report."
+    from fasterbench.views.headline import model_name
+    from fasterbench.views.plot import device_name
     from fasterbench.views.report import render
-    from fasterbench.views.table import result_csv, summary
-    html = html or f"{Path(saved).stem}.html"
+    from fasterbench.views.table import result_csv
+    result, remark = saved_result(saved), ""
+    title = f"Roofline of {result.call.get('model') or model_name(result)} on {device_name(result.with_roofs())}"
+    if not html: html, remark = free_name(Path(saved).stem, title)
     check_writable(html, csv)
-    result = saved_result(saved)
-    if "-" not in (html, csv): print(summary(result, top))
+    _show(result, top, group, depth, "-" in (html, csv))
     write(csv, lambda: result_csv(result))
-    write(html, lambda: render(result))
+    write(html, lambda: render(result, title), remark)
 
 # %% ../../nbs/cli/verbs.ipynb #a4daa704
 @app.command()
-def compare(before:Saved, after:Saved, top:Top=20,
-            html:Annotated[File, typer.Option(help="Write chart and table here; - for standard output.")]=None,
-            csv:Annotated[File, typer.Option(help="Write the pairs here; - for standard output.")]=None):
-    "Compare two saved results, row by row."
+def compare(saved:Annotated[list[str], typer.Argument(help="Results that `roofline --json` wrote: two, or more for a column each.",
+                                                 metavar="BEFORE AFTER [MORE]")],
+            top:Top=20,
+            html:Annotated[File, typer.Option(help="Write chart and table of two here; - for standard output.")]=None,
+            csv:Annotated[File, typer.Option(help="Write the rows here; - for standard output.")]=None):
+    "Compare saved results, row by row."
     from fasterbench.views.diff import compare
+    if len(saved) < 2: usage_error("one result; two or more are needed", "BEFORE AFTER")
+    if len(saved) > 2 and html: usage_error(f"a page is for two results, and these are {len(saved)}; --csv writes all of them", "--html")
     check_writable(html, csv)
-    found = compare(saved_result(before), saved_result(after))
+    found = compare(*map(saved_result, saved)) if len(saved) == 2 else _series(saved)
     if "-" not in (html, csv): found.summary(top)
     write(csv, found.csv)
-    write(html, found.render)
+    if html: write(html, found.render)
+
+def _series(paths):
+    from fasterbench.views.series import series_of
+    return series_of(list(map(saved_result, paths)), [Path(p).stem for p in paths])

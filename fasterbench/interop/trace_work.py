@@ -20,7 +20,7 @@ from ..work import gpu_ops
 from ..work.elementwise import is_known_pointwise
 from ..work.flops import operator_flops
 from ..work.rules import Shape, map_tensors, rules, tensors_in
-from ..work.trace import is_composite
+from ..work.dispatch import is_composite
 from ..work.traffic import operator_accesses, region, unique_bytes
 
 # %% ../../nbs/interop/trace_work.ipynb #3f1efe87

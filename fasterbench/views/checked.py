@@ -57,10 +57,10 @@ def check_scalars(
     where:str,
     value,     # A dict
 ):
-    "Raises `ValueError` for what is not a dict of texts, numbers, flags and `None`."
+    "Raises `ValueError` for what is not a dict of texts, numbers, flags and `None`, or of dicts of them."
     if not _table(value): refuse(where, value, "an object")
     for k, v in value.items():
-        if not _scalar(v): refuse(f"{where}.{k}", v, "a text, a number, true, false or null")
+        if not all(map(_scalar, v.values() if _table(v) else [v])): refuse(f"{where}.{k}", v, "a text, a number, true, false or null, or an object of these")
 
 # %% ../../nbs/views/checked.ipynb #71e6c3f0
 def checked(

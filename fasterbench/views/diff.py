@@ -6,6 +6,7 @@
 __all__ = ['Pair', 'match', 'pair_records', 'table', 'Comparison', 'compare']
 
 # %% ../../nbs/views/diff.ipynb #cea9f161
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -109,10 +110,15 @@ _changes = {"faster": dict(color="#009e73", dash="solid"), "slower": dict(color=
 
 def _columns(points): return dict(zip("xy", map(list, zip(*(spot(p) if p else (None, None) for p in points)))))
 
+def _moved(q):
+    "Whether both sides are on the chart, and at places that differ."
+    if not (placeable(q.before) and placeable(q.after)): return False
+    return any(abs(math.log(b / a)) > 0.01 for a, b in zip(spot(q.before), spot(q.after)))
+
 def _arrows(fig, pairs):
     "A line per pair that ends in an arrowhead at the rim of its marker; coloured by whether the row is faster."
     for change, look in _changes.items():
-        moved = [(i, q) for i, q in enumerate(pairs) if q.change == change and placeable(q.before) and placeable(q.after)]
+        moved = [(i, q) for i, q in enumerate(pairs) if q.change == change and _moved(q)]
         if not moved: continue
         marker = dict(symbol="arrow", angleref="previous", color=look["color"], size=[s for _ in moved for s in (0, 11, 0)], opacity=1,
                       standoff=[s for _, q in moved for s in (0, marker_size(q.after) / 2, 0)])

@@ -93,7 +93,8 @@ _roof = (
     Field("launch_s", "s", "fixed cost", "si", "the least time of its operators on one element: calls, launches"),
     Field("potential_s", "s", "time above the roof", "si", "time minus time on the roof"),
     Field("above_roof", "", "above the roof", "flag", "faster than the roof by more than the spread of both"),
-    Field("uncertain", "", "uncertain", "flag", "too short for the clock, or touched by noise"),
+    Field("uncertain", "", "uncertain", "flag", "too short for the clock"),
+    Field("disturbed", "", "disturbed", "flag", "its samples vary by more than a quarter of its time"),
     Field("source", "", "source", "text", "where FLOPs and bytes come from"),
 )
 

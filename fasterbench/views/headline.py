@@ -10,6 +10,7 @@ from textwrap import wrap
 
 from ..core.units import format_si
 from ..points.model import Division, division
+from .fields import brief
 
 # %% ../../nbs/views/headline.ipynb #6bfa6e8d
 def _short(tensor):
@@ -35,7 +36,8 @@ def machine(
     "The device that the rows were measured on, and how many threads a CPU used."
     env, device = result.environment, result.peaks.device if result.peaks else ""
     name = env.get("device_name") or device
-    return f"{name}, {env['threads']} threads" if device in ("", "cpu") and env.get("threads") else name
+    threads = env.get("threads") if device in ("", "cpu") else None
+    return f"{name}, {threads} thread{'s' * (threads != 1)}" if threads else name
 
 # %% ../../nbs/views/headline.ipynb #80dccbe9
 def model_name(
@@ -57,12 +59,13 @@ def _time(result):
     p, t = result.program, result.timing
     time, iqr = (t.end_to_end_s, t.end_to_end_iqr_s) if t else (p.time_s, p.time_iqr_s) if p else (None, 0)
     if time is None: return format_si(sum(q.time_s for q in result.points), "s") + " in all rows" if result.points else ""
-    return format_si(time, "s") + (f" ±{iqr / time / 2:.0%}".replace("%", " %") if iqr and time else "")
+    half = iqr / time / 2 if time else 0
+    return format_si(time, "s") + (f" ±{half:.{0 if half >= 0.01 else 1}%}".replace("%", " %") if half >= 0.0005 else "")
 
 def _rate(result):
     "The rate of the whole, or the lower bound of its FLOPs."
     p, unknown = result.program, len(result.unknown_ops)
-    if p is not None and p.achieved_gflops is not None: return format_si(p.achieved_gflops * 1e9, "FLOP/s", 0)
+    if p is not None and p.achieved_gflops is not None: return brief(p.achieved_gflops * 1e9, "FLOP/s")
     if not unknown: return ""
     return f"≥ {format_si(known_flops(result), 'FLOP', 1)}, {unknown} operator{'s' * (unknown > 1)} unknown"
 
@@ -73,7 +76,8 @@ def divided(
     "The end to end time of `result` by what its roofs need, what is above them, and what is outside."
     t = result.timing
     if t is None: return division(result.points, result.program.time_s if result.program else None)
-    return division(result.points, t.end_to_end_s, t.overhead_s)
+    in_rows = sum(p.time_s for p in result.points if p.category == "overhead")
+    return division(result.points, t.end_to_end_s, max(t.overhead_s - in_rows, 0.0))
 
 # %% ../../nbs/views/headline.ipynb #4ea3ce56
 def _roofs(peaks):
@@ -139,6 +143,15 @@ def wrapped(
     return [part for line in lines for part in wrap(line, width, subsequent_indent="  ", break_on_hyphens=False) or [""]]
 
 # %% ../../nbs/views/headline.ipynb #c9b20a08
+def _looked_at(t):
+    "What the machine did meanwhile, as far as the system tells."
+    cores = f"on {t.cores} core{'s' * (t.cores != 1)}" if t.cores else ""
+    told = [] if t.load_average is None else [f"load {t.load_average:.1f} {cores}".rstrip()]
+    if (t.others or 0) > 0.05: told.append(f"{t.others:.1f} cores busy for others")
+    if (t.steal or 0) > 0.02: told.append(f"{t.steal:.2f} cores stolen")
+    if t.clock_hz and max(t.clock_hz) > 1.1 * min(t.clock_hz): told.append(f"clock {_brief(min(t.clock_hz), 'Hz')} to {_brief(max(t.clock_hz), 'Hz')}")
+    return ", ".join(told)
+
 def _varied(timing, phases):
     "What of the times does not hold together."
     t, found = timing, []
@@ -162,7 +175,7 @@ def trust(
     "What limits the trust in the times and the roofs, in one line; empty where all is well."
     t, peaks = result.timing, result.peaks
     varied = _varied(t, any(p.phase for p in result.points)) if t else []
-    looked = f" ({t.looked_at})" if varied and getattr(t, "looked_at", "") else ""
+    looked = f" ({_looked_at(t)})" if varied and _looked_at(t) else ""
     roofs = doubtful_roofs(peaks) if peaks else []
     parts = ([", ".join(varied) + looked] if varied else []) + (["roofs: " + ", ".join(roofs)] if roofs else [])
     return ("± not steady: " + "; ".join(parts)).replace("%", " %") if parts else ""

@@ -42,7 +42,7 @@ def batch_of(
 # %% ../../nbs/views/origin.ipynb #cc0a1063
 def command_line()->str:
     "The command of this process; empty in a notebook or an interactive shell."
-    if "ipykernel" in sys.modules or not sys.argv or sys.argv[0] in ("", "-c"): return ""
+    if "ipykernel" in sys.modules or not sys.argv or sys.argv[0] in ("", "-", "-c"): return ""
     return shlex.join([os.path.basename(sys.argv[0]), *sys.argv[1:]])
 
 def git_commit()->str:

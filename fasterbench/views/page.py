@@ -48,7 +48,7 @@ def figure(
     return json.loads(fig.to_json()) | dict(alt=fig.layout.meta["alt"])
 
 # %% ../../nbs/views/page.ipynb #44ba1dec
-_scripts = [f"report-{topic}.js" for topic in ("numbers", "rows", "state", "chart", "table", "details")] + ["report.js"]
+_scripts = [f"report-{topic}.js" for topic in ("numbers", "rows", "state", "chart", "names", "legend", "table", "details")] + ["report.js"]
 
 def _packed(text): return b64encode(gzip.compress(text.encode("utf-8"), mtime=0)).decode("ascii")
 
@@ -75,7 +75,7 @@ def _tab(kind):
 def _file_name(text): return "".join(c if c.isalnum() else "-" for c in text)
 
 def _split(lines):
-    "Lines for the top of the page, and warnings, which stand in a list."
+    "Lines for the top of the page, and warnings."
     warning = "WARNING: "
     return ([l for l in lines if not l.startswith(warning)],
             [l.removeprefix(warning) for l in lines if l.startswith(warning)])
@@ -83,12 +83,13 @@ def _split(lines):
 # %% ../../nbs/views/page.ipynb #0f0db189
 def page(
     title:str,
-    lines:list[str],     # Under the title; those that begin with "WARNING: " stand in a list of notes
+    lines:list[str],     # Under the title; those that begin with "WARNING: " become notes
     facts:list,          # Headings, each with its pairs of name and value
     kinds:list[dict],    # Tabs: name, title, figures, columns, rows; left_out, groups, fold, sort
     filters:dict,        # Column: title
     file:str,            # Name of the files that the page exports, without ending
-    division=(),         # Segments of the bar under the title: dicts of label, seconds, color, kind
+    division=(),         # Segments of the bar under the title: dicts of label, seconds, color, ink
+    notes=(),            # What limits the trust in the rows
 )->str:
     "A page of charts and tables as HTML text."
     from jinja2 import Environment, FileSystemLoader
@@ -97,6 +98,6 @@ def page(
     template = Environment(autoescape=True, loader=FileSystemLoader(home)).get_template("report.html.jinja")
     data = dict(kinds=list(map(_tab, kinds)), filters=[dict(field=k, title=v) for k, v in filters.items()],
                 file=_file_name(file), division=list(division))
-    lead, notes = _split(lines)
-    return template.render(title=title, lines=lead, notes=notes, facts=facts, data=data, packed=_libraries(),
+    lead, warnings = _split(lines)
+    return template.render(title=title, lines=lead, notes=[*notes, *warnings], facts=facts, data=data, packed=_libraries(),
                            scripts=_scripts)

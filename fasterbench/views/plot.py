@@ -63,7 +63,7 @@ def hover(p:RooflinePoint)->str:
     "All that is known of a point, as hover text."
     spread = f" ± {format_si(p.time_iqr_s / 2, 's')}" if p.time_iqr_s else ""
     intensity = "?" if p.arithmetic_intensity is None else f"{p.arithmetic_intensity:.2f}"
-    doubt = ", uncertain" if p.uncertain else ""
+    doubt = ", too short for the clock" if p.uncertain else ", disturbed" if p.disturbed else ""
     lines = [f"<b>{shown(label(p))}</b>", escape(" ".join(filter(None, (p.type, p.operator, p.phase, p.dtype)))), _use(p),
              f"time {format_si(p.time_s, 's')}{spread}, {p.share:.1%}, {p.calls} call{'s' * (p.calls != 1)}{doubt}",
              f"{format_si(p.flops, 'FLOP')}, {format_si(p.bytes_moved, 'B')}, {intensity} FLOP/B", _rates(p)]
@@ -200,9 +200,13 @@ def placeable(
     p:RooflinePoint|None,
 )->bool:
     "Whether a point has a place on two logarithmic axes."
-    return p is not None and bool(p.flops) and bool(p.bytes_moved) and bool(p.time_s)
+    return p is not None and all((p.flops, p.bytes_moved, p.time_s, p.arithmetic_intensity, p.achieved_gflops))
 
-def spot(p): return p.arithmetic_intensity, p.achieved_gflops * 1e9
+def spot(
+    p:RooflinePoint, # One that is `placeable`
+)->tuple[float, float]:
+    "Where a point stands: FLOP/B and FLOP/s."
+    return p.arithmetic_intensity, p.achieved_gflops * 1e9
 
 star_style = dict(symbol="star", size=17, color="#f5c518", line=dict(width=1.2, color="#5b4313"))
 
@@ -309,6 +313,11 @@ def alt_text(
 # %% ../../nbs/views/plot.ipynb #afdf7d56
 _axis = dict(gridcolor=_grid, zeroline=False, linecolor=ink, ticks="outside", tickcolor=ink)
 
+def _legend_rows(fig, name):
+    "How many rows a legend takes, on a chart of usual width."
+    wide = [48 + 7 * len(t.name or "") for t in fig.data if t.legend == name and t.showlegend is not False and t.name]
+    return -(-sum(wide) // 760)
+
 def dress(
     fig,           # A plotly `Figure`
     title:str,     # "" for none
@@ -318,10 +327,11 @@ def dress(
     "`fig` with what all charts share: ink that is readable on white and on dark pages, no background, the legend above."
     above = dict(orientation="h", x=0, xanchor="left", yanchor="bottom", itemclick="toggle", itemdoubleclick="toggleothers",
                  itemsizing="constant")
-    two = any(t.legend == "legend2" and t.showlegend for t in fig.data)
-    legends = dict(legend=above | dict(y=1.01)) | (dict(legend2=above | dict(y=1.07)) if two else {})
+    rows, roofs_rows = _legend_rows(fig, None), _legend_rows(fig, "legend2")
+    plot_high = height - 56 - 34 * bool(title) - 24 - 26 * (rows + roofs_rows)
+    legends = dict(legend=above | dict(y=1.01), legend2=above | dict(y=1.01 + 25 * rows / plot_high))
     heading = dict(text=shown(title, 90) if title else "", x=0.01, xanchor="left", y=0.975, yanchor="top", font_size=16)
-    margin = dict(l=64, r=24, t=50 + 34 * bool(title) + 26 * two, b=56)
+    margin = dict(l=64, r=24, t=height - 56 - plot_high, b=56)
     return fig.update_layout(title=heading, **legends, height=height, margin=margin, paper_bgcolor=_clear, plot_bgcolor=_clear,
                              font=dict(color=ink, size=12, family="system-ui, sans-serif"), hoverlabel=dict(align="left"), meta=dict(alt=alt),
                              modebar=dict(bgcolor=_clear, color=_grid, activecolor=ink))

@@ -11,12 +11,12 @@ from dataclasses import replace
 from itertools import islice
 
 from ..core.units import format_si
-from ..points.model import division
 from .fields import fields, fields_of
 from .fold import FoldedPoint, fold
+from .headline import divided, headline, model_name
 from .hierarchy import chart
 from .page import cells, column, figure, filled, page
-from .plot import bounds, canvas, device_name, dress, plot_categories
+from .plot import alt_text, bounds, canvas, device_name, dress, plot_categories
 from .table import footer, records
 
 # %% ../../nbs/views/report.ipynb #6e222a3b
@@ -32,6 +32,12 @@ def _program(p):
                ("traffic", p.bytes_moved, "B")]
     return [(name, format_si(value, unit)) for name, value, unit in amounts]
 
+def _pairs(entries): return [(k.replace("_", " "), str(v)) for k, v in entries.items()]
+
+def _sample(result):
+    shape = lambda t: "×".join(map(str, t["shape"] or [])) or "scalar"
+    return [(t["name"], f"{shape(t)} {t['dtype']}" if "dtype" in t else str(t.get("value", ""))) for t in result.sample]
+
 def _timing(t):
     times = [("end to end", t.end_to_end_s), ("rows", t.rows_s), ("overhead", t.overhead_s)]
     return [*((name, format_si(value, "s")) for name, value in times),
@@ -41,29 +47,36 @@ def _timing(t):
 def facts(
     result, # A `Result`
 )->list[tuple[str, list[tuple[str, str]]]]:
-    "The device, the roofs, the whole model and the timing: titled lists of name and value."
+    "Device, roofs, sample, settings, the whole model and the timing: titled lists of name and value."
     device = {"device": result.peaks.device} | result.environment
-    named = [("Device", [(k.replace("_", " "), str(v)) for k, v in device.items()]), ("Roofs", _roofs(result.peaks))]
-    if result.program is not None: named.append(("Whole model", _program(result.program)))
-    if result.timing is not None: named.append(("Timing", _timing(result.timing)))
-    return named
+    sections = {"Device": _pairs(device), "Roofs": _roofs(result.peaks), "Sample": _sample(result),
+                "Call and settings": _pairs(result.call | result.settings),
+                "Whole model": _program(result.program) if result.program is not None else [],
+                "Timing": _timing(result.timing) if result.timing is not None else []}
+    return [(heading, entries) for heading, entries in sections.items() if entries]
 
 # %% ../../nbs/views/report.ipynb #0b664658
-_rest = dict(above="#b9c2c9", unknown="#d9c7a3", outside="#dfe4e7")   # light, with dark text on them
+_rest = dict(above="#b9c2c9", unknown="#d9c7a3", outside="#dfe4e7")
 
-def _needs(d):
-    "What the roofs need, by bound."
-    return [dict(label=k, seconds=s, color=bounds.get(k, {}).get("color", "#6b7780"), kind="dark") for k, s in d.needed]
+def _luminance(color):
+    "Relative luminance of `#rrggbb`, as WCAG defines it."
+    parts = [int(color[i:i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055)**2.4 for c in parts]
+    return sum(w * c for w, c in zip((0.2126, 0.7152, 0.0722), linear))
+
+def _segment(label, seconds, color):
+    "A part of the bar, with text that stands out from it: dark where white has a contrast below 4.5."
+    ink = "#ffffff" if 1.05 / (_luminance(color) + 0.05) >= 4.5 else "#10171c"
+    return dict(label=label, seconds=seconds, color=color, ink=ink)
 
 def _segments(result):
     "The division of the time as segments of a bar."
     if not result.points: return []
-    end, overhead = (result.timing.end_to_end_s, result.timing.overhead_s) if result.timing else (None, 0.0)
-    d = division(result.points, end, overhead)
-    rest = dict(above="above the roofs", unknown="work unknown", outside="outside the rows")
-    times = dict(above=d.above_s, unknown=d.unknown_s, outside=d.outside_s + d.difference_s)
-    light = [dict(label=rest[k], seconds=s, color=_rest[k], kind="light") for k, s in times.items()]
-    return [s for s in _needs(d) + light if s["seconds"] > 0]
+    d, color = divided(result), lambda k: bounds.get(k, bounds["undefined"])["color"]
+    parts = [(k, s, color(k)) for k, s in d.needed]
+    parts += [("above the roofs", d.above_s, _rest["above"]), ("work unknown", d.unknown_s, _rest["unknown"]),
+              ("outside the rows", d.outside_s + d.difference_s, _rest["outside"])]
+    return [_segment(*part) for part in parts if part[1] > 0]
 
 # %% ../../nbs/views/report.ipynb #6353c678
 _first = ("name", "type", "operator", "phase", "time_s", "share", "bound", "utilization_pct", "potential_s")
@@ -99,8 +112,8 @@ def _kind(result, points, title, top):
     slow, columns = _with(result, points, rows[:top]), _columns(result)
     values = cells(islice(records(result, points), top), columns)
     groups = _groups(slow, points, columns)
-    drawn = figure(chart(_with(slow, points, [*rows[:top], *(p for p, _ in groups)]), "", points))
-    drawn["alt"] = chart(slow, "", points).layout.meta["alt"]
+    drawn = figure(chart(_with(slow, points, [*rows[:top], *(p for p, _ in groups)]), "", points, 0))
+    drawn["alt"] = alt_text(slow, points)
     shown = filled(columns, values)
     if any(c["field"] == "operator" and c["visible"] for c in shown): shown = _hide(shown, "type")
     return dict(name=points, title=title, figures=[drawn, figure(plot_categories(slow, points))], columns=shown, rows=values,
@@ -149,7 +162,7 @@ def _program_kind(result):
     columns = [c for c in _columns(result) if c["field"] not in ("rank", "share", "cumulative_share", "total_s", "type")]
     columns = [c | dict(visible=c["visible"] or c["field"] == "achieved_gflops") for c in columns]
     values = cells(records(every, "steps"), columns)
-    figures = [figure(chart(every, "", "steps")), _whole(result)]
+    figures = [figure(chart(every, "", "steps", 0)), _whole(result)]
     if result.steps: figures.append(figure(_step_times(rows, len(rows) - len(result.steps))))
     return dict(name="program", title="program", figures=figures, columns=filled(columns, values), rows=values)
 
@@ -173,5 +186,6 @@ def render(
     "The report as HTML text."
     filters = dict(phase="phase", category="category", type="type", bound="bound", memory_level="level", dtype="precision")
     result.with_roofs()
-    title = title or f"Roofline of {result.model} on {device_name(result)}"
-    return page(title, footer(result), facts(result), kinds(result, top), filters, result.model or "rows", _segments(result))
+    title = title or f"Roofline of {model_name(result)} on {device_name(result)}"
+    return page(title, headline(result), facts(result), kinds(result, top), filters, model_name(result) or "rows",
+                _segments(result), footer(result))

@@ -293,7 +293,11 @@ def _sample(where, value):
 def _environment(where, value): check_scalars(where, value); _device_name(where, value)
 
 _rules = dict(unknown_ops=_counts, notes=_texts, sample=_sample, environment=_environment, call=check_scalars, settings=check_scalars)
-_timing_rules = dict.fromkeys(("end_to_end_s", "end_to_end_iqr_s", "rows_s", "steps", "bare_steps", "stamp_s"), _least(0))
+def _numbers(where, value):
+    if not all(is_number(v, 0) for v in value): refuse(where, value, "a list of numbers")
+
+_timing_rules = dict(clock_hz=_numbers) | dict.fromkeys(
+    ("end_to_end_s", "end_to_end_iqr_s", "rows_s", "overhead_s", "steps", "bare_steps", "stamp_s", "load_average", "others", "steal"), _least(0))
 
 # %% ../../nbs/views/result.ipynb #b1e9b4e0
 def from_dict(
