@@ -82,7 +82,8 @@ def _sweep(collective, sizes, device, group, repeats, limit_s):
     "(bytes, seconds) of one collective, and why it cannot run here, if it cannot."
     samples, error = [], None
     try: _calls[collective](torch.zeros(2 * dist.get_world_size(group), device=device),
-                            torch.zeros(2 * dist.get_world_size(group), device=device).chunk(dist.get_world_size(group)), group)()
+                            torch.zeros(2 * dist.get_world_size(group),
+                                        device=device).chunk(dist.get_world_size(group)), group)()
     except (RuntimeError, NotImplementedError, ValueError) as e: error = e
     if _agreed(error, device, group): return [], str(error or "another rank could not run it").splitlines()[0]
     for nbytes in sizes:
@@ -118,5 +119,6 @@ def _environment(group, ranks, device, skipped):
     dist.all_gather_object(hosts, socket.gethostname(), group=group)
     date = [datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")]
     dist.broadcast_object_list(date, group=group, group_src=0)
-    return dict(backend=dist.get_backend(group), ranks=ranks, hosts=len(set(hosts)), device=device.type, torch=torch.__version__,
+    return dict(backend=dist.get_backend(group), ranks=ranks, hosts=len(set(hosts)), device=device.type,
+                torch=torch.__version__,
                 date=date[0], skipped=skipped)
