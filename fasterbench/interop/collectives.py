@@ -119,7 +119,7 @@ class Collective:
 def _overlap(a, b): return min(a.end, b.end) - max(a.start, b.start)
 
 def _partner(own, others, taken):
-    "Among the kernels of another rank the one that is the same collective as `own`: those that overlap it, of the same size if there is one."
+    "The kernel of another rank that is the same collective as `own`: it overlaps it, and has the same size if one has."
     fits = [i for i, t in enumerate(others) if i not in taken and (t.kind, t.group) == (own.kind, own.group)
             and _overlap(own, t) > 0]
     same = [i for i in fits if others[i].nbytes == own.nbytes]

@@ -37,7 +37,7 @@ def bus_bandwidth(
     seconds:float,  # Time of the collective, s
     ranks:int,      # How many take part
 )->float:
-    "Bus bandwidth of one collective, B/s. Raises `ValueError` for an unknown collective, a single rank or a time that is not positive."
+    "Bus bandwidth of one collective, B/s. Raises `ValueError` for an unknown collective, one rank, or no time."
     return bus_factor(collective, ranks) * nbytes / positive("seconds", seconds)
 
 # %% ../../nbs/roofs/network.ipynb #f5c0cf86
@@ -139,7 +139,7 @@ def fit_network(
     samples:Iterable[tuple[str, int, int, float]], # (collective, ranks, bytes of the whole buffer, seconds)
     environment:dict|None=None,                    # Where they were taken
 )->NetworkPeaks:
-    "The roofs that samples describe, one per collective and number of ranks. Raises `ValueError` where there are fewer than two sizes."
+    "The roofs that samples describe, one per collective and number of ranks; `ValueError` for fewer than two sizes."
     groups = {}
     for collective, ranks, nbytes, seconds in samples:
         bus_factor(collective, ranks)
