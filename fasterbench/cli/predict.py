@@ -56,7 +56,7 @@ def predict(
     model:Model, on:On, dtype:Dtype=None,
     autocast:Annotated[Optional[str], typer.Option(help="float16 or bfloat16: under autocast to it.")]=None,
     compiled:Annotated[bool, typer.Option("--compiled", help="As under torch.compile.")]=False,
-    like:Annotated[File, typer.Option(help="A result of `roofline --json`, whose rows' utilization is carried over.")]=None,
+    like:Annotated[File, typer.Option(help="A result of `roofline --json`, whose utilization is carried over.")]=None,
     input:Annotated[Optional[str], typer.Option(help="Shape of the sample: 1,3,224,224")]=None,
     batch:Annotated[Optional[str], typer.Option(help="Batch sizes of the default sample: 1,8,64; left out: 1.",
         metavar="N,N,…")]=None,

@@ -163,7 +163,8 @@ def _autocast(device_type, dtype):
 # %% ../../nbs/work/target.ipynb #142fea06
 def _data_needed(error, model):
     "What is said where a model asks what is in a tensor."
-    return ValueError(f"{type(model).__name__} reads what is in a tensor ({error.func}), which tensors without data do not have; "
+    return ValueError(f"{type(model).__name__} reads what is in a tensor ({error.func}), "
+                      "which tensors without data do not have; "
                       "count_work on a device that is here counts such a model")
 
 def _device(target):
