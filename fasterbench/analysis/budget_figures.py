@@ -7,13 +7,12 @@ __all__ = ['peak_memory', 'counted_figures', 'round_figures', 'figures_of_rounds
 
 # %% ../../nbs/analysis/budget_figures.ipynb #bc60ccd9
 import statistics
-from collections.abc import Iterable
 
 from torch import nn
 
 from .budgets import Found, interval_of_median
 from ..core.arguments import tensors_of
-from ..points.model import RooflinePoint, division
+from ..points.model import division
 from ..views.result import Result
 from ..work.count import Work
 
@@ -23,7 +22,7 @@ def peak_memory(
     model:nn.Module,
     sample,         # What it was called with
 )->int:
-    "The largest sum of memory that is needed at one time, B. A lower bound: blocks are not rounded up, and are given back after their last use."
+    "The largest sum of memory that is needed at one time, B: a lower bound, since blocks go after their last use."
     lives = {}                                               # memory block: first operator, last operator, B
     for i, call in enumerate(work.trace):
         for kind, touches in (("read", call.reads), ("write", call.writes)):
@@ -34,7 +33,8 @@ def peak_memory(
     for first, last, size, _ in made: change[first] += size; change[last + 1] -= size
     live = most = 0
     for c in change: live += c; most = max(most, live)
-    held = {t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in (*model.parameters(), *model.buffers(), *tensors_of(sample))}
+    held = {t.untyped_storage()._cdata: t.untyped_storage().nbytes()
+            for t in (*model.parameters(), *model.buffers(), *tensors_of(sample))}
     return sum(held.values()) + most
 
 # %% ../../nbs/analysis/budget_figures.ipynb #952a1668
@@ -46,9 +46,12 @@ def counted_figures(
     "Counted figures per layer; those of the whole model under the empty name."
     whole = dict(flops=Found(work.flops_lower_bound, at_least=bool(work.unknown_ops)),
                  contraction_flops=Found(work.contraction_flops_lower_bound, at_least=bool(work.unknown_ops)),
-                 bytes=Found(sum(w.bytes_moved for w in work.by_module().values())), unknown_operators=Found(sum(work.unknown_ops.values())),
-                 parameters=Found(sum(p.numel() for p in model.parameters())), peak_memory=Found(peak_memory(work, model, sample)))
-    layer = lambda w: dict(flops=Found(w.flops), contraction_flops=Found(w.contraction_flops), bytes=Found(w.bytes_moved), unknown_operators=Found(len(w.unknown)))
+                 bytes=Found(sum(w.bytes_moved for w in work.by_module().values())),
+                 unknown_operators=Found(sum(work.unknown_ops.values())),
+                 parameters=Found(sum(p.numel() for p in model.parameters())),
+                 peak_memory=Found(peak_memory(work, model, sample)))
+    layer = lambda w: dict(flops=Found(w.flops), contraction_flops=Found(w.contraction_flops),
+                           bytes=Found(w.bytes_moved), unknown_operators=Found(len(w.unknown)))
     return {name: layer(w) for name, w in work.by_module().items() if name} | {"": whole}
 
 # %% ../../nbs/analysis/budget_figures.ipynb #4316f24d
@@ -69,13 +72,15 @@ def _by_layer(points):
 def round_figures(
     result:Result, # One profile
 )->dict[str, dict[str, float]]:
-    "The measured figures of one round per layer: times in s, and how they stand under the roofs. Those of the whole model under the empty name."
+    "Times of one round per layer, s, and how they stand under the roofs; the whole model has the empty name."
     found = {}
     for name, (time, least) in _by_layer(result.points).items():
-        found[name] = dict(time=time) | (dict(utilization=least / time, time_over_least=time / least) if least and time else {})
+        found[name] = dict(time=time) | (dict(utilization=least / time, time_over_least=time / least) if least and time
+                                         else {})
     time = result.timing.end_to_end_s
     least = sum(p.roof_time_s or 0.0 for p in result.points)
-    return found | {"": dict(time=time) | (dict(utilization=least / time, time_over_least=time / least) if least else {}) | _shares(result)}
+    return found | {"": dict(time=time)
+                    | (dict(utilization=least / time, time_over_least=time / least) if least else {}) | _shares(result)}
 
 # %% ../../nbs/analysis/budget_figures.ipynb #8abd3959
 def figures_of_rounds(
@@ -86,7 +91,9 @@ def figures_of_rounds(
     for layer in rounds[0]:
         for figure in rounds[0][layer]:
             values = [r[layer][figure] for r in rounds if figure in r.get(layer, ())]
-            if len(values) == len(rounds): found.setdefault(layer, {})[figure] = Found(statistics.median(values), interval_of_median(values), samples=len(values))
+            if len(values) == len(rounds):
+                found.setdefault(layer, {})[figure] = Found(statistics.median(values), interval_of_median(values),
+                                                            samples=len(values))
     return found
 
 def ratios_of_rounds(
@@ -95,5 +102,6 @@ def ratios_of_rounds(
 )->dict[str, dict[str, Found]]:
     "The time of each layer over that of the same layer before, round by round."
     layers = now[0].keys() & before[0].keys()
-    pairs = [{layer: dict(time=a[layer]["time"] / b[layer]["time"]) for layer in layers if a[layer]["time"] and b[layer]["time"]} for a, b in zip(now, before)]
+    pairs = [{layer: dict(time=a[layer]["time"] / b[layer]["time"]) for layer in layers if a[layer]["time"]
+              and b[layer]["time"]} for a, b in zip(now, before)]
     return figures_of_rounds(pairs)

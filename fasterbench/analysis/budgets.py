@@ -28,7 +28,8 @@ figures = {f.name: f for f in (
     Figure("contraction_flops", "counted", "FLOP", "FLOPs of convolutions, matrix products and attention"),
     Figure("bytes", "counted", "B", "bytes that cross the borders of the layers"),
     Figure("parameters", "counted", "", "elements of all parameters"),
-    Figure("peak_memory", "counted", "B", "parameters, buffers, and the largest sum of tensors that are needed at one time"),
+    Figure("peak_memory", "counted", "B",
+           "parameters, buffers, and the largest sum of tensors that are needed at one time"),
     Figure("unknown_operators", "counted", "", "calls of operators without a FLOP rule"),
     Figure("utilization", "relative", "%", "least time under the roofs over the time"),
     Figure("time_over_least", "relative", "", "time over the least time under the roofs"),
@@ -60,7 +61,8 @@ class Budget:
 def _printed(value, text, unit):
     "Whether `value`, rounded to the decimals of `text`, is what `text` says."
     number = re.search(r"[-+]?[\d.]+", text)[0]
-    return format_value(value, unit, len(number.partition(".")[2])).replace(" ", "") == text.partition("==")[2].replace(" ", "")
+    return format_value(value, unit,
+                        len(number.partition(".")[2])).replace(" ", "") == text.partition("==")[2].replace(" ", "")
 
 def format_value(
     value:float|None, # In the base unit; None: unknown
@@ -70,7 +72,8 @@ def format_value(
     "`value` as the file writes it."
     if value is None: return "?"
     if unit == "%": return f"{100 * value:.{digits}f} %"
-    if unit == "" and (value < 1000 or float(value).is_integer() and value < 10**5): return f"{value:.{0 if float(value).is_integer() else digits}f}"
+    if unit == "" and (value < 1000 or float(value).is_integer() and value < 10**5):
+        return f"{value:.{0 if float(value).is_integer() else digits}f}"
     return format_si(value, unit, digits)
 
 # %% ../../nbs/analysis/budgets.ipynb #219541c2
@@ -81,9 +84,11 @@ def parse_limit(
     "The comparison and the limit in the base unit, percent as a fraction. Raises `BudgetError` for what is neither."
     match = _limit.fullmatch(text) if isinstance(text, str) else None
     example = {"FLOP": "<= 3.65 GFLOP", "B": "<= 100 MB", "%": ">= 40 %"}.get(unit, "<= 2")
-    if match is None: raise BudgetError(f"{text!r} is no limit: a text such as {example!r} is needed, with <=, >= or ==")
+    if match is None:
+        raise BudgetError(f"{text!r} is no limit: a text such as {example!r} is needed, with <=, >= or ==")
     number = match[2].removesuffix("%").rstrip() if unit == "%" else match[2]
-    if unit == "%" and not match[2].endswith("%"): raise BudgetError(f"{text!r} has no unit: it is a share, such as {example!r}")
+    if unit == "%" and not match[2].endswith("%"):
+        raise BudgetError(f"{text!r} has no unit: it is a share, such as {example!r}")
     try: value = parse_si(number, "" if unit == "%" else unit)
     except ValueError as error: raise BudgetError(f"{text!r} is no limit: {error}") from None
     return match[1], value / 100 if unit == "%" else value
@@ -95,10 +100,13 @@ def read_budgets(
     tables:Mapping, # What the file holds: a table per model
 )->tuple[dict[str, dict], list[Budget]]:
     "The settings of each model, and all budgets. Raises `BudgetError` for what is unknown or missing."
-    if not tables: raise BudgetError("the file has no tables: one per model is needed, such as [resnet18] with model = \"torchvision:resnet18\"")
+    if not tables:
+        raise BudgetError("the file has no tables: one per model is needed, such as [resnet18] with model = "
+                          "\"torchvision:resnet18\"")
     chosen, budgets = {}, []
     for name, table in tables.items():
-        if not isinstance(table, Mapping): raise BudgetError(f"{name} = {table!r} stands outside of a table; tables are models, such as [resnet18]")
+        if not isinstance(table, Mapping):
+            raise BudgetError(f"{name} = {table!r} stands outside of a table; tables are models, such as [resnet18]")
         chosen[name] = _settings(name, table)
         budgets += _budgets(name, table, "", [k for k in table if k not in settings and k != "layers"])
         for layer, own in _layers(name, table).items(): budgets += _budgets(name, own, layer, list(own))
@@ -110,7 +118,8 @@ def _settings(name, table):
     for k, v in found.items():
         if not isinstance(v, settings[k]) or settings[k] is int and isinstance(v, bool):
             raise BudgetError(f"[{name}] {k} = {v!r}: a {settings[k].__name__} is needed")
-    if "model" not in found: raise BudgetError(f"[{name}] has no model: model = \"torchvision:resnet18\" or \"file.py:callable\"")
+    if "model" not in found:
+        raise BudgetError(f"[{name}] has no model: model = \"torchvision:resnet18\" or \"file.py:callable\"")
     return found
 
 def _layers(name, table):
@@ -122,7 +131,9 @@ def _layers(name, table):
 def _budgets(name, table, layer, keys):
     known, where = layer_figures if layer else tuple(figures), f"[{name}{f'.layers.{layer}' if layer else ''}]"
     for k in keys:
-        if k not in known: raise BudgetError(f"{where} {k}: no such figure; there are {', '.join(known)}" + ("" if layer else f"; settings are {', '.join(settings)}"))
+        if k not in known:
+            raise BudgetError(f"{where} {k}: no such figure; there are {', '.join(known)}"
+                              + ("" if layer else f"; settings are {', '.join(settings)}"))
     try: limits = {k: parse_limit(table[k], figures[k].unit) for k in keys}
     except BudgetError as error: raise BudgetError(f"{where} {error}") from None
     return [Budget(name, figures[k], *limits[k], str(table[k]), layer) for k in keys]
@@ -149,7 +160,7 @@ class Verdict:
 def interval_of_median(
     samples:Sequence[float],
 )->tuple[float, float]|None:
-    "Two samples between which the median of the population lies with at least 99 %: order statistics, whatever the distribution. `None` for fewer than 8 samples."
+    "Two samples between which the true median lies with at least 99 %, by order statistics; `None` for fewer than 8."
     n, ordered = len(samples), sorted(samples)
     outside = lambda k: sum(math.comb(n, i) for i in range(k)) / 2**n     # that the k-th smallest lies above the median
     k = max((k for k in range(1, n // 2 + 1) if outside(k) <= 0.005), default=0)
@@ -166,7 +177,8 @@ def judge(
     if found.value is None: return verdict("cannot say", "the figure is unknown")
     if found.at_least:
         if budget.comparison == "<=" and not budget.within(found.value): return verdict("broken")
-        return verdict("cannot say", "operators without a rule: the figure is a lower bound; fasterbench.rule registers a rule")
+        return verdict("cannot say",
+                       "operators without a rule: the figure is a lower bound; fasterbench.rule registers a rule")
     if found.interval is None: return verdict("kept" if budget.within(found.value) else "broken")
     kept = [budget.within(v) for v in found.interval]
     if all(kept): return verdict("kept")
@@ -177,7 +189,8 @@ def _narrower(budget, found):
     low, high = found.interval
     distance = abs(found.value - budget.limit)
     if not distance: return "the figure is the limit"
-    return f"about {math.ceil(found.samples * (max(high - found.value, found.value - low) / distance) ** 2)} measurements would tell, with this noise"
+    return (f"about {math.ceil(found.samples * (max(high - found.value, found.value - low) / distance) ** 2)} "
+            f"measurements would tell, with this noise")
 
 # %% ../../nbs/analysis/budgets.ipynb #29e2df08
 def matching(
@@ -186,5 +199,7 @@ def matching(
 )->list[str]:
     "The layers that `pattern` stands for. Raises `BudgetError` when there are none."
     found = [n for n in names if n == pattern or fnmatchcase(n, pattern)]
-    if not found: raise BudgetError(f"no layer matches {pattern!r}; layers are {', '.join(names[:5])}{', …' if len(names) > 5 else ''}")
+    if not found:
+        raise BudgetError(f"no layer matches {pattern!r}; layers are "
+                          f"{', '.join(names[:5])}{', …' if len(names) > 5 else ''}")
     return found

@@ -16,7 +16,7 @@ from ..core.arguments import as_call, copied, is_stateless, on_device, tensors_o
 from ..core.modules import is_compiled
 from ..core.progress import progress_bar
 from ..core.run import Forward, phases, placed, preserved_run
-from ..roofs.peaks import tf32_categories
+from ..roofs.machine import tf32_categories
 from ..timing.kernels import time_kernels
 from ..timing.operators import operator_samples
 from ..timing.profiler import can_record
@@ -37,11 +37,14 @@ def check_model(
     model, # Whatever a user gave
 ):
     "Raises `TypeError` or `ValueError` for what cannot be measured."
-    if not isinstance(model, nn.Module): raise TypeError(f"model is a {type(model).__name__}; a torch.nn.Module is needed")
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model is a {type(model).__name__}; a torch.nn.Module is needed")
     tensors = [*model.named_parameters(), *model.named_buffers()]
     for name, t in tensors:
         if isinstance(t, nn.parameter.UninitializedTensorMixin):
-            raise ValueError(f"{name} of the model is uninitialized: run the model once, so that lazy modules know their shapes")
+            raise ValueError(f"{name} of the model is uninitialized: run the model once, so that lazy modules "
+                             f"know their "
+                             "shapes")
         if t.is_meta:
             raise ValueError(f"{name} of the model is on the meta device, which computes nothing and cannot be timed; "
                              "count_work counts its work")
@@ -83,7 +86,7 @@ def _count(run, args, kwargs, call, before_write):
                         "give a tensor, a tuple or list of arguments, or a dict of keyword arguments") from error
 
 def _calls(run, args, kwargs):
-    "`fresh()` is a call of `run`, with arguments of its own each time where they hold objects that a forward may change."
+    "`fresh()` is a call of `run`, with arguments of its own where they hold objects that a forward may change."
     fixed = is_stateless((args, kwargs))
     def fresh():
         run.reset((args, kwargs))
@@ -124,4 +127,5 @@ def measure(
     with on_device(device), preserved_run(run) as before_write:
         total = None if rule.steps is None else warmup + 2 * rule.steps
         with progress_bar("profiling", progress, total) as tick:
-            return _counted_and_timed(placed(run, device), args, kwargs, device, before_write, tick, warmup=warmup, rule=rule)
+            how = dict(warmup=warmup, rule=rule)
+            return _counted_and_timed(placed(run, device), args, kwargs, device, before_write, tick, **how)

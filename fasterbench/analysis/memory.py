@@ -13,7 +13,8 @@ import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from ..core.modules import Part, wrapped
-from ..timing.profiler import can_record, silent
+from ..core.process import silent
+from ..timing.profiler import can_record
 
 # %% ../../nbs/analysis/memory.ipynb #c93af181
 class LayerMemory(NamedTuple):
@@ -40,7 +41,8 @@ def layer_memory(
             alive += nbytes if what == "alloc" else -nbytes
             if what == "free": owner.pop(address, {}).pop(address, None)
             elif stack:
-                stack[-1].most, stack[-1].own[address], owner[address] = max(stack[-1].most, alive), nbytes, stack[-1].own
+                stack[-1].most, stack[-1].own[address], owner[address] = max(stack[-1].most,
+                                                                             alive), nbytes, stack[-1].own
     return found
 
 def _leave(call, stack, found, owner):
@@ -74,8 +76,11 @@ def record_memory(
             with record_function(f"{_label}{i}"): return forward(*args, **kwargs)
         return labelled
     activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if device.type == "cuda" else [])
-    if not can_record(): raise RuntimeError("memory is recorded by PyTorch's profiler, which is not built in or in use: leave the running profiler session first")
-    with silent(), profile(activities=activities, profile_memory=True) as session, wrapped(listed, wrap): output = call()
+    if not can_record():
+        raise RuntimeError("memory is recorded by PyTorch's profiler, which is not built in or in use: leave the "
+                           "running profiler session first")
+    with silent(), profile(activities=activities, profile_memory=True) as session, wrapped(listed, wrap):
+        output = call()
     del output
     roots = sorted(session.profiler.kineto_results.experimental_event_tree(), key=lambda e: e.start_time_ns)
     return layer_memory((e for root in roots for e in _events(root, device.type)), len(listed))

@@ -5,8 +5,7 @@
 # %% auto #0
 __all__ = ['predict']
 
-# %% ../../nbs/analysis/predict.ipynb #212bf914
-import math, re
+# %% ../../nbs/analysis/predict.ipynb #f45274de
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -19,10 +18,10 @@ from .measure import main_dtype
 from .rows import served_bytes
 from ..core.arguments import as_call
 from ..core.units import format_si
-from ..points.model import RooflinePoint, place, shares_of
+from ..points.model import place, shares_of
 from ..roofs.datasheet import datasheet_peaks, devices, match_device
 from ..roofs.hardware import HardwarePeaks
-from ..roofs.peaks import tf32_categories
+from ..roofs.machine import tf32_categories
 from ..views.result import Result, from_json
 from ..work.count import count_work, total
 from ..work.target import Target

@@ -40,7 +40,7 @@ def _crossed(touches, levels, crossing):
             for t, ls, nbytes in zip(touches, levels, crossing) if nbytes]
 
 def _own_calls(m, phase, served):
-    "Per part the operator calls of a phase: what the levels served, of that what crosses the border, whether it ran as counted."
+    "Per part the calls of a phase: what the levels served, what of it crosses the border, whether it ran as counted."
     own = {}
     for c, levels, crossing, time in zip(m.work.trace, served, m.work.crossing, m.op_times):
         crossed = [l for parts in zip((c.reads, c.writes), levels, crossing) for l in _crossed(*parts)]
@@ -49,12 +49,13 @@ def _own_calls(m, phase, served):
 
 # %% ../../nbs/analysis/rows.ipynb #76596d6f
 def _least_times(ran, calls, peaks, tf32):
-    "What `place` needs to know of the ceilings of a row. Only operators that `ran` as counted have a fixed cost, not compiled ones."
+    "What `place` needs to know of the ceilings of a row. Only operators that `ran` as counted have a fixed cost."
     compute_s = compute_time(calls, peaks, tf32)
     if not ran: return dict(compute_s=compute_s)
     served = [[sum(bs) for bs in zip(*reads, *writes)] or [0] * len(peaks.memory) for _, (reads, writes) in ran]
     calls = [c for c, _ in ran]
-    return dict(compute_s=compute_s, launch_s=launch_time(calls, peaks), explained=explained_times(calls, served, peaks, tf32))
+    explained = explained_times(calls, served, peaks, tf32)
+    return dict(compute_s=compute_s, launch_s=launch_time(calls, peaks), explained=explained)
 
 # %% ../../nbs/analysis/rows.ipynb #38c361ea
 disturbed = 0.25 # Interquartile range over the time from which on a row is marked
@@ -69,8 +70,9 @@ def _time_fields(times, samples, calls):
 # %% ../../nbs/analysis/rows.ipynb #a4508b77
 def _module_point(m, peaks, row, calls, samples, phase):
     served = _sum_levels([l for _, _, crossed, _ in calls for l in crossed], len(peaks.memory))
+    ran = [(c, levels) for c, levels, _, as_counted in calls if as_counted]
     return place(row.name, row.type, row.flops, row.bytes_moved, peaks=peaks, served=served,
-                 **_least_times([(c, levels) for c, levels, _, ran in calls if ran], [c for c, *_ in calls], peaks, m.tf32),
+                 **_least_times(ran, [c for c, *_ in calls], peaks, m.tf32),
                  calls=row.calls, category=row.category, dtype=row.dtype, contraction_flops=row.contraction_flops,
                  eager_bytes=row.eager_bytes, phase=m.phase(phase), **_time_fields(m.times, samples, row.calls))
 

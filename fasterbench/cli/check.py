@@ -7,15 +7,13 @@ __all__ = ['titles', 'verdict_row', 'verdict_table', 'verdict_json', 'verdict_ju
 
 # %% ../../nbs/cli/check.ipynb #56f6a2fc
 import json as jsonlib
-import sys
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Optional
 
 import typer
 
-from ..analysis.budgets import Budget, BudgetError, Found, Verdict, format_value, judge, matching, read_budgets
+from ..analysis.budgets import BudgetError, Found, Verdict, format_value, judge, matching, read_budgets
 from .app import app, check_writable, device_here, usage_error, write
 from .sides import SideError, checked_out, loaded, profiled, side
 from ..core.progress import progress_bar
@@ -26,7 +24,8 @@ def _document(path):
     import tomlkit
     try: return tomlkit.parse(Path(path).read_text(encoding="utf-8"))
     except OSError as error: usage_error(f"{path!r} cannot be read: {error.strerror}", "BUDGETS")
-    except (ValueError, tomlkit.exceptions.TOMLKitError) as error: usage_error(f"{path!r} is not TOML: {error}", "BUDGETS")
+    except (ValueError, tomlkit.exceptions.TOMLKitError) as error:
+        usage_error(f"{path!r} is not TOML: {error}", "BUDGETS")
 
 def _plain(document): return {k: v.unwrap() if hasattr(v, "unwrap") else v for k, v in document.items()}
 
@@ -60,24 +59,29 @@ def _against_saved(settings, path, rounds, tick):
     from fasterbench.views.result import from_json
     before = from_json(path)
     model, sample = _model(settings)
-    analyzer, found = RooflineAnalyzer(model, sample, HardwarePeaks(1e15, 1e15, device=settings.get("device", "cpu"))), []
+    analyzer, found = RooflineAnalyzer(model, sample,
+                                       HardwarePeaks(1e15, 1e15, device=settings.get("device", "cpu"))), []
     for _ in range(rounds): found.append(profiled(analyzer, settings)); tick()
     here = analyzer.result.environment
-    other = [f"{k} {before.environment.get(k)!r}, here {here.get(k)!r}" for k in ("device_name", "threads") if before.environment.get(k) != here.get(k)]
+    other = [f"{k} {before.environment.get(k)!r}, here {here.get(k)!r}" for k in ("device_name", "threads")
+             if before.environment.get(k) != here.get(k)]
     if other: raise BudgetError(f"{path} is no baseline for this machine: {'; '.join(other)}")
     return _over_saved(figures_of_rounds(found), round_figures(before), _spreads(before))
 
 def _spreads(result):
-    "How far the median time of each row may be off, as a fraction: 2.4 interquartile ranges over the root of the steps cover 99 %."
+    "By how much the median of each row may be off: 2.4 interquartile ranges over the root of the steps cover 99 %."
     steps = max(result.timing.steps, 1) ** 0.5
-    return {p.name: 2.4 * p.time_iqr_s / steps / p.time_s for p in result.points if p.time_s} | {"": 2.4 * result.timing.end_to_end_iqr_s / result.timing.end_to_end_s / steps}
+    return {p.name: 2.4 * p.time_iqr_s / steps / p.time_s for p in result.points
+            if p.time_s} | {"": 2.4 * result.timing.end_to_end_iqr_s / result.timing.end_to_end_s / steps}
 
 def _over_saved(now, before, spreads):
     found = {}
     for layer in now.keys() & before.keys():
         base, off, own = before[layer]["time"], spreads.get(layer, 0.0), now[layer].get("time")
         if own and own.interval and base:
-            found[layer] = dict(time=Found(own.value / base, (own.interval[0] / base / (1 + off), own.interval[1] / base / max(1 - off, 1e-9)), samples=own.samples))
+            found[layer] = dict(time=Found(own.value / base,
+                                           (own.interval[0] / base / (1 + off),
+                                            own.interval[1] / base / max(1 - off, 1e-9)), samples=own.samples))
     return found
 
 def _against_ref(settings, ref, rounds, tick):
@@ -124,8 +128,10 @@ def verdict_row(
 )->tuple[str, ...]:
     "Model, layer, figure, budget, found, interval and verdict as texts."
     b, unit = v.budget, v.budget.figure.unit
-    interval = f"{format_value(v.found.interval[0], unit)} to {format_value(v.found.interval[1], unit)}" if v.found.interval else ""
-    return (b.model, v.layer, b.figure.name, b.text, "≥ " * v.found.at_least + format_value(v.found.value, unit), interval, v.result)
+    interval = (f"{format_value(v.found.interval[0], unit)} to {format_value(v.found.interval[1], unit)}"
+                if v.found.interval else "")
+    return (b.model, v.layer, b.figure.name, b.text, "≥ " * v.found.at_least + format_value(v.found.value, unit),
+            interval, v.result)
 
 titles = ("model", "layer", "figure", "budget", "found", "interval", "verdict")
 
@@ -136,7 +142,9 @@ def verdict_table(
     from fasterbench.views.table import text_table
     lines = text_table([titles, *map(verdict_row, verdicts)], {0, 1, 2, 6})
     counts = [(n, sum(v.result == n for v in verdicts)) for n in ("kept", "broken", "cannot say")]
-    return "\n".join([*lines, *dict.fromkeys(f"{v.budget.model} {v.layer} {v.budget.figure.name}: {v.why}".replace("  ", " ") for v in verdicts if v.why),
+    return "\n".join([*lines,
+                      *dict.fromkeys(f"{v.budget.model} {v.layer} {v.budget.figure.name}: {v.why}".replace("  ", " ")
+                                     for v in verdicts if v.why),
                       ", ".join(f"{n} {name}" for name, n in counts if n)])
 
 # %% ../../nbs/cli/check.ipynb #8177c03d
@@ -144,8 +152,10 @@ def verdict_json(
     verdicts:list[Verdict],
 )->str:
     "The verdicts as JSON text, in base units."
-    rows = [dict(model=v.budget.model, layer=v.layer, pattern=v.budget.layer, figure=v.budget.figure.name, kind=v.budget.figure.kind, unit=v.budget.figure.unit,
-                 comparison=v.budget.comparison, limit=v.budget.limit, found=v.found.value, interval=v.found.interval, at_least=v.found.at_least,
+    rows = [dict(model=v.budget.model, layer=v.layer, pattern=v.budget.layer, figure=v.budget.figure.name,
+                 kind=v.budget.figure.kind, unit=v.budget.figure.unit,
+                 comparison=v.budget.comparison, limit=v.budget.limit, found=v.found.value, interval=v.found.interval,
+                 at_least=v.found.at_least,
                  samples=v.found.samples, verdict=v.result, why=v.why) for v in verdicts]
     return jsonlib.dumps(dict(schema="fasterbench.budgets", version=1, verdicts=rows), indent=1)
 
@@ -155,12 +165,15 @@ def verdict_junit(
     "The verdicts as JUnit XML: a test case each; a broken budget is a failure, an undecided one is skipped."
     from xml.etree import ElementTree as tree
     results = [v.result for v in verdicts]
-    suite = tree.Element("testsuite", name="fasterbench check", tests=str(len(results)), failures=str(results.count("broken")), errors="0", skipped=str(results.count("cannot say")))
+    suite = tree.Element("testsuite", name="fasterbench check", tests=str(len(results)),
+                         failures=str(results.count("broken")), errors="0", skipped=str(results.count("cannot say")))
     for v in verdicts:
         row = verdict_row(v)
         case = tree.SubElement(suite, "testcase", classname=row[0], name=" ".join(filter(None, row[1:3])))
         text = f"budget {row[3]}, found {row[4]}" + (f" ({row[5]})" if row[5] else "")
-        if v.result != "kept": tree.SubElement(case, "failure" if v.result == "broken" else "skipped", message=f"{text}; {v.why}" if v.why else text)
+        if v.result != "kept":
+            tree.SubElement(case, "failure" if v.result == "broken" else "skipped",
+                            message=f"{text}; {v.why}" if v.why else text)
     return tree.tostring(tree.ElementTree(suite).getroot(), encoding="unicode", xml_declaration=True)
 
 # %% ../../nbs/cli/check.ipynb #7a9e6630
@@ -171,7 +184,8 @@ def _limit_of(verdicts):
     worst = (max if b.comparison == "<=" else min)(ends)
     digits = 2
     text = format_value(worst, b.figure.unit, digits)
-    while not all(replace(b, text=f"{b.comparison} {text}", limit=_value(text, b)).within(e) for e in ends) and digits < 12:
+    while not all(replace(b, text=f"{b.comparison} {text}", limit=_value(text, b)).within(e)
+                  for e in ends) and digits < 12:
         digits += 1
         text = format_value(worst, b.figure.unit, digits)
     return f"{b.comparison} {text}"
@@ -195,8 +209,10 @@ def _updated(document, verdicts):
 def _needs(budgets, against):
     "What the call lacks for these budgets, said at once."
     if any(b.figure.kind == "seconds" for b in budgets) and against is None:
-        usage_error("the file has budgets of time, which need a baseline: --against GIT_REF or --against RESULT.json", "--against")
-    if against and against.endswith(".json") and not Path(against).is_file(): usage_error(f"there is no file {against!r}", "--against")
+        usage_error("the file has budgets of time, which need a baseline: --against GIT_REF or --against RESULT.json",
+                    "--against")
+    if against and against.endswith(".json") and not Path(against).is_file():
+        usage_error(f"there is no file {against!r}", "--against")
 
 def _code(verdicts):
     results = {v.result for v in verdicts}
@@ -206,11 +222,13 @@ def _code(verdicts):
 @app.command()
 def check(
     budgets:Annotated[str, typer.Argument(help="A TOML file with a table per model.", metavar="BUDGETS")],
-    against:Annotated[Optional[str], typer.Option(help="The baseline of budgets of time: a git ref, or a saved result of this machine.", metavar="REF|RESULT.json")]=None,
+    against:Annotated[Optional[str], typer.Option(help="The baseline of budgets of time: a git ref, or a saved result "
+                                                  "of this machine.", metavar="REF|RESULT.json")]=None,
     rounds:Annotated[int, typer.Option(help="Profiles behind each measured figure.", min=8)]=15,
     update:Annotated[bool, typer.Option("--update", help="Write the present figures into the file.")]=False,
     json:Annotated[Optional[str], typer.Option(help="Write the verdicts here; - for standard output.")]=None,
-    junit:Annotated[Optional[str], typer.Option(help="Write the verdicts here as JUnit XML; - for standard output.")]=None,
+    junit:Annotated[Optional[str],
+                    typer.Option(help="Write the verdicts here as JUnit XML; - for standard output.")]=None,
     no_progress:Annotated[bool, typer.Option("--no-progress", help="No progress bar.")]=False,
 ):
     "Say whether the models of a file keep their budgets: exit 0 kept, 1 broken, 3 too noisy to say."
@@ -222,7 +240,9 @@ def check(
         for s in settings.values(): device_here(s.get("device", "cpu"))
         verdicts = []
         for model, own in ((m, [b for b in limits if b.model == m]) for m in settings):
-            if own: verdicts += _verdicts(own, _found(settings[model], own, against, rounds, False if no_progress else None))
+            if own:
+                verdicts += _verdicts(own,
+                                      _found(settings[model], own, against, rounds, False if no_progress else None))
     except (BudgetError, SideError) as error: usage_error(str(error), "BUDGETS")
     if not verdicts: usage_error(f"{budgets!r} has no budgets, only models", "BUDGETS")
     if "-" not in (json, junit): print(verdict_table(verdicts))

@@ -42,7 +42,8 @@ def ncu(
     by:Annotated[str, typer.Option(help="A row per launch, per kernel of one shape, or per NVTX range.", parser=_by,
                                    metavar="launch|kernel|nvtx")]="launch",
     peaks:Annotated[Optional[str],
-                    typer.Option(help="Roofs: a file of `peaks --json`, or a device: \"NVIDIA H100\". Left out: those of the file.")]=None,
+                    typer.Option(help="Roofs: a file of `peaks --json`, or a device: \"NVIDIA H100\". Left out: those "
+                                 "of the file.")]=None,
     top:Annotated[int, typer.Option(help="Rows to print.", min=0)]=20,
     html:Annotated[Optional[str], typer.Option(help="Write the report here.")]=None,
     json:Annotated[Optional[str], typer.Option(help="Write the result here; - for standard output.")]=None,

@@ -20,7 +20,8 @@ def loaded(
     import torch
     from fasterbench.cli.loading import load_model
     shape = tuple(int(n) for n in settings["input"].split(",")) if "input" in settings else None
-    return load_model(settings["model"], shape, settings.get("batch"), getattr(torch, settings["dtype"]) if "dtype" in settings else None)
+    return load_model(settings["model"], shape, settings.get("batch"),
+                      getattr(torch, settings["dtype"]) if "dtype" in settings else None)
 
 def profiled(
     analyzer,      # A `RooflineAnalyzer`
@@ -30,8 +31,10 @@ def profiled(
     import warnings
     from fasterbench.analysis.budget_figures import round_figures
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")              # short profiles are noisy; the interval over the rounds says how much
-        return round_figures(analyzer.profile(settings.get("device", "cpu"), warmup=1, steps=3, backward=settings.get("backward", False), progress=False).result)
+        # short profiles are noisy; the interval over the rounds says how much
+        warnings.simplefilter("ignore")
+        return round_figures(analyzer.profile(settings.get("device", "cpu"), warmup=1, steps=3,
+                                              backward=settings.get("backward", False), progress=False).result)
 
 # %% ../../nbs/cli/sides.ipynb #f354bc6d
 def answer():
@@ -42,7 +45,8 @@ def answer():
     from fasterbench.roofline import HardwarePeaks, RooflineAnalyzer
     try:
         model, sample = loaded(settings)
-        analyzer = RooflineAnalyzer(model, sample, HardwarePeaks(1e15, 1e15, device=settings.get("device", "cpu")))     # only times are asked for
+        # only times are asked for
+        analyzer = RooflineAnalyzer(model, sample, HardwarePeaks(1e15, 1e15, device=settings.get("device", "cpu")))
         for _ in sys.stdin: print(json.dumps(dict(round=profiled(analyzer, settings))), file=out, flush=True)
     except Exception as error: print(json.dumps(dict(error=f"{type(error).__name__}: {error}")), file=out, flush=True)
 
@@ -54,9 +58,11 @@ def side(
     folder,        # Where the version lies; its code is imported from there
     settings:dict, # Of the budget file
 ):
-    "Within the context a function that measures one round of the version in `folder`. Raises `SideError` for a version that fails."
-    path = os.pathsep.join(filter(None, [str(folder), str(Path(fasterbench.__file__).resolve().parents[1]), os.environ.get("PYTHONPATH")]))
-    process = subprocess.Popen([sys.executable, "-c", "from fasterbench.cli.sides import answer; answer()"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    "Within the context a function that measures one round of the version in `folder`, or raises `SideError`."
+    path = os.pathsep.join(filter(None, [str(folder), str(Path(fasterbench.__file__).resolve().parents[1]),
+                                         os.environ.get("PYTHONPATH")]))
+    process = subprocess.Popen([sys.executable, "-c", "from fasterbench.cli.sides import answer; answer()"],
+                               stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
                                cwd=folder, env=os.environ | dict(PYTHONPATH=path))
     def measured(request="round"):
         try: print(request, file=process.stdin, flush=True)
@@ -79,11 +85,12 @@ def side(
 def checked_out(
     ref:str, # "main", "HEAD~1", "v1.2"
 ):
-    "Within the context the folder that stands, at `ref`, for the current folder: a git worktree that is removed afterwards. Raises `SideError` where git says no."
+    "Within the context the current folder as it was at `ref`, in a git worktree. Raises `SideError` where git refuses."
     import tempfile
     def git(*args):
         done = subprocess.run(["git", *args], capture_output=True, text=True)
-        if done.returncode: raise SideError(f"git {args[0]}: {done.stderr.strip().splitlines()[-1] if done.stderr.strip() else done.returncode}")
+        if done.returncode:
+            raise SideError(f"git {args[0]}: {(done.stderr.strip() or str(done.returncode)).splitlines()[-1]}")
         return done.stdout.strip()
     inside = git("rev-parse", "--show-prefix")
     commit = git("rev-parse", "--verify", "--end-of-options", f"{ref}^{{commit}}")

@@ -6,7 +6,7 @@
 __all__ = ['peaks', 'roofline', 'report', 'compare']
 
 # %% ../../nbs/cli/verbs.ipynb #3ec96432
-import sys, warnings
+import warnings
 from pathlib import Path
 from typing import Annotated, Optional
 
@@ -54,9 +54,10 @@ def _show(result, top, group, depth, taken):
 def peaks(device:Device="cpu", dtype:Dtype="float32",
           json:Annotated[File, typer.Option(help="Write the peaks here; - for standard output.")]=None,
           html:Annotated[File, typer.Option(help="Write a page with every probe here; - for standard output.")]=None,
-          anew:Annotated[bool, typer.Option("--anew", help="Measure, also where peaks of this machine are kept.")]=False,
+          anew:Annotated[bool,
+                         typer.Option("--anew", help="Measure, also where peaks of this machine are kept.")]=False,
           no_progress:Quiet=False):
-    "Measure the compute and memory ceilings of a device; kept ones are read from the cache folder ($FASTERBENCH_CACHE)."
+    "Measure the ceilings of a device, or read those that are kept in the cache folder ($FASTERBENCH_CACHE)."
     from fasterbench.roofs.peaks import measure_peaks
     from fasterbench.views.headline import doubtful_roofs
     from fasterbench.views.peaks_page import render_peaks

@@ -7,7 +7,6 @@ __all__ = ['snippet', 'Call', 'Collective', 'TraceFile', 'Source', 'sources', 'w
 
 # %% ../../nbs/interop/trace_file.ipynb #2f3e6285
 import gc, gzip, json, re, tarfile, zlib
-from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -199,7 +198,7 @@ def _known(value):
 
 def _text(value): return value if isinstance(value, str) else None
 
-# %% ../../nbs/interop/trace_file.ipynb #4b09dd6c
+# %% ../../nbs/interop/trace_file.ipynb #10d39ba7
 class _Collector:
     "Events become records of `trace`; names and calls that are equal become one object."
     def __init__(self, trace):
@@ -214,7 +213,8 @@ class _Collector:
             name = self.names.setdefault(e.name, e.name)
             if self.origin is None: self.origin = self.trace.origin_us = e.ts
             if kind == "operator" and name.startswith(("ProfilerStep", "Optimizer.")): kind = "annotation"
-            start, thread = (e.ts - self.origin) * 1e-6, self.threads.setdefault((str(e.pid), str(e.tid)), len(self.threads))
+            thread = self.threads.setdefault((str(e.pid), str(e.tid)), len(self.threads))
+            start = (e.ts - self.origin) * 1e-6
             getattr(self, kind)(name, start, start + dur * 1e-6, thread, args)
 
     def call(self, name, args):
@@ -234,7 +234,8 @@ class _Collector:
         link = -1 if external == args.correlation else _whole(external)      # until 2023 the one stood for the other
         record = Record(kind, name, start, end, thread, _whole(args.correlation), link)
         numbers = map(_whole, (args.elements_in, args.elements_out))
-        about = Collective(_text(args.collective), *numbers, _text(args.dtype), _text(args.group), _whole(args.group_size))
+        about = Collective(_text(args.collective), *numbers, _text(args.dtype), _text(args.group),
+                           _whole(args.group_size))
         self.trace.activities.append((record, _known(args.device), about if args.collective else None))
 
     def copy(self, *args): self.kernel(*args, kind="copy")

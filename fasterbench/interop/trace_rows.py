@@ -20,7 +20,6 @@ from .trace_work import recorded
 from ..points.caches import serve
 from ..roofs.datasheet import datasheet_peaks, match_device
 from ..roofs.hardware import HardwarePeaks
-from ..timing.profiler import Record
 
 # %% ../../nbs/interop/trace_rows.ipynb #e0600af8
 @dataclass
@@ -169,13 +168,13 @@ def checked(
         raise ValueError(f"{trace.source} has operators of a CPU, and none with shapes; {snippet} records them")
     return own
 
-# %% ../../nbs/interop/trace_rows.ipynb #2d02cfef
+# %% ../../nbs/interop/trace_rows.ipynb #9631ae7e
 def _row_of(same, peaks, **what):
     "The row of calls that are the same."
     f, n = same.place.figures, same.calls
     weight, compute_s = n * (f.flops + f.nbytes * 1e-3), n * compute_seconds(f, same.names, peaks)
-    return Row(seconds=sum(same.seconds), calls=n, flops=n * f.flops, contraction=n * f.contraction, nbytes=n * f.nbytes,
-               compute_s=compute_s, served=list(same.served), categories=Counter({f.category: weight}),
+    return Row(seconds=sum(same.seconds), calls=n, flops=n * f.flops, contraction=n * f.contraction,
+               nbytes=n * f.nbytes, compute_s=compute_s, served=list(same.served), categories=Counter({f.category: weight}),
                dtypes=Counter({f.dtype: weight}), **what)
 
 def added(
@@ -349,7 +348,7 @@ def _collectives(trace, seconds):
 _element_sizes = {"float": 4, "bfloat16": 2, "half": 2, "double": 8, "long": 8, "int": 4, "char": 1, "byte": 1,
                   "bool": 1, "float8_e4m3fn": 1, "float8_e5m2": 1}
 
-# %% ../../nbs/interop/trace_rows.ipynb #3c6dcd21
+# %% ../../nbs/interop/trace_rows.ipynb #3d7d0335
 def _windows(trace, same, steps, peaks):
     "A row per step of the profiler, and one for the window: the FLOPs and bytes that are known, over all of the time."
     begin, end = window(trace)
@@ -363,5 +362,5 @@ def _windows(trace, same, steps, peaks):
 
 def _part_of(row, fraction):
     "That fraction of a row."
-    return replace(row, flops=row.flops * fraction, contraction=row.contraction * fraction, nbytes=row.nbytes * fraction,
-                   compute_s=row.compute_s * fraction, served=[b * fraction for b in row.served])
+    sums = {k: getattr(row, k) * fraction for k in ("flops", "contraction", "nbytes", "compute_s")}
+    return replace(row, **sums, served=[b * fraction for b in row.served])

@@ -6,7 +6,7 @@
 __all__ = ['TraceResult', 'read_trace', 'on_trace_ready']
 
 # %% ../../nbs/interop/traces.ipynb #c7b347ea
-import os, sys
+import os
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
@@ -17,12 +17,11 @@ from statistics import quantiles
 from tempfile import TemporaryDirectory
 from warnings import warn
 
-from ..core.units import format_si
 from .perfetto import write_perfetto
 from .trace_file import Source, read_file, snippet, sources, uncollected
 from .trace_join import parts
-from .trace_rows import Reduced, Row, added, reduced
-from ..points.model import RooflinePoint, arithmetic_intensity, place, shares_of
+from .trace_rows import Row, added, reduced
+from ..points.model import arithmetic_intensity, place, shares_of
 from ..roofs.hardware import HardwarePeaks
 from ..views.result import Account, Result
 
@@ -109,7 +108,7 @@ def _notes(found, peaks):
     if k := sum(r.skipped for r in found): notes.append(f"{k} events could not be read, and are left out")
     return notes
 
-# %% ../../nbs/interop/traces.ipynb #6a00240d
+# %% ../../nbs/interop/traces.ipynb #cc370415
 def _device(found):
     "The one device that all traces are of."
     devices = list(dict.fromkeys(r.device for r in found))
@@ -133,7 +132,8 @@ def _result(found, by, peaks):
     program = replace(program, share=1.0, shares=tuple(shares_of(rows["ops"],
         overhead_s=_idle(found, peaks).time_s).items()))
     steps = [_point(s, peaks) for r in found for s in r.steps]
-    about = dict(device_name=device, tool="torch.profiler", file=Path(found[0].source).name if n == 1 else f"{n} traces",
+    file = Path(found[0].source).name if n == 1 else f"{n} traces"
+    about = dict(device_name=device, tool="torch.profiler", file=file,
                  ranks=found[0].ranks)
     return TraceResult(points, peaks, rows["ops"], program, steps, environment={k: v for k, v in about.items() if v},
                        model=_model(found), kernels=rows["kernels"],
@@ -150,7 +150,7 @@ def _unknown_ops(found):
     rows = [row for r in found for row in r.ops if row.operator and row.type == "operator without a rule"]
     return dict(sum((Counter({row.operator: row.calls}) for row in rows), Counter()))
 
-# %% ../../nbs/interop/traces.ipynb #e601c0c5
+# %% ../../nbs/interop/traces.ipynb #87f0340a
 @dataclass(frozen=True, repr=False)
 class TraceResult(Result):
     "The result of a trace, which can be written back into the trace."
@@ -159,7 +159,8 @@ class TraceResult(Result):
     ):
         "Write a copy of the trace whose kernels carry FLOPs, bytes, utilization and bound, with tracks of the rates."
         files = {a.source for a in self.accounts}
-        if len(files) != 1: raise ValueError(f"these points are of {len(files)} traces; to_perfetto writes a copy of one")
+        if len(files) != 1:
+            raise ValueError(f"these points are of {len(files)} traces; to_perfetto writes a copy of one")
         write_perfetto(files.pop(), path, self.peaks)
 
 # %% ../../nbs/interop/traces.ipynb #90844fd1

@@ -3,7 +3,7 @@
     python tests/benchmarks/screenshots.py FOLDER PAGE.html ... [--only 1440x900-light]
     python tests/benchmarks/screenshots.py nbs/images resnet18.html --picture report.png
 
-The second line makes the picture of the README: one page at 1440×900, light, as a small file.
+The second line makes the picture of the README: one page at 1440×900, light.
 Needs selenium and Chrome or Chromium. A name of a picture says page, size, light or dark, and `resized` or `row`."""
 import argparse, base64, shutil, time
 from pathlib import Path
@@ -49,11 +49,9 @@ def pictures(browser, page, folder, only):
             print(name, flush=True)
 
 def picture(browser, page, path):
-    "The first screen of a page with few colours, so that the file is small."
-    from PIL import Image
+    "The first screen of a page."
     opened(browser, page, 1440, 900, "light")
     shoot(browser, path)
-    Image.open(path).convert("RGB").quantize(128, dither=Image.Dither.NONE).save(path, optimize=True)
     print(path, path.stat().st_size, "bytes")
 
 if __name__ == "__main__":
