@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['predict']
 
-# %% ../../nbs/analysis/predict.ipynb #212bf914
+# %% ../../nbs/analysis/predict.ipynb #f45274de
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -30,8 +30,8 @@ from ..work.target import Target
 def _unknown_device(name):
     near = get_close_matches(name, devices(), 3, 0.4)
     nearest = f"; the nearest names are {', '.join(near)}" if near else ""
-    return ValueError(f"on={name!r} is not in the table of {len(devices())} devices{nearest}; the file of measured peaks "
-                      "(fasterbench peaks --json) or HardwarePeaks(peak_flops, peak_bandwidth) describes any other")
+    return ValueError(f"on={name!r} is not in the table of {len(devices())} devices{nearest}; "
+                      "the file of measured peaks (fasterbench peaks --json) or HardwarePeaks(peak_flops, peak_bandwidth) describes any other")
 
 def _short(dtype): return str(dtype).removeprefix("torch.")
 

@@ -94,7 +94,7 @@ _picked = {aten.scaled_dot_product_attention.default: _attention}
 _picked |= {getattr(aten, name).input: lambda *a, _mode=mode, **k: _recurrent(_mode, *a, **k) for name,
     mode in _modes.items()}
 
-# %% ../../nbs/work/target.ipynb #d822aa42
+# %% ../../nbs/work/target.ipynb #9573d61d
 class TargetTracer(Tracer):
     "A `Tracer` for tensors of a device that is not here: what the device's libraries choose is chosen as they would."
     def __init__(self, target:Target, *args, **kwargs):
@@ -163,8 +163,8 @@ def _autocast(device_type, dtype):
 # %% ../../nbs/work/target.ipynb #142fea06
 def _data_needed(error, model):
     "What is said where a model asks what is in a tensor."
-    return ValueError(f"{type(model).__name__} reads what is in a tensor ({error.func}), which tensors without data "
-                      f"do not have; "
+    return ValueError(f"{type(model).__name__} reads what is in a tensor ({error.func}), "
+                      "which tensors without data do not have; "
                       "count_work on a device that is here counts such a model")
 
 def _device(target):
