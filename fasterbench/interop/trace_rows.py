@@ -174,7 +174,8 @@ def _row_of(same, peaks, **what):
     f, n = same.place.figures, same.calls
     weight, compute_s = n * (f.flops + f.nbytes * 1e-3), n * compute_seconds(f, same.names, peaks)
     return Row(seconds=sum(same.seconds), calls=n, flops=n * f.flops, contraction=n * f.contraction,
-               nbytes=n * f.nbytes, compute_s=compute_s, served=list(same.served), categories=Counter({f.category: weight}),
+               nbytes=n * f.nbytes, compute_s=compute_s, served=list(same.served),
+               categories=Counter({f.category: weight}),
                dtypes=Counter({f.dtype: weight}), **what)
 
 def added(
