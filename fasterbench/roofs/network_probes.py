@@ -99,7 +99,7 @@ def measure_network(
     repeats:int=5,                # Calls per size
     limit_s:float=0.5,            # A collective's sweep ends after a size that takes longer, s
 )->NetworkPeaks:
-    "Latency and bandwidth of every collective over `group`: every rank calls it. `RuntimeError` without a process group."
+    "Latency and bandwidth of every collective over `group`; every rank calls it, inside a process group."
     if not (dist.is_available() and dist.is_initialized()):
         raise RuntimeError("no process group: run under torchrun and call torch.distributed.init_process_group first")
     ranks = dist.get_world_size(group)
