@@ -24,7 +24,8 @@ def test_the_devices_of_others_are_in_the_table():
         assert {k: v for k, (v, _) in figures.items()}.items() <= {k: p.value for k, p in own.items()}.items(), name
     for name, figures in extra["capacities"].items():
         own = match_device(name).device.capacities
-        for key, ours, unit in (("L2_MB", "L2", 1 << 20), ("memory_GB", "memory", 1e9), ("power_W", "power", 1), ("link_GBps_per_direction", "link", 1e9)):
+        for key, ours, unit in (("L2_MB", "L2", 1 << 20), ("memory_GB", "memory", 1e9), ("power_W", "power", 1),
+            ("link_GBps_per_direction", "link", 1e9)):
             assert key not in figures or figures[key] * unit == own[ours], (name, key)
 
 @needs_data
@@ -66,7 +67,8 @@ def test_decode_attention_is_placed_in_the_cache_that_it_fits():
 def test_timm_models_run_below_their_limit_and_near_what_is_expected(proof, tmp_path):
     "Twelve models that are counted in seconds; tests/benchmarks/predict.py does all."
     pytest.importorskip("timm")
-    wanted = {"resnet18", "resnet50", "mobilenetv3_large_100", "efficientnet_b0", "vgg16", "densenet121", "regnety_032", "resnext50_32x4d",
+    wanted = {"resnet18", "resnet50", "mobilenetv3_large_100", "efficientnet_b0", "vgg16", "densenet121",
+        "regnety_032", "resnext50_32x4d",
               "seresnet50", "wide_resnet50_2", "mobilenetv2_100", "repvgg_a2"}
     for file, device in (("rtx3090", "NVIDIA GeForce RTX 3090"), ("rtx4090", "NVIDIA GeForce RTX 4090")):
         rows, failed, _ = proof.timm_rows(tmp_path, file, device, 1, keep=lambda name: name in wanted)
@@ -87,7 +89,8 @@ start = time.process_time()
 result = predict(model, dict(input_ids=torch.zeros(1, 512, dtype=torch.long)), "NVIDIA H100 80GB HBM3")
 print(time.process_time() - start, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, result.program.contraction_flops)
 """
-    out = subprocess.run([sys.executable, "-W", "ignore", "-c", script], capture_output=True, text=True, cwd=root, check=True).stdout
+    out = subprocess.run([sys.executable, "-W", "ignore", "-c", script], capture_output=True, text=True, cwd=root,
+        check=True).stdout
     busy, memory, flops = map(float, out.split()[-3:])
     assert memory < 3e9 and busy < 20
     # by hand: per word 2 × the weights of products, and attention: 2 · 2 · 512 · 4096 per layer and word

@@ -11,7 +11,8 @@ from dataclasses import replace
 
 from ..points.model import RooflinePoint, arithmetic_intensity, passing
 from .fold import label
-from .plot import bounds, hover, ink, plot_points, shown, spot
+from .plot import bounds, hover, plot_points, shown, spot
+from .roof_lines import ink
 
 # %% ../../nbs/views/hierarchy.ipynb #c59145ad
 symbols = dict(L1="triangle-up", L2="diamond", DRAM="circle")   # A level that is none of these is a square
