@@ -115,6 +115,10 @@ def _restore(switches, values):
 _lock = threading.RLock()
 _present, _at_first = {}, []     # Who is here, by thread; and the state of the process before anybody was
 
+def _release():
+    "An interrupt between a block and its end leaves the lock with this thread: other threads would wait for ever."
+    while _lock._is_owned(): _lock.release()
+
 class _Presence:
     "One context of one thread."
     state = None
@@ -138,6 +142,7 @@ def restore_process(
 ):
     "The state of the process, and of this thread, is put back by `undo`."
     presence = _Presence()
+    undo.add(_release)
     undo.add(presence.leave)
     undo.add(_restore, _thread_switches, [s.now() for s in _thread_switches])
     presence.enter()
@@ -173,6 +178,7 @@ class SharedSwitch:
     @contextmanager
     def __call__(self):
         with (undo := Undo()), undo:
+            undo.add(_release)
             undo.add(self._give, user := object())
             self._take(user)
             yield
