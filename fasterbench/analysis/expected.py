@@ -22,7 +22,7 @@ class Constant(NamedTuple):
     what: str  # What it is a fraction of
     data: str  # What it was found from
 
-_models = "1291 runs of timm models on an RTX 3090, float16 autocast, eager, PyTorch 2.4"
+_models = "1123 runs of timm models on an RTX 3090, float16 autocast, eager, PyTorch 2.4"
 _kernels = "5 000 float32 kernels on a Tesla P100 and a Tesla P4 (NeuSight)"
 constants = dict(
     tensor=Constant(0.92, "", "of the rate that tensor cores sustain", _models),
@@ -35,7 +35,7 @@ constants = dict(
     cache=Constant(0.55, "", "of 64 B per multiprocessor and clock, from L2", "gpu-benches on A100, H100, H200"),
     reached=Constant(0.89, "", "of the datasheet's bandwidth, reached by a measured roof",
         "gpu-benches on A100, H100, H200, L40"),
-    launch=Constant(5e-6, "s", "per operator", "shortest kernels of NeuSight's P100 and P4, and a launch"),
+    launch=Constant(5e-6, "s", "per operator", "set by hand: a kernel launch and its end"),
 )
 
 # %% ../../nbs/analysis/expected.ipynb #877085b3
@@ -138,7 +138,7 @@ def _operator_time(call, served, likely, peaks, rates, tf32):
 
 # %% ../../nbs/analysis/expected.ipynb #876b1fd6
 fused_share = Constant(0.5, "", "of the traffic of what is no product, after fusion",
-                       "one half of 954 compiled runs of timm models on an RTX 4090 (by a checksum of the name)")
+                       "one half of 450 compiled runs of timm models on an RTX 4090 (by a checksum of the name)")
 
 # %% ../../nbs/analysis/expected.ipynb #268320a5
 def compiled_times(
@@ -164,10 +164,10 @@ def compiled_times(
 # %% ../../nbs/analysis/expected.ipynb #f60ecfac
 spread = dict(
     model=Constant(0.105, "", "standard deviation of ln(expected ÷ measured) of programs on one device", _models),
-    row=Constant(0.28, "", "the same of single kernels", _kernels),
-    device=Constant(0.06, "", "the same between devices whose sustained rate is known",
-        "medians of the fit's three devices"),
-    unknown=Constant(0.15, "", "the same between devices whose sustained rate is not known",
+    row=Constant(0.26, "", "the same of single kernels", _kernels),
+    device=Constant(0.065, "", "the same between devices whose sustained rate is known",
+                    "published sustained fractions of 5 NVIDIA devices"),
+    unknown=Constant(0.17, "", "the same between devices whose sustained rate is not known",
         "published sustained fractions of 8 devices"),
     compiled=Constant(0.19, "", "of compiled programs on one device", fused_share.data),
 )
