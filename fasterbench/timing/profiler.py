@@ -30,11 +30,19 @@ class Record(NamedTuple):
 # %% ../../nbs/timing/profiler.ipynb #bf464f55
 mark = "fasterbench::stamp"
 
+_gpu_kinds = dict(kernel="kernel", concurrent_kernel="kernel", gpu_memcpy="copy", gpu_memset="set")
+
+def _gpu_kind(name, activity):
+    "What a GPU did: a kernel, a copy or a set; `None` for ranges and synchronisations, which are no work."
+    if name == mark: return None
+    if activity: return _gpu_kinds.get(activity)
+    return "copy" if name.startswith("Memcpy") else "set" if name.startswith("Memset") else "kernel"
+
 def _kind(e):
     "What kind of record `e` is; `None` for those that are of no use here."
     name, on_gpu = e.name(), "CPU" not in str(e.device_type())
     activity = e.activity_type() if hasattr(e, "activity_type") else ""
-    if on_gpu: return None if activity == "gpu_user_annotation" or name == mark else "kernel"
+    if on_gpu: return _gpu_kind(name, activity)
     if name == mark: return "mark"
     launches = activity in ("cuda_runtime", "cuda_driver") or not activity and name.startswith(("cuda", "cuLaunch"))
     if launches: return "launch"
@@ -42,7 +50,7 @@ def _kind(e):
 
 # %% ../../nbs/timing/profiler.ipynb #fd6c8114
 def _record(e, kind, origin):
-    thread = e.device_resource_id() if kind == "kernel" else e.start_thread_id()
+    thread = e.device_resource_id() if kind in ("kernel", "copy", "set") else e.start_thread_id()
     start, end = (e.start_ns() - origin) * 1e-9, (e.end_ns() - origin) * 1e-9
     return Record(kind, e.name(), start, end, thread, e.correlation_id(), e.linked_correlation_id())
 
