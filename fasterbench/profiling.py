@@ -11,7 +11,7 @@ from collections.abc import Iterable
 import torch
 from torch import nn
 
-from .core.arguments import as_call, as_device, copied, on_device, whole
+from .core.arguments import as_call, as_count, as_device, copied, on_device
 from .core.modules import parts
 from .analysis.memory import record_memory
 from .roofline import RooflineAnalyzer
@@ -26,9 +26,12 @@ def _sizes(listed):
     "Per module its own parameters' and buffers' bytes and the number of parameters; shared tensors once."
     seen, found = set(), {}
     for p in listed:
-        own = [(t, is_parameter) for is_parameter, ts in ((True, p.module.parameters(recurse=False)), (False, p.module.buffers(recurse=False))) for t in ts if id(t) not in seen]
+        tensors = [(t, True) for t in p.module.parameters(recurse=False)]
+        tensors += [(t, False) for t in p.module.buffers(recurse=False)]
+        own = [(t, is_parameter) for t, is_parameter in tensors if id(t) not in seen]
         seen.update(id(t) for t, _ in own)
-        found[p.path] = dict(size=sum(t.numel() * t.element_size() for t, _ in own), parameters=sum(t.numel() for t, is_parameter in own if is_parameter))
+        found[p.path] = dict(size=sum(t.numel() * t.element_size() for t, _ in own),
+                             parameters=sum(t.numel() for t, is_parameter in own if is_parameter))
     return found
 
 def _memory(model, sample, device):
@@ -37,7 +40,8 @@ def _memory(model, sample, device):
     with on_device(device), preserved_run(Forward(model)):
         run = placed(Forward(model), device)
         run(*args, **kwargs)                       # the first call also allocates what stays, such as packed weights
-        return {p.path: dict(memory=m.kept, memory_peak=m.peak) for p, m in zip(run.parts, record_memory(lambda: run(*args, **kwargs), run.parts, device))}
+        recorded = record_memory(lambda: run(*args, **kwargs), run.parts, device)
+        return {p.path: dict(memory=m.kept, memory_peak=m.peak) for p, m in zip(run.parts, recorded)}
 
 def _macs(row): return None if row.contraction_flops is None else int(row.contraction_flops) // 2
 
@@ -48,7 +52,7 @@ class LayerProfiler:
         model:nn.Module, # Any module
         sample,          # A tensor, a tuple or list of positional arguments, or a dict of keyword arguments
     ):
-        self.analyzer = RooflineAnalyzer(model, sample)   # After `profile("speed")` it holds the roofline of the same measurement
+        self.analyzer = RooflineAnalyzer(model, sample)   # `profile("speed")` is a profile of it
         self.model, self.sample, self.rows, self.metrics = model, sample, None, ()
 
     def profile(self,
@@ -57,18 +61,60 @@ class LayerProfiler:
         warmup:int=5,         # Forwards before anything is timed
         steps:int|None=None,  # Timed forwards; None: until the times have settled
     )->list[dict]:
-        "A dict per layer with `name`, `type`, and for each metric its value and `…_pct`, its percentage of the sum; largest in the first metric first. The model is left as it was."
+        """A dict per layer: `name`, `type`, and for each metric its value and `…_pct`, its percentage of the sum.
+
+        The layer with the most of the first metric comes first. The model is left as it was."""
         device, metrics = as_device(device), _checked(metrics)
-        warmup, steps = whole("warmup", warmup, 0), None if steps is None else whole("steps", steps, 1)
-        found = {}
-        if "speed" in metrics: found["speed"] = {r.name: dict(speed=r.time_s) for r in self.analyzer.profile(device, warmup, steps).results}
+        warmup, steps = as_count("warmup", warmup, 0), None if steps is None else as_count("steps", steps, 1)
+        found, types = {}, {p.path: p.type for p in parts(self.model)}
+        if "speed" in metrics:
+            self.analyzer.profile(device, warmup, steps)
+            types |= {r.name: r.type for r in self.analyzer.results}         # time in containers has a row of its own
+            found["speed"] = {r.name: dict(speed=r.time_s) for r in self.analyzer.results}
         if "compute" in metrics:
-            rows = self.analyzer.results if "speed" in metrics else count_work(self.model, self.sample).by_module().values()
+            counted = "speed" not in metrics
+            rows = count_work(self.model, self.sample).by_module().values() if counted else self.analyzer.results
             found["compute"] = {r.name: dict(compute=r.flops, macs=_macs(r)) for r in rows}
         if "memory" in metrics: found["memory"] = _memory(self.model, self.sample, device)
         if "size" in metrics: found["size"] = _sizes(parts(self.model))
-        self.rows, self.metrics = _joined(found, metrics, {p.path: p.type for p in parts(self.model)}), metrics
+        self.rows, self.metrics = _joined(found, metrics, types), metrics
         return self.rows
+
+    def measured(self)->list[dict]:
+        "The rows of the last `profile`. Raises `RuntimeError` before the first."
+        if self.rows is None: raise RuntimeError("nothing has been measured yet: call .profile() first")
+        return self.rows
+
+    def top(self,
+        metric:str="speed", # One of those that were profiled
+        n:int=10,           # How many layers
+    )->list[dict]:
+        "The `n` layers with the most of `metric`, unknown ones last."
+        rows, n = self.measured(), as_count("n", n, 0)
+        if metric not in self.metrics:
+            raise ValueError(f"metric {metric!r} was not profiled; profiled were {', '.join(self.metrics)}")
+        return sorted(rows, key=lambda r: -(-1 if r[metric] is None else r[metric]))[:n]
+
+    def summary(self,
+        top:int|None=10, # How many layers; None: all
+    ):
+        "Print the layers with the most of the first metric."
+        rows = self.measured()
+        for line in _lines(rows[:top], self.metrics): print(line)
+        if top is not None and len(rows) > top: print(f"… and {len(rows) - top} more layers")
+
+# %% ../nbs/analysis/profiling.ipynb #f543120a
+def _lines(rows, metrics):
+    "The table, line by line."
+    def cell(r, m):
+        share = "?" if r[m] is None else f"{r[f'{m}_pct']:.1f}%"
+        return f"{format_si(r[m], units[m])} {share:>6}"
+    table = [("name", "type", *metrics)]
+    table += [(r["name"] or "(model)", r["type"], *(cell(r, m) for m in metrics)) for r in rows]
+    widths = [max(map(len, column)) for column in zip(*table)]
+    for name, kind, *cells in table:
+        numbers = (f"{c:>{w}}" for c, w in zip(cells, widths[2:]))
+        yield "  ".join((f"{name:<{widths[0]}}", f"{kind:<{widths[1]}}", *numbers))
 
 # %% ../nbs/analysis/profiling.ipynb #ba199c3d
 def _checked(metrics):
@@ -80,37 +126,12 @@ def _checked(metrics):
 
 def _joined(found, metrics, types):
     "A row per module that has something in one of the metrics, with percentages."
-    empty = dict(speed=dict(speed=0.0), memory=dict(memory=0, memory_peak=0), size=dict(size=0, parameters=0), compute=dict(compute=0, macs=0))
-    rows = [dict(name=path, type=kind) | {k: v for m in metrics for k, v in found[m].get(path, empty[m]).items()} for path, kind in types.items()]
+    empty = dict(speed=dict(speed=0.0), memory=dict(memory=0, memory_peak=0), size=dict(size=0, parameters=0),
+                 compute=dict(compute=0, macs=0))
+    values = lambda path: {k: v for m in metrics for k, v in found[m].get(path, empty[m]).items()}
+    rows = [dict(name=path, type=kind) | values(path) for path, kind in types.items()]
     rows = [r for r in rows if any(v is None or v > 0 for k, v in r.items() if k not in ("name", "type"))]
     for m in metrics:
         total = sum(r[m] or 0 for r in rows)
         for r in rows: r[f"{m}_pct"] = None if r[m] is None else 100 * r[m] / total if total else 0.0
     return sorted(rows, key=lambda r: -(r[metrics[0]] or 0))
-
-# %% ../nbs/analysis/profiling.ipynb #e1a4a574
-def _rows(self):
-    if self.rows is None: raise RuntimeError("nothing has been measured yet: call .profile() first")
-    return self.rows
-
-def _top(self,
-    metric:str="speed", # One of those that were profiled
-    n:int=10,           # How many layers
-)->list[dict]:
-    "The `n` layers with the most of `metric`, unknown ones last."
-    rows, n = _rows(self), whole("n", n, 0)
-    if metric not in self.metrics: raise ValueError(f"metric {metric!r} was not profiled; profiled were {', '.join(self.metrics)}")
-    return sorted(rows, key=lambda r: -(-1 if r[metric] is None else r[metric]))[:n]
-
-def _summary(self,
-    top:int|None=10, # How many layers; None: all
-):
-    "Print the layers with the most of the first metric."
-    rows = _rows(self)
-    cell = lambda r, m: f"{format_si(r[m], units[m])} {'?' if r[m] is None else format(r[f'{m}_pct'], '.1f') + '%':>6}"
-    table = [("name", "type", *self.metrics)] + [(r["name"] or "(model)", r["type"], *(cell(r, m) for m in self.metrics)) for r in rows[:top]]
-    widths = [max(map(len, column)) for column in zip(*table)]
-    for line in table: print("  ".join(f"{c:<{w}}" if i < 2 else f"{c:>{w}}" for i, (c, w) in enumerate(zip(line, widths))))
-    if top is not None and len(rows) > top: print(f"… and {len(rows) - top} more layers")
-
-LayerProfiler.top, LayerProfiler.summary = _top, _summary

@@ -106,7 +106,8 @@ class RooflineAnalyzer:
         with preserved_process(), quiet():
             m = measure(run, self.sample, device, warmup=warmup, rule=rule, progress=progress)
             peaks = self._peaks or self._measure_roofs(m.work, device, progress)
-            call = describe(self.model, self.sample, device, warmup=warmup, steps=steps, backward=backward, loss=loss, optimizer=optimizer)
+            call = describe(self.model, self.sample, device, warmup=warmup, steps=steps, backward=backward, loss=loss,
+                            optimizer=optimizer)
             self._result = replace(measured_result(self.model, m, peaks, device), **call)
         for warning in _warnings(self._result, m.work): warn(warning, stacklevel=2)
         return self

@@ -51,7 +51,7 @@ def test_notebooks_stand_in_the_wing_of_their_module():
         source = "".join("".join(c["source"]) + "\n" for c in json.loads(path.read_text(encoding="utf-8"))["cells"])
         for module in re.findall(r"^#\|\s*default_exp\s+([\w.]+)", source, re.M):
             place = "core" if module == "__init__" else wings.wing(module)
-            name = dict(__init__="package", __main__="dunder_main").get(module, module.removesuffix(".__init__").split(".")[-1])
+            name = dict(__init__="package").get(module, module.removesuffix(".__init__").split(".")[-1])
             assert path.parent.name == place and path.stem == name, (path, module)
 
 def documentation_links(text): return re.findall(r"https?://\S*fasterbench\S*\.html\S*", text)

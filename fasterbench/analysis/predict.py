@@ -5,8 +5,7 @@
 # %% auto #0
 __all__ = ['predict']
 
-# %% ../../nbs/analysis/predict.ipynb #212bf914
-import math, re
+# %% ../../nbs/analysis/predict.ipynb #f45274de
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -19,10 +18,10 @@ from .measure import main_dtype
 from .rows import served_bytes
 from ..core.arguments import as_call
 from ..core.units import format_si
-from ..points.model import RooflinePoint, place, shares_of
+from ..points.model import place, shares_of
 from ..roofs.datasheet import datasheet_peaks, devices, match_device
 from ..roofs.hardware import HardwarePeaks
-from ..roofs.peaks import tf32_categories
+from ..roofs.machine import tf32_categories
 from ..views.result import Result, from_json
 from ..work.count import count_work, total
 from ..work.target import Target
@@ -30,8 +29,10 @@ from ..work.target import Target
 # %% ../../nbs/analysis/predict.ipynb #0327f74b
 def _unknown_device(name):
     near = get_close_matches(name, devices(), 3, 0.4)
-    return ValueError(f"on={name!r} is not in the table of {len(devices())} devices" + (f"; the nearest names are {', '.join(near)}" if near else "")
-                      + "; the file of measured peaks (fasterbench peaks --json) or HardwarePeaks(peak_flops, peak_bandwidth) describes any other")
+    nearest = f"; the nearest names are {', '.join(near)}" if near else ""
+    return ValueError(f"on={name!r} is not in the table of {len(devices())} devices{nearest}; "
+                      "the file of measured peaks (fasterbench peaks --json) or "
+                      "HardwarePeaks(peak_flops, peak_bandwidth) describes any other")
 
 def _short(dtype): return str(dtype).removeprefix("torch.")
 
@@ -41,7 +42,8 @@ def target_peaks(
 )->HardwarePeaks:
     "The roofs that a prediction stands under. Raises `ValueError` for a device that nothing is known of."
     if isinstance(on, HardwarePeaks): return on
-    if not isinstance(on, (str, Path)): raise TypeError(f"on is a {type(on).__name__}; the name of a device, a file or a HardwarePeaks is needed")
+    if not isinstance(on, (str, Path)):
+        raise TypeError(f"on is a {type(on).__name__}; the name of a device, a file or a HardwarePeaks is needed")
     if str(on).endswith(".json") or Path(on).is_file(): return HardwarePeaks.from_json(str(on))
     peaks = datasheet_peaks(on)
     if peaks is None: raise _unknown_device(on)
@@ -70,12 +72,14 @@ def _crossing(calls, n):
 
 def _predicted(point, limit, expected, deviation):
     "`point` with what was predicted for it."
-    return replace(point, roof_time_s=limit, utilization_pct=100 * limit / expected if expected else None, above_roof=False,
+    return replace(point, roof_time_s=limit, utilization_pct=100 * limit / expected if expected else None,
+        above_roof=False,
                    interval_s=interval(expected, limit, deviation) if expected else (), source="predicted")
 
 def _sums(calls): return sum(t.limit for *_, t in calls), sum(t.expected for *_, t in calls)
 
-def _compute_s(calls, peaks, tf32): return sum((c.flops or 0) / peaks.flops_of(c.dtype or peaks.dtype, c.category in tf32) for c, *_ in calls)
+def _compute_s(calls, peaks, tf32): return sum((c.flops or 0) / peaks.flops_of(c.dtype or peaks.dtype,
+    c.category in tf32) for c, *_ in calls)
 
 # %% ../../nbs/analysis/predict.ipynb #4f7521ed
 def _module_rows(work, calls, peaks, tf32, deviation):
@@ -86,7 +90,8 @@ def _module_rows(work, calls, peaks, tf32, deviation):
     for row in work.by_module().values():
         mine = own.get(row.name, [])
         limit, expected = _sums(mine)
-        point = place(row.name, row.type, row.flops, row.bytes_moved, expected, peaks, served=_crossing(mine, len(peaks.memory)),
+        point = place(row.name, row.type, row.flops, row.bytes_moved, expected, peaks,
+            served=_crossing(mine, len(peaks.memory)),
                       compute_s=_compute_s(mine, peaks, tf32), calls=row.calls, category=row.category, dtype=row.dtype,
                       contraction_flops=row.contraction_flops, eager_bytes=row.eager_bytes)
         rows.append(_predicted(point, limit, expected, deviation))
@@ -105,9 +110,12 @@ def _operator_rows(work, calls, peaks, tf32, deviation):
     for (part, operator), mine in groups.items():
         limit, expected = _sums(mine)
         cs = [c for c, *_ in mine]
-        served = [sum(b) for b in zip(*(l for _, levels, *_ in mine for ls in levels for l in ls))] or [0] * len(peaks.memory)
-        point = place(work.parts[part].path, work.parts[part].type, total(c.flops for c in cs), sum(served), expected, peaks, served=served,
-                      compute_s=_compute_s(mine, peaks, tf32), calls=len(cs), operator=operator, category=cs[0].category,
+        served = [sum(b) for b in zip(*(l for _, levels, *_ in mine for ls in levels
+            for l in ls))] or [0] * len(peaks.memory)
+        point = place(work.parts[part].path, work.parts[part].type, total(c.flops for c in cs), sum(served), expected,
+            peaks, served=served,
+                      compute_s=_compute_s(mine, peaks, tf32), calls=len(cs), operator=operator,
+                          category=cs[0].category,
                       dtype=cs[0].dtype, contraction_flops=total(c.contraction_flops for c in cs))
         rows.append(_predicted(point, limit, expected, deviation))
     return _ranked(rows)
@@ -116,8 +124,10 @@ def _operator_rows(work, calls, peaks, tf32, deviation):
 def _like(like):
     "The measured result that `like` is or was saved as."
     found = from_json(like) if isinstance(like, (str, Path)) else getattr(like, "result", like)
-    if not isinstance(found, Result): raise TypeError(f"like is a {type(like).__name__}; a measured Result or the path of one is needed")
-    if found.program is None or found.program.source == "predicted": raise ValueError("like is no measurement: profile() gives one")
+    if not isinstance(found,
+        Result): raise TypeError(f"like is a {type(like).__name__}; a measured Result or the path of one is needed")
+    if found.program is None or found.program.source == "predicted":
+        raise ValueError("like is no measurement: profile() gives one")
     return found
 
 def _carried(rows, like, peaks):
@@ -129,7 +139,8 @@ def _carried(rows, like, peaks):
         if other is None or not row.roof_time_s: carried.append(row); continue
         time = max(row.roof_time_s, row.roof_time_s / scale[row.bound == "compute"] / (other.utilization_pct / 100))
         found += 1
-        carried.append(replace(row, time_s=time, achieved_gflops=row.flops / time / 1e9 if row.flops else row.achieved_gflops))
+        carried.append(replace(row, time_s=time, achieved_gflops=row.flops / time / 1e9 if row.flops
+            else row.achieved_gflops))
     return carried, found
 
 # %% ../../nbs/analysis/predict.ipynb #8464453b
@@ -138,7 +149,8 @@ def _program(name, rows, work, times, served, peaks, deviation):
     limit, expected = sum(t.limit for t in times), sum(r.time_s for r in rows)
     shares = tuple(shares_of([r for r in rows if r.time_s]).items())
     by_level = [sum(b) for b in zip(*(l for levels in served for ls in levels for l in ls))] or [0] * len(peaks.memory)
-    point = place("", name, total(c.flops for c in work.trace), sum(by_level), expected, peaks, served=by_level, share=1.0,
+    point = place("", name, total(c.flops for c in work.trace), sum(by_level), expected, peaks, served=by_level,
+        share=1.0,
                   calls=1, contraction_flops=work.contraction_flops, eager_bytes=work.bytes, shares=shares)
     return _predicted(point, limit, expected, deviation)
 
@@ -146,7 +158,8 @@ def _memory_note(model, peaks):
     "A note where the weights alone do not fit."
     tensors = {id(t): t for t in (*model.parameters(), *model.buffers())}.values()
     size, room = sum(t.numel() * t.itemsize for t in tensors), peaks.environment.get("capacities", {}).get("memory")
-    return [f"the weights take {format_si(size, 'B')}, the device has {format_si(room, 'B')}"] if room and size > room else []
+    if not room or size <= room: return []
+    return [f"the weights take {format_si(size, 'B')}, the device has {format_si(room, 'B')}"]
 
 # %% ../../nbs/analysis/predict.ipynb #956a9d6c
 def _notes(name, program, peaks, compiled, like, found, rows):
@@ -154,9 +167,11 @@ def _notes(name, program, peaks, compiled, like, found, rows):
     low, high = program.interval_s or (program.time_s, program.time_s)
     time = lambda s: format_si(s, "s")
     basis = ("efficiencies fitted on other devices" if like is None else
-             f"the utilization of {found} of {len(rows)} rows measured on {like.environment.get('device_name', like.peaks.device)}")
+             f"the utilization of {found} of {len(rows)} rows measured on "
+             f"{like.environment.get('device_name', like.peaks.device)}")
     roofs = "its datasheet" if peaks.environment.get("source") == "datasheet" else "its measured roofs"
-    notes = [f"PREDICTED, not measured, for {name}: at least {time(program.roof_time_s)} (limit of {roofs}), expected {time(program.time_s)}, "
+    notes = [f"PREDICTED, not measured, for {name}: at least {time(program.roof_time_s)} (limit of {roofs}), "
+             f"expected {time(program.time_s)}, "
              f"80 % interval {time(low)} to {time(high)}, from {basis}"]
     if compiled: notes.append("compiled: the limit counts products alone; what is no product may be joined to them")
     return notes + ([peaks.environment["doubt"]] if peaks.environment.get("doubt") else [])
@@ -164,14 +179,15 @@ def _notes(name, program, peaks, compiled, like, found, rows):
 # %% ../../nbs/analysis/predict.ipynb #e17bb415
 def predict(
     model:nn.Module,           # Any module, also on the meta device; it is left as it was
-    sample,                    # What it is called with: a tensor, a tuple or list of arguments, or a dict of keyword arguments
+    # What it is called with: a tensor, a tuple or list of arguments, or a dict of keyword arguments
+    sample,
     on:str|Path|HardwarePeaks, # Name of a device ("NVIDIA H100 80GB HBM3"), the JSON file of its peaks, or the peaks
     *,
     autocast:torch.dtype|None=None, # The dtype of autocast; None: without
     compiled:bool=False,       # As under torch.compile
     like=None,                 # A result measured elsewhere, or its file: its rows' utilization is carried over
 )->Result:
-    "The least time of one forward on a device that is not here (`roof_time_s`), and the expected one (`time_s`, `interval_s`)."
+    "The least time of a forward on a device that is not here (`roof_time_s`), and the expected one (`time_s`)."
     peaks = target_peaks(on, autocast or main_dtype(model, as_call(sample)))
     target, like = _target(peaks, autocast), None if like is None else _like(like)
     work, tf32 = count_work(model, sample, target=target), _tf32(peaks, target)
@@ -192,7 +208,8 @@ def _result(model, work, served, times, peaks, tf32, autocast, compiled, like):
     ops = [] if compiled or like else _operator_rows(work, calls, peaks, tf32, deviation(peaks, row=True))
     program = _program(type(model).__name__, rows, work, times, served, peaks, deviation(peaks, compiled))
     name = peaks.environment.get("device_name", peaks.device)
-    environment = dict(device_name=name, predicted=True, roofs=peaks.environment.get("source", "measured"), torch=torch.__version__,
+    environment = dict(device_name=name, predicted=True, roofs=peaks.environment.get("source", "measured"),
+        torch=torch.__version__,
                        autocast="" if autocast is None else _short(autocast), compiled=compiled)
     notes = _notes(name, program, peaks, compiled, like, found, rows) + _memory_note(model, peaks)
     return Result(rows, peaks, ops, program, unknown_ops=work.unknown_ops, environment=environment, notes=notes,

@@ -2,6 +2,8 @@
 const glyphs = {circle: "●", "circle-open": "○", square: "■", "square-open": "□", diamond: "◆", "diamond-open": "◇",
                 x: "✕", "triangle-up": "▲", "triangle-up-open": "△", star: "★", "star-open": "☆", cross: "✚"}
 
+const numbered = "●■◆✚✕▲▼◀▶"   // symbols that plotly knows by number
+
 const grouped = ({legendgroup, name}) => t => legendgroup ? t.legendgroup === legendgroup : t.name === name
 const filters = trace => [...at("filter-bound")?.options ?? []].some(o => o.value && o.value === trace.legendgroup)
 
@@ -12,7 +14,7 @@ function swatch(trace) {
   }
   const symbol = Array.isArray(marker.symbol) ? marker.symbol.at(-1) : marker.symbol
   const ink = /^rgba/.test(marker.color) ? marker.line?.color : marker.color ?? line.color
-  return element("span", {className: "glyph", textContent: glyphs[symbol] ?? "●", style: `color: ${ink}`})
+  return element("span", {className: "glyph", textContent: glyphs[symbol] ?? numbered[symbol] ?? "●", style: `color: ${ink}`})
 }
 
 function entry(figure, trace) {

@@ -130,11 +130,20 @@ function listen() {
   document.addEventListener("keydown", e => { if (e.key === "Escape") shut(null) })
   addEventListener("hashchange", () => open(recall()))
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw)
-  let width = at("chart").clientWidth
+  const size = () => `${at("chart").clientWidth} ${at("chart").clientHeight}`
+  let last = size(), waiting
   new ResizeObserver(() => {
-    if (width !== at("chart").clientWidth) requestAnimationFrame(nameSlowest)
-    width = at("chart").clientWidth
+    if (size() === last) return
+    last = size()
+    clearTimeout(waiting)
+    waiting = setTimeout(resized, 150)
   }).observe(at("chart"))
+}
+
+// Sizes of text and the places of names follow the width.
+async function resized() {
+  await Promise.all(charts.map(c => Plotly.Plots.resize(c)))
+  redraw()
 }
 
 // The charts and the table end where the window does.
@@ -154,6 +163,7 @@ async function start() {
   new ResizeObserver(fit).observe(document.forms[0])
   await libraries()
   divide()
+  fit()
   listen()
   open(recall())
 }

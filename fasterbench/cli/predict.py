@@ -19,7 +19,8 @@ def _batches(text):
     if text is None: return [None]
     try: sizes = [int(n) for n in text.split(",")]
     except ValueError: sizes = [0]
-    return sizes if min(sizes) > 0 else usage_error(f"{text!r} is not a list of batch sizes; they are separated by commas: 1,8,64", "--batch")
+    if min(sizes) > 0: return sizes
+    usage_error(f"{text!r} is not a list of batch sizes; they are separated by commas: 1,8,64", "--batch")
 
 def _loaded(model, shape, batch, dtype):
     "The model and its sample, without memory for weights where the model can be made so."
@@ -43,19 +44,22 @@ def _batch_table(results):
         times = (p.roof_time_s, p.time_s, *(p.interval_s or (p.time_s, p.time_s)))
         rows.append([str(batch), *(format_si(t, "s") for t in times), f"{batch / p.time_s:.1f}"])
     note = results[-1][1].notes[0]
-    return "\n".join([f"{results[0][1].model} on {results[0][1].environment['device_name']}", *text_table(rows, set()), note])
+    return "\n".join([f"{results[0][1].model} on {results[0][1].environment['device_name']}",
+        *text_table(rows, set()), note])
 
 # %% ../../nbs/cli/predict.ipynb #2aa7ffad
-On = Annotated[str, typer.Option("--on", help="Name of a device, or roofs that `peaks --json` wrote.", metavar="DEVICE|PEAKS.json")]
+On = Annotated[str, typer.Option("--on", help="Name of a device, or roofs that `peaks --json` wrote.",
+    metavar="DEVICE|PEAKS.json")]
 
 @app.command()
 def predict(
     model:Model, on:On, dtype:Dtype=None,
     autocast:Annotated[Optional[str], typer.Option(help="float16 or bfloat16: under autocast to it.")]=None,
     compiled:Annotated[bool, typer.Option("--compiled", help="As under torch.compile.")]=False,
-    like:Annotated[File, typer.Option(help="A result that `roofline --json` measured: its rows' utilization is carried over.")]=None,
+    like:Annotated[File, typer.Option(help="A result of `roofline --json`, whose utilization is carried over.")]=None,
     input:Annotated[Optional[str], typer.Option(help="Shape of the sample: 1,3,224,224")]=None,
-    batch:Annotated[Optional[str], typer.Option(help="Batch sizes of the default sample: 1,8,64; left out: 1.", metavar="N,N,…")]=None,
+    batch:Annotated[Optional[str], typer.Option(help="Batch sizes of the default sample: 1,8,64; left out: 1.",
+        metavar="N,N,…")]=None,
     top:Top=20,
     html:Annotated[File, typer.Option(help="Write the report here; - for standard output.")]=None,
     json:Annotated[File, typer.Option(help="Write the result here; - for standard output.")]=None,
@@ -71,7 +75,8 @@ def predict(
     results = []
     for size in sizes:
         net, sample = _loaded(model, shape, size, dtype_named(dtype))
-        results.append((size or 1, predict(net, sample, on, autocast=dtype_named(autocast), compiled=compiled, like=measured)))
+        results.append((size or 1, predict(net, sample, on, autocast=dtype_named(autocast), compiled=compiled,
+            like=measured)))
     result = results[0][1]
     if "-" not in (json, csv, html): print(_batch_table(results) if len(sizes) > 1 else summary(result, top))
     write(json, result.to_json)

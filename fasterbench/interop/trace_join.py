@@ -5,10 +5,11 @@
 # %% auto #0
 __all__ = ['parts', 'is_communication', 'calls_of', 'visited', 'own_activities', 'Spent']
 
-# %% ../../nbs/interop/trace_join.ipynb #4a1d63c2
+# %% ../../nbs/interop/trace_join.ipynb #ebfe719e
 import re
 from collections import Counter
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import NamedTuple
 
 from .trace_file import TraceFile
@@ -17,7 +18,7 @@ from ..timing.kernels import divided, joined, nesting
 from ..timing.profiler import Record
 from ..work.dispatch import is_view
 
-# %% ../../nbs/interop/trace_join.ipynb #a92978cf
+# %% ../../nbs/interop/trace_join.ipynb #e0ab48fa
 parts = dict(figures="with FLOPs and bytes", outside="launched outside the window",
              communication="communication not hidden", copies="copies and sets", idle="idle")
 _communication = re.compile(r"nccl|rccl|multimem_all|cross_device_reduce|all_?reduce|all_?gather|reduce_?scatter|"
@@ -25,6 +26,7 @@ _communication = re.compile(r"nccl|rccl|multimem_all|cross_device_reduce|all_?re
 _backward = re.compile(r"Backward\d*$|^torch::autograd|^autograd::engine")
 _compiled = re.compile(r"^triton_|^Torch-Compiled")
 
+@lru_cache(1 << 14)
 def is_communication(
     name:str, # Of a kernel
 )->bool:
@@ -43,16 +45,16 @@ class _Place(NamedTuple):
 
 _order = {parts["communication"]: 1, parts["copies"]: 2}      # the class of a part; all others are compute
 
-# %% ../../nbs/interop/trace_join.ipynb #8beef5b6
+# %% ../../nbs/interop/trace_join.ipynb #32aba62c
 _ranged = re.compile(r"(.*) \((\w+)\)")
 
 def _module_paths(modules, parents):
-    "Path and class of each call of a module."
-    paths = []
+    "Path and class of each call of a module. A counter is of one module, so its path is that of its first call."
+    paths, first = [], {}
     for m, parent in zip(modules, parents):
         found = _ranged.fullmatch(m.name)
         if found: path = "" if found[1] == "(model)" else found[1]
-        else: path = f"{paths[parent][0]}.{m.name}" if parent >= 0 else m.name
+        else: path = first.setdefault(m.name, f"{paths[parent][0]}.{m.name}" if parent >= 0 else m.name)
         paths.append((path, found[2] if found else re.sub(r"_\d+$", "", m.name)))
     return paths
 
@@ -70,7 +72,7 @@ def visited(
     named = calls_of(trace)
     return _module_paths(named, nesting(named)[0])
 
-# %% ../../nbs/interop/trace_join.ipynb #5eabdb46
+# %% ../../nbs/interop/trace_join.ipynb #7aae80aa
 class _Stacks:
     "What ran on the CPU, as stacks: operators, modules, annotations."
     def __init__(self, trace):
@@ -80,8 +82,9 @@ class _Stacks:
         self.paths = _module_paths(self.spans, self.module_parents)
         self.forward = {a[0]: k for k, a in enumerate(trace.autograd) if a[0] is not None and not a[1]}
         self.trained = any(_backward.search(c.operator) for c in set(trace.calls))
-        starts = [(o.thread, o.start) for o in trace.operators]
-        self.modules_of_operators = nesting(self.spans, starts)[1] if self.spans else [-1] * len(starts)
+        linked = list(set(self.forward.values()))
+        points = [(trace.operators[k].thread, trace.operators[k].start) for k in linked]
+        self.modules_of_operators = dict(zip(linked, nesting(self.spans, points)[1]))
         self.outputs = self._outputs()
 
     def chain(self, operator):
@@ -165,12 +168,12 @@ def _counting(stacks, operator, kernel, known):
     known[operator] = best or (operator, Figures(reason=why))
     return known[operator]
 
-# %% ../../nbs/interop/trace_join.ipynb #0039bc3b
+# %% ../../nbs/interop/trace_join.ipynb #fad26617
 def _part(trace, i, launch, operator, found):
     "The part of the account that activity `i` belongs to."
     a = trace.activities[i]
     if a.kind == "kernel" and (i in trace.collectives or is_communication(a.name)): return parts["communication"]
-    if a.kind == "copy" and not re.search(r"DtoD|Device -> Device", a.name): return parts["copies"]
+    if a.kind == "copy" and not ("DtoD" in a.name or "Device -> Device" in a.name): return parts["copies"]
     if launch < 0 and operator < 0: return parts["copies"] if a.kind != "kernel" else parts["outside"]
     if launch >= 0 and "Graph" in trace.launches[launch].name: return reasons["graph"]
     if found is not None and not found.reason: return parts["figures"]

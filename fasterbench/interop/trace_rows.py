@@ -5,16 +5,18 @@
 # %% auto #0
 __all__ = ['most_walked', 'Row', 'compute_seconds', 'served_levels', 'Reduced', 'checked', 'added', 'reduced']
 
-# %% ../../nbs/interop/trace_rows.ipynb #623b26b2
+# %% ../../nbs/interop/trace_rows.ipynb #066f7254
 import re
+from bisect import bisect_right
 from collections import Counter
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import NamedTuple
 
 from .trace_file import TraceFile, snippet
 from .trace_join import (Spent, attributed, calls_of, dtype_names, is_communication, own_activities,
                                            parts, places, visited, window)
-from .trace_work import recorded
+from .trace_work import argument_bytes, reasons, recorded
 from ..points.caches import serve
 from ..roofs.datasheet import datasheet_peaks, match_device
 from ..roofs.hardware import HardwarePeaks
@@ -52,8 +54,11 @@ class Row:
     @property
     def key(self): return self.name, self.type, self.operator, self.phase
 
-# %% ../../nbs/interop/trace_rows.ipynb #4bc6e36d
+# %% ../../nbs/interop/trace_rows.ipynb #3e0e63a6
 _tf32 = re.compile(r"tf32|xf32|_s1688|_s16816.*f32f32", re.I)
+
+@lru_cache(1 << 14)
+def _is_tf32(name): return _tf32.search(name) is not None
 
 def compute_seconds(
     f,                        # `Figures`
@@ -63,11 +68,11 @@ def compute_seconds(
     "Least time of the FLOPs of one call, s."
     if peaks is None or not f.flops: return 0.0
     if peaks.device.startswith("cpu"): return f.flops / peaks.flops_of(f.dtype)
-    tf32 = f.dtype != "float32" or any(map(_tf32.search, names))
+    tf32 = f.dtype != "float32" or any(map(_is_tf32, names))
     vector = peaks.flops_of("float64" if f.dtype == "float64" else "float32", False)
     return f.contraction / peaks.flops_of(f.dtype, tf32) + (f.flops - f.contraction) / vector
 
-# %% ../../nbs/interop/trace_rows.ipynb #46bcaa70
+# %% ../../nbs/interop/trace_rows.ipynb #e85b0579
 class _Memory:
     "Numbers for blocks of memory, from dtype, size and order."
     def __init__(self): self.made, self.count, self.weights = {}, 0, {}
@@ -98,7 +103,7 @@ class _Memory:
         return out
 
 # Calls of operators that the walk over the caches takes; the rest is served like equal calls before
-most_walked = 20_000
+most_walked = 8_000
 
 def served_levels(
     calls:list,               # (figures, place) in the order in which they ran
@@ -164,14 +169,15 @@ def checked(
         raise ValueError(f"{trace.source} has operators of a CPU, and none with shapes; {snippet} records them")
     return own
 
-# %% ../../nbs/interop/trace_rows.ipynb #7a4efe4e
-def _row_of(place, calls, f, seconds, peaks, served, names, **what):
-    "The row of one call, or of kernels without figures."
-    weight = Counter({f.category: f.flops + f.nbytes * 1e-3}) if not f.reason else Counter()
-    if f.reason: return Row(seconds=seconds, calls=calls, flops=None, contraction=None, nbytes=None, **what)
-    return Row(seconds=seconds, calls=calls, flops=f.flops, contraction=f.contraction, nbytes=f.nbytes,
-               compute_s=compute_seconds(f, names, peaks), served=served,
-               categories=weight, dtypes=Counter({f.dtype: f.flops + f.nbytes * 1e-3}), **what)
+# %% ../../nbs/interop/trace_rows.ipynb #1a6c3f8d
+def _row_of(same, peaks, **what):
+    "The row of calls that are the same."
+    f, n = same.place.figures, same.calls
+    weight, compute_s = n * (f.flops + f.nbytes * 1e-3), n * compute_seconds(f, same.names, peaks)
+    return Row(seconds=sum(same.seconds), calls=n, flops=n * f.flops, contraction=n * f.contraction,
+               nbytes=n * f.nbytes, compute_s=compute_s, served=list(same.served),
+               categories=Counter({f.category: weight}),
+               dtypes=Counter({f.dtype: weight}), **what)
 
 def added(
     rows, # `Row`s
@@ -185,8 +191,9 @@ def added(
                                      dtypes=Counter(row.dtypes))
     return sorted(found.values(), key=lambda r: -r.seconds)
 
-def _shapes(shapes): return " ".join("×".join(map(str, s)) or "scalar" for s in shapes[:4]) + (" …" if len(shapes) > 4
-    else "")
+def _shapes(shapes):
+    text = " ".join("×".join(map(str, s)) or "scalar" for s in shapes[:4])
+    return text + (" …" if len(shapes) > 4 else "")
 
 # %% ../../nbs/interop/trace_rows.ipynb #5d628bfd
 class _Gathered(NamedTuple):
@@ -243,12 +250,12 @@ def reduced(
     return Reduced(trace.source, trace.size, trace.rank, trace.ranks, name, spent, *rows, peaks, bool(trace.modules),
                    unknown, trace.skipped, notes, _root(trace))
 
-# %% ../../nbs/interop/trace_rows.ipynb #89d13f52
+# %% ../../nbs/interop/trace_rows.ipynb #f634357c
 def _root(trace):
     "The class of the module that ran longest."
-    calls = visited(trace)
-    longest = max(range(len(calls)), key=lambda k: calls_of(trace)[k].end - calls_of(trace)[k].start, default=None)
-    return calls[longest][1] if longest is not None else ""
+    spans = calls_of(trace)
+    longest = max(range(len(spans)), key=lambda k: spans[k].end - spans[k].start, default=None)
+    return visited(trace)[longest][1] if longest is not None else ""
 
 def _roofs(peaks, name, calls):
     "The roofs of a device from its datasheet, for the dtype of most of the FLOPs, and what is to be said of them."
@@ -267,36 +274,70 @@ def _roofs(peaks, name, calls):
         return replace(found, environment=plain), [told]
     return None, []
 
-# %% ../../nbs/interop/trace_rows.ipynb #d4e7687f
+# %% ../../nbs/interop/trace_rows.ipynb #bf486180
+@dataclass
+class _Same:
+    "Calls that are the same."
+    place: NamedTuple
+    names: list[str]                  # Of the kernels, copies and sets that each of them launched
+    kinds: list[str]                  # Of these
+    seconds: list[float]              # Of each of these, over all calls
+    served: list[int]                 # Bytes by level, over all calls
+    calls: int=0
+    steps: Counter=field(default_factory=Counter) # Calls by step of the profiler
+
+def _same_calls(trace, calls, seconds, served, steps):
+    "Calls that are the same, together."
+    found, begins = {}, [begin for _, begin, _ in steps]
+    for g, levels in zip(calls, served):
+        p, acts = g.place, [trace.activities[i] for i in g.activities]
+        key = trace.calls[p.operator], p.figures.dtype, p.module, p.phase, *(a.name for a in acts)
+        if key not in found:
+            found[key] = _Same(p, [a.name for a in acts], [a.kind for a in acts], [0.0] * len(acts), [0] * len(levels))
+        same, at = found[key], trace.operators[p.operator].start
+        same.calls += 1
+        for k, i in enumerate(g.activities): same.seconds[k] += seconds[i]
+        for k, b in enumerate(levels): same.served[k] += b
+        step = bisect_right(begins, at) - 1
+        if step >= 0 and at <= steps[step][2]: same.steps[step] += 1
+    return list(found.values())
+
+# %% ../../nbs/interop/trace_rows.ipynb #15e55f56
+_blank = dict(flops=None, contraction=None, nbytes=None)
+
+def _kernel_rows(same, peaks):
+    "The rows of the kernels of calls that are the same: with their work, where each call launched one kernel."
+    alone = same.kinds.count("kernel") == 1
+    for name, kind, seconds in zip(same.names, same.kinds, same.seconds):
+        if alone and kind == "kernel": yield replace(_row_of(same, peaks, name=name, type=kind), seconds=seconds)
+        else: yield Row(name, kind, seconds=seconds, calls=same.calls, **_blank)
+
+def _operator_row(trace, same, peaks):
+    p, call = same.place, trace.calls[same.place.operator]
+    name = f"{call.operator.removeprefix('aten::')} {_shapes(p.figures.shapes)}".strip()
+    return _row_of(same, peaks, name=name, type=p.figures.category, operator=call.operator, phase=p.phase)
+
+def _compiled_bytes(trace, g):
+    "Bytes of the arguments of compiled kernels; `None` for everything else."
+    if g.place.part != reasons["compiled"] or g.place.operator < 0: return None
+    nbytes = argument_bytes(trace.calls[g.place.operator])
+    return None if nbytes is None else nbytes * len(g.activities)
+
 def _rows(trace, calls, others, seconds, peaks, served):
     "Rows of modules, operators, kernels, collectives and steps, and of the whole window."
-    modules, ops, kernels, visits = [], [], [], Counter(m for m, _ in visited(trace))
-    for g, levels in zip(calls, served):
-        p, names = g.place, [trace.activities[i].name for i in g.activities]
-        make = lambda **what: _row_of(p, 1, p.figures, sum(seconds[i] for i in g.activities), peaks, levels, names,
-                                      **what)
-        call = trace.calls[p.operator]
-        modules.append(make(name=p.module, type=p.type, phase=p.phase))
-        ops.append(make(name=f"{call.operator.removeprefix('aten::')} {_shapes(p.figures.shapes)}".strip(),
-                        type=p.figures.category, operator=call.operator, phase=p.phase))
-        alone = sum(trace.activities[i].kind == "kernel" for i in g.activities) == 1
-        for i in g.activities:
-            a = trace.activities[i]
-            if alone and a.kind == "kernel":
-                kernels.append(replace(make(name=a.name, type="kernel"), seconds=seconds[i]))
-            else:
-                kernels.append(Row(a.name, "kernel" if a.kind == "kernel" else a.kind, seconds=seconds[i], calls=1,
-                                   flops=None, contraction=None, nbytes=None))
-    blank = dict(flops=None, contraction=None, nbytes=None)
+    steps = [(a.name, a.start, a.end) for a in trace.annotations if a.name.startswith("ProfilerStep")]
+    same = _same_calls(trace, calls, seconds, served, steps)
+    modules = [_row_of(s, peaks, name=s.place.module, type=s.place.type, phase=s.place.phase) for s in same]
+    ops = [_operator_row(trace, s, peaks) for s in same]
+    kernels = [row for s in same for row in _kernel_rows(s, peaks)]
     for g in others:
-        total, n = sum(seconds[i] for i in g.activities), len(g.activities)
-        modules.append(Row(_module_name(g.place), g.place.type, phase=g.place.phase, seconds=total, calls=n, **blank))
-        ops.append(Row(**_other_name(trace, g), phase=g.place.phase, seconds=total, calls=n, **blank))
-        kernels.append(Row(trace.activities[g.activities[0]].name, "kernel", seconds=total, calls=n, **blank))
-    merged = added(modules)
+        sums = dict(seconds=sum(seconds[i] for i in g.activities), calls=len(g.activities), **_blank)
+        modules.append(Row(_module_name(g.place), g.place.type, phase=g.place.phase, **sums))
+        ops.append(Row(**_other_name(trace, g), phase=g.place.phase, **sums | dict(nbytes=_compiled_bytes(trace, g))))
+        kernels.append(Row(trace.activities[g.activities[0]].name, "kernel", **sums))
+    merged, visits = added(modules), Counter(m for m, _ in visited(trace))
     for row in merged: row.calls = visits.get(row.name, row.calls)
-    return merged, added(ops), added(kernels), _collectives(trace, seconds), *_windows(trace, calls, seconds, peaks,
-        served)
+    return merged, added(ops), added(kernels), _collectives(trace, seconds), *_windows(trace, same, steps, peaks)
 
 # %% ../../nbs/interop/trace_rows.ipynb #1e2215be
 def _collectives(trace, seconds):
@@ -315,18 +356,19 @@ def _collectives(trace, seconds):
 _element_sizes = {"float": 4, "bfloat16": 2, "half": 2, "double": 8, "long": 8, "int": 4, "char": 1, "byte": 1,
                   "bool": 1, "float8_e4m3fn": 1, "float8_e5m2": 1}
 
-# %% ../../nbs/interop/trace_rows.ipynb #e1f234d3
-def _windows(trace, calls, seconds, peaks, served):
+# %% ../../nbs/interop/trace_rows.ipynb #3d7d0335
+def _windows(trace, same, steps, peaks):
     "A row per step of the profiler, and one for the window: the FLOPs and bytes that are known, over all of the time."
     begin, end = window(trace)
-    steps = [(a.name, a.start, a.end) for a in trace.annotations if a.name.startswith("ProfilerStep")]
-    total, within = Row("", "window", seconds=end - begin, calls=1), {name: Row(name, "step", seconds=e - b, calls=1)
-        for name, b, e in steps}
-    for g, levels in zip(calls, served):
-        names = [trace.activities[i].name for i in g.activities]
-        row = _row_of(g.place, 0, g.place.figures, 0.0, peaks, levels, names, name="")
+    total = Row("", "window", seconds=end - begin, calls=1)
+    within = [Row(name, "step", seconds=e - b, calls=1) for name, b, e in steps]
+    for s in same:
+        row = replace(_row_of(s, peaks, name=""), seconds=0.0, calls=0)
         total.add(row)
-        at = trace.operators[g.place.operator].start
-        for name, b, e in steps:
-            if b <= at <= e: within[name].add(row)
-    return list(within.values()), total
+        for k, n in s.steps.items(): within[k].add(_part_of(row, n / s.calls))
+    return within, total
+
+def _part_of(row, fraction):
+    "That fraction of a row."
+    sums = {k: getattr(row, k) * fraction for k in ("flops", "contraction", "nbytes", "compute_s")}
+    return replace(row, **sums, served=[b * fraction for b in row.served])

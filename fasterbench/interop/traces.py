@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['TraceResult', 'read_trace', 'on_trace_ready']
 
-# %% ../../nbs/interop/traces.ipynb #398ad07a
+# %% ../../nbs/interop/traces.ipynb #c7b347ea
 import os, sys
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
@@ -19,7 +19,7 @@ from warnings import warn
 
 from ..core.units import format_si
 from .perfetto import write_perfetto
-from .trace_file import Source, read_file, snippet, sources
+from .trace_file import Source, read_file, snippet, sources, uncollected
 from .trace_join import parts
 from .trace_rows import Reduced, Row, added, reduced
 from ..points.model import RooflinePoint, arithmetic_intensity, place, shares_of
@@ -109,7 +109,7 @@ def _notes(found, peaks):
     if k := sum(r.skipped for r in found): notes.append(f"{k} events could not be read, and are left out")
     return notes
 
-# %% ../../nbs/interop/traces.ipynb #a6467a19
+# %% ../../nbs/interop/traces.ipynb #cc370415
 def _device(found):
     "The one device that all traces are of."
     devices = list(dict.fromkeys(r.device for r in found))
@@ -133,7 +133,8 @@ def _result(found, by, peaks):
     program = replace(program, share=1.0, shares=tuple(shares_of(rows["ops"],
         overhead_s=_idle(found, peaks).time_s).items()))
     steps = [_point(s, peaks) for r in found for s in r.steps]
-    about = dict(device_name=device, tool="torch.profiler", file=found[0].source if n == 1 else f"{n} traces",
+    file = Path(found[0].source).name if n == 1 else f"{n} traces"
+    about = dict(device_name=device, tool="torch.profiler", file=file,
                  ranks=found[0].ranks)
     return TraceResult(points, peaks, rows["ops"], program, steps, environment={k: v for k, v in about.items() if v},
                        model=_model(found), kernels=rows["kernels"],
@@ -150,7 +151,7 @@ def _unknown_ops(found):
     rows = [row for r in found for row in r.ops if row.operator and row.type == "operator without a rule"]
     return dict(sum((Counter({row.operator: row.calls}) for row in rows), Counter()))
 
-# %% ../../nbs/interop/traces.ipynb #29be9919
+# %% ../../nbs/interop/traces.ipynb #87f0340a
 @dataclass(frozen=True, repr=False)
 class TraceResult(Result):
     "The result of a trace, which can be written back into the trace."
@@ -158,14 +159,15 @@ class TraceResult(Result):
         path, # Where to write: .json or .json.gz
     ):
         "Write a copy of the trace whose kernels carry FLOPs, bytes, utilization and bound, with tracks of the rates."
-        if self.environment.get("file", "").endswith(" traces"):
-            raise ValueError("these points are of several traces; to_perfetto writes a copy of one")
-        write_perfetto(self.environment["file"], path, self.peaks)
+        files = {a.source for a in self.accounts}
+        if len(files) != 1:
+            raise ValueError(f"these points are of {len(files)} traces; to_perfetto writes a copy of one")
+        write_perfetto(files.pop(), path, self.peaks)
 
-# %% ../../nbs/interop/traces.ipynb #6bf7589c
+# %% ../../nbs/interop/traces.ipynb #90844fd1
 def _reduce_source(source, peaks, device):
     "The rows of one trace; runs in a process of its own."
-    return reduced(read_file(source), peaks, device)
+    with uncollected(): return reduced(read_file(source), peaks, device)
 
 def _pool(found):
     "Processes of this machine, where there are several traces that are worth them."

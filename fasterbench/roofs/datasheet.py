@@ -106,7 +106,7 @@ def match_device(
 def datasheet(
     device_name:str, # As the driver says it: "NVIDIA H200"
 )->dict[str, Promise]:
-    "What the datasheet says, by ceiling (\"bfloat16\", \"DRAM\"); empty where the name is not in the table, or not sure."
+    "What the datasheet says, by ceiling (\"bfloat16\", \"DRAM\"); empty where the name is not known for sure."
     device, doubt = match_device(device_name)
     return device.figures if device is not None and not doubt else {}
 
@@ -140,7 +140,7 @@ def datasheet_peaks(
     device_name:str,      # As `match_device` takes it
     dtype:str|None=None,  # What `peak_flops` is for; None: float32, or the first that the datasheet has
 )->HardwarePeaks|None:
-    "The roofs of a device from its datasheet; `None` for one not in the table. A doubt about the name is in `environment`."
+    "The roofs of a device from its datasheet; `None` for one not in the table. `environment` holds a doubt."
     device, doubt = match_device(device_name)
     if device is None: return None
     ceilings, levels = _ceilings(device), _levels(device)

@@ -21,10 +21,10 @@ from ..core.arguments import as_device, on_device, whole
 from ..core.progress import progress_bar
 from .hardware import Ceiling, HardwarePeaks, KindCeiling, MemoryLevel
 from .levels import measure_levels, nearer_is_faster
-from .machine import environment, has_tf32, tf32_categories, tf32_set
+from .machine import environment, has_tf32, tf32_set
 from .kind_probes import kind_probes, pointwise_probes
 from .probes import compute_probes, envelope, free_frames, joined, launch_probes, run_probe
-from ..timing.samples import quiet
+from ..core.process import quiet
 
 # %% ../../nbs/roofs/peaks.ipynb #af4a4fae
 measurable = ("bfloat16", "float16", "float32", "float64", "float8_e4m3fn", "int8")

@@ -11,16 +11,18 @@ from dataclasses import replace
 
 from ..points.model import RooflinePoint, arithmetic_intensity, passing
 from .fold import label
-from .plot import bounds, hover, ink, plot_points, shown, spot
+from .plot import bounds, hover, plot_points, shown, spot
+from .roof_lines import ink
 
 # %% ../../nbs/views/hierarchy.ipynb #c59145ad
 symbols = dict(L1="triangle-up", L2="diamond", DRAM="circle")   # A level that is none of these is a square
-_hues = dict(L1="#e9a23b", L2="#4c78a8", DRAM="#0b5d57")        # Told apart by colour-blind readers, on white and on dark pages
+# Told apart by colour-blind readers, on white and on dark pages
+_hues = dict(L1="#e9a23b", L2="#4c78a8", DRAM="#0b5d57")
 
 def level_points(
     p:RooflinePoint,
 )->list[RooflinePoint]:
-    "`p` as one point per level, nearest first, with the bytes that went through it. Empty where FLOPs, bytes or time are unknown or zero."
+    "`p` as one point per level, nearest first, with the bytes through it. Empty where FLOPs or time are unknown."
     if not (p.flops and p.time_s): return []
     through = passing([b for _, b in p.bytes_by_level])
     return [replace(p, memory_level=level, bytes_moved=b, arithmetic_intensity=arithmetic_intensity(p.flops, b))
@@ -33,23 +35,28 @@ def _marks(go, level, points, biggest):
     "The markers of one level, large ones first; `points` are (row, point)."
     size = lambda p: max(8.0, 26.0 * (p.share / biggest)**0.5)
     rows, ps = zip(*sorted(points, key=lambda rp: -rp[1].share))
-    marker = dict(symbol=symbols.get(level, "square"), color=_hues.get(level, "#8d99a6"), size=[size(p) for p in ps], opacity=0.85, line=dict(width=1, color="rgba(255,255,255,0.65)"))
-    return go.Scatter(x=[p.arithmetic_intensity for p in ps], y=[_rate(p) for p in ps], hovertext=[f"{hover(p)}<br>through {level}" for p in ps],
-                      hoverinfo="text", customdata=rows, mode="markers", name=f"through {level}", legendgroup=level, marker=marker)
+    marker = dict(symbol=symbols.get(level, "square"), color=_hues.get(level, "#8d99a6"), size=[size(p) for p in ps],
+                  opacity=0.85, line=dict(width=1, color="rgba(255,255,255,0.65)"))
+    return go.Scatter(x=[p.arithmetic_intensity for p in ps], y=[_rate(p) for p in ps],
+                      hovertext=[f"{hover(p)}<br>through {level}" for p in ps],
+                      hoverinfo="text", customdata=rows, mode="markers", name=f"through {level}", legendgroup=level,
+                      marker=marker)
 
 def _joins(go, levels):
     "One line per row through the points of its levels."
     xs = [x for ps in levels.values() for x in (*(p.arithmetic_intensity for p in ps), None)]
     ys = [y for ps in levels.values() for y in (*map(_rate, ps), None)]
     rows = [i for i, ps in levels.items() for _ in range(len(ps) + 1)]
-    return go.Scatter(x=xs, y=ys, customdata=rows, mode="lines", line=dict(color="#74808a", width=1.5), hoverinfo="skip", name="one kernel", showlegend=False)
+    return go.Scatter(x=xs, y=ys, customdata=rows, mode="lines", line=dict(color="#74808a", width=1.5),
+                      hoverinfo="skip", name="one kernel", showlegend=False)
 
 # %% ../../nbs/views/hierarchy.ipynb #829ba7e2
 def _at_dram(p): return replace(p, bytes_moved=p.bytes_by_level[-1][1]) if p.bytes_by_level else p
 
 def hierarchical(result)->bool:
     "Whether the bytes of some row were counted level by level, by hardware."
-    return any(p.source not in ("counted", "predicted") and sum(b > 0 for _, b in p.bytes_by_level) > 1 for p in result.points)
+    return any(p.source not in ("counted", "predicted") and sum(b > 0 for _, b in p.bytes_by_level) > 1
+               for p in result.points)
 
 def plot_levels(
     result, # A `Result`
@@ -59,7 +66,8 @@ def plot_levels(
     "The roofline of `result` with a point per memory level of each row, joined by a line: a plotly `Figure`."
     levels = {i: ps for i, p in enumerate(result.points) if (ps := level_points(p))}
     drawn = [(i, q) for i, p in enumerate(result.points) for q in levels.get(i, [_at_dram(p)])]
-    fig = plot_points(replace(result, points=[q for _, q in drawn]), title, named=0)    # axes and roofs that fit all levels, and the strip
+    # axes and roofs that fit all levels, and the strip
+    fig = plot_points(replace(result, points=[q for _, q in drawn]), title, named=0)
     import plotly.graph_objects as go
     fig.data = [t for t in fig.data if t.legendgroup not in bounds or t.yaxis == "y2"]
     for t in fig.data:
@@ -67,7 +75,8 @@ def plot_levels(
     biggest = max((p.share for p in result.points), default=0) or 1
     fig.add_trace(_joins(go, levels))
     for level in dict.fromkeys(q.memory_level for ps in levels.values() for q in ps):
-        fig.add_trace(_marks(go, level, [(i, q) for i, ps in levels.items() for q in ps if q.memory_level == level], biggest))
+        fig.add_trace(_marks(go, level, [(i, q) for i, ps in levels.items() for q in ps if q.memory_level == level],
+                             biggest))
     _name_slowest(fig, result.points, levels, named)
     return fig
 
@@ -75,7 +84,8 @@ def _name_slowest(fig, points, levels, named):
     "The names of the slowest rows, each at its right-most point."
     for i in sorted(levels, key=lambda i: -points[i].time_s)[:named]:
         x, y = spot(levels[i][-1])
-        fig.add_annotation(x=math.log10(x), y=math.log10(y), text=shown(label(points[i]), 28), name=f"row {i}", xanchor="left", xshift=12,
+        fig.add_annotation(x=math.log10(x), y=math.log10(y), text=shown(label(points[i]), 28), name=f"row {i}",
+                           xanchor="left", xshift=12,
                            showarrow=False, font=dict(color=ink, size=11))
 
 def chart(
@@ -84,6 +94,6 @@ def chart(
     points:str="modules", # "modules", "ops", "kernels" or "steps"
     named:int=5,          # How many of the slowest rows carry their name
 ):
-    "The roofline of `result`, level by level where its bytes were counted so: a plotly `Figure`. Raises `ValueError` for rows that it lacks."
+    "The roofline of `result`, by level where bytes were counted so: a `Figure`. Raises `ValueError` without rows."
     if points == "modules" and hierarchical(result): return plot_levels(result, title, named)
     return plot_points(result, title, points, named)

@@ -1,38 +1,335 @@
-"""Do kernels and idle time add up to the time of the model, on a GPU? End to end is measured outside the library by CUDA events, in turn with profiles.
-Limit: 2 %. Which part no kernel covers shows which models are bound by their launches."""
-import statistics, sys
+"""Everything that only a GPU can show, in one run of at most nine minutes: python tests/benchmarks/gpu.py --out FOLDER
 
-import torch, torchvision
-from torch import nn
+Six parts, in this order. Each runs in a process of its own, and writes FOLDER/PART.json after every finding, so that a run that
+is cut short still leaves what it had:
+  peaks    the roofs per dtype, TF32 both ways, levels, beside the datasheet and published maxima; L2 by contiguous tensors
+  models   rows, idle and unlaunched kernels of models, beside steps timed by events that no instrument takes part in
+  above    rows above their roofs, and the rows closest to them
+  traces   the profiler's records of the same runs as traces, and read_trace of them beside profile
+  ncu      Nsight Compute over five kernels: counted bytes and FLOPs beside the counted work
+  faults   an error at calls all through a profile: flags, memory and model afterwards
+The last lines are the table of limits. Without a GPU the same parts run on the CPU, small: a rehearsal.
+It needs torch and torchvision only.
+"""
+import argparse, json, statistics, subprocess, sys, time
+from pathlib import Path
 
-from fasterbench.roofline import HardwarePeaks, RooflineAnalyzer
+root = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(root))
+shares = dict(peaks=100, models=180, above=5, traces=60, ncu=100, faults=60)      # seconds per part, 505 in all
 
-def models():
-    yield "resnet50", torchvision.models.resnet50(weights=None), (3, 224, 224)
-    yield "vit_b_16", torchvision.models.vit_b_16(weights=None), (3, 224, 224)
-    yield "200 small layers", nn.Sequential(*(m for _ in range(100) for m in (nn.Linear(64, 64), nn.ReLU()))), (64,)
+class Record:
+    "The findings of one part, written anew after each of them."
+    def __init__(self, folder, part, seconds):
+        self.path, self.end, self.data = folder/f"{part}.json", time.perf_counter() + seconds, dict(part=part, complete=False)
+    def put(self, key, value):
+        self.data[key] = value
+        self.path.write_text(json.dumps(self.data, indent=1, default=str))
+    @property
+    def over(self): return time.perf_counter() > self.end
 
-def end_to_end(model, x, n=20):
-    "Median seconds of a forward between two events."
+def here():
+    "The device, and what it is."
+    import torch
+    from fasterbench.roofs.machine import environment
+    device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
+    return device, environment(device)
+
+# ---- models
+
+def transformer(layers, width, heads, vocabulary=32000, window=2048):
+    "A language model of today's form, small enough to write here: its forward takes tokens and, for decoding, a filled cache."
+    import torch
+    from torch import nn
+    from torch.nn import functional as F
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm, self.qkv, self.out = nn.RMSNorm(width), nn.Linear(width, 3 * width, bias=False), nn.Linear(width, width, bias=False)
+            self.norm2, self.up, self.gate, self.down = (nn.RMSNorm(width), *(nn.Linear(a, b, bias=False) for a, b in
+                                                         ((width, 3 * width), (width, 3 * width), (3 * width, width))))
+        def forward(self, x, cache=None):
+            q, k, v = (t.unflatten(-1, (heads, -1)).transpose(1, 2) for t in self.qkv(self.norm(x)).chunk(3, -1))
+            if cache is not None:
+                cache[0][:, :, -1:], cache[1][:, :, -1:] = k, v
+                k, v = cache
+            y = F.scaled_dot_product_attention(q, k, v, is_causal=cache is None)
+            x = x + self.out(y.transpose(1, 2).flatten(2))
+            return x + self.down(F.silu(self.gate(h := self.norm2(x))) * self.up(h))
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed, self.blocks = nn.Embedding(vocabulary, width), nn.ModuleList(Block() for _ in range(layers))
+            self.norm, self.head = nn.RMSNorm(width), nn.Linear(width, vocabulary, bias=False)
+        def forward(self, tokens, caches=None):
+            x = self.embed(tokens)
+            for i, b in enumerate(self.blocks): x = b(x, None if caches is None else caches[i])
+            return self.head(self.norm(x[:, -1:]))
+    return Model()
+
+def cases(gpu):
+    "(name, make model, make sample(batch, dtype), can be trained), the quick ones first."
+    import torch, torchvision
+    from torch import nn
+    image = lambda size: lambda batch, dtype: torch.randn(batch, 3, size, size, dtype=dtype)
+    layers, width, heads, length = (12, 1024, 16, 1024) if gpu else (2, 64, 4, 32)
+    tokens = lambda batch, dtype: torch.randint(32000 if gpu else 100, (batch, length))
+    def decode(batch, dtype):
+        caches = [[torch.randn(batch, heads, length, width // heads, dtype=dtype) for _ in "kv"] for _ in range(layers)]
+        return tokens(batch, dtype)[:, :1], caches
+    language = lambda: transformer(layers, width, heads, 32000 if gpu else 100)
+    yield "200 small layers", lambda: nn.Sequential(*(m for _ in range(100) for m in (nn.Linear(64, 64), nn.ReLU()))), lambda b, d: torch.randn(b, 64, dtype=d), True
+    yield "resnet50" if gpu else "resnet18", torchvision.models.resnet50 if gpu else torchvision.models.resnet18, image(224 if gpu else 64), True
+    if gpu: yield "vit_b_16", torchvision.models.vit_b_16, image(224), True
+    yield "language model, prefill", language, tokens, True
+    yield "language model, decode", language, decode, False
+
+def runs(gpu):
+    "Every case with its batch, dtype and whether it is a training step."
+    import torch
+    for batch, dtype in ((1, torch.bfloat16), (64, torch.bfloat16), (1, torch.float32), (64, torch.float32)) if gpu else ((1, torch.float32), (2, torch.bfloat16)):
+        for name, make, sample, trains in cases(gpu):
+            for training in (False, True)[:1 + trains]: yield name, make, sample, batch, dtype, training
+
+def event_timed(step, device, n):
+    "Median seconds of a bare step: between two events on a GPU, by the clock on a CPU."
+    import torch
     times = []
-    with torch.no_grad():
-        for _ in range(n):
+    for _ in range(n):
+        if device.type == "cuda":
             start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            torch.cuda.synchronize(); start.record(); model(x); end.record(); torch.cuda.synchronize()
+            torch.cuda.synchronize(); start.record(); step(); end.record(); torch.cuda.synchronize()
             times.append(start.elapsed_time(end) * 1e-3)
+        else:
+            start = time.perf_counter(); step(); times.append(time.perf_counter() - start)
     return statistics.median(times)
 
-if __name__ == "__main__":
-    if not torch.cuda.is_available(): sys.exit("this machine has no GPU")
-    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}\n{'model':18} {'batch':>5} {'events':>10} {'rows ÷ events':>14} {'idle':>6} {'clock'}")
-    for name, model, shape in models():
-        for batch in (1, 64):
-            model, x = model.eval().cuda(), torch.randn(batch, *shape, device="cuda")
-            end_to_end(model, x, 10)
-            ra, ratios, truths = RooflineAnalyzer(model, x, HardwarePeaks(1e14, 1e12)), [], []
-            for _ in range(5):
-                truths.append(end_to_end(model, x))
-                ra.profile("cuda", warmup=5, steps=20)
-                ratios.append(ra.timing.sum_s / truths[-1])
-            idle = next((r.share for r in ra.results if r.name == "(idle)"), float("nan"))
-            print(f"{name:18} {batch:5} {statistics.median(truths) * 1e3:7.3f} ms {statistics.median(ratios):14.3f} {idle:6.1%} {ra.timing.clock}", flush=True)
+def bare_step(model, args, training):
+    "What `profile` repeats, written by hand."
+    import torch
+    def forward():
+        with torch.no_grad(): model(*args)
+    def step():
+        model.zero_grad(set_to_none=True)
+        model(*args).sum().backward()
+    return step if training else forward
+
+# ---- parts
+
+published = {"NVIDIA H100 80GB HBM3": dict(bfloat16=(795e12, 956e12)), "NVIDIA H200": dict(bfloat16=(821e12, 968e12))}  # mean of long runs, best of sweeps
+
+def peaks(record, device, folder):
+    import torch
+    from fasterbench.roofs.peaks import measure_peaks
+    gpu = device.type == "cuda"
+    dtypes = [torch.bfloat16, torch.float32, torch.float16, torch.float64] + [getattr(torch, "float8_e4m3fn")] * gpu if gpu else [torch.float32, torch.bfloat16]
+    for dtype, tf32 in [(d, False) for d in dtypes] + [(torch.float32, True)] * gpu:
+        if record.over: return
+        start = time.perf_counter()
+        try: found = measure_peaks(device, dtype=dtype, allow_tf32=tf32, cache=False)
+        except (RuntimeError, ValueError, TypeError) as error: record.put(f"{dtype} tf32={tf32}", dict(error=str(error))); continue
+        found.to_json(folder/f"peaks-{str(dtype).removeprefix('torch.')}{'-tf32' * tf32}.json")
+        record.put(f"{dtype} tf32={tf32}", dict(seconds=time.perf_counter() - start, flops=found.peak_flops, levels={l.name: (l.capacity, l.bandwidth, l.spread) for l in found.memory},
+                   ceilings={f"{c.dtype} {c.unit}".strip(): (c.flops, c.spread, c.probe) for c in found.ceilings}, skipped=found.skipped))
+    record.put("l2", l2_sweep(device))
+
+def l2_sweep(device):
+    "B/s of `add_` over contiguous tensors that together fill so many MB, eager and, on a GPU, in a captured graph."
+    import torch
+    gpu, out = device.type == "cuda", {}
+    for megabytes in (4, 8, 16, 24, 32, 40, 48, 64, 96, 256) if gpu else (1, 8):
+        xs = [torch.ones(2**18, device=device) for _ in range(megabytes)]          # 1 MB each
+        def walk():
+            for x in xs: x.add_(1.0)
+        walk()
+        ways = dict(eager=walk)
+        if gpu:
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph): walk()
+            ways["graph"] = graph.replay
+        for how, call in ways.items():
+            call()
+            out[f"{megabytes} MB {how}"] = 2 * megabytes * 2**20 / event_timed(call, device, 20)
+    return out
+
+def models(record, device, folder):
+    import torch
+    from fasterbench.roofline import RooflineAnalyzer
+    gpu = device.type == "cuda"
+    for name, make, sample, batch, dtype, training in runs(gpu):
+        if record.over: return
+        key = f"{name}, batch {batch}, {str(dtype).removeprefix('torch.')}, {'training' if training else 'forward'}"
+        try: record.put(key, one_model(make, sample(batch, dtype), dtype, training, device, folder/f"{key.replace(' ', '_').replace(',', '')}.result.json"))
+        except torch.OutOfMemoryError as error: record.put(key, dict(error=str(error).splitlines()[0]))
+
+def one_model(make, sample, dtype, training, device, path):
+    "A profile, and bare steps timed before and after it."
+    import torch
+    from fasterbench.roofline import RooflineAnalyzer
+    torch.manual_seed(0)
+    model = make().to(device, dtype).train(training)
+    args = torch.utils._pytree.tree_map(lambda t: t.to(device), sample if isinstance(sample, tuple) else (sample,))
+    step = bare_step(model, args, training)
+    for _ in range(5): step()
+    before = event_timed(step, device, 20)
+    ra = RooflineAnalyzer(model, sample).profile(device, backward=training, loss=(lambda out: out.sum()) if training else None)
+    after = event_timed(step, device, 20)
+    ra.to_json(path)
+    rows = sum(r.time_s for r in ra.results)
+    special = {r.name: r.time_s for r in ra.results if r.name.startswith("(")}
+    return dict(events_s=(before, after), rows_s=rows, end_to_end_s=ra.timing.end_to_end_s, ratio=rows / statistics.mean((before, after)), special_rows=special,
+                clock=ra.timing.clock, n_rows=len(ra.results), above=[(r.name, r.utilization_pct) for r in ra.results if (r.utilization_pct or 0) > 105],
+                best={b: max((r.utilization_pct or 0 for r in ra.results if r.bound == b), default=None) for b in ("compute", "memory")})
+
+def above(record, device, folder):
+    found = json.loads((folder/"models.json").read_text())
+    profiles = {k: v for k, v in found.items() if isinstance(v, dict) and "n_rows" in v}
+    record.put("rows", sum(v["n_rows"] for v in profiles.values()))
+    record.put("above 105 %", {k: v["above"] for k, v in profiles.items() if v["above"]})
+    for bound in ("compute", "memory"): record.put(f"best {bound} row, %", max((v["best"][bound] or 0 for v in profiles.values()), default=None))
+
+def traces(record, device, folder):
+    "The profiler's own record of a run as a trace; what read_trace makes of it beside what profile says."
+    import torch
+    from fasterbench import read_trace
+    from fasterbench.roofline import RooflineAnalyzer
+    for name, make, sample, batch, dtype, training in runs(device.type == "cuda"):
+        if record.over: return
+        if training: continue
+        model, x = make().to(device, dtype).eval(), sample(batch, dtype)
+        args = torch.utils._pytree.tree_map(lambda t: t.to(device), x if isinstance(x, tuple) else (x,))
+        step, key = bare_step(model, args, False), f"{name}, batch {batch}, {str(dtype).removeprefix('torch.')}"
+        for _ in range(3): step()
+        path, n = folder/f"{key.replace(' ', '_').replace(',', '')}.trace.json.gz", 5
+        with torch.profiler.profile(record_shapes=True, with_stack=True) as prof:
+            for _ in range(n): step(); prof.step()
+            if device.type == "cuda": torch.cuda.synchronize()
+        prof.export_chrome_trace(str(path))
+        try: read = read_trace(path)
+        except ValueError as error: record.put(key, dict(error=str(error))); continue
+        ra = RooflineAnalyzer(model, x).profile(device)
+        busy = sum(r.time_s for r in ra.results if r.name != "(idle)")
+        record.put(key, dict(trace_s=sum(r.time_s for r in read.points if not r.name.startswith("(idle")) / n, profile_s=busy, trace_flops=sum(r.flops or 0 for r in read.ops) / n,
+                   profile_flops=sum(r.flops or 0 for r in ra.results)))
+
+kernel_script = """
+import torch
+torch.backends.cuda.matmul.allow_tf32 = False
+x, w = torch.randn(4096, 4096, device="cuda"), torch.randn(4096, 4096, device="cuda")
+h, g = x.bfloat16(), w.bfloat16()
+image, conv = torch.randn(32, 64, 56, 56, device="cuda"), torch.nn.Conv2d(64, 64, 3, padding=1, bias=False).cuda()
+norm = torch.nn.LayerNorm(4096).cuda()
+with torch.no_grad():
+    for name, f in dict(matmul_float32=lambda: x @ w, matmul_bfloat16=lambda: h @ g, convolution=lambda: conv(image), add=lambda: x + w, layer_norm=lambda: norm(x)).items():
+        f(); torch.cuda.synchronize()
+        torch.cuda.nvtx.range_push(name); f(); torch.cuda.synchronize(); torch.cuda.nvtx.range_pop()
+"""
+
+def counted_work():
+    "FLOPs and compulsory bytes of the five kernels, by count_work on meta tensors."
+    import torch
+    from fasterbench import count_work
+    class Two(torch.nn.Module):
+        def __init__(self, f): super().__init__(); self.f = f
+        def forward(self, x, w): return self.f(x, w)
+    m = lambda *s, dtype=torch.float32: torch.empty(*s, device="meta", dtype=dtype)
+    x, w = m(4096, 4096), m(4096, 4096)
+    conv, norm = torch.nn.Conv2d(64, 64, 3, padding=1, bias=False, device="meta"), torch.nn.LayerNorm(4096, device="meta")
+    works = dict(matmul_float32=count_work(Two(torch.matmul), (x, w)), matmul_bfloat16=count_work(Two(torch.matmul), (x.bfloat16(), w.bfloat16())),
+                 convolution=count_work(conv, m(32, 64, 56, 56)), add=count_work(Two(torch.add), (x, w)), layer_norm=count_work(norm, x))
+    return {k: dict(flops=v.flops, bytes=v.bytes) for k, v in works.items()}
+
+def ncu(record, device, folder):
+    record.put("counted", counted_work())
+    script, report = folder/"kernels.py", folder/"kernels.csv"
+    script.write_text(kernel_script)
+    if device.type != "cuda": return rehearsed_ncu(record)
+    found = subprocess.run(["ncu", "--set", "roofline", "--nvtx", "--clock-control", "none", "--target-processes", "all", "-f", "-o", folder/"kernels", sys.executable, script],
+                           capture_output=True, text=True, timeout=shares["ncu"] * 0.7)
+    record.put("ncu", (found.stdout + found.stderr)[-2000:])
+    with open(report, "w") as out:
+        subprocess.run(["ncu", "--import", folder/"kernels.ncu-rep", "--csv", "--page", "raw", "--print-units", "base"], stdout=out, timeout=60, check=True, env=dict(LC_ALL="C", PATH="/usr/local/cuda/bin:/usr/bin:/bin"))
+    from fasterbench import read_ncu
+    record.put("rows", {p.name: dict(flops=p.flops, bytes=p.bytes_moved, levels=p.bytes_by_level, time_s=p.time_s) for p in read_ncu(report, by="nvtx")})
+
+def rehearsed_ncu(record):
+    "Without a GPU: a report of somebody else's, where it lies beside the project, goes the same way."
+    from fasterbench import read_ncu
+    report = root.parent/"shared/data/ncu/gemm_tiled.csv"
+    record.put("rows", {p.name: dict(flops=p.flops, bytes=p.bytes_moved, time_s=p.time_s) for p in read_ncu(report)} if report.exists() else f"no report: {report} is not there")
+
+def faults(record, device, folder):
+    "An error at calls all through a profile. Each time: flags, memory on the device, parameters."
+    import gc, torch
+    from fasterbench.roofline import HardwarePeaks, RooflineAnalyzer
+    net = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(8 * 36, 4))
+    model, x, roofs = net.to(device).eval(), torch.randn(2, 3, 8, 8), HardwarePeaks(1e13, 1e12, device=str(device))
+    calls = [0, None]
+    class Burnt(Exception): pass
+    def see(frame, event, arg):
+        calls[0] += event == "call"
+        if calls[0] == calls[1]: sys.setprofile(None); raise Burnt
+    def attempt(at):
+        calls[:] = 0, at
+        sys.setprofile(see)
+        try: RooflineAnalyzer(model, x, roofs).profile(device, warmup=1, steps=1, backward=True)
+        except Burnt: pass
+        finally: sys.setprofile(None)
+        gc.collect()
+    def state():
+        flags = (torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32, torch.get_float32_matmul_precision(), torch.is_grad_enabled(), gc.isenabled())
+        held = torch.cuda.memory_allocated() if device.type == "cuda" else 0
+        return flags, held, [p.detach().sum().item() for p in model.parameters()], {m for m in model.modules() if "forward" in m.__dict__}
+    attempt(None); total = calls[0]; before = state()
+    wrong, tried = [], 0
+    for at in range(1, total, max(total // (200 if device.type == "cuda" else 20), 1)):
+        if record.over: break
+        attempt(at); tried += 1
+        if state() != before: wrong.append(at)
+        record.put("tried", tried); record.put("calls", total); record.put("left something changed", wrong)
+
+parts = dict(peaks=peaks, models=models, above=above, traces=traces, ncu=ncu, faults=faults)
+
+# ---- the table
+
+def limits(folder):
+    "Each limit with what was found."
+    load = lambda part: json.loads((folder/f"{part}.json").read_text()) if (folder/f"{part}.json").exists() else {}
+    found, made = load("models"), load("above")
+    ratios = [v["ratio"] for v in found.values() if isinstance(v, dict) and "ratio" in v]
+    if ratios: yield "sum of rows ÷ event-timed step", "0.98 to 1.02", f"{min(ratios):.3f} to {max(ratios):.3f}, median {statistics.median(ratios):.3f}, {len(ratios)} runs"
+    if "rows" in made: yield "rows above 105 % of their roof", "0", f"{sum(map(len, made['above 105 %'].values()))} of {made['rows']}"
+    device, first = load("peaks").get("device_name"), load("peaks").get("torch.bfloat16 tf32=False", {})
+    for mean, best in [published[device]["bfloat16"]] if device in published and "flops" in first else []:
+        yield "bfloat16 peak ÷ published mean and best", "0.95 or more", f"{first['flops'] / mean:.3f}, {first['flops'] / best:.3f}"
+    n = load("ncu")
+    for name, row in n.get("rows", {}).items() if isinstance(n.get("rows"), dict) else ():
+        ours = n["counted"].get(name)
+        if ours: yield f"DRAM bytes of {name} ÷ counted", "within 15 %", f"{row['bytes'] / ours['bytes']:.3f}" + (f", FLOPs {row['flops'] / ours['flops']:.3f}" if row["flops"] and ours["flops"] else "")
+    for key, v in load("traces").items():
+        if isinstance(v, dict) and v.get("profile_s"): yield f"read_trace ÷ profile: {key}", "within 2 %", f"time {v['trace_s'] / v['profile_s']:.3f}, FLOPs {v['trace_flops'] / v['profile_flops'] if v['profile_flops'] else float('nan'):.3f}"
+    f = load("faults")
+    if f: yield "faults after which something was changed", "0", f"{len(f.get('left something changed', []))} of {f.get('tried')}"
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--parts", nargs="+", default=list(parts), choices=list(parts))
+    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    args.out.mkdir(parents=True, exist_ok=True)
+    if args.child:
+        part, = args.parts
+        record = Record(args.out, part, shares[part] * 0.85)
+        device, environment = here()
+        for k, v in environment.items(): record.put(k, v)
+        parts[part](record, device, args.out)
+        return record.put("complete", not record.over)
+    for part in args.parts:
+        start = time.perf_counter()
+        try: done = subprocess.run([sys.executable, __file__, "--out", args.out, "--parts", part, "--child"], timeout=shares[part] + 20, capture_output=True, text=True)
+        except subprocess.TimeoutExpired: print(f"{part}: stopped after {shares[part] + 20} s", flush=True); continue
+        print(f"{part}: {time.perf_counter() - start:.0f} s" + (f"\n{done.stderr[-1500:]}" if done.returncode else ""), flush=True)
+    for row in limits(args.out): print("{:60}  {:14}  {}".format(*row))
+
+if __name__ == "__main__": main()

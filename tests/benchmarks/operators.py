@@ -12,7 +12,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from fasterbench.roofline import HardwarePeaks, RooflineAnalyzer
 from fasterbench.timing.operators import OperatorTimer
-from fasterbench.work.trace import watching
+from fasterbench.work.dispatch import watching
 
 def ours(ra, x):
     ra.profile(warmup=0, steps=2)

@@ -1,9 +1,11 @@
 """Predictions against measurements that others published: the table "Proof, offline".
 
-    python tests/benchmarks/predict.py [timm] [compiled] [kernels] [models] [decode] [speed] [here] [--cache DIR] [--every N]
+    python tests/benchmarks/predict.py [timm] [compiled] [kernels] [models] [decode] [speed] [here] [--cache DIR]
 
-Reads ../shared/data (or $FASTERBENCH_SHARED/data). Counting the timm models takes an hour the first time; counts are kept in DIR.
-The timm runs were measured with timm 1.0.9 under its fast norms: `pip install --no-deps --target DIR timm==1.0.9`, PYTHONPATH=DIR.
+Reads ../shared/data (or $FASTERBENCH_SHARED/data). Counting the timm models takes an hour the first time; counts
+are kept in DIR.
+The timm runs were measured with timm 1.0.9 under its fast norms: `pip install --no-deps --target DIR timm==1.0.9`,
+PYTHONPATH=DIR.
 Nothing is fitted here. What the constants were fitted on is marked "fit"."""
 import argparse, csv, gzip, json, os, pickle, sys, tempfile, time, warnings, zlib
 from math import log
@@ -13,7 +15,7 @@ from statistics import median
 import torch
 from torch.utils._device import _device_constructors
 
-from fasterbench.analysis.expected import compiled_times, deviation, expected_traffic, operator_times, z80
+from fasterbench.analysis.expected import compiled_times, deviation, operator_times, z80
 from fasterbench.points.caches import serve
 from fasterbench.roofs.datasheet import datasheet_peaks
 from fasterbench.work.count import count_work
@@ -23,24 +25,27 @@ from fasterbench.work.trace import Call, Touch
 root = Path(__file__).resolve().parents[2]
 shared = Path(os.environ.get("FASTERBENCH_SHARED", root.parent / "shared")) / "data"
 fitted_on = ("RTX 3090", "P100", "P4")
+only_kept = False # whether models whose counts are not kept yet are left out
 
 # -- one line of the table ------------------------------------------------------------------------------------------
 
 def estimator(calls, peaks, tf32=False):
-    "Seconds by the formula of PyTorch's RuntimeEstimator on the same counts: half the FLOPs at 0.75 of the peak, or the bytes."
+    "Seconds by the formula of PyTorch's RuntimeEstimator: half the FLOPs at 0.75 of the peak, or the bytes."
     moved = lambda c: sum(t.bytes for t in (*c.reads, *c.writes))
     rate = lambda c: peaks.flops_of(c.dtype or peaks.dtype, tf32)
     return sum(max((c.contraction_flops or 0) / 2 / 0.75 / rate(c), moved(c) / peaks.peak_bandwidth) for c in calls)
 
 def line(title, rows, sigma, worst=8):
-    "Print one line of the table from rows of (name, measured, limit, expected, estimator), and what is above its limit by name."
+    "Print one line of the table from rows of (name, measured, limit, expected, estimator), and what is above."
     error = lambda i: median(abs(r[i] / r[1] - 1) for r in rows)
     inside = sum(abs(log(r[3] / r[1])) <= z80 * sigma for r in rows) / len(rows)
     above = sorted((r for r in rows if r[2] > r[1]), key=lambda r: -r[2] / r[1])
     fit = " (fit)" if any(d in title for d in fitted_on) and "models.csv" not in title else ""
-    print(f"{title + fit:46}{len(rows):>7}{len(above):>7}{error(2):>9.1%}{error(3):>10.1%}{error(4):>11.1%}{inside:>10.0%}"
+    title += fit
+    print(f"{title:46}{len(rows):>7}{len(above):>7}{error(2):>9.1%}{error(3):>10.1%}{error(4):>11.1%}{inside:>10.0%}"
           f"{median(r[3] / r[1] for r in rows):>8.2f}", flush=True)
-    for name, measured, limit, *_ in above[:worst]: print(f"    above: {name}, limit {limit / measured:.3f} of measured", flush=True)
+    for name, measured, limit, *_ in above[:worst]:
+        print(f"    above: {name}, limit {limit / measured:.3f} of measured", flush=True)
     return rows
 
 heading = f"{'data':46}{'rows':>7}{'above':>7}{'limit':>9}{'expected':>10}{'estimator':>11}{'in 80 %':>10}{'bias':>8}"
@@ -52,7 +57,8 @@ class OnMeta(torch.overrides.TorchFunctionMode):
     real = {torch.linspace, torch.arange, torch.tensor, torch.as_tensor}
     def __torch_function__(self, f, types, args=(), kwargs=None):
         kwargs = kwargs or {}
-        if f in _device_constructors() and f not in self.real and kwargs.get("device") is None: kwargs["device"] = "meta"
+        made_on_meta = f in _device_constructors() and f not in self.real and kwargs.get("device") is None
+        if made_on_meta: kwargs["device"] = "meta"
         return f(*args, **kwargs)
 
 def timm_model(name, size):
@@ -66,11 +72,13 @@ def timm_model(name, size):
         except TypeError: return model
 
 def timm_count(name, size, batch):
-    "The operators of one forward on CUDA under float16 autocast; attention of five dimensions stays float16, as in PyTorch 2.4."
+    "The operators of one forward under float16 autocast; attention of five dimensions in float16, as in PyTorch 2.4."
     torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(True)
-    work = count_work(timm_model(name, size), torch.empty(batch, 3, size, size, device="meta"), target=Target("cuda", "sm86", torch.float16))
+    work = count_work(timm_model(name, size), torch.empty(batch, 3, size, size, device="meta"),
+        target=Target("cuda", "sm86", torch.float16))
     touches = lambda ts: [(t.storage, t.region, t.bytes) for t in ts]
-    return [(c.operator, c.category, c.flops, c.contraction_flops, touches(c.reads), touches(c.writes), c.shapes, c.dtypes, c.dtype, c.part)
+    return [(c.operator, c.category, c.flops, c.contraction_flops, touches(c.reads), touches(c.writes), c.shapes,
+        c.dtypes, c.dtype, c.part)
             for c in work.trace]
 
 def timm_calls(cache, name, size, batch):
@@ -79,28 +87,35 @@ def timm_calls(cache, name, size, batch):
         calls = timm_count(name, size, batch)
         with gzip.open(path, "wb", 3) as f: pickle.dump(dict(calls=calls), f)
     with gzip.open(path) as f: calls = pickle.load(f)["calls"]
-    return [Call(c[9], 0, "forward", *c[:4], [Touch(*t) for t in c[4]], [Touch(*t) for t in c[5]], *c[6:9]) for c in calls]
+    return [Call(c[9], 0, "forward", *c[:4], [Touch(*t) for t in c[4]], [Touch(*t) for t in c[5]], *c[6:9])
+        for c in calls]
 
-def timm_served(cache, name, size, batch, calls, peaks):
-    "Per operator the bytes that L2 and main memory serve, by the walk through the caches."
-    path = cache / f"{name}-{size}-{batch}-{peaks.memory[0].capacity}.json"
-    if not path.exists():
-        touches = lambda ts: [(t.storage, t.bytes, t.region) for t in ts]
-        found = serve([(touches(c.reads), touches(c.writes)) for c in calls], [peaks.memory[0].capacity])
-        path.write_text(json.dumps([[sum(l[i] for ls in op for l in ls) for i in (0, 1)] for op in found]))
-    return json.loads(path.read_text())
+def timm_times(calls, peaks, measured, compiled):
+    "Times of all operators. The limit is tried with all bytes from main memory; where that is broken, level by level."
+    if compiled: return compiled_times(calls, peaks)
+    moved = lambda c: sum(t.bytes for t in (*c.reads, *c.writes))
+    times = operator_times(calls, [[0] * (len(peaks.memory) - 1) + [moved(c)] for c in calls], peaks)
+    if sum(t.limit for t in times) <= measured: return times
+    touches = lambda ts: [(t.storage, t.bytes, t.region) for t in ts]
+    found = serve([(touches(c.reads), touches(c.writes)) for c in calls], [l.capacity for l in peaks.memory[:-1]])
+    return operator_times(calls, [[sum(l[i] for ls in op for l in ls) for i in range(len(peaks.memory))]
+        for op in found], peaks)
 
 def timm_rows(cache, file, device, every, compiled=False, keep=lambda name: True):
     peaks, rows, failed = datasheet_peaks(device, "float16"), [], []
-    with open(shared / "timm" / f"benchmark-infer-amp-nchw-pt240-cu124-{file}.csv") as f: table = list(csv.DictReader(f))[::every]
+    with open(shared / "timm" / f"benchmark-infer-amp-nchw-pt240-cu124-{file}.csv") as f:
+        table = list(csv.DictReader(f))[::every]
     for r in table:
         key = r["model"], int(r["infer_img_size"]), int(r["infer_batch_size"])
-        if not keep(r["model"]): continue
+        if not keep(r["model"]) or only_kept and not (cache / "{}-{}-{}.pkl.gz".format(*key)).exists(): continue
         try: calls = timm_calls(cache, *key)
-        except Exception as error: failed.append(f"{key[0]} {key[1]}: {type(error).__name__} {str(error)[:90]}"); continue
-        times = compiled_times(calls, peaks) if compiled else operator_times(calls, timm_served(cache, *key, calls, peaks), peaks)
+        except Exception as error:
+            failed.append(f"{key[0]} {key[1]}: {type(error).__name__} {str(error)[:90]}")
+            continue
         measured = key[2] / float(r["infer_samples_per_sec"])
-        rows.append((f"{key[0]} {key[1]}", measured, sum(t.limit for t in times), sum(t.expected for t in times), estimator(calls, peaks)))
+        times = timm_times(calls, peaks, measured, compiled)
+        rows.append((f"{key[0]} {key[1]}", measured, sum(t.limit for t in times), sum(t.expected for t in times),
+            estimator(calls, peaks)))
     return rows, failed, deviation(peaks, compiled)
 
 def timm(cache, every):
@@ -112,7 +127,8 @@ def timm(cache, every):
 
 def compiled(cache, every):
     for half, title in ((0, "compiled, RTX 4090, half of the fit"), (1, "timm compiled, RTX 4090, other half")):
-        rows, failed, sigma = timm_rows(cache, "rtx4090-dynamo", "NVIDIA GeForce RTX 4090", every, True, lambda n: zlib.crc32(n.encode()) % 2 == half)
+        rows, failed, sigma = timm_rows(cache, "rtx4090-dynamo", "NVIDIA GeForce RTX 4090", every, True,
+            lambda n: zlib.crc32(n.encode()) % 2 == half)
         line(title, rows, sigma)
         for f in failed: print("    not counted:", f)
         yield f"compiled {half}", rows
@@ -135,10 +151,12 @@ def neusight_call(op, r):
     n = lambda k: float(r[k])
     if op in ("linear", "bmm"):
         b, m, k, w = n("B"), n("M"), n("K"), n("N")
-        return kernel("matmul", f"aten::{op}", 2 * b * m * k * w, (4 * b * m * k, 4 * k * w * (b if op == "bmm" else 1)), 4 * b * m * w, "float32")
+        return kernel("matmul", f"aten::{op}", 2 * b * m * k * w,
+            (4 * b * m * k, 4 * k * w * (b if op == "bmm" else 1)), 4 * b * m * w, "float32")
     size = 4 * n("B") * n("H")
     if op in ("softmax", "ln"): return kernel("normalisation", f"aten::{op}", size, (size,), size, "float32")
-    return kernel("pointwise", f"aten::{op}", size / 4, (size, size) if op in ("add", "mul", "div") else (size,), size, "float32")
+    return kernel("pointwise", f"aten::{op}", size / 4, (size, size) if op in ("add", "mul", "div") else (size,),
+        size, "float32")
 
 def kernels(cache, every):
     by_device = {}
@@ -147,14 +165,16 @@ def kernels(cache, every):
         for r in table:
             peaks, call = datasheet_peaks(r["Device"]), neusight_call(r["OPName"], r)
             t, name = warm(call, peaks), " ".join([r["OPName"], *(r[k] for k in ("B", "M", "N", "K", "H") if r.get(k))])
-            by_device.setdefault(r["Device"], []).append((name, float(r["Latency"]) * 1e-3, t.limit, t.expected, estimator([call], peaks)))
+            by_device.setdefault(r["Device"], []).append((name, float(r["Latency"]) * 1e-3, t.limit, t.expected,
+                estimator([call], peaks)))
     for device, rows in by_device.items():
         line(f"NeuSight kernels float32, {device}", rows, deviation(datasheet_peaks(device), row=True))
         yield f"kernels {device}", rows
 
 # -- whole models ---------------------------------------------------------------------------------------------------
 
-configs = dict(bert_large="bert_large", gpt2_large="gpt2_large", gpt3_27="gpt3_27", gpt3_xl="gpt3_xl", opt_13="opt_13", switchxl4="switchxl4")
+configs = dict(bert_large="bert_large", gpt2_large="gpt2_large", gpt3_27="gpt3_27", gpt3_xl="gpt3_xl",
+    opt_13="opt_13", switchxl4="switchxl4")
 
 def transformer(name):
     "The model of a configuration with eager attention, as it was measured, on the meta device."
@@ -170,13 +190,19 @@ def models(cache, every):
     for r in table:
         key, peaks = (r["model"], int(r["seq"]), int(r["batch"])), datasheet_peaks(r["device"])
         try:
-            if key not in counted: counted[key] = count_work(transformer(key[0]), torch.zeros(key[2], key[1], dtype=torch.long), target=Target("cuda", "sm70"))
-        except Exception as error: counted[key] = None; failed.append(f"{key}: {type(error).__name__} {str(error)[:100]}")
+            if key not in counted: counted[key] = count_work(transformer(key[0]),
+                torch.zeros(key[2], key[1], dtype=torch.long), target=Target("cuda", "sm70"))
+        except Exception as error:
+            counted[key] = None
+            failed.append(f"{key}: {type(error).__name__} {str(error)[:100]}")
         if counted[key] is None: continue
         calls = counted[key].trace
-        served = serve([tuple([(t.storage, t.bytes, t.region) for t in ts] for ts in (c.reads, c.writes)) for c in calls], [l.capacity for l in peaks.memory[:-1]])
-        times = operator_times(calls, [[sum(l[i] for ls in op for l in ls) for i in range(len(peaks.memory))] for op in served], peaks)
-        by_device.setdefault(r["device"], []).append((" ".join(map(str, key)), float(r["e2e_ms"]) * 1e-3, sum(t.limit for t in times),
+        served = serve([tuple([(t.storage, t.bytes, t.region) for t in ts] for ts in (c.reads, c.writes))
+            for c in calls], [l.capacity for l in peaks.memory[:-1]])
+        times = operator_times(calls, [[sum(l[i] for ls in op for l in ls) for i in range(len(peaks.memory))]
+            for op in served], peaks)
+        by_device.setdefault(r["device"], []).append((" ".join(map(str, key)), float(r["e2e_ms"]) * 1e-3, sum(t.limit
+            for t in times),
                                                       sum(t.expected for t in times), estimator(calls, peaks)))
     for device, rows in by_device.items():
         line(f"models.csv float32, {device}", rows, deviation(datasheet_peaks(device)))
@@ -185,13 +211,14 @@ def models(cache, every):
     for f in failed: print("    not counted:", f)
 
 def published(device, rows):
-    "Beside the mean error of the predictions, those that NeuSight published for the same device (mean over its columns)."
+    "Beside the mean error of the predictions, those that NeuSight published for the same device."
     lines = (shared / "neusight" / "nvidia_inf.csv").read_text().splitlines()
     at = next((i for i, l in enumerate(lines) if l.strip() == device), None)
     if at is None: return
     mean = lambda l: (lambda xs: sum(xs) / len(xs))([float(x) for x in l.split(",")[1:] if x])
     ours = sum(abs(r[3] / r[1] - 1) for r in rows) / len(rows)
-    print("    mean error: expected", f"{ours:.1%};", "published", ", ".join(f"{l.split(',')[0]} {mean(l):.1f}%" for l in lines[at + 3:at + 7]), flush=True)
+    print("    mean error: expected", f"{ours:.1%};", "published",
+        ", ".join(f"{l.split(',')[0]} {mean(l):.1f}%" for l in lines[at + 3:at + 7]), flush=True)
 
 # -- decode attention, products -------------------------------------------------------------------------------------
 
@@ -201,32 +228,40 @@ def decode_call(r):
     if getattr(r, "window_size", 0): context = min(context, r.window_size)
     kv = r.batch_size * context * r.num_key_value_heads * r.head_dim * size
     q = r.batch_size * r.num_heads * r.head_dim * 2
-    return kernel("attention", "attention", 4 * r.batch_size * context * r.num_heads * r.head_dim, (kv, kv, q), q, "bfloat16")
+    return kernel("attention", "attention", 4 * r.batch_size * context * r.num_heads * r.head_dim, (kv, kv, q), q,
+        "bfloat16")
 
 def decode(cache, every):
     import pandas as pd
     for device, file in (("NVIDIA H100 80GB HBM3", "h100"), ("NVIDIA L40S", "l40s")):
         peaks, rows = datasheet_peaks(device, "bfloat16"), []
-        for r in pd.read_parquet(shared / "aiconfigurator" / f"{file}_decode_attention_vllm.parquet").iloc[::every].itertuples():
-            call, name = decode_call(r), f"batch {r.batch_size} context {r.isl + r.step} heads {r.num_heads}/{r.num_key_value_heads}"
+        table = pd.read_parquet(shared / "aiconfigurator" / f"{file}_decode_attention_vllm.parquet")
+        for r in table.iloc[::every].itertuples():
+            name = f"batch {r.batch_size} context {r.isl + r.step} heads {r.num_heads}/{r.num_key_value_heads}"
+            call = decode_call(r)
             t = warm(call, peaks)
-            rows.append((name, r.latency * 1e-3, t.limit, t.expected, estimator([call], peaks), sum(x.bytes for x in (*call.reads, *call.writes))))
+            rows.append((name, r.latency * 1e-3, t.limit, t.expected, estimator([call], peaks),
+                sum(x.bytes for x in (*call.reads, *call.writes))))
         line(f"decode attention, {device}", rows, deviation(peaks, row=True))
         above = [r for r in rows if r[5] / peaks.peak_bandwidth > r[1]]
-        if above: print(f"    faster than main memory: {len(above)} rows, all of at most {max(r[5] for r in above) / 2**20:.0f} MiB "
-                        f"(L2: {peaks.memory[0].capacity / 2**20:.0f}), the fastest {max(r[5] / peaks.peak_bandwidth / r[1] for r in above):.2f}×")
+        if above:
+            size, fastest = max(r[5] for r in above) / 2**20, max(r[5] / peaks.peak_bandwidth / r[1] for r in above)
+            print(f"    faster than main memory: {len(above)} rows, all of at most {size:.0f} MiB "
+                  f"(L2: {peaks.memory[0].capacity / 2**20:.0f}), the fastest {fastest:.2f}×")
         yield f"decode {device}", rows
     yield from products(cache, every)
 
 def products(cache, every):
     import pandas as pd
     peaks, rows = datasheet_peaks("NVIDIA A100-SXM4-80GB", "bfloat16"), []
-    sizes = dict(bfloat16=(2, 2, "bfloat16"), int8_wo=(2, 1, "bfloat16"), int4_wo=(2, 0.5, "bfloat16"), sq=(1, 1, "int8"))
+    sizes = dict(bfloat16=(2, 2, "bfloat16"), int8_wo=(2, 1, "bfloat16"), int4_wo=(2, 0.5, "bfloat16"),
+        sq=(1, 1, "int8"))
     for r in pd.read_parquet(shared / "aiconfigurator" / "a100_gemm_trtllm.parquet").iloc[::every].itertuples():
         a, w, dtype = sizes[r.gemm_dtype]
         call = kernel("matmul", "aten::mm", 2 * r.m * r.n * r.k, (r.m * r.k * a, r.n * r.k * w), r.m * r.n * 2, dtype)
         t = warm(call, peaks)
-        rows.append((f"{r.gemm_dtype} {r.m}×{r.k}×{r.n}", r.latency * 1e-3, t.limit, t.expected, estimator([call], peaks)))
+        rows.append((f"{r.gemm_dtype} {r.m}×{r.k}×{r.n}", r.latency * 1e-3, t.limit, t.expected,
+            estimator([call], peaks)))
     line("products, NVIDIA A100-SXM4-80GB", rows, deviation(peaks, row=True))
     yield "products A100", rows
 
@@ -236,16 +271,21 @@ def speed(cache, every):
     import resource, timm as library, transformers
     from fasterbench.analysis.predict import predict
     with OnMeta(): vit = library.create_model("maxvit_tiny_tf_224")
-    llama = transformers.LlamaConfig(hidden_size=8192, intermediate_size=28672, num_hidden_layers=80, num_attention_heads=64, num_key_value_heads=8,
+    llama = transformers.LlamaConfig(hidden_size=8192, intermediate_size=28672, num_hidden_layers=80,
+        num_attention_heads=64, num_key_value_heads=8,
                                      vocab_size=128256, max_position_embeddings=8192)
     with torch.device("meta"): language = transformers.LlamaForCausalLM._from_config(llama, dtype=torch.bfloat16)
-    for name, model, sample, how in (("MaxViT-T", vit, torch.empty(64, 3, 224, 224, device="meta"), dict(autocast=torch.float16)),
-                                     ("Llama of 70 billion parameters", language, dict(input_ids=torch.zeros(1, 2048, dtype=torch.long)), {})):
+    for name, model, sample, how in (("MaxViT-T", vit, torch.empty(64, 3, 224, 224, device="meta"),
+        dict(autocast=torch.float16)),
+                                     ("Llama of 70 billion parameters", language,
+                                         dict(input_ids=torch.zeros(1, 2048, dtype=torch.long)), {})):
         start, busy = time.perf_counter(), time.process_time()
         result = predict(model, sample, "NVIDIA H100 80GB HBM3", **how)
-        wall, busy, operators = time.perf_counter() - start, time.process_time() - busy, sum(r.calls for r in result.ops)
+        wall, busy, operators = time.perf_counter() - start, time.process_time() - busy, sum(r.calls
+            for r in result.ops)
         memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-        print(f"{name}: {operators} operators in {wall:.1f} s ({busy:.1f} s of processor time), process at most {memory:.2f} GiB; {result.notes[0]}")
+        print(f"{name}: {operators} operators in {wall:.1f} s ({busy:.1f} s of processor time), "
+              f"process at most {memory:.2f} GiB; {result.notes[0]}")
     yield "speed", []
 
 # -- this machine ---------------------------------------------------------------------------------------------------
@@ -256,14 +296,16 @@ def here(cache, every):
     from fasterbench.analysis.predict import predict
     from fasterbench.roofline import RooflineAnalyzer
     from fasterbench.roofs.peaks import measure_peaks
-    names = """resnet18 resnet50 resnext50_32x4d wide_resnet50_2 vgg11 vgg16_bn alexnet squeezenet1_0 densenet121 mobilenet_v2 mobilenet_v3_large
-        shufflenet_v2_x1_0 mnasnet1_0 efficientnet_b0 efficientnet_v2_s regnet_y_400mf convnext_tiny vit_b_16 swin_t googlenet""".split()
+    names = """resnet18 resnet50 resnext50_32x4d wide_resnet50_2 vgg11 vgg16_bn alexnet squeezenet1_0 densenet121
+        mobilenet_v2 mobilenet_v3_large shufflenet_v2_x1_0 mnasnet1_0 efficientnet_b0 efficientnet_v2_s regnet_y_400mf
+        convnext_tiny vit_b_16 swin_t googlenet""".split()
     peaks, rows = measure_peaks("cpu"), []
     for name in names[::every]:
         model, sample = torchvision.models.get_model(name, weights=None).eval(), torch.randn(1, 3, 224, 224)
         p = predict(model, sample, peaks).program
         measured = RooflineAnalyzer(model, sample, peaks).profile(steps=5, warmup=2).result.program.time_s
-        print(f"    {name:20} limit {p.roof_time_s * 1e3:8.2f} ms  expected {p.time_s * 1e3:8.2f} ms ({p.interval_s[0] * 1e3:.2f} to {p.interval_s[1] * 1e3:.2f})  "
+        low, high = (t * 1e3 for t in p.interval_s)
+        print(f"    {name:20} limit {p.roof_time_s * 1e3:8.2f} ms  expected {p.time_s * 1e3:8.2f} ms ({low:.2f} to {high:.2f})  "
               f"measured {measured * 1e3:8.2f} ms", flush=True)
         rows.append((name, measured, p.roof_time_s, p.time_s, p.roof_time_s))
     line("this machine, its measured peaks", rows, deviation(peaks))
@@ -276,14 +318,18 @@ def main():
     parser.add_argument("part", nargs="*", choices=[*parts, []], default=[])
     parser.add_argument("--cache", type=Path, default=Path(tempfile.gettempdir()) / "fasterbench-predict")
     parser.add_argument("--every", type=int, default=1, help="take every Nth row")
+    parser.add_argument("--kept", action="store_true", help="leave out models whose counts are not kept yet")
     parser.add_argument("--rows", type=Path, help="write all rows here, as JSON")
     given = parser.parse_args()
+    global only_kept
+    only_kept = given.kept
     given.cache.mkdir(exist_ok=True, parents=True)
     if not shared.is_dir(): sys.exit(f"{shared} is not here; FASTERBENCH_SHARED names the folder that holds data/")
     warnings.simplefilter("ignore")
     print(heading)
     found = {}
-    for part in given.part or ("timm", "compiled", "kernels", "models", "decode"): found |= dict(parts[part](given.cache, given.every))
+    for part in given.part or ("timm", "compiled", "kernels", "models",
+        "decode"): found |= dict(parts[part](given.cache, given.every))
     if given.rows: given.rows.write_text(json.dumps(found))
 
 if __name__ == "__main__": main()

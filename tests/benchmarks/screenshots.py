@@ -1,7 +1,9 @@
 """Pictures of pages at three sizes, light and dark, before and after the window is resized.
 
     python tests/benchmarks/screenshots.py FOLDER PAGE.html ... [--only 1440x900-light]
+    python tests/benchmarks/screenshots.py nbs/images resnet18.html --picture report.png
 
+The second line makes the picture of the README: one page at 1440×900, light.
 Needs selenium and Chrome or Chromium. A name of a picture says page, size, light or dark, and `resized` or `row`."""
 import argparse, base64, shutil, time
 from pathlib import Path
@@ -46,13 +48,22 @@ def pictures(browser, page, folder, only):
             shoot(browser, folder/f"{name}-resized.png")
             print(name, flush=True)
 
+def picture(browser, page, path):
+    "The first screen of a page."
+    opened(browser, page, 1440, 900, "light")
+    shoot(browser, path)
+    print(path, path.stat().st_size, "bytes")
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
     parser.add_argument("pages", type=Path, nargs="+")
     parser.add_argument("--only", nargs="*")
+    parser.add_argument("--picture", help="One picture of this name, of the first page")
     given = parser.parse_args()
     browser = chrome()
     try:
-        for page in given.pages: pictures(browser, page, given.folder, given.only)
+        if given.picture: picture(browser, given.pages[0], given.folder/given.picture)
+        else:
+            for page in given.pages: pictures(browser, page, given.folder, given.only)
     finally: browser.quit()

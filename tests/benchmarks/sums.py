@@ -3,7 +3,11 @@
 Arguments: names of models (none: all); `train` for training steps. For a quiet machine: the columns `A/A` and `rows ÷ steps` tell how quiet it was. The first
 compares the even bare steps with the odd ones. The second compares the sum of the rows with the median of the very steps they come from; it falls below 1
 where something hits other rows in every step, as the median of each row leaves that out and the median of the steps cannot. Limits: 0.98–1.02 for the sum
-from 10 ms on, 0.97–1.03 from 3 ms on; cost 1.5 from 10 ms on; rows of two profiles 5 % apart in the median."""
+from 10 ms on, 0.97–1.03 from 3 ms on; cost 1.5 from 10 ms on; rows of two profiles 5 % apart in the median.
+
+`cost ÷ 25 bare` is the time of the whole profile over that of 25 bare forwards. A profile of 5 + 20 steps runs the model 66 times
+(1 to count, 5 to warm up, 20 stamped, 20 bare, 20 to time operators), so 2.64 is what the runs alone take; `÷ runs` is the cost over
+the runs that were made."""
 import statistics, sys
 from contextlib import contextmanager
 from time import perf_counter
@@ -59,16 +63,18 @@ def leaf_hooks(model, x):
     return seconds[0]
 
 @contextmanager
-def between(job):
-    "Within the context `job()` runs after every step of a profile; gives the seconds that took."
-    spent = [0.0]
+def between(job, n):
+    "Within the context `job()` runs after each of the first `n` steps of a profile; gives the seconds that took."
+    spent, ticks = [0.0], [0]
     def tick():
+        ticks[0] += 1
+        if ticks[0] > n: return
         start = perf_counter()
         job()
         spent[0] += perf_counter() - start
     @contextmanager
     def bar(*args): yield tick
-    with patch("fasterbench.roofline.progress_bar", bar): yield spent
+    with patch("fasterbench.analysis.measure.progress_bar", bar): yield spent
 
 def compare(name, model, x, training):
     "One line of the table."
@@ -79,7 +85,7 @@ def compare(name, model, x, training):
         if not training: hooked.append(leaf_hooks(model, x))
         bare.append(once(model, x, optimizer))
     ra = RooflineAnalyzer(model, x, HardwarePeaks(5e11, 7e10)).profile(warmup=warmup, steps=2, **how)          # what a process does once is not counted
-    with between(job) as spent:
+    with between(job, warmup + steps) as spent:
         start = perf_counter()
         found = ra.profile(warmup=warmup, steps=steps, **how).result
         cost = perf_counter() - start - spent[0]
@@ -89,10 +95,10 @@ def compare(name, model, x, training):
     apart = median(abs(again[r.name, r.phase] - r.time_s) / max(r.time_s, 1e-9) for r in found.points)
     leaves = f"{median(hooked) / truth:18.3f}" if hooked else f"{'':18}"
     return (f"{name:20} {truth * 1e3:6.1f} ms {(high - low) / truth:6.1%} {median(bare[::2]) / median(bare[1::2]):6.3f} {found.timing.sum_s / truth:12.3f} {found.timing.sum_s / median(p.time_s for p in found.steps):13.3f} "
-            f"{leaves} {cost / (warmup + steps) / truth:15.2f} {apart:13.1%}")
+            f"{leaves} {cost / (warmup + steps) / truth:15.2f} {cost / (1 + warmup + 3 * steps) / truth:7.2f} {apart:13.1%}")
 
 if __name__ == "__main__":
     training, wanted = "train" in sys.argv, [a for a in sys.argv[1:] if a != "train"]
-    print(f"{'model':20} {'bare':>9} {'IQR':>6} {'A/A':>6} {'rows ÷ bare':>12} {'rows ÷ steps':>13} {'leaf hooks ÷ bare':>18} {'cost ÷ 25 bare':>15} {'two profiles':>13}")
+    print(f"{'model':20} {'bare':>9} {'IQR':>6} {'A/A':>6} {'rows ÷ bare':>12} {'rows ÷ steps':>13} {'leaf hooks ÷ bare':>18} {'cost ÷ 25 bare':>15} {'÷ runs':>7} {'two profiles':>13}")
     for name, model, x in zoo():
         if not wanted or name in wanted: print(compare(name, model.eval(), x, training), flush=True)

@@ -1,0 +1,245 @@
+"""What reading traces shows, on the traces of real GPUs beside this checkout: `python tests/benchmarks/traces.py [PART …]`
+
+Parts: account, figures, peer, counters, roofs, cpu, speed, executor. Without a name: all but the last two, which take minutes.
+"""
+import ast, csv, gzip, json, os, re, resource, sys, time
+from collections import Counter, defaultdict
+from pathlib import Path
+
+root = Path(__file__).resolve().parents[2]
+shared = next((p for p in (Path(os.environ.get("FASTERBENCH_SHARED", "")), root.parent/"shared", root.parent.parent/"shared") if (p/"data/traces").is_dir()), None)
+if shared is None: sys.exit("the traces of real GPUs are in ../shared/data/traces or $FASTERBENCH_SHARED/data/traces, and are not there")
+real, expected = shared/"data/traces", shared/"data/traces/expected"
+assumed = {"v100_resnet50_2021_schema": "Tesla V100-SXM2"}      # a name that no datasheet has
+
+def rows(lines):
+    "Print a table."
+    widths = [max(len(str(l[i])) for l in lines) for i in range(len(lines[0]))]
+    for l in lines: print("  ".join(f"{c:<{w}}" if i == 0 else f"{c:>{w}}" for i, (c, w) in enumerate(zip(l, widths))).rstrip())
+
+def names(): return sorted(p.name.removesuffix(".json.gz") for p in real.glob("*.json.gz")) + ["v100_dlrm_8ranks"]
+def path_of(name): return real/f"{name}{'.tar.gz' if 'dlrm' in name else '.json.gz'}"
+
+def result_of(name, known={}):
+    from fasterbench import read_trace
+    if name not in known: known[name] = read_trace(path_of(name), device=assumed.get(name))
+    return known[name]
+
+def table(name, file):
+    "The rows of a report of the peer."
+    path = expected/name/f"{file}.csv"
+    csv.field_size_limit(10**8)
+    return list(csv.DictReader(open(path, encoding="utf-8"))) if path.exists() else []
+
+def account():
+    "1. The account: span, parts, sum ÷ span, by rank."
+    lines = [["trace", "rank", "span ms", "figures", "none", "outside", "comm.", "copies", "idle", "sum ÷ span"]]
+    for name in names():
+        try: accounts = result_of(name).accounts
+        except ValueError as error: print(f"{name}: refused: {str(error).split(' has ')[-1]}"); continue
+        for a in accounts:
+            part = lambda *ks: f"{sum(a.parts.get(k, 0) for k in ks) / a.span_s:.2%}"
+            known = ("with FLOPs and bytes", "launched outside the window", "communication not hidden", "copies and sets", "idle")
+            lines.append([name, a.rank if a.rank is not None else "-", f"{a.span_s * 1e3:.3f}", part(known[0]), part(*(k for k in a.parts if k not in known)), *map(part, known[1:]),
+                          f"{sum(a.parts.values()) / a.span_s:.6f}"])
+    rows(lines)
+
+def peer_share(name):
+    "The share of kernel time that the peer has FLOPs for; of its rows those of operators that launch kernels directly."
+    found = table(name, "unified_perf_summary")
+    total = sum(float(r["Kernel Time (µs)_sum"] or 0) for r in found)
+    return sum(float(r["Kernel Time (µs)_sum"] or 0) for r in found if r["GFLOPS"]) / total if total else None
+
+def figures():
+    "2. Share of linked GPU time with FLOPs and bytes, beside the peer's on the same file, and what is left by name."
+    lines, left = [["trace", "linked ms", "ours", "peer"]], []
+    for name in names():
+        try: r = result_of(name)
+        except ValueError: continue
+        linked, have = sum(a.linked_s for a in r.accounts), sum(a.parts.get("with FLOPs and bytes", 0) for a in r.accounts)
+        peer = peer_share(name)
+        lines.append([name, f"{linked * 1e3:.3f}", f"{have / linked:.2%}" if linked else "-", f"{peer:.2%}" if peer is not None else "-"])
+        left += [f"  {name}: {n[:200]}" for n in r.notes if " of the window (" in n and "outside the window" not in n]
+    rows(lines)
+    print("left, as a share of the window:", *left, sep="\n")
+
+def shapes(text): return [list(s) for s in ast.literal_eval(text)] if text else []
+
+def ours_by_product(name):
+    "Our operators by (kind, sizes): contraction FLOPs per call and seconds per call."
+    from fasterbench.interop.trace_file import read_file
+    from fasterbench.interop.trace_join import attributed, parts, places
+    from fasterbench.interop.trace_work import recorded
+    trace = read_file(path_of(name))
+    found, out, calls = places(trace), defaultdict(list), defaultdict(list)
+    for i, p in enumerate(found):
+        if p.part == parts["figures"]: calls[p.operator].append(i)
+    for k, own in calls.items():
+        acts = sorted((trace.activities[i].start, trace.activities[i].end) for i in own if trace.activities[i].kind == "kernel" or "mi300x" not in name)   # on AMD the peer leaves sets out
+        busy, end = 0.0, -1.0
+        for a, b in acts: busy, end = busy + max(b - max(a, end), 0), max(end, b)
+        dims = tuple(tuple(a.dims) for a in recorded(trace.calls[k]) if a.dims and all(isinstance(d, int) for d in a.dims))
+        out[trace.calls[k].operator, dims].append((found[own[0]].figures, busy))
+    return out
+
+def peer():
+    "3. FLOPs of products and attention, row by row against the peer's reports, and times of operators."
+    lines = [["trace", "report", "rows", "FLOPs equal", "explained", "other", "time within 2 %"]]
+    notes = []
+    for name in names():
+        if not (expected/name).is_dir(): continue
+        try: mine = ours_by_product(name)
+        except ValueError: continue
+        for file in ("GEMM", "SDPA_fwd", "CONV_fwd", "CONV_bwd"):
+            equal = explained = other = within = timed = 0
+            for r in table(name, file):
+                dims = tuple(tuple(d) for d in shapes(r["Input Dims_first"]) if d and all(isinstance(x, int) for x in d))
+                same = mine.get((r["name"], dims)) or next((v for (op, ds), v in mine.items() if ds[:2] == dims[:2] and op.split("::")[1].strip("_").replace("aten::", "") in r["name"].strip("_") + r["name"]), None)
+                if not same: other += 1; notes.append(f"  {name} {file}: {r['name']} {dims[:3]} is in no row of ours"); continue
+                f, theirs = same[0][0], float(r["GFLOPS_first"]) * 1e9
+                ratio = f.contraction / theirs if theirs else 0
+                totals = sum(t for _, t in same), float(r["Kernel Time (µs)_sum"]) * 1e-6
+                timed += 1
+                within += abs(totals[0] / totals[1] - 1) <= 0.02 or len(same) != int(r["name_count"])
+                if abs(ratio - 1) < 1e-6 or abs(f.flops / theirs - 1) < 1e-6: equal += 1
+                elif file == "GEMM" and abs(theirs - f.flops) <= 2 * f.flops * 0.02 and ("addmm" in r["name"] or "linear" in r["name"]): explained += 1; notes.append(f"  {name} {file}: {r['name']} {dims[:3]}: theirs counts the bias, {theirs / f.contraction:.4f} of ours")
+                elif file == "SDPA_fwd" and abs(ratio - 2) < 0.02: explained += 1; notes.append(f"  {name} {file}: causal attention is half of the dense products there, {theirs / f.contraction:.3f} of ours")
+                elif file == "CONV_bwd" and abs(ratio * 2 - 1) < 0.02: explained += 1; notes.append(f"  {name} {file}: {dims[:3]}: both gradients there, one was asked for")
+                else: other += 1; notes.append(f"  {name} {file}: {r['name']} {dims[:3]}: ours {f.contraction:.6g}, theirs {theirs:.6g}")
+            n = equal + explained + other
+            if n: lines.append([name, file, n, equal, explained, other, f"{within} of {timed}"])
+    rows(lines)
+    for text, k in Counter(notes).most_common(): print(text + (f" ({k}×)" if k > 1 else ""))
+
+def counters():
+    "4. FADD, FMUL and 2·FFMA that the GPU executed, beside the count from shapes: AlexNet, 128 images, the second of two forwards."
+    import torch, torchvision
+    from fasterbench import count_work
+    data = json.loads(gzip.open(real/"a100_alexnet_cupti_counters.json.gz").read())
+    executed = lambda e: sum(v * (2 if "ffma" in k else 1) for k, v in e["args"].items() if re.search(r"op_(fadd|fmul|ffma)", k))
+    ranges = [e for e in data["traceEvents"] if e.get("cat") == "cuda_profiler_range"]
+    second = ranges[next(i for i, e in enumerate(ranges) if "implicit_convolve_sgemm" in e["name"]):]
+    kinds = {"conv 1": "implicit_convolve_sgemm", "conv 2": "fft2d|gcgemm", "conv 3 to 5": "xmma_new::gemm", "linear 1 to 3": "sgemm_32x32"}
+    with torch.device("meta"): model, x = torchvision.models.AlexNet().eval(), torch.empty(128, 3, 224, 224)
+    work = count_work(model, x).by_module()
+    convs, linears = ([w.contraction_flops for w in work.values() if w.type == t] for t in ("Conv2d", "Linear"))
+    counted = {"conv 1": convs[0], "conv 2": convs[1], "conv 3 to 5": sum(convs[2:]), "linear 1 to 3": sum(linears)}
+    why = {"conv 1": "padding of tiles", "conv 2": "by FFT: a product per frequency instead of one per tap", "linear 1 to 3": "padding of tiles, sums over slices",
+           "conv 3 to 5": "tensor cores (TF32), which these counters do not count"}
+    lines = [["layers", "kernels", "counted", "executed", "executed ÷ counted", "difference"]]
+    for layer, pattern in kinds.items():
+        own = [executed(e) for e in second if re.search(pattern, e["name"])]
+        lines.append([layer, len(own), f"{counted[layer]:.4g}", f"{sum(own):.4g}", f"{sum(own) / counted[layer]:.3f}", why[layer]])
+    one_by_one = [executed(e) for e in second if "sgemm_32x32" in e["name"]]
+    for i, (n, e) in enumerate(zip(linears, one_by_one), 1): lines.append([f"  linear {i}", 1, f"{n:.4g}", f"{e:.4g}", f"{e / n:.3f}", ""])
+    rows(lines)
+
+def roofs():
+    "5. Rows above 105 % of the roofs of the datasheet."
+    lines = [["trace", "operators", "above 105 %", "best %"]]
+    for name in names():
+        try: r = result_of(name)
+        except ValueError: continue
+        used = [p for p in r.ops if p.utilization_pct is not None]
+        above = [p for p in used if p.utilization_pct > 105]
+        lines.append([name, len(used), len(above), f"{max((p.utilization_pct for p in used), default=0):.0f}"])
+        for p in above: print(f"  {name}: {p.name[:70]} {p.phase} {p.utilization_pct:.0f} %, {p.bound}, {p.time_s / p.calls * 1e6:.1f} µs, AI {p.arithmetic_intensity:.2f}")
+    rows(lines)
+
+def cpu():
+    "7. A profile of torch.profiler on this machine, read, beside RooflineAnalyzer's, of three models."
+    import torch, torchvision
+    from fasterbench import HardwarePeaks, RooflineAnalyzer, from_json, on_trace_ready, ranges
+    peaks, folder = HardwarePeaks(1e11, 2e10), Path(os.environ.get("TMPDIR", "/tmp"))
+    lines = [["model", "rows", "in both", "FLOPs equal", "bytes within 1 %", "time, trace ÷ profile"]]
+    for name in ("resnet18", "vit_b_16", "mobilenet_v3_small"):
+        model, x = getattr(torchvision.models, name)(weights=None).eval(), torch.randn(1, 3, 224, 224)
+        target = folder/f"trace_{name}.json"
+        with torch.no_grad(), ranges(model):
+            for _ in range(3): model(x)
+            with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], record_shapes=True, on_trace_ready=on_trace_ready(target, peaks=peaks)): model(x)
+        a, b = RooflineAnalyzer(model, x, peaks).profile(steps=5, progress=False).result, from_json(target)
+        left, right = ({p.name: p for p in r.points if not p.name.startswith("(")} for r in (a, b))
+        both = [n for n in left if n in right]
+        close = lambda u, v: abs(u - v) <= 0.01 * max(u, v)
+        time_ = [sum(r[n].time_s for n in both) for r in (left, right)]
+        lines.append([name, len(left), len(both), sum(left[n].flops == right[n].flops for n in both), sum(close(left[n].eager_bytes, right[n].eager_bytes) for n in both), f"{time_[1] / time_[0]:.2f}"])
+        for n in both:
+            if not close(left[n].eager_bytes, right[n].eager_bytes): print(f"  {name} {n} ({left[n].type}): {left[n].eager_bytes} B counted, {right[n].eager_bytes} B from the trace")
+        print(f"  {name}: only in the profile {sorted({left[n].type for n in left if n not in right})}, FLOPs {sum(p.flops for p in left.values()):.6g} and {sum(p.flops or 0 for p in right.values()):.6g}")
+        target.unlink()
+    rows(lines)
+
+def repeated(name, target, size):
+    "A trace of `size` bytes: the events of a real one again and again, later each time, with ids of their own."
+    data = json.loads(gzip.open(path_of(name)).read())
+    events = [e for e in data["traceEvents"] if e.get("ph") != "M"]
+    span = max(e.get("ts", 0) + e.get("dur", 0) for e in events) - min(e["ts"] for e in events) + 1000
+    ids = 1 + max(e["args"].get(k, 0) for e in events if isinstance(e.get("args"), dict) for k in ("correlation", "External id") if isinstance(e["args"].get(k), int))
+    head = {k: v for k, v in data.items() if k != "traceEvents"}
+    with open(target, "w") as f:
+        f.write(json.dumps(head)[:-1] + ', "traceEvents": [\n')
+        n = 0
+        while f.tell() < size:
+            for e in events:
+                e["ts"] += span * (n > 0)
+                for k in ("correlation", "External id", "Sequence number"):
+                    if isinstance(e.get("args"), dict) and isinstance(e["args"].get(k), int): e["args"][k] += ids * (n > 0)
+            f.write((",\n" if n else "") + json.dumps(events, indent=1)[1:-1])
+            n += 1
+        f.write("]}\n")
+    return n
+
+def speed(size=1e9):
+    "6. One trace of 1 GB: rate and peak memory of the whole reader, in a process of its own."
+    import subprocess
+    target = Path(os.environ.get("TMPDIR", "/tmp"))/"trace_1GB.json"
+    n = repeated("mi300x_resnet_ddp8_train_rank0", target, size)
+    code = """import resource, sys, time
+import fasterbench.interop.traces as t
+used = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1e3
+t.read_trace(sys.argv[2])
+base, begin, cpu = used(), time.perf_counter(), time.process_time()
+with t.uncollected():
+    f = t.read_file(sys.argv[1])
+    read = time.perf_counter() - begin, time.process_time() - cpu
+    r = t._result([t.reduced(f)], None, None)
+whole, a = (time.perf_counter() - begin, time.process_time() - cpu), r.accounts[0]
+rate = lambda seconds: f"{f.size / 1e6 / seconds:.0f} MB/s"
+print(f"{f.size / 1e6:.0f} MB, {len(f.operators)} operators, {len(f.activities)} activities")
+print(f"decoded at {rate(read[0])} ({rate(read[1])} of CPU time), whole at {rate(whole[0])} ({rate(whole[1])} of CPU time)")
+print(f"peak {used() / 1e9:.2f} GB, {(used() - base) / f.size:.2f} times the file above the libraries")
+print(f"sum ÷ span {sum(a.parts.values()) / a.span_s:.6f}")"""
+    print(f"{n} times mi300x_resnet_ddp8_train_rank0, {target.stat().st_size / 1e6:.0f} MB")
+    subprocess.run([sys.executable, "-c", code, str(target), str(path_of("h100_vit_base_infer"))], check=True)
+    target.unlink()
+
+def executor():
+    "6. 64 files through executors: one process, two, and Dask's."
+    import shutil, tempfile
+    from concurrent.futures import ProcessPoolExecutor
+    from multiprocessing import get_context
+    from fasterbench import read_trace
+    with tempfile.TemporaryDirectory() as folder:
+        files = [shutil.copy(path_of("mi300x_resnet_ddp8_train_rank0"), f"{folder}/rank{i}.json.gz") for i in range(64)]
+        size = 64 * len(gzip.open(files[0]).read()) / 1e6
+        lines = [["way", "s", "MB/s"]]
+        def timed(way, pool):
+            read_trace(files[:8], executor=pool)        # the workers have imported what they need
+            begin = time.perf_counter()
+            result = read_trace(files, executor=pool)
+            lines.append([way, f"{time.perf_counter() - begin:.1f}", f"{size / (time.perf_counter() - begin):.0f}"])
+            assert len(result.accounts) == 64
+        for k in (1, 2):
+            with ProcessPoolExecutor(k, mp_context=get_context("spawn")) as pool: timed(f"{k} process{'es' * (k > 1)}", pool)
+        try: from dask.distributed import Client, LocalCluster
+        except ImportError: print("dask.distributed is not installed")
+        else:
+            with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster, Client(cluster) as client: timed("Dask, 2 workers", client.get_executor())
+        rows(lines)
+        print(f"{size:.0f} MB of plain JSON; peak memory of a worker {resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1e6:.2f} GB")
+
+if __name__ == "__main__":
+    for part in sys.argv[1:] or ("account", "figures", "peer", "counters", "roofs", "cpu"):
+        print(f"\n## {globals()[part].__doc__}")
+        globals()[part]()

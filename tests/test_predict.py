@@ -1,0 +1,98 @@
+"""Predictions against what others measured, where the folder with their data is there."""
+import csv, gzip, json, os, subprocess, sys
+from pathlib import Path
+
+import pytest
+
+root = Path(__file__).resolve().parents[1]
+shared = Path(os.environ.get("FASTERBENCH_SHARED", root.parent / "shared")) / "data"
+sys.path.insert(0, str(root / "tests" / "benchmarks"))
+needs_data = pytest.mark.skipif(not shared.is_dir(), reason=f"{shared} is not here")
+
+@pytest.fixture(scope="module")
+def proof():
+    import predict
+    sys.modules.pop("predict")
+    return predict
+
+@needs_data
+def test_the_devices_of_others_are_in_the_table():
+    from fasterbench.roofs.datasheet import datasheet, match_device
+    extra = json.loads((shared / "datasheets_extra.json").read_text())
+    for name, figures in (extra["devices"] | extra["corrections"]).items():
+        own = datasheet(name)
+        assert {k: v for k, (v, _) in figures.items()}.items() <= {k: p.value for k, p in own.items()}.items(), name
+    for name, figures in extra["capacities"].items():
+        own = match_device(name).device.capacities
+        for key, ours, unit in (("L2_MB", "L2", 1 << 20), ("memory_GB", "memory", 1e9), ("power_W", "power", 1),
+            ("link_GBps_per_direction", "link", 1e9)):
+            assert key not in figures or figures[key] * unit == own[ours], (name, key)
+
+@needs_data
+def test_names_in_measurements_are_matched_without_doubt():
+    from fasterbench.roofs.datasheet import match_device
+    with gzip.open(shared / "neusight" / "linear.csv.gz", "rt") as f: names = {r["Device"] for r in csv.DictReader(f)}
+    with open(shared / "neusight" / "models.csv") as f: names |= {r["device"] for r in csv.DictReader(f)}
+    for name in names: assert match_device(name).device is not None and not match_device(name).doubt, name
+
+@needs_data
+def test_no_kernel_runs_above_its_limit(proof):
+    "Every kernel of five devices, in float32."
+    from fasterbench.roofs.datasheet import datasheet_peaks
+    peaks, seen = {}, 0
+    for file in ("linear", "bmm", "softmax", "ln", "elem"):
+        with gzip.open(shared / "neusight" / f"{file}.csv.gz", "rt") as f:
+            for r in csv.DictReader(f):
+                device = peaks.setdefault(r["Device"], datasheet_peaks(r["Device"]))
+                limit = proof.warm(proof.neusight_call(r["OPName"], r), device).limit
+                assert limit <= float(r["Latency"]) * 1e-3, r
+                seen += 1
+    assert seen == 15508
+
+@needs_data
+def test_decode_attention_is_placed_in_the_cache_that_it_fits():
+    pd = pytest.importorskip("pandas")
+    pytest.importorskip("pyarrow")
+    import predict as proof
+    from fasterbench.roofs.datasheet import datasheet_peaks
+    peaks, faster = datasheet_peaks("NVIDIA L40S", "bfloat16"), []
+    for r in pd.read_parquet(shared / "aiconfigurator" / "l40s_decode_attention_vllm.parquet").iloc[::7].itertuples():
+        call, measured = proof.decode_call(r), r.latency * 1e-3
+        moved = sum(t.bytes for t in (*call.reads, *call.writes))
+        assert proof.warm(call, peaks).limit <= measured, r
+        if moved / peaks.peak_bandwidth > measured: faster.append(moved)
+    assert faster and max(faster) < 1.2 * peaks.memory[0].capacity
+
+@needs_data
+def test_timm_models_run_below_their_limit_and_near_what_is_expected(proof, tmp_path):
+    "Twelve models that are counted in seconds; tests/benchmarks/predict.py does all."
+    pytest.importorskip("timm")
+    wanted = {"resnet18", "resnet50", "mobilenetv3_large_100", "efficientnet_b0", "vgg16", "densenet121",
+        "regnety_032", "resnext50_32x4d",
+              "seresnet50", "wide_resnet50_2", "mobilenetv2_100", "repvgg_a2"}
+    for file, device in (("rtx3090", "NVIDIA GeForce RTX 3090"), ("rtx4090", "NVIDIA GeForce RTX 4090")):
+        rows, failed, _ = proof.timm_rows(tmp_path, file, device, 1, keep=lambda name: name in wanted)
+        assert not failed and len(rows) >= 12
+        assert all(limit <= measured for _, measured, limit, *_ in rows)
+        errors = sorted(abs(expected / measured - 1) for _, measured, _, expected, _ in rows)
+        assert errors[len(errors) // 2] < 0.15, (device, errors)
+
+def test_predict_is_fast_and_needs_no_memory_for_weights():
+    "A language model of 7 billion parameters: 27 GB of weights would not pass a limit of 3 GB."
+    pytest.importorskip("transformers")
+    script = """
+import resource, time, torch, transformers
+from fasterbench.analysis.predict import predict
+config = transformers.LlamaConfig(hidden_size=4096, intermediate_size=11008, num_hidden_layers=32, num_attention_heads=32)
+with torch.device("meta"): model = transformers.LlamaForCausalLM._from_config(config, dtype=torch.bfloat16)
+start = time.process_time()
+result = predict(model, dict(input_ids=torch.zeros(1, 512, dtype=torch.long)), "NVIDIA H100 80GB HBM3")
+print(time.process_time() - start, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, result.program.contraction_flops)
+"""
+    out = subprocess.run([sys.executable, "-W", "ignore", "-c", script], capture_output=True, text=True, cwd=root,
+        check=True).stdout
+    busy, memory, flops = map(float, out.split()[-3:])
+    assert memory < 3e9 and busy < 20
+    # by hand: per word 2 × the weights of products, and attention: 2 · 2 · 512 · 4096 per layer and word
+    weights = 32 * (4 * 4096**2 + 3 * 4096 * 11008) + 4096 * 32000
+    assert abs(flops / (512 * (2 * weights + 32 * 4 * 512 * 4096)) - 1) < 1e-3
