@@ -7,8 +7,9 @@ from conftest import root, shared_file
 transformers = pytest.importorskip("transformers")
 sys.path.insert(0, str(root/"tests/benchmarks"))
 import serve as benchmark
-from fasterbench.analysis.serve import Layout, serve
-from fasterbench.analysis.serve_work import Asked, Stored, experts_read, language_model, one_of_each, stored_as
+from fasterbench.analysis.serve import serve
+from fasterbench.analysis.serve_weights import Stored, experts_read, stored_as
+from fasterbench.analysis.serve_work import Asked, language_model, one_of_each
 from fasterbench.views.serving import serve_from_json
 from fasterbench.work.count import count_work
 

@@ -13,13 +13,14 @@ import typer
 from .app import File, app, check_writable, usage_error, whole_from, write
 from .predict import On
 
-# %% ../../nbs/cli/serve.ipynb #c15e9948
+# %% ../../nbs/cli/serve.ipynb #ed30fac8
 Config = Annotated[str, typer.Argument(help="transformers:FOLDER, or transformers:config.json", metavar="MODEL")]
 
 def _batches(text):
     try: sizes = [int(n) for n in text.split(",")]
     except ValueError: sizes = [0]
-    return tuple(sizes) if min(sizes) > 0 else usage_error(f"{text!r} is not a list of batch sizes; they are separated by commas: 1,8,64", "--batch")
+    if min(sizes) > 0: return tuple(sizes)
+    usage_error(f"{text!r} is not a list of batch sizes; they are separated by commas: 1,8,64", "--batch")
 
 def _measured(text):
     "Tokens per second by batch: 1:104.9,8:700."
@@ -27,17 +28,19 @@ def _measured(text):
     try: return {int(b): float(rate) for b, rate in (pair.split(":") for pair in text.split(","))}
     except ValueError: usage_error(f"{text!r} is not a list of batch:tokens/s, such as 1:104.9,8:700", "--measured")
 
-# %% ../../nbs/cli/serve.ipynb #0278122a
+# %% ../../nbs/cli/serve.ipynb #2c620303
+def _tokens(text): return typer.Option(help=text, parser=whole_from(1), metavar="N")
+
 @app.command()
 def serve(
     model:Config, on:On,
-    prompt:Annotated[int, typer.Option(help="Tokens of a prompt.", parser=whole_from(1), metavar="N")]=2048,
-    new:Annotated[int, typer.Option(help="Tokens generated.", parser=whole_from(1), metavar="N")]=256,
+    prompt:Annotated[int, _tokens("Tokens of a prompt.")]=2048,
+    new:Annotated[int, _tokens("Tokens generated.")]=256,
     batch:Annotated[str, typer.Option(help="Sequences that run together: 1,8,64", metavar="N,N,…")]="1,8,64",
-    weights:Annotated[Optional[str], typer.Option(help="How matrices are stored: int8, fp8, int4, int4/128. Left out: as the configuration says.")]=None,
-    tensor_parallel:Annotated[int, typer.Option(help="Devices that share the model.", parser=whole_from(1), metavar="N")]=1,
+    weights:Annotated[Optional[str], typer.Option(help="int8, fp8, int4, int4/128: how matrices are stored.")]=None,
+    tensor_parallel:Annotated[int, _tokens("Devices that share the model.")]=1,
     network:Annotated[Optional[float], typer.Option(help="B/s that a device sends to the others.")]=None,
-    measured:Annotated[Optional[str], typer.Option(help="Tokens per second that decode reached: 1:104.9,8:700", metavar="N:RATE,…")]=None,
+    measured:Annotated[Optional[str], typer.Option(help="Tokens/s of decode: 1:104.9", metavar="N:RATE,…")]=None,
     html:Annotated[File, typer.Option(help="Write the page here; - for standard output.")]=None,
     json:Annotated[File, typer.Option(help="Write the result here; - for standard output.")]=None,
     csv:Annotated[File, typer.Option(help="Write the points here; - for standard output.")]=None,
@@ -45,8 +48,8 @@ def serve(
     "Say what a device allows a language model: tokens per second of prefill and decode, from its configuration."
     from fasterbench.analysis.serve import serve
     check_writable(html, json, csv)
-    result = serve(model, prompt, new, _batches(batch), on, weights=weights, tensor_parallel=tensor_parallel, network=network,
-                   measured=_measured(measured))
+    result = serve(model, prompt, new, _batches(batch), on, weights=weights, tensor_parallel=tensor_parallel,
+                   network=network, measured=_measured(measured))
     if "-" not in (json, csv, html): result.summary()
     write(json, result.to_json)
     write(csv, result.csv)

@@ -5,9 +5,10 @@
 # %% auto #0
 __all__ = ['schema', 'version', 'ServePoint', 'serve_chart', 'ServeResult', 'serve_from_json', 'render_serve']
 
-# %% ../../nbs/views/serving.ipynb #ce13f9a9
+# %% ../../nbs/views/serving.ipynb #edbb7657
 import json
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields
+from math import log10
 
 from ..core.files import check_schema, write_whole
 from ..core.units import format_si
@@ -53,10 +54,11 @@ class ServePoint:
     @property
     def name(self)->str: return f"{self.phase} {self.at}".strip()
 
-# %% ../../nbs/views/serving.ipynb #ca37beef
+# %% ../../nbs/views/serving.ipynb #4c080f34
 _columns = (
-    Field("name", "", "phase", meaning="prefill of the prompt, or decode in the middle or at the end of what is generated"),
-    Field("batch", "", "batch", "count", "sequences"), Field("context", "", "context", "count", "tokens that the last one sees"),
+    Field("name", "", "phase", meaning="prefill, or decode in the middle or at the end of what is generated"),
+    Field("batch", "", "batch", "count", "sequences"),
+    Field("context", "", "context", "count", "tokens that the last one sees"),
     Field("causal_flops", "FLOP", "FLOP", "si", "products and attention, as mask and windows leave it"),
     Field("weight_bytes", "B", "weights", "si", "weights read"), Field("kv_bytes", "B", "cache", "si", "cache read"),
     Field("other_bytes", "B", "other", "si", "token ids, logits, and what is written to the cache"),
@@ -70,7 +72,7 @@ _columns = (
     Field("causal_mfu", "", "MFU causal", "share", "the same, attention as mask and windows leave it"),
     Field("mbu", "", "MBU", "share", "weights and cache read over time and bandwidth"))
 _hidden = (Field("flops", "FLOP", "FLOP, full attention", "si", "attention counted in full"),
-           Field("activation_bytes", "B", "activations", "si", "what operators exchange when each runs for itself; not in the limit"),
+           Field("activation_bytes", "B", "activations", "si", "exchanged by operators that run one by one; no limit"),
            Field("collective_bytes", "B", "collectives", "si", "sent by each device"))
 
 def _shown(points):
@@ -79,27 +81,30 @@ def _shown(points):
 
 def _record(point, columns): return {f.name: getattr(point, f.name) for f in columns}
 
-# %% ../../nbs/views/serving.ipynb #45ddc372
+# %% ../../nbs/views/serving.ipynb #fa57fa7e
 _colors = {"prefill": "#e07a5f", "decode middle": "#2a9d8f", "decode end": "#3d5a80"}
 _log = dict(type="log", dtick=1, gridcolor="rgba(128,138,148,0.22)", zeroline=False, linecolor=ink)
 
 def _line(fig, name, points, x, y, row, text):
     marker = dict(symbol=[bounds[p.bound]["symbol"] for p in points], size=8, color=_colors[name])
-    fig.add_scatter(x=[x(p) for p in points], y=[y(p) for p in points], name=name, legendgroup=name, showlegend=row == 1,
-                    mode="lines+markers", line=dict(color=_colors[name], width=1.5), marker=marker, hoverinfo="text",
+    xs, ys = [x(p) for p in points], [y(p) for p in points]
+    fig.add_scatter(x=xs, y=ys, name=name, legendgroup=name, showlegend=row == 1, mode="lines+markers",
+                    line=dict(color=_colors[name], width=1.5), marker=marker, hoverinfo="text",
                     hovertext=[text(p) for p in points], row=row, col=1)
 
 def _hover(p):
     return (f"{p.name}, batch {p.batch}<br>{format_si(p.tokens_per_s)} tokens/s at the limit, {p.bound}-bound"
-            f"<br>{p.intensity:.3g} FLOP/B, weights {format_si(p.weight_bytes, 'B')}, cache {format_si(p.kv_bytes, 'B')}")
+            f"<br>{p.intensity:.3g} FLOP/B, weights {format_si(p.weight_bytes, 'B')}, "
+            f"cache {format_si(p.kv_bytes, 'B')}")
 
 def _roof(fig, peaks, flops, low, high):
     ridge = flops / peaks.peak_bandwidth
     xs = [low, ridge, max(high, 2 * ridge)]
-    fig.add_scatter(x=xs, y=[min(flops, x * peaks.peak_bandwidth) for x in xs], mode="lines", line=dict(color=ink, width=2),
-                    name=f"roof: {format_si(flops, 'FLOP/s')}, {format_si(peaks.peak_bandwidth, 'B/s')}", hoverinfo="skip", row=2, col=1)
+    name = f"roof: {format_si(flops, 'FLOP/s')}, {format_si(peaks.peak_bandwidth, 'B/s')}"
+    fig.add_scatter(x=xs, y=[min(flops, x * peaks.peak_bandwidth) for x in xs], mode="lines", name=name,
+                    line=dict(color=ink, width=2), hoverinfo="skip", row=2, col=1)
 
-# %% ../../nbs/views/serving.ipynb #1dc70957
+# %% ../../nbs/views/serving.ipynb #1ae1445f
 def serve_chart(
     result,               # A `ServeResult`
     title:str|None=None,  # None: model and device
@@ -107,10 +112,9 @@ def serve_chart(
     "Tokens per second and intensity against the batch size: a plotly `Figure`."
     fig, curves = canvas(rows=2, row_heights=[0.55, 0.45], vertical_spacing=0.14), {}
     for p in result.curve: curves.setdefault(p.name, []).append(p)
-    for name, points in curves.items(): _line(fig, name, points, lambda p: p.batch, lambda p: p.tokens_per_s, 1, _hover)
-    measured = [p for p in result.points if p.measured_per_s and (p.phase == "prefill" or p.at == "middle")]
-    if measured: fig.add_scatter(x=[p.batch for p in measured], y=[p.measured_per_s for p in measured], mode="markers", name="measured",
-                                 marker=dict(symbol="x", size=10, color="#b5302a"), hoverinfo="x+y", row=1, col=1)
+    for name, points in curves.items():
+        _line(fig, name, points, lambda p: p.batch, lambda p: p.tokens_per_s, 1, _hover)
+    _marks(fig, [p for p in result.points if p.measured_per_s and p.at != "end"])
     for name, batch in result.crossings.items():
         if batch and batch > 1: _crossing(fig, name, batch)
     xs = [p.intensity for p in result.curve]
@@ -119,21 +123,24 @@ def serve_chart(
         _line(fig, name, points, lambda p: p.intensity, lambda p: p.causal_flops / p.limit_s, 2, _hover)
     fig.update_xaxes(title="batch", row=1, col=1, **_log)
     fig.update_yaxes(title="tokens/s at the limit", tickformat="~s", row=1, col=1, **_log)
-    fig.update_xaxes(title="arithmetic intensity (FLOP/B), a marker for each batch", tickformat="~s", row=2, col=1, **_log)
+    intensity = "arithmetic intensity (FLOP/B), a marker for each batch"
+    fig.update_xaxes(title=intensity, tickformat="~s", row=2, col=1, **_log)
     fig.update_yaxes(title="FLOP/s at the limit", tickformat="~s", row=2, col=1, **_log)
     return dress(fig, result.title if title is None else title, " ".join(result.lines), 720)
+
+def _marks(fig, points):
+    "What was measured."
+    marker = dict(symbol="x", size=10, color="#b5302a")
+    x, y = [p.batch for p in points], [p.measured_per_s for p in points]
+    if x: fig.add_scatter(x=x, y=y, mode="markers", name="measured", marker=marker, hoverinfo="x+y", row=1, col=1)
 
 def _crossing(fig, name, batch):
     "A line where the bound changes."
     fig.add_vline(batch, line=dict(color=_colors[name], dash="dot", width=1), row=1, col=1)
-    fig.add_annotation(x=_log10(batch), y=0.02, yref="y domain", xref="x", text=f"{batch}", showarrow=False, xanchor="left",
-                       font=dict(color=_colors[name], size=11))
+    fig.add_annotation(x=log10(batch), y=0.02, yref="y domain", xref="x", text=f"{batch}", showarrow=False,
+                       xanchor="left", font=dict(color=_colors[name], size=11))
 
-def _log10(x):
-    from math import log10
-    return log10(x)
-
-# %% ../../nbs/views/serving.ipynb #72612cc2
+# %% ../../nbs/views/serving.ipynb #62beef5a
 schema, version = "fasterbench.serve", 1
 
 @dataclass(frozen=True, repr=False)
@@ -165,7 +172,8 @@ class ServeResult:
     def lines(self)->list[str]:
         "What a reader sees first."
         size = f"{format_si(self.parameters)} parameters, {format_si(self.held_bytes, 'B')} of weights on each device"
-        return [f"{size}; prompt {self.prompt}, {self.new} new tokens", *map(_crossing_text, self.crossings.items()), *self.notes]
+        crossings = list(map(_crossing_text, self.crossings.items()))
+        return [f"{size}; prompt {self.prompt}, {self.new} new tokens", *crossings, *self.notes]
 
     def point(self,
         phase:str,        # "prefill" or "decode"
@@ -174,8 +182,9 @@ class ServeResult:
     )->ServePoint:
         "The point of one phase and batch. Raises `ValueError` for one that is not there."
         found = next((p for p in self.points if (p.phase, p.batch) == (phase, batch) and p.at in ("", at)), None)
-        if found is None: raise ValueError(f"no {phase} at batch {batch}; there are {', '.join(f'{p.name} {p.batch}' for p in self.points)}")
-        return found
+        if found is not None: return found
+        there = ", ".join(f"{p.name} {p.batch}" for p in self.points)
+        raise ValueError(f"no {phase} at batch {batch}; there are {there}")
 
     def text(self)->str:
         "The table as text."
@@ -206,7 +215,7 @@ class ServeResult:
     def to_dict(self)->dict:
         "Everything as plain values that JSON can hold."
         own = {f.name: getattr(self, f.name) for f in fields(self)}
-        lists = dict(points=[asdict(p) for p in self.points], curve=[asdict(p) for p in self.curve], notes=list(self.notes))
+        lists = {k: [asdict(p) for p in own[k]] for k in ("points", "curve")} | dict(notes=list(self.notes))
         return dict(schema=schema, version=version) | own | lists | dict(peaks=self.peaks.to_dict())
 
     def to_json(self, path=None): # Where to write; None: return the text
@@ -245,15 +254,19 @@ def serve_from_json(
     for name in ("points", "curve"): values[name] = tuple(ServePoint(**p) for p in values[name])
     return ServeResult(**values | dict(peaks=HardwarePeaks.from_dict(values["peaks"]), notes=tuple(values["notes"])))
 
-# %% ../../nbs/views/serving.ipynb #b404c061
+# %% ../../nbs/views/serving.ipynb #dd99eaf8
 def render_serve(
     result:ServeResult,
 )->str:
     "The page of `result` as HTML text."
     columns = [column(f) for f in _columns] + [column(f, False) for f in _hidden]
     rows = cells([_record(p, (*_columns, *_hidden)) for p in result.points], columns)
-    tab = dict(name="serve", title="batches", figures=[figure(serve_chart(result, ""))], columns=filled(columns, rows), rows=rows)
+    figures = [figure(serve_chart(result, ""))]
+    tab = dict(name="serve", title="batches", figures=figures, columns=filled(columns, rows), rows=rows)
     env = {k: str(v) for k, v in result.peaks.environment.items() if not isinstance(v, (dict, list))}
-    facts = [("Model", [("parameters", format_si(result.parameters)), ("weights on each device", format_si(result.held_bytes, "B")),
-                        ("largest batch that fits", str(result.most_batch or "unknown"))]), ("Device", list(env.items()))]
+    most = "unknown" if result.most_batch is None else str(result.most_batch)
+    weights = format_si(result.held_bytes, "B")
+    about = [("parameters", format_si(result.parameters)), ("weights on each device", weights),
+             ("largest batch that fits", most)]
+    facts = [("Model", about), ("Device", list(env.items()))]
     return page(result.title, result.lines, facts, [tab], dict(name="phase", bound="bound"), "serve")
