@@ -143,7 +143,14 @@ def test_weights_read():
 
 def test_quantization_in_the_configuration():
     config = hand["llama"][0] | dict(quantization_config=dict(quant_method="gptq", bits=4, group_size=32))
-    assert stored_as(None, transformers.LlamaConfig(quantization_config=config["quantization_config"])) == Stored(4, 32, True, False)
+    assert stored_as(None, transformers.LlamaConfig(quantization_config=config["quantization_config"])) == Stored(4, 32, 4, ("head",))
+    floats = dict(quant_method="mxfp4", modules_to_not_convert=["model.layers.*.self_attn", "model.layers.*.mlp.router", "lm_head"])
+    assert stored_as(None, transformers.LlamaConfig(quantization_config=floats)) == Stored(4, 32, 1, ("self_attn", "mlp.router", "lm_head"))
+    blocks = dict(quant_method="fp8", weight_block_size=[128, 128])
+    assert stored_as(None, transformers.LlamaConfig(quantization_config=blocks)) == Stored(8, 128 * 128, 4, ("head",))
+    model = serve(config, prompt, new, 1, "H100")
+    matrices = L * (attn + 3*H*I)
+    assert model.held_bytes == matrices * (4 / 8 + 4 / 32) + 2 * (2*V*H + (2*L + 1) * H)
     with pytest.raises(ValueError, match="int4/128"): stored_as("int5")
 
 def test_tensor_parallel():
@@ -156,6 +163,29 @@ def test_tensor_parallel():
     assert four.collective_bytes == 2 * L * (2 * 3 / 4) * (2 * H * 2)
     slow = serve(config, prompt, new, 2, "H100", tensor_parallel=4, network=1e6).point("decode", 2)
     assert slow.bound == "network" and slow.limit_s == slow.collective_bytes / 1e6
+
+# What the makers' files of weights hold. DeepSeek's has 58 · 256 numbers more, which the library keeps as buffers.
+sizes = {6_738_415_616: dict(model_type="llama", hidden_size=4096, intermediate_size=11008, num_hidden_layers=32, num_attention_heads=32, vocab_size=32000),
+         7_241_732_096: dict(model_type="mistral", hidden_size=4096, intermediate_size=14336, num_hidden_layers=32, num_attention_heads=32,
+                             num_key_value_heads=8, vocab_size=32000, sliding_window=4096),
+         46_702_792_704: dict(model_type="mixtral", hidden_size=4096, intermediate_size=14336, num_hidden_layers=32, num_attention_heads=32,
+                              num_key_value_heads=8, vocab_size=32000, num_local_experts=8, num_experts_per_tok=2),
+         124_439_808: dict(model_type="gpt2"),
+         60_506_624: dict(model_type="t5", d_model=512, d_kv=64, d_ff=2048, num_layers=6, num_heads=8, vocab_size=32128),
+         2_779_683_840: dict(model_type="phi", hidden_size=2560, intermediate_size=10240, num_hidden_layers=32, num_attention_heads=32, vocab_size=51200),
+         129_135_360: dict(model_type="mamba", hidden_size=768, num_hidden_layers=24, vocab_size=50280),
+         30_532_122_624: dict(model_type="qwen3_moe", hidden_size=2048, intermediate_size=6144, num_hidden_layers=48, num_attention_heads=32,
+                              num_key_value_heads=4, head_dim=128, vocab_size=151936, num_experts=128, num_experts_per_tok=8, moe_intermediate_size=768),
+         999_885_952: dict(model_type="gemma3_text", hidden_size=1152, intermediate_size=6912, num_hidden_layers=26, num_attention_heads=4,
+                           num_key_value_heads=1, head_dim=256, vocab_size=262144),
+         671_026_419_200 - 58 * 256: dict(model_type="deepseek_v3")}
+
+@pytest.mark.parametrize("size", sizes, ids=lambda n: f"{n / 1e9:.1f}G")
+def test_published_sizes(size):
+    "Parameters of published models, and a limit for each in seconds."
+    result = serve(sizes[size], 256, 16, (1, 8), "NVIDIA H200")
+    assert result.parameters == size
+    assert all(p.limit_s > 0 and p.weight_bytes <= result.held_bytes for p in result.points)
 
 def test_published_70b():
     "Llama 3.1 70B by the numbers of its configuration: 70 553 706 496 parameters, in seconds and without memory for them."
@@ -234,3 +264,19 @@ def test_command(tmp_path):
     assert json.loads((tmp_path/"r.json").read_text())["schema"] == "fasterbench.serve" and (tmp_path/"r.html").stat().st_size > 10**5
     wrong = run(f"transformers:{tmp_path/'none'}", "--on", "H100")
     assert wrong.returncode and "config" in wrong.stderr and "Traceback" not in wrong.stderr
+
+@pytest.mark.parametrize("kind", ("dynamic", "static"))
+def test_profile_of_a_step(kind):
+    "One decode step with a filled cache is profiled; its rate stands below the limit, and the cache is as it was."
+    from fasterbench import HardwarePeaks, RooflineAnalyzer
+    model, ids = real("llama").float(), torch.ones(2, prompt, dtype=torch.long)
+    cache = transformers.StaticCache(config=model.config, max_cache_len=C) if kind == "static" else transformers.DynamicCache(config=model.config)
+    with torch.no_grad(): model(input_ids=ids, past_key_values=cache, use_cache=True)
+    before = [layer.keys.clone() for layer in cache.layers]
+    roofs = HardwarePeaks(1e15, 1e14)
+    found = RooflineAnalyzer(model, dict(input_ids=ids[:, :1], past_key_values=cache, use_cache=True), roofs).profile(steps=3, progress=False)
+    assert int(cache.get_seq_length()) == prompt and all(torch.equal(a, l.keys) for a, l in zip(before, cache.layers))
+    point = serve(model, prompt, new, 2, roofs, measured={2: found}).point("decode", 2)
+    assert point.measured_per_s == 2 / found.result.program.time_s and 0 < point.mbu < 1 and point.measured_per_s < point.tokens_per_s
+    attended = C if kind == "static" else prompt + 1
+    assert found.result.program.contraction_flops == pytest.approx(2 * (2 * (L * (attn + 3*H*I) + V*H) + L*4*attended*H), rel=1e-3)

@@ -201,7 +201,7 @@ def _notes(model, asked, layout, works, peaks, most):
     elif most is not None: found.append(f"weights and cache fit up to batch {most}")
     return (*found, *([peaks.environment["doubt"]] if peaks.environment.get("doubt") else []))
 
-# %% ../../nbs/analysis/serve.ipynb #6fd821e7
+# %% ../../nbs/analysis/serve.ipynb #2cab8649
 def serve(
     model_or_config,           # A model of transformers, its configuration, a dict of it, or its folder or file
     prompt:int=2048,           # Tokens of each prompt
@@ -209,7 +209,7 @@ def serve(
     batch:tuple=(1, 8, 64),    # Sequences that run together
     on:str|Path|HardwarePeaks="NVIDIA H100 80GB HBM3", # Name of a device, the JSON file of its peaks, or the peaks
     *,
-    weights:str|None=None,     # How matrices are stored: "int8", "fp8", "int4", "int4/128"; None: as in the model
+    weights:str|None=None,     # How matrices are stored: "int8", "fp8", "mxfp4", "int4/128"; None: as in the model
     cache_bytes:float|None=None, # B of an element of the cache; None: as the model has it
     tensor_parallel:int=1,     # Devices that share the model
     split_head:bool=True,      # Whether they share the matrix of the logits too

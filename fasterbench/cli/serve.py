@@ -28,7 +28,7 @@ def _measured(text):
     try: return {int(b): float(rate) for b, rate in (pair.split(":") for pair in text.split(","))}
     except ValueError: usage_error(f"{text!r} is not a list of batch:tokens/s, such as 1:104.9,8:700", "--measured")
 
-# %% ../../nbs/cli/serve.ipynb #2c620303
+# %% ../../nbs/cli/serve.ipynb #f4d849e5
 def _tokens(text): return typer.Option(help=text, parser=whole_from(1), metavar="N")
 
 @app.command()
@@ -37,7 +37,7 @@ def serve(
     prompt:Annotated[int, _tokens("Tokens of a prompt.")]=2048,
     new:Annotated[int, _tokens("Tokens generated.")]=256,
     batch:Annotated[str, typer.Option(help="Sequences that run together: 1,8,64", metavar="N,N,…")]="1,8,64",
-    weights:Annotated[Optional[str], typer.Option(help="int8, fp8, int4, int4/128: how matrices are stored.")]=None,
+    weights:Annotated[Optional[str], typer.Option(help="How matrices are stored: int8, fp8, mxfp4, int4/128.")]=None,
     tensor_parallel:Annotated[int, _tokens("Devices that share the model.")]=1,
     network:Annotated[Optional[float], typer.Option(help="B/s that a device sends to the others.")]=None,
     measured:Annotated[Optional[str], typer.Option(help="Tokens/s of decode: 1:104.9", metavar="N:RATE,…")]=None,
