@@ -35,7 +35,7 @@ def experts_read(
     "The expected number of experts that `tokens` choose, evenly and independently."
     return experts * (1 - (1 - chosen / experts) ** tokens)
 
-# %% ../../nbs/analysis/serve_weights.ipynb #867a6ff3
+# %% ../../nbs/analysis/serve_weights.ipynb #9c6d8b98
 @dataclass(frozen=True)
 class Stored:
     "How the weights of matrices are stored."
@@ -56,6 +56,7 @@ class Stored:
 
 _formats = dict(int8=Stored(8), fp8=Stored(8), int4=Stored(4, 32, 4), mxfp4=Stored(4, 32, 1))
 
+# %% ../../nbs/analysis/serve_weights.ipynb #3eb38627
 def stored_as(
     text:str|None,  # "int8", "fp8", "int4", "mxfp4", "int4/128" (elements of a group); None: as in the configuration
     config=None,    # A configuration of transformers

@@ -103,7 +103,7 @@ def _states(layer):
 
 def _window(layer): return getattr(layer, "sliding_window", None) if getattr(layer, "is_sliding", False) else None
 
-# %% ../../nbs/analysis/serve_work.ipynb #120040d5
+# %% ../../nbs/analysis/serve_work.ipynb #039fff3e
 @dataclass(frozen=True)
 class Held:
     "What a cache holds of one sequence, B."
@@ -112,6 +112,7 @@ class Held:
     added: float      # Written by one forward of one token
     objects: int      # What the cache object of the library holds, where that is not the same
 
+# %% ../../nbs/analysis/serve_work.ipynb #1d5e6fa9
 def held(
     cache,            # After the last token
     counts:dict,      # What `one_of_each` gave
@@ -156,7 +157,7 @@ def _visible(length, source, window):
     growing = max(min(most - (source - length), length), 0)      # rows that see more than the row before
     return (growing * (seen(0) + seen(growing - 1)) // 2 if growing else 0) + (length - growing) * most
 
-# %% ../../nbs/analysis/serve_work.ipynb #e5c918a5
+# %% ../../nbs/analysis/serve_work.ipynb #cd044e6d
 _products = ("matmul", "linear", "quantized", "convolution")
 
 def _pairs_of(call, weights):
@@ -166,6 +167,7 @@ def _pairs_of(call, weights):
     (*_, m, k), (*_, n) = call.shapes[-2:]
     return (m, n) if n >= m and n != k else (m, k)
 
+# %% ../../nbs/analysis/serve_work.ipynb #af0dac35
 class _Attention:
     "How much of a product in attention is needed: below the diagonal, and within the window of its layer."
     def __init__(self, batch, tokens, context, windows, counts):
@@ -183,7 +185,7 @@ def _stack_number(path, counts):
     "The number of the layer that a module belongs to."
     return next((int(at.rpartition(".")[2]) for at in counts if path == at or path.startswith(at + ".")), None)
 
-# %% ../../nbs/analysis/serve_work.ipynb #5748f219
+# %% ../../nbs/analysis/serve_work.ipynb #fece9711
 @dataclass(frozen=True)
 class _Latent:
     "Sizes of latent attention."
@@ -200,6 +202,7 @@ def _latent(config):
     rope = getattr(config, "qk_rope_head_dim", 0)
     return _Latent(rank, rope, config.qk_nope_head_dim + rope + config.v_head_dim)
 
+# %% ../../nbs/analysis/serve_work.ipynb #899b5c67
 def _rows(call): return call.shapes[-2] if len(call.shapes) > 1 else ()
 
 def _flops(work, counts, weights, attention, latent):
@@ -270,7 +273,7 @@ class _Arguments:
         encoded = BaseModelOutput(last_hidden_state=out["encoder_last_hidden_state"])
         return fields | dict(encoder_outputs=encoded, decoder_input_ids=self._ids(1))
 
-# %% ../../nbs/analysis/serve_work.ipynb #9b99e4af
+# %% ../../nbs/analysis/serve_work.ipynb #874e9840
 class Asked(_Arguments):
     "Runs a language model without data, one sequence at a time."
     def __init__(self,
@@ -301,26 +304,27 @@ class Asked(_Arguments):
             keep = lambda *a: made.append(tracer(*a)) or made[-1]
             out = []
             work = trace_call(lambda: out.append(run(**kwargs)) or out[0], run, before_write, keep)
-            return self._work(work, made[0], out[0], counts, prompt, generated, one)
+            return _step_work(self, work, made[0], out[0], counts, prompt, prompt + generated + one, one)
 
-    def _work(self, work, tracer, out, counts, prompt, generated, one):
-        cache = out.get("past_key_values", None)
-        cache = out["cache_params"] if cache is None else cache
-        context = prompt + generated + one
-        latent, tokens = _latent(self.config), 1 if one else prompt
-        after = held(cache, counts, context, latent.rank + latent.rope if latent else 0)
-        windows = {i: w for i, l in enumerate(_cache_layers(cache)[0]) if (w := _window(l))}
-        tensors = (*self.model.named_parameters(), *_kept_buffers(self.model))
-        numbers = {tracer.memory.number(t): (n, t) for n, t in reversed(tensors)}
-        attention = _Attention(self.batch, tokens, context, windows, counts)
-        flops, causal = _flops(work, counts, numbers, attention, latent)
-        weights = _weights(self.model, work, numbers, counts, _chosen(self.config))
-        if one: flops = causal          # the mask leaves all that one token sees
-        logits = _bytes(out["logits"])
-        written = after.added if one else after.pairs + after.states
-        others = _exchanged(work, numbers, counts)
-        ends = 8 * tokens * self.batch + logits + written
-        return StepWork(tokens, context, flops, causal, weights, after, ends, others)
+# %% ../../nbs/analysis/serve_work.ipynb #a9d9ebd2
+def _step_work(asked, work, tracer, out, counts, prompt, context, one):
+    "What a run comes to, by the state of the cache after it."
+    cache = out.get("past_key_values", None)
+    cache = out["cache_params"] if cache is None else cache
+    latent, tokens = _latent(asked.config), 1 if one else prompt
+    after = held(cache, counts, context, latent.rank + latent.rope if latent else 0)
+    windows = {i: w for i, l in enumerate(_cache_layers(cache)[0]) if (w := _window(l))}
+    tensors = (*asked.model.named_parameters(), *_kept_buffers(asked.model))
+    numbers = {tracer.memory.number(t): (n, t) for n, t in reversed(tensors)}
+    attention = _Attention(asked.batch, tokens, context, windows, counts)
+    flops, causal = _flops(work, counts, numbers, attention, latent)
+    weights = _weights(asked.model, work, numbers, counts, _chosen(asked.config))
+    if one: flops = causal          # the mask leaves all that one token sees
+    logits = _bytes(out["logits"])
+    written = after.added if one else after.pairs + after.states
+    others = _exchanged(work, numbers, counts)
+    ends = 8 * tokens * asked.batch + logits + written
+    return StepWork(tokens, context, flops, causal, weights, after, ends, others)
 
 # %% ../../nbs/analysis/serve_work.ipynb #71a85c05
 def _kept_buffers(model):

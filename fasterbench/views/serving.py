@@ -54,7 +54,7 @@ class ServePoint:
     @property
     def name(self)->str: return f"{self.phase} {self.at}".strip()
 
-# %% ../../nbs/views/serving.ipynb #4c080f34
+# %% ../../nbs/views/serving.ipynb #f274b1db
 _columns = (
     Field("name", "", "phase", meaning="prefill, or decode in the middle or at the end of what is generated"),
     Field("batch", "", "batch", "count", "sequences"),
@@ -75,13 +75,14 @@ _hidden = (Field("flops", "FLOP", "FLOP, full attention", "si", "attention count
            Field("activation_bytes", "B", "activations", "si", "exchanged by operators that run one by one; no limit"),
            Field("collective_bytes", "B", "collectives", "si", "sent by each device"))
 
+# %% ../../nbs/views/serving.ipynb #cf1ab454
 def _shown(points):
     "The columns that say something."
     return [f for f in _columns if any(getattr(p, f.name) not in (None, "") for p in points)]
 
 def _record(point, columns): return {f.name: getattr(point, f.name) for f in columns}
 
-# %% ../../nbs/views/serving.ipynb #fa57fa7e
+# %% ../../nbs/views/serving.ipynb #5b8ed8e7
 _colors = {"prefill": "#e07a5f", "decode middle": "#2a9d8f", "decode end": "#3d5a80"}
 _log = dict(type="log", dtick=1, gridcolor="rgba(128,138,148,0.22)", zeroline=False, linecolor=ink)
 
@@ -97,6 +98,7 @@ def _hover(p):
             f"<br>{p.intensity:.3g} FLOP/B, weights {format_si(p.weight_bytes, 'B')}, "
             f"cache {format_si(p.kv_bytes, 'B')}")
 
+# %% ../../nbs/views/serving.ipynb #1d8b74d9
 def _roof(fig, peaks, flops, low, high):
     ridge = flops / peaks.peak_bandwidth
     xs = [low, ridge, max(high, 2 * ridge)]
@@ -104,7 +106,7 @@ def _roof(fig, peaks, flops, low, high):
     fig.add_scatter(x=xs, y=[min(flops, x * peaks.peak_bandwidth) for x in xs], mode="lines", name=name,
                     line=dict(color=ink, width=2), hoverinfo="skip", row=2, col=1)
 
-# %% ../../nbs/views/serving.ipynb #1ae1445f
+# %% ../../nbs/views/serving.ipynb #ff816791
 def serve_chart(
     result,               # A `ServeResult`
     title:str|None=None,  # None: model and device
@@ -128,6 +130,7 @@ def serve_chart(
     fig.update_yaxes(title="FLOP/s at the limit", tickformat="~s", row=2, col=1, **_log)
     return dress(fig, result.title if title is None else title, " ".join(result.lines), 720)
 
+# %% ../../nbs/views/serving.ipynb #21b5e1bb
 def _marks(fig, points):
     "What was measured."
     marker = dict(symbol="x", size=10, color="#b5302a")
