@@ -6,6 +6,7 @@
 __all__ = ['Text', 'trace']
 
 # %% ../../nbs/cli/trace.ipynb #dd7573c9
+import sys
 from typing import Annotated, Optional
 
 import typer

@@ -29,10 +29,14 @@ class Transfer(NamedTuple):
     ranks: int|None=None # Size of the group, where the trace says
     kernel: str=""
 
-_kinds = {"allreduce": "all_reduce", "allgather": "all_gather", "reducescatter": "reduce_scatter", "alltoall": "all_to_all", "alltoallv": "all_to_all",
-          "allgatherbase": "all_gather", "reducescatterbase": "reduce_scatter", "broadcast": "broadcast", "reduce": "reduce", "send": "send_recv", "recv": "send_recv",
-          "sendrecv": "send_recv", "alltoallbase": "all_to_all", "allreducecoalesced": "all_reduce", "allgatherintotensorcoalesced": "all_gather"}
-_sizes = {"float": 4, "bfloat16": 2, "half": 2, "c10::half": 2, "c10::bfloat16": 2, "double": 8, "long": 8, "long int": 8, "int": 4, "char": 1, "signed char": 1,
+_kinds = {"allreduce": "all_reduce", "allgather": "all_gather", "reducescatter": "reduce_scatter",
+          "alltoall": "all_to_all", "alltoallv": "all_to_all",
+          "allgatherbase": "all_gather", "reducescatterbase": "reduce_scatter", "broadcast": "broadcast",
+          "reduce": "reduce", "send": "send_recv", "recv": "send_recv",
+          "sendrecv": "send_recv", "alltoallbase": "all_to_all", "allreducecoalesced": "all_reduce",
+          "allgatherintotensorcoalesced": "all_gather"}
+_sizes = {"float": 4, "bfloat16": 2, "half": 2, "c10::half": 2, "c10::bfloat16": 2, "double": 8, "long": 8,
+          "long int": 8, "int": 4, "char": 1, "signed char": 1,
           "byte": 1, "unsigned char": 1, "bool": 1, "float8_e4m3fn": 1, "float8_e5m2": 1}
 
 def collective_kind(
@@ -69,7 +73,8 @@ def transfers(
     rank:int,        # Where the trace does not say it
 )->list[Transfer]:
     "The communication kernels of one trace, by time."
-    places = [i for i, a in enumerate(trace.activities) if a.kind == "kernel" and (i in trace.collectives or is_communication(a.name))]
+    places = [i for i, a in enumerate(trace.activities) if a.kind == "kernel"
+              and (i in trace.collectives or is_communication(a.name))]
     launches = joined([], trace.launches, [trace.activities[i] for i in places])
     at = [(trace.launches[k].thread, trace.launches[k].start) if k >= 0 else (-1, 0.0) for k, _ in launches]
     around, origin, found = nesting(trace.annotations, at)[1], trace.origin_us * 1e-6, []
@@ -77,8 +82,10 @@ def transfers(
         kernel, about = trace.activities[i], trace.collectives.get(i)
         announced = _announced(trace.annotated[place]) if place >= 0 else (None, "", None)
         kind, dtype, nbytes = _said(about) if about else announced
-        found.append(Transfer(trace.rank if trace.rank is not None else rank, kind or kernel.name, (about.group or "") if about else "", nbytes,
-                              origin + kernel.start, origin + kernel.end, dtype, about.group_size if about and about.group_size > 0 else None, kernel.name))
+        found.append(Transfer(trace.rank if trace.rank is not None else rank, kind or kernel.name,
+                              (about.group or "") if about else "", nbytes,
+                              origin + kernel.start, origin + kernel.end, dtype,
+                              about.group_size if about and about.group_size > 0 else None, kernel.name))
     return found
 
 # %% ../../nbs/interop/collectives.ipynb #083162d8
@@ -112,16 +119,20 @@ class Collective:
 def _overlap(a, b): return min(a.end, b.end) - max(a.start, b.start)
 
 def _partner(own, others, taken):
-    "Among the kernels of another rank the one that is the same collective as `own`: those that overlap it, of the same size if there is one."
-    fits = [i for i, t in enumerate(others) if i not in taken and (t.kind, t.group) == (own.kind, own.group) and _overlap(own, t) > 0]
+    "The kernel of another rank that is the same collective as `own`: it overlaps it, and has the same size if one has."
+    fits = [i for i, t in enumerate(others) if i not in taken and (t.kind, t.group) == (own.kind, own.group)
+            and _overlap(own, t) > 0]
     same = [i for i in fits if others[i].nbytes == own.nbytes]
     return max(same or fits, key=lambda i: (-abs(others[i].end - own.end), _overlap(own, others[i])), default=None)
 
 def _collective(parts):
     shortest, mean = min(t.end - t.start for t in parts), [t.nbytes for t in parts]
     starts, ends, last = [t.start for t in parts], [t.end for t in parts], max(parts, key=lambda t: t.start)
-    return Collective(last.kind, last.group, tuple(t.rank for t in parts), max([t.ranks or 0 for t in parts] + [len(parts)]), None if None in mean else sum(mean) / len(mean), shortest,
-                      tuple(t.end - t.start - shortest for t in parts), last.rank, max(starts) - min(starts), max(ends) - min(ends), parts[0].dtype)
+    return Collective(last.kind, last.group, tuple(t.rank for t in parts),
+                      max([t.ranks or 0 for t in parts] + [len(parts)]),
+                      None if None in mean else sum(mean) / len(mean), shortest,
+                      tuple(t.end - t.start - shortest for t in parts), last.rank, max(starts) - min(starts),
+                      max(ends) - min(ends), parts[0].dtype)
 
 # %% ../../nbs/interop/collectives.ipynb #12ea3ea4
 def matched(

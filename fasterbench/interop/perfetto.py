@@ -6,7 +6,7 @@
 __all__ = ['sayings', 'write_perfetto']
 
 # %% ../../nbs/interop/perfetto.ipynb #80ac2ac6
-import gzip
+import gzip, json
 
 import msgspec
 

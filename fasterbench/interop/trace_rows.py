@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['most_walked', 'Row', 'compute_seconds', 'served_levels', 'Reduced', 'checked', 'added', 'reduced']
 
-# %% ../../nbs/interop/trace_rows.ipynb #65efb473
+# %% ../../nbs/interop/trace_rows.ipynb #066f7254
 import re
 from bisect import bisect_right
 from collections import Counter
@@ -16,10 +16,11 @@ from typing import NamedTuple
 from .trace_file import TraceFile, snippet
 from .trace_join import (Spent, attributed, calls_of, dtype_names, is_communication, own_activities,
                                            parts, places, visited, window)
-from .trace_work import recorded
+from .trace_work import argument_bytes, reasons, recorded
 from ..points.caches import serve
 from ..roofs.datasheet import datasheet_peaks, match_device
 from ..roofs.hardware import HardwarePeaks
+from ..timing.profiler import Record
 
 # %% ../../nbs/interop/trace_rows.ipynb #e0600af8
 @dataclass
@@ -168,13 +169,14 @@ def checked(
         raise ValueError(f"{trace.source} has operators of a CPU, and none with shapes; {snippet} records them")
     return own
 
-# %% ../../nbs/interop/trace_rows.ipynb #9631ae7e
+# %% ../../nbs/interop/trace_rows.ipynb #1a6c3f8d
 def _row_of(same, peaks, **what):
     "The row of calls that are the same."
     f, n = same.place.figures, same.calls
     weight, compute_s = n * (f.flops + f.nbytes * 1e-3), n * compute_seconds(f, same.names, peaks)
     return Row(seconds=sum(same.seconds), calls=n, flops=n * f.flops, contraction=n * f.contraction,
-               nbytes=n * f.nbytes, compute_s=compute_s, served=list(same.served), categories=Counter({f.category: weight}),
+               nbytes=n * f.nbytes, compute_s=compute_s, served=list(same.served),
+               categories=Counter({f.category: weight}),
                dtypes=Counter({f.dtype: weight}), **what)
 
 def added(
@@ -300,7 +302,7 @@ def _same_calls(trace, calls, seconds, served, steps):
         if step >= 0 and at <= steps[step][2]: same.steps[step] += 1
     return list(found.values())
 
-# %% ../../nbs/interop/trace_rows.ipynb #db720081
+# %% ../../nbs/interop/trace_rows.ipynb #15e55f56
 _blank = dict(flops=None, contraction=None, nbytes=None)
 
 def _kernel_rows(same, peaks):
@@ -315,6 +317,12 @@ def _operator_row(trace, same, peaks):
     name = f"{call.operator.removeprefix('aten::')} {_shapes(p.figures.shapes)}".strip()
     return _row_of(same, peaks, name=name, type=p.figures.category, operator=call.operator, phase=p.phase)
 
+def _compiled_bytes(trace, g):
+    "Bytes of the arguments of compiled kernels; `None` for everything else."
+    if g.place.part != reasons["compiled"] or g.place.operator < 0: return None
+    nbytes = argument_bytes(trace.calls[g.place.operator])
+    return None if nbytes is None else nbytes * len(g.activities)
+
 def _rows(trace, calls, others, seconds, peaks, served):
     "Rows of modules, operators, kernels, collectives and steps, and of the whole window."
     steps = [(a.name, a.start, a.end) for a in trace.annotations if a.name.startswith("ProfilerStep")]
@@ -325,7 +333,7 @@ def _rows(trace, calls, others, seconds, peaks, served):
     for g in others:
         sums = dict(seconds=sum(seconds[i] for i in g.activities), calls=len(g.activities), **_blank)
         modules.append(Row(_module_name(g.place), g.place.type, phase=g.place.phase, **sums))
-        ops.append(Row(**_other_name(trace, g), phase=g.place.phase, **sums))
+        ops.append(Row(**_other_name(trace, g), phase=g.place.phase, **sums | dict(nbytes=_compiled_bytes(trace, g))))
         kernels.append(Row(trace.activities[g.activities[0]].name, "kernel", **sums))
     merged, visits = added(modules), Counter(m for m, _ in visited(trace))
     for row in merged: row.calls = visits.get(row.name, row.calls)

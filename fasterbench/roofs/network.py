@@ -14,8 +14,10 @@ from ..core.files import check_schema
 from .hardware import positive
 
 # %% ../../nbs/roofs/network.ipynb #7129c63d
-_factors = dict(all_reduce=lambda n: 2 * (n - 1) / n, all_gather=lambda n: (n - 1) / n, reduce_scatter=lambda n: (n - 1) / n,
-                all_to_all=lambda n: (n - 1) / n, broadcast=lambda n: 1.0, reduce=lambda n: 1.0, send_recv=lambda n: 1.0)
+_factors = dict(all_reduce=lambda n: 2 * (n - 1) / n, all_gather=lambda n: (n - 1) / n,
+                reduce_scatter=lambda n: (n - 1) / n,
+                all_to_all=lambda n: (n - 1) / n, broadcast=lambda n: 1.0, reduce=lambda n: 1.0,
+                send_recv=lambda n: 1.0)
 collectives = tuple(_factors)
 
 def bus_factor(
@@ -25,7 +27,8 @@ def bus_factor(
     "Bytes that each rank has to send over its link per byte of the buffer, as nccl-tests defines it."
     if collective not in _factors: raise ValueError(f"collective={collective!r}; known are {', '.join(_factors)}")
     if isinstance(ranks, bool) or not isinstance(ranks, int) or ranks < 2:
-        raise ValueError(f"ranks={ranks!r}: a whole number of at least 2 is needed, since one rank has nobody to talk to")
+        raise ValueError(f"ranks={ranks!r}: a whole number of at least 2 is needed, since one rank has "
+                         f"nobody to talk to")
     return _factors[collective](ranks)
 
 def bus_bandwidth(
@@ -34,7 +37,7 @@ def bus_bandwidth(
     seconds:float,  # Time of the collective, s
     ranks:int,      # How many take part
 )->float:
-    "Bus bandwidth of one collective, B/s. Raises `ValueError` for an unknown collective, a single rank or a time that is not positive."
+    "Bus bandwidth of one collective, B/s. Raises `ValueError` for an unknown collective, one rank, or no time."
     return bus_factor(collective, ranks) * nbytes / positive("seconds", seconds)
 
 # %% ../../nbs/roofs/network.ipynb #f5c0cf86
@@ -65,13 +68,17 @@ def _fitted(collective, ranks, samples):
     "The roof that (bytes, seconds) pairs of one collective and number of ranks describe."
     samples = sorted((int(n), positive("seconds", s)) for n, s in samples)
     if len({n for n, _ in samples}) < 2:
-        raise ValueError(f"{collective} over {ranks} ranks: {len(samples)} samples of one size; at least two sizes are needed")
+        raise ValueError(f"{collective} over {ranks} ranks: {len(samples)} samples of one size; at least two "
+                         f"sizes are needed")
     small = _small([s for _, s in samples])
     latency = statistics.median(small)
     large = [n / (s - latency) for n, s in samples[-max(len(samples) // 6, 1):] if s > latency]
-    if not large: raise ValueError(f"{collective} over {ranks} ranks: the largest message of {samples[-1][0]} B takes no longer than the smallest; larger messages are needed")
+    if not large:
+        raise ValueError(f"{collective} over {ranks} ranks: the largest message of {samples[-1][0]} B takes no longer "
+                         f"than the smallest; larger messages are needed")
     rate = statistics.median(large)
-    return NetworkRoof(collective, ranks, latency, rate, max(abs(s / latency - 1) for s in small), max(1 - min(large) / rate, 0.0), tuple(samples))
+    return NetworkRoof(collective, ranks, latency, rate, max(abs(s / latency - 1) for s in small),
+                       max(1 - min(large) / rate, 0.0), tuple(samples))
 
 def _small(times):
     "The times of the smallest messages, up to the first that takes half as long again as the shortest so far."
@@ -118,19 +125,21 @@ class NetworkPeaks:
         "What `to_dict` described. Raises `ValueError` for another schema, a newer version, or what is incomplete."
         data = check_schema(data, schema, version)
         try: return cls(tuple(_roof(r) for r in data["roofs"]), dict(data.get("environment", {})))
-        except (KeyError, TypeError) as error: raise ValueError(f"these roofs of a network are incomplete: {error}") from None
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"these roofs of a network are incomplete: {error}") from None
 
 # %% ../../nbs/roofs/network.ipynb #1d9c9fa8
 def _roof(r):
     for name in ("latency_s", "bandwidth"): positive(name, r[name])
-    return NetworkRoof(**{k: v for k, v in r.items() if k != "samples"}, samples=tuple(map(tuple, r.get("samples", ()))))
+    return NetworkRoof(**{k: v for k, v in r.items() if k != "samples"},
+                       samples=tuple(map(tuple, r.get("samples", ()))))
 
 # %% ../../nbs/roofs/network.ipynb #8c9d206f
 def fit_network(
     samples:Iterable[tuple[str, int, int, float]], # (collective, ranks, bytes of the whole buffer, seconds)
     environment:dict|None=None,                    # Where they were taken
 )->NetworkPeaks:
-    "The roofs that samples describe, one per collective and number of ranks. Raises `ValueError` where there are fewer than two sizes."
+    "The roofs that samples describe, one per collective and number of ranks; `ValueError` for fewer than two sizes."
     groups = {}
     for collective, ranks, nbytes, seconds in samples:
         bus_factor(collective, ranks)

@@ -82,7 +82,8 @@ def _sweep(collective, sizes, device, group, repeats, limit_s):
     "(bytes, seconds) of one collective, and why it cannot run here, if it cannot."
     samples, error = [], None
     try: _calls[collective](torch.zeros(2 * dist.get_world_size(group), device=device),
-                            torch.zeros(2 * dist.get_world_size(group), device=device).chunk(dist.get_world_size(group)), group)()
+                            torch.zeros(2 * dist.get_world_size(group),
+                                        device=device).chunk(dist.get_world_size(group)), group)()
     except (RuntimeError, NotImplementedError, ValueError) as e: error = e
     if _agreed(error, device, group): return [], str(error or "another rank could not run it").splitlines()[0]
     for nbytes in sizes:
@@ -98,7 +99,7 @@ def measure_network(
     repeats:int=5,                # Calls per size
     limit_s:float=0.5,            # A collective's sweep ends after a size that takes longer, s
 )->NetworkPeaks:
-    "Latency and bandwidth of every collective over the ranks of `group`. Every rank calls it, and gets the same. Raises `RuntimeError` without a process group."
+    "Latency and bandwidth of every collective over `group`; every rank calls it, inside a process group."
     if not (dist.is_available() and dist.is_initialized()):
         raise RuntimeError("no process group: run under torchrun and call torch.distributed.init_process_group first")
     ranks = dist.get_world_size(group)
@@ -118,5 +119,6 @@ def _environment(group, ranks, device, skipped):
     dist.all_gather_object(hosts, socket.gethostname(), group=group)
     date = [datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")]
     dist.broadcast_object_list(date, group=group, group_src=0)
-    return dict(backend=dist.get_backend(group), ranks=ranks, hosts=len(set(hosts)), device=device.type, torch=torch.__version__,
+    return dict(backend=dist.get_backend(group), ranks=ranks, hosts=len(set(hosts)), device=device.type,
+                torch=torch.__version__,
                 date=date[0], skipped=skipped)

@@ -31,7 +31,7 @@ class Record:
 def here():
     "The device, and what it is."
     import torch
-    from fasterbench.roofs.peaks import environment
+    from fasterbench.roofs.machine import environment
     device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
     return device, environment(device)
 

@@ -221,11 +221,11 @@ def executor():
     from multiprocessing import get_context
     from fasterbench import read_trace
     with tempfile.TemporaryDirectory() as folder:
-        files = [shutil.copy(path_of("mi300x_vit_base_infer"), f"{folder}/rank{i}.json.gz") for i in range(64)]
+        files = [shutil.copy(path_of("mi300x_resnet_ddp8_train_rank0"), f"{folder}/rank{i}.json.gz") for i in range(64)]
         size = 64 * len(gzip.open(files[0]).read()) / 1e6
         lines = [["way", "s", "MB/s"]]
         def timed(way, pool):
-            read_trace(files[:2], executor=pool)        # the workers have imported what they need
+            read_trace(files[:8], executor=pool)        # the workers have imported what they need
             begin = time.perf_counter()
             result = read_trace(files, executor=pool)
             lines.append([way, f"{time.perf_counter() - begin:.1f}", f"{size / (time.perf_counter() - begin):.0f}"])
