@@ -31,8 +31,7 @@ def _unknown_device(name):
     near = get_close_matches(name, devices(), 3, 0.4)
     nearest = f"; the nearest names are {', '.join(near)}" if near else ""
     return ValueError(f"on={name!r} is not in the table of {len(devices())} devices{nearest}; "
-                      "the file of measured peaks (fasterbench peaks --json) or "
-                      "HardwarePeaks(peak_flops, peak_bandwidth) describes any other")
+                      "peaks that were measured (fasterbench peaks --json) or HardwarePeaks(...) describe others")
 
 def _short(dtype): return str(dtype).removeprefix("torch.")
 

@@ -95,7 +95,8 @@ def _rest_points(m, peaks, rows):
     if m.times.idle is not None: rest.append(("(idle)", "GPU idle", "idle", m.times.idle))
     unlaunched = getattr(m.times, "unlaunched", None)          # kernels whose launch belongs to no module
     if unlaunched is not None and unlaunched.median: rest.append(("(unlaunched)", "GPU kernels", "other", unlaunched))
-    return [place(name, type, 0, 0, peaks=peaks, category=category, time_s=m.times.typical(s), time_iqr_s=s.iqr)
+    return [place(name, type, 0, 0, peaks=peaks, category=category, contraction_flops=0, eager_bytes=0,
+                  time_s=m.times.typical(s), time_iqr_s=s.iqr)
             for name, type, category, s in rest if m.times.typical(s) > 0]
 
 def _ranked(points):
