@@ -85,7 +85,7 @@ def _limit(flops, nbytes, network_s, peaks, peak):
     bound = max(times, key=lambda k: times[k])
     return times[bound], bound
 
-# %% ../../nbs/analysis/serve.ipynb #1806cc7d
+# %% ../../nbs/analysis/serve.ipynb #06035e09
 @dataclass(frozen=True)
 class _Server:
     "Works of a model, and what they run on."
@@ -112,7 +112,7 @@ class _Server:
         fits = None if self.room is None else self.held + cache <= self.room
         tokens = batch * work.tokens
         return ServePoint(*key, batch, work.context, tokens, full, needed, weights, read, other,
-                          batch * work.activation_bytes, sent, limit, tokens / limit, bound, fits)
+                          batch * work.eager_bytes, sent, limit, tokens / limit, bound, fits)
 
 # %% ../../nbs/analysis/serve.ipynb #6c1c5134
 _largest = 2 ** 20

@@ -137,7 +137,7 @@ def _layer_times(counts, i):
     "How many layers the one with number `i` stands for."
     return max((n for at, n in counts.items() if at.rpartition(".")[2] == str(i)), default=1)
 
-# %% ../../nbs/analysis/serve_work.ipynb #62e2adca
+# %% ../../nbs/analysis/serve_work.ipynb #901bf4a2
 @dataclass(frozen=True)
 class StepWork:
     "Work of one forward of one sequence; all but the weights grow with the batch."
@@ -148,7 +148,7 @@ class StepWork:
     weights: tuple        # Of `Weight`
     cache: Held|None      # None: nothing was there before
     ends_bytes: float     # Token ids in, logits out, and what is written to the cache, B
-    activation_bytes: float # What the operators exchange beside weights and cache, B
+    eager_bytes: float    # Over its operators, beside weights; copies of the cache included, B
 
 def _visible(length, source, window):
     "Pairs of a query and a key that a causal mask and a window leave."

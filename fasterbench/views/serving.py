@@ -18,7 +18,7 @@ from .page import cells, column, figure, filled, page
 from .plot import bounds, canvas, dress, ink
 from .table import csv_text, text_table
 
-# %% ../../nbs/views/serving.ipynb #8abc6011
+# %% ../../nbs/views/serving.ipynb #3afc80a3
 @dataclass(frozen=True)
 class ServePoint:
     "One forward of a served model at one batch size, on each device."
@@ -32,7 +32,7 @@ class ServePoint:
     weight_bytes: float     # Weights read, B
     kv_bytes: float         # Cache read, B
     other_bytes: float      # Token ids, logits, and what is written to the cache, B
-    activation_bytes: float # What operators exchange when each runs for itself; not in the limit, B
+    eager_bytes: float      # Over operators that run one by one, beside weights; not in the limit, B
     collective_bytes: float # Sent by each device to the others, B
     limit_s: float          # The least time under the roofs, s
     tokens_per_s: float     # At the limit, of all sequences, 1/s
@@ -54,7 +54,7 @@ class ServePoint:
     @property
     def name(self)->str: return f"{self.phase} {self.at}".strip()
 
-# %% ../../nbs/views/serving.ipynb #f274b1db
+# %% ../../nbs/views/serving.ipynb #b1500135
 _columns = (
     Field("name", "", "phase", meaning="prefill, or decode in the middle or at the end of what is generated"),
     Field("batch", "", "batch", "count", "sequences"),
@@ -72,7 +72,7 @@ _columns = (
     Field("causal_mfu", "", "MFU causal", "share", "the same, attention as mask and windows leave it"),
     Field("mbu", "", "MBU", "share", "weights and cache read over time and bandwidth"))
 _hidden = (Field("flops", "FLOP", "FLOP, full attention", "si", "attention counted in full"),
-           Field("activation_bytes", "B", "activations", "si", "exchanged by operators that run one by one; no limit"),
+           Field("eager_bytes", "B", "eager bytes", "si", "moved by operators that run one by one, beside weights"),
            Field("collective_bytes", "B", "collectives", "si", "sent by each device"))
 
 # %% ../../nbs/views/serving.ipynb #cf1ab454
