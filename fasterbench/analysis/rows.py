@@ -84,6 +84,8 @@ def _phase_points(m, peaks, served, k, phase):
             for row in m.work.of_phase(phase).by_module().values()]
 
 # %% ../../nbs/analysis/rows.ipynb #9e010cde
+unlaunched_row = "(no module)" # Kernels whose launch belongs to no module
+
 def _rest_points(m, peaks, rows):
     "The rows for time in which no module did work: of containers on a CPU, of no kernel on a GPU."
     with_row = {(r.name, r.phase) for r in rows}
@@ -91,12 +93,11 @@ def _rest_points(m, peaks, rows):
     left = [s.values for slot, s in zip(slots, m.times.own) if slot not in with_row]
     rest = [("(overhead)", "containers", "overhead", Samples(tuple(map(sum, zip(*left)))))] if left else []
     unlaunched = getattr(m.times, "unlaunched", None)
-    if unlaunched is not None: rest.append(("(no module)", "kernels of no module", "other", unlaunched))
+    if unlaunched is not None: rest.append((unlaunched_row, "GPU kernels", "other", unlaunched))
     if m.times.idle is not None: rest.append(("(idle)", "GPU idle", "idle", m.times.idle))
-    unlaunched = getattr(m.times, "unlaunched", None)          # kernels whose launch belongs to no module
-    if unlaunched is not None and unlaunched.median: rest.append(("(unlaunched)", "GPU kernels", "other", unlaunched))
-    return [place(name, type, 0, 0, peaks=peaks, category=category, contraction_flops=0, eager_bytes=0,
-                  time_s=m.times.typical(s), time_iqr_s=s.iqr)
+    work = lambda name: None if name == unlaunched_row else 0       # what these kernels do is not known
+    return [place(name, type, work(name), work(name), peaks=peaks, category=category, contraction_flops=work(name),
+                  eager_bytes=work(name), time_s=m.times.typical(s), time_iqr_s=s.iqr)
             for name, type, category, s in rest if m.times.typical(s) > 0]
 
 def _ranked(points):
@@ -151,7 +152,8 @@ def program_points(
     served = _sum_levels([[b for _, b in r.bytes_by_level] for r in rows if r.bytes_by_level], len(peaks.memory))
     work = dict(served=served, compute_s=compute_time(m.work.trace, peaks, m.tf32), calls=1, share=1.0,
                 contraction_flops=m.work.contraction_flops, eager_bytes=m.work.bytes)
-    flops, nbytes = total([r.flops for r in rows]), total([r.bytes_moved for r in rows])
+    counted = [r for r in rows if r.name != unlaunched_row]
+    flops, nbytes = total([r.flops for r in counted]), total([r.bytes_moved for r in counted])
     at = lambda time, **more: place("", name, flops, nbytes, time, peaks, **work, **more)
     busy = [r for r in rows if r.roof_time_s != 0]
     shares = shares_of(busy, overhead_s=sum(r.time_s for r in rows if r.roof_time_s == 0))
