@@ -8,14 +8,18 @@ from conftest import heavy, root
 from run_notebook import code_cells, kind
 
 notebooks = sorted(p for p in (root/"nbs").rglob("*.ipynb") if ".ipynb_checkpoints" not in p.parts)
-# Wings whose notebooks count, read or draw; what they say does not depend on how busy the machine is.
-untimed = {"core", "work", "views", "interop"}
+# Notebooks that time something long run alone in the run of everything. Tutorials, whose parts the other notebooks test, run there only.
+timed = {"timing", "tutorials"} | ({"analysis", "roofs", "docs", "cli"} if heavy else set())
 
 def run(path, everything=heavy):
     done = forked.python(f"from run_notebook import run\nrun({str(path)!r}, {everything})")
     return done, json.loads(done.stdout.rpartition("\ncells:")[2]) if done.returncode == 0 else {}
 
-@pytest.mark.parametrize("path", [pytest.param(p, id=str(p.relative_to(root/"nbs")), marks=[pytest.mark.timed] * (p.parent.name not in untimed)) for p in notebooks])
+def marks(path):
+    kept = [pytest.mark.timed] if path.parent.name in timed else []
+    return kept + [pytest.mark.skipif(not heavy, reason="pages that other notebooks test in parts: FASTERBENCH_TESTS=all")] * (path.parent.name == "tutorials")
+
+@pytest.mark.parametrize("path", [pytest.param(p, id=str(p.relative_to(root/"nbs")), marks=marks(p)) for p in notebooks])
 def test_notebook(path, record_property):
     done, counts = run(path)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr
