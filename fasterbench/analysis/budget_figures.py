@@ -44,15 +44,16 @@ def counted_figures(
     sample,         # What it was called with
 )->dict[str, dict[str, Found]]:
     "Counted figures per layer; those of the whole model under the empty name."
+    layers = work.by_module()
     whole = dict(flops=Found(work.flops_lower_bound, at_least=bool(work.unknown_ops)),
                  contraction_flops=Found(work.contraction_flops_lower_bound, at_least=bool(work.unknown_ops)),
-                 bytes=Found(sum(w.bytes_moved for w in work.by_module().values())),
+                 bytes=Found(sum(w.bytes_moved for w in layers.values())),
                  unknown_operators=Found(sum(work.unknown_ops.values())),
                  parameters=Found(sum(p.numel() for p in model.parameters())),
                  peak_memory=Found(peak_memory(work, model, sample)))
     layer = lambda w: dict(flops=Found(w.flops), contraction_flops=Found(w.contraction_flops),
                            bytes=Found(w.bytes_moved), unknown_operators=Found(len(w.unknown)))
-    return {name: layer(w) for name, w in work.by_module().items() if name} | {"": whole}
+    return {name: layer(w) for name, w in layers.items() if name} | {"": whole}
 
 # %% ../../nbs/analysis/budget_figures.ipynb #4316f24d
 def _shares(result):
