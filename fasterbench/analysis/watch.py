@@ -66,8 +66,7 @@ class Watch:
 
     def __enter__(self)->"Watch":
         if self.model in _watched:
-            raise RuntimeError(f"this {type(self.model).__name__} is being watched already: leave the watch that there is "
-                               "first")
+            raise RuntimeError(f"this {type(self.model).__name__} is being watched already: leave that watch first")
         self.log, self.device = _checked_log(self.log), _device_of(self.model)
         self.peaks = self.peaks or _roofs(self.model, self.device, self.progress)
         with preserved_process(): self.cost = program_cost(self.model)
