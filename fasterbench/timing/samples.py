@@ -36,6 +36,16 @@ class Samples:
     def iqr(self):
         "Interquartile range, s."
         return self._quartiles[2] - self._quartiles[0] if self.values else 0.0
+    def central(self)->list[int]:
+        "The places of the samples between the quartiles, half of all."
+        order = sorted(range(len(self.values)), key=self.values.__getitem__)
+        cut = len(order) // 4
+        return sorted(order[cut:len(order) - cut])
+    def mean(self,
+        places=None, # Which samples; None: those between the quartiles
+    )->float:
+        chosen = [self.values[i] for i in (self.central() if places is None else places)]
+        return math.fsum(chosen) / len(chosen) if chosen else math.nan
     @property
     def spread(self): return self.iqr / self.median if self.median else 0.0
     @property

@@ -9,6 +9,7 @@ __all__ = ['Waits', 'ModuleTimes']
 import statistics
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from time import perf_counter, perf_counter_ns
 from typing import NamedTuple
 
@@ -306,8 +307,23 @@ class ModuleTimes:
     outside: Samples|None=None             # What a program did between two calls of the model, s
 
     @property
-    def statistic(self)->str: return "median" if self.bare.steady else "lower quartile"
-    def typical(self, samples:Samples)->float: return samples.median if self.bare.steady else samples.lower
+    def statistic(self)->str:
+        return "interquartile mean" if self.waits else "median" if self.bare.steady else "lower quartile"
+
+    def typical(self,
+        samples:Samples,  # Of anything
+    )->float:
+        "One time for `samples`, s."
+        return samples.mean() if self.waits else samples.median if self.bare.steady else samples.lower
+
+    @cached_property
+    def _central(self): return self.steps.central()
+
+    def of_steps(self,
+        samples:Samples,  # One per instrumented step
+    )->float:
+        "The same of a part of a step, s. Where ranks wait for each other, parts add up to the step."
+        return samples.mean(self._central) if self.waits else self.typical(samples)
 
 # %% ../../nbs/timing/stamps.ipynb #a8af8fd6
 def _stamps(run, device):
