@@ -290,8 +290,15 @@ class ModuleTimes:
     load: MachineLoad|None=None            # What else the machine did meanwhile
 
     @property
-    def statistic(self)->str: return "median" if self.bare.steady else "lower quartile"
-    def typical(self, samples:Samples)->float: return samples.median if self.bare.steady else samples.lower
+    def statistic(self)->str: return "median" if self.bare.steady else "median of the quietest quarter"
+
+    def typical(self,
+        samples:Samples,         # Of a part
+        whole:Samples|None=None, # Of what it is a part of, run by run; None: the instrumented steps
+    )->float:
+        "What the part takes, s."
+        if self.bare.steady: return samples.median
+        return samples.of((self.steps if whole is None else whole).quietest).median
 
 # %% ../../nbs/timing/stamps.ipynb #a8af8fd6
 def _stamps(run, device):
