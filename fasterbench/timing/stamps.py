@@ -299,6 +299,8 @@ class ModuleTimes:
         "What the part takes, s."
         if self.bare.steady: return samples.median
         return samples.of((self.steps if whole is None else whole).quietest).median
+    @property
+    def end_to_end(self)->float: return self.typical(self.bare, self.bare)
 
 # %% ../../nbs/timing/stamps.ipynb #a8af8fd6
 def _stamps(run, device):
