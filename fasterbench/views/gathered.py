@@ -5,13 +5,13 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/views/gathered.ipynb #fba0f409
+# %% ../../nbs/views/gathered.ipynb #f7b68caa
 import statistics
 from dataclasses import replace
 
 from ..points.model import RooflinePoint
 
-# %% ../../nbs/views/gathered.ipynb #a4690c6a
+# %% ../../nbs/views/gathered.ipynb #aef48f34
 def _key(p): return p.name, p.type, p.phase, p.operator
 
 def _one(pairs):
@@ -34,10 +34,10 @@ def one_of_many(
     total = sum(p.time_s for p in points)
     return [replace(p, share=p.time_s / total if total else 0.0) for p in sorted(points, key=lambda p: -p.time_s)]
 
-# %% ../../nbs/views/gathered.ipynb #c6782a25
+# %% ../../nbs/views/gathered.ipynb #613bb853
 def _different(lists):
     "What is to be said about rows that not every rank has."
-    have = [dict.fromkeys(_key(p)[:3] for p in points) for points in lists]
+    have = [dict.fromkeys(_key(p)[:3] for p in points if not p.name.startswith("(")) for points in lists]
     common = set.intersection(*map(set, have))
     if all(len(h) == len(common) for h in have): return []
     texts = []
@@ -54,7 +54,7 @@ def _timing(timings):
     values = {k: [getattr(t, k) for t in timings] for k in _times}
     return replace(timings[0], **{k: None if None in v else statistics.median(v) for k, v in values.items()})
 
-# %% ../../nbs/views/gathered.ipynb #a4d4ef56
+# %% ../../nbs/views/gathered.ipynb #269b7a02
 def _account(rank, result, account):
     "Where the time of one rank went."
     t = result.timing
