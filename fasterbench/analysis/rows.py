@@ -62,7 +62,7 @@ disturbed = 0.25 # Interquartile range over the time from which on a row is mark
 
 def _time_fields(times, samples, calls):
     "What a row says about its time."
-    time = times.of_steps(samples)
+    time = times.typical(samples)
     uncertain = time < 20 * calls * (times.cost.inside + times.cost.outside)
     return dict(time_s=time, time_iqr_s=samples.iqr, uncertain=uncertain,
                 disturbed=not uncertain and len(samples.values) > 2 and samples.iqr > disturbed * time)
@@ -100,8 +100,8 @@ def _rest_points(m, peaks, rows):
     if m.times.outside is not None: rest.append((outside_row, "program", "outside", m.times.outside))
     work = lambda name: None if name in _of_unknown_work else 0
     return [place(name, type, work(name), work(name), peaks=peaks, category=category, contraction_flops=work(name),
-                  eager_bytes=work(name), time_s=m.times.of_steps(s), time_iqr_s=s.iqr)
-            for name, type, category, s in rest if m.times.of_steps(s) > 0]
+                  eager_bytes=work(name), time_s=m.times.typical(s), time_iqr_s=s.iqr)
+            for name, type, category, s in rest if m.times.typical(s) > 0]
 
 def _ranked(points):
     "Slowest first, with their shares of the sum."
@@ -118,7 +118,7 @@ def _waiting_points(m, peaks):
     for k, phase in enumerate(m.phases):
         values = zip(*(s.values for s in m.times.waits.exposed[k * n:(k + 1) * n]))
         samples = Samples(tuple(map(sum, values)))
-        rows.append(place(waiting_row, "not hidden", 0, 0, m.times.of_steps(samples), peaks, category="communication",
+        rows.append(place(waiting_row, "waiting", 0, 0, m.times.typical(samples), peaks, category="communication",
                           contraction_flops=0, eager_bytes=0, time_iqr_s=samples.iqr, phase=m.phase(phase)))
     return [r for r in rows if r.time_s > 0]
 
@@ -138,7 +138,8 @@ def _operator_point(m, peaks, part, phase, operator, group):
     levels = [l for _, (reads, writes), _ in group for l in (*reads, *writes)]
     samples = Samples(tuple(map(sum, zip(*(t.values for _, _, t in group)))))
     nbytes = sum(t.bytes for c in calls for t in (*c.reads, *c.writes))
-    return place(part.path, part.type, total([c.flops for c in calls]), nbytes, m.times.typical(samples), peaks,
+    time = m.times.typical(samples, m.op_runs)
+    return place(part.path, part.type, total([c.flops for c in calls]), nbytes, time, peaks,
                  served=_sum_levels(levels, len(peaks.memory)),
                  **_least_times([(c, ls) for c, ls, _ in group], calls, peaks, m.tf32),
                  time_iqr_s=samples.iqr, calls=len(calls), operator=operator, phase=m.phase(phase),
@@ -176,7 +177,7 @@ def program_points(
     waited = sum(r.time_s for r in rows if r.name == waiting_row)
     rest = sum(r.time_s for r in rows if r.roof_time_s == 0) - waited
     shares = shares_of(busy, overhead_s=rest, communication_s=waited)
-    program = at(m.times.typical(m.times.bare), time_iqr_s=m.times.bare.iqr, shares=tuple(shares.items()))
+    program = at(m.times.end_to_end, time_iqr_s=m.times.bare.iqr, shares=tuple(shares.items()))
     return program, [at(t) for t in m.times.steps.values]
 
 # %% ../../nbs/analysis/rows.ipynb #a952111c
@@ -186,8 +187,8 @@ def _timing(m, rows, ops):
     waited = sum(r.time_s for r in rows if r.name == waiting_row)
     more = {} if m.times.load is None else vars(m.times.load)
     if m.times.waits is not None:
-        more = more | dict(exposed_s=waited, communication_s=max(m.times.typical(m.times.waits.flight), waited))
-    return Timing(m.times.typical(m.times.bare), m.times.bare.iqr, sum(r.time_s for r in rows) - overhead - waited,
+        more = more | dict(exposed_s=waited, communication_s=max(m.times.waits.flight.mean(), waited))
+    return Timing(m.times.end_to_end, m.times.bare.iqr, sum(r.time_s for r in rows) - overhead - waited,
                   overhead, len(m.times.steps.values), len(m.times.bare.values), m.times.clock,
                   m.times.cost.inside + m.times.cost.outside, sum(p.time_s for p in ops) if ops else None,
                   statistic=m.times.statistic, **more)

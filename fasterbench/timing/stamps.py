@@ -9,7 +9,6 @@ __all__ = ['Waits', 'ModuleTimes']
 import statistics
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from time import perf_counter, perf_counter_ns
 from typing import NamedTuple
 
@@ -308,22 +307,19 @@ class ModuleTimes:
 
     @property
     def statistic(self)->str:
-        return "interquartile mean" if self.waits else "median" if self.bare.steady else "lower quartile"
+        if self.waits: return "interquartile mean"
+        return "median" if self.bare.steady else "median of the quietest quarter"
 
     def typical(self,
-        samples:Samples,  # Of anything
+        samples:Samples,         # Of a part
+        whole:Samples|None=None, # Of what it is a part of, run by run; None: the instrumented steps
     )->float:
-        "One time for `samples`, s."
-        return samples.mean() if self.waits else samples.median if self.bare.steady else samples.lower
-
-    @cached_property
-    def _central(self): return self.steps.central()
-
-    def of_steps(self,
-        samples:Samples,  # One per instrumented step
-    )->float:
-        "The same of a part of a step, s. Where ranks wait for each other, parts add up to the step."
-        return samples.mean(self._central) if self.waits else self.typical(samples)
+        "What the part takes, s."
+        whole = self.steps if whole is None else whole
+        if self.waits: return samples.mean(whole.central())
+        return samples.median if self.bare.steady else samples.of(whole.quietest).median
+    @property
+    def end_to_end(self)->float: return self.typical(self.bare, self.bare)
 
 # %% ../../nbs/timing/stamps.ipynb #a8af8fd6
 def _stamps(run, device):
