@@ -40,8 +40,8 @@ def _check_place(model, device):
     "Raises `ValueError` for a model of several ranks that is not on `device`: it cannot be copied there."
     here = {t.device for t in (*model.parameters(), *model.buffers())}
     if is_spread(model) and here - {device}:
-        raise ValueError(f"several ranks run this model, on {', '.join(sorted(map(str, here)))}, and device={str(device)!r}: "
-                         "it is profiled where it lies; give that device")
+        raise ValueError(f"several ranks run this model, on {', '.join(sorted(map(str, here)))}, and "
+                         f"device={str(device)!r}: it is profiled where it lies; give that device")
 
 def communicates(
     call, # A `Call`

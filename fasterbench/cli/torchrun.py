@@ -53,8 +53,8 @@ def _wrapped(model, device, parallel):
     from torch import nn
     model = model.to(device)
     if parallel == "fsdp": return _sharded(model, device)
-    trained = any(p.requires_grad for p in model.parameters())
-    return nn.parallel.DistributedDataParallel(model, [device.index] if device.type == "cuda" else None) if trained else model
+    if not any(p.requires_grad for p in model.parameters()): return model
+    return nn.parallel.DistributedDataParallel(model, [device.index] if device.type == "cuda" else None)
 
 # %% ../../nbs/cli/torchrun.ipynb #6cf66712
 @contextmanager

@@ -47,7 +47,8 @@ def _gaps(spans, begin, end):
 def _length(spans): return math.fsum(b - a for a, b in spans)
 
 # %% ../../nbs/timing/waiting.ipynb #1e71b7ff
-_sends = ("c10d::", "c10d_functional::", "_c10d_functional::", "_c10d_functional_autograd::", "symm_mem::", "_dtensor::")
+_sends = ("c10d::", "c10d_functional::", "_c10d_functional::", "_c10d_functional_autograd::", "symm_mem::",
+          "_dtensor::")
 _around = ("autograd::", "torch::autograd::", "FSDP::", "DTensor::")
 
 def waits_of(

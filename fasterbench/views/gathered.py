@@ -21,7 +21,8 @@ def _one(pairs):
     flags = {f: any(getattr(p, f) for _, p in pairs) for f in ("uncertain", "disturbed")}
     return replace(first, time_s=time, time_iqr_s=statistics.median(p.time_iqr_s for _, p in pairs),
                    achieved_gflops=scaled(first.achieved_gflops), utilization_pct=scaled(first.utilization_pct),
-                   above_roof=all(p.above_roof for _, p in pairs), ranks=tuple((r, p.time_s) for r, p in pairs), **flags)
+                   above_roof=all(p.above_roof for _, p in pairs), **flags,
+                   ranks=tuple((r, p.time_s) for r, p in pairs))
 
 def one_of_many(
     lists:list[list[RooflinePoint]], # The points of each rank
@@ -44,7 +45,8 @@ def _different(lists):
     for rank, own in enumerate(have):
         more = list(dict.fromkeys(k[0] or "(model)" for k in own if k not in common))
         if more: texts.append(f"rank {rank}: {', '.join(more[:3])}{' …' * (len(more) > 3)}")
-    return [f"the ranks have different rows; {len(common)} are those of all. Alone or with some others, " + "; ".join(texts)]
+    return [f"the ranks have different rows; {len(common)} are those of all. Alone or with some others, "
+            + "; ".join(texts)]
 
 _times = ("end_to_end_s", "end_to_end_iqr_s", "rows_s", "overhead_s", "ops_s", "communication_s", "exposed_s")
 

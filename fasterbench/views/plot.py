@@ -61,7 +61,8 @@ def _time(p):
 def _ranks(p):
     "The fastest and the slowest of several ranks."
     if not p.ranks: return ""
-    return f"{len(p.ranks)} ranks: {format_si(p.rank_min_s, 's')} to {format_si(p.rank_max_s, 's')}, slowest {p.slowest_rank}"
+    low, high = (format_si(t, "s") for t in (p.rank_min_s, p.rank_max_s))
+    return f"{len(p.ranks)} ranks: {low} to {high}, slowest {p.slowest_rank}"
 
 def hover(p:RooflinePoint)->str:
     "All that is known of a point, as hover text."

@@ -264,7 +264,8 @@ def _of_ranks(where, value):
         for p in value)
     if not good: refuse(where, value, "pairs of a rank and its time, s")
 
-_point_rules = dict(bound=_bound, ranks=_of_ranks, bytes_by_level=check_pairs, shares=check_pairs, explained=check_pairs,
+_point_rules = dict(bound=_bound, ranks=_of_ranks, bytes_by_level=check_pairs, shares=check_pairs,
+                    explained=check_pairs,
                     interval_s=_two_times,
                     **dict.fromkeys(_not_negative, _least(0)))
 
