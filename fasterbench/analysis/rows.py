@@ -181,13 +181,15 @@ def program_points(
     return program, [at(t) for t in m.times.steps.values]
 
 # %% ../../nbs/analysis/rows.ipynb #a952111c
+def _middle(samples): return samples.of(samples.middle).mean
+
 def _timing(m, rows, ops):
     "How the times of the rows compare with the time of the model."
     overhead = sum(r.time_s for r in rows if r.category == "overhead")
     waited = sum(r.time_s for r in rows if r.name == waiting_row)
     more = {} if m.times.load is None else vars(m.times.load)
     if m.times.waits is not None:
-        more = more | dict(exposed_s=waited, communication_s=max(m.times.waits.flight.mean(), waited))
+        more = more | dict(exposed_s=waited, communication_s=max(_middle(m.times.waits.flight), waited))
     return Timing(m.times.end_to_end, m.times.bare.iqr, sum(r.time_s for r in rows) - overhead - waited,
                   overhead, len(m.times.steps.values), len(m.times.bare.values), m.times.clock,
                   m.times.cost.inside + m.times.cost.outside, sum(p.time_s for p in ops) if ops else None,

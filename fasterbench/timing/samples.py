@@ -28,25 +28,23 @@ class Samples:
         return statistics.quantiles(self.values, n=4, method="inclusive")
     @property
     def median(self): return self._quartiles[1]
+    @cached_property
+    def _by_length(self): return sorted(range(len(self.values)), key=self.values.__getitem__)
     @property
-    def quietest(self)->tuple[int, ...]:
+    def middle(self)->list[int]:
+        "Which samples are neither of the shortest quarter nor of the longest."
+        return self._by_length[len(self.values) // 4:len(self.values) - len(self.values) // 4]
+    @property
+    def quietest(self)->list[int]:
         "Which samples are the shortest quarter, three at least."
-        return tuple(sorted(range(len(self.values)), key=self.values.__getitem__)[:max(3, -(-len(self.values) // 4))])
+        return self._by_length[:max(3, -(-len(self.values) // 4))]
+    @property
+    def mean(self): return statistics.fmean(self.values) if self.values else math.nan
     def of(self, runs)->"Samples": return Samples(tuple(self.values[i] for i in runs))
     @property
     def iqr(self):
         "Interquartile range, s."
         return self._quartiles[2] - self._quartiles[0] if self.values else 0.0
-    def central(self)->list[int]:
-        "The places of the samples between the quartiles, half of all."
-        order = sorted(range(len(self.values)), key=self.values.__getitem__)
-        cut = len(order) // 4
-        return sorted(order[cut:len(order) - cut])
-    def mean(self,
-        places=None, # Which samples; None: those between the quartiles
-    )->float:
-        chosen = [self.values[i] for i in (self.central() if places is None else places)]
-        return math.fsum(chosen) / len(chosen) if chosen else math.nan
     @property
     def spread(self): return self.iqr / self.median if self.median else 0.0
     @property

@@ -306,9 +306,9 @@ class ModuleTimes:
     outside: Samples|None=None             # What a program did between two calls of the model, s
 
     @property
-    def statistic(self)->str:
-        if self.waits: return "interquartile mean"
-        return "median" if self.bare.steady else "median of the quietest quarter"
+    def _additive(self)->bool: return self.bare.steady or self.waits is not None     # ranks pass their delays on
+    @property
+    def statistic(self)->str: return "interquartile mean" if self._additive else "median of the quietest quarter"
 
     def typical(self,
         samples:Samples,         # Of a part
@@ -316,8 +316,7 @@ class ModuleTimes:
     )->float:
         "What the part takes, s."
         whole = self.steps if whole is None else whole
-        if self.waits: return samples.mean(whole.central())
-        return samples.median if self.bare.steady else samples.of(whole.quietest).median
+        return samples.of(whole.middle).mean if self._additive else samples.of(whole.quietest).median
     @property
     def end_to_end(self)->float: return self.typical(self.bare, self.bare)
 
