@@ -36,19 +36,40 @@ def spread(kind, model):
 x = torch.randn(32, 64)
 '''
 
+forking = '''
+import os, signal, sys
+import torch, torch.distributed.fsdp, torch.distributed.tensor.parallel, torch._dynamo, numpy, fasterbench.roofline      # once for all ranks
+code, folder, ranks = open(sys.argv[1]).read(), sys.argv[2], int(sys.argv[3])
+sys.argv, pids = ["job"], []
+for rank in range(ranks):
+    if not (pid := os.fork()):
+        for stream in (1, 2): os.dup2(os.open(f"{folder}/{rank}.{stream}", os.O_WRONLY | os.O_CREAT), stream)
+        os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank))
+        try: exec(compile(code, "job", "exec"), dict(__name__="__main__"))
+        except BaseException:
+            import traceback
+            traceback.print_exc()
+            os._exit(1)
+        sys.stdout.flush()
+        os._exit(0)
+    pids.append(pid)
+print(*[os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids])
+'''
+
 def launch(code, tmp_path, ranks=2, seconds=60, limit="8", check=True):
-    "Run `code` in each rank; (rank → stdout and stderr, seconds). Nothing of it runs any more afterwards."
-    script = tmp_path/"job.py"
-    script.write_text(setup + code)
+    "Run `code` in each rank, forked from one process; (rank → stdout and stderr, seconds). Nothing runs any more afterwards."
+    (tmp_path/"job.py").write_text(setup + code)
     env = os.environ | dict(OMP_NUM_THREADS="1", FASTERBENCH_TIMEOUT=limit, MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()), WORLD_SIZE=str(ranks),
                             PYTHONPATH=str(root), FASTERBENCH_CACHE=str(tmp_path/"cache"))
     start = time.monotonic()
-    jobs = [subprocess.Popen([sys.executable, str(script)], env=env | dict(RANK=str(r), LOCAL_RANK=str(r)), cwd=tmp_path,
-                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for r in range(ranks)]
-    try: outs = [j.communicate(timeout=seconds) for j in jobs]
+    job = subprocess.Popen([sys.executable, "-c", forking, str(tmp_path/"job.py"), str(tmp_path), str(ranks)], env=env, cwd=tmp_path, text=True,
+                           stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
+    try: codes = job.communicate(timeout=seconds)[0].split()
     finally:
-        for j in jobs: j.kill()
-    if check: assert [j.returncode for j in jobs] == [0] * ranks, [err[-1500:] for _, err in outs]
+        try: os.killpg(job.pid, signal.SIGKILL)
+        except ProcessLookupError: pass
+    outs = [tuple((tmp_path/f"{r}.{stream}").read_text() for stream in (1, 2)) for r in range(ranks)]
+    if check: assert codes == ["0"] * ranks, [err[-1500:] for _, err in outs]
     return outs, time.monotonic() - start
 
 def free_port():
@@ -72,7 +93,7 @@ def equal(a, b):
     if isinstance(a, torch.Tensor): return torch.equal(a, b)
     return len(a) == len(b) and all(map(equal, a, b)) if isinstance(a, list) else a == b
 out = {}
-for kind in sys.argv[1:] or ["ddp", "fsdp", "tensor", "forward"]:
+for kind in ("ddp", "fsdp", "tensor", "forward"):
     model = spread("ddp" if kind == "forward" else kind, net())
     opt = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     for _ in range(2): opt.zero_grad(); model(x).square().mean().backward(); opt.step()
@@ -87,6 +108,16 @@ for kind in sys.argv[1:] or ["ddp", "fsdp", "tensor", "forward"]:
         exposed=t.exposed_s, communication=t.communication_s, rows=[[p.name, p.type, p.phase, p.time_s] for p in r],
         sum=t.rows_s + t.overhead_s + (t.exposed_s or 0), total=sum(p.time_s for p in r),
         gathered=None if all_ranks is None else json.loads(all_ranks.to_json()), table=all_ranks and __import__("fasterbench.views.table").views.table.summary(all_ranks))
+class Stage(nn.Module):
+    def __init__(self):
+        super().__init__()
+        if rank == 0: self.front = nn.Linear(64, 64)
+        else: self.back = nn.Linear(64, 64)
+    def forward(self, x):
+        if rank == 0: y = self.front(x); dist.send(y, 1); return y
+        y = torch.empty(32, 64); dist.recv(y, 0); return self.back(y)
+r = RooflineAnalyzer(Stage(), x, peaks).profile(warmup=1, steps=5).gather()
+out["pipeline"] = r and dict(notes=[n for n in r.notes if "different" in n], rows=[p.name for p in r])
 alone = RooflineAnalyzer(net(), x, peaks).profile(steps=2, warmup=0) if rank == 0 else None     # of one rank: nobody is asked
 dist.barrier()
 print("OUT" + json.dumps(out))
@@ -143,32 +174,22 @@ print(found, files, all_ranks and [len(p.ranks) for p in all_ranks][:3])
     outs, _ = launch(code, tmp_path, ranks=4)
     assert [out.strip() for out, _ in outs] == ["[1000000000.0, 1000000000.0] 1 [4, 4, 4]"] + ["[1000000000.0, 1000000000.0] 1 None"] * 3
 
-def test_a_pipeline_says_that_the_ranks_differ(tmp_path):
-    code = '''
-class Stage(nn.Module):
-    def __init__(self):
-        super().__init__()
-        if rank == 0: self.front = nn.Linear(64, 64)
-        else: self.back = nn.Linear(64, 64)
-    def forward(self, x):
-        if rank == 0: y = self.front(x); dist.send(y, 1); return y
-        y = torch.empty(32, 64); dist.recv(y, 0); return self.back(y)
-r = RooflineAnalyzer(Stage(), x, peaks).profile(warmup=1).gather()
-print(r and [n for n in r.notes if "different" in n], r and sorted(p.name for p in r if p.name in ("front", "back")))
-'''
-    (first, _), (second, _) = launch(code, tmp_path)[0]
-    assert "rank 0: front; rank 1: back" in first and "['back', 'front']" in first and second.startswith("None None")
+def test_a_pipeline_says_that_the_ranks_differ(two):
+    found = two[0]["pipeline"]
+    assert len(found["notes"]) == 1 and "rank 0: front; rank 1: back" in found["notes"][0] and {"front", "back"} <= set(found["rows"])
+    assert two[1]["pipeline"] is None
 
 # ---- one process
 
 def test_one_process_imports_nothing_for_it():
-    code = ("import sys, torch; before = 'torch.distributed.fsdp' in sys.modules, 'torch.distributed.tensor' in sys.modules\n"
+    code = ("import sys, torch; before = {n for n in sys.modules if n.startswith('torch.distributed')}\n"
             "from fasterbench import RooflineAnalyzer, HardwarePeaks\n"
-            "a = RooflineAnalyzer(torch.nn.Linear(4, 4), torch.ones(2, 4), HardwarePeaks(1e9, 1e9)).profile(steps=2, warmup=0)\n"
-            "assert a.gather() is a.result and a.result.timing.exposed_s is None and a.results[0].ranks == ()\n"
-            "print(before == ('torch.distributed.fsdp' in sys.modules, 'torch.distributed.tensor' in sys.modules))")
+            "a = RooflineAnalyzer(torch.nn.Linear(4, 4), torch.ones(2, 4), HardwarePeaks(1e9, 1e9))\n"
+            "print({n for n in sys.modules if n.startswith('torch.distributed')} - before)\n"
+            "a.profile(steps=2, warmup=0)\n"
+            "assert a.gather() is a.result and a.result.timing.exposed_s is None and a.results[0].ranks == ()")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=root, timeout=60)
-    assert done.stdout.strip() == "True", done.stderr
+    assert done.stdout.strip() == "set()" and done.returncode == 0, done.stdout + done.stderr
 
 # ---- failures
 
@@ -196,16 +217,16 @@ def test_a_rank_that_is_killed_ends_the_others(tmp_path):
 
 def test_a_rank_that_raises_is_named_on_the_others(tmp_path):
     "Also where it lives on: the others wait no longer than the limit."
-    outs, seconds = launch("def fault(): raise ValueError('no more data')\n" + class_of_faults + "time.sleep(12)\nos._exit(0)\n", tmp_path, limit="4", check=False)
+    outs, seconds = launch("def fault(): raise ValueError('no more data')\n" + class_of_faults + "time.sleep(7)\nos._exit(0)\n", tmp_path, limit="3", check=False)
     assert outs[1][0].startswith("ValueError | no more data") and "same True" in outs[1][0]
     assert outs[0][0].startswith("RankError | rank 1 failed: ValueError: no more data") and "same True" in outs[0][0], outs[0]
     assert seconds < 45
 
 def test_a_rank_that_hangs_ends_the_others_after_the_limit(tmp_path):
-    outs, seconds = launch("fault = lambda: time.sleep(14) or os._exit(3)\n" + class_of_faults + "os._exit(0)\n", tmp_path, limit="4", check=False)
+    outs, seconds = launch("fault = lambda: time.sleep(11) or os._exit(3)\n" + class_of_faults + "os._exit(0)\n", tmp_path, limit="3", check=False)
     text = outs[0][0]
-    assert text.startswith("RankError") and "rank 1 ended or hangs; a rank waits 4 s" in text and "same True" in text, outs[0]
-    assert float(text.split("|")[2].split()[0]) < 4 + 5 + 8
+    assert text.startswith("RankError") and "rank 1 ended or hangs; a rank waits 3 s" in text and "same True" in text, outs[0]
+    assert float(text.split("|")[2].split()[0]) < 3 + 5 + 8
 
 # ---- the command line
 
@@ -235,7 +256,7 @@ def folder(tmp_path):
 
 @pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
 def test_the_same_command_line_with_one_and_two_ranks(folder, parallel):
-    args = ("net.py:make", "--backward", "--peaks", "roofs.json", "--json", "out.json", "--parallel", parallel, "--html", "out.html")
+    args = ("net.py:make", "--backward", "--peaks", "roofs.json", "--json", "out.json", "--steps", "10", "--parallel", parallel, "--html", "out.html")
     for ranks in (1, 2) if parallel == "ddp" else (2,):
         done = run_command(ranks, folder, *args)
         assert done.returncode == 0, done.stderr[-2000:]
@@ -255,7 +276,7 @@ def test_a_killed_rank_ends_the_command(folder):
     try:
         end, ranks = time.monotonic() + 40, []
         while len(ranks) < 2 and time.monotonic() < end: ranks = children(job.pid); time.sleep(0.2)
-        time.sleep(8)                                               # in the middle of the profile
+        time.sleep(6)                                               # in the middle of the profile
         assert len(ranks) == 2 and job.poll() is None
         os.kill(ranks[1], signal.SIGKILL)
         job.communicate(timeout=45)
