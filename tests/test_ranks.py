@@ -217,16 +217,16 @@ def test_a_rank_that_is_killed_ends_the_others(tmp_path):
 
 def test_a_rank_that_raises_is_named_on_the_others(tmp_path):
     "Also where it lives on: the others wait no longer than the limit."
-    outs, seconds = launch("def fault(): raise ValueError('no more data')\n" + class_of_faults + "time.sleep(7)\nos._exit(0)\n", tmp_path, limit="3", check=False)
+    outs, seconds = launch("def fault(): raise ValueError('no more data')\n" + class_of_faults + "time.sleep(5)\nos._exit(0)\n", tmp_path, limit="2", check=False)
     assert outs[1][0].startswith("ValueError | no more data") and "same True" in outs[1][0]
     assert outs[0][0].startswith("RankError | rank 1 failed: ValueError: no more data") and "same True" in outs[0][0], outs[0]
     assert seconds < 45
 
 def test_a_rank_that_hangs_ends_the_others_after_the_limit(tmp_path):
-    outs, seconds = launch("fault = lambda: time.sleep(11) or os._exit(3)\n" + class_of_faults + "os._exit(0)\n", tmp_path, limit="3", check=False)
+    outs, seconds = launch("fault = lambda: time.sleep(9) or os._exit(3)\n" + class_of_faults + "os._exit(0)\n", tmp_path, limit="2", check=False)
     text = outs[0][0]
-    assert text.startswith("RankError") and "rank 1 ended or hangs; a rank waits 3 s" in text and "same True" in text, outs[0]
-    assert float(text.split("|")[2].split()[0]) < 3 + 5 + 8
+    assert text.startswith("RankError") and "rank 1 ended or hangs; a rank waits 2 s" in text and "same True" in text, outs[0]
+    assert float(text.split("|")[2].split()[0]) < 2 + 5 + 8
 
 # ---- the command line
 
