@@ -22,7 +22,7 @@ def made(kind):
     torch.manual_seed(0)
     if kind == "ddp resnet18":
         import torchvision
-        return torch.nn.parallel.DistributedDataParallel(torchvision.models.resnet18()), torch.randn(4, 3, 224, 224)
+        return torch.nn.parallel.DistributedDataParallel(torchvision.models.resnet18()), torch.randn(1, 3, 224, 224)
     model, x = transformer()
     if kind == "ddp transformer": return torch.nn.parallel.DistributedDataParallel(model), x
     from torch.distributed.device_mesh import init_device_mesh
@@ -58,10 +58,10 @@ def steps(kind, rounds):
     model.train()
     by_hand(model, x, optimizer, 5)
     for _ in range(rounds):
-        hand = by_hand(model, x, optimizer, 15)
-        analyzer = RooflineAnalyzer(model, x, HardwarePeaks(1e11, 2e10)).profile(backward=True, optimizer=optimizer, warmup=2)
+        hand = by_hand(model, x, optimizer, 10)
+        analyzer = RooflineAnalyzer(model, x, HardwarePeaks(1e11, 2e10)).profile(backward=True, optimizer=optimizer, warmup=2, steps=20)
         model.train()
-        hand += by_hand(model, x, optimizer, 15)
+        hand += by_hand(model, x, optimizer, 10)
         t = analyzer.result.timing
         lines.append(dict(hand=middle(hand), median=statistics.median(hand), bare=t.end_to_end_s, rows=t.rows_s, waiting=t.exposed_s,
                           overhead=t.overhead_s, flight=t.communication_s, steps=t.steps))
