@@ -11,9 +11,6 @@ from contextlib import contextmanager
 from datetime import timedelta
 from time import monotonic
 
-import torch
-from torch import nn
-
 from .undo import Undo
 
 # %% ../../nbs/core/ranks.ipynb #5037e526
@@ -31,7 +28,7 @@ def leads()->bool:
 def _loaded(module, name): return getattr(sys.modules.get(module), name, ())
 
 def is_spread(
-    model:nn.Module,
+    model, # A `torch.nn.Module`
 )->bool:
     "Whether several ranks run `model` together: DDP, FSDP, or parameters of which each rank holds a part."
     kinds = (_loaded("torch.nn.parallel.distributed", "DistributedDataParallel"),
@@ -87,7 +84,7 @@ class Mailbox:
         "Whether there is a value, or comes one in time."
         try: return self.store.check([key]) or seconds > 0 and self.store.wait([key],
                                                                               timedelta(seconds=seconds)) is None
-        except torch.distributed.DistStoreError: return False
+        except sys.modules["torch.distributed"].DistStoreError: return False
 
     def get(self, key):
         n = int(self.store.get(key))
@@ -196,7 +193,7 @@ def _begin(undo):
 # %% ../../nbs/core/ranks.ipynb #b87d486b
 @contextmanager
 def together(
-    model:nn.Module, # What is profiled
+    model, # The `torch.nn.Module` that is profiled
 ):
     """Within the context the ranks of a job agree, where they run `model` together.
 
