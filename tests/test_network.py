@@ -121,3 +121,45 @@ assert model.seen.tolist() == [1.0] * 100
     assert rows == {("all_reduce", 2): (400, 400, 400, 400), ("broadcast", 2): (400, 400, 400, 0), ("all_gather", 2): (800, 400, 400, 800),
                     ("reduce_scatter", 2): (800, 400, 800, 400), ("gather", 2): (800, 400, 400, 800), ("scatter", 2): (800, 400, 0, 400),
                     ("send_recv", 2): (400, 400, 400, 0), ("barrier", 2): (0, 0, 0, 0), ("all_reduce", 1): (400, 0, 400, 400)}
+
+def test_peaks_command(tmp_path):
+    "Rank 0 prints and writes, and what it wrote is read again; outside torchrun the error says what to start."
+    from fasterbench.roofs.hardware import HardwarePeaks
+    from fasterbench.roofs.peaks import measure_peaks
+    measure_peaks("cpu", progress=False)                           # kept in the cache of the tests
+    kept, page = tmp_path/"peaks.json", tmp_path/"peaks.html"
+    done = torchrun("-m", "fasterbench", "peaks", "--network", "--json", str(kept), "--html", str(page), timeout=200)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.count("ceiling") == 1 and "network: gloo, 1 host" in done.stdout
+    network = HardwarePeaks.from_json(kept).network
+    assert {r.collective for r in network.roofs} == {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv"} - set(network.environment["skipped"])
+    assert all(r.ranks == 2 and r.samples and r.name in done.stdout for r in network.roofs)
+    assert "all_reduce over 2" in page.read_text()
+    alone = {k: v for k, v in os.environ.items() if k not in ("WORLD_SIZE", "MASTER_ADDR")} | dict(PYTHONPATH=str(root))
+    done = subprocess.run([sys.executable, "-m", "fasterbench", "peaks", "--network"], capture_output=True, text=True, env=alone, timeout=60)
+    assert done.returncode == 2 and "torchrun --nproc-per-node 2 -m fasterbench peaks --network" in done.stderr and done.stdout == ""
+    assert len(done.stderr.splitlines()) == 1
+
+profiled = """
+from dataclasses import replace
+from fasterbench import NetworkPeaks, NetworkRoof
+from fasterbench.roofline import HardwarePeaks, RooflineAnalyzer
+slow = NetworkPeaks((NetworkRoof("all_reduce", 2, 1.0, 1e9, 0.0, 0.0),))
+model = nn.parallel.DistributedDataParallel(net())
+for name, network in dict(known=slow, unknown=None).items():
+    analyzer = RooflineAnalyzer(model, x, replace(HardwarePeaks(1e11, 1e10), network=network))
+    result = analyzer.profile(backward=True, warmup=1, steps=2, progress=False).result
+    found[name] = dict(rows=[[p.name, p.phase, p.bound, p.wire_bytes, p.network_s, p.sends] for p in result.points if p.wire_bytes != 0],
+                       program=[result.program.wire_bytes, result.program.network_s, result.program.bound], text=result._repr_html_(), csv=result.to_frame().wire_bytes.sum())
+"""
+
+def test_rows(tmp_path):
+    "A latency of one second makes the layer with the all-reduce bound by the network, and so the step; without a roof the table says it."
+    found = on_ranks(tmp_path, profiled)
+    second = pytest.approx(1 + parameters / 1e9)
+    name = "module.0"                                  # the all-reduce starts with its gradient, the last one
+    assert found["known"]["rows"] == [[name, "backward", "network", parameters, second, [["all_reduce over 2", parameters]]]]
+    assert found["known"]["program"] == [parameters, second, "network"] and found["known"]["csv"] == parameters
+    (row,) = found["unknown"]["rows"]
+    assert row[2] != "network" and row[3:5] == [parameters, None] and found["unknown"]["program"][1] is None
+    assert "send data (all_reduce over 2), and no roof of the network is known" in found["unknown"]["text"] and "send data" not in found["known"]["text"]
