@@ -42,9 +42,9 @@ def _crossed(touches, levels, crossing):
 def _own_calls(m, phase, served):
     "Per part the calls of a phase: what the levels served, what of it crosses the border, whether it ran as counted."
     own = {}
-    for c, levels, crossing, time in zip(m.work.trace, served, m.work.crossing, m.op_times):
+    for c, levels, crossing, ran in zip(m.work.trace, served, m.work.crossing, m.ran):
         crossed = [l for parts in zip((c.reads, c.writes), levels, crossing) for l in _crossed(*parts)]
-        if c.phase == phase: own.setdefault(c.part, []).append((c, levels, crossed, time is not None))
+        if c.phase == phase: own.setdefault(c.part, []).append((c, levels, crossed, ran))
     return own
 
 # %% ../../nbs/analysis/rows.ipynb #76596d6f
@@ -85,6 +85,8 @@ def _phase_points(m, peaks, served, k, phase):
 
 # %% ../../nbs/analysis/rows.ipynb #9e010cde
 unlaunched_row = "(no module)" # Kernels whose launch belongs to no module
+outside_row = "(outside the model)" # What a program did between two calls of the model
+_of_unknown_work = (unlaunched_row, outside_row)
 
 def _rest_points(m, peaks, rows):
     "The rows for time in which no module did work: of containers on a CPU, of no kernel on a GPU."
@@ -95,7 +97,8 @@ def _rest_points(m, peaks, rows):
     unlaunched = getattr(m.times, "unlaunched", None)
     if unlaunched is not None: rest.append((unlaunched_row, "GPU kernels", "other", unlaunched))
     if m.times.idle is not None: rest.append(("(idle)", "GPU idle", "idle", m.times.idle))
-    work = lambda name: None if name == unlaunched_row else 0       # what these kernels do is not known
+    if m.times.outside is not None: rest.append((outside_row, "program", "outside", m.times.outside))
+    work = lambda name: None if name in _of_unknown_work else 0
     return [place(name, type, work(name), work(name), peaks=peaks, category=category, contraction_flops=work(name),
                   eager_bytes=work(name), time_s=m.times.typical(s), time_iqr_s=s.iqr)
             for name, type, category, s in rest if m.times.typical(s) > 0]
@@ -121,7 +124,8 @@ def _operator_point(m, peaks, part, phase, operator, group):
     levels = [l for _, (reads, writes), _ in group for l in (*reads, *writes)]
     samples = Samples(tuple(map(sum, zip(*(t.values for _, _, t in group)))))
     nbytes = sum(t.bytes for c in calls for t in (*c.reads, *c.writes))
-    return place(part.path, part.type, total([c.flops for c in calls]), nbytes, m.times.typical(samples), peaks,
+    time = m.times.typical(samples, m.op_runs)
+    return place(part.path, part.type, total([c.flops for c in calls]), nbytes, time, peaks,
                  served=_sum_levels(levels, len(peaks.memory)),
                  **_least_times([(c, ls) for c, ls, _ in group], calls, peaks, m.tf32),
                  time_iqr_s=samples.iqr, calls=len(calls), operator=operator, phase=m.phase(phase),
@@ -153,12 +157,12 @@ def program_points(
     work = dict(served=served, compute_s=compute_time(m.work.trace, peaks, m.tf32), calls=1, share=1.0,
                 contraction_flops=m.work.contraction_flops, eager_bytes=m.work.bytes)
     work |= network_fields(m.work.trace, peaks.network)
-    counted = [r for r in rows if r.name != unlaunched_row]
+    counted = [r for r in rows if r.name not in _of_unknown_work or r.phase]
     flops, nbytes = total([r.flops for r in counted]), total([r.bytes_moved for r in counted])
     at = lambda time, **more: place("", name, flops, nbytes, time, peaks, **work, **more)
     busy = [r for r in rows if r.roof_time_s != 0]
     shares = shares_of(busy, overhead_s=sum(r.time_s for r in rows if r.roof_time_s == 0))
-    program = at(m.times.typical(m.times.bare), time_iqr_s=m.times.bare.iqr, shares=tuple(shares.items()))
+    program = at(m.times.end_to_end, time_iqr_s=m.times.bare.iqr, shares=tuple(shares.items()))
     return program, [at(t) for t in m.times.steps.values]
 
 # %% ../../nbs/analysis/rows.ipynb #a952111c
@@ -166,7 +170,7 @@ def _timing(m, rows, ops):
     "How the times of the rows compare with the time of the model."
     overhead = sum(r.time_s for r in rows if r.category == "overhead")
     load = {} if m.times.load is None else vars(m.times.load)
-    return Timing(m.times.typical(m.times.bare), m.times.bare.iqr, sum(r.time_s for r in rows) - overhead, overhead,
+    return Timing(m.times.end_to_end, m.times.bare.iqr, sum(r.time_s for r in rows) - overhead, overhead,
                   len(m.times.steps.values), len(m.times.bare.values), m.times.clock,
                   m.times.cost.inside + m.times.cost.outside, sum(p.time_s for p in ops) if ops else None,
                   statistic=m.times.statistic, **load)

@@ -28,9 +28,10 @@ class Samples:
     @property
     def median(self): return self._quartiles[1]
     @property
-    def lower(self):
-        "Lower quartile, s: a quarter of the samples are below it."
-        return self._quartiles[0]
+    def quietest(self)->tuple[int, ...]:
+        "Which samples are the shortest quarter, three at least."
+        return tuple(sorted(range(len(self.values)), key=self.values.__getitem__)[:max(3, -(-len(self.values) // 4))])
+    def of(self, runs)->"Samples": return Samples(tuple(self.values[i] for i in runs))
     @property
     def iqr(self):
         "Interquartile range, s."

@@ -30,7 +30,7 @@ class Timing:
     clock: str             # What the rows were timed with
     stamp_s: float         # Subtracted from the rows per module call, s
     ops_s: float|None=None # Sum of the operators, timed in passes of their own, s; None where they could not be timed
-    statistic: str="median"         # Of the samples: "median", or "lower quartile" where the machine was not steady
+    statistic: str="median"         # "median", or "median of the quietest quarter" of the runs: unsteady machine
     cores: int|None=None            # That the process may use
     load_average: float|None=None   # Tasks that wanted a core, over the last minute
     others: float|None=None         # Cores that were busy for other processes meanwhile

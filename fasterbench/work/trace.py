@@ -213,23 +213,27 @@ class Tracer(Watcher):
         "Within the context the run is in `phase`, and work outside the modules belongs to `part`."
         return self._visits.section(part, phase)
 
-    def see(self, op, args, kwargs): return _seen(self, op, args, kwargs)
+    def see(self, op, args, kwargs):
+        _before(self, op, args, kwargs)
+        out = op(*args, **kwargs)
+        _after(self, op, args, kwargs, out)
+        return out
 
 # %% ../../nbs/work/trace.ipynb #f33fe3ec
 _from_outside = {"aten::lift_fresh", "aten::lift"}     # what Python made just now: `torch.tensor([1, 2])`
 
-def _seen(self, op, args, kwargs):
-    "Run an operator, note what it allocates, and record what it did."
-    name = op_name(op)
-    if name not in _from_outside:
+def _before(self, op, args, kwargs):
+    "Note the memory that an operator is given."
+    if op_name(op) not in _from_outside:
         for t in tensors_in((args, kwargs)): self.memory.number(t)
     for t in written(op, args, kwargs): self.before_write(t)
-    out = op(*args, **kwargs)
+
+def _after(self, op, args, kwargs, out):
+    "Note what an operator has allocated, and record what it did."
     made = [t for t in tensors_in(out) if t not in self.memory]
     visit = self._visits.current() if made else None
     for t in made: self.memory.number(t, visit)
     if not is_view(op): _record(self, op, self._packed.opened(args), self._packed.opened(kwargs), out)
-    return out
 
 # %% ../../nbs/work/trace.ipynb #125c418a
 def _record(self, op, args, kwargs, out):
