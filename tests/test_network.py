@@ -163,3 +163,30 @@ def test_rows(tmp_path):
     (row,) = found["unknown"]["rows"]
     assert row[2] != "network" and row[3:5] == [parameters, None] and found["unknown"]["program"][1] is None
     assert "send data (all_reduce over 2), and no roof of the network is known" in found["unknown"]["text"] and "send data" not in found["known"]["text"]
+
+def test_traces_of_several_ranks(tmp_path):
+    "Two ranks by hand, 1 MB of float32: rank 1 arrives 40 µs later, and the transfer takes its 60 µs."
+    from fasterbench import read_trace
+    from fasterbench.roofs.hardware import HardwarePeaks
+    about = {"Collective name": "allreduce", "In msg nelems": 250_000, "Out msg nelems": 250_000, "Group size": 2, "dtype": "Float", "Process Group Name": "0"}
+    def trace(rank, start, end):
+        events = [dict(ph="X", cat="kernel", name="ncclDevKernel_AllReduce_Sum_f32_RING_LL", pid=0, tid=7, ts=start, dur=end - start, args=dict(about, correlation=1, device=0, stream=7)),
+                  dict(ph="X", cat="kernel", name="multimem_all_reduce_kernel", pid=0, tid=7, ts=end + 5, dur=10, args=dict(correlation=2, device=0, stream=7))]
+        path = tmp_path/f"rank{rank}.json"
+        path.write_text(json.dumps(dict(traceEvents=events, distributedInfo=dict(rank=rank, world_size=2), deviceProperties=[dict(id=0, name="NVIDIA H100")])))
+        return path
+    paths = [trace(0, 100, 200), trace(1, 140, 200)]
+    for given in (paths, tmp_path):
+        result = read_trace(given, peaks=HardwarePeaks(1e15, 3e12, device="cuda:0"))
+        first, second = result.collectives
+        assert (first.kind, first.nbytes, first.ranks, first.last, first.alone) == ("all_reduce", 10**6, (0, 1), 1, False)
+        assert first.transfer_s == pytest.approx(60e-6) and first.wait_s == pytest.approx(20e-6) and first.bus_bandwidth == pytest.approx(1e6 / 60e-6)
+        assert (second.kind, second.nbytes, second.bus_bandwidth) == ("all_reduce", None, None) and second.transfer_s == pytest.approx(10e-6)
+    rows = {p.name: p for p in result.ops}
+    assert [rows[n].wire_bytes for n in ("ncclDevKernel_AllReduce_Sum_f32_RING_LL", "multimem_all_reduce_kernel")] == [10**6, None]
+    assert result.program.wire_bytes is None                    # one of the two is unknown
+    done = subprocess.run([sys.executable, "-m", "fasterbench", "trace", *map(str, paths)], capture_output=True, text=True, timeout=60,
+                          env=os.environ | dict(PYTHONPATH=str(root)))
+    assert done.returncode == 0, done.stderr
+    line = next(l for l in done.stdout.splitlines() if l.startswith("all_reduce") and "1.00 MB" in l)
+    assert "2 of 2" in line and "60.0 µs" in line and "20.0 µs" in line and "rank 1" in line and "16.7 GB/s" in line

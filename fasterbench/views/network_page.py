@@ -20,7 +20,7 @@ from .table import network_rows, where_measured
 # %% ../../nbs/views/network_page.ipynb #f15b6ad0
 def _samples(network):
     "One dict per sample: what was sent, how long that took, and how long the fitted line says."
-    return [dict(name=f"{r.name} {format_si(n, 'B', 1)}", kind=r.name, size=n, time=s, fitted=r.time_of(n),
+    return [dict(name=f"{r.name}, {format_si(n, 'B', 1)}", kind=r.name, size=n, time=s, fitted=r.time_of(n),
                  error=100 * (r.time_of(n) / s - 1), rate=bus_factor(r.collective, r.ranks) * n / s)
             for r in network.roofs for n, s in r.samples]
 
@@ -29,7 +29,7 @@ _fields = (Field("name", "", "call"), Field("kind", "", "collective"), Field("si
            Field("error", "%", "fit against sample", "percent"), Field("rate", "B/s", "bus bandwidth", "si"))
 
 # %% ../../nbs/views/network_page.ipynb #e35f299c
-_colors = ("#2a9d8f", "#e07a5f", "#3d5a80", "#f2a541", "#8d6a9f", "#0b5d57", "#b5838d")
+_colors = ("#2a9d8f", "#e07a5f", "#5f86b3", "#d98e2b", "#9a78ad", "#7d8f3c", "#b5838d")
 _symbols = ("circle", "square", "diamond", "triangle-up", "x", "cross", "star")
 
 def _axis(unit, values):

@@ -244,7 +244,8 @@ def _two_times(where, value):
                                                  and is_number(value[1], value[0]))
     if not good: refuse(where, value, "two times in order, s")
 
-_point_rules = dict(bound=_bound, bytes_by_level=check_pairs, shares=check_pairs, explained=check_pairs, sends=check_pairs,
+_point_rules = dict(bound=_bound, bytes_by_level=check_pairs, shares=check_pairs, explained=check_pairs,
+                    sends=check_pairs,
                     interval_s=_two_times,
                     **dict.fromkeys(_not_negative, _least(0)))
 

@@ -134,9 +134,9 @@ def without_network(
     "What is said of rows that send something, where no roof of the network says how long that takes."
     missing = [p for p in result.points if p.network_s is None]
     if not missing: return []
-    kinds = ", ".join(dict.fromkeys(name for p in missing for name, _ in p.sends)) or "unknown collectives"
+    kinds = ", ".join(dict.fromkeys(name for p in missing for name, _ in p.sends))
     known = result.peaks is not None and result.peaks.network is not None
-    return [f"{len(missing)} of {len(result.points)} rows send data ({kinds}), and "
+    return [f"{len(missing)} of {len(result.points)} rows send data{f' ({kinds})' if kinds else ''}, and "
             f"{'the network was not measured with all of these' if known else 'no roof of the network is known'}: "
             f"bound and utilization leave the network out"]
 
