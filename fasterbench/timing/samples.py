@@ -27,10 +27,18 @@ class Samples:
         return statistics.quantiles(self.values, n=4, method="inclusive")
     @property
     def median(self): return self._quartiles[1]
+    @cached_property
+    def _by_length(self): return sorted(range(len(self.values)), key=self.values.__getitem__)
     @property
-    def quietest(self)->tuple[int, ...]:
+    def middle(self)->list[int]:
+        "Which samples are neither of the shortest quarter nor of the longest."
+        return self._by_length[len(self.values) // 4:len(self.values) - len(self.values) // 4]
+    @property
+    def quietest(self)->list[int]:
         "Which samples are the shortest quarter, three at least."
-        return tuple(sorted(range(len(self.values)), key=self.values.__getitem__)[:max(3, -(-len(self.values) // 4))])
+        return self._by_length[:max(3, -(-len(self.values) // 4))]
+    @property
+    def mean(self): return statistics.fmean(self.values) if self.values else math.nan
     def of(self, runs)->"Samples": return Samples(tuple(self.values[i] for i in runs))
     @property
     def iqr(self):
@@ -40,8 +48,8 @@ class Samples:
     def spread(self): return self.iqr / self.median if self.median else 0.0
     @property
     def steady(self)->bool:
-        "Whether they vary by no more than a tenth; so few that nobody can tell are steady."
-        return len(self.values) < 5 or self.spread <= 0.1
+        "Whether they vary by no more than a quarter; so few that nobody can tell are steady."
+        return len(self.values) < 5 or self.spread <= 0.25
 
     def __repr__(self):
         median, iqr = (format_si(t, "s") for t in (self.median, self.iqr))

@@ -299,15 +299,15 @@ class ModuleTimes:
     outside: Samples|None=None             # What a program did between two calls of the model, s
 
     @property
-    def statistic(self)->str: return "median" if self.bare.steady else "median of the quietest quarter"
+    def statistic(self)->str: return "interquartile mean" if self.bare.steady else "median of the quietest quarter"
 
     def typical(self,
         samples:Samples,         # Of a part
         whole:Samples|None=None, # Of what it is a part of, run by run; None: the instrumented steps
     )->float:
         "What the part takes, s."
-        if self.bare.steady: return samples.median
-        return samples.of((self.steps if whole is None else whole).quietest).median
+        whole = self.steps if whole is None else whole
+        return samples.of(whole.middle).mean if self.bare.steady else samples.of(whole.quietest).median
     @property
     def end_to_end(self)->float: return self.typical(self.bare, self.bare)
 
