@@ -174,7 +174,8 @@ def verdict_junit(
         if v.result != "kept":
             tree.SubElement(case, "failure" if v.result == "broken" else "skipped",
                             message=f"{text}; {v.why}" if v.why else text)
-    return tree.tostring(tree.ElementTree(suite).getroot(), encoding="unicode", xml_declaration=True)
+    tree.indent(suite)
+    return tree.tostring(suite, encoding="unicode", xml_declaration=True)
 
 # %% ../../nbs/cli/check.ipynb #7a9e6630
 def _limit_of(verdicts):
@@ -184,8 +185,8 @@ def _limit_of(verdicts):
     worst = (max if b.comparison == "<=" else min)(ends)
     digits = 2
     text = format_value(worst, b.figure.unit, digits)
-    while not all(replace(b, text=f"{b.comparison} {text}", limit=_value(text, b)).within(e)
-                  for e in ends) and digits < 12:
+    keeps = lambda e: _value(text, b) == e if b.comparison == "==" else replace(b, limit=_value(text, b)).within(e)
+    while not all(map(keeps, ends)) and digits < 12:
         digits += 1
         text = format_value(worst, b.figure.unit, digits)
     return f"{b.comparison} {text}"

@@ -93,7 +93,8 @@ def checked_out(
             raise SideError(f"git {args[0]}: {(done.stderr.strip() or str(done.returncode)).splitlines()[-1]}")
         return done.stdout.strip()
     inside = git("rev-parse", "--show-prefix")
-    commit = git("rev-parse", "--verify", "--end-of-options", f"{ref}^{{commit}}")
+    try: commit = git("rev-parse", "--verify", "--end-of-options", f"{ref}^{{commit}}")
+    except SideError as error: raise SideError(f"git knows no version {ref!r} here ({error})") from error
     with tempfile.TemporaryDirectory() as folder:
         tree = Path(folder)/"before"
         git("worktree", "add", "--detach", str(tree), commit)
