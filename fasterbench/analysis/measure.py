@@ -71,10 +71,13 @@ class Measurement:
     times: ModuleTimes
     op_times: list = field(repr=False) # Per call of `work.trace`: Samples, or None where runs differ
     tf32: frozenset = frozenset()      # Categories of float32 work that may run as TF32
+    as_counted: list|None = None       # Per call whether it ran as it was counted; None: those that have a time did
 
     @property
     def phases(self): return phases[:len(self.times.own) // len(self.work.parts)]
     def phase(self, phase): return phase if len(self.phases) > 1 else ""      # a forward alone is not called a phase
+    @property
+    def ran(self): return [t is not None for t in self.op_times] if self.as_counted is None else self.as_counted
 
 # %% ../../nbs/analysis/measure.ipynb #5a2d08be
 def _count(run, args, kwargs, call, before_write):

@@ -42,9 +42,9 @@ def _crossed(touches, levels, crossing):
 def _own_calls(m, phase, served):
     "Per part the calls of a phase: what the levels served, what of it crosses the border, whether it ran as counted."
     own = {}
-    for c, levels, crossing, time in zip(m.work.trace, served, m.work.crossing, m.op_times):
+    for c, levels, crossing, ran in zip(m.work.trace, served, m.work.crossing, m.ran):
         crossed = [l for parts in zip((c.reads, c.writes), levels, crossing) for l in _crossed(*parts)]
-        if c.phase == phase: own.setdefault(c.part, []).append((c, levels, crossed, time is not None))
+        if c.phase == phase: own.setdefault(c.part, []).append((c, levels, crossed, ran))
     return own
 
 # %% ../../nbs/analysis/rows.ipynb #76596d6f
@@ -85,6 +85,8 @@ def _phase_points(m, peaks, served, k, phase):
 
 # %% ../../nbs/analysis/rows.ipynb #9e010cde
 unlaunched_row = "(no module)" # Kernels whose launch belongs to no module
+outside_row = "(outside the model)" # What a program did between two calls of the model
+_of_unknown_work = (unlaunched_row, outside_row)
 
 def _rest_points(m, peaks, rows):
     "The rows for time in which no module did work: of containers on a CPU, of no kernel on a GPU."
@@ -95,7 +97,8 @@ def _rest_points(m, peaks, rows):
     unlaunched = getattr(m.times, "unlaunched", None)
     if unlaunched is not None: rest.append((unlaunched_row, "GPU kernels", "other", unlaunched))
     if m.times.idle is not None: rest.append(("(idle)", "GPU idle", "idle", m.times.idle))
-    work = lambda name: None if name == unlaunched_row else 0       # what these kernels do is not known
+    if m.times.outside is not None: rest.append((outside_row, "program", "outside", m.times.outside))
+    work = lambda name: None if name in _of_unknown_work else 0
     return [place(name, type, work(name), work(name), peaks=peaks, category=category, contraction_flops=work(name),
                   eager_bytes=work(name), time_s=m.times.typical(s), time_iqr_s=s.iqr)
             for name, type, category, s in rest if m.times.typical(s) > 0]
@@ -152,7 +155,7 @@ def program_points(
     served = _sum_levels([[b for _, b in r.bytes_by_level] for r in rows if r.bytes_by_level], len(peaks.memory))
     work = dict(served=served, compute_s=compute_time(m.work.trace, peaks, m.tf32), calls=1, share=1.0,
                 contraction_flops=m.work.contraction_flops, eager_bytes=m.work.bytes)
-    counted = [r for r in rows if r.name != unlaunched_row]
+    counted = [r for r in rows if r.name not in _of_unknown_work or r.phase]
     flops, nbytes = total([r.flops for r in counted]), total([r.bytes_moved for r in counted])
     at = lambda time, **more: place("", name, flops, nbytes, time, peaks, **work, **more)
     busy = [r for r in rows if r.roof_time_s != 0]

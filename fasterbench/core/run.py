@@ -48,8 +48,8 @@ def parameter_owners(listed:list[Part])->dict[int, int]:
     return {id(p): i for i, part in backwards for p in part.module._parameters.values() if p is not None}
 
 def graph_nodes(root)->list:
-    "Every autograd node that a backward from `root` can run."
-    nodes, seen, todo = [], set(), [root]
+    "Every autograd node that a backward from `root`, a node or several, can run."
+    nodes, seen, todo = [], set(), list(root) if isinstance(root, (list, tuple)) else [root]
     while todo:
         node = todo.pop()
         if node is None or node in seen: continue
@@ -79,6 +79,7 @@ class Forward:
     "A forward of a model."
     training = has_first = False
     owners = {}                                                  # no gradient arrives anywhere
+    earlier = 0                                                  # the part that nodes from before the run belong to
     def __init__(self, model:nn.Module):
         self.model, self.modules, self.around, self.section = model, parts(model), nullcontext, unwatched
 

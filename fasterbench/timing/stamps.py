@@ -85,10 +85,16 @@ class _GraphHooks:
         self.hooks, self.handles = {}, []
         self.forget()
 
+    def unhook(self):
+        "The backward is over."
+        for handle in self.handles: handle.remove()
+        self.handles = []
+
     def forget(self):
         "The step is over."
-        for handle in self.handles: handle.remove()
-        self.handles, self.borders, self.stack, self.made = [], [], [len(self.run.modules)], NodeOwners(0, -1)
+        self.unhook()
+        self.borders, self.stack = [], [len(self.run.modules)]
+        self.made = NodeOwners(self.run.earlier, -1)
 
     def owners(self)->NodeOwners:
         "Who made which nodes, from the numbers that were noted since the step began."
@@ -183,9 +189,11 @@ class StepStamps:
         finally:
             self.offset = before
             if graph is not None:
-                with self.preparing(): self.graph.forget()
+                with self.preparing(): self.graph.unhook()
 
-    def read(self): return self.stamps.read()
+    def read(self):
+        self.graph.forget()
+        return self.stamps.read()
 
 # %% ../../nbs/timing/stamps.ipynb #b3aae615
 @dataclass(frozen=True)
@@ -288,6 +296,7 @@ class ModuleTimes:
     cost: StampCost                        # What was subtracted per call
     idle: Samples|None=None                # What no kernel covers, s; where the rows are kernel times
     load: MachineLoad|None=None            # What else the machine did meanwhile
+    outside: Samples|None=None             # What a program did between two calls of the model, s
 
     @property
     def statistic(self)->str: return "median" if self.bare.steady else "lower quartile"

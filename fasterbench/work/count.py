@@ -39,6 +39,7 @@ class OpWork:
     dtypes: tuple               # Likewise
     calls: int
     phase: str="forward"        # "forward", "backward" or "update"
+    wire_bytes: float|None=0    # Sent to other processes over the link of this one, B; None: unknown
 
     @property
     def bytes(self): return self.bytes_read + self.bytes_written
@@ -59,12 +60,19 @@ class ModuleWork:
     category: str               # Of most of its FLOPs, or of most of its bytes
     unknown: tuple = ()         # Operators without a rule
     flops_lower_bound: float=0  # FLOP of the operators that have a rule
+    wire_bytes: float|None=0    # Sent to other processes over the link of this one, B; None: unknown
 
 # %% ../../nbs/work/count.ipynb #92fe7052
 def total(values):
     "The sum, or `None` when one of them is unknown."
     values = list(values)
     return None if None in values else sum(values)
+
+def wire_bytes(
+    calls, # Operator calls
+)->float|None:
+    "Bytes that they send over the link of one rank; `None` when it is unknown of one of them."
+    return total(c.sent.wire_bytes for c in calls if c.sent)
 
 # %% ../../nbs/work/count.ipynb #b4afba4c
 def _bytes(touches): return sum(t.bytes for t in touches)
@@ -100,6 +108,14 @@ class _Totals:
     @property
     def bytes(self)->int: return sum(_bytes(c.reads) + _bytes(c.writes) for c in self.trace)
     @property
+    def wire_bytes(self)->float|None:
+        "Bytes sent to other processes over the link of this one; `None` when it is unknown of a collective."
+        return wire_bytes(self.trace)
+    @property
+    def unknown_sends(self)->dict:
+        "Collectives whose bytes on the wire are unknown, with counts."
+        return dict(Counter(c.operator for c in self.trace if c.sent and c.sent.wire_bytes is None))
+    @property
     def unknown_ops(self)->dict:
         "Operators without a rule, with counts."
         unknown = Counter(c.operator for c in self.trace if c.flops is None)
@@ -109,7 +125,8 @@ class _Totals:
     def __repr__(self):
         bound = "≥" if self.unknown_ops else "="
         figures = f"flops{bound}{self.flops_lower_bound}, contraction_flops{bound}{self.contraction_flops_lower_bound}"
-        return f"Work({figures}, bytes={self.bytes}, unknown_ops={self.unknown_ops})"
+        sends = f", wire_bytes={self.wire_bytes}" if any(c.sent for c in self.trace) else ""
+        return f"Work({figures}, bytes={self.bytes}{sends}, unknown_ops={self.unknown_ops})"
 
 # %% ../../nbs/work/count.ipynb #1eb3d054
 @dataclass(frozen=True, repr=False)
@@ -150,7 +167,7 @@ def _op_work(part, phase, calls):
     return OpWork(part.path, part.type, c.operator, c.category, total(c.flops for c in calls),
     total(c.contraction_flops for c in calls),
                   sum(_bytes(c.reads) for c in calls), sum(_bytes(c.writes) for c in calls), c.shapes, c.dtypes,
-                  len(calls), phase)
+                  len(calls), phase, wire_bytes(calls))
 
 def _module_work(part, own, called, unseen):
     calls = [c for c, _ in own]
@@ -164,7 +181,7 @@ def _module_work(part, own, called, unseen):
                       sum(sum(reads) + sum(writes) for _, (reads, writes) in own), sum(b for _, b in weights), called,
                       part.leaf,
                       most((c.dtype for c in calls)), most((c.category for c in calls), "data movement"), unknown,
-                      flops)
+                      flops, wire_bytes(calls))
 
 # %% ../../nbs/work/count.ipynb #6516fa44
 def _unknown_origin(tracer, run):

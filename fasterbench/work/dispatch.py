@@ -19,6 +19,8 @@ from .rules import op_name, tensors_in
 # %% ../../nbs/work/dispatch.ipynb #94f5565e
 _views = {f"aten::{n}" for n in """_unsafe_view detach_ lift_fresh lift _reshape_alias unsafe_split
     unsafe_split_with_sizes unsafe_chunk""".split()}
+_views |= {f"{ns}::{n}" for ns in ("_c10d_functional", "c10d_functional")
+           for n in ("wait_tensor", "wait_tensors", "_wrap_tensor_autograd")}      # wait for a collective, or mark it
 
 # %% ../../nbs/work/dispatch.ipynb #ddb44e6e
 def is_view(op)->bool:

@@ -60,8 +60,8 @@ _moves |= set(aten_names("""permute_copy pixel_shuffle pixel_unshuffle poisson p
 
 # %% ../../nbs/work/moves.ipynb #eba17063
 _moves |= {"prims::convert_element_type", "prims::device_put", "aten::to_dense", "aten::to_mkldnn", "fsdp::chunk_cat",
-           "fsdp::split_with_sizes_copy", "fsdp::all_gather_copy_in", "fsdp::copy_", "prims::iota", "prims::full",
-           "prims::empty_strided", "prims::copy_to", "prims::cat", "prims::where"}
+           "fsdp::chunk_cat_mixed_dtype", "fsdp::split_with_sizes_copy", "fsdp::all_gather_copy_in", "fsdp::copy_",
+           "prims::iota", "prims::full", "prims::empty_strided", "prims::copy_to", "prims::cat", "prims::where"}
 
 @rule(*sorted(_moves), category="data movement")
 def _nothing(*_, out=None, **kw): return 0
@@ -89,18 +89,3 @@ def _masked_add(x, mask, indices, values, *_, out=None, **kw): return math.prod(
 
 @rule(*aten_names("_unsafe_masked_index"), category="data movement")
 def _masked_index(*_, out=None, **kw): return 0
-
-# %% ../../nbs/work/moves.ipynb #fc909e3d
-_collectives = """allreduce_ allreduce_coalesced_ reduce_ broadcast_ allgather_ _allgather_base_
-    allgather_coalesced_ allgather_into_tensor_coalesced_ reduce_scatter_ _reduce_scatter_base_
-    reduce_scatter_tensor_coalesced_ alltoall_ alltoall_base_ gather_ scatter_ send recv_
-    recv_any_source_ barrier monitored_barrier_""".split()
-_functional = """all_reduce all_reduce_ all_reduce_coalesced all_reduce_coalesced_ all_gather_into_tensor
-    all_gather_into_tensor_out all_gather_into_tensor_coalesced reduce_scatter_tensor
-    reduce_scatter_tensor_out reduce_scatter_tensor_coalesced all_to_all_single broadcast broadcast_
-    wait_tensor""".split()
-
-@rule(*(f"c10d::{n}" for n in _collectives), *(f"_c10d_functional::{n}" for n in _functional),
-      *(f"_c10d_functional_autograd::{n}" for n in _functional), *(f"c10d_functional::{n}" for n in _functional),
-      category="data movement")
-def _collective(*_, out=None, **kw): return 0

@@ -28,7 +28,7 @@ class Rule:
     tensors: bool=False # Whether it is called with tensors instead of shapes
 
 categories = ("convolution", "matmul", "attention", "recurrent", "normalisation", "activation", "pooling", "embedding",
-              "pointwise", "reduction", "data movement", "optimizer", "other")
+              "pointwise", "reduction", "data movement", "communication", "optimizer", "other")
 rules: dict[str, Rule] = {}
 
 # %% ../../nbs/work/rules.ipynb #4c04d1c5

@@ -19,10 +19,13 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from ..core.arguments import tensors_of
 from ..core.run import NodeOwners
 from .quantized import unpacked
+from .communication import is_process_group, sent_by
 from .dispatch import Watcher, is_view
 from .flops import operator_flops
 from .rules import op_name, tensors_in
-from .traffic import arguments, memory_of, operator_accesses, region, storage_id, unique_bytes
+from fasterbench.work.traffic import (arguments, memory_of, operator_accesses, region, storage_id, transferred,
+    unique_bytes)
+from .wire import Sent
 
 # %% ../../nbs/work/trace.ipynb #0b53b124
 class Touch(NamedTuple):
@@ -55,6 +58,7 @@ class Call:
     shapes: tuple              # Of the tensors it was called with
     dtypes: tuple              # Likewise
     dtype: str                 # Of the arithmetic: the first floating tensor's
+    sent: Sent|None=None       # To other processes; None: not a collective
 
 # %% ../../nbs/work/trace.ipynb #8ac03db3
 def _dtype_of(tensors):
@@ -114,7 +118,8 @@ class _PackedWeights:
         if isinstance(args, dict): return {k: self.opened(v) for k, v in args.items()}
         if isinstance(args, (list, tuple)): return [self.opened(a) for a in args]
         if not isinstance(args, torch.ScriptObject): return args
-        if id(args) not in self._unpacked: self._unpacked[id(args)] = args, unpacked(args)
+        if id(args) not in self._unpacked:
+            self._unpacked[id(args)] = args, args if is_process_group(args) else unpacked(args)
         return self._unpacked[id(args)][1]
 
 # %% ../../nbs/work/trace.ipynb #f072ca10
@@ -208,37 +213,43 @@ class Tracer(Watcher):
         "Within the context the run is in `phase`, and work outside the modules belongs to `part`."
         return self._visits.section(part, phase)
 
-    def see(self, op, args, kwargs): return _seen(self, op, args, kwargs)
+    def see(self, op, args, kwargs):
+        _before(self, op, args, kwargs)
+        out = op(*args, **kwargs)
+        _after(self, op, args, kwargs, out)
+        return out
 
 # %% ../../nbs/work/trace.ipynb #f33fe3ec
 _from_outside = {"aten::lift_fresh", "aten::lift"}     # what Python made just now: `torch.tensor([1, 2])`
 
-def _seen(self, op, args, kwargs):
-    "Run an operator, note what it allocates, and record what it did."
-    name = op_name(op)
-    if name not in _from_outside:
+def _before(self, op, args, kwargs):
+    "Note the memory that an operator is given."
+    if op_name(op) not in _from_outside:
         for t in tensors_in((args, kwargs)): self.memory.number(t)
     for t in written(op, args, kwargs): self.before_write(t)
-    out = op(*args, **kwargs)
+
+def _after(self, op, args, kwargs, out):
+    "Note what an operator has allocated, and record what it did."
     made = [t for t in tensors_in(out) if t not in self.memory]
     visit = self._visits.current() if made else None
     for t in made: self.memory.number(t, visit)
     if not is_view(op): _record(self, op, self._packed.opened(args), self._packed.opened(kwargs), out)
-    return out
 
 # %% ../../nbs/work/trace.ipynb #125c418a
 def _record(self, op, args, kwargs, out):
     "Append what the call did."
     flops, category = operator_flops(op, args, kwargs, out)
     reads, writes = operator_accesses(op, args, kwargs, out)
-    if not (reads or writes or flops) or op_name(op).startswith("profiler::"): return
+    sent = sent_by(op, args, kwargs, out)
+    if not (reads or writes or flops or sent) or op_name(op).startswith("profiler::"): return
     total, contraction = (None, None) if flops is None else flops
     index, given = self._visits.current(), tensors_in((args, kwargs))
     visit = self.visits[index]
-    if visit.phase == "update": category = "optimizer"
+    category = "communication" if sent else "optimizer" if visit.phase == "update" else category
     self.calls.append(Call(visit.part, index, visit.phase, op_name(op), category, total, contraction,
                            [_touch(self, a) for a in reads], [_touch(self, a) for a in writes],
-                           _shapes_of(given), tuple(map(_name, given)), _dtype_of(given + tensors_in(out))))
+                           _shapes_of(given), tuple(map(_name, given)), _dtype_of(given + tensors_in(out)),
+                           sent))
 
 def _touch(self, access):
     whole = unique_bytes(access.tensor)
@@ -248,7 +259,8 @@ def _touch(self, access):
 # %% ../../nbs/work/trace.ipynb #7670d9d8
 def written(op, args, kwargs):
     "The tensors that a call writes to."
-    if not getattr(getattr(op, "_schema", None), "is_mutable", False): return []
-    return [t for a,
-            value in arguments(op, args,
-            kwargs) if a.alias_info is not None and a.alias_info.is_write for t in tensors_in(value)]
+    name, known = op_name(op), arguments(op, args, kwargs)
+    if name.startswith("c10d::"): given = [v for a, v in known if transferred(name, a.name, args)[1]]
+    elif not getattr(getattr(op, "_schema", None), "is_mutable", False): return []
+    else: given = [v for a, v in known if a.alias_info is not None and a.alias_info.is_write]
+    return tensors_in(given)

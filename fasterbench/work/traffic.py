@@ -42,7 +42,7 @@ def unique_bytes(
 # %% ../../nbs/work/traffic.ipynb #2cbe4107
 _overwrite = _names("""copy_ fill_ zero_ uniform_ normal_ random_ exponential_ bernoulli_ log_normal_
     geometric_ cauchy_ _foreach_zero_ _foreach_copy_ resize_ set_ index_fill_ masked_fill_ scatter_
-    index_put_ _index_put_impl_ index_copy_ fill_diagonal_""")
+    index_put_ _index_put_impl_ index_copy_ fill_diagonal_""") | {"fsdp::copy_"}
 _allocate = _names("""empty empty_like empty_strided new_empty new_empty_strided empty_permuted resize_ set_
     lift lift_fresh""")
 _template = _names("""empty_like zeros_like ones_like full_like rand_like randn_like randint_like new_empty
@@ -51,8 +51,10 @@ _template = _names("""empty_like zeros_like ones_like full_like rand_like randn_
 _first_only = _names("""_scaled_dot_product_flash_attention _scaled_dot_product_flash_attention_for_cpu
     _scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention
     _scaled_dot_product_fused_attention_overrideable""") | {"higher_order::flex_attention"}
-_results = {"aten::_cudnn_rnn": 4, **dict.fromkeys(_first_only, 1)}           # the fifth is the weights again
-_shape_only = {"aten::_cudnn_rnn": "weight_buf", **dict.fromkeys(_names("""max_pool2d_with_indices_backward
+_results = {"aten::_cudnn_rnn": 4,                         # the fifth is the weights again
+            "fsdp::all_gather_copy_in": 1, **dict.fromkeys(_first_only, 1)}
+_shape_only = {"aten::_cudnn_rnn": "weight_buf", "fsdp::all_gather_copy_in": "all_gather_output",
+               **dict.fromkeys(_names("""max_pool2d_with_indices_backward
     max_pool3d_with_indices_backward avg_pool2d_backward avg_pool3d_backward
     _adaptive_avg_pool2d_backward _adaptive_avg_pool3d_backward adaptive_max_pool2d_backward
     adaptive_max_pool3d_backward nll_loss_backward nll_loss2d_backward masked_scatter_backward"""), "self")}
@@ -85,6 +87,28 @@ def _accumulates(name, args, kwargs):
     "Whether a scatter adds to its target, which it then reads."
     if "index_put" in name: return len(args) > 3 and args[3] is True
     return name == "aten::scatter_" and (kwargs.get("reduce") is not None or any(isinstance(a, str) for a in args))
+
+# %% ../../nbs/work/traffic.ipynb #27b4319f
+_received = {"output_tensor", "output_tensors", "outputs", "output_lists", "output"}
+_roots = {"broadcast_": 2, "reduce_": 3}       # which argument is the rank that the data comes from or goes to
+
+def _is_root(name, args):
+    return torch.distributed.ProcessGroup.unbox(args[1]).rank() == args[_roots[name]]
+
+def transferred(
+    name:str,     # "c10d::allreduce_"
+    argument:str, # "tensors"
+    args,         # Of the call
+)->tuple[bool, bool]|None:
+    "Whether a collective of `c10d` reads and whether it writes an argument; `None` for another operator."
+    namespace, _, plain = name.partition("::")
+    if namespace != "c10d": return None
+    if argument in _received: return False, True
+    if "barrier" in plain: return False, False                  # its tensor only names the device
+    if argument not in ("tensor", "tensors") or plain == "send": return True, False
+    if plain.startswith("recv"): return False, True
+    if plain == "broadcast_": return (True, False) if _is_root(plain, args) else (False, True)
+    return True, plain != "reduce_" or _is_root(plain, args)
 
 # %% ../../nbs/work/traffic.ipynb #fe1ed12c
 # a look-up: which argument is the table, and which says how many rows of it are read (None: the result is as large)
@@ -170,6 +194,14 @@ def _each(value, dims):
     return value * dims if len(value) == 1 else value
 
 # %% ../../nbs/work/traffic.ipynb #18963e67
+def _sides(name, argument, args, kwargs):
+    "Whether a call reads and whether it writes an argument."
+    of_collective = transferred(name, argument.name, args)
+    if of_collective: return of_collective
+    written = _is_written(name, argument, args, kwargs)
+    overwritten = written and (argument.is_out or name in _overwrite and not _accumulates(name, args, kwargs))
+    return not overwritten and not _unread(name, argument.name, args, kwargs), written
+
 def operator_accesses(
     op,           # An `OpOverload`
     args, kwargs, # What it was called with
@@ -178,15 +210,13 @@ def operator_accesses(
     "What one call reads and what it writes, every distinct part once."
     name, reads, writes = op_name(op), {}, {}
     for a, value in arguments(op, args, kwargs):
-        written = _is_written(name, a, args, kwargs)
-        overwritten = written and (a.is_out or name in _overwrite and not _accumulates(name, args, kwargs))
-        skipped = overwritten or _unread(name, a.name, args, kwargs)
+        read, written = _sides(name, a, args, kwargs)
         for t in tensors_in(value):
             touched, size = _touched(name, args, out, t), unique_bytes(t)
             access = Access(t, size if touched is None else min(touched * t.itemsize, size))
-            if not skipped: reads.setdefault(region(t), access)
+            if read: reads.setdefault(region(t), access)
             if written: writes.setdefault(region(t), access)
-    results = [] if name in _allocate else tensors_in(out)[:_results.get(name)]
+    results = [] if name in _allocate or name.startswith("c10d::") else tensors_in(out)[:_results.get(name)]
     for t in results:
         if region(t) not in writes and not any(t is w.tensor for w in writes.values()):
             writes[region(t)] = Access(t, unique_bytes(t))
