@@ -11,8 +11,13 @@ import statistics
 from torch import nn
 
 from .budgets import Found, interval_of_median
-from ..core.arguments import tensors_of
+from .measure import measure, timed_again
+from .rows import measured_result
+from ..core.arguments import as_device, tensors_of
+from ..core.process import preserved_process, quiet
+from ..core.run import Forward, TrainingStep
 from ..points.model import division
+from ..timing.samples import StoppingRule
 from ..views.result import Result
 from ..work.count import Work
 
@@ -82,6 +87,21 @@ def round_figures(
     least = sum(p.roof_time_s or 0.0 for p in result.points)
     return found | {"": dict(time=time)
                     | (dict(utilization=least / time, time_over_least=time / least) if least else {}) | _shares(result)}
+
+# %% ../../nbs/analysis/budget_figures.ipynb #bf00ro01
+class Rounds:
+    "Each call profiles the model for a moment, and gives the figures of that round. It is counted once."
+    def __init__(self, model, sample, peaks, device="cpu", backward=False):
+        self.run, self.sample, self.peaks = TrainingStep(model) if backward else Forward(model), sample, peaks
+        self.device, self.measured, self.how = as_device(device), None, dict(warmup=1, rule=StoppingRule(steps=3))
+
+    def __call__(self)->dict[str, dict[str, float]]:
+        at = self.run, self.sample, self.device
+        with preserved_process(), quiet():
+            self.measured = (timed_again(self.measured, *at, **self.how) if self.measured
+                             else measure(*at, **self.how, progress=False))
+        self.result = measured_result(self.run.model, self.measured, self.peaks, self.device)
+        return round_figures(self.result)
 
 # %% ../../nbs/analysis/budget_figures.ipynb #8abd3959
 def figures_of_rounds(
