@@ -8,6 +8,7 @@ __all__ = []
 # %% ../../nbs/analysis/measure.ipynb #cdef61a0
 from collections import Counter
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import torch
 from torch import nn
@@ -20,7 +21,7 @@ from ..roofs.machine import tf32_categories
 from ..timing.kernels import time_kernels
 from ..timing.operators import operator_samples
 from ..timing.profiler import can_record
-from ..timing.samples import StoppingRule
+from ..timing.samples import Samples, StoppingRule
 from ..timing.stamps import ModuleTimes, time_modules
 from ..work.count import Work, trace_call
 
@@ -72,6 +73,11 @@ class Measurement:
     op_times: list = field(repr=False) # Per call of `work.trace`: Samples, or None where runs differ
     tf32: frozenset = frozenset()      # Categories of float32 work that may run as TF32
     as_counted: list|None = None       # Per call whether it ran as it was counted; None: those that have a time did
+
+    @cached_property
+    def op_runs(self)->Samples:
+        "All operators together: one sample per run."
+        return Samples(tuple(map(sum, zip(*(s.values for s in self.op_times if s is not None)))))
 
     @property
     def phases(self): return phases[:len(self.times.own) // len(self.work.parts)]

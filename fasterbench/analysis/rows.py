@@ -124,7 +124,8 @@ def _operator_point(m, peaks, part, phase, operator, group):
     levels = [l for _, (reads, writes), _ in group for l in (*reads, *writes)]
     samples = Samples(tuple(map(sum, zip(*(t.values for _, _, t in group)))))
     nbytes = sum(t.bytes for c in calls for t in (*c.reads, *c.writes))
-    return place(part.path, part.type, total([c.flops for c in calls]), nbytes, m.times.typical(samples), peaks,
+    time = m.times.typical(samples, m.op_runs)
+    return place(part.path, part.type, total([c.flops for c in calls]), nbytes, time, peaks,
                  served=_sum_levels(levels, len(peaks.memory)),
                  **_least_times([(c, ls) for c, ls, _ in group], calls, peaks, m.tf32),
                  time_iqr_s=samples.iqr, calls=len(calls), operator=operator, phase=m.phase(phase),
@@ -160,7 +161,7 @@ def program_points(
     at = lambda time, **more: place("", name, flops, nbytes, time, peaks, **work, **more)
     busy = [r for r in rows if r.roof_time_s != 0]
     shares = shares_of(busy, overhead_s=sum(r.time_s for r in rows if r.roof_time_s == 0))
-    program = at(m.times.typical(m.times.bare), time_iqr_s=m.times.bare.iqr, shares=tuple(shares.items()))
+    program = at(m.times.end_to_end, time_iqr_s=m.times.bare.iqr, shares=tuple(shares.items()))
     return program, [at(t) for t in m.times.steps.values]
 
 # %% ../../nbs/analysis/rows.ipynb #a952111c
@@ -168,7 +169,7 @@ def _timing(m, rows, ops):
     "How the times of the rows compare with the time of the model."
     overhead = sum(r.time_s for r in rows if r.category == "overhead")
     load = {} if m.times.load is None else vars(m.times.load)
-    return Timing(m.times.typical(m.times.bare), m.times.bare.iqr, sum(r.time_s for r in rows) - overhead, overhead,
+    return Timing(m.times.end_to_end, m.times.bare.iqr, sum(r.time_s for r in rows) - overhead, overhead,
                   len(m.times.steps.values), len(m.times.bare.values), m.times.clock,
                   m.times.cost.inside + m.times.cost.outside, sum(p.time_s for p in ops) if ops else None,
                   statistic=m.times.statistic, **load)

@@ -12,7 +12,6 @@ from pathlib import Path
 from .predict import target_peaks
 from .serve_weights import Stored, experts_read, stored_as
 from .serve_work import Asked, language_model
-from ..core.units import format_si
 from ..roofs.hardware import HardwarePeaks
 from ..roofs.network import NetworkPeaks, bus_factor
 from ..views.serving import ServePoint, ServeResult

@@ -6,7 +6,6 @@
 __all__ = []
 
 # %% ../../nbs/analysis/serve_work.ipynb #d493820d
-import math
 from contextlib import contextmanager
 from dataclasses import dataclass
 

@@ -221,7 +221,7 @@ def check(
     budgets:Annotated[str, typer.Argument(help="A TOML file with a table per model.", metavar="BUDGETS")],
     against:Annotated[Optional[str], typer.Option(help="The baseline of budgets of time: a git ref, or a saved result "
                                                   "of this machine.", metavar="REF|RESULT.json")]=None,
-    rounds:Annotated[int, typer.Option(help="Profiles behind each measured figure.", min=8)]=15,
+    rounds:Annotated[int, typer.Option(help="Profiles behind each measured figure.", min=8)]=20,
     update:Annotated[bool, typer.Option("--update", help="Write the present figures into the file.")]=False,
     json:Annotated[Optional[str], typer.Option(help="Write the verdicts here; - for standard output.")]=None,
     junit:Annotated[Optional[str],

@@ -145,7 +145,7 @@ def _transformers_sample(model, shape, batch, seq):
         or _picture(config, batch)).to(_dtype_of(model))}
     if shape is not None and seq is None: return {name: torch.randn(shape).to(_dtype_of(model))}
     raise ModelError(f"{type(model).__name__} takes {name!r}; "
-                     + (f"a shape says how large it is: --input" if seq is None else "it has no sequence length"))
+                     + ("a shape says how large it is: --input" if seq is None else "it has no sequence length"))
 
 def _picture(config, batch):
     "The shape of the pictures of a vision model."

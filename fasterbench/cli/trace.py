@@ -6,7 +6,6 @@
 __all__ = []
 
 # %% ../../nbs/cli/trace.ipynb #dd7573c9
-import sys
 from typing import Annotated, Optional
 
 import typer

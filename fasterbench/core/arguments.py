@@ -51,8 +51,6 @@ def as_count(
         raise ValueError(f"{name}={value!r}: a whole number of at least {least} is needed")
     return number
 
-whole = as_count    # its earlier name
-
 # %% ../../nbs/core/arguments.ipynb #cddc4749
 def as_call(
     sample, # A tensor, a tuple or list of positional arguments, or a mapping of keyword arguments

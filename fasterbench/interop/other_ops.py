@@ -11,7 +11,7 @@ import math
 import torch
 
 from ..work.contractions import attention, matmul
-from ..work.rules import Flops, Shape, rule, rules, tensors_in
+from ..work.rules import Flops, Shape, rule, rules
 from ..work.traffic import unique_bytes
 
 # %% ../../nbs/interop/other_ops.ipynb #10bf1041

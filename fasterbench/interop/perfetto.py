@@ -6,7 +6,7 @@
 __all__ = []
 
 # %% ../../nbs/interop/perfetto.ipynb #80ac2ac6
-import gzip, json
+import gzip
 
 import msgspec
 

@@ -7,7 +7,6 @@ __all__ = ['Call', 'Collective']
 
 # %% ../../nbs/interop/trace_file.ipynb #2f3e6285
 import gc, gzip, json, re, tarfile, zlib
-from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -20,7 +20,6 @@ from .trace_work import argument_bytes, reasons, recorded
 from ..points.caches import serve
 from ..roofs.datasheet import datasheet_peaks, match_device
 from ..roofs.hardware import HardwarePeaks
-from ..timing.profiler import Record
 
 # %% ../../nbs/interop/trace_rows.ipynb #e0600af8
 @dataclass

@@ -6,7 +6,7 @@
 __all__ = ['TraceResult', 'read_trace', 'on_trace_ready']
 
 # %% ../../nbs/interop/traces.ipynb #c7b347ea
-import os, sys
+import os
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
@@ -17,12 +17,11 @@ from statistics import quantiles
 from tempfile import TemporaryDirectory
 from warnings import warn
 
-from ..core.units import format_si
 from .perfetto import write_perfetto
 from .trace_file import Source, read_file, snippet, sources, uncollected
 from .trace_join import parts
-from .trace_rows import Reduced, Row, added, reduced
-from ..points.model import RooflinePoint, arithmetic_intensity, place, shares_of
+from .trace_rows import Row, added, reduced
+from ..points.model import arithmetic_intensity, place, shares_of
 from ..roofs.hardware import HardwarePeaks
 from ..views.result import Account, Result
 

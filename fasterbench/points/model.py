@@ -78,7 +78,7 @@ class RooflinePoint:
     type: str                           # Class of the module, or name of the kernel
     flops: float|None                   # FLOP; None: unknown
     bytes_moved: float|None             # B; None: unknown
-    time_s: float                       # Median (or what `Timing.statistic` says), s
+    time_s: float                       # What one run takes, as `Timing.statistic` says, s
     arithmetic_intensity: float|None    # FLOP/B
     achieved_gflops: float|None         # GFLOP/s
     bound: str                          # "memory", "compute", "launch", "network", "none" or "undefined"

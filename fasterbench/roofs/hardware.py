@@ -231,33 +231,3 @@ class HardwarePeaks:
         try: found = cls.from_dict(json.loads(text))
         except json.JSONDecodeError as error: raise ValueError(f"this is not JSON: {error}") from None
         return replace(found, path=path)
-
-# %% ../../nbs/roofs/hardware.ipynb #589d9c69
-def _better(a, b, rate, name, notes):
-    "The higher of two measurements of one ceiling, with the samples of both; a note where the second is higher."
-    rates = getattr(a, rate), getattr(b, rate)
-    best = b if rates[1] > rates[0] else a
-    if best is b: notes.append(f"{name}: {rates[0]:.3g}, measured again {rates[1]:.3g}")
-    samples = (*getattr(a, "samples", ()), *getattr(b, "samples", ()))
-    if samples: return replace(best, samples=samples, spread=spread_of(samples))
-    return replace(best, spread=max(spread_of(rates), best.spread or 0.0))
-
-def _higher_of(firsts, agains, key, rate, notes):
-    found = {key(b): b for b in agains}
-    return tuple(_better(a, found[key(a)], rate, " ".join(key(a)), notes) if key(a) in found else a for a in firsts)
-
-# %% ../../nbs/roofs/hardware.ipynb #3214a60b
-def higher(
-    first:HardwarePeaks,
-    again:HardwarePeaks, # The same, measured another time
-)->HardwarePeaks:
-    "The higher of two measurements of one device, ceiling by ceiling; what only one of them has is as in `first`."
-    notes = []
-    levels = _higher_of(first.levels, again.levels, lambda l: (l.name,), "bandwidth", notes)
-    ceilings = _higher_of(first.ceilings, again.ceilings, lambda c: (c.dtype, c.unit), "flops", notes)
-    kinds = _higher_of(first.kinds, again.kinds, lambda k: (k.kind, k.dtype), "rate", notes)
-    return replace(again, peak_flops=max(first.peak_flops, again.peak_flops),
-                   peak_bandwidth=max(first.peak_bandwidth, again.peak_bandwidth), ridge_point=None,
-                   levels=levels, ceilings=ceilings, kinds=kinds, notes=(*first.notes, *again.notes, *notes),
-                   launch_s=min(filter(None, (first.launch_s, again.launch_s)), default=None),
-                   sweep=(*first.sweep, *again.sweep), trials=(*first.trials, *again.trials))

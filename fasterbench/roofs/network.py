@@ -6,7 +6,7 @@
 __all__ = ['schema', 'version', 'bus_bandwidth', 'NetworkRoof', 'NetworkPeaks', 'fit_network']
 
 # %% ../../nbs/roofs/network.ipynb #cf36a6d9
-import math, statistics
+import statistics
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 

@@ -27,10 +27,19 @@ class Samples:
         return statistics.quantiles(self.values, n=4, method="inclusive")
     @property
     def median(self): return self._quartiles[1]
+    @cached_property
+    def _by_length(self): return sorted(range(len(self.values)), key=self.values.__getitem__)
     @property
-    def lower(self):
-        "Lower quartile, s: a quarter of the samples are below it."
-        return self._quartiles[0]
+    def middle(self)->list[int]:
+        "Which samples are neither of the shortest quarter nor of the longest."
+        return self._by_length[len(self.values) // 4:len(self.values) - len(self.values) // 4]
+    @property
+    def quietest(self)->list[int]:
+        "Which samples are the shortest quarter, three at least."
+        return self._by_length[:max(3, -(-len(self.values) // 4))]
+    @property
+    def mean(self): return statistics.fmean(self.values) if self.values else math.nan
+    def of(self, runs)->"Samples": return Samples(tuple(self.values[i] for i in runs))
     @property
     def iqr(self):
         "Interquartile range, s."

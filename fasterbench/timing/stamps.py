@@ -299,8 +299,17 @@ class ModuleTimes:
     outside: Samples|None=None             # What a program did between two calls of the model, s
 
     @property
-    def statistic(self)->str: return "median" if self.bare.steady else "lower quartile"
-    def typical(self, samples:Samples)->float: return samples.median if self.bare.steady else samples.lower
+    def statistic(self)->str: return "interquartile mean" if self.bare.steady else "median of the quietest quarter"
+
+    def typical(self,
+        samples:Samples,         # Of a part
+        whole:Samples|None=None, # Of what it is a part of, run by run; None: the instrumented steps
+    )->float:
+        "What the part takes, s."
+        whole = self.steps if whole is None else whole
+        return samples.of(whole.middle).mean if self.bare.steady else samples.of(whole.quietest).median
+    @property
+    def end_to_end(self)->float: return self.typical(self.bare, self.bare)
 
 # %% ../../nbs/timing/stamps.ipynb #a8af8fd6
 def _stamps(run, device):

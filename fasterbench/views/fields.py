@@ -67,7 +67,7 @@ _rows = (
     Field("count", "", "rows", "count", "rows that are folded into this one", short="×"),
     Field("calls", "", "calls", "count", "calls per forward or step"),
     Field("total_s", "s", "total time", "si", "time of the module with the modules inside it"),
-    Field("time_s", "s", "time", "si", "time of the row itself, median of the steps"),
+    Field("time_s", "s", "time", "si", "time of the row itself, per step"),
     Field("time_per_call_s", "s", "time per call", "si", "time over calls"),
     Field("time_iqr_s", "s", "IQR", "si", "interquartile range of the time over the steps"),
     Field("interval_low_s", "s", "p10", "si", "of a prediction: a tenth of the measurements is below"),

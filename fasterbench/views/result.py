@@ -21,7 +21,7 @@ from .fold import fold
 @dataclass(frozen=True)
 class Timing:
     "How the times of the rows compare with the time of the model."
-    end_to_end_s: float    # Of calls without any instrument: median, or what `statistic` says, s
+    end_to_end_s: float    # Of calls without any instrument: the `statistic` of their times, s
     end_to_end_iqr_s: float # Their interquartile range, s
     rows_s: float          # Sum of the rows, s
     overhead_s: float      # Time in containers that compute nothing themselves, s
@@ -30,7 +30,7 @@ class Timing:
     clock: str             # What the rows were timed with
     stamp_s: float         # Subtracted from the rows per module call, s
     ops_s: float|None=None # Sum of the operators, timed in passes of their own, s; None where they could not be timed
-    statistic: str="median"         # Of the samples: "median", or "lower quartile" where the machine was not steady
+    statistic: str="median"         # "interquartile mean"; of an unsteady machine "median of the quietest quarter"
     cores: int|None=None            # That the process may use
     load_average: float|None=None   # Tasks that wanted a core, over the last minute
     others: float|None=None         # Cores that were busy for other processes meanwhile

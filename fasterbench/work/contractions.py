@@ -154,7 +154,7 @@ def _sdpa_backward(grad, q, k, v, *rest, out=None, is_causal=None, **kw):
 # %% ../../nbs/work/contractions.ipynb #0aaaba0f
 def _block_pairs(q, k, block_mask):
     "Pairs of a query and a key in the blocks that a mask names; `None` where its data are not there."
-    lengths, (few, _, full, *_), sizes = block_mask[:2], block_mask[2:6], block_mask[-3:-1]
+    (few, _, full, *_), sizes = block_mask[2:6], block_mask[-3:-1]
     if few.is_meta or isinstance(few, FakeTensor): return None
     blocks = sum(int(n.sum()) for n in (few, full) if n is not None)
     masks, sides = math.prod(few.shape[:-1]), [min(size, n) for size, n in zip(sizes, (q.shape[-2], k.shape[-2]))]
