@@ -74,6 +74,11 @@ def reaches(
     mine = lambda n: id(n.variable) in run.owners if hasattr(n, "variable") else owner(n) < run.earlier
     return any(map(mine, graph_nodes(nodes)))
 
+# %% ../../nbs/analysis/sampling.ipynb #sm00001e
+def is_here(thread)->bool:
+    "Whether a module is called in `thread`, or in one that runs a node of a backward."
+    return get_ident() == thread or torch._C._current_autograd_node() is not None
+
 # %% ../../nbs/analysis/sampling.ipynb #sm000021
 class ProgramTracer(Tracer):
     "Counts operators of a program; an error in the counting is kept in `error`."
@@ -85,8 +90,7 @@ class ProgramTracer(Tracer):
     def wrap(self, i, forward):
         counted = super().wrap(i, forward)
         def called(*args, **kwargs):
-            here = get_ident() == self._thread or self._visits.phase != "forward"
-            return (counted if here else forward)(*args, **kwargs)
+            return (counted if is_here(self._thread) else forward)(*args, **kwargs)
         return called
 
     def kept(self, note, *args):
@@ -145,8 +149,7 @@ class ProgramStamps(StepStamps):
     def wrap(self, i, forward):
         stamped, thread = super().wrap(i, forward), self.thread
         def called(*args, **kwargs):
-            if get_ident() != thread and not self.offset: return forward(*args, **kwargs)
-            return stamped(*args, **kwargs)
+            return (stamped if is_here(thread) else forward)(*args, **kwargs)
         return called
 
 def program_cost(
@@ -167,10 +170,14 @@ class TimedStep:
 
     def begin(self): self.stamps.log((enter, self.outside, self.stamps.now()))
 
-    def end(self, step):
+    def end(self,
+        step,
+        last:bool=False, # It ends with what was seen last, and not now
+    ):
         "The step is over: its time, and that of each slot."
         self.stamps.log((leave, self.outside, self.stamps.now()))
         stamps = self.stamps.read()
+        if last: stamps[-1] = stamps[-1]._replace(time=stamps[-2].time)
         *step.own, preparing = self_times(stamps, self.slots + 1, self.cost)
         step.seconds = stamps[-1].time - stamps[0].time - preparing
 
@@ -237,11 +244,11 @@ class _Steps(_Course):
         self.step.start = perf_counter()
         if self.stage is not None: self.stage.begin()
 
-    def close(self):
+    def close(self, **how):
         "The step is over."
         step, self.step = self.step, None
         if self.stage is None: step.seconds = perf_counter() - step.start
-        else: self.stage.end(step)
+        else: self.stage.end(step, **how)
         if step.other: self.pass_over()
         elif type(self.stage) is CountedStep: self.counted, self.work = step, self.stage.work()
         else: (self.timed if self.stage else self.clocked).append(step)
@@ -296,16 +303,43 @@ class Sampling(_Attached):
         if self.optimizer is None: return self.run.steps(optimizer)
         return optimizer in (self.optimizer, getattr(self.optimizer, "optimizer", None))
 
+# %% ../../nbs/analysis/sampling.ipynb #sm000048
+class _Guarded:
+    "A context whose own errors are kept in `sample.failed`."
+    def __init__(self, sample, make): self.sample, self.make, self.context = sample, make, None
+    def _kept(self, f, *args):
+        try: return f(*args)
+        except Exception as error: self.sample.failed = self.sample.failed or error
+
+    def __enter__(self):
+        self.context = self._kept(self.make)
+        if self.context is not None: self._kept(self.context.__enter__)
+
+    def __exit__(self, kind, error, traceback):
+        if self.context is not None: self._left(kind, error, traceback)
+
+    def _left(self, *error):
+        "Leave the context. What the program raised goes on as it is."
+        try: self.context.__exit__(*error)
+        except Exception as raised:
+            if raised is not error[1]: self.sample.failed = self.sample.failed or raised
+
 # %% ../../nbs/analysis/sampling.ipynb #sm000046
 class ProgramSample(Sampling):
     "The same, driven by what the program does."
+    failed = None
+    def around(self, name, *args):
+        "What the stage does around a call, a backward or an update."
+        stage = self.stage
+        return nullcontext() if stage is None or self.failed else _Guarded(self, lambda: getattr(stage, name)(*args))
+
     def backward(self, nodes):
         if self.step is not None: self.step.backwards += 1
-        return nullcontext() if self.stage is None else self.stage.backward(nodes)
+        return self.around("backward", nodes)
 
     @contextmanager
     def update(self, optimizer):
-        with nullcontext() if self.stage is None else self.stage.update(optimizer): yield
+        with self.around("update", optimizer): yield
         if self.step is not None: self.step.updates += 1
 
     def is_outermost(self)->bool:
@@ -315,14 +349,28 @@ class ProgramSample(Sampling):
     def begins(self, forward, args, kwargs)->bool:
         "A call of the model begins; whether the sample was complete before it."
         self.sensors.settle()
+        if self.sensors.updating is not None: self.start_over()
+        if self.failed is not None: raise self.failed
         return self.called(forward, call_key(self.run.model, args, kwargs))
+
+    def start_over(self):
+        "The model is called within an update: steps end with backwards, and updates are not seen."
+        self.sensors.leave_updates()
+        self.detach()
+        self.by, self.step, self.clocked, self.timed, self.counted = "backward", None, [], [], None
+
+    def ends_here(self)->bool:
+        "The program is over; whether there is a step that was timed."
+        if not self.timed and self.step is not None and type(self.stage) is TimedStep and self.step.ends(self.by):
+            self.close(last=True)
+        return bool(self.timed)
 
     def run_call(self, forward, args, kwargs):
         "The call, as the stage sees it."
         if not self.is_outermost(): return (forward if self.stage is None else self.root)(*args, **kwargs)
         self.depth += 1
         try:
-            with nullcontext() if self.stage is None else self.stage.call():
+            with self.around("call"):
                 return (forward if self.stage is None else self.root)(*args, **kwargs)
         finally: self.depth -= 1
 

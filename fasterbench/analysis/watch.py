@@ -6,7 +6,7 @@
 __all__ = ['Watch', 'watch']
 
 # %% ../../nbs/analysis/watch.ipynb #wa000004
-import json, os, sys, weakref
+import sys, threading, weakref
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -22,10 +22,11 @@ from .sampling import ProgramSample, measurement, program_cost
 from ..core.arguments import as_count
 from ..core.process import preserved_process, quiet
 from ..core.program import CallCounter
+from ..core.undo import Undo
 from ..roofs.hardware import HardwarePeaks
 from ..roofs.machine import tf32_categories
 from ..roofs.peaks import measure_peaks
-from ..views.metrics import MetricSeries, metrics_of
+from ..views.metrics import MetricSeries, line_of, metrics_of
 from ..views.origin import describe_call, describe_sample, describe_settings
 from ..views.result import Result
 
@@ -35,104 +36,171 @@ def _device_of(model):
     return tensors[0].device if tensors else torch.device("cpu")
 
 def _roofs(model, device, progress):
-    "The roofs for the model's dtypes, and for that of autocast where it is on."
-    with preserved_process(), quiet():
-        first = main_dtype(model, ())
-        others = {p.dtype for p in model.parameters() if p.is_floating_point()}
-        if torch.is_autocast_enabled(device.type): others.add(torch.get_autocast_dtype(device.type))
-        return measure_peaks(device, dtype=first, dtypes=tuple(sorted(others - {first}, key=str)),
-                             allow_tf32=bool(tf32_categories(device)), progress=progress)
+    "The roofs of the model's dtypes."
+    first = main_dtype(model, ())
+    others = {p.dtype for p in model.parameters() if p.is_floating_point()}
+    if torch.is_autocast_enabled(device.type): others.add(torch.get_autocast_dtype(device.type))
+    return measure_peaks(device, dtype=first, dtypes=tuple(sorted(others - {first}, key=str)),
+                         allow_tf32=bool(tf32_categories(device)), progress=progress)
 
-# %% ../../nbs/analysis/watch.ipynb #wa000021
-_watched, _sampling = weakref.WeakSet(), []     # Models that are watched; the sample that is being taken
-
+# %% ../../nbs/analysis/watch.ipynb #wa000012
 def _checked_log(path):
-    "The file that records go to. Raises where it cannot be written."
+    "The file that gets the records. Raises where it cannot be written."
     if path is None: return None
     path = Path(path)
     if not path.parent.is_dir(): raise FileNotFoundError(f"log={str(path)!r}: there is no folder {path.parent}")
     with open(path, "a", encoding="utf-8"): return path
 
+def _check_arguments(peaks, on_sample):
+    if peaks is not None and not isinstance(peaks, HardwarePeaks):
+        raise TypeError(f"peaks is a {type(peaks).__name__}; a HardwarePeaks is needed, from measure_peaks(device)")
+    if on_sample is not None and not callable(on_sample):
+        raise TypeError(f"on_sample is a {type(on_sample).__name__}; a function of step and metrics is needed")
+
+# %% ../../nbs/analysis/watch.ipynb #wa000021
+_watched, _one_sample = weakref.WeakSet(), threading.Lock()     # Models that are watched; held during a sample
+
+def _is_outermost(due)->bool:
+    "Whether the call of the model that runs `due` is no part of another one, nor of a backward."
+    frame, calls = sys._getframe(1), 0
+    while frame is not None:
+        if frame.f_code.co_name == "counted" and frame.f_locals.get("due") == due: calls += 1
+        if calls > 1 or frame.f_code.co_name == "_engine_run_backward": return False
+        frame = frame.f_back
+    return True
+
+class _Calls:
+    "The calls of a model: how many there were, and when the next sample is due."
+    sample, counter, planned, first = None, None, 0, 0
+
+    @property
+    def calls(self)->int:
+        "Calls of the model so far."
+        return self.planned - (self.counter.left if self.counter else 0)
+
+    def _plan(self, now):
+        "After `now` calls the next sample is planned."
+        self.planned = max(self.first + self.every, now)
+        self.counter.left = self.planned - now
+
+    def _stop(self):
+        "Take off what the sample has attached."
+        sample, self.sample = self.sample, None
+        if sample is None: return
+        try: sample.__exit__()
+        finally: _one_sample.release()
+
 # %% ../../nbs/analysis/watch.ipynb #wa000022
-class Watch:
+class _Samples(_Calls):
+    "The same, with the samples."
+    def _due(self, forward, args, kwargs):
+        "A call of the model at a sample."
+        if self.sample is None and _is_outermost(self._due) and _one_sample.acquire(blocking=False):
+            self._begin(args, kwargs)
+        sample = self.sample
+        if sample is None or sample.thread != get_ident(): self.planned += 1
+        elif sample.is_outermost() and self._is_over(sample, forward, args, kwargs): sample = None
+        if sample is None or sample.thread != get_ident(): return forward(*args, **kwargs)
+        try: return sample.run_call(forward, args, kwargs)
+        except BaseException:
+            self._stop()
+            self._plan(self.planned)
+            raise
+
+    def _begin(self, args, kwargs):
+        "A sample begins."
+        self.first, self.given = self.planned, describe_sample(args) + describe_sample(kwargs)
+        self.sample = ProgramSample(self.model, self.active, self.cost, self.optimizer)
+        try: self.sample.__enter__()
+        except BaseException: self._stop(); raise
+
+    def _is_over(self, sample, forward, args, kwargs)->bool:
+        "A call of the model comes; whether the sample was over before it."
+        try: over, error = sample.begins(forward, args, kwargs), None
+        except Exception as e: over, error = True, e
+        self.planned += 1
+        if over:
+            self._stop()
+            self._plan(self.planned)
+            self._take(sample, error)
+        return over
+
+# %% ../../nbs/analysis/watch.ipynb #wa000024
+class _Records(_Samples):
+    "The same, with what the samples leave."
+    def _take(self, sample, error):
+        "Reduce a sample to rows; what is wrong with it is a warning."
+        try:
+            if error is not None: raise error
+            result = self._reduced(sample)
+        except Exception as problem:
+            self.failures.append(f"call {self.first}: {type(problem).__name__}: {problem}")
+            return warn(f"a sample of {type(self.model).__name__} is given up at {self.failures[-1]}", stacklevel=6)
+        self._result, metrics = result, metrics_of(result)
+        self.series.append(self.first, metrics)
+        self._write(self.series[-1])
+        if self.on_sample is not None: self.on_sample(self.first, {f"roofline/{k}": v for k, v in metrics.items()})
+
+    def _reduced(self, sample):
+        m, notes = measurement(sample, self.device)
+        result = measured_result(self.model, m, self.peaks, self.device)
+        return replace(result, notes=[*result.notes, *notes], sample=self.given, call=dict(self.about, step=self.first),
+                       settings=describe_settings(self.model, self.device))
+
+    def _write(self, record):
+        "A whole line, and it is on its way to the disk."
+        if self.log is None: return
+        with open(self.log, "a", encoding="utf-8") as f: f.write(line_of(record))
+
+# %% ../../nbs/analysis/watch.ipynb #wa000025
+class Watch(_Records):
     "A model that is watched while a program runs it; `watch` makes one."
     def __init__(self, model, every, active, warmup, optimizer, peaks, log, on_sample, progress):
         check_model(model)
+        _check_arguments(peaks, on_sample)
         self.model, self.every, self.active = model, as_count("every", every, 1), as_count("active", active, 1)
         self.warmup, self.optimizer, self.peaks, self.log = as_count("warmup", warmup, 0), optimizer, peaks, log
-        self.on_sample, self.progress, self.series = on_sample, progress, MetricSeries()
-        self.counter = self.sample = self._result = None
-        self.calls = 0
+        self.on_sample, self.progress, self.undo = on_sample, progress, Undo()
+        self.series, self.failures, self._result = MetricSeries(title=type(model).__name__), [], None
 
     def __enter__(self)->"Watch":
         if self.model in _watched:
             raise RuntimeError(f"this {type(self.model).__name__} is being watched already: leave that watch first")
         self.log, self.device = _checked_log(self.log), _device_of(self.model)
-        self.peaks = self.peaks or _roofs(self.model, self.device, self.progress)
-        with preserved_process(): self.cost = program_cost(self.model)
-        self.counter = CallCounter(self.model, self._due, self.warmup)
-        self.calls = self.warmup
-        _watched.add(self.model)
-        self.counter.__enter__()
+        self.about = describe_call(every=self.every, active=self.active)
+        with preserved_process(), quiet():
+            self.peaks = self.peaks or _roofs(self.model, self.device, self.progress)
+            self.cost = program_cost(self.model)
+        try: self._attach()
+        except BaseException: self._detach(); raise
         return self
 
     def __exit__(self, kind, error, traceback):
-        try:
-            if kind is None and self.sample is not None and self.sample.timed: self._finish()
-        finally:
-            self._stop()
-            _watched.discard(self.model)
-            self.counter.__exit__()
+        sample, left = self.sample, kind is None and self.sample is not None and self.sample.ends_here()
+        self._detach()
+        if left: self._take(sample, None)
 
-    def _stop(self):
-        "The sample is over, complete or not."
-        sample, self.sample = self.sample, None
-        if sample is not None:
-            sample.__exit__()
-            _sampling.clear()
+    def _attach(self):
+        self.counter, self.planned = CallCounter(self.model, self._due, self.warmup), self.warmup
+        for step in (lambda: _watched.discard(self.model), self.counter.__exit__, self._stop): self.undo.add(step)
+        _watched.add(self.model)
+        self.counter.__enter__()
+
+    def _detach(self):
+        with self.undo, self.undo: pass
 
     @property
     def result(self)->Result:
         "The last sample. Raises `RuntimeError` before the first."
-        if self._result is None: raise RuntimeError("no sample is complete yet")
-        return self._result
+        if self._result is not None: return self._result
+        why = f"; given up: {self.failures[-1]}" if self.failures else ""
+        raise RuntimeError(f"no sample is complete yet: the model was called {self.calls} times, the first sample "
+                           f"begins after {self.warmup} and takes {2 * self.active + 2} steps and one more call{why}")
 
-    def _due(self, forward, args, kwargs):
-        "A call of the model at a sample."
-        if self.sample is None:
-            if _sampling: return forward(*args, **kwargs)
-            self.sample, self.step = ProgramSample(self.model, self.active, self.cost, self.optimizer), self.calls
-            self.given = describe_sample((args, kwargs))
-            _sampling.append(self.sample)
-            self.sample.__enter__()
-        if self.sample.thread != get_ident(): return forward(*args, **kwargs)
-        try:
-            if self.sample.is_outermost():
-                if self.sample.begins(forward, args, kwargs):
-                    self._finish()
-                    return forward(*args, **kwargs)
-                self.calls += 1
-            return self.sample.run_call(forward, args, kwargs)
-        except BaseException: self._stop(); raise
+    def __repr__(self):
+        return f"Watch({type(self.model).__name__}, {self.calls} calls, {len(self.series)} samples)"
 
-    def _finish(self):
-        sample = self.sample
-        self._stop()
-        self.counter.left = max(self.every - (self.calls - self.step), 0)
-        self.calls += self.counter.left
-        m, notes = measurement(sample, self.device)
-        result = measured_result(self.model, m, self.peaks, self.device)
-        self._result = replace(result, notes=[*result.notes, *notes], sample=self.given,
-                               call=dict(every=self.every, active=self.active),
-                               settings=describe_settings(self.model, self.device))
-        metrics = metrics_of(self._result)
-        record = dict(step=self.step, **metrics)
-        self.series.records.append(record)
-        if self.log:
-            with open(self.log, "a", encoding="utf-8") as f: f.write(json.dumps(record) + "\n")
-        if self.on_sample: self.on_sample(self.step, {f"roofline/{k}": v for k, v in metrics.items()})
-
-# %% ../../nbs/analysis/watch.ipynb #wa000023
+# %% ../../nbs/analysis/watch.ipynb #wa000026
 def watch(
     model:nn.Module,              # Any module that a program calls
     every:int=1000,               # Calls of the model from one sample to the next
@@ -140,8 +208,8 @@ def watch(
     *,
     warmup:int=5,                 # Calls before the first sample
     optimizer=None,               # Whose updates belong to it; None: of every optimizer that steps its parameters
-    peaks:HardwarePeaks|None=None,# The roofs; None: measured when the `with` is entered
-    log:str|None=None,            # A file that gets a line of JSON per sample
+    peaks:HardwarePeaks|None=None,# The roofs; None: measured when the context is entered
+    log=None,                     # Path of a file that gets a line of JSON per sample
     on_sample:Callable|None=None, # `on_sample(step, metrics)` is called after each sample, with plain numbers
     progress:bool|None=None,      # A progress bar while the roofs are measured; None: when somebody is looking
 )->Watch:

@@ -94,6 +94,11 @@ class Sensors:
         updating, self.updating = self.updating, None
         if updating is not None: updating[2].__exit__(None, None, None)
 
+    def leave_updates(self):
+        "From now on updates are not seen."
+        self.steps = lambda optimizer: False
+        self._close()
+
     def settle(self):
         "An update that raised is over."
         if self.updating is not None and not _running(self.updating[1]): self._close()

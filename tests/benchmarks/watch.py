@@ -1,0 +1,150 @@
+"""What `watch` costs, and how its rows compare with a profile. `python tests/benchmarks/watch.py [cost|memory|rows] …`
+
+cost    a training loop of about 10 ms per step, watched with every=200 and plain, step by step in turn in one run; a third
+        loop, plain too, shows what the machine alone makes of the comparison
+memory  10 000 steps of a small model with every=200: resident size and objects of the garbage collector
+rows    the rows of a sample against `RooflineAnalyzer.profile(backward=True)` of the same model, loss and optimizer
+"""
+import gc, statistics, sys, time
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from fasterbench import RooflineAnalyzer, measure_peaks, watch
+from fasterbench.core.units import format_si
+
+class Loop:
+    "A training loop that can be stepped."
+    def __init__(self, make, batch, lr=1e-3):
+        torch.manual_seed(0)
+        self.model, self.batch, self.losses = make(), batch, []
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=lr)
+
+    def loss(self, out): return F.cross_entropy(out, self.batch[1])
+
+    def step(self):
+        self.optimizer.zero_grad()
+        loss = self.loss(self.model(self.batch[0]))
+        loss.backward()
+        self.optimizer.step()
+        self.losses.append(loss.item())
+
+    def timed(self):
+        start = time.perf_counter()
+        self.step()
+        return time.perf_counter() - start
+
+def convs(): return nn.Sequential(nn.Conv2d(3, 32, 3, 2, 1), nn.BatchNorm2d(32), nn.ReLU(), nn.Conv2d(32, 64, 3, 2, 1), nn.BatchNorm2d(64), nn.ReLU(),
+                                  nn.Conv2d(64, 128, 3, 2, 1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(128, 10))
+
+def pictures(n, size): return torch.randn(n, 3, size, size), torch.randint(0, 10, (n,))
+
+def attributes(model): return sum(k in vars(m) for m in model.modules() for k in ("forward", "__reduce_ex__")), sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules())
+
+def cost(steps=1000, every=200):
+    torch.manual_seed(1)
+    batch = pictures(20, 32)
+    plain, watched, again = (Loop(convs, batch) for _ in range(3))
+    loops, times, where, left = (plain, watched, again), ([], [], []), [], []
+    for loop in loops:
+        for _ in range(10): loop.step()
+    with watch(watched.model, every=every, warmup=every) as w:
+        for i in range(steps):
+            before = type(w.sample.stage).__name__ if w.sample else None
+            for k in ((0, 1, 2), (2, 1, 0))[i % 2]: times[k].append(loops[k].timed())
+            after = w.sample is not None
+            stage = type(w.sample.stage).__name__ if w.sample else None
+            where.append("between samples" if not after and before is None else dict(CountedStep="counted", TimedStep="timed", NoneType="clocked").get(stage, "reduced"))
+            if where[-1] == "between samples": left.append(attributes(watched.model))
+    per_call = counter_cost()
+    base = statistics.median(times[0])
+    print(f"step of the plain loop {format_si(base, 's')}, {steps} steps of each, every={every}, {len(w.series)} samples")
+    print(f"{'':18}{'steps':>6}{'watched':>12}{'plain':>12}{'plain again':>12}{'watched - plain':>17}{'again - plain':>15}")
+    for kind in dict.fromkeys(where):
+        chosen = [i for i, at in enumerate(where) if at == kind]
+        a, b, c = ([t[i] for i in chosen] for t in times)
+        change = lambda x: statistics.median(q - p for p, q in zip(a, x)) / base
+        print(f"{kind:18}{len(chosen):6}" + "".join(f"{format_si(statistics.median(t), 's'):>12}" for t in (b, a, c)) + f"{change(b):17.2%}{change(c):15.2%}")
+    total = [sum(t) for t in times]
+    print(f"whole run: watched / plain {total[1] / total[0]:.4f}, plain again / plain {total[2] / total[0]:.4f}; counter {format_si(per_call, 's')} per call, {per_call / 0.01:.4%} of 10 ms")
+    print(f"attributes of the counter {max(a for a, _ in left)} (on the model itself), on other modules {max(a for a, _ in left) - 2}, hooks {max(h for _, h in left)}; losses equal: {plain.losses == watched.losses}")
+
+def counter_cost(n=200_000):
+    "Seconds that the counter adds to a call."
+    model, x = nn.Identity(), None
+    def loop():
+        start = time.perf_counter()
+        for _ in range(n): model(x)
+        return (time.perf_counter() - start) / n
+    rounds = []
+    for _ in range(5):
+        bare = loop()
+        with watch(model, warmup=10**9, peaks=measure_peaks("cpu")): rounds.append(loop() - bare)
+    return statistics.median(rounds)
+
+def resident():
+    with open("/proc/self/statm") as f: return int(f.read().split()[1]) * 4096
+
+def memory(steps=10_000, every=200):
+    torch.manual_seed(1)
+    loop = Loop(lambda: nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10)), (torch.randn(16, 64), torch.randint(0, 10, (16,))))
+    loop.losses = type("None_", (), dict(append=lambda self, x: None))()
+    rows = []
+    with watch(loop.model, every=every) as w:
+        for i in range(1, steps + 1):
+            loop.step()
+            if i % 1000 == 0: gc.collect(); rows.append((i, resident(), len(gc.get_objects()), len(w.series)))
+    print(f"{'step':>8}{'resident':>14}{'objects':>10}{'samples':>9}")
+    for i, size, objects, samples in rows: print(f"{i:8}{format_si(size, 'B'):>14}{objects:10}{samples:9}")
+    print(f"from step 1000 to {steps}: resident {(rows[-1][1] - rows[0][1]) / 1e3:+.0f} kB, objects {rows[-1][2] - rows[0][2]:+}")
+
+class Attention(nn.Module):
+    "Four blocks of a transformer, and a head."
+    def __init__(self, width=192):
+        super().__init__()
+        self.blocks = nn.TransformerEncoder(nn.TransformerEncoderLayer(width, 4, 4 * width, 0.0, batch_first=True), 4)
+        self.head = nn.Linear(width, 10)
+    def forward(self, x): return self.head(self.blocks(x).mean(1))
+
+def resnet():
+    import torchvision
+    return torchvision.models.resnet18(num_classes=10)
+
+def rows(rounds=3, active=12):
+    peaks = measure_peaks("cpu")
+    for name, make, batch in (("resnet18 8×3×96×96", resnet, pictures(8, 96)), ("transformer 8×64×192", Attention, (torch.randn(8, 64, 192), torch.randint(0, 10, (8,)))),
+                              ("convs 64×3×32×32", convs, pictures(64, 32))):
+        loop = Loop(make, batch, 0.0)
+        for _ in range(5): loop.step()
+        found = []
+        for _ in range(rounds):
+            profile = RooflineAnalyzer(loop.model, batch[0], peaks).profile(backward=True, loss=loop.loss, optimizer=loop.optimizer, steps=active).result
+            with watch(loop.model, active=active, every=10**6, peaks=peaks) as w:
+                for _ in range(2 * active + 8): loop.step()
+            found.append((profile, w.result))
+        compared(name, found)
+
+def keyed(result): return {(p.name, p.phase): p for p in result.points}
+
+def compared(name, found):
+    work = ("flops", "bytes_moved", "contraction_flops", "eager_bytes", "calls", "bytes_by_level")
+    pairs = [(keyed(a), keyed(b)) for a, b in found]
+    keys = [k for k in pairs[0][0] if k in pairs[0][1] and not k[0].startswith("(") or k[0] == "(optimizer)"]
+    differ = [(k, f) for a, b in pairs for k in keys for f in work if getattr(a[k], f) != getattr(b[k], f)]
+    time_of = lambda side, k: statistics.median(p[side][k].time_s for p in pairs)
+    heavy = [k for k in keys if pairs[0][0][k].share >= 0.01]
+    ratios = [time_of(1, k) / time_of(0, k) for k in keys]
+    of_heavy = [time_of(1, k) / time_of(0, k) for k in heavy]
+    total = sum(time_of(1, k) for k in keys) / sum(time_of(0, k) for k in keys)
+    off = lambda rs: f"median ratio {statistics.median(rs):.3f}, median deviation {statistics.median(abs(r - 1) for r in rs):.1%}"
+    end = [statistics.median(r.timing.end_to_end_s for r in side) for side in zip(*found)]
+    ratio = [statistics.median(r.timing.ratio for r in side) for side in zip(*found)]
+    print(f"{name}: {len(keys)} rows, of them {len(heavy)} with 1 % of the time or more; fields of work that differ: {len(differ)}")
+    print(f"    rows {off(ratios)}; heavy rows {off(of_heavy)}; sum of these rows {total:.3f}")
+    print(f"    end to end: profile {format_si(end[0], 's')}, program {format_si(end[1], 's')}; rows over end to end {ratio[0]:.3f} and {ratio[1]:.3f}")
+
+if __name__ == "__main__":
+    for part in sys.argv[1:] or ("cost", "memory", "rows"):
+        print(f"== {part}")
+        dict(cost=cost, memory=memory, rows=rows)[part]()

@@ -1,0 +1,367 @@
+"A model is watched while a program runs it: the program does what it does without, and nothing stays behind."
+import copy, json, pickle, random, threading, time, warnings
+from contextlib import nullcontext
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.optim import optimizer as hooks
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+from torch.utils.checkpoint import checkpoint
+
+import fasterbench
+from fasterbench import HardwarePeaks, watch
+from fasterbench.views.metrics import read_series
+
+peaks = HardwarePeaks(1e11, 1e10)
+engine = torch.autograd._engine_run_backward
+F = nn.functional
+
+def net():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.5), nn.Linear(16, 4))
+
+def attributes(model): return [(id(m), tuple(vars(m)), tuple(m._forward_hooks), tuple(m._forward_pre_hooks)) for m in model.modules()]
+
+def nothing_attached(model, before):
+    "Whether all that a sample attaches is off again; the counter may be there."
+    now = [(i, tuple(k for k in names if n or k not in ("forward", "__reduce_ex__")), *rest) for n, (i, names, *rest) in enumerate(attributes(model))]
+    return (now == before and torch.autograd._engine_run_backward is engine and not hooks._global_optimizer_pre_hooks
+            and not hooks._global_optimizer_post_hooks and not _get_current_dispatch_mode_stack())
+
+class Program:
+    "A training program: accumulation, evaluation, changing shapes, and a chance to go wrong."
+    def __init__(self, model=None, optimizer=torch.optim.AdamW, accumulate=1, evaluate=0, shape=lambda i: 6, **how):
+        self.model = model or net()
+        self.optimizer, self.accumulate, self.evaluate, self.shape = optimizer(self.model.parameters(), **how), accumulate, evaluate, shape
+        self.losses, self.before = [], attributes(self.model)
+
+    def batch(self, i): return torch.randn(self.shape(i), 8), torch.randint(4, (self.shape(i),))
+
+    def run(self, steps, between=lambda i: None):
+        for i in range(steps):
+            x, y = self.batch(i)
+            loss = F.cross_entropy(self.model(x), y) / self.accumulate
+            loss.backward()
+            self.losses.append(loss.item())
+            if (i + 1) % self.accumulate == 0:
+                self.optimizer.step()
+                self.optimizer.zero_grad()
+            if self.evaluate and (i + 1) % self.evaluate == 0: self.test(i)
+            between(i)
+        return self
+
+    def test(self, i):
+        self.model.eval()
+        with torch.no_grad(): self.losses.append(self.model(self.batch(i)[0]).sum().item())
+        self.model.train()
+
+def rows(result): return {(p.name, p.phase): p for p in getattr(result, "result", result).points}
+
+def seeded(seed=1): torch.manual_seed(seed); random.seed(seed); np.random.seed(seed)
+
+@pytest.mark.parametrize("how", [dict(), dict(accumulate=4), dict(evaluate=3), dict(accumulate=3, evaluate=5), dict(shape=lambda i: 3 + i % 5),
+                                 dict(optimizer=torch.optim.SGD, lr=0.1, momentum=0.9), dict(optimizer=torch.optim.AdamW, foreach=True)],
+                         ids=["plain", "accumulation", "evaluation", "both", "shapes", "sgd", "foreach"])
+def test_a_program_does_what_it_does_without(how):
+    "Losses, parameters, buffers, the optimizer's state and the random generators are the same, bit for bit."
+    def run(watched):
+        program = Program(**how)
+        seeded()
+        with watch(program.model, every=30, active=2, peaks=peaks) if watched else nullcontext() as w: program.run(90)
+        return program, [torch.get_rng_state().tolist(), random.getstate(), np.random.get_state()[1].tolist()], w
+    (plain, generators, _), (seen, seen_generators, w) = run(False), run(True)
+    assert plain.losses == seen.losses and generators == seen_generators
+    assert all(torch.equal(a, b) for a, b in zip(plain.model.state_dict().values(), seen.model.state_dict().values()))
+    states = [list(p.optimizer.state_dict()["state"].values()) for p in (plain, seen)]
+    assert all(torch.equal(torch.as_tensor(a[k]), torch.as_tensor(b[k])) for a, b in zip(*states) for k in a if a[k] is not None)
+    assert len(w.series) >= 2 and not w.failures and nothing_attached(seen.model, seen.before)
+    assert attributes(seen.model) == seen.before
+
+def test_between_samples_there_is_only_a_counter():
+    program, states = Program(), []
+    def look(i): states.append((nothing_attached(program.model, program.before), w.sample is None, "forward" in vars(program.model)))
+    with watch(program.model, every=30, peaks=peaks) as w: program.run(70, look)
+    assert all(off == idle for off, idle, _ in states) and all(counted for *_, counted in states)
+    assert sum(idle for _, idle, _ in states) > 40 and sum(not idle for _, idle, _ in states) > 10
+    assert program.model.forward.__func__ is nn.Sequential.forward
+
+def test_work_is_that_of_a_profile():
+    program, batch = Program(), (torch.randn(6, 8), torch.randint(4, (6,)))
+    program.batch = lambda i: batch
+    with watch(program.model, peaks=peaks) as w: program.run(20)
+    profile = fasterbench.RooflineAnalyzer(program.model, batch[0], peaks).profile(
+        backward=True, loss=lambda out: F.cross_entropy(out, batch[1]) / 1, optimizer=program.optimizer, warmup=1, steps=2)
+    ours, theirs = rows(w.result), rows(profile)
+    for key, p in theirs.items():
+        if key[0] in ("(overhead)", "(loss)"): continue
+        for field in ("flops", "bytes_moved", "contraction_flops", "eager_bytes", "calls", "type", "dtype", "category", "bytes_by_level", "bound"):
+            assert getattr(ours[key], field) == getattr(p, field), (key, field)
+    assert ours["(loss)", "backward"].flops == theirs["(loss)", "backward"].flops
+    assert ours["(outside the model)", ""].flops is None and "undefined" in dict(w.result.program.shares)
+
+def test_a_step_holds_what_is_accumulated():
+    program = Program(accumulate=4)
+    with watch(program.model, every=100, active=2, peaks=peaks) as w: program.run(60)
+    by = rows(w.result)
+    assert by["0", "forward"].calls == 4 and by["4", "forward"].calls == 4
+    assert by["0", "forward"].contraction_flops == 4 * 2 * 6 * 8 * 16
+    one = Program()
+    with watch(one.model, every=100, active=2, peaks=peaks) as w1: one.run(60)
+    assert rows(w1.result)["(optimizer)", "update"].flops == by["(optimizer)", "update"].flops
+    assert len(w.result.steps) == 2
+
+def test_a_model_that_is_called_twice_per_update():
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with watch(model, every=100, peaks=peaks) as w:
+        for _ in range(30):
+            (model(torch.randn(6, 8)) - model(torch.randn(6, 8))).square().sum().backward()
+            optimizer.step(); optimizer.zero_grad()
+    by = rows(w.result)
+    assert by["0", "forward"].calls == 2 and by["0", "backward"].contraction_flops == 2 * 2 * 6 * 8 * 16 and not w.result.notes
+
+def test_calls_without_gradients():
+    model, x = net().eval(), torch.randn(6, 8)
+    with watch(model, every=20, peaks=peaks) as w, torch.no_grad():
+        for _ in range(50): model(x)
+    profile = fasterbench.RooflineAnalyzer(model, x, peaks).profile(warmup=1, steps=2)
+    work = lambda r: {p.name: (p.flops, p.bytes_moved, p.calls, p.phase) for p in r if not p.name.startswith("(")}
+    assert work(w.result) == work(profile.result) and len(w.series) == 3
+
+def test_a_loop_that_forgets_no_grad_and_one_that_steps_by_hand():
+    model = net()
+    with watch(model, every=100, peaks=peaks) as w:
+        for _ in range(30): model(torch.randn(6, 8))
+    assert {p.phase for p in w.result} == {""}
+    def by_hand(steps):
+        for _ in range(steps):
+            model(torch.randn(6, 8)).sum().backward()
+            with torch.no_grad():
+                for p in model.parameters(): p -= 0.1 * p.grad; p.grad = None
+    with watch(model, every=1000, peaks=peaks) as w: by_hand(100)
+    assert {p.phase for p in w.result} == {"", "forward", "backward"} and rows(w.result)["0", "backward"].calls == 1
+
+def test_evaluation_in_between_is_passed_over_or_sampled():
+    program = Program(evaluate=7)
+    with watch(program.model, every=40, active=2, peaks=peaks) as w: program.run(60)
+    assert all({"forward_share", "update_share"} <= r.keys() for r in w.series) and not w.result.notes
+    program = Program()
+    with watch(program.model, every=200, active=2, peaks=peaks) as w:
+        program.run(8)                                  # a sample begins in training …
+        for i in range(100): program.test(i)            # … and a long evaluation comes
+    assert {p.phase for p in w.result} == {""} and len(w.series) == 1
+
+def test_shapes_are_followed():
+    program = Program(shape=lambda i: 6 if i < 40 else 12)
+    found = []
+    with watch(program.model, every=40, peaks=peaks, on_sample=lambda step, m: found.append(w.result)) as w: program.run(80)
+    assert [r.sample[0]["shape"] for r in found] == [[6, 8], [12, 8]]
+    assert [rows(r)["0", "forward"].contraction_flops for r in found] == [2 * n * 8 * 16 for n in (6, 12)]
+    each = Program(shape=lambda i: 3 + i)                # no two calls alike
+    with watch(each.model, every=100, peaks=peaks) as w: each.run(60)
+    assert any("shapes differ" in n for n in w.result.notes)
+
+class Sleep(nn.Module):
+    def __init__(self, t): super().__init__(); self.t, self.weight = t, nn.Parameter(torch.ones(()))
+    def forward(self, x): time.sleep(self.t); return x * self.weight
+
+@pytest.mark.timed
+def test_times_land_where_they_were_spent():
+    model = nn.Sequential(Sleep(0.004), Sleep(0.008))
+    class Slow(torch.optim.SGD):
+        def step(self, closure=None): time.sleep(0.003); return super().step(closure)
+    optimizer = Slow(model.parameters(), lr=0.1)
+    with watch(model, every=100, peaks=peaks) as w:
+        for _ in range(16):
+            loss = model(torch.ones(4)).sum()
+            time.sleep(0.006)                            # data, logging: outside the model
+            loss.backward(); optimizer.step()
+    by = rows(w.result)
+    for key, t in {("0", "forward"): 0.004, ("1", "forward"): 0.008, ("(optimizer)", "update"): 0.003, ("(outside the model)", ""): 0.006}.items():
+        assert t <= by[key].time_s < t + 0.002, (key, by[key].time_s)
+    assert abs(w.result.timing.ratio - 1) < 0.1
+
+# ---- what goes wrong
+
+class Trouble(Exception): pass
+
+class Faulty(nn.Module):
+    "Raises in the chosen call, in its forward or its backward."
+    def __init__(self): super().__init__(); self.inner, self.calls, self.at, self.where, self.error = nn.Linear(8, 4), 0, None, "", Trouble
+    def forward(self, x):
+        self.calls += 1
+        out = self.inner(x)
+        if self.calls == self.at and self.where == "forward": raise self.error("here")
+        if self.calls == self.at and self.where == "backward": out.register_hook(self.fails)
+        return out
+    def fails(self, grad): raise self.error("here")
+
+class FaultyStep(torch.optim.SGD):
+    at = error = None
+    def step(self, closure=None):
+        if self.param_groups[0]["params"] and self.at == 0: raise self.error("here")
+        if self.at is not None: self.at -= 1
+        return super().step(closure)
+
+@pytest.mark.parametrize("error", [Trouble, KeyboardInterrupt])
+@pytest.mark.parametrize("where", ["forward", "backward", "update", "loss"])
+def test_an_error_goes_through_and_everything_is_off(where, error):
+    for at in range(4, 18):                              # in the calls before, in and after a sample
+        program = Program(Faulty(), FaultyStep, lr=0.1)
+        program.model.at, program.model.where, program.model.error = at, where, error
+        if where == "update": program.optimizer.at, program.optimizer.error = at - 1, error
+        if where == "loss": program.batch = lambda i, b=program.batch: b(i) if i != at - 1 else (b(i)[0], "no tensor")
+        program.before = attributes(program.model)
+        with pytest.raises(TypeError if where == "loss" else error):
+            with watch(program.model, every=30, active=2, peaks=peaks) as w: program.run(30)
+        assert nothing_attached(program.model, program.before) and attributes(program.model) == program.before, at
+        assert w.sample is None and len(program.losses) == at - (where != "update")
+        with watch(program.model, peaks=peaks): pass     # it can be watched again
+
+def test_a_program_that_catches_its_errors_goes_on():
+    "A step that raises and is skipped, in the middle of a sample."
+    for where in ("forward", "backward", "update"):
+        program = Program(Faulty(), FaultyStep, lr=0.1)
+        program.model.at, program.model.where = 8, where
+        if where == "update": program.optimizer.at, program.optimizer.error = 7, Trouble
+        with watch(program.model, every=15, active=2, peaks=peaks) as w:
+            done = 0
+            while done < 45:
+                try: done += 1; program.run(1)
+                except Trouble: pass
+            assert nothing_attached(program.model, program.before) or w.sample is not None
+        assert len(w.series) >= 2 and attributes(program.model) == program.before and not _get_current_dispatch_mode_stack()
+
+def test_an_error_of_the_sampling_is_a_warning(monkeypatch):
+    import fasterbench.analysis.sampling as sampling, fasterbench.analysis.watch as module
+    def broken(*args, **kwargs): raise ValueError("cannot count")
+    for owner, name in ((module, "measured_result"), (sampling, "border"), (sampling, "_after"), (sampling, "graph_nodes"), (sampling, "self_times")):
+        plain, program = Program(), Program()
+        seeded(); plain.run(30)
+        seeded()
+        with monkeypatch.context() as patched, warnings.catch_warnings(record=True) as heard:
+            warnings.simplefilter("always")
+            patched.setattr(owner, name, broken)
+            with watch(program.model, every=100, active=2, peaks=peaks) as w: program.run(30)
+        assert program.losses == plain.losses and attributes(program.model) == program.before, name
+        assert ["cannot count" in str(h.message) for h in heard] == [True] and len(w.failures) == 1, name
+        with pytest.raises(RuntimeError, match="no sample is complete yet: the model was called 30 times.*cannot count"): w.result
+
+def test_on_sample_raises():
+    program = Program()
+    def logger(step, metrics): raise Trouble(step)
+    with pytest.raises(Trouble, match="5"):
+        with watch(program.model, every=30, peaks=peaks, on_sample=logger) as w: program.run(40)
+    assert len(w.series) == 1 and w.result.model == "Sequential" and attributes(program.model) == program.before
+
+# ---- models and programs of other kinds
+
+def test_calls_from_other_threads_pass():
+    program, stop, others = Program(), threading.Event(), []
+    def serve():
+        while not stop.is_set():
+            with torch.no_grad(): others.append(program.model(torch.randn(6, 8)).shape)
+    thread = threading.Thread(target=serve)
+    with watch(program.model, every=50, active=2, peaks=peaks, warmup=0) as w:
+        program.run(3)
+        thread.start()
+        try: program.run(60)
+        finally: stop.set(); thread.join()
+    assert others and set(others) == {torch.Size([6, 4])} and not w.failures and attributes(program.model) == program.before
+    assert len(w.series) >= 1
+
+class Recursive(nn.Module):
+    def __init__(self): super().__init__(); self.inner = nn.Linear(8, 8)
+    def forward(self, x, depth=2): return self.inner(self(x, depth - 1) if depth else x)
+
+def test_a_model_that_calls_itself():
+    model, x = Recursive(), torch.randn(6, 8)
+    with watch(model, every=40, peaks=peaks, warmup=6) as w, torch.no_grad():
+        for _ in range(30): model(x)
+    profile = fasterbench.RooflineAnalyzer(model, x, peaks).profile(warmup=1, steps=2)
+    assert not w.failures and rows(w.result)["inner", ""].calls == 3
+    assert rows(w.result)["inner", ""].flops == rows(profile)["inner", ""].flops
+
+class Checkpointed(nn.Module):
+    def __init__(self, reentrant): super().__init__(); self.first, self.inner, self.reentrant = nn.Linear(8, 8), net(), reentrant
+    def forward(self, x): return checkpoint(self.inner, self.first(x), use_reentrant=self.reentrant)
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_checkpoints(reentrant):
+    def run(watched):
+        torch.manual_seed(0)
+        program = Program(Checkpointed(reentrant))
+        seeded()
+        with watch(program.model, every=100, peaks=peaks) if watched else nullcontext() as w: program.run(20)
+        return program, w
+    (plain, _), (program, w) = run(False), run(True)
+    assert plain.losses == program.losses
+    x, y = program.batch(0)
+    profile = fasterbench.RooflineAnalyzer(program.model, x, peaks).profile(backward=True, loss=lambda o: F.cross_entropy(o, y), warmup=1, steps=2)
+    ours, theirs = rows(w.result), rows(profile)
+    assert {k: p.flops for k, p in ours.items() if k[0][0] != "("} == {k: p.flops for k, p in theirs.items() if k[0][0] != "("}
+
+def test_two_models_take_turns():
+    "A generator and a discriminator: each backward goes through both, each update belongs to one."
+    torch.manual_seed(0)
+    g, d = nn.Sequential(nn.Linear(4, 8)), nn.Sequential(nn.Linear(8, 1))
+    og, od = (torch.optim.SGD(m.parameters(), lr=0.01) for m in (g, d))
+    with watch(g, every=60, peaks=peaks) as wg, watch(d, every=180, peaks=peaks) as wd:
+        for _ in range(60):
+            fake, real = g(torch.randn(6, 4)), torch.randn(6, 8)
+            od.zero_grad(); (d(fake.detach()) - d(real)).mean().backward(); od.step()
+            og.zero_grad(); d(fake).mean().backward(); og.step()
+    assert len(wg.series) == 1 and len(wd.series) == 1 and not wg.failures + wd.failures
+    assert rows(wg.result)["0", "forward"].calls == 1 and rows(wd.result)["0", "forward"].calls in (1, 2, 3)
+    assert rows(wg.result)["(optimizer)", "update"].calls == 1
+
+def test_copies_and_pickles_are_those_of_the_model():
+    program, made = Program(), []
+    def copies(i): made.extend([copy.deepcopy(program.model), pickle.loads(pickle.dumps(program.model))])
+    with watch(program.model, every=100, peaks=peaks): program.run(16, copies)
+    assert all(attributes(m)[0][1] == program.before[0][1] and "forward" not in vars(m) and m(torch.randn(6, 8)).shape == (6, 4) for m in made)
+
+def test_the_watched_forward_looks_like_the_forward():
+    import inspect
+    model = net()
+    before = inspect.signature(model.forward), model.forward.__name__, model.forward.__doc__
+    with watch(model, peaks=peaks):
+        assert (inspect.signature(model.forward), model.forward.__name__, model.forward.__doc__) == before
+        assert model.forward.__wrapped__.__func__ is nn.Sequential.forward and model.forward.__self__ is model
+
+# ---- arguments and outputs
+
+def test_what_is_refused(tmp_path):
+    model = net()
+    with watch(model, peaks=peaks):
+        with pytest.raises(RuntimeError, match="Sequential is being watched already: leave that watch first"): watch(model, peaks=peaks).__enter__()
+        assert "forward" in vars(model)
+    for error, how in ((ValueError, dict(every=0)), (ValueError, dict(active=0)), (ValueError, dict(warmup=-1)), (TypeError, dict(peaks=3)), (TypeError, dict(on_sample=3))):
+        with pytest.raises(error): watch(model, **how)
+    with pytest.raises(TypeError, match="torch.nn.Module is needed"): watch(lambda x: x)
+    with pytest.raises(FileNotFoundError, match="there is no folder"): watch(model, peaks=peaks, log=tmp_path/"no"/"a.jsonl").__enter__()
+    with watch(model, peaks=peaks) as w:
+        with pytest.raises(RuntimeError, match="no sample is complete yet: the model was called 0 times"): w.result
+    assert attributes(model) == attributes(net()) or "forward" not in vars(model)
+
+def test_the_log_grows_line_by_line(tmp_path):
+    program, lines = Program(), []
+    log = tmp_path/"roofline.jsonl"
+    log.write_text('{"step": 1}\n')                      # of an earlier run: lines are appended
+    with watch(program.model, every=20, active=1, peaks=peaks, log=log) as w:
+        program.run(100, lambda i: lines.append(log.read_text().count("\n")))
+    assert len(w.series) == 5 and sorted(set(lines)) == [1, 2, 3, 4, 5, 6]
+    records = [json.loads(line) for line in log.read_text().splitlines()]
+    assert records[1:] == list(w.series) and list(read_series(log))[1:] == records[1:]
+
+def test_metrics_are_plain_numbers():
+    program, given = Program(), []
+    with watch(program.model, every=40, peaks=peaks, on_sample=lambda *a: given.append(a)) as w: program.run(40)
+    (step, metrics), = given
+    assert step == 5 and all(type(v) is float and k.startswith("roofline/") for k, v in metrics.items())
+    shares = [metrics[f"roofline/{k}_share"] for k in ("compute", "memory", "launch", "unknown", "overhead", "outside")]
+    assert abs(sum(shares) - 1) < 1e-9 and metrics["roofline/outside_share"] == pytest.approx(rows(w.result)["(outside the model)", ""].share)
+    assert w.result.call["step"] == 5 and w.result.call["every"] == 40
+    w.result.summary(); w.result.to_json(); w.result.plot(); assert len(w.result.to_frame()) == len(w.result)
