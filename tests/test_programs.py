@@ -78,23 +78,25 @@ def test_error(tmp_path):
     assert with_watch.returncode == 1 and with_watch.stdout == as_it_is.stdout and with_watch.stderr.endswith("ValueError: no more\n")
     check_result((tmp_path/"0.json").read_text())
 
-@pytest.mark.timed
-@pytest.mark.parametrize("how", ["plain", "watch", "run"])
-def test_interrupt(how, tmp_path):
-    "Ctrl-C: the process ends as Python ends it, and what was found so far is there."
-    script, lines = str(programs/"broken.py"), []
-    command = [sys.executable, script] if how != "run" else [sys.executable, "-m", "fasterbench", *run_args(tmp_path, script)]
-    env = environment | (dict(WATCH=str(tmp_path)) if how == "watch" else {})
+def interrupted(command, cwd, **env):
+    "Lines, exit code and last line of a program that gets Ctrl-C after 60 lines."
     restored = lambda: signal.signal(signal.SIGINT, signal.default_int_handler)    # a background process ignores Ctrl-C
-    with subprocess.Popen([*command, "0", "0.01"], cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                          preexec_fn=restored) as process:
-        for _ in range(60): lines.append(process.stdout.readline())
+    with subprocess.Popen([*command, "0", "0.01"], cwd=cwd, env=environment | env, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                          text=True, preexec_fn=restored) as process:
+        lines = [process.stdout.readline() for _ in range(60)]
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=120)
-    assert process.returncode == -signal.SIGINT and err.rstrip().endswith("KeyboardInterrupt"), err
-    alone = plain("broken", ["61", "0"], tmp_path)
-    assert "".join(lines) == "".join(alone.stdout.splitlines(True)[:60])
-    if how != "plain": check_result((tmp_path/("0.json" if how == "watch" else "found.json")).read_text())
+        err = process.communicate(timeout=120)[1]
+    return lines, process.returncode, err.rstrip().rpartition("\n")[2]
+
+@pytest.mark.timed
+def test_interrupt(tmp_path):
+    "Ctrl-C: the process ends as it does without, and what was found so far is there."
+    script, under = str(programs/"broken.py"), [sys.executable, "-m", "fasterbench"]
+    as_it_is = interrupted([sys.executable, script], tmp_path)
+    assert as_it_is[1] and as_it_is[2] == "KeyboardInterrupt" and "0x" in as_it_is[0][59]
+    assert interrupted([sys.executable, script], tmp_path, WATCH=str(tmp_path)) == as_it_is
+    assert interrupted([*under, *run_args(tmp_path, script)], tmp_path) == as_it_is
+    for name in ("0.json", "found.json"): check_result((tmp_path/name).read_text())
 
 def test_as_python(tmp_path):
     "Names, arguments, paths, exit codes and warnings are those of `python`; nothing is printed before the end."

@@ -5,19 +5,19 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/analysis/outermost.ipynb #ddcd5c5b
-import os, sys, weakref
-from dataclasses import dataclass
+# %% ../../nbs/analysis/outermost.ipynb #01d30e82
+import os, weakref
+from dataclasses import dataclass, field
 from functools import wraps
 from threading import local
 
 import torch
 from torch import nn
 
-from .watch import Watch
+from .watch import watch
 from ..views.result import Result
 
-# %% ../../nbs/analysis/outermost.ipynb #e4703e50
+# %% ../../nbs/analysis/outermost.ipynb #7005b79f
 class _Inside(local): call = False        # Per thread: whether a module is being called
 
 class OutermostCalls:
@@ -42,7 +42,7 @@ class OutermostCalls:
         self.seen = lambda module: None                   # where another function was put around this one
         if nn.Module.__call__ is self.call: nn.Module.__call__ = self.original
 
-# %% ../../nbs/analysis/outermost.ipynb #8550da12
+# %% ../../nbs/analysis/outermost.ipynb #34a2990a
 most = 8                                 # Models that are watched
 
 @dataclass
@@ -53,7 +53,7 @@ class SeenModel:
     watch: weakref.ref|None = None
     result: Result|None = None           # Of the last sample
     samples: int = 0
-    error: str = ""                      # Why it is not watched, or no longer
+    problems: list = field(default_factory=list) # Why it is not watched, and samples that were given up
 
     @property
     def time(self)->float:
@@ -66,34 +66,7 @@ def _class_name(module):
         module = next(module.children())
     return type(module).__name__
 
-# %% ../../nbs/analysis/outermost.ipynb #3473c473
-class _ModelWatch(Watch):
-    "A watch whose own errors stay out of the program."
-    def __init__(self, seen:SeenModel, *args):
-        super().__init__(*args)
-        self.seen = seen
-
-    def _due(self, forward, args, kwargs):
-        self.began = False
-        def called(*args, **kwargs):
-            self.began = True
-            return forward(*args, **kwargs)
-        try: return super()._due(called, args, kwargs)
-        except Exception as error:
-            if self.began: raise
-            self.give_up(error)
-        return forward(*args, **kwargs)
-
-    def _finish(self):
-        try: super()._finish()
-        except Exception as error: self.give_up(error)
-        else: self.seen.result, self.seen.samples = self.result, len(self.series)
-
-    def give_up(self, error):
-        "No more samples of this model."
-        self.seen.error, self.counter.left = f"{type(error).__name__}: {error}", sys.maxsize
-
-# %% ../../nbs/analysis/outermost.ipynb #d101e7d5
+# %% ../../nbs/analysis/outermost.ipynb #07d3caab
 class ProgramModels:
     "Within the context every module that the program itself calls is watched."
     def __init__(self, every, active, peaks=None):
@@ -107,8 +80,10 @@ class ProgramModels:
 
     def __exit__(self, *error):
         self.calls.__exit__()
-        for m in self.models:
-            if (watch := m.watch and m.watch()) is not None: watch.__exit__(*error)
+        for watched, m in [(m.watch and m.watch(), m) for m in self.models]:
+            if watched is None: continue
+            watched.__exit__(*error)
+            m.problems += watched.failures
 
     def seen(self, module):
         "A call of a module begins."
@@ -128,19 +103,19 @@ class ProgramModels:
     def watch(self, model, module):
         "From now on `module` is watched."
         if sum(m.watch is not None for m in self.models) >= most:
-            model.error = f"{most} others are watched"
-            return
+            return model.problems.append(f"{most} others are watched")
+        def keep(step, metrics): model.result, model.samples = model.watch().result, model.samples + 1
         try:
-            watch = _ModelWatch(model, module, self.every, self.active, 3, None, self.peaks, None, None, False)
-            watch.__enter__()
-            model.watch = weakref.ref(watch)
-        except Exception as error: model.error = f"{type(error).__name__}: {error}"
+            watched = watch(module, self.every, self.active, warmup=3, peaks=self.peaks, on_sample=keep, progress=False)
+            model.watch = weakref.ref(watched)
+            watched.__enter__()
+        except Exception as error: model.problems.append(f"{type(error).__name__}: {error}")
 
     def found(self)->list[SeenModel]:
         "The models with parameters, those with most time first."
         return sorted(self.models, key=lambda m: -m.time)
 
-# %% ../../nbs/analysis/outermost.ipynb #49655a8d
+# %% ../../nbs/analysis/outermost.ipynb #569646f6
 _programs = weakref.WeakSet()
 
 def _forked():

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['run']
 
-# %% ../../nbs/cli/script.ipynb #fbc14b26
+# %% ../../nbs/cli/script.ipynb #56d561e5
 import builtins, importlib.util, io, os, sys, types
 from dataclasses import replace
 from importlib.abc import Loader, MetaPathFinder
@@ -18,7 +18,7 @@ import fasterbench
 from .app import (File, Peaks, Top, app, check_writable, free_name, given_peaks, notice, usage_error,
                                  whole_from, write)
 
-# %% ../../nbs/cli/script.ipynb #0e2be1c5
+# %% ../../nbs/cli/script.ipynb #9a6eed5c
 def _as_main(code, **attributes):
     "Run `code` as the main module."
     main = types.ModuleType("__main__")
@@ -48,14 +48,15 @@ def run_module(
     sys.argv[:] = ["-m", *args]
     _first_on_path(os.getcwd())
     spec = importlib.util.find_spec(name)
-    if spec is not None and spec.submodule_search_locations is not None: spec = importlib.util.find_spec(f"{name}.__main__")
+    if spec is not None and spec.submodule_search_locations is not None:
+        spec = importlib.util.find_spec(f"{name}.__main__")
     code = spec and spec.loader.get_code(spec.name)
     if not code: raise ModuleNotFoundError(f"No module named {name}", name=name)
     sys.argv[0] = spec.origin
     _as_main(code, __file__=spec.origin, __spec__=spec, __loader__=spec.loader, __package__=spec.parent,
              __cached__=spec.cached)
 
-# %% ../../nbs/cli/script.ipynb #ff073dec
+# %% ../../nbs/cli/script.ipynb #299caaa5
 _home = str(Path(fasterbench.__file__).resolve().parent)
 
 def _frames(traceback):
@@ -80,7 +81,7 @@ def _shown_by(hook):
     "`hook`, which prints errors that nobody catches, for errors of the script."
     return lambda kind, error, traceback: hook(kind, _cleaned(error), error.__traceback__)
 
-# %% ../../nbs/cli/script.ipynb #aa27372b
+# %% ../../nbs/cli/script.ipynb #1b883f7b
 class _Loading(Loader):
     "Loads a module, and then calls `then`."
     def __init__(self, spec, then): self.spec, self.loader, self.then = spec, spec.loader, then
@@ -108,7 +109,7 @@ class AfterTorch(MetaPathFinder):
         if spec is not None: spec.loader = _Loading(spec, self.then)
         return spec
 
-# %% ../../nbs/cli/script.ipynb #b0d6deb1
+# %% ../../nbs/cli/script.ipynb #2cba54e7
 def _named(path, name, i):
     "The file of model `i`: the first one is `path` itself."
     if not path or not i: return path
@@ -116,7 +117,7 @@ def _named(path, name, i):
 
 def _unsampled(model):
     "Why a model has no report."
-    if model.error: return f"{model.name}: {model.error}"
+    if model.problems: return f"{model.name}: {'; '.join(model.problems)}"
     return f"{model.name}: {model.calls} call{'s' * (model.calls != 1)}, too few for a sample"
 
 def _show(model, result, top):
@@ -124,7 +125,7 @@ def _show(model, result, top):
     print(f"{model.name}: {model.calls} calls, {model.samples} sample{'s' * (model.samples != 1)}", file=sys.stderr)
     print(summary(result, top), file=sys.stderr)
 
-# %% ../../nbs/cli/script.ipynb #1a894f3a
+# %% ../../nbs/cli/script.ipynb #6ce4a401
 def _report(models, script, top, html, json):
     "Print and write what was found of each model."
     from fasterbench.views.report import render
@@ -139,12 +140,12 @@ def _report(models, script, top, html, json):
         write(data, result.to_json)
         write(page, lambda: render(result, title), remark)
     for model in found:
-        if model.result is None or model.error: notice(_unsampled(model))
+        if model.result is None or model.problems: notice(_unsampled(model))
     if not found: notice(f"{script} called no module with parameters")
 
 def _stem(script): return Path(script).name.removesuffix(".py")
 
-# %% ../../nbs/cli/script.ipynb #bf1affb3
+# %% ../../nbs/cli/script.ipynb #aef6facb
 class Program:
     "A script with its models watched; a call of it runs it."
     def __init__(self, start, script, options, report):
@@ -179,7 +180,7 @@ class Program:
         except Exception as error: notice(f"no report: {type(error).__name__}: {error}")
         finally: os.chdir(here)
 
-# %% ../../nbs/cli/script.ipynb #c5919ef2
+# %% ../../nbs/cli/script.ipynb #54671476
 @app.command(context_settings=dict(allow_interspersed_args=False))
 def run(
     script:Annotated[str, typer.Argument(help="A Python script; with -m the name of a module.", metavar="SCRIPT")],

@@ -33,7 +33,7 @@ def rounds_of(
     device = settings.get("device", "cpu")
     model, sample = loaded(settings)
     return Rounds(model.to(device), sample, peaks or HardwarePeaks(1e15, 1e15, device=device), device,
-                  settings.get("backward", False))
+                  settings.get("backward", False), shortest=peaks is None)
 
 # %% ../../nbs/cli/sides.ipynb #f354bc6d
 def _round(measured):

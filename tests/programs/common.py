@@ -5,7 +5,7 @@ import torch
 
 def curve(*losses):
     "Losses of a step, with every bit."
-    print(*(float(l).hex() for l in losses), flush=True)
+    print(*(torch.as_tensor(l, dtype=torch.float64).item().hex() for l in losses), flush=True)
 
 def weights(*models):
     "What training came to: a digest of all parameters and buffers, and of the next random number."

@@ -2,7 +2,7 @@
 import sys
 
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
+from transformers import GPT2Config, GPT2LMHeadModel, PrinterCallback, Trainer, TrainingArguments
 
 from common import curve, watched, weights
 
@@ -19,6 +19,7 @@ def main():
                             logging_steps=1, eval_strategy="steps", eval_steps=8, save_strategy="no", report_to=[], use_cpu=True,
                             disable_tqdm=True, seed=0, dataloader_num_workers=1)
     trainer = Trainer(model, how, train_dataset=Data(), eval_dataset=Data())
+    trainer.remove_callback(PrinterCallback)             # it prints how long everything took
     with watched(model): trainer.train()
     for log in trainer.state.log_history: curve(*(log[k] for k in ("loss", "grad_norm", "eval_loss") if k in log))
     weights(model)
