@@ -48,8 +48,8 @@ class Samples:
     def spread(self): return self.iqr / self.median if self.median else 0.0
     @property
     def steady(self)->bool:
-        "Whether they vary by no more than a tenth; so few that nobody can tell are steady."
-        return len(self.values) < 5 or self.spread <= 0.1
+        "Whether they vary by no more than a quarter; so few that nobody can tell are steady."
+        return len(self.values) < 5 or self.spread <= 0.25
 
     def __repr__(self):
         median, iqr = (format_si(t, "s") for t in (self.median, self.iqr))
