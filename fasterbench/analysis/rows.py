@@ -108,6 +108,20 @@ def _ranked(points):
     time = sum(p.time_s for p in points)
     return [replace(p, share=p.time_s / time if time else 0.0) for p in sorted(points, key=lambda p: -p.time_s)]
 
+# %% ../../nbs/analysis/rows.ipynb #4f2db555
+waiting_row = "(communication)" # Time in which the model did nothing but wait for collectives
+
+def _waiting_points(m, peaks):
+    "The rows for time that communication takes and nothing hides, one per phase."
+    if m.times.waits is None: return []
+    n, rows = len(m.work.parts), []
+    for k, phase in enumerate(m.phases):
+        values = zip(*(s.values for s in m.times.waits.exposed[k * n:(k + 1) * n]))
+        samples = Samples(tuple(map(sum, values)))
+        rows.append(place(waiting_row, "waiting", 0, 0, m.times.typical(samples), peaks, category="communication",
+                          contraction_flops=0, eager_bytes=0, time_iqr_s=samples.iqr, phase=m.phase(phase)))
+    return [r for r in rows if r.time_s > 0]
+
 # %% ../../nbs/analysis/rows.ipynb #84dc77c0
 def module_points(
     m:Measurement,
@@ -116,7 +130,7 @@ def module_points(
 )->list[RooflinePoint]:
     "One point per module that did work itself, and phase of a training step, slowest first, and one for the rest."
     rows = [row for k, phase in enumerate(m.phases) for row in _phase_points(m, peaks, served, k, phase)]
-    return _ranked(rows + _rest_points(m, peaks, rows))
+    return _ranked(rows + _rest_points(m, peaks, rows) + _waiting_points(m, peaks))
 
 # %% ../../nbs/analysis/rows.ipynb #ec5b5b93
 def _operator_point(m, peaks, part, phase, operator, group):
@@ -160,19 +174,26 @@ def program_points(
     flops, nbytes = total([r.flops for r in counted]), total([r.bytes_moved for r in counted])
     at = lambda time, **more: place("", name, flops, nbytes, time, peaks, **work, **more)
     busy = [r for r in rows if r.roof_time_s != 0]
-    shares = shares_of(busy, overhead_s=sum(r.time_s for r in rows if r.roof_time_s == 0))
+    waited = sum(r.time_s for r in rows if r.name == waiting_row)
+    rest = sum(r.time_s for r in rows if r.roof_time_s == 0) - waited
+    shares = shares_of(busy, overhead_s=rest, communication_s=waited)
     program = at(m.times.end_to_end, time_iqr_s=m.times.bare.iqr, shares=tuple(shares.items()))
     return program, [at(t) for t in m.times.steps.values]
 
 # %% ../../nbs/analysis/rows.ipynb #a952111c
+def _middle(samples): return samples.of(samples.middle).mean
+
 def _timing(m, rows, ops):
     "How the times of the rows compare with the time of the model."
     overhead = sum(r.time_s for r in rows if r.category == "overhead")
-    load = {} if m.times.load is None else vars(m.times.load)
-    return Timing(m.times.end_to_end, m.times.bare.iqr, sum(r.time_s for r in rows) - overhead, overhead,
-                  len(m.times.steps.values), len(m.times.bare.values), m.times.clock,
+    waited = sum(r.time_s for r in rows if r.name == waiting_row)
+    more = {} if m.times.load is None else vars(m.times.load)
+    if m.times.waits is not None:
+        more = more | dict(exposed_s=waited, communication_s=max(_middle(m.times.waits.flight), waited))
+    return Timing(m.times.end_to_end, m.times.bare.iqr, sum(r.time_s for r in rows) - overhead - waited,
+                  overhead, len(m.times.steps.values), len(m.times.bare.values), m.times.clock,
                   m.times.cost.inside + m.times.cost.outside, sum(p.time_s for p in ops) if ops else None,
-                  statistic=m.times.statistic, **load)
+                  statistic=m.times.statistic, **more)
 
 # %% ../../nbs/analysis/rows.ipynb #07ee53ce
 def measured_result(

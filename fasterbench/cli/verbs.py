@@ -17,6 +17,7 @@ from .app import (Depth, Device, Dtype, File, Group, Model, Peaks, Quiet, Saved,
                                  doubts_of, dtype_named, free_name, given_peaks, notice, run_name, saved_result,
                                  shape_given,
                                  usage_error, whole_from, write)
+from .torchrun import is_first, job, local_device, parallel_named
 
 # %% ../../nbs/cli/verbs.ipynb #dab9241c
 def _profiled(model, input, sample, profile):
@@ -37,7 +38,7 @@ def _recorded(work):
         found = work()
     home = str(Path(__file__).resolve().parents[1])
     own = [str(w.message) for w in caught if str(w.filename).startswith(home)]
-    for w in caught:
+    for w in caught if is_first() else ():
         if not str(w.filename).startswith(home): notice(f"warning: {w.message}")
     # those stand in the footer anyway
     return found, [text for text in own if not text.startswith("no FLOP rule for")]
@@ -85,6 +86,8 @@ def roofline(
                                                 parser=whole_from(1), metavar="N")]=None,
     backward:Annotated[bool, typer.Option("--backward",
                                           help="Profile training steps; the loss is the sum of the output.")]=False,
+    parallel:Annotated[str, typer.Option(help="Under torchrun: how several ranks run the model.",
+                                         parser=parallel_named, metavar="ddp|fsdp")]="ddp",
     peaks:Peaks=None, top:Top=20, group:Group="auto", depth:Depth=None,
     html:Annotated[File, typer.Option(help="Where the report goes; left out: a name that says what was run, in this "
                                            "folder.")]=None,
@@ -93,18 +96,26 @@ def roofline(
     csv:Annotated[File, typer.Option(help="Write the rows here; - for standard output.")]=None,
     no_progress:Quiet=False,
 ):
-    "Profile a model, print its slowest layers and write the report."
-    from fasterbench.views.report import render
-    from fasterbench.views.table import result_csv
-    where, what, shape, roofs = device_here(device), dtype_named(dtype), shape_given(input), given_peaks(peaks)
+    "Profile a model, print its slowest layers and write the report; under torchrun in all ranks."
+    where, what, shape, roofs = (device_here(local_device(device)), dtype_named(dtype), shape_given(input),
+                                 given_peaks(peaks))
     net, sample = _loaded(model, shape, batch, what, seq)
     title, remark = f"Roofline of {model}", ""
     if not html and not no_html: html, remark = free_name(run_name(model, batch, shape, seq, dtype, backward,
                                                                    str(where)), title)
     check_writable(html, json, csv)
-    result = _result(net, sample, roofs, peaks, model, input, (where, warmup, steps),
-                     dict(backward=backward, progress=False if no_progress else None))
-    _show(result, top, group, depth, "-" in (json, csv, html))
+    with job(where, parallel) as wrapped:
+        result = _result(wrapped(net), sample, roofs, peaks, model, input, (where, warmup, steps),
+                         dict(backward=backward, progress=False if no_progress else None))
+        result = result.gather()
+    if result is not None: _out(result, (top, group, depth), json, csv, html, title, remark)
+
+# %% ../../nbs/cli/verbs.ipynb #1f561577
+def _out(result, shown, json, csv, html, title, remark):
+    "Print and write a result."
+    from fasterbench.views.report import render
+    from fasterbench.views.table import result_csv
+    _show(result, *shown, "-" in (json, csv, html))
     write(json, result.to_json)
     write(csv, lambda: result_csv(result))
     write(html, lambda: render(result, title), remark)

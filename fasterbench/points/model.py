@@ -104,12 +104,23 @@ class RooflinePoint:
     launch_s: float|None=None           # Fixed cost of its operators, s
     explained: tuple=()                 # (kind of work, what its ceiling adds to the least time, s)
     disturbed: bool=False               # Its samples vary by more than a quarter of its time
+    ranks: tuple=()                     # (rank, time s) of each rank that has the row, where several are gathered
 
     def __post_init__(self):
-        for name in ("bytes_by_level", "shares", "explained"):      # as a file of JSON gives them
+        for name in ("bytes_by_level", "shares", "explained", "ranks"):      # as a file of JSON gives them
             object.__setattr__(self, name, tuple(map(tuple, getattr(self, name))))
         object.__setattr__(self, "interval_s", tuple(self.interval_s))
 
+    @property
+    def rank_min_s(self):
+        "The time of the fastest rank, s."
+        return min((t for _, t in self.ranks), default=None)
+    @property
+    def rank_max_s(self):
+        "The time of the slowest rank, s."
+        return max((t for _, t in self.ranks), default=None)
+    @property
+    def slowest_rank(self): return max(self.ranks, key=lambda pair: pair[1])[0] if self.ranks else None
     @property
     def interval_low_s(self): return self.interval_s[0] if self.interval_s else None
     @property
@@ -214,12 +225,14 @@ def shares_of(
     points:Sequence[RooflinePoint],
     by:str="bound",            # "bound"; "level": memory-bound rows by the level that bounds them; "category"; "phase"
     overhead_s:float=0.0,      # Time in no row, s
+    communication_s:float=0.0, # Time in which the model waited for collectives, s
 )->dict[str, float]:
     "Fraction of the time in each group, largest first."
     if by not in groups: raise ValueError(f"by={by!r}; the groups are {', '.join(groups)}")
     sums = {}
     for p in points: sums[groups[by](p)] = sums.get(groups[by](p), 0.0) + p.time_s
     if overhead_s > 0: sums["overhead"] = overhead_s
+    if communication_s > 0: sums["communication"] = communication_s
     total = sum(sums.values())
     return {k: v / total for k, v in sorted(sums.items(), key=lambda kv: -kv[1])} if total else {}
 

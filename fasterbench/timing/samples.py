@@ -13,6 +13,7 @@ from time import perf_counter
 
 import torch
 
+from ..core.ranks import agreed, current
 from ..core.units import format_si
 
 # %% ../../nbs/timing/samples.ipynb #e760e27e
@@ -80,7 +81,10 @@ class StoppingRule:
         "Whether sampling can stop."
         n = len(values)
         if self.steps is not None: return n >= self.steps
-        if n < self.at_least: return False
+        if n < self.at_least or current() is not None and n % self.at_least: return False
+        return agreed("the end of the timing", self._enough(values, n, elapsed), all)
+
+    def _enough(self, values, n, elapsed):
         now, before = Samples(tuple(values)).spread, Samples(tuple(values[:n * 3 // 4])).spread
         if now <= self.spread or elapsed >= self.at_most: return True
         stable = n >= 2 * self.at_least and abs(now - before) <= self.settled * now

@@ -77,7 +77,7 @@ def _folded(points, rows, name, count):
     sums = {k: sum(getattr(p, k) for p in points) for k in ("time_s", "time_iqr_s", "share", "calls")}
     rates = _rates(total["flops"], total["bytes_moved"], sums["time_s"], total["roof_time_s"])
     return FoldedPoint(name=name, bound=bound, memory_level=level, count=count, rows=tuple(rows),
-                       bytes_by_level=_levels(points),
+                       bytes_by_level=_levels(points), ranks=_sums(p.ranks for p in points),
                        launch_s=_launch(points), explained=_sums(p.explained for p in points),
                        **total, **sums, **rates, **same, **flags)
 

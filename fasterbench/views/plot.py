@@ -58,6 +58,12 @@ def _time(p):
     low, high = (format_si(t, "s") for t in p.interval_s)
     return f"predicted {format_si(p.time_s, 's')} ({low} to {high}), limit {format_si(p.roof_time_s, 's')}"
 
+def _ranks(p):
+    "The fastest and the slowest of several ranks."
+    if not p.ranks: return ""
+    low, high = (format_si(t, "s") for t in (p.rank_min_s, p.rank_max_s))
+    return f"{len(p.ranks)} ranks: {low} to {high}, slowest {p.slowest_rank}"
+
 def hover(p:RooflinePoint)->str:
     "All that is known of a point, as hover text."
     spread = f" ± {format_si(p.time_iqr_s / 2, 's')}" if p.time_iqr_s else ""
@@ -65,7 +71,7 @@ def hover(p:RooflinePoint)->str:
     doubt = ", too short for the clock" if p.uncertain else ", disturbed" if p.disturbed else ""
     lines = [f"<b>{shown(label(p))}</b>", escape(" ".join(filter(None, (p.type, p.operator, p.phase, p.dtype)))),
              _use(p),
-             f"{_time(p)}{spread}, {p.share:.1%}, {p.calls} call{'s' * (p.calls != 1)}{doubt}",
+             f"{_time(p)}{spread}, {p.share:.1%}, {p.calls} call{'s' * (p.calls != 1)}{doubt}", _ranks(p),
              f"{format_si(p.flops, 'FLOP')}, {format_si(p.bytes_moved, 'B')}, {intensity} FLOP/B", _rates(p)]
     return "<br>".join(filter(None, lines))
 

@@ -13,7 +13,7 @@ from itertools import islice
 from ..core.units import format_si
 from .fields import fields_of
 from .fold import FoldedPoint, fold
-from .headline import divided, headline, model_name
+from .headline import divided, headline, model_name, waited
 from .hierarchy import chart
 from .page import cells, column, figure, filled, page
 from .plot import alt_text, bounds, canvas, device_name, dress, plot_categories
@@ -40,6 +40,8 @@ def _sample(result):
 
 def _timing(t):
     times = [("end to end", t.end_to_end_s), ("rows", t.rows_s), ("overhead", t.overhead_s)]
+    if t.communication_s is not None:
+        times += [("waiting for communication", t.exposed_s), ("communication on its way", t.communication_s)]
     ratio = f"{t.ratio:.3f}" if t.end_to_end_s else "?"
     return [*((name, format_si(value, "s")) for name, value in times), ("sum ÷ end to end", ratio),
             ("steps", str(t.steps)), ("clock", t.clock)]
@@ -57,7 +59,7 @@ def facts(
     return [(heading, entries) for heading, entries in sections.items() if entries]
 
 # %% ../../nbs/views/report.ipynb #0b664658
-_rest = dict(above="#b9c2c9", unknown="#d9c7a3", outside="#dfe4e7")
+_rest = dict(above="#b9c2c9", unknown="#d9c7a3", outside="#dfe4e7", waiting="#8fc4ad")
 
 def _luminance(color):
     "Relative luminance of `#rrggbb`, as WCAG defines it."
@@ -76,7 +78,8 @@ def _segments(result):
     d, color = divided(result), lambda k: bounds.get(k, bounds["undefined"])["color"]
     parts = [(k, s, color(k)) for k, s in d.needed]
     parts += [("above the roofs", d.above_s, _rest["above"]), ("work unknown", d.unknown_s, _rest["unknown"]),
-              ("outside the rows", d.outside_s + d.difference_s, _rest["outside"])]
+              ("waiting for communication", waited(result), _rest["waiting"]),
+              ("outside the rows", d.outside_s + d.difference_s - waited(result), _rest["outside"])]
     return [_segment(*part) for part in parts if part[1] > 0]
 
 # %% ../../nbs/views/report.ipynb #6353c678

@@ -67,7 +67,17 @@ def shown_fields(
     "The fields of the printed table; the phase and the IQR only where there is something to say."
     absent = {"phase"} if not any(p.phase for p in points) else set()
     if not any(map(doubtful, points)): absent.add("time_iqr_s")
-    return _two_times([fields[k] for k in _columns if k not in absent], points)
+    return _of_ranks(_two_times([fields[k] for k in _columns if k not in absent], points), points)
+
+_left_out = ("flops", "bytes_moved", "arithmetic_intensity", "achieved_gflops")      # for want of room
+
+def _of_ranks(shown, points):
+    "Of several ranks, the median is shown with the fastest and the slowest."
+    if not any(p.ranks for p in points): return shown
+    more = [fields["time_s"]._replace(short="median"), *(fields[k] for k in ("rank_min_s", "rank_max_s",
+                                                                               "slowest_rank"))]
+    return [g for f in shown if f.name not in _left_out
+            for g in (more if f.name == "time_s" else [f])]
 
 def _two_times(shown, points):
     "Of a prediction, the expected time is shown with its limit."
