@@ -13,7 +13,7 @@ from torch import nn
 
 from .measure import Measurement
 from ..points.caches import serve
-from ..points.ceilings import compute_time, explained_times, launch_time
+from ..points.ceilings import compute_time, explained_times, launch_time, network_fields
 from ..points.model import RooflinePoint, place, shares_of
 from ..roofs.hardware import HardwarePeaks
 from ..roofs.machine import environment
@@ -50,12 +50,12 @@ def _own_calls(m, phase, served):
 # %% ../../nbs/analysis/rows.ipynb #76596d6f
 def _least_times(ran, calls, peaks, tf32):
     "What `place` needs to know of the ceilings of a row. Only operators that `ran` as counted have a fixed cost."
-    compute_s = compute_time(calls, peaks, tf32)
-    if not ran: return dict(compute_s=compute_s)
+    fields = dict(compute_s=compute_time(calls, peaks, tf32)) | network_fields(calls, peaks.network)
+    if not ran: return fields
     served = [[sum(bs) for bs in zip(*reads, *writes)] or [0] * len(peaks.memory) for _, (reads, writes) in ran]
     calls = [c for c, _ in ran]
     explained = explained_times(calls, served, peaks, tf32)
-    return dict(compute_s=compute_s, launch_s=launch_time(calls, peaks), explained=explained)
+    return fields | dict(launch_s=launch_time(calls, peaks), explained=explained)
 
 # %% ../../nbs/analysis/rows.ipynb #38c361ea
 disturbed = 0.25 # Interquartile range over the time from which on a row is marked
@@ -73,6 +73,7 @@ def _module_point(m, peaks, row, calls, samples, phase):
     ran = [(c, levels) for c, levels, _, as_counted in calls if as_counted]
     return place(row.name, row.type, row.flops, row.bytes_moved, peaks=peaks, served=served,
                  **_least_times(ran, [c for c, *_ in calls], peaks, m.tf32),
+                 waits_elsewhere=m.times.waits is not None,
                  calls=row.calls, category=row.category, dtype=row.dtype, contraction_flops=row.contraction_flops,
                  eager_bytes=row.eager_bytes, phase=m.phase(phase), **_time_fields(m.times, samples, row.calls))
 
@@ -142,6 +143,7 @@ def _operator_point(m, peaks, part, phase, operator, group):
     return place(part.path, part.type, total([c.flops for c in calls]), nbytes, time, peaks,
                  served=_sum_levels(levels, len(peaks.memory)),
                  **_least_times([(c, ls) for c, ls, _ in group], calls, peaks, m.tf32),
+                 waits_elsewhere=m.times.waits is not None,
                  time_iqr_s=samples.iqr, calls=len(calls), operator=operator, phase=m.phase(phase),
                  category=calls[0].category, dtype=calls[0].dtype,
                  contraction_flops=total([c.contraction_flops for c in calls]))
@@ -170,6 +172,7 @@ def program_points(
     served = _sum_levels([[b for _, b in r.bytes_by_level] for r in rows if r.bytes_by_level], len(peaks.memory))
     work = dict(served=served, compute_s=compute_time(m.work.trace, peaks, m.tf32), calls=1, share=1.0,
                 contraction_flops=m.work.contraction_flops, eager_bytes=m.work.bytes)
+    work |= network_fields(m.work.trace, peaks.network)
     counted = [r for r in rows if r.name not in _of_unknown_work or r.phase]
     flops, nbytes = total([r.flops for r in counted]), total([r.bytes_moved for r in counted])
     at = lambda time, **more: place("", name, flops, nbytes, time, peaks, **work, **more)

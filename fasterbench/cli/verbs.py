@@ -6,7 +6,9 @@
 __all__ = ['roofline', 'compare']
 
 # %% ../../nbs/cli/verbs.ipynb #3ec96432
-import warnings
+import os, warnings
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Optional
 
@@ -50,6 +52,22 @@ def _show(result, top, group, depth, taken):
     else:
         for line in footer(result): notice(line)
 
+# %% ../../nbs/cli/verbs.ipynb #b90688b8
+def _network(device):
+    "The roofs of the network between the processes of torchrun; `None` in all of them but the first."
+    if int(os.environ.get("WORLD_SIZE", "1")) < 2 or "MASTER_ADDR" not in os.environ:
+        usage_error("this is one process, and a network is between several: "
+                    "torchrun --nproc-per-node 2 -m fasterbench peaks --network", "--network")
+    import torch
+    import torch.distributed as dist
+    from fasterbench.roofs.network_probes import measure_network
+    if device.type == "cuda": torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=timedelta(minutes=5))
+    try:
+        found = measure_network()
+        return found if dist.get_rank() == 0 else None
+    finally: dist.destroy_process_group()
+
 # %% ../../nbs/cli/verbs.ipynb #1e683c19
 @app.command()
 def peaks(device:Device="cpu", dtype:Dtype="float32",
@@ -57,6 +75,9 @@ def peaks(device:Device="cpu", dtype:Dtype="float32",
           html:Annotated[File, typer.Option(help="Write a page with every probe here; - for standard output.")]=None,
           anew:Annotated[bool,
                          typer.Option("--anew", help="Measure, also where peaks of this machine are kept.")]=False,
+          network:Annotated[bool,
+                            typer.Option("--network", help="Under torchrun: the network between its processes too.")
+                            ]=False,
           no_progress:Quiet=False):
     "Measure the ceilings of a device, or read those that are kept in the cache folder ($FASTERBENCH_CACHE)."
     from fasterbench.roofs.peaks import measure_peaks
@@ -64,8 +85,11 @@ def peaks(device:Device="cpu", dtype:Dtype="float32",
     from fasterbench.views.peaks_page import render_peaks
     from fasterbench.views.table import peaks_table
     check_writable(json, html)
+    links = _network(device_here(device)) if network else None
+    if network and links is None: return                                    # the first process says it all
     found, notes = _recorded(lambda: measure_peaks(device_here(device), dtype=dtype_named(dtype), cache=not anew,
                                                  progress=False if no_progress else None))
+    found = replace(found, network=links or found.network)
     for note in notes: notice(note)
     if "-" not in (json, html): print(peaks_table(found), found.origin(), sep="\n")
     elif doubts := doubtful_roofs(found): notice(f"± not steady: {', '.join(doubts)}")
@@ -129,7 +153,6 @@ def _loaded(model, shape, batch, dtype, seq):
 
 def _result(net, sample, roofs, peaks, model, input, args, options):
     "The result of `profile`, with the name of the model and what is to be said about it."
-    from dataclasses import replace
     from fasterbench.analysis.measure import main_dtype
     from fasterbench.roofline import RooflineAnalyzer
     analyzer = RooflineAnalyzer(net, sample, roofs)

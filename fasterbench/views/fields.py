@@ -89,6 +89,9 @@ _work = (
     Field("achieved_gflops", "GFLOP/s", "FLOP rate", "fixed", "FLOPs over time", short="GFLOP/s"),
     Field("attainable_gflops", "GFLOP/s", "attainable rate", "fixed", "FLOPs over the least time that the roofs allow"),
     Field("achieved_bandwidth", "B/s", "bandwidth", "si", "bytes over time"),
+    Field("wire_bytes", "B", "bytes on the wire", "amount", "sent to other processes over the link of this one",
+          short="wire"),
+    Field("wire_intensity", "FLOP/B", "AI on the wire", "fixed", "FLOPs per byte on the wire"),
 )
 
 # %% ../../nbs/views/fields.ipynb #fe19492d
@@ -100,6 +103,7 @@ _roof = (
     Field("compute_efficiency_pct", "%", "compute efficiency", "percent", "FLOP rate over the compute roof"),
     Field("memory_utilization_pct", "%", "memory utilization", "percent", "of the busiest memory level"),
     Field("roof_time_s", "s", "time on the roof", "si", "the least time that the roofs allow"),
+    Field("network_s", "s", "network time", "si", "the least time of what it sends, under the roofs of the network"),
     Field("launch_s", "s", "fixed cost", "si", "the least time of its operators on one element: calls, launches"),
     Field("potential_s", "s", "time above the roof", "si", "time minus time on the roof"),
     Field("above_roof", "", "above the roof", "flag", "faster than the roof by more than the spread of both"),

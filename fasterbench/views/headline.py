@@ -15,7 +15,7 @@ from .fields import brief
 # %% ../../nbs/views/headline.ipynb #6bfa6e8d
 def _short(tensor):
     "One tensor of the sample: `1×3×224×224 float32`."
-    shape = "×".join(map(str, tensor["shape"])) or "scalar"
+    shape = "×".join(map(str, tensor["shape"] or [])) or "scalar"
     return f"{shape} {tensor['dtype']}"
 
 def _sample(result):

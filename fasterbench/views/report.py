@@ -25,11 +25,13 @@ def _roofs(peaks):
     compute = compute or [(peaks.dtype.removeprefix("torch."), peaks.peak_flops, "FLOP/s", "")]
     memory = [(l.name, l.bandwidth, "B/s", l.probe) for l in peaks.memory]
     probed = lambda probe: f" — {probe}" if probe else ""
-    return [(name, format_si(value, unit) + probed(probe)) for name, value, unit, probe in compute + memory]
+    network = [(r.name, f"{format_si(r.bus_bandwidth, 'B/s')}, latency {format_si(r.latency_s, 's')}")
+               for r in (peaks.network.roofs if peaks.network else ())]
+    return [(name, format_si(value, unit) + probed(probe)) for name, value, unit, probe in compute + memory] + network
 
 def _program(p):
     amounts = [("time", p.time_s, "s"), ("work", p.flops, "FLOP"), ("contractions", p.contraction_flops, "FLOP"),
-               ("traffic", p.bytes_moved, "B")]
+               ("traffic", p.bytes_moved, "B"), ("on the wire", p.wire_bytes, "B")]
     return [(name, format_si(value, unit)) for name, value, unit in amounts]
 
 def _pairs(entries): return [(k.replace("_", " "), str(v)) for k, v in entries.items()]
@@ -90,8 +92,9 @@ _xprof = ("rank", "name", "operator", "type", "category", "calls", "total_s", "t
 
 def _columns(result):
     "The fields of the data frame, the first ones at the left."
-    known = fields_of(result)
-    return [column(known[k], k in _first) for k in dict.fromkeys((*_first, *known))]
+    known, sends = fields_of(result), any(p.wire_bytes != 0 for p in result.points)
+    shown = {*_first, *(["wire_bytes"] if sends else [])}
+    return [column(known[k], k in shown) for k in dict.fromkeys((*_first, *known))]
 
 def _like_xprof(columns):
     "The names of XProf's columns, those of the memory levels included."

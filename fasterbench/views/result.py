@@ -250,7 +250,8 @@ def _bound(where, value):
 
 _not_negative = ("flops", "bytes_moved", "time_s", "time_iqr_s", "calls", "roof_time_s", "launch_s",
                  "contraction_flops",
-                 "eager_bytes", "achieved_gflops", "arithmetic_intensity", "share", "utilization_pct")
+                 "eager_bytes", "achieved_gflops", "arithmetic_intensity", "share", "utilization_pct", "wire_bytes",
+                 "network_s")
 def _two_times(where, value):
     "A rule: nothing, or two times in order."
     good = isinstance(value, (list, tuple)) and (not value or len(value) == 2 and is_number(value[0], 0)
@@ -265,7 +266,7 @@ def _of_ranks(where, value):
     if not good: refuse(where, value, "pairs of a rank and its time, s")
 
 _point_rules = dict(bound=_bound, ranks=_of_ranks, bytes_by_level=check_pairs, shares=check_pairs,
-                    explained=check_pairs,
+                    explained=check_pairs, sends=check_pairs,
                     interval_s=_two_times,
                     **dict.fromkeys(_not_negative, _least(0)))
 
