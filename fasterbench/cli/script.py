@@ -17,6 +17,7 @@ import typer
 import fasterbench
 from .app import (File, Peaks, Top, app, check_writable, free_name, given_peaks, notice, usage_error,
                                  whole_from, write)
+from .torchrun import is_first
 
 # %% ../../nbs/cli/script.ipynb #9a6eed5c
 def _as_main(code, **attributes):
@@ -176,7 +177,7 @@ class Program:
             self.models.__exit__(*failed)
             sys.stdout.flush()
             os.chdir(self.folder)
-            self.report(self.models)
+            if is_first(): self.report(self.models)              # of several ranks the first one
         except Exception as error: notice(f"no report: {type(error).__name__}: {error}")
         finally: os.chdir(here)
 
