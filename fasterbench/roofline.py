@@ -18,6 +18,7 @@ from .analysis.rows import measured_result
 from .core.arguments import as_count, as_device
 from .core.docments import documented
 from .core.process import preserved_process, quiet
+from .core.ranks import leads, together
 from .core.run import Forward, TrainingStep, check_step
 from .points.model import RooflinePoint, roofline_analysis
 from .roofs.hardware import HardwarePeaks
@@ -103,8 +104,9 @@ class RooflineAnalyzer:
         rule = StoppingRule(steps=None if steps is None else as_count("steps", steps, 1))
         check_model(self.model)
         run = _run(self.model, backward, loss, optimizer)
-        with preserved_process(), quiet():
-            m = measure(run, self.sample, device, warmup=warmup, rule=rule, progress=progress)
+        progress = progress if leads() else False
+        with preserved_process(), quiet(), together(self.model) as joined:
+            m = measure(run, self.sample, device, warmup=warmup, rule=rule, progress=progress, together=joined)
             peaks = self._peaks or self._measure_roofs(m.work, device, progress)
             call = describe(self.model, self.sample, device, warmup=warmup, steps=steps, backward=backward, loss=loss,
                             optimizer=optimizer)
@@ -126,6 +128,7 @@ class RooflineAnalyzer:
     unknown_ops = _from_result("unknown_ops", "Operators without a FLOP rule, with counts.")
     peaks = _from_result("peaks", "The roofs that the rows stand under.")
     summary, plot, to_frame = _view(Result.summary), _view(Result.plot), _view(Result.to_frame)
+    gather = _view(Result.gather)
     to_html, to_image, to_csv, to_json = map(_view, (Result.to_html, Result.to_image, Result.to_csv, Result.to_json))
 
     def _repr_html_(self): return self._result._repr_html_() if self._result else repr(self)

@@ -121,3 +121,72 @@ assert model.seen.tolist() == [1.0] * 100
     assert rows == {("all_reduce", 2): (400, 400, 400, 400), ("broadcast", 2): (400, 400, 400, 0), ("all_gather", 2): (800, 400, 400, 800),
                     ("reduce_scatter", 2): (800, 400, 800, 400), ("gather", 2): (800, 400, 400, 800), ("scatter", 2): (800, 400, 0, 400),
                     ("send_recv", 2): (400, 400, 400, 0), ("barrier", 2): (0, 0, 0, 0), ("all_reduce", 1): (400, 0, 400, 400)}
+
+def test_peaks_command(tmp_path):
+    "Rank 0 prints and writes, and what it wrote is read again; outside torchrun the error says what to start."
+    from fasterbench.roofs.hardware import HardwarePeaks
+    from fasterbench.roofs.peaks import measure_peaks
+    measure_peaks("cpu", progress=False)                           # kept in the cache of the tests
+    kept, page = tmp_path/"peaks.json", tmp_path/"peaks.html"
+    done = torchrun("-m", "fasterbench", "peaks", "--network", "--json", str(kept), "--html", str(page), timeout=200)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.count("ceiling") == 1 and "network: gloo, 1 host" in done.stdout
+    network = HardwarePeaks.from_json(kept).network
+    assert {r.collective for r in network.roofs} == {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv"} - set(network.environment["skipped"])
+    assert all(r.ranks == 2 and r.samples and r.name in done.stdout for r in network.roofs)
+    assert "all_reduce over 2" in page.read_text()
+    alone = {k: v for k, v in os.environ.items() if k not in ("WORLD_SIZE", "MASTER_ADDR")} | dict(PYTHONPATH=str(root))
+    done = subprocess.run([sys.executable, "-m", "fasterbench", "peaks", "--network"], capture_output=True, text=True, env=alone, timeout=60)
+    assert done.returncode == 2 and "torchrun --nproc-per-node 2 -m fasterbench peaks --network" in done.stderr and done.stdout == ""
+    assert len(done.stderr.splitlines()) == 1
+
+profiled = """
+from dataclasses import replace
+from fasterbench import NetworkPeaks, NetworkRoof
+from fasterbench.roofline import HardwarePeaks, RooflineAnalyzer
+slow = NetworkPeaks((NetworkRoof("all_reduce", 2, 1.0, 1e9, 0.0, 0.0),))
+model = nn.parallel.DistributedDataParallel(net())
+for name, network in dict(known=slow, unknown=None).items():
+    analyzer = RooflineAnalyzer(model, x, replace(HardwarePeaks(1e11, 1e10), network=network))
+    result = analyzer.profile(backward=True, warmup=1, steps=2, progress=False).result
+    found[name] = dict(rows=[[p.name, p.phase, p.bound, p.wire_bytes, p.network_s, p.sends] for p in result.points if p.wire_bytes != 0],
+                       program=[result.program.wire_bytes, result.program.network_s, result.program.bound], text=result._repr_html_(), csv=result.to_frame().wire_bytes.sum())
+"""
+
+def test_rows(tmp_path):
+    "A latency of one second makes the layer with the all-reduce bound by the network, and so the step; without a roof the table says it."
+    found = on_ranks(tmp_path, profiled)
+    second = pytest.approx(1 + parameters / 1e9)
+    name = "module.0"                                  # the all-reduce starts with its gradient, the last one
+    assert found["known"]["rows"] == [[name, "backward", "network", parameters, second, [["all_reduce over 2", parameters]]]]
+    assert found["known"]["program"] == [parameters, second, "network"] and found["known"]["csv"] == parameters
+    (row,) = found["unknown"]["rows"]
+    assert row[2] != "network" and row[3:5] == [parameters, None] and found["unknown"]["program"][1] is None
+    assert "send data (all_reduce over 2), and no roof of the network is known" in found["unknown"]["text"] and "send data" not in found["known"]["text"]
+
+def test_traces_of_several_ranks(tmp_path):
+    "Two ranks by hand, 1 MB of float32: rank 1 arrives 40 µs later, and the transfer takes its 60 µs."
+    from fasterbench import read_trace
+    from fasterbench.roofs.hardware import HardwarePeaks
+    about = {"Collective name": "allreduce", "In msg nelems": 250_000, "Out msg nelems": 250_000, "Group size": 2, "dtype": "Float", "Process Group Name": "0"}
+    def trace(rank, start, end):
+        events = [dict(ph="X", cat="kernel", name="ncclDevKernel_AllReduce_Sum_f32_RING_LL", pid=0, tid=7, ts=start, dur=end - start, args=dict(about, correlation=1, device=0, stream=7)),
+                  dict(ph="X", cat="kernel", name="multimem_all_reduce_kernel", pid=0, tid=7, ts=end + 5, dur=10, args=dict(correlation=2, device=0, stream=7))]
+        path = tmp_path/f"rank{rank}.json"
+        path.write_text(json.dumps(dict(traceEvents=events, distributedInfo=dict(rank=rank, world_size=2), deviceProperties=[dict(id=0, name="NVIDIA H100")])))
+        return path
+    paths = [trace(0, 100, 200), trace(1, 140, 200)]
+    for given in (paths, tmp_path):
+        result = read_trace(given, peaks=HardwarePeaks(1e15, 3e12, device="cuda:0"))
+        first, second = result.collectives
+        assert (first.kind, first.nbytes, first.ranks, first.last, first.alone) == ("all_reduce", 10**6, (0, 1), 1, False)
+        assert first.transfer_s == pytest.approx(60e-6) and first.wait_s == pytest.approx(20e-6) and first.bus_bandwidth == pytest.approx(1e6 / 60e-6)
+        assert (second.kind, second.nbytes, second.bus_bandwidth) == ("all_reduce", None, None) and second.transfer_s == pytest.approx(10e-6)
+    rows = {p.name: p for p in result.ops}
+    assert [rows[n].wire_bytes for n in ("ncclDevKernel_AllReduce_Sum_f32_RING_LL", "multimem_all_reduce_kernel")] == [10**6, None]
+    assert result.program.wire_bytes is None                    # one of the two is unknown
+    done = subprocess.run([sys.executable, "-m", "fasterbench", "trace", *map(str, paths)], capture_output=True, text=True, timeout=60,
+                          env=os.environ | dict(PYTHONPATH=str(root)))
+    assert done.returncode == 0, done.stderr
+    line = next(l for l in done.stdout.splitlines() if l.startswith("all_reduce") and "1.00 MB" in l)
+    assert "2 of 2" in line and "60.0 µs" in line and "20.0 µs" in line and "rank 1" in line and "16.7 GB/s" in line

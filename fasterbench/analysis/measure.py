@@ -16,6 +16,7 @@ from torch import nn
 from ..core.arguments import as_call, copied, is_stateless, on_device, tensors_of
 from ..core.modules import is_compiled
 from ..core.progress import progress_bar
+from ..core.ranks import agreed, current, is_spread
 from ..core.run import Forward, phases, placed, preserved_run
 from ..roofs.machine import tf32_categories
 from ..timing.kernels import time_kernels
@@ -23,6 +24,7 @@ from ..timing.operators import operator_samples
 from ..timing.profiler import can_record
 from ..timing.samples import Samples, StoppingRule
 from ..timing.stamps import ModuleTimes, time_modules
+from ..timing.waiting import with_waits
 from ..work.count import Work, trace_call
 
 # %% ../../nbs/analysis/measure.ipynb #9a375668
@@ -34,6 +36,19 @@ def _check_devices(devices):
                          "model.to(device) brings it to one")
 
 # %% ../../nbs/analysis/measure.ipynb #0b01804c
+def _check_place(model, device):
+    "Raises `ValueError` for a model of several ranks that is not on `device`: it cannot be copied there."
+    here = {t.device for t in (*model.parameters(), *model.buffers())}
+    if is_spread(model) and here - {device}:
+        raise ValueError(f"several ranks run this model, on {', '.join(sorted(map(str, here)))}, and "
+                         f"device={str(device)!r}: it is profiled where it lies; give that device")
+
+def communicates(
+    call, # A `Call`
+)->bool:
+    "Whether an operator sends something to other processes."
+    return call.sent is not None
+
 def check_model(
     model, # Whatever a user gave
 ):
@@ -104,20 +119,25 @@ def _calls(run, args, kwargs):
     return fresh
 
 # %% ../../nbs/analysis/measure.ipynb #1842ab7e
-def _times(fresh, run, device, **how):
+def _times(fresh, run, device, tick, **how):
     "Times of the modules, and on a GPU the records of each run, where the profiler sees its kernels."
-    times = time_kernels(fresh, run, device, **how) if device.type == "cuda" and can_record() else None
-    return times or (time_modules(fresh, run, device, **how), None)
+    on_gpu = device.type == "cuda"
+    if on_gpu and agreed("the profiler", can_record(), all):
+        if times := time_kernels(fresh, run, device, tick=tick, **how): return times
+    times = time_modules(fresh, run, device, tick=tick, **how)
+    return times if on_gpu or current() is None else with_waits(times, fresh, run, tick), None
 
-def _counted_and_timed(run, args, kwargs, device, before_write, tick, **how):
+def _counted_and_timed(run, args, kwargs, device, before_write, tick, together, **how):
     fresh = _calls(run, args, kwargs)
-    if run.has_first: fresh()()
+    if agreed("the state of the optimizer", run.has_first): fresh()()
     work = _count(run, args, kwargs, fresh(), before_write)
-    times, records = _times(fresh, run, device, tick=tick, **how)
+    if any(communicates(c) for c in work.trace): together()
+    times, records = _times(fresh, run, device, tick, **how)
     timed = lambda work: operator_samples(work, fresh, device, len(times.steps.values), tick, records)
     samples = timed(work)
-    if work.trace and all(s is None for s in samples) and not is_compiled(run.model):   # the first run did more:
-        work = trace_call(fresh(), run)                                                 # it filled a cache
+    again = work.trace and all(s is None for s in samples) and not is_compiled(run.model)
+    if agreed("the operators", bool(again)):                    # the first run did more: it filled a cache
+        work = trace_call(fresh(), run)
         samples = timed(work)
     return Measurement(work, times, samples, tf32_categories(device))
 
@@ -130,11 +150,13 @@ def measure(
     warmup:int,              # Runs before anything is timed
     rule:StoppingRule,       # When there are enough
     progress:bool|None=None, # A progress bar; None: when somebody is looking
+    together=lambda: None,   # Called once it is seen that several ranks run the model
 )->Measurement:
     "Count and time `run`; the model and the process are left as they were."
     args, kwargs = copied(as_call(sample), device)
+    _check_place(run.model, device)
     with on_device(device), preserved_run(run) as before_write:
         total = None if rule.steps is None else warmup + 2 * rule.steps
         with progress_bar("profiling", progress, total) as tick:
-            how = dict(warmup=warmup, rule=rule)
+            how = dict(warmup=warmup, rule=rule, together=together)
             return _counted_and_timed(placed(run, device), args, kwargs, device, before_write, tick, **how)

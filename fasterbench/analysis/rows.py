@@ -13,7 +13,7 @@ from torch import nn
 
 from .measure import Measurement
 from ..points.caches import serve
-from ..points.ceilings import compute_time, explained_times, launch_time
+from ..points.ceilings import compute_time, explained_times, launch_time, network_fields
 from ..points.model import RooflinePoint, place, shares_of
 from ..roofs.hardware import HardwarePeaks
 from ..roofs.machine import environment
@@ -50,12 +50,12 @@ def _own_calls(m, phase, served):
 # %% ../../nbs/analysis/rows.ipynb #76596d6f
 def _least_times(ran, calls, peaks, tf32):
     "What `place` needs to know of the ceilings of a row. Only operators that `ran` as counted have a fixed cost."
-    compute_s = compute_time(calls, peaks, tf32)
-    if not ran: return dict(compute_s=compute_s)
+    fields = dict(compute_s=compute_time(calls, peaks, tf32)) | network_fields(calls, peaks.network)
+    if not ran: return fields
     served = [[sum(bs) for bs in zip(*reads, *writes)] or [0] * len(peaks.memory) for _, (reads, writes) in ran]
     calls = [c for c, _ in ran]
     explained = explained_times(calls, served, peaks, tf32)
-    return dict(compute_s=compute_s, launch_s=launch_time(calls, peaks), explained=explained)
+    return fields | dict(launch_s=launch_time(calls, peaks), explained=explained)
 
 # %% ../../nbs/analysis/rows.ipynb #38c361ea
 disturbed = 0.25 # Interquartile range over the time from which on a row is marked
@@ -108,6 +108,20 @@ def _ranked(points):
     time = sum(p.time_s for p in points)
     return [replace(p, share=p.time_s / time if time else 0.0) for p in sorted(points, key=lambda p: -p.time_s)]
 
+# %% ../../nbs/analysis/rows.ipynb #4f2db555
+waiting_row = "(communication)" # Time in which the model did nothing but wait for collectives
+
+def _waiting_points(m, peaks):
+    "The rows for time that communication takes and nothing hides, one per phase."
+    if m.times.waits is None: return []
+    n, rows = len(m.work.parts), []
+    for k, phase in enumerate(m.phases):
+        values = zip(*(s.values for s in m.times.waits.exposed[k * n:(k + 1) * n]))
+        samples = Samples(tuple(map(sum, values)))
+        rows.append(place(waiting_row, "waiting", 0, 0, m.times.typical(samples), peaks, category="communication",
+                          contraction_flops=0, eager_bytes=0, time_iqr_s=samples.iqr, phase=m.phase(phase)))
+    return [r for r in rows if r.time_s > 0]
+
 # %% ../../nbs/analysis/rows.ipynb #84dc77c0
 def module_points(
     m:Measurement,
@@ -116,7 +130,7 @@ def module_points(
 )->list[RooflinePoint]:
     "One point per module that did work itself, and phase of a training step, slowest first, and one for the rest."
     rows = [row for k, phase in enumerate(m.phases) for row in _phase_points(m, peaks, served, k, phase)]
-    return _ranked(rows + _rest_points(m, peaks, rows))
+    return _ranked(rows + _rest_points(m, peaks, rows) + _waiting_points(m, peaks))
 
 # %% ../../nbs/analysis/rows.ipynb #ec5b5b93
 def _operator_point(m, peaks, part, phase, operator, group):
@@ -156,23 +170,31 @@ def program_points(
     served = _sum_levels([[b for _, b in r.bytes_by_level] for r in rows if r.bytes_by_level], len(peaks.memory))
     work = dict(served=served, compute_s=compute_time(m.work.trace, peaks, m.tf32), calls=1, share=1.0,
                 contraction_flops=m.work.contraction_flops, eager_bytes=m.work.bytes)
+    work |= network_fields(m.work.trace, peaks.network)
     counted = [r for r in rows if r.name not in _of_unknown_work or r.phase]
     flops, nbytes = total([r.flops for r in counted]), total([r.bytes_moved for r in counted])
     at = lambda time, **more: place("", name, flops, nbytes, time, peaks, **work, **more)
     busy = [r for r in rows if r.roof_time_s != 0]
-    shares = shares_of(busy, overhead_s=sum(r.time_s for r in rows if r.roof_time_s == 0))
+    waited = sum(r.time_s for r in rows if r.name == waiting_row)
+    rest = sum(r.time_s for r in rows if r.roof_time_s == 0) - waited
+    shares = shares_of(busy, overhead_s=rest, communication_s=waited)
     program = at(m.times.end_to_end, time_iqr_s=m.times.bare.iqr, shares=tuple(shares.items()))
     return program, [at(t) for t in m.times.steps.values]
 
 # %% ../../nbs/analysis/rows.ipynb #a952111c
+def _middle(samples): return samples.of(samples.middle).mean
+
 def _timing(m, rows, ops):
     "How the times of the rows compare with the time of the model."
     overhead = sum(r.time_s for r in rows if r.category == "overhead")
-    load = {} if m.times.load is None else vars(m.times.load)
-    return Timing(m.times.end_to_end, m.times.bare.iqr, sum(r.time_s for r in rows) - overhead, overhead,
-                  len(m.times.steps.values), len(m.times.bare.values), m.times.clock,
+    waited = sum(r.time_s for r in rows if r.name == waiting_row)
+    more = {} if m.times.load is None else vars(m.times.load)
+    if m.times.waits is not None:
+        more = more | dict(exposed_s=waited, communication_s=max(_middle(m.times.waits.flight), waited))
+    return Timing(m.times.end_to_end, m.times.bare.iqr, sum(r.time_s for r in rows) - overhead - waited,
+                  overhead, len(m.times.steps.values), len(m.times.bare.values), m.times.clock,
                   m.times.cost.inside + m.times.cost.outside, sum(p.time_s for p in ops) if ops else None,
-                  statistic=m.times.statistic, **load)
+                  statistic=m.times.statistic, **more)
 
 # %% ../../nbs/analysis/rows.ipynb #07ee53ce
 def measured_result(

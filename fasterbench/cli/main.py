@@ -6,10 +6,11 @@
 __all__ = ['main', 'failed']
 
 # %% ../../nbs/cli/main.ipynb #e4ae3bb0
-import sys, warnings
+import os, sys, warnings
 
 from . import check, ncu, predict, serve, trace, verbs      # each registers its verbs on the app
 from .app import app, notice, plain_warning
+from .torchrun import is_first, launched
 
 # %% ../../nbs/cli/main.ipynb #db50ff1a
 def main(
@@ -30,9 +31,10 @@ def _run(args):
         usage = hasattr(error, "format_message")
         plain = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
         text = error.format_message() if usage else plain
-        return failed(text, error.exit_code if usage else 1) if text.strip() else getattr(error, "exit_code", 1)
+        return failed(text, error.exit_code if usage else 1, usage) if text.strip() else getattr(error, "exit_code", 1)
 
-def failed(text, code):
-    "One line that says what went wrong."
-    notice(text)
+def failed(text, code, usage=False):
+    "One line that says what went wrong. What is wrong with the arguments, one rank says for all."
+    if launched() == 1 or usage and is_first(): notice(text)
+    elif not usage: notice(f"rank {os.environ['RANK']}: {text}")
     return code

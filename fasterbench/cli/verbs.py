@@ -6,7 +6,9 @@
 __all__ = ['roofline', 'compare']
 
 # %% ../../nbs/cli/verbs.ipynb #3ec96432
-import warnings
+import os, warnings
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Optional
 
@@ -17,6 +19,7 @@ from .app import (Depth, Device, Dtype, File, Group, Model, Peaks, Quiet, Saved,
                                  doubts_of, dtype_named, free_name, given_peaks, notice, run_name, saved_result,
                                  shape_given,
                                  usage_error, whole_from, write)
+from .torchrun import is_first, job, local_device, parallel_named
 
 # %% ../../nbs/cli/verbs.ipynb #dab9241c
 def _profiled(model, input, sample, profile):
@@ -37,7 +40,7 @@ def _recorded(work):
         found = work()
     home = str(Path(__file__).resolve().parents[1])
     own = [str(w.message) for w in caught if str(w.filename).startswith(home)]
-    for w in caught:
+    for w in caught if is_first() else ():
         if not str(w.filename).startswith(home): notice(f"warning: {w.message}")
     # those stand in the footer anyway
     return found, [text for text in own if not text.startswith("no FLOP rule for")]
@@ -49,6 +52,22 @@ def _show(result, top, group, depth, taken):
     else:
         for line in footer(result): notice(line)
 
+# %% ../../nbs/cli/verbs.ipynb #b90688b8
+def _network(device):
+    "The roofs of the network between the processes of torchrun; `None` in all of them but the first."
+    if int(os.environ.get("WORLD_SIZE", "1")) < 2 or "MASTER_ADDR" not in os.environ:
+        usage_error("this is one process, and a network is between several: "
+                    "torchrun --nproc-per-node 2 -m fasterbench peaks --network", "--network")
+    import torch
+    import torch.distributed as dist
+    from fasterbench.roofs.network_probes import measure_network
+    if device.type == "cuda": torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=timedelta(minutes=5))
+    try:
+        found = measure_network()
+        return found if dist.get_rank() == 0 else None
+    finally: dist.destroy_process_group()
+
 # %% ../../nbs/cli/verbs.ipynb #1e683c19
 @app.command()
 def peaks(device:Device="cpu", dtype:Dtype="float32",
@@ -56,6 +75,9 @@ def peaks(device:Device="cpu", dtype:Dtype="float32",
           html:Annotated[File, typer.Option(help="Write a page with every probe here; - for standard output.")]=None,
           anew:Annotated[bool,
                          typer.Option("--anew", help="Measure, also where peaks of this machine are kept.")]=False,
+          network:Annotated[bool,
+                            typer.Option("--network", help="Under torchrun: the network between its processes too.")
+                            ]=False,
           no_progress:Quiet=False):
     "Measure the ceilings of a device, or read those that are kept in the cache folder ($FASTERBENCH_CACHE)."
     from fasterbench.roofs.peaks import measure_peaks
@@ -63,8 +85,11 @@ def peaks(device:Device="cpu", dtype:Dtype="float32",
     from fasterbench.views.peaks_page import render_peaks
     from fasterbench.views.table import peaks_table
     check_writable(json, html)
+    links = _network(device_here(device)) if network else None
+    if network and links is None: return                                    # the first process says it all
     found, notes = _recorded(lambda: measure_peaks(device_here(device), dtype=dtype_named(dtype), cache=not anew,
                                                  progress=False if no_progress else None))
+    found = replace(found, network=links or found.network)
     for note in notes: notice(note)
     if "-" not in (json, html): print(peaks_table(found), found.origin(), sep="\n")
     elif doubts := doubtful_roofs(found): notice(f"± not steady: {', '.join(doubts)}")
@@ -85,6 +110,8 @@ def roofline(
                                                 parser=whole_from(1), metavar="N")]=None,
     backward:Annotated[bool, typer.Option("--backward",
                                           help="Profile training steps; the loss is the sum of the output.")]=False,
+    parallel:Annotated[str, typer.Option(help="Under torchrun: how several ranks run the model.",
+                                         parser=parallel_named, metavar="ddp|fsdp")]="ddp",
     peaks:Peaks=None, top:Top=20, group:Group="auto", depth:Depth=None,
     html:Annotated[File, typer.Option(help="Where the report goes; left out: a name that says what was run, in this "
                                            "folder.")]=None,
@@ -93,18 +120,26 @@ def roofline(
     csv:Annotated[File, typer.Option(help="Write the rows here; - for standard output.")]=None,
     no_progress:Quiet=False,
 ):
-    "Profile a model, print its slowest layers and write the report."
-    from fasterbench.views.report import render
-    from fasterbench.views.table import result_csv
-    where, what, shape, roofs = device_here(device), dtype_named(dtype), shape_given(input), given_peaks(peaks)
+    "Profile a model, print its slowest layers and write the report; under torchrun in all ranks."
+    where, what, shape, roofs = (device_here(local_device(device)), dtype_named(dtype), shape_given(input),
+                                 given_peaks(peaks))
     net, sample = _loaded(model, shape, batch, what, seq)
     title, remark = f"Roofline of {model}", ""
     if not html and not no_html: html, remark = free_name(run_name(model, batch, shape, seq, dtype, backward,
                                                                    str(where)), title)
     check_writable(html, json, csv)
-    result = _result(net, sample, roofs, peaks, model, input, (where, warmup, steps),
-                     dict(backward=backward, progress=False if no_progress else None))
-    _show(result, top, group, depth, "-" in (json, csv, html))
+    with job(where, parallel) as wrapped:
+        result = _result(wrapped(net), sample, roofs, peaks, model, input, (where, warmup, steps),
+                         dict(backward=backward, progress=False if no_progress else None))
+        result = result.gather()
+    if result is not None: _out(result, (top, group, depth), json, csv, html, title, remark)
+
+# %% ../../nbs/cli/verbs.ipynb #1f561577
+def _out(result, shown, json, csv, html, title, remark):
+    "Print and write a result."
+    from fasterbench.views.report import render
+    from fasterbench.views.table import result_csv
+    _show(result, *shown, "-" in (json, csv, html))
     write(json, result.to_json)
     write(csv, lambda: result_csv(result))
     write(html, lambda: render(result, title), remark)
@@ -118,7 +153,6 @@ def _loaded(model, shape, batch, dtype, seq):
 
 def _result(net, sample, roofs, peaks, model, input, args, options):
     "The result of `profile`, with the name of the model and what is to be said about it."
-    from dataclasses import replace
     from fasterbench.analysis.measure import main_dtype
     from fasterbench.roofline import RooflineAnalyzer
     analyzer = RooflineAnalyzer(net, sample, roofs)

@@ -6,7 +6,7 @@
 __all__ = ['format_si']
 
 # %% ../../nbs/core/units.ipynb #0ffcd2da
-import math, re
+import math, numbers, re, sys
 from decimal import Decimal
 
 _prefixes = {-5: "f", -4: "p", -3: "n", -2: "µ", -1: "m", 0: "", 1: "k", 2: "M", 3: "G", 4: "T", 5: "P", 6: "E"}
@@ -49,3 +49,10 @@ def parse_si(
         raise ValueError(f"{text!r} is not a number with an SI prefix{' and the unit ' + unit if unit else ''}: write "
                          f"1.5e9, 1.5G or 1.5 G{unit}")
     return float(Decimal(match[1]).scaleb(_powers[prefix]))
+
+# %% ../../nbs/core/units.ipynb #b98c133c
+def positive(name, value)->float:
+    "`value` as a float, or the `ValueError` that says what is wrong with it."
+    good = isinstance(value, numbers.Real) and not isinstance(value, bool) and 0 < value <= sys.float_info.max
+    if not good: raise ValueError(f"{name}={value!r}: a positive, finite number is needed")
+    return float(value)

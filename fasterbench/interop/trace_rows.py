@@ -14,6 +14,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from .trace_file import TraceFile, snippet
+from .collectives import transfers
 from .trace_join import (Spent, attributed, calls_of, dtype_names, is_communication, own_activities,
                                            parts, places, visited, window)
 from .trace_work import argument_bytes, reasons, recorded
@@ -34,6 +35,7 @@ class Row:
     flops: float|None=0.0
     contraction: float|None=0.0
     nbytes: float|None=0.0
+    wire_bytes: float|None=0.0                             # Over the link of one rank
     compute_s: float=0.0                                   # Least time of the FLOPs at their ceilings
     served: list=field(default_factory=list)               # Bytes by each level of memory
     categories: Counter=field(default_factory=Counter)     # Weight of each
@@ -42,7 +44,8 @@ class Row:
     def add(self, other:"Row"):
         "Add the sums of `other`."
         plus = lambda a, b: None if a is None or b is None else a + b
-        for k in ("flops", "contraction", "nbytes"): setattr(self, k, plus(getattr(self, k), getattr(other, k)))
+        for k in ("flops", "contraction", "nbytes", "wire_bytes"):
+            setattr(self, k, plus(getattr(self, k), getattr(other, k)))
         for k in ("seconds", "calls", "compute_s"): setattr(self, k, getattr(self, k) + getattr(other, k))
         self.served = [sum(b) for b in zip(self.served,
                                            other.served)] if self.served and other.served else list(self.served
@@ -142,6 +145,7 @@ class Reduced:
     skipped: int
     notes: list[str]
     root: str=""                # Class of the outermost module
+    transfers: list=field(default_factory=list) # Of each communication kernel
 
     @property
     def program_rows(self): return [replace(self.program, name="")]
@@ -247,7 +251,7 @@ def reduced(
             unknown[g.place.part, _other_name(trace, g)["operator"]
                     or trace.activities[g.activities[0]].name] += sum(seconds[i] for i in g.activities)
     return Reduced(trace.source, trace.size, trace.rank, trace.ranks, name, spent, *rows, peaks, bool(trace.modules),
-                   unknown, trace.skipped, notes, _root(trace))
+                   unknown, trace.skipped, notes, _root(trace), transfers(trace, 0))
 
 # %% ../../nbs/interop/trace_rows.ipynb #f634357c
 def _root(trace):
@@ -329,17 +333,21 @@ def _rows(trace, calls, others, seconds, peaks, served):
     modules = [_row_of(s, peaks, name=s.place.module, type=s.place.type, phase=s.place.phase) for s in same]
     ops = [_operator_row(trace, s, peaks) for s in same]
     kernels = [row for s in same for row in _kernel_rows(s, peaks)]
+    wire = {t.place: t.wire_bytes for t in transfers(trace, 0)}
     for g in others:
-        sums = dict(seconds=sum(seconds[i] for i in g.activities), calls=len(g.activities), **_blank)
+        sums = dict(seconds=sum(seconds[i] for i in g.activities), calls=len(g.activities), **_blank,
+                    wire_bytes=_total([wire.get(i, 0) for i in g.activities]))
         modules.append(Row(_module_name(g.place), g.place.type, phase=g.place.phase, **sums))
         ops.append(Row(**_other_name(trace, g), phase=g.place.phase, **sums | dict(nbytes=_compiled_bytes(trace, g))))
         kernels.append(Row(trace.activities[g.activities[0]].name, "kernel", **sums))
     merged, visits = added(modules), Counter(m for m, _ in visited(trace))
     for row in merged: row.calls = visits.get(row.name, row.calls)
-    return merged, added(ops), added(kernels), _collectives(trace, seconds), *_windows(trace, same, steps, peaks)
+    return merged, added(ops), added(kernels), _collectives(trace, wire), *_windows(trace, same, steps, peaks, wire)
 
 # %% ../../nbs/interop/trace_rows.ipynb #1e2215be
-def _collectives(trace, seconds):
+def _total(values): return None if None in values else sum(values)
+
+def _collectives(trace, wire):
     "Communication by kind and size. The bytes are those that a rank puts in."
     rows = []
     for i, a in enumerate(trace.activities):
@@ -349,18 +357,19 @@ def _collectives(trace, seconds):
         nbytes = about.elements_in * size if about and size and about.elements_in >= 0 else None
         name = f"{about.name} {about.elements_in} {about.dtype}, {about.group_size} ranks" if about else a.name
         rows.append(Row(name, "communication", seconds=a.end - a.start, calls=1, flops=None, contraction=None,
-                        nbytes=nbytes))
+                        nbytes=nbytes, wire_bytes=wire[i]))
     return added(rows)
 
 _element_sizes = {"float": 4, "bfloat16": 2, "half": 2, "double": 8, "long": 8, "int": 4, "char": 1, "byte": 1,
                   "bool": 1, "float8_e4m3fn": 1, "float8_e5m2": 1}
 
 # %% ../../nbs/interop/trace_rows.ipynb #3d7d0335
-def _windows(trace, same, steps, peaks):
+def _windows(trace, same, steps, peaks, wire):
     "A row per step of the profiler, and one for the window: the FLOPs and bytes that are known, over all of the time."
     begin, end = window(trace)
-    total = Row("", "window", seconds=end - begin, calls=1)
-    within = [Row(name, "step", seconds=e - b, calls=1) for name, b, e in steps]
+    total = Row("", "window", seconds=end - begin, calls=1, wire_bytes=_total(list(wire.values())))
+    unknown = None if wire else 0.0             # kernels do not say which step they belong to
+    within = [Row(name, "step", seconds=e - b, calls=1, wire_bytes=unknown) for name, b, e in steps]
     for s in same:
         row = replace(_row_of(s, peaks, name=""), seconds=0.0, calls=0)
         total.add(row)

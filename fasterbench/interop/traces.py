@@ -9,7 +9,7 @@ __all__ = ['TraceResult', 'read_trace', 'on_trace_ready']
 import os
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from multiprocessing import get_all_start_methods, get_context
 from pathlib import Path
@@ -17,6 +17,7 @@ from statistics import quantiles
 from tempfile import TemporaryDirectory
 from warnings import warn
 
+from .collectives import Collective, collectives_of, collectives_table
 from .perfetto import write_perfetto
 from .trace_file import Source, read_file, snippet, sources, uncollected
 from .trace_join import parts
@@ -32,7 +33,7 @@ def _point(row, peaks, spread=0.0):
     "The point of a row under `peaks`, which may be none."
     more = dict(calls=row.calls, operator=row.operator, phase=row.phase, category=_most(row.categories),
                 dtype=_most(row.dtypes), contraction_flops=row.contraction,
-                eager_bytes=row.nbytes, time_iqr_s=spread)
+                eager_bytes=row.nbytes, time_iqr_s=spread, wire_bytes=row.wire_bytes)
     known = peaks is not None and row.flops is not None and row.nbytes is not None
     if known:
         return place(row.name, row.type, row.flops, row.nbytes, row.seconds, peaks, served=row.served or None,
@@ -57,7 +58,7 @@ def _mean(row, n):
     if n == 1: return row
     by = lambda v: None if v is None else v / n
     return replace(row, seconds=row.seconds / n, calls=max(round(row.calls / n), 1), flops=by(row.flops),
-                   contraction=by(row.contraction), nbytes=by(row.nbytes),
+                   contraction=by(row.contraction), nbytes=by(row.nbytes), wire_bytes=by(row.wire_bytes),
                    compute_s=row.compute_s / n, served=[b / n for b in row.served])
 
 def _spreads(groups):
@@ -137,9 +138,15 @@ def _result(found, by, peaks):
                  ranks=found[0].ranks)
     return TraceResult(points, peaks, rows["ops"], program, steps, environment={k: v for k, v in about.items() if v},
                        model=_model(found), kernels=rows["kernels"],
-                       notes=_notes(found, peaks), accounts=_accounts(found), unknown_ops=_unknown_ops(found))
+                       notes=_notes(found, peaks), accounts=_accounts(found), unknown_ops=_unknown_ops(found),
+                       collectives=_matched(found))
 
 # %% ../../nbs/interop/traces.ipynb #8e840528
+def _matched(found):
+    "The collectives of all traces; a trace that does not say its rank has its place in the list."
+    rank = lambda k, r: k if r.rank is None else r.rank
+    return collectives_of([[t._replace(rank=rank(k, r)) for t in r.transfers] for k, r in enumerate(found)])
+
 def _model(found):
     "The class of the outermost module, else the name of the file."
     roots = [r.type for row in found[0].modules for r in [row] if "." not in row.name and row.type]
@@ -154,6 +161,17 @@ def _unknown_ops(found):
 @dataclass(frozen=True, repr=False)
 class TraceResult(Result):
     "The result of a trace, which can be written back into the trace."
+    collectives: list[Collective]=field(default_factory=list)   # Over the ranks whose traces were read
+
+    def summary(self,
+        top:int|None=10,         # How many rows; None: all
+        group:str|None="auto",   # "block", "type", "category", None: none; "auto": blocks, where the table is long
+        depth:int|None=None,     # Parts of the path that stay; None: all
+    ):
+        "Print the slowest rows, and the collectives where there are any."
+        super().summary(top, group, depth)
+        if self.collectives: print("", collectives_table(self.collectives, top), sep="\n")
+
     def to_perfetto(self,
         path, # Where to write: .json or .json.gz
     ):

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from .model import memory_time
 from ..roofs.hardware import HardwarePeaks
+from ..roofs.network import NetworkPeaks
 from ..roofs.kinds import is_pointwise, kind_of
 
 # %% ../../nbs/points/ceilings.ipynb #b85df928
@@ -40,6 +41,23 @@ def launch_time(
     if peaks.launch_s is None: return None
     return peaks.launch_s * sum(bool(c.flops or c.reads or c.writes) for c in calls)
 
+# %% ../../nbs/points/ceilings.ipynb #fb58d2e8
+def network_fields(
+    calls:Iterable,             # With `sent`
+    network:NetworkPeaks|None,
+)->dict:
+    "What `place` needs to know of what the calls of a row send; nothing for a row that sends nothing."
+    sends, pairs = [c.sent for c in calls if c.sent and c.sent.wire_bytes != 0], {}
+    if not sends: return {}
+    for s in sends: pairs[s.name] = pairs.get(s.name, 0) + (s.wire_bytes or 0)
+    unknown = any(s.wire_bytes is None for s in sends)
+    found = dict(wire_bytes=None if unknown else sum(pairs.values()), sends=tuple(pairs.items()))
+    if network is None or unknown: return found
+    try: roofs = [network.roof(s.collective, s.ranks) for s in sends]
+    except KeyError: return found
+    return found | dict(network_s=sum(r.time_of(s.nbytes) for r, s in zip(roofs, sends)),
+                        network_spread=max(r.spread for r in roofs))
+
 # %% ../../nbs/points/ceilings.ipynb #31190314
 elsewhere, fixed = "out of place", "fixed cost of operators"
 
@@ -48,7 +66,7 @@ def _elsewhere_levels(peaks): return [replace(l, bandwidth=l.out_of_place or l.b
 def _is_elsewhere(call):
     "Whether a call that streams writes to memory that it does not read."
     read = {t.storage for t in call.reads}
-    streams = not call.contraction_flops and bool(read) and bool(call.writes)
+    streams = not call.contraction_flops and call.category != "communication" and bool(read) and bool(call.writes)
     return streams and not any(t.storage in read for t in call.writes)
 
 def _by_kind(call, peaks):

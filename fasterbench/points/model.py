@@ -11,7 +11,8 @@ import math, numbers, sys
 from dataclasses import dataclass
 from collections.abc import Iterable, Sequence
 
-from ..roofs.hardware import HardwarePeaks, MemoryLevel, positive
+from ..core.units import positive
+from ..roofs.hardware import HardwarePeaks, MemoryLevel
 from ..roofs.kinds import is_pointwise
 
 # %% ../../nbs/points/model.ipynb #fd7cb749
@@ -104,12 +105,26 @@ class RooflinePoint:
     launch_s: float|None=None           # Fixed cost of its operators, s
     explained: tuple=()                 # (kind of work, what its ceiling adds to the least time, s)
     disturbed: bool=False               # Its samples vary by more than a quarter of its time
+    wire_bytes: float|None=0            # Sent to other processes over the link of this one, B; None: unknown
+    network_s: float|None=0.0           # Least time of what it sends, s; None: unknown, there is no such roof
+    sends: tuple=()                     # ("all_reduce over 8", bytes on the wire)
+    ranks: tuple=()                     # (rank, time s) of each rank that has the row, where several are gathered
 
     def __post_init__(self):
-        for name in ("bytes_by_level", "shares", "explained"):      # as a file of JSON gives them
+        for name in ("bytes_by_level", "shares", "explained", "sends", "ranks"):  # as a file of JSON gives them
             object.__setattr__(self, name, tuple(map(tuple, getattr(self, name))))
         object.__setattr__(self, "interval_s", tuple(self.interval_s))
 
+    @property
+    def rank_min_s(self):
+        "The time of the fastest rank, s."
+        return min((t for _, t in self.ranks), default=None)
+    @property
+    def rank_max_s(self):
+        "The time of the slowest rank, s."
+        return max((t for _, t in self.ranks), default=None)
+    @property
+    def slowest_rank(self): return max(self.ranks, key=lambda pair: pair[1])[0] if self.ranks else None
     @property
     def interval_low_s(self): return self.interval_s[0] if self.interval_s else None
     @property
@@ -126,6 +141,10 @@ class RooflinePoint:
     def attainable_gflops(self):
         "The roof above the row, GFLOP/s."
         return None if not self.flops or not self.roof_time_s else self.flops / self.roof_time_s / 1e9
+    @property
+    def wire_intensity(self):
+        "FLOPs per byte on the wire, FLOP/B; `None` for a row that sends nothing, and where one of them is unknown."
+        return self.flops / self.wire_bytes if self.flops is not None and self.wire_bytes else None
     @property
     def achieved_bandwidth(self):
         "Bytes over time, B/s."
@@ -161,16 +180,18 @@ def _beyond(explained, least, roof_s):
     part = 1 - (least - roof_s) / total if total else 0.0
     return tuple((kind, s * part) for kind, s in explained if s > 0) if part > 0 else ()
 
-def _placed(flops, nbytes, time_s, peaks, served, compute_s, launch_s, explained, dtype, category, iqr):
+def _placed(flops, nbytes, time_s, peaks, served, compute_s, launch_s, explained, dtype, category, iqr, network):
     "The fields of a row with known work that follow from the roofs."
     levels = peaks.memory
     served = [0] * (len(levels) - 1) + [nbytes] if served is None else served
     memory_s, level = memory_time(levels, served)
     compute_s = flops / peaks.peak_flops if compute_s is None else compute_s
-    roof_s, launch = max(memory_s, compute_s), launch_s or 0.0
+    network_s, network_spread = network
+    roof_s, launch = max(memory_s, compute_s, network_s), launch_s or 0.0
     peak = flops / compute_s if compute_s else peaks.peak_flops
     bound = bound_of(arithmetic_intensity(flops, passing(served)[level]), peak, levels[level].bandwidth)
     roof = levels[level].spread if bound == "memory" else peaks.spread_of(dtype or peaks.dtype, is_pointwise(category))
+    if network_s > max(memory_s, compute_s): bound, roof = "network", network_spread
     utilization = 100 * roof_s / time_s if time_s else None
     return dict(bound="launch" if launch > roof_s else bound, utilization_pct=utilization, roof_time_s=roof_s,
                 memory_level=levels[level].name, bytes_by_level=tuple((l.name, b) for l, b in zip(levels, served)),
@@ -191,17 +212,21 @@ def place(
     explained:Sequence[tuple[str, float]]=(), # (kind of work, s that its ceiling adds to the time under the roof)
     time_iqr_s:float=0.0,
     dtype:str="",
+    wire_bytes:float|None=0,    # Sent to other processes over the link of this one, B; None: unknown
+    network_s:float|None=None,  # Least time of what it sends, s; None: there is no such roof
+    network_spread:float=0.0,   # Of that roof
     **more,                     # Further fields of `RooflinePoint`
 )->RooflinePoint:
     "The point of one row under `peaks`."
+    network_s = 0.0 if wire_bytes == 0 else network_s
     more |= dict(name=name, type=type, flops=flops, bytes_moved=nbytes, time_s=time_s, time_iqr_s=time_iqr_s,
-                 dtype=dtype)
+                 dtype=dtype, wire_bytes=wire_bytes, network_s=network_s)
     achieved = None if flops is None or not time_s else flops / time_s / 1e9     # a time of zero is too short to say
-    known, nothing = flops is not None and nbytes is not None, flops == nbytes == 0
+    known, nothing = flops is not None and nbytes is not None, flops == nbytes == wire_bytes == 0
     intensity = arithmetic_intensity(flops, nbytes) if known and not nothing else None
     fields = dict(bound="undefined", utilization_pct=None)
     if known: fields = _placed(flops, nbytes, time_s, peaks, served, compute_s, launch_s, explained, dtype,
-                                more.get("category", ""), time_iqr_s)
+                                more.get("category", ""), time_iqr_s, (network_s or 0.0, network_spread))
     if nothing: fields |= dict(bound="none", utilization_pct=None, memory_level="", launch_s=None, explained=())
     return RooflinePoint(arithmetic_intensity=intensity, achieved_gflops=achieved, **fields, **more)
 
@@ -214,12 +239,14 @@ def shares_of(
     points:Sequence[RooflinePoint],
     by:str="bound",            # "bound"; "level": memory-bound rows by the level that bounds them; "category"; "phase"
     overhead_s:float=0.0,      # Time in no row, s
+    communication_s:float=0.0, # Time in which the model waited for collectives, s
 )->dict[str, float]:
     "Fraction of the time in each group, largest first."
     if by not in groups: raise ValueError(f"by={by!r}; the groups are {', '.join(groups)}")
     sums = {}
     for p in points: sums[groups[by](p)] = sums.get(groups[by](p), 0.0) + p.time_s
     if overhead_s > 0: sums["overhead"] = overhead_s
+    if communication_s > 0: sums["communication"] = communication_s
     total = sum(sums.values())
     return {k: v / total for k, v in sorted(sums.items(), key=lambda kv: -kv[1])} if total else {}
 

@@ -6,11 +6,13 @@
 __all__ = ['MemoryLevel', 'Ceiling', 'KindCeiling', 'HardwarePeaks']
 
 # %% ../../nbs/roofs/hardware.ipynb #8158aad0
-import json, math, numbers, statistics, sys
+import json, math, statistics
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import datetime, timezone
 
 from ..core.files import check_schema, write_whole
+from ..core.units import positive
+from .network import NetworkPeaks
 
 # %% ../../nbs/roofs/hardware.ipynb #5b030650
 def spread_of(
@@ -62,12 +64,6 @@ class KindCeiling:
     probe: str=""               # Which probe won
 
 # %% ../../nbs/roofs/hardware.ipynb #bdb883e8
-def positive(name, value)->float:
-    "`value` as a float, or the `ValueError` that says what is wrong with it."
-    good = isinstance(value, numbers.Real) and not isinstance(value, bool) and 0 < value <= sys.float_info.max
-    if not good: raise ValueError(f"{name}={value!r}: a positive, finite number is needed")
-    return float(value)
-
 def _dtype_name(dtype): return str(dtype) if str(dtype).startswith("torch.") else f"torch.{dtype}"
 
 def _short_dtype(dtype): return str(dtype).removeprefix("torch.")
@@ -126,6 +122,7 @@ class HardwarePeaks:
     kinds: tuple[KindCeiling, ...]=field(default=(), repr=False)   # Per kind of work and dtype
     launch_s: float|None=field(default=None, repr=False)           # Fixed cost: time of an operator on one element, s
     notes: tuple[str, ...]=field(default=(), repr=False)           # What a reader of these peaks has to know
+    network: NetworkPeaks|None=field(default=None, repr=False)     # What `measure_network` found; None: not known
     path: str=field(default="", repr=False, compare=False)         # The file that they were read from or kept in
 
     def __post_init__(self):
@@ -193,6 +190,7 @@ class HardwarePeaks:
         "Everything but the path, as plain values that JSON can hold."
         values = asdict(self)
         del values["path"]
+        values["network"] = self.network and self.network.to_dict()
         return dict(schema=schema, version=version, **values)
 
     def to_json(self,
@@ -216,6 +214,7 @@ class HardwarePeaks:
             for name, of in (("environment", dict), ("skipped", dict), ("dtype", str), ("notes", (list, tuple))):
                 if not isinstance(values.get(name, of() if isinstance(of, type) else ()), of):
                     raise TypeError(f"{name} is {values[name]!r:.60}")
+            if values.get("network") is not None: values["network"] = NetworkPeaks.from_dict(values["network"])
             return cls(**values)
         except (TypeError, AttributeError, KeyError) as error:
             raise ValueError(f"these peaks are incomplete: {error}") from None

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 
 from ..core.files import check_schema
-from .hardware import positive
-from ..work.wire import bus_factor
+from ..core.units import positive
+from ..work.wire import bus_factor, over
 
 # %% ../../nbs/roofs/network.ipynb #7129c63d
 def bus_bandwidth(
@@ -35,6 +35,9 @@ class NetworkRoof:
     latency_spread: float    # Largest distance of a small message's time from the latency, as a fraction of it
     spread: float            # How far the slowest of the large messages lies below the bandwidth, as a fraction of it
     samples: tuple[tuple[int, float], ...]=field(default=(), repr=False) # (B, s), smallest message first
+
+    @property
+    def name(self)->str: return over(self.collective, self.ranks)
 
     @property
     def bus_bandwidth(self)->float:
@@ -89,7 +92,7 @@ class NetworkPeaks:
         "The roof of one collective over `ranks` ranks. Raises `KeyError` for what was not measured."
         for r in self.roofs:
             if (r.collective, r.ranks) == (collective, ranks): return r
-        have = ", ".join(f"{r.collective} over {r.ranks}" for r in self.roofs)
+        have = ", ".join(r.name for r in self.roofs)
         raise KeyError(f"no roof of {collective} over {ranks} ranks; there are {have or 'none'}")
 
     def time_of(self,

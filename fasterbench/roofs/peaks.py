@@ -19,6 +19,7 @@ from filelock import FileLock, Timeout
 
 from ..core.arguments import as_count, as_device, on_device
 from ..core.progress import progress_bar
+from ..core.ranks import agreed, current
 from .hardware import Ceiling, HardwarePeaks, KindCeiling, MemoryLevel
 from .levels import measure_levels, nearer_is_faster
 from .machine import environment, has_tf32, tf32_set
@@ -116,7 +117,9 @@ def _as_levels(found, levels):
 # %% ../../nbs/roofs/peaks.ipynb #d14eecbc
 def _measure(device, dtypes, matmul_size, bandwidth_mb, warmup, steps, allow_tf32, progress):
     "Measure, with nothing remembered."
+    meet = lambda what: agreed(what, True)                          # ranks of one host share its memory
     with _probing(device, allow_tf32), progress_bar("measuring peaks", progress) as tick:
+        meet("the start of the roofs")
         found = _Measuring(device, tick, warmup, steps)
         levels, sweep = measure_levels(device, bandwidth_mb=bandwidth_mb, seconds=3.6, skipped=found.skipped,
                                        **found.how)
@@ -124,9 +127,11 @@ def _measure(device, dtypes, matmul_size, bandwidth_mb, warmup, steps, allow_tf3
             why = "; ".join(f"{k}: {v}" for k, v in found.skipped.items())
             raise RuntimeError(f"main memory of {device} could not be measured: {why}")
         for d, unit, probes in _units(device, dtypes, allow_tf32, matmul_size):
+            meet(f"the roof of {_name(d)} {unit}")
             found.ceiling(d, unit, probes, needed=d == dtypes[0] and unit != "pointwise")
         for d in dtypes if matmul_size is None else (): found.kinds_of(d)
         found.fixed_cost()
+        meet("the end of the roofs")
         for (d, unit), rate in found.rates.items():
             with tf32_set(device, unit == "TF32"): found.rates[d, unit] = found.once_more(rate)
         levels, made, notes = _as_levels(found, levels)
@@ -206,10 +211,13 @@ def _write(peaks, path):
     except OSError as error: return error
 
 # %% ../../nbs/roofs/peaks.ipynb #86d7ade7
+def _path(folder, key, machine):
+    digest = hashlib.sha256(repr((key, sorted(machine.items()))).encode()).hexdigest()[:16]
+    return folder / f"peaks-{digest}.json"
+
 def _kept(folder, key, machine, measure):
     "The peaks in `folder`, else measured now and written there."
-    digest = hashlib.sha256(repr((key, sorted(machine.items()))).encode()).hexdigest()[:16]
-    path = folder / f"peaks-{digest}.json"
+    path = _path(folder, key, machine)
     seen = _state(path)
     if peaks := _load(path, machine): return peaks
     if not (problem := _ready(folder)):
@@ -228,6 +236,7 @@ def remembered(
     measure:Callable,    # () -> HardwarePeaks
 )->HardwarePeaks:
     "The peaks for `key`: those of this process, else those in the cache folder, else measured now."
+    if current() is not None: return _of_ranks(key, machine, measure)
     with _lookup: peaks = _remembered.get(key)
     if peaks is not None: return peaks
     with _one_thread:
@@ -236,6 +245,22 @@ def remembered(
             folder = cache_folder()
             peaks = measure() if folder is None else _kept(folder, key, machine(), measure)
         with _lookup: return _remembered.setdefault(key, peaks)
+
+# %% ../../nbs/roofs/peaks.ipynb #05643862
+def _of_ranks(key, machine, measure):
+    "The same for ranks that profile one model."
+    own, folder, device = (platform.node(), key[1]), cache_folder(), machine()
+    mates = [r for r, other in enumerate(agreed("the hosts", list(own), list)) if tuple(other) == own]
+    key = (*key, "ranks", len(mates))
+    with _lookup: peaks = _remembered.get(key)
+    path = None if folder is None else _path(folder, key, device)
+    if peaks is None and path is not None: peaks = _load(path, device)
+    if not agreed("the kept roofs", peaks is not None, all):
+        every = agreed("the measured roofs", measure().to_dict(), list)
+        peaks = HardwarePeaks.from_dict(every[mates[0]])
+        if path is not None and current().rank == mates[0] and not _ready(folder): _write(peaks, path)
+    with _lookup: _remembered[key] = peaks
+    return peaks
 
 # %% ../../nbs/roofs/peaks.ipynb #a96d5eb1
 def clear_peaks_cache():

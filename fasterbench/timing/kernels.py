@@ -17,9 +17,10 @@ from torch._C._profiler import _RecordFunctionFast
 
 from .profiler import Record
 from .profiler import mark, session
-from .stamps import CpuStamps, ModuleTimes, Stamp, StampCost, StepStamps, enter, switch
+from .stamps import CpuStamps, ModuleTimes, Stamp, StampCost, StepStamps, Waits, enter, switch
 from .samples import Samples, StoppingRule, timed_call
 from ..core.process import quiet
+from ..core.ranks import agreed
 from ..core.run import Forward, phases
 
 # %% ../../nbs/timing/kernels.ipynb #3bdbd9b1
@@ -124,16 +125,35 @@ def shared_times(
     return total
 
 # %% ../../nbs/timing/kernels.ipynb #a7ad9263
+_collective = ("nccl", "multimem", "nvshmem", "one_shot_all_reduce", "two_shot_all_reduce")
+
+def is_collective(
+    kernel:Record,
+)->bool:
+    "Whether a kernel communicates with other GPUs."
+    return kernel.kind == "kernel" and any(word in kernel.name.lower() for word in _collective)
+
+def _slot_seconds(records, stamps):
+    "Of each kernel its slot and its seconds, which sum to the union; those that communicate get what nothing hides."
+    pairs = launched(records)
+    slots = on_top(stamps, [launch.start if launch else -1.0 for _, launch in pairs])
+    seconds = divided([(kernel.start, kernel.end, int(is_collective(kernel))) for kernel, _ in pairs])
+    return [(kernel, slot, s) for (kernel, _), slot, s in zip(pairs, slots, seconds)]
+
 def kernel_times(
     records:Sequence[Record],            # Of one run
     stamps:Sequence[Stamp],              # Likewise
     n:int,                               # How many slots there are
-)->tuple[list[float], float]:
-    "Seconds of kernels per slot, and of kernels that no slot launched."
-    pairs = launched(records)
-    slots = on_top(stamps, [launch.start if launch else -1.0 for _, launch in pairs])
-    total = shared_times((slot, kernel.start, kernel.end) for slot, (kernel, _) in zip(slots, pairs))
-    return [total.get(i, 0.0) for i in range(n)], total.get(None, 0.0)
+)->tuple[list[float], float, list[float], float]:
+    """Seconds of kernels per slot, and of kernels that no slot launched.
+
+    Behind them those of kernels that communicate: per slot what no other kernel hides, and all of it."""
+    total, exposed = {}, [0.0] * n
+    for kernel, slot, seconds in _slot_seconds(records, stamps):
+        if is_collective(kernel): exposed[slot or 0] += seconds
+        else: total[slot] = total.get(slot, 0.0) + seconds
+    flight = sum(shared_times((0, r.start, r.end) for r in records if is_collective(r)).values())
+    return [total.get(i, 0.0) for i in range(n)], total.get(None, 0.0), exposed, flight
 
 # %% ../../nbs/timing/kernels.ipynb #a02d17e8
 class Marks(CpuStamps):
@@ -154,7 +174,8 @@ class KernelTimes(ModuleTimes):
     "Self times of modules by the kernels that they launched."
     unlaunched: Samples|None=None # Kernels whose launch belongs to no module, s
 
-def _marked_runs(fresh, run, device, n, tick):
+# %% ../../nbs/timing/kernels.ipynb #6f0f3a2b
+def marked_runs(fresh, run, device, n, tick):
     "Per run its stamps, its records and its length; none where marks are missing in the record."
     marks, logs = Marks(), []
     stamps = StepStamps(run, marks) if run.training else marks
@@ -192,15 +213,18 @@ def time_kernels(
         while not rule.enough(bare, perf_counter() - begin):
             n = round_of if rule.steps is None else min(round_of, rule.steps - len(bare))
             bare += [timed_call(fresh(), device) for _ in range(n)]
-            recorded = _marked_runs(fresh, run, device, discarded + n, tick)[discarded:]
-            if not any(r.kind in gpu_work for _, records, _ in recorded for r in records): return None
+            recorded = marked_runs(fresh, run, device, discarded + n, tick)[discarded:]
+            seen = any(r.kind in gpu_work for _, records, _ in recorded for r in records)
+            if not agreed("the kernels", seen, all): return None
             runs += recorded
     return _kernel_times(runs, bare, slots), [records for _, records, _ in runs]
 
 def _kernel_times(runs, bare, slots):
-    "The times of recorded runs: of each slot, of kernels that no slot launched, and of no kernel."
-    times = [kernel_times(records, stamps, slots) for stamps, records, _ in runs]
-    idle = Samples(tuple(max(length - sum(own) - rest, 0.0) for (own, rest), (*_, length) in zip(times, runs)))
-    own, unlaunched = [Samples(v) for v in zip(*(own for own, _ in times))], Samples(tuple(rest for _, rest in times))
-    steps = Samples(tuple(length for *_, length in runs))
-    return KernelTimes(own, steps, Samples(tuple(bare)), Marks.clock, StampCost(), idle, unlaunched=unlaunched)
+    "The times of recorded runs: of each slot, of kernels that no slot launched, of communication, and of no kernel."
+    own, rest, exposed, flight = zip(*(kernel_times(records, stamps, slots) for stamps, records, _ in runs))
+    lengths = [length for *_, length in runs]
+    idle = [max(t - sum(o) - r - sum(e), 0.0) for o, r, e, t in zip(own, rest, exposed, lengths)]
+    own, exposed = ([Samples(v) for v in zip(*times)] for times in (own, exposed))
+    steps, bare, idle, rest, flight = (Samples(tuple(v)) for v in (lengths, bare, idle, rest, flight))
+    return KernelTimes(own, steps, bare, Marks.clock, StampCost(), idle, unlaunched=rest,
+                       waits=Waits(exposed, flight) if any(flight.values) else None)

@@ -15,6 +15,7 @@ from torch._C._profiler import _RecordFunctionFast
 
 from ..core.modules import is_compiled
 from ..core.process import eager
+from ..core.ranks import agreed
 from .kernels import gpu_work, joined, shared_times
 from .profiler import Record, can_record, mark, session
 from .samples import Samples
@@ -95,7 +96,7 @@ def time_operators(
         with eager(), session(cpu, {*names, mark}) as records:
             for _ in range(min(per_session, runs - len(times))): _marked(fresh()); tick()
         times += [operator_times(names, run, cpu) for run in _between_marks(records)]
-        if None in times or not times: return None
+        if agreed("the times of the operators", None in times or not times): return None
     return times
 
 # %% ../../nbs/timing/operators.ipynb #baa812b9
@@ -133,7 +134,8 @@ def stamp_operators(
         call = fresh()
         with eager(), watching(OperatorTimer(perf_counter)) as timer: call()
         tick()
-        if (run := matched_times(work.trace, timer.times)) is None: return None
+        run = matched_times(work.trace, timer.times)
+        if agreed("the times of the operators", run is None): return None
         times.append(run)
     return times
 
@@ -155,6 +157,8 @@ def operator_samples(
     `None` in compiled modules, which run none of them, where runs differ, and where kernels could not be seen."""
     if records is not None: times = [operator_times([c.operator for c in work.trace], r, device) for r in records]
     elif device.type == "cuda": times = None
-    else: times = (can_record() and time_operators(fresh, work, runs, tick)) or stamp_operators(fresh, work, runs, tick)
+    else:
+        recorded = agreed("the profiler", can_record(), all)
+        times = recorded and time_operators(fresh, work, runs, tick) or stamp_operators(fresh, work, runs, tick)
     if not times or None in times: return [None] * len(work.trace)
     return [None if compiled_part(work.parts[c.part]) else Samples(t) for c, t in zip(work.trace, zip(*times))]

@@ -19,7 +19,7 @@ from ..core.process import silent
 # %% ../../nbs/timing/profiler.ipynb #d82789e6
 class Record(NamedTuple):
     "One line of what the profiler saw."
-    kind: str       # "operator", "mark", "launch" or "kernel"
+    kind: str       # "operator", "mark", "launch", "kernel", "copy", "set" or "collective"
     name: str
     start: float    # s
     end: float      # s
@@ -29,6 +29,8 @@ class Record(NamedTuple):
 
 # %% ../../nbs/timing/profiler.ipynb #bf464f55
 mark = "fasterbench::stamp"
+
+_backends = ("gloo:", "nccl:", "mpi:", "ucc:")     # a collective on its way, in a thread of its backend
 
 _gpu_kinds = dict(kernel="kernel", concurrent_kernel="kernel", gpu_memcpy="copy", gpu_memset="set")
 
@@ -44,6 +46,7 @@ def _kind(e):
     activity = e.activity_type() if hasattr(e, "activity_type") else ""
     if on_gpu: return _gpu_kind(name, activity)
     if name == mark: return "mark"
+    if name.startswith(_backends): return "collective"
     launches = activity in ("cuda_runtime", "cuda_driver") or not activity and name.startswith(("cuda", "cuLaunch"))
     if launches: return "launch"
     return "operator" if "::" in name and e.start_thread_id() == e.end_thread_id() else None

@@ -13,6 +13,7 @@ from time import perf_counter
 
 import torch
 
+from ..core.ranks import agreed, current
 from ..core.units import format_si
 
 # %% ../../nbs/timing/samples.ipynb #e760e27e
@@ -48,8 +49,8 @@ class Samples:
     def spread(self): return self.iqr / self.median if self.median else 0.0
     @property
     def steady(self)->bool:
-        "Whether they vary by no more than a tenth; so few that nobody can tell are steady."
-        return len(self.values) < 5 or self.spread <= 0.1
+        "Whether they vary by no more than a quarter; so few that nobody can tell are steady."
+        return len(self.values) < 5 or self.spread <= 0.25
 
     def __repr__(self):
         median, iqr = (format_si(t, "s") for t in (self.median, self.iqr))
@@ -80,7 +81,10 @@ class StoppingRule:
         "Whether sampling can stop."
         n = len(values)
         if self.steps is not None: return n >= self.steps
-        if n < self.at_least: return False
+        if n < self.at_least or current() is not None and n % self.at_least: return False
+        return agreed("the end of the timing", self._enough(values, n, elapsed), all)
+
+    def _enough(self, values, n, elapsed):
         now, before = Samples(tuple(values)).spread, Samples(tuple(values[:n * 3 // 4])).spread
         if now <= self.spread or elapsed >= self.at_most: return True
         stable = n >= 2 * self.at_least and abs(now - before) <= self.settled * now

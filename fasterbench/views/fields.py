@@ -70,6 +70,9 @@ _rows = (
     Field("time_s", "s", "time", "si", "time of the row itself, per step"),
     Field("time_per_call_s", "s", "time per call", "si", "time over calls"),
     Field("time_iqr_s", "s", "IQR", "si", "interquartile range of the time over the steps"),
+    Field("rank_min_s", "s", "fastest rank", "si", "of several ranks: the shortest time", short="min"),
+    Field("rank_max_s", "s", "slowest rank", "si", "of several ranks: the longest time", short="max"),
+    Field("slowest_rank", "", "slowest", "count", "of several ranks: which one it is"),
     Field("interval_low_s", "s", "p10", "si", "of a prediction: a tenth of the measurements is below"),
     Field("interval_high_s", "s", "p90", "si", "of a prediction: a tenth of the measurements is above"),
     Field("share", "", "share", "share", "of the time of all rows"),
@@ -86,6 +89,9 @@ _work = (
     Field("achieved_gflops", "GFLOP/s", "FLOP rate", "fixed", "FLOPs over time", short="GFLOP/s"),
     Field("attainable_gflops", "GFLOP/s", "attainable rate", "fixed", "FLOPs over the least time that the roofs allow"),
     Field("achieved_bandwidth", "B/s", "bandwidth", "si", "bytes over time"),
+    Field("wire_bytes", "B", "bytes on the wire", "amount", "sent to other processes over the link of this one",
+          short="wire"),
+    Field("wire_intensity", "FLOP/B", "AI on the wire", "fixed", "FLOPs per byte on the wire"),
 )
 
 # %% ../../nbs/views/fields.ipynb #fe19492d
@@ -97,6 +103,7 @@ _roof = (
     Field("compute_efficiency_pct", "%", "compute efficiency", "percent", "FLOP rate over the compute roof"),
     Field("memory_utilization_pct", "%", "memory utilization", "percent", "of the busiest memory level"),
     Field("roof_time_s", "s", "time on the roof", "si", "the least time that the roofs allow"),
+    Field("network_s", "s", "network time", "si", "the least time of what it sends, under the roofs of the network"),
     Field("launch_s", "s", "fixed cost", "si", "the least time of its operators on one element: calls, launches"),
     Field("potential_s", "s", "time above the roof", "si", "time minus time on the roof"),
     Field("above_roof", "", "above the roof", "flag", "faster than the roof by more than the spread of both"),

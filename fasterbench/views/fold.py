@@ -54,7 +54,7 @@ def _sums(lists):
     return tuple(sums.items())
 
 # %% ../../nbs/views/fold.ipynb #38c776d1
-_summed = ("flops", "bytes_moved", "roof_time_s", "contraction_flops", "eager_bytes")
+_summed = ("flops", "bytes_moved", "roof_time_s", "contraction_flops", "eager_bytes", "wire_bytes", "network_s")
 
 def _rates(flops, nbytes, time, roof):
     "Intensity, rate and utilization of sums; a row without work has none."
@@ -77,8 +77,9 @@ def _folded(points, rows, name, count):
     sums = {k: sum(getattr(p, k) for p in points) for k in ("time_s", "time_iqr_s", "share", "calls")}
     rates = _rates(total["flops"], total["bytes_moved"], sums["time_s"], total["roof_time_s"])
     return FoldedPoint(name=name, bound=bound, memory_level=level, count=count, rows=tuple(rows),
-                       bytes_by_level=_levels(points),
+                       bytes_by_level=_levels(points), ranks=_sums(p.ranks for p in points),
                        launch_s=_launch(points), explained=_sums(p.explained for p in points),
+                       sends=_sums(p.sends for p in points),
                        **total, **sums, **rates, **same, **flags)
 
 # %% ../../nbs/views/fold.ipynb #3834fde9

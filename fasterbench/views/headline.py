@@ -15,7 +15,7 @@ from .fields import brief
 # %% ../../nbs/views/headline.ipynb #6bfa6e8d
 def _short(tensor):
     "One tensor of the sample: `1×3×224×224 float32`."
-    shape = "×".join(map(str, tensor["shape"])) or "scalar"
+    shape = "×".join(map(str, tensor["shape"] or [])) or "scalar"
     return f"{shape} {tensor['dtype']}"
 
 def _sample(result):
@@ -82,6 +82,12 @@ def divided(
     return division(result.points, t.end_to_end_s, max(t.overhead_s - in_rows, 0.0))
 
 # %% ../../nbs/views/headline.ipynb #4ea3ce56
+def waited(
+    result, # A `Result`
+)->float:
+    "The time in which the model waited for collectives, s; 0 where there were none."
+    return (result.timing and result.timing.exposed_s) or 0.0
+
 def _roofs(peaks):
     "The roofs with their values: `float32 588 GFLOP/s, L2 912, DRAM 77 GB/s`."
     compute = [(" ".join(filter(None, (c.dtype, c.unit))), c.flops) for c in peaks.ceilings]
@@ -109,13 +115,14 @@ def _in_unit_of(total):
         return "0" if abs(x) < 0.005 else f"{x:.{digits}f}"
     return text, unit
 
-def _division(d):
-    "The division as a sentence; what is nothing is left out."
+def _division(d, waiting=0.0):
+    "The division as a sentence; what is nothing is left out. Of what is outside, `waiting` is communication, s."
     text, unit = _in_unit_of(d.end_to_end_s)
     kinds = ", ".join(f"{bound} {text(s)}" for bound, s in d.needed if s)
     parts = [f"above them {text(d.above_s)}"]
     if d.unknown_s: parts.append(f"rows of unknown work {text(d.unknown_s)}")
-    parts.append(f"outside the rows {text(d.outside_s + d.difference_s)}")
+    if waiting: parts.append(f"waiting for communication {text(waiting)}")
+    parts.append(f"outside the rows {text(d.outside_s + d.difference_s - waiting)}")
     needed = f"the roofs need {text(d.needed_s)}" + (f" ({kinds})" if kinds else "")
     return f"of {format_si(d.end_to_end_s, 's')} {needed}, " + ", ".join(parts)
 
@@ -134,7 +141,7 @@ def headline(
     lines = [" · ".join(filter(None, parts))]
     if result.peaks is None: return lines
     d = divided(result)
-    return lines + [f"roofs: {_roofs(result.peaks)} · {_division(d)}{_explained(d)}"]
+    return lines + [f"roofs: {_roofs(result.peaks)} · {_division(d, waited(result))}{_explained(d)}"]
 
 # %% ../../nbs/views/headline.ipynb #94ef9b55
 def wrapped(

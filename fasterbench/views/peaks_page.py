@@ -14,6 +14,7 @@ from ..roofs.hardware import HardwarePeaks
 from .fields import Field
 from .page import cells, column, figure, filled, page
 from .plot import dress
+from .network_page import network_facts, network_tab
 from .table import peaks_rows
 
 # %% ../../nbs/views/peaks_page.ipynb #70b838ed
@@ -126,14 +127,15 @@ def _about(peaks):
     titles, *ceilings = peaks_rows(peaks)
     named = [(name, [(t, v) for t, v in zip(titles[1:], values) if v]) for name, *values in ceilings]
     skipped = [("Probes that did not run", list(peaks.skipped.items()))] if peaks.skipped else []
-    return [("Device", device), *named, *skipped]
+    return [("Device", device), *named, *skipped, *(network_facts(peaks.network) if peaks.network else [])]
 
 # %% ../../nbs/views/peaks_page.ipynb #67eb88b2
 def render_peaks(
     peaks:HardwarePeaks, # Measured ones
 )->str:
     "The page of `peaks` as HTML text."
-    probes(peaks)                                                           # or the error that there are none
-    tabs = [_kind(peaks, what) for what in ("memory", "arithmetic")]
+    network = network_tab(peaks.network) if peaks.network else []
+    if not network: probes(peaks)                                           # or the error that there are none
+    tabs = [_kind(peaks, what) for what in ("memory", "arithmetic") if peaks.sweep] + network
     title = f"Peaks of {peaks.environment.get('device_name', peaks.device)}"
     return page(title, [], _about(peaks), tabs, dict(kind="kind"), "peaks")

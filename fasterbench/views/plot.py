@@ -14,13 +14,14 @@ from ..points.model import RooflinePoint
 from .fold import label
 from .headline import model_name
 from .table import printable, shortened
-from .roof_lines import dtypes_in_use, ink, kinds_in_use, levels_in_use, roofs
+from fasterbench.views.roof_lines import (dtypes_in_use, ink, kinds_in_use, levels_in_use, network_in_use, roofs,
+    wire_color)
 
 # %% ../../nbs/views/plot.ipynb #25a0c854
 bounds = dict(memory=dict(color="#1569b0", symbol="circle", pattern="", label="memory-bound"),
               compute=dict(color="#e0702a", symbol="square", pattern="/", label="compute-bound"),
               launch=dict(color="#8e63c9", symbol="diamond", pattern="\\", label="launch-bound"),
-              network=dict(color="#12805c", symbol="triangle-up", pattern="+", label="network-bound"),
+              network=dict(color=wire_color, symbol="triangle-up", pattern="+", label="network-bound"),
               none=dict(color=ink, symbol="circle-open", pattern="", label="without work"),
               undefined=dict(color=ink, symbol="x", pattern="x", label="undefined"))
 _grid, _clear = "rgba(128,138,148,0.22)", "rgba(0,0,0,0)"       # readable on white and on dark pages
@@ -58,15 +59,24 @@ def _time(p):
     low, high = (format_si(t, "s") for t in p.interval_s)
     return f"predicted {format_si(p.time_s, 's')} ({low} to {high}), limit {format_si(p.roof_time_s, 's')}"
 
+def _ranks(p):
+    "The fastest and the slowest of several ranks."
+    if not p.ranks: return ""
+    low, high = (format_si(t, "s") for t in (p.rank_min_s, p.rank_max_s))
+    return f"{len(p.ranks)} ranks: {low} to {high}, slowest {p.slowest_rank}"
+
 def hover(p:RooflinePoint)->str:
     "All that is known of a point, as hover text."
     spread = f" ± {format_si(p.time_iqr_s / 2, 's')}" if p.time_iqr_s else ""
     intensity = "?" if p.arithmetic_intensity is None else f"{p.arithmetic_intensity:.2f}"
     doubt = ", too short for the clock" if p.uncertain else ", disturbed" if p.disturbed else ""
+    wire = ", ".join(f"{name}: {format_si(b, 'B')} on the wire" for name, b in p.sends)
     lines = [f"<b>{shown(label(p))}</b>", escape(" ".join(filter(None, (p.type, p.operator, p.phase, p.dtype)))),
              _use(p),
-             f"{_time(p)}{spread}, {p.share:.1%}, {p.calls} call{'s' * (p.calls != 1)}{doubt}",
-             f"{format_si(p.flops, 'FLOP')}, {format_si(p.bytes_moved, 'B')}, {intensity} FLOP/B", _rates(p)]
+             f"{_time(p)}{spread}, {p.share:.1%}, {p.calls} call{'s' * (p.calls != 1)}{doubt}", _ranks(p),
+             f"{format_si(p.flops, 'FLOP')}, {format_si(p.bytes_moved, 'B')}, {intensity} FLOP/B", _rates(p),
+             wire and wire + (", no such roof is known" if p.network_s is None
+                              else f", {format_si(p.network_s, 's')} under the roof")]
     return "<br>".join(filter(None, lines))
 
 # %% ../../nbs/views/plot.ipynb #7bfc9d41
@@ -92,6 +102,9 @@ def extent(
     ys = [p.achieved_gflops * 1e9 for p in points] + [y for p in peaks
                                                       for y in (p.peak_flops / 1000, p.peak_flops,
                                                                 *(c.flops for c in p.ceilings))]
+    for fastest in (network_in_use(p, points)[:1] for p in peaks):
+        xs += [2 * max(p.peak_flops for p in peaks) / r.bus_bandwidth for r in fastest]
+        xs += [p.wire_intensity for p in points if p.wire_intensity and fastest]
     return min(xs) / 1.6, max(xs) * 1.6, min(ys) / 1.6, max(ys) * 2.2
 
 # %% ../../nbs/views/plot.ipynb #122f0977
@@ -158,6 +171,24 @@ def _star(fig, p):
     fig.add_scatter(x=[x], y=[y], hovertext=[hover(p)], hoverinfo="text", mode="markers", name="whole model",
                     legendrank=2000,
                     marker=star_style)
+
+# %% ../../nbs/views/plot.ipynb #c372d706
+def _wire_markers(fig, rows, chosen):
+    "A marker per row that sends something, at its intensity per byte on the wire, joined to that of its memory."
+    rows = {i: rows[i] for i in chosen if rows[i].wire_intensity}
+    if not rows: return
+    places = [(p.wire_intensity, spot(p)[1]) for p in rows.values()]
+    xs = [x for p in rows.values() for x in (spot(p)[0], p.wire_intensity, None)]
+    ys = [y for p in rows.values() for y in (spot(p)[1], spot(p)[1], None)]
+    fig.add_scatter(x=xs, y=ys, customdata=[i for i in rows for _ in range(3)], mode="lines", hoverinfo="skip",
+                    line=dict(color=wire_color, width=1, dash="dot"), showlegend=False, legendgroup="wire",
+                    row=1, col=1)
+    marker = dict(symbol="triangle-up-open", color=wire_color, opacity=1, line=dict(width=2),
+                  size=[max(marker_size(p), 9.0) for p in rows.values()])
+    fig.add_scatter(x=[x for x, _ in places], y=[y for _, y in places], customdata=list(rows), mode="markers",
+                    hovertext=[f"{hover(p)}<br>{p.wire_intensity:.2f} FLOP/B on the wire" for p in rows.values()],
+                    hoverinfo="text", name="per byte on the wire", legendgroup="wire", marker=marker, cliponaxis=False,
+                    row=1, col=1)
 
 # %% ../../nbs/views/plot.ipynb #15c97573
 _wide, _high = 820, 400     # Pixels of the plot that the names are placed for
@@ -226,7 +257,10 @@ def plot_points(
     fig = canvas(rows=2, row_heights=[0.84, 0.16], vertical_spacing=0.17) if off else canvas()
     star = [result.program] if placeable(result.program) else []
     box = extent([rows[i] for i in on] + star, result)
-    roofs(fig, result.peaks, levels_in_use(result, rows), box, dtypes_in_use(result, rows), kinds_in_use(result, rows))
+    network = network_in_use(result.peaks, rows)
+    roofs(fig, result.peaks, levels_in_use(result, rows), box, dtypes_in_use(result, rows), kinds_in_use(result, rows),
+          network)
+    if network and points != "steps": _wire_markers(fig, rows, on)
     size = marker_size if points != "steps" else lambda p: 7.0      # a step is all of the time
     _markers(fig, rows, on, spot, size, row=1, col=1)
     _markers(fig, rows, off, lambda p: _strip_place(p, result.peaks.memory), size, row=2 if off else 1, col=1)

@@ -13,7 +13,7 @@ from itertools import islice
 from ..core.units import format_si
 from .fields import fields_of
 from .fold import FoldedPoint, fold
-from .headline import divided, headline, model_name
+from .headline import divided, headline, model_name, waited
 from .hierarchy import chart
 from .page import cells, column, figure, filled, page
 from .plot import alt_text, bounds, canvas, device_name, dress, plot_categories
@@ -25,11 +25,13 @@ def _roofs(peaks):
     compute = compute or [(peaks.dtype.removeprefix("torch."), peaks.peak_flops, "FLOP/s", "")]
     memory = [(l.name, l.bandwidth, "B/s", l.probe) for l in peaks.memory]
     probed = lambda probe: f" — {probe}" if probe else ""
-    return [(name, format_si(value, unit) + probed(probe)) for name, value, unit, probe in compute + memory]
+    network = [(r.name, f"{format_si(r.bus_bandwidth, 'B/s')}, latency {format_si(r.latency_s, 's')}")
+               for r in (peaks.network.roofs if peaks.network else ())]
+    return [(name, format_si(value, unit) + probed(probe)) for name, value, unit, probe in compute + memory] + network
 
 def _program(p):
     amounts = [("time", p.time_s, "s"), ("work", p.flops, "FLOP"), ("contractions", p.contraction_flops, "FLOP"),
-               ("traffic", p.bytes_moved, "B")]
+               ("traffic", p.bytes_moved, "B"), ("on the wire", p.wire_bytes, "B")]
     return [(name, format_si(value, unit)) for name, value, unit in amounts]
 
 def _pairs(entries): return [(k.replace("_", " "), str(v)) for k, v in entries.items()]
@@ -40,6 +42,8 @@ def _sample(result):
 
 def _timing(t):
     times = [("end to end", t.end_to_end_s), ("rows", t.rows_s), ("overhead", t.overhead_s)]
+    if t.communication_s is not None:
+        times += [("waiting for communication", t.exposed_s), ("communication on its way", t.communication_s)]
     ratio = f"{t.ratio:.3f}" if t.end_to_end_s else "?"
     return [*((name, format_si(value, "s")) for name, value in times), ("sum ÷ end to end", ratio),
             ("steps", str(t.steps)), ("clock", t.clock)]
@@ -57,7 +61,7 @@ def facts(
     return [(heading, entries) for heading, entries in sections.items() if entries]
 
 # %% ../../nbs/views/report.ipynb #0b664658
-_rest = dict(above="#b9c2c9", unknown="#d9c7a3", outside="#dfe4e7")
+_rest = dict(above="#b9c2c9", unknown="#d9c7a3", outside="#dfe4e7", waiting="#8fc4ad")
 
 def _luminance(color):
     "Relative luminance of `#rrggbb`, as WCAG defines it."
@@ -76,7 +80,8 @@ def _segments(result):
     d, color = divided(result), lambda k: bounds.get(k, bounds["undefined"])["color"]
     parts = [(k, s, color(k)) for k, s in d.needed]
     parts += [("above the roofs", d.above_s, _rest["above"]), ("work unknown", d.unknown_s, _rest["unknown"]),
-              ("outside the rows", d.outside_s + d.difference_s, _rest["outside"])]
+              ("waiting for communication", waited(result), _rest["waiting"]),
+              ("outside the rows", d.outside_s + d.difference_s - waited(result), _rest["outside"])]
     return [_segment(*part) for part in parts if part[1] > 0]
 
 # %% ../../nbs/views/report.ipynb #6353c678
@@ -87,8 +92,9 @@ _xprof = ("rank", "name", "operator", "type", "category", "calls", "total_s", "t
 
 def _columns(result):
     "The fields of the data frame, the first ones at the left."
-    known = fields_of(result)
-    return [column(known[k], k in _first) for k in dict.fromkeys((*_first, *known))]
+    known, sends = fields_of(result), any(p.wire_bytes != 0 for p in result.points)
+    shown = {*_first, *(["wire_bytes"] if sends else [])}
+    return [column(known[k], k in shown) for k in dict.fromkeys((*_first, *known))]
 
 def _like_xprof(columns):
     "The names of XProf's columns, those of the memory levels included."

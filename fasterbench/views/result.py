@@ -10,10 +10,11 @@ import json, math
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 
 from ..core.files import check_schema, write_whole
+from ..core.ranks import collected
 from ..core.units import format_si
 from ..points.model import RooflinePoint
 from ..roofs.hardware import Ceiling, HardwarePeaks, MemoryLevel
-from . import hierarchy, picture, report, table
+from . import gathered, hierarchy, picture, report, table
 from .checked import check_pairs, check_scalars, checked, is_number, refuse
 from .fold import fold
 
@@ -36,17 +37,19 @@ class Timing:
     others: float|None=None         # Cores that were busy for other processes meanwhile
     steal: float|None=None          # Cores that a hypervisor took away meanwhile
     clock_hz: tuple=()              # Lowest and highest clock rate of the cores, Hz
+    communication_s: float|None=None # Time of a step with a collective on its way, s; None: not recorded
+    exposed_s: float|None=None       # What of it nothing hides: the model waits, s
 
     def __post_init__(self): object.__setattr__(self, "clock_hz", tuple(self.clock_hz))
 
     @property
     def sum_s(self)->float:
-        "Rows and overhead, s."
-        return self.rows_s + self.overhead_s
+        "Rows, waiting for communication, and overhead, s."
+        return self.rows_s + self.overhead_s + (self.exposed_s or 0.0)
 
     @property
     def ratio(self)->float:
-        "Rows and overhead over the end to end time."
+        "Rows, waiting for communication, and overhead, over the end to end time."
         return self.sum_s / self.end_to_end_s if self.end_to_end_s else math.nan
 
     @property
@@ -69,8 +72,11 @@ class Timing:
         end, rows, overhead = (format_si(s, "s") for s in (self.end_to_end_s, self.rows_s, self.overhead_s))
         lines = [f"end to end  {end} {self.statistic}, {self.spread:.1%} IQR, {self.bare_steps} uninstrumented steps",
                  f"rows        {rows} over {self.steps} steps, {self.clock}",
-                 f"overhead    {overhead} in containers that compute nothing themselves",
-                 f"sum ÷ end   {self.ratio:.3f}"]
+                 f"overhead    {overhead} in containers that compute nothing themselves"]
+        if self.communication_s is not None:
+            lines.append(f"network     {format_si(self.exposed_s, 's')} of waiting for collectives, which are on their "
+                         f"way for {format_si(self.communication_s, 's')}")
+        lines.append(f"sum ÷ end   {self.ratio:.3f}")
         return "\n".join(lines + [f"WARNING: {w}" for w in self.warnings])
 
 # %% ../../nbs/views/result.ipynb #ac0c0a02
@@ -126,6 +132,14 @@ class Result:
     )->"Result":
         "This result with rows of one kind folded into sums."
         return replace(self, **{_kinds[points]: fold(self.rows(points), group, depth)})
+
+    def gather(self)->"Result|None":
+        """On rank 0 of a job the results of all ranks as one: a row has its median, `ranks` those of each rank.
+
+        Every rank calls it; it is `None` on the others. A process that is in no job gets its own result back."""
+        texts = collected(to_dict(self))
+        if texts is None or len(texts) == 1: return None if texts is None else self
+        return gathered.gathered([self, *map(from_dict, texts[1:])], Account)
 
     def with_roofs(self)->"Result":
         "This result, if it has roofs to draw or compare. Raises `ValueError` if it has none."
@@ -236,14 +250,23 @@ def _bound(where, value):
 
 _not_negative = ("flops", "bytes_moved", "time_s", "time_iqr_s", "calls", "roof_time_s", "launch_s",
                  "contraction_flops",
-                 "eager_bytes", "achieved_gflops", "arithmetic_intensity", "share", "utilization_pct")
+                 "eager_bytes", "achieved_gflops", "arithmetic_intensity", "share", "utilization_pct", "wire_bytes",
+                 "network_s")
 def _two_times(where, value):
     "A rule: nothing, or two times in order."
     good = isinstance(value, (list, tuple)) and (not value or len(value) == 2 and is_number(value[0], 0)
                                                  and is_number(value[1], value[0]))
     if not good: refuse(where, value, "two times in order, s")
 
-_point_rules = dict(bound=_bound, bytes_by_level=check_pairs, shares=check_pairs, explained=check_pairs,
+def _of_ranks(where, value):
+    "A rule: pairs of a rank and its time."
+    good = isinstance(value, (list, tuple)) and all(
+        isinstance(p, (list, tuple)) and len(p) == 2 and all(is_number(v, 0) for v in p) and p[0] == int(p[0])
+        for p in value)
+    if not good: refuse(where, value, "pairs of a rank and its time, s")
+
+_point_rules = dict(bound=_bound, ranks=_of_ranks, bytes_by_level=check_pairs, shares=check_pairs,
+                    explained=check_pairs, sends=check_pairs,
                     interval_s=_two_times,
                     **dict.fromkeys(_not_negative, _least(0)))
 
@@ -315,7 +338,7 @@ def _numbers(where, value):
 
 _timing_rules = dict(clock_hz=_numbers) | dict.fromkeys(
     ("end_to_end_s", "end_to_end_iqr_s", "rows_s", "overhead_s", "steps", "bare_steps", "stamp_s", "load_average",
-     "others", "steal"), _least(0))
+     "others", "steal", "communication_s", "exposed_s"), _least(0))
 
 # %% ../../nbs/views/result.ipynb #b1e9b4e0
 def from_dict(

@@ -6,13 +6,14 @@
 __all__ = ['summary', 'peaks_rows', 'peaks_table']
 
 # %% ../../nbs/views/table.ipynb #06a1c1b1
-import csv, io, shutil
+import csv, io, re, shutil
 from collections.abc import Iterable, Iterator
 
 from ..core.units import format_si
 from ..points.model import RooflinePoint, arithmetic_intensity, memory_time, passing
 from ..roofs.datasheet import fractions
 from ..roofs.hardware import HardwarePeaks
+from ..roofs.network import NetworkPeaks
 from .fields import Field, fields, fields_of, level_names
 from .fold import FoldedPoint, fold, label
 from .headline import doubtful_roofs, headline, trust, wrapped
@@ -24,12 +25,21 @@ def printable(
     "`text` with line breaks, terminal codes and the like as escapes."
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
+def _stem(signature):
+    "The signature of a C++ function without its return type, its parameters and namespaces."
+    if "<" not in signature and "::" not in signature: return signature
+    text, depth = re.sub(r"^void |\(anonymous namespace\)::", "", signature).strip(), 0
+    for i in range(len(text) - 1, -1, -1) if text.endswith(")") else ():
+        depth += (text[i] == ")") - (text[i] == "(")
+        if not depth: text = text[:i]; break
+    return re.sub(r"\b(?:\w+::)+", "", text)
+
 def shortened(
     text:str,
     width:int, # Characters that it may take
 )->str:
     "`text` without its middle, where it is too long. Of a path the end says most, of a signature the start."
-    if len(text) <= width: return text
+    if len(text) <= width or len(text := _stem(text)) <= width: return text
     signature = "<" in text or "(" in text.lstrip("(")
     start = 2 * width // 3 if signature else width // 4 if width >= 20 else 1
     return f"{text[:start]}…{text[len(text) - (width - start - 1):]}"
@@ -57,7 +67,7 @@ def _spread(fraction): return f"~{fraction:.0%}" if fraction < 0.995 else ">99%"
 _phases = dict(forward="fwd", backward="bwd", update="upd")
 
 # %% ../../nbs/views/table.ipynb #302df624
-_columns = ("name", "type", "phase", "time_s", "share", "flops", "bytes_moved", "arithmetic_intensity",
+_columns = ("name", "type", "phase", "time_s", "share", "flops", "bytes_moved", "wire_bytes", "arithmetic_intensity",
             "achieved_gflops",
             "bound", "utilization_pct", "time_iqr_s")
 
@@ -67,7 +77,18 @@ def shown_fields(
     "The fields of the printed table; the phase and the IQR only where there is something to say."
     absent = {"phase"} if not any(p.phase for p in points) else set()
     if not any(map(doubtful, points)): absent.add("time_iqr_s")
-    return _two_times([fields[k] for k in _columns if k not in absent], points)
+    if all(p.wire_bytes == 0 for p in points): absent.add("wire_bytes")
+    return _of_ranks(_two_times([fields[k] for k in _columns if k not in absent], points), points)
+
+_left_out = ("flops", "bytes_moved", "arithmetic_intensity", "achieved_gflops")      # for want of room
+
+def _of_ranks(shown, points):
+    "Of several ranks, the median is shown with the fastest and the slowest."
+    if not any(p.ranks for p in points): return shown
+    more = [fields["time_s"]._replace(short="median"), *(fields[k] for k in ("rank_min_s", "rank_max_s",
+                                                                               "slowest_rank"))]
+    return [g for f in shown if f.name not in _left_out
+            for g in (more if f.name == "time_s" else [f])]
 
 def _two_times(shown, points):
     "Of a prediction, the expected time is shown with its limit."
@@ -120,9 +141,24 @@ def _fitted(points, shown, width):
         wide = [max(map(len, column)) for column in zip(*rows)]
         room = width - sum(wide[2:]) - gap * (len(wide) - 1)
         if wide[0] + wide[1] <= room or room >= 44: break
+    rest = [f for f in shown if f.name != "achieved_gflops"]
+    if room < 24 and len(rest) < len(shown) and "wire_bytes" in [f.name for f in shown]:      # one column too many
+        return _fitted(points, rest, width)
     return text_table(narrowed(rows, room), left, gap)
 
 # %% ../../nbs/views/table.ipynb #f5598c8a
+def without_network(
+    result, # A `Result`
+)->list[str]:
+    "What is said of rows that send something, where no roof of the network says how long that takes."
+    missing = [p for p in result.points if p.network_s is None]
+    if not missing: return []
+    kinds = ", ".join(dict.fromkeys(name for p in missing for name, _ in p.sends))
+    known = result.peaks is not None and result.peaks.network is not None
+    return [f"{len(missing)} of {len(result.points)} rows send data{f' ({kinds})' if kinds else ''}, and "
+            f"{'the network was not measured with all of these' if known else 'no roof of the network is known'}: "
+            f"bound and utilization leave the network out"]
+
 def footer(
     result, # A `Result`
 )->list[str]:
@@ -134,6 +170,7 @@ def footer(
                      "a finding about a count or a probe")
     if result.unknown_ops:
         lines.append("no FLOP rule for " + ", ".join(f"{printable(k)} ({n}×)" for k, n in result.unknown_ops.items()))
+    lines += without_network(result)
     lines += [printable(str(a)) for a in result.accounts[:8]]
     if len(result.accounts) > 8: lines.append(f"… and {len(result.accounts) - 8} more accounts")
     return lines + [printable(n) for n in result.notes]
@@ -265,6 +302,25 @@ def html_table(
     return html_rows(text_rows(rows[:top], shown), left, _rest(result.points, rows, top) + footer(result),
                      headline(result))
 
+# %% ../../nbs/views/table.ipynb #912a7320
+def network_rows(
+    network:NetworkPeaks,
+)->list[list[str]]:
+    "The roofs of a network as texts, the titles first."
+    percent = lambda x: f"{x:.1%}"
+    rows = [["network", "latency", "spread", "bandwidth", "spread", "bus bandwidth"]]
+    return rows + [[r.name, format_si(r.latency_s, "s"), percent(r.latency_spread), format_si(r.bandwidth, "B/s"),
+                    percent(r.spread), format_si(r.bus_bandwidth, "B/s")] for r in network.roofs]
+
+def where_measured(
+    network:NetworkPeaks,
+)->str:
+    "Backend, hosts and date, as far as they are known."
+    env = network.environment
+    hosts = f"{env['hosts']} host{'s' * (env['hosts'] != 1)}" if isinstance(env.get("hosts"), int) else ""
+    parts = (env.get("backend"), hosts, str(env.get("date", ""))[:10])
+    return ", ".join(str(p) for p in parts if p)
+
 # %% ../../nbs/views/table.ipynb #53f5bbd3
 def _peaks_row(key, name, best, roof, unit, promised):
     "A ceiling as texts."
@@ -296,4 +352,7 @@ def peaks_table(
     ridge = f"ridge point {peaks.ridge_point:.2f} FLOP/B ({peaks.dtype.removeprefix('torch.')}, main memory)"
     doubts = doubtful_roofs(peaks)
     lines = [f"± not steady: {', '.join(doubts)}".replace("%", " %")] if doubts else []
+    if peaks.network:
+        lines = [*lines, f"network: {where_measured(peaks.network) or 'of unknown origin'}",
+                 *text_table(network_rows(peaks.network), {0})]
     return "\n".join([where, *text_table(rows, {0, len(rows[0]) - 1}), ridge, *lines])

@@ -16,6 +16,7 @@ from torch import nn
 from ..core.arguments import as_call, copied, tensors_of
 from ..core.modules import Part
 from ..core.process import eager
+from ..core.ranks import agreed
 from ..core.run import Forward, TrainingStep, check_step, preserved_run
 from .border import border
 from .target import Target, on_target
@@ -203,7 +204,7 @@ def trace_call(
     tracer.visits[0].returned |= tracer.memory.numbers(tensors_of(out))
     kept = tracer.memory.numbers(run.lasting())
     unseen = {i: found for i, part in enumerate(run.modules) if (found := script_operators(part.module))}
-    if others.present and _unknown_origin(tracer, run):
+    if agreed("other threads", bool(others.present and _unknown_origin(tracer, run))):
         with eager(): found = others.operators(call)
         if found: unseen[0] = {**unseen.get(0, {}), **found}
     crossing = border(tracer.calls, tracer.visits, tracer.memory.made_in, kept)

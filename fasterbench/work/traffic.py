@@ -105,7 +105,7 @@ def transferred(
     if namespace != "c10d": return None
     if argument in _received: return False, True
     if "barrier" in plain: return False, False                  # its tensor only names the device
-    if argument not in ("tensor", "tensors") or plain == "send": return True, False
+    if argument not in ("tensor", "tensors") or not plain.endswith("_"): return True, False
     if plain.startswith("recv"): return False, True
     if plain == "broadcast_": return (True, False) if _is_root(plain, args) else (False, True)
     return True, plain != "reduce_" or _is_root(plain, args)

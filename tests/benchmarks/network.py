@@ -24,7 +24,7 @@ def published():
             links = ", ".join(f"{r.collective} {r.bus_bandwidth / 1e9:.1f}" for r in peaks.roofs if r.ranks == 8)
             print(f"{path.stem + ' ' + dtype:32}{len(samples):8}{statistics.median(errors):14.1%}{errors[int(0.9 * len(errors))]:8.1%}  {links}")
 
-def by_hand(collective, n, repeats=30):
+def by_hand(collective, n, repeats):
     "Seconds of one call in a loop of its own, the median over the calls of the shortest over the ranks."
     import torch, torch.distributed as dist
     x, times = torch.zeros(n // 4), []
@@ -42,26 +42,32 @@ def by_hand(collective, n, repeats=30):
     dist.all_gather_object(every, times)
     return statistics.median(min(call) for call in list(zip(*every))[1:])
 
-def gloo():
-    "On each rank: roofs and the loop by hand, three times in turn."
-    import torch.distributed as dist
-    from fasterbench.roofs.network_probes import measure_network
+def gloo(rounds=24, repeats=10):
+    """On each rank: what `measure_network` takes its samples with, and the loop by hand, in turn, since a machine drifts.
+
+    The ratio is the median over the rounds, each of them two measurements one after the other."""
+    import torch, torch.distributed as dist
+    from fasterbench.roofs.network_probes import _sample
     dist.init_process_group("gloo")
-    sizes, rows = [2**16, 2**20, 2**23], {}
-    for _ in range(3):
-        peaks = measure_network(sizes=sizes, repeats=30)
-        for collective in ("all_reduce", "all_gather", "all_to_all", "broadcast"):
-            for n, seconds in peaks.roof(collective, dist.get_world_size()).samples:
-                rows.setdefault((collective, n), []).append((seconds, by_hand(collective, n)))
-    if dist.get_rank() == 0: print(json.dumps([[c, n, *map(statistics.median, zip(*pairs))] for (c, n), pairs in rows.items()]))
+    cpu, rows = torch.device("cpu"), []
+    for collective in ("all_reduce", "all_gather", "all_to_all", "broadcast"):
+        for n in (2**16, 2**20, 2**23):
+            pairs = []
+            for k in range(rounds):
+                first = lambda: _sample(collective, n, cpu, dist.group.WORLD, repeats)
+                second = lambda: by_hand(collective, n, repeats)
+                pairs.append((first(), second()) if k % 2 else (second(), first())[::-1])
+            ratios = sorted(a / b for a, b in pairs)
+            rows.append([collective, n, *map(statistics.median, zip(*pairs)), statistics.median(ratios), ratios[rounds // 4], ratios[3 * rounds // 4]])
+    if dist.get_rank() == 0: print(json.dumps(rows))
     dist.destroy_process_group()
 
 def launched(ranks):
     done = subprocess.run([sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={ranks}", "--standalone", __file__, "--child"], capture_output=True, text=True)
     if done.returncode: sys.exit(done.stderr[-2000:])
-    print(f"\ngloo, {ranks} processes\n{'collective':14}{'bytes':>10}{'measured, µs':>14}{'by hand, µs':>13}{'ratio':>8}")
-    for collective, n, seconds, hand in json.loads(done.stdout.splitlines()[-1]):
-        print(f"{collective:14}{n:10}{1e6 * seconds:14.0f}{1e6 * hand:13.0f}{seconds / hand:8.3f}")
+    print(f"\ngloo, {ranks} processes\n{'collective':14}{'bytes':>10}{'measured, µs':>14}{'by hand, µs':>13}{'ratio':>8}  quartiles of the ratio")
+    for collective, n, seconds, hand, ratio, low, high in json.loads(done.stdout.splitlines()[-1]):
+        print(f"{collective:14}{n:10}{1e6 * seconds:14.0f}{1e6 * hand:13.0f}{ratio:8.3f}  {low:.2f} to {high:.2f}")
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])

@@ -1,0 +1,294 @@
+"""Several ranks profile one model together: DDP, FSDP2 and tensor parallel over gloo, the command line under torchrun, and
+ranks that are killed, that raise, and that hang."""
+import json, os, re, signal, subprocess, sys, time
+from pathlib import Path
+
+import pytest
+
+from conftest import root
+
+pytestmark = pytest.mark.timed
+names = "ddp fsdp tensor forward"
+
+setup = '''
+import os, sys, time, warnings, datetime, json, torch
+import torch.distributed as dist
+from torch import nn
+warnings.simplefilter("ignore")
+torch.set_num_threads(1)
+rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=300))
+from fasterbench import HardwarePeaks, RooflineAnalyzer
+peaks = HardwarePeaks(1e11, 2e10)
+def net():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(64, 256), nn.BatchNorm1d(256), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 64))
+def spread(kind, model):
+    from torch.distributed.device_mesh import init_device_mesh
+    if kind == "ddp": return nn.parallel.DistributedDataParallel(model)
+    mesh = init_device_mesh("cpu", (world,))
+    if kind == "fsdp":
+        from torch.distributed.fsdp import fully_shard
+        for m in (model[0], model[2]): fully_shard(m, mesh=mesh)
+        return fully_shard(model, mesh=mesh)
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+    return parallelize_module(model, mesh, {"2": ColwiseParallel(), "4": RowwiseParallel()})
+x = torch.randn(32, 64)
+'''
+
+forking = '''
+import os, signal, sys
+import torch, torch.distributed.fsdp, torch.distributed.tensor.parallel, torch._dynamo, numpy, fasterbench.roofline      # once for all ranks
+code, folder, ranks = open(sys.argv[1]).read(), sys.argv[2], int(sys.argv[3])
+sys.argv, pids = ["job"], []
+for rank in range(ranks):
+    if not (pid := os.fork()):
+        for stream in (1, 2): os.dup2(os.open(f"{folder}/{rank}.{stream}", os.O_WRONLY | os.O_CREAT), stream)
+        os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank))
+        try: exec(compile(code, "job", "exec"), dict(__name__="__main__"))
+        except BaseException:
+            import traceback
+            traceback.print_exc()
+            os._exit(1)
+        sys.stdout.flush()
+        os._exit(0)
+    pids.append(pid)
+print(*[os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids])
+'''
+
+def launch(code, tmp_path, ranks=2, seconds=60, limit="8", check=True):
+    "Run `code` in each rank, forked from one process; (rank → stdout and stderr, seconds). Nothing runs any more afterwards."
+    (tmp_path/"job.py").write_text(setup + code)
+    env = os.environ | dict(OMP_NUM_THREADS="1", FASTERBENCH_TIMEOUT=limit, MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()), WORLD_SIZE=str(ranks),
+                            PYTHONPATH=str(root), FASTERBENCH_CACHE=str(tmp_path/"cache"))
+    start = time.monotonic()
+    job = subprocess.Popen([sys.executable, "-c", forking, str(tmp_path/"job.py"), str(tmp_path), str(ranks)], env=env, cwd=tmp_path, text=True,
+                           stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
+    try: codes = job.communicate(timeout=seconds)[0].split()
+    finally:
+        try: os.killpg(job.pid, signal.SIGKILL)
+        except ProcessLookupError: pass
+    outs = [tuple((tmp_path/f"{r}.{stream}").read_text() for stream in (1, 2)) for r in range(ranks)]
+    if check: assert codes == ["0"] * ranks, [err[-1500:] for _, err in outs]
+    return outs, time.monotonic() - start
+
+def free_port():
+    import socket
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+# ---- models as they are
+
+several = '''
+def whole(model, opt):
+    full = lambda t: t.full_tensor().clone() if hasattr(t, "full_tensor") else t.detach().clone()
+    hooks = [(n, len(m._forward_hooks), len(m._forward_pre_hooks), m.training) for n, m in model.named_modules()]
+    grads = [None if p.grad is None else full(p.grad) for p in model.parameters()]
+    state = [full(v) for s in opt.state.values() for v in s.values() if isinstance(v, torch.Tensor)]
+    kinds = [(type(p), p.requires_grad) for p in model.parameters()]
+    limits = [g._get_backend(torch.device("cpu")).options._timeout for g in dist.distributed_c10d._world.pg_map]
+    return [full(v) for v in model.state_dict().values()], grads, state, hooks, kinds, limits
+def equal(a, b):
+    if isinstance(a, torch.Tensor): return torch.equal(a, b)
+    return len(a) == len(b) and all(map(equal, a, b)) if isinstance(a, list) else a == b
+out = {}
+for kind in ("ddp", "fsdp", "tensor", "forward"):
+    model = spread("ddp" if kind == "forward" else kind, net())
+    opt = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    for _ in range(2): opt.zero_grad(); model(x).square().mean().backward(); opt.step()
+    before = whole(model, opt)
+    step = {} if kind == "forward" else dict(backward=True, loss=lambda out: out.square().mean(), optimizer=opt)
+    analyzer = RooflineAnalyzer(model, x, peaks).profile(warmup=1, steps=None if kind == "ddp" else 12, **step)
+    same = all(map(equal, before, whole(model, opt)))
+    opt.zero_grad(); model(x).square().mean().backward(); opt.step()             # it can be trained on
+    r, all_ranks = analyzer.result, analyzer.gather()
+    t = r.timing
+    out[kind] = dict(same=same, steps=t.steps, ops=len(r.ops), ratio=t.ratio, unknown=r.unknown_ops,
+        exposed=t.exposed_s, communication=t.communication_s, rows=[[p.name, p.type, p.phase, p.time_s] for p in r],
+        sum=t.rows_s + t.overhead_s + (t.exposed_s or 0), total=sum(p.time_s for p in r),
+        gathered=None if all_ranks is None else json.loads(all_ranks.to_json()), table=all_ranks and __import__("fasterbench.views.table").views.table.summary(all_ranks))
+class Stage(nn.Module):
+    def __init__(self):
+        super().__init__()
+        if rank == 0: self.front = nn.Linear(64, 64)
+        else: self.back = nn.Linear(64, 64)
+    def forward(self, x):
+        if rank == 0: y = self.front(x); dist.send(y, 1); return y
+        y = torch.empty(32, 64); dist.recv(y, 0); return self.back(y)
+r = RooflineAnalyzer(Stage(), x, peaks).profile(warmup=1, steps=5).gather()
+out["pipeline"] = r and dict(notes=[n for n in r.notes if "different" in n], rows=[p.name for p in r])
+alone = RooflineAnalyzer(net(), x, peaks).profile(steps=2, warmup=0) if rank == 0 else None     # of one rank: nobody is asked
+dist.barrier()
+print("OUT" + json.dumps(out))
+'''
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory):
+    outs, _ = launch(several, tmp_path_factory.mktemp("two"), seconds=80)
+    return [json.loads(out.split("OUT")[1]) for out, _ in outs]
+
+@pytest.mark.parametrize("kind", names.split())
+def test_every_rank_profiles_and_leaves_the_model_as_it_was(two, kind):
+    for found in two:
+        own = found[kind]
+        assert own["same"] and own["unknown"] == {} and own["ops"] > 5
+        assert abs(own["sum"] / own["total"] - 1) < 1e-9                        # rows, waiting and overhead are all rows
+        assert 0.7 < own["ratio"] < 1.4                                         # here the machine is shared; the benchmark has the figure
+    assert two[0][kind]["steps"] == two[1][kind]["steps"] >= 10
+
+@pytest.mark.parametrize("kind", ["ddp", "fsdp", "tensor"])
+def test_waiting_is_a_row(two, kind):
+    for found in two:
+        own = found[kind]
+        waiting = [r for r in own["rows"] if r[0] == "(communication)"]
+        assert waiting and {r[2] for r in waiting} <= {"forward", "backward", "update"}
+        assert abs(sum(r[3] for r in waiting) / own["exposed"] - 1) < 1e-9 and 0 < own["exposed"] <= own["communication"] * (1 + 1e-9)
+
+def test_results_are_gathered_on_rank_0(two):
+    for kind in names.split():
+        assert two[1][kind]["gathered"] is None
+        rows, each = two[0][kind]["gathered"]["points"], [{tuple(r[:3]): r[3] for r in found[kind]["rows"]} for found in two]
+        for p in rows:
+            key = p["name"], p["type"], p["phase"]
+            want = [[i, own[key]] for i, own in enumerate(each) if key in own]
+            assert p["ranks"] == want and abs(p["time_s"] - sum(t for _, t in want) / len(want)) < 1e-15
+        assert {(p["name"], p["type"], p["phase"]) for p in rows} == set(each[0]) | set(each[1])
+    table = two[0]["ddp"]["table"]
+    assert "slowest" in table and "rank 1: " in table and "gathered from 2 ranks" in table
+    assert two[0]["ddp"]["gathered"]["program"]["ranks"][1][0] == 1
+
+def test_four_ranks_with_roofs_of_their_own(tmp_path):
+    "Ranks of one host measure together, and the second time they read what they kept."
+    code = '''
+from fasterbench.roofs import peaks as module
+module._measure = lambda device, dtypes, *rest: (time.sleep(0.1 * rank), HardwarePeaks(1e9 * (rank + 1), 1e9, device="cpu", environment=module.environment(device)))[1]
+model = spread("ddp", net())
+found = [RooflineAnalyzer(model, x).profile(steps=2, warmup=0, backward=True).peaks.peak_flops]
+files = len(list(module.cache_folder().glob("peaks-*.json")))
+module._remembered.clear()
+found.append(RooflineAnalyzer(model, x).profile(steps=2, warmup=0, backward=True).peaks.peak_flops)
+all_ranks = RooflineAnalyzer(model, x, peaks).profile(steps=2, warmup=0, backward=True).gather()
+print(found, files, all_ranks and [len(p.ranks) for p in all_ranks][:3])
+'''
+    outs, _ = launch(code, tmp_path, ranks=4)
+    assert [out.strip() for out, _ in outs] == ["[1000000000.0, 1000000000.0] 1 [4, 4, 4]"] + ["[1000000000.0, 1000000000.0] 1 None"] * 3
+
+def test_a_pipeline_says_that_the_ranks_differ(two):
+    found = two[0]["pipeline"]
+    assert len(found["notes"]) == 1 and "rank 0: front; rank 1: back" in found["notes"][0] and {"front", "back"} <= set(found["rows"])
+    assert two[1]["pipeline"] is None
+
+# ---- one process
+
+def test_one_process_imports_nothing_for_it():
+    code = ("import sys, torch; before = {n for n in sys.modules if n.startswith('torch.distributed')}\n"
+            "from fasterbench import RooflineAnalyzer, HardwarePeaks\n"
+            "a = RooflineAnalyzer(torch.nn.Linear(4, 4), torch.ones(2, 4), HardwarePeaks(1e9, 1e9))\n"
+            "print({n for n in sys.modules if n.startswith('torch.distributed')} - before)\n"
+            "a.profile(steps=2, warmup=0)\n"
+            "assert a.gather() is a.result and a.result.timing.exposed_s is None and a.results[0].ranks == ()")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=root, timeout=60)
+    assert done.stdout.strip() == "set()" and done.returncode == 0, done.stdout + done.stderr
+
+# ---- failures
+
+class_of_faults = '''
+class Faulty(nn.Module):
+    calls = 0
+    def __init__(self): super().__init__(); self.net = net()
+    def forward(self, x):
+        Faulty.calls += 1
+        if rank == 1 and Faulty.calls == 12: fault()
+        return self.net(x)
+model = spread("ddp", Faulty())
+before = [p.detach().clone() for p in model.parameters()], len(model._forward_hooks), "forward" in vars(model.module.net)
+start = time.monotonic()
+try: RooflineAnalyzer(model, x, peaks).profile(backward=True); print("no error")
+except Exception as e: print(type(e).__name__, "|", " ".join(str(e).split()), "|", round(time.monotonic() - start, 1))
+after = [p.detach() for p in model.parameters()], len(model._forward_hooks), "forward" in vars(model.module.net)
+print("same", all(map(torch.equal, before[0], after[0])) and before[1:] == after[1:], flush=True)
+'''
+
+def test_a_rank_that_is_killed_ends_the_others(tmp_path):
+    outs, seconds = launch("import signal\nfault = lambda: os.kill(os.getpid(), signal.SIGKILL)\n" + class_of_faults, tmp_path, check=False)
+    assert "RankError" in outs[0][0] and "rank 1 ended or hangs" in outs[0][0] and "same True" in outs[0][0] and outs[1][0] == "", outs
+    assert seconds < 40
+
+def test_a_rank_that_raises_is_named_on_the_others(tmp_path):
+    "Also where it lives on: the others wait no longer than the limit."
+    outs, seconds = launch("def fault(): raise ValueError('no more data')\n" + class_of_faults + "time.sleep(5)\nos._exit(0)\n", tmp_path, limit="2", check=False)
+    assert outs[1][0].startswith("ValueError | no more data") and "same True" in outs[1][0]
+    assert outs[0][0].startswith("RankError | rank 1 failed: ValueError: no more data") and "same True" in outs[0][0], outs[0]
+    assert seconds < 45
+
+def test_a_rank_that_hangs_ends_the_others_after_the_limit(tmp_path):
+    outs, seconds = launch("fault = lambda: time.sleep(9) or os._exit(3)\n" + class_of_faults + "os._exit(0)\n", tmp_path, limit="2", check=False)
+    text = outs[0][0]
+    assert text.startswith("RankError") and "rank 1 ended or hangs; a rank waits 2 s" in text and "same True" in text, outs[0]
+    assert float(text.split("|")[2].split()[0]) < 2 + 5 + 8
+
+# ---- the command line
+
+def run_command(ranks, folder, *args, seconds=80, wait=True):
+    head = [sys.executable] if ranks == 1 else [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+    env = os.environ | dict(OMP_NUM_THREADS="1", PYTHONPATH=str(root), FASTERBENCH_TIMEOUT="10")
+    command = [*head, "-m", "fasterbench", "roofline", *args]
+    if not wait: return subprocess.Popen(command, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=seconds)
+
+model_file = '''
+import torch
+from torch import nn
+class Net(nn.Module):
+    def __init__(self): super().__init__(); self.layers = nn.ModuleList(nn.Sequential(nn.Linear(64, 64), nn.ReLU()) for _ in range(3))
+    def forward(self, x):
+        for layer in self.layers: x = layer(x)
+        return x
+def make(): return Net(), torch.randn(32, 64)
+'''
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path/"net.py").write_text(model_file)
+    (tmp_path/"roofs.json").write_text(json.dumps(dict(schema="fasterbench.peaks", version=1, peak_flops=1e11, peak_bandwidth=2e10)))
+    return tmp_path
+
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+def test_the_same_command_line_with_one_and_two_ranks(folder, parallel):
+    args = ("net.py:make", "--backward", "--peaks", "roofs.json", "--json", "out.json", "--steps", "10", "--parallel", parallel, "--html", "out.html")
+    for ranks in (1, 2) if parallel == "ddp" else (2,):
+        done = run_command(ranks, folder, *args)
+        assert done.returncode == 0, done.stderr[-2000:]
+        assert done.stdout.count("=== Roofline") == 1 and done.stderr.count("wrote out.json") == 1
+        saved = json.loads((folder/"out.json").read_text())
+        assert len(saved["points"][0]["ranks"]) == (ranks if ranks > 1 else 0) and ("(communication)" in done.stdout or "ication)" in done.stdout) == (ranks > 1)
+        assert (folder/"out.html").stat().st_size > 100_000
+    assert sorted(p.name for p in folder.iterdir() if p.name != "__pycache__") == ["net.py", "out.html", "out.json", "roofs.json"]
+
+def test_a_wrong_argument_is_said_once(folder):
+    done = run_command(2, folder, "net.py:absent")
+    assert done.returncode != 0 and done.stderr.count("has no callable 'absent'") == 1
+
+def test_a_killed_rank_ends_the_command(folder):
+    "Every process has ended seconds later, and no file is half written."
+    job = run_command(2, folder, "net.py:make", "--backward", "--json", "out.json", "--steps", "100000", "--peaks", "roofs.json", wait=False)
+    try:
+        end, ranks = time.monotonic() + 40, []
+        while len(ranks) < 2 and time.monotonic() < end: ranks = children(job.pid); time.sleep(0.2)
+        time.sleep(6)                                               # in the middle of the profile
+        assert len(ranks) == 2 and job.poll() is None
+        os.kill(ranks[1], signal.SIGKILL)
+        job.communicate(timeout=45)
+        assert job.returncode != 0 and not any(alive(r) for r in ranks)
+        assert sorted(p.name for p in folder.iterdir() if p.name != "__pycache__") == ["net.py", "roofs.json"]
+    finally: job.kill()
+
+def children(pid):
+    found = []
+    for task in Path(f"/proc/{pid}/task").glob("*/children"): found += map(int, task.read_text().split())
+    return [p for p in found if "fasterbench" in Path(f"/proc/{p}/cmdline").read_text()]
+
+def alive(pid):
+    try: return Path(f"/proc/{pid}/stat").read_text().split(") ")[1][0] != "Z"
+    except OSError: return False
