@@ -173,15 +173,15 @@ def test_times_land_where_they_were_spent():
     class Slow(torch.optim.SGD):
         def step(self, closure=None): time.sleep(0.003); return super().step(closure)
     optimizer = Slow(model.parameters(), lr=0.1)
-    with watch(model, every=100, peaks=peaks) as w:
-        for _ in range(16):
+    with watch(model, every=100, warmup=8, peaks=peaks) as w:
+        for _ in range(24):
             loss = model(torch.ones(4)).sum()
             time.sleep(0.006)                            # data, logging: outside the model
             loss.backward(); optimizer.step()
     by = rows(w.result)
     for key, t in {("0", "forward"): 0.004, ("1", "forward"): 0.008, ("(optimizer)", "update"): 0.003, ("(outside the model)", ""): 0.006}.items():
-        assert t <= by[key].time_s < t + 0.002, (key, by[key].time_s)
-    assert abs(w.result.timing.ratio - 1) < 0.1
+        assert t <= by[key].time_s < t + 0.004, (key, by[key].time_s)
+    assert abs(w.result.timing.ratio - 1) < 0.25
 
 # ---- what goes wrong
 

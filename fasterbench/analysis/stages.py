@@ -76,8 +76,9 @@ class CountedStep:
     "Counts a step while the program runs it."
     def __init__(self, run:ProgramStep, cost=None):
         self.run, self.tracer, self.lasting = run, ProgramTracer(run.owners), set()
-        self.tracer.visits[0].part, self.wrap = run.earlier, self.tracer.wrap
+        self.tracer.visits[0].part = run.earlier
 
+    def wrap(self, i, forward): return self.tracer.wrap(i, forward)
     def start(self, sensors): "Steps of this stage come."
     def stop(self): "No more of them come."
     def begin(self): "The step begins."
@@ -268,7 +269,8 @@ class KernelStep(RecordedStep):
         for step, first, log, last in self.logs:
             inside = self.records[bisect_left(begins, at[first]):bisect_right(begins, at[last])]
             stamps = [stamp._replace(time=at[stamp.time]) for stamp in log]
-            step.own, step.unlaunched = kernel_times(inside, stamps, self.slots)
+            own, step.unlaunched, exposed, _ = kernel_times(inside, stamps, self.slots)
+            step.own = [a + b for a, b in zip(own, exposed)]            # communication that nothing hides included
             step.seconds = at[last] - at[first]
         self.records = None
 
