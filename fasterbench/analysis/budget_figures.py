@@ -7,12 +7,18 @@ __all__ = []
 
 # %% ../../nbs/analysis/budget_figures.ipynb #bc60ccd9
 import statistics
+from dataclasses import replace
 
 from torch import nn
 
 from .budgets import Found, interval_of_median
-from ..core.arguments import tensors_of
+from .measure import measure, timed_again
+from .rows import measured_result
+from ..core.arguments import as_device, tensors_of
+from ..core.process import preserved_process, quiet
+from ..core.run import Forward, TrainingStep
 from ..points.model import division
+from ..timing.samples import Samples, StoppingRule
 from ..views.result import Result
 from ..work.count import Work
 
@@ -82,6 +88,29 @@ def round_figures(
     least = sum(p.roof_time_s or 0.0 for p in result.points)
     return found | {"": dict(time=time)
                     | (dict(utilization=least / time, time_over_least=time / least) if least else {}) | _shares(result)}
+
+# %% ../../nbs/analysis/budget_figures.ipynb #bf00ro01
+def _shortest(times):
+    "`times` with the shortest sample of each slot alone."
+    one = lambda s: Samples((min(s.values),))
+    return replace(times, own=[one(s) for s in times.own], steps=one(times.steps), bare=one(times.bare))
+
+class Rounds:
+    "Each call profiles the model for a moment, and gives the figures of that round. It is counted once."
+    def __init__(self, model, sample, peaks, device="cpu", backward=False,
+                 shortest=False, # Take the shortest of eight steps as the time, in place of the middle of three
+    ):
+        self.run, self.sample, self.peaks = TrainingStep(model) if backward else Forward(model), sample, peaks
+        self.device, self.measured, self.shortest = as_device(device), None, shortest
+
+    def __call__(self)->dict[str, dict[str, float]]:
+        at, rule = (self.run, self.sample, self.device), StoppingRule(steps=8 if self.shortest else 3)
+        with preserved_process(), quiet():
+            counted = self.measured or measure(*at, warmup=0, rule=StoppingRule(steps=1), progress=False)
+            self.measured = timed_again(counted, *at, warmup=1, rule=rule)
+        if self.shortest: self.measured = replace(self.measured, times=_shortest(self.measured.times))
+        self.result = measured_result(self.run.model, self.measured, self.peaks, self.device)
+        return round_figures(self.result)
 
 # %% ../../nbs/analysis/budget_figures.ipynb #8abd3959
 def figures_of_rounds(

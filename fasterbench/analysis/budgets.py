@@ -188,8 +188,9 @@ def _narrower(budget, found):
     low, high = found.interval
     distance = abs(found.value - budget.limit)
     if not distance: return "the figure is the limit"
-    return (f"about {math.ceil(found.samples * (max(high - found.value, found.value - low) / distance) ** 2)} "
-            f"measurements would tell, with this noise")
+    needed = math.ceil(found.samples * (max(high - found.value, found.value - low) / distance) ** 2)
+    return (f"{'about' if needed <= 1000 else 'more than'} {min(needed, 1000)} measurements would tell, with this "
+            f"noise")
 
 # %% ../../nbs/analysis/budgets.ipynb #29e2df08
 def matching(

@@ -7,7 +7,7 @@ __all__ = []
 
 # %% ../../nbs/analysis/measure.ipynb #cdef61a0
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import torch
@@ -160,3 +160,20 @@ def measure(
         with progress_bar("profiling", progress, total) as tick:
             how = dict(warmup=warmup, rule=rule, together=together)
             return _counted_and_timed(placed(run, device), args, kwargs, device, before_write, tick, **how)
+
+# %% ../../nbs/analysis/measure.ipynb #me00ag02
+def timed_again(
+    m:Measurement,           # Of the same run
+    run:Forward,
+    sample,                  # What the model is called with
+    device:torch.device,
+    *,
+    warmup:int,              # Runs before anything is timed
+    rule:StoppingRule,       # When there are enough
+)->Measurement:
+    "`m` with the times of another round."
+    args, kwargs = copied(as_call(sample), device)
+    with on_device(device), preserved_run(run):
+        here = placed(run, device)
+        how = dict(warmup=warmup, rule=rule, tick=lambda: None)
+        return replace(m, times=_times(_calls(here, args, kwargs), here, device, **how)[0])

@@ -73,6 +73,7 @@ def _module_point(m, peaks, row, calls, samples, phase):
     ran = [(c, levels) for c, levels, _, as_counted in calls if as_counted]
     return place(row.name, row.type, row.flops, row.bytes_moved, peaks=peaks, served=served,
                  **_least_times(ran, [c for c, *_ in calls], peaks, m.tf32),
+                 waits_elsewhere=m.times.waits is not None,
                  calls=row.calls, category=row.category, dtype=row.dtype, contraction_flops=row.contraction_flops,
                  eager_bytes=row.eager_bytes, phase=m.phase(phase), **_time_fields(m.times, samples, row.calls))
 
@@ -142,6 +143,7 @@ def _operator_point(m, peaks, part, phase, operator, group):
     return place(part.path, part.type, total([c.flops for c in calls]), nbytes, time, peaks,
                  served=_sum_levels(levels, len(peaks.memory)),
                  **_least_times([(c, ls) for c, ls, _ in group], calls, peaks, m.tf32),
+                 waits_elsewhere=m.times.waits is not None,
                  time_iqr_s=samples.iqr, calls=len(calls), operator=operator, phase=m.phase(phase),
                  category=calls[0].category, dtype=calls[0].dtype,
                  contraction_flops=total([c.contraction_flops for c in calls]))

@@ -15,7 +15,7 @@ import typer
 
 from ..analysis.budgets import BudgetError, Found, Verdict, format_value, judge, matching, read_budgets
 from .app import app, check_writable, device_here, usage_error, write
-from .sides import SideError, checked_out, loaded, profiled, side
+from .sides import SideError, checked_out, loaded, rounds_of, side
 from ..core.progress import progress_bar
 
 # %% ../../nbs/cli/check.ipynb #8a56edb6
@@ -45,24 +45,20 @@ def _relative(settings, model, sample, rounds, tick):
     "Measured figures under roofs that are measured in this job."
     from fasterbench.analysis.budget_figures import figures_of_rounds
     from fasterbench.analysis.measure import main_dtype
-    from fasterbench.roofline import RooflineAnalyzer, measure_peaks
+    from fasterbench.roofline import measure_peaks
     peaks = measure_peaks(settings.get("device", "cpu"), dtype=main_dtype(model, sample), cache=False, progress=False)
-    analyzer, found = RooflineAnalyzer(model, sample, peaks), []
-    for _ in range(rounds): found.append(profiled(analyzer, settings)); tick()
+    measured, found = rounds_of(settings, peaks), []
+    for _ in range(rounds): found.append(measured()); tick()
     return figures_of_rounds(found)
 
 # %% ../../nbs/cli/check.ipynb #74b1dc80
 def _against_saved(settings, path, rounds, tick):
     "Times over those of a saved result of the same machine."
     from fasterbench.analysis.budget_figures import figures_of_rounds, round_figures
-    from fasterbench.roofline import HardwarePeaks, RooflineAnalyzer
     from fasterbench.views.result import from_json
-    before = from_json(path)
-    model, sample = _model(settings)
-    analyzer, found = RooflineAnalyzer(model, sample,
-                                       HardwarePeaks(1e15, 1e15, device=settings.get("device", "cpu"))), []
-    for _ in range(rounds): found.append(profiled(analyzer, settings)); tick()
-    here = analyzer.result.environment
+    before, measured, found = from_json(path), rounds_of(settings), []
+    for _ in range(rounds): found.append(measured()); tick()
+    here = measured.result.environment
     other = [f"{k} {before.environment.get(k)!r}, here {here.get(k)!r}" for k in ("device_name", "threads")
              if before.environment.get(k) != here.get(k)]
     if other: raise BudgetError(f"{path} is no baseline for this machine: {'; '.join(other)}")
@@ -174,7 +170,8 @@ def verdict_junit(
         if v.result != "kept":
             tree.SubElement(case, "failure" if v.result == "broken" else "skipped",
                             message=f"{text}; {v.why}" if v.why else text)
-    return tree.tostring(tree.ElementTree(suite).getroot(), encoding="unicode", xml_declaration=True)
+    tree.indent(suite)
+    return tree.tostring(suite, encoding="unicode", xml_declaration=True)
 
 # %% ../../nbs/cli/check.ipynb #7a9e6630
 def _limit_of(verdicts):
@@ -184,8 +181,8 @@ def _limit_of(verdicts):
     worst = (max if b.comparison == "<=" else min)(ends)
     digits = 2
     text = format_value(worst, b.figure.unit, digits)
-    while not all(replace(b, text=f"{b.comparison} {text}", limit=_value(text, b)).within(e)
-                  for e in ends) and digits < 12:
+    keeps = lambda e: _value(text, b) == e if b.comparison == "==" else replace(b, limit=_value(text, b)).within(e)
+    while not all(map(keeps, ends)) and digits < 12:
         digits += 1
         text = format_value(worst, b.figure.unit, digits)
     return f"{b.comparison} {text}"
@@ -224,7 +221,7 @@ def check(
     budgets:Annotated[str, typer.Argument(help="A TOML file with a table per model.", metavar="BUDGETS")],
     against:Annotated[Optional[str], typer.Option(help="The baseline of budgets of time: a git ref, or a saved result "
                                                   "of this machine.", metavar="REF|RESULT.json")]=None,
-    rounds:Annotated[int, typer.Option(help="Profiles behind each measured figure.", min=8)]=15,
+    rounds:Annotated[int, typer.Option(help="Profiles behind each measured figure.", min=8)]=20,
     update:Annotated[bool, typer.Option("--update", help="Write the present figures into the file.")]=False,
     json:Annotated[Optional[str], typer.Option(help="Write the verdicts here; - for standard output.")]=None,
     junit:Annotated[Optional[str],

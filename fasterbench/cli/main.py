@@ -8,7 +8,7 @@ __all__ = ['main', 'failed']
 # %% ../../nbs/cli/main.ipynb #e4ae3bb0
 import os, sys, warnings
 
-from . import check, ncu, predict, serve, trace, verbs      # each registers its verbs on the app
+from . import check, ncu, predict, script, serve, trace, verbs      # each registers its verbs
 from .app import app, notice, plain_warning
 from .torchrun import is_first, launched
 
@@ -20,10 +20,11 @@ def main(
     args = list(sys.argv[1:] if args is None else args) or ["--help"]
     with warnings.catch_warnings():
         warnings.showwarning = plain_warning
-        sys.exit(_run(args))
+        code = _run(args)
+    sys.exit(code() if callable(code) else code)         # a script runs with the warnings of Python
 
 def _run(args):
-    "The exit code."
+    "The exit code, or the program that is to be run."
     try: return app(args, prog_name="fasterbench", standalone_mode=False) or 0
     except KeyboardInterrupt: return failed("interrupted", 130)
     except Exception as error:

@@ -23,32 +23,55 @@ def loaded(
     return load_model(settings["model"], shape, settings.get("batch"),
                       getattr(torch, settings["dtype"]) if "dtype" in settings else None)
 
-def profiled(
-    analyzer,      # A `RooflineAnalyzer`
+def rounds_of(
     settings:dict,
-)->dict:
-    "The figures of one round: a short profile."
-    import warnings
-    from fasterbench.analysis.budget_figures import round_figures
-    with warnings.catch_warnings():
-        # short profiles are noisy; the interval over the rounds says how much
-        warnings.simplefilter("ignore")
-        return round_figures(analyzer.profile(settings.get("device", "cpu"), warmup=1, steps=3,
-                                              backward=settings.get("backward", False), progress=False).result)
+    peaks=None,    # The roofs; None: only times are asked for
+):
+    "A function that measures one round of the model that the settings name."
+    from fasterbench.analysis.budget_figures import Rounds
+    from fasterbench.roofs.hardware import HardwarePeaks
+    device = settings.get("device", "cpu")
+    model, sample = loaded(settings)
+    return Rounds(model.to(device), sample, peaks or HardwarePeaks(1e15, 1e15, device=device), device,
+                  settings.get("backward", False), shortest=peaks is None)
 
 # %% ../../nbs/cli/sides.ipynb #f354bc6d
+def _round(measured):
+    "One round as a line of JSON."
+    try: return json.dumps(dict(round=measured()))
+    except Exception as error: return json.dumps(dict(error=f"{type(error).__name__}: {error}"))
+
+def _in_a_child(settings):
+    "One round of a process that is forked for it."
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try: os.write(write, _round(lambda: rounds_of(settings)()).encode())
+        finally: os._exit(0)
+    os.close(write)
+    with open(read) as f: line = f.read()
+    ended = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    return line or json.dumps(dict(error=f"its process ended with exit code {ended}"))
+
+def _imports(settings):
+    "What every round needs, imported once; nothing is computed."
+    import importlib
+    library = settings["model"].partition(":")[0]
+    for name in ("torch._dynamo", "fasterbench.analysis.budget_figures", "fasterbench.cli.loading",
+                 *[library] * (library in ("torchvision", "timm", "transformers"))):
+        try: importlib.import_module(name)
+        except ImportError: pass                                 # the round says so
+
 def answer():
     "What the process of a side runs: settings first, then a round per request, until there are no more."
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     settings = json.loads(sys.stdin.readline())
-    from fasterbench.roofline import HardwarePeaks, RooflineAnalyzer
-    try:
-        model, sample = loaded(settings)
-        # only times are asked for
-        analyzer = RooflineAnalyzer(model, sample, HardwarePeaks(1e15, 1e15, device=settings.get("device", "cpu")))
-        for _ in sys.stdin: print(json.dumps(dict(round=profiled(analyzer, settings))), file=out, flush=True)
-    except Exception as error: print(json.dumps(dict(error=f"{type(error).__name__}: {error}")), file=out, flush=True)
+    _imports(settings)
+    forks, kept = settings.get("device", "cpu") == "cpu" and hasattr(os, "fork"), []
+    for _ in sys.stdin:
+        if not forks and not kept: kept.append(rounds_of(settings))
+        print(_in_a_child(settings) if forks else _round(kept[0]), file=out, flush=True)
 
 # %% ../../nbs/cli/sides.ipynb #49607db6
 class SideError(RuntimeError): "A version that cannot be measured."
@@ -93,7 +116,8 @@ def checked_out(
             raise SideError(f"git {args[0]}: {(done.stderr.strip() or str(done.returncode)).splitlines()[-1]}")
         return done.stdout.strip()
     inside = git("rev-parse", "--show-prefix")
-    commit = git("rev-parse", "--verify", "--end-of-options", f"{ref}^{{commit}}")
+    try: commit = git("rev-parse", "--verify", "--end-of-options", f"{ref}^{{commit}}")
+    except SideError as error: raise SideError(f"git knows no version {ref!r} here ({error})") from error
     with tempfile.TemporaryDirectory() as folder:
         tree = Path(folder)/"before"
         git("worktree", "add", "--detach", str(tree), commit)

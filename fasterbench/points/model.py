@@ -215,6 +215,7 @@ def place(
     wire_bytes:float|None=0,    # Sent to other processes over the link of this one, B; None: unknown
     network_s:float|None=None,  # Least time of what it sends, s; None: there is no such roof
     network_spread:float=0.0,   # Of that roof
+    waits_elsewhere:bool=False, # Whether the time of what it sends stands in another row: it does not bound this one
     **more,                     # Further fields of `RooflinePoint`
 )->RooflinePoint:
     "The point of one row under `peaks`."
@@ -226,7 +227,8 @@ def place(
     intensity = arithmetic_intensity(flops, nbytes) if known and not nothing else None
     fields = dict(bound="undefined", utilization_pct=None)
     if known: fields = _placed(flops, nbytes, time_s, peaks, served, compute_s, launch_s, explained, dtype,
-                                more.get("category", ""), time_iqr_s, (network_s or 0.0, network_spread))
+                                more.get("category", ""), time_iqr_s,
+                                (0.0 if waits_elsewhere else network_s or 0.0, network_spread))
     if nothing: fields |= dict(bound="none", utilization_pct=None, memory_level="", launch_s=None, explained=())
     return RooflinePoint(arithmetic_intensity=intensity, achieved_gflops=achieved, **fields, **more)
 

@@ -1,0 +1,27 @@
+"What the programs of this folder share: their numbers bit for bit, and `watch` where the environment asks for it."
+import contextlib, hashlib, os
+
+import torch
+
+def curve(*losses):
+    "Losses of a step, with every bit."
+    print(*(torch.as_tensor(l, dtype=torch.float64).item().hex() for l in losses), flush=True)
+
+def weights(*models):
+    "What training came to: a digest of all parameters and buffers, and of the next random number."
+    tensors = [t.detach().contiguous().view(-1).view(torch.uint8) for m in models for t in (*m.parameters(), *m.buffers())]
+    print(hashlib.sha256(b"".join(t.numpy().tobytes() for t in tensors)).hexdigest(), torch.rand(1).item(), flush=True)
+
+@contextlib.contextmanager
+def watched(*models):
+    "Within the context each model is watched, where $WATCH names a folder; the results go there."
+    folder = os.environ.get("WATCH")
+    if not folder: yield; return
+    import fasterbench
+    with contextlib.ExitStack() as stack:
+        watches = [stack.enter_context(fasterbench.watch(m, every=20, active=2, log=f"{folder}/{i}.jsonl",
+                                                         peaks=fasterbench.HardwarePeaks(1e12, 1e11))) for i, m in enumerate(models)]
+        try: yield
+        finally:
+            for i, w in enumerate(watches):
+                if len(w.series): w.result.to_json(f"{folder}/{i}.json")

@@ -1,0 +1,138 @@
+"""Programs that know nothing of this library, with and without it: what they print and learn is the same, bit for bit, and each has
+its report. The trainers of other libraries among them run with FASTERBENCH_TESTS=all."""
+import importlib.util, json, os, signal, subprocess, sys
+from pathlib import Path
+
+import pytest
+
+from conftest import heavy, root
+from fasterbench.roofline import HardwarePeaks
+from forked import python
+
+programs = root/"tests"/"programs"
+environment = os.environ | dict(PYTHONPATH=os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")]), OMP_NUM_THREADS="1",
+                                TOKENIZERS_PARALLELISM="false", HF_HUB_OFFLINE="1")
+
+cases = dict(accumulation=["60", "2"], adversarial=["60"], reference=["30"], trainer=["24", "out"], lightning_loop=["40", "out"],
+             accelerate_loop=["50"])
+needs = dict(reference="torchvision", trainer="accelerate", lightning_loop="lightning", accelerate_loop="accelerate")
+models = dict(accumulation=["Net"], adversarial=["Discriminator", "Generator", "Linear"], reference=["AveragedModel", "MobileNetV3"],
+              trainer=["GPT2LMHeadModel"], lightning_loop=["Classifier"], accelerate_loop=["Sequential"])
+losses = dict(accumulation=60, adversarial=120, reference=60, trainer=24, lightning_loop=160, accelerate_loop=50)
+
+def plain(name, args, cwd, **env):
+    "The program as `python` runs it, in a process that has torch loaded."
+    code = (f"import runpy, sys; sys.argv[:] = {[str(programs/name) + '.py', *args]!r}; sys.path.insert(0, {str(programs)!r}); "
+            f"runpy.run_path(sys.argv[0], run_name='__main__')")
+    return python(code, cwd, env=environment | env)
+
+def run_args(cwd, *more):
+    HardwarePeaks(1e12, 1e11).to_json(cwd/"peaks.json")
+    return ["run", "--peaks", "peaks.json", "--every", "20", "--active", "2", "--json", "found.json", *more]
+
+def under_run(name, args, cwd):
+    "The same under `fasterbench run`."
+    words = run_args(cwd, str(programs/name) + ".py", *args)
+    return python(f"from fasterbench.cli.main import main; main({words!r})", cwd, env=environment)
+
+def as_process(command, **how): return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300, **how)
+
+def check_result(text):
+    "A result has rows with work and times, forward and backward, and at most one row that no operator explains."
+    found = json.loads(text)
+    assert found["schema"] == "fasterbench.result" and found["points"]
+    assert any(p["flops"] for p in found["points"]) and all(p["time_s"] >= 0 for p in found["points"])
+    return found
+
+@pytest.mark.parametrize("name", cases)
+def test_program(name, tmp_path):
+    if not heavy and name not in ("accumulation", "adversarial"): pytest.skip("a trainer of another library: FASTERBENCH_TESTS=all")
+    if name in needs and importlib.util.find_spec(needs[name]) is None: pytest.skip(f"{needs[name]} is not installed")
+    folders = [tmp_path/n for n in ("plain", "watch", "run")]
+    for f in folders: f.mkdir()
+    as_it_is = plain(name, cases[name], folders[0])
+    assert as_it_is.returncode == 0, as_it_is.stderr
+    assert as_it_is.stdout.count("0x") >= losses[name], "a curve of losses"
+    with_watch = plain(name, cases[name], folders[1], WATCH=str(folders[1]))
+    assert (with_watch.returncode, with_watch.stdout) == (0, as_it_is.stdout), with_watch.stderr
+    check_result((folders[1]/"0.json").read_text())
+    assert len((folders[1]/"0.jsonl").read_text().splitlines()) >= 1
+    with_run = under_run(name, cases[name], folders[2])
+    assert (with_run.returncode, with_run.stdout) == (0, as_it_is.stdout), with_run.stderr
+    reports = sorted(folders[2].glob(f"{name}*.html"))
+    results = [check_result(p.read_text()) for p in folders[2].glob("found*.json")]
+    assert sorted(r["model"] for r in results) == models[name], with_run.stderr
+    assert len(reports) == len(results) and f"wrote {reports[0].name}" in with_run.stderr
+
+@pytest.mark.timed
+def test_error(tmp_path):
+    "A program that raises: its output, traceback and exit code are its own, and there is a report."
+    script = str(programs/"broken.py")
+    as_it_is = as_process([sys.executable, script, "40", "0"], cwd=tmp_path)
+    with_run = as_process([sys.executable, "-m", "fasterbench", *run_args(tmp_path, script, "40", "0")], cwd=tmp_path)
+    assert as_it_is.returncode == with_run.returncode == 1 and as_it_is.stdout == with_run.stdout and as_it_is.stdout.count("0x") == 39
+    traceback = with_run.stderr[with_run.stderr.index("Traceback"):]
+    assert traceback == as_it_is.stderr and "ValueError: no more" in traceback and "fasterbench" not in traceback.replace(str(root), "")
+    assert check_result((tmp_path/"found.json").read_text())["model"] == "Sequential" and (tmp_path/"broken.html").exists()
+    with_watch = plain("broken", ["40", "0"], tmp_path, WATCH=str(tmp_path))
+    assert with_watch.returncode == 1 and with_watch.stdout == as_it_is.stdout and with_watch.stderr.endswith("ValueError: no more\n")
+    check_result((tmp_path/"0.json").read_text())
+
+def interrupted(command, cwd, **env):
+    "Lines, exit code and last line of a program that gets Ctrl-C after 60 lines."
+    restored = lambda: signal.signal(signal.SIGINT, signal.default_int_handler)    # a background process ignores Ctrl-C
+    with subprocess.Popen([*command, "0", "0.01"], cwd=cwd, env=environment | env, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                          text=True, preexec_fn=restored) as process:
+        lines = [process.stdout.readline() for _ in range(60)]
+        process.send_signal(signal.SIGINT)
+        err = process.communicate(timeout=120)[1]
+    return lines, process.returncode, err.rstrip().rpartition("\n")[2]
+
+@pytest.mark.timed
+def test_interrupt(tmp_path):
+    "Ctrl-C: the process ends as it does without, and what was found so far is there."
+    script, under = str(programs/"broken.py"), [sys.executable, "-m", "fasterbench"]
+    as_it_is = interrupted([sys.executable, script], tmp_path)
+    assert as_it_is[1] and as_it_is[2] == "KeyboardInterrupt" and "0x" in as_it_is[0][59]
+    assert interrupted([sys.executable, script], tmp_path, WATCH=str(tmp_path)) == as_it_is
+    assert interrupted([*under, *run_args(tmp_path, script)], tmp_path) == as_it_is
+    for name in ("0.json", "found.json"): check_result((tmp_path/name).read_text())
+
+def test_as_python(tmp_path):
+    "Names, arguments, paths, exit codes and warnings are those of `python`; nothing is printed before the end."
+    (tmp_path/"pack").mkdir()
+    (tmp_path/"pack"/"__main__.py").write_text("from pack import script\n")
+    (tmp_path/"pack"/"__init__.py").write_text("")
+    (tmp_path/"pack"/"script.py").write_text('''
+import os, sys, warnings, multiprocessing
+assert "torch" not in sys.modules
+os.environ["OMP_NUM_THREADS"] = "1"
+import torch, pickle
+print(__name__, __file__, __spec__ and __spec__.name, __package__, sys.argv, sys.path[0], torch.get_num_threads())
+class Mine: pass
+print(pickle.loads(pickle.dumps(Mine())).__class__.__module__, sys.modules["__main__"].__file__, torch.__spec__.loader.__class__.__name__)
+warnings.warn("as always")
+def child(): print("child", torch.nn.Linear(1, 1)(torch.ones(1)).shape, hasattr(torch.nn.Module.__call__, "__wrapped__"), flush=True)
+if __name__ == "__main__":
+    for kind in ("fork", "spawn"):
+        process = multiprocessing.get_context(kind).Process(target=child)
+        process.start(); process.join()
+    if os.fork() == 0: sys.exit(4)
+    os.wait()
+    sys.exit("the end" if "-x" in sys.argv else 3)
+''')
+    env = {k: v for k, v in environment.items() if k != "OMP_NUM_THREADS"}
+    for words in (["pack/script.py", "--every", "7", "-x"], ["pack/script.py"], ["-m", "pack.script", "--lr", "0.1"], ["-m", "pack"]):
+        a, b = (subprocess.run([sys.executable, *front, *words], capture_output=True, text=True, cwd=tmp_path, env=env, timeout=200)
+                for front in ([], ["-m", "fasterbench", "run"]))
+        assert (a.returncode, a.stdout) == (b.returncode, b.stdout), (words, b.stderr)
+        said = [l for l in b.stderr.splitlines(True) if not l.startswith("fasterbench: ")]
+        assert "".join(said) == a.stderr and "called no module with parameters" in b.stderr, (words, a.stderr, b.stderr)
+    wrong = lambda *words: as_process([sys.executable, "-m", "fasterbench", "run", *words], cwd=tmp_path)
+    assert wrong("absent.py").returncode == 2 and wrong("--json", "-", "pack/script.py").returncode == 2
+    (tmp_path/"syntax.py").write_text("print(1\n")
+    (tmp_path/"plain.py").write_text("print(1)\n")
+    a, b = (as_process([sys.executable, *front, "syntax.py"], cwd=tmp_path) for front in ([], ["-m", "fasterbench", "run"]))
+    assert a.returncode == b.returncode == 1 and b.stderr.endswith(a.stderr)
+    done = wrong("plain.py")
+    assert (done.returncode, done.stdout) == (0, "1\n") and "imported no torch" in done.stderr
