@@ -128,7 +128,7 @@ def test_calls_without_gradients():
         for _ in range(50): model(x)
     profile = fasterbench.RooflineAnalyzer(model, x, peaks).profile(warmup=1, steps=2)
     work = lambda r: {p.name: (p.flops, p.bytes_moved, p.calls, p.phase) for p in r if not p.name.startswith("(")}
-    assert work(w.result) == work(profile.result) and len(w.series) == 3
+    assert work(w.result) == work(profile.result) and len(w.series) == 2
 
 def test_a_loop_that_forgets_no_grad_and_one_that_steps_by_hand():
     model = net()
@@ -173,15 +173,15 @@ def test_times_land_where_they_were_spent():
     class Slow(torch.optim.SGD):
         def step(self, closure=None): time.sleep(0.003); return super().step(closure)
     optimizer = Slow(model.parameters(), lr=0.1)
-    with watch(model, every=100, peaks=peaks) as w:
-        for _ in range(16):
+    with watch(model, every=100, warmup=8, peaks=peaks) as w:
+        for _ in range(24):
             loss = model(torch.ones(4)).sum()
             time.sleep(0.006)                            # data, logging: outside the model
             loss.backward(); optimizer.step()
     by = rows(w.result)
     for key, t in {("0", "forward"): 0.004, ("1", "forward"): 0.008, ("(optimizer)", "update"): 0.003, ("(outside the model)", ""): 0.006}.items():
-        assert t <= by[key].time_s < t + 0.002, (key, by[key].time_s)
-    assert abs(w.result.timing.ratio - 1) < 0.1
+        assert t <= by[key].time_s < t + 0.004, (key, by[key].time_s)
+    assert abs(w.result.timing.ratio - 1) < 0.25
 
 # ---- what goes wrong
 
@@ -235,9 +235,9 @@ def test_a_program_that_catches_its_errors_goes_on():
         assert len(w.series) >= 2 and attributes(program.model) == program.before and not _get_current_dispatch_mode_stack()
 
 def test_an_error_of_the_sampling_is_a_warning(monkeypatch):
-    import fasterbench.analysis.sampling as sampling, fasterbench.analysis.watch as module
+    import fasterbench.analysis.stages as stages, fasterbench.analysis.watch as module
     def broken(*args, **kwargs): raise ValueError("cannot count")
-    for owner, name in ((module, "measured_result"), (sampling, "border"), (sampling, "_after"), (sampling, "graph_nodes"), (sampling, "self_times")):
+    for owner, name in ((module, "measured_result"), (stages, "border"), (stages, "_after"), (stages, "graph_nodes"), (stages, "self_times")):
         plain, program = Program(), Program()
         seeded(); plain.run(30)
         seeded()
@@ -302,6 +302,47 @@ def test_checkpoints(reentrant):
     profile = fasterbench.RooflineAnalyzer(program.model, x, peaks).profile(backward=True, loss=lambda o: F.cross_entropy(o, y), warmup=1, steps=2)
     ours, theirs = rows(w.result), rows(profile)
     assert {k: p.flops for k, p in ours.items() if k[0][0] != "("} == {k: p.flops for k, p in theirs.items() if k[0][0] != "("}
+
+@pytest.mark.parametrize("way", ["wrapped", "in place", "a part"])
+def test_compiled_models_run_as_compiled(way):
+    "Counted without being run; the code that was compiled is compiled once, and what it computes is the same."
+    def run(watched):
+        torch._dynamo.reset(); torch._dynamo.utils.counters.clear()
+        program = Program(optimizer=torch.optim.SGD, lr=0.1)
+        model = program.model
+        if way == "wrapped": program.model = torch.compile(model, backend="aot_eager")
+        else: (model if way == "in place" else model[0]).compile(backend="aot_eager")
+        seeded()
+        with watch(program.model, every=20, active=2, peaks=peaks) if watched else nullcontext() as w: program.run(40)
+        return program, w, torch._dynamo.utils.counters["stats"]["unique_graphs"]
+    (plain, _, graphs), (program, w, watched_graphs) = run(False), run(True)
+    assert plain.losses == program.losses and graphs == watched_graphs and len(w.series) == 2 and not w.failures
+    eager = Program(optimizer=torch.optim.SGD, lr=0.1)
+    with watch(eager.model, every=100, peaks=peaks) as counted: eager.run(20)
+    flops = lambda result, phase: sum(p.contraction_flops for p in result if p.phase == phase)
+    assert all(flops(w.result, phase) == flops(counted.result, phase) > 0 for phase in ("forward", "backward"))
+    assert rows(w.result)["(optimizer)", "update"].flops == rows(counted.result)["(optimizer)", "update"].flops
+
+def test_the_stage_for_kernels_sees_steps(monkeypatch):
+    "Without a GPU there are marks and no kernels: all of a step is idle."
+    import fasterbench.analysis.sampling as sampling, fasterbench.analysis.stages as stages
+    monkeypatch.setattr(sampling, "timer", lambda run: stages.KernelStep)
+    plain, program = Program(), Program()
+    seeded(); plain.run(30)
+    seeded()
+    with watch(program.model, every=100, peaks=peaks) as w: program.run(30)
+    by = rows(w.result)
+    assert plain.losses == program.losses and not w.failures and attributes(program.model) == program.before
+    assert by["(idle)", ""].time_s > 0 and by["0", "forward"].time_s == 0 and len(w.result.steps) == 3
+    assert not torch.autograd._profiler_enabled()
+
+def test_a_raw_model_whose_compiled_version_is_called():
+    "Nothing is traced into the compiled code, and its calls are not seen."
+    torch._dynamo.reset(); torch._dynamo.utils.counters.clear()
+    program = Program()
+    model, program.model = program.model, torch.compile(program.model, backend="aot_eager")
+    with watch(model, peaks=peaks) as w: program.run(20)
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1 and w.calls == 0
 
 def test_two_models_take_turns():
     "A generator and a discriminator: each backward goes through both, each update belongs to one."

@@ -7,7 +7,7 @@ __all__ = []
 
 # %% ../../nbs/analysis/sampling.ipynb #sm000004
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from threading import get_ident
 from time import perf_counter
 
@@ -15,22 +15,18 @@ import torch
 from torch import nn
 
 from .measure import Measurement
+from .stages import CompiledStep, CountedStep, KernelStep, timer
 from ..core.arguments import tensors_of
-from ..core.modules import wrapped
+from ..core.modules import is_compiled, wrapped
 from ..core.program import ProgramStep, Sensors
-from ..core.run import graph_nodes, phases
+from ..core.run import phases
 from ..core.undo import Undo
 from ..roofs.machine import tf32_categories
+from ..timing.kernels import KernelTimes
 from ..timing.load import LoadMeter
 from ..timing.operators import compiled_part
 from ..timing.samples import Samples
-from ..timing.stamps import CpuStamps, ModuleTimes, StampCost, StepStamps, enter, leave, node_cost
-from ..timing.stamps import self_times, stamp_cost
-from ..work.border import border
-from ..work.count import Work
-from ..work.dispatch import watching
-from ..work.trace import Tracer, _after, _before
-from ..work.unseen import script_operators
+from ..timing.stamps import ModuleTimes, StampCost
 
 # %% ../../nbs/analysis/sampling.ipynb #sm000011
 def call_key(
@@ -45,11 +41,13 @@ def call_key(
 class Step:
     "A step of a program, as far as it has come."
     keys: list = field(default_factory=list) # Of its calls
-    start: float = 0.0                       # s
+    start: object = None                     # By the clock of the device
+    end: object = None
     backwards: int = 0
     updates: int = 0
     seconds: float|None = None
     own: list = field(default_factory=list)  # Per slot, s
+    unlaunched: float = 0.0                  # Kernels that no slot launched, s
     other: bool = False                      # Of another kind than the sample
 
     @property
@@ -64,134 +62,16 @@ class Step:
         if self.updates or not self.gradients and not self.backwards: return True
         return by == "call" or by == "backward" and self.backwards > 0
 
-# %% ../../nbs/analysis/sampling.ipynb #sm000020
-def reaches(
-    run:ProgramStep,
-    nodes:list,      # That a backward begins with
-    owner,           # `owner(node)`: index of the part that made it
-)->bool:
-    "Whether a backward from `nodes` runs nodes or gradients of the model."
-    mine = lambda n: id(n.variable) in run.owners if hasattr(n, "variable") else owner(n) < run.earlier
-    return any(map(mine, graph_nodes(nodes)))
+# %% ../../nbs/analysis/sampling.ipynb #sm000015
+def _now(device):
+    if device.type != "cuda": return perf_counter()
+    event = torch.cuda.Event(enable_timing=True)
+    event.record()
+    return event
 
-# %% ../../nbs/analysis/sampling.ipynb #sm00001e
-def is_here(thread)->bool:
-    "Whether a module is called in `thread`, or in one that runs a node of a backward."
-    return get_ident() == thread or torch._C._current_autograd_node() is not None
-
-# %% ../../nbs/analysis/sampling.ipynb #sm000021
-class ProgramTracer(Tracer):
-    "Counts operators of a program; an error in the counting is kept in `error`."
-    error = None
-    def made_in(self, node)->int:
-        "Index of the visit that made an autograd node."
-        return self._visits._made_in.of(node)
-
-    def wrap(self, i, forward):
-        counted = super().wrap(i, forward)
-        def called(*args, **kwargs):
-            return (counted if is_here(self._thread) else forward)(*args, **kwargs)
-        return called
-
-    def kept(self, note, *args):
-        if self.error is not None: return
-        try: note(self, *args)
-        except Exception as error: self.error = error
-
-    def see(self, op, args, kwargs):
-        self.kept(_before, op, args, kwargs)
-        out = op(*args, **kwargs)
-        self.kept(_after, op, args, kwargs, out)
-        return out
-
-# %% ../../nbs/analysis/sampling.ipynb #sm000022
-class CountedStep:
-    "Counts a step while the program runs it."
-    def __init__(self, run:ProgramStep, cost=None):
-        self.run, self.tracer, self.lasting = run, ProgramTracer(run.owners), set()
-        self.tracer.visits[0].part, self.wrap = run.earlier, self.tracer.wrap
-
-    def begin(self): "The step begins."
-    def end(self, step): "The step is over."
-
-    @contextmanager
-    def call(self):
-        with torch.jit.optimized_execution(False), watching(self.tracer): yield
-
-    @contextmanager
-    def backward(self, nodes):
-        visits = self.tracer.visits
-        if not reaches(self.run, nodes, lambda n: visits[self.tracer.made_in(n)].part): yield; return
-        with watching(self.tracer), self.tracer.section(self.run.earlier, "backward"): yield
-        self.lasting |= self.tracer.memory.numbers([p.grad for p in self.run.written() if p.grad is not None])
-
-    @contextmanager
-    def update(self, optimizer):
-        self.run.updated_by(optimizer)
-        with watching(self.tracer), self.tracer.section(self.run.earlier + 1, "update"): yield
-        self.lasting |= self.tracer.memory.numbers(tensors_of(list(optimizer.state.values())))
-
-    def work(self)->Work:
-        "What was counted. Raises the error that the counting met."
-        t = self.tracer
-        if t.error is not None: raise t.error
-        unseen = {i: found for i, part in enumerate(self.run.modules) if (found := script_operators(part.module))}
-        crossing = border(t.calls, t.visits, t.memory.made_in, self.lasting)
-        return Work(self.run.parts, t.calls, t.visits[1:], crossing, unseen)
-
-# %% ../../nbs/analysis/sampling.ipynb #sm000031
-class ProgramStamps(StepStamps):
-    "Stamps of a step that a program runs."
-    def __init__(self, run, stamps):
-        super().__init__(run, stamps)
-        self.thread = get_ident()
-
-    def wrap(self, i, forward):
-        stamped, thread = super().wrap(i, forward), self.thread
-        def called(*args, **kwargs):
-            return (stamped if is_here(thread) else forward)(*args, **kwargs)
-        return called
-
-def program_cost(
-    model:nn.Module,
-)->StampCost:
-    "Cost of a stamp in a program, on this CPU, now."
-    return replace(stamp_cost(lambda: ProgramStamps(ProgramStep(model), CpuStamps())), node=node_cost())
-
-# %% ../../nbs/analysis/sampling.ipynb #sm000032
-class TimedStep:
-    "Stamps a step while the program runs it."
-    def __init__(self,
-        run:ProgramStep,
-        cost:StampCost, # Of a stamp
-    ):
-        self.run, self.cost, self.stamps = run, cost, ProgramStamps(run, CpuStamps())
-        self.wrap, self.outside, self.slots = self.stamps.wrap, run.earlier, len(phases) * len(run.parts)
-
-    def begin(self): self.stamps.log((enter, self.outside, self.stamps.now()))
-
-    def end(self,
-        step,
-        last:bool=False, # It ends with what was seen last, and not now
-    ):
-        "The step is over: its time, and that of each slot."
-        self.stamps.log((leave, self.outside, self.stamps.now()))
-        stamps = self.stamps.read()
-        if last: stamps[-1] = stamps[-1]._replace(time=stamps[-2].time)
-        *step.own, preparing = self_times(stamps, self.slots + 1, self.cost)
-        step.seconds = stamps[-1].time - stamps[0].time - preparing
-
-    @contextmanager
-    def call(self):
-        before, self.stamps.offset = self.stamps.offset, 0
-        try: yield
-        finally: self.stamps.offset = before
-
-    def backward(self, nodes):
-        with self.stamps.preparing(): mine = reaches(self.run, nodes, self.stamps.graph.owners().of)
-        return self.stamps.section(self.outside, "backward", nodes) if mine else nullcontext()
-
-    def update(self, optimizer): return self.stamps.section(self.outside + 1, "update")
+def _between(start, end):
+    "Seconds."
+    return end - start if isinstance(start, float) else start.elapsed_time(end) * 1e-3
 
 # %% ../../nbs/analysis/sampling.ipynb #sm000041
 patience = 64       # Calls within which an update, or a step of the right kind, comes; or none is waited for
@@ -201,7 +81,9 @@ class _Course:
     def __init__(self, run, active, cost):
         self.run, self.active, self.cost, self.attached = run, active, cost, Undo()
         self.by = self.step = self.stage = self.counted = self.work = self.root = None
-        self.clocked, self.timed, self.calls, self.passed = [], [], 0, 0
+        self.clocked, self.timed, self.calls, self.passed, self.early = [], [], 0, 0, 0
+        self.counter = CompiledStep if any(is_compiled(p.module) for p in run.modules) else CountedStep
+        self.timer = timer(run)
 
     @property
     def complete(self)->bool:
@@ -220,7 +102,7 @@ class _Course:
         elif step.updates: self.by = "update"
         elif self.calls > patience or self.calls > 8 and not step.backwards:
             self.by = "backward" if step.backwards else "call"
-        if self.by: self.step = None
+        if self.by: self.step, self.run.has_backward = None, self.by != "call"
 
 # %% ../../nbs/analysis/sampling.ipynb #sm000042
 class _Steps(_Course):
@@ -237,21 +119,24 @@ class _Steps(_Course):
 
     def open(self, forward, other):
         "A step begins; `other`: of another kind than the sample."
-        kind = type(None) if other or len(self.clocked) < self.active else TimedStep if self.counted else CountedStep
+        kind = self.timer if self.counted else self.counter
+        if other or len(self.clocked) < self.active: kind = type(None)
         if type(self.stage) is not kind: self.detach()
         if self.stage is None and kind is not type(None): self.attach(kind(self.run, self.cost), forward)
         self.step = Step(other=other)
-        self.step.start = perf_counter()
+        self.step.start = _now(self.run.device)
         if self.stage is not None: self.stage.begin()
 
     def close(self, **how):
         "The step is over."
         step, self.step = self.step, None
-        if self.stage is None: step.seconds = perf_counter() - step.start
+        if self.stage is None: step.end = _now(self.run.device)
         else: self.stage.end(step, **how)
         if step.other: self.pass_over()
-        elif type(self.stage) is CountedStep: self.counted, self.work = step, self.stage.work()
-        else: (self.timed if self.stage else self.clocked).append(step)
+        elif self.stage is None: self.clocked.append(step)
+        elif type(self.stage) is self.counter: self.counted, self.work = step, self.stage.work()
+        elif self.early < self.stage.discarded: self.early += 1
+        else: self.timed.append(step)
 
 # %% ../../nbs/analysis/sampling.ipynb #sm000044
 class _Attached(_Steps):
@@ -259,7 +144,9 @@ class _Attached(_Steps):
     def attach(self, stage, forward):
         "From now on `stage` sees the modules."
         modules = wrapped(self.run.modules[1:], lambda i, f: stage.wrap(i + 1, f))
+        self.attached.add(stage.stop)
         self.attached.add(modules.__exit__)
+        stage.start(self.sensors)
         modules.__enter__()
         self.stage, self.root = stage, stage.wrap(0, forward)
 
@@ -273,6 +160,7 @@ class _Attached(_Steps):
         self.passed += 1
         if self.passed <= patience: return
         self.by, self.counted, self.clocked, self.timed, self.passed = "call", None, [], [], 0
+        self.run.has_backward = False
 
 # %% ../../nbs/analysis/sampling.ipynb #sm000045
 class Sampling(_Attached):
@@ -361,7 +249,7 @@ class ProgramSample(Sampling):
 
     def ends_here(self)->bool:
         "The program is over; whether there is a step that was timed."
-        if not self.timed and self.step is not None and type(self.stage) is TimedStep and self.step.ends(self.by):
+        if not self.timed and self.step is not None and type(self.stage) is self.timer and self.step.ends(self.by):
             self.close(last=True)
         return bool(self.timed)
 
@@ -376,19 +264,34 @@ class ProgramSample(Sampling):
 
 # %% ../../nbs/analysis/sampling.ipynb #sm000051
 def _columns(steps, n): return [Samples(tuple(v)) for v in zip(*(s.own[:n] for s in steps))]
+def _values(values): return Samples(tuple(values))
+
+def _module_times(sample, steps, clocked, own, outside):
+    "The times, by the clock of the stage that took them."
+    bare, timed = _values(_between(s.start, s.end) for s in clocked), _values(s.seconds for s in steps)
+    if sample.timer is not KernelStep:
+        clock = sample.timer.clock(None, sample.run).clock
+        return ModuleTimes(own, timed, bare, clock, sample.cost, load=sample.meter.load, outside=outside)
+    busy = [sum(s.own) + s.unlaunched for s in steps]
+    idle = _values(max(s.seconds - b, 0.0) for s, b in zip(steps, busy))
+    return KernelTimes(own, timed, bare, "kernel times (CUPTI)", StampCost(), idle, load=sample.meter.load,
+                       outside=outside, unlaunched=_values(s.unlaunched for s in steps))
+
+# %% ../../nbs/analysis/sampling.ipynb #sm000052
+_mixed = "shapes differ from call to call: the work is that of one step, the times are those of others"
 
 def measurement(
     sample:Sampling,
     device:torch.device, # Where the model is
 )->tuple[Measurement, list[str]]:
     "What a sample found, and what a reader of it has to know."
-    run, notes = sample.run, []
+    if device.type == "cuda": torch.cuda.synchronize(device)
+    run = sample.run
     steps, clocked = (sample.alike(s) or s for s in (sample.timed, sample.clocked))
-    if not sample.alike(sample.timed):
-        notes.append("shapes differ from call to call: the work is that of one step, the times are those of others")
-    own = _columns(steps, len(run.parts) * (1 if sample.by == "call" else len(phases)))
-    outside, own[run.earlier] = own[run.earlier], Samples((0.0,) * len(steps))
-    bare, timed = (Samples(tuple(s.seconds for s in ss)) for ss in (clocked, steps))
-    times = ModuleTimes(own, timed, bare, CpuStamps.clock, sample.cost, load=sample.meter.load, outside=outside)
+    if not all(s.own for s in steps): raise ValueError("the record of the profiler is not complete")
+    own = _columns(steps, len(run.parts) * (len(phases) if run.has_backward else 1))
+    outside, own[run.earlier] = own[run.earlier], _values([0.0] * len(steps))
+    times = _module_times(sample, steps, clocked, own, outside)
     ran = [not compiled_part(run.parts[c.part]) for c in sample.work.trace]
+    notes = [] if sample.alike(sample.timed) else [_mixed]
     return Measurement(sample.work, times, [None] * len(ran), tf32_categories(device), ran), notes

@@ -18,10 +18,11 @@ from torch import nn
 
 from .measure import check_model, main_dtype
 from .rows import measured_result
-from .sampling import ProgramSample, measurement, program_cost
+from .sampling import ProgramSample, measurement
+from .stages import program_cost
 from ..core.arguments import as_count
 from ..core.process import preserved_process, quiet
-from ..core.program import CallCounter
+from ..core.program import CallCounter, ProgramStep
 from ..core.undo import Undo
 from ..roofs.hardware import HardwarePeaks
 from ..roofs.machine import tf32_categories
@@ -31,10 +32,6 @@ from ..views.origin import describe_call, describe_sample, describe_settings
 from ..views.result import Result
 
 # %% ../../nbs/analysis/watch.ipynb #wa000011
-def _device_of(model):
-    tensors = [*model.parameters(), *model.buffers()]
-    return tensors[0].device if tensors else torch.device("cpu")
-
 def _roofs(model, device, progress):
     "The roofs of the model's dtypes."
     first = main_dtype(model, ())
@@ -166,7 +163,7 @@ class Watch(_Records):
     def __enter__(self)->"Watch":
         if self.model in _watched:
             raise RuntimeError(f"this {type(self.model).__name__} is being watched already: leave that watch first")
-        self.log, self.device = _checked_log(self.log), _device_of(self.model)
+        self.log, self.device = _checked_log(self.log), ProgramStep(self.model).device
         self.about = describe_call(every=self.every, active=self.active)
         with preserved_process(), quiet():
             self.peaks = self.peaks or _roofs(self.model, self.device, self.progress)
@@ -195,7 +192,7 @@ class Watch(_Records):
         if self._result is not None: return self._result
         why = f"; given up: {self.failures[-1]}" if self.failures else ""
         raise RuntimeError(f"no sample is complete yet: the model was called {self.calls} times, the first sample "
-                           f"begins after {self.warmup} and takes {2 * self.active + 2} steps and one more call{why}")
+                           f"begins after {self.warmup} and takes {2 * self.active + 3} steps and one more call{why}")
 
     def __repr__(self):
         return f"Watch({type(self.model).__name__}, {self.calls} calls, {len(self.series)} samples)"

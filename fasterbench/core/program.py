@@ -7,7 +7,7 @@ __all__ = []
 
 # %% ../../nbs/core/program.ipynb #pg000004
 import sys
-from contextlib import nullcontext
+from contextlib import contextmanager
 from threading import get_ident
 
 import torch
@@ -29,8 +29,9 @@ class CallCounter:
         self.due, self.left, self.attached = due, left, wrapped(parts(model)[:1], self._wrap)
 
     def _wrap(self, i, forward):
-        due = self.due
+        due, compiling = self.due, torch.compiler.is_dynamo_compiling
         def counted(*args, **kwargs):
+            if compiling(): return forward(*args, **kwargs)
             if self.left:
                 self.left -= 1
                 return forward(*args, **kwargs)
@@ -94,6 +95,13 @@ class Sensors:
         updating, self.updating = self.updating, None
         if updating is not None: updating[2].__exit__(None, None, None)
 
+    @contextmanager
+    def off(self):
+        "Within the context backwards are not seen."
+        self.depth += 1
+        try: yield
+        finally: self.depth -= 1
+
     def leave_updates(self):
         "From now on updates are not seen."
         self.steps = lambda optimizer: False
@@ -106,7 +114,7 @@ class Sensors:
 # %% ../../nbs/core/program.ipynb #pg000031
 class ProgramStep(Forward):
     "Calls of a model, backwards and updates that a program does."
-    training, loss = True, None
+    training, loss, has_backward = True, None, True
     def __init__(self, model:nn.Module):
         super().__init__(model)
         self.owners, self.earlier = parameter_owners(self.modules), len(self.modules)
@@ -114,6 +122,10 @@ class ProgramStep(Forward):
 
     @property
     def parts(self): return self.modules + self.rest
+    @property
+    def device(self)->torch.device:
+        "Where the model is."
+        return next((t.device for t in (*self.model.parameters(), *self.model.buffers())), torch.device("cpu"))
 
     def steps(self, optimizer)->bool:
         "Whether `optimizer` updates a parameter of the model."

@@ -43,9 +43,10 @@ class NodeOwners:
 
 # %% ../../nbs/core/run.ipynb #ab992c92
 def parameter_owners(listed:list[Part])->dict[int, int]:
-    "id of a parameter → index of the first module that holds it."
+    "id of a parameter → index of the first module that holds it; a compiled module holds those of its parts."
     backwards = reversed(list(enumerate(listed)))
-    return {id(p): i for i, part in backwards for p in part.module._parameters.values() if p is not None}
+    held = lambda part: part.module.parameters() if part.leaf else part.module._parameters.values()
+    return {id(p): i for i, part in backwards for p in held(part) if p is not None}
 
 def graph_nodes(root)->list:
     "Every autograd node that a backward from `root`, a node or several, can run."

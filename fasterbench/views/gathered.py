@@ -6,7 +6,7 @@
 __all__ = []
 
 # %% ../../nbs/views/gathered.ipynb #f7b68caa
-import statistics
+import re, statistics
 from dataclasses import replace
 
 from ..points.model import RooflinePoint
@@ -57,6 +57,8 @@ def _timing(timings):
     return replace(timings[0], **{k: None if None in v else statistics.median(v) for k, v in values.items()})
 
 # %% ../../nbs/views/gathered.ipynb #269b7a02
+def _words(note): return re.sub(r"[\d.]+", "", note)     # ranks say the same with other numbers
+
 def _account(rank, result, account):
     "Where the time of one rank went."
     t = result.timing
@@ -76,7 +78,8 @@ def gathered(
     unknown = {}
     for r in results: unknown |= {k: max(v, unknown.get(k, 0)) for k, v in r.unknown_ops.items()}
     notes = [f"gathered from {n} ranks: a row has the median of its times", *_different([r.points for r in results])]
-    notes += dict.fromkeys(note for r in results for note in r.notes)
+    said = {_words(note): note for r in reversed(results) for note in reversed(r.notes)}
+    notes += reversed(said.values())
     accounts = [_account(i, r, account) for i, r in enumerate(results) if r.timing and account]
     return replace(first, **kinds, program=program, unknown_ops=unknown, timing=_timing([r.timing for r in results]),
                    notes=notes, environment=first.environment | dict(ranks=n), accounts=[*first.accounts, *accounts])

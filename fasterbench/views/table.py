@@ -80,7 +80,7 @@ def shown_fields(
     if all(p.wire_bytes == 0 for p in points): absent.add("wire_bytes")
     return _of_ranks(_two_times([fields[k] for k in _columns if k not in absent], points), points)
 
-_left_out = ("flops", "bytes_moved", "arithmetic_intensity", "achieved_gflops")      # for want of room
+_left_out = ("flops", "bytes_moved", "wire_bytes", "arithmetic_intensity", "achieved_gflops")      # for want of room
 
 def _of_ranks(shown, points):
     "Of several ranks, the median is shown with the fastest and the slowest."

@@ -43,6 +43,7 @@ def pictures(n, size): return torch.randn(n, 3, size, size), torch.randint(0, 10
 def attributes(model): return sum(k in vars(m) for m in model.modules() for k in ("forward", "__reduce_ex__")), sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules())
 
 def cost(steps=1000, every=200):
+    alternating()
     torch.manual_seed(1)
     batch = pictures(20, 32)
     plain, watched, again = (Loop(convs, batch) for _ in range(3))
@@ -69,6 +70,22 @@ def cost(steps=1000, every=200):
     total = [sum(t) for t in times]
     print(f"whole run: watched / plain {total[1] / total[0]:.4f}, plain again / plain {total[2] / total[0]:.4f}; counter {format_si(per_call, 's')} per call, {per_call / 0.01:.4%} of 10 ms")
     print(f"attributes of the counter {max(a for a, _ in left)} (on the model itself), on other modules {max(a for a, _ in left) - 2}, hooks {max(h for _, h in left)}; losses equal: {plain.losses == watched.losses}")
+
+def alternating(steps=1500):
+    "One loop; the counter is taken off and put on again from step to step."
+    torch.manual_seed(1)
+    loop, times = Loop(convs, pictures(20, 32)), ([], [], [])
+    for _ in range(20): loop.step()
+    with watch(loop.model, warmup=10**9) as w:
+        for i in range(steps):
+            on = i % 4 in (0, 3)                                # on off off on, so that neither has the better place
+            (w.counter.__enter__ if on else w.counter.__exit__)()
+            times[0 if on else 1].append(loop.timed())
+        w.counter.__enter__()
+    on, off = times[:2]
+    odd, even = off[::2], off[1::2]
+    m = statistics.median
+    print(f"one loop, the counter on and off in turn: {format_si(m(on), 's')} on, {format_si(m(off), 's')} off, {m(on) / m(off) - 1:+.2%}; steps without against each other {m(odd) / m(even) - 1:+.2%}; {steps} steps")
 
 def counter_cost(n=200_000):
     "Seconds that the counter adds to a call."
@@ -111,38 +128,43 @@ def resnet():
     import torchvision
     return torchvision.models.resnet18(num_classes=10)
 
-def rows(rounds=3, active=12):
+def rows(rounds=8, active=4):
     peaks = measure_peaks("cpu")
-    for name, make, batch in (("resnet18 8×3×96×96", resnet, pictures(8, 96)), ("transformer 8×64×192", Attention, (torch.randn(8, 64, 192), torch.randint(0, 10, (8,)))),
+    for name, make, batch in (("resnet18 4×3×64×64", resnet, pictures(4, 64)), ("transformer 4×64×192", Attention, (torch.randn(4, 64, 192), torch.randint(0, 10, (4,)))),
                               ("convs 64×3×32×32", convs, pictures(64, 32))):
         loop = Loop(make, batch, 0.0)
         for _ in range(5): loop.step()
-        found = []
-        for _ in range(rounds):
-            profile = RooflineAnalyzer(loop.model, batch[0], peaks).profile(backward=True, loss=loop.loss, optimizer=loop.optimizer, steps=active).result
-            with watch(loop.model, active=active, every=10**6, peaks=peaks) as w:
-                for _ in range(2 * active + 8): loop.step()
-            found.append((profile, w.result))
-        compared(name, found)
+        def profile(): return RooflineAnalyzer(loop.model, batch[0], peaks).profile(backward=True, loss=loop.loss, optimizer=loop.optimizer, warmup=2, steps=active).result
+        def sample():
+            with watch(loop.model, active=active, every=10**6, warmup=2, peaks=peaks) as w:
+                for _ in range(2 * active + 5): loop.step()
+            return w.result
+        found = [(profile(), sample(), profile(), sample()) for _ in range(rounds)]
+        profiles, samples, again, samples_again = zip(*found)
+        print(name)
+        compared("sample against profile", profiles + again, samples + samples_again)
+        compared("profile against profile", profiles, again)
+        compared("sample against sample", samples, samples_again)
 
 def keyed(result): return {(p.name, p.phase): p for p in result.points}
 
-def compared(name, found):
+def compared(what, these, those):
+    "Print how the rows of two sets of results differ; a time is the median over the set."
     work = ("flops", "bytes_moved", "contraction_flops", "eager_bytes", "calls", "bytes_by_level")
-    pairs = [(keyed(a), keyed(b)) for a, b in found]
-    keys = [k for k in pairs[0][0] if k in pairs[0][1] and not k[0].startswith("(") or k[0] == "(optimizer)"]
-    differ = [(k, f) for a, b in pairs for k in keys for f in work if getattr(a[k], f) != getattr(b[k], f)]
-    time_of = lambda side, k: statistics.median(p[side][k].time_s for p in pairs)
-    heavy = [k for k in keys if pairs[0][0][k].share >= 0.01]
-    ratios = [time_of(1, k) / time_of(0, k) for k in keys]
-    of_heavy = [time_of(1, k) / time_of(0, k) for k in heavy]
-    total = sum(time_of(1, k) for k in keys) / sum(time_of(0, k) for k in keys)
-    off = lambda rs: f"median ratio {statistics.median(rs):.3f}, median deviation {statistics.median(abs(r - 1) for r in rs):.1%}"
-    end = [statistics.median(r.timing.end_to_end_s for r in side) for side in zip(*found)]
-    ratio = [statistics.median(r.timing.ratio for r in side) for side in zip(*found)]
-    print(f"{name}: {len(keys)} rows, of them {len(heavy)} with 1 % of the time or more; fields of work that differ: {len(differ)}")
-    print(f"    rows {off(ratios)}; heavy rows {off(of_heavy)}; sum of these rows {total:.3f}")
-    print(f"    end to end: profile {format_si(end[0], 's')}, program {format_si(end[1], 's')}; rows over end to end {ratio[0]:.3f} and {ratio[1]:.3f}")
+    sides = [list(map(keyed, these)), list(map(keyed, those))]
+    first, other = sides[0][0], sides[1][0]
+    keys = [k for k in first if k in other and (not k[0].startswith("(") or k[0] == "(optimizer)")]
+    missing = [k for k in first if k not in other and not k[0].startswith("(")]
+    differ = [(k, f) for a, b in zip(*sides) for k in keys for f in work if getattr(a[k], f) != getattr(b[k], f)]
+    time_of = lambda side, k: statistics.median(r[k].time_s for r in side)
+    ratios = {k: time_of(sides[1], k) / time_of(sides[0], k) for k in keys}
+    heavy = [ratios[k] for k in keys if first[k].share >= 0.01]
+    off = lambda rs: f"{statistics.median(rs):.3f} ± {statistics.median(abs(r - 1) for r in rs):.1%}"
+    total = sum(time_of(sides[1], k) for k in keys) / sum(time_of(sides[0], k) for k in keys)
+    ends = [statistics.median(r.timing.end_to_end_s for r in side) for side in (these, those)]
+    sums = [statistics.median(r.timing.ratio for r in side) for side in (these, those)]
+    print(f"  {what}: {len(keys)} rows, {len(missing)} missing, {len(differ)} fields of work differ; median ratio and deviation of rows {off(ratios.values())}, of {len(heavy)} rows over 1 % {off(heavy)};"
+          f" sum {total:.3f}; end to end {format_si(ends[0], 's')} and {format_si(ends[1], 's')} ({ends[1] / ends[0]:.3f}); rows ÷ end {sums[0]:.3f} and {sums[1]:.3f}")
 
 if __name__ == "__main__":
     for part in sys.argv[1:] or ("cost", "memory", "rows"):
