@@ -18,9 +18,10 @@ def in_threads(n, job):
     def run(i):
         try: job(i)
         except Exception as e: errors.append(e)
-    threads = [threading.Thread(target=run, args=(i,)) for i in range(n)]
+    threads = [threading.Thread(target=run, args=(i,), daemon=True) for i in range(n)]
     for t in threads: t.start()
-    for t in threads: t.join()
+    for t in threads: t.join(120)
+    assert not any(t.is_alive() for t in threads), "threads wait for ever"
     assert not errors, errors[0]
 
 class Backend:

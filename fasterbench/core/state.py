@@ -216,9 +216,11 @@ def _occupy(modules, context):
         for m in modules: _measured.setdefault(id(m), (me, context))
 
 def _release(context):
+    "What `context` occupies is free again. An interrupt may have left the lock with this thread: it is let go."
     with _turn:
         for key in [k for k, (_, c) in list(_measured.items()) if c is context]: _measured.pop(key, None)
         _turn.notify_all()
+    while _turn._is_owned(): _turn.release()
 
 # %% ../../nbs/core/state.ipynb #3b0bf768
 def _sharded_class(): return getattr(sys.modules.get("torch.distributed.fsdp"), "FSDPModule", ())
