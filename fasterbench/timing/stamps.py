@@ -265,11 +265,12 @@ def stamp_cost(
     return StampCost(cost * inside, cost * (1 - inside))
 
 # %% ../../nbs/timing/stamps.ipynb #33de8542
+@torch.inference_mode(False)
+@torch.enable_grad()
 def _backward_time(n, hook=None):
-    "Seconds per node of a backward through `n` negations of one number."
+    "Seconds per node of a backward through `n` negations of one number, in whatever mode the program is."
     y = torch.ones((), requires_grad=True)
-    with torch.enable_grad():
-        for _ in range(n): y = y.neg()
+    for _ in range(n): y = y.neg()
     for node in graph_nodes(y.grad_fn) if hook else (): node.register_prehook(hook)
     start = perf_counter()
     y.backward()
