@@ -6,7 +6,6 @@
 __all__ = []
 
 # %% ../../nbs/analysis/stages.ipynb #st000004
-from bisect import bisect_left, bisect_right
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from threading import get_ident
@@ -20,7 +19,7 @@ from ..core.process import eager
 from ..core.program import ProgramStep
 from ..core.run import graph_nodes, phases, total_output
 from ..core.state import preserved
-from ..timing.kernels import Marks, gpu_work, kernel_times
+from ..timing.kernels import Marks, between_marks, kernel_times
 from ..timing.profiler import can_record, session
 from ..timing.stamps import CpuStamps, CudaStamps, StampCost, StepStamps, enter, leave, node_cost
 from ..timing.stamps import self_times, stamp_cost
@@ -264,14 +263,10 @@ class KernelStep(RecordedStep):
         current, self.session = self.session, None
         if current is None or self.records is None: return
         current.__exit__(None, None, None)
-        at, begins = [r.start for r in self.records if r.kind == "mark"], [r.start for r in self.records]
-        if len(at) != self.stamps.stamps.now(): return              # marks are missing: these steps have no times
-        for step, first, log, last in self.logs:
-            inside = self.records[bisect_left(begins, at[first]):bisect_right(begins, at[last])]
-            stamps = [stamp._replace(time=at[stamp.time]) for stamp in log]
+        runs = between_marks(self.records, [log for _, *log in self.logs], self.stamps.stamps.now())
+        for (step, *_), (stamps, inside, step.seconds) in zip(self.logs, runs):   # no runs: marks are missing
             own, step.unlaunched, exposed, _ = kernel_times(inside, stamps, self.slots)
             step.own = [a + b for a, b in zip(own, exposed)]            # communication that nothing hides included
-            step.seconds = at[last] - at[first]
         self.records = None
 
 def timer(run):

@@ -57,6 +57,16 @@ def _wrapped(model, device, parallel):
     return nn.parallel.DistributedDataParallel(model, [device.index] if device.type == "cuda" else None)
 
 # %% ../../nbs/cli/torchrun.ipynb #6cf66712
+def begin_group(
+    device,         # A `torch.device`: of this rank
+    limit_s:float,  # How long a collective waits
+):
+    "This process is a rank from now on: over NCCL on GPUs, over gloo on CPUs."
+    import torch
+    import torch.distributed as dist
+    if device.type == "cuda": torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=timedelta(seconds=limit_s))
+
 @contextmanager
 def job(
     device,        # A `torch.device`: of this rank
@@ -66,10 +76,8 @@ def job(
     if launched() == 1:
         yield lambda model: model
         return
-    import torch
     import torch.distributed as dist
     from fasterbench.core.ranks import patience
-    if device.type == "cuda": torch.cuda.set_device(device)
-    dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=timedelta(seconds=patience()))
+    begin_group(device, patience())
     yield lambda model: _wrapped(model, device, parallel)
     dist.destroy_process_group()          # after an error the process ends, and with it its group

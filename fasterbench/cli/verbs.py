@@ -8,7 +8,6 @@ __all__ = ['roofline', 'compare']
 # %% ../../nbs/cli/verbs.ipynb #3ec96432
 import os, warnings
 from dataclasses import replace
-from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Optional
 
@@ -19,7 +18,7 @@ from .app import (Depth, Device, Dtype, File, Group, Model, Peaks, Quiet, Saved,
                                  doubts_of, dtype_named, free_name, given_peaks, notice, run_name, saved_result,
                                  shape_given,
                                  usage_error, whole_from, write)
-from .torchrun import is_first, job, local_device, parallel_named
+from .torchrun import begin_group, is_first, job, local_device, parallel_named
 
 # %% ../../nbs/cli/verbs.ipynb #dab9241c
 def _profiled(model, input, sample, profile):
@@ -61,8 +60,7 @@ def _network(device):
     import torch
     import torch.distributed as dist
     from fasterbench.roofs.network_probes import measure_network
-    if device.type == "cuda": torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
-    dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=timedelta(minutes=5))
+    begin_group(torch.device(device.type, int(os.environ.get("LOCAL_RANK", "0"))), 300)
     try:
         found = measure_network()
         return found if dist.get_rank() == 0 else None

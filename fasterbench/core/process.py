@@ -16,7 +16,7 @@ import torch
 from torch._C._autograd import _disable_profiler, _profiler_enabled
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack, _pop_mode
 
-from .undo import Undo
+from .undo import Undo, let_go
 
 # %% ../../nbs/core/process.ipynb #c9e0d2aa
 class _Switch(NamedTuple):
@@ -115,10 +115,6 @@ def _restore(switches, values):
 _lock = threading.RLock()
 _present, _at_first = {}, []     # Who is here, by thread; and the state of the process before anybody was
 
-def _release():
-    "An interrupt between a block and its end leaves the lock with this thread: other threads would wait for ever."
-    while _lock._is_owned(): _lock.release()
-
 class _Presence:
     "One context of one thread."
     state = None
@@ -142,7 +138,7 @@ def restore_process(
 ):
     "The state of the process, and of this thread, is put back by `undo`."
     presence = _Presence()
-    undo.add(_release)
+    undo.add(let_go, _lock)
     undo.add(presence.leave)
     undo.add(_restore, _thread_switches, [s.now() for s in _thread_switches])
     presence.enter()
@@ -178,7 +174,7 @@ class SharedSwitch:
     @contextmanager
     def __call__(self):
         with (undo := Undo()), undo:
-            undo.add(_release)
+            undo.add(let_go, _lock)
             undo.add(self._give, user := object())
             self._take(user)
             yield

@@ -210,7 +210,7 @@ def collected(
     value, # What JSON can hold
 )->list|None:
     "The values of all ranks of the job on rank 0, `None` on the others; every rank calls it."
-    if (dist := job()) is None: return [value]
+    if job() is None: return [value]
     with (undo := Undo()), undo:
         _begin(undo)
         ranks = current()

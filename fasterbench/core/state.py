@@ -18,7 +18,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 
 from .process import restore_process
-from .undo import Undo
+from .undo import Undo, let_go
 
 # %% ../../nbs/core/state.ipynb #5b10127c
 def _address(t): return t.untyped_storage()._cdata if t.layout is torch.strided else None
@@ -216,11 +216,9 @@ def _occupy(modules, context):
         for m in modules: _measured.setdefault(id(m), (me, context))
 
 def _release(context):
-    "What `context` occupies is free again. An interrupt may have left the lock with this thread: it is let go."
     with _turn:
         for key in [k for k, (_, c) in list(_measured.items()) if c is context]: _measured.pop(key, None)
         _turn.notify_all()
-    while _turn._is_owned(): _turn.release()
 
 # %% ../../nbs/core/state.ipynb #3b0bf768
 def _sharded_class(): return getattr(sys.modules.get("torch.distributed.fsdp"), "FSDPModule", ())
@@ -269,6 +267,7 @@ def preserved(
 
     Gives `before_write(tensor)`, to be called before an operator writes to a tensor."""
     with (undo := Undo()), undo:
+        undo.add(let_go, _turn)
         undo.add(_release, undo)
         _occupy(list(model.modules()), undo)
         restore_process(undo)

@@ -56,3 +56,10 @@ class Undo:
         except Exception:
             try: step(*args)
             except Exception as error: self.errors.append(error)
+
+# %% ../../nbs/core/undo.ipynb #u1ed0g01
+def let_go(
+    lock, # An `RLock`, or a `Condition` around one
+):
+    "This thread holds `lock` no longer, however often it took it."
+    while lock._is_owned(): lock.release()

@@ -175,6 +175,18 @@ class KernelTimes(ModuleTimes):
     unlaunched: Samples|None=None # Kernels whose launch belongs to no module, s
 
 # %% ../../nbs/timing/kernels.ipynb #6f0f3a2b
+def between_marks(
+    records:list[Record], # Of a session, by time
+    logs:list,            # Per run its first mark, the stamps of `Marks`, and its last mark
+    marks:int,            # How many were set
+)->list[tuple[list[Stamp], list[Record], float]]:
+    "Per run its stamps, its records and its length, s; none where marks are missing in the record."
+    at, begins = [r.start for r in records if r.kind == "mark"], [r.start for r in records]
+    if len(at) != marks: return []
+    inside = lambda first, last: records[bisect_left(begins, at[first]):bisect_right(begins, at[last])]
+    return [([Stamp(event, slot, at[k]) for event, slot, k in log], inside(first, last), at[last] - at[first])
+            for first, log, last in logs]
+
 def marked_runs(fresh, run, device, n, tick):
     "Per run its stamps, its records and its length; none where marks are missing in the record."
     marks, logs = Marks(), []
@@ -187,11 +199,7 @@ def marked_runs(fresh, run, device, n, tick):
                 timed_call(call, device)
                 logs.append((first, stamps.read(), marks.now()))
             tick()
-    at, begins = [r.start for r in records if r.kind == "mark"], [r.start for r in records]
-    if len(at) != marks.now(): return []
-    inside = lambda first, last: records[bisect_left(begins, at[first]):bisect_right(begins, at[last])]
-    return [([Stamp(event, slot, at[k]) for event, slot, k in log], inside(first, last), at[last] - at[first])
-            for first, log, last in logs]
+    return between_marks(records, logs, marks.now())
 
 # %% ../../nbs/timing/kernels.ipynb #8b629049
 round_of = 10 # Runs without an instrument, and then recorded ones, in turn

@@ -15,7 +15,7 @@ from torch._C._autograd import _profiler_enabled
 from torch.profiler import ProfilerActivity, profile
 
 from ..core.process import silent
-from ..core.undo import Undo
+from ..core.undo import Undo, let_go
 
 # %% ../../nbs/timing/profiler.ipynb #d82789e6
 class Record(NamedTuple):
@@ -67,15 +67,11 @@ def _records(events, names):
 # %% ../../nbs/timing/profiler.ipynb #d228286c
 _one_at_a_time = threading.RLock()
 
-def _let_go():
-    "An interrupt may have left the lock with this thread: other threads would wait for ever."
-    while _one_at_a_time._is_owned(): _one_at_a_time.release()
-
 def can_record()->bool:
     "Whether a session can begin: the profiler was built in, and nobody is using it."
     if _one_at_a_time._is_owned() and _profiler_enabled(): return False      # this thread's own session
     with (undo := Undo()), undo:
-        undo.add(_let_go)
+        undo.add(let_go, _one_at_a_time)
         _one_at_a_time.acquire()
         return torch.profiler.kineto_available() and not _profiler_enabled()
 
@@ -88,7 +84,7 @@ def session(
     "Within the context the profiler runs; the list it gives holds its records, by time, once the context is left."
     records, activities = [], [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * (device.type == "cuda")
     with (undo := Undo()), undo, silent():
-        undo.add(_let_go)
+        undo.add(let_go, _one_at_a_time)
         _one_at_a_time.acquire()
         with profile(activities=activities) as p: yield records
         records += _records(p.profiler.kineto_results.events(), names)

@@ -7,7 +7,7 @@ __all__ = []
 
 # %% ../../nbs/timing/waiting.ipynb #7943e93d
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch

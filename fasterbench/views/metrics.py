@@ -204,7 +204,7 @@ class MetricSeries(_Drawn):
         "One more sample."
         for name in metrics.keys() - self.columns.keys():
             self.columns[name] = array("d", [math.nan] * len(self))
-        for name, column in self.columns.items(): column.append(metrics.get(name, math.nan))
+        for name, values in self.columns.items(): values.append(metrics.get(name, math.nan))
         self.steps.append(step)
 
     def __len__(self): return len(self.steps)
