@@ -26,6 +26,10 @@ def shared_file(*parts):
     if not path.exists(): pytest.skip(f"no {path}; FASTERBENCH_SHARED names the folder that holds it")
     return path
 
+def heavy_only(why):
+    "A mark: the test runs with FASTERBENCH_TESTS=all, as `.ci/run` does, and not in the test line of the README."
+    return pytest.mark.skipif(not heavy, reason=f"{why}: FASTERBENCH_TESTS=all")
+
 def pytest_xdist_auto_num_workers(config):
     "Workers for a run of everything; a run of chosen files stays in one process."
     chosen = config.invocation_params.args and any(not str(a).startswith("-") and str(a).split("::")[0].endswith((".py", ".ipynb")) for a in config.invocation_params.args)

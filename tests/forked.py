@@ -1,7 +1,7 @@
 """Python in a process of its own without the seconds that imports take: a server that has torch loaded and nothing of
 fasterbench forks a child per piece of code. The child has a clean `__main__`; its output and exit status come back as
 those of `subprocess.run` do."""
-import atexit, importlib, json, os, signal, subprocess, sys, tempfile, traceback
+import atexit, importlib, json, os, signal, socket, subprocess, sys, tempfile, traceback
 from pathlib import Path
 
 loaded = ("torch", "torch._dynamo", "torchvision", "numpy", "pandas", "plotly.graph_objects", "plotly.io", "tqdm",
@@ -34,7 +34,7 @@ def child(job):
     finally: os._exit(code)
 
 def serve():
-    "Fork a child for every line of standard input, and print its exit status."
+    "Fork the children that a line of standard input asks for, all at once, and print their exit statuses."
     channel = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)                           # what an import prints is no answer
     for name in loaded:
@@ -42,9 +42,12 @@ def serve():
         except ImportError: pass
     lines = os.fdopen(os.dup(0), "r")
     for line in lines:
-        pid = os.fork()
-        if pid == 0: child(json.loads(line))
-        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), file=channel, flush=True)
+        jobs, pids = json.loads(line), []
+        for name in jobs[0]["loaded"]: importlib.import_module(name)
+        for job in jobs:
+            if not (pid := os.fork()): child(job)
+            pids.append(pid)
+        print(*(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids), file=channel, flush=True)
 
 # ---- in the tests
 
@@ -57,17 +60,36 @@ def server():
         atexit.register(_server[0].stdin.close)
     return _server[0]
 
-def python(code, cwd=None, timeout=900, env=None):
-    "What `subprocess.run([sys.executable, '-c', code], capture_output=True, text=True)` gives; -14 is a timeout."
+def processes(code, cwd, timeout, environments, loaded=()):
+    "The code in as many processes at once as there are environments; the server imports `loaded` before."
     with tempfile.TemporaryDirectory() as folder:
-        out, err = (Path(folder)/name for name in ("out", "err"))
-        for path in (out, err): path.touch()
-        path = [os.path.abspath(p) for p in (env or os.environ).get("PYTHONPATH", "").split(os.pathsep) if p]
-        job = dict(code=code, cwd=str(cwd or os.getcwd()), timeout=timeout, out=str(out), err=str(err), env=dict(env or os.environ),
-                   path=path + [p for p in sys.path if p and p not in path])
-        print(json.dumps(job), file=server().stdin, flush=True)
+        jobs = []
+        for i, env in enumerate(environments):
+            out, err = (Path(folder)/f"{i}.{name}" for name in ("out", "err"))
+            for path in (out, err): path.touch()
+            path = [os.path.abspath(p) for p in env.get("PYTHONPATH", "").split(os.pathsep) if p]
+            jobs.append(dict(code=code, cwd=str(cwd or os.getcwd()), timeout=timeout, out=str(out), err=str(err), env=env, loaded=loaded,
+                             path=path + [p for p in sys.path if p and p not in path]))
+        print(json.dumps(jobs), file=server().stdin, flush=True)
         answer = server().stdout.readline()
         if not answer: raise RuntimeError("the server of forked processes has ended")
-        return subprocess.CompletedProcess(["python", "-c", code], int(answer), out.read_text(errors="replace"), err.read_text(errors="replace"))
+        text = lambda path: Path(path).read_text(errors="replace")
+        return [subprocess.CompletedProcess(["python", "-c", code], int(status), text(job["out"]), text(job["err"]))
+                for status, job in zip(answer.split(), jobs)]
+
+def python(code, cwd=None, timeout=900, env=None):
+    "What `subprocess.run([sys.executable, '-c', code], capture_output=True, text=True)` gives; -14 is a timeout."
+    return processes(code, cwd, timeout, [dict(env or os.environ)])[0]
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+def ranks(code, n=2, cwd=None, timeout=100, **env):
+    "The code in `n` ranks of one job, with the environment that `torchrun` gives them and one thread each."
+    job = os.environ | dict(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()), WORLD_SIZE=str(n), LOCAL_WORLD_SIZE=str(n), TORCHELASTIC_RUN_ID="tests") | env
+    return processes("import torch\ntorch.set_num_threads(1)\n" + code, cwd, timeout, [job | dict(RANK=str(i), LOCAL_RANK=str(i)) for i in range(n)],
+                     ("torch.distributed.fsdp", "torch.distributed.tensor.parallel"))
 
 if __name__ == "__main__": serve()

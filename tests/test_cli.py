@@ -7,7 +7,7 @@ import pytest
 
 import forked
 import ncu_files
-from conftest import heavy, root
+from conftest import heavy_only, root
 
 command = str(Path(sys.executable).with_name("fasterbench"))
 net = "import torch\ndef make(): return torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU()), torch.randn(8, 64)\ndef broken(): raise OSError('disk on fire')\ndef bare(): return torch.nn.Bilinear(8, 8, 8)\n"
@@ -215,10 +215,12 @@ def test_transformers(folder):
     assert done.returncode == 0 and "1×64 int64" in done.stdout, done.stderr
 
 def test_a_terminal_sees_progress(folder):
-    "With a terminal at standard error a bar appears."
+    "With a terminal at standard error a bar appears, once a second has passed."
+    (folder/"slow.py").write_text("import time, torch\nclass Slow(torch.nn.Linear):\n    def forward(self, x): time.sleep(0.2); return super().forward(x)\n"
+                                  "def make(): return Slow(8, 8), torch.randn(8, 8)\n")
     leader, follower = pty.openpty()
     fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-    done = subprocess.Popen([command, "roofline", "net.py:make", "--steps", "3", "--no-html"], stdout=subprocess.DEVNULL, stderr=follower, env=bars, cwd=folder)
+    done = subprocess.Popen([command, "roofline", "slow.py:make", "--steps", "3", "--no-html"], stdout=subprocess.DEVNULL, stderr=follower, env=bars, cwd=folder)
     os.close(follower)
     text = b""
     while True:
@@ -228,7 +230,7 @@ def test_a_terminal_sees_progress(folder):
         text += chunk
     assert done.wait() == 0 and b"profiling" in text
 
-@pytest.mark.skipif(not heavy, reason="needs torchvision and half a minute: FASTERBENCH_TESTS=all")
+@heavy_only("needs torchvision and half a minute")
 @pytest.mark.timed
 def test_the_main_job(tmp_path):
     done = installed("roofline", "torchvision:resnet18", cwd=tmp_path)

@@ -1,21 +1,9 @@
-"Collectives as work and the network as a roof: processes over gloo, under torchrun."
-import json, os, signal, subprocess, sys
-from pathlib import Path
+"Collectives as work and the network as a roof: ranks over gloo."
+import json
 
-import pytest
+import pytest, torch
 
-root = Path(__file__).resolve().parent.parent
-
-def torchrun(*command, ranks=2, timeout=100, **environment):
-    "The finished `torchrun` of `command`; what it started is gone afterwards, whatever happened."
-    line = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", *command]
-    env = os.environ | dict(OMP_NUM_THREADS="1", PYTHONPATH=str(root)) | environment
-    p = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env, start_new_session=True)
-    try: out, err = p.communicate(timeout=timeout)
-    finally:
-        try: os.killpg(p.pid, signal.SIGKILL)
-        except ProcessLookupError: pass
-    return subprocess.CompletedProcess(line, p.returncode, out, err)
+from forked import python, ranks
 
 start = """
 import json, sys, torch
@@ -33,13 +21,11 @@ if rank == 0: print(json.dumps(found))
 dist.destroy_process_group()
 """
 
-def on_ranks(tmp_path, body, ranks=2):
+def on_ranks(tmp_path, body, n=2):
     "What rank 0 of a script puts in `found`."
-    script = tmp_path/"ranks.py"
-    script.write_text(start + body + end)
-    done = torchrun(str(script), ranks=ranks)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
+    done = ranks(start + body + end, n, tmp_path)
+    assert not any(d.returncode for d in done), [d.stderr[-2000:] for d in done]
+    return json.loads(done[0].stdout.splitlines()[-1])
 
 counting = """
 from fasterbench.work.count import count_work
@@ -65,21 +51,21 @@ found["twin"] = [dist.get_world_size()]
     assert found["step"]["sides"] == [[parameters, parameters]] and found["step"]["unknown"] == {}
     assert found["step"]["wire_bytes"] == parameters
 
-@pytest.mark.parametrize("ranks", [2, 4])
-def test_sharded(tmp_path, ranks):
+@pytest.mark.parametrize("n", [2, 4])
+def test_sharded(tmp_path, n):
     "FSDP2 gathers all parameters in the forward and again in backward, and reduces and scatters all gradients."
     found = on_ranks(tmp_path, counting + """
 from torch.distributed.fsdp import fully_shard
 model = net()
 for m in (model[0], model[2], model): fully_shard(m)
 count("step", model, backward=True, optimizer=torch.optim.SGD(model.parameters(), 0.1))
-""", ranks)["step"]
+""", n)["step"]
     kinds = [(c[3], c[1]) for c in found["calls"]]
     assert sorted(kinds) == sorted([("all_gather", "forward")] * 2 + [("all_gather", "backward")] * 2 + [("reduce_scatter", "backward")] * 2)
-    assert found["wire_bytes"] == 3 * parameters * (ranks - 1) / ranks and found["unknown"] == {}
+    assert found["wire_bytes"] == 3 * parameters * (n - 1) / n and found["unknown"] == {}
     for c, (read, written) in zip(found["calls"], found["sides"]):      # a shard and the whole
         shard, whole = (read, written) if c[3] == "all_gather" else (written, read)
-        assert whole == c[5] == ranks * shard
+        assert whole == c[5] == n * shard
 
 def test_tensor_parallel(tmp_path):
     "The row-wise layer adds up its output; columns and rows of the weights stay where they are."
@@ -128,15 +114,17 @@ def test_peaks_command(tmp_path):
     from fasterbench.roofs.peaks import measure_peaks
     measure_peaks("cpu", progress=False)                           # kept in the cache of the tests
     kept, page = tmp_path/"peaks.json", tmp_path/"peaks.html"
-    done = torchrun("-m", "fasterbench", "peaks", "--network", "--json", str(kept), "--html", str(page), timeout=200)
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout.count("ceiling") == 1 and "network: gloo, 1 host" in done.stdout
+    threads = torch.get_num_threads()                              # roofs are kept for a number of threads
+    command = lambda *more: f"from fasterbench.cli.main import main\ntorch.set_num_threads({threads})\nmain({['peaks', '--network', *more]!r})"
+    done = ranks(command("--json", str(kept), "--html", str(page)), timeout=200)
+    assert [d.returncode for d in done] == [0, 0], done[0].stderr[-3000:]
+    out = done[0].stdout
+    assert done[1].stdout == "" and out.count("ceiling") == 1 and "network: gloo, 1 host" in out
     network = HardwarePeaks.from_json(kept).network
     assert {r.collective for r in network.roofs} == {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv"} - set(network.environment["skipped"])
-    assert all(r.ranks == 2 and r.samples and r.name in done.stdout for r in network.roofs)
+    assert all(r.ranks == 2 and r.samples and r.name in out for r in network.roofs)
     assert "all_reduce over 2" in page.read_text()
-    alone = {k: v for k, v in os.environ.items() if k not in ("WORLD_SIZE", "MASTER_ADDR")} | dict(PYTHONPATH=str(root))
-    done = subprocess.run([sys.executable, "-m", "fasterbench", "peaks", "--network"], capture_output=True, text=True, env=alone, timeout=60)
+    done = python("import torch\n" + command())
     assert done.returncode == 2 and "torchrun --nproc-per-node 2 -m fasterbench peaks --network" in done.stderr and done.stdout == ""
     assert len(done.stderr.splitlines()) == 1
 
@@ -188,8 +176,7 @@ def test_traces_of_several_ranks(tmp_path):
     rows = {p.name: p for p in result.ops}
     assert [rows[n].wire_bytes for n in ("ncclDevKernel_AllReduce_Sum_f32_RING_LL", "multimem_all_reduce_kernel")] == [10**6, None]
     assert result.program.wire_bytes is None                    # one of the two is unknown
-    done = subprocess.run([sys.executable, "-m", "fasterbench", "trace", *map(str, paths)], capture_output=True, text=True, timeout=60,
-                          env=os.environ | dict(PYTHONPATH=str(root)))
+    done = python(f"from fasterbench.cli.main import main\nmain({['trace', *map(str, paths)]!r})", tmp_path)
     assert done.returncode == 0, done.stderr
     line = next(l for l in done.stdout.splitlines() if l.startswith("all_reduce") and "1.00 MB" in l)
     assert "2 of 2" in line and "60.0 µs" in line and "20.0 µs" in line and "rank 1" in line and "16.7 GB/s" in line

@@ -4,12 +4,12 @@ import json
 import pytest
 
 import forked
-from conftest import heavy, root
+from conftest import heavy, heavy_only, root
 from run_notebook import code_cells, kind
 
 notebooks = sorted(p for p in (root/"nbs").rglob("*.ipynb") if ".ipynb_checkpoints" not in p.parts)
 # Notebooks that time something long run alone in the run of everything. Pages for readers, whose parts the other notebooks test, run there only.
-pages = {"tutorials", "docs"}
+pages = {"nbs", "tutorials", "docs"}
 timed = {"timing"} | pages | ({"analysis", "roofs", "cli"} if heavy else set())
 
 def run(path, everything=heavy):
@@ -18,7 +18,7 @@ def run(path, everything=heavy):
 
 def marks(path):
     kept = [pytest.mark.timed] if path.parent.name in timed else []
-    return kept + [pytest.mark.skipif(not heavy, reason="pages that other notebooks test in parts: FASTERBENCH_TESTS=all")] * (path.parent.name in pages)
+    return kept + [heavy_only("pages that other notebooks test in parts")] * (path.parent.name in pages)
 
 @pytest.mark.parametrize("path", [pytest.param(p, id=str(p.relative_to(root/"nbs")), marks=marks(p)) for p in notebooks])
 def test_notebook(path, record_property):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import heavy, root
+from conftest import heavy_only, root
 from fasterbench.roofline import HardwarePeaks
 from forked import python
 
@@ -13,6 +13,7 @@ programs = root/"tests"/"programs"
 environment = os.environ | dict(PYTHONPATH=os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")]), OMP_NUM_THREADS="1",
                                 TOKENIZERS_PARALLELISM="false", HF_HUB_OFFLINE="1")
 
+trainers = heavy_only("a trainer of another library")
 cases = dict(accumulation=["60", "2"], adversarial=["60"], reference=["30"], trainer=["24", "out"], lightning_loop=["40", "out"],
              accelerate_loop=["50"])
 needs = dict(reference="torchvision", trainer="accelerate", lightning_loop="lightning", accelerate_loop="accelerate")
@@ -44,9 +45,8 @@ def check_result(text):
     assert any(p["flops"] for p in found["points"]) and all(p["time_s"] >= 0 for p in found["points"])
     return found
 
-@pytest.mark.parametrize("name", cases)
+@pytest.mark.parametrize("name", [n if n in ("accumulation", "adversarial") else pytest.param(n, marks=trainers) for n in cases])
 def test_program(name, tmp_path):
-    if not heavy and name not in ("accumulation", "adversarial"): pytest.skip("a trainer of another library: FASTERBENCH_TESTS=all")
     if name in needs and importlib.util.find_spec(needs[name]) is None: pytest.skip(f"{needs[name]} is not installed")
     folders = [tmp_path/n for n in ("plain", "watch", "run")]
     for f in folders: f.mkdir()
@@ -64,7 +64,6 @@ def test_program(name, tmp_path):
     assert sorted(r["model"] for r in results) == models[name], with_run.stderr
     assert len(reports) == len(results) and f"wrote {reports[0].name}" in with_run.stderr
 
-@pytest.mark.timed
 def test_error(tmp_path):
     "A program that raises: its output, traceback and exit code are its own, and there is a report."
     script = str(programs/"broken.py")
@@ -98,12 +97,7 @@ def test_interrupt(tmp_path):
     assert interrupted([*under, *run_args(tmp_path, script)], tmp_path) == as_it_is
     for name in ("0.json", "found.json"): check_result((tmp_path/name).read_text())
 
-def test_as_python(tmp_path):
-    "Names, arguments, paths, exit codes and warnings are those of `python`; nothing is printed before the end."
-    (tmp_path/"pack").mkdir()
-    (tmp_path/"pack"/"__main__.py").write_text("from pack import script\n")
-    (tmp_path/"pack"/"__init__.py").write_text("")
-    (tmp_path/"pack"/"script.py").write_text('''
+script = '''
 import os, sys, warnings, multiprocessing
 assert "torch" not in sys.modules
 os.environ["OMP_NUM_THREADS"] = "1"
@@ -120,19 +114,29 @@ if __name__ == "__main__":
     if os.fork() == 0: sys.exit(4)
     os.wait()
     sys.exit("the end" if "-x" in sys.argv else 3)
-''')
+'''
+
+more = heavy_only("another way to name the same program")
+
+@pytest.mark.parametrize("words", ["pack/script.py --every 7 -x", *(pytest.param(w, marks=more) for w in ("pack/script.py", "-m pack.script --lr 0.1", "-m pack"))])
+def test_as_python(words, tmp_path):
+    "Names, arguments, paths, exit codes and warnings are those of `python`; nothing is printed before the end."
+    (tmp_path/"pack").mkdir()
+    for name, text in {"__main__": "from pack import script\n", "__init__": "", "script": script}.items(): (tmp_path/"pack"/f"{name}.py").write_text(text)
     env = {k: v for k, v in environment.items() if k != "OMP_NUM_THREADS"}
-    for words in (["pack/script.py", "--every", "7", "-x"], ["pack/script.py"], ["-m", "pack.script", "--lr", "0.1"], ["-m", "pack"]):
-        a, b = (subprocess.run([sys.executable, *front, *words], capture_output=True, text=True, cwd=tmp_path, env=env, timeout=200)
-                for front in ([], ["-m", "fasterbench", "run"]))
-        assert (a.returncode, a.stdout) == (b.returncode, b.stdout), (words, b.stderr)
-        said = [l for l in b.stderr.splitlines(True) if not l.startswith("fasterbench: ")]
-        assert "".join(said) == a.stderr and "called no module with parameters" in b.stderr, (words, a.stderr, b.stderr)
-    wrong = lambda *words: as_process([sys.executable, "-m", "fasterbench", "run", *words], cwd=tmp_path)
-    assert wrong("absent.py").returncode == 2 and wrong("--json", "-", "pack/script.py").returncode == 2
+    a, b = (subprocess.run([sys.executable, *front, *words.split()], capture_output=True, text=True, cwd=tmp_path, env=env, timeout=200)
+            for front in ([], ["-m", "fasterbench", "run"]))
+    assert (a.returncode, a.stdout) == (b.returncode, b.stdout), b.stderr
+    said = [l for l in b.stderr.splitlines(True) if not l.startswith("fasterbench: ")]
+    assert "".join(said) == a.stderr and "called no module with parameters" in b.stderr, (a.stderr, b.stderr)
+
+def test_what_cannot_run(tmp_path):
+    "A wrong call, a script that is none, and one that knows nothing of PyTorch."
+    run = lambda *words: as_process([sys.executable, "-m", "fasterbench", "run", *words], cwd=tmp_path)
     (tmp_path/"syntax.py").write_text("print(1\n")
     (tmp_path/"plain.py").write_text("print(1)\n")
-    a, b = (as_process([sys.executable, *front, "syntax.py"], cwd=tmp_path) for front in ([], ["-m", "fasterbench", "run"]))
+    assert run("absent.py").returncode == 2 and run("--json", "-", "plain.py").returncode == 2
+    a, b = as_process([sys.executable, "syntax.py"], cwd=tmp_path), run("syntax.py")
     assert a.returncode == b.returncode == 1 and b.stderr.endswith(a.stderr)
-    done = wrong("plain.py")
+    done = run("plain.py")
     assert (done.returncode, done.stdout) == (0, "1\n") and "imported no torch" in done.stderr

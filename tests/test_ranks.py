@@ -5,17 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from conftest import root
+from conftest import folder as test_folder, root
+from forked import python, ranks
 
-pytestmark = pytest.mark.timed
 names = "ddp fsdp tensor forward"
 
 setup = '''
-import os, sys, time, warnings, datetime, json, torch
+import os, signal, sys, time, warnings, datetime, json, torch
 import torch.distributed as dist
 from torch import nn
 warnings.simplefilter("ignore")
-torch.set_num_threads(1)
 rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=300))
 from fasterbench import HardwarePeaks, RooflineAnalyzer
@@ -36,47 +35,12 @@ def spread(kind, model):
 x = torch.randn(32, 64)
 '''
 
-forking = '''
-import os, signal, sys
-import torch, torch.distributed.fsdp, torch.distributed.tensor.parallel, torch._dynamo, numpy, fasterbench.roofline      # once for all ranks
-code, folder, ranks = open(sys.argv[1]).read(), sys.argv[2], int(sys.argv[3])
-sys.argv, pids = ["job"], []
-for rank in range(ranks):
-    if not (pid := os.fork()):
-        for stream in (1, 2): os.dup2(os.open(f"{folder}/{rank}.{stream}", os.O_WRONLY | os.O_CREAT), stream)
-        os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank))
-        try: exec(compile(code, "job", "exec"), dict(__name__="__main__"))
-        except BaseException:
-            import traceback
-            traceback.print_exc()
-            os._exit(1)
-        sys.stdout.flush()
-        os._exit(0)
-    pids.append(pid)
-print(*[os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids])
-'''
-
-def launch(code, tmp_path, ranks=2, seconds=60, limit="8", check=True):
-    "Run `code` in each rank, forked from one process; (rank → stdout and stderr, seconds). Nothing runs any more afterwards."
-    (tmp_path/"job.py").write_text(setup + code)
-    env = os.environ | dict(OMP_NUM_THREADS="1", FASTERBENCH_TIMEOUT=limit, MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()), WORLD_SIZE=str(ranks),
-                            PYTHONPATH=str(root), FASTERBENCH_CACHE=str(tmp_path/"cache"))
+def launch(code, tmp_path, n=2, seconds=60, limit="8", check=True):
+    "Run `code` in each rank; what each wrote to stdout and stderr, and how long it took, s. Nothing runs any more afterwards."
     start = time.monotonic()
-    job = subprocess.Popen([sys.executable, "-c", forking, str(tmp_path/"job.py"), str(tmp_path), str(ranks)], env=env, cwd=tmp_path, text=True,
-                           stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
-    try: codes = job.communicate(timeout=seconds)[0].split()
-    finally:
-        try: os.killpg(job.pid, signal.SIGKILL)
-        except ProcessLookupError: pass
-    outs = [tuple((tmp_path/f"{r}.{stream}").read_text() for stream in (1, 2)) for r in range(ranks)]
-    if check: assert codes == ["0"] * ranks, [err[-1500:] for _, err in outs]
-    return outs, time.monotonic() - start
-
-def free_port():
-    import socket
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
+    done = ranks(setup + code, n, tmp_path, seconds, FASTERBENCH_TIMEOUT=limit, FASTERBENCH_CACHE=str(tmp_path/"cache"))
+    if check: assert not any(d.returncode for d in done), [d.stderr[-1500:] for d in done]
+    return [(d.stdout, d.stderr) for d in done], time.monotonic() - start
 
 # ---- models as they are
 
@@ -125,9 +89,14 @@ print("OUT" + json.dumps(out))
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory):
-    outs, _ = launch(several, tmp_path_factory.mktemp("two"), seconds=80)
-    return [json.loads(out.split("OUT")[1]) for out, _ in outs]
+    "What both ranks found; one run for all workers, since only one timed test runs at a time."
+    kept = test_folder/"two ranks.json"
+    if not kept.exists():
+        outs, _ = launch(several, tmp_path_factory.mktemp("two"), seconds=80)
+        kept.write_text(json.dumps([json.loads(out.split("OUT")[1]) for out, _ in outs]))
+    return json.loads(kept.read_text())
 
+@pytest.mark.timed
 @pytest.mark.parametrize("kind", names.split())
 def test_every_rank_profiles_and_leaves_the_model_as_it_was(two, kind):
     for found in two:
@@ -137,6 +106,7 @@ def test_every_rank_profiles_and_leaves_the_model_as_it_was(two, kind):
         assert 0.7 < own["ratio"] < 1.4                                         # here the machine is shared; the benchmark has the figure
     assert two[0][kind]["steps"] == two[1][kind]["steps"] >= 10
 
+@pytest.mark.timed
 @pytest.mark.parametrize("kind", ["ddp", "fsdp", "tensor"])
 def test_waiting_is_a_row(two, kind):
     for found in two:
@@ -145,6 +115,7 @@ def test_waiting_is_a_row(two, kind):
         assert waiting and {r[2] for r in waiting} <= {"forward", "backward", "update"}
         assert abs(sum(r[3] for r in waiting) / own["exposed"] - 1) < 1e-9 and 0 < own["exposed"] <= own["communication"] * (1 + 1e-9)
 
+@pytest.mark.timed
 def test_results_are_gathered_on_rank_0(two):
     for kind in names.split():
         assert two[1][kind]["gathered"] is None
@@ -171,9 +142,10 @@ found.append(RooflineAnalyzer(model, x).profile(steps=2, warmup=0, backward=True
 all_ranks = RooflineAnalyzer(model, x, peaks).profile(steps=2, warmup=0, backward=True).gather()
 print(found, files, all_ranks and [len(p.ranks) for p in all_ranks][:3])
 '''
-    outs, _ = launch(code, tmp_path, ranks=4)
+    outs, _ = launch(code, tmp_path, n=4)
     assert [out.strip() for out, _ in outs] == ["[1000000000.0, 1000000000.0] 1 [4, 4, 4]"] + ["[1000000000.0, 1000000000.0] 1 None"] * 3
 
+@pytest.mark.timed
 def test_a_pipeline_says_that_the_ranks_differ(two):
     found = two[0]["pipeline"]
     assert len(found["notes"]) == 1 and "rank 0: front; rank 1: back" in found["notes"][0] and {"front", "back"} <= set(found["rows"])
@@ -211,7 +183,7 @@ print("same", all(map(torch.equal, before[0], after[0])) and before[1:] == after
 '''
 
 def test_a_rank_that_is_killed_ends_the_others(tmp_path):
-    outs, seconds = launch("import signal\nfault = lambda: os.kill(os.getpid(), signal.SIGKILL)\n" + class_of_faults, tmp_path, check=False)
+    outs, seconds = launch("fault = lambda: os.kill(os.getpid(), signal.SIGKILL)\n" + class_of_faults, tmp_path, check=False)
     assert "RankError" in outs[0][0] and "rank 1 ended or hangs" in outs[0][0] and "same True" in outs[0][0] and outs[1][0] == "", outs
     assert seconds < 40
 
@@ -230,12 +202,13 @@ def test_a_rank_that_hangs_ends_the_others_after_the_limit(tmp_path):
 
 # ---- the command line
 
-def run_command(ranks, folder, *args, seconds=80, wait=True):
-    head = [sys.executable] if ranks == 1 else [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+def main(args): return f"from fasterbench.cli.main import main\nmain({['roofline', *args]!r})"
+
+def torchrun(folder, *args):
+    "The command in two ranks, as a shell starts it."
     env = os.environ | dict(OMP_NUM_THREADS="1", PYTHONPATH=str(root), FASTERBENCH_TIMEOUT="10")
-    command = [*head, "-m", "fasterbench", "roofline", *args]
-    if not wait: return subprocess.Popen(command, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=seconds)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "fasterbench", "roofline", *args]
+    return subprocess.Popen(command, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 model_file = '''
 import torch
@@ -254,33 +227,45 @@ def folder(tmp_path):
     (tmp_path/"roofs.json").write_text(json.dumps(dict(schema="fasterbench.peaks", version=1, peak_flops=1e11, peak_bandwidth=2e10)))
     return tmp_path
 
-@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
-def test_the_same_command_line_with_one_and_two_ranks(folder, parallel):
-    args = ("net.py:make", "--backward", "--peaks", "roofs.json", "--json", "out.json", "--steps", "10", "--parallel", parallel, "--html", "out.html")
-    for ranks in (1, 2) if parallel == "ddp" else (2,):
-        done = run_command(ranks, folder, *args)
-        assert done.returncode == 0, done.stderr[-2000:]
-        assert done.stdout.count("=== Roofline") == 1 and done.stderr.count("wrote out.json") == 1
-        saved = json.loads((folder/"out.json").read_text())
-        assert len(saved["points"][0]["ranks"]) == (ranks if ranks > 1 else 0) and any(p["name"] == "(communication)" for p in saved["points"]) == (ranks > 1)
-        assert (folder/"out.html").stat().st_size > 100_000
+arguments = ("net.py:make", "--backward", "--peaks", "roofs.json", "--json", "out.json", "--steps", "10", "--html", "out.html")
+
+def check_output(folder, out, err, n):
+    "One table, one report and one file, of `n` ranks."
+    assert out.count("=== Roofline") == 1 and err.count("wrote out.json") == 1
+    saved = json.loads((folder/"out.json").read_text())
+    assert len(saved["points"][0]["ranks"]) == (n if n > 1 else 0) and any(p["name"] == "(communication)" for p in saved["points"]) == (n > 1)
+    assert (folder/"out.html").stat().st_size > 100_000
     assert sorted(p.name for p in folder.iterdir() if p.name != "__pycache__") == ["net.py", "out.html", "out.json", "roofs.json"]
 
+def test_the_same_command_line_with_one_and_two_ranks(folder):
+    alone = python(main(arguments), folder)
+    assert alone.returncode == 0, alone.stderr[-2000:]
+    check_output(folder, alone.stdout, alone.stderr, 1)
+    job = torchrun(folder, *arguments)
+    out, err = job.communicate(timeout=100)
+    assert job.returncode == 0, err[-2000:]
+    check_output(folder, out, err, 2)
+
+def test_sharded_by_the_command_line(folder):
+    done = ranks(main([*arguments, "--parallel", "fsdp"]), cwd=folder)
+    assert [d.returncode for d in done] == [0, 0], done[0].stderr[-2000:]
+    check_output(folder, *("".join(getattr(d, stream) for d in done) for stream in ("stdout", "stderr")), 2)
+
 def test_a_wrong_argument_is_said_once(folder):
-    done = run_command(2, folder, "net.py:absent")
-    assert done.returncode != 0 and done.stderr.count("has no callable 'absent'") == 1
+    done = ranks(main(["net.py:absent"]), cwd=folder)
+    assert [bool(d.returncode) for d in done] == [True, True] and "".join(d.stderr for d in done).count("has no callable 'absent'") == 1
 
 def test_a_killed_rank_ends_the_command(folder):
     "Every process has ended seconds later, and no file is half written."
-    job = run_command(2, folder, "net.py:make", "--backward", "--json", "out.json", "--steps", "100000", "--peaks", "roofs.json", wait=False)
+    job = torchrun(folder, "net.py:make", "--backward", "--json", "out.json", "--steps", "100000", "--peaks", "roofs.json")
     try:
-        end, ranks = time.monotonic() + 40, []
-        while len(ranks) < 2 and time.monotonic() < end: ranks = children(job.pid); time.sleep(0.2)
+        end, started = time.monotonic() + 40, []
+        while len(started) < 2 and time.monotonic() < end: started = children(job.pid); time.sleep(0.2)
         time.sleep(6)                                               # in the middle of the profile
-        assert len(ranks) == 2 and job.poll() is None
-        os.kill(ranks[1], signal.SIGKILL)
+        assert len(started) == 2 and job.poll() is None
+        os.kill(started[1], signal.SIGKILL)
         job.communicate(timeout=45)
-        assert job.returncode != 0 and not any(alive(r) for r in ranks)
+        assert job.returncode != 0 and not any(alive(r) for r in started)
         assert sorted(p.name for p in folder.iterdir() if p.name != "__pycache__") == ["net.py", "roofs.json"]
     finally: job.kill()
 

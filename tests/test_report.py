@@ -5,7 +5,7 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
-from conftest import root
+from conftest import heavy_only, root
 from fasterbench import HardwarePeaks, Result, compare, from_json
 from fasterbench.core.units import format_si
 from fasterbench.points.model import place
@@ -166,6 +166,8 @@ def pages(tmp_path_factory, report):
     return {name: (folder/f"{name}.html", first.get(name, "modules")) for name in ("step", "blocks", "levels", "pair", "series", "peaks")} | dict(report=(report, "modules"))
 
 kinds_of_pages = ("report", "step", "blocks", "levels", "pair", "series", "peaks")
+# What takes seconds on each page is tried on all of them in the heavy run, and here on one page of each layout.
+layouts = [n if n in ("report", "pair", "peaks") else pytest.param(n, marks=heavy_only("a page of the same layout")) for n in kinds_of_pages]
 
 # Every kind of page
 
@@ -176,7 +178,7 @@ def test_opens_from_a_file_without_a_network_and_without_errors(chrome, pages, n
     assert console == [] and inside(requests) and path.stat().st_size <= 6e6
     assert lines(chrome) and chrome.find_element("id", "shown").text.startswith(f"{chrome.execute_script('return rows.length')} of")
 
-@pytest.mark.parametrize("name", kinds_of_pages)
+@pytest.mark.parametrize("name", layouts)
 def test_every_filter_acts_on_charts_table_and_sum(chrome, pages, name):
     "Whatever value is chosen: table and charts have the same rows, and these have the value."
     path, tab = pages[name]
@@ -215,7 +217,7 @@ def test_charts_keep_their_size_when_the_window_or_the_phone_turns(chrome, pages
     assert all(abs(a - b) <= 2 for old, new in zip(before, sizes()) for a, b in zip(old, new))
     assert chrome.get_log("browser") == []
 
-@pytest.mark.parametrize("name", kinds_of_pages)
+@pytest.mark.parametrize("name", layouts)
 def test_a_row_shows_its_marker_and_a_marker_its_row(chrome, pages, name):
     "Both on screen, and lit until the next; on a wide and a small screen, and a phone both ways."
     path, tab = pages[name]

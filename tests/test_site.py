@@ -5,10 +5,10 @@ from urllib.parse import unquote, urldefrag
 
 import pytest
 
-from conftest import heavy, root
+from conftest import heavy_only, root
 from test_report import chrome, until
 
-pytestmark = pytest.mark.skipif(not heavy, reason="builds the site and opens every page: FASTERBENCH_TESTS=all")
+pytestmark = heavy_only("builds the site and opens every page")
 tutorials = sorted(p.stem for p in (root/"nbs/tutorials").glob("*.ipynb"))
 pages = [f"tutorials/{t}.html" for t in tutorials] + ["index.html", "analysis/roofline.html", "views/plot.html", "reference/roofs.html", "reference/public.html"]
 pages += [f"docs/{p.stem}.html" for p in sorted((root/"nbs/docs").iterdir())]

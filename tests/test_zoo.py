@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from conftest import heavy
+from conftest import heavy, heavy_only
 from fasterbench.work.count import count_work
 
-pytestmark = pytest.mark.skipif(not heavy, reason="needs torchvision, transformers and two minutes: FASTERBENCH_TESTS=all")
+pytestmark = heavy_only("needs torchvision, transformers and two minutes")
 torchvision = pytest.importorskip("torchvision") if heavy else None
 
 @contextmanager
