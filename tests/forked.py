@@ -1,5 +1,5 @@
-"""Python in a process of its own without the seconds that imports take: a server that has torch loaded and nothing of
-fasterbench forks a child per piece of code. The child has a clean `__main__`; its output and exit status come back as
+"""Python in a process of its own without the seconds that imports take: a server that has torch loaded, and nothing of
+fasterbench unless it is asked for, forks a child per piece of code. The child has a clean `__main__`; its output and exit status come back as
 those of `subprocess.run` do."""
 import atexit, importlib, json, os, signal, socket, subprocess, sys, tempfile, traceback
 from pathlib import Path
@@ -33,53 +33,55 @@ def child(job):
         sys.stderr.flush()
     finally: os._exit(code)
 
-def serve():
+def serve(more):
     "Fork the children that a line of standard input asks for, all at once, and print their exit statuses."
     channel = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)                           # what an import prints is no answer
-    for name in loaded:
+    for name in (*loaded, *more):
         try: importlib.import_module(name)
         except ImportError: pass
     lines = os.fdopen(os.dup(0), "r")
     for line in lines:
-        jobs, pids = json.loads(line), []
-        for name in jobs[0]["loaded"]: importlib.import_module(name)
-        for job in jobs:
+        pids = []
+        for job in json.loads(line):
             if not (pid := os.fork()): child(job)
             pids.append(pid)
         print(*(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids), file=channel, flush=True)
 
 # ---- in the tests
 
-_server = []
+# For code that uses the package and does not test how it is imported.
+package = ("fasterbench.roofline", "fasterbench.views.report", "fasterbench.views.plot", "torch.distributed.fsdp",
+           "torch.distributed.tensor.parallel")
+_servers = {}
 
-def server():
-    if not _server:
+def server(more):
+    if more not in _servers:
         quiet = os.environ | dict(PYTHONUNBUFFERED="")
-        _server.append(subprocess.Popen([sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=quiet))
-        atexit.register(_server[0].stdin.close)
-    return _server[0]
+        _servers[more] = subprocess.Popen([sys.executable, __file__, *more], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=quiet)
+        atexit.register(_servers[more].stdin.close)
+    return _servers[more]
 
-def processes(code, cwd, timeout, environments, loaded=()):
-    "The code in as many processes at once as there are environments; the server imports `loaded` before."
+def processes(code, cwd, timeout, environments, more=()):
+    "The code in as many processes at once as there are environments, with `more` loaded beside torch."
     with tempfile.TemporaryDirectory() as folder:
         jobs = []
         for i, env in enumerate(environments):
             out, err = (Path(folder)/f"{i}.{name}" for name in ("out", "err"))
             for path in (out, err): path.touch()
             path = [os.path.abspath(p) for p in env.get("PYTHONPATH", "").split(os.pathsep) if p]
-            jobs.append(dict(code=code, cwd=str(cwd or os.getcwd()), timeout=timeout, out=str(out), err=str(err), env=env, loaded=loaded,
+            jobs.append(dict(code=code, cwd=str(cwd or os.getcwd()), timeout=timeout, out=str(out), err=str(err), env=env,
                              path=path + [p for p in sys.path if p and p not in path]))
-        print(json.dumps(jobs), file=server().stdin, flush=True)
-        answer = server().stdout.readline()
+        print(json.dumps(jobs), file=server(more).stdin, flush=True)
+        answer = server(more).stdout.readline()
         if not answer: raise RuntimeError("the server of forked processes has ended")
         text = lambda path: Path(path).read_text(errors="replace")
         return [subprocess.CompletedProcess(["python", "-c", code], int(status), text(job["out"]), text(job["err"]))
                 for status, job in zip(answer.split(), jobs)]
 
-def python(code, cwd=None, timeout=900, env=None):
+def python(code, cwd=None, timeout=900, env=None, more=()):
     "What `subprocess.run([sys.executable, '-c', code], capture_output=True, text=True)` gives; -14 is a timeout."
-    return processes(code, cwd, timeout, [dict(env or os.environ)])[0]
+    return processes(code, cwd, timeout, [dict(env or os.environ)], more)[0]
 
 def free_port():
     with socket.socket() as s:
@@ -90,6 +92,6 @@ def ranks(code, n=2, cwd=None, timeout=100, **env):
     "The code in `n` ranks of one job, with the environment that `torchrun` gives them and one thread each."
     job = os.environ | dict(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()), WORLD_SIZE=str(n), LOCAL_WORLD_SIZE=str(n), TORCHELASTIC_RUN_ID="tests") | env
     return processes("import torch\ntorch.set_num_threads(1)\n" + code, cwd, timeout, [job | dict(RANK=str(i), LOCAL_RANK=str(i)) for i in range(n)],
-                     ("torch.distributed.fsdp", "torch.distributed.tensor.parallel"))
+                     package)
 
-if __name__ == "__main__": serve()
+if __name__ == "__main__": serve(sys.argv[1:])

@@ -87,6 +87,7 @@ def interrupted(command, cwd, **env):
         err = process.communicate(timeout=120)[1]
     return lines, process.returncode, err.rstrip().rpartition("\n")[2]
 
+@heavy_only("three processes, and Ctrl-C to each")
 @pytest.mark.timed
 def test_interrupt(tmp_path):
     "Ctrl-C: the process ends as it does without, and what was found so far is there."

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import folder as test_folder, root
+from conftest import folder as test_folder, heavy_only, root
 from forked import python, ranks
 
 names = "ddp fsdp tensor forward"
@@ -63,7 +63,7 @@ for kind in ("ddp", "fsdp", "tensor", "forward"):
     for _ in range(2): opt.zero_grad(); model(x).square().mean().backward(); opt.step()
     before = whole(model, opt)
     step = {} if kind == "forward" else dict(backward=True, loss=lambda out: out.square().mean(), optimizer=opt)
-    analyzer = RooflineAnalyzer(model, x, peaks).profile(warmup=1, steps=None if kind == "ddp" else 12, **step)
+    analyzer = RooflineAnalyzer(model, x, peaks).profile(warmup=1, steps=None if kind == "ddp" and os.environ.get("FASTERBENCH_TESTS") == "all" else 12, **step)
     same = all(map(equal, before, whole(model, opt)))
     opt.zero_grad(); model(x).square().mean().backward(); opt.step()             # it can be trained on
     r, all_ranks = analyzer.result, analyzer.gather()
@@ -103,7 +103,7 @@ def test_every_rank_profiles_and_leaves_the_model_as_it_was(two, kind):
         own = found[kind]
         assert own["same"] and own["unknown"] == {} and own["ops"] > 5
         assert abs(own["sum"] / own["total"] - 1) < 1e-9                        # rows, waiting and overhead are all rows
-        assert 0.7 < own["ratio"] < 1.4                                         # here the machine is shared; the benchmark has the figure
+        assert 0.4 < own["ratio"] < 2.5                                         # two ranks and their threads share two cores: the benchmark has the figure
     assert two[0][kind]["steps"] == two[1][kind]["steps"] >= 10
 
 @pytest.mark.timed
@@ -194,6 +194,7 @@ def test_a_rank_that_raises_is_named_on_the_others(tmp_path):
     assert outs[0][0].startswith("RankError | rank 1 failed: ValueError: no more data") and "same True" in outs[0][0], outs[0]
     assert seconds < 45
 
+@heavy_only("waits for the limit of a rank")
 def test_a_rank_that_hangs_ends_the_others_after_the_limit(tmp_path):
     outs, seconds = launch("fault = lambda: time.sleep(9) or os._exit(3)\n" + class_of_faults + "os._exit(0)\n", tmp_path, limit="2", check=False)
     text = outs[0][0]
@@ -241,20 +242,23 @@ def test_the_same_command_line_with_one_and_two_ranks(folder):
     alone = python(main(arguments), folder)
     assert alone.returncode == 0, alone.stderr[-2000:]
     check_output(folder, alone.stdout, alone.stderr, 1)
+    for parallel in ("ddp", "fsdp"):
+        done = ranks(main([*arguments, "--parallel", parallel]), cwd=folder)
+        assert [d.returncode for d in done] == [0, 0], done[0].stderr[-2000:]
+        check_output(folder, *("".join(getattr(d, stream) for d in done) for stream in ("stdout", "stderr")), 2)
+
+@heavy_only("starts torchrun")
+def test_the_same_command_line_under_torchrun(folder):
     job = torchrun(folder, *arguments)
     out, err = job.communicate(timeout=100)
     assert job.returncode == 0, err[-2000:]
     check_output(folder, out, err, 2)
 
-def test_sharded_by_the_command_line(folder):
-    done = ranks(main([*arguments, "--parallel", "fsdp"]), cwd=folder)
-    assert [d.returncode for d in done] == [0, 0], done[0].stderr[-2000:]
-    check_output(folder, *("".join(getattr(d, stream) for d in done) for stream in ("stdout", "stderr")), 2)
-
 def test_a_wrong_argument_is_said_once(folder):
     done = ranks(main(["net.py:absent"]), cwd=folder)
     assert [bool(d.returncode) for d in done] == [True, True] and "".join(d.stderr for d in done).count("has no callable 'absent'") == 1
 
+@heavy_only("starts torchrun")
 def test_a_killed_rank_ends_the_command(folder):
     "Every process has ended seconds later, and no file is half written."
     job = torchrun(folder, "net.py:make", "--backward", "--json", "out.json", "--steps", "100000", "--peaks", "roofs.json")

@@ -165,9 +165,10 @@ def pages(tmp_path_factory, report):
     first = dict(pair="pairs", peaks="memory", series="series")
     return {name: (folder/f"{name}.html", first.get(name, "modules")) for name in ("step", "blocks", "levels", "pair", "series", "peaks")} | dict(report=(report, "modules"))
 
+more = heavy_only("seconds in a browser")
 kinds_of_pages = ("report", "step", "blocks", "levels", "pair", "series", "peaks")
-# What takes seconds on each page is tried on all of them in the heavy run, and here on one page of each layout.
-layouts = [n if n in ("report", "pair", "peaks") else pytest.param(n, marks=heavy_only("a page of the same layout")) for n in kinds_of_pages]
+# What takes seconds on each page is tried on all of them in the heavy run, and here on one.
+layouts = [n if n == "report" else pytest.param(n, marks=more) for n in kinds_of_pages]
 
 # Every kind of page
 
@@ -196,7 +197,7 @@ def test_every_filter_acts_on_charts_table_and_sum(chrome, pages, name):
     put(chrome, "text", "no such row")
     assert lines(chrome) == [] and all(c == [] for c in on_charts(chrome)) and tried >= 1 and chrome.get_log("browser") == []
 
-@pytest.mark.parametrize("name", kinds_of_pages)
+@pytest.mark.parametrize("name", [n if n in ("report", "pair", "peaks") else pytest.param(n, marks=more) for n in kinds_of_pages])
 def test_charts_keep_their_size_when_the_window_or_the_phone_turns(chrome, pages, name):
     path, tab = pages[name]
     opened(chrome, path, tab=tab)
@@ -236,6 +237,7 @@ def test_a_row_shows_its_marker_and_a_marker_its_row(chrome, pages, name):
 
 # The report
 
+@more
 @pytest.mark.parametrize("tab", ["modules", "ops"])
 def test_every_filter_shows_the_rows_of_the_frame(chrome, report, tab):
     opened(chrome, report, state=f"fold=0&tab={tab}", tab=tab)
@@ -310,12 +312,14 @@ def test_repeated_blocks_fold_into_a_tree(chrome, pages):
     put(chrome, "text", ""); put(chrome, "fold", False)
     assert in_table(chrome) == list(range(9)) and on_charts(chrome)[0] == list(range(9))
 
+@more
 def test_a_marker_of_a_folded_row_is_found(chrome, pages):
     "A bar belongs to a row; if that is in a closed group, the group opens."
     opened(chrome, pages["blocks"][0], state="fold=1")
     chrome.execute_script("charts[1].emit('plotly_click', {points: [{customdata: 5}]})")
     assert chosen(chrome) == [5] and ringed(chrome) == [5] and in_table(chrome) == [4, 5, 6, 7, 8, 9, 10]
 
+@more
 def test_long_tables_fold_by_themselves(chrome, tmp_path):
     rows = [row(f"layers.{i}.{k}", 1e-3, flops=1e8 * (1 + k)) for i in range(40) for k in range(2)]
     Result(rows, paper, model="Net").to_html(tmp_path/"long.html")
@@ -362,6 +366,7 @@ def test_keyboard_alone(chrome, pages):
     press_key(Keys.ENTER); assert chrome.find_element("id", "columns").is_displayed()
     press_key(Keys.ESCAPE); assert not chrome.find_element("id", "columns").is_displayed()
 
+@more
 def test_columns_sort_by_mouse(chrome, report):
     opened(chrome, report, state="fold=0&columns-modules=name+time_s+bytes_moved+memory_level")
     frame = to_frame(from_json(resnet50))
@@ -370,6 +375,7 @@ def test_columns_sort_by_mouse(chrome, report):
         until(lambda: [frame.bytes_moved[i] for i in lines(chrome)] == sorted(frame.bytes_moved, reverse=order))
         assert "sort=bytes_moved+" in chrome.current_url
 
+@more
 def test_what_is_unknown_comes_last(chrome, tmp_path):
     Result([row("a", 3e-3, flops=None), row("b", 2e-3), row("c", 1e-3)], paper, model="Net").to_html(tmp_path/"r.html")
     opened(chrome, tmp_path/"r.html")
@@ -458,6 +464,7 @@ def test_the_legend_filters(chrome, report):
     click_the_legend(chrome, "memory")
     until(lambda: len(lines(chrome)) == len(frame))
 
+@more
 def test_the_legend_hides_a_roof(chrome, report):
     "It stays hidden when filters change."
     opened(chrome, report)
@@ -469,6 +476,7 @@ def test_the_legend_hides_a_roof(chrome, report):
     click_the_legend(chrome, "DRAM")
     until(lambda: hidden() == [])
 
+@more
 def test_names_of_the_slowest_rows_stand_on_the_chart(chrome, report):
     opened(chrome, report)
     slowest = [p.name for p in from_json(resnet50).points[:5]]
@@ -496,6 +504,7 @@ def test_hostile_names_are_text(chrome, tmp_path):
     compare(Result(rows, paper), Result(rows[1:], paper)).to_html(tmp_path/"pair.html")
     assert opened(chrome, tmp_path/"pair.html", tab="pairs")[0] == []
 
+@more
 def test_a_thousand_rows_of_each_kind_fit(chrome, tmp_path):
     saved = from_json(resnet50)
     many = replace(saved, points=[replace(saved.points[i % 142], name=f"encoder.layers.{i}.attention.output") for i in range(1200)],
@@ -588,6 +597,7 @@ def test_text_stands_out_on_light_and_dark_pages(chrome, pages, name, dark):
     assert rings and all(contrast(rgb(c), page) >= 3 for c in rings)             # 1.4.11: graphical objects
     assert chrome.get_log("browser") == []
 
+@more
 def test_charts_follow_a_change_from_light_to_dark(chrome, report):
     opened(chrome, report)
     ink = lambda: chrome.execute_script("return charts[0].layout.font.color")

@@ -2,7 +2,7 @@
 import json, os, subprocess, sys, time
 
 import pytest, torch
-from conftest import root, shared_file
+from conftest import heavy_only, root, shared_file
 from forked import python
 
 transformers = pytest.importorskip("transformers")
@@ -181,7 +181,8 @@ sizes = {6_738_415_616: dict(model_type="llama", hidden_size=4096, intermediate_
                            num_key_value_heads=1, head_dim=256, vocab_size=262144),
          671_026_419_200 - 58 * 256: dict(model_type="deepseek_v3")}
 
-@pytest.mark.parametrize("size", sizes, ids=lambda n: f"{n / 1e9:.1f}G")
+@pytest.mark.parametrize("size", [pytest.param(n, marks=heavy_only("24 layers that count slowly")) if n == 129_135_360 else n for n in sizes],
+                         ids=lambda n: f"{n / 1e9:.1f}G")
 def test_published_sizes(size):
     "Parameters of published models, and a limit for each in seconds."
     result = serve(sizes[size], 256, 16, (1, 8), "NVIDIA H200")
@@ -198,6 +199,7 @@ def test_published_70b():
     assert point.kv_bytes == 2 * 80 * 8 * 128 * 2304 * 2 * 64 / 4
     assert point.causal_flops == 64 / 4 * (2 * (70_553_706_496 - 128256 * 8192 - 161 * 8192) + 80 * 4 * 2304 * 8192)
 
+@heavy_only("a process of its own")
 def test_70b_time_and_memory(tmp_path):
     "The command on a 70B configuration: under 2 GB, and under 10 s of CPU time behind its imports."
     config = transformers.LlamaConfig(hidden_size=8192, intermediate_size=28672, num_hidden_layers=80, num_attention_heads=64, num_key_value_heads=8,
