@@ -13,12 +13,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from .trace_file import TraceFile
-from .trace_join import is_communication
 from ..roofs.network import bus_bandwidth
 from ..views.fields import brief
 from ..views.table import text_table
 from ..work.wire import sent
-from ..timing.kernels import joined, nesting
+from ..timing.kernels import is_communication, joined, nesting
 
 # %% ../../nbs/interop/collectives.ipynb #3f4452fc
 class Transfer(NamedTuple):
