@@ -46,8 +46,8 @@ def _recorded(work):
 
 def _show(result, top, group, depth, taken):
     "The table; where standard output is taken, what limits the trust in it goes to standard error."
-    from fasterbench.views.table import footer, summary
-    if not taken: print(summary(result, top, None if group == "none" else group, depth))
+    from fasterbench.views.table import footer
+    if not taken: result.summary(top, None if group == "none" else group, depth)
     else:
         for line in footer(result): notice(line)
 
