@@ -13,7 +13,7 @@ from itertools import islice
 from ..core.units import format_si
 from .fields import fields_of
 from .fold import FoldedPoint, fold
-from .headline import divided, headline, model_name, waited
+from .headline import divided, headline, model_name
 from .hierarchy import chart
 from .page import cells, column, figure, filled, page
 from .plot import alt_text, bounds, canvas, device_name, dress, plot_categories
@@ -80,8 +80,8 @@ def _segments(result):
     d, color = divided(result), lambda k: bounds.get(k, bounds["undefined"])["color"]
     parts = [(k, s, color(k)) for k, s in d.needed]
     parts += [("above the roofs", d.above_s, _rest["above"]), ("work unknown", d.unknown_s, _rest["unknown"]),
-              ("waiting for communication", waited(result), _rest["waiting"]),
-              ("outside the rows", d.outside_s + d.difference_s - waited(result), _rest["outside"])]
+              ("waiting for communication", d.waiting_s, _rest["waiting"]),
+              ("outside the rows", d.outside_s + d.difference_s, _rest["outside"])]
     return [_segment(*part) for part in parts if part[1] > 0]
 
 # %% ../../nbs/views/report.ipynb #6353c678
