@@ -150,21 +150,23 @@ for name, network in dict(known=slow, unknown=None).items():
     analyzer = RooflineAnalyzer(model, x, replace(HardwarePeaks(1e11, 1e10), network=network))
     result = analyzer.profile(backward=True, warmup=1, steps=2, progress=False).result
     found[name] = dict(rows=[[p.name, p.phase, p.bound, p.wire_bytes, p.network_s, p.sends] for p in result.points if p.wire_bytes != 0],
+                       least=[p.roof_time_s / p.time_s for p in result.points if p.wire_bytes], ops=[[p.name, p.operator, p.wire_bytes] for p in result.ops if p.wire_bytes],
                        program=[result.program.wire_bytes, result.program.network_s, result.program.bound], text=result._repr_html_(), csv=result.to_frame().wire_bytes.sum())
 """
 
 def test_rows(tmp_path):
     """A latency of one second makes the step bound by the network; without a roof the table says it.
 
-    The layer with the all-reduce has the bytes; its time has no waiting in it, which stands in a row of its own."""
+    The row of waiting has the bytes of its phase, and no layer has them: its time has no waiting in it. The operators say who sends."""
     found = on_ranks(tmp_path, profiled)
     second = pytest.approx(1 + parameters / 1e9)
-    name = "module.0"                                  # the all-reduce starts with its gradient, the last one
     (row,) = found["known"]["rows"]
-    assert row[2] != "network" and row[:2] + row[3:] == [name, "backward", parameters, second, [["all_reduce over 2", parameters]]]
+    assert row == ["(communication)", "backward", "network", parameters, second, [["all_reduce over 2", parameters]]]
+    assert found["known"]["least"] == [1.0]            # it needs a second, and the model waits less: what the network needs is all of it
+    assert found["known"]["ops"] == [["module.0", "c10d::allreduce_", parameters]]     # it starts with the last gradient
     assert found["known"]["program"] == [parameters, second, "network"] and found["known"]["csv"] == parameters
     (row,) = found["unknown"]["rows"]
-    assert row[2] != "network" and row[3:5] == [parameters, None] and found["unknown"]["program"][1] is None
+    assert row[2] == "none" and row[3:5] == [parameters, None] and found["unknown"]["program"][1] is None
     assert "send data (all_reduce over 2), and no roof of the network is known" in found["unknown"]["text"] and "send data" not in found["known"]["text"]
 
 def test_traces_of_several_ranks(tmp_path):

@@ -89,7 +89,7 @@ def _roofs(result):
     compute = [(" ".join(filter(None, (c.dtype, c.unit))), c.flops) for c in peaks.ceilings]
     compute = compute or [(peaks.dtype.removeprefix("torch."), peaks.peak_flops)]
     memory = [(level.name, level.bandwidth) for level in peaks.memory]
-    network = [(r.name, r.bus_bandwidth) for r in network_in_use(peaks, result.points)][:3]
+    network = [(f"{r.name}:", r.bus_bandwidth) for r in network_in_use(peaks, result.points)][:3]
     return ", ".join([_listed(compute[:4], "FLOP/s"), *(_listed(roofs, "B/s") for roofs in (memory, network) if roofs)])
 
 def _brief(x, unit): return format_si(x, unit, 0 if x and len(format_si(x, "", 0)) > 3 else 1).replace(".0 ", " ")
