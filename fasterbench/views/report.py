@@ -93,8 +93,9 @@ _xprof = ("rank", "name", "operator", "type", "category", "calls", "total_s", "t
 def _columns(result):
     "The fields of the data frame, the first ones at the left."
     known, sends = fields_of(result), any(p.wire_bytes != 0 for p in result.points)
-    shown = {*_first, *(["wire_bytes"] if sends else [])}
-    return [column(known[k], k in shown) for k in dict.fromkeys((*_first, *known))]
+    ranks = ("rank_min_s", "rank_max_s", "slowest_rank") if any(p.ranks for p in result.points) else ()
+    shown = {*_first, *(["wire_bytes"] if sends else []), *ranks}
+    return [column(known[k], k in shown) for k in dict.fromkeys((*_first[:5], *ranks, *_first[5:], *known))]
 
 def _like_xprof(columns):
     "The names of XProf's columns, those of the memory levels included."
