@@ -124,7 +124,7 @@ class _GraphHooks:
 
 # %% ../../nbs/timing/stamps.ipynb #ra4s0002
 def _behind(graph, stamp):
-    "Hooks that have the engine call `stamp` behind the last node of a backward through `graph`, before what others ask."
+    "Hooks that have the engine call `stamp` behind the last node of a backward, before what others ask."
     asked = []
     def ask(gradients):
         if not asked: asked.append(Variable._execution_engine.queue_callback(stamp))
