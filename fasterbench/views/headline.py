@@ -88,7 +88,9 @@ def waited(
     "The time in which the model waited for collectives, s; 0 where there were none."
     return (result.timing and result.timing.exposed_s) or 0.0
 
-def _roofs(peaks):
+def roofs_text(
+    peaks, # `HardwarePeaks`
+)->str:
     "The roofs with their values: `float32 588 GFLOP/s, L2 912, DRAM 77 GB/s`."
     compute = [(" ".join(filter(None, (c.dtype, c.unit))), c.flops) for c in peaks.ceilings]
     compute = compute or [(peaks.dtype.removeprefix("torch."), peaks.peak_flops)]
@@ -141,7 +143,7 @@ def headline(
     lines = [" · ".join(filter(None, parts))]
     if result.peaks is None: return lines
     d = divided(result)
-    return lines + [f"roofs: {_roofs(result.peaks)} · {_division(d, waited(result))}{_explained(d)}"]
+    return lines + [f"roofs: {roofs_text(result.peaks)} · {_division(d, waited(result))}{_explained(d)}"]
 
 # %% ../../nbs/views/headline.ipynb #94ef9b55
 def wrapped(
@@ -175,11 +177,18 @@ def _varied(timing, phases):
 def doubtful_roofs(
     peaks, # `HardwarePeaks`
 )->list[str]:
-    "The roofs whose samples spread by more than 20 %, or drifted by more than 10 %."
-    named = [(" ".join(filter(None, (c.dtype, c.unit))), c) for c in peaks.ceilings] + [(l.name, l)
-        for l in peaks.memory]
+    "The roofs whose samples spread by more than 20 %, or drifted by more than 10 %; a roof of two levels once."
+    named = [(" ".join(filter(None, (c.dtype, c.unit))), c) for c in peaks.ceilings]
+    named += [(l.name, l) for l in peaks.memory if l.measured is None]
     wide = [f"{name} spread {r.spread:.0%}" for name, r in named if (r.spread or 0) > 0.2]
     return wide + [f"{name} drift {r.drift:+.0%}" for name, r in named if abs(r.drift or 0) > 0.1]
+
+def roof_doubt(
+    peaks, # `HardwarePeaks`
+)->str:
+    "What limits the trust in the roofs, in one line; empty where all is well."
+    doubts = doubtful_roofs(peaks)
+    return ("± not steady: " + ", ".join(doubts)).replace("%", " %") if doubts else ""
 
 def trust(
     result, # A `Result`
