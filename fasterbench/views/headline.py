@@ -83,13 +83,15 @@ def divided(
     return division(result.points, t.end_to_end_s, max(t.overhead_s - in_rows, 0.0))
 
 # %% ../../nbs/views/headline.ipynb #4ea3ce56
-def _roofs(result):
-    "The roofs with their values: `float32 588 GFLOP/s, L2 912, DRAM 77 GB/s`; of the network those that are in use."
-    peaks = result.peaks
+def roofs_text(
+    peaks,     # `HardwarePeaks`
+    points=(), # Under which roofs of the network they send, those are named too
+)->str:
+    "The roofs with their values: `float32 588 GFLOP/s, L2 912, DRAM 77 GB/s`."
     compute = [(" ".join(filter(None, (c.dtype, c.unit))), c.flops) for c in peaks.ceilings]
     compute = compute or [(peaks.dtype.removeprefix("torch."), peaks.peak_flops)]
     memory = [(level.name, level.bandwidth) for level in peaks.memory]
-    network = [(f"{r.name}:", r.bus_bandwidth) for r in network_in_use(peaks, result.points)][:3]
+    network = [(f"{r.name}:", r.bus_bandwidth) for r in network_in_use(peaks, points)][:3]
     return ", ".join([_listed(compute[:4], "FLOP/s"), *(_listed(roofs, "B/s") for roofs in (memory, network) if roofs)])
 
 def _brief(x, unit): return format_si(x, unit, 0 if x and len(format_si(x, "", 0)) > 3 else 1).replace(".0 ", " ")
@@ -138,7 +140,7 @@ def headline(
     lines = [" · ".join(filter(None, parts))]
     if result.peaks is None: return lines
     d = divided(result)
-    return lines + [f"roofs: {_roofs(result)} · {_division(d)}{_explained(d)}"]
+    return lines + [f"roofs: {roofs_text(result.peaks, result.points)} · {_division(d)}{_explained(d)}"]
 
 # %% ../../nbs/views/headline.ipynb #94ef9b55
 def wrapped(
@@ -172,11 +174,18 @@ def _varied(timing, phases):
 def doubtful_roofs(
     peaks, # `HardwarePeaks`
 )->list[str]:
-    "The roofs whose samples spread by more than 20 %, or drifted by more than 10 %."
-    named = [(" ".join(filter(None, (c.dtype, c.unit))), c) for c in peaks.ceilings] + [(l.name, l)
-        for l in peaks.memory]
+    "The roofs whose samples spread by more than 20 %, or drifted by more than 10 %; a roof of two levels once."
+    named = [(" ".join(filter(None, (c.dtype, c.unit))), c) for c in peaks.ceilings]
+    named += [(l.name, l) for l in peaks.memory if l.measured is None]
     wide = [f"{name} spread {r.spread:.0%}" for name, r in named if (r.spread or 0) > 0.2]
     return wide + [f"{name} drift {r.drift:+.0%}" for name, r in named if abs(r.drift or 0) > 0.1]
+
+def roof_doubt(
+    peaks, # `HardwarePeaks`
+)->str:
+    "What limits the trust in the roofs, in one line; empty where all is well."
+    doubts = doubtful_roofs(peaks)
+    return ("± not steady: " + ", ".join(doubts)).replace("%", " %") if doubts else ""
 
 def trust(
     result, # A `Result`

@@ -14,6 +14,7 @@ from .fields import Field
 from .page import cells, column, figure, filled, page
 from .plot import dress, log_axis
 from .network_page import network_facts, network_tab
+from .headline import roof_doubt, roofs_text
 from .table import peaks_rows
 
 # %% ../../nbs/views/peaks_page.ipynb #70b838ed
@@ -129,4 +130,5 @@ def render_peaks(
     if not network: probes(peaks)                                           # or the error that there are none
     tabs = [_kind(peaks, what) for what in ("memory", "arithmetic") if peaks.sweep] + network
     title = f"Peaks of {peaks.environment.get('device_name', peaks.device)}"
-    return page(title, [], _about(peaks), tabs, dict(kind="kind"), "peaks")
+    return page(title, [f"roofs: {roofs_text(peaks)}"], _about(peaks), tabs, dict(kind="kind"), "peaks",
+                notes=[*filter(None, [roof_doubt(peaks)])])
