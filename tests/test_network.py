@@ -138,21 +138,23 @@ for name, network in dict(known=slow, unknown=None).items():
     analyzer = RooflineAnalyzer(model, x, replace(HardwarePeaks(1e11, 1e10), network=network))
     result = analyzer.profile(backward=True, warmup=1, steps=2, progress=False).result
     found[name] = dict(rows=[[p.name, p.phase, p.bound, p.wire_bytes, p.network_s, p.sends] for p in result.points if p.wire_bytes != 0],
+                       least=[p.roof_time_s / p.time_s for p in result.points if p.wire_bytes], ops=[[p.name, p.operator, p.wire_bytes] for p in result.ops if p.wire_bytes],
                        program=[result.program.wire_bytes, result.program.network_s, result.program.bound], text=result._repr_html_(), csv=result.to_frame().wire_bytes.sum())
 """
 
 def test_rows(tmp_path):
     """A latency of one second makes the step bound by the network; without a roof the table says it.
 
-    The layer with the all-reduce has the bytes; its time has no waiting in it, which stands in a row of its own."""
+    The row of waiting has the bytes of its phase, and no layer has them: its time has no waiting in it. The operators say who sends."""
     found = on_ranks(tmp_path, profiled)
     second = pytest.approx(1 + parameters / 1e9)
-    name = "module.0"                                  # the all-reduce starts with its gradient, the last one
     (row,) = found["known"]["rows"]
-    assert row[2] != "network" and row[:2] + row[3:] == [name, "backward", parameters, second, [["all_reduce over 2", parameters]]]
+    assert row == ["(communication)", "backward", "network", parameters, second, [["all_reduce over 2", parameters]]]
+    assert found["known"]["least"] == [1.0]            # it needs a second, and the model waits less: what the network needs is all of it
+    assert found["known"]["ops"] == [["module.0", "c10d::allreduce_", parameters]]     # it starts with the last gradient
     assert found["known"]["program"] == [parameters, second, "network"] and found["known"]["csv"] == parameters
     (row,) = found["unknown"]["rows"]
-    assert row[2] != "network" and row[3:5] == [parameters, None] and found["unknown"]["program"][1] is None
+    assert row[2] == "none" and row[3:5] == [parameters, None] and found["unknown"]["program"][1] is None
     assert "send data (all_reduce over 2), and no roof of the network is known" in found["unknown"]["text"] and "send data" not in found["known"]["text"]
 
 def test_traces_of_several_ranks(tmp_path):
@@ -180,3 +182,25 @@ def test_traces_of_several_ranks(tmp_path):
     assert done.returncode == 0, done.stderr
     line = next(l for l in done.stdout.splitlines() if l.startswith("all_reduce") and "1.00 MB" in l)
     assert "2 of 2" in line and "60.0 µs" in line and "20.0 µs" in line and "rank 1" in line and "16.7 GB/s" in line
+
+def test_collectives_stand_in_the_file(tmp_path, capsys):
+    "Two ranks by hand, 1 MB: the transfer takes 60 µs, rank 0 waits 40. `trace --json` keeps it, `report` prints it again without the traces."
+    from fasterbench import from_json
+    from fasterbench.cli.main import app
+    about = {"Collective name": "allreduce", "In msg nelems": 250_000, "Out msg nelems": 250_000, "Group size": 2, "dtype": "Float", "Process Group Name": "0"}
+    paths = []
+    for rank, start in ((0, 100), (1, 140)):
+        event = dict(ph="X", cat="kernel", name="ncclDevKernel_AllReduce_Sum_f32_RING_LL", pid=0, tid=7, ts=start, dur=200 - start, args=dict(about, device=0, stream=7))
+        paths.append(tmp_path/f"rank{rank}.json")
+        paths[-1].write_text(json.dumps(dict(traceEvents=[event], distributedInfo=dict(rank=rank, world_size=2), deviceProperties=[dict(id=0, name="NVIDIA H100")])))
+    printed = []
+    for args in (["trace", *map(str, paths)], ["trace", *map(str, paths), "--json", str(tmp_path/"both.json")], ["report", str(tmp_path/"both.json"), "--html", str(tmp_path/"both.html")]):
+        app(args, standalone_mode=False)
+        printed += [l.split() for l in capsys.readouterr().out.splitlines() if l.startswith("all_reduce")]
+    assert printed == ["all_reduce 0 1.00 MB 2 of 2 1 60.0 µs 20.0 µs rank 1 16.7 GB/s".split()] * 3
+    (one,) = from_json(tmp_path/"both.json").collectives
+    assert one.ranks == (0, 1) and one.last == 1 and one.transfer_s == pytest.approx(60e-6) and one.waits_s == pytest.approx((40e-6, 0))
+    damaged = json.loads((tmp_path/"both.json").read_text())
+    damaged["collectives"][0]["waits_s"] = []
+    (tmp_path/"damaged.json").write_text(json.dumps(damaged))
+    with pytest.raises(ValueError, match=r"collectives\[0\].waits_s"): from_json(tmp_path/"damaged.json")

@@ -609,3 +609,29 @@ def test_charts_in_words(chrome, report):
     opened(chrome, report)
     words = chrome.execute_script("return [...document.querySelectorAll('figure')].map(e => e.ariaLabel)")
     assert words[0].startswith("Roofline chart of ResNet on AMD EPYC (cpu): 142 modules") and words[1].startswith("Time by category: convolution")
+
+@pytest.mark.parametrize("width, height, names", [(1440, 900, 5), (390, 844, 2)])
+def test_names_and_labels_of_the_chart_stand_apart(chrome, report, width, height, names):
+    "The names of the slowest rows and the labels of the roofs: none lies on another."
+    opened(chrome, report, width, height)
+    boxes = chrome.execute_script("""
+        return [...document.querySelectorAll('#chart .annotation-text-g, #chart .textpoint text')].filter(e => e.textContent)
+            .map(e => [e.textContent, e.getBoundingClientRect()]).map(([text, b]) => [text, b.left, b.top + 2, b.right, b.bottom - 2])""")
+    on = lambda a, b: a[1] < b[3] and b[1] < a[3] and a[2] < b[4] and b[2] < a[4]
+    assert [(a[0], b[0]) for i, a in enumerate(boxes) for b in boxes[:i] if on(a, b)] == []
+    written = chrome.execute_script("return charts[0].layout.annotations.filter(a => a.name === 'slowest').map(a => a.text)")
+    assert len(written) >= names and {"DRAM", "L2"} <= {b[0].split()[0] for b in boxes}
+
+def test_a_phone_shows_time_and_share_beside_the_name(chrome, report):
+    opened(chrome, report, 390, 844)
+    right = lambda field: chrome.execute_script("return document.querySelector(arguments[0]).getBoundingClientRect().right", f"th.field-{field}")
+    assert right("name") < right("time_s") < right("share") <= 390 and "type" not in titles(chrome)
+
+def test_doubtful_roofs_stand_on_the_page_of_the_peaks(chrome, tmp_path):
+    "The roof of L2 is that of L3: its spread is said once."
+    level = MemoryLevel("L3", 32 << 20, 9e11, spread=0.34)
+    found = replace(measured_peaks(), levels=(replace(level, name="L2", capacity=2 << 20, measured=8e11), level, MemoryLevel("DRAM", None, 7e10, spread=0.02)))
+    (tmp_path/"peaks.html").write_text(render_peaks(found), encoding="utf-8")
+    opened(chrome, tmp_path/"peaks.html", tab="memory")
+    texts = chrome.execute_script("return [...document.querySelectorAll('.lead, .note:not([hidden])')].map(e => e.textContent)")
+    assert texts == ["roofs: float32 200 GFLOP/s, L2 900, L3 900, DRAM 70 GB/s", "± not steady: L3 spread 34 %"]

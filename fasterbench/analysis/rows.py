@@ -14,7 +14,7 @@ from torch import nn
 from .measure import Measurement
 from ..points.caches import serve
 from ..points.ceilings import compute_time, explained_times, launch_time, network_fields
-from ..points.model import RooflinePoint, place, shares_of
+from ..points.model import RooflinePoint, place, shares_of, under_network, waiting_row
 from ..roofs.hardware import HardwarePeaks
 from ..roofs.machine import environment
 from ..timing.samples import Samples
@@ -50,7 +50,7 @@ def _own_calls(m, phase, served):
 # %% ../../nbs/analysis/rows.ipynb #76596d6f
 def _least_times(ran, calls, peaks, tf32):
     "What `place` needs to know of the ceilings of a row. Only operators that `ran` as counted have a fixed cost."
-    fields = dict(compute_s=compute_time(calls, peaks, tf32)) | network_fields(calls, peaks.network)
+    fields = dict(compute_s=compute_time(calls, peaks, tf32))
     if not ran: return fields
     served = [[sum(bs) for bs in zip(*reads, *writes)] or [0] * len(peaks.memory) for _, (reads, writes) in ran]
     calls = [c for c, _ in ran]
@@ -73,7 +73,7 @@ def _module_point(m, peaks, row, calls, samples, phase):
     ran = [(c, levels) for c, levels, _, as_counted in calls if as_counted]
     return place(row.name, row.type, row.flops, row.bytes_moved, peaks=peaks, served=served,
                  **_least_times(ran, [c for c, *_ in calls], peaks, m.tf32),
-                 waits_elsewhere=m.times.waits is not None,
+                 **({} if m.times.waits else network_fields([c for c, *_ in calls], peaks.network)),
                  calls=row.calls, category=row.category, dtype=row.dtype, contraction_flops=row.contraction_flops,
                  eager_bytes=row.eager_bytes, phase=m.phase(phase), **_time_fields(m.times, samples, row.calls))
 
@@ -110,18 +110,23 @@ def _ranked(points):
     return [replace(p, share=p.time_s / time if time else 0.0) for p in sorted(points, key=lambda p: -p.time_s)]
 
 # %% ../../nbs/analysis/rows.ipynb #4f2db555
-waiting_row = "(communication)" # Time in which the model did nothing but wait for collectives
-
 def _waiting_points(m, peaks):
-    "The rows for time that communication takes and nothing hides, one per phase."
+    "The rows for time that communication takes and nothing hides, one per phase, with all that the phase sends."
     if m.times.waits is None: return []
     n, rows = len(m.work.parts), []
     for k, phase in enumerate(m.phases):
         values = zip(*(s.values for s in m.times.waits.exposed[k * n:(k + 1) * n]))
         samples = Samples(tuple(map(sum, values)))
-        rows.append(place(waiting_row, "waiting", 0, 0, m.times.typical(samples), peaks, category="communication",
-                          contraction_flops=0, eager_bytes=0, time_iqr_s=samples.iqr, phase=m.phase(phase)))
-    return [r for r in rows if r.time_s > 0]
+        row = place(waiting_row, "waiting", 0, 0, m.times.typical(samples), peaks, category="communication",
+                    contraction_flops=0, eager_bytes=0, time_iqr_s=samples.iqr, phase=m.phase(phase))
+        rows.append(_sending(row, [c for c in m.work.trace if c.phase == phase and c.sent], peaks.network))
+    return [r for r in rows if r.time_s > 0 or r.wire_bytes != 0]
+
+def _sending(row, calls, network):
+    "A row of waiting with what these calls send."
+    fields = dict(network_s=None) | network_fields(calls, network)
+    if "sends" not in fields: return row
+    return under_network(replace(row, calls=len(calls), **{k: fields[k] for k in ("wire_bytes", "network_s", "sends")}))
 
 # %% ../../nbs/analysis/rows.ipynb #84dc77c0
 def module_points(
@@ -143,6 +148,7 @@ def _operator_point(m, peaks, part, phase, operator, group):
     return place(part.path, part.type, total([c.flops for c in calls]), nbytes, time, peaks,
                  served=_sum_levels(levels, len(peaks.memory)),
                  **_least_times([(c, ls) for c, ls, _ in group], calls, peaks, m.tf32),
+                 **network_fields(calls, peaks.network),
                  waits_elsewhere=m.times.waits is not None,
                  time_iqr_s=samples.iqr, calls=len(calls), operator=operator, phase=m.phase(phase),
                  category=calls[0].category, dtype=calls[0].dtype,
@@ -176,10 +182,10 @@ def program_points(
     counted = [r for r in rows if r.name not in _of_unknown_work or r.phase]
     flops, nbytes = total([r.flops for r in counted]), total([r.bytes_moved for r in counted])
     at = lambda time, **more: place("", name, flops, nbytes, time, peaks, **work, **more)
-    busy = [r for r in rows if r.roof_time_s != 0]
     waited = sum(r.time_s for r in rows if r.name == waiting_row)
-    rest = sum(r.time_s for r in rows if r.roof_time_s == 0) - waited
-    shares = shares_of(busy, overhead_s=rest, communication_s=waited)
+    own = [r for r in rows if r.name != waiting_row]
+    rest = sum(r.time_s for r in own if r.roof_time_s == 0)
+    shares = shares_of([r for r in own if r.roof_time_s != 0], overhead_s=rest, communication_s=waited)
     program = at(m.times.end_to_end, time_iqr_s=m.times.bare.iqr, shares=tuple(shares.items()))
     return program, [at(t) for t in m.times.steps.values]
 

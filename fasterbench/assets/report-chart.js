@@ -31,10 +31,11 @@ function part(trace) {
   return trace.type === "bar" ? outlined(made) : made
 }
 
-// A roof: its label in the colours of the page.
+// A roof: its label in the colours of the page; on a phone without the rate, which the legend has.
 function lineOfRoof(trace) {
   const font = {...trace.textfont, color: color("soft"), size: wide() ? 12 : 10}
-  return trace.textfont ? {...trace, textfont: font} : trace
+  const text = wide() ? trace.text : trace.text?.map?.(s => s?.replace(/ [\d.]+ \S*\/s$/, ""))
+  return trace.textfont ? {...trace, textfont: font, text} : trace
 }
 
 // The rows that a choice lights up. A group has bars for its members, and once it is open markers too.

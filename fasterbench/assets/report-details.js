@@ -44,7 +44,7 @@ function showDetails(row) {
     && !(c.field === "count" && row.count === 1))
   const close = element("button", {type: "button", className: "close", textContent: "×", title: "Close",
                                    ariaLabel: "Close", onclick: () => choose(null)})
-  const value = c => c.format === "amount" ? si(row[c.field], c.unit) : write(row[c.field], c.format, c.unit)
+  const value = c => c.format === "amount" ? si(row[c.field], c.unit === "1/s" ? "" : c.unit) : write(row[c.field], c.format, c.unit)
   at("details").replaceChildren(element("h2", {}, nameOf(row), close),
     facts(figures.map(c => [c.title, value(c), c.meaning])), ...levelsOf(row), ...operatorsOf(row), ...membersOf(row))
   at("details").scrollTop = 0

@@ -1,6 +1,6 @@
 // The table: DataTables, given the columns that are shown.
 let table, DataTable
-const firstColumns = () => tab.columns.filter(c => c.visible).map(c => c.field)
+const firstColumns = () => tab.columns.filter(c => c.visible && (wide() || c.field !== "type")).map(c => c.field)
 const shownFields = () => state.columns[tab.name] ?? firstColumns()
 const shownColumns = () => shownFields().map(f => tab.columns.find(c => c.field === f)).filter(Boolean)
 

@@ -46,8 +46,8 @@ def _recorded(work):
 
 def _show(result, top, group, depth, taken):
     "The table; where standard output is taken, what limits the trust in it goes to standard error."
-    from fasterbench.views.table import footer, summary
-    if not taken: print(summary(result, top, None if group == "none" else group, depth))
+    from fasterbench.views.table import footer
+    if not taken: result.summary(top, None if group == "none" else group, depth)
     else:
         for line in footer(result): notice(line)
 
@@ -79,7 +79,7 @@ def peaks(device:Device="cpu", dtype:Dtype="float32",
           no_progress:Quiet=False):
     "Measure the ceilings of a device, or read those that are kept in the cache folder ($FASTERBENCH_CACHE)."
     from fasterbench.roofs.peaks import measure_peaks
-    from fasterbench.views.headline import doubtful_roofs
+    from fasterbench.views.headline import roof_doubt
     from fasterbench.views.peaks_page import render_peaks
     from fasterbench.views.table import peaks_table
     check_writable(json, html)
@@ -90,7 +90,7 @@ def peaks(device:Device="cpu", dtype:Dtype="float32",
     found = replace(found, network=links or found.network)
     for note in notes: notice(note)
     if "-" not in (json, html): print(peaks_table(found), found.origin(), sep="\n")
-    elif doubts := doubtful_roofs(found): notice(f"± not steady: {', '.join(doubts)}")
+    elif doubt := roof_doubt(found): notice(doubt)
     write(json, found.to_json)
     write(html, lambda: render_peaks(found))
 
@@ -186,13 +186,11 @@ def compare(saved:Annotated[list[str],
                             typer.Argument(help="Results that `roofline --json` wrote: two, or more for a column each.",
                                                  metavar="BEFORE AFTER [MORE]")],
             top:Top=20,
-            html:Annotated[File, typer.Option(help="Write chart and table of two here; - for standard output.")]=None,
+            html:Annotated[File, typer.Option(help="Write chart and table here; - for standard output.")]=None,
             csv:Annotated[File, typer.Option(help="Write the rows here; - for standard output.")]=None):
     "Compare saved results, row by row."
     from fasterbench.views.diff import compare
     if len(saved) < 2: usage_error("one result; two or more are needed", "BEFORE AFTER")
-    if len(saved) > 2 and html:
-        usage_error(f"a page is for two results, and these are {len(saved)}; --csv writes all of them", "--html")
     check_writable(html, csv)
     found = compare(*map(saved_result, saved)) if len(saved) == 2 else _series(saved)
     if "-" not in (html, csv): found.summary(top)

@@ -9,29 +9,20 @@ __all__ = []
 import re
 from collections import Counter
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import NamedTuple
 
 from .trace_file import TraceFile
 from .trace_work import Figures, figures, has_rule, is_made_of_others, overloads, reasons, recorded
-from ..timing.kernels import divided, joined, nesting
+from ..timing.kernels import divided, is_communication, joined, nesting
 from ..timing.profiler import Record
 from ..work.dispatch import is_view
 
 # %% ../../nbs/interop/trace_join.ipynb #e0ab48fa
 parts = dict(figures="with FLOPs and bytes", outside="launched outside the window",
              communication="communication not hidden", copies="copies and sets", idle="idle")
-_communication = re.compile(r"nccl|rccl|multimem_all|cross_device_reduce|all_?reduce|all_?gather|reduce_?scatter|"
-                            r"(one|two)_shot|quick_?reduce|nvshmem|deep_?ep", re.I)
 _backward = re.compile(r"Backward\d*$|^torch::autograd|^autograd::engine")
 _compiled = re.compile(r"^triton_|^Torch-Compiled")
 
-@lru_cache(1 << 14)
-def is_communication(
-    name:str, # Of a kernel
-)->bool:
-    "Whether a kernel moves data between GPUs; those of symmetric memory are not called nccl."
-    return _communication.search(name) is not None
 
 # %% ../../nbs/interop/trace_join.ipynb #1be899d7
 class _Place(NamedTuple):

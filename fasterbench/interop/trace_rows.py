@@ -15,12 +15,13 @@ from typing import NamedTuple
 
 from .trace_file import TraceFile, snippet
 from .collectives import transfers
-from .trace_join import (Spent, attributed, calls_of, dtype_names, is_communication, own_activities,
-                                           parts, places, visited, window)
+from .trace_join import (Spent, attributed, calls_of, dtype_names, own_activities, parts, places,
+                                           visited, window)
 from .trace_work import argument_bytes, reasons, recorded
 from ..points.caches import serve
 from ..roofs.datasheet import datasheet_peaks, match_device
 from ..roofs.hardware import HardwarePeaks
+from ..timing.kernels import is_communication
 
 # %% ../../nbs/interop/trace_rows.ipynb #e0600af8
 @dataclass

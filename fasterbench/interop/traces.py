@@ -17,7 +17,7 @@ from statistics import quantiles
 from tempfile import TemporaryDirectory
 from warnings import warn
 
-from .collectives import Collective, collectives_of, collectives_table
+from .collectives import collectives_of
 from .perfetto import write_perfetto
 from .trace_file import Source, read_file, snippet, sources, uncollected
 from .trace_join import parts
@@ -161,17 +161,6 @@ def _unknown_ops(found):
 @dataclass(frozen=True, repr=False)
 class TraceResult(Result):
     "The result of a trace, which can be written back into the trace."
-    collectives: list[Collective]=field(default_factory=list)   # Over the ranks whose traces were read
-
-    def summary(self,
-        top:int|None=10,         # How many rows; None: all
-        group:str|None="auto",   # "block", "type", "category", None: none; "auto": blocks, where the table is long
-        depth:int|None=None,     # Parts of the path that stay; None: all
-    ):
-        "Print the slowest rows, and the collectives where there are any."
-        super().summary(top, group, depth)
-        if self.collectives: print("", collectives_table(self.collectives, top), sep="\n")
-
     def to_perfetto(self,
         path, # Where to write: .json or .json.gz
     ):

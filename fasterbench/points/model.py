@@ -8,7 +8,7 @@ __all__ = ['arithmetic_intensity', 'attainable', 'bound_of', 'roofline_analysis'
 
 # %% ../../nbs/points/model.ipynb #6e5ecb3d
 import math, numbers, sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from collections.abc import Iterable, Sequence
 
 from ..core.units import positive
@@ -232,6 +232,17 @@ def place(
     if nothing: fields |= dict(bound="none", utilization_pct=None, memory_level="", launch_s=None, explained=())
     return RooflinePoint(arithmetic_intensity=intensity, achieved_gflops=achieved, **fields, **more)
 
+# %% ../../nbs/points/model.ipynb #ra4m0002
+waiting_row = "(communication)" # Name of such a row
+
+def under_network(
+    p:RooflinePoint, # A row of waiting; it has no other work
+)->RooflinePoint:
+    "`p` under the roofs of the network: it needs the time of what it sends, as far as the model waits for that."
+    if not p.wire_bytes or p.network_s is None: return p
+    least = min(p.network_s, p.time_s)
+    return replace(p, bound="network", roof_time_s=least, utilization_pct=100 * least / p.time_s if p.time_s else None)
+
 # %% ../../nbs/points/model.ipynb #158bfe2d
 groups = dict(bound=lambda p: p.bound, level=lambda p: p.memory_level if p.bound == "memory" else p.bound,
               category=lambda p: p.category or "other", phase=lambda p: p.phase or "forward")
@@ -255,7 +266,7 @@ def shares_of(
 # %% ../../nbs/points/model.ipynb #7be3e4e6
 @dataclass(frozen=True)
 class Division:
-    "Where the time goes. `needed_s + above_s + unknown_s + outside_s + difference_s` is `end_to_end_s`."
+    "Where the time goes. The parts sum to `end_to_end_s`: needed, above, unknown, outside, difference, waiting."
     end_to_end_s: float   # s
     needed: tuple         # (bound, s): least times of the rows, by what bounds them, longest first
     above_s: float        # What these rows take beyond their least times, s; negative where rows run above their roofs
@@ -263,6 +274,7 @@ class Division:
     unknown_s: float      # Rows whose work is unknown, s
     outside_s: float      # Overhead, and rows without work, s
     difference_s: float   # End to end, less the sum of rows and overhead, s
+    waiting_s: float=0.0  # Waiting for collectives beyond what the roofs of the network need, s
 
     @property
     def needed_s(self):
@@ -290,10 +302,13 @@ def division(
     overhead_s:float=0.0,         # Time in no row, s
 )->Division:
     "The end to end time by what the roofs need, what is beyond, and what is outside."
-    rows = [p for p in points if p.bound not in ("none", "undefined")]
-    unknown, empty = (math.fsum(p.time_s for p in points if p.bound == b) for b in ("undefined", "none"))
+    waits = [p for p in points if p.name == waiting_row]
+    work = [p for p in points if p.name != waiting_row]
+    rows = [p for p in work if p.bound not in ("none", "undefined")]
+    unknown, empty = (math.fsum(p.time_s for p in work if p.bound == b) for b in ("undefined", "none"))
     total = math.fsum(p.time_s for p in points) + overhead_s
     end = total if end_to_end_s is None else end_to_end_s
-    return Division(end, _ranked((p.bound, p.least_time_s) for p in rows),
-                    math.fsum(p.time_s - p.least_time_s for p in rows),
-                    _ranked(pair for p in rows for pair in _explained(p)), unknown, overhead_s + empty, end - total)
+    needed = [(p.bound, p.least_time_s) for p in (*rows, *waits) if p.bound != "none"]
+    return Division(end, _ranked(needed), math.fsum(p.time_s - p.least_time_s for p in rows),
+                    _ranked(pair for p in rows for pair in _explained(p)), unknown, overhead_s + empty, end - total,
+                    math.fsum(p.time_s - (p.roof_time_s or 0.0) for p in waits))

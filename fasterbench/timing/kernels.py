@@ -6,10 +6,11 @@
 __all__ = ['discarded', 'Marks', 'KernelTimes']
 
 # %% ../../nbs/timing/kernels.ipynb #41ed292b
-import itertools
+import itertools, re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from time import perf_counter
 
 import torch
@@ -124,15 +125,24 @@ def shared_times(
         total[owner] = total.get(owner, 0.0) + seconds
     return total
 
-# %% ../../nbs/timing/kernels.ipynb #a7ad9263
-_collective = ("nccl", "multimem", "nvshmem", "one_shot_all_reduce", "two_shot_all_reduce")
+# %% ../../nbs/timing/kernels.ipynb #ra4k0002
+_communication = re.compile(r"nccl|rccl|multimem|cross_device_reduce|all_?reduce|all_?gather|reduce_?scatter|"
+                            r"(one|two)_shot|quick_?reduce|nvshmem|deep_?ep", re.I)
+
+@lru_cache(1 << 14)
+def is_communication(
+    name:str, # Of a kernel
+)->bool:
+    "Whether a kernel moves data between GPUs; those of symmetric memory are not called nccl."
+    return _communication.search(name) is not None
 
 def is_collective(
-    kernel:Record,
+    record:Record,
 )->bool:
-    "Whether a kernel communicates with other GPUs."
-    return kernel.kind == "kernel" and any(word in kernel.name.lower() for word in _collective)
+    "Whether a record is a kernel that communicates with other GPUs."
+    return record.kind == "kernel" and is_communication(record.name)
 
+# %% ../../nbs/timing/kernels.ipynb #a7ad9263
 def _slot_seconds(records, stamps):
     "Of each kernel its slot and its seconds, which sum to the union; those that communicate get what nothing hides."
     pairs = launched(records)

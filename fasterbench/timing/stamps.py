@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import torch
 from torch import nn
-from torch.autograd import _get_sequence_nr
+from torch.autograd import Variable, _get_sequence_nr
 from torch.autograd.function import BackwardCFunction
 
 from ..core.arguments import tensors_of
@@ -122,6 +122,15 @@ class _GraphHooks:
             owner = self.run.owners.get(id(node.variable), part) if hasattr(node, "variable") else made.of(node)
             self.handles.append(node.register_prehook(self.hook(offset + owner, isinstance(node, BackwardCFunction))))
 
+# %% ../../nbs/timing/stamps.ipynb #ra4s0002
+def _behind(graph, stamp):
+    "Hooks that have the engine call `stamp` behind the last node of a backward, before what others ask."
+    asked = []
+    def ask(gradients):
+        if not asked: asked.append(Variable._execution_engine.queue_callback(stamp))
+    roots = graph if isinstance(graph, (list, tuple)) else [graph]
+    return [node.register_prehook(ask) for node in roots if node is not None]
+
 # %% ../../nbs/timing/stamps.ipynb #9d8ece31
 class StepStamps:
     "Stamps of a training step: at module borders in the forward, at autograd nodes in the backward."
@@ -180,7 +189,9 @@ class StepStamps:
         slot = self.offset + part
         try:
             if graph is not None:
-                with self.preparing(): self.graph.set(graph, part, self.offset)
+                with self.preparing():
+                    self.graph.set(graph, part, self.offset)
+                    self.graph.handles += _behind(graph, lambda: log((switch, slot, now())))
             log((enter, slot, now()))
             try: yield
             finally:

@@ -127,7 +127,7 @@ def _arrows(fig, pairs):
         moved = [(i, q) for i, q in enumerate(pairs) if q.change == change and _moved(q)]
         if not moved: continue
         marker = dict(symbol="arrow", angleref="previous", color=look["color"],
-                      size=[s for _ in moved for s in (0, 11, 0)], opacity=1,
+                      size=[s for _ in moved for s in (0, 11, 0)], opacity=1, line=dict(width=0),
                       standoff=[s for _, q in moved for s in (0, marker_size(q.after) / 2, 0)])
         fig.add_scatter(**_columns([p for _, q in moved for p in (q.before, q.after, None)]), mode="lines+markers",
                         name=change,

@@ -72,7 +72,7 @@ _rows = (
     Field("time_iqr_s", "s", "IQR", "si", "interquartile range of the time over the steps"),
     Field("rank_min_s", "s", "fastest rank", "si", "of several ranks: the shortest time", short="min"),
     Field("rank_max_s", "s", "slowest rank", "si", "of several ranks: the longest time", short="max"),
-    Field("slowest_rank", "", "slowest", "count", "of several ranks: which one it is"),
+    Field("slowest_rank", "", "number of the slowest", "count", "of several ranks: which one it is", short="slowest"),
     Field("interval_low_s", "s", "p10", "si", "of a prediction: a tenth of the measurements is below"),
     Field("interval_high_s", "s", "p90", "si", "of a prediction: a tenth of the measurements is above"),
     Field("share", "", "share", "share", "of the time of all rows"),

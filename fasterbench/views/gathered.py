@@ -9,7 +9,7 @@ __all__ = []
 import re, statistics
 from dataclasses import replace
 
-from ..points.model import RooflinePoint
+from ..points.model import RooflinePoint, under_network, waiting_row
 
 # %% ../../nbs/views/gathered.ipynb #aef48f34
 def _key(p): return p.name, p.type, p.phase, p.operator
@@ -19,10 +19,11 @@ def _one(pairs):
     first, time = pairs[0][1], statistics.median(p.time_s for _, p in pairs)
     scaled = lambda v: v * first.time_s / time if v is not None and time else v
     flags = {f: any(getattr(p, f) for _, p in pairs) for f in ("uncertain", "disturbed")}
-    return replace(first, time_s=time, time_iqr_s=statistics.median(p.time_iqr_s for _, p in pairs),
-                   achieved_gflops=scaled(first.achieved_gflops), utilization_pct=scaled(first.utilization_pct),
-                   above_roof=all(p.above_roof for _, p in pairs), **flags,
-                   ranks=tuple((r, p.time_s) for r, p in pairs))
+    point = replace(first, time_s=time, time_iqr_s=statistics.median(p.time_iqr_s for _, p in pairs),
+                    achieved_gflops=scaled(first.achieved_gflops), utilization_pct=scaled(first.utilization_pct),
+                    above_roof=all(p.above_roof for _, p in pairs), **flags,
+                    ranks=tuple((r, p.time_s) for r, p in pairs))
+    return under_network(point) if point.name == waiting_row else point
 
 def one_of_many(
     lists:list[list[RooflinePoint]], # The points of each rank

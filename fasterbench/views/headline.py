@@ -11,6 +11,7 @@ from textwrap import wrap
 from ..core.units import format_si
 from ..points.model import Division, division
 from .fields import brief
+from .roof_lines import network_in_use
 
 # %% ../../nbs/views/headline.ipynb #6bfa6e8d
 def _short(tensor):
@@ -82,18 +83,16 @@ def divided(
     return division(result.points, t.end_to_end_s, max(t.overhead_s - in_rows, 0.0))
 
 # %% ../../nbs/views/headline.ipynb #4ea3ce56
-def waited(
-    result, # A `Result`
-)->float:
-    "The time in which the model waited for collectives, s; 0 where there were none."
-    return (result.timing and result.timing.exposed_s) or 0.0
-
-def _roofs(peaks):
+def roofs_text(
+    peaks,     # `HardwarePeaks`
+    points=(), # Under which roofs of the network they send, those are named too
+)->str:
     "The roofs with their values: `float32 588 GFLOP/s, L2 912, DRAM 77 GB/s`."
     compute = [(" ".join(filter(None, (c.dtype, c.unit))), c.flops) for c in peaks.ceilings]
     compute = compute or [(peaks.dtype.removeprefix("torch."), peaks.peak_flops)]
     memory = [(level.name, level.bandwidth) for level in peaks.memory]
-    return _listed(compute[:4], "FLOP/s") + ", " + _listed(memory, "B/s")
+    network = [(f"{r.name}:", r.bus_bandwidth) for r in network_in_use(peaks, points)][:3]
+    return ", ".join([_listed(compute[:4], "FLOP/s"), *(_listed(roofs, "B/s") for roofs in (memory, network) if roofs)])
 
 def _brief(x, unit): return format_si(x, unit, 0 if x and len(format_si(x, "", 0)) > 3 else 1).replace(".0 ", " ")
 
@@ -115,14 +114,14 @@ def _in_unit_of(total):
         return "0" if abs(x) < 0.005 else f"{x:.{digits}f}"
     return text, unit
 
-def _division(d, waiting=0.0):
-    "The division as a sentence; what is nothing is left out. Of what is outside, `waiting` is communication, s."
+def _division(d):
+    "The division as a sentence; what is nothing is left out."
     text, unit = _in_unit_of(d.end_to_end_s)
     kinds = ", ".join(f"{bound} {text(s)}" for bound, s in d.needed if s)
     parts = [f"above them {text(d.above_s)}"]
     if d.unknown_s: parts.append(f"rows of unknown work {text(d.unknown_s)}")
-    if waiting: parts.append(f"waiting for communication {text(waiting)}")
-    parts.append(f"outside the rows {text(d.outside_s + d.difference_s - waiting)}")
+    if d.waiting_s: parts.append(f"waiting for communication {text(d.waiting_s)}")
+    parts.append(f"outside the rows {text(d.outside_s + d.difference_s)}")
     needed = f"the roofs need {text(d.needed_s)}" + (f" ({kinds})" if kinds else "")
     return f"of {format_si(d.end_to_end_s, 's')} {needed}, " + ", ".join(parts)
 
@@ -141,7 +140,7 @@ def headline(
     lines = [" · ".join(filter(None, parts))]
     if result.peaks is None: return lines
     d = divided(result)
-    return lines + [f"roofs: {_roofs(result.peaks)} · {_division(d, waited(result))}{_explained(d)}"]
+    return lines + [f"roofs: {roofs_text(result.peaks, result.points)} · {_division(d)}{_explained(d)}"]
 
 # %% ../../nbs/views/headline.ipynb #94ef9b55
 def wrapped(
@@ -175,11 +174,18 @@ def _varied(timing, phases):
 def doubtful_roofs(
     peaks, # `HardwarePeaks`
 )->list[str]:
-    "The roofs whose samples spread by more than 20 %, or drifted by more than 10 %."
-    named = [(" ".join(filter(None, (c.dtype, c.unit))), c) for c in peaks.ceilings] + [(l.name, l)
-        for l in peaks.memory]
+    "The roofs whose samples spread by more than 20 %, or drifted by more than 10 %; a roof of two levels once."
+    named = [(" ".join(filter(None, (c.dtype, c.unit))), c) for c in peaks.ceilings]
+    named += [(l.name, l) for l in peaks.memory if l.measured is None]
     wide = [f"{name} spread {r.spread:.0%}" for name, r in named if (r.spread or 0) > 0.2]
     return wide + [f"{name} drift {r.drift:+.0%}" for name, r in named if abs(r.drift or 0) > 0.1]
+
+def roof_doubt(
+    peaks, # `HardwarePeaks`
+)->str:
+    "What limits the trust in the roofs, in one line; empty where all is well."
+    doubts = doubtful_roofs(peaks)
+    return ("± not steady: " + ", ".join(doubts)).replace("%", " %") if doubts else ""
 
 def trust(
     result, # A `Result`

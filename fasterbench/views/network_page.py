@@ -6,7 +6,6 @@
 __all__ = ['plot_network']
 
 # %% ../../nbs/views/network_page.ipynb #77d6eaa6
-import math
 from html import escape
 
 from ..core.units import format_si
@@ -14,7 +13,7 @@ from ..roofs.network import NetworkPeaks
 from ..work.wire import bus_factor
 from .fields import Field
 from .page import cells, column, figure, filled
-from .plot import canvas, dress
+from .plot import canvas, dress, log_axis
 from .table import network_rows, where_measured
 
 # %% ../../nbs/views/network_page.ipynb #f15b6ad0
@@ -31,13 +30,6 @@ _fields = (Field("name", "", "call"), Field("kind", "", "collective"), Field("si
 # %% ../../nbs/views/network_page.ipynb #e35f299c
 _colors = ("#2a9d8f", "#e07a5f", "#5f86b3", "#d98e2b", "#9a78ad", "#7d8f3c", "#b5838d")
 _symbols = ("circle", "square", "diamond", "triangle-up", "x", "cross", "star")
-
-def _axis(unit, values):
-    "A logarithmic axis with SI prefixes, a tick per decade."
-    low, high = (math.log10(f(values)) for f in (min, max))
-    ticks = [10.0**k for k in range(math.floor(low), math.ceil(high) + 1)]
-    return dict(type="log", tickvals=ticks, ticktext=[format_si(t, unit, 0) for t in ticks],
-                range=[low - 0.15, high + 0.15], gridcolor="rgba(128,138,148,0.22)", zeroline=False)
 
 def _fit(r, sizes):
     "The fitted line of a roof between the smallest and the largest size."
@@ -62,8 +54,8 @@ def plot_network(
         xs, ys = _fit(r, [n for n, _ in r.samples])
         fig.add_scatter(x=xs, y=ys, mode="lines", line=dict(color=color, width=1.5), name=name, legendgroup=name,
                         showlegend=False, hoverinfo="skip")
-    fig.update_xaxes(title="whole buffer", **_axis("B", [r["size"] for r in rows if r["size"]]))
-    fig.update_yaxes(title="time of a call", **_axis("s", [t for r in rows for t in (r["time"], r["fitted"])]))
+    fig.update_xaxes(title="whole buffer", **log_axis("B", [r["size"] for r in rows if r["size"]]))
+    fig.update_yaxes(title="time of a call", **log_axis("s", [t for r in rows for t in (r["time"], r["fitted"])]))
     alt = "Collectives: " + "; ".join(", ".join((r[0], r[1], r[5])) for r in network_rows(network)[1:])
     return dress(fig, where_measured(network) if title is None else title, alt, 480).update_layout(margin_l=90)
 

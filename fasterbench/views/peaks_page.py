@@ -7,14 +7,14 @@ __all__ = ['sweep']
 
 # %% ../../nbs/views/peaks_page.ipynb #e87d08ad
 from html import escape
-from math import ceil, floor, log10
 
 from ..core.units import format_si
 from ..roofs.hardware import HardwarePeaks
 from .fields import Field
 from .page import cells, column, figure, filled, page
-from .plot import dress
+from .plot import dress, log_axis
 from .network_page import network_facts, network_tab
+from .headline import roof_doubt, roofs_text
 from .table import peaks_rows
 
 # %% ../../nbs/views/peaks_page.ipynb #70b838ed
@@ -22,14 +22,6 @@ from .table import peaks_rows
 _colors = ("#2a9d8f", "#e07a5f", "#3d5a80", "#f2a541", "#8d6a9f", "#0b5d57", "#b5838d")
 _symbols = ("circle", "square", "diamond", "triangle-up", "x", "cross", "star")
 _ink = "#74808a"
-
-def _axis(unit, values):
-    "A logarithmic axis with SI prefixes: a tick per decade and, where there are few decades, between them."
-    low, high = log10(min(values)), log10(max(values))
-    steps = (1, 2, 5) if high - low < 2 else (1,)
-    ticks = [m * 10.0 ** k for k in range(floor(low) - 1, ceil(high) + 1) for m in steps]
-    return dict(type="log", tickvals=ticks, ticktext=[format_si(t, unit, 0) for t in ticks],
-                range=[low - 0.1, high + 0.2], gridcolor="rgba(128,138,148,0.22)", zeroline=False)
 
 # %% ../../nbs/views/peaks_page.ipynb #6b6383a8
 def probes(
@@ -98,9 +90,9 @@ def sweep(
     _ceiling_lines(fig, lines, [l.capacity for l in peaks.levels if l.capacity] if memory else [])
     ends = [x for a, b, *_ in lines for x in (a, b)]
     fig.update_xaxes(title="working set" if memory else "FLOP per call",
-                     **_axis("B" if memory else "FLOP", [*sizes, *ends]))
+                     **log_axis("B" if memory else "FLOP", [*sizes, *ends]))
     fig.update_yaxes(title="bandwidth" if memory else "rate",
-                     **_axis(unit, [r["rate"] for r in rows] + [rate for *_, rate, _ in lines]))
+                     **log_axis(unit, [r["rate"] for r in rows] + [rate for *_, rate, _ in lines]))
     return _dressed(fig, peaks, what, title, lines)
 
 # %% ../../nbs/views/peaks_page.ipynb #5be84217
@@ -138,4 +130,5 @@ def render_peaks(
     if not network: probes(peaks)                                           # or the error that there are none
     tabs = [_kind(peaks, what) for what in ("memory", "arithmetic") if peaks.sweep] + network
     title = f"Peaks of {peaks.environment.get('device_name', peaks.device)}"
-    return page(title, [], _about(peaks), tabs, dict(kind="kind"), "peaks")
+    return page(title, [f"roofs: {roofs_text(peaks)}"], _about(peaks), tabs, dict(kind="kind"), "peaks",
+                notes=[*filter(None, [roof_doubt(peaks)])])

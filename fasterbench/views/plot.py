@@ -190,6 +190,15 @@ def _wire_markers(fig, rows, chosen):
                     hoverinfo="text", name="per byte on the wire", legendgroup="wire", marker=marker, cliponaxis=False,
                     row=1, col=1)
 
+# %% ../../nbs/views/plot.ipynb #ra4p0001
+def _wire_star(fig, p):
+    "The whole model at its intensity per byte on the wire: its time has the waiting for collectives in it."
+    (x, y), wire = spot(p), p.wire_intensity
+    marker = dict(symbol=["circle", "star-open"], size=[0, 15], color=wire_color, opacity=1, line=dict(width=2))
+    fig.add_scatter(x=[x, wire], y=[y, y], mode="lines+markers", line=dict(color=wire_color, width=1, dash="dot"),
+                    marker=marker, name="whole model per byte on the wire", legendgroup="wire", legendrank=2001,
+                    hovertext=["", f"{hover(p)}<br>{wire:.2f} FLOP/B on the wire"], hoverinfo="text", cliponaxis=False)
+
 # %% ../../nbs/views/plot.ipynb #15c97573
 _wide, _high = 820, 400     # Pixels of the plot that the names are placed for
 _sides = ((0, -1), (1, -1), (1, 0), (-1, -1), (-1, 0), (0, 1), (1, 1), (-1, 1))
@@ -264,7 +273,9 @@ def plot_points(
     size = marker_size if points != "steps" else lambda p: 7.0      # a step is all of the time
     _markers(fig, rows, on, spot, size, row=1, col=1)
     _markers(fig, rows, off, lambda p: _strip_place(p, result.peaks.memory), size, row=2 if off else 1, col=1)
-    for p in star: _star(fig, p)                                     # on top of what it stands among
+    for p in star:
+        if network and points == "modules" and p.wire_intensity: _wire_star(fig, p)
+        _star(fig, p)                                                # on top of what it stands among
     if points != "steps": _names(fig, rows, on, star, box, named)
     strip = max([100.0, *(_strip_place(rows[i], result.peaks.memory)[0] for i in off)]) if off else None
     heading = f"Roofline of {model_name(result)} on {device_name(result)}" if title is None else title
@@ -317,6 +328,18 @@ def dress(
                              font=dict(color=ink, size=12, family="system-ui, sans-serif"),
                              hoverlabel=dict(align="left"), meta=dict(alt=alt),
                              modebar=dict(bgcolor=_clear, color=_grid, activecolor=ink))
+
+# %% ../../nbs/views/plot.ipynb #ra4p0002
+def log_axis(
+    unit:str, # Of the values, in SI base units
+    values,   # That it has to show, all positive
+)->dict:
+    "A logarithmic axis with SI prefixes: a tick per decade and, where there are few decades, between them."
+    low, high = math.log10(min(values)), math.log10(max(values))
+    steps = (1, 2, 5) if high - low < 2 else (1,)
+    ticks = [m * 10.0**k for k in range(math.floor(low) - 1, math.ceil(high) + 1) for m in steps]
+    return dict(type="log", tickvals=ticks, ticktext=[format_si(t, unit, 0) for t in ticks],
+                range=[low - 0.15, high + 0.2], gridcolor=_grid, zeroline=False)
 
 # %% ../../nbs/views/plot.ipynb #4f76a6c0
 def axes(

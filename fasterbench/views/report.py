@@ -13,7 +13,7 @@ from itertools import islice
 from ..core.units import format_si
 from .fields import fields_of
 from .fold import FoldedPoint, fold
-from .headline import divided, headline, model_name, waited
+from .headline import divided, headline, model_name
 from .hierarchy import chart
 from .page import cells, column, figure, filled, page
 from .plot import alt_text, bounds, canvas, device_name, dress, plot_categories
@@ -80,8 +80,8 @@ def _segments(result):
     d, color = divided(result), lambda k: bounds.get(k, bounds["undefined"])["color"]
     parts = [(k, s, color(k)) for k, s in d.needed]
     parts += [("above the roofs", d.above_s, _rest["above"]), ("work unknown", d.unknown_s, _rest["unknown"]),
-              ("waiting for communication", waited(result), _rest["waiting"]),
-              ("outside the rows", d.outside_s + d.difference_s - waited(result), _rest["outside"])]
+              ("waiting for communication", d.waiting_s, _rest["waiting"]),
+              ("outside the rows", d.outside_s + d.difference_s, _rest["outside"])]
     return [_segment(*part) for part in parts if part[1] > 0]
 
 # %% ../../nbs/views/report.ipynb #6353c678
@@ -93,8 +93,9 @@ _xprof = ("rank", "name", "operator", "type", "category", "calls", "total_s", "t
 def _columns(result):
     "The fields of the data frame, the first ones at the left."
     known, sends = fields_of(result), any(p.wire_bytes != 0 for p in result.points)
-    shown = {*_first, *(["wire_bytes"] if sends else [])}
-    return [column(known[k], k in shown) for k in dict.fromkeys((*_first, *known))]
+    ranks = ("rank_min_s", "rank_max_s", "slowest_rank") if any(p.ranks for p in result.points) else ()
+    shown = {*_first, *(["wire_bytes"] if sends else []), *ranks}
+    return [column(known[k], k in shown) for k in dict.fromkeys((*_first[:5], *ranks, *_first[5:], *known))]
 
 def _like_xprof(columns):
     "The names of XProf's columns, those of the memory levels included."

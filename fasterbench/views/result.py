@@ -15,6 +15,7 @@ from ..core.units import format_si
 from ..points.model import RooflinePoint
 from ..roofs.hardware import Ceiling, HardwarePeaks, MemoryLevel
 from . import gathered, hierarchy, picture, report, table
+from .collective_table import Collective, collectives_table
 from .checked import check_pairs, check_scalars, checked, is_number, refuse
 from .fold import fold
 
@@ -113,6 +114,7 @@ class Result:
     call: dict=field(default_factory=dict)      # Arguments, command line, git commit
     settings: dict=field(default_factory=dict)  # Switches of PyTorch, parameters of the model
     accounts: list[Account]=field(default_factory=list) # Where all of the time went, where the points come from traces
+    collectives: list[Collective]=field(default_factory=list) # Over the ranks whose traces the points come from
 
     def __len__(self): return len(self.points)
     def __iter__(self): return iter(self.points)
@@ -155,8 +157,9 @@ class Result:
         group:str|None="auto",   # "block", "type", "category", None: none; "auto": blocks, where the table is long
         depth:int|None=None,     # Parts of the path that stay; None: all
     ):
-        "Print the slowest rows, in the width of the terminal."
+        "Print the slowest rows, in the width of the terminal, and the collectives of traces."
         print(table.summary(self, top, group, depth))
+        if self.collectives: print("", collectives_table(self.collectives, top), sep="\n")
 
     def plot(self,
         title:str|None=None,     # None: model and device
@@ -353,6 +356,16 @@ def from_dict(
 
 def _account(data, where): return Account(**checked(Account, data, where, dict(span_s=_least(0), parts=_counts)))
 
+def _waits(where, value):
+    "A rule: what each rank waited, one at least."
+    if not value: refuse(where, value, "a list of at least one number")
+    _numbers(where, value)
+
+_collective_rules = dict(ranks=_numbers, waits_s=_waits) | dict.fromkeys(
+    ("group_size", "nbytes", "transfer_s", "start_skew_s", "end_skew_s"), _least(0))
+
+def _collective(data, where): return Collective(**checked(Collective, data, where, _collective_rules))
+
 def _result(data):
     values = checked(Result, data, "", _rules)
     for name in _kinds.values(): values[name] = _points(values[name] if name == "points" else values.get(name, []),
@@ -360,6 +373,7 @@ def _result(data):
     values["peaks"] = None if values["peaks"] is None else _peaks(values["peaks"])
     if values.get("program") is not None: values["program"] = _point(values["program"], "program")
     values["accounts"] = [_account(a, f"accounts[{i}]") for i, a in enumerate(values.get("accounts", []))]
+    values["collectives"] = [_collective(c, f"collectives[{i}]") for i, c in enumerate(values.get("collectives", []))]
     if values.get("timing") is not None: values["timing"] = Timing(**checked(Timing, values["timing"], "timing",
         _timing_rules))
     return Result(**values)

@@ -64,11 +64,13 @@ def roof_lines(
     "Add a line per memory level and one per compute ceiling."
     x0, x1, y0, _ = box
     ceilings, slot, last = _ceilings(peaks, dtypes), 0, math.inf
-    top = max(ceilings.values())
+    top, low = max(ceilings.values()), min(ceilings.values())        # labels of levels stand below the lowest ceiling
     for i, l in enumerate(levels):
         left, dash = max(x0, y0 / l.bandwidth), "solid" if l.capacity is None else ("dash", "dot", "dashdot")[i % 3]
+        below = math.log(low / (left * l.bandwidth)) / math.log(top / (left * l.bandwidth))
         _line(fig, f"{l.name} {_value(l.bandwidth, 'B/s')}", (left, top / l.bandwidth), (left * l.bandwidth, top),
-              0.8 if i else 0.66, "bottom right" if i else "top left", labelled, color, dash)
+              0.8 * (below if below > 0.4 else 1) if i else 0.66, "bottom right" if i else "top left", labelled, color,
+              dash)
     for name, flops in ceilings.items():
         # ceilings that nearly coincide: labels above, below, further left
         slot = slot + 1 if last / flops < 1.25 else 0

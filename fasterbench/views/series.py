@@ -127,12 +127,18 @@ class Series:
         "Time over the results, a line per row: a plotly `Figure`."
         return _chart(self, self.title if title is None else title, top)
 
+    def render(self,
+        title:str|None=None,   # None: the models
+    )->str:
+        "The page as HTML text."
+        return _page(self, title or self.title)
+
     def to_html(self,
         path,                  # Where to write
         title:str|None=None,   # None: the models
     ):
         "Write the series to `path`: one HTML file with chart and table."
-        write_whole(path, _page(self, title or self.title))
+        write_whole(path, self.render(title))
 
     def _repr_html_(self): return html_rows(_table(self, self.rows[:20], "time_s"), {0, 1}, [], self.lines)
     def __repr__(self): return _text(self, 20, "time_s")

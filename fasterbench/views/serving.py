@@ -75,6 +75,7 @@ _columns = (
 _hidden = (Field("flops", "FLOP", "FLOP, full attention", "si", "attention counted in full"),
            Field("eager_bytes", "B", "eager bytes", "si", "moved by operators that run one by one, beside weights"),
            Field("collective_bytes", "B", "collectives", "si", "sent by each device"))
+_first = ("name", "batch", "context", "limit_s", "tokens_per_s", "bound", "measured_per_s")   # of the page
 
 # %% ../../nbs/views/serving.ipynb #cf1ab454
 def _shown(points):
@@ -263,8 +264,9 @@ def render_serve(
     result:ServeResult,
 )->str:
     "The page of `result` as HTML text."
-    columns = [column(f) for f in _columns] + [column(f, False) for f in _hidden]
-    rows = cells([_record(p, (*_columns, *_hidden)) for p in result.points], columns)
+    ordered = sorted(_columns, key=lambda f: f.name not in _first) + [*_hidden]
+    columns = [column(f, f not in _hidden) for f in ordered]
+    rows = cells([_record(p, ordered) for p in result.points], columns)
     figures = [figure(serve_chart(result, ""))]
     tab = dict(name="serve", title="batches", figures=figures, columns=filled(columns, rows), rows=rows)
     env = {k: str(v) for k, v in result.peaks.environment.items() if not isinstance(v, (dict, list))}

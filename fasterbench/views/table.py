@@ -16,7 +16,7 @@ from ..roofs.hardware import HardwarePeaks
 from ..roofs.network import NetworkPeaks
 from .fields import Field, fields, fields_of, level_names
 from .fold import FoldedPoint, fold, label
-from .headline import doubtful_roofs, headline, trust, wrapped
+from .headline import headline, roof_doubt, trust, wrapped
 
 # %% ../../nbs/views/table.ipynb #47ee88d3
 def printable(
@@ -141,10 +141,11 @@ def _fitted(points, shown, width):
         wide = [max(map(len, column)) for column in zip(*rows)]
         room = width - sum(wide[2:]) - gap * (len(wide) - 1)
         if wide[0] + wide[1] <= room or room >= 44: break
-    rest = [f for f in shown if f.name != "achieved_gflops"]
-    if room < 24 and len(rest) < len(shown) and "wire_bytes" in [f.name for f in shown]:      # one column too many
-        return _fitted(points, rest, width)
-    return text_table(narrowed(rows, room), left, gap)
+    rest, fitted = [f for f in shown if f.name != "achieved_gflops"], narrowed(rows, room)
+    alike = len({r[0] for r in fitted}) < len({r[0] for r in rows})
+    if room < 24 and len(rest) < len(shown) and (alike or "wire_bytes" in [f.name for f in shown]):
+        return _fitted(points, rest, width)                                                   # one column too many
+    return text_table(fitted, left, gap)
 
 # %% ../../nbs/views/table.ipynb #f5598c8a
 def without_network(
@@ -350,8 +351,7 @@ def peaks_table(
     name = env.get("device_name", peaks.device)
     where = f"{name} ({peaks.device}), torch {env.get('torch', '?')}, {env.get('threads', '?')} threads"
     ridge = f"ridge point {peaks.ridge_point:.2f} FLOP/B ({peaks.dtype.removeprefix('torch.')}, main memory)"
-    doubts = doubtful_roofs(peaks)
-    lines = [f"± not steady: {', '.join(doubts)}".replace("%", " %")] if doubts else []
+    lines = [*filter(None, [roof_doubt(peaks)])]
     if peaks.network:
         lines = [*lines, f"network: {where_measured(peaks.network) or 'of unknown origin'}",
                  *text_table(network_rows(peaks.network), {0})]
