@@ -171,14 +171,23 @@ def _varied(timing, phases):
     return found
 
 # %% ../../nbs/views/headline.ipynb #3e2be085
+def _needed(points, roof):
+    "What share of the time of the rows `roof` needs, a memory level or a dtype."
+    under = sum(p.roof_time_s or 0 for p in points if roof == {"memory": p.memory_level, "compute": p.dtype}.get(p.bound))
+    return under / (sum(p.time_s for p in points) or 1)
+
 def doubtful_roofs(
-    peaks, # `HardwarePeaks`
+    peaks,       # `HardwarePeaks`
+    points=None, # Those roofs alone whose doubt is more than 1 % of the time of these rows
 )->list[str]:
     "The roofs whose samples spread by more than 20 %, or drifted by more than 10 %; a roof of two levels once."
-    named = [(" ".join(filter(None, (c.dtype, c.unit))), c) for c in peaks.ceilings]
-    named += [(l.name, l) for l in peaks.memory if l.measured is None]
-    wide = [f"{name} spread {r.spread:.0%}" for name, r in named if (r.spread or 0) > 0.2]
-    return wide + [f"{name} drift {r.drift:+.0%}" for name, r in named if abs(r.drift or 0) > 0.1]
+    named = [(" ".join(filter(None, (c.dtype, c.unit))), c.dtype, c) for c in peaks.ceilings]
+    named += [(l.name, l.name, l) for l in peaks.memory if l.measured is None]
+    counts = lambda roof, doubt: points is None or doubt * _needed(points, roof) > 0.01
+    wide = [f"{name} spread {r.spread:.0%}" for name, roof, r in named
+            if (r.spread or 0) > 0.2 and counts(roof, r.spread)]
+    return wide + [f"{name} drift {r.drift:+.0%}" for name, roof, r in named
+                   if abs(r.drift or 0) > 0.1 and counts(roof, abs(r.drift))]
 
 def roof_doubt(
     peaks, # `HardwarePeaks`
@@ -194,7 +203,7 @@ def trust(
     t, peaks = result.timing, result.peaks
     varied = _varied(t, any(p.phase for p in result.points)) if t else []
     looked = f" ({_looked_at(t)})" if varied and _looked_at(t) else ""
-    roofs = doubtful_roofs(peaks) if peaks else []
+    roofs = doubtful_roofs(peaks, result.points) if peaks else []
     if len(roofs) > 2: roofs = [*roofs[:2], f"{len(roofs) - 2} more"]
     parts = ([", ".join(varied) + looked] if varied else []) + (["roofs: " + ", ".join(roofs)] if roofs else [])
     return ("± not steady: " + "; ".join(parts)).replace("%", " %") if parts else ""
