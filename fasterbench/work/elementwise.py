@@ -8,6 +8,8 @@ __all__ = []
 # %% ../../nbs/work/elementwise.ipynb #f13f32c4
 import math
 
+import torch
+
 from .contractions import softmax_cost
 from .rules import Flops, Shape, aten_names, entries, rule
 
@@ -90,6 +92,9 @@ def _weight_norm(v, *_, out=None, **kw): return 3 * math.prod(v)      # square, 
 # %% ../../nbs/work/elementwise.ipynb #0f77248c
 @rule(*aten_names("_cdist_forward _euclidean_dist"), category="reduction")
 def _cdist(a, b, *_, out=None, **kw): return 3 * math.prod(out) * a[-1]      # subtract, square, add
+
+@rule(*aten_names("dist"), category="reduction")
+def _dist(a, b, *_, out=None, **kw): return 3 * math.prod(torch.broadcast_shapes(a, b))
 
 @rule(*aten_names("_pdist_forward _pdist_backward"), category="reduction")
 def _pdist(x, *_, out=None, **kw): return 3 * math.prod(out) * x[-1]

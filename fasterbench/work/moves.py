@@ -53,7 +53,7 @@ _moves |= set(aten_names("""permute_copy pixel_shuffle pixel_unshuffle poisson p
     replication_pad3d replication_pad3d_backward resize resize_ resize_as_ roll rot90 row_indices_copy
     scalar_tensor select_backward select_copy select_scatter set_ set_data slice_backward slice_copy
     slice_inverse slice_scatter sparse_mask sparse_resize_ sparse_resize_and_clear_ split_copy
-    split_with_sizes_copy squeeze_copy stack sym_size take tensor_split to_padded_tensor transpose_copy
+    split_with_sizes_copy squeeze_copy stack sym_size t_copy take tensor_split to_padded_tensor transpose_copy
     tril tril_ tril_indices triu triu_ triu_indices unbind_copy unfold_copy uniform_ unsqueeze_copy
     upsample_nearest1d upsample_nearest2d upsample_nearest3d values_copy view_as_complex_copy
     view_as_real_copy view_copy where zero_ zeros zeros_like"""))
