@@ -173,8 +173,8 @@ def _varied(timing, phases):
 # %% ../../nbs/views/headline.ipynb #3e2be085
 def _needed(points, roof):
     "What share of the time of the rows `roof` needs, a memory level or a dtype."
-    under = sum(p.roof_time_s or 0 for p in points if roof == {"memory": p.memory_level, "compute": p.dtype}.get(p.bound))
-    return under / (sum(p.time_s for p in points) or 1)
+    of = lambda p: {"memory": p.memory_level, "compute": p.dtype}.get(p.bound)
+    return sum(p.roof_time_s or 0 for p in points if of(p) == roof) / (sum(p.time_s for p in points) or 1)
 
 def doubtful_roofs(
     peaks,       # `HardwarePeaks`
