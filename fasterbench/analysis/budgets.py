@@ -57,6 +57,7 @@ class Budget:
         if self.comparison == "==": return value == self.limit or _printed(value, self.text, self.figure.unit)
         return value <= self.limit if self.comparison == "<=" else value >= self.limit
 
+# %% ../../nbs/analysis/budgets.ipynb #5b22f645
 def _printed(value, text, unit):
     "Whether `value`, rounded to the decimals of `text`, is what `text` says."
     number = re.search(r"[-+]?[\d.]+", text)[0]

@@ -65,6 +65,7 @@ def _events(node, device_type):
     for child in node.children: yield from _events(child, device_type)
     if part is not None: yield "exit", part
 
+# %% ../../nbs/analysis/memory.ipynb #d37ea33b
 def record_memory(
     call:Callable,        # Runs the model once
     listed:list[Part],    # Its modules

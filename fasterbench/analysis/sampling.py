@@ -37,6 +37,7 @@ def call_key(
     tensors = tuple((tuple(t.shape), t.dtype) for t in tensors_of((args, kwargs)) if not t.is_nested)
     return tensors, torch.is_grad_enabled(), model.training
 
+# %% ../../nbs/analysis/sampling.ipynb #d9d8887c
 @dataclass
 class Step:
     "A step of a program, as far as it has come."

@@ -77,6 +77,7 @@ def one_of_each(
             if isinstance(what, tuple): what[0][what[1]] = what[2]
             else: what.remove()
 
+# %% ../../nbs/analysis/serve_work.ipynb #b80f9709
 def _keep_output(layer, given):
     def keep(module, args, out): given[:] = [out]
     return layer.register_forward_hook(keep)

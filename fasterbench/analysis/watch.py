@@ -66,6 +66,7 @@ def _is_outermost(due)->bool:
         frame = frame.f_back
     return True
 
+# %% ../../nbs/analysis/watch.ipynb #8c41904f
 class _Calls:
     "The calls of a model: how many there were, and when the next sample is due."
     sample, counter, planned, first = None, None, 0, 0

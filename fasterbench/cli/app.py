@@ -168,6 +168,7 @@ def given_peaks(text):
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise typer.BadParameter(f"{text!r} holds no peaks: {error}", param_hint="--peaks") from None
 
+# %% ../../nbs/cli/app.ipynb #6ec32f37
 def doubts_of(
     roofs,         # `HardwarePeaks` that were given
     dtype:str,     # Of the model: "float32"; "" where it is not known

@@ -70,6 +70,7 @@ def _spreads(result):
     return {p.name: 2.4 * p.time_iqr_s / steps / p.time_s for p in result.points
             if p.time_s} | {"": 2.4 * result.timing.end_to_end_iqr_s / result.timing.end_to_end_s / steps}
 
+# %% ../../nbs/cli/check.ipynb #dfa3f517
 def _over_saved(now, before, spreads):
     found = {}
     for layer in now.keys() & before.keys():

@@ -34,6 +34,7 @@ def _torchvision(name):
     if name not in models.list_models(): raise _unknown("torchvision", name, models.list_models())
     return models.get_model(name, weights=None)
 
+# %% ../../nbs/cli/loading.ipynb #d383b46b
 def _timm(name):
     timm = _library("timm")
     if not timm.is_model(name): raise _unknown("timm", name, timm.list_models())

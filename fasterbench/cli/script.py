@@ -41,6 +41,7 @@ def run_script(
     with io.open_code(whole) as f: code = compile(f.read(), whole, "exec", dont_inherit=True)
     _as_main(code, __file__=whole, __cached__=None)
 
+# %% ../../nbs/cli/script.ipynb #650b37b2
 def run_module(
     name:str,       # "package.train"
     args:list[str], # Its arguments

@@ -53,6 +53,7 @@ def _in_a_child(settings):
     ended = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     return line or json.dumps(dict(error=f"its process ended with exit code {ended}"))
 
+# %% ../../nbs/cli/sides.ipynb #0688102a
 def _imports(settings):
     "What every round needs, imported once; nothing is computed."
     import importlib

@@ -206,6 +206,7 @@ def together(
             if ended is error: raise
             raise ended from error
 
+# %% ../../nbs/core/ranks.ipynb #2d0ea101
 def collected(
     value, # What JSON can hold
 )->list|None:

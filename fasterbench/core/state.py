@@ -45,6 +45,7 @@ def _copy_of(t):
     if t.is_meta or isinstance(t, FakeTensor): return None
     return t.to("cpu", copy=True) if t.device.type == "cuda" else t.clone()
 
+# %% ../../nbs/core/state.ipynb #7b068403
 class TensorState:
     "One tensor as it was."
     def __init__(self, t):

@@ -34,6 +34,7 @@ class Transfer(NamedTuple):
         "Bytes over the link of this rank; `None` where the trace does not say enough."
         return sent(self.kind, self.ranks, self.nbytes).wire_bytes
 
+# %% ../../nbs/interop/collectives.ipynb #143c1888
 _kinds = {"allreduce": "all_reduce", "allgather": "all_gather", "reducescatter": "reduce_scatter",
           "alltoall": "all_to_all", "alltoallv": "all_to_all",
           "allgatherbase": "all_gather", "reducescatterbase": "reduce_scatter", "broadcast": "broadcast",

@@ -154,6 +154,7 @@ def _converted(event):
     try: return msgspec.convert({**event, "args": args}, _Event, strict=False)
     except (msgspec.ValidationError, ValueError, TypeError, OverflowError): return None
 
+# %% ../../nbs/interop/trace_file.ipynb #ed037cc9
 def _decoded(piece, trace):
     "The events of a piece; what is said once, in the head or the end, goes to `trace`."
     try: values = _top.decode(piece) if piece.lstrip()[:1] == b"{" else _events.decode(piece)

@@ -105,6 +105,7 @@ class _Memory:
             out.append((block, nbytes))
         return out
 
+# %% ../../nbs/interop/trace_rows.ipynb #b47cffde
 # Calls of operators that the walk over the caches takes; the rest is served like equal calls before
 most_walked = 8_000
 
@@ -327,6 +328,7 @@ def _compiled_bytes(trace, g):
     nbytes = argument_bytes(trace.calls[g.place.operator])
     return None if nbytes is None else nbytes * len(g.activities)
 
+# %% ../../nbs/interop/trace_rows.ipynb #b335367f
 def _rows(trace, calls, others, seconds, peaks, served):
     "Rows of modules, operators, kernels, collectives and steps, and of the whole window."
     steps = [(a.name, a.start, a.end) for a in trace.annotations if a.name.startswith("ProfilerStep")]

@@ -138,6 +138,7 @@ def _measure(device, dtypes, matmul_size, bandwidth_mb, warmup, steps, allow_tf3
         flags = torch.backends.cudnn.benchmark
     return _as_peaks(found, levels, made, notes, sweep, device, dtypes[0], flags)
 
+# %% ../../nbs/roofs/peaks.ipynb #fcc7fc2e
 def _as_peaks(found, levels, made, notes, sweep, device, dtype, flags):
     ceilings = _as_ceilings(found)
     sweep = _risen(sweep, {(l.rate.probe.name.split()[0], l.rate.probe.size): l.rate.best for l in levels})

@@ -237,6 +237,7 @@ def time_kernels(
             runs += recorded
     return _kernel_times(runs, bare, slots), [records for _, records, _ in runs]
 
+# %% ../../nbs/timing/kernels.ipynb #10df2e64
 def _kernel_times(runs, bare, slots):
     "The times of recorded runs: of each slot, of kernels that no slot launched, of communication, and of no kernel."
     own, rest, exposed, flight = zip(*(kernel_times(records, stamps, slots) for stamps, records, _ in runs))

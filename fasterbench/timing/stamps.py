@@ -253,6 +253,7 @@ def _share_inside(make, n):
     seen = statistics.median(b.time - a.time for a, b in zip(stamped_at[::2], stamped_at[1::2]))
     return min(max(seen - bare, 0.0) / max(stamped - bare, 1e-12), 1.0)
 
+# %% ../../nbs/timing/stamps.ipynb #b3d794dd
 def _chain_times(make, chain, x):
     "Seconds of `chain` bare, and stamped."
     stamps, start = make(), perf_counter()
@@ -304,6 +305,7 @@ class Waits:
     exposed: list[Samples] # Per slot: what nothing hides, one sample per step, s
     flight: Samples        # Time with a collective on its way, per recorded step, s
 
+# %% ../../nbs/timing/stamps.ipynb #589907fe
 @dataclass(frozen=True)
 class ModuleTimes:
     "Self times of the modules of a model."

@@ -44,6 +44,7 @@ def is_number(
     "Whether `value` is a finite number of at least `least`."
     return _finite(value) and value >= least
 
+# %% ../../nbs/views/checked.ipynb #3fcbb8d1
 def check_pairs(
     where:str,
     value,     # A list of (name, number)

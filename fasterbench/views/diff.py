@@ -134,6 +134,7 @@ def _arrows(fig, pairs):
                         customdata=[i for i, _ in moved for _ in range(3)], line=dict(width=2, **look), marker=marker,
                         hoverinfo="skip", legendgroup=change)
 
+# %% ../../nbs/views/diff.ipynb #cbe70baf
 def _spots(fig, pairs, side):
     "The markers of one side, per bound; those before are open."
     text = lambda p, q: f"{hover(p)}<br>{side}" + (f", time {_ratio(q.ratio('time_s'))}" if q.side == "both"

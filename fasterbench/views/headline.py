@@ -189,6 +189,7 @@ def doubtful_roofs(
     return wide + [f"{name} drift {r.drift:+.0%}" for name, roof, r in named
                    if abs(r.drift or 0) > 0.1 and counts(roof, abs(r.drift))]
 
+# %% ../../nbs/views/headline.ipynb #e4db0ec9
 def roof_doubt(
     peaks, # `HardwarePeaks`
 )->str:

@@ -80,6 +80,7 @@ def plot_levels(
     _name_slowest(fig, result.points, levels, named)
     return fig
 
+# %% ../../nbs/views/hierarchy.ipynb #9588dfb2
 def _name_slowest(fig, points, levels, named):
     "The names of the slowest rows, each at its right-most point."
     for i in sorted(levels, key=lambda i: -points[i].time_s)[:named]:

@@ -59,6 +59,7 @@ def _time(p):
     low, high = (format_si(t, "s") for t in p.interval_s)
     return f"predicted {format_si(p.time_s, 's')} ({low} to {high}), limit {format_si(p.roof_time_s, 's')}"
 
+# %% ../../nbs/views/plot.ipynb #f8eaf140
 def _ranks(p):
     "The fastest and the slowest of several ranks."
     if not p.ranks: return ""
@@ -130,6 +131,7 @@ def style(
     if symbol == "square": sizes = [s * math.sqrt(math.pi / 4) for s in sizes]
     return dict(color=_faint(color), symbol=symbol, size=sizes, opacity=1, line=dict(width=outlines, color=color))
 
+# %% ../../nbs/views/plot.ipynb #49984aad
 def _markers(fig, points, chosen, place, size, **where):
     "One trace per bound, so that the legend switches them; small markers last, on top."
     for kind, look in bounds.items():

@@ -261,6 +261,7 @@ def _two_times(where, value):
                                                  and is_number(value[1], value[0]))
     if not good: refuse(where, value, "two times in order, s")
 
+# %% ../../nbs/views/result.ipynb #0b969b63
 def _of_ranks(where, value):
     "A rule: pairs of a rank and its time."
     good = isinstance(value, (list, tuple)) and all(
@@ -366,6 +367,7 @@ _collective_rules = dict(ranks=_numbers, waits_s=_waits) | dict.fromkeys(
 
 def _collective(data, where): return Collective(**checked(Collective, data, where, _collective_rules))
 
+# %% ../../nbs/views/result.ipynb #7b8cbf22
 def _result(data):
     values = checked(Result, data, "", _rules)
     for name in _kinds.values(): values[name] = _points(values[name] if name == "points" else values.get(name, []),

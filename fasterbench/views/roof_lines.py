@@ -52,6 +52,7 @@ def _line(fig, name, xs, ys, at, side, labelled, color, dash="solid", **more):
                     legendgroup=f"roof {escape(name)}", legend="legend2", showlegend=labelled, hoverinfo="skip",
                     cliponaxis=False, **text, **more)
 
+# %% ../../nbs/views/roof_lines.ipynb #932643c0
 def roof_lines(
     fig,                    # A plotly `Figure`
     peaks:HardwarePeaks,

@@ -33,6 +33,7 @@ def keyed(
         out[(*key, seen[key])] = p
     return out
 
+# %% ../../nbs/views/series.ipynb #36a2a07e
 @dataclass(frozen=True)
 class Line:
     "A row over several results."

@@ -44,6 +44,7 @@ def shortened(
     start = 2 * width // 3 if signature else width // 4 if width >= 20 else 1
     return f"{text[:start]}…{text[len(text) - (width - start - 1):]}"
 
+# %% ../../nbs/views/table.ipynb #95f9acc9
 def doubtful(
     p:RooflinePoint,
 )->bool:
@@ -82,6 +83,7 @@ def shown_fields(
 
 _left_out = ("flops", "bytes_moved", "wire_bytes", "arithmetic_intensity", "achieved_gflops")      # for want of room
 
+# %% ../../nbs/views/table.ipynb #489f4b4c
 def _of_ranks(shown, points):
     "Of several ranks, the median is shown with the fastest and the slowest."
     if not any(p.ranks for p in points): return shown
@@ -160,6 +162,7 @@ def without_network(
             f"{'the network was not measured with all of these' if known else 'no roof of the network is known'}: "
             f"bound and utilization leave the network out"]
 
+# %% ../../nbs/views/table.ipynb #5d9613f4
 def footer(
     result, # A `Result`
 )->list[str]:
@@ -343,6 +346,7 @@ def peaks_rows(
     rows += [_peaks_row(l.name, l.name + size(l), l.bandwidth, l, "B/s", promised) for l in peaks.memory]
     return rows if promised else [r[:5] + r[6:] for r in rows]
 
+# %% ../../nbs/views/table.ipynb #967a76c8
 def peaks_table(
     peaks:HardwarePeaks,
 )->str:
