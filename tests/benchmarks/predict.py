@@ -303,7 +303,7 @@ def here(cache, every):
     for name in names[::every]:
         model, sample = torchvision.models.get_model(name, weights=None).eval(), torch.randn(1, 3, 224, 224)
         p = predict(model, sample, peaks).program
-        measured = RooflineAnalyzer(model, sample, peaks).profile(steps=5, warmup=2).result.program.time_s
+        measured = RooflineAnalyzer(model, sample, peaks).profile(progress=False).result.program.time_s
         low, high = (t * 1e3 for t in p.interval_s)
         print(f"    {name:20} limit {p.roof_time_s * 1e3:8.2f} ms  expected {p.time_s * 1e3:8.2f} ms ({low:.2f} to {high:.2f})  "
               f"measured {measured * 1e3:8.2f} ms", flush=True)
