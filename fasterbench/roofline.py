@@ -18,14 +18,15 @@ from .analysis.rows import measured_result
 from .core.arguments import as_count, as_device
 from .core.docments import documented
 from .core.process import preserved_process, quiet
-from .core.ranks import leads, together
+from .core.ranks import current, leads, together
 from .core.run import Forward, TrainingStep, check_step
 from .points.model import RooflinePoint, roofline_analysis
-from .roofs.hardware import HardwarePeaks
+from .roofs.hardware import HardwarePeaks, higher
 from .roofs.machine import tf32_categories
-from .roofs.peaks import clear_peaks_cache, measurable, measure_peaks
+from .roofs.peaks import clear_peaks_cache, is_fresh, measurable, measure_peaks, replace_peaks
 from .timing.operators import compiled_part
 from .timing.samples import StoppingRule
+from .views.headline import roofs_text
 from .views.origin import describe
 from .views.result import Result
 
@@ -110,7 +111,8 @@ class RooflineAnalyzer:
             peaks = self._peaks or self._measure_roofs(m.work, device, progress)
             call = describe(self.model, self.sample, device, warmup=warmup, steps=steps, backward=backward, loss=loss,
                             optimizer=optimizer)
-            self._result = replace(measured_result(self.model, m, peaks, device), **call)
+            found = self._under_steady_roofs(measured_result(self.model, m, peaks, device), m, device, progress)
+            self._result = replace(found, **call)
         for warning in _warnings(self._result, m.work): warn(warning, stacklevel=2)
         return self
 
@@ -136,8 +138,18 @@ class RooflineAnalyzer:
         if self._result is None: return f"RooflineAnalyzer({type(self.model).__name__}, not profiled yet)"
         return repr(self._result).replace("Result", "RooflineAnalyzer", 1)
 
-    def _measure_roofs(self, work, device, progress):
+    def _measure_roofs(self, work, device, progress, cache=True):
         "The roofs for the model's own dtype and the others that it computes in."
         first, *others = _dtypes(main_dtype(self.model, self.sample), work)
         return measure_peaks(device, dtype=first, dtypes=tuple(sorted(others, key=str)),
-                             allow_tf32=bool(tf32_categories(device)), progress=progress)
+                             allow_tf32=bool(tf32_categories(device)), progress=progress, cache=cache)
+
+    def _under_steady_roofs(self, found, m, device, progress):
+        "`found`; where rows stand above roofs that were kept, the same under the higher of these and of new ones."
+        above, old = sum(p.above_roof for p in found.points), found.peaks
+        if self._peaks or current() or not above or is_fresh(old): return found
+        new = self._measure_roofs(m.work, device, progress, cache=False)
+        replace_peaks(new, both := higher(old, new))
+        warn(f"{above} of {len(found.points)} rows were above the roofs of {old.environment['date'][:16]} "
+             f"({roofs_text(old)}); these were measured again: {roofs_text(both)}", stacklevel=3)
+        return measured_result(self.model, m, both, device)

@@ -230,3 +230,20 @@ class HardwarePeaks:
         try: found = cls.from_dict(json.loads(text))
         except json.JSONDecodeError as error: raise ValueError(f"this is not JSON: {error}") from None
         return replace(found, path=path)
+
+# %% ../../nbs/roofs/hardware.ipynb #3214a60b
+def _higher_of(firsts, agains, key, rate):
+    found = {key(b): b for b in agains}
+    return tuple(max(a, found.get(key(a), a), key=lambda c: getattr(c, rate)) for a in firsts)
+
+def higher(
+    first:HardwarePeaks,
+    again:HardwarePeaks, # The same device, measured another time
+)->HardwarePeaks:
+    "The higher of two measurements, ceiling by ceiling, those that `first` has; the rest is as in `again`."
+    return replace(again, peak_flops=max(first.peak_flops, again.peak_flops),
+                   peak_bandwidth=max(first.peak_bandwidth, again.peak_bandwidth), ridge_point=None,
+                   levels=_higher_of(first.levels, again.levels, lambda l: l.name, "bandwidth"),
+                   ceilings=_higher_of(first.ceilings, again.ceilings, lambda c: (c.dtype, c.unit), "flops"),
+                   kinds=_higher_of(first.kinds, again.kinds, lambda k: (k.kind, k.dtype), "rate"),
+                   launch_s=min(filter(None, (first.launch_s, again.launch_s)), default=None))
