@@ -33,7 +33,7 @@ def heavy_only(why):
 def pytest_xdist_auto_num_workers(config):
     "Workers for a run of everything; a run of chosen files stays in one process."
     chosen = config.invocation_params.args and any(not str(a).startswith("-") and str(a).split("::")[0].endswith((".py", ".ipynb")) for a in config.invocation_params.args)
-    return 0 if chosen else min(os.cpu_count() or 1, 4)
+    return 0 if chosen else min((os.cpu_count() or 1) + 1, 4)            # tests wait for browsers and ranks
 
 def pytest_collection_modifyitems(items): items.sort(key=lambda item: item.get_closest_marker("timed") is not None)
 

@@ -189,7 +189,7 @@ def test_a_rank_that_is_killed_ends_the_others(tmp_path):
 
 def test_a_rank_that_raises_is_named_on_the_others(tmp_path):
     "Also where it lives on: the others wait no longer than the limit."
-    outs, seconds = launch("def fault(): raise ValueError('no more data')\n" + class_of_faults + "time.sleep(5)\nos._exit(0)\n", tmp_path, limit="2", check=False)
+    outs, seconds = launch("def fault(): raise ValueError('no more data')\n" + class_of_faults + "time.sleep(5)\nos._exit(0)\n", tmp_path, limit="4", check=False)
     assert outs[1][0].startswith("ValueError | no more data") and "same True" in outs[1][0]
     assert outs[0][0].startswith("RankError | rank 1 failed: ValueError: no more data") and "same True" in outs[0][0], outs[0]
     assert seconds < 45

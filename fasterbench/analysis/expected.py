@@ -24,6 +24,7 @@ class Constant(NamedTuple):
 
 _models = "1123 runs of timm models on an RTX 3090, float16 autocast, eager, PyTorch 2.4"
 _kernels = "5 000 float32 kernels on a Tesla P100 and a Tesla P4 (NeuSight)"
+_cpu = "10 of 20 torchvision models (by a checksum of the name), batch 1, float32, 2 cores of an AMD EPYC"
 constants = dict(
     tensor=Constant(0.92, "", "of the rate that tensor cores sustain", _models),
     vector=Constant(0.75, "", "of the peak of products on vector units", _kernels),
@@ -36,6 +37,8 @@ constants = dict(
     reached=Constant(0.89, "", "of the datasheet's bandwidth, reached by a measured roof",
         "gpu-benches on A100, H100, H200, L40"),
     launch=Constant(5e-6, "s", "per operator", "set by hand: a kernel launch and its end"),
+    cpu=Constant(0.61, "", "of the measured roofs of a CPU, for all work", _cpu),
+    cpu_launch=Constant(63e-6, "s", "per operator on a CPU: its call, and threads that begin and end", _cpu),
 )
 
 # %% ../../nbs/analysis/expected.ipynb #877085b3
@@ -132,6 +135,9 @@ def operator_times(
 def _operator_time(call, served, likely, peaks, rates, tf32):
     flops, dtype = call.flops or 0, call.dtype or peaks.dtype
     limit = max(flops / peaks.flops_of(dtype, tf32), memory_time(peaks.memory, served)[0])
+    if peaks.device == "cpu":
+        runs = bool(call.flops or call.reads or call.writes)
+        return OperatorTime(limit, limit / constants["cpu"].value + runs * constants["cpu_launch"].value)
     products = min(flops, call.contraction_flops or 0) / _compute_rate(peaks, dtype, tf32)
     traffic = max(b / rate for b, rate in zip(passing(likely), rates))
     return OperatorTime(limit, max(products, traffic, limit) + constants["launch"].value)
@@ -170,6 +176,7 @@ spread = dict(
     unknown=Constant(0.17, "", "the same between devices whose sustained rate is not known",
         "published sustained fractions of 8 devices"),
     compiled=Constant(0.19, "", "of compiled programs on one device", fused_share.data),
+    cpu=Constant(0.134, "", "of programs on a CPU", _cpu),
 )
 z80 = 1.2816 # 80 % of a normal distribution lie within so many standard deviations
 
@@ -180,7 +187,8 @@ def deviation(
 )->float:
     "The standard deviation of ln(expected ÷ measured)."
     known = not _from_datasheet(peaks) or _sustained(peaks) == 1 or any(c.sustained for c in peaks.ceilings)
-    parts = ["device" if known else "unknown", "compiled" if compiled else "model", *(["row"] if row else [])]
+    on = "cpu" if peaks.device == "cpu" else "compiled" if compiled else "model"
+    parts = ["device" if known else "unknown", on, *(["row"] if row else [])]
     return math.hypot(*(spread[p].value for p in parts))
 
 def interval(
