@@ -69,7 +69,8 @@ few = {"resnet18", "mobilenetv3_large_100", "seresnet50", "wide_resnet50_2"}
 twelve = few | {"resnet50", "efficientnet_b0", "vgg16", "densenet121", "regnety_032", "resnext50_32x4d", "mobilenetv2_100", "repvgg_a2"}
 
 @needs_data
-@pytest.mark.parametrize("wanted", [few, pytest.param(twelve, marks=heavy_only("eight models more"))], ids=len)
+@heavy_only("counts models")
+@pytest.mark.parametrize("wanted", [few, twelve], ids=len)
 def test_timm_models_run_below_their_limit_and_near_what_is_expected(proof, tmp_path, wanted):
     "Models that are counted in seconds; tests/benchmarks/predict.py does all."
     pytest.importorskip("timm")

@@ -64,6 +64,7 @@ def test_program(name, tmp_path):
     assert sorted(r["model"] for r in results) == models[name], with_run.stderr
     assert len(reports) == len(results) and f"wrote {reports[0].name}" in with_run.stderr
 
+@heavy_only("three processes")
 def test_error(tmp_path):
     "A program that raises: its output, traceback and exit code are its own, and there is a report."
     script = str(programs/"broken.py")

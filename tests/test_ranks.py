@@ -153,6 +153,7 @@ def test_a_pipeline_says_that_the_ranks_differ(two):
 
 # ---- one process
 
+@heavy_only("a process of its own")
 def test_one_process_imports_nothing_for_it():
     code = ("import sys, torch; before = {n for n in sys.modules if n.startswith('torch.distributed')}\n"
             "from fasterbench import RooflineAnalyzer, HardwarePeaks\n"

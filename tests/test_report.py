@@ -197,7 +197,7 @@ def test_every_filter_acts_on_charts_table_and_sum(chrome, pages, name):
     put(chrome, "text", "no such row")
     assert lines(chrome) == [] and all(c == [] for c in on_charts(chrome)) and tried >= 1 and chrome.get_log("browser") == []
 
-@pytest.mark.parametrize("name", [n if n in ("report", "pair", "peaks") else pytest.param(n, marks=more) for n in kinds_of_pages])
+@pytest.mark.parametrize("name", layouts)
 def test_charts_keep_their_size_when_the_window_or_the_phone_turns(chrome, pages, name):
     path, tab = pages[name]
     opened(chrome, path, tab=tab)
