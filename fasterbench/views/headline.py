@@ -9,6 +9,7 @@ __all__ = []
 from textwrap import wrap
 
 from ..core.units import format_si
+from ..roofs.kinds import is_pointwise
 from ..points.model import Division, division
 from .fields import brief
 from .roof_lines import network_in_use
@@ -172,8 +173,9 @@ def _varied(timing, phases):
 
 # %% ../../nbs/views/headline.ipynb #3e2be085
 def _needed(points, roof):
-    "What share of the time of the rows `roof` needs, a memory level or a dtype."
-    of = lambda p: {"memory": p.memory_level, "compute": p.dtype}.get(p.bound)
+    "What share of the time of the rows `roof` needs: a memory level, `float32`, or `float32 pointwise`."
+    unit = lambda p: p.dtype + " pointwise" * is_pointwise(p.category)
+    of = lambda p: p.memory_level if p.bound == "memory" else unit(p) if p.bound == "compute" else None
     return sum(p.roof_time_s or 0 for p in points if of(p) == roof) / (sum(p.time_s for p in points) or 1)
 
 def doubtful_roofs(
@@ -181,7 +183,8 @@ def doubtful_roofs(
     points=None, # Those roofs alone whose doubt is more than 1 % of the time of these rows
 )->list[str]:
     "The roofs whose samples spread by more than 20 %, or drifted by more than 10 %; a roof of two levels once."
-    named = [(" ".join(filter(None, (c.dtype, c.unit))), c.dtype, c) for c in peaks.ceilings]
+    named = [(" ".join(filter(None, (c.dtype, c.unit))), c) for c in peaks.ceilings]
+    named = [(name, name if c.unit == "pointwise" else c.dtype, c) for name, c in named]
     named += [(l.name, l.name, l) for l in peaks.memory if l.measured is None]
     counts = lambda roof, doubt: points is None or doubt * _needed(points, roof) > 0.01
     wide = [f"{name} spread {r.spread:.0%}" for name, roof, r in named
