@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from fasterbench.roofline import RooflineAnalyzer
-from conftest import heavy
+from conftest import heavy, heavy_only
 from test_faults import Fuse, Step, peaks, snapshot
 
 class Burning(torch.autograd.Function):
@@ -66,7 +66,7 @@ def test_a_training_profile_leaves_no_trace(stepped):
     assert phases == {"forward", "backward", "update"} and len(ra.steps) == 2
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
-@pytest.mark.parametrize("stepped", [False, True])
+@pytest.mark.parametrize("stepped", [False, pytest.param(True, marks=heavy_only("twice as long"))])
 def test_interrupted_at_any_stage(error, stepped):
     "At every call in the run of everything, at every third otherwise."
     fuse = Fuse()

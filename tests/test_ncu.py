@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 import ncu_files
-from conftest import heavy, shared, shared_file
+from conftest import heavy, heavy_only, shared, shared_file
 from fasterbench.points.model import RooflinePoint
 from fasterbench.interop.ncu import read_ncu
 from fasterbench.views.table import result_csv, summary
@@ -129,6 +129,7 @@ def test_the_content_by_hand(tmp_path):
     peaks = read(report(tmp_path, "raw")).peaks
     assert peaks.peak_flops == 6144 * 2 * 1.5e9 and peaks.peak_bandwidth == 1280 * 2.61e9 and [c.flops for c in peaks.ceilings] == [6144 * 2 * 1.5e9, 49152 * 1.5e9]
 
+@heavy_only("reads large files of others")
 def test_every_form_gives_the_same_points(tmp_path):
     expected, forms = read(report(tmp_path, "raw")), 0
     for form in itertools.product(pages, encodings, locales, units, (False, True), (False, True), noises):

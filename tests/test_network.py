@@ -3,6 +3,7 @@ import json
 
 import pytest, torch
 
+from conftest import heavy_only
 from forked import python, ranks
 
 start = """
@@ -108,6 +109,7 @@ assert model.seen.tolist() == [1.0] * 100
                     ("reduce_scatter", 2): (800, 400, 800, 400), ("gather", 2): (800, 400, 400, 800), ("scatter", 2): (800, 400, 0, 400),
                     ("send_recv", 2): (400, 400, 400, 0), ("barrier", 2): (0, 0, 0, 0), ("all_reduce", 1): (400, 0, 400, 400)}
 
+@heavy_only("measures a network")
 def test_peaks_command(tmp_path):
     "Rank 0 prints and writes, and what it wrote is read again; outside torchrun the error says what to start."
     from fasterbench.roofs.hardware import HardwarePeaks

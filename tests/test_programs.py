@@ -118,9 +118,8 @@ if __name__ == "__main__":
     sys.exit("the end" if "-x" in sys.argv else 3)
 '''
 
-more = heavy_only("another way to name the same program")
-
-@pytest.mark.parametrize("words", ["pack/script.py --every 7 -x", *(pytest.param(w, marks=more) for w in ("pack/script.py", "-m pack.script --lr 0.1", "-m pack"))])
+@heavy_only("eight processes that import torch")
+@pytest.mark.parametrize("words", ["pack/script.py --every 7 -x", "pack/script.py", "-m pack.script --lr 0.1", "-m pack"])
 def test_as_python(words, tmp_path):
     "Names, arguments, paths, exit codes and warnings are those of `python`; nothing is printed before the end."
     (tmp_path/"pack").mkdir()
