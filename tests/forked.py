@@ -83,6 +83,10 @@ def python(code, cwd=None, timeout=900, env=None, more=()):
     "What `subprocess.run([sys.executable, '-c', code], capture_output=True, text=True)` gives; -14 is a timeout."
     return processes(code, cwd, timeout, [dict(env or os.environ)], more)[0]
 
+def command_line(*args):
+    "The code of a command line of fasterbench."
+    return f"import sys\nsys.argv = {['fasterbench', *map(str, args)]!r}\nfrom fasterbench.cli.main import main\nsys.exit(main())"
+
 def free_port():
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))

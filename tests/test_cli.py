@@ -18,7 +18,7 @@ def installed(*args, cwd=None): return subprocess.run([command, *args], cwd=cwd,
 
 def fasterbench(*args, cwd=None):
     "The same without the seconds that imports take."
-    return forked.python(f"import sys\nsys.argv = {['fasterbench', *map(str, args)]!r}\nfrom fasterbench.cli.main import main\nsys.exit(main())", cwd=cwd, env=bars, more=forked.package)
+    return forked.python(forked.command_line(*args), cwd=cwd, env=bars, more=forked.package)
 
 def test_both_ways_of_running_are_the_same():
     for args in (["--help"], ["unheard"], ["report", "absent.json"]):

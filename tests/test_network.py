@@ -4,7 +4,7 @@ import json
 import pytest, torch
 
 from conftest import heavy_only
-from forked import python, ranks
+from forked import command_line, python, ranks
 
 start = """
 import json, sys, torch
@@ -117,8 +117,7 @@ def test_peaks_command(tmp_path):
     measure_peaks("cpu", progress=False)                           # kept in the cache of the tests
     kept, page = tmp_path/"peaks.json", tmp_path/"peaks.html"
     threads = torch.get_num_threads()                              # roofs are kept for a number of threads
-    command = lambda *more: f"from fasterbench.cli.main import main\ntorch.set_num_threads({threads})\nmain({['peaks', '--network', *more]!r})"
-    done = ranks(command("--json", str(kept), "--html", str(page)), timeout=200)
+    done = ranks(f"torch.set_num_threads({threads})\n" + command_line("peaks", "--network", "--json", kept, "--html", page), timeout=200)
     assert [d.returncode for d in done] == [0, 0], done[0].stderr[-3000:]
     out = done[0].stdout
     assert done[1].stdout == "" and out.count("ceiling") == 1 and "network: gloo, 1 host" in out
@@ -126,7 +125,7 @@ def test_peaks_command(tmp_path):
     assert {r.collective for r in network.roofs} == {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv"} - set(network.environment["skipped"])
     assert all(r.ranks == 2 and r.samples and r.name in out for r in network.roofs)
     assert "all_reduce over 2" in page.read_text()
-    done = python("import torch\n" + command())
+    done = python(command_line("peaks", "--network"))
     assert done.returncode == 2 and "torchrun --nproc-per-node 2 -m fasterbench peaks --network" in done.stderr and done.stdout == ""
     assert len(done.stderr.splitlines()) == 1
 
@@ -180,7 +179,7 @@ def test_traces_of_several_ranks(tmp_path):
     rows = {p.name: p for p in result.ops}
     assert [rows[n].wire_bytes for n in ("ncclDevKernel_AllReduce_Sum_f32_RING_LL", "multimem_all_reduce_kernel")] == [10**6, None]
     assert result.program.wire_bytes is None                    # one of the two is unknown
-    done = python(f"from fasterbench.cli.main import main\nmain({['trace', *map(str, paths)]!r})", tmp_path)
+    done = python(command_line("trace", *paths), tmp_path)
     assert done.returncode == 0, done.stderr
     line = next(l for l in done.stdout.splitlines() if l.startswith("all_reduce") and "1.00 MB" in l)
     assert "2 of 2" in line and "60.0 µs" in line and "20.0 µs" in line and "rank 1" in line and "16.7 GB/s" in line

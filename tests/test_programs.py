@@ -7,7 +7,7 @@ import pytest
 
 from conftest import heavy_only, root
 from fasterbench.roofline import HardwarePeaks
-from forked import python
+from forked import command_line, python
 
 programs = root/"tests"/"programs"
 environment = os.environ | dict(PYTHONPATH=os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")]), OMP_NUM_THREADS="1",
@@ -33,8 +33,7 @@ def run_args(cwd, *more):
 
 def under_run(name, args, cwd):
     "The same under `fasterbench run`."
-    words = run_args(cwd, str(programs/name) + ".py", *args)
-    return python(f"from fasterbench.cli.main import main; main({words!r})", cwd, env=environment)
+    return python(command_line(*run_args(cwd, str(programs/name) + ".py", *args)), cwd, env=environment)
 
 def as_process(command, **how): return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300, **how)
 

@@ -1,12 +1,12 @@
 """Several ranks profile one model together: DDP, FSDP2 and tensor parallel over gloo, the command line under torchrun, and
 ranks that are killed, that raise, and that hang."""
-import json, os, re, signal, subprocess, sys, time
+import json, os, signal, subprocess, sys, time
 from pathlib import Path
 
 import pytest
 
 from conftest import folder as test_folder, heavy_only, root
-from forked import python, ranks
+from forked import command_line, python, ranks
 
 names = "ddp fsdp tensor forward"
 
@@ -204,8 +204,6 @@ def test_a_rank_that_hangs_ends_the_others_after_the_limit(tmp_path):
 
 # ---- the command line
 
-def main(args): return f"from fasterbench.cli.main import main\nmain({['roofline', *args]!r})"
-
 def torchrun(folder, *args):
     "The command in two ranks, as a shell starts it."
     env = os.environ | dict(OMP_NUM_THREADS="1", PYTHONPATH=str(root), FASTERBENCH_TIMEOUT="10")
@@ -240,11 +238,11 @@ def check_output(folder, out, err, n):
     assert sorted(p.name for p in folder.iterdir() if p.name != "__pycache__") == ["net.py", "out.html", "out.json", "roofs.json"]
 
 def test_the_same_command_line_with_one_and_two_ranks(folder):
-    alone = python(main(arguments), folder)
+    alone = python(command_line("roofline", *arguments), folder)
     assert alone.returncode == 0, alone.stderr[-2000:]
     check_output(folder, alone.stdout, alone.stderr, 1)
     for parallel in ("ddp", "fsdp"):
-        done = ranks(main([*arguments, "--parallel", parallel]), cwd=folder)
+        done = ranks(command_line("roofline", *arguments, "--parallel", parallel), cwd=folder)
         assert [d.returncode for d in done] == [0, 0], done[0].stderr[-2000:]
         check_output(folder, *("".join(getattr(d, stream) for d in done) for stream in ("stdout", "stderr")), 2)
 
@@ -256,7 +254,7 @@ def test_the_same_command_line_under_torchrun(folder):
     check_output(folder, out, err, 2)
 
 def test_a_wrong_argument_is_said_once(folder):
-    done = ranks(main(["net.py:absent"]), cwd=folder)
+    done = ranks(command_line("roofline", "net.py:absent"), cwd=folder)
     assert [bool(d.returncode) for d in done] == [True, True] and "".join(d.stderr for d in done).count("has no callable 'absent'") == 1
 
 @heavy_only("starts torchrun")

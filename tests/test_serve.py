@@ -3,7 +3,7 @@ import json, os, subprocess, sys, time
 
 import pytest, torch
 from conftest import heavy_only, root, shared_file
-from forked import python
+from forked import command_line, python
 
 transformers = pytest.importorskip("transformers")
 sys.path.insert(0, str(root/"tests/benchmarks"))
@@ -260,7 +260,7 @@ def test_bound_changes():
 
 def test_command(tmp_path):
     transformers.LlamaConfig(**small, num_key_value_heads=2, architectures=["LlamaForCausalLM"]).save_pretrained(tmp_path)
-    run = lambda *args: python(f"from fasterbench.cli.main import main\nmain({['serve', *args]!r})", root)
+    run = lambda *args: python(command_line("serve", *args), root)
     out = run(f"transformers:{tmp_path}", "--on", "H100", "--prompt", "64", "--new", "8", "--batch", "1,8", "--json", str(tmp_path/"r.json"),
               "--html", str(tmp_path/"r.html"), "--measured", "8:1000")
     assert out.returncode == 0 and "decode middle" in out.stdout and "MBU" in out.stdout, out.stderr

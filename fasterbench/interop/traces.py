@@ -9,7 +9,7 @@ __all__ = ['TraceResult', 'read_trace', 'on_trace_ready']
 import os
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing import get_all_start_methods, get_context
 from pathlib import Path

@@ -18,7 +18,7 @@ from ..core.run import Forward
 from .kernels import marked_runs
 from .profiler import Record, can_record
 from .samples import Samples
-from .stamps import ModuleTimes, Stamp, Waits, enter, switch
+from .stamps import ModuleTimes, Waits, enter, switch
 
 # %% ../../nbs/timing/waiting.ipynb #e103b64b
 def _merged(spans):
