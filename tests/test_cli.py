@@ -7,7 +7,7 @@ import pytest
 
 import forked
 import ncu_files
-from conftest import heavy_only, root
+from conftest import heavy, heavy_only, root
 
 command = str(Path(sys.executable).with_name("fasterbench"))
 net = "import torch\ndef make(): return torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU()), torch.randn(8, 64)\ndef broken(): raise OSError('disk on fire')\ndef bare(): return torch.nn.Bilinear(8, 8, 8)\n"
@@ -21,7 +21,7 @@ def fasterbench(*args, cwd=None):
     return forked.python(forked.command_line(*args), cwd=cwd, env=bars, more=forked.package)
 
 def test_both_ways_of_running_are_the_same():
-    for args in (["--help"], ["unheard"], ["report", "absent.json"]):
+    for args in (["report", "absent.json"], *[["--help"], ["unheard"]] * heavy):
         one, other = installed(*args), fasterbench(*args)
         assert (one.returncode, one.stdout, one.stderr) == (other.returncode, other.stdout, other.stderr), args
 
@@ -216,7 +216,7 @@ def test_transformers(folder):
 
 def test_a_terminal_sees_progress(folder):
     "With a terminal at standard error a bar appears, once a second has passed."
-    (folder/"slow.py").write_text("import time, torch\nclass Slow(torch.nn.Linear):\n    def forward(self, x): time.sleep(0.2); return super().forward(x)\n"
+    (folder/"slow.py").write_text("import time, torch\nclass Slow(torch.nn.Linear):\n    def forward(self, x): time.sleep(0.1); return super().forward(x)\n"
                                   "def make(): return Slow(8, 8), torch.randn(8, 8)\n")
     leader, follower = pty.openpty()
     fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))

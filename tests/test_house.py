@@ -101,7 +101,7 @@ def test_every_module_imports_in_a_process_of_its_own():
 
 def test_public_names_stay_what_they_are():
     "Also after every module of the package has been imported: no module hides a function of its name."
-    done = python("-c", """
+    done = forked.python("""
 import importlib, types, fasterbench
 for name in %r: importlib.import_module(f"fasterbench.{name}")
 for name in fasterbench.__all__:
@@ -111,7 +111,7 @@ for name in fasterbench.__all__:
 from fasterbench import compare, read_ncu, rule
 assert all(map(callable, (compare, read_ncu, rule))) and compare is fasterbench.compare
 print(len(fasterbench.__all__))
-""" % modules)
+""" % modules, root)
     assert done.returncode == 0 and int(done.stdout) > 15, done.stderr
 
 def test_what_is_imported_by_path_stays():

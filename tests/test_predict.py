@@ -1,10 +1,10 @@
 """Predictions against what others measured, where the folder with their data is there."""
-import csv, gzip, json, os, subprocess, sys
+import csv, gzip, itertools, json, os, subprocess, sys
 from pathlib import Path
 
 import pytest
 
-from conftest import heavy_only
+from conftest import heavy, heavy_only
 
 root = Path(__file__).resolve().parents[1]
 shared = Path(os.environ.get("FASTERBENCH_SHARED", root.parent / "shared")) / "data"
@@ -39,17 +39,17 @@ def test_names_in_measurements_are_matched_without_doubt():
 
 @needs_data
 def test_no_kernel_runs_above_its_limit(proof):
-    "Every kernel of five devices, in float32."
+    "Every kernel of five devices, in float32; every seventh in the test line."
     from fasterbench.roofs.datasheet import datasheet_peaks
-    peaks, seen = {}, 0
+    peaks, seen, step = {}, 0, 1 if heavy else 7
     for file in ("linear", "bmm", "softmax", "ln", "elem"):
         with gzip.open(shared / "neusight" / f"{file}.csv.gz", "rt") as f:
-            for r in csv.DictReader(f):
+            for r in itertools.islice(csv.DictReader(f), 0, None, step):
                 device = peaks.setdefault(r["Device"], datasheet_peaks(r["Device"]))
                 limit = proof.warm(proof.neusight_call(r["OPName"], r), device).limit
                 assert limit <= float(r["Latency"]) * 1e-3, r
                 seen += 1
-    assert seen == 15508
+    assert seen == (15508 if heavy else 2217)
 
 @needs_data
 def test_decode_attention_is_placed_in_the_cache_that_it_fits():

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
-from conftest import heavy_only, root
+from conftest import heavy, heavy_only, root
 from fasterbench import HardwarePeaks, Result, compare, from_json
 from fasterbench.core.units import format_si
 from fasterbench.points.model import place
@@ -167,8 +167,9 @@ def pages(tmp_path_factory, report):
 
 more = heavy_only("seconds in a browser")
 kinds_of_pages = ("report", "step", "blocks", "levels", "pair", "series", "peaks")
-# What takes seconds on each page is tried on all of them in the heavy run, and here on one.
-layouts = [n if n == "report" else pytest.param(n, marks=more) for n in kinds_of_pages]
+def here_on(page):
+    "What takes seconds on each page is tried on all of them in the heavy run, and in the test line on this one."
+    return pytest.mark.parametrize("name", [n if n == page else pytest.param(n, marks=more) for n in kinds_of_pages])
 
 # Every kind of page
 
@@ -179,7 +180,7 @@ def test_opens_from_a_file_without_a_network_and_without_errors(chrome, pages, n
     assert console == [] and inside(requests) and path.stat().st_size <= 6e6
     assert lines(chrome) and chrome.find_element("id", "shown").text.startswith(f"{chrome.execute_script('return rows.length')} of")
 
-@pytest.mark.parametrize("name", layouts)
+@here_on("step")
 def test_every_filter_acts_on_charts_table_and_sum(chrome, pages, name):
     "Whatever value is chosen: table and charts have the same rows, and these have the value."
     path, tab = pages[name]
@@ -197,7 +198,7 @@ def test_every_filter_acts_on_charts_table_and_sum(chrome, pages, name):
     put(chrome, "text", "no such row")
     assert lines(chrome) == [] and all(c == [] for c in on_charts(chrome)) and tried >= 1 and chrome.get_log("browser") == []
 
-@pytest.mark.parametrize("name", layouts)
+@here_on("step")
 def test_charts_keep_their_size_when_the_window_or_the_phone_turns(chrome, pages, name):
     path, tab = pages[name]
     opened(chrome, path, tab=tab)
@@ -218,13 +219,13 @@ def test_charts_keep_their_size_when_the_window_or_the_phone_turns(chrome, pages
     assert all(abs(a - b) <= 2 for old, new in zip(before, sizes()) for a, b in zip(old, new))
     assert chrome.get_log("browser") == []
 
-@pytest.mark.parametrize("name", layouts)
+@here_on("report")
 def test_a_row_shows_its_marker_and_a_marker_its_row(chrome, pages, name):
     "Both on screen, and lit until the next; on a wide and a small screen, and a phone both ways."
     path, tab = pages[name]
     opened(chrome, path, tab=tab)
     marked = [i for i in lines(chrome) if i in on_charts(chrome)[0]]
-    for size in ((1440, 900), (1024, 768), (390, 844), (844, 390)):
+    for size in ((1440, 900), (390, 844), *[(1024, 768), (844, 390)] * heavy):
         view(chrome, *size)
         chrome.execute_script("scrollTo(0, 0)")
         for index, by in ((marked[-1], press), (marked[0], press_marker), (marked[len(marked) // 2], press), (marked[-1], press_marker)):

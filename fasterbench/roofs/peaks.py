@@ -264,9 +264,10 @@ def _of_ranks(key, machine, measure):
     path = None if folder is None else _path(folder, key, device)
     if peaks is None and path is not None: peaks = _load(path, device)
     if not agreed("the kept roofs", peaks is not None, all):
-        every = agreed("the measured roofs", measure().to_dict(), list)
+        peaks = measure()
+        if path is not None and current().rank == mates[0]: _stored(peaks, path, 5)
+        every = agreed("the measured roofs", peaks.to_dict(), list)
         peaks = HardwarePeaks.from_dict(every[mates[0]])
-        if path is not None and current().rank == mates[0] and not _ready(folder): _write(peaks, path)
     with _lookup: _remembered[key] = peaks
     return peaks
 
