@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+import forked
+
 root = Path(__file__).resolve().parent.parent
 heavy = os.environ.get("FASTERBENCH_TESTS") == "all"
 shared = Path(os.environ.get("FASTERBENCH_SHARED", root.parent/"shared"))      # real files of other tools, where there are some
@@ -34,6 +36,9 @@ def pytest_xdist_auto_num_workers(config):
     "Workers for a run of everything; a run of chosen files stays in one process."
     chosen = config.invocation_params.args and any(not str(a).startswith("-") and str(a).split("::")[0].endswith((".py", ".ipynb")) for a in config.invocation_params.args)
     return 0 if chosen else min((os.cpu_count() or 1) + 1, 4)            # tests wait for browsers and ranks
+
+def pytest_configure(config):
+    if config.getoption("numprocesses", 0): forked.start()               # the servers load while the workers collect
 
 def pytest_collection_modifyitems(items): items.sort(key=lambda item: item.get_closest_marker("timed") is not None)
 

@@ -1,13 +1,15 @@
-"""Python in a process of its own without the seconds that imports take: a server that has torch loaded, and nothing of
-fasterbench unless it is asked for, forks a child per piece of code. The child has a clean `__main__`; its output and exit status come back as
-those of `subprocess.run` do."""
-import atexit, importlib, json, os, signal, socket, subprocess, sys, tempfile, traceback
+"""Python in a process of its own without the seconds that imports take: a server that has torch loaded forks a child per
+piece of code, and a second one has the package loaded too. Both serve all workers of a run of the tests. A child has a
+clean `__main__`; its output and exit status come back as those of `subprocess.run` do."""
+import importlib, json, os, signal, socket, socketserver, subprocess, sys, tempfile, time, traceback
 from pathlib import Path
 
-loaded = ("torch", "torch._dynamo", "torchvision", "numpy", "pandas", "plotly.graph_objects", "plotly.io", "tqdm",
-          "typer", "jinja2", "filelock", "IPython.core.interactiveshell", "unittest.mock", "subprocess")
+outside = ("torch", "torch._dynamo", "torchvision", "numpy", "pandas", "plotly.graph_objects", "plotly.io", "tqdm",
+           "typer", "jinja2", "filelock", "IPython.core.interactiveshell", "unittest.mock", "subprocess")
+inside = ("fasterbench.roofline", "fasterbench.views.report", "fasterbench.views.plot", "torch.distributed.fsdp",
+          "torch.distributed.tensor.parallel")
 
-# ---- in the server
+# ---- in the servers
 
 def child(job):
     "Run the code of a job as `python -c` does; never returns."
@@ -33,37 +35,64 @@ def child(job):
         sys.stderr.flush()
     finally: os._exit(code)
 
-def serve(more):
-    "Fork the children that a line of standard input asks for, all at once, and print their exit statuses."
-    channel = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)                           # what an import prints is no answer
-    for name in (*loaded, *more):
-        try: importlib.import_module(name)
-        except ImportError: pass
-    lines = os.fdopen(os.dup(0), "r")
-    for line in lines:
+class Jobs(socketserver.StreamRequestHandler):
+    def handle(self):
+        "Fork the children that a line asks for, all at once, and answer with their exit statuses."
         pids = []
-        for job in json.loads(line):
+        for job in json.loads(self.rfile.readline()):
             if not (pid := os.fork()): child(job)
             pids.append(pid)
-        print(*(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids), file=channel, flush=True)
+        codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
+        self.wfile.write(json.dumps(codes).encode())
+
+class Server(socketserver.ForkingMixIn, socketserver.UnixStreamServer):
+    "Answers each connection from a process of its own; ends with the process that started it."
+    max_children, request_queue_size = 100, 100
+    def service_actions(self):
+        super().service_actions()
+        if os.getppid() != self.starter: os._exit(0)
+
+def load(names):
+    for name in names:
+        try: importlib.import_module(name)
+        except ImportError: pass
+
+def serve(folder, starter):
+    "Both servers, as sockets in `folder`."
+    Server.starter = starter
+    load(outside)
+    kind = "outside"
+    if not os.fork():
+        Server.starter, kind = os.getppid(), "inside"
+        load(inside)
+    try: Server(f"{folder}/{kind}.sock", Jobs).serve_forever()
+    except KeyboardInterrupt: pass
 
 # ---- in the tests
 
-# For code that uses the package and does not test how it is imported.
-package = ("fasterbench.roofline", "fasterbench.views.report", "fasterbench.views.plot", "torch.distributed.fsdp",
-           "torch.distributed.tensor.parallel")
-_servers = {}
+_started = []
 
-def server(more):
-    if more not in _servers:
-        quiet = os.environ | dict(PYTHONUNBUFFERED="")
-        _servers[more] = subprocess.Popen([sys.executable, __file__, *more], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=quiet)
-        atexit.register(_servers[more].stdin.close)
-    return _servers[more]
+def start():
+    "Start the servers of this run; those of all workers come from the process that has the workers."
+    if not _started and "PYTEST_XDIST_WORKER" not in os.environ:
+        command = [sys.executable, __file__, os.environ["FASTERBENCH_TEST_FOLDER"], str(os.getpid())]
+        _started.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL))
 
-def processes(code, cwd, timeout, environments, more=()):
-    "The code in as many processes at once as there are environments, with `more` loaded beside torch."
+def statuses(jobs, package, patience_s=120):
+    "The exit statuses of the jobs."
+    start()
+    path, end = f"{os.environ['FASTERBENCH_TEST_FOLDER']}/{'inside' if package else 'outside'}.sock", time.monotonic() + patience_s
+    with socket.socket(socket.AF_UNIX) as s:
+        while s.connect_ex(path):
+            if time.monotonic() > end: raise RuntimeError(f"the server of forked processes does not answer at {path}")
+            time.sleep(0.05)
+        s.sendall(json.dumps(jobs).encode() + b"\n")
+        with s.makefile() as answer: text = answer.read()
+    if not text: raise RuntimeError("the server of forked processes has ended")
+    return json.loads(text)
+
+def processes(code, cwd, timeout, environments, package=False):
+    "The code in as many processes at once as there are environments, with the package loaded or torch alone."
     with tempfile.TemporaryDirectory() as folder:
         jobs = []
         for i, env in enumerate(environments):
@@ -72,16 +101,13 @@ def processes(code, cwd, timeout, environments, more=()):
             path = [os.path.abspath(p) for p in env.get("PYTHONPATH", "").split(os.pathsep) if p]
             jobs.append(dict(code=code, cwd=str(cwd or os.getcwd()), timeout=timeout, out=str(out), err=str(err), env=env,
                              path=path + [p for p in sys.path if p and p not in path]))
-        print(json.dumps(jobs), file=server(more).stdin, flush=True)
-        answer = server(more).stdout.readline()
-        if not answer: raise RuntimeError("the server of forked processes has ended")
         text = lambda path: Path(path).read_text(errors="replace")
-        return [subprocess.CompletedProcess(["python", "-c", code], int(status), text(job["out"]), text(job["err"]))
-                for status, job in zip(answer.split(), jobs)]
+        return [subprocess.CompletedProcess(["python", "-c", code], status, text(job["out"]), text(job["err"]))
+                for status, job in zip(statuses(jobs, package), jobs)]
 
-def python(code, cwd=None, timeout=900, env=None, more=()):
+def python(code, cwd=None, timeout=900, env=None, package=False):
     "What `subprocess.run([sys.executable, '-c', code], capture_output=True, text=True)` gives; -14 is a timeout."
-    return processes(code, cwd, timeout, [dict(env or os.environ)], more)[0]
+    return processes(code, cwd, timeout, [dict(env or os.environ)], package)[0]
 
 def command_line(*args):
     "The code of a command line of fasterbench."
@@ -96,6 +122,6 @@ def ranks(code, n=2, cwd=None, timeout=100, **env):
     "The code in `n` ranks of one job, with the environment that `torchrun` gives them and one thread each."
     job = os.environ | dict(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()), WORLD_SIZE=str(n), LOCAL_WORLD_SIZE=str(n), TORCHELASTIC_RUN_ID="tests") | env
     return processes("import torch\ntorch.set_num_threads(1)\n" + code, cwd, timeout, [job | dict(RANK=str(i), LOCAL_RANK=str(i)) for i in range(n)],
-                     package)
+                     package=True)
 
-if __name__ == "__main__": serve(sys.argv[1:])
+if __name__ == "__main__": serve(sys.argv[1], int(sys.argv[2]))

@@ -18,7 +18,7 @@ def installed(*args, cwd=None): return subprocess.run([command, *args], cwd=cwd,
 
 def fasterbench(*args, cwd=None):
     "The same without the seconds that imports take."
-    return forked.python(forked.command_line(*args), cwd=cwd, env=bars, more=forked.package)
+    return forked.python(forked.command_line(*args), cwd=cwd, env=bars, package=True)
 
 def test_both_ways_of_running_are_the_same():
     for args in (["report", "absent.json"], *[["--help"], ["unheard"]] * heavy):

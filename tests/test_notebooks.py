@@ -13,7 +13,7 @@ pages = {"nbs", "tutorials", "docs"}
 timed = {"timing"} | pages | ({"analysis", "roofs", "cli"} if heavy else set())
 
 def run(path, everything=heavy):
-    done = forked.python(f"from run_notebook import run\nrun({str(path)!r}, {everything})", more=forked.package)
+    done = forked.python(f"from run_notebook import run\nrun({str(path)!r}, {everything})", package=True)
     return done, json.loads(done.stdout.rpartition("\ncells:")[2]) if done.returncode == 0 else {}
 
 def marks(path):
