@@ -16,7 +16,7 @@ from .differences import conditions, differences
 from .fields import Field, fields
 from .headline import trust, wrapped
 from .page import cells, column, figure, filled, page
-from .plot import canvas, dress, shown
+from .plot import canvas, dress, log_axis, shown
 from .report import facts
 from .result import Result
 from .table import check_top, csv_text, html_rows, narrowed, printable, terminal_width, text_table
@@ -202,8 +202,8 @@ def _chart(series, title, top):
     dress(fig, title, alt, 520).update_layout(legend=dict(orientation="v", x=1.02, y=1, yanchor="top"),
                                               margin=dict(r=200, t=60))
     fig.update_xaxes(type="category")
-    return fig.update_yaxes(type="log", title="time", tickformat="~s", ticksuffix="s",
-                            gridcolor="rgba(128,138,148,0.22)")
+    drawn_times = [t for line in fig.data for t in line.y if t]
+    return fig.update_yaxes(title="time", **log_axis("s", drawn_times or [1.0]))
 
 def series_of(
     results:list[Result],

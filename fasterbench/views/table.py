@@ -7,6 +7,7 @@ __all__ = ['summary', 'peaks_rows', 'peaks_table']
 
 # %% ../../nbs/views/table.ipynb #06a1c1b1
 import csv, io, re, shutil
+from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from ..core.units import format_si
@@ -126,6 +127,22 @@ def terminal_width()->int:
     return max(80, shutil.get_terminal_size().columns)
 
 # %% ../../nbs/views/table.ipynb #9016bf7c
+def _parts(name, count):
+    "`name` with the first `count` of its parts cut to their first letter and their number."
+    parts = name.split(".")
+    for i, part in enumerate(parts[:min(count, len(parts) - 1)]):
+        stem = part.rstrip("0123456789")
+        if len(stem) > 2: parts[i] = f"{stem[0]}…{part[len(stem):]}"
+    return ".".join(parts)
+
+def _told_apart(names, width):
+    "`names` in `width` characters. Those that look alike without their middle lose the middles of their parts instead."
+    short = {n: shortened(n, width) for n in names}
+    seen = Counter(short.values())
+    cut = [n for n in short if seen[short[n]] > 1]
+    count = next((k for k in range(9) if all(len(_parts(n, k)) <= width for n in cut)), 9)
+    return [shortened(_parts(n, count), width) if seen[short[n]] > 1 else short[n] for n in names]
+
 def narrowed(
     rows:list[list[str]], # The titles first
     room:int,             # Characters for the first two columns together
@@ -133,7 +150,8 @@ def narrowed(
     "`rows` whose names and types, the first two columns, are shortened where they do not fit."
     name, kind = (max(len(r[i]) for r in rows) for i in (0, 1))
     kind = min(kind, max(room // 4, 6, room - name))
-    return [[shortened(r[0], room - kind), shortened(r[1], kind), *r[2:]] for r in rows]
+    names = _told_apart([r[0] for r in rows], room - kind)
+    return [[name, shortened(r[1], kind), *r[2:]] for name, r in zip(names, rows)]
 
 def _fitted(points, shown, width):
     "The table in `width` columns: as precise and as airy as it fits, names whole where they can be."
@@ -144,7 +162,8 @@ def _fitted(points, shown, width):
         room = width - sum(wide[2:]) - gap * (len(wide) - 1)
         if wide[0] + wide[1] <= room or room >= 44: break
     rest, fitted = [f for f in shown if f.name != "achieved_gflops"], narrowed(rows, room)
-    alike = len({r[0] for r in fitted}) < len({r[0] for r in rows})
+    cut = {shortened(r[0], max(len(f[0]) for f in fitted)) for r in rows}
+    alike = len(cut) < len({r[0] for r in rows})
     if room < 24 and len(rest) < len(shown) and (alike or "wire_bytes" in [f.name for f in shown]):
         return _fitted(points, rest, width)                                                   # one column too many
     return text_table(fitted, left, gap)
