@@ -42,10 +42,10 @@ def dtypes_in_use(result, points:list[RooflinePoint]):
     return {p.dtype for p in points if p.dtype} | {result.peaks.dtype.removeprefix("torch.")}
 
 # %% ../../nbs/views/roof_lines.ipynb #8138947a
-def _line(fig, name, xs, ys, at, side, labelled, color, dash="solid", **more):
-    "A roof; `at` is the place of its label on a logarithmic scale from 0 to 1."
+def _line(fig, name, xs, ys, at, side, labelled, color, dash="solid", short=None, **more):
+    "A roof; `at` is the place of its label on a logarithmic scale from 0 to 1, and the label is its name or `short`."
     middle = [a * (b / a)**at for a, b in (xs, ys)]
-    text = dict(mode="lines+text", text=["", escape(name), ""], textposition=side,
+    text = dict(mode="lines+text", text=["", escape(short or name), ""], textposition=side,
                 textfont=dict(color=color, size=12)) if labelled else dict(mode="lines")
     fig.add_scatter(x=[xs[0], middle[0], xs[1]], y=[ys[0], middle[1], ys[1]],
                     line=dict(color=color, width=2, dash=dash), name=escape(name),
@@ -77,7 +77,12 @@ def roof_lines(
         slot = slot + 1 if last / flops < 1.25 else 0
         place, side = ((1.0, "top left"), (1.0, "bottom left"), (0.6, "top left"), (0.6, "bottom left"))[slot % 4]
         start, last = flops / max(l.bandwidth for l in levels), flops
-        _line(fig, f"{name} {_value(flops, 'FLOP/s')}", (start, x1), (flops, flops), place, side, labelled, color)
+        beside = 1.6 * flops / min(l.bandwidth for l in levels)      # right of the last ridge: few rows are there
+        if slot == 0 and flops < top and beside < x1 / 10:
+            place, side = math.log(beside / start) / math.log(x1 / start), "top right"
+        value, unit = _value(flops, "FLOP/s"), name.partition(" ")[2]
+        short = f"{unit} {value}" if unit and len({n.partition(" ")[0] for n in ceilings}) == 1 else None
+        _line(fig, f"{name} {value}", (start, x1), (flops, flops), place, side, labelled, color, short=short)
 
 # %% ../../nbs/views/roof_lines.ipynb #cf0a49ff
 def network_in_use(peaks:HardwarePeaks, points:list[RooflinePoint]):

@@ -135,37 +135,39 @@ def _parts(name, count):
         if len(stem) > 2: parts[i] = f"{stem[0]}…{part[len(stem):]}"
     return ".".join(parts)
 
-def _told_apart(names, width):
-    "`names` in `width` characters. Those that look alike without their middle lose the middles of their parts instead."
-    short = {n: shortened(n, width) for n in names}
+def _told_apart(names, width, others=()):
+    "`names` in `width` characters. Where names, or others, look alike without their middle, their parts are cut instead."
+    short = {n: shortened(n, width) for n in [*names, *others]}
     seen = Counter(short.values())
-    cut = [n for n in short if seen[short[n]] > 1]
+    cut = [n for n in names if seen[short[n]] > 1]
     count = next((k for k in range(9) if all(len(_parts(n, k)) <= width for n in cut)), 9)
     return [shortened(_parts(n, count), width) if seen[short[n]] > 1 else short[n] for n in names]
 
 def narrowed(
     rows:list[list[str]], # The titles first
     room:int,             # Characters for the first two columns together
+    others:list[str]=(),  # Names of rows that are not shown
 )->list[list[str]]:
     "`rows` whose names and types, the first two columns, are shortened where they do not fit."
     name, kind = (max(len(r[i]) for r in rows) for i in (0, 1))
     kind = min(kind, max(room // 4, 6, room - name))
-    names = _told_apart([r[0] for r in rows], room - kind)
+    names = _told_apart([r[0] for r in rows], room - kind, others)
     return [[name, shortened(r[1], kind), *r[2:]] for name, r in zip(names, rows)]
 
-def _fitted(points, shown, width):
-    "The table in `width` columns: as precise and as airy as it fits, names whole where they can be."
+def _fitted(points, top, shown, width):
+    "The first `top` rows in `width` columns: as precise and as airy as it fits, names whole where they can be."
     left = {i for i, f in enumerate(shown) if not f.number}
     for concise, gap in ((False, 2), (True, 2), (True, 1)):
-        rows = text_rows(points, shown, concise)
+        rows = text_rows(points[:top], shown, concise)
         wide = [max(map(len, column)) for column in zip(*rows)]
         room = width - sum(wide[2:]) - gap * (len(wide) - 1)
         if wide[0] + wide[1] <= room or room >= 44: break
-    rest, fitted = [f for f in shown if f.name != "achieved_gflops"], narrowed(rows, room)
+    rest, names = [f for f in shown if f.name != "achieved_gflops"], [r[0] for r in text_rows(points, shown[:1])[1:]]
+    fitted = narrowed(rows, room, names)
     cut = {shortened(r[0], max(len(f[0]) for f in fitted)) for r in rows}
     alike = len(cut) < len({r[0] for r in rows})
     if room < 24 and len(rest) < len(shown) and (alike or "wire_bytes" in [f.name for f in shown]):
-        return _fitted(points, rest, width)                                                   # one column too many
+        return _fitted(points, top, rest, width)                                              # one column too many
     return text_table(fitted, left, gap)
 
 # %% ../../nbs/views/table.ipynb #f5598c8a
@@ -216,7 +218,7 @@ def summary(
     check_top(top)
     width, rows = width or terminal_width(), fold(result.points, group, depth)
     shown = shown_fields(rows[:top])
-    lines = _fitted(rows[:top], shown, width)
+    lines = _fitted(rows, top, shown, width)
     predicted = any(p.source == "predicted" for p in result.points)
     title = f"=== {'Predicted roofline' if predicted else 'Roofline'} ".ljust(max(map(len, lines)), "=")
     above, below = wrapped(map(printable, headline(result)), width), wrapped(footer(result), width)
