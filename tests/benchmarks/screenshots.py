@@ -3,7 +3,7 @@
     python tests/benchmarks/screenshots.py FOLDER PAGE.html ... [--only 1440x900-light]
     python tests/benchmarks/screenshots.py nbs/images resnet18.html --picture report.png
 
-The second line makes the picture of the README: one page at 1440×900, light.
+The second line makes the picture of the README: one page at 1440×740, light.
 Needs selenium and Chrome or Chromium. A name of a picture says page, size, light or dark, and `resized` or `row`."""
 import argparse, base64, shutil, time
 from pathlib import Path
@@ -50,7 +50,7 @@ def pictures(browser, page, folder, only):
 
 def picture(browser, page, path):
     "The first screen of a page."
-    opened(browser, page, 1440, 900, "light")
+    opened(browser, page, 1440, 740, "light")
     shoot(browser, path)
     print(path, path.stat().st_size, "bytes")
 
