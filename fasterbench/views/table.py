@@ -136,7 +136,7 @@ def _parts(name, count):
     return ".".join(parts)
 
 def _told_apart(names, width, others=()):
-    "`names` in `width` characters. Where names, or others, look alike without their middle, their parts are cut instead."
+    "`names` in `width` characters. Where some look alike without their middle, or as `others` do, their parts are cut."
     short = {n: shortened(n, width) for n in [*names, *others]}
     seen = Counter(short.values())
     cut = [n for n in names if seen[short[n]] > 1]
