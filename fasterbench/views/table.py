@@ -126,7 +126,7 @@ def terminal_width()->int:
     "Columns of the terminal; 80 at least, and where there is none."
     return max(80, shutil.get_terminal_size().columns)
 
-# %% ../../nbs/views/table.ipynb #9016bf7c
+# %% ../../nbs/views/table.ipynb #9016bf7d
 def _parts(name, count):
     "`name` with the first `count` of its parts cut to their first letter and their number."
     parts = name.split(".")
@@ -143,6 +143,7 @@ def _told_apart(names, width, others=()):
     count = next((k for k in range(9) if all(len(_parts(n, k)) <= width for n in cut)), 9)
     return [shortened(_parts(n, count), width) if seen[short[n]] > 1 else short[n] for n in names]
 
+# %% ../../nbs/views/table.ipynb #9016bf7c
 def narrowed(
     rows:list[list[str]], # The titles first
     room:int,             # Characters for the first two columns together
