@@ -199,6 +199,7 @@ def test_training_steps(folder):
     rows = list(csv.DictReader(io.StringIO(done.stdout)))
     assert done.returncode == 0 and {"forward", "backward"} <= {r["phase"] for r in rows}, done.stderr
 
+@heavy_only("imports transformers twice")
 def test_transformers(folder):
     "The class that the configuration names, with its head; token ids of the asked length."
     from fasterbench.cli.loading import _library

@@ -401,6 +401,7 @@ def test_column_menu(chrome, report):
     preset("all"); assert len(titles(chrome)) == len(to_frame(from_json(resnet50)).columns)
     preset("first"); assert titles(chrome) == first and "columns" not in chrome.current_url
 
+@more
 def test_the_url_brings_everything_back(chrome, report):
     opened(chrome, report, state="")
     go_to(chrome, "ops")

@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from torch.utils.checkpoint import checkpoint
 
 import fasterbench
-from conftest import heavy
+from conftest import heavy, heavy_only
 from fasterbench import HardwarePeaks, watch
 from fasterbench.views.metrics import read_series
 
@@ -303,7 +303,7 @@ def test_checkpoints(reentrant):
     ours, theirs = rows(w.result), rows(profile)
     assert {k: p.flops for k, p in ours.items() if k[0][0] != "("} == {k: p.flops for k, p in theirs.items() if k[0][0] != "("}
 
-@pytest.mark.parametrize("way", ["wrapped", "in place", "a part"])
+@pytest.mark.parametrize("way", [*(pytest.param(w, marks=heavy_only("compiles")) for w in ("wrapped", "in place")), "a part"])
 def test_compiled_models_run_as_compiled(way):
     "Counted without being run; the code that was compiled is compiled once, and what it computes is the same."
     def run(watched):
