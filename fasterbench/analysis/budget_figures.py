@@ -95,16 +95,20 @@ def _shortest(times):
     one = lambda s: Samples((min(s.values),))
     return replace(times, own=[one(s) for s in times.own], steps=one(times.steps), bare=one(times.bare))
 
+class _Moment(StoppingRule):
+    "At least `steps` steps, and as many as a fifth of a second holds."
+    def enough(self, values, elapsed): return len(values) >= self.steps and elapsed >= 0.2
+
 class Rounds:
     "Each call profiles the model for a moment, and gives the figures of that round. It is counted once."
     def __init__(self, model, sample, peaks, device="cpu", backward=False,
-                 shortest=False, # Take the shortest of eight steps as the time, in place of the middle of three
+                 shortest=False, # Take the shortest step as the time, in place of the middle of the steps
     ):
         self.run, self.sample, self.peaks = TrainingStep(model) if backward else Forward(model), sample, peaks
         self.device, self.measured, self.shortest = as_device(device), None, shortest
 
     def __call__(self)->dict[str, dict[str, float]]:
-        at, rule = (self.run, self.sample, self.device), StoppingRule(steps=8 if self.shortest else 3)
+        at, rule = (self.run, self.sample, self.device), _Moment(steps=8 if self.shortest else 3)
         with preserved_process(), quiet():
             counted = self.measured or measure(*at, warmup=0, rule=StoppingRule(steps=1), progress=False)
             self.measured = timed_again(counted, *at, warmup=1, rule=rule)
