@@ -95,10 +95,6 @@ def _shortest(times):
     one = lambda s: Samples((min(s.values),))
     return replace(times, own=[one(s) for s in times.own], steps=one(times.steps), bare=one(times.bare))
 
-class _Moment(StoppingRule):
-    "At least `steps` steps, and as many as a fifth of a second holds."
-    def enough(self, values, elapsed): return len(values) >= self.steps and elapsed >= 0.2
-
 class Rounds:
     "Each call profiles the model for a moment, and gives the figures of that round. It is counted once."
     def __init__(self, model, sample, peaks, device="cpu", backward=False,
@@ -108,7 +104,7 @@ class Rounds:
         self.device, self.measured, self.shortest = as_device(device), None, shortest
 
     def __call__(self)->dict[str, dict[str, float]]:
-        at, rule = (self.run, self.sample, self.device), _Moment(steps=8 if self.shortest else 3)
+        at, rule = (self.run, self.sample, self.device), StoppingRule(steps=3)
         with preserved_process(), quiet():
             counted = self.measured or measure(*at, warmup=0, rule=StoppingRule(steps=1), progress=False)
             self.measured = timed_again(counted, *at, warmup=1, rule=rule)
@@ -130,12 +126,15 @@ def figures_of_rounds(
                                                             samples=len(values))
     return found
 
+def _ratios(pairs):
+    "Of one round, per layer the median ratio of the times."
+    layers = [layer for layer in pairs[0][0].keys() & pairs[0][1].keys()
+              if all(side[layer]["time"] for pair in pairs for side in pair)]
+    return {layer: dict(time=statistics.median(now[layer]["time"] / before[layer]["time"] for now, before in pairs))
+            for layer in layers}
+
 def ratios_of_rounds(
-    now:list[dict[str, dict[str, float]]],    # What `round_figures` gave of this version
-    before:list[dict[str, dict[str, float]]], # The same of the other version, measured in turn
+    rounds:list[list[tuple[dict, dict]]], # Pairs of what `round_figures` gave of this version and of the other, in turn
 )->dict[str, dict[str, Found]]:
     "The time of each layer over that of the same layer before, round by round."
-    layers = now[0].keys() & before[0].keys()
-    pairs = [{layer: dict(time=a[layer]["time"] / b[layer]["time"]) for layer in layers if a[layer]["time"]
-              and b[layer]["time"]} for a, b in zip(now, before)]
-    return figures_of_rounds(pairs)
+    return figures_of_rounds(list(map(_ratios, rounds)))

@@ -15,7 +15,7 @@ import typer
 
 from ..analysis.budgets import BudgetError, Found, Verdict, format_value, judge, matching, read_budgets
 from .app import app, check_writable, device_here, usage_error, write
-from .sides import SideError, checked_out, loaded, rounds_of, side
+from .sides import SideError, checked_out, in_turn, loaded, rounds_of, side
 from ..core.progress import progress_bar
 
 # %% ../../nbs/cli/check.ipynb #8a56edb6
@@ -85,13 +85,10 @@ def _against_ref(settings, ref, rounds, tick):
     "Times over those of the version at `ref`, measured in turn; who is first changes from round to round."
     from fasterbench.analysis.budget_figures import ratios_of_rounds
     with checked_out(ref) as folder, side(folder, settings) as before, side(Path.cwd(), settings) as now:
-        before(), now()                                             # the first rounds load and warm up
-        pairs = []
-        for k in range(rounds):
-            first, second = (now, before) if k % 2 else (before, now)
-            a, b = first(), second()
-            pairs.append((a, b) if k % 2 else (b, a)); tick()
-    return ratios_of_rounds(*zip(*pairs))
+        before("round"), now("round")                               # the first rounds load and warm up
+        found = []
+        for k in range(rounds): found.append(in_turn(now, before, k % 2)); tick()
+    return ratios_of_rounds(found)
 
 # %% ../../nbs/cli/check.ipynb #810558ac
 def _merged(*founds):

@@ -9,6 +9,7 @@ __all__ = []
 import json, os, subprocess, sys
 from contextlib import contextmanager
 from pathlib import Path
+from time import perf_counter
 
 import fasterbench
 
@@ -26,6 +27,7 @@ def loaded(
 def rounds_of(
     settings:dict,
     peaks=None,    # The roofs; None: only times are asked for
+    shortest=False, # The shortest step, in place of the middle of the steps
 ):
     "A function that measures one round of the model that the settings name."
     from fasterbench.analysis.budget_figures import Rounds
@@ -33,25 +35,41 @@ def rounds_of(
     device = settings.get("device", "cpu")
     model, sample = loaded(settings)
     return Rounds(model.to(device), sample, peaks or HardwarePeaks(1e15, 1e15, device=device), device,
-                  settings.get("backward", False), shortest=peaks is None)
+                  settings.get("backward", False), shortest)
 
 # %% ../../nbs/cli/sides.ipynb #f354bc6d
-def _round(measured):
-    "One round as a line of JSON."
-    try: return json.dumps(dict(round=measured()))
-    except Exception as error: return json.dumps(dict(error=f"{type(error).__name__}: {error}"))
+class _Measured:
+    "Figures of the model that the settings name, as lines of JSON; it is loaded when it is asked for the first time."
+    def __init__(self, settings): self.settings, self.rounds = settings, None
+    def line(self):
+        try:
+            self.rounds = self.rounds or rounds_of(self.settings, shortest=True)
+            return json.dumps(dict(round=self.rounds()))
+        except Exception as error: return json.dumps(dict(error=f"{type(error).__name__}: {error}"))
+    def end(self): pass
 
-def _in_a_child(settings):
-    "One round of a process that is forked for it."
-    read, write = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try: os.write(write, _round(lambda: rounds_of(settings)()).encode())
-        finally: os._exit(0)
-    os.close(write)
-    with open(read) as f: line = f.read()
-    ended = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    return line or json.dumps(dict(error=f"its process ended with exit code {ended}"))
+class _Child(_Measured):
+    "The same in a process that is forked for it."
+    def __init__(self, settings):
+        super().__init__(settings)
+        (asked, self.ask), (answers, answered) = os.pipe(), os.pipe()
+        self.pid = os.fork()
+        if self.pid == 0:
+            os.close(self.ask)
+            try:
+                while os.read(asked, 1): os.write(answered, super().line().encode() + b"\n")
+            finally: os._exit(0)
+        os.close(asked); os.close(answered)
+        self.answers = open(answers)
+
+    def line(self):
+        try: os.write(self.ask, b"?")
+        except BrokenPipeError: pass
+        return self.answers.readline() or json.dumps(dict(error=f"its process ended with exit code {self.end()}"))
+
+    def end(self):
+        os.close(self.ask); self.answers.close()
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
 
 # %% ../../nbs/cli/sides.ipynb #0688102a
 def _imports(settings):
@@ -64,15 +82,17 @@ def _imports(settings):
         except ImportError: pass                                 # the round says so
 
 def answer():
-    "What the process of a side runs: settings first, then a round per request, until there are no more."
+    "What the process of a side runs: settings first, then figures for each request, until there are no more."
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     settings = json.loads(sys.stdin.readline())
     _imports(settings)
-    forks, kept = settings.get("device", "cpu") == "cpu" and hasattr(os, "fork"), []
-    for _ in sys.stdin:
-        if not forks and not kept: kept.append(rounds_of(settings))
-        print(_in_a_child(settings) if forks else _round(kept[0]), file=out, flush=True)
+    forks, measured = settings.get("device", "cpu") == "cpu" and hasattr(os, "fork"), None
+    for request in sys.stdin:
+        if measured is None or forks and request.strip() == "round":
+            if measured: measured.end()
+            measured = (_Child if forks else _Measured)(settings)
+        print(measured.line().strip(), file=out, flush=True)
 
 # %% ../../nbs/cli/sides.ipynb #49607db6
 class SideError(RuntimeError): "A version that cannot be measured."
@@ -82,7 +102,9 @@ def side(
     folder,        # Where the version lies; its code is imported from there
     settings:dict, # Of the budget file
 ):
-    "Within the context a function that measures one round of the version in `folder`, or raises `SideError`."
+    """Within the context a function that measures the version in `folder`, or raises `SideError`.
+
+    It takes "round", for a process of its own, or "again", for the process of the last call."""
     path = os.pathsep.join(filter(None, [str(folder), str(Path(fasterbench.__file__).resolve().parents[1]),
                                          os.environ.get("PYTHONPATH")]))
     process = subprocess.Popen([sys.executable, "-c", "from fasterbench.cli.sides import answer; answer()"],
@@ -103,6 +125,22 @@ def side(
         try: process.wait(timeout=20)
         except subprocess.TimeoutExpired: process.kill(); process.wait()
         process.stdout.close()
+
+# %% ../../nbs/cli/sides.ipynb #si00fo02
+def in_turn(
+    now,    # What `side` gives of one version
+    before, # And of the other
+    first,  # Which of them is asked first: 0 or 1
+)->list[tuple[dict, dict]]:
+    "The figures of both versions, in turn within one round: three to eight pairs, and half a second of them."
+    pairs, start = [], None
+    while len(pairs) < 3 or len(pairs) < 8 and perf_counter() - start < 0.5:
+        both = {}
+        order = ((now, before), (before, now))[(first + len(pairs)) % 2]
+        for measured in order: both[measured] = measured("again" if pairs else "round")
+        pairs.append((both[now], both[before]))
+        start = start or perf_counter()                            # the first pair loads the models
+    return pairs
 
 # %% ../../nbs/cli/sides.ipynb #88635ffa
 @contextmanager

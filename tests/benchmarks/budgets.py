@@ -13,7 +13,7 @@ from time import perf_counter
 from fasterbench import count_work
 from fasterbench.analysis.budget_figures import counted_figures, ratios_of_rounds
 from fasterbench.analysis.budgets import Budget, figures, judge
-from fasterbench.cli.sides import loaded, side
+from fasterbench.cli.sides import in_turn, loaded, side
 
 source = '''
 import torch
@@ -37,10 +37,9 @@ def verdicts(now, before, rounds, limit):
     "Run after run, the verdict on the layer and on the whole model: is the time within `limit` of that before?"
     budget, settings = Budget("net", figures["time"], "<=", limit, f"<= {limit:.0%}"), dict(model="net.py:make")
     with side(before, settings) as b, side(now, settings) as a:
-        for _ in range(3): a(), b()
+        for _ in range(3): a("round"), b("round")
         while True:
-            pairs = [(a(), b()) if k % 2 else (b(), a())[::-1] for k in range(rounds)]
-            ratios = ratios_of_rounds(*zip(*pairs))
+            ratios = ratios_of_rounds([in_turn(a, b, k % 2) for k in range(rounds)])
             yield [judge(budget, ratios[layer]["time"]).result for layer in ("layer", "")]
 
 def collected(title, found, runs, until, path):
