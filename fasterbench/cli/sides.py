@@ -132,9 +132,9 @@ def in_turn(
     before, # And of the other
     first,  # Which of them is asked first: 0 or 1
 )->list[tuple[dict, dict]]:
-    "The figures of both versions, in turn within one round: three to eight pairs, and half a second of them."
+    "The figures of both versions, in turn within one round: three to twelve pairs, and a second of them."
     pairs, start = [], None
-    while len(pairs) < 3 or len(pairs) < 8 and perf_counter() - start < 0.5:
+    while len(pairs) < 3 or len(pairs) < 12 and perf_counter() - start < 1:
         both = {}
         order = ((now, before), (before, now))[(first + len(pairs)) % 2]
         for measured in order: both[measured] = measured("again" if pairs else "round")
