@@ -132,7 +132,7 @@ def test_methods_stand_in_their_classes(): assert style.assigned_methods() == []
 
 def test_roofline_imports_without_plotly_pandas_and_nbdev():
     block = "import sys\nfor m in ('plotly', 'pandas', 'nbdev', 'IPython', 'typer', 'rich'): sys.modules[m] = None\n"
-    done = python("-c", block + "import fasterbench.roofline as r, torch\n"
+    done = forked.python(block + "import fasterbench.roofline as r, torch\n"
                   "ra = r.RooflineAnalyzer(torch.nn.Linear(4, 4), torch.ones(2, 4), r.HardwarePeaks(1e12, 1e11)).profile(steps=2)\nra.summary()\n"
                   "for view in (ra.plot, ra.to_frame):\n    try: view()\n    except ImportError as e: print(e)")
     assert done.returncode == 0, done.stderr

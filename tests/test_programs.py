@@ -1,7 +1,6 @@
 """Programs that know nothing of this library, with and without it: what they print and learn is the same, bit for bit, and each has
-its report. The trainers of other libraries among them run with FASTERBENCH_TESTS=all."""
+its report. They run with FASTERBENCH_TESTS=all."""
 import importlib.util, json, os, signal, subprocess, sys
-from pathlib import Path
 
 import pytest
 
@@ -13,7 +12,6 @@ programs = root/"tests"/"programs"
 environment = os.environ | dict(PYTHONPATH=os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")]), OMP_NUM_THREADS="1",
                                 TOKENIZERS_PARALLELISM="false", HF_HUB_OFFLINE="1")
 
-trainers = heavy_only("three more runs of a program")
 cases = dict(accumulation=["60", "2"], adversarial=["60"], reference=["30"], trainer=["24", "out"], lightning_loop=["40", "out"],
              accelerate_loop=["50"])
 needs = dict(reference="torchvision", trainer="accelerate", lightning_loop="lightning", accelerate_loop="accelerate")
@@ -44,7 +42,8 @@ def check_result(text):
     assert any(p["flops"] for p in found["points"]) and all(p["time_s"] >= 0 for p in found["points"])
     return found
 
-@pytest.mark.parametrize("name", [n if n == "accumulation" else pytest.param(n, marks=trainers) for n in cases])
+@heavy_only("three runs of a program")
+@pytest.mark.parametrize("name", cases)
 def test_program(name, tmp_path):
     if name in needs and importlib.util.find_spec(needs[name]) is None: pytest.skip(f"{needs[name]} is not installed")
     folders = [tmp_path/n for n in ("plain", "watch", "run")]

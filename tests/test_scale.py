@@ -1,6 +1,5 @@
 "Models of thousands of layers, deep models, and a busy machine: it ends, and it says what it saw."
-import math, os, subprocess, sys
-from pathlib import Path
+import subprocess, sys
 
 import pytest
 import torch

@@ -1,11 +1,11 @@
 "What a profile must not change, beside what the notebooks show: other threads, distributed wrappers, compiled code."
-import gc, json, os, subprocess, sys, threading
+import gc, json, threading
 
 import pytest
 import torch
 from torch import nn
 
-from conftest import root
+from forked import python
 from fasterbench.roofline import HardwarePeaks, RooflineAnalyzer
 from fasterbench.work.count import count_work
 
@@ -85,13 +85,13 @@ def test_every_copy_of_a_layer_runs_its_own_code():
     assert len(seen) > 10 and set(seen) == {0.0}
 
 distributed = """
-import json, os, sys, torch, torch.distributed as dist, warnings; warnings.simplefilter("ignore")
+import json, torch, torch.distributed as dist, warnings; warnings.simplefilter("ignore")
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel as DDP
 from fasterbench.work.count import count_work
 from fasterbench.roofline import RooflineAnalyzer, HardwarePeaks
-store = dist.FileStore(sys.argv[1], 1)
+store = dist.FileStore("store", 1)
 dist.init_process_group("gloo", store=store, rank=0, world_size=1)
 class Root(nn.Module):
     def __init__(s): super().__init__(); s.b = blocks(); s.w = nn.Parameter(torch.ones(4))
@@ -124,16 +124,13 @@ for name, make in makers.items():
             try: after = steps(m, opt)
             except Exception as e: after = repr(e)
             found[f"{name} {what} {before}"] = same, after
-json.dump(found, open(sys.argv[2], "w"))
+json.dump(found, open("found.json", "w"))
 dist.destroy_process_group()
 """
 
 def test_distributed_wrappers_on_one_rank_train_on_bit_for_bit(tmp_path):
     "FSDP2 whose root has a parameter, DDP, DDP with a static graph, DDP whose gradients are views of its buckets."
-    script = tmp_path/"run.py"
-    script.write_text(distributed)
-    done = subprocess.run([sys.executable, str(script), str(tmp_path/"store"), str(tmp_path/"found.json")], cwd=root,
-                          env=os.environ | dict(PYTHONPATH=str(root)), capture_output=True, text=True)
+    done = python(distributed, tmp_path, package=True)
     assert done.returncode == 0, done.stderr
     found = json.loads((tmp_path/"found.json").read_text())
     assert len(found) == 4 * 2 * 5
