@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from torch import nn
 
-from .budgets import Found, interval_of_median
+from .budgets import Found, interval_of_median, looks
 from .measure import measure, timed_again
 from .rows import measured_result
 from ..core.arguments import as_device, tensors_of
@@ -98,17 +98,18 @@ def _shortest(times):
 class Rounds:
     "Each call profiles the model for a moment, and gives the figures of that round. It is counted once."
     def __init__(self, model, sample, peaks, device="cpu", backward=False,
-                 shortest=False, # Take the shortest step as the time, in place of the middle of the steps
+                 for_ratios=False, # The shortest step is the time; what a stamp costs is measured once
     ):
         self.run, self.sample, self.peaks = TrainingStep(model) if backward else Forward(model), sample, peaks
-        self.device, self.measured, self.shortest = as_device(device), None, shortest
+        self.device, self.measured, self.for_ratios = as_device(device), None, for_ratios
 
     def __call__(self)->dict[str, dict[str, float]]:
         at, rule = (self.run, self.sample, self.device), StoppingRule(steps=3)
         with preserved_process(), quiet():
             counted = self.measured or measure(*at, warmup=0, rule=StoppingRule(steps=1), progress=False)
-            self.measured = timed_again(counted, *at, warmup=1, rule=rule)
-        if self.shortest: self.measured = replace(self.measured, times=_shortest(self.measured.times))
+            cost = counted.times.cost if self.for_ratios else None
+            self.measured = timed_again(counted, *at, warmup=1, rule=rule, cost=cost)
+        if self.for_ratios: self.measured = replace(self.measured, times=_shortest(self.measured.times))
         self.result = measured_result(self.run.model, self.measured, self.peaks, self.device)
         return round_figures(self.result)
 
@@ -122,8 +123,8 @@ def figures_of_rounds(
         for figure in rounds[0][layer]:
             values = [r[layer][figure] for r in rounds if figure in r.get(layer, ())]
             if len(values) == len(rounds):
-                found.setdefault(layer, {})[figure] = Found(statistics.median(values), interval_of_median(values),
-                                                            samples=len(values))
+                interval = interval_of_median(values, 0.01 / len(looks))
+                found.setdefault(layer, {})[figure] = Found(statistics.median(values), interval, samples=len(values))
     return found
 
 def _ratios(pairs):

@@ -95,6 +95,7 @@ def parse_limit(
 
 # %% ../../nbs/analysis/budgets.ipynb #3fef36e9
 settings = dict(model=str, input=str, batch=int, dtype=str, device=str, backward=bool, rounds=int)
+_least = dict(batch=1, rounds=10)
 
 def read_budgets(
     tables:Mapping, # What the file holds: a table per model
@@ -118,6 +119,7 @@ def _settings(name, table):
     for k, v in found.items():
         if not isinstance(v, settings[k]) or settings[k] is int and isinstance(v, bool):
             raise BudgetError(f"[{name}] {k} = {v!r}: a {settings[k].__name__} is needed")
+        if v < _least.get(k, v): raise BudgetError(f"[{name}] {k} = {v!r}: {_least[k]} or more are needed")
     if "model" not in found:
         raise BudgetError(f"[{name}] has no model: model = \"torchvision:resnet18\" or \"file.py:callable\"")
     return found
@@ -159,11 +161,12 @@ class Verdict:
 # %% ../../nbs/analysis/budgets.ipynb #5e71341c
 def interval_of_median(
     samples:Sequence[float],
+    missed:float=0.01, # How often the median may lie outside
 )->tuple[float, float]|None:
-    "Two samples between which the true median lies with at least 99 %, by order statistics; `None` for fewer than 8."
+    "Two samples between which the true median lies, by order statistics; `None` where they are too few for that."
     n, ordered = len(samples), sorted(samples)
     outside = lambda k: sum(math.comb(n, i) for i in range(k)) / 2**n     # that the k-th smallest lies above the median
-    k = max((k for k in range(1, n // 2 + 1) if outside(k) <= 0.005), default=0)
+    k = max((k for k in range(1, n // 2 + 1) if outside(k) <= missed / 2), default=0)
     return (ordered[k - 1], ordered[n - k]) if k else None
 
 # %% ../../nbs/analysis/budgets.ipynb #6a6501d3
@@ -192,6 +195,24 @@ def _narrower(budget, found):
     needed = math.ceil(found.samples * (max(high - found.value, found.value - low) / distance) ** 2)
     return (f"{'about' if needed <= 1000 else 'more than'} {min(needed, 1000)} measurements would tell, with this "
             f"noise")
+
+# %% ../../nbs/analysis/budgets.ipynb #bl00ok01
+looks = 1, 2, 4 # After how many times the rounds that are asked for
+
+def in_looks(
+    measured,   # `measured(k)` gives round k
+    reduced,    # Figures of a list of rounds
+    decided,    # Whether these figures decide everything
+    rounds:int, # Before the first look
+):
+    "The figures of `rounds` rounds; of twice and of four times as many where fewer decide nothing."
+    found = []
+    for n in looks:
+        found += [measured(k) for k in range(len(found), n * rounds)]
+        figures = reduced(found)
+        if decided(figures): break
+    return figures
+
 
 # %% ../../nbs/analysis/budgets.ipynb #29e2df08
 def matching(

@@ -23,7 +23,7 @@ from ..timing.kernels import time_kernels
 from ..timing.operators import operator_samples
 from ..timing.profiler import can_record
 from ..timing.samples import Samples, StoppingRule
-from ..timing.stamps import ModuleTimes, time_modules
+from ..timing.stamps import ModuleTimes, StampCost, time_modules
 from ..timing.waiting import with_waits
 from ..work.count import Work, trace_call
 
@@ -119,12 +119,12 @@ def _calls(run, args, kwargs):
     return fresh
 
 # %% ../../nbs/analysis/measure.ipynb #1842ab7e
-def _times(fresh, run, device, tick, **how):
+def _times(fresh, run, device, tick, cost=None, **how):
     "Times of the modules, and on a GPU the records of each run, where the profiler sees its kernels."
     on_gpu = device.type == "cuda"
     if on_gpu and agreed("the profiler", can_record(), all):
         if times := time_kernels(fresh, run, device, tick=tick, **how): return times
-    times = time_modules(fresh, run, device, tick=tick, **how)
+    times = time_modules(fresh, run, device, tick=tick, cost=cost, **how)
     return times if on_gpu or current() is None else with_waits(times, fresh, run, tick), None
 
 def _counted_and_timed(run, args, kwargs, device, before_write, tick, together, **how):
@@ -170,10 +170,11 @@ def timed_again(
     *,
     warmup:int,              # Runs before anything is timed
     rule:StoppingRule,       # When there are enough
+    cost:StampCost|None=None, # Of a stamped call; None: it is measured
 )->Measurement:
     "`m` with the times of another round."
     args, kwargs = copied(as_call(sample), device)
     with on_device(device), preserved_run(run):
         here = placed(run, device)
-        how = dict(warmup=warmup, rule=rule, tick=lambda: None)
+        how = dict(warmup=warmup, rule=rule, tick=lambda: None, cost=cost)
         return replace(m, times=_times(_calls(here, args, kwargs), here, device, **how)[0])

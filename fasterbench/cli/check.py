@@ -7,13 +7,14 @@ __all__ = []
 
 # %% ../../nbs/cli/check.ipynb #56f6a2fc
 import json as jsonlib
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Optional
 
 import typer
 
-from ..analysis.budgets import BudgetError, Found, Verdict, format_value, judge, matching, read_budgets
+from ..analysis.budgets import BudgetError, Found, Verdict, format_value, in_looks, judge, matching, read_budgets
 from .app import app, check_writable, device_here, usage_error, write
 from .sides import SideError, checked_out, in_turn, loaded, rounds_of, side
 from ..core.progress import progress_bar
@@ -41,28 +42,30 @@ def _counted(settings, model, sample):
     from fasterbench.work.count import count_work
     return counted_figures(count_work(model, sample, backward=settings.get("backward", False)), model, sample)
 
-def _relative(settings, model, sample, rounds, tick):
-    "Measured figures under roofs that are measured in this job."
+@contextmanager
+def _relative(settings, model, sample):
+    "What measures a round under roofs that are measured in this job, and what makes figures of rounds."
     from fasterbench.analysis.budget_figures import figures_of_rounds
     from fasterbench.analysis.measure import main_dtype
     from fasterbench.roofline import measure_peaks
     peaks = measure_peaks(settings.get("device", "cpu"), dtype=main_dtype(model, sample), cache=False, progress=False)
-    measured, found = rounds_of(settings, peaks), []
-    for _ in range(rounds): found.append(measured()); tick()
-    return figures_of_rounds(found)
+    measured = rounds_of(settings, peaks)
+    yield lambda k: measured(), figures_of_rounds
 
 # %% ../../nbs/cli/check.ipynb #74b1dc80
-def _against_saved(settings, path, rounds, tick):
-    "Times over those of a saved result of the same machine."
+@contextmanager
+def _against_saved(settings, path):
+    "What measures a round, and what makes of rounds the times over those of a saved result of the same machine."
     from fasterbench.analysis.budget_figures import figures_of_rounds, round_figures
     from fasterbench.views.result import from_json
-    before, measured, found = from_json(path), rounds_of(settings), []
-    for _ in range(rounds): found.append(measured()); tick()
+    before, measured = from_json(path), rounds_of(settings)
+    measured()
     here = measured.result.environment
     other = [f"{k} {before.environment.get(k)!r}, here {here.get(k)!r}" for k in ("device_name", "threads")
              if before.environment.get(k) != here.get(k)]
     if other: raise BudgetError(f"{path} is no baseline for this machine: {'; '.join(other)}")
-    return _over_saved(figures_of_rounds(found), round_figures(before), _spreads(before))
+    base, off = round_figures(before), _spreads(before)
+    yield lambda k: measured(), lambda found: _over_saved(figures_of_rounds(found), base, off)
 
 def _spreads(result):
     "By how much the median of each row may be off: 2.4 interquartile ranges over the root of the steps cover 99 %."
@@ -81,14 +84,13 @@ def _over_saved(now, before, spreads):
                                             own.interval[1] / base / max(1 - off, 1e-9)), samples=own.samples))
     return found
 
-def _against_ref(settings, ref, rounds, tick):
-    "Times over those of the version at `ref`, measured in turn; who is first changes from round to round."
+@contextmanager
+def _against_ref(settings, ref):
+    "What measures a round of this version and of that at `ref`, in turn, and what makes of rounds the times over it."
     from fasterbench.analysis.budget_figures import ratios_of_rounds
     with checked_out(ref) as folder, side(folder, settings) as before, side(Path.cwd(), settings) as now:
         before("round"), now("round")                               # the first rounds load and warm up
-        found = []
-        for k in range(rounds): found.append(in_turn(now, before, k % 2)); tick()
-    return ratios_of_rounds(found)
+        yield lambda k: in_turn(now, before, k % 2), ratios_of_rounds
 
 # %% ../../nbs/cli/check.ipynb #810558ac
 def _merged(*founds):
@@ -97,24 +99,36 @@ def _merged(*founds):
         for layer, own in found.items(): merged.setdefault(layer, {}).update(own)
     return merged
 
-def _found(settings, budgets, against, rounds, progress):
-    "Every figure that these budgets of one model ask for, per layer."
-    kinds, rounds = {b.figure.kind for b in budgets}, settings.get("rounds", rounds)
-    with progress_bar(settings["model"], progress, rounds * len(kinds & {"relative", "seconds"}) or None) as tick:
-        found = {}
-        if kinds & {"counted", "relative"}: model, sample = _model(settings)
-        if "counted" in kinds: found = _merged(found, _counted(settings, model, sample))
-        if "relative" in kinds: found = _merged(found, _relative(settings, model, sample, rounds, tick))
-        if "seconds" in kinds:
-            how = _against_saved if against.endswith(".json") else _against_ref
-            found = _merged(found, how(settings, against, rounds, tick))
-    return found
-
 def _verdicts(budgets, found):
     "One verdict per budget and layer that it is for."
     for b in budgets:
         for layer in matching(b.layer, [n for n in found if n]) if b.layer else [""]:
             yield judge(b, found[layer].get(b.figure.name, Found(None)), layer)
+
+def _measured(rounds_and_figures, budgets, rounds, tick):
+    "Figures of as many rounds as these budgets take."
+    def ticked(k):
+        figures = measured(k)
+        tick()
+        return figures
+    def decided(found): return all(v.result != "cannot say" or v.found.interval is None
+                                   for v in _verdicts(budgets, found))
+    with rounds_and_figures as (measured, reduced): return in_looks(ticked, reduced, decided, rounds)
+
+def _found(settings, budgets, against, rounds, progress):
+    "Every figure that these budgets of one model ask for, per layer."
+    kinds, rounds = {b.figure.kind for b in budgets}, settings.get("rounds", rounds)
+    of = lambda kind: [b for b in budgets if b.figure.kind == kind]
+    with progress_bar(settings["model"], progress, rounds * len(kinds & {"relative", "seconds"}) or None) as tick:
+        found = {}
+        if kinds & {"counted", "relative"}: model, sample = _model(settings)
+        if "counted" in kinds: found = _merged(found, _counted(settings, model, sample))
+        if "relative" in kinds:
+            found = _merged(found, _measured(_relative(settings, model, sample), of("relative"), rounds, tick))
+        if "seconds" in kinds:
+            how = _against_saved if against.endswith(".json") else _against_ref
+            found = _merged(found, _measured(how(settings, against), of("seconds"), rounds, tick))
+    return found
 
 # %% ../../nbs/cli/check.ipynb #51fe1f28
 def verdict_row(
@@ -219,7 +233,8 @@ def check(
     budgets:Annotated[str, typer.Argument(help="A TOML file with a table per model.", metavar="BUDGETS")],
     against:Annotated[Optional[str], typer.Option(help="The baseline of budgets of time: a git ref, or a saved result "
                                                   "of this machine.", metavar="REF|RESULT.json")]=None,
-    rounds:Annotated[int, typer.Option(help="Profiles behind each measured figure.", min=8)]=20,
+    rounds:Annotated[int, typer.Option(help="Profiles behind each measured figure; up to four times as many where they do "
+                                             "not decide.", min=10)]=20,
     update:Annotated[bool, typer.Option("--update", help="Write the present figures into the file.")]=False,
     json:Annotated[Optional[str], typer.Option(help="Write the verdicts here; - for standard output.")]=None,
     junit:Annotated[Optional[str],

@@ -27,7 +27,7 @@ def loaded(
 def rounds_of(
     settings:dict,
     peaks=None,    # The roofs; None: only times are asked for
-    shortest=False, # The shortest step, in place of the middle of the steps
+    for_ratios=False,
 ):
     "A function that measures one round of the model that the settings name."
     from fasterbench.analysis.budget_figures import Rounds
@@ -35,7 +35,7 @@ def rounds_of(
     device = settings.get("device", "cpu")
     model, sample = loaded(settings)
     return Rounds(model.to(device), sample, peaks or HardwarePeaks(1e15, 1e15, device=device), device,
-                  settings.get("backward", False), shortest)
+                  settings.get("backward", False), for_ratios)
 
 # %% ../../nbs/cli/sides.ipynb #f354bc6d
 class _Measured:
@@ -43,7 +43,7 @@ class _Measured:
     def __init__(self, settings): self.settings, self.rounds = settings, None
     def line(self):
         try:
-            self.rounds = self.rounds or rounds_of(self.settings, shortest=True)
+            self.rounds = self.rounds or rounds_of(self.settings, for_ratios=True)
             return json.dumps(dict(round=self.rounds()))
         except Exception as error: return json.dumps(dict(error=f"{type(error).__name__}: {error}"))
     def end(self): pass

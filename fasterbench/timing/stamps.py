@@ -335,12 +335,13 @@ class ModuleTimes:
     def end_to_end(self)->float: return self.typical(self.bare, self.bare)
 
 # %% ../../nbs/timing/stamps.ipynb #a8af8fd6
-def _stamps(run, device):
+def _stamps(run, device, cost):
     "What stamps `run` on `device`, how many slots that has, and what it costs."
     make = CudaStamps if device.type == "cuda" else CpuStamps
     if run.training: stamps, slots = StepStamps(run, make()), len(phases) * len(run.parts)
     else: stamps, slots = make(), len(run.parts)
     if device.type == "cuda": return stamps, slots, StampCost()              # an event costs the GPU next to nothing
+    if cost is not None: return stamps, slots, cost
     if not run.training: return stamps, slots, stamp_cost()
     return stamps, slots, replace(stamp_cost(lambda: StepStamps(run, make())), node=node_cost())
 
@@ -353,9 +354,10 @@ def time_modules(
     warmup:int,           # Runs before, not counted
     rule:StoppingRule,    # When to stop
     tick=lambda: None,    # Called after every step
+    cost:StampCost|None=None, # Of a stamped call; None: it is measured
 )->ModuleTimes:
     "Self time of each part, and phase of a training step, over repeated runs."
-    stamps, slots, cost = _stamps(run, device)
+    stamps, slots, cost = _stamps(run, device, cost)
     bare, steps, own, watched = [], [], [], run.watched(stamps)
     for _ in range(warmup): fresh()(); tick()
     with quiet(), LoadMeter() as meter:

@@ -1,6 +1,6 @@
 """How far the verdicts of `fasterbench check` can be trusted: one model against itself, and against itself with a slower layer.
 
-Run: python tests/benchmarks/budgets.py [--runs 200] [--rounds 15] [--part itself|slowed|counted] [--seconds 220 --save runs.jsonl]
+Run: python tests/benchmarks/budgets.py [--runs 200] [--rounds 20] [--part itself|slowed|counted] [--seconds 220 --save runs.jsonl]
 Prints how many runs break a budget by chance (limit: 1 %), how many cannot say, and how often a layer that was slowed by 10 % is found
 among the runs that say anything (limit: 95 %); then counted budgets with one channel more (limit: found every time).
 A run of `--seconds` goes on where the file of `--save` ends, so that 200 runs can be taken in pieces; figures are of all runs in the file.
@@ -12,7 +12,7 @@ from time import perf_counter
 
 from fasterbench import count_work
 from fasterbench.analysis.budget_figures import counted_figures, ratios_of_rounds
-from fasterbench.analysis.budgets import Budget, figures, judge
+from fasterbench.analysis.budgets import Budget, figures, in_looks, judge
 from fasterbench.cli.sides import in_turn, loaded, side
 
 source = '''
@@ -38,9 +38,10 @@ def verdicts(now, before, rounds, limit):
     budget, settings = Budget("net", figures["time"], "<=", limit, f"<= {limit:.0%}"), dict(model="net.py:make")
     with side(before, settings) as b, side(now, settings) as a:
         for _ in range(3): a("round"), b("round")
+        found = lambda ratios: [judge(budget, ratios[layer]["time"]).result for layer in ("layer", "")]
         while True:
-            ratios = ratios_of_rounds([in_turn(a, b, k % 2) for k in range(rounds)])
-            yield [judge(budget, ratios[layer]["time"]).result for layer in ("layer", "")]
+            taken = in_looks(lambda k: in_turn(a, b, k % 2), ratios_of_rounds, lambda f: "cannot say" not in found(f), rounds)
+            yield [*found(taken), taken[""]["time"].samples]
 
 def collected(title, found, runs, until, path):
     "As many verdicts of `found` as are wanted, with those that `path` has of earlier calls."
@@ -57,12 +58,13 @@ def counted(folder):
     return counted_figures(count_work(model, sample), model, sample)
 
 def shown(title, found):
-    for layer, results in zip(("layer", "model"), zip(*found)):
+    for layer, results in zip(("layer", "model"), zip(*(verdicts[:2] for verdicts in found))):
         n = Counter(results)
         if not results: continue
         says = len(results) - n["cannot say"]
         print(f"{title:42} {layer:6} {len(results):4} runs: broken {n['broken']:4} ({n['broken'] / len(results):6.1%}), cannot say {n['cannot say']:4} ({n['cannot say'] / len(results):6.1%}), "
               f"broken of those that say {n['broken'] / says if says else float('nan'):6.1%}", flush=True)
+    print(f"{title:42} rounds of a run: {dict(sorted(Counter(rounds for *_, rounds in found).items()))}", flush=True)
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -73,7 +75,7 @@ if __name__ == "__main__":
     parser.add_argument("--save", type=Path)
     args = parser.parse_args()
     parts, until = args.part or ["itself", "slowed", "counted"], perf_counter() + args.seconds
-    print(f"{args.rounds} rounds a run, load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores; the budget is 105 % of the time before")
+    print(f"{args.rounds} to {4 * args.rounds} rounds a run, load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores; the budget is 105 % of the time before")
     same, of = version(), lambda title, now, runs: collected(title, verdicts(now, same, args.rounds, 1.05), runs, until, args.save)
     if "itself" in parts: shown("itself", of("itself", version(), args.runs))
     if "slowed" in parts: shown("a layer slowed by 10 %", of("slowed", version(rows=550), max(args.runs // 2, 1)))
