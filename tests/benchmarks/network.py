@@ -3,7 +3,7 @@
 Run: python tests/benchmarks/network.py [--ranks 2 4]
 The published sweeps are read from ../shared/data/aiconfigurator, where that folder is there.
 """
-import argparse, json, statistics, subprocess, sys, tempfile
+import argparse, json, random, statistics, subprocess, sys
 from pathlib import Path
 from time import perf_counter
 
@@ -24,50 +24,55 @@ def published():
             links = ", ".join(f"{r.collective} {r.bus_bandwidth / 1e9:.1f}" for r in peaks.roofs if r.ranks == 8)
             print(f"{path.stem + ' ' + dtype:32}{len(samples):8}{statistics.median(errors):14.1%}{errors[int(0.9 * len(errors))]:8.1%}  {links}")
 
-def by_hand(collective, n, repeats):
-    "Seconds of one call in a loop of its own, the median over the calls of the shortest over the ranks."
+def hand_made(collective, n):
+    "One call of the collective, and its buffers, as a script would write it."
     import torch, torch.distributed as dist
-    x, times = torch.zeros(n // 4), []
-    parts = list(torch.zeros(n // 4).chunk(dist.get_world_size()))
-    out = torch.empty_like(x)
-    for _ in range(repeats + 1):
-        dist.barrier()
-        start = perf_counter()
-        if collective == "all_reduce": dist.all_reduce(x)
-        elif collective == "all_gather": dist.all_gather_into_tensor(x, parts[0])
-        elif collective == "broadcast": dist.broadcast(x, 0)
-        else: dist.all_to_all_single(out, x)
-        times.append(perf_counter() - start)
+    x = torch.zeros(n // 4)
+    part, out = torch.zeros(n // 4 // dist.get_world_size()), torch.empty_like(x)
+    return dict(all_reduce=lambda: dist.all_reduce(x), all_gather=lambda: dist.all_gather_into_tensor(x, part),
+                broadcast=lambda: dist.broadcast(x, 0), all_to_all=lambda: dist.all_to_all_single(out, x))[collective]
+
+def hand_timed(call):
+    import torch.distributed as dist
+    dist.barrier()
+    start = perf_counter()
+    call()
+    return perf_counter() - start
+
+def per_call(times):
+    "The shortest over the ranks, call by call."
+    import torch.distributed as dist
     every = [None] * dist.get_world_size()
     dist.all_gather_object(every, times)
-    return statistics.median(min(call) for call in list(zip(*every))[1:])
+    return list(map(min, zip(*every)))
 
-def gloo(rounds=24, repeats=10):
-    """On each rank: what `measure_network` takes its samples with, and the loop by hand, in turn, since a machine drifts.
+def gloo(repeats=200):
+    """On each rank, call by call in turn: the timer of `measure_network` with its own call, and twice the loop by hand.
 
-    The ratio is the median over the rounds, each of them two measurements one after the other."""
+    Each figure is the median over the calls of the shortest over the ranks. The loop by hand against itself says how
+    far two medians lie apart on this machine without any difference."""
     import torch, torch.distributed as dist
-    from fasterbench.roofs.network_probes import _sample
+    from fasterbench.roofs.network_probes import _calls, _seconds
     dist.init_process_group("gloo")
-    cpu, rows = torch.device("cpu"), []
+    cpu, rows, ranks = torch.device("cpu"), [], dist.get_world_size()
     for collective in ("all_reduce", "all_gather", "all_to_all", "broadcast"):
         for n in (2**16, 2**20, 2**23):
-            pairs = []
-            for k in range(rounds):
-                first = lambda: _sample(collective, n, cpu, dist.group.WORLD, repeats)
-                second = lambda: by_hand(collective, n, repeats)
-                pairs.append((first(), second()) if k % 2 else (second(), first())[::-1])
-            ratios = sorted(a / b for a, b in pairs)
-            rows.append([collective, n, *map(statistics.median, zip(*pairs)), statistics.median(ratios), ratios[rounds // 4], ratios[3 * rounds // 4]])
+            x = torch.zeros(n // 4)
+            own, hand, again = _calls[collective](x, x.clone().chunk(ranks), dist.group.WORLD), hand_made(collective, n), hand_made(collective, n)
+            takes = [lambda: _seconds(own, cpu, dist.group.WORLD), lambda: hand_timed(hand), lambda: hand_timed(again)]
+            times, order = [[], [], []], random.Random(0)
+            for k in range(repeats):
+                for i in order.sample(range(3), 3): times[i].append(takes[i]())
+            rows.append([collective, n, *(statistics.median(per_call(t[3:])) for t in times)])
     if dist.get_rank() == 0: print(json.dumps(rows))
     dist.destroy_process_group()
 
 def launched(ranks):
     done = subprocess.run([sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={ranks}", "--standalone", __file__, "--child"], capture_output=True, text=True)
     if done.returncode: sys.exit(done.stderr[-2000:])
-    print(f"\ngloo, {ranks} processes\n{'collective':14}{'bytes':>10}{'measured, µs':>14}{'by hand, µs':>13}{'ratio':>8}  quartiles of the ratio")
-    for collective, n, seconds, hand, ratio, low, high in json.loads(done.stdout.splitlines()[-1]):
-        print(f"{collective:14}{n:10}{1e6 * seconds:14.0f}{1e6 * hand:13.0f}{ratio:8.3f}  {low:.2f} to {high:.2f}")
+    print(f"\ngloo, {ranks} processes\n{'collective':14}{'bytes':>10}{'measured, µs':>14}{'by hand, µs':>13}{'ratio':>8}{'by hand, twice':>16}")
+    for collective, n, seconds, hand, again in json.loads(done.stdout.splitlines()[-1]):
+        print(f"{collective:14}{n:10}{1e6 * seconds:14.0f}{1e6 * hand:13.0f}{seconds / hand:8.3f}{again / hand:16.3f}")
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
