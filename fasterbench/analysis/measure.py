@@ -13,10 +13,11 @@ from functools import cached_property
 import torch
 from torch import nn
 
-from ..core.arguments import as_call, copied, is_stateless, on_device, tensors_of
+from ..core.arguments import as_call, copied, on_device, tensors_of
 from ..core.modules import is_compiled
 from ..core.progress import progress_bar
 from ..core.ranks import agreed, current, is_spread
+from ..core.rewind import Given, Rewind
 from ..core.run import Forward, phases, placed, preserved_run
 from ..roofs.machine import tf32_categories
 from ..timing.kernels import time_kernels
@@ -42,6 +43,12 @@ def _check_place(model, device):
     if is_spread(model) and here - {device}:
         raise ValueError(f"several ranks run this model, on {', '.join(sorted(map(str, here)))}, and "
                          f"device={str(device)!r}: it is profiled where it lies; give that device")
+
+def _check_sample(sample):
+    "Raises `ValueError` for a sample without data."
+    if any(t.is_meta for t in tensors_of(sample)):
+        raise ValueError("the sample is on the meta device, which holds no data: nothing can be timed with it; "
+                         "count_work counts with it")
 
 def communicates(
     call, # A `Call`
@@ -105,16 +112,20 @@ def _count(run, args, kwargs, call, before_write):
     "Count; where there is nothing that a forward could work on, say so."
     try: return trace_call(call, run, before_write)
     except (TypeError, AttributeError) as error:
+        if kwargs and not args and "unexpected keyword argument" in str(error):
+            raise TypeError(f"{error}: a mapping names the arguments of forward; (sample,) gives it as one "
+                            "argument") from error
         if tensors_of((args, kwargs)): raise
         raise TypeError(f"the sample holds no tensor, and {type(run.model).__name__}.forward cannot take it ({error}); "
                         "give a tensor, a tuple or list of arguments, or a dict of keyword arguments") from error
 
 def _calls(run, args, kwargs):
-    "`fresh()` is a call of `run`, with arguments of its own where they hold objects that a forward may change."
-    fixed = is_stateless((args, kwargs))
+    "`fresh()` is a call of `run` that starts as the first one did."
+    given, rewind = Given(args, kwargs), Rewind(run.model)
     def fresh():
-        run.reset((args, kwargs))
-        a, k = (args, kwargs) if fixed else copied((args, kwargs))
+        rewind()
+        a, k = given()
+        run.reset((a, k))
         return lambda: run(*a, **k)
     return fresh
 
@@ -153,9 +164,10 @@ def measure(
     together=lambda: None,   # Called once it is seen that several ranks run the model
 )->Measurement:
     "Count and time `run`; the model and the process are left as they were."
+    _check_sample(sample)
     args, kwargs = copied(as_call(sample), device)
     _check_place(run.model, device)
-    with on_device(device), preserved_run(run) as before_write:
+    with on_device(device), preserved_run(run, (args, kwargs)) as before_write:
         total = None if rule.steps is None else warmup + 2 * rule.steps
         with progress_bar("profiling", progress, total) as tick:
             how = dict(warmup=warmup, rule=rule, together=together)
@@ -174,7 +186,7 @@ def timed_again(
 )->Measurement:
     "`m` with the times of another round."
     args, kwargs = copied(as_call(sample), device)
-    with on_device(device), preserved_run(run):
+    with on_device(device), preserved_run(run, (args, kwargs)):
         here = placed(run, device)
         how = dict(warmup=warmup, rule=rule, tick=lambda: None, cost=cost)
         return replace(m, times=_times(_calls(here, args, kwargs), here, device, **how)[0])

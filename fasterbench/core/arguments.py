@@ -6,7 +6,7 @@
 __all__ = []
 
 # %% ../../nbs/core/arguments.ipynb #7edc3d4f
-import copy, operator
+import copy, functools, operator, types
 from collections import deque
 from collections.abc import Mapping
 from contextlib import nullcontext
@@ -87,7 +87,12 @@ def _copied_tensor(t, device):
     return new.requires_grad_(t.requires_grad)
 
 # %% ../../nbs/core/arguments.ipynb #30d43066
-_immutable = (int, float, complex, str, bytes, bool, type(None), torch.dtype, torch.device, type)
+_immutable = (int, float, complex, str, bytes, bool, type(None), torch.dtype, torch.device, type,
+              types.FunctionType, types.BuiltinFunctionType, types.MethodType, functools.partial)
+
+def is_immutable(leaf)->bool:
+    "Whether a call cannot leave anything in `leaf`; a function keeps nothing that is looked for."
+    return isinstance(leaf, _immutable)
 
 def copied(
     tree,                          # Tensors in nested containers
@@ -98,17 +103,23 @@ def copied(
     Objects that hold tensors (caches, dataclasses) are copied with them."""
     memo = {}
     def one(leaf):
-        if isinstance(leaf, _immutable) or callable(leaf): return leaf
+        if is_immutable(leaf) or isinstance(leaf, nn.Module): return leaf
         for t in tensors_of(leaf):
             if id(t) not in memo: memo[id(t)] = _copied_tensor(t, device)
-        return memo[id(leaf)] if isinstance(leaf, torch.Tensor) else copy.deepcopy(leaf, memo)
+        return memo[id(leaf)] if isinstance(leaf, torch.Tensor) else _deep_copied(leaf, memo)
     return tree_map(one, tree)
 
-def is_stateless(tree)->bool:
-    "Whether a call cannot leave anything in `tree` but numbers in tensors: there are no objects in it."
-    return all(isinstance(leaf, (torch.Tensor, *_immutable)) for leaf in tree_leaves(tree))
+def _deep_copied(leaf, memo):
+    try: return copy.deepcopy(leaf, memo)
+    except (TypeError, RuntimeError) as error:
+        raise TypeError(f"the sample holds a {type(leaf).__name__}, which cannot be copied for each run ({error}); give "
+                        "tensors, numbers, containers or objects that copy.deepcopy takes") from error
 
 # %% ../../nbs/core/arguments.ipynb #027fbc55
+def modules_of(tree)->list[nn.Module]:
+    "The modules in nested containers."
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, nn.Module)]
+
 def tensors_of(tree)->list[torch.Tensor]:
     "The tensors in nested containers, those within mappings, dataclasses and other plain objects included."
     tensors, seen, todo = [], set(), [tree]
@@ -126,4 +137,4 @@ def _members(leaf):
     if type(leaf) in SUPPORTED_NODES: return list(SUPPORTED_NODES[type(leaf)].flatten_fn(leaf)[0])
     fields = getattr(type(leaf), "__dataclass_fields__", None)
     if fields is not None: return [getattr(leaf, f, None) for f in fields]
-    return list(vars(leaf).values()) if hasattr(leaf, "__dict__") and not callable(leaf) else []
+    return list(vars(leaf).values()) if hasattr(leaf, "__dict__") else []

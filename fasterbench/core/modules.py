@@ -128,5 +128,5 @@ def set_training(
     on:bool,
 ):
     "Put `model` in training or eval mode, where it has such modes."
-    try: model.train(on)
+    try: model.train() if on else model.eval()          # a model may have an `eval` of its own
     except NotImplementedError: pass

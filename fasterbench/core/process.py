@@ -89,6 +89,7 @@ _process_switches = [
     _Switch(gc.isenabled, lambda on: gc.enable() if on else gc.disable()),
     _Switch(torch.is_warn_always_enabled, torch.set_warn_always), _Switch(sys.getrecursionlimit, sys.setrecursionlimit),
     _Switch(_profiler_enabled, lambda on: None if on else _disable_profiler()),
+    _attribute("_is_profiler_enabled", torch.autograd.profiler),
     _Switch(lambda: dict(os.environ), _set_environment), _Switch(_stance, _set_stance),
     _attribute("fill_uninitialized_memory", torch.utils.deterministic),
     _Switch(torch.backends.mha.get_fastpath_enabled, torch.backends.mha.set_fastpath_enabled),
@@ -97,11 +98,15 @@ _process_switches = [
     _Switch(torch.get_float32_matmul_precision, torch.set_float32_matmul_precision), *map(_attribute, _attributes)]
 
 # %% ../../nbs/core/process.ipynb #ab96f418
-def _random_state():
+def random_state():
+    "Where the random generators of the process stand."
     cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
     return torch.get_rng_state(), cuda, random.getstate(), np.random.get_state()
 
-def _restore_random(state):
+def restore_random(
+    state, # What `random_state` gave
+):
+    "Put the random generators of the process back."
     cpu, cuda, python, numpy = state
     torch.set_rng_state(cpu)
     if cuda is not None: torch.cuda.set_rng_state_all(cuda)
@@ -120,7 +125,7 @@ class _Presence:
     state = None
     def enter(self):
         with _lock:
-            self.state = [s.now() for s in _process_switches], _random_state()
+            self.state = [s.now() for s in _process_switches], random_state()
             if not _present: _at_first[:] = [self.state]
             _present[self] = threading.get_ident()
 
@@ -130,7 +135,7 @@ class _Presence:
             if self.state is None or not set(_present.values()) <= {threading.get_ident()}: return
             switches, generators = self.state if _present else _at_first[0]
             _restore(_process_switches, switches)
-            _restore_random(generators)
+            restore_random(generators)
 
 # %% ../../nbs/core/process.ipynb #f478a3a4
 def restore_process(

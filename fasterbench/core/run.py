@@ -16,7 +16,7 @@ from torch.autograd import _get_sequence_nr
 
 from .modules import Part, parts, set_training, wrapped
 from .state import preserved
-from .arguments import tensors_of
+from .arguments import modules_of, tensors_of
 
 # %% ../../nbs/core/run.ipynb #40116e92
 phases = ("forward", "backward", "update")
@@ -107,6 +107,9 @@ def check_step(
     optimizer,
 ):
     "Raises `TypeError` or `ValueError` for what cannot be a training step."
+    if backward and torch.is_inference_mode_enabled():
+        raise ValueError("a training step needs gradients, and torch.inference_mode() is on, which makes none: call it "
+                         "outside")
     if not backward and (loss is not None or optimizer is not None):
         raise ValueError("loss and optimizer belong to a training step: give backward=True with them")
     if loss is not None and not callable(loss):
@@ -149,6 +152,7 @@ class TrainingStep(Forward):
         super().__init__(model)
         self.loss, self.optimizer = total_output if loss is None else loss, optimizer
         self.owners, self.rest = parameter_owners(self.modules), _rest(self.loss, optimizer)
+        self.leaves = []                                         # whatever else can get a gradient
 
     @property
     def parts(self): return self.modules + self.rest
@@ -166,7 +170,7 @@ class TrainingStep(Forward):
 
     def reset(self, args):
         "Forget the gradients."
-        for t in (*self.written(), *tensors_of(args)):
+        for t in (*self.written(), *self.leaves, *tensors_of(args)):
             if t.is_leaf: t.grad = None
 
     def lasting(self):
@@ -185,15 +189,20 @@ class TrainingStep(Forward):
 
 # %% ../../nbs/core/run.ipynb #a6f0afc9
 @contextmanager
-def preserved_run(run:Forward):
+def preserved_run(
+    run:Forward,
+    given=(),    # What it will be called with
+):
     """Within the context `run` can be run, in its mode; at the end everything is as it was. Gives `before_write`.
 
-    Everything: model, optimizer, process, and a loss that is a module. Modules that a loss function only refers to
-    are not looked for."""
-    others = [run.optimizer, *run.written()] if run.training else []
+    Everything: model, optimizer, process, modules that it is called with, and a loss that is a module. Modules that a
+    loss function only refers to are not looked for."""
+    modules = modules_of(given)
+    others = [*modules, *([run.optimizer, *run.written()] if run.training else [])]
     if run.training and isinstance(run.loss, nn.Module): others.append(run.loss)
-    with preserved(run.model, run.training, others) as before_write, torch.set_grad_enabled(run.training):
-        set_training(run.model, run.training)
+    with preserved(run.model, run.training, others) as (before_write, held), torch.set_grad_enabled(run.training):
+        if run.training: run.leaves = [t for t in held if t.is_leaf and t.requires_grad]
+        for m in (run.model, *modules): set_training(m, run.training)
         yield before_write
 
 # %% ../../nbs/core/run.ipynb #a237481d

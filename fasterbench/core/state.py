@@ -57,6 +57,15 @@ class TensorState:
         "Copy the contents, if that has not happened yet."
         if self.contents is None: self.contents = _copy_of(self.alias)
 
+    def rewind(self)->bool:
+        "Put back the shape, and contents that are kept and were written to; whether there was something to put back."
+        t = self.tensor
+        reshaped = _layout(t)[:2] != _layout(self.alias)[:2]
+        rewritten = self.contents is not None and (self.version is None or _version(t) != self.version)
+        if reshaped: t.data = self.alias
+        if rewritten: _overwrite(t, self.contents)
+        return reshaped or rewritten
+
     def keep_grad(self):
         "Copy a gradient that is a view of something larger, which others write to: a bucket of DDP."
         if self.grad is not None and self.grad._is_view(): self.grad_contents = _copy_of(self.grad.detach())
@@ -77,13 +86,14 @@ class TensorState:
 
 # %% ../../nbs/core/state.ipynb #cfb213a7
 def _assign(mapping, saved, kind=dict):
-    "Give `mapping` the items of `saved`, in their order; it is never left empty on the way."
-    if list(mapping) == list(saved) and all(mapping[k] is v for k, v in saved.items()): return
+    "Give `mapping` the items of `saved`, in their order, never empty on the way. Says whether it had others."
+    if list(mapping) == list(saved) and all(mapping[k] is v for k, v in saved.items()): return False
     for key in [k for k in mapping if k not in saved]: kind.__delitem__(mapping, key)
     kind.update(mapping, saved)
-    if list(mapping) == list(saved): return
-    kind.clear(mapping)
-    kind.update(mapping, saved)
+    if list(mapping) != list(saved):
+        kind.clear(mapping)
+        kind.update(mapping, saved)
+    return True
 
 def _kind(container): return next((k for k in (OrderedDict, dict, list, deque, set) if isinstance(container, k)), None)
 
@@ -91,9 +101,10 @@ def _same(a, b): return len(a) == len(b) and all(x is y for x, y in zip(a, b))
 
 def _restore_container(container, kind, members):
     if issubclass(kind, dict): return _assign(container, members, kind)
-    if _same(list(container), members): return
+    if _same(list(container), members): return False
     kind.clear(container)
     kind.update(container, members) if kind is set else kind.extend(container, members)
+    return True
 
 # %% ../../nbs/core/state.ipynb #de8f7e82
 def _slots(thing):
@@ -108,15 +119,24 @@ def _slot_names(cls):
     return [f"_{cls.__name__.lstrip('_')}{n}" if n.startswith("__") and not n.endswith("__") else n for n in names]
 
 def _restore_slots(thing, saved):
-    for name in _slots(thing).keys() - saved.keys(): object.__delattr__(thing, name)
-    for name, value in saved.items():
-        if getattr(thing, name, None) is not value: object.__setattr__(thing, name, value)
+    more = _slots(thing).keys() - saved.keys()
+    others = {name: value for name, value in saved.items() if getattr(thing, name, None) is not value}
+    for name in more: object.__delattr__(thing, name)
+    for name, value in others.items(): object.__setattr__(thing, name, value)
+    return bool(more or others)
 
-def _restore_array(array, contents): array[...] = contents
+def _restore_array(array, contents):
+    same = array.dtype != object and array.tobytes() == contents.tobytes()
+    array[...] = contents
+    return not same
 
 # %% ../../nbs/core/state.ipynb #08ca4cf6
+def _set_state(generator, set, state):
+    set(state)
+    return True
+
 def _generator(thing):
-    "How to put back the state of `thing`, if it is a random generator."
+    "What sets the state of `thing`, and that state, if it is a random generator."
     if isinstance(thing, torch.Generator): return thing.set_state, thing.get_state()
     if isinstance(thing, random.Random): return thing.setstate, thing.getstate()
     if isinstance(thing, np.random.RandomState): return thing.set_state, thing.get_state()
@@ -137,7 +157,7 @@ def _is_atom(cls): return issubclass(cls, _atoms)
 
 @functools.cache
 def _is_foreign(cls):
-    return f"{cls.__module__}.".startswith(_foreign) and not issubclass(cls, _sharded_class())
+    return f"{cls.__module__}.".startswith(_foreign) and not issubclass(cls, sharded_class())
 
 # %% ../../nbs/core/state.ipynb #2bb85756
 def _of_attributes(thing):
@@ -177,7 +197,7 @@ def _of(thing):
     if (kind := _kind(thing)) is not None: return _of_container(thing, kind)
     if isinstance(thing, (tuple, frozenset)): return [], thing
     if isinstance(thing, np.ndarray): return [(_restore_array, thing, thing.copy())] * thing.flags.writeable, ()
-    if found := _generator(thing): return [found], ()
+    if found := _generator(thing): return [(_set_state, thing, *found)], ()
     return ([], ()) if _is_foreign(type(thing)) else _of_attributes(thing)
 
 # %% ../../nbs/core/state.ipynb #d0c07fd7
@@ -198,14 +218,23 @@ class Snapshot:
             todo += held
         self.complete = not todo
 
+    def steps(self)->dict:
+        "What puts each thing back between two runs; each says whether it had to."
+        tensors = {id(s.tensor): s.rewind for s in self.tensors}
+        return tensors | {(restore[0], id(restore[1])): functools.partial(*restore) for restore in self.restores}
+
 # %% ../../nbs/core/state.ipynb #9349184c
 def _restore_training(module, training):
-    if training is not None and module.training != training: module.training = training    # frozen scripts have no mode
+    other = training is not None and module.training != training                           # frozen scripts have no mode
+    if other: module.training = training
+    return other
 
 def _restore_touched(attributes, touched):
+    other = any(attributes.get(key, _missing) is not value for key, value in touched.items())
     for key, value in touched.items():
         if value is _missing: attributes.pop(key, None)
         else: attributes[key] = value
+    return other
 
 # %% ../../nbs/core/state.ipynb #37bf5bba
 _turn, _measured = threading.Condition(threading.RLock()), {}      # id of a module -> (thread, context)
@@ -222,11 +251,13 @@ def _release(context):
         _turn.notify_all()
 
 # %% ../../nbs/core/state.ipynb #3b0bf768
-def _sharded_class(): return getattr(sys.modules.get("torch.distributed.fsdp"), "FSDPModule", ())
+def sharded_class():
+    "`FSDPModule`, where it has been imported; else no class."
+    return getattr(sys.modules.get("torch.distributed.fsdp"), "FSDPModule", ())
 
 def _own_parameters(module):
     "The parameters that `module` shards itself: those of modules inside that shard their own are not among them."
-    inner = [c for c in module.children() if not isinstance(c, _sharded_class())]
+    inner = [c for c in module.children() if not isinstance(c, sharded_class())]
     return [*module.parameters(recurse=False), *(p for c in inner for p in _own_parameters(c))]
 
 def _is_sharded(module):
@@ -266,7 +297,7 @@ def preserved(
 ):
     """`model` and the process are put back at the end, also after an error or Ctrl-C.
 
-    Gives `before_write(tensor)`, to be called before an operator writes to a tensor."""
+    Gives `before_write(tensor)`, to be called before an operator writes to a tensor, and the tensors that it found."""
     with (undo := Undo()), undo:
         undo.add(let_go, _turn)
         undo.add(_release, undo)
@@ -280,9 +311,9 @@ def preserved(
         for s in snapshot.tensors: undo.add(s.restore)
         for restore in snapshot.restores: undo.add(*restore)
         for m in snapshot.modules:
-            if isinstance(m, _sharded_class()): undo.add(_restore_sharding, m, _is_sharded(m))
+            if isinstance(m, sharded_class()): undo.add(_restore_sharding, m, _is_sharded(m))
         by_memory = {}
         for s in later: by_memory.setdefault(_address(s.alias), []).append(s)
         def before_write(t):
             for s in by_memory.get(_address(t), ()): s.keep()
-        yield before_write
+        yield before_write, [s.tensor for s in snapshot.tensors]
