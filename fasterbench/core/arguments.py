@@ -112,8 +112,8 @@ def copied(
 def _deep_copied(leaf, memo):
     try: return copy.deepcopy(leaf, memo)
     except (TypeError, RuntimeError) as error:
-        raise TypeError(f"the sample holds a {type(leaf).__name__}, which cannot be copied for each run ({error}); give "
-                        "tensors, numbers, containers or objects that copy.deepcopy takes") from error
+        raise TypeError(f"the sample holds a {type(leaf).__name__}, which cannot be copied for each run ({error}): "
+                        "tensors, numbers, containers and objects that copy.deepcopy takes can") from error
 
 # %% ../../nbs/core/arguments.ipynb #027fbc55
 def modules_of(tree)->list[nn.Module]:
