@@ -15,6 +15,7 @@ from .core.arguments import as_call, as_count, as_device, copied, on_device
 from .core.modules import parts
 from .analysis.memory import record_memory
 from .roofline import RooflineAnalyzer
+from .core.rewind import Given
 from .core.run import Forward, placed, preserved_run
 from .core.units import format_si
 from .work.count import count_work
@@ -36,10 +37,12 @@ def _sizes(listed):
 
 def _memory(model, sample, device):
     "Per module what one forward kept and its peak."
-    args, kwargs = copied(as_call(sample), device)
-    with on_device(device), preserved_run(Forward(model)):
+    given = Given(*copied(as_call(sample), device))
+    with on_device(device), preserved_run(Forward(model), given.template):
         run = placed(Forward(model), device)
+        args, kwargs = given()
         run(*args, **kwargs)                       # the first call also allocates what stays, such as packed weights
+        args, kwargs = given()
         recorded = record_memory(lambda: run(*args, **kwargs), run.parts, device)
         return {p.path: dict(memory=m.kept, memory_peak=m.peak) for p, m in zip(run.parts, recorded)}
 
