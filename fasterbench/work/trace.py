@@ -12,7 +12,8 @@ from threading import get_ident
 from typing import NamedTuple
 
 import torch
-from torch.autograd import _get_sequence_nr
+from torch._C import _functorch
+from torch.autograd import _get_sequence_nr, forward_ad
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
@@ -61,8 +62,16 @@ class Call:
     sent: Sent|None=None       # To other processes; None: not a collective
 
 # %% ../../nbs/work/trace.ipynb #8ac03db3
-def _dtype_of(tensors):
+_bytes = (torch.int8, torch.uint8, torch.qint8, torch.quint8)
+
+def _multiplies_bytes(category, tensors):
+    "Whether a product is one of 8-bit integers: those given, or in dynamic quantization the weight and a rounded input."
+    if category not in ("matmul", "convolution") or not tensors: return False
+    return tensors[0].dtype in _bytes or any(t.dtype == torch.qint8 for t in tensors)
+
+def _dtype_of(category, tensors):
     "The dtype that decides which ceiling applies: the first floating-point tensor's, else the first tensor's."
+    if _multiplies_bytes(category, tensors): return "int8"
     floating = (_name(t) for t in tensors if t.is_floating_point() or t.is_complex())
     return next(floating, _name(tensors[0]) if tensors else "")
 
@@ -99,14 +108,22 @@ def _flattened(t):
     "The tensors that `t` wraps; it may hold other things beside them (a device mesh)."
     return [inner for name in t.__tensor_flatten__()[0] if isinstance(inner := getattr(t, name), torch.Tensor)]
 
+def _tangent(t):
+    "The tangent of `t` within a forward differentiation, in a list; nothing for a tensor without one."
+    try: dual = forward_ad.unpack_dual(t) if forward_ad._current_level >= 0 else (t, None)
+    except RuntimeError: return []        # a batch: what is in it has the tangents
+    return [] if dual[1] is None else [dual[1]]
+
 def plain_tensors(
     t:torch.Tensor, # Of any class
 )->list[torch.Tensor]:
-    "The plain tensors that `t` consists of: itself, or those that it wraps."
-    if is_traceable_wrapper_subclass(t): inner = _flattened(t)
+    "The plain tensors that `t` consists of: itself, or those that it wraps; with their tangents."
+    tangents = [p for i in _tangent(t) for p in plain_tensors(i)]
+    if _functorch.is_functorch_wrapped_tensor(t): inner = [_functorch.get_unwrapped(t)]
+    elif is_traceable_wrapper_subclass(t): inner = _flattened(t)
     elif type(t).__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl: inner = tensors_of(dict(vars(t)))
     else: inner = []
-    return [p for i in inner for p in plain_tensors(i)] or [t]
+    return ([p for i in inner for p in plain_tensors(i)] or [t]) + tangents
 
 # %% ../../nbs/work/trace.ipynb #8281b3e5
 class _PackedWeights:
@@ -245,11 +262,11 @@ def _record(self, op, args, kwargs, out):
     total, contraction = (None, None) if flops is None else flops
     index, given = self._visits.current(), tensors_in((args, kwargs))
     visit = self.visits[index]
+    dtype = _dtype_of(category, given + tensors_in(out))
     category = "communication" if sent else "optimizer" if visit.phase == "update" else category
     self.calls.append(Call(visit.part, index, visit.phase, op_name(op), category, total, contraction,
                            [_touch(self, a) for a in reads], [_touch(self, a) for a in writes],
-                           _shapes_of(given), tuple(map(_name, given)), _dtype_of(given + tensors_in(out)),
-                           sent))
+                           _shapes_of(given), tuple(map(_name, given)), dtype, sent))
 
 def _touch(self, access):
     whole = unique_bytes(access.tensor)
