@@ -6,6 +6,7 @@
 __all__ = ['Touch', 'Visit', 'Call']
 
 # %% ../../nbs/work/trace.ipynb #5b453f49
+import types
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import get_ident
@@ -65,7 +66,7 @@ class Call:
 _bytes = (torch.int8, torch.uint8, torch.qint8, torch.quint8)
 
 def _multiplies_bytes(category, tensors):
-    "Whether a product is one of 8-bit integers: those given, or in dynamic quantization the weight and a rounded input."
+    "Whether a product is one of 8-bit integers: those given; in dynamic quantization the weight and a rounded input."
     if category not in ("matmul", "convolution") or not tensors: return False
     return tensors[0].dtype in _bytes or any(t.dtype == torch.qint8 for t in tensors)
 
@@ -79,12 +80,23 @@ def _name(t): return str(t.dtype).removeprefix("torch.")
 
 def _shapes_of(tensors): return tuple(("nested",) if t.is_nested else tuple(t.shape) for t in tensors)
 
+# %% ../../nbs/work/trace.ipynb #5ha3ed00
+def is_shared(
+    memory, # A tensor, or a weak reference to a storage
+)->bool:
+    "Whether another library can write to `memory`: it allocated it, or got it (`x.numpy()`)."
+    try:
+        if isinstance(memory, StorageWeakRef): storage = torch.UntypedStorage._new_with_weak_ptr(memory.cdata)
+        else: storage = memory_of(memory).untyped_storage()
+        return storage is not None and not storage.resizable()
+    except (NotImplementedError, RuntimeError): return False
+
 # %% ../../nbs/work/trace.ipynb #358bb3f3
 class Memory:
     "Numbers of memory blocks, and where each was allocated."
     def __init__(self):
         self.made_in = []      # Per number: index of the visit that allocated it; None: it was there before the run
-        self._numbers, self._alive = {}, []
+        self._numbers, self._alive, self._shared = {}, [], set()
 
     def __contains__(self, t): return storage_id(t) in self._numbers
 
@@ -99,7 +111,12 @@ class Memory:
             self.made_in.append(visit)
             try: self._alive.append(StorageWeakRef(memory_of(t).untyped_storage()))
             except (NotImplementedError, RuntimeError): self._alive.append(t)
+            if is_shared(self._alive[-1]): self._shared.add(self._numbers[key])
         return self._numbers[key]
+
+    def handed_out(self)->bool:
+        "Whether another library has got any of the memory seen so far, since it was seen."
+        return any(is_shared(ref) for n, ref in enumerate(self._alive) if n not in self._shared)
 
     def numbers(self, tensors)->set: return {self.number(p) for t in tensors for p in plain_tensors(t)}
 
@@ -193,6 +210,16 @@ class _Visits(_Stack):
             self.all.append(Visit(part, "backward"))
         return self._backward[key]
 
+# %% ../../nbs/work/trace.ipynb #1a2y0000
+_later = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType, map, filter)
+
+def _check_ran(out):
+    "Raises `TypeError` where a forward has returned what does its work only later."
+    if not isinstance(out, _later): return
+    if isinstance(out, types.CoroutineType): out.close()
+    raise TypeError(f"the model's forward returned a {type(out).__name__}, which does its work only when something "
+                    "iterates over it or awaits it; a forward that returns its results is needed")
+
 # %% ../../nbs/work/trace.ipynb #7dd8aba3
 class Tracer(Watcher):
     "Records every operator that runs, with the module that runs it."
@@ -203,6 +230,7 @@ class Tracer(Watcher):
         super().__init__()
         self.calls, self.memory, self.before_write = [], Memory(), before_write
         self.given = ()                 # What the model was called with
+        self.arrived = {}               # Memory from another library: number -> whether that had got some from here
         self._visits, self._packed, self._thread = _Visits(owners or {}), _PackedWeights(), get_ident()
 
     @property
@@ -213,14 +241,29 @@ class Tracer(Watcher):
         def call(*args, **kwargs):
             if get_ident() != self._thread and self._visits.phase == "forward":
                 raise RuntimeError("a module was called from another thread, where its operators cannot be seen")
-            if not i and not self.given: self.given = tensors_of((args, kwargs))
+            if not i and not self.given: self.given = tensors_of((args, kwargs)); self.memory.numbers(self.given)
             visit = self._visits.enter(i)
             try:
                 out = forward(*args, **kwargs)
-                visit.returned |= self.memory.numbers(tensors_of(out))
+                if not i: _check_ran(out)
+                visit.returned |= self.returned(out)
                 return out
             finally: self._visits.leave()
         return call
+
+    def meet(self, tensors, visit=None):
+        "Number the memory of plain tensors that no operator made. What another library has allocated is noted."
+        new = [t for t in tensors if t not in self.memory]
+        numbers = [self.memory.number(t, visit) for t in new]
+        if any(map(is_shared, new)):
+            handed_out = self.memory.handed_out()
+            self.arrived.update((n, handed_out) for n, t in zip(numbers, new) if is_shared(t))
+
+    def returned(self, out)->set:
+        "Numbers of the memory of what a module returns."
+        plain = [p for t in tensors_of(out) for p in plain_tensors(t)]
+        self.meet(plain)
+        return {self.memory.number(t) for t in plain}
 
     def section(self,
         part:int,        # What is charged for operators outside every module
@@ -241,8 +284,9 @@ _from_outside = {"aten::lift_fresh", "aten::lift"}     # what Python made just n
 
 def _before(self, op, args, kwargs):
     "Note the memory that an operator is given."
-    if op_name(op) not in _from_outside:
-        for t in tensors_in((args, kwargs)): self.memory.number(t)
+    given = tensors_in((args, kwargs))
+    if op_name(op) not in _from_outside: self.meet(given)
+    elif shared := [t for t in given if is_shared(t)]: self.meet(shared, self._visits.current())
     for t in written(op, args, kwargs): self.before_write(t)
 
 def _after(self, op, args, kwargs, out):

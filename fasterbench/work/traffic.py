@@ -125,7 +125,8 @@ _upsample_nearest_exact1d=1,
     upsample_bicubic2d=16).items()}
 
 # %% ../../nbs/work/traffic.ipynb #44535313
-_sparse = _names("add_ sub_ mul mul_ sparse_mask")       # look at a dense tensor only where a sparse one stores something
+# these look at a dense tensor only where a sparse one stores something
+_sparse = _names("add_ sub_ mul mul_ sparse_mask")
 
 def _stored(args):
     "Elements that the first sparse tensor of a call stores; `None` where none is sparse."
