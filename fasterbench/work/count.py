@@ -198,7 +198,7 @@ def _unknown_origin(tracer, run):
 
 def _computed_outside(tracer, run):
     "Whether a result of another library was used, one that had got memory before, or is what the model returns."
-    results = {n for n, handed_out in tracer.arrived.items() if handed_out or n in tracer.visits[0].returned}
+    results = {n for n, handed_out in tracer.memory.arrived.items() if handed_out or n in tracer.visits[0].returned}
     return bool(results) and not results <= _held(tracer, run)
 
 @contextmanager
@@ -221,13 +221,13 @@ def trace_call(
     tracer.memory.numbers([*run.model.parameters(), *run.model.buffers()])
     with eager(), torch.jit.optimized_execution(False), _explained(run), run.watched(tracer), watching(tracer), others:
         out = call()
-    tracer.visits[0].returned |= tracer.returned(out)
+    tracer.visits[0].returned |= tracer.memory.returned(out)
     kept = tracer.memory.numbers(run.lasting())
     unseen = {i: found for i, part in enumerate(run.modules) if (found := script_operators(part.module))}
     if agreed("other threads", bool(others.present and _unknown_origin(tracer, run))):
         with eager(): found = others.operators(call)
         if found: unseen[0] = {**unseen.get(0, {}), **found}
-    if _computed_outside(tracer, run): unseen[0] = {**unseen.get(0, {}), "outside of PyTorch": 1}
+    if _computed_outside(tracer, run): unseen[0] = {**unseen.get(0, {}), "work outside of PyTorch": 1}
     crossing = border(tracer.calls, tracer.visits, tracer.memory.made_in, kept)
     return Work(run.parts, tracer.calls, tracer.visits[1:], crossing, unseen)
 

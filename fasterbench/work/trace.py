@@ -114,10 +114,6 @@ class Memory:
             if is_shared(self._alive[-1]): self._shared.add(self._numbers[key])
         return self._numbers[key]
 
-    def handed_out(self)->bool:
-        "Whether another library has got any of the memory seen so far, since it was seen."
-        return any(is_shared(ref) for n, ref in enumerate(self._alive) if n not in self._shared)
-
     def numbers(self, tensors)->set: return {self.number(p) for t in tensors for p in plain_tensors(t)}
 
 # %% ../../nbs/work/trace.ipynb #fa582a41
@@ -141,6 +137,27 @@ def plain_tensors(
     elif type(t).__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl: inner = tensors_of(dict(vars(t)))
     else: inner = []
     return ([p for i in inner for p in plain_tensors(i)] or [t]) + tangents
+
+# %% ../../nbs/work/trace.ipynb #5ha3ed02
+class SharedMemory(Memory):
+    "Numbers of memory blocks, and which of them another library has allocated."
+    def __init__(self):
+        super().__init__()
+        self.arrived = {}      # Such memory: number -> whether the other library had got some from here before
+
+    def meet(self, tensors, visit=None):
+        "Number the memory of plain tensors that no operator made."
+        new = [t for t in tensors if t not in self]
+        numbers = [self.number(t, visit) for t in new]
+        if any(map(is_shared, new)):
+            handed_out = any(is_shared(ref) for n, ref in enumerate(self._alive) if n not in self._shared)
+            self.arrived.update((n, handed_out) for n, t in zip(numbers, new) if is_shared(t))
+
+    def returned(self, out)->set:
+        "Numbers of the memory of what a module returns."
+        plain = [p for t in tensors_of(out) for p in plain_tensors(t)]
+        self.meet(plain)
+        return {self.number(t) for t in plain}
 
 # %% ../../nbs/work/trace.ipynb #8281b3e5
 class _PackedWeights:
@@ -228,9 +245,8 @@ class Tracer(Watcher):
         before_write=lambda tensor: None,# Called before an operator writes to a tensor
     ):
         super().__init__()
-        self.calls, self.memory, self.before_write = [], Memory(), before_write
+        self.calls, self.memory, self.before_write = [], SharedMemory(), before_write
         self.given = ()                 # What the model was called with
-        self.arrived = {}               # Memory from another library: number -> whether that had got some from here
         self._visits, self._packed, self._thread = _Visits(owners or {}), _PackedWeights(), get_ident()
 
     @property
@@ -246,24 +262,10 @@ class Tracer(Watcher):
             try:
                 out = forward(*args, **kwargs)
                 if not i: _check_ran(out)
-                visit.returned |= self.returned(out)
+                visit.returned |= self.memory.returned(out)
                 return out
             finally: self._visits.leave()
         return call
-
-    def meet(self, tensors, visit=None):
-        "Number the memory of plain tensors that no operator made. What another library has allocated is noted."
-        new = [t for t in tensors if t not in self.memory]
-        numbers = [self.memory.number(t, visit) for t in new]
-        if any(map(is_shared, new)):
-            handed_out = self.memory.handed_out()
-            self.arrived.update((n, handed_out) for n, t in zip(numbers, new) if is_shared(t))
-
-    def returned(self, out)->set:
-        "Numbers of the memory of what a module returns."
-        plain = [p for t in tensors_of(out) for p in plain_tensors(t)]
-        self.meet(plain)
-        return {self.memory.number(t) for t in plain}
 
     def section(self,
         part:int,        # What is charged for operators outside every module
@@ -285,8 +287,8 @@ _from_outside = {"aten::lift_fresh", "aten::lift"}     # what Python made just n
 def _before(self, op, args, kwargs):
     "Note the memory that an operator is given."
     given = tensors_in((args, kwargs))
-    if op_name(op) not in _from_outside: self.meet(given)
-    elif shared := [t for t in given if is_shared(t)]: self.meet(shared, self._visits.current())
+    if op_name(op) not in _from_outside: self.memory.meet(given)
+    elif shared := [t for t in given if is_shared(t)]: self.memory.meet(shared, self._visits.current())
     for t in written(op, args, kwargs): self.before_write(t)
 
 def _after(self, op, args, kwargs, out):
