@@ -184,7 +184,7 @@ def _module_work(part, own, called, unseen):
                       most((c.dtype for c in calls)), most((c.category for c in calls), "data movement"), unknown,
                       flops, wire_bytes(calls))
 
-# %% ../../nbs/work/count.ipynb #6516fa44
+# %% ../../nbs/work/count.ipynb #0r1g1n00
 def _held(tracer, run):
     "Numbers of the memory that the model and the sample hold."
     modules = [p.module for p in run.modules]
@@ -201,6 +201,7 @@ def _computed_outside(tracer, run):
     results = {n for n, handed_out in tracer.memory.arrived.items() if handed_out or n in tracer.visits[0].returned}
     return bool(results) and not results <= _held(tracer, run)
 
+# %% ../../nbs/work/count.ipynb #expla1ne
 @contextmanager
 def _explained(run):
     "Within the context the error of a forward that asks for gradients says that there are none."
@@ -210,6 +211,7 @@ def _explained(run):
         raise RuntimeError(f"{type(run.model).__name__} asks for gradients in its forward, which is counted without "
                            "them; backward=True counts a training step, with gradients") from error
 
+# %% ../../nbs/work/count.ipynb #6516fa44
 def trace_call(
     call,         # Does `run` once
     run:Forward,  # A forward or a training step
