@@ -2,6 +2,7 @@
 import io, warnings
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -234,3 +235,130 @@ def test_count_work_is_found_where_it_is_expected():
     import fasterbench
     from fasterbench.work import Work, count_work as found
     assert found is count_work is fasterbench.count_work and Work.__name__ == "Work"
+
+# What a sparse tensor stores, and no more.
+
+def test_sparse_gradients_touch_the_rows_they_name():
+    table, ids = nn.Embedding(100_000, 16, sparse=True), torch.tensor([1, 20, 300, 4_000, 50_000, 6, 7, 8])
+    rows, indices = 8 * 16 * 4, 8 * 8
+    def update(optimizer): return count_work(table, ids, backward=True, optimizer=optimizer).of_phase("update")
+    sgd = update(torch.optim.SGD(table.parameters(), lr=.1))
+    # a product and a sum per element; the gradient's values and indices, and the rows of the table, are read; these written
+    assert (sgd.flops, sgd.bytes) == (2 * 8 * 16, rows + indices + 2 * rows)
+    for optimizer in (torch.optim.SparseAdam(table.parameters()), torch.optim.Adagrad(table.parameters())):
+        work = update(optimizer)
+        assert work.flops < 20 * 8 * 16
+        assert all(op.bytes < 10 * rows for op in work.ops if op.operator != "aten::zeros_like"), work.ops
+
+@pytest.mark.parametrize("sparse", ["to_sparse", "to_sparse_csr"])
+def test_a_sum_with_a_sparse_tensor(sparse):
+    few = torch.zeros(100, 100); few[3, 4] = few[5, 6] = 1
+    few, dense = getattr(few, sparse)(), r(100, 100)
+    assert count_work(Call(lambda d: d + few), dense).flops == 2 == count_work(Call(lambda d: d.add_(few)), dense).flops
+    assert count_work(Call(lambda d: d.add_(few, alpha=-2)), dense).flops == 4
+    assert count_work(Call(lambda d: d + few), dense).bytes > 80_000 > 4_000 > count_work(Call(lambda d: d.add_(few)), dense).bytes
+
+def test_a_sum_over_a_sparse_tensor():
+    few = torch.sparse_coo_tensor([[3, 5]], torch.ones(2, 4), (1000, 4))
+    assert count_work(Call(lambda x: torch.sparse.sum(few) + x), r(1)).flops == 8 + 1
+
+# Results that a function transform wraps.
+
+@pytest.mark.parametrize("transform", ["vmap", "vmap of vmap", "jvp", "dual numbers", "grad"])
+def test_results_of_transformed_modules(transform):
+    layer, x = nn.Linear(32, 16), r(8, 4, 32)
+    def dual(x):
+        with torch.autograd.forward_ad.dual_level(): return layer(torch.autograd.forward_ad.make_dual(x, x))
+    call = {"vmap": torch.vmap(layer), "vmap of vmap": torch.vmap(torch.vmap(layer)), "dual numbers": dual,
+            "jvp": lambda x: torch.func.jvp(layer, (x,), (x,)), "grad": torch.func.grad(lambda x: layer(x).sum())}[transform]
+    class Model(nn.Module):
+        def __init__(self): super().__init__(); self.layer = layer
+        def forward(self, x): return call(x)
+    results = 2 if transform in ("jvp", "dual numbers") else 1      # a tangent beside each
+    assert count_work(Model(), x).by_module()["layer"].bytes_moved == 4 * (32*32 + 32*16 + 16 + results * 32*16)
+
+# The ceiling of quantized products.
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("bias", [True, False])
+def test_the_dtype_of_quantized_products(bias):
+    x = torch.quantize_per_tensor(r(8, 16), .1, 0, torch.quint8)
+    static = torch.ao.nn.quantized.Linear(16, 16, bias_=bias)
+    dynamic = torch.ao.nn.quantized.dynamic.Linear(16, 16, bias_=bias)
+    half = torch.ao.nn.quantized.dynamic.Linear(16, 16, bias_=bias, dtype=torch.float16)
+    assert [c.dtype for c in count_work(static, x).trace] == ["int8"] == [c.dtype for c in count_work(dynamic, r(8, 16)).trace]
+    assert "int8" not in [c.dtype for c in count_work(half, r(8, 16)).trace]
+    assert [c.dtype for c in count_work(nn.Linear(16, 16, bias=bias), r(8, 16)).trace] == ["float32"]
+
+# What is not counted, and says so.
+
+async def _awaited(x): return x * 2
+async def _streamed(x): yield x * 2
+def _generated(x): yield x * 2
+
+@pytest.mark.parametrize("lazy", [_generated, _awaited, _streamed, lambda x: map(torch.relu, [x])])
+@pytest.mark.parametrize("backward", [False, True])
+def test_a_forward_that_works_later(lazy, backward):
+    model = nn.Sequential(nn.Linear(4, 4), Call(lazy)) if not backward else Call(lazy)
+    with pytest.raises(TypeError, match="the model's forward returned a (generator|coroutine|async_generator|map)"):
+        count_work(model, r(2, 4), backward=backward)
+
+def test_a_generator_within_a_model_is_counted():
+    assert count_work(Call(lambda x: sum(_generated(x))), r(2, 4)).flops == 8 + 8
+
+def test_a_forward_that_asks_for_gradients():
+    class Forces(nn.Module):
+        def __init__(self): super().__init__(); self.energy = nn.Linear(3, 1)
+        def forward(self, x):
+            x.requires_grad_(True)
+            e = self.energy(x).sum()
+            return e, torch.autograd.grad(e, x, create_graph=True)[0]
+    with pytest.raises(RuntimeError, match="Forces asks for gradients .* backward=True"): count_work(Forces(), r(5, 3))
+    assert count_work(Forces(), r(5, 3), backward=True).flops > 0
+
+def test_a_lazy_model():
+    with pytest.raises(ValueError, match="0.weight of the model is uninitialized: run the model once"):
+        count_work(nn.Sequential(nn.LazyLinear(4)), r(2, 4))
+
+class Outside(nn.Module):
+    "`f` computes with arrays what comes out of a layer."
+    def __init__(self, f): super().__init__(); self.layer, self.f, self.w = nn.Linear(4, 4), f, nn.Parameter(r(4, 4))
+    def forward(self, x):
+        h = self.layer(x)
+        return self.f(h, self.w.detach())
+
+outside = {
+    "the result": lambda h, w: torch.from_numpy(h.numpy() @ w.numpy()),
+    "a result": lambda h, w: dict(kept=h, other=[torch.from_numpy(h.numpy() @ h.numpy().T)]),
+    "in between": lambda h, w: torch.from_numpy(h.numpy() @ w.numpy()) * 2,
+    "a copy": lambda h, w: torch.tensor(h.numpy() @ w.numpy()),
+    "a copy in between": lambda h, w: torch.tensor(np.asarray(h) @ w.numpy()).relu(),
+    "a view of an array": lambda h, w: h + torch.as_tensor((h.numpy() @ w.numpy())[:1])}
+
+@pytest.mark.parametrize("how", outside)
+def test_work_in_another_library_is_unknown(how):
+    work = count_work(Outside(outside[how]), r(4, 4))
+    assert work.flops is None and work.unknown_ops == {"work outside of PyTorch": 1} and work.flops_lower_bound >= 2*4*4*4 + 16
+
+table = np.arange(16, dtype=np.float32).reshape(4, 4)
+everywhere = torch.from_numpy(table)
+constants = {
+    "a list": lambda h, w: h + torch.tensor([1.0, 2.0, 3.0, 4.0]), "a number": lambda h, w: h * torch.tensor(2.0),
+    "an array": lambda h, w: h + torch.from_numpy(table), "a copy of an array": lambda h, w: h + torch.tensor(table),
+    "an array as a tensor": lambda h, w: h + torch.as_tensor(table), "a global": lambda h, w: h + everywhere,
+    "numbers taken out": lambda h, w: h * (int(h.numpy().argmax()) + len(w.tolist()))}
+
+@pytest.mark.parametrize("how", constants)
+@pytest.mark.parametrize("backward", [False, True])
+def test_constants_are_no_work(how, backward):
+    if backward and "out" in how: pytest.skip("numpy takes no tensors with gradients")
+    assert count_work(Outside(constants[how]), r(4, 4), backward=backward).unknown_ops == {}
+
+def test_parameters_and_samples_that_lie_in_arrays_are_no_work():
+    layer = nn.Linear(4, 4)
+    layer.weight.data = torch.from_numpy(table)
+    layer.register_buffer("scale", torch.from_numpy(table))
+    class Model(nn.Module):
+        def __init__(self): super().__init__(); self.layer, self.plain = layer, torch.from_numpy(table)
+        def forward(self, x, lengths): return self.layer(x) * self.layer.scale + self.plain + lengths.numpy().max(), self.plain
+    assert count_work(Model(), (torch.from_numpy(table), torch.from_numpy(np.arange(4)))).unknown_ops == {}

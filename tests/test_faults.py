@@ -1,13 +1,19 @@
 "Whatever goes wrong while a model is profiled, and whenever: it is left as it was."
 import gc, random
 from datetime import datetime, timedelta, timezone
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from fasterbench.core.arguments import tensors_of
 from fasterbench.roofline import HardwarePeaks, RooflineAnalyzer
+from fasterbench.roofs.probes import memory_probe, streams
+from fasterbench.timing.stamps import node_cost, stamp_cost
+from fasterbench.views.headline import _varied
 
 peaks = HardwarePeaks(1e12, 1e11)
 
@@ -109,3 +115,24 @@ def test_roofs_from_a_bad_moment_are_measured_again(tmp_path, monkeypatch, again
     for _ in range(2):                                      # kept in the process, and on disk; nothing is measured a third time
         assert profile().peaks.peak_flops == kept
         module._remembered.clear()
+
+class Devices(TorchDispatchMode):
+    "Where operators put their results."
+    def __init__(self): super().__init__(); self.used = set()
+    def __torch_dispatch__(self, op, types, args=(), kwargs=None):
+        out = op(*args, **(kwargs or {}))
+        self.used |= {t.device.type for t in tensors_of(out)}
+        return out
+
+def test_a_default_device_moves_no_calibration(capsys):
+    with torch.device("meta"):
+        with Devices() as devices:
+            stamp_cost(n=5, rounds=2), node_cost(20, 2)
+            for kind in streams: memory_probe(kind, 1 << 16, torch.device("cpu")).build()()
+        assert devices.used == {"cpu"}
+        model, x = nn.Linear(64, 64, device="cpu"), torch.ones(16, 64, device="cpu")
+        for _ in range(2): RooflineAnalyzer(model, x, peaks).profile(steps=5, progress=False).summary()
+    assert "Linear" in capsys.readouterr().out
+
+def test_rows_of_no_time_at_all_are_told():
+    assert _varied(SimpleNamespace(spread=0, ratio=1, ops_s=1.0, sum_s=0.0), False) == []

@@ -270,7 +270,7 @@ def stamp_cost(
     rounds:int=10,
 )->StampCost:
     "Cost of a stamped call on this CPU, now."
-    chain, x = nn.Sequential(*(nn.ReLU() for _ in range(n))), torch.ones(4)
+    chain, x = nn.Sequential(*(nn.ReLU() for _ in range(n))), torch.ones(4, device="cpu")
     bare, stamped = zip(*(_chain_times(make, chain, x) for _ in range(rounds)))
     cost = max(statistics.median(stamped) - statistics.median(bare), 0.0) / n
     inside = statistics.median(_share_inside(make, 500) for _ in range(3))
@@ -281,7 +281,7 @@ def stamp_cost(
 @torch.enable_grad()
 def _backward_time(n, hook=None):
     "Seconds per node of a backward through `n` negations of one number, in whatever mode the program is."
-    y = torch.ones((), requires_grad=True)
+    y = torch.ones((), requires_grad=True, device="cpu")
     for _ in range(n): y = y.neg()
     for node in graph_nodes(y.grad_fn) if hook else (): node.register_prehook(hook)
     start = perf_counter()

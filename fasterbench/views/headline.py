@@ -168,7 +168,7 @@ def _varied(timing, phases):
     t, found = timing, []
     if t.spread > 0.1: found.append(f"{'training steps' if phases else 'forwards'} vary by {t.spread:.0%}")
     if abs(t.ratio - 1) > 0.03: found.append(f"the rows sum to {t.ratio:.0%} of end to end")
-    if t.ops_s and t.ops_s > 1.25 * t.sum_s: found.append(f"the operators sum to {t.ops_s / t.sum_s:.0%} of the rows")
+    if 0 < 1.25 * t.sum_s < (t.ops_s or 0): found.append(f"the operators sum to {t.ops_s / t.sum_s:.0%} of the rows")
     return found
 
 # %% ../../nbs/views/headline.ipynb #3e2be085

@@ -7,7 +7,7 @@ __all__ = ['OpWork', 'ModuleWork', 'Work', 'count_work']
 
 # %% ../../nbs/work/count.ipynb #e5cc4932
 from collections import Counter
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 
 import torch
@@ -184,14 +184,34 @@ def _module_work(part, own, called, unseen):
                       most((c.dtype for c in calls)), most((c.category for c in calls), "data movement"), unknown,
                       flops, wire_bytes(calls))
 
-# %% ../../nbs/work/count.ipynb #6516fa44
-def _unknown_origin(tracer, run):
-    "Whether an operator was given memory that no operator made, and that neither the model nor the sample holds."
+# %% ../../nbs/work/count.ipynb #0r1g1n00
+def _held(tracer, run):
+    "Numbers of the memory that the model and the sample hold."
     modules = [p.module for p in run.modules]
     held = [t for m in modules for t in (*m.parameters(), *m.buffers(), *tensors_of(dict(vars(m))))]
-    known = tracer.memory.numbers([*held, *tracer.given, *run.lasting(), *(run.written() if run.training else ())])
+    return tracer.memory.numbers([*held, *tracer.given, *run.lasting(), *(run.written() if run.training else ())])
+
+def _unknown_origin(tracer, run):
+    "Whether an operator was given memory that no operator made, and that neither the model nor the sample holds."
+    known = _held(tracer, run)
     return any(made_in is None and n not in known for n, made_in in enumerate(tracer.memory.made_in))
 
+def _computed_outside(tracer, run):
+    "Whether a result of another library was used, one that had got memory before, or is what the model returns."
+    results = {n for n, handed_out in tracer.memory.arrived.items() if handed_out or n in tracer.visits[0].returned}
+    return bool(results) and not results <= _held(tracer, run)
+
+# %% ../../nbs/work/count.ipynb #expla1ne
+@contextmanager
+def _explained(run):
+    "Within the context the error of a forward that asks for gradients says that there are none."
+    try: yield
+    except RuntimeError as error:
+        if run.training or "does not require grad" not in str(error): raise
+        raise RuntimeError(f"{type(run.model).__name__} asks for gradients in its forward, which is counted without "
+                           "them; backward=True counts a training step, with gradients") from error
+
+# %% ../../nbs/work/count.ipynb #6516fa44
 def trace_call(
     call,         # Does `run` once
     run:Forward,  # A forward or a training step
@@ -200,15 +220,28 @@ def trace_call(
 )->Work:
     "The work of one run."
     tracer, others = tracer(run.owners, before_write), OtherThreads()
-    with eager(), torch.jit.optimized_execution(False), run.watched(tracer), watching(tracer), others: out = call()
-    tracer.visits[0].returned |= tracer.memory.numbers(tensors_of(out))
+    tracer.memory.numbers([*run.model.parameters(), *run.model.buffers()])
+    with eager(), torch.jit.optimized_execution(False), _explained(run), run.watched(tracer), watching(tracer), others:
+        out = call()
+    tracer.visits[0].returned |= tracer.memory.returned(out)
     kept = tracer.memory.numbers(run.lasting())
     unseen = {i: found for i, part in enumerate(run.modules) if (found := script_operators(part.module))}
     if agreed("other threads", bool(others.present and _unknown_origin(tracer, run))):
         with eager(): found = others.operators(call)
         if found: unseen[0] = {**unseen.get(0, {}), **found}
+    if _computed_outside(tracer, run): unseen[0] = {**unseen.get(0, {}), "work outside of PyTorch": 1}
     crossing = border(tracer.calls, tracer.visits, tracer.memory.made_in, kept)
     return Work(run.parts, tracer.calls, tracer.visits[1:], crossing, unseen)
+
+# %% ../../nbs/work/count.ipynb #1n1t1a1d
+def check_initialized(
+    model:nn.Module,
+):
+    "Raises `ValueError` for a model with parameters or buffers that have no shape yet."
+    for name, t in (*model.named_parameters(), *model.named_buffers()):
+        if isinstance(t, nn.parameter.UninitializedTensorMixin):
+            raise ValueError(f"{name} of the model is uninitialized: run the model once, so that lazy modules know "
+                             "their shapes")
 
 # %% ../../nbs/work/count.ipynb #6516fa45
 def _placed(run, args, kwargs, target):
@@ -228,6 +261,7 @@ def count_work(
     "The FLOPs and bytes of one run of `model`, per operator and per module."
     if not isinstance(model, nn.Module):
         raise TypeError(f"model is a {type(model).__name__}; a torch.nn.Module is needed")
+    check_initialized(model)
     check_step(backward, loss, optimizer)
     args, kwargs = copied(as_call(sample))
     run = TrainingStep(model, loss, optimizer) if backward else Forward(model)

@@ -18,13 +18,14 @@ from .rules import op_name, tensors_in
 
 # %% ../../nbs/work/dispatch.ipynb #94f5565e
 _views = {f"aten::{n}" for n in """_unsafe_view detach_ lift_fresh lift _reshape_alias unsafe_split
-    unsafe_split_with_sizes unsafe_chunk""".split()}
+    unsafe_split_with_sizes unsafe_chunk _sparse_coo_tensor_with_dims_and_tensors
+    _sparse_compressed_tensor_unsafe _coalesced_ is_coalesced _nnz""".split()}
 _views |= {f"{ns}::{n}" for ns in ("_c10d_functional", "c10d_functional")
            for n in ("wait_tensor", "wait_tensors", "_wrap_tensor_autograd")}      # wait for a collective, or mark it
 
 # %% ../../nbs/work/dispatch.ipynb #ddb44e6e
 def is_view(op)->bool:
-    "Whether `op` moves nothing: a view, or an in-place change of a tensor's metadata."
+    "Whether `op` moves nothing: a view, a sparse tensor over others, or a look at or a change of metadata."
     if isinstance(op, HigherOrderOperator): return False
     return op.is_view or op_name(op) in _views or torch.Tag.inplace_view in op.tags
 

@@ -54,7 +54,7 @@ def _softmax_backward(grad, *_, out=None, **kw): return 4 * math.prod(grad)
 # %% ../../nbs/work/elementwise.ipynb #f27d56d3
 def _reduction(names, per_input=1, per_output=0):
     @rule(*aten_names(names), category="reduction")
-    def reduce(x, *_, out=None, **kw): return per_input * math.prod(x) + per_output * math.prod(out)
+    def reduce(x, *_, out=None, **kw): return per_input * entries(x) + per_output * entries(out)
 
 _reduction("""sum prod amax amin max min argmax argmin any all cumsum cumprod cummax cummin nansum aminmax
     _is_all_true _is_any_true bincount histc count_nonzero median nanmedian mode kthvalue
@@ -195,7 +195,10 @@ def pointwise_cost(
     return _pointwise.get(name, 1)
 
 @rule(*aten_names("add sub rsub"), category="pointwise")
-def _add(*_, out=None, alpha=1, **kw): return entries(out) * (1 if alpha == 1 else 2)
+def _add(*terms, out=None, alpha=1, **kw):
+    "An element is added where every term stores one."
+    stored = [entries(t) for t in terms if getattr(t, "entries", None) is not None]
+    return min([entries(out), *stored]) * (1 if alpha == 1 else 2)
 
 def is_known_pointwise(name:str)->bool: return name in _pointwise
 

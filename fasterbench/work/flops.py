@@ -11,7 +11,8 @@ import torch
 from . import communication, gpu_ops, linalg, moves, optimizers, quantized, resampling     # their rules
 from .contractions import attention, matmul
 from .elementwise import is_activation, is_known_pointwise, pointwise_cost
-from .rules import Flops, Shape, categories, entries, map_tensors, op_name, rule, rules, tensors_in
+from fasterbench.work.rules import (Flops, Shape, aten_names, categories, entries, map_tensors, op_name, rule, rules,
+    tensors_in)
 
 _all_ = ["rule", "rules", "Flops", "Shape", "matmul", "attention", "categories"]
 
@@ -58,19 +59,14 @@ def operator_flops(
     calls = [_item_flops(known, name, args, kwargs, out, i) for i in range(_items(tensors))]
     if None in calls: return None, category
     flops = Flops(*map(sum, zip(*calls)))
-    return _complex(name, flops) if any(t.is_complex() for t in tensors_in((args, kwargs))) else flops, category
+    if any(t.is_complex() for t in tensors_in((args, kwargs))): flops = _in_real(name, known, kwargs, flops)
+    return flops, category
 
 # %% ../../nbs/work/flops.ipynb #45fa4c33
 def _known(name):
     "The rule for `name`. An in-place form computes what the plain one does, and so does a `prims` operator."
     plain = name.removesuffix("_")
     return rules.get(name) or rules.get(plain) or rules.get(plain.replace("prims::", "aten::"))
-
-def _complex(name, flops):
-    "In real operations: a complex multiply-accumulate is 8, a product 6, a sum 2. Transforms count real ones already."
-    if name.startswith("aten::_fft"): return flops
-    each = 6 if name.removesuffix("_") in ("aten::mul", "aten::div") else 2
-    return Flops(4 * flops.contraction + each * (flops.total - flops.contraction), 4 * flops.contraction)
 
 def _item_flops(known, name, args, kwargs, out, item):
     "FLOPs for one item of a ragged batch, or of the whole call where there is none."
@@ -80,3 +76,19 @@ def _item_flops(known, name, args, kwargs, out, item):
     elif known.tensors: flops = known.flops(*args, **kwargs, out=out)
     else: flops = known.flops(*_shapes(args, item), **_shapes(kwargs, item), out=shape)
     return flops if flops is None or isinstance(flops, Flops) else Flops(flops, 0)
+
+# %% ../../nbs/work/flops.ipynb #c0mp1ex1
+_if_complex = {**dict.fromkeys(aten_names("""mul div prod cumprod square pow reciprocal _trilinear
+    _foreach_mul _foreach_div _foreach_pow _foreach_reciprocal"""), (6, 6)),
+    **dict.fromkeys(aten_names("add sub rsub _foreach_add _foreach_sub"), (2, 8 / 2)),
+    **dict.fromkeys(aten_names("addcmul addcdiv _foreach_addcmul _foreach_addcdiv"), (8 / 2, 14 / 3)),
+    **dict.fromkeys(aten_names("lerp _foreach_lerp"), (10 / 3, 10 / 3)), "aten::linalg_cross": (14 / 3, 14 / 3)}
+
+def _in_real(name, known, kwargs, flops):
+    "FLOPs of a call on complex numbers, in real operations, from those of the same call on real ones."
+    name = name.removesuffix("_").replace("prims::", "aten::")
+    scaled = kwargs.get("alpha", 1) != 1 or kwargs.get("value", 1) != 1
+    if name.startswith("aten::_fft"): return flops
+    linear = known and known.flops.__module__ == linalg.__name__
+    each = 4 if linear else _if_complex.get(name, (2, 2))[scaled]
+    return Flops(4 * flops.contraction + each * (flops.total - flops.contraction), 4 * flops.contraction)

@@ -6,13 +6,15 @@
 __all__ = ['Touch', 'Visit', 'Call']
 
 # %% ../../nbs/work/trace.ipynb #5b453f49
+import types
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import get_ident
 from typing import NamedTuple
 
 import torch
-from torch.autograd import _get_sequence_nr
+from torch._C import _functorch
+from torch.autograd import _get_sequence_nr, forward_ad
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
@@ -61,8 +63,16 @@ class Call:
     sent: Sent|None=None       # To other processes; None: not a collective
 
 # %% ../../nbs/work/trace.ipynb #8ac03db3
-def _dtype_of(tensors):
+_bytes = (torch.int8, torch.uint8, torch.qint8, torch.quint8)
+
+def _multiplies_bytes(category, tensors):
+    "Whether a product is one of 8-bit integers: those given; in dynamic quantization the weight and a rounded input."
+    if category not in ("matmul", "convolution") or not tensors: return False
+    return tensors[0].dtype in _bytes or any(t.dtype == torch.qint8 for t in tensors)
+
+def _dtype_of(category, tensors):
     "The dtype that decides which ceiling applies: the first floating-point tensor's, else the first tensor's."
+    if _multiplies_bytes(category, tensors): return "int8"
     floating = (_name(t) for t in tensors if t.is_floating_point() or t.is_complex())
     return next(floating, _name(tensors[0]) if tensors else "")
 
@@ -70,12 +80,23 @@ def _name(t): return str(t.dtype).removeprefix("torch.")
 
 def _shapes_of(tensors): return tuple(("nested",) if t.is_nested else tuple(t.shape) for t in tensors)
 
+# %% ../../nbs/work/trace.ipynb #5ha3ed00
+def is_shared(
+    memory, # A tensor, or a weak reference to a storage
+)->bool:
+    "Whether another library can write to `memory`: it allocated it, or got it (`x.numpy()`)."
+    try:
+        if isinstance(memory, StorageWeakRef): storage = torch.UntypedStorage._new_with_weak_ptr(memory.cdata)
+        else: storage = memory_of(memory).untyped_storage()
+        return storage is not None and not storage.resizable()
+    except (NotImplementedError, RuntimeError): return False
+
 # %% ../../nbs/work/trace.ipynb #358bb3f3
 class Memory:
     "Numbers of memory blocks, and where each was allocated."
     def __init__(self):
         self.made_in = []      # Per number: index of the visit that allocated it; None: it was there before the run
-        self._numbers, self._alive = {}, []
+        self._numbers, self._alive, self._shared = {}, [], set()
 
     def __contains__(self, t): return storage_id(t) in self._numbers
 
@@ -90,6 +111,7 @@ class Memory:
             self.made_in.append(visit)
             try: self._alive.append(StorageWeakRef(memory_of(t).untyped_storage()))
             except (NotImplementedError, RuntimeError): self._alive.append(t)
+            if is_shared(self._alive[-1]): self._shared.add(self._numbers[key])
         return self._numbers[key]
 
     def numbers(self, tensors)->set: return {self.number(p) for t in tensors for p in plain_tensors(t)}
@@ -99,14 +121,43 @@ def _flattened(t):
     "The tensors that `t` wraps; it may hold other things beside them (a device mesh)."
     return [inner for name in t.__tensor_flatten__()[0] if isinstance(inner := getattr(t, name), torch.Tensor)]
 
+def _tangent(t):
+    "The tangent of `t` within a forward differentiation, in a list; nothing for a tensor without one."
+    try: dual = forward_ad.unpack_dual(t) if forward_ad._current_level >= 0 else (t, None)
+    except RuntimeError: return []        # a batch: what is in it has the tangents
+    return [] if dual[1] is None else [dual[1]]
+
 def plain_tensors(
     t:torch.Tensor, # Of any class
 )->list[torch.Tensor]:
-    "The plain tensors that `t` consists of: itself, or those that it wraps."
-    if is_traceable_wrapper_subclass(t): inner = _flattened(t)
+    "The plain tensors that `t` consists of: itself, or those that it wraps; with their tangents."
+    tangents = [p for i in _tangent(t) for p in plain_tensors(i)]
+    if _functorch.is_functorch_wrapped_tensor(t): inner = [_functorch.get_unwrapped(t)]
+    elif is_traceable_wrapper_subclass(t): inner = _flattened(t)
     elif type(t).__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl: inner = tensors_of(dict(vars(t)))
     else: inner = []
-    return [p for i in inner for p in plain_tensors(i)] or [t]
+    return ([p for i in inner for p in plain_tensors(i)] or [t]) + tangents
+
+# %% ../../nbs/work/trace.ipynb #5ha3ed02
+class SharedMemory(Memory):
+    "Numbers of memory blocks, and which of them another library has allocated."
+    def __init__(self):
+        super().__init__()
+        self.arrived = {}      # Such memory: number -> whether the other library had got some from here before
+
+    def meet(self, tensors, visit=None):
+        "Number the memory of plain tensors that no operator made."
+        new = [t for t in tensors if t not in self]
+        numbers = [self.number(t, visit) for t in new]
+        if any(map(is_shared, new)):
+            handed_out = any(is_shared(ref) for n, ref in enumerate(self._alive) if n not in self._shared)
+            self.arrived.update((n, handed_out) for n, t in zip(numbers, new) if is_shared(t))
+
+    def returned(self, out)->set:
+        "Numbers of the memory of what a module returns."
+        plain = [p for t in tensors_of(out) for p in plain_tensors(t)]
+        self.meet(plain)
+        return {self.number(t) for t in plain}
 
 # %% ../../nbs/work/trace.ipynb #8281b3e5
 class _PackedWeights:
@@ -176,6 +227,16 @@ class _Visits(_Stack):
             self.all.append(Visit(part, "backward"))
         return self._backward[key]
 
+# %% ../../nbs/work/trace.ipynb #1a2y0000
+_later = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType, map, filter)
+
+def _check_ran(out):
+    "Raises `TypeError` where a forward has returned what does its work only later."
+    if not isinstance(out, _later): return
+    if isinstance(out, types.CoroutineType): out.close()
+    raise TypeError(f"the model's forward returned a {type(out).__name__}, which does its work only when something "
+                    "iterates over it or awaits it; a forward that returns its results is needed")
+
 # %% ../../nbs/work/trace.ipynb #7dd8aba3
 class Tracer(Watcher):
     "Records every operator that runs, with the module that runs it."
@@ -184,7 +245,7 @@ class Tracer(Watcher):
         before_write=lambda tensor: None,# Called before an operator writes to a tensor
     ):
         super().__init__()
-        self.calls, self.memory, self.before_write = [], Memory(), before_write
+        self.calls, self.memory, self.before_write = [], SharedMemory(), before_write
         self.given = ()                 # What the model was called with
         self._visits, self._packed, self._thread = _Visits(owners or {}), _PackedWeights(), get_ident()
 
@@ -196,11 +257,12 @@ class Tracer(Watcher):
         def call(*args, **kwargs):
             if get_ident() != self._thread and self._visits.phase == "forward":
                 raise RuntimeError("a module was called from another thread, where its operators cannot be seen")
-            if not i and not self.given: self.given = tensors_of((args, kwargs))
+            if not i and not self.given: self.given = tensors_of((args, kwargs)); self.memory.numbers(self.given)
             visit = self._visits.enter(i)
             try:
                 out = forward(*args, **kwargs)
-                visit.returned |= self.memory.numbers(tensors_of(out))
+                if not i: _check_ran(out)
+                visit.returned |= self.memory.returned(out)
                 return out
             finally: self._visits.leave()
         return call
@@ -224,8 +286,9 @@ _from_outside = {"aten::lift_fresh", "aten::lift"}     # what Python made just n
 
 def _before(self, op, args, kwargs):
     "Note the memory that an operator is given."
-    if op_name(op) not in _from_outside:
-        for t in tensors_in((args, kwargs)): self.memory.number(t)
+    given = tensors_in((args, kwargs))
+    if op_name(op) not in _from_outside: self.memory.meet(given)
+    elif shared := [t for t in given if is_shared(t)]: self.memory.meet(shared, self._visits.current())
     for t in written(op, args, kwargs): self.before_write(t)
 
 def _after(self, op, args, kwargs, out):
@@ -245,11 +308,11 @@ def _record(self, op, args, kwargs, out):
     total, contraction = (None, None) if flops is None else flops
     index, given = self._visits.current(), tensors_in((args, kwargs))
     visit = self.visits[index]
+    dtype = _dtype_of(category, given + tensors_in(out))
     category = "communication" if sent else "optimizer" if visit.phase == "update" else category
     self.calls.append(Call(visit.part, index, visit.phase, op_name(op), category, total, contraction,
                            [_touch(self, a) for a in reads], [_touch(self, a) for a in writes],
-                           _shapes_of(given), tuple(map(_name, given)), _dtype_of(given + tensors_in(out)),
-                           sent))
+                           _shapes_of(given), tuple(map(_name, given)), dtype, sent))
 
 def _touch(self, access):
     whole = unique_bytes(access.tensor)

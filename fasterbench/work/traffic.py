@@ -125,6 +125,13 @@ _upsample_nearest_exact1d=1,
     upsample_bicubic2d=16).items()}
 
 # %% ../../nbs/work/traffic.ipynb #44535313
+# these look at a dense tensor only where a sparse one stores something
+_sparse = _names("add_ sub_ mul mul_ sparse_mask")
+
+def _stored(args):
+    "Elements that the first sparse tensor of a call stores; `None` where none is sparse."
+    return next((memory_of(t).numel() for t in tensors_in(args) if t.layout in _values), None)
+
 def _touched(name, args, out, tensor):
     "Elements of `tensor` that the call touches, where it is an argument of which only a part is touched; else `None`."
     if name.startswith("quantized::embedding") and any(tensor is t for t in tensors_in(args[0])):
@@ -132,6 +139,7 @@ def _touched(name, args, out, tensor):
     if name in _gathers and tensor is args[_gathers[name][0]]:
         by = _gathers[name][1]
         return tensors_in(out)[0].numel() if by is None else args[by].numel() * tensor.shape[-1]
+    if name in _sparse and tensor.layout is torch.strided: return _stored(args)
     if name in _windows and tensor is args[_windows[name][0]]: return _in_windows(name, args, out)
     if "grid_sampler" in name and tensor is args["backward" in name]: return _in_grid(name, args)
     if not args or tensor is not args[0]: return None
