@@ -151,8 +151,10 @@ def test_evaluation_in_between_is_passed_over_or_sampled():
     program = Program()
     with watch(program.model, every=200, active=2, peaks=peaks) as w:
         program.run(8)                                  # a sample begins in training …
-        for i in range(100): program.test(i)            # … and a long evaluation comes
-    assert {p.phase for p in w.result} == {""} and len(w.series) == 1
+        for i in range(100): program.test(i)            # … a long evaluation comes …
+        assert w.sample is None and not w.series
+        program.run(20)                                 # … and training goes on
+    assert all({"forward_share", "update_share"} <= r.keys() for r in w.series) and len(w.series) == 1
 
 def test_shapes_are_followed():
     program = Program(shape=lambda i: 6 if i < 40 else 12)
@@ -252,9 +254,19 @@ def test_an_error_of_the_sampling_is_a_warning(monkeypatch):
 def test_on_sample_raises():
     program = Program()
     def logger(step, metrics): raise Trouble(step)
-    with pytest.raises(Trouble, match="5"):
-        with watch(program.model, every=30, peaks=peaks, on_sample=logger) as w: program.run(40)
-    assert len(w.series) == 1 and w.result.model == "Sequential" and attributes(program.model) == program.before
+    with pytest.warns(UserWarning, match="a sample of Sequential cannot be handed on at call 5: Trouble: 5"):
+        with watch(program.model, every=20, peaks=peaks, on_sample=logger) as w: program.run(50)
+    assert len(program.losses) == 50 and len(w.series) == 2 and len(w.failures) == 2
+    assert w.result.model == "Sequential" and attributes(program.model) == program.before
+
+def test_the_log_cannot_be_written(tmp_path):
+    program, log, given = Program(), tmp_path/"folder"/"a.jsonl", []
+    log.parent.mkdir()
+    with pytest.warns(UserWarning, match="cannot be handed on at call 5: FileNotFoundError"):
+        with watch(program.model, every=90, peaks=peaks, log=log, on_sample=lambda *g: given.append(g)) as w:
+            log.unlink(); log.parent.rmdir()
+            program.run(30)
+    assert len(program.losses) == 30 and len(w.series) == len(given) == 1
 
 # ---- models and programs of other kinds
 
