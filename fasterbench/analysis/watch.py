@@ -196,7 +196,7 @@ class _Records(_Samples):
             self._hand_on(self.series[-1])
         except Exception as problem:
             self.failures.append(f"call {self.first}: {type(problem).__name__}: {problem}")
-            warn(f"a sample of {type(self.model).__name__} {what} at {self.failures[-1]}", stacklevel=7)
+            warn(f"a sample of {type(self.model).__name__} {what} at {self.failures[-1]}", stacklevel=9)
 
     def _hand_on(self, record):
         "To the log and to `on_sample`."
