@@ -251,6 +251,18 @@ def test_an_error_of_the_sampling_is_a_warning(monkeypatch):
         assert ["cannot count" in str(h.message) for h in heard] == [True] and len(w.failures) == 1, name
         with pytest.raises(RuntimeError, match="no sample is complete yet: the model was called 30 times.*cannot count"): w.result
 
+def test_a_sample_that_cannot_begin_holds_up_nobody(monkeypatch):
+    import fasterbench.analysis.watch as module
+    def broken(*args): raise ValueError("no words")
+    a, b = Program(), Program()
+    with watch(a.model, every=50, peaks=peaks) as wa, watch(b.model, every=50, peaks=peaks) as wb:
+        with monkeypatch.context() as patched, pytest.warns(UserWarning, match="given up at call 5: ValueError: no words"):
+            patched.setattr(module, "describe_sample", broken)
+            a.run(10)
+        b.run(30)
+        a.run(80)
+    assert len(wb.series) == 1 and wa.calls == 90 and [r["step"] for r in wa.series] == [56]
+
 def test_on_sample_raises():
     program = Program()
     def logger(step, metrics): raise Trouble(step)
@@ -447,7 +459,7 @@ def test_evaluation_before_training_and_after_one_call_with_gradients():
     with watch(trained.model, every=300, peaks=peaks) as w:
         trained.run(2)
         for i in range(40): trained.test(i)
-        with pytest.raises(RuntimeError, match="called 42 times and not sampled: it trains, and from call 6 on it evaluates"): w.result
+        with pytest.raises(RuntimeError, match="called 42 times and not sampled: it trains, and evaluates from call 6 on"): w.result
 
 @pytest.mark.parametrize("optimizer", [torch.optim.Adam, torch.optim.SGD, torch.optim.LBFGS])
 def test_an_update_with_a_closure(optimizer):

@@ -91,7 +91,7 @@ class ProgramModels:
     def unwatched(self, m)->str:
         "Why a model that is not watched now has no sample."
         called = f"called {m.calls} time{'s' * (m.calls != 1)}"
-        return f"{called}, and dropped before a sample was complete" if m.watch else f"{called}, {too_few(4, self.active)}"
+        return called + ", " + ("and dropped before a sample was complete" if m.watch else too_few(4, self.active))
 
     def seen(self, module):
         "A call of a module begins."

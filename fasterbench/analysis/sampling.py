@@ -57,6 +57,11 @@ class Step:
         "Whether its first call was made with gradients, and whether in training mode."
         return self.keys[0][1:]
 
+    @property
+    def trains(self)->bool:
+        "Whether a backward or an update came within it."
+        return self.kind[0] and self.backwards + self.updates > 0
+
     def ends(self,
         by:str, # "update", "backward" or "call"
     )->bool:
@@ -101,7 +106,7 @@ class _Course:
         "A call comes before it is known how a step ends, and of which kind it is."
         step, self.calls = self.step, self.calls + 1
         if step is None and not kind[0]: self.by = "call"
-        elif step is None or not (step.updates or step.backwards) and kind > step.kind: self.step, self.calls = Step(), 1
+        elif step is None or kind > step.kind and not step.trains: self.step, self.calls = Step(), 1
         elif not kind[0]: pass                                  # an evaluation
         elif step.updates: self.by = "update"
         elif step.backwards and self.calls > self.awaited: self.by = "backward"
@@ -145,7 +150,7 @@ class _Steps(_Course):
         if self.stage is None: step.end = _now(self.run.device)
         else: self.stage.end(step, **how)
         self.passed = self.passed + 1 if step.other else 0
-        if step.other: self.dropped = self.passed > patience or self.by == "call" and step.kind[0] and step.backwards > 0
+        if step.other: self.dropped = self.passed > patience or self.by == "call" and step.trains
         elif self.stage is None: self.clocked.append(step)
         elif type(self.stage) is self.counter: self.counted, self.work = step, self.stage.work()
         elif self.early < self.stage.discarded: self.early += 1
@@ -278,7 +283,8 @@ class ProgramSample(Sampling):
         "How far it has come."
         done = len(self.clocked) + (self.counted is not None) + self.early + len(self.timed)
         if self.by is None and self.step is not None and self.step.backwards:
-            return f"it waited for an update of an optimizer; without one it takes {self.awaited + self.active + 3} calls"
+            calls = self.awaited + self.active + 3
+            return f"it waited for an update of an optimizer; without one it takes {calls} calls"
         passed = f", and passed over {self.passed} of another kind" if self.passed else ""
         return f"it had {done} of {self.active + 3} steps{passed}"
 

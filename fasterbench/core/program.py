@@ -30,6 +30,7 @@ def has_compiled()->bool:
     dynamo = sys.modules.get("torch._dynamo.utils")
     return dynamo is not None and dynamo.counters["frames"]["total"] > 0
 
+# %% ../../nbs/core/program.ipynb #679b0b53
 class CallCounter:
     "Within the context the calls of `model` are counted; when none are left, `due(forward, args, kwargs)` runs them."
     def __init__(self,
@@ -64,9 +65,11 @@ def _running(frame):
     while at is not None and at is not frame: at = at.f_back
     return at is frame
 
+# %% ../../nbs/core/program.ipynb #f98d8ad1
 class _Update:
     "An update that is under way in `frame`. While a closure runs, its context is left."
-    def __init__(self, optimizer, frame, make): self.optimizer, self.frame, self.make, self.context = optimizer, frame, make, None
+    def __init__(self, optimizer, frame, make):
+        self.optimizer, self.frame, self.make, self.context = optimizer, frame, make, None
 
     def enter(self):
         if self.make is not None: self.context = self.make(self.optimizer); self.context.__enter__()
@@ -94,10 +97,11 @@ class _Update:
 
     def end(self): self.make = self.leave()
 
+# %% ../../nbs/core/program.ipynb #a39d90bd
 class Sensors:
     "Within the context each backward and each update of this thread runs in a context of `seen`."
     def __init__(self,
-        seen,               # `seen.backward(nodes)`, `seen.update(optimizer)` give contexts; `seen.updated()`: one is over
+        seen,               # `backward(nodes)` and `update(optimizer)` give contexts; `updated()`: an update is over
         steps,              # `steps(optimizer)`: whether its updates are of interest
     ):
         self.seen, self.steps, self.thread = seen, steps, get_ident()
@@ -131,7 +135,7 @@ class Sensors:
         return self.updating.begin(args, kwargs)
 
     def _after(self, optimizer, args, kwargs):
-        if self.updating is not None and self.updating.optimizer is optimizer and get_ident() == self.thread: self._close()
+        if get_ident() == self.thread and self.updating and self.updating.optimizer is optimizer: self._close()
 
     def _close(self):
         updating, self.updating = self.updating, None
