@@ -129,6 +129,41 @@ def test_as_python(words, tmp_path):
     said = [l for l in b.stderr.splitlines(True) if not l.startswith("fasterbench: ")]
     assert "".join(said) == a.stderr and "called no module with parameters" in b.stderr, (a.stderr, b.stderr)
 
+few = "too few for a sample, which begins after 4 and takes 5 steps of one call or more"
+short = dict(
+    traced=("s = torch.jit.trace(net, x); torch.export.export(net, (x,)); torch.fx.symbolic_trace(net); print(torch.equal(s(x), net(x)))",
+            ["Linear: called 2 times, " + few]),          # one is of the check that torch.jit.trace makes
+    traced_later=("train(12); s = torch.jit.trace(net, x, check_trace=False); print(torch.equal(s(x), net(x)))", ["Linear: 13 calls, 1 sample"]),
+    traced_within=("train(6); s = torch.jit.trace(net, x, check_trace=False); train(7); print(torch.equal(s(x), s(x)))", ["Linear: 13 calls, 1 sample"]),
+    compiled=("step = torch.compile(lambda x: net(x).sum(), backend='eager')\nfor i in range(9): step(x).backward()\nprint(True)",
+              ["s.py called no module with parameters, unless inside a compiled function: calls there are not seen"]),
+    once=("net(x); print(True)", ["Linear: called 1 time, " + few]),
+    enough=("train(9); print(True)", ["Linear: 9 calls, 1 sample"]),
+    too_few=("train(8); print(True)", ["Linear: called 8 times; a sample began at call 5 and did not end: it had 3 of 4 steps"]),
+    exits=("train(9); print(True); sys.exit()", ["Linear: 9 calls, 1 sample"]),
+    another=("train(7); net = nn.Linear(4, 4); train(12); print(True)",
+             ["Linear: called 7 times; a sample began at call 5 and did not end: it had 1 of 4 steps",
+              "Linear-2: called 12 times and not sampled: a sample of another Linear had begun and did not end"]),
+    closure=("o = torch.optim.Adam(net.parameters())\ndef c():\n o.zero_grad(); l = net(x).sum(); l.backward(); return l\n"
+             "for i in range(12): o.step(c)\nprint(True)", ["Linear: 12 calls, 1 sample", "Adam"]))
+
+@pytest.mark.parametrize("name", short)
+def test_what_is_said(name, tmp_path):
+    "Short programs run as they do without, and what is said of each model is true."
+    text, said = short[name]
+    (tmp_path/"s.py").write_text("""import sys, torch
+from torch import nn
+net, x = nn.Linear(4, 4), torch.randn(2, 4)
+def train(n):
+    o = torch.optim.SGD(net.parameters(), lr=0.1)
+    for i in range(n): net(x).sum().backward(); o.step(); o.zero_grad()
+""" + text)
+    args = run_args(tmp_path, "--no-html", "s.py")
+    args[args.index("--active") + 1] = "1"
+    done = python(command_line(*args), tmp_path, env=environment)
+    assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
+    assert all(line in done.stderr for line in said), done.stderr
+
 def test_what_cannot_run(tmp_path):
     "A wrong call, a script that is none, and one that knows nothing of PyTorch."
     run = lambda *words: as_process([sys.executable, "-m", "fasterbench", "run", *words], cwd=tmp_path)

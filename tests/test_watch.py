@@ -151,8 +151,10 @@ def test_evaluation_in_between_is_passed_over_or_sampled():
     program = Program()
     with watch(program.model, every=200, active=2, peaks=peaks) as w:
         program.run(8)                                  # a sample begins in training …
-        for i in range(100): program.test(i)            # … and a long evaluation comes
-    assert {p.phase for p in w.result} == {""} and len(w.series) == 1
+        for i in range(100): program.test(i)            # … a long evaluation comes …
+        assert w.sample is None and not w.series
+        program.run(20)                                 # … and training goes on
+    assert all({"forward_share", "update_share"} <= r.keys() for r in w.series) and len(w.series) == 1
 
 def test_shapes_are_followed():
     program = Program(shape=lambda i: 6 if i < 40 else 12)
@@ -249,12 +251,34 @@ def test_an_error_of_the_sampling_is_a_warning(monkeypatch):
         assert ["cannot count" in str(h.message) for h in heard] == [True] and len(w.failures) == 1, name
         with pytest.raises(RuntimeError, match="no sample is complete yet: the model was called 30 times.*cannot count"): w.result
 
+def test_a_sample_that_cannot_begin_holds_up_nobody(monkeypatch):
+    import fasterbench.analysis.watch as module
+    def broken(*args): raise ValueError("no words")
+    a, b = Program(), Program()
+    with watch(a.model, every=50, peaks=peaks) as wa, watch(b.model, every=50, peaks=peaks) as wb:
+        with monkeypatch.context() as patched, pytest.warns(UserWarning, match="given up at call 5: ValueError: no words"):
+            patched.setattr(module, "describe_sample", broken)
+            a.run(10)
+        b.run(30)
+        a.run(80)
+    assert len(wb.series) == 1 and wa.calls == 90 and [r["step"] for r in wa.series] == [56]
+
 def test_on_sample_raises():
     program = Program()
     def logger(step, metrics): raise Trouble(step)
-    with pytest.raises(Trouble, match="5"):
-        with watch(program.model, every=30, peaks=peaks, on_sample=logger) as w: program.run(40)
-    assert len(w.series) == 1 and w.result.model == "Sequential" and attributes(program.model) == program.before
+    with pytest.warns(UserWarning, match="a sample of Sequential cannot be handed on at call 5: Trouble: 5"):
+        with watch(program.model, every=20, peaks=peaks, on_sample=logger) as w: program.run(50)
+    assert len(program.losses) == 50 and len(w.series) == 2 and len(w.failures) == 2
+    assert w.result.model == "Sequential" and attributes(program.model) == program.before
+
+def test_the_log_cannot_be_written(tmp_path):
+    program, log, given = Program(), tmp_path/"folder"/"a.jsonl", []
+    log.parent.mkdir()
+    with pytest.warns(UserWarning, match="cannot be handed on at call 5: FileNotFoundError"):
+        with watch(program.model, every=90, peaks=peaks, log=log, on_sample=lambda *g: given.append(g)) as w:
+            log.unlink(); log.parent.rmdir()
+            program.run(30)
+    assert len(program.losses) == 30 and len(w.series) == len(given) == 1
 
 # ---- models and programs of other kinds
 
@@ -371,6 +395,195 @@ def test_the_watched_forward_looks_like_the_forward():
     with watch(model, peaks=peaks):
         assert (inspect.signature(model.forward), model.forward.__name__, model.forward.__doc__) == before
         assert model.forward.__wrapped__.__func__ is nn.Sequential.forward and model.forward.__self__ is model
+
+# ---- calls that are no steps of the program
+
+tracers = dict(jit=lambda m, x: torch.jit.trace(m, x, check_trace=False), checked=lambda m, x: torch.jit.trace(m, x), export=lambda m, x: torch.export.export(m, (x,)), fx=lambda m, x: torch.fx.symbolic_trace(m),
+               make_fx=lambda m, x: torch.fx.experimental.proxy_tensor.make_fx(m)(x), script=lambda m, x: torch.jit.script(m))
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+@pytest.mark.parametrize("name", tracers)
+def test_a_tracer_sees_the_model_as_it_is(name):
+    "Before a sample, at each of its calls, and after it; what is traced has nothing of the sampling in it, and the sample nothing of the tracer."
+    for at in range(0, 20, 1 if heavy else 3):
+        program, x, traced = Program(), torch.randn(6, 8), []
+        program.model[1] = nn.Identity()                 # running statistics are no matter here
+        program.model[3] = nn.Identity()
+        program.before = attributes(program.model)
+        def between(i):
+            if i != at: return
+            program.model.eval()
+            with warnings.catch_warnings():
+                warnings.simplefilter("error", torch.jit.TracerWarning)
+                made, plain = tracers[name](program.model, x), copy.deepcopy(program.model)
+            traced.append(torch.equal((made.module() if name == "export" else made)(x), plain(x)))
+            program.model.train()
+        with watch(program.model, every=100, peaks=peaks) as w: program.run(24, between)
+        assert traced == [True] and w.calls == 24 + (name == "checked")   # the check calls the model itself
+        assert len(w.series) == 1 and not w.failures and {p.phase for p in w.result} == {"", "forward", "backward", "update"}, at
+        for m in program.model.modules(): vars(m).pop("__overloads__", None)     # torch.jit.script leaves it
+        assert attributes(program.model) == program.before
+
+evaluations = dict(no_grad=(torch.no_grad, True), inference_mode=(torch.inference_mode, True), eval_only=(nullcontext, True), no_grad_only=(torch.no_grad, False))
+
+@pytest.mark.parametrize("name", evaluations)
+@pytest.mark.parametrize("times", [1, 7])
+def test_evaluation_begins_no_sample_of_training(name, times):
+    "Wherever it comes, before the first sample, as its first call, or within it."
+    context, mode = evaluations[name]
+    for at in range(0, 16, 1 if heavy else 2):
+        program = Program()
+        def between(i):
+            if i != at: return
+            program.model.train(not mode)
+            with context():
+                for _ in range(times): program.model(torch.randn(6, 8))
+            program.model.train()
+        with watch(program.model, every=25, peaks=peaks) as w: program.run(60, between)
+        assert len(w.series) >= 2 and all({"forward_share", "update_share"} <= r.keys() for r in w.series), (at, w.series)
+        assert not w.result.notes and rows(w.result)["0", "forward"].calls == 1
+
+def test_evaluation_before_training_and_after_one_call_with_gradients():
+    program = Program()
+    with watch(program.model, every=300, peaks=peaks) as w:
+        for i in range(9): program.test(i)               # a sample of evaluation begins …
+        program.run(30)                                  # … and training comes
+    assert len(w.series) == 1 and {p.phase for p in w.result} == {"", "forward", "backward", "update"}
+    model = net()
+    with watch(model, every=300, peaks=peaks) as w:
+        model(torch.randn(6, 8))                         # of a program that only evaluates
+        with torch.no_grad():
+            for _ in range(100): model(torch.randn(6, 8))
+    assert {p.phase for p in w.result} == {""}
+    trained = Program()
+    with watch(trained.model, every=300, peaks=peaks) as w:
+        trained.run(2)
+        for i in range(40): trained.test(i)
+        with pytest.raises(RuntimeError, match="called 42 times and not sampled: it trains, and evaluates from call 6 on"): w.result
+
+@pytest.mark.parametrize("optimizer", [torch.optim.Adam, torch.optim.SGD, torch.optim.LBFGS])
+def test_an_update_with_a_closure(optimizer):
+    "The update is the optimizer's own work and time; what the closure runs is forward and backward."
+    def run(watched):
+        model = net().eval()
+        steps, x, losses = optimizer(model.parameters(), lr=0.01), torch.randn(6, 8, generator=torch.Generator().manual_seed(0)), []
+        def closure():
+            steps.zero_grad()
+            loss = model(x).square().mean()
+            loss.backward()
+            losses.append(loss.item())
+            return loss
+        with watch(model, every=1000, peaks=peaks) if watched else nullcontext() as w:
+            for _ in range(16): steps.step(closure)
+        return losses, w
+    (plain, _), (losses, w) = run(False), run(True)
+    assert plain == losses and not w.failures
+    by = rows(w.result)
+    update, forward, backward = by["(optimizer)", "update"], by["0", "forward"], by["0", "backward"]
+    assert update.flops > 0 and update.time_s > 0 and update.type == optimizer.__name__
+    assert forward.calls == (1 if optimizer is not torch.optim.LBFGS else forward.calls) and forward.contraction_flops == forward.calls * 2 * 6 * 8 * 16
+    assert backward.contraction_flops == forward.contraction_flops
+    if optimizer is torch.optim.LBFGS: return
+    usual = Program(net().eval(), optimizer, lr=0.01)
+    with watch(usual.model, every=1000, peaks=peaks) as w: usual.run(20)
+    usual = rows(w.result)["(optimizer)", "update"]
+    assert (update.flops, update.bytes_moved, update.calls) == (usual.flops, usual.bytes_moved, usual.calls)
+
+@pytest.mark.timed
+def test_a_closure_is_timed_where_it_belongs():
+    model = nn.Sequential(Sleep(0.004))
+    class Slow(torch.optim.SGD):
+        def step(self, closure):
+            with torch.enable_grad(): closure()
+            time.sleep(0.008); return super().step()
+    optimizer = Slow(model.parameters(), lr=0.1)
+    with watch(model, every=100, peaks=peaks) as w:
+        for _ in range(20): optimizer.step(lambda: model(torch.ones(4)).sum().backward())
+    by = rows(w.result)
+    for key, t in {("0", "forward"): 0.004, ("(optimizer)", "update"): 0.008}.items(): assert t <= by[key].time_s < t + 0.006, (key, by[key].time_s)
+
+# ---- how many calls a sample needs
+
+class Ended(Exception): pass
+
+@pytest.mark.parametrize("end", [None, SystemExit, KeyboardInterrupt, Ended])
+@pytest.mark.parametrize("active, warmup", [(1, 0), (3, 5)])
+def test_a_sample_needs_as_many_calls_as_it_says(active, warmup, end):
+    def run(calls):
+        program = Program()
+        with pytest.raises(end) if end else nullcontext():
+            with watch(program.model, active=active, warmup=warmup, peaks=peaks) as w:
+                program.run(calls)
+                if end: raise end()
+        return w
+    said = f"begins after {warmup} and takes {active + 4} steps of one call or more"
+    if warmup:
+        with pytest.raises(RuntimeError, match=f"the model was called 1 time, too few for a sample, which {said}"): run(1).result
+    needed = warmup + active + 4
+    with pytest.raises(RuntimeError, match="a sample began at call"): run(needed - 1).result
+    assert len(run(needed + (end in (KeyboardInterrupt, Ended))).series) == 1
+    assert len(run(needed + 1).series) == 1
+
+def test_calls_that_are_needed_without_an_optimizer():
+    def run(calls):
+        model = net()
+        with watch(model, peaks=peaks) as w:
+            for _ in range(calls): model(torch.randn(6, 8)).sum().backward()
+        return w
+    with pytest.raises(RuntimeError, match="a sample began at call 6 and did not end: .* without one it takes 30 calls"): run(20).result
+    assert len(run(35).series) == 1 and "no update of an optimizer was seen: a step ends with its backward" in run(35).result.notes
+    assert not run(34).series
+
+def test_updates_that_come_late():
+    "Of many accumulated calls; where they are more than one waits for, the optimizer can be given."
+    for accumulate, given in ((16, False), (30, False), (60, True)):
+        program = Program(accumulate=accumulate)
+        with watch(program.model, every=10000, active=1, peaks=peaks, optimizer=program.optimizer if given else None) as w: program.run(6 * accumulate)
+        assert rows(w.result)["0", "forward"].calls == accumulate and ("(optimizer)", "update") in rows(w.result)
+
+# ---- one sample at a time
+
+def test_a_model_that_is_no_longer_called_holds_up_nobody():
+    a, b = Program(), Program()
+    with watch(a.model, every=100, peaks=peaks) as wa, watch(b.model, every=100, peaks=peaks) as wb:
+        a.run(8)
+        assert wa.sample is not None
+        b.run(10)
+        with pytest.raises(RuntimeError, match="called 10 times and not sampled: a sample of another Sequential had begun and did not end"): wb.result
+        b.run(30)
+        assert wa.sample is None and nothing_attached(a.model, a.before) and len(wb.series) == 1
+        with pytest.raises(RuntimeError, match="called 8 times; a sample began at call 6 and did not end: it had 1 of 6 steps"): wa.result
+        a.run(20)                                        # and its own comes when it is called again
+    assert len(wa.series) == len(wb.series) == 1 and attributes(a.model) == a.before and not wa.failures + wb.failures
+
+def test_the_sample_of_a_thread_that_is_gone_holds_up_nobody():
+    a, b = Program(), Program()
+    with watch(a.model, every=100, peaks=peaks) as wa, watch(b.model, every=100, peaks=peaks) as wb:
+        thread = threading.Thread(target=a.run, args=(8,))
+        thread.start(); thread.join()
+        assert wa.sample is not None
+        b.run(16)
+    assert not wa.series and len(wb.series) == 1 and attributes(a.model) == a.before
+
+def test_threads_that_train_their_own_models():
+    "Samples are dropped while their thread is at work elsewhere, or not; none is left, and each model learns what it learns."
+    def run(watched):
+        programs = [Program(nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))) for _ in range(3)]
+        for i, p in enumerate(programs):
+            torch.manual_seed(i)
+            for q in p.model.parameters(): nn.init.normal_(q)
+            made = [(torch.randn(6, 8), torch.randint(4, (6,))) for _ in range(8)]
+            p.batch = lambda i, made=made: made[i % 8]
+        with (watch(programs[0].model, every=20, peaks=peaks) if watched else nullcontext() as a,
+              watch(programs[1].model, every=20, peaks=peaks) if watched else nullcontext() as b,
+              watch(programs[2].model, every=20, peaks=peaks) if watched else nullcontext() as c):
+            threads = [threading.Thread(target=p.run, args=(150,)) for p in programs]
+            for t in threads: t.start()
+            for t in threads: t.join()
+        return programs, (a, b, c)
+    (plain, _), (seen, watches) = run(False), run(True)
+    assert [p.losses for p in plain] == [p.losses for p in seen] and sum(len(w.series) for w in watches) >= 2
+    assert all(attributes(p.model) == p.before for p in seen) and nothing_attached(seen[0].model, seen[0].before)
 
 # ---- arguments and outputs
 

@@ -14,7 +14,8 @@ from threading import local
 import torch
 from torch import nn
 
-from .watch import watch
+from .watch import too_few, watch
+from ..core.program import is_traced
 from ..views.result import Result
 
 # %% ../../nbs/analysis/outermost.ipynb #7005b79f
@@ -29,7 +30,7 @@ class OutermostCalls:
         inside, outer = self.inside, self
         @wraps(original)
         def call(self, *args, **kwargs):
-            if inside.call: return original(self, *args, **kwargs)
+            if inside.call or is_traced(): return original(self, *args, **kwargs)
             inside.call = True
             try:
                 outer.seen(self)
@@ -54,6 +55,7 @@ class SeenModel:
     result: Result|None = None           # Of the last sample
     samples: int = 0
     problems: list = field(default_factory=list) # Why it is not watched, and samples that were given up
+    missing: str = ""                    # Why there is no sample
 
     @property
     def time(self)->float:
@@ -81,9 +83,15 @@ class ProgramModels:
     def __exit__(self, *error):
         self.calls.__exit__()
         for watched, m in [(m.watch and m.watch(), m) for m in self.models]:
-            if watched is None: continue
+            if watched is None: m.missing = self.unwatched(m); continue
             watched.__exit__(*error)
             m.problems += watched.failures
+            m.missing = watched.missing(1)
+
+    def unwatched(self, m)->str:
+        "Why a model that is not watched now has no sample."
+        called = f"called {m.calls} time{'s' * (m.calls != 1)}"
+        return called + ", " + ("and dropped before a sample was complete" if m.watch else too_few(4, self.active))
 
     def seen(self, module):
         "A call of a module begins."

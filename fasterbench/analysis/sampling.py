@@ -6,7 +6,8 @@
 __all__ = []
 
 # %% ../../nbs/analysis/sampling.ipynb #sm000004
-from contextlib import contextmanager, nullcontext
+import sys
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from threading import get_ident
 from time import perf_counter
@@ -52,15 +53,20 @@ class Step:
     other: bool = False                      # Of another kind than the sample
 
     @property
-    def gradients(self)->bool:
-        "Whether its first call was made with gradients."
-        return self.keys[0][1]
+    def kind(self)->tuple[bool, bool]:
+        "Whether its first call was made with gradients, and whether in training mode."
+        return self.keys[0][1:]
+
+    @property
+    def trains(self)->bool:
+        "Whether a backward or an update came within it."
+        return self.kind[0] and self.backwards + self.updates > 0
 
     def ends(self,
         by:str, # "update", "backward" or "call"
     )->bool:
         "Whether the next call begins another step."
-        if self.updates or not self.gradients and not self.backwards: return True
+        if self.updates or (self.other or not self.kind[0]) and not self.backwards: return True
         return by == "call" or by == "backward" and self.backwards > 0
 
 # %% ../../nbs/analysis/sampling.ipynb #sm000015
@@ -75,14 +81,15 @@ def _between(start, end):
     return end - start if isinstance(start, float) else start.elapsed_time(end) * 1e-3
 
 # %% ../../nbs/analysis/sampling.ipynb #sm000041
-patience = 64       # Calls within which an update, or a step of the right kind, comes; or none is waited for
+patience = 64       # Steps of another kind in a row, after which none of the right kind is waited for
+awaited, known = 24, 1024   # Calls within which an update comes: of any optimizer, and of one that was given
 
 class _Course:
     "The steps of a sample, one after the other."
     def __init__(self, run, active, cost):
         self.run, self.active, self.cost, self.attached = run, active, cost, Undo()
-        self.by = self.step = self.stage = self.counted = self.work = self.root = None
-        self.clocked, self.timed, self.calls, self.passed, self.early = [], [], 0, 0, 0
+        self.by = self.kind = self.step = self.stage = self.counted = self.work = self.root = None
+        self.clocked, self.timed, self.calls, self.passed, self.early, self.dropped = [], [], 0, 0, 0, False
         self.counter = CompiledStep if any(is_compiled(p.module) for p in run.modules) else CountedStep
         self.timer = timer(run)
 
@@ -95,26 +102,35 @@ class _Course:
         "Those of `steps` that do the work that was counted."
         return [s for s in steps if s.keys == self.counted.keys]
 
-    def learn(self, key):
-        "A call comes before it is known how a step ends."
+    def learn(self, kind):
+        "A call comes before it is known how a step ends, and of which kind it is."
         step, self.calls = self.step, self.calls + 1
-        if step is None and key[1]: self.step = Step()
-        elif step is None: self.by = "call"
+        if step is None and not kind[0]: self.by = "call"
+        elif step is None or kind > step.kind and not step.trains: self.step, self.calls = Step(), 1
+        elif not kind[0]: pass                                  # an evaluation
         elif step.updates: self.by = "update"
-        elif self.calls > patience or self.calls > 8 and not step.backwards:
-            self.by = "backward" if step.backwards else "call"
-        if self.by: self.step, self.run.has_backward = None, self.by != "call"
+        elif step.backwards and self.calls > self.awaited: self.by = "backward"
+        elif not step.backwards and self.calls > 8: self.by = "call"
+        if self.by: self.step, self.kind, self.run.has_backward = None, kind, self.by != "call"
+
+    def misjudged(self)->str|None:
+        "How steps end after all, where the last one did what was not expected."
+        if self.step.other or not self.kind[0]: return None
+        if self.step.updates: return "update" if self.by != "update" else None
+        return "backward" if self.step.backwards and self.by == "call" else None
 
 # %% ../../nbs/analysis/sampling.ipynb #sm000042
 class _Steps(_Course):
     "Steps that begin and end with calls of the model."
     def called(self, forward, key)->bool:
-        "The model is called; whether the sample is complete."
-        if self.by is None: self.learn(key)
+        "The model is called; whether the sample is over."
+        if self.by is None: self.learn(key[1:])
+        elif self.step is not None and (by := self.misjudged()): self.start_over(by)
         elif self.step is not None and self.step.ends(self.by): self.close()
         if self.by is not None and self.step is None:
-            if self.counted is not None and self.complete: return True
-            self.open(forward, self.by != "call" and not key[1])
+            if self.dropped or self.counted is not None and self.complete: return True
+            self.kind = self.kind or key[1:]
+            self.open(forward, key[1:] != self.kind)
         if self.step is not None: self.step.keys.append(key)
         return False
 
@@ -133,7 +149,8 @@ class _Steps(_Course):
         step, self.step = self.step, None
         if self.stage is None: step.end = _now(self.run.device)
         else: self.stage.end(step, **how)
-        if step.other: self.pass_over()
+        self.passed = self.passed + 1 if step.other else 0
+        if step.other: self.dropped = self.passed > patience or self.by == "call" and step.trains
         elif self.stage is None: self.clocked.append(step)
         elif type(self.stage) is self.counter: self.counted, self.work = step, self.stage.work()
         elif self.early < self.stage.discarded: self.early += 1
@@ -156,12 +173,11 @@ class _Attached(_Steps):
         self.stage = None
         with self.attached, self.attached: pass
 
-    def pass_over(self):
-        "A step of another kind is over. Where no others come, the sample is of these."
-        self.passed += 1
-        if self.passed <= patience: return
-        self.by, self.counted, self.clocked, self.timed, self.passed = "call", None, [], [], 0
-        self.run.has_backward = False
+    def start_over(self, by):
+        "From now on steps end with `by`."
+        self.detach()
+        self.by, self.step, self.clocked, self.timed, self.counted, self.early = by, None, [], [], None, 0
+        self.run.has_backward = True
 
 # %% ../../nbs/analysis/sampling.ipynb #sm000045
 class Sampling(_Attached):
@@ -174,6 +190,7 @@ class Sampling(_Attached):
     ):
         super().__init__(ProgramStep(model), active, cost)
         self.optimizer, self.thread, self.depth, self.meter = optimizer, get_ident(), 0, LoadMeter()
+        self.awaited = awaited if optimizer is None else known
         self.sensors, self.undo = Sensors(self, self.steps), Undo()
 
     def __enter__(self):
@@ -216,7 +233,7 @@ class _Guarded:
 # %% ../../nbs/analysis/sampling.ipynb #sm000046
 class ProgramSample(Sampling):
     "The same, driven by what the program does."
-    failed = None
+    failed, calling = None, 0
     def around(self, name, *args):
         "What the stage does around a call, a backward or an update."
         stage = self.stage
@@ -226,9 +243,8 @@ class ProgramSample(Sampling):
         if self.step is not None: self.step.backwards += 1
         return self.around("backward", nodes)
 
-    @contextmanager
-    def update(self, optimizer):
-        with self.around("update", optimizer): yield
+    def update(self, optimizer): return self.around("update", optimizer)
+    def updated(self):
         if self.step is not None: self.step.updates += 1
 
     def is_outermost(self)->bool:
@@ -238,21 +254,39 @@ class ProgramSample(Sampling):
     def begins(self, forward, args, kwargs)->bool:
         "A call of the model begins; whether the sample was complete before it."
         self.sensors.settle()
-        if self.sensors.updating is not None: self.start_over()
+        if self.sensors.in_update:
+            self.sensors.leave_updates()
+            self.start_over("backward")
         if self.failed is not None: raise self.failed
         return self.called(forward, call_key(self.run.model, args, kwargs))
 
-    def start_over(self):
-        "The model is called within an update: steps end with backwards, and updates are not seen."
-        self.sensors.leave_updates()
-        self.detach()
-        self.by, self.step, self.clocked, self.timed, self.counted = "backward", None, [], [], None
+    def is_left(self)->bool:
+        "Whether its thread is gone."
+        return self.thread not in sys._current_frames()
 
-    def ends_here(self)->bool:
+    def is_idle(self)->bool:
+        "Whether nothing that the sample looks at is under way."
+        if self.is_left(): return True
+        if self.thread == get_ident(): self.sensors.settle()
+        return not (self.calling or self.sensors.depth or self.sensors.updating)
+
+    def ends_here(self,
+        whole:bool=True, # The last step is over too
+    )->bool:
         "The program is over; whether there is a step that was timed."
-        if not self.timed and self.step is not None and type(self.stage) is self.timer and self.step.ends(self.by):
+        step = self.step
+        if whole and not self.timed and step is not None and type(self.stage) is self.timer and step.ends(self.by):
             self.close(last=True)
-        return bool(self.timed)
+        return bool(self.timed) and self.failed is None
+
+    def progress(self)->str:
+        "How far it has come."
+        done = len(self.clocked) + (self.counted is not None) + self.early + len(self.timed)
+        if self.by is None and self.step is not None and self.step.backwards:
+            calls = self.awaited + self.active + 3
+            return f"it waited for an update of an optimizer; without one it takes {calls} calls"
+        passed = f", and passed over {self.passed} of another kind" if self.passed else ""
+        return f"it had {done} of {self.active + 3} steps{passed}"
 
     def run_call(self, forward, args, kwargs):
         "The call, as the stage sees it."
@@ -279,6 +313,7 @@ def _module_times(sample, steps, clocked, own, outside):
                        outside=outside, unlaunched=_values(s.unlaunched for s in steps))
 
 # %% ../../nbs/analysis/sampling.ipynb #sm000052
+_no_update = "no update of an optimizer was seen: a step ends with its backward"
 _mixed = "shapes differ from call to call: the work is that of one step, the times are those of others"
 
 def measurement(
@@ -294,5 +329,5 @@ def measurement(
     outside, own[run.earlier] = own[run.earlier], _values([0.0] * len(steps))
     times = _module_times(sample, steps, clocked, own, outside)
     ran = [not compiled_part(run.parts[c.part]) for c in sample.work.trace]
-    notes = [] if sample.alike(sample.timed) else [_mixed]
+    notes = [_no_update] * (sample.by == "backward") + [_mixed] * (not sample.alike(sample.timed))
     return Measurement(sample.work, times, [None] * len(ran), tf32_categories(device), ran), notes

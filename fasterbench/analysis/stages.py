@@ -16,7 +16,7 @@ from torch import nn
 from ..core.arguments import tensors_of
 from ..core.modules import wrapped
 from ..core.process import eager
-from ..core.program import ProgramStep
+from ..core.program import ProgramStep, is_traced
 from ..core.run import graph_nodes, phases, total_output
 from ..core.state import preserved
 from ..timing.kernels import Marks, between_marks, kernel_times
@@ -42,8 +42,8 @@ def reaches(
 
 # %% ../../nbs/analysis/stages.ipynb #sm00001e
 def is_here(thread)->bool:
-    "Whether a module is called in `thread`, or in one that runs a node of a backward."
-    return get_ident() == thread or torch._C._current_autograd_node() is not None
+    "Whether a module is called in `thread`, or in one that runs a node of a backward; and not by a tracer."
+    return not is_traced() and (get_ident() == thread or torch._C._current_autograd_node() is not None)
 
 # %% ../../nbs/analysis/stages.ipynb #sm000021
 class ProgramTracer(Tracer):

@@ -6,7 +6,7 @@
 __all__ = ['Watch', 'watch']
 
 # %% ../../nbs/analysis/watch.ipynb #wa000004
-import sys, threading, weakref
+import os, sys, threading, weakref
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,11 +18,11 @@ from torch import nn
 
 from .measure import check_model, main_dtype
 from .rows import measured_result
-from .sampling import ProgramSample, measurement
+from .sampling import ProgramSample, measurement, patience
 from .stages import program_cost
 from ..core.arguments import as_count
 from ..core.process import preserved_process, quiet
-from ..core.program import CallCounter, ProgramStep
+from ..core.program import CallCounter, ProgramStep, has_compiled
 from ..core.undo import Undo
 from ..roofs.hardware import HardwarePeaks
 from ..roofs.machine import tf32_categories
@@ -55,8 +55,30 @@ def _check_arguments(peaks, on_sample):
         raise TypeError(f"on_sample is a {type(on_sample).__name__}; a function of step and metrics is needed")
 
 # %% ../../nbs/analysis/watch.ipynb #wa000021
-_watched, _one_sample = weakref.WeakSet(), threading.Lock()     # Models that are watched; held during a sample
+_watched = weakref.WeakSet()    # Models that are watched
+turns = 16                      # Calls of other models that wait, after which a sample that does not go on is dropped
 
+class _Turn:
+    "Which watch takes a sample: one at a time in a process."
+    def __init__(self): self.lock, self.holder, self.waited = threading.RLock(), None, 0
+
+    def take(self, watch)->bool:
+        "Whether `watch` may begin a sample."
+        if not self.lock.acquire(blocking=False): return False
+        try:
+            watch.waits_for = self.holder and weakref.ref(self.holder)
+            self.waited += 1
+            if self.holder is not None and not self.holder._drop(self.waited > turns): return False
+            self.holder, self.waited, watch.waits_for = watch, 0, None
+            return True
+        finally: self.lock.release()
+
+    def leave(self, watch):
+        if self.holder is watch: self.holder = None
+
+_turn = _Turn()
+
+# %% ../../nbs/analysis/watch.ipynb #40044fc3
 def _is_outermost(due)->bool:
     "Whether the call of the model that runs `due` is no part of another one, nor of a backward."
     frame, calls = sys._getframe(1), 0
@@ -69,7 +91,8 @@ def _is_outermost(due)->bool:
 # %% ../../nbs/analysis/watch.ipynb #8c41904f
 class _Calls:
     "The calls of a model: how many there were, and when the next sample is due."
-    sample, counter, planned, first = None, None, 0, 0
+    sample, counter, planned, first, passed, trains = None, None, 0, 0, 0, False
+    waits_for, state = None, ""         # Whose sample this one waits for; how far the last one came
 
     @property
     def calls(self)->int:
@@ -85,33 +108,32 @@ class _Calls:
         "Take off what the sample has attached."
         sample, self.sample = self.sample, None
         if sample is None: return
+        self.state = sample.progress()
         try: sample.__exit__()
-        finally: _one_sample.release()
+        finally: _turn.leave(self)
 
-# %% ../../nbs/analysis/watch.ipynb #wa000022
-class _Samples(_Calls):
-    "The same, with the samples."
-    def _due(self, forward, args, kwargs):
-        "A call of the model at a sample."
-        if self.sample is None and _is_outermost(self._due) and _one_sample.acquire(blocking=False):
-            self._begin(args, kwargs)
+    def _drop(self, late)->bool:
+        "Drop the sample for one of another model, if it is `late` or its thread is gone; whether there is none now."
         sample = self.sample
-        if sample is None or sample.thread != get_ident(): self.planned += 1
-        elif sample.is_outermost() and self._is_over(sample, forward, args, kwargs): sample = None
-        if sample is None or sample.thread != get_ident(): return forward(*args, **kwargs)
-        try: return sample.run_call(forward, args, kwargs)
-        except BaseException:
-            self._stop()
-            self._plan(self.planned)
-            raise
+        if sample is None or not (late or sample.is_left()) or not sample.is_idle(): return False
+        self._stop()
+        return True
 
-    def _begin(self, args, kwargs):
-        "A sample begins."
-        self.first, self.given = self.planned, describe_sample(args) + describe_sample(kwargs)
-        self.sample = ProgramSample(self.model, self.active, self.cost, self.optimizer)
-        try: self.sample.__enter__()
-        except BaseException: self._stop(); raise
+# %% ../../nbs/analysis/watch.ipynb #bb549740
+class _Due(_Calls):
+    "The same, with the calls that may begin a sample."
+    def _is_evaluation(self)->bool:
+        "Whether this call evaluates, in a program that trains as far as that is known."
+        if torch.is_grad_enabled() or not (self.trains or self.counter.trained):
+            self.passed = 0
+            return False
+        self.passed += 1
+        self.counter.trained = self.passed <= patience
+        return self.trains or self.counter.trained
 
+# %% ../../nbs/analysis/watch.ipynb #wa0000a3
+class _Ends(_Due):
+    "The same, with the ends of samples."
     def _is_over(self, sample, forward, args, kwargs)->bool:
         "A call of the model comes; whether the sample was over before it."
         try: over, error = sample.begins(forward, args, kwargs), None
@@ -119,25 +141,87 @@ class _Samples(_Calls):
         self.planned += 1
         if over:
             self._stop()
-            self._plan(self.planned)
-            self._take(sample, error)
+            self._end(sample, error)
         return over
+
+    def _end(self, sample, error, cut=False):
+        "A sample is over. One that is dropped is followed by another at once; one that is cut may have timed nothing."
+        self.trains = self.trains or sample.by in ("update", "backward")
+        if error is None and sample.dropped: return
+        self._plan(self.planned)
+        if error or self._counts(sample) and sample.ends_here(not cut): self._take(sample, error)
+
+    def _counts(self, sample)->bool:
+        "Whether a sample is of the kind of steps that the program is watched for."
+        return sample.by != "call" or not self.trains
+
+# %% ../../nbs/analysis/watch.ipynb #wa000022
+class _Samples(_Ends):
+    "The same, with the samples from begin to end."
+    def _due(self, forward, args, kwargs):
+        "A call of the model at a sample."
+        if self.sample is None and not self._is_evaluation() and _is_outermost(self._due) and _turn.take(self):
+            self._begin(args, kwargs)
+        sample = self.sample
+        if sample is not None and self._is_of(sample): return self._sampled(sample, forward, args, kwargs)
+        self.planned += 1
+        return forward(*args, **kwargs)
+
+    def _is_of(self, sample)->bool:
+        "Whether a call belongs to `sample`, which is not dropped while the call runs."
+        if sample.thread != get_ident() or not _turn.lock.acquire(timeout=1): return False
+        try:
+            sample.calling += self.sample is sample
+            return self.sample is sample
+        finally: _turn.lock.release()
+
+    def _sampled(self, sample, forward, args, kwargs):
+        "A call within a sample."
+        _turn.waited = 0
+        try:
+            over = sample.is_outermost() and self._is_over(sample, forward, args, kwargs)
+            return forward(*args, **kwargs) if over else sample.run_call(forward, args, kwargs)
+        except BaseException:
+            if self.sample is sample: self._stop(); self._end(sample, None, cut=True)
+            raise
+        finally: sample.calling -= 1
+
+    def _begin(self, args, kwargs):
+        "A sample begins."
+        self.first = self.planned
+        try:
+            self.given = describe_sample(args) + describe_sample(kwargs)
+            self.sample = ProgramSample(self.model, self.active, self.cost, self.optimizer)
+            self.sample.__enter__()
+        except BaseException as error:
+            self._stop()
+            _turn.leave(self)
+            self._plan(self.planned)
+            if not isinstance(error, Exception): raise
+            self._take(None, error)
 
 # %% ../../nbs/analysis/watch.ipynb #wa000024
 class _Records(_Samples):
     "The same, with what the samples leave."
     def _take(self, sample, error):
-        "Reduce a sample to rows; what is wrong with it is a warning."
+        "Reduce a sample to rows, and hand them on; what goes wrong is a warning."
+        what = "is given up"
         try:
             if error is not None: raise error
-            result = self._reduced(sample)
+            self._result, self.state = self._reduced(sample), ""
+            self.series.append(self.first, metrics_of(self._result))
+            what = "cannot be handed on"
+            self._hand_on(self.series[-1])
         except Exception as problem:
             self.failures.append(f"call {self.first}: {type(problem).__name__}: {problem}")
-            return warn(f"a sample of {type(self.model).__name__} is given up at {self.failures[-1]}", stacklevel=6)
-        self._result, metrics = result, metrics_of(result)
-        self.series.append(self.first, metrics)
-        self._write(self.series[-1])
-        if self.on_sample is not None: self.on_sample(self.first, {f"roofline/{k}": v for k, v in metrics.items()})
+            warn(f"a sample of {type(self.model).__name__} {what} at {self.failures[-1]}", stacklevel=9)
+
+    def _hand_on(self, record):
+        "To the log and to `on_sample`."
+        try: self._write(record)
+        finally:
+            if self.on_sample is not None:
+                self.on_sample(self.first, {f"roofline/{k}": v for k, v in record.items() if k != "step"})
 
     def _reduced(self, sample):
         m, notes = measurement(sample, self.device)
@@ -150,8 +234,35 @@ class _Records(_Samples):
         if self.log is None: return
         with open(self.log, "a", encoding="utf-8") as f: f.write(line_of(record))
 
+# %% ../../nbs/analysis/watch.ipynb #wa0000a2
+def too_few(first, active):
+    "How many calls a sample needs."
+    return f"too few for a sample, which begins after {first} and takes {active + 4} steps of one call or more"
+
+class _Missing(_Records):
+    "The same, with the reason why there is no sample."
+    def missing(self,
+        before:int=0, # Calls of the model before it was watched
+    )->str:
+        "What stands after \"the model was\" where there is no sample: how often it was called, and why that gave none."
+        n, state = self.calls + before, self.sample.progress() if self.sample else self.state
+        called = f"called {n} time{'s' * (n != 1)}"
+        if self.failures: return f"{called}; a sample was given up at {self.failures[-1]}"
+        if not n: return called + "; calls inside a compiled function are not seen" * has_compiled()
+        if self.waits_for: return f"{called} and not sampled: {self._waited()}"
+        if state: return f"{called}; a sample began at call {self.first + before + 1} and did not end: {state}"
+        if self.passed: return f"{called} and not sampled: it trains, and evaluates from call {n - self.passed + 1} on"
+        return f"{called}, {too_few(self.warmup + before, self.active)}"
+
+    def _waited(self)->str:
+        "Whose sample this one waited for."
+        other = self.waits_for()
+        if other is None: return "a sample of a model that is gone had begun and did not end"
+        name = "another " * (type(other.model) is type(self.model)) + type(other.model).__name__
+        return f"a sample of {name} {'had begun and did not end' if other.sample or other.state else 'was under way'}"
+
 # %% ../../nbs/analysis/watch.ipynb #wa000025
-class Watch(_Records):
+class Watch(_Missing):
     "A model that is watched while a program runs it; `watch` makes one."
     def __init__(self, model, every, active, warmup, optimizer, peaks, log, on_sample, progress):
         check_model(model)
@@ -165,7 +276,7 @@ class Watch(_Records):
         if self.model in _watched:
             raise RuntimeError(f"this {type(self.model).__name__} is being watched already: leave that watch first")
         self.log, self.device = _checked_log(self.log), ProgramStep(self.model).device
-        self.about = describe_call(every=self.every, active=self.active)
+        self.about, self.process = describe_call(every=self.every, active=self.active), os.getpid()
         with preserved_process(), quiet():
             self.peaks = self.peaks or _roofs(self.model, self.device, self.progress)
             self.cost = program_cost(self.model)
@@ -174,7 +285,8 @@ class Watch(_Records):
         return self
 
     def __exit__(self, kind, error, traceback):
-        sample, left = self.sample, kind is None and self.sample is not None and self.sample.ends_here()
+        sample, here = self.sample, os.getpid() == self.process
+        left = here and sample is not None and self._counts(sample) and sample.ends_here(kind in (None, SystemExit))
         self._detach()
         if left: self._take(sample, None)
 
@@ -191,9 +303,7 @@ class Watch(_Records):
     def result(self)->Result:
         "The last sample. Raises `RuntimeError` before the first."
         if self._result is not None: return self._result
-        why = f"; given up: {self.failures[-1]}" if self.failures else ""
-        raise RuntimeError(f"no sample is complete yet: the model was called {self.calls} times, the first sample "
-                           f"begins after {self.warmup} and takes {2 * self.active + 3} steps and one more call{why}")
+        raise RuntimeError(f"no sample is complete yet: the model was {self.missing()}")
 
     def __repr__(self):
         return f"Watch({type(self.model).__name__}, {self.calls} calls, {len(self.series)} samples)"

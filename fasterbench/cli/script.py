@@ -119,8 +119,7 @@ def _named(path, name, i):
 
 def _unsampled(model):
     "Why a model has no report."
-    if model.problems: return f"{model.name}: {'; '.join(model.problems)}"
-    return f"{model.name}: {model.calls} call{'s' * (model.calls != 1)}, too few for a sample"
+    return f"{model.name}: {'; '.join(model.problems) or model.missing}"
 
 def _show(model, result, top):
     from fasterbench.views.table import summary
@@ -143,7 +142,12 @@ def _report(models, script, top, html, json):
         write(page, lambda: render(result, title), remark)
     for model in found:
         if model.result is None or model.problems: notice(_unsampled(model))
-    if not found: notice(f"{script} called no module with parameters")
+    if not found: notice(_no_model(script))
+
+def _no_model(script):
+    from fasterbench.core.program import has_compiled
+    compiled = ", unless inside a compiled function: calls there are not seen" * has_compiled()
+    return f"{script} called no module with parameters{compiled}"
 
 def _stem(script): return Path(script).name.removesuffix(".py")
 

@@ -8,10 +8,12 @@ __all__ = []
 # %% ../../nbs/core/program.ipynb #pg000004
 import sys
 from contextlib import contextmanager
+from functools import wraps
 from threading import get_ident
 
 import torch
 from torch import nn
+from torch.fx._symbolic_trace import is_fx_symbolic_tracing
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from .arguments import tensors_of
@@ -19,6 +21,16 @@ from .modules import Part, parts, wrapped
 from .run import Forward, parameter_owners
 
 # %% ../../nbs/core/program.ipynb #pg000011
+def is_traced()->bool:
+    "Whether a compiler or a tracer runs the program now, to record it."
+    return torch.compiler.is_compiling() or torch.jit.is_tracing() or is_fx_symbolic_tracing()
+
+def has_compiled()->bool:
+    "Whether Dynamo has compiled anything in this process."
+    dynamo = sys.modules.get("torch._dynamo.utils")
+    return dynamo is not None and dynamo.counters["frames"]["total"] > 0
+
+# %% ../../nbs/core/program.ipynb #679b0b53
 class CallCounter:
     "Within the context the calls of `model` are counted; when none are left, `due(forward, args, kwargs)` runs them."
     def __init__(self,
@@ -26,12 +38,14 @@ class CallCounter:
         due,            # Runs a call, and may set `left`
         left:int,       # Calls that are only counted
     ):
-        self.due, self.left, self.attached = due, left, wrapped(parts(model)[:1], self._wrap)
+        self.model, self.due, self.left, self.attached = model, due, left, wrapped(parts(model)[:1], self._wrap)
+        self.trained = False            # Whether a call was made in training mode, with gradients
 
     def _wrap(self, i, forward):
-        due, compiling = self.due, torch.compiler.is_dynamo_compiling
+        due, model = self.due, self.model
         def counted(*args, **kwargs):
-            if compiling(): return forward(*args, **kwargs)
+            if is_traced(): return forward(*args, **kwargs)
+            if not self.trained: self.trained = model.training and torch.is_grad_enabled()
             if self.left:
                 self.left -= 1
                 return forward(*args, **kwargs)
@@ -51,10 +65,43 @@ def _running(frame):
     while at is not None and at is not frame: at = at.f_back
     return at is frame
 
+# %% ../../nbs/core/program.ipynb #f98d8ad1
+class _Update:
+    "An update that is under way in `frame`. While a closure runs, its context is left."
+    def __init__(self, optimizer, frame, make):
+        self.optimizer, self.frame, self.make, self.context = optimizer, frame, make, None
+
+    def enter(self):
+        if self.make is not None: self.context = self.make(self.optimizer); self.context.__enter__()
+
+    def leave(self):
+        context, self.context = self.context, None
+        if context is not None: context.__exit__(None, None, None)
+
+    def around(self, closure):
+        "`closure`, as the optimizer gets it."
+        @wraps(closure)
+        def called(*args, **kwargs):
+            self.leave()
+            out = closure(*args, **kwargs)
+            self.enter()
+            return out
+        return called
+
+    def begin(self, args, kwargs):
+        "The update begins; gives the arguments of its `step` where they change."
+        closure = args[1] if len(args) > 1 else kwargs.get("closure")
+        if not callable(closure): return self.enter()
+        if len(args) > 1: return (args[0], self.around(closure), *args[2:]), kwargs
+        return args, kwargs | dict(closure=self.around(closure))
+
+    def end(self): self.make = self.leave()
+
+# %% ../../nbs/core/program.ipynb #a39d90bd
 class Sensors:
     "Within the context each backward and each update of this thread runs in a context of `seen`."
     def __init__(self,
-        seen,               # `seen.backward(nodes)` and `seen.update(optimizer)` give contexts
+        seen,               # `backward(nodes)` and `update(optimizer)` give contexts; `updated()`: an update is over
         steps,              # `steps(optimizer)`: whether its updates are of interest
     ):
         self.seen, self.steps, self.thread = seen, steps, get_ident()
@@ -84,16 +131,20 @@ class Sensors:
         if get_ident() != self.thread: return
         self.settle()
         if self.updating is not None or not self.steps(optimizer): return
-        context = self.seen.update(optimizer)
-        self.updating = optimizer, sys._getframe(1), context
-        context.__enter__()
+        self.updating = _Update(optimizer, sys._getframe(1), self.seen.update)
+        return self.updating.begin(args, kwargs)
 
     def _after(self, optimizer, args, kwargs):
-        if self.updating is not None and self.updating[0] is optimizer and get_ident() == self.thread: self._close()
+        if get_ident() == self.thread and self.updating and self.updating.optimizer is optimizer: self._close()
 
     def _close(self):
         updating, self.updating = self.updating, None
-        if updating is not None: updating[2].__exit__(None, None, None)
+        if updating is not None: updating.end(); self.seen.updated()
+
+    @property
+    def in_update(self)->bool:
+        "Whether an update is under way, outside of a closure."
+        return self.updating is not None and self.updating.context is not None
 
     @contextmanager
     def off(self):
@@ -109,7 +160,7 @@ class Sensors:
 
     def settle(self):
         "An update that raised is over."
-        if self.updating is not None and not _running(self.updating[1]): self._close()
+        if self.updating is not None and not _running(self.updating.frame): self._close()
 
 # %% ../../nbs/core/program.ipynb #pg000031
 class ProgramStep(Forward):
