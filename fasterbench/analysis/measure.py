@@ -26,7 +26,7 @@ from ..timing.profiler import can_record
 from ..timing.samples import Samples, StoppingRule
 from ..timing.stamps import ModuleTimes, StampCost, time_modules
 from ..timing.waiting import with_waits
-from ..work.count import Work, trace_call
+from ..work.count import Work, check_initialized, trace_call
 
 # %% ../../nbs/analysis/measure.ipynb #9a375668
 def _check_devices(devices):
@@ -62,12 +62,9 @@ def check_model(
     "Raises `TypeError` or `ValueError` for what cannot be measured."
     if not isinstance(model, nn.Module):
         raise TypeError(f"model is a {type(model).__name__}; a torch.nn.Module is needed")
+    check_initialized(model)
     tensors = [*model.named_parameters(), *model.named_buffers()]
     for name, t in tensors:
-        if isinstance(t, nn.parameter.UninitializedTensorMixin):
-            raise ValueError(f"{name} of the model is uninitialized: run the model once, so that lazy modules "
-                             f"know their "
-                             "shapes")
         if t.is_meta:
             raise ValueError(f"{name} of the model is on the meta device, which computes nothing and cannot be timed; "
                              "count_work counts its work")

@@ -266,6 +266,7 @@ def count_work(
     args, kwargs = copied(as_call(sample))
     run = TrainingStep(model, loss, optimizer) if backward else Forward(model)
     if target is not None and backward: raise ValueError("target counts a forward; give backward=False with it")
-    with preserved_run(run) as before_write, _placed(run, args, kwargs, target) as (args, kwargs, tracer):
+    with preserved_run(run, (args, kwargs)) as before_write, \
+         _placed(run, args, kwargs, target) as (args, kwargs, tracer):
         run.reset((args, kwargs))
         return trace_call(lambda: run(*args, **kwargs), run, before_write, tracer)
