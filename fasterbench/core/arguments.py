@@ -137,4 +137,5 @@ def _members(leaf):
     if type(leaf) in SUPPORTED_NODES: return list(SUPPORTED_NODES[type(leaf)].flatten_fn(leaf)[0])
     fields = getattr(type(leaf), "__dataclass_fields__", None)
     if fields is not None: return [getattr(leaf, f, None) for f in fields]
-    return list(vars(leaf).values()) if hasattr(leaf, "__dict__") else []
+    inside = type(leaf).__module__.startswith("torch._")          # PyTorch's own machinery, which reaches everything
+    return list(vars(leaf).values()) if hasattr(leaf, "__dict__") and not inside else []
