@@ -431,7 +431,7 @@ evaluations = dict(no_grad=(torch.no_grad, True), inference_mode=(torch.inferenc
 def test_evaluation_begins_no_sample_of_training(name, times):
     "Wherever it comes, before the first sample, as its first call, or within it."
     context, mode = evaluations[name]
-    for at in range(0, 16, 1 if heavy else 2):
+    for at in range(0, 16, 1 if heavy else 5):
         program = Program()
         def between(i):
             if i != at: return
