@@ -88,14 +88,17 @@ def group_named(text):
     return text
 
 # %% ../../nbs/cli/app.ipynb #d9df6d9b
-def check_writable(*paths):
+def check_writable(
+    **paths, # By the option that names them
+):
     "What cannot be written is known before anything is measured."
-    if paths.count("-") > 1: usage_error("standard output, -, holds one of them at a time", "--html, --json, --csv")
-    for path in paths:
+    out = [f"--{option}" for option, path in paths.items() if path == "-"]
+    if len(out) > 1: usage_error("standard output, -, holds one of them at a time", ", ".join(out))
+    for option, path in paths.items():
         if not path or path == "-": continue
-        if not Path(path).parent.is_dir(): usage_error(f"there is no folder {str(Path(path).parent)!r} for {path!r}",
-                                                       "--html, --json, --csv")
-        if Path(path).is_dir(): usage_error(f"{path!r} is a folder", "--html, --json, --csv")
+        if not Path(path).parent.is_dir():
+            usage_error(f"there is no folder {str(Path(path).parent)!r} for {path!r}", f"--{option}")
+        if Path(path).is_dir(): usage_error(f"{path!r} is a folder", f"--{option}")
 
 def device_here(name):
     from fasterbench.core.arguments import as_device

@@ -65,7 +65,8 @@ def _imported(path):
 
 def _from_file(path, name):
     "What the function `name` in the file `path` returns: a module, or a module and a sample."
-    if not Path(path).is_file(): raise ModelError(f"there is no file {path!r}")
+    if not Path(path).is_file():
+        raise ModelError(f"there is no file {path!r}" + ("" if Path(path).is_absolute() else f" in {Path.cwd()}"))
     module = _imported(Path(path))
     made = getattr(module, name, None)
     if not callable(made):

@@ -69,7 +69,7 @@ def predict(
     from fasterbench.analysis.predict import predict
     from fasterbench.views.report import render
     from fasterbench.views.table import result_csv, summary
-    check_writable(html, json, csv)
+    check_writable(html=html, json=json, csv=csv)
     sizes, shape, measured = _batches(batch), shape_given(input), None if like is None else saved_result(like)
     if len(sizes) > 1 and any((html, json, csv)): usage_error("--html, --json and --csv hold one batch size", "--batch")
     results = []

@@ -47,7 +47,7 @@ def serve(
 ):
     "Say what a device allows a language model: tokens per second of prefill and decode, from its configuration."
     from fasterbench.analysis.serve import serve
-    check_writable(html, json, csv)
+    check_writable(html=html, json=json, csv=csv)
     result = serve(model, prompt, new, _batches(batch), on, weights=weights, tensor_parallel=tensor_parallel,
                    network=network, measured=_measured(measured))
     if "-" not in (json, csv, html): result.summary()

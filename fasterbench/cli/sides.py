@@ -160,5 +160,8 @@ def checked_out(
     with tempfile.TemporaryDirectory() as folder:
         tree = Path(folder)/"before"
         git("worktree", "add", "--detach", str(tree), commit)
-        try: yield tree/inside
+        try:
+            if not (tree/inside).is_dir():
+                raise SideError(f"{ref!r} has no folder {inside!r}: call from a folder that both versions have")
+            yield tree/inside
         finally: git("worktree", "remove", "--force", str(tree))

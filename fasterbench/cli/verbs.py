@@ -82,7 +82,7 @@ def peaks(device:Device="cpu", dtype:Dtype="float32",
     from fasterbench.views.headline import roof_doubt
     from fasterbench.views.peaks_page import render_peaks
     from fasterbench.views.table import peaks_table
-    check_writable(json, html)
+    check_writable(json=json, html=html)
     links = _network(device_here(device)) if network else None
     if network and links is None: return                                    # the first process says it all
     found, notes = _recorded(lambda: measure_peaks(device_here(device), dtype=dtype_named(dtype), cache=not anew,
@@ -125,7 +125,7 @@ def roofline(
     title, remark = f"Roofline of {model}", ""
     if not html and not no_html: html, remark = free_name(run_name(model, batch, shape, seq, dtype, backward,
                                                                    str(where)), title)
-    check_writable(html, json, csv)
+    check_writable(html=html, json=json, csv=csv)
     with job(where, parallel) as wrapped:
         result = _result(wrapped(net), sample, roofs, peaks, model, input, (where, warmup, steps),
                          dict(backward=backward, progress=False if no_progress else None))
@@ -175,7 +175,7 @@ def report(saved:Saved, top:Top=20, group:Group="auto", depth:Depth=None,
     result, remark = saved_result(saved), ""
     title = f"Roofline of {result.call.get('model') or model_name(result)} on {device_name(result.with_roofs())}"
     if not html: html, remark = free_name(Path(saved).stem, title)
-    check_writable(html, csv)
+    check_writable(html=html, csv=csv)
     _show(result, top, group, depth, "-" in (html, csv))
     write(csv, lambda: result_csv(result))
     write(html, lambda: render(result, title), remark)
@@ -191,7 +191,7 @@ def compare(saved:Annotated[list[str],
     "Compare saved results, row by row."
     from fasterbench.views.diff import compare
     if len(saved) < 2: usage_error("one result; two or more are needed", "BEFORE AFTER")
-    check_writable(html, csv)
+    check_writable(html=html, csv=csv)
     found = compare(*map(saved_result, saved)) if len(saved) == 2 else _series(saved)
     if "-" not in (html, csv): found.summary(top)
     write(csv, found.csv)
