@@ -215,7 +215,7 @@ def base_of_shares(
     "What the shares of the rows are of, where that is not the end to end time."
     rows, end = sum(p.time_s for p in result.points), divided(result).end_to_end_s
     if not rows or abs(rows - end) <= 0.03 * end: return ""
-    return f"shares are of the {format_si(rows, 's')} in the rows, and end to end are {format_si(end, 's')}"
+    return f"shares are of the {format_si(rows, 's')} in the rows, not of the {format_si(end, 's')} end to end"
 
 def roof_doubt(
     peaks, # `HardwarePeaks`
