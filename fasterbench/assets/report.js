@@ -89,6 +89,7 @@ function open(kind) {
   showDetails(state.row === null ? null : rowAt(state.row))
   drawTable()
   columnMenu()
+  fit()
   refresh(drawAll)
   document.body.dataset.ready = kind.name
 }
@@ -163,7 +164,6 @@ async function start() {
   new ResizeObserver(fit).observe(document.forms[0])
   await libraries()
   divide()
-  fit()
   listen()
   open(recall())
 }
