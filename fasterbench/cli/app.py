@@ -132,8 +132,9 @@ def run_name(
 )->str:
     "What was run, as the name of a file without ending."
     kind, _, name = model.rpartition(":")
-    parts = [Path(name.rstrip("/")).name.removesuffix(".json") or "model",
-             kind if kind in ("timm", "transformers") else ""]
+    path = Path(name.rstrip("/"))
+    if path.name == "config.json": path = path.resolve().parent
+    parts = [path.name.removesuffix(".json") or "model", kind if kind in ("timm", "transformers") else ""]
     parts += [f"b{batch}" if batch and batch != 1 else "", "x".join(map(str, shape)) if shape else "",
               f"s{seq}" if seq else ""]
     parts += [dtype or "", "train" if backward else "", "" if device == "cpu" else device]
@@ -215,4 +216,5 @@ def saved_result(path):
     from fasterbench.views.result import from_json
     if not Path(path).is_file(): usage_error(f"there is no file {path!r}", "SAVED")
     try: return from_json(path)
-    except (ValueError, OSError) as error: raise ValueError(f"{path}: {error}") from error
+    except (ValueError, OSError) as error:
+        raise ValueError(str(error) if str(error).startswith(path) else f"{path}: {error}") from error

@@ -29,6 +29,7 @@ def _loaded(model, shape, batch, dtype):
     try:
         with torch.device("meta"), warnings.catch_warnings():
             warnings.simplefilter("ignore")
+            warnings.filterwarnings("default", module=r"fasterbench\.")
             return load_model(model, shape, batch, dtype)
     except ModelError as error: usage_error(str(error), "MODEL")
     except (NotImplementedError, RuntimeError): return load_model(model, shape, batch, dtype)
@@ -48,7 +49,16 @@ def _batch_table(results):
         *text_table(rows, set()), note])
 
 # %% ../../nbs/cli/predict.ipynb #2aa7ffad
-On = Annotated[str, typer.Option("--on", help="Name of a device, or roofs that `peaks --json` wrote.",
+def _device(text):
+    "A parser of what `target_peaks` takes."
+    import torch
+    from fasterbench.analysis.predict import target_peaks
+    try: target_peaks(text, torch.float32)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise typer.BadParameter(str(error).removeprefix("on=")) from None
+    return text
+
+On = Annotated[str, typer.Option("--on", help="Name of a device, or roofs that `peaks --json` wrote.", parser=_device,
     metavar="DEVICE|PEAKS.json")]
 
 @app.command()

@@ -14,7 +14,13 @@ from .app import File, app, check_writable, usage_error, whole_from, write
 from .predict import On
 
 # %% ../../nbs/cli/serve.ipynb #ed30fac8
-Config = Annotated[str, typer.Argument(help="transformers:FOLDER, or transformers:config.json", metavar="MODEL")]
+def _config(text):
+    if text.rpartition(":")[0] in ("", "transformers"): return text
+    raise typer.BadParameter(f"{text!r} names no language model; the forms are transformers:FOLDER and "
+                             f"transformers:config.json")
+
+Config = Annotated[str, typer.Argument(help="transformers:FOLDER, or transformers:config.json", parser=_config,
+                                       metavar="MODEL")]
 
 def _batches(text):
     try: sizes = [int(n) for n in text.split(",")]

@@ -6,7 +6,7 @@
 __all__ = []
 
 # %% ../../nbs/cli/sides.ipynb #7ab4d3bb
-import json, os, subprocess, sys
+import json, os, subprocess, sys, warnings
 from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter
@@ -86,6 +86,7 @@ def answer():
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     settings = json.loads(sys.stdin.readline())
+    warnings.filterwarnings("ignore", ".* comes without a sample")          # each of many rounds would say it
     _imports(settings)
     forks, measured = settings.get("device", "cpu") == "cpu" and hasattr(os, "fork"), None
     for request in sys.stdin:

@@ -146,8 +146,10 @@ def _out(result, shown, json, csv, html, title, remark):
 def _loaded(model, shape, batch, dtype, seq):
     "The model and the sample; a name that leads nowhere is a wrong argument."
     from fasterbench.cli.loading import ModelError, load_model
-    try: return _recorded(lambda: load_model(model, shape, batch, dtype, seq))[0]
+    try: loaded, notes = _recorded(lambda: load_model(model, shape, batch, dtype, seq))
     except ModelError as error: usage_error(str(error), "MODEL")
+    for note in notes if is_first() else (): notice(note)
+    return loaded
 
 def _result(net, sample, roofs, peaks, model, input, args, options):
     "The result of `profile`, with the name of the model and what is to be said about it."

@@ -47,8 +47,9 @@ def model_name(
     result, # A `Result`
 )->str:
     "What the model is called: the name that was asked for, or its class."
-    asked = str(result.call.get("model") or "").rstrip("/")
-    return asked.rpartition(":")[2].rpartition("/")[2] or result.model
+    asked = str(result.call.get("model") or "").rpartition(":")[2].rstrip("/")
+    if asked.rpartition("/")[2] == "config.json": asked = asked.removesuffix("config.json").rstrip("/")
+    return asked.rpartition("/")[2] or result.model
 
 def known_flops(
     result, # A `Result`
@@ -164,9 +165,13 @@ def wrapped(
     lines:list[str],
     width:int=80, # Columns of the terminal
 )->list[str]:
-    "`lines` in the width of a terminal; what goes on is indented."
-    return [part for line in lines for part in wrap(line, width, subsequent_indent="  ", break_on_hyphens=False)
-            or [""]]
+    "`lines` in the width of a terminal; what goes on is indented. A command is one line, to be copied."
+    parts = []
+    for line in lines:
+        text, start, command = line.partition("LC_ALL=C ")
+        parts += wrap(text, width, subsequent_indent="  ", break_on_hyphens=False) or [""]
+        if command: parts.append(start + command)
+    return parts
 
 # %% ../../nbs/views/headline.ipynb #c9b20a08
 def _looked_at(t):
