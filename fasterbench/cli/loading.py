@@ -105,7 +105,7 @@ def load_model(
     if shape is None and kind not in _makers:
         what = "images" if sample.is_floating_point() else "token ids"
         warnings.warn(f"{name} comes without a sample: {what} of {'x'.join(map(str, sample.shape))} are assumed; "
-                      f"--input gives another shape")
+                      f"--input gives another shape, or it can return (module, sample)")
     return model, sample
 
 def _cast(sample, dtype):
