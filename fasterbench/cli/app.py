@@ -136,8 +136,7 @@ def run_name(
     if path.name == "config.json": path = path.resolve().parent
     parts = [path.name.removesuffix(".json") or "model", kind if kind in ("timm", "transformers") else ""]
     parts += [f"b{batch}" if batch and batch != 1 else "", "x".join(map(str, shape)) if shape else "",
-              f"s{seq}" if seq else ""]
-    parts += [dtype or "", "train" if backward else "", "" if device == "cpu" else device]
+              f"s{seq}" if seq else "", dtype or "", "train" if backward else "", "" if device == "cpu" else device]
     return "".join(c if c.isalnum() or c in "-_.+" else "-" for c in "-".join(filter(None, parts)))
 
 def title_of(path):

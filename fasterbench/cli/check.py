@@ -14,8 +14,8 @@ from typing import Annotated, Optional
 
 import typer
 
-from ..analysis.budgets import (BudgetError, Found, Verdict, decisive, format_value, in_looks, judge, matching,
-                                          parse_limit, read_budgets)
+from ..analysis.budgets import (BudgetError, Found, Verdict, decisive, format_value, in_looks, judge,
+                                          matching, parse_limit, read_budgets)
 from .app import app, check_writable, device_here, usage_error, whole_from, write
 from .sides import SideError, checked_out, in_turn, loaded, rounds_of, side
 from ..core.progress import progress_bar

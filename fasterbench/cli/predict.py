@@ -48,7 +48,7 @@ def _batch_table(results):
     return "\n".join([f"{results[0][1].model} on {results[0][1].environment['device_name']}",
         *text_table(rows, set()), note])
 
-# %% ../../nbs/cli/predict.ipynb #2aa7ffad
+# %% ../../nbs/cli/predict.ipynb #on5de1ce
 def _device(text):
     "A parser of what `target_peaks` takes."
     import torch
@@ -61,6 +61,7 @@ def _device(text):
 On = Annotated[str, typer.Option("--on", help="Name of a device, or roofs that `peaks --json` wrote.", parser=_device,
     metavar="DEVICE|PEAKS.json")]
 
+# %% ../../nbs/cli/predict.ipynb #2aa7ffad
 @app.command()
 def predict(
     model:Model, on:On, dtype:Dtype=None,

@@ -139,7 +139,8 @@ def _division(d, outside_s):
     rest = d.outside_s + d.difference_s
     if rest >= 0 or d.outside_s: parts.append(f"outside the rows {text(rest if rest >= 0 else d.outside_s)}")
     if rest < 0: parts.append(f"and the rows sum to {text(-d.difference_s)} {unit} more than end to end")
-    needed = f"the roofs need {'?' if d.unknown_s and not d.needed else text(d.needed_s)}" + (f" ({kinds})" if kinds else "")
+    least = "?" if d.unknown_s and not d.needed else text(d.needed_s)
+    needed = f"the roofs need {least}" + (f" ({kinds})" if kinds else "")
     return f"of {format_si(d.end_to_end_s, 's')} {needed}, " + ", ".join(parts)
 
 def _explained(d):
