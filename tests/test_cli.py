@@ -57,13 +57,26 @@ def test_version_and_module():
     (["compare", "saved.json", "absent.json"], 2, "absent.json"), (["compare", "saved.json"], 2, "two or more are needed"), (["compare"], 2, "Missing argument"),
     (["roofline", "net.py:make", "--peaks", "Abacus 3000"], 2, "no device of that name"), (["roofline", "net.py:make", "--group", "layer"], 2, "'layer' is not one of"),
     (["roofline", "net.py:make", "--seq", "8"], 2, "this sample is its own"),
-    (["compare", "newer.json", "saved.json"], 1, "version 99"),
+    (["compare", "newer.json", "saved.json"], 1, "version 99"), (["roofline", "net.py:bare", "--batch", "2"], 1, "2x3x224x224 are assumed"),
+    (["predict", "net.py:make", "--on", "RTX 9999"], 2, "'--on': 'RTX 9999' is not in the table"), (["serve", "transformers:x", "--on", "RTX 9999"], 2, "'--on': 'RTX 9999'"),
+    (["serve", "torchvision:resnet18", "--on", "NVIDIA H100"], 2, "'torchvision:resnet18' names no language model"),
+    (["report", "saved.json", "--csv", "no/such/x.csv"], 2, "Invalid value for --csv"), (["check", "absent.toml", "--junit", "no/such/x.xml"], 2, "Invalid value for --junit"),
+    (["check", "absent.toml", "--rounds", "2"], 2, "'2' is not a whole number of at least 10"),
     (["ncu", "absent.csv"], 2, "absent.csv"), (["ncu", "net.py"], 1, "no table of Nsight Compute"), (["ncu", "net.py", "--by", "layer"], 2, "'layer'")])
 def test_errors_are_one_line(folder, args, code, part):
     done = fasterbench(*args, cwd=folder)
     lines = [l for l in done.stderr.splitlines() if not l.startswith("wrote ")]
     assert done.returncode == code and len(lines) == 1 and lines[0].startswith("fasterbench: ") and part in lines[0], done.stderr
     assert "Traceback" not in done.stderr
+
+def test_a_file_is_named_once(folder):
+    assert fasterbench("report", "net.py", cwd=folder).stderr.count("net.py") == 1
+
+def test_a_configuration_has_the_name_of_its_folder(folder, monkeypatch):
+    from fasterbench.cli.app import run_name
+    (folder/"llama").mkdir()
+    monkeypatch.chdir(folder/"llama")
+    assert run_name("transformers:a/opt/config.json") == "opt-transformers" and run_name("transformers:config.json") == "llama-transformers"
 
 def test_debug_shows_the_traceback(folder):
     done = fasterbench("roofline", "net.py:broken", "--debug", cwd=folder)

@@ -118,6 +118,43 @@ def report(tmp_path_factory):
     from_json(resnet50).to_html(path)
     return path
 
+def test_the_charts_are_drawn_at_their_size(chrome, report):
+    "The filters wrap or not: the chart is drawn in the box that stays."
+    for width in (1200, 1280, 1366, 1440, 1600):
+        opened(chrome, report, width)
+        heights = chrome.execute_script("""
+            const top = Math.round(document.querySelector(".both").getBoundingClientRect().top + scrollY)
+            return [`${top}px`, document.documentElement.style.getPropertyValue("--top"),
+                    charts[0]._fullLayout.height, document.getElementById("chart").clientHeight]""")
+        assert heights[0] == heights[1] and abs(heights[2] - heights[3]) <= 1, (width, heights)
+
+def test_titles_of_columns_take_two_lines(chrome, report):
+    "All columns shown, of every kind of rows; and each filter says what it filters."
+    opened(chrome, report)
+    chrome.execute_script("state.columns[tab.name] = tab.columns.map(c => c.field); columnsChanged()")
+    lines = chrome.execute_script("""return [...document.querySelectorAll("#table th .dt-column-title")].map(
+        e => [e.textContent, Math.round(e.getBoundingClientRect().height / parseFloat(getComputedStyle(e).lineHeight))])""")
+    assert lines and [line for line in lines if line[1] > 2] == []
+    cut = chrome.execute_script("""return [...document.querySelectorAll("#fields select")].filter(e => {
+        const whole = e.cloneNode(false), word = document.createElement("option")
+        word.textContent = e.options[0].textContent
+        whole.append(word); whole.style.maxWidth = "none"; whole.hidden = false
+        e.parentElement.append(whole)
+        const fits = whole.offsetWidth <= parseFloat(getComputedStyle(e).maxWidth)
+        whole.remove()
+        return !fits}).map(e => e.id)""")
+    assert cut == [], cut
+
+def test_a_comparison_of_three_shows_the_ratio(chrome, tmp_path):
+    one = from_json(resnet50)
+    path = tmp_path/"three.html"
+    compare(*(replace(one, call=dict(one.call, batch=b)) for b in (1, 2, 4))).to_html(path)
+    opened(chrome, path, tab="series")
+    places = chrome.execute_script("""
+        const frame = document.getElementById("scroller").getBoundingClientRect()
+        return [...document.querySelectorAll("#table th")].map(e => [e.textContent, e.getBoundingClientRect().right <= frame.right])""")
+    assert len(places) == 6 and all(seen for _, seen in places) and places[2][0] == "last/first", places
+
 paper = HardwarePeaks(1e12, 1e11)
 def row(name, time_s, type="Linear", flops=2e8, nbytes=1e7, share=0.2, **more):
     more = dict(category="matmul") | more

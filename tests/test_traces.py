@@ -9,6 +9,7 @@ from conftest import root
 from fasterbench import on_trace_ready, read_trace
 from fasterbench.roofs.hardware import HardwarePeaks
 from fasterbench.views.diff import compare
+from fasterbench.views.headline import headline
 from fasterbench.views.result import from_json
 
 shared = Path(os.environ.get("FASTERBENCH_SHARED", root.parent/"shared"))
@@ -250,6 +251,22 @@ def test_the_account_adds_up(path):
 def test_linked_time_has_figures(name, least):
     [account] = read_trace(real/f"{name}.json.gz").accounts
     assert account.parts["with FLOPs and bytes"] / account.linked_s >= least
+
+@needs_real
+@pytest.mark.parametrize("name", ("mi210_gpu_only", "a100_resnet_ddp2_rank0_nccl", "a100_alexnet_2023_wrong_external_id"))
+@pytest.mark.parametrize("by", (None, "collective", "rank"))
+def test_unknown_work_is_no_zero(name, by):
+    result = read_trace(real/f"{name}.json.gz", by=by)
+    first, second = headline(result)
+    assert first.endswith(" · ? FLOP/s") and "forward · " not in first, first
+    assert result.program.flops is None and all(s.flops is None for s in result.steps)
+    assert ("of unknown work" in second) == ("the roofs need ?" in second), second
+
+@needs_real
+def test_headline_of_any_rows_is_the_same():
+    path = real/"h100_vit_base_infer.json.gz"
+    lines = [headline(read_trace(path, by=by)) for by in ("module", "operator", "kernel", "collective", "rank")]
+    assert {line[0] for line in lines} == {lines[0][0]} and all("roofs: bfloat16 989" in line[1] for line in lines)
 
 @needs_real
 def test_a_vit_on_two_gpus():

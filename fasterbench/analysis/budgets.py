@@ -53,17 +53,11 @@ class Budget:
     layer: str = ""    # Name or pattern of layers; "": the whole model
 
     def within(self, value:float)->bool:
-        "Whether `value` keeps the budget. Equality is that of the printed digits."
-        if self.comparison == "==": return value == self.limit or _printed(value, self.text, self.figure.unit)
+        "Whether `value` keeps the budget."
+        if self.comparison == "==": return float(value) == self.limit
         return value <= self.limit if self.comparison == "<=" else value >= self.limit
 
 # %% ../../nbs/analysis/budgets.ipynb #5b22f645
-def _printed(value, text, unit):
-    "Whether `value`, rounded to the decimals of `text`, is what `text` says."
-    number = re.search(r"[-+]?[\d.]+", text)[0]
-    return format_value(value, unit,
-                        len(number.partition(".")[2])).replace(" ", "") == text.partition("==")[2].replace(" ", "")
-
 def format_value(
     value:float|None, # In the base unit; None: unknown
     unit:str,         # "FLOP", "B", "%" or ""
@@ -79,23 +73,35 @@ def format_value(
 # %% ../../nbs/analysis/budgets.ipynb #219541c2
 def parse_limit(
     text:str,  # "<= 3.65 GFLOP"
-    unit:str,  # "FLOP", "B", "%" or ""
+    figure:Figure,
 )->tuple[str, float]:
     "The comparison and the limit in the base unit, percent as a fraction. Raises `BudgetError` for what is neither."
-    match = _limit.fullmatch(text) if isinstance(text, str) else None
-    example = {"FLOP": "<= 3.65 GFLOP", "B": "<= 100 MB", "%": ">= 40 %"}.get(unit, "<= 2")
+    match, unit = _limit.fullmatch(text) if isinstance(text, str) else None, figure.unit
+    example = "<= 120 %" if figure.kind == "seconds" else _examples[unit]
     if match is None:
         raise BudgetError(f"{text!r} is no limit: a text such as {example!r} is needed, with <=, >= or ==")
-    number = match[2].removesuffix("%").rstrip() if unit == "%" else match[2]
     if unit == "%" and not match[2].endswith("%"):
-        raise BudgetError(f"{text!r} has no unit: it is a share, such as {example!r}")
-    try: value = parse_si(number, "" if unit == "%" else unit)
+        raise BudgetError(f"{text!r} is not in percent: the figure is the {figure.meaning}, such as {example!r}")
+    try: return match[1], _value(match[2], unit)
     except ValueError as error: raise BudgetError(f"{text!r} is no limit: {error}") from None
-    return match[1], value / 100 if unit == "%" else value
+
+_examples = {"FLOP": "<= 3.65 GFLOP", "B": "<= 100 MB", "%": ">= 40 %", "": "<= 2"}
+
+def _value(text, unit):
+    return parse_si(text.removesuffix("%").rstrip()) / 100 if unit == "%" else parse_si(text, unit)
+
+def decisive(
+    value:float|None, # In the base unit; None: unknown
+    budget:Budget,
+)->str:
+    "`value` as the file writes it, with decimals enough to show whether it keeps the budget."
+    texts = [format_value(value, budget.figure.unit, digits) for digits in range(2, 13)]
+    shows = lambda text: value is None or budget.within(_value(text, budget.figure.unit)) == budget.within(value)
+    return next(filter(shows, texts), texts[-1])
 
 # %% ../../nbs/analysis/budgets.ipynb #3fef36e9
 settings = dict(model=str, input=str, batch=int, dtype=str, device=str, backward=bool, rounds=int)
-_least = dict(batch=1, rounds=10)
+_least, _words = dict(batch=1, rounds=10), {str: "a text", int: "a whole number", bool: "true or false"}
 
 def read_budgets(
     tables:Mapping, # What the file holds: a table per model
@@ -117,8 +123,7 @@ def read_budgets(
 def _settings(name, table):
     found = {k: v for k, v in table.items() if k in settings}
     for k, v in found.items():
-        if not isinstance(v, settings[k]) or settings[k] is int and isinstance(v, bool):
-            raise BudgetError(f"[{name}] {k} = {v!r}: a {settings[k].__name__} is needed")
+        if type(v) is not settings[k]: raise BudgetError(f"[{name}] {k} = {v!r}: {_words[settings[k]]} is needed")
         if v < _least.get(k, v): raise BudgetError(f"[{name}] {k} = {v!r}: {_least[k]} or more are needed")
     if "model" not in found:
         raise BudgetError(f"[{name}] has no model: model = \"torchvision:resnet18\" or \"file.py:callable\"")
@@ -132,13 +137,15 @@ def _layers(name, table):
 
 def _budgets(name, table, layer, keys):
     known, where = layer_figures if layer else tuple(figures), f"[{name}{f'.layers.{layer}' if layer else ''}]"
+    budgets = []
     for k in keys:
         if k not in known:
             raise BudgetError(f"{where} {k}: no such figure; there are {', '.join(known)}"
                               + ("" if layer else f"; settings are {', '.join(settings)}"))
-    try: limits = {k: parse_limit(table[k], figures[k].unit) for k in keys}
-    except BudgetError as error: raise BudgetError(f"{where} {error}") from None
-    return [Budget(name, figures[k], *limits[k], str(table[k]), layer) for k in keys]
+        try: comparison, limit = parse_limit(table[k], figures[k])
+        except BudgetError as error: raise BudgetError(f"{where} {k}: {error}") from None
+        budgets.append(Budget(name, figures[k], comparison, limit, str(table[k]), layer))
+    return budgets
 
 # %% ../../nbs/analysis/budgets.ipynb #4c951638
 @dataclass(frozen=True)
@@ -188,13 +195,14 @@ def judge(
     return verdict("cannot say", _narrower(budget, found)) if any(kept) else verdict("broken")
 
 def _narrower(budget, found):
-    "About how many measurements would tell: an interval narrows with the root of their number."
+    "About how many rounds would decide: an interval narrows with the root of their number."
     low, high = found.interval
-    distance = abs(found.value - budget.limit)
-    if not distance: return "the figure is the limit"
-    needed = math.ceil(found.samples * (max(high - found.value, found.value - low) / distance) ** 2)
-    return (f"{'about' if needed <= 1000 else 'more than'} {min(needed, 1000)} measurements would tell, with this "
-            f"noise")
+    limit, distance = budget.text.lstrip("<>= "), abs(found.value - budget.limit)
+    half = max(high - found.value, found.value - low)
+    if half**2 * found.samples >= 1000 * distance**2:
+        return f"the limit {limit} lies within the interval, too near to the figure for 1000 rounds to decide"
+    needed = max(math.ceil(found.samples * (half / distance) ** 2), found.samples + 1)
+    return f"the limit {limit} lies within the interval; about {needed} rounds would decide (--rounds {needed})"
 
 # %% ../../nbs/analysis/budgets.ipynb #bl00ok01
 looks = 1, 2, 4 # After how many times the rounds that are asked for

@@ -61,7 +61,16 @@ function drawTable() {
   const body = table.table().body()
   body.addEventListener("click", e => clicked(e.target.closest("tr[data-index]"), e.target))
   body.addEventListener("keydown", pressedKey)
-  at("table").tHead.querySelectorAll("th").forEach((th, i) => th.title = shown[i].meaning ?? "")
+  at("table").tHead.querySelectorAll("th").forEach((th, i) => {
+    th.title = shown[i].meaning ?? ""
+    th.style.minWidth = `max(3.6rem, ${0.95 * twoLines(shown[i].title)}ch + 1.25rem)`
+  })
+}
+
+// Characters of the longer line, where a title takes two lines of about the same length; a word needs no room made.
+function twoLines(title) {
+  const spaces = [...title.matchAll(/ /g)].map(m => m.index)
+  return spaces.length ? Math.min(...spaces.map(at => Math.max(at, title.length - at - 1))) : 0
 }
 
 function mark(tr, row) {

@@ -34,7 +34,7 @@ function refresh(drawCharts = redraw) {
   const sum = field => now.rows.reduce((s, r) => s + (r[field] ?? 0), 0)
   const left = tab.left_out ? `, and ${tab.left_out} faster ones that are not in this file` : ""
   const timed = tab.columns.some(c => c.field === "share")
-  const time = timed ? ` · ${si(sum("time_s"), "s")}, ${write(sum("share"), "share")} of the time` : ""
+  const time = timed ? ` · ${si(sum("time_s"), "s")}, ${write(sum("share"), "share")} of the time of all rows` : ""
   const invalid = at("text").getAttribute("aria-invalid") === "true"
   const wrong = invalid ? " · no regular expression, so it filters nothing" : ""
   at("shown").textContent = `${now.rows.length} of ${rows.length} rows${left}${time}${wrong}`
@@ -89,6 +89,7 @@ function open(kind) {
   showDetails(state.row === null ? null : rowAt(state.row))
   drawTable()
   columnMenu()
+  fit()
   refresh(drawAll)
   document.body.dataset.ready = kind.name
 }
@@ -163,7 +164,6 @@ async function start() {
   new ResizeObserver(fit).observe(document.forms[0])
   await libraries()
   divide()
-  fit()
   listen()
   open(recall())
 }

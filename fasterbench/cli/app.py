@@ -88,14 +88,17 @@ def group_named(text):
     return text
 
 # %% ../../nbs/cli/app.ipynb #d9df6d9b
-def check_writable(*paths):
+def check_writable(
+    **paths, # By the option that names them
+):
     "What cannot be written is known before anything is measured."
-    if paths.count("-") > 1: usage_error("standard output, -, holds one of them at a time", "--html, --json, --csv")
-    for path in paths:
+    out = [f"--{option}" for option, path in paths.items() if path == "-"]
+    if len(out) > 1: usage_error("standard output, -, holds one of them at a time", ", ".join(out))
+    for option, path in paths.items():
         if not path or path == "-": continue
-        if not Path(path).parent.is_dir(): usage_error(f"there is no folder {str(Path(path).parent)!r} for {path!r}",
-                                                       "--html, --json, --csv")
-        if Path(path).is_dir(): usage_error(f"{path!r} is a folder", "--html, --json, --csv")
+        if not Path(path).parent.is_dir():
+            usage_error(f"there is no folder {str(Path(path).parent)!r} for {path!r}", f"--{option}")
+        if Path(path).is_dir(): usage_error(f"{path!r} is a folder", f"--{option}")
 
 def device_here(name):
     from fasterbench.core.arguments import as_device
@@ -129,11 +132,11 @@ def run_name(
 )->str:
     "What was run, as the name of a file without ending."
     kind, _, name = model.rpartition(":")
-    parts = [Path(name.rstrip("/")).name.removesuffix(".json") or "model",
-             kind if kind in ("timm", "transformers") else ""]
+    path = Path(name.rstrip("/"))
+    if path.name == "config.json": path = path.resolve().parent
+    parts = [path.name.removesuffix(".json") or "model", kind if kind in ("timm", "transformers") else ""]
     parts += [f"b{batch}" if batch and batch != 1 else "", "x".join(map(str, shape)) if shape else "",
-              f"s{seq}" if seq else ""]
-    parts += [dtype or "", "train" if backward else "", "" if device == "cpu" else device]
+              f"s{seq}" if seq else "", dtype or "", "train" if backward else "", "" if device == "cpu" else device]
     return "".join(c if c.isalnum() or c in "-_.+" else "-" for c in "-".join(filter(None, parts)))
 
 def title_of(path):
@@ -212,4 +215,5 @@ def saved_result(path):
     from fasterbench.views.result import from_json
     if not Path(path).is_file(): usage_error(f"there is no file {path!r}", "SAVED")
     try: return from_json(path)
-    except (ValueError, OSError) as error: raise ValueError(f"{path}: {error}") from error
+    except (ValueError, OSError) as error:
+        raise ValueError(str(error) if str(error).startswith(path) else f"{path}: {error}") from error

@@ -14,8 +14,9 @@ from typing import Annotated, Optional
 
 import typer
 
-from ..analysis.budgets import BudgetError, Found, Verdict, format_value, in_looks, judge, matching, read_budgets
-from .app import app, check_writable, device_here, usage_error, write
+from ..analysis.budgets import (BudgetError, Found, Verdict, decisive, format_value, in_looks, judge,
+                                          matching, parse_limit, read_budgets)
+from .app import app, check_writable, device_here, usage_error, whole_from, write
 from .sides import SideError, checked_out, in_turn, loaded, rounds_of, side
 from ..core.progress import progress_bar
 
@@ -33,8 +34,13 @@ def _plain(document): return {k: v.unwrap() if hasattr(v, "unwrap") else v for k
 # %% ../../nbs/cli/check.ipynb #74cd9f91
 def _model(settings):
     "The model and the sample of one table."
+    with _of_the_file(): return loaded(settings)
+
+@contextmanager
+def _of_the_file():
+    "What is wrong with a model is an error of the file that names it."
     from fasterbench.cli.loading import ModelError
-    try: return loaded(settings)
+    try: yield
     except ModelError as error: raise BudgetError(str(error)) from error
 
 def _counted(settings, model, sample):
@@ -58,12 +64,14 @@ def _against_saved(settings, path):
     "What measures a round, and what makes of rounds the times over those of a saved result of the same machine."
     from fasterbench.analysis.budget_figures import figures_of_rounds, round_figures
     from fasterbench.views.result import from_json
-    before, measured = from_json(path), rounds_of(settings)
+    try: before = from_json(path)
+    except (ValueError, OSError) as error: raise SideError(f"{path}: {error}") from error
+    with _of_the_file(): measured = rounds_of(settings)
     measured()
     here = measured.result.environment
     other = [f"{k} {before.environment.get(k)!r}, here {here.get(k)!r}" for k in ("device_name", "threads")
              if before.environment.get(k) != here.get(k)]
-    if other: raise BudgetError(f"{path} is no baseline for this machine: {'; '.join(other)}")
+    if other: raise SideError(f"{path} is no baseline for this machine: {'; '.join(other)}")
     base, off = round_figures(before), _spreads(before)
     yield lambda k: measured(), lambda found: _over_saved(figures_of_rounds(found), base, off)
 
@@ -89,7 +97,9 @@ def _against_ref(settings, ref):
     "What measures a round of this version and of that at `ref`, in turn, and what makes of rounds the times over it."
     from fasterbench.analysis.budget_figures import ratios_of_rounds
     with checked_out(ref) as folder, side(folder, settings) as before, side(Path.cwd(), settings) as now:
-        before("round"), now("round")                               # the first rounds load and warm up
+        try: now("round")                                           # the first rounds load and warm up
+        except SideError as error: raise BudgetError(str(error)) from error
+        before("round")
         yield lambda k: in_turn(now, before, k % 2), ratios_of_rounds
 
 # %% ../../nbs/cli/check.ipynb #810558ac
@@ -117,7 +127,7 @@ def _measured(rounds_and_figures, budgets, rounds, tick):
 
 def _found(settings, budgets, against, rounds, progress):
     "Every figure that these budgets of one model ask for, per layer."
-    kinds, rounds = {b.figure.kind for b in budgets}, settings.get("rounds", rounds)
+    kinds, rounds = {b.figure.kind for b in budgets}, rounds or settings.get("rounds", 20)
     of = lambda kind: [b for b in budgets if b.figure.kind == kind]
     with progress_bar(settings["model"], progress, rounds * len(kinds & {"relative", "seconds"}) or None) as tick:
         found = {}
@@ -138,8 +148,8 @@ def verdict_row(
     b, unit = v.budget, v.budget.figure.unit
     interval = (f"{format_value(v.found.interval[0], unit)} to {format_value(v.found.interval[1], unit)}"
                 if v.found.interval else "")
-    return (b.model, v.layer, b.figure.name, b.text, "≥ " * v.found.at_least + format_value(v.found.value, unit),
-            interval, v.result)
+    return (b.model, v.layer, b.figure.name, b.text, "≥ " * v.found.at_least + decisive(v.found.value, b), interval,
+            v.result)
 
 titles = ("model", "layer", "figure", "budget", "found", "interval", "verdict")
 
@@ -191,17 +201,9 @@ def _limit_of(verdicts):
     b = verdicts[0].budget
     ends = [e for v in verdicts for e in (v.found.interval or (v.found.value,))]
     worst = (max if b.comparison == "<=" else min)(ends)
-    digits = 2
-    text = format_value(worst, b.figure.unit, digits)
-    keeps = lambda e: _value(text, b) == e if b.comparison == "==" else replace(b, limit=_value(text, b)).within(e)
-    while not all(map(keeps, ends)) and digits < 12:
-        digits += 1
-        text = format_value(worst, b.figure.unit, digits)
-    return f"{b.comparison} {text}"
-
-def _value(text, b):
-    from fasterbench.analysis.budgets import parse_limit
-    return parse_limit(f"{b.comparison} {text}", b.figure.unit)[1]
+    texts = [f"{b.comparison} {format_value(worst, b.figure.unit, digits)}" for digits in range(2, 13)]
+    kept = lambda text: all(map(replace(b, limit=parse_limit(text, b.figure)[1]).within, ends))
+    return next(filter(kept, texts), texts[-1])
 
 def _updated(document, verdicts):
     "`document` with the limits moved to what was found. Unknown figures keep their limits."
@@ -233,8 +235,9 @@ def check(
     budgets:Annotated[str, typer.Argument(help="A TOML file with a table per model.", metavar="BUDGETS")],
     against:Annotated[Optional[str], typer.Option(help="The baseline of budgets of time: a git ref, or a saved result "
                                                   "of this machine.", metavar="REF|RESULT.json")]=None,
-    rounds:Annotated[int, typer.Option(help="Profiles behind each measured figure; up to four times as many where they do "
-                                             "not decide.", min=10)]=20,
+    rounds:Annotated[Optional[int], typer.Option(help="Profiles behind each measured figure, 20 or what the file says; "
+                                                 "up to four times as many where they do not decide.",
+                                                 parser=whole_from(10), metavar="N")]=None,
     update:Annotated[bool, typer.Option("--update", help="Write the present figures into the file.")]=False,
     json:Annotated[Optional[str], typer.Option(help="Write the verdicts here; - for standard output.")]=None,
     junit:Annotated[Optional[str],
@@ -242,7 +245,7 @@ def check(
     no_progress:Annotated[bool, typer.Option("--no-progress", help="No progress bar.")]=False,
 ):
     "Say whether the models of a file keep their budgets: exit 0 kept, 1 broken, 3 too noisy to say."
-    check_writable(json, junit)
+    check_writable(json=json, junit=junit)
     document = _document(budgets)
     try:
         settings, limits = read_budgets(_plain(document))
@@ -253,7 +256,8 @@ def check(
             if own:
                 verdicts += _verdicts(own,
                                       _found(settings[model], own, against, rounds, False if no_progress else None))
-    except (BudgetError, SideError) as error: usage_error(str(error), "BUDGETS")
+    except BudgetError as error: usage_error(str(error), "BUDGETS")
+    except SideError as error: usage_error(str(error), "--against")
     if not verdicts: usage_error(f"{budgets!r} has no budgets, only models", "BUDGETS")
     if "-" not in (json, junit): print(verdict_table(verdicts))
     write(json, lambda: verdict_json(verdicts))

@@ -6,7 +6,7 @@
 __all__ = []
 
 # %% ../../nbs/cli/loading.ipynb #6d24dac9
-import importlib, importlib.util, sys
+import importlib, importlib.util, sys, warnings
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -65,7 +65,8 @@ def _imported(path):
 
 def _from_file(path, name):
     "What the function `name` in the file `path` returns: a module, or a module and a sample."
-    if not Path(path).is_file(): raise ModelError(f"there is no file {path!r}")
+    if not Path(path).is_file():
+        raise ModelError(f"there is no file {path!r}" + ("" if Path(path).is_absolute() else f" in {Path.cwd()}"))
     module = _imported(Path(path))
     made = getattr(module, name, None)
     if not callable(made):
@@ -100,7 +101,12 @@ def load_model(
         if seq is not None:
             raise ModelError("a sequence length is for token ids that are made here; this sample is its own")
         return model, _cast(sample, dtype)
-    return model, _sample(model, shape, batch or 1, seq, kind)
+    sample = _sample(model, shape, batch or 1, seq, kind)
+    if shape is None and kind not in _makers:
+        what = "images" if sample.is_floating_point() else "token ids"
+        warnings.warn(f"{name} comes without a sample: {what} of {'x'.join(map(str, sample.shape))} are assumed; "
+                      f"--input gives another shape, or it can return (module, sample)")
+    return model, sample
 
 def _cast(sample, dtype):
     "The sample with its floating-point tensors in `dtype`."

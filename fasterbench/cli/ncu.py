@@ -13,7 +13,7 @@ from typing import Annotated, Optional
 
 import typer
 
-from .app import app, check_writable, doubts_of, given_peaks, write
+from .app import Top, app, check_writable, doubts_of, given_peaks, write
 
 # %% ../../nbs/cli/ncu.ipynb #4a93b7e8
 def _read(path, by, peaks):
@@ -44,7 +44,7 @@ def ncu(
     peaks:Annotated[Optional[str],
                     typer.Option(help="Roofs: a file of `peaks --json`, or a device: \"NVIDIA H100\". Left out: those "
                                  "of the file.")]=None,
-    top:Annotated[int, typer.Option(help="Rows to print.", min=0)]=20,
+    top:Top=20,
     html:Annotated[Optional[str], typer.Option(help="Write the report here.")]=None,
     json:Annotated[Optional[str], typer.Option(help="Write the result here; - for standard output.")]=None,
     csv:Annotated[Optional[str], typer.Option(help="Write the rows here; - for standard output.")]=None,
@@ -52,7 +52,7 @@ def ncu(
     "Read a report of Nsight Compute, print its slowest kernels and write the report."
     from fasterbench.views.report import render
     from fasterbench.views.table import result_csv
-    check_writable(html, json, csv)
+    check_writable(html=html, json=json, csv=csv)
     roofs = given_peaks(peaks)
     kernels = _remarked(_read(file, by, roofs), roofs, peaks)
     if html: kernels.with_roofs()

@@ -29,6 +29,7 @@ def _loaded(model, shape, batch, dtype):
     try:
         with torch.device("meta"), warnings.catch_warnings():
             warnings.simplefilter("ignore")
+            warnings.filterwarnings("default", module=r"fasterbench\.")
             return load_model(model, shape, batch, dtype)
     except ModelError as error: usage_error(str(error), "MODEL")
     except (NotImplementedError, RuntimeError): return load_model(model, shape, batch, dtype)
@@ -47,10 +48,20 @@ def _batch_table(results):
     return "\n".join([f"{results[0][1].model} on {results[0][1].environment['device_name']}",
         *text_table(rows, set()), note])
 
-# %% ../../nbs/cli/predict.ipynb #2aa7ffad
-On = Annotated[str, typer.Option("--on", help="Name of a device, or roofs that `peaks --json` wrote.",
+# %% ../../nbs/cli/predict.ipynb #on5de1ce
+def _device(text):
+    "A parser of what `target_peaks` takes."
+    import torch
+    from fasterbench.analysis.predict import target_peaks
+    try: target_peaks(text, torch.float32)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise typer.BadParameter(str(error).removeprefix("on=")) from None
+    return text
+
+On = Annotated[str, typer.Option("--on", help="Name of a device, or roofs that `peaks --json` wrote.", parser=_device,
     metavar="DEVICE|PEAKS.json")]
 
+# %% ../../nbs/cli/predict.ipynb #2aa7ffad
 @app.command()
 def predict(
     model:Model, on:On, dtype:Dtype=None,
@@ -69,7 +80,7 @@ def predict(
     from fasterbench.analysis.predict import predict
     from fasterbench.views.report import render
     from fasterbench.views.table import result_csv, summary
-    check_writable(html, json, csv)
+    check_writable(html=html, json=json, csv=csv)
     sizes, shape, measured = _batches(batch), shape_given(input), None if like is None else saved_result(like)
     if len(sizes) > 1 and any((html, json, csv)): usage_error("--html, --json and --csv hold one batch size", "--batch")
     results = []

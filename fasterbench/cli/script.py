@@ -203,7 +203,7 @@ def run(
 ):
     "Run a script as it stands, and report each model that it calls."
     if "-" in (html, json): usage_error("standard output is the script's; a file is needed", "--html, --json")
-    check_writable(html, json)
+    check_writable(html=html, json=json)
     if not module and not Path(script).is_file(): usage_error(f"there is no file {script!r}", "SCRIPT")
     page = None if no_html else html or ""
     report = lambda models: _report(models, script, top, page, json)

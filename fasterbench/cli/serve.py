@@ -14,7 +14,13 @@ from .app import File, app, check_writable, usage_error, whole_from, write
 from .predict import On
 
 # %% ../../nbs/cli/serve.ipynb #ed30fac8
-Config = Annotated[str, typer.Argument(help="transformers:FOLDER, or transformers:config.json", metavar="MODEL")]
+def _config(text):
+    if text.rpartition(":")[0] in ("", "transformers"): return text
+    raise typer.BadParameter(f"{text!r} names no language model; the forms are transformers:FOLDER and "
+                             f"transformers:config.json")
+
+Config = Annotated[str, typer.Argument(help="transformers:FOLDER, or transformers:config.json", parser=_config,
+                                       metavar="MODEL")]
 
 def _batches(text):
     try: sizes = [int(n) for n in text.split(",")]
@@ -47,7 +53,7 @@ def serve(
 ):
     "Say what a device allows a language model: tokens per second of prefill and decode, from its configuration."
     from fasterbench.analysis.serve import serve
-    check_writable(html, json, csv)
+    check_writable(html=html, json=json, csv=csv)
     result = serve(model, prompt, new, _batches(batch), on, weights=weights, tensor_parallel=tensor_parallel,
                    network=network, measured=_measured(measured))
     if "-" not in (json, csv, html): result.summary()

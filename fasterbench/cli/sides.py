@@ -6,7 +6,7 @@
 __all__ = []
 
 # %% ../../nbs/cli/sides.ipynb #7ab4d3bb
-import json, os, subprocess, sys
+import json, os, subprocess, sys, warnings
 from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter
@@ -86,6 +86,7 @@ def answer():
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     settings = json.loads(sys.stdin.readline())
+    warnings.filterwarnings("ignore", ".* comes without a sample")          # each of many rounds would say it
     _imports(settings)
     forks, measured = settings.get("device", "cpu") == "cpu" and hasattr(os, "fork"), None
     for request in sys.stdin:
@@ -160,5 +161,8 @@ def checked_out(
     with tempfile.TemporaryDirectory() as folder:
         tree = Path(folder)/"before"
         git("worktree", "add", "--detach", str(tree), commit)
-        try: yield tree/inside
+        try:
+            if not (tree/inside).is_dir():
+                raise SideError(f"{ref!r} has no folder {inside!r}: call from a folder that both versions have")
+            yield tree/inside
         finally: git("worktree", "remove", "--force", str(tree))

@@ -10,7 +10,7 @@ from typing import Annotated, Optional
 
 import typer
 
-from .app import app, check_writable, given_peaks, usage_error, write
+from .app import Top, app, check_writable, given_peaks, usage_error, write
 
 # %% ../../nbs/cli/trace.ipynb #711d0eba
 _ways = ("module", "operator", "kernel", "collective", "rank")
@@ -41,7 +41,7 @@ def trace(
     by:Annotated[Text, typer.Option(help=_rows, parser=_by, metavar="|".join(_ways))]=None,
     device:Annotated[Text, typer.Option(help=_device)]=None,
     peaks:Annotated[Text, typer.Option(help=_peaks)]=None,
-    top:Annotated[int, typer.Option(help="Rows to print.", min=0)]=20,
+    top:Top=20,
     html:Annotated[Text, typer.Option(help="Write the report here; - for standard output.")]=None,
     json:Annotated[Text, typer.Option(help="Write the result here; - for standard output.")]=None,
     csv:Annotated[Text, typer.Option(help="Write the rows here; - for standard output.")]=None,
@@ -50,7 +50,7 @@ def trace(
     "Read traces of torch.profiler, print the slowest rows and where all of the time went, and write the report."
     from fasterbench.views.report import render
     from fasterbench.views.table import result_csv
-    check_writable(html, json, csv, perfetto)
+    check_writable(html=html, json=json, csv=csv, perfetto=perfetto)
     result = _read(files, by, device, given_peaks(peaks))
     if html: result.with_roofs()
     if "-" not in (json, csv, html): result.summary(top)

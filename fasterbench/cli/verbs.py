@@ -21,16 +21,12 @@ from .app import (Depth, Device, Dtype, File, Group, Model, Peaks, Quiet, Saved,
 from .torchrun import begin_group, is_first, job, local_device, parallel_named
 
 # %% ../../nbs/cli/verbs.ipynb #dab9241c
-def _profiled(model, input, sample, profile):
-    "`profile()`; where a sample that was made here lacks an argument, the error says so."
+def _profiled(assumed, profile):
+    "`profile()`; an error says what was assumed of the sample."
     try: return profile()
-    except TypeError as error:
-        if ".py:" not in model or input or isinstance(sample, (tuple, dict)) or "missing" not in str(error): raise
-        raise ValueError(f"{error}; a callable that returns the module alone gets a sample that is invented, one "
-                         f"tensor of shape "
-                         f"{','.join(map(str, sample.shape))}; it can return (module, sample), where the sample is a "
-                         f"tuple or dict "
-                         "of all arguments") from error
+    except (TypeError, RuntimeError) as error:
+        if not assumed: raise
+        raise ValueError("; ".join([str(error), *assumed])) from error
 
 def _recorded(work):
     "What `work()` returns, and the warnings of this library as notes; those of other libraries are one line each."
@@ -82,7 +78,7 @@ def peaks(device:Device="cpu", dtype:Dtype="float32",
     from fasterbench.views.headline import roof_doubt
     from fasterbench.views.peaks_page import render_peaks
     from fasterbench.views.table import peaks_table
-    check_writable(json, html)
+    check_writable(json=json, html=html)
     links = _network(device_here(device)) if network else None
     if network and links is None: return                                    # the first process says it all
     found, notes = _recorded(lambda: measure_peaks(device_here(device), dtype=dtype_named(dtype), cache=not anew,
@@ -121,13 +117,13 @@ def roofline(
     "Profile a model, print its slowest layers and write the report; under torchrun in all ranks."
     where, what, shape, roofs = (device_here(local_device(device)), dtype_named(dtype), shape_given(input),
                                  given_peaks(peaks))
-    net, sample = _loaded(model, shape, batch, what, seq)
+    (net, sample), assumed = _loaded(model, shape, batch, what, seq)
     title, remark = f"Roofline of {model}", ""
     if not html and not no_html: html, remark = free_name(run_name(model, batch, shape, seq, dtype, backward,
                                                                    str(where)), title)
-    check_writable(html, json, csv)
+    check_writable(html=html, json=json, csv=csv)
     with job(where, parallel) as wrapped:
-        result = _result(wrapped(net), sample, roofs, peaks, model, input, (where, warmup, steps),
+        result = _result(wrapped(net), sample, roofs, peaks, model, assumed, (where, warmup, steps),
                          dict(backward=backward, progress=False if no_progress else None))
         result = result.gather()
     if result is not None: _out(result, (top, group, depth), json, csv, html, title, remark)
@@ -144,22 +140,21 @@ def _out(result, shown, json, csv, html, title, remark):
 
 # %% ../../nbs/cli/verbs.ipynb #be0f4be6
 def _loaded(model, shape, batch, dtype, seq):
-    "The model and the sample; a name that leads nowhere is a wrong argument."
+    "The model and the sample, and what was assumed of it; a name that leads nowhere is a wrong argument."
     from fasterbench.cli.loading import ModelError, load_model
-    try: return _recorded(lambda: load_model(model, shape, batch, dtype, seq))[0]
+    try: return _recorded(lambda: load_model(model, shape, batch, dtype, seq))
     except ModelError as error: usage_error(str(error), "MODEL")
 
-def _result(net, sample, roofs, peaks, model, input, args, options):
+def _result(net, sample, roofs, peaks, model, assumed, args, options):
     "The result of `profile`, with the name of the model and what is to be said about it."
     from fasterbench.analysis.measure import main_dtype
     from fasterbench.roofline import RooflineAnalyzer
     analyzer = RooflineAnalyzer(net, sample, roofs)
-    result, notes = _recorded(lambda: _profiled(model, input, sample,
-                                                lambda: analyzer.profile(*args, **options).result))
+    result, notes = _recorded(lambda: _profiled(assumed, lambda: analyzer.profile(*args, **options).result))
     dtype = str(main_dtype(net, sample)).removeprefix("torch.")
     doubts = doubts_of(roofs, dtype, result.environment, str(args[0])) if roofs else []
     if doubts: notes = [f"roofs of {peaks}: {'; '.join(doubts)}", *notes]
-    return replace(result, notes=[*result.notes, *notes], call=result.call | dict(model=model))
+    return replace(result, notes=[*result.notes, *assumed, *notes], call=result.call | dict(model=model))
 
 # %% ../../nbs/cli/verbs.ipynb #680f5322
 @app.command()
@@ -175,7 +170,7 @@ def report(saved:Saved, top:Top=20, group:Group="auto", depth:Depth=None,
     result, remark = saved_result(saved), ""
     title = f"Roofline of {result.call.get('model') or model_name(result)} on {device_name(result.with_roofs())}"
     if not html: html, remark = free_name(Path(saved).stem, title)
-    check_writable(html, csv)
+    check_writable(html=html, csv=csv)
     _show(result, top, group, depth, "-" in (html, csv))
     write(csv, lambda: result_csv(result))
     write(html, lambda: render(result, title), remark)
@@ -191,7 +186,7 @@ def compare(saved:Annotated[list[str],
     "Compare saved results, row by row."
     from fasterbench.views.diff import compare
     if len(saved) < 2: usage_error("one result; two or more are needed", "BEFORE AFTER")
-    check_writable(html, csv)
+    check_writable(html=html, csv=csv)
     found = compare(*map(saved_result, saved)) if len(saved) == 2 else _series(saved)
     if "-" not in (html, csv): found.summary(top)
     write(csv, found.csv)

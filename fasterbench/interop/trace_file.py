@@ -342,7 +342,7 @@ snippet = "torch.profiler.profile(record_shapes=True, with_stack=True)"
 def _refused(source, trace, error):
     "Why `source` cannot be read, in one sentence."
     if isinstance(error, (EOFError, zlib.error, gzip.BadGzipFile, tarfile.ReadError)):
-        why = f"it is a damaged archive, cut off or overwritten after {trace.size} bytes ({error})"
+        why = f"it is a damaged archive, cut off or overwritten ({error})"
     elif not trace.size: why = "it is empty"
     elif isinstance(error, RecursionError): why = "it is nested too deeply"
     else: why = f"it is no JSON of torch.profiler, or only a part of it ({str(error)[:120]})"

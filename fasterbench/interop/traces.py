@@ -87,8 +87,13 @@ def _idle(found, peaks):
 
 def _by_rank(found, peaks):
     "One row per trace: all that has figures, over the time of its window."
-    return _ranked([_point(replace(r.program, name=f"rank {r.rank}" if r.rank is not None else Path(r.source).name,
-                                   type="rank"), peaks) for r in found])
+    name = lambda r: f"rank {r.rank}" if r.rank is not None else Path(r.source).name
+    return _ranked([_point(_known(replace(r.program, name=name(r), type="rank"), found), peaks) for r in found])
+
+def _known(row, found):
+    "The sums of `row`; where no work is known and some is unknown, they are unknown and not zero."
+    unknown = not row.flops and any(o.flops is None for r in found for o in r.ops)
+    return replace(row, flops=None, contraction=None, nbytes=row.nbytes or None) if unknown else row
 
 # %% ../../nbs/interop/traces.ipynb #31fc6a2b
 _kinds = dict(module="modules", operator="ops", kernel="kernels", collective="collectives", rank="program")
@@ -129,10 +134,10 @@ def _result(found, by, peaks):
     points = _by_rank(found, peaks) if by == "rank" else rows[_kinds[by]]
     if by in ("module", "operator"): points = _ranked([*points, _idle(found, peaks)])
     program, _ = _gathered(found, "program_rows")
-    program = _point(replace(_mean(program[0], n), name="", type="window"), peaks)
+    program = _point(_known(replace(_mean(program[0], n), name="", type="window"), found), peaks)
     program = replace(program, share=1.0, shares=tuple(shares_of(rows["ops"],
         overhead_s=_idle(found, peaks).time_s).items()))
-    steps = [_point(s, peaks) for r in found for s in r.steps]
+    steps = [_point(_known(s, found), peaks) for r in found for s in r.steps]
     file = Path(found[0].source).name if n == 1 else f"{n} traces"
     about = dict(device_name=device, tool="torch.profiler", file=file,
                  ranks=found[0].ranks)

@@ -196,9 +196,9 @@ class Comparison:
         "The times of the whole, and how many rows are on which side."
         a, b = (r.program.time_s if r.program else sum(p.time_s for p in r.points) for r in (self.before, self.after))
         sides = [q.side for q in self.pairs]
-        rows = ", ".join(f"{sides.count(s)} {text}" for s,
-                         text in (("both", "rows on both sides"), ("only before",) * 2,
-                                                                    ("only after",) * 2))
+        both = sides.count("both")
+        rows = ", ".join([f"{both} row{'s' * (both != 1)} on both sides",
+                          *(f"{sides.count(s)} {s}" for s in ("only before", "only after"))])
         return f"{format_si(a, 's')} before, {format_si(b, 's')} after: {_ratio(b / a if a else None)}; {rows}"
 
     @property

@@ -99,7 +99,12 @@ def _branch(p, depth):
     return ".".join(p.name.split(".")[:depth]) if _inside(p) else p.name
 
 # %% ../../nbs/views/fold.ipynb #a375f8a8
-_keys = dict(block=_block_key, type=lambda p: (p.operator.removeprefix("aten::") or p.type, p.phase),
+_several = "(several types)" # Of a branch, folded before
+
+def _type_key(p):
+    return p.operator.removeprefix("aten::") or p.type or (_several if isinstance(p, FoldedPoint) else ""), p.phase
+
+_keys = dict(block=_block_key, type=_type_key,
              category=lambda p: (p.category or "other", p.phase))
 
 def _gathered(points, key):

@@ -29,8 +29,9 @@ def _sample(result):
     return " + ".join(texts[:3] + ["…"] * (len(texts) > 3))
 
 def _mode(result):
-    phases = [k for k in ("forward", "backward", "update") if any(p.phase == k for p in result.points)]
-    return " + ".join(phases) or ("forward" if result.program is not None else "")
+    found = {p.phase for p in (*result.points, *result.ops)}
+    traced = result.program is None or result.program.type == "window"          # of which only the trace knows
+    return " + ".join(k for k in ("forward", "backward", "update") if k in found) or ("" if traced else "forward")
 
 def machine(
     result, # A `Result`
@@ -46,8 +47,9 @@ def model_name(
     result, # A `Result`
 )->str:
     "What the model is called: the name that was asked for, or its class."
-    asked = str(result.call.get("model") or "").rstrip("/")
-    return asked.rpartition(":")[2].rpartition("/")[2] or result.model
+    asked = str(result.call.get("model") or "").rpartition(":")[2].rstrip("/")
+    if asked.rpartition("/")[2] == "config.json": asked = asked.removesuffix("config.json").rstrip("/")
+    return asked.rpartition("/")[2] or result.model
 
 def known_flops(
     result, # A `Result`
@@ -62,16 +64,21 @@ def _time(result):
     time, iqr = (t.end_to_end_s, t.end_to_end_iqr_s) if t else (p.time_s, p.time_iqr_s) if p else (None, 0)
     if time is None: return format_si(sum(q.time_s for q in result.points),
                                       "s") + " in all rows" if result.points else ""
+    if t and t.bare_steps < 2: return f"{format_si(time, 's')} ±?"
     half = iqr / time / 2 if time else 0
-    return format_si(time, "s") + (f" ±{half:.{0 if half >= 0.01 else 1}%}".replace("%", " %") if half >= 0.0005
-                                   else "")
+    return format_si(time, "s") + (f" {_half(half)}".replace("%", " %") if half >= 0.0005 else "")
+
+def _half(fraction): return f"±{fraction:.{0 if fraction >= 0.01 else 1}%}"
 
 def _rate(result):
     "The rate of the whole, or the lower bound of its FLOPs."
     p, unknown = result.program, len(result.unknown_ops)
-    if p is not None and p.achieved_gflops is not None: return brief(p.achieved_gflops * 1e9, "FLOP/s")
-    if not unknown: return ""
-    return f"≥ {format_si(known_flops(result), 'FLOP', 1)}, {unknown} operator{'s' * (unknown > 1)} unknown"
+    if p is not None and p.achieved_gflops is not None:
+        return "≥ " * any(q.flops is None for q in result.ops) + brief(p.achieved_gflops * 1e9, "FLOP/s")
+    flops = known_flops(result)
+    if not unknown: return "" if p is None or flops else "? FLOP/s"
+    known = f"≥ {format_si(flops, 'FLOP', 1)}" if flops else "? FLOP"
+    return f"{known}, {unknown} operator{'s' * (unknown > 1)} unknown"
 
 # %% ../../nbs/views/headline.ipynb #fd070507
 def divided(
@@ -90,10 +97,16 @@ def roofs_text(
 )->str:
     "The roofs with their values: `float32 588 GFLOP/s, L2 912, DRAM 77 GB/s`."
     compute = [(" ".join(filter(None, (c.dtype, c.unit))), c.flops) for c in peaks.ceilings]
-    compute = compute or [(peaks.dtype.removeprefix("torch."), peaks.peak_flops)]
+    compute = sorted(compute, key=_use(peaks, points)) or [(peaks.dtype.removeprefix("torch."), peaks.peak_flops)]
     memory = [(level.name, level.bandwidth) for level in peaks.memory]
     network = [(f"{r.name}:", r.bus_bandwidth) for r in network_in_use(peaks, points)][:3]
     return ", ".join([_listed(compute[:4], "FLOP/s"), *(_listed(roofs, "B/s") for roofs in (memory, network) if roofs)])
+
+def _use(peaks, points):
+    "The key that sorts ceilings: those of the dtypes that take most time first, then that of the peaks."
+    times = {peaks.dtype.removeprefix("torch."): 1e-15} if points else {}
+    for p in points: times[p.dtype] = times.get(p.dtype, 0.0) + p.time_s
+    return lambda ceiling: -times.get(ceiling[0].partition(" ")[0], 0.0)
 
 def _brief(x, unit): return format_si(x, unit, 0 if x and len(format_si(x, "", 0)) > 3 else 1).replace(".0 ", " ")
 
@@ -115,15 +128,19 @@ def _in_unit_of(total):
         return "0" if abs(x) < 0.005 else f"{x:.{digits}f}"
     return text, unit
 
-def _division(d):
-    "The division as a sentence; what is nothing is left out."
+def _division(d, outside_s):
+    "The division as a sentence; what is nothing is left out. A program takes `outside_s` outside of its model."
     text, unit = _in_unit_of(d.end_to_end_s)
     kinds = ", ".join(f"{bound} {text(s)}" for bound, s in d.needed if s)
-    parts = [f"above them {text(d.above_s)}"]
-    if d.unknown_s: parts.append(f"rows of unknown work {text(d.unknown_s)}")
+    parts = [f"above them {text(d.above_s)}"] if d.needed else []
+    if d.unknown_s > outside_s: parts.append(f"rows of unknown work {text(d.unknown_s - outside_s)}")
+    if outside_s: parts.append(f"(outside the model) {text(outside_s)}")
     if d.waiting_s: parts.append(f"waiting for communication {text(d.waiting_s)}")
-    parts.append(f"outside the rows {text(d.outside_s + d.difference_s)}")
-    needed = f"the roofs need {text(d.needed_s)}" + (f" ({kinds})" if kinds else "")
+    rest = d.outside_s + d.difference_s
+    if rest >= 0 or d.outside_s: parts.append(f"outside the rows {text(rest if rest >= 0 else d.outside_s)}")
+    if rest < 0: parts.append(f"and the rows sum to {text(-d.difference_s)} {unit} more than end to end")
+    least = "?" if d.unknown_s and not d.needed else text(d.needed_s)
+    needed = f"the roofs need {least}" + (f" ({kinds})" if kinds else "")
     return f"of {format_si(d.end_to_end_s, 's')} {needed}, " + ", ".join(parts)
 
 def _explained(d):
@@ -140,17 +157,22 @@ def headline(
     parts = [model_name(result), _sample(result), _mode(result), machine(result), _time(result), _rate(result)]
     lines = [" · ".join(filter(None, parts))]
     if result.peaks is None: return lines
-    d = divided(result)
-    return lines + [f"roofs: {roofs_text(result.peaks, result.points)} · {_division(d)}{_explained(d)}"]
+    d, outside_s = divided(result), sum(p.time_s for p in result.points if p.category == "outside")
+    roofs = roofs_text(result.peaks, (*result.points, *result.ops))
+    return lines + [f"roofs: {roofs} · {_division(d, outside_s)}{_explained(d)}"]
 
 # %% ../../nbs/views/headline.ipynb #94ef9b55
 def wrapped(
     lines:list[str],
     width:int=80, # Columns of the terminal
 )->list[str]:
-    "`lines` in the width of a terminal; what goes on is indented."
-    return [part for line in lines for part in wrap(line, width, subsequent_indent="  ", break_on_hyphens=False)
-            or [""]]
+    "`lines` in the width of a terminal; what goes on is indented. A command is one line, to be copied."
+    parts = []
+    for line in lines:
+        text, start, command = line.partition("LC_ALL=C ")
+        parts += wrap(text, width, subsequent_indent="  ", break_on_hyphens=False) or [""]
+        if command: parts.append(start + command)
+    return parts
 
 # %% ../../nbs/views/headline.ipynb #c9b20a08
 def _looked_at(t):
@@ -166,7 +188,7 @@ def _looked_at(t):
 def _varied(timing, phases):
     "What of the times does not hold together."
     t, found = timing, []
-    if t.spread > 0.1: found.append(f"{'training steps' if phases else 'forwards'} vary by {t.spread:.0%}")
+    if t.spread > 0.1: found.append(f"{'training steps' if phases else 'forwards'} vary by {_half(t.spread / 2)}")
     if abs(t.ratio - 1) > 0.03: found.append(f"the rows sum to {t.ratio:.0%} of end to end")
     if 0 < 1.25 * t.sum_s < (t.ops_s or 0): found.append(f"the operators sum to {t.ops_s / t.sum_s:.0%} of the rows")
     return found
@@ -193,6 +215,14 @@ def doubtful_roofs(
                    if abs(r.drift or 0) > 0.1 and counts(roof, abs(r.drift))]
 
 # %% ../../nbs/views/headline.ipynb #e4db0ec9
+def base_of_shares(
+    result, # A `Result`
+)->str:
+    "What the shares of the rows are of, where that is not the end to end time."
+    rows, end = sum(p.time_s for p in result.points), divided(result).end_to_end_s
+    if not rows or abs(rows - end) <= 0.03 * end: return ""
+    return f"shares are of the {format_si(rows, 's')} in the rows, not of the {format_si(end, 's')} end to end"
+
 def roof_doubt(
     peaks, # `HardwarePeaks`
 )->str:

@@ -71,8 +71,10 @@ class Timing:
 
     def __repr__(self):
         end, rows, overhead = (format_si(s, "s") for s in (self.end_to_end_s, self.rows_s, self.overhead_s))
-        lines = [f"end to end  {end} {self.statistic}, {self.spread:.1%} IQR, {self.bare_steps} uninstrumented steps",
-                 f"rows        {rows} over {self.steps} steps, {self.clock}",
+        iqr, steps = f"{self.spread:.1%}" if self.bare_steps > 1 else "?", lambda n: f"step{'s' * (n != 1)}"
+        bare = f"{self.bare_steps} uninstrumented {steps(self.bare_steps)}"
+        lines = [f"end to end  {end} {self.statistic}, {iqr} IQR, {bare}",
+                 f"rows        {rows} over {self.steps} {steps(self.steps)}, {self.clock}",
                  f"overhead    {overhead} in containers that compute nothing themselves"]
         if self.communication_s is not None:
             lines.append(f"network     {format_si(self.exposed_s, 's')} of waiting for collectives, which are on their "

@@ -218,10 +218,10 @@ def series_of(
 _what = ("name", "type", "operator", "phase", "category")
 
 def _page_fields(series):
-    "What a row is, a time per result, and the last over the first."
+    "What a row is, the last time over the first, and a time per result."
     times = [Field(f"time_{i}_s", "s", label, "si", f"time, {label}") for i, label in enumerate(series.labels, 1)]
     ratio = Field("time_ratio", "", "last/first", "ratio", "the last time over the first")
-    return [fields[k] for k in _what] + [*times, ratio]
+    return [*(fields[k] for k in _what), ratio, *times]
 
 def _page_record(line):
     times = line.values("time_s")
@@ -238,7 +238,7 @@ def _joined(fig):
     return fig
 
 def _page(series, title):
-    columns = list(map(column, _page_fields(series)))
+    columns = [column(f, f.name != "category") for f in _page_fields(series)]
     rows = cells(map(_page_record, series.rows), columns)
     kind = dict(name="series", title="rows", figures=[figure(_joined(series.plot("", 200)))],
                 columns=filled(columns, rows), rows=rows)

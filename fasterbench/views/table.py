@@ -17,7 +17,7 @@ from ..roofs.hardware import HardwarePeaks
 from ..roofs.network import NetworkPeaks
 from .fields import Field, fields, fields_of, level_names
 from .fold import FoldedPoint, fold, label
-from .headline import headline, roof_doubt, trust, wrapped
+from .headline import base_of_shares, headline, roof_doubt, trust, wrapped
 
 # %% ../../nbs/views/table.ipynb #47ee88d3
 def printable(
@@ -64,7 +64,7 @@ def cell(
     if field.name == "time_iqr_s": return _spread(p.time_iqr_s / p.time_s) if doubtful(p) and p.time_s else ""
     return field.text(getattr(p, field.name), concise or field.name == "time_s")
 
-def _spread(fraction): return f"~{fraction:.0%}" if fraction < 0.995 else ">99%"
+def _spread(fraction): return "?" if not fraction else f"~{fraction:.0%}" if fraction < 0.995 else ">99%"
 
 _phases = dict(forward="fwd", backward="bwd", update="upd")
 
@@ -190,7 +190,7 @@ def footer(
 )->list[str]:
     "What limits the trust in the rows, rows above their roof, unknown operators, notes."
     above, doubt = sum(r.above_roof for r in result.points), trust(result)
-    lines = [doubt] if doubt else []
+    lines = list(filter(None, (doubt, base_of_shares(result))))
     if above:
         lines.append(f"{above} of {len(result.points)} rows above their roof by more than the spread: "
                      "a finding about a count or a probe")
