@@ -147,7 +147,7 @@ short = dict(
     closure=("o = torch.optim.Adam(net.parameters())\ndef c():\n o.zero_grad(); l = net(x).sum(); l.backward(); return l\n"
              "for i in range(12): o.step(c)\nprint(True)", ["Linear: 12 calls, 1 sample", "Adam"]))
 
-@pytest.mark.parametrize("name", short)
+@pytest.mark.parametrize("name", [n if n in ("traced_within", "another", "closure") else pytest.param(n, marks=heavy_only("more short programs")) for n in short])
 def test_what_is_said(name, tmp_path):
     "Short programs run as they do without, and what is said of each model is true."
     text, said = short[name]

@@ -402,7 +402,7 @@ tracers = dict(jit=lambda m, x: torch.jit.trace(m, x, check_trace=False), checke
                make_fx=lambda m, x: torch.fx.experimental.proxy_tensor.make_fx(m)(x), script=lambda m, x: torch.jit.script(m))
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
-@pytest.mark.parametrize("name", tracers)
+@pytest.mark.parametrize("name", [n if n in ("checked", "export") else pytest.param(n, marks=heavy_only("another tracer")) for n in tracers])
 def test_a_tracer_sees_the_model_as_it_is(name):
     "Before a sample, at each of its calls, and after it; what is traced has nothing of the sampling in it, and the sample nothing of the tracer."
     for at in range(0, 20, 1 if heavy else 3):
@@ -427,7 +427,7 @@ def test_a_tracer_sees_the_model_as_it_is(name):
 evaluations = dict(no_grad=(torch.no_grad, True), inference_mode=(torch.inference_mode, True), eval_only=(nullcontext, True), no_grad_only=(torch.no_grad, False))
 
 @pytest.mark.parametrize("name", evaluations)
-@pytest.mark.parametrize("times", [1, 7])
+@pytest.mark.parametrize("times", [1, pytest.param(7, marks=heavy_only("the same, seven times"))])
 def test_evaluation_begins_no_sample_of_training(name, times):
     "Wherever it comes, before the first sample, as its first call, or within it."
     context, mode = evaluations[name]
@@ -507,7 +507,7 @@ def test_a_closure_is_timed_where_it_belongs():
 class Ended(Exception): pass
 
 @pytest.mark.parametrize("end", [None, SystemExit, KeyboardInterrupt, Ended])
-@pytest.mark.parametrize("active, warmup", [(1, 0), (3, 5)])
+@pytest.mark.parametrize("active, warmup", [pytest.param(1, 0, marks=heavy_only("other numbers")), (3, 5)])
 def test_a_sample_needs_as_many_calls_as_it_says(active, warmup, end):
     def run(calls):
         program = Program()
@@ -534,6 +534,7 @@ def test_calls_that_are_needed_without_an_optimizer():
     assert len(run(35).series) == 1 and "no update of an optimizer was seen: a step ends with its backward" in run(35).result.notes
     assert not run(34).series
 
+@heavy_only("hundreds of calls")
 def test_updates_that_come_late():
     "Of many accumulated calls; where they are more than one waits for, the optimizer can be given."
     for accumulate, given in ((16, False), (30, False), (60, True)):

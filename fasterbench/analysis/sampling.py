@@ -111,7 +111,7 @@ class _Course:
         elif step.updates: self.by = "update"
         elif step.backwards and self.calls > self.awaited: self.by = "backward"
         elif not step.backwards and self.calls > 8: self.by = "call"
-        if self.by: self.step, self.kind, self.run.has_backward = None, kind, self.by != "call"
+        if self.by: self.step, self.kind, self.run.has_backward = None, step.kind if step else kind, self.by != "call"
 
     def misjudged(self)->str|None:
         "How steps end after all, where the last one did what was not expected."
