@@ -98,6 +98,9 @@ def answer():
 # %% ../../nbs/cli/sides.ipynb #49607db6
 class SideError(RuntimeError): "A version that cannot be measured."
 
+# What glibc keeps of freed memory, B: more than a model frees, in both versions
+_heap = dict(MALLOC_MMAP_THRESHOLD_=str(1 << 25), MALLOC_TRIM_THRESHOLD_=str(1 << 32), PYTHONHASHSEED="0")
+
 @contextmanager
 def side(
     folder,        # Where the version lies; its code is imported from there
@@ -110,7 +113,7 @@ def side(
                                          os.environ.get("PYTHONPATH")]))
     process = subprocess.Popen([sys.executable, "-c", "from fasterbench.cli.sides import answer; answer()"],
                                stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-                               cwd=folder, env=os.environ | dict(PYTHONPATH=path))
+                               cwd=folder, env=_heap | os.environ | dict(PYTHONPATH=path))
     def measured(request="round"):
         try: print(request, file=process.stdin, flush=True)
         except BrokenPipeError: pass

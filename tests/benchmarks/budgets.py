@@ -36,12 +36,12 @@ def version(rows=500, width=512):
 def verdicts(now, before, rounds, limit):
     "Run after run, the verdict on the layer and on the whole model: is the time within `limit` of that before?"
     budget, settings = Budget("net", figures["time"], "<=", limit, f"<= {limit:.0%}"), dict(model="net.py:make")
-    with side(before, settings) as b, side(now, settings) as a:
-        for _ in range(3): a("round"), b("round")
-        found = lambda ratios: [judge(budget, ratios[layer]["time"]).result for layer in ("layer", "")]
-        while True:
+    found = lambda ratios: [judge(budget, ratios[layer]["time"]).result for layer in ("layer", "")]
+    while True:
+        with side(before, settings) as b, side(now, settings) as a:        # processes of its own for each run, as the command has
+            a("round"), b("round")
             taken = in_looks(lambda k: in_turn(a, b, k % 2), ratios_of_rounds, lambda f: "cannot say" not in found(f), rounds)
-            yield [*found(taken), taken[""]["time"].samples]
+        yield [*found(taken), taken[""]["time"].samples]
 
 def collected(title, found, runs, until, path):
     "As many verdicts of `found` as are wanted, with those that `path` has of earlier calls."
