@@ -90,14 +90,23 @@ _examples = {"FLOP": "<= 3.65 GFLOP", "B": "<= 100 MB", "%": ">= 40 %", "": "<= 
 def _value(text, unit):
     return parse_si(text.removesuffix("%").rstrip()) / 100 if unit == "%" else parse_si(text, unit)
 
+def shortest(
+    value:float|None, # In the base unit; None: unknown
+    unit:str,         # "FLOP", "B", "%" or ""
+    shows,            # Whether a text says enough
+)->str:
+    "`value` as the file writes it, with the fewest decimals that say enough; with 12 where none do."
+    texts = [format_value(value, unit, digits) for digits in range(2, 13)]
+    return next(filter(shows, texts), texts[-1])
+
 def decisive(
     value:float|None, # In the base unit; None: unknown
     budget:Budget,
 )->str:
     "`value` as the file writes it, with decimals enough to show whether it keeps the budget."
-    texts = [format_value(value, budget.figure.unit, digits) for digits in range(2, 13)]
-    shows = lambda text: value is None or budget.within(_value(text, budget.figure.unit)) == budget.within(value)
-    return next(filter(shows, texts), texts[-1])
+    unit = budget.figure.unit
+    shows = lambda text: value is None or budget.within(_value(text, unit)) == budget.within(value)
+    return shortest(value, unit, shows)
 
 # %% ../../nbs/analysis/budgets.ipynb #3fef36e9
 settings = dict(model=str, input=str, batch=int, dtype=str, device=str, backward=bool, rounds=int)

@@ -14,7 +14,7 @@ from threading import local
 import torch
 from torch import nn
 
-from .watch import too_few, watch
+from .watch import called, too_few, watch
 from ..core.program import is_traced
 from ..views.result import Result
 
@@ -90,8 +90,8 @@ class ProgramModels:
 
     def unwatched(self, m)->str:
         "Why a model that is not watched now has no sample."
-        called = f"called {m.calls} time{'s' * (m.calls != 1)}"
-        return called + ", " + ("and dropped before a sample was complete" if m.watch else too_few(4, self.active))
+        why = "and dropped before a sample was complete" if m.watch else too_few(4, self.active)
+        return f"{called(m.calls)}, {why}"
 
     def seen(self, module):
         "A call of a module begins."

@@ -235,6 +235,8 @@ class _Records(_Samples):
         with open(self.log, "a", encoding="utf-8") as f: f.write(line_of(record))
 
 # %% ../../nbs/analysis/watch.ipynb #wa0000a2
+def called(n): return f"called {n} time{'s' * (n != 1)}"
+
 def too_few(first, active):
     "How many calls a sample needs."
     return f"too few for a sample, which begins after {first} and takes {active + 4} steps of one call or more"
@@ -246,13 +248,13 @@ class _Missing(_Records):
     )->str:
         "What stands after \"the model was\" where there is no sample: how often it was called, and why that gave none."
         n, state = self.calls + before, self.sample.progress() if self.sample else self.state
-        called = f"called {n} time{'s' * (n != 1)}"
-        if self.failures: return f"{called}; a sample was given up at {self.failures[-1]}"
-        if not n: return called + "; calls inside a compiled function are not seen" * has_compiled()
-        if self.waits_for: return f"{called} and not sampled: {self._waited()}"
-        if state: return f"{called}; a sample began at call {self.first + before + 1} and did not end: {state}"
-        if self.passed: return f"{called} and not sampled: it trains, and evaluates from call {n - self.passed + 1} on"
-        return f"{called}, {too_few(self.warmup + before, self.active)}"
+        text = called(n)
+        if self.failures: return f"{text}; a sample was given up at {self.failures[-1]}"
+        if not n: return text + "; calls inside a compiled function are not seen" * has_compiled()
+        if self.waits_for: return f"{text} and not sampled: {self._waited()}"
+        if state: return f"{text}; a sample began at call {self.first + before + 1} and did not end: {state}"
+        if self.passed: return f"{text} and not sampled: it trains, and evaluates from call {n - self.passed + 1} on"
+        return f"{text}, {too_few(self.warmup + before, self.active)}"
 
     def _waited(self)->str:
         "Whose sample this one waited for."

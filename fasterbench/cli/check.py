@@ -15,7 +15,7 @@ from typing import Annotated, Optional
 import typer
 
 from ..analysis.budgets import (BudgetError, Found, Verdict, decisive, format_value, in_looks, judge,
-                                          matching, parse_limit, read_budgets)
+                                          matching, parse_limit, read_budgets, shortest)
 from .app import app, check_writable, device_here, usage_error, whole_from, write
 from .sides import SideError, checked_out, in_turn, loaded, rounds_of, side
 from ..core.progress import progress_bar
@@ -201,9 +201,9 @@ def _limit_of(verdicts):
     b = verdicts[0].budget
     ends = [e for v in verdicts for e in (v.found.interval or (v.found.value,))]
     worst = (max if b.comparison == "<=" else min)(ends)
-    texts = [f"{b.comparison} {format_value(worst, b.figure.unit, digits)}" for digits in range(2, 13)]
-    kept = lambda text: all(map(replace(b, limit=parse_limit(text, b.figure)[1]).within, ends))
-    return next(filter(kept, texts), texts[-1])
+    limit = lambda text: parse_limit(f"{b.comparison} {text}", b.figure)[1]
+    kept = lambda text: all(map(replace(b, limit=limit(text)).within, ends))
+    return f"{b.comparison} {shortest(worst, b.figure.unit, kept)}"
 
 def _updated(document, verdicts):
     "`document` with the limits moved to what was found. Unknown figures keep their limits."

@@ -80,23 +80,27 @@ class _PlainReduce:
         reduced = type(self.module).__reduce_ex__(self.module, protocol)
         if not (isinstance(reduced, tuple) and len(reduced) > 2 and isinstance(reduced[2], dict)): return reduced
         state = {k: self.replaced.get(k, v) for k, v in reduced[2].items()}
-        return *reduced[:2], {k: v for k, v in state.items() if v is not _missing}, *reduced[3:]
+        return *reduced[:2], {k: v for k, v in state.items() if v is not missing}, *reduced[3:]
 
-_missing = object()     # What a module's `__dict__` does not have
+missing = object()      # What a module's `__dict__` does not have
 
 # %% ../../nbs/core/modules.ipynb #f97eb326
 def _replacement(part, wrap, i):
     "What part `i` gets in its `__dict__` while it is watched, and what stands there now."
     attributes = part.module.__dict__
     name = "_compiled_call_impl" if attributes.get("_compiled_call_impl") is not None else "forward"
-    before = {key: attributes.get(key, _missing) for key in (name, "__reduce_ex__")}
-    forward = getattr(part.module, name) if before[name] is _missing else before[name]
+    before = {key: attributes.get(key, missing) for key in (name, "__reduce_ex__")}
+    forward = getattr(part.module, name) if before[name] is missing else before[name]
     watched = _watched_forward(wrap(i, forward), forward)
     return before, {name: watched, "__reduce_ex__": _PlainReduce(part.module, before)}
 
-def _put(attributes, values):
+def put(
+    attributes:dict, # The `__dict__` of a module
+    values:dict,     # What becomes of them; `missing`: nothing
+):
+    "Give attributes of a module these values."
     for key, value in values.items():
-        if value is _missing: attributes.pop(key, None)
+        if value is missing: attributes.pop(key, None)
         else: attributes[key] = value
 
 # %% ../../nbs/core/modules.ipynb #d9224ec8
@@ -112,15 +116,15 @@ class wrapped:
         try:
             for i, part in enumerate(self.parts):
                 before = self.replacements[i][0] if i in self.replacements else None
-                if before is None or any(part.module.__dict__.get(k, _missing) is not v for k, v in before.items()):
+                if before is None or any(part.module.__dict__.get(k, missing) is not v for k, v in before.items()):
                     self.replacements[i] = _replacement(part, self.wrap, i)
-                _put(part.module.__dict__, self.replacements[i][1])
+                put(part.module.__dict__, self.replacements[i][1])
         except BaseException: self.__exit__(); raise
 
     def __exit__(self, *error):
         for i, (before, during) in self.replacements.items():
             attributes = self.parts[i].module.__dict__
-            _put(attributes, {k: v for k, v in before.items() if attributes.get(k) is during[k]})
+            put(attributes, {k: v for k, v in before.items() if attributes.get(k) is during[k]})
 
 # %% ../../nbs/core/modules.ipynb #d11fabc9
 def set_training(

@@ -17,6 +17,7 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 
+from .modules import missing, put
 from .process import restore_process
 from .undo import Undo, let_go
 
@@ -145,7 +146,6 @@ def _generator(thing):
     return None
 
 # %% ../../nbs/core/state.ipynb #0fd12cd3
-_missing = object()     # What a `__dict__` does not have
 _atoms = (int, float, complex, str, bytes, type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType,
           types.MethodType, Enum, torch.dtype, torch.device, torch.Size, torch.layout, type(None), type(...))
 _foreign = ("torch.distributed.", "torch._", "torch.fx.", "torch.jit.", "torch.nn.parallel.", "threading.", "_thread.",
@@ -183,7 +183,7 @@ def _of_container(thing, kind):
 # %% ../../nbs/core/state.ipynb #435484c3
 def _of_module(module):
     if _is_foreign(type(module)) and not isinstance(module, torch.jit.ScriptModule):
-        touched = {k: module.__dict__.get(k, _missing) for k in ("forward", "__reduce_ex__", "training")}
+        touched = {k: module.__dict__.get(k, missing) for k in ("forward", "__reduce_ex__", "training")}
         return [(_restore_touched, module.__dict__, touched)], [*module._modules.values()]
     restores, held = _of_attributes(module)
     inside = [*module.children(), *module.buffers()] if isinstance(module, torch.jit.ScriptModule) else []
@@ -230,10 +230,8 @@ def _restore_training(module, training):
     return other
 
 def _restore_touched(attributes, touched):
-    other = any(attributes.get(key, _missing) is not value for key, value in touched.items())
-    for key, value in touched.items():
-        if value is _missing: attributes.pop(key, None)
-        else: attributes[key] = value
+    other = any(attributes.get(key, missing) is not value for key, value in touched.items())
+    put(attributes, touched)
     return other
 
 # %% ../../nbs/core/state.ipynb #37bf5bba

@@ -143,8 +143,8 @@ def memory_probe(
     (tensors, accesses), cuda = streams[kind], device.type == "cuda"
     rows = 1 if cuda else torch.get_num_threads()
     n, passes = max(size // 4 // tensors // rows, 1), _passes(size, touched)
-    make = _random if cuda else lambda device, dtype, k: torch.ones(k, device=device, dtype=dtype)
-    fill = lambda k: make(device, torch.float32, k)
+    fill = lambda k: (_random(device, torch.float32, k) if cuda else
+                      torch.ones(k, device=device, dtype=torch.float32))
     def build():
         _checked_size(size, device)
         return _streaming(kind, *(windows(fill, rows, passes, n, 32 if cuda else 16) for _ in range(tensors)))
