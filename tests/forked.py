@@ -66,7 +66,7 @@ def serve(folder, starter):
         Server.starter, kind = os.getppid(), "inside"
         load(inside)
     try: Server(f"{folder}/{kind}.sock", Jobs).serve_forever()
-    except KeyboardInterrupt: pass
+    except (KeyboardInterrupt, FileNotFoundError): pass                                # the run was ended, or is over
 
 # ---- in the tests
 
