@@ -128,17 +128,22 @@ def _in_unit_of(total):
         return "0" if abs(x) < 0.005 else f"{x:.{digits}f}"
     return text, unit
 
-def _division(d, outside_s):
-    "The division as a sentence; what is nothing is left out. A program takes `outside_s` outside of its model."
+def _outside(d, text, unit):
+    "What is outside of the rows, and by how much their sum is longer than the whole."
+    rest = d.outside_s + d.difference_s
+    if rest >= 0 or text(d.difference_s) == "0": return [f"outside the rows {text(rest)}"]
+    outside = [f"outside the rows {text(d.outside_s)}"] if text(d.outside_s) != "0" else []
+    return [*outside, f"and the rows sum to {text(-d.difference_s)} {unit} more than end to end"]
+
+def _division(d):
+    "The division as a sentence; what is nothing is left out."
     text, unit = _in_unit_of(d.end_to_end_s)
     kinds = ", ".join(f"{bound} {text(s)}" for bound, s in d.needed if s)
     parts = [f"above them {text(d.above_s)}"] if d.needed else []
-    if d.unknown_s > outside_s: parts.append(f"rows of unknown work {text(d.unknown_s - outside_s)}")
-    if outside_s: parts.append(f"(outside the model) {text(outside_s)}")
+    if d.unknown_s: parts.append(f"rows of unknown work {text(d.unknown_s)}")
+    parts += [f"{name} {text(s)}" for name, s in d.apart]
     if d.waiting_s: parts.append(f"waiting for communication {text(d.waiting_s)}")
-    rest = d.outside_s + d.difference_s
-    if rest >= 0 or d.outside_s: parts.append(f"outside the rows {text(rest if rest >= 0 else d.outside_s)}")
-    if rest < 0: parts.append(f"and the rows sum to {text(-d.difference_s)} {unit} more than end to end")
+    parts += _outside(d, text, unit)
     least = "?" if d.unknown_s and not d.needed else text(d.needed_s)
     needed = f"the roofs need {least}" + (f" ({kinds})" if kinds else "")
     return f"of {format_si(d.end_to_end_s, 's')} {needed}, " + ", ".join(parts)
@@ -157,9 +162,9 @@ def headline(
     parts = [model_name(result), _sample(result), _mode(result), machine(result), _time(result), _rate(result)]
     lines = [" · ".join(filter(None, parts))]
     if result.peaks is None: return lines
-    d, outside_s = divided(result), sum(p.time_s for p in result.points if p.category == "outside")
+    d = divided(result)
     roofs = roofs_text(result.peaks, (*result.points, *result.ops))
-    return lines + [f"roofs: {roofs} · {_division(d, outside_s)}{_explained(d)}"]
+    return lines + [f"roofs: {roofs} · {_division(d)}{_explained(d)}"]
 
 # %% ../../nbs/views/headline.ipynb #94ef9b55
 def wrapped(
