@@ -10,6 +10,7 @@ import inspect, re, sys
 from functools import wraps
 from html import unescape
 from itertools import count
+from os.path import abspath
 from pathlib import Path
 from typing import Annotated, Optional
 
@@ -131,10 +132,9 @@ def run_name(
     batch=None, shape=None, seq=None, dtype=None, backward=False, device="cpu",
 )->str:
     "What was run, as the name of a file without ending."
+    from fasterbench.views.headline import short_name
     kind, _, name = model.rpartition(":")
-    path = Path(name.rstrip("/"))
-    if path.name == "config.json": path = path.resolve().parent
-    parts = [path.name.removesuffix(".json") or "model", kind if kind in ("timm", "transformers") else ""]
+    parts = [short_name(abspath(name)) or "model", kind if kind in ("timm", "transformers") else ""]
     parts += [f"b{batch}" if batch and batch != 1 else "", "x".join(map(str, shape)) if shape else "",
               f"s{seq}" if seq else "", dtype or "", "train" if backward else "", "" if device == "cpu" else device]
     return "".join(c if c.isalnum() or c in "-_.+" else "-" for c in "-".join(filter(None, parts)))

@@ -238,7 +238,8 @@ def check(
     rounds:Annotated[Optional[int], typer.Option(help="Profiles behind each measured figure, 20 or what the file says; "
                                                  "up to four times as many where they do not decide.",
                                                  parser=whole_from(10), metavar="N")]=None,
-    update:Annotated[bool, typer.Option("--update", help="Write the present figures into the file.")]=False,
+    update:Annotated[bool, typer.Option("--update", help="Write the present figures into the file; of a measured one "
+                                                         "the worse end of its interval.")]=False,
     json:Annotated[Optional[str], typer.Option(help="Write the verdicts here; - for standard output.")]=None,
     junit:Annotated[Optional[str],
                     typer.Option(help="Write the verdicts here as JUnit XML; - for standard output.")]=None,

@@ -6,6 +6,7 @@
 __all__ = []
 
 # %% ../../nbs/views/headline.ipynb #a8754431
+from pathlib import PurePath
 from textwrap import wrap
 
 from ..core.units import format_si
@@ -43,13 +44,18 @@ def machine(
     return f"{name}, {threads} thread{'s' * (threads != 1)}" if threads else name
 
 # %% ../../nbs/views/headline.ipynb #80dccbe9
+def short_name(
+    path:str, # "resnet18", "models/llama/config.json"
+)->str:
+    "The last part of a name; a configuration has the name of its folder."
+    path = PurePath(path)
+    return (path.parent if path.name == "config.json" else path).name.removesuffix(".json")
+
 def model_name(
     result, # A `Result`
 )->str:
     "What the model is called: the name that was asked for, or its class."
-    asked = str(result.call.get("model") or "").rpartition(":")[2].rstrip("/")
-    if asked.rpartition("/")[2] == "config.json": asked = asked.removesuffix("config.json").rstrip("/")
-    return asked.rpartition("/")[2] or result.model
+    return short_name(str(result.call.get("model") or "").rpartition(":")[2]) or result.model
 
 def known_flops(
     result, # A `Result`
@@ -128,6 +134,7 @@ def _in_unit_of(total):
         return "0" if abs(x) < 0.005 else f"{x:.{digits}f}"
     return text, unit
 
+# %% ../../nbs/views/headline.ipynb #fdc9834d
 def _outside(d, text, unit):
     "What is outside of the rows, and by how much their sum is longer than the whole."
     rest = d.outside_s + d.difference_s
@@ -171,12 +178,11 @@ def wrapped(
     lines:list[str],
     width:int=80, # Columns of the terminal
 )->list[str]:
-    "`lines` in the width of a terminal; what goes on is indented. A command is one line, to be copied."
+    "`lines` in the width of a terminal; what goes on is indented. Behind a line break stands a command, to be copied."
     parts = []
     for line in lines:
-        text, start, command = line.partition("LC_ALL=C ")
-        parts += wrap(text, width, subsequent_indent="  ", break_on_hyphens=False) or [""]
-        if command: parts.append(start + command)
+        text, *commands = line.split("\n")
+        parts += [*(wrap(text, width, subsequent_indent="  ", break_on_hyphens=False) or [""]), *commands]
     return parts
 
 # %% ../../nbs/views/headline.ipynb #c9b20a08

@@ -199,7 +199,7 @@ def footer(
     lines += without_network(result)
     lines += [printable(str(a)) for a in result.accounts[:8]]
     if len(result.accounts) > 8: lines.append(f"… and {len(result.accounts) - 8} more accounts")
-    return lines + [printable(n) for n in result.notes]
+    return lines + ["\n".join(map(printable, n.split("\n"))) for n in result.notes]   # a command has its own line
 
 def _rest(points, rows, top):
     "What the table leaves out or folds."
