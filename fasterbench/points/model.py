@@ -85,7 +85,7 @@ class RooflinePoint:
     bound: str                          # "memory", "compute", "launch", "network", "none" or "undefined"
     utilization_pct: float|None         # 100 · roof_time_s / time_s; None for "none" and "undefined"
     calls: int=1                        # Per forward
-    time_iqr_s: float=0.0               # Interquartile range over the steps, s
+    time_iqr_s: float|None=None         # Interquartile range over the steps, s; None: unknown, as of a single one
     share: float=0.0                    # Of the time of all rows
     roof_time_s: float|None=None        # The least time that the roofs allow, s
     memory_level: str=""                # The level whose traffic takes longest
@@ -196,7 +196,7 @@ def _placed(flops, nbytes, time_s, peaks, served, compute_s, launch_s, explained
     return dict(bound="launch" if launch > roof_s else bound, utilization_pct=utilization, roof_time_s=roof_s,
                 memory_level=levels[level].name, bytes_by_level=tuple((l.name, b) for l, b in zip(levels, served)),
                 launch_s=launch_s, explained=_beyond(explained, max(roof_s, launch), roof_s),
-                above_roof=utilization is not None and _is_above(utilization, roof or 0.0, iqr / time_s))
+                above_roof=utilization is not None and _is_above(utilization, roof or 0.0, (iqr or 0.0) / time_s))
 
 # %% ../../nbs/points/model.ipynb #cf9ac9a7
 def place(
@@ -210,7 +210,7 @@ def place(
     compute_s:float|None=None,  # Time of the FLOPs at their ceilings, s; None: all at `peak_flops`
     launch_s:float|None=None,   # Fixed cost of its operators, s
     explained:Sequence[tuple[str, float]]=(), # (kind of work, s that its ceiling adds to the time under the roof)
-    time_iqr_s:float=0.0,
+    time_iqr_s:float|None=None, # Of the time, s; None: unknown
     dtype:str="",
     wire_bytes:float|None=0,    # Sent to other processes over the link of this one, B; None: unknown
     network_s:float|None=None,  # Least time of what it sends, s; None: there is no such roof

@@ -70,8 +70,8 @@ def _time(result):
     time, iqr = (t.end_to_end_s, t.end_to_end_iqr_s) if t else (p.time_s, p.time_iqr_s) if p else (None, 0)
     if time is None: return format_si(sum(q.time_s for q in result.points),
                                       "s") + " in all rows" if result.points else ""
-    if t and t.bare_steps < 2: return f"{format_si(time, 's')} ±?"
-    half = iqr / time / 2 if time else 0
+    if t and t.spread is None: return f"{format_si(time, 's')} ±?"
+    half = (iqr or 0) / time / 2 if time else 0
     return format_si(time, "s") + (f" {_half(half)}".replace("%", " %") if half >= 0.0005 else "")
 
 def _half(fraction): return f"±{fraction:.{0 if fraction >= 0.01 else 1}%}"
@@ -199,7 +199,8 @@ def _looked_at(t):
 def _varied(timing, phases):
     "What of the times does not hold together."
     t, found = timing, []
-    if t.spread > 0.1: found.append(f"{'training steps' if phases else 'forwards'} vary by {_half(t.spread / 2)}")
+    if (t.spread or 0.0) > 0.1:
+        found.append(f"{'training steps' if phases else 'forwards'} vary by {_half(t.spread / 2)}")
     if abs(t.ratio - 1) > 0.03: found.append(f"the rows sum to {t.ratio:.0%} of end to end")
     if 0 < 1.25 * t.sum_s < (t.ops_s or 0): found.append(f"the operators sum to {t.ops_s / t.sum_s:.0%} of the rows")
     return found

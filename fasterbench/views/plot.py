@@ -68,7 +68,8 @@ def _ranks(p):
 
 def hover(p:RooflinePoint)->str:
     "All that is known of a point, as hover text."
-    spread = f" ± {format_si(p.time_iqr_s / 2, 's')}" if p.time_iqr_s else ""
+    half = None if p.time_iqr_s is None else p.time_iqr_s / 2
+    spread = "" if p.source == "predicted" or half == 0 else f" ± {format_si(half, 's')}"
     intensity = "?" if p.arithmetic_intensity is None else f"{p.arithmetic_intensity:.2f}"
     doubt = ", too short for the clock" if p.uncertain else ", disturbed" if p.disturbed else ""
     wire = ", ".join(f"{name}: {format_si(b, 'B')} on the wire" for name, b in p.sends)

@@ -135,7 +135,7 @@ def _hide(columns, field): return [c | dict(visible=c["visible"] and c["field"] 
 def _at(p, time_s, name):
     "The same work in another time; in none at all its rates are unknown."
     scaled = lambda v: v * p.time_s / time_s if v is not None and time_s else None
-    return replace(p, name=name, time_s=time_s, time_iqr_s=0.0, achieved_gflops=scaled(p.achieved_gflops),
+    return replace(p, name=name, time_s=time_s, time_iqr_s=None, achieved_gflops=scaled(p.achieved_gflops),
                    utilization_pct=scaled(p.utilization_pct))
 
 def _steps(result):

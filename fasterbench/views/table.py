@@ -61,7 +61,7 @@ def cell(
     if field.name == "name": return printable(label(p))
     if field.name == "type": return printable(p.operator.removeprefix("aten::") or p.type)
     if field.name == "phase" and concise: return _phases.get(p.phase, p.phase)
-    if field.name == "time_iqr_s": return _spread(p.time_iqr_s / p.time_s) if doubtful(p) and p.time_s else ""
+    if field.name == "time_iqr_s": return _spread((p.time_iqr_s or 0.0) / p.time_s) if doubtful(p) and p.time_s else ""
     return field.text(getattr(p, field.name), concise or field.name == "time_s")
 
 def _spread(fraction): return "?" if not fraction else f"~{fraction:.0%}" if fraction < 0.995 else ">99%"
