@@ -101,12 +101,20 @@ def _hover(p):
             f"cache {format_si(p.kv_bytes, 'B')}")
 
 # %% ../../nbs/views/serving.ipynb #1d8b74d9
-def _roof(fig, peaks, flops, low, high):
-    ridge = flops / peaks.peak_bandwidth
+def _rate(p): return p.causal_flops / p.limit_s
+
+def _levels(peaks, points):
+    "Main memory, and the caches that hold so much of a model that a limit stands above the roof of the level behind."
+    for i, level in reversed(list(enumerate(peaks.memory))):
+        if all(_rate(p) <= 1.001 * p.intensity * level.bandwidth for p in points): break
+    return peaks.memory[i:]
+
+def _roof(fig, level, flops, low, high):
+    ridge = flops / level.bandwidth
     xs = [low, ridge, max(high, 2 * ridge)]
-    name = f"roof: {format_si(flops, 'FLOP/s')}, {format_si(peaks.peak_bandwidth, 'B/s')}"
-    fig.add_scatter(x=xs, y=[min(flops, x * peaks.peak_bandwidth) for x in xs], mode="lines", name=name,
-                    line=dict(color=ink, width=2), hoverinfo="skip", row=2, col=1)
+    name = f"roof: {format_si(flops, 'FLOP/s')}, {level.name} {format_si(level.bandwidth, 'B/s')}"
+    fig.add_scatter(x=xs, y=[min(flops, x * level.bandwidth) for x in xs], mode="lines", name=name, hoverinfo="skip",
+                    line=dict(color=ink, width=2, dash="dash" if level.capacity else "solid"), row=2, col=1)
 
 # %% ../../nbs/views/serving.ipynb #ff816791
 def serve_chart(
@@ -122,9 +130,9 @@ def serve_chart(
     for name, batch in result.crossings.items():
         if batch and batch > 1: _crossing(fig, name, batch)
     xs = [p.intensity for p in result.curve]
-    _roof(fig, result.peaks, result.peak_flops, min(xs) / 1.5, max(xs) * 1.5)
-    for name, points in curves.items():
-        _line(fig, name, points, lambda p: p.intensity, lambda p: p.causal_flops / p.limit_s, 2, _hover)
+    for level in _levels(result.peaks, result.curve):
+        _roof(fig, level, result.peak_flops, min(xs) / 1.5, max(xs) * 1.5)
+    for name, points in curves.items(): _line(fig, name, points, lambda p: p.intensity, _rate, 2, _hover)
     fig.update_xaxes(title="batch", row=1, col=1, **_log)
     fig.update_yaxes(title="tokens/s at the limit", tickformat="~s", row=1, col=1, **_log)
     intensity = "arithmetic intensity (FLOP/B), a marker for each batch"
