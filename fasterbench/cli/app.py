@@ -196,7 +196,8 @@ def doubts_of(
 _forms = "torchvision:NAME, timm:NAME, transformers:PATH-OR-CONFIG or path/to/file.py:callable"
 Model = Annotated[str, typer.Argument(help=_forms)]
 Device = Annotated[str, typer.Option(help="cpu, cuda or cuda:1")]
-Dtype = Annotated[Optional[str], typer.Option(help="float32, float64, bfloat16 or float16")]
+Dtype = Annotated[Optional[str], typer.Option(help="float32, float64, bfloat16 or float16; left out: that of the "
+                                              "model.")]
 Quiet = Annotated[bool, typer.Option("--no-progress", help="No progress bar.")]
 File = Optional[str]
 Peaks = Annotated[Optional[str],

@@ -29,6 +29,13 @@ def _sample(result):
     texts = [text if n == 1 else f"{n} of {text}" for text, n in counts.items()]
     return " + ".join(texts[:3] + ["…"] * (len(texts) > 3))
 
+def _dtype(result):
+    "The dtype of most FLOPs, where the tensors of the sample do not tell it: token ids, autocast."
+    flops = {}
+    for p in result.points: flops[p.dtype] = flops.get(p.dtype, 0) + (p.flops or 0)
+    most, given = max(flops, key=flops.get, default=""), {t["dtype"] for t in result.sample if "dtype" in t}
+    return most if given and most not in given else ""
+
 def _mode(result):
     found = {p.phase for p in (*result.points, *result.ops)}
     traced = result.program is None or result.program.type == "window"          # of which only the trace knows
@@ -162,12 +169,13 @@ def _explained(d):
     return f"; explained of the part above: {', '.join(found)}" if found else ""
 
 # %% ../../nbs/views/headline.ipynb #8163c8f7
+_parts = model_name, _sample, _dtype, _mode, machine, _time, _rate
+
 def headline(
     result, # A `Result`
 )->list[str]:
     "What ran and how fast; the roofs and where the time goes."
-    parts = [model_name(result), _sample(result), _mode(result), machine(result), _time(result), _rate(result)]
-    lines = [" · ".join(filter(None, parts))]
+    lines = [" · ".join(filter(None, (part(result) for part in _parts)))]
     if result.peaks is None: return lines
     d = divided(result)
     roofs = roofs_text(result.peaks, (*result.points, *result.ops))
