@@ -215,8 +215,12 @@ class Comparison:
     @property
     def lines(self)->list[str]:
         "What differs, then the times of the whole, then what limits the trust in them."
-        sides = (("before", self.before), ("after", self.after))
-        return [*self.differences, self.told, *(f"{side}: {d}" for side, r in sides if (d := trust(r)))]
+        return [*self.differences, self.told, *self.doubts]
+
+    @property
+    def doubts(self)->list[str]:
+        "What limits the trust in the times, by side."
+        return [f"{side}: {d}" for side in ("before", "after") if (d := trust(getattr(self, side)))]
 
     def plot(self,
         title:str|None=None, # None: the models
@@ -295,7 +299,7 @@ def _page(comparison, title):
     kind = dict(name="pairs", title="rows, before and after", figures=[figure(comparison.plot(""))],
                 columns=filled(columns, rows), rows=rows)
     filters = dict(side="side", phase="phase", category="category", type="type", bound_after="bound")
-    notes = [line for line in comparison.lines if line != comparison.told]
+    notes = [*comparison.doubts, *comparison.differences]      # the page folds those after the second
     return page(title, [comparison.told], _both_facts(comparison.before, comparison.after), [kind], filters,
                 "comparison", notes=notes)
 

@@ -152,11 +152,10 @@ def _outside(d, text, unit):
 def _division(d):
     "The division as a sentence; what is nothing is left out."
     text, unit = _in_unit_of(d.end_to_end_s)
-    kinds = ", ".join(f"{bound} {text(s)}" for bound, s in d.needed if s)
+    shown = lambda parts: [f"{name} {text(s)}" for name, s in parts if text(s) != "0"]
+    kinds = ", ".join(shown(d.needed))
     parts = [f"above them {text(d.above_s)}"] if d.needed else []
-    if d.unknown_s: parts.append(f"rows of unknown work {text(d.unknown_s)}")
-    parts += [f"{name} {text(s)}" for name, s in d.apart]
-    if d.waiting_s: parts.append(f"waiting for communication {text(d.waiting_s)}")
+    parts += shown([("rows of unknown work", d.unknown_s), *d.apart, ("waiting for communication", d.waiting_s)])
     parts += _outside(d, text, unit)
     least = "?" if d.unknown_s and not d.needed else text(d.needed_s)
     needed = f"the roofs need {least}" + (f" ({kinds})" if kinds else "")

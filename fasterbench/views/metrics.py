@@ -150,7 +150,7 @@ def metric_chart(
     if "mfu" in series.columns:
         text = [f"step {n}: MFU {v:.1%}" for n, v in zip(series.steps, series.columns["mfu"])]
         fig.add_scatter(x=list(series.steps), y=list(series.columns["mfu"]), mode="lines+markers", name="MFU",
-                        showlegend=False, line=dict(color="#b5302a", width=2), hovertext=text, hoverinfo="text",
+                        showlegend=False, line=dict(color="#c2413b", width=2), hovertext=text, hoverinfo="text",
                         row=2, col=1)
     fig.update_xaxes(**_axis)
     fig.update_xaxes(title="calls of the model", row=2, col=1)

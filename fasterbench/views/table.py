@@ -135,13 +135,19 @@ def _parts(name, count):
         if len(stem) > 2: parts[i] = f"{stem[0]}…{part[len(stem):]}"
     return ".".join(parts)
 
+def _cut(name, count, width):
+    "`name` with its first parts cut, and its last part without its middle where that is still too long."
+    head, dot, last = _parts(name, count).rpartition(".")
+    room = width - len(head + dot)
+    return head + dot + shortened(last, room) if room > 5 else shortened(head + dot + last, width)
+
 def _told_apart(names, width, others=()):
     "`names` in `width` characters. Where some look alike without their middle, or as `others` do, their parts are cut."
     short = {n: shortened(n, width) for n in [*names, *others]}
     seen = Counter(short.values())
     cut = [n for n in names if seen[short[n]] > 1]
     count = next((k for k in range(9) if all(len(_parts(n, k)) <= width for n in cut)), 9)
-    return [shortened(_parts(n, count), width) if seen[short[n]] > 1 else short[n] for n in names]
+    return [_cut(n, count, width) if seen[short[n]] > 1 else short[n] for n in names]
 
 # %% ../../nbs/views/table.ipynb #9016bf7c
 def narrowed(
