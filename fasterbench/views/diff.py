@@ -107,6 +107,7 @@ def _cells(q):
     remark, _ = _marks.get(q.change, (q.change, ""))
     return [printable(q.name) or "(model)", kind, time(a), time(b), *ratios, use(a), use(b), remark]
 
+# %% ../../nbs/views/diff.ipynb #f62d634c
 _marks = {"within the spread": ("±", "the times differ by no more than half the IQR of both"),
           "spread unknown": ("?", "the IQR of one of the times is unknown")}
 

@@ -36,6 +36,7 @@ def _dtype(result):
     most, given = max(flops, key=flops.get, default=""), {t["dtype"] for t in result.sample if "dtype" in t}
     return most if given and most not in given else ""
 
+# %% ../../nbs/views/headline.ipynb #6bfa6e8e
 def _mode(result):
     found = {p.phase for p in (*result.points, *result.ops)}
     traced = result.program is None or result.program.type == "window"          # of which only the trace knows
