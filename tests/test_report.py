@@ -1,6 +1,7 @@
 "The pages in a browser: headless Chrome or Chromium, from a file, with the network off."
 import io, json, shutil, time, warnings
 from dataclasses import replace
+from functools import partial
 
 import pandas as pd
 import pytest
@@ -182,8 +183,9 @@ def with_levels():
 
 def two_results():
     "One row is faster, one slower, one as it was, one new."
-    before = [row("a", 4e-3), row("b", 3e-3, flops=1e8), row("c", 2e-3, "ReLU", 1e6, 1e7, category="activation"), row("old", 1e-3, flops=5e8)]
-    after = [row("a", 2e-3), row("b", 6e-3, flops=1e8), row("c", 2e-3, "ReLU", 1e6, 1e7, category="activation"), row("new", 1e-3, flops=4e8)]
+    timed = partial(row, time_iqr_s=1e-5)
+    before = [timed("a", 4e-3), timed("b", 3e-3, flops=1e8), timed("c", 2e-3, "ReLU", 1e6, 1e7, category="activation"), timed("old", 1e-3, flops=5e8)]
+    after = [timed("a", 2e-3), timed("b", 6e-3, flops=1e8), timed("c", 2e-3, "ReLU", 1e6, 1e7, category="activation"), timed("new", 1e-3, flops=4e8)]
     return Result(before, paper, model="Net"), Result(after, paper, model="Net")
 
 def measured_peaks():
@@ -542,6 +544,40 @@ def test_hostile_names_are_text(chrome, tmp_path):
     assert in_table(chrome) == [3] and chrome.get_log("browser") == []
     compare(Result(rows, paper), Result(rows[1:], paper)).to_html(tmp_path/"pair.html")
     assert opened(chrome, tmp_path/"pair.html", tab="pairs")[0] == []
+
+def test_short_names_stay_apart(chrome, report):
+    "A path keeps the numbers of its parts, and a signature the name of its function."
+    opened(chrome, report)
+    short = lambda names, width: chrome.execute_script("return arguments[0].map(n => shorten(n, arguments[1]))", names, width)
+    paths = [f"model.layers.{i}.{part}_layernorm" for i in range(12) for part in ("input", "post_attention")]
+    for width in (20, 28):
+        found = short(paths, width)
+        assert len(set(found)) == len(paths) and max(map(len, found)) <= width, found
+    signature = "void at::native::(anonymous namespace)::CatArray<at::Thing, 4>(float*, at::Meta<int>)"
+    assert short([signature, "layers.0.up", "a::f(int)"], 20) == ["CatArray<Thing, 4>", "layers.0.up", "a::f(int)"]
+    [cut] = short([kernel], 28)
+    assert cut.startswith("vectorized_elemen") and len(cut) == 28
+
+@pytest.mark.parametrize("width", (390, 1440))
+def test_rows_that_are_not_on_the_chart_have_names_of_their_own(chrome, tmp_path, width):
+    "Each kind of such rows has a label, no label covers another, and no marker covers a label."
+    rows = [row("fft", 3e-3, flops=None, share=0.3), row("none", 3e-3, flops=0, nbytes=0, share=0.3), row("copy", 3e-3, flops=0, share=0.3), row("fc", 1e-3)]
+    Result(rows, paper, model="Net").to_html(tmp_path/"off.html")
+    opened(chrome, tmp_path/"off.html", width, 844)
+    boxes = chrome.execute_script("""return [...charts[0].querySelectorAll(".y2tick text")].map(e => {
+        const b = e.getBoundingClientRect(); return [e.textContent, b.top, b.bottom, b.right]}).sort((a, b) => a[1] - b[1])""")
+    assert {text for text, *_ in boxes} == {"FLOPs unknown", "no work", "no FLOPs"}
+    assert all(above[2] <= below[1] + 4 for above, below in zip(boxes, boxes[1:])), boxes
+    left = chrome.execute_script("return Math.min(...[...charts[0].querySelectorAll('.x2y2 path.point')].map(e => e.getBoundingClientRect().left))")
+    assert left >= max(right for *_, right in boxes) - 2
+
+def test_a_command_in_a_note_is_one_line(chrome, tmp_path):
+    command = "ncu --metrics " + ",".join(["smsp__sass_thread_inst_executed_op_ffma_pred_on.sum"] * 9)
+    Result([row("a", 1e-3)], paper, model="Net", notes=[f"the missing metrics:\n{command}", "another"]).to_html(tmp_path/"note.html")
+    opened(chrome, tmp_path/"note.html", 390, 844)
+    [code] = chrome.find_elements("css selector", ".note code")
+    assert code.text == command and code.size["height"] < 40
+    assert chrome.execute_script("return document.documentElement.scrollWidth") <= 390
 
 @more
 def test_a_thousand_rows_of_each_kind_fit(chrome, tmp_path):

@@ -8,9 +8,11 @@ from forked import command_line, python
 transformers = pytest.importorskip("transformers")
 sys.path.insert(0, str(root/"tests/benchmarks"))
 import serve as benchmark
+from fasterbench import HardwarePeaks
 from fasterbench.analysis.serve import serve
 from fasterbench.analysis.serve_weights import Stored, experts_read, stored_as
 from fasterbench.analysis.serve_work import Asked, language_model, one_of_each
+from fasterbench.roofs.hardware import MemoryLevel
 from fasterbench.views.serving import serve_from_json
 from fasterbench.work.count import count_work
 
@@ -258,6 +260,15 @@ def test_bound_changes():
     below, there = (serve(config, prompt, new, b, "NVIDIA H100 80GB HBM3").point("decode", b, "end").bound for b in (batch - 1, batch))
     assert (below, there) == ("memory", "compute")
 
+@pytest.mark.parametrize("levels", ((), (MemoryLevel("L2", 2**20, 400e9), MemoryLevel("L3", 2**25, 200e9), MemoryLevel("DRAM", None, 40e9))))
+def test_no_marker_stands_above_the_roofs(levels):
+    "A model that fits in a cache stands above the roof of main memory, and under that of the cache, which is drawn too."
+    lines = serve(hand["gpt2"][0], prompt, new, (1, 8), HardwarePeaks(5e11, 40e9, levels=levels)).plot().data
+    roofs, markers = ([t for t in lines if t.xaxis == "x2" and t.name.startswith("roof") == of_roof] for of_roof in (True, False))
+    highest = max(t.y[0] / t.x[0] for t in roofs)                            # B/s: below the ridge a roof is a rate per intensity
+    assert all(y <= 1.001 * min(5e11, highest * x) for t in markers for x, y in zip(t.x, t.y))
+    assert [t.name.split()[-3] for t in roofs] == ([l.name for l in levels] or ["DRAM"])
+
 def test_command(tmp_path):
     transformers.LlamaConfig(**small, num_key_value_heads=2, architectures=["LlamaForCausalLM"]).save_pretrained(tmp_path)
     run = lambda *args: python(command_line("serve", *args), root)
@@ -271,7 +282,7 @@ def test_command(tmp_path):
 @pytest.mark.parametrize("kind", ("dynamic", "static"))
 def test_profile_of_a_step(kind):
     "One decode step with a filled cache is profiled; its rate stands below the limit, and the cache is as it was."
-    from fasterbench import HardwarePeaks, RooflineAnalyzer
+    from fasterbench import RooflineAnalyzer
     model, ids = real("llama").float(), torch.ones(2, prompt, dtype=torch.long)
     cache = transformers.StaticCache(config=model.config, max_cache_len=C) if kind == "static" else transformers.DynamicCache(config=model.config)
     with torch.no_grad(): model(input_ids=ids, past_key_values=cache, use_cache=True)

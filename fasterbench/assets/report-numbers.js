@@ -26,9 +26,27 @@ function write(x, format, unit) {
   return x === Infinity ? "∞" : writers[format](x, unit)
 }
 
-// A long name loses its middle.
-const shorten = (name, width) => name.length <= width ? name
-  : `${name.slice(0, Math.floor(width * 0.4))}…${name.slice(1 - Math.ceil(width * 0.6))}`
+// The signature of a C++ function without its return type, its parameters and namespaces.
+function stem(name) {
+  if (!/<|::/.test(name)) return name
+  const text = name.replace(/^void |\(anonymous namespace\)::/g, "").trim()
+  let depth = 0, end = text.length
+  if (text.endsWith(")")) do { end -= 1; depth += (text[end] === ")") - (text[end] === "(") } while (depth && end)
+  return text.slice(0, end || text.length).replace(/\b(?:\w+::)+/g, "")
+}
+
+// A long name loses its middle. Of a path the first parts are cut to their first letter and their number.
+const middle = (text, width, start) => text.length <= width ? text
+  : `${text.slice(0, Math.floor(width * start))}…${text.slice(1 - Math.ceil(width * (1 - start)))}`
+function shorten(name, width) {
+  const text = name.length <= width ? name : stem(name)
+  if (text.length <= width || /[<( ]/.test(text)) return middle(text, width, 0.66)
+  const parts = text.split("."), last = parts.length - 1
+  for (let i = 0; i < last && parts.join(".").length > width; i++) parts[i] = parts[i].replace(/^(.).+\D(\d*)$/, "$1…$2")
+  const room = width - parts.slice(0, -1).join(".").length - 1
+  if (last && room > 5) parts[last] = middle(parts[last], room, 0.4)
+  return middle(parts.join("."), width, 0.4)
+}
 
 // The root of a model has no name.
 const nameOf = row => row.name || "(model)"

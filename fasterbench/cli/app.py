@@ -10,6 +10,7 @@ import inspect, re, sys
 from functools import wraps
 from html import unescape
 from itertools import count
+from os.path import abspath
 from pathlib import Path
 from typing import Annotated, Optional
 
@@ -131,10 +132,9 @@ def run_name(
     batch=None, shape=None, seq=None, dtype=None, backward=False, device="cpu",
 )->str:
     "What was run, as the name of a file without ending."
+    from fasterbench.views.headline import short_name
     kind, _, name = model.rpartition(":")
-    path = Path(name.rstrip("/"))
-    if path.name == "config.json": path = path.resolve().parent
-    parts = [path.name.removesuffix(".json") or "model", kind if kind in ("timm", "transformers") else ""]
+    parts = [short_name(abspath(name)) or "model", kind if kind in ("timm", "transformers") else ""]
     parts += [f"b{batch}" if batch and batch != 1 else "", "x".join(map(str, shape)) if shape else "",
               f"s{seq}" if seq else "", dtype or "", "train" if backward else "", "" if device == "cpu" else device]
     return "".join(c if c.isalnum() or c in "-_.+" else "-" for c in "-".join(filter(None, parts)))
@@ -196,7 +196,8 @@ def doubts_of(
 _forms = "torchvision:NAME, timm:NAME, transformers:PATH-OR-CONFIG or path/to/file.py:callable"
 Model = Annotated[str, typer.Argument(help=_forms)]
 Device = Annotated[str, typer.Option(help="cpu, cuda or cuda:1")]
-Dtype = Annotated[Optional[str], typer.Option(help="float32, float64, bfloat16 or float16")]
+Dtype = Annotated[Optional[str], typer.Option(help="float32, float64, bfloat16 or float16; left out: that of the "
+                                              "model.")]
 Quiet = Annotated[bool, typer.Option("--no-progress", help="No progress bar.")]
 File = Optional[str]
 Peaks = Annotated[Optional[str],

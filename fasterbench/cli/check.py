@@ -66,6 +66,8 @@ def _against_saved(settings, path):
     from fasterbench.views.result import from_json
     try: before = from_json(path)
     except (ValueError, OSError) as error: raise SideError(f"{path}: {error}") from error
+    if not before.timing or min(before.timing.steps, before.timing.bare_steps) < 2:
+        raise SideError(f"{path} is no baseline: two steps or more have to be timed, or the spread is unknown")
     with _of_the_file(): measured = rounds_of(settings)
     measured()
     here = measured.result.environment
@@ -78,7 +80,7 @@ def _against_saved(settings, path):
 def _spreads(result):
     "By how much the median of each row may be off: 2.4 interquartile ranges over the root of the steps cover 99 %."
     steps = max(result.timing.steps, 1) ** 0.5
-    return {p.name: 2.4 * p.time_iqr_s / steps / p.time_s for p in result.points
+    return {p.name: 2.4 * (p.time_iqr_s or 0.0) / steps / p.time_s for p in result.points
             if p.time_s} | {"": 2.4 * result.timing.end_to_end_iqr_s / result.timing.end_to_end_s / steps}
 
 # %% ../../nbs/cli/check.ipynb #dfa3f517
@@ -238,7 +240,8 @@ def check(
     rounds:Annotated[Optional[int], typer.Option(help="Profiles behind each measured figure, 20 or what the file says; "
                                                  "up to four times as many where they do not decide.",
                                                  parser=whole_from(10), metavar="N")]=None,
-    update:Annotated[bool, typer.Option("--update", help="Write the present figures into the file.")]=False,
+    update:Annotated[bool, typer.Option("--update", help="Write the present figures into the file; of a measured one "
+                                                         "the worse end of its interval.")]=False,
     json:Annotated[Optional[str], typer.Option(help="Write the verdicts here; - for standard output.")]=None,
     junit:Annotated[Optional[str],
                     typer.Option(help="Write the verdicts here as JUnit XML; - for standard output.")]=None,

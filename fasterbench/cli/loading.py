@@ -45,13 +45,13 @@ def _transformers(path):
     try: config = library.AutoConfig.from_pretrained(path, local_files_only=True)
     except (OSError, ValueError) as error:
         raise ModelError(f"{path!r} is not a folder or file with a transformers configuration: {error}") from None
-    return _class_of(library, config)(config)
+    return _maker_of(library, config)(config)
 
-def _class_of(library, config):
-    "The class that the configuration names, with its head; else the one that its kind has."
+def _maker_of(library, config):
+    "What makes a model in the dtype of the configuration: of the class that it names, with its head, else of its kind."
     names = getattr(config, "architectures", None) or []
     found = next((getattr(library, n) for n in names if hasattr(library, n)), None)
-    return found or library.AutoModel.from_config
+    return found._from_config if found else library.AutoModel.from_config
 
 # %% ../../nbs/cli/loading.ipynb #4d256b3a
 def _imported(path):
@@ -86,7 +86,7 @@ def load_model(
     text:str,                   # "torchvision:resnet18", "timm:vit_tiny_patch16_224", "net.py:make"
     shape:tuple|None=None,      # Of the sample; None: what comes with the model, or what its kind takes
     batch:int|None=None,        # First dimension of a sample that is made here; None: 1
-    dtype:torch.dtype|None=None,# Of the model and of the sample; None: as they are
+    dtype:torch.dtype|None=None,# Of the model and of the sample; None: as they are, as a configuration says
     seq:int|None=None,          # Length of the token ids that are made here; None: 128, or what the model takes
 )->tuple[nn.Module, object]:
     "The model that `text` names, with random weights, and a sample. Raises `ModelError` for a name that leads nowhere."

@@ -64,7 +64,8 @@ def _network(device):
 
 # %% ../../nbs/cli/verbs.ipynb #1e683c19
 @app.command()
-def peaks(device:Device="cpu", dtype:Dtype="float32",
+def peaks(device:Device="cpu",
+          dtype:Annotated[str, typer.Option(help="float32, float64, bfloat16 or float16")]="float32",
           json:Annotated[File, typer.Option(help="Write the peaks here; - for standard output.")]=None,
           html:Annotated[File, typer.Option(help="Write a page with every probe here; - for standard output.")]=None,
           anew:Annotated[bool,

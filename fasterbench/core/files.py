@@ -35,8 +35,10 @@ def check_schema(
 )->dict:
     "`data`, if it is a JSON object of schema `name` and of a version that can be read; else `ValueError`."
     found = data.get("schema") if isinstance(data, dict) else None
-    if found != name: raise ValueError(f"this is not a {name} file (its schema is {found!r})")
+    said = "nothing in it says what it is" if found is None else f"its schema is {found!r}"
+    if found != name: raise ValueError(f"this is not a {name} file: {said}")
     version = data.get("version")
     if not isinstance(version, int) or isinstance(version, bool) or not 1 <= version <= newest:
-        raise ValueError(f"{name} version {version!r} cannot be read; this release reads versions 1 to {newest}")
+        which = "a file without a version" if version is None else f"version {version!r}"
+        raise ValueError(f"{name}: {which} cannot be read; this release reads versions 1 to {newest}")
     return data

@@ -173,20 +173,20 @@ def _absent(launches, cc):
     letters = dict(float32="_op_f", float64="_op_d", float16="_op_h", tensor="_tensor")
     absent = {kind: sum(kind not in h for h in have) for kind in told}
     return [f"{kind} counters absent in {k} of {len(launches)} rows: "
-            f"their FLOPs are {told[kind]}; the missing metrics: "
+            f"their FLOPs are {told[kind]}; the missing metrics:\n"
             + command([m for m in flop_metrics(cc) if letters[kind] in m]) for kind, k in absent.items() if k]
 
 
 # %% ../../nbs/interop/ncu.ipynb #cc58f667
 def _notes(path, launches, cc, peaks, given):
-    "What a reader of these points has to know, each in one line."
+    "What a reader of these points has to know; a command has a line of its own."
     notes, n, lacking = [], len(launches), [w for l in launches for w in _lacking(l)]
     wanted = {"FLOPs": flop_metrics(cc), "times": ["gpu__time_duration.sum"],
               "DRAM bytes": [m for m in metrics_for(cc) if m.startswith("dram__bytes") and m.endswith("sum")]}
     for what, metrics in wanted.items():
         zero = ", and shown as 0," if what == "times" else ""
         if k := lacking.count(what):
-            notes.append(f"{what} are unknown{zero} for {k} of {n} rows of {path}; the missing metrics: "
+            notes.append(f"{what} are unknown{zero} for {k} of {n} rows of {path}; the missing metrics:\n"
                          f"{command(metrics)}")
     notes += _absent(launches, cc)
     if k := sum(bool(_raised(l.traffic)) for l in launches):

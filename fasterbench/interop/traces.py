@@ -29,7 +29,7 @@ from ..views.result import Account, Result
 # %% ../../nbs/interop/traces.ipynb #2410911f
 def _most(weights, default=""): return max(weights, key=weights.get, default=default)
 
-def _point(row, peaks, spread=0.0):
+def _point(row, peaks, spread=None):
     "The point of a row under `peaks`, which may be none."
     more = dict(calls=row.calls, operator=row.operator, phase=row.phase, category=_most(row.categories),
                 dtype=_most(row.dtypes), contraction_flops=row.contraction,
@@ -50,7 +50,7 @@ def _ranked(points):
 
 def _points(rows, n, peaks, spreads):
     "The points of rows that were added over `n` traces: means, and the spread over the traces."
-    return _ranked([_point(_mean(r, n), peaks, spreads.get(r.key, 0.0)) for r in rows])
+    return _ranked([_point(_mean(r, n), peaks, spreads.get(r.key)) for r in rows])
 
 # %% ../../nbs/interop/traces.ipynb #91b4adaf
 def _mean(row, n):

@@ -42,11 +42,14 @@ class Samples:
     def mean(self): return statistics.fmean(self.values) if self.values else math.nan
     def of(self, runs)->"Samples": return Samples(tuple(self.values[i] for i in runs))
     @property
-    def iqr(self):
-        "Interquartile range, s."
-        return self._quartiles[2] - self._quartiles[0] if self.values else 0.0
+    def iqr(self)->float|None:
+        "Interquartile range, s; None: a single sample has none."
+        return self._quartiles[2] - self._quartiles[0] if len(self.values) > 1 else None
     @property
-    def spread(self): return self.iqr / self.median if self.median else 0.0
+    def spread(self)->float|None:
+        "Interquartile range over the median; None: a single sample has none."
+        if self.iqr is None: return None
+        return self.iqr / self.median if self.median else 0.0
     @property
     def steady(self)->bool:
         "Whether they vary by no more than a quarter; so few that nobody can tell are steady."
@@ -54,7 +57,8 @@ class Samples:
 
     def __repr__(self):
         median, iqr = (format_si(t, "s") for t in (self.median, self.iqr))
-        return f"Samples({median} median, {iqr} IQR ({self.spread:.1%}), n={len(self.values)})"
+        spread = "?" if self.spread is None else f"{self.spread:.1%}"
+        return f"Samples({median} median, {iqr} IQR ({spread}), n={len(self.values)})"
 
 # %% ../../nbs/timing/samples.ipynb #10bf5005
 @dataclass(frozen=True)

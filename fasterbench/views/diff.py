@@ -51,15 +51,17 @@ class Pair:
         return b / a if a and b is not None else None
 
     @property
-    def clear(self)->bool:
-        "Whether the times differ by more than half the interquartile ranges of both."
+    def clear(self)->bool|None:
+        "Whether the times differ by more than half the interquartile ranges of both; None: one is unknown."
         if self.side != "both": return False
-        return abs(self.after.time_s - self.before.time_s) > (self.after.time_iqr_s + self.before.time_iqr_s) / 2
+        spreads = [0.0 if p.source == "predicted" else p.time_iqr_s for p in (self.before, self.after)]
+        return None if None in spreads else abs(self.after.time_s - self.before.time_s) > sum(spreads) / 2
 
     @property
     def change(self)->str:
-        "`faster`, `slower`, or `within the spread`; where the row is on one side only, which."
+        "`faster`, `slower`, `within the spread` or `spread unknown`; where the row is on one side only, which."
         if self.side != "both": return self.side
+        if self.clear is None: return "spread unknown"
         if not self.clear: return "within the spread"
         return "faster" if self.after.time_s < self.before.time_s else "slower"
 
@@ -102,8 +104,17 @@ def _cells(q):
     kind = " ".join(filter(None, (printable(((b or a).operator or (b or a).type).removeprefix("aten::")),
                                   (b or a).phase)))
     ratios = [_ratio(q.ratio(field)) for field in ("time_s", "flops", "bytes_moved")]
-    remark = "±" if q.change == "within the spread" else q.change
+    remark, _ = _marks.get(q.change, (q.change, ""))
     return [printable(q.name) or "(model)", kind, time(a), time(b), *ratios, use(a), use(b), remark]
+
+# %% ../../nbs/views/diff.ipynb #f62d634c
+_marks = {"within the spread": ("±", "the times differ by no more than half the IQR of both"),
+          "spread unknown": ("?", "the IQR of one of the times is unknown")}
+
+def legend(pairs:list[Pair])->list[str]:
+    "What the marks at the ends of these rows mean."
+    present = {q.change for q in pairs}
+    return [f"{mark}: {meaning}" for change, (mark, meaning) in _marks.items() if change in present]
 
 def table(pairs:list[Pair])->list[list[str]]:
     "The pairs as texts, the titles first."
@@ -112,7 +123,8 @@ def table(pairs:list[Pair])->list[list[str]]:
 # %% ../../nbs/views/diff.ipynb #f0573ba0
 # the first two are told apart by colour-blind readers
 _changes = {"faster": dict(color="#009e73", dash="solid"), "slower": dict(color="#cc79a7", dash="dash"),
-            "within the spread": dict(color="#74808a", dash="dot")}
+            "within the spread": dict(color="#74808a", dash="dot"),
+            "spread unknown": dict(color="#74808a", dash="dashdot")}
 
 def _columns(points): return dict(zip("xy", map(list, zip(*(spot(p) if p else (None, None) for p in points)))))
 
@@ -204,8 +216,12 @@ class Comparison:
     @property
     def lines(self)->list[str]:
         "What differs, then the times of the whole, then what limits the trust in them."
-        sides = (("before", self.before), ("after", self.after))
-        return [*self.differences, self.told, *(f"{side}: {d}" for side, r in sides if (d := trust(r)))]
+        return [*self.differences, self.told, *self.doubts]
+
+    @property
+    def doubts(self)->list[str]:
+        "What limits the trust in the times, by side."
+        return [f"{side}: {d}" for side in ("before", "after") if (d := trust(getattr(self, side)))]
 
     def plot(self,
         title:str|None=None, # None: the models
@@ -249,7 +265,7 @@ class Comparison:
         write_whole(path, self.render(title))
 
     def __repr__(self): return _text(self)
-    def _repr_html_(self): return html_rows(table(self.pairs[:20]), {0, 1, 9}, [], self.lines)
+    def _repr_html_(self): return html_rows(table(self.pairs[:20]), {0, 1, 9}, legend(self.pairs[:20]), self.lines)
 
 # %% ../../nbs/views/diff.ipynb #4a8ae037
 def _text(comparison, top=20):
@@ -260,7 +276,7 @@ def _text(comparison, top=20):
     room = max(width - sum(wide[2:]) - gap * (len(wide) - 1), 20)
     more = len(comparison.pairs) - len(rows) + 1
     return "\n".join([*wrapped(map(printable, comparison.lines), width), "",
-                      *text_table(narrowed(rows, room), {0, 1, 9}, gap),
+                      *text_table(narrowed(rows, room), {0, 1, 9}, gap), *legend(comparison.pairs[:top]),
                       *([f"… and {more} more rows"] if more > 0 else [])])
 
 # %% ../../nbs/views/diff.ipynb #d110e7bc
@@ -284,7 +300,7 @@ def _page(comparison, title):
     kind = dict(name="pairs", title="rows, before and after", figures=[figure(comparison.plot(""))],
                 columns=filled(columns, rows), rows=rows)
     filters = dict(side="side", phase="phase", category="category", type="type", bound_after="bound")
-    notes = [line for line in comparison.lines if line != comparison.told]
+    notes = [*comparison.doubts, *comparison.differences]      # the page folds those after the second
     return page(title, [comparison.told], _both_facts(comparison.before, comparison.after), [kind], filters,
                 "comparison", notes=notes)
 

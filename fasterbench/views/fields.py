@@ -69,7 +69,7 @@ _rows = (
     Field("total_s", "s", "total time", "si", "time of the module with the modules inside it"),
     Field("time_s", "s", "time", "si", "time of the row itself, per step"),
     Field("time_per_call_s", "s", "time per call", "si", "time over calls"),
-    Field("time_iqr_s", "s", "IQR", "si", "interquartile range of the time over the steps"),
+    Field("time_iqr_s", "s", "IQR", "si", "interquartile range of the time over the steps; of one step it is unknown"),
     Field("rank_min_s", "s", "fastest rank", "si", "of several ranks: the shortest time", short="min"),
     Field("rank_max_s", "s", "slowest rank", "si", "of several ranks: the longest time", short="max"),
     Field("slowest_rank", "", "number of the slowest", "count", "of several ranks: which one it is", short="slowest"),

@@ -54,7 +54,8 @@ def _sums(lists):
     return tuple(sums.items())
 
 # %% ../../nbs/views/fold.ipynb #38c776d1
-_summed = ("flops", "bytes_moved", "roof_time_s", "contraction_flops", "eager_bytes", "wire_bytes", "network_s")
+_summed = ("time_iqr_s", "flops", "bytes_moved", "roof_time_s", "contraction_flops", "eager_bytes", "wire_bytes",
+           "network_s")
 
 def _rates(flops, nbytes, time, roof):
     "Intensity, rate and utilization of sums; a row without work has none."
@@ -74,7 +75,7 @@ def _folded(points, rows, name, count):
     same = {k: _common([getattr(p, k) for p in points]) for k in ("category", "dtype", "source")}
     same |= {k: _common([getattr(p, k) for p in points], "") for k in ("type", "operator", "phase")}
     flags = {f.name: any(getattr(p, f.name) for p in points) for f in fields(RooflinePoint) if f.type is bool}
-    sums = {k: sum(getattr(p, k) for p in points) for k in ("time_s", "time_iqr_s", "share", "calls")}
+    sums = {k: sum(getattr(p, k) for p in points) for k in ("time_s", "share", "calls")}
     rates = _rates(total["flops"], total["bytes_moved"], sums["time_s"], total["roof_time_s"])
     return FoldedPoint(name=name, bound=bound, memory_level=level, count=count, rows=tuple(rows),
                        bytes_by_level=_levels(points), ranks=_sums(p.ranks for p in points),

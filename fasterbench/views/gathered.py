@@ -19,7 +19,8 @@ def _one(pairs):
     first, time = pairs[0][1], statistics.median(p.time_s for _, p in pairs)
     scaled = lambda v: v * first.time_s / time if v is not None and time else v
     flags = {f: any(getattr(p, f) for _, p in pairs) for f in ("uncertain", "disturbed")}
-    point = replace(first, time_s=time, time_iqr_s=statistics.median(p.time_iqr_s for _, p in pairs),
+    spreads = [p.time_iqr_s for _, p in pairs]
+    point = replace(first, time_s=time, time_iqr_s=None if None in spreads else statistics.median(spreads),
                     achieved_gflops=scaled(first.achieved_gflops), utilization_pct=scaled(first.utilization_pct),
                     above_roof=all(p.above_roof for _, p in pairs), **flags,
                     ranks=tuple((r, p.time_s) for r, p in pairs))

@@ -6,6 +6,7 @@
 __all__ = []
 
 # %% ../../nbs/views/headline.ipynb #a8754431
+from pathlib import PurePath
 from textwrap import wrap
 
 from ..core.units import format_si
@@ -28,6 +29,14 @@ def _sample(result):
     texts = [text if n == 1 else f"{n} of {text}" for text, n in counts.items()]
     return " + ".join(texts[:3] + ["…"] * (len(texts) > 3))
 
+def _dtype(result):
+    "The dtype of most FLOPs, where the tensors of the sample do not tell it: token ids, autocast."
+    flops = {}
+    for p in result.points: flops[p.dtype] = flops.get(p.dtype, 0) + (p.flops or 0)
+    most, given = max(flops, key=flops.get, default=""), {t["dtype"] for t in result.sample if "dtype" in t}
+    return most if given and most not in given else ""
+
+# %% ../../nbs/views/headline.ipynb #6bfa6e8e
 def _mode(result):
     found = {p.phase for p in (*result.points, *result.ops)}
     traced = result.program is None or result.program.type == "window"          # of which only the trace knows
@@ -43,13 +52,18 @@ def machine(
     return f"{name}, {threads} thread{'s' * (threads != 1)}" if threads else name
 
 # %% ../../nbs/views/headline.ipynb #80dccbe9
+def short_name(
+    path:str, # "resnet18", "models/llama/config.json"
+)->str:
+    "The last part of a name; a configuration has the name of its folder."
+    path = PurePath(path)
+    return (path.parent if path.name == "config.json" else path).name.removesuffix(".json")
+
 def model_name(
     result, # A `Result`
 )->str:
     "What the model is called: the name that was asked for, or its class."
-    asked = str(result.call.get("model") or "").rpartition(":")[2].rstrip("/")
-    if asked.rpartition("/")[2] == "config.json": asked = asked.removesuffix("config.json").rstrip("/")
-    return asked.rpartition("/")[2] or result.model
+    return short_name(str(result.call.get("model") or "").rpartition(":")[2]) or result.model
 
 def known_flops(
     result, # A `Result`
@@ -64,8 +78,8 @@ def _time(result):
     time, iqr = (t.end_to_end_s, t.end_to_end_iqr_s) if t else (p.time_s, p.time_iqr_s) if p else (None, 0)
     if time is None: return format_si(sum(q.time_s for q in result.points),
                                       "s") + " in all rows" if result.points else ""
-    if t and t.bare_steps < 2: return f"{format_si(time, 's')} ±?"
-    half = iqr / time / 2 if time else 0
+    if t and t.spread is None: return f"{format_si(time, 's')} ±?"
+    half = (iqr or 0) / time / 2 if time else 0
     return format_si(time, "s") + (f" {_half(half)}".replace("%", " %") if half >= 0.0005 else "")
 
 def _half(fraction): return f"±{fraction:.{0 if fraction >= 0.01 else 1}%}"
@@ -128,17 +142,22 @@ def _in_unit_of(total):
         return "0" if abs(x) < 0.005 else f"{x:.{digits}f}"
     return text, unit
 
-def _division(d, outside_s):
-    "The division as a sentence; what is nothing is left out. A program takes `outside_s` outside of its model."
-    text, unit = _in_unit_of(d.end_to_end_s)
-    kinds = ", ".join(f"{bound} {text(s)}" for bound, s in d.needed if s)
-    parts = [f"above them {text(d.above_s)}"] if d.needed else []
-    if d.unknown_s > outside_s: parts.append(f"rows of unknown work {text(d.unknown_s - outside_s)}")
-    if outside_s: parts.append(f"(outside the model) {text(outside_s)}")
-    if d.waiting_s: parts.append(f"waiting for communication {text(d.waiting_s)}")
+# %% ../../nbs/views/headline.ipynb #fdc9834d
+def _outside(d, text, unit):
+    "What is outside of the rows, and by how much their sum is longer than the whole."
     rest = d.outside_s + d.difference_s
-    if rest >= 0 or d.outside_s: parts.append(f"outside the rows {text(rest if rest >= 0 else d.outside_s)}")
-    if rest < 0: parts.append(f"and the rows sum to {text(-d.difference_s)} {unit} more than end to end")
+    if rest >= 0 or text(d.difference_s) == "0": return [f"outside the rows {text(rest)}"]
+    outside = [f"outside the rows {text(d.outside_s)}"] if text(d.outside_s) != "0" else []
+    return [*outside, f"and the rows sum to {text(-d.difference_s)} {unit} more than end to end"]
+
+def _division(d):
+    "The division as a sentence; what is nothing is left out."
+    text, unit = _in_unit_of(d.end_to_end_s)
+    shown = lambda parts: [f"{name} {text(s)}" for name, s in parts if text(s) != "0"]
+    kinds = ", ".join(shown(d.needed))
+    parts = [f"above them {text(d.above_s)}"] if d.needed else []
+    parts += shown([("rows of unknown work", d.unknown_s), *d.apart, ("waiting for communication", d.waiting_s)])
+    parts += _outside(d, text, unit)
     least = "?" if d.unknown_s and not d.needed else text(d.needed_s)
     needed = f"the roofs need {least}" + (f" ({kinds})" if kinds else "")
     return f"of {format_si(d.end_to_end_s, 's')} {needed}, " + ", ".join(parts)
@@ -150,28 +169,28 @@ def _explained(d):
     return f"; explained of the part above: {', '.join(found)}" if found else ""
 
 # %% ../../nbs/views/headline.ipynb #8163c8f7
+_parts = model_name, _sample, _dtype, _mode, machine, _time, _rate
+
 def headline(
     result, # A `Result`
 )->list[str]:
     "What ran and how fast; the roofs and where the time goes."
-    parts = [model_name(result), _sample(result), _mode(result), machine(result), _time(result), _rate(result)]
-    lines = [" · ".join(filter(None, parts))]
+    lines = [" · ".join(filter(None, (part(result) for part in _parts)))]
     if result.peaks is None: return lines
-    d, outside_s = divided(result), sum(p.time_s for p in result.points if p.category == "outside")
+    d = divided(result)
     roofs = roofs_text(result.peaks, (*result.points, *result.ops))
-    return lines + [f"roofs: {roofs} · {_division(d, outside_s)}{_explained(d)}"]
+    return lines + [f"roofs: {roofs} · {_division(d)}{_explained(d)}"]
 
 # %% ../../nbs/views/headline.ipynb #94ef9b55
 def wrapped(
     lines:list[str],
     width:int=80, # Columns of the terminal
 )->list[str]:
-    "`lines` in the width of a terminal; what goes on is indented. A command is one line, to be copied."
+    "`lines` in the width of a terminal; what goes on is indented. Behind a line break stands a command, to be copied."
     parts = []
     for line in lines:
-        text, start, command = line.partition("LC_ALL=C ")
-        parts += wrap(text, width, subsequent_indent="  ", break_on_hyphens=False) or [""]
-        if command: parts.append(start + command)
+        text, *commands = line.split("\n")
+        parts += [*(wrap(text, width, subsequent_indent="  ", break_on_hyphens=False) or [""]), *commands]
     return parts
 
 # %% ../../nbs/views/headline.ipynb #c9b20a08
@@ -188,7 +207,8 @@ def _looked_at(t):
 def _varied(timing, phases):
     "What of the times does not hold together."
     t, found = timing, []
-    if t.spread > 0.1: found.append(f"{'training steps' if phases else 'forwards'} vary by {_half(t.spread / 2)}")
+    if (t.spread or 0.0) > 0.1:
+        found.append(f"{'training steps' if phases else 'forwards'} vary by {_half(t.spread / 2)}")
     if abs(t.ratio - 1) > 0.03: found.append(f"the rows sum to {t.ratio:.0%} of end to end")
     if 0 < 1.25 * t.sum_s < (t.ops_s or 0): found.append(f"the operators sum to {t.ops_s / t.sum_s:.0%} of the rows")
     return found

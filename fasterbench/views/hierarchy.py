@@ -17,7 +17,7 @@ from .roof_lines import ink
 # %% ../../nbs/views/hierarchy.ipynb #c59145ad
 symbols = dict(L1="triangle-up", L2="diamond", DRAM="circle")   # A level that is none of these is a square
 # Told apart by colour-blind readers, on white and on dark pages
-_hues = dict(L1="#e9a23b", L2="#4c78a8", DRAM="#0b5d57")
+_hues = dict(L1="#c67c1c", L2="#4c78a8", DRAM="#12805c")
 
 def level_points(
     p:RooflinePoint,

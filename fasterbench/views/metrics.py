@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from ..core.files import write_whole
 from ..core.units import format_si
-from ..points.model import RooflinePoint
+from ..points.model import RooflinePoint, apart
 from .fields import Field
 from .page import cells, column, figure, filled, page
 from .plot import bounds, canvas, dress
@@ -37,10 +37,8 @@ metric_fields = {f.name: f for f in (
     Field("flops", "FLOP", "FLOPs", "si", "of a step"), Field("bytes_moved", "B", "bytes", "si", "of a step"))}
 
 # %% ../../nbs/views/metrics.ipynb #mt000012
-_apart = ("idle", "outside")     # Categories of rows that have a share of their own
-
 def _group(p:RooflinePoint):
-    if p.category in _apart: return p.category
+    if p.category in apart: return p.category
     return dict(none="overhead", undefined="unknown").get(p.bound, p.bound)
 
 def _sums(rows, key):
@@ -50,7 +48,7 @@ def _sums(rows, key):
 
 def _mfu(result, time):
     "The least time of the contractions over `time`; None where they are unknown."
-    work = [(p.contraction_flops, p.dtype) for p in result.points if p.category not in _apart]
+    work = [(p.contraction_flops, p.dtype) for p in result.points if p.category not in apart]
     if result.peaks is None or not time or any(f is None for f, _ in work): return None
     peak = lambda dtype: result.peaks.flops_of(dtype or result.peaks.dtype, result.peaks.tf32_enabled)
     return sum(flops / peak(dtype) for flops, dtype in work if flops) / time
@@ -152,7 +150,7 @@ def metric_chart(
     if "mfu" in series.columns:
         text = [f"step {n}: MFU {v:.1%}" for n, v in zip(series.steps, series.columns["mfu"])]
         fig.add_scatter(x=list(series.steps), y=list(series.columns["mfu"]), mode="lines+markers", name="MFU",
-                        showlegend=False, line=dict(color="#b5302a", width=2), hovertext=text, hoverinfo="text",
+                        showlegend=False, line=dict(color="#c2413b", width=2), hovertext=text, hoverinfo="text",
                         row=2, col=1)
     fig.update_xaxes(**_axis)
     fig.update_xaxes(title="calls of the model", row=2, col=1)

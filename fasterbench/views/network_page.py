@@ -13,7 +13,7 @@ from ..roofs.network import NetworkPeaks
 from ..work.wire import bus_factor
 from .fields import Field
 from .page import cells, column, figure, filled
-from .plot import canvas, dress, log_axis
+from .plot import canvas, dress, hues, log_axis
 from .table import network_rows, where_measured
 
 # %% ../../nbs/views/network_page.ipynb #f15b6ad0
@@ -28,7 +28,6 @@ _fields = (Field("name", "", "call"), Field("kind", "", "collective"), Field("si
            Field("error", "%", "fit against sample", "percent"), Field("rate", "B/s", "bus bandwidth", "si"))
 
 # %% ../../nbs/views/network_page.ipynb #e35f299c
-_colors = ("#2a9d8f", "#e07a5f", "#5f86b3", "#d98e2b", "#9a78ad", "#7d8f3c", "#b5838d")
 _symbols = ("circle", "square", "diamond", "triangle-up", "x", "cross", "star")
 
 def _fit(r, sizes):
@@ -46,7 +45,7 @@ def plot_network(
     fig, rows = canvas(), _samples(network)
     if not rows: raise ValueError("these roofs of a network came without samples, so there is nothing to draw")
     for k, r in enumerate(r for r in network.roofs if r.samples):
-        of, color, name = [i for i, s in enumerate(rows) if s["kind"] == r.name], _colors[k % 7], escape(r.name)
+        of, color, name = [i for i, s in enumerate(rows) if s["kind"] == r.name], hues[k % 7], escape(r.name)
         fig.add_scatter(x=[rows[i]["size"] for i in of], y=[rows[i]["time"] for i in of], customdata=of, name=name,
                         mode="markers", legendgroup=name, hoverinfo="text",
                         marker=dict(symbol=_symbols[k % 7], size=8, color=color),

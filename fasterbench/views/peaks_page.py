@@ -12,14 +12,13 @@ from ..core.units import format_si
 from ..roofs.hardware import HardwarePeaks
 from .fields import Field
 from .page import cells, column, figure, filled, page
-from .plot import dress, log_axis
+from .plot import dress, hues, log_axis
 from .network_page import network_facts, network_tab
 from .headline import roof_doubt, roofs_text
 from .table import peaks_rows
 
 # %% ../../nbs/views/peaks_page.ipynb #70b838ed
 # told apart by colour-blind readers too; each has a symbol of its own
-_colors = ("#2a9d8f", "#e07a5f", "#3d5a80", "#f2a541", "#8d6a9f", "#0b5d57", "#b5838d")
 _symbols = ("circle", "square", "diamond", "triangle-up", "x", "cross", "star")
 _ink = "#74808a"
 
@@ -63,7 +62,7 @@ def _probe_lines(fig, rows, unit):
     "A line per kind of probe."
     for k, (kind, of) in enumerate(_groups(rows).items()):
         texts = [f"{escape(rows[i]['name'])}: {format_si(rows[i]['rate'], unit)}" for i in of]
-        xs, ys, color = [rows[i]["size"] for i in of], [rows[i]["rate"] for i in of], _colors[k % 7]
+        xs, ys, color = [rows[i]["size"] for i in of], [rows[i]["rate"] for i in of], hues[k % 7]
         fig.add_scatter(x=xs, y=ys, customdata=of, name=escape(kind), mode="lines+markers", hoverinfo="text",
                         hovertext=texts, line=dict(color=color, width=1),
                         marker=dict(symbol=_symbols[k % 7], size=8, color=color))

@@ -61,7 +61,7 @@ def facts(
     return [(heading, entries) for heading, entries in sections.items() if entries]
 
 # %% ../../nbs/views/report.ipynb #0b664658
-_rest = dict(above="#b9c2c9", unknown="#d9c7a3", outside="#dfe4e7", waiting="#8fc4ad")
+_rest = dict(above="#b9c2c9", unknown="#d9c7a3", outside="#dfe4e7", waiting="#8fc4ad", apart="#c9bedd")
 
 def _luminance(color):
     "Relative luminance of `#rrggbb`, as WCAG defines it."
@@ -81,6 +81,7 @@ def _segments(result):
     parts = [(k, s, color(k)) for k, s in d.needed]
     parts += [("above the roofs", d.above_s, _rest["above"]), ("work unknown", d.unknown_s, _rest["unknown"]),
               ("waiting for communication", d.waiting_s, _rest["waiting"]),
+              *((name.strip("()"), s, _rest["apart"]) for name, s in d.apart),
               ("outside the rows", d.outside_s + d.difference_s, _rest["outside"])]
     return [_segment(*part) for part in parts if part[1] > 0]
 
@@ -134,7 +135,7 @@ def _hide(columns, field): return [c | dict(visible=c["visible"] and c["field"] 
 def _at(p, time_s, name):
     "The same work in another time; in none at all its rates are unknown."
     scaled = lambda v: v * p.time_s / time_s if v is not None and time_s else None
-    return replace(p, name=name, time_s=time_s, time_iqr_s=0.0, achieved_gflops=scaled(p.achieved_gflops),
+    return replace(p, name=name, time_s=time_s, time_iqr_s=None, achieved_gflops=scaled(p.achieved_gflops),
                    utilization_pct=scaled(p.utilization_pct))
 
 def _steps(result):

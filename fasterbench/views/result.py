@@ -24,7 +24,7 @@ from .fold import fold
 class Timing:
     "How the times of the rows compare with the time of the model."
     end_to_end_s: float    # Of calls without any instrument: the `statistic` of their times, s
-    end_to_end_iqr_s: float # Their interquartile range, s
+    end_to_end_iqr_s: float|None # Their interquartile range, s; None: unknown, as of a single one
     rows_s: float          # Sum of the rows, s
     overhead_s: float      # Time in containers that compute nothing themselves, s
     steps: int             # Samples behind every row
@@ -54,8 +54,9 @@ class Timing:
         return self.sum_s / self.end_to_end_s if self.end_to_end_s else math.nan
 
     @property
-    def spread(self)->float:
-        "Interquartile range of the end to end time over its median."
+    def spread(self)->float|None:
+        "Interquartile range of the end to end time over its median; None: unknown."
+        if self.end_to_end_iqr_s is None or self.bare_steps < 2: return None
         return self.end_to_end_iqr_s / self.end_to_end_s if self.end_to_end_s else math.nan
 
     @property
@@ -63,7 +64,8 @@ class Timing:
         "What limits the trust in these times."
         found = []
         if abs(self.ratio - 1) > 0.03: found.append(f"the rows sum to {self.ratio:.1%} of the uninstrumented time")
-        if self.spread > 0.1: found.append(f"the IQR of the uninstrumented time is {self.spread:.0%} of its median")
+        if (self.spread or 0.0) > 0.1:
+            found.append(f"the IQR of the uninstrumented time is {self.spread:.0%} of its median")
         if self.ops_s and self.ops_s > 1.25 * self.sum_s:
             found.append(f"the operators, timed in passes of their own, sum to {self.ops_s / self.sum_s:.1%} of the "
                          f"rows")
@@ -71,7 +73,7 @@ class Timing:
 
     def __repr__(self):
         end, rows, overhead = (format_si(s, "s") for s in (self.end_to_end_s, self.rows_s, self.overhead_s))
-        iqr, steps = f"{self.spread:.1%}" if self.bare_steps > 1 else "?", lambda n: f"step{'s' * (n != 1)}"
+        iqr, steps = "?" if self.spread is None else f"{self.spread:.1%}", lambda n: f"step{'s' * (n != 1)}"
         bare = f"{self.bare_steps} uninstrumented {steps(self.bare_steps)}"
         lines = [f"end to end  {end} {self.statistic}, {iqr} IQR, {bare}",
                  f"rows        {rows} over {self.steps} {steps(self.steps)}, {self.clock}",

@@ -74,7 +74,7 @@ def roof_lines(
               dash)
     for name, flops in ceilings.items():
         # ceilings that nearly coincide: labels above, below, further left
-        slot = slot + 1 if last / flops < 1.25 else 0
+        slot = slot + 1 if last / flops < 1.6 else 0
         place, side = ((1.0, "top left"), (1.0, "bottom left"), (0.6, "top left"), (0.6, "bottom left"))[slot % 4]
         start, last = flops / max(l.bandwidth for l in levels), flops
         beside = 1.6 * flops / min(l.bandwidth for l in levels)      # right of the last ridge: few rows are there
@@ -106,7 +106,8 @@ def _kind_lines(fig, kinds, box, top):
     "A line per kind of work, hidden until it is switched on: flat for arithmetic, sloped for bytes."
     x0, x1, y0, _ = box
     for k in kinds:
-        name, left = f"{k.kind} {_value(k.rate, k.per + '/s')}", max(x0, y0 / k.rate)
+        dtype = k.dtype if len({k.dtype for k in kinds}) > 1 else ""
+        name, left = f"{dtype} {k.kind} {_value(k.rate, k.per + '/s')}".strip(), max(x0, y0 / k.rate)
         xs, ys = ((x0, x1), (k.rate, k.rate)) if k.per == "FLOP" else ((left, top / k.rate), (left * k.rate, top))
         _line(fig, name, xs, ys, 0.3, "top right", True, ink, "dot", visible="legendonly")
 

@@ -87,9 +87,18 @@ class Series:
     @property
     def lines(self)->list[str]:
         "What differs, then the times of the whole and what limits the trust in them."
-        times = ", ".join(f"{label} {format_si(s, 's')}" for label, s in zip(self.labels, map(_whole, self.results)))
-        doubts = [f"{label}: {d}" for label, r in zip(self.labels, self.results) if (d := trust(r))]
-        return [*self.differences, f"end to end: {times}", *doubts]
+        return [*self.differences, self.told, *self.doubts]
+
+    @property
+    def told(self)->str:
+        "The times of the whole."
+        times = (f"{label} {format_si(s, 's')}" for label, s in zip(self.labels, map(_whole, self.results)))
+        return "end to end: " + ", ".join(times)
+
+    @property
+    def doubts(self)->list[str]:
+        "What limits the trust in the times, by result."
+        return [f"{label}: {d}" for label, r in zip(self.labels, self.results) if (d := trust(r))]
 
     def summary(self,
         top:int|None=20,       # How many rows; None: all
@@ -197,7 +206,7 @@ def _chart(series, title, top):
                         hovertext=[f"<b>{name}</b><br>{shown(label)}: {format_si(t, 's')}" for label,
                                    t in zip(series.labels, times)], hoverinfo="text",
                         line=dict(color=_hues[i % 7], dash=_dashes[i // 7 % 3], width=3 if i == 0 else 1.5),
-                        marker=dict(symbol=i % 30, size=8))
+                        marker=dict(symbol=i % 9, size=8))
     alt = f"Time of {len(drawn)} rows over {', '.join(series.labels)}. {series.lines[-1]}"
     dress(fig, title, alt, 520).update_layout(legend=dict(orientation="v", x=1.02, y=1, yanchor="top"),
                                               margin=dict(r=200, t=60))
@@ -244,7 +253,6 @@ def _page(series, title):
                 columns=filled(columns, rows), rows=rows)
     about = [(f"{heading}, {label}", entries) for label, r in zip(series.labels, series.results) if r.peaks is not None
              for heading, entries in facts(r)]
-    times = [line for line in series.lines if line.startswith("end to end: ")]
-    notes = [line for line in series.lines if line not in times]
     filters = dict(phase="phase", category="category", type="type")
-    return page(title, times, about, [kind], filters, "series", notes=notes)
+    notes = [*series.doubts, *series.differences]
+    return page(title, [series.told], about, [kind], filters, "series", notes=notes)

@@ -15,7 +15,7 @@ from ..core.units import format_si
 from ..roofs.hardware import HardwarePeaks
 from .fields import Field
 from .page import cells, column, figure, filled, page
-from .plot import bounds, canvas, dress
+from .plot import bounds, canvas, dress, hues, log_axis
 from .roof_lines import ink
 from .table import csv_text, text_table
 
@@ -75,7 +75,7 @@ _columns = (
 _hidden = (Field("flops", "FLOP", "FLOP, full attention", "si", "attention counted in full"),
            Field("eager_bytes", "B", "eager bytes", "si", "moved by operators that run one by one, beside weights"),
            Field("collective_bytes", "B", "collectives", "si", "sent by each device"))
-_first = ("name", "batch", "context", "limit_s", "tokens_per_s", "bound", "measured_per_s")   # of the page
+_first = ("name", "batch", "context", "limit_s", "tokens_per_s", "bound", "measured_per_s", "mfu", "mbu") # of the page
 
 # %% ../../nbs/views/serving.ipynb #cf1ab454
 def _shown(points):
@@ -85,7 +85,7 @@ def _shown(points):
 def _record(point, columns): return {f.name: getattr(point, f.name) for f in columns}
 
 # %% ../../nbs/views/serving.ipynb #5b8ed8e7
-_colors = {"prefill": "#e07a5f", "decode middle": "#2a9d8f", "decode end": "#3d5a80"}
+_colors = {"prefill": hues[1], "decode middle": hues[0], "decode end": hues[2]}
 _log = dict(type="log", dtick=1, gridcolor="rgba(128,138,148,0.22)", zeroline=False, linecolor=ink)
 
 def _line(fig, name, points, x, y, row, text):
@@ -101,12 +101,20 @@ def _hover(p):
             f"cache {format_si(p.kv_bytes, 'B')}")
 
 # %% ../../nbs/views/serving.ipynb #1d8b74d9
-def _roof(fig, peaks, flops, low, high):
-    ridge = flops / peaks.peak_bandwidth
+def _rate(p): return p.causal_flops / p.limit_s
+
+def _levels(peaks, points):
+    "Main memory, and the caches that hold so much of a model that a limit stands above the roof of the level behind."
+    for i, level in reversed(list(enumerate(peaks.memory))):
+        if all(_rate(p) <= 1.001 * p.intensity * level.bandwidth for p in points): break
+    return peaks.memory[i:]
+
+def _roof(fig, level, flops, low, high):
+    ridge = flops / level.bandwidth
     xs = [low, ridge, max(high, 2 * ridge)]
-    name = f"roof: {format_si(flops, 'FLOP/s')}, {format_si(peaks.peak_bandwidth, 'B/s')}"
-    fig.add_scatter(x=xs, y=[min(flops, x * peaks.peak_bandwidth) for x in xs], mode="lines", name=name,
-                    line=dict(color=ink, width=2), hoverinfo="skip", row=2, col=1)
+    name = f"roof: {format_si(flops, 'FLOP/s')}, {level.name} {format_si(level.bandwidth, 'B/s')}"
+    fig.add_scatter(x=xs, y=[min(flops, x * level.bandwidth) for x in xs], mode="lines", name=name, hoverinfo="skip",
+                    line=dict(color=ink, width=2, dash="dash" if level.capacity else "solid"), row=2, col=1)
 
 # %% ../../nbs/views/serving.ipynb #ff816791
 def serve_chart(
@@ -122,20 +130,22 @@ def serve_chart(
     for name, batch in result.crossings.items():
         if batch and batch > 1: _crossing(fig, name, batch)
     xs = [p.intensity for p in result.curve]
-    _roof(fig, result.peaks, result.peak_flops, min(xs) / 1.5, max(xs) * 1.5)
-    for name, points in curves.items():
-        _line(fig, name, points, lambda p: p.intensity, lambda p: p.causal_flops / p.limit_s, 2, _hover)
+    for level in _levels(result.peaks, result.curve):
+        _roof(fig, level, result.peak_flops, min(xs) / 1.5, max(xs) * 1.5)
+    for name, points in curves.items(): _line(fig, name, points, lambda p: p.intensity, _rate, 2, _hover)
     fig.update_xaxes(title="batch", row=1, col=1, **_log)
-    fig.update_yaxes(title="tokens/s at the limit", tickformat="~s", row=1, col=1, **_log)
+    rates = [r for p in (*result.curve, *result.points) for r in (p.tokens_per_s, p.measured_per_s) if r]
+    fig.update_yaxes(title="tokens/s at the limit", row=1, col=1, linecolor=ink, **log_axis("", rates))
     intensity = "arithmetic intensity (FLOP/B), a marker for each batch"
     fig.update_xaxes(title=intensity, tickformat="~s", row=2, col=1, **_log)
-    fig.update_yaxes(title="FLOP/s at the limit", tickformat="~s", row=2, col=1, **_log)
+    drawn = [y for t in fig.data if t.yaxis == "y2" for y in t.y]
+    fig.update_yaxes(title="FLOP/s at the limit", row=2, col=1, linecolor=ink, **log_axis("", drawn))
     return dress(fig, result.title if title is None else title, " ".join(result.lines), 720)
 
 # %% ../../nbs/views/serving.ipynb #21b5e1bb
 def _marks(fig, points):
     "What was measured."
-    marker = dict(symbol="x", size=10, color="#b5302a")
+    marker = dict(symbol="x", size=10, color="#c2413b")
     x, y = [p.batch for p in points], [p.measured_per_s for p in points]
     if x: fig.add_scatter(x=x, y=y, mode="markers", name="measured", marker=marker, hoverinfo="x+y", row=1, col=1)
 
@@ -265,11 +275,11 @@ def render_serve(
 )->str:
     "The page of `result` as HTML text."
     ordered = sorted(_columns, key=lambda f: f.name not in _first) + [*_hidden]
-    columns = [column(f, f not in _hidden) for f in ordered]
+    columns = [column(f, f.name in _first) for f in ordered]
     rows = cells([_record(p, ordered) for p in result.points], columns)
     figures = [figure(serve_chart(result, ""))]
     tab = dict(name="serve", title="batches", figures=figures, columns=filled(columns, rows), rows=rows)
-    env = {k: str(v) for k, v in result.peaks.environment.items() if not isinstance(v, (dict, list))}
+    env = {k.replace("_", " "): str(v) for k, v in result.peaks.environment.items() if not isinstance(v, (dict, list))}
     most = "unknown" if result.most_batch is None else str(result.most_batch)
     weights = format_si(result.held_bytes, "B")
     about = [("parameters", format_si(result.parameters)), ("weights on each device", weights),

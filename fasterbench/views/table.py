@@ -61,7 +61,7 @@ def cell(
     if field.name == "name": return printable(label(p))
     if field.name == "type": return printable(p.operator.removeprefix("aten::") or p.type)
     if field.name == "phase" and concise: return _phases.get(p.phase, p.phase)
-    if field.name == "time_iqr_s": return _spread(p.time_iqr_s / p.time_s) if doubtful(p) and p.time_s else ""
+    if field.name == "time_iqr_s": return _spread((p.time_iqr_s or 0.0) / p.time_s) if doubtful(p) and p.time_s else ""
     return field.text(getattr(p, field.name), concise or field.name == "time_s")
 
 def _spread(fraction): return "?" if not fraction else f"~{fraction:.0%}" if fraction < 0.995 else ">99%"
@@ -135,13 +135,19 @@ def _parts(name, count):
         if len(stem) > 2: parts[i] = f"{stem[0]}…{part[len(stem):]}"
     return ".".join(parts)
 
+def _cut(name, count, width):
+    "`name` with its first parts cut, and its last part without its middle where that is still too long."
+    head, dot, last = _parts(name, count).rpartition(".")
+    room = width - len(head + dot)
+    return head + dot + shortened(last, room) if room > 5 else shortened(head + dot + last, width)
+
 def _told_apart(names, width, others=()):
     "`names` in `width` characters. Where some look alike without their middle, or as `others` do, their parts are cut."
     short = {n: shortened(n, width) for n in [*names, *others]}
     seen = Counter(short.values())
     cut = [n for n in names if seen[short[n]] > 1]
     count = next((k for k in range(9) if all(len(_parts(n, k)) <= width for n in cut)), 9)
-    return [shortened(_parts(n, count), width) if seen[short[n]] > 1 else short[n] for n in names]
+    return [_cut(n, count, width) if seen[short[n]] > 1 else short[n] for n in names]
 
 # %% ../../nbs/views/table.ipynb #9016bf7c
 def narrowed(
@@ -199,7 +205,7 @@ def footer(
     lines += without_network(result)
     lines += [printable(str(a)) for a in result.accounts[:8]]
     if len(result.accounts) > 8: lines.append(f"… and {len(result.accounts) - 8} more accounts")
-    return lines + [printable(n) for n in result.notes]
+    return lines + ["\n".join(map(printable, n.split("\n"))) for n in result.notes]   # a command has its own line
 
 def _rest(points, rows, top):
     "What the table leaves out or folds."
