@@ -195,11 +195,9 @@ def preserved_run(
 ):
     """Within the context `run` can be run, in its mode; at the end everything is as it was. Gives `before_write`.
 
-    Everything: model, optimizer, process, modules that it is called with, and a loss that is a module. Modules that a
-    loss function only refers to are not looked for."""
+    Everything: model, loss, optimizer, process, modules that it is called with, and what functions among them hold."""
     modules = modules_of(given)
-    others = [*modules, *([run.optimizer, *run.written()] if run.training else [])]
-    if run.training and isinstance(run.loss, nn.Module): others.append(run.loss)
+    others = [*modules, *([run.loss, run.optimizer, *run.written()] if run.training else [])]
     with preserved(run.model, run.training, others) as (before_write, held), torch.set_grad_enabled(run.training):
         if run.training: run.leaves = [t for t in held if t.is_leaf and t.requires_grad]
         for m in (run.model, *modules): set_training(m, run.training)
