@@ -1,5 +1,5 @@
 "Counts that were wrong once, each with the value by hand; and the same kind of error elsewhere."
-import io, warnings
+import io, threading, warnings
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from fasterbench.roofline import HardwarePeaks, RooflineAnalyzer
 from fasterbench.work.count import count_work
 
 class Call(nn.Module):
@@ -98,6 +99,14 @@ def test_the_same_work_under_inference_mode(f):
     plain, inference = count_work(Call(f), x), count_work(Decorated(f), x)
     assert (plain.flops, plain.contraction_flops) == (inference.flops, inference.contraction_flops) and not inference.unknown_ops
 
+def jagged_heads():
+    return torch.nested.nested_tensor([r(5, 16), r(3, 16)], layout=torch.jagged).unflatten(-1, [2, 8]).transpose(1, 2)
+
+@pytest.mark.parametrize("heads", [jagged_heads, lambda: torch.nested.nested_tensor([r(2, 5, 8), r(2, 3, 8)])])
+def test_attention_on_nested_tensors(heads):
+    work = count_work(Call(lambda x: F.scaled_dot_product_attention(heads(), heads(), heads())), r(1))
+    assert work.unknown_ops == {} and work.contraction_flops == 2*2*2*8*(5*5 + 3*3)
+
 def test_a_linear_on_a_strided_nested_tensor():
     assert count_work(nn.Linear(8, 4), torch.nested.nested_tensor([r(3, 8), r(5, 8)])).contraction_flops == 2*8*8*4
 
@@ -141,6 +150,17 @@ def test_functional_work_in_threads(how):
 def test_threads_that_do_something_else():
     pool.submit(lambda: None).result()
     assert count_work(Call(lambda x: x @ weight), r(64, 64)).flops == 2*64**3
+
+@pytest.mark.parametrize("what", [count_work, lambda model, x: RooflineAnalyzer(model, x, HardwarePeaks(1e12, 1e11)).profile(warmup=0, steps=1)])
+def test_a_module_in_a_thread_whose_errors_nobody_sees(what):
+    layer, out = nn.Linear(4, 4), []
+    class Model(nn.Module):
+        def __init__(self): super().__init__(); self.layer = layer
+        def forward(self, x):
+            thread = threading.Thread(target=lambda: out.append(layer(x)))
+            thread.start(); thread.join()
+            return out.pop() if out else x
+    with pytest.raises(RuntimeError, match="a module was called from another thread"): what(Model(), r(2, 4))
 
 # Higher-order operators.
 

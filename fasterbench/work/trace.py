@@ -247,6 +247,7 @@ class Tracer(Watcher):
         super().__init__()
         self.calls, self.memory, self.before_write = [], SharedMemory(), before_write
         self.given = ()                 # What the model was called with
+        self.elsewhere = False          # Whether a module was called in another thread
         self._visits, self._packed, self._thread = _Visits(owners or {}), _PackedWeights(), get_ident()
 
     @property
@@ -256,7 +257,8 @@ class Tracer(Watcher):
         "What is called instead of the forward of part `i`."
         def call(*args, **kwargs):
             if get_ident() != self._thread and self._visits.phase == "forward":
-                raise RuntimeError("a module was called from another thread, where its operators cannot be seen")
+                self.elsewhere = True
+                return forward(*args, **kwargs)
             if not i and not self.given: self.given = tensors_of((args, kwargs)); self.memory.numbers(self.given)
             visit = self._visits.enter(i)
             try:
