@@ -110,6 +110,33 @@ def test_attention_on_nested_tensors(heads):
 def test_a_linear_on_a_strided_nested_tensor():
     assert count_work(nn.Linear(8, 4), torch.nested.nested_tensor([r(3, 8), r(5, 8)])).contraction_flops == 2*8*8*4
 
+@pytest.mark.parametrize("name, each", [("SiLU", 5), ("Mish", 3)])
+def test_a_backward_with_a_kernel_of_its_own_and_a_composite_one(name, each):
+    model, x = getattr(nn, name)(), r(8, 8).requires_grad_()
+    row = count_work(model, x, backward=True).of_phase("backward").by_module()[""]
+    # the gradient of a sum is one number; the input is read, its gradient written
+    assert row.flops == each * 64 and row.eager_bytes == 4 + 2 * 256
+
+@pytest.mark.parametrize("model", [nn.SiLU(), nn.Mish(), nn.GELU(), nn.Hardswish(), nn.ChannelShuffle(2), nn.RMSNorm(8), nn.GLU(), nn.LogSigmoid()])
+def test_operators_are_those_that_run(model):
+    "The profiler sees all of them where nothing is counted; gradients are summed in place there."
+    x = r(1, 4, 8, 8).requires_grad_(not isinstance(model, nn.ChannelShuffle))
+    counted = {op.operator.rstrip("_") for op in count_work(model, x, backward=x.requires_grad).ops}
+    with torch.profiler.profile() as profile:
+        out = model(x)
+        if x.requires_grad: out.sum().backward()
+    assert counted <= {event.name.rstrip("_") for event in profile.events()}
+
+@pytest.mark.parametrize("f, each", [(torch.logaddexp, 2), (torch.xlogy, 2), (torch.special.xlog1py, 2), (torch.hypot, 2)])
+def test_two_operations_per_element(f, each):
+    assert count_work(Call(f), (r(8).abs(), r(8).abs())).flops == 8 * each
+
+@pytest.mark.parametrize("loss", [nn.MultiMarginLoss(), nn.MultiLabelMarginLoss(), nn.SoftMarginLoss()])
+def test_gradients_of_margin_losses(loss):
+    target = {"MultiMarginLoss": torch.tensor([0, 1]), "MultiLabelMarginLoss": torch.zeros(2, 8).long()}.get(type(loss).__name__, torch.ones(2, 8))
+    step = count_work(loss, (r(2, 8).requires_grad_(), target), backward=True)
+    assert step.unknown_ops == {} and step.of_phase("backward").by_module()[""].flops == 3 * 16
+
 # Scripts.
 
 def scripted(optimize):

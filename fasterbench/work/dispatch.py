@@ -48,8 +48,7 @@ def is_composite(
 )->bool:
     "Whether `op` on these tensors is only a sequence of other operators."
     if not _has_kernel(op.name(), "CompositeImplicitAutograd"): return False
-    own = {_backend(t) for t in tensors if t.is_nested or t.layout is not torch.strided}
-    return not any(_has_kernel(op.name(), backend) for backend in own)
+    return not any(_has_kernel(op.name(), backend) for backend in {_backend(t) for t in tensors})
 
 # %% ../../nbs/work/dispatch.ipynb #f21ea446
 def _decomposed(op, args, kwargs):
