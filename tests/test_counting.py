@@ -127,6 +127,22 @@ def test_operators_are_those_that_run(model):
         if x.requires_grad: out.sum().backward()
     assert counted <= {event.name.rstrip("_") for event in profile.events()}
 
+# with a stride and a dilation of 2 every other element is looked at
+@pytest.mark.parametrize("pool, share", [(nn.MaxPool1d(2), 1), (nn.MaxPool1d(3, 1, 1), 1), (nn.MaxPool1d(3, 2, dilation=2), 1/2), (nn.MaxPool1d(3, 2, ceil_mode=True), 1)])
+@pytest.mark.parametrize("batch", [(), (2,)])
+def test_a_pool_along_one_axis_writes_no_indices(pool, share, batch):
+    x = r(*batch, 4, 64)
+    out = pool(x)
+    ops = RooflineAnalyzer(nn.Sequential(pool), x, HardwarePeaks(1e12, 1e11)).profile(warmup=1, steps=2, progress=False).ops
+    assert [(op.operator, op.flops) for op in ops] == [("aten::max_pool1d", out.numel() * pool.kernel_size)]
+    assert ops[0].bytes_moved == share * x.nbytes + out.nbytes and ops[0].time_s > 0
+    step, = (op for op in count_work(pool, x.requires_grad_(), backward=True).ops if op.operator.startswith("aten::max_pool") and op.phase == "forward")
+    assert step.operator == "aten::max_pool2d_with_indices" and step.bytes == share * x.nbytes + 3 * out.nbytes
+
+def test_a_pool_over_two_axes_writes_indices():
+    work = count_work(nn.MaxPool2d(2), r(1, 3, 8, 8))
+    assert [op.operator for op in work.ops] == ["aten::max_pool2d_with_indices"] and work.bytes == 4 * (192 + 48) + 8 * 48
+
 @pytest.mark.parametrize("f, each", [(torch.logaddexp, 2), (torch.xlogy, 2), (torch.special.xlog1py, 2), (torch.hypot, 2)])
 def test_two_operations_per_element(f, each):
     assert count_work(Call(f), (r(8).abs(), r(8).abs())).flops == 8 * each

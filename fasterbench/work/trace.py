@@ -22,7 +22,7 @@ from ..core.arguments import tensors_of
 from ..core.run import NodeOwners
 from .quantized import unpacked
 from .communication import is_process_group, sent_by
-from .dispatch import Watcher, is_view
+from .dispatch import Watcher, as_run, is_view
 from .flops import operator_flops
 from .rules import op_name, tensors_in
 from fasterbench.work.traffic import (arguments, memory_of, operator_accesses, region, storage_id, transferred,
@@ -303,6 +303,7 @@ def _after(self, op, args, kwargs, out):
 # %% ../../nbs/work/trace.ipynb #125c418a
 def _record(self, op, args, kwargs, out):
     "Append what the call did."
+    op, args, out = as_run(op, args, out)
     flops, category = operator_flops(op, args, kwargs, out)
     reads, writes = operator_accesses(op, args, kwargs, out)
     sent = sent_by(op, args, kwargs, out)
