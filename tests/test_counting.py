@@ -1,5 +1,5 @@
 "Counts that were wrong once, each with the value by hand; and the same kind of error elsewhere."
-import io, warnings
+import io, threading, warnings
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from fasterbench.roofline import HardwarePeaks, RooflineAnalyzer
 from fasterbench.work.count import count_work
 
 class Call(nn.Module):
@@ -98,8 +99,59 @@ def test_the_same_work_under_inference_mode(f):
     plain, inference = count_work(Call(f), x), count_work(Decorated(f), x)
     assert (plain.flops, plain.contraction_flops) == (inference.flops, inference.contraction_flops) and not inference.unknown_ops
 
+def jagged_heads():
+    return torch.nested.nested_tensor([r(5, 16), r(3, 16)], layout=torch.jagged).unflatten(-1, [2, 8]).transpose(1, 2)
+
+@pytest.mark.parametrize("heads", [jagged_heads, lambda: torch.nested.nested_tensor([r(2, 5, 8), r(2, 3, 8)])])
+def test_attention_on_nested_tensors(heads):
+    work = count_work(Call(lambda x: F.scaled_dot_product_attention(heads(), heads(), heads())), r(1))
+    assert work.unknown_ops == {} and work.contraction_flops == 2*2*2*8*(5*5 + 3*3)
+
 def test_a_linear_on_a_strided_nested_tensor():
     assert count_work(nn.Linear(8, 4), torch.nested.nested_tensor([r(3, 8), r(5, 8)])).contraction_flops == 2*8*8*4
+
+@pytest.mark.parametrize("name, each", [("SiLU", 5), ("Mish", 3)])
+def test_a_backward_with_a_kernel_of_its_own_and_a_composite_one(name, each):
+    model, x = getattr(nn, name)(), r(8, 8).requires_grad_()
+    row = count_work(model, x, backward=True).of_phase("backward").by_module()[""]
+    # the gradient of a sum is one number; the input is read, its gradient written
+    assert row.flops == each * 64 and row.bytes_moved == row.eager_bytes == 4 + 2 * 256
+
+@pytest.mark.parametrize("model", [nn.SiLU(), nn.Mish(), nn.GELU(), nn.Hardswish(), nn.ChannelShuffle(2), nn.RMSNorm(8), nn.GLU(), nn.LogSigmoid()])
+def test_operators_are_those_that_run(model):
+    "The profiler sees all of them where nothing is counted; gradients are summed in place there."
+    x = r(1, 4, 8, 8).requires_grad_(not isinstance(model, nn.ChannelShuffle))
+    counted = {op.operator.rstrip("_") for op in count_work(model, x, backward=x.requires_grad).ops}
+    with torch.profiler.profile() as profile:
+        out = model(x)
+        if x.requires_grad: out.sum().backward()
+    assert counted <= {event.name.rstrip("_") for event in profile.events()}
+
+# with a stride and a dilation of 2 every other element is looked at
+@pytest.mark.parametrize("pool, share", [(nn.MaxPool1d(2), 1), (nn.MaxPool1d(3, 1, 1), 1), (nn.MaxPool1d(3, 2, dilation=2), 1/2), (nn.MaxPool1d(3, 2, ceil_mode=True), 1)])
+@pytest.mark.parametrize("batch", [(), (2,)])
+def test_a_pool_along_one_axis_writes_no_indices(pool, share, batch):
+    x = r(*batch, 4, 64)
+    out = pool(x)
+    ops = RooflineAnalyzer(nn.Sequential(pool), x, HardwarePeaks(1e12, 1e11)).profile(warmup=1, steps=2, progress=False).ops
+    assert [(op.operator, op.flops) for op in ops] == [("aten::max_pool1d", out.numel() * pool.kernel_size)]
+    assert ops[0].bytes_moved == share * x.nbytes + out.nbytes and ops[0].time_s > 0
+    step, = (op for op in count_work(pool, x.requires_grad_(), backward=True).ops if op.operator.startswith("aten::max_pool") and op.phase == "forward")
+    assert step.operator == "aten::max_pool2d_with_indices" and step.bytes == share * x.nbytes + 3 * out.nbytes
+
+def test_a_pool_over_two_axes_writes_indices():
+    work = count_work(nn.MaxPool2d(2), r(1, 3, 8, 8))
+    assert [op.operator for op in work.ops] == ["aten::max_pool2d_with_indices"] and work.bytes == 4 * (192 + 48) + 8 * 48
+
+@pytest.mark.parametrize("f, each", [(torch.logaddexp, 2), (torch.xlogy, 2), (torch.special.xlog1py, 2), (torch.hypot, 2)])
+def test_two_operations_per_element(f, each):
+    assert count_work(Call(f), (r(8).abs(), r(8).abs())).flops == 8 * each
+
+@pytest.mark.parametrize("loss", [nn.MultiMarginLoss(), nn.MultiLabelMarginLoss(), nn.SoftMarginLoss()])
+def test_gradients_of_margin_losses(loss):
+    target = {"MultiMarginLoss": torch.tensor([0, 1]), "MultiLabelMarginLoss": torch.zeros(2, 8).long()}.get(type(loss).__name__, torch.ones(2, 8))
+    step = count_work(loss, (r(2, 8).requires_grad_(), target), backward=True)
+    assert step.unknown_ops == {} and step.of_phase("backward").by_module()[""].flops == 3 * 16
 
 # Scripts.
 
@@ -141,6 +193,17 @@ def test_functional_work_in_threads(how):
 def test_threads_that_do_something_else():
     pool.submit(lambda: None).result()
     assert count_work(Call(lambda x: x @ weight), r(64, 64)).flops == 2*64**3
+
+@pytest.mark.parametrize("what", [count_work, lambda model, x: RooflineAnalyzer(model, x, HardwarePeaks(1e12, 1e11)).profile(warmup=0, steps=1)])
+def test_a_module_in_a_thread_whose_errors_nobody_sees(what):
+    layer, out = nn.Linear(4, 4), []
+    class Model(nn.Module):
+        def __init__(self): super().__init__(); self.layer = layer
+        def forward(self, x):
+            thread = threading.Thread(target=lambda: out.append(layer(x)))
+            thread.start(); thread.join()
+            return out.pop() if out else x
+    with pytest.raises(RuntimeError, match="a module was called from another thread"): what(Model(), r(2, 4))
 
 # Higher-order operators.
 

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from forked import python
+from fasterbench.core.modules import copiers
 from fasterbench.roofline import HardwarePeaks, RooflineAnalyzer
 from fasterbench.work.count import count_work
 
@@ -50,7 +51,7 @@ def test_one_model_in_four_threads():
     model[1].eval()
     in_threads(4, lambda i: kept.append(profile(model, torch.randn(4, 16))))
     assert len(kept) == 4 and [m.training for m in model.modules()] == [True, True, False, True]
-    assert not any({"forward", "__reduce_ex__"} & set(m.__dict__) for m in model.modules())
+    assert not any({"forward", *copiers} & set(m.__dict__) for m in model.modules())
 
 class CompiledForward(nn.Module):
     backend = Backend()
@@ -78,10 +79,10 @@ def test_every_copy_of_a_layer_runs_its_own_code():
         def __init__(self, how): super().__init__(); self.lin, self.how = nn.Linear(4, 4), how
         def forward(self, x):
             fast = self.how(self.lin)
-            fast._parameters = {k: nn.Parameter(torch.zeros_like(p)) for k, p in fast._parameters.items()}
+            fast._parameters = {k: nn.Parameter(torch.zeros_like(p)) for k, p in self.lin._parameters.items()}
             seen.append(fast(x).abs().sum().item())
             return self.lin(x)
-    for how in (copy.deepcopy, copy.copy): profile(Copies(how), torch.ones(2, 4)); count_work(Copies(how), torch.ones(2, 4))
+    for how in (copy.deepcopy, copy.copy, lambda m: m._replicate_for_data_parallel()): profile(Copies(how), torch.ones(2, 4)); count_work(Copies(how), torch.ones(2, 4))
     assert len(seen) > 10 and set(seen) == {0.0}
 
 distributed = """

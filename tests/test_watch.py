@@ -13,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 import fasterbench
 from conftest import heavy, heavy_only
 from fasterbench import HardwarePeaks, watch
+from fasterbench.core.modules import copiers
 from fasterbench.views.metrics import read_series
 
 peaks = HardwarePeaks(1e11, 1e10)
@@ -27,7 +28,7 @@ def attributes(model): return [(id(m), tuple(vars(m)), tuple(m._forward_hooks), 
 
 def nothing_attached(model, before):
     "Whether all that a sample attaches is off again; the counter may be there."
-    now = [(i, tuple(k for k in names if n or k not in ("forward", "__reduce_ex__")), *rest) for n, (i, names, *rest) in enumerate(attributes(model))]
+    now = [(i, tuple(k for k in names if n or k not in ("forward", *copiers)), *rest) for n, (i, names, *rest) in enumerate(attributes(model))]
     return (now == before and torch.autograd._engine_run_backward is engine and not hooks._global_optimizer_pre_hooks
             and not hooks._global_optimizer_post_hooks and not _get_current_dispatch_mode_stack())
 

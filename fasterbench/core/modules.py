@@ -82,17 +82,25 @@ class _PlainReduce:
         state = {k: self.replaced.get(k, v) for k, v in reduced[2].items()}
         return *reduced[:2], {k: v for k, v in state.items() if v is not missing}, *reduced[3:]
 
+def _plain_replica(replicate, replaced):
+    "A replica that `replicate` makes of a watched module, as it would be of one that is not watched."
+    replica = replicate()
+    put(replica.__dict__, replaced)
+    return replica
+
 missing = object()      # What a module's `__dict__` does not have
 
 # %% ../../nbs/core/modules.ipynb #f97eb326
+copiers = "__reduce_ex__", "_replicate_for_data_parallel"       # Methods that copy a module
+
 def _replacement(part, wrap, i):
     "What part `i` gets in its `__dict__` while it is watched, and what stands there now."
     attributes = part.module.__dict__
     name = "_compiled_call_impl" if attributes.get("_compiled_call_impl") is not None else "forward"
-    before = {key: attributes.get(key, missing) for key in (name, "__reduce_ex__")}
+    before = {key: attributes.get(key, missing) for key in (name, *copiers)}
     forward = getattr(part.module, name) if before[name] is missing else before[name]
-    watched = _watched_forward(wrap(i, forward), forward)
-    return before, {name: watched, "__reduce_ex__": _PlainReduce(part.module, before)}
+    copied = _PlainReduce(part.module, before), partial(_plain_replica, getattr(part.module, copiers[1]), before)
+    return before, {name: _watched_forward(wrap(i, forward), forward), **dict(zip(copiers, copied))}
 
 def put(
     attributes:dict, # The `__dict__` of a module

@@ -152,7 +152,7 @@ class TrainingStep(Forward):
         super().__init__(model)
         self.loss, self.optimizer = total_output if loss is None else loss, optimizer
         self.owners, self.rest = parameter_owners(self.modules), _rest(self.loss, optimizer)
-        self.leaves = []                                         # whatever else can get a gradient
+        self.leaves, self.given = [], []                         # whatever else can get a gradient
 
     @property
     def parts(self): return self.modules + self.rest
@@ -170,11 +170,13 @@ class TrainingStep(Forward):
 
     def reset(self, args):
         "Forget the gradients."
-        for t in (*self.written(), *self.leaves, *tensors_of(args)):
-            if t.is_leaf: t.grad = None
+        self.given = tensors_of(args)
+        for t in self._leaves(): t.grad = None
+
+    def _leaves(self): return [t for t in (*self.written(), *self.leaves, *self.given) if t.is_leaf]
 
     def lasting(self):
-        grads = [p.grad for p in self.written() if p.grad is not None]
+        grads = [t.grad for t in self._leaves() if t.grad is not None]
         return grads + tensors_of([] if self.optimizer is None else list(self.optimizer.state.values()))
 
     def __call__(self, *args, **kwargs):
@@ -195,11 +197,9 @@ def preserved_run(
 ):
     """Within the context `run` can be run, in its mode; at the end everything is as it was. Gives `before_write`.
 
-    Everything: model, optimizer, process, modules that it is called with, and a loss that is a module. Modules that a
-    loss function only refers to are not looked for."""
+    Everything: model, loss, optimizer, process, modules that it is called with, and what functions among them hold."""
     modules = modules_of(given)
-    others = [*modules, *([run.optimizer, *run.written()] if run.training else [])]
-    if run.training and isinstance(run.loss, nn.Module): others.append(run.loss)
+    others = [*modules, *([run.loss, run.optimizer, *run.written()] if run.training else [])]
     with preserved(run.model, run.training, others) as (before_write, held), torch.set_grad_enabled(run.training):
         if run.training: run.leaves = [t for t in held if t.is_leaf and t.requires_grad]
         for m in (run.model, *modules): set_training(m, run.training)

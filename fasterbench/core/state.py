@@ -6,7 +6,7 @@
 __all__ = []
 
 # %% ../../nbs/core/state.ipynb #083bc64d
-import functools, random, sys, threading, types
+import functools, random, re, sys, threading, types
 from collections import OrderedDict, deque
 from contextlib import contextmanager
 from enum import Enum
@@ -17,7 +17,7 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 
-from .modules import missing, put
+from .modules import copiers, missing, put
 from .process import restore_process
 from .undo import Undo, let_go
 
@@ -146,8 +146,8 @@ def _generator(thing):
     return None
 
 # %% ../../nbs/core/state.ipynb #0fd12cd3
-_atoms = (int, float, complex, str, bytes, type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType,
-          types.MethodType, Enum, torch.dtype, torch.device, torch.Size, torch.layout, type(None), type(...))
+_atoms = (int, float, complex, str, bytes, type, types.ModuleType, Enum, torch.dtype,
+          torch.device, torch.Size, torch.layout, type(None), type(...))
 _foreign = ("torch.distributed.", "torch._", "torch.fx.", "torch.jit.", "torch.nn.parallel.", "threading.", "_thread.",
             "weakref.", "concurrent.", "multiprocessing.", "asyncio.", "logging.", "queue.", "socket.", "io.",
             "fasterbench.")
@@ -155,9 +155,10 @@ _foreign = ("torch.distributed.", "torch._", "torch.fx.", "torch.jit.", "torch.n
 @functools.cache
 def _is_atom(cls): return issubclass(cls, _atoms)
 
+def _is_machinery(name): return f"{name}.".startswith(_foreign)
+
 @functools.cache
-def _is_foreign(cls):
-    return f"{cls.__module__}.".startswith(_foreign) and not issubclass(cls, sharded_class())
+def _is_foreign(cls): return _is_machinery(cls.__module__) and not issubclass(cls, sharded_class())
 
 # %% ../../nbs/core/state.ipynb #2bb85756
 def _of_attributes(thing):
@@ -180,10 +181,45 @@ def _of_container(thing, kind):
     restores, more = _of_attributes(thing) if type(thing) is not kind else ([], [])
     return [(_restore_container, thing, kind, members), *restores], [*held, *more]
 
+# %% ../../nbs/core/state.ipynb #f0110w5d
+_functions = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, functools.partial)
+
+def _globals_of(function):
+    "The globals that the code of a function names; those of PyTorch and of installed packages belong to all."
+    code, known = [function.__code__], function.__globals__
+    if re.search("(site|dist)-packages", known.get("__file__") or ""): return ()
+    for c in code: code += [inner for inner in c.co_consts if isinstance(inner, types.CodeType)]
+    return [known[name] for c in code for name in c.co_names if name in known]
+
+def _held_by_function(function):
+    "What a function holds beside its code: closure, defaults, globals, bound arguments, the object of a method."
+    if isinstance(function, functools.partial): return function.func, *function.args, *function.keywords.values()
+    if not isinstance(function, types.FunctionType): return function.__self__, getattr(function, "__func__", None)
+    if _is_machinery(function.__globals__.get("__name__")): return ()
+    defaults = *(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()
+    return *(function.__closure__ or ()), *defaults, *_globals_of(function)
+
+# %% ../../nbs/core/state.ipynb #f0110w5c
+def _restore_cell(cell, contents):
+    other = _contents(cell) is not contents
+    if other and contents is missing: del cell.cell_contents
+    elif other: cell.cell_contents = contents
+    return other
+
+def _contents(cell):
+    try: return cell.cell_contents
+    except ValueError: return missing
+
+def _of_cell(cell): return [(_restore_cell, cell, contents := _contents(cell))], (contents,)
+
+def _of_tensor(t):
+    restores, held = _of_attributes(t)
+    return restores, [*held, t._backward_hooks, t._post_accumulate_grad_hooks]
+
 # %% ../../nbs/core/state.ipynb #435484c3
 def _of_module(module):
     if _is_foreign(type(module)) and not isinstance(module, torch.jit.ScriptModule):
-        touched = {k: module.__dict__.get(k, missing) for k in ("forward", "__reduce_ex__", "training")}
+        touched = {k: module.__dict__.get(k, missing) for k in ("forward", *copiers, "training")}
         return [(_restore_touched, module.__dict__, touched)], [*module._modules.values()]
     restores, held = _of_attributes(module)
     inside = [*module.children(), *module.buffers()] if isinstance(module, torch.jit.ScriptModule) else []
@@ -193,12 +229,14 @@ def _of(thing):
     "How `thing` is put back, and what it holds."
     if isinstance(thing, nn.Module): return _of_module(thing)
     if isinstance(thing, FakeTensor): return [], ()          # its attributes are PyTorch's own
-    if isinstance(thing, torch.Tensor): return _of_attributes(thing)
+    if isinstance(thing, torch.Tensor): return _of_tensor(thing)
     if (kind := _kind(thing)) is not None: return _of_container(thing, kind)
     if isinstance(thing, (tuple, frozenset)): return [], thing
     if isinstance(thing, np.ndarray): return [(_restore_array, thing, thing.copy())] * thing.flags.writeable, ()
     if found := _generator(thing): return [(_set_state, thing, *found)], ()
-    return ([], ()) if _is_foreign(type(thing)) else _of_attributes(thing)
+    if _is_foreign(type(thing)): return [], ()
+    if isinstance(thing, _functions): return [], _held_by_function(thing)
+    return _of_cell(thing) if isinstance(thing, types.CellType) else _of_attributes(thing)
 
 # %% ../../nbs/core/state.ipynb #d0c07fd7
 class Snapshot:

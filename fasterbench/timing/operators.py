@@ -21,7 +21,7 @@ from .profiler import Record, can_record, mark, session
 from .samples import Samples
 from ..work.count import Work
 from ..work.rules import op_name
-from ..work.dispatch import Watcher, is_view, watching
+from ..work.dispatch import Watcher, as_run, is_view, watching
 from ..work.trace import Call
 
 # %% ../../nbs/timing/operators.ipynb #b562e9b7
@@ -109,7 +109,8 @@ class OperatorTimer(Watcher):
     def see(self, op, args, kwargs):
         start = self.clock()
         out = op(*args, **kwargs)
-        if not is_view(op): self.times.append((op_name(op), self.clock() - start))
+        seconds = self.clock() - start
+        if not is_view(op): self.times.append((op_name(as_run(op, args, out)[0]), seconds))
         return out
 
 def matched_times(

@@ -29,8 +29,15 @@ def _pairs(a, b):
     "Multiply-accumulates of a product, per stored entry where one of the two is sparse."
     return a[0] * entries(b) if b.entries is not None and a.entries is None else entries(a) * b[-1]
 
+@rule(*aten_names("matmul"), category="matmul")
+def _ragged_matmul(a, b, *_, out=None, **kw): return matmul(math.prod(out), a[-1], 1)      # others are taken apart
+
+def _sum(elements, beta=1, alpha=1, **kw):
+    "FLOPs of `beta·bias + alpha·product` beside the product: a factor of 1 is none, and a bias times 0 is left out."
+    return elements * ((alpha != 1) + (beta != 0) + (beta not in (0, 1)))
+
 @rule(*aten_names("addmm addmm_ _addmm_activation sspaddmm _sparse_addmm"), category="matmul")
-def _addmm(bias, a, b, *_, out=None, beta=1, **kw): return matmul(_pairs(a, b), 1, 1, extra=a[0] * b[1] if beta else 0)
+def _addmm(bias, a, b, *_, out=None, **kw): return matmul(_pairs(a, b), 1, 1, extra=_sum(a[0] * b[1], **kw))
 
 @rule(*aten_names("sparse_sampled_addmm"), category="matmul")
 def _sampled_addmm(at, a, b, *_, out=None, **kw): return matmul(entries(at), a[1], 1, extra=2 * entries(at))
@@ -39,25 +46,25 @@ def _sampled_addmm(at, a, b, *_, out=None, **kw): return matmul(entries(at), a[1
 def _bmm(a, b, *_, out=None, **kw): return matmul(entries(a), b[2], 1)
 
 @rule(*aten_names("baddbmm baddbmm_"), category="matmul")
-def _baddbmm(bias, a, b, *_, out=None, beta=1, **kw):
-    return matmul(a[1], a[2], b[2], batch=a[0], extra=math.prod(out) if beta else 0)
+def _baddbmm(bias, a, b, *_, out=None, **kw):
+    return matmul(a[1], a[2], b[2], batch=a[0], extra=_sum(math.prod(out), **kw))
 
 # %% ../../nbs/work/contractions.ipynb #7a1ec427
 @rule(*aten_names("mv"), category="matmul")
 def _mv(a, x, *_, out=None, **kw): return matmul(entries(a), 1, 1)
 
 @rule(*aten_names("addmv addmv_"), category="matmul")
-def _addmv(bias, a, x, *_, out=None, beta=1, **kw): return matmul(entries(a), 1, 1, extra=a[0] if beta else 0)
+def _addmv(bias, a, x, *_, out=None, **kw): return matmul(entries(a), 1, 1, extra=_sum(a[0], **kw))
 
 @rule(*aten_names("dot vdot"), category="matmul")
 def _dot(a, b, *_, out=None, **kw): return matmul(1, a[0], 1)
 
 @rule(*aten_names("addr addr_"), category="matmul")
-def _addr(bias, x, y, *_, out=None, beta=1, **kw): return matmul(x[0], 1, y[0], extra=x[0] * y[0] if beta else 0)
+def _addr(bias, x, y, *_, out=None, **kw): return matmul(x[0], 1, y[0], extra=_sum(x[0] * y[0], **kw))
 
 @rule(*aten_names("addbmm addbmm_"), category="matmul")
-def _addbmm(bias, a, b, *_, out=None, beta=1, **kw):
-    return matmul(a[1], a[2], b[2], batch=a[0], extra=a[1] * b[2] if beta else 0)
+def _addbmm(bias, a, b, *_, out=None, **kw):
+    return matmul(a[1], a[2], b[2], batch=a[0], extra=_sum(a[1] * b[2], **kw))
 
 # %% ../../nbs/work/contractions.ipynb #10720718
 @rule(*aten_names("linear mkldnn_linear"), "mkl::_mkl_linear", "mkldnn::_linear_pointwise", category="matmul")

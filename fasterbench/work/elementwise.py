@@ -68,7 +68,7 @@ _reduction("renorm", 3)        # square, add, scale
 _reduction("""mse_loss l1_loss smooth_l1_loss huber_loss binary_cross_entropy binary_cross_entropy_with_logits
     soft_margin_loss multi_margin_loss multilabel_margin_loss_forward multilabel_margin_loss""", 4)
 _reduction("""mse_loss_backward smooth_l1_loss_backward huber_loss_backward binary_cross_entropy_backward
-    soft_margin_loss_backward""", 0, 3)
+    soft_margin_loss_backward multi_margin_loss_backward multilabel_margin_loss_backward""", 0, 3)
 
 @rule(*aten_names("nll_loss_forward nll_loss2d_forward nll_loss nll_loss2d"), category="reduction")
 def _nll(x, target, *_, out=None, **kw): return 2 * math.prod(target)           # weight and sum
@@ -170,8 +170,8 @@ def _bag_weights_backward(grad, table, indices, *_, out=None, **kw): return 2 * 
 _several = {1: """hardshrink_backward softshrink_backward rrelu_with_noise_backward floor_divide remainder fmod
     bernoulli dropout""",
             2: """rrelu_with_noise silu threshold_backward relu_backward sigmoid_backward tanh_backward
-    leaky_relu softplus hardtanh clamp clip xlogy logaddexp"""
-               "dist prelu _prelu_kernel hypot leaky_relu_backward _prelu_kernel_backward hardtanh_backward logit",
+    leaky_relu softplus hardtanh clamp clip xlogy special_xlog1py logaddexp"""
+               " dist prelu _prelu_kernel hypot leaky_relu_backward _prelu_kernel_backward hardtanh_backward logit",
             3: """lerp hardsigmoid elu celu selu elu_backward softplus_backward mish_backward
     log_sigmoid_forward log_sigmoid_backward hardsigmoid_backward""",
             4: "mish glu polygamma polar hann_window hamming_window",

@@ -77,7 +77,10 @@ def _scatter(x, dim, index, source=None, *rest, out=None, reduce=None, **kw):
 @rule(*aten_names("index_put index_put_ _index_put_impl_ _unsafe_index_put"), category="data movement")
 def _index_put(x, indices, values, accumulate=False, *_, out=None, **kw): return math.prod(values) if accumulate else 0
 
-@rule(*aten_names("""scatter_add scatter_add_ index_add index_add_ scatter_reduce scatter_reduce_ index_reduce
+@rule(*aten_names("index_add index_add_"), category="data movement")
+def _index_add(x, dim, index, source, *_, out=None, alpha=1, **kw): return math.prod(source) * (1 if alpha == 1 else 2)
+
+@rule(*aten_names("""scatter_add scatter_add_ scatter_reduce scatter_reduce_ index_reduce
     index_reduce_ col2im _segment_reduce segment_reduce unfold_backward _segment_reduce_backward"""),
       category="data movement")
 def _scatter_add(x, *rest, out=None, **kw):

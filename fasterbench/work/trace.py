@@ -22,7 +22,7 @@ from ..core.arguments import tensors_of
 from ..core.run import NodeOwners
 from .quantized import unpacked
 from .communication import is_process_group, sent_by
-from .dispatch import Watcher, is_view
+from .dispatch import Watcher, as_run, is_view
 from .flops import operator_flops
 from .rules import op_name, tensors_in
 from fasterbench.work.traffic import (arguments, memory_of, operator_accesses, region, storage_id, transferred,
@@ -247,6 +247,7 @@ class Tracer(Watcher):
         super().__init__()
         self.calls, self.memory, self.before_write = [], SharedMemory(), before_write
         self.given = ()                 # What the model was called with
+        self.elsewhere = False          # Whether a module was called in another thread
         self._visits, self._packed, self._thread = _Visits(owners or {}), _PackedWeights(), get_ident()
 
     @property
@@ -256,7 +257,8 @@ class Tracer(Watcher):
         "What is called instead of the forward of part `i`."
         def call(*args, **kwargs):
             if get_ident() != self._thread and self._visits.phase == "forward":
-                raise RuntimeError("a module was called from another thread, where its operators cannot be seen")
+                self.elsewhere = True
+                return forward(*args, **kwargs)
             if not i and not self.given: self.given = tensors_of((args, kwargs)); self.memory.numbers(self.given)
             visit = self._visits.enter(i)
             try:
@@ -301,6 +303,7 @@ def _after(self, op, args, kwargs, out):
 # %% ../../nbs/work/trace.ipynb #125c418a
 def _record(self, op, args, kwargs, out):
     "Append what the call did."
+    op, args, out = as_run(op, args, out)
     flops, category = operator_flops(op, args, kwargs, out)
     reads, writes = operator_accesses(op, args, kwargs, out)
     sent = sent_by(op, args, kwargs, out)

@@ -177,7 +177,8 @@ _windows = {"aten::convolution": (0, 3, 4, 5), "aten::_convolution": (0, 3, 4, 5
 3, 4, 5),
             "aten::mkldnn_convolution": (0, 4, 3, 5), "aten::cudnn_convolution": (0, 3, 2, 4),
             "aten::convolution_backward": (1, 4, 5, 6),
-            **dict.fromkeys(_names("max_pool2d_with_indices max_pool3d_with_indices max_pool2d"), (0, 2, 3, 4)),
+            **dict.fromkeys(_names("max_pool1d max_pool2d max_pool2d_with_indices max_pool3d_with_indices"),
+                            (0, 2, 3, 4)),
             **dict.fromkeys(_names("avg_pool2d avg_pool3d"), (0, 2, 3, None))}
 
 # %% ../../nbs/work/traffic.ipynb #3b43523d

@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from fasterbench import RooflineAnalyzer, measure_peaks, watch
+from fasterbench.core.modules import copiers
 from fasterbench.core.units import format_si
 
 class Loop:
@@ -40,7 +41,7 @@ def convs(): return nn.Sequential(nn.Conv2d(3, 32, 3, 2, 1), nn.BatchNorm2d(32),
 
 def pictures(n, size): return torch.randn(n, 3, size, size), torch.randint(0, 10, (n,))
 
-def attributes(model): return sum(k in vars(m) for m in model.modules() for k in ("forward", "__reduce_ex__")), sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules())
+def attributes(model): return sum(k in vars(m) for m in model.modules() for k in ("forward", *copiers)), sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules())
 
 def cost(steps=1000, every=200):
     alternating()
