@@ -266,6 +266,7 @@ def _restore_sharding(module, was):
     if _is_sharded(module) == was: return
     module.reshard() if was else module.unshard()
 
+# %% ../../nbs/core/state.ipynb #un0red01
 def _unreduced(module):
     "Where FSDP keeps gradients that the ranks have not reduced yet: objects with the name of the attribute."
     state = module._get_fsdp_state()
