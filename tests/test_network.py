@@ -211,6 +211,9 @@ def test_traces_of_several_ranks(tmp_path):
         assert (first.kind, first.nbytes, first.ranks, first.last, first.alone) == ("all_reduce", 10**6, (0, 1), 1, False)
         assert first.transfer_s == pytest.approx(60e-6) and first.wait_s == pytest.approx(20e-6) and first.bus_bandwidth == pytest.approx(1e6 / 60e-6)
         assert (second.kind, second.nbytes, second.bus_bandwidth) == ("all_reduce", None, None) and second.transfer_s == pytest.approx(10e-6)
+    again = tmp_path/"again.json"
+    again.write_bytes(paths[0].read_bytes())
+    with pytest.raises(ValueError, match="rank0.json and .*again.json are the same recording"): read_trace([*paths, again])
     rows = {p.name: p for p in result.ops}
     assert [rows[n].wire_bytes for n in ("ncclDevKernel_AllReduce_Sum_f32_RING_LL", "multimem_all_reduce_kernel")] == [10**6, None]
     assert result.program.wire_bytes is None                    # one of the two is unknown
