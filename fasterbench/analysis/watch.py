@@ -301,8 +301,8 @@ class Watch(_Missing):
 
     def _attach(self):
         self.counter, self.planned = CallCounter(self.model, self._due, self.warmup), self.warmup
-        for step in (lambda: _watched.discard(self.model), self.counter.__exit__, lambda: _turn.leave(self), self._stop):
-            self.undo.add(step)
+        self.undo.add(_watched.discard, self.model)
+        for step in (self.counter.__exit__, lambda: _turn.leave(self), self._stop): self.undo.add(step)
         _watched.add(self.model)
         self.counter.__enter__()
 

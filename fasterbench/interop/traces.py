@@ -150,8 +150,7 @@ def _result(found, by, peaks):
         overhead_s=_idle(found, peaks).time_s).items()))
     steps = [_point(_known(s, found), peaks) for r in found for s in r.steps]
     file = Path(found[0].source).name if n == 1 else f"{n} traces"
-    about = dict(device_name=device, tool="torch.profiler", file=file,
-                 ranks=found[0].ranks)
+    about = dict(device_name=device, tool="torch.profiler", file=file, ranks=found[0].ranks)
     return TraceResult(points, peaks, rows["ops"], program, steps, environment={k: v for k, v in about.items() if v},
                        model=_model(found), kernels=rows["kernels"],
                        notes=_notes(found, peaks), accounts=_accounts(found), unknown_ops=_unknown_ops(found),
