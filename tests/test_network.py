@@ -68,6 +68,41 @@ count("step", model, backward=True, optimizer=torch.optim.SGD(model.parameters()
         shard, whole = (read, written) if c[3] == "all_gather" else (written, read)
         assert whole == c[5] == n * shard
 
+def test_gradients_that_wait_for_their_reduction(tmp_path):
+    "FSDP2 accumulates without reducing: a step that is counted in between adds nothing, be it the first step or a later one."
+    found = on_ranks(tmp_path, counting + """
+from torch.distributed.fsdp import fully_shard
+def gradients(before, counted):
+    model = net()
+    for m in (model[0], model[2], model): fully_shard(m)
+    model.set_requires_gradient_sync(False)
+    for _ in range(before): model(x).sum().backward()
+    if counted: count("step", model, backward=True)
+    model.set_requires_gradient_sync(True)
+    model(x).sum().backward()
+    return [p.grad.full_tensor() for p in model.parameters()]
+found["same"] = [all(map(torch.equal, gradients(n, True), gradients(n, False))) for n in (0, 2)]
+""")
+    assert found["same"] == [True, True]
+
+def test_hooks_that_work_in_other_threads(tmp_path):
+    "What a communication hook of DDP does once all ranks have come is not counted, and said to be unknown."
+    found = on_ranks(tmp_path, counting + """
+import time
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+hooks = dict(plain=(None, default_hooks.allreduce_hook), half=(None, default_hooks.bf16_compress_hook),
+             low_rank=(powerSGD_hook.PowerSGDState(None, start_powerSGD_iter=2), powerSGD_hook.powerSGD_hook))
+for name, hook in hooks.items():
+    model = nn.parallel.DistributedDataParallel(net())
+    def late(state, bucket, hook=hook): time.sleep(0.1 * rank); return hook[1](state, bucket)
+    model.register_comm_hook(hook[0], late)
+    for _ in range(3): model(x).sum().backward()
+    count(name, model, backward=True)
+""")
+    thread = " (in another thread)"
+    assert found["plain"]["unknown"] == {} and found["half"]["unknown"] == {"aten::copy_" + thread: 1}
+    assert found["low_rank"]["unknown"]["c10d::allreduce_" + thread] == 2 and "aten::bmm" + thread in found["low_rank"]["unknown"]
+
 def test_tensor_parallel(tmp_path):
     "The row-wise layer adds up its output; columns and rows of the weights stay where they are."
     found = on_ranks(tmp_path, counting + """
@@ -176,6 +211,9 @@ def test_traces_of_several_ranks(tmp_path):
         assert (first.kind, first.nbytes, first.ranks, first.last, first.alone) == ("all_reduce", 10**6, (0, 1), 1, False)
         assert first.transfer_s == pytest.approx(60e-6) and first.wait_s == pytest.approx(20e-6) and first.bus_bandwidth == pytest.approx(1e6 / 60e-6)
         assert (second.kind, second.nbytes, second.bus_bandwidth) == ("all_reduce", None, None) and second.transfer_s == pytest.approx(10e-6)
+    again = tmp_path/"again.json"
+    again.write_bytes(paths[0].read_bytes())
+    with pytest.raises(ValueError, match="rank0.json and .*again.json are the same recording"): read_trace([*paths, again])
     rows = {p.name: p for p in result.ops}
     assert [rows[n].wire_bytes for n in ("ncclDevKernel_AllReduce_Sum_f32_RING_LL", "multimem_all_reduce_kernel")] == [10**6, None]
     assert result.program.wire_bytes is None                    # one of the two is unknown

@@ -144,6 +144,8 @@ short = dict(
     another=("train(7); net = nn.Linear(4, 4); train(12); print(True)",
              ["Linear: called 7 times; a sample began at call 5 and did not end: it had 1 of 4 steps",
               "Linear-2: called 12 times and not sampled: a sample of another Linear had begun and did not end"]),
+    transformed=("for i in range(3): torch.func.grad(lambda w: torch.func.functional_call(net, dict(weight=w), (x,)).sum())(net.weight.detach())\n"
+                 "train(9); print(True)", ["Linear: 12 calls, 1 sample"]),
     closure=("o = torch.optim.Adam(net.parameters())\ndef c():\n o.zero_grad(); l = net(x).sum(); l.backward(); return l\n"
              "for i in range(12): o.step(c)\nprint(True)", ["Linear: 12 calls, 1 sample", "Adam"]))
 

@@ -383,6 +383,31 @@ def test_two_models_take_turns():
     assert rows(wg.result)["0", "forward"].calls == 1 and rows(wd.result)["0", "forward"].calls in (1, 2, 3)
     assert rows(wg.result)["(optimizer)", "update"].calls == 1
 
+def critic_and_generator(steps, every, active=3):
+    "Three updates of a critic, on what a generator makes without gradients, per update of the generator; the samples of both."
+    torch.manual_seed(0)
+    g, d = nn.Sequential(nn.Linear(4, 8)), nn.Sequential(nn.Linear(8, 1))
+    og, od = (torch.optim.SGD(m.parameters(), lr=0.01) for m in (g, d))
+    with watch(d, every, active, peaks=peaks) as wd, watch(g, every, active, peaks=peaks) as wg:
+        for _ in range(steps):
+            for _ in range(3):
+                with torch.no_grad(): fake = g(torch.randn(6, 4))
+                od.zero_grad(); (d(fake) - d(torch.randn(6, 8))).mean().backward(); od.step()
+            og.zero_grad(); (-d(g(torch.randn(6, 4))).mean()).backward(); og.step()
+    assert not wg.failures + wd.failures
+    return wg, wd
+
+def test_calls_without_gradients_beside_the_backward_of_another_model():
+    "A step of the generator is its call with gradients; the backward of the critic after one without belongs to no step of it."
+    wg, wd = critic_and_generator(40, every=250)
+    assert len(wg.series) == 1 and len(wd.series) == 2
+    assert rows(wg.result)["0", "forward"].calls == 1 and rows(wg.result)["(optimizer)", "update"].calls == 1
+
+def test_the_next_sample_is_that_of_the_model_that_waits():
+    "Also where a new one of the same model is due as soon as the last one is over."
+    wg, wd = critic_and_generator(60, every=1, active=2)
+    assert len(wg.series) >= 2 and abs(len(wg.series) - len(wd.series)) <= 1
+
 def test_copies_and_pickles_are_those_of_the_model():
     program, made = Program(), []
     def copies(i): made.extend([copy.deepcopy(program.model), pickle.loads(pickle.dumps(program.model))])

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from .watch import called, too_few, watch
-from ..core.program import is_traced
+from ..core.program import is_traced, is_transformed
 from ..views.result import Result
 
 # %% ../../nbs/analysis/outermost.ipynb #7005b79f
@@ -51,6 +51,7 @@ class SeenModel:
     "A module that a program calls."
     name: str                            # Its class; a second one of a class has a number
     calls: int = 0                       # Within the program, made outside of other modules
+    before: int = 0                      # Those before it was watched
     watch: weakref.ref|None = None
     result: Result|None = None           # Of the last sample
     samples: int = 0
@@ -86,7 +87,7 @@ class ProgramModels:
             if watched is None: m.missing = self.unwatched(m); continue
             watched.__exit__(*error)
             m.problems += watched.failures
-            m.missing = watched.missing(1)
+            m.missing = watched.missing(m.before)
 
     def unwatched(self, m)->str:
         "Why a model that is not watched now has no sample."
@@ -97,7 +98,8 @@ class ProgramModels:
         "A call of a module begins."
         model = self.by_id.get(id(module)) or self.noted(module)
         model.calls += 1
-        if model.calls == 2 and model.name: self.watch(model, module)
+        if model.calls > 1 and model.name and not (model.watch or model.problems or is_transformed()):
+            self.watch(model, module)
 
     def noted(self, module):
         "A module that is called for the first time. One without parameters has no name."
@@ -110,6 +112,7 @@ class ProgramModels:
 
     def watch(self, model, module):
         "From now on `module` is watched."
+        model.before = model.calls - 1
         if sum(m.watch is not None for m in self.models) >= most:
             return model.problems.append(f"{most} others are watched")
         def keep(step, metrics): model.result, model.samples = model.watch().result, model.samples + 1

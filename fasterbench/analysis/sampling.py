@@ -66,7 +66,7 @@ class Step:
         by:str, # "update", "backward" or "call"
     )->bool:
         "Whether the next call begins another step."
-        if self.updates or (self.other or not self.kind[0]) and not self.backwards: return True
+        if self.updates or not self.kind[0] or self.other and not self.backwards: return True
         return by == "call" or by == "backward" and self.backwards > 0
 
 # %% ../../nbs/analysis/sampling.ipynb #sm000015

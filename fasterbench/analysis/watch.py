@@ -60,6 +60,7 @@ turns = 16                      # Calls of other models that wait, after which a
 
 class _Turn:
     "Which watch takes a sample: one at a time in a process."
+    next = lambda self: None        # Who waits for the sample that is under way, or was the last one
     def __init__(self): self.lock, self.holder, self.waited = threading.RLock(), None, 0
 
     def take(self, watch)->bool:
@@ -68,13 +69,19 @@ class _Turn:
         try:
             watch.waits_for = self.holder and weakref.ref(self.holder)
             self.waited += 1
-            if self.holder is not None and not self.holder._drop(self.waited > turns): return False
-            self.holder, self.waited, watch.waits_for = watch, 0, None
+            if self.holder is not None and not self.holder._drop(self.waited > turns): return self._wait(watch)
+            if self.next() not in (None, watch) and self.waited <= turns: return False
+            self.holder, self.waited, self.next, watch.waits_for = watch, 0, lambda: None, None
             return True
         finally: self.lock.release()
 
+    def _wait(self, watch):
+        if self.next() is None: self.next = weakref.ref(watch)
+        return False
+
     def leave(self, watch):
         if self.holder is watch: self.holder = None
+        if self.next() is watch: self.next = lambda: None
 
 _turn = _Turn()
 
@@ -294,7 +301,8 @@ class Watch(_Missing):
 
     def _attach(self):
         self.counter, self.planned = CallCounter(self.model, self._due, self.warmup), self.warmup
-        for step in (lambda: _watched.discard(self.model), self.counter.__exit__, self._stop): self.undo.add(step)
+        self.undo.add(_watched.discard, self.model)
+        for step in (self.counter.__exit__, lambda: _turn.leave(self), self._stop): self.undo.add(step)
         _watched.add(self.model)
         self.counter.__enter__()
 

@@ -24,7 +24,7 @@ from ..core.progress import progress_bar
 def _document(path):
     "The file as a document that keeps its comments."
     import tomlkit
-    try: return tomlkit.parse(Path(path).read_text(encoding="utf-8"))
+    try: return tomlkit.parse(Path(path).read_bytes().decode("utf-8-sig"))     # the ends of lines stay as they are
     except OSError as error: usage_error(f"{path!r} cannot be read: {error.strerror}", "BUDGETS")
     except (ValueError, tomlkit.exceptions.TOMLKitError) as error:
         usage_error(f"{path!r} is not TOML: {error}", "BUDGETS")
@@ -32,16 +32,15 @@ def _document(path):
 def _plain(document): return {k: v.unwrap() if hasattr(v, "unwrap") else v for k, v in document.items()}
 
 # %% ../../nbs/cli/check.ipynb #74cd9f91
-def _model(settings):
-    "The model and the sample of one table."
-    with _of_the_file(): return loaded(settings)
-
 @contextmanager
-def _of_the_file():
-    "What is wrong with a model is an error of the file that names it."
+def _of_the_file(settings):
+    "What is wrong with a model is an error of the file that names it: 1 is the exit code of broken budgets alone."
     from fasterbench.cli.loading import ModelError
     try: yield
+    except (BudgetError, SideError): raise
     except ModelError as error: raise BudgetError(str(error)) from error
+    except Exception as error:
+        raise BudgetError(f"{settings['model']} raised {type(error).__name__}: {error}") from error
 
 def _counted(settings, model, sample):
     from fasterbench.analysis.budget_figures import counted_figures
@@ -68,7 +67,7 @@ def _against_saved(settings, path):
     except (ValueError, OSError) as error: raise SideError(f"{path}: {error}") from error
     if not before.timing or min(before.timing.steps, before.timing.bare_steps) < 2:
         raise SideError(f"{path} is no baseline: two steps or more have to be timed, or the spread is unknown")
-    with _of_the_file(): measured = rounds_of(settings)
+    measured = rounds_of(settings)
     measured()
     here = measured.result.environment
     other = [f"{k} {before.environment.get(k)!r}, here {here.get(k)!r}" for k in ("device_name", "threads")
@@ -133,7 +132,7 @@ def _found(settings, budgets, against, rounds, progress):
     of = lambda kind: [b for b in budgets if b.figure.kind == kind]
     with progress_bar(settings["model"], progress, rounds * len(kinds & {"relative", "seconds"}) or None) as tick:
         found = {}
-        if kinds & {"counted", "relative"}: model, sample = _model(settings)
+        if kinds & {"counted", "relative"}: model, sample = loaded(settings)
         if "counted" in kinds: found = _merged(found, _counted(settings, model, sample))
         if "relative" in kinds:
             found = _merged(found, _measured(_relative(settings, model, sample), of("relative"), rounds, tick))
@@ -256,9 +255,10 @@ def check(
         for s in settings.values(): device_here(s.get("device", "cpu"))
         verdicts = []
         for model, own in ((m, [b for b in limits if b.model == m]) for m in settings):
-            if own:
-                verdicts += _verdicts(own,
-                                      _found(settings[model], own, against, rounds, False if no_progress else None))
+            if not own: continue
+            with _of_the_file(settings[model]):
+                found = _found(settings[model], own, against, rounds, False if no_progress else None)
+                verdicts += _verdicts(own, found)
     except BudgetError as error: usage_error(str(error), "BUDGETS")
     except SideError as error: usage_error(str(error), "--against")
     if not verdicts: usage_error(f"{budgets!r} has no budgets, only models", "BUDGETS")

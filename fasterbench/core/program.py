@@ -25,6 +25,10 @@ def is_traced()->bool:
     "Whether a compiler or a tracer runs the program now, to record it."
     return torch.compiler.is_compiling() or torch.jit.is_tracing() or is_fx_symbolic_tracing()
 
+def is_transformed()->bool:
+    "Whether a transform of `torch.func` is under way: what is measured within it would be transformed too."
+    return torch._C._functorch.peek_interpreter_stack() is not None
+
 def has_compiled()->bool:
     "Whether Dynamo has compiled anything in this process."
     dynamo = sys.modules.get("torch._dynamo.utils")

@@ -304,6 +304,26 @@ def _restore_sharding(module, was):
     if _is_sharded(module) == was: return
     module.reshard() if was else module.unshard()
 
+# %% ../../nbs/core/state.ipynb #un0red01
+def _unreduced(module):
+    "Where FSDP keeps gradients that the ranks have not reduced yet: objects with the name of the attribute."
+    state = module._get_fsdp_state()
+    for group in getattr(state, "_fsdp_param_groups", None) or filter(None, [state._fsdp_param_group]):
+        for p in group.fsdp_params:
+            if hasattr(p, "_unsharded_param"): yield p._unsharded_param, "grad"
+            if "unsharded_accumulated_grad" in vars(p): yield p, "unsharded_accumulated_grad"
+        if hasattr(group, "_partial_reduce_output"): yield group, "_partial_reduce_output"
+
+def _restore_unreduced(module, kept):
+    for thing, name in _unreduced(module): setattr(thing, name, kept.get((id(thing), name)))
+
+def _keep_sharding(module, undo):
+    "What `undo` puts back of a sharded module. Gradients that are accumulated without being reduced are put aside."
+    kept = {(id(thing), name): getattr(thing, name) for thing, name in _unreduced(module)}
+    undo.add(_restore_unreduced, module, kept)
+    _restore_unreduced(module, {})
+    undo.add(_restore_sharding, module, _is_sharded(module))
+
 # %% ../../nbs/core/state.ipynb #3a03d669
 small = 1 << 28     # B; parameters that are copied at once, in all
 
@@ -347,7 +367,7 @@ def preserved(
         for s in snapshot.tensors: undo.add(s.restore)
         for restore in snapshot.restores: undo.add(*restore)
         for m in snapshot.modules:
-            if isinstance(m, sharded_class()): undo.add(_restore_sharding, m, _is_sharded(m))
+            if isinstance(m, sharded_class()): _keep_sharding(m, undo)
         by_memory = {}
         for s in later: by_memory.setdefault(_address(s.alias), []).append(s)
         def before_write(t):

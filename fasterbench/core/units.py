@@ -51,8 +51,15 @@ def parse_si(
     return float(Decimal(match[1]).scaleb(_powers[prefix]))
 
 # %% ../../nbs/core/units.ipynb #b98c133c
+def _is_finite(value):
+    return isinstance(value, numbers.Real) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+
 def positive(name, value)->float:
     "`value` as a float, or the `ValueError` that says what is wrong with it."
-    good = isinstance(value, numbers.Real) and not isinstance(value, bool) and 0 < value <= sys.float_info.max
-    if not good: raise ValueError(f"{name}={value!r}: a positive, finite number is needed")
+    if not _is_finite(value) or value <= 0: raise ValueError(f"{name}={value!r}: a positive, finite number is needed")
     return float(value)
+
+def not_negative(name, value):
+    "`value`, or the `ValueError` that says what is wrong with it."
+    if _is_finite(value) and value >= 0: return value
+    raise ValueError(f"{name}={value!r}: a finite number of at least 0 is needed")

@@ -305,7 +305,9 @@ def sources(
     paths, # A path or address; a folder; a tar archive; or a list of these
 )->list[Source]:
     "The traces that `paths` names, in order. Raises `FileNotFoundError` and `ValueError` where there are none."
-    if isinstance(paths, (list, tuple)): return [s for p in paths for s in sources(p)]
+    if isinstance(paths, (list, tuple)):
+        if not paths: raise ValueError("the list of traces is empty")
+        return [s for p in paths for s in sources(p)]
     path = str(paths)
     if "://" not in path and Path(path).is_dir():
         inside = sorted(p for p in Path(path).iterdir() if p.name.endswith(_endings))

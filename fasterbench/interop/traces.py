@@ -114,6 +114,16 @@ def _notes(found, peaks):
     if k := sum(r.skipped for r in found): notes.append(f"{k} events could not be read, and are left out")
     return notes
 
+# %% ../../nbs/interop/traces.ipynb #d1fferen
+def _check_different(found):
+    "Raises `ValueError` where two traces are one recording: a transfer would wait for itself."
+    sources = {}
+    for r in found:
+        recording = (r.rank, *r.transfers[0][1:]) if r.transfers else r.source
+        if recording in sources:
+            raise ValueError(f"{sources[recording]} and {r.source} are the same recording; one read takes it once")
+        sources[recording] = r.source
+
 # %% ../../nbs/interop/traces.ipynb #cc370415
 def _device(found):
     "The one device that all traces are of."
@@ -127,6 +137,7 @@ def _device(found):
 def _result(found, by, peaks):
     "The result of traces that were read."
     device, n = _device(found), len(found)
+    _check_different(found)
     peaks = peaks or found[0].peaks
     by = by or ("module" if any(r.has_modules for r in found) else "operator")
     rows = {kind: _points(*[_gathered(found, kind)[0], n, peaks, _gathered(found, kind)[1]])
@@ -139,8 +150,7 @@ def _result(found, by, peaks):
         overhead_s=_idle(found, peaks).time_s).items()))
     steps = [_point(_known(s, found), peaks) for r in found for s in r.steps]
     file = Path(found[0].source).name if n == 1 else f"{n} traces"
-    about = dict(device_name=device, tool="torch.profiler", file=file,
-                 ranks=found[0].ranks)
+    about = dict(device_name=device, tool="torch.profiler", file=file, ranks=found[0].ranks)
     return TraceResult(points, peaks, rows["ops"], program, steps, environment={k: v for k, v in about.items() if v},
                        model=_model(found), kernels=rows["kernels"],
                        notes=_notes(found, peaks), accounts=_accounts(found), unknown_ops=_unknown_ops(found),

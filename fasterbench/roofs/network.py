@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 
 from ..core.files import check_schema
-from ..core.units import positive
+from ..core.units import not_negative, positive
 from ..work.wire import bus_factor, over
 
 # %% ../../nbs/roofs/network.ipynb #7129c63d
@@ -22,7 +22,7 @@ def bus_bandwidth(
     ranks:int,      # How many take part
 )->float:
     "Bus bandwidth of one collective, B/s. Raises `ValueError` for an unknown collective, one rank, or no time."
-    return bus_factor(collective, ranks) * nbytes / positive("seconds", seconds)
+    return bus_factor(collective, ranks) * not_negative("nbytes", nbytes) / positive("seconds", seconds)
 
 # %% ../../nbs/roofs/network.ipynb #f5c0cf86
 @dataclass(frozen=True)
@@ -30,9 +30,9 @@ class NetworkRoof:
     "Latency and bandwidth of one collective over a number of ranks."
     collective: str          # See `bus_factor`
     ranks: int
-    latency_s: float         # Median of the small messages, s
+    latency_s: float         # Median of the small messages without what their bytes take, s
     bandwidth: float         # Of the large messages beyond the latency: bytes of the whole buffer per second, B/s
-    latency_spread: float    # Largest distance of a small message's time from the latency, as a fraction of it
+    latency_spread: float    # Largest distance of a small message's time from the modelled one, as a fraction of it
     spread: float            # How far the slowest of the large messages lies below the bandwidth, as a fraction of it
     samples: tuple[tuple[int, float], ...]=field(default=(), repr=False) # (B, s), smallest message first
 
@@ -48,32 +48,33 @@ class NetworkRoof:
         nbytes:int, # The whole buffer, B
     )->float:
         "Modelled time of one call, s."
-        return self.latency_s + nbytes / self.bandwidth
+        return self.latency_s + not_negative("nbytes", nbytes) / self.bandwidth
 
 # %% ../../nbs/roofs/network.ipynb #38690344
 def _fitted(collective, ranks, samples):
     "The roof that (bytes, seconds) pairs of one collective and number of ranks describe."
-    samples = sorted((int(n), positive("seconds", s)) for n, s in samples)
+    samples = sorted((int(not_negative("bytes", n)), positive("seconds", s)) for n, s in samples)
     if len({n for n, _ in samples}) < 2:
         raise ValueError(f"{collective} over {ranks} ranks: {len(samples)} samples of one size; at least two "
                          f"sizes are needed")
-    small = _small([s for _, s in samples])
-    latency = statistics.median(small)
-    large = [n / (s - latency) for n, s in samples[-max(len(samples) // 6, 1):] if s > latency]
+    small = samples[:_count_small([s for _, s in samples])]
+    size, time = map(statistics.median, zip(*small))
+    large = [(n - size) / (s - time) for n, s in samples[-max(len(samples) // 6, 1):] if s > time and n > size]
     if not large:
         raise ValueError(f"{collective} over {ranks} ranks: the largest message of {samples[-1][0]} B takes no longer "
                          f"than the smallest; larger messages are needed")
     rate = statistics.median(large)
-    return NetworkRoof(collective, ranks, latency, rate, max(abs(s / latency - 1) for s in small),
+    latency = max(time - size / rate, 0.0)
+    return NetworkRoof(collective, ranks, latency, rate, max(abs(latency + n / rate - s) / s for n, s in small),
                        max(1 - min(large) / rate, 0.0), tuple(samples))
 
-def _small(times):
-    "The times of the smallest messages, up to the first that takes half as long again as the shortest so far."
+def _count_small(times):
+    "How many messages are small: those up to the first that takes half as long again as the shortest so far."
     shortest = times[0]
     for i, t in enumerate(times):
-        if t > 1.5 * shortest: return times[:i]
+        if t > 1.5 * shortest: return i
         shortest = min(shortest, t)
-    return times[:-1]
+    return len(times) - 1
 
 # %% ../../nbs/roofs/network.ipynb #f5044868
 schema = "fasterbench.network"
@@ -117,9 +118,11 @@ class NetworkPeaks:
 
 # %% ../../nbs/roofs/network.ipynb #1d9c9fa8
 def _roof(r):
-    for name in ("latency_s", "bandwidth"): positive(name, r[name])
-    return NetworkRoof(**{k: v for k, v in r.items() if k != "samples"},
-                       samples=tuple(map(tuple, r.get("samples", ()))))
+    bus_factor(r["collective"], r["ranks"])
+    positive("bandwidth", r["bandwidth"])
+    for name in ("latency_s", "latency_spread", "spread"): not_negative(name, r[name])
+    samples = tuple((not_negative("bytes", n), positive("seconds", s)) for n, s in r.get("samples", ()))
+    return NetworkRoof(**{k: v for k, v in r.items() if k != "samples"}, samples=samples)
 
 # %% ../../nbs/roofs/network.ipynb #8c9d206f
 def fit_network(
@@ -130,6 +133,6 @@ def fit_network(
     groups = {}
     for collective, ranks, nbytes, seconds in samples:
         bus_factor(collective, ranks)
-        groups.setdefault((collective, ranks), []).append((nbytes, seconds))
+        groups.setdefault((collective, int(ranks)), []).append((nbytes, seconds))
     if not groups: raise ValueError("no samples: (collective, ranks, bytes, seconds) of at least two sizes are needed")
     return NetworkPeaks(tuple(_fitted(*key, group) for key, group in groups.items()), environment or {})

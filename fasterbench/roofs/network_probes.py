@@ -13,6 +13,8 @@ from time import perf_counter
 import torch
 import torch.distributed as dist
 
+from ..core.arguments import as_count
+from ..core.units import positive
 from .network import NetworkPeaks, fit_network
 
 # %% ../../nbs/roofs/network_probes.ipynb #dfc06be5
@@ -67,10 +69,12 @@ def _device(group):
     backend = dist.get_backend(group)
     return torch.device("cuda", torch.cuda.current_device()) if "nccl" in backend else torch.device("cpu")
 
-def _whole(nbytes, ranks):
-    "The next size that every rank can hold an equal part of, in float32."
-    step = 4 * ranks
-    return max(-(-int(nbytes) // step) * step, step)
+def _sweep_sizes(sizes, ranks):
+    "`sizes`, smallest first, each rounded up to what every rank can hold an equal part of, in float32."
+    step, given = 4 * ranks, [4**k for k in range(5, 14)] if sizes is None else list(sizes)
+    found = sorted({-(-int(positive("size", n)) // step) * step for n in given})
+    if len(found) > 1: return found
+    raise ValueError(f"sizes={given!r}: at least two are needed that differ once they are rounded up to whole {step} B")
 
 def _agreed(error, device, group):
     "Whether any rank met an error; all ranks learn it."
@@ -88,7 +92,7 @@ def _sweep(collective, sizes, device, group, repeats, limit_s):
     if _agreed(error, device, group): return [], str(error or "another rank could not run it").splitlines()[0]
     for nbytes in sizes:
         samples.append((nbytes, _sample(collective, nbytes, device, group, repeats)))
-        if samples[-1][1] > limit_s: break
+        if len(samples) > 1 and samples[-1][1] > limit_s: break
     return samples, None
 
 # %% ../../nbs/roofs/network_probes.ipynb #e2d8d6e6
@@ -97,14 +101,15 @@ def measure_network(
     sizes:Iterable[int]|None=None,# Whole buffers, B; None: 1 kB to 64 MB in steps of 4
     *,
     repeats:int=5,                # Calls per size
-    limit_s:float=0.5,            # A collective's sweep ends after a size that takes longer, s
+    limit_s:float=0.5,            # A collective's sweep ends after a size that takes longer, but not after the first, s
 )->NetworkPeaks:
     "Latency and bandwidth of every collective over `group`; every rank calls it, inside a process group."
     if not (dist.is_available() and dist.is_initialized()):
         raise RuntimeError("no process group: run under torchrun and call torch.distributed.init_process_group first")
     ranks = dist.get_world_size(group)
     if ranks < 2: raise ValueError(f"{ranks} rank in the group: a network needs at least 2")
-    device, sizes = _device(group), sorted({_whole(n, ranks) for n in sizes or (4**k for k in range(5, 14))})
+    device, sizes, repeats = _device(group), _sweep_sizes(sizes, ranks), as_count("repeats", repeats, 1)
+    positive("limit_s", limit_s)
     samples, skipped = [], {}
     for collective in _calls:
         found, why = _sweep(collective, sizes, device, group, repeats, limit_s)

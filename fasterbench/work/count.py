@@ -219,7 +219,7 @@ def trace_call(
     tracer=Tracer, # Makes the mode that counts
 )->Work:
     "The work of one run."
-    tracer, others = tracer(run.owners, before_write), OtherThreads()
+    tracer, others = tracer(run.owners, before_write), OtherThreads(p.module for p in run.modules)
     tracer.memory.numbers([*run.model.parameters(), *run.model.buffers()])
     with eager(), torch.jit.optimized_execution(False), _explained(run), run.watched(tracer), watching(tracer), others:
         out = call()
@@ -228,7 +228,7 @@ def trace_call(
     tracer.visits[0].returned |= tracer.memory.returned(out)
     kept = tracer.memory.numbers(run.lasting())
     unseen = {i: found for i, part in enumerate(run.modules) if (found := script_operators(part.module))}
-    if agreed("other threads", bool(others.present and _unknown_origin(tracer, run))):
+    if agreed("other threads", others.hooked or others.present and _unknown_origin(tracer, run)):
         with eager(): found = others.operators(call)
         if found: unseen[0] = {**unseen.get(0, {}), **found}
     if _computed_outside(tracer, run): unseen[0] = {**unseen.get(0, {}), "work outside of PyTorch": 1}

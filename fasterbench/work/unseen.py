@@ -18,10 +18,14 @@ from ..core.process import silent
 # %% ../../nbs/work/unseen.ipynb #55b719c9
 class OtherThreads:
     "Within the context, Python threads other than this one are noted."
-    def __init__(self): self.present, self._before = False, None
+    def __init__(self,
+        modules=(), # Of the run: what a communication hook of DDP hands to a future runs in a thread of the backend
+    ):
+        self.hooked = any(getattr(m, "_comm_hooks", None) for m in modules)
+        self.present, self._before = self.hooked, None
 
     def __enter__(self):
-        self.present, self._before = len(threading.enumerate()) > 1, threading.getprofile()
+        self.present, self._before = self.hooked or len(threading.enumerate()) > 1, threading.getprofile()
         threading.setprofile(self._started)              # called in each thread that starts, and there only once
         return self
 

@@ -6,6 +6,7 @@
 __all__ = ['collectives', 'bus_factor', 'Sent', 'over', 'sent']
 
 # %% ../../nbs/work/wire.ipynb #f7fdcf92
+from numbers import Integral
 from typing import NamedTuple
 
 # %% ../../nbs/work/wire.ipynb #e50f0c1c
@@ -19,8 +20,8 @@ def bus_factor(
     ranks:int,      # How many take part
 )->float:
     "Bytes that each rank has to send over its link per byte of the buffer, as nccl-tests defines it."
-    if collective not in _factors: raise ValueError(f"collective={collective!r}; known are {', '.join(_factors)}")
-    if isinstance(ranks, bool) or not isinstance(ranks, int) or ranks < 2:
+    if collective not in collectives: raise ValueError(f"collective={collective!r}; known are {', '.join(_factors)}")
+    if isinstance(ranks, bool) or not isinstance(ranks, Integral) or ranks < 2:
         raise ValueError(f"ranks={ranks!r}: a whole number of at least 2 is needed, since one rank has "
                          f"nobody to talk to")
     return _factors[collective](ranks)
