@@ -244,7 +244,7 @@ class Snapshot:
     most = 200_000                              # Objects that are looked at
 
     def __init__(self, roots):
-        self.seen, self.tensors, self.restores, self.modules, todo = {}, [], [], [], list(roots)
+        self.seen, self.tensors, self.restores, self.modules, todo = {}, [], [], [], deque(roots)
         while todo and len(self.seen) < self.most:
             thing = todo.pop()
             if _is_atom(type(thing)) or id(thing) in self.seen: continue
@@ -253,7 +253,7 @@ class Snapshot:
             if isinstance(thing, nn.Module): self.modules.append(thing)
             restores, held = _of(thing)
             self.restores += restores
-            todo += held
+            (todo.extendleft if isinstance(thing, _functions) else todo.extend)(held)    # what functions hold is last
         self.complete = not todo
 
     def steps(self)->dict:
