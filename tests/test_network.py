@@ -86,7 +86,7 @@ found["same"] = [all(map(torch.equal, gradients(n, True), gradients(n, False))) 
     assert found["same"] == [True, True]
 
 def test_hooks_that_work_in_other_threads(tmp_path):
-    "What a communication hook of DDP does once all ranks have come is not counted, and said to be unknown."
+    "What a communication hook of DDP does once all ranks have come is not counted, and said to be unknown; its state comes back."
     found = on_ranks(tmp_path, counting + """
 import time
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
@@ -97,11 +97,15 @@ for name, hook in hooks.items():
     def late(state, bucket, hook=hook): time.sleep(0.1 * rank); return hook[1](state, bucket)
     model.register_comm_hook(hook[0], late)
     for _ in range(3): model(x).sum().backward()
+    held = lambda: (hook[0].iter, [e.clone() for e in hook[0].error_dict.values()], hook[0].rng.get_state()[1].tolist())
+    before = hook[0] and held()
     count(name, model, backward=True)
+found["state"] = before[0] == held()[0] and all(map(torch.equal, before[1], held()[1])) and before[2] == held()[2] and len(before[1])
 """)
     thread = " (in another thread)"
     assert found["plain"]["unknown"] == {} and found["half"]["unknown"] == {"aten::copy_" + thread: 1}
     assert found["low_rank"]["unknown"]["c10d::allreduce_" + thread] == 2 and "aten::bmm" + thread in found["low_rank"]["unknown"]
+    assert found["state"] > 0
 
 def test_tensor_parallel(tmp_path):
     "The row-wise layer adds up its output; columns and rows of the weights stay where they are."

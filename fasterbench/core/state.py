@@ -155,7 +155,9 @@ _foreign = ("torch.distributed.", "torch._", "torch.fx.", "torch.jit.", "torch.n
 @functools.cache
 def _is_atom(cls): return issubclass(cls, _atoms)
 
-def _is_machinery(name): return f"{name}.".startswith(_foreign)
+def _is_machinery(name):
+    "Whether what the Python module `name` defines belongs to more than the model; states of DDP's hooks do not."
+    return f"{name}.".startswith(_foreign) and not name.startswith("torch.distributed.algorithms.ddp_comm_hooks.")
 
 @functools.cache
 def _is_foreign(cls): return _is_machinery(cls.__module__) and not issubclass(cls, sharded_class())
@@ -220,7 +222,8 @@ def _of_tensor(t):
 def _of_module(module):
     if _is_foreign(type(module)) and not isinstance(module, torch.jit.ScriptModule):
         touched = {k: module.__dict__.get(k, missing) for k in ("forward", *copiers, "training")}
-        return [(_restore_touched, module.__dict__, touched)], [*module._modules.values()]
+        hooks = getattr(module, "_comm_hooks", ())                                         # of DDP, with their states
+        return [(_restore_touched, module.__dict__, touched)], [*module._modules.values(), *hooks]
     restores, held = _of_attributes(module)
     inside = [*module.children(), *module.buffers()] if isinstance(module, torch.jit.ScriptModule) else []
     return [(_restore_training, module, getattr(module, "training", None)), *restores], [*held, *inside]
