@@ -95,6 +95,17 @@ def _sweep(collective, sizes, device, group, repeats, limit_s):
         if len(samples) > 1 and samples[-1][1] > limit_s: break
     return samples, None
 
+# %% ../../nbs/roofs/network_probes.ipynb #np00rk01
+def _ranks_of(group):
+    "How many ranks `group` has; `TypeError` or `ValueError` for what is no group that this rank measures in."
+    if group is dist.GroupMember.NON_GROUP_MEMBER:
+        raise ValueError("this rank is not in the group: the ranks of a group call it")
+    if not isinstance(group, dist.ProcessGroup | None):
+        raise TypeError(f"group is a {type(group).__name__}; a torch.distributed.ProcessGroup or None is needed")
+    ranks = dist.get_world_size(group)
+    if ranks < 2: raise ValueError(f"{ranks} rank in the group: a network needs at least 2")
+    return ranks
+
 # %% ../../nbs/roofs/network_probes.ipynb #e2d8d6e6
 def measure_network(
     group=None,                   # A `torch.distributed` process group; None: all ranks
@@ -106,8 +117,7 @@ def measure_network(
     "Latency and bandwidth of every collective over `group`; every rank calls it, inside a process group."
     if not (dist.is_available() and dist.is_initialized()):
         raise RuntimeError("no process group: run under torchrun and call torch.distributed.init_process_group first")
-    ranks = dist.get_world_size(group)
-    if ranks < 2: raise ValueError(f"{ranks} rank in the group: a network needs at least 2")
+    ranks = _ranks_of(group)
     device, sizes, repeats = _device(group), _sweep_sizes(sizes, ranks), as_count("repeats", repeats, 1)
     positive("limit_s", limit_s)
     samples, skipped = [], {}
