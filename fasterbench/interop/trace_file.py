@@ -6,7 +6,7 @@
 __all__ = ['Call', 'Collective']
 
 # %% ../../nbs/interop/trace_file.ipynb #2f3e6285
-import gc, gzip, json, re, tarfile, zlib
+import gc, gzip, json, os, re, tarfile, zlib
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -302,11 +302,11 @@ def _members(path):
         return [Source(str(path), m.name) for m in archive if m.isfile() and m.name.endswith(_endings[:2])]
 
 def sources(
-    paths, # A path or address; a folder; a tar archive; or a list of these
+    paths, # A path or address; a folder; a tar archive; or several of these
 )->list[Source]:
     "The traces that `paths` names, in order. Raises `FileNotFoundError` and `ValueError` where there are none."
-    if isinstance(paths, (list, tuple)):
-        if not paths: raise ValueError("the list of traces is empty")
+    if not isinstance(paths, (str, os.PathLike)):
+        if not (paths := list(paths)): raise ValueError("the list of traces is empty")
         return [s for p in paths for s in sources(p)]
     path = str(paths)
     if "://" not in path and Path(path).is_dir():

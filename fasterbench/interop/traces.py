@@ -206,7 +206,7 @@ def _reduce_all(found, peaks, device, executor):
 
 # %% ../../nbs/interop/traces.ipynb #d0246441
 def read_trace(
-    # A trace, a folder or tar archive of traces, an address that fsspec opens, or a list of these
+    # A trace, a folder or tar archive of traces, an address that fsspec opens, or several of these
     path,
     *,
     # "module", "operator", "kernel", "collective" or "rank"; None: modules where it names them, else operators
