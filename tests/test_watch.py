@@ -604,7 +604,7 @@ def test_threads_that_train_their_own_models():
         with (watch(programs[0].model, every=20, peaks=peaks) if watched else nullcontext() as a,
               watch(programs[1].model, every=20, peaks=peaks) if watched else nullcontext() as b,
               watch(programs[2].model, every=20, peaks=peaks) if watched else nullcontext() as c):
-            threads = [threading.Thread(target=p.run, args=(150,)) for p in programs]
+            threads = [threading.Thread(target=p.run, args=(400,)) for p in programs]
             for t in threads: t.start()
             for t in threads: t.join()
         return programs, (a, b, c)
