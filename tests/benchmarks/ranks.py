@@ -58,12 +58,12 @@ def steps(kind, rounds):
     model.train()
     by_hand(model, x, optimizer, 5)
     for _ in range(rounds):
-        hand = by_hand(model, x, optimizer, 10)
+        before = by_hand(model, x, optimizer, 10)
         analyzer = RooflineAnalyzer(model, x, HardwarePeaks(1e11, 2e10)).profile(backward=True, optimizer=optimizer, warmup=2, steps=20)
         model.train()
-        hand += by_hand(model, x, optimizer, 10)
-        t = analyzer.result.timing
-        lines.append(dict(hand=middle(hand), median=statistics.median(hand), bare=t.end_to_end_s, rows=t.rows_s, waiting=t.exposed_s,
+        after = by_hand(model, x, optimizer, 10)
+        hand, t = before + after, analyzer.result.timing
+        lines.append(dict(hand=middle(hand), itself=middle(after) / middle(before), bare=t.end_to_end_s, rows=t.rows_s, waiting=t.exposed_s,
                           overhead=t.overhead_s, flight=t.communication_s, steps=t.steps))
     every = [None] * dist.get_world_size()
     dist.all_gather_object(every, lines)
@@ -78,9 +78,10 @@ def table(kind, rounds, ranks=2):
         total = [line["rows"] + line["waiting"] + line["overhead"] for line in lines]
         inside = statistics.median(t / line["bare"] for t, line in zip(total, lines))
         outside = statistics.median(t / line["hand"] for t, line in zip(total, lines))
-        each = ", ".join(f"{t / line['bare']:.3f}" for t, line in zip(total, lines))
+        each, itself = (", ".join(f"{v:.3f}" for v in values) for values in
+                        ([t / line["bare"] for t, line in zip(total, lines)], [line["itself"] for line in lines]))
         ms = "".join(f"{1e3 * v[k]:10.1f}" for k in ("hand", "bare", "rows", "waiting", "overhead", "flight"))
-        print(f"{kind:18}{rank:5}{ms}{inside:10.3f}{outside:10.3f}   {each}", flush=True)
+        print(f"{kind:18}{rank:5}{ms}{inside:10.3f}{outside:10.3f}   {each}; the loop after it ÷ the loop before it {itself}", flush=True)
 
 def command(ranks, folder, *more):
     head = [sys.executable] if ranks == 1 else [*torchrun, f"--nproc-per-node={ranks}"]
