@@ -246,7 +246,7 @@ def check(
                     typer.Option(help="Write the verdicts here as JUnit XML; - for standard output.")]=None,
     no_progress:Annotated[bool, typer.Option("--no-progress", help="No progress bar.")]=False,
 ):
-    "Say whether the models of a file keep their budgets: exit 0 kept, 1 broken, 3 too noisy to say."
+    "Say whether the models of a file keep their budgets: exit 0 kept, 1 broken, 3 undecided."
     check_writable(json=json, junit=junit)
     document = _document(budgets)
     try:

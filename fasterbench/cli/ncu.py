@@ -45,7 +45,7 @@ def ncu(
                     typer.Option(help="Roofs: a file of `peaks --json`, or a device: \"NVIDIA H100\". Left out: those "
                                  "of the file.")]=None,
     top:Top=20,
-    html:Annotated[Optional[str], typer.Option(help="Write the report here.")]=None,
+    html:Annotated[Optional[str], typer.Option(help="Write the report here; - for standard output.")]=None,
     json:Annotated[Optional[str], typer.Option(help="Write the result here; - for standard output.")]=None,
     csv:Annotated[Optional[str], typer.Option(help="Write the rows here; - for standard output.")]=None,
 ):
