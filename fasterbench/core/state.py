@@ -6,7 +6,7 @@
 __all__ = []
 
 # %% ../../nbs/core/state.ipynb #083bc64d
-import functools, random, re, sys, threading, types
+import functools, io, logging, queue, random, re, socket, sys, threading, types, weakref
 from collections import OrderedDict, deque
 from contextlib import contextmanager
 from enum import Enum
@@ -128,7 +128,7 @@ def _restore_slots(thing, saved):
 
 def _restore_array(array, contents):
     same = array.dtype != object and array.tobytes() == contents.tobytes()
-    array[...] = contents
+    if not same: array[...] = contents
     return not same
 
 # %% ../../nbs/core/state.ipynb #08ca4cf6
@@ -146,11 +146,12 @@ def _generator(thing):
     return None
 
 # %% ../../nbs/core/state.ipynb #0fd12cd3
-_atoms = (int, float, complex, str, bytes, type, types.ModuleType, Enum, torch.dtype,
-          torch.device, torch.Size, torch.layout, type(None), type(...))
+_atoms = (int, float, complex, str, bytes, type, types.ModuleType, Enum, torch.dtype, torch.device, torch.Size,
+          torch.layout, type(None), type(...), *weakref.ProxyTypes, np.memmap,
+          io.IOBase, threading.Thread, queue.Queue, queue.SimpleQueue, logging.Filterer, socket.socket)
 _foreign = ("torch.distributed.", "torch._", "torch.fx.", "torch.jit.", "torch.nn.parallel.", "threading.", "_thread.",
-            "weakref.", "concurrent.", "multiprocessing.", "asyncio.", "logging.", "queue.", "socket.", "io.",
-            "fasterbench.")
+            "weakref.", "concurrent.", "multiprocessing.", "torch.multiprocessing.", "torch.utils.data.", "asyncio.",
+            "logging.", "queue.", "socket.", "fasterbench.")
 
 @functools.cache
 def _is_atom(cls): return issubclass(cls, _atoms)
@@ -185,18 +186,25 @@ def _of_container(thing, kind):
 
 # %% ../../nbs/core/state.ipynb #f0110w5d
 _functions = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, functools.partial)
+_trained = nn.Module, torch.optim.Optimizer                     # what a step writes to, with all that it holds
+# What is looked at where only a function leads to it; other objects belong to the program
+_by_functions = (*_functions, *_trained, torch.Tensor, types.CellType, dict, list, set, frozenset, tuple, deque,
+                 torch.Generator, random.Random, np.random.RandomState, np.random.Generator)
 
 def _globals_of(function):
-    "The globals that the code of a function names; those of PyTorch and of installed packages belong to all."
+    "Modules, optimizers, functions and tensors with a gradient among the globals that the code of a function names."
     code, known = [function.__code__], function.__globals__
-    if re.search("(site|dist)-packages", known.get("__file__") or ""): return ()
+    if re.search("(site|dist)-packages", str(known.get("__file__"))): return []
     for c in code: code += [inner for inner in c.co_consts if isinstance(inner, types.CodeType)]
-    return [known[name] for c in code for name in c.co_names if name in known]
+    found = [known[name] for c in code for name in c.co_names if name in known]
+    return [g for g in found if issubclass(type(g), (*_functions, *_trained))
+            or issubclass(type(g), torch.Tensor) and g.requires_grad]
 
 def _held_by_function(function):
     "What a function holds beside its code: closure, defaults, globals, bound arguments, the object of a method."
-    if isinstance(function, functools.partial): return function.func, *function.args, *function.keywords.values()
-    if not isinstance(function, types.FunctionType): return function.__self__, getattr(function, "__func__", None)
+    kind = type(function)
+    if issubclass(kind, functools.partial): return function.func, *function.args, *function.keywords.values()
+    if not issubclass(kind, types.FunctionType): return function.__self__, getattr(function, "__func__", None)
     if _is_machinery(function.__globals__.get("__name__")): return ()
     defaults = *(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()
     return *(function.__closure__ or ()), *defaults, *_globals_of(function)
@@ -235,10 +243,11 @@ def _of(thing):
     if isinstance(thing, torch.Tensor): return _of_tensor(thing)
     if (kind := _kind(thing)) is not None: return _of_container(thing, kind)
     if isinstance(thing, (tuple, frozenset)): return [], thing
-    if isinstance(thing, np.ndarray): return [(_restore_array, thing, thing.copy())] * thing.flags.writeable, ()
+    if isinstance(thing, np.ndarray):
+        return [(_restore_array, thing, thing.copy())] if thing.flags.writeable else [], ()
     if found := _generator(thing): return [(_set_state, thing, *found)], ()
     if _is_foreign(type(thing)): return [], ()
-    if isinstance(thing, _functions): return [], _held_by_function(thing)
+    if issubclass(type(thing), _functions): return [], _held_by_function(thing)
     return _of_cell(thing) if isinstance(thing, types.CellType) else _of_attributes(thing)
 
 # %% ../../nbs/core/state.ipynb #d0c07fd7
@@ -247,17 +256,25 @@ class Snapshot:
     most = 200_000                              # Objects that are looked at
 
     def __init__(self, roots):
-        self.seen, self.tensors, self.restores, self.modules, todo = {}, [], [], [], deque(roots)
+        self.seen, self.tensors, self.restores, self.modules = {}, [], [], []
+        todo = deque((root, False) for root in roots)           # what, and whether only a function leads to it
         while todo and len(self.seen) < self.most:
-            thing = todo.pop()
-            if _is_atom(type(thing)) or id(thing) in self.seen: continue
-            self.seen[id(thing)] = thing
-            if isinstance(thing, torch.Tensor): self.tensors.append(TensorState(thing))
-            if isinstance(thing, nn.Module): self.modules.append(thing)
-            restores, held = _of(thing)
-            self.restores += restores
-            (todo.extendleft if isinstance(thing, _functions) else todo.extend)(held)    # what functions hold is last
-        self.complete = not todo
+            thing, by_function = todo.pop()
+            kind = type(thing)
+            if _is_atom(kind) or id(thing) in self.seen or by_function and not issubclass(kind, _by_functions): continue
+            held = self._look_at(thing)
+            by_function = issubclass(kind, _functions) or by_function and not issubclass(kind, _trained)
+            (todo.extendleft if by_function else todo.extend)((h, by_function) for h in held)
+        self.complete = all(by_function for _, by_function in todo)
+
+    def _look_at(self, thing):
+        "Note how `thing` is put back; gives what it holds."
+        self.seen[id(thing)] = thing
+        if isinstance(thing, torch.Tensor): self.tensors.append(TensorState(thing))
+        if isinstance(thing, nn.Module): self.modules.append(thing)
+        restores, held = _of(thing)
+        self.restores += restores
+        return held
 
     def steps(self)->dict:
         "What puts each thing back between two runs; each says whether it had to."
