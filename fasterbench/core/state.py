@@ -191,12 +191,16 @@ _trained = nn.Module, torch.optim.Optimizer                     # what a step wr
 _by_functions = (*_functions, *_trained, torch.Tensor, types.CellType, dict, list, set, frozenset, tuple, deque,
                  torch.Generator, random.Random, np.random.RandomState, np.random.Generator)
 
+def _members(thing):
+    "`thing`, or what a container of Python holds."
+    return list(thing.values()) if type(thing) is dict else list(thing) if type(thing) in (list, tuple) else [thing]
+
 def _globals_of(function):
     "Modules, optimizers, functions and tensors with a gradient among the globals that the code of a function names."
     code, known = [function.__code__], function.__globals__
     if re.search("(site|dist)-packages", str(known.get("__file__"))): return []
     for c in code: code += [inner for inner in c.co_consts if isinstance(inner, types.CodeType)]
-    found = [known[name] for c in code for name in c.co_names if name in known]
+    found = [g for c in code for name in c.co_names if name in known for g in _members(known[name])]
     return [g for g in found if issubclass(type(g), (*_functions, *_trained))
             or issubclass(type(g), torch.Tensor) and g.requires_grad]
 
