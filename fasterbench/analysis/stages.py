@@ -203,6 +203,7 @@ def _without_data(run, forward, args, kwargs, backward):
         tracer.visits[0].part = step.earlier
         with wrapped(step.modules[1:], lambda i, f: tracer.wrap(i + 1, f)), watching(tracer):
             out = tracer.wrap(0, forward)(*args, **kwargs)
+        tracer.check_threads()
         if backward and any(t.requires_grad for t in tensors_of(out)):
             value = total_output(out)
             with watching(tracer), tracer.section(step.earlier, "backward"): value.backward()

@@ -67,10 +67,13 @@ class _Turn:
         "Whether `watch` may begin a sample."
         if not self.lock.acquire(blocking=False): return False
         try:
-            watch.waits_for = self.holder and weakref.ref(self.holder)
+            holder = self.holder                    # it may leave meanwhile
+            watch.waits_for = holder and weakref.ref(holder)
             self.waited += 1
-            if self.holder is not None and not self.holder._drop(self.waited > turns): return self._wait(watch)
-            if self.next() not in (None, watch) and self.waited <= turns: return False
+            if holder is not None and not holder._drop(self.waited > turns): return self._wait(watch)
+            if self.next() not in (None, watch) and self.waited <= turns:
+                watch.waits_for = self.next
+                return False
             self.holder, self.waited, self.next, watch.waits_for = watch, 0, lambda: None, None
             return True
         finally: self.lock.release()

@@ -65,7 +65,7 @@ def _against_saved(settings, path):
     from fasterbench.views.result import from_json
     try: before = from_json(path)
     except (ValueError, OSError) as error: raise SideError(f"{path}: {error}") from error
-    if not before.timing or min(before.timing.steps, before.timing.bare_steps) < 2:
+    if not before.timing or before.timing.steps < 2 or before.timing.spread is None:
         raise SideError(f"{path} is no baseline: two steps or more have to be timed, or the spread is unknown")
     measured = rounds_of(settings)
     measured()

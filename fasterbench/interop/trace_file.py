@@ -305,6 +305,8 @@ def sources(
     paths, # A path or address; a folder; a tar archive; or several of these
 )->list[Source]:
     "The traces that `paths` names, in order. Raises `FileNotFoundError` and `ValueError` where there are none."
+    if isinstance(paths, bytes) or hasattr(paths, "read"):
+        raise TypeError(f"a {type(paths).__name__} was given; a path, an address or several of these are needed")
     if not isinstance(paths, (str, os.PathLike)):
         if not (paths := list(paths)): raise ValueError("the list of traces is empty")
         return [s for p in paths for s in sources(p)]

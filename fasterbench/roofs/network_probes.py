@@ -6,7 +6,7 @@
 __all__ = ['measure_network']
 
 # %% ../../nbs/roofs/network_probes.ipynb #1e398258
-import datetime, socket, statistics
+import datetime, math, socket, statistics
 from collections.abc import Iterable
 from time import perf_counter
 
@@ -72,7 +72,7 @@ def _device(group):
 def _sweep_sizes(sizes, ranks):
     "`sizes`, smallest first, each rounded up to what every rank can hold an equal part of, in float32."
     step, given = 4 * ranks, [4**k for k in range(5, 14)] if sizes is None else list(sizes)
-    found = sorted({-(-int(positive("size", n)) // step) * step for n in given})
+    found = sorted({-(-math.ceil(positive("size", n)) // step) * step for n in given})
     if len(found) > 1: return found
     raise ValueError(f"sizes={given!r}: at least two are needed that differ once they are rounded up to whole {step} B")
 

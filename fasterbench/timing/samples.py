@@ -90,6 +90,7 @@ class StoppingRule:
 
     def _enough(self, values, n, elapsed):
         now, before = Samples(tuple(values)).spread, Samples(tuple(values[:n * 3 // 4])).spread
+        if now is None: return elapsed >= self.at_most                      # a single one
         if now <= self.spread or elapsed >= self.at_most: return True
         stable = n >= 2 * self.at_least and abs(now - before) <= self.settled * now
         return (stable or elapsed >= self.seconds) and 1.57 * now / math.sqrt(n) <= self.certain

@@ -374,15 +374,17 @@ def _collective(data, where): return Collective(**checked(Collective, data, wher
 # %% ../../nbs/views/result.ipynb #7b8cbf22
 def _result(data):
     values = checked(Result, data, "", _rules)
-    for name in _kinds.values(): values[name] = _points(values[name] if name == "points" else values.get(name, []),
-                                                        name)
+    given = dict.fromkeys(_kinds.values(), ()) | values | dict(points=values["points"])
+    for name in _kinds.values(): values[name] = _points(given[name], name)
     values["peaks"] = None if values["peaks"] is None else _peaks(values["peaks"])
     if values.get("program") is not None: values["program"] = _point(values["program"], "program")
     values["accounts"] = [_account(a, f"accounts[{i}]") for i, a in enumerate(values.get("accounts", []))]
     values["collectives"] = [_collective(c, f"collectives[{i}]") for i, c in enumerate(values.get("collectives", []))]
-    if values.get("timing") is not None: values["timing"] = Timing(**checked(Timing, values["timing"], "timing",
-        _timing_rules))
-    return Result(**values)
+    if (t := values.get("timing")) is not None: values["timing"] = Timing(**checked(Timing, t, "timing", _timing_rules))
+    result = Result(**values)
+    if not result.timing or result.timing.steps > 1: return result
+    unknown = lambda points: [replace(p, time_iqr_s=p.time_iqr_s or None) for p in points]  # older files say 0
+    return replace(result, **{name: unknown(getattr(result, name)) for name in _kinds.values()})
 
 def _no_constant(name): raise ValueError(f"{name} is no number of JSON")
 

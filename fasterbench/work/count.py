@@ -223,8 +223,7 @@ def trace_call(
     tracer.memory.numbers([*run.model.parameters(), *run.model.buffers()])
     with eager(), torch.jit.optimized_execution(False), _explained(run), run.watched(tracer), watching(tracer), others:
         out = call()
-    if tracer.elsewhere:
-        raise RuntimeError("a module was called from another thread, where its operators cannot be seen")
+    tracer.check_threads()
     tracer.visits[0].returned |= tracer.memory.returned(out)
     kept = tracer.memory.numbers(run.lasting())
     unseen = {i: found for i, part in enumerate(run.modules) if (found := script_operators(part.module))}

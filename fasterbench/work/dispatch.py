@@ -39,7 +39,11 @@ def _backend(t):
     else: kind = "Quantized" if t.is_quantized else _layouts.get(t.layout, "")
     return kind + {"cpu": "CPU", "cuda": "CUDA", "meta": "Meta"}.get(t.device.type, t.device.type.upper())
 
-_has_kernel = cache(torch._C._dispatch_has_kernel_for_dispatch_key)
+@cache
+def _has_kernel(name, key):
+    "Whether the operator has a kernel of its own there; devices that PyTorch has no name for have none."
+    try: return torch._C._dispatch_has_kernel_for_dispatch_key(name, key)
+    except RuntimeError: return False
 
 # %% ../../nbs/work/dispatch.ipynb #4f920482
 def is_composite(

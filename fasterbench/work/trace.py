@@ -253,6 +253,11 @@ class Tracer(Watcher):
     @property
     def visits(self)->list[Visit]: return self._visits.all
 
+    def check_threads(self):
+        "Raises `RuntimeError` where a module was called in another thread: its operators were not seen."
+        if self.elsewhere: raise RuntimeError("a module was called from another thread, where its operators cannot be "
+                                              "seen")
+
     def wrap(self, i, forward):
         "What is called instead of the forward of part `i`."
         def call(*args, **kwargs):

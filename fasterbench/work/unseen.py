@@ -21,7 +21,7 @@ class OtherThreads:
     def __init__(self,
         modules=(), # Of the run: what a communication hook of DDP hands to a future runs in a thread of the backend
     ):
-        self.hooked = any(getattr(m, "_comm_hooks", None) for m in modules)
+        self.hooked = any(vars(m).get("_comm_hooks") for m in modules)
         self.present, self._before = self.hooked, None
 
     def __enter__(self):
