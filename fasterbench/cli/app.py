@@ -182,8 +182,10 @@ def doubts_of(
     env, own, found = roofs.environment, roofs.dtype.removeprefix("torch."), []
     name, here = env.get("device_name", roofs.device), environment.get("device_name", device)
     other = roofs.device.partition(":")[0] != device.partition(":")[0]
-    if other or env and name != here != device:                          # a device without a name is called by its kind
-        found.append(f"they are of {name} ({roofs.device}), and the rows were measured on {here} ({device})")
+    if other or env and name != here:
+        named = other or here != device
+        rows = f"the rows were measured on {here} ({device})" if named else "nothing names the device of the rows"
+        found.append(f"they are of {name} ({roofs.device}), and {rows}")
     elif env.get("threads") and environment.get("threads") and env["threads"] != environment["threads"]:
         found.append(f"they are of {env['threads']} threads, and the rows were measured with {environment['threads']}")
     dtypes = {own, *(c.dtype for c in roofs.ceilings)}
