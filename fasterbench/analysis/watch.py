@@ -58,10 +58,13 @@ def _check_arguments(peaks, on_sample):
 _watched = weakref.WeakSet()    # Models that are watched
 turns = 16                      # Calls of other models that wait, after which a sample that does not go on is dropped
 
+def _nobody(): "Stands for a reference to a watch."
+
 class _Turn:
     "Which watch takes a sample: one at a time in a process."
-    next = lambda self: None        # Who waits for the sample that is under way, or was the last one
-    def __init__(self): self.lock, self.holder, self.waited = threading.RLock(), None, 0
+    def __init__(self):
+        self.lock, self.holder, self.waited = threading.RLock(), None, 0
+        self.next = _nobody         # A reference to who waits for the sample that is under way, or was the last one
 
     def take(self, watch)->bool:
         "Whether `watch` may begin a sample."
@@ -70,21 +73,19 @@ class _Turn:
             holder = self.holder                    # it may leave meanwhile
             watch.waits_for = holder and weakref.ref(holder)
             self.waited += 1
-            if holder is not None and not holder._drop(self.waited > turns): return self._wait(watch)
+            if holder is not None and not holder._drop(self.waited > turns):
+                if self.next() is None: self.next = weakref.ref(watch)
+                return False
             if self.next() not in (None, watch) and self.waited <= turns:
                 watch.waits_for = self.next
                 return False
-            self.holder, self.waited, self.next, watch.waits_for = watch, 0, lambda: None, None
+            self.holder, self.waited, self.next, watch.waits_for = watch, 0, _nobody, None
             return True
         finally: self.lock.release()
 
-    def _wait(self, watch):
-        if self.next() is None: self.next = weakref.ref(watch)
-        return False
-
     def leave(self, watch):
         if self.holder is watch: self.holder = None
-        if self.next() is watch: self.next = lambda: None
+        if self.next() is watch: self.next = _nobody
 
 _turn = _Turn()
 

@@ -151,7 +151,7 @@ _atoms = (int, float, complex, str, bytes, type, types.ModuleType, Enum, torch.d
           io.IOBase, threading.Thread, queue.Queue, queue.SimpleQueue, logging.Filterer, socket.socket)
 _foreign = ("torch.distributed.", "torch._", "torch.fx.", "torch.jit.", "torch.nn.parallel.", "threading.", "_thread.",
             "weakref.", "concurrent.", "multiprocessing.", "torch.multiprocessing.", "torch.utils.data.", "asyncio.",
-            "logging.", "queue.", "socket.", "fasterbench.")
+            "logging.", "fasterbench.")
 
 @functools.cache
 def _is_atom(cls): return issubclass(cls, _atoms)

@@ -36,7 +36,7 @@ def _sample(sample):
 def _spaced(name): return name.replace("_", " ")
 
 # %% ../../nbs/views/differences.ipynb #1028c863
-_origin = "command", "commit"      # Long, and rarely what explains a difference: they come last
+origin = "command", "commit"       # Long, and rarely what explains a difference: they come last
 
 def conditions(
     r:Result,
@@ -45,13 +45,13 @@ def conditions(
     batch = batch_of(r.sample)
     about = {"phases of a training step": _phases(r), "model": r.model} | ({} if batch is None
         else {"batch": batch}) | _sample(r.sample)
-    call = {k: v for k, v in r.call.items() if k not in ("device", *_origin)}
+    call = {k: v for k, v in r.call.items() if k not in ("device", *origin)}
     about |= {_spaced(k): v for of in (call, r.settings) for k, v in of.items()}
     if r.peaks:
         about |= {"device": r.peaks.device, "dtype of the peaks": r.peaks.dtype.removeprefix("torch."),
                   "TF32": r.peaks.tf32_enabled}
     about |= {_spaced(k): v for k, v in r.environment.items() if k != "date"}
-    return about | {k: r.call[k] for k in _origin if k in r.call}
+    return about | {k: r.call[k] for k in origin if k in r.call}
 
 def rates(
     r:Result,

@@ -13,7 +13,7 @@ from ..roofs.network import NetworkPeaks
 from ..work.wire import bus_factor
 from .fields import Field
 from .page import cells, column, figure, filled
-from .plot import canvas, dress, hues, log_axis
+from .plot import canvas, dress, hues, log_axis, shapes
 from .table import network_rows, where_measured
 
 # %% ../../nbs/views/network_page.ipynb #f15b6ad0
@@ -28,8 +28,6 @@ _fields = (Field("name", "", "call"), Field("kind", "", "collective"), Field("si
            Field("error", "%", "fit against sample", "percent"), Field("rate", "B/s", "bus bandwidth", "si"))
 
 # %% ../../nbs/views/network_page.ipynb #e35f299c
-_symbols = ("circle", "square", "diamond", "triangle-up", "x", "cross", "star")
-
 def _fit(r, sizes):
     "The fitted line of a roof between the smallest and the largest size."
     low, high = min(sizes), max(sizes)
@@ -48,7 +46,7 @@ def plot_network(
         of, color, name = [i for i, s in enumerate(rows) if s["kind"] == r.name], hues[k % 7], escape(r.name)
         fig.add_scatter(x=[rows[i]["size"] for i in of], y=[rows[i]["time"] for i in of], customdata=of, name=name,
                         mode="markers", legendgroup=name, hoverinfo="text",
-                        marker=dict(symbol=_symbols[k % 7], size=8, color=color),
+                        marker=dict(symbol=shapes[k % 7], size=8, color=color),
                         hovertext=[f"{escape(rows[i]['name'])}: {format_si(rows[i]['time'], 's')}" for i in of])
         xs, ys = _fit(r, [n for n, _ in r.samples])
         fig.add_scatter(x=xs, y=ys, mode="lines", line=dict(color=color, width=1.5), name=name, legendgroup=name,

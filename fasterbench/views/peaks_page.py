@@ -12,14 +12,12 @@ from ..core.units import format_si
 from ..roofs.hardware import HardwarePeaks
 from .fields import Field
 from .page import cells, column, figure, filled, page
-from .plot import dress, hues, log_axis
+from .plot import dress, hues, log_axis, shapes
 from .network_page import network_facts, network_tab
 from .headline import roof_doubt, roofs_text
 from .table import peaks_rows
 
 # %% ../../nbs/views/peaks_page.ipynb #70b838ed
-# told apart by colour-blind readers too; each has a symbol of its own
-_symbols = ("circle", "square", "diamond", "triangle-up", "x", "cross", "star")
 _ink = "#74808a"
 
 # %% ../../nbs/views/peaks_page.ipynb #6b6383a8
@@ -65,7 +63,7 @@ def _probe_lines(fig, rows, unit):
         xs, ys, color = [rows[i]["size"] for i in of], [rows[i]["rate"] for i in of], hues[k % 7]
         fig.add_scatter(x=xs, y=ys, customdata=of, name=escape(kind), mode="lines+markers", hoverinfo="text",
                         hovertext=texts, line=dict(color=color, width=1),
-                        marker=dict(symbol=_symbols[k % 7], size=8, color=color))
+                        marker=dict(symbol=shapes[k % 7], size=8, color=color))
 
 def _ceiling_lines(fig, lines, capacities):
     for a, b, rate, text in lines:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from ..core.files import write_whole
 from ..core.units import format_si
 from ..points.model import RooflinePoint
-from .differences import conditions, differences
+from .differences import conditions, differences, origin
 from .fields import Field, fields
 from .headline import trust, wrapped
 from .page import cells, column, figure, filled, page
@@ -59,11 +59,9 @@ def lines_of(
     return sorted(made, key=lambda l: -max(t or 0 for t in l.values("time_s")))
 
 # %% ../../nbs/views/series.ipynb #d6b769d1
-_passed_over = ("command", "commit")
-
 def _labels(results, names):
     about = list(map(conditions, results))
-    for key in dict.fromkeys(k for a in about for k in a if k not in _passed_over):
+    for key in dict.fromkeys(k for a in about for k in a if k not in origin):
         values = [str(a.get(key)) for a in about]
         if len(set(values)) == len(values): return [f"{key} {v}"[-16:] if key != "model" else v for v in values]
     return list(names) if names and len(set(names)) == len(names) else [str(i) for i, _ in enumerate(results, 1)]

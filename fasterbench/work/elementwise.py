@@ -170,8 +170,8 @@ def _bag_weights_backward(grad, table, indices, *_, out=None, **kw): return 2 * 
 _several = {1: """hardshrink_backward softshrink_backward rrelu_with_noise_backward floor_divide remainder fmod
     bernoulli dropout""",
             2: """rrelu_with_noise silu threshold_backward relu_backward sigmoid_backward tanh_backward
-    leaky_relu softplus hardtanh clamp clip xlogy special_xlog1py logaddexp"""
-               " dist prelu _prelu_kernel hypot leaky_relu_backward _prelu_kernel_backward hardtanh_backward logit",
+    leaky_relu softplus hardtanh clamp clip xlogy special_xlog1py logaddexp
+    dist prelu _prelu_kernel hypot leaky_relu_backward _prelu_kernel_backward hardtanh_backward logit""",
             3: """lerp hardsigmoid elu celu selu elu_backward softplus_backward mish_backward
     log_sigmoid_forward log_sigmoid_backward hardsigmoid_backward""",
             4: "mish glu polygamma polar hann_window hamming_window",

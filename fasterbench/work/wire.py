@@ -20,7 +20,7 @@ def bus_factor(
     ranks:int,      # How many take part
 )->float:
     "Bytes that each rank has to send over its link per byte of the buffer, as nccl-tests defines it."
-    if collective not in collectives: raise ValueError(f"collective={collective!r}; known are {', '.join(_factors)}")
+    if collective not in collectives: raise ValueError(f"collective={collective!r}; known are {', '.join(collectives)}")
     if isinstance(ranks, bool) or not isinstance(ranks, Integral) or ranks < 2:
         raise ValueError(f"ranks={ranks!r}: a whole number of at least 2 is needed, since one rank has "
                          f"nobody to talk to")
