@@ -25,7 +25,7 @@ bounds = dict(memory=dict(color="#1569b0", symbol="circle", pattern="", label="m
               none=dict(color=ink, symbol="circle-open", pattern="", label="without work"),
               undefined=dict(color=ink, symbol="x", pattern="x", label="undefined"))
 hues = "#2a9d8f", "#d96f54", "#5f86b3", "#c67c1c", "#9a78ad", "#7d8f3c", "#b5838d"   # of what has no bound
-shapes = "circle", "square", "diamond", "triangle-up", "x", "cross", "star"          # tell the hues apart without colour
+shapes = "circle", "square", "diamond", "triangle-up", "x", "cross", "star"         # tell the hues apart without colour
 _grid, _clear = "rgba(128,138,148,0.22)", "rgba(0,0,0,0)"       # readable on white and on dark pages
 
 def canvas(**options):

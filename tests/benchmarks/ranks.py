@@ -59,7 +59,7 @@ def steps(kind, rounds):
     by_hand(model, x, optimizer, 5)
     for _ in range(rounds):
         before = by_hand(model, x, optimizer, 10)
-        analyzer = RooflineAnalyzer(model, x, HardwarePeaks(1e11, 2e10)).profile(backward=True, optimizer=optimizer, warmup=2, steps=20)
+        analyzer = RooflineAnalyzer(model, x, HardwarePeaks(1e11, 2e10)).profile(backward=True, optimizer=optimizer, warmup=2, steps=40)
         model.train()
         after = by_hand(model, x, optimizer, 10)
         hand, t = before + after, analyzer.result.timing
