@@ -253,3 +253,13 @@ def test_the_main_job(tmp_path):
     assert 1e6 < (tmp_path/"resnet18.html").stat().st_size < 6e6
     done = fasterbench("roofline", "torchvision:resnet81", cwd=tmp_path)
     assert done.returncode == 2 and "resnet18" in done.stderr and done.stderr.count("\n") == 1
+
+def test_a_reader_that_leaves_loses_no_file(folder, tmp_path):
+    "As `fasterbench report … | head -1` does: standard output is closed before anything is printed."
+    for i, more in enumerate(([], ["--csv", "-"])[:1 + heavy]):
+        page = tmp_path/f"{i}.html"
+        read, end = os.pipe()
+        os.close(read)
+        done = subprocess.run([command, "report", "saved.json", "--html", str(page), *more], cwd=folder, stdout=end, stderr=subprocess.PIPE, text=True, env=bars)
+        os.close(end)
+        assert (done.returncode, page.exists()) == (0, True) and "Broken" not in done.stderr, done.stderr

@@ -6,7 +6,7 @@
 __all__ = ['Model', 'Device', 'Dtype', 'Quiet', 'File', 'Peaks', 'Top', 'Group', 'Depth']
 
 # %% ../../nbs/cli/app.ipynb #51e2f964
-import inspect, re, sys
+import inspect, os, re, sys
 from functools import wraps
 from html import unescape
 from itertools import count
@@ -107,13 +107,23 @@ def device_here(name):
     except ValueError as error: usage_error(str(error), "--device")
 
 # %% ../../nbs/cli/app.ipynb #5701d5e0
+def printed(
+    show, # `show()` prints
+):
+    "Print; where the reader has gone (`| head -1`) the rest goes nowhere, and the work goes on."
+    try:
+        show()
+        sys.stdout.flush()
+    except BrokenPipeError:
+        with open(os.devnull, "wb") as nowhere: os.dup2(nowhere.fileno(), sys.stdout.fileno())
+
 def write(
     path,   # A file, "-" for standard output, None for nowhere
     text,   # `text()` makes what is written
     remark="", # What is said behind the name
 ):
     from fasterbench.core.files import write_whole
-    if path == "-": print(text().rstrip("\n"))
+    if path == "-": printed(lambda: print(text().rstrip("\n")))
     elif path:
         write_whole(path, text())
         print(f"wrote {path}{remark}", file=sys.stderr)

@@ -16,7 +16,7 @@ import typer
 
 from ..analysis.budgets import (BudgetError, Found, Verdict, decisive, format_value, in_looks, judge,
                                           matching, parse_limit, read_budgets, shortest)
-from .app import app, check_writable, device_here, usage_error, whole_from, write
+from .app import app, check_writable, device_here, printed, usage_error, whole_from, write
 from .sides import SideError, checked_out, in_turn, loaded, rounds_of, side
 from ..core.progress import progress_bar
 
@@ -188,7 +188,8 @@ def verdict_junit(
                          failures=str(results.count("broken")), errors="0", skipped=str(results.count("cannot say")))
     for v in verdicts:
         row = verdict_row(v)
-        case = tree.SubElement(suite, "testcase", classname=row[0], name=" ".join(filter(None, row[1:3])))
+        of = "" if v.layer == v.budget.layer else f"({v.budget.layer})"       # two patterns may match one layer
+        case = tree.SubElement(suite, "testcase", classname=row[0], name=" ".join(filter(None, (*row[1:3], of))))
         text = f"budget {row[3]}, found {row[4]}" + (f" ({row[5]})" if row[5] else "")
         if v.result != "kept":
             tree.SubElement(case, "failure" if v.result == "broken" else "skipped",
@@ -262,7 +263,7 @@ def check(
     except BudgetError as error: usage_error(str(error), "BUDGETS")
     except SideError as error: usage_error(str(error), "--against")
     if not verdicts: usage_error(f"{budgets!r} has no budgets, only models", "BUDGETS")
-    if "-" not in (json, junit): print(verdict_table(verdicts))
+    if "-" not in (json, junit): printed(lambda: print(verdict_table(verdicts)))
     write(json, lambda: verdict_json(verdicts))
     write(junit, lambda: verdict_junit(verdicts))
     if update: write(budgets, lambda: _updated(document, verdicts))

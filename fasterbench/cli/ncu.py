@@ -13,7 +13,7 @@ from typing import Annotated, Optional
 
 import typer
 
-from .app import Top, app, check_writable, doubts_of, given_peaks, write
+from .app import Top, app, check_writable, doubts_of, given_peaks, printed, write
 
 # %% ../../nbs/cli/ncu.ipynb #4a93b7e8
 def _read(path, by, peaks):
@@ -56,7 +56,7 @@ def ncu(
     roofs = given_peaks(peaks)
     kernels = _remarked(_read(file, by, roofs), roofs, peaks)
     if html: kernels.with_roofs()
-    if "-" not in (json, csv, html): kernels.summary(top)
+    if "-" not in (json, csv, html): printed(lambda: kernels.summary(top))
     else: print(*kernels.notes, sep="\n", file=sys.stderr)
     write(json, kernels.to_json)
     write(csv, lambda: result_csv(kernels))

@@ -11,8 +11,8 @@ from typing import Annotated, Optional
 
 import typer
 
-from .app import app, check_writable, dtype_named, saved_result, shape_given, usage_error, write
-from .app import Dtype, File, Model, Top
+from .app import (Dtype, File, Model, Top, app, check_writable, dtype_named, printed, saved_result,
+                                 shape_given, usage_error, write)
 
 # %% ../../nbs/cli/predict.ipynb #3a1b92e0
 def _batches(text):
@@ -89,7 +89,8 @@ def predict(
         results.append((size or 1, predict(net, sample, on, autocast=dtype_named(autocast), compiled=compiled,
             like=measured)))
     result = results[0][1]
-    if "-" not in (json, csv, html): print(_batch_table(results) if len(sizes) > 1 else summary(result, top))
+    shown = _batch_table(results) if len(sizes) > 1 else summary(result, top)
+    if "-" not in (json, csv, html): printed(lambda: print(shown))
     write(json, result.to_json)
     write(csv, lambda: result_csv(result))
     write(html, lambda: render(result, f"Predicted roofline of {model} on {result.environment['device_name']}"))

@@ -10,7 +10,7 @@ from typing import Annotated, Optional
 
 import typer
 
-from .app import File, app, check_writable, usage_error, whole_from, write
+from .app import File, app, check_writable, printed, usage_error, whole_from, write
 from .predict import On
 
 # %% ../../nbs/cli/serve.ipynb #ed30fac8
@@ -56,7 +56,7 @@ def serve(
     check_writable(html=html, json=json, csv=csv)
     result = serve(model, prompt, new, _batches(batch), on, weights=weights, tensor_parallel=tensor_parallel,
                    network=network, measured=_measured(measured))
-    if "-" not in (json, csv, html): result.summary()
+    if "-" not in (json, csv, html): printed(result.summary)
     write(json, result.to_json)
     write(csv, result.csv)
     write(html, result.render)

@@ -10,7 +10,7 @@ from typing import Annotated, Optional
 
 import typer
 
-from .app import Top, app, check_writable, given_peaks, usage_error, write
+from .app import Top, app, check_writable, given_peaks, printed, usage_error, write
 
 # %% ../../nbs/cli/trace.ipynb #711d0eba
 _ways = ("module", "operator", "kernel", "collective", "rank")
@@ -53,7 +53,7 @@ def trace(
     check_writable(html=html, json=json, csv=csv, perfetto=perfetto)
     result = _read(files, by, device, given_peaks(peaks))
     if html: result.with_roofs()
-    if "-" not in (json, csv, html): result.summary(top)
+    if "-" not in (json, csv, html): printed(lambda: result.summary(top))
     write(json, result.to_json)
     write(csv, lambda: result_csv(result))
     write(html, lambda: render(result, f"Roofline of {result.model}, from a trace"))

@@ -13,11 +13,9 @@ from typing import Annotated, Optional
 
 import typer
 
-from .app import (Depth, Device, Dtype, File, Group, Model, Peaks, Quiet, Saved, Top, app,
-                                 check_writable, device_here,
-                                 doubts_of, dtype_named, free_name, given_peaks, notice, run_name, saved_result,
-                                 shape_given,
-                                 usage_error, whole_from, write)
+from .app import (Depth, Device, Dtype, File, Group, Model, Peaks, Quiet, Saved, Top, app, check_writable,
+                                 device_here, doubts_of, dtype_named, free_name, given_peaks, notice, printed, run_name,
+                                 saved_result, shape_given, usage_error, whole_from, write)
 from .torchrun import begin_group, is_first, job, local_device, parallel_named
 
 # %% ../../nbs/cli/verbs.ipynb #dab9241c
@@ -43,7 +41,7 @@ def _recorded(work):
 def _show(result, top, group, depth, taken):
     "The table; where standard output is taken, what limits the trust in it goes to standard error."
     from fasterbench.views.table import footer
-    if not taken: result.summary(top, None if group == "none" else group, depth)
+    if not taken: printed(lambda: result.summary(top, None if group == "none" else group, depth))
     else:
         for line in footer(result): notice(line)
 
@@ -86,7 +84,7 @@ def peaks(device:Device="cpu",
                                                  progress=False if no_progress else None))
     found = replace(found, network=links or found.network)
     for note in notes: notice(note)
-    if "-" not in (json, html): print(peaks_table(found), found.origin(), sep="\n")
+    if "-" not in (json, html): printed(lambda: print(peaks_table(found), found.origin(), sep="\n"))
     elif doubt := roof_doubt(found): notice(doubt)
     write(json, found.to_json)
     write(html, lambda: render_peaks(found))
@@ -189,7 +187,7 @@ def compare(saved:Annotated[list[str],
     if len(saved) < 2: usage_error("one result; two or more are needed", "BEFORE AFTER")
     check_writable(html=html, csv=csv)
     found = compare(*map(saved_result, saved)) if len(saved) == 2 else _series(saved)
-    if "-" not in (html, csv): found.summary(top)
+    if "-" not in (html, csv): printed(lambda: found.summary(top))
     write(csv, found.csv)
     if html: write(html, found.render)
 
