@@ -33,6 +33,7 @@ from fasterbench.work.count import count_work
 def count(name, model, sample=x, **how):
     work = count_work(model, sample, **how)
     found[name] = dict(calls=[[c.operator, c.phase, c.category, *c.sent] for c in work.trace if c.sent], wire_bytes=work.wire_bytes, unknown=work.unknown_ops,
+                       unknown_sends=work.unknown_sends, rows=[m.wire_bytes for m in work.by_module().values()],
                        sides=[[sum(t.bytes for t in s) for s in (c.reads, c.writes)] for c in work.trace if c.sent])
 """
 
@@ -105,6 +106,8 @@ found["state"] = before[0] == held()[0] and all(map(torch.equal, before[1], held
     thread = " (in another thread)"
     assert found["plain"]["unknown"] == {} and found["half"]["unknown"] == {"aten::copy_" + thread: 1}
     assert found["low_rank"]["unknown"]["c10d::allreduce_" + thread] == 2 and "aten::bmm" + thread in found["low_rank"]["unknown"]
+    known, unknown = ([found[name][k] for k in ("wire_bytes", "unknown_sends")] for name in ("half", "low_rank"))
+    assert known == [parameters // 2, {}] and unknown == [None, {"c10d::allreduce_" + thread: 2}] and None in found["low_rank"]["rows"]
     assert found["state"] > 0
 
 def test_tensor_parallel(tmp_path):

@@ -70,14 +70,21 @@ def _buffer(kind, ranks, op, args, kwargs, out):
     if kind in ("gather", "scatter"): return None if ranks is None else ranks * min(sizes)
     return max(sizes, default=None)
 
+def is_collective(
+    operator:str, # "c10d::allreduce_"
+)->bool:
+    "Whether an operator of this name is a collective."
+    namespace, _, name = operator.partition("::")
+    return namespace in _namespaces and name not in _silent
+
 def sent_by(
     op,           # An `OpOverload`
     args, kwargs, # What it was called with
     out,          # What it returned
 )->Sent|None:
     "What one call sends; `None` for an operator that is not a collective."
-    namespace, _, name = op_name(op).partition("::")
-    if namespace not in _namespaces or name in _silent: return None
-    kind, ranks = _kinds.get(name), _ranks(op, args, kwargs)
-    if kind is None: return sent(f"{namespace}::{name}", ranks, None)
+    operator = op_name(op)
+    if not is_collective(operator): return None
+    kind, ranks = _kinds.get(operator.partition("::")[2]), _ranks(op, args, kwargs)
+    if kind is None: return sent(operator, ranks, None)
     return sent(kind, ranks, _buffer(kind, ranks, op, args, kwargs, out))

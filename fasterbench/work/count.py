@@ -19,6 +19,7 @@ from ..core.process import eager
 from ..core.ranks import agreed
 from ..core.run import Forward, TrainingStep, check_step, preserved_run
 from .border import border
+from .communication import is_collective
 from .target import Target, on_target
 from .unseen import OtherThreads, script_operators
 from .dispatch import watching
@@ -75,6 +76,10 @@ def wire_bytes(
     "Bytes that they send over the link of one rank; `None` when it is unknown of one of them."
     return total(c.sent.wire_bytes for c in calls if c.sent)
 
+def _unseen_sends(unseen):
+    "The collectives among operators that the dispatcher did not see."
+    return [name for name in unseen if is_collective(name.partition(" ")[0])]
+
 # %% ../../nbs/work/count.ipynb #b4afba4c
 def _bytes(touches): return sum(t.bytes for t in touches)
 
@@ -111,11 +116,13 @@ class _Totals:
     @property
     def wire_bytes(self)->float|None:
         "Bytes sent to other processes over the link of this one; `None` when it is unknown of a collective."
-        return wire_bytes(self.trace)
+        return None if any(map(_unseen_sends, self.unseen.values())) else wire_bytes(self.trace)
     @property
     def unknown_sends(self)->dict:
         "Collectives whose bytes on the wire are unknown, with counts."
-        return dict(Counter(c.operator for c in self.trace if c.sent and c.sent.wire_bytes is None))
+        unknown = Counter(c.operator for c in self.trace if c.sent and c.sent.wire_bytes is None)
+        for names in self.unseen.values(): unknown.update({name: names[name] for name in _unseen_sends(names)})
+        return dict(unknown)
     @property
     def unknown_ops(self)->dict:
         "Operators without a rule, with counts."
@@ -182,7 +189,7 @@ def _module_work(part, own, called, unseen):
                       sum(sum(reads) + sum(writes) for _, (reads, writes) in own), sum(b for _, b in weights), called,
                       part.leaf,
                       most((c.dtype for c in calls)), most((c.category for c in calls), "data movement"), unknown,
-                      flops, wire_bytes(calls))
+                      flops, None if _unseen_sends(unseen) else wire_bytes(calls))
 
 # %% ../../nbs/work/count.ipynb #0r1g1n00
 def _held(tracer, run):
