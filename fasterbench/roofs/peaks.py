@@ -7,7 +7,7 @@ __all__ = ['kept_days', 'cache_folder', 'clear_peaks_cache', 'measure_peaks']
 
 # %% ../../nbs/roofs/peaks.ipynb #c1e60c24
 import hashlib, os, platform, sys, threading
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -205,7 +205,10 @@ def _ready(folder):
 
 @contextmanager
 def _one_process(folder):
-    "Wait for processes that measure for the same folder."
+    "Wait for processes that measure for the same folder, where there is one that can be written."
+    if folder is None or _ready(folder):
+        yield
+        return
     lock = FileLock(folder / "measuring.lock")
     try: lock.acquire(timeout=patience_s)
     except (OSError, Timeout): pass
@@ -233,7 +236,7 @@ def _kept(folder, key, machine, measure):
     path = _path(folder, key, machine)
     seen = _state(path)
     if peaks := _load(path, machine): return peaks
-    with nullcontext() if _ready(folder) else _one_process(folder):
+    with _one_process(folder):
         if _state(path) != seen and (peaks := _load(path, machine)): return peaks   # measured by another process
         return _stored(measure(), path, 5)
 
@@ -272,14 +275,17 @@ def _of_ranks(key, machine, measure):
     return peaks
 
 # %% ../../nbs/roofs/peaks.ipynb #a96d5eb2
-def keep_peaks(
+def measured_anew(
     key:tuple,           # As for `remembered`
     machine:Callable,
-    peaks:HardwarePeaks, # What later calls get
+    measure:Callable,
 )->HardwarePeaks:
-    "Remember `peaks` and write them to the cache folder, in place of what was there."
-    if (folder := cache_folder()) is not None: peaks = _stored(peaks, _path(folder, key, machine()), 4)
-    with _lookup: _remembered[key] = peaks
+    "The peaks as they are measured now, remembered and kept in place of what was there."
+    folder = cache_folder()
+    with _one_thread, _one_process(folder):
+        peaks = measure()
+        if folder is not None: peaks = _stored(peaks, _path(folder, key, machine()), 4)
+        with _lookup: _remembered[key] = peaks
     return peaks
 
 def replace_peaks(
@@ -340,4 +346,4 @@ def measure_peaks(
     settings = matmul_size, bandwidth_mb, warmup, steps, allow_tf32
     key = (method, str(device), wanted, platform.node(), *settings, *_flags())
     if cache: return remembered(key, lambda: _machine(device), measure)
-    return measure() if current() is not None else keep_peaks(key, lambda: _machine(device), measure())
+    return measure() if current() is not None else measured_anew(key, lambda: _machine(device), measure)
