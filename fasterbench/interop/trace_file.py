@@ -23,7 +23,8 @@ class _Args(msgspec.Struct, gc=False, rename={
     "external": "External id", "external_2021": "external id", "dims": "Input Dims", "dims_2021": "Input dims",
     "types": "Input type", "strides": "Input Strides", "concrete": "Concrete Inputs", "sequence": "Sequence number",
     "forward_thread": "Fwd thread id", "collective": "Collective name", "elements_in": "In msg nelems",
-    "elements_out": "Out msg nelems", "group": "Process Group Name", "group_size": "Group size"}):
+    "elements_out": "Out msg nelems", "group": "Process Group Name", "group_size": "Group size",
+    "members": "Process Group Ranks"}):
     correlation: Any = None
     external: Any = None
     external_2021: Any = None
@@ -43,6 +44,7 @@ class _Args(msgspec.Struct, gc=False, rename={
     dtype: Any = None
     group: Any = None
     group_size: Any = None
+    members: Any = None
 
 # %% ../../nbs/interop/trace_file.ipynb #0f6bb942
 class _Event(msgspec.Struct, gc=False):
@@ -83,6 +85,7 @@ class Collective(NamedTuple):
     dtype: str|None
     group: str|None     # Name of the process group
     group_size: int|None
+    members: str|None=None # Its ranks, "[0, 1]"
 
 # %% ../../nbs/interop/trace_file.ipynb #99abdad4
 @dataclass
@@ -236,7 +239,7 @@ class _Collector:
         record = Record(kind, name, start, end, thread, _whole(args.correlation), link)
         numbers = map(_whole, (args.elements_in, args.elements_out))
         about = Collective(_text(args.collective), *numbers, _text(args.dtype), _text(args.group),
-                           _whole(args.group_size))
+                           _whole(args.group_size), _text(args.members))
         self.trace.activities.append((record, _known(args.device), about if args.collective else None))
 
     def copy(self, *args): self.kernel(*args, kind="copy")
