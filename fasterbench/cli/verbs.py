@@ -13,9 +13,9 @@ from typing import Annotated, Optional
 
 import typer
 
-from .app import (Depth, Device, Dtype, File, Group, Model, Peaks, Quiet, Saved, Top, app, check_writable,
-                                 device_here, doubts_of, dtype_named, free_name, given_peaks, notice, printed, run_name,
-                                 saved_result, shape_given, usage_error, whole_from, write)
+from .app import (Depth, Device, Dtype, File, Group, Model, Peaks, Quiet, Saved, Top, app,
+                                 check_writable, device_here, doubts_of, dtype_named, free_name, given_peaks,
+                                 notice, printed, run_name, saved_result, shape_given, usage_error, whole_from, write)
 from .torchrun import begin_group, is_first, job, local_device, parallel_named
 
 # %% ../../nbs/cli/verbs.ipynb #dab9241c
