@@ -168,6 +168,10 @@ def test_peaks_command(tmp_path):
     assert done.returncode == 2 and "torchrun --nproc-per-node 2 -m fasterbench peaks --network" in done.stderr and done.stdout == ""
     assert len(done.stderr.splitlines()) == 1
 
+def test_peaks_command_waits_as_long_as_a_profile_does():
+    done = ranks(command_line("peaks", "--network"), FASTERBENCH_TIMEOUT="soon", timeout=60)
+    assert all(d.returncode for d in done) and "FASTERBENCH_TIMEOUT='soon'" in done[0].stderr, done[0].stderr[-2000:]
+
 profiled = """
 from dataclasses import replace
 from fasterbench import NetworkPeaks, NetworkRoof
