@@ -33,7 +33,7 @@ class NetworkRoof:
     latency_s: float         # Median of the small messages without what their bytes take, s
     bandwidth: float         # Of the large messages beyond the latency: bytes of the whole buffer per second, B/s
     latency_spread: float    # Largest distance of a small message's time from the modelled one, as a fraction of it
-    spread: float            # How far the slowest large message, of two at least, lies below the bandwidth, as a fraction
+    spread: float            # How far the slowest of two or more large messages lies below the bandwidth, as a fraction
     samples: tuple[tuple[int, float], ...]=field(default=(), repr=False) # (B, s), smallest message first
 
     @property
