@@ -67,6 +67,13 @@ def _limit_groups(dist, seconds, undo):
         undo.add(_set_timeout, dist, group, before)
         _set_timeout(dist, group, timedelta(seconds=seconds))
 
+@contextmanager
+def limited_collectives():
+    "Within the context a collective of any group ends after `patience()` seconds at the latest."
+    with (undo := Undo()), undo:
+        if (dist := job()) is not None: _limit_groups(dist, patience(), undo)
+        yield
+
 # %% ../../nbs/core/ranks.ipynb #6f68751b
 _piece = 1 << 20     # B
 

@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 
 from ..core.arguments import as_count
+from ..core.ranks import limited_collectives
 from ..core.units import positive
 from .network import NetworkPeaks, fit_network
 
@@ -123,11 +124,12 @@ def measure_network(
     sizes = _sweep_sizes(sizes, ranks, device)
     positive("limit_s", limit_s)
     samples, skipped = [], {}
-    for collective in _calls:
-        found, why = _sweep(collective, sizes, device, group, repeats, limit_s)
-        if why: skipped[collective] = why
-        samples += [(collective, ranks, n, s) for n, s in found]
-    return fit_network(samples, _environment(group, ranks, device, skipped))
+    with limited_collectives():
+        for collective in _calls:
+            found, why = _sweep(collective, sizes, device, group, repeats, limit_s)
+            if why: skipped[collective] = why
+            samples += [(collective, ranks, n, s) for n, s in found]
+        return fit_network(samples, _environment(group, ranks, device, skipped))
 
 # %% ../../nbs/roofs/network_probes.ipynb #1e13d5d6
 def _environment(group, ranks, device, skipped):
