@@ -18,7 +18,7 @@ from .analysis.rows import measured_result
 from .core.arguments import as_count, as_device
 from .core.docments import documented
 from .core.process import preserved_process, quiet
-from .core.ranks import current, leads, together
+from .core.ranks import agreed, current, leads, together
 from .core.run import Forward, TrainingStep, check_step
 from .points.model import RooflinePoint, roofline_analysis
 from .roofs.hardware import HardwarePeaks, higher
@@ -63,15 +63,17 @@ def _run(model, backward, loss, optimizer):
     return TrainingStep(model, loss, optimizer) if backward else Forward(model)
 
 # %% ../nbs/analysis/roofline.ipynb #47ce675c
+def _union(lists): return list(dict.fromkeys(n for names in lists for n in names))
+
 def _dtypes(own, work):
-    "The dtypes to measure, the main one first."
+    "The dtypes to measure, the main one first; ranks that profile together measure those of all of them."
     sums = {}
     for c in work.trace:
         if c.flops and c.dtype in measurable: sums[c.dtype] = sums.get(c.dtype, 0) + c.flops
     name = str(own).removeprefix("torch.")
     computes = name in sums or name in measurable and own.itemsize > 1
     first = name if computes else max(sums, key=sums.get, default="float32")
-    return [getattr(torch, n) for n in dict.fromkeys((first, *sums))]
+    return [getattr(torch, n) for n in agreed("the dtypes", [first, *(n for n in sums if n != first)], _union)]
 
 # %% ../nbs/analysis/roofline.ipynb #002c07f5
 @documented
@@ -106,7 +108,8 @@ class RooflineAnalyzer:
         check_model(self.model)
         run = _run(self.model, backward, loss, optimizer)
         progress = progress if leads() else False
-        with preserved_process(), quiet(), together(self.model) as joined:
+        settings = f"profile(warmup={warmup}, steps={rule.steps}, backward={backward})"
+        with preserved_process(), quiet(), together(self.model, settings) as joined:
             m = measure(run, self.sample, device, warmup=warmup, rule=rule, progress=progress, together=joined)
             peaks = self._peaks or self._measure_roofs(m.work, device, progress)
             call = describe(self.model, self.sample, device, warmup=warmup, steps=steps, backward=backward, loss=loss,

@@ -171,6 +171,24 @@ def test_peaks_command(tmp_path):
     assert done.returncode == 2 and "torchrun --nproc-per-node 2 -m fasterbench peaks --network" in done.stderr and done.stdout == ""
     assert len(done.stderr.splitlines()) == 1
 
+def test_a_rank_that_does_not_measure_ends_the_others():
+    "After the limit, not after the 60 s of the group, which has its own limit again."
+    code = """
+import time
+from fasterbench.roofs.network_probes import measure_network
+if rank == 1: time.sleep(9)
+try: found = measure_network(sizes=[1024, 65536]) if rank == 0 else None
+except RuntimeError as e: found = str(e)
+print(json.dumps([str(found), dist.group.WORLD._get_backend(torch.device("cpu")).options._timeout.total_seconds()]))
+"""
+    done = ranks(start + code, FASTERBENCH_TIMEOUT="3", timeout=60)
+    text, limit = json.loads(done[0].stdout.splitlines()[-1])
+    assert ("imed out" in text or "timeout" in text) and limit == 60, (text, limit)
+
+def test_peaks_command_waits_as_long_as_a_profile_does():
+    done = ranks(command_line("peaks", "--network"), FASTERBENCH_TIMEOUT="soon", timeout=60)
+    assert all(d.returncode for d in done) and "FASTERBENCH_TIMEOUT='soon'" in done[0].stderr, done[0].stderr[-2000:]
+
 profiled = """
 from dataclasses import replace
 from fasterbench import NetworkPeaks, NetworkRoof

@@ -1,6 +1,6 @@
 """Several ranks profile one model together: DDP, FSDP2 and tensor parallel over gloo, the command line under torchrun, and
 ranks that are killed, that raise, and that hang."""
-import json, os, signal, subprocess, sys, time
+import json, os, signal, subprocess, sys, textwrap, time
 from pathlib import Path
 
 import pytest
@@ -201,6 +201,47 @@ def test_a_rank_that_hangs_ends_the_others_after_the_limit(tmp_path):
     text = outs[0][0]
     assert text.startswith("RankError") and "rank 1 ended or hangs; a rank waits 2 s" in text and "same True" in text, outs[0]
     assert float(text.split("|")[2].split()[0]) < 2 + 5 + 8
+
+def errors(code, tmp_path, n):
+    "What each rank ended with, and after how long, s."
+    outs, _ = launch("model = lambda: spread('ddp', net())\nstart = time.monotonic()\ntry:\n" + textwrap.indent(code, "    ")
+                     + "\n    error = None\nexcept Exception as e: error = f'{type(e).__name__}: {e}'\n"
+                     "print(json.dumps([error, time.monotonic() - start]), flush=True)\ntime.sleep(7 if error is None else 1)       # rank 0 keeps the store\nos._exit(0)\n", tmp_path, n, limit="5")
+    return zip(*(json.loads(out) for out, _ in outs))
+
+def test_ranks_that_do_not_do_the_same_are_told_at_once(tmp_path):
+    "Other settings; and a rank whose model sends nothing, which gathers while the others profile together."
+    (one, two), seconds = errors("RooflineAnalyzer(model(), x, peaks).profile(warmup=1, steps=4 + 4 * rank, backward=True)", tmp_path, 2)
+    assert one == two == ("RankError: the ranks do not do the same: rank 0 came to profile(warmup=1, steps=4, backward=True) of a model that communicates, "
+                          "rank 1 to profile(warmup=1, steps=8, backward=True) of a model that communicates")
+    assert max(seconds) < 4
+    (one, two), _ = errors("m = model()\nRooflineAnalyzer(net() if rank else m, x, peaks).profile(warmup=1, steps=4).gather()", tmp_path, 2)
+    assert one == two and one.endswith("rank 0 came to profile(warmup=1, steps=4, backward=False) of a model that communicates, rank 1 to gather()")
+
+def test_a_rank_alone_is_told_what_the_others_have_to_do(tmp_path):
+    (one, two), _ = errors("if rank == 0: RooflineAnalyzer(model(), x, peaks).profile(warmup=1, steps=4)\nelse: model()", tmp_path, 2)
+    assert two is None and one == ("RankError: rank 1 did not come to profile(warmup=1, steps=4, backward=False) of a model that communicates within 5 s; "
+                                   "each rank has to")
+
+def test_the_rank_that_keeps_the_store_is_killed(tmp_path):
+    "Without torchrun rank 0 keeps it: the others cannot be told anything, and say that."
+    outs, _ = launch("fault = lambda: os.kill(os.getpid(), signal.SIGKILL)\n" + class_of_faults.replace("rank == 1", "rank == 0"), tmp_path, check=False)
+    assert outs[1][0].startswith("RankError | the store of the job is gone") and "same True" in outs[1][0], outs
+
+def test_ranks_with_other_dtypes_measure_the_roofs_of_all(tmp_path):
+    "Two stages of a pipeline that compute in different dtypes get the same roofs, with a ceiling for each."
+    code = '''
+from fasterbench.roofs import peaks as module
+module._measure = lambda device, dtypes, *rest: [found.append(list(map(str, dtypes))), HardwarePeaks(1e9, 1e9, device="cpu", environment=module.environment(device))][1]
+found = []
+class Stage(nn.Module):
+    def __init__(self): super().__init__(); self.linear = nn.Linear(64, 64, dtype=[torch.float32, torch.bfloat16][rank])
+    def forward(self, x): y = self.linear(x.to(self.linear.weight.dtype)).float(); dist.all_reduce(y); return y
+RooflineAnalyzer(Stage(), x).profile(steps=2, warmup=0)
+print(found)
+'''
+    outs, _ = launch(code, tmp_path)
+    assert [out.strip() for out, _ in outs] == ["[['torch.float32', 'torch.bfloat16']]"] * 2
 
 # ---- the command line
 

@@ -53,8 +53,9 @@ def _network(device):
                     "torchrun --nproc-per-node 2 -m fasterbench peaks --network", "--network")
     import torch
     import torch.distributed as dist
+    from fasterbench.core.ranks import patience
     from fasterbench.roofs.network_probes import measure_network
-    begin_group(torch.device(device.type, int(os.environ.get("LOCAL_RANK", "0"))), 300)
+    begin_group(torch.device(device.type, int(os.environ.get("LOCAL_RANK", "0"))), patience())
     try:
         found = measure_network()
         return found if dist.get_rank() == 0 else None

@@ -67,6 +67,13 @@ def _limit_groups(dist, seconds, undo):
         undo.add(_set_timeout, dist, group, before)
         _set_timeout(dist, group, timedelta(seconds=seconds))
 
+@contextmanager
+def limited_collectives():
+    "Within the context a collective of any group ends after `patience()` seconds at the latest."
+    with (undo := Undo()), undo:
+        if (dist := job()) is not None: _limit_groups(dist, patience(), undo)
+        yield
+
 # %% ../../nbs/core/ranks.ipynb #6f68751b
 _piece = 1 << 20     # B
 
@@ -102,6 +109,11 @@ class RankError(RuntimeError): "Another rank of the job failed, ended, or did no
 
 def _named(ranks): return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
 
+def _apart(places):
+    "What ranks that came to different places are told; `None` where all came to the same."
+    for r, place in enumerate(places):
+        if place != places[0]: return f"the ranks do not do the same: rank 0 came to {places[0]}, rank {r} to {place}"
+
 def _from_collective(error):
     "Whether an error says no more than that a collective or the store failed."
     words = ("gloo", "Gloo", "NCCL", "nccl", "ProcessGroup", "Connection closed", "Connection reset", "Broken pipe")
@@ -123,7 +135,7 @@ class Ranks:
     )->list:
         "The values of all ranks, by rank. Raises `RankError` where one is missing."
         n, self.asked = self.asked, self.asked + 1
-        self.mail.put(f"{n}/{self.rank}", dict(value=value))
+        self.mail.put(f"{n}/{self.rank}", dict(what=what, value=value))
         if self.rank == 0: self.mail.put(f"{n}/answer", self._collected(n, what))
         if not self.mail.has(f"{n}/answer", self.limit_s + 5): raise RankError(self._missing([0], what))
         answer = self.mail.get(f"{n}/answer")
@@ -131,7 +143,8 @@ class Ranks:
         if "error" in answer: raise RankError(answer["error"])
         return answer["values"]
 
-    def _missing(self, ranks, what): return f"{_named(ranks)} did not come to {what} within {self.limit_s:g} s"
+    def _missing(self, ranks, what):
+        return f"{_named(ranks)} did not come to {what} within {self.limit_s:g} s; each rank has to"
 
     def _collected(self, n, what):
         "The answer to all ranks."
@@ -141,14 +154,17 @@ class Ranks:
         given = [self.mail.get(f"{n}/{r}") for r in range(self.count)]
         failed = [(r, g["error"]) for r, g in enumerate(given) if "error" in g]
         if failed: return dict(error=f"rank {failed[0][0]} failed before {what}: {failed[0][1]}")
-        return dict(values=[g["value"] for g in given])
+        apart = _apart([g["what"] for g in given])
+        return dict(error=apart) if apart else dict(values=[g["value"] for g in given])
 
     def told(self,
         error:BaseException,
     )->BaseException:
         "Tell the other ranks of `error`; gives the error that this rank ends with."
         try: return self._told(error)
-        except RuntimeError: return error                            # the store is gone too
+        except RuntimeError:
+            gone = f"the store of the job is gone, since the process that keeps it ended ({_line(error)})"
+            return RankError(gone) if _from_collective(error) else error
 
 # %% ../../nbs/core/ranks.ipynb #39634f85
 _answer_s = 5.0     # That a rank which met an error waits for those of the others, s
@@ -192,19 +208,30 @@ def _begin(undo):
 
 # %% ../../nbs/core/ranks.ipynb #b87d486b
 @contextmanager
+def _telling():
+    "Within the context the other ranks are told of an error."
+    try: yield
+    except BaseException as error:
+        ended = current().told(error) if current() is not None else error
+        if ended is error: raise
+        raise ended from error
+
+@contextmanager
 def together(
-    model, # The `torch.nn.Module` that is profiled
+    model,                  # The `torch.nn.Module` that is profiled
+    what:str="a profile",   # What is called, for an error
 ):
     """Within the context the ranks of a job agree, where they run `model` together.
 
     Gives a function that says so too: once it is seen that an operator of the model communicates."""
     with (undo := Undo()), undo:
-        if is_spread(model): _begin(undo)
-        try: yield lambda: _begin(undo)
-        except BaseException as error:
-            ended = current().told(error) if current() is not None else error
-            if ended is error: raise
-            raise ended from error
+        def begin():
+            if current() is not None: return
+            _begin(undo)
+            agreed(f"{what} of a model that communicates", True)
+        with _telling():
+            if is_spread(model): begin()
+            yield begin
 
 # %% ../../nbs/core/ranks.ipynb #2d0ea101
 def collected(
@@ -212,13 +239,13 @@ def collected(
 )->list|None:
     "The values of all ranks of the job on rank 0, `None` on the others; every rank calls it."
     if job() is None: return [value]
-    with (undo := Undo()), undo:
+    with (undo := Undo()), undo, _telling():
         _begin(undo)
         ranks = current()
         ranks.mail.put(f"value/{ranks.rank}", value)
-        ranks.exchange("the results", True)
+        ranks.exchange("gather()", True)
         found = [ranks.mail.get(f"value/{r}") for r in range(ranks.count)] if ranks.rank == 0 else None
-        ranks.exchange("the end of the results", True)
+        ranks.exchange("the end of gather()", True)
         ranks.mail.drop(f"value/{ranks.rank}")
         return found
 

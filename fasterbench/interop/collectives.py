@@ -28,6 +28,12 @@ class Transfer(NamedTuple):
     ranks: int|None=None # Size of the group, where the trace says
     kernel: str=""
     place: int=-1      # Of the kernel among the activities of its trace
+    members: str=""    # Ranks of the group, where the trace says; groups that one call divides have one name
+
+    @property
+    def alike(self)->tuple:
+        "What is the same for all kernels of one collective."
+        return self.kind, self.group, self.members
 
     @property
     def wire_bytes(self)->float|None:
@@ -100,7 +106,8 @@ def transfers(
         found.append(Transfer(trace.rank if trace.rank is not None else rank, kind or _kind_of_kernel(kernel.name),
                               (about.group or "") if about else "", nbytes,
                               origin + kernel.start, origin + kernel.end, dtype,
-                              about.group_size if about and about.group_size > 0 else None, kernel.name, i))
+                              about.group_size if about and about.group_size > 0 else None, kernel.name, i,
+                              (about.members or "") if about else ""))
     return found
 
 # %% ../../nbs/interop/collectives.ipynb #d073d624
@@ -108,8 +115,7 @@ def _overlap(a, b): return min(a.end, b.end) - max(a.start, b.start)
 
 def _partner(own, others, taken):
     "The kernel of another rank that is the same collective as `own`: it overlaps it, and has the same size if one has."
-    fits = [i for i, t in enumerate(others) if i not in taken and (t.kind, t.group) == (own.kind, own.group)
-            and _overlap(own, t) > 0]
+    fits = [i for i, t in enumerate(others) if i not in taken and t.alike == own.alike and _overlap(own, t) > 0]
     same = [i for i in fits if others[i].nbytes == own.nbytes]
     return max(same or fits, key=lambda i: (-abs(others[i].end - own.end), _overlap(own, others[i])), default=None)
 

@@ -23,7 +23,8 @@ class _Args(msgspec.Struct, gc=False, rename={
     "external": "External id", "external_2021": "external id", "dims": "Input Dims", "dims_2021": "Input dims",
     "types": "Input type", "strides": "Input Strides", "concrete": "Concrete Inputs", "sequence": "Sequence number",
     "forward_thread": "Fwd thread id", "collective": "Collective name", "elements_in": "In msg nelems",
-    "elements_out": "Out msg nelems", "group": "Process Group Name", "group_size": "Group size"}):
+    "elements_out": "Out msg nelems", "group": "Process Group Name", "group_size": "Group size",
+    "members": "Process Group Ranks"}):
     correlation: Any = None
     external: Any = None
     external_2021: Any = None
@@ -43,6 +44,7 @@ class _Args(msgspec.Struct, gc=False, rename={
     dtype: Any = None
     group: Any = None
     group_size: Any = None
+    members: Any = None
 
 # %% ../../nbs/interop/trace_file.ipynb #0f6bb942
 class _Event(msgspec.Struct, gc=False):
@@ -83,6 +85,7 @@ class Collective(NamedTuple):
     dtype: str|None
     group: str|None     # Name of the process group
     group_size: int|None
+    members: str|None=None # Its ranks, "[0, 1]"
 
 # %% ../../nbs/interop/trace_file.ipynb #99abdad4
 @dataclass
@@ -147,8 +150,7 @@ def _repaired(text):
 def _converted(event):
     "One event with the types that it has to have; `None` where it cannot have them."
     if not isinstance(event, dict): return None
-    args = event.get("args")
-    texts = ("Input Dims", "Input dims", "Input type", "Input Strides", "Concrete Inputs")
+    args, texts = event.get("args"), ("Input Dims", "Input dims", "Input type", "Input Strides", "Concrete Inputs")
     args = {k: msgspec.Raw(json.dumps(v).encode()) if k in texts else v for k, v in args.items()} if isinstance(args,
         dict) else None
     try: return msgspec.convert({**event, "args": args}, _Event, strict=False)
@@ -234,9 +236,8 @@ class _Collector:
         external = args.external if args.external is not None else args.external_2021
         link = -1 if external == args.correlation else _whole(external)      # until 2023 the one stood for the other
         record = Record(kind, name, start, end, thread, _whole(args.correlation), link)
-        numbers = map(_whole, (args.elements_in, args.elements_out))
-        about = Collective(_text(args.collective), *numbers, _text(args.dtype), _text(args.group),
-                           _whole(args.group_size))
+        about = Collective(_text(args.collective), _whole(args.elements_in), _whole(args.elements_out),
+                           _text(args.dtype), _text(args.group), _whole(args.group_size), _text(args.members))
         self.trace.activities.append((record, _known(args.device), about if args.collective else None))
 
     def copy(self, *args): self.kernel(*args, kind="copy")

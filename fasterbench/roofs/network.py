@@ -33,7 +33,7 @@ class NetworkRoof:
     latency_s: float         # Median of the small messages without what their bytes take, s
     bandwidth: float         # Of the large messages beyond the latency: bytes of the whole buffer per second, B/s
     latency_spread: float    # Largest distance of a small message's time from the modelled one, as a fraction of it
-    spread: float            # How far the slowest of the large messages lies below the bandwidth, as a fraction of it
+    spread: float            # How far the slowest of two or more large messages lies below the bandwidth, as a fraction
     samples: tuple[tuple[int, float], ...]=field(default=(), repr=False) # (B, s), smallest message first
 
     @property
@@ -59,14 +59,14 @@ def _fitted(collective, ranks, samples):
                          f"sizes are needed")
     small = samples[:_count_small([s for _, s in samples])]
     size, time = map(statistics.median, zip(*small))
-    large = [(n - size) / (s - time) for n, s in samples[-max(len(samples) // 6, 1):] if s > time and n > size]
-    if not large:
+    sixth, rates = len(samples) // 6, lambda ns: [(n - size) / (s - time) for n, s in ns if s > time and n > size]
+    if not (large := rates(samples[-max(sixth, 1):])):
         raise ValueError(f"{collective} over {ranks} ranks: the largest message of {samples[-1][0]} B takes no longer "
                          f"than the smallest; larger messages are needed")
     rate = statistics.median(large)
     latency = max(time - size / rate, 0.0)
     return NetworkRoof(collective, ranks, latency, rate, max(abs(latency + n / rate - s) / s for n, s in small),
-                       max(1 - min(large) / rate, 0.0), tuple(samples))
+                       max(1 - min(rates(samples[-max(sixth, 2):])) / rate, 0.0), tuple(samples))
 
 def _count_small(times):
     "How many messages are small: those up to the first that takes half as long again as the shortest so far."

@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 
 from ..core.arguments import as_count
+from ..core.ranks import limited_collectives
 from ..core.units import positive
 from .network import NetworkPeaks, fit_network
 
@@ -69,9 +70,10 @@ def _device(group):
     backend = dist.get_backend(group)
     return torch.device("cuda", torch.cuda.current_device()) if "nccl" in backend else torch.device("cpu")
 
-def _sweep_sizes(sizes, ranks):
+def _sweep_sizes(sizes, ranks, device):
     "`sizes`, smallest first, each rounded up to what every rank can hold an equal part of, in float32."
-    step, given = 4 * ranks, [4**k for k in range(5, 14)] if sizes is None else list(sizes)
+    most = 15 if device.type == "cuda" else 13       # 64 MB take a network of GPUs too little time to be full
+    step, given = 4 * ranks, [4**k for k in range(5, most + 1)] if sizes is None else list(sizes)
     found = sorted({-(-math.ceil(positive("size", n)) // step) * step for n in given})
     if len(found) > 1: return found
     raise ValueError(f"sizes={given!r}: at least two are needed that differ once they are rounded up to whole {step} B")
@@ -109,7 +111,7 @@ def _ranks_of(group):
 # %% ../../nbs/roofs/network_probes.ipynb #e2d8d6e6
 def measure_network(
     group=None,                   # A `torch.distributed` process group; None: all ranks
-    sizes:Iterable[int]|None=None,# Whole buffers, B; None: 1 kB to 64 MB in steps of 4
+    sizes:Iterable[int]|None=None,# Whole buffers, B; None: 1 kB to 64 MB in steps of 4, on GPUs to 1 GB
     *,
     repeats:int=5,                # Calls per size
     limit_s:float=0.5,            # A collective's sweep ends after a size that takes longer, but not after the first, s
@@ -118,14 +120,16 @@ def measure_network(
     if not (dist.is_available() and dist.is_initialized()):
         raise RuntimeError("no process group: run under torchrun and call torch.distributed.init_process_group first")
     ranks = _ranks_of(group)
-    device, sizes, repeats = _device(group), _sweep_sizes(sizes, ranks), as_count("repeats", repeats, 1)
+    device, repeats = _device(group), as_count("repeats", repeats, 1)
+    sizes = _sweep_sizes(sizes, ranks, device)
     positive("limit_s", limit_s)
     samples, skipped = [], {}
-    for collective in _calls:
-        found, why = _sweep(collective, sizes, device, group, repeats, limit_s)
-        if why: skipped[collective] = why
-        samples += [(collective, ranks, n, s) for n, s in found]
-    return fit_network(samples, _environment(group, ranks, device, skipped))
+    with limited_collectives():
+        for collective in _calls:
+            found, why = _sweep(collective, sizes, device, group, repeats, limit_s)
+            if why: skipped[collective] = why
+            samples += [(collective, ranks, n, s) for n, s in found]
+        return fit_network(samples, _environment(group, ranks, device, skipped))
 
 # %% ../../nbs/roofs/network_probes.ipynb #1e13d5d6
 def _environment(group, ranks, device, skipped):

@@ -127,7 +127,7 @@ def shared_times(
 
 # %% ../../nbs/timing/kernels.ipynb #ra4k0002
 _communication = re.compile(r"nccl|rccl|multimem|cross_device_reduce|all_?reduce|all_?gather|reduce_?scatter|"
-                            r"(one|two)_shot|quick_?reduce|nvshmem|deep_?ep", re.I)
+                            r"all_?to_?all|(one|two)_shot|quick_?reduce|nvshmem|deep_?ep", re.I)
 
 @lru_cache(1 << 14)
 def is_communication(

@@ -6,12 +6,13 @@
 __all__ = []
 
 # %% ../../nbs/views/headline.ipynb #a8754431
+from dataclasses import replace
 from pathlib import PurePath
 from textwrap import wrap
 
 from ..core.units import format_si
 from ..roofs.kinds import is_pointwise
-from ..points.model import Division, division
+from ..points.model import Division, division, waiting_row
 from .fields import brief
 from .roof_lines import network_in_use
 
@@ -95,14 +96,24 @@ def _rate(result):
     return f"{known}, {unknown} operator{'s' * (unknown > 1)} unknown"
 
 # %% ../../nbs/views/headline.ipynb #fd070507
+def _of_mean_rank(p, n):
+    "A row with the mean of its times over `n` ranks; one that does not have it takes no time for it."
+    part, time = len(p.ranks) / n, sum(t for _, t in p.ranks) / n
+    scaled = lambda s: None if s is None else s * part
+    roof = scaled(p.roof_time_s)
+    if p.name == waiting_row and roof: roof = min(roof, time)
+    return replace(p, time_s=time, roof_time_s=roof, launch_s=scaled(p.launch_s),
+                   explained=[(kind, scaled(s)) for kind, s in p.explained])
+
 def divided(
     result, # A `Result`
 )->Division:
     "The end to end time of `result` by what its roofs need, what is above them, and what is outside."
-    t = result.timing
-    if t is None: return division(result.points, result.program.time_s if result.program else None)
+    t, n = result.timing, len({r for p in result.points for r, _ in p.ranks})
+    points = [_of_mean_rank(p, n) if p.ranks else p for p in result.points]
+    if t is None: return division(points, result.program.time_s if result.program else None)
     in_rows = sum(p.time_s for p in result.points if p.category == "overhead")
-    return division(result.points, t.end_to_end_s, max(t.overhead_s - in_rows, 0.0))
+    return division(points, t.end_to_end_s, max(t.overhead_s - in_rows, 0.0))
 
 # %% ../../nbs/views/headline.ipynb #4ea3ce56
 def roofs_text(
