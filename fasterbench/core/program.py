@@ -43,12 +43,13 @@ class CallCounter:
         left:int,       # Calls that are only counted
     ):
         self.model, self.due, self.left, self.attached = model, due, left, wrapped(parts(model)[:1], self._wrap)
-        self.trained = False            # Whether a call was made in training mode, with gradients
+        self.trained, self.over = False, True   # Whether a call trained; whether the context is left
+        self.replaced = False           # Whether by its end the model had another `forward`
 
     def _wrap(self, i, forward):
         due, model = self.due, self.model
         def counted(*args, **kwargs):
-            if is_traced(): return forward(*args, **kwargs)
+            if self.over or is_traced(): return forward(*args, **kwargs)
             if not self.trained: self.trained = model.training and torch.is_grad_enabled()
             if self.left:
                 self.left -= 1
@@ -57,10 +58,14 @@ class CallCounter:
         return counted
 
     def __enter__(self):
+        self.over = False
         self.attached.__enter__()
         return self
 
-    def __exit__(self, *error): self.attached.__exit__()
+    def __exit__(self, *error):
+        if not self.over: self.replaced = self.attached.replaced
+        self.over = True
+        self.attached.__exit__()
 
 # %% ../../nbs/core/program.ipynb #pg000021
 def _running(frame):
