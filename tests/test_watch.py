@@ -724,3 +724,12 @@ def test_a_forward_that_takes_the_place_of_the_watched_one(when):
     with pytest.raises(RuntimeError, match=rf"called {when} times \(its forward was replaced: calls that pass by the old one are not seen\)"): w.result
     with watch(net(), peaks=peaks) as w: pass
     assert "replaced" not in w.missing()
+
+@heavy_only("compiles")
+@pytest.mark.parametrize("fullgraph", [False, True])
+def test_compiled_calls_that_are_not_seen_are_spoken_of(fullgraph):
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    model = net()
+    with watch(model, peaks=peaks) as w: torch.compile(model, backend="eager", fullgraph=fullgraph)(torch.randn(6, 8))
+    assert w.missing() == "called 0 times; calls inside a compiled function are not seen"

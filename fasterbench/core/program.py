@@ -32,7 +32,7 @@ def is_transformed()->bool:
 def has_compiled()->bool:
     "Whether Dynamo has compiled anything in this process."
     dynamo = sys.modules.get("torch._dynamo.utils")
-    return dynamo is not None and dynamo.counters["frames"]["total"] > 0
+    return dynamo is not None and dynamo.counters["frames"]["total"] + dynamo.counters["stats"]["unique_graphs"] > 0
 
 # %% ../../nbs/core/program.ipynb #679b0b53
 class CallCounter:
