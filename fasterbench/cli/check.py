@@ -199,13 +199,14 @@ def verdict_junit(
 
 # %% ../../nbs/cli/check.ipynb #7a9e6630
 def _limit_of(verdicts):
-    "The limit that all layers of one budget keep, as the file writes it."
+    "The limit that all layers of one budget keep, as the file writes it; a counted one to the last digit."
     b = verdicts[0].budget
     ends = [e for v in verdicts for e in (v.found.interval or (v.found.value,))]
     worst = (max if b.comparison == "<=" else min)(ends)
     limit = lambda text: parse_limit(f"{b.comparison} {text}", b.figure)[1]
     kept = lambda text: all(map(replace(b, limit=limit(text)).within, ends))
-    return f"{b.comparison} {shortest(worst, b.figure.unit, kept)}"
+    says = (lambda text: limit(text) == worst) if b.figure.kind == "counted" else kept
+    return f"{b.comparison} {shortest(worst, b.figure.unit, says)}"
 
 def _updated(document, verdicts):
     "`document` with the limits moved to what was found. Unknown figures keep their limits."
