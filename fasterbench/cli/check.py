@@ -97,7 +97,8 @@ def _over_saved(now, before, spreads):
 def _against_ref(settings, ref):
     "What measures a round of this version and of that at `ref`, in turn, and what makes of rounds the times over it."
     from fasterbench.analysis.budget_figures import ratios_of_rounds
-    with checked_out(ref) as folder, side(folder, settings) as before, side(Path.cwd(), settings) as now:
+    here = Path.cwd()
+    with checked_out(ref) as folder, side(folder, settings, here) as before, side(here, settings) as now:
         try: now("round")                                           # the first rounds load and warm up
         except SideError as error: raise BudgetError(str(error)) from error
         before("round")
