@@ -62,6 +62,7 @@ def _relative(settings, model, sample):
 def _against_saved(settings, path):
     "What measures a round, and what makes of rounds the times over those of a saved result of the same machine."
     from fasterbench.analysis.budget_figures import figures_of_rounds, round_figures
+    from fasterbench.views.origin import describe_sample
     from fasterbench.views.result import from_json
     try: before = from_json(path)
     except (ValueError, OSError) as error: raise SideError(f"{path}: {error}") from error
@@ -69,12 +70,18 @@ def _against_saved(settings, path):
         raise SideError(f"{path} is no baseline: two steps or more have to be timed, or the spread is unknown")
     measured = rounds_of(settings)
     measured()
-    here = measured.result.environment
-    other = [f"{k} {before.environment.get(k)!r}, here {here.get(k)!r}" for k in ("device_name", "threads")
-             if before.environment.get(k) != here.get(k)]
-    if other: raise SideError(f"{path} is no baseline for this machine: {'; '.join(other)}")
+    unlike = _unlike(before, replace(measured.result, sample=describe_sample(measured.sample)))
+    if unlike: raise SideError(f"{path} is no baseline here: {'; '.join(unlike)}")
     base, off = round_figures(before), _spreads(before)
     yield lambda k: measured(), lambda found: _over_saved(figures_of_rounds(found), base, off)
+
+def _unlike(before, now):
+    "What makes a saved result no baseline: another device, other threads, phases or shapes."
+    from fasterbench.views.differences import conditions
+    a, b = conditions(before), conditions(now)
+    keys = ["device name", "threads", "phases of a training step"]
+    if before.sample: keys += [k for k in a | b if k.startswith("sample ")]
+    return [f"{k} {a.get(k)}, here {b.get(k)}" for k in keys if a.get(k) != b.get(k)]
 
 def _spreads(result):
     "By how much the median of each row may be off: 2.4 interquartile ranges over the root of the steps cover 99 %."
