@@ -43,8 +43,8 @@ class CallCounter:
         left:int,       # Calls that are only counted
     ):
         self.model, self.due, self.left, self.attached = model, due, left, wrapped(parts(model)[:1], self._wrap)
-        self.trained, self.over = False, True   # Whether a call trained; whether the context is left
-        self.replaced = False           # Whether by its end the model had another `forward`
+        self.trained, self.replaced = False, False  # Whether a call trained; whether another `forward` stood there
+        self.over = True                            # Whether the context is left
 
     def _wrap(self, i, forward):
         due, model = self.due, self.model
