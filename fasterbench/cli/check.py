@@ -16,7 +16,7 @@ import typer
 
 from ..analysis.budgets import (BudgetError, Found, Verdict, decisive, format_value, in_looks, judge,
                                           matching, parse_limit, read_budgets, shortest)
-from .app import app, check_writable, device_here, printed, usage_error, whole_from, write
+from .app import app, check_writable, printed, usage_error, whole_from, write
 from .sides import SideError, checked_out, in_turn, loaded, rounds_of, side
 from ..core.progress import progress_bar
 
@@ -236,6 +236,11 @@ def _needs(budgets, against):
     if against and against.endswith(".json") and not Path(against).is_file():
         usage_error(f"there is no file {against!r}", "--against")
 
+def _check_device(name, device):
+    from fasterbench.core.arguments import as_device
+    try: as_device(device)
+    except ValueError as error: raise BudgetError(f"[{name}] {error}") from error
+
 def _code(verdicts):
     results = {v.result for v in verdicts}
     return 1 if "broken" in results else 3 if "cannot say" in results else 0
@@ -262,7 +267,7 @@ def check(
     try:
         settings, limits = read_budgets(_plain(document))
         _needs(limits, against)
-        for s in settings.values(): device_here(s.get("device", "cpu"))
+        for name, s in settings.items(): _check_device(name, s.get("device", "cpu"))
         verdicts = []
         for model, own in ((m, [b for b in limits if b.model == m]) for m in settings):
             if not own: continue
