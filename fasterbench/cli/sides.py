@@ -42,14 +42,17 @@ def check_imports(
     tree=None, # Where a version lies
     root=None, # Where another version lies
 ):
-    "Raise `ImportError` where a module was imported from `root` though `tree` has it too."
+    "Raise `ImportError` where a module was imported from elsewhere though `tree` has it: as in `root`, or in `src`."
     for name, module in list(sys.modules.items()) if root else ():
         file, parents = Path(getattr(module, "__file__", None) or "/"), name.split(".")
-        if parents[0] == "fasterbench" or not file.is_relative_to(root): continue
-        if not (Path(tree)/file.relative_to(root)).is_file(): continue
-        base = Path(*file.parts[:-len(parents) - (file.stem == "__init__")])
+        if parents[0] == "fasterbench" or file.is_relative_to(tree): continue
+        depth = len(parents) + (file.stem == "__init__")
+        base, inner = Path(*file.parts[:-depth]), Path(*file.parts[-depth:])
+        folders = [Path(tree)/base.relative_to(root)] if base.is_relative_to(root) else []
+        own = next((f for f in [*folders, Path(tree)/"src"] if (f/inner).is_file()), None)
+        if own is None: continue
         raise ImportError(f"{name} is imported from {file}: both versions would run the same code; "
-                          f"PYTHONPATH={os.path.relpath(Path(tree)/os.path.relpath(base, root))} gives each its own")
+                          f"PYTHONPATH={os.path.relpath(own)} gives each its own")
 
 
 # %% ../../nbs/cli/sides.ipynb #f354bc6d
@@ -58,8 +61,9 @@ class _Measured:
     def __init__(self, settings): self.settings, self.rounds = settings, None
     def line(self):
         try:
-            self.rounds = self.rounds or rounds_of(self.settings, for_ratios=True)
-            check_imports(*self.settings.get("tops", ()))
+            if self.rounds is None:
+                self.rounds = rounds_of(self.settings, for_ratios=True)
+                check_imports(*self.settings.get("tops", ()))
             return json.dumps(dict(round=self.rounds()))
         except Exception as error: return json.dumps(dict(error=f"{type(error).__name__}: {error}"))
     def end(self): pass
@@ -133,8 +137,8 @@ def side(
 
     It takes "round", for a process of its own, or "again", for the process of the last call."""
     if other is not None: settings = settings | dict(tops=[_top(folder), _top(other)])
-    path = os.pathsep.join(filter(None, [str(folder), str(Path(fasterbench.__file__).resolve().parents[1]),
-                                         os.environ.get("PYTHONPATH")]))
+    path = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH"),
+                                         str(Path(fasterbench.__file__).resolve().parents[1])]))
     process = subprocess.Popen([sys.executable, "-c", "from fasterbench.cli.sides import answer; answer()"],
                                stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
                                cwd=folder, env=_heap | os.environ | dict(PYTHONPATH=path))
