@@ -1,5 +1,5 @@
 "A model is watched while a program runs it: the program does what it does without, and nothing stays behind."
-import copy, itertools, json, pickle, random, threading, time, warnings
+import copy, itertools, json, pickle, random, threading, time, types, warnings
 from contextlib import nullcontext
 
 import numpy as np
@@ -13,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 import fasterbench
 from conftest import heavy, heavy_only
 from fasterbench import HardwarePeaks, watch
+from fasterbench.analysis.watch import _turn
 from fasterbench.core.modules import copiers
 from fasterbench.views.metrics import read_series
 
@@ -646,3 +647,89 @@ def test_metrics_are_plain_numbers():
     assert abs(sum(shares) - 1) < 1e-9 and metrics["roofline/outside_share"] == pytest.approx(rows(w.result)["(outside the model)", ""].share)
     assert w.result.call["step"] == 5 and w.result.call["every"] == 40
     w.result.summary(); w.result.to_json(); w.result.plot(); assert len(w.result.to_frame()) == len(w.result)
+
+# ---- a forward that is replaced, and the end of a watch
+
+def by_function(model):
+    "As accelerate does for mixed precision."
+    function = model.forward.__func__
+    model.forward = types.MethodType(lambda self, *args, **kwargs: function(self, *args, **kwargs), model)
+
+def by_method(model):
+    forward = model.forward
+    model.forward = lambda *args, **kwargs: forward(*args, **kwargs)
+
+@pytest.mark.parametrize("replace", [by_function, by_method])
+@pytest.mark.parametrize("when", [0, 8, 30])
+def test_a_forward_around_the_watched_one(replace, when):
+    "Calls are counted all the same, also where it comes in the middle of a sample; after the watch there is none."
+    program = Program()
+    with watch(program.model, every=40, active=2, peaks=peaks) as w:
+        program.run(when)
+        replace(program.model)
+        program.run(60 - when)
+    calls, samples = w.calls, len(w.series)
+    assert calls == 60 and samples == 2 and not w.failures
+    program.run(50)
+    assert w.calls == calls and len(w.series) == samples and w.sample is None
+    assert nothing_attached(program.model, program.before)
+
+def test_copies_with_the_function_of_a_watched_forward_are_not_watched():
+    program = Program()
+    with watch(program.model, peaks=peaks) as w:
+        by_function(program.model)
+        copy.deepcopy(program.model)(torch.randn(6, 8))
+    assert w.calls == 0
+
+def test_a_sample_does_not_begin_in_another_thread_while_the_watch_ends(monkeypatch):
+    program, begins, over = Program(), threading.Event(), threading.Event()
+    def take(turn, watch, original=type(_turn).take):
+        taken = original(turn, watch)
+        if threading.current_thread() is thread: begins.set(); over.wait(20)
+        return taken
+    monkeypatch.setattr(type(_turn), "take", take)
+    thread = threading.Thread(target=lambda: program.model(torch.randn(6, 8)))
+    with watch(program.model, warmup=0, peaks=peaks) as w:
+        thread.start()
+        begins.wait(20)
+    over.set(); thread.join()
+    assert w.sample is None and _turn.holder is None and attributes(program.model) == program.before
+    assert nothing_attached(program.model, program.before)
+
+def test_the_sample_of_a_thread_that_is_gone_is_followed_by_another():
+    program = Program()
+    with watch(program.model, every=100, peaks=peaks) as w:
+        thread = threading.Thread(target=program.run, args=(8,))
+        thread.start(); thread.join()
+        assert w.sample is not None
+        program.run(20)
+    assert len(w.series) == 1 and attributes(program.model) == program.before
+
+def test_a_watch_that_is_entered_again_goes_on_counting():
+    program = Program()
+    w = watch(program.model, every=30, active=2, peaks=peaks)
+    for _ in range(2):
+        with w: program.run(40)
+    assert w.calls == 80 and list(w.series.steps) == [5, 45]
+
+@pytest.mark.parametrize("when", [0, 8])
+def test_a_forward_that_takes_the_place_of_the_watched_one(when):
+    "Calls are not seen from then on: what is said where there is no sample is why."
+    program = Program()
+    with watch(program.model, peaks=peaks) as w:
+        program.run(when)
+        program.model.forward = types.MethodType(nn.Sequential.forward, program.model)
+        program.run(20)
+        with pytest.raises(RuntimeError, match=rf"called {when} times \(its forward was replaced: calls that pass by the old one are not seen\)"): w.result
+    with pytest.raises(RuntimeError, match=rf"called {when} times \(its forward was replaced: calls that pass by the old one are not seen\)"): w.result
+    with watch(net(), peaks=peaks) as w: pass
+    assert "replaced" not in w.missing()
+
+@heavy_only("compiles")
+@pytest.mark.parametrize("fullgraph", [False, True])
+def test_compiled_calls_that_are_not_seen_are_spoken_of(fullgraph):
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    model = net()
+    with watch(model, peaks=peaks) as w: torch.compile(model, backend="eager", fullgraph=fullgraph)(torch.randn(6, 8))
+    assert w.missing() == "called 0 times; calls inside a compiled function are not seen"

@@ -129,11 +129,16 @@ def read_budgets(
     return chosen, budgets
 
 # %% ../../nbs/analysis/budgets.ipynb #44789d2f
+_forms = dict(dtype=("float32|float64|bfloat16|float16", "float32, float64, bfloat16 or float16"),
+              input=(r"\s*\d+\s*(,\s*\d+\s*)*", "a shape such as 1,3,224,224"))
+
 def _settings(name, table):
     found = {k: v for k, v in table.items() if k in settings}
     for k, v in found.items():
         if type(v) is not settings[k]: raise BudgetError(f"[{name}] {k} = {v!r}: {_words[settings[k]]} is needed")
         if v < _least.get(k, v): raise BudgetError(f"[{name}] {k} = {v!r}: {_least[k]} or more are needed")
+        form, words = _forms.get(k, (".*", ""))
+        if type(v) is str and not re.fullmatch(form, v): raise BudgetError(f"[{name}] {k} = {v!r}: {words} is needed")
     if "model" not in found:
         raise BudgetError(f"[{name}] has no model: model = \"torchvision:resnet18\" or \"file.py:callable\"")
     return found

@@ -262,7 +262,7 @@ class ProgramSample(Sampling):
 
     def is_left(self)->bool:
         "Whether its thread is gone."
-        return self.thread not in sys._current_frames()
+        return self.thread != get_ident() and self.thread not in sys._current_frames()
 
     def is_idle(self)->bool:
         "Whether nothing that the sample looks at is under way."

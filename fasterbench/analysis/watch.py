@@ -23,7 +23,7 @@ from .stages import program_cost
 from ..core.arguments import as_count
 from ..core.process import preserved_process, quiet
 from ..core.program import CallCounter, ProgramStep, has_compiled
-from ..core.undo import Undo
+from ..core.undo import Undo, let_go
 from ..roofs.hardware import HardwarePeaks
 from ..roofs.machine import tf32_categories
 from ..roofs.peaks import measure_peaks
@@ -171,8 +171,10 @@ class _Samples(_Ends):
     "The same, with the samples from begin to end."
     def _due(self, forward, args, kwargs):
         "A call of the model at a sample."
-        if self.sample is None and not self._is_evaluation() and _is_outermost(self._due) and _turn.take(self):
-            self._begin(args, kwargs)
+        sample = self.sample
+        free = sample is None or sample.is_left()
+        if free and not self._is_evaluation() and _is_outermost(self._due) and _turn.take(self):
+            with _turn.lock: self._begin(args, kwargs)
         sample = self.sample
         if sample is not None and self._is_of(sample): return self._sampled(sample, forward, args, kwargs)
         self.planned += 1
@@ -198,7 +200,8 @@ class _Samples(_Ends):
         finally: sample.calling -= 1
 
     def _begin(self, args, kwargs):
-        "A sample begins."
+        "A sample begins, if the watch is not over meanwhile."
+        if self.counter.over: return _turn.leave(self)
         self.first = self.planned
         try:
             self.given = describe_sample(args) + describe_sample(kwargs)
@@ -261,11 +264,16 @@ class _Missing(_Records):
         n, state = self.calls + before, self.sample.progress() if self.sample else self.state
         text = called(n)
         if self.failures: return f"{text}; a sample was given up at {self.failures[-1]}"
+        if self._is_replaced(): text += " (its forward was replaced: calls that pass by the old one are not seen)"
         if not n: return text + "; calls inside a compiled function are not seen" * has_compiled()
         if self.waits_for: return f"{text} and not sampled: {self._waited()}"
         if state: return f"{text}; a sample began at call {self.first + before + 1} and did not end: {state}"
         if self.passed: return f"{text} and not sampled: it trains, and evaluates from call {n - self.passed + 1} on"
         return f"{text}, {too_few(self.warmup + before, self.active)}"
+
+    def _is_replaced(self)->bool:
+        counter = self.counter
+        return counter is not None and (counter.replaced if counter.over else counter.attached.replaced)
 
     def _waited(self)->str:
         "Whose sample this one waited for."
@@ -304,9 +312,12 @@ class Watch(_Missing):
         if left: self._take(sample, None)
 
     def _attach(self):
-        self.counter, self.planned = CallCounter(self.model, self._due, self.warmup), self.warmup
+        self.planned = self.calls + self.warmup
+        self.counter = CallCounter(self.model, self._due, self.warmup)
         self.undo.add(_watched.discard, self.model)
-        for step in (self.counter.__exit__, lambda: _turn.leave(self), self._stop): self.undo.add(step)
+        self.undo.add(let_go, _turn.lock)                   # meanwhile no other thread begins a sample
+        for step in (lambda: _turn.leave(self), self._stop, self.counter.__exit__): self.undo.add(step)
+        self.undo.add(lambda: _turn.lock.acquire(timeout=1))
         _watched.add(self.model)
         self.counter.__enter__()
 

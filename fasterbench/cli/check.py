@@ -16,7 +16,7 @@ import typer
 
 from ..analysis.budgets import (BudgetError, Found, Verdict, decisive, format_value, in_looks, judge,
                                           matching, parse_limit, read_budgets, shortest)
-from .app import app, check_writable, device_here, printed, usage_error, whole_from, write
+from .app import app, check_writable, printed, usage_error, whole_from, write
 from .sides import SideError, checked_out, in_turn, loaded, rounds_of, side
 from ..core.progress import progress_bar
 
@@ -62,6 +62,7 @@ def _relative(settings, model, sample):
 def _against_saved(settings, path):
     "What measures a round, and what makes of rounds the times over those of a saved result of the same machine."
     from fasterbench.analysis.budget_figures import figures_of_rounds, round_figures
+    from fasterbench.views.origin import describe_sample
     from fasterbench.views.result import from_json
     try: before = from_json(path)
     except (ValueError, OSError) as error: raise SideError(f"{path}: {error}") from error
@@ -69,12 +70,18 @@ def _against_saved(settings, path):
         raise SideError(f"{path} is no baseline: two steps or more have to be timed, or the spread is unknown")
     measured = rounds_of(settings)
     measured()
-    here = measured.result.environment
-    other = [f"{k} {before.environment.get(k)!r}, here {here.get(k)!r}" for k in ("device_name", "threads")
-             if before.environment.get(k) != here.get(k)]
-    if other: raise SideError(f"{path} is no baseline for this machine: {'; '.join(other)}")
+    unlike = _unlike(before, replace(measured.result, sample=describe_sample(measured.sample)))
+    if unlike: raise SideError(f"{path} is no baseline here: {'; '.join(unlike)}")
     base, off = round_figures(before), _spreads(before)
     yield lambda k: measured(), lambda found: _over_saved(figures_of_rounds(found), base, off)
+
+def _unlike(before, now):
+    "What makes a saved result no baseline: another device, other threads, phases or shapes."
+    from fasterbench.views.differences import conditions
+    a, b = conditions(before), conditions(now)
+    keys = ["device name", "threads", "phases of a training step"]
+    if before.sample: keys += [k for k in a | b if k.startswith("sample ")]
+    return [f"{k} {a.get(k)}, here {b.get(k)}" for k in keys if a.get(k) != b.get(k)]
 
 def _spreads(result):
     "By how much the median of each row may be off: 2.4 interquartile ranges over the root of the steps cover 99 %."
@@ -97,7 +104,8 @@ def _over_saved(now, before, spreads):
 def _against_ref(settings, ref):
     "What measures a round of this version and of that at `ref`, in turn, and what makes of rounds the times over it."
     from fasterbench.analysis.budget_figures import ratios_of_rounds
-    with checked_out(ref) as folder, side(folder, settings) as before, side(Path.cwd(), settings) as now:
+    here = Path.cwd()
+    with checked_out(ref) as folder, side(folder, settings, here) as before, side(here, settings) as now:
         try: now("round")                                           # the first rounds load and warm up
         except SideError as error: raise BudgetError(str(error)) from error
         before("round")
@@ -199,13 +207,14 @@ def verdict_junit(
 
 # %% ../../nbs/cli/check.ipynb #7a9e6630
 def _limit_of(verdicts):
-    "The limit that all layers of one budget keep, as the file writes it."
+    "The limit that all layers of one budget keep, as the file writes it; a counted one to the last digit."
     b = verdicts[0].budget
     ends = [e for v in verdicts for e in (v.found.interval or (v.found.value,))]
     worst = (max if b.comparison == "<=" else min)(ends)
     limit = lambda text: parse_limit(f"{b.comparison} {text}", b.figure)[1]
     kept = lambda text: all(map(replace(b, limit=limit(text)).within, ends))
-    return f"{b.comparison} {shortest(worst, b.figure.unit, kept)}"
+    says = (lambda text: limit(text) == worst) if b.figure.kind == "counted" else kept
+    return f"{b.comparison} {shortest(worst, b.figure.unit, says)}"
 
 def _updated(document, verdicts):
     "`document` with the limits moved to what was found. Unknown figures keep their limits."
@@ -226,6 +235,11 @@ def _needs(budgets, against):
                     "--against")
     if against and against.endswith(".json") and not Path(against).is_file():
         usage_error(f"there is no file {against!r}", "--against")
+
+def _check_device(name, device):
+    from fasterbench.core.arguments import as_device
+    try: as_device(device)
+    except ValueError as error: raise BudgetError(f"[{name}] {error}") from error
 
 def _code(verdicts):
     results = {v.result for v in verdicts}
@@ -253,7 +267,7 @@ def check(
     try:
         settings, limits = read_budgets(_plain(document))
         _needs(limits, against)
-        for s in settings.values(): device_here(s.get("device", "cpu"))
+        for name, s in settings.items(): _check_device(name, s.get("device", "cpu"))
         verdicts = []
         for model, own in ((m, [b for b in limits if b.model == m]) for m in settings):
             if not own: continue

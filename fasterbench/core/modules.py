@@ -61,6 +61,12 @@ def parts(
 class _WatchedForward(partial):
     "Runs what watches a forward; everything else that is asked of it is answered by the forward."
     __class__ = property(lambda self: type(self.__wrapped__))
+    @property
+    def __func__(self):
+        forward, function = self.__wrapped__, self.__wrapped__.__func__
+        def watched(module, *args, **kwargs):
+            return (self if module is forward.__self__ else partial(function, module))(*args, **kwargs)
+        return _watched_forward(watched, function)
     def __getattr__(self, name):
         if name == "__wrapped__": raise AttributeError(name)
         return getattr(self.__wrapped__, name)
@@ -128,6 +134,12 @@ class wrapped:
                     self.replacements[i] = _replacement(part, self.wrap, i)
                 put(part.module.__dict__, self.replacements[i][1])
         except BaseException: self.__exit__(); raise
+
+    @property
+    def replaced(self)->bool:
+        "Whether another `forward` stands where a watched one stood."
+        return any(self.parts[i].module.__dict__.get(k) is not v for i, (_, during) in self.replacements.items()
+                   for k, v in during.items() if k not in copiers)
 
     def __exit__(self, *error):
         for i, (before, during) in self.replacements.items():

@@ -32,7 +32,7 @@ def is_transformed()->bool:
 def has_compiled()->bool:
     "Whether Dynamo has compiled anything in this process."
     dynamo = sys.modules.get("torch._dynamo.utils")
-    return dynamo is not None and dynamo.counters["frames"]["total"] > 0
+    return dynamo is not None and dynamo.counters["frames"]["total"] + dynamo.counters["stats"]["unique_graphs"] > 0
 
 # %% ../../nbs/core/program.ipynb #679b0b53
 class CallCounter:
@@ -43,12 +43,13 @@ class CallCounter:
         left:int,       # Calls that are only counted
     ):
         self.model, self.due, self.left, self.attached = model, due, left, wrapped(parts(model)[:1], self._wrap)
-        self.trained = False            # Whether a call was made in training mode, with gradients
+        self.trained, self.replaced = False, False  # Whether a call trained; whether another `forward` stood there
+        self.over = True                            # Whether the context is left
 
     def _wrap(self, i, forward):
         due, model = self.due, self.model
         def counted(*args, **kwargs):
-            if is_traced(): return forward(*args, **kwargs)
+            if self.over or is_traced(): return forward(*args, **kwargs)
             if not self.trained: self.trained = model.training and torch.is_grad_enabled()
             if self.left:
                 self.left -= 1
@@ -57,10 +58,14 @@ class CallCounter:
         return counted
 
     def __enter__(self):
+        self.over = False
         self.attached.__enter__()
         return self
 
-    def __exit__(self, *error): self.attached.__exit__()
+    def __exit__(self, *error):
+        if not self.over: self.replaced = self.attached.replaced
+        self.over = True
+        self.attached.__exit__()
 
 # %% ../../nbs/core/program.ipynb #pg000021
 def _running(frame):
