@@ -1,6 +1,6 @@
 """The command line as a process of its own. Most runs are forks of a process that has torch loaded; help, progress and the
 main job are run by the installed command."""
-import csv, fcntl, io, json, os, pty, shutil, struct, subprocess, sys, termios
+import csv, fcntl, io, json, os, pty, shutil, struct, subprocess, sys, termios, time
 from pathlib import Path
 
 import pytest
@@ -263,3 +263,19 @@ def test_a_reader_that_leaves_loses_no_file(folder, tmp_path):
         done = subprocess.run([command, "report", "saved.json", "--html", str(page), *more], cwd=folder, stdout=end, stderr=subprocess.PIPE, text=True, env=bars)
         os.close(end)
         assert (done.returncode, page.exists()) == (0, True) and "Broken" not in done.stderr, done.stderr
+
+@heavy_only("times two versions")
+def test_a_check_that_is_terminated_leaves_no_worktree(tmp_path):
+    "As a CI system ends a job."
+    def git(*args): return subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b.c", *args], cwd=tmp_path, check=True, capture_output=True, text=True).stdout
+    (tmp_path/"net.py").write_text(net)
+    (tmp_path/"budgets.toml").write_text('[net]\nmodel = "net.py:make"\ntime = "<= 101 %"\n')
+    git("init", "-q"); git("add", "."); git("commit", "-qm", "net")
+    job = subprocess.Popen([command, "check", "budgets.toml", "--against", "HEAD"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=bars)
+    end = time.monotonic() + 60
+    while len(git("worktree", "list").splitlines()) < 2 and time.monotonic() < end: time.sleep(0.05)
+    assert len(git("worktree", "list").splitlines()) == 2
+    time.sleep(1)
+    job.terminate()
+    job.communicate()
+    assert job.returncode == 143 and len(git("worktree", "list").splitlines()) == 1

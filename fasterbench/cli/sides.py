@@ -6,7 +6,7 @@
 __all__ = ['check_imports', 'SideError']
 
 # %% ../../nbs/cli/sides.ipynb #7ab4d3bb
-import json, os, subprocess, sys, warnings
+import json, os, signal, subprocess, sys, warnings
 from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter
@@ -176,6 +176,14 @@ def in_turn(
 
 # %% ../../nbs/cli/sides.ipynb #88635ffa
 @contextmanager
+def _terminated_as_interrupted():
+    "Within the context SIGTERM ends the process as Ctrl-C does: what was made is taken away."
+    def end(*_): raise SystemExit(128 + signal.SIGTERM)
+    before = signal.signal(signal.SIGTERM, end)
+    try: yield
+    finally: signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
+
+@contextmanager
 def checked_out(
     ref:str, # "main", "HEAD~1", "v1.2"
 ):
@@ -192,7 +200,7 @@ def checked_out(
         shallow = git("rev-parse", "--is-shallow-repository") == "true"
         hint = "; this clone is shallow, and git fetch --unshallow makes it complete" * shallow
         raise SideError(f"git knows no version {ref!r} here ({error}){hint}") from error
-    with tempfile.TemporaryDirectory() as folder:
+    with _terminated_as_interrupted(), tempfile.TemporaryDirectory() as folder:
         tree = Path(folder)/"before"
         git("worktree", "add", "--detach", str(tree), commit)
         try:
