@@ -171,6 +171,7 @@ def test_peaks_command(tmp_path):
     assert done.returncode == 2 and "torchrun --nproc-per-node 2 -m fasterbench peaks --network" in done.stderr and done.stdout == ""
     assert len(done.stderr.splitlines()) == 1
 
+@heavy_only("waits for the limit of a rank")
 def test_a_rank_that_does_not_measure_ends_the_others():
     "After the limit, not after the 60 s of the group, which has its own limit again."
     code = """

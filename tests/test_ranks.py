@@ -218,6 +218,7 @@ def test_ranks_that_do_not_do_the_same_are_told_at_once(tmp_path):
     (one, two), _ = errors("m = model()\nRooflineAnalyzer(net() if rank else m, x, peaks).profile(warmup=1, steps=4).gather()", tmp_path, 2)
     assert one == two and one.endswith("rank 0 came to profile(warmup=1, steps=4, backward=False) of a model that communicates, rank 1 to gather()")
 
+@heavy_only("waits for the limit of a rank")
 def test_a_rank_alone_is_told_what_the_others_have_to_do(tmp_path):
     (one, two), _ = errors("if rank == 0: RooflineAnalyzer(model(), x, peaks).profile(warmup=1, steps=4)\nelse: model()", tmp_path, 2)
     assert two is None and one == ("RankError: rank 1 did not come to profile(warmup=1, steps=4, backward=False) of a model that communicates within 5 s; "
