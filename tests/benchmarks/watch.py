@@ -41,7 +41,10 @@ def convs(): return nn.Sequential(nn.Conv2d(3, 32, 3, 2, 1), nn.BatchNorm2d(32),
 
 def pictures(n, size): return torch.randn(n, 3, size, size), torch.randint(0, 10, (n,))
 
-def attributes(model): return sum(k in vars(m) for m in model.modules() for k in ("forward", *copiers)), sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules())
+def attributes(model):
+    "Of what is watched: on the model itself, on the modules in it, and hooks."
+    own, *others = (sum(k in vars(m) for k in ("forward", *copiers)) for m in model.modules())
+    return own, sum(others), sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules())
 
 def cost(steps=1000, every=200):
     alternating()
@@ -54,7 +57,7 @@ def cost(steps=1000, every=200):
     with watch(watched.model, every=every, warmup=every) as w:
         for i in range(steps):
             before = type(w.sample.stage).__name__ if w.sample else None
-            for k in ((0, 1, 2), (2, 1, 0))[i % 2]: times[k].append(loops[k].timed())
+            for k in ((i + j) % 3 for j in range(3)): times[k].append(loops[k].timed())       # none runs twice in a row
             after = w.sample is not None
             stage = type(w.sample.stage).__name__ if w.sample else None
             where.append("between samples" if not after and before is None else dict(CountedStep="counted", TimedStep="timed", NoneType="clocked").get(stage, "reduced"))
@@ -70,7 +73,8 @@ def cost(steps=1000, every=200):
         print(f"{kind:18}{len(chosen):6}" + "".join(f"{format_si(statistics.median(t), 's'):>12}" for t in (b, a, c)) + f"{change(b):17.2%}{change(c):15.2%}")
     total = [sum(t) for t in times]
     print(f"whole run: watched / plain {total[1] / total[0]:.4f}, plain again / plain {total[2] / total[0]:.4f}; counter {format_si(per_call, 's')} per call, {per_call / 0.01:.4%} of 10 ms")
-    print(f"attributes of the counter {max(a for a, _ in left)} (on the model itself), on other modules {max(a for a, _ in left) - 2}, hooks {max(h for _, h in left)}; losses equal: {plain.losses == watched.losses}")
+    own, others, hooks = (max(n) for n in zip(*left))
+    print(f"between samples: attributes of the counter on the model itself {own}, on modules in it {others}, hooks {hooks}; losses equal: {plain.losses == watched.losses}")
 
 def alternating(steps=1500):
     "One loop; the counter is taken off and put on again from step to step."
@@ -80,7 +84,7 @@ def alternating(steps=1500):
     with watch(loop.model, warmup=10**9) as w:
         for i in range(steps):
             on = i % 4 in (0, 3)                                # on off off on, so that neither has the better place
-            (w.counter.__enter__ if on else w.counter.__exit__)()
+            if on != (not w.counter.over): (w.counter.__enter__ if on else w.counter.__exit__)()
             times[0 if on else 1].append(loop.timed())
         w.counter.__enter__()
     on, off = times[:2]
