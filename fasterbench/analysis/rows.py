@@ -68,12 +68,17 @@ def _time_fields(times, samples, calls):
                 disturbed=not uncertain and len(samples.values) > 2 and samples.iqr > disturbed * time)
 
 # %% ../../nbs/analysis/rows.ipynb #a4508b77
+def _network_of(m, calls, peaks):
+    "What `place` needs to know of what a module sends. Its row is bound by that where it waits for it by itself."
+    if m.times.waits is not None: return {}         # these times have a row of their own
+    return network_fields(calls, peaks.network) | dict(waits_elsewhere=m.times.idle is None)
+
 def _module_point(m, peaks, row, calls, samples, phase):
     served = _sum_levels([l for _, _, crossed, _ in calls for l in crossed], len(peaks.memory))
     ran = [(c, levels) for c, levels, _, as_counted in calls if as_counted]
     return place(row.name, row.type, row.flops, row.bytes_moved, peaks=peaks, served=served,
                  **_least_times(ran, [c for c, *_ in calls], peaks, m.tf32),
-                 **({} if m.times.waits else network_fields([c for c, *_ in calls], peaks.network)),
+                 **_network_of(m, [c for c, *_ in calls], peaks),
                  calls=row.calls, category=row.category, dtype=row.dtype, contraction_flops=row.contraction_flops,
                  eager_bytes=row.eager_bytes, phase=m.phase(phase), **_time_fields(m.times, samples, row.calls))
 

@@ -62,7 +62,7 @@ def collective_time(
     "The least time of the all-reduces, s; 0 where no network is given."
     if devices == 1 or network is None: return 0.0
     if not isinstance(network, NetworkPeaks): return collective_bytes(devices, size, times) / network
-    try: return times * network.time_of("all_reduce", size, devices)
+    try: return times * network.time_of("all_reduce", size, devices, 1)     # the devices are neighbours
     except KeyError as error: raise ValueError(f"network: {error.args[0]}") from None
 
 # %% ../../nbs/analysis/serve.ipynb #2117df84

@@ -53,7 +53,7 @@ def network_fields(
     unknown = any(s.wire_bytes is None for s in sends)
     found = dict(wire_bytes=None if unknown else sum(pairs.values()), sends=tuple(pairs.items()))
     if network is None or unknown: return found
-    try: roofs = [network.roof(s.collective, s.ranks) for s in sends]
+    try: roofs = [network.roof(s.collective, s.ranks, s.stride) for s in sends]
     except KeyError: return found
     return found | dict(network_s=sum(r.time_of(s.nbytes) for r, s in zip(roofs, sends)),
                         network_spread=max(r.spread for r in roofs))

@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from .rules import op_name, rule, tensors_in
 from .traffic import arguments, unique_bytes
-from .wire import Sent, sent
+from .wire import Sent, sent, stride_of
 
 # %% ../../nbs/work/communication.ipynb #43f41082
 _names = dict(
@@ -46,20 +46,27 @@ def is_process_group(
     "Whether it is the process group of a collective."
     return value._type().str().endswith("c10d.ProcessGroup")
 
-def _size(group):
-    "Ranks in a group, given as the object, as the dispatcher's form of it, or by its name."
+def members(
+    group, # A `torch.distributed.ProcessGroup`
+)->list|None:
+    "Its ranks in the whole job; `None` where `torch.distributed` does not know the group."
+    try: return dist.get_process_group_ranks(group)
+    except (KeyError, ValueError, RuntimeError): return None
+
+def _shape(group):
+    "Size and stride of a group, given as the object, as the dispatcher's form of it, or by its name."
     if isinstance(group, torch.ScriptObject): group = dist.ProcessGroup.unbox(group)
     elif isinstance(group, str):
         try: group = dist.distributed_c10d._resolve_process_group(group)
-        except (RuntimeError, ValueError, AttributeError): return None
-    return group.size() if hasattr(group, "size") else None
+        except (RuntimeError, ValueError, AttributeError): return None, None
+    return (group.size(), stride_of(members(group) or ())) if hasattr(group, "size") else (None, None)
 
 def _ranks(op, args, kwargs):
-    "Size of the process group of a call; `None` where it cannot be told."
+    "Size and stride of the process group of a call; `None` where they cannot be told."
     given = {a.name: value for a, value in arguments(op, args, kwargs)}
     group = given.get("process_group", given.get("group_name"))
-    found = None if group is None else _size(group)
-    return given.get("group_size") if found is None else found
+    ranks, stride = (None, None) if group is None else _shape(group)
+    return (given.get("group_size"), None) if ranks is None else (ranks, stride)
 
 # %% ../../nbs/work/communication.ipynb #40938adb
 def _buffer(kind, ranks, op, args, kwargs, out):
@@ -85,6 +92,6 @@ def sent_by(
     "What one call sends; `None` for an operator that is not a collective."
     operator = op_name(op)
     if not is_collective(operator): return None
-    kind, ranks = _kinds.get(operator.partition("::")[2]), _ranks(op, args, kwargs)
+    kind, (ranks, stride) = _kinds.get(operator.partition("::")[2]), _ranks(op, args, kwargs)
     if kind is None: return sent(operator, ranks, None)
-    return sent(kind, ranks, _buffer(kind, ranks, op, args, kwargs, out))
+    return sent(kind, ranks, _buffer(kind, ranks, op, args, kwargs, out), stride)
