@@ -68,11 +68,17 @@ def _limit_groups(dist, seconds, undo):
         _set_timeout(dist, group, timedelta(seconds=seconds))
 
 @contextmanager
-def limited_collectives():
-    "Within the context a collective of any group ends after `patience()` seconds at the latest."
+def limited_collectives(
+    what:str, # What the ranks do, for an error
+):
+    "Within the context a collective of any group ends after `patience()` seconds at the latest, with an error that says so."
     with (undo := Undo()), undo:
         if (dist := job()) is not None: _limit_groups(dist, patience(), undo)
-        yield
+        try: yield
+        except RuntimeError as error:
+            if not _from_collective(error): raise
+            raise RankError(f"a rank did not come to {what}, or ended: a rank waits {patience():g} s for the others "
+                            f"(FASTERBENCH_TIMEOUT sets other seconds; {_line(error)})") from error
 
 # %% ../../nbs/core/ranks.ipynb #6f68751b
 _piece = 1 << 20     # B

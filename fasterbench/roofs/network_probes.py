@@ -9,14 +9,18 @@ __all__ = ['measure_network']
 import datetime, math, socket, statistics
 from collections.abc import Iterable
 from time import perf_counter
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
 
 from ..core.arguments import as_count
 from ..core.ranks import limited_collectives
 from ..core.units import positive
-from .network import NetworkPeaks, fit_network
+from .network import NetworkPeaks, fitted
+from ..work.communication import members
+from ..work.wire import over, stride_of
 
 # %% ../../nbs/roofs/network_probes.ipynb #dfc06be5
 def _all_reduce(x, parts, group): return lambda: dist.all_reduce(x, group=group)
@@ -84,60 +88,98 @@ def _agreed(error, device, group):
     dist.all_reduce(flag, op=dist.ReduceOp.MAX, group=group)
     return bool(flag.item())
 
-def _sweep(collective, sizes, device, group, repeats, limit_s):
-    "(bytes, seconds) of one collective, and why it cannot run here, if it cannot."
-    samples, error = [], None
-    try: _calls[collective](torch.zeros(2 * dist.get_world_size(group), device=device),
-                            torch.zeros(2 * dist.get_world_size(group),
-                                        device=device).chunk(dist.get_world_size(group)), group)()
+def _why_not(collective, place):
+    "Why a collective cannot run here; `None` where it can."
+    x, error = torch.zeros(2 * place.ranks, device=place.device), None
+    try: _calls[collective](x, x.clone().chunk(place.ranks), place.group)()
     except (RuntimeError, NotImplementedError, ValueError) as e: error = e
-    if _agreed(error, device, group): return [], str(error or "another rank could not run it").splitlines()[0]
-    for nbytes in sizes:
-        samples.append((nbytes, _sample(collective, nbytes, device, group, repeats)))
+    if _agreed(error, place.device, place.group): return str(error or "another rank could not run it").splitlines()[0]
+
+def _sweep(collective, place, repeats, limit_s):
+    "(bytes, seconds) of one collective."
+    samples = []
+    for nbytes in place.sizes:
+        samples.append((nbytes, _sample(collective, nbytes, place.device, place.group, repeats)))
         if len(samples) > 1 and samples[-1][1] > limit_s: break
-    return samples, None
+    return samples
+
+def _roofs(place, repeats, limit_s, skipped):
+    "The roofs of one group; what has none is put into `skipped`, with the reason."
+    for collective in _calls:
+        try:
+            why = _why_not(collective, place)
+            if why is None:
+                yield fitted(collective, place.ranks, _sweep(collective, place, repeats, limit_s), place.stride)
+        except ValueError as error: why = str(error).partition(": ")[2]         # all ranks have the same times
+        if why is not None: skipped[over(collective, place.ranks, place.stride)] = why
 
 # %% ../../nbs/roofs/network_probes.ipynb #np00rk01
-def _ranks_of(group):
-    "How many ranks `group` has; `TypeError` or `ValueError` for what is no group that this rank measures in."
+class _Place(NamedTuple):
+    "A group that is measured, and how."
+    group: object
+    ranks: int
+    stride: int|tuple|None
+    device: torch.device
+    sizes: list             # Whole buffers, B
+
+def _checked_mesh(mesh):
+    "The dimensions of a mesh with several ranks. Raises `ValueError` where size and stride do not tell groups apart."
+    if mesh.get_coordinate() is None: raise ValueError("this rank is not in the mesh: the ranks of a mesh call it")
+    own, seen = [k for k, n in enumerate(mesh.mesh.shape) if n > 1], set()
+    for k in own:
+        found = {(len(r), stride_of(r)) for r in mesh.mesh.movedim(k, -1).reshape(-1, mesh.mesh.shape[k]).tolist()}
+        if len(found) > 1 or found & seen:
+            raise ValueError(f"the mesh {mesh.mesh.tolist()} has groups that size and stride do not tell apart; "
+                             f"measure_network(mesh.get_group(dimension)) measures those of one dimension")
+        seen |= found
+    return own
+
+def _groups_of(group):
+    "The groups to measure in; `TypeError` or `ValueError` for what this rank cannot measure in."
     if group is dist.GroupMember.NON_GROUP_MEMBER:
         raise ValueError("this rank is not in the group: the ranks of a group call it")
-    if not isinstance(group, dist.ProcessGroup | None):
-        raise TypeError(f"group is a {type(group).__name__}; a torch.distributed.ProcessGroup or None is needed")
-    ranks = dist.get_world_size(group)
-    if ranks < 2: raise ValueError(f"{ranks} rank in the group: a network needs at least 2")
-    return ranks
+    if not isinstance(group, dist.ProcessGroup | DeviceMesh | None):
+        raise TypeError(f"group is a {type(group).__name__}; a torch.distributed.ProcessGroup, a DeviceMesh or None "
+                        f"is needed")
+    if isinstance(group, DeviceMesh): groups = [group.get_group(k) for k in _checked_mesh(group)]
+    else: groups = [dist.group.WORLD if group is None else group] * (dist.get_world_size(group) > 1)
+    if not groups: raise ValueError("1 rank in the group: a network needs at least 2")
+    return groups
+
+def _place(group, sizes):
+    device, ranks = _device(group), dist.get_world_size(group)
+    return _Place(group, ranks, stride_of(members(group) or ()), device, _sweep_sizes(sizes, ranks, device))
 
 # %% ../../nbs/roofs/network_probes.ipynb #e2d8d6e6
 def measure_network(
-    group=None,                   # A `torch.distributed` process group; None: all ranks
+    group=None,                   # A process group of `torch.distributed`, or a `DeviceMesh`; None: all ranks
     sizes:Iterable[int]|None=None,# Whole buffers, B; None: 1 kB to 64 MB in steps of 4, on GPUs to 1 GB
     *,
     repeats:int=5,                # Calls per size
     limit_s:float=0.5,            # A collective's sweep ends after a size that takes longer, but not after the first, s
 )->NetworkPeaks:
-    "Latency and bandwidth of every collective over `group`; every rank calls it, inside a process group."
+    """Latency and bandwidth of every collective over `group`, of a mesh in every dimension.
+
+    Every rank of it calls this, inside a process group. Raises `RankError` where one does not come."""
     if not (dist.is_available() and dist.is_initialized()):
         raise RuntimeError("no process group: run under torchrun and call torch.distributed.init_process_group first")
-    ranks = _ranks_of(group)
-    device, repeats = _device(group), as_count("repeats", repeats, 1)
-    sizes = _sweep_sizes(sizes, ranks, device)
-    positive("limit_s", limit_s)
-    samples, skipped = [], {}
-    with limited_collectives():
-        for collective in _calls:
-            found, why = _sweep(collective, sizes, device, group, repeats, limit_s)
-            if why: skipped[collective] = why
-            samples += [(collective, ranks, n, s) for n, s in found]
-        return fit_network(samples, _environment(group, ranks, device, skipped))
+    repeats, limit_s = as_count("repeats", repeats, 1), positive("limit_s", limit_s)
+    sizes, skipped = sizes if sizes is None else list(sizes), {}
+    places = [_place(g, sizes) for g in _groups_of(group)]
+    with limited_collectives("measure_network"):
+        roofs = tuple(roof for place in places for roof in _roofs(place, repeats, limit_s, skipped))
+        if not roofs: raise ValueError(f"no collective could be measured: "
+                                       f"{'; '.join(f'{name}: {why}' for name, why in skipped.items())}")
+        return NetworkPeaks(roofs, _environment(places, skipped))
 
 # %% ../../nbs/roofs/network_probes.ipynb #1e13d5d6
-def _environment(group, ranks, device, skipped):
+def _environment(places, skipped):
     "What the roofs depend on, the same on every rank."
-    hosts = [None] * ranks
-    dist.all_gather_object(hosts, socket.gethostname(), group=group)
-    date = [datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")]
-    dist.broadcast_object_list(date, group=group, group_src=0)
-    return dict(backend=dist.get_backend(group), ranks=ranks, hosts=len(set(hosts)), device=device.type,
-                torch=torch.__version__,
-                date=date[0], skipped=skipped)
+    hosts, date = {socket.gethostname()}, [datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")]
+    for p in places:                    # dimension by dimension each rank hears of all
+        every = [None] * p.ranks
+        dist.all_gather_object(every, sorted(hosts), group=p.group)
+        hosts = set().union(*every)
+        dist.broadcast_object_list(date, group=p.group, group_src=0)
+    return dict(backend=dist.get_backend(places[0].group), ranks=math.prod(p.ranks for p in places), hosts=len(hosts),
+                device=places[0].device.type, torch=torch.__version__, date=date[0], skipped=skipped)
