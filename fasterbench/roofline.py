@@ -21,7 +21,8 @@ from .core.process import preserved_process, quiet
 from .core.ranks import agreed, current, leads, together
 from .core.run import Forward, TrainingStep, check_step
 from .points.model import RooflinePoint, roofline_analysis
-from .roofs.hardware import HardwarePeaks, higher
+from .roofs.hardware import HardwarePeaks, check_peaks, given_or_measured, higher
+from .roofs.network import NetworkPeaks
 from .roofs.machine import tf32_categories
 from .roofs.peaks import clear_peaks_cache, is_fresh, measurable, measure_peaks, replace_peaks
 from .timing.operators import compiled_part
@@ -82,12 +83,10 @@ class RooflineAnalyzer:
     def __init__(self,
         model:nn.Module,              # Any module
         sample,                       # A tensor, a tuple or list of arguments, or a dict of keyword arguments
-        peaks:HardwarePeaks|None=None # The roofs; None: measured for the model's dtype when it is profiled
+        peaks:HardwarePeaks|NetworkPeaks|None=None # The roofs; None, `NetworkPeaks`: the machine's are measured
     ):
         check_model(model)
-        if peaks is not None and not isinstance(peaks, HardwarePeaks):
-            raise TypeError(f"peaks is a {type(peaks).__name__}; a HardwarePeaks is needed, from measure_peaks(device) "
-                            "or HardwarePeaks(peak_flops, peak_bandwidth)")
+        check_peaks(peaks)
         self.model, self.sample, self._peaks, self._result = model, sample, peaks, None
 
     def profile(self,
@@ -111,7 +110,7 @@ class RooflineAnalyzer:
         settings = f"profile(warmup={warmup}, steps={rule.steps}, backward={backward})"
         with preserved_process(), quiet(), together(self.model, settings) as joined:
             m = measure(run, self.sample, device, warmup=warmup, rule=rule, progress=progress, together=joined)
-            peaks = self._peaks or self._measure_roofs(m.work, device, progress)
+            peaks = given_or_measured(self._peaks, lambda: self._measure_roofs(m.work, device, progress))
             call = describe(self.model, self.sample, device, warmup=warmup, steps=steps, backward=backward, loss=loss,
                             optimizer=optimizer)
             found = self._under_steady_roofs(measured_result(self.model, m, peaks, device), m, device, progress)
@@ -150,9 +149,9 @@ class RooflineAnalyzer:
     def _under_steady_roofs(self, found, m, device, progress):
         "`found`; where rows stand above roofs that were kept, the same under the higher of these and of new ones."
         above, old = sum(p.above_roof for p in found.points), found.peaks
-        if self._peaks or current() or not above or is_fresh(old): return found
+        if isinstance(self._peaks, HardwarePeaks) or current() or not above or is_fresh(old): return found
         new = self._measure_roofs(m.work, device, progress, cache=False)
         replace_peaks(new, both := higher(old, new))
         warn(f"{above} of {len(found.points)} rows were above the roofs of {old.environment['date'][:16]} "
              f"({roofs_text(old)}); these were measured again: {roofs_text(both)}", stacklevel=3)
-        return measured_result(self.model, m, both, device)
+        return measured_result(self.model, m, given_or_measured(self._peaks, lambda: both), device)

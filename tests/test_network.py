@@ -32,7 +32,7 @@ counting = """
 from fasterbench.work.count import count_work
 def count(name, model, sample=x, **how):
     work = count_work(model, sample, **how)
-    found[name] = dict(calls=[[c.operator, c.phase, c.category, *c.sent] for c in work.trace if c.sent], wire_bytes=work.wire_bytes, unknown=work.unknown_ops,
+    found[name] = dict(calls=[[c.operator, c.phase, c.category, *c.sent[:4]] for c in work.trace if c.sent], wire_bytes=work.wire_bytes, unknown=work.unknown_ops,
                        unknown_sends=work.unknown_sends, rows=[m.wire_bytes for m in work.by_module().values()],
                        sides=[[sum(t.bytes for t in s) for s in (c.reads, c.writes)] for c in work.trace if c.sent])
 """
@@ -184,7 +184,70 @@ print(json.dumps([str(found), dist.group.WORLD._get_backend(torch.device("cpu"))
 """
     done = ranks(start + code, FASTERBENCH_TIMEOUT="3", timeout=60)
     text, limit = json.loads(done[0].stdout.splitlines()[-1])
-    assert ("imed out" in text or "timeout" in text) and limit == 60, (text, limit)
+    assert text.startswith("a rank did not come to measure_network, or ended: a rank waits 3 s") and limit == 60, (text, limit)
+    assert "FASTERBENCH_TIMEOUT sets other seconds" in text and ("imed out" in text or "timeout" in text)
+
+meshed = """
+from torch.distributed.device_mesh import init_device_mesh
+from fasterbench.roofs.network_probes import measure_network
+sizes = [4**k for k in range(5, 9)]
+"""
+
+def test_groups_of_a_mesh(tmp_path):
+    """Of a mesh of 2 x 2 ranks each dimension has roofs of its own; what a row sends stands under that of its dimension.
+
+    Ranks 0, 1, 3 are a group of two distances. A mesh whose groups look alike is refused on every rank, and nobody waits."""
+    found = on_ranks(tmp_path, meshed + """
+from torch.distributed.device_mesh import DeviceMesh
+from fasterbench.points.ceilings import network_fields
+from fasterbench.work.count import count_work
+from fasterbench.roofs import network_probes as probes
+real = probes._sample                # times are made up: a latency of 0.1 ms per distance of the first two ranks, and 1 GB/s
+def sample(kind, n, device, group, repeats):
+    real(kind, n, device, group, repeats)
+    first, second, *_ = dist.get_process_group_ranks(group)
+    return 1e-4 * (second - first) + n * 1e-9
+probes._sample = sample
+mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "tensor"))
+peaks = measure_network(mesh, sizes, repeats=1)
+found["names"], found["environment"] = [r.name for r in peaks.roofs], peaks.environment
+class Net(nn.Module):
+    def forward(self, x):
+        for name in ("data", "tensor"): dist.all_reduce(x, group=mesh.get_group(name))
+        return x
+sent = network_fields(count_work(Net(), torch.ones(100)).trace, peaks)
+found["sends"], found["network_s"] = sent["sends"], sent["network_s"]
+uneven = dist.new_group([0, 1, 3])
+if rank != 2: found["uneven"] = [r.name for r in measure_network(uneven, sizes, repeats=1).roofs]
+try: measure_network(DeviceMesh("cpu", [[0, 1], [3, 2]]), sizes)
+except ValueError as e: found["ring"] = str(e)
+""", 4)
+    kinds = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv")
+    assert set(found["names"]) == {f"{kind} over 2{stride}" for kind in kinds for stride in (" (stride 2)", "")}
+    assert (found["environment"]["ranks"], found["environment"]["hosts"], found["environment"]["skipped"]) == (4, 1, {})
+    assert found["sends"] == [["all_reduce over 2 (stride 2)", 400], ["all_reduce over 2", 400]]
+    assert found["network_s"] == pytest.approx(2e-4 + 400e-9 + 1e-4 + 400e-9)
+    assert "all_reduce over 3 (strides 1, 2)" in found["uneven"] and "do not tell apart" in found["ring"]
+
+def test_a_collective_without_a_roof_is_left_out(tmp_path):
+    "Times that do not grow with the size show no bandwidth: the reason is kept, and said where a row sends that."
+    found = on_ranks(tmp_path, meshed + """
+from dataclasses import replace
+from fasterbench import HardwarePeaks, RooflineAnalyzer
+from fasterbench.roofs import network_probes as probes
+from fasterbench.views.table import footer, peaks_table
+sample = probes._sample
+probes._sample = lambda kind, n, *more: 0.1 if kind == "all_reduce" else 1e-3 + n * 1e-9
+peaks = replace(HardwarePeaks(1e11, 1e10), network=measure_network(sizes=sizes))
+found["skipped"], found["table"] = peaks.network.environment["skipped"], peaks_table(peaks)
+model = nn.parallel.DistributedDataParallel(net())
+found["footer"] = footer(RooflineAnalyzer(model, x, peaks).profile(backward=True, warmup=1, steps=2, progress=False).result)
+""")
+    why = "the largest message of 65536 B takes no longer than the smallest; larger messages are needed"
+    assert found["skipped"] == {"all_reduce over 2": why} and "broadcast over 2" in found["table"]
+    line = f"not measured: all_reduce over 2 ({why})"
+    assert line in found["table"] and line in found["footer"]
+    assert any("the network was not measured with all of these" in text for text in found["footer"])
 
 def test_peaks_command_waits_as_long_as_a_profile_does():
     done = ranks(command_line("peaks", "--network"), FASTERBENCH_TIMEOUT="soon", timeout=60)
@@ -218,6 +281,29 @@ def test_rows(tmp_path):
     (row,) = found["unknown"]["rows"]
     assert row[2] == "none" and row[3:5] == [parameters, None] and found["unknown"]["program"][1] is None
     assert "send data (all_reduce over 2), and no roof of the network is known" in found["unknown"]["text"] and "send data" not in found["known"]["text"]
+
+def test_roofs_of_the_network_alone(tmp_path):
+    "Given `NetworkPeaks`, the roofs of the machine are measured and kept without them, for profiles and for samples."
+    found = on_ranks(tmp_path, """
+from fasterbench import NetworkPeaks, NetworkRoof, HardwarePeaks, RooflineAnalyzer, watch
+import fasterbench.roofline, fasterbench.analysis.watch
+machine = HardwarePeaks(1e11, 1e10)
+for module in (fasterbench.roofline, fasterbench.analysis.watch): module.measure_peaks = lambda *a, **how: machine
+slow = NetworkPeaks((NetworkRoof("all_reduce", 2, 1.0, 1e9, 0.0, 0.0, stride=1),))
+model = nn.parallel.DistributedDataParallel(net())
+result = RooflineAnalyzer(model, x, slow).profile(backward=True, warmup=1, steps=2, progress=False).result
+found["profile"] = [result.peaks.network == slow, machine.network is None, *(p.bound for p in result.points if p.name == "(communication)")]
+with watch(model, every=100, warmup=2, active=2, peaks=slow) as watched:
+    for _ in range(60): model(x).sum().backward()
+result = watched.result
+found["watch"] = [result.peaks.network == slow, result.program.bound, result.program.wire_bytes, sum(p.wire_bytes for p in result.points)]
+found["bounds"], found["notes"] = [[p.bound, p.above_roof] for p in result.points], result.notes
+""")
+    assert found["profile"] == [True, True, "network"]
+    assert found["watch"] == [True, "network", parameters, parameters]
+    # a latency of a second would put every layer above its roof: its time has some waiting in it, and nothing says how much
+    assert not any(bound == "network" or above for bound, above in found["bounds"])
+    assert "waiting for other ranks was not recorded: it is part of the rows, and the network bounds none of them" in found["notes"]
 
 def test_traces_of_several_ranks(tmp_path):
     "Two ranks by hand, 1 MB of float32: rank 1 arrives 40 µs later, and the transfer takes its 60 µs."

@@ -295,6 +295,24 @@ def test_the_same_command_line_under_torchrun(folder):
     assert job.returncode == 0, err[-2000:]
     check_output(folder, out, err, 2)
 
+@heavy_only("starts torchrun and measures a network")
+def test_the_network_beside_the_roofs(folder):
+    "`--network` measures it; the roofs that were given stay, and the waiting has a least time. One process is told what to start."
+    job = torchrun(folder, *arguments, "--network")
+    out, err = job.communicate(timeout=150)
+    assert job.returncode == 0, err[-2000:]
+    check_output(folder, out, err, 2)
+    from fasterbench import from_json
+    result = from_json(folder/"out.json")
+    roof = result.peaks.network.roof("all_reduce", 2, 1)
+    (waiting,) = [p for p in result.points if p.name == "(communication)"]
+    gradients = 3 * 4 * (64 * 64 + 64)
+    assert result.peaks.peak_flops == 1e11 and waiting.sends == (("all_reduce over 2", gradients),)
+    assert waiting.bound == "network" and waiting.network_s == pytest.approx(roof.time_of(gradients))
+    for more in ({}, dict(WORLD_SIZE="2")):
+        done = python(command_line("roofline", *arguments, "--network"), folder, env=os.environ | more)
+        assert done.returncode == 2 and "torchrun --nproc-per-node 2 -m fasterbench roofline MODEL --network" in done.stderr
+
 def test_a_wrong_argument_is_said_once(folder):
     done = ranks(command_line("roofline", "net.py:absent"), cwd=folder)
     assert [bool(d.returncode) for d in done] == [True, True] and "".join(d.stderr for d in done).count("has no callable 'absent'") == 1

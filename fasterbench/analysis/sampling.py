@@ -314,7 +314,7 @@ def _module_times(sample, steps, clocked, own, outside):
 
 # %% ../../nbs/analysis/sampling.ipynb #sm000052
 _no_update = "no update of an optimizer was seen: a step ends with its backward"
-_unseen_waits = "waiting for other ranks was not recorded: it stands in the rows, and the network bounds none of them"
+_unseen_waits = "waiting for other ranks was not recorded: it is part of the rows, and the network bounds none of them"
 _mixed = "shapes differ from call to call: the work is that of one step, the times are those of others"
 
 def measurement(

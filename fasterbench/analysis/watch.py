@@ -24,7 +24,8 @@ from ..core.arguments import as_count
 from ..core.process import preserved_process, quiet
 from ..core.program import CallCounter, ProgramStep, has_compiled
 from ..core.undo import Undo, let_go
-from ..roofs.hardware import HardwarePeaks
+from ..roofs.hardware import HardwarePeaks, check_peaks, given_or_measured
+from ..roofs.network import NetworkPeaks
 from ..roofs.machine import tf32_categories
 from ..roofs.peaks import measure_peaks
 from ..views.metrics import MetricSeries, line_of, metrics_of
@@ -49,8 +50,7 @@ def _checked_log(path):
     with open(path, "a", encoding="utf-8"): return path
 
 def _check_arguments(peaks, on_sample):
-    if peaks is not None and not isinstance(peaks, HardwarePeaks):
-        raise TypeError(f"peaks is a {type(peaks).__name__}; a HardwarePeaks is needed, from measure_peaks(device)")
+    check_peaks(peaks)
     if on_sample is not None and not callable(on_sample):
         raise TypeError(f"on_sample is a {type(on_sample).__name__}; a function of step and metrics is needed")
 
@@ -299,7 +299,7 @@ class Watch(_Missing):
         self.log, self.device = _checked_log(self.log), ProgramStep(self.model).device
         self.about, self.process = describe_call(every=self.every, active=self.active), os.getpid()
         with preserved_process(), quiet():
-            self.peaks = self.peaks or _roofs(self.model, self.device, self.progress)
+            self.peaks = given_or_measured(self.peaks, lambda: _roofs(self.model, self.device, self.progress))
             self.cost = program_cost(self.model)
         try: self._attach()
         except BaseException: self._detach(); raise
@@ -341,7 +341,7 @@ def watch(
     *,
     warmup:int=5,                 # Calls before the first sample
     optimizer=None,               # Whose updates belong to it; None: of every optimizer that steps its parameters
-    peaks:HardwarePeaks|None=None,# The roofs; None: measured when the context is entered
+    peaks:HardwarePeaks|NetworkPeaks|None=None, # The roofs; None, `NetworkPeaks`: the machine's are measured
     log=None,                     # Path of a file that gets a line of JSON per sample
     on_sample:Callable|None=None, # `on_sample(step, metrics)` is called after each sample, with plain numbers
     progress:bool|None=None,      # A progress bar while the roofs are measured; None: when somebody is looking

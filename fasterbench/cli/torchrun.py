@@ -29,6 +29,14 @@ def is_first()->bool:
     "Whether this process prints and writes."
     return launched() == 1 or os.environ["RANK"] == "0"
 
+def check_launched(
+    verb:str,      # "peaks"
+    there:bool,    # Whether there are several processes
+):
+    "End with an error where a network is to be measured and this process is alone."
+    if not there: usage_error("this is one process, and a network is between several: torchrun --nproc-per-node 2 "
+                              f"-m fasterbench {verb} --network", "--network")
+
 def parallel_named(
     text:str, # What `--parallel` was given
 )->str:

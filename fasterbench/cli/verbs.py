@@ -16,7 +16,7 @@ import typer
 from .app import (Depth, Device, Dtype, File, Group, Model, Peaks, Quiet, Saved, Top, app,
                                  check_writable, device_here, doubts_of, dtype_named, free_name, given_peaks, notice,
                                  printed, run_name, saved_result, shape_given, usage_error, whole_from, write)
-from .torchrun import begin_group, is_first, job, local_device, parallel_named
+from .torchrun import begin_group, check_launched, is_first, job, launched, local_device, parallel_named
 
 # %% ../../nbs/cli/verbs.ipynb #dab9241c
 def _profiled(assumed, profile):
@@ -48,9 +48,7 @@ def _show(result, top, group, depth, taken):
 # %% ../../nbs/cli/verbs.ipynb #b90688b8
 def _network(device):
     "The roofs of the network between the processes of torchrun; `None` in all of them but the first."
-    if int(os.environ.get("WORLD_SIZE", "1")) < 2 or "MASTER_ADDR" not in os.environ:
-        usage_error("this is one process, and a network is between several: "
-                    "torchrun --nproc-per-node 2 -m fasterbench peaks --network", "--network")
+    check_launched("peaks", int(os.environ.get("WORLD_SIZE", "1")) > 1 and "MASTER_ADDR" in os.environ)
     import torch
     import torch.distributed as dist
     from fasterbench.core.ranks import patience
@@ -106,6 +104,7 @@ def roofline(
                                           help="Profile training steps; the loss is the sum of the output.")]=False,
     parallel:Annotated[str, typer.Option(help="Under torchrun: how several ranks run the model.",
                                          parser=parallel_named, metavar="ddp|fsdp")]="ddp",
+    network:Annotated[bool, typer.Option("--network", help="Under torchrun: measure the network first.")]=False,
     peaks:Peaks=None, top:Top=20, group:Group="auto", depth:Depth=None,
     html:Annotated[File, typer.Option(help="Where the report goes; left out: a name that says what was run, in this "
                                            "folder.")]=None,
@@ -115,6 +114,7 @@ def roofline(
     no_progress:Quiet=False,
 ):
     "Profile a model, print its slowest layers and write the report; under torchrun in all ranks."
+    if network: check_launched("roofline MODEL", launched() > 1)
     where, what, shape, roofs = (device_here(local_device(device)), dtype_named(dtype), shape_given(input),
                                  given_peaks(peaks))
     (net, sample), assumed = _loaded(model, shape, batch, what, seq)
@@ -123,6 +123,7 @@ def roofline(
                                                                    str(where)), title)
     check_writable(html=html, json=json, csv=csv)
     with job(where, parallel) as wrapped:
+        roofs = _with_network(roofs) if network else roofs
         result = _result(wrapped(net), sample, roofs, peaks, model, assumed, (where, warmup, steps),
                          dict(backward=backward, progress=False if no_progress else None))
         result = result.gather()
@@ -145,6 +146,11 @@ def _loaded(model, shape, batch, dtype, seq):
     try: return _recorded(lambda: load_model(model, shape, batch, dtype, seq))
     except ModelError as error: usage_error(str(error), "MODEL")
 
+def _with_network(roofs):
+    "The roofs that were given, if any, and those of the network between the ranks."
+    from fasterbench.roofs.network_probes import measure_network
+    return replace(roofs, network=measure_network()) if roofs else measure_network()
+
 def _result(net, sample, roofs, peaks, model, assumed, args, options):
     "The result of `profile`, with the name of the model and what is to be said about it."
     from fasterbench.analysis.measure import main_dtype
@@ -152,7 +158,7 @@ def _result(net, sample, roofs, peaks, model, assumed, args, options):
     analyzer = RooflineAnalyzer(net, sample, roofs)
     result, notes = _recorded(lambda: _profiled(assumed, lambda: analyzer.profile(*args, **options).result))
     dtype = str(main_dtype(net, sample)).removeprefix("torch.")
-    doubts = doubts_of(roofs, dtype, result.environment, str(args[0])) if roofs else []
+    doubts = doubts_of(roofs, dtype, result.environment, str(args[0])) if peaks else []
     if doubts: notes = [f"roofs of {peaks}: {'; '.join(doubts)}", *notes]
     return replace(result, notes=[*result.notes, *assumed, *notes], call=result.call | dict(model=model))
 

@@ -71,7 +71,7 @@ def _limit_groups(dist, seconds, undo):
 def limited_collectives(
     what:str, # What the ranks do, for an error
 ):
-    "Within the context a collective of any group ends after `patience()` seconds at the latest, with an error that says so."
+    "Within the context a collective of any group ends after `patience()` seconds, with an error that says so."
     with (undo := Undo()), undo:
         if (dist := job()) is not None: _limit_groups(dist, patience(), undo)
         try: yield
@@ -122,7 +122,8 @@ def _apart(places):
 
 def _from_collective(error):
     "Whether an error says no more than that a collective or the store failed."
-    words = ("gloo", "Gloo", "NCCL", "nccl", "ProcessGroup", "Connection closed", "Connection reset", "Broken pipe")
+    words = ("gloo", "Gloo", "NCCL", "nccl", "ProcessGroup", "Connection closed", "Connection reset", "Broken pipe",
+             "pair closure")
     dist = sys.modules["torch.distributed"]
     return isinstance(error, (RankError, dist.DistError)) or isinstance(error, RuntimeError) and any(
         w in str(error) for w in words)

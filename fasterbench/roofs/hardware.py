@@ -7,6 +7,7 @@ __all__ = ['MemoryLevel', 'Ceiling', 'KindCeiling', 'HardwarePeaks']
 
 # %% ../../nbs/roofs/hardware.ipynb #8158aad0
 import json, math, statistics
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import datetime, timezone
 
@@ -247,3 +248,20 @@ def higher(
                    ceilings=_higher_of(first.ceilings, again.ceilings, lambda c: (c.dtype, c.unit), "flops"),
                    kinds=_higher_of(first.kinds, again.kinds, lambda k: (k.kind, k.dtype), "rate"),
                    launch_s=min(filter(None, (first.launch_s, again.launch_s)), default=None))
+
+# %% ../../nbs/roofs/hardware.ipynb #b2bd7685
+def check_peaks(
+    peaks, # What a user gave
+):
+    "Raises `TypeError` for what are no roofs."
+    if peaks is None or isinstance(peaks, HardwarePeaks | NetworkPeaks): return
+    raise TypeError(f"peaks is a {type(peaks).__name__}; a HardwarePeaks is needed, from measure_peaks(device) or "
+                    "HardwarePeaks(peak_flops, peak_bandwidth), or a NetworkPeaks, from measure_network()")
+
+def given_or_measured(
+    given:HardwarePeaks|NetworkPeaks|None,
+    measure:Callable,                      # () -> HardwarePeaks
+)->HardwarePeaks:
+    "The roofs that were given; what was not given is measured."
+    if isinstance(given, NetworkPeaks): return replace(measure(), network=given)
+    return measure() if given is None else given

@@ -46,7 +46,7 @@ def plot_network(
         of, color, name = [i for i, s in enumerate(rows) if s["kind"] == r.name], hues[k % 7], escape(r.name)
         fig.add_scatter(x=[rows[i]["size"] for i in of], y=[rows[i]["time"] for i in of], customdata=of, name=name,
                         mode="markers", legendgroup=name, hoverinfo="text",
-                        marker=dict(symbol=shapes[k % 7], size=8, color=color),
+                        marker=dict(symbol=shapes[(k + k // 7) % 7], size=8, color=color),
                         hovertext=[f"{escape(rows[i]['name'])}: {format_si(rows[i]['time'], 's')}" for i in of])
         xs, ys = _fit(r, [n for n, _ in r.samples])
         fig.add_scatter(x=xs, y=ys, mode="lines", line=dict(color=color, width=1.5), name=name, legendgroup=name,

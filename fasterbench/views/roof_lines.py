@@ -86,10 +86,12 @@ def roof_lines(
 
 # %% ../../nbs/views/roof_lines.ipynb #cf0a49ff
 def network_in_use(peaks:HardwarePeaks, points:list[RooflinePoint]):
-    "The roofs of the network under which some row sends, fastest link first."
+    "The roofs of the network under which some row sends, those of a tenth of the bytes or more and fast links first."
     if peaks is None or peaks.network is None: return []
-    used = {name for p in points for name, _ in p.sends}
-    return sorted((r for r in peaks.network.roofs if r.name in used), key=lambda r: -r.bus_bandwidth)
+    sums = {}
+    for name, nbytes in (pair for p in points for pair in p.sends): sums[name] = sums.get(name, 0) + nbytes
+    small = lambda r: 10 * sums[r.name] < sum(sums.values())
+    return sorted((r for r in peaks.network.roofs if r.name in sums), key=lambda r: (small(r), -r.bus_bandwidth))
 
 # %% ../../nbs/views/roof_lines.ipynb #bbf35c3a
 def _network_lines(fig, network, box, top):

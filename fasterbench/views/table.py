@@ -184,11 +184,13 @@ def without_network(
     "What is said of rows that send something, where no roof of the network says how long that takes."
     missing = [p for p in result.points if p.network_s is None]
     if not missing: return []
-    kinds = ", ".join(dict.fromkeys(name for p in missing for name, _ in p.sends))
-    known = result.peaks is not None and result.peaks.network is not None
-    return [f"{len(missing)} of {len(result.points)} rows send data{f' ({kinds})' if kinds else ''}, and "
-            f"{'the network was not measured with all of these' if known else 'no roof of the network is known'}: "
-            f"bound and utilization leave the network out"]
+    network = result.peaks.network if result.peaks is not None else None
+    kinds = list(dict.fromkeys(name for p in missing for name, _ in p.sends))
+    reasons = [f"not measured: {name} ({why})" for name, why in skipped_of(network) if name in kinds]
+    names = f" ({', '.join(kinds)})" if kinds else ""
+    return [f"{len(missing)} of {len(result.points)} rows send data{names}, and "
+            f"{'the network was not measured with all of these' if network else 'no roof of the network is known'}: "
+            f"bound and utilization leave the network out", *reasons]
 
 # %% ../../nbs/views/table.ipynb #5d9613f4
 def footer(
@@ -344,6 +346,12 @@ def network_rows(
     return rows + [[r.name, format_si(r.latency_s, "s"), percent(r.latency_spread), format_si(r.bandwidth, "B/s"),
                     percent(r.spread), format_si(r.bus_bandwidth, "B/s")] for r in network.roofs]
 
+def skipped_of(
+    network:NetworkPeaks|None,
+)->list[tuple[str, str]]:
+    "What could not be measured, and why."
+    return list(network.environment.get("skipped", {}).items()) if network else []
+
 def where_measured(
     network:NetworkPeaks,
 )->str:
@@ -386,5 +394,6 @@ def peaks_table(
     lines = [*filter(None, [roof_doubt(peaks)])]
     if peaks.network:
         lines = [*lines, f"network: {where_measured(peaks.network) or 'of unknown origin'}",
-                 *text_table(network_rows(peaks.network), {0})]
+                 *text_table(network_rows(peaks.network), {0}),
+                 *(f"not measured: {name} ({why})" for name, why in skipped_of(peaks.network))]
     return "\n".join([where, *text_table(rows, {0, len(rows[0]) - 1}), ridge, *lines])
