@@ -88,6 +88,7 @@ def _agreed(error, device, group):
     dist.all_reduce(flag, op=dist.ReduceOp.MAX, group=group)
     return bool(flag.item())
 
+# %% ../../nbs/roofs/network_probes.ipynb #558e0871
 def _why_not(collective, place):
     "Why a collective cannot run here; `None` where it can."
     x, error = torch.zeros(2 * place.ranks, device=place.device), None
@@ -146,6 +147,7 @@ def _groups_of(group):
     if not groups: raise ValueError("1 rank in the group: a network needs at least 2")
     return groups
 
+# %% ../../nbs/roofs/network_probes.ipynb #ba8ae3f6
 def _place(group, sizes):
     device, ranks = _device(group), dist.get_world_size(group)
     return _Place(group, ranks, stride_of(members(group) or ()), device, _sweep_sizes(sizes, ranks, device))
