@@ -66,7 +66,7 @@ def test_a_training_profile_leaves_no_trace(stepped):
     phases = {r.phase for r in ra.results if r.category != "overhead"}
     assert phases == {"forward", "backward", "update"} and len(ra.steps) == 2
 
-@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+@pytest.mark.parametrize("error", [pytest.param(RuntimeError, marks=heavy_only("another error")), KeyboardInterrupt])
 @pytest.mark.parametrize("stepped", [False, pytest.param(True, marks=heavy_only("twice as long"))])
 def test_interrupted_at_any_stage(error, stepped):
     "At every call in the run of everything, at every third otherwise."

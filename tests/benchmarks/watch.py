@@ -5,7 +5,7 @@ cost    a training loop of about 10 ms per step, watched with every=200 and plai
 memory  10 000 steps of a small model with every=200: resident size and objects of the garbage collector
 rows    the rows of a sample against `RooflineAnalyzer.profile(backward=True)` of the same model, loss and optimizer
 """
-import gc, statistics, sys, time
+import gc, random, statistics, sys, time
 
 import torch
 from torch import nn
@@ -47,9 +47,8 @@ def attributes(model):
     return own, sum(others), sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules())
 
 def cost(steps=1000, every=200):
-    alternating()
-    torch.manual_seed(1)
-    batch = pictures(20, 32)
+    batch = ten_ms()
+    drawn(batch)
     plain, watched, again = (Loop(convs, batch) for _ in range(3))
     loops, times, where, left = (plain, watched, again), ([], [], []), [], []
     for loop in loops:
@@ -76,21 +75,33 @@ def cost(steps=1000, every=200):
     own, others, hooks = (max(n) for n in zip(*left))
     print(f"between samples: attributes of the counter on the model itself {own}, on modules in it {others}, hooks {hooks}; losses equal: {plain.losses == watched.losses}")
 
-def alternating(steps=1500):
-    "One loop; the counter is taken off and put on again from step to step."
-    torch.manual_seed(1)
-    loop, times = Loop(convs, pictures(20, 32)), ([], [], [])
+def drawn(batch, steps=6000):
+    """One loop; before each step it is drawn whether the counter is attached.
+
+    A step is held against the median of the 51 steps around it, since the machine changes its speed. The same steps
+    divided by a second draw, which had no effect, show how far two such medians lie apart by themselves."""
+    loop, draws = Loop(convs, batch), [random.Random(seed) for seed in (0, 1)]
     for _ in range(20): loop.step()
     with watch(loop.model, warmup=10**9) as w:
-        for i in range(steps):
-            on = i % 4 in (0, 3)                                # on off off on, so that neither has the better place
-            if on != (not w.counter.over): (w.counter.__enter__ if on else w.counter.__exit__)()
-            times[0 if on else 1].append(loop.timed())
-        w.counter.__enter__()
-    on, off = times[:2]
-    odd, even = off[::2], off[1::2]
-    m = statistics.median
-    print(f"one loop, the counter on and off in turn: {format_si(m(on), 's')} on, {format_si(m(off), 's')} off, {m(on) / m(off) - 1:+.2%}; steps without against each other {m(odd) / m(even) - 1:+.2%}; {steps} steps")
+        times, sides = [], []
+        for _ in range(steps):
+            on, other = (d.random() < 0.5 for d in draws)
+            if on == w.counter.over: (w.counter.__enter__ if on else w.counter.__exit__)()
+            times.append(loop.timed())
+            sides.append((on, other))
+        if w.counter.over: w.counter.__enter__()
+    around = [statistics.median(times[max(i - 25, 0):i + 26]) for i in range(steps)]
+    relative = [t / a for t, a in zip(times, around)]
+    def change(k): return statistics.median(r for r, s in zip(relative, sides) if s[k]) / statistics.median(r for r, s in zip(relative, sides) if not s[k]) - 1
+    print(f"one loop, the counter drawn on or off: {change(0):+.2%}; the same steps by another draw {change(1):+.2%}; {steps} steps of {format_si(statistics.median(times), 's')}")
+
+def ten_ms():
+    "A batch of which a step of the plain loop takes about 10 ms."
+    torch.manual_seed(1)
+    for n in range(8, 200, 4):
+        loop = Loop(convs, batch := pictures(n, 32))
+        for _ in range(10): loop.step()
+        if statistics.median(loop.timed() for _ in range(20)) > 0.0098: return batch
 
 def counter_cost(n=200_000):
     "Seconds that the counter adds to a call."
