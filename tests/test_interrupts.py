@@ -91,7 +91,7 @@ step = {cases[0]: 2 if heavy else 8}
 def test_interrupted_at_every_line(what, act, first):
     training, wrong = what == "training", []
     numbers = chosen(training, first)[::step.get((what, act, first), 12)]
-    assert len(numbers) > 80
+    assert len(numbers) > (80 if heavy else 40)
     for at in numbers:
         net, optimizer = setting(training)
         before, lines = look(net, optimizer), Lines(at, act)
