@@ -210,6 +210,8 @@ def _timing(m, rows, ops):
                   statistic=m.times.statistic, **more)
 
 # %% ../../nbs/analysis/rows.ipynb #07ee53ce
+_unseen_waits = "waiting for other ranks was not recorded: it is part of the rows, which the network does not bound"
+
 def measured_result(
     model:nn.Module,     # What was measured
     m:Measurement,
@@ -220,5 +222,7 @@ def measured_result(
     served = served_bytes(m.work, peaks)
     rows, ops = module_points(m, peaks, served), operator_points(m, peaks, served)
     program, steps = program_points(rows, m, peaks, type(model).__name__)
+    sends = any(c.sent and c.sent.wire_bytes != 0 for c in m.work.trace)
+    notes = [_unseen_waits] * (sends and m.times.waits is None and m.times.idle is None)
     return Result(rows, peaks, ops, program, steps, _timing(m, rows, ops), m.work.unknown_ops, environment(device),
-                  type(model).__name__)
+                  type(model).__name__, notes=notes)

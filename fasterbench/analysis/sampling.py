@@ -314,7 +314,6 @@ def _module_times(sample, steps, clocked, own, outside):
 
 # %% ../../nbs/analysis/sampling.ipynb #sm000052
 _no_update = "no update of an optimizer was seen: a step ends with its backward"
-_unseen_waits = "waiting for other ranks was not recorded: it is part of the rows, and the network bounds none of them"
 _mixed = "shapes differ from call to call: the work is that of one step, the times are those of others"
 
 def measurement(
@@ -330,7 +329,5 @@ def measurement(
     outside, own[run.earlier] = own[run.earlier], _values([0.0] * len(steps))
     times = _module_times(sample, steps, clocked, own, outside)
     ran = [not compiled_part(run.parts[c.part]) for c in sample.work.trace]
-    sends = any(c.sent and c.sent.wire_bytes != 0 for c in sample.work.trace)
     notes = [_no_update] * (sample.by == "backward") + [_mixed] * (not sample.alike(sample.timed))
-    notes += [_unseen_waits] * (sends and times.idle is None)
     return Measurement(sample.work, times, [None] * len(ran), tf32_categories(device), ran), notes

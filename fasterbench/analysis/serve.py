@@ -212,7 +212,7 @@ def serve(
     cache_bytes:float|None=None, # B of an element of the cache; None: as the model has it
     tensor_parallel:int=1,     # Devices that share the model
     split_head:bool=True,      # Whether they share the matrix of the logits too
-    network:float|NetworkPeaks|None=None, # B/s that a device sends, or measured roofs; None: collectives take no time
+    network:float|NetworkPeaks|None=None, # B/s that a device sends, or roofs of neighbours; None: collectives take 0 s
     measured:dict|None=None,   # Tokens per second by batch (decode) or by (phase, batch), or measured results
 )->ServeResult:
     "What a device allows a language model: least times and tokens per second, without weights in memory."

@@ -33,9 +33,9 @@ def check_launched(
     verb:str,      # "peaks"
     there:bool,    # Whether there are several processes
 ):
-    "End with an error where a network is to be measured and this process is alone."
-    if not there: usage_error("this is one process, and a network is between several: torchrun --nproc-per-node 2 "
-                              f"-m fasterbench {verb} --network", "--network")
+    "End with an error where a network is to be measured and there are not several processes."
+    if not there: usage_error("a network is between several processes, which torchrun starts: torchrun "
+                              f"--nproc-per-node 2 -m fasterbench {verb} --network", "--network")
 
 def parallel_named(
     text:str, # What `--parallel` was given

@@ -71,14 +71,14 @@ def _limit_groups(dist, seconds, undo):
 def limited_collectives(
     what:str, # What the ranks do, for an error
 ):
-    "Within the context a collective of any group ends after `patience()` seconds, with an error that says so."
+    "Within the context a collective of any group ends after `patience()` seconds at the latest, and the error says so."
     with (undo := Undo()), undo:
         if (dist := job()) is not None: _limit_groups(dist, patience(), undo)
         try: yield
         except RuntimeError as error:
             if not _from_collective(error): raise
-            raise RankError(f"a rank did not come to {what}, or ended: a rank waits {patience():g} s for the others "
-                            f"(FASTERBENCH_TIMEOUT sets other seconds; {_line(error)})") from error
+            raise RankError(f"{what} ended in a collective ({_line(error)}); where a rank does not come or has ended, "
+                            f"the others wait {patience():g} s at most, which FASTERBENCH_TIMEOUT sets") from error
 
 # %% ../../nbs/core/ranks.ipynb #6f68751b
 _piece = 1 << 20     # B

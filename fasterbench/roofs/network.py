@@ -37,6 +37,8 @@ class NetworkRoof:
     samples: tuple[tuple[int, float], ...]=field(default=(), repr=False) # (B, s), smallest message first
     stride: int|tuple|None=None # Distance between the ranks of a group, as `stride_of` gives it; None: not known
 
+    def __post_init__(self): object.__setattr__(self, "stride", check_stride(self.stride))
+
     @property
     def name(self)->str: return over(self.collective, self.ranks, self.stride)
 
@@ -92,6 +94,11 @@ class NetworkPeaks:
     roofs: tuple[NetworkRoof, ...]
     environment: dict=field(default_factory=dict, hash=False) # Backend, hosts, date
 
+    def __post_init__(self):
+        keys = [(r.collective, r.ranks, r.stride) for r in self.roofs]
+        for r, key in zip(self.roofs, keys):
+            if keys.count(key) > 1: raise ValueError(f"{keys.count(key)} roofs of {r.name}; one is needed")
+
     def roof(self,
         collective:str,             # See `bus_factor`
         ranks:int,
@@ -107,6 +114,15 @@ class NetworkPeaks:
                                 f"group, one of {', '.join(str(r.stride) for r in same)}")
         have = ", ".join(r.name for r in self.roofs)
         raise KeyError(f"no roof of {over(collective, ranks, stride)}; there are {have or 'none'}")
+
+    def named(self,
+        name:str, # Of what is sent, as `over` gives it
+    )->NetworkRoof|None:
+        "The roof for what a row sends under this name, as `roof` finds it."
+        group = name.partition(" (")[0]
+        fits = [r for r in self.roofs if r.name.partition(" (")[0] == group]
+        alone = fits[0] if len(fits) == 1 and name == group else None
+        return next((r for r in fits if r.name == name), next((r for r in fits if r.stride is None), alone))
 
     def time_of(self,
         collective:str, # See `bus_factor`

@@ -74,6 +74,12 @@ def _device(group):
     backend = dist.get_backend(group)
     return torch.device("cuda", torch.cuda.current_device()) if "nccl" in backend else torch.device("cpu")
 
+def _listed(sizes):
+    "`sizes` as a list."
+    if sizes is None: return None
+    if isinstance(sizes, Iterable) and not isinstance(sizes, str): return list(sizes)
+    raise TypeError(f"sizes is a {type(sizes).__name__}; a list of whole buffers is needed, B")
+
 def _sweep_sizes(sizes, ranks, device):
     "`sizes`, smallest first, each rounded up to what every rank can hold an equal part of, in float32."
     most = 15 if device.type == "cuda" else 13       # 64 MB take a network of GPUs too little time to be full
@@ -94,7 +100,8 @@ def _why_not(collective, place):
     x, error = torch.zeros(2 * place.ranks, device=place.device), None
     try: _calls[collective](x, x.clone().chunk(place.ranks), place.group)()
     except (RuntimeError, NotImplementedError, ValueError) as e: error = e
-    if _agreed(error, place.device, place.group): return str(error or "another rank could not run it").splitlines()[0]
+    if not _agreed(error, place.device, place.group): return None
+    return (str(error) or repr(error)).splitlines()[0] if error else "another rank could not run it"
 
 def _sweep(collective, place, repeats, limit_s):
     "(bytes, seconds) of one collective."
@@ -104,14 +111,18 @@ def _sweep(collective, place, repeats, limit_s):
         if len(samples) > 1 and samples[-1][1] > limit_s: break
     return samples
 
-def _roofs(place, repeats, limit_s, skipped):
+def _meet(places):
+    "All ranks of a mesh have come: those of each of its dimensions have, one after the other."
+    for p in places: dist.barrier(group=p.group)
+
+def _roofs(place, places, repeats, limit_s, skipped):
     "The roofs of one group; what has none is put into `skipped`, with the reason."
     for collective in _calls:
-        try:
-            why = _why_not(collective, place)
-            if why is None:
-                yield fitted(collective, place.ranks, _sweep(collective, place, repeats, limit_s), place.stride)
-        except ValueError as error: why = str(error).partition(": ")[2]         # all ranks have the same times
+        _meet(places)
+        if (why := _why_not(collective, place)) is None:
+            samples = _sweep(collective, place, repeats, limit_s)
+            try: yield fitted(collective, place.ranks, samples, place.stride)
+            except ValueError as error: why = str(error).partition(": ")[2]     # all ranks have the same times
         if why is not None: skipped[over(collective, place.ranks, place.stride)] = why
 
 # %% ../../nbs/roofs/network_probes.ipynb #np00rk01
@@ -160,19 +171,21 @@ def measure_network(
     repeats:int=5,                # Calls per size
     limit_s:float=0.5,            # A collective's sweep ends after a size that takes longer, but not after the first, s
 )->NetworkPeaks:
-    """Latency and bandwidth of every collective over `group`, of a mesh in every dimension.
+    """Latency and bandwidth of every collective over `group`; of a mesh, over the group of this rank in each dimension.
 
-    Every rank of it calls this, inside a process group. Raises `RankError` where one does not come."""
+    Every rank of it calls this, inside a process group. Raises `RankError` where one does not come (NCCL may end the
+    process before that)."""
     if not (dist.is_available() and dist.is_initialized()):
         raise RuntimeError("no process group: run under torchrun and call torch.distributed.init_process_group first")
     repeats, limit_s = as_count("repeats", repeats, 1), positive("limit_s", limit_s)
-    sizes, skipped = sizes if sizes is None else list(sizes), {}
+    sizes, skipped = _listed(sizes), {}
     places = [_place(g, sizes) for g in _groups_of(group)]
     with limited_collectives("measure_network"):
-        roofs = tuple(roof for place in places for roof in _roofs(place, repeats, limit_s, skipped))
-        if not roofs: raise ValueError(f"no collective could be measured: "
-                                       f"{'; '.join(f'{name}: {why}' for name, why in skipped.items())}")
-        return NetworkPeaks(roofs, _environment(places, skipped))
+        roofs = tuple(roof for place in places for roof in _roofs(place, places, repeats, limit_s, skipped))
+        found = NetworkPeaks(roofs, _environment(places, skipped))
+    reasons = "; ".join(f"{name}: {why}" for name, why in skipped.items())
+    if not roofs: raise ValueError(f"no collective could be measured: {reasons}")
+    return found
 
 # %% ../../nbs/roofs/network_probes.ipynb #1e13d5d6
 def _environment(places, skipped):

@@ -89,9 +89,10 @@ def network_in_use(peaks:HardwarePeaks, points:list[RooflinePoint]):
     "The roofs of the network under which some row sends, those of a tenth of the bytes or more and fast links first."
     if peaks is None or peaks.network is None: return []
     sums = {}
-    for name, nbytes in (pair for p in points for pair in p.sends): sums[name] = sums.get(name, 0) + nbytes
-    small = lambda r: 10 * sums[r.name] < sum(sums.values())
-    return sorted((r for r in peaks.network.roofs if r.name in sums), key=lambda r: (small(r), -r.bus_bandwidth))
+    for name, nbytes in (pair for p in points for pair in p.sends):
+        if (roof := peaks.network.named(name)) is not None: sums[roof] = sums.get(roof, 0) + nbytes
+    small = lambda r: 10 * sums[r] < sum(sums.values())
+    return sorted(sums, key=lambda r: (small(r), -r.bus_bandwidth))
 
 # %% ../../nbs/views/roof_lines.ipynb #bbf35c3a
 def _network_lines(fig, network, box, top):

@@ -188,9 +188,9 @@ def without_network(
     kinds = list(dict.fromkeys(name for p in missing for name, _ in p.sends))
     reasons = [f"not measured: {name} ({why})" for name, why in skipped_of(network) if name in kinds]
     names = f" ({', '.join(kinds)})" if kinds else ""
-    return [f"{len(missing)} of {len(result.points)} rows send data{names}, and "
-            f"{'the network was not measured with all of these' if network else 'no roof of the network is known'}: "
-            f"bound and utilization leave the network out", *reasons]
+    why = "the network has no roof, or several, for some of these" if network else "no roof of the network is known"
+    return [f"{len(missing)} of {len(result.points)} rows send data{names}, and {why}: bound and utilization leave the "
+            f"network out", *reasons]
 
 # %% ../../nbs/views/table.ipynb #5d9613f4
 def footer(
@@ -350,7 +350,8 @@ def skipped_of(
     network:NetworkPeaks|None,
 )->list[tuple[str, str]]:
     "What could not be measured, and why."
-    return list(network.environment.get("skipped", {}).items()) if network else []
+    skipped = network.environment.get("skipped") if network else None
+    return list(skipped.items()) if isinstance(skipped, dict) else []
 
 def where_measured(
     network:NetworkPeaks,
