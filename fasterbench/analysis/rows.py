@@ -68,10 +68,14 @@ def _time_fields(times, samples, calls):
                 disturbed=not uncertain and len(samples.values) > 2 and samples.iqr > disturbed * time)
 
 # %% ../../nbs/analysis/rows.ipynb #a4508b77
+def _has_unseen_waits(times):
+    "Whether waiting for other ranks, if there is any, is somewhere in the rows: on a CPU where it was not recorded."
+    return times.waits is None and times.idle is None
+
 def _network_of(m, calls, peaks):
-    "What `place` needs to know of what a module sends. Its row is bound by that where it waits for it by itself."
+    "What `place` needs to know of what a module sends. Only a row whose waiting is its own is bound by the network."
     if m.times.waits is not None: return {}         # these times have a row of their own
-    return network_fields(calls, peaks.network) | dict(waits_elsewhere=m.times.idle is None)
+    return network_fields(calls, peaks.network) | dict(waits_elsewhere=_has_unseen_waits(m.times))
 
 def _module_point(m, peaks, row, calls, samples, phase):
     served = _sum_levels([l for _, _, crossed, _ in calls for l in crossed], len(peaks.memory))
@@ -222,7 +226,6 @@ def measured_result(
     served = served_bytes(m.work, peaks)
     rows, ops = module_points(m, peaks, served), operator_points(m, peaks, served)
     program, steps = program_points(rows, m, peaks, type(model).__name__)
-    sends = any(c.sent and c.sent.wire_bytes != 0 for c in m.work.trace)
-    notes = [_unseen_waits] * (sends and m.times.waits is None and m.times.idle is None)
+    notes = [_unseen_waits] if program.sends and _has_unseen_waits(m.times) else []
     return Result(rows, peaks, ops, program, steps, _timing(m, rows, ops), m.work.unknown_ops, environment(device),
                   type(model).__name__, notes=notes)

@@ -254,7 +254,7 @@ def check_peaks(
     peaks, # What a user gave
 ):
     "Raises `TypeError` for what are no roofs."
-    if peaks is None or isinstance(peaks, HardwarePeaks | NetworkPeaks): return
+    if isinstance(peaks, HardwarePeaks | NetworkPeaks | None): return
     raise TypeError(f"peaks is a {type(peaks).__name__}; a HardwarePeaks is needed, from measure_peaks(device) or "
                     "HardwarePeaks(peak_flops, peak_bandwidth), or a NetworkPeaks, from measure_network()")
 

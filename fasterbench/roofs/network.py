@@ -151,8 +151,7 @@ def _roof(r):
     positive("bandwidth", r["bandwidth"])
     for name in ("latency_s", "latency_spread", "spread"): not_negative(name, r[name])
     samples = tuple((not_negative("bytes", n), positive("seconds", s)) for n, s in r.get("samples", ()))
-    stride = check_stride(r.get("stride"))
-    return NetworkRoof(**{k: v for k, v in r.items() if k not in ("samples", "stride")}, samples=samples, stride=stride)
+    return NetworkRoof(**{k: v for k, v in r.items() if k != "samples"}, samples=samples)
 
 # %% ../../nbs/roofs/network.ipynb #8c9d206f
 def fit_network(

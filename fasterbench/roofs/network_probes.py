@@ -83,7 +83,7 @@ def _listed(sizes):
 def _sweep_sizes(sizes, ranks, device):
     "`sizes`, smallest first, each rounded up to what every rank can hold an equal part of, in float32."
     most = 15 if device.type == "cuda" else 13       # 64 MB take a network of GPUs too little time to be full
-    step, given = 4 * ranks, [4**k for k in range(5, most + 1)] if sizes is None else list(sizes)
+    step, given = 4 * ranks, [4**k for k in range(5, most + 1)] if sizes is None else sizes
     found = sorted({-(-math.ceil(positive("size", n)) // step) * step for n in given})
     if len(found) > 1: return found
     raise ValueError(f"sizes={given!r}: at least two are needed that differ once they are rounded up to whole {step} B")
@@ -189,7 +189,7 @@ def measure_network(
 
 # %% ../../nbs/roofs/network_probes.ipynb #1e13d5d6
 def _environment(places, skipped):
-    "What the roofs depend on, the same on every rank."
+    "What the roofs depend on: the same on every rank, but for what its own groups could not measure."
     hosts, date = {socket.gethostname()}, [datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")]
     for p in places:                    # dimension by dimension each rank hears of all
         every = [None] * p.ranks

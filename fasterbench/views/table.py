@@ -186,11 +186,10 @@ def without_network(
     if not missing: return []
     network = result.peaks.network if result.peaks is not None else None
     kinds = list(dict.fromkeys(name for p in missing for name, _ in p.sends))
-    reasons = [f"not measured: {name} ({why})" for name, why in skipped_of(network) if name in kinds]
     names = f" ({', '.join(kinds)})" if kinds else ""
     why = "the network has no roof, or several, for some of these" if network else "no roof of the network is known"
     return [f"{len(missing)} of {len(result.points)} rows send data{names}, and {why}: bound and utilization leave the "
-            f"network out", *reasons]
+            f"network out", *not_measured(network, kinds)]
 
 # %% ../../nbs/views/table.ipynb #5d9613f4
 def footer(
@@ -346,12 +345,14 @@ def network_rows(
     return rows + [[r.name, format_si(r.latency_s, "s"), percent(r.latency_spread), format_si(r.bandwidth, "B/s"),
                     percent(r.spread), format_si(r.bus_bandwidth, "B/s")] for r in network.roofs]
 
-def skipped_of(
+def not_measured(
     network:NetworkPeaks|None,
-)->list[tuple[str, str]]:
+    names=None,                # Of collectives and their groups; None: all
+)->list[str]:
     "What could not be measured, and why."
     skipped = network.environment.get("skipped") if network else None
-    return list(skipped.items()) if isinstance(skipped, dict) else []
+    if not isinstance(skipped, dict): return []
+    return [f"not measured: {name} ({why})" for name, why in skipped.items() if names is None or name in names]
 
 def where_measured(
     network:NetworkPeaks,
@@ -395,6 +396,5 @@ def peaks_table(
     lines = [*filter(None, [roof_doubt(peaks)])]
     if peaks.network:
         lines = [*lines, f"network: {where_measured(peaks.network) or 'of unknown origin'}",
-                 *text_table(network_rows(peaks.network), {0}),
-                 *(f"not measured: {name} ({why})" for name, why in skipped_of(peaks.network))]
+                 *text_table(network_rows(peaks.network), {0}), *not_measured(peaks.network)]
     return "\n".join([where, *text_table(rows, {0, len(rows[0]) - 1}), ridge, *lines])

@@ -33,15 +33,14 @@ def stride_of(
 )->int|tuple|None:
     "Distance between neighbours of a group, or every distance that there is; `None` for a group of one."
     ranks = sorted(members)
-    found = tuple(sorted({b - a for a, b in zip(ranks, ranks[1:])}))
-    return found[0] if len(found) == 1 else found or None
+    return check_stride(sorted({b - a for a, b in zip(ranks, ranks[1:])}) or None)
 
 def check_stride(stride):
     "`stride` as it is kept. Raises `ValueError` for what is none."
+    if stride is None: return None
     given = tuple(stride) if isinstance(stride, (list, tuple)) else (stride,)
     whole = all(isinstance(s, Integral) and not isinstance(s, bool) and s > 0 for s in given)
-    if stride is None or whole and given == tuple(sorted(set(given))) and given:
-        return None if stride is None else int(given[0]) if len(given) == 1 else tuple(map(int, given))
+    if given and whole and given == tuple(sorted(set(given))): return int(given[0]) if len(given) == 1 else given
     raise ValueError(f"stride={stride!r}: the distance between the ranks of a group is needed, a whole number from 1 "
                      f"on; several, smallest first, for a group that has several; None where it is not known")
 
@@ -55,7 +54,6 @@ def over(
     if stride in (None, 1): return name
     if isinstance(stride, tuple): return f"{name} (strides {', '.join(map(str, stride))})"
     return f"{name} (stride {stride})"
-
 
 # %% ../../nbs/work/wire.ipynb #2bafc727
 class Sent(NamedTuple):
@@ -79,4 +77,3 @@ def sent(
     if ranks == 1 or nbytes == 0: return Sent(collective, ranks, nbytes, 0, stride)
     known = collective in _factors and None not in (ranks, nbytes)
     return Sent(collective, ranks, nbytes, bus_factor(collective, ranks) * nbytes if known else None, stride)
-
