@@ -1,11 +1,10 @@
-"""What the rules of the house count: lines over 120 columns, long modules and cells, public names. `python tests/style.py`
-prints it by wing."""
+"""Count lines over 120 columns, public names and methods assigned from outside. `python tests/style.py` prints them by wing."""
 import ast, json
 from collections import Counter
 from pathlib import Path
 
 root = Path(__file__).resolve().parent.parent
-columns, most_lines, most_cell = 120, 400, 30
+columns = 120
 
 def notebooks(): return sorted(p for p in (root/"nbs").rglob("*.ipynb") if ".ipynb_checkpoints" not in p.parts)
 def modules(): return sorted(p for p in (root/"fasterbench").rglob("*.py") if p.stem not in ("_modidx", "__init__"))
@@ -21,13 +20,6 @@ def long_lines():
     cells = [(p, line) for p in notebooks() for source in code_cells(p) for line in source.splitlines()]
     package = [(p, line) for p in modules() for line in p.read_text(encoding="utf-8").splitlines() if not is_generated(line)]
     return [(str(p.relative_to(root)), line) for p, line in cells + package if len(line) > columns]
-
-def long_cells():
-    "(file, lines) for each export cell over 30 lines."
-    found = [(p, len(s.splitlines()) - 1) for p in notebooks() for s in code_cells(p) if s.startswith(("#| export\n", "#| exporti\n", "#| exports\n"))]
-    return [(str(p.relative_to(root)), n) for p, n in found if n > most_cell]
-
-def long_modules(): return [(str(p.relative_to(root)), n) for p in modules() if (n := len(p.read_text(encoding="utf-8").splitlines())) > most_lines]
 
 def public_names(package=root/"fasterbench"):
     "Module → its `__all__`, for every module below `package`."
@@ -51,8 +43,6 @@ def assigned_methods():
 if __name__ == "__main__":
     print("lines over 120 columns")
     for file, n in Counter(f for f, _ in long_lines()).most_common(): print(f"{n:5} {file}")
-    print("export cells over 30 lines:", *(f"{f} ({n})" for f, n in long_cells()))
-    print("modules over 400 lines:", *(f"{f} ({n})" for f, n in long_modules()))
     print("methods assigned from outside:", *assigned_methods(), sep="\n  ")
     names = public_names()
     for wing, n in Counter({m.partition(".")[0]: 0 for m in names} | Counter([m.partition(".")[0] for m, them in names.items() for _ in them])).items(): print(f"{n:5} public names in {wing}")
