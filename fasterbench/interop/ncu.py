@@ -326,6 +326,6 @@ def ranges(
     model, # The `torch.nn.Module` whose layers the report shall name
 ):
     "Within the context each forward runs inside ranges of NVTX and of PyTorch's profiler with the module's name."
-    from fasterbench.core.modules import parts, wrapped
+    from fasterbench.engine.modules import parts, wrapped
     listed = parts(model)
     with wrapped(listed, lambda i, f: _ranged(f, listed[i].path or "(model)", listed[i].type)): yield model

@@ -14,10 +14,10 @@ import torch
 from torch import nn
 
 from ..core.arguments import as_call, copied, tensors_of
-from ..core.modules import Part
-from ..core.process import eager
-from ..core.ranks import agreed
-from ..core.run import Forward, TrainingStep, check_step, preserved_run
+from ..engine.modules import Part
+from ..engine.process import eager
+from ..engine.peers import agreed
+from ..engine.step import Forward, TrainingStep, check_step, preserved_run
 from .border import border
 from .communication import is_collective
 from .target import Target, on_target
