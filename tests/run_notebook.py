@@ -1,6 +1,9 @@
 "Run the code cells of a notebook in this process, one after the other, in a namespace of their own."
 import json, os, re, sys, types
+from contextlib import nullcontext
 from pathlib import Path
+
+from alone import machine
 
 flags = {"notest": "heavy", "slow": "heavy", "cuda": "cuda"}
 
@@ -9,6 +12,10 @@ def kind(source):
     if re.search(r"^#\|\s*eval:\s*false", source, re.M): return "never"
     directive = re.match(r"#\|\s*(\w+)", source)
     return flags.get(directive[1], "") if directive else ""
+
+def is_timed(source):
+    "Whether a cell compares times, and has to be alone."
+    return re.search(r"^#\|\s*timed\b", source, re.M) is not None
 
 def code_cells(path):
     "(place among all cells, id, source) of each code cell."
@@ -33,11 +40,13 @@ def run(path, heavy):
     left_out, ip, counts = {"never"}, shell(), dict(executed=0, heavy=0, cuda=0, never=0)
     if not heavy: left_out.add("heavy")
     if not torch.cuda.is_available(): left_out.add("cuda")
-    for place, ident, source in code_cells(path):
+    cells = code_cells(path)
+    turns = machine if any(is_timed(source) for *_, source in cells) else lambda alone: nullcontext()
+    for place, ident, source in cells:
         if (why := kind(source)) in left_out:
             counts[why] += 1
             continue
-        done = ip.run_cell(source, silent=False, store_history=False)
+        with turns(is_timed(source)): done = ip.run_cell(source, silent=False, store_history=False)
         if not done.success:
             where = f"{Path(path).name}, cell {place} (id {ident})"
             sys.stdout.flush()
