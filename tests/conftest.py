@@ -39,7 +39,9 @@ def pytest_xdist_auto_num_workers(config):
     return 0 if chosen else min((os.cpu_count() or 1) + 1, 4)            # tests wait for browsers and ranks
 
 def pytest_configure(config):
-    if config.getoption("numprocesses", 0): forked.start()               # the servers load while the workers collect
+    if not config.getoption("numprocesses", 0): return
+    os.environ.setdefault("OMP_NUM_THREADS", "1")       # workers share the cores; timed cells have them all (`run_notebook`)
+    forked.start()                                      # the servers load while the workers collect
 
 def timed(item):
     "What of a test has to be alone: all of it, or only \"cells\" of a notebook."

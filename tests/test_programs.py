@@ -12,12 +12,12 @@ programs = root/"tests"/"programs"
 environment = os.environ | dict(PYTHONPATH=os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")]), OMP_NUM_THREADS="1",
                                 TOKENIZERS_PARALLELISM="false", HF_HUB_OFFLINE="1")
 
-cases = dict(accumulation=["60", "2"], adversarial=["60"], reference=["30"], trainer=["24", "out"], lightning_loop=["40", "out"],
+cases = dict(accumulation=["60", "2"], adversarial=["60"], reference=["16"], trainer=["24", "out"], lightning_loop=["40", "out"],
              accelerate_loop=["50"])
 needs = dict(reference="torchvision", trainer="accelerate", lightning_loop="lightning", accelerate_loop="accelerate")
 models = dict(accumulation=["Net"], adversarial=["Discriminator", "Generator", "Linear"], reference=["AveragedModel", "MobileNetV3"],
               trainer=["GPT2LMHeadModel"], lightning_loop=["Classifier"], accelerate_loop=["Sequential"])
-losses = dict(accumulation=60, adversarial=120, reference=60, trainer=24, lightning_loop=160, accelerate_loop=50)
+losses = dict(accumulation=60, adversarial=120, reference=32, trainer=24, lightning_loop=160, accelerate_loop=50)
 
 def plain(name, args, cwd, **env):
     "The program as `python` runs it, in a process that has torch loaded."
