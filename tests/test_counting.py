@@ -423,3 +423,95 @@ def test_parameters_and_samples_that_lie_in_arrays_are_no_work():
         def __init__(self): super().__init__(); self.layer, self.plain = layer, torch.from_numpy(table)
         def forward(self, x, lengths): return self.layer(x) * self.layer.scale + self.plain + lengths.numpy().max(), self.plain
     assert count_work(Model(), (torch.from_numpy(table), torch.from_numpy(np.arange(4)))).unknown_ops == {}
+
+# Part of a tensor: what is named is read and written, and no more.
+
+@pytest.mark.parametrize("name, nbytes", [("put_", 16 + 8 + 8), ("put_ that adds", 16 + 8 + 8 + 8), ("index_reduce_", 16 + 8000 + 8000 + 8000),
+                                          ("index_put_", 16 + 8000 + 8000), ("fill_diagonal_", 4000), ("take", 16 + 8 + 8)])
+def test_a_scatter_touches_what_it_names(name, nbytes):
+    i, v, row = torch.tensor([1, 2]), torch.ones(2), torch.ones(2, 1000)
+    calls = {"put_": lambda x: x.put_(i, v), "put_ that adds": lambda x: x.put_(i, v, accumulate=True),
+             "index_reduce_": lambda x: x.index_reduce_(0, i, row, "amax"), "index_put_": lambda x: x.index_put_((i,), row),
+             "fill_diagonal_": lambda x: x.fill_diagonal_(1.0), "take": lambda x: x.take(i)}
+    assert count_work(Call(calls[name]), torch.zeros(1000, 1000)).bytes == nbytes
+
+def test_bytes_are_whole_numbers():
+    class Graph(nn.Module):
+        def __init__(self): super().__init__(); self.l = nn.Linear(16, 32)
+        def forward(self, x, e): h = self.l(x); return torch.zeros(x.shape[0], 32).index_add_(0, e[1], h[e[0]])
+    class Parts(nn.Module):
+        def forward(self, x): x[:, 3:7] += 1; return x[::3].sum() + x[1:8, 2:9].sum() + x.unfold(0, 4, 2).sum()
+    for model, sample in ((Graph(), (r(100, 16), torch.randint(0, 100, (2, 400)))), (Parts(), r(10, 10))):
+        rows = count_work(model, sample).by_module().values()
+        assert all(type(row.bytes_moved) is int for row in rows), rows
+
+# Operators of `torch.func`, sparse products, and decompositions of matrices.
+
+def test_forward_derivatives():
+    w, x = r(32, 16), r(16)
+    jacobian = count_work(Call(lambda x: torch.func.jacfwd(lambda v: w @ v)(x)), x)
+    # the product, a column per input, and the tangent of the weight: zeros, which PyTorch may multiply all the same
+    assert not jacobian.unknown_ops and jacobian.contraction_flops / (2*32*16) in (1 + 16, 1 + 16 + 1)
+    hessian = count_work(Call(lambda x: torch.func.hessian(lambda v: (w @ v).square().sum())(x)), x)
+    assert not hessian.unknown_ops and hessian.contraction_flops >= 2*32*16 * (1 + 16)
+
+@pytest.mark.parametrize("layout", ["to_sparse", "to_sparse_csr"])
+@pytest.mark.filterwarnings("ignore:Sparse CSR")
+def test_products_of_two_sparse_matrices(layout):
+    a, b = torch.zeros(6, 4), torch.zeros(4, 5)
+    a[[0, 1, 2], 1], a[3, 2], b[1, [0, 4]], b[2, 3], b[3, :] = 1, 1, 1, 1, 1
+    a, b = getattr(a, layout)(), getattr(b, layout)()
+    work = count_work(Call(lambda x: torch.sparse.mm(a, b).to_dense() + x), r(6, 5))
+    assert work.contraction_flops == 2 * (3*2 + 1*1)       # column 1: three entries meet two; column 2: one meets one
+
+def test_decompositions_that_are_made_of_others():
+    a = r(64, 16)
+    polar = count_work(Call(lambda a: torch.linalg.svd(a, full_matrices=False)), a).flops + 2*64*16*16 + 2*16**3 + 3*16**2
+    assert not hasattr(torch.linalg, "polar") or count_work(Call(torch.linalg.polar), a).flops == polar
+    root = count_work(Call(torch.linalg.eigh), r(16, 16)).flops + 2*16**3 + 3*16**2 + 2*16
+    assert not hasattr(torch.linalg, "matrix_sqrth") or count_work(Call(torch.linalg.matrix_sqrth), torch.eye(16)).flops == root
+
+# Attention: the pairs that are needed.
+
+def pairs_in_blocks(mask, n, size=128):
+    "Pairs in the blocks in which a mask leaves something."
+    seen = mask(0, 0, torch.arange(n)[:, None], torch.arange(n))
+    blocks = [(i, j) for i in range(0, n, size) for j in range(0, n, size) if seen[i:i + size, j:j + size].any()]
+    return sum((min(n, i + size) - i) * (min(n, j + size) - j) for i, j in blocks)
+
+@pytest.mark.parametrize("n", [130, 200, 256])
+@pytest.mark.parametrize("mask", [lambda b, h, i, j: i >= j, lambda b, h, i, j: (i < 128) == (j < 128)])
+def test_blocks_at_the_edge_of_flex_attention(mask, n):
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+    q, blocks = r(1, 2, n, 16), create_block_mask(mask, None, None, n, n, device="cpu")
+    work = count_work(Call(lambda q: flex_attention(q, q, q, block_mask=blocks)), q)
+    assert work.contraction_flops == 2 * 4*16 * pairs_in_blocks(mask, n)
+    assert work.dense_flops == 2 * 4*16 * n*n
+
+def test_causal_attention_in_a_model():
+    from transformers import GPT2Config, GPT2LMHeadModel
+    n, width, layers, words = 64, 32, 2, 50
+    model = GPT2LMHeadModel(GPT2Config(n_layer=layers, n_head=4, n_embd=width, vocab_size=words, n_positions=n)).eval()
+    work = count_work(model, dict(input_ids=torch.zeros(1, n, dtype=torch.long), use_cache=False))
+    linear = layers * 2*n*12*width**2 + 2*n*width*words
+    assert work.dense_flops == linear + layers * 4*width * n*n
+    assert work.contraction_flops == linear + layers * 4*width * n*(n + 1)//2 <= work.flops
+    for row in (*work.by_module().values(), *work.ops): assert row.contraction_flops <= row.flops and row.contraction_flops <= row.dense_flops
+
+def test_every_operator_of_attention_keeps_its_contractions_within_its_flops():
+    "Rules for kernels that only GPUs have, on shapes: forward and backward, causal, within a window, with a cache."
+    from fasterbench.work.rules import Shape, rules
+    q, k = Shape((2, 5, 3, 8)), Shape((2, 9, 3, 8))
+    for name, known in rules.items():
+        if "_attention_forward" not in name or "mask" in name or name.endswith("inplace"): continue
+        for causal in (False, True, 2 if "efficient" in name else True):
+            flops = known.flops(q, k, k, None, None, None, 5, 9, *([False] * ("cudnn" in name)), 0.0, causal, window_size_left=2, window_size=3)
+            assert 0 < flops.contraction < flops.total and flops.dense >= flops.contraction, name
+
+@pytest.mark.skipif(not torch.backends.mkl.is_available(), reason="no MKL")
+def test_packed_weights_of_a_frozen_linear_layer():
+    w, b, x = r(72, 64), r(72), r(4, 64)
+    packed = torch.ops.mkl._mkl_reorder_linear_weight(w, 4)
+    work = count_work(Call(lambda x: torch.ops.mkl._mkl_linear(x, packed, w, b, 4)), x)
+    assert work.contraction_flops == 2*4*64*72 and work.flops == 2*4*64*72 + 4*72
+    assert work.bytes == 4 * (4*64 + 72*64 + 72 + 4*72)            # the weight is read in one of its two forms

@@ -138,7 +138,7 @@ def _operator_time(call, served, likely, peaks, rates, tf32):
     if peaks.device == "cpu":
         runs = bool(call.flops or call.reads or call.writes)
         return OperatorTime(limit, limit / constants["cpu"].value + runs * constants["cpu_launch"].value)
-    products = min(flops, call.contraction_flops or 0) / _compute_rate(peaks, dtype, tf32)
+    products = (call.contraction_flops or 0) / _compute_rate(peaks, dtype, tf32)
     traffic = max(b / rate for b, rate in zip(passing(likely), rates))
     return OperatorTime(limit, max(products, traffic, limit) + constants["launch"].value)
 
@@ -161,7 +161,7 @@ def compiled_times(
         moved = sum(t.bytes for t in (*call.reads, *call.writes))
         if not call.contraction_flops: found.append(OperatorTime(0.0,
             fused_share.value * served[-1] / rates[kind])); continue
-        flops = min(call.flops or call.contraction_flops, call.contraction_flops)
+        flops = call.contraction_flops
         limit = max(flops / peaks.flops_of(dtype, on_tf32), max(moved - caches, 0) / main)
         expected = max(flops / _compute_rate(peaks, dtype, on_tf32), served[-1] / rates[kind], limit)
         found.append(OperatorTime(limit, expected + constants["launch"].value))

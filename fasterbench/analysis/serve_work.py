@@ -209,7 +209,7 @@ def _flops(work, counts, weights, attention, latent):
     "FLOPs of contractions: with attention in full, and what is needed."
     full = expanded = absorbed = 0.0
     for call in work.trace:
-        path, made = work.parts[call.part].path, call.contraction_flops or 0
+        path, made = work.parts[call.part].path, call.dense_flops or 0
         made, pairs = made * _times(path, counts), _pairs_of(call, weights) if made else None
         needed = made * attention.share(call, path, pairs)
         full, expanded = full + made, expanded + needed

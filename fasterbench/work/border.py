@@ -15,10 +15,9 @@ def _extent(touch):
     "First and last byte of the part that `touch` names, and whether it has no gaps; `None` for an unknown part."
     if len(touch.region) != 2: return None
     offset, spans = touch.region
-    size = touch.whole or touch.bytes
-    item = size / max(math.prod(n for _, n in spans), 1)
-    length = item * (1 + sum((n - 1) * step for step, n in spans))
-    return offset * item, offset * item + length, size == length
+    size, elements = touch.whole or touch.bytes, max(math.prod(n for _, n in spans), 1)
+    start, length = (size * n // elements for n in (offset, 1 + sum((n - 1) * step for step, n in spans)))
+    return start, start + length, size == length
 
 # %% ../../nbs/work/border.ipynb #905311ce
 class _Exchanged:

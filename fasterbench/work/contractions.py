@@ -8,6 +8,7 @@ __all__ = []
 # %% ../../nbs/work/contractions.ipynb #ce5e86bf
 import math
 
+import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from .rules import Flops, Shape, aten_names, entries, rule
@@ -22,12 +23,21 @@ def matmul(
     contraction = 2 * batch * m * k * n
     return Flops(contraction + extra, contraction)
 
-@rule(*aten_names("mm _int_mm _sparse_mm _sparse_mm_reduce_impl hspmm"), category="matmul")
-def _mm(a, b, *_, out=None, **kw): return matmul(_pairs(a, b), 1, 1)
+@rule(*aten_names("mm _int_mm _sparse_mm _sparse_mm_reduce_impl hspmm _sparse_sparse_matmul"), category="matmul")
+def _mm(a, b, *_, out=None, **kw):
+    pairs = _pairs(a, b)
+    return pairs if pairs is None else matmul(pairs, 1, 1)
 
 def _pairs(a, b):
-    "Multiply-accumulates of a product, per stored entry where one of the two is sparse."
-    return a[0] * entries(b) if b.entries is not None and a.entries is None else entries(a) * b[-1]
+    "Multiply-accumulates of a product, per stored entry where one of the two is sparse; `None`: not known."
+    if getattr(b, "entries", None) is None: return entries(a) * b[-1]
+    return a[0] * entries(b) if getattr(a, "entries", None) is None else _met(a, b)
+
+def _met(a, b):
+    "Entries of two sparse matrices that meet: each of `a` in column k with each of `b` in row k."
+    if any(t.stored is None or t.stored.is_meta or isinstance(t.stored, FakeTensor) for t in (a, b)): return None
+    columns, rows = (t.stored.to_sparse_coo()._indices()[i] for t, i in ((a, 1), (b, 0)))
+    return int(torch.bincount(rows, minlength=a[1])[columns].sum())
 
 @rule(*aten_names("matmul"), category="matmul")
 def _ragged_matmul(a, b, *_, out=None, **kw): return matmul(math.prod(out), a[-1], 1)      # others are taken apart
@@ -37,7 +47,9 @@ def _sum(elements, beta=1, alpha=1, **kw):
     return elements * ((alpha != 1) + (beta != 0) + (beta not in (0, 1)))
 
 @rule(*aten_names("addmm addmm_ _addmm_activation sspaddmm _sparse_addmm"), category="matmul")
-def _addmm(bias, a, b, *_, out=None, **kw): return matmul(_pairs(a, b), 1, 1, extra=_sum(a[0] * b[1], **kw))
+def _addmm(bias, a, b, *_, out=None, **kw):
+    pairs = _pairs(a, b)
+    return pairs if pairs is None else matmul(pairs, 1, 1, extra=_sum(a[0] * b[1], **kw))
 
 @rule(*aten_names("sparse_sampled_addmm"), category="matmul")
 def _sampled_addmm(at, a, b, *_, out=None, **kw): return matmul(entries(at), a[1], 1, extra=2 * entries(at))
@@ -67,10 +79,19 @@ def _addbmm(bias, a, b, *_, out=None, **kw):
     return matmul(a[1], a[2], b[2], batch=a[0], extra=_sum(a[1] * b[2], **kw))
 
 # %% ../../nbs/work/contractions.ipynb #10720718
-@rule(*aten_names("linear mkldnn_linear"), "mkl::_mkl_linear", "mkldnn::_linear_pointwise", category="matmul")
+@rule(*aten_names("linear mkldnn_linear"), category="matmul")
 def _linear(x, w, bias=None, *_, out=None, **kw):
-    return matmul(math.prod(x[:-1]), x[-1], math.prod(w) // x[-1],
-                  extra=math.prod(out) if isinstance(bias, tuple) else 0)
+    return matmul(math.prod(x[:-1]), x[-1], out[-1], extra=math.prod(out) if isinstance(bias, tuple) else 0)
+
+@rule("mkl::_mkl_linear", category="matmul")
+def _mkl_linear(x, packed, w, bias=None, *_, out=None, **kw): return _linear(x, w, bias, out=out)
+
+@rule("mkldnn::_linear_pointwise", category="matmul")
+def _linear_pointwise(x, *rest, out=None, **kw):
+    "A product, then what a compiler has fused with it: a bias, and a sum with another tensor."
+    return matmul(math.prod(x[:-1]), x[-1], out[-1], extra=math.prod(out) * (_tensors(rest) - 1))
+
+def _tensors(values): return sum(isinstance(v, Shape) for v in values)
 
 @rule(*aten_names("_scaled_mm"), category="matmul")
 def _scaled_mm(a, b, scale_a=None, scale_b=None, bias=None, *_, out=None, **kw):
@@ -100,11 +121,23 @@ def _convolution(x, w, bias, stride, padding, dilation, transposed, *_, out=None
     return Flops(contraction + (math.prod(out) if bias else 0), contraction)
 
 @rule(*aten_names("""mkldnn_convolution cudnn_convolution miopen_convolution conv_depthwise3d _conv_depthwise2d
-    slow_conv3d_forward thnn_conv2d _slow_conv2d_forward"""),
-      "mkldnn::_convolution_pointwise", category="convolution")
+    slow_conv3d_forward thnn_conv2d _slow_conv2d_forward"""), category="convolution")
 def _plain_convolution(x, w, *rest, out=None, **kw):
     contraction = 2 * _conv_macs(x, w, out, False)
-    return Flops(contraction + math.prod(out) * any(isinstance(r, Shape) for r in rest), contraction)
+    return Flops(contraction + math.prod(out) * _tensors(rest), contraction)
+
+@rule("mkldnn::_convolution_pointwise", category="convolution")
+def _convolution_pointwise(x, w, *rest, out=None, **kw):
+    "`rest` begins with the weight, where `w` is another tensor that is added to the result."
+    added = bool(rest) and isinstance(rest[0], Shape) and len(rest[0]) > 1
+    w, *rest = rest if added else (w, *rest)
+    contraction = 2 * _conv_macs(x, w, out, False)
+    return Flops(contraction + math.prod(out) * (_tensors(rest) + added), contraction)
+
+@rule("mkldnn::_convolution_transpose_pointwise", category="convolution")
+def _transposed_pointwise(x, w, bias, padding, output_padding, stride, dilation, groups, *_, out=None, **kw):
+    contraction = 2 * math.prod(x) * (out[1] // groups) * math.prod(w[2:])     # packed: channels the other way round
+    return Flops(contraction + math.prod(out) * isinstance(bias, Shape), contraction)
 
 # %% ../../nbs/work/contractions.ipynb #94a24bfc
 @rule(*aten_names("convolution_backward"), category="convolution")
@@ -116,18 +149,46 @@ def _convolution_backward(grad, x, w, bias_sizes, stride, padding, dilation, tra
 # %% ../../nbs/work/contractions.ipynb #e3dcb49a
 softmax_cost = 5 # maximum, subtraction, exponential, sum, division
 
+def seen_pairs(
+    queries:int, keys:int,        # Lengths
+    left:int|None=None,           # How many keys before its own place a query sees; None: all
+    right:int|None=None,          # How many behind it: 0 under a causal mask; None: all
+    ends:bool=False,              # Whether both end, and do not begin, at the same place
+)->int:
+    "Pairs of a query and a key that a causal mask or a window leaves."
+    shift = keys - queries if ends else 0
+    def before(i): return 0 if i <= 0 else i * (i - 1) // 2 if i <= keys else keys * (keys - 1) // 2 + (i - keys) * keys
+    def up_to(last): return before(queries + last + 1) - before(last + 1)     # keys up to place i + last of query i
+    upper = queries * keys if right is None else up_to(shift + right)
+    return max(upper - (0 if left is None else up_to(shift - left - 1)), 0)
+
+
+# %% ../../nbs/work/contractions.ipynb #c672f5be
 def attention(
-    q, k, v,      # Shapes: batch, heads, length, channels of a head
-    causal=False, # Whether row i sees columns up to i only
-    mask=False,   # Whether a mask is added to the scores
+    q, k, v,        # Shapes: batch, heads, length, channels of a head
+    causal=False,   # Whether a query sees no key behind its own place
+    mask=False,     # Whether a mask is added to the scores
+    left=None,      # How many keys before its own place a query sees; None: all
+    right=None,     # How many behind it; None: all
+    ends=False,     # Whether queries and keys end at the same place
+    backward=False, # Whether the gradients are computed, with the scores once more
 )->Flops:
     "FLOPs of scaled dot-product attention."
-    length, source = q[-2], k[-2]
-    pairs = math.prod(q[:-2]) * length * source
-    rows, cols = min(length, source), source
-    needed = math.prod(q[:-2]) * (rows * (rows + 1) // 2 + (length - rows) * cols) if causal else pairs
-    per_pair = 2 * (q[-1] + v[-1])
-    return Flops(needed * (per_pair + softmax_cost + 1 + bool(mask)), pairs * per_pair)
+    each, every = math.prod(q[:-2]), q[-2] * k[-2]
+    needed = seen_pairs(q[-2], k[-2], left, 0 if causal else right, ends)
+    return attention_of(each * needed, each * every, q[-1], v[-1], bool(mask), backward)
+
+def attention_of(
+    needed, every,  # Pairs of a query and a key: those that are computed, and all
+    width, out,     # Channels of a head of keys and of values
+    mask=False, backward=False, # As above
+)->Flops:
+    "FLOPs of attention over so many pairs."
+    # gradients: scores, dQ and dK over the width of keys; dV and dP over that of values
+    products = 2 * (3 * width + 2 * out) if backward else 2 * (width + out)
+    others = softmax_cost + (3 if backward else 1 + mask)
+    return Flops(needed * (products + others), needed * products, (every - needed) * products)
+
 
 # %% ../../nbs/work/contractions.ipynb #21453389
 @rule(*aten_names("_scaled_dot_product_flash_attention_for_cpu"), category="attention")
@@ -136,7 +197,7 @@ def _sdpa_cpu(q, k, v, dropout=0.0, causal=False, *, attn_mask=None, out=None, *
 
 @rule(*aten_names("_scaled_dot_product_flash_attention"), category="attention")
 def _sdpa_flash(q, k, v, *rest, out=None, is_causal=False, **kw):
-    return attention(q, k, v, next((a for a in rest if isinstance(a, bool)), is_causal))
+    return attention(q, k, v, next((a for a in rest if isinstance(a, bool)), is_causal), ends=True)
 
 @rule(*aten_names("_scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention"), category="attention")
 def _sdpa_biased(q, k, v, bias=None, lse=False, dropout=0.0, causal=False, *_, out=None, **kw):
@@ -147,70 +208,79 @@ def _sdpa_other(q, k, v, bias=None, dropout=0.0, causal=False, *_, out=None, **k
     return attention(q, k, v, causal, bias)
 
 # %% ../../nbs/work/contractions.ipynb #69ec31f6
-@rule(*aten_names("""_scaled_dot_product_flash_attention_backward
-    _scaled_dot_product_flash_attention_for_cpu_backward
+def _causal(rest, is_causal):
+    "Whether a backward is causal: the last truth value that it is given."
+    return is_causal if is_causal is not None else next((a for a in reversed(rest) if isinstance(a, bool)), False)
+
+@rule(*aten_names("""_scaled_dot_product_flash_attention_for_cpu_backward
     _scaled_dot_product_efficient_attention_backward _scaled_dot_product_cudnn_attention_backward
     _scaled_dot_product_fused_attention_overrideable_backward"""), category="attention")
 def _sdpa_backward(grad, q, k, v, *rest, out=None, is_causal=None, **kw):
-    causal = is_causal if is_causal is not None else next((a for a in reversed(rest) if isinstance(a, bool)), False)
-    needed, dense = attention(q, k, v, causal), attention(q, k, v)
-    pairs = dense.contraction // (2 * (q[-1] + v[-1]))
-    products = 2 * (3 * q[-1] + 2 * v[-1])     # per pair: scores, dQ and dK over E; dV and dP over E_v
-    return Flops(pairs * (products + softmax_cost + 3) * needed.total // dense.total, pairs * products)
+    return attention(q, k, v, _causal(rest, is_causal), backward=True)
+
+@rule(*aten_names("_scaled_dot_product_flash_attention_backward"), category="attention")
+def _sdpa_flash_backward(grad, q, k, v, *rest, out=None, is_causal=None, **kw):
+    return attention(q, k, v, _causal(rest, is_causal), ends=True, backward=True)
+
 
 # %% ../../nbs/work/contractions.ipynb #0aaaba0f
 def _block_pairs(q, k, block_mask):
     "Pairs of a query and a key in the blocks that a mask names; `None` where its data are not there."
-    (few, _, full, *_), sizes = block_mask[2:6], block_mask[-3:-1]
+    few, at, full, at_full = block_mask[2:6]
     if few.is_meta or isinstance(few, FakeTensor): return None
-    blocks = sum(int(n.sum()) for n in (few, full) if n is not None)
-    masks, sides = math.prod(few.shape[:-1]), [min(size, n) for size, n in zip(sizes, (q.shape[-2], k.shape[-2]))]
-    pairs = blocks * math.prod(sides) * math.prod(q.shape[:-2]) // masks
-    return min(pairs, math.prod(q.shape[:-2]) * q.shape[-2] * k.shape[-2])
+    high, wide = (_block_sides(n, size, blocks, few.device) for n, size, blocks in
+                  zip((q.shape[-2], k.shape[-2]), block_mask[-3:-1], at.shape[-2:]))
+    pairs = sum(_named_pairs(high, wide, n, where) for n, where in ((few, at), (full, at_full)) if n is not None)
+    return pairs * math.prod(q.shape[:-2]) // math.prod(few.shape[:-1])
+
+def _block_sides(length, size, blocks, device):
+    "The length of each block, the last of which may be shorter."
+    return (length - size * torch.arange(blocks, device=device)).clamp(0, size)
+
+def _named_pairs(high, wide, n, where):
+    "Pairs in the blocks of each row of blocks: the first `n` that `where` names."
+    named = torch.arange(where.shape[-1], device=where.device) < n[..., None]
+    return int((high[:, None] * wide[where.long()] * named).sum())
+
+def _flex(q, k, v, block_mask, backward=False):
+    pairs, every = _block_pairs(q, k, block_mask), math.prod(q.shape[:-1]) * k.shape[-2]
+    return pairs if pairs is None else attention_of(pairs, every, q.shape[-1], v.shape[-1], backward=backward)
 
 @rule("higher_order::flex_attention", category="attention", tensors=True)
-def _flex_attention(q, k, v, score_mod, block_mask, *_, out=None, **kw):
-    pairs = _block_pairs(q, k, block_mask)
-    if pairs is None: return None
-    contraction = pairs * 2 * (q.shape[-1] + v.shape[-1])
-    return Flops(contraction + pairs * (softmax_cost + 1), contraction)
+def _flex_attention(q, k, v, score_mod, block_mask, *_, out=None, **kw): return _flex(q, k, v, block_mask)
 
 @rule("higher_order::flex_attention_backward", category="attention", tensors=True)
 def _flex_attention_backward(q, k, v, output, lse, grad, grad_lse, forward, joint, block_mask, *_, out=None, **kw):
-    pairs = _block_pairs(q, k, block_mask)
-    if pairs is None: return None
-    contraction = pairs * 2 * (3 * q.shape[-1] + 2 * v.shape[-1])
-    return Flops(contraction + pairs * (softmax_cost + 3), contraction)
+    return _flex(q, k, v, block_mask, backward=True)
+
 
 # %% ../../nbs/work/contractions.ipynb #d8c4a957
 def _projections(tokens, width, out_features): return matmul(tokens, width, out_features, extra=tokens * out_features)
 
+def _together(*parts, extra=0):
+    "FLOPs of several parts, and `extra` ones that are no contraction."
+    total, *contractions = map(sum, zip(*parts))
+    return Flops(total + extra, *contractions)
+
 def _self_attention(q, k, v, width, heads, mask=None):
-    tokens_q, tokens_k = q[0] * q[1], k[0] * k[1]
-    core = attention((q[0], heads, q[1], width // heads), (k[0], heads, k[1], width // heads),
-                     (k[0], heads, k[1], width // heads), mask=mask)
-    parts = [_projections(tokens_q, width, width), _projections(tokens_k, width, width), _projections(tokens_k, width,
-    width),
-             core, _projections(tokens_q, width, width)]
-    return Flops(*map(sum, zip(*parts)))
+    queries, keys = ((t[0], heads, t[1], width // heads) for t in (q, k))
+    to_q, to_k = (_projections(t[0] * t[1], width, width) for t in (q, k))
+    return _together(to_q, to_k, to_k, attention(queries, keys, keys, mask=mask), to_q)      # in, and one out
 
 @rule(*aten_names("_native_multi_head_attention"), category="attention")
 def _native_mha(q, k, v, width, heads, qkv_w, qkv_b, proj_w, proj_b, mask=None, need_weights=True, average=True, *_,
                 out=None, **kw):
-    total, contraction = _self_attention(q, k, v, width, heads, mask)
-    # the weights are averaged over the heads
-    return Flops(total + (q[0] * heads * q[1] * k[1] if need_weights and average else 0), contraction)
+    averaged = q[0] * heads * q[1] * k[1] if need_weights and average else 0     # the weights, over the heads
+    return _together(_self_attention(q, k, v, width, heads, mask), extra=averaged)
 
 @rule(*aten_names("_transformer_encoder_layer_fwd"), category="attention")
 def _encoder_layer(x, width, heads, qkv_w, qkv_b, proj_w, proj_b, use_gelu, norm_first, eps, n1w, n1b, n2w, n2b, w1, b1,
                    w2, b2, mask=None, *_, out=None, **kw):
-    tokens = x[0] * x[1]
-    parts = [_self_attention(x, x, x, width, heads, mask), _projections(tokens, width, w1[0]),
-             _projections(tokens, w1[0], width)]
-    total, contraction = map(sum, zip(*parts))
-    # activation, residuals, two layer norms
-    pointwise = tokens * (w1[0] * (5 if use_gelu else 1) + 2 * width + 2 * 8 * width)
-    return Flops(total + pointwise, contraction)
+    tokens, hidden = x[0] * x[1], w1[0]
+    pointwise = tokens * (hidden * (5 if use_gelu else 1) + 2 * width + 2 * 8 * width)   # activation, residuals, norms
+    return _together(_self_attention(x, x, x, width, heads, mask), _projections(tokens, width, hidden),
+                     _projections(tokens, hidden, width), extra=pointwise)
+
 
 # %% ../../nbs/work/contractions.ipynb #fbb5e895
 _gate_cost = {1: 3, 3: 14, 4: 17}

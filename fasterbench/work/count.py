@@ -35,7 +35,8 @@ class OpWork:
     operator: str
     category: str
     flops: float|None           # FLOP over all calls; None: unknown
-    contraction_flops: float|None
+    contraction_flops: float|None # Of convolutions, matrix products and attention; a part of `flops`
+    dense_flops: float|None     # Of contractions, with the pairs that a mask of attention leaves out
     bytes_read: int
     bytes_written: int
     shapes: tuple               # Of the tensors it was called with
@@ -54,7 +55,8 @@ class ModuleWork:
     name: str                   # Qualified name
     type: str
     flops: float|None           # FLOP; None when an operator is unknown
-    contraction_flops: float|None
+    contraction_flops: float|None # Of convolutions, matrix products and attention; a part of `flops`
+    dense_flops: float|None     # Of contractions, with the pairs that a mask of attention leaves out
     bytes_moved: int            # Across the module's border, each byte once per call
     eager_bytes: int            # Sum over its operators
     calls: int
@@ -106,7 +108,13 @@ class _Totals:
         "FLOP of the operators that have a rule."
         return sum(c.flops or 0 for c in self.trace)
     @property
-    def contraction_flops_lower_bound(self)->float: return sum(c.contraction_flops or 0 for c in self.trace)
+    def contraction_flops_lower_bound(self)->float:
+        "FLOP in contractions of the operators that have a rule."
+        return sum(c.contraction_flops or 0 for c in self.trace)
+    @property
+    def dense_flops(self)->float|None:
+        "FLOP in contractions, with the pairs that a mask of attention leaves out: the figure of other counters."
+        return None if self.unknown_ops else sum(c.dense_flops or 0 for c in self.trace)
     @property
     def bytes(self)->int: return sum(_bytes(c.reads) + _bytes(c.writes) for c in self.trace)
     @property
@@ -169,7 +177,7 @@ def _same_op(c): return c.part, c.phase, c.operator, c.shapes, c.dtypes
 def _op_work(part, phase, calls):
     c = calls[0]
     return OpWork(part.path, part.type, c.operator, c.category, total(c.flops for c in calls),
-    total(c.contraction_flops for c in calls),
+                  total(c.contraction_flops for c in calls), total(c.dense_flops for c in calls),
                   sum(_bytes(c.reads) for c in calls), sum(_bytes(c.writes) for c in calls), c.shapes, c.dtypes,
                   len(calls), phase, wire_bytes(calls))
 
@@ -179,9 +187,10 @@ def _module_work(part, own, called, unseen):
     by = 0 if any(flops for flops, _ in weights) else 1
     most = lambda names, default="": _most(((name, w[by]) for name, w in zip(names, weights)), default)
     unknown = tuple(sorted({c.operator for c in calls if c.flops is None} | set(unseen)))
-    flops, contraction = (sum(f or 0 for f in fs) for fs in ([c.flops for c in calls],
-        [c.contraction_flops for c in calls]))
-    return ModuleWork(part.path, part.type, None if unknown else flops, None if unknown else contraction,
+    flops = sum(c.flops or 0 for c in calls)
+    known = (None, None, None) if unknown else (flops, sum(c.contraction_flops for c in calls),
+                                                sum(c.dense_flops for c in calls))
+    return ModuleWork(part.path, part.type, *known,
                       sum(sum(reads) + sum(writes) for _, (reads, writes) in own), sum(b for _, b in weights), called,
                       part.leaf,
                       most((c.dtype for c in calls)), most((c.category for c in calls), "data movement"), unknown,

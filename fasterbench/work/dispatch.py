@@ -19,7 +19,7 @@ from .rules import op_name, tensors_in
 # %% ../../nbs/work/dispatch.ipynb #94f5565e
 _views = {f"aten::{n}" for n in """_unsafe_view detach_ lift_fresh lift _reshape_alias unsafe_split
     unsafe_split_with_sizes unsafe_chunk _sparse_coo_tensor_with_dims_and_tensors
-    _sparse_compressed_tensor_unsafe _coalesced_ is_coalesced _nnz""".split()}
+    _sparse_compressed_tensor_unsafe _coalesced_ is_coalesced _nnz""".split()} | {"prims::as_strided"}
 _views |= {f"{ns}::{n}" for ns in ("_c10d_functional", "c10d_functional")
            for n in ("wait_tensor", "wait_tensors", "_wrap_tensor_autograd")}      # wait for a collective, or mark it
 

@@ -22,6 +22,7 @@ _compressed = (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.spars
 def _shape(t, item=0):
     if t.is_nested: return Shape((1, *t._nested_tensor_size()[item].tolist()))      # of a ragged batch, one item
     shape = Shape(t.shape)
+    if t.layout is not torch.strided: shape.stored = t
     if t.layout is torch.sparse_coo: shape.entries = t._values().numel()
     elif t.layout in _compressed: shape.entries = t.values().numel()
     return shape
@@ -51,9 +52,9 @@ def operator_flops(
     "FLOPs of one call (`None`: no rule covers it) and its category."
     name, tensors = op_name(op), tensors_in((args, kwargs, out))
     known = _known(name)
-    if not known and not (torch.Tag.pointwise in getattr(op, "tags", ()) or is_known_pointwise(name)):
+    if not known and not _is_pointwise(op, name):
         return (None if _counted(name, known, tensors) else Flops(0)), "other"
-    category = known.category if known else "activation" if is_activation(name) else "pointwise"
+    category = known.category if known else "activation" if is_activation(_as_aten(name)) else "pointwise"
     if not _counted(name, known, tensors): return Flops(0), category
     kwargs = {k: v for k, v in kwargs.items() if k != "out"}
     calls = [_item_flops(known, name, args, kwargs, out, i) for i in range(_items(tensors))]
@@ -63,16 +64,25 @@ def operator_flops(
     return flops, category
 
 # %% ../../nbs/work/flops.ipynb #45fa4c33
+def _as_aten(name):
+    "The operator of `aten` that computes what one of `prims` does."
+    return name.replace("prims::", "aten::")
+
 def _known(name):
-    "The rule for `name`. An in-place form computes what the plain one does, and so does a `prims` operator."
+    "The rule for `name`. An in-place form computes what the plain one does."
     plain = name.removesuffix("_")
-    return rules.get(name) or rules.get(plain) or rules.get(plain.replace("prims::", "aten::"))
+    return rules.get(name) or rules.get(plain) or rules.get(_as_aten(plain))
+
+def _is_pointwise(op, name):
+    "Whether `op` says so, or is one of `prims` with the arguments that its pointwise operators have."
+    if torch.Tag.pointwise in getattr(op, "tags", ()) or is_known_pointwise(_as_aten(name)): return True
+    return name.startswith("prims::") and {a.name for a in op._schema.arguments} in ({"self"}, {"self", "other"})
 
 def _item_flops(known, name, args, kwargs, out, item):
     "FLOPs for one item of a ragged batch, or of the whole call where there is none."
     first = out[0] if isinstance(out, (tuple, list)) and out and isinstance(out[0], torch.Tensor) else out
     shape = _shape(first, item) if isinstance(first, torch.Tensor) else Shape()
-    if known is None: flops = pointwise_cost(name) * entries(shape)
+    if known is None: flops = pointwise_cost(_as_aten(name)) * entries(shape)
     elif known.tensors: flops = known.flops(*args, **kwargs, out=out)
     else: flops = known.flops(*_shapes(args, item), **_shapes(kwargs, item), out=shape)
     return flops if flops is None or isinstance(flops, Flops) else Flops(flops, 0)
@@ -86,9 +96,10 @@ _if_complex = {**dict.fromkeys(aten_names("""mul div prod cumprod square pow rec
 
 def _in_real(name, known, kwargs, flops):
     "FLOPs of a call on complex numbers, in real operations, from those of the same call on real ones."
-    name = name.removesuffix("_").replace("prims::", "aten::")
+    name = _as_aten(name.removesuffix("_"))
     scaled = kwargs.get("alpha", 1) != 1 or kwargs.get("value", 1) != 1
-    if name.startswith("aten::_fft"): return flops
+    if name.startswith(("aten::_fft", "aten::fft")): return flops
     linear = known and known.flops.__module__ == linalg.__name__
     each = 4 if linear else _if_complex.get(name, (2, 2))[scaled]
-    return Flops(4 * flops.contraction + each * (flops.total - flops.contraction), 4 * flops.contraction)
+    return Flops(4 * flops.contraction + each * (flops.total - flops.contraction), 4 * flops.contraction,
+                 4 * flops.masked)

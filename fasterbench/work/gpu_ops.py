@@ -8,7 +8,7 @@ __all__ = []
 # %% ../../nbs/work/gpu_ops.ipynb #c5a7f0e7
 import math
 
-from .contractions import attention, matmul, softmax_cost
+from .contractions import attention, matmul
 from .rules import Flops, Shape, aten_names, rule
 
 # %% ../../nbs/work/gpu_ops.ipynb #f2a79fe2
@@ -16,43 +16,55 @@ def _heads_first(t): return (t[0], t[2], t[1], t[3])
 
 def _packed(lengths, *tensors): return isinstance(lengths, Shape) or any(len(t) != 4 for t in tensors)
 
+def _flash(q, k, v, lengths, causal, kw, backward=False):
+    "Flash attention, whose queries and keys end at the same place, within a window where there is one."
+    if _packed(lengths, q, k, v): return None
+    left, right = (n if isinstance(n, int) and n >= 0 else None for n in map(kw.get, _window))
+    return attention(*map(_heads_first, (q, k, v)), causal=causal, left=left, right=right, ends=True, backward=backward)
+
+_window = "window_size_left", "window_size_right"
+
+def _efficient(q, k, v, bias, lengths, mask_type, kw, backward=False):
+    "A mask of type 1 is causal from the beginning, one of type 2 up to the end; a window counts a query's own key."
+    if _packed(lengths, q, k, v): return None
+    window = kw.get("window_size")
+    return attention(*map(_heads_first, (q, k, v)), causal=mask_type != 0, mask=bool(bias), ends=mask_type == 2,
+                     left=window - 1 if isinstance(window, int) and window > 0 else None, backward=backward)
+
+
+# %% ../../nbs/work/gpu_ops.ipynb #351f300f
 @rule(*aten_names("_flash_attention_forward"), category="attention")
 def _flash_forward(q, k, v, lengths=None, lengths_k=None, max_q=0, max_k=0, dropout=0.0, causal=False, *_, out=None,
-                   **kw):
-    return None if _packed(lengths, q, k, v) else attention(*map(_heads_first, (q, k, v)), causal=causal)
+                   **kw): return _flash(q, k, v, lengths, causal, kw)
+
+@rule(*aten_names("_flash_attention_forward_no_dropout_inplace"), category="attention")
+def _flash_inplace(result, *rest, out=None, **kw): return _flash_forward(*rest, out=out, **kw)
 
 @rule(*aten_names("_efficient_attention_forward"), category="attention")
 def _efficient_forward(q, k, v, bias=None, lengths=None, lengths_k=None, max_q=0, max_k=0, dropout=0.0, mask_type=0,
-                       *_, out=None, **kw):
-    return None if _packed(lengths, q, k, v) else attention(*map(_heads_first, (q, k, v)), causal=mask_type != 0,
-        mask=bool(bias))
+                       *_, out=None, **kw): return _efficient(q, k, v, bias, lengths, mask_type, kw)
 
 @rule(*aten_names("_cudnn_attention_forward"), category="attention")
 def _cudnn_forward(q, k, v, bias=None, lengths=None, lengths_k=None, max_q=0, max_k=0, lse=False, dropout=0.0,
                    causal=False, *_, out=None, **kw):
     return None if _packed(lengths, q, k, v) else attention(q, k, v, causal=causal, mask=bool(bias))
 
-# %% ../../nbs/work/gpu_ops.ipynb #234f5e15
-def _backward(q, k, v, causal):
-    needed, dense = attention(q, k, v, causal), attention(q, k, v)
-    pairs = dense.contraction // (2 * (q[-1] + v[-1]))
-    products = 2 * (3 * q[-1] + 2 * v[-1])
-    return Flops(pairs * (products + softmax_cost + 3) * needed.total // dense.total, pairs * products)
 
+# %% ../../nbs/work/gpu_ops.ipynb #234f5e15
 @rule(*aten_names("_flash_attention_backward"), category="attention")
 def _flash_backward(grad, q, k, v, o, lse, lengths=None, lengths_k=None, max_q=0, max_k=0, dropout=0.0, causal=False,
-                    *_, out=None, **kw):
-    return None if _packed(lengths, q, k, v) else _backward(*map(_heads_first, (q, k, v)), causal)
+                    *_, out=None, **kw): return _flash(q, k, v, lengths, causal, kw, backward=True)
 
 @rule(*aten_names("_efficient_attention_backward"), category="attention")
 def _efficient_backward(grad, q, k, v, bias, o, lengths=None, lengths_k=None, max_q=0, max_k=0, lse=None, dropout=0.0,
                         seed=None, offset=None, mask_type=0, *_, out=None, **kw):
-    return None if _packed(lengths, q, k, v) else _backward(*map(_heads_first, (q, k, v)), mask_type != 0)
+    return _efficient(q, k, v, bias, lengths, mask_type, kw, backward=True)
 
 @rule(*aten_names("_cudnn_attention_backward"), category="attention")
 def _cudnn_backward(grad, q, k, v, o, lse, seed, offset, bias, lengths=None, lengths_k=None, max_q=0, max_k=0,
                     dropout=0.0, causal=False, *_, out=None, **kw):
-    return None if _packed(lengths, q, k, v) else _backward(q, k, v, causal)
+    return None if _packed(lengths, q, k, v) else attention(q, k, v, causal, backward=True)
+
 
 # %% ../../nbs/work/gpu_ops.ipynb #46f6a210
 @rule(*aten_names("_scaled_mm_v2"), category="matmul")

@@ -56,6 +56,20 @@ def _svd(a, full=False, vectors=True, *_, out=None, **kw):
     if not vectors: return _batch(a) * (4 * m * n**2 - 4 * n**3 / 3)
     return _batch(a) * (4 * m**2 * n + 8 * m * n**2 + 9 * n**3 if full else 14 * m * n**2 + 8 * n**3)
 
+@rule("prims::svd", category="other")
+def _prim_svd(a, full_matrices=False, *_, out=None, **kw): return _svd(a, full_matrices)
+
+@rule(*aten_names("linalg_polar"), category="other")
+def _polar(a, *_, out=None, **kw):
+    "From U·S·Vᴴ: U·Vᴴ, and V·S·Vᴴ with its rows scaled before and its two triangles averaged after."
+    m, n = _sides(a)
+    return _svd(a) + _batch(a) * (2 * m * n**2 + 2 * n**3 + 3 * n**2)
+
+@rule(*aten_names("linalg_matrix_sqrth"), category="other")
+def _matrix_root(a, *_, out=None, **kw):
+    "From V·λ·Vᴴ: √λ, then V·√λ·Vᴴ in the same way."
+    return _eigh(a) + _batch(a) * (2 * a[-1] + 2 * a[-1]**3 + 3 * a[-1]**2)
+
 @rule(*aten_names("linalg_pinv"), category="other")
 def _pseudoinverse(a, *_, out=None, **kw): return _svd(a) + 2 * math.prod(a) * min(a[-2:])
 
@@ -108,10 +122,11 @@ def _matrix_exp(a, *_, out=None, **kw):
     return sum(2 * a.shape[-1]**3 * _exponential_products(n, limits) for n in norms)
 
 # %% ../../nbs/work/linalg.ipynb #67c956e1
-@rule(*aten_names("_fft_c2c"), category="other")
-def _fft(x, dims, *_, out=None, **kw):
+@rule(*aten_names("_fft_c2c"), "prims::fft_c2c", category="other")
+def _fft(x, dims=(), *_, dim=(), out=None, **kw):
+    dims = dims or dim
     n = math.prod(x[d] for d in dims)
     return 5 * math.prod(x) * math.log2(n) if n > 1 else 0
 
-@rule(*aten_names("_fft_r2c _fft_c2r"), category="other")
-def _real_fft(x, dims, *_, out=None, **kw): return _fft(max(x, out, key=math.prod), dims) / 2
+@rule(*aten_names("_fft_r2c _fft_c2r"), "prims::fft_r2c", "prims::fft_c2r", category="other")
+def _real_fft(x, dims=(), *_, dim=(), out=None, **kw): return _fft(max(x, out, key=math.prod), dims or dim) / 2

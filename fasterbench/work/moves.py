@@ -61,7 +61,9 @@ _moves |= set(aten_names("""permute_copy pixel_shuffle pixel_unshuffle poisson p
 # %% ../../nbs/work/moves.ipynb #eba17063
 _moves |= {"prims::convert_element_type", "prims::device_put", "aten::to_dense", "aten::to_mkldnn", "fsdp::chunk_cat",
            "fsdp::chunk_cat_mixed_dtype", "fsdp::split_with_sizes_copy", "fsdp::all_gather_copy_in", "fsdp::copy_",
-           "prims::iota", "prims::full", "prims::empty_strided", "prims::copy_to", "prims::cat", "prims::where"}
+           "aten::_new_zeros_with_same_feature_meta",
+           *(f"prims::{n}" for n in """iota full empty_strided copy_to cat where rev copy_strided collapse
+             reshape item conj_physical _make_token _sink_tokens""".split())}
 
 @rule(*sorted(_moves), category="data movement")
 def _nothing(*_, out=None, **kw): return 0

@@ -18,7 +18,13 @@ from torch._ops import HigherOrderOperator
 class Flops(NamedTuple):
     "FLOPs of one call."
     total: float         # Everything
-    contraction: float=0 # 2 per multiply-accumulate of convolutions, matrix products and attention
+    contraction: float=0 # Part of them: 2 per multiply-accumulate of convolutions, matrix products and attention
+    masked: float=0      # Beside them: those of the pairs that a mask of attention leaves out
+
+    @property
+    def dense(self)->float:
+        "FLOPs of contractions with every pair of an attention, as other counters print them."
+        return self.contraction + self.masked
 
 @dataclass(frozen=True)
 class Rule:
@@ -54,8 +60,9 @@ def op_name(
 
 # %% ../../nbs/work/rules.ipynb #8004d542
 class Shape(tuple):
-    "The shape of a tensor, which also knows how many entries a sparse one stores."
-    entries = None
+    "The shape of a tensor, which also knows what a sparse one stores."
+    entries = None      # How many
+    stored = None       # The sparse tensor itself
 
 def entries(shape)->int:
     "How many entries a tensor of `shape` stores."

@@ -61,6 +61,7 @@ class Call:
     dtypes: tuple              # Likewise
     dtype: str                 # Of the arithmetic: the first floating tensor's
     sent: Sent|None=None       # To other processes; None: not a collective
+    dense_flops: float|None=None     # Of contractions, with the pairs that a mask of attention leaves out
 
 # %% ../../nbs/work/trace.ipynb #8ac03db3
 _bytes = (torch.int8, torch.uint8, torch.qint8, torch.quint8)
@@ -313,14 +314,14 @@ def _record(self, op, args, kwargs, out):
     reads, writes = operator_accesses(op, args, kwargs, out)
     sent = sent_by(op, args, kwargs, out)
     if not (reads or writes or flops or sent) or op_name(op).startswith("profiler::"): return
-    total, contraction = (None, None) if flops is None else flops
+    total, contraction, dense = (None, None, None) if flops is None else (flops.total, flops.contraction, flops.dense)
     index, given = self._visits.current(), tensors_in((args, kwargs))
     visit = self.visits[index]
     dtype = _dtype_of(category, given + tensors_in(out))
     category = "communication" if sent else "optimizer" if visit.phase == "update" else category
     self.calls.append(Call(visit.part, index, visit.phase, op_name(op), category, total, contraction,
                            [_touch(self, a) for a in reads], [_touch(self, a) for a in writes],
-                           _shapes_of(given), tuple(map(_name, given)), dtype, sent))
+                           _shapes_of(given), tuple(map(_name, given)), dtype, sent, dense))
 
 def _touch(self, access):
     whole = unique_bytes(access.tensor)

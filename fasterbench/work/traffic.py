@@ -42,18 +42,19 @@ def unique_bytes(
 # %% ../../nbs/work/traffic.ipynb #2cbe4107
 _overwrite = _names("""copy_ fill_ zero_ uniform_ normal_ random_ exponential_ bernoulli_ log_normal_
     geometric_ cauchy_ _foreach_zero_ _foreach_copy_ resize_ set_ index_fill_ masked_fill_ scatter_
-    index_put_ _index_put_impl_ index_copy_ fill_diagonal_""") | {"fsdp::copy_"}
+    index_put_ _index_put_impl_ put_ index_copy_ fill_diagonal_""") | {"fsdp::copy_"}
 _allocate = _names("""empty empty_like empty_strided new_empty new_empty_strided empty_permuted resize_ set_
     lift lift_fresh""")
 _template = _names("""empty_like zeros_like ones_like full_like rand_like randn_like randint_like new_empty
     new_empty_strided new_zeros new_ones new_full new_tensor is_same_size _has_same_storage_numel
-    _has_compatible_shallow_copy_type is_set_to""")      # look at the shapes of their arguments, not at what is in them
+    _has_compatible_shallow_copy_type is_set_to _new_zeros_with_same_feature_meta""")      # look at the shapes of their arguments, not at what is in them
 _first_only = _names("""_scaled_dot_product_flash_attention _scaled_dot_product_flash_attention_for_cpu
     _scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention
     _scaled_dot_product_fused_attention_overrideable""") | {"higher_order::flex_attention"}
 _results = {"aten::_cudnn_rnn": 4,                         # the fifth is the weights again
             "fsdp::all_gather_copy_in": 1, **dict.fromkeys(_first_only, 1)}
 _shape_only = {"aten::_cudnn_rnn": "weight_buf", "fsdp::all_gather_copy_in": "all_gather_output",
+               "mkl::_mkl_linear": "MKL_W",                # the weight once more, packed with room to spare
                **dict.fromkeys(_names("""max_pool2d_with_indices_backward
     max_pool3d_with_indices_backward avg_pool2d_backward avg_pool3d_backward
     _adaptive_avg_pool2d_backward _adaptive_avg_pool3d_backward adaptive_max_pool2d_backward
@@ -85,7 +86,7 @@ def _is_written(name, argument, args, kwargs):
 
 def _accumulates(name, args, kwargs):
     "Whether a scatter adds to its target, which it then reads."
-    if "index_put" in name: return len(args) > 3 and args[3] is True
+    if "index_put" in name or name == "aten::put_": return len(args) > 3 and args[3] is True
     return name == "aten::scatter_" and (kwargs.get("reduce") is not None or any(isinstance(a, str) for a in args))
 
 # %% ../../nbs/work/traffic.ipynb #27b4319f
@@ -116,7 +117,7 @@ _gathers = {**dict.fromkeys(_names("embedding index_select gather index take _un
             **dict.fromkeys(_names("_embedding_bag _embedding_bag_forward_only"), (0, 1))}
 # the argument with as many elements as are touched
 _scatters = {f"aten::{n}": i for n, i in dict(scatter_=2, scatter_add_=2, scatter_reduce_=2, index_add_=3,
-index_copy_=3, nll_loss_forward=1,
+index_copy_=3, index_reduce_=3, put_=1, nll_loss_forward=1,
                                               nll_loss2d_forward=1, nll_loss=1, nll_loss2d=1).items()}
 _neighbours = {f"aten::{n}": k for n, k in dict(upsample_nearest1d=1, upsample_nearest2d=1, upsample_nearest3d=1,
 _upsample_nearest_exact1d=1,
