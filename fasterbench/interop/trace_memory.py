@@ -108,7 +108,7 @@ def _touches(trace, found, calls, peaks):
             if passed: out.append(([(memory.new(), passed)], []))
             reads, passed = memory.reads(given, places.of(p)), 0
             out.append((reads, memory.writes([(*m, k) for k, m in enumerate(given)], reads)))
-    return out, at
+    return out + [([(memory.new(), passed)], [])] * bool(passed), at
 
 def served_levels(
     trace:TraceFile,
