@@ -3,7 +3,7 @@
 d = { 'settings': { 'branch': 'main',
                 'doc_baseurl': '/',
                 'doc_host': '',
-                'git_url': 'https://github.com/fasterbench/fasterbench',
+                'git_url': 'https://example.org/fasterbench/fasterbench',
                 'lib_path': 'fasterbench'},
   'syms': { 'fasterbench.analysis.budget_figures': { 'fasterbench.analysis.budget_figures.Rounds': ( 'analysis/budget_figures.html#rounds',
                                                                                                      'fasterbench/analysis/budget_figures.py'),

@@ -41,8 +41,8 @@ def batch_of(
 
 # %% ../../nbs/views/origin.ipynb #cc0a1063
 # Names of options whose values are secrets, as a word of the name: --hf-token, apiKey=, model.auth_token=
-_secret_names = {"token", "key", "secret", "password", "passwd", "passphrase", "pwd", "auth", "credential", "credentials",
-                 "apikey", "bearer"}
+_secret_names = {"token", "key", "secret", "password", "passwd", "passphrase", "pwd", "auth", "credential",
+                 "credentials", "apikey", "bearer"}
 # Values that are secrets whatever their name: known prefixes, long hexadecimal numbers, long mixtures as of base64
 _secret_values = re.compile(
     r"(hf_|sk-|gh[opusr]_|github_pat_|glpat-|xox[a-z]-|AKIA|AIza|eyJ)[\w-]{8,}|-----BEGIN|\b[0-9a-fA-F]{32,}\b|"
