@@ -12,7 +12,7 @@ from statistics import median
 
 from ..roofs.network import bus_bandwidth
 from .fields import brief
-from .table import text_table
+from .view import text_table
 
 # %% ../../nbs/views/collective_table.ipynb #5bf68bc0
 @dataclass(frozen=True)

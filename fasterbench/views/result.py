@@ -14,10 +14,13 @@ from ..core.ranks import collected
 from ..core.units import format_si
 from ..points.model import RooflinePoint
 from ..roofs.hardware import Ceiling, HardwarePeaks, MemoryLevel
-from . import gathered, hierarchy, picture, report, table
+from . import gathered, hierarchy, report, table
 from .collective_table import Collective, collectives_table
 from .checked import check_pairs, check_scalars, checked, is_number, refuse
 from .fold import fold
+from .headline import model_name
+from .plot import device_name
+from .view import View, finite
 
 # %% ../../nbs/views/result.ipynb #3b08a84d
 @dataclass(frozen=True)
@@ -101,7 +104,7 @@ class Account:
 
 # %% ../../nbs/views/result.ipynb #94470b1e
 @dataclass(frozen=True, repr=False)
-class Result:
+class Result(View):
     "Points, what they rest on, and every view of them."
     points: list[RooflinePoint]                 # Modules, slowest first
     peaks: HardwarePeaks|None                   # The roofs they stand under; None: another tool's report that has none
@@ -156,65 +159,41 @@ class Result:
                          "takes "
                          "--device NAME or --peaks PEAKS.json")
 
-    def summary(self,
+    @property
+    def title(self)->str:
+        "Name model and device."
+        return f"Roofline of {model_name(self)}" + (f" on {device_name(self)}" if self.peaks else "")
+
+    def text(self,
         top:int|None=10,         # How many rows; None: all
         group:str|None="auto",   # "block", "type", "category", None: none; "auto": blocks, where the table is long
         depth:int|None=None,     # Parts of the path that stay; None: all
-    ):
-        "Print the slowest rows, in the width of the terminal, and the collectives of traces."
-        print(table.summary(self, top, group, depth))
-        if self.collectives: print("", collectives_table(self.collectives, top), sep="\n")
+    )->str:
+        "Return the slowest rows, in the width of the terminal, and the collectives of traces."
+        text = table.summary(self, top, group, depth)
+        return "\n\n".join([text, *([collectives_table(self.collectives, top)] if self.collectives else [])])
 
-    def plot(self,
-        title:str|None=None,     # None: model and device
+    def _sheet(self,
+        points:str="modules",    # "modules", "ops", "kernels" or "steps"
+        group:str|None=None,     # "block", "type", "category", "auto"; None: a row per point
+        depth:int|None=None,     # Parts of the path that stay; None: all
+    ): return table.sheet_of(self.folded(group, depth, points), points)
+
+    def _chart(self,
+        title:str,
         points:str="modules",    # "modules", "ops", "kernels" or "steps"
         group:str|None=None,     # "block", "type", "category", "auto": a marker with a count; None: a marker per row
         depth:int|None=None,     # Parts of the path that stay; None: all
-    ):
-        "The roofline chart, a plotly `Figure`."
-        return hierarchy.chart(self.folded(group, depth, points), title, points)
+    ): return hierarchy.chart(self.folded(group, depth, points), title, points)
 
-    def to_frame(self,
-        points:str="modules",    # "modules", "ops", "kernels" or "steps"
-        group:str|None=None,     # "block", "type", "category", "auto"; None: a row per point
-        depth:int|None=None,     # Parts of the path that stay; None: all
-    ):
-        "The rows as a pandas `DataFrame`, in SI base units."
-        return table.to_frame(self.folded(group, depth, points), points)
+    def _page(self,
+        title:str|None=None,     # None: model and device
+        top:int=1000,            # How many of the slowest modules, and of the slowest operators
+    ): return report.report_of(self, title, top)
 
-    def to_csv(self,
-        path,                    # Where to write
-        points:str="modules",    # "modules", "ops", "kernels" or "steps"
-        group:str|None=None,     # "block", "type", "category", "auto"; None: a row per point
-        depth:int|None=None,     # Parts of the path that stay; None: all
-    ):
-        "Write the rows to `path` as CSV, units in the header."
-        write_whole(path, table.result_csv(self.folded(group, depth, points), points))
-
-    def to_json(self,
-        path=None, # Where to write; None: return the text
-    )->str|None:
-        "Write everything to `path`, or return it as JSON text."
-        text = json.dumps(to_dict(self), indent=1, allow_nan=False)
-        return text if path is None else write_whole(path, text)
-
-    def to_html(self,
-        path,                # Where to write
-        title:str|None=None, # None: model and device
-        top:int=1000,        # How many of the slowest modules, and of the slowest operators
-    ):
-        "Write the report, one HTML file that opens without a network, to `path`."
-        write_whole(path, report.render(self, title, top))
-
-    def to_image(self,
-        path,                 # Where to write: .png, .svg or .pdf
-        title:str|None=None,  # None: model and device
-        points:str="modules", # "modules", "ops", "kernels" or "steps"
-        width:int=1000,       # px; a .png has two pixels per px
-    ):
-        "Write the chart to `path` as a picture."
-        picture.check_picture(path)
-        write_whole(path, picture.picture(self.plot(title, points), path, width))
+    def to_dict(self)->dict:
+        "Return everything as plain values that JSON can hold."
+        return to_dict(self)
 
     def _repr_html_(self): return table.html_table(self)
     def __repr__(self):
@@ -227,12 +206,6 @@ _kinds = dict(modules="points", ops="ops", kernels="kernels", steps="steps")
 schema = "fasterbench.result"
 version = 1
 
-def _plain(value):
-    "`value` with infinities as text."
-    if isinstance(value, dict): return {k: _plain(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple)): return [_plain(v) for v in value]
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
-
 def _values(value):
     if isinstance(value, list): return [_values(v) for v in value]
     return asdict(value) if is_dataclass(value) else value
@@ -241,7 +214,7 @@ def to_dict(result:Result)->dict:
     "Everything, as plain values that JSON can hold."
     values = {f.name: _values(getattr(result, f.name)) for f in fields(result)} | dict(peaks=result.peaks
         and result.peaks.to_dict())
-    return dict(schema=schema, version=version, **_plain(values))
+    return dict(schema=schema, version=version, **finite(values))
 
 # %% ../../nbs/views/result.ipynb #8eae8888
 _bounds = ("memory", "compute", "launch", "network", "none", "undefined")
