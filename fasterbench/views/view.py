@@ -192,13 +192,12 @@ class Sheet(NamedTuple):
     def tab(self,
         name:str, title:str,
         *figures:"Figure",
-        visible:Iterable[str]=(), # Names of the fields that are shown at first, and come first; empty: all
+        visible:Iterable[str]=(), # Names of the fields that are shown at first; empty: all
         **more,                   # Further entries of a tab, as `page` takes them
     )->dict:
         "Return the rows as a tab of a page."
-        visible = list(visible) or list(self.fields)
-        order = [self.fields[k] for k in dict.fromkeys((*visible, *self.fields)) if k in self.fields]
-        return tab_of(name, title, order, self.rows, [figure(f) for f in figures], visible, **more)
+        shown = set(visible) or set(self.fields)
+        return tab_of(name, title, self.fields.values(), self.rows, [figure(f) for f in figures], shown, **more)
 
 # %% ../../nbs/views/view.ipynb #969c7cba
 _pictures = ("png", "svg", "pdf")
