@@ -20,7 +20,7 @@ _homes = {
     **dict.fromkeys(["Result", "from_json"], "views.result"), "compare": "views.diff",
     **dict.fromkeys(["read_ncu", "ranges"], "interop.ncu"),
     **dict.fromkeys(["read_trace", "on_trace_ready"], "interop.traces"), "predict": "analysis.predict",
-    "watch": "analysis.watch",
+    "watch": "running.watch",
     "datasheet_peaks": "roofs.datasheet",
     **dict.fromkeys(["NetworkPeaks", "NetworkRoof", "fit_network", "bus_bandwidth"], "roofs.network"),
     "measure_network": "roofs.network_probes",

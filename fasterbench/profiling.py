@@ -12,11 +12,11 @@ import torch
 from torch import nn
 
 from .core.arguments import as_call, as_count, as_device, copied, on_device
-from .core.modules import parts
+from .engine.modules import parts
 from .analysis.memory import record_memory
 from .roofline import RooflineAnalyzer
-from .core.rewind import Given
-from .core.run import Forward, placed, preserved_run
+from .engine.state import Given
+from .engine.step import Forward, placed, preserved_run
 from .core.units import format_si
 from .work.count import count_work
 

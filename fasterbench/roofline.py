@@ -17,9 +17,9 @@ from .analysis.measure import check_model, main_dtype, measure
 from .analysis.rows import measured_result
 from .core.arguments import as_count, as_device
 from .core.docments import documented
-from .core.process import preserved_process, quiet
-from .core.ranks import agreed, current, leads, together
-from .core.run import Forward, TrainingStep, check_step
+from .engine.process import preserved_process, quiet
+from .engine.peers import agreed, current, leads, together
+from .engine.step import Forward, TrainingStep, check_step
 from .points.model import RooflinePoint, roofline_analysis
 from .roofs.hardware import HardwarePeaks, check_peaks, given_or_measured, higher
 from .roofs.network import NetworkPeaks

@@ -1,6 +1,6 @@
 """An exception at every line that a profile runs, and Ctrl-C at every line: everything is left as it was.
 
-Usually every fourth line of the wings core and timing, at its last run of a profile; `FASTERBENCH_TESTS=all` takes every second
+Usually every fourth line of the wings core, engine and timing, at its last run of a profile; `FASTERBENCH_TESTS=all` takes every second
 line of all wings, and every twelfth with Ctrl-C, in training steps, and at the first run of each line."""
 import gc, os, signal, sys, threading
 
@@ -10,8 +10,8 @@ from torch import nn
 
 import fasterbench
 from conftest import heavy
-from fasterbench.core.process import _lock, _present, _process_switches, _thread_switches
-from fasterbench.core.state import _measured, _turn
+from fasterbench.engine.process import _lock, _present, _process_switches, _thread_switches
+from fasterbench.engine.state import _measured, _turn
 from fasterbench.timing.profiler import _one_at_a_time
 from fasterbench.roofline import HardwarePeaks, RooflineAnalyzer
 
@@ -69,7 +69,7 @@ class Lines:
 
 def chosen(training, first):
     "Numbers of the runs of lines to try: the last of each line, and the first."
-    wings = ("",) if heavy else ("core", "timing")
+    wings = ("",) if heavy else ("core", "engine", "timing")
     last, begin = {}, {}
     profile(*setting(training))
     for n, line in enumerate(Lines().run(lambda: profile(*setting(training))).lines, start=1):

@@ -288,9 +288,9 @@ def test_roofs_of_the_network_alone(tmp_path):
     "Given `NetworkPeaks`, the roofs of the machine are measured and kept without them, for profiles and for samples."
     found = on_ranks(tmp_path, """
 from fasterbench import NetworkPeaks, NetworkRoof, HardwarePeaks, RooflineAnalyzer, watch
-import fasterbench.roofline, fasterbench.analysis.watch
+import fasterbench.roofline, fasterbench.running.watch
 machine = HardwarePeaks(1e11, 1e10)
-for module in (fasterbench.roofline, fasterbench.analysis.watch): module.measure_peaks = lambda *a, **how: machine
+for module in (fasterbench.roofline, fasterbench.running.watch): module.measure_peaks = lambda *a, **how: machine
 slow = NetworkPeaks((NetworkRoof("all_reduce", 2, 1.0, 1e9, 0.0, 0.0, stride=1),))
 model = nn.parallel.DistributedDataParallel(net())
 result = RooflineAnalyzer(model, x, slow).profile(backward=True, warmup=1, steps=2, progress=False).result

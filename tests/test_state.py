@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from forked import python
-from fasterbench.core.modules import copiers
+from fasterbench.engine.modules import copiers
 from fasterbench.roofline import HardwarePeaks, RooflineAnalyzer
 from fasterbench.work.count import count_work
 

@@ -13,8 +13,8 @@ from torch.utils.checkpoint import checkpoint
 import fasterbench
 from conftest import heavy, heavy_only
 from fasterbench import HardwarePeaks, watch
-from fasterbench.analysis.watch import _turn
-from fasterbench.core.modules import copiers
+from fasterbench.running.watch import _turn
+from fasterbench.engine.modules import copiers
 from fasterbench.views.metrics import read_series
 
 peaks = HardwarePeaks(1e11, 1e10)
@@ -249,7 +249,7 @@ def test_a_program_that_catches_its_errors_goes_on():
         assert len(w.series) >= 2 and attributes(program.model) == program.before and not _get_current_dispatch_mode_stack()
 
 def test_an_error_of_the_sampling_is_a_warning(monkeypatch):
-    import fasterbench.analysis.stages as stages, fasterbench.analysis.watch as module
+    import fasterbench.running.steps as stages, fasterbench.running.watch as module
     def broken(*args, **kwargs): raise ValueError("cannot count")
     for owner, name in ((module, "measured_result"), (stages, "border"), (stages, "_after"), (stages, "graph_nodes"), (stages, "self_times")):
         plain, program = Program(), Program()
@@ -264,7 +264,7 @@ def test_an_error_of_the_sampling_is_a_warning(monkeypatch):
         with pytest.raises(RuntimeError, match="no sample is complete yet: the model was called 30 times.*cannot count"): w.result
 
 def test_a_sample_that_cannot_begin_holds_up_nobody(monkeypatch):
-    import fasterbench.analysis.watch as module
+    import fasterbench.running.watch as module
     def broken(*args): raise ValueError("no words")
     a, b = Program(), Program()
     with watch(a.model, every=50, peaks=peaks) as wa, watch(b.model, every=50, peaks=peaks) as wb:
@@ -361,7 +361,7 @@ def test_compiled_models_run_as_compiled(way):
 
 def test_the_stage_for_kernels_sees_steps(monkeypatch):
     "Without a GPU there are marks and no kernels: all of a step is idle."
-    import fasterbench.analysis.sampling as sampling, fasterbench.analysis.stages as stages
+    import fasterbench.running.sampling as sampling, fasterbench.running.steps as stages
     monkeypatch.setattr(sampling, "timer", lambda run: stages.KernelStep)
     plain, program = Program(), Program()
     seeded(); plain.run(30)

@@ -15,8 +15,8 @@ from .budgets import Found, interval_of_median, looks
 from .measure import measure, timed_again
 from .rows import measured_result
 from ..core.arguments import as_device, tensors_of
-from ..core.process import preserved_process, quiet
-from ..core.run import Forward, TrainingStep
+from ..engine.process import preserved_process, quiet
+from ..engine.step import Forward, TrainingStep
 from ..points.model import division
 from ..timing.samples import Samples, StoppingRule
 from ..views.result import Result

@@ -14,11 +14,11 @@ import torch
 from torch import nn
 
 from ..core.arguments import as_call, copied, on_device, tensors_of
-from ..core.modules import is_compiled
+from ..engine.modules import is_compiled
 from ..core.progress import progress_bar
-from ..core.ranks import agreed, current, is_spread
-from ..core.rewind import Given, Rewind
-from ..core.run import Forward, phases, placed, preserved_run
+from ..engine.peers import agreed, current, is_spread
+from ..engine.state import Given, Rewind
+from ..engine.step import Forward, phases, placed, preserved_run
 from ..roofs.machine import tf32_categories
 from ..timing.kernels import time_kernels
 from ..timing.operators import operator_samples

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from ..core.modules import Part, wrapped
-from ..core.process import silent
+from ..engine.modules import Part, wrapped
+from ..engine.process import silent
 from ..timing.profiler import can_record
 
 # %% ../../nbs/analysis/memory.ipynb #c93af181

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from ..core.arguments import tensors_of
-from ..core.run import Forward, preserved_run
+from ..engine.step import Forward, preserved_run
 from .serve_weights import Weight
 from ..work.count import trace_call
 from ..work.target import Target, on_target

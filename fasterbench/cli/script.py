@@ -144,7 +144,7 @@ def _report(models, script, top, html, json):
     if not found: notice(_no_model(script))
 
 def _no_model(script):
-    from fasterbench.core.program import has_compiled
+    from fasterbench.running.program import has_compiled
     compiled = ", unless inside a compiled function: calls there are not seen" * has_compiled()
     return f"{script} called no module with parameters{compiled}"
 
@@ -159,7 +159,7 @@ class Program:
 
     def watch(self):
         "Torch is there: from now on modules are seen."
-        from fasterbench.analysis.outermost import ProgramModels
+        from fasterbench.running.outermost import ProgramModels
         self.models = ProgramModels(**self.options)
         self.models.__enter__()
 

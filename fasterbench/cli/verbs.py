@@ -51,7 +51,7 @@ def _network(device):
     check_launched("peaks", int(os.environ.get("WORLD_SIZE", "1")) > 1 and "MASTER_ADDR" in os.environ)
     import torch
     import torch.distributed as dist
-    from fasterbench.core.ranks import patience
+    from fasterbench.engine.peers import patience
     from fasterbench.roofs.network_probes import measure_network
     begin_group(torch.device(device.type, int(os.environ.get("LOCAL_RANK", "0"))), patience())
     try:

@@ -12,7 +12,7 @@ from datetime import datetime, timezone
 
 import torch
 
-from ..core.process import preserved_process
+from ..engine.process import preserved_process
 
 # %% ../../nbs/roofs/machine.ipynb #fd5179b7
 _products = ("cuda.matmul", "cudnn.conv", "cudnn.rnn")

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from ..core.arguments import as_count
-from ..core.ranks import limited_collectives
+from ..engine.peers import limited_collectives
 from ..core.units import positive
 from .network import NetworkPeaks, fitted
 from ..work.communication import members

@@ -19,13 +19,13 @@ from filelock import FileLock, Timeout
 
 from ..core.arguments import as_count, as_device, on_device
 from ..core.progress import progress_bar
-from ..core.ranks import agreed, current
+from ..engine.peers import agreed, current
 from .hardware import Ceiling, HardwarePeaks, KindCeiling, MemoryLevel
 from .levels import measure_levels, nearer_is_faster
 from .machine import environment, has_tf32, tf32_set
 from .kind_probes import kind_probes, pointwise_probes
 from .probes import compute_probes, envelope, free_frames, joined, launch_probes, run_probe
-from ..core.process import quiet
+from ..engine.process import quiet
 
 # %% ../../nbs/roofs/peaks.ipynb #af4a4fae
 measurable = ("bfloat16", "float16", "float32", "float64", "float8_e4m3fn", "int8")

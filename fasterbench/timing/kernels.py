@@ -20,9 +20,9 @@ from .profiler import Record
 from .profiler import mark, session
 from .stamps import CpuStamps, ModuleTimes, Stamp, StampCost, StepStamps, Waits, enter, switch
 from .samples import Samples, StoppingRule, timed_call
-from ..core.process import quiet
-from ..core.ranks import agreed
-from ..core.run import Forward, phases
+from ..engine.process import quiet
+from ..engine.peers import agreed
+from ..engine.step import Forward, phases
 
 # %% ../../nbs/timing/kernels.ipynb #3bdbd9b1
 def on_top(

@@ -13,9 +13,9 @@ from time import perf_counter
 import torch
 from torch._C._profiler import _RecordFunctionFast
 
-from ..core.modules import is_compiled
-from ..core.process import eager
-from ..core.ranks import agreed
+from ..engine.modules import is_compiled
+from ..engine.process import eager
+from ..engine.peers import agreed
 from .kernels import gpu_work, joined, shared_times
 from .profiler import Record, can_record, mark, session
 from .samples import Samples

@@ -14,8 +14,8 @@ import torch
 from torch._C._autograd import _profiler_enabled
 from torch.profiler import ProfilerActivity, profile
 
-from ..core.process import silent
-from ..core.undo import Undo, let_go
+from ..engine.process import silent
+from ..engine.undo import Undo, let_go
 
 # %% ../../nbs/timing/profiler.ipynb #d82789e6
 class Record(NamedTuple):

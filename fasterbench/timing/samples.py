@@ -13,7 +13,7 @@ from time import perf_counter
 
 import torch
 
-from ..core.ranks import agreed, current
+from ..engine.peers import agreed, current
 from ..core.units import format_si
 
 # %% ../../nbs/timing/samples.ipynb #e760e27e

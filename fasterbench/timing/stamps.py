@@ -18,9 +18,9 @@ from torch.autograd import Variable, _get_sequence_nr
 from torch.autograd.function import BackwardCFunction
 
 from ..core.arguments import tensors_of
-from ..core.modules import parts, wrapped
-from ..core.process import quiet
-from ..core.run import Forward, NodeOwners, graph_nodes, phases
+from ..engine.modules import parts, wrapped
+from ..engine.process import quiet
+from ..engine.step import Forward, NodeOwners, graph_nodes, phases
 from .load import LoadMeter, MachineLoad
 from .samples import Samples, StoppingRule, timed_call
 

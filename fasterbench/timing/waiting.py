@@ -12,9 +12,9 @@ from dataclasses import replace
 
 import torch
 
-from ..core.process import quiet
-from ..core.ranks import agreed
-from ..core.run import Forward
+from ..engine.process import quiet
+from ..engine.peers import agreed
+from ..engine.step import Forward
 from .kernels import marked_runs
 from .profiler import Record, can_record
 from .samples import Samples

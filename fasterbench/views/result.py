@@ -10,7 +10,7 @@ import json, math
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 
 from ..core.files import check_schema, write_whole
-from ..core.ranks import collected
+from ..engine.peers import collected
 from ..core.units import format_si
 from ..points.model import RooflinePoint
 from ..roofs.hardware import Ceiling, HardwarePeaks, MemoryLevel

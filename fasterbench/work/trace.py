@@ -19,7 +19,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from ..core.arguments import tensors_of
-from ..core.run import NodeOwners
+from ..engine.step import NodeOwners
 from .quantized import unpacked
 from .communication import is_process_group, sent_by
 from .dispatch import Watcher, as_run, is_view

@@ -13,7 +13,7 @@ import torch
 from torch.autograd import _profiler_enabled
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from ..core.process import silent
+from ..engine.process import silent
 
 # %% ../../nbs/work/unseen.ipynb #55b719c9
 class OtherThreads:

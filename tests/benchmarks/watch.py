@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from fasterbench import RooflineAnalyzer, measure_peaks, watch
-from fasterbench.core.modules import copiers
+from fasterbench.engine.modules import copiers
 from fasterbench.core.units import format_si
 
 class Loop:
