@@ -99,7 +99,8 @@ def legend(pairs:list[Pair])->list[str]:
 
 def pair_rows(pairs:list[Pair])->list[list[str]]:
     "Write the pairs as texts, the titles first."
-    return [["name", "type", "before", "after", "time", "FLOPs", "bytes", "util%", "after", ""], *map(_pair_cells, pairs)]
+    titles = ["name", "type", "before", "after", "time", "FLOPs", "bytes", "util%", "after", ""]
+    return [titles, *map(_pair_cells, pairs)]
 
 # %% ../../nbs/views/diff.ipynb #f0573ba0
 # the first two are told apart by colour-blind readers

@@ -149,7 +149,8 @@ class MetricSeries(View):
     @property
     def fields(self)->dict[str, Field]:
         "The fields that some sample has, `step` first."
-        return dict(step=Field("step", "", "step", "count")) | {k: f for k, f in metric_fields.items() if k in self.columns}
+        known = {k: f for k, f in metric_fields.items() if k in self.columns}
+        return dict(step=Field("step", "", "step", "count")) | known
 
     def _table(self, last=20):
         text = lambda f, r: f.text(r[f.name], True) if f.name in r else "?"

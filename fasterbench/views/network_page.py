@@ -51,7 +51,8 @@ def _samples(network):
                  error=100 * (r.time_of(n) / s - 1), rate=bus_factor(r.collective, r.ranks) * n / s)
             for r in network.roofs for n, s in r.samples]
 
-_sample_fields = {f.name: f for f in (Field("name", "", "call"), Field("kind", "", "collective"), Field("size", "B", "buffer", "si"),
+_sample_fields = {f.name: f for f in (
+           Field("name", "", "call"), Field("kind", "", "collective"), Field("size", "B", "buffer", "si"),
            Field("time", "s", "time", "si"), Field("fitted", "s", "fitted time", "si"),
            Field("error", "%", "fit against sample", "percent"), Field("rate", "B/s", "bus bandwidth", "si"))}
 

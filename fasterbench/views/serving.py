@@ -10,9 +10,9 @@ import json
 from dataclasses import asdict, dataclass, field, fields
 from math import log10
 
-from ..core.files import check_schema
+from ..core.files import Number, check_schema, restored
 from ..core.units import format_si
-from ..roofs.hardware import HardwarePeaks
+from ..roofs.hardware import HardwarePeaks, checked_peaks
 from .fields import Field
 from .plot import bounds, canvas, dress, hues, log_axis
 from .roof_lines import ink
@@ -27,21 +27,21 @@ class ServePoint:
     batch: int              # Sequences
     context: int            # Tokens that the last one sees
     tokens: int             # New tokens of all sequences
-    flops: float            # Of contractions, attention counted in full, FLOP
-    causal_flops: float     # Of contractions, attention as mask and windows leave it, FLOP
-    weight_bytes: float     # Weights read, B
-    kv_bytes: float         # Cache read, B
-    other_bytes: float      # Token ids, logits, and what is written to the cache, B
-    eager_bytes: float      # Over operators that run one by one, beside weights; not in the limit, B
-    collective_bytes: float # Sent by each device to the others, B
-    limit_s: float          # The least time under the roofs, s
-    tokens_per_s: float     # At the limit, of all sequences, 1/s
+    flops: Number            # Of contractions, attention counted in full, FLOP
+    causal_flops: Number     # Of contractions, attention as mask and windows leave it, FLOP
+    weight_bytes: Number     # Weights read, B
+    kv_bytes: Number         # Cache read, B
+    other_bytes: Number      # Token ids, logits, and what is written to the cache, B
+    eager_bytes: Number      # Over operators that run one by one, beside weights; not in the limit, B
+    collective_bytes: Number # Sent by each device to the others, B
+    limit_s: Number          # The least time under the roofs, s
+    tokens_per_s: Number     # At the limit, of all sequences, 1/s
     bound: str              # "memory", "compute" or "network"
     fits: bool|None=None    # Whether weights and cache fit in the memory of the device; None: its size is unknown
-    measured_per_s: float|None=None # Tokens per second that were measured, 1/s
-    mfu: float|None=None    # FLOPs over time and peak, attention in full
-    causal_mfu: float|None=None # The same, attention as mask and windows leave it
-    mbu: float|None=None    # Weights and cache read over time and bandwidth
+    measured_per_s: Number|None=None # Tokens per second that were measured, 1/s
+    mfu: Number|None=None    # FLOPs over time and peak, attention in full
+    causal_mfu: Number|None=None # The same, attention as mask and windows leave it
+    mbu: Number|None=None    # Weights and cache read over time and bandwidth
 
     @property
     def bytes(self)->float:
@@ -77,7 +77,8 @@ _more_serve_fields = (Field("flops", "FLOP", "FLOP, full attention", "si", "atte
            Field("phase", "", "prefill or decode"), Field("at", "", "at", meaning="of decode: middle or end"),
            Field("tokens", "", "new tokens", "count", "of all sequences"),
            Field("bytes", "B", "bytes", "si", "what the limit counts"))
-_first_of_serve = ("name", "batch", "context", "limit_s", "tokens_per_s", "bound", "measured_per_s", "mfu", "mbu") # of the page
+_first_of_serve = ("name", "batch", "context", "limit_s", "tokens_per_s", "bound", "measured_per_s", "mfu",
+                   "mbu")
 _all_serve_fields = {f.name: f for f in (*_serve_fields, *_more_serve_fields)}
 
 # %% ../../nbs/views/serving.ipynb #5b8ed8e7
@@ -128,7 +129,8 @@ def serve_chart(
     xs = [p.intensity for p in result.curve]
     for level in _levels_above(result.peaks, result.curve):
         _serve_roof(fig, level, result.peak_flops, min(xs) / 1.5, max(xs) * 1.5)
-    for name, points in curves.items(): _rate_line(fig, name, points, lambda p: p.intensity, _limit_rate, 2, _serve_hover)
+    for name, points in curves.items(): 
+        _rate_line(fig, name, points, lambda p: p.intensity, _limit_rate, 2, _serve_hover)
     fig.update_xaxes(title="batch", row=1, col=1, **_log)
     rates = [r for p in (*result.curve, *result.points) for r in (p.tokens_per_s, p.measured_per_s) if r]
     fig.update_yaxes(title="tokens/s at the limit", row=1, col=1, linecolor=ink, **log_axis("", rates))
@@ -158,18 +160,18 @@ schema, version = "fasterbench.serve", 1
 class ServeResult(View):
     "What a device allows a served language model."
     model: str
-    points: tuple            # A `ServePoint` per batch and phase
-    curve: tuple             # The same for the powers of two
+    points: tuple[ServePoint, ...] # A `ServePoint` per batch and phase
+    curve: tuple[ServePoint, ...]  # The same for the powers of two
     peaks: HardwarePeaks
-    peak_flops: float        # Of the dtype that products run in, FLOP/s
+    peak_flops: Number        # Of the dtype that products run in, FLOP/s
     prompt: int              # Tokens
     new: int                 # Tokens generated
     parameters: int          # Of the model
-    held_bytes: float        # Weights that a device holds, B
+    held_bytes: Number        # Weights that a device holds, B
     devices: int=1           # That share the model
-    crossings: dict=field(default_factory=dict) # Phase -> the smallest batch that is bound by compute; None: none is
+    crossings: dict[str, int|None]=field(default_factory=dict) # Phase -> smallest batch bound by compute; None: none
     most_batch: int|None=None # The largest batch whose cache fits at the end; None: the memory is unknown
-    notes: tuple=()          # What a reader has to know
+    notes: tuple[str, ...]=()        # What a reader has to know
 
     def __repr__(self): return f"ServeResult({self.title}: {len(self.points)} points)"
 
@@ -217,7 +219,8 @@ class ServeResult(View):
         env = self.peaks.environment.items()
         device = [(k.replace("_", " "), str(v)) for k, v in env if not isinstance(v, (dict, list))]
         most = "unknown" if self.most_batch is None else str(self.most_batch)
-        about = [("parameters", format_si(self.parameters)), ("weights on each device", format_si(self.held_bytes, "B")),
+        about = [("parameters", format_si(self.parameters)),
+                 ("weights on each device", format_si(self.held_bytes, "B")),
                  ("largest batch that fits", most)]
         return dict(title=title or self.title, lines=self.lines, facts=[("Model", about), ("Device", device)],
                     kinds=[rows.tab("serve", "batches", self.plot(""), visible=_first_of_serve)],
@@ -247,7 +250,5 @@ def serve_from_json(
     if not str(text).lstrip().startswith("{"):
         with open(text, encoding="utf-8") as f: text = f.read()
     data = check_schema(json.loads(text), schema, version)
-    known = {f.name for f in fields(ServeResult)}
-    values = {k: v for k, v in data.items() if k in known}
-    for name in ("points", "curve"): values[name] = tuple(ServePoint(**p) for p in values[name])
-    return ServeResult(**values | dict(peaks=HardwarePeaks.from_dict(values["peaks"]), notes=tuple(values["notes"])))
+    try: return restored(ServeResult, data | dict(peaks=checked_peaks(data.get("peaks"))), ("drift", "environment"))
+    except ValueError as error: raise ValueError(f"this result is incomplete or damaged: {error}") from None
