@@ -46,7 +46,8 @@ def target_peaks(
     if str(on).endswith(".json") or Path(on).is_file(): return HardwarePeaks.from_json(str(on))
     peaks = datasheet_peaks(on)
     if peaks is None: raise _unknown_device(on)
-    return datasheet_peaks(on, dtype) if any(c.dtype == dtype_name(dtype) and not c.unit for c in peaks.ceilings) else peaks
+    listed = any(c.dtype == dtype_name(dtype) and not c.unit for c in peaks.ceilings)
+    return datasheet_peaks(on, dtype) if listed else peaks
 
 # %% ../../nbs/analysis/predict.ipynb #9c4c910b
 def _target(peaks, autocast):

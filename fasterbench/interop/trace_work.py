@@ -92,7 +92,8 @@ def recorded(
     dims, types, strides, concrete = map(_list, call[1:])
     at = lambda values, i, default: values[i] if i < len(values) else default
     text = lambda i: None if not concrete else str(at(concrete, i, ""))
-    return tuple(Argument(_sizes(d), dtype_name(at(types, i, "")), at(strides, i, []), text(i)) for i, d in enumerate(dims))
+    return tuple(Argument(_sizes(d), dtype_name(at(types, i, "")), at(strides, i, []), text(i))
+                 for i, d in enumerate(dims))
 
 # %% ../../nbs/interop/trace_work.ipynb #6ce3fe7f
 def _tensor(dims, dtype, strides=()):
@@ -268,8 +269,8 @@ def _foreign(call):
     if flops is None: raise _Missing(reasons["rule"])
     reads, writes = other_ops.foreign_accesses(call.operator, values)
     given = tensors_in(values)
-    return Figures(flops.total, min(flops.contraction, flops.total), category, *_touched(reads, writes), _arithmetic(given),
-                   tuple(tuple(t.shape) for t in given))
+    return Figures(flops.total, min(flops.contraction, flops.total), category, *_touched(reads, writes),
+                   _arithmetic(given), tuple(tuple(t.shape) for t in given))
 
 # %% ../../nbs/interop/trace_work.ipynb #e3c827e0
 _convolutions = {f"aten::{n}" for n in ("convolution", "_convolution", "cudnn_convolution", "miopen_convolution",
@@ -328,4 +329,3 @@ def argument_bytes(
     "Bytes of the tensors that a call was given; `None` where no dtypes were recorded."
     found = argument_memory(call)
     return sum(nbytes for _, nbytes in found) if found else None
-

@@ -273,8 +273,8 @@ def under_network(
     return at_time(p, p.time_s, bound="network", roof_time_s=min(p.network_s, p.time_s))
 
 # %% ../../nbs/points/model.ipynb #5de60e63
-_amounts = ("flops", "bytes_moved", "time_s", "contraction_flops", "eager_bytes", "wire_bytes", "roof_time_s", "launch_s",
-            "network_s")
+_amounts = ("flops", "bytes_moved", "time_s", "contraction_flops", "eager_bytes", "wire_bytes", "roof_time_s",
+            "launch_s", "network_s")
 
 def _more(a, b): return a is not None and b is not None and a > b * (1 + 1e-6) + 1e-15
 
