@@ -104,7 +104,7 @@ def test_a_class_that_a_forward_swaps_comes_back():
 
 def test_modules_in_a_cycle_are_measured():
     "`train()` and `eval()` of PyTorch never end on them; a forward does."
-    model, x = Cycle().train(), torch.randn(2, 4)
+    model, x = Cycle(), torch.randn(2, 4)
     work = count_work(model, x)
     assert (work.flops, work.contraction_flops) == (2 * 2 * 4 * 4 + 2 * 4, 2 * 2 * 4 * 4)
     assert {r.name for r in profile(model, x).results} >= {"lin"} and count_work(model, x, backward=True).flops > work.flops

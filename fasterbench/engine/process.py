@@ -180,8 +180,8 @@ class SharedSwitch:
             yield
 
 # %% ../../nbs/engine/process.ipynb #b98d8a07
-quiet = SharedSwitch(gc.isenabled, lambda on: gc.enable() if on else gc.disable(), lambda: False)
-quiet.__doc__ = "Within `quiet()` the garbage collector does not run."
+gc_paused = SharedSwitch(gc.isenabled, lambda on: gc.enable() if on else gc.disable(), lambda: False)
+gc_paused.__doc__ = "Within `gc_paused()` the garbage collector does not run."
 
 # %% ../../nbs/engine/process.ipynb #2bb3fa1d
 def _force_eager():

@@ -19,7 +19,7 @@ from filelock import FileLock, Timeout
 
 from ..core.arguments import as_count, as_device, on_device
 from ..core.progress import progress_bar
-from ..engine.peers import agreed, current
+from ..engine.peers import peers
 from .hardware import Ceiling, HardwarePeaks, KindCeiling, MemoryLevel
 from .levels import measure_levels, nearer_is_faster
 from .machine import environment, has_tf32, tf32_set
@@ -117,7 +117,7 @@ def _as_levels(found, levels):
 # %% ../../nbs/roofs/peaks.ipynb #d14eecbc
 def _measure(device, dtypes, matmul_size, bandwidth_mb, warmup, steps, allow_tf32, progress):
     "Measure, with nothing remembered."
-    meet = lambda what: agreed(what, True)                          # ranks of one host share its memory
+    meet = lambda what: peers.agreed(what, True)                          # ranks of one host share its memory
     with _probing(device, allow_tf32), progress_bar("measuring peaks", progress) as tick:
         meet("the start of the roofs")
         found = _Measuring(device, tick, warmup, steps)
@@ -247,7 +247,7 @@ def remembered(
     measure:Callable,    # () -> HardwarePeaks
 )->HardwarePeaks:
     "The peaks for `key`: those of this process, else those in the cache folder, else measured now."
-    if current() is not None: return _of_ranks(key, machine, measure)
+    if not peers.alone: return _of_ranks(key, machine, measure)
     with _lookup: peaks = _remembered.get(key)
     if peaks is not None: return peaks
     with _one_thread:
@@ -261,15 +261,15 @@ def remembered(
 def _of_ranks(key, machine, measure):
     "The same for ranks that profile one model."
     own, folder, device = (platform.node(), key[1]), cache_folder(), machine()
-    mates = [r for r, other in enumerate(agreed("the hosts", list(own), list)) if tuple(other) == own]
+    mates = [r for r, other in enumerate(peers.agreed("the hosts", list(own), list)) if tuple(other) == own]
     key = (*key, "ranks", len(mates))
     with _lookup: peaks = _remembered.get(key)
     path = None if folder is None else _path(folder, key, device)
     if peaks is None and path is not None: peaks = _load(path, device)
-    if not agreed("the kept roofs", peaks is not None, all):
+    if not peers.agreed("the kept roofs", peaks is not None, all):
         peaks = measure()
-        if path is not None and current().rank == mates[0]: _stored(peaks, path, 5)
-        every = agreed("the measured roofs", peaks.to_dict(), list)
+        if path is not None and peers.rank == mates[0]: _stored(peaks, path, 5)
+        every = peers.agreed("the measured roofs", peaks.to_dict(), list)
         peaks = HardwarePeaks.from_dict(every[mates[0]])
     with _lookup: _remembered[key] = peaks
     return peaks
@@ -346,4 +346,4 @@ def measure_peaks(
     settings = matmul_size, bandwidth_mb, warmup, steps, allow_tf32
     key = (method, str(device), wanted, platform.node(), *settings, *_flags())
     if cache: return remembered(key, lambda: _machine(device), measure)
-    return measure() if current() is not None else measured_anew(key, lambda: _machine(device), measure)
+    return measured_anew(key, lambda: _machine(device), measure) if peers.alone else measure()

@@ -21,7 +21,7 @@ from ..analysis.rows import measured_result
 from .sampling import ProgramSample, measurement, patience
 from .steps import program_cost
 from ..core.arguments import as_count
-from ..engine.process import preserved_process, quiet
+from ..engine.process import preserved_process, gc_paused
 from .program import CallCounter, ProgramStep, has_compiled
 from ..engine.undo import Undo, let_go
 from ..roofs.hardware import HardwarePeaks, check_peaks, given_or_measured
@@ -298,7 +298,7 @@ class Watch(_Missing):
             raise RuntimeError(f"this {type(self.model).__name__} is being watched already: leave that watch first")
         self.log, self.device = _checked_log(self.log), ProgramStep(self.model).device
         self.about, self.process = describe_call(every=self.every, active=self.active), os.getpid()
-        with preserved_process(), quiet():
+        with preserved_process(), gc_paused():
             self.peaks = given_or_measured(self.peaks, lambda: _roofs(self.model, self.device, self.progress))
             self.cost = program_cost(self.model)
         try: self._attach()
