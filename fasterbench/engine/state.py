@@ -195,7 +195,7 @@ def _module_state(module)->_Found:
     return _Found([cls, (_restore_training, module, getattr(module, "training", None)), *found.restores],
                   [*found.held, *inside])
 
-_machinery = "torch.distributed.", "torch._", "torch.fx.", "torch.jit.", "torch.nn.parallel."    # modules of PyTorch's own
+_machinery = "torch.distributed.", "torch._", "torch.fx.", "torch.jit.", "torch.nn.parallel."
 
 def _state_of(thing)->_Found:
     "How `thing` is put back, and what it holds that is put back too."
