@@ -25,7 +25,7 @@ from .levels import measure_levels, nearer_is_faster
 from .machine import environment, has_tf32, tf32_set
 from .kind_probes import kind_probes, pointwise_probes
 from .probes import compute_probes, envelope, free_frames, joined, launch_probes, run_probe
-from ..engine.process import quiet
+from ..engine.process import gc_paused
 
 # %% ../../nbs/roofs/peaks.ipynb #af4a4fae
 measurable = ("bfloat16", "float16", "float32", "float64", "float8_e4m3fn", "int8")
@@ -88,7 +88,7 @@ class _Measuring:
 def _probing(device, allow_tf32):
     "The state in which probes run; everything is put back. Autocast that the caller switched on does not reach them."
     autocast = torch.autocast(device.type, enabled=False)
-    with on_device(device), tf32_set(device, allow_tf32), torch.inference_mode(), autocast, quiet():
+    with on_device(device), tf32_set(device, allow_tf32), torch.inference_mode(), autocast, gc_paused():
         try: yield
         except BaseException as error:
             free_frames(error, device)
