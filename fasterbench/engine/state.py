@@ -247,18 +247,18 @@ def _restore_touched(attributes, touched):
     return other
 
 # %% ../../nbs/engine/state.ipynb #37bf5bba
-_turn, _measured = threading.Condition(threading.RLock()), {}      # id of a module -> (thread, context)
+_freed, _measured = threading.Condition(threading.RLock()), {}      # id of a module -> (thread, context)
 
 def _occupy(modules, context):
     me = threading.get_ident()
-    with _turn:
-        while any(_measured.get(id(m), (me,))[0] != me for m in modules): _turn.wait(1.0)
+    with _freed:
+        while any(_measured.get(id(m), (me,))[0] != me for m in modules): _freed.wait(1.0)
         for m in modules: _measured.setdefault(id(m), (me, context))
 
 def _release(context):
-    with _turn:
+    with _freed:
         for key in [k for k, (_, c) in list(_measured.items()) if c is context]: _measured.pop(key, None)
-        _turn.notify_all()
+        _freed.notify_all()
 
 # %% ../../nbs/engine/state.ipynb #3b0bf768
 def sharded_class():
@@ -329,7 +329,7 @@ def preserved(
 
     Gives `before_write(tensor)`, to be called before an operator writes to a tensor, and the tensors that it found."""
     with (undo := Undo()), undo:
-        undo.add(let_go, _turn)
+        undo.add(let_go, _freed)
         undo.add(_release, undo)
         _occupy(list(model.modules()), undo)
         restore_process(undo)
