@@ -17,8 +17,8 @@ from .trace_file import TraceFile, snippet
 from .collectives import transfers
 from .trace_join import (Spent, attributed, calls_of, dtype_names, own_activities, parts, places,
                                            visited, window)
+from .trace_memory import served_levels
 from .trace_work import argument_bytes, reasons, recorded
-from ..points.caches import serve
 from ..points.row import Row, added, summed, total
 from ..roofs.datasheet import datasheet_peaks, match_device
 from ..roofs.hardware import HardwarePeaks
@@ -41,56 +41,6 @@ def compute_seconds(
     tf32 = f.dtype != "float32" or any(map(_is_tf32, names))
     vector = peaks.flops_of("float64" if f.dtype == "float64" else "float32", False)
     return f.contraction / peaks.flops_of(f.dtype, tf32) + (f.flops - f.contraction) / vector
-
-# %% ../../nbs/interop/trace_rows.ipynb #e85b0579
-class _Memory:
-    "Numbers for blocks of memory, from dtype, size and order."
-    def __init__(self): self.made, self.count, self.weights = {}, 0, {}
-
-    def new(self): self.count += 1; return self.count
-
-    def reads(self, found, place):
-        taken, out = Counter(), []
-        for key, nbytes in found:
-            stack = self.made.get(key, [])
-            taken[key] += 1
-            if taken[key] <= len(stack): block = stack[-taken[key]]
-            else:
-                name = (place, key, taken[key])
-                if name not in self.weights: self.weights[name] = self.new()
-                block = self.weights[name]
-            out.append((block, nbytes))
-        return out
-
-    def writes(self, found, read):
-        out = []
-        for key, nbytes, same in found:
-            block, stack = read[same][0] if same >= 0 else self.new(), self.made.setdefault(key, [])
-            if block in stack: stack.remove(block)
-            stack.append(block)
-            del stack[:-4]
-            out.append((block, nbytes))
-        return out
-
-# %% ../../nbs/interop/trace_rows.ipynb #b47cffde
-# Calls of operators that the walk over the caches takes; the rest is served like equal calls before
-most_walked = 8_000
-
-def served_levels(
-    calls:list,               # (figures, place) in the order in which they ran
-    peaks:HardwarePeaks|None,
-)->list[list]:
-    "Bytes of each call by each level of memory."
-    if peaks is None or len(peaks.memory) == 1: return [[f.nbytes] for f, _ in calls]
-    memory, touches = _Memory(), []
-    for f, place in calls[:most_walked]:
-        reads = memory.reads(f.reads, place)
-        touches.append((reads, memory.writes(f.writes, reads)))
-    levels = [[sum(l) for l in zip(*reads, *writes)] or [0] * len(peaks.memory) for reads,
-              writes in serve(touches, [l.capacity for l in peaks.memory[:-1]])]
-    known = {(f, place): l for (f, place), l in zip(calls, levels)}
-    default = lambda f: [0] * (len(peaks.memory) - 1) + [f.nbytes]
-    return levels + [known.get(c) or default(c[0]) for c in calls[most_walked:]]
 
 # %% ../../nbs/interop/trace_rows.ipynb #3fb96dc9
 @dataclass
@@ -207,8 +157,7 @@ def reduced(
     seconds, spent = attributed(trace, found)
     calls, others = _gather(trace, found)
     peaks, notes = _roofs(peaks, name, calls)
-    served = served_levels([(g.place.figures, (g.place.module, trace.calls[g.place.operator].operator))
-                            for g in calls], peaks)
+    served = served_levels(trace, found, [g.activities for g in calls], peaks)
     rows = _rows(trace, calls, others, seconds, peaks, served)
     unknown = Counter()
     for g in others:
