@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 
 from ..core.files import Facts, Number, check_schema, check_text, restored
 from ..core.units import format_si
-from ..engine.peers import collected
+from ..engine.peers import peers
 from ..points.model import RooflinePoint
 from ..roofs.hardware import HardwarePeaks, checked_peaks
 from . import gathered, hierarchy, report, table
@@ -147,7 +147,7 @@ class Result(View):
         """On rank 0 of a job the results of all ranks as one: a row has its median, `ranks` those of each rank.
 
         Every rank calls it; it is `None` on the others. A process that is in no job gets its own result back."""
-        texts = collected(to_dict(self))
+        texts = peers.collected(to_dict(self))
         if texts is None or len(texts) == 1: return None if texts is None else self
         return gathered.gathered([self, *map(from_dict, texts[1:])], Account)
 
