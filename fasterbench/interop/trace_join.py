@@ -11,6 +11,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from ..core.dtypes import itemsize
 from .trace_file import TraceFile
 from .trace_work import Figures, figures, has_rule, is_made_of_others, overloads, reasons, recorded
 from ..timing.kernels import divided, is_communication, joined, nesting
@@ -23,7 +24,6 @@ parts = dict(figures="with FLOPs and bytes", outside="launched outside the windo
 _backward = re.compile(r"Backward\d*$|^torch::autograd|^autograd::engine")
 _compiled = re.compile(r"^triton_|^Torch-Compiled")
 
-
 # %% ../../nbs/interop/trace_join.ipynb #1be899d7
 class _Place(NamedTuple):
     "Where an activity belongs."
@@ -33,6 +33,7 @@ class _Place(NamedTuple):
     module: str          # Path
     type: str            # Class of the module
     phase: str
+    call: int=-1         # Place of the call of the module, in `calls_of`; -1 for none
 
 _order = {parts["communication"]: 1, parts["copies"]: 2}      # the class of a part; all others are compute
 
@@ -126,12 +127,9 @@ def _hint(stacks, operator, kernel):
         near.update(f for f in figures_dtype(calls[k]) if not size or f in _sized.get(size[1], ()))
     return near.most_common(1)[0][0] if near else _sized.get(size[1], ("float32",))[0] if size else ""
 
-dtype_names = {"float": "float32", "double": "float64", "c10::Half": "float16", "c10::BFloat16": "bfloat16",
-               "long int": "int64", "int": "int32", "signed char": "int8", "unsigned char": "uint8", "bool": "bool"}
-
 def figures_dtype(call):
-    "The dtypes of the tensors of a call, in the names of torch."
-    return [dtype_names[a.type] for a in recorded(call) if a.type in dtype_names and a.dims]
+    "The dtypes of the tensors of a call."
+    return [a.type for a in recorded(call) if itemsize(a.type) and a.dims]
 
 # %% ../../nbs/interop/trace_join.ipynb #53071867
 def _figures_of(stacks, operator, kernel=""):
@@ -188,7 +186,7 @@ def places(
         call, phase = stacks.module_of(operator, module, spans[annotation].name if annotation >= 0 else "")
         path, type = stacks.paths[call] if call >= 0 else ("(optimizer)" if phase == "update" else "(no module)", "")
         out.append(_Place(_part(trace, i, launch, operator, found), at, found, path, type, phase if launch >= 0
-                          else ""))
+                          else "", call))
     return out
 
 # %% ../../nbs/interop/trace_join.ipynb #d55bc5d7

@@ -13,12 +13,13 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import NamedTuple
 
+from ..core.dtypes import dtype_name, itemsize
 from .trace_file import TraceFile, snippet
 from .collectives import transfers
-from .trace_join import (Spent, attributed, calls_of, dtype_names, own_activities, parts, places,
+from .trace_join import (Spent, attributed, calls_of, own_activities, parts, places,
                                            visited, window)
+from .trace_memory import served_levels
 from .trace_work import argument_bytes, reasons, recorded
-from ..points.caches import serve
 from ..points.row import Row, added, summed, total
 from ..roofs.datasheet import datasheet_peaks, match_device
 from ..roofs.hardware import HardwarePeaks
@@ -35,62 +36,12 @@ def compute_seconds(
     names:list[str],          # Of its kernels
     peaks:HardwarePeaks|None,
 )->float:
-    "Least time of the FLOPs of one call, s."
+    "Return the least time of the FLOPs of one call, s."
     if peaks is None or not f.flops: return 0.0
     if peaks.device.startswith("cpu"): return f.flops / peaks.flops_of(f.dtype)
     tf32 = f.dtype != "float32" or any(map(_is_tf32, names))
     vector = peaks.flops_of("float64" if f.dtype == "float64" else "float32", False)
-    return f.contraction / peaks.flops_of(f.dtype, tf32) + (f.flops - f.contraction) / vector
-
-# %% ../../nbs/interop/trace_rows.ipynb #e85b0579
-class _Memory:
-    "Numbers for blocks of memory, from dtype, size and order."
-    def __init__(self): self.made, self.count, self.weights = {}, 0, {}
-
-    def new(self): self.count += 1; return self.count
-
-    def reads(self, found, place):
-        taken, out = Counter(), []
-        for key, nbytes in found:
-            stack = self.made.get(key, [])
-            taken[key] += 1
-            if taken[key] <= len(stack): block = stack[-taken[key]]
-            else:
-                name = (place, key, taken[key])
-                if name not in self.weights: self.weights[name] = self.new()
-                block = self.weights[name]
-            out.append((block, nbytes))
-        return out
-
-    def writes(self, found, read):
-        out = []
-        for key, nbytes, same in found:
-            block, stack = read[same][0] if same >= 0 else self.new(), self.made.setdefault(key, [])
-            if block in stack: stack.remove(block)
-            stack.append(block)
-            del stack[:-4]
-            out.append((block, nbytes))
-        return out
-
-# %% ../../nbs/interop/trace_rows.ipynb #b47cffde
-# Calls of operators that the walk over the caches takes; the rest is served like equal calls before
-most_walked = 8_000
-
-def served_levels(
-    calls:list,               # (figures, place) in the order in which they ran
-    peaks:HardwarePeaks|None,
-)->list[list]:
-    "Bytes of each call by each level of memory."
-    if peaks is None or len(peaks.memory) == 1: return [[f.nbytes] for f, _ in calls]
-    memory, touches = _Memory(), []
-    for f, place in calls[:most_walked]:
-        reads = memory.reads(f.reads, place)
-        touches.append((reads, memory.writes(f.writes, reads)))
-    levels = [[sum(l) for l in zip(*reads, *writes)] or [0] * len(peaks.memory) for reads,
-              writes in serve(touches, [l.capacity for l in peaks.memory[:-1]])]
-    known = {(f, place): l for (f, place), l in zip(calls, levels)}
-    default = lambda f: [0] * (len(peaks.memory) - 1) + [f.nbytes]
-    return levels + [known.get(c) or default(c[0]) for c in calls[most_walked:]]
+    return max(f.contraction / peaks.flops_of(f.dtype, tf32), (f.flops - f.contraction) / vector)
 
 # %% ../../nbs/interop/trace_rows.ipynb #3fb96dc9
 @dataclass
@@ -186,7 +137,7 @@ def _other_name(trace, g):
     if p.part in (parts["communication"], parts["copies"]) or p.operator < 0:
         return dict(name=a.name, type=p.part, operator="")
     call = trace.calls[p.operator]
-    dims = [r.dims for r in recorded(call) if r.type in dtype_names]
+    dims = [r.dims for r in recorded(call) if itemsize(r.type)]
     return dict(name=f"{call.operator.removeprefix('aten::')} {_shapes(dims)}".strip(), type=p.part,
                 operator=call.operator)
 
@@ -207,8 +158,7 @@ def reduced(
     seconds, spent = attributed(trace, found)
     calls, others = _gather(trace, found)
     peaks, notes = _roofs(peaks, name, calls)
-    served = served_levels([(g.place.figures, (g.place.module, trace.calls[g.place.operator].operator))
-                            for g in calls], peaks)
+    served = served_levels(trace, found, [g.activities for g in calls], peaks)
     rows = _rows(trace, calls, others, seconds, peaks, served)
     unknown = Counter()
     for g in others:
@@ -319,14 +269,11 @@ def _collectives(trace, wire):
     for i, a in enumerate(trace.activities):
         if a.kind != "kernel" or not (i in trace.collectives or is_communication(a.name)): continue
         about = trace.collectives.get(i)
-        size = _element_sizes.get((about.dtype or "").lower()) if about else None
+        size = itemsize(dtype_name(about.dtype)) if about else None
         nbytes = about.elements_in * size if about and size and about.elements_in >= 0 else None
         name = f"{about.name} {about.elements_in} {about.dtype}, {about.group_size} ranks" if about else a.name
         rows.append(Row(name, "communication", None, nbytes, a.end - a.start, eager_bytes=nbytes, wire_bytes=wire[i]))
     return added(rows)
-
-_element_sizes = {"float": 4, "bfloat16": 2, "half": 2, "double": 8, "long": 8, "int": 4, "char": 1, "byte": 1,
-                  "bool": 1, "float8_e4m3fn": 1, "float8_e5m2": 1}
 
 # %% ../../nbs/interop/trace_rows.ipynb #3d7d0335
 def _windows(trace, same, steps, peaks, wire):
