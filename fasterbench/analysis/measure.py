@@ -16,7 +16,7 @@ from torch import nn
 from ..core.arguments import as_call, copied, on_device, tensors_of
 from ..engine.modules import is_compiled
 from ..core.progress import progress_bar
-from ..engine.peers import agreed, current, is_spread
+from ..engine.peers import is_spread, peers
 from ..engine.state import Given, Rewind
 from ..engine.step import Forward, phases, placed, preserved_run
 from ..roofs.machine import tf32_categories
@@ -130,21 +130,21 @@ def _calls(run, args, kwargs):
 def _times(fresh, run, device, tick, cost=None, **how):
     "Times of the modules, and on a GPU the records of each run, where the profiler sees its kernels."
     on_gpu = device.type == "cuda"
-    if on_gpu and agreed("the profiler", can_record(), all):
+    if on_gpu and peers.agreed("the profiler", can_record(), all):
         if times := time_kernels(fresh, run, device, tick=tick, **how): return times
     times = time_modules(fresh, run, device, tick=tick, cost=cost, **how)
-    return times if on_gpu or current() is None else with_waits(times, fresh, run, tick), None
+    return times if on_gpu or peers.alone else with_waits(times, fresh, run, tick), None
 
 def _counted_and_timed(run, args, kwargs, device, before_write, tick, together, **how):
     fresh = _calls(run, args, kwargs)
-    if agreed("the state of the optimizer", run.has_first): fresh()()
+    if peers.agreed("the state of the optimizer", run.has_first): fresh()()
     work = _count(run, args, kwargs, fresh(), before_write)
     if any(communicates(c) for c in work.trace): together()
     times, records = _times(fresh, run, device, tick, **how)
     timed = lambda work: operator_samples(work, fresh, device, len(times.steps.values), tick, records)
     samples = timed(work)
     again = work.trace and all(s is None for s in samples) and not is_compiled(run.model)
-    if agreed("the operators", bool(again)):                    # the first run did more: it filled a cache
+    if peers.agreed("the operators", bool(again)):                    # the first run did more: it filled a cache
         work = trace_call(fresh(), run)
         samples = timed(work)
     return Measurement(work, times, samples, tf32_categories(device))

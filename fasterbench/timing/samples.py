@@ -13,7 +13,7 @@ from time import perf_counter
 
 import torch
 
-from ..engine.peers import agreed, current
+from ..engine.peers import peers
 from ..core.units import format_si
 
 # %% ../../nbs/timing/samples.ipynb #e760e27e
@@ -85,8 +85,8 @@ class StoppingRule:
         "Whether sampling can stop."
         n = len(values)
         if self.steps is not None: return n >= self.steps
-        if n < self.at_least or current() is not None and n % self.at_least: return False
-        return agreed("the end of the timing", self._enough(values, n, elapsed), all)
+        if n < self.at_least or not peers.alone and n % self.at_least: return False
+        return peers.agreed("the end of the timing", self._enough(values, n, elapsed), all)
 
     def _enough(self, values, n, elapsed):
         now, before = Samples(tuple(values)).spread, Samples(tuple(values[:n * 3 // 4])).spread

@@ -19,7 +19,7 @@ from torch.autograd.function import BackwardCFunction
 
 from ..core.arguments import tensors_of
 from ..engine.modules import parts, wrapped
-from ..engine.process import quiet
+from ..engine.process import gc_paused
 from ..engine.step import Forward, NodeOwners, graph_nodes, phases
 from .load import LoadMeter, MachineLoad
 from .samples import Samples, StoppingRule, timed_call
@@ -360,7 +360,7 @@ def time_modules(
     stamps, slots, cost = _stamps(run, device, cost)
     bare, steps, own, watched = [], [], [], run.watched(stamps)
     for _ in range(warmup): fresh()(); tick()
-    with quiet(), LoadMeter() as meter:
+    with gc_paused(), LoadMeter() as meter:
         begin = perf_counter()
         while not all(rule.enough(times, perf_counter() - begin) for times in (steps, bare)):
             bare.append(timed_call(fresh(), device))
