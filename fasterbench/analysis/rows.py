@@ -196,7 +196,7 @@ def program_points(
     rest = sum(r.time_s for r in own if r.roof_time_s == 0)
     shares = shares_of([r for r in own if r.roof_time_s != 0], overhead_s=rest, communication_s=waited)
     program = at(m.times.end_to_end, time_iqr_s=m.times.bare.iqr, shares=tuple(shares.items()))
-    return program, [at(t) for t in m.times.steps.values]
+    return program, [at(t) for t in (m.times.every or m.times.steps).values]
 
 # %% ../../nbs/analysis/rows.ipynb #a952111c
 def _middle(samples): return samples.of(samples.middle).mean
