@@ -65,7 +65,8 @@ def _time_fields(times, samples, calls):
     time = times.typical(samples)
     uncertain = time < 20 * calls * (times.cost.inside + times.cost.outside)
     return dict(time_s=time, time_iqr_s=samples.iqr, uncertain=uncertain,
-                disturbed=not uncertain and len(samples.values) > 2 and samples.iqr > disturbed * time)
+                disturbed=times.disturbed
+                    or not uncertain and len(samples.values) > 2 and samples.iqr > disturbed * time)
 
 # %% ../../nbs/analysis/rows.ipynb #a4508b77
 def _has_unseen_waits(times):
@@ -110,7 +111,7 @@ def _rest_points(m, peaks, rows):
     if m.times.outside is not None: rest.append((outside_row, "program", "outside", m.times.outside))
     work = lambda name: None if name in _of_unknown_work else 0
     return [place(name, type, work(name), work(name), peaks=peaks, category=category, contraction_flops=work(name),
-                  eager_bytes=work(name), time_s=m.times.typical(s), time_iqr_s=s.iqr)
+                  eager_bytes=work(name), time_s=m.times.typical(s), time_iqr_s=s.iqr, disturbed=m.times.disturbed)
             for name, type, category, s in rest if m.times.typical(s) > 0]
 
 def _ranked(points):
@@ -160,6 +161,7 @@ def _operator_point(m, peaks, part, phase, operator, group):
                  **network_fields(calls, peaks.network),
                  waits_elsewhere=m.times.waits is not None,
                  time_iqr_s=samples.iqr, calls=len(calls), operator=operator, phase=m.phase(phase),
+                 disturbed=m.times.disturbed,
                  category=calls[0].category, dtype=calls[0].dtype,
                  contraction_flops=total([c.contraction_flops for c in calls]))
 
@@ -195,7 +197,8 @@ def program_points(
     own = [r for r in rows if r.name != waiting_row]
     rest = sum(r.time_s for r in own if r.roof_time_s == 0)
     shares = shares_of([r for r in own if r.roof_time_s != 0], overhead_s=rest, communication_s=waited)
-    program = at(m.times.end_to_end, time_iqr_s=m.times.bare.iqr, shares=tuple(shares.items()))
+    program = at(m.times.end_to_end, time_iqr_s=m.times.bare.iqr, shares=tuple(shares.items()),
+                 disturbed=m.times.disturbed)
     return program, [at(t) for t in (m.times.every or m.times.steps).values]
 
 # %% ../../nbs/analysis/rows.ipynb #a952111c
@@ -211,7 +214,7 @@ def _timing(m, rows, ops):
     return Timing(m.times.end_to_end, m.times.bare.iqr, sum(r.time_s for r in rows) - overhead - waited,
                   overhead, len(m.times.steps.values), len(m.times.bare.values), m.times.clock,
                   m.times.cost.inside + m.times.cost.outside, sum(p.time_s for p in ops) if ops else None,
-                  statistic=m.times.statistic, **more)
+                  statistic=m.times.statistic, reference=m.times.reference, **more)
 
 # %% ../../nbs/analysis/rows.ipynb #07ee53ce
 _unseen_waits = "waiting for other ranks was not recorded: it is part of the rows, which the network does not bound"

@@ -15,6 +15,7 @@ from time import perf_counter, process_time
 from typing import NamedTuple
 
 import torch
+import torch.distributed as dist
 
 # %% ../../nbs/timing/load.ipynb #7a8e9961
 busy_share = 0.3 # Share of the cores that others use, from which on times are in doubt
@@ -100,11 +101,16 @@ class _Reading(NamedTuple):
 
 def _read(): return _Reading(perf_counter(), process_time(), read_accounts(), _throttled(), _memory_stall())
 
+def _in_job():
+    "Whether this is one of several ranks: what the others do on this machine is the same program."
+    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+
 def _difference(a, b, elapsed=1.0): return None if a is None or b is None else (b - a) / elapsed
 
 def _load_between(a, b, **more):
     "The load between two readings."
     elapsed, cores = b.time - a.time, len(_cpus())
+    a, b = (r._replace(accounts=None) if _in_job() else r for r in (a, b))
     throttled, others, steal = _difference(a.throttled, b.throttled), None, None
     if elapsed < 0.1: return MachineLoad(cores, throttled=throttled, **more)     # too short for the accounts
     if a.accounts and b.accounts:
@@ -117,10 +123,10 @@ class LoadMeter:
     "Within the context the machine is observed; afterwards `load` says what it did."
     load = None
     def __init__(self,
-        read:Callable=_read,             # () -> `_Reading`
+        read:Callable|None=None,         # () -> `_Reading`; None: of this machine
         between:Callable=lambda: None,   # Called whenever the machine is looked at
         clock:Callable=perf_counter,     # () -> s
-    ): self.read, self.between, self.clock = read, between, clock
+    ): self.read, self.between, self.clock = read or _read, between, clock
 
     def __enter__(self):
         self.clocks = _clock_rates()
@@ -175,17 +181,17 @@ class Reference:
                 times.append(self.clock() - start)
 
     @property
-    def quartiles(self)->tuple[tuple[float, float], ...]:
-        "The first and the third quartile of the times of the product and of the copy, s; empty without times."
+    def quartiles(self)->tuple[float, ...]:
+        "First and third quartile of the times of the product, then of the copy, s; empty without times."
         if not self.times[0]: return ()
-        return tuple((min(t), max(t)) if len(t) < 4 else statistics.quantiles(t, n=4, method="inclusive")[::2]
-                     for t in self.times)
+        ends = lambda t: (min(t), max(t)) if len(t) < 4 else statistics.quantiles(t, n=4, method="inclusive")[::2]
+        return tuple(q for times in self.times for q in ends(times))
 
 def drift_between(
-    before:Sequence[tuple[float, float]], # What `quartiles` were of one profile
-    after:Sequence[tuple[float, float]],  # And of the other
+    before:Sequence[float], # What `quartiles` were of one profile
+    after:Sequence[float],  # And of the other
 )->float|None:
     "By which factor the machine may have changed between two profiles; `None` where one of them did not look."
-    if not before or not after: return None
-    return max(max(a[1] / b[0], b[1] / a[0]) for a, b in zip(map(tuple, before), map(tuple, after)))
+    if len(before) != 4 or len(after) != 4 or not all((*before, *after)): return None
+    return max(max(after[i + 1] / before[i], before[i + 1] / after[i]) for i in (0, 2))
 

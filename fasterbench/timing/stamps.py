@@ -323,7 +323,12 @@ class ModuleTimes:
     reference: tuple=()                    # Quartiles of the times of the reference product and copy, s
 
     @property
-    def _additive(self)->bool: return self.bare.steady or self.waits is not None     # ranks pass their delays on
+    def disturbed(self)->bool:
+        "Whether the machine was not this program's alone."
+        return self.load is not None and bool(load_doubts(self.load))
+    @property
+    def _additive(self)->bool:
+        return self.bare.steady and self.steps.steady or self.waits is not None      # ranks pass their delays on
     @property
     def statistic(self)->str: return "interquartile mean" if self._additive else "median of the quietest quarter"
 

@@ -14,6 +14,7 @@ from ..engine.peers import collected
 from ..core.units import format_si
 from ..points.model import RooflinePoint
 from ..roofs.hardware import Ceiling, HardwarePeaks, MemoryLevel
+from ..timing.load import load_doubts
 from . import gathered, hierarchy, picture, report, table
 from .collective_table import Collective, collectives_table
 from .checked import check_pairs, check_scalars, checked, is_number, refuse
@@ -40,8 +41,12 @@ class Timing:
     clock_hz: tuple=()              # Lowest and highest clock rate of the cores, Hz
     communication_s: float|None=None # Time of a step with a collective on its way, s; None: not recorded
     exposed_s: float|None=None       # What of it nothing hides: the model waits, s
+    throttled: int|None=None        # How often the clock was throttled meanwhile
+    memory_stall: float|None=None   # Share of the time in which a task stood still for want of memory
+    reference: tuple=()             # Quartiles of the times of a product and of a copy that are always the same, s
 
-    def __post_init__(self): object.__setattr__(self, "clock_hz", tuple(self.clock_hz))
+    def __post_init__(self):
+        for name in ("clock_hz", "reference"): object.__setattr__(self, name, tuple(getattr(self, name)))
 
     @property
     def sum_s(self)->float:
@@ -62,7 +67,7 @@ class Timing:
     @property
     def warnings(self)->list[str]:
         "What limits the trust in these times."
-        found = []
+        found = load_doubts(self)
         if abs(self.ratio - 1) > 0.03: found.append(f"the rows sum to {self.ratio:.1%} of the uninstrumented time")
         if (self.spread or 0.0) > 0.1:
             found.append(f"the IQR of the uninstrumented time is {self.spread:.0%} of its median")
@@ -344,9 +349,9 @@ _rules = dict(unknown_ops=_counts, notes=_texts, sample=_sample, environment=_en
 def _numbers(where, value):
     if not all(is_number(v, 0) for v in value): refuse(where, value, "a list of numbers")
 
-_timing_rules = dict(clock_hz=_numbers) | dict.fromkeys(
+_timing_rules = dict(clock_hz=_numbers, reference=_numbers) | dict.fromkeys(
     ("end_to_end_s", "end_to_end_iqr_s", "rows_s", "overhead_s", "steps", "bare_steps", "stamp_s", "load_average",
-     "others", "steal", "communication_s", "exposed_s"), _least(0))
+     "others", "steal", "communication_s", "exposed_s", "throttled", "memory_stall"), _least(0))
 
 # %% ../../nbs/views/result.ipynb #b1e9b4e0
 def from_dict(
