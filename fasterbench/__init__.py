@@ -21,6 +21,7 @@ _homes = {
     **dict.fromkeys(["read_ncu", "ranges"], "interop.ncu"),
     **dict.fromkeys(["read_trace", "on_trace_ready"], "interop.traces"), "predict": "analysis.predict",
     "watch": "running.watch",
+    **dict.fromkeys(["trainer_callback", "lightning_callback"], "running.callbacks"),
     "datasheet_peaks": "roofs.datasheet",
     **dict.fromkeys(["NetworkPeaks", "NetworkRoof", "fit_network", "bus_bandwidth"], "roofs.network"),
     "measure_network": "roofs.network_probes",

@@ -25,7 +25,7 @@ python_use_unqualified_type_names = True
 maximum_signature_line_length = 90
 
 # Which tutorials stand under another heading, and which come first. Any other notebook in `tutorials` follows.
-how_to = ["many_ranks", "trace_from_elsewhere", "nsight_compute", "your_operator", "comparing", "in_ci", "gpu"]
+how_to = ["in_transformers", "in_lightning", "many_ranks", "trace_from_elsewhere", "nsight_compute", "your_operator", "comparing", "in_ci", "gpu"]
 concepts = ["why_levels"]
 first = ["roofline_tutorial", "reading_the_chart", "training_step", "layer_profiler"]
 

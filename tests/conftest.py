@@ -1,13 +1,14 @@
 """Where the project is, which tests run, and in which order: FASTERBENCH_TESTS=all adds the heavy ones.
 
-Tests run on several workers. Those that time something carry the mark `timed`: they come last, and no other test runs
-beside them."""
-import fcntl, os, shutil, tempfile
+Tests run on several workers. Those that compare times carry the mark `timed`: they come last, and no other test runs
+beside them. Of a notebook only the cells that carry `#| timed` are alone."""
+import os, shutil, tempfile
 from pathlib import Path
 
 import pytest
 
 import forked
+from alone import machine
 
 root = Path(__file__).resolve().parent.parent
 heavy = os.environ.get("FASTERBENCH_TESTS") == "all"
@@ -16,7 +17,7 @@ shared = Path(os.environ.get("FASTERBENCH_SHARED", root.parent/"shared"))      #
 # Notebooks run in processes of their own: nothing draws bars or opens browsers there.
 os.environ.update(TQDM_DISABLE="1", PLOTLY_RENDERER="plotly_mimetype")
 
-# One folder for the whole run, for workers and their processes: measured peaks, and the lock of the timed tests.
+# One folder for the whole run, for workers and their processes: measured peaks, and the locks of the timed tests.
 worker = "PYTEST_XDIST_WORKER" in os.environ
 if not worker: os.environ["FASTERBENCH_TEST_FOLDER"] = tempfile.mkdtemp(prefix="fasterbench-tests-")
 folder = Path(os.environ["FASTERBENCH_TEST_FOLDER"])
@@ -38,16 +39,22 @@ def pytest_xdist_auto_num_workers(config):
     return 0 if chosen else min((os.cpu_count() or 1) + 1, 4)            # tests wait for browsers and ranks
 
 def pytest_configure(config):
-    if config.getoption("numprocesses", 0): forked.start()               # the servers load while the workers collect
+    if not config.getoption("numprocesses", 0): return
+    os.environ.setdefault("OMP_NUM_THREADS", "1")       # workers share the cores; timed cells have them all (`run_notebook`)
+    forked.start()                                      # the servers load while the workers collect
 
-def pytest_collection_modifyitems(items): items.sort(key=lambda item: item.get_closest_marker("timed") is not None)
+def timed(item):
+    "What of a test has to be alone: all of it, or only \"cells\" of a notebook."
+    mark = item.get_closest_marker("timed")
+    return mark and (mark.args or ("all",))[0]
+
+def pytest_collection_modifyitems(items): items.sort(key=lambda item: [None, "cells", "all"].index(timed(item)))
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item):
-    "A timed test has the machine to itself, its fixtures included."
-    with open(folder/"timed.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX if item.get_closest_marker("timed") else fcntl.LOCK_SH)
-        return (yield)
+    "A timed test has the machine to itself, its fixtures included; a notebook with timed cells takes it cell by cell."
+    if timed(item) == "cells": return (yield)
+    with machine(alone=timed(item) == "all"): return (yield)
 
 def pytest_terminal_summary(terminalreporter):
     "How many cells of notebooks were executed, and how many were left out."

@@ -1,6 +1,9 @@
 "Run the code cells of a notebook in this process, one after the other, in a namespace of their own."
 import json, os, re, sys, types
+from contextlib import contextmanager
 from pathlib import Path
+
+from alone import machine
 
 flags = {"notest": "heavy", "slow": "heavy", "cuda": "cuda"}
 
@@ -9,6 +12,28 @@ def kind(source):
     if re.search(r"^#\|\s*eval:\s*false", source, re.M): return "never"
     directive = re.match(r"#\|\s*(\w+)", source)
     return flags.get(directive[1], "") if directive else ""
+
+def is_timed(source):
+    "Whether a cell compares times, and has to be alone."
+    return re.search(r"^#\|\s*timed\b", source, re.M) is not None
+
+@contextmanager
+def turn(source, shares):
+    "Where a notebook `shares` the machine: while a cell has its part of it, or all of it and all threads."
+    from torch import get_num_threads, set_num_threads
+    if not shares:
+        yield
+        return
+    threads, setting = get_num_threads(), os.environ.get("OMP_NUM_THREADS")
+    with machine(alone=is_timed(source)):
+        if setting is None or not is_timed(source):
+            yield
+            return
+        set_num_threads(os.cpu_count())
+        del os.environ["OMP_NUM_THREADS"]
+        yield
+        set_num_threads(threads)
+        os.environ["OMP_NUM_THREADS"] = setting
 
 def code_cells(path):
     "(place among all cells, id, source) of each code cell."
@@ -33,11 +58,13 @@ def run(path, heavy):
     left_out, ip, counts = {"never"}, shell(), dict(executed=0, heavy=0, cuda=0, never=0)
     if not heavy: left_out.add("heavy")
     if not torch.cuda.is_available(): left_out.add("cuda")
-    for place, ident, source in code_cells(path):
+    cells = code_cells(path)
+    shares = any(is_timed(source) for *_, source in cells)
+    for place, ident, source in cells:
         if (why := kind(source)) in left_out:
             counts[why] += 1
             continue
-        done = ip.run_cell(source, silent=False, store_history=False)
+        with turn(source, shares): done = ip.run_cell(source, silent=False, store_history=False)
         if not done.success:
             where = f"{Path(path).name}, cell {place} (id {ident})"
             sys.stdout.flush()

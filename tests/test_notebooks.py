@@ -1,23 +1,22 @@
 "Every notebook runs top to bottom in a process and a namespace of its own, as it stands."
-import json
+import json, os
 
 import pytest
 
 import forked
 from conftest import heavy, heavy_only, root
-from run_notebook import code_cells, kind
+from run_notebook import code_cells, is_timed, kind
 
 notebooks = sorted(p for p in (root/"nbs").rglob("*.ipynb") if ".ipynb_checkpoints" not in p.parts)
-# Notebooks that time something long run alone in the run of everything. Pages for readers, whose parts the other notebooks test, run there only.
+# Pages for readers, whose parts the other notebooks test, run in the run of everything only.
 pages = {"nbs", "tutorials", "docs"}
-timed = {"timing"} | pages | ({"analysis", "roofs", "cli"} if heavy else set())
 
 def run(path, everything=heavy):
     done = forked.python(f"from run_notebook import run\nrun({str(path)!r}, {everything})", package=True)
     return done, json.loads(done.stdout.rpartition("\ncells:")[2]) if done.returncode == 0 else {}
 
 def marks(path):
-    kept = [pytest.mark.timed] if path.parent.name in timed else []
+    kept = [pytest.mark.timed("cells")] * any(is_timed(source) for *_, source in code_cells(path))
     return kept + [heavy_only("pages that other notebooks test in parts")] * (path.parent.name in pages)
 
 @pytest.mark.parametrize("path", [pytest.param(p, id=str(p.relative_to(root/"nbs")), marks=marks(p)) for p in notebooks])
@@ -45,6 +44,19 @@ def test_cells_are_left_out_by_their_flag(tmp_path):
     assert run(path, False)[1] == dict(executed=2, heavy=2, cuda=0, never=1)
     assert run(path, True)[0].returncode == 1                       # there it is not hidden
     assert [kind(s) for s in ("#| cuda\nx", "#|notest\nx", "x", "#| export\nx", "# | cuda")] == ["cuda", "heavy", "", "", ""]
+
+def test_a_timed_cell_is_alone(tmp_path):
+    "Four notebooks at once: no cell of another one runs beside a timed cell, and other cells run beside one another."
+    def cell(i, name): return f"start = time.time()\ntime.sleep(0.1)\nopen({str(tmp_path)!r} + '/{name}{i}', 'w').write(f'{{start}} {{time.time()}}')"
+    paths = [written(tmp_path/f"{i}.ipynb", "import time", cell(i, "shared"), "#| notest\n#| timed\n" + cell(i, "timed"), cell(i, "again")) for i in range(4)]
+    code = "import os\nfrom run_notebook import run\nrun(os.environ['NOTEBOOK'], True)"
+    jobs = [os.environ | dict(NOTEBOOK=str(p), FASTERBENCH_TEST_FOLDER=str(tmp_path)) for p in paths]
+    assert [done.returncode for done in forked.processes(code, tmp_path, 100, jobs, package=True)] == [0] * 4
+    spans = {f"{name}{i}": tuple(map(float, (tmp_path/f"{name}{i}").read_text().split())) for name in ("shared", "timed", "again") for i in range(4)}
+    beside = lambda a, b: spans[a][0] < spans[b][1] and spans[b][0] < spans[a][1]
+    assert not [(a, b) for a in spans for b in spans if "timed" in a and a != b and beside(a, b)]
+    assert [(a, b) for a in spans for b in spans if a < b and "timed" not in a + b and beside(a, b)]
+    assert [is_timed(s) for s in ("#| timed\nx", "#| notest\n#|timed\nx", "x = 'timed'", "# timed")] == [True, True, False, False]
 
 def test_notebooks_share_nothing(tmp_path):
     first, second = written(tmp_path/"a.ipynb", "import sys, torch\nleft = sys.left = 1\ntorch.manual_seed(3)"), written(tmp_path/"b.ipynb", "import sys\nassert not hasattr(sys, 'left') and 'left' not in dir()")

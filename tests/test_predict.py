@@ -65,17 +65,22 @@ def test_decode_attention_is_placed_in_the_cache_that_it_fits():
         if moved / peaks.peak_bandwidth > measured: faster.append(moved)
     assert faster and max(faster) < 1.2 * peaks.memory[0].capacity
 
+@pytest.fixture(scope="module")
+def counted(tmp_path_factory):
+    "Where counts of models are kept."
+    return tmp_path_factory.mktemp("counted")
+
 few = {"resnet18", "mobilenetv3_large_100", "seresnet50", "wide_resnet50_2"}
 twelve = few | {"resnet50", "efficientnet_b0", "vgg16", "densenet121", "regnety_032", "resnext50_32x4d", "mobilenetv2_100", "repvgg_a2"}
 
 @needs_data
 @heavy_only("counts models")
 @pytest.mark.parametrize("wanted", [few, twelve], ids=len)
-def test_timm_models_run_below_their_limit_and_near_what_is_expected(proof, tmp_path, wanted):
+def test_timm_models_run_below_their_limit_and_near_what_is_expected(proof, counted, wanted):
     "Models that are counted in seconds; tests/benchmarks/predict.py does all."
     pytest.importorskip("timm")
     for file, device in (("rtx3090", "NVIDIA GeForce RTX 3090"), ("rtx4090", "NVIDIA GeForce RTX 4090")):
-        rows, failed, _ = proof.timm_rows(tmp_path, file, device, 1, keep=lambda name: name in wanted)
+        rows, failed, _ = proof.timm_rows(counted, file, device, 1, keep=lambda name: name in wanted)
         assert not failed and len(rows) >= len(wanted)
         assert all(limit <= measured for _, measured, limit, *_ in rows)
         errors = sorted(abs(expected / measured - 1) for _, measured, _, expected, _ in rows)

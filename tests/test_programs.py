@@ -12,12 +12,12 @@ programs = root/"tests"/"programs"
 environment = os.environ | dict(PYTHONPATH=os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")]), OMP_NUM_THREADS="1",
                                 TOKENIZERS_PARALLELISM="false", HF_HUB_OFFLINE="1")
 
-cases = dict(accumulation=["60", "2"], adversarial=["60"], reference=["30"], trainer=["24", "out"], lightning_loop=["40", "out"],
+cases = dict(accumulation=["60", "2"], adversarial=["60"], reference=["16"], trainer=["24", "out"], lightning_loop=["40", "out"],
              accelerate_loop=["50"])
 needs = dict(reference="torchvision", trainer="accelerate", lightning_loop="lightning", accelerate_loop="accelerate")
 models = dict(accumulation=["Net"], adversarial=["Discriminator", "Generator", "Linear"], reference=["AveragedModel", "MobileNetV3"],
               trainer=["GPT2LMHeadModel"], lightning_loop=["Classifier"], accelerate_loop=["Sequential"])
-losses = dict(accumulation=60, adversarial=120, reference=60, trainer=24, lightning_loop=160, accelerate_loop=50)
+losses = dict(accumulation=60, adversarial=120, reference=32, trainer=24, lightning_loop=160, accelerate_loop=50)
 
 def plain(name, args, cwd, **env):
     "The program as `python` runs it, in a process that has torch loaded."
@@ -62,6 +62,21 @@ def test_program(name, tmp_path):
     assert sorted(r["model"] for r in results) == models[name], with_run.stderr
     assert len(reports) == len(results) and f"wrote {reports[0].name}" in with_run.stderr
 
+@heavy_only("two runs of a program")
+@pytest.mark.parametrize("name", ["trainer", "lightning_loop"])
+def test_callback(name, tmp_path):
+    "A program whose trainer has the callback prints and learns what it does without; samples are numbered by updates."
+    as_it_is = plain(name, cases[name], tmp_path)
+    with_callback = plain(name, cases[name], tmp_path, CALLBACK=str(tmp_path))
+    assert (with_callback.returncode, with_callback.stdout) == (0, as_it_is.stdout), with_callback.stderr
+    phases = {p["phase"] for p in check_result((tmp_path/"0.json").read_text())["points"]}
+    assert {"forward", "backward", "update"} <= phases
+    records = [json.loads(line) for line in (tmp_path/"0.jsonl").read_text().splitlines()]
+    sent = json.loads((tmp_path/"sent.json").read_text())
+    calls = dict(trainer=2, lightning_loop=1)[name]                  # of the model in one update, without the evaluations
+    assert len(sent) == len(records) >= 2 and all(0 < step <= record["step"] / calls + 8 for (step, _), record in zip(sent, records))
+    assert [m["roofline/mfu"] for _, m in sent] == [r["mfu"] for r in records]
+
 @heavy_only("three processes")
 def test_error(tmp_path):
     "A program that raises: its output, traceback and exit code are its own, and there is a report."
@@ -85,6 +100,13 @@ def interrupted(command, cwd, **env):
         process.send_signal(signal.SIGINT)
         err = process.communicate(timeout=120)[1]
     return lines, process.returncode, err.rstrip().rpartition("\n")[2]
+
+def test_an_interrupt_of_its_own(tmp_path):
+    "A script that raises `KeyboardInterrupt` after a sample: the process ends by the signal, as under `python`."
+    (tmp_path/"own.py").write_text("import torch\nm = torch.nn.Linear(8, 8)\nfor i in range(50): m(torch.ones(2, 8))\nraise KeyboardInterrupt\n")
+    done = as_process([sys.executable, "-m", "fasterbench", *run_args(tmp_path, "own.py")], cwd=tmp_path)
+    assert done.returncode == -signal.SIGINT and done.stderr.endswith("\nKeyboardInterrupt\n"), done.stderr
+    check_result((tmp_path/"found.json").read_text())
 
 @heavy_only("three processes, and Ctrl-C to each")
 @pytest.mark.timed

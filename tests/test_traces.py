@@ -7,7 +7,7 @@ import pytest
 
 from conftest import root
 from fasterbench import on_trace_ready, read_trace
-from fasterbench.roofs.hardware import HardwarePeaks
+from fasterbench.roofs.hardware import HardwarePeaks, MemoryLevel
 from fasterbench.views.diff import compare
 from fasterbench.views.headline import headline
 from fasterbench.views.result import from_json
@@ -106,6 +106,49 @@ def test_backward_recomputation_and_update(tmp_path):
               event("user_annotation", "Optimizer.step#SGD.step", 50, 5), mm(51, 1), run(52, 4, 1), *[kernel("gemm", 60 + 5 * n, n, n) for n in (1, 2, 3, 4)]]
     rows = {(p.name, p.phase): round(p.time_s * 1e6) for p in read_trace(written(tmp_path, events), peaks=roofs).points if p.name != "(idle)"}
     assert rows == {("Net_0.Linear_0", "forward"): 1, ("Net_0.Linear_0", "recompute"): 2, ("Net_0.Linear_0", "backward"): 3, ("(optimizer)", "update"): 4}
+
+# Which level served what: without a cache that holds 100 MB the 24 weights of 29 MB come from main memory in every step
+
+cached = HardwarePeaks(1e15, 3e12, device="cuda", levels=(MemoryLevel("L2", 50_000_000, 1e13), MemoryLevel("DRAM", None, 3e12)))
+
+def layers(n, between=lambda k: [], at=0.0):
+    "`n` equal products of 32×2880 and 2880×5120 in bfloat16, each 9 µs long; `between` adds what runs after one."
+    events = []
+    for k in range(n):
+        ts = at + 100 * k
+        events += [operator("aten::mm", ts, 50, [[32, 2880], [2880, 5120]], ["c10::BFloat16"] * 2), launch(ts + 5, int(ts) + 1),
+                   kernel("gemm", ts + 20, 9, int(ts) + 1), *between(ts)]
+    return events
+
+weight, rest = 2 * 2880 * 5120, 2 * 32 * (2880 + 5120)
+
+def main_memory(result, name="mm 32×2880 2880×5120"):
+    [row] = [p for p in result.ops if p.name == name]
+    return dict(row.bytes_by_level)["DRAM"]
+
+@pytest.mark.parametrize("around", [(), ("OptimizedModule_0", "Torch-Compiled Region: 0/0")])
+def test_equal_calls_within_a_step_have_weights_of_their_own(tmp_path, around):
+    "Without modules, and in the one module that torch.compile leaves; what is not weights is at most 12 MB."
+    events = layers(24) + [event("python_function", f"nn.Module: {a}", -10, 5000) for a in around]
+    assert 24 * weight <= main_memory(read_trace(written(tmp_path, events), peaks=cached)) <= 24 * (weight + rest)
+
+def test_equal_calls_of_two_steps_have_the_same_weight(tmp_path):
+    "One product of 29 MB in each of two steps: in a cache of 50 MB from the second time on, in a window that repeats."
+    steps = [event("user_annotation", f"ProfilerStep#{k}", 200 * k - 10, 190) for k in (0, 1)]
+    both = written(tmp_path, [*steps, *layers(1), *layers(1, at=200.0)])
+    assert main_memory(read_trace(both, peaks=cached)) == 0
+    assert main_memory(read_trace(written(tmp_path, layers(2)), peaks=cached)) >= 2 * weight      # two layers of one step
+
+@pytest.mark.parametrize("us, least, most", [(1, 0, 0), (15, weight, weight + rest)])
+def test_calls_of_unknown_bytes_empty_the_caches_by_what_their_time_allows(tmp_path, us, least, most):
+    "In 1 µs main memory moves 3 MB, which leave the 30 MB of the product where they are; in 15 µs 45 MB."
+    unknown = lambda ts: [operator("my::op", ts + 60, 9, [], []), launch(ts + 61, int(ts) + 50), kernel("mine", ts + 70, us, int(ts) + 50)]
+    assert least <= main_memory(read_trace(written(tmp_path, layers(1, unknown)), peaks=cached)) <= most
+
+def test_a_copy_takes_the_room_that_it_moved(tmp_path):
+    copied = lambda nbytes: lambda ts: [launch(ts + 61, int(ts) + 50, "cudaMemcpyAsync"), event("gpu_memcpy", "Memcpy HtoD (Pinned -> Device)", ts + 70, 15, 7, correlation=int(ts) + 50, device=0, bytes=nbytes)]
+    assert main_memory(read_trace(written(tmp_path, layers(1, copied(4096))), peaks=cached)) == 0
+    assert main_memory(read_trace(written(tmp_path, layers(1, copied(10**9))), peaks=cached)) >= weight
 
 def test_every_view_works(tmp_path):
     result = read_trace(written(tmp_path, step(), deviceProperties=[dict(id=0, name="NVIDIA H100 80GB HBM3")]))
@@ -261,6 +304,20 @@ def test_unknown_work_is_no_zero(name, by):
     assert first.endswith(" · ? FLOP/s") and "forward · " not in first, first
     assert result.program.flops is None and all(s.flops is None for s in result.steps)
     assert ("of unknown work" in second) == ("the roofs need ?" in second), second
+
+@needs_real
+@pytest.mark.parametrize("name", ("h100_vit_base_infer", "mi300x_vit_base_infer", "h100_qwen1.5_0.5b_prefill", "mi300x_resnet_ddp8_train_rank0", "b200_gptoss_vllm_tp8_rank0"))
+def test_without_its_module_events_a_trace_says_the_same_of_operators(tmp_path, name):
+    data = json.loads(gzip.open(real/f"{name}.json.gz").read())
+    bare = [e for e in data["traceEvents"] if not str(e.get("name", "")).startswith("nn.Module: ")]
+    assert len(bare) < len(data["traceEvents"])
+    (tmp_path/"bare.json").write_text(json.dumps(data | dict(traceEvents=bare)))
+    summed = lambda r: {(p.name, p.operator): [sum(q.roof_time_s for q in same), sum(q.time_s for q in same)] for p in r.ops if p.roof_time_s is not None
+                        for same in [[q for q in r.ops if (q.name, q.operator) == (p.name, p.operator) and q.roof_time_s is not None]]}
+    whole, without = summed(read_trace(real/f"{name}.json.gz")), summed(read_trace(tmp_path/"bare.json"))
+    share = lambda sums, k: sums[k][0] / sums[k][1] if sums[k][1] else 0
+    assert whole.keys() == without.keys() and whole
+    assert {k: (share(whole, k), share(without, k)) for k in whole if share(without, k) != pytest.approx(share(whole, k), rel=0.1)} == {}
 
 @needs_real
 def test_headline_of_any_rows_is_the_same():

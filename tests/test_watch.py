@@ -1,6 +1,7 @@
 "A model is watched while a program runs it: the program does what it does without, and nothing stays behind."
 import copy, itertools, json, pickle, random, threading, time, types, warnings
 from contextlib import nullcontext
+from functools import cache
 
 import numpy as np
 import pytest
@@ -11,15 +12,26 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from torch.utils.checkpoint import checkpoint
 
 import fasterbench
+import fasterbench.running.watch as watching
 from conftest import heavy, heavy_only
 from fasterbench import HardwarePeaks, watch
-from fasterbench.running.watch import _turn
 from fasterbench.engine.modules import copiers
+from fasterbench.running.program import ProgramStep
+from fasterbench.running.steps import program_cost
+from fasterbench.running.watch import _turn
 from fasterbench.views.metrics import read_series
 
 peaks = HardwarePeaks(1e11, 1e10)
 engine = torch.autograd._engine_run_backward
 F = nn.functional
+
+@pytest.fixture(autouse=True)
+def one_cost(monkeypatch):
+    "The cost of a stamp is measured once for all tests here, and not for each of hundreds of watches."
+    monkeypatch.setattr(watching, "program_cost", lambda model: cost_of(ProgramStep(model).device))
+
+@cache
+def cost_of(device): return program_cost(nn.Linear(1, 1, device=device))
 
 def net():
     torch.manual_seed(0)
@@ -67,8 +79,9 @@ def seeded(seed=1): torch.manual_seed(seed); random.seed(seed); np.random.seed(s
 @pytest.mark.parametrize("how", [dict(), dict(accumulate=4), dict(evaluate=3), dict(accumulate=3, evaluate=5), dict(shape=lambda i: 3 + i % 5),
                                  dict(optimizer=torch.optim.SGD, lr=0.1, momentum=0.9), dict(optimizer=torch.optim.AdamW, foreach=True)],
                          ids=["plain", "accumulation", "evaluation", "both", "shapes", "sgd", "foreach"])
-def test_a_program_does_what_it_does_without(how):
+def test_a_program_does_what_it_does_without(how, monkeypatch):
     "Losses, parameters, buffers, the optimizer's state and the random generators are the same, bit for bit."
+    monkeypatch.setattr(watching, "program_cost", program_cost)              # what a watch runs when it begins, too
     def run(watched):
         program = Program(**how)
         seeded()

@@ -15,15 +15,16 @@ from torch import nn
 
 from .expected import compiled_times, deviation, interval, operator_times, row_scale
 from .measure import main_dtype
-from .rows import served_bytes
+from .rows import call_rows, module_row
 from ..core.arguments import as_call
 from ..core.units import format_si
-from ..points.model import place, shares_of
+from ..points.model import at_time, place, ranked, shares_of
+from ..points.row import summed
 from ..roofs.datasheet import datasheet_peaks, devices, match_device
 from ..roofs.hardware import HardwarePeaks
 from ..roofs.machine import tf32_categories
 from ..views.result import Result, from_json
-from ..work.count import count_work, total
+from ..work.count import count_work
 from ..work.target import Target
 
 # %% ../../nbs/analysis/predict.ipynb #0327f74b
@@ -60,64 +61,35 @@ def _tf32(peaks, target):
     return tf32_categories(torch.device("cuda")) if target.type == "cuda" and has else frozenset()
 
 # %% ../../nbs/analysis/predict.ipynb #dbfd745f
-def _crossing(calls, n):
-    "What each level served of the bytes that cross the border of the calls' module."
-    sums = [0.0] * n
-    for call, levels, crossing, _ in calls:
-        for touches, served, crossed in zip((call.reads, call.writes), levels, crossing):
-            for t, by_level, nbytes in zip(touches, served, crossed):
-                for i, b in enumerate(by_level): sums[i] += b * nbytes / t.bytes if t.bytes else 0.0
-    return sums
+def _predicted(row, peaks, deviation, **more):
+    "The point of a row whose parts have limits (`roof_time_s`) and expected times."
+    return _with_interval(place(row, peaks, **more), row.roof_time_s, deviation)
 
-def _predicted(point, limit, expected, deviation):
-    "`point` with what was predicted for it."
+def _with_interval(point, limit, deviation):
+    expected = point.time_s
     return replace(point, roof_time_s=limit, utilization_pct=100 * limit / expected if expected else None,
-        above_roof=False,
-                   interval_s=interval(expected, limit, deviation) if expected else (), source="predicted")
-
-def _sums(calls): return sum(t.limit for *_, t in calls), sum(t.expected for *_, t in calls)
-
-def _compute_s(calls, peaks, tf32): return sum((c.flops or 0) / peaks.flops_of(c.dtype or peaks.dtype,
-    c.category in tf32) for c, *_ in calls)
+                   above_roof=False, interval_s=interval(expected, limit, deviation) if expected else (),
+                   source="predicted")
 
 # %% ../../nbs/analysis/predict.ipynb #4f7521ed
-def _module_rows(work, calls, peaks, tf32, deviation):
+def _module_rows(work, calls, peaks, deviation):
     "One predicted row per module that does work itself."
-    own = {}
-    for call in calls: own.setdefault(work.parts[call[0].part].path, []).append(call)
-    rows = []
-    for row in work.by_module().values():
-        mine = own.get(row.name, [])
-        limit, expected = _sums(mine)
-        point = place(row.name, row.type, row.flops, row.bytes_moved, expected, peaks,
-            served=_crossing(mine, len(peaks.memory)),
-                      compute_s=_compute_s(mine, peaks, tf32), calls=row.calls, category=row.category, dtype=row.dtype,
-                      contraction_flops=row.contraction_flops, eager_bytes=row.eager_bytes)
-        rows.append(_predicted(point, limit, expected, deviation))
-    return _ranked(rows)
-
-def _ranked(points):
-    "Slowest first, with their shares of the sum."
-    time = sum(p.time_s for p in points)
-    return [replace(p, share=p.time_s / time if time else 0.0) for p in sorted(points, key=lambda p: -p.time_s)]
+    own, points = {}, []
+    for c in calls: own.setdefault(work.parts[c.call.part].path, []).append(c)
+    for part in work.by_module().values():
+        mine = own.get(part.name, [])
+        row = module_row(part, mine) if mine else module_row(part, [], roof_time_s=0.0)
+        points.append(_predicted(row, peaks, deviation))
+    return ranked(points)
 
 # %% ../../nbs/analysis/predict.ipynb #abd86a24
-def _operator_rows(work, calls, peaks, tf32, deviation):
+def _operator_rows(work, calls, peaks, deviation):
     "One predicted row per module and operator."
-    groups, rows = {}, []
-    for call in calls: groups.setdefault((call[0].part, call[0].operator), []).append(call)
-    for (part, operator), mine in groups.items():
-        limit, expected = _sums(mine)
-        cs = [c for c, *_ in mine]
-        served = [sum(b) for b in zip(*(l for _, levels, *_ in mine for ls in levels
-            for l in ls))] or [0] * len(peaks.memory)
-        point = place(work.parts[part].path, work.parts[part].type, total(c.flops for c in cs), sum(served), expected,
-            peaks, served=served,
-                      compute_s=_compute_s(mine, peaks, tf32), calls=len(cs), operator=operator,
-                          category=cs[0].category,
-                      dtype=cs[0].dtype, contraction_flops=total(c.contraction_flops for c in cs))
-        rows.append(_predicted(point, limit, expected, deviation))
-    return _ranked(rows)
+    groups = {}
+    for c in calls: groups.setdefault((c.call.part, c.call.operator), []).append(c.row)
+    part = lambda k: dict(name=work.parts[k].path, type=work.parts[k].type)
+    return ranked(_predicted(summed(rows, **part(k), eager_bytes=None), peaks, deviation)
+                  for (k, _), rows in groups.items())
 
 # %% ../../nbs/analysis/predict.ipynb #1623debe
 def _like(like):
@@ -130,7 +102,7 @@ def _like(like):
     return found
 
 def _carried(rows, like, peaks):
-    "`rows` with the utilization that the rows of the same names have in `like`, and how many there are."
+    "Return `rows` with the utilization that the rows of the same names have in `like`, and how many there are."
     measured = {(r.name, r.type): r for r in like.points if r.utilization_pct and r.time_s}
     scale, carried, found = row_scale(peaks) / row_scale(like.peaks), [], 0
     for row in rows:
@@ -138,20 +110,16 @@ def _carried(rows, like, peaks):
         if other is None or not row.roof_time_s: carried.append(row); continue
         time = max(row.roof_time_s, row.roof_time_s / scale[row.bound == "compute"] / (other.utilization_pct / 100))
         found += 1
-        carried.append(replace(row, time_s=time, achieved_gflops=row.flops / time / 1e9 if row.flops
-            else row.achieved_gflops))
+        carried.append(at_time(row, time))
     return carried, found
 
 # %% ../../nbs/analysis/predict.ipynb #8464453b
-def _program(name, rows, work, times, served, peaks, deviation):
+def _program(name, rows, work, calls, peaks, deviation):
     "The whole forward as one point."
-    limit, expected = sum(t.limit for t in times), sum(r.time_s for r in rows)
+    whole = summed((c.row for c in calls), type=name, operator="", category="", dtype="", calls=1,
+                   flops=work.flops, contraction_flops=work.contraction_flops, time_s=sum(r.time_s for r in rows))
     shares = tuple(shares_of([r for r in rows if r.time_s]).items())
-    by_level = [sum(b) for b in zip(*(l for levels in served for ls in levels for l in ls))] or [0] * len(peaks.memory)
-    point = place("", name, total(c.flops for c in work.trace), sum(by_level), expected, peaks, served=by_level,
-        share=1.0,
-                  calls=1, contraction_flops=work.contraction_flops, eager_bytes=work.bytes, shares=shares)
-    return _predicted(point, limit, expected, deviation)
+    return _predicted(whole, peaks, deviation, share=1.0, shares=shares)
 
 def _memory_note(model, peaks):
     "A note where the weights alone do not fit."
@@ -190,22 +158,25 @@ def predict(
     peaks = target_peaks(on, autocast or main_dtype(model, as_call(sample)))
     target, like = _target(peaks, autocast), None if like is None else _like(like)
     work, tf32 = count_work(model, sample, target=target), _tf32(peaks, target)
-    served = served_bytes(work, peaks)
+    calls = call_rows(work, peaks, tf32)
     if compiled: times = compiled_times(work.trace, peaks, tf32)
-    else: times = operator_times(work.trace, [_level_sums(s, len(peaks.memory)) for s in served], peaks, tf32)
-    return _result(model, work, served, times, peaks, tf32, autocast, compiled, like)
+    else: times = operator_times(work.trace, [c.row.bytes_by_level for c in calls], peaks, tf32)
+    calls = [_timed(c, t) for c, t in zip(calls, times)]
+    return _result(model, work, calls, peaks, autocast, compiled, like)
 
-def _level_sums(served, n): return [sum(level) for level in zip(*(l for ls in served for l in ls))] or [0] * n
+def _timed(c, t):
+    "A call with its limit and its expected time."
+    at = dict(roof_time_s=t.limit, time_s=t.expected)
+    return c._replace(row=replace(c.row, **at), border=replace(c.border, **at))
 
 # %% ../../nbs/analysis/predict.ipynb #12b54b5e
-def _result(model, work, served, times, peaks, tf32, autocast, compiled, like):
-    calls = list(zip(work.trace, served, work.crossing, times))
-    rows, found = _module_rows(work, calls, peaks, tf32, deviation(peaks, compiled, row=True)), 0
+def _result(model, work, calls, peaks, autocast, compiled, like):
+    rows, found = _module_rows(work, calls, peaks, deviation(peaks, compiled, row=True)), 0
     if like is not None:
         rows, found = _carried(rows, like, peaks)
-        rows = [_predicted(r, r.roof_time_s, r.time_s, deviation(peaks, compiled, row=True)) for r in _ranked(rows)]
-    ops = [] if compiled or like else _operator_rows(work, calls, peaks, tf32, deviation(peaks, row=True))
-    program = _program(type(model).__name__, rows, work, times, served, peaks, deviation(peaks, compiled))
+        rows = [_with_interval(r, r.roof_time_s, deviation(peaks, compiled, row=True)) for r in ranked(rows)]
+    ops = [] if compiled or like else _operator_rows(work, calls, peaks, deviation(peaks, row=True))
+    program = _program(type(model).__name__, rows, work, calls, peaks, deviation(peaks, compiled))
     name = peaks.environment.get("device_name", peaks.device)
     environment = dict(device_name=name, predicted=True, roofs=peaks.environment.get("source", "measured"),
         torch=torch.__version__,

@@ -6,7 +6,8 @@
 __all__ = ['run']
 
 # %% ../../nbs/cli/script.ipynb #56d561e5
-import builtins, importlib.util, io, os, sys, types
+import atexit, builtins, ctypes, importlib.util, io, os, sys, types
+from contextlib import suppress
 from dataclasses import replace
 from importlib.abc import Loader, MetaPathFinder
 from pathlib import Path
@@ -78,6 +79,12 @@ def _cleaned(error, seen=()):
     if error is None or id(error) in seen: return error
     for other in (error.__cause__, error.__context__): _cleaned(other, (*seen, id(error)))
     return error.with_traceback(_of_the_script(error.__traceback__))
+
+def _ends_by_signal():
+    "Have Python end as it does after a `KeyboardInterrupt` that nobody caught."
+    run = ctypes.pythonapi.PyRun_String
+    run.restype, run.argtypes = ctypes.py_object, [ctypes.c_char_p, ctypes.c_int, *[ctypes.py_object] * 2]
+    with suppress(KeyboardInterrupt): run(b"raise KeyboardInterrupt", 257, {}, {})          # 257: a file, not a value
 
 def _shown_by(hook):
     "`hook`, which prints errors that nobody catches, for errors of the script."
@@ -166,6 +173,7 @@ class Program:
 
     def __call__(self):
         failed = (None, None, None)
+        atexit.register(lambda: failed[0] is KeyboardInterrupt and _ends_by_signal())       # the first is called last
         try:
             with AfterTorch(self.watch): self.start()
         except BaseException as error:

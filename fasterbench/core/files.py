@@ -6,26 +6,37 @@
 __all__ = []
 
 # %% ../../nbs/core/files.ipynb #272176fe
-import os, shutil, uuid
+import os, shutil, stat, uuid
 from pathlib import Path
 
 # %% ../../nbs/core/files.ipynb #ea3eaf4e
 def write_whole(
     path,     # Where to write; its folder exists. A link is followed; a device or a pipe is written to
     text:str|bytes,
+    follow=True, # False: a link, a device or a pipe is replaced by the file
 ):
     "Write `text` to `path`, all of it or nothing. What UTF-8 cannot hold is written as an escape."
     path, data = Path(path), text if isinstance(text, bytes) else text.encode("utf-8", "backslashreplace")
-    real = path.resolve()
+    real = path.resolve() if follow else path
     if not real.parent.is_dir(): raise FileNotFoundError(f"cannot write {path}: there is no folder {path.parent}")
-    if real.is_dir(): raise IsADirectoryError(f"cannot write {path}: it is a folder")
-    if real.exists() and not real.is_file(): return real.write_bytes(data)
+    plain = real.is_file() and not real.is_symlink()
+    if real.is_dir() and not real.is_symlink(): raise IsADirectoryError(f"cannot write {path}: it is a folder")
+    if follow and real.exists() and not plain: return real.write_bytes(data)
     beside = real.with_name(f".{real.name}.{os.getpid()}.{uuid.uuid4().hex[:8]}")
     try:
         with open(beside, "xb") as f: f.write(data)
-        if real.exists(): shutil.copymode(real, beside)
+        if plain: shutil.copymode(real, beside)
         os.replace(beside, real)
     finally: beside.unlink(missing_ok=True)
+
+def read_plain(
+    path, # In a folder that others may write to
+)->str:
+    "Read a file of one's own making. Raises `OSError` for a link, and for a pipe or device, which could be waited for."
+    file = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
+    with open(file, encoding="utf-8") as f:
+        if not stat.S_ISREG(os.fstat(file).st_mode): raise OSError(f"{path} is no file")
+        return f.read()
 
 # %% ../../nbs/core/files.ipynb #81a850c8
 def check_schema(

@@ -16,13 +16,13 @@ from typing import NamedTuple
 from warnings import warn
 
 from fasterbench.roofs.hardware import Ceiling, HardwarePeaks, MemoryLevel
-from fasterbench.points.model import arithmetic_intensity, place
+from fasterbench.points.model import place, ranked, rates
+from fasterbench.points.row import Row
 from fasterbench.interop.ncu_csv import LaunchRecord, base_value, number_format, records
 from fasterbench.interop.ncu_metrics import (command, compute_roofs, flop_metrics, flops_of, metrics_for, time_of,
                                              traffic_of, usable)
 from fasterbench.views.result import Result
-from fasterbench.core.units import format_si
-
+from fasterbench.core.units import format_si, total
 
 # %% ../../nbs/interop/ncu.ipynb #7475b21f
 class Launch(NamedTuple):
@@ -55,8 +55,6 @@ def _definitions(kinds, levels):
     return "; ".join(["ncu", *told, *(f"{level}: {definition}" for level, definition in levels)])
 
 # %% ../../nbs/interop/ncu.ipynb #39f902e5
-def _total(values): return None if None in values else sum(values)
-
 def _merged(launches):
     "Several launches as one."
     kinds = {k for l in launches for k in l.flops or ()}
@@ -64,7 +62,7 @@ def _merged(launches):
     traffic = tuple((level, sum(dict(l.traffic)[level] for l in launches)) for level in levels)
     flops = {k: sum(l.flops.get(k, 0) for l in launches if l.flops) for k in sorted(kinds)}
     return launches[0]._replace(
-        calls=sum(l.calls for l in launches), time_s=_total([l.time_s for l in launches]), traffic=traffic,
+        calls=sum(l.calls for l in launches), time_s=total(l.time_s for l in launches), traffic=traffic,
         flops=None if any(l.flops is None for l in launches) else flops)
 
 _groups = dict(launch=None, kernel=lambda l: (l.kernel, l.shape), nvtx=lambda l: l.range)
@@ -117,7 +115,6 @@ def _peaks(roofs, used, about):
     return HardwarePeaks(roofs[first][0], roofs["DRAM"][0], None, about["device"], first[0], levels=levels,
                          ceilings=ceilings, environment=environment)
 
-
 # %% ../../nbs/interop/ncu.ipynb #5cd050d2
 def _ceiling(peaks, dtype, unit):
     "The compute roof of a kind of operations, FLOP/s; `None` where `peaks` has none for it."
@@ -140,21 +137,18 @@ def _seen_by(peaks, traffic):
 
 def _point(name, type, l, peaks):
     "The point of a launch under `peaks`."
-    served, ops, raised = served_of(l.traffic), l.flops or {}, _raised(l.traffic)
-    near = sum(b for _, b in served) if served else None          # through the nearest level
+    counted, ops, raised = served_of(l.traffic), l.flops or {}, _raised(l.traffic)
+    near = sum(b for _, b in counted) if counted else None          # through the nearest level
     nbytes, flops = dict(l.traffic).get("DRAM", near), None if l.flops is None else sum(ops.values())
     dtype, unit = max(ops, key=ops.get) if flops else ("", "")
     ceilings = {k: _ceiling(peaks, *k) for k, n in ops.items() if n} if peaks else {}
-    more = dict(calls=l.calls, dtype=dtype, category=unit.partition("→")[0],
-                source="; ".join([l.definitions, *raised]) if raised else l.definitions)
+    row = Row(name, type, flops, near, l.time_s or 0.0, calls=l.calls, dtype=dtype, category=unit.partition("→")[0])
     known = peaks and flops is not None and None not in ceilings.values()
-    seen, shares = _seen_by(peaks, l.traffic) if known else (None, None)
-    if seen:
-        p = place(name, type, flops, near, l.time_s or 0.0, seen, served=shares,
-                  compute_s=sum(ops[k] / c for k, c in ceilings.items()), **more)
-    else: p = place(name, type, flops, None, l.time_s or 0.0, peaks, **more)
-    intensity = None if flops is None or nbytes is None else arithmetic_intensity(flops, nbytes)
-    return replace(p, bytes_moved=nbytes, bytes_by_level=tuple(served), arithmetic_intensity=intensity)
+    seen, levels = _seen_by(peaks, l.traffic) if known else (None, None)
+    if seen: row = replace(row, bytes_by_level=levels, compute_s=sum(ops[k] / c for k, c in ceilings.items()))
+    p = place(row, seen, source="; ".join([l.definitions, *raised]) if raised else l.definitions)
+    at_dram = replace(p, bytes_moved=nbytes, bytes_by_level=tuple(counted))
+    return replace(at_dram, **rates(at_dram))
 
 # %% ../../nbs/interop/ncu.ipynb #d0ef72c7
 _clocks = "ncu locks the clocks to base while it profiles, unless --clock-control none is given"
@@ -175,7 +169,6 @@ def _absent(launches, cc):
     return [f"{kind} counters absent in {k} of {len(launches)} rows: "
             f"their FLOPs are {told[kind]}; the missing metrics:\n"
             + command([m for m in flop_metrics(cc) if letters[kind] in m]) for kind, k in absent.items() if k]
-
 
 # %% ../../nbs/interop/ncu.ipynb #cc58f667
 def _notes(path, launches, cc, peaks, given):
@@ -269,12 +262,10 @@ def _launches(path, fp16_weights, roofs, about):
     about["numbers"] = "binary" if way is None else f"1{way[0]}234{way[1]}5"
 
 def _result(path, points, peaks, about, notes):
-    total = sum(p.time_s for p in points)
-    points = [replace(p, share=p.time_s / total if total else 0.0) for p in sorted(points, key=lambda p: -p.time_s)]
     environment = dict(device_name=about["device_name"], compute_capability=about["cc"] and f"{about['cc']:.1f}",
                        tool="Nsight Compute", file=str(path),
                        numbers=about["numbers"], roofs=notes[-1].removeprefix("roofs: "))
-    return Result(points, peaks, environment={k: v for k, v in environment.items() if v},
+    return Result(ranked(points), peaks, environment={k: v for k, v in environment.items() if v},
                   model=about["process"] or Path(path).stem, notes=notes)
 
 # %% ../../nbs/interop/ncu.ipynb #e754d731

@@ -13,7 +13,8 @@ import msgspec
 from ..core.files import write_whole
 from .trace_file import Source, read_file, sources, whole_text
 from .trace_join import attributed, parts, places
-from .trace_rows import checked, compute_seconds, served_levels
+from .trace_memory import served_levels
+from .trace_rows import checked, row_of
 from ..points.model import place
 from ..roofs.hardware import HardwarePeaks
 
@@ -46,13 +47,12 @@ def sayings(
     found = places(trace)
     seconds, _ = attributed(trace, found)
     calls = _calls(trace, found)
-    levels = served_levels([(found[own[0]].figures, (found[own[0]].module, trace.calls[k].operator)) for k,
-                            own in calls.items()], peaks)
+    levels = served_levels(trace, found, list(calls.values()), peaks)
     said, rates = {}, []
     for (k, own), served in zip(calls.items(), levels):
         f, time, acts = found[own[0]].figures, sum(seconds[i] for i in own), [trace.activities[i] for i in own]
-        p = place("", "", f.flops, f.nbytes, time, peaks, served=served,
-                  compute_s=compute_seconds(f, [a.name for a in acts], peaks), dtype=f.dtype) if peaks else None
+        row = row_of(f, [a.name for a in acts], time, served, peaks)
+        p = place(row, peaks) if peaks else None
         for a in acts: said[_key(a.name, trace.origin_us + a.start * 1e6, a.id)] = _said(f, p)
         if time:
             rates.append((min(a.start for a in acts) * 1e6 + trace.origin_us, max(a.end for a in acts) * 1e6

@@ -102,6 +102,7 @@ class TraceFile:
     activities: list[Record]=field(default_factory=list)
     devices: list=field(default_factory=list)             # Of each activity
     collectives: dict[int, Collective]=field(default_factory=dict) # Of activities, by their place in the list
+    moved: dict[int, int]=field(default_factory=dict)      # Bytes of copies and sets, by their place in the list
     modules: list[Record]=field(default_factory=list)     # Calls of modules, by time; the name is "Linear_0" or a path
     annotations: list[Record]=field(default_factory=list) # Ranges of the program and of the profiler, by time
     annotated: list[Call]=field(default_factory=list)     # What each annotation was called with
@@ -238,7 +239,8 @@ class _Collector:
         record = Record(kind, name, start, end, thread, _whole(args.correlation), link)
         about = Collective(_text(args.collective), _whole(args.elements_in), _whole(args.elements_out),
                            _text(args.dtype), _text(args.group), _whole(args.group_size), _text(args.members))
-        self.trace.activities.append((record, _known(args.device), about if args.collective else None))
+        moved = _known(args.bytes) if kind != "kernel" else None
+        self.trace.activities.append((record, _known(args.device), about if args.collective else None, moved))
 
     def copy(self, *args): self.kernel(*args, kind="copy")
     def set(self, *args): self.kernel(*args, kind="set")
@@ -258,9 +260,10 @@ def _unzipped(pairs, n):
 def _finished(trace):
     "`trace` with its records in order."
     trace.operators, trace.calls, trace.autograd = _unzipped(trace.operators, 3)
-    trace.activities, trace.devices, about = _unzipped(trace.activities, 3)
+    trace.activities, trace.devices, about, moved = _unzipped(trace.activities, 4)
     trace.annotations, trace.annotated = _unzipped(trace.annotations, 2)
     trace.collectives = {i: a for i, a in enumerate(about) if a}
+    trace.moved = {i: n for i, n in enumerate(moved) if n is not None and n >= 0}
     trace.modules.sort(key=lambda r: (r.start, -r.end))
     trace.launches.sort(key=lambda r: r.start)
     return trace

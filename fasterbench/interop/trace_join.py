@@ -33,6 +33,7 @@ class _Place(NamedTuple):
     module: str          # Path
     type: str            # Class of the module
     phase: str
+    call: int=-1         # Place of the call of the module, in `calls_of`; -1 for none
 
 _order = {parts["communication"]: 1, parts["copies"]: 2}      # the class of a part; all others are compute
 
@@ -188,7 +189,7 @@ def places(
         call, phase = stacks.module_of(operator, module, spans[annotation].name if annotation >= 0 else "")
         path, type = stacks.paths[call] if call >= 0 else ("(optimizer)" if phase == "update" else "(no module)", "")
         out.append(_Place(_part(trace, i, launch, operator, found), at, found, path, type, phase if launch >= 0
-                          else ""))
+                          else "", call))
     return out
 
 # %% ../../nbs/interop/trace_join.ipynb #d55bc5d7

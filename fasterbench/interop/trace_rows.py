@@ -17,45 +17,12 @@ from .trace_file import TraceFile, snippet
 from .collectives import transfers
 from .trace_join import (Spent, attributed, calls_of, dtype_names, own_activities, parts, places,
                                            visited, window)
+from .trace_memory import served_levels
 from .trace_work import argument_bytes, reasons, recorded
-from ..points.caches import serve
+from ..points.row import Row, added, summed, total
 from ..roofs.datasheet import datasheet_peaks, match_device
 from ..roofs.hardware import HardwarePeaks
 from ..timing.kernels import is_communication
-
-# %% ../../nbs/interop/trace_rows.ipynb #e0600af8
-@dataclass
-class Row:
-    "Sums of one row."
-    name: str
-    type: str=""
-    operator: str=""
-    phase: str=""
-    seconds: float=0.0
-    calls: int=0
-    flops: float|None=0.0
-    contraction: float|None=0.0
-    nbytes: float|None=0.0
-    wire_bytes: float|None=0.0                             # Over the link of one rank
-    compute_s: float=0.0                                   # Least time of the FLOPs at their ceilings
-    served: list=field(default_factory=list)               # Bytes by each level of memory
-    categories: Counter=field(default_factory=Counter)     # Weight of each
-    dtypes: Counter=field(default_factory=Counter)
-
-    def add(self, other:"Row"):
-        "Add the sums of `other`."
-        plus = lambda a, b: None if a is None or b is None else a + b
-        for k in ("flops", "contraction", "nbytes", "wire_bytes"):
-            setattr(self, k, plus(getattr(self, k), getattr(other, k)))
-        for k in ("seconds", "calls", "compute_s"): setattr(self, k, getattr(self, k) + getattr(other, k))
-        self.served = [sum(b) for b in zip(self.served,
-                                           other.served)] if self.served and other.served else list(self.served
-                                               or other.served)
-        self.categories.update(other.categories)
-        self.dtypes.update(other.dtypes)
-
-    @property
-    def key(self): return self.name, self.type, self.operator, self.phase
 
 # %% ../../nbs/interop/trace_rows.ipynb #3e0e63a6
 _tf32 = re.compile(r"tf32|xf32|_s1688|_s16816.*f32f32", re.I)
@@ -74,56 +41,6 @@ def compute_seconds(
     tf32 = f.dtype != "float32" or any(map(_is_tf32, names))
     vector = peaks.flops_of("float64" if f.dtype == "float64" else "float32", False)
     return f.contraction / peaks.flops_of(f.dtype, tf32) + (f.flops - f.contraction) / vector
-
-# %% ../../nbs/interop/trace_rows.ipynb #e85b0579
-class _Memory:
-    "Numbers for blocks of memory, from dtype, size and order."
-    def __init__(self): self.made, self.count, self.weights = {}, 0, {}
-
-    def new(self): self.count += 1; return self.count
-
-    def reads(self, found, place):
-        taken, out = Counter(), []
-        for key, nbytes in found:
-            stack = self.made.get(key, [])
-            taken[key] += 1
-            if taken[key] <= len(stack): block = stack[-taken[key]]
-            else:
-                name = (place, key, taken[key])
-                if name not in self.weights: self.weights[name] = self.new()
-                block = self.weights[name]
-            out.append((block, nbytes))
-        return out
-
-    def writes(self, found, read):
-        out = []
-        for key, nbytes, same in found:
-            block, stack = read[same][0] if same >= 0 else self.new(), self.made.setdefault(key, [])
-            if block in stack: stack.remove(block)
-            stack.append(block)
-            del stack[:-4]
-            out.append((block, nbytes))
-        return out
-
-# %% ../../nbs/interop/trace_rows.ipynb #b47cffde
-# Calls of operators that the walk over the caches takes; the rest is served like equal calls before
-most_walked = 8_000
-
-def served_levels(
-    calls:list,               # (figures, place) in the order in which they ran
-    peaks:HardwarePeaks|None,
-)->list[list]:
-    "Bytes of each call by each level of memory."
-    if peaks is None or len(peaks.memory) == 1: return [[f.nbytes] for f, _ in calls]
-    memory, touches = _Memory(), []
-    for f, place in calls[:most_walked]:
-        reads = memory.reads(f.reads, place)
-        touches.append((reads, memory.writes(f.writes, reads)))
-    levels = [[sum(l) for l in zip(*reads, *writes)] or [0] * len(peaks.memory) for reads,
-              writes in serve(touches, [l.capacity for l in peaks.memory[:-1]])]
-    known = {(f, place): l for (f, place), l in zip(calls, levels)}
-    default = lambda f: [0] * (len(peaks.memory) - 1) + [f.nbytes]
-    return levels + [known.get(c) or default(c[0]) for c in calls[most_walked:]]
 
 # %% ../../nbs/interop/trace_rows.ipynb #3fb96dc9
 @dataclass
@@ -175,26 +92,22 @@ def checked(
     return own
 
 # %% ../../nbs/interop/trace_rows.ipynb #1a6c3f8d
-def _row_of(same, peaks, **what):
-    "The row of calls that are the same."
-    f, n = same.place.figures, same.calls
-    weight, compute_s = n * (f.flops + f.nbytes * 1e-3), n * compute_seconds(f, same.names, peaks)
-    return Row(seconds=sum(same.seconds), calls=n, flops=n * f.flops, contraction=n * f.contraction,
-               nbytes=n * f.nbytes, compute_s=compute_s, served=list(same.served),
-               categories=Counter({f.category: weight}),
-               dtypes=Counter({f.dtype: weight}), **what)
+def row_of(
+    f,        # `Figures` of a call
+    names,    # Of the kernels that it launched
+    time_s,   # s
+    levels,   # Bytes that each level of memory served
+    peaks,    # The roofs; None: not known
+    calls=1,  # That are the same; time and bytes are those of all
+    **what,   # Name, type, operator, phase
+)->Row:
+    "Return the row of a call of an operator, or of several that are the same."
+    return Row(time_s=time_s, calls=calls, flops=calls * f.flops, contraction_flops=calls * f.contraction,
+               bytes_moved=calls * f.nbytes, eager_bytes=calls * f.nbytes, category=f.category, dtype=f.dtype,
+               compute_s=calls * compute_seconds(f, names, peaks), bytes_by_level=tuple(levels), **what)
 
-def added(
-    rows, # `Row`s
-)->list[Row]:
-    "Rows of equal keys as one, slowest first."
-    found = {}
-    for row in rows:
-        if row.key in found: found[row.key].add(row)
-        else:
-            found[row.key] = replace(row, served=list(row.served), categories=Counter(row.categories),
-                                     dtypes=Counter(row.dtypes))
-    return sorted(found.values(), key=lambda r: -r.seconds)
+def _same_row(same, peaks, **what):
+    return row_of(same.place.figures, same.names, sum(same.seconds), same.bytes_by_level, peaks, same.calls, **what)
 
 def _shapes(shapes):
     text = " ".join("×".join(map(str, s)) or "scalar" for s in shapes[:4])
@@ -244,8 +157,7 @@ def reduced(
     seconds, spent = attributed(trace, found)
     calls, others = _gather(trace, found)
     peaks, notes = _roofs(peaks, name, calls)
-    served = served_levels([(g.place.figures, (g.place.module, trace.calls[g.place.operator].operator))
-                            for g in calls], peaks)
+    served = served_levels(trace, found, [g.activities for g in calls], peaks)
     rows = _rows(trace, calls, others, seconds, peaks, served)
     unknown = Counter()
     for g in others:
@@ -287,7 +199,7 @@ class _Same:
     names: list[str]                  # Of the kernels, copies and sets that each of them launched
     kinds: list[str]                  # Of these
     seconds: list[float]              # Of each of these, over all calls
-    served: list[int]                 # Bytes by level, over all calls
+    bytes_by_level: list[int]         # Over all calls
     calls: int=0
     steps: Counter=field(default_factory=Counter) # Calls by step of the profiler
 
@@ -302,25 +214,25 @@ def _same_calls(trace, calls, seconds, served, steps):
         same, at = found[key], trace.operators[p.operator].start
         same.calls += 1
         for k, i in enumerate(g.activities): same.seconds[k] += seconds[i]
-        for k, b in enumerate(levels): same.served[k] += b
+        for k, b in enumerate(levels): same.bytes_by_level[k] += b
         step = bisect_right(begins, at) - 1
         if step >= 0 and at <= steps[step][2]: same.steps[step] += 1
     return list(found.values())
 
 # %% ../../nbs/interop/trace_rows.ipynb #15e55f56
-_blank = dict(flops=None, contraction=None, nbytes=None)
+_blank = dict(flops=None, bytes_moved=None)    # What is not known
 
 def _kernel_rows(same, peaks):
     "The rows of the kernels of calls that are the same: with their work, where each call launched one kernel."
     alone = same.kinds.count("kernel") == 1
     for name, kind, seconds in zip(same.names, same.kinds, same.seconds):
-        if alone and kind == "kernel": yield replace(_row_of(same, peaks, name=name, type=kind), seconds=seconds)
-        else: yield Row(name, kind, seconds=seconds, calls=same.calls, **_blank)
+        if alone and kind == "kernel": yield replace(_same_row(same, peaks, name=name, type=kind), time_s=seconds)
+        else: yield Row(name, kind, time_s=seconds, calls=same.calls, **_blank)
 
 def _operator_row(trace, same, peaks):
     p, call = same.place, trace.calls[same.place.operator]
     name = f"{call.operator.removeprefix('aten::')} {_shapes(p.figures.shapes)}".strip()
-    return _row_of(same, peaks, name=name, type=p.figures.category, operator=call.operator, phase=p.phase)
+    return _same_row(same, peaks, name=name, type=p.figures.category, operator=call.operator, phase=p.phase)
 
 def _compiled_bytes(trace, g):
     "Bytes of the arguments of compiled kernels; `None` for everything else."
@@ -333,23 +245,23 @@ def _rows(trace, calls, others, seconds, peaks, served):
     "Rows of modules, operators, kernels, collectives and steps, and of the whole window."
     steps = [(a.name, a.start, a.end) for a in trace.annotations if a.name.startswith("ProfilerStep")]
     same = _same_calls(trace, calls, seconds, served, steps)
-    modules = [_row_of(s, peaks, name=s.place.module, type=s.place.type, phase=s.place.phase) for s in same]
+    modules = [_same_row(s, peaks, name=s.place.module, type=s.place.type, phase=s.place.phase) for s in same]
     ops = [_operator_row(trace, s, peaks) for s in same]
     kernels = [row for s in same for row in _kernel_rows(s, peaks)]
     wire = {t.place: t.wire_bytes for t in transfers(trace, 0)}
     for g in others:
-        sums = dict(seconds=sum(seconds[i] for i in g.activities), calls=len(g.activities), **_blank,
-                    wire_bytes=_total([wire.get(i, 0) for i in g.activities]))
+        sums = dict(time_s=sum(seconds[i] for i in g.activities), calls=len(g.activities), **_blank,
+                    wire_bytes=total(wire.get(i, 0) for i in g.activities))
         modules.append(Row(_module_name(g.place), g.place.type, phase=g.place.phase, **sums))
-        ops.append(Row(**_other_name(trace, g), phase=g.place.phase, **sums | dict(nbytes=_compiled_bytes(trace, g))))
+        nbytes = _compiled_bytes(trace, g)
+        ops.append(Row(**_other_name(trace, g), phase=g.place.phase,
+                       **sums | dict(bytes_moved=nbytes, eager_bytes=nbytes)))
         kernels.append(Row(trace.activities[g.activities[0]].name, "kernel", **sums))
-    merged, visits = added(modules), Counter(m for m, _ in visited(trace))
-    for row in merged: row.calls = visits.get(row.name, row.calls)
+    visits = Counter(m for m, _ in visited(trace))
+    merged = [replace(row, calls=visits.get(row.name, row.calls)) for row in added(modules)]
     return merged, added(ops), added(kernels), _collectives(trace, wire), *_windows(trace, same, steps, peaks, wire)
 
 # %% ../../nbs/interop/trace_rows.ipynb #1e2215be
-def _total(values): return None if None in values else sum(values)
-
 def _collectives(trace, wire):
     "Communication by kind and size. The bytes are those that a rank puts in."
     rows = []
@@ -359,8 +271,7 @@ def _collectives(trace, wire):
         size = _element_sizes.get((about.dtype or "").lower()) if about else None
         nbytes = about.elements_in * size if about and size and about.elements_in >= 0 else None
         name = f"{about.name} {about.elements_in} {about.dtype}, {about.group_size} ranks" if about else a.name
-        rows.append(Row(name, "communication", seconds=a.end - a.start, calls=1, flops=None, contraction=None,
-                        nbytes=nbytes, wire_bytes=wire[i]))
+        rows.append(Row(name, "communication", None, nbytes, a.end - a.start, eager_bytes=nbytes, wire_bytes=wire[i]))
     return added(rows)
 
 _element_sizes = {"float": 4, "bfloat16": 2, "half": 2, "double": 8, "long": 8, "int": 4, "char": 1, "byte": 1,
@@ -370,16 +281,10 @@ _element_sizes = {"float": 4, "bfloat16": 2, "half": 2, "double": 8, "long": 8, 
 def _windows(trace, same, steps, peaks, wire):
     "A row per step of the profiler, and one for the window: the FLOPs and bytes that are known, over all of the time."
     begin, end = window(trace)
-    total = Row("", "window", seconds=end - begin, calls=1, wire_bytes=_total(list(wire.values())))
+    rows, within = [replace(_same_row(s, peaks), time_s=0.0) for s in same], [[] for _ in steps]
+    for s, row in zip(same, rows):
+        for k, n in s.steps.items(): within[k].append(row * (n / s.calls))
     unknown = None if wire else 0.0             # kernels do not say which step they belong to
-    within = [Row(name, "step", seconds=e - b, calls=1, wire_bytes=unknown) for name, b, e in steps]
-    for s in same:
-        row = replace(_row_of(s, peaks, name=""), seconds=0.0, calls=0)
-        total.add(row)
-        for k, n in s.steps.items(): within[k].add(_part_of(row, n / s.calls))
-    return within, total
-
-def _part_of(row, fraction):
-    "That fraction of a row."
-    sums = {k: getattr(row, k) * fraction for k in ("flops", "contraction", "nbytes", "compute_s")}
-    return replace(row, **sums, served=[b * fraction for b in row.served])
+    found = [summed(parts, name=name, type="step", time_s=e - b, calls=1, wire_bytes=unknown)
+             for (name, b, e), parts in zip(steps, within)]
+    return found, summed(rows, type="window", time_s=end - begin, calls=1, wire_bytes=total(wire.values()))

@@ -319,9 +319,20 @@ def figures(
         return Figures(reason=reasons["failed"])   # whatever an operator says to arguments from somewhere else
 
 # %% ../../nbs/interop/trace_work.ipynb #9012a346
+@lru_cache(1 << 14)
+def argument_memory(
+    call:Call,
+)->tuple:
+    "Key and bytes of the memory of each tensor that a call was given; none where no dtypes were recorded."
+    given = [a for a in recorded(call) if a.type in _dtypes and all(isinstance(d, int) for d in a.dims)]
+    try: tensors = [_tensor(a.dims, _dtypes[a.type], a.strides) for a in given]
+    except (RuntimeError, TypeError, OverflowError): return ()    # sizes that no tensor can have
+    return tuple(_memory(t, unique_bytes(t)) for t in tensors)
+
 def argument_bytes(
     call:Call,
 )->int|None:
     "Bytes of the tensors that a call was given; `None` where no dtypes were recorded."
-    given = [a for a in recorded(call) if a.type in _dtypes and all(isinstance(d, int) for d in a.dims)]
-    return sum(unique_bytes(_tensor(a.dims, _dtypes[a.type], a.strides)) for a in given) if given else None
+    found = argument_memory(call)
+    return sum(nbytes for _, nbytes in found) if found else None
+

@@ -21,51 +21,27 @@ from .collectives import collectives_of
 from .perfetto import write_perfetto
 from .trace_file import Source, read_file, snippet, sources, uncollected
 from .trace_join import parts
-from .trace_rows import Row, added, reduced
-from ..points.model import arithmetic_intensity, place, shares_of
+from .trace_rows import reduced
+from ..points.model import place, ranked, shares_of
+from ..points.row import Row, added
 from ..roofs.hardware import HardwarePeaks
 from ..views.result import Account, Result
 
 # %% ../../nbs/interop/traces.ipynb #2410911f
-def _most(weights, default=""): return max(weights, key=weights.get, default=default)
-
-def _point(row, peaks, spread=None):
-    "The point of a row under `peaks`, which may be none."
-    more = dict(calls=row.calls, operator=row.operator, phase=row.phase, category=_most(row.categories),
-                dtype=_most(row.dtypes), contraction_flops=row.contraction,
-                eager_bytes=row.nbytes, time_iqr_s=spread, wire_bytes=row.wire_bytes)
-    known = peaks is not None and row.flops is not None and row.nbytes is not None
-    if known:
-        return place(row.name, row.type, row.flops, row.nbytes, row.seconds, peaks, served=row.served or None,
-                     compute_s=row.compute_s, **more)
-    p = place(row.name, row.type, row.flops, None, row.seconds, peaks, **more)
-    intensity = arithmetic_intensity(row.flops,
-                                     row.nbytes) if row.flops is not None and row.nbytes is not None else None
-    return replace(p, bytes_moved=row.nbytes, arithmetic_intensity=intensity)
-
-def _ranked(points):
-    "Slowest first, with their shares of the sum."
-    time = sum(p.time_s for p in points)
-    return [replace(p, share=p.time_s / time if time else 0.0) for p in sorted(points, key=lambda p: -p.time_s)]
-
 def _points(rows, n, peaks, spreads):
     "The points of rows that were added over `n` traces: means, and the spread over the traces."
-    return _ranked([_point(_mean(r, n), peaks, spreads.get(r.key)) for r in rows])
+    return ranked(place(_mean(r, n), peaks, time_iqr_s=spreads.get(r.key)) for r in rows)
 
 # %% ../../nbs/interop/traces.ipynb #91b4adaf
 def _mean(row, n):
     "A row that was added over `n` traces, as their mean."
-    if n == 1: return row
-    by = lambda v: None if v is None else v / n
-    return replace(row, seconds=row.seconds / n, calls=max(round(row.calls / n), 1), flops=by(row.flops),
-                   contraction=by(row.contraction), nbytes=by(row.nbytes), wire_bytes=by(row.wire_bytes),
-                   compute_s=row.compute_s / n, served=[b / n for b in row.served])
+    return row if n == 1 else replace(row * (1 / n), calls=max(round(row.calls / n), 1))
 
 def _spreads(groups):
     "The interquartile range of the seconds of each row over the traces."
     times = {}
     for rows in groups:
-        for row in rows: times.setdefault(row.key, []).append(row.seconds)
+        for row in rows: times.setdefault(row.key, []).append(row.time_s)
     quarter = lambda v: quantiles(v, n=4, method="inclusive")
     return {k: quarter(v)[2] - quarter(v)[0] for k, v in times.items() if len(v) > 1}
 
@@ -83,17 +59,20 @@ def _idle(found, peaks):
     "The row of the time in which nothing ran."
     seconds = sum(s.parts.get(parts["idle"], 0.0) for r in found for s in r.spent) / len(found)
     name = "outside operators" if found[0].device == "cpu" else "GPU idle"
-    return _point(Row("(idle)", name, seconds=seconds, calls=1, categories=Counter(idle=1)), peaks)
+    idle = Row("(idle)", name, time_s=seconds, category="idle", contraction_flops=0, eager_bytes=0)
+    return place(idle, peaks)
 
 def _by_rank(found, peaks):
     "One row per trace: all that has figures, over the time of its window."
     name = lambda r: f"rank {r.rank}" if r.rank is not None else Path(r.source).name
-    return _ranked([_point(_known(replace(r.program, name=name(r), type="rank"), found), peaks) for r in found])
+    return ranked(place(_known(replace(r.program, name=name(r), type="rank"), found), peaks) for r in found)
 
 def _known(row, found):
     "The sums of `row`; where no work is known and some is unknown, they are unknown and not zero."
     unknown = not row.flops and any(o.flops is None for r in found for o in r.ops)
-    return replace(row, flops=None, contraction=None, nbytes=row.nbytes or None) if unknown else row
+    if not unknown: return row
+    nbytes = row.bytes_moved or None
+    return replace(row, flops=None, contraction_flops=None, bytes_moved=nbytes, eager_bytes=nbytes)
 
 # %% ../../nbs/interop/traces.ipynb #31fc6a2b
 _kinds = dict(module="modules", operator="ops", kernel="kernels", collective="collectives", rank="program")
@@ -143,12 +122,12 @@ def _result(found, by, peaks):
     rows = {kind: _points(*[_gathered(found, kind)[0], n, peaks, _gathered(found, kind)[1]])
             for kind in ("modules", "ops", "kernels", "collectives")}
     points = _by_rank(found, peaks) if by == "rank" else rows[_kinds[by]]
-    if by in ("module", "operator"): points = _ranked([*points, _idle(found, peaks)])
+    if by in ("module", "operator"): points = ranked([*points, _idle(found, peaks)])
     program, _ = _gathered(found, "program_rows")
-    program = _point(_known(replace(_mean(program[0], n), name="", type="window"), found), peaks)
+    program = place(_known(replace(_mean(program[0], n), name="", type="window"), found), peaks)
     program = replace(program, share=1.0, shares=tuple(shares_of(rows["ops"],
         overhead_s=_idle(found, peaks).time_s).items()))
-    steps = [_point(_known(s, found), peaks) for r in found for s in r.steps]
+    steps = [place(_known(s, found), peaks) for r in found for s in r.steps]
     file = Path(found[0].source).name if n == 1 else f"{n} traces"
     about = dict(device_name=device, tool="torch.profiler", file=file, ranks=found[0].ranks)
     return TraceResult(points, peaks, rows["ops"], program, steps, environment={k: v for k, v in about.items() if v},

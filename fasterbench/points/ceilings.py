@@ -6,10 +6,11 @@
 __all__ = []
 
 # %% ../../nbs/points/ceilings.ipynb #7006c6b1
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from .model import memory_time
+from .row import Row
 from ..roofs.hardware import HardwarePeaks
 from ..roofs.network import NetworkPeaks
 from ..roofs.kinds import is_pointwise, kind_of
@@ -20,43 +21,22 @@ def flops_time(
     peaks:HardwarePeaks,
     tf32:frozenset=frozenset(),  # Categories of float32 work that may run as TF32
 )->float:
-    "Least time of the FLOPs of one call, s."
+    "Return the least time of the FLOPs of one call, s."
     if not call.flops: return 0.0
     return call.flops / peaks.flops_of(call.dtype or peaks.dtype, call.category in tf32, is_pointwise(call.category))
 
-def compute_time(
-    calls:Iterable,
-    peaks:HardwarePeaks,
-    tf32:frozenset=frozenset(),  # Categories of float32 work that may run as TF32
-)->float:
-    "Least time of the FLOPs of several calls, one after the other, s."
-    return sum(flops_time(c, peaks, tf32) for c in calls)
-
-# %% ../../nbs/points/ceilings.ipynb #81c2f574
-def launch_time(
-    calls:Iterable,
-    peaks:HardwarePeaks,
-)->float|None:
-    "Fixed cost of several calls, s; `None` where it was not measured."
-    if peaks.launch_s is None: return None
-    return peaks.launch_s * sum(bool(c.flops or c.reads or c.writes) for c in calls)
-
 # %% ../../nbs/points/ceilings.ipynb #fb58d2e8
 def network_fields(
-    calls:Iterable,             # With `sent`
+    sent,                        # What a call sends; None: nothing
     network:NetworkPeaks|None,
 )->dict:
-    "What `place` needs to know of what the calls of a row send; nothing for a row that sends nothing."
-    sends, pairs = [c.sent for c in calls if c.sent and c.sent.wire_bytes != 0], {}
-    if not sends: return {}
-    for s in sends: pairs[s.name] = pairs.get(s.name, 0) + (s.wire_bytes or 0)
-    unknown = any(s.wire_bytes is None for s in sends)
-    found = dict(wire_bytes=None if unknown else sum(pairs.values()), sends=tuple(pairs.items()))
-    if network is None or unknown: return found
-    try: roofs = [network.roof(s.collective, s.ranks, s.stride) for s in sends]
+    "Return the fields of a row that say what one call sends, and how long that takes at least."
+    if sent is None or sent.wire_bytes == 0: return {}
+    found = dict(wire_bytes=sent.wire_bytes, sends=((sent.name, sent.wire_bytes or 0),))
+    if network is None or sent.wire_bytes is None: return found
+    try: roof = network.roof(sent.collective, sent.ranks, sent.stride)
     except KeyError: return found
-    return found | dict(network_s=sum(r.time_of(s.nbytes) for r, s in zip(roofs, sends)),
-                        network_spread=max(r.spread for r in roofs))
+    return found | dict(network_s=roof.time_of(sent.nbytes), network_spread=roof.spread)
 
 # %% ../../nbs/points/ceilings.ipynb #31190314
 elsewhere, fixed = "out of place", "fixed cost of operators"
@@ -64,13 +44,13 @@ elsewhere, fixed = "out of place", "fixed cost of operators"
 def _elsewhere_levels(peaks): return [replace(l, bandwidth=l.out_of_place or l.bandwidth) for l in peaks.memory]
 
 def _is_elsewhere(call):
-    "Whether a call that streams writes to memory that it does not read."
+    "Is it a call that streams, and writes to memory that it does not read?"
     read = {t.storage for t in call.reads}
     streams = not call.contraction_flops and call.category != "communication" and bool(read) and bool(call.writes)
     return streams and not any(t.storage in read for t in call.writes)
 
 def _by_kind(call, peaks):
-    "The kind of work of a call and its least time under the ceiling of that kind, s; 0 where it has none."
+    "Return the kind of work of a call and its least time under the ceiling of that kind, s; 0 where it has none."
     written, read = (sum(t.bytes for t in touches) for touches in (call.writes, call.reads))
     kind = kind_of(call.operator, call.category, call.shapes, call.contraction_flops, written, call.dtype)
     ceiling = peaks.kind_of(kind, call.dtype) if kind else None
@@ -80,27 +60,32 @@ def _by_kind(call, peaks):
 # %% ../../nbs/points/ceilings.ipynb #e4ff1ce1
 def beyond_roof(
     call,
-    served:Sequence[float],      # Bytes of the call that each of `peaks.memory` serves
+    bytes_by_level:Sequence[float], # Of the call, as each of `peaks.memory` serves them
     peaks:HardwarePeaks,
     tf32:frozenset=frozenset(),
 )->tuple[str, float]:
-    "The kind of work whose ceiling is lowest for `call`, and what it adds to the least time under the roof, s."
-    roof = max(flops_time(call, peaks, tf32), memory_time(peaks.memory, served)[0])
+    "Return the kind of work whose ceiling is lowest for `call`, and what it adds to the least time under the roof, s."
+    roof = max(flops_time(call, peaks, tf32), memory_time(peaks.memory, bytes_by_level)[0])
     kinds = [_by_kind(call, peaks)]
-    if _is_elsewhere(call): kinds.append((elsewhere, memory_time(_elsewhere_levels(peaks), served)[0]))
+    if _is_elsewhere(call): kinds.append((elsewhere, memory_time(_elsewhere_levels(peaks), bytes_by_level)[0]))
     kind, least = max(kinds, key=lambda pair: pair[1])
     return kind, max(least - roof, 0.0)
 
-def explained_times(
-    calls:Sequence,              # Of one row
-    served:Sequence,             # Per call the bytes that each of `peaks.memory` serves
+# %% ../../nbs/points/ceilings.ipynb #fb2e77e5
+def call_row(
+    call,
+    bytes_by_level:Sequence[float], # Of the call, as each of `peaks.memory` serves them
     peaks:HardwarePeaks,
-    tf32:frozenset=frozenset(),
-)->tuple:
-    "(kind of work, s): what lower ceilings add to the least time of a row. On a CPU the fixed cost is added too."
-    sums = {}
-    for call, levels in zip(calls, served):
-        kind, s = beyond_roof(call, levels, peaks, tf32)
-        if s: sums[kind] = sums.get(kind, 0.0) + s
-    cost = launch_time(calls, peaks) if peaks.device == "cpu" else None      # a GPU hides launches behind kernels
-    return tuple(sums.items()) + (((fixed, cost),) if cost else ())
+    tf32:frozenset=frozenset(),  # Categories of float32 work that may run as TF32
+    as_counted:bool=True,        # It ran as it was counted
+)->Row:
+    "Return the work of one operator call, and the least times that the ceilings of `peaks` allow it."
+    nbytes, launch, explained = sum(t.bytes for t in (*call.reads, *call.writes)), None, ()
+    if as_counted:
+        kind, more = beyond_roof(call, bytes_by_level, peaks, tf32)
+        explained = ((kind, more),) if more else ()
+        if peaks.launch_s is not None: launch = peaks.launch_s * bool(call.flops or call.reads or call.writes)
+        if peaks.device == "cpu" and launch: explained += ((fixed, launch),)
+    return Row("", "", call.flops, nbytes, 0.0, tuple(bytes_by_level), operator=call.operator, category=call.category,
+               dtype=call.dtype, contraction_flops=call.contraction_flops, eager_bytes=nbytes, launch_s=launch,
+               compute_s=flops_time(call, peaks, tf32), explained=explained, **network_fields(call.sent, peaks.network))

@@ -201,7 +201,7 @@ class HardwarePeaks:
     )->str:
         "Where these peaks come from and how old they are, as one line."
         date, where = self.environment.get("date"), f", kept in {self.path}" if self.path else ""
-        if not date: return "peaks of unknown date" + where
+        if not date: return "peaks of unknown date" + where + self._met()
         age = ((now or datetime.now(timezone.utc)) - datetime.fromisoformat(date)).total_seconds()
         return f"peaks measured {_age(max(age, 0.0))} ago ({date}){where}{self._met()}"
 

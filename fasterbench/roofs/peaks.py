@@ -19,6 +19,7 @@ import torch
 from filelock import FileLock, Timeout
 
 from ..core.arguments import as_count, as_device, on_device
+from ..core.files import read_plain, write_whole
 from ..core.progress import progress_bar
 from ..engine.peers import agreed, current
 from .hardware import Ceiling, HardwarePeaks, KindCeiling, MemoryLevel, busy_for_roofs, lifted
@@ -190,7 +191,7 @@ def is_fresh(
 
 def _load(path, machine):
     "The peaks in `path`, unless they are old; `None`, with a warning, where they are damaged or of another machine."
-    try: peaks = HardwarePeaks.from_json(os.fspath(path))
+    try: peaks = replace(HardwarePeaks.from_json(read_plain(path) or "{"), path=os.fspath(path))
     except (FileNotFoundError, NotADirectoryError): return None
     except (OSError, ValueError, RecursionError) as error: problem = f"it is damaged ({error})"
     else:
@@ -229,7 +230,7 @@ def _one_process(folder):
 
 def _write(peaks, path):
     "Write `peaks`; what went wrong, or `None`."
-    try: return peaks.to_json(path)
+    try: return write_whole(path, peaks.to_json(), follow=False)
     except OSError as error: return error
 
 def _stored(peaks, path, stacklevel):

@@ -9,9 +9,10 @@ __all__ = ['FoldedPoint', 'label']
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
-from ..points.model import RooflinePoint, arithmetic_intensity
+from ..points.model import RooflinePoint, place, utilization
+from ..points.row import Row, summed
 
 # %% ../../nbs/views/fold.ipynb #841d49d6
 @dataclass(frozen=True)
@@ -28,8 +29,6 @@ def label(
     return (p.name or "(model)") + (f" ×{count}" if count > 1 else "")
 
 # %% ../../nbs/views/fold.ipynb #c0d47a08
-def _total(values): return None if None in values else sum(values)
-
 def _common(values, other="mixed"):
     "The value that all have."
     return values[0] if len(set(values)) == 1 else other
@@ -42,46 +41,35 @@ def _bound(points):
         for p in points: times[p.bound, p.memory_level] += p.time_s
     return times.most_common(1)[0][0]
 
-def _levels(points):
-    "Bytes per level; nothing where they are not known for all rows that move some."
-    if any(not p.bytes_by_level and p.bytes_moved for p in points): return ()
-    return _sums(p.bytes_by_level for p in points)
-
-def _sums(lists):
-    "The sum for each name in lists of (name, number)."
-    sums = Counter()
-    for pairs in lists: sums.update(dict(pairs))
-    return tuple(sums.items())
-
 # %% ../../nbs/views/fold.ipynb #38c776d1
-_summed = ("time_iqr_s", "flops", "bytes_moved", "roof_time_s", "contraction_flops", "eager_bytes", "wire_bytes",
-           "network_s")
+_same = ("type", "flops", "bytes_moved", "time_s", "calls", "operator", "phase", "category", "dtype", "eager_bytes",
+         "contraction_flops", "launch_s", "explained", "wire_bytes", "sends", "network_s", "roof_time_s", "time_iqr_s")
 
-def _rates(flops, nbytes, time, roof):
-    "Intensity, rate and utilization of sums; a row without work has none."
-    if not flops and not nbytes and None not in (flops, nbytes): flops, nbytes, roof = None, None, None
-    return dict(arithmetic_intensity=None if None in (flops, nbytes) else arithmetic_intensity(flops, nbytes),
-                achieved_gflops=None if flops is None or not time else flops / time / 1e9,
-                utilization_pct=None if roof is None or not time else 100 * roof / time)
-
-def _launch(points):
-    fixed = [p.launch_s for p in points if p.launch_s is not None]
-    return sum(fixed) if fixed else None
+def _row(p, levels):
+    "A point as a row again, with its bytes at `levels`."
+    by_level = dict(p.bytes_by_level)
+    return Row(**{k: getattr(p, k) for k in _same},
+               bytes_by_level=tuple(by_level.get(l, 0) for l in levels) if by_level else ())
 
 def _folded(points, rows, name, count):
-    "`points` as one row."
-    total = {k: _total([getattr(p, k) for p in points]) for k in _summed}
-    bound, level = _bound(points)
-    same = {k: _common([getattr(p, k) for p in points]) for k in ("category", "dtype", "source")}
-    same |= {k: _common([getattr(p, k) for p in points], "") for k in ("type", "operator", "phase")}
-    flags = {f.name: any(getattr(p, f.name) for p in points) for f in fields(RooflinePoint) if f.type is bool}
-    sums = {k: sum(getattr(p, k) for p in points) for k in ("time_s", "share", "calls")}
-    rates = _rates(total["flops"], total["bytes_moved"], sums["time_s"], total["roof_time_s"])
-    return FoldedPoint(name=name, bound=bound, memory_level=level, count=count, rows=tuple(rows),
-                       bytes_by_level=_levels(points), ranks=_sums(p.ranks for p in points),
-                       launch_s=_launch(points), explained=_sums(p.explained for p in points),
-                       sends=_sums(p.sends for p in points),
-                       **total, **sums, **rates, **same, **flags)
+    "`points` as one row: sums, and least times that are sums too."
+    levels = list(dict.fromkeys(level for p in points for level, _ in p.bytes_by_level))
+    row, (bound, level) = summed((_row(p, levels) for p in points), name=name), _bound(points)
+    one = lambda names: names if isinstance(names, str) else "mixed"
+    nothing = dict(achieved_gflops=None, utilization_pct=None) if bound == "none" else {}
+    p = place(row, None, share=sum(p.share for p in points), bound=bound, memory_level=level,
+              source=_common([p.source for p in points]), category=one(row.category), dtype=one(row.dtype),
+              roof_time_s=row.roof_time_s, launch_s=row.launch_s, explained=row.explained,
+              bytes_by_level=tuple(zip(levels, row.bytes_by_level)), ranks=_ranks(points),
+              **{flag: any(getattr(p, flag) for p in points) for flag in ("above_roof", "uncertain", "disturbed")},
+              **dict(utilization_pct=utilization(row.roof_time_s, row.time_s)) | nothing)
+    return FoldedPoint(**vars(p), count=count, rows=tuple(rows))
+
+def _ranks(points):
+    "The time of each rank in all of `points`."
+    times = Counter()
+    for p in points: times.update(dict(p.ranks))
+    return tuple(times.items())
 
 # %% ../../nbs/views/fold.ipynb #3834fde9
 _digits = re.compile(r"(\d+)")

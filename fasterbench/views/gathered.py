@@ -9,7 +9,7 @@ __all__ = []
 import re, statistics
 from dataclasses import replace
 
-from ..points.model import RooflinePoint, under_network, waiting_row
+from ..points.model import RooflinePoint, at_time, ranked, under_network, waiting_row
 
 # %% ../../nbs/views/gathered.ipynb #aef48f34
 def _key(p): return p.name, p.type, p.phase, p.operator
@@ -17,25 +17,20 @@ def _key(p): return p.name, p.type, p.phase, p.operator
 def _one(pairs):
     "The point of one row from (rank, point) pairs."
     first, time = pairs[0][1], statistics.median(p.time_s for _, p in pairs)
-    scaled = lambda v: v * first.time_s / time if v is not None and time else v
-    flags = {f: any(getattr(p, f) for _, p in pairs) for f in ("uncertain", "disturbed")}
     spreads = [p.time_iqr_s for _, p in pairs]
-    point = replace(first, time_s=time, time_iqr_s=None if None in spreads else statistics.median(spreads),
-                    achieved_gflops=scaled(first.achieved_gflops), utilization_pct=scaled(first.utilization_pct),
-                    above_roof=all(p.above_roof for _, p in pairs), **flags,
-                    ranks=tuple((r, p.time_s) for r, p in pairs))
+    point = at_time(first, time, time_iqr_s=None if None in spreads else statistics.median(spreads),
+                    above_roof=all(p.above_roof for _, p in pairs), ranks=tuple((r, p.time_s) for r, p in pairs),
+                    **{f: any(getattr(p, f) for _, p in pairs) for f in ("uncertain", "disturbed")})
     return under_network(point) if point.name == waiting_row else point
 
 def one_of_many(
     lists:list[list[RooflinePoint]], # The points of each rank
 )->list[RooflinePoint]:
-    "One point per row, slowest first."
+    "Return one point per row, slowest first."
     rows = {}
     for rank, points in enumerate(lists):
         for p in points: rows.setdefault(_key(p), []).append((rank, p))
-    points = [_one(pairs) for pairs in rows.values()]
-    total = sum(p.time_s for p in points)
-    return [replace(p, share=p.time_s / total if total else 0.0) for p in sorted(points, key=lambda p: -p.time_s)]
+    return ranked(_one(pairs) for pairs in rows.values())
 
 # %% ../../nbs/views/gathered.ipynb #613bb853
 def _different(lists):

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
+from ..core.units import total
 from ..core.arguments import as_call, copied, tensors_of
 from ..engine.modules import Part
 from ..engine.process import eager
@@ -65,11 +66,6 @@ class ModuleWork:
     wire_bytes: float|None=0    # Sent to other processes over the link of this one, B; None: unknown
 
 # %% ../../nbs/work/count.ipynb #92fe7052
-def total(values):
-    "The sum, or `None` when one of them is unknown."
-    values = list(values)
-    return None if None in values else sum(values)
-
 def wire_bytes(
     calls, # Operator calls
 )->float|None:

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from common import curve, watched, weights
+from common import called_back, curve, watched, weights
 
 class Classifier(lightning.LightningModule):
     def __init__(self):
@@ -27,9 +27,10 @@ def main():
     warnings.simplefilter("ignore")
     model, steps = Classifier(), int(sys.argv[1])
     data = DataLoader(TensorDataset(torch.randn(8 * steps, 32), torch.randint(4, (8 * steps,))), batch_size=8, num_workers=1)
-    trainer = lightning.Trainer(max_epochs=2, accelerator="cpu", devices=1, logger=False, enable_checkpointing=False, gradient_clip_val=1.0,
-                                enable_progress_bar=False, enable_model_summary=False, default_root_dir=sys.argv[2])
-    with watched(model): trainer.fit(model, data, data)
+    with watched(model), called_back("lightning") as callbacks:
+        trainer = lightning.Trainer(max_epochs=2, accelerator="cpu", devices=1, logger=False, enable_checkpointing=False, gradient_clip_val=1.0,
+                                    enable_progress_bar=False, enable_model_summary=False, default_root_dir=sys.argv[2], callbacks=callbacks)
+        trainer.fit(model, data, data)
     weights(model)
 
 if __name__ == "__main__": main()

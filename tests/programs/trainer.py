@@ -4,7 +4,7 @@ import sys
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, PrinterCallback, Trainer, TrainingArguments
 
-from common import curve, watched, weights
+from common import called_back, curve, watched, weights
 
 class Data(torch.utils.data.Dataset):
     def __len__(self): return 64
@@ -18,9 +18,10 @@ def main():
     how = TrainingArguments(sys.argv[2], max_steps=int(sys.argv[1]), per_device_train_batch_size=4, gradient_accumulation_steps=2,
                             logging_steps=1, eval_strategy="steps", eval_steps=8, save_strategy="no", report_to=[], use_cpu=True, bf16=True,
                             disable_tqdm=True, seed=0, dataloader_num_workers=1)
-    trainer = Trainer(model, how, train_dataset=Data(), eval_dataset=Data())
-    trainer.remove_callback(PrinterCallback)             # it prints how long everything took
-    with watched(model): trainer.train()
+    with watched(model), called_back("trainer") as callbacks:
+        trainer = Trainer(model, how, train_dataset=Data(), eval_dataset=Data(), callbacks=callbacks)
+        trainer.remove_callback(PrinterCallback)         # it prints how long everything took
+        trainer.train()
     for log in trainer.state.log_history: curve(*(log[k] for k in ("loss", "grad_norm", "eval_loss") if k in log))
     weights(model)
 
