@@ -8,7 +8,7 @@ __all__ = []
 # %% ../../nbs/analysis/measure.ipynb #cdef61a0
 from collections import Counter
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from time import perf_counter
 
 import torch
@@ -22,6 +22,7 @@ from ..engine.state import Given, Rewind
 from ..engine.step import Forward, phases, placed, preserved_run
 from ..roofs.machine import tf32_categories
 from ..timing.kernels import time_kernels
+from ..timing.load import LoadMeter
 from ..timing.operators import operator_samples
 from ..timing.profiler import can_record
 from ..timing.samples import Samples, StoppingRule
@@ -128,12 +129,12 @@ def _calls(run, args, kwargs):
     return fresh
 
 # %% ../../nbs/analysis/measure.ipynb #1842ab7e
-def _times(fresh, run, device, tick, cost=None, **how):
+def _times(fresh, run, device, tick, cost=None, meter=LoadMeter, **how):
     "Times of the modules, and on a GPU the records of each run, where the profiler sees its kernels."
     on_gpu = device.type == "cuda"
     if on_gpu and agreed("the profiler", can_record(), all):
         if times := time_kernels(fresh, run, device, tick=tick, **how): return times
-    times = time_modules(fresh, run, device, tick=tick, cost=cost, **how)
+    times = time_modules(fresh, run, device, tick=tick, cost=cost, meter=meter, **how)
     return times if on_gpu or current() is None else with_waits(times, fresh, run, tick), None
 
 def _counted_and_timed(run, args, kwargs, device, before_write, tick, together, **how):
@@ -144,7 +145,7 @@ def _counted_and_timed(run, args, kwargs, device, before_write, tick, together, 
     warmup = max(how["warmup"] - 1, min(how["warmup"], 1))      # to count is the first of the runs that warm up
     tick(warmup + how["rule"].left(perf_counter() - begin, 0))
     if any(communicates(c) for c in work.trace): together()
-    times, records = _times(fresh, run, device, tick, **how | dict(warmup=warmup))
+    times, records = _times(fresh, run, device, tick, **how | dict(warmup=warmup, meter=partial(LoadMeter, least=0.1)))
     n = len((times.every or times.steps).values)
     timed = lambda work: operator_samples(work, fresh, device, n, tick, records, how["rule"])
     samples = timed(work)

@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from glob import glob
-from time import perf_counter, process_time
+from time import perf_counter, process_time, sleep
 from typing import NamedTuple
 
 import torch
@@ -126,7 +126,8 @@ class LoadMeter:
         read:Callable|None=None,         # () -> `_Reading`; None: of this machine
         between:Callable=lambda: None,   # Called whenever the machine is looked at
         clock:Callable=perf_counter,     # () -> s
-    ): self.read, self.between, self.clock = read or _read, between, clock
+        least:float=0.0,                 # How long to look, s, at least
+    ): self.read, self.between, self.clock, self.least = read or _read, between, clock, least
 
     def __enter__(self):
         self.clocks = _clock_rates()
@@ -141,6 +142,7 @@ class LoadMeter:
         self.between()
 
     def __exit__(self, *error):
+        if (left := self.least and self.least - (self.clock() - self.readings[0].time)) > 0: sleep(left)
         self.readings.append(self.read())
         self.between()
         clocks = self.clocks + _clock_rates()
