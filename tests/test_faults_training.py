@@ -6,7 +6,6 @@ import torch
 from torch import nn
 
 from fasterbench.roofline import RooflineAnalyzer
-from fasterbench.work.count import count_work
 from conftest import heavy, heavy_only
 from test_faults import Fuse, Step, peaks, snapshot
 
@@ -96,31 +95,3 @@ def test_steps_are_obeyed_exactly():
         assert len(ra.steps) == steps and ra.timing.steps <= steps
         most = max(1 + warmup, 2) + 3 * steps                   # where nothing is steady; twice where others are at work
         assert max(1, warmup) + steps + 2 <= fuse.count / 11 <= 2 * most + 1           # eleven fuses in a step
-
-in_globals = {}
-def step_global(p): in_globals[p].step(); in_globals[p].zero_grad()
-
-def in_closure(optimizers):
-    def step(p): optimizers[p].step(); optimizers[p].zero_grad()
-    return step
-
-@pytest.mark.parametrize("stepped", [False, True])
-@pytest.mark.parametrize("held", ["globals", "closure", "method"])
-def test_an_optimizer_within_the_backward(stepped, held):
-    "Each parameter is stepped by a hook, as soon as its gradient is there."
-    model, x = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2)), torch.ones(3, 4)
-    optimizers = in_globals if held == "globals" else {}
-    optimizers.update({p: torch.optim.AdamW([p], lr=.1) for p in model.parameters()})
-    class Stepper:
-        def step(self, p): in_closure(optimizers)(p)
-    hook = dict(globals=step_global, closure=in_closure(optimizers), method=Stepper().step)[held]
-    for p in model.parameters(): p.register_post_accumulate_grad_hook(hook)
-    if stepped: model(x).sum().backward()
-    seen = lambda: str([model.state_dict(), [o.state_dict() for o in optimizers.values()], [p.grad for p in model.parameters()]])
-    before = seen()
-    RooflineAnalyzer(model, x, peaks).profile(warmup=1, steps=2, backward=True, progress=False)
-    count_work(model, x, backward=True)
-    assert seen() == before
-    model(x).sum().backward()
-    assert seen() != before
-    in_globals.clear()

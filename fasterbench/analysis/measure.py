@@ -17,7 +17,7 @@ from torch import nn
 from ..core.arguments import as_call, copied, on_device, tensors_of
 from ..engine.modules import is_compiled
 from ..core.progress import progress_bar
-from ..engine.peers import agreed, current, is_spread
+from ..engine.peers import is_spread, peers
 from ..engine.state import Given, Rewind
 from ..engine.step import Forward, phases, placed, preserved_run
 from ..roofs.machine import tf32_categories
@@ -132,14 +132,14 @@ def _calls(run, args, kwargs):
 def _times(fresh, run, device, tick, cost=None, meter=LoadMeter, **how):
     "Times of the modules, and on a GPU the records of each run, where the profiler sees its kernels."
     on_gpu = device.type == "cuda"
-    if on_gpu and agreed("the profiler", can_record(), all):
+    if on_gpu and peers.agreed("the profiler", can_record(), all):
         if times := time_kernels(fresh, run, device, tick=tick, **how): return times
     times = time_modules(fresh, run, device, tick=tick, cost=cost, meter=meter, **how)
-    return times if on_gpu or current() is None else with_waits(times, fresh, run, tick), None
+    return times if on_gpu or peers.alone else with_waits(times, fresh, run, tick), None
 
 def _counted_and_timed(run, args, kwargs, device, before_write, tick, together, **how):
     fresh = _calls(run, args, kwargs)
-    if agreed("the state of the optimizer", run.has_first): fresh()()
+    if peers.agreed("the state of the optimizer", run.has_first): fresh()()
     call, begin = fresh(), perf_counter()
     work = _count(run, args, kwargs, call, before_write)
     warmup = max(how["warmup"] - 1, min(how["warmup"], 1))      # to count is the first of the runs that warm up
@@ -150,7 +150,7 @@ def _counted_and_timed(run, args, kwargs, device, before_write, tick, together, 
     timed = lambda work: operator_samples(work, fresh, device, n, tick, records, how["rule"])
     samples = timed(work)
     again = work.trace and all(s is None for s in samples) and not is_compiled(run.model)
-    if agreed("the operators", bool(again)):                    # the first run did more: it filled a cache
+    if peers.agreed("the operators", bool(again)):                    # the first run did more: it filled a cache
         work = trace_call(fresh(), run)
         samples = timed(work)
     return Measurement(work, times, samples, tf32_categories(device))

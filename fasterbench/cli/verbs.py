@@ -51,9 +51,9 @@ def _network(device):
     check_launched("peaks", int(os.environ.get("WORLD_SIZE", "1")) > 1 and "MASTER_ADDR" in os.environ)
     import torch
     import torch.distributed as dist
-    from fasterbench.engine.peers import patience
+    from fasterbench.engine.peers import timeout_s
     from fasterbench.roofs.network_probes import measure_network
-    begin_group(torch.device(device.type, int(os.environ.get("LOCAL_RANK", "0"))), patience())
+    begin_group(torch.device(device.type, int(os.environ.get("LOCAL_RANK", "0"))), timeout_s())
     try:
         found = measure_network()
         return found if dist.get_rank() == 0 else None

@@ -154,3 +154,5 @@ def set_training(
     "Put `model` in training or eval mode, where it has such modes."
     try: model.train() if on else model.eval()          # a model may have an `eval` of its own
     except NotImplementedError: pass
+    except RecursionError:                              # modules that hold one another in a cycle
+        for m in model.modules(): m.training = on

@@ -11,6 +11,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from ..core.dtypes import itemsize
 from .trace_file import TraceFile
 from .trace_work import Figures, figures, has_rule, is_made_of_others, overloads, reasons, recorded
 from ..timing.kernels import divided, is_communication, joined, nesting
@@ -22,7 +23,6 @@ parts = dict(figures="with FLOPs and bytes", outside="launched outside the windo
              communication="communication not hidden", copies="copies and sets", idle="idle")
 _backward = re.compile(r"Backward\d*$|^torch::autograd|^autograd::engine")
 _compiled = re.compile(r"^triton_|^Torch-Compiled")
-
 
 # %% ../../nbs/interop/trace_join.ipynb #1be899d7
 class _Place(NamedTuple):
@@ -127,12 +127,9 @@ def _hint(stacks, operator, kernel):
         near.update(f for f in figures_dtype(calls[k]) if not size or f in _sized.get(size[1], ()))
     return near.most_common(1)[0][0] if near else _sized.get(size[1], ("float32",))[0] if size else ""
 
-dtype_names = {"float": "float32", "double": "float64", "c10::Half": "float16", "c10::BFloat16": "bfloat16",
-               "long int": "int64", "int": "int32", "signed char": "int8", "unsigned char": "uint8", "bool": "bool"}
-
 def figures_dtype(call):
-    "The dtypes of the tensors of a call, in the names of torch."
-    return [dtype_names[a.type] for a in recorded(call) if a.type in dtype_names and a.dims]
+    "The dtypes of the tensors of a call."
+    return [a.type for a in recorded(call) if itemsize(a.type) and a.dims]
 
 # %% ../../nbs/interop/trace_join.ipynb #53071867
 def _figures_of(stacks, operator, kernel=""):

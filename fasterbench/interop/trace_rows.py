@@ -13,9 +13,10 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import NamedTuple
 
+from ..core.dtypes import dtype_name, itemsize
 from .trace_file import TraceFile, snippet
 from .collectives import transfers
-from .trace_join import (Spent, attributed, calls_of, dtype_names, own_activities, parts, places,
+from .trace_join import (Spent, attributed, calls_of, own_activities, parts, places,
                                            visited, window)
 from .trace_memory import served_levels
 from .trace_work import argument_bytes, reasons, recorded
@@ -35,12 +36,12 @@ def compute_seconds(
     names:list[str],          # Of its kernels
     peaks:HardwarePeaks|None,
 )->float:
-    "Least time of the FLOPs of one call, s."
+    "Return the least time of the FLOPs of one call, s."
     if peaks is None or not f.flops: return 0.0
     if peaks.device.startswith("cpu"): return f.flops / peaks.flops_of(f.dtype)
     tf32 = f.dtype != "float32" or any(map(_is_tf32, names))
     vector = peaks.flops_of("float64" if f.dtype == "float64" else "float32", False)
-    return f.contraction / peaks.flops_of(f.dtype, tf32) + (f.flops - f.contraction) / vector
+    return max(f.contraction / peaks.flops_of(f.dtype, tf32), (f.flops - f.contraction) / vector)
 
 # %% ../../nbs/interop/trace_rows.ipynb #3fb96dc9
 @dataclass
@@ -136,7 +137,7 @@ def _other_name(trace, g):
     if p.part in (parts["communication"], parts["copies"]) or p.operator < 0:
         return dict(name=a.name, type=p.part, operator="")
     call = trace.calls[p.operator]
-    dims = [r.dims for r in recorded(call) if r.type in dtype_names]
+    dims = [r.dims for r in recorded(call) if itemsize(r.type)]
     return dict(name=f"{call.operator.removeprefix('aten::')} {_shapes(dims)}".strip(), type=p.part,
                 operator=call.operator)
 
@@ -268,14 +269,11 @@ def _collectives(trace, wire):
     for i, a in enumerate(trace.activities):
         if a.kind != "kernel" or not (i in trace.collectives or is_communication(a.name)): continue
         about = trace.collectives.get(i)
-        size = _element_sizes.get((about.dtype or "").lower()) if about else None
+        size = itemsize(dtype_name(about.dtype)) if about else None
         nbytes = about.elements_in * size if about and size and about.elements_in >= 0 else None
         name = f"{about.name} {about.elements_in} {about.dtype}, {about.group_size} ranks" if about else a.name
         rows.append(Row(name, "communication", None, nbytes, a.end - a.start, eager_bytes=nbytes, wire_bytes=wire[i]))
     return added(rows)
-
-_element_sizes = {"float": 4, "bfloat16": 2, "half": 2, "double": 8, "long": 8, "int": 4, "char": 1, "byte": 1,
-                  "bool": 1, "float8_e4m3fn": 1, "float8_e5m2": 1}
 
 # %% ../../nbs/interop/trace_rows.ipynb #3d7d0335
 def _windows(trace, same, steps, peaks, wire):

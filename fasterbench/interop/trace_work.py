@@ -16,6 +16,7 @@ from torch._ops import OpOverloadPacket
 
 from . import other_ops
 from .trace_file import Call
+from ..core.dtypes import dtype_name, itemsize
 from ..work import gpu_ops
 from ..work.elementwise import is_known_pointwise
 from ..work.flops import operator_flops
@@ -64,19 +65,11 @@ def _literal(text):
 class Argument(NamedTuple):
     "One argument as recorded."
     dims: list       # Sizes; of a list of tensors a list of sizes
-    type: str        # "c10::BFloat16", "Scalar", "TensorList", ""
+    type: str        # "bfloat16", "Scalar", "TensorList", ""
     strides: list
     text: str|None   # Its value; `None` where values were not recorded
 
-_dtypes = {"float": torch.float32, "double": torch.float64, "c10::Half": torch.float16,
-           "c10::BFloat16": torch.bfloat16, "long int": torch.int64, "long": torch.int64, "__int64": torch.int64,
-           "int": torch.int32, "short int": torch.int16, "short": torch.int16,
-           "signed char": torch.int8, "unsigned char": torch.uint8, "bool": torch.bool,
-           "unsigned short": torch.uint16, "unsigned int": torch.uint32, "unsigned long": torch.uint64,
-           "c10::complex<float>": torch.complex64, "c10::complex<double>": torch.complex128}
-_dtypes |= {f"c10::Float8_{k}": getattr(torch, f"float8_{k}")
-            for k in ("e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz", "e8m0fnu") if hasattr(torch, f"float8_{k}")}
-if hasattr(torch, "float4_e2m1fn_x2"): _dtypes["c10::Float4_e2m1fn_x2"] = torch.float4_e2m1fn_x2
+_dtypes = {dtype_name(d): d for d in vars(torch).values() if isinstance(d, torch.dtype) and itemsize(dtype_name(d))}
 
 # %% ../../nbs/interop/trace_work.ipynb #9963fd22
 def _list(text):
@@ -99,7 +92,8 @@ def recorded(
     dims, types, strides, concrete = map(_list, call[1:])
     at = lambda values, i, default: values[i] if i < len(values) else default
     text = lambda i: None if not concrete else str(at(concrete, i, ""))
-    return tuple(Argument(_sizes(d), str(at(types, i, "")), at(strides, i, []), text(i)) for i, d in enumerate(dims))
+    return tuple(Argument(_sizes(d), dtype_name(at(types, i, "")), at(strides, i, []), text(i))
+                 for i, d in enumerate(dims))
 
 # %% ../../nbs/interop/trace_work.ipynb #6ce3fe7f
 def _tensor(dims, dtype, strides=()):
@@ -234,7 +228,7 @@ def is_made_of_others(
     return bool(found) and is_composite(found[0])
 
 # %% ../../nbs/interop/trace_work.ipynb #dd257bf7
-def _name(t): return str(t.dtype).removeprefix("torch.")
+def _name(t): return dtype_name(t.dtype)
 
 def _memory(t, nbytes):
     "A key of the memory of `t`, and the bytes that were touched."
@@ -259,7 +253,7 @@ def _counted(op, args, kwargs):
     if flops is None: raise _Missing(reasons["rule"])
     reads, writes = operator_accesses(op, args, kwargs, out)
     given = tensors_in((args, kwargs))
-    return Figures(flops.total, flops.contraction, category, *_touched(reads, writes),
+    return Figures(flops.total, min(flops.contraction, flops.total), category, *_touched(reads, writes),
                    _arithmetic(given + tensors_in(out)), tuple(tuple(t.shape) for t in given))
 
 # %% ../../nbs/interop/trace_work.ipynb #6a6793a9
@@ -275,8 +269,8 @@ def _foreign(call):
     if flops is None: raise _Missing(reasons["rule"])
     reads, writes = other_ops.foreign_accesses(call.operator, values)
     given = tensors_in(values)
-    return Figures(flops.total, flops.contraction, category, *_touched(reads, writes), _arithmetic(given),
-                   tuple(tuple(t.shape) for t in given))
+    return Figures(flops.total, min(flops.contraction, flops.total), category, *_touched(reads, writes),
+                   _arithmetic(given), tuple(tuple(t.shape) for t in given))
 
 # %% ../../nbs/interop/trace_work.ipynb #e3c827e0
 _convolutions = {f"aten::{n}" for n in ("convolution", "_convolution", "cudnn_convolution", "miopen_convolution",
@@ -335,4 +329,3 @@ def argument_bytes(
     "Bytes of the tensors that a call was given; `None` where no dtypes were recorded."
     found = argument_memory(call)
     return sum(nbytes for _, nbytes in found) if found else None
-

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['waiting_row', 'apart', 'arithmetic_intensity', 'attainable', 'bound_of', 'roofline_analysis', 'RooflinePoint',
-           'passing', 'memory_time', 'utilization', 'rates', 'place', 'at_time', 'ranked', 'under_network', 'shares_of',
-           'Division', 'division']
+           'passing', 'memory_time', 'utilization', 'rates', 'place', 'at_time', 'ranked', 'under_network',
+           'violations', 'shares_of', 'Division', 'division']
 
 # %% ../../nbs/points/model.ipynb #6e5ecb3d
 import math, numbers, sys
@@ -271,6 +271,35 @@ def under_network(
     "`p` under the roofs of the network: it needs the time of what it sends, as far as the model waits for that."
     if not p.wire_bytes or p.network_s is None: return p
     return at_time(p, p.time_s, bound="network", roof_time_s=min(p.network_s, p.time_s))
+
+# %% ../../nbs/points/model.ipynb #5de60e63
+_amounts = ("flops", "bytes_moved", "time_s", "contraction_flops", "eager_bytes", "wire_bytes", "roof_time_s",
+            "launch_s", "network_s")
+
+def _more(a, b): return a is not None and b is not None and a > b * (1 + 1e-6) + 1e-15
+
+def _needed(p, peaks):
+    "What the roofs need at least: (what, s)."
+    if p.flops is not None: yield "its FLOPs", p.flops / max([peaks.peak_flops, *(c.flops for c in peaks.ceilings)])
+    rates, through = {l.name: l.bandwidth for l in peaks.memory}, passing([b for _, b in p.bytes_by_level])
+    yield from ((f"its bytes through {l}", b / rates[l]) for (l, _), b in zip(p.bytes_by_level, through) if l in rates)
+
+def violations(
+    p:RooflinePoint,
+    peaks:HardwarePeaks|None=None, # The roofs that it stands under; None: not compared with them
+)->list[str]:
+    "Say what cannot be of `p`; nothing for a sound row."
+    found = [f"{k} is {getattr(p, k):g}" for k in _amounts if _more(0, getattr(p, k))]
+    found += [f"{name} is {v:g}" for name, v in (*p.bytes_by_level, *p.explained, *p.sends) if _more(0, v)]
+    if _more(p.contraction_flops, p.flops): found.append(f"contractions {p.contraction_flops:g} of {p.flops:g} FLOP")
+    served = sum(b for _, b in p.bytes_by_level)
+    if p.source.startswith("ncu"): served = dict(p.bytes_by_level).get("DRAM", served)
+    if p.bytes_by_level and (_more(served, p.bytes_moved) or _more(p.bytes_moved, served)):
+        found.append(f"levels serve {served:g} of {p.bytes_moved:g} B")
+    if p.utilization_pct is not None and not math.isclose(p.utilization_pct, utilization(p.roof_time_s, p.time_s)):
+        found.append(f"utilization is {p.utilization_pct:g} %, and the least time {p.roof_time_s:g} of {p.time_s:g} s")
+    needed = _needed(p, peaks) if peaks is not None and p.roof_time_s is not None else ()
+    return found + [f"{what} need {s:g} s, the row {p.roof_time_s:g}" for what, s in needed if _more(s, p.roof_time_s)]
 
 # %% ../../nbs/points/model.ipynb #158bfe2d
 groups = dict(bound=lambda p: p.bound, level=lambda p: p.memory_level if p.bound == "memory" else p.bound,

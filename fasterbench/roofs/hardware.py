@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import datetime, timezone
 
+from ..core.dtypes import dtype_name
 from ..core.files import check_schema, write_whole
 from ..core.units import format_si, positive
 from .network import NetworkPeaks
@@ -66,9 +67,7 @@ class KindCeiling:
     probe: str=""               # Which probe won
 
 # %% ../../nbs/roofs/hardware.ipynb #bdb883e8
-def _dtype_name(dtype): return str(dtype) if str(dtype).startswith("torch.") else f"torch.{dtype}"
-
-def _short_dtype(dtype): return str(dtype).removeprefix("torch.")
+def _of_torch(dtype): return f"torch.{dtype_name(dtype)}"
 
 # %% ../../nbs/roofs/hardware.ipynb #86725a3e
 def _check_levels(levels, bandwidth):
@@ -144,7 +143,7 @@ class HardwarePeaks:
         put("peak_bandwidth", positive("peak_bandwidth", self.peak_bandwidth))
         put("ridge_point", _checked_ridge(self.ridge_point, self.peak_flops, self.peak_bandwidth))
         put("device", str(self.device))
-        put("dtype", _dtype_name(self.dtype))
+        put("dtype", _of_torch(self.dtype))
         for name in ("levels", "ceilings", "kinds", "notes"): put(name, tuple(getattr(self, name)))
         _check_levels(self.levels, self.peak_bandwidth)
         for c in self.ceilings: positive(f"the ceiling of {c.dtype}", c.flops)
@@ -167,11 +166,11 @@ class HardwarePeaks:
         pointwise:bool=False, # Whether the work is no contraction
     )->float:
         "The compute ceiling of `dtype`, FLOP/s; `peak_flops` for a dtype that was not measured."
-        same = [c for c in self.ceilings if c.dtype == _short_dtype(dtype)]
+        same = [c for c in self.ceilings if c.dtype == dtype_name(dtype)]
         if pointwise and (found := [c.flops for c in same if c.unit == "pointwise"]): return max(found)
         tf32 = tf32 and not pointwise
         found = [c.flops for c in same if c.unit != "pointwise" and (tf32 or c.unit != "TF32")]
-        if _dtype_name(dtype) == self.dtype and (tf32 or not found): return self.peak_flops
+        if _of_torch(dtype) == self.dtype and (tf32 or not found): return self.peak_flops
         return max(found, default=self.peak_flops)
 
     def spread_of(self,
@@ -179,7 +178,7 @@ class HardwarePeaks:
         pointwise:bool=False, # Whether the work is no contraction
     )->float:
         "The spread of the compute ceiling of `dtype`; 0 where it is not known."
-        same = [c for c in self.ceilings if c.dtype == _short_dtype(dtype)]
+        same = [c for c in self.ceilings if c.dtype == dtype_name(dtype)]
         found = [c for c in same if (c.unit == "pointwise") == pointwise] or same
         return max((c.spread or 0.0 for c in found), default=0.0)
 
@@ -188,7 +187,7 @@ class HardwarePeaks:
         dtype:str, # "float32"
     )->KindCeiling|None:
         "The ceiling of one kind of work in `dtype`; `None` where it was not measured."
-        return next((k for k in self.kinds if (k.kind, k.dtype) == (kind, _short_dtype(dtype))), None)
+        return next((k for k in self.kinds if (k.kind, k.dtype) == (kind, dtype_name(dtype))), None)
 
     @property
     def provisional(self)->str:

@@ -21,13 +21,13 @@ from filelock import FileLock, Timeout
 from ..core.arguments import as_count, as_device, on_device
 from ..core.files import read_plain, write_whole
 from ..core.progress import progress_bar
-from ..engine.peers import agreed, current
+from ..engine.peers import peers
 from .hardware import Ceiling, HardwarePeaks, KindCeiling, MemoryLevel, busy_for_roofs, lifted
 from .levels import measure_levels, nearer_is_faster
 from .machine import environment, has_tf32, tf32_set
 from .kind_probes import kind_probes, pointwise_probes
 from .probes import compute_probes, envelope, free_frames, joined, launch_probes, run_probe
-from ..engine.process import quiet
+from ..engine.process import gc_paused
 from ..timing.load import LoadMeter, load_doubts
 
 # %% ../../nbs/roofs/peaks.ipynb #af4a4fae
@@ -91,7 +91,7 @@ class _Measuring:
 def _probing(device, allow_tf32):
     "The state in which probes run; everything is put back. Autocast that the caller switched on does not reach them."
     autocast = torch.autocast(device.type, enabled=False)
-    with on_device(device), tf32_set(device, allow_tf32), torch.inference_mode(), autocast, quiet():
+    with on_device(device), tf32_set(device, allow_tf32), torch.inference_mode(), autocast, gc_paused():
         try: yield
         except BaseException as error:
             free_frames(error, device)
@@ -120,7 +120,7 @@ def _as_levels(found, levels):
 # %% ../../nbs/roofs/peaks.ipynb #d14eecbc
 def _measure(device, dtypes, matmul_size, bandwidth_mb, warmup, steps, allow_tf32, progress):
     "Measure, with nothing remembered."
-    meet = lambda what: agreed(what, True)                          # ranks of one host share its memory
+    meet = lambda what: peers.agreed(what, True)                          # ranks of one host share its memory
     with _probing(device, allow_tf32), progress_bar("measuring peaks", progress) as tick, LoadMeter() as meter:
         meet("the start of the roofs")
         found = _Measuring(device, tick, warmup, steps)
@@ -287,7 +287,7 @@ def remembered(
     """The peaks for `key`: those of this process, else those in the cache folder, else measured now.
 
     Provisional ones are measured again as soon as the machine is quiet."""
-    if current() is not None: return _of_ranks(key, machine, measure)
+    if not peers.alone: return _of_ranks(key, machine, measure)
     with _lookup: peaks = _remembered.get(key)
     if peaks is not None and (not peaks.provisional or is_busy()): return peaks
     with _one_thread:
@@ -303,15 +303,15 @@ def remembered(
 def _of_ranks(key, machine, measure):
     "The same for ranks that profile one model."
     own, folder, device = (platform.node(), key[1]), cache_folder(), machine()
-    mates = [r for r, other in enumerate(agreed("the hosts", list(own), list)) if tuple(other) == own]
+    mates = [r for r, other in enumerate(peers.agreed("the hosts", list(own), list)) if tuple(other) == own]
     key = (*key, "ranks", len(mates))
     with _lookup: peaks = _remembered.get(key)
     path = None if folder is None else _path(folder, key, device)
     if peaks is None and path is not None: peaks = _load(path, device) or _load(_rough(path), device)
-    if not agreed("the kept roofs", peaks is not None, all):
+    if not peers.agreed("the kept roofs", peaks is not None, all):
         peaks = measure()
-        if path is not None and current().rank == mates[0]: _stored(peaks, path, 5)
-        every = agreed("the measured roofs", peaks.to_dict(), list)
+        if path is not None and peers.rank == mates[0]: _stored(peaks, path, 5)
+        every = peers.agreed("the measured roofs", peaks.to_dict(), list)
         peaks = HardwarePeaks.from_dict(every[mates[0]])
     with _lookup: _remembered[key] = peaks
     return peaks
@@ -393,4 +393,4 @@ def measure_peaks(
     key = (method, str(device), wanted, platform.node(), *settings, *_flags())
     group = (method, str(device), platform.node(), matmul_size, bandwidth_mb, allow_tf32, *_flags())
     if cache: return remembered(key, lambda: _machine(device), measure, group)
-    return measure() if current() is not None else measured_anew(key, lambda: _machine(device), measure, group)
+    return measured_anew(key, lambda: _machine(device), measure, group) if peers.alone else measure()

@@ -18,10 +18,10 @@ from torch import nn
 
 from ..analysis.measure import check_model, main_dtype
 from ..analysis.rows import measured_result
-from .sampling import ProgramSample, measurement, patience
+from .sampling import ProgramSample, measurement, most_passed
 from .steps import program_cost
 from ..core.arguments import as_count
-from ..engine.process import preserved_process, quiet
+from ..engine.process import preserved_process, gc_paused
 from .program import CallCounter, ProgramStep, has_compiled
 from ..engine.undo import Undo, let_go
 from ..roofs.hardware import HardwarePeaks, check_peaks, given_or_measured
@@ -34,7 +34,7 @@ from ..views.result import Result
 
 # %% ../../nbs/running/watch.ipynb #wa000011
 def _roofs(model, device, progress):
-    "The roofs of the model's dtypes."
+    "Measure the roofs of the model's dtypes."
     first = main_dtype(model, ())
     others = {p.dtype for p in model.parameters() if p.is_floating_point()}
     if torch.is_autocast_enabled(device.type): others.add(torch.get_autocast_dtype(device.type))
@@ -43,7 +43,7 @@ def _roofs(model, device, progress):
 
 # %% ../../nbs/running/watch.ipynb #wa000012
 def _checked_log(path):
-    "The file that gets the records. Raises where it cannot be written."
+    "Return the file that gets the records. Raises `FileNotFoundError` or `OSError` where it cannot be written."
     if path is None: return None
     path = Path(path)
     if not path.parent.is_dir(): raise FileNotFoundError(f"log={str(path)!r}: there is no folder {path.parent}")
@@ -58,16 +58,16 @@ def _check_arguments(peaks, on_sample):
 _watched = weakref.WeakSet()    # Models that are watched
 turns = 16                      # Calls of other models that wait, after which a sample that does not go on is dropped
 
-def _nobody(): "Stands for a reference to a watch."
+def _nobody(): "Stand for a reference to a watch that is gone."
 
 class _Turn:
-    "Which watch takes a sample: one at a time in a process."
+    "The turn to take a sample, which one watch at a time in a process has."
     def __init__(self):
         self.lock, self.holder, self.waited = threading.RLock(), None, 0
         self.next = _nobody         # A reference to who waits for the sample that is under way, or was the last one
 
     def take(self, watch)->bool:
-        "Whether `watch` may begin a sample."
+        "Give the turn to `watch`, if nobody has it. True if it may begin a sample."
         if not self.lock.acquire(blocking=False): return False
         try:
             holder = self.holder                    # it may leave meanwhile
@@ -91,7 +91,7 @@ _turn = _Turn()
 
 # %% ../../nbs/running/watch.ipynb #40044fc3
 def _is_outermost(due)->bool:
-    "Whether the call of the model that runs `due` is no part of another one, nor of a backward."
+    "Tell if the call of the model that runs `due` is no part of another one, nor of a backward."
     frame, calls = sys._getframe(1), 0
     while frame is not None:
         if frame.f_code.co_name == "counted" and frame.f_locals.get("due") == due: calls += 1
@@ -99,192 +99,19 @@ def _is_outermost(due)->bool:
         frame = frame.f_back
     return True
 
-# %% ../../nbs/running/watch.ipynb #8c41904f
-class _Calls:
-    "The calls of a model: how many there were, and when the next sample is due."
-    sample, counter, planned, first, passed, trains = None, None, 0, 0, 0, False
-    waits_for, state = None, ""         # Whose sample this one waits for; how far the last one came
-
-    @property
-    def calls(self)->int:
-        "Calls of the model so far."
-        return self.planned - (self.counter.left if self.counter else 0)
-
-    def _plan(self, now):
-        "After `now` calls the next sample is planned."
-        self.planned = max(self.first + self.every, now)
-        self.counter.left = self.planned - now
-
-    def _stop(self):
-        "Take off what the sample has attached."
-        sample, self.sample = self.sample, None
-        if sample is None: return
-        self.state = sample.progress()
-        try: sample.__exit__()
-        finally: _turn.leave(self)
-
-    def _drop(self, late)->bool:
-        "Drop the sample for one of another model, if it is `late` or its thread is gone; whether there is none now."
-        sample = self.sample
-        if sample is None or not (late or sample.is_left()) or not sample.is_idle(): return False
-        self._stop()
-        return True
-
-# %% ../../nbs/running/watch.ipynb #bb549740
-class _Due(_Calls):
-    "The same, with the calls that may begin a sample."
-    def _is_evaluation(self)->bool:
-        "Whether this call evaluates, in a program that trains as far as that is known."
-        if torch.is_grad_enabled() or not (self.trains or self.counter.trained):
-            self.passed = 0
-            return False
-        self.passed += 1
-        self.counter.trained = self.passed <= patience
-        return self.trains or self.counter.trained
-
-# %% ../../nbs/running/watch.ipynb #wa0000a3
-class _Ends(_Due):
-    "The same, with the ends of samples."
-    def _is_over(self, sample, forward, args, kwargs)->bool:
-        "A call of the model comes; whether the sample was over before it."
-        try: over, error = sample.begins(forward, args, kwargs), None
-        except Exception as e: over, error = True, e
-        self.planned += 1
-        if over:
-            self._stop()
-            self._end(sample, error)
-        return over
-
-    def _end(self, sample, error, cut=False):
-        "A sample is over. One that is dropped is followed by another at once; one that is cut may have timed nothing."
-        self.trains = self.trains or sample.by in ("update", "backward")
-        if error is None and sample.dropped: return
-        self._plan(self.planned)
-        if error or self._counts(sample) and sample.ends_here(not cut): self._take(sample, error)
-
-    def _counts(self, sample)->bool:
-        "Whether a sample is of the kind of steps that the program is watched for."
-        return sample.by != "call" or not self.trains
-
-# %% ../../nbs/running/watch.ipynb #wa000022
-class _Samples(_Ends):
-    "The same, with the samples from begin to end."
-    def _due(self, forward, args, kwargs):
-        "A call of the model at a sample."
-        sample = self.sample
-        free = sample is None or sample.is_left()
-        if free and not self._is_evaluation() and _is_outermost(self._due) and _turn.take(self):
-            with _turn.lock: self._begin(args, kwargs)
-        sample = self.sample
-        if sample is not None and self._is_of(sample): return self._sampled(sample, forward, args, kwargs)
-        self.planned += 1
-        return forward(*args, **kwargs)
-
-    def _is_of(self, sample)->bool:
-        "Whether a call belongs to `sample`, which is not dropped while the call runs."
-        if sample.thread != get_ident() or not _turn.lock.acquire(timeout=1): return False
-        try:
-            sample.calling += self.sample is sample
-            return self.sample is sample
-        finally: _turn.lock.release()
-
-    def _sampled(self, sample, forward, args, kwargs):
-        "A call within a sample."
-        _turn.waited = 0
-        try:
-            over = sample.is_outermost() and self._is_over(sample, forward, args, kwargs)
-            return forward(*args, **kwargs) if over else sample.run_call(forward, args, kwargs)
-        except BaseException:
-            if self.sample is sample: self._stop(); self._end(sample, None, cut=True)
-            raise
-        finally: sample.calling -= 1
-
-    def _begin(self, args, kwargs):
-        "A sample begins, if the watch is not over meanwhile."
-        if self.counter.over: return _turn.leave(self)
-        self.first = self.planned
-        try:
-            self.given = describe_sample(args) + describe_sample(kwargs)
-            self.sample = ProgramSample(self.model, self.active, self.cost, self.optimizer)
-            self.sample.__enter__()
-        except BaseException as error:
-            self._stop()
-            _turn.leave(self)
-            self._plan(self.planned)
-            if not isinstance(error, Exception): raise
-            self._take(None, error)
-
-# %% ../../nbs/running/watch.ipynb #wa000024
-class _Records(_Samples):
-    "The same, with what the samples leave."
-    def _take(self, sample, error):
-        "Reduce a sample to rows, and hand them on; what goes wrong is a warning."
-        what = "is given up"
-        try:
-            if error is not None: raise error
-            self._result, self.state = self._reduced(sample), ""
-            self.series.append(self.first, metrics_of(self._result))
-            what = "cannot be handed on"
-            self._hand_on(self.series[-1])
-        except Exception as problem:
-            self.failures.append(f"call {self.first}: {type(problem).__name__}: {problem}")
-            warn(f"a sample of {type(self.model).__name__} {what} at {self.failures[-1]}", stacklevel=9)
-
-    def _hand_on(self, record):
-        "To the log and to `on_sample`."
-        try: self._write(record)
-        finally:
-            if self.on_sample is not None:
-                self.on_sample(self.first, {f"roofline/{k}": v for k, v in record.items() if k != "step"})
-
-    def _reduced(self, sample):
-        m, notes = measurement(sample, self.device)
-        result = measured_result(self.model, m, self.peaks, self.device)
-        return replace(result, notes=[*result.notes, *notes], sample=self.given, call=dict(self.about, step=self.first),
-                       settings=describe_settings(self.model, self.device))
-
-    def _write(self, record):
-        "A whole line, and it is on its way to the disk."
-        if self.log is None: return
-        with open(self.log, "a", encoding="utf-8") as f: f.write(line_of(record))
-
 # %% ../../nbs/running/watch.ipynb #wa0000a2
 def called(n): return f"called {n} time{'s' * (n != 1)}"
 
 def too_few(first, active):
-    "How many calls a sample needs."
+    "Say how many calls a sample needs."
     return f"too few for a sample, which begins after {first} and takes {active + 4} steps of one call or more"
 
-class _Missing(_Records):
-    "The same, with the reason why there is no sample."
-    def missing(self,
-        before:int=0, # Calls of the model before it was watched
-    )->str:
-        "What stands after \"the model was\" where there is no sample: how often it was called, and why that gave none."
-        n, state = self.calls + before, self.sample.progress() if self.sample else self.state
-        text = called(n)
-        if self.failures: return f"{text}; a sample was given up at {self.failures[-1]}"
-        if self._is_replaced(): text += " (its forward was replaced: calls that pass by the old one are not seen)"
-        if not n: return text + "; calls inside a compiled function are not seen" * has_compiled()
-        if self.waits_for: return f"{text} and not sampled: {self._waited()}"
-        if state: return f"{text}; a sample began at call {self.first + before + 1} and did not end: {state}"
-        if self.passed: return f"{text} and not sampled: it trains, and evaluates from call {n - self.passed + 1} on"
-        return f"{text}, {too_few(self.warmup + before, self.active)}"
-
-    def _is_replaced(self)->bool:
-        counter = self.counter
-        return counter is not None and (counter.replaced if counter.over else counter.attached.replaced)
-
-    def _waited(self)->str:
-        "Whose sample this one waited for."
-        other = self.waits_for()
-        if other is None: return "a sample of a model that is gone had begun and did not end"
-        name = "another " * (type(other.model) is type(self.model)) + type(other.model).__name__
-        return f"a sample of {name} {'had begun and did not end' if other.sample or other.state else 'was under way'}"
-
 # %% ../../nbs/running/watch.ipynb #wa000025
-class Watch(_Missing):
+class Watch:
     "A model that is watched while a program runs it; `watch` makes one."
+    sample, counter, planned, first, passed, trains = None, None, 0, 0, 0, False
+    waits_for, state = None, ""         # Whose sample this one waits for; how far the last one came
+
     def __init__(self, model, every, active, warmup, optimizer, peaks, log, on_sample, progress):
         check_model(model)
         _check_arguments(peaks, on_sample)
@@ -298,7 +125,7 @@ class Watch(_Missing):
             raise RuntimeError(f"this {type(self.model).__name__} is being watched already: leave that watch first")
         self.log, self.device = _checked_log(self.log), ProgramStep(self.model).device
         self.about, self.process = describe_call(every=self.every, active=self.active), os.getpid()
-        with preserved_process(), quiet():
+        with preserved_process(), gc_paused():
             self.peaks = given_or_measured(self.peaks, lambda: _roofs(self.model, self.device, self.progress))
             self.cost = program_cost(self.model)
         try: self._attach()
@@ -324,11 +151,175 @@ class Watch(_Missing):
     def _detach(self):
         with self.undo, self.undo: pass
 
+    # ---- calls, and when the next sample is due
+
+    @property
+    def calls(self)->int:
+        "The calls of the model so far."
+        return self.planned - (self.counter.left if self.counter else 0)
+
+    def _plan(self, now):
+        "Plan the next sample, after `now` calls."
+        self.planned = max(self.first + self.every, now)
+        self.counter.left = self.planned - now
+
+    def _stop(self):
+        "Take off what the sample has attached."
+        sample, self.sample = self.sample, None
+        if sample is None: return
+        self.state = sample.progress()
+        try: sample.__exit__()
+        finally: _turn.leave(self)
+
+    def _drop(self, late)->bool:
+        "Drop the sample for one of another model, if it is `late` or its thread is gone. True if there is none now."
+        sample = self.sample
+        if sample is None or not (late or sample.is_left()) or not sample.is_idle(): return False
+        self._stop()
+        return True
+
+    def _is_evaluation(self)->bool:
+        "Tell if this call evaluates, in a program that trains as far as that is known."
+        if torch.is_grad_enabled() or not (self.trains or self.counter.trained):
+            self.passed = 0
+            return False
+        self.passed += 1
+        self.counter.trained = self.passed <= most_passed
+        return self.trains or self.counter.trained
+
+    # ---- samples from begin to end
+
+    def _due(self, forward, args, kwargs):
+        "Run a call of the model, within a sample if one is under way or due."
+        sample = self.sample
+        free = sample is None or sample.is_left()
+        if free and not self._is_evaluation() and _is_outermost(self._due) and _turn.take(self):
+            with _turn.lock: self._begin(args, kwargs)
+        sample = self.sample
+        if sample is not None and self._is_of(sample): return self._sampled(sample, forward, args, kwargs)
+        self.planned += 1
+        return forward(*args, **kwargs)
+
+    def _is_of(self, sample)->bool:
+        "Tell if a call belongs to `sample`, which is not dropped while the call runs."
+        if sample.thread != get_ident() or not _turn.lock.acquire(timeout=1): return False
+        try:
+            sample.calling += self.sample is sample
+            return self.sample is sample
+        finally: _turn.lock.release()
+
+    def _sampled(self, sample, forward, args, kwargs):
+        "Run a call within a sample."
+        _turn.waited = 0
+        try:
+            over = sample.is_outermost() and self._is_over(sample, forward, args, kwargs)
+            return forward(*args, **kwargs) if over else sample.run_call(forward, args, kwargs)
+        except BaseException:
+            if self.sample is sample: self._stop(); self._end(sample, None, cut=True)
+            raise
+        finally: sample.calling -= 1
+
+    def _begin(self, args, kwargs):
+        "Begin a sample, if the watch is not over meanwhile."
+        if self.counter.over: return _turn.leave(self)
+        self.first = self.planned
+        try:
+            self.given = describe_sample(args) + describe_sample(kwargs)
+            self.sample = ProgramSample(self.model, self.active, self.cost, self.optimizer)
+            self.sample.__enter__()
+        except BaseException as error:
+            self._stop()
+            _turn.leave(self)
+            self._plan(self.planned)
+            if not isinstance(error, Exception): raise
+            self._take(None, error)
+
+    def _is_over(self, sample, forward, args, kwargs)->bool:
+        "Hand a call of the model to the sample. True if it was over before."
+        try: over, error = sample.begins(forward, args, kwargs), None
+        except Exception as e: over, error = True, e
+        self.planned += 1
+        if over:
+            self._stop()
+            self._end(sample, error)
+        return over
+
+    def _end(self, sample, error, cut=False):
+        "End a sample. One that is dropped is followed by another at once; one that is cut may have timed nothing."
+        self.trains = self.trains or sample.by in ("update", "backward")
+        if error is None and sample.dropped: return
+        self._plan(self.planned)
+        if error or self._counts(sample) and sample.ends_here(not cut): self._take(sample, error)
+
+    def _counts(self, sample)->bool:
+        "Tell if a sample is of the kind of steps that the program is watched for."
+        return sample.by != "call" or not self.trains
+
+    # ---- what samples leave
+
     @property
     def result(self)->Result:
-        "The last sample. Raises `RuntimeError` before the first."
+        "The result of the last sample. Raises `RuntimeError` before the first."
         if self._result is not None: return self._result
         raise RuntimeError(f"no sample is complete yet: the model was {self.missing()}")
+
+    def _take(self, sample, error):
+        "Reduce a sample to rows, and hand them on; what goes wrong is a warning."
+        what = "is given up"
+        try:
+            if error is not None: raise error
+            self._result, self.state = self._reduced(sample), ""
+            self.series.append(self.first, metrics_of(self._result))
+            what = "cannot be handed on"
+            self._hand_on(self.series[-1])
+        except Exception as problem:
+            self.failures.append(f"call {self.first}: {type(problem).__name__}: {problem}")
+            warn(f"a sample of {type(self.model).__name__} {what} at {self.failures[-1]}", stacklevel=9)
+
+    def _hand_on(self, record):
+        "Hand a record to the log and to `on_sample`."
+        try: self._write(record)
+        finally:
+            if self.on_sample is not None:
+                self.on_sample(self.first, {f"roofline/{k}": v for k, v in record.items() if k != "step"})
+
+    def _reduced(self, sample):
+        m, notes = measurement(sample, self.device)
+        result = measured_result(self.model, m, self.peaks, self.device)
+        return replace(result, notes=[*result.notes, *notes], sample=self.given, call=dict(self.about, step=self.first),
+                       settings=describe_settings(self.model, self.device))
+
+    def _write(self, record):
+        "Write a whole line, and send it on its way to the disk."
+        if self.log is None: return
+        with open(self.log, "a", encoding="utf-8") as f: f.write(line_of(record))
+
+    # ---- why there is none
+
+    def missing(self,
+        before:int=0, # Calls of the model before it was watched
+    )->str:
+        "Say how often the model was called, and why that gave no sample, as it follows after \"the model was\"."
+        n, state = self.calls + before, self.sample.progress() if self.sample else self.state
+        text = called(n)
+        if self.failures: return f"{text}; a sample was given up at {self.failures[-1]}"
+        if self._is_replaced(): text += " (its forward was replaced: calls that pass by the old one are not seen)"
+        if not n: return text + "; calls inside a compiled function are not seen" * has_compiled()
+        if self.waits_for: return f"{text} and not sampled: {self._waited()}"
+        if state: return f"{text}; a sample began at call {self.first + before + 1} and did not end: {state}"
+        if self.passed: return f"{text} and not sampled: it trains, and evaluates from call {n - self.passed + 1} on"
+        return f"{text}, {too_few(self.warmup + before, self.active)}"
+
+    def _is_replaced(self)->bool:
+        counter = self.counter
+        return counter is not None and (counter.replaced if counter.over else counter.attached.replaced)
+
+    def _waited(self)->str:
+        "Say whose sample this one waited for."
+        other = self.waits_for()
+        if other is None: return "a sample of a model that is gone had begun and did not end"
+        name = "another " * (type(other.model) is type(self.model)) + type(other.model).__name__
+        return f"a sample of {name} {'had begun and did not end' if other.sample or other.state else 'was under way'}"
 
     def __repr__(self):
         return f"Watch({type(self.model).__name__}, {self.calls} calls, {len(self.series)} samples)"
@@ -346,5 +337,5 @@ def watch(
     on_sample:Callable|None=None, # `on_sample(step, metrics)` is called after each sample, with plain numbers
     progress:bool|None=None,      # A progress bar while the roofs are measured; None: when somebody is looking
 )->Watch:
-    "A context within which `model` is sampled while a program runs it."
+    "Make a context within which `model` is sampled while a program runs it."
     return Watch(model, every, active, warmup, optimizer, peaks, log, on_sample, progress)

@@ -20,8 +20,8 @@ from .profiler import Record
 from .profiler import mark, session
 from .stamps import CpuStamps, ModuleTimes, Stamp, StampCost, StepStamps, Waits, enter, switch
 from .samples import Samples, StoppingRule, timed_call, warm_up
-from ..engine.process import quiet
-from ..engine.peers import agreed
+from ..engine.process import gc_paused
+from ..engine.peers import peers
 from ..engine.step import Forward, phases
 
 # %% ../../nbs/timing/kernels.ipynb #3bdbd9b1
@@ -226,17 +226,17 @@ def time_kernels(
     "Kernel time of each part and phase, and the records of each run; `None` where there are no kernels to be seen."
     slots, bare, runs = len(run.parts) * (len(phases) if run.training else 1), [], []
     warm_up(fresh, warmup, rule, tick)
-    with quiet():
+    with gc_paused():
         begin = perf_counter()
         while not rule.enough(bare, perf_counter() - begin):
             if not bare: bare.append(timed_call(fresh(), device))
             left = rule.expected(bare[0]) - (0 if rule.steps is None else len(runs))
-            n = agreed("the length of a round", min(round_of, left), min)
+            n = peers.agreed("the length of a round", min(round_of, left), min)
             bare += [timed_call(fresh(), device) for _ in range(n - (not runs))]
             skip = discarded if n > rule.few else 1             # of a slow model
             recorded = marked_runs(fresh, run, device, skip + n, tick)[skip:]
             seen = any(r.kind in gpu_work for _, records, _ in recorded for r in records)
-            if not agreed("the kernels", seen, all): return None
+            if not peers.agreed("the kernels", seen, all): return None
             runs += recorded
     return _kernel_times(runs, bare, slots), [records for _, records, _ in runs]
 

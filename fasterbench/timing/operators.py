@@ -15,7 +15,7 @@ from torch._C._profiler import _RecordFunctionFast
 
 from ..engine.modules import is_compiled
 from ..engine.process import eager
-from ..engine.peers import agreed
+from ..engine.peers import peers
 from .kernels import gpu_work, joined, shared_times
 from .profiler import Record, can_record, mark, session
 from .samples import Samples, StoppingRule
@@ -96,7 +96,7 @@ def time_operators(
         with eager(), session(cpu, {*names, mark}) as records:
             for _ in range(min(per_session, runs - len(times))): _marked(fresh()); tick()
         times += [operator_times(names, run, cpu) for run in _between_marks(records)]
-        if agreed("the times of the operators", None in times or not times): return None
+        if peers.agreed("the times of the operators", None in times or not times): return None
     return times
 
 # %% ../../nbs/timing/operators.ipynb #baa812b9
@@ -136,7 +136,7 @@ def stamp_operators(
         with eager(), watching(OperatorTimer(perf_counter)) as timer: call()
         tick()
         run = matched_times(work.trace, timer.times)
-        if agreed("the times of the operators", run is None): return None
+        if peers.agreed("the times of the operators", run is None): return None
         times.append(run)
     return times
 
@@ -164,10 +164,10 @@ def operator_samples(
     if records is not None: times = [operator_times([c.operator for c in work.trace], r, device) for r in records]
     elif device.type == "cuda": times = None
     else:
-        take = time_operators if agreed("the profiler", can_record(), all) else stamp_operators
+        take = time_operators if peers.agreed("the profiler", can_record(), all) else stamp_operators
         first = runs if rule is None else rule.operators(runs)
         times = take(fresh, work, first, tick) or stamp_operators(fresh, work, first, tick)
-        if times and first < runs and agreed("the steadiness of the operators", _unsteady(times, rule)):
+        if times and first < runs and peers.agreed("the steadiness of the operators", _unsteady(times, rule)):
             times = times + (take(fresh, work, runs - first, tick) or [])
     if not times or None in times: return [None] * len(work.trace)
     return [None if compiled_part(work.parts[c.part]) else Samples(t) for c, t in zip(work.trace, zip(*times))]

@@ -13,7 +13,7 @@ from time import perf_counter
 
 import torch
 
-from ..engine.peers import agreed, current
+from ..engine.peers import peers
 from ..core.units import format_si
 
 # %% ../../nbs/timing/samples.ipynb #e760e27e
@@ -92,8 +92,8 @@ class StoppingRule:
         "Whether sampling can stop."
         n = len(values)
         if self.steps is not None: return n >= self.steps
-        if n < self.few or current() is not None and n not in (3, 5) and n % self.at_least: return False
-        return agreed("the end of the timing", self._enough(values, n, elapsed), all)
+        if n < self.few or not peers.alone and n not in (3, 5) and n % self.at_least: return False
+        return peers.agreed("the end of the timing", self._enough(values, n, elapsed), all)
 
     def _enough(self, values, n, elapsed):
         if elapsed >= self.at_most: return True
@@ -112,7 +112,7 @@ class StoppingRule:
         if self.bare_every * n <= m: return True
         if n < 4: return False
         known, others = Samples(tuple(bare)).known, Samples(tuple(values)).known
-        return agreed("the runs without an instrument", known > max(others, self.spread))
+        return peers.agreed("the runs without an instrument", known > max(others, self.spread))
 
     def expected(self,
         one:float, # What one run takes, s
@@ -148,7 +148,7 @@ def warm_up(
     "Run `runs` times; where `rule` decides, stop once its time to warm up is over."
     begin = clock()
     for i in range(runs):
-        if i and rule.steps is None and agreed("the warm-up", clock() - begin >= rule.warm): return
+        if i and rule.steps is None and peers.agreed("the warm-up", clock() - begin >= rule.warm): return
         fresh()()
         tick()
 

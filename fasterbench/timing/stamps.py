@@ -19,9 +19,9 @@ from torch.autograd.function import BackwardCFunction
 
 from ..core.arguments import tensors_of
 from ..engine.modules import parts, wrapped
-from ..engine.process import quiet
+from ..engine.process import gc_paused
 from ..engine.step import Forward, NodeOwners, graph_nodes, phases
-from ..engine.peers import current
+from ..engine.peers import peers
 from .load import LoadMeter, MachineLoad, Reference, load_doubts
 from .samples import Samples, StoppingRule, timed_call, warm_up
 
@@ -395,7 +395,7 @@ def _timed_round(fresh, run, device, stamps, watched, slots, cost, rule, tick, m
     def enough():
         elapsed = perf_counter() - begin
         if not rule.enough(r.steps, elapsed): return False
-        known = rule.steps is not None or current() is not None or elapsed >= rule.at_most
+        known = rule.steps is not None or not peers.alone or elapsed >= rule.at_most
         return known or not rule.bare_due(r.bare, r.steps)
     while not enough():
         if rule.bare_due(r.bare, r.steps):
@@ -426,13 +426,13 @@ def time_modules(
     stamps, slots, cost = _stamps(run, device, cost)
     watched, rounds, reference, begin = run.watched(stamps), [], Reference(), perf_counter()
     warm_up(fresh, warmup, rule, tick)
-    with quiet():
+    with gc_paused():
         for _ in range(2):
             start = perf_counter()
             with meter(between=reference) as m:
                 r = _timed_round(fresh, run, device, stamps, watched, slots, cost, rule, tick, m)
             rounds.append(r.times(m, clock=stamps.clock, cost=cost, reference=reference.quartiles))
             time_left = rule.at_most - (perf_counter() - begin) > perf_counter() - start
-            if not load_doubts(rounds[-1].load) or not time_left or current() is not None: break
+            if not load_doubts(rounds[-1].load) or not time_left or not peers.alone: break
     return min(rounds, key=lambda t: len(load_doubts(t.load)) and (t.load.others or 0.0))
 

@@ -10,7 +10,7 @@ import json, math
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 
 from ..core.files import check_schema, write_whole
-from ..engine.peers import collected
+from ..engine.peers import peers
 from ..core.units import format_si
 from ..points.model import RooflinePoint
 from ..roofs.hardware import Ceiling, HardwarePeaks, MemoryLevel
@@ -148,7 +148,7 @@ class Result:
         """On rank 0 of a job the results of all ranks as one: a row has its median, `ranks` those of each rank.
 
         Every rank calls it; it is `None` on the others. A process that is in no job gets its own result back."""
-        texts = collected(to_dict(self))
+        texts = peers.collected(to_dict(self))
         if texts is None or len(texts) == 1: return None if texts is None else self
         return gathered.gathered([self, *map(from_dict, texts[1:])], Account)
 
