@@ -8,7 +8,6 @@ __all__ = []
 # %% ../../nbs/views/headline.ipynb #a8754431
 from dataclasses import replace
 from pathlib import PurePath
-from textwrap import wrap
 
 from ..core.units import format_si
 from ..roofs.kinds import is_pointwise
@@ -192,18 +191,6 @@ def headline(
     d = divided(result)
     roofs = roofs_text(result.peaks, (*result.points, *result.ops))
     return lines + [f"roofs: {roofs} · {_division(d)}{_explained(d)}"]
-
-# %% ../../nbs/views/headline.ipynb #94ef9b55
-def wrapped(
-    lines:list[str],
-    width:int=80, # Columns of the terminal
-)->list[str]:
-    "`lines` in the width of a terminal; what goes on is indented. Behind a line break stands a command, to be copied."
-    parts = []
-    for line in lines:
-        text, *commands = line.split("\n")
-        parts += [*(wrap(text, width, subsequent_indent="  ", break_on_hyphens=False) or [""]), *commands]
-    return parts
 
 # %% ../../nbs/views/headline.ipynb #c9b20a08
 def _looked_at(t):
