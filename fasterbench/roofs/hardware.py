@@ -272,7 +272,8 @@ def lifted(
         kinds = _higher_of(peaks.kinds, o.kinds, lambda k: (k.kind, k.dtype), "rate")
         ceilings = _higher_of(peaks.ceilings, o.ceilings, lambda c: (c.dtype, c.unit), "flops")
         levels = _higher_of(peaks.levels, o.levels, lambda l: (l.name, l.capacity), "bandwidth")
-        pairs = [*((f"{c.dtype} {c.unit}".strip(), c.flops, b.flops, "FLOP/s") for c, b in zip(peaks.ceilings, ceilings)),
+        pairs = [*((f"{c.dtype} {c.unit}".strip(), c.flops, b.flops, "FLOP/s")
+                   for c, b in zip(peaks.ceilings, ceilings)),
                  *((f"{k.dtype} {k.kind}", k.rate, b.rate, f"{k.per}/s") for k, b in zip(peaks.kinds, kinds))]
         refused = {name: f"{format_si(a, unit)} refused: it reached {format_si(b, unit)} before on this machine"
                    for name, a, b, unit in pairs if a < 0.1 * b}

@@ -153,7 +153,7 @@ class LoadMeter:
     def of(self,
         runs:Sequence[tuple[float, float]], # Begin and end of each, s
     )->list[MachineLoad]:
-        "The load during each run, as far as it was looked at: between the looks around it, a tenth of a second at least."
+        "The load during each run: between the looks around it, a tenth of a second at least."
         times, found = [r.time for r in self.readings], []
         for begin, end in runs:
             first = max(bisect_right(times, begin) - 1, 0)

@@ -371,7 +371,8 @@ class _Round:
     def quiet_runs(self, meter):
         "Which bare and which instrumented runs were not disturbed; `None` where that is all of them, or too few."
         if not load_doubts(meter.load): return None
-        quiet = {kind: [i for i, load in enumerate(meter.of(spans)) if load.others is not None and not load_doubts(load)]
+        calm = lambda load: load.others is not None and not load_doubts(load)
+        quiet = {kind: [i for i, load in enumerate(meter.of(spans)) if calm(load)]
                  for kind, spans in self.spans.items()}
         return quiet if len(quiet["steps"]) >= 3 and len(quiet["bare"]) >= 2 else None
 
