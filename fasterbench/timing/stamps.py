@@ -378,8 +378,8 @@ class _Round:
 
     def times(self, meter, **more)->ModuleTimes:
         "The times of the runs that others did not disturb, where there are enough; else of all."
-        own, steps, bare, load = [Samples(tuple(v)) for v in zip(*self.own)], *map(_samples, (self.steps, self.bare)), \
-            meter.load
+        own, load = [Samples(tuple(v)) for v in zip(*self.own)], meter.load
+        steps, bare = Samples(tuple(self.steps)), Samples(tuple(self.bare))
         if quiet := self.quiet_runs(meter):
             runs = [self.spans[kind][i] for kind, chosen in quiet.items() for i in chosen]
             seen = [l.others for l in meter.of(runs)]
@@ -387,8 +387,6 @@ class _Round:
             more["every"], own = steps, [s.of(quiet["steps"]) for s in own]
             steps, bare = steps.of(quiet["steps"]), bare.of(quiet["bare"])
         return ModuleTimes(own, steps, bare, load=load, **more)
-
-def _samples(values): return Samples(tuple(values))
 
 def _timed_round(fresh, run, device, stamps, watched, slots, cost, rule, tick, meter):
     "Runs by turns, until the rule has enough of them."
