@@ -6,16 +6,13 @@
 __all__ = ['busy_share', 'MachineLoad', 'load_doubts']
 
 # %% ../../nbs/timing/load.ipynb #5199331f
-import os, statistics
+import os, statistics, sys
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from glob import glob
 from time import perf_counter, process_time, sleep
 from typing import NamedTuple
-
-import torch
-import torch.distributed as dist
 
 # %% ../../nbs/timing/load.ipynb #7a8e9961
 busy_share = 0.3 # Share of the cores that others use, from which on times are in doubt
@@ -103,7 +100,8 @@ def _read(): return _Reading(perf_counter(), process_time(), read_accounts(), _t
 
 def _in_job():
     "Whether this is one of several ranks: what the others do on this machine is the same program."
-    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+    dist = sys.modules.get("torch.distributed")
+    return dist is not None and dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
 def _difference(a, b, elapsed=1.0): return None if a is None or b is None else (b - a) / elapsed
 
@@ -169,13 +167,15 @@ reference_size, reference_bytes = 192, 1 << 21
 class Reference:
     "A product and a copy that are always the same; each call times both."
     def __init__(self, clock:Callable=perf_counter):
+        import torch
+        self.inference, self.times, self.clock = torch.inference_mode, ([], []), clock
         a = torch.full((reference_size, reference_size), 0.5, device="cpu", dtype=torch.float32)
         b, out = torch.zeros(reference_bytes // 4, device="cpu", dtype=torch.float32), torch.empty_like(a)
         to = torch.empty_like(b)
-        self.work, self.clock, self.times = (lambda: torch.mm(a, a, out=out), lambda: to.copy_(b)), clock, ([], [])
+        self.work = (lambda: torch.mm(a, a, out=out), lambda: to.copy_(b))
 
     def __call__(self):
-        with torch.inference_mode():
+        with self.inference():
             for call, times in zip(self.work, self.times):
                 call()                                         # brings its data into the caches
                 start = self.clock()
