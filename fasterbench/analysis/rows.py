@@ -193,7 +193,7 @@ def _timing(m, rows, ops):
     return Timing(m.times.end_to_end, m.times.bare.iqr, sum(r.time_s for r in rows) - overhead - waited,
                   overhead, len(m.times.steps.values), len(m.times.bare.values), m.times.clock,
                   m.times.cost.inside + m.times.cost.outside, sum(p.time_s for p in ops) if ops else None,
-                  statistic=m.times.statistic, **more)
+                  statistic=m.times.statistic, reference=m.times.reference, **more)
 
 # %% ../../nbs/analysis/rows.ipynb #07ee53ce
 _unseen_waits = "waiting for other ranks was not recorded: it is part of the rows, which the network does not bound"
@@ -211,7 +211,11 @@ def measured_result(
     ops = ranked(place(row, peaks) for row in operator_rows(m, calls))
     whole = _whole(modules, m, type(model).__name__)
     program = place(whole, peaks, share=1.0, shares=_shares(rows))
-    steps = [place(replace(whole, time_s=t, time_iqr_s=None), peaks, share=1.0) for t in m.times.steps.values]
+    times = m.times.every or m.times.steps
+    steps = [place(replace(whole, time_s=t, time_iqr_s=None), peaks, share=1.0) for t in times.values]
+    if m.times.disturbed:
+        rows, ops, steps, (program,) = ([replace(p, disturbed=True) for p in points]
+                                        for points in (rows, ops, steps, [program]))
     notes = [_unseen_waits] if program.sends and _has_unseen_waits(m.times) else []
     return Result(rows, peaks, ops, program, steps, _timing(m, rows, ops), m.work.unknown_ops, environment(device),
                   type(model).__name__, notes=notes)

@@ -7,13 +7,14 @@ __all__ = ['Sweep', 'Trials', 'MemoryLevel', 'passing', 'memory_time', 'Ceiling'
 
 # %% ../../nbs/roofs/hardware.ipynb #8158aad0
 import json, math, statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timezone
 
-from ..core.files import Number, check_schema, check_text, computable, restored, write_whole
-from ..core.units import positive
+from ..core.files import Facts, Number, check_schema, check_text, computable, restored, write_whole
+from ..core.units import format_si, positive
 from .network import NetworkPeaks, checked_network
+from ..timing.load import MachineLoad, load_doubts
 
 # %% ../../nbs/roofs/hardware.ipynb #5b030650
 def spread_of(
@@ -115,6 +116,15 @@ def _checked_ridge(given, flops, bandwidth):
 schema = "fasterbench.peaks"
 version = 1
 
+busy_for_roofs = 0.2 # Share of the cores that others use, from which on roofs are provisional
+enough_tries = 3     # Measurements after which roofs stand although their samples vary
+
+def _wide(roofs):
+    "Those whose samples spread by more than a half or drifted by more than a quarter."
+    name = lambda r: r.name if isinstance(r, MemoryLevel) else " ".join(filter(None, (r.dtype, r.unit)))
+    return [f"{name(r)} varied by {max(r.spread or 0.0, abs(r.drift or 0.0)):.0%}" for r in roofs
+            if (r.spread or 0.0) > 0.5 or abs(r.drift or 0.0) > 0.25]
+
 def checked_peaks(
     data, # What `HardwarePeaks.to_dict` gave
 )->dict:
@@ -151,6 +161,8 @@ class HardwarePeaks:
     kinds: tuple[KindCeiling, ...]=field(default=(), repr=False) # Per kind of work and dtype
     launch_s: Number|None=field(default=None, repr=False)          # Fixed cost: time of an operator on one element, s
     notes: tuple[str, ...]=field(default=(), repr=False) # What a reader of these peaks has to know
+    load: Facts=field(default_factory=dict, repr=False, hash=False) # What the machine did meanwhile: cores, others, …
+    tries: int=field(default=1, repr=False)                        # How many measurements are behind these
     network: NetworkPeaks|None=field(default=None, repr=False)     # What `measure_network` found; None: not known
     path: str=field(default="", repr=False, compare=False)         # The file that they were read from or kept in
 
@@ -207,14 +219,28 @@ class HardwarePeaks:
         "The ceiling of one kind of work in `dtype`; `None` where it was not measured."
         return next((k for k in self.kinds if (k.kind, k.dtype) == (kind, _short(dtype))), None)
 
+    @property
+    def provisional(self)->str:
+        "Why these roofs are measured again at the next chance; empty where they stand."
+        return ", ".join(load_doubts(MachineLoad(**{"cores": 0} | self.load), busy_for_roofs) or
+                         (_wide((*self.ceilings, *self.levels)) if self.tries < enough_tries else []))
+
     def origin(self,
         now:datetime|None=None, # None: the clock's
     )->str:
         "Where these peaks come from and how old they are, as one line."
         date, where = self.environment.get("date"), f", kept in {self.path}" if self.path else ""
-        if not date: return "peaks of unknown date" + where
+        if not date: return "peaks of unknown date" + where + self._met()
         age = ((now or datetime.now(timezone.utc)) - datetime.fromisoformat(date)).total_seconds()
-        return f"peaks measured {_age(max(age, 0.0))} ago ({date}){where}"
+        return f"peaks measured {_age(max(age, 0.0))} ago ({date}){where}{self._met()}"
+
+    def _met(self):
+        "What the machine did meanwhile, and whether these are provisional, for a line."
+        told = [f"load {self.load['load_average']:.1f}"] if self.load.get("load_average") is not None else []
+        if self.load.get("others") is not None:
+            told.append(f"others used {self.load['others']:.1f} of {self.load['cores']} cores")
+        return (f"; {', '.join(told)}" if told else "") + (f"; provisional: {self.provisional}"
+                                                           if self.provisional else "")
 
     def to_dict(self)->dict:
         "Everything but the path, as plain values that JSON can hold."
@@ -255,6 +281,27 @@ class HardwarePeaks:
 def _higher_of(firsts, agains, key, rate):
     found = {key(b): b for b in agains}
     return tuple(max(a, found.get(key(a), a), key=lambda c: getattr(c, rate)) for a in firsts)
+
+def lifted(
+    peaks:HardwarePeaks,
+    others:Iterable[HardwarePeaks], # Of equal probes, measured at other times
+)->HardwarePeaks:
+    "Return `peaks` with every ceiling at the best that `others` reached; one below a tenth of that is named."
+    for o in others:
+        kinds = _higher_of(peaks.kinds, o.kinds, lambda k: (k.kind, k.dtype), "rate")
+        ceilings = _higher_of(peaks.ceilings, o.ceilings, lambda c: (c.dtype, c.unit), "flops")
+        levels = _higher_of(peaks.levels, o.levels, lambda l: (l.name, l.capacity), "bandwidth")
+        pairs = [*((f"{c.dtype} {c.unit}".strip(), c.flops, b.flops, "FLOP/s")
+                   for c, b in zip(peaks.ceilings, ceilings)),
+                 *((f"{k.dtype} {k.kind}", k.rate, b.rate, f"{k.per}/s") for k, b in zip(peaks.kinds, kinds))]
+        refused = {name: f"{format_si(a, unit)} refused: it reached {format_si(b, unit)} before on this machine"
+                   for name, a, b, unit in pairs if a < 0.1 * b}
+        plain = max(peaks.peak_flops, o.peak_flops) if o.dtype == peaks.dtype else peaks.peak_flops
+        peaks = replace(peaks, ceilings=ceilings, levels=levels, kinds=kinds, skipped=peaks.skipped | refused,
+                        peak_flops=ceilings[0].flops if ceilings else plain, ridge_point=None,
+                        peak_bandwidth=levels[-1].bandwidth if levels else max(peaks.peak_bandwidth, o.peak_bandwidth),
+                        launch_s=min(filter(None, (peaks.launch_s, o.launch_s)), default=None))
+    return peaks
 
 def higher(
     first:HardwarePeaks,
