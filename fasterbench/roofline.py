@@ -17,8 +17,8 @@ from .analysis.measure import check_model, main_dtype, measure
 from .analysis.rows import measured_result
 from .core.arguments import as_count, as_device
 from .core.docments import documented
-from .engine.process import preserved_process, quiet
-from .engine.peers import agreed, current, leads, together
+from .engine.process import preserved_process, gc_paused
+from .engine.peers import peers
 from .engine.step import Forward, TrainingStep, check_step
 from .points.model import RooflinePoint, roofline_analysis
 from .roofs.hardware import HardwarePeaks, check_peaks, given_or_measured, higher
@@ -74,7 +74,7 @@ def _dtypes(own, work):
     name = str(own).removeprefix("torch.")
     computes = name in sums or name in measurable and own.itemsize > 1
     first = name if computes else max(sums, key=sums.get, default="float32")
-    return [getattr(torch, n) for n in agreed("the dtypes", [first, *(n for n in sums if n != first)], _union)]
+    return [getattr(torch, n) for n in peers.agreed("the dtypes", [first, *(n for n in sums if n != first)], _union)]
 
 # %% ../nbs/analysis/roofline.ipynb #002c07f5
 @documented
@@ -106,9 +106,9 @@ class RooflineAnalyzer:
         rule = StoppingRule(steps=None if steps is None else as_count("steps", steps, 1))
         check_model(self.model)
         run = _run(self.model, backward, loss, optimizer)
-        progress = progress if leads() else False
+        progress = progress if peers.leads else False
         settings = f"profile(warmup={warmup}, steps={rule.steps}, backward={backward})"
-        with preserved_process(), quiet(), together(self.model, settings) as joined:
+        with preserved_process(), gc_paused(), peers.together(self.model, settings) as joined:
             m = measure(run, self.sample, device, warmup=warmup, rule=rule, progress=progress, together=joined)
             peaks = given_or_measured(self._peaks, lambda: self._measure_roofs(m.work, device, progress))
             call = describe(self.model, self.sample, device, warmup=warmup, steps=steps, backward=backward, loss=loss,
@@ -149,7 +149,7 @@ class RooflineAnalyzer:
     def _under_steady_roofs(self, found, m, device, progress):
         "`found`; where rows stand above roofs that were kept, the same under the higher of these and of new ones."
         above, old = sum(p.above_roof for p in found.points), found.peaks
-        if isinstance(self._peaks, HardwarePeaks) or current() or not above or is_fresh(old): return found
+        if isinstance(self._peaks, HardwarePeaks) or not peers.alone or not above or is_fresh(old): return found
         new = self._measure_roofs(m.work, device, progress, cache=False)
         replace_peaks(new, both := higher(old, new))
         warn(f"{above} of {len(found.points)} rows were above the roofs of {old.environment['date'][:16]} "

@@ -237,7 +237,8 @@ def test_a_collective_without_a_roof_is_left_out(tmp_path):
 from dataclasses import replace
 from fasterbench import HardwarePeaks, RooflineAnalyzer
 from fasterbench.roofs import network_probes as probes
-from fasterbench.views.table import footer, peaks_table
+from fasterbench.views.peaks_page import peaks_table
+from fasterbench.views.table import footer
 probes._sample = lambda kind, n, *more: 0.1 if kind == "all_reduce" else 1e-3 + n * 1e-9
 peaks = replace(HardwarePeaks(1e11, 1e10), network=measure_network(sizes=sizes))
 found["skipped"], found["table"] = peaks.network.environment["skipped"], peaks_table(peaks)

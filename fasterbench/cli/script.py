@@ -136,7 +136,6 @@ def _show(model, result, top):
 # %% ../../nbs/cli/script.ipynb #6ce4a401
 def _report(models, script, top, html, json):
     "Print and write what was found of each model."
-    from fasterbench.views.report import render
     found = models.found()
     sampled = [m for m in found if m.result is not None]
     for i, model in enumerate(sampled):
@@ -146,7 +145,7 @@ def _report(models, script, top, html, json):
         if html == "": page, remark = free_name(_stem(script) + f"-{model.name}" * (len(sampled) > 1), title)
         _show(model, result, top)
         write(data, result.to_json)
-        write(page, lambda: render(result, title), remark)
+        write(page, lambda: result.render(title), remark)
     for model in found:
         if model.result is None or model.problems: notice(_unsampled(model))
     if not found: notice(_no_model(script))

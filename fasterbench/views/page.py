@@ -47,6 +47,19 @@ def figure(
     "`fig` as the page wants it: plain values, and the chart in words."
     return json.loads(fig.to_json()) | dict(alt=fig.layout.meta["alt"])
 
+def tab_of(
+    name:str, title:str,
+    fields,            # In the order of the columns
+    rows,              # Dicts
+    figures,           # What `figure` gives
+    visible,           # Names of the fields that are shown at first
+    **more,            # Further entries: left_out, groups, fold, sort, xprof, names
+)->dict:
+    "Return rows and charts as a tab of a page."
+    columns = [column(f, f.name in visible) for f in fields]
+    values = cells(rows, columns)
+    return dict(name=name, title=title, figures=figures, columns=filled(columns, values), rows=values) | more
+
 # %% ../../nbs/views/page.ipynb #44ba1dec
 _topics = ("numbers", "rows", "state", "chart", "names", "legend", "table", "details")
 _scripts = [*(f"report-{topic}.js" for topic in _topics), "report.js"]
@@ -94,15 +107,15 @@ def _split(lines):
 # %% ../../nbs/views/page.ipynb #0f0db189
 def page(
     title:str,
-    lines:list[str],     # Under the title; those that begin with "WARNING: " become notes
-    facts:list,          # Headings, each with its pairs of name and value
-    kinds:list[dict],    # Tabs: name, title, figures, columns, rows; left_out, groups, fold, sort
-    filters:dict,        # Column: title
-    file:str,            # Name of the files that the page exports, without ending
+    lines=(),            # Under the title; those that begin with "WARNING: " become notes
+    facts=(),            # Headings, each with its pairs of name and value
+    kinds=(),            # Tabs: name, title, figures, columns, rows; left_out, groups, fold, sort
+    filters:dict={},     # Column: title
+    file:str="rows",     # Name of the files that the page exports, without ending
     division=(),         # Segments of the bar under the title: dicts of label, seconds, color, ink
     notes=(),            # What limits the trust in the rows
 )->str:
-    "A page of charts and tables as HTML text."
+    "Return a page of charts and tables as HTML text."
     from jinja2 import Environment, FileSystemLoader
     import fasterbench
     home = Path(fasterbench.__file__).with_name("assets")
