@@ -110,7 +110,7 @@ def _from_collective(error):
     return isinstance(error, (RankError, dist.DistError)) or isinstance(error, RuntimeError) and any(
         w in str(error) for w in words)
 
-def _said(error): return f"{type(error).__name__}: {' '.join(str(error).split()):.200}"
+def _error_text(error): return f"{type(error).__name__}: {' '.join(str(error).split()):.200}"
 
 # %% ../../nbs/engine/peers.ipynb #e32c7c4a
 class Alone:
@@ -162,15 +162,15 @@ class Ranks:
         "Tell the other ranks of `error`, and return the error that this rank ends with."
         try: return self._told(error)
         except RuntimeError:
-            gone = f"the store of the job is gone, since the process that keeps it ended ({_said(error)})"
+            gone = f"the store of the job is gone, since the process that keeps it ended ({_error_text(error)})"
             return RankError(gone) if _from_collective(error) else error
 
     def _told(self, error):
         own = not _from_collective(error)
-        self.mail.put(f"failed/{self.rank}", dict(text=_said(error), own=own))
+        self.mail.put(f"failed/{self.rank}", dict(text=_error_text(error), own=own))
         key = f"{self.asked}/{self.rank}" if self.rank else f"{self.asked}/answer"
         if not isinstance(error, RankError):
-            self.mail.put(key, dict(error=f"rank 0 failed: {_said(error)}" if not self.rank else _said(error)))
+            self.mail.put(key, dict(error="rank 0 failed: " * (self.rank == 0) + _error_text(error)))
         return error if own or isinstance(error, RankError) else self._explained(error)
 
     def _explained(self, error):
@@ -181,7 +181,8 @@ class Ranks:
         for r, failure in said.items():
             if failure["own"]: return RankError(f"rank {r} failed: {failure['text']}")
         who = f"{_rank_names(silent)} ended or hangs" if silent else "no rank says why"
-        return RankError(f"a collective failed: {who}; a rank waits {self.limit_s:g} s for the others ({_said(error)})")
+        return RankError(f"a collective failed: {who}; a rank waits {self.limit_s:g} s for the others "
+                         f"({_error_text(error)})")
 
 # %% ../../nbs/engine/peers.ipynb #bb64d402
 class Peers:
@@ -251,8 +252,8 @@ class Peers:
             try: yield
             except RuntimeError as error:
                 if not _from_collective(error): raise
-                raise RankError(f"{what} ended in a collective ({_said(error)}); where a rank does not come or has "
-                                f"ended, the others wait {timeout_s():g} s at most, which FASTERBENCH_TIMEOUT sets"
+                raise RankError(f"{what} ended in a collective ({_error_text(error)}); where a rank does not come or "
+                                f"has ended, the others wait {timeout_s():g} s at most, which FASTERBENCH_TIMEOUT sets"
                                 ) from error
 
     def _begin(self, undo):

@@ -212,17 +212,12 @@ waiting_row = "(communication)" # Name of a row of waiting
 _of_row = ("name", "type", "flops", "bytes_moved", "time_s", "calls", "operator", "phase", "contraction_flops",
            "eager_bytes", "wire_bytes", "time_iqr_s", "uncertain", "disturbed")
 
-def _of_fields(name, type, flops, nbytes, time_s, peaks, served=(), **more):
-    own = {k: more.pop(k) for k in [*more] if k in Row.__dataclass_fields__}
-    return Row(name, type, flops, nbytes, time_s, () if served is None else served, **own), peaks, more
-
 def place(
     row:Row,
     peaks:HardwarePeaks|None, # None: no roofs are known
-    *old, **more,             # Further fields of the point, or other values of its fields
+    **more,                   # Further fields of the point, or other values of its fields
 )->RooflinePoint:
     "Put `row` under the roofs of `peaks`."
-    if isinstance(row, str): row, peaks, more = _of_fields(row, peaks, *old, **more)
     network_s = 0.0 if row.wire_bytes == 0 else row.network_s
     fields = dict(bound="undefined", utilization_pct=None)
     if peaks is not None and None not in (row.flops, row.bytes_moved):
