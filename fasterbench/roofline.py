@@ -17,8 +17,8 @@ from .analysis.measure import check_model, main_dtype, measure
 from .analysis.rows import measured_result
 from .core.arguments import as_count, as_device
 from .core.docments import documented
-from .engine.process import preserved_process, quiet
-from .engine.peers import agreed, current, leads, together
+from .engine.process import preserved_process, gc_paused
+from .engine.peers import peers
 from .engine.step import Forward, TrainingStep, check_step
 from .points.model import RooflinePoint, roofline_analysis
 from .roofs.hardware import HardwarePeaks, check_peaks, given_or_measured, higher
@@ -59,6 +59,13 @@ def _warnings(result, work):
         yield (f"{len(above)} of {len(result.points)} rows are above their roof: {names}{' …' * (len(above) > 3)}; "
                "measure_peaks(device, cache=False) measures the roofs anew")
 
+def _few(timing):
+    "How well times are known that rest on few runs."
+    known = 1.57 * (timing.spread or 0.0) / timing.bare_steps**0.5
+    how = f", and is known to ±{known:.0%}".replace("%", " %") if timing.spread else ""
+    return [f"few runs, as each takes long: the rows rest on {timing.steps}, the end to end time on "
+            f"{timing.bare_steps}{how}"]
+
 def _run(model, backward, loss, optimizer):
     check_step(backward, loss, optimizer)
     return TrainingStep(model, loss, optimizer) if backward else Forward(model)
@@ -74,7 +81,7 @@ def _dtypes(own, work):
     name = str(own).removeprefix("torch.")
     computes = name in sums or name in measurable and own.itemsize > 1
     first = name if computes else max(sums, key=sums.get, default="float32")
-    return [getattr(torch, n) for n in agreed("the dtypes", [first, *(n for n in sums if n != first)], _union)]
+    return [getattr(torch, n) for n in peers.agreed("the dtypes", [first, *(n for n in sums if n != first)], _union)]
 
 # %% ../nbs/analysis/roofline.ipynb #002c07f5
 @documented
@@ -91,7 +98,7 @@ class RooflineAnalyzer:
 
     def profile(self,
         device:str|torch.device="cpu", # "cpu", "cuda", "cuda:1"
-        warmup:int=5,                  # Forwards before anything is timed
+        warmup:int=5,                  # Forwards before anything is timed; without `steps` fewer of a slow model
         steps:int|None=None,           # Timed forwards; None: until the stopping rule is satisfied
         *,
         backward:bool=False,           # Profile training steps in training mode, instead of forwards in eval mode
@@ -106,15 +113,16 @@ class RooflineAnalyzer:
         rule = StoppingRule(steps=None if steps is None else as_count("steps", steps, 1))
         check_model(self.model)
         run = _run(self.model, backward, loss, optimizer)
-        progress = progress if leads() else False
+        progress = progress if peers.leads else False
         settings = f"profile(warmup={warmup}, steps={rule.steps}, backward={backward})"
-        with preserved_process(), quiet(), together(self.model, settings) as joined:
+        with preserved_process(), gc_paused(), peers.together(self.model, settings) as joined:
             m = measure(run, self.sample, device, warmup=warmup, rule=rule, progress=progress, together=joined)
             peaks = given_or_measured(self._peaks, lambda: self._measure_roofs(m.work, device, progress))
             call = describe(self.model, self.sample, device, warmup=warmup, steps=steps, backward=backward, loss=loss,
                             optimizer=optimizer)
             found = self._under_steady_roofs(measured_result(self.model, m, peaks, device), m, device, progress)
-            self._result = replace(found, **call)
+            few = _few(found.timing) if rule.steps is None and found.timing.steps < rule.at_least else []
+            self._result = replace(found, notes=[*found.notes, *few], **call)
         for warning in _warnings(self._result, m.work): warn(warning, stacklevel=2)
         return self
 
@@ -149,7 +157,7 @@ class RooflineAnalyzer:
     def _under_steady_roofs(self, found, m, device, progress):
         "`found`; where rows stand above roofs that were kept, the same under the higher of these and of new ones."
         above, old = sum(p.above_roof for p in found.points), found.peaks
-        if isinstance(self._peaks, HardwarePeaks) or current() or not above or is_fresh(old): return found
+        if isinstance(self._peaks, HardwarePeaks) or not peers.alone or not above or is_fresh(old): return found
         new = self._measure_roofs(m.work, device, progress, cache=False)
         replace_peaks(new, both := higher(old, new))
         warn(f"{above} of {len(found.points)} rows were above the roofs of {old.environment['date'][:16]} "

@@ -11,7 +11,7 @@ from torch import nn
 import fasterbench
 from conftest import heavy
 from fasterbench.engine.process import _lock, _present, _process_switches, _thread_switches
-from fasterbench.engine.state import _measured, _turn
+from fasterbench.engine.state import _occupied, _freed
 from fasterbench.timing.profiler import _one_at_a_time
 from fasterbench.roofline import HardwarePeaks, RooflineAnalyzer
 
@@ -45,7 +45,7 @@ def look(net, optimizer):
     tensors = [(id(t), t.tolist(), t.requires_grad, t.grad) for t in (*net.parameters(), *net.buffers())]
     state = None if optimizer is None else str(optimizer.state_dict())
     return modules, tensors, len(net.cache.entries), net.deep["a"][0], state, torch.get_rng_state().tolist(), [
-        s.now() for s in (*_thread_switches, *_process_switches)], signal.getsignal(signal.SIGINT), len(_present), len(_measured), _lock._is_owned(), _turn._is_owned(), _one_at_a_time._is_owned()
+        s.now() for s in (*_thread_switches, *_process_switches)], signal.getsignal(signal.SIGINT), os.environ.get("KINETO_LOG_LEVEL"), len(_present), len(_occupied), _lock._is_owned(), _freed._is_owned(), _one_at_a_time._is_owned()
 
 class Lines:
     "Runs a function and acts at one of the lines of the package that it runs."
@@ -81,17 +81,18 @@ def chosen(training, first):
 def fail(): raise KeyboardInterrupt
 def press_ctrl_c(): signal.raise_signal(signal.SIGINT)
 
-cases = [("forward", fail, False)]
 more = [("forward", press_ctrl_c, False), ("training", fail, False), ("training", press_ctrl_c, False), ("forward", fail, True), ("forward", press_ctrl_c, True)]
 
-# What is tried at each line that this leaves over: of the heavy run's many variants only the first takes every second one.
-step = {cases[0]: 2 if heavy else 4}
+# Of the heavy run's many variants only the first takes every second line; it is in pieces, which several workers can take.
+pieces = 3
+cases = [("forward", fail, False, 2 if heavy else 4, piece, pieces) for piece in range(pieces)]
 
-@pytest.mark.parametrize("what,act,first", cases + more * heavy)
-def test_interrupted_at_every_line(what, act, first):
+@pytest.mark.parametrize("what,act,first,step,piece,pieces", cases + [(*case, 12, 0, 1) for case in more] * heavy)
+def test_interrupted_at_every_line(what, act, first, step, piece, pieces):
     training, wrong = what == "training", []
-    numbers = chosen(training, first)[::step.get((what, act, first), 12)]
+    numbers = chosen(training, first)[::step]
     assert len(numbers) > 80
+    numbers = numbers[piece::pieces]
     for at in numbers:
         net, optimizer = setting(training)
         before, lines = look(net, optimizer), Lines(at, act)

@@ -10,7 +10,7 @@ import ncu_files
 from conftest import heavy, heavy_only, shared, shared_file
 from fasterbench.points.model import RooflinePoint
 from fasterbench.interop.ncu import read_ncu
-from fasterbench.views.table import result_csv, summary
+from fasterbench.views.table import summary
 
 S = "sass_thread_inst_executed_op_"
 # Metric → (kind of unit, value in base units for each of three kernels). Chosen so that two decimals hold them in every unit.
@@ -195,7 +195,7 @@ def survives(path):
         assert "line " in str(error) or any(part in str(error) for part in of_the_file), error
         return
     assert all(isinstance(p, RooflinePoint) for p in found)
-    found.to_json(), result_csv(found), summary(found), read(path, by="kernel"), read(path, by="nvtx")
+    found.to_json(), found.csv(), summary(found), read(path, by="kernel"), read(path, by="nvtx")
 
 nasty = [b'"', b",", b"\n", b'""', b'","', b"\x00", b"-1", b"1e999", b"nan", b"1.234", b"byte", b"\xff\xfe", b"9" * 40, b"==PROF==\n"]
 kinds = st.sampled_from(["cut", "drop", "insert", "repeat", "swap", "digit", "cell"])

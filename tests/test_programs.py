@@ -101,6 +101,13 @@ def interrupted(command, cwd, **env):
         err = process.communicate(timeout=120)[1]
     return lines, process.returncode, err.rstrip().rpartition("\n")[2]
 
+def test_an_interrupt_of_its_own(tmp_path):
+    "A script that raises `KeyboardInterrupt` after a sample: the process ends by the signal, as under `python`."
+    (tmp_path/"own.py").write_text("import torch\nm = torch.nn.Linear(8, 8)\nfor i in range(50): m(torch.ones(2, 8))\nraise KeyboardInterrupt\n")
+    done = as_process([sys.executable, "-m", "fasterbench", *run_args(tmp_path, "own.py")], cwd=tmp_path)
+    assert done.returncode == -signal.SIGINT and done.stderr.endswith("\nKeyboardInterrupt\n"), done.stderr
+    check_result((tmp_path/"found.json").read_text())
+
 @heavy_only("three processes, and Ctrl-C to each")
 @pytest.mark.timed
 def test_interrupt(tmp_path):

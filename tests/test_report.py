@@ -10,9 +10,9 @@ from conftest import heavy, heavy_only, root
 from fasterbench import HardwarePeaks, Result, compare, from_json
 from fasterbench.core.units import format_si
 from fasterbench.points.model import place
+from fasterbench.points.row import Row
 from fasterbench.roofs.hardware import Ceiling, MemoryLevel
-from fasterbench.views.peaks_page import render_peaks
-from fasterbench.views.table import to_frame
+from fasterbench.views.peaks_page import PeaksView
 
 resnet50 = root/"tests/data/resnet50.json"      # measured with `fasterbench roofline torchvision:resnet50` on two cores of an AMD EPYC
 evil = "</script><script>alert(1)</script>"
@@ -159,7 +159,7 @@ def test_a_comparison_of_three_shows_the_ratio(chrome, tmp_path):
 paper = HardwarePeaks(1e12, 1e11)
 def row(name, time_s, type="Linear", flops=2e8, nbytes=1e7, share=0.2, **more):
     more = dict(category="matmul") | more
-    return place(name, type, flops, nbytes, time_s, paper, share=share, **more)
+    return place(Row(name, type, flops, nbytes, time_s), paper, share=share, **more)
 
 def training_step():
     "A model, the layer in it and its loss, by hand."
@@ -175,8 +175,8 @@ def with_levels():
     "Kernels whose bytes were counted level by level, as Nsight Compute gives them."
     levels = (MemoryLevel("L1", 128 << 10, 1e13), MemoryLevel("L2", 40 << 20, 4e12), MemoryLevel("DRAM", None, 1e12))
     peaks = HardwarePeaks(2e13, 1e12, device="cuda", levels=levels, environment=dict(device_name="a GPU"))
-    kernel = lambda name, time, flops, *served: place(name, name.partition("<")[0], flops, sum(served), time, peaks, served=served, share=time / 1e-3,
-                                                     category=name[:4], source="counters")
+    kernel = lambda name, time, flops, *served: place(Row(name, name.partition("<")[0], flops, sum(served), time, bytes_by_level=served, category=name[:4]),
+                                                      peaks, share=time / 1e-3, source="counters")
     rows = [kernel("gemm<float>", 5e-4, 6e9, 3e8, 1e8, 4e7), kernel("softmax<float>", 2e-4, 2e8, 2e7, 3e7, 1e8),
             kernel("copy<float>", 2e-4, 0, 0, 0, 1.6e8), kernel("relu<float>", 1e-4, 1e7, 0, 2e7, 6e7)]
     return Result(rows, peaks, model="kernels.exe", environment=dict(device_name="a GPU", tool="Nsight Compute"))
@@ -200,7 +200,7 @@ def pages(tmp_path_factory, report):
     for name, result in dict(step=training_step(), blocks=repeated_blocks(), levels=with_levels()).items(): result.to_html(folder/f"{name}.html")
     compare(*two_results()).to_html(folder/"pair.html")
     compare(*two_results(), two_results()[0]).to_html(folder/"series.html")
-    (folder/"peaks.html").write_text(render_peaks(measured_peaks()), encoding="utf-8")
+    (folder/"peaks.html").write_text(PeaksView(measured_peaks()).render(), encoding="utf-8")
     first = dict(pair="pairs", peaks="memory", series="series")
     return {name: (folder/f"{name}.html", first.get(name, "modules")) for name in ("step", "blocks", "levels", "pair", "series", "peaks")} | dict(report=(report, "modules"))
 
@@ -281,7 +281,7 @@ def test_a_row_shows_its_marker_and_a_marker_its_row(chrome, pages, name):
 @pytest.mark.parametrize("tab", ["modules", "ops"])
 def test_every_filter_shows_the_rows_of_the_frame(chrome, report, tab):
     opened(chrome, report, state=f"fold=0&tab={tab}", tab=tab)
-    frame = to_frame(from_json(resnet50), tab)
+    frame = from_json(resnet50).to_frame(tab)
     tried = 0
     for field in ("category", "type", "bound", "memory_level", "dtype"):
         values = [v for v in frame[field].unique() if v]
@@ -409,7 +409,7 @@ def test_keyboard_alone(chrome, pages):
 @more
 def test_columns_sort_by_mouse(chrome, report):
     opened(chrome, report, state="fold=0&columns-modules=name+time_s+bytes_moved+memory_level")
-    frame = to_frame(from_json(resnet50))
+    frame = from_json(resnet50).to_frame()
     for order in (True, False):
         chrome.find_element("css selector", "th.field-bytes_moved").click()
         until(lambda: [frame.bytes_moved[i] for i in lines(chrome)] == sorted(frame.bytes_moved, reverse=order))
@@ -437,7 +437,7 @@ def test_column_menu(chrome, report):
     assert sorted(titles(chrome)) == sorted([*first, "calls"]) and "calls" in chrome.current_url
     preset = lambda text: chrome.execute_script("[...document.querySelectorAll('.presets button')].find(b => b.textContent.startsWith(arguments[0])).click()", text)
     preset("XProf"); assert {"rank", "category", "calls", "total time", "cumulative share", "attainable rate"} <= set(titles(chrome))
-    preset("all"); assert len(titles(chrome)) == len(to_frame(from_json(resnet50)).columns)
+    preset("all"); assert len(titles(chrome)) == len(from_json(resnet50).to_frame().columns)
     preset("first"); assert titles(chrome) == first and "columns" not in chrome.current_url
 
 @more
@@ -464,10 +464,10 @@ def test_csv_of_filtered_rows_is_the_filtered_frame(chrome, report):
     path = until(lambda: next(chrome.downloads.glob("*.csv"), None))
     read = pd.read_csv(io.StringIO(path.read_text(encoding="utf-8-sig")), keep_default_na=False, na_values=[""])
     path.unlink()
-    frame = to_frame(from_json(resnet50))
+    frame = from_json(resnet50).to_frame()
     frame = frame[(frame.category == "convolution") & frame.name.str.contains("layer3")].reset_index(drop=True)
     read.columns = [c.partition(" [")[0] for c in read.columns]
-    text = [c for c in frame if isinstance(frame[c].dtype, pd.StringDtype)]
+    text = [c for c in frame if pd.api.types.is_string_dtype(frame[c])]
     assert set(read.columns) == set(frame.columns) and len(read) == len(frame) > 10
     frame = frame.apply(lambda c: pd.to_numeric(c) if c.isna().all() else c)      # unknown in all rows
     read[text] = read[text].astype(object).fillna("")          # an empty text and a missing one look the same in CSV
@@ -500,7 +500,7 @@ def test_the_legend_filters(chrome, report):
     opened(chrome, report)
     click_the_legend(chrome, "memory")
     until(lambda: chrome.find_element("id", "filter-bound").get_property("value") == "memory")
-    frame = to_frame(from_json(resnet50))
+    frame = from_json(resnet50).to_frame()
     assert in_table(chrome) == frame[frame.bound == "memory"].index.tolist()
     click_the_legend(chrome, "memory")
     until(lambda: len(lines(chrome)) == len(frame))
@@ -528,7 +528,7 @@ def test_names_of_the_slowest_rows_stand_on_the_chart(chrome, report):
 
 def test_hostile_names_are_text(chrome, tmp_path):
     names = [evil, kernel, "ünïcode 層 🙂", "<img src=x onerror=alert(2)>", "a\nb\x1b[31m", "=1+1", '"quoted", too', "", "{{ 7 * 7 }}", "__proto__"]
-    rows = [place(n, n, 2e8 + i, 1e7, 1e-3, paper, share=0.1, category="convolution", operator=n) for i, n in enumerate(names)]
+    rows = [place(Row(n, n, 2e8 + i, 1e7, 1e-3, category="convolution", operator=n), paper, share=0.1) for i, n in enumerate(names)]
     Result(rows, paper, ops=rows, model=evil, environment=dict(device_name=evil), unknown_ops={evil: 1}).to_html(tmp_path/"evil.html", title=evil)
     console, _ = opened(chrome, tmp_path/"evil.html")
     assert console == [] and chrome.find_element("tag name", "h1").text == evil and chrome.title == evil
@@ -706,7 +706,7 @@ def test_doubtful_roofs_stand_on_the_page_of_the_peaks(chrome, tmp_path):
     "The roof of L2 is that of L3: its spread is said once."
     level = MemoryLevel("L3", 32 << 20, 9e11, spread=0.34)
     found = replace(measured_peaks(), levels=(replace(level, name="L2", capacity=2 << 20, measured=8e11), level, MemoryLevel("DRAM", None, 7e10, spread=0.02)))
-    (tmp_path/"peaks.html").write_text(render_peaks(found), encoding="utf-8")
+    (tmp_path/"peaks.html").write_text(PeaksView(found).render(), encoding="utf-8")
     opened(chrome, tmp_path/"peaks.html", tab="memory")
     texts = chrome.execute_script("return [...document.querySelectorAll('.lead, .note:not([hidden])')].map(e => e.textContent)")
     assert texts == ["roofs: float32 200 GFLOP/s, L2 900, L3 900, DRAM 70 GB/s", "± not steady: L3 spread 34 %"]

@@ -7,6 +7,7 @@ from torch import nn
 
 from forked import python
 from fasterbench.engine.modules import copiers
+from fasterbench.engine.state import Snapshot
 from fasterbench.roofline import HardwarePeaks, RooflineAnalyzer
 from fasterbench.work.count import count_work
 
@@ -84,6 +85,42 @@ def test_every_copy_of_a_layer_runs_its_own_code():
             return self.lin(x)
     for how in (copy.deepcopy, copy.copy, lambda m: m._replicate_for_data_parallel()): profile(Copies(how), torch.ones(2, 4)); count_work(Copies(how), torch.ones(2, 4))
     assert len(seen) > 10 and set(seen) == {0.0}
+
+class Other(nn.Linear): pass
+
+class Swapping(nn.Module):
+    def __init__(self): super().__init__(); self.lin = nn.Linear(4, 4)
+    def forward(self, x): self.lin.__class__ = Other; return self.lin(x)
+
+class Cycle(nn.Module):
+    "A module whose part holds it."
+    def __init__(self): super().__init__(); self.lin = nn.Linear(4, 4); self.lin.up = self
+    def forward(self, x): return self.lin(x)
+
+def test_a_class_that_a_forward_swaps_comes_back():
+    for what in (profile, count_work):
+        model = Swapping()
+        what(model, torch.randn(2, 4))
+        assert type(model.lin) is nn.Linear
+
+def test_functions_are_not_looked_into():
+    "Neither the closure of a hook nor its globals: 10 000 lists in it cost nothing, and a module that it names is not the model's."
+    other, many, model = nn.BatchNorm1d(4), [[] for _ in range(10_000)], mlp()
+    bare = Snapshot([model])
+    def hook(*args, many=many): other(torch.ones(3, 4))
+    model[0].register_forward_hook(hook)
+    hooked = Snapshot([model])
+    assert len(hooked.seen) <= len(bare.seen) + 1 and not {id(many), id(other)} & hooked.seen.keys()
+    profile(model, torch.randn(4, 16))
+    assert other.num_batches_tracked > 0
+
+def test_modules_in_a_cycle_are_measured():
+    "`train()` and `eval()` of PyTorch never end on them; a forward does."
+    model, x = Cycle(), torch.randn(2, 4)
+    work = count_work(model, x)
+    assert (work.flops, work.contraction_flops) == (2 * 2 * 4 * 4 + 2 * 4, 2 * 2 * 4 * 4)
+    assert {r.name for r in profile(model, x).results} >= {"lin"} and count_work(model, x, backward=True).flops > work.flops
+    assert model.training and model.lin.training
 
 distributed = """
 import json, torch, torch.distributed as dist, warnings; warnings.simplefilter("ignore")

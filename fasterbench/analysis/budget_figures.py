@@ -15,7 +15,7 @@ from .budgets import Found, interval_of_median, looks
 from .measure import measure, timed_again
 from .rows import measured_result
 from ..core.arguments import as_device, tensors_of
-from ..engine.process import preserved_process, quiet
+from ..engine.process import preserved_process, gc_paused
 from ..engine.step import Forward, TrainingStep
 from ..points.model import division
 from ..timing.samples import Samples, StoppingRule
@@ -104,8 +104,8 @@ class Rounds:
         self.device, self.measured, self.for_ratios = as_device(device), None, for_ratios
 
     def __call__(self)->dict[str, dict[str, float]]:
-        at, rule = (self.run, self.sample, self.device), StoppingRule(steps=3)
-        with preserved_process(), quiet():
+        at, rule = (self.run, self.sample, self.device), StoppingRule(steps=3, bare_every=1)
+        with preserved_process(), gc_paused():
             counted = self.measured or measure(*at, warmup=0, rule=StoppingRule(steps=1), progress=False)
             cost = counted.times.cost if self.for_ratios else None
             self.measured = timed_again(counted, *at, warmup=1, rule=rule, cost=cost)

@@ -17,6 +17,7 @@ from .expected import compiled_times, deviation, interval, operator_times, row_s
 from .measure import main_dtype
 from .rows import call_rows, module_row
 from ..core.arguments import as_call
+from ..core.dtypes import dtype_name
 from ..core.units import format_si
 from ..points.model import at_time, place, ranked, shares_of
 from ..points.row import summed
@@ -34,8 +35,6 @@ def _unknown_device(name):
     return ValueError(f"on={name!r} is not in the table of {len(devices())} devices{nearest}; "
                       "peaks that were measured (fasterbench peaks --json) or HardwarePeaks(...) describe others")
 
-def _short(dtype): return str(dtype).removeprefix("torch.")
-
 def target_peaks(
     on:str|Path|HardwarePeaks, # Name of a device, the JSON file of its peaks, or the peaks
     dtype:torch.dtype,         # In which the model computes
@@ -47,7 +46,8 @@ def target_peaks(
     if str(on).endswith(".json") or Path(on).is_file(): return HardwarePeaks.from_json(str(on))
     peaks = datasheet_peaks(on)
     if peaks is None: raise _unknown_device(on)
-    return datasheet_peaks(on, dtype) if any(c.dtype == _short(dtype) and not c.unit for c in peaks.ceilings) else peaks
+    listed = any(c.dtype == dtype_name(dtype) and not c.unit for c in peaks.ceilings)
+    return datasheet_peaks(on, dtype) if listed else peaks
 
 # %% ../../nbs/analysis/predict.ipynb #9c4c910b
 def _target(peaks, autocast):
@@ -180,7 +180,7 @@ def _result(model, work, calls, peaks, autocast, compiled, like):
     name = peaks.environment.get("device_name", peaks.device)
     environment = dict(device_name=name, predicted=True, roofs=peaks.environment.get("source", "measured"),
         torch=torch.__version__,
-                       autocast="" if autocast is None else _short(autocast), compiled=compiled)
+                       autocast="" if autocast is None else dtype_name(autocast), compiled=compiled)
     notes = _notes(name, program, peaks, compiled, like, found, rows) + _memory_note(model, peaks)
     return Result(rows, peaks, ops, program, unknown_ops=work.unknown_ops, environment=environment, notes=notes,
                   model=f"{type(model).__name__} (predicted)")

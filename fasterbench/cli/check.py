@@ -166,7 +166,7 @@ def verdict_table(
     verdicts:list[Verdict],
 )->str:
     "The verdicts as text, one per line, and what would make the undecided sayable."
-    from fasterbench.views.table import text_table
+    from fasterbench.views.view import text_table
     lines = text_table([titles, *map(verdict_row, verdicts)], {0, 1, 2, 6})
     counts = [(n, sum(v.result == n for v in verdicts)) for n in ("kept", "broken", "cannot say")]
     return "\n".join([*lines,

@@ -50,8 +50,6 @@ def ncu(
     csv:Annotated[Optional[str], typer.Option(help="Write the rows here; - for standard output.")]=None,
 ):
     "Read a report of Nsight Compute, print its slowest kernels and write the report."
-    from fasterbench.views.report import render
-    from fasterbench.views.table import result_csv
     check_writable(html=html, json=json, csv=csv)
     roofs = given_peaks(peaks)
     kernels = _remarked(_read(file, by, roofs), roofs, peaks)
@@ -59,5 +57,5 @@ def ncu(
     if "-" not in (json, csv, html): printed(lambda: kernels.summary(top))
     else: print(*kernels.notes, sep="\n", file=sys.stderr)
     write(json, kernels.to_json)
-    write(csv, lambda: result_csv(kernels))
-    write(html, lambda: render(kernels, f"Roofline of {file}"))
+    write(csv, kernels.csv)
+    write(html, lambda: kernels.render(f"Roofline of {file}"))

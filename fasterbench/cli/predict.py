@@ -38,7 +38,7 @@ def _loaded(model, shape, batch, dtype):
 def _batch_table(results):
     "A line per batch size: limit, expected time, its interval, samples per second."
     from fasterbench.core.units import format_si
-    from fasterbench.views.table import text_table
+    from fasterbench.views.view import text_table
     rows = [["batch", "limit", "expected", "p10", "p90", "expected per s"]]
     for batch, result in results:
         p = result.program
@@ -78,8 +78,7 @@ def predict(
 ):
     "Predict a model's times on a device that is not here: a limit, and an expected time with its interval."
     from fasterbench.analysis.predict import predict
-    from fasterbench.views.report import render
-    from fasterbench.views.table import result_csv, summary
+    from fasterbench.views.table import summary
     check_writable(html=html, json=json, csv=csv)
     sizes, shape, measured = _batches(batch), shape_given(input), None if like is None else saved_result(like)
     if len(sizes) > 1 and any((html, json, csv)): usage_error("--html, --json and --csv hold one batch size", "--batch")
@@ -92,5 +91,5 @@ def predict(
     shown = _batch_table(results) if len(sizes) > 1 else summary(result, top)
     if "-" not in (json, csv, html): printed(lambda: print(shown))
     write(json, result.to_json)
-    write(csv, lambda: result_csv(result))
-    write(html, lambda: render(result, f"Predicted roofline of {model} on {result.environment['device_name']}"))
+    write(csv, result.csv)
+    write(html, lambda: result.render(f"Predicted roofline of {model} on {result.environment['device_name']}"))

@@ -6,7 +6,8 @@
 __all__ = ['run']
 
 # %% ../../nbs/cli/script.ipynb #56d561e5
-import builtins, importlib.util, io, os, sys, types
+import atexit, builtins, ctypes, importlib.util, io, os, sys, types
+from contextlib import suppress
 from dataclasses import replace
 from importlib.abc import Loader, MetaPathFinder
 from pathlib import Path
@@ -79,6 +80,12 @@ def _cleaned(error, seen=()):
     for other in (error.__cause__, error.__context__): _cleaned(other, (*seen, id(error)))
     return error.with_traceback(_of_the_script(error.__traceback__))
 
+def _ends_by_signal():
+    "Have Python end as it does after a `KeyboardInterrupt` that nobody caught."
+    run = ctypes.pythonapi.PyRun_String
+    run.restype, run.argtypes = ctypes.py_object, [ctypes.c_char_p, ctypes.c_int, *[ctypes.py_object] * 2]
+    with suppress(KeyboardInterrupt): run(b"raise KeyboardInterrupt", 257, {}, {})          # 257: a file, not a value
+
 def _shown_by(hook):
     "`hook`, which prints errors that nobody catches, for errors of the script."
     return lambda kind, error, traceback: hook(kind, _cleaned(error), error.__traceback__)
@@ -129,7 +136,6 @@ def _show(model, result, top):
 # %% ../../nbs/cli/script.ipynb #6ce4a401
 def _report(models, script, top, html, json):
     "Print and write what was found of each model."
-    from fasterbench.views.report import render
     found = models.found()
     sampled = [m for m in found if m.result is not None]
     for i, model in enumerate(sampled):
@@ -139,7 +145,7 @@ def _report(models, script, top, html, json):
         if html == "": page, remark = free_name(_stem(script) + f"-{model.name}" * (len(sampled) > 1), title)
         _show(model, result, top)
         write(data, result.to_json)
-        write(page, lambda: render(result, title), remark)
+        write(page, lambda: result.render(title), remark)
     for model in found:
         if model.result is None or model.problems: notice(_unsampled(model))
     if not found: notice(_no_model(script))
@@ -166,6 +172,7 @@ class Program:
 
     def __call__(self):
         failed = (None, None, None)
+        atexit.register(lambda: failed[0] is KeyboardInterrupt and _ends_by_signal())       # the first is called last
         try:
             with AfterTorch(self.watch): self.start()
         except BaseException as error:

@@ -6,10 +6,12 @@
 __all__ = ['check_imports', 'SideError']
 
 # %% ../../nbs/cli/sides.ipynb #7ab4d3bb
-import json, os, signal, subprocess, sys, warnings
+import json, os, shutil, signal, subprocess, sys, tempfile, warnings
 from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter
+
+from filelock import FileLock, Timeout
 
 import fasterbench
 
@@ -127,6 +129,12 @@ def _top(folder):
 # What glibc keeps of freed memory, B: more than a model frees, in both versions
 _heap = dict(MALLOC_MMAP_THRESHOLD_=str(1 << 25), MALLOC_TRIM_THRESHOLD_=str(1 << 32), PYTHONHASHSEED="0")
 
+def _kill(process):
+    "Kill `process`, which leads a session of its own, and what it has forked."
+    if not hasattr(os, "killpg"): return process.kill()
+    try: os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError: pass
+
 @contextmanager
 def side(
     folder,        # Where the version lies; its code is imported from there
@@ -140,7 +148,7 @@ def side(
     path = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH"),
                                          str(Path(fasterbench.__file__).resolve().parents[1])]))
     process = subprocess.Popen([sys.executable, "-c", "from fasterbench.cli.sides import answer; answer()"],
-                               stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                               stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True,
                                cwd=folder, env=_heap | os.environ | dict(PYTHONPATH=path))
     def measured(request="round"):
         try: print(request, file=process.stdin, flush=True)
@@ -153,10 +161,9 @@ def side(
         print(json.dumps(settings), file=process.stdin, flush=True)
         yield measured
     finally:
-        process.stdin.close()
-        try: process.wait(timeout=20)
-        except subprocess.TimeoutExpired: process.kill(); process.wait()
-        process.stdout.close()
+        _kill(process)
+        process.wait()
+        process.stdin.close(); process.stdout.close()
 
 # %% ../../nbs/cli/sides.ipynb #si00fo02
 def in_turn(
@@ -183,28 +190,47 @@ def _terminated_as_interrupted():
     try: yield
     finally: signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
 
+# Where worktrees lie, and the file beside each that is locked for as long as its process lives
+_prefix, _in_use = "fasterbench-check-", "in_use.lock"
+
+def _git(*args):
+    done = subprocess.run(["git", *args], capture_output=True, text=True)
+    if done.returncode:
+        raise SideError(f"git {args[0]}: {(done.stderr.strip() or str(done.returncode)).splitlines()[-1]}")
+    return done.stdout.strip()
+
+def _remove(tree):
+    "Remove a worktree, one that git has not finished included."
+    subprocess.run(["git", "worktree", "remove", "-ff", str(tree)], capture_output=True)
+
+def _remove_stale():
+    "Remove the worktrees of processes that were killed."
+    for line in _git("worktree", "list", "--porcelain").splitlines():
+        tree = Path(line.removeprefix("worktree "))
+        if not line.startswith("worktree ") or not tree.parent.name.startswith(_prefix): continue
+        try:
+            with FileLock(tree.parent/_in_use, timeout=0): _remove(tree)
+        except (OSError, Timeout): continue                   # in use, or of another machine
+        shutil.rmtree(tree.parent, ignore_errors=True)
+
 @contextmanager
 def checked_out(
     ref:str, # "main", "HEAD~1", "v1.2"
 ):
     "Within the context the current folder as it was at `ref`, in a git worktree. Raises `SideError` where git refuses."
-    import tempfile
-    def git(*args):
-        done = subprocess.run(["git", *args], capture_output=True, text=True)
-        if done.returncode:
-            raise SideError(f"git {args[0]}: {(done.stderr.strip() or str(done.returncode)).splitlines()[-1]}")
-        return done.stdout.strip()
-    inside = git("rev-parse", "--show-prefix")
-    try: commit = git("rev-parse", "--verify", "--end-of-options", f"{ref}^{{commit}}")
+    inside = _git("rev-parse", "--show-prefix")
+    try: commit = _git("rev-parse", "--verify", "--end-of-options", f"{ref}^{{commit}}")
     except SideError as error:
-        shallow = git("rev-parse", "--is-shallow-repository") == "true"
+        shallow = _git("rev-parse", "--is-shallow-repository") == "true"
         hint = "; this clone is shallow, and git fetch --unshallow makes it complete" * shallow
         raise SideError(f"git knows no version {ref!r} here ({error}){hint}") from error
-    with _terminated_as_interrupted(), tempfile.TemporaryDirectory() as folder:
+    _remove_stale()
+    with (_terminated_as_interrupted(), tempfile.TemporaryDirectory(prefix=_prefix) as folder,
+          FileLock(Path(folder)/_in_use)):
         tree = Path(folder)/"before"
-        git("worktree", "add", "--detach", str(tree), commit)
         try:
+            _git("worktree", "add", "--detach", str(tree), commit)
             if not (tree/inside).is_dir():
                 raise SideError(f"{ref!r} has no folder {inside!r}: call from a folder that both versions have")
             yield tree/inside
-        finally: git("worktree", "remove", "--force", str(tree))
+        finally: _remove(tree)

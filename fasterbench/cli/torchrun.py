@@ -85,7 +85,7 @@ def job(
         yield lambda model: model
         return
     import torch.distributed as dist
-    from fasterbench.engine.peers import patience
-    begin_group(device, patience())
+    from fasterbench.engine.peers import timeout_s
+    begin_group(device, timeout_s())
     yield lambda model: _wrapped(model, device, parallel)
     dist.destroy_process_group()          # after an error the process ends, and with it its group

@@ -48,13 +48,11 @@ def trace(
     perfetto:Annotated[Text, typer.Option(help=_perfetto)]=None,
 ):
     "Read traces of torch.profiler, print the slowest rows and where all of the time went, and write the report."
-    from fasterbench.views.report import render
-    from fasterbench.views.table import result_csv
     check_writable(html=html, json=json, csv=csv, perfetto=perfetto)
     result = _read(files, by, device, given_peaks(peaks))
     if html: result.with_roofs()
     if "-" not in (json, csv, html): printed(lambda: result.summary(top))
     write(json, result.to_json)
-    write(csv, lambda: result_csv(result))
-    write(html, lambda: render(result, f"Roofline of {result.model}, from a trace"))
+    write(csv, result.csv)
+    write(html, lambda: result.render(f"Roofline of {result.model}, from a trace"))
     if perfetto: result.to_perfetto(perfetto)

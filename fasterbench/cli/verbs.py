@@ -51,9 +51,9 @@ def _network(device):
     check_launched("peaks", int(os.environ.get("WORLD_SIZE", "1")) > 1 and "MASTER_ADDR" in os.environ)
     import torch
     import torch.distributed as dist
-    from fasterbench.engine.peers import patience
+    from fasterbench.engine.peers import timeout_s
     from fasterbench.roofs.network_probes import measure_network
-    begin_group(torch.device(device.type, int(os.environ.get("LOCAL_RANK", "0"))), patience())
+    begin_group(torch.device(device.type, int(os.environ.get("LOCAL_RANK", "0"))), timeout_s())
     try:
         found = measure_network()
         return found if dist.get_rank() == 0 else None
@@ -74,8 +74,7 @@ def peaks(device:Device="cpu",
     "Measure the ceilings of a device, or read those that are kept in the cache folder ($FASTERBENCH_CACHE)."
     from fasterbench.roofs.peaks import measure_peaks
     from fasterbench.views.headline import roof_doubt
-    from fasterbench.views.peaks_page import render_peaks
-    from fasterbench.views.table import peaks_table
+    from fasterbench.views.peaks_page import PeaksView
     check_writable(json=json, html=html)
     links = _network(device_here(device)) if network else None
     if network and links is None: return                                    # the first process says it all
@@ -83,10 +82,10 @@ def peaks(device:Device="cpu",
                                                  progress=False if no_progress else None))
     found = replace(found, network=links or found.network)
     for note in notes: notice(note)
-    if "-" not in (json, html): printed(lambda: print(peaks_table(found), found.origin(), sep="\n"))
+    if "-" not in (json, html): printed(lambda: print(PeaksView(found).text(), found.origin(), sep="\n"))
     elif doubt := roof_doubt(found): notice(doubt)
     write(json, found.to_json)
-    write(html, lambda: render_peaks(found))
+    write(html, PeaksView(found).render)
 
 # %% ../../nbs/cli/verbs.ipynb #84f762dc
 @app.command()
@@ -132,12 +131,10 @@ def roofline(
 # %% ../../nbs/cli/verbs.ipynb #1f561577
 def _out(result, shown, json, csv, html, title, remark):
     "Print and write a result."
-    from fasterbench.views.report import render
-    from fasterbench.views.table import result_csv
     _show(result, *shown, "-" in (json, csv, html))
     write(json, result.to_json)
-    write(csv, lambda: result_csv(result))
-    write(html, lambda: render(result, title), remark)
+    write(csv, result.csv)
+    write(html, lambda: result.render(title), remark)
 
 # %% ../../nbs/cli/verbs.ipynb #be0f4be6
 def _loaded(model, shape, batch, dtype, seq):
@@ -171,15 +168,13 @@ def report(saved:Saved, top:Top=20, group:Group="auto", depth:Depth=None,
     "Print a saved result and write its report."
     from fasterbench.views.headline import model_name
     from fasterbench.views.plot import device_name
-    from fasterbench.views.report import render
-    from fasterbench.views.table import result_csv
     result, remark = saved_result(saved), ""
     title = f"Roofline of {result.call.get('model') or model_name(result)} on {device_name(result.with_roofs())}"
     if not html: html, remark = free_name(Path(saved).stem, title)
     check_writable(html=html, csv=csv)
     _show(result, top, group, depth, "-" in (html, csv))
-    write(csv, lambda: result_csv(result))
-    write(html, lambda: render(result, title), remark)
+    write(csv, result.csv)
+    write(html, lambda: result.render(title), remark)
 
 # %% ../../nbs/cli/verbs.ipynb #a4daa704
 @app.command()

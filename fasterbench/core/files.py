@@ -6,26 +6,41 @@
 __all__ = []
 
 # %% ../../nbs/core/files.ipynb #272176fe
-import os, shutil, uuid
+import math, os, re, shutil, stat, uuid
+from dataclasses import fields, is_dataclass
 from pathlib import Path
+from typing import Literal, get_args, get_origin
+
+import msgspec
 
 # %% ../../nbs/core/files.ipynb #ea3eaf4e
 def write_whole(
     path,     # Where to write; its folder exists. A link is followed; a device or a pipe is written to
     text:str|bytes,
+    follow=True, # False: a link, a device or a pipe is replaced by the file
 ):
     "Write `text` to `path`, all of it or nothing. What UTF-8 cannot hold is written as an escape."
     path, data = Path(path), text if isinstance(text, bytes) else text.encode("utf-8", "backslashreplace")
-    real = path.resolve()
+    real = path.resolve() if follow else path
     if not real.parent.is_dir(): raise FileNotFoundError(f"cannot write {path}: there is no folder {path.parent}")
-    if real.is_dir(): raise IsADirectoryError(f"cannot write {path}: it is a folder")
-    if real.exists() and not real.is_file(): return real.write_bytes(data)
+    plain = real.is_file() and not real.is_symlink()
+    if real.is_dir() and not real.is_symlink(): raise IsADirectoryError(f"cannot write {path}: it is a folder")
+    if follow and real.exists() and not plain: return real.write_bytes(data)
     beside = real.with_name(f".{real.name}.{os.getpid()}.{uuid.uuid4().hex[:8]}")
     try:
         with open(beside, "xb") as f: f.write(data)
-        if real.exists(): shutil.copymode(real, beside)
+        if plain: shutil.copymode(real, beside)
         os.replace(beside, real)
     finally: beside.unlink(missing_ok=True)
+
+def read_plain(
+    path, # In a folder that others may write to
+)->str:
+    "Read a file of one's own making. Raises `OSError` for a link, and for a pipe or device, which could be waited for."
+    file = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
+    with open(file, encoding="utf-8") as f:
+        if not stat.S_ISREG(os.fstat(file).st_mode): raise OSError(f"{path} is no file")
+        return f.read()
 
 # %% ../../nbs/core/files.ipynb #81a850c8
 def check_schema(
@@ -42,3 +57,76 @@ def check_schema(
         which = "a file without a version" if version is None else f"version {version!r}"
         raise ValueError(f"{name}: {which} cannot be read; this release reads versions 1 to {newest}")
     return data
+
+# %% ../../nbs/core/files.ipynb #fl000002
+Number = int | float
+Scalar = str | int | float | bool | None
+Facts = dict[str, Scalar | dict[str, Scalar]]   # What a result says of where it comes from
+
+_smallest, _largest = 1e-100, 1e100
+
+def computable(
+    value, # A number
+)->bool:
+    "Tell if `value` is 0 or of a size that can be squared and inverted."
+    return value == 0 or _smallest <= abs(value) <= _largest
+
+def check_text(where, value):
+    "Raise `ValueError` for what is no text."
+    if not isinstance(value, str): raise ValueError(f"{where} is {value!r:.60}; a text is needed")
+
+def check_numbers(
+    data,          # Of a file: dicts, lists, plain values
+    signed=(),     # Names below which numbers may be negative; None: anywhere
+    infinite=(),   # Names of numbers that may be infinite
+    where:str="",  # What `data` is called
+):
+    "Raise `ValueError` for a number that nothing can be computed with, and say where it stands."
+    if isinstance(data, dict):
+        for k, v in data.items():
+            below = None if signed is None or k in signed else signed
+            if k not in infinite or v != math.inf: check_numbers(v, below, infinite, f"{where}.{k}" if where else k)
+    elif isinstance(data, (list, tuple)):
+        for i, v in enumerate(data): check_numbers(v, signed, infinite, f"{where}[{i}]")
+    elif isinstance(data, (int, float)) and not isinstance(data, bool):
+        valid = "0 or a size from 1e-100 to 1e100" if not computable(data) else "a number of at least 0"
+        if not computable(data) or signed is not None and data < 0:
+            raise ValueError(f"{where} is {_short(data)}; {valid} is needed")
+
+def _short(value):
+    return repr(value) if isinstance(value, float) or abs(value) < 1e20 else "a whole number of many digits"
+
+# %% ../../nbs/core/files.ipynb #fl000003
+def _choices(kind, name):
+    "The values that a field of that name may have, in the dataclasses that `kind` holds."
+    own = fields(kind) if is_dataclass(kind) else ()
+    if found := [get_args(f.type) for f in own if f.name == name and get_origin(f.type) is Literal]: return found[0]
+    below = [f.type for f in own] or get_args(kind)
+    return next((found for k in below if (found := _choices(k, name))), ())
+
+def _value_at(data, path):
+    "The value that a path of msgspec leads to; an entry of an object has no name there."
+    for name, index in re.findall(r"\.(\w+)|\[(\d+|\.\.\.)\]", path):
+        if index == "...": return ...
+        data = data[name] if name else data[int(index)]
+    return data
+
+def restored(
+    cls:type,    # A frozen dataclass
+    data,        # What a file says of it: dicts, lists, plain values
+    signed=(),   # Names of fields below which numbers may be negative
+    infinite=(), # Names of fields that may be infinite
+):
+    "Return the object that `data` describes. Raise `ValueError` that names a field and what stands in it."
+    try:
+        check_numbers(data, signed, infinite)
+        return msgspec.convert(data, cls)
+    except msgspec.ValidationError as error:
+        said, _, path = str(error).partition(" - at `$")
+        path = path.rstrip("`")
+        try: found = _value_at(data, path)
+        except (KeyError, IndexError, TypeError): found = ...
+        if said.startswith("Invalid enum"): said = "one of " + ", ".join(map(repr, _choices(cls, path.split(".")[-1])))
+        what = "" if found is ... else f" is {repr(found)[:60]}"
+        raise ValueError(f"{path.lstrip('.') or 'this'}{what}: {said}".replace("`", "")) from None
+    except RecursionError: raise ValueError("its values are nested too deeply") from None

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch._C._autograd import _disable_profiler, _profiler_enabled
+from torch.profiler import profile
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack, _pop_mode
 
 from .undo import Undo, let_go
@@ -39,7 +40,7 @@ def _attribute(path, root=torch.backends):
     return _Switch(lambda: getattr(owner(), name), lambda value: setattr(owner(), name, value))
 
 # %% ../../nbs/engine/process.ipynb #4d44b0cf
-def _autocast(device):
+def _autocast_switches(device):
     yield _Switch(lambda: torch.is_autocast_enabled(device), lambda on: torch.set_autocast_enabled(device, on))
     yield _Switch(lambda: torch.get_autocast_dtype(device), lambda dtype: torch.set_autocast_dtype(device, dtype))
 
@@ -54,11 +55,10 @@ def _pop_modes(depth):
 _thread_switches = [
     _Switch(torch.is_grad_enabled, torch.set_grad_enabled),
     _Switch(torch._C._is_multithreading_enabled, torch._C._set_multithreading_enabled),
-    *_autocast("cpu"), *_autocast("cuda"),
+    *_autocast_switches("cpu"), *_autocast_switches("cuda"),
     _Switch(torch.is_autocast_cache_enabled, torch.set_autocast_cache_enabled),
     _Switch(_default_device, lambda device: torch.set_default_device(*device)),
-    _Switch(lambda: len(_get_current_dispatch_mode_stack()), _pop_modes),
-    _Switch(np.geterr, lambda errors: np.seterr(**errors))]
+    _Switch(lambda: len(_get_current_dispatch_mode_stack()), _pop_modes)]
 
 # %% ../../nbs/engine/process.ipynb #657fac09
 def _anomaly(): return torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
@@ -66,10 +66,6 @@ def _anomaly(): return torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_en
 def _deterministic():
     return torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
 def _set_deterministic(value): torch.use_deterministic_algorithms(value[0], warn_only=value[1])
-
-def _set_environment(values):
-    for name in os.environ.keys() - values.keys(): del os.environ[name]
-    os.environ.update(values)
 
 def _stance(): return getattr(sys.modules.get("torch._dynamo.eval_frame"), "_stance", None)
 def _set_stance(stance): sys.modules["torch._dynamo.eval_frame"]._set_stance(stance)
@@ -87,10 +83,10 @@ _process_switches = [
     _Switch(torch.get_default_dtype, torch.set_default_dtype), _Switch(torch.get_num_threads, torch.set_num_threads),
     _Switch(_deterministic, _set_deterministic), _Switch(_anomaly, lambda v: torch.autograd.set_detect_anomaly(*v)),
     _Switch(gc.isenabled, lambda on: gc.enable() if on else gc.disable()),
-    _Switch(torch.is_warn_always_enabled, torch.set_warn_always), _Switch(sys.getrecursionlimit, sys.setrecursionlimit),
+    _Switch(torch.is_warn_always_enabled, torch.set_warn_always),
     _Switch(_profiler_enabled, lambda on: None if on else _disable_profiler()),
     _attribute("_is_profiler_enabled", torch.autograd.profiler),
-    _Switch(lambda: dict(os.environ), _set_environment), _Switch(_stance, _set_stance),
+    _Switch(_stance, _set_stance),
     _attribute("fill_uninitialized_memory", torch.utils.deterministic),
     _Switch(torch.backends.mha.get_fastpath_enabled, torch.backends.mha.set_fastpath_enabled),
     *(_Switch(getattr(torch.backends.cuda, f"{k}_sdp_enabled"), getattr(torch.backends.cuda, f"enable_{k}_sdp"))
@@ -99,7 +95,7 @@ _process_switches = [
 
 # %% ../../nbs/engine/process.ipynb #ab96f418
 def random_state():
-    "Where the random generators of the process stand."
+    "Return the state of the random generators of the process."
     cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
     return torch.get_rng_state(), cuda, random.getstate(), np.random.get_state()
 
@@ -141,7 +137,7 @@ class _Presence:
 def restore_process(
     undo:Undo, # What puts it back
 ):
-    "The state of the process, and of this thread, is put back by `undo`."
+    "Let `undo` put back the state of the process and of this thread."
     presence = _Presence()
     undo.add(let_go, _lock)
     undo.add(presence.leave)
@@ -150,7 +146,7 @@ def restore_process(
 
 @contextmanager
 def preserved_process():
-    "Random generators, backend switches, autograd modes, environment and garbage collector are put back at the end."
+    "Put back random generators, PyTorch's modes and backend settings, and the garbage collector at the end."
     with (undo := Undo()), undo:
         restore_process(undo)
         yield
@@ -185,8 +181,8 @@ class SharedSwitch:
             yield
 
 # %% ../../nbs/engine/process.ipynb #b98d8a07
-quiet = SharedSwitch(gc.isenabled, lambda on: gc.enable() if on else gc.disable(), lambda: False)
-quiet.__doc__ = "Within `quiet()` the garbage collector does not run."
+gc_paused = SharedSwitch(gc.isenabled, lambda on: gc.enable() if on else gc.disable(), lambda: False)
+gc_paused.__doc__ = "Within `gc_paused()` the garbage collector does not run."
 
 # %% ../../nbs/engine/process.ipynb #2bb3fa1d
 def _force_eager():
@@ -204,9 +200,18 @@ eager.__doc__ = "Within `eager()` compiled parts run as the eager code they were
 # %% ../../nbs/engine/process.ipynb #c1908322
 @contextmanager
 def silent():
-    "Kineto, which asks when it is first used, is told to keep quiet."
-    was_set = "KINETO_LOG_LEVEL" in os.environ
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
-    try: yield
-    finally:
-        if not was_set: os.environ.pop("KINETO_LOG_LEVEL", None)
+    "Tell Kineto, which asks when it is first used, to keep quiet."
+    with (undo := Undo()), undo:
+        if "KINETO_LOG_LEVEL" not in os.environ:
+            undo.add(os.environ.pop, "KINETO_LOG_LEVEL", None)
+            os.environ["KINETO_LOG_LEVEL"] = "99"
+        yield
+
+@contextmanager
+def recorded(
+    **how, # Of `torch.profiler.profile`
+):
+    "Within the context PyTorch's profiler runs, and nothing is printed. Gives the session, with Kineto's own records."
+    with silent(), profile(acc_events=True, **how) as p: # left out, PyTorch 2.11 and 2.12 warn that events are cleared
+        p.profiler.acc_events = False                    # kept, each record would become an object of Python
+        yield p

@@ -6,10 +6,11 @@
 __all__ = []
 
 # %% ../../nbs/engine/state.ipynb #083bc64d
-import functools, io, logging, queue, random, re, socket, sys, threading, types, weakref
+import copyreg, functools, random, sys, threading
 from collections import OrderedDict, deque
 from contextlib import contextmanager
-from enum import Enum
+from types import FunctionType, MethodType, SimpleNamespace
+from typing import NamedTuple
 from warnings import warn
 
 import numpy as np
@@ -19,24 +20,30 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_flatten
 
 from ..core.arguments import copied, is_immutable
-from .modules import copiers, missing, put
+from .modules import absent, copiers, put
 from .process import random_state, restore_process, restore_random
 from .undo import Undo, let_go
 
 # %% ../../nbs/engine/state.ipynb #5b10127c
 def _address(t): return t.untyped_storage()._cdata if t.layout is torch.strided else None
 
-def _layout(t): return t.shape, t.stride() if t.layout is torch.strided else None, _address(t)
+def _tensor_layout(t): return t.shape, t.stride() if t.layout is torch.strided else None, _address(t)
 
-def _version(t): return None if t.is_inference() else t._version
+def _write_count(t): return None if t.is_inference() else t._version
+
+def _as_words(t):
+    "The memory of a contiguous tensor as the widest whole numbers that fit; these are compared fastest."
+    fits = lambda d: t.nbytes % d.itemsize == t.storage_offset() * t.itemsize % d.itemsize == 0
+    return t.view(-1).view(torch.uint8).view(next(filter(fits, (torch.int64, torch.int32, torch.int16, torch.uint8))))
 
 def _same_bits(a, b):
     if a.layout is not torch.strided or a.is_quantized or a.is_nested or a.device != b.device: return False
     if type(a) not in (torch.Tensor, nn.Parameter): return False
-    bits = lambda t: t.contiguous().view(-1).view(torch.uint8)
-    return torch.equal(bits(a), bits(b)) if a.numel() else True
+    if not a.numel(): return True
+    a, b = _as_words(a.contiguous()), _as_words(b.contiguous())
+    return torch.equal(a, b) if a.dtype == b.dtype else torch.equal(a.view(torch.uint8), b.view(torch.uint8))
 
-def _overwrite(t, contents):
+def _write_into(t, contents):
     "Write `contents` into the memory of `t`, also where several elements share it or it belongs to inference mode."
     for d, (n, step) in enumerate(zip(t.shape, t.stride())) if t.layout is torch.strided else ():
         if step == 0 and n > 1: t, contents = t.narrow(d, 0, 1), contents.narrow(d, 0, 1)
@@ -44,29 +51,29 @@ def _overwrite(t, contents):
 
 # %% ../../nbs/engine/state.ipynb #3b7e01da
 def _copy_of(t):
-    "The contents of `t`, in the CPU's memory."
+    "Copy the contents of `t` into the CPU's memory."
     if t.is_meta or isinstance(t, FakeTensor): return None
     return t.to("cpu", copy=True) if t.device.type == "cuda" else t.clone()
 
 # %% ../../nbs/engine/state.ipynb #7b068403
 class TensorState:
-    "One tensor as it was."
+    "A tensor as it was."
     def __init__(self, t):
-        self.tensor, self.alias, self.contents, self.version = t, t.detach(), None, _version(t)
+        self.tensor, self.alias, self.contents, self.version = t, t.detach(), None, _write_count(t)
         self.grad, self.requires_grad = t.grad if t.is_leaf else None, t.requires_grad
         self.grad_contents = None
 
     def keep(self):
-        "Copy the contents, if that has not happened yet."
+        "Copy the contents, once."
         if self.contents is None: self.contents = _copy_of(self.alias)
 
     def rewind(self)->bool:
-        "Put back the shape, and contents that are kept and were written to; whether there was something to put back."
+        "Put back the shape, and contents that are kept and were written to. True if there was anything to put back."
         t = self.tensor
-        reshaped = _layout(t)[:2] != _layout(self.alias)[:2]
-        rewritten = self.contents is not None and (self.version is None or _version(t) != self.version)
+        reshaped = _tensor_layout(t)[:2] != _tensor_layout(self.alias)[:2]
+        rewritten = self.contents is not None and (self.version is None or _write_count(t) != self.version)
         if reshaped: t.data = self.alias
-        if rewritten: _overwrite(t, self.contents)
+        if rewritten: _write_into(t, self.contents)
         return reshaped or rewritten
 
     def keep_grad(self):
@@ -75,21 +82,21 @@ class TensorState:
 
     @property
     def lost(self)->bool:
-        "Whether something wrote to the tensor while its contents were not kept."
-        return self.contents is None and self.version is not None and _version(self.tensor) != self.version
+        "True if something wrote to the tensor while its contents were not kept."
+        return self.contents is None and self.version is not None and _write_count(self.tensor) != self.version
 
     def restore(self):
         t = self.tensor
-        if _layout(t) != _layout(self.alias): t.data = self.alias
-        if self.contents is not None and not _same_bits(t.detach(), self.contents): _overwrite(t, self.contents)
+        if _tensor_layout(t) != _tensor_layout(self.alias): t.data = self.alias
+        if self.contents is not None and not _same_bits(t.detach(), self.contents): _write_into(t, self.contents)
         if not t.is_leaf: return
         if t.requires_grad != self.requires_grad: t.requires_grad_(self.requires_grad)
         if t.grad is not self.grad: t.grad = self.grad
-        if self.grad_contents is not None: _overwrite(self.grad, self.grad_contents)
+        if self.grad_contents is not None: _write_into(self.grad, self.grad_contents)
 
 # %% ../../nbs/engine/state.ipynb #cfb213a7
-def _assign(mapping, saved, kind=dict):
-    "Give `mapping` the items of `saved`, in their order, never empty on the way. Says whether it had others."
+def _assign(mapping, saved, kind=dict)->bool:
+    "Give `mapping` the items of `saved`, in their order; it is never empty on the way."
     if list(mapping) == list(saved) and all(mapping[k] is v for k, v in saved.items()): return False
     for key in [k for k in mapping if k not in saved]: kind.__delitem__(mapping, key)
     kind.update(mapping, saved)
@@ -98,48 +105,40 @@ def _assign(mapping, saved, kind=dict):
         kind.update(mapping, saved)
     return True
 
-def _kind(container): return next((k for k in (OrderedDict, dict, list, deque, set) if isinstance(container, k)), None)
-
-def _same(a, b): return len(a) == len(b) and all(x is y for x, y in zip(a, b))
-
-def _restore_container(container, kind, members):
+def _restore_container(container, kind, members)->bool:
     if issubclass(kind, dict): return _assign(container, members, kind)
-    if _same(list(container), members): return False
+    now = list(container)
+    if len(now) == len(members) and all(a is b for a, b in zip(now, members)): return False
     kind.clear(container)
     kind.update(container, members) if kind is set else kind.extend(container, members)
     return True
 
-# %% ../../nbs/engine/state.ipynb #de8f7e82
-def _slots(thing):
-    "Names of the slots of `thing` that hold something, with what they hold."
-    names = (n for cls in type(thing).__mro__ for n in _slot_names(cls))
-    return {n: getattr(thing, n) for n in names if hasattr(thing, n)}
+def _slots(thing): return {n: getattr(thing, n) for n in copyreg._slotnames(type(thing)) if hasattr(thing, n)}
 
-@functools.cache
-def _slot_names(cls):
-    slots = cls.__dict__.get("__slots__", ())
-    names = [n for n in ((slots,) if isinstance(slots, str) else slots) if n not in ("__dict__", "__weakref__")]
-    return [f"_{cls.__name__.lstrip('_')}{n}" if n.startswith("__") and not n.endswith("__") else n for n in names]
-
-def _restore_slots(thing, saved):
+def _restore_slots(thing, saved)->bool:
     more = _slots(thing).keys() - saved.keys()
     others = {name: value for name, value in saved.items() if getattr(thing, name, None) is not value}
     for name in more: object.__delattr__(thing, name)
     for name, value in others.items(): object.__setattr__(thing, name, value)
     return bool(more or others)
 
-def _restore_array(array, contents):
+def _restore_array(array, contents)->bool:
     same = array.dtype != object and array.tobytes() == contents.tobytes()
     if not same: array[...] = contents
     return not same
 
-# %% ../../nbs/engine/state.ipynb #08ca4cf6
-def _set_state(generator, set, state):
+def _restore_generator(generator, set, state)->bool:
     set(state)
     return True
 
+def _restore_class(module, cls)->bool:
+    other = type(module) is not cls
+    if other: object.__setattr__(module, "__class__", cls)
+    return other
+
+# %% ../../nbs/engine/state.ipynb #08ca4cf6
 def _generator(thing):
-    "What sets the state of `thing`, and that state, if it is a random generator."
+    "The function that sets the state of a random generator, and that state; `None` for anything else."
     if isinstance(thing, torch.Generator): return thing.set_state, thing.get_state()
     if isinstance(thing, random.Random): return thing.setstate, thing.getstate()
     if isinstance(thing, np.random.RandomState): return thing.set_state, thing.get_state()
@@ -148,144 +147,93 @@ def _generator(thing):
     return None
 
 # %% ../../nbs/engine/state.ipynb #0fd12cd3
-_atoms = (int, float, complex, str, bytes, type, types.ModuleType, Enum, torch.dtype, torch.device, torch.Size,
-          torch.layout, type(None), type(...), *weakref.ProxyTypes, np.memmap,
-          io.IOBase, threading.Thread, queue.Queue, queue.SimpleQueue, logging.Filterer, socket.socket)
-_foreign = ("torch.distributed.", "torch._", "torch.fx.", "torch.jit.", "torch.nn.parallel.", "threading.", "_thread.",
-            "weakref.", "concurrent.", "multiprocessing.", "torch.multiprocessing.", "torch.utils.data.", "asyncio.",
-            "logging.", "fasterbench.")
+_not_of_models = {*sys.stdlib_module_names, "torch", "numpy", "fasterbench"}
+_hook_states = "torch.distributed.algorithms.ddp_comm_hooks."
+large = 100_000                     # Members; a larger container is data
 
 @functools.cache
-def _is_atom(cls): return issubclass(cls, _atoms)
-
-def _is_machinery(name):
-    "Whether what the Python module `name` defines belongs to more than the model; states of DDP's hooks do not."
-    return f"{name}.".startswith(_foreign) and not name.startswith("torch.distributed.algorithms.ddp_comm_hooks.")
+def _has_own_state(cls)->bool:
+    "True if objects of this class have state of their own: attributes that are a model's."
+    if issubclass(cls, (torch.optim.Optimizer, SimpleNamespace)) or cls.__module__.startswith(_hook_states): return True
+    return cls.__module__.partition(".")[0] not in _not_of_models and not issubclass(cls, (type, BaseException))
 
 @functools.cache
-def _is_foreign(cls): return _is_machinery(cls.__module__) and not issubclass(cls, sharded_class())
+def _container_kind(cls): return next((k for k in (OrderedDict, dict, list, deque, set) if issubclass(cls, k)), None)
 
 # %% ../../nbs/engine/state.ipynb #2bb85756
-def _of_attributes(thing):
-    "How the attributes of `thing` are put back, and what they hold."
+class _Found(NamedTuple):
+    restores: list = []     # How a thing is put back: a function and its arguments
+    held: list|tuple = ()   # What it holds
+
+def _attributes_of(thing)->_Found:
     try: attributes = object.__getattribute__(thing, "__dict__")
     except AttributeError: attributes = None
     restores, held = [], []
     if type(attributes) is dict:
         restores.append((_assign, attributes, dict(attributes)))
         held += attributes.values()
-    if any(map(_slot_names, type(thing).__mro__)):
-        slots = _slots(thing)
+    if slots := _slots(thing):
         restores.append((_restore_slots, thing, slots))
         held += slots.values()
-    return restores, held
+    return _Found(restores, held)
 
-def _of_container(thing, kind):
-    members = kind(thing.items()) if issubclass(kind, dict) else list(thing)
-    held = [*members.values()] if issubclass(kind, dict) else members
-    restores, more = _of_attributes(thing) if type(thing) is not kind else ([], [])
-    return [(_restore_container, thing, kind, members), *restores], [*held, *more]
-
-# %% ../../nbs/engine/state.ipynb #f0110w5d
-_functions = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, functools.partial)
-_trained = nn.Module, torch.optim.Optimizer                     # what a step writes to, with all that it holds
-# What is looked at where only a function leads to it; other objects belong to the program
-_by_functions = (*_functions, *_trained, torch.Tensor, types.CellType, dict, list, set, frozenset, tuple, deque,
-                 torch.Generator, random.Random, np.random.RandomState, np.random.Generator)
-
-def _members(thing):
-    "`thing`, or what a container of Python holds."
-    return list(thing.values()) if type(thing) is dict else list(thing) if type(thing) in (list, tuple) else [thing]
-
-def _globals_of(function):
-    "Modules, optimizers, functions and tensors with a gradient among the globals that the code of a function names."
-    code, known = [function.__code__], function.__globals__
-    if re.search("(site|dist)-packages", str(known.get("__file__"))): return []
-    for c in code: code += [inner for inner in c.co_consts if isinstance(inner, types.CodeType)]
-    found = [g for c in code for name in c.co_names if name in known for g in _members(known[name])]
-    return [g for g in found if issubclass(type(g), (*_functions, *_trained))
-            or issubclass(type(g), torch.Tensor) and g.requires_grad]
-
-def _held_by_function(function):
-    "What a function holds beside its code: closure, defaults, globals, bound arguments, the object of a method."
-    kind = type(function)
-    if issubclass(kind, functools.partial): return function.func, *function.args, *function.keywords.values()
-    if not issubclass(kind, types.FunctionType): return function.__self__, getattr(function, "__func__", None)
-    if _is_machinery(function.__globals__.get("__name__")): return ()
-    defaults = *(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()
-    return *(function.__closure__ or ()), *defaults, *_globals_of(function)
-
-# %% ../../nbs/engine/state.ipynb #f0110w5c
-def _restore_cell(cell, contents):
-    other = _contents(cell) is not contents
-    if other and contents is missing: del cell.cell_contents
-    elif other: cell.cell_contents = contents
-    return other
-
-def _contents(cell):
-    try: return cell.cell_contents
-    except ValueError: return missing
-
-def _of_cell(cell): return [(_restore_cell, cell, contents := _contents(cell))], (contents,)
-
-def _of_tensor(t):
-    restores, held = _of_attributes(t)
-    return restores, [*held, t._backward_hooks, t._post_accumulate_grad_hooks]
+def _members_of(container, kind)->_Found:
+    members = kind(container.items()) if issubclass(kind, dict) else list(container)
+    held = [] if len(members) > large else list(members.values() if issubclass(kind, dict) else members)
+    own = _attributes_of(container) if type(container) is not kind else _Found()
+    return _Found([(_restore_container, container, kind, members), *own.restores], [*held, *own.held])
 
 # %% ../../nbs/engine/state.ipynb #435484c3
-def _of_module(module):
-    if _is_foreign(type(module)) and not isinstance(module, torch.jit.ScriptModule):
-        touched = {k: module.__dict__.get(k, missing) for k in ("forward", *copiers, "training")}
-        hooks = getattr(module, "_comm_hooks", ())                                         # of DDP, with their states
-        return [(_restore_touched, module.__dict__, touched)], [*module._modules.values(), *hooks]
-    restores, held = _of_attributes(module)
-    inside = [*module.children(), *module.buffers()] if isinstance(module, torch.jit.ScriptModule) else []
-    return [(_restore_training, module, getattr(module, "training", None)), *restores], [*held, *inside]
+def _module_state(module)->_Found:
+    attributes, cls = module.__dict__, (_restore_class, module, type(module))
+    script, foreign = isinstance(module, torch.jit.ScriptModule), type(module).__module__.startswith(_machinery)
+    if foreign and not (script or isinstance(module, sharded_class())):
+        touched = {k: attributes.get(k, absent) for k in ("forward", *copiers, "training")}
+        hooks = attributes.get("_comm_hooks", ())              # of DDP, with their states
+        return _Found([cls, (_restore_touched, attributes, touched)], [*module._modules.values(), *hooks])
+    found, inside = _attributes_of(module), [*module.children(), *module.buffers()] if script else []
+    return _Found([cls, (_restore_training, module, getattr(module, "training", None)), *found.restores],
+                  [*found.held, *inside])
 
-def _of(thing):
-    "How `thing` is put back, and what it holds."
-    if isinstance(thing, nn.Module): return _of_module(thing)
-    if isinstance(thing, FakeTensor): return [], ()          # its attributes are PyTorch's own
-    if isinstance(thing, torch.Tensor): return _of_tensor(thing)
-    if (kind := _kind(thing)) is not None: return _of_container(thing, kind)
-    if isinstance(thing, (tuple, frozenset)): return [], thing
+_machinery = "torch.distributed.", "torch._", "torch.fx.", "torch.jit.", "torch.nn.parallel."
+
+def _state_of(thing)->_Found:
+    "Find how `thing` is put back, and what it holds that is put back too."
+    if isinstance(thing, nn.Module): return _module_state(thing)
+    if isinstance(thing, FakeTensor): return _Found()          # its attributes are PyTorch's own
+    if isinstance(thing, torch.Tensor):
+        found = _attributes_of(thing)
+        return _Found(found.restores, [*found.held, thing._backward_hooks, thing._post_accumulate_grad_hooks])
+    if kind := _container_kind(type(thing)): return _members_of(thing, kind)
+    if isinstance(thing, (tuple, frozenset)): return _Found(held=() if len(thing) > large else thing)
     if isinstance(thing, np.ndarray):
-        return [(_restore_array, thing, thing.copy())] if thing.flags.writeable else [], ()
-    if found := _generator(thing): return [(_set_state, thing, *found)], ()
-    if _is_foreign(type(thing)): return [], ()
-    if issubclass(type(thing), _functions): return [], _held_by_function(thing)
-    return _of_cell(thing) if isinstance(thing, types.CellType) else _of_attributes(thing)
+        mine = thing.flags.writeable and not isinstance(thing, np.memmap)
+        return _Found([(_restore_array, thing, thing.copy())] if mine else [])
+    if found := _generator(thing): return _Found([(_restore_generator, thing, *found)])
+    return _attributes_of(thing) if _has_own_state(type(thing)) else _Found()
 
 # %% ../../nbs/engine/state.ipynb #d0c07fd7
 class Snapshot:
-    "What can be reached from some objects, as it was."
-    most = 200_000                              # Objects that are looked at
-
+    "The state of modules, tensors and optimizers, with what they hold."
     def __init__(self, roots):
         self.seen, self.tensors, self.restores, self.modules = {}, [], [], []
-        todo = deque((root, False) for root in roots)           # what, and whether only a function leads to it
-        while todo and len(self.seen) < self.most:
-            thing, by_function = todo.pop()
-            kind = type(thing)
-            if _is_atom(kind) or id(thing) in self.seen or by_function and not issubclass(kind, _by_functions): continue
-            held = self._look_at(thing)
-            by_function = issubclass(kind, _functions) or by_function and not issubclass(kind, _trained)
-            (todo.extendleft if by_function else todo.extend)((h, by_function) for h in held)
-        self.complete = all(by_function for _, by_function in todo)
-
-    def _look_at(self, thing):
-        "Note how `thing` is put back; gives what it holds."
-        self.seen[id(thing)] = thing
-        if isinstance(thing, torch.Tensor): self.tensors.append(TensorState(thing))
-        if isinstance(thing, nn.Module): self.modules.append(thing)
-        restores, held = _of(thing)
-        self.restores += restores
-        return held
+        todo = list(roots)
+        while todo:
+            thing = todo.pop()
+            if type(thing) in _atoms or id(thing) in self.seen: continue
+            self.seen[id(thing)] = thing
+            if isinstance(thing, torch.Tensor): self.tensors.append(TensorState(thing))
+            if isinstance(thing, nn.Module): self.modules.append(thing)
+            found = _state_of(thing)
+            self.restores += found.restores
+            todo += found.held
 
     def steps(self)->dict:
-        "What puts each thing back between two runs; each says whether it had to."
+        "The step that puts each thing back between two runs; each returns True if it had to."
         tensors = {id(s.tensor): s.rewind for s in self.tensors}
         return tensors | {(restore[0], id(restore[1])): functools.partial(*restore) for restore in self.restores}
+
+_atoms = {int, float, complex, bool, str, bytes, type(None), type, FunctionType, MethodType}
 
 # %% ../../nbs/engine/state.ipynb #9349184c
 def _restore_training(module, training):
@@ -294,31 +242,35 @@ def _restore_training(module, training):
     return other
 
 def _restore_touched(attributes, touched):
-    other = any(attributes.get(key, missing) is not value for key, value in touched.items())
+    other = any(attributes.get(key, absent) is not value for key, value in touched.items())
     put(attributes, touched)
     return other
 
 # %% ../../nbs/engine/state.ipynb #37bf5bba
-_turn, _measured = threading.Condition(threading.RLock()), {}      # id of a module -> (thread, context)
+class _Occupant(NamedTuple):
+    thread: int
+    context: Undo
+
+_freed, _occupied = threading.Condition(threading.RLock()), {}      # Who measures a module, by its id
 
 def _occupy(modules, context):
     me = threading.get_ident()
-    with _turn:
-        while any(_measured.get(id(m), (me,))[0] != me for m in modules): _turn.wait(1.0)
-        for m in modules: _measured.setdefault(id(m), (me, context))
+    with _freed:
+        while any((o := _occupied.get(id(m))) and o.thread != me for m in modules): _freed.wait(1.0)
+        for m in modules: _occupied.setdefault(id(m), _Occupant(me, context))
 
 def _release(context):
-    with _turn:
-        for key in [k for k, (_, c) in list(_measured.items()) if c is context]: _measured.pop(key, None)
-        _turn.notify_all()
+    with _freed:
+        for key in [k for k, o in list(_occupied.items()) if o.context is context]: _occupied.pop(key, None)
+        _freed.notify_all()
 
 # %% ../../nbs/engine/state.ipynb #3b0bf768
 def sharded_class():
-    "`FSDPModule`, where it has been imported; else no class."
+    "Return `FSDPModule`, where it has been imported; else no class."
     return getattr(sys.modules.get("torch.distributed.fsdp"), "FSDPModule", ())
 
 def _own_parameters(module):
-    "The parameters that `module` shards itself: those of modules inside that shard their own are not among them."
+    "List the parameters that `module` shards itself, without those of modules inside that shard their own."
     inner = [c for c in module.children() if not isinstance(c, sharded_class())]
     return [*module.parameters(recurse=False), *(p for c in inner for p in _own_parameters(c))]
 
@@ -332,7 +284,7 @@ def _restore_sharding(module, was):
 
 # %% ../../nbs/engine/state.ipynb #un0red01
 def _unreduced(module):
-    "Where FSDP keeps gradients that the ranks have not reduced yet: objects with the name of the attribute."
+    "Find where FSDP keeps gradients that the ranks have not reduced yet: objects with the name of the attribute."
     state = module._get_fsdp_state()
     for group in getattr(state, "_fsdp_param_groups", None) or filter(None, [state._fsdp_param_group]):
         for p in group.fsdp_params:
@@ -344,7 +296,7 @@ def _restore_unreduced(module, kept):
     for thing, name in _unreduced(module): setattr(thing, name, kept.get((id(thing), name)))
 
 def _keep_sharding(module, undo):
-    "What `undo` puts back of a sharded module. Gradients that are accumulated without being reduced are put aside."
+    "Let `undo` put back a sharded module. Gradients that are accumulated without being reduced are put aside."
     kept = {(id(thing), name): getattr(thing, name) for thing, name in _unreduced(module)}
     undo.add(_restore_unreduced, module, kept)
     _restore_unreduced(module, {})
@@ -354,7 +306,7 @@ def _keep_sharding(module, undo):
 small = 1 << 28     # B; parameters that are copied at once, in all
 
 def _keep(snapshot, parameters, written):
-    "Copy what will be written; gives the states of parameters that are copied only when they are written."
+    "Copy what will be written; return the states of parameters that are copied only when they are written."
     own = [s for s in snapshot.tensors if isinstance(s.tensor, nn.Parameter)]
     on_cpu = all(s.tensor.device.type == "cpu" for s in own)
     at_once = parameters or on_cpu and sum(s.tensor.nbytes for s in own if not s.alias.is_meta) <= small
@@ -374,20 +326,18 @@ def _warn_lost(model, states):
 @contextmanager
 def preserved(
     model:nn.Module,       # The model that will be run
-    parameters:bool=False, # Whether its parameters will be written (a training step)
+    parameters:bool=False, # Its parameters will be written (a training step)
     others=(),             # Further tensors, modules or optimizers that will be written
 ):
-    """`model` and the process are put back at the end, also after an error or Ctrl-C.
+    """Put back `model` and the process at the end, also after an error or Ctrl-C.
 
     Gives `before_write(tensor)`, to be called before an operator writes to a tensor, and the tensors that it found."""
     with (undo := Undo()), undo:
-        undo.add(let_go, _turn)
+        undo.add(let_go, _freed)
         undo.add(_release, undo)
         _occupy(list(model.modules()), undo)
         restore_process(undo)
         snapshot = Snapshot([model, *others])
-        if not snapshot.complete: warn(f"{type(model).__name__} holds more than {Snapshot.most} objects: those beyond "
-                                       "them are not put back", stacklevel=3)
         later = _keep(snapshot, parameters, [t for t in others if isinstance(t, torch.Tensor)])
         if later: undo.add(_warn_lost, model, later)
         for s in snapshot.tensors: undo.add(s.restore)
@@ -401,31 +351,31 @@ def preserved(
         yield before_write, [s.tensor for s in snapshot.tensors]
 
 # %% ../../nbs/engine/state.ipynb #rw000005
-def _mark(leaf):
-    "What differs once `leaf` is no longer what it was."
+def _leaf_mark(leaf):
+    "Return something that differs once `leaf` is no longer what it was."
     if is_immutable(leaf): return leaf
     if not isinstance(leaf, torch.Tensor) or leaf.is_inference(): return object()
     return id(leaf), leaf._version, leaf.shape, leaf.stride() if leaf.layout is torch.strided else None
 
-def _marks(tree):
+def _leaf_marks(tree):
     leaves, structure = tree_flatten(tree)
-    return structure, list(map(_mark, leaves))
+    return structure, list(map(_leaf_mark, leaves))
 
 class Given:
     "The arguments of one run after the other."
     def __init__(self, args, kwargs): self.template, self.now, self.marks = (args, kwargs), None, None
 
     def __call__(self)->tuple[tuple, dict]:
-        if self.now is None or _marks(self.now) != self.marks:
+        if self.now is None or _leaf_marks(self.now) != self.marks:
             self.now = copied(self.template)
-            self.marks = _marks(self.now)
+            self.marks = _leaf_marks(self.now)
         return self.now
 
 # %% ../../nbs/engine/state.ipynb #rw000009
 counters = 1 << 20 # B; larger tensors of whole numbers are data, such as quantized weights
 
 def _taken(model):
-    "The model as it is."
+    "Take down the model as it is."
     snapshot = Snapshot([model])
     for s in snapshot.tensors:
         t = s.tensor
@@ -434,7 +384,7 @@ def _taken(model):
 
 # %% ../../nbs/engine/state.ipynb #rw000014
 class Rewind:
-    "Called before each run, it puts back what every run changes, and the random generators."
+    "A step before each run, which puts back what every run changes, and the random generators."
     def __init__(self,
         model, # That is run
     ):
@@ -448,7 +398,7 @@ class Rewind:
         else: self._choose(*self.before)
 
     def _choose(self, first, second):
-        "Find what the second run changed, and put it back to what it was before the first."
+        "Find what the second run changed, and put that back as it was before the first."
         sharded = any(isinstance(m, sharded_class()) for m in first.modules)      # it keeps books of its own
         first, second = ({} if sharded else s.steps() for s in (first, second))
         changed = [thing for thing, put_back in second.items() if put_back()]

@@ -10,6 +10,7 @@ import json, re
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from ..core.dtypes import dtype_name, itemsize
 from .trace_file import TraceFile
 from ..views.collective_table import Collective
 from ..work.wire import sent
@@ -47,9 +48,6 @@ _kinds = {"allreduce": "all_reduce", "allgather": "all_gather", "reducescatter":
           "reduce": "reduce", "send": "send_recv", "recv": "send_recv",
           "sendrecv": "send_recv", "alltoallbase": "all_to_all", "allreducecoalesced": "all_reduce",
           "allgatherintotensorcoalesced": "all_gather"}
-_sizes = {"float": 4, "bfloat16": 2, "half": 2, "c10::half": 2, "c10::bfloat16": 2, "double": 8, "long": 8,
-          "long int": 8, "int": 4, "char": 1, "signed char": 1,
-          "byte": 1, "unsigned char": 1, "bool": 1, "float8_e4m3fn": 1, "float8_e5m2": 1}
 
 def collective_kind(
     name:str, # "nccl:all_reduce", "_allgather_base", "allreduce"
@@ -70,12 +68,12 @@ def _announced(call):
     except ValueError: dims, types = [], []
     if kind is None or not dims or not types or not isinstance(dims[0], list): return kind, "", None
     flat = dims[0] if all(isinstance(n, int) for n in dims[0]) else None
-    size = _sizes.get(str(types[0]).lower())
+    size = itemsize(dtype_name(types[0]))
     return kind, str(types[0]), _product(flat) * size if flat and size else None
 
 def _said(about):
-    "The same of what a kernel says itself. The buffer is whole at the larger end."
-    kind, size = collective_kind(about.name or ""), _sizes.get((about.dtype or "").lower())
+    "Kind, dtype and bytes that a kernel says itself. The buffer is whole at the larger end."
+    kind, size = collective_kind(about.name or ""), itemsize(dtype_name(about.dtype))
     elements = max(about.elements_in, about.elements_out) if kind != "all_to_all" else about.elements_in
     return kind, about.dtype or "", elements * size if size and elements >= 0 else None
 

@@ -11,6 +11,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from ..core.dtypes import itemsize
 from .trace_file import TraceFile
 from .trace_work import Figures, figures, has_rule, is_made_of_others, overloads, reasons, recorded
 from ..timing.kernels import divided, is_communication, joined, nesting
@@ -23,7 +24,6 @@ parts = dict(figures="with FLOPs and bytes", outside="launched outside the windo
 _backward = re.compile(r"Backward\d*$|^torch::autograd|^autograd::engine")
 _compiled = re.compile(r"^triton_|^Torch-Compiled")
 
-
 # %% ../../nbs/interop/trace_join.ipynb #1be899d7
 class _Place(NamedTuple):
     "Where an activity belongs."
@@ -33,6 +33,8 @@ class _Place(NamedTuple):
     module: str          # Path
     type: str            # Class of the module
     phase: str
+    call: int=-1         # Place of the call of the module, in `calls_of`; -1 for none
+    annotation: str=""   # The innermost around its launch
 
 _order = {parts["communication"]: 1, parts["copies"]: 2}      # the class of a part; all others are compute
 
@@ -126,12 +128,9 @@ def _hint(stacks, operator, kernel):
         near.update(f for f in figures_dtype(calls[k]) if not size or f in _sized.get(size[1], ()))
     return near.most_common(1)[0][0] if near else _sized.get(size[1], ("float32",))[0] if size else ""
 
-dtype_names = {"float": "float32", "double": "float64", "c10::Half": "float16", "c10::BFloat16": "bfloat16",
-               "long int": "int64", "int": "int32", "signed char": "int8", "unsigned char": "uint8", "bool": "bool"}
-
 def figures_dtype(call):
-    "The dtypes of the tensors of a call, in the names of torch."
-    return [dtype_names[a.type] for a in recorded(call) if a.type in dtype_names and a.dims]
+    "The dtypes of the tensors of a call."
+    return [a.type for a in recorded(call) if itemsize(a.type) and a.dims]
 
 # %% ../../nbs/interop/trace_join.ipynb #53071867
 def _figures_of(stacks, operator, kernel=""):
@@ -160,12 +159,13 @@ def _counting(stacks, operator, kernel, known):
     return known[operator]
 
 # %% ../../nbs/interop/trace_join.ipynb #fad26617
-def _part(trace, i, launch, operator, found):
+def _part(trace, i, launch, operator, found, annotated):
     "The part of the account that activity `i` belongs to."
     a = trace.activities[i]
     if a.kind == "kernel" and (i in trace.collectives or is_communication(a.name)): return parts["communication"]
     if a.kind == "copy" and not ("DtoD" in a.name or "Device -> Device" in a.name): return parts["copies"]
-    if launch < 0 and operator < 0: return parts["copies"] if a.kind != "kernel" else parts["outside"]
+    if launch < 0 and operator < 0 and a.kind != "kernel": return parts["copies"]
+    if launch < 0 and operator < 0 and trace.launches and not annotated: return parts["outside"]
     if launch >= 0 and "Graph" in trace.launches[launch].name: return reasons["graph"]
     if found is not None and not found.reason: return parts["figures"]
     if a.kind != "kernel": return parts["copies"]
@@ -178,17 +178,19 @@ def places(
     "Where each activity of a trace belongs."
     stacks, known = _Stacks(trace), {}
     pairs = joined(trace.operators, trace.launches, trace.activities)
-    points = [(l.thread, l.start) if k >= 0 else (-1, 0.0) for k, _ in pairs
-              for l in [trace.launches[k]]] if trace.launches else [(-1, 0.0)] * len(pairs)
+    caller = lambda launch, k: trace.launches[launch] if launch >= 0 else trace.operators[k] if k >= 0 else None
+    points = [(r.thread, r.start) if r else (-1, 0.0) for r in (caller(*pair) for pair in pairs)]
     modules = nesting(stacks.spans, points)[1] if stacks.spans else [-1] * len(pairs)
     annotations, spans = nesting(trace.annotations, points)[1], trace.annotations
+    ranges = {r.id for r in spans if r.id >= 0}
     out = []
     for i, ((launch, operator), module, annotation) in enumerate(zip(pairs, modules, annotations)):
         at, found = _counting(stacks, operator, trace.activities[i].name, known) if operator >= 0 else (-1, None)
         call, phase = stacks.module_of(operator, module, spans[annotation].name if annotation >= 0 else "")
         path, type = stacks.paths[call] if call >= 0 else ("(optimizer)" if phase == "update" else "(no module)", "")
-        out.append(_Place(_part(trace, i, launch, operator, found), at, found, path, type, phase if launch >= 0
-                          else ""))
+        part = _part(trace, i, launch, operator, found, trace.activities[i].link in ranges)
+        name = spans[annotation].name if annotation >= 0 else ""
+        out.append(_Place(part, at, found, path, type, phase if launch >= 0 or operator >= 0 else "", call, name))
     return out
 
 # %% ../../nbs/interop/trace_join.ipynb #d55bc5d7

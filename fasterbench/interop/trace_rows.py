@@ -13,16 +13,17 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import NamedTuple
 
+from ..core.dtypes import dtype_name, itemsize
 from .trace_file import TraceFile, snippet
 from .collectives import transfers
-from .trace_join import (Spent, attributed, calls_of, dtype_names, own_activities, parts, places,
+from .trace_join import (Spent, attributed, calls_of, own_activities, parts, places,
                                            visited, window)
+from .trace_memory import served_levels
 from .trace_work import argument_bytes, reasons, recorded
-from ..points.caches import serve
 from ..points.row import Row, added, summed, total
 from ..roofs.datasheet import datasheet_peaks, match_device
 from ..roofs.hardware import HardwarePeaks
-from ..timing.kernels import is_communication
+from ..timing.kernels import is_communication, nesting
 
 # %% ../../nbs/interop/trace_rows.ipynb #3e0e63a6
 _tf32 = re.compile(r"tf32|xf32|_s1688|_s16816.*f32f32", re.I)
@@ -35,62 +36,12 @@ def compute_seconds(
     names:list[str],          # Of its kernels
     peaks:HardwarePeaks|None,
 )->float:
-    "Least time of the FLOPs of one call, s."
+    "Return the least time of the FLOPs of one call, s."
     if peaks is None or not f.flops: return 0.0
     if peaks.device.startswith("cpu"): return f.flops / peaks.flops_of(f.dtype)
     tf32 = f.dtype != "float32" or any(map(_is_tf32, names))
     vector = peaks.flops_of("float64" if f.dtype == "float64" else "float32", False)
-    return f.contraction / peaks.flops_of(f.dtype, tf32) + (f.flops - f.contraction) / vector
-
-# %% ../../nbs/interop/trace_rows.ipynb #e85b0579
-class _Memory:
-    "Numbers for blocks of memory, from dtype, size and order."
-    def __init__(self): self.made, self.count, self.weights = {}, 0, {}
-
-    def new(self): self.count += 1; return self.count
-
-    def reads(self, found, place):
-        taken, out = Counter(), []
-        for key, nbytes in found:
-            stack = self.made.get(key, [])
-            taken[key] += 1
-            if taken[key] <= len(stack): block = stack[-taken[key]]
-            else:
-                name = (place, key, taken[key])
-                if name not in self.weights: self.weights[name] = self.new()
-                block = self.weights[name]
-            out.append((block, nbytes))
-        return out
-
-    def writes(self, found, read):
-        out = []
-        for key, nbytes, same in found:
-            block, stack = read[same][0] if same >= 0 else self.new(), self.made.setdefault(key, [])
-            if block in stack: stack.remove(block)
-            stack.append(block)
-            del stack[:-4]
-            out.append((block, nbytes))
-        return out
-
-# %% ../../nbs/interop/trace_rows.ipynb #b47cffde
-# Calls of operators that the walk over the caches takes; the rest is served like equal calls before
-most_walked = 8_000
-
-def served_levels(
-    calls:list,               # (figures, place) in the order in which they ran
-    peaks:HardwarePeaks|None,
-)->list[list]:
-    "Bytes of each call by each level of memory."
-    if peaks is None or len(peaks.memory) == 1: return [[f.nbytes] for f, _ in calls]
-    memory, touches = _Memory(), []
-    for f, place in calls[:most_walked]:
-        reads = memory.reads(f.reads, place)
-        touches.append((reads, memory.writes(f.writes, reads)))
-    levels = [[sum(l) for l in zip(*reads, *writes)] or [0] * len(peaks.memory) for reads,
-              writes in serve(touches, [l.capacity for l in peaks.memory[:-1]])]
-    known = {(f, place): l for (f, place), l in zip(calls, levels)}
-    default = lambda f: [0] * (len(peaks.memory) - 1) + [f.nbytes]
-    return levels + [known.get(c) or default(c[0]) for c in calls[most_walked:]]
+    return max(f.contraction / peaks.flops_of(f.dtype, tf32), (f.flops - f.contraction) / vector)
 
 # %% ../../nbs/interop/trace_rows.ipynb #3fb96dc9
 @dataclass
@@ -113,7 +64,7 @@ class Reduced:
     unknown: Counter            # Operators and kernels without figures, by reason and name: s
     skipped: int
     notes: list[str]
-    root: str=""                # Class of the outermost module
+    root: str=""                # What ran longest on the device
     transfers: list=field(default_factory=list) # Of each communication kernel
 
     @property
@@ -186,13 +137,14 @@ def _other_name(trace, g):
     if p.part in (parts["communication"], parts["copies"]) or p.operator < 0:
         return dict(name=a.name, type=p.part, operator="")
     call = trace.calls[p.operator]
-    dims = [r.dims for r in recorded(call) if r.type in dtype_names]
+    dims = [r.dims for r in recorded(call) if itemsize(r.type)]
     return dict(name=f"{call.operator.removeprefix('aten::')} {_shapes(dims)}".strip(), type=p.part,
                 operator=call.operator)
 
 def _module_name(p):
     "The name of the row of a module; what has no figures stands in a row of its own."
-    return p.module if p.part == parts["figures"] else f"{p.module} ({p.part})"
+    if p.part == parts["figures"]: return p.module
+    return f"({p.part})" if p.module == "(no module)" else f"{p.module} ({p.part})"
 
 # %% ../../nbs/interop/trace_rows.ipynb #4501a623
 def reduced(
@@ -207,8 +159,7 @@ def reduced(
     seconds, spent = attributed(trace, found)
     calls, others = _gather(trace, found)
     peaks, notes = _roofs(peaks, name, calls)
-    served = served_levels([(g.place.figures, (g.place.module, trace.calls[g.place.operator].operator))
-                            for g in calls], peaks)
+    served = served_levels(trace, found, [g.activities for g in calls], peaks)
     rows = _rows(trace, calls, others, seconds, peaks, served)
     unknown = Counter()
     for g in others:
@@ -216,18 +167,29 @@ def reduced(
             unknown[g.place.part, _other_name(trace, g)["operator"]
                     or trace.activities[g.activities[0]].name] += sum(seconds[i] for i in g.activities)
     return Reduced(trace.source, trace.size, trace.rank, trace.ranks, name, spent, *rows, peaks, bool(trace.modules),
-                   unknown, trace.skipped, notes, _root(trace), transfers(trace, 0))
+                   unknown, trace.skipped, notes, _root(trace, found, seconds), transfers(trace, 0))
 
 # %% ../../nbs/interop/trace_rows.ipynb #f634357c
-def _root(trace):
-    "The class of the module that ran longest."
-    spans = calls_of(trace)
-    longest = max(range(len(spans)), key=lambda k: spans[k].end - spans[k].start, default=None)
-    return visited(trace)[longest][1] if longest is not None else ""
+_of_the_profiler = re.compile(r"ProfilerStep|Optimizer\.|DistributedDataParallel\.|nccl:|gloo:|## ")
+_lengths = re.compile(r"(?<=\d)\(\w+\)")      # which vLLM and SGLang write behind the counts of their requests
+
+def _root(trace, found, seconds):
+    "The class of the outermost module whose kernels ran longest, or the annotation of what runs in none."
+    spans, longest = nesting(calls_of(trace))[0], Counter()
+    def outermost(call):
+        while spans[call] >= 0: call = spans[call]
+        return call
+    for p, s in zip(found, seconds):
+        if p.call >= 0: longest[outermost(p.call)] += s
+        elif p.annotation and not _of_the_profiler.match(p.annotation): longest[p.annotation] += s
+    name = max(longest, key=longest.get, default="")
+    return visited(trace)[name][1] if isinstance(name, int) else _lengths.sub("", name)
 
 def _roofs(peaks, name, calls):
     "The roofs of a device from its datasheet, for the dtype of most of the FLOPs, and what is to be said of them."
-    if peaks is not None or not name or name == "cpu": return peaks, []
+    if peaks is not None or name == "cpu": return peaks, []
+    if not name: return None, ["no roofs: the trace names no device; --device NAME does, --peaks FILE gives measured "
+                               "ones"]
     weight = Counter()
     for g in calls: weight[g.place.figures.dtype] += g.place.figures.contraction or 0
     for dtype in [d for d, w in weight.most_common() if w and d] + [None]:
@@ -319,14 +281,11 @@ def _collectives(trace, wire):
     for i, a in enumerate(trace.activities):
         if a.kind != "kernel" or not (i in trace.collectives or is_communication(a.name)): continue
         about = trace.collectives.get(i)
-        size = _element_sizes.get((about.dtype or "").lower()) if about else None
+        size = itemsize(dtype_name(about.dtype)) if about else None
         nbytes = about.elements_in * size if about and size and about.elements_in >= 0 else None
         name = f"{about.name} {about.elements_in} {about.dtype}, {about.group_size} ranks" if about else a.name
         rows.append(Row(name, "communication", None, nbytes, a.end - a.start, eager_bytes=nbytes, wire_bytes=wire[i]))
     return added(rows)
-
-_element_sizes = {"float": 4, "bfloat16": 2, "half": 2, "double": 8, "long": 8, "int": 4, "char": 1, "byte": 1,
-                  "bool": 1, "float8_e4m3fn": 1, "float8_e5m2": 1}
 
 # %% ../../nbs/interop/trace_rows.ipynb #3d7d0335
 def _windows(trace, same, steps, peaks, wire):

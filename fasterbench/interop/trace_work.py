@@ -6,8 +6,10 @@
 __all__ = []
 
 # %% ../../nbs/interop/trace_work.ipynb #bc771786
-import ast, json, math, re
+import ast, json, math, re, sys, warnings
+from contextlib import contextmanager
 from functools import cache, lru_cache
+from types import FunctionType
 from typing import NamedTuple
 
 import torch
@@ -16,6 +18,7 @@ from torch._ops import OpOverloadPacket
 
 from . import other_ops
 from .trace_file import Call
+from ..core.dtypes import dtype_name, itemsize
 from ..work import gpu_ops
 from ..work.elementwise import is_known_pointwise
 from ..work.flops import operator_flops
@@ -64,19 +67,11 @@ def _literal(text):
 class Argument(NamedTuple):
     "One argument as recorded."
     dims: list       # Sizes; of a list of tensors a list of sizes
-    type: str        # "c10::BFloat16", "Scalar", "TensorList", ""
+    type: str        # "bfloat16", "Scalar", "TensorList", ""
     strides: list
     text: str|None   # Its value; `None` where values were not recorded
 
-_dtypes = {"float": torch.float32, "double": torch.float64, "c10::Half": torch.float16,
-           "c10::BFloat16": torch.bfloat16, "long int": torch.int64, "long": torch.int64, "__int64": torch.int64,
-           "int": torch.int32, "short int": torch.int16, "short": torch.int16,
-           "signed char": torch.int8, "unsigned char": torch.uint8, "bool": torch.bool,
-           "unsigned short": torch.uint16, "unsigned int": torch.uint32, "unsigned long": torch.uint64,
-           "c10::complex<float>": torch.complex64, "c10::complex<double>": torch.complex128}
-_dtypes |= {f"c10::Float8_{k}": getattr(torch, f"float8_{k}")
-            for k in ("e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz", "e8m0fnu") if hasattr(torch, f"float8_{k}")}
-if hasattr(torch, "float4_e2m1fn_x2"): _dtypes["c10::Float4_e2m1fn_x2"] = torch.float4_e2m1fn_x2
+_dtypes = {dtype_name(d): d for d in vars(torch).values() if isinstance(d, torch.dtype) and itemsize(dtype_name(d))}
 
 # %% ../../nbs/interop/trace_work.ipynb #9963fd22
 def _list(text):
@@ -91,6 +86,8 @@ def _sizes(value):
     return [_sizes(v) for v in value] if all(isinstance(v, list) for v in value) else []
 
 # %% ../../nbs/interop/trace_work.ipynb #e9380c47
+def _type(text): return text if text[:1].isupper() else dtype_name(text)     # "Int" is a number, "int" a tensor
+
 @lru_cache(1 << 16)
 def recorded(
     call:Call,
@@ -99,7 +96,8 @@ def recorded(
     dims, types, strides, concrete = map(_list, call[1:])
     at = lambda values, i, default: values[i] if i < len(values) else default
     text = lambda i: None if not concrete else str(at(concrete, i, ""))
-    return tuple(Argument(_sizes(d), str(at(types, i, "")), at(strides, i, []), text(i)) for i, d in enumerate(dims))
+    return tuple(Argument(_sizes(d), _type(str(at(types, i, ""))), at(strides, i, []), text(i))
+                 for i, d in enumerate(dims))
 
 # %% ../../nbs/interop/trace_work.ipynb #6ce3fe7f
 def _tensor(dims, dtype, strides=()):
@@ -152,7 +150,7 @@ def _taken_apart(real_type):
     return optional, listed, text[5:-1] if listed else text
 
 # %% ../../nbs/interop/trace_work.ipynb #a3755844
-def _value(declared, given, hint, trained):
+def _value(declared, given, hint, trained, assumed):
     "The argument that `given` was, for the schema's argument `declared`."
     optional, listed, kind = _taken_apart(str(declared.real_type))
     if kind == "Tensor" and not listed:
@@ -164,17 +162,21 @@ def _value(declared, given, hint, trained):
     if kind == "Optional[Tensor]": raise _Missing(reasons["optional"])
     if kind == "Device": return torch.device("meta")
     if given.type in _dtypes or given.type == "TensorList": raise _Unfit
-    if not given.text: return _left_out(declared, optional, given, kind if not listed else "", trained)
+    if not given.text: return _left_out(declared, optional, given, kind if not listed else "", trained, assumed)
     value = _literal(given.text)
     if value is None and optional: return None
     return _listed(kind, value) if listed else _scalar(kind, value)
 
-def _left_out(declared, optional, given, kind, trained):
-    "The value of an argument of which none was recorded."
+_no_matter = ("number", "float", "MemoryFormat", "Layout", "Device", "Generator")   # no shape depends on these
+
+def _left_out(declared, optional, given, kind, trained, assumed):
+    "The value of an argument of which none was recorded: left out, or given by a caller of whom values were not kept."
+    if given.text is None and given.type and kind not in _no_matter:
+        if kind != "bool": raise _Missing(reasons["values"])
+        return True if trained and declared.name in ("training", "train") else assumed
     if declared.has_default_value(): return declared.default_value
     if optional or kind in ("Layout", "Generator", "ScalarType", "MemoryFormat"): return None
     if given.text is None and kind in ("number", "float"): return 1
-    if given.text is None and trained and declared.name in ("training", "train"): return True
     raise _Missing(reasons["values"])
 
 # %% ../../nbs/interop/trace_work.ipynb #cc47c79d
@@ -188,12 +190,12 @@ def overloads(
     packet = getattr(getattr(torch.ops, space), short, None)
     return tuple(getattr(packet, o) for o in packet.overloads()) if isinstance(packet, OpOverloadPacket) else ()
 
-def _arguments(op, given, hint, trained):
+def _arguments(op, given, hint, trained, assumed):
     "`args` and `kwargs` of a call, if it fits the schema of `op`."
     declared = op._schema.arguments
     if len(given) > len(declared): raise _Unfit
     if not all(a.has_default_value() for a in declared[len(given):]): raise _Unfit
-    values = [(a, _value(a, g, hint, trained)) for a, g in zip(declared, given)]
+    values = [(a, _value(a, g, hint, trained, assumed)) for a, g in zip(declared, given)]
     return [v for a, v in values if not a.kwarg_only], {a.name: v for a, v in values if a.kwarg_only}
 
 # %% ../../nbs/interop/trace_work.ipynb #14a91608
@@ -202,11 +204,12 @@ def rebuilt(
     call:Call,
     hint:str="",        # dtype of tensors in lists
     trained:bool=False, # Whether it has a backward, so that a norm is in training
+    assumed:bool=False, # Of truth values that were given, and not recorded
 )->tuple:
     "The overload that a call fits, with its arguments on the meta device. Raises an exception that says why not."
     given, why = recorded(call), reasons["unfit"]
     for op in sorted(overloads(call.operator), key=lambda op: len(op._schema.arguments) != len(given)):
-        try: return op, *_arguments(op, given, hint, trained)
+        try: return op, *_arguments(op, given, hint, trained, assumed)
         except _Unfit: continue
         except _Missing as missing: why = str(missing)
         except (RuntimeError, TypeError, ValueError, OverflowError): continue
@@ -233,8 +236,49 @@ def is_made_of_others(
     found = overloads(name)
     return bool(found) and is_composite(found[0])
 
+# %% ../../nbs/interop/trace_work.ipynb #0c32631e
+@cache
+def _kept_from_the_compiler():
+    "The functions of torch that tell the compiler to keep out when they first run."
+    marked, refs = torch._disable_dynamo(lambda: None).__code__, torch._refs
+    modules = refs, refs.nn.functional, refs.special, refs.linalg, refs.fft, torch._decomp.decompositions
+    spaces = [*map(vars, modules), *torch._decomp.global_decomposition_table.values()]
+    left, found = [f for space in spaces for f in list(space.values()) if isinstance(f, FunctionType)], {}
+    while left:
+        f = left.pop()
+        if f in found: continue
+        found[f] = inner = [c.cell_contents for c in f.__closure__ or () if isinstance(c.cell_contents, FunctionType)]
+        left += inner
+    return list({inner: None for f, around in found.items() if f.__code__ is marked for inner in around})
+
+@contextmanager
+def uncompiled():
+    "Within the context operators on the meta device do not import the compiler."
+    told = "__dynamo_disable"       # where such a function keeps what the compiler made of it
+    try: own = [] if "torch._dynamo" in sys.modules else [f for f in _kept_from_the_compiler() if not hasattr(f, told)]
+    except (AttributeError, ValueError): own = []      # another release of torch; the import is slow, and all
+    for f in own: setattr(f, told, f)
+    try: yield
+    finally:
+        for f in own:
+            if getattr(f, told, None) is f: delattr(f, told)
+
+# %% ../../nbs/interop/trace_work.ipynb #fbb4caa0
+class _Within:
+    "A call that a function of torch makes."
+    def __init__(self, call): self.call = call
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None): return args[0].call()
+
+def _run(op, args, kwargs):
+    "What `op` returns, without gradients and without warnings."
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return torch.relu(_Within(lambda: op(*args, **kwargs)))
+
 # %% ../../nbs/interop/trace_work.ipynb #dd257bf7
-def _name(t): return str(t.dtype).removeprefix("torch.")
+def _name(t): return dtype_name(t.dtype)
 
 def _memory(t, nbytes):
     "A key of the memory of `t`, and the bytes that were touched."
@@ -252,14 +296,14 @@ _runs = ("aten", "torchvision", "prims")     # namespaces whose operators have a
 
 def _counted(op, args, kwargs):
     "The figures of a call of an operator of this build."
-    with torch.no_grad(): out = op(*args, **kwargs)
+    out = _run(op, args, kwargs)
     if any(out is t for t in tensors_in((args, kwargs))) and is_composite(op):
         return Figures()      # nothing was to be done
     flops, category = operator_flops(op, args, kwargs, out)
     if flops is None: raise _Missing(reasons["rule"])
     reads, writes = operator_accesses(op, args, kwargs, out)
     given = tensors_in((args, kwargs))
-    return Figures(flops.total, flops.contraction, category, *_touched(reads, writes),
+    return Figures(flops.total, min(flops.contraction, flops.total), category, *_touched(reads, writes),
                    _arithmetic(given + tensors_in(out)), tuple(tuple(t.shape) for t in given))
 
 # %% ../../nbs/interop/trace_work.ipynb #6a6793a9
@@ -275,8 +319,8 @@ def _foreign(call):
     if flops is None: raise _Missing(reasons["rule"])
     reads, writes = other_ops.foreign_accesses(call.operator, values)
     given = tensors_in(values)
-    return Figures(flops.total, flops.contraction, category, *_touched(reads, writes), _arithmetic(given),
-                   tuple(tuple(t.shape) for t in given))
+    return Figures(flops.total, min(flops.contraction, flops.total), category, *_touched(reads, writes),
+                   _arithmetic(given), tuple(tuple(t.shape) for t in given))
 
 # %% ../../nbs/interop/trace_work.ipynb #e3c827e0
 _convolutions = {f"aten::{n}" for n in ("convolution", "_convolution", "cudnn_convolution", "miopen_convolution",
@@ -313,15 +357,29 @@ def figures(
         if call.operator == "aten::cudnn_convolution_backward": return _convolved_backward(call)
         if call.operator in other_ops.written or not call.operator.startswith(tuple(f"{n}::" for n in _runs)):
             return _foreign(call)
-        return _counted(*rebuilt(call, hint, bool(out)))
+        found = _counted(*rebuilt(call, hint, bool(out)))
+        # a truth value that nobody recorded: it is known that it does not matter, or nothing is
+        unseen = any(a.text is None and a.type in ("Bool", "Int", "Scalar") for a in recorded(call))
+        if unseen and _counted(*rebuilt(call, hint, bool(out), True)) != found: raise _Missing(reasons["values"])
+        return found
     except _Missing as missing: return Figures(reason=str(missing))
     except Exception:
         return Figures(reason=reasons["failed"])   # whatever an operator says to arguments from somewhere else
 
 # %% ../../nbs/interop/trace_work.ipynb #9012a346
+@lru_cache(1 << 14)
+def argument_memory(
+    call:Call,
+)->tuple:
+    "Key and bytes of the memory of each tensor that a call was given; none where no dtypes were recorded."
+    given = [a for a in recorded(call) if a.type in _dtypes and all(isinstance(d, int) for d in a.dims)]
+    try: tensors = [_tensor(a.dims, _dtypes[a.type], a.strides) for a in given]
+    except (RuntimeError, TypeError, OverflowError): return ()    # sizes that no tensor can have
+    return tuple(_memory(t, unique_bytes(t)) for t in tensors)
+
 def argument_bytes(
     call:Call,
 )->int|None:
     "Bytes of the tensors that a call was given; `None` where no dtypes were recorded."
-    given = [a for a in recorded(call) if a.type in _dtypes and all(isinstance(d, int) for d in a.dims)]
-    return sum(unique_bytes(_tensor(a.dims, _dtypes[a.type], a.strides)) for a in given) if given else None
+    found = argument_memory(call)
+    return sum(nbytes for _, nbytes in found) if found else None

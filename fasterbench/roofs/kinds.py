@@ -8,6 +8,8 @@ __all__ = []
 # %% ../../nbs/roofs/kinds.ipynb #336e7bb8
 import math
 
+from ..core.dtypes import itemsize
+
 # %% ../../nbs/roofs/kinds.ipynb #2097d5d1
 def is_pointwise(
     category:str, # "convolution", "activation", …
@@ -35,8 +37,6 @@ _operators = {
 _by_operator = {f"aten::{name}": kind for kind, names in _operators.items() for name in names.split()}
 
 # %% ../../nbs/roofs/kinds.ipynb #106a186a
-_itemsize = dict(float64=8, float32=4, bfloat16=2, float16=2)
-
 def _channels_per_group(operator, shapes, contraction_flops, written, dtype):
     "Input channels of one group and of all groups of a convolution; `None` for a transposed one."
     backward = operator.endswith("_backward")
@@ -44,7 +44,7 @@ def _channels_per_group(operator, shapes, contraction_flops, written, dtype):
     if len(tensors) < 2 or len(tensors[0]) != len(tensors[1]) or len(tensors[0]) < 3: return None
     x, w = tensors
     if backward: regular = shapes[0][1:2] == w[:1]
-    else: regular = contraction_flops == 2 * math.prod(w[1:]) * written / _itemsize.get(dtype, 4)
+    else: regular = contraction_flops == 2 * math.prod(w[1:]) * written / (itemsize(dtype) or 4)
     return (w[1], x[1]) if regular and w[1] and x[1] % w[1] == 0 else None
 
 # %% ../../nbs/roofs/kinds.ipynb #5bf19ec3

@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 
-from ..core.files import check_schema
+from ..core.files import Number, check_schema, restored
 from ..core.units import not_negative, positive
 from ..work.wire import bus_factor, check_stride, over
 
@@ -30,14 +30,18 @@ class NetworkRoof:
     "Latency and bandwidth of one collective over groups of one size and stride."
     collective: str          # See `bus_factor`
     ranks: int
-    latency_s: float         # Median of the small messages without what their bytes take, s
-    bandwidth: float         # Of the large messages beyond the latency: bytes of the whole buffer per second, B/s
-    latency_spread: float    # Largest distance of a small message's time from the modelled one, as a fraction of it
-    spread: float            # How far the slowest of two or more large messages lies below the bandwidth, as a fraction
-    samples: tuple[tuple[int, float], ...]=field(default=(), repr=False) # (B, s), smallest message first
+    latency_s: Number        # Median of the small messages without what their bytes take, s
+    bandwidth: Number        # Of the large messages beyond the latency: bytes of the whole buffer per second, B/s
+    latency_spread: Number   # Largest distance of a small message's time from the modelled one, as a fraction of it
+    spread: Number           # How far the slowest of two or more large messages lies below the bandwidth, as a fraction
+    samples: tuple[tuple[Number, Number], ...]=field(default=(), repr=False) # (B, s), smallest message first
     stride: int|tuple|None=None # Distance between the ranks of a group, as `stride_of` gives it; None: not known
 
-    def __post_init__(self): object.__setattr__(self, "stride", check_stride(self.stride))
+    def __post_init__(self):
+        object.__setattr__(self, "stride", check_stride(self.stride))
+        bus_factor(self.collective, self.ranks)
+        positive("bandwidth", self.bandwidth)
+        for _, seconds in self.samples: positive("seconds", seconds)
 
     @property
     def name(self)->str: return over(self.collective, self.ranks, self.stride)
@@ -140,18 +144,16 @@ class NetworkPeaks:
     @classmethod
     def from_dict(cls, data:dict)->"NetworkPeaks":
         "What `to_dict` described. Raises `ValueError` for another schema, a newer version, or what is incomplete."
-        data = check_schema(data, schema, version)
-        try: return cls(tuple(_roof(r) for r in data["roofs"]), dict(data.get("environment", {})))
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"these roofs of a network are incomplete: {error}") from None
+        try: return restored(cls, checked_network(data), signed=("environment",))
+        except ValueError as error:
+            raise ValueError(f"these roofs of a network are incomplete or damaged: {error}") from None
 
 # %% ../../nbs/roofs/network.ipynb #1d9c9fa8
-def _roof(r):
-    bus_factor(r["collective"], r["ranks"])
-    positive("bandwidth", r["bandwidth"])
-    for name in ("latency_s", "latency_spread", "spread"): not_negative(name, r[name])
-    samples = tuple((not_negative("bytes", n), positive("seconds", s)) for n, s in r.get("samples", ()))
-    return NetworkRoof(**{k: v for k, v in r.items() if k != "samples"}, samples=samples)
+def checked_network(
+    data, # What `to_dict` gave
+)->dict:
+    "Return `data`, if it is a network of a version that this release reads."
+    return check_schema(data, schema, version)
 
 # %% ../../nbs/roofs/network.ipynb #8c9d206f
 def fit_network(

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from ..core.arguments import as_count
-from ..engine.peers import limited_collectives
+from ..engine.peers import peers
 from ..core.units import positive
 from .network import NetworkPeaks, fitted
 from ..work.communication import members
@@ -180,7 +180,7 @@ def measure_network(
     repeats, limit_s = as_count("repeats", repeats, 1), positive("limit_s", limit_s)
     sizes, skipped = _listed(sizes), {}
     places = [_place(g, sizes) for g in _groups_of(group)]
-    with limited_collectives("measure_network"):
+    with peers.limited("measure_network"):
         roofs = tuple(roof for place in places for roof in _roofs(place, places, repeats, limit_s, skipped))
         found = NetworkPeaks(roofs, _environment(places, skipped))
     reasons = "; ".join(f"{name}: {why}" for name, why in skipped.items())

@@ -22,21 +22,21 @@ from ..engine.step import Forward, parameter_owners
 
 # %% ../../nbs/running/program.ipynb #pg000011
 def is_traced()->bool:
-    "Whether a compiler or a tracer runs the program now, to record it."
+    "Tell if a compiler or a tracer runs the program now, to record it."
     return torch.compiler.is_compiling() or torch.jit.is_tracing() or is_fx_symbolic_tracing()
 
 def is_transformed()->bool:
-    "Whether a transform of `torch.func` is under way: what is measured within it would be transformed too."
+    "Tell if a transform of `torch.func` is under way: what is measured within it would be transformed too."
     return torch._C._functorch.peek_interpreter_stack() is not None
 
 def has_compiled()->bool:
-    "Whether Dynamo has compiled anything in this process."
+    "Tell if Dynamo has compiled anything in this process."
     dynamo = sys.modules.get("torch._dynamo.utils")
     return dynamo is not None and dynamo.counters["frames"]["total"] + dynamo.counters["stats"]["unique_graphs"] > 0
 
 # %% ../../nbs/running/program.ipynb #679b0b53
 class CallCounter:
-    "Within the context the calls of `model` are counted; when none are left, `due(forward, args, kwargs)` runs them."
+    "Count the calls of `model` within the context; when none are left, `due(forward, args, kwargs)` runs them."
     def __init__(self,
         model:nn.Module,
         due,            # Runs a call, and may set `left`
@@ -69,7 +69,7 @@ class CallCounter:
 
 # %% ../../nbs/running/program.ipynb #pg000021
 def _running(frame):
-    "Whether `frame` is among those that this thread runs."
+    "Tell if this thread runs `frame`."
     at = sys._getframe()
     while at is not None and at is not frame: at = at.f_back
     return at is frame
@@ -98,7 +98,7 @@ class _Update:
         return called
 
     def begin(self, args, kwargs):
-        "The update begins; gives the arguments of its `step` where they change."
+        "Begin the update; return the arguments of its `step` where they change."
         closure = args[1] if len(args) > 1 else kwargs.get("closure")
         if not callable(closure): return self.enter()
         if len(args) > 1: return (args[0], self.around(closure), *args[2:]), kwargs
@@ -108,7 +108,7 @@ class _Update:
 
 # %% ../../nbs/running/program.ipynb #a39d90bd
 class Sensors:
-    "Within the context each backward and each update of this thread runs in a context of `seen`."
+    "Run each backward and each update of this thread in a context of `seen`."
     def __init__(self,
         seen,               # `backward(nodes)` and `update(optimizer)` give contexts; `updated()`: an update is over
         steps,              # `steps(optimizer)`: whether its updates are of interest
@@ -152,23 +152,23 @@ class Sensors:
 
     @property
     def in_update(self)->bool:
-        "Whether an update is under way, outside of a closure."
+        "True if an update is under way, outside of a closure."
         return self.updating is not None and self.updating.context is not None
 
     @contextmanager
     def off(self):
-        "Within the context backwards are not seen."
+        "Let backwards pass unseen within the context."
         self.depth += 1
         try: yield
         finally: self.depth -= 1
 
     def leave_updates(self):
-        "From now on updates are not seen."
+        "Let updates pass unseen from now on."
         self.steps = lambda optimizer: False
         self._close()
 
     def settle(self):
-        "An update that raised is over."
+        "End an update that raised."
         if self.updating is not None and not _running(self.updating.frame): self._close()
 
 # %% ../../nbs/running/program.ipynb #pg000031
@@ -184,17 +184,17 @@ class ProgramStep(Forward):
     def parts(self): return self.modules + self.rest
     @property
     def device(self)->torch.device:
-        "Where the model is."
+        "The device of the model."
         return next((t.device for t in (*self.model.parameters(), *self.model.buffers())), torch.device("cpu"))
 
     def steps(self, optimizer)->bool:
-        "Whether `optimizer` updates a parameter of the model."
+        "Tell if `optimizer` updates a parameter of the model."
         return any(id(p) in self.owners for group in optimizer.param_groups for p in group["params"])
 
     def updated_by(self, optimizer):
-        "From now on the update has the name of its class."
+        "Name the update after the class of `optimizer`."
         self.rest[1] = Part("(optimizer)", type(optimizer).__name__, None, True)
 
     def written(self)->list:
-        "The parameters of the model."
+        "Return the parameters of the model."
         return list({id(p): p for p in self.model.parameters()}.values())

@@ -11,6 +11,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from threading import get_ident
 from time import perf_counter
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -30,19 +31,29 @@ from ..timing.samples import Samples
 from ..timing.stamps import ModuleTimes, StampCost
 
 # %% ../../nbs/running/sampling.ipynb #sm000011
+class StepKind(NamedTuple):
+    "A kind of steps. One with gradients, and then one in training mode, comes after the others."
+    with_grad: bool
+    training: bool
+
+class CallKey(NamedTuple):
+    "The key of a call: calls that do the same work have the same."
+    tensors: tuple      # Shape and dtype of each
+    kind: StepKind
+
 def call_key(
     model:nn.Module,
     args, kwargs,    # What it is called with
-)->tuple:
-    "What two calls have in common that do the same work."
+)->CallKey:
+    "Return the key of a call of `model`."
     tensors = tuple((tuple(t.shape), t.dtype) for t in tensors_of((args, kwargs)) if not t.is_nested)
-    return tensors, torch.is_grad_enabled(), model.training
+    return CallKey(tensors, StepKind(torch.is_grad_enabled(), model.training))
 
 # %% ../../nbs/running/sampling.ipynb #d9d8887c
 @dataclass
 class Step:
     "A step of a program, as far as it has come."
-    keys: list = field(default_factory=list) # Of its calls
+    keys: list[CallKey] = field(default_factory=list) # Of its calls
     start: object = None                     # By the clock of the device
     end: object = None
     backwards: int = 0
@@ -53,20 +64,20 @@ class Step:
     other: bool = False                      # Of another kind than the sample
 
     @property
-    def kind(self)->tuple[bool, bool]:
-        "Whether its first call was made with gradients, and whether in training mode."
-        return self.keys[0][1:]
+    def kind(self)->StepKind:
+        "The kind of its first call."
+        return self.keys[0].kind
 
     @property
     def trains(self)->bool:
-        "Whether a backward or an update came within it."
-        return self.kind[0] and self.backwards + self.updates > 0
+        "True if a backward or an update came within it."
+        return self.kind.with_grad and self.backwards + self.updates > 0
 
     def ends(self,
         by:str, # "update", "backward" or "call"
     )->bool:
-        "Whether the next call begins another step."
-        if self.updates or not self.kind[0] or self.other and not self.backwards: return True
+        "Tell if the next call begins another step."
+        if self.updates or not self.kind.with_grad or self.other and not self.backwards: return True
         return by == "call" or by == "backward" and self.backwards > 0
 
 # %% ../../nbs/running/sampling.ipynb #sm000015
@@ -80,138 +91,9 @@ def _between(start, end):
     "Seconds."
     return end - start if isinstance(start, float) else start.elapsed_time(end) * 1e-3
 
-# %% ../../nbs/running/sampling.ipynb #sm000041
-patience = 64       # Steps of another kind in a row, after which none of the right kind is waited for
-awaited, known = 24, 1024   # Calls within which an update comes: of any optimizer, and of one that was given
-
-class _Course:
-    "The steps of a sample, one after the other."
-    def __init__(self, run, active, cost):
-        self.run, self.active, self.cost, self.attached = run, active, cost, Undo()
-        self.by = self.kind = self.step = self.stage = self.counted = self.work = self.root = None
-        self.clocked, self.timed, self.calls, self.passed, self.early, self.dropped = [], [], 0, 0, 0, False
-        self.counter = CompiledStep if any(is_compiled(p.module) for p in run.modules) else CountedStep
-        self.timer = timer(run)
-
-    @property
-    def complete(self)->bool:
-        "Whether enough steps have been timed: as many as were asked for, or many that are unlike the counted one."
-        return len(self.alike(self.timed)) >= self.active or len(self.timed) >= 4 * self.active
-
-    def alike(self, steps)->list:
-        "Those of `steps` that do the work that was counted."
-        return [s for s in steps if s.keys == self.counted.keys]
-
-    def learn(self, kind):
-        "A call comes before it is known how a step ends, and of which kind it is."
-        step, self.calls = self.step, self.calls + 1
-        if step is None and not kind[0]: self.by = "call"
-        elif step is None or kind > step.kind and not step.trains: self.step, self.calls = Step(), 1
-        elif not kind[0]: pass                                  # an evaluation
-        elif step.updates: self.by = "update"
-        elif step.backwards and self.calls > self.awaited: self.by = "backward"
-        elif not step.backwards and self.calls > 8: self.by = "call"
-        if self.by: self.step, self.kind, self.run.has_backward = None, step.kind if step else kind, self.by != "call"
-
-    def misjudged(self)->str|None:
-        "How steps end after all, where the last one did what was not expected."
-        if self.step.other or not self.kind[0]: return None
-        if self.step.updates: return "update" if self.by != "update" else None
-        return "backward" if self.step.backwards and self.by == "call" else None
-
-# %% ../../nbs/running/sampling.ipynb #sm000042
-class _Steps(_Course):
-    "Steps that begin and end with calls of the model."
-    def called(self, forward, key)->bool:
-        "The model is called; whether the sample is over."
-        if self.by is None: self.learn(key[1:])
-        elif self.step is not None and (by := self.misjudged()): self.start_over(by)
-        elif self.step is not None and self.step.ends(self.by): self.close()
-        if self.by is not None and self.step is None:
-            if self.dropped or self.counted is not None and self.complete: return True
-            self.kind = self.kind or key[1:]
-            self.open(forward, key[1:] != self.kind)
-        if self.step is not None: self.step.keys.append(key)
-        return False
-
-    def open(self, forward, other):
-        "A step begins; `other`: of another kind than the sample."
-        kind = self.timer if self.counted else self.counter
-        if other or len(self.clocked) < self.active: kind = type(None)
-        if type(self.stage) is not kind: self.detach()
-        if self.stage is None and kind is not type(None): self.attach(kind(self.run, self.cost), forward)
-        self.step = Step(other=other)
-        self.step.start = _now(self.run.device)
-        if self.stage is not None: self.stage.begin()
-
-    def close(self, **how):
-        "The step is over."
-        step, self.step = self.step, None
-        if self.stage is None: step.end = _now(self.run.device)
-        else: self.stage.end(step, **how)
-        self.passed = self.passed + 1 if step.other else 0
-        if step.other: self.dropped = self.passed > patience or self.by == "call" and step.trains
-        elif self.stage is None: self.clocked.append(step)
-        elif type(self.stage) is self.counter: self.counted, self.work = step, self.stage.work()
-        elif self.early < self.stage.discarded: self.early += 1
-        else: self.timed.append(step)
-
-# %% ../../nbs/running/sampling.ipynb #sm000044
-class _Attached(_Steps):
-    "The same, with what is attached to the modules."
-    def attach(self, stage, forward):
-        "From now on `stage` sees the modules."
-        modules = wrapped(self.run.modules[1:], lambda i, f: stage.wrap(i + 1, f))
-        self.attached.add(stage.stop)
-        self.attached.add(modules.__exit__)
-        stage.start(self.sensors)
-        modules.__enter__()
-        self.stage, self.root = stage, stage.wrap(0, forward)
-
-    def detach(self):
-        "Nothing is attached."
-        self.stage = None
-        with self.attached, self.attached: pass
-
-    def start_over(self, by):
-        "From now on steps end with `by`."
-        self.detach()
-        self.by, self.step, self.clocked, self.timed, self.counted, self.early = by, None, [], [], None, 0
-        self.run.has_backward = True
-
-# %% ../../nbs/running/sampling.ipynb #sm000045
-class Sampling(_Attached):
-    "One sample, as far as it has come."
-    def __init__(self,
-        model:nn.Module,
-        active:int,       # Steps that are clocked, and again steps that are timed
-        cost:StampCost,   # Of a stamp
-        optimizer=None,   # Whose updates; None: of all that step a parameter of the model
-    ):
-        super().__init__(ProgramStep(model), active, cost)
-        self.optimizer, self.thread, self.depth, self.meter = optimizer, get_ident(), 0, LoadMeter()
-        self.awaited = awaited if optimizer is None else known
-        self.sensors, self.undo = Sensors(self, self.steps), Undo()
-
-    def __enter__(self):
-        self.undo.add(self.sensors.__exit__)
-        self.undo.add(self.detach)
-        self.meter.__enter__()
-        self.sensors.__enter__()
-        return self
-
-    def __exit__(self, *error):
-        self.meter.__exit__()
-        with self.undo, self.undo: pass
-
-    def steps(self, optimizer)->bool:
-        "Whether an update of `optimizer` belongs to the sample."
-        if self.optimizer is None: return self.run.steps(optimizer)
-        return optimizer in (self.optimizer, getattr(self.optimizer, "optimizer", None))
-
 # %% ../../nbs/running/sampling.ipynb #sm000048
 class _Guarded:
-    "A context whose own errors are kept in `sample.failed`."
+    "A context whose own errors are kept in `sample.failed`, and are not the program's."
     def __init__(self, sample, make): self.sample, self.make, self.context = sample, make, None
     def _kept(self, f, *args):
         try: return f(*args)
@@ -225,19 +107,63 @@ class _Guarded:
         if self.context is not None: self._left(kind, error, traceback)
 
     def _left(self, *error):
-        "Leave the context. What the program raised goes on as it is."
+        "Leave the context; what the program raised goes on as it is."
         try: self.context.__exit__(*error)
         except Exception as raised:
             if raised is not error[1]: self.sample.failed = self.sample.failed or raised
 
-# %% ../../nbs/running/sampling.ipynb #sm000046
-class ProgramSample(Sampling):
-    "The same, driven by what the program does."
-    failed, calling = None, 0
-    def around(self, name, *args):
-        "What the stage does around a call, a backward or an update."
-        stage = self.stage
-        return nullcontext() if stage is None or self.failed else _Guarded(self, lambda: getattr(stage, name)(*args))
+# %% ../../nbs/running/sampling.ipynb #sm000041
+most_passed = 64            # Steps of another kind in a row, after which none of the right kind is waited for
+awaited, known = 24, 1024   # Calls within which an update comes: of any optimizer, and of one that was given
+
+class ProgramSample:
+    "One sample of a program: the steps it has clocked, counted and timed so far, driven by what the program does."
+    by = kind = step = stage = counted = work = root = failed = None
+    calls = passed = early = depth = calling = 0
+    dropped = False
+
+    def __init__(self,
+        model:nn.Module,
+        active:int,       # Steps that are clocked, and again steps that are timed
+        cost:StampCost,   # Of a stamp
+        optimizer=None,   # Whose updates; None: of all that step a parameter of the model
+    ):
+        self.run, self.active, self.cost, self.optimizer = ProgramStep(model), active, cost, optimizer
+        self.clocked, self.timed, self.awaited = [], [], awaited if optimizer is None else known
+        self.counter = CompiledStep if any(is_compiled(p.module) for p in self.run.modules) else CountedStep
+        self.timer, self.thread, self.meter = timer(self.run), get_ident(), LoadMeter()
+        self.sensors, self.undo, self.attached = Sensors(self, self.steps), Undo(), Undo()
+
+    def __enter__(self):
+        self.undo.add(self.sensors.__exit__)
+        self.undo.add(self.detach)
+        self.meter.__enter__()
+        self.sensors.__enter__()
+        return self
+
+    def __exit__(self, *error):
+        self.meter.__exit__()
+        with self.undo, self.undo: pass
+
+    # ---- what the program does
+
+    def begins(self, forward, args, kwargs)->bool:
+        "Note that a call of the model begins. True if the sample was complete before it."
+        self.sensors.settle()
+        if self.sensors.in_update:
+            self.sensors.leave_updates()
+            self.start_over("backward")
+        if self.failed is not None: raise self.failed
+        return self.called(forward, call_key(self.run.model, args, kwargs))
+
+    def run_call(self, forward, args, kwargs):
+        "Run the call, as the stage sees it."
+        if not self.is_outermost(): return (forward if self.stage is None else self.root)(*args, **kwargs)
+        self.depth += 1
+        try:
+            with self.around("call"):
+                return (forward if self.stage is None else self.root)(*args, **kwargs)
+        finally: self.depth -= 1
 
     def backward(self, nodes):
         if self.step is not None: self.step.backwards += 1
@@ -247,25 +173,110 @@ class ProgramSample(Sampling):
     def updated(self):
         if self.step is not None: self.step.updates += 1
 
+    def steps(self, optimizer)->bool:
+        "Tell if an update of `optimizer` belongs to the sample."
+        if self.optimizer is None: return self.run.steps(optimizer)
+        return optimizer in (self.optimizer, getattr(self.optimizer, "optimizer", None))
+
+    def around(self, name, *args):
+        "Return the context of the stage around a call, a backward or an update."
+        stage = self.stage
+        return nullcontext() if stage is None or self.failed else _Guarded(self, lambda: getattr(stage, name)(*args))
+
+    # ---- steps that begin and end with calls of the model
+
+    def called(self, forward, key)->bool:
+        "End a step, begin one, or learn how they end. True if the sample is over."
+        if self.by is None: self.learn(key.kind)
+        elif self.step is not None and (by := self.misjudged()): self.start_over(by)
+        elif self.step is not None and self.step.ends(self.by): self.close()
+        if self.by is not None and self.step is None:
+            if self.dropped or self.counted is not None and self.complete: return True
+            self.kind = self.kind or key.kind
+            self.open(forward, key.kind != self.kind)
+        if self.step is not None: self.step.keys.append(key)
+        return False
+
+    def learn(self, kind):
+        "Learn from a call how a step ends, and of which kind it is."
+        step, self.calls = self.step, self.calls + 1
+        if step is None and not kind.with_grad: self.by = "call"
+        elif step is None or kind > step.kind and not step.trains: self.step, self.calls = Step(), 1
+        elif not kind.with_grad: pass                                  # an evaluation
+        elif step.updates: self.by = "update"
+        elif step.backwards and self.calls > self.awaited: self.by = "backward"
+        elif not step.backwards and self.calls > 8: self.by = "call"
+        if self.by: self.step, self.kind, self.run.has_backward = None, step.kind if step else kind, self.by != "call"
+
+    def misjudged(self)->str|None:
+        "Return how steps end after all, where the last one did what was not expected."
+        if self.step.other or not self.kind.with_grad: return None
+        if self.step.updates: return "update" if self.by != "update" else None
+        return "backward" if self.step.backwards and self.by == "call" else None
+
+    def open(self, forward, other):
+        "Begin a step; `other`: of another kind than the sample."
+        kind = self.timer if self.counted else self.counter
+        if other or len(self.clocked) < self.active: kind = type(None)
+        if type(self.stage) is not kind: self.detach()
+        if self.stage is None and kind is not type(None): self.attach(kind(self.run, self.cost), forward)
+        self.step = Step(other=other)
+        self.step.start = _now(self.run.device)
+        if self.stage is not None: self.stage.begin()
+
+    def close(self, **how):
+        "End the step."
+        step, self.step = self.step, None
+        if self.stage is None: step.end = _now(self.run.device)
+        else: self.stage.end(step, **how)
+        self.passed = self.passed + 1 if step.other else 0
+        if step.other: self.dropped = self.passed > most_passed or self.by == "call" and step.trains
+        elif self.stage is None: self.clocked.append(step)
+        elif type(self.stage) is self.counter: self.counted, self.work = step, self.stage.work()
+        elif self.early < self.stage.discarded: self.early += 1
+        else: self.timed.append(step)
+
+    def start_over(self, by):
+        "Let steps end with `by` from now on."
+        self.detach()
+        self.by, self.step, self.clocked, self.timed, self.counted, self.early = by, None, [], [], None, 0
+        self.run.has_backward = True
+
+    def attach(self, stage, forward):
+        "Let `stage` see the modules."
+        modules = wrapped(self.run.modules[1:], lambda i, f: stage.wrap(i + 1, f))
+        self.attached.add(stage.stop)
+        self.attached.add(modules.__exit__)
+        stage.start(self.sensors)
+        modules.__enter__()
+        self.stage, self.root = stage, stage.wrap(0, forward)
+
+    def detach(self):
+        "Take the stage off the modules."
+        self.stage = None
+        with self.attached, self.attached: pass
+
+    # ---- how far it has come
+
+    def alike(self, steps)->list[Step]:
+        "Return those of `steps` that do the work that was counted."
+        return [s for s in steps if s.keys == self.counted.keys]
+
+    @property
+    def complete(self)->bool:
+        "True if enough steps have been timed: as many as were asked for, or many that are unlike the counted one."
+        return len(self.alike(self.timed)) >= self.active or len(self.timed) >= 4 * self.active
+
     def is_outermost(self)->bool:
-        "Whether a call of the model is no part of another call, nor of a backward."
+        "Tell if a call of the model is no part of another call, nor of a backward."
         return not self.depth and not self.sensors.depth
 
-    def begins(self, forward, args, kwargs)->bool:
-        "A call of the model begins; whether the sample was complete before it."
-        self.sensors.settle()
-        if self.sensors.in_update:
-            self.sensors.leave_updates()
-            self.start_over("backward")
-        if self.failed is not None: raise self.failed
-        return self.called(forward, call_key(self.run.model, args, kwargs))
-
     def is_left(self)->bool:
-        "Whether its thread is gone."
+        "Tell if its thread is gone."
         return self.thread != get_ident() and self.thread not in sys._current_frames()
 
     def is_idle(self)->bool:
-        "Whether nothing that the sample looks at is under way."
+        "Tell if nothing that the sample looks at is under way."
         if self.is_left(): return True
         if self.thread == get_ident(): self.sensors.settle()
         return not (self.calling or self.sensors.depth or self.sensors.updating)
@@ -273,14 +284,14 @@ class ProgramSample(Sampling):
     def ends_here(self,
         whole:bool=True, # The last step is over too
     )->bool:
-        "The program is over; whether there is a step that was timed."
+        "End the sample with the program. True if a step was timed."
         step = self.step
         if whole and not self.timed and step is not None and type(self.stage) is self.timer and step.ends(self.by):
             self.close(last=True)
         return bool(self.timed) and self.failed is None
 
     def progress(self)->str:
-        "How far it has come."
+        "Say how far it has come."
         done = len(self.clocked) + (self.counted is not None) + self.early + len(self.timed)
         if self.by is None and self.step is not None and self.step.backwards:
             calls = self.awaited + self.active + 3
@@ -288,46 +299,37 @@ class ProgramSample(Sampling):
         passed = f", and passed over {self.passed} of another kind" if self.passed else ""
         return f"it had {done} of {self.active + 3} steps{passed}"
 
-    def run_call(self, forward, args, kwargs):
-        "The call, as the stage sees it."
-        if not self.is_outermost(): return (forward if self.stage is None else self.root)(*args, **kwargs)
-        self.depth += 1
-        try:
-            with self.around("call"):
-                return (forward if self.stage is None else self.root)(*args, **kwargs)
-        finally: self.depth -= 1
-
 # %% ../../nbs/running/sampling.ipynb #sm000051
-def _columns(steps, n): return [Samples(tuple(v)) for v in zip(*(s.own[:n] for s in steps))]
-def _values(values): return Samples(tuple(values))
+def _slot_samples(steps, n): return [Samples(tuple(v)) for v in zip(*(s.own[:n] for s in steps))]
+def _samples_of(values): return Samples(tuple(values))
 
 def _module_times(sample, steps, clocked, own, outside):
     "The times, by the clock of the stage that took them."
-    bare, timed = _values(_between(s.start, s.end) for s in clocked), _values(s.seconds for s in steps)
+    bare, timed = _samples_of(_between(s.start, s.end) for s in clocked), _samples_of(s.seconds for s in steps)
     if sample.timer is not KernelStep:
         clock = sample.timer.clock(None, sample.run).clock
         return ModuleTimes(own, timed, bare, clock, sample.cost, load=sample.meter.load, outside=outside)
     busy = [sum(s.own) + s.unlaunched for s in steps]
-    idle = _values(max(s.seconds - b, 0.0) for s, b in zip(steps, busy))
+    idle = _samples_of(max(s.seconds - b, 0.0) for s, b in zip(steps, busy))
     return KernelTimes(own, timed, bare, "kernel times (CUPTI)", StampCost(), idle, load=sample.meter.load,
-                       outside=outside, unlaunched=_values(s.unlaunched for s in steps))
+                       outside=outside, unlaunched=_samples_of(s.unlaunched for s in steps))
 
 # %% ../../nbs/running/sampling.ipynb #sm000052
 _no_update = "no update of an optimizer was seen: a step ends with its backward"
-_mixed = "shapes differ from call to call: the work is that of one step, the times are those of others"
+_mixed_shapes = "shapes differ from call to call: the work is that of one step, the times are those of others"
 
 def measurement(
-    sample:Sampling,
+    sample:ProgramSample,
     device:torch.device, # Where the model is
 )->tuple[Measurement, list[str]]:
-    "What a sample found, and what a reader of it has to know."
+    "Return what a sample found, and what a reader of it has to know."
     if device.type == "cuda": torch.cuda.synchronize(device)
     run = sample.run
     steps, clocked = (sample.alike(s) or s for s in (sample.timed, sample.clocked))
     if not all(s.own for s in steps): raise ValueError("the record of the profiler is not complete")
-    own = _columns(steps, len(run.parts) * (len(phases) if run.has_backward else 1))
-    outside, own[run.earlier] = own[run.earlier], _values([0.0] * len(steps))
+    own = _slot_samples(steps, len(run.parts) * (len(phases) if run.has_backward else 1))
+    outside, own[run.earlier] = own[run.earlier], _samples_of([0.0] * len(steps))
     times = _module_times(sample, steps, clocked, own, outside)
     ran = [not compiled_part(run.parts[c.part]) for c in sample.work.trace]
-    notes = [_no_update] * (sample.by == "backward") + [_mixed] * (not sample.alike(sample.timed))
+    notes = [_no_update] * (sample.by == "backward") + [_mixed_shapes] * (not sample.alike(sample.timed))
     return Measurement(sample.work, times, [None] * len(ran), tf32_categories(device), ran), notes

@@ -18,10 +18,10 @@ from torch import nn
 
 from ..analysis.measure import check_model, main_dtype
 from ..analysis.rows import measured_result
-from .sampling import ProgramSample, measurement, patience
+from .sampling import ProgramSample, measurement, most_passed
 from .steps import program_cost
 from ..core.arguments import as_count
-from ..engine.process import preserved_process, quiet
+from ..engine.process import preserved_process, gc_paused
 from .program import CallCounter, ProgramStep, has_compiled
 from ..engine.undo import Undo, let_go
 from ..roofs.hardware import HardwarePeaks, check_peaks, given_or_measured
@@ -33,8 +33,8 @@ from ..views.origin import describe_call, describe_sample, describe_settings
 from ..views.result import Result
 
 # %% ../../nbs/running/watch.ipynb #wa000011
-def _roofs(model, device, progress):
-    "The roofs of the model's dtypes."
+def _model_roofs(model, device, progress):
+    "Measure the roofs of the model's dtypes."
     first = main_dtype(model, ())
     others = {p.dtype for p in model.parameters() if p.is_floating_point()}
     if torch.is_autocast_enabled(device.type): others.add(torch.get_autocast_dtype(device.type))
@@ -43,7 +43,7 @@ def _roofs(model, device, progress):
 
 # %% ../../nbs/running/watch.ipynb #wa000012
 def _checked_log(path):
-    "The file that gets the records. Raises where it cannot be written."
+    "Return the file that gets the records. Raises `FileNotFoundError` or `OSError` where it cannot be written."
     if path is None: return None
     path = Path(path)
     if not path.parent.is_dir(): raise FileNotFoundError(f"log={str(path)!r}: there is no folder {path.parent}")
@@ -55,19 +55,19 @@ def _check_arguments(peaks, on_sample):
         raise TypeError(f"on_sample is a {type(on_sample).__name__}; a function of step and metrics is needed")
 
 # %% ../../nbs/running/watch.ipynb #wa000021
-_watched = weakref.WeakSet()    # Models that are watched
+_watched_models = weakref.WeakSet()    # Models that are watched
 turns = 16                      # Calls of other models that wait, after which a sample that does not go on is dropped
 
-def _nobody(): "Stands for a reference to a watch."
+def _nobody(): "Stand for a reference to a watch that is gone."
 
 class _Turn:
-    "Which watch takes a sample: one at a time in a process."
+    "The turn to take a sample, which one watch at a time in a process has."
     def __init__(self):
         self.lock, self.holder, self.waited = threading.RLock(), None, 0
         self.next = _nobody         # A reference to who waits for the sample that is under way, or was the last one
 
     def take(self, watch)->bool:
-        "Whether `watch` may begin a sample."
+        "Give the turn to `watch`, if nobody has it. True if it may begin a sample."
         if not self.lock.acquire(blocking=False): return False
         try:
             holder = self.holder                    # it may leave meanwhile
@@ -91,7 +91,7 @@ _turn = _Turn()
 
 # %% ../../nbs/running/watch.ipynb #40044fc3
 def _is_outermost(due)->bool:
-    "Whether the call of the model that runs `due` is no part of another one, nor of a backward."
+    "Tell if the call of the model that runs `due` is no part of another one, nor of a backward."
     frame, calls = sys._getframe(1), 0
     while frame is not None:
         if frame.f_code.co_name == "counted" and frame.f_locals.get("due") == due: calls += 1
@@ -99,19 +99,67 @@ def _is_outermost(due)->bool:
         frame = frame.f_back
     return True
 
-# %% ../../nbs/running/watch.ipynb #8c41904f
-class _Calls:
-    "The calls of a model: how many there were, and when the next sample is due."
+# %% ../../nbs/running/watch.ipynb #wa0000a2
+def called(n): return f"called {n} time{'s' * (n != 1)}"
+
+def too_few(first, active):
+    "Say how many calls a sample needs."
+    return f"too few for a sample, which begins after {first} and takes {active + 4} steps of one call or more"
+
+# %% ../../nbs/running/watch.ipynb #wa000025
+class Watch:
+    "A model that is watched while a program runs it; `watch` makes one."
     sample, counter, planned, first, passed, trains = None, None, 0, 0, 0, False
     waits_for, state = None, ""         # Whose sample this one waits for; how far the last one came
 
+    def __init__(self, model, every, active, warmup, optimizer, peaks, log, on_sample, progress):
+        check_model(model)
+        _check_arguments(peaks, on_sample)
+        self.model, self.every, self.active = model, as_count("every", every, 1), as_count("active", active, 1)
+        self.warmup, self.optimizer, self.peaks, self.log = as_count("warmup", warmup, 0), optimizer, peaks, log
+        self.on_sample, self.progress, self.undo = on_sample, progress, Undo()
+        self.series, self.failures, self._result = MetricSeries(title=type(model).__name__), [], None
+
+    def __enter__(self)->"Watch":
+        if self.model in _watched_models:
+            raise RuntimeError(f"this {type(self.model).__name__} is being watched already: leave that watch first")
+        self.log, self.device = _checked_log(self.log), ProgramStep(self.model).device
+        self.about, self.process = describe_call(every=self.every, active=self.active), os.getpid()
+        with preserved_process(), gc_paused():
+            self.peaks = given_or_measured(self.peaks, lambda: _model_roofs(self.model, self.device, self.progress))
+            self.cost = program_cost(self.model)
+        try: self._attach()
+        except BaseException: self._detach(); raise
+        return self
+
+    def __exit__(self, kind, error, traceback):
+        sample, here = self.sample, os.getpid() == self.process
+        left = here and sample is not None and self._counts(sample) and sample.ends_here(kind in (None, SystemExit))
+        self._detach()
+        if left: self._take(sample, None)
+
+    def _attach(self):
+        self.planned = self.calls + self.warmup
+        self.counter = CallCounter(self.model, self._due, self.warmup)
+        self.undo.add(_watched_models.discard, self.model)
+        self.undo.add(let_go, _turn.lock)                   # meanwhile no other thread begins a sample
+        for step in (lambda: _turn.leave(self), self._stop, self.counter.__exit__): self.undo.add(step)
+        self.undo.add(lambda: _turn.lock.acquire(timeout=1))
+        _watched_models.add(self.model)
+        self.counter.__enter__()
+
+    def _detach(self):
+        with self.undo, self.undo: pass
+
+    # ---- calls, and when the next sample is due
+
     @property
     def calls(self)->int:
-        "Calls of the model so far."
+        "The calls of the model so far."
         return self.planned - (self.counter.left if self.counter else 0)
 
     def _plan(self, now):
-        "After `now` calls the next sample is planned."
+        "Plan the next sample, after `now` calls."
         self.planned = max(self.first + self.every, now)
         self.counter.left = self.planned - now
 
@@ -124,53 +172,25 @@ class _Calls:
         finally: _turn.leave(self)
 
     def _drop(self, late)->bool:
-        "Drop the sample for one of another model, if it is `late` or its thread is gone; whether there is none now."
+        "Drop the sample for one of another model, if it is `late` or its thread is gone. True if there is none now."
         sample = self.sample
         if sample is None or not (late or sample.is_left()) or not sample.is_idle(): return False
         self._stop()
         return True
 
-# %% ../../nbs/running/watch.ipynb #bb549740
-class _Due(_Calls):
-    "The same, with the calls that may begin a sample."
     def _is_evaluation(self)->bool:
-        "Whether this call evaluates, in a program that trains as far as that is known."
+        "Tell if this call evaluates, in a program that trains as far as that is known."
         if torch.is_grad_enabled() or not (self.trains or self.counter.trained):
             self.passed = 0
             return False
         self.passed += 1
-        self.counter.trained = self.passed <= patience
+        self.counter.trained = self.passed <= most_passed
         return self.trains or self.counter.trained
 
-# %% ../../nbs/running/watch.ipynb #wa0000a3
-class _Ends(_Due):
-    "The same, with the ends of samples."
-    def _is_over(self, sample, forward, args, kwargs)->bool:
-        "A call of the model comes; whether the sample was over before it."
-        try: over, error = sample.begins(forward, args, kwargs), None
-        except Exception as e: over, error = True, e
-        self.planned += 1
-        if over:
-            self._stop()
-            self._end(sample, error)
-        return over
+    # ---- samples from begin to end
 
-    def _end(self, sample, error, cut=False):
-        "A sample is over. One that is dropped is followed by another at once; one that is cut may have timed nothing."
-        self.trains = self.trains or sample.by in ("update", "backward")
-        if error is None and sample.dropped: return
-        self._plan(self.planned)
-        if error or self._counts(sample) and sample.ends_here(not cut): self._take(sample, error)
-
-    def _counts(self, sample)->bool:
-        "Whether a sample is of the kind of steps that the program is watched for."
-        return sample.by != "call" or not self.trains
-
-# %% ../../nbs/running/watch.ipynb #wa000022
-class _Samples(_Ends):
-    "The same, with the samples from begin to end."
     def _due(self, forward, args, kwargs):
-        "A call of the model at a sample."
+        "Run a call of the model, within a sample if one is under way or due."
         sample = self.sample
         free = sample is None or sample.is_left()
         if free and not self._is_evaluation() and _is_outermost(self._due) and _turn.take(self):
@@ -181,7 +201,7 @@ class _Samples(_Ends):
         return forward(*args, **kwargs)
 
     def _is_of(self, sample)->bool:
-        "Whether a call belongs to `sample`, which is not dropped while the call runs."
+        "Tell if a call belongs to `sample`, which is not dropped while the call runs."
         if sample.thread != get_ident() or not _turn.lock.acquire(timeout=1): return False
         try:
             sample.calling += self.sample is sample
@@ -189,7 +209,7 @@ class _Samples(_Ends):
         finally: _turn.lock.release()
 
     def _sampled(self, sample, forward, args, kwargs):
-        "A call within a sample."
+        "Run a call within a sample."
         _turn.waited = 0
         try:
             over = sample.is_outermost() and self._is_over(sample, forward, args, kwargs)
@@ -200,7 +220,7 @@ class _Samples(_Ends):
         finally: sample.calling -= 1
 
     def _begin(self, args, kwargs):
-        "A sample begins, if the watch is not over meanwhile."
+        "Begin a sample, if the watch is not over meanwhile."
         if self.counter.over: return _turn.leave(self)
         self.first = self.planned
         try:
@@ -214,9 +234,35 @@ class _Samples(_Ends):
             if not isinstance(error, Exception): raise
             self._take(None, error)
 
-# %% ../../nbs/running/watch.ipynb #wa000024
-class _Records(_Samples):
-    "The same, with what the samples leave."
+    def _is_over(self, sample, forward, args, kwargs)->bool:
+        "Hand a call of the model to the sample. True if it was over before."
+        try: over, error = sample.begins(forward, args, kwargs), None
+        except Exception as e: over, error = True, e
+        self.planned += 1
+        if over:
+            self._stop()
+            self._end(sample, error)
+        return over
+
+    def _end(self, sample, error, cut=False):
+        "End a sample. One that is dropped is followed by another at once; one that is cut may have timed nothing."
+        self.trains = self.trains or sample.by in ("update", "backward")
+        if error is None and sample.dropped: return
+        self._plan(self.planned)
+        if error or self._counts(sample) and sample.ends_here(not cut): self._take(sample, error)
+
+    def _counts(self, sample)->bool:
+        "Tell if a sample is of the kind of steps that the program is watched for."
+        return sample.by != "call" or not self.trains
+
+    # ---- what samples leave
+
+    @property
+    def result(self)->Result:
+        "The result of the last sample. Raises `RuntimeError` before the first."
+        if self._result is not None: return self._result
+        raise RuntimeError(f"no sample is complete yet: the model was {self.missing()}")
+
     def _take(self, sample, error):
         "Reduce a sample to rows, and hand them on; what goes wrong is a warning."
         what = "is given up"
@@ -231,7 +277,7 @@ class _Records(_Samples):
             warn(f"a sample of {type(self.model).__name__} {what} at {self.failures[-1]}", stacklevel=9)
 
     def _hand_on(self, record):
-        "To the log and to `on_sample`."
+        "Hand a record to the log and to `on_sample`."
         try: self._write(record)
         finally:
             if self.on_sample is not None:
@@ -244,23 +290,16 @@ class _Records(_Samples):
                        settings=describe_settings(self.model, self.device))
 
     def _write(self, record):
-        "A whole line, and it is on its way to the disk."
+        "Write a whole line, and send it on its way to the disk."
         if self.log is None: return
         with open(self.log, "a", encoding="utf-8") as f: f.write(line_of(record))
 
-# %% ../../nbs/running/watch.ipynb #wa0000a2
-def called(n): return f"called {n} time{'s' * (n != 1)}"
+    # ---- why there is none
 
-def too_few(first, active):
-    "How many calls a sample needs."
-    return f"too few for a sample, which begins after {first} and takes {active + 4} steps of one call or more"
-
-class _Missing(_Records):
-    "The same, with the reason why there is no sample."
     def missing(self,
         before:int=0, # Calls of the model before it was watched
     )->str:
-        "What stands after \"the model was\" where there is no sample: how often it was called, and why that gave none."
+        "Say how often the model was called, and why that gave no sample, as it follows after \"the model was\"."
         n, state = self.calls + before, self.sample.progress() if self.sample else self.state
         text = called(n)
         if self.failures: return f"{text}; a sample was given up at {self.failures[-1]}"
@@ -276,59 +315,11 @@ class _Missing(_Records):
         return counter is not None and (counter.replaced if counter.over else counter.attached.replaced)
 
     def _waited(self)->str:
-        "Whose sample this one waited for."
+        "Say whose sample this one waited for."
         other = self.waits_for()
         if other is None: return "a sample of a model that is gone had begun and did not end"
         name = "another " * (type(other.model) is type(self.model)) + type(other.model).__name__
         return f"a sample of {name} {'had begun and did not end' if other.sample or other.state else 'was under way'}"
-
-# %% ../../nbs/running/watch.ipynb #wa000025
-class Watch(_Missing):
-    "A model that is watched while a program runs it; `watch` makes one."
-    def __init__(self, model, every, active, warmup, optimizer, peaks, log, on_sample, progress):
-        check_model(model)
-        _check_arguments(peaks, on_sample)
-        self.model, self.every, self.active = model, as_count("every", every, 1), as_count("active", active, 1)
-        self.warmup, self.optimizer, self.peaks, self.log = as_count("warmup", warmup, 0), optimizer, peaks, log
-        self.on_sample, self.progress, self.undo = on_sample, progress, Undo()
-        self.series, self.failures, self._result = MetricSeries(title=type(model).__name__), [], None
-
-    def __enter__(self)->"Watch":
-        if self.model in _watched:
-            raise RuntimeError(f"this {type(self.model).__name__} is being watched already: leave that watch first")
-        self.log, self.device = _checked_log(self.log), ProgramStep(self.model).device
-        self.about, self.process = describe_call(every=self.every, active=self.active), os.getpid()
-        with preserved_process(), quiet():
-            self.peaks = given_or_measured(self.peaks, lambda: _roofs(self.model, self.device, self.progress))
-            self.cost = program_cost(self.model)
-        try: self._attach()
-        except BaseException: self._detach(); raise
-        return self
-
-    def __exit__(self, kind, error, traceback):
-        sample, here = self.sample, os.getpid() == self.process
-        left = here and sample is not None and self._counts(sample) and sample.ends_here(kind in (None, SystemExit))
-        self._detach()
-        if left: self._take(sample, None)
-
-    def _attach(self):
-        self.planned = self.calls + self.warmup
-        self.counter = CallCounter(self.model, self._due, self.warmup)
-        self.undo.add(_watched.discard, self.model)
-        self.undo.add(let_go, _turn.lock)                   # meanwhile no other thread begins a sample
-        for step in (lambda: _turn.leave(self), self._stop, self.counter.__exit__): self.undo.add(step)
-        self.undo.add(lambda: _turn.lock.acquire(timeout=1))
-        _watched.add(self.model)
-        self.counter.__enter__()
-
-    def _detach(self):
-        with self.undo, self.undo: pass
-
-    @property
-    def result(self)->Result:
-        "The last sample. Raises `RuntimeError` before the first."
-        if self._result is not None: return self._result
-        raise RuntimeError(f"no sample is complete yet: the model was {self.missing()}")
 
     def __repr__(self):
         return f"Watch({type(self.model).__name__}, {self.calls} calls, {len(self.series)} samples)"
@@ -346,5 +337,5 @@ def watch(
     on_sample:Callable|None=None, # `on_sample(step, metrics)` is called after each sample, with plain numbers
     progress:bool|None=None,      # A progress bar while the roofs are measured; None: when somebody is looking
 )->Watch:
-    "A context within which `model` is sampled while a program runs it."
+    "Make a context within which `model` is sampled while a program runs it."
     return Watch(model, every, active, warmup, optimizer, peaks, log, on_sample, progress)

@@ -12,8 +12,8 @@ from dataclasses import replace
 
 import torch
 
-from ..engine.process import quiet
-from ..engine.peers import agreed
+from ..engine.process import gc_paused
+from ..engine.peers import peers
 from ..engine.step import Forward
 from .kernels import marked_runs
 from .profiler import Record, can_record
@@ -97,9 +97,9 @@ def with_waits(
     tick=lambda: None,   # Called after every run
 )->ModuleTimes:
     "`times` with what the modules waited apart from what they did; as they are where that cannot be recorded."
-    if not agreed("the profiler", can_record(), all): return times
+    if not peers.agreed("the profiler", can_record(), all): return times
     n, count = len(times.own), min(recorded, len(times.steps.values))
-    with quiet(): runs = marked_runs(fresh, run, torch.device("cpu"), 2 + count, tick)[2:]
+    with gc_paused(): runs = marked_runs(fresh, run, torch.device("cpu"), 2 + count, tick)[2:]
     if not runs: return times
     seen = [_of_run(records, stamps, n) for stamps, records, _ in runs]
     total, waited = ([math.fsum(v) for v in zip(*(run[k] for run in seen))] for k in (0, 1))

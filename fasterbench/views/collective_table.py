@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from ..core.files import Number
 from ..roofs.network import bus_bandwidth
 from .fields import brief
-from .table import text_table
+from .view import text_table
 
 # %% ../../nbs/views/collective_table.ipynb #5bf68bc0
 @dataclass(frozen=True)
@@ -22,12 +23,12 @@ class Collective:
     group: str
     ranks: tuple[int, ...]         # Whose kernels were found, in order
     group_size: int                # How many ranks take part
-    nbytes: float|None             # The whole buffer, B, the mean over the ranks; None: unknown
-    transfer_s: float              # Shortest kernel, s
-    waits_s: tuple[float, ...]     # What each rank's kernel is longer, s
+    nbytes: Number|None            # The whole buffer, B, the mean over the ranks; None: unknown
+    transfer_s: Number             # Shortest kernel, s
+    waits_s: tuple[Number, ...]    # What each rank's kernel is longer, s
     last: int                      # Rank that arrived last
-    start_skew_s: float            # Between the first and the last arrival, s
-    end_skew_s: float              # Between the first and the last end, s
+    start_skew_s: Number           # Between the first and the last arrival, s
+    end_skew_s: Number             # Between the first and the last end, s
     dtype: str = ""
 
     def __post_init__(self):

@@ -8,122 +8,141 @@ __all__ = ['Comparison', 'compare']
 # %% ../../nbs/views/diff.ipynb #cea9f161
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ..core.files import write_whole
 from ..core.units import format_si
 from ..points.model import RooflinePoint
+from ..timing.load import drift_between, load_doubts
 from .differences import as_result, differences, rates
 from .fields import fields, pair_fields, pair_values, side_name
-from .headline import trust, wrapped
 from .plot import (axes, bounds, canvas, dress, extent, hover, marker_size, placeable, spot,
                                     star_style, style)
-from .page import cells, column, figure, filled, page
-from .report import facts
 from .result import Result
 from .roof_lines import dtypes_in_use, levels_in_use, roof_lines, roofs
-from .series import Series, keyed, series_of
-from .table import check_top, csv_text, html_rows, narrowed, printable, terminal_width, text_table
+from .series import Line, Series, lines_of, ratio_text, series_of
+from .view import Sheet, Table, check_top, more_rows, printable
 
 # %% ../../nbs/views/diff.ipynb #2e98ceb8
 @dataclass(frozen=True)
-class Pair:
+class Pair(Line):
     "A row before and after; one of them may be missing."
-    before: RooflinePoint|None
-    after: RooflinePoint|None
+    drift: float=1.0 # By which factor the machine may have changed in between; infinite: nothing can be said
 
     @property
-    def name(self)->str:
-        "The name of the row."
-        return (self.after or self.before).name
+    def before(self)->RooflinePoint|None:
+        "The row before."
+        return self.points[0]
+
+    @property
+    def after(self)->RooflinePoint|None:
+        "The row after."
+        return self.points[-1]
+
+    @property
+    def order(self):
+        "What pairs are sorted by: the largest change of time first, then rows of one side."
+        return (0, -abs(self.after.time_s - self.before.time_s)) if self.side == "both" else (1, 0.0)
 
     @property
     def side(self)->str:
         "Where the row exists: `both`, `only before` or `only after`."
         return "both" if self.before and self.after else "only before" if self.before else "only after"
 
-    def ratio(self,
-        field:str, # A field of `RooflinePoint`
-    )->float|None:
-        "After over before; None where one is missing, unknown or zero."
-        a, b = (getattr(p, field, None) for p in (self.before, self.after))
-        return b / a if a and b is not None else None
-
     @property
     def clear(self)->bool|None:
-        "Whether the times differ by more than half the interquartile ranges of both; None: one is unknown."
+        "Whether the times differ by more than the spread of both and the drift; None: a spread is unknown."
         if self.side != "both": return False
+        return None if self._beyond_spread is None else self._beyond_spread and self._beyond_drift
+
+    @property
+    def _beyond_spread(self):
+        "Whether the times differ by more than half the interquartile ranges of both."
         spreads = [0.0 if p.source == "predicted" else p.time_iqr_s for p in (self.before, self.after)]
         return None if None in spreads else abs(self.after.time_s - self.before.time_s) > sum(spreads) / 2
 
     @property
+    def _beyond_drift(self):
+        a, b = sorted((self.before.time_s, self.after.time_s))
+        return self.drift == 1.0 or b > a * self.drift
+
+    @property
     def change(self)->str:
-        "`faster`, `slower`, `within the spread` or `spread unknown`; where the row is on one side only, which."
+        "`faster`, `slower`, `within` the spread or the drift, or `spread unknown`; of a row of one side, which."
         if self.side != "both": return self.side
         if self.clear is None: return "spread unknown"
-        if not self.clear: return "within the spread"
+        if not self._beyond_spread: return "within the spread"
+        if not self._beyond_drift: return "within the drift"
         return "faster" if self.after.time_s < self.before.time_s else "slower"
-
-# %% ../../nbs/views/diff.ipynb #8ad09bba
-def match(
-    before:list[RooflinePoint],
-    after:list[RooflinePoint],
-)->list[Pair]:
-    "Rows of the same name, phase and operator as pairs; the largest change of time first, then rows of one side."
-    a, b = keyed(before), keyed(after)
-    both = sorted((Pair(p, b[k]) for k, p in a.items() if k in b), key=lambda q: -abs(q.after.time_s - q.before.time_s))
-    return both + [Pair(p, None) for k, p in a.items() if k not in b] + [Pair(None, p) for k,
-        p in b.items() if k not in a]
 
 # %% ../../nbs/views/diff.ipynb #f2e6724b
 def _other_dtypes(pairs):
-    "In how many rows the dtype is not the same, and which it is."
+    "Say in how many rows the dtype is not the same."
     both = [q for q in pairs if q.side == "both"]
     other = [(q.before.dtype, q.after.dtype) for q in both if q.before.dtype != q.after.dtype]
     names = [", ".join(sorted(d or "unknown" for d in set(side))) for side in zip(*other)]
     return [f"dtype of {len(other)} of {len(both)} rows: {names[0]} before, {names[1]} after"] if other else []
 
+# %% ../../nbs/views/diff.ipynb #df00dr02
+_in_turn = "`fasterbench check --against` measures both in turn"
+
+def drift_of(
+    before:Result,
+    after:Result,
+)->tuple[float, list[str]]:
+    "By which factor the machine may have changed between two results, and what has to be said of it."
+    sides = [(side, r.timing) for side, r in (("before", before), ("after", after)) if r.timing]
+    doubts = [f"{doubt} {side}" for side, t in sides for doubt in load_doubts(t)]
+    if doubts: return math.inf, [f"no row is called faster or slower: {', '.join(doubts)}; {_in_turn}"]
+    if len(sides) < 2 or not _same_machine(before, after): return 1.0, []
+    drift = drift_between(*(t.reference for _, t in sides))
+    if drift is None: return 1.0, []
+    return drift, [f"nothing within ×{drift:.2f} is called faster or slower: by so much the machine may have changed "
+                   f"in between, as the same product and copy took other times; {_in_turn}"]
+
+def _same_machine(before, after):
+    facts = [[r.environment.get(k) for k in ("device_name", "threads", "torch")] for r in (before, after)]
+    return facts[0] == facts[1]
+
 # %% ../../nbs/views/diff.ipynb #f62d634b
 def pair_records(pairs:list[Pair])->Iterator[dict]:
-    "One dict per pair, with the keys of `pair_fields`."
+    "Return a dict per pair, with the keys of `pair_fields`."
     for q in pairs:
-        p, values = q.after or q.before, dict(side=q.side, clear=q.clear)
+        p, values = q.row, dict(side=q.side, clear=q.clear)
         for short, field in pair_values.items():
             for side in ("before", "after"): values[side_name(short, side)] = getattr(getattr(q, side), field, None)
             values[f"{short}_ratio"] = None if short == "bound" else q.ratio(field)
         yield {k: values[k] if k in values else getattr(p, k) for k in pair_fields}
 
-def _ratio(x): return "" if x is None else f"×{x:.2f}"
-
 def _text_of(p, field): return "" if p is None else fields[field].text(getattr(p, field), True)
 
-def _cells(q):
+def _pair_cells(q):
     a, b = q.before, q.after
     use, time = lambda p: _text_of(p, "utilization_pct"), lambda p: _text_of(p, "time_s")
-    kind = " ".join(filter(None, (printable(((b or a).operator or (b or a).type).removeprefix("aten::")),
-                                  (b or a).phase)))
-    ratios = [_ratio(q.ratio(field)) for field in ("time_s", "flops", "bytes_moved")]
+    ratios = [ratio_text(q.ratio(field)) for field in ("time_s", "flops", "bytes_moved")]
     remark, _ = _marks.get(q.change, (q.change, ""))
-    return [printable(q.name) or "(model)", kind, time(a), time(b), *ratios, use(a), use(b), remark]
+    return [printable(q.name) or "(model)", q.kind, time(a), time(b), *ratios, use(a), use(b), remark]
 
 # %% ../../nbs/views/diff.ipynb #f62d634c
 _marks = {"within the spread": ("±", "the times differ by no more than half the IQR of both"),
+          "within the drift": ("≈", "the times differ by no more than the machine may have changed in between"),
           "spread unknown": ("?", "the IQR of one of the times is unknown")}
 
 def legend(pairs:list[Pair])->list[str]:
-    "What the marks at the ends of these rows mean."
+    "Explain the marks at the ends of these rows."
     present = {q.change for q in pairs}
     return [f"{mark}: {meaning}" for change, (mark, meaning) in _marks.items() if change in present]
 
-def table(pairs:list[Pair])->list[list[str]]:
-    "The pairs as texts, the titles first."
-    return [["name", "type", "before", "after", "time", "FLOPs", "bytes", "util%", "after", ""], *map(_cells, pairs)]
+def pair_rows(pairs:list[Pair])->list[list[str]]:
+    "Write the pairs as texts, the titles first."
+    titles = ["name", "type", "before", "after", "time", "FLOPs", "bytes", "util%", "after", ""]
+    return [titles, *map(_pair_cells, pairs)]
 
 # %% ../../nbs/views/diff.ipynb #f0573ba0
 # the first two are told apart by colour-blind readers
 _changes = {"faster": dict(color="#009e73", dash="solid"), "slower": dict(color="#cc79a7", dash="dash"),
             "within the spread": dict(color="#74808a", dash="dot"),
+            "within the drift": dict(color="#74808a", dash="longdash"),
             "spread unknown": dict(color="#74808a", dash="dashdot")}
 
 def _columns(points): return dict(zip("xy", map(list, zip(*(spot(p) if p else (None, None) for p in points)))))
@@ -149,7 +168,7 @@ def _arrows(fig, pairs):
 # %% ../../nbs/views/diff.ipynb #cbe70baf
 def _spots(fig, pairs, side):
     "The markers of one side, per bound; those before are open."
-    text = lambda p, q: f"{hover(p)}<br>{side}" + (f", time {_ratio(q.ratio('time_s'))}" if q.side == "both"
+    text = lambda p, q: f"{hover(p)}<br>{side}" + (f", time {ratio_text(q.ratio('time_s'))}" if q.side == "both"
                                                    else " only")
     for kind, look in bounds.items():
         chosen = [(i, p, q) for i, q in enumerate(pairs) if placeable(p := getattr(q, side)) and p.bound == kind]
@@ -170,19 +189,19 @@ def _programs(fig, before, after):
                              mode="lines+markers",
                              name="whole model", line=dict(color=star_style["color"], width=1), marker=marker)
 
-def _roofs(fig, before, after, rows, box):
+def _both_roofs(fig, before, after, rows, box):
     "The roofs after; those before, where they differ, paler."
     if rates(before) != rates(after):
         roof_lines(fig, before.peaks, levels_in_use(before, rows), box, "rgba(116, 128, 138, 0.35)", False,
                    dtypes_in_use(before, rows))
     roofs(fig, after.peaks, levels_in_use(after, rows), box, dtypes_in_use(after, rows))
 
-def _chart(comparison, title):
+def _arrow_chart(comparison, title):
     "Both results in one roofline chart."
     fig, a, b, pairs = canvas(), comparison.before, comparison.after, comparison.pairs
     rows = [p for q in pairs for p in (q.before, q.after) if placeable(p)]
     box = extent([*rows, *(p for p in (a.program, b.program) if placeable(p))], b, a)
-    _roofs(fig, a, b, rows, box)
+    _both_roofs(fig, a, b, rows, box)
     _arrows(fig, pairs)
     for side in ("before", "after"): _spots(fig, pairs, side)
     _programs(fig, a.program, b.program)
@@ -191,12 +210,24 @@ def _chart(comparison, title):
 
 # %% ../../nbs/views/diff.ipynb #384ea182
 @dataclass(frozen=True, repr=False)
-class Comparison:
-    "Two results, row by row."
-    before: Result
-    after: Result
-    pairs: list[Pair]         # The largest change of time first, then rows of one side
-    differences: list[str]    # What is not the same: sample, call, settings, machine, roofs
+class Comparison(Series):
+    "Two results, row by row: a series of two, with arrows."
+    filters = dict(side="side", phase="phase", category="category", type="type", bound_after="bound")
+
+    @property
+    def before(self)->Result:
+        "The first result."
+        return self.results[0]
+
+    @property
+    def after(self)->Result:
+        "The second result."
+        return self.results[1]
+
+    @property
+    def pairs(self)->list[Pair]:
+        "The rows: the largest change of time first, then rows of one side."
+        return self.rows
 
     @property
     def title(self)->str:
@@ -206,103 +237,37 @@ class Comparison:
     @property
     def told(self)->str:
         "The times of the whole, and how many rows are on which side."
-        a, b = (r.program.time_s if r.program else sum(p.time_s for p in r.points) for r in (self.before, self.after))
-        sides = [q.side for q in self.pairs]
+        (a, b), sides = self.times, [q.side for q in self.pairs]
         both = sides.count("both")
         rows = ", ".join([f"{both} row{'s' * (both != 1)} on both sides",
                           *(f"{sides.count(s)} {s}" for s in ("only before", "only after"))])
-        return f"{format_si(a, 's')} before, {format_si(b, 's')} after: {_ratio(b / a if a else None)}; {rows}"
+        return f"{format_si(a, 's')} before, {format_si(b, 's')} after: {ratio_text(b / a if a else None)}; {rows}"
 
-    @property
-    def lines(self)->list[str]:
-        "What differs, then the times of the whole, then what limits the trust in them."
-        return [*self.differences, self.told, *self.doubts]
-
-    @property
-    def doubts(self)->list[str]:
-        "What limits the trust in the times, by side."
-        return [f"{side}: {d}" for side in ("before", "after") if (d := trust(getattr(self, side)))]
-
-    def plot(self,
-        title:str|None=None, # None: the models
-    ):
-        "Both results in one roofline chart, a plotly `Figure`."
-        return _chart(self, self.title if title is None else title)
-
-    def summary(self,
+    def text(self,
         top:int|None=20,     # How many rows; None: all
-    ):
-        "Print the differences and the pairs."
-        print(_text(self, top))
-
-    def to_frame(self):
-        "The pairs as a pandas `DataFrame`, in the units of `pair_fields`."
-        try: import pandas as pd
-        except ImportError: raise ImportError("to_frame needs pandas: pip install pandas") from None
-        return pd.DataFrame(list(pair_records(self.pairs)), columns=list(pair_fields))
-
-    def csv(self)->str:
-        "The pairs as CSV, units in the header."
-        return csv_text(pair_records(self.pairs), pair_fields)
-
-    def to_csv(self,
-        path,                # Where to write
-    ):
-        "Write the pairs to `path` as CSV, units in the header."
-        write_whole(path, self.csv())
-
-    def render(self,
-        title:str|None=None, # None: the models
     )->str:
-        "The page as HTML text."
-        return _page(self, title or self.title)
+        "Return the differences and the pairs."
+        return self._table(top).text()
 
-    def to_html(self,
-        path,                # Where to write
-        title:str|None=None, # None: the models
-    ):
-        "Write the comparison to `path`: one HTML file with chart and table."
-        write_whole(path, self.render(title))
+    def _table(self, top=20):
+        check_top(top)
+        shown = self.pairs[:top]
+        return Table(pair_rows(shown), {0, 1, 9}, self.lines, legend(shown) + more_rows(len(self.pairs), top))
 
-    def __repr__(self): return _text(self)
-    def _repr_html_(self): return html_rows(table(self.pairs[:20]), {0, 1, 9}, legend(self.pairs[:20]), self.lines)
-
-# %% ../../nbs/views/diff.ipynb #4a8ae037
-def _text(comparison, top=20):
-    check_top(top)
-    width, rows = terminal_width(), table(comparison.pairs[:top])
-    wide = [max(map(len, column)) for column in zip(*rows)]
-    gap = 2 if sum(wide) + 2 * (len(wide) - 1) <= width else 1
-    room = max(width - sum(wide[2:]) - gap * (len(wide) - 1), 20)
-    more = len(comparison.pairs) - len(rows) + 1
-    return "\n".join([*wrapped(map(printable, comparison.lines), width), "",
-                      *text_table(narrowed(rows, room), {0, 1, 9}, gap), *legend(comparison.pairs[:top]),
-                      *([f"… and {more} more rows"] if more > 0 else [])])
+    def _sheet(self): return Sheet(pair_fields, pair_records(self.pairs))
+    def _chart(self, title): return _arrow_chart(self, title)
+    def _tab(self):
+        return Sheet(pair_fields, map(_blank, pair_records(self.pairs))).tab(
+            "pairs", "rows, before and after", self.plot(""), visible=_first_of_pair)
 
 # %% ../../nbs/views/diff.ipynb #d110e7bc
-def _both_facts(before, after):
-    "The facts of both, one beside the other."
-    pairs = zip(facts(before), facts(after))
-    return [(f"{heading}, {side}", entries) for pair in pairs for side,
-            (heading, entries) in zip(("before", "after"), pair)]
-
 def _blank(record):
-    "`record` with empty cells for a side that it does not have; what is unknown stays None."
+    "Empty the cells of a side that `record` does not have; what is unknown stays None."
     absent = {"only before": "after", "only after": "before"}.get(record["side"])
     return {k: "" if absent and (f"_{absent}" in k or k.endswith("_ratio")) else v for k, v in record.items()}
 
 _first_of_pair = ("name", "type", "operator", "phase", "time_before_s", "time_after_s", "time_ratio",
                   "utilization_before_pct", "utilization_after_pct")
-
-def _page(comparison, title):
-    columns = [column(f, f.name in _first_of_pair) for f in pair_fields.values()]
-    rows = cells(map(_blank, pair_records(comparison.pairs)), columns)
-    kind = dict(name="pairs", title="rows, before and after", figures=[figure(comparison.plot(""))],
-                columns=filled(columns, rows), rows=rows)
-    filters = dict(side="side", phase="phase", category="category", type="type", bound_after="bound")
-    notes = [*comparison.doubts, *comparison.differences]      # the page folds those after the second
-    return page(title, [comparison.told], _both_facts(comparison.before, comparison.after), [kind], filters,
-                "comparison", notes=notes)
 
 # %% ../../nbs/views/diff.ipynb #d99d671f
 def compare(
@@ -311,10 +276,11 @@ def compare(
     *more,                # Further ones
     points:str="modules", # "modules", "ops", "kernels" or "steps"
 )->Comparison|Series:
-    "Two results, matched row by row; of more, a `Series` with a column each."
+    "Match two results row by row; more of them become a `Series` with a column each."
     sources = (before, after, *more)
     results = list(map(as_result, sources))
     if more: return series_of(results, [Path(s).stem if isinstance(s, (str, Path)) else "" for s in sources], points)
     a, b = (r.with_roofs() for r in results)
-    pairs = match(a.rows(points), b.rows(points))
-    return Comparison(a, b, pairs, differences([a, b]) + _other_dtypes(pairs))
+    drift, why = drift_of(a, b)
+    pairs = [replace(q, drift=drift) for q in lines_of([a.rows(points), b.rows(points)], Pair)]
+    return Comparison([a, b], ["before", "after"], pairs, differences([a, b]) + _other_dtypes(pairs) + why)

@@ -14,10 +14,9 @@ from ..core.files import write_whole
 from ..core.units import format_si
 from ..points.model import RooflinePoint, apart
 from .fields import Field
-from .page import cells, column, figure, filled, page
 from .plot import bounds, canvas, dress
 from .result import Result
-from .table import csv_text, html_rows, text_table
+from .view import Sheet, Table, View
 
 # %% ../../nbs/views/metrics.ipynb #mt000011
 metric_fields = {f.name: f for f in (
@@ -76,49 +75,6 @@ def line_of(
     "A line of JSON."
     return json.dumps(record, allow_nan=False) + "\n"
 
-def _shown(series):
-    "The fields that some sample has, `step` first."
-    return [Field("step", "", "step", "count"), *(metric_fields[k] for k in metric_fields if k in series.columns)]
-
-def _rows(series, records, chosen):
-    text = lambda f, r: f.text(r[f.name], True) if f.name in r else "?"
-    return [[f.heading for f in chosen], *([text(f, r) for f in chosen] for r in records)]
-
-# %% ../../nbs/views/metrics.ipynb #mt000024
-class _Views:
-    "What is made of the records."
-    def summary(self,
-        last:int|None=20, # How many samples, from the end; None: all
-    ):
-        "Print the last samples."
-        print(self.text(last))
-
-    def text(self,
-        last:int|None=20, # How many samples, from the end; None: all
-    )->str:
-        "The last samples as a table."
-        records = list(self)[-last if last else 0:]
-        return "\n".join(text_table(_rows(self, records, _shown(self)), set()))
-
-    def to_frame(self):
-        "A pandas `DataFrame`: a line per sample, in SI base units."
-        try: import pandas as pd
-        except ImportError: raise ImportError("to_frame needs pandas: pip install pandas") from None
-        return pd.DataFrame(list(self))
-
-    def to_csv(self,
-        path, # Where to write
-    ):
-        "Write the records to `path` as CSV, units in the header."
-        chosen = {f.name: f for f in _shown(self)}
-        write_whole(path, csv_text(({k: r.get(k) for k in chosen} for r in self), chosen))
-
-    def to_json(self,
-        path, # Where to write
-    ):
-        "Write the records to `path`, a line of JSON for each."
-        write_whole(path, "".join(map(line_of, self)))
-
 # %% ../../nbs/views/metrics.ipynb #mt000026
 _drawn = dict(compute=bounds["compute"], memory=bounds["memory"], launch=bounds["launch"], network=bounds["network"],
               overhead=dict(color="#74808a", pattern=".", label="overhead"),
@@ -143,7 +99,7 @@ def metric_chart(
     series, # A `MetricSeries`
     title:str,
 ):
-    "Time of a step by what bounds it, and MFU, over the steps: a plotly `Figure`."
+    "Draw the time of a step by what bounds it, and MFU, over the steps."
     fig = canvas(rows=2, cols=1, shared_xaxes=True, row_heights=[0.68, 0.32], vertical_spacing=0.07)
     for name, how in _drawn.items():
         if any(s > 0 for s in series.columns.get(f"{name}_share", ())): _area(fig, series, name, how)
@@ -158,35 +114,8 @@ def metric_chart(
     fig.update_yaxes(title="MFU", tickformat=".0%", rangemode="tozero", **_axis, row=2, col=1)
     return dress(fig, title, f"Time of a step by what bounds it and MFU at {len(series)} samples.", 560)
 
-# %% ../../nbs/views/metrics.ipynb #mt000028
-def _page(series, title):
-    "The page of a series."
-    columns = list(map(column, _shown(series)))
-    rows = cells(({f.name: r.get(f.name, "") for f in _shown(series)} for r in series), columns)
-    tab = dict(name="series", title="samples", figures=[figure(metric_chart(series, ""))],
-               columns=filled(columns, rows), rows=rows)
-    return page(title, [f"{len(series)} samples"], [], [tab], {}, "series")
-
-class _Drawn(_Views):
-    "The same, with chart and page."
-    def plot(self,
-        title:str|None=None, # None: the model
-    ):
-        "Time of a step by what bounds it, and MFU: a plotly `Figure`."
-        return metric_chart(self, self.title if title is None else title)
-
-    def to_html(self,
-        path,                # Where to write
-        title:str|None=None, # None: the model
-    ):
-        "Write chart and table to `path`: one HTML file that opens without a network."
-        write_whole(path, _page(self, title or self.title or "samples"))
-
-    def __repr__(self): return self.text() if len(self) else "no sample yet"
-    def _repr_html_(self): return html_rows(_rows(self, list(self)[-20:], _shown(self)), set(), [])
-
 # %% ../../nbs/views/metrics.ipynb #mt000021
-class MetricSeries(_Drawn):
+class MetricSeries(View):
     "Metrics of a program over its steps, one record per sample."
     def __init__(self,
         records=(),   # Dicts with `step` and metrics
@@ -210,6 +139,38 @@ class MetricSeries(_Drawn):
     def __getitem__(self, i)->dict:
         known = {k: self.columns[k][i] for k in metric_fields if k in self.columns}
         return dict(step=self.steps[i]) | {k: v for k, v in known.items() if not math.isnan(v)}
+
+    def text(self,
+        last:int|None=20, # How many samples, from the end; None: all
+    )->str:
+        "Return the last samples as a table."
+        return self._table(last).text() if len(self) else "no sample yet"
+
+    @property
+    def fields(self)->dict[str, Field]:
+        "The fields that some sample has, `step` first."
+        known = {k: f for k, f in metric_fields.items() if k in self.columns}
+        return dict(step=Field("step", "", "step", "count")) | known
+
+    def _table(self, last=20):
+        text = lambda f, r: f.text(r[f.name], True) if f.name in r else "?"
+        shown, records = self.fields.values(), list(self)[-last if last else 0:]
+        return Table([[f.heading for f in shown], *([text(f, r) for f in shown] for r in records)], set())
+
+    def _sheet(self): return Sheet(self.fields, ({k: r.get(k) for k in self.fields} for r in self))
+    def _chart(self, title): return metric_chart(self, title)
+
+    def _page(self, title):
+        rows = Sheet(self.fields, [{k: r.get(k, "") for k in self.fields} for r in self])
+        return dict(title=title or self.title or "samples", lines=[f"{len(self)} samples"], file="series",
+                    kinds=[rows.tab("series", "samples", metric_chart(self, ""))])
+
+    def to_json(self,
+        path=None, # Where to write; None: return the text
+    )->str|None:
+        "Write the records to `path`, or return them: a line of JSON for each."
+        text = "".join(map(line_of, self))
+        return text if path is None else write_whole(path, text)
 
 # %% ../../nbs/views/metrics.ipynb #mt000029
 def read_series(

@@ -6,7 +6,7 @@
 __all__ = []
 
 # %% ../../nbs/views/page.ipynb #adf6b6b3
-import gzip, json, math
+import gzip, json, re, math
 from base64 import b64encode
 from functools import cache
 from importlib.util import find_spec
@@ -47,6 +47,19 @@ def figure(
     "`fig` as the page wants it: plain values, and the chart in words."
     return json.loads(fig.to_json()) | dict(alt=fig.layout.meta["alt"])
 
+def tab_of(
+    name:str, title:str,
+    fields,            # In the order of the columns
+    rows,              # Dicts
+    figures,           # What `figure` gives
+    visible,           # Names of the fields that are shown at first
+    **more,            # Further entries: left_out, groups, fold, sort, xprof, names
+)->dict:
+    "Return rows and charts as a tab of a page."
+    columns = [column(f, f.name in visible) for f in fields]
+    values = cells(rows, columns)
+    return dict(name=name, title=title, figures=figures, columns=filled(columns, values), rows=values) | more
+
 # %% ../../nbs/views/page.ipynb #44ba1dec
 _topics = ("numbers", "rows", "state", "chart", "names", "legend", "table", "details")
 _scripts = [*(f"report-{topic}.js" for topic in _topics), "report.js"]
@@ -67,6 +80,16 @@ def _libraries():
     packed = {name: _packed(path.read_text(encoding="utf-8")) for name, path in texts.items()}
     return packed | dict(plotly=_packed(get_plotlyjs()))
 
+@cache
+def licences()->str:
+    "The notices of plotly.js and of what the bundle of DataTables holds, as their files carry them."
+    from plotly.offline import get_plotlyjs
+    own = re.search(r"/\*\*?.*?licen.*?\*/", get_plotlyjs()[:2000], re.S | re.I)
+    bundle = (_bundle()/"dt_bundle.js").read_text(encoding="utf-8")
+    bundled = re.search(r"/\*! Bundled license information:.*", bundle, re.S)
+    return "\n\n".join(re.sub(r"^ *(/\*[*!]?|\*/|\*\)|\(\*!|\*) ?", "", m[0], flags=re.M).strip()
+                       for m in (own, bundled))
+
 # %% ../../nbs/views/page.ipynb #feab9aa6
 def _tab(kind):
     "A tab with what it left out: no groups, no order of its own."
@@ -84,15 +107,15 @@ def _split(lines):
 # %% ../../nbs/views/page.ipynb #0f0db189
 def page(
     title:str,
-    lines:list[str],     # Under the title; those that begin with "WARNING: " become notes
-    facts:list,          # Headings, each with its pairs of name and value
-    kinds:list[dict],    # Tabs: name, title, figures, columns, rows; left_out, groups, fold, sort
-    filters:dict,        # Column: title
-    file:str,            # Name of the files that the page exports, without ending
+    lines=(),            # Under the title; those that begin with "WARNING: " become notes
+    facts=(),            # Headings, each with its pairs of name and value
+    kinds=(),            # Tabs: name, title, figures, columns, rows; left_out, groups, fold, sort
+    filters:dict={},     # Column: title
+    file:str="rows",     # Name of the files that the page exports, without ending
     division=(),         # Segments of the bar under the title: dicts of label, seconds, color, ink
     notes=(),            # What limits the trust in the rows
 )->str:
-    "A page of charts and tables as HTML text."
+    "Return a page of charts and tables as HTML text."
     from jinja2 import Environment, FileSystemLoader
     import fasterbench
     home = Path(fasterbench.__file__).with_name("assets")
@@ -101,4 +124,4 @@ def page(
                 file=_file_name(file), division=list(division))
     lead, warnings = _split(lines)
     return template.render(title=title, lines=lead, notes=[*notes, *warnings], facts=facts, data=data,
-                           packed=_libraries(), scripts=_scripts)
+                           packed=_libraries(), licences=licences(), scripts=_scripts)

@@ -13,7 +13,7 @@ from ..core.units import format_si
 from ..points.model import RooflinePoint
 from .fold import label
 from .headline import model_name
-from .table import printable, shortened
+from .view import printable, shortened
 from fasterbench.views.roof_lines import (dtypes_in_use, ink, kinds_in_use, levels_in_use, network_in_use, roofs,
     wire_color)
 

@@ -15,8 +15,8 @@ from .fields import fields_of
 from .fold import FoldedPoint, fold
 from .headline import divided, headline, model_name
 from .hierarchy import chart
-from .page import cells, column, figure, filled, page
-from .plot import alt_text, bounds, canvas, device_name, dress, plot_categories
+from .page import cells, column, figure, filled
+from .plot import alt_text, bounds, canvas, dress, plot_categories
 from .table import footer, records
 
 # %% ../../nbs/views/report.ipynb #6e222a3b
@@ -95,6 +95,7 @@ def _columns(result):
     "The fields of the data frame, the first ones at the left."
     known, sends = fields_of(result), any(p.wire_bytes != 0 for p in result.points)
     ranks = ("rank_min_s", "rank_max_s", "slowest_rank") if any(p.ranks for p in result.points) else ()
+    ranks += ("disturbed",) if any(p.disturbed for p in (*result.points, *result.ops)) else ()
     shown = {*_first, *(["wire_bytes"] if sends else []), *ranks}
     return [column(known[k], k in shown) for k in dict.fromkeys((*_first[:5], *ranks, *_first[5:], *known))]
 
@@ -188,15 +189,15 @@ def kinds(
     return tabs + ([_program_kind(result)] if result.program is not None else [])
 
 # %% ../../nbs/views/report.ipynb #7d7d7ecb
-def render(
+_filters = dict(phase="phase", category="category", type="type", bound="bound", memory_level="level", dtype="precision")
+
+def report_of(
     result, # A `Result`
     title:str|None=None,
     top:int=1000,         # How many of the slowest modules, and of the slowest operators
-)->str:
-    "The report as HTML text."
-    filters = dict(phase="phase", category="category", type="type", bound="bound", memory_level="level",
-                   dtype="precision")
+)->dict:
+    "Return what `page` makes the report of."
     result.with_roofs()
-    title = title or f"Roofline of {model_name(result)} on {device_name(result)}"
-    return page(title, headline(result), facts(result), kinds(result, top), filters, model_name(result) or "rows",
-                _segments(result), footer(result))
+    return dict(title=title or result.title, lines=headline(result),
+                facts=facts(result), kinds=kinds(result, top), filters=_filters, file=model_name(result) or "rows",
+                division=_segments(result), notes=footer(result))

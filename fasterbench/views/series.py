@@ -6,26 +6,23 @@
 __all__ = ['Series']
 
 # %% ../../nbs/views/series.ipynb #4dd85d40
-from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ..core.files import write_whole
 from ..core.units import format_si
 from ..points.model import RooflinePoint
 from .differences import conditions, differences, origin
 from .fields import Field, fields
-from .headline import trust, wrapped
-from .page import cells, column, figure, filled, page
+from .headline import trust
 from .plot import canvas, dress, log_axis, shown
 from .report import facts
 from .result import Result
-from .table import check_top, csv_text, html_rows, narrowed, printable, terminal_width, text_table
+from .view import Sheet, Table, View, check_top, more_rows, printable
 
 # %% ../../nbs/views/series.ipynb #dad922ad
 def keyed(
     rows:list[RooflinePoint],
 )->dict[tuple, RooflinePoint]:
-    "Rows by name, phase and operator; a second row of the same name gets the number 2, and so on."
+    "Sort rows by name, phase and operator; a second row of the same name gets the number 2, and so on."
     seen, out = {}, {}
     for p in rows:
         key = p.name, p.phase, p.operator
@@ -40,26 +37,52 @@ class Line:
     points: tuple   # A `RooflinePoint` per result; None where the result has no such row
 
     @property
-    def first(self)->RooflinePoint:
-        "The row where it exists first."
-        return next(p for p in self.points if p is not None)
+    def row(self)->RooflinePoint:
+        "The row as it is in the last result that has it."
+        return next(p for p in reversed(self.points) if p is not None)
+
+    @property
+    def name(self)->str:
+        "The name of the row."
+        return self.row.name
+
+    @property
+    def kind(self)->str:
+        "Operator or class, and phase."
+        p = self.row
+        return " ".join(filter(None, (printable(p.operator.removeprefix("aten::") or p.type), p.phase)))
+
+    @property
+    def order(self):
+        "What lines are sorted by: the longest time first."
+        return -max(t or 0 for t in self.values("time_s"))
 
     def values(self,
         field:str, # An attribute of `RooflinePoint`
     )->list:
-        "The values of a field; None where there is no such row, or it is unknown."
+        "Return the values of a field; None where there is no such row, or it is unknown."
         return [getattr(p, field, None) for p in self.points]
+
+    def ratio(self,
+        field:str, # An attribute of `RooflinePoint`
+    )->float|None:
+        "Return the last value over the first; None where one is missing or unknown, or the first is zero."
+        first, *_, last = self.values(field)
+        return last / first if first and last is not None else None
 
 def lines_of(
     rows:list[list[RooflinePoint]], # Of each result
+    kind:type=Line,
 )->list[Line]:
-    "A line per row, the longest time first."
+    "Match the rows of several results: a line for each."
     found = list(map(keyed, rows))
-    made = [Line(tuple(of.get(k) for of in found)) for k in dict.fromkeys(k for of in found for k in of)]
-    return sorted(made, key=lambda l: -max(t or 0 for t in l.values("time_s")))
+    made = [kind(tuple(of.get(k) for of in found)) for k in dict.fromkeys(k for of in found for k in of)]
+    return sorted(made, key=lambda line: line.order)
+
+def ratio_text(x): return "" if x is None else f"×{x:.2f}"
 
 # %% ../../nbs/views/series.ipynb #d6b769d1
-def _labels(results, names):
+def _labels_of(results, names):
     about = list(map(conditions, results))
     for key in dict.fromkeys(k for a in about for k in a if k not in origin):
         values = [str(a.get(key)) for a in about]
@@ -68,12 +91,14 @@ def _labels(results, names):
 
 # %% ../../nbs/views/series.ipynb #f1010742
 @dataclass(frozen=True, repr=False)
-class Series:
+class Series(View):
     "Several results, row by row."
     results: list[Result]
     labels: list[str]        # What each result is called
     rows: list[Line]         # The longest time first
     differences: list[str]   # What is not the same in all of them
+
+    filters = dict(phase="phase", category="category", type="type")      # Of the page
 
     def __len__(self): return len(self.results)
 
@@ -84,122 +109,77 @@ class Series:
 
     @property
     def lines(self)->list[str]:
-        "What differs, then the times of the whole and what limits the trust in them."
+        "What differs, then the times of the whole, then what limits the trust in them."
         return [*self.differences, self.told, *self.doubts]
+
+    @property
+    def times(self)->list[float]:
+        "The time of the whole of each result, s."
+        return [r.program.time_s if r.program else sum(p.time_s for p in r.points) for r in self.results]
 
     @property
     def told(self)->str:
         "The times of the whole."
-        times = (f"{label} {format_si(s, 's')}" for label, s in zip(self.labels, map(_whole, self.results)))
-        return "end to end: " + ", ".join(times)
+        return "end to end: " + ", ".join(f"{label} {format_si(t, 's')}" for label, t in zip(self.labels, self.times))
 
     @property
     def doubts(self)->list[str]:
         "What limits the trust in the times, by result."
         return [f"{label}: {d}" for label, r in zip(self.labels, self.results) if (d := trust(r))]
 
-    def summary(self,
+    def text(self,
         top:int|None=20,       # How many rows; None: all
         field:str="time_s",    # Which field of the rows: a name of `views.fields`
-    ):
-        "Print the differences, and the rows with a column per result."
-        print(_text(self, top, field))
-
-    def to_frame(self,
-        field:str="time_s",    # Which field of the rows
-    ):
-        "A pandas `DataFrame`: a line per row, a column per result, in SI base units."
-        try: import pandas as pd
-        except ImportError: raise ImportError("to_frame needs pandas: pip install pandas") from None
-        return pd.DataFrame(list(_records(self, field)))
-
-    def to_csv(self,
-        path,                  # Where to write
-        field:str="time_s",    # Which field of the rows
-    ):
-        "Write the rows to `path` as CSV, units in the header."
-        write_whole(path, self.csv(field))
-
-    def csv(self,
-        field:str="time_s",    # Which field of the rows
     )->str:
-        "The rows as CSV."
-        unit = _field(field).unit
-        columns = [fields[k] for k in _keys] + [Field(label, unit, label) for label in self.labels]
-        return csv_text(_records(self, field), {c.name: c for c in columns})
+        "Return the differences, and the rows with a column per result."
+        return self._table(top, field).text()
 
-    def plot(self,
-        title:str|None=None,   # None: the models
+    def _table(self, top=20, field="time_s"):
+        check_top(top)
+        number = _number_field(field)
+        text = lambda p: "" if p is None else number.text(getattr(p, field, None), True)
+        rows = [[printable(l.name) or "(model)", l.kind, *map(text, l.points), ratio_text(l.ratio(field))]
+                for l in self.rows[:top]]
+        titles = ["name", "type", *map(printable, self.labels), "last/first"]
+        return Table([titles, *rows], {0, 1}, self.lines, more_rows(len(self.rows), top))
+
+    def _sheet(self,
+        field:str="time_s",    # Which field of the rows
+    ):
+        unit, keys = _number_field(field).unit, ("name", "phase", "operator", "type")
+        columns = {k: fields[k] for k in keys} | {label: Field(label, unit, label) for label in self.labels}
+        of = lambda l: {k: getattr(l.row, k) for k in keys} | dict(zip(self.labels, l.values(field)))
+        return Sheet(columns, map(of, self.rows))
+
+    def _chart(self,
+        title:str,
         top:int=10,            # How many of the slowest rows
-    ):
-        "Time over the results, a line per row: a plotly `Figure`."
-        return _chart(self, self.title if title is None else title, top)
+    ): return _series_chart(self, title, top)
 
-    def render(self,
-        title:str|None=None,   # None: the models
-    )->str:
-        "The page as HTML text."
-        return _page(self, title or self.title)
+    def _tab(self):
+        return Sheet(_page_fields(self), map(_page_record, self.rows)).tab(
+            "series", "rows", _joined(self.plot("", 200)), visible=_page_fields(self).keys() - {"category"})
 
-    def to_html(self,
-        path,                  # Where to write
-        title:str|None=None,   # None: the models
-    ):
-        "Write the series to `path`: one HTML file with chart and table."
-        write_whole(path, self.render(title))
-
-    def _repr_html_(self): return html_rows(_table(self, self.rows[:20], "time_s"), {0, 1}, [], self.lines)
-    def __repr__(self): return _text(self, 20, "time_s")
+    def _page(self, title):
+        sides = [(label, dict(facts(r))) for label, r in zip(self.labels, self.results) if r.peaks is not None]
+        headings = dict.fromkeys(h for _, about in sides for h in about)
+        about = [(f"{h}, {label}", of[h]) for h in headings for label, of in sides if h in of]
+        return dict(title=title or self.title, lines=[self.told], facts=about, kinds=[self._tab()],
+                    filters=self.filters, file=type(self).__name__.lower(), notes=[*self.doubts, *self.differences])
 
 # %% ../../nbs/views/series.ipynb #878c43e4
-_keys = ("name", "phase", "operator", "type")
-
-def _whole(r): return r.program.time_s if r.program else sum(p.time_s for p in r.points)
-
-def _field(name):
-    if name not in fields or not fields[name].number:
-        raise ValueError(f"field={name!r}; fields with numbers are "
-                         f"{', '.join(k for k, f in fields.items() if f.number)}")
-    return fields[name]
-
-def _records(series, field)->Iterator[dict]:
-    "One dict per row: what it is, and a value per result."
-    _field(field)
-    for line in series.rows:
-        yield {k: getattr(line.first, k) for k in _keys} | dict(zip(series.labels, line.values(field)))
-
-# %% ../../nbs/views/series.ipynb #e03a306a
-def _kind(p): return " ".join(filter(None, (printable(p.operator.removeprefix("aten::") or p.type), p.phase)))
-
-def _ratio(values):
-    "The last over the first."
-    return f"×{values[-1] / values[0]:.2f}" if values[0] and values[-1] is not None else ""
-
-def _table(series, rows, name):
-    "The rows as texts, the titles first."
-    field = _field(name)
-    text = lambda p: "" if p is None else field.text(getattr(p, name, None), True)
-    cells = [[printable(l.first.name) or "(model)", _kind(l.first), *map(text, l.points), _ratio(l.values(name))]
-             for l in rows]
-    return [["name", "type", *map(printable, series.labels), "last/first"], *cells]
-
-def _text(series, top, name):
-    check_top(top)
-    width, rows = terminal_width(), _table(series, series.rows[:top], name)
-    wide = [max(map(len, column)) for column in zip(*rows)]
-    room = max(width - sum(wide[2:]) - 2 * (len(wide) - 1), 24)
-    more = len(series.rows) - len(rows) + 1
-    return "\n".join([*wrapped(map(printable, series.lines), width), "", *text_table(narrowed(rows, room), {0, 1}),
-                      *([f"… and {more} more rows"] if more > 0 else [])])
+def _number_field(name):
+    if name in fields and fields[name].number: return fields[name]
+    raise ValueError(f"field={name!r}; fields with numbers are {', '.join(k for k, f in fields.items() if f.number)}")
 
 # %% ../../nbs/views/series.ipynb #e559794d
 _hues = ("#1569b0", "#e0702a", "#12805c", "#8e63c9", "#a8781c", "#c2577f", "#74808a")
 _dashes = ("solid", "dash", "dot")
 
-def _chart(series, title, top):
+def _series_chart(series, title, top):
     fig = canvas()
-    drawn = [(shown(l.first.name, 30), l.values("time_s")) for l in series.rows[:top]]
-    for i, (name, times) in enumerate([("whole model", list(map(_whole, series.results))), *drawn]):
+    drawn = [(shown(l.name, 30), l.values("time_s")) for l in series.rows[:top]]
+    for i, (name, times) in enumerate([("whole model", series.times), *drawn]):
         fig.add_scatter(x=series.labels, y=times, mode="lines+markers", name=name, connectgaps=False,
                         hovertext=[f"<b>{name}</b><br>{shown(label)}: {format_si(t, 's')}" for label,
                                    t in zip(series.labels, times)], hoverinfo="text",
@@ -217,24 +197,22 @@ def series_of(
     names:list[str]=(),     # What they are called, where nothing distinguishes them
     points:str="modules",   # "modules", "ops", "kernels" or "steps"
 )->Series:
-    "Several results, matched row by row."
-    return Series(list(results), _labels(results, names), lines_of([r.rows(points) for r in results]),
+    "Match several results row by row."
+    return Series(list(results), _labels_of(results, names), lines_of([r.rows(points) for r in results]),
                   differences(results, ()))
 
 # %% ../../nbs/views/series.ipynb #5e41a001
-_what = ("name", "type", "operator", "phase", "category")
+_line_keys = ("name", "type", "operator", "phase", "category")
 
 def _page_fields(series):
-    "What a row is, the last time over the first, and a time per result."
     times = [Field(f"time_{i}_s", "s", label, "si", f"time, {label}") for i, label in enumerate(series.labels, 1)]
     ratio = Field("time_ratio", "", "last/first", "ratio", "the last time over the first")
-    return [*(fields[k] for k in _what), ratio, *times]
+    return {f.name: f for f in (*(fields[k] for k in _line_keys), ratio, *times)}
 
 def _page_record(line):
-    times = line.values("time_s")
-    ratio = times[-1] / times[0] if times[0] and times[-1] is not None else ""
-    named = {f"time_{i}_s": "" if p is None else p.time_s for i, p in enumerate(line.points, 1)}
-    return {k: getattr(line.first, k) for k in _what} | named | dict(time_ratio=ratio)
+    ratio, times = line.ratio("time_s"), {f"time_{i}_s": "" if p is None else p.time_s
+                                          for i, p in enumerate(line.points, 1)}
+    return {k: getattr(line.row, k) for k in _line_keys} | times | dict(time_ratio="" if ratio is None else ratio)
 
 # %% ../../nbs/views/series.ipynb #5e41a002
 def _joined(fig):
@@ -243,14 +221,3 @@ def _joined(fig):
         trace.customdata = [i] * len(trace.x)
         if i >= 10: trace.update(showlegend=False, opacity=0.3)
     return fig
-
-def _page(series, title):
-    columns = [column(f, f.name != "category") for f in _page_fields(series)]
-    rows = cells(map(_page_record, series.rows), columns)
-    kind = dict(name="series", title="rows", figures=[figure(_joined(series.plot("", 200)))],
-                columns=filled(columns, rows), rows=rows)
-    about = [(f"{heading}, {label}", entries) for label, r in zip(series.labels, series.results) if r.peaks is not None
-             for heading, entries in facts(r)]
-    filters = dict(phase="phase", category="category", type="type")
-    notes = [*series.doubts, *series.differences]
-    return page(title, [series.told], about, [kind], filters, "series", notes=notes)

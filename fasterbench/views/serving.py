@@ -10,14 +10,13 @@ import json
 from dataclasses import asdict, dataclass, field, fields
 from math import log10
 
-from ..core.files import check_schema, write_whole
+from ..core.files import Number, check_schema, restored
 from ..core.units import format_si
-from ..roofs.hardware import HardwarePeaks
+from ..roofs.hardware import HardwarePeaks, checked_peaks
 from .fields import Field
-from .page import cells, column, figure, filled, page
 from .plot import bounds, canvas, dress, hues, log_axis
 from .roof_lines import ink
-from .table import csv_text, text_table
+from .view import Sheet, Table, View, left_columns
 
 # %% ../../nbs/views/serving.ipynb #3afc80a3
 @dataclass(frozen=True)
@@ -28,21 +27,21 @@ class ServePoint:
     batch: int              # Sequences
     context: int            # Tokens that the last one sees
     tokens: int             # New tokens of all sequences
-    flops: float            # Of contractions, attention counted in full, FLOP
-    causal_flops: float     # Of contractions, attention as mask and windows leave it, FLOP
-    weight_bytes: float     # Weights read, B
-    kv_bytes: float         # Cache read, B
-    other_bytes: float      # Token ids, logits, and what is written to the cache, B
-    eager_bytes: float      # Over operators that run one by one, beside weights; not in the limit, B
-    collective_bytes: float # Sent by each device to the others, B
-    limit_s: float          # The least time under the roofs, s
-    tokens_per_s: float     # At the limit, of all sequences, 1/s
+    flops: Number            # Of contractions, attention counted in full, FLOP
+    causal_flops: Number     # Of contractions, attention as mask and windows leave it, FLOP
+    weight_bytes: Number     # Weights read, B
+    kv_bytes: Number         # Cache read, B
+    other_bytes: Number      # Token ids, logits, and what is written to the cache, B
+    eager_bytes: Number      # Over operators that run one by one, beside weights; not in the limit, B
+    collective_bytes: Number # Sent by each device to the others, B
+    limit_s: Number          # The least time under the roofs, s
+    tokens_per_s: Number     # At the limit, of all sequences, 1/s
     bound: str              # "memory", "compute" or "network"
     fits: bool|None=None    # Whether weights and cache fit in the memory of the device; None: its size is unknown
-    measured_per_s: float|None=None # Tokens per second that were measured, 1/s
-    mfu: float|None=None    # FLOPs over time and peak, attention in full
-    causal_mfu: float|None=None # The same, attention as mask and windows leave it
-    mbu: float|None=None    # Weights and cache read over time and bandwidth
+    measured_per_s: Number|None=None # Tokens per second that were measured, 1/s
+    mfu: Number|None=None    # FLOPs over time and peak, attention in full
+    causal_mfu: Number|None=None # The same, attention as mask and windows leave it
+    mbu: Number|None=None    # Weights and cache read over time and bandwidth
 
     @property
     def bytes(self)->float:
@@ -56,7 +55,7 @@ class ServePoint:
     def name(self)->str: return f"{self.phase} {self.at}".strip()
 
 # %% ../../nbs/views/serving.ipynb #b1500135
-_columns = (
+_serve_fields = (
     Field("name", "", "phase", meaning="prefill, or decode in the middle or at the end of what is generated"),
     Field("batch", "", "batch", "count", "sequences"),
     Field("context", "", "context", "count", "tokens that the last one sees"),
@@ -72,44 +71,42 @@ _columns = (
     Field("mfu", "", "MFU", "share", "FLOPs over time and peak, attention in full"),
     Field("causal_mfu", "", "MFU causal", "share", "the same, attention as mask and windows leave it"),
     Field("mbu", "", "MBU", "share", "weights and cache read over time and bandwidth"))
-_hidden = (Field("flops", "FLOP", "FLOP, full attention", "si", "attention counted in full"),
+_more_serve_fields = (Field("flops", "FLOP", "FLOP, full attention", "si", "attention counted in full"),
            Field("eager_bytes", "B", "eager bytes", "si", "moved by operators that run one by one, beside weights"),
-           Field("collective_bytes", "B", "collectives", "si", "sent by each device"))
-_first = ("name", "batch", "context", "limit_s", "tokens_per_s", "bound", "measured_per_s", "mfu", "mbu") # of the page
-
-# %% ../../nbs/views/serving.ipynb #cf1ab454
-def _shown(points):
-    "The columns that say something."
-    return [f for f in _columns if any(getattr(p, f.name) not in (None, "") for p in points)]
-
-def _record(point, columns): return {f.name: getattr(point, f.name) for f in columns}
+           Field("collective_bytes", "B", "collectives", "si", "sent by each device"),
+           Field("phase", "", "prefill or decode"), Field("at", "", "at", meaning="of decode: middle or end"),
+           Field("tokens", "", "new tokens", "count", "of all sequences"),
+           Field("bytes", "B", "bytes", "si", "what the limit counts"))
+_first_of_serve = ("name", "batch", "context", "limit_s", "tokens_per_s", "bound", "measured_per_s", "mfu",
+                   "mbu")
+_all_serve_fields = {f.name: f for f in (*_serve_fields, *_more_serve_fields)}
 
 # %% ../../nbs/views/serving.ipynb #5b8ed8e7
 _colors = {"prefill": hues[1], "decode middle": hues[0], "decode end": hues[2]}
 _log = dict(type="log", dtick=1, gridcolor="rgba(128,138,148,0.22)", zeroline=False, linecolor=ink)
 
-def _line(fig, name, points, x, y, row, text):
+def _rate_line(fig, name, points, x, y, row, text):
     marker = dict(symbol=[bounds[p.bound]["symbol"] for p in points], size=8, color=_colors[name])
     xs, ys = [x(p) for p in points], [y(p) for p in points]
     fig.add_scatter(x=xs, y=ys, name=name, legendgroup=name, showlegend=row == 1, mode="lines+markers",
                     line=dict(color=_colors[name], width=1.5), marker=marker, hoverinfo="text",
                     hovertext=[text(p) for p in points], row=row, col=1)
 
-def _hover(p):
+def _serve_hover(p):
     return (f"{p.name}, batch {p.batch}<br>{format_si(p.tokens_per_s)} tokens/s at the limit, {p.bound}-bound"
             f"<br>{p.intensity:.3g} FLOP/B, weights {format_si(p.weight_bytes, 'B')}, "
             f"cache {format_si(p.kv_bytes, 'B')}")
 
 # %% ../../nbs/views/serving.ipynb #1d8b74d9
-def _rate(p): return p.causal_flops / p.limit_s
+def _limit_rate(p): return p.causal_flops / p.limit_s
 
-def _levels(peaks, points):
+def _levels_above(peaks, points):
     "Main memory, and the caches that hold so much of a model that a limit stands above the roof of the level behind."
     for i, level in reversed(list(enumerate(peaks.memory))):
-        if all(_rate(p) <= 1.001 * p.intensity * level.bandwidth for p in points): break
+        if all(_limit_rate(p) <= 1.001 * p.intensity * level.bandwidth for p in points): break
     return peaks.memory[i:]
 
-def _roof(fig, level, flops, low, high):
+def _serve_roof(fig, level, flops, low, high):
     ridge = flops / level.bandwidth
     xs = [low, ridge, max(high, 2 * ridge)]
     name = f"roof: {format_si(flops, 'FLOP/s')}, {level.name} {format_si(level.bandwidth, 'B/s')}"
@@ -119,20 +116,21 @@ def _roof(fig, level, flops, low, high):
 # %% ../../nbs/views/serving.ipynb #ff816791
 def serve_chart(
     result,               # A `ServeResult`
-    title:str|None=None,  # None: model and device
+    title:str,
 ):
-    "Tokens per second and intensity against the batch size: a plotly `Figure`."
+    "Draw tokens per second and intensity against the batch size."
     fig, curves = canvas(rows=2, row_heights=[0.55, 0.45], vertical_spacing=0.14), {}
     for p in result.curve: curves.setdefault(p.name, []).append(p)
     for name, points in curves.items():
-        _line(fig, name, points, lambda p: p.batch, lambda p: p.tokens_per_s, 1, _hover)
-    _marks(fig, [p for p in result.points if p.measured_per_s and p.at != "end"])
+        _rate_line(fig, name, points, lambda p: p.batch, lambda p: p.tokens_per_s, 1, _serve_hover)
+    _measured_marks(fig, [p for p in result.points if p.measured_per_s and p.at != "end"])
     for name, batch in result.crossings.items():
-        if batch and batch > 1: _crossing(fig, name, batch)
+        if batch and batch > 1: _crossing_line(fig, name, batch)
     xs = [p.intensity for p in result.curve]
-    for level in _levels(result.peaks, result.curve):
-        _roof(fig, level, result.peak_flops, min(xs) / 1.5, max(xs) * 1.5)
-    for name, points in curves.items(): _line(fig, name, points, lambda p: p.intensity, _rate, 2, _hover)
+    for level in _levels_above(result.peaks, result.curve):
+        _serve_roof(fig, level, result.peak_flops, min(xs) / 1.5, max(xs) * 1.5)
+    for name, points in curves.items(): 
+        _rate_line(fig, name, points, lambda p: p.intensity, _limit_rate, 2, _serve_hover)
     fig.update_xaxes(title="batch", row=1, col=1, **_log)
     rates = [r for p in (*result.curve, *result.points) for r in (p.tokens_per_s, p.measured_per_s) if r]
     fig.update_yaxes(title="tokens/s at the limit", row=1, col=1, linecolor=ink, **log_axis("", rates))
@@ -140,16 +138,16 @@ def serve_chart(
     fig.update_xaxes(title=intensity, tickformat="~s", row=2, col=1, **_log)
     drawn = [y for t in fig.data if t.yaxis == "y2" for y in t.y]
     fig.update_yaxes(title="FLOP/s at the limit", row=2, col=1, linecolor=ink, **log_axis("", drawn))
-    return dress(fig, result.title if title is None else title, " ".join(result.lines), 720)
+    return dress(fig, title, " ".join(result.lines), 720)
 
 # %% ../../nbs/views/serving.ipynb #21b5e1bb
-def _marks(fig, points):
+def _measured_marks(fig, points):
     "What was measured."
     marker = dict(symbol="x", size=10, color="#c2413b")
     x, y = [p.batch for p in points], [p.measured_per_s for p in points]
     if x: fig.add_scatter(x=x, y=y, mode="markers", name="measured", marker=marker, hoverinfo="x+y", row=1, col=1)
 
-def _crossing(fig, name, batch):
+def _crossing_line(fig, name, batch):
     "A line where the bound changes."
     fig.add_vline(batch, line=dict(color=_colors[name], dash="dot", width=1), row=1, col=1)
     fig.add_annotation(x=log10(batch), y=0.02, yref="y domain", xref="x", text=f"{batch}", showarrow=False,
@@ -159,24 +157,23 @@ def _crossing(fig, name, batch):
 schema, version = "fasterbench.serve", 1
 
 @dataclass(frozen=True, repr=False)
-class ServeResult:
+class ServeResult(View):
     "What a device allows a served language model."
     model: str
-    points: tuple            # A `ServePoint` per batch and phase
-    curve: tuple             # The same for the powers of two
+    points: tuple[ServePoint, ...] # A `ServePoint` per batch and phase
+    curve: tuple[ServePoint, ...]  # The same for the powers of two
     peaks: HardwarePeaks
-    peak_flops: float        # Of the dtype that products run in, FLOP/s
+    peak_flops: Number        # Of the dtype that products run in, FLOP/s
     prompt: int              # Tokens
     new: int                 # Tokens generated
     parameters: int          # Of the model
-    held_bytes: float        # Weights that a device holds, B
+    held_bytes: Number        # Weights that a device holds, B
     devices: int=1           # That share the model
-    crossings: dict=field(default_factory=dict) # Phase -> the smallest batch that is bound by compute; None: none is
+    crossings: dict[str, int|None]=field(default_factory=dict) # Phase -> smallest batch bound by compute; None: none
     most_batch: int|None=None # The largest batch whose cache fits at the end; None: the memory is unknown
-    notes: tuple=()          # What a reader has to know
+    notes: tuple[str, ...]=()        # What a reader has to know
 
     def __repr__(self): return f"ServeResult({self.title}: {len(self.points)} points)"
-    def _repr_html_(self): return "<pre>" + self.text() + "</pre>"
 
     @property
     def title(self)->str:
@@ -202,49 +199,38 @@ class ServeResult:
         raise ValueError(f"no {phase} at batch {batch}; there are {there}")
 
     def text(self)->str:
-        "The table as text."
-        shown = _shown(self.points)
-        rows = [[f.heading for f in shown]] + [[_cell(f, p) for f in shown] for p in self.points]
-        words = {i for i, f in enumerate(shown) if not f.number}
-        return "\n".join([self.title, self.lines[0], "", *text_table(rows, words), "", *self.lines[1:]])
+        "Return the points as a table."
+        return self._table().text()
 
-    def summary(self):
-        "Print the table."
-        print(self.text())
+    def _table(self, top=None):
+        shown = [f for f in _serve_fields if any(getattr(p, f.name) not in (None, "") for p in self.points)]
+        rows = [[f.heading for f in shown], *([_serve_cell(f, p) for f in shown] for p in self.points)]
+        return Table(rows, left_columns(shown), [self.title, self.lines[0]], ["", *self.lines[1:]])
 
-    def to_frame(self):
-        "A pandas `DataFrame`, a line per point, in SI base units."
-        try: import pandas as pd
-        except ImportError: raise ImportError("to_frame needs pandas: pip install pandas") from None
-        return pd.DataFrame([asdict(p) | dict(intensity=p.intensity, bytes=p.bytes) for p in self.points])
+    def _sheet(self):
+        of = lambda p: {k: getattr(p, k) for k in _all_serve_fields}
+        return Sheet(_all_serve_fields, map(of, self.points))
 
-    def csv(self)->str:
-        "The points as CSV, units in the header."
-        columns = (*_columns, *_hidden)
-        return csv_text([_record(p, columns) for p in self.points], {f.name: f for f in columns})
+    def _chart(self, title): return serve_chart(self, title)
 
-    def plot(self, title:str|None=None): # None: model and device
-        "Tokens per second and intensity against the batch size: a plotly `Figure`."
-        return serve_chart(self, title)
+    def _page(self, title):
+        order = {k: _all_serve_fields[k] for k in (*_first_of_serve, *_all_serve_fields)}
+        rows = Sheet(order, [{k: getattr(p, k) for k in order} for p in self.points])
+        env = self.peaks.environment.items()
+        device = [(k.replace("_", " "), str(v)) for k, v in env if not isinstance(v, (dict, list))]
+        most = "unknown" if self.most_batch is None else str(self.most_batch)
+        about = [("parameters", format_si(self.parameters)),
+                 ("weights on each device", format_si(self.held_bytes, "B")),
+                 ("largest batch that fits", most)]
+        return dict(title=title or self.title, lines=self.lines, facts=[("Model", about), ("Device", device)],
+                    kinds=[rows.tab("serve", "batches", self.plot(""), visible=_first_of_serve)],
+                    filters=dict(name="phase", bound="bound"), file="serve")
 
     def to_dict(self)->dict:
-        "Everything as plain values that JSON can hold."
+        "Return everything as plain values that JSON can hold."
         own = {f.name: getattr(self, f.name) for f in fields(self)}
         lists = {k: [asdict(p) for p in own[k]] for k in ("points", "curve")} | dict(notes=list(self.notes))
         return dict(schema=schema, version=version) | own | lists | dict(peaks=self.peaks.to_dict())
-
-    def to_json(self, path=None): # Where to write; None: return the text
-        "Write the result to `path`, or return it as JSON text."
-        text = json.dumps(self.to_dict(), indent=1, allow_nan=False)
-        return text if path is None else write_whole(path, text)
-
-    def render(self)->str:
-        "The page as HTML text."
-        return render_serve(self)
-
-    def to_html(self, path): # Where to write
-        "Write chart and table to `path`, one file for any browser."
-        write_whole(path, self.render())
 
 # %% ../../nbs/views/serving.ipynb #f7f9c5e7
 def _crossing_text(item):
@@ -252,7 +238,7 @@ def _crossing_text(item):
     if batch is None: return f"{name}: memory-bound at every batch"
     return f"{name}: compute-bound at every batch" if batch == 1 else f"{name}: compute-bound from batch {batch} on"
 
-def _cell(f, p):
+def _serve_cell(f, p):
     value = getattr(p, f.name)
     return "" if value is None else f.text(value, True)
 
@@ -264,25 +250,5 @@ def serve_from_json(
     if not str(text).lstrip().startswith("{"):
         with open(text, encoding="utf-8") as f: text = f.read()
     data = check_schema(json.loads(text), schema, version)
-    known = {f.name for f in fields(ServeResult)}
-    values = {k: v for k, v in data.items() if k in known}
-    for name in ("points", "curve"): values[name] = tuple(ServePoint(**p) for p in values[name])
-    return ServeResult(**values | dict(peaks=HardwarePeaks.from_dict(values["peaks"]), notes=tuple(values["notes"])))
-
-# %% ../../nbs/views/serving.ipynb #dd99eaf8
-def render_serve(
-    result:ServeResult,
-)->str:
-    "The page of `result` as HTML text."
-    ordered = sorted(_columns, key=lambda f: f.name not in _first) + [*_hidden]
-    columns = [column(f, f.name in _first) for f in ordered]
-    rows = cells([_record(p, ordered) for p in result.points], columns)
-    figures = [figure(serve_chart(result, ""))]
-    tab = dict(name="serve", title="batches", figures=figures, columns=filled(columns, rows), rows=rows)
-    env = {k.replace("_", " "): str(v) for k, v in result.peaks.environment.items() if not isinstance(v, (dict, list))}
-    most = "unknown" if result.most_batch is None else str(result.most_batch)
-    weights = format_si(result.held_bytes, "B")
-    about = [("parameters", format_si(result.parameters)), ("weights on each device", weights),
-             ("largest batch that fits", most)]
-    facts = [("Model", about), ("Device", list(env.items()))]
-    return page(result.title, result.lines, facts, [tab], dict(name="phase", bound="bound"), "serve")
+    try: return restored(ServeResult, data | dict(peaks=checked_peaks(data.get("peaks"))), ("drift", "environment"))
+    except ValueError as error: raise ValueError(f"this result is incomplete or damaged: {error}") from None

@@ -17,7 +17,7 @@ from ..core.units import total
 from ..core.arguments import as_call, copied, tensors_of
 from ..engine.modules import Part
 from ..engine.process import eager
-from ..engine.peers import agreed
+from ..engine.peers import peers
 from ..engine.step import Forward, TrainingStep, check_step, preserved_run
 from .border import border
 from .communication import is_collective
@@ -239,7 +239,7 @@ def trace_call(
     tracer.visits[0].returned |= tracer.memory.returned(out)
     kept = tracer.memory.numbers(run.lasting())
     unseen = {i: found for i, part in enumerate(run.modules) if (found := script_operators(part.module))}
-    if agreed("other threads", others.hooked or others.present and _unknown_origin(tracer, run)):
+    if peers.agreed("other threads", others.hooked or others.present and _unknown_origin(tracer, run)):
         with eager(): found = others.operators(call)
         if found: unseen[0] = {**unseen.get(0, {}), **found}
     if _computed_outside(tracer, run): unseen[0] = {**unseen.get(0, {}), "work outside of PyTorch": 1}

@@ -1,0 +1,118 @@
+"What every row keeps, wherever it was made: measured, predicted, read from a file of another tool, folded, gathered, saved."
+import json
+from dataclasses import replace
+from tempfile import NamedTemporaryFile
+
+import pytest, torch
+from torch import nn
+
+import ncu_files
+from fasterbench import RooflineAnalyzer, predict, read_ncu, read_trace
+from fasterbench.points.model import violations
+from fasterbench.roofs.hardware import Ceiling, HardwarePeaks, MemoryLevel
+from fasterbench.views.fold import fold
+from fasterbench.views.gathered import gathered
+from fasterbench.views.result import from_json
+from test_traces import needs_real, real
+
+here = HardwarePeaks(1e15, 1e14, levels=(MemoryLevel("L2", 1 << 20, 4e14), MemoryLevel("DRAM", None, 1e14)),
+                     ceilings=(Ceiling("float32", 1e15), Ceiling("float32", 1e14, "pointwise")), launch_s=1e-9)
+
+def all_points(result):
+    yield from (*result.points, *result.ops, *result.kernels, *result.steps)
+    if result.program is not None: yield result.program
+
+def saved(result):
+    with NamedTemporaryFile("w", suffix=".json") as file:
+        result.to_json(file.name)
+        return from_json(file.name)
+
+def check(result, least=0):
+    "No row of `result` is unsound: as it is, folded, gathered with itself, and saved."
+    peaks = None if result.environment.get("compiled") else result.peaks    # a compiled limit counts products alone
+    twice = gathered([result, replace(result, points=[replace(p, time_s=2 * p.time_s, utilization_pct=p.utilization_pct
+                                                              and p.utilization_pct / 2) for p in result.points])])
+    for r in (result, saved(result), twice):
+        found = {p.name or "(whole)": why for p in all_points(r) if (why := violations(p, peaks))}
+        assert not found, found
+        for group in ("block", "type", "category"):
+            for p in fold(r.points, group): assert not violations(p, peaks), (p.name, group)
+    assert sum(p.flops or 0 for p in result.points) >= least
+
+def small(): return nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Identity(), nn.Flatten(), nn.LazyLinear(4))
+
+def made():
+    net = small()
+    net(torch.ones(2, 3, 8, 8))
+    return net
+
+def test_rows_of_a_profile():
+    check(RooflineAnalyzer(made(), torch.ones(2, 3, 8, 8), here).profile(warmup=1, steps=3, progress=False).result, 1000)
+
+def test_rows_of_a_training_step():
+    net = made()
+    step = RooflineAnalyzer(net, torch.ones(2, 3, 8, 8), here)
+    check(step.profile(warmup=1, steps=3, backward=True, optimizer=torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9),
+                       progress=False).result, 3000)
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_rows_of_a_prediction(compiled):
+    check(predict(made(), torch.ones(2, 3, 8, 8), "NVIDIA H100 80GB HBM3", compiled=compiled), 1000)
+
+# Causal flash attention of 32 heads over 32 768 tokens of 128 channels takes 15 ms, the product after it 1.5 ms.
+
+def event(cat, name, ts, dur, **args): return dict(ph="X", cat=cat, name=name, pid=1, tid=1, ts=ts, dur=dur, args=args)
+
+def launched(i, name, dims, types, values, kernel, at, took):
+    yield event("cpu_op", name, 100 * i, 50, **{"External id": i, "Input Dims": dims, "Input type": types,
+                                                "Concrete Inputs": values, "Input Strides": [[] for _ in dims]})
+    yield event("cuda_runtime", "cudaLaunchKernel", 100 * i + 5, 2, correlation=i, **{"External id": i})
+    yield event("kernel", kernel, at, took, correlation=i, device=0, stream=7, **{"External id": i})
+
+def attention_trace(path, dtype="c10::BFloat16", causal="True"):
+    q, mm = [1, 32, 32768, 128], [[32768, 4096], [4096, 4096]]
+    events = [event("python_function", "nn.Module: Attn_0", 50, 300),
+              *launched(1, "aten::_scaled_dot_product_flash_attention", [q, q, q, [], [], [], []],
+                        [dtype] * 3 + ["Scalar"] * 3 + [""], ["", "", "", "0.", causal, "False", ""], "flash_fwd_kernel", 1000, 15000),
+              *launched(2, "aten::mm", mm, [dtype] * 2, ["", ""], "nvjet_gemm", 17000, 1500)]
+    path.write_text(json.dumps(dict(schemaVersion=1, deviceProperties=[dict(id=0, name="NVIDIA H100 80GB HBM3")],
+                                    traceEvents=events)))
+    return read_trace(path)
+
+def test_rows_of_causal_attention_in_a_trace(tmp_path):
+    """By hand: 32 · 32768 · 32769 / 2 pairs, each 4 · 128 FLOP in products, 8.8 TFLOP at 989 TFLOP/s: 8.9 ms. The product
+    adds 2 · 32768 · 4096², 1.1 ms, so the module needs 10.0 of its 16.5 ms."""
+    result = attention_trace(tmp_path/"causal.json")
+    check(result, 1e12)
+    pairs = 32 * 32768 * 32769 // 2
+    attention = next(p for p in result.ops if p.category == "attention")
+    assert attention.contraction_flops <= attention.flops and attention.flops == pytest.approx(pairs * 512, rel=0.02)
+    assert attention.roof_time_s == pytest.approx(8.9e-3, rel=0.02)
+    module = next(p for p in result.points if p.name == "Attn_0")
+    assert module.roof_time_s == pytest.approx(10.0e-3, rel=0.02) and module.utilization_pct == pytest.approx(61, abs=1)
+
+def test_8_bit_operators_of_different_shapes_are_rows_of_their_own(tmp_path):
+    shapes, fp8 = ([[128, 64], [64, 32]], [[256, 64], [64, 32]]), "c10::Float8_e4m3fn"
+    events = [e for i, dims in enumerate(shapes)
+              for e in launched(i + 1, "vllm::fp8_gemm", dims, [fp8] * 2, ["", ""], "fp8_kernel", 1000 * (i + 1), 100)]
+    (tmp_path/"fp8.json").write_text(json.dumps(dict(traceEvents=events, deviceProperties=[dict(id=0, name="NVIDIA H100 80GB HBM3")])))
+    result = read_trace(tmp_path/"fp8.json")
+    assert {p.name for p in result.ops} == {"vllm::fp8_gemm 128×64 64×32", "vllm::fp8_gemm 256×64 64×32"}
+    check(result)
+
+@pytest.mark.parametrize("by", ["launch", "kernel", "nvtx"])
+@pytest.mark.filterwarnings("ignore")
+def test_rows_of_counters(tmp_path, by):
+    metrics = [("gpu__time_duration.sum", "ns", "80,000"), ("dram__bytes.sum", "byte", "4,194,304"),
+               ("lts__t_bytes.sum", "byte", "16,777,216"), ("l1tex__t_bytes.sum", "byte", "33,554,432"),
+               *((f"smsp__sass_thread_inst_executed_op_{op}_pred_on.sum", "inst", "1,048,576") for op in ("fadd", "fmul", "ffma"))]
+    counted = tmp_path/"counted.csv"
+    counted.write_text("\n".join(ncu_files.page("a.out", "k", "(256, 1, 1)", "(64, 1, 1)", "9.0", metrics)) + "\n")
+    check(read_ncu(counted, by=by, peaks=HardwarePeaks(1e15, 1e14, device="cuda")), 4 * 1048576)
+    for path in ncu_files.all_of(tmp_path).values():
+        check(read_ncu(path, by=by))
+        check(read_ncu(path, by=by, peaks=HardwarePeaks(1e15, 1e14, device="cuda")))
+
+@needs_real
+def test_rows_of_a_real_trace():
+    check(read_trace(real/"h100_vit_base_infer.json.gz"), 1e9)
