@@ -11,7 +11,7 @@ from torch import nn
 import fasterbench
 from conftest import heavy
 from fasterbench.engine.process import _lock, _present, _process_switches, _thread_switches
-from fasterbench.engine.state import _measured, _freed
+from fasterbench.engine.state import _occupied, _freed
 from fasterbench.timing.profiler import _one_at_a_time
 from fasterbench.roofline import HardwarePeaks, RooflineAnalyzer
 
@@ -45,7 +45,7 @@ def look(net, optimizer):
     tensors = [(id(t), t.tolist(), t.requires_grad, t.grad) for t in (*net.parameters(), *net.buffers())]
     state = None if optimizer is None else str(optimizer.state_dict())
     return modules, tensors, len(net.cache.entries), net.deep["a"][0], state, torch.get_rng_state().tolist(), [
-        s.now() for s in (*_thread_switches, *_process_switches)], signal.getsignal(signal.SIGINT), os.environ.get("KINETO_LOG_LEVEL"), len(_present), len(_measured), _lock._is_owned(), _freed._is_owned(), _one_at_a_time._is_owned()
+        s.now() for s in (*_thread_switches, *_process_switches)], signal.getsignal(signal.SIGINT), os.environ.get("KINETO_LOG_LEVEL"), len(_present), len(_occupied), _lock._is_owned(), _freed._is_owned(), _one_at_a_time._is_owned()
 
 class Lines:
     "Runs a function and acts at one of the lines of the package that it runs."

@@ -10,6 +10,7 @@ from conftest import heavy, heavy_only, root
 from fasterbench import HardwarePeaks, Result, compare, from_json
 from fasterbench.core.units import format_si
 from fasterbench.points.model import place
+from fasterbench.points.row import Row
 from fasterbench.roofs.hardware import Ceiling, MemoryLevel
 from fasterbench.views.peaks_page import PeaksView
 
@@ -158,7 +159,7 @@ def test_a_comparison_of_three_shows_the_ratio(chrome, tmp_path):
 paper = HardwarePeaks(1e12, 1e11)
 def row(name, time_s, type="Linear", flops=2e8, nbytes=1e7, share=0.2, **more):
     more = dict(category="matmul") | more
-    return place(name, type, flops, nbytes, time_s, paper, share=share, **more)
+    return place(Row(name, type, flops, nbytes, time_s), paper, share=share, **more)
 
 def training_step():
     "A model, the layer in it and its loss, by hand."
@@ -174,8 +175,8 @@ def with_levels():
     "Kernels whose bytes were counted level by level, as Nsight Compute gives them."
     levels = (MemoryLevel("L1", 128 << 10, 1e13), MemoryLevel("L2", 40 << 20, 4e12), MemoryLevel("DRAM", None, 1e12))
     peaks = HardwarePeaks(2e13, 1e12, device="cuda", levels=levels, environment=dict(device_name="a GPU"))
-    kernel = lambda name, time, flops, *served: place(name, name.partition("<")[0], flops, sum(served), time, peaks, served=served, share=time / 1e-3,
-                                                     category=name[:4], source="counters")
+    kernel = lambda name, time, flops, *served: place(Row(name, name.partition("<")[0], flops, sum(served), time, bytes_by_level=served, category=name[:4]),
+                                                      peaks, share=time / 1e-3, source="counters")
     rows = [kernel("gemm<float>", 5e-4, 6e9, 3e8, 1e8, 4e7), kernel("softmax<float>", 2e-4, 2e8, 2e7, 3e7, 1e8),
             kernel("copy<float>", 2e-4, 0, 0, 0, 1.6e8), kernel("relu<float>", 1e-4, 1e7, 0, 2e7, 6e7)]
     return Result(rows, peaks, model="kernels.exe", environment=dict(device_name="a GPU", tool="Nsight Compute"))
@@ -527,7 +528,7 @@ def test_names_of_the_slowest_rows_stand_on_the_chart(chrome, report):
 
 def test_hostile_names_are_text(chrome, tmp_path):
     names = [evil, kernel, "ünïcode 層 🙂", "<img src=x onerror=alert(2)>", "a\nb\x1b[31m", "=1+1", '"quoted", too', "", "{{ 7 * 7 }}", "__proto__"]
-    rows = [place(n, n, 2e8 + i, 1e7, 1e-3, paper, share=0.1, category="convolution", operator=n) for i, n in enumerate(names)]
+    rows = [place(Row(n, n, 2e8 + i, 1e7, 1e-3, category="convolution", operator=n), paper, share=0.1) for i, n in enumerate(names)]
     Result(rows, paper, ops=rows, model=evil, environment=dict(device_name=evil), unknown_ops={evil: 1}).to_html(tmp_path/"evil.html", title=evil)
     console, _ = opened(chrome, tmp_path/"evil.html")
     assert console == [] and chrome.find_element("tag name", "h1").text == evil and chrome.title == evil

@@ -1,5 +1,5 @@
 "Traces of torch.profiler: what is read from them, by hand and from real GPUs, and what is refused."
-import copy, gzip, json, os, random, tarfile
+import copy, gzip, json, os, random, subprocess, sys, tarfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -74,13 +74,29 @@ def test_external_id_of_2023_is_no_link(tmp_path):
         if e["cat"] == "kernel": e["args"]["External id"] = e["args"]["correlation"]
         if e["cat"] == "cpu_op": e["args"]["External id"] = 11
     account = read_trace(written(tmp_path, events), peaks=roofs).accounts[0]
-    assert account.parts["launched outside the window"] == pytest.approx(6e-6) and "with FLOPs and bytes" not in account.parts
+    assert account.parts["no operator recorded"] == pytest.approx(6e-6) and "with FLOPs and bytes" not in account.parts
 
 def test_without_a_launch_the_external_id_links(tmp_path):
     events = [e for e in step() if e["cat"] != "cuda_runtime"]
     for e in events:
         if e["name"] in ("aten::mm", "sgemm"): e["args"]["External id"] = 500
     assert read_trace(written(tmp_path, events), peaks=roofs).accounts[0].parts["with FLOPs and bytes"] == pytest.approx(4e-6)
+
+@pytest.mark.parametrize("id", (lambda n: n, str))
+def test_an_external_id_that_is_the_correlation_links_where_all_of_them_name_operators(tmp_path, id):
+    "No launches were recorded: the kernels belong to their operators and modules, and nothing was launched outside of the window."
+    events = [e for e in step() if e["cat"] != "cuda_runtime"]
+    for e in events:
+        if e["cat"] == "kernel": e["args"]["External id"] = e["args"]["correlation"] = id(e["args"]["correlation"])
+        if e["cat"] == "cpu_op": e["args"]["External id"] = id({"aten::mm": 11, "aten::relu": 12}[e["name"]])
+    result = read_trace(written(tmp_path, events), peaks=roofs)
+    assert by_name(result)["Net_0.Linear_0"].time_s == pytest.approx(4e-6) and by_name(result)["Net_0"].flops == 1024
+    assert result.accounts[0].parts["with FLOPs and bytes"] == pytest.approx(6e-6)
+
+def test_a_kernel_that_links_to_an_annotation_was_launched_in_the_window(tmp_path):
+    events = step() + [event("user_annotation", "mine", 5, 3, **{"External id": 70}), event("kernel", "own", 30, 2, 7, device=0, correlation=99, **{"External id": 70})]
+    parts = read_trace(written(tmp_path, events), peaks=roofs).accounts[0].parts
+    assert parts["no operator recorded"] == pytest.approx(2e-6) and "launched outside the window" not in parts
 
 def test_kernels_that_overlap_are_counted_once(tmp_path):
     events = step() + [launch(12, 13), operator("aten::neg", 11.5, 2, [[64, 16]], ["float"]), kernel("neg", 22, 10, 13)]
@@ -150,6 +166,39 @@ def test_a_copy_takes_the_room_that_it_moved(tmp_path):
     assert main_memory(read_trace(written(tmp_path, layers(1, copied(4096))), peaks=cached)) == 0
     assert main_memory(read_trace(written(tmp_path, layers(1, copied(10**9))), peaks=cached)) >= weight
 
+def test_a_value_that_was_given_and_not_kept_is_not_taken_for_left_out():
+    "Until 2023 the values of arguments are not recorded. A dtype that was given makes the result of another size; whether to wait does not."
+    from fasterbench.interop.trace_file import Call
+    from fasterbench.interop.trace_work import figures, reasons
+    call = lambda name, dims, types: figures(Call(name, json.dumps(dims).encode(), json.dumps(types).encode(), b"", b""))
+    for types in (["float", "Int", "", "", "", ""], ["float", "Scalar", "", "", "", ""]):
+        assert call("aten::zeros_like", [[1000], [], [], [], [], []], types).reason == reasons["values"]
+    assert call("aten::zeros_like", [[1000], [], [], [], [], []], ["float", "", "", "", "", ""]).nbytes == 4000
+    assert call("aten::copy_", [[1000], [1000], []], ["float", "double", "Bool"]).nbytes == 12_000
+    assert call("aten::add_", [[1000], [1000], []], ["float", "float", "Double"]).nbytes == 12_000
+    attention = [[1, 2, 64, 8]] * 3 + [[], [], [], []]
+    assert call("aten::_scaled_dot_product_flash_attention", attention, ["c10::Half"] * 3 + ["Double", "Bool", "Bool", ""]).reason == reasons["values"]   # causal or not
+
+def test_warnings_of_operators_without_data_are_kept(capfd, recwarn):
+    "C++ writes this one to the standard error by itself."
+    import torch
+    from fasterbench.interop.trace_work import _run
+    x, w = torch.empty(1, 3, 8, 8, device="meta"), torch.empty(4, 3, 2, 2, device="meta")
+    assert _run(torch.ops.aten.conv2d.padding, (x, w, None, [1, 1], "same"), {}).shape == (1, 4, 8, 8)
+    assert capfd.readouterr().err == "" and not recwarn.list
+
+def test_the_compiler_is_not_imported_to_read_a_trace(tmp_path):
+    events = step() + [operator("aten::native_layer_norm", 15, 4, [[64, 16], [], [16], [16], []], ["float", "ScalarList", "float", "float", "Scalar"],
+                                **{"Concrete Inputs": ["", "[16]", "", "", "1e-05"]}), launch(16, 14), kernel("norm", 28, 2, 14)]
+    done = subprocess.run([sys.executable, "-c", f"""import sys
+from fasterbench import read_trace
+rows = read_trace({str(written(tmp_path, events, deviceProperties=[dict(id=0, name="NVIDIA H100 80GB HBM3")]))!r}).ops
+assert len(rows) == 3 and all(p.flops for p in rows), rows
+assert "torch._dynamo" not in sys.modules
+import torch, torch._dynamo
+assert torch.compile(lambda x: torch.true_divide(x, 3), backend="eager")(torch.ones(3)).sum() == 1"""], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
 def test_every_view_works(tmp_path):
     result = read_trace(written(tmp_path, step(), deviceProperties=[dict(id=0, name="NVIDIA H100 80GB HBM3")]))
     result.to_html(tmp_path/"page.html"); result.to_csv(tmp_path/"rows.csv"); result.to_json(tmp_path/"result.json")
@@ -159,6 +208,33 @@ def test_every_view_works(tmp_path):
     assert len(compare(result, back).pairs) == len(result.points) and len(result.to_frame("ops")) == 2
     args = next(e["args"] for e in json.loads((tmp_path/"copy.json").read_text())["traceEvents"] if e["name"] == "sgemm")
     assert args["roofline FLOPs"] == 2 * 64 * 32 * 16 and args["correlation"] == 11
+
+def test_a_device_without_a_name_is_said(tmp_path):
+    result = read_trace(written(tmp_path, step(), deviceProperties=[dict(id=0, name="")]))
+    assert result.peaks is None and any("names no device" in n and "--device NAME" in n for n in result.notes)
+
+@pytest.mark.parametrize("maker, kind", [("privateuse1", "privateuse1_kernel"), ("xpu", "kernel"), ("mtia", "mtia_ccp_events"), ("hpu", "hpu_op")])
+def test_kernels_of_other_accelerators(tmp_path, maker, kind):
+    events = [dict(e, cat={"kernel": kind, "cuda_runtime": f"{maker}_runtime"}.get(e["cat"], e["cat"])) for e in step()]
+    result = read_trace(written(tmp_path, events, deviceProperties=[dict(id=0, name="ARTEMIS")]), peaks=roofs)
+    assert result.accounts[0].parts["with FLOPs and bytes"] == pytest.approx(6e-6) and result.environment["device_name"] == "ARTEMIS"
+
+def test_the_headline_names_what_ran_longest_on_the_device(tmp_path):
+    "A sampler keeps the CPU busy for 900 µs, while a graph of 30 µs runs."
+    busy = [event("python_function", "nn.Module: Sampler_0", 50, 900), operator("aten::neg", 60, 2, [[4, 4]], ["float"]), launch(61, 30), kernel("neg", 70, 1, 30)]
+    graph = [event("user_annotation", "execute_32_context_0(sq0sk0sqsq0sqsk0)_generation_32(sq32)", 1000, 50), launch(1001, 40, "cudaGraphLaunch"), kernel("g", 1010, 30, 40)]
+    assert read_trace(written(tmp_path, step() + busy), peaks=roofs).model == "Net"
+    assert read_trace(written(tmp_path, step() + busy + graph), peaks=roofs).model == "execute_32_context_0_generation_32"
+
+def test_rows_outside_modules_are_told_apart(tmp_path, monkeypatch, capsys):
+    "In 80 columns none of their names looks like another."
+    events = [*step(), launch(23, 20, "cudaGraphLaunch"), kernel("g1", 28, 1, 20), kernel("early", 0, 3, 99), launch(25, 22), kernel("Memcpy DtoH (Device -> Pageable)", 33, 2, 22, "gpu_memcpy")]
+    result = read_trace(written(tmp_path, events), peaks=roofs)
+    assert {"(graph launch)", "(launched outside the window)", "(copies and sets)"} <= {p.name for p in result.points}
+    monkeypatch.setenv("COLUMNS", "80")
+    result.summary()
+    names = [line[:20].split("  ")[0] for line in capsys.readouterr().out.splitlines() if line.startswith("(")]
+    assert len(set(names)) == len(names) == 4, names
 
 def test_devices(tmp_path):
     unknown = written(tmp_path, step(), "a.json", deviceProperties=[dict(id=0, name="Abacus 3")])
@@ -188,6 +264,65 @@ def test_a_gzip_that_is_cut_off_is_refused(tmp_path):
     for size in (1, 2, 10, len(whole) // 2, len(whole) - 1):
         (tmp_path/"cut.json.gz").write_bytes(whole[:size])
         with pytest.raises(ValueError, match="cannot be read"): read_trace(tmp_path/"cut.json.gz")
+
+def strangely(folder, name):
+    "A trace that is not quite JSON, or lies in an archive."
+    good = json.dumps(dict(traceEvents=step(), deviceProperties=[dict(id=0, name="NVIDIA H100 80GB HBM3")]))
+    texts = {"latin1.json": good.encode().replace(b"sgemm", b"sgemm\xe9"), "surrogate.json": good.replace("sgemm", "\\ud800x").encode(), "bom.json": b"\xef\xbb\xbf" + good.encode(),
+             "nan.json": good.replace('"correlation": 11', '"occupancy": NaN, "sum": 1e999, "count": 123456789012345678901234567890, "correlation": 11').encode(), "list.json": json.dumps(step()).encode(),
+             "odd.json": json.dumps([*step(), 7, None, dict(ph="X", cat="kernel", name=["a"], ts=1, dur=1, args=dict(correlation={})), dict(ph="X", ts=True, args=dict(correlation=[]))]).encode()}
+    path = Path(folder)/name
+    if name in texts: path.write_bytes(texts[name])
+    else:
+        member = written(folder, step(), "rank0.json.gz" if "packed" in name else "rank0.json", deviceProperties=[dict(id=0, name="NVIDIA H100 80GB HBM3")])
+        with tarfile.open(path, "w:gz" if name.endswith("gz") else "w") as archive: archive.add(member, f"ranks: all/{member.name}")
+        member.unlink()
+    return path
+
+@pytest.mark.parametrize("name", ("latin1.json", "surrogate.json", "bom.json", "nan.json", "list.json", "odd.json", "one.tar", "one.tar.gz", "packed.tar.gz"))
+def test_what_is_read_is_written_to_perfetto(tmp_path, name):
+    result = read_trace(strangely(tmp_path, name), device="NVIDIA H100 80GB HBM3")
+    result.to_perfetto(tmp_path/"copy.json.gz")
+    copy = json.loads(gzip.decompress((tmp_path/"copy.json.gz").read_bytes()))
+    [args] = [e["args"] for e in copy["traceEvents"] if isinstance(e, dict) and isinstance(e.get("args"), dict) and e["args"].get("roofline FLOPs") == 2 * 64 * 32 * 16]
+    assert args["correlation"] == 11 and args["roofline utilization (%)"] > 0
+    again = read_trace(tmp_path/"copy.json.gz", device="NVIDIA H100 80GB HBM3")
+    assert [(p.name, p.time_s, p.flops) for p in again.ops] == [(p.name, p.time_s, p.flops) for p in result.ops]
+
+@pytest.mark.parametrize("keep", (0.2, 0.5, 0.9))
+def test_an_archive_that_is_cut_off_is_refused_in_one_sentence(tmp_path, keep):
+    chance = random.Random(1)
+    (tmp_path/"rank0.json").write_text(json.dumps(dict(traceEvents=[dict(e, name=str(chance.random())) for e in step() * 200])))
+    with tarfile.open(tmp_path/"cut.tar.gz", "w:gz") as archive: archive.add(tmp_path/"rank0.json", "rank0.json")
+    text = (tmp_path/"cut.tar.gz").read_bytes()
+    (tmp_path/"cut.tar.gz").write_bytes(text[:int(keep * len(text))])
+    with pytest.raises(ValueError, match="damaged archive") as error: read_trace(tmp_path/"cut.tar.gz")
+    assert "cut.tar.gz" in str(error.value) and "\n" not in str(error.value)
+
+@pytest.mark.parametrize("unit, says", [(b" ", "hold no event"), (b'{"ph":"M","name":"a"},', "200 times its size")])
+@pytest.mark.parametrize("name", ("bomb.json.gz", "bomb.tar.gz", "packed.tar"))
+def test_what_unpacks_without_end_is_refused_early(tmp_path, monkeypatch, unit, says, name):
+    "Of a text of 32 MB in 0.05 MB at most a half is unpacked, where 1 MB is the bound."
+    import io
+    from fasterbench.interop import trace_file
+    monkeypatch.setattr(trace_file, "small", 1 << 20); monkeypatch.setattr(trace_file, "most_between", 1 << 20)
+    monkeypatch.setattr(trace_file.read_file, "__defaults__", (1 << 20,))
+    unpacked, whole = [0], trace_file._Unpacked.read
+    def read(self, size=-1):
+        found = whole(self, size)
+        unpacked[0] += len(found)
+        return found
+    monkeypatch.setattr(trace_file._Unpacked, "read", read)
+    text = b'{"traceEvents":[' + unit * ((1 << 25) // len(unit)) + b'{"ph":"M","name":"a"}]}'
+    packed = gzip.compress(text, 9)
+    if name == "bomb.json.gz": (tmp_path/name).write_bytes(packed)
+    else:
+        member, inside = ("a.json.gz", packed) if name == "packed.tar" else ("a.json", text)
+        with tarfile.open(tmp_path/name, "w:gz" if name.endswith("gz") else "w") as archive:
+            info = tarfile.TarInfo(member); info.size = len(inside)
+            archive.addfile(info, io.BytesIO(inside))
+    with pytest.raises(ValueError, match="200 times its size" if name == "bomb.tar.gz" else says): read_trace(tmp_path/name)
+    assert 0 < unpacked[0] <= 1 << 24
 
 def test_what_is_missing_is_said(tmp_path):
     with pytest.raises(FileNotFoundError): read_trace(tmp_path/"none.json")
@@ -335,6 +470,14 @@ def test_a_vit_on_two_gpus():
     linear = [p for p in h100.points if p.type == "Linear"]
     assert sum(p.contraction_flops for p in linear) == 2 * 4 * (197 * 12 * (4 * 768 * 768 + 2 * 768 * 3072) + 768 * 768)
     assert not [p for p in (*h100.ops, *mi300x.ops) if p.above_roof]
+
+@pytest.mark.skipif(not (shared/"data/other_accelerators").is_dir(), reason="the traces of other accelerators are not there")
+def test_a_trace_of_mtia():
+    "DMA is copies, waiting for events is no work; the account adds up."
+    result = read_trace(shared/"data/other_accelerators/mtia_inference.json.gz")
+    [account] = result.accounts
+    assert result.environment["device_name"] == "ARTEMIS" and sum(account.parts.values()) == pytest.approx(account.span_s, rel=1e-9)
+    assert {k.name for k in result.kernels} >= {"pe_exe", "merge", "remote"} and not any(k.name.startswith("event_") for k in result.kernels)
 
 @needs_real
 def test_eight_ranks():

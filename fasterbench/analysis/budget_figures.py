@@ -104,7 +104,7 @@ class Rounds:
         self.device, self.measured, self.for_ratios = as_device(device), None, for_ratios
 
     def __call__(self)->dict[str, dict[str, float]]:
-        at, rule = (self.run, self.sample, self.device), StoppingRule(steps=3)
+        at, rule = (self.run, self.sample, self.device), StoppingRule(steps=3, bare_every=1)
         with preserved_process(), gc_paused():
             counted = self.measured or measure(*at, warmup=0, rule=StoppingRule(steps=1), progress=False)
             cost = counted.times.cost if self.for_ratios else None

@@ -10,8 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ..points.model import memory_time, passing
-from ..roofs.hardware import HardwarePeaks
+from ..roofs.hardware import HardwarePeaks, memory_time, passing
 from ..work.trace import Call
 
 # %% ../../nbs/analysis/expected.ipynb #dc69f92b

@@ -8,7 +8,8 @@ __all__ = []
 # %% ../../nbs/analysis/measure.ipynb #cdef61a0
 from collections import Counter
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
+from time import perf_counter
 
 import torch
 from torch import nn
@@ -21,6 +22,7 @@ from ..engine.state import Given, Rewind
 from ..engine.step import Forward, phases, placed, preserved_run
 from ..roofs.machine import tf32_categories
 from ..timing.kernels import time_kernels
+from ..timing.load import LoadMeter
 from ..timing.operators import operator_samples
 from ..timing.profiler import can_record
 from ..timing.samples import Samples, StoppingRule
@@ -127,21 +129,25 @@ def _calls(run, args, kwargs):
     return fresh
 
 # %% ../../nbs/analysis/measure.ipynb #1842ab7e
-def _times(fresh, run, device, tick, cost=None, **how):
+def _times(fresh, run, device, tick, cost=None, meter=LoadMeter, **how):
     "Times of the modules, and on a GPU the records of each run, where the profiler sees its kernels."
     on_gpu = device.type == "cuda"
     if on_gpu and peers.agreed("the profiler", can_record(), all):
         if times := time_kernels(fresh, run, device, tick=tick, **how): return times
-    times = time_modules(fresh, run, device, tick=tick, cost=cost, **how)
+    times = time_modules(fresh, run, device, tick=tick, cost=cost, meter=meter, **how)
     return times if on_gpu or peers.alone else with_waits(times, fresh, run, tick), None
 
 def _counted_and_timed(run, args, kwargs, device, before_write, tick, together, **how):
     fresh = _calls(run, args, kwargs)
     if peers.agreed("the state of the optimizer", run.has_first): fresh()()
-    work = _count(run, args, kwargs, fresh(), before_write)
+    call, begin = fresh(), perf_counter()
+    work = _count(run, args, kwargs, call, before_write)
+    warmup = max(how["warmup"] - 1, min(how["warmup"], 1))      # to count is the first of the runs that warm up
+    tick(warmup + how["rule"].left(perf_counter() - begin, 0))
     if any(communicates(c) for c in work.trace): together()
-    times, records = _times(fresh, run, device, tick, **how)
-    timed = lambda work: operator_samples(work, fresh, device, len(times.steps.values), tick, records)
+    times, records = _times(fresh, run, device, tick, **how | dict(warmup=warmup, meter=partial(LoadMeter, least=0.1)))
+    n = len((times.every or times.steps).values)
+    timed = lambda work: operator_samples(work, fresh, device, n, tick, records, how["rule"])
     samples = timed(work)
     again = work.trace and all(s is None for s in samples) and not is_compiled(run.model)
     if peers.agreed("the operators", bool(again)):                    # the first run did more: it filled a cache
@@ -165,8 +171,7 @@ def measure(
     args, kwargs = copied(as_call(sample), device)
     _check_place(run.model, device)
     with on_device(device), preserved_run(run, (args, kwargs)) as before_write:
-        total = None if rule.steps is None else warmup + 2 * rule.steps
-        with progress_bar("profiling", progress, total) as tick:
+        with progress_bar("profiling", progress) as tick:
             how = dict(warmup=warmup, rule=rule, together=together)
             return _counted_and_timed(placed(run, device), args, kwargs, device, before_write, tick, **how)
 
@@ -185,5 +190,5 @@ def timed_again(
     args, kwargs = copied(as_call(sample), device)
     with on_device(device), preserved_run(run, (args, kwargs)):
         here = placed(run, device)
-        how = dict(warmup=warmup, rule=rule, tick=lambda: None, cost=cost)
+        how = dict(warmup=warmup, rule=rule, tick=lambda left=None: None, cost=cost)
         return replace(m, times=_times(_calls(here, args, kwargs), here, device, **how)[0])

@@ -26,7 +26,13 @@ def progress_bar(
     show:bool|None=None,  # None: when somebody is looking
     total:int|None=None,  # Steps, where they are known
 ):
-    "Within the context, a function to be called after each step."
+    """Within the context, a function to be called after each step.
+
+    It takes how many steps are left, as soon as that is known: from then on the bar says how long it will take."""
     # TQDM_DISABLE decides where nothing is said
     switch = dict(disable=not show) if show is not None else {} if _watched() else dict(disable=True)
-    with _Bar(desc=title, total=total, delay=1.0, leave=False, **switch) as bar: yield lambda: bar.update()
+    with _Bar(desc=title, total=total, delay=1.0, leave=False, **switch) as bar:
+        def tick(left=None):
+            if left is not None: bar.total = bar.n + 1 + left
+            bar.update()
+        yield tick

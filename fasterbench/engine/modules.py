@@ -15,19 +15,19 @@ from torch import nn
 
 # %% ../../nbs/engine/modules.ipynb #e98f543b
 def _is_compiled_function(function)->bool:
-    "Whether calls of `function` run what Dynamo made of it."
+    "Tell if calls of `function` run what Dynamo made of it."
     while isinstance(function, partial): function = function.func
     return hasattr(function, "_torchdynamo_orig_callable") and not getattr(function, "_torchdynamo_disable", False)
 
 # %% ../../nbs/engine/modules.ipynb #e53f3ec1
 def is_compiled(module:nn.Module)->bool:
-    "Whether `module` runs under `torch.compile`: all of it, or its `forward`."
+    "Tell if `module` runs under `torch.compile`: all of it, or its `forward`."
     if "_orig_mod" in module._modules and type(module).__name__ == "OptimizedModule": return True
     if module.__dict__.get("_compiled_call_impl") is not None: return True
     return _is_compiled_function(module.__dict__.get("forward", getattr(type(module), "forward", None)))
 
 def is_opaque(module:nn.Module)->bool:
-    "Whether the parts of `module` cannot be told apart while it runs: scripted, traced or compiled."
+    "Tell if the parts of `module` cannot be told apart while it runs: scripted, traced or compiled."
     return isinstance(module, torch.jit.ScriptModule) or is_compiled(module)
 
 # %% ../../nbs/engine/modules.ipynb #1dd4fb2b
@@ -46,7 +46,7 @@ def _type_name(module):
 def parts(
     model:nn.Module, # Any module; shared modules and cycles are listed once
 )->list[Part]:
-    "Every module that can be told apart while `model` runs, in order, once."
+    "List every module that can be told apart while `model` runs, in order, once."
     listed, seen, todo = [], set(), [("", model)]
     while todo:
         path, module = todo.pop()
@@ -59,7 +59,7 @@ def parts(
 
 # %% ../../nbs/engine/modules.ipynb #de7e002a
 class _WatchedForward(partial):
-    "Runs what watches a forward; everything else that is asked of it is answered by the forward."
+    "A forward that is watched: called, it runs the watch; anything else that is asked of it, the forward answers."
     __class__ = property(lambda self: type(self.__wrapped__))
     @property
     def __func__(self):
@@ -86,40 +86,40 @@ class _PlainReduce:
         reduced = type(self.module).__reduce_ex__(self.module, protocol)
         if not (isinstance(reduced, tuple) and len(reduced) > 2 and isinstance(reduced[2], dict)): return reduced
         state = {k: self.replaced.get(k, v) for k, v in reduced[2].items()}
-        return *reduced[:2], {k: v for k, v in state.items() if v is not missing}, *reduced[3:]
+        return *reduced[:2], {k: v for k, v in state.items() if v is not absent}, *reduced[3:]
 
 def _plain_replica(replicate, replaced):
-    "A replica that `replicate` makes of a watched module, as it would be of one that is not watched."
+    "Make a replica of a watched module with `replicate`, as it would be of one that is not watched."
     replica = replicate()
     put(replica.__dict__, replaced)
     return replica
 
-missing = object()      # What a module's `__dict__` does not have
+absent = object()      # What a module's `__dict__` does not have
 
 # %% ../../nbs/engine/modules.ipynb #f97eb326
 copiers = "__reduce_ex__", "_replicate_for_data_parallel"       # Methods that copy a module
 
 def _replacement(part, wrap, i):
-    "What part `i` gets in its `__dict__` while it is watched, and what stands there now."
+    "Return what part `i` has in its `__dict__`, and what it gets there while it is watched."
     attributes = part.module.__dict__
     name = "_compiled_call_impl" if attributes.get("_compiled_call_impl") is not None else "forward"
-    before = {key: attributes.get(key, missing) for key in (name, *copiers)}
-    forward = getattr(part.module, name) if before[name] is missing else before[name]
+    before = {key: attributes.get(key, absent) for key in (name, *copiers)}
+    forward = getattr(part.module, name) if before[name] is absent else before[name]
     copied = _PlainReduce(part.module, before), partial(_plain_replica, getattr(part.module, copiers[1]), before)
     return before, {name: _watched_forward(wrap(i, forward), forward), **dict(zip(copiers, copied))}
 
 def put(
     attributes:dict, # The `__dict__` of a module
-    values:dict,     # What becomes of them; `missing`: nothing
+    values:dict,     # What becomes of them; `absent`: nothing
 ):
     "Give attributes of a module these values."
     for key, value in values.items():
-        if value is missing: attributes.pop(key, None)
+        if value is absent: attributes.pop(key, None)
         else: attributes[key] = value
 
 # %% ../../nbs/engine/modules.ipynb #d9224ec8
 class wrapped:
-    "Within the context each part's `forward` is `wrap(i, forward)`. It can be entered again and again."
+    "A context within which each part's `forward` is `wrap(i, forward)`. It can be entered again and again."
     def __init__(self,
         parts:list[Part], # The modules whose calls are seen
         wrap,             # `wrap(i, forward)` returns what is called instead of the `forward` of part `i`
@@ -130,14 +130,14 @@ class wrapped:
         try:
             for i, part in enumerate(self.parts):
                 before = self.replacements[i][0] if i in self.replacements else None
-                if before is None or any(part.module.__dict__.get(k, missing) is not v for k, v in before.items()):
+                if before is None or any(part.module.__dict__.get(k, absent) is not v for k, v in before.items()):
                     self.replacements[i] = _replacement(part, self.wrap, i)
                 put(part.module.__dict__, self.replacements[i][1])
         except BaseException: self.__exit__(); raise
 
     @property
     def replaced(self)->bool:
-        "Whether another `forward` stands where a watched one stood."
+        "True if another `forward` stands where a watched one stood."
         return any(self.parts[i].module.__dict__.get(k) is not v for i, (_, during) in self.replacements.items()
                    for k, v in during.items() if k not in copiers)
 

@@ -14,22 +14,22 @@ from time import monotonic
 from .undo import Undo
 
 # %% ../../nbs/engine/peers.ipynb #5037e526
-def job():
+def distributed_job():
     "Return `torch.distributed` where this process is one of several ranks, else `None`."
     dist = sys.modules.get("torch.distributed")
     if dist is None or not dist.is_available() or not dist.is_initialized(): return None
     return dist if dist.get_world_size() > 1 and dist.get_backend() != "fake" else None
 
-def _loaded(module, name): return getattr(sys.modules.get(module), name, ())
+def _imported(module, name): return getattr(sys.modules.get(module), name, ())
 
 def is_spread(
     model, # A `torch.nn.Module`
 )->bool:
     "Tell if several ranks run `model` together: DDP, FSDP, or parameters of which each rank holds a part."
-    kinds = (_loaded("torch.nn.parallel.distributed", "DistributedDataParallel"),
-             _loaded("torch.distributed.fsdp", "FSDPModule"),
-             _loaded("torch.distributed.fsdp", "FullyShardedDataParallel"))
-    dtensor = _loaded("torch.distributed.tensor", "DTensor")
+    kinds = (_imported("torch.nn.parallel.distributed", "DistributedDataParallel"),
+             _imported("torch.distributed.fsdp", "FSDPModule"),
+             _imported("torch.distributed.fsdp", "FullyShardedDataParallel"))
+    dtensor = _imported("torch.distributed.tensor", "DTensor")
     return any(isinstance(m, kinds) for m in model.modules()) or any(isinstance(p, dtensor) for p in model.parameters())
 
 # %% ../../nbs/engine/peers.ipynb #543ec7b7
@@ -43,7 +43,7 @@ def timeout_s()->float:
     return seconds
 
 # %% ../../nbs/engine/peers.ipynb #e2c492f2
-def _groups(dist): return list(dist.distributed_c10d._world.pg_map)
+def _process_groups(dist): return list(dist.distributed_c10d._world.pg_map)
 
 def _timeout_of(group):
     "The limit of a group's collectives; `None` where its backend does not tell."
@@ -56,7 +56,7 @@ def _set_timeout(dist, group, timeout):
 
 def _limit_groups(dist, seconds, undo):
     "Let collectives of all groups end after `seconds`, until `undo` is done."
-    for group in _groups(dist):
+    for group in _process_groups(dist):
         before = _timeout_of(group)
         if before is None or before <= timedelta(seconds=seconds): continue
         undo.add(_set_timeout, dist, group, before)
@@ -95,9 +95,9 @@ class Mailbox:
 # %% ../../nbs/engine/peers.ipynb #7644ef98
 class RankError(RuntimeError): "Another rank of the job failed, ended, or did not come in time."
 
-def _named(ranks): return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
+def _rank_names(ranks): return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
 
-def _apart(places):
+def _disagreement(places):
     "Return the error of ranks that came to different places; `None` where all came to the same."
     for r, place in enumerate(places):
         if place != places[0]: return f"the ranks do not do the same: rank 0 came to {places[0]}, rank {r} to {place}"
@@ -110,7 +110,7 @@ def _from_collective(error):
     return isinstance(error, (RankError, dist.DistError)) or isinstance(error, RuntimeError) and any(
         w in str(error) for w in words)
 
-def _line(error): return f"{type(error).__name__}: {' '.join(str(error).split()):.200}"
+def _error_text(error): return f"{type(error).__name__}: {' '.join(str(error).split()):.200}"
 
 # %% ../../nbs/engine/peers.ipynb #e32c7c4a
 class Alone:
@@ -141,7 +141,7 @@ class Ranks:
         return answer["values"]
 
     def _missing(self, ranks, what):
-        return f"{_named(ranks)} did not come to {what} within {self.limit_s:g} s; each rank has to"
+        return f"{_rank_names(ranks)} did not come to {what} within {self.limit_s:g} s; each rank has to"
 
     def _collected(self, n, what):
         "Return the answer to all ranks."
@@ -151,7 +151,7 @@ class Ranks:
         given = [self.mail.get(f"{n}/{r}") for r in range(self.count)]
         failed = [(r, g["error"]) for r, g in enumerate(given) if "error" in g]
         if failed: return dict(error=f"rank {failed[0][0]} failed before {what}: {failed[0][1]}")
-        apart = _apart([g["what"] for g in given])
+        apart = _disagreement([g["what"] for g in given])
         return dict(error=apart) if apart else dict(values=[g["value"] for g in given])
 
     def agreed(self, what, value, how=any): return how(self.exchange(what, value))
@@ -162,15 +162,15 @@ class Ranks:
         "Tell the other ranks of `error`, and return the error that this rank ends with."
         try: return self._told(error)
         except RuntimeError:
-            gone = f"the store of the job is gone, since the process that keeps it ended ({_line(error)})"
+            gone = f"the store of the job is gone, since the process that keeps it ended ({_error_text(error)})"
             return RankError(gone) if _from_collective(error) else error
 
     def _told(self, error):
         own = not _from_collective(error)
-        self.mail.put(f"failed/{self.rank}", dict(text=_line(error), own=own))
+        self.mail.put(f"failed/{self.rank}", dict(text=_error_text(error), own=own))
         key = f"{self.asked}/{self.rank}" if self.rank else f"{self.asked}/answer"
         if not isinstance(error, RankError):
-            self.mail.put(key, dict(error=f"rank 0 failed: {_line(error)}" if not self.rank else _line(error)))
+            self.mail.put(key, dict(error="rank 0 failed: " * (self.rank == 0) + _error_text(error)))
         return error if own or isinstance(error, RankError) else self._explained(error)
 
     def _explained(self, error):
@@ -180,8 +180,9 @@ class Ranks:
         said = {r: self.mail.get(f"failed/{r}") for r in others if r not in silent}
         for r, failure in said.items():
             if failure["own"]: return RankError(f"rank {r} failed: {failure['text']}")
-        who = f"{_named(silent)} ended or hangs" if silent else "no rank says why"
-        return RankError(f"a collective failed: {who}; a rank waits {self.limit_s:g} s for the others ({_line(error)})")
+        who = f"{_rank_names(silent)} ended or hangs" if silent else "no rank says why"
+        return RankError(f"a collective failed: {who}; a rank waits {self.limit_s:g} s for the others "
+                         f"({_error_text(error)})")
 
 # %% ../../nbs/engine/peers.ipynb #bb64d402
 class Peers:
@@ -199,7 +200,7 @@ class Peers:
     @property
     def leads(self)->bool:
         "True if this process speaks for the job: rank 0, or one that is in no job."
-        return (dist := job()) is None or dist.get_rank() == 0
+        return (dist := distributed_job()) is None or dist.get_rank() == 0
 
     def agreed(self,
         what:str, # What it is about, for an error
@@ -230,7 +231,7 @@ class Peers:
         value, # What JSON can hold
     )->list|None:
         "Return the values of all ranks of the job on rank 0, `None` on the others; every rank calls it."
-        if job() is None: return [value]
+        if distributed_job() is None: return [value]
         with (undo := Undo()), undo, self._telling():
             self._begin(undo)
             ranks = self._now
@@ -247,17 +248,17 @@ class Peers:
     ):
         "End collectives of all groups after `timeout_s()` within the context, with an error that says so."
         with (undo := Undo()), undo:
-            if (dist := job()) is not None: _limit_groups(dist, timeout_s(), undo)
+            if (dist := distributed_job()) is not None: _limit_groups(dist, timeout_s(), undo)
             try: yield
             except RuntimeError as error:
                 if not _from_collective(error): raise
-                raise RankError(f"{what} ended in a collective ({_line(error)}); where a rank does not come or has "
-                                f"ended, the others wait {timeout_s():g} s at most, which FASTERBENCH_TIMEOUT sets"
+                raise RankError(f"{what} ended in a collective ({_error_text(error)}); where a rank does not come or "
+                                f"has ended, the others wait {timeout_s():g} s at most, which FASTERBENCH_TIMEOUT sets"
                                 ) from error
 
     def _begin(self, undo):
         "Let the ranks agree from now on, until `undo` is done."
-        if not self.alone or (dist := job()) is None: return
+        if not self.alone or (dist := distributed_job()) is None: return
         store = dist.PrefixStore(f"fasterbench/{next(self._number)}", dist.distributed_c10d._get_default_store())
         undo.add(setattr, self._here, "ranks", self._nobody)
         self._here.ranks = Ranks(dist.get_rank(), dist.get_world_size(), store, timeout_s())

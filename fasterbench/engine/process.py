@@ -39,7 +39,7 @@ def _attribute(path, root=torch.backends):
     return _Switch(lambda: getattr(owner(), name), lambda value: setattr(owner(), name, value))
 
 # %% ../../nbs/engine/process.ipynb #4d44b0cf
-def _autocast(device):
+def _autocast_switches(device):
     yield _Switch(lambda: torch.is_autocast_enabled(device), lambda on: torch.set_autocast_enabled(device, on))
     yield _Switch(lambda: torch.get_autocast_dtype(device), lambda dtype: torch.set_autocast_dtype(device, dtype))
 
@@ -54,7 +54,7 @@ def _pop_modes(depth):
 _thread_switches = [
     _Switch(torch.is_grad_enabled, torch.set_grad_enabled),
     _Switch(torch._C._is_multithreading_enabled, torch._C._set_multithreading_enabled),
-    *_autocast("cpu"), *_autocast("cuda"),
+    *_autocast_switches("cpu"), *_autocast_switches("cuda"),
     _Switch(torch.is_autocast_cache_enabled, torch.set_autocast_cache_enabled),
     _Switch(_default_device, lambda device: torch.set_default_device(*device)),
     _Switch(lambda: len(_get_current_dispatch_mode_stack()), _pop_modes)]

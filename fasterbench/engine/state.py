@@ -20,18 +20,18 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_flatten
 
 from ..core.arguments import copied, is_immutable
-from .modules import copiers, missing, put
+from .modules import absent, copiers, put
 from .process import random_state, restore_process, restore_random
 from .undo import Undo, let_go
 
 # %% ../../nbs/engine/state.ipynb #5b10127c
 def _address(t): return t.untyped_storage()._cdata if t.layout is torch.strided else None
 
-def _layout(t): return t.shape, t.stride() if t.layout is torch.strided else None, _address(t)
+def _tensor_layout(t): return t.shape, t.stride() if t.layout is torch.strided else None, _address(t)
 
-def _version(t): return None if t.is_inference() else t._version
+def _write_count(t): return None if t.is_inference() else t._version
 
-def _words(t):
+def _as_words(t):
     "The memory of a contiguous tensor as the widest whole numbers that fit; these are compared fastest."
     fits = lambda d: t.nbytes % d.itemsize == t.storage_offset() * t.itemsize % d.itemsize == 0
     return t.view(-1).view(torch.uint8).view(next(filter(fits, (torch.int64, torch.int32, torch.int16, torch.uint8))))
@@ -40,10 +40,10 @@ def _same_bits(a, b):
     if a.layout is not torch.strided or a.is_quantized or a.is_nested or a.device != b.device: return False
     if type(a) not in (torch.Tensor, nn.Parameter): return False
     if not a.numel(): return True
-    a, b = _words(a.contiguous()), _words(b.contiguous())
+    a, b = _as_words(a.contiguous()), _as_words(b.contiguous())
     return torch.equal(a, b) if a.dtype == b.dtype else torch.equal(a.view(torch.uint8), b.view(torch.uint8))
 
-def _overwrite(t, contents):
+def _write_into(t, contents):
     "Write `contents` into the memory of `t`, also where several elements share it or it belongs to inference mode."
     for d, (n, step) in enumerate(zip(t.shape, t.stride())) if t.layout is torch.strided else ():
         if step == 0 and n > 1: t, contents = t.narrow(d, 0, 1), contents.narrow(d, 0, 1)
@@ -51,7 +51,7 @@ def _overwrite(t, contents):
 
 # %% ../../nbs/engine/state.ipynb #3b7e01da
 def _copy_of(t):
-    "The contents of `t`, in the CPU's memory."
+    "Copy the contents of `t` into the CPU's memory."
     if t.is_meta or isinstance(t, FakeTensor): return None
     return t.to("cpu", copy=True) if t.device.type == "cuda" else t.clone()
 
@@ -59,7 +59,7 @@ def _copy_of(t):
 class TensorState:
     "A tensor as it was."
     def __init__(self, t):
-        self.tensor, self.alias, self.contents, self.version = t, t.detach(), None, _version(t)
+        self.tensor, self.alias, self.contents, self.version = t, t.detach(), None, _write_count(t)
         self.grad, self.requires_grad = t.grad if t.is_leaf else None, t.requires_grad
         self.grad_contents = None
 
@@ -70,10 +70,10 @@ class TensorState:
     def rewind(self)->bool:
         "Put back the shape, and contents that are kept and were written to. True if there was anything to put back."
         t = self.tensor
-        reshaped = _layout(t)[:2] != _layout(self.alias)[:2]
-        rewritten = self.contents is not None and (self.version is None or _version(t) != self.version)
+        reshaped = _tensor_layout(t)[:2] != _tensor_layout(self.alias)[:2]
+        rewritten = self.contents is not None and (self.version is None or _write_count(t) != self.version)
         if reshaped: t.data = self.alias
-        if rewritten: _overwrite(t, self.contents)
+        if rewritten: _write_into(t, self.contents)
         return reshaped or rewritten
 
     def keep_grad(self):
@@ -83,16 +83,16 @@ class TensorState:
     @property
     def lost(self)->bool:
         "True if something wrote to the tensor while its contents were not kept."
-        return self.contents is None and self.version is not None and _version(self.tensor) != self.version
+        return self.contents is None and self.version is not None and _write_count(self.tensor) != self.version
 
     def restore(self):
         t = self.tensor
-        if _layout(t) != _layout(self.alias): t.data = self.alias
-        if self.contents is not None and not _same_bits(t.detach(), self.contents): _overwrite(t, self.contents)
+        if _tensor_layout(t) != _tensor_layout(self.alias): t.data = self.alias
+        if self.contents is not None and not _same_bits(t.detach(), self.contents): _write_into(t, self.contents)
         if not t.is_leaf: return
         if t.requires_grad != self.requires_grad: t.requires_grad_(self.requires_grad)
         if t.grad is not self.grad: t.grad = self.grad
-        if self.grad_contents is not None: _overwrite(self.grad, self.grad_contents)
+        if self.grad_contents is not None: _write_into(self.grad, self.grad_contents)
 
 # %% ../../nbs/engine/state.ipynb #cfb213a7
 def _assign(mapping, saved, kind=dict)->bool:
@@ -147,15 +147,15 @@ def _generator(thing):
     return None
 
 # %% ../../nbs/engine/state.ipynb #0fd12cd3
-_foreign = {*sys.stdlib_module_names, "torch", "numpy", "fasterbench"}
+_not_of_models = {*sys.stdlib_module_names, "torch", "numpy", "fasterbench"}
 _hook_states = "torch.distributed.algorithms.ddp_comm_hooks."
 large = 100_000                     # Members; a larger container is data
 
 @functools.cache
-def _is_plain(cls)->bool:
+def _has_own_state(cls)->bool:
     "True if objects of this class have state of their own: attributes that are a model's."
     if issubclass(cls, (torch.optim.Optimizer, SimpleNamespace)) or cls.__module__.startswith(_hook_states): return True
-    return cls.__module__.partition(".")[0] not in _foreign and not issubclass(cls, (type, BaseException))
+    return cls.__module__.partition(".")[0] not in _not_of_models and not issubclass(cls, (type, BaseException))
 
 @functools.cache
 def _container_kind(cls): return next((k for k in (OrderedDict, dict, list, deque, set) if issubclass(cls, k)), None)
@@ -188,7 +188,7 @@ def _module_state(module)->_Found:
     attributes, cls = module.__dict__, (_restore_class, module, type(module))
     script, foreign = isinstance(module, torch.jit.ScriptModule), type(module).__module__.startswith(_machinery)
     if foreign and not (script or isinstance(module, sharded_class())):
-        touched = {k: attributes.get(k, missing) for k in ("forward", *copiers, "training")}
+        touched = {k: attributes.get(k, absent) for k in ("forward", *copiers, "training")}
         hooks = attributes.get("_comm_hooks", ())              # of DDP, with their states
         return _Found([cls, (_restore_touched, attributes, touched)], [*module._modules.values(), *hooks])
     found, inside = _attributes_of(module), [*module.children(), *module.buffers()] if script else []
@@ -198,7 +198,7 @@ def _module_state(module)->_Found:
 _machinery = "torch.distributed.", "torch._", "torch.fx.", "torch.jit.", "torch.nn.parallel."
 
 def _state_of(thing)->_Found:
-    "How `thing` is put back, and what it holds that is put back too."
+    "Find how `thing` is put back, and what it holds that is put back too."
     if isinstance(thing, nn.Module): return _module_state(thing)
     if isinstance(thing, FakeTensor): return _Found()          # its attributes are PyTorch's own
     if isinstance(thing, torch.Tensor):
@@ -210,7 +210,7 @@ def _state_of(thing)->_Found:
         mine = thing.flags.writeable and not isinstance(thing, np.memmap)
         return _Found([(_restore_array, thing, thing.copy())] if mine else [])
     if found := _generator(thing): return _Found([(_restore_generator, thing, *found)])
-    return _attributes_of(thing) if _is_plain(type(thing)) else _Found()
+    return _attributes_of(thing) if _has_own_state(type(thing)) else _Found()
 
 # %% ../../nbs/engine/state.ipynb #d0c07fd7
 class Snapshot:
@@ -242,31 +242,35 @@ def _restore_training(module, training):
     return other
 
 def _restore_touched(attributes, touched):
-    other = any(attributes.get(key, missing) is not value for key, value in touched.items())
+    other = any(attributes.get(key, absent) is not value for key, value in touched.items())
     put(attributes, touched)
     return other
 
 # %% ../../nbs/engine/state.ipynb #37bf5bba
-_freed, _measured = threading.Condition(threading.RLock()), {}      # id of a module -> (thread, context)
+class _Occupant(NamedTuple):
+    thread: int
+    context: Undo
+
+_freed, _occupied = threading.Condition(threading.RLock()), {}      # Who measures a module, by its id
 
 def _occupy(modules, context):
     me = threading.get_ident()
     with _freed:
-        while any(_measured.get(id(m), (me,))[0] != me for m in modules): _freed.wait(1.0)
-        for m in modules: _measured.setdefault(id(m), (me, context))
+        while any((o := _occupied.get(id(m))) and o.thread != me for m in modules): _freed.wait(1.0)
+        for m in modules: _occupied.setdefault(id(m), _Occupant(me, context))
 
 def _release(context):
     with _freed:
-        for key in [k for k, (_, c) in list(_measured.items()) if c is context]: _measured.pop(key, None)
+        for key in [k for k, o in list(_occupied.items()) if o.context is context]: _occupied.pop(key, None)
         _freed.notify_all()
 
 # %% ../../nbs/engine/state.ipynb #3b0bf768
 def sharded_class():
-    "`FSDPModule`, where it has been imported; else no class."
+    "Return `FSDPModule`, where it has been imported; else no class."
     return getattr(sys.modules.get("torch.distributed.fsdp"), "FSDPModule", ())
 
 def _own_parameters(module):
-    "The parameters that `module` shards itself: those of modules inside that shard their own are not among them."
+    "List the parameters that `module` shards itself, without those of modules inside that shard their own."
     inner = [c for c in module.children() if not isinstance(c, sharded_class())]
     return [*module.parameters(recurse=False), *(p for c in inner for p in _own_parameters(c))]
 
@@ -280,7 +284,7 @@ def _restore_sharding(module, was):
 
 # %% ../../nbs/engine/state.ipynb #un0red01
 def _unreduced(module):
-    "Where FSDP keeps gradients that the ranks have not reduced yet: objects with the name of the attribute."
+    "Find where FSDP keeps gradients that the ranks have not reduced yet: objects with the name of the attribute."
     state = module._get_fsdp_state()
     for group in getattr(state, "_fsdp_param_groups", None) or filter(None, [state._fsdp_param_group]):
         for p in group.fsdp_params:
@@ -292,7 +296,7 @@ def _restore_unreduced(module, kept):
     for thing, name in _unreduced(module): setattr(thing, name, kept.get((id(thing), name)))
 
 def _keep_sharding(module, undo):
-    "What `undo` puts back of a sharded module. Gradients that are accumulated without being reduced are put aside."
+    "Let `undo` put back a sharded module. Gradients that are accumulated without being reduced are put aside."
     kept = {(id(thing), name): getattr(thing, name) for thing, name in _unreduced(module)}
     undo.add(_restore_unreduced, module, kept)
     _restore_unreduced(module, {})
@@ -302,7 +306,7 @@ def _keep_sharding(module, undo):
 small = 1 << 28     # B; parameters that are copied at once, in all
 
 def _keep(snapshot, parameters, written):
-    "Copy what will be written; gives the states of parameters that are copied only when they are written."
+    "Copy what will be written; return the states of parameters that are copied only when they are written."
     own = [s for s in snapshot.tensors if isinstance(s.tensor, nn.Parameter)]
     on_cpu = all(s.tensor.device.type == "cpu" for s in own)
     at_once = parameters or on_cpu and sum(s.tensor.nbytes for s in own if not s.alias.is_meta) <= small
@@ -322,10 +326,10 @@ def _warn_lost(model, states):
 @contextmanager
 def preserved(
     model:nn.Module,       # The model that will be run
-    parameters:bool=False, # Whether its parameters will be written (a training step)
+    parameters:bool=False, # Its parameters will be written (a training step)
     others=(),             # Further tensors, modules or optimizers that will be written
 ):
-    """`model` and the process are put back at the end, also after an error or Ctrl-C.
+    """Put back `model` and the process at the end, also after an error or Ctrl-C.
 
     Gives `before_write(tensor)`, to be called before an operator writes to a tensor, and the tensors that it found."""
     with (undo := Undo()), undo:
@@ -347,31 +351,31 @@ def preserved(
         yield before_write, [s.tensor for s in snapshot.tensors]
 
 # %% ../../nbs/engine/state.ipynb #rw000005
-def _mark(leaf):
-    "What differs once `leaf` is no longer what it was."
+def _leaf_mark(leaf):
+    "Return something that differs once `leaf` is no longer what it was."
     if is_immutable(leaf): return leaf
     if not isinstance(leaf, torch.Tensor) or leaf.is_inference(): return object()
     return id(leaf), leaf._version, leaf.shape, leaf.stride() if leaf.layout is torch.strided else None
 
-def _marks(tree):
+def _leaf_marks(tree):
     leaves, structure = tree_flatten(tree)
-    return structure, list(map(_mark, leaves))
+    return structure, list(map(_leaf_mark, leaves))
 
 class Given:
     "The arguments of one run after the other."
     def __init__(self, args, kwargs): self.template, self.now, self.marks = (args, kwargs), None, None
 
     def __call__(self)->tuple[tuple, dict]:
-        if self.now is None or _marks(self.now) != self.marks:
+        if self.now is None or _leaf_marks(self.now) != self.marks:
             self.now = copied(self.template)
-            self.marks = _marks(self.now)
+            self.marks = _leaf_marks(self.now)
         return self.now
 
 # %% ../../nbs/engine/state.ipynb #rw000009
 counters = 1 << 20 # B; larger tensors of whole numbers are data, such as quantized weights
 
 def _taken(model):
-    "The model as it is."
+    "Take down the model as it is."
     snapshot = Snapshot([model])
     for s in snapshot.tensors:
         t = s.tensor
@@ -380,7 +384,7 @@ def _taken(model):
 
 # %% ../../nbs/engine/state.ipynb #rw000014
 class Rewind:
-    "Called before each run, it puts back what every run changes, and the random generators."
+    "A step before each run, which puts back what every run changes, and the random generators."
     def __init__(self,
         model, # That is run
     ):
@@ -394,7 +398,7 @@ class Rewind:
         else: self._choose(*self.before)
 
     def _choose(self, first, second):
-        "Find what the second run changed, and put it back to what it was before the first."
+        "Find what the second run changed, and put that back as it was before the first."
         sharded = any(isinstance(m, sharded_class()) for m in first.modules)      # it keeps books of its own
         first, second = ({} if sharded else s.steps() for s in (first, second))
         changed = [thing for thing, put_back in second.items() if put_back()]

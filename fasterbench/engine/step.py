@@ -23,7 +23,7 @@ phases = ("forward", "backward", "update")
 
 # %% ../../nbs/engine/step.ipynb #ba292985
 class NodeOwners:
-    "Who made an autograd node: the one that was at work when it got its number."
+    "The makers of autograd nodes: each node is made by the one at work when it got its number."
     def __init__(self,
         first,               # Who is at work at first
         number:int|None=None # The next node's number then; None: now
@@ -34,7 +34,7 @@ class NodeOwners:
         owner,               # Who takes over
         number:int|None=None # The next node's number at that moment; None: now
     ):
-        "From this number on, nodes are made by `owner`."
+        "Note that nodes from this number on are made by `owner`."
         number = _get_sequence_nr() if number is None else number
         if self.numbers[-1] == number: self.owners[-1] = owner
         elif number > self.numbers[-1]: self.numbers.append(number); self.owners.append(owner)
@@ -49,7 +49,7 @@ def parameter_owners(listed:list[Part])->dict[int, int]:
     return {id(p): i for i, part in backwards for p in held(part) if p is not None}
 
 def graph_nodes(root)->list:
-    "Every autograd node that a backward from `root`, a node or several, can run."
+    "List every autograd node that a backward from `root`, a node or several, can run."
     nodes, seen, todo = [], set(), list(root) if isinstance(root, (list, tuple)) else [root]
     while todo:
         node = todo.pop()
@@ -61,7 +61,7 @@ def graph_nodes(root)->list:
 
 # %% ../../nbs/engine/step.ipynb #4ca8db1e
 class _Watched:
-    "Within the context a run is watched. It can be entered again and again."
+    "A context within which a run is watched. It can be entered again and again."
     def __init__(self, run, watch): self.run, self.watch, self.forwards = run, watch, wrapped(run.modules, watch.wrap)
 
     def __enter__(self):
@@ -94,7 +94,7 @@ class Forward:
 
 # %% ../../nbs/engine/step.ipynb #f426c282
 def total_output(out):
-    "The loss that is used when none is given: the sum of everything in the output that has a gradient."
+    "Add up everything in the output that has a gradient: the loss where none is given."
     sums = [t.sum() for t in tensors_of(out) if t.requires_grad]
     if not sums:
         raise ValueError("nothing in the model's output has a gradient: give loss=..., or parameters that "
@@ -106,7 +106,7 @@ def check_step(
     loss,
     optimizer,
 ):
-    "Raises `TypeError` or `ValueError` for what cannot be a training step."
+    "Raise `TypeError` or `ValueError` for what cannot be a training step."
     if backward and torch.is_inference_mode_enabled():
         raise ValueError("a training step needs gradients, and torch.inference_mode() is on, which makes none: call it "
                          "outside")
@@ -125,7 +125,7 @@ def check_step(
                          "from forward and backward")
 
 # %% ../../nbs/engine/step.ipynb #61667d4f
-def _checked(value):
+def _checked_loss(value):
     "`value`, where a backward can begin with it."
     if isinstance(value, torch.Tensor) and value.numel() == 1 and value.requires_grad: return value
     what = f"a {type(value).__name__}"
@@ -134,8 +134,8 @@ def _checked(value):
     raise ValueError(f"the loss gave {what}; a scalar tensor that depends on parameters that require gradients is "
                      "needed")
 
-def _rest(loss, optimizer):
-    "The parts of a step that are no modules."
+def _loss_and_optimizer(loss, optimizer):
+    "List the parts of a step that are no modules."
     named = [("(loss)", loss)] + ([] if optimizer is None else [("(optimizer)", optimizer)])
     return [Part(name, getattr(f, "__name__", type(f).__name__), None, True) for name, f in named]
 
@@ -151,7 +151,7 @@ class TrainingStep(Forward):
         check_step(True, loss, optimizer)
         super().__init__(model)
         self.loss, self.optimizer = total_output if loss is None else loss, optimizer
-        self.owners, self.rest = parameter_owners(self.modules), _rest(self.loss, optimizer)
+        self.owners, self.rest = parameter_owners(self.modules), _loss_and_optimizer(self.loss, optimizer)
         self.leaves, self.given = [], []                         # whatever else can get a gradient
 
     @property
@@ -159,11 +159,11 @@ class TrainingStep(Forward):
 
     @property
     def has_first(self)->bool:
-        "Whether the next step makes the optimizer's state, and so does what no later one does."
+        "True if the next step makes the optimizer's state, which no later one does."
         return self.optimizer is not None and not self.optimizer.state
 
     def written(self)->list:
-        "Tensors that a step writes to: parameters of the model and the loss, and what else the optimizer steps."
+        "List the tensors that a step writes to: parameters of model and loss, and what else the optimizer steps."
         groups = [] if self.optimizer is None else self.optimizer.param_groups
         own = [p for m in (self.model, self.loss) if isinstance(m, nn.Module) for p in m.parameters()]
         return list({id(p): p for p in [*own, *(p for g in groups for p in g["params"])]}.values())
@@ -180,10 +180,10 @@ class TrainingStep(Forward):
         return grads + tensors_of([] if self.optimizer is None else list(self.optimizer.state.values()))
 
     def __call__(self, *args, **kwargs):
-        "One step; gives what the model gave."
+        "Run one step; return the model's output."
         loss = len(self.modules)
         with self.around(): out = self.model(*args, **kwargs)
-        with self.section(loss, "forward"): value = _checked(self.loss(out))
+        with self.section(loss, "forward"): value = _checked_loss(self.loss(out))
         with self.section(loss, "backward", value.grad_fn): value.backward()
         if self.optimizer is not None:
             with self.section(loss + 1, "update"): self.optimizer.step()
@@ -195,9 +195,9 @@ def preserved_run(
     run:Forward,
     given=(),    # What it will be called with
 ):
-    """Within the context `run` can be run, in its mode; at the end everything is as it was. Gives `before_write`.
+    """Let `run` be run in its mode within the context; put back what it may change at the end. Gives `before_write`.
 
-    Everything: model, loss, optimizer, process, modules that it is called with, and what functions among them hold."""
+    Put back are model, loss, optimizer, process, and modules that it is called with, as `preserved` does it."""
     modules = modules_of(given)
     others = [*modules, *([run.loss, run.optimizer, *run.written()] if run.training else [])]
     with preserved(run.model, run.training, others) as (before_write, held), torch.set_grad_enabled(run.training):

@@ -10,7 +10,7 @@ import signal, threading
 
 # %% ../../nbs/engine/undo.ipynb #d9ccbae7
 class Shield:
-    "Between `up` and `down` signals are noted; `down` delivers them. Outside the main thread there is nothing to do."
+    "Note signals between `up` and `down`, which delivers them. Outside the main thread there is nothing to do."
     def __init__(self): self.handlers, self.arrived = {}, []
 
     def up(self):
@@ -38,7 +38,7 @@ class Undo:
         step,  # A function that can be run twice
         *args,
     ):
-        "One more step; it runs before those that are there."
+        "Add a step; it runs before those that are there."
         self.steps.append((step, args))
 
     def __enter__(self): return self
@@ -61,5 +61,5 @@ class Undo:
 def let_go(
     lock, # An `RLock`, or a `Condition` around one
 ):
-    "This thread holds `lock` no longer, however often it took it."
+    "Release `lock` completely, however often this thread took it."
     while lock._is_owned(): lock.release()

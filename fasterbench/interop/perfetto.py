@@ -6,14 +6,15 @@
 __all__ = []
 
 # %% ../../nbs/interop/perfetto.ipynb #80ac2ac6
-import gzip
+import gzip, json
 
 import msgspec
 
 from ..core.files import write_whole
-from .trace_file import Source, read_file, sources, whole_text
+from .trace_file import Source, read_file, sources, whole_values
 from .trace_join import attributed, parts, places
 from .trace_memory import served_levels
+from .trace_work import uncompiled
 from .trace_rows import checked, row_of
 from ..points.model import place
 from ..roofs.hardware import HardwarePeaks
@@ -44,7 +45,7 @@ def sayings(
 )->tuple[dict, list[tuple]]:
     "What each kernel says, by (name, begin in µs, correlation), and per call (begin, end, FLOP/s, B/s, % of roof)."
     trace = checked(read_file(source))
-    found = places(trace)
+    with uncompiled(): found = places(trace)
     seconds, _ = attributed(trace, found)
     calls = _calls(trace, found)
     levels = served_levels(trace, found, list(calls.values()), peaks)
@@ -73,7 +74,9 @@ def _annotated(events, said):
     for e in events:
         if isinstance(e, dict) and e.get("ph") == "X" and isinstance(e.get("args"), dict) and isinstance(e.get("ts"),
             (int, float)):
-            more = said.get(_key(e.get("name"), e["ts"], e["args"].get("correlation")))
+            name, correlation = e.get("name"), e["args"].get("correlation")
+            plain = isinstance(name, str) and isinstance(correlation, int)
+            more = said.get(_key(name, e["ts"], correlation)) if plain else None
             if more: e["args"].update({k: v for k, v in more.items() if v is not None})
         yield e
 
@@ -84,11 +87,12 @@ def write_perfetto(
     peaks:HardwarePeaks|None=None, # The roofs; None: no utilization
 ):
     "Write a copy of one trace whose kernels say where they stand under the roofs."
-    found = sources(trace) if not isinstance(trace, Source) else [trace]
+    found = [trace] if isinstance(trace, Source) else sources(trace)
     if len(found) != 1: raise ValueError(f"{trace} has {len(found)} traces; one is needed")
     said, rates = sayings(found[0], peaks)
-    data = msgspec.json.decode(whole_text(found[0]))
+    data = whole_values(found[0])
     data = data if isinstance(data, dict) else dict(traceEvents=data)
     data["traceEvents"] = [*_annotated(data["traceEvents"], said), *_counters(rates)]
-    text = msgspec.json.encode(data)
+    try: text = msgspec.json.encode(data)
+    except (UnicodeEncodeError, OverflowError): text = json.dumps(data).encode()   # halves of letters, long integers
     write_whole(path, gzip.compress(text, 6) if str(path).endswith(".gz") else text)

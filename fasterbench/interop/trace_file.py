@@ -6,7 +6,7 @@
 __all__ = ['Call', 'Collective']
 
 # %% ../../nbs/interop/trace_file.ipynb #2f3e6285
-import gc, gzip, json, os, re, tarfile, zlib
+import gc, gzip, json, math, os, re, tarfile, zlib
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -115,7 +115,11 @@ class TraceFile:
 
 # %% ../../nbs/interop/trace_file.ipynb #699cf3bf
 _begin = re.compile(rb'"traceEvents"\s*:\s*\[')
-_border = re.compile(rb'\}\s*,\s*(?=\{\s*"(?:ph|name|cat|pid|ts)"\s*:)')
+_border = re.compile(rb'\}\s*,\s*(?=\{\s*"(?:ph|name|cat|pid|ts|args)"\s*:)')
+_mark = b"\xef\xbb\xbf"                 # of the byte order, which some editors put before a text
+most_between = 1 << 26                  # B without the end of an event; no trace has more
+
+class _Endless(ValueError): "A text without events."
 
 def _last_border(buffer, start):
     "Where the last event of `buffer` that is whole ends; -1 where there is none."
@@ -130,10 +134,11 @@ def _pieces(blocks):
     "The text of a trace as JSON texts: an object with the head, lists of events, an object with the end."
     buffer, head = b"", True
     for block in blocks:
-        buffer = buffer + block if buffer else block
+        buffer = buffer + block if buffer else block.removeprefix(_mark) if head else block
         start = _begin.search(buffer) if head else None
-        if head and start is None and not buffer.lstrip()[:1] == b"[": continue
-        end = _last_border(buffer, start.end() if start else 0)
+        whole = not head or start is not None or buffer.lstrip()[:1] == b"["      # up to the first event
+        end = _last_border(buffer, start.end() if start else 0) if whole else -1
+        if end < 0 and len(buffer) > most_between: raise _Endless(f"{most_between >> 20} MB of it hold no event")
         if end < 0: continue
         yield buffer[:end] + (b"]}" if start else b"]") if head else b"[" + buffer[:end] + b"]"
         buffer, head = buffer[end:].lstrip()[1:], False
@@ -145,8 +150,9 @@ _numbers = re.compile(r'(?<=[:\[,\s])[-+]?(?:inf|nan)\b(?=\s*[,}\]])', re.I)
 
 def _repaired(text):
     "The plain values of a piece that is not quite JSON."
-    text = _numbers.sub("null", text.decode("utf-8", "replace"))
-    return json.loads(text, strict=False, parse_constant=lambda _: None)
+    text = _numbers.sub("null", text.removeprefix(_mark).decode("utf-8", "replace"))
+    finite = lambda t: v if math.isfinite(v := float(t)) else None
+    return json.loads(text, strict=False, parse_constant=lambda _: None, parse_float=finite)
 
 def _converted(event):
     "One event with the types that it has to have; `None` where it cannot have them."
@@ -184,17 +190,22 @@ def _head(top, trace):
         trace.rank, trace.ranks = whole(job.get("rank")), whole(job.get("world_size"))
 
 # %% ../../nbs/interop/trace_file.ipynb #9c92a04a
-_runtimes = [f"{maker}_{part}" for maker in ("cuda", "hip", "xpu", "mtia", "privateuse1")
-             for part in ("runtime", "driver")]
+_makers = "cuda", "hip", "xpu", "mtia", "hpu", "privateuse1"
+_runtimes = [f"{maker}_{part}" for maker in _makers for part in ("runtime", "driver")]
 _kinds = {"cpu_op": "operator", "operator": "operator", "kernel": "kernel", "concurrent_kernel": "kernel",
           "gpu_memcpy": "copy", "memcpy": "copy", "gpu_memset": "set", "memset": "set", "user_annotation": "annotation",
-          "python_function": "python", **dict.fromkeys(["runtime", "driver", *_runtimes], "launch")}
+          "python_function": "python", **dict.fromkeys(["runtime", "driver", *_runtimes], "launch"),
+          **{f"{maker}_{part}": kind for maker in _makers for part, kind in (("kernel", "kernel"), ("memcpy", "copy"),
+                                                                             ("memset", "set"))},
+          "hpu_op": "kernel", "mtia_ccp_events": "kernel"}
 _kinds |= {k.capitalize(): v for k, v in _kinds.items()}
 _module = "nn.Module: "
+_others = {"dma_request": "copy", "event_wait": None, "event_record": None}   # what MTIA calls an event, by its name
 
 def _whole(value):
-    "`value` as an int; -1 for what is none."
-    return value if type(value) is int else -1
+    "`value` as an int, also of text; -1 for what is none."
+    if type(value) is int: return value
+    return int(value) if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 19 else -1
 
 def _known(value):
     "`value` as an int, else `None`."
@@ -211,6 +222,7 @@ class _Collector:
     def add(self, events):
         for e in events:
             kind = _kinds.get(e.cat) if e.ph == "X" else None
+            if e.cat == "mtia_ccp_events": kind = _others.get(e.name, kind)
             if kind is None or kind == "python" and not e.name.startswith(_module): continue
             args, dur = e.args or _none, e.dur
             if not (dur >= 0 and abs(e.ts) < 1e300 and dur < 1e300): self.trace.skipped += 1; continue
@@ -235,8 +247,7 @@ class _Collector:
 
     def kernel(self, name, start, end, thread, args, kind="kernel"):
         external = args.external if args.external is not None else args.external_2021
-        link = -1 if external == args.correlation else _whole(external)      # until 2023 the one stood for the other
-        record = Record(kind, name, start, end, thread, _whole(args.correlation), link)
+        record = Record(kind, name, start, end, thread, _whole(args.correlation), _whole(external))
         about = Collective(_text(args.collective), _whole(args.elements_in), _whole(args.elements_out),
                            _text(args.dtype), _text(args.group), _whole(args.group_size), _text(args.members))
         moved = _known(args.bytes) if kind != "kernel" else None
@@ -249,7 +260,8 @@ class _Collector:
 
     def annotation(self, name, start, end, thread, args):
         if name.startswith(_module): return self.python(name, start, end, thread, args)
-        self.trace.annotations.append((Record("annotation", name, start, end, thread), self.call(name, args)))
+        self.trace.annotations.append((Record("annotation", name, start, end, thread, _whole(args.external)),
+                                       self.call(name, args)))
 
 # %% ../../nbs/interop/trace_file.ipynb #c2f36e9e
 def _unzipped(pairs, n):
@@ -257,11 +269,19 @@ def _unzipped(pairs, n):
     pairs.sort(key=lambda p: (p[0].start, -p[0].end))
     return [[p[i] for p in pairs] for i in range(n)]
 
+def _linked(trace):
+    "The activities without links that are none: until 2023 the correlation id could stand for the External id."
+    links = [a for a in trace.activities if a.link >= 0]
+    known = {r.id for r in trace.operators} if links else ()
+    if any(a.link != a.id for a in links) or all(a.link in known for a in links): return trace.activities
+    return [a._replace(link=-1) for a in trace.activities]
+
 def _finished(trace):
     "`trace` with its records in order."
     trace.operators, trace.calls, trace.autograd = _unzipped(trace.operators, 3)
     trace.activities, trace.devices, about, moved = _unzipped(trace.activities, 4)
     trace.annotations, trace.annotated = _unzipped(trace.annotations, 2)
+    trace.activities = _linked(trace)
     trace.collectives = {i: a for i, a in enumerate(about) if a}
     trace.moved = {i: n for i, n in enumerate(moved) if n is not None and n >= 0}
     trace.modules.sort(key=lambda r: (r.start, -r.end))
@@ -278,14 +298,25 @@ def _opened(path):
                           "for this kind of address") from None
     return fsspec.open(str(path), "rb").open()
 
+small = 1 << 28      # B that may be unpacked from anything
+
+class _Unpacked:
+    "A stream that unpacks, and stops where that is out of all proportion: a trace becomes 10 to 50 times as long."
+    def __init__(self, file, packed): self.file, self.left = gzip.open(file), max(small, 200 * packed)
+
+    def read(self, size=-1):
+        found = self.file.read(size)
+        self.left -= len(found)
+        if self.left < 0: raise gzip.BadGzipFile("it unpacks to more than 200 times its size")
+        return found
+
 @contextmanager
 def _plain(path):
     "The unpacked stream of a file that may be gzip."
     with _opened(path) as file:
-        packed = file.read(2) == b"\x1f\x8b"
+        packed, size = file.read(2) == b"\x1f\x8b", file.seek(0, 2)
         file.seek(0)
-        if not packed: yield file; return
-        with gzip.open(file) as unpacked: yield unpacked
+        yield _Unpacked(file, size) if packed else file
 
 def _is_archive(path):
     with _plain(path) as file:
@@ -301,9 +332,24 @@ class Source(NamedTuple):
 
 _endings = (".json", ".json.gz", ".tar", ".tar.gz", ".tgz")
 
+_damaged = (EOFError, zlib.error, gzip.BadGzipFile, tarfile.TarError)
+def _damage(error): return f"it is a damaged archive, cut off or overwritten ({error})"
+
 def _members(path):
-    with _plain(path) as file, tarfile.open(fileobj=file, mode="r|") as archive:
-        return [Source(str(path), m.name) for m in archive if m.isfile() and m.name.endswith(_endings[:2])]
+    try:
+        with _plain(path) as file, tarfile.open(fileobj=file, mode="r|") as archive:
+            return [Source(str(path), m.name) for m in archive if m.isfile() and m.name.endswith(_endings[:2])]
+    except _damaged as error: raise ValueError(f"{path} cannot be read: {_damage(error)}") from None
+
+def source_of(
+    text:str, # What `str` makes of a `Source`
+)->Source:
+    "The trace that `text` names: a path, or an archive and a member after a colon."
+    at = [m.start() for m in re.finditer(":", text)]
+    found = next((k for k in at if os.path.isfile(text[:k]) and not os.path.exists(text)), None)
+    if found is None and "://" in text:
+        found = next((m.end() - 1 for m in re.finditer(r"\.(?:tar|tar\.gz|tgz):", text)), None)
+    return Source(text) if found is None else Source(text[:found], text[found + 1:])
 
 def sources(
     paths, # A path or address; a folder; a tar archive; or several of these
@@ -336,8 +382,7 @@ def _stream(source):
             member = next((m for m in archive if m.name == source.member), None)
             if member is None: raise FileNotFoundError(f"{source.path} has no member {source.member!r}")
             inside = archive.extractfile(member)
-            packed = source.member.endswith(".gz")
-            yield gzip.open(inside) if packed else inside
+            yield _Unpacked(inside, member.size) if source.member.endswith(".gz") else inside
 
 def _blocks(stream, size, trace):
     while block := stream.read(size):
@@ -349,8 +394,7 @@ snippet = "torch.profiler.profile(record_shapes=True, with_stack=True)"
 
 def _refused(source, trace, error):
     "Why `source` cannot be read, in one sentence."
-    if isinstance(error, (EOFError, zlib.error, gzip.BadGzipFile, tarfile.ReadError)):
-        why = f"it is a damaged archive, cut off or overwritten ({error})"
+    if isinstance(error, _damaged): why = _damage(error)
     elif not trace.size: why = "it is empty"
     elif isinstance(error, RecursionError): why = "it is nested too deeply"
     else: why = f"it is no JSON of torch.profiler, or only a part of it ({str(error)[:120]})"
@@ -362,13 +406,22 @@ def whole_text(
     source:Source,
 )->bytes:
     "The unpacked text of a trace."
-    with _stream(source) as stream: return stream.read()
+    with _stream(source) as stream: return b"".join(iter(lambda: stream.read(1 << 24), b""))
 
 def _at_once(source, trace):
     "All of a file in one piece, where it could not be cut into pieces."
     text = whole_text(source)
     trace.size = len(text)
-    return [text]
+    return [text.removeprefix(_mark)]
+
+# %% ../../nbs/interop/trace_file.ipynb #5428061c
+def whole_values(
+    source:Source,
+):
+    "All values of a trace, as `read_file` takes them: what is no JSON is repaired."
+    text = whole_text(source)
+    try: return _any.decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError): return _repaired(text)
 
 # %% ../../nbs/interop/trace_file.ipynb #d418885b
 @contextmanager
@@ -399,5 +452,5 @@ def read_file(
             return _finished(trace)
         except (FileNotFoundError, IsADirectoryError, PermissionError): raise
         except _failures as error:
-            if once or not trace.size or isinstance(error, (EOFError, zlib.error, gzip.BadGzipFile, tarfile.TarError)):
+            if once or not trace.size or isinstance(error, (*_damaged, _Endless)):
                 raise _refused(source, trace, error) from None

@@ -34,6 +34,7 @@ class _Place(NamedTuple):
     type: str            # Class of the module
     phase: str
     call: int=-1         # Place of the call of the module, in `calls_of`; -1 for none
+    annotation: str=""   # The innermost around its launch
 
 _order = {parts["communication"]: 1, parts["copies"]: 2}      # the class of a part; all others are compute
 
@@ -158,12 +159,13 @@ def _counting(stacks, operator, kernel, known):
     return known[operator]
 
 # %% ../../nbs/interop/trace_join.ipynb #fad26617
-def _part(trace, i, launch, operator, found):
+def _part(trace, i, launch, operator, found, annotated):
     "The part of the account that activity `i` belongs to."
     a = trace.activities[i]
     if a.kind == "kernel" and (i in trace.collectives or is_communication(a.name)): return parts["communication"]
     if a.kind == "copy" and not ("DtoD" in a.name or "Device -> Device" in a.name): return parts["copies"]
-    if launch < 0 and operator < 0: return parts["copies"] if a.kind != "kernel" else parts["outside"]
+    if launch < 0 and operator < 0 and a.kind != "kernel": return parts["copies"]
+    if launch < 0 and operator < 0 and trace.launches and not annotated: return parts["outside"]
     if launch >= 0 and "Graph" in trace.launches[launch].name: return reasons["graph"]
     if found is not None and not found.reason: return parts["figures"]
     if a.kind != "kernel": return parts["copies"]
@@ -176,17 +178,19 @@ def places(
     "Where each activity of a trace belongs."
     stacks, known = _Stacks(trace), {}
     pairs = joined(trace.operators, trace.launches, trace.activities)
-    points = [(l.thread, l.start) if k >= 0 else (-1, 0.0) for k, _ in pairs
-              for l in [trace.launches[k]]] if trace.launches else [(-1, 0.0)] * len(pairs)
+    caller = lambda launch, k: trace.launches[launch] if launch >= 0 else trace.operators[k] if k >= 0 else None
+    points = [(r.thread, r.start) if r else (-1, 0.0) for r in (caller(*pair) for pair in pairs)]
     modules = nesting(stacks.spans, points)[1] if stacks.spans else [-1] * len(pairs)
     annotations, spans = nesting(trace.annotations, points)[1], trace.annotations
+    ranges = {r.id for r in spans if r.id >= 0}
     out = []
     for i, ((launch, operator), module, annotation) in enumerate(zip(pairs, modules, annotations)):
         at, found = _counting(stacks, operator, trace.activities[i].name, known) if operator >= 0 else (-1, None)
         call, phase = stacks.module_of(operator, module, spans[annotation].name if annotation >= 0 else "")
         path, type = stacks.paths[call] if call >= 0 else ("(optimizer)" if phase == "update" else "(no module)", "")
-        out.append(_Place(_part(trace, i, launch, operator, found), at, found, path, type, phase if launch >= 0
-                          else "", call))
+        part = _part(trace, i, launch, operator, found, trace.activities[i].link in ranges)
+        name = spans[annotation].name if annotation >= 0 else ""
+        out.append(_Place(part, at, found, path, type, phase if launch >= 0 or operator >= 0 else "", call, name))
     return out
 
 # %% ../../nbs/interop/trace_join.ipynb #d55bc5d7

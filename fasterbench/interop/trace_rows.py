@@ -23,7 +23,7 @@ from .trace_work import argument_bytes, reasons, recorded
 from ..points.row import Row, added, summed, total
 from ..roofs.datasheet import datasheet_peaks, match_device
 from ..roofs.hardware import HardwarePeaks
-from ..timing.kernels import is_communication
+from ..timing.kernels import is_communication, nesting
 
 # %% ../../nbs/interop/trace_rows.ipynb #3e0e63a6
 _tf32 = re.compile(r"tf32|xf32|_s1688|_s16816.*f32f32", re.I)
@@ -64,7 +64,7 @@ class Reduced:
     unknown: Counter            # Operators and kernels without figures, by reason and name: s
     skipped: int
     notes: list[str]
-    root: str=""                # Class of the outermost module
+    root: str=""                # What ran longest on the device
     transfers: list=field(default_factory=list) # Of each communication kernel
 
     @property
@@ -143,7 +143,8 @@ def _other_name(trace, g):
 
 def _module_name(p):
     "The name of the row of a module; what has no figures stands in a row of its own."
-    return p.module if p.part == parts["figures"] else f"{p.module} ({p.part})"
+    if p.part == parts["figures"]: return p.module
+    return f"({p.part})" if p.module == "(no module)" else f"{p.module} ({p.part})"
 
 # %% ../../nbs/interop/trace_rows.ipynb #4501a623
 def reduced(
@@ -166,18 +167,29 @@ def reduced(
             unknown[g.place.part, _other_name(trace, g)["operator"]
                     or trace.activities[g.activities[0]].name] += sum(seconds[i] for i in g.activities)
     return Reduced(trace.source, trace.size, trace.rank, trace.ranks, name, spent, *rows, peaks, bool(trace.modules),
-                   unknown, trace.skipped, notes, _root(trace), transfers(trace, 0))
+                   unknown, trace.skipped, notes, _root(trace, found, seconds), transfers(trace, 0))
 
 # %% ../../nbs/interop/trace_rows.ipynb #f634357c
-def _root(trace):
-    "The class of the module that ran longest."
-    spans = calls_of(trace)
-    longest = max(range(len(spans)), key=lambda k: spans[k].end - spans[k].start, default=None)
-    return visited(trace)[longest][1] if longest is not None else ""
+_of_the_profiler = re.compile(r"ProfilerStep|Optimizer\.|DistributedDataParallel\.|nccl:|gloo:|## ")
+_lengths = re.compile(r"(?<=\d)\(\w+\)")      # which vLLM and SGLang write behind the counts of their requests
+
+def _root(trace, found, seconds):
+    "The class of the outermost module whose kernels ran longest, or the annotation of what runs in none."
+    spans, longest = nesting(calls_of(trace))[0], Counter()
+    def outermost(call):
+        while spans[call] >= 0: call = spans[call]
+        return call
+    for p, s in zip(found, seconds):
+        if p.call >= 0: longest[outermost(p.call)] += s
+        elif p.annotation and not _of_the_profiler.match(p.annotation): longest[p.annotation] += s
+    name = max(longest, key=longest.get, default="")
+    return visited(trace)[name][1] if isinstance(name, int) else _lengths.sub("", name)
 
 def _roofs(peaks, name, calls):
     "The roofs of a device from its datasheet, for the dtype of most of the FLOPs, and what is to be said of them."
-    if peaks is not None or not name or name == "cpu": return peaks, []
+    if peaks is not None or name == "cpu": return peaks, []
+    if not name: return None, ["no roofs: the trace names no device; --device NAME does, --peaks FILE gives measured "
+                               "ones"]
     weight = Counter()
     for g in calls: weight[g.place.figures.dtype] += g.place.figures.contraction or 0
     for dtype in [d for d, w in weight.most_common() if w and d] + [None]:

@@ -6,8 +6,10 @@
 __all__ = []
 
 # %% ../../nbs/interop/trace_work.ipynb #bc771786
-import ast, json, math, re
+import ast, json, math, re, sys, warnings
+from contextlib import contextmanager
 from functools import cache, lru_cache
+from types import FunctionType
 from typing import NamedTuple
 
 import torch
@@ -146,7 +148,7 @@ def _taken_apart(real_type):
     return optional, listed, text[5:-1] if listed else text
 
 # %% ../../nbs/interop/trace_work.ipynb #a3755844
-def _value(declared, given, hint, trained):
+def _value(declared, given, hint, trained, assumed):
     "The argument that `given` was, for the schema's argument `declared`."
     optional, listed, kind = _taken_apart(str(declared.real_type))
     if kind == "Tensor" and not listed:
@@ -158,17 +160,21 @@ def _value(declared, given, hint, trained):
     if kind == "Optional[Tensor]": raise _Missing(reasons["optional"])
     if kind == "Device": return torch.device("meta")
     if given.type in _dtypes or given.type == "TensorList": raise _Unfit
-    if not given.text: return _left_out(declared, optional, given, kind if not listed else "", trained)
+    if not given.text: return _left_out(declared, optional, given, kind if not listed else "", trained, assumed)
     value = _literal(given.text)
     if value is None and optional: return None
     return _listed(kind, value) if listed else _scalar(kind, value)
 
-def _left_out(declared, optional, given, kind, trained):
-    "The value of an argument of which none was recorded."
+_no_matter = ("number", "float", "MemoryFormat", "Layout", "Device", "Generator")   # no shape depends on these
+
+def _left_out(declared, optional, given, kind, trained, assumed):
+    "The value of an argument of which none was recorded: left out, or given by a caller of whom values were not kept."
+    if given.text is None and given.type and kind not in _no_matter:
+        if kind != "bool": raise _Missing(reasons["values"])
+        return True if trained and declared.name in ("training", "train") else assumed
     if declared.has_default_value(): return declared.default_value
     if optional or kind in ("Layout", "Generator", "ScalarType", "MemoryFormat"): return None
     if given.text is None and kind in ("number", "float"): return 1
-    if given.text is None and trained and declared.name in ("training", "train"): return True
     raise _Missing(reasons["values"])
 
 # %% ../../nbs/interop/trace_work.ipynb #cc47c79d
@@ -182,12 +188,12 @@ def overloads(
     packet = getattr(getattr(torch.ops, space), short, None)
     return tuple(getattr(packet, o) for o in packet.overloads()) if isinstance(packet, OpOverloadPacket) else ()
 
-def _arguments(op, given, hint, trained):
+def _arguments(op, given, hint, trained, assumed):
     "`args` and `kwargs` of a call, if it fits the schema of `op`."
     declared = op._schema.arguments
     if len(given) > len(declared): raise _Unfit
     if not all(a.has_default_value() for a in declared[len(given):]): raise _Unfit
-    values = [(a, _value(a, g, hint, trained)) for a, g in zip(declared, given)]
+    values = [(a, _value(a, g, hint, trained, assumed)) for a, g in zip(declared, given)]
     return [v for a, v in values if not a.kwarg_only], {a.name: v for a, v in values if a.kwarg_only}
 
 # %% ../../nbs/interop/trace_work.ipynb #14a91608
@@ -196,11 +202,12 @@ def rebuilt(
     call:Call,
     hint:str="",        # dtype of tensors in lists
     trained:bool=False, # Whether it has a backward, so that a norm is in training
+    assumed:bool=False, # Of truth values that were given, and not recorded
 )->tuple:
     "The overload that a call fits, with its arguments on the meta device. Raises an exception that says why not."
     given, why = recorded(call), reasons["unfit"]
     for op in sorted(overloads(call.operator), key=lambda op: len(op._schema.arguments) != len(given)):
-        try: return op, *_arguments(op, given, hint, trained)
+        try: return op, *_arguments(op, given, hint, trained, assumed)
         except _Unfit: continue
         except _Missing as missing: why = str(missing)
         except (RuntimeError, TypeError, ValueError, OverflowError): continue
@@ -227,6 +234,47 @@ def is_made_of_others(
     found = overloads(name)
     return bool(found) and is_composite(found[0])
 
+# %% ../../nbs/interop/trace_work.ipynb #0c32631e
+@cache
+def _kept_from_the_compiler():
+    "The functions of torch that tell the compiler to keep out when they first run."
+    marked, refs = torch._disable_dynamo(lambda: None).__code__, torch._refs
+    modules = refs, refs.nn.functional, refs.special, refs.linalg, refs.fft, torch._decomp.decompositions
+    spaces = [*map(vars, modules), *torch._decomp.global_decomposition_table.values()]
+    left, found = [f for space in spaces for f in list(space.values()) if isinstance(f, FunctionType)], {}
+    while left:
+        f = left.pop()
+        if f in found: continue
+        found[f] = inner = [c.cell_contents for c in f.__closure__ or () if isinstance(c.cell_contents, FunctionType)]
+        left += inner
+    return list({inner: None for f, around in found.items() if f.__code__ is marked for inner in around})
+
+@contextmanager
+def uncompiled():
+    "Within the context operators on the meta device do not import the compiler."
+    told = "__dynamo_disable"       # where such a function keeps what the compiler made of it
+    try: own = [] if "torch._dynamo" in sys.modules else [f for f in _kept_from_the_compiler() if not hasattr(f, told)]
+    except (AttributeError, ValueError): own = []      # another release of torch; the import is slow, and all
+    for f in own: setattr(f, told, f)
+    try: yield
+    finally:
+        for f in own:
+            if getattr(f, told, None) is f: delattr(f, told)
+
+# %% ../../nbs/interop/trace_work.ipynb #fbb4caa0
+class _Within:
+    "A call that a function of torch makes."
+    def __init__(self, call): self.call = call
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None): return args[0].call()
+
+def _run(op, args, kwargs):
+    "What `op` returns, without gradients and without warnings."
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return torch.relu(_Within(lambda: op(*args, **kwargs)))
+
 # %% ../../nbs/interop/trace_work.ipynb #dd257bf7
 def _name(t): return dtype_name(t.dtype)
 
@@ -246,7 +294,7 @@ _runs = ("aten", "torchvision", "prims")     # namespaces whose operators have a
 
 def _counted(op, args, kwargs):
     "The figures of a call of an operator of this build."
-    with torch.no_grad(): out = op(*args, **kwargs)
+    out = _run(op, args, kwargs)
     if any(out is t for t in tensors_in((args, kwargs))) and is_composite(op):
         return Figures()      # nothing was to be done
     flops, category = operator_flops(op, args, kwargs, out)
@@ -307,7 +355,11 @@ def figures(
         if call.operator == "aten::cudnn_convolution_backward": return _convolved_backward(call)
         if call.operator in other_ops.written or not call.operator.startswith(tuple(f"{n}::" for n in _runs)):
             return _foreign(call)
-        return _counted(*rebuilt(call, hint, bool(out)))
+        found = _counted(*rebuilt(call, hint, bool(out)))
+        # a truth value that nobody recorded: it is known that it does not matter, or nothing is
+        unseen = any(a.text is None and a.type in ("Bool", "Int", "Scalar") for a in recorded(call))
+        if unseen and _counted(*rebuilt(call, hint, bool(out), True)) != found: raise _Missing(reasons["values"])
+        return found
     except _Missing as missing: return Figures(reason=str(missing))
     except Exception:
         return Figures(reason=reasons["failed"])   # whatever an operator says to arguments from somewhere else

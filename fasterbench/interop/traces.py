@@ -19,8 +19,9 @@ from warnings import warn
 
 from .collectives import collectives_of
 from .perfetto import write_perfetto
-from .trace_file import Source, read_file, snippet, sources, uncollected
+from .trace_file import Source, read_file, snippet, source_of, sources, uncollected
 from .trace_join import parts
+from .trace_work import uncompiled
 from .trace_rows import reduced
 from ..points.model import place, ranked, shares_of
 from ..points.row import Row, added
@@ -162,12 +163,12 @@ class TraceResult(Result):
         files = {a.source for a in self.accounts}
         if len(files) != 1:
             raise ValueError(f"these points are of {len(files)} traces; to_perfetto writes a copy of one")
-        write_perfetto(files.pop(), path, self.peaks)
+        write_perfetto(source_of(files.pop()), path, self.peaks)
 
 # %% ../../nbs/interop/traces.ipynb #90844fd1
 def _reduce_source(source, peaks, device):
     "The rows of one trace; runs in a process of its own."
-    with uncollected(): return reduced(read_file(source), peaks, device)
+    with uncollected(), uncompiled(): return reduced(read_file(source), peaks, device)
 
 def _pool(found):
     "Processes of this machine, where there are several traces that are worth them."

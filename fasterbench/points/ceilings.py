@@ -9,9 +9,8 @@ __all__ = []
 from collections.abc import Sequence
 from dataclasses import replace
 
-from .model import memory_time
 from .row import Row
-from ..roofs.hardware import HardwarePeaks
+from ..roofs.hardware import HardwarePeaks, memory_time
 from ..roofs.network import NetworkPeaks
 from ..roofs.kinds import is_pointwise, kind_of
 

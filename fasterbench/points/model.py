@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['Bound', 'Phase', 'Parts', 'waiting_row', 'apart', 'arithmetic_intensity', 'attainable', 'bound_of',
-           'roofline_analysis', 'RooflinePoint', 'passing', 'memory_time', 'utilization', 'rates', 'place', 'at_time',
-           'ranked', 'under_network', 'violations', 'shares_of', 'Division', 'division']
+           'roofline_analysis', 'RooflinePoint', 'utilization', 'rates', 'place', 'at_time', 'ranked', 'under_network',
+           'violations', 'shares_of', 'Division', 'division']
 
 # %% ../../nbs/points/model.ipynb #6e5ecb3d
 import math, numbers, sys
@@ -15,7 +15,7 @@ from typing import Literal
 
 from ..core.files import Number
 from ..core.units import positive
-from ..roofs.hardware import HardwarePeaks, MemoryLevel
+from ..roofs.hardware import HardwarePeaks, memory_time, passing
 from ..roofs.kinds import is_pointwise
 from .row import Row, added_pairs, most
 
@@ -158,24 +158,6 @@ class RooflinePoint:
         "Bytes over time, B/s."
         return None if self.bytes_moved is None or not self.time_s else self.bytes_moved / self.time_s
 
-# %% ../../nbs/points/model.ipynb #43b8ce9c
-def passing(
-    served:Sequence[float], # Bytes served by each level, nearest first
-)->list[float]:
-    "Bytes that pass through each level: what it serves and what the levels behind it serve."
-    total, out = 0, []
-    for b in reversed(served): total += b; out.append(total)
-    return out[::-1]
-
-def memory_time(
-    levels:Sequence[MemoryLevel], # Nearest first
-    served:Sequence[float],       # Bytes served by each
-)->tuple[float, int]:
-    "The least time the traffic needs, s, and the index of the level that needs it."
-    times = [b / level.bandwidth for b, level in zip(passing(served), levels)]
-    longest = max(range(len(times)), key=lambda i: (times[i], i))
-    return times[longest], longest
-
 # %% ../../nbs/points/model.ipynb #8fc11ad7
 tolerance = 0.05 # A row is above its roof from 105 % on, times 1 + spread
 
@@ -225,30 +207,28 @@ def rates(
     return dict(arithmetic_intensity=arithmetic_intensity(p.flops, p.bytes_moved) if known else None,
                 achieved_gflops=None if p.flops is None or not p.time_s else p.flops / p.time_s / 1e9)
 
-_of_row = ("name", "type", "flops", "bytes_moved", "time_s", "calls", "operator", "phase", "contraction_flops",
-           "eager_bytes", "wire_bytes", "time_iqr_s")
+waiting_row = "(communication)" # Name of a row of waiting
 
-def _of_fields(name, type, flops, nbytes, time_s, peaks, served=(), **more):
-    own = {k: more.pop(k) for k in [*more] if k in Row.__dataclass_fields__}
-    return Row(name, type, flops, nbytes, time_s, () if served is None else served, **own), peaks, more
+_of_row = ("name", "type", "flops", "bytes_moved", "time_s", "calls", "operator", "phase", "contraction_flops",
+           "eager_bytes", "wire_bytes", "time_iqr_s", "uncertain", "disturbed")
 
 def place(
     row:Row,
     peaks:HardwarePeaks|None, # None: no roofs are known
-    *old, **more,             # Further fields of the point, or other values of its fields
+    **more,                   # Further fields of the point, or other values of its fields
 )->RooflinePoint:
     "Put `row` under the roofs of `peaks`."
-    if isinstance(row, str): row, peaks, more = _of_fields(row, peaks, *old, **more)
     network_s = 0.0 if row.wire_bytes == 0 else row.network_s
     fields = dict(bound="undefined", utilization_pct=None)
     if peaks is not None and None not in (row.flops, row.bytes_moved):
         fields = _under(row, peaks, 0.0 if row.waits_elsewhere else network_s or 0.0)
-    if row.flops == row.bytes_moved == row.wire_bytes == 0:
+    if row.flops == row.bytes_moved == 0 and (row.wire_bytes == 0 or row.name == waiting_row):
         fields |= dict(bound="none", utilization_pct=None, memory_level="", launch_s=None, explained=())
     same = {k: getattr(row, k) for k in _of_row}
     same |= dict(category=most(row.category), dtype=most(row.dtype), network_s=network_s,
                  sends=tuple(dict(row.sends).items()))
-    return RooflinePoint(**same | rates(row) | fields | more)
+    point = RooflinePoint(**same | rates(row) | fields | more)
+    return under_network(point) if row.name == waiting_row else point
 
 def at_time(
     p:RooflinePoint,
@@ -269,12 +249,10 @@ def ranked(
     return [replace(p, share=p.time_s / time if time else 0.0) for p in points]
 
 # %% ../../nbs/points/model.ipynb #ra4m0002
-waiting_row = "(communication)" # Name of such a row
-
 def under_network(
     p:RooflinePoint, # A row of waiting; it has no other work
 )->RooflinePoint:
-    "`p` under the roofs of the network: it needs the time of what it sends, as far as the model waits for that."
+    "Return `p` under the roofs of the network: it needs the time of what it sends, as far as the model waits for that."
     if not p.wire_bytes or p.network_s is None: return p
     return at_time(p, p.time_s, bound="network", roof_time_s=min(p.network_s, p.time_s))
 

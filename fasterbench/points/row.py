@@ -48,6 +48,8 @@ class Row:
     waits_elsewhere: bool=False      # The time of what it sends is part of another row: it does not bound this one
     roof_time_s: float|None=None     # Sum of the least times of its parts, s; None: as its sums need
     time_iqr_s: float|None=None      # Interquartile range of the time, s
+    uncertain: bool=False            # Too short for the clock
+    disturbed: bool=False            # Its samples vary by more than a quarter of its time
 
     @property
     def key(self): return self.name, self.type, self.operator, self.phase
@@ -75,6 +77,8 @@ def _mixed(rows, field):
 _unknown_stays = ("flops", "bytes_moved", "contraction_flops", "eager_bytes", "compute_s", "wire_bytes", "roof_time_s",
                   "time_iqr_s")
 
+_marks = ("waits_elsewhere", "uncertain", "disturbed")
+
 def _common(values): return values[0] if len(set(values)) == 1 else ""
 
 def _levels(rows):
@@ -101,7 +105,7 @@ def summed(
     return Row(**sums | dict(bytes_by_level=_levels(rows), launch_s=_launch(rows),
                              network_s=total(0.0 if r.wire_bytes == 0 else r.network_s for r in rows),
                              network_spread=max(r.network_spread for r in rows),
-                             waits_elsewhere=any(r.waits_elsewhere for r in rows)) | fields)
+                             **{k: any(getattr(r, k) for r in rows) for k in _marks}) | fields)
 
 def added(
     rows:Iterable[Row],

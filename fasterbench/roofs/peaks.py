@@ -12,7 +12,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
-from warnings import warn
+from time import sleep
+from warnings import catch_warnings, simplefilter, warn
 
 import torch
 from filelock import FileLock, Timeout
@@ -21,12 +22,13 @@ from ..core.arguments import as_count, as_device, on_device
 from ..core.files import read_plain, write_whole
 from ..core.progress import progress_bar
 from ..engine.peers import peers
-from .hardware import Ceiling, HardwarePeaks, KindCeiling, MemoryLevel
+from .hardware import Ceiling, HardwarePeaks, KindCeiling, MemoryLevel, busy_for_roofs, lifted
 from .levels import measure_levels, nearer_is_faster
 from .machine import environment, has_tf32, tf32_set
 from .kind_probes import kind_probes, pointwise_probes
 from .probes import compute_probes, envelope, free_frames, joined, launch_probes, run_probe
 from ..engine.process import gc_paused
+from ..timing.load import LoadMeter, load_doubts
 
 # %% ../../nbs/roofs/peaks.ipynb #af4a4fae
 measurable = ("bfloat16", "float16", "float32", "float64", "float8_e4m3fn", "int8")
@@ -119,7 +121,7 @@ def _as_levels(found, levels):
 def _measure(device, dtypes, matmul_size, bandwidth_mb, warmup, steps, allow_tf32, progress):
     "Measure, with nothing remembered."
     meet = lambda what: peers.agreed(what, True)                          # ranks of one host share its memory
-    with _probing(device, allow_tf32), progress_bar("measuring peaks", progress) as tick:
+    with _probing(device, allow_tf32), progress_bar("measuring peaks", progress) as tick, LoadMeter() as meter:
         meet("the start of the roofs")
         found = _Measuring(device, tick, warmup, steps)
         levels, sweep = measure_levels(device, bandwidth_mb=bandwidth_mb, seconds=3.6, skipped=found.skipped,
@@ -137,7 +139,10 @@ def _measure(device, dtypes, matmul_size, bandwidth_mb, warmup, steps, allow_tf3
             with tf32_set(device, unit == "TF32"): found.rates[d, unit] = found.once_more(rate)
         levels, made, notes = _as_levels(found, levels)
         flags = torch.backends.cudnn.benchmark
-    return _as_peaks(found, levels, made, notes, sweep, device, dtypes[0], flags)
+    load = {k: v for k, v in vars(meter.load).items() if k in _of_load and v is not None}
+    return replace(_as_peaks(found, levels, made, notes, sweep, device, dtypes[0], flags), load=load)
+
+_of_load = "cores", "load_average", "others", "steal", "throttled", "memory_stall"
 
 # %% ../../nbs/roofs/peaks.ipynb #fcc7fc2e
 def _as_peaks(found, levels, made, notes, sweep, device, dtype, flags):
@@ -170,6 +175,13 @@ def _age_days(peaks):
     try: measured = datetime.fromisoformat(peaks.environment["date"])
     except (KeyError, TypeError, ValueError): return float("inf")
     return (datetime.now(timezone.utc) - measured).total_seconds() / 86400
+
+def is_busy(
+    seconds:float=0.15, # How long to look
+)->bool:
+    "Whether others use so much of the cores now that roofs would be provisional."
+    with LoadMeter() as meter: sleep(seconds)
+    return bool(load_doubts(meter.load, busy_for_roofs))
 
 def is_fresh(
     peaks, # `HardwarePeaks`
@@ -223,40 +235,69 @@ def _write(peaks, path):
 
 def _stored(peaks, path, stacklevel):
     "`peaks` with the file that they are in now; as they were, with a warning, where that cannot be written."
-    if not (problem := _ready(path.parent) or _write(peaks, path)): return replace(peaks, path=os.fspath(path))
+    path, other = (_rough(path), None) if peaks.provisional else (_firm(path), _rough(path))
+    if not (problem := _ready(path.parent) or _write(peaks, path)):
+        if other: other.unlink(missing_ok=True)                          # what was provisional is replaced
+        return replace(peaks, path=os.fspath(path))
     warn(f"peaks are not kept in {path.parent}: {problem}", stacklevel=stacklevel + 1)
     return peaks
 
 # %% ../../nbs/roofs/peaks.ipynb #86d7ade7
-def _path(folder, key, machine):
-    digest = hashlib.sha256(repr((key, sorted(machine.items()))).encode()).hexdigest()[:16]
-    return folder / f"peaks-{digest}.json"
+def _digest(key, machine): return hashlib.sha256(repr((key, sorted(machine.items()))).encode()).hexdigest()[:16]
 
-def _kept(folder, key, machine, measure):
-    "The peaks in `folder`, else measured now and written there."
-    path = _path(folder, key, machine)
-    seen = _state(path)
-    if peaks := _load(path, machine): return peaks
+def _path(folder, key, machine, group=None):
+    "The file of peaks that stand; files of one `group` begin alike."
+    return folder / f"peaks-{_digest(key if group is None else group, machine)[:8]}-{_digest(key, machine)}.json"
+
+def _rough(path):
+    "The file of the same peaks while they are provisional."
+    return path if path.name.endswith(".provisional.json") else path.with_suffix(".provisional.json")
+def _firm(path): return path.with_name(path.name.replace(".provisional.json", ".json"))
+
+def _siblings(path, machine):
+    "What is kept of the same probes for other dtypes."
+    with catch_warnings():
+        simplefilter("ignore")
+        others = sorted(path.parent.glob("-".join(path.name.split("-")[:2]) + "-*.json"))
+        return [p for o in others if o not in (path, _rough(path)) and (p := _load(o, machine))]
+
+def _kept(folder, key, machine, measure, group=None, before=None):
+    "The peaks in `folder`, else measured now and written there. Provisional ones are measured again in a quiet moment."
+    path = _path(folder, key, machine, group)
+    seen, best = _state(path), lambda peaks: lifted(peaks, _siblings(path, machine))
+    if peaks := _load(path, machine): return best(peaks)
+    rough = _load(_rough(path), machine) or before
+    if rough and is_busy(): return best(rough)
     with _one_process(folder):
-        if _state(path) != seen and (peaks := _load(path, machine)): return peaks   # measured by another process
-        return _stored(measure(), path, 5)
+        if _state(path) != seen and (peaks := _load(path, machine)): return best(peaks)  # measured by another process
+        return best(_stored(_again(measure, rough), path, 5))
+
+def _again(measure, rough):
+    "Peaks as they are measured now; beside provisional ones, the best of both."
+    new = measure()
+    return new if rough is None else replace(lifted(new, [rough]), tries=rough.tries + 1)
 
 # %% ../../nbs/roofs/peaks.ipynb #4530edcb
 def remembered(
     key:tuple,           # All settings that change the answer
     machine:Callable,    # () -> the same of the machine and the versions, as `environment` names them
     measure:Callable,    # () -> HardwarePeaks
+    group=None,          # Equal for keys whose probes are the same as far as they go; None: no other key's are
 )->HardwarePeaks:
-    "The peaks for `key`: those of this process, else those in the cache folder, else measured now."
+    """The peaks for `key`: those of this process, else those in the cache folder, else measured now.
+
+    Provisional ones are measured again as soon as the machine is quiet."""
     if not peers.alone: return _of_ranks(key, machine, measure)
     with _lookup: peaks = _remembered.get(key)
-    if peaks is not None: return peaks
+    if peaks is not None and (not peaks.provisional or is_busy()): return peaks
     with _one_thread:
-        with _lookup: peaks = _remembered.get(key)           # another thread has measured meanwhile
-        if peaks is None:
+        with _lookup: now = _remembered.get(key)             # another thread has measured meanwhile
+        if now is peaks:
             folder = cache_folder()
-            peaks = measure() if folder is None else _kept(folder, key, machine(), measure)
-        with _lookup: return _remembered.setdefault(key, peaks)
+            now = (_again(measure, peaks) if folder is None
+                   else _kept(folder, key, machine(), measure, group, peaks))
+        with _lookup: _remembered[key] = now
+        return now
 
 # %% ../../nbs/roofs/peaks.ipynb #05643862
 def _of_ranks(key, machine, measure):
@@ -266,7 +307,7 @@ def _of_ranks(key, machine, measure):
     key = (*key, "ranks", len(mates))
     with _lookup: peaks = _remembered.get(key)
     path = None if folder is None else _path(folder, key, device)
-    if peaks is None and path is not None: peaks = _load(path, device)
+    if peaks is None and path is not None: peaks = _load(path, device) or _load(_rough(path), device)
     if not peers.agreed("the kept roofs", peaks is not None, all):
         peaks = measure()
         if path is not None and peers.rank == mates[0]: _stored(peaks, path, 5)
@@ -280,12 +321,16 @@ def measured_anew(
     key:tuple,           # As for `remembered`
     machine:Callable,
     measure:Callable,
+    group=None,          # Likewise
 )->HardwarePeaks:
     "The peaks as they are measured now, remembered and kept in place of what was there."
     folder = cache_folder()
     with _one_thread, _one_process(folder):
         peaks = measure()
-        if folder is not None: peaks = _stored(peaks, _path(folder, key, machine()), 4)
+        if folder is not None:
+            path = _path(folder, key, machine(), group)
+            for old in (path, _rough(path)): old.unlink(missing_ok=True)
+            peaks = _stored(peaks, path, 4)
         with _lookup: _remembered[key] = peaks
     return peaks
 
@@ -346,5 +391,6 @@ def measure_peaks(
     measure = lambda: _measure(device, wanted, matmul_size, bandwidth_mb, warmup, steps, allow_tf32, progress)
     settings = matmul_size, bandwidth_mb, warmup, steps, allow_tf32
     key = (method, str(device), wanted, platform.node(), *settings, *_flags())
-    if cache: return remembered(key, lambda: _machine(device), measure)
-    return measured_anew(key, lambda: _machine(device), measure) if peers.alone else measure()
+    group = (method, str(device), platform.node(), matmul_size, bandwidth_mb, allow_tf32, *_flags())
+    if cache: return remembered(key, lambda: _machine(device), measure, group)
+    return measured_anew(key, lambda: _machine(device), measure, group) if peers.alone else measure()

@@ -44,7 +44,7 @@ class OutermostCalls:
         if nn.Module.__call__ is self.call: nn.Module.__call__ = self.original
 
 # %% ../../nbs/running/outermost.ipynb #34a2990a
-most = 8                                 # Models that are watched
+most_models = 8                                 # Models that are watched
 
 @dataclass
 class SeenModel:
@@ -75,7 +75,7 @@ class ProgramModels:
     def __init__(self, every, active, peaks=None):
         self.every, self.active, self.peaks, self.calls = every, active, peaks, OutermostCalls(self.seen)
         self.models, self.by_id, self.process = [], {}, os.getpid()
-        _programs.add(self)
+        _watching.add(self)
 
     def __enter__(self):
         self.calls.__enter__()
@@ -113,8 +113,8 @@ class ProgramModels:
     def watch(self, model, module):
         "From now on `module` is watched."
         model.before = model.calls - 1
-        if sum(m.watch is not None for m in self.models) >= most:
-            return model.problems.append(f"{most} others are watched")
+        if sum(m.watch is not None for m in self.models) >= most_models:
+            return model.problems.append(f"{most_models} others are watched")
         def keep(step, metrics): model.result, model.samples = model.watch().result, model.samples + 1
         try:
             watched = watch(module, self.every, self.active, warmup=3, peaks=self.peaks, on_sample=keep, progress=False)
@@ -127,9 +127,9 @@ class ProgramModels:
         return sorted(self.models, key=lambda m: -m.time)
 
 # %% ../../nbs/running/outermost.ipynb #569646f6
-_programs = weakref.WeakSet()
+_watching = weakref.WeakSet()
 
 def _forked():
-    for program in list(_programs): program.__exit__(ChildProcessError, None, None)
+    for program in list(_watching): program.__exit__(ChildProcessError, None, None)
 
 if hasattr(os, "register_at_fork"): os.register_at_fork(after_in_child=_forked)

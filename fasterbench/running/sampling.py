@@ -11,6 +11,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from threading import get_ident
 from time import perf_counter
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -30,19 +31,29 @@ from ..timing.samples import Samples
 from ..timing.stamps import ModuleTimes, StampCost
 
 # %% ../../nbs/running/sampling.ipynb #sm000011
+class StepKind(NamedTuple):
+    "A kind of steps. One with gradients, and then one in training mode, comes after the others."
+    with_grad: bool
+    training: bool
+
+class CallKey(NamedTuple):
+    "What two calls have in common that do the same work."
+    tensors: tuple      # Shape and dtype of each
+    kind: StepKind
+
 def call_key(
     model:nn.Module,
     args, kwargs,    # What it is called with
-)->tuple:
-    "Return what two calls have in common that do the same work."
+)->CallKey:
+    "Return the key of a call of `model`."
     tensors = tuple((tuple(t.shape), t.dtype) for t in tensors_of((args, kwargs)) if not t.is_nested)
-    return tensors, torch.is_grad_enabled(), model.training
+    return CallKey(tensors, StepKind(torch.is_grad_enabled(), model.training))
 
 # %% ../../nbs/running/sampling.ipynb #d9d8887c
 @dataclass
 class Step:
     "A step of a program, as far as it has come."
-    keys: list = field(default_factory=list) # Of its calls
+    keys: list[CallKey] = field(default_factory=list) # Of its calls
     start: object = None                     # By the clock of the device
     end: object = None
     backwards: int = 0
@@ -53,20 +64,20 @@ class Step:
     other: bool = False                      # Of another kind than the sample
 
     @property
-    def kind(self)->tuple[bool, bool]:
-        "With gradients or without, and in training mode or not, as its first call was made."
-        return self.keys[0][1:]
+    def kind(self)->StepKind:
+        "The kind of its first call."
+        return self.keys[0].kind
 
     @property
     def trains(self)->bool:
         "True if a backward or an update came within it."
-        return self.kind[0] and self.backwards + self.updates > 0
+        return self.kind.with_grad and self.backwards + self.updates > 0
 
     def ends(self,
         by:str, # "update", "backward" or "call"
     )->bool:
         "Tell if the next call begins another step."
-        if self.updates or not self.kind[0] or self.other and not self.backwards: return True
+        if self.updates or not self.kind.with_grad or self.other and not self.backwards: return True
         return by == "call" or by == "backward" and self.backwards > 0
 
 # %% ../../nbs/running/sampling.ipynb #sm000015
@@ -176,22 +187,22 @@ class ProgramSample:
 
     def called(self, forward, key)->bool:
         "End a step, begin one, or learn how they end. True if the sample is over."
-        if self.by is None: self.learn(key[1:])
+        if self.by is None: self.learn(key.kind)
         elif self.step is not None and (by := self.misjudged()): self.start_over(by)
         elif self.step is not None and self.step.ends(self.by): self.close()
         if self.by is not None and self.step is None:
             if self.dropped or self.counted is not None and self.complete: return True
-            self.kind = self.kind or key[1:]
-            self.open(forward, key[1:] != self.kind)
+            self.kind = self.kind or key.kind
+            self.open(forward, key.kind != self.kind)
         if self.step is not None: self.step.keys.append(key)
         return False
 
     def learn(self, kind):
         "Learn from a call how a step ends, and of which kind it is."
         step, self.calls = self.step, self.calls + 1
-        if step is None and not kind[0]: self.by = "call"
+        if step is None and not kind.with_grad: self.by = "call"
         elif step is None or kind > step.kind and not step.trains: self.step, self.calls = Step(), 1
-        elif not kind[0]: pass                                  # an evaluation
+        elif not kind.with_grad: pass                                  # an evaluation
         elif step.updates: self.by = "update"
         elif step.backwards and self.calls > self.awaited: self.by = "backward"
         elif not step.backwards and self.calls > 8: self.by = "call"
@@ -199,7 +210,7 @@ class ProgramSample:
 
     def misjudged(self)->str|None:
         "Return how steps end after all, where the last one did what was not expected."
-        if self.step.other or not self.kind[0]: return None
+        if self.step.other or not self.kind.with_grad: return None
         if self.step.updates: return "update" if self.by != "update" else None
         return "backward" if self.step.backwards and self.by == "call" else None
 
@@ -289,23 +300,23 @@ class ProgramSample:
         return f"it had {done} of {self.active + 3} steps{passed}"
 
 # %% ../../nbs/running/sampling.ipynb #sm000051
-def _columns(steps, n): return [Samples(tuple(v)) for v in zip(*(s.own[:n] for s in steps))]
-def _values(values): return Samples(tuple(values))
+def _slot_samples(steps, n): return [Samples(tuple(v)) for v in zip(*(s.own[:n] for s in steps))]
+def _samples_of(values): return Samples(tuple(values))
 
 def _module_times(sample, steps, clocked, own, outside):
     "The times, by the clock of the stage that took them."
-    bare, timed = _values(_between(s.start, s.end) for s in clocked), _values(s.seconds for s in steps)
+    bare, timed = _samples_of(_between(s.start, s.end) for s in clocked), _samples_of(s.seconds for s in steps)
     if sample.timer is not KernelStep:
         clock = sample.timer.clock(None, sample.run).clock
         return ModuleTimes(own, timed, bare, clock, sample.cost, load=sample.meter.load, outside=outside)
     busy = [sum(s.own) + s.unlaunched for s in steps]
-    idle = _values(max(s.seconds - b, 0.0) for s, b in zip(steps, busy))
+    idle = _samples_of(max(s.seconds - b, 0.0) for s, b in zip(steps, busy))
     return KernelTimes(own, timed, bare, "kernel times (CUPTI)", StampCost(), idle, load=sample.meter.load,
-                       outside=outside, unlaunched=_values(s.unlaunched for s in steps))
+                       outside=outside, unlaunched=_samples_of(s.unlaunched for s in steps))
 
 # %% ../../nbs/running/sampling.ipynb #sm000052
 _no_update = "no update of an optimizer was seen: a step ends with its backward"
-_mixed = "shapes differ from call to call: the work is that of one step, the times are those of others"
+_mixed_shapes = "shapes differ from call to call: the work is that of one step, the times are those of others"
 
 def measurement(
     sample:ProgramSample,
@@ -316,9 +327,9 @@ def measurement(
     run = sample.run
     steps, clocked = (sample.alike(s) or s for s in (sample.timed, sample.clocked))
     if not all(s.own for s in steps): raise ValueError("the record of the profiler is not complete")
-    own = _columns(steps, len(run.parts) * (len(phases) if run.has_backward else 1))
-    outside, own[run.earlier] = own[run.earlier], _values([0.0] * len(steps))
+    own = _slot_samples(steps, len(run.parts) * (len(phases) if run.has_backward else 1))
+    outside, own[run.earlier] = own[run.earlier], _samples_of([0.0] * len(steps))
     times = _module_times(sample, steps, clocked, own, outside)
     ran = [not compiled_part(run.parts[c.part]) for c in sample.work.trace]
-    notes = [_no_update] * (sample.by == "backward") + [_mixed] * (not sample.alike(sample.timed))
+    notes = [_no_update] * (sample.by == "backward") + [_mixed_shapes] * (not sample.alike(sample.timed))
     return Measurement(sample.work, times, [None] * len(ran), tf32_categories(device), ran), notes

@@ -114,16 +114,16 @@ class CountedStep:
         return Work(self.run.parts, [c for c, _ in kept], t.visits[1:], [crossed for _, crossed in kept], unseen)
 
 # %% ../../nbs/running/steps.ipynb #st000023
-def _moved(touches, first): return [t._replace(storage=t.storage + first) for t in touches]
+def _renumbered(touches, first): return [t._replace(storage=t.storage + first) for t in touches]
 
-def summed(
+def joined_work(
     works:list[Work],  # Of steps, or of parts of one
     parts:list,
 )->Work:
     "Add them up; their memory blocks are different ones."
     trace, first = [], 0
     for w in works:
-        trace += [replace(c, reads=_moved(c.reads, first), writes=_moved(c.writes, first)) for c in w.trace]
+        trace += [replace(c, reads=_renumbered(c.reads, first), writes=_renumbered(c.writes, first)) for c in w.trace]
         first += 1 + max((t.storage for c in w.trace for t in (*c.reads, *c.writes)), default=-1)
     visits, crossing = ([x for w in works for x in getattr(w, name)] for name in ("visits", "crossing"))
     return Work(parts, trace, visits, crossing, works[-1].unseen)
@@ -188,14 +188,14 @@ class TimedStep:
     def update(self, optimizer): return self.stamps.section(self.outside + 1, "update")
 
 # %% ../../nbs/running/steps.ipynb #st000051
-def _here(device):
+def _target_of(device):
     "Return the device of the model, as a target of counting."
     if device.type != "cuda": return Target(device.type)
     return Target("cuda", "sm{}{}".format(*torch.cuda.get_device_capability(device)))
 
 def _without_data(run, forward, args, kwargs, backward):
     "Count the work of a call, and of its backward, on tensors without data."
-    there = on_target(run.model, args, kwargs, _here(run.device))
+    there = on_target(run.model, args, kwargs, _target_of(run.device))
     with preserved(run.model, True), eager(), there as (args, kwargs, make):
         step = ProgramStep(run.model)                           # its owners are the parameters without data
         counted = CountedStep(step)
@@ -232,7 +232,7 @@ class CompiledStep(CountedStep):
         except Exception as error: self.tracer.error = error
         return forward(*args, **kwargs)
 
-    def work(self): return summed([*self.works, super().work()], self.run.parts)
+    def work(self): return joined_work([*self.works, super().work()], self.run.parts)
 
 # %% ../../nbs/running/steps.ipynb #st000061
 class KernelStep(TimedStep):

@@ -33,7 +33,7 @@ from ..views.origin import describe_call, describe_sample, describe_settings
 from ..views.result import Result
 
 # %% ../../nbs/running/watch.ipynb #wa000011
-def _roofs(model, device, progress):
+def _model_roofs(model, device, progress):
     "Measure the roofs of the model's dtypes."
     first = main_dtype(model, ())
     others = {p.dtype for p in model.parameters() if p.is_floating_point()}
@@ -55,7 +55,7 @@ def _check_arguments(peaks, on_sample):
         raise TypeError(f"on_sample is a {type(on_sample).__name__}; a function of step and metrics is needed")
 
 # %% ../../nbs/running/watch.ipynb #wa000021
-_watched = weakref.WeakSet()    # Models that are watched
+_watched_models = weakref.WeakSet()    # Models that are watched
 turns = 16                      # Calls of other models that wait, after which a sample that does not go on is dropped
 
 def _nobody(): "Stand for a reference to a watch that is gone."
@@ -121,12 +121,12 @@ class Watch:
         self.series, self.failures, self._result = MetricSeries(title=type(model).__name__), [], None
 
     def __enter__(self)->"Watch":
-        if self.model in _watched:
+        if self.model in _watched_models:
             raise RuntimeError(f"this {type(self.model).__name__} is being watched already: leave that watch first")
         self.log, self.device = _checked_log(self.log), ProgramStep(self.model).device
         self.about, self.process = describe_call(every=self.every, active=self.active), os.getpid()
         with preserved_process(), gc_paused():
-            self.peaks = given_or_measured(self.peaks, lambda: _roofs(self.model, self.device, self.progress))
+            self.peaks = given_or_measured(self.peaks, lambda: _model_roofs(self.model, self.device, self.progress))
             self.cost = program_cost(self.model)
         try: self._attach()
         except BaseException: self._detach(); raise
@@ -141,11 +141,11 @@ class Watch:
     def _attach(self):
         self.planned = self.calls + self.warmup
         self.counter = CallCounter(self.model, self._due, self.warmup)
-        self.undo.add(_watched.discard, self.model)
+        self.undo.add(_watched_models.discard, self.model)
         self.undo.add(let_go, _turn.lock)                   # meanwhile no other thread begins a sample
         for step in (lambda: _turn.leave(self), self._stop, self.counter.__exit__): self.undo.add(step)
         self.undo.add(lambda: _turn.lock.acquire(timeout=1))
-        _watched.add(self.model)
+        _watched_models.add(self.model)
         self.counter.__enter__()
 
     def _detach(self):

@@ -19,7 +19,7 @@ from torch._C._profiler import _RecordFunctionFast
 from .profiler import Record
 from .profiler import mark, session
 from .stamps import CpuStamps, ModuleTimes, Stamp, StampCost, StepStamps, Waits, enter, switch
-from .samples import Samples, StoppingRule, timed_call
+from .samples import Samples, StoppingRule, timed_call, warm_up
 from ..engine.process import gc_paused
 from ..engine.peers import peers
 from ..engine.step import Forward, phases
@@ -225,13 +225,16 @@ def time_kernels(
 )->tuple[KernelTimes, list[list[Record]]]|None:
     "Kernel time of each part and phase, and the records of each run; `None` where there are no kernels to be seen."
     slots, bare, runs = len(run.parts) * (len(phases) if run.training else 1), [], []
-    for _ in range(warmup): fresh()(); tick()
+    warm_up(fresh, warmup, rule, tick)
     with gc_paused():
         begin = perf_counter()
         while not rule.enough(bare, perf_counter() - begin):
-            n = round_of if rule.steps is None else min(round_of, rule.steps - len(bare))
-            bare += [timed_call(fresh(), device) for _ in range(n)]
-            recorded = marked_runs(fresh, run, device, discarded + n, tick)[discarded:]
+            if not bare: bare.append(timed_call(fresh(), device))
+            left = rule.expected(bare[0]) - (0 if rule.steps is None else len(runs))
+            n = peers.agreed("the length of a round", min(round_of, left), min)
+            bare += [timed_call(fresh(), device) for _ in range(n - (not runs))]
+            skip = discarded if n > rule.few else 1             # of a slow model
+            recorded = marked_runs(fresh, run, device, skip + n, tick)[skip:]
             seen = any(r.kind in gpu_work for _, records, _ in recorded for r in records)
             if not peers.agreed("the kernels", seen, all): return None
             runs += recorded

@@ -18,7 +18,7 @@ from ..engine.process import eager
 from ..engine.peers import peers
 from .kernels import gpu_work, joined, shared_times
 from .profiler import Record, can_record, mark, session
-from .samples import Samples
+from .samples import Samples, StoppingRule
 from ..work.count import Work
 from ..work.rules import op_name
 from ..work.dispatch import Watcher, as_run, is_view, watching
@@ -145,13 +145,18 @@ def compiled_part(part)->bool:
     "Whether `part` is a module that runs under `torch.compile`."
     return part.module is not None and is_compiled(part.module)
 
+def _unsteady(times, rule):
+    "Whether the sums of the runs vary so much that they are not known as well as the rule wants it."
+    return len(times) > 2 and Samples(tuple(map(sum, times))).known > 2 * rule.certain
+
 def operator_samples(
     work:Work,             # What `trace_call` saw
     fresh,                 # `fresh()` gives a function that does the run once
     device:torch.device,   # Where
-    runs:int,              # How many runs
+    runs:int,              # How many runs where they are not steady
     tick,                  # Called after each
     records=None,          # Of each run, where a session has recorded them already
+    rule:StoppingRule|None=None, # Says how many are enough where they are steady; None: `runs`
 )->list[Samples|None]:
     """Samples per operator call of `work`.
 
@@ -159,7 +164,10 @@ def operator_samples(
     if records is not None: times = [operator_times([c.operator for c in work.trace], r, device) for r in records]
     elif device.type == "cuda": times = None
     else:
-        recorded = peers.agreed("the profiler", can_record(), all)
-        times = recorded and time_operators(fresh, work, runs, tick) or stamp_operators(fresh, work, runs, tick)
+        take = time_operators if peers.agreed("the profiler", can_record(), all) else stamp_operators
+        first = runs if rule is None else rule.operators(runs)
+        times = take(fresh, work, first, tick) or stamp_operators(fresh, work, first, tick)
+        if times and first < runs and peers.agreed("the steadiness of the operators", _unsteady(times, rule)):
+            times = times + (take(fresh, work, runs - first, tick) or [])
     if not times or None in times: return [None] * len(work.trace)
     return [None if compiled_part(work.parts[c.part]) else Samples(t) for c, t in zip(work.trace, zip(*times))]

@@ -54,6 +54,10 @@ class Samples:
     def steady(self)->bool:
         "Whether they vary by no more than a quarter; so few that nobody can tell are steady."
         return len(self.values) < 5 or self.spread <= 0.25
+    @property
+    def known(self)->float:
+        "To which fraction of it the median is known, in 95 of 100 cases; infinite for a single sample."
+        return math.inf if self.spread is None else 1.57 * self.spread / math.sqrt(len(self.values))
 
     def __repr__(self):
         median, iqr = (format_si(t, "s") for t in (self.median, self.iqr))
@@ -65,18 +69,21 @@ class Samples:
 class StoppingRule:
     "When enough samples have been taken."
     steps: int|None=None      # Take exactly this many; None: the rule decides
-    at_least: int=10          # Never fewer than this
+    at_least: int=10          # Never fewer than this, where the time allows it …
+    few: int=3                # … and never fewer than this
     spread: float=0.02        # Stop when IQR / median is no more than this …
     settled: float=0.1        # … or when the spread of the last quarter changed by less than this
     seconds: float=3.0        # … or after this time, s
     certain: float=0.05       # Beyond the first reason the median has to be known to this fraction …
     at_most: float=12.0       # … unless this time is over, s
+    warm: float=1.0           # Runs to warm up end after this time, s, where the rule decides
+    bare_every: int=3         # How many samples there are for one run without an instrument, where these are steady
+    operators_every: int=4    # How many there are for one run whose operators are timed, where these are steady
 
     def __post_init__(self):
         if self.steps is not None and (not isinstance(self.steps, int) or self.steps < 1):
             raise ValueError(f"steps={self.steps!r}: a whole number of at least 1 is needed, or None to let "
-                             f"the stopping "
-                             "rule decide")
+                             "the stopping rule decide")
 
     def enough(self,
         values:list[float], # Samples so far, s
@@ -85,15 +92,65 @@ class StoppingRule:
         "Whether sampling can stop."
         n = len(values)
         if self.steps is not None: return n >= self.steps
-        if n < self.at_least or not peers.alone and n % self.at_least: return False
+        if n < self.few or not peers.alone and n not in (3, 5) and n % self.at_least: return False
         return peers.agreed("the end of the timing", self._enough(values, n, elapsed), all)
 
     def _enough(self, values, n, elapsed):
+        if elapsed >= self.at_most: return True
+        if n < self.at_least: return False
         now, before = Samples(tuple(values)).spread, Samples(tuple(values[:n * 3 // 4])).spread
-        if now is None: return elapsed >= self.at_most                      # a single one
-        if now <= self.spread or elapsed >= self.at_most: return True
+        if now <= self.spread: return True
         stable = n >= 2 * self.at_least and abs(now - before) <= self.settled * now
         return (stable or elapsed >= self.seconds) and 1.57 * now / math.sqrt(n) <= self.certain
+
+    def bare_due(self,
+        bare:list[float],   # Samples without an instrument so far, s
+        values:list[float], # The others, s
+    )->bool:
+        "Whether a run without an instrument comes next: before each third sample, and before each while they vary."
+        n, m = len(bare), len(values)
+        if self.bare_every * n <= m: return True
+        if n < 4: return False
+        known, others = Samples(tuple(bare)).known, Samples(tuple(values)).known
+        return peers.agreed("the runs without an instrument", known > max(others, self.spread))
+
+    def expected(self,
+        one:float, # What one run takes, s
+    )->int:
+        "About how many samples there will be, of runs that are steady."
+        if self.steps is not None: return self.steps
+        turn = max(one, 1e-9) * (1 + 1 / self.bare_every)
+        return max(self.few, int(min(self.at_least, self.at_most / turn)))
+
+    def left(self,
+        one:float, # What one run takes, s
+        done:int,  # Samples so far
+    )->int:
+        "About how many runs are left, with those without an instrument and those that time operators."
+        n = max(self.expected(one), done)
+        return round((n - done) * (1 + 1 / self.bare_every)) + self.operators(n)
+
+    def operators(self,
+        n:int, # How many samples there are
+    )->int:
+        "How many runs time operators."
+        return -(-n // self.operators_every)
+
+
+# %% ../../nbs/timing/samples.ipynb #sa00mp05
+def warm_up(
+    fresh,                 # `fresh()` gives a function that does the run once
+    runs:int,              # How many, at most
+    rule:StoppingRule,
+    tick=lambda: None,     # Called after each
+    clock=perf_counter,
+):
+    "Run `runs` times; where `rule` decides, stop once its time to warm up is over."
+    begin = clock()
+    for i in range(runs):
+        if i and rule.steps is None and peers.agreed("the warm-up", clock() - begin >= rule.warm): return
+        fresh()()
+        tick()
 
 # %% ../../nbs/timing/samples.ipynb #03528192
 def timed_call(

@@ -21,8 +21,9 @@ from ..core.arguments import tensors_of
 from ..engine.modules import parts, wrapped
 from ..engine.process import gc_paused
 from ..engine.step import Forward, NodeOwners, graph_nodes, phases
-from .load import LoadMeter, MachineLoad
-from .samples import Samples, StoppingRule, timed_call
+from ..engine.peers import peers
+from .load import LoadMeter, MachineLoad, Reference, load_doubts
+from .samples import Samples, StoppingRule, timed_call, warm_up
 
 # %% ../../nbs/timing/stamps.ipynb #3940d5ff
 enter, leave, switch = "enter", "leave", "switch"
@@ -318,9 +319,16 @@ class ModuleTimes:
     load: MachineLoad|None=None            # What else the machine did meanwhile
     waits: Waits|None=None                 # Of a run that communicates, where that was recorded
     outside: Samples|None=None             # What a program did between two calls of the model, s
+    every: Samples|None=None               # All instrumented steps, s; None: all are in `steps`
+    reference: tuple=()                    # Quartiles of the times of the reference product and copy, s
 
     @property
-    def _additive(self)->bool: return self.bare.steady or self.waits is not None     # ranks pass their delays on
+    def disturbed(self)->bool:
+        "Whether the machine was not this program's alone."
+        return self.load is not None and bool(load_doubts(self.load))
+    @property
+    def _additive(self)->bool:
+        return self.bare.steady and self.steps.steady or self.waits is not None      # ranks pass their delays on
     @property
     def statistic(self)->str: return "interquartile mean" if self._additive else "median of the quietest quarter"
 
@@ -346,6 +354,62 @@ def _stamps(run, device, cost):
     return stamps, slots, replace(stamp_cost(lambda: StepStamps(run, make())), node=node_cost())
 
 # %% ../../nbs/timing/stamps.ipynb #c57390cf
+@dataclass
+class _Round:
+    "The runs of one round of measurements."
+    bare: list = field(default_factory=list)    # Runs without an instrument, s
+    steps: list = field(default_factory=list)   # Instrumented runs, s
+    own: list = field(default_factory=list)     # Per instrumented run the self times of the slots, s
+    spans: dict = field(default_factory=lambda: dict(bare=[], steps=[])) # Begin and end of each, s
+
+    def timed(self, kind, call, device):
+        begin = perf_counter()
+        seconds = timed_call(call, device)
+        self.spans[kind].append((begin, begin + seconds))
+        return seconds
+
+    def quiet_runs(self, meter):
+        "Which bare and which instrumented runs were not disturbed; `None` where that is all of them, or too few."
+        if not load_doubts(meter.load): return None
+        calm = lambda load: load.others is not None and not load_doubts(load)
+        quiet = {kind: [i for i, load in enumerate(meter.of(spans)) if calm(load)]
+                 for kind, spans in self.spans.items()}
+        return quiet if len(quiet["steps"]) >= 3 and len(quiet["bare"]) >= 2 else None
+
+    def times(self, meter, **more)->ModuleTimes:
+        "The times of the runs that others did not disturb, where there are enough; else of all."
+        own, load = [Samples(tuple(v)) for v in zip(*self.own)], meter.load
+        steps, bare = Samples(tuple(self.steps)), Samples(tuple(self.bare))
+        if quiet := self.quiet_runs(meter):
+            runs = [self.spans[kind][i] for kind, chosen in quiet.items() for i in chosen]
+            seen = [l.others for l in meter.of(runs)]
+            load = replace(load, others=statistics.fmean(seen), steal=None, throttled=None, memory_stall=None)
+            more["every"], own = steps, [s.of(quiet["steps"]) for s in own]
+            steps, bare = steps.of(quiet["steps"]), bare.of(quiet["bare"])
+        return ModuleTimes(own, steps, bare, load=load, **more)
+
+def _timed_round(fresh, run, device, stamps, watched, slots, cost, rule, tick, meter):
+    "Runs by turns, until the rule has enough of them."
+    r, begin = _Round(), perf_counter()
+    def enough():
+        elapsed = perf_counter() - begin
+        if not rule.enough(r.steps, elapsed): return False
+        known = rule.steps is not None or not peers.alone or elapsed >= rule.at_most
+        return known or not rule.bare_due(r.bare, r.steps)
+    while not enough():
+        if rule.bare_due(r.bare, r.steps):
+            r.bare.append(r.timed("bare", fresh(), device))
+            tick()
+        call = fresh()
+        with watched: seconds = r.timed("steps", call, device)
+        *times, preparing = self_times(stamps.read(), slots + 1, cost)
+        r.steps.append(seconds - preparing)
+        r.own.append(times)
+        meter.look()
+        tick(rule.left(seconds, len(r.steps)))
+    while len(r.bare) < min(2, len(r.steps)): r.bare.append(r.timed("bare", fresh(), device)); tick()
+    return r
+
 def time_modules(
     fresh,                # `fresh()` gives a function that does `run` once; only that function is timed
     run:Forward,          # A forward or a training step
@@ -353,22 +417,21 @@ def time_modules(
     *,
     warmup:int,           # Runs before, not counted
     rule:StoppingRule,    # When to stop
-    tick=lambda: None,    # Called after every step
-    cost:StampCost|None=None, # Of a stamped call; None: it is measured
+    tick=lambda left=None: None, # Called after every run, at times with how many are left
+    cost:StampCost|None=None,    # Of a stamped call; None: it is measured
+    meter=LoadMeter,      # `meter(between=...)` observes the machine
 )->ModuleTimes:
     "Self time of each part, and phase of a training step, over repeated runs."
     stamps, slots, cost = _stamps(run, device, cost)
-    bare, steps, own, watched = [], [], [], run.watched(stamps)
-    for _ in range(warmup): fresh()(); tick()
-    with gc_paused(), LoadMeter() as meter:
-        begin = perf_counter()
-        while not all(rule.enough(times, perf_counter() - begin) for times in (steps, bare)):
-            bare.append(timed_call(fresh(), device))
-            call = fresh()
-            with watched: seconds = timed_call(call, device)
-            *times, preparing = self_times(stamps.read(), slots + 1, cost)
-            steps.append(seconds - preparing)
-            own.append(times)
-            tick()
-    own = [Samples(tuple(v)) for v in zip(*own)]
-    return ModuleTimes(own, Samples(tuple(steps)), Samples(tuple(bare)), stamps.clock, cost, load=meter.load)
+    watched, rounds, reference, begin = run.watched(stamps), [], Reference(), perf_counter()
+    warm_up(fresh, warmup, rule, tick)
+    with gc_paused():
+        for _ in range(2):
+            start = perf_counter()
+            with meter(between=reference) as m:
+                r = _timed_round(fresh, run, device, stamps, watched, slots, cost, rule, tick, m)
+            rounds.append(r.times(m, clock=stamps.clock, cost=cost, reference=reference.quartiles))
+            time_left = rule.at_most - (perf_counter() - begin) > perf_counter() - start
+            if not load_doubts(rounds[-1].load) or not time_left or not peers.alone: break
+    return min(rounds, key=lambda t: len(load_doubts(t.load)) and (t.load.others or 0.0))
+

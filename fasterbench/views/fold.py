@@ -43,7 +43,8 @@ def _bound(points):
 
 # %% ../../nbs/views/fold.ipynb #38c776d1
 _same = ("type", "flops", "bytes_moved", "time_s", "calls", "operator", "phase", "category", "dtype", "eager_bytes",
-         "contraction_flops", "launch_s", "explained", "wire_bytes", "sends", "network_s", "roof_time_s", "time_iqr_s")
+         "contraction_flops", "launch_s", "explained", "wire_bytes", "sends", "network_s", "roof_time_s", "time_iqr_s",
+         "uncertain", "disturbed")
 
 def _row(p, levels):
     "A point as a row again, with its bytes at `levels`."
@@ -61,7 +62,7 @@ def _folded(points, rows, name, count):
               source=_common([p.source for p in points]), category=one(row.category), dtype=one(row.dtype),
               roof_time_s=row.roof_time_s, launch_s=row.launch_s, explained=row.explained,
               bytes_by_level=tuple(zip(levels, row.bytes_by_level)), ranks=_ranks(points),
-              **{flag: any(getattr(p, flag) for p in points) for flag in ("above_roof", "uncertain", "disturbed")},
+              above_roof=any(p.above_roof for p in points),
               **dict(utilization_pct=utilization(row.roof_time_s, row.time_s)) | nothing)
     return FoldedPoint(**vars(p), count=count, rows=tuple(rows))
 

@@ -11,6 +11,7 @@ from pathlib import PurePath
 
 from ..core.units import format_si
 from ..roofs.kinds import is_pointwise
+from ..timing.load import load_doubts
 from ..points.model import Division, division, waiting_row
 from .fields import brief
 from .roof_lines import network_in_use
@@ -196,8 +197,9 @@ def _looked_at(t):
     "What the machine did meanwhile, as far as the system tells."
     cores = f"on {t.cores} core{'s' * (t.cores != 1)}" if t.cores else ""
     told = [] if t.load_average is None else [f"load {t.load_average:.1f} {cores}".rstrip()]
-    if (t.others or 0) > 0.05: told.append(f"{t.others:.1f} cores busy for others")
-    if (t.steal or 0) > 0.02: told.append(f"{t.steal:.2f} cores stolen")
+    said = " ".join(load_doubts(t))
+    if (t.others or 0) > 0.05 and "others" not in said: told.append(f"{t.others:.1f} cores busy for others")
+    if (t.steal or 0) > 0.02 and "stolen" not in said: told.append(f"{t.steal:.2f} cores stolen")
     if t.clock_hz and max(t.clock_hz) > 1.1 * min(t.clock_hz):
         told.append(f"clock {_brief(min(t.clock_hz), 'Hz')} to {_brief(max(t.clock_hz), 'Hz')}")
     return ", ".join(told)
@@ -253,9 +255,10 @@ def trust(
 )->str:
     "What limits the trust in the times and the roofs, in one line; empty where all is well."
     t, peaks = result.timing, result.peaks
-    varied = _varied(t, any(p.phase for p in result.points)) if t else []
-    looked = f" ({_looked_at(t)})" if varied and _looked_at(t) else ""
+    varied, load = (_varied(t, any(p.phase for p in result.points)), load_doubts(t)) if t else ([], [])
+    looked = f" ({_looked_at(t)})" if (varied or load) and _looked_at(t) else ""
     roofs = doubtful_roofs(peaks, result.points) if peaks else []
     if len(roofs) > 2: roofs = [*roofs[:2], f"{len(roofs) - 2} more"]
-    parts = ([", ".join(varied) + looked] if varied else []) + (["roofs: " + ", ".join(roofs)] if roofs else [])
-    return ("± not steady: " + "; ".join(parts)).replace("%", " %") if parts else ""
+    parts = [", ".join(load + varied) + looked] if load or varied else []
+    parts += ["roofs: " + ", ".join(roofs)] if roofs else []
+    return ("± " + ("disturbed: " if load else "not steady: ") + "; ".join(parts)).replace("%", " %") if parts else ""

@@ -14,6 +14,7 @@ from ..core.units import format_si
 from ..engine.peers import peers
 from ..points.model import RooflinePoint
 from ..roofs.hardware import HardwarePeaks, checked_peaks
+from ..timing.load import load_doubts
 from . import gathered, hierarchy, report, table
 from .collective_table import Collective, collectives_table
 from .fold import fold
@@ -42,8 +43,12 @@ class Timing:
     clock_hz: tuple[Number, ...]=()              # Lowest and highest clock rate of the cores, Hz
     communication_s: Number|None=None # Time of a step with a collective on its way, s; None: not recorded
     exposed_s: Number|None=None       # What of it nothing hides: the model waits, s
+    throttled: int|None=None          # How often the clock was throttled meanwhile
+    memory_stall: Number|None=None    # Share of the time in which a task stood still for want of memory
+    reference: tuple[Number, ...]=()  # Quartiles of the times of a product and of a copy that are always the same, s
 
-    def __post_init__(self): object.__setattr__(self, "clock_hz", tuple(self.clock_hz))
+    def __post_init__(self):
+        for name in ("clock_hz", "reference"): object.__setattr__(self, name, tuple(getattr(self, name)))
 
     @property
     def sum_s(self)->float:
@@ -64,7 +69,7 @@ class Timing:
     @property
     def warnings(self)->list[str]:
         "What limits the trust in these times."
-        found = []
+        found = load_doubts(self)
         if abs(self.ratio - 1) > 0.03: found.append(f"the rows sum to {self.ratio:.1%} of the uninstrumented time")
         if (self.spread or 0.0) > 0.1:
             found.append(f"the IQR of the uninstrumented time is {self.spread:.0%} of its median")

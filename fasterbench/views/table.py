@@ -9,7 +9,8 @@ __all__ = ['summary']
 from collections.abc import Iterator
 
 from ..core.units import format_si
-from ..points.model import RooflinePoint, arithmetic_intensity, memory_time, passing
+from ..points.model import RooflinePoint, arithmetic_intensity
+from ..roofs.hardware import memory_time, passing
 from .fields import Field, fields, fields_of, level_names
 from .fold import FoldedPoint, fold, label
 from .headline import base_of_shares, headline, trust

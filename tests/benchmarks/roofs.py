@@ -10,6 +10,7 @@ import statistics, sys
 import torch, torchvision
 
 from fasterbench.points.model import division, place
+from fasterbench.points.row import Row
 from fasterbench.roofline import HardwarePeaks, RooflineAnalyzer, measure_peaks
 
 names = sys.argv[1:] or ["resnet18", "resnet50", "vgg16", "densenet121", "mobilenet_v3_small", "efficientnet_b0", "squeezenet1_1", "regnet_y_400mf", "shufflenet_v2_x1_0",
@@ -30,7 +31,7 @@ for name in names:
         model, x = torchvision.models.get_model(name, weights=None), torch.randn(batch, 3, 224, 224)
         result = RooflineAnalyzer(model, x, peaks).profile(steps=10, warmup=3, progress=False).result
         rs = rows(result.points)
-        ns = rows([place(r.name, r.type, r.flops, r.bytes_moved, r.time_s, naive) for r in rs])
+        ns = rows([place(Row(r.name, r.type, r.flops, r.bytes_moved, r.time_s), naive) for r in rs])
         everything += [(r, f"{name} × {batch}") for r in rs]
         divisions.append((f"{name} × {batch}", division(result.points, result.timing.end_to_end_s, result.timing.overhead_s)))
         print(f"{name:20} {batch:5} {len(rs):5} {sum(r.utilization_pct > 105 for r in rs):12} {sum(r.above_roof for r in rs):7} {sum(r.utilization_pct > 105 for r in ns) / len(ns):12.0%} {best(rs, 'compute'):12.1f}% "
@@ -39,7 +40,8 @@ again = measure_peaks("cpu", cache=False)
 print("roofs measured again at the end:", f"{again.peak_flops / 1e9:.0f} GFLOP/s,", ", ".join(f"{l.name} {l.bandwidth / 1e9:.0f} GB/s" for l in again.levels))
 def under(r):
     "Utilization under the higher of both measurements."
-    then = place(r.name, r.type, r.flops, r.bytes_moved, r.time_s, again, served=[b for _, b in r.bytes_by_level])
+    then = place(Row(r.name, r.type, r.flops, r.bytes_moved, r.time_s, bytes_by_level=[b for _, b in r.bytes_by_level]),
+                 again)
     return min(r.utilization_pct, then.utilization_pct)
 print(f"rows above 105 % of the higher of both: {sum(under(r) > 105 for r, _ in everything)}")
 ranked = sorted(everything, key=lambda r: -r[0].utilization_pct)
