@@ -59,6 +59,13 @@ def _warnings(result, work):
         yield (f"{len(above)} of {len(result.points)} rows are above their roof: {names}{' …' * (len(above) > 3)}; "
                "measure_peaks(device, cache=False) measures the roofs anew")
 
+def _few(timing):
+    "How well times are known that rest on few runs."
+    known = 1.57 * (timing.spread or 0.0) / timing.bare_steps**0.5
+    how = f", and is known to ±{known:.0%}".replace("%", " %") if timing.spread else ""
+    return [f"few runs, as each takes long: the rows rest on {timing.steps}, the end to end time on "
+            f"{timing.bare_steps}{how}"]
+
 def _run(model, backward, loss, optimizer):
     check_step(backward, loss, optimizer)
     return TrainingStep(model, loss, optimizer) if backward else Forward(model)
@@ -91,7 +98,7 @@ class RooflineAnalyzer:
 
     def profile(self,
         device:str|torch.device="cpu", # "cpu", "cuda", "cuda:1"
-        warmup:int=5,                  # Forwards before anything is timed
+        warmup:int=5,                  # Forwards before anything is timed; without `steps` fewer of a slow model
         steps:int|None=None,           # Timed forwards; None: until the stopping rule is satisfied
         *,
         backward:bool=False,           # Profile training steps in training mode, instead of forwards in eval mode
@@ -114,7 +121,8 @@ class RooflineAnalyzer:
             call = describe(self.model, self.sample, device, warmup=warmup, steps=steps, backward=backward, loss=loss,
                             optimizer=optimizer)
             found = self._under_steady_roofs(measured_result(self.model, m, peaks, device), m, device, progress)
-            self._result = replace(found, **call)
+            few = _few(found.timing) if rule.steps is None and found.timing.steps < rule.at_least else []
+            self._result = replace(found, notes=[*found.notes, *few], **call)
         for warning in _warnings(self._result, m.work): warn(warning, stacklevel=2)
         return self
 

@@ -81,17 +81,18 @@ def chosen(training, first):
 def fail(): raise KeyboardInterrupt
 def press_ctrl_c(): signal.raise_signal(signal.SIGINT)
 
-cases = [("forward", fail, False)]
 more = [("forward", press_ctrl_c, False), ("training", fail, False), ("training", press_ctrl_c, False), ("forward", fail, True), ("forward", press_ctrl_c, True)]
 
-# What is tried at each line that this leaves over: of the heavy run's many variants only the first takes every second one.
-step = {cases[0]: 2 if heavy else 4}
+# Of the heavy run's many variants only the first takes every second line; it is in pieces, which several workers can take.
+pieces = 3
+cases = [("forward", fail, False, 2 if heavy else 4, piece, pieces) for piece in range(pieces)]
 
-@pytest.mark.parametrize("what,act,first", cases + more * heavy)
-def test_interrupted_at_every_line(what, act, first):
+@pytest.mark.parametrize("what,act,first,step,piece,pieces", cases + [(*case, 12, 0, 1) for case in more] * heavy)
+def test_interrupted_at_every_line(what, act, first, step, piece, pieces):
     training, wrong = what == "training", []
-    numbers = chosen(training, first)[::step.get((what, act, first), 12)]
+    numbers = chosen(training, first)[::step]
     assert len(numbers) > 80
+    numbers = numbers[piece::pieces]
     for at in numbers:
         net, optimizer = setting(training)
         before, lines = look(net, optimizer), Lines(at, act)

@@ -7,6 +7,7 @@ from torch import nn
 
 from forked import python
 from fasterbench.engine.modules import copiers
+from fasterbench.engine.state import Snapshot
 from fasterbench.roofline import HardwarePeaks, RooflineAnalyzer
 from fasterbench.work.count import count_work
 
@@ -101,6 +102,17 @@ def test_a_class_that_a_forward_swaps_comes_back():
         model = Swapping()
         what(model, torch.randn(2, 4))
         assert type(model.lin) is nn.Linear
+
+def test_functions_are_not_looked_into():
+    "Neither the closure of a hook nor its globals: 10 000 lists in it cost nothing, and a module that it names is not the model's."
+    other, many, model = nn.BatchNorm1d(4), [[] for _ in range(10_000)], mlp()
+    bare = Snapshot([model])
+    def hook(*args, many=many): other(torch.ones(3, 4))
+    model[0].register_forward_hook(hook)
+    hooked = Snapshot([model])
+    assert len(hooked.seen) <= len(bare.seen) + 1 and not {id(many), id(other)} & hooked.seen.keys()
+    profile(model, torch.randn(4, 16))
+    assert other.num_batches_tracked > 0
 
 def test_modules_in_a_cycle_are_measured():
     "`train()` and `eval()` of PyTorch never end on them; a forward does."

@@ -86,7 +86,7 @@ class Forward:
 
     @property
     def parts(self)->list[Part]: return self.modules             # what work and time are charged to
-    def reset(self, args): "What has to happen before each run; not timed."
+    def reset(self, args): "Prepare the next run; not timed."
     def lasting(self)->list: return []                           # tensors that outlive the run
     def watched(self, watch): return _Watched(self, watch)
     def __call__(self, *args, **kwargs):

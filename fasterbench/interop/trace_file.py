@@ -220,10 +220,11 @@ class _Collector:
         self.trace, self.names, self.known, self.threads, self.origin = trace, {}, {}, {}, None
 
     def add(self, events):
+        kinds, keep = _kinds.get, {kind: getattr(self, kind) for kind in {*_kinds.values()}}
         for e in events:
-            kind = _kinds.get(e.cat) if e.ph == "X" else None
-            if e.cat == "mtia_ccp_events": kind = _others.get(e.name, kind)
-            if kind is None or kind == "python" and not e.name.startswith(_module): continue
+            kind = kinds(e.cat)
+            if kind is None or e.ph != "X" or kind == "python" and not e.name.startswith(_module): continue
+            if e.cat == "mtia_ccp_events" and (kind := _others.get(e.name, kind)) is None: continue
             args, dur = e.args or _none, e.dur
             if not (dur >= 0 and abs(e.ts) < 1e300 and dur < 1e300): self.trace.skipped += 1; continue
             name = self.names.setdefault(e.name, e.name)
@@ -231,7 +232,7 @@ class _Collector:
             if kind == "operator" and name.startswith(("ProfilerStep", "Optimizer.")): kind = "annotation"
             thread = self.threads.setdefault((str(e.pid), str(e.tid)), len(self.threads))
             start = (e.ts - self.origin) * 1e-6
-            getattr(self, kind)(name, start, start + dur * 1e-6, thread, args)
+            keep[kind](name, start, start + dur * 1e-6, thread, args)
 
     def call(self, name, args):
         call = Call(name, bytes(args.dims) or bytes(args.dims_2021), bytes(args.types), bytes(args.strides),
@@ -436,7 +437,7 @@ def uncollected():
 # %% ../../nbs/interop/trace_file.ipynb #4274f11b
 def read_file(
     source:Source|str,   # A trace, plain or gzip, or a member of an archive
-    block:int=1 << 25,   # How much is decoded at once, bytes
+    block:int=1 << 22,   # How much is decoded at once, bytes
 )->TraceFile:
     "The records of one trace. Raises `ValueError` with one sentence for what is no trace."
     source = source if isinstance(source, Source) else Source(str(source))

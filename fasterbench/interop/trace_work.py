@@ -86,6 +86,8 @@ def _sizes(value):
     return [_sizes(v) for v in value] if all(isinstance(v, list) for v in value) else []
 
 # %% ../../nbs/interop/trace_work.ipynb #e9380c47
+def _type(text): return text if text[:1].isupper() else dtype_name(text)     # "Int" is a number, "int" a tensor
+
 @lru_cache(1 << 16)
 def recorded(
     call:Call,
@@ -94,7 +96,7 @@ def recorded(
     dims, types, strides, concrete = map(_list, call[1:])
     at = lambda values, i, default: values[i] if i < len(values) else default
     text = lambda i: None if not concrete else str(at(concrete, i, ""))
-    return tuple(Argument(_sizes(d), dtype_name(at(types, i, "")), at(strides, i, []), text(i))
+    return tuple(Argument(_sizes(d), _type(str(at(types, i, ""))), at(strides, i, []), text(i))
                  for i, d in enumerate(dims))
 
 # %% ../../nbs/interop/trace_work.ipynb #6ce3fe7f

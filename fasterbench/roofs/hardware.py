@@ -222,8 +222,13 @@ class HardwarePeaks:
     @property
     def provisional(self)->str:
         "Why these roofs are measured again at the next chance; empty where they stand."
-        return ", ".join(load_doubts(MachineLoad(**{"cores": 0} | self.load), busy_for_roofs) or
-                         (_wide((*self.ceilings, *self.levels)) if self.tries < enough_tries else []))
+        varied = _wide((*self.ceilings, *self.levels)) if self.tries < enough_tries else []
+        return self.disturbed or ", ".join(varied)
+
+    @property
+    def disturbed(self)->str:
+        "What of the machine puts these roofs in doubt; empty where it was this program's alone."
+        return ", ".join(load_doubts(MachineLoad(**{"cores": 0} | self.load), busy_for_roofs))
 
     def origin(self,
         now:datetime|None=None, # None: the clock's

@@ -37,7 +37,7 @@ class StepKind(NamedTuple):
     training: bool
 
 class CallKey(NamedTuple):
-    "What two calls have in common that do the same work."
+    "The key of a call: calls that do the same work have the same."
     tensors: tuple      # Shape and dtype of each
     kind: StepKind
 

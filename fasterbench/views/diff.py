@@ -8,11 +8,12 @@ __all__ = ['Comparison', 'compare']
 # %% ../../nbs/views/diff.ipynb #cea9f161
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..core.units import format_si
 from ..points.model import RooflinePoint
+from ..timing.load import drift_between, load_doubts
 from .differences import as_result, differences, rates
 from .fields import fields, pair_fields, pair_values, side_name
 from .plot import (axes, bounds, canvas, dress, extent, hover, marker_size, placeable, spot,
@@ -26,6 +27,8 @@ from .view import Sheet, Table, check_top, more_rows, printable
 @dataclass(frozen=True)
 class Pair(Line):
     "A row before and after; one of them may be missing."
+    drift: float=1.0 # By which factor the machine may have changed in between; infinite: nothing can be said
+
     @property
     def before(self)->RooflinePoint|None:
         "The row before."
@@ -48,17 +51,28 @@ class Pair(Line):
 
     @property
     def clear(self)->bool|None:
-        "True if the times differ by more than half the interquartile ranges of both; None: one is unknown."
+        "True if the times differ by more than the spread of both and the drift; None: a spread is unknown."
         if self.side != "both": return False
+        return None if self._beyond_spread is None else self._beyond_spread and self._beyond_drift
+
+    @property
+    def _beyond_spread(self):
+        "True if the times differ by more than half the interquartile ranges of both."
         spreads = [0.0 if p.source == "predicted" else p.time_iqr_s for p in (self.before, self.after)]
         return None if None in spreads else abs(self.after.time_s - self.before.time_s) > sum(spreads) / 2
 
     @property
+    def _beyond_drift(self):
+        a, b = sorted((self.before.time_s, self.after.time_s))
+        return self.drift == 1.0 or b > a * self.drift
+
+    @property
     def change(self)->str:
-        "`faster`, `slower`, `within the spread` or `spread unknown`; where the row is on one side only, which."
+        "`faster`, `slower`, `within` the spread or the drift, or `spread unknown`; of a row of one side, which."
         if self.side != "both": return self.side
         if self.clear is None: return "spread unknown"
-        if not self.clear: return "within the spread"
+        if not self._beyond_spread: return "within the spread"
+        if not self._beyond_drift: return "within the drift"
         return "faster" if self.after.time_s < self.before.time_s else "slower"
 
 # %% ../../nbs/views/diff.ipynb #f2e6724b
@@ -68,6 +82,27 @@ def _other_dtypes(pairs):
     other = [(q.before.dtype, q.after.dtype) for q in both if q.before.dtype != q.after.dtype]
     names = [", ".join(sorted(d or "unknown" for d in set(side))) for side in zip(*other)]
     return [f"dtype of {len(other)} of {len(both)} rows: {names[0]} before, {names[1]} after"] if other else []
+
+# %% ../../nbs/views/diff.ipynb #df00dr02
+_in_turn = "`fasterbench check --against` measures both in turn"
+
+def drift_of(
+    before:Result,
+    after:Result,
+)->tuple[float, list[str]]:
+    "By which factor the machine may have changed between two results, and what has to be said of it."
+    sides = [(side, r.timing) for side, r in (("before", before), ("after", after)) if r.timing]
+    doubts = [f"{doubt} {side}" for side, t in sides for doubt in load_doubts(t)]
+    if doubts: return math.inf, [f"no row is called faster or slower: {', '.join(doubts)}; {_in_turn}"]
+    if len(sides) < 2 or not _same_machine(before, after): return 1.0, []
+    drift = drift_between(*(t.reference for _, t in sides))
+    if drift is None: return 1.0, []
+    return drift, [f"nothing within ×{drift:.2f} is called faster or slower: by so much the machine may have changed "
+                   f"in between, as the same product and copy took other times; {_in_turn}"]
+
+def _same_machine(before, after):
+    facts = [[r.environment.get(k) for k in ("device_name", "threads", "torch")] for r in (before, after)]
+    return facts[0] == facts[1]
 
 # %% ../../nbs/views/diff.ipynb #f62d634b
 def pair_records(pairs:list[Pair])->Iterator[dict]:
@@ -90,6 +125,7 @@ def _pair_cells(q):
 
 # %% ../../nbs/views/diff.ipynb #f62d634c
 _marks = {"within the spread": ("±", "the times differ by no more than half the IQR of both"),
+          "within the drift": ("≈", "the times differ by no more than the machine may have changed in between"),
           "spread unknown": ("?", "the IQR of one of the times is unknown")}
 
 def legend(pairs:list[Pair])->list[str]:
@@ -106,6 +142,7 @@ def pair_rows(pairs:list[Pair])->list[list[str]]:
 # the first two are told apart by colour-blind readers
 _changes = {"faster": dict(color="#009e73", dash="solid"), "slower": dict(color="#cc79a7", dash="dash"),
             "within the spread": dict(color="#74808a", dash="dot"),
+            "within the drift": dict(color="#74808a", dash="longdash"),
             "spread unknown": dict(color="#74808a", dash="dashdot")}
 
 def _xy(points): return dict(zip("xy", map(list, zip(*(spot(p) if p else (None, None) for p in points)))))
@@ -244,5 +281,6 @@ def compare(
     results = list(map(as_result, sources))
     if more: return series_of(results, [Path(s).stem if isinstance(s, (str, Path)) else "" for s in sources], points)
     a, b = (r.with_roofs() for r in results)
-    pairs = lines_of([a.rows(points), b.rows(points)], Pair)
-    return Comparison([a, b], ["before", "after"], pairs, differences([a, b]) + _other_dtypes(pairs))
+    drift, why = drift_of(a, b)
+    pairs = [replace(q, drift=drift) for q in lines_of([a.rows(points), b.rows(points)], Pair)]
+    return Comparison([a, b], ["before", "after"], pairs, differences([a, b]) + _other_dtypes(pairs) + why)

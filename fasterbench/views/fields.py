@@ -108,7 +108,7 @@ _roof = (
     Field("potential_s", "s", "time above the roof", "si", "time minus time on the roof"),
     Field("above_roof", "", "above the roof", "flag", "faster than the roof by more than the spread of both"),
     Field("uncertain", "", "uncertain", "flag", "too short for the clock"),
-    Field("disturbed", "", "disturbed", "flag", "its samples vary by more than a quarter of its time"),
+    Field("disturbed", "", "±", "flag", "its samples vary by more than a quarter, or others had the cores"),
     Field("source", "", "source", "text", "where FLOPs and bytes come from"),
 )
 
@@ -159,7 +159,7 @@ def _pair(short):
     return sides if field.format == "text" else [*sides, ratio]
 
 _side = Field("side", "", "side", "text", "whether the row is on both sides")
-_clear = Field("clear", "", "beyond the spread", "flag", "the times differ by more than half the IQR of both")
+_clear = Field("clear", "", "beyond the spread", "flag", "the times differ by more than the spread and the drift")
 
 # %% ../../nbs/views/fields.ipynb #9f6cc889
 pair_fields = {f.name: f for f in (*(fields[k] for k in ("name", "phase", "operator", "type", "category")), _side,

@@ -248,6 +248,7 @@ def roof_doubt(
 )->str:
     "What limits the trust in the roofs, in one line; empty where all is well."
     doubts = doubtful_roofs(peaks)
+    if peaks.disturbed: return f"± provisional: {peaks.disturbed}".replace("%", " %")
     return ("± not steady: " + ", ".join(doubts)).replace("%", " %") if doubts else ""
 
 def trust(
@@ -258,7 +259,9 @@ def trust(
     varied, load = (_varied(t, any(p.phase for p in result.points)), load_doubts(t)) if t else ([], [])
     looked = f" ({_looked_at(t)})" if (varied or load) and _looked_at(t) else ""
     roofs = doubtful_roofs(peaks, result.points) if peaks else []
+    rough = [f"roofs provisional: {peaks.disturbed}"] if peaks and peaks.disturbed else []
     if len(roofs) > 2: roofs = [*roofs[:2], f"{len(roofs) - 2} more"]
     parts = [", ".join(load + varied) + looked] if load or varied else []
     parts += ["roofs: " + ", ".join(roofs)] if roofs else []
-    return ("± " + ("disturbed: " if load else "not steady: ") + "; ".join(parts)).replace("%", " %") if parts else ""
+    head = "disturbed: " if load else "not steady: " if parts else ""
+    return ("± " + head + "; ".join(parts + rough)).replace("%", " %") if parts or rough else ""

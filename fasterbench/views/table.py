@@ -34,7 +34,10 @@ def cell(
     if field.name == "name": return printable(label(p))
     if field.name == "type": return printable(p.operator.removeprefix("aten::") or p.type)
     if field.name == "phase" and concise: return _phases.get(p.phase, p.phase)
-    if field.name == "time_iqr_s": return _spread((p.time_iqr_s or 0.0) / p.time_s) if doubtful(p) and p.time_s else ""
+    if field.name == "time_iqr_s":
+        if not doubtful(p) or not p.time_s: return ""
+        spread = (p.time_iqr_s or 0.0) / p.time_s
+        return "±" if p.disturbed and 0 < spread <= 0.25 else _spread(spread)        # others had the cores all the time
     return field.text(getattr(p, field.name), concise or field.name == "time_s")
 
 def _spread(fraction): return "?" if not fraction else f"~{fraction:.0%}" if fraction < 0.995 else ">99%"

@@ -1,23 +1,56 @@
-"""What other load does to the times: the same profile on the machine as it is, and beside a process that keeps one core busy. Printed is `.timing` of each:
-the spread grows and is reported, and where the rows no longer sum to the uninstrumented time a warning says so."""
-import subprocess, sys
-from contextlib import contextmanager, nullcontext
+"""What other load does to a profile, and what is said of it: the same model on the machine as it is, and beside processes that keep cores busy.
+
+Printed per number of busy processes: the end to end time, the line that limits the trust, how many rows are marked, whether the roofs are provisional, and
+the verdicts of eight comparisons of the model with itself. On a quiet machine there is no line; beside busy processes the time is never printed as firm, and
+at least seven of eight comparisons name no row faster or slower.
+
+Usage: python tests/benchmarks/load.py [MODEL ...] [--busy 0 1 4] [--pairs 8] [--peaks]
+With `--peaks` also what `fasterbench peaks` prints, from an empty cache, in each condition."""
+import argparse, os, subprocess, sys, tempfile
+from contextlib import contextmanager
 
 import torch, torchvision
 
-from fasterbench.roofline import HardwarePeaks, RooflineAnalyzer
+from fasterbench import compare
+from fasterbench.roofline import HardwarePeaks, RooflineAnalyzer, clear_peaks_cache, measure_peaks
+from fasterbench.views.headline import headline, trust
 
 @contextmanager
-def busy():
-    "Within the context another process computes on one core."
-    process = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+def busy(n):
+    "Within the context `n` other processes compute."
+    processes = [subprocess.Popen([sys.executable, "-c", "print(flush=True)\nwhile True: pass"], stdout=subprocess.PIPE) for _ in range(n)]
+    for p in processes: p.stdout.readline()
     try: yield
-    finally: process.kill(); process.wait()
+    finally:
+        for p in processes: p.kill(); p.wait(); p.stdout.close()
+
+def profiled(name, steps=20):
+    model = torchvision.models.get_model(name, weights=None)
+    return RooflineAnalyzer(model, torch.randn(1, 3, 224, 224), HardwarePeaks(5e11, 7e10)).profile(warmup=5, steps=steps, progress=False).result
+
+def verdicts(name, pairs):
+    "How many comparisons of the model with itself name a row faster or slower, and what the first of them says of the machine."
+    found = [compare(profiled(name, 10), profiled(name, 10)) for _ in range(pairs)]
+    rows = [sum(q.change in ("faster", "slower") for q in c.pairs) for c in found]
+    said = next((d for c in found for d in c.differences if "called faster" in d), "nothing")
+    return f"{sum(map(bool, rows))} of {pairs} with a verdict (rows: {rows}); says: {said}"
 
 if __name__ == "__main__":
-    for name in sys.argv[1:] or ("resnet18", "mobilenet_v3_small", "swin_t"):
-        for what, load in (("as it is", nullcontext), ("beside a busy process", busy)):
-            ra = RooflineAnalyzer(torchvision.models.get_model(name, weights=None), torch.randn(1, 3, 224, 224), HardwarePeaks(5e11, 7e10))
-            with load(): ra.profile(warmup=5, steps=20)
-            spreads = sorted(r.time_iqr_s / r.time_s for r in ra.results if r.time_s)
-            print(f"--- {name}, {what}; spread of the rows: {spreads[len(spreads) // 2]:.1%} in the median\n{ra.timing}", flush=True)
+    parser = argparse.ArgumentParser()
+    parser.add_argument("models", nargs="*", default=["resnet18"])
+    parser.add_argument("--busy", nargs="*", type=int, default=[0, 1, 4])
+    parser.add_argument("--pairs", type=int, default=8)
+    parser.add_argument("--peaks", action="store_true")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["FASTERBENCH_CACHE"] = folder
+        for name in given.models:
+            for n in given.busy:
+                with busy(n):
+                    r = profiled(name)
+                    marked = sum(p.disturbed for p in r.points)
+                    print(f"--- {name}, {n} busy processes\n{headline(r)[0]}\n{trust(r) or '(no line)'}\n{marked} of {len(r)} rows marked; others {r.timing.others}", flush=True)
+                    if given.pairs: print(verdicts(name, given.pairs), flush=True)
+        for n in given.busy if given.peaks else ():
+            clear_peaks_cache()
+            with busy(n): print(f"--- peaks beside {n} busy processes\n{measure_peaks(progress=False).origin()}", flush=True)

@@ -190,11 +190,15 @@ def repeated(name, target, size):
         f.write("]}\n")
     return n
 
-def speed(size=1e9):
-    "6. One trace of 1 GB: rate and peak memory of the whole reader, in a process of its own."
+def speed(sizes=(1e8, 1e9)):
+    "6. The whole reader, each in a process of its own: the first read of a small trace, then rate and peak memory of a large one."
     import subprocess
-    target = Path(os.environ.get("TMPDIR", "/tmp"))/"trace_1GB.json"
-    n = repeated("mi300x_resnet_ddp8_train_rank0", target, size)
+    first = """import sys, time
+import fasterbench.interop.traces as t
+begin = time.process_time()
+t.read_trace(sys.argv[1])
+print(f"{sys.argv[1].rpartition('/')[2]}: read for the first time in {time.process_time() - begin:.2f} s of CPU time, the compiler of torch {'' if 'torch._dynamo' in sys.modules else 'not '}imported")"""
+    subprocess.run([sys.executable, "-c", first, str(path_of("h100_vit_base_infer"))], check=True)
     code = """import resource, sys, time
 import fasterbench.interop.traces as t
 used = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1e3
@@ -203,16 +207,19 @@ base, begin, cpu = used(), time.perf_counter(), time.process_time()
 with t.uncollected():
     f = t.read_file(sys.argv[1])
     read = time.perf_counter() - begin, time.process_time() - cpu
-    r = t._result([t.reduced(f)], None, None)
+with t.uncollected(), t.uncompiled(): r = t._result([t.reduced(f)], None, None)
 whole, a = (time.perf_counter() - begin, time.process_time() - cpu), r.accounts[0]
 rate = lambda seconds: f"{f.size / 1e6 / seconds:.0f} MB/s"
 print(f"{f.size / 1e6:.0f} MB, {len(f.operators)} operators, {len(f.activities)} activities")
 print(f"decoded at {rate(read[0])} ({rate(read[1])} of CPU time), whole at {rate(whole[0])} ({rate(whole[1])} of CPU time)")
 print(f"peak {used() / 1e9:.2f} GB, {(used() - base) / f.size:.2f} times the file above the libraries")
 print(f"sum ÷ span {sum(a.parts.values()) / a.span_s:.6f}")"""
-    print(f"{n} times mi300x_resnet_ddp8_train_rank0, {target.stat().st_size / 1e6:.0f} MB")
-    subprocess.run([sys.executable, "-c", code, str(target), str(path_of("h100_vit_base_infer"))], check=True)
-    target.unlink()
+    for size in sizes:
+        target = Path(os.environ.get("TMPDIR", "/tmp"))/"trace_of_some_size.json"
+        n = repeated("mi300x_resnet_ddp8_train_rank0", target, size)
+        print(f"{n} times mi300x_resnet_ddp8_train_rank0, {target.stat().st_size / 1e6:.0f} MB")
+        try: subprocess.run([sys.executable, "-c", code, str(target), str(path_of("h100_vit_base_infer"))], check=True)
+        finally: target.unlink()
 
 def executor():
     "6. 64 files through executors: one process, two, and Dask's."
