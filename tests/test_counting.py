@@ -209,10 +209,11 @@ def test_a_module_in_a_thread_whose_errors_nobody_sees(what):
 
 def higher_order():
     from torch._higher_order_ops import scan, while_loop
+    scan_steps = 6 if torch.__version__.startswith("2.11.") else 5            # 2.11 runs a first step for the shapes alone
     a, b = nn.Linear(4, 4), nn.Linear(4, 4)
     return {"cond": (lambda x: torch.cond(x.sum() > 0, lambda x: a(x), lambda x: b(x), (x,)), r(2, 4), 2*2*16),
             "while_loop": (lambda x: while_loop(lambda i, x: i < 3, lambda i, x: (i + 1, a(x)), (torch.tensor(0), x)), r(2, 4), 3*2*2*16),
-            "scan": (lambda x: scan(lambda c, x: (c + a(x), c + x), torch.zeros(4), x, dim=0), r(5, 4), 5*2*16)}
+            "scan": (lambda x: scan(lambda c, x: (c + a(x), c + x), torch.zeros(4), x, dim=0), r(5, 4), scan_steps*2*16)}
 
 @pytest.mark.parametrize("name", ("cond", "while_loop", "scan"))
 def test_operators_that_call_functions(name):

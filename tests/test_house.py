@@ -150,7 +150,7 @@ def test_readme_is_what_the_index_makes():
 def test_wheel_from_the_source_distribution(tmp_path):
     "What the package needs besides modules is in both distributions."
     there = tmp_path/"src"
-    shutil.copytree(root, there, ignore=shutil.ignore_patterns(".git", ".venv*", "__pycache__", "*.egg-info", "_site", "nbs", "tests"))
+    shutil.copytree(root, there, ignore=shutil.ignore_patterns(".git", ".venv*", "__pycache__", "*.egg-info", "_site", "nbs"))
     done = python("-c", f"import setuptools.build_meta as b; print(b.build_sdist({str(tmp_path)!r}))", cwd=there)
     assert done.returncode == 0, done.stderr
     sdist = next(tmp_path.glob("*.tar.gz"))
@@ -161,7 +161,10 @@ def test_wheel_from_the_source_distribution(tmp_path):
     import zipfile
     wheel = zipfile.ZipFile(next(tmp_path.glob("*.whl")))
     names = wheel.namelist()
-    assert {f"fasterbench/{name}" for name in files(package, "*.py", "assets/*")} <= set(names)
-    assert not [n for n in names if not n.startswith("fasterbench")]
+    assert {f"fasterbench/{name}" for name in files(package, "*.py", "assets/*") - {"_modidx.py"}} <= set(names)
+    assert not [n for n in names if not n.startswith("fasterbench") or "_modidx" in n]
+    assert {n.rpartition("/")[2] for n in names if "/licenses/" in n} == {"LICENSE", "NOTICE"}
+    assert not list(inside.glob("tests")) and (inside/"SECURITY.md").exists() and (inside/"CITATION.cff").exists()
     metadata = wheel.read(next(n for n in names if n.endswith("METADATA"))).decode()
     assert "Requires-Dist: torch" in metadata and "Provides-Extra: dev" in metadata
+    assert (pictures := re.findall(r"\]\(([^)]*\.png)\)", metadata)) and all(p.startswith("https://") for p in pictures)

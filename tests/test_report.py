@@ -467,7 +467,7 @@ def test_csv_of_filtered_rows_is_the_filtered_frame(chrome, report):
     frame = from_json(resnet50).to_frame()
     frame = frame[(frame.category == "convolution") & frame.name.str.contains("layer3")].reset_index(drop=True)
     read.columns = [c.partition(" [")[0] for c in read.columns]
-    text = [c for c in frame if isinstance(frame[c].dtype, pd.StringDtype)]
+    text = [c for c in frame if pd.api.types.is_string_dtype(frame[c])]
     assert set(read.columns) == set(frame.columns) and len(read) == len(frame) > 10
     frame = frame.apply(lambda c: pd.to_numeric(c) if c.isna().all() else c)      # unknown in all rows
     read[text] = read[text].astype(object).fillna("")          # an empty text and a missing one look the same in CSV

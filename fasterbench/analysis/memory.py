@@ -10,10 +10,10 @@ from typing import NamedTuple
 from collections.abc import Callable, Iterable
 
 import torch
-from torch.profiler import ProfilerActivity, profile, record_function
+from torch.profiler import ProfilerActivity, record_function
 
 from ..engine.modules import Part, wrapped
-from ..engine.process import silent
+from ..engine.process import recorded
 from ..timing.profiler import can_record
 
 # %% ../../nbs/analysis/memory.ipynb #c93af181
@@ -80,7 +80,7 @@ def record_memory(
     if not can_record():
         raise RuntimeError("memory is recorded by PyTorch's profiler, which is not built in or in use: leave the "
                            "running profiler session first")
-    with silent(), profile(activities=activities, profile_memory=True) as session, wrapped(listed, wrap):
+    with recorded(activities=activities, profile_memory=True) as session, wrapped(listed, wrap):
         output = call()
     del output
     roots = sorted(session.profiler.kineto_results.experimental_event_tree(), key=lambda e: e.start_time_ns)

@@ -29,6 +29,8 @@ def _run(args):
     except KeyboardInterrupt: return failed("interrupted", 130)
     except Exception as error:
         if "--debug" in args: raise
+        if isinstance(error, ImportError) and (error.name or "").partition(".")[0] == "torch":
+            return failed(f"{args[0]} needs PyTorch, which is not installed: pip install torch", 2, True)
         usage = hasattr(error, "format_message")
         plain = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
         text = error.format_message() if usage else plain

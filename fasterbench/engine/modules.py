@@ -9,6 +9,7 @@ __all__ = ['Part']
 import copy
 from dataclasses import dataclass
 from functools import partial
+from inspect import signature
 
 import torch
 from torch import nn
@@ -61,6 +62,7 @@ def parts(
 class _WatchedForward(partial):
     "A forward that is watched: called, it runs the watch; anything else that is asked of it, the forward answers."
     __class__ = property(lambda self: type(self.__wrapped__))
+    __signature__ = property(lambda self: signature(self.__wrapped__))      # Python 3.13 reads that of a partial
     @property
     def __func__(self):
         forward, function = self.__wrapped__, self.__wrapped__.__func__

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch._C._autograd import _disable_profiler, _profiler_enabled
+from torch.profiler import profile
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack, _pop_mode
 
 from .undo import Undo, let_go
@@ -205,3 +206,12 @@ def silent():
             undo.add(os.environ.pop, "KINETO_LOG_LEVEL", None)
             os.environ["KINETO_LOG_LEVEL"] = "99"
         yield
+
+@contextmanager
+def recorded(
+    **how, # Of `torch.profiler.profile`
+):
+    "Within the context PyTorch's profiler runs, and nothing is printed. Gives the session, with Kineto's own records."
+    with silent(), profile(acc_events=True, **how) as p: # left out, PyTorch 2.11 and 2.12 warn that events are cleared
+        p.profiler.acc_events = False                    # kept, each record would become an object of Python
+        yield p

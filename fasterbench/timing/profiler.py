@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 import torch
 from torch._C._autograd import _profiler_enabled
-from torch.profiler import ProfilerActivity, profile
+from torch.profiler import ProfilerActivity
 
-from ..engine.process import silent
+from ..engine.process import recorded
 from ..engine.undo import Undo, let_go
 
 # %% ../../nbs/timing/profiler.ipynb #d82789e6
@@ -83,8 +83,8 @@ def session(
 ):
     "Within the context the profiler runs; the list it gives holds its records, by time, once the context is left."
     records, activities = [], [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * (device.type == "cuda")
-    with (undo := Undo()), undo, silent():
+    with (undo := Undo()), undo:
         undo.add(let_go, _one_at_a_time)
         _one_at_a_time.acquire()
-        with profile(activities=activities) as p: yield records
+        with recorded(activities=activities) as p: yield records
         records += _records(p.profiler.kineto_results.events(), names)

@@ -6,7 +6,7 @@
 __all__ = []
 
 # %% ../../nbs/views/origin.ipynb #a0c6774c
-import os, shlex, subprocess, sys
+import os, re, shlex, subprocess, sys
 
 # %% ../../nbs/views/origin.ipynb #44077d0b
 def _leaves(tree, path):
@@ -40,10 +40,39 @@ def batch_of(
     return firsts.pop() if len(firsts) == 1 else None
 
 # %% ../../nbs/views/origin.ipynb #cc0a1063
+# Names of options whose values are secrets, as a word of the name: --hf-token, apiKey=, model.auth_token=
+_secret_names = {"token", "key", "secret", "password", "passwd", "passphrase", "pwd", "auth", "credential",
+                 "credentials", "apikey", "bearer"}
+# Values that are secrets whatever their name: known prefixes, long hexadecimal numbers, long mixtures as of base64
+_secret_values = re.compile(
+    r"(hf_|sk-|gh[opusr]_|github_pat_|glpat-|xox[a-z]-|AKIA|AIza|eyJ)[\w-]{8,}|-----BEGIN|\b[0-9a-fA-F]{32,}\b|"
+    r"(?=[A-Za-z+]*\d)(?=[a-z\d+]*[A-Z])(?=[A-Z\d+]*[a-z])[A-Za-z\d+]{24,}")
+
+def _is_secret_name(name):
+    words = re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name)
+    return not _secret_names.isdisjoint(w.lower() for w in words)
+
+def masked(
+    words:list[str], # Of a command line
+)->list[str]:
+    "`words` with `MASKED` in place of what looks like a secret: by the name of its option, by its shape, or in a URL."
+    found, after = [], ""
+    for word in words:
+        name, given, value = word.partition("=")
+        if not given: name, value = after, word
+        front = f"{name}=" if given else ""
+        if not word.startswith("--") or given:
+            if _secret_values.search(name) and given: word = "MASKED"
+            elif value and _is_secret_name(name) or _secret_values.search(value): word = f"{front}MASKED"
+            else: word = front + re.sub(r"(://[^/@\s]*:)[^/@\s]+@", r"\1MASKED@", value)
+        found.append(word)
+        after = word if word.startswith("-") and not given else ""
+    return found
+
 def command_line()->str:
     "The command of this process; empty in a notebook or an interactive shell."
     if "ipykernel" in sys.modules or not sys.argv or sys.argv[0] in ("", "-", "-c"): return ""
-    return shlex.join([os.path.basename(sys.argv[0]), *sys.argv[1:]])
+    return shlex.join([os.path.basename(sys.argv[0]), *masked(sys.argv[1:])])
 
 def git_commit()->str:
     "The commit of the working directory; empty where there is none."

@@ -6,7 +6,7 @@
 __all__ = []
 
 # %% ../../nbs/views/page.ipynb #adf6b6b3
-import gzip, json, math
+import gzip, json, re, math
 from base64 import b64encode
 from functools import cache
 from importlib.util import find_spec
@@ -80,6 +80,16 @@ def _libraries():
     packed = {name: _compressed(path.read_text(encoding="utf-8")) for name, path in texts.items()}
     return packed | dict(plotly=_compressed(get_plotlyjs()))
 
+@cache
+def licences()->str:
+    "The notices of plotly.js and of what the bundle of DataTables holds, as their files carry them."
+    from plotly.offline import get_plotlyjs
+    own = re.search(r"/\*\*?.*?licen.*?\*/", get_plotlyjs()[:2000], re.S | re.I)
+    bundle = (_bundle()/"dt_bundle.js").read_text(encoding="utf-8")
+    bundled = re.search(r"/\*! Bundled license information:.*", bundle, re.S)
+    return "\n\n".join(re.sub(r"^ *(/\*[*!]?|\*/|\*\)|\(\*!|\*) ?", "", m[0], flags=re.M).strip()
+                       for m in (own, bundled))
+
 # %% ../../nbs/views/page.ipynb #feab9aa6
 def _tab(kind):
     "A tab with what it left out: no groups, no order of its own."
@@ -114,4 +124,4 @@ def page(
                 file=_file_name(file), division=list(division))
     lead, warnings = _split(lines)
     return template.render(title=title, lines=lead, notes=[*notes, *warnings], facts=facts, data=data,
-                           packed=_libraries(), scripts=_scripts)
+                           packed=_libraries(), licences=licences(), scripts=_scripts)

@@ -1,0 +1,77 @@
+"""The private names of PyTorch that the package uses: a new PyTorch that moves one fails here first, and says which.
+
+`python tests/test_canary.py` prints what is missing, without pytest."""
+import ast, importlib, sys
+from pathlib import Path
+
+import torch
+
+package = Path(__file__).resolve().parent.parent/"fasterbench"
+
+# Names that stand in the code as they are written here are found by reading it; these stand in it as text or on objects.
+as_text = {"torch._dynamo.eval_frame._stance": "engine.process", "torch._dynamo.eval_frame._set_stance": "engine.process",
+           "torch._dynamo.utils": "running.program"}
+on_objects = {  # name → (object, attributes)
+    "Module": (lambda: torch.nn.Linear(2, 2), ("_parameters", "_buffers", "_modules", "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_compiled_call_impl")),
+    "Tensor": (lambda: torch.nn.Parameter(torch.ones(2)), ("_backward_hooks", "_post_accumulate_grad_hooks", "_version")),
+    "OpOverload": (lambda: torch.ops.aten.mm.default, ("_schema", "_op_dk", "_overloadname")),
+    "compiled module": (lambda: torch.compile(torch.nn.Linear(2, 2)), ("_orig_mod",))}
+
+def private(chain): return any(part.startswith("_") and not part.startswith("__") for part in chain.split("."))
+
+def chain_of(node):
+    "`a.b.c` of nested attributes; nothing where they do not begin with a name."
+    parts = []
+    while isinstance(node, ast.Attribute): parts, node = [node.attr, *parts], node.value
+    return ".".join([node.id, *parts]) if isinstance(node, ast.Name) else ""
+
+def used():
+    "Each private name of PyTorch in the code, with the modules that use it."
+    found = {}
+    for path in package.rglob("*.py"):
+        tree, inner = ast.parse(path.read_text(encoding="utf-8")), set()
+        names = {}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "torch":
+                for a in node.names: names[a.asname or a.name] = f"{node.module}.{a.name}"
+            elif isinstance(node, ast.Import): inner |= {a.name for a in node.names if a.name.startswith("torch.")}
+        for node in ast.walk(tree):
+            first, _, rest = chain_of(node).partition(".")
+            if rest and first in ("torch", *names): inner.add(f"{names.get(first, first)}.{rest}")
+        for name in filter(private, inner | set(names.values())): found.setdefault(name, set()).add(".".join(path.relative_to(package).with_suffix("").parts))
+    return found
+
+def exists(name):
+    "Whether PyTorch has `name`: a module, or an attribute of one."
+    parts = name.split(".")
+    for i in range(len(parts), 0, -1):
+        try: value = importlib.import_module(".".join(parts[:i]))
+        except ImportError: continue
+        for part in parts[i:]:
+            if not hasattr(value, part): return False
+            value = getattr(value, part)
+        return True
+    return False
+
+optional = {"torch._C._cuda_getDriverVersion"}             # asked for with a default: a build without CUDA has none
+
+def missing():
+    names = used() | {n: {m} for n, m in as_text.items()}
+    gone = [f"{n}, which {', '.join(sorted(m))} uses" for n, m in sorted(names.items()) if n not in optional and not exists(n)]
+    for kind, (make, attributes) in on_objects.items():
+        made = make()
+        gone += [f"{a} of a {kind}" for a in attributes if not hasattr(made, a)]
+    return [f"PyTorch {torch.__version__} has no {g}" for g in gone]
+
+def test_the_private_names_of_pytorch_are_there():
+    found = used()
+    assert "torch.utils._python_dispatch._pop_mode" in found and len(found) > 20, sorted(found)     # the reader finds what is there
+    assert missing() == []
+
+def test_a_name_that_is_gone_is_named(monkeypatch):
+    monkeypatch.delattr("torch.utils._python_dispatch._pop_mode")
+    assert missing() == [f"PyTorch {torch.__version__} has no torch.utils._python_dispatch._pop_mode, which engine.process, work.dispatch uses"]
+
+if __name__ == "__main__":
+    for line in missing(): print(line)
+    sys.exit(bool(missing()))
