@@ -462,7 +462,7 @@ def test_csv_of_filtered_rows_is_the_filtered_frame(chrome, report):
     put(chrome, "category", "convolution"); put(chrome, "text", "layer3")
     chrome.find_element("id", "csv").click()
     path = until(lambda: next(chrome.downloads.glob("*.csv"), None))
-    read = pd.read_csv(io.StringIO(path.read_text(encoding="utf-8-sig")), keep_default_na=False, na_values=[""])
+    read = pd.read_csv(io.StringIO(path.read_text(encoding="utf-8-sig")), keep_default_na=False, na_values=[""], float_precision="round_trip")
     path.unlink()
     frame = from_json(resnet50).to_frame()
     frame = frame[(frame.category == "convolution") & frame.name.str.contains("layer3")].reset_index(drop=True)

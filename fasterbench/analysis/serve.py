@@ -27,7 +27,7 @@ class Layout:
     cache_size: float=1.0  # Bytes of an element of the cache over those of the model
 
     def weight(self, w, batch:int, tokens:int)->float: # `tokens` of each sequence
-        "What one forward reads of a weight on one device, B."
+        "Return the bytes that one forward reads of a weight on one device, B."
         whole = self.stored.of(w) * w.layers
         if w.role == "rows": return min(w.row_bytes * w.layers * batch, whole)
         if w.role == "experts": whole *= experts_read(w.shape[0], w.chosen, batch * tokens) / w.shape[0]
@@ -37,11 +37,11 @@ class Layout:
         return self.devices if w.role in ("matrix", "experts") and (self.split_head or not w.head) else 1
 
     def holds(self, w)->float:
-        "What a device holds of a weight, B."
+        "Return the bytes that a device holds of a weight, B."
         return self.stored.of(w) * w.layers / self._parts(w)
 
     def cache(self, held)->float:
-        "What a device reads of the cache of one sequence, B."
+        "Return the bytes that a device reads of the cache of one sequence, B."
         return held.pairs * self.cache_size / min(self.devices, self.heads) + held.states / self.devices
 
 # %% ../../nbs/analysis/serve.ipynb #418f0aca
@@ -50,7 +50,7 @@ def collective_bytes(
     size:float,   # Of what is added up, B
     times:int,    # All-reduces
 )->float:
-    "What each device sends, B."
+    "Return the bytes that each device sends, B."
     return bus_factor("all_reduce", devices) * size * times if devices > 1 else 0.0
 
 def collective_time(
@@ -215,7 +215,7 @@ def serve(
     network:float|NetworkPeaks|None=None, # B/s that a device sends, or roofs of neighbours; None: collectives take 0 s
     measured:dict|None=None,   # Tokens per second by batch (decode) or by (phase, batch), or measured results
 )->ServeResult:
-    "What a device allows a language model: least times and tokens per second, without weights in memory."
+    "Compute least times and tokens per second of a language model on a device, without weights in memory."
     batches = [_positive("batch", b) for b in ([batch] if isinstance(batch, int) else batch)]
     for name, n in (("prompt", prompt), ("new", new), ("tensor_parallel", tensor_parallel)): _positive(name, n)
     model = language_model(model_or_config)

@@ -71,7 +71,7 @@ def stored_as(
 
 # %% ../../nbs/analysis/serve_weights.ipynb #d9e6056b
 def _quantized(config):
-    "What the quantization in a configuration says."
+    "Read the quantization in a configuration."
     found = getattr(config, "quantization_config", None)
     if not found: return Stored()
     found = found if isinstance(found, dict) else found.to_dict()

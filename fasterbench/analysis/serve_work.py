@@ -22,7 +22,7 @@ from ..work.target import Target, on_target
 _numbers = {"layer_idx", "layer_id", "layer_number", "block_index", "idx"}
 
 def _kind(layer):
-    "What two layers have in common that do the same work."
+    "Return a key that two layers share if they do the same work."
     tensors = [(n, tuple(t.shape), t.dtype) for n, t in (*layer.named_parameters(), *layer.named_buffers())]
     plain = lambda v: v is None or isinstance(v, (bool, int, float, str))
     settings = [(n, type(m).__name__, k, v) for n, m in layer.named_modules() for k, v in vars(m).items()
@@ -106,7 +106,7 @@ def _window(layer): return getattr(layer, "sliding_window", None) if getattr(lay
 # %% ../../nbs/analysis/serve_work.ipynb #039fff3e
 @dataclass(frozen=True)
 class Held:
-    "What a cache holds of one sequence, B."
+    "Bytes that a cache holds of one sequence, B."
     pairs: int        # Keys and values
     states: int       # Of layers that keep no keys
     added: float      # Written by one forward of one token
@@ -119,7 +119,7 @@ def held(
     context:int,      # Tokens that it has seen
     latent:int=0,     # Elements that a token needs of a layer, where the server keeps a compressed form
 )->Held:
-    "What `cache` holds, for all layers that are like those that ran."
+    "Return the bytes that `cache` holds, for all layers that are like those that ran."
     pairs = states = added = objects = 0
     for side in _cache_layers(cache):
         for i, layer in enumerate(side):
@@ -249,7 +249,7 @@ def _chosen(config):
 
 # %% ../../nbs/analysis/serve_work.ipynb #025b1f2c
 class _Arguments:
-    "What a language model is called with, without data."
+    "Arguments of a language model, without data."
     def __init__(self, model, batch):
         self.model, self.config, self.batch = model, _text(model.config), batch
         self.two_sides = bool(getattr(model.config, "is_encoder_decoder", False))
@@ -308,7 +308,7 @@ class Asked(_Arguments):
 
 # %% ../../nbs/analysis/serve_work.ipynb #a9d9ebd2
 def _step_work(asked, work, tracer, out, counts, prompt, context, one):
-    "What a run comes to, by the state of the cache after it."
+    "Sum up a run, by the state of the cache after it."
     cache = out.get("past_key_values", None)
     cache = out["cache_params"] if cache is None else cache
     latent, tokens = _latent(asked.config), 1 if one else prompt
@@ -333,7 +333,7 @@ def _kept_buffers(model):
             if t is not None and n not in m._non_persistent_buffers_set]
 
 def _takes(model, name):
-    "Whether the forward of `model` has an argument of that name."
+    "Tell if the forward of `model` has an argument of that name."
     from inspect import signature
     return name in signature(type(model).forward).parameters
 

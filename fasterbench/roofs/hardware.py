@@ -89,7 +89,7 @@ def _of_torch(dtype): return f"torch.{_short(dtype)}"
 def _short(dtype): return str(dtype).removeprefix("torch.")
 
 # %% ../../nbs/roofs/hardware.ipynb #86725a3e
-def _rate(name, value):
+def _computable_rate(name, value):
     "Return `value`, if it is a rate that something can be computed with."
     if computable(value := positive(name, value)): return value
     raise ValueError(f"{name}={value!r}: a size from 1e-100 to 1e100 is needed")
@@ -97,7 +97,7 @@ def _rate(name, value):
 def _check_levels(levels, bandwidth):
     "Capacities grow outwards, only main memory has none, and its bandwidth is the peak bandwidth."
     sizes = [l.capacity for l in levels]
-    for l in levels: _rate(f"the bandwidth of {l.name}", l.bandwidth)
+    for l in levels: _computable_rate(f"the bandwidth of {l.name}", l.bandwidth)
     if sizes and (sizes[-1] is not None or None in sizes[:-1] or sorted(sizes[:-1]) != sizes[:-1]):
         raise ValueError(f"levels with capacities {sizes}: "
                          "they go from the smallest to main memory, whose capacity is None")
@@ -106,9 +106,9 @@ def _check_levels(levels, bandwidth):
 
 def _checked_ridge(given, flops, bandwidth):
     "The ridge point, FLOP/B; `given` has to agree with it to the three digits of the printed form."
-    ridge = _rate("peak_flops / peak_bandwidth", flops / bandwidth)
+    ridge = _computable_rate("peak_flops / peak_bandwidth", flops / bandwidth)
     if given is None: return ridge
-    if math.isclose(_rate("ridge_point", given), ridge, rel_tol=0.01): return float(given)
+    if math.isclose(_computable_rate("ridge_point", given), ridge, rel_tol=0.01): return float(given)
     raise ValueError(f"ridge_point={given!r} contradicts peak_flops / peak_bandwidth = {ridge:.6g} FLOP/B; "
                      "leave it out to have it derived")
 
@@ -168,17 +168,17 @@ class HardwarePeaks:
 
     def __post_init__(self):
         put = lambda name, value: object.__setattr__(self, name, value)
-        put("peak_flops", _rate("peak_flops", self.peak_flops))
-        put("peak_bandwidth", _rate("peak_bandwidth", self.peak_bandwidth))
+        put("peak_flops", _computable_rate("peak_flops", self.peak_flops))
+        put("peak_bandwidth", _computable_rate("peak_bandwidth", self.peak_bandwidth))
         put("ridge_point", _checked_ridge(self.ridge_point, self.peak_flops, self.peak_bandwidth))
         put("device", str(self.device))
         put("dtype", _of_torch(self.dtype))
         for name in ("levels", "ceilings", "kinds", "notes"): put(name, tuple(getattr(self, name)))
         _check_levels(self.levels, self.peak_bandwidth)
         for name in ("device_name", "date"): check_text(f"environment.{name}", self.environment.get(name, ""))
-        for c in self.ceilings: _rate(f"the ceiling of {c.dtype}", c.flops)
-        for k in self.kinds: _rate(f"the ceiling of {k.kind} in {k.dtype}", k.rate)
-        if self.launch_s is not None: _rate("launch_s", self.launch_s)
+        for c in self.ceilings: _computable_rate(f"the ceiling of {c.dtype}", c.flops)
+        for k in self.kinds: _computable_rate(f"the ceiling of {k.kind} in {k.dtype}", k.rate)
+        if self.launch_s is not None: _computable_rate("launch_s", self.launch_s)
 
     def __repr__(self):
         return (f"HardwarePeaks(peak_flops={self.peak_flops:.2e}, peak_bandwidth={self.peak_bandwidth:.2e}, "

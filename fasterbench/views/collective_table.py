@@ -36,11 +36,11 @@ class Collective:
 
     @property
     def alone(self)->bool:
-        "Whether one rank of several recorded it: the time of its kernel has the waiting in it."
+        "True if one rank of several recorded it: the time of its kernel has the waiting in it."
         return len(self.ranks) < min(self.group_size, 2)
     @property
     def wait_s(self)->float:
-        "What a rank waited, the mean, s."
+        "Mean time that a rank waited, s."
         return sum(self.waits_s) / len(self.waits_s)
     @property
     def bandwidth(self)->float|None:
@@ -63,7 +63,7 @@ def _last(group):
     most = max(sorted(set(ranks)), key=ranks.count)
     return f"rank {most}" + (f" ({ranks.count(most)} of {len(ranks)})" if len(ranks) > 1 else "")
 
-def _row(group):
+def _collective_row(group):
     "Collectives of one kind, group and size as texts."
     c, bandwidths = group[0], [b for c in group if (b := c.bus_bandwidth) is not None]
     least = "≥ " if c.alone else ""
@@ -81,7 +81,7 @@ def collectives_table(
     groups = {}
     for c in collectives: groups.setdefault((c.kind, c.group, c.nbytes, c.group_size, c.alone), []).append(c)
     groups = sorted(groups.values(), key=lambda group: -sum(c.transfer_s for c in group))
-    rows = [_row(group) for group in groups[:top]]
+    rows = [_collective_row(group) for group in groups[:top]]
     keep = [k for k in range(len(_titles)) if k != 1 or any(r[1] for r in rows)]
     lines = text_table([[r[k] for k in keep] for r in (_titles, *rows)], {0})
     return "\n".join(lines + ([f"… and {len(groups) - len(rows)} more kinds and sizes"] if groups[len(rows):] else []))

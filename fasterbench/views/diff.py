@@ -41,7 +41,7 @@ class Pair(Line):
 
     @property
     def order(self):
-        "What pairs are sorted by: the largest change of time first, then rows of one side."
+        "Key that sorts pairs: the largest change of time first, then rows of one side."
         return (0, -abs(self.after.time_s - self.before.time_s)) if self.side == "both" else (1, 0.0)
 
     @property
@@ -51,13 +51,13 @@ class Pair(Line):
 
     @property
     def clear(self)->bool|None:
-        "Whether the times differ by more than the spread of both and the drift; None: a spread is unknown."
+        "True if the times differ by more than the spread of both and the drift; None: a spread is unknown."
         if self.side != "both": return False
         return None if self._beyond_spread is None else self._beyond_spread and self._beyond_drift
 
     @property
     def _beyond_spread(self):
-        "Whether the times differ by more than half the interquartile ranges of both."
+        "True if the times differ by more than half the interquartile ranges of both."
         spreads = [0.0 if p.source == "predicted" else p.time_iqr_s for p in (self.before, self.after)]
         return None if None in spreads else abs(self.after.time_s - self.before.time_s) > sum(spreads) / 2
 
@@ -145,22 +145,22 @@ _changes = {"faster": dict(color="#009e73", dash="solid"), "slower": dict(color=
             "within the drift": dict(color="#74808a", dash="longdash"),
             "spread unknown": dict(color="#74808a", dash="dashdot")}
 
-def _columns(points): return dict(zip("xy", map(list, zip(*(spot(p) if p else (None, None) for p in points)))))
+def _xy(points): return dict(zip("xy", map(list, zip(*(spot(p) if p else (None, None) for p in points)))))
 
-def _moved(q):
-    "Whether both sides are on the chart, and at places that differ."
+def _has_moved(q):
+    "Tell if both sides are on the chart, at places that differ."
     if not (placeable(q.before) and placeable(q.after)): return False
     return any(abs(math.log(b / a)) > 0.01 for a, b in zip(spot(q.before), spot(q.after)))
 
 def _arrows(fig, pairs):
     "A line per pair that ends in an arrowhead at the rim of its marker; coloured by whether the row is faster."
     for change, look in _changes.items():
-        moved = [(i, q) for i, q in enumerate(pairs) if q.change == change and _moved(q)]
+        moved = [(i, q) for i, q in enumerate(pairs) if q.change == change and _has_moved(q)]
         if not moved: continue
         marker = dict(symbol="arrow", angleref="previous", color=look["color"],
                       size=[s for _ in moved for s in (0, 11, 0)], opacity=1, line=dict(width=0),
                       standoff=[s for _, q in moved for s in (0, marker_size(q.after) / 2, 0)])
-        fig.add_scatter(**_columns([p for _, q in moved for p in (q.before, q.after, None)]), mode="lines+markers",
+        fig.add_scatter(**_xy([p for _, q in moved for p in (q.before, q.after, None)]), mode="lines+markers",
                         name=change,
                         customdata=[i for i, _ in moved for _ in range(3)], line=dict(width=2, **look), marker=marker,
                         hoverinfo="skip", legendgroup=change)
@@ -175,7 +175,7 @@ def _spots(fig, pairs, side):
         if not chosen: continue
         marker = style(kind, [marker_size(p) for _, p, _ in chosen])
         if side == "before": marker["symbol"] = marker["symbol"].removesuffix("-open") + "-open"
-        fig.add_scatter(**_columns([p for _, p, _ in chosen]), hovertext=[text(p, q) for _, p, q in chosen],
+        fig.add_scatter(**_xy([p for _, p, _ in chosen]), hovertext=[text(p, q) for _, p, q in chosen],
                         hoverinfo="text",
                         mode="markers", customdata=[i for i, _, _ in chosen], marker=marker,
                         name=f"{look['label']}, {side}",
@@ -185,7 +185,7 @@ def _spots(fig, pairs, side):
 def _programs(fig, before, after):
     both = [p for p in (before, after) if placeable(p)]
     marker = star_style | dict(symbol=["star-open", "star"][-len(both):])
-    if both: fig.add_scatter(**_columns(both), hovertext=[hover(p) for p in both], hoverinfo="text",
+    if both: fig.add_scatter(**_xy(both), hovertext=[hover(p) for p in both], hoverinfo="text",
                              mode="lines+markers",
                              name="whole model", line=dict(color=star_style["color"], width=1), marker=marker)
 

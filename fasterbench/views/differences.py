@@ -27,7 +27,7 @@ def as_result(
 def _phases(r):
     return " + ".join(k for k in ("forward", "backward", "update") if any(p.phase == k for p in r.points)) or "none"
 
-def _sample(sample):
+def _sample_texts(sample):
     "Each argument of the sample, by its name."
     shape = lambda t: f"{'×'.join(map(str, t['shape'])) or 'scalar'} {t['dtype']}" if "shape" in t else t.get("value",
         "?")
@@ -41,10 +41,10 @@ origin = "command", "commit"       # Long, and rarely what explains a difference
 def conditions(
     r:Result,
 )->dict[str, object]:
-    "What `r` was measured on and with, by name: batch, sample, call, settings, machine. Unknown is left out."
+    "List the conditions of a measurement by name: batch, sample, call, settings, machine. Unknown is left out."
     batch = batch_of(r.sample)
     about = {"phases of a training step": _phases(r), "model": r.model} | ({} if batch is None
-        else {"batch": batch}) | _sample(r.sample)
+        else {"batch": batch}) | _sample_texts(r.sample)
     call = {k: v for k, v in r.call.items() if k not in ("device", *origin)}
     about |= {_spaced(k): v for of in (call, r.settings) for k, v in of.items()}
     if r.peaks:
@@ -68,8 +68,8 @@ def _told(values, sides):
     texts = ["?" if v is None else str(v) for v in values]
     return ", ".join(f"{t} {s}" for t, s in zip(texts, sides)) if sides else ", ".join(texts)
 
-def _apart(values):
-    "Whether roofs differ by more than 5 %, or one has what another has not."
+def _roofs_differ(values):
+    "Tell if roofs differ by more than 5 %, or one has what another has not."
     known = [v for v in values if v is not None]
     return len(known) < len(values) or max(known) / min(known) > 1.05
 
@@ -78,7 +78,7 @@ def differences(
     results:list[Result],
     sides:tuple=("before", "after"), # What each is called; empty: their order says it
 )->list[str]:
-    "What is not the same in all `results`, in words; roofs that are less than 5 % apart count as the same."
+    "List the conditions that differ between `results`; roofs that are less than 5 % apart count as the same."
     about = list(map(conditions, results))
     lines = [f"{k}: {_told([a.get(k) for a in about], sides)}" for k in dict.fromkeys(k for a in about for k in a)
              if len({str(a.get(k)) for a in about}) > 1]
@@ -86,4 +86,4 @@ def differences(
     text = lambda of, k: format_si(of[k], k[1]) if k in of else "none"
     return lines + [f"{k[0]}: {_told([text(of, k) for of in roofs], sides)}"
                     for k in dict.fromkeys(k for of in roofs for k in of)
-                    if _apart([of.get(k) for of in roofs])]
+                    if _roofs_differ([of.get(k) for of in roofs])]

@@ -20,15 +20,15 @@ def brief(
     texts = [format_si(x, unit, digits) for digits in (2, 1, 0)]
     return next((t for t in texts if sum(map(str.isdigit, t)) <= 3), texts[-1])
 
-def _plain(x): return f"{x:.{2 if abs(x) < 10 else 1 if abs(x) < 100 else 0}f}"
+def _plain_text(x): return f"{x:.{2 if abs(x) < 10 else 1 if abs(x) < 100 else 0}f}"
 
 _formats = dict(text=lambda x, unit: str(x), count=lambda x, unit: str(x), si=format_si, amount=lambda x,
                 unit: format_si(x),
                 fixed=lambda x, unit: f"{x:.2f}", share=lambda x, unit: f"{x:.1%}", percent=lambda x, unit: f"{x:.1f}%",
                 ratio=lambda x, unit: f"×{x:.2f}", flag=lambda x, unit: "yes" if x else "no")
-def _whole(percent): return f"{percent:.{0 if percent >= 9.95 else 1}f}%"
-_briefs = _formats | dict(si=brief, amount=lambda x, unit: brief(x), fixed=lambda x, unit: _plain(x),
-                          share=lambda x, unit: _whole(100 * x), percent=lambda x, unit: _whole(x))
+def _whole_percent(percent): return f"{percent:.{0 if percent >= 9.95 else 1}f}%"
+_briefs = _formats | dict(si=brief, amount=lambda x, unit: brief(x), fixed=lambda x, unit: _plain_text(x),
+                          share=lambda x, unit: _whole_percent(100 * x), percent=lambda x, unit: _whole_percent(x))
 
 # %% ../../nbs/views/fields.ipynb #b67b0635
 class Field(NamedTuple):

@@ -29,12 +29,12 @@ def label(
     return (p.name or "(model)") + (f" ×{count}" if count > 1 else "")
 
 # %% ../../nbs/views/fold.ipynb #c0d47a08
-def _common(values, other="mixed"):
+def _common_name(values, other="mixed"):
     "The value that all have."
     return values[0] if len(set(values)) == 1 else other
 
 def _bound(points):
-    "What bounds most of the least time of `points`; without any, most of their time."
+    "Name the bound of most of the least time of `points`; without any, of most of their time."
     times = Counter()
     for p in points: times[p.bound, p.memory_level] += p.least_time_s or 0.0
     if not any(times.values()):
@@ -46,7 +46,7 @@ _same = ("type", "flops", "bytes_moved", "time_s", "calls", "operator", "phase",
          "contraction_flops", "launch_s", "explained", "wire_bytes", "sends", "network_s", "roof_time_s", "time_iqr_s",
          "uncertain", "disturbed")
 
-def _row(p, levels):
+def _fold_row(p, levels):
     "A point as a row again, with its bytes at `levels`."
     by_level = dict(p.bytes_by_level)
     return Row(**{k: getattr(p, k) for k in _same},
@@ -55,18 +55,18 @@ def _row(p, levels):
 def _folded(points, rows, name, count):
     "`points` as one row: sums, and least times that are sums too."
     levels = list(dict.fromkeys(level for p in points for level, _ in p.bytes_by_level))
-    row, (bound, level) = summed((_row(p, levels) for p in points), name=name), _bound(points)
+    row, (bound, level) = summed((_fold_row(p, levels) for p in points), name=name), _bound(points)
     one = lambda names: names if isinstance(names, str) else "mixed"
     nothing = dict(achieved_gflops=None, utilization_pct=None) if bound == "none" else {}
     p = place(row, None, share=sum(p.share for p in points), bound=bound, memory_level=level,
-              source=_common([p.source for p in points]), category=one(row.category), dtype=one(row.dtype),
+              source=_common_name([p.source for p in points]), category=one(row.category), dtype=one(row.dtype),
               roof_time_s=row.roof_time_s, launch_s=row.launch_s, explained=row.explained,
-              bytes_by_level=tuple(zip(levels, row.bytes_by_level)), ranks=_ranks(points),
+              bytes_by_level=tuple(zip(levels, row.bytes_by_level)), ranks=_rank_times(points),
               above_roof=any(p.above_roof for p in points),
               **dict(utilization_pct=utilization(row.roof_time_s, row.time_s)) | nothing)
     return FoldedPoint(**vars(p), count=count, rows=tuple(rows))
 
-def _ranks(points):
+def _rank_times(points):
     "The time of each rank in all of `points`."
     times = Counter()
     for p in points: times.update(dict(p.ranks))
@@ -78,8 +78,8 @@ _digits = re.compile(r"(\d+)")
 def _block_key(p): return _digits.sub("*", p.name), p.type, p.operator, p.phase, p.dtype, p.flops, p.bytes_moved
 
 def _starred(names):
-    "What `names` have in common; numbers that differ are `*`."
-    return "".join(_common(part, "*") for part in zip(*map(_digits.split, names)))
+    "Return the common form of `names`; numbers that differ are `*`."
+    return "".join(_common_name(part, "*") for part in zip(*map(_digits.split, names)))
 
 # %% ../../nbs/views/fold.ipynb #e0988391
 def _inside(p): return p.source in ("counted", "predicted") and not p.name.startswith("(")
@@ -97,7 +97,7 @@ def _type_key(p):
 _keys = dict(block=_block_key, type=_type_key,
              category=lambda p: (p.category or "other", p.phase))
 
-def _gathered(points, key):
+def _fold_ranks(points, key):
     "Groups of indices with the same key, in the order of `points`."
     groups = {}
     for i, p in enumerate(points): groups.setdefault(key(p), []).append(i)
@@ -105,24 +105,25 @@ def _gathered(points, key):
 
 def _rows_of(points, members): return [r for i in members for r in (getattr(points[i], "rows", ()) or (i,))]
 
-def _one(points, members, name, count):
+def _folded_row(points, members, name, count):
     if len(members) == 1 and name == points[members[0]].name: return points[members[0]]
     return _folded([points[i] for i in members], _rows_of(points, members), name, count)
 
 # %% ../../nbs/views/fold.ipynb #2230e5e6
-def _blocks(points):
+def _blocks_of(points):
     "Repeated blocks as one row each."
-    return [_one(points, members, _starred([points[i].name for i in members]), len(members))
-            for members in _gathered(points, _block_key).values()]
+    return [_folded_row(points, members, _starred([points[i].name for i in members]), len(members))
+            for members in _fold_ranks(points, _block_key).values()]
 
 def _kinds(points, group):
     "One row per type or category, and phase."
-    return [_one(points, members, key[0], len(members)) for key, members in _gathered(points, _keys[group]).items()]
+    found = _fold_ranks(points, _keys[group])
+    return [_folded_row(points, members, key[0], len(members)) for key, members in found.items()]
 
 def _tree(points, depth):
     "One row per branch of the tree and phase."
-    groups = _gathered(points, lambda p: (_branch(p, depth), p.phase))
-    return [_one(points, members, key[0], 1) for key, members in groups.items()]
+    groups = _fold_ranks(points, lambda p: (_branch(p, depth), p.phase))
+    return [_folded_row(points, members, key[0], 1) for key, members in groups.items()]
 
 # %% ../../nbs/views/fold.ipynb #ca87ef72
 groupings = ("auto", "block", "type", "category", None)
@@ -143,7 +144,7 @@ def fold(
     _check(group, depth)
     points = list(points) if depth is None else _tree(points, depth)
     if group in ("auto", "block"):
-        blocks = _blocks(points) if group == "block" or len(points) > 60 else points
+        blocks = _blocks_of(points) if group == "block" or len(points) > 60 else points
         if group == "block" or 3 * len(blocks) <= len(points): points = blocks
     elif group is not None: points = _kinds(points, group)
     return sorted(points, key=lambda p: -p.time_s)

@@ -12,9 +12,9 @@ from dataclasses import replace
 from ..points.model import RooflinePoint, at_time, ranked, under_network, waiting_row
 
 # %% ../../nbs/views/gathered.ipynb #aef48f34
-def _key(p): return p.name, p.type, p.phase, p.operator
+def _row_key(p): return p.name, p.type, p.phase, p.operator
 
-def _one(pairs):
+def _median_row(pairs):
     "The point of one row from (rank, point) pairs."
     first, time = pairs[0][1], statistics.median(p.time_s for _, p in pairs)
     spreads = [p.time_iqr_s for _, p in pairs]
@@ -29,13 +29,13 @@ def one_of_many(
     "Return one point per row, slowest first."
     rows = {}
     for rank, points in enumerate(lists):
-        for p in points: rows.setdefault(_key(p), []).append((rank, p))
-    return ranked(_one(pairs) for pairs in rows.values())
+        for p in points: rows.setdefault(_row_key(p), []).append((rank, p))
+    return ranked(_median_row(pairs) for pairs in rows.values())
 
 # %% ../../nbs/views/gathered.ipynb #613bb853
 def _different(lists):
-    "What is to be said about rows that not every rank has."
-    have = [dict.fromkeys(_key(p)[:3] for p in points if not p.name.startswith("(")) for points in lists]
+    "Name the rows that not every rank has."
+    have = [dict.fromkeys(_row_key(p)[:3] for p in points if not p.name.startswith("(")) for points in lists]
     common = set.intersection(*map(set, have))
     if all(len(h) == len(common) for h in have): return []
     texts = []
@@ -47,14 +47,14 @@ def _different(lists):
 
 _times = ("end_to_end_s", "end_to_end_iqr_s", "rows_s", "overhead_s", "ops_s", "communication_s", "exposed_s")
 
-def _timing(timings):
+def _median_timing(timings):
     "The medians over the ranks."
     if None in timings: return None
     values = {k: [getattr(t, k) for t in timings] for k in _times}
     return replace(timings[0], **{k: None if None in v else statistics.median(v) for k, v in values.items()})
 
 # %% ../../nbs/views/gathered.ipynb #269b7a02
-def _words(note): return re.sub(r"[\d.]+", "", note)     # ranks say the same with other numbers
+def _without_numbers(note): return re.sub(r"[\d.]+", "", note)     # ranks say the same with other numbers
 
 def _account(rank, result, account):
     "Where the time of one rank went."
@@ -75,8 +75,9 @@ def gathered(
     unknown = {}
     for r in results: unknown |= {k: max(v, unknown.get(k, 0)) for k, v in r.unknown_ops.items()}
     notes = [f"gathered from {n} ranks: a row has the median of its times", *_different([r.points for r in results])]
-    said = {_words(note): note for r in reversed(results) for note in reversed(r.notes)}
+    said = {_without_numbers(note): note for r in reversed(results) for note in reversed(r.notes)}
     notes += reversed(said.values())
     accounts = [_account(i, r, account) for i, r in enumerate(results) if r.timing and account]
-    return replace(first, **kinds, program=program, unknown_ops=unknown, timing=_timing([r.timing for r in results]),
+    timing = _median_timing([r.timing for r in results])
+    return replace(first, **kinds, program=program, unknown_ops=unknown, timing=timing,
                    notes=notes, environment=first.environment | dict(ranks=n), accounts=[*first.accounts, *accounts])

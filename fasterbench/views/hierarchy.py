@@ -55,7 +55,7 @@ def _joins(go, levels):
 def _at_dram(p): return replace(p, bytes_moved=p.bytes_by_level[-1][1]) if p.bytes_by_level else p
 
 def hierarchical(result)->bool:
-    "Whether the bytes of some row were counted level by level, by hardware."
+    "Tell if the bytes of some row were counted level by level, by hardware."
     return any(p.source not in ("counted", "predicted") and sum(b > 0 for _, b in p.bytes_by_level) > 1
                for p in result.points)
 

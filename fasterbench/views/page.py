@@ -64,7 +64,7 @@ def tab_of(
 _topics = ("numbers", "rows", "state", "chart", "names", "legend", "table", "details")
 _scripts = [*(f"report-{topic}.js" for topic in _topics), "report.js"]
 
-def _packed(text): return b64encode(gzip.compress(text.encode("utf-8"), mtime=0)).decode("ascii")
+def _compressed(text): return b64encode(gzip.compress(text.encode("utf-8"), mtime=0)).decode("ascii")
 
 def _bundle():
     "The folder of itables that holds its offline bundle of DataTables."
@@ -77,8 +77,8 @@ def _libraries():
     "plotly.js and DataTables, compressed."
     from plotly.offline import get_plotlyjs
     texts = {"table-module": (_bundle()/"dt_bundle.js"), "table-style": (_bundle()/"dt_bundle.css")}
-    packed = {name: _packed(path.read_text(encoding="utf-8")) for name, path in texts.items()}
-    return packed | dict(plotly=_packed(get_plotlyjs()))
+    packed = {name: _compressed(path.read_text(encoding="utf-8")) for name, path in texts.items()}
+    return packed | dict(plotly=_compressed(get_plotlyjs()))
 
 @cache
 def licences()->str:

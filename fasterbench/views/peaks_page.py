@@ -66,24 +66,25 @@ def probes(
     if what not in ("memory", "arithmetic"): raise ValueError(f"what={what!r}; the sweeps are memory and arithmetic")
     if not peaks.sweep: raise ValueError("these peaks were not measured, so there is no sweep behind them; "
                                          "measure_peaks(device) measures them")
-    rows = _memory(peaks) if what == "memory" else _arithmetic(peaks)
+    rows = _memory_probes(peaks) if what == "memory" else _arithmetic_probes(peaks)
     return [dict(zip(("name", "kind", "size", "rate"), r)) for r in sorted(rows, key=lambda r: -r[3])]
 
-def _memory(peaks): return [(f"{kind} {format_si(size, 'B', 1)}", kind, size, rate) for kind, size, rate in peaks.sweep]
+def _memory_probes(peaks):
+    return [(f"{kind} {format_si(size, 'B', 1)}", kind, size, rate) for kind, size, rate in peaks.sweep]
 
-def _arithmetic(peaks):
+def _arithmetic_probes(peaks):
     last = lambda probe: " channels last" if "channels last" in probe else ""
     return [(f"{dtype} {probe}", f"{dtype} {probe.split()[0]}{last(probe)}", flops, rate)
             for dtype, probe, flops, rate in peaks.trials]
 
 # %% ../../nbs/views/peaks_page.ipynb #bb42d249
-def _groups(rows):
+def _probes_by_kind(rows):
     "Per kind the indices of its rows, by size."
     kinds = {}
     for i, r in enumerate(rows): kinds.setdefault(r["kind"], []).append(i)
     return {kind: sorted(of, key=lambda i: rows[i]["size"]) for kind, of in kinds.items()}
 
-def _ceilings(peaks, what, sizes):
+def _ceiling_spans(peaks, what, sizes):
     "Where each ceiling holds: (from, to, rate, text)."
     low, high = min(sizes) / 1.4, max(sizes) * 1.7
     name = lambda c: " ".join(f"{c.dtype} {c.unit} {format_si(c.flops, 'FLOP/s')}".split())
@@ -95,7 +96,7 @@ def _ceilings(peaks, what, sizes):
 # %% ../../nbs/views/peaks_page.ipynb #ebe84215
 def _probe_lines(fig, rows, unit):
     "A line per kind of probe."
-    for k, (kind, of) in enumerate(_groups(rows).items()):
+    for k, (kind, of) in enumerate(_probes_by_kind(rows).items()):
         texts = [f"{escape(rows[i]['name'])}: {format_si(rows[i]['rate'], unit)}" for i in of]
         xs, ys, color = [rows[i]["size"] for i in of], [rows[i]["rate"] for i in of], hues[k % 7]
         fig.add_scatter(x=xs, y=ys, customdata=of, name=escape(kind), mode="lines+markers", hoverinfo="text",
@@ -119,7 +120,7 @@ def sweep(
     except ImportError: raise ImportError("the chart needs plotly: pip install plotly") from None
     rows, fig, memory = probes(peaks, what), go.Figure(), what == "memory"
     sizes, unit = [r["size"] for r in rows] or [1], "B/s" if memory else "FLOP/s"
-    lines = _ceilings(peaks, what, sizes)
+    lines = _ceiling_spans(peaks, what, sizes)
     _probe_lines(fig, rows, unit)
     _ceiling_lines(fig, lines, [l.capacity for l in peaks.levels if l.capacity] if memory else [])
     ends = [x for a, b, *_ in lines for x in (a, b)]

@@ -45,7 +45,7 @@ def shown(
     return escape(shortened(printable(" ".join(name.split())) or "(model)", width))
 
 def _use(p):
-    "What bounds a row, and how much of its roof it reaches."
+    "Say the bound of a row, and how much of its roof it reaches."
     level = f" ({p.memory_level})" if p.bound == "memory" and p.memory_level else ""
     use = "" if p.utilization_pct is None else f", {p.utilization_pct:.1f} % of the roof"
     return f"{p.bound}{level}{use}{', above it' if p.above_roof else ''}"
@@ -160,7 +160,7 @@ def _strip_place(p, levels):
 def placeable(
     p:RooflinePoint|None,
 )->bool:
-    "Whether a point has a place on two logarithmic axes."
+    "Tell if a point has a place on two logarithmic axes."
     return p is not None and all((p.flops, p.bytes_moved, p.time_s, p.arithmetic_intensity, p.achieved_gflops))
 
 def spot(

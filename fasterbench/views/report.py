@@ -20,7 +20,7 @@ from .plot import alt_text, bounds, canvas, dress, plot_categories
 from .table import footer, records
 
 # %% ../../nbs/views/report.ipynb #6e222a3b
-def _roofs(peaks):
+def _roof_facts(peaks):
     compute = [(f"{c.dtype} {c.unit}".strip(), c.flops, "FLOP/s", c.probe) for c in peaks.ceilings]
     compute = compute or [(peaks.dtype.removeprefix("torch."), peaks.peak_flops, "FLOP/s", "")]
     memory = [(l.name, l.bandwidth, "B/s", l.probe) for l in peaks.memory]
@@ -29,18 +29,18 @@ def _roofs(peaks):
                for r in (peaks.network.roofs if peaks.network else ())]
     return [(name, format_si(value, unit) + probed(probe)) for name, value, unit, probe in compute + memory] + network
 
-def _program(p):
+def _program_facts(p):
     amounts = [("time", p.time_s, "s"), ("work", p.flops, "FLOP"), ("contractions", p.contraction_flops, "FLOP"),
                ("traffic", p.bytes_moved, "B"), ("on the wire", p.wire_bytes, "B")]
     return [(name, format_si(value, unit)) for name, value, unit in amounts]
 
-def _pairs(entries): return [(k.replace("_", " "), str(v)) for k, v in entries.items()]
+def _as_pairs(entries): return [(k.replace("_", " "), str(v)) for k, v in entries.items()]
 
-def _sample(result):
+def _sample_facts(result):
     shape = lambda t: "×".join(map(str, t["shape"] or [])) or "scalar"
     return [(t["name"], f"{shape(t)} {t['dtype']}" if "dtype" in t else str(t.get("value", ""))) for t in result.sample]
 
-def _timing(t):
+def _timing_facts(t):
     times = [("end to end", t.end_to_end_s), ("rows", t.rows_s), ("overhead", t.overhead_s)]
     if t.communication_s is not None:
         times += [("waiting for communication", t.exposed_s), ("communication on its way", t.communication_s)]
@@ -54,10 +54,10 @@ def facts(
 )->list[tuple[str, list[tuple[str, str]]]]:
     "Device, roofs, sample, settings, the whole model and the timing: titled lists of name and value."
     device = {"device": result.peaks.device} | result.environment
-    sections = {"Device": _pairs(device), "Roofs": _roofs(result.peaks), "Sample": _sample(result),
-                "Call and settings": _pairs(result.call | result.settings),
-                "Whole model": _program(result.program) if result.program is not None else [],
-                "Timing": _timing(result.timing) if result.timing is not None else []}
+    sections = {"Device": _as_pairs(device), "Roofs": _roof_facts(result.peaks), "Sample": _sample_facts(result),
+                "Call and settings": _as_pairs(result.call | result.settings),
+                "Whole model": _program_facts(result.program) if result.program is not None else [],
+                "Timing": _timing_facts(result.timing) if result.timing is not None else []}
     return [(heading, entries) for heading, entries in sections.items() if entries]
 
 # %% ../../nbs/views/report.ipynb #0b664658
@@ -91,7 +91,7 @@ _xprof = ("rank", "name", "operator", "type", "category", "calls", "total_s", "t
           "achieved_gflops", "achieved_bandwidth", "arithmetic_intensity", "bound", "attainable_gflops",
           "utilization_pct", "compute_efficiency_pct", "memory_utilization_pct")
 
-def _columns(result):
+def _report_columns(result):
     "The fields of the data frame, the first ones at the left."
     known, sends = fields_of(result), any(p.wire_bytes != 0 for p in result.points)
     ranks = ("rank_min_s", "rank_max_s", "slowest_rank") if any(p.ranks for p in result.points) else ()
@@ -109,19 +109,19 @@ _row_sets = dict(modules="points", ops="ops", kernels="kernels", steps="steps")
 
 def _with(result, points, rows): return replace(result, **{_row_sets[points]: rows})
 
-def _groups(result, points, columns):
+def _row_groups(result, points, columns):
     "The folded rows of more than one, with the numbers of the rows that each holds."
     folded = _with(result, points, fold(result.rows(points), "block"))
     pairs = zip(folded.rows(points), cells(records(folded, points), columns))
     return [(p, dict(row=values, members=list(p.rows))) for p, values in pairs if isinstance(p, FoldedPoint)]
 
 # %% ../../nbs/views/report.ipynb #b0021a5c
-def _kind(result, points, title, top):
+def _points_tab(result, points, title, top):
     "The slowest `top` rows of one kind."
     rows = result.rows(points)
-    slow, columns = _with(result, points, rows[:top]), _columns(result)
+    slow, columns = _with(result, points, rows[:top]), _report_columns(result)
     values = cells(islice(records(result, points), top), columns)
-    groups = _groups(slow, points, columns)
+    groups = _row_groups(slow, points, columns)
     drawn = figure(chart(_with(slow, points, [*rows[:top], *(p for p, _ in groups)]), "", points, 0))
     drawn["alt"] = alt_text(slow, points)
     shown = filled(columns, values)
@@ -134,12 +134,12 @@ def _hide(columns, field): return [c | dict(visible=c["visible"] and c["field"] 
 
 # %% ../../nbs/views/report.ipynb #4c4ab74f
 def _at(p, time_s, name):
-    "The same work in another time; in none at all its rates are unknown."
+    "Return the same work in another time; in none at all its rates are unknown."
     scaled = lambda v: v * p.time_s / time_s if v is not None and time_s else None
     return replace(p, name=name, time_s=time_s, time_iqr_s=None, achieved_gflops=scaled(p.achieved_gflops),
                    utilization_pct=scaled(p.utilization_pct))
 
-def _steps(result):
+def _step_rows(result):
     "The whole and the steps as rows."
     steps = [replace(p, name=f"step {i}") for i, p in enumerate(result.steps, 1)]
     average = statistics.mean(p.time_s for p in steps) if steps else None
@@ -158,7 +158,7 @@ def _step_times(rows, first):
     fig.update_yaxes(title="time", tickformat="~s", ticksuffix="s", rangemode="tozero", nticks=5)
     return dress(fig, "", f"Time of each of {len(steps)} steps", 200).update_layout(margin=dict(t=12, b=44))
 
-def _whole(result):
+def _whole_chart(result):
     "The chart of the categories for the tab of the program: its bars stand for no row there."
     fig = figure(plot_categories(result))
     for trace in fig["data"]: trace.pop("customdata", None)
@@ -167,13 +167,13 @@ def _whole(result):
 # %% ../../nbs/views/report.ipynb #ab50145c
 def _program_kind(result):
     "The tab of the program."
-    rows = _steps(result)
+    rows = _step_rows(result)
     every = replace(result, steps=rows)
     other = ("rank", "share", "cumulative_share", "total_s", "type")
-    columns = [c for c in _columns(result) if c["field"] not in other]
+    columns = [c for c in _report_columns(result) if c["field"] not in other]
     columns = [c | dict(visible=c["visible"] or c["field"] == "achieved_gflops") for c in columns]
     values = cells(records(every, "steps"), columns)
-    figures = [figure(chart(every, "", "steps", 0)), _whole(result)]
+    figures = [figure(chart(every, "", "steps", 0)), _whole_chart(result)]
     if result.steps: figures.append(figure(_step_times(rows, len(rows) - len(result.steps))))
     return dict(name="program", title="program", figures=figures, columns=filled(columns, values), rows=values)
 
@@ -185,7 +185,7 @@ def kinds(
     "The tabs, modules first."
     titles = dict(modules="modules", ops="operators", kernels="kernels")
     shown = [points for points in titles if result.rows(points) or points == "modules"]
-    tabs = [_kind(result, points, titles[points], top) for points in shown]
+    tabs = [_points_tab(result, points, titles[points], top) for points in shown]
     return tabs + ([_program_kind(result)] if result.program is not None else [])
 
 # %% ../../nbs/views/report.ipynb #7d7d7ecb

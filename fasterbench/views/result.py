@@ -68,7 +68,7 @@ class Timing:
 
     @property
     def warnings(self)->list[str]:
-        "What limits the trust in these times."
+        "Sentences on what limits the trust in these times."
         found = load_doubts(self)
         if abs(self.ratio - 1) > 0.03: found.append(f"the rows sum to {self.ratio:.1%} of the uninstrumented time")
         if (self.spread or 0.0) > 0.1:
@@ -212,13 +212,13 @@ _kinds = dict(modules="points", ops="ops", kernels="kernels", steps="steps")
 schema = "fasterbench.result"
 version = 2    # 1 said 0 for the spread of a single step, and could leave out what was not known
 
-def _values(value):
-    if isinstance(value, list): return [_values(v) for v in value]
+def _plain_values(value):
+    if isinstance(value, list): return [_plain_values(v) for v in value]
     return asdict(value) if is_dataclass(value) else value
 
 def to_dict(result:Result)->dict:
     "Everything, as plain values that JSON can hold."
-    values = {f.name: _values(getattr(result, f.name)) for f in fields(result)} | dict(peaks=result.peaks
+    values = {f.name: _plain_values(getattr(result, f.name)) for f in fields(result)} | dict(peaks=result.peaks
         and result.peaks.to_dict())
     return dict(schema=schema, version=version, **finite(values))
 
@@ -234,7 +234,7 @@ def _check_point(where, p):
     if len(p.interval_s) not in (0, 2) or list(p.interval_s) != sorted(p.interval_s):
         _refuse(f"{where}.interval_s", p.interval_s, "nothing, or two times in order")
 
-def _checked(result):
+def _agreeing(result):
     "Return `result`, if its parts agree."
     for name in _kinds.values():
         for i, p in enumerate(getattr(result, name)): _check_point(f"{name}[{i}]", p)
@@ -257,7 +257,7 @@ def _points_of(data, name):
     return [p | dict(arithmetic_intensity=math.inf) if infinite(p) else p for p in points]
 
 def _upgraded(result):
-    "What a file of version 1 says, as this version says it."
+    "Return what a file of version 1 says as this version says it."
     if not result.timing or result.timing.steps > 1: return result
     unknown = lambda points: [replace(p, time_iqr_s=p.time_iqr_s or None) for p in points]
     return replace(result, **{name: unknown(getattr(result, name)) for name in _kinds.values()})
@@ -272,7 +272,7 @@ def from_dict(
         if values.get("peaks") is not None: values["peaks"] = checked_peaks(values["peaks"])
         program = _points_of(dict(program=[values.get("program")]), "program")
         values |= dict(program=program[0]) | {k: _points_of(values, k) for k in _kinds.values() if k in values}
-        result = _checked(restored(Result, values, _signed, ("arithmetic_intensity",)))
+        result = _agreeing(restored(Result, values, _signed, ("arithmetic_intensity",)))
     except ValueError as error: raise ValueError(f"this result is incomplete or damaged: {error}") from None
     return _upgraded(result) if data["version"] == 1 else result
 

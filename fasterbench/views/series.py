@@ -54,7 +54,7 @@ class Line:
 
     @property
     def order(self):
-        "What lines are sorted by: the longest time first."
+        "Key that sorts lines: the longest time first."
         return -max(t or 0 for t in self.values("time_s"))
 
     def values(self,
@@ -109,7 +109,7 @@ class Series(View):
 
     @property
     def lines(self)->list[str]:
-        "What differs, then the times of the whole, then what limits the trust in them."
+        "The differences, then the times of the whole, then the caveats."
         return [*self.differences, self.told, *self.doubts]
 
     @property
@@ -124,7 +124,7 @@ class Series(View):
 
     @property
     def doubts(self)->list[str]:
-        "What limits the trust in the times, by result."
+        "Caveats on the times, by result."
         return [f"{label}: {d}" for label, r in zip(self.labels, self.results) if (d := trust(r))]
 
     def text(self,
@@ -158,7 +158,7 @@ class Series(View):
 
     def _tab(self):
         return Sheet(_page_fields(self), map(_page_record, self.rows)).tab(
-            "series", "rows", _joined(self.plot("", 200)), visible=_page_fields(self).keys() - {"category"})
+            "series", "rows", _joined_to_rows(self.plot("", 200)), visible=_page_fields(self).keys() - {"category"})
 
     def _page(self, title):
         sides = [(label, dict(facts(r))) for label, r in zip(self.labels, self.results) if r.peaks is not None]
@@ -215,7 +215,7 @@ def _page_record(line):
     return {k: getattr(line.row, k) for k in _line_keys} | times | dict(time_ratio="" if ratio is None else ratio)
 
 # %% ../../nbs/views/series.ipynb #5e41a002
-def _joined(fig):
+def _joined_to_rows(fig):
     "Each line but that of the whole belongs to a row; the legend names ten."
     for i, trace in enumerate(fig.data[1:]):
         trace.customdata = [i] * len(trace.x)

@@ -45,7 +45,7 @@ class ServePoint:
 
     @property
     def bytes(self)->float:
-        "What the limit counts, B."
+        "Bytes that the limit counts, B."
         return self.weight_bytes + self.kv_bytes + self.other_bytes
     @property
     def intensity(self)->float:
@@ -142,7 +142,7 @@ def serve_chart(
 
 # %% ../../nbs/views/serving.ipynb #21b5e1bb
 def _measured_marks(fig, points):
-    "What was measured."
+    "Mark what was measured."
     marker = dict(symbol="x", size=10, color="#c2413b")
     x, y = [p.batch for p in points], [p.measured_per_s for p in points]
     if x: fig.add_scatter(x=x, y=y, mode="markers", name="measured", marker=marker, hoverinfo="x+y", row=1, col=1)
@@ -158,7 +158,7 @@ schema, version = "fasterbench.serve", 1
 
 @dataclass(frozen=True, repr=False)
 class ServeResult(View):
-    "What a device allows a served language model."
+    "Limits of a served language model on a device: points over phases and batches."
     model: str
     points: tuple[ServePoint, ...] # A `ServePoint` per batch and phase
     curve: tuple[ServePoint, ...]  # The same for the powers of two
@@ -182,7 +182,7 @@ class ServeResult(View):
         return f"{self.model} on {f'{self.devices} × ' if self.devices > 1 else ''}{where}"
     @property
     def lines(self)->list[str]:
-        "What a reader sees first."
+        "The first lines under the title."
         size = f"{format_si(self.parameters)} parameters, {format_si(self.held_bytes, 'B')} of weights on each device"
         crossings = list(map(_crossing_text, self.crossings.items()))
         return [f"{size}; prompt {self.prompt}, {self.new} new tokens", *crossings, *self.notes]

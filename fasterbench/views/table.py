@@ -22,7 +22,7 @@ from .view import (Sheet, Table, check_top, left_columns, more_rows, narrowed, p
 def doubtful(
     p:RooflinePoint,
 )->bool:
-    "Whether the time of a row is too short for the clock, or was touched by noise."
+    "Tell if the time of a row is too short for the clock, or was touched by noise."
     return p.uncertain or p.disturbed
 
 def cell(
@@ -56,12 +56,12 @@ def shown_fields(
     absent = {"phase"} if not any(p.phase for p in points) else set()
     if not any(map(doubtful, points)): absent.add("time_iqr_s")
     if all(p.wire_bytes == 0 for p in points): absent.add("wire_bytes")
-    return _of_ranks(_two_times([fields[k] for k in _columns if k not in absent], points), points)
+    return _with_ranks(_two_times([fields[k] for k in _columns if k not in absent], points), points)
 
 _left_out = ("flops", "bytes_moved", "wire_bytes", "arithmetic_intensity", "achieved_gflops")      # for want of room
 
 # %% ../../nbs/views/table.ipynb #489f4b4c
-def _of_ranks(shown, points):
+def _with_ranks(shown, points):
     "Of several ranks, the median is shown with the fastest and the slowest."
     if not any(p.ranks for p in points): return shown
     more = [fields["time_s"]._replace(short="median"), *(fields[k] for k in ("rank_min_s", "rank_max_s",
@@ -104,7 +104,7 @@ def _fitted(points, top, shown, width):
 def without_network(
     result, # A `Result`
 )->list[str]:
-    "What is said of rows that send something, where no roof of the network says how long that takes."
+    "Say which rows send something, where no roof of the network says how long that takes."
     missing = [p for p in result.points if p.network_s is None]
     if not missing: return []
     network = result.peaks.network if result.peaks is not None else None
@@ -118,7 +118,7 @@ def without_network(
 def footer(
     result, # A `Result`
 )->list[str]:
-    "What limits the trust in the rows, rows above their roof, unknown operators, notes."
+    "List caveats, rows above their roof, unknown operators, and notes."
     above, doubt = sum(r.above_roof for r in result.points), trust(result)
     lines = list(filter(None, (doubt, base_of_shares(result))))
     if above:
@@ -131,8 +131,8 @@ def footer(
     if len(result.accounts) > 8: lines.append(f"… and {len(result.accounts) - 8} more accounts")
     return lines + ["\n".join(map(printable, n.split("\n"))) for n in result.notes]   # a command has its own line
 
-def _rest(points, rows, top):
-    "What the table leaves out or folds."
+def _left_out_or_folded(points, rows, top):
+    "Say what the table leaves out or folds."
     folded = any(isinstance(p, FoldedPoint) for p in rows)
     return more_rows(len(rows), top) + [f"{len(points)} rows folded into {len(rows)}"] * folded
 
@@ -152,7 +152,7 @@ def summary(
     predicted = any(p.source == "predicted" for p in result.points)
     title = f"=== {'Predicted roofline' if predicted else 'Roofline'} ".ljust(max(map(len, lines)), "=")
     above, below = wrap_lines(map(printable, headline(result)), width), wrap_lines(footer(result), width)
-    return "\n".join([title, *above, "", *lines, *_rest(result.points, rows, top), *below])
+    return "\n".join([title, *above, "", *lines, *_left_out_or_folded(result.points, rows, top), *below])
 
 # %% ../../nbs/views/table.ipynb #cec449be
 def inclusive(points:list[RooflinePoint])->dict[tuple[str, str], float]:
@@ -165,7 +165,7 @@ def inclusive(points:list[RooflinePoint])->dict[tuple[str, str], float]:
             inside, path = bool(path), path.rpartition(".")[0]
     return total
 
-def _levels(p, names):
+def _level_columns(p, names):
     "Columns of the memory levels."
     served = [dict(p.bytes_by_level).get(name, 0) for name in names] if p.bytes_by_level else []
     out = {}
@@ -197,7 +197,7 @@ def records(
         whole = None if isinstance(p, FoldedPoint) else total.get((p.name, p.phase), p.time_s)
         more = dict(rank=rank, count=getattr(p, "count", 1), total_s=whole, cumulative_share=cumulative,
                     time_per_call_s=p.time_s / p.calls if p.calls else None)
-        more |= _efficiencies(p, result.peaks) | _levels(p, names)
+        more |= _efficiencies(p, result.peaks) | _level_columns(p, names)
         yield {k: more[k] if k in more else getattr(p, k, None) for k in keys}
 
 def sheet_of(
@@ -215,5 +215,5 @@ def html_table(
     "The slowest rows as an HTML table."
     rows = fold(result.points)
     shown = shown_fields(rows[:top])
-    below = _rest(result.points, rows, top) + footer(result)
+    below = _left_out_or_folded(result.points, rows, top) + footer(result)
     return Table(text_rows(rows[:top], shown), left_columns(shown), headline(result), below).html()

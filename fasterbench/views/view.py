@@ -31,7 +31,7 @@ def printable(
     "`text` with line breaks, terminal codes and the like as escapes."
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
-def _stem(signature):
+def _signature_stem(signature):
     "The signature of a C++ function without its return type, its parameters and namespaces."
     if "<" not in signature and "::" not in signature: return signature
     text, depth = re.sub(r"^void |\(anonymous namespace\)::", "", signature).strip(), 0
@@ -45,7 +45,7 @@ def shortened(
     width:int, # Characters that it may take
 )->str:
     "`text` without its middle, where it is too long. Of a path the end says most, of a signature the start."
-    if len(text) <= width or len(text := _stem(text)) <= width: return text
+    if len(text) <= width or len(text := _signature_stem(text)) <= width: return text
     signature = "<" in text or "(" in text.lstrip("(")
     start = 2 * width // 3 if signature else width // 4 if width >= 20 else 1
     return f"{text[:start]}…{text[len(text) - (width - start - 1):]}"
