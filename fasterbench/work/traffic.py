@@ -47,7 +47,7 @@ _allocate = _names("""empty empty_like empty_strided new_empty new_empty_strided
     lift lift_fresh""")
 _template = _names("""empty_like zeros_like ones_like full_like rand_like randn_like randint_like new_empty
     new_empty_strided new_zeros new_ones new_full new_tensor is_same_size _has_same_storage_numel
-    _has_compatible_shallow_copy_type is_set_to _new_zeros_with_same_feature_meta""")      # of their arguments the shapes alone
+    _has_compatible_shallow_copy_type is_set_to _new_zeros_with_same_feature_meta""")   # of arguments the shapes alone
 _first_only = _names("""_scaled_dot_product_flash_attention _scaled_dot_product_flash_attention_for_cpu
     _scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention
     _scaled_dot_product_fused_attention_overrideable""") | {"higher_order::flex_attention"}
