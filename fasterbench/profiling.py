@@ -46,7 +46,7 @@ def _memory(model, sample, device):
         recorded = record_memory(lambda: run(*args, **kwargs), run.parts, device)
         return {p.path: dict(memory=m.kept, memory_peak=m.peak) for p, m in zip(run.parts, recorded)}
 
-def _macs(row): return None if row.contraction_flops is None else int(row.contraction_flops) // 2
+def _macs(row): return None if row.dense_flops is None else int(row.dense_flops) // 2
 
 # %% ../nbs/analysis/profiling.ipynb #ca4d0b67
 class LayerProfiler:

@@ -117,7 +117,8 @@ def _carried(rows, like, peaks):
 def _program(name, rows, work, calls, peaks, deviation):
     "The whole forward as one point."
     whole = summed((c.row for c in calls), type=name, operator="", category="", dtype="", calls=1,
-                   flops=work.flops, contraction_flops=work.contraction_flops, time_s=sum(r.time_s for r in rows))
+                   flops=work.flops, contraction_flops=work.contraction_flops, dense_flops=work.dense_flops,
+                   time_s=sum(r.time_s for r in rows))
     shares = tuple(shares_of([r for r in rows if r.time_s]).items())
     return _predicted(whole, peaks, deviation, share=1.0, shares=shares)
 

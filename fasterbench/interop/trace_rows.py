@@ -104,7 +104,8 @@ def row_of(
 )->Row:
     "Return the row of a call of an operator, or of several that are the same."
     return Row(time_s=time_s, calls=calls, flops=calls * f.flops, contraction_flops=calls * f.contraction,
-               bytes_moved=calls * f.nbytes, eager_bytes=calls * f.nbytes, category=f.category, dtype=f.dtype,
+               dense_flops=calls * f.dense, bytes_moved=calls * f.nbytes, eager_bytes=calls * f.nbytes,
+               category=f.category, dtype=f.dtype,
                compute_s=calls * compute_seconds(f, names, peaks), bytes_by_level=tuple(levels), **what)
 
 def _same_row(same, peaks, **what):

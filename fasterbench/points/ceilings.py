@@ -86,5 +86,6 @@ def call_row(
         if peaks.launch_s is not None: launch = peaks.launch_s * bool(call.flops or call.reads or call.writes)
         if peaks.device == "cpu" and launch: explained += ((fixed, launch),)
     return Row("", "", call.flops, nbytes, 0.0, tuple(bytes_by_level), operator=call.operator, category=call.category,
-               dtype=call.dtype, contraction_flops=call.contraction_flops, eager_bytes=nbytes, launch_s=launch,
-               compute_s=flops_time(call, peaks, tf32), explained=explained, **network_fields(call.sent, peaks.network))
+               dtype=call.dtype, contraction_flops=call.contraction_flops, dense_flops=call.dense_flops, eager_bytes=nbytes,
+               launch_s=launch, compute_s=flops_time(call, peaks, tf32), explained=explained,
+               **network_fields(call.sent, peaks.network))

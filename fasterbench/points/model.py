@@ -104,6 +104,7 @@ class RooflinePoint:
     category: str=""                    # Kind of work: convolution, matmul, …
     dtype: str=""                       # Of most of its work
     contraction_flops: Number|None=None # FLOP of convolutions, matrix products and attention alone
+    dense_flops: Number|None=None       # The same with every pair of an attention, those that a mask leaves out too
     eager_bytes: Number|None=None       # B over its operators, what stays inside included
     source: str="counted"               # Where FLOPs and bytes come from
     shares: Parts=()                    # Of the program: (what bounds it, fraction of the time), largest first
@@ -210,7 +211,7 @@ def rates(
 waiting_row = "(communication)" # Name of a row of waiting
 
 _of_row = ("name", "type", "flops", "bytes_moved", "time_s", "calls", "operator", "phase", "contraction_flops",
-           "eager_bytes", "wire_bytes", "time_iqr_s", "uncertain", "disturbed")
+           "dense_flops", "eager_bytes", "wire_bytes", "time_iqr_s", "uncertain", "disturbed")
 
 def place(
     row:Row,
@@ -257,8 +258,8 @@ def under_network(
     return at_time(p, p.time_s, bound="network", roof_time_s=min(p.network_s, p.time_s))
 
 # %% ../../nbs/points/model.ipynb #5de60e63
-_amounts = ("flops", "bytes_moved", "time_s", "contraction_flops", "eager_bytes", "wire_bytes", "roof_time_s",
-            "launch_s", "network_s")
+_amounts = ("flops", "bytes_moved", "time_s", "contraction_flops", "dense_flops", "eager_bytes", "wire_bytes",
+            "roof_time_s", "launch_s", "network_s")
 
 def _more(a, b): return a is not None and b is not None and a > b * (1 + 1e-6) + 1e-15
 
@@ -276,6 +277,8 @@ def violations(
     found = [f"{k} is {getattr(p, k):g}" for k in _amounts if _more(0, getattr(p, k))]
     found += [f"{name} is {v:g}" for name, v in (*p.bytes_by_level, *p.explained, *p.sends) if _more(0, v)]
     if _more(p.contraction_flops, p.flops): found.append(f"contractions {p.contraction_flops:g} of {p.flops:g} FLOP")
+    if _more(p.contraction_flops, p.dense_flops):
+        found.append(f"contractions {p.contraction_flops:g} FLOP, with every pair {p.dense_flops:g}")
     served = sum(b for _, b in p.bytes_by_level)
     if p.source.startswith("ncu"): served = dict(p.bytes_by_level).get("DRAM", served)
     if p.bytes_by_level and (_more(served, p.bytes_moved) or _more(p.bytes_moved, served)):
