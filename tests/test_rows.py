@@ -13,6 +13,8 @@ from fasterbench.roofs.hardware import Ceiling, HardwarePeaks, MemoryLevel
 from fasterbench.views.fold import fold
 from fasterbench.views.gathered import gathered
 from fasterbench.views.result import from_json
+from fasterbench.views import serving
+from fasterbench.views.metrics import metric_fields, metrics_of
 from fasterbench.work.count import count_work
 from test_traces import needs_real, real
 
@@ -163,3 +165,28 @@ def test_a_call_without_a_figure_of_every_pair_is_unknown():
     bare = replace(work, trace=[replace(c, dense_flops=None) for c in work.trace])
     assert bare.dense_flops is None and {m.dense_flops for m in bare.by_module().values()} == {None}
     assert bare.contraction_flops == needed_pairs + linear
+
+def test_both_counts_of_mfu_are_named():
+    """Of 1 s at 1e6 FLOP/s the needed pairs and the product take 0.33 s, with every pair 0.59 s."""
+    whole = seen()
+    roofs = HardwarePeaks(1e6, 1e14)
+    found = metrics_of(replace(whole, peaks=roofs, program=replace(whole.program, time_s=1.0)))
+    assert found["mfu"] == pytest.approx((needed_pairs + linear) / 1e6)
+    assert found["dense_mfu"] == pytest.approx((every_pair + linear) / 1e6)
+    assert [metric_fields[k].title for k in ("mfu", "dense_mfu")] == ["MFU, needed pairs", "MFU, every pair"]
+    assert [serving._all_serve_fields[k].title for k in ("causal_mfu", "mfu")] == ["MFU, needed pairs", "MFU, every pair"]
+
+@pytest.mark.parametrize("into", [False, True], ids=["binary", "in place"])
+def test_a_fused_convolution_that_adds_a_tensor(into):
+    """4 to 8 channels, 3×3 on 8×8 pixels: 2·8·64·36 FLOP in products, then a bias and a sum of 512 elements. The input of
+    256, weight of 288, bias of 8 and the other tensor of 512 numbers are read, 512 written."""
+    x, w, other = torch.ones(1, 4, 8, 8), torch.ones(8, 4, 3, 3), torch.ones(1, 8, 8, 8)
+    class Fused(nn.Module):
+        def __init__(self): super().__init__(); self.w, self.b = nn.Parameter(w), nn.Parameter(torch.ones(8))
+        def forward(self, x, other):
+            how = self.w, self.b, [1, 1], [1, 1], [1, 1], 1, "add", 1.0, None, [], None
+            if into: return torch.ops.mkldnn._convolution_pointwise_.binary(other, x, *how)
+            return torch.ops.mkldnn._convolution_pointwise.binary(x, other, *how)
+    with torch.no_grad(): op, = count_work(Fused(), (x, other)).ops
+    assert (op.contraction_flops, op.dense_flops, op.flops) == (36864, 36864, 36864 + 2 * 512)
+    assert (op.bytes_read, op.bytes_written) == (4 * (256 + 288 + 8 + 512), 4 * 512)

@@ -20,6 +20,7 @@ from .trace_join import (Spent, attributed, calls_of, own_activities, parts, pla
                                            visited, window)
 from .trace_memory import served_levels
 from .trace_work import argument_bytes, reasons, recorded
+from ..points.ceilings import flops_time
 from ..points.row import Row, added, summed, total
 from ..roofs.datasheet import datasheet_peaks, match_device
 from ..roofs.hardware import HardwarePeaks
@@ -38,10 +39,7 @@ def compute_seconds(
 )->float:
     "Return the least time of the FLOPs of one call, s."
     if peaks is None or not f.flops: return 0.0
-    if peaks.device.startswith("cpu"): return f.flops / peaks.flops_of(f.dtype)
-    tf32 = f.dtype != "float32" or any(map(_is_tf32, names))
-    vector = peaks.flops_of("float64" if f.dtype == "float64" else "float32", False)
-    return max(f.contraction / peaks.flops_of(f.dtype, tf32), (f.flops - f.contraction) / vector)
+    return flops_time(f, peaks, frozenset([f.category] if any(map(_is_tf32, names)) else []))
 
 # %% ../../nbs/interop/trace_rows.ipynb #3fb96dc9
 @dataclass

@@ -40,6 +40,8 @@ class Figures(NamedTuple):
     reason: str=""
 
     @property
+    def contraction_flops(self): return self.contraction
+    @property
     def nbytes(self): return sum(touch[1] for touch in (*self.reads, *self.writes))
 
 reasons = dict(shapes="no shapes recorded", values="values of arguments not recorded",

@@ -16,13 +16,17 @@ from ..roofs.kinds import is_pointwise, kind_of
 
 # %% ../../nbs/points/ceilings.ipynb #b85df928
 def flops_time(
-    call,                        # `flops`, `dtype` and `category` of an operator call
+    call,                        # `flops`, `contraction_flops`, `dtype` and `category` of an operator call
     peaks:HardwarePeaks,
     tf32:frozenset=frozenset(),  # Categories of float32 work that may run as TF32
 )->float:
     "Return the least time of the FLOPs of one call, s."
     if not call.flops: return 0.0
-    return call.flops / peaks.flops_of(call.dtype or peaks.dtype, call.category in tf32, is_pointwise(call.category))
+    dtype, products = call.dtype or peaks.dtype, call.contraction_flops or 0
+    peak = peaks.flops_of(dtype, call.category in tf32, is_pointwise(call.category))
+    if peaks.device.startswith("cpu"): return call.flops / peak
+    vector = peaks.flops_of("float64" if dtype.endswith("float64") else "float32", False)   # no product is of half precision
+    return max(products / peak, (call.flops - products) / min(peak, vector))
 
 # %% ../../nbs/points/ceilings.ipynb #fb58d2e8
 def network_fields(

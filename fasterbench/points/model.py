@@ -265,7 +265,9 @@ def _more(a, b): return a is not None and b is not None and a > b * (1 + 1e-6) +
 
 def _needed(p, peaks):
     "What the roofs need at least: (what, s)."
-    if p.flops is not None: yield "its FLOPs", p.flops / max([peaks.peak_flops, *(c.flops for c in peaks.ceilings)])
+    products = 0 if peaks.device.startswith("cpu") else p.contraction_flops or 0  # beside the rest on a GPU
+    peak = max([peaks.peak_flops, *(c.flops for c in peaks.ceilings)])
+    if p.flops is not None: yield "its FLOPs", max(products, p.flops - products) / peak
     rates, through = {l.name: l.bandwidth for l in peaks.memory}, passing([b for _, b in p.bytes_by_level])
     yield from ((f"its bytes through {l}", b / rates[l]) for (l, _), b in zip(p.bytes_by_level, through) if l in rates)
 
