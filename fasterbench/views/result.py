@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from ..core.files import Facts, Number, check_schema, check_text, restored
 from ..core.units import format_si
 from ..engine.peers import peers
-from ..points.model import RooflinePoint
+from ..roofs.place import RooflinePoint
 from ..roofs.hardware import HardwarePeaks, checked_peaks
 from ..timing.load import load_doubts
 from . import gathered, hierarchy, report, table
