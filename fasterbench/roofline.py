@@ -45,7 +45,7 @@ def _view(method):
 
 # %% ../nbs/analysis/roofline.ipynb #a6f2840f
 def _warnings(result, work):
-    "What a reader of `result` has to know, in sentences."
+    "Return the warnings of `result`, in sentences."
     timed = any(not compiled_part(part) for part in work.parts if part.leaf and part.module is not None)
     if work.trace and timed and not result.ops:
         yield "no operator times: repeated forwards did not run the same operators as the first"

@@ -48,7 +48,7 @@ def net(fuse):
     return model
 
 def snapshot(model, sample):
-    "What a user could notice, as values and identities."
+    "Return all that a user could notice, as values and identities."
     modules = [(type(m), m.training, {k: id(v) for k, v in m.__dict__.items() if k != "calls"}, getattr(m, "calls", 0), dict(getattr(m, "cache", {})), list(getattr(m, "seen_list", [])),
                 len(m._forward_hooks), len(m._forward_pre_hooks)) for m in model.modules()]
     tensors = [(k, id(t), t.detach().clone().numpy().tobytes(), t.requires_grad, id(t.grad), None if t.grad is None else t.grad.numpy().tobytes(), str(t.device))

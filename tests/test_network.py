@@ -23,7 +23,7 @@ dist.destroy_process_group()
 """
 
 def on_ranks(tmp_path, body, n=2):
-    "What rank 0 of a script puts in `found`."
+    "Run a script on several ranks; return the `found` of rank 0."
     done = ranks(start + body + end, n, tmp_path)
     assert not any(d.returncode for d in done), [d.stderr[-2000:] for d in done]
     return json.loads(done[0].stdout.splitlines()[-1])

@@ -89,7 +89,7 @@ print("OUT" + json.dumps(out))
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory):
-    "What both ranks found; one run for all workers, since only one timed test runs at a time."
+    "Return the findings of both ranks; one run for all workers, since only one timed test runs at a time."
     kept = test_folder/"two ranks.json"
     if not kept.exists():
         outs, _ = launch(several, tmp_path_factory.mktemp("two"), seconds=80)
@@ -203,7 +203,7 @@ def test_a_rank_that_hangs_ends_the_others_after_the_limit(tmp_path):
     assert float(text.split("|")[2].split()[0]) < 2 + 5 + 8
 
 def errors(code, tmp_path, n):
-    "What each rank ended with, and after how long, s."
+    "Return the exit of each rank, and the time until then, s."
     outs, _ = launch("model = lambda: spread('ddp', net())\nstart = time.monotonic()\ntry:\n" + textwrap.indent(code, "    ")
                      + "\n    error = None\nexcept Exception as e: error = f'{type(e).__name__}: {e}'\n"
                      "print(json.dumps([error, time.monotonic() - start]), flush=True)\ntime.sleep(7 if error is None else 1)       # rank 0 keeps the store\nos._exit(0)\n", tmp_path, n, limit="5")

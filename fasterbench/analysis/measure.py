@@ -55,7 +55,7 @@ def _check_sample(sample):
 def communicates(
     call, # A `Call`
 )->bool:
-    "Whether an operator sends something to other processes."
+    "Return whether an operator sends something to other processes."
     return call.sent is not None
 
 def check_model(

@@ -27,7 +27,7 @@ def _profiled(assumed, profile):
         raise ValueError("; ".join([str(error), *assumed])) from error
 
 def _recorded(work):
-    "What `work()` returns, and the warnings of this library as notes; those of other libraries are one line each."
+    "Call `work`. Its result gets this library's warnings as notes; those of other libraries are one line each."
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default")
         found = work()

@@ -93,7 +93,7 @@ def working_sets(
 
 # %% ../../nbs/probes/levels.ipynb #166d0666
 class LevelRate(NamedTuple):
-    "What the probes of one level gave."
+    "Rates that the probes of one level reached."
     name: str
     capacity: int|None         # B; None for main memory
     rate: Rate                 # Of the probe that won

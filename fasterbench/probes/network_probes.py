@@ -89,7 +89,7 @@ def _sweep_sizes(sizes, ranks, device):
     raise ValueError(f"sizes={given!r}: at least two are needed that differ once they are rounded up to whole {step} B")
 
 def _agreed(error, device, group):
-    "Whether any rank met an error; all ranks learn it."
+    "Return whether any rank met an error; all ranks learn it."
     flag = torch.tensor([float(error is not None)], device=device)
     dist.all_reduce(flag, op=dist.ReduceOp.MAX, group=group)
     return bool(flag.item())
@@ -189,7 +189,7 @@ def measure_network(
 
 # %% ../../nbs/probes/network_probes.ipynb #1e13d5d6
 def _environment(places, skipped):
-    "What the roofs depend on: the same on every rank, but for what its own groups could not measure."
+    "Return the conditions of the roofs: the same on every rank, but for what its own groups could not measure."
     hosts, date = {socket.gethostname()}, [datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")]
     for p in places:                    # dimension by dimension each rank hears of all
         every = [None] * p.ranks

@@ -42,7 +42,7 @@ def _checked_dtype(dtype):
 
 # %% ../../nbs/probes/peaks.ipynb #cf1636a3
 def _units(device, dtypes, allow_tf32, matmul_size):
-    "What to measure, as (dtype, unit, probes)."
+    "Return the measurements to take, as (dtype, unit, probes)."
     found = []
     for d in dtypes:
         both = allow_tf32 and d == torch.float32
@@ -80,7 +80,7 @@ class _Measuring:
         self.launch_s = 1 / r.best if r else None
 
     def once_more(self, rate):
-        "What won, measured again at the end, since what other machines leave over changes within seconds."
+        "Measure the winners again at the end, since what other machines leave over changes within seconds."
         if rate.probe.work / rate.best > 1: return rate         # one call takes more than a second
         try: return joined([rate, run_probe(rate.probe, self.device, seconds=0.1, steps=self.steps)])
         except Exception as error: free_frames(error, self.device)
@@ -179,14 +179,14 @@ def _age_days(peaks):
 def is_busy(
     seconds:float=0.15, # How long to look
 )->bool:
-    "Whether others use so much of the cores now that roofs would be provisional."
+    "Return whether others use so much of the cores now that roofs would be provisional."
     with LoadMeter() as meter: sleep(seconds)
     return bool(load_doubts(meter.load, busy_for_roofs))
 
 def is_fresh(
     peaks, # `HardwarePeaks`
 )->bool:
-    "Whether `peaks` were measured within the last ten minutes."
+    "Return whether `peaks` were measured within the last ten minutes."
     return _age_days(peaks) < 600 / 86400
 
 def _load(path, machine):
@@ -202,7 +202,7 @@ def _load(path, machine):
     warn(f"{path} is left aside: {problem}; the peaks are measured anew", stacklevel=6)
 
 def _state(path):
-    "What changes when another process writes `path`."
+    "Return a stamp of `path` that changes when another process writes it."
     try: return path.stat().st_mtime_ns, path.stat().st_ino
     except OSError: return None
 
@@ -255,7 +255,7 @@ def _rough(path):
 def _firm(path): return path.with_name(path.name.replace(".provisional.json", ".json"))
 
 def _siblings(path, machine):
-    "What is kept of the same probes for other dtypes."
+    "Return the kept peaks of the same probes for other dtypes."
     with catch_warnings():
         simplefilter("ignore")
         others = sorted(path.parent.glob("-".join(path.name.split("-")[:2]) + "-*.json"))

@@ -193,7 +193,7 @@ def launch_probes(
 
 # %% ../../nbs/probes/probes.ipynb #23ec6aa4
 class Rate(NamedTuple):
-    "What a probe gave, run after run."
+    "Rates of a probe, run after run."
     probe: Probe
     runs: tuple       # Per run its samples, FLOP/s or B/s
 

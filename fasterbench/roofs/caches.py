@@ -78,7 +78,7 @@ class _Walk:
 
 # %% ../../nbs/roofs/caches.ipynb #f5b2ee29
 def _parts_of(walk, block, n, region):
-    "What a touch of `n` bytes of `block` consists of, as (part, bytes); a part that is new is cut off from the rest."
+    "Divide a touch of `n` bytes of `block` into (part, bytes); a part that is new is cut off from the rest."
     known, part, rest, last = walk.parts.setdefault(block, {}), (block, (region, n)), (block, None), walk.recency.last
     if n >= walk.size[block[0]]:
         if len(known) == 1 and rest in known: return [(rest, n)]
@@ -131,7 +131,7 @@ def _step(walk, k, turn):
     return served
 
 def _mean(found, kept):
-    "What the caches hold of a touch, from what they hold of its parts."
+    "Return the share of a touch that the caches hold, from the shares of its parts."
     if len(found) == 1: return kept[found[0][0]]
     total = sum(n for _, n in found) or 1
     per_cache = zip(*(kept[part] for part, _ in found))

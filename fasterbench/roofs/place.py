@@ -165,7 +165,7 @@ tolerance = 0.05 # A row is above its roof from 105 % on, times 1 + spread
 def _is_above(percent, *spreads): return percent > 100 * (1 + tolerance) * (1 + math.hypot(*spreads))
 
 def _beyond(explained, least, roof_s):
-    "What the ceilings of kinds of work add to `least`, of what they add to `roof_s`."
+    "Return the time that ceilings of kinds of work add to `least`, of the time that they add to `roof_s`."
     pairs = dict(explained).items()
     total = sum(s for _, s in pairs)
     part = 1 - (least - roof_s) / total if total else 0.0
@@ -263,7 +263,7 @@ _amounts = ("flops", "bytes_moved", "time_s", "contraction_flops", "eager_bytes"
 def _more(a, b): return a is not None and b is not None and a > b * (1 + 1e-6) + 1e-15
 
 def _needed(p, peaks):
-    "What the roofs need at least: (what, s)."
+    "Yield (what, s): the least time for each of a row's amounts."
     if p.flops is not None: yield "its FLOPs", p.flops / max([peaks.peak_flops, *(c.flops for c in peaks.ceilings)])
     rates, through = {l.name: l.bandwidth for l in peaks.memory}, passing([b for _, b in p.bytes_by_level])
     yield from ((f"its bytes through {l}", b / rates[l]) for (l, _), b in zip(p.bytes_by_level, through) if l in rates)
@@ -323,11 +323,11 @@ class Division:
 
     @property
     def needed_s(self):
-        "What the roofs need in all, s."
+        "Sum of the times that the roofs need, s."
         return math.fsum(s for _, s in self.needed)
     @property
     def unexplained_s(self):
-        "What of `above_s` no ceiling explains, s."
+        "Part of `above_s` that no ceiling explains, s."
         return self.above_s - math.fsum(s for _, s in self.explained)
 
 # %% ../../nbs/roofs/place.ipynb #72391d44
@@ -336,7 +336,7 @@ def _longest(pairs):
     return tuple(sorted(added_pairs([p] for p in pairs).items(), key=lambda pair: -pair[1]))
 
 def _explained(p):
-    "What of the time beyond its least time the ceilings of a row explain."
+    "Return the part of a row's time beyond its least time that ceilings explain."
     total, beyond = sum(s for _, s in p.explained), max(p.time_s - p.least_time_s, 0.0)
     return [(kind, s * min(1.0, beyond / total)) for kind, s in p.explained] if total else []
 

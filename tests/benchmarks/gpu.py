@@ -105,7 +105,7 @@ def event_timed(step, device, n):
     return statistics.median(times)
 
 def bare_step(model, args, training):
-    "What `profile` repeats, written by hand."
+    "Do by hand all that `profile` repeats."
     import torch
     def forward():
         with torch.no_grad(): model(*args)

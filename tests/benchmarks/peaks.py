@@ -35,7 +35,7 @@ def likwid_best():
     return best
 
 def plain():
-    "What one matrix product and one copy give."
+    "Return the rates of one matrix product and one copy."
     p = measure_peaks("cpu", matmul_size=2048, cache=False, progress=False)
     return p.peak_flops, max(rate for kind, _, rate in p.sweep if kind == "copy" and _ >= 128 << 20)
 
