@@ -20,11 +20,11 @@ from .core.docments import documented
 from .engine.process import preserved_process, gc_paused
 from .engine.peers import peers
 from .engine.step import Forward, TrainingStep, check_step
-from .points.model import RooflinePoint, roofline_analysis
+from .roofs.place import RooflinePoint, roofline_analysis
 from .roofs.hardware import HardwarePeaks, check_peaks, given_or_measured, higher
 from .roofs.network import NetworkPeaks
-from .roofs.machine import tf32_categories
-from .roofs.peaks import clear_peaks_cache, is_fresh, measurable, measure_peaks, replace_peaks
+from .probes.machine import tf32_categories
+from .probes.peaks import clear_peaks_cache, is_fresh, measurable, measure_peaks, replace_peaks
 from .timing.operators import compiled_part
 from .timing.samples import StoppingRule
 from .views.headline import roofs_text
@@ -45,7 +45,7 @@ def _view(method):
 
 # %% ../nbs/analysis/roofline.ipynb #a6f2840f
 def _warnings(result, work):
-    "What a reader of `result` has to know, in sentences."
+    "Return the warnings of `result`, in sentences."
     timed = any(not compiled_part(part) for part in work.parts if part.leaf and part.module is not None)
     if work.trace and timed and not result.ops:
         yield "no operator times: repeated forwards did not run the same operators as the first"

@@ -8,7 +8,7 @@ from torch import nn
 
 import ncu_files
 from fasterbench import RooflineAnalyzer, predict, read_ncu, read_trace
-from fasterbench.points.model import violations
+from fasterbench.roofs.place import violations
 from fasterbench.roofs.hardware import Ceiling, HardwarePeaks, MemoryLevel
 from fasterbench.views.fold import fold
 from fasterbench.views.gathered import gathered

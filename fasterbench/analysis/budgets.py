@@ -53,7 +53,7 @@ class Budget:
     layer: str = ""    # Name or pattern of layers; "": the whole model
 
     def within(self, value:float)->bool:
-        "Whether `value` keeps the budget."
+        "Return whether `value` keeps the budget."
         if self.comparison == "==": return float(value) == self.limit
         return value <= self.limit if self.comparison == "<=" else value >= self.limit
 
@@ -172,7 +172,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Verdict:
-    "What a budget and the figure found for it come to."
+    "Verdict on one budget: kept, broken, or not decided."
     budget: Budget
     found: Found
     layer: str = ""  # The layer that matched; "": the whole model
@@ -196,7 +196,7 @@ def judge(
     found:Found,
     layer:str="", # The layer that the figure is of
 )->Verdict:
-    "Whether `found` keeps its budget."
+    "Return whether `found` keeps its budget."
     verdict = lambda result, why="": Verdict(budget, found, layer, result, why)
     if found.value is None: return verdict("cannot say", "the figure is unknown")
     if found.at_least:

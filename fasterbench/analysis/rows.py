@@ -14,12 +14,12 @@ import torch
 from torch import nn
 
 from .measure import Measurement
-from ..points.caches import serve
-from ..points.ceilings import call_row
-from ..points.model import RooflinePoint, place, ranked, shares_of, waiting_row
-from ..points.row import Row, summed
+from ..roofs.caches import serve
+from ..roofs.ceilings import call_row
+from ..roofs.place import RooflinePoint, place, ranked, shares_of, waiting_row
+from ..roofs.row import Row, summed
 from ..roofs.hardware import HardwarePeaks
-from ..roofs.machine import environment
+from ..probes.machine import environment
 from ..timing.samples import Samples
 from ..views.result import Result, Timing
 from ..work.count import Work
@@ -38,7 +38,7 @@ def served_bytes(
 def _summed_levels(parts, n): return tuple(map(sum, zip(*parts))) or (0,) * n
 
 def _crossed(touches, levels, crossing):
-    "What the levels served of the bytes that cross the border."
+    "Return the bytes across the border by the level that served them."
     return [ls if nbytes == t.bytes else [l * nbytes / t.bytes for l in ls]
             for t, ls, nbytes in zip(touches, levels, crossing) if nbytes]
 
@@ -174,7 +174,7 @@ def _whole(modules, m, name):
                   waits_elsewhere=False)
 
 def _shares(points):
-    "What the time of all rows goes to."
+    "Return the share of each bound in the time of all rows."
     waited = sum(p.time_s for p in points if p.name == waiting_row)
     own = [p for p in points if p.name != waiting_row]
     rest = sum(p.time_s for p in own if p.roof_time_s == 0)

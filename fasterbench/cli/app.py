@@ -92,7 +92,7 @@ def group_named(text):
 def check_writable(
     **paths, # By the option that names them
 ):
-    "What cannot be written is known before anything is measured."
+    "Raise at once for a file that cannot be written, before anything is measured."
     out = [f"--{option}" for option, path in paths.items() if path == "-"]
     if len(out) > 1: usage_error("standard output, -, holds one of them at a time", ", ".join(out))
     for option, path in paths.items():
@@ -141,7 +141,7 @@ def run_name(
     model:str,         # "torchvision:resnet18"
     batch=None, shape=None, seq=None, dtype=None, backward=False, device="cpu",
 )->str:
-    "What was run, as the name of a file without ending."
+    "Name the run as a file without ending."
     from fasterbench.views.headline import short_name
     kind, _, name = model.rpartition(":")
     parts = [short_name(abspath(name)) or "model", kind if kind in ("timm", "transformers") else ""]
@@ -188,7 +188,7 @@ def doubts_of(
     environment,   # Where it ran
     device:str,
 )->list[str]:
-    "What the given roofs are not for: another device, another number of threads, another dtype."
+    "List how given roofs do not fit: another device, another number of threads, another dtype."
     env, own, found = roofs.environment, roofs.dtype.removeprefix("torch."), []
     name, here = env.get("device_name", roofs.device), environment.get("device_name", device)
     other = roofs.device.partition(":")[0] != device.partition(":")[0]

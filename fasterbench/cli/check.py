@@ -34,7 +34,7 @@ def _plain(document): return {k: v.unwrap() if hasattr(v, "unwrap") else v for k
 # %% ../../nbs/cli/check.ipynb #74cd9f91
 @contextmanager
 def _of_the_file(settings):
-    "What is wrong with a model is an error of the file that names it: 1 is the exit code of broken budgets alone."
+    "Turn an error of a model into one of the file that names it: 1 is the exit code of broken budgets alone."
     from fasterbench.cli.loading import ModelError
     try: yield
     except (BudgetError, SideError): raise
@@ -49,7 +49,7 @@ def _counted(settings, model, sample):
 
 @contextmanager
 def _relative(settings, model, sample):
-    "What measures a round under roofs that are measured in this job, and what makes figures of rounds."
+    "Return a function that measures a round under the roofs of this job, and one that makes figures of rounds."
     from fasterbench.analysis.budget_figures import figures_of_rounds
     from fasterbench.analysis.measure import main_dtype
     from fasterbench.roofline import measure_peaks
@@ -60,7 +60,7 @@ def _relative(settings, model, sample):
 # %% ../../nbs/cli/check.ipynb #74b1dc80
 @contextmanager
 def _against_saved(settings, path):
-    "What measures a round, and what makes of rounds the times over those of a saved result of the same machine."
+    "Return a function that measures a round, and one that divides its times by those of a saved result."
     from fasterbench.analysis.budget_figures import figures_of_rounds, round_figures
     from fasterbench.views.origin import describe_sample
     from fasterbench.views.result import from_json
@@ -76,7 +76,7 @@ def _against_saved(settings, path):
     yield lambda k: measured(), lambda found: _over_saved(figures_of_rounds(found), base, off)
 
 def _unlike(before, now):
-    "What makes a saved result no baseline: another device, other threads, phases or shapes."
+    "List why a saved result is no baseline: another device, other threads, phases or shapes."
     from fasterbench.views.differences import conditions
     a, b = conditions(before), conditions(now)
     keys = ["device name", "threads", "phases of a training step"]
@@ -102,7 +102,7 @@ def _over_saved(now, before, spreads):
 
 @contextmanager
 def _against_ref(settings, ref):
-    "What measures a round of this version and of that at `ref`, in turn, and what makes of rounds the times over it."
+    "Return a function that measures this version and `ref` in turn, and one that divides the times of the two."
     from fasterbench.analysis.budget_figures import ratios_of_rounds
     here = Path.cwd()
     with checked_out(ref) as folder, side(folder, settings, here) as before, side(here, settings) as now:
@@ -229,7 +229,7 @@ def _updated(document, verdicts):
 
 # %% ../../nbs/cli/check.ipynb #7163da18
 def _needs(budgets, against):
-    "What the call lacks for these budgets, said at once."
+    "Raise at once where the options lack something that a budget needs."
     if any(b.figure.kind == "seconds" for b in budgets) and against is None:
         usage_error("the file has budgets of time, which need a baseline: --against GIT_REF or --against RESULT.json",
                     "--against")

@@ -48,7 +48,7 @@ def _transformers(path):
     return _maker_of(library, config)(config)
 
 def _maker_of(library, config):
-    "What makes a model in the dtype of the configuration: of the class that it names, with its head, else of its kind."
+    "Return what builds a model from `config`: the class that it names, with its head, else the plain one."
     names = getattr(config, "architectures", None) or []
     found = next((getattr(library, n) for n in names if hasattr(library, n)), None)
     return found._from_config if found else library.AutoModel.from_config
@@ -64,7 +64,7 @@ def _imported(path):
     return module
 
 def _from_file(path, name):
-    "What the function `name` in the file `path` returns: a module, or a module and a sample."
+    "Call the function `name` in the file `path`, which returns a module, or a module and a sample."
     if not Path(path).is_file():
         raise ModelError(f"there is no file {path!r}" + ("" if Path(path).is_absolute() else f" in {Path.cwd()}"))
     module = _imported(Path(path))
@@ -122,7 +122,7 @@ def _tokens(model):
     return next((m.num_embeddings for m in model.modules() if isinstance(m, nn.Embedding) and m.weight is first), None)
 
 def _sample(model, shape, batch, seq, kind):
-    "What the model is called with: token ids, pictures, or a tensor of `shape`."
+    "Make a sample for the model: token ids, pictures, or a tensor of `shape`."
     if kind == "transformers": return _transformers_sample(model, shape, batch, seq)
     known = _tokens(model)
     if seq is not None and (shape is not None or known is None):

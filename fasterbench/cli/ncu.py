@@ -37,7 +37,7 @@ def _by(text):
 # %% ../../nbs/cli/ncu.ipynb #6261aa69
 @app.command()
 def ncu(
-    file:Annotated[str, typer.Argument(help="What ncu --csv printed (details, raw or summary page), or a .ncu-rep",
+    file:Annotated[str, typer.Argument(help="Output of ncu --csv (details, raw or summary page), or a .ncu-rep",
                                        metavar="FILE")],
     by:Annotated[str, typer.Option(help="A row per launch, per kernel of one shape, or per NVTX range.", parser=_by,
                                    metavar="launch|kernel|nvtx")]="launch",

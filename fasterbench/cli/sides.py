@@ -95,7 +95,7 @@ class _Child(_Measured):
 
 # %% ../../nbs/cli/sides.ipynb #0688102a
 def _imports(settings):
-    "What every round needs, imported once; nothing is computed."
+    "Import once all that rounds need; compute nothing."
     import importlib
     library = settings["model"].partition(":")[0]
     for name in ("torch._dynamo", "fasterbench.analysis.budget_figures", "fasterbench.cli.loading",
@@ -104,7 +104,7 @@ def _imports(settings):
         except ImportError: pass                                 # the round says so
 
 def answer():
-    "What the process of a side runs: settings first, then figures for each request, until there are no more."
+    "Serve one side in a process of its own: read settings, then answer each request with figures."
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     settings = json.loads(sys.stdin.readline())

@@ -26,7 +26,7 @@ def local_device(
     return f"cuda:{os.environ['LOCAL_RANK']}" if device == "cuda" and launched() > 1 else device
 
 def is_first()->bool:
-    "Whether this process prints and writes."
+    "Return whether this process prints and writes."
     return launched() == 1 or os.environ["RANK"] == "0"
 
 def check_launched(

@@ -28,7 +28,7 @@ def _read(files, by, device, peaks):
         usage_error(f"there is no file {str(error.filename)!r}", "FILE")
 
 # %% ../../nbs/cli/trace.ipynb #86a338a7
-_files = "What torch.profiler wrote: .json, .json.gz, a folder or a tar archive; several are the ranks of one job"
+_files = "Output of torch.profiler: .json, .json.gz, a folder or a tar archive; several are the ranks of one job"
 _rows = "A row per module, operator, kernel, collective or rank; left out: module where the trace names them."
 _device = "Name of the GPU, where the trace has none or another is meant."
 _peaks = "Roofs that fasterbench peaks --json wrote; left out: the datasheet of the device."

@@ -33,7 +33,7 @@ class Transfer(NamedTuple):
 
     @property
     def alike(self)->tuple:
-        "What is the same for all kernels of one collective."
+        "Return a key that is equal for all kernels of one collective."
         return self.kind, self.group, self.members
 
     @property

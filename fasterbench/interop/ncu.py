@@ -16,8 +16,8 @@ from typing import NamedTuple
 from warnings import warn
 
 from fasterbench.roofs.hardware import Ceiling, HardwarePeaks, MemoryLevel
-from fasterbench.points.model import place, ranked, rates
-from fasterbench.points.row import Row
+from fasterbench.roofs.place import place, ranked, rates
+from fasterbench.roofs.row import Row
 from fasterbench.interop.ncu_csv import LaunchRecord, base_value, number_format, records
 from fasterbench.interop.ncu_metrics import (command, compute_roofs, flop_metrics, flops_of, metrics_for, time_of,
                                              traffic_of, usable)
@@ -26,7 +26,7 @@ from fasterbench.core.units import format_si, total
 
 # %% ../../nbs/interop/ncu.ipynb #7475b21f
 class Launch(NamedTuple):
-    "What one record says, in base units; `None` where it is unknown."
+    "One launch as its record has it, in base units; `None` is unknown."
     kernel: str
     shape: str
     range: str         # Innermost NVTX range
@@ -154,7 +154,7 @@ def _point(name, type, l, peaks):
 _clocks = "ncu locks the clocks to base while it profiles, unless --clock-control none is given"
 
 def _lacking(l):
-    "What a launch does not tell."
+    "List the figures that a launch lacks."
     return [what for what, unknown in (("FLOPs", l.flops is None), ("times", l.time_s is None),
                                        ("DRAM bytes", "DRAM" not in dict(l.traffic))) if unknown]
 
@@ -172,7 +172,7 @@ def _absent(launches, cc):
 
 # %% ../../nbs/interop/ncu.ipynb #cc58f667
 def _notes(path, launches, cc, peaks, given):
-    "What a reader of these points has to know; a command has a line of its own."
+    "Return the notes below these points; a command has a line of its own."
     notes, n, lacking = [], len(launches), [w for l in launches for w in _lacking(l)]
     wanted = {"FLOPs": flop_metrics(cc), "times": ["gpu__time_duration.sum"],
               "DRAM bytes": [m for m in metrics_for(cc) if m.startswith("dram__bytes") and m.endswith("sum")]}
@@ -294,7 +294,7 @@ def read_ncu(
 
 # %% ../../nbs/interop/ncu.ipynb #6710b4aa
 def _pushed(name):
-    "Whether an NVTX range was opened: a build of torch without CUDA has none."
+    "Return whether an NVTX range was opened: a build of torch without CUDA has none."
     import torch
     try: torch.cuda.nvtx.range_push(name)
     except RuntimeError: return False

@@ -90,12 +90,12 @@ _export = "LC_ALL=C ncu --import REPORT.ncu-rep --csv --page raw --print-units b
 _whole = re.compile(r"\d[\d.,' \u00a0\u202f’]*")
 
 def _numbered(layout, cells):
-    "Whether the cells that number a row are numbers."
+    "Return whether the cells that number a row are numbers."
     names = [n for n in ("ID", "Process ID", "Invocations") if n in layout.at]
     return all(len(cells) > layout.at[n] and _whole.fullmatch(cells[layout.at[n]]) for n in names)
 
 def _is_units(layout, cells):
-    "Whether this is the row of units of a raw page."
+    "Return whether this is the row of units of a raw page."
     return (layout.page == "raw" and len(cells) >= len(layout.header) and not cells[layout.at["ID"]]
             and not cells[layout.at["Kernel Name"]])
 
@@ -111,12 +111,12 @@ def _unglued(layout, cells):
 
 # %% ../../nbs/interop/ncu_csv.ipynb #257ce848
 def _is_row(layout, cells):
-    "Whether these are as many cells as a row has, with numbers where it has them."
+    "Return whether these are as many cells as a row has, with numbers where it has them."
     several = layout.least <= len(cells) <= len(layout.header) + 1
     return several and (_numbered(layout, cells) or _is_units(layout, cells))
 
 def _is_cut(layout, cells, whole):
-    "Whether these begin like a row, and are not one."
+    "Return whether these begin like a row, and are not one."
     return bool(cells) and _whole.fullmatch(cells[0].strip('"')) and (not whole or _numbered(layout, cells))
 
 def table_rows(
@@ -150,7 +150,7 @@ _missing = {"", "n/a", "nan", "-nan", "inf", "-inf", "no data"}
 def missing(
     text:str,
 )->bool:
-    "Whether ncu printed that it has no number: `n/a`, `nan`, also with the mark `(!)` before it."
+    "Return whether ncu printed that it has no number: `n/a`, `nan`, also with the mark `(!)` before it."
     return text.removeprefix("(!)").strip().lower() in _missing
 
 def number(
@@ -245,7 +245,7 @@ def base_value(
     return x
 
 def _is_total(name):
-    "Whether a metric grows with the number of launches."
+    "Return whether a metric grows with the number of launches."
     total = name.endswith((".sum", "cycles_elapsed.avg", "cycles_elapsed.max"))
     return total or name.startswith("gpu__time_duration")
 
@@ -268,7 +268,7 @@ def _start(layout, line, cells):
 
 # %% ../../nbs/interop/ncu_csv.ipynb #55e32534
 def _key(layout, cells):
-    "What rows of one launch have in common."
+    "Return a key that is equal for all rows of one launch."
     if layout.page == "summary": return tuple(cells[:layout.at["Invocations"] + 1])
     return tuple(cells[layout.at[n]] for n in ("Process ID", "ID") if n in layout.at)
 

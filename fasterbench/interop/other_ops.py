@@ -96,7 +96,7 @@ def foreign_accesses(
     name:str,
     values:list, # Tensors on the meta device, and values
 )->tuple[list, list]:
-    "What a call reads and what it writes: (tensor, bytes)."
+    "Return the reads and the writes of a call: (tensor, bytes)."
     outputs, updates = written[name]
     touched = lambda i, t: min(unique_bytes(t), values[_like[name][i]].numel() * t.itemsize) if i in _like.get(name,
         {}) else unique_bytes(t)

@@ -16,7 +16,7 @@ from .trace_join import attributed, parts, places
 from .trace_memory import served_levels
 from .trace_work import uncompiled
 from .trace_rows import checked, row_of
-from ..points.model import place
+from ..roofs.place import place
 from ..roofs.hardware import HardwarePeaks
 
 # %% ../../nbs/interop/perfetto.ipynb #c2bf4d7c
@@ -28,7 +28,7 @@ def _calls(trace, found):
     return calls
 
 def _said(f, p):
-    "What the kernels of a call say."
+    "Collect the arguments of a call's slice from its kernels."
     if p is None: return {"roofline FLOPs": f.flops, "roofline bytes": f.nbytes}
     return {"roofline FLOPs": f.flops, "roofline bytes": f.nbytes,
             "roofline intensity (FLOP/B)": round(p.arithmetic_intensity, 3) if f.nbytes else None,
@@ -43,7 +43,7 @@ def sayings(
     source:Source,
     peaks:HardwarePeaks|None, # The roofs; None: no utilization
 )->tuple[dict, list[tuple]]:
-    "What each kernel says, by (name, begin in µs, correlation), and per call (begin, end, FLOP/s, B/s, % of roof)."
+    "Return what to add to each kernel, by (name, begin in µs, correlation), and (begin, end, rates) of each call."
     trace = checked(read_file(source))
     with uncompiled(): found = places(trace)
     seconds, _ = attributed(trace, found)

@@ -70,7 +70,7 @@ _none = _Args()
 
 # %% ../../nbs/interop/trace_file.ipynb #0b0d1b35
 class Call(NamedTuple):
-    "What an operator was called with, as the trace has it: JSON texts."
+    "Arguments of an operator, as the trace has them: JSON texts."
     operator: str   # "aten::addmm"
     dims: bytes     # Of each argument
     types: bytes    # Likewise
@@ -78,7 +78,7 @@ class Call(NamedTuple):
     concrete: bytes # Values of arguments that are no tensors; empty before 2024
 
 class Collective(NamedTuple):
-    "What the trace says of the communication that a kernel did; `None` where it does not."
+    "Communication of a kernel as the trace has it; `None` where it does not say."
     name: str|None      # "allreduce"
     elements_in: int|None
     elements_out: int|None
@@ -182,7 +182,7 @@ def _decoded(piece, trace):
 
 # %% ../../nbs/interop/trace_file.ipynb #5bbf0540
 def _head(top, trace):
-    "What the head or the end of a file says of the machine and the job."
+    "Read machine and job from the head or the end of a file."
     devices, job = top.deviceProperties, top.distributedInfo
     if isinstance(devices, list): trace.device_names = [str(d.get("name", "")) for d in devices if isinstance(d, dict)]
     if isinstance(job, dict):

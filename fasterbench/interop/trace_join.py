@@ -67,7 +67,7 @@ def visited(
 
 # %% ../../nbs/interop/trace_join.ipynb #7aae80aa
 class _Stacks:
-    "What ran on the CPU, as stacks: operators, modules, annotations."
+    "Stacks of what ran on the CPU: operators, modules, annotations."
     def __init__(self, trace):
         self.trace, self.spans = trace, calls_of(trace)
         self.parents, _ = nesting(trace.operators)
@@ -195,7 +195,7 @@ def places(
 
 # %% ../../nbs/interop/trace_join.ipynb #d55bc5d7
 def _is_view(name):
-    "Whether an operator only looks at memory in another way."
+    "Return whether an operator only looks at memory in another way."
     found = overloads(name)
     return bool(found) and is_view(found[0])
 

@@ -28,7 +28,7 @@ from ..work.traffic import operator_accesses, region, unique_bytes
 
 # %% ../../nbs/interop/trace_work.ipynb #3f1efe87
 class Figures(NamedTuple):
-    "What one call of an operator had to do; without FLOPs or bytes, `reason` says why."
+    "Work of one call of an operator; without FLOPs or bytes, `reason` says why."
     flops: float|None=None
     contraction: float|None=None
     category: str="other"
@@ -143,7 +143,7 @@ def _listed(kind, value):
 
 @cache
 def _taken_apart(real_type):
-    "Whether a type of the schema language is optional, whether it is a list, and of what."
+    "Return whether a type of the schema language is optional, whether it is a list, and of what."
     text, optional = str(real_type), False
     if text.startswith("Optional["): text, optional = text[9:-1], True
     listed = text.startswith("List[")
@@ -220,7 +220,7 @@ def rebuilt(
 def has_rule(
     name:str, # "aten::addmm"
 )->bool:
-    "Whether FLOPs of the operator are known, from its shapes."
+    "Return whether FLOPs of the operator are known, from its shapes."
     known = name in rules or name.removesuffix("_") in rules or is_known_pointwise(name)
     if known or name in other_ops.written or name == "aten::cudnn_convolution_backward":
         return True
@@ -232,7 +232,7 @@ def has_rule(
 def is_made_of_others(
     name:str, # "aten::linear"
 )->bool:
-    "Whether the operator only calls others, in this build of torch."
+    "Return whether the operator only calls others, in this build of torch."
     found = overloads(name)
     return bool(found) and is_composite(found[0])
 
@@ -272,7 +272,7 @@ class _Within:
     def __torch_function__(cls, func, types, args=(), kwargs=None): return args[0].call()
 
 def _run(op, args, kwargs):
-    "What `op` returns, without gradients and without warnings."
+    "Call `op` without gradients and without warnings."
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return torch.relu(_Within(lambda: op(*args, **kwargs)))

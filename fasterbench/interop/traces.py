@@ -23,8 +23,8 @@ from .trace_file import Source, read_file, snippet, source_of, sources, uncollec
 from .trace_join import parts
 from .trace_work import uncompiled
 from .trace_rows import reduced
-from ..points.model import place, ranked, shares_of
-from ..points.row import Row, added
+from ..roofs.place import place, ranked, shares_of
+from ..roofs.row import Row, added
 from ..roofs.hardware import HardwarePeaks
 from ..views.result import Account, Result
 
@@ -79,7 +79,7 @@ def _known(row, found):
 _kinds = dict(module="modules", operator="ops", kernel="kernels", collective="collectives", rank="program")
 
 def _notes(found, peaks):
-    "What a reader of the points has to know, each in one line."
+    "Return the notes below the points, a line each."
     notes = list(dict.fromkeys(n for r in found for n in r.notes))
     unknown = Counter()
     for r in found: unknown.update(r.unknown)
@@ -210,7 +210,7 @@ def _numbered(path, count, rank):
     return Path(path).with_name(f"{Path(path).stem}{mark}{Path(path).suffix}")
 
 def _measured_cpu():
-    from fasterbench.roofs.peaks import measure_peaks
+    from fasterbench.probes.peaks import measure_peaks
     return measure_peaks("cpu", progress=False)
 
 def _rank():
@@ -224,7 +224,7 @@ def on_trace_ready(
     device:str|None=None,          # As `read_trace` takes it
     peaks:HardwarePeaks|None=None, # The roofs; None: the datasheet of the GPU; on a CPU they are measured
 ):
-    "What `profile(on_trace_ready=…)` takes: writes the roofline of every cycle; an error in it is a warning."
+    "Return a handler for `profile(on_trace_ready=…)` that writes each cycle's roofline; an error in it is a warning."
     if Path(path).suffix not in _writers:
         raise ValueError(f"path={str(path)!r}: the ending is one of {', '.join(_writers)}")
     count = 0

@@ -227,7 +227,7 @@ class HardwarePeaks:
 
     @property
     def disturbed(self)->str:
-        "What of the machine puts these roofs in doubt; empty where it was this program's alone."
+        "Load of the machine that puts these roofs in doubt; empty where it was this program's alone."
         return ", ".join(load_doubts(MachineLoad(**{"cores": 0} | self.load), busy_for_roofs))
 
     def origin(self,
@@ -240,7 +240,7 @@ class HardwarePeaks:
         return f"peaks measured {_age(max(age, 0.0))} ago ({date}){where}{self._met()}"
 
     def _met(self):
-        "What the machine did meanwhile, and whether these are provisional, for a line."
+        "Describe the load meanwhile, and why these are provisional, for a line."
         told = [f"load {self.load['load_average']:.1f}"] if self.load.get("load_average") is not None else []
         if self.load.get("others") is not None:
             told.append(f"others used {self.load['others']:.1f} of {self.load['cores']} cores")

@@ -133,13 +133,13 @@ _communication = re.compile(r"nccl|rccl|multimem|cross_device_reduce|all_?reduce
 def is_communication(
     name:str, # Of a kernel
 )->bool:
-    "Whether a kernel moves data between GPUs; those of symmetric memory are not called nccl."
+    "Return whether a kernel moves data between GPUs; those of symmetric memory are not called nccl."
     return _communication.search(name) is not None
 
 def is_collective(
     record:Record,
 )->bool:
-    "Whether a record is a kernel that communicates with other GPUs."
+    "Return whether a record is a kernel that communicates with other GPUs."
     return record.kind == "kernel" and is_communication(record.name)
 
 # %% ../../nbs/timing/kernels.ipynb #a7ad9263

@@ -142,11 +142,11 @@ def stamp_operators(
 
 # %% ../../nbs/timing/operators.ipynb #322d3461
 def compiled_part(part)->bool:
-    "Whether `part` is a module that runs under `torch.compile`."
+    "Return whether `part` is a module that runs under `torch.compile`."
     return part.module is not None and is_compiled(part.module)
 
 def _unsteady(times, rule):
-    "Whether the sums of the runs vary so much that they are not known as well as the rule wants it."
+    "Return whether the sums of the runs vary so much that they are not known as well as the rule wants it."
     return len(times) > 2 and Samples(tuple(map(sum, times))).known > 2 * rule.certain
 
 def operator_samples(

@@ -36,13 +36,13 @@ _backends = ("gloo:", "nccl:", "mpi:", "ucc:")     # a collective on its way, in
 _gpu_kinds = dict(kernel="kernel", concurrent_kernel="kernel", gpu_memcpy="copy", gpu_memset="set")
 
 def _gpu_kind(name, activity):
-    "What a GPU did: a kernel, a copy or a set; `None` for ranges and synchronisations, which are no work."
+    "Return the kind of a GPU's record: kernel, copy or set; `None` for ranges and synchronisations, which are no work."
     if name == mark: return None
     if activity: return _gpu_kinds.get(activity)
     return "copy" if name.startswith("Memcpy") else "set" if name.startswith("Memset") else "kernel"
 
 def _kind(e):
-    "What kind of record `e` is; `None` for those that are of no use here."
+    "Return the kind of record `e`; `None` for those that are of no use here."
     name, on_gpu = e.name(), "CPU" not in str(e.device_type())
     activity = e.activity_type() if hasattr(e, "activity_type") else ""
     if on_gpu: return _gpu_kind(name, activity)
@@ -68,7 +68,7 @@ def _records(events, names):
 _one_at_a_time = threading.RLock()
 
 def can_record()->bool:
-    "Whether a session can begin: the profiler was built in, and nobody is using it."
+    "Return whether a session can begin: the profiler was built in, and nobody is using it."
     if _one_at_a_time._is_owned() and _profiler_enabled(): return False      # this thread's own session
     with (undo := Undo()), undo:
         undo.add(let_go, _one_at_a_time)

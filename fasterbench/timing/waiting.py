@@ -30,7 +30,7 @@ def _merged(spans):
     return out
 
 def _common(a, b):
-    "What two lists of disjoint intervals by time have in common."
+    "Intersect two lists of disjoint intervals."
     out, i, j = [], 0, 0
     while i < len(a) and j < len(b):
         start, end = max(a[i][0], b[j][0]), min(a[i][1], b[j][1])
@@ -40,7 +40,7 @@ def _common(a, b):
     return out
 
 def _gaps(spans, begin, end):
-    "What lies between `begin` and `end` outside disjoint intervals."
+    "Return the gaps between disjoint intervals from `begin` to `end`."
     edges = [begin, *(t for span in spans for t in span), end]
     return [(a, b) for a, b in zip(edges[::2], edges[1::2]) if a < b]
 

@@ -12,7 +12,7 @@ from pathlib import PurePath
 from ..core.units import format_si
 from ..roofs.kinds import is_pointwise
 from ..timing.load import load_doubts
-from ..points.model import Division, division, waiting_row
+from ..roofs.place import Division, division, waiting_row
 from .fields import brief
 from .roof_lines import network_in_use
 
@@ -63,7 +63,7 @@ def short_name(
 def model_name(
     result, # A `Result`
 )->str:
-    "What the model is called: the name that was asked for, or its class."
+    "Return the model's name: the one that was asked for, or its class."
     return short_name(str(result.call.get("model") or "").rpartition(":")[2]) or result.model
 
 def known_flops(
@@ -155,7 +155,7 @@ def _in_unit_of(total):
 
 # %% ../../nbs/views/headline.ipynb #fdc9834d
 def _outside(d, text, unit):
-    "What is outside of the rows, and by how much their sum is longer than the whole."
+    "Describe the time outside of the rows, and by how much their sum is longer than the whole."
     rest = d.outside_s + d.difference_s
     if rest >= 0 or text(d.difference_s) == "0": return [f"outside the rows {text(rest)}"]
     outside = [f"outside the rows {text(d.outside_s)}"] if text(d.outside_s) != "0" else []
@@ -174,7 +174,7 @@ def _division(d):
     return f"of {format_si(d.end_to_end_s, 's')} {needed}, " + ", ".join(parts)
 
 def _explained(d):
-    "What of the part above the roofs is explained: by the ceilings of kinds of work, by fixed cost."
+    "Say which part above the roofs ceilings of kinds of work and fixed costs explain."
     text, unit = _in_unit_of(d.end_to_end_s)
     found = [f"{kind} {text(s)}" for kind, s in d.explained if s > 0.01 * d.end_to_end_s]
     return f"; explained of the part above: {', '.join(found)}" if found else ""
@@ -185,7 +185,7 @@ _parts = model_name, _sample, _dtype, _mode, machine, _time, _rate
 def headline(
     result, # A `Result`
 )->list[str]:
-    "What ran and how fast; the roofs and where the time goes."
+    "Return the headline: the run and its speed, then the roofs and where the time goes."
     lines = [" · ".join(filter(None, (part(result) for part in _parts)))]
     if result.peaks is None: return lines
     d = divided(result)
@@ -194,7 +194,7 @@ def headline(
 
 # %% ../../nbs/views/headline.ipynb #c9b20a08
 def _looked_at(t):
-    "What the machine did meanwhile, as far as the system tells."
+    "Describe the load of the machine, as far as the system tells."
     cores = f"on {t.cores} core{'s' * (t.cores != 1)}" if t.cores else ""
     told = [] if t.load_average is None else [f"load {t.load_average:.1f} {cores}".rstrip()]
     said = " ".join(load_doubts(t))
@@ -205,7 +205,7 @@ def _looked_at(t):
     return ", ".join(told)
 
 def _varied(timing, phases):
-    "What of the times does not hold together."
+    "List the times that do not hold together."
     t, found = timing, []
     if (t.spread or 0.0) > 0.1:
         found.append(f"{'training steps' if phases else 'forwards'} vary by {_half(t.spread / 2)}")
@@ -215,7 +215,7 @@ def _varied(timing, phases):
 
 # %% ../../nbs/views/headline.ipynb #3e2be085
 def _needed(points, roof):
-    "What share of the time of the rows `roof` needs: a memory level, `float32`, or `float32 pointwise`."
+    "Return the share of the rows' time that `roof` needs: a memory level, `float32`, or `float32 pointwise`."
     unit = lambda p: p.dtype + " pointwise" * is_pointwise(p.category)
     of = lambda p: p.memory_level if p.bound == "memory" else unit(p) if p.bound == "compute" else None
     return sum(p.roof_time_s or 0 for p in points if of(p) == roof) / (sum(p.time_s for p in points) or 1)
@@ -238,7 +238,7 @@ def doubtful_roofs(
 def base_of_shares(
     result, # A `Result`
 )->str:
-    "What the shares of the rows are of, where that is not the end to end time."
+    "Name the whole that shares refer to, where it is not the end to end time."
     rows, end = sum(p.time_s for p in result.points), divided(result).end_to_end_s
     if not rows or abs(rows - end) <= 0.03 * end: return ""
     return f"shares are of the {format_si(rows, 's')} in the rows, not of the {format_si(end, 's')} end to end"
@@ -246,7 +246,7 @@ def base_of_shares(
 def roof_doubt(
     peaks, # `HardwarePeaks`
 )->str:
-    "What limits the trust in the roofs, in one line; empty where all is well."
+    "Return the caveats on the roofs in one line; empty where all is well."
     doubts = doubtful_roofs(peaks)
     if peaks.disturbed: return f"± provisional: {peaks.disturbed}".replace("%", " %")
     return ("± not steady: " + ", ".join(doubts)).replace("%", " %") if doubts else ""
@@ -254,7 +254,7 @@ def roof_doubt(
 def trust(
     result, # A `Result`
 )->str:
-    "What limits the trust in the times and the roofs, in one line; empty where all is well."
+    "Return the caveats on times and roofs in one line; empty where all is well."
     t, peaks = result.timing, result.peaks
     varied, load = (_varied(t, any(p.phase for p in result.points)), load_doubts(t)) if t else ([], [])
     looked = f" ({_looked_at(t)})" if (varied or load) and _looked_at(t) else ""

@@ -43,7 +43,7 @@ def _collective(*_, out=None, **kw): return 0
 def is_process_group(
     value, # A `torch.ScriptObject`
 )->bool:
-    "Whether it is the process group of a collective."
+    "Return whether it is the process group of a collective."
     return value._type().str().endswith("c10d.ProcessGroup")
 
 def members(
@@ -80,7 +80,7 @@ def _buffer(kind, ranks, op, args, kwargs, out):
 def is_collective(
     operator:str, # "c10d::allreduce_"
 )->bool:
-    "Whether an operator of this name is a collective."
+    "Return whether an operator of this name is a collective."
     namespace, _, name = operator.partition("::")
     return namespace in _namespaces and name not in _silent
 
@@ -89,7 +89,7 @@ def sent_by(
     args, kwargs, # What it was called with
     out,          # What it returned
 )->Sent|None:
-    "What one call sends; `None` for an operator that is not a collective."
+    "Return the message of one call; `None` for an operator that is not a collective."
     operator = op_name(op)
     if not is_collective(operator): return None
     kind, (ranks, stride) = _kinds.get(operator.partition("::")[2]), _ranks(op, args, kwargs)

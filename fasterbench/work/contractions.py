@@ -209,7 +209,7 @@ def _sdpa_other(q, k, v, bias=None, dropout=0.0, causal=False, *_, out=None, **k
 
 # %% ../../nbs/work/contractions.ipynb #69ec31f6
 def _causal(rest, is_causal):
-    "Whether a backward is causal: the last truth value that it is given."
+    "Return whether a backward is causal: the last truth value that it is given."
     return is_causal if is_causal is not None else next((a for a in reversed(rest) if isinstance(a, bool)), False)
 
 @rule(*aten_names("""_scaled_dot_product_flash_attention_for_cpu_backward

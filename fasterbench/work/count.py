@@ -204,12 +204,12 @@ def _held(tracer, run):
     return tracer.memory.numbers([*held, *tracer.given, *run.lasting(), *(run.written() if run.training else ())])
 
 def _unknown_origin(tracer, run):
-    "Whether an operator was given memory that no operator made, and that neither the model nor the sample holds."
+    "Return whether an operator was given memory that no operator made and neither model nor sample holds."
     known = _held(tracer, run)
     return any(made_in is None and n not in known for n, made_in in enumerate(tracer.memory.made_in))
 
 def _computed_outside(tracer, run):
-    "Whether a result of another library was used, one that had got memory before, or is what the model returns."
+    "Return whether a result of another library was used, one that had got memory before, or is what the model returns."
     results = {n for n, handed_out in tracer.memory.arrived.items() if handed_out or n in tracer.visits[0].returned}
     return bool(results) and not results <= _held(tracer, run)
 

@@ -25,7 +25,7 @@ _views |= {f"{ns}::{n}" for ns in ("_c10d_functional", "c10d_functional")
 
 # %% ../../nbs/work/dispatch.ipynb #ddb44e6e
 def is_view(op)->bool:
-    "Whether `op` moves nothing: a view, a sparse tensor over others, or a look at or a change of metadata."
+    "Return whether `op` moves nothing: a view, a sparse tensor over others, or a look at or a change of metadata."
     if isinstance(op, HigherOrderOperator): return False
     return op.is_view or op_name(op) in _views or torch.Tag.inplace_view in op.tags
 
@@ -41,7 +41,7 @@ def _backend(t):
 
 @cache
 def _has_kernel(name, key):
-    "Whether the operator has a kernel of its own there; devices that PyTorch has no name for have none."
+    "Return whether the operator has a kernel of its own there; devices that PyTorch has no name for have none."
     try: return torch._C._dispatch_has_kernel_for_dispatch_key(name, key)
     except RuntimeError: return False
 
@@ -50,7 +50,7 @@ def is_composite(
     op,         # An `OpOverload`
     tensors=(), # What it is called with
 )->bool:
-    "Whether `op` on these tensors is only a sequence of other operators."
+    "Return whether `op` on these tensors is only a sequence of other operators."
     if not _has_kernel(op.name(), "CompositeImplicitAutograd"): return False
     return not any(_has_kernel(op.name(), backend) for backend in {_backend(t) for t in tensors})
 
@@ -64,7 +64,7 @@ _plain = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
 # %% ../../nbs/work/dispatch.ipynb #814b8ca6
 def is_wrapped(types)->bool:
-    "Whether a tensor of the call is of a class that takes its operators apart itself (a jagged batch, for instance)."
+    "Return whether a tensor of the call is of a class that decomposes its operators itself, as a jagged batch does."
     return any(t not in _plain and not issubclass(t, FakeTensor) for t in types)
 
 # %% ../../nbs/work/dispatch.ipynb #a3fd7a42

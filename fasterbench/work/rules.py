@@ -28,7 +28,7 @@ class Flops(NamedTuple):
 
 @dataclass(frozen=True)
 class Rule:
-    "What is known of an operator."
+    "Everything that is known of an operator."
     flops: Callable     # (*shapes and values, out=shape) -> FLOPs
     category: str       # One of `categories`
     tensors: bool=False # Whether it is called with tensors instead of shapes

@@ -39,13 +39,13 @@ aten = torch.ops.aten
 _half = (torch.float16, torch.bfloat16)
 
 def _flash(target, q, k, v, mask, causal):
-    "Whether flash attention takes this call."
+    "Return whether flash attention takes this call."
     return (target.capability >= 80 and mask is None and q.dtype in _half
         and q.shape[-1] == k.shape[-1] == v.shape[-1] <= 256
             and (not causal or q.shape[-2] == k.shape[-2]))
 
 def _efficient(target, q, v, gqa):
-    "Whether the memory-efficient kernel takes this call."
+    "Return whether the memory-efficient kernel takes this call."
     if gqa or q.dtype is torch.bfloat16 and target.capability < 80 or q.dtype is torch.float64: return False
     align = 8 if q.dtype in _half else 4 if target.capability >= 80 else 1
     return q.shape[-1] % align == v.shape[-1] % align == 0
@@ -162,7 +162,7 @@ def _autocast(device_type, dtype):
 
 # %% ../../nbs/work/target.ipynb #142fea06
 def _data_needed(error, model):
-    "What is said where a model asks what is in a tensor."
+    "Return the error for a model that asks what is in a tensor."
     return ValueError(f"{type(model).__name__} reads what is in a tensor ({error.func}), "
                       "which tensors without data do not have; "
                       "count_work on a device that is here counts such a model")

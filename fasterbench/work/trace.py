@@ -67,7 +67,7 @@ class Call:
 _bytes = (torch.int8, torch.uint8, torch.qint8, torch.quint8)
 
 def _multiplies_bytes(category, tensors):
-    "Whether a product is one of 8-bit integers: those given; in dynamic quantization the weight and a rounded input."
+    "Return whether a product is of 8-bit integers: those given, or, in dynamic quantization, weight and rounded input."
     if category not in ("matmul", "convolution") or not tensors: return False
     return tensors[0].dtype in _bytes or any(t.dtype == torch.qint8 for t in tensors)
 
@@ -85,7 +85,7 @@ def _shapes_of(tensors): return tuple(("nested",) if t.is_nested else tuple(t.sh
 def is_shared(
     memory, # A tensor, or a weak reference to a storage
 )->bool:
-    "Whether another library can write to `memory`: it allocated it, or got it (`x.numpy()`)."
+    "Return whether another library can write to `memory`: it allocated it, or got it (`x.numpy()`)."
     try:
         if isinstance(memory, StorageWeakRef): storage = torch.UntypedStorage._new_with_weak_ptr(memory.cdata)
         else: storage = memory_of(memory).untyped_storage()
@@ -204,7 +204,7 @@ class _Stack:
 
 # %% ../../nbs/work/trace.ipynb #24742f19
 class _Visits(_Stack):
-    "The same, with the nodes that a backward runs."
+    "A stack of the modules of a training step, and of the nodes that its backward runs."
     def current(self):
         "Index of the visit that the operator now running belongs to."
         node = torch._C._current_autograd_node() if self.phase == "backward" else None
@@ -260,7 +260,7 @@ class Tracer(Watcher):
                                               "seen")
 
     def wrap(self, i, forward):
-        "What is called instead of the forward of part `i`."
+        "Return the function to call in place of the forward of part `i`."
         def call(*args, **kwargs):
             if get_ident() != self._thread and self._visits.phase == "forward":
                 self.elsewhere = True

@@ -80,6 +80,6 @@ def _is_unseen(kind):
 def script_operators(
     module:torch.nn.Module, # Scripted, or not
 )->dict[str, int]:
-    "What the graph of a scripted `module` computes past the dispatcher, with counts."
+    "Count the operators in the graph of a scripted `module` that bypass the dispatcher."
     if not isinstance(module, torch.jit.ScriptModule) or not hasattr(module, "graph"): return {}
     return dict(Counter(f"{kind} (in an optimized script)" for kind in _nodes(module.graph) if _is_unseen(kind)))
