@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from conftest import heavy
-from fasterbench.points.model import place
-from fasterbench.points.row import Row
+from fasterbench.roofs.place import place
+from fasterbench.roofs.row import Row
 from fasterbench.roofs.hardware import Ceiling, HardwarePeaks, MemoryLevel
 from fasterbench.views.collective_table import Collective, collectives_table
 from fasterbench.views.diff import compare
@@ -20,7 +20,7 @@ def full():
     "A result that has something of everything."
     peaks = HardwarePeaks(100, 10, levels=(MemoryLevel("L2", 100, 20.0), MemoryLevel("DRAM", None, 10.0)),
                           ceilings=(Ceiling("float32", 100.0, spread=0.1),), environment=dict(device_name="A CPU"),
-                          sweep=(("copy", 100, 10.0),), trials=(("float32", "matmul", 100, 90.0),))
+                          load=dict(cores=2, load_average=1.0, others=0.1), sweep=(("copy", 100, 10.0),), trials=(("float32", "matmul", 100, 90.0),))
     points = [place(Row("conv", "Conv2d", 1000, 20, 20.0), peaks, share=0.8),
               place(Row("copy", "Copy", 0, 20, 4.0), peaks, share=0.16),
               place(Row("mystery", "Op", None, 20, 1.0), peaks, share=0.04),
