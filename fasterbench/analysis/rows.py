@@ -128,8 +128,8 @@ def _waiting_rows(m, calls):
         sends = [c.row for c in calls if c.call.phase == phase and c.row.sends]
         sent = summed(sends)
         found.append(Row(waiting_row, "waiting", time_s=m.times.typical(samples), time_iqr_s=samples.iqr,
-                         phase=m.phase(phase), category="communication", contraction_flops=0, dense_flops=0, eager_bytes=0,
-                         calls=len(sends) or 1, wire_bytes=sent.wire_bytes, sends=sent.sends, network_s=sent.network_s))
+                         phase=m.phase(phase), category="communication", contraction_flops=0, dense_flops=0,
+                         eager_bytes=0, calls=len(sends) or 1, wire_bytes=sent.wire_bytes, sends=sent.sends, network_s=sent.network_s))
     return [r for r in found if r.time_s > 0 or r.wire_bytes != 0]
 
 # %% ../../nbs/analysis/rows.ipynb #84dc77c0

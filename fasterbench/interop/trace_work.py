@@ -342,8 +342,8 @@ def _convolved_backward(call):
     "The figures of a backward with both gradients."
     x, grad, w = (_tensor(a.dims, _dtypes[a.type]) for a in recorded(call)[:3])
     contraction, results = 4 * math.prod(grad.shape) * math.prod(w.shape[1:]), (torch.empty_like(t) for t in (x, w))
-    return Figures(contraction, contraction, contraction, "convolution", *_touched(_all(x, grad, w), _all(*results)), _name(x),
-                   tuple(tuple(t.shape) for t in (x, grad, w)))
+    return Figures(contraction, contraction, contraction, "convolution", *_touched(_all(x, grad, w), _all(*results)),
+                   _name(x), tuple(tuple(t.shape) for t in (x, grad, w)))
 
 # %% ../../nbs/interop/trace_work.ipynb #ca00365d
 @lru_cache(1 << 16)

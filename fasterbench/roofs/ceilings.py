@@ -25,7 +25,7 @@ def flops_time(
     dtype, products = call.dtype or peaks.dtype, call.contraction_flops or 0
     peak = peaks.flops_of(dtype, call.category in tf32, is_pointwise(call.category))
     if peaks.device.startswith("cpu"): return call.flops / peak
-    vector = peaks.flops_of("float64" if dtype.endswith("float64") else "float32", False)   # no product is of half precision
+    vector = peaks.flops_of("float64" if dtype.endswith("float64") else "float32", False)
     return max(products / peak, (call.flops - products) / min(peak, vector))
 
 # %% ../../nbs/roofs/ceilings.ipynb #fb58d2e8
@@ -90,6 +90,6 @@ def call_row(
         if peaks.launch_s is not None: launch = peaks.launch_s * bool(call.flops or call.reads or call.writes)
         if peaks.device == "cpu" and launch: explained += ((fixed, launch),)
     return Row("", "", call.flops, nbytes, 0.0, tuple(bytes_by_level), operator=call.operator, category=call.category,
-               dtype=call.dtype, contraction_flops=call.contraction_flops, dense_flops=call.dense_flops, eager_bytes=nbytes,
-               launch_s=launch, compute_s=flops_time(call, peaks, tf32), explained=explained,
+               dtype=call.dtype, contraction_flops=call.contraction_flops, dense_flops=call.dense_flops,
+               eager_bytes=nbytes, launch_s=launch, compute_s=flops_time(call, peaks, tf32), explained=explained,
                **network_fields(call.sent, peaks.network))

@@ -22,7 +22,7 @@ from .view import Sheet, Table, View
 metric_fields = {f.name: f for f in (
     Field("step_time_s", "s", "time", "si", "time of a step"),
     Field("mfu", "", "MFU, needed pairs", "share", "contractions at their peak, over the time of the step", "MFU"),
-    Field("dense_mfu", "", "MFU, every pair", "share", "the same, with what a mask of attention leaves out", "dense MFU"),
+    Field("dense_mfu", "", "MFU, every pair", "share", "the same, with pairs that a mask leaves out", "dense MFU"),
     Field("roof_share", "", "roofs", "share", "what the roofs need, of the time"),
     Field("compute_share", "", "compute", "share", "compute-bound rows"),
     Field("memory_share", "", "memory", "share", "memory-bound rows"),
