@@ -322,7 +322,7 @@ def _record(self, op, args, kwargs, out):
     category = "communication" if sent else "optimizer" if visit.phase == "update" else category
     self.calls.append(Call(visit.part, index, visit.phase, op_name(op), category, total, contraction,
                            [_touch(self, a) for a in reads], [_touch(self, a) for a in writes],
-                           _shapes_of(given), tuple(map(_name, given)), dtype, sent, dense))
+                           _shapes_of(given), tuple(dtype_name(t.dtype) for t in given), dtype, sent, dense))
 
 def _touch(self, access):
     whole = unique_bytes(access.tensor)
