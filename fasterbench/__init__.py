@@ -13,9 +13,9 @@ __version__ = "0.1.0"
 # %% ../nbs/core/package.ipynb #27747c53
 _homes = {
     **dict.fromkeys(["HardwarePeaks", "MemoryLevel", "Ceiling"], "roofs.hardware"),
-    "measure_peaks": "roofs.peaks", "clear_peaks_cache": "roofs.peaks",
+    "measure_peaks": "probes.peaks", "clear_peaks_cache": "probes.peaks",
     **dict.fromkeys(["count_work", "Work"], "work.count"), **dict.fromkeys(["rule", "Flops"], "work.rules"),
-    **dict.fromkeys(["RooflinePoint", "roofline_analysis"], "points.model"),
+    **dict.fromkeys(["RooflinePoint", "roofline_analysis"], "roofs.place"),
     "RooflineAnalyzer": "roofline", "serve": "analysis.serve",
     **dict.fromkeys(["Result", "from_json"], "views.result"), "compare": "views.diff",
     **dict.fromkeys(["read_ncu", "ranges"], "interop.ncu"),
@@ -24,7 +24,7 @@ _homes = {
     **dict.fromkeys(["trainer_callback", "lightning_callback"], "running.callbacks"),
     "datasheet_peaks": "roofs.datasheet",
     **dict.fromkeys(["NetworkPeaks", "NetworkRoof", "fit_network", "bus_bandwidth"], "roofs.network"),
-    "measure_network": "roofs.network_probes",
+    "measure_network": "probes.network_probes",
 }
 __all__ = ["__version__", *_homes]
 

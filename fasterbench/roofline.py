@@ -20,11 +20,11 @@ from .core.docments import documented
 from .engine.process import preserved_process, gc_paused
 from .engine.peers import peers
 from .engine.step import Forward, TrainingStep, check_step
-from .points.model import RooflinePoint, roofline_analysis
+from .roofs.place import RooflinePoint, roofline_analysis
 from .roofs.hardware import HardwarePeaks, check_peaks, given_or_measured, higher
 from .roofs.network import NetworkPeaks
-from .roofs.machine import tf32_categories
-from .roofs.peaks import clear_peaks_cache, is_fresh, measurable, measure_peaks, replace_peaks
+from .probes.machine import tf32_categories
+from .probes.peaks import clear_peaks_cache, is_fresh, measurable, measure_peaks, replace_peaks
 from .timing.operators import compiled_part
 from .timing.samples import StoppingRule
 from .views.headline import roofs_text

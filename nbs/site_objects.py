@@ -4,8 +4,8 @@ import ast, io, tokenize
 from pathlib import Path
 
 package = Path(__file__).resolve().parent.parent/"fasterbench"
-wings = dict(core="what everything else stands on", engine="running a model and leaving it as it was", work="what has to be done", timing="how long it took", roofs="what the device allows",
-             points="a row of work under the roofs", views="what people look at", analysis="the roofline of a model", interop="the data of other tools", running="a model in a running program")
+wings = dict(core="what everything else stands on", engine="running a model and leaving it as it was", work="what has to be done", timing="how long it took", roofs="what the device allows, and a row of work under it",
+             probes="measuring what the device allows", views="what people look at", analysis="the roofline of a model", interop="the data of other tools", running="a model in a running program")
 at_top = dict(analysis=("roofline", "profiling", "compute"))      # modules of a wing that stand beside the wings
 
 class Source:

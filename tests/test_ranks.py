@@ -132,7 +132,7 @@ def test_results_are_gathered_on_rank_0(two):
 def test_four_ranks_with_roofs_of_their_own(tmp_path):
     "Ranks of one host measure together, and the second time they read what they kept."
     code = '''
-from fasterbench.roofs import peaks as module
+from fasterbench.probes import peaks as module
 module._measure = lambda device, dtypes, *rest: (time.sleep(0.1 * rank), HardwarePeaks(1e9 * (rank + 1), 1e9, device="cpu", environment=module.environment(device)))[1]
 model = spread("ddp", net())
 found = [RooflineAnalyzer(model, x).profile(steps=2, warmup=0, backward=True).peaks.peak_flops]
@@ -232,7 +232,7 @@ def test_the_rank_that_keeps_the_store_is_killed(tmp_path):
 def test_ranks_with_other_dtypes_measure_the_roofs_of_all(tmp_path):
     "Two stages of a pipeline that compute in different dtypes get the same roofs, with a ceiling for each."
     code = '''
-from fasterbench.roofs import peaks as module
+from fasterbench.probes import peaks as module
 module._measure = lambda device, dtypes, *rest: [found.append(list(map(str, dtypes))), HardwarePeaks(1e9, 1e9, device="cpu", environment=module.environment(device))][1]
 found = []
 class Stage(nn.Module):

@@ -9,8 +9,8 @@ import pytest
 from conftest import heavy, heavy_only, root
 from fasterbench import HardwarePeaks, Result, compare, from_json
 from fasterbench.core.units import format_si
-from fasterbench.points.model import place
-from fasterbench.points.row import Row
+from fasterbench.roofs.place import place
+from fasterbench.roofs.row import Row
 from fasterbench.roofs.hardware import Ceiling, MemoryLevel
 from fasterbench.views.peaks_page import PeaksView
 

@@ -8,7 +8,7 @@ from torch import nn
 
 import ncu_files
 from fasterbench import RooflineAnalyzer, predict, read_ncu, read_trace
-from fasterbench.points.model import violations
+from fasterbench.roofs.place import violations
 from fasterbench.roofs.hardware import Ceiling, HardwarePeaks, MemoryLevel
 from fasterbench.views.fold import fold
 from fasterbench.views.gathered import gathered
@@ -39,6 +39,13 @@ def check(result, least=0):
             for p in fold(r.points, group): assert not violations(p, peaks), (p.name, group)
     assert sum(p.flops or 0 for p in result.points) >= least
 
+class Attends(nn.Module):
+    "Causal attention and a product."
+    def __init__(self): super().__init__(); self.out = nn.Linear(16, 16)
+    def forward(self, x):
+        q = x.unflatten(-1, (2, 8)).transpose(1, 2)
+        return self.out(nn.functional.scaled_dot_product_attention(q, q, q, is_causal=True).transpose(1, 2).flatten(2))
+
 def small(): return nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Identity(), nn.Flatten(), nn.LazyLinear(4))
 
 def made():
@@ -49,6 +56,9 @@ def made():
 def test_rows_of_a_profile():
     check(RooflineAnalyzer(made(), torch.ones(2, 3, 8, 8), here).profile(warmup=1, steps=3, progress=False).result, 1000)
 
+def test_rows_of_causal_attention():
+    check(RooflineAnalyzer(Attends(), torch.ones(2, 64, 16), here).profile(warmup=1, steps=3, progress=False).result, 1000)
+
 def test_rows_of_a_training_step():
     net = made()
     step = RooflineAnalyzer(net, torch.ones(2, 3, 8, 8), here)
@@ -58,6 +68,7 @@ def test_rows_of_a_training_step():
 @pytest.mark.parametrize("compiled", [False, True])
 def test_rows_of_a_prediction(compiled):
     check(predict(made(), torch.ones(2, 3, 8, 8), "NVIDIA H100 80GB HBM3", compiled=compiled), 1000)
+    check(predict(Attends(), torch.ones(2, 64, 16), "NVIDIA A100-SXM4-80GB", autocast=torch.bfloat16, compiled=compiled))
 
 # Causal flash attention of 32 heads over 32 768 tokens of 128 channels takes 15 ms, the product after it 1.5 ms.
 

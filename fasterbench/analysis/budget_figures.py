@@ -17,7 +17,7 @@ from .rows import measured_result
 from ..core.arguments import as_device, tensors_of
 from ..engine.process import preserved_process, gc_paused
 from ..engine.step import Forward, TrainingStep
-from ..points.model import division
+from ..roofs.place import division
 from ..timing.samples import Samples, StoppingRule
 from ..views.result import Result
 from ..work.count import Work

@@ -20,7 +20,7 @@ from ..core.progress import progress_bar
 from ..engine.peers import is_spread, peers
 from ..engine.state import Given, Rewind
 from ..engine.step import Forward, phases, placed, preserved_run
-from ..roofs.machine import tf32_categories
+from ..probes.machine import tf32_categories
 from ..timing.kernels import time_kernels
 from ..timing.load import LoadMeter
 from ..timing.operators import operator_samples

@@ -19,11 +19,11 @@ from .rows import call_rows, module_row
 from ..core.arguments import as_call
 from ..core.dtypes import dtype_name
 from ..core.units import format_si
-from ..points.model import at_time, place, ranked, shares_of
-from ..points.row import summed
+from ..roofs.place import at_time, place, ranked, shares_of
+from ..roofs.row import summed
 from ..roofs.datasheet import datasheet_peaks, devices, match_device
 from ..roofs.hardware import HardwarePeaks
-from ..roofs.machine import tf32_categories
+from ..probes.machine import tf32_categories
 from ..views.result import Result, from_json
 from ..work.count import count_work
 from ..work.target import Target

@@ -14,12 +14,12 @@ import torch
 from torch import nn
 
 from .measure import Measurement
-from ..points.caches import simulate_caches
-from ..points.ceilings import call_row
-from ..points.model import RooflinePoint, place, ranked, shares_of, waiting_row
-from ..points.row import Row, summed
+from ..roofs.caches import simulate_caches
+from ..roofs.ceilings import call_row
+from ..roofs.place import RooflinePoint, place, ranked, shares_of, waiting_row
+from ..roofs.row import Row, summed
 from ..roofs.hardware import HardwarePeaks
-from ..roofs.machine import environment
+from ..probes.machine import environment
 from ..timing.samples import Samples
 from ..views.result import Result, Timing
 from ..work.count import Work

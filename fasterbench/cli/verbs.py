@@ -53,7 +53,7 @@ def _network(device):
     import torch
     import torch.distributed as dist
     from fasterbench.engine.peers import timeout_s
-    from fasterbench.roofs.network_probes import measure_network
+    from fasterbench.probes.network_probes import measure_network
     begin_group(torch.device(device.type, int(os.environ.get("LOCAL_RANK", "0"))), timeout_s())
     try:
         found = measure_network()
@@ -73,7 +73,7 @@ def peaks(device:Device="cpu",
                             ]=False,
           no_progress:Quiet=False):
     "Measure the ceilings of a device, or read those that are kept in the cache folder ($FASTERBENCH_CACHE)."
-    from fasterbench.roofs.peaks import measure_peaks
+    from fasterbench.probes.peaks import measure_peaks
     from fasterbench.views.headline import roof_doubt
     from fasterbench.views.peaks_page import PeaksView
     check_writable(json=json, html=html)
@@ -146,7 +146,7 @@ def _loaded_model(model, shape, batch, dtype, seq):
 
 def _with_network(roofs):
     "The roofs that were given, if any, and those of the network between the ranks."
-    from fasterbench.roofs.network_probes import measure_network
+    from fasterbench.probes.network_probes import measure_network
     return replace(roofs, network=measure_network()) if roofs else measure_network()
 
 def _profiled_result(net, sample, roofs, peaks, model, assumed, args, options):

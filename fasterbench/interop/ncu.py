@@ -16,8 +16,8 @@ from typing import NamedTuple
 from warnings import warn
 
 from fasterbench.roofs.hardware import Ceiling, HardwarePeaks, MemoryLevel
-from fasterbench.points.model import place, ranked, rates
-from fasterbench.points.row import Row
+from fasterbench.roofs.place import place, ranked, rates
+from fasterbench.roofs.row import Row
 from fasterbench.interop.ncu_csv import LaunchRecord, base_value, number_format, launch_records
 from fasterbench.interop.ncu_metrics import (command, compute_roofs, flop_metrics, flops_of, metrics_for, time_of,
                                              traffic_of, usable)

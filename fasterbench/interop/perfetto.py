@@ -16,7 +16,7 @@ from .trace_join import attributed, parts, places
 from .trace_memory import served_levels
 from .trace_work import uncompiled
 from .trace_rows import checked, row_of
-from ..points.model import place
+from ..roofs.place import place
 from ..roofs.hardware import HardwarePeaks
 
 # %% ../../nbs/interop/perfetto.ipynb #c2bf4d7c

@@ -12,7 +12,7 @@ from collections import Counter
 from fasterbench.interop.trace_file import TraceFile
 from fasterbench.interop.trace_join import parts
 from fasterbench.interop.trace_work import argument_memory
-from fasterbench.points.caches import simulate_caches
+from fasterbench.roofs.caches import simulate_caches
 from fasterbench.roofs.hardware import HardwarePeaks
 
 # %% ../../nbs/interop/trace_memory.ipynb #67fe818e

@@ -20,7 +20,7 @@ from .trace_join import (Spent, attributed, calls_of, own_activities, parts, pla
                                            visited, window)
 from .trace_memory import served_levels
 from .trace_work import argument_bytes, reasons, recorded_arguments
-from ..points.row import Row, added, summed, total
+from ..roofs.row import Row, added, summed, total
 from ..roofs.datasheet import datasheet_peaks, match_device
 from ..roofs.hardware import HardwarePeaks
 from ..timing.kernels import is_communication, nesting

@@ -23,8 +23,8 @@ from .trace_file import Source, read_file, snippet, source_of, sources, uncollec
 from .trace_join import parts
 from .trace_work import uncompiled
 from .trace_rows import reduced
-from ..points.model import place, ranked, shares_of
-from ..points.row import Row, added
+from ..roofs.place import place, ranked, shares_of
+from ..roofs.row import Row, added
 from ..roofs.hardware import HardwarePeaks
 from ..views.result import Account, Result
 
@@ -210,7 +210,7 @@ def _numbered_path(path, count, rank):
     return Path(path).with_name(f"{Path(path).stem}{mark}{Path(path).suffix}")
 
 def _measured_cpu():
-    from fasterbench.roofs.peaks import measure_peaks
+    from fasterbench.probes.peaks import measure_peaks
     return measure_peaks("cpu", progress=False)
 
 def _rank():

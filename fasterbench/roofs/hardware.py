@@ -141,6 +141,10 @@ def _age(seconds):
 Sweep = tuple[tuple[str, Number, Number], ...]
 Trials = tuple[tuple[str, str, Number, Number], ...]
 
+def _machine_of(load):
+    "Return the `MachineLoad` that a file describes in part. Raise `ValueError` for values that it cannot have."
+    return restored(MachineLoad, {"cores": 0} | load, None)
+
 @dataclass(frozen=True)
 class HardwarePeaks:
     "The roofs of a device for one dtype. The first seven can be given by hand; `ridge_point` is derived when left out."
@@ -178,6 +182,7 @@ class HardwarePeaks:
         for c in self.ceilings: _computable_rate(f"the ceiling of {c.dtype}", c.flops)
         for k in self.kinds: _computable_rate(f"the ceiling of {k.kind} in {k.dtype}", k.rate)
         if self.launch_s is not None: _computable_rate("launch_s", self.launch_s)
+        _machine_of(self.load)
 
     def __repr__(self):
         return (f"HardwarePeaks(peak_flops={self.peak_flops:.2e}, peak_bandwidth={self.peak_bandwidth:.2e}, "
@@ -227,7 +232,7 @@ class HardwarePeaks:
     @property
     def disturbed(self)->str:
         "Load of the machine that puts these roofs in doubt; empty where it was this program's alone."
-        return ", ".join(load_doubts(MachineLoad(**{"cores": 0} | self.load), busy_for_roofs))
+        return ", ".join(load_doubts(_machine_of(self.load), busy_for_roofs))
 
     def origin(self,
         now:datetime|None=None, # None: the clock's

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..core.units import format_si
-from ..points.model import RooflinePoint
+from ..roofs.place import RooflinePoint
 from ..timing.load import drift_between, load_doubts
 from .differences import as_result, differences, roof_rates
 from .fields import fields, pair_fields, pair_values, side_name

@@ -11,8 +11,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..points.model import RooflinePoint, place, utilization
-from ..points.row import Row, summed
+from ..roofs.place import RooflinePoint, place, utilization
+from ..roofs.row import Row, summed
 
 # %% ../../nbs/views/fold.ipynb #841d49d6
 @dataclass(frozen=True)

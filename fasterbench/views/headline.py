@@ -12,7 +12,7 @@ from pathlib import PurePath
 from ..core.units import format_si
 from ..roofs.kinds import is_pointwise
 from ..timing.load import load_doubts
-from ..points.model import Division, division, waiting_row
+from ..roofs.place import Division, division, waiting_row
 from .fields import brief
 from .roof_lines import network_in_use
 

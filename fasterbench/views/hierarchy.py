@@ -9,7 +9,7 @@ __all__ = ['symbols', 'level_points', 'hierarchical', 'plot_levels', 'chart']
 import math
 from dataclasses import replace
 
-from ..points.model import RooflinePoint, arithmetic_intensity
+from ..roofs.place import RooflinePoint, arithmetic_intensity
 from ..roofs.hardware import passing
 from .fold import label
 from .plot import bounds, hover, plot_points, shown, spot

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from ..core.files import write_whole
 from ..core.units import format_si
-from ..points.model import RooflinePoint, apart
+from ..roofs.place import RooflinePoint, apart
 from .fields import Field
 from .plot import bounds, canvas, dress
 from .result import Result

@@ -10,7 +10,7 @@ import math
 from html import escape
 
 from ..core.units import format_si
-from ..points.model import RooflinePoint
+from ..roofs.place import RooflinePoint
 from .fold import label
 from .headline import model_name
 from .view import printable, shortened

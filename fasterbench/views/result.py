@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from ..core.files import Facts, Number, check_schema, check_text, restored
 from ..core.units import format_si
 from ..engine.peers import peers
-from ..points.model import RooflinePoint
+from ..roofs.place import RooflinePoint
 from ..roofs.hardware import HardwarePeaks, checked_peaks
 from ..timing.load import load_doubts
 from . import gathered, hierarchy, report, table
@@ -231,6 +231,8 @@ def _check_point(where, p):
     "Raise `ValueError` for fields that do not agree."
     if p.bound not in ("none", "undefined") and p.roof_time_s is None:
         _refuse(f"{where}.roof_time_s", None, "the least time of a row that has a bound")
+    if p.arithmetic_intensity == math.inf and p.bytes_moved:
+        _refuse(f"{where}.arithmetic_intensity", p.arithmetic_intensity, "FLOP by byte, of a row that moves bytes,")
     if len(p.interval_s) not in (0, 2) or list(p.interval_s) != sorted(p.interval_s):
         _refuse(f"{where}.interval_s", p.interval_s, "nothing, or two times in order")
 
@@ -241,7 +243,7 @@ def _agreeing(result):
     if result.program is not None: _check_point("program", result.program)
     for i, t in enumerate(result.sample):
         known = isinstance(t.get("name"), str) and isinstance(t.get("dtype", ""), str)
-        if not known or "shape" in t and not (isinstance(t["shape"], list) and "dtype" in t):
+        if not known or ("shape" in t) != ("dtype" in t) or not isinstance(t.get("shape", []), list):
             _refuse(f"sample[{i}]", t, "a name with a shape and a dtype")
     for i, c in enumerate(result.collectives):
         if not c.waits_s: _refuse(f"collectives[{i}].waits_s", c.waits_s, "what each rank waited")

@@ -10,7 +10,7 @@ import math
 from html import escape
 
 from ..core.units import format_si
-from ..points.model import RooflinePoint
+from ..roofs.place import RooflinePoint
 from ..roofs.hardware import HardwarePeaks
 
 # %% ../../nbs/views/roof_lines.ipynb #c4c4cdc6

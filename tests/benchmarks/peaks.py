@@ -9,7 +9,7 @@ from time import perf_counter
 import torch
 
 from fasterbench.roofline import measure_peaks
-from fasterbench.roofs.levels import working_sets, memory_capacities
+from fasterbench.probes.levels import working_sets, memory_capacities
 from fasterbench.core.units import format_si
 
 threads = torch.get_num_threads()

@@ -16,7 +16,7 @@ import torch
 from torch.utils._device import _device_constructors
 
 from fasterbench.analysis.expected import compiled_times, deviation, expected_operator_times, z80
-from fasterbench.points.caches import simulate_caches
+from fasterbench.roofs.caches import simulate_caches
 from fasterbench.roofs.datasheet import datasheet_peaks
 from fasterbench.work.count import count_work
 from fasterbench.work.target import Target
@@ -295,7 +295,7 @@ def here(cache, every):
     import torchvision
     from fasterbench.analysis.predict import predict
     from fasterbench.roofline import RooflineAnalyzer
-    from fasterbench.roofs.peaks import measure_peaks
+    from fasterbench.probes.peaks import measure_peaks
     names = """resnet18 resnet50 resnext50_32x4d wide_resnet50_2 vgg11 vgg16_bn alexnet squeezenet1_0 densenet121
         mobilenet_v2 mobilenet_v3_large shufflenet_v2_x1_0 mnasnet1_0 efficientnet_b0 efficientnet_v2_s regnet_y_400mf
         convnext_tiny vit_b_16 swin_t googlenet""".split()
