@@ -17,6 +17,7 @@ class Source:
         self.name = ".".join(("fasterbench", *path.relative_to(package).with_suffix("").parts))
         self.nodes, self.imported = {}, imported(self.tree, self.name)
         for node in self.tree.body:
+            if isinstance(node, ast.FunctionDef) and "overload" in decorators(node): continue      # its signature for type checkers
             for name in names_of(node): self.nodes.setdefault(name, node)
 
     @property

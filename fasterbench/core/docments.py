@@ -8,6 +8,7 @@ __all__ = []
 # %% ../../nbs/core/docments.ipynb #f15aa20e
 import inspect, io, tokenize
 from textwrap import dedent
+from typing import TypeVar
 
 # %% ../../nbs/core/docments.ipynb #2374b5da
 _skipped = (tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT)
@@ -68,9 +69,11 @@ def _functions(cls):
 def _explain(function): function.__doc__ = _added(function.__doc__, "Parameters", parameter_comments(function))
 
 # %% ../../nbs/core/docments.ipynb #50d79026
+Thing = TypeVar("Thing")
+
 def documented(
-    thing, # A function or class; anything else stays as it is
-):
+    thing:Thing, # A function or class; anything else stays as it is
+)->Thing:
     "`thing`, with the comments of its parameters and fields in its docstrings."
     if inspect.isfunction(thing): _explain(thing)
     elif inspect.isclass(thing):

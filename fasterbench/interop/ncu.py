@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 from warnings import warn
 
 from fasterbench.roofs.hardware import Ceiling, HardwarePeaks, MemoryLevel
@@ -23,6 +23,8 @@ from fasterbench.interop.ncu_metrics import (command, compute_roofs, flop_metric
                                              traffic_of, usable)
 from fasterbench.views.result import Result
 from fasterbench.core.units import format_si, total
+
+if TYPE_CHECKING: from torch.nn import Module
 
 # %% ../../nbs/interop/ncu.ipynb #7475b21f
 class Launch(NamedTuple):
@@ -314,8 +316,8 @@ def _ranged(forward, path, type):
 # %% ../../nbs/interop/ncu.ipynb #6710b44c
 @contextmanager
 def ranges(
-    model, # The `torch.nn.Module` whose layers the report shall name
-):
+    model:"Module", # Whose layers the report shall name
+)->"Iterator[Module]":
     "Within the context each forward runs inside ranges of NVTX and of PyTorch's profiler with the module's name."
     from fasterbench.engine.modules import parts, wrapped
     listed = parts(model)

@@ -8,6 +8,7 @@ __all__ = ['TraceResult', 'read_trace', 'on_trace_ready']
 # %% ../../nbs/interop/traces.ipynb #c7b347ea
 import os
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,6 +16,7 @@ from multiprocessing import get_all_start_methods, get_context
 from pathlib import Path
 from statistics import quantiles
 from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 from warnings import warn
 
 from .collectives import collectives_of
@@ -27,6 +29,8 @@ from ..roofs.place import place, ranked, shares_of
 from ..roofs.row import Row, added
 from ..roofs.hardware import HardwarePeaks
 from ..views.result import Account, Result
+
+if TYPE_CHECKING: from torch.profiler import profile
 
 # %% ../../nbs/interop/traces.ipynb #2410911f
 def _points(rows, n, peaks, spreads):
@@ -223,7 +227,7 @@ def on_trace_ready(
     *,
     device:str|None=None,          # As `read_trace` takes it
     peaks:HardwarePeaks|None=None, # The roofs; None: the datasheet of the GPU; on a CPU they are measured
-):
+)->"Callable[[profile], None]":
     "Return a handler for `profile(on_trace_ready=…)` that writes each cycle's roofline; an error in it is a warning."
     if Path(path).suffix not in _writers:
         raise ValueError(f"path={str(path)!r}: the ending is one of {', '.join(_writers)}")

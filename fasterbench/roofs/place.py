@@ -4,14 +4,14 @@
 
 # %% auto #0
 __all__ = ['Bound', 'Phase', 'Parts', 'waiting_row', 'apart', 'arithmetic_intensity', 'attainable', 'bound_of',
-           'roofline_analysis', 'RooflinePoint', 'utilization', 'rates', 'place', 'at_time', 'ranked', 'under_network',
-           'violations', 'shares_of', 'Division', 'division']
+           'OperationAnalysis', 'roofline_analysis', 'RooflinePoint', 'utilization', 'rates', 'place', 'at_time',
+           'ranked', 'under_network', 'violations', 'shares_of', 'Division', 'division']
 
 # %% ../../nbs/roofs/place.ipynb #6e5ecb3d
 import math, numbers, sys
 from dataclasses import dataclass, replace
-from collections.abc import Iterable, Sequence
-from typing import Literal
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal, TypedDict
 
 from ..core.files import Number
 from ..core.units import positive
@@ -64,11 +64,20 @@ def _analysed(op, flops, nbytes, peak, bandwidth):
                 estimated_time_s=round(flops / roof, 8) if roof else math.inf)
 
 # %% ../../nbs/roofs/place.ipynb #34ce741d
+class OperationAnalysis(TypedDict):
+    "Where an operation stands under one roof."
+    name: str
+    arithmetic_intensity: float # FLOP/B
+    attainable_flops: float     # FLOP/s
+    bound: str                  # "compute-bound" or "memory-bound"
+    efficiency: float           # The attainable rate in percent of the peak
+    estimated_time_s: float     # s
+
 def roofline_analysis(
-    operations:Sequence[dict], # Each with `flops` (FLOP), `memory_bytes` (B) and optionally `name`
+    operations:Sequence[Mapping[str, object]], # Each with `flops` (FLOP), `memory_bytes` (B) and optionally `name`
     peak_compute:float,        # FLOP/s
     peak_bandwidth:float,      # B/s
-)->list[dict]:
+)->list[OperationAnalysis]:
     "Where each operation stands under one roof. Raises `ValueError` for a bad peak, negative work or a missing key."
     peak, bandwidth = positive("peak_compute", peak_compute), positive("peak_bandwidth", peak_bandwidth)
     if not isinstance(operations, Iterable):

@@ -109,6 +109,8 @@ def too_few(first, active):
 # %% ../../nbs/running/watch.ipynb #wa000025
 class Watch:
     "A model that is watched while a program runs it; `watch` makes one."
+    series:MetricSeries                 # Metrics of each sample
+    failures:list[str]                  # Samples that were given up, and why
     sample, counter, planned, first, passed, trains = None, None, 0, 0, 0, False
     waits_for, state = None, ""         # Whose sample this one waits for; how far the last one came
 

@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import overload
 
 from ..core.units import format_si
 from ..roofs.place import RooflinePoint
@@ -270,6 +271,11 @@ _first_of_pair = ("name", "type", "operator", "phase", "time_before_s", "time_af
                   "utilization_before_pct", "utilization_after_pct")
 
 # %% ../../nbs/views/diff.ipynb #d99d671f
+@overload
+def compare(before, after, *, points:str="modules")->Comparison: ...
+@overload
+def compare(before, after, third, *more, points:str="modules")->Series: ...
+
 def compare(
     before,               # A `Result`, a profiled `RooflineAnalyzer`, or the path of a saved result
     after,                # The same
