@@ -341,8 +341,8 @@ def _convolved_backward(call):
     "The figures of a backward with both gradients."
     x, grad, w = (_tensor(a.dims, _dtypes[a.type]) for a in recorded_arguments(call)[:3])
     contraction, results = 4 * math.prod(grad.shape) * math.prod(w.shape[1:]), (torch.empty_like(t) for t in (x, w))
-    return Figures(contraction, contraction, contraction, "convolution", *_touched_keys(_all(x, grad, w), _all(*results)),
-                   dtype_name(x.dtype),
+    return Figures(contraction, contraction, contraction, "convolution",
+                   *_touched_keys(_all(x, grad, w), _all(*results)), dtype_name(x.dtype),
                    tuple(tuple(t.shape) for t in (x, grad, w)))
 
 # %% ../../nbs/interop/trace_work.ipynb #ca00365d
