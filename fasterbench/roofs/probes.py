@@ -14,9 +14,8 @@ from collections.abc import Callable
 import torch
 import torch.nn.functional as F
 
-from .hardware import spread_of
 from ..timing.samples import timed_call
-from ..core.units import format_si
+from ..core.units import format_si, spread_of
 
 # %% ../../nbs/roofs/probes.ipynb #053720d8
 class Probe(NamedTuple):

@@ -257,13 +257,13 @@ def _share_inside(make, n):
 # %% ../../nbs/timing/stamps.ipynb #b3d794dd
 def _chain_times(make, chain, x):
     "Seconds of `chain` bare, and stamped."
-    stamps, start = make(), perf_counter()
-    chain(x)
-    bare = perf_counter() - start
-    with wrapped(parts(chain), stamps.wrap):
+    def warm():
+        chain(x)
         start = perf_counter()
         chain(x)
-        return bare, perf_counter() - start
+        return perf_counter() - start
+    with wrapped(parts(chain), make().wrap): stamped = warm()
+    return warm(), stamped
 
 def stamp_cost(
     make=CpuStamps, # Makes the stamps
