@@ -7,26 +7,62 @@ __all__ = []
 
 # %% ../nbs/core/package.ipynb #de7362cc
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
 
 # %% ../nbs/core/package.ipynb #27747c53
 _homes = {
-    **dict.fromkeys(["HardwarePeaks", "MemoryLevel", "Ceiling"], "roofs.hardware"),
-    "measure_peaks": "roofs.peaks", "clear_peaks_cache": "roofs.peaks",
-    **dict.fromkeys(["count_work", "Work"], "work.count"), **dict.fromkeys(["rule", "Flops"], "work.rules"),
-    **dict.fromkeys(["RooflinePoint", "roofline_analysis"], "points.model"),
+    **dict.fromkeys(["HardwarePeaks", "MemoryLevel", "Ceiling", "KindCeiling"], "roofs.hardware"),
+    "measure_peaks": "probes.peaks", "clear_peaks_cache": "probes.peaks",
+    **dict.fromkeys(["count_work", "Work", "ModuleWork", "OpWork"], "work.count"),
+    **dict.fromkeys(["rule", "Flops"], "work.rules"),
+    **dict.fromkeys(["RooflinePoint", "roofline_analysis"], "roofs.place"),
     "RooflineAnalyzer": "roofline", "serve": "analysis.serve",
-    **dict.fromkeys(["Result", "from_json"], "views.result"), "compare": "views.diff",
+    **dict.fromkeys(["ServeResult", "ServePoint"], "views.serving"),
+    **dict.fromkeys(["Result", "Timing", "Account", "from_json"], "views.result"),
+    "Collective": "views.collective_table",
+    **dict.fromkeys(["compare", "Comparison"], "views.diff"), "Series": "views.series", "MetricSeries": "views.metrics",
     **dict.fromkeys(["read_ncu", "ranges"], "interop.ncu"),
-    **dict.fromkeys(["read_trace", "on_trace_ready"], "interop.traces"), "predict": "analysis.predict",
-    "watch": "running.watch",
+    **dict.fromkeys(["read_trace", "on_trace_ready", "TraceResult"], "interop.traces"), "predict": "analysis.predict",
+    **dict.fromkeys(["watch", "Watch"], "running.watch"), "RankError": "engine.peers",
     **dict.fromkeys(["trainer_callback", "lightning_callback"], "running.callbacks"),
     "datasheet_peaks": "roofs.datasheet",
     **dict.fromkeys(["NetworkPeaks", "NetworkRoof", "fit_network", "bus_bandwidth"], "roofs.network"),
-    "measure_network": "roofs.network_probes",
+    "measure_network": "probes.network_probes",
 }
 __all__ = ["__version__", *_homes]
+
+# %% ../nbs/core/package.ipynb #ty000001
+if TYPE_CHECKING:
+    from .analysis.predict import predict as predict
+    from .analysis.serve import serve as serve
+    from .engine.peers import RankError as RankError
+    from .interop.ncu import read_ncu as read_ncu, ranges as ranges
+    from .interop.traces import read_trace as read_trace, on_trace_ready as on_trace_ready, TraceResult as TraceResult
+    from .probes.network_probes import measure_network as measure_network
+    from .probes.peaks import measure_peaks as measure_peaks, clear_peaks_cache as clear_peaks_cache
+    from .roofline import RooflineAnalyzer as RooflineAnalyzer
+    from .roofs.datasheet import datasheet_peaks as datasheet_peaks
+    from .roofs.hardware import (
+        HardwarePeaks as HardwarePeaks, MemoryLevel as MemoryLevel, Ceiling as Ceiling, KindCeiling as
+        KindCeiling
+    )
+    from .roofs.network import (
+        NetworkPeaks as NetworkPeaks, NetworkRoof as NetworkRoof, fit_network as fit_network, bus_bandwidth as
+        bus_bandwidth
+    )
+    from .roofs.place import RooflinePoint as RooflinePoint, roofline_analysis as roofline_analysis
+    from .running.callbacks import trainer_callback as trainer_callback, lightning_callback as lightning_callback
+    from .running.watch import watch as watch, Watch as Watch
+    from .views.collective_table import Collective as Collective
+    from .views.diff import compare as compare, Comparison as Comparison
+    from .views.metrics import MetricSeries as MetricSeries
+    from .views.result import Result as Result, Timing as Timing, Account as Account, from_json as from_json
+    from .views.series import Series as Series
+    from .views.serving import ServeResult as ServeResult, ServePoint as ServePoint
+    from .work.count import count_work as count_work, Work as Work, ModuleWork as ModuleWork, OpWork as OpWork
+    from .work.rules import rule as rule, Flops as Flops
 
 # %% ../nbs/core/package.ipynb #845f1a57
 def __getattr__(

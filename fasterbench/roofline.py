@@ -8,6 +8,8 @@ __all__ = ['RooflineAnalyzer', 'measure_peaks', 'HardwarePeaks', 'clear_peaks_ca
 # %% ../nbs/analysis/roofline.ipynb #9c11f268
 from dataclasses import replace
 from functools import wraps
+from collections.abc import Callable
+from typing import Concatenate, ParamSpec, TypeVar
 from warnings import warn
 
 import torch
@@ -20,32 +22,33 @@ from .core.docments import documented
 from .engine.process import preserved_process, gc_paused
 from .engine.peers import peers
 from .engine.step import Forward, TrainingStep, check_step
-from .points.model import RooflinePoint, roofline_analysis
+from .roofs.place import RooflinePoint, roofline_analysis
 from .roofs.hardware import HardwarePeaks, check_peaks, given_or_measured, higher
 from .roofs.network import NetworkPeaks
-from .roofs.machine import tf32_categories
-from .roofs.peaks import clear_peaks_cache, is_fresh, measurable, measure_peaks, replace_peaks
+from .probes.machine import tf32_categories
+from .probes.peaks import clear_peaks_cache, is_fresh, measurable, measure_peaks, replace_peaks
 from .timing.operators import compiled_part
 from .timing.samples import StoppingRule
 from .views.headline import roofs_text
 from .views.origin import describe
-from .views.result import Result
+from .views.result import Result, Timing
 
 # %% ../nbs/analysis/roofline.ipynb #168cd440
 _all_ = ["measure_peaks", "HardwarePeaks", "clear_peaks_cache", "RooflinePoint", "roofline_analysis"]
 
 # %% ../nbs/analysis/roofline.ipynb #ae74d3ff
-def _from_result(name, doc): return property(lambda self: getattr(self.result, name), doc=doc)
+Given = ParamSpec("Given")
+Got = TypeVar("Got")
 
-def _view(method):
+def _view(method:Callable[Concatenate[Result, Given], Got])->"Callable[Concatenate[RooflineAnalyzer, Given], Got]":
     "The method of the analyzer that hands on to `method` of its result, with the same signature and help."
     @wraps(method)
-    def view(self, *args, **kwargs): return method(self.result, *args, **kwargs)
+    def view(self, *args:Given.args, **kwargs:Given.kwargs): return method(self.result, *args, **kwargs)
     return view
 
 # %% ../nbs/analysis/roofline.ipynb #a6f2840f
 def _warnings(result, work):
-    "What a reader of `result` has to know, in sentences."
+    "Return the warnings of `result`, in sentences."
     timed = any(not compiled_part(part) for part in work.parts if part.leaf and part.module is not None)
     if work.trace and timed and not result.ops:
         yield "no operator times: repeated forwards did not run the same operators as the first"
@@ -66,7 +69,7 @@ def _few(timing):
     return [f"few runs, as each takes long: the rows rest on {timing.steps}, the end to end time on "
             f"{timing.bare_steps}{how}"]
 
-def _run(model, backward, loss, optimizer):
+def _step_of(model, backward, loss, optimizer):
     check_step(backward, loss, optimizer)
     return TrainingStep(model, loss, optimizer) if backward else Forward(model)
 
@@ -112,7 +115,7 @@ class RooflineAnalyzer:
         device, warmup = as_device(device), as_count("warmup", warmup, 0)
         rule = StoppingRule(steps=None if steps is None else as_count("steps", steps, 1))
         check_model(self.model)
-        run = _run(self.model, backward, loss, optimizer)
+        run = _step_of(self.model, backward, loss, optimizer)
         progress = progress if peers.leads else False
         settings = f"profile(warmup={warmup}, steps={rule.steps}, backward={backward})"
         with preserved_process(), gc_paused(), peers.together(self.model, settings) as joined:
@@ -132,16 +135,39 @@ class RooflineAnalyzer:
         if self._result is None: raise RuntimeError("nothing has been measured yet: call .profile() first")
         return self._result
 
-    results = _from_result("points", "One `RooflinePoint` per module that did work itself, slowest first.")
-    ops = _from_result("ops", "One `RooflinePoint` per module and operator, slowest first.")
-    program = _from_result("program", "One `RooflinePoint` for the whole forward or training step.")
-    steps = _from_result("steps", "One `RooflinePoint` per timed step.")
-    timing = _from_result("timing", "How the times of the rows compare with the time of the model.")
-    unknown_ops = _from_result("unknown_ops", "Operators without a FLOP rule, with counts.")
-    peaks = _from_result("peaks", "The roofs that the rows stand under.")
+    @property
+    def results(self)->list[RooflinePoint]:
+        "One `RooflinePoint` per module that did work itself, slowest first."
+        return self.result.points
+    @property
+    def ops(self)->list[RooflinePoint]:
+        "One `RooflinePoint` per module and operator, slowest first."
+        return self.result.ops
+    @property
+    def program(self)->RooflinePoint|None:
+        "One `RooflinePoint` for the whole forward or training step."
+        return self.result.program
+    @property
+    def steps(self)->list[RooflinePoint]:
+        "One `RooflinePoint` per timed step."
+        return self.result.steps
+    @property
+    def timing(self)->Timing|None:
+        "How the times of the rows compare with the time of the model."
+        return self.result.timing
+    @property
+    def unknown_ops(self)->dict[str, int]:
+        "Operators without a FLOP rule, with counts."
+        return self.result.unknown_ops
+    @property
+    def peaks(self)->HardwarePeaks|None:
+        "The roofs that the rows stand under."
+        return self.result.peaks
+
     summary, plot, to_frame = _view(Result.summary), _view(Result.plot), _view(Result.to_frame)
     gather = _view(Result.gather)
-    to_html, to_image, to_csv, to_json = map(_view, (Result.to_html, Result.to_image, Result.to_csv, Result.to_json))
+    to_html, to_image, to_csv = _view(Result.to_html), _view(Result.to_image), _view(Result.to_csv)
+    to_json = _view(Result.to_json)
 
     def _repr_html_(self): return self._result._repr_html_() if self._result else repr(self)
     def __repr__(self):

@@ -4,8 +4,8 @@ import ast, io, tokenize
 from pathlib import Path
 
 package = Path(__file__).resolve().parent.parent/"fasterbench"
-wings = dict(core="what everything else stands on", engine="running a model and leaving it as it was", work="what has to be done", timing="how long it took", roofs="what the device allows",
-             points="a row of work under the roofs", views="what people look at", analysis="the roofline of a model", interop="the data of other tools", running="a model in a running program")
+wings = dict(core="what everything else stands on", engine="running a model and leaving it as it was", work="what has to be done", timing="how long it took", roofs="what the device allows, and a row of work under it",
+             probes="measuring what the device allows", views="what people look at", analysis="the roofline of a model", interop="the data of other tools", running="a model in a running program")
 at_top = dict(analysis=("roofline", "profiling", "compute"))      # modules of a wing that stand beside the wings
 
 class Source:
@@ -17,6 +17,7 @@ class Source:
         self.name = ".".join(("fasterbench", *path.relative_to(package).with_suffix("").parts))
         self.nodes, self.imported = {}, imported(self.tree, self.name)
         for node in self.tree.body:
+            if isinstance(node, ast.FunctionDef) and "overload" in decorators(node): continue      # its signature for type checkers
             for name in names_of(node): self.nodes.setdefault(name, node)
 
     @property

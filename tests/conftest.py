@@ -44,7 +44,7 @@ def pytest_configure(config):
     forked.start()                                      # the servers load while the workers collect
 
 def timed(item):
-    "What of a test has to be alone: all of it, or only \"cells\" of a notebook."
+    "Return the part of a test that has to be alone: all of it, or only \"cells\" of a notebook."
     mark = item.get_closest_marker("timed")
     return mark and (mark.args or ("all",))[0]
 

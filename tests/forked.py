@@ -106,7 +106,7 @@ def processes(code, cwd, timeout, environments, package=False):
                 for status, job in zip(statuses(jobs, package), jobs)]
 
 def python(code, cwd=None, timeout=900, env=None, package=False):
-    "What `subprocess.run([sys.executable, '-c', code], capture_output=True, text=True)` gives; -14 is a timeout."
+    "Run `code` as `subprocess.run([sys.executable, '-c', code], capture_output=True, text=True)` does; -14 is a timeout."
     return processes(code, cwd, timeout, [dict(env or os.environ)], package)[0]
 
 def command_line(*args):

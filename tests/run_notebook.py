@@ -14,7 +14,7 @@ def kind(source):
     return flags.get(directive[1], "") if directive else ""
 
 def is_timed(source):
-    "Whether a cell compares times, and has to be alone."
+    "Return whether a cell compares times, and has to be alone."
     return re.search(r"^#\|\s*timed\b", source, re.M) is not None
 
 @contextmanager

@@ -42,7 +42,7 @@ def used():
     return found
 
 def exists(name):
-    "Whether PyTorch has `name`: a module, or an attribute of one."
+    "Return whether PyTorch has `name`: a module, or an attribute of one."
     parts = name.split(".")
     for i in range(len(parts), 0, -1):
         try: value = importlib.import_module(".".join(parts[:i]))

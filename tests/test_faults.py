@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fasterbench.core.arguments import tensors_of
 from fasterbench.roofline import HardwarePeaks, RooflineAnalyzer
-from fasterbench.roofs.probes import memory_probe, streams
+from fasterbench.probes.probes import memory_probe, streams
 from fasterbench.timing.stamps import node_cost, stamp_cost
 from fasterbench.views.headline import _varied
 
@@ -48,7 +48,7 @@ def net(fuse):
     return model
 
 def snapshot(model, sample):
-    "What a user could notice, as values and identities."
+    "Return all that a user could notice, as values and identities."
     modules = [(type(m), m.training, {k: id(v) for k, v in m.__dict__.items() if k != "calls"}, getattr(m, "calls", 0), dict(getattr(m, "cache", {})), list(getattr(m, "seen_list", [])),
                 len(m._forward_hooks), len(m._forward_pre_hooks)) for m in model.modules()]
     tensors = [(k, id(t), t.detach().clone().numpy().tobytes(), t.requires_grad, id(t.grad), None if t.grad is None else t.grad.numpy().tobytes(), str(t.device))
@@ -105,7 +105,7 @@ def test_files_are_whole_or_not_there(tmp_path):
 @pytest.mark.parametrize("again, kept", [(1e15, 1e15), (1e2, 1e3)])
 def test_roofs_from_a_bad_moment_are_measured_again(tmp_path, monkeypatch, again, kept):
     "Rows stand above roofs that were kept two hours ago: the higher of these and of new ones are the roofs, and are kept."
-    from fasterbench.roofs import peaks as module
+    from fasterbench.probes import peaks as module
     rates, ago = [1e3, again], (datetime.now(timezone.utc) - timedelta(hours=2)).isoformat()
     def measured(device, *settings):
         rate, date = rates.pop(0), dict(date=ago) if len(rates) == 1 else {}

@@ -46,7 +46,7 @@ def setting(fuse, stepped):
     return model, loss, optimizer, other, sample
 
 def state(model, loss, optimizer, other, sample):
-    "What a user could notice, as values and identities."
+    "Return all that a user could notice, as values and identities."
     held = [(id(p), {k: (id(v), v.numpy().tobytes()) if isinstance(v, torch.Tensor) else v for k, v in s.items()}) for p, s in optimizer.state.items()]
     groups = [{k: list(map(id, v)) if k == "params" else v for k, v in g.items()} for g in optimizer.param_groups]
     attributes = {k: v if isinstance(v, (int, float, str)) else id(v) for k, v in optimizer.__dict__.items()}

@@ -68,7 +68,7 @@ def test_no_import_back_up_and_no_circle():
     graph = wings.imports(package)
     assert wings.backwards(graph) == [] and wings.circles(graph) == []
     assert sorted(graph) == modules and {wings.wing(m) for m in modules} == set(wings.order)
-    assert "work.count" in graph["compute"] and "roofs.hardware" in graph["points.model"]       # the reader finds what is there
+    assert "work.count" in graph["compute"] and "roofs.hardware" in graph["roofs.place"]       # the reader finds what is there
 
 planted = {  # what is put into a package of three modules → (imports back up, circles)
     "nothing": ({}, [], []),

@@ -40,7 +40,7 @@ def profile(net, optimizer):
     RooflineAnalyzer(net, torch.ones(3, 2), peaks).profile(warmup=0, steps=1, progress=False, **how)
 
 def look(net, optimizer):
-    "What a user could notice, as plain values."
+    "Return all that a user could notice, as plain values."
     modules = [(sorted(m.__dict__), m.training) for m in net.modules()]
     tensors = [(id(t), t.tolist(), t.requires_grad, t.grad) for t in (*net.parameters(), *net.buffers())]
     state = None if optimizer is None else str(optimizer.state_dict())

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 import ncu_files
 from conftest import heavy, heavy_only, shared, shared_file
-from fasterbench.points.model import RooflinePoint
+from fasterbench.roofs.place import RooflinePoint
 from fasterbench.interop.ncu import read_ncu
 from fasterbench.views.table import summary
 

@@ -23,7 +23,7 @@ dist.destroy_process_group()
 """
 
 def on_ranks(tmp_path, body, n=2):
-    "What rank 0 of a script puts in `found`."
+    "Run a script on several ranks; return the `found` of rank 0."
     done = ranks(start + body + end, n, tmp_path)
     assert not any(d.returncode for d in done), [d.stderr[-2000:] for d in done]
     return json.loads(done[0].stdout.splitlines()[-1])
@@ -155,7 +155,7 @@ assert model.seen.tolist() == [1.0] * 100
 def test_peaks_command(tmp_path):
     "Rank 0 prints and writes, and what it wrote is read again; outside torchrun the error says what to start."
     from fasterbench.roofs.hardware import HardwarePeaks
-    from fasterbench.roofs.peaks import measure_peaks
+    from fasterbench.probes.peaks import measure_peaks
     measure_peaks("cpu", progress=False)                           # kept in the cache of the tests
     kept, page = tmp_path/"peaks.json", tmp_path/"peaks.html"
     threads = torch.get_num_threads()                              # roofs are kept for a number of threads
@@ -176,7 +176,7 @@ def test_a_rank_that_does_not_measure_ends_the_others():
     "After the limit, not after the 60 s of the group, which has its own limit again."
     code = """
 import time
-from fasterbench.roofs.network_probes import measure_network
+from fasterbench.probes.network_probes import measure_network
 if rank == 1: time.sleep(9)
 try: found = measure_network(sizes=[1024, 65536]) if rank == 0 else None
 except RuntimeError as e: found = str(e)
@@ -189,7 +189,7 @@ print(json.dumps([str(found), dist.group.WORLD._get_backend(torch.device("cpu"))
 
 meshed = """
 from torch.distributed.device_mesh import init_device_mesh
-from fasterbench.roofs.network_probes import measure_network
+from fasterbench.probes.network_probes import measure_network
 sizes = [4**k for k in range(5, 9)]
 """
 
@@ -199,15 +199,15 @@ def test_groups_of_a_mesh(tmp_path):
     Ranks 0, 1, 3 are a group of two distances. A mesh whose groups look alike is refused on every rank, and nobody waits."""
     found = on_ranks(tmp_path, meshed + """
 from torch.distributed.device_mesh import DeviceMesh
-from fasterbench.points.ceilings import network_fields
+from fasterbench.roofs.ceilings import network_fields
 from fasterbench.work.count import count_work
-from fasterbench.roofs import network_probes as probes
-real = probes._sample                # times are made up: a latency of 0.1 ms per distance of the first two ranks, and 1 GB/s
+from fasterbench.probes import network_probes as probes
+real = probes._collective_time                # times are made up: a latency of 0.1 ms per distance of the first two ranks, and 1 GB/s
 def sample(kind, n, device, group, repeats):
     real(kind, n, device, group, repeats)
     first, second, *_ = dist.get_process_group_ranks(group)
     return 1e-4 * (second - first) + n * 1e-9
-probes._sample = sample
+probes._collective_time = sample
 mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "tensor"))
 peaks = measure_network(mesh, sizes, repeats=1)
 found["names"], found["environment"] = [r.name for r in peaks.roofs], peaks.environment
@@ -236,10 +236,10 @@ def test_a_collective_without_a_roof_is_left_out(tmp_path):
     found = on_ranks(tmp_path, meshed + """
 from dataclasses import replace
 from fasterbench import HardwarePeaks, RooflineAnalyzer
-from fasterbench.roofs import network_probes as probes
+from fasterbench.probes import network_probes as probes
 from fasterbench.views.peaks_page import peaks_table
 from fasterbench.views.table import footer
-probes._sample = lambda kind, n, *more: 0.1 if kind == "all_reduce" else 1e-3 + n * 1e-9
+probes._collective_time = lambda kind, n, *more: 0.1 if kind == "all_reduce" else 1e-3 + n * 1e-9
 peaks = replace(HardwarePeaks(1e11, 1e10), network=measure_network(sizes=sizes))
 found["skipped"], found["table"] = peaks.network.environment["skipped"], peaks_table(peaks)
 model = nn.parallel.DistributedDataParallel(net())

@@ -89,7 +89,7 @@ print("OUT" + json.dumps(out))
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory):
-    "What both ranks found; one run for all workers, since only one timed test runs at a time."
+    "Return the findings of both ranks; one run for all workers, since only one timed test runs at a time."
     kept = test_folder/"two ranks.json"
     if not kept.exists():
         outs, _ = launch(several, tmp_path_factory.mktemp("two"), seconds=80)
@@ -132,7 +132,7 @@ def test_results_are_gathered_on_rank_0(two):
 def test_four_ranks_with_roofs_of_their_own(tmp_path):
     "Ranks of one host measure together, and the second time they read what they kept."
     code = '''
-from fasterbench.roofs import peaks as module
+from fasterbench.probes import peaks as module
 module._measure = lambda device, dtypes, *rest: (time.sleep(0.1 * rank), HardwarePeaks(1e9 * (rank + 1), 1e9, device="cpu", environment=module.environment(device)))[1]
 model = spread("ddp", net())
 found = [RooflineAnalyzer(model, x).profile(steps=2, warmup=0, backward=True).peaks.peak_flops]
@@ -203,7 +203,7 @@ def test_a_rank_that_hangs_ends_the_others_after_the_limit(tmp_path):
     assert float(text.split("|")[2].split()[0]) < 2 + 5 + 8
 
 def errors(code, tmp_path, n):
-    "What each rank ended with, and after how long, s."
+    "Return the exit of each rank, and the time until then, s."
     outs, _ = launch("model = lambda: spread('ddp', net())\nstart = time.monotonic()\ntry:\n" + textwrap.indent(code, "    ")
                      + "\n    error = None\nexcept Exception as e: error = f'{type(e).__name__}: {e}'\n"
                      "print(json.dumps([error, time.monotonic() - start]), flush=True)\ntime.sleep(7 if error is None else 1)       # rank 0 keeps the store\nos._exit(0)\n", tmp_path, n, limit="5")
@@ -232,7 +232,7 @@ def test_the_rank_that_keeps_the_store_is_killed(tmp_path):
 def test_ranks_with_other_dtypes_measure_the_roofs_of_all(tmp_path):
     "Two stages of a pipeline that compute in different dtypes get the same roofs, with a ceiling for each."
     code = '''
-from fasterbench.roofs import peaks as module
+from fasterbench.probes import peaks as module
 module._measure = lambda device, dtypes, *rest: [found.append(list(map(str, dtypes))), HardwarePeaks(1e9, 1e9, device="cpu", environment=module.environment(device))][1]
 found = []
 class Stage(nn.Module):

@@ -98,6 +98,7 @@ def test_every_verb_runs_from_the_wheel(wheel, tmp_path):
     call = lambda *args: python("-m", "fasterbench", *args, cwd=tmp_path, PYTHONPATH=str(wheel))
     found = python("-c", "import fasterbench; print(fasterbench.__file__)", cwd=tmp_path, PYTHONPATH=str(wheel)).stdout
     assert found.startswith(str(wheel)), found
+    assert (wheel/"fasterbench/py.typed").is_file(), "type checkers read no types without it"
     (tmp_path/"net.py").write_text(net)
     (tmp_path/"loop.py").write_text("from net import make\nmodel, sample = make()\nfor i in range(40): model(sample)\n")
     (tmp_path/"broken.toml").write_text(budgets.format("<= 1 FLOP")); (tmp_path/"kept.toml").write_text(budgets.format(">= 1 FLOP"))

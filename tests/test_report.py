@@ -9,8 +9,8 @@ import pytest
 from conftest import heavy, heavy_only, root
 from fasterbench import HardwarePeaks, Result, compare, from_json
 from fasterbench.core.units import format_si
-from fasterbench.points.model import place
-from fasterbench.points.row import Row
+from fasterbench.roofs.place import place
+from fasterbench.roofs.row import Row
 from fasterbench.roofs.hardware import Ceiling, MemoryLevel
 from fasterbench.views.peaks_page import PeaksView
 
@@ -41,7 +41,7 @@ def chrome(tmp_path_factory):
     browser.quit()
 
 def until(found, seconds=30):
-    "What `found()` gives, once it gives something."
+    "Wait until `found()` gives something, and return it."
     end = time.monotonic() + seconds
     while not (value := found()):
         if time.monotonic() > end: raise AssertionError("waited in vain")
@@ -103,7 +103,7 @@ def ringed(browser):
 def chosen(browser): return browser.execute_script("return [...document.querySelectorAll('#table tr.chosen')].map(e => Number(e.dataset.index))")
 
 def both_on_screen(browser, index):
-    "Whether the line of a row and its ring can be seen."
+    "Return whether the line of a row and its ring can be seen."
     return browser.execute_script("""
         const seen = b => b.top >= -1 && b.bottom <= innerHeight + 1 && b.height > 0
         const line = document.querySelector(`#table tr[data-index="${arguments[0]}"]`).getBoundingClientRect()

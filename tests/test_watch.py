@@ -40,7 +40,7 @@ def net():
 def attributes(model): return [(id(m), tuple(vars(m)), tuple(m._forward_hooks), tuple(m._forward_pre_hooks)) for m in model.modules()]
 
 def nothing_attached(model, before):
-    "Whether all that a sample attaches is off again; the counter may be there."
+    "Return whether all that a sample attaches is off again; the counter may be there."
     now = [(i, tuple(k for k in names if n or k not in ("forward", *copiers)), *rest) for n, (i, names, *rest) in enumerate(attributes(model))]
     return (now == before and torch.autograd._engine_run_backward is engine and not hooks._global_optimizer_pre_hooks
             and not hooks._global_optimizer_post_hooks and not _get_current_dispatch_mode_stack())

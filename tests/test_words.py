@@ -23,7 +23,7 @@ def found(text):
     return [" ".join(text[max(m.start() - 40, 0):m.end() + 40].split()) for m in pattern.finditer(text)]
 
 def texts(path):
-    "What a reader reads of a file: of a notebook all cells and printed outputs, of a module all strings and comments."
+    "Return the texts of a file: of a notebook all cells and printed outputs, of a module all strings and comments."
     if path.suffix == ".md": return [path.read_text(encoding="utf-8")]
     if path.suffix == ".py":
         source = path.read_text(encoding="utf-8")
@@ -63,7 +63,7 @@ def test_advice_in_every_kind_of_file_is_found(tmp_path):
 ours = {r"stamps?": "clock reading, or instrumentation overhead"}
 
 def prose(path):
-    "What stands on a page as text: cells of Markdown, without code in them."
+    "Return the text of a page: cells of Markdown, without code in them."
     cells = json.loads(path.read_text(encoding="utf-8"))["cells"] if path.suffix == ".ipynb" else [dict(cell_type="markdown", source=[path.read_text(encoding="utf-8")])]
     text = "\n".join("".join(c["source"]) for c in cells if c["cell_type"] == "markdown")
     return re.sub(r"```.*?```|`[^`]*`|\]\([^)]*\)", "", text, flags=re.S)
@@ -72,3 +72,21 @@ def test_pages_use_words_of_the_field():
     pages = [*root.glob("*.md"), root/"nbs/index.ipynb", *(root/"nbs/tutorials").glob("*.ipynb"), *(root/"nbs/docs").iterdir(), *(root/"nbs/reference").iterdir()]
     assert [(p.name, m[0]) for p in pages for word in ours for m in re.finditer(rf"\b{word}\b", prose(p), re.I)] == []
     assert len(pages) > 20 and any("roof" in prose(p) for p in pages)
+
+# How a docstring does not begin: it says what a function does, or what a thing is.
+beginnings = re.compile(r"(?:What|Whether|The same, with)\b")
+
+def openings(source):
+    "Return the docstrings of a module, its classes and functions that begin as none should."
+    places = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    told = [ast.get_docstring(n) or "" for n in ast.walk(ast.parse(source)) if isinstance(n, places)]
+    return [t for t in told if beginnings.match(t)]
+
+def test_docstrings_say_what_a_function_does():
+    modules = list((root/"fasterbench").rglob("*.py"))
+    found = {str(p.relative_to(root)): them for p in modules if (them := openings(p.read_text(encoding="utf-8")))}
+    assert found == {} and len(modules) > 80
+
+def test_docstrings_that_begin_with_what_are_found():
+    source = '"What a module holds."\nclass A:\n    "Whatever."\n    def f(self):\n        "Whether it is."\nasync def g(): "The same, with more."\ndef h(): "Return whether it is."\n'
+    assert openings(source) == ["What a module holds.", "The same, with more.", "Whether it is."]

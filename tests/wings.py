@@ -3,7 +3,7 @@ count as imports of the module they live in."""
 import ast
 from pathlib import Path
 
-order = ["core", "engine", "work", "timing", "roofs", "points", "views", "analysis", "interop", "running", "cli"]
+order = ["core", "engine", "work", "timing", "roofs", "probes", "views", "analysis", "interop", "running", "cli"]
 at_top = dict(roofline="analysis", profiling="analysis", compute="analysis", __main__="cli")   # where the modules without a folder belong
 
 def modules(package):

@@ -50,7 +50,7 @@ def _sustained(peaks):
     return published[0] if published else constants["sustained"].value
 
 def _on_tensor_cores(peaks, dtype, tf32):
-    "Whether products of `dtype` run on matrix units of their own, faster than float32."
+    "Return whether products of `dtype` run on matrix units of their own, faster than float32."
     return dtype in ("float16", "bfloat16", "int8") or dtype.startswith("float8") or tf32 and dtype == "float32"
 
 def _compute_rate(peaks, dtype, tf32):
@@ -79,14 +79,14 @@ def _bandwidths(peaks, kind):
 
 # %% ../../nbs/analysis/expected.ipynb #b42b7bc9
 class Scale(NamedTuple):
-    "What a program reaches of a roof at best."
+    "Fraction of a roof that a program reaches at best."
     memory: float
     compute: float
 
     def __truediv__(self, other): return Scale(self.memory / other.memory, self.compute / other.compute)
 
 def row_scale(peaks:HardwarePeaks)->Scale:
-    "What the best programs reach of these roofs: all of measured ones, less of a datasheet's."
+    "Return the fraction of these roofs that the best programs reach: 1 for measured roofs, less for a datasheet's."
     if not _from_datasheet(peaks): return Scale(1.0, 1.0)
     return Scale(constants["reached"].value, _sustained(peaks))
 
@@ -115,11 +115,11 @@ def _share(served, nbytes, kept):
 
 # %% ../../nbs/analysis/expected.ipynb #7c2d920c
 class OperatorTime(NamedTuple):
-    "What one operator takes on a device, s."
+    "Time of one operator on a device, s."
     limit: float     # The least that the roofs allow
     expected: float
 
-def operator_times(
+def expected_operator_times(
     trace:Sequence[Call],      # Operators, in order
     served:Sequence,           # Per operator, bytes that each level of `peaks` serves, for the limit
     peaks:HardwarePeaks,

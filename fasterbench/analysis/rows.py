@@ -14,12 +14,12 @@ import torch
 from torch import nn
 
 from .measure import Measurement
-from ..points.caches import serve
-from ..points.ceilings import call_row
-from ..points.model import RooflinePoint, place, ranked, shares_of, waiting_row
-from ..points.row import Row, summed
+from ..roofs.caches import simulate_caches
+from ..roofs.ceilings import call_row
+from ..roofs.place import RooflinePoint, place, ranked, shares_of, waiting_row
+from ..roofs.row import Row, summed
 from ..roofs.hardware import HardwarePeaks
-from ..roofs.machine import environment
+from ..probes.machine import environment
 from ..timing.samples import Samples
 from ..views.result import Result, Timing
 from ..work.count import Work
@@ -32,13 +32,13 @@ def served_bytes(
     "Return per operator call of `work`, for each read and each write, the bytes served by each level of `peaks`."
     capacities = [l.capacity for l in peaks.memory[:-1]]
     touches = lambda accesses: [(t.storage, t.bytes, t.region) for t in accesses]
-    return serve([(touches(c.reads), touches(c.writes)) for c in work.trace], capacities)
+    return simulate_caches([(touches(c.reads), touches(c.writes)) for c in work.trace], capacities)
 
 # %% ../../nbs/analysis/rows.ipynb #85f878c4
 def _summed_levels(parts, n): return tuple(map(sum, zip(*parts))) or (0,) * n
 
 def _crossed(touches, levels, crossing):
-    "What the levels served of the bytes that cross the border."
+    "Return the bytes across the border by the level that served them."
     return [ls if nbytes == t.bytes else [l * nbytes / t.bytes for l in ls]
             for t, ls, nbytes in zip(touches, levels, crossing) if nbytes]
 
@@ -71,14 +71,14 @@ def module_row(
 )->Row:
     "Return what a module does itself: the sum of its calls, with the bytes that cross its border."
     same = dict(name=part.name, type=part.type, flops=part.flops, bytes_moved=part.bytes_moved, calls=part.calls,
-                contraction_flops=part.contraction_flops, eager_bytes=part.eager_bytes, category=part.category,
-                dtype=part.dtype, operator="")
+                contraction_flops=part.contraction_flops, dense_flops=part.dense_flops, eager_bytes=part.eager_bytes,
+                category=part.category, dtype=part.dtype, operator="")
     return summed((c.border for c in calls), **same | fields)
 
 # %% ../../nbs/analysis/rows.ipynb #38c361ea
 disturbed = 0.25 # Interquartile range over the time from which on a row is marked
 
-def _timed(row, times, samples):
+def _timed_row(row, times, samples):
     "`row` with a time, and what is to be said of it."
     time = times.typical(samples)
     uncertain = time < 20 * row.calls * (times.cost.inside + times.cost.outside)
@@ -96,7 +96,7 @@ def _phase_rows(m, calls, k, phase):
     for c in calls:
         if c.call.phase == phase: own.setdefault(c.call.part, []).append(c)
     slots, waits = m.times.own[k * len(m.work.parts):], _has_unseen_waits(m.times)
-    return [_timed(module_row(part, own.get(i, []), phase=m.phase(phase), waits_elsewhere=waits), m.times, slots[i])
+    return [_timed_row(module_row(part, own.get(i, []), phase=m.phase(phase), waits_elsewhere=waits), m.times, slots[i])
             for part in m.work.of_phase(phase).by_module().values() for i in [index[part.name]]]
 
 # %% ../../nbs/analysis/rows.ipynb #9e010cde
@@ -115,7 +115,7 @@ def _rest_rows(m, rows):
     if m.times.outside is not None: rest.append((outside_row, "program", "outside", m.times.outside))
     work = lambda name: None if name in (unlaunched_row, outside_row) else 0
     return [Row(name, type, work(name), work(name), m.times.typical(s), category=category, time_iqr_s=s.iqr,
-                contraction_flops=work(name), eager_bytes=work(name))
+                contraction_flops=work(name), dense_flops=work(name), eager_bytes=work(name))
             for name, type, category, s in rest if m.times.typical(s) > 0]
 
 # %% ../../nbs/analysis/rows.ipynb #4f2db555
@@ -128,8 +128,9 @@ def _waiting_rows(m, calls):
         sends = [c.row for c in calls if c.call.phase == phase and c.row.sends]
         sent = summed(sends)
         found.append(Row(waiting_row, "waiting", time_s=m.times.typical(samples), time_iqr_s=samples.iqr,
-                         phase=m.phase(phase), category="communication", contraction_flops=0, eager_bytes=0,
-                         calls=len(sends) or 1, wire_bytes=sent.wire_bytes, sends=sent.sends, network_s=sent.network_s))
+                         phase=m.phase(phase), category="communication", contraction_flops=0, dense_flops=0,
+                         eager_bytes=0, calls=len(sends) or 1, wire_bytes=sent.wire_bytes, sends=sent.sends,
+                         network_s=sent.network_s))
     return [r for r in found if r.time_s > 0 or r.wire_bytes != 0]
 
 # %% ../../nbs/analysis/rows.ipynb #84dc77c0
@@ -167,14 +168,14 @@ def _operator_row(m, part, phase, group):
                   waits_elsewhere=m.times.waits is not None)
 
 # %% ../../nbs/analysis/rows.ipynb #f43a94e1
-def _whole(modules, m, name):
+def _whole_row(modules, m, name):
     "The whole forward or training step, as it is without any instrument."
     return summed(modules, name="", type=name, phase="", category="", dtype="", calls=1, launch_s=None, explained=(),
                   time_s=m.times.end_to_end, time_iqr_s=m.times.bare.iqr, uncertain=False, disturbed=False,
                   waits_elsewhere=False)
 
-def _shares(points):
-    "What the time of all rows goes to."
+def _time_shares(points):
+    "Return the share of each bound in the time of all rows."
     waited = sum(p.time_s for p in points if p.name == waiting_row)
     own = [p for p in points if p.name != waiting_row]
     rest = sum(p.time_s for p in own if p.roof_time_s == 0)
@@ -209,8 +210,8 @@ def measured_result(
     modules = module_rows(m, calls)
     rows = ranked(place(row, peaks) for row in all_rows(m, calls, modules))
     ops = ranked(place(row, peaks) for row in operator_rows(m, calls))
-    whole = _whole(modules, m, type(model).__name__)
-    program = place(whole, peaks, share=1.0, shares=_shares(rows))
+    whole = _whole_row(modules, m, type(model).__name__)
+    program = place(whole, peaks, share=1.0, shares=_time_shares(rows))
     times = m.times.every or m.times.steps
     steps = [place(replace(whole, time_s=t, time_iqr_s=None), peaks, share=1.0) for t in times.values]
     if m.times.disturbed:

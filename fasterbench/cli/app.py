@@ -82,17 +82,24 @@ def whole_from(least):
         return value
     return number
 
-def group_named(text):
-    "A parser of the groups of a table."
-    groups = ("auto", "block", "type", "category", "none")
-    if text not in groups: raise typer.BadParameter(f"{text!r} is not one of {', '.join(groups)}")
-    return text
+def one_of(*valid):
+    "A parser of the words `valid`."
+    def word(text):
+        if text not in valid: raise typer.BadParameter(f"{text!r} is not one of {', '.join(valid)}")
+        return text
+    return word
+
+def batch_sizes(text):
+    try: sizes = tuple(int(n) for n in text.split(","))
+    except ValueError: sizes = (0,)
+    if min(sizes) > 0: return sizes
+    usage_error(f"{text!r} is not a list of batch sizes; they are separated by commas: 1,8,64", "--batch")
 
 # %% ../../nbs/cli/app.ipynb #d9df6d9b
 def check_writable(
     **paths, # By the option that names them
 ):
-    "What cannot be written is known before anything is measured."
+    "Raise at once for a file that cannot be written, before anything is measured."
     out = [f"--{option}" for option, path in paths.items() if path == "-"]
     if len(out) > 1: usage_error("standard output, -, holds one of them at a time", ", ".join(out))
     for option, path in paths.items():
@@ -141,7 +148,7 @@ def run_name(
     model:str,         # "torchvision:resnet18"
     batch=None, shape=None, seq=None, dtype=None, backward=False, device="cpu",
 )->str:
-    "What was run, as the name of a file without ending."
+    "Name the run as a file without ending."
     from fasterbench.views.headline import short_name
     kind, _, name = model.rpartition(":")
     parts = [short_name(abspath(name)) or "model", kind if kind in ("timm", "transformers") else ""]
@@ -188,7 +195,7 @@ def doubts_of(
     environment,   # Where it ran
     device:str,
 )->list[str]:
-    "What the given roofs are not for: another device, another number of threads, another dtype."
+    "List how given roofs do not fit: another device, another number of threads, another dtype."
     env, own, found = roofs.environment, roofs.dtype.removeprefix("torch."), []
     name, here = env.get("device_name", roofs.device), environment.get("device_name", device)
     other = roofs.device.partition(":")[0] != device.partition(":")[0]
@@ -216,7 +223,7 @@ Peaks = Annotated[Optional[str],
                   typer.Option(help="Roofs: a file of `peaks --json`, or a device, \"NVIDIA H100\"; else measured.")]
 Top = Annotated[int, typer.Option(help="Rows to print.", parser=whole_from(0), metavar="N")]
 Group = Annotated[str, typer.Option(help="Fold rows; auto: repeated blocks, where the table is long.",
-                                    parser=group_named,
+                                    parser=one_of("auto", "block", "type", "category", "none"),
                                     metavar="auto|block|type|category|none")]
 Depth = Annotated[Optional[int], typer.Option(help="Fold the tree of modules to N parts of the path.",
                                               parser=whole_from(1), metavar="N")]

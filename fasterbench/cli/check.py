@@ -29,12 +29,12 @@ def _document(path):
     except (ValueError, tomlkit.exceptions.TOMLKitError) as error:
         usage_error(f"{path!r} is not TOML: {error}", "BUDGETS")
 
-def _plain(document): return {k: v.unwrap() if hasattr(v, "unwrap") else v for k, v in document.items()}
+def _unwrapped(document): return {k: v.unwrap() if hasattr(v, "unwrap") else v for k, v in document.items()}
 
 # %% ../../nbs/cli/check.ipynb #74cd9f91
 @contextmanager
 def _of_the_file(settings):
-    "What is wrong with a model is an error of the file that names it: 1 is the exit code of broken budgets alone."
+    "Turn an error of a model into one of the file that names it: 1 is the exit code of broken budgets alone."
     from fasterbench.cli.loading import ModelError
     try: yield
     except (BudgetError, SideError): raise
@@ -42,14 +42,14 @@ def _of_the_file(settings):
     except Exception as error:
         raise BudgetError(f"{settings['model']} raised {type(error).__name__}: {error}") from error
 
-def _counted(settings, model, sample):
+def _counted_budget_figures(settings, model, sample):
     from fasterbench.analysis.budget_figures import counted_figures
     from fasterbench.work.count import count_work
     return counted_figures(count_work(model, sample, backward=settings.get("backward", False)), model, sample)
 
 @contextmanager
 def _relative(settings, model, sample):
-    "What measures a round under roofs that are measured in this job, and what makes figures of rounds."
+    "Return a function that measures a round under the roofs of this job, and one that makes figures of rounds."
     from fasterbench.analysis.budget_figures import figures_of_rounds
     from fasterbench.analysis.measure import main_dtype
     from fasterbench.roofline import measure_peaks
@@ -60,7 +60,7 @@ def _relative(settings, model, sample):
 # %% ../../nbs/cli/check.ipynb #74b1dc80
 @contextmanager
 def _against_saved(settings, path):
-    "What measures a round, and what makes of rounds the times over those of a saved result of the same machine."
+    "Return a function that measures a round, and one that divides its times by those of a saved result."
     from fasterbench.analysis.budget_figures import figures_of_rounds, round_figures
     from fasterbench.views.origin import describe_sample
     from fasterbench.views.result import from_json
@@ -72,18 +72,18 @@ def _against_saved(settings, path):
     measured()
     unlike = _unlike(before, replace(measured.result, sample=describe_sample(measured.sample)))
     if unlike: raise SideError(f"{path} is no baseline here: {'; '.join(unlike)}")
-    base, off = round_figures(before), _spreads(before)
+    base, off = round_figures(before), _median_errors(before)
     yield lambda k: measured(), lambda found: _over_saved(figures_of_rounds(found), base, off)
 
 def _unlike(before, now):
-    "What makes a saved result no baseline: another device, other threads, phases or shapes."
+    "List why a saved result is no baseline: another device, other threads, phases or shapes."
     from fasterbench.views.differences import conditions
     a, b = conditions(before), conditions(now)
     keys = ["device name", "threads", "phases of a training step"]
     if before.sample: keys += [k for k in a | b if k.startswith("sample ")]
     return [f"{k} {a.get(k)}, here {b.get(k)}" for k in keys if a.get(k) != b.get(k)]
 
-def _spreads(result):
+def _median_errors(result):
     "By how much the median of each row may be off: 2.4 interquartile ranges over the root of the steps cover 99 %."
     steps = max(result.timing.steps, 1) ** 0.5
     return {p.name: 2.4 * (p.time_iqr_s or 0.0) / steps / p.time_s for p in result.points
@@ -102,7 +102,7 @@ def _over_saved(now, before, spreads):
 
 @contextmanager
 def _against_ref(settings, ref):
-    "What measures a round of this version and of that at `ref`, in turn, and what makes of rounds the times over it."
+    "Return a function that measures this version and `ref` in turn, and one that divides the times of the two."
     from fasterbench.analysis.budget_figures import ratios_of_rounds
     here = Path.cwd()
     with checked_out(ref) as folder, side(folder, settings, here) as before, side(here, settings) as now:
@@ -112,7 +112,7 @@ def _against_ref(settings, ref):
         yield lambda k: in_turn(now, before, k % 2), ratios_of_rounds
 
 # %% ../../nbs/cli/check.ipynb #810558ac
-def _merged(*founds):
+def _merged_figures(*founds):
     merged = {}
     for found in founds:
         for layer, own in found.items(): merged.setdefault(layer, {}).update(own)
@@ -124,7 +124,7 @@ def _verdicts(budgets, found):
         for layer in matching(b.layer, [n for n in found if n]) if b.layer else [""]:
             yield judge(b, found[layer].get(b.figure.name, Found(None)), layer)
 
-def _measured(rounds_and_figures, budgets, rounds, tick):
+def _measured_rounds(rounds_and_figures, budgets, rounds, tick):
     "Figures of as many rounds as these budgets take."
     def ticked(k):
         figures = measured(k)
@@ -141,12 +141,13 @@ def _found(settings, budgets, against, rounds, progress):
     with progress_bar(settings["model"], progress, rounds * len(kinds & {"relative", "seconds"}) or None) as tick:
         found = {}
         if kinds & {"counted", "relative"}: model, sample = loaded(settings)
-        if "counted" in kinds: found = _merged(found, _counted(settings, model, sample))
+        if "counted" in kinds: found = _merged_figures(found, _counted_budget_figures(settings, model, sample))
         if "relative" in kinds:
-            found = _merged(found, _measured(_relative(settings, model, sample), of("relative"), rounds, tick))
+            own = _measured_rounds(_relative(settings, model, sample), of("relative"), rounds, tick)
+            found = _merged_figures(found, own)
         if "seconds" in kinds:
             how = _against_saved if against.endswith(".json") else _against_ref
-            found = _merged(found, _measured(how(settings, against), of("seconds"), rounds, tick))
+            found = _merged_figures(found, _measured_rounds(how(settings, against), of("seconds"), rounds, tick))
     return found
 
 # %% ../../nbs/cli/check.ipynb #51fe1f28
@@ -229,7 +230,7 @@ def _updated(document, verdicts):
 
 # %% ../../nbs/cli/check.ipynb #7163da18
 def _needs(budgets, against):
-    "What the call lacks for these budgets, said at once."
+    "Raise at once where the options lack something that a budget needs."
     if any(b.figure.kind == "seconds" for b in budgets) and against is None:
         usage_error("the file has budgets of time, which need a baseline: --against GIT_REF or --against RESULT.json",
                     "--against")
@@ -265,7 +266,7 @@ def check(
     check_writable(json=json, junit=junit)
     document = _document(budgets)
     try:
-        settings, limits = read_budgets(_plain(document))
+        settings, limits = read_budgets(_unwrapped(document))
         _needs(limits, against)
         for name, s in settings.items(): _check_device(name, s.get("device", "cpu"))
         verdicts = []

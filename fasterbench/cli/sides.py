@@ -95,7 +95,7 @@ class _Child(_Measured):
 
 # %% ../../nbs/cli/sides.ipynb #0688102a
 def _imports(settings):
-    "What every round needs, imported once; nothing is computed."
+    "Import once all that rounds need; compute nothing."
     import importlib
     library = settings["model"].partition(":")[0]
     for name in ("torch._dynamo", "fasterbench.analysis.budget_figures", "fasterbench.cli.loading",
@@ -104,7 +104,7 @@ def _imports(settings):
         except ImportError: pass                                 # the round says so
 
 def answer():
-    "What the process of a side runs: settings first, then figures for each request, until there are no more."
+    "Serve one side in a process of its own: read settings, then answer each request with figures."
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     settings = json.loads(sys.stdin.readline())
@@ -120,7 +120,7 @@ def answer():
 # %% ../../nbs/cli/sides.ipynb #si00to01
 class SideError(RuntimeError): "A version that cannot be measured."
 
-def _top(folder):
+def _repository_root(folder):
     "Of the git repository."
     return subprocess.run(["git", "-C", folder, "rev-parse", "--show-toplevel"], capture_output=True, text=True,
                           check=True).stdout.strip()
@@ -144,7 +144,7 @@ def side(
     """Within the context a function that measures the version in `folder`, or raises `SideError`.
 
     It takes "round", for a process of its own, or "again", for the process of the last call."""
-    if other is not None: settings = settings | dict(tops=[_top(folder), _top(other)])
+    if other is not None: settings = settings | dict(tops=[_repository_root(folder), _repository_root(other)])
     path = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH"),
                                          str(Path(fasterbench.__file__).resolve().parents[1])]))
     process = subprocess.Popen([sys.executable, "-c", "from fasterbench.cli.sides import answer; answer()"],

@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 # %% ../../nbs/core/progress.ipynb #e0ecceb5
 def _watched():
-    "Whether standard error is a terminal, or this is a notebook."
+    "Return whether standard error is a terminal, or this is a notebook."
     ipython = sys.modules.get("IPython")
     if ipython is not None and type(ipython.get_ipython()).__name__ == "ZMQInteractiveShell": return True
     return hasattr(sys.stderr, "isatty") and sys.stderr.isatty()

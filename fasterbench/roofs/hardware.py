@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timezone
 
+from ..core.dtypes import dtype_name
 from ..core.files import Facts, Number, check_schema, check_text, computable, restored, write_whole
 from ..core.units import format_si, positive
 from .network import NetworkPeaks, checked_network
@@ -75,9 +76,7 @@ class KindCeiling:
     probe: str=""               # Which probe won
 
 # %% ../../nbs/roofs/hardware.ipynb #bdb883e8
-def _of_torch(dtype): return f"torch.{_short(dtype)}"
-
-def _short(dtype): return str(dtype).removeprefix("torch.")
+def _of_torch(dtype): return f"torch.{dtype_name(dtype)}"
 
 # %% ../../nbs/roofs/hardware.ipynb #86725a3e
 def _computable_rate(name, value):
@@ -133,6 +132,10 @@ def _age(seconds):
 Sweep = tuple[tuple[str, Number, Number], ...]
 Trials = tuple[tuple[str, str, Number, Number], ...]
 
+def _machine_of(load):
+    "Return the `MachineLoad` that a file describes in part. Raise `ValueError` for values that it cannot have."
+    return restored(MachineLoad, {"cores": 0} | load, None)
+
 @dataclass(frozen=True)
 class HardwarePeaks:
     "The roofs of a device for one dtype. The first seven can be given by hand; `ridge_point` is derived when left out."
@@ -170,6 +173,7 @@ class HardwarePeaks:
         for c in self.ceilings: _computable_rate(f"the ceiling of {c.dtype}", c.flops)
         for k in self.kinds: _computable_rate(f"the ceiling of {k.kind} in {k.dtype}", k.rate)
         if self.launch_s is not None: _computable_rate("launch_s", self.launch_s)
+        _machine_of(self.load)
 
     def __repr__(self):
         return (f"HardwarePeaks(peak_flops={self.peak_flops:.2e}, peak_bandwidth={self.peak_bandwidth:.2e}, "
@@ -187,7 +191,7 @@ class HardwarePeaks:
         pointwise:bool=False, # Whether the work is no contraction
     )->float:
         "The compute ceiling of `dtype`, FLOP/s; `peak_flops` for a dtype that was not measured."
-        same = [c for c in self.ceilings if c.dtype == _short(dtype)]
+        same = [c for c in self.ceilings if c.dtype == dtype_name(dtype)]
         if pointwise and (found := [c.flops for c in same if c.unit == "pointwise"]): return max(found)
         tf32 = tf32 and not pointwise
         found = [c.flops for c in same if c.unit != "pointwise" and (tf32 or c.unit != "TF32")]
@@ -199,7 +203,7 @@ class HardwarePeaks:
         pointwise:bool=False, # Whether the work is no contraction
     )->float:
         "The spread of the compute ceiling of `dtype`; 0 where it is not known."
-        same = [c for c in self.ceilings if c.dtype == _short(dtype)]
+        same = [c for c in self.ceilings if c.dtype == dtype_name(dtype)]
         found = [c for c in same if (c.unit == "pointwise") == pointwise] or same
         return max((c.spread or 0.0 for c in found), default=0.0)
 
@@ -208,7 +212,7 @@ class HardwarePeaks:
         dtype:str, # "float32"
     )->KindCeiling|None:
         "The ceiling of one kind of work in `dtype`; `None` where it was not measured."
-        return next((k for k in self.kinds if (k.kind, k.dtype) == (kind, _short(dtype))), None)
+        return next((k for k in self.kinds if (k.kind, k.dtype) == (kind, dtype_name(dtype))), None)
 
     @property
     def provisional(self)->str:
@@ -218,8 +222,8 @@ class HardwarePeaks:
 
     @property
     def disturbed(self)->str:
-        "What of the machine puts these roofs in doubt; empty where it was this program's alone."
-        return ", ".join(load_doubts(MachineLoad(**{"cores": 0} | self.load), busy_for_roofs))
+        "Load of the machine that puts these roofs in doubt; empty where it was this program's alone."
+        return ", ".join(load_doubts(_machine_of(self.load), busy_for_roofs))
 
     def origin(self,
         now:datetime|None=None, # None: the clock's
@@ -231,7 +235,7 @@ class HardwarePeaks:
         return f"peaks measured {_age(max(age, 0.0))} ago ({date}){where}{self._met()}"
 
     def _met(self):
-        "What the machine did meanwhile, and whether these are provisional, for a line."
+        "Describe the load meanwhile, and why these are provisional, for a line."
         told = [f"load {self.load['load_average']:.1f}"] if self.load.get("load_average") is not None else []
         if self.load.get("others") is not None:
             told.append(f"others used {self.load['others']:.1f} of {self.load['cores']} cores")

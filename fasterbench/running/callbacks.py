@@ -7,6 +7,11 @@ __all__ = ['trainer_callback', 'lightning_callback']
 
 # %% ../../nbs/running/callbacks.ipynb #20296c45
 from .watch import Watch, watch
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from lightning.pytorch import Callback
+    from transformers import TrainerCallback
 
 # %% ../../nbs/running/callbacks.ipynb #bb4c7ada
 class _Watching:
@@ -25,7 +30,7 @@ class _Watching:
 def trainer_callback(
     part:str="", # Dotted name of the submodule to watch; "" is the whole model
     **how,       # As for `watch`; `on_sample` gets the number of updates of the trainer
-):
+)->"TrainerCallback":
     "Make a callback of a transformers `Trainer` that watches its model while it trains."
     from transformers import TrainerCallback
     class RooflineCallback(_Watching, TrainerCallback):
@@ -38,7 +43,7 @@ def trainer_callback(
 def lightning_callback(
     part:str="", # Dotted name of the submodule to watch; "" is the `LightningModule`, whose `forward` is then seen
     **how,       # As for `watch`; `on_sample` gets the number of updates, and None means the trainer's loggers
-):
+)->"Callback":
     "Make a callback of a Lightning `Trainer` that watches its model while it fits."
     from lightning.pytorch import Callback
     class RooflineCallback(_Watching, Callback):

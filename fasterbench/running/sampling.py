@@ -23,7 +23,7 @@ from ..engine.modules import is_compiled, wrapped
 from .program import ProgramStep, Sensors
 from ..engine.step import phases
 from ..engine.undo import Undo
-from ..roofs.machine import tf32_categories
+from ..probes.machine import tf32_categories
 from ..timing.kernels import KernelTimes
 from ..timing.load import LoadMeter
 from ..timing.operators import compiled_part

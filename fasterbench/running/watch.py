@@ -26,8 +26,8 @@ from .program import CallCounter, ProgramStep, has_compiled
 from ..engine.undo import Undo, let_go
 from ..roofs.hardware import HardwarePeaks, check_peaks, given_or_measured
 from ..roofs.network import NetworkPeaks
-from ..roofs.machine import tf32_categories
-from ..roofs.peaks import measure_peaks
+from ..probes.machine import tf32_categories
+from ..probes.peaks import measure_peaks
 from ..views.metrics import MetricSeries, line_of, metrics_of
 from ..views.origin import describe_call, describe_sample, describe_settings
 from ..views.result import Result
@@ -109,6 +109,8 @@ def too_few(first, active):
 # %% ../../nbs/running/watch.ipynb #wa000025
 class Watch:
     "A model that is watched while a program runs it; `watch` makes one."
+    series:MetricSeries                 # Metrics of each sample
+    failures:list[str]                  # Samples that were given up, and why
     sample, counter, planned, first, passed, trains = None, None, 0, 0, 0, False
     waits_for, state = None, ""         # Whose sample this one waits for; how far the last one came
 

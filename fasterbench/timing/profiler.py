@@ -15,7 +15,7 @@ import torch
 from torch._C._autograd import DeviceType, _profiler_enabled
 from torch.profiler import ProfilerActivity
 
-from ..engine.process import recorded
+from ..engine.process import profiler_session
 from ..engine.undo import Undo, let_go
 
 # %% ../../nbs/timing/profiler.ipynb #d82789e6
@@ -37,29 +37,29 @@ _backends = ("gloo:", "nccl:", "mpi:", "ucc:")     # a collective on its way, in
 _gpu_kinds = dict(kernel="kernel", concurrent_kernel="kernel", gpu_memcpy="copy", gpu_memset="set")
 
 def _gpu_kind(name, activity):
-    "What a GPU did: a kernel, a copy or a set; `None` for ranges and synchronisations, which are no work."
+    "Return the kind of a GPU's record: kernel, copy or set; `None` for ranges and synchronisations, which are no work."
     if name == mark: return None
     if activity: return _gpu_kinds.get(activity)
     return "copy" if name.startswith("Memcpy") else "set" if name.startswith("Memset") else "kernel"
 
 @cache
 def _host_kind(name, activity):
-    "What a CPU did."
+    "Return what a CPU did; `None` for what is of no use here."
     if name == mark: return "mark"
     if name.startswith(_backends): return "collective"
     launches = activity in ("cuda_runtime", "cuda_driver") or not activity and name.startswith(("cuda", "cuLaunch"))
     if launches: return "launch"
     return "operator" if "::" in name else None
 
-def _kind(e, name):
-    "What kind of record `e` is; `None` for those that are of no use here."
+def _record_kind(e, name):
+    "Return the kind of record `e`; `None` for those that are of no use here."
     activity = e.activity_type() if hasattr(e, "activity_type") else ""
     if e.device_type() != DeviceType.CPU: return _gpu_kind(name, activity)
     kind = _host_kind(name, activity)
     return None if kind == "operator" and e.start_thread_id() != e.end_thread_id() else kind
 
 # %% ../../nbs/timing/profiler.ipynb #fd6c8114
-def _record(e, name, kind, origin):
+def _as_record(e, name, kind, origin):
     thread = e.device_resource_id() if kind in ("kernel", "copy", "set") else e.start_thread_id()
     start, end = (e.start_ns() - origin) * 1e-9, (e.end_ns() - origin) * 1e-9
     return Record(kind, name, start, end, thread, e.correlation_id(), e.linked_correlation_id())
@@ -67,15 +67,15 @@ def _record(e, name, kind, origin):
 def _records(events, names):
     "The records among `events`, by time; the first begins at 0 (a double does not hold nanoseconds since 1970)."
     named = ((e, e.name()) for e in events)
-    kinds = [(e, name, kind) for e, name in named if (names is None or name in names) and (kind := _kind(e, name))]
+    kinds = [(e, name, kind) for e, name in named if (names is None or name in names) and (kind := _record_kind(e, name))]
     origin = min((e.start_ns() for e, *_ in kinds), default=0)
-    return sorted((_record(*found, origin) for found in kinds), key=lambda r: (r.start, -r.end))
+    return sorted((_as_record(*found, origin) for found in kinds), key=lambda r: (r.start, -r.end))
 
 # %% ../../nbs/timing/profiler.ipynb #d228286c
 _one_at_a_time = threading.RLock()
 
 def can_record()->bool:
-    "Whether a session can begin: the profiler was built in, and nobody is using it."
+    "Return whether a session can begin: the profiler was built in, and nobody is using it."
     if _one_at_a_time._is_owned() and _profiler_enabled(): return False      # this thread's own session
     with (undo := Undo()), undo:
         undo.add(let_go, _one_at_a_time)
@@ -93,5 +93,5 @@ def session(
     with (undo := Undo()), undo:
         undo.add(let_go, _one_at_a_time)
         _one_at_a_time.acquire()
-        with recorded(activities=activities) as p: yield records
+        with profiler_session(activities=activities) as p: yield records
         records += _records(p.profiler.kineto_results.events(), names)

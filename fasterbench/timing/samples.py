@@ -51,7 +51,7 @@ class Samples:
         return spread_of(self.values)
     @property
     def steady(self)->bool:
-        "Whether they vary by no more than a quarter; so few that nobody can tell are steady."
+        "True if they vary by no more than a quarter; so few that nobody can tell are steady."
         return len(self.values) < 5 or self.spread <= 0.25
     @property
     def known(self)->float:
@@ -88,7 +88,7 @@ class StoppingRule:
         values:list[float], # Samples so far, s
         elapsed:float,      # Time spent on them, s
     )->bool:
-        "Whether sampling can stop."
+        "Return whether sampling can stop."
         n = len(values)
         if self.steps is not None: return n >= self.steps
         if n < self.few or not peers.alone and n not in (3, 5) and n % self.at_least: return False
@@ -106,7 +106,7 @@ class StoppingRule:
         bare:list[float],   # Samples without an instrument so far, s
         values:list[float], # The others, s
     )->bool:
-        "Whether a run without an instrument comes next: before each third sample, and before each while they vary."
+        "Return whether a bare run comes next: before each third sample, and before each while they vary."
         n, m = len(bare), len(values)
         if self.bare_every * n <= m: return True
         if n < 4: return False

@@ -29,7 +29,7 @@ from .samples import Samples, StoppingRule, timed_call, warm_up
 enter, leave, switch = "enter", "leave", "switch"
 
 class Stamp(NamedTuple):
-    "What happened at a border."
+    "One event at a border."
     event: str   # `enter` and `leave` a slot; `switch`: the slot takes the place of the one that is on top
     slot: int
     time: float  # s
@@ -41,7 +41,7 @@ class CpuStamps:
     def __init__(self): self.log = []
 
     def wrap(self, i, forward):
-        "What is called instead of the forward of part `i`."
+        "Return the function to call in place of the forward of part `i`."
         log, now = self.log.append, self.now
         def timed(*args, **kwargs):
             log((enter, i, now()))
@@ -108,7 +108,7 @@ class _GraphHooks:
         return self.made
 
     def hook(self, slot, in_python):
-        "What a node of `slot` calls before it runs."
+        "Return the hook that a node of `slot` calls before it runs."
         if (slot, in_python) not in self.hooks:
             log, now, part, number = self.log, self.now, slot % self.n, _get_sequence_nr
             def hook(gradients): log((switch, slot, now()))
@@ -144,7 +144,7 @@ class StepStamps:
         self.graph = _GraphHooks(run, self.log, self.now)
 
     def wrap(self, i, forward):
-        "What is called instead of the forward of part `i`."
+        "Return the function to call in place of the forward of part `i`."
         log, now, number, graph = self.log, self.now, _get_sequence_nr, self.graph
         def timed(*args, **kwargs):
             slot = i + self.offset
@@ -210,7 +210,7 @@ class StepStamps:
 # %% ../../nbs/timing/stamps.ipynb #b3aae615
 @dataclass(frozen=True)
 class StampCost:
-    "What one stamped call costs."
+    "Cost of one stamped call."
     inside: float=0.0  # Seconds charged to the module that is called
     outside: float=0.0 # Seconds charged to its caller
     node: float=0.0    # Seconds per stamped autograd node
@@ -239,7 +239,7 @@ def self_times(
     return [max(t, 0.0) for t in total]
 
 # %% ../../nbs/timing/stamps.ipynb #52fc8510
-def _nothing(*args, **kwargs): pass
+def _noop(*args, **kwargs): pass
 
 def _loop(f, n):
     start = perf_counter()
@@ -249,7 +249,7 @@ def _loop(f, n):
 def _share_inside(make, n):
     "Which part of the cost of a stamp is charged to the module that is called."
     stamps = make()
-    bare, stamped = _loop(_nothing, n), _loop(stamps.wrap(0, _nothing), n)
+    bare, stamped = _loop(_noop, n), _loop(stamps.wrap(0, _noop), n)
     stamped_at = stamps.read()
     seen = statistics.median(b.time - a.time for a, b in zip(stamped_at[::2], stamped_at[1::2]))
     return min(max(seen - bare, 0.0) / max(stamped - bare, 1e-12), 1.0)
@@ -302,7 +302,7 @@ def node_cost(
 # %% ../../nbs/timing/stamps.ipynb #02e7f9be
 @dataclass(frozen=True)
 class Waits:
-    "What of a step is waiting for collectives. It is not in the times of the modules."
+    "Waiting of a step for collectives, which is not in the times of the modules."
     exposed: list[Samples] # Per slot: what nothing hides, one sample per step, s
     flight: Samples        # Time with a collective on its way, per recorded step, s
 
@@ -324,7 +324,7 @@ class ModuleTimes:
 
     @property
     def disturbed(self)->bool:
-        "Whether the machine was not this program's alone."
+        "True if the machine was not this program's alone."
         return self.load is not None and bool(load_doubts(self.load))
     @property
     def _additive(self)->bool:
@@ -336,7 +336,7 @@ class ModuleTimes:
         samples:Samples,         # Of a part
         whole:Samples|None=None, # Of what it is a part of, run by run; None: the instrumented steps
     )->float:
-        "What the part takes, s."
+        "Return the typical time of the part, s."
         whole = self.steps if whole is None else whole
         return samples.of(whole.middle).mean if self._additive else samples.of(whole.quietest).median
     @property
@@ -344,7 +344,7 @@ class ModuleTimes:
 
 # %% ../../nbs/timing/stamps.ipynb #a8af8fd6
 def _stamps(run, device, cost):
-    "What stamps `run` on `device`, how many slots that has, and what it costs."
+    "Choose the stamps for `run` on `device`, with the number of their slots and their cost."
     make = CudaStamps if device.type == "cuda" else CpuStamps
     if run.training: stamps, slots = StepStamps(run, make()), len(phases) * len(run.parts)
     else: stamps, slots = make(), len(run.parts)

@@ -10,11 +10,12 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import overload
 
 from ..core.units import format_si
-from ..points.model import RooflinePoint
+from ..roofs.place import RooflinePoint
 from ..timing.load import drift_between, load_doubts
-from .differences import as_result, differences, rates
+from .differences import as_result, differences, roof_rates
 from .fields import fields, pair_fields, pair_values, side_name
 from .plot import (axes, bounds, canvas, dress, extent, hover, marker_size, placeable, spot,
                                     star_style, style)
@@ -191,7 +192,7 @@ def _programs(fig, before, after):
 
 def _both_roofs(fig, before, after, rows, box):
     "The roofs after; those before, where they differ, paler."
-    if rates(before) != rates(after):
+    if roof_rates(before) != roof_rates(after):
         roof_lines(fig, before.peaks, levels_in_use(before, rows), box, "rgba(116, 128, 138, 0.35)", False,
                    dtypes_in_use(before, rows))
     roofs(fig, after.peaks, levels_in_use(after, rows), box, dtypes_in_use(after, rows))
@@ -270,6 +271,11 @@ _first_of_pair = ("name", "type", "operator", "phase", "time_before_s", "time_af
                   "utilization_before_pct", "utilization_after_pct")
 
 # %% ../../nbs/views/diff.ipynb #d99d671f
+@overload
+def compare(before, after, *, points:str="modules")->Comparison: ...
+@overload
+def compare(before, after, third, *more, points:str="modules")->Series: ...
+
 def compare(
     before,               # A `Result`, a profiled `RooflineAnalyzer`, or the path of a saved result
     after,                # The same

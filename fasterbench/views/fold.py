@@ -11,8 +11,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..points.model import RooflinePoint, place, utilization
-from ..points.row import Row, summed
+from ..roofs.place import RooflinePoint, place, utilization
+from ..roofs.row import Row, summed
 
 # %% ../../nbs/views/fold.ipynb #841d49d6
 @dataclass(frozen=True)
@@ -43,8 +43,8 @@ def _bound(points):
 
 # %% ../../nbs/views/fold.ipynb #38c776d1
 _same = ("type", "flops", "bytes_moved", "time_s", "calls", "operator", "phase", "category", "dtype", "eager_bytes",
-         "contraction_flops", "launch_s", "explained", "wire_bytes", "sends", "network_s", "roof_time_s", "time_iqr_s",
-         "uncertain", "disturbed")
+         "contraction_flops", "dense_flops", "launch_s", "explained", "wire_bytes", "sends", "network_s", "roof_time_s",
+         "time_iqr_s", "uncertain", "disturbed")
 
 def _fold_row(p, levels):
     "A point as a row again, with its bytes at `levels`."

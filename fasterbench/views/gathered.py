@@ -9,7 +9,7 @@ __all__ = []
 import re, statistics
 from dataclasses import replace
 
-from ..points.model import RooflinePoint, at_time, ranked, under_network, waiting_row
+from ..roofs.place import RooflinePoint, at_time, ranked, under_network, waiting_row
 
 # %% ../../nbs/views/gathered.ipynb #aef48f34
 def _row_key(p): return p.name, p.type, p.phase, p.operator

@@ -9,7 +9,7 @@ __all__ = ['Series']
 from dataclasses import dataclass
 
 from ..core.units import format_si
-from ..points.model import RooflinePoint
+from ..roofs.place import RooflinePoint
 from .differences import conditions, differences, origin
 from .fields import Field, fields
 from .headline import trust

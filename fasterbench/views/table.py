@@ -9,7 +9,7 @@ __all__ = ['summary']
 from collections.abc import Iterator
 
 from ..core.units import format_si
-from ..points.model import RooflinePoint, arithmetic_intensity
+from ..roofs.place import RooflinePoint, arithmetic_intensity
 from ..roofs.hardware import memory_time, passing
 from .fields import Field, fields, fields_of, level_names
 from .fold import FoldedPoint, fold, label

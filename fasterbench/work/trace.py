@@ -19,6 +19,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from ..core.arguments import tensors_of
+from ..core.dtypes import dtype_name
 from ..engine.step import NodeOwners
 from .quantized import unpacked
 from .communication import is_process_group, sent_by
@@ -67,17 +68,17 @@ class Call:
 _bytes = (torch.int8, torch.uint8, torch.qint8, torch.quint8)
 
 def _multiplies_bytes(category, tensors):
-    "Whether a product is one of 8-bit integers: those given; in dynamic quantization the weight and a rounded input."
+    "Return whether a product is of 8-bit integers: those given, or, in dynamic quantization, weight and rounded input."
     if category not in ("matmul", "convolution") or not tensors: return False
     return tensors[0].dtype in _bytes or any(t.dtype == torch.qint8 for t in tensors)
 
-def _dtype_of(category, tensors):
+def _ceiling_dtype(category, tensors):
     "The dtype that decides which ceiling applies: the first floating-point tensor's, else the first tensor's."
     if _multiplies_bytes(category, tensors): return "int8"
-    floating = (_name(t) for t in tensors if t.is_floating_point() or t.is_complex())
-    return next(floating, _name(tensors[0]) if tensors else "")
+    floating = (dtype_name(t.dtype) for t in tensors if t.is_floating_point() or t.is_complex())
+    return next(floating, dtype_name(tensors[0].dtype) if tensors else "")
 
-def _name(t): return str(t.dtype).removeprefix("torch.")
+
 
 def _shapes_of(tensors): return tuple(("nested",) if t.is_nested else tuple(t.shape) for t in tensors)
 
@@ -85,7 +86,7 @@ def _shapes_of(tensors): return tuple(("nested",) if t.is_nested else tuple(t.sh
 def is_shared(
     memory, # A tensor, or a weak reference to a storage
 )->bool:
-    "Whether another library can write to `memory`: it allocated it, or got it (`x.numpy()`)."
+    "Return whether another library can write to `memory`: it allocated it, or got it (`x.numpy()`)."
     try:
         if isinstance(memory, StorageWeakRef): storage = torch.UntypedStorage._new_with_weak_ptr(memory.cdata)
         else: storage = memory_of(memory).untyped_storage()
@@ -204,7 +205,7 @@ class _Stack:
 
 # %% ../../nbs/work/trace.ipynb #24742f19
 class _Visits(_Stack):
-    "The same, with the nodes that a backward runs."
+    "A stack of the modules of a training step, and of the nodes that its backward runs."
     def current(self):
         "Index of the visit that the operator now running belongs to."
         node = torch._C._current_autograd_node() if self.phase == "backward" else None
@@ -260,7 +261,7 @@ class Tracer(Watcher):
                                               "seen")
 
     def wrap(self, i, forward):
-        "What is called instead of the forward of part `i`."
+        "Return the function to call in place of the forward of part `i`."
         def call(*args, **kwargs):
             if get_ident() != self._thread and self._visits.phase == "forward":
                 self.elsewhere = True
@@ -317,11 +318,11 @@ def _record(self, op, args, kwargs, out):
     total, contraction, dense = (None, None, None) if flops is None else (flops.total, flops.contraction, flops.dense)
     index, given = self._visits.current(), tensors_in((args, kwargs))
     visit = self.visits[index]
-    dtype = _dtype_of(category, given + tensors_in(out))
+    dtype = _ceiling_dtype(category, given + tensors_in(out))
     category = "communication" if sent else "optimizer" if visit.phase == "update" else category
     self.calls.append(Call(visit.part, index, visit.phase, op_name(op), category, total, contraction,
                            [_touch(self, a) for a in reads], [_touch(self, a) for a in writes],
-                           _shapes_of(given), tuple(map(_name, given)), dtype, sent, dense))
+                           _shapes_of(given), tuple(dtype_name(t.dtype) for t in given), dtype, sent, dense))
 
 def _touch(self, access):
     whole = unique_bytes(access.tensor)

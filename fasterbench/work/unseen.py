@@ -13,7 +13,7 @@ import torch
 from torch.autograd import _profiler_enabled
 from torch.profiler import ProfilerActivity, record_function
 
-from ..engine.process import recorded
+from ..engine.process import profiler_session
 
 # %% ../../nbs/work/unseen.ipynb #55b719c9
 class OtherThreads:
@@ -43,7 +43,7 @@ class OtherThreads:
         "The operators that other threads run in `call`, with counts; nothing where the profiler is in use."
         if not self.present or _profiler_enabled(): return {}
         every_thread = torch._C._profiler._ExperimentalConfig(profile_all_threads=True)
-        with recorded(activities=[ProfilerActivity.CPU], experimental_config=every_thread) as p:
+        with profiler_session(activities=[ProfilerActivity.CPU], experimental_config=every_thread) as p:
             with record_function(_here): call()
         return _elsewhere(p.profiler.kineto_results.events())
 
@@ -80,6 +80,6 @@ def _is_unseen(kind):
 def script_operators(
     module:torch.nn.Module, # Scripted, or not
 )->dict[str, int]:
-    "What the graph of a scripted `module` computes past the dispatcher, with counts."
+    "Count the operators in the graph of a scripted `module` that bypass the dispatcher."
     if not isinstance(module, torch.jit.ScriptModule) or not hasattr(module, "graph"): return {}
     return dict(Counter(f"{kind} (in an optimized script)" for kind in _nodes(module.graph) if _is_unseen(kind)))

@@ -31,7 +31,7 @@ class Record:
 def here():
     "The device, and what it is."
     import torch
-    from fasterbench.roofs.machine import environment
+    from fasterbench.probes.machine import environment
     device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
     return device, environment(device)
 
@@ -105,7 +105,7 @@ def event_timed(step, device, n):
     return statistics.median(times)
 
 def bare_step(model, args, training):
-    "What `profile` repeats, written by hand."
+    "Do by hand all that `profile` repeats."
     import torch
     def forward():
         with torch.no_grad(): model(*args)
@@ -120,7 +120,7 @@ published = {"NVIDIA H100 80GB HBM3": dict(bfloat16=(795e12, 956e12)), "NVIDIA H
 
 def peaks(record, device, folder):
     import torch
-    from fasterbench.roofs.peaks import measure_peaks
+    from fasterbench.probes.peaks import measure_peaks
     gpu = device.type == "cuda"
     dtypes = [torch.bfloat16, torch.float32, torch.float16, torch.float64] + [getattr(torch, "float8_e4m3fn")] * gpu if gpu else [torch.float32, torch.bfloat16]
     for dtype, tf32 in [(d, False) for d in dtypes] + [(torch.float32, True)] * gpu:

@@ -52,7 +52,7 @@ def gloo(repeats=200):
     Each figure is the median over the calls of the shortest over the ranks. The loop by hand against itself says how
     far two medians lie apart on this machine without any difference."""
     import torch, torch.distributed as dist
-    from fasterbench.roofs.network_probes import _calls, _seconds
+    from fasterbench.probes.network_probes import _calls, _seconds
     dist.init_process_group("gloo")
     cpu, rows, ranks = torch.device("cpu"), [], dist.get_world_size()
     for collective in ("all_reduce", "all_gather", "all_to_all", "broadcast"):

@@ -9,7 +9,7 @@ from time import perf_counter
 import torch
 
 from fasterbench.roofline import measure_peaks
-from fasterbench.roofs.levels import working_sets, memory_capacities
+from fasterbench.probes.levels import working_sets, memory_capacities
 from fasterbench.core.units import format_si
 
 threads = torch.get_num_threads()
@@ -35,7 +35,7 @@ def likwid_best():
     return best
 
 def plain():
-    "What one matrix product and one copy give."
+    "Return the rates of one matrix product and one copy."
     p = measure_peaks("cpu", matmul_size=2048, cache=False, progress=False)
     return p.peak_flops, max(rate for kind, _, rate in p.sweep if kind == "copy" and _ >= 128 << 20)
 

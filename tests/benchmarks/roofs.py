@@ -9,8 +9,8 @@ import statistics, sys
 
 import torch, torchvision
 
-from fasterbench.points.model import division, place
-from fasterbench.points.row import Row
+from fasterbench.roofs.place import division, place
+from fasterbench.roofs.row import Row
 from fasterbench.roofline import HardwarePeaks, RooflineAnalyzer, measure_peaks
 
 names = sys.argv[1:] or ["resnet18", "resnet50", "vgg16", "densenet121", "mobilenet_v3_small", "efficientnet_b0", "squeezenet1_1", "regnet_y_400mf", "shufflenet_v2_x1_0",

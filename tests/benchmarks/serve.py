@@ -108,7 +108,7 @@ def here(given, batches=(1, 2, 4, 8, 16, 32), prompt=32, new=16, steps=15):
     "A small model at prefill and decode beside its limit: (phase, batch, measured tokens/s, limit)."
     from time import perf_counter
     from transformers import AutoConfig, AutoModelForCausalLM
-    from fasterbench.roofs.peaks import measure_peaks
+    from fasterbench.probes.peaks import measure_peaks
     config = AutoConfig.for_model(**small)
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
     peaks, rates = measure_peaks("cpu", dtype=torch.float32, progress=False), {}

@@ -8,7 +8,7 @@ def curve(*losses):
     print(*(torch.as_tensor(l, dtype=torch.float64).item().hex() for l in losses), flush=True)
 
 def weights(*models):
-    "What training came to: a digest of all parameters and buffers, and of the next random number."
+    "Return a digest of all parameters and buffers after training, and of the next random number."
     tensors = [t.detach().contiguous().view(-1).view(torch.uint8) for m in models for t in (*m.parameters(), *m.buffers())]
     print(hashlib.sha256(b"".join(t.numpy().tobytes() for t in tensors)).hexdigest(), torch.rand(1).item(), flush=True)
 

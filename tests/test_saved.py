@@ -1,0 +1,86 @@
+"Any one value of a saved result is replaced by something else: either the file is refused, or every view works."
+import copy, json, random
+from dataclasses import replace
+
+import pytest
+
+from conftest import heavy
+from fasterbench.roofs.place import place
+from fasterbench.roofs.row import Row
+from fasterbench.roofs.hardware import Ceiling, HardwarePeaks, MemoryLevel
+from fasterbench.views.collective_table import Collective, collectives_table
+from fasterbench.views.diff import compare
+from fasterbench.views.result import Account, Result, Timing, from_dict
+
+junk = (None, "x", "", -1, 0, 1.5, 10**400, 5e-324, 1e308, 1e-100, 1e100, True, [], [1], ["x", 1], {}, dict(a=1),
+        "inf", "del")
+
+@pytest.fixture(scope="module")
+def full():
+    "A result that has something of everything."
+    peaks = HardwarePeaks(100, 10, levels=(MemoryLevel("L2", 100, 20.0), MemoryLevel("DRAM", None, 10.0)),
+                          ceilings=(Ceiling("float32", 100.0, spread=0.1),), environment=dict(device_name="A CPU"),
+                          load=dict(cores=2, load_average=1.0, others=0.1), sweep=(("copy", 100, 10.0),), trials=(("float32", "matmul", 100, 90.0),))
+    points = [place(Row("conv", "Conv2d", 1000, 20, 20.0), peaks, share=0.8),
+              place(Row("copy", "Copy", 0, 20, 4.0), peaks, share=0.16),
+              place(Row("mystery", "Op", None, 20, 1.0), peaks, share=0.04),
+              place(Row("count", "Add", 5, 0, 1.0), peaks)]
+    program = place(Row("", "Net", 1000, 60, 25.0), peaks, shares=(("compute", 0.8), ("memory", 0.2)))
+    return Result(points, peaks, program=program, timing=Timing(25.0, 0.5, 25.0, 0.1, 20, 7, "by hand", 0.0),
+                  unknown_ops={"my::op": 1}, model="Net", notes=["by hand"], steps=[program],
+                  ops=[replace(points[0], operator="aten::mm")], environment=dict(device_name="A CPU", threads=2),
+                  sample=[dict(name="0", shape=[1, 3], dtype="float32")], call=dict(device="cpu", steps=None),
+                  settings=dict(parameters=7), accounts=[Account(0, 25.0, dict(rows=20.0, idle=5.0), "trace")],
+                  collectives=[Collective("all_reduce", "0", (0, 1), 2, 1e6, 50e-6, (40e-6, 0.0), 1, 40e-6, 0.0)])
+
+def places(value, path=()):
+    "Yield the paths of all values."
+    yield path
+    for k, v in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+        yield from places(v, (*path, k))
+
+def damaged(plain, path, other):
+    "Return the file with another value at `path`; `del` removes it."
+    data = copy.deepcopy(plain)
+    inner = data
+    for k in path[:-1]: inner = inner[k]
+    if other == "del": del inner[path[-1]]
+    else: inner[path[-1]] = other
+    return data
+
+def written(r):
+    repr(r), str(r.timing), r.text(None, "block"), r._repr_html_(), r.to_json()
+    for points in ("modules", "ops"): r.csv(points), r.to_frame(points)
+
+def drawn(r, full):
+    r.plot()
+    for compared in (compare(full, r), compare(r, full), compare(full, r, full)):
+        compared.text(), compared.csv(), compared.plot()
+
+def test_a_sound_file_is_shown(full):
+    again = from_dict(json.loads(full.to_json()))
+    assert again == full and "rank 1" in collectives_table(again.collectives)
+    written(again), drawn(again, full), again._page()
+
+def test_a_damaged_value_is_refused_or_shown(full):
+    """Every value at every place, in the short run 300 by chance. What is read is written as text; of several rows the
+    first that is damaged in one way is drawn and compared, and the first damaged in any way has its page made."""
+    plain = json.loads(full.to_json())
+    every = [(p, j) for p in places(plain) if p for j in junk]
+    random.seed(15)
+    if not heavy: every = random.sample(every, 300)
+    read, seen = 0, set()
+    for path, other in every:
+        try: again = from_dict(damaged(plain, path, other))
+        except ValueError: continue
+        read += 1
+        field = tuple("*" if isinstance(k, int) else k for k in path)
+        way = (*field, repr(other))
+        try:
+            written(again)
+            if again.peaks is None: continue                # without roofs there is neither chart nor page
+            if way not in seen: drawn(again, full)
+            if field not in seen: again._page()
+        except Exception as error: raise AssertionError(f"{path} = {other!r:.40}") from error
+        seen |= {way, field}
+    assert len(every) / 50 < read < len(every) / 2
