@@ -11,7 +11,7 @@ from fasterbench import RooflineAnalyzer, predict, read_ncu, read_trace
 from fasterbench.roofs.place import violations
 from fasterbench.roofs.hardware import Ceiling, HardwarePeaks, MemoryLevel
 from fasterbench.views.fold import fold
-from fasterbench.views.gathered import gathered
+from fasterbench.views.fold import gathered
 from fasterbench.views.result import from_json
 from fasterbench.views import serving
 from fasterbench.views.metrics import metric_fields, metrics_of

@@ -15,8 +15,7 @@ from torch import nn
 
 from .measure import Measurement
 from ..roofs.caches import simulate_caches
-from ..roofs.ceilings import call_row
-from ..roofs.place import RooflinePoint, place, ranked, shares_of, waiting_row
+from ..roofs.place import RooflinePoint, call_row, place, ranked, shares_of, waiting_row
 from ..roofs.row import Row, summed
 from ..roofs.hardware import HardwarePeaks
 from ..probes.machine import environment

@@ -8,7 +8,7 @@ __all__ = []
 # %% ../../nbs/timing/profiler.ipynb #9ff5220d
 import threading
 from contextlib import contextmanager
-from functools import cache
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -42,7 +42,7 @@ def _gpu_kind(name, activity):
     if activity: return _gpu_kinds.get(activity)
     return "copy" if name.startswith("Memcpy") else "set" if name.startswith("Memset") else "kernel"
 
-@cache
+@lru_cache(1 << 14)
 def _host_kind(name, activity):
     "Return what a CPU did; `None` for what is of no use here."
     if name == mark: return "mark"
