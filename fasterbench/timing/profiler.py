@@ -67,7 +67,8 @@ def _as_record(e, name, kind, origin):
 def _records(events, names):
     "The records among `events`, by time; the first begins at 0 (a double does not hold nanoseconds since 1970)."
     named = ((e, e.name()) for e in events)
-    kinds = [(e, name, kind) for e, name in named if (names is None or name in names) and (kind := _record_kind(e, name))]
+    wanted = ((e, name) for e, name in named if names is None or name in names)
+    kinds = [(e, name, kind) for e, name in wanted if (kind := _record_kind(e, name))]
     origin = min((e.start_ns() for e, *_ in kinds), default=0)
     return sorted((_as_record(*found, origin) for found in kinds), key=lambda r: (r.start, -r.end))
 
