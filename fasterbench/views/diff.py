@@ -14,7 +14,7 @@ from typing import overload
 
 from ..core.units import format_si
 from ..roofs.place import RooflinePoint
-from ..timing.load import drift_between, load_doubts
+from ..timing.load import drift_between, load_caveats
 from .differences import as_result, differences, roof_rates
 from .fields import fields, pair_fields, pair_values, side_name
 from .plot import (axes, bounds, canvas, dress, extent, hover, marker_size, placeable, spot,
@@ -93,7 +93,7 @@ def drift_of(
 )->tuple[float, list[str]]:
     "By which factor the machine may have changed between two results, and what has to be said of it."
     sides = [(side, r.timing) for side, r in (("before", before), ("after", after)) if r.timing]
-    doubts = [f"{doubt} {side}" for side, t in sides for doubt in load_doubts(t)]
+    doubts = [f"{doubt} {side}" for side, t in sides for doubt in load_caveats(t)]
     if doubts: return math.inf, [f"no row is called faster or slower: {', '.join(doubts)}; {_in_turn}"]
     if len(sides) < 2 or not _same_machine(before, after): return 1.0, []
     drift = drift_between(*(t.reference for _, t in sides))

@@ -12,7 +12,7 @@ from ..core.units import format_si
 from ..roofs.place import RooflinePoint
 from .differences import conditions, differences, origin
 from .fields import Field, fields
-from .headline import trust
+from .headline import caveats
 from .plot import canvas, dress, log_axis, shown
 from .report import facts
 from .result import Result
@@ -125,7 +125,7 @@ class Series(View):
     @property
     def doubts(self)->list[str]:
         "Caveats on the times, by result."
-        return [f"{label}: {d}" for label, r in zip(self.labels, self.results) if (d := trust(r))]
+        return [f"{label}: {d}" for label, r in zip(self.labels, self.results) if (d := caveats(r))]
 
     def text(self,
         top:int|None=20,       # How many rows; None: all
