@@ -15,7 +15,7 @@ from ..core.dtypes import dtype_name
 from ..core.files import Facts, Number, check_schema, check_text, computable, restored, write_whole
 from ..core.units import format_si, positive
 from .network import NetworkPeaks, checked_network
-from ..timing.load import MachineLoad, load_doubts
+from ..timing.load import MachineLoad, load_caveats
 
 # %% ../../nbs/roofs/hardware.ipynb #eb55d4a2
 @dataclass(frozen=True)
@@ -223,7 +223,7 @@ class HardwarePeaks:
     @property
     def disturbed(self)->str:
         "Load of the machine that puts these roofs in doubt; empty where it was this program's alone."
-        return ", ".join(load_doubts(_machine_of(self.load), busy_for_roofs))
+        return ", ".join(load_caveats(_machine_of(self.load), busy_for_roofs))
 
     def origin(self,
         now:datetime|None=None, # None: the clock's

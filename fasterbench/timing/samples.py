@@ -51,7 +51,7 @@ class Samples:
         return spread_of(self.values)
     @property
     def steady(self)->bool:
-        "True if they vary by no more than a quarter; so few that nobody can tell are steady."
+        "True if they vary by no more than a quarter; fewer than five samples count as steady."
         return len(self.values) < 5 or self.spread <= 0.25
     @property
     def known(self)->float:
