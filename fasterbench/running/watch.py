@@ -11,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from threading import get_ident
-from warnings import warn
 
 import torch
 from torch import nn
@@ -21,6 +20,7 @@ from ..analysis.rows import measured_result
 from .sampling import ProgramSample, measurement, most_passed
 from .steps import program_cost
 from ..core.arguments import as_count
+from ..core.warnings import NotMeasuredWarning, warn
 from ..engine.process import preserved_process, gc_paused
 from .program import CallCounter, ProgramStep, has_compiled
 from ..engine.undo import Undo, let_go
@@ -276,7 +276,7 @@ class Watch:
             self._hand_on(self.series[-1])
         except Exception as problem:
             self.failures.append(f"call {self.first}: {type(problem).__name__}: {problem}")
-            warn(f"a sample of {type(self.model).__name__} {what} at {self.failures[-1]}", stacklevel=9)
+            warn(f"a sample of {type(self.model).__name__} {what} at {self.failures[-1]}", NotMeasuredWarning)
 
     def _hand_on(self, record):
         "Hand a record to the log and to `on_sample`."
