@@ -24,7 +24,7 @@ from .work.count import count_work
 LayerRow = dict[str, str|int|float|None]     # A layer by names of figures
 units = dict(speed="s", memory="B", size="B", compute="FLOP")
 
-def _sizes(listed):
+def _sizes_by_module(listed):
     "Per module its own parameters' and buffers' bytes and the number of parameters; shared tensors once."
     seen, found = set(), {}
     for p in listed:
@@ -36,7 +36,7 @@ def _sizes(listed):
                              parameters=sum(t.numel() for t, is_parameter in own if is_parameter))
     return found
 
-def _memory(model, sample, device):
+def _memory_by_module(model, sample, device):
     "Per module what one forward kept and its peak."
     given = Given(*copied(as_call(sample), device))
     with on_device(device), preserved_run(Forward(model), given.template):
@@ -79,9 +79,9 @@ class LayerProfiler:
             counted = "speed" not in metrics
             rows = count_work(self.model, self.sample).by_module().values() if counted else self.analyzer.results
             found["compute"] = {r.name: dict(compute=r.flops, macs=_macs(r)) for r in rows}
-        if "memory" in metrics: found["memory"] = _memory(self.model, self.sample, device)
-        if "size" in metrics: found["size"] = _sizes(parts(self.model))
-        self.rows, self.metrics = _joined(found, metrics, types), metrics
+        if "memory" in metrics: found["memory"] = _memory_by_module(self.model, self.sample, device)
+        if "size" in metrics: found["size"] = _sizes_by_module(parts(self.model))
+        self.rows, self.metrics = _joined_metrics(found, metrics, types), metrics
         return self.rows
 
     def measured(self)->list[LayerRow]:
@@ -128,7 +128,7 @@ def _checked(metrics):
         if m not in units: raise ValueError(f"metric {m!r} is not one of {', '.join(units)}")
     return metrics
 
-def _joined(found, metrics, types):
+def _joined_metrics(found, metrics, types):
     "A row per module that has something in one of the metrics, with percentages."
     empty = dict(speed=dict(speed=0.0), memory=dict(memory=0, memory_peak=0), size=dict(size=0, parameters=0),
                  compute=dict(compute=0, macs=0))

@@ -70,7 +70,7 @@ def _few(timing):
     return [f"few runs, as each takes long: the rows rest on {timing.steps}, the end to end time on "
             f"{timing.bare_steps}{how}"]
 
-def _run(model, backward, loss, optimizer):
+def _step_of(model, backward, loss, optimizer):
     check_step(backward, loss, optimizer)
     return TrainingStep(model, loss, optimizer) if backward else Forward(model)
 
@@ -116,7 +116,7 @@ class RooflineAnalyzer:
         device, warmup = as_device(device), as_count("warmup", warmup, 0)
         rule = StoppingRule(steps=None if steps is None else as_count("steps", steps, 1))
         check_model(self.model)
-        run = _run(self.model, backward, loss, optimizer)
+        run = _step_of(self.model, backward, loss, optimizer)
         progress = progress if peers.leads else False
         settings = f"profile(warmup={warmup}, steps={rule.steps}, backward={backward})"
         with preserved_process(), gc_paused(), peers.together(self.model, settings) as joined:

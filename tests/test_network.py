@@ -202,12 +202,12 @@ from torch.distributed.device_mesh import DeviceMesh
 from fasterbench.roofs.ceilings import network_fields
 from fasterbench.work.count import count_work
 from fasterbench.probes import network_probes as probes
-real = probes._sample                # times are made up: a latency of 0.1 ms per distance of the first two ranks, and 1 GB/s
+real = probes._collective_time                # times are made up: a latency of 0.1 ms per distance of the first two ranks, and 1 GB/s
 def sample(kind, n, device, group, repeats):
     real(kind, n, device, group, repeats)
     first, second, *_ = dist.get_process_group_ranks(group)
     return 1e-4 * (second - first) + n * 1e-9
-probes._sample = sample
+probes._collective_time = sample
 mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "tensor"))
 peaks = measure_network(mesh, sizes, repeats=1)
 found["names"], found["environment"] = [r.name for r in peaks.roofs], peaks.environment
@@ -239,7 +239,7 @@ from fasterbench import HardwarePeaks, RooflineAnalyzer
 from fasterbench.probes import network_probes as probes
 from fasterbench.views.peaks_page import peaks_table
 from fasterbench.views.table import footer
-probes._sample = lambda kind, n, *more: 0.1 if kind == "all_reduce" else 1e-3 + n * 1e-9
+probes._collective_time = lambda kind, n, *more: 0.1 if kind == "all_reduce" else 1e-3 + n * 1e-9
 peaks = replace(HardwarePeaks(1e11, 1e10), network=measure_network(sizes=sizes))
 found["skipped"], found["table"] = peaks.network.environment["skipped"], peaks_table(peaks)
 model = nn.parallel.DistributedDataParallel(net())

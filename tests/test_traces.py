@@ -168,9 +168,9 @@ def test_a_copy_takes_the_room_that_it_moved(tmp_path):
 
 def test_a_value_that_was_given_and_not_kept_is_not_taken_for_left_out():
     "Until 2023 the values of arguments are not recorded. A dtype that was given makes the result of another size; whether to wait does not."
-    from fasterbench.interop.trace_file import Call
+    from fasterbench.interop.trace_file import RecordedCall
     from fasterbench.interop.trace_work import figures, reasons
-    call = lambda name, dims, types: figures(Call(name, json.dumps(dims).encode(), json.dumps(types).encode(), b"", b""))
+    call = lambda name, dims, types: figures(RecordedCall(name, json.dumps(dims).encode(), json.dumps(types).encode(), b"", b""))
     for types in (["float", "Int", "", "", "", ""], ["float", "Scalar", "", "", "", ""]):
         assert call("aten::zeros_like", [[1000], [], [], [], [], []], types).reason == reasons["values"]
     assert call("aten::zeros_like", [[1000], [], [], [], [], []], ["float", "", "", "", "", ""]).nbytes == 4000
@@ -182,9 +182,9 @@ def test_a_value_that_was_given_and_not_kept_is_not_taken_for_left_out():
 def test_warnings_of_operators_without_data_are_kept(capfd, recwarn):
     "C++ writes this one to the standard error by itself."
     import torch
-    from fasterbench.interop.trace_work import _run
+    from fasterbench.interop.trace_work import _run_quietly
     x, w = torch.empty(1, 3, 8, 8, device="meta"), torch.empty(4, 3, 2, 2, device="meta")
-    assert _run(torch.ops.aten.conv2d.padding, (x, w, None, [1, 1], "same"), {}).shape == (1, 4, 8, 8)
+    assert _run_quietly(torch.ops.aten.conv2d.padding, (x, w, None, [1, 1], "same"), {}).shape == (1, 4, 8, 8)
     assert capfd.readouterr().err == "" and not recwarn.list
 
 def test_the_compiler_is_not_imported_to_read_a_trace(tmp_path):

@@ -62,7 +62,7 @@ def counted_figures(
     return {name: layer(w) for name, w in layers.items() if name} | {"": whole}
 
 # %% ../../nbs/analysis/budget_figures.ipynb #4316f24d
-def _shares(result):
+def _bound_shares(result):
     "Of the end to end time, what the roofs need by what bounds it."
     needed = dict(division(result.points, result.timing.end_to_end_s).needed)
     return {f"{bound}_share": needed.get(bound, 0.0) / result.timing.end_to_end_s for bound in ("compute", "memory")}
@@ -87,10 +87,11 @@ def round_figures(
     time = result.timing.end_to_end_s
     least = sum(p.roof_time_s or 0.0 for p in result.points)
     return found | {"": dict(time=time)
-                    | (dict(utilization=least / time, time_over_least=time / least) if least else {}) | _shares(result)}
+                    | (dict(utilization=least / time, time_over_least=time / least) if least else {})
+                    | _bound_shares(result)}
 
 # %% ../../nbs/analysis/budget_figures.ipynb #bf00ro01
-def _shortest(times):
+def _shortest_samples(times):
     "`times` with the shortest sample of each slot alone."
     one = lambda s: Samples((min(s.values),))
     return replace(times, own=[one(s) for s in times.own], steps=one(times.steps), bare=one(times.bare))
@@ -109,7 +110,7 @@ class Rounds:
             counted = self.measured or measure(*at, warmup=0, rule=StoppingRule(steps=1), progress=False)
             cost = counted.times.cost if self.for_ratios else None
             self.measured = timed_again(counted, *at, warmup=1, rule=rule, cost=cost)
-        if self.for_ratios: self.measured = replace(self.measured, times=_shortest(self.measured.times))
+        if self.for_ratios: self.measured = replace(self.measured, times=_shortest_samples(self.measured.times))
         self.result = measured_result(self.run.model, self.measured, self.peaks, self.device)
         return round_figures(self.result)
 

@@ -82,12 +82,12 @@ def parse_limit(
         raise BudgetError(f"{text!r} is no limit: a text such as {example!r} is needed, with <=, >= or ==")
     if unit == "%" and not match[2].endswith("%"):
         raise BudgetError(f"{text!r} is not in percent: the figure is the {figure.meaning}, such as {example!r}")
-    try: return match[1], _value(match[2], unit)
+    try: return match[1], _limit_value(match[2], unit)
     except ValueError as error: raise BudgetError(f"{text!r} is no limit: {error}") from None
 
 _examples = {"FLOP": "<= 3.65 GFLOP", "B": "<= 100 MB", "%": ">= 40 %", "": "<= 2"}
 
-def _value(text, unit):
+def _limit_value(text, unit):
     return parse_si(text.removesuffix("%").rstrip()) / 100 if unit == "%" else parse_si(text, unit)
 
 def shortest(
@@ -105,7 +105,7 @@ def decisive(
 )->str:
     "`value` as the file writes it, with decimals enough to show whether it keeps the budget."
     unit = budget.figure.unit
-    shows = lambda text: value is None or budget.within(_value(text, unit)) == budget.within(value)
+    shows = lambda text: value is None or budget.within(_limit_value(text, unit)) == budget.within(value)
     return shortest(value, unit, shows)
 
 # %% ../../nbs/analysis/budgets.ipynb #3fef36e9

@@ -119,7 +119,7 @@ class OperatorTime(NamedTuple):
     limit: float     # The least that the roofs allow
     expected: float
 
-def operator_times(
+def expected_operator_times(
     trace:Sequence[Call],      # Operators, in order
     served:Sequence,           # Per operator, bytes that each level of `peaks` serves, for the limit
     peaks:HardwarePeaks,

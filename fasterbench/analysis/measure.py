@@ -118,7 +118,7 @@ def _count(run, args, kwargs, call, before_write):
         raise TypeError(f"the sample holds no tensor, and {type(run.model).__name__}.forward cannot take it ({error}); "
                         "give a tensor, a tuple or list of arguments, or a dict of keyword arguments") from error
 
-def _calls(run, args, kwargs):
+def _fresh_calls(run, args, kwargs):
     "`fresh()` is a call of `run` that starts as the first one did."
     given, rewind = Given(args, kwargs), Rewind(run.model)
     def fresh():
@@ -129,7 +129,7 @@ def _calls(run, args, kwargs):
     return fresh
 
 # %% ../../nbs/analysis/measure.ipynb #1842ab7e
-def _times(fresh, run, device, tick, cost=None, meter=LoadMeter, **how):
+def _times_by_module(fresh, run, device, tick, cost=None, meter=LoadMeter, **how):
     "Times of the modules, and on a GPU the records of each run, where the profiler sees its kernels."
     on_gpu = device.type == "cuda"
     if on_gpu and peers.agreed("the profiler", can_record(), all):
@@ -138,14 +138,15 @@ def _times(fresh, run, device, tick, cost=None, meter=LoadMeter, **how):
     return times if on_gpu or peers.alone else with_waits(times, fresh, run, tick), None
 
 def _counted_and_timed(run, args, kwargs, device, before_write, tick, together, **how):
-    fresh = _calls(run, args, kwargs)
+    fresh = _fresh_calls(run, args, kwargs)
     if peers.agreed("the state of the optimizer", run.has_first): fresh()()
     call, begin = fresh(), perf_counter()
     work = _count(run, args, kwargs, call, before_write)
     warmup = max(how["warmup"] - 1, min(how["warmup"], 1))      # to count is the first of the runs that warm up
     tick(warmup + how["rule"].left(perf_counter() - begin, 0))
     if any(communicates(c) for c in work.trace): together()
-    times, records = _times(fresh, run, device, tick, **how | dict(warmup=warmup, meter=partial(LoadMeter, least=0.1)))
+    how |= dict(warmup=warmup, meter=partial(LoadMeter, least=0.1))
+    times, records = _times_by_module(fresh, run, device, tick, **how)
     n = len((times.every or times.steps).values)
     timed = lambda work: operator_samples(work, fresh, device, n, tick, records, how["rule"])
     samples = timed(work)
@@ -191,4 +192,4 @@ def timed_again(
     with on_device(device), preserved_run(run, (args, kwargs)):
         here = placed(run, device)
         how = dict(warmup=warmup, rule=rule, tick=lambda left=None: None, cost=cost)
-        return replace(m, times=_times(_calls(here, args, kwargs), here, device, **how)[0])
+        return replace(m, times=_times_by_module(_fresh_calls(here, args, kwargs), here, device, **how)[0])

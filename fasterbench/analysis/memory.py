@@ -13,7 +13,7 @@ import torch
 from torch.profiler import ProfilerActivity, record_function
 
 from ..engine.modules import Part, wrapped
-from ..engine.process import recorded
+from ..engine.process import profiler_session
 from ..timing.profiler import can_record
 
 # %% ../../nbs/analysis/memory.ipynb #c93af181
@@ -80,7 +80,7 @@ def record_memory(
     if not can_record():
         raise RuntimeError("memory is recorded by PyTorch's profiler, which is not built in or in use: leave the "
                            "running profiler session first")
-    with recorded(activities=activities, profile_memory=True) as session, wrapped(listed, wrap):
+    with profiler_session(activities=activities, profile_memory=True) as session, wrapped(listed, wrap):
         output = call()
     del output
     roots = sorted(session.profiler.kineto_results.experimental_event_tree(), key=lambda e: e.start_time_ns)

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from .expected import compiled_times, deviation, interval, operator_times, row_scale
+from .expected import compiled_times, deviation, interval, expected_operator_times, row_scale
 from .measure import main_dtype
 from .rows import call_rows, module_row
 from ..core.arguments import as_call
@@ -129,7 +129,7 @@ def _memory_note(model, peaks):
     return [f"the weights take {format_si(size, 'B')}, the device has {format_si(room, 'B')}"]
 
 # %% ../../nbs/analysis/predict.ipynb #956a9d6c
-def _notes(name, program, peaks, compiled, like, found, rows):
+def _prediction_notes(name, program, peaks, compiled, like, found, rows):
     "Return the notes below a prediction."
     low, high = program.interval_s or (program.time_s, program.time_s)
     time = lambda s: format_si(s, "s")
@@ -160,17 +160,17 @@ def predict(
     work, tf32 = count_work(model, sample, target=target), _tf32(peaks, target)
     calls = call_rows(work, peaks, tf32)
     if compiled: times = compiled_times(work.trace, peaks, tf32)
-    else: times = operator_times(work.trace, [c.row.bytes_by_level for c in calls], peaks, tf32)
-    calls = [_timed(c, t) for c, t in zip(calls, times)]
-    return _result(model, work, calls, peaks, autocast, compiled, like)
+    else: times = expected_operator_times(work.trace, [c.row.bytes_by_level for c in calls], peaks, tf32)
+    calls = [_with_time(c, t) for c, t in zip(calls, times)]
+    return _predicted_result(model, work, calls, peaks, autocast, compiled, like)
 
-def _timed(c, t):
+def _with_time(c, t):
     "A call with its limit and its expected time."
     at = dict(roof_time_s=t.limit, time_s=t.expected)
     return c._replace(row=replace(c.row, **at), border=replace(c.border, **at))
 
 # %% ../../nbs/analysis/predict.ipynb #12b54b5e
-def _result(model, work, calls, peaks, autocast, compiled, like):
+def _predicted_result(model, work, calls, peaks, autocast, compiled, like):
     rows, found = _module_rows(work, calls, peaks, deviation(peaks, compiled, row=True)), 0
     if like is not None:
         rows, found = _carried(rows, like, peaks)
@@ -181,6 +181,6 @@ def _result(model, work, calls, peaks, autocast, compiled, like):
     environment = dict(device_name=name, predicted=True, roofs=peaks.environment.get("source", "measured"),
         torch=torch.__version__,
                        autocast="" if autocast is None else dtype_name(autocast), compiled=compiled)
-    notes = _notes(name, program, peaks, compiled, like, found, rows) + _memory_note(model, peaks)
+    notes = _prediction_notes(name, program, peaks, compiled, like, found, rows) + _memory_note(model, peaks)
     return Result(rows, peaks, ops, program, unknown_ops=work.unknown_ops, environment=environment, notes=notes,
                   model=f"{type(model).__name__} (predicted)")

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from .measure import Measurement
-from ..roofs.caches import serve
+from ..roofs.caches import simulate_caches
 from ..roofs.ceilings import call_row
 from ..roofs.place import RooflinePoint, place, ranked, shares_of, waiting_row
 from ..roofs.row import Row, summed
@@ -32,7 +32,7 @@ def served_bytes(
     "Return per operator call of `work`, for each read and each write, the bytes served by each level of `peaks`."
     capacities = [l.capacity for l in peaks.memory[:-1]]
     touches = lambda accesses: [(t.storage, t.bytes, t.region) for t in accesses]
-    return serve([(touches(c.reads), touches(c.writes)) for c in work.trace], capacities)
+    return simulate_caches([(touches(c.reads), touches(c.writes)) for c in work.trace], capacities)
 
 # %% ../../nbs/analysis/rows.ipynb #85f878c4
 def _summed_levels(parts, n): return tuple(map(sum, zip(*parts))) or (0,) * n
@@ -78,7 +78,7 @@ def module_row(
 # %% ../../nbs/analysis/rows.ipynb #38c361ea
 disturbed = 0.25 # Interquartile range over the time from which on a row is marked
 
-def _timed(row, times, samples):
+def _timed_row(row, times, samples):
     "`row` with a time, and what is to be said of it."
     time = times.typical(samples)
     uncertain = time < 20 * row.calls * (times.cost.inside + times.cost.outside)
@@ -96,7 +96,7 @@ def _phase_rows(m, calls, k, phase):
     for c in calls:
         if c.call.phase == phase: own.setdefault(c.call.part, []).append(c)
     slots, waits = m.times.own[k * len(m.work.parts):], _has_unseen_waits(m.times)
-    return [_timed(module_row(part, own.get(i, []), phase=m.phase(phase), waits_elsewhere=waits), m.times, slots[i])
+    return [_timed_row(module_row(part, own.get(i, []), phase=m.phase(phase), waits_elsewhere=waits), m.times, slots[i])
             for part in m.work.of_phase(phase).by_module().values() for i in [index[part.name]]]
 
 # %% ../../nbs/analysis/rows.ipynb #9e010cde
@@ -167,13 +167,13 @@ def _operator_row(m, part, phase, group):
                   waits_elsewhere=m.times.waits is not None)
 
 # %% ../../nbs/analysis/rows.ipynb #f43a94e1
-def _whole(modules, m, name):
+def _whole_row(modules, m, name):
     "The whole forward or training step, as it is without any instrument."
     return summed(modules, name="", type=name, phase="", category="", dtype="", calls=1, launch_s=None, explained=(),
                   time_s=m.times.end_to_end, time_iqr_s=m.times.bare.iqr, uncertain=False, disturbed=False,
                   waits_elsewhere=False)
 
-def _shares(points):
+def _time_shares(points):
     "Return the share of each bound in the time of all rows."
     waited = sum(p.time_s for p in points if p.name == waiting_row)
     own = [p for p in points if p.name != waiting_row]
@@ -209,8 +209,8 @@ def measured_result(
     modules = module_rows(m, calls)
     rows = ranked(place(row, peaks) for row in all_rows(m, calls, modules))
     ops = ranked(place(row, peaks) for row in operator_rows(m, calls))
-    whole = _whole(modules, m, type(model).__name__)
-    program = place(whole, peaks, share=1.0, shares=_shares(rows))
+    whole = _whole_row(modules, m, type(model).__name__)
+    program = place(whole, peaks, share=1.0, shares=_time_shares(rows))
     times = m.times.every or m.times.steps
     steps = [place(replace(whole, time_s=t, time_iqr_s=None), peaks, share=1.0) for t in times.values]
     if m.times.disturbed:

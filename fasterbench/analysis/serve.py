@@ -18,7 +18,7 @@ from ..views.serving import ServePoint, ServeResult
 
 # %% ../../nbs/analysis/serve.ipynb #ddbcb0b1
 @dataclass(frozen=True)
-class Layout:
+class Sharding:
     "How a model lies on its devices."
     devices: int=1         # That share each matrix
     heads: int=1           # Heads of keys and values; what a cache can be divided by
@@ -89,7 +89,7 @@ def _limit(flops, nbytes, network_s, peaks, peak):
 class _Server:
     "Works of a model, and what they run on."
     works: dict             # (phase, at) -> `StepWork`
-    layout: Layout
+    layout: Sharding
     peaks: HardwarePeaks
     peak: float
     network: float|NetworkPeaks|None
@@ -137,16 +137,16 @@ def _most_batch(server):
     return 0 if left < 0 else int(left / each) if each else None
 
 # %% ../../nbs/analysis/serve.ipynb #eaf816a8
-def _rate(value, point):
+def _tokens_per_s(value, point):
     "Tokens per second: a number, or a measured `Result` of one forward."
     program = getattr(getattr(value, "result", value), "program", None)
     return float(value) if program is None else point.tokens / program.time_s
 
-def _measured(point, measured, peaks, peak):
+def _with_measured(point, measured, peaks, peak):
     "`point` with what was measured for it."
     value = measured.get((point.phase, point.batch), measured.get(point.batch) if point.phase == "decode" else None)
     if value is None: return point
-    rate = _rate(value, point)
+    rate = _tokens_per_s(value, point)
     time = point.tokens / rate
     return replace(point, measured_per_s=rate, mfu=point.flops / time / peak,
                    causal_mfu=point.causal_flops / time / peak,
@@ -155,7 +155,7 @@ def _measured(point, measured, peaks, peak):
 # %% ../../nbs/analysis/serve.ipynb #734bd778
 _keys = (("prefill", ""), ("decode", "middle"), ("decode", "end"))
 
-def _works(model, prompt, new):
+def _forwards(model, prompt, new):
     asked = Asked(model)
     return {("prefill", ""): asked.prefill(prompt), ("decode", "middle"): asked.decode(prompt, max(new // 2, 1)),
             ("decode", "end"): asked.decode(prompt, new)}
@@ -175,7 +175,7 @@ def _divisible(config):
 # %% ../../nbs/analysis/serve.ipynb #6292ca12
 def _itemsize(model): return next(p.itemsize for p in model.parameters() if p.is_floating_point())
 
-def _held(model, layout, works):
+def _weight_bytes(model, layout, works):
     "Weights that each device holds, B: those that are read, tables whole, and those that no forward read."
     weights = {w.name: w for work in works.values() for w in work.weights}
     read = sum(layout.holds(w) for w in weights.values())
@@ -183,7 +183,7 @@ def _held(model, layout, works):
     rest = sum(p.numel() * p.itemsize for p in model.parameters()) - size
     return read + max(rest, 0.0)
 
-def _notes(model, asked, layout, works, peaks, most):
+def _serve_notes(model, asked, layout, works, peaks, most):
     config, found = asked.config, []
     if any(w.role == "experts" for w in works["decode", "end"].weights):
         found.append("experts: bytes of the experts that a batch is expected to choose, evenly and independently")
@@ -219,15 +219,16 @@ def serve(
     batches = [_positive("batch", b) for b in ([batch] if isinstance(batch, int) else batch)]
     for name, n in (("prompt", prompt), ("new", new), ("tensor_parallel", tensor_parallel)): _positive(name, n)
     model = language_model(model_or_config)
-    works, asked, stored = _works(model, prompt, new), Asked(model), stored_as(weights, model.config)
+    works, asked, stored = _forwards(model, prompt, new), Asked(model), stored_as(weights, model.config)
     server = _server(model, asked, works, on, (stored, cache_bytes, tensor_parallel, split_head), network)
-    points = [_measured(server.point(k, b), measured or {}, server.peaks, server.peak) for k in _keys for b in batches]
+    points = [_with_measured(server.point(k, b), measured or {}, server.peaks, server.peak)
+              for k in _keys for b in batches]
     curve = [server.point(k, 2 ** i) for k in _keys for i in range(max(12, max(batches).bit_length()))]
     most = _most_batch(server)
     crossings = {f"{phase} {at}".strip(): _crossing(server, (phase, at)) for phase, at in _keys}
-    return ServeResult(_name(model), tuple(points), tuple(curve), server.peaks, server.peak, prompt, new,
+    return ServeResult(_served_name(model), tuple(points), tuple(curve), server.peaks, server.peak, prompt, new,
                        sum(p.numel() for p in model.parameters()), server.held, tensor_parallel, crossings, most,
-                       _notes(model, asked, server.layout, works, server.peaks, most))
+                       _serve_notes(model, asked, server.layout, works, server.peaks, most))
 
 # %% ../../nbs/analysis/serve.ipynb #1676d88a
 def _server(model, asked, works, on, lies, network):
@@ -235,11 +236,11 @@ def _server(model, asked, works, on, lies, network):
     dtype = next(p.dtype for p in model.parameters() if p.is_floating_point())
     peaks, size = target_peaks(on, dtype), _itemsize(model)
     parts, share = _divisible(asked.config), 1.0 if cache_bytes is None else cache_bytes / size
-    layout, reduced = Layout(devices, parts, stored, split_head, share), asked.config.hidden_size * size
+    layout, reduced = Sharding(devices, parts, stored, split_head, share), asked.config.hidden_size * size
     layers = getattr(asked.config, "num_hidden_layers", None) or 1
     return _Server(works, layout, peaks, peaks.flops_of(str(dtype)), network, (2 * layers, reduced),
-                   peaks.environment.get("capacities", {}).get("memory"), _held(model, layout, works))
+                   peaks.environment.get("capacities", {}).get("memory"), _weight_bytes(model, layout, works))
 
-def _name(model):
+def _served_name(model):
     path = getattr(model.config, "_name_or_path", "")
     return Path(path).name or type(model).__name__

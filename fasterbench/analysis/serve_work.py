@@ -21,7 +21,7 @@ from ..work.target import Target, on_target
 # %% ../../nbs/analysis/serve_work.ipynb #7e34e06d
 _numbers = {"layer_idx", "layer_id", "layer_number", "block_index", "idx"}
 
-def _kind(layer):
+def _layer_key(layer):
     "Return a key that two layers share if they do the same work."
     tensors = [(n, tuple(t.shape), t.dtype) for n, t in (*layer.named_parameters(), *layer.named_buffers())]
     plain = lambda v: v is None or isinstance(v, (bool, int, float, str))
@@ -61,7 +61,7 @@ def one_of_each(
         for path, stack in _stacks(model):
             first = {}
             for i, layer in enumerate(stack):
-                kind = _kind(layer)
+                kind = _layer_key(layer)
                 if kind in first:
                     at, given = first[kind]
                     counts[at] += 1
@@ -82,7 +82,7 @@ def _keep_output(layer, given):
     def keep(module, args, out): given[:] = [out]
     return layer.register_forward_hook(keep)
 
-def _times(path, counts):
+def _repeats(path, counts):
     "How often the work of the module at `path` counts."
     return next((n for at, n in counts.items() if path == at or path.startswith(at + ".")), 1)
 
@@ -93,15 +93,16 @@ def _cache_layers(cache):
     sides = [getattr(cache, n) for n in names if hasattr(cache, n)] or [cache]
     return [list(side.layers) for side in sides]
 
-def _bytes(tree): return sum(t.numel() * t.itemsize for t in tensors_of(tree))
+def _tree_bytes(tree): return sum(t.numel() * t.itemsize for t in tensors_of(tree))
 
 def _states(layer):
     "Bytes of keys and values, and bytes of recurrent states, that a layer of a cache holds."
     pairs = [getattr(layer, n, None) for n in ("keys", "values", "indexer_keys")]
     states = [getattr(layer, n, None) for n in ("conv_states", "recurrent_states")]
-    return _bytes([t for t in pairs if t is not None]), _bytes([t for t in states if t is not None])
+    return _tree_bytes([t for t in pairs if t is not None]), _tree_bytes([t for t in states if t is not None])
 
-def _window(layer): return getattr(layer, "sliding_window", None) if getattr(layer, "is_sliding", False) else None
+def _sliding_window(layer):
+    return getattr(layer, "sliding_window", None) if getattr(layer, "is_sliding", False) else None
 
 # %% ../../nbs/analysis/serve_work.ipynb #039fff3e
 @dataclass(frozen=True)
@@ -113,7 +114,7 @@ class Held:
     objects: int      # What the cache object of the library holds, where that is not the same
 
 # %% ../../nbs/analysis/serve_work.ipynb #1d5e6fa9
-def held(
+def cache_contents(
     cache,            # After the last token
     counts:dict,      # What `one_of_each` gave
     context:int,      # Tokens that it has seen
@@ -126,7 +127,7 @@ def held(
             n, (own, state) = _layer_times(counts, i), _states(layer)
             if not own and not state: continue
             length = layer.keys.shape[-2] if own else 0
-            window, objects = _window(layer), objects + n * (own + state)
+            window, objects = _sliding_window(layer), objects + n * (own + state)
             if latent and own: own = latent * layer.keys.itemsize * length * layer.keys.shape[0]
             if window and length == window - 1: own, length = own // length * window, window    # with the new token
             pairs, states = pairs + n * own, states + n * state
@@ -203,18 +204,18 @@ def _latent(config):
     return _Latent(rank, rope, config.qk_nope_head_dim + rope + config.v_head_dim)
 
 # %% ../../nbs/analysis/serve_work.ipynb #899b5c67
-def _rows(call): return call.shapes[-2] if len(call.shapes) > 1 else ()
+def _leading_shape(call): return call.shapes[-2] if len(call.shapes) > 1 else ()
 
 def _flops(work, counts, weights, attention, latent):
     "FLOPs of contractions: with attention in full, and what is needed."
     full = expanded = absorbed = 0.0
     for call in work.trace:
         path, made = work.parts[call.part].path, call.dense_flops or 0
-        made, pairs = made * _times(path, counts), _pairs_of(call, weights) if made else None
+        made, pairs = made * _repeats(path, counts), _pairs_of(call, weights) if made else None
         needed = made * attention.share(call, path, pairs)
         full, expanded = full + made, expanded + needed
         one = latent and attention.tokens == 1
-        again = one and pairs is None and _rows(call) == (attention.batch * attention.context, latent.rank)
+        again = one and pairs is None and _leading_shape(call) == (attention.batch * attention.context, latent.rank)
         longer = one and pairs is not None and attention.context in pairs
         absorbed += needed / attention.context if again else needed * latent.longer if longer else needed
     return full, min(expanded, absorbed)
@@ -233,12 +234,12 @@ def _weights(model, work, numbers, counts, chosen):
         multiplied = any(c.category in _products for c, _ in touches)
         experts = chosen and w.dim() == 3 and w.shape[0] == chosen[0] and multiplied
         role = "rows" if rows else "experts" if experts else "matrix" if multiplied and w.dim() > 1 else "other"
-        found.append(Weight(name, role, tuple(w.shape), w.itemsize, _times(name, counts), rows,
+        found.append(Weight(name, role, tuple(w.shape), w.itemsize, _repeats(name, counts), rows,
                             chosen[1] if experts else 0, w is head))
     return tuple(found)
 
 # %% ../../nbs/analysis/serve_work.ipynb #29ae206f
-def _text(config): return config.get_text_config(decoder=True) if hasattr(config, "get_text_config") else config
+def _text_config(config): return config.get_text_config(decoder=True) if hasattr(config, "get_text_config") else config
 
 def _chosen(config):
     "How many experts a layer has and how many a token chooses; `None` for a model without experts."
@@ -251,7 +252,7 @@ def _chosen(config):
 class _Arguments:
     "Arguments of a language model, without data."
     def __init__(self, model, batch):
-        self.model, self.config, self.batch = model, _text(model.config), batch
+        self.model, self.config, self.batch = model, _text_config(model.config), batch
         self.two_sides = bool(getattr(model.config, "is_encoder_decoder", False))
 
     def _ids(self, n): return torch.zeros(self.batch, n, dtype=torch.long)
@@ -312,15 +313,15 @@ def _step_work(asked, work, tracer, out, counts, prompt, context, one):
     cache = out.get("past_key_values", None)
     cache = out["cache_params"] if cache is None else cache
     latent, tokens = _latent(asked.config), 1 if one else prompt
-    after = held(cache, counts, context, latent.rank + latent.rope if latent else 0)
-    windows = {i: w for i, l in enumerate(_cache_layers(cache)[0]) if (w := _window(l))}
+    after = cache_contents(cache, counts, context, latent.rank + latent.rope if latent else 0)
+    windows = {i: w for i, l in enumerate(_cache_layers(cache)[0]) if (w := _sliding_window(l))}
     tensors = (*asked.model.named_parameters(), *_kept_buffers(asked.model))
     numbers = {tracer.memory.number(t): (n, t) for n, t in reversed(tensors)}
     attention = _Attention(asked.batch, tokens, context, windows, counts)
     flops, causal = _flops(work, counts, numbers, attention, latent)
     weights = _weights(asked.model, work, numbers, counts, _chosen(asked.config))
     if one: flops = causal          # the mask leaves all that one token sees
-    logits = _bytes(out["logits"])
+    logits = _tree_bytes(out["logits"])
     written = after.added if one else after.pairs + after.states
     others = _exchanged(work, numbers, counts)
     ends = 8 * tokens * asked.batch + logits + written
@@ -342,7 +343,7 @@ def _exchanged(work, numbers, counts):
     total = 0
     for call in work.trace:
         own = sum(t.bytes for t in (*call.reads, *call.writes) if t.storage not in numbers)
-        total += _times(work.parts[call.part].path, counts) * own
+        total += _repeats(work.parts[call.part].path, counts) * own
     return total
 
 # %% ../../nbs/analysis/serve_work.ipynb #3e0fa253

@@ -82,11 +82,18 @@ def whole_from(least):
         return value
     return number
 
-def group_named(text):
-    "A parser of the groups of a table."
-    groups = ("auto", "block", "type", "category", "none")
-    if text not in groups: raise typer.BadParameter(f"{text!r} is not one of {', '.join(groups)}")
-    return text
+def one_of(*valid):
+    "A parser of the words `valid`."
+    def word(text):
+        if text not in valid: raise typer.BadParameter(f"{text!r} is not one of {', '.join(valid)}")
+        return text
+    return word
+
+def batch_sizes(text):
+    try: sizes = tuple(int(n) for n in text.split(","))
+    except ValueError: sizes = (0,)
+    if min(sizes) > 0: return sizes
+    usage_error(f"{text!r} is not a list of batch sizes; they are separated by commas: 1,8,64", "--batch")
 
 # %% ../../nbs/cli/app.ipynb #d9df6d9b
 def check_writable(
@@ -216,7 +223,7 @@ Peaks = Annotated[Optional[str],
                   typer.Option(help="Roofs: a file of `peaks --json`, or a device, \"NVIDIA H100\"; else measured.")]
 Top = Annotated[int, typer.Option(help="Rows to print.", parser=whole_from(0), metavar="N")]
 Group = Annotated[str, typer.Option(help="Fold rows; auto: repeated blocks, where the table is long.",
-                                    parser=group_named,
+                                    parser=one_of("auto", "block", "type", "category", "none"),
                                     metavar="auto|block|type|category|none")]
 Depth = Annotated[Optional[int], typer.Option(help="Fold the tree of modules to N parts of the path.",
                                               parser=whole_from(1), metavar="N")]

@@ -29,7 +29,7 @@ def _document(path):
     except (ValueError, tomlkit.exceptions.TOMLKitError) as error:
         usage_error(f"{path!r} is not TOML: {error}", "BUDGETS")
 
-def _plain(document): return {k: v.unwrap() if hasattr(v, "unwrap") else v for k, v in document.items()}
+def _unwrapped(document): return {k: v.unwrap() if hasattr(v, "unwrap") else v for k, v in document.items()}
 
 # %% ../../nbs/cli/check.ipynb #74cd9f91
 @contextmanager
@@ -42,7 +42,7 @@ def _of_the_file(settings):
     except Exception as error:
         raise BudgetError(f"{settings['model']} raised {type(error).__name__}: {error}") from error
 
-def _counted(settings, model, sample):
+def _counted_budget_figures(settings, model, sample):
     from fasterbench.analysis.budget_figures import counted_figures
     from fasterbench.work.count import count_work
     return counted_figures(count_work(model, sample, backward=settings.get("backward", False)), model, sample)
@@ -72,7 +72,7 @@ def _against_saved(settings, path):
     measured()
     unlike = _unlike(before, replace(measured.result, sample=describe_sample(measured.sample)))
     if unlike: raise SideError(f"{path} is no baseline here: {'; '.join(unlike)}")
-    base, off = round_figures(before), _spreads(before)
+    base, off = round_figures(before), _median_errors(before)
     yield lambda k: measured(), lambda found: _over_saved(figures_of_rounds(found), base, off)
 
 def _unlike(before, now):
@@ -83,7 +83,7 @@ def _unlike(before, now):
     if before.sample: keys += [k for k in a | b if k.startswith("sample ")]
     return [f"{k} {a.get(k)}, here {b.get(k)}" for k in keys if a.get(k) != b.get(k)]
 
-def _spreads(result):
+def _median_errors(result):
     "By how much the median of each row may be off: 2.4 interquartile ranges over the root of the steps cover 99 %."
     steps = max(result.timing.steps, 1) ** 0.5
     return {p.name: 2.4 * (p.time_iqr_s or 0.0) / steps / p.time_s for p in result.points
@@ -112,7 +112,7 @@ def _against_ref(settings, ref):
         yield lambda k: in_turn(now, before, k % 2), ratios_of_rounds
 
 # %% ../../nbs/cli/check.ipynb #810558ac
-def _merged(*founds):
+def _merged_figures(*founds):
     merged = {}
     for found in founds:
         for layer, own in found.items(): merged.setdefault(layer, {}).update(own)
@@ -124,7 +124,7 @@ def _verdicts(budgets, found):
         for layer in matching(b.layer, [n for n in found if n]) if b.layer else [""]:
             yield judge(b, found[layer].get(b.figure.name, Found(None)), layer)
 
-def _measured(rounds_and_figures, budgets, rounds, tick):
+def _measured_rounds(rounds_and_figures, budgets, rounds, tick):
     "Figures of as many rounds as these budgets take."
     def ticked(k):
         figures = measured(k)
@@ -141,12 +141,13 @@ def _found(settings, budgets, against, rounds, progress):
     with progress_bar(settings["model"], progress, rounds * len(kinds & {"relative", "seconds"}) or None) as tick:
         found = {}
         if kinds & {"counted", "relative"}: model, sample = loaded(settings)
-        if "counted" in kinds: found = _merged(found, _counted(settings, model, sample))
+        if "counted" in kinds: found = _merged_figures(found, _counted_budget_figures(settings, model, sample))
         if "relative" in kinds:
-            found = _merged(found, _measured(_relative(settings, model, sample), of("relative"), rounds, tick))
+            own = _measured_rounds(_relative(settings, model, sample), of("relative"), rounds, tick)
+            found = _merged_figures(found, own)
         if "seconds" in kinds:
             how = _against_saved if against.endswith(".json") else _against_ref
-            found = _merged(found, _measured(how(settings, against), of("seconds"), rounds, tick))
+            found = _merged_figures(found, _measured_rounds(how(settings, against), of("seconds"), rounds, tick))
     return found
 
 # %% ../../nbs/cli/check.ipynb #51fe1f28
@@ -265,7 +266,7 @@ def check(
     check_writable(json=json, junit=junit)
     document = _document(budgets)
     try:
-        settings, limits = read_budgets(_plain(document))
+        settings, limits = read_budgets(_unwrapped(document))
         _needs(limits, against)
         for name, s in settings.items(): _check_device(name, s.get("device", "cpu"))
         verdicts = []

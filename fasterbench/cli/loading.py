@@ -25,7 +25,7 @@ def _library(name):
     try: return importlib.import_module(name)
     except ImportError: raise ModelError(f"{name} is not installed: pip install {name}") from None
 
-def _unknown(kind, name, known):
+def _unknown_model(kind, name, known):
     near = get_close_matches(name, known, 3)
     some = f"{kind} has {len(known)} models, such as {', '.join(sorted(known)[:3])}"
     those = f"the nearest are {', '.join(near)}" if near else some
@@ -33,13 +33,13 @@ def _unknown(kind, name, known):
 
 def _torchvision(name):
     models = _library("torchvision").models
-    if name not in models.list_models(): raise _unknown("torchvision", name, models.list_models())
+    if name not in models.list_models(): raise _unknown_model("torchvision", name, models.list_models())
     return models.get_model(name, weights=None)
 
 # %% ../../nbs/cli/loading.ipynb #d383b46b
 def _timm(name):
     timm = _library("timm")
-    if not timm.is_model(name): raise _unknown("timm", name, timm.list_models())
+    if not timm.is_model(name): raise _unknown_model("timm", name, timm.list_models())
     return timm.create_model(name, pretrained=False)
 
 def _transformers(path):
@@ -56,7 +56,7 @@ def _maker_of(library, config):
     return found._from_config if found else library.AutoModel.from_config
 
 # %% ../../nbs/cli/loading.ipynb #4d256b3a
-def _imported(path):
+def _imported_file(path):
     "The module in the file `path`, which may import its neighbours."
     spec = importlib.util.spec_from_file_location(path.stem, path)
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
@@ -69,7 +69,7 @@ def _from_file(path, name):
     "Call the function `name` in the file `path`, which returns a module, or a module and a sample."
     if not Path(path).is_file():
         raise ModelError(f"there is no file {path!r}" + ("" if Path(path).is_absolute() else f" in {Path.cwd()}"))
-    module = _imported(Path(path))
+    module = _imported_file(Path(path))
     made = getattr(module, name, None)
     if not callable(made):
         others = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]
@@ -103,7 +103,7 @@ def load_model(
         if seq is not None:
             raise ModelError("a sequence length is for token ids that are made here; this sample is its own")
         return model, _cast(sample, dtype)
-    sample = _sample(model, shape, batch or 1, seq, kind)
+    sample = _default_sample(model, shape, batch or 1, seq, kind)
     if shape is None and kind not in _makers:
         what = "images" if sample.is_floating_point() else "token ids"
         warn(f"{name} comes without a sample: {what} of {'x'.join(map(str, sample.shape))} are assumed; "
@@ -116,24 +116,24 @@ def _cast(sample, dtype):
     return tree_map(lambda t: t.to(dtype) if floats(t) else t, sample)
 
 # %% ../../nbs/cli/loading.ipynb #5cba7b3a
-def _dtype_of(model): return next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
+def _model_dtype(model): return next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
 
-def _tokens(model):
+def _vocabulary(model):
     "How many tokens a model knows whose input is integers; None where its input is not."
     first = next((p for p in model.parameters()), None)
     return next((m.num_embeddings for m in model.modules() if isinstance(m, nn.Embedding) and m.weight is first), None)
 
-def _sample(model, shape, batch, seq, kind):
+def _default_sample(model, shape, batch, seq, kind):
     "Make a sample for the model: token ids, pictures, or a tensor of `shape`."
     if kind == "transformers": return _transformers_sample(model, shape, batch, seq)
-    known = _tokens(model)
+    known = _vocabulary(model)
     if seq is not None and (shape is not None or known is None):
         raise ModelError("a sequence length is for token ids; the shape of this sample is given" if shape
                          else f"{type(model).__name__} takes no token ids, so it has no sequence length")
     if known is not None and (shape is not None or kind.endswith(".py")): return torch.randint(known, shape
         or (batch, seq or 128))
     size = getattr(model, "default_cfg", {}).get("input_size", (3, 224, 224))
-    return torch.randn(shape or (batch, *size)).to(_dtype_of(model))
+    return torch.randn(shape or (batch, *size)).to(_model_dtype(model))
 
 # %% ../../nbs/cli/loading.ipynb #7ee62cba
 def _text_shape(config, shape, batch, seq):
@@ -151,8 +151,8 @@ def _transformers_sample(model, shape, batch, seq):
         ids = torch.randint(text.vocab_size, _text_shape(text, shape, batch, seq))
         return dict(input_ids=ids) | (dict(decoder_input_ids=ids.clone()) if config.is_encoder_decoder else {})
     if name == "pixel_values" and seq is None: return {name: torch.randn(shape
-        or _picture(config, batch)).to(_dtype_of(model))}
-    if shape is not None and seq is None: return {name: torch.randn(shape).to(_dtype_of(model))}
+        or _picture(config, batch)).to(_model_dtype(model))}
+    if shape is not None and seq is None: return {name: torch.randn(shape).to(_model_dtype(model))}
     raise ModelError(f"{type(model).__name__} takes {name!r}; "
                      + ("a shape says how large it is: --input" if seq is None else "it has no sequence length"))
 

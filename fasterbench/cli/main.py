@@ -10,7 +10,7 @@ import os, sys, warnings
 
 from . import check, ncu, predict, script, serve, trace, verbs      # each registers its verbs
 from .app import app, notice, plain_warning
-from .torchrun import is_first, launched
+from .torchrun import is_first, launched_ranks
 
 # %% ../../nbs/cli/main.ipynb #db50ff1a
 def main(
@@ -20,10 +20,10 @@ def main(
     args = list(sys.argv[1:] if args is None else args) or ["--help"]
     with warnings.catch_warnings():
         warnings.showwarning = plain_warning
-        code = _run(args)
+        code = _exit_code(args)
     sys.exit(code() if callable(code) else code)         # a script runs with the warnings of Python
 
-def _run(args):
+def _exit_code(args):
     "The exit code, or the program that is to be run."
     try: return app(args, prog_name="fasterbench", standalone_mode=False) or 0
     except KeyboardInterrupt: return failed("interrupted", 130)
@@ -38,6 +38,6 @@ def _run(args):
 
 def failed(text, code, usage=False):
     "One line that says what went wrong. What is wrong with the arguments, one rank says for all."
-    if launched() == 1 or usage and is_first(): notice(text)
+    if launched_ranks() == 1 or usage and is_first(): notice(text)
     elif not usage: notice(f"rank {os.environ['RANK']}: {text}")
     return code

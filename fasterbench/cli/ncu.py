@@ -13,10 +13,10 @@ from typing import Annotated, Optional
 
 import typer
 
-from .app import Top, app, check_writable, doubts_of, given_peaks, printed, write
+from .app import Top, app, check_writable, doubts_of, given_peaks, one_of, printed, write
 
 # %% ../../nbs/cli/ncu.ipynb #4a93b7e8
-def _read(path, by, peaks):
+def _read_report(path, by, peaks):
     from fasterbench.interop.ncu import read_ncu
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")         # the notes below the table say the same
@@ -29,17 +29,13 @@ def _remarked(kernels, roofs, name):
     doubts = doubts_of(roofs, "", kernels.environment, "cuda:0") if roofs else []
     return replace(kernels, notes=[*kernels.notes, f"roofs of {name}: {'; '.join(doubts)}"]) if doubts else kernels
 
-def _by(text):
-    if text not in ("launch", "kernel", "nvtx"):
-        raise typer.BadParameter(f"{text!r} is not one of launch, kernel, nvtx")
-    return text
-
 # %% ../../nbs/cli/ncu.ipynb #6261aa69
 @app.command()
 def ncu(
     file:Annotated[str, typer.Argument(help="Output of ncu --csv (details, raw or summary page), or a .ncu-rep",
                                        metavar="FILE")],
-    by:Annotated[str, typer.Option(help="A row per launch, per kernel of one shape, or per NVTX range.", parser=_by,
+    by:Annotated[str, typer.Option(help="A row per launch, per kernel of one shape, or per NVTX range.",
+                                   parser=one_of("launch", "kernel", "nvtx"),
                                    metavar="launch|kernel|nvtx")]="launch",
     peaks:Annotated[Optional[str],
                     typer.Option(help="Roofs: a file of `peaks --json`, or a device: \"NVIDIA H100\". Left out: those "
@@ -52,7 +48,7 @@ def ncu(
     "Read a report of Nsight Compute, print its slowest kernels and write the report."
     check_writable(html=html, json=json, csv=csv)
     roofs = given_peaks(peaks)
-    kernels = _remarked(_read(file, by, roofs), roofs, peaks)
+    kernels = _remarked(_read_report(file, by, roofs), roofs, peaks)
     if html: kernels.with_roofs()
     if "-" not in (json, csv, html): printed(lambda: kernels.summary(top))
     else: print(*kernels.notes, sep="\n", file=sys.stderr)

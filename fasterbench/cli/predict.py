@@ -13,18 +13,12 @@ import typer
 
 from ..core.warnings import FasterbenchWarning
 
-from .app import (Dtype, File, Model, Top, app, check_writable, dtype_named, printed, saved_result,
+from .app import (Dtype, File, Model, Top, app, batch_sizes, check_writable, dtype_named, printed,
+                                 saved_result,
                                  shape_given, usage_error, write)
 
 # %% ../../nbs/cli/predict.ipynb #3a1b92e0
-def _batches(text):
-    if text is None: return [None]
-    try: sizes = [int(n) for n in text.split(",")]
-    except ValueError: sizes = [0]
-    if min(sizes) > 0: return sizes
-    usage_error(f"{text!r} is not a list of batch sizes; they are separated by commas: 1,8,64", "--batch")
-
-def _loaded(model, shape, batch, dtype):
+def _loaded_on_meta(model, shape, batch, dtype):
     "The model and its sample, without memory for weights where the model can be made so."
     import torch
     from fasterbench.cli.loading import ModelError, load_model
@@ -51,7 +45,7 @@ def _batch_table(results):
         *text_table(rows, set()), note])
 
 # %% ../../nbs/cli/predict.ipynb #on5de1ce
-def _device(text):
+def _target_device(text):
     "A parser of what `target_peaks` takes."
     import torch
     from fasterbench.analysis.predict import target_peaks
@@ -60,7 +54,8 @@ def _device(text):
         raise typer.BadParameter(str(error).removeprefix("on=")) from None
     return text
 
-On = Annotated[str, typer.Option("--on", help="Name of a device, or roofs that `peaks --json` wrote.", parser=_device,
+On = Annotated[str, typer.Option("--on", help="Name of a device, or roofs that `peaks --json` wrote.",
+                                 parser=_target_device,
     metavar="DEVICE|PEAKS.json")]
 
 # %% ../../nbs/cli/predict.ipynb #2aa7ffad
@@ -82,11 +77,12 @@ def predict(
     from fasterbench.analysis.predict import predict
     from fasterbench.views.table import summary
     check_writable(html=html, json=json, csv=csv)
-    sizes, shape, measured = _batches(batch), shape_given(input), None if like is None else saved_result(like)
+    sizes, shape = [None] if batch is None else batch_sizes(batch), shape_given(input)
+    measured = None if like is None else saved_result(like)
     if len(sizes) > 1 and any((html, json, csv)): usage_error("--html, --json and --csv hold one batch size", "--batch")
     results = []
     for size in sizes:
-        net, sample = _loaded(model, shape, size, dtype_named(dtype))
+        net, sample = _loaded_on_meta(model, shape, size, dtype_named(dtype))
         results.append((size or 1, predict(net, sample, on, autocast=dtype_named(autocast), compiled=compiled,
             like=measured)))
     result = results[0][1]

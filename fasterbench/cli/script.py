@@ -128,7 +128,7 @@ def _unsampled(model):
     "Why a model has no report."
     return f"{model.name}: {'; '.join(model.problems) or model.missing}"
 
-def _show(model, result, top):
+def _print_watched(model, result, top):
     from fasterbench.views.table import summary
     print(f"{model.name}: {model.calls} calls, {model.samples} sample{'s' * (model.samples != 1)}", file=sys.stderr)
     print(summary(result, top), file=sys.stderr)
@@ -143,7 +143,7 @@ def _report(models, script, top, html, json):
         result = replace(model.result, call=model.result.call | dict(model=f"{script}:{model.name}"))
         page, data = _named(html, model.name, i), _named(json, model.name, i)
         if html == "": page, remark = free_name(_stem(script) + f"-{model.name}" * (len(sampled) > 1), title)
-        _show(model, result, top)
+        _print_watched(model, result, top)
         write(data, result.to_json)
         write(page, lambda: result.render(title), remark)
     for model in found:

@@ -10,7 +10,7 @@ from typing import Annotated, Optional
 
 import typer
 
-from .app import File, app, check_writable, printed, usage_error, whole_from, write
+from .app import File, app, batch_sizes, check_writable, printed, usage_error, whole_from, write
 from .predict import On
 
 # %% ../../nbs/cli/serve.ipynb #ed30fac8
@@ -22,29 +22,23 @@ def _config(text):
 Config = Annotated[str, typer.Argument(help="transformers:FOLDER, or transformers:config.json", parser=_config,
                                        metavar="MODEL")]
 
-def _batches(text):
-    try: sizes = [int(n) for n in text.split(",")]
-    except ValueError: sizes = [0]
-    if min(sizes) > 0: return tuple(sizes)
-    usage_error(f"{text!r} is not a list of batch sizes; they are separated by commas: 1,8,64", "--batch")
-
-def _measured(text):
+def _measured_rates(text):
     "Tokens per second by batch: 1:104.9,8:700."
     if text is None: return None
     try: return {int(b): float(rate) for b, rate in (pair.split(":") for pair in text.split(","))}
     except ValueError: usage_error(f"{text!r} is not a list of batch:tokens/s, such as 1:104.9,8:700", "--measured")
 
 # %% ../../nbs/cli/serve.ipynb #f4d849e5
-def _tokens(text): return typer.Option(help=text, parser=whole_from(1), metavar="N")
+def _tokens_option(text): return typer.Option(help=text, parser=whole_from(1), metavar="N")
 
 @app.command()
 def serve(
     model:Config, on:On,
-    prompt:Annotated[int, _tokens("Tokens of a prompt.")]=2048,
-    new:Annotated[int, _tokens("Tokens generated.")]=256,
+    prompt:Annotated[int, _tokens_option("Tokens of a prompt.")]=2048,
+    new:Annotated[int, _tokens_option("Tokens generated.")]=256,
     batch:Annotated[str, typer.Option(help="Sequences that run together: 1,8,64", metavar="N,N,…")]="1,8,64",
     weights:Annotated[Optional[str], typer.Option(help="How matrices are stored: int8, fp8, mxfp4, int4/128.")]=None,
-    tensor_parallel:Annotated[int, _tokens("Devices that share the model.")]=1,
+    tensor_parallel:Annotated[int, _tokens_option("Devices that share the model.")]=1,
     network:Annotated[Optional[float], typer.Option(help="B/s that a device sends to the others.")]=None,
     measured:Annotated[Optional[str], typer.Option(help="Tokens/s of decode: 1:104.9", metavar="N:RATE,…")]=None,
     html:Annotated[File, typer.Option(help="Write the page here; - for standard output.")]=None,
@@ -54,8 +48,8 @@ def serve(
     "Say what a device allows a language model: tokens per second of prefill and decode, from its configuration."
     from fasterbench.analysis.serve import serve
     check_writable(html=html, json=json, csv=csv)
-    result = serve(model, prompt, new, _batches(batch), on, weights=weights, tensor_parallel=tensor_parallel,
-                   network=network, measured=_measured(measured))
+    result = serve(model, prompt, new, batch_sizes(batch), on, weights=weights, tensor_parallel=tensor_parallel,
+                   network=network, measured=_measured_rates(measured))
     if "-" not in (json, csv, html): printed(result.summary)
     write(json, result.to_json)
     write(csv, result.csv)

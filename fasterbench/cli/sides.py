@@ -120,7 +120,7 @@ def answer():
 # %% ../../nbs/cli/sides.ipynb #si00to01
 class SideError(RuntimeError): "A version that cannot be measured."
 
-def _top(folder):
+def _repository_root(folder):
     "Of the git repository."
     return subprocess.run(["git", "-C", folder, "rev-parse", "--show-toplevel"], capture_output=True, text=True,
                           check=True).stdout.strip()
@@ -144,7 +144,7 @@ def side(
     """Within the context a function that measures the version in `folder`, or raises `SideError`.
 
     It takes "round", for a process of its own, or "again", for the process of the last call."""
-    if other is not None: settings = settings | dict(tops=[_top(folder), _top(other)])
+    if other is not None: settings = settings | dict(tops=[_repository_root(folder), _repository_root(other)])
     path = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH"),
                                          str(Path(fasterbench.__file__).resolve().parents[1])]))
     process = subprocess.Popen([sys.executable, "-c", "from fasterbench.cli.sides import answer; answer()"],

@@ -15,7 +15,7 @@ from fasterbench.cli.app import usage_error
 # %% ../../nbs/cli/torchrun.ipynb #481598f0
 parallels = ("ddp", "fsdp")
 
-def launched()->int:
+def launched_ranks()->int:
     "How many ranks `torchrun` started; 1 without it."
     return int(os.environ.get("WORLD_SIZE", "1")) if "TORCHELASTIC_RUN_ID" in os.environ else 1
 
@@ -23,11 +23,11 @@ def local_device(
     device:str, # "cpu", "cuda"
 )->str:
     "The device of this rank: of several GPUs the one of its place on the host."
-    return f"cuda:{os.environ['LOCAL_RANK']}" if device == "cuda" and launched() > 1 else device
+    return f"cuda:{os.environ['LOCAL_RANK']}" if device == "cuda" and launched_ranks() > 1 else device
 
 def is_first()->bool:
     "Return whether this process prints and writes."
-    return launched() == 1 or os.environ["RANK"] == "0"
+    return launched_ranks() == 1 or os.environ["RANK"] == "0"
 
 def check_launched(
     verb:str,      # "peaks"
@@ -43,7 +43,7 @@ def parallel_named(
     return text if text in parallels else usage_error(f"{text!r} is not one of {', '.join(parallels)}", "--parallel")
 
 # %% ../../nbs/cli/torchrun.ipynb #1cc18f35
-def _blocks(model):
+def _sharded_blocks(model):
     "The modules that are divided on their own: the members of lists of blocks, innermost lists aside."
     from torch import nn
     lists = [m for m in model.modules() if isinstance(m, (nn.ModuleList, nn.Sequential)) and len(m) > 1]
@@ -54,7 +54,7 @@ def _sharded(model, device):
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
-    for block in reversed(_blocks(model)): fully_shard(block, mesh=mesh)
+    for block in reversed(_sharded_blocks(model)): fully_shard(block, mesh=mesh)
     return fully_shard(model, mesh=mesh)
 
 def _wrapped(model, device, parallel):
@@ -81,7 +81,7 @@ def job(
     parallel:str,  # "ddp" or "fsdp"
 ):
     "Within the context this process is a rank; gives a function that wraps a model. Alone, the model stays as it is."
-    if launched() == 1:
+    if launched_ranks() == 1:
         yield lambda model: model
         return
     import torch.distributed as dist

@@ -10,16 +10,12 @@ from typing import Annotated, Optional
 
 import typer
 
-from .app import Top, app, check_writable, given_peaks, printed, usage_error, write
+from .app import Top, app, check_writable, given_peaks, one_of, printed, usage_error, write
 
 # %% ../../nbs/cli/trace.ipynb #711d0eba
 _ways = ("module", "operator", "kernel", "collective", "rank")
 
-def _by(text):
-    if text not in _ways: raise typer.BadParameter(f"{text!r} is not one of {', '.join(_ways)}")
-    return text
-
-def _read(files, by, device, peaks):
+def _read_traces(files, by, device, peaks):
     from fasterbench.interop.traces import read_trace
     from fasterbench.roofs.datasheet import match_device
     if device is not None and match_device(device).device is None: usage_error(match_device(device).doubt, "--device")
@@ -38,7 +34,7 @@ Text = Optional[str]
 @app.command()
 def trace(
     files:Annotated[list[str], typer.Argument(help=_files, metavar="FILE…")],
-    by:Annotated[Text, typer.Option(help=_rows, parser=_by, metavar="|".join(_ways))]=None,
+    by:Annotated[Text, typer.Option(help=_rows, parser=one_of(*_ways), metavar="|".join(_ways))]=None,
     device:Annotated[Text, typer.Option(help=_device)]=None,
     peaks:Annotated[Text, typer.Option(help=_peaks)]=None,
     top:Top=20,
@@ -49,7 +45,7 @@ def trace(
 ):
     "Read traces of torch.profiler, print the slowest rows and where all of the time went, and write the report."
     check_writable(html=html, json=json, csv=csv, perfetto=perfetto)
-    result = _read(files, by, device, given_peaks(peaks))
+    result = _read_traces(files, by, device, given_peaks(peaks))
     if html: result.with_roofs()
     if "-" not in (json, csv, html): printed(lambda: result.summary(top))
     write(json, result.to_json)

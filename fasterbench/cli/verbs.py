@@ -18,7 +18,8 @@ from ..core.warnings import FasterbenchWarning
 from .app import (Depth, Device, Dtype, File, Group, Model, Peaks, Quiet, Saved, Top, app,
                                  check_writable, device_here, doubts_of, dtype_named, free_name, given_peaks, notice,
                                  printed, run_name, saved_result, shape_given, usage_error, whole_from, write)
-from .torchrun import begin_group, check_launched, is_first, job, launched, local_device, parallel_named
+from .torchrun import (begin_group, check_launched, is_first, job, launched_ranks, local_device,
+                                      parallel_named)
 
 # %% ../../nbs/cli/verbs.ipynb #dab9241c
 def _profiled(assumed, profile):
@@ -39,7 +40,7 @@ def _recorded(work):
     # those stand in the footer anyway
     return found, [text for text in own if not text.startswith("no FLOP rule for")]
 
-def _show(result, top, group, depth, taken):
+def _print_table(result, top, group, depth, taken):
     "The table; where standard output is taken, what limits the trust in it goes to standard error."
     from fasterbench.views.table import footer
     if not taken: printed(lambda: result.summary(top, None if group == "none" else group, depth))
@@ -114,17 +115,17 @@ def roofline(
     no_progress:Quiet=False,
 ):
     "Profile a model, print its slowest layers and write the report; under torchrun in all ranks."
-    if network: check_launched("roofline MODEL", launched() > 1)
+    if network: check_launched("roofline MODEL", launched_ranks() > 1)
     where, what, shape, roofs = (device_here(local_device(device)), dtype_named(dtype), shape_given(input),
                                  given_peaks(peaks))
-    (net, sample), assumed = _loaded(model, shape, batch, what, seq)
+    (net, sample), assumed = _loaded_model(model, shape, batch, what, seq)
     title, remark = f"Roofline of {model}", ""
     if not html and not no_html: html, remark = free_name(run_name(model, batch, shape, seq, dtype, backward,
                                                                    str(where)), title)
     check_writable(html=html, json=json, csv=csv)
     with job(where, parallel) as wrapped:
         roofs = _with_network(roofs) if network else roofs
-        result = _result(wrapped(net), sample, roofs, peaks, model, assumed, (where, warmup, steps),
+        result = _profiled_result(wrapped(net), sample, roofs, peaks, model, assumed, (where, warmup, steps),
                          dict(backward=backward, progress=False if no_progress else None))
         result = result.gather()
     if result is not None: _out(result, (top, group, depth), json, csv, html, title, remark)
@@ -132,13 +133,13 @@ def roofline(
 # %% ../../nbs/cli/verbs.ipynb #1f561577
 def _out(result, shown, json, csv, html, title, remark):
     "Print and write a result."
-    _show(result, *shown, "-" in (json, csv, html))
+    _print_table(result, *shown, "-" in (json, csv, html))
     write(json, result.to_json)
     write(csv, result.csv)
     write(html, lambda: result.render(title), remark)
 
 # %% ../../nbs/cli/verbs.ipynb #be0f4be6
-def _loaded(model, shape, batch, dtype, seq):
+def _loaded_model(model, shape, batch, dtype, seq):
     "The model and the sample, and what was assumed of it; a name that leads nowhere is a wrong argument."
     from fasterbench.cli.loading import ModelError, load_model
     try: return _recorded(lambda: load_model(model, shape, batch, dtype, seq))
@@ -149,7 +150,7 @@ def _with_network(roofs):
     from fasterbench.probes.network_probes import measure_network
     return replace(roofs, network=measure_network()) if roofs else measure_network()
 
-def _result(net, sample, roofs, peaks, model, assumed, args, options):
+def _profiled_result(net, sample, roofs, peaks, model, assumed, args, options):
     "The result of `profile`, with the name of the model and what is to be said about it."
     from fasterbench.analysis.measure import main_dtype
     from fasterbench.roofline import RooflineAnalyzer
@@ -173,7 +174,7 @@ def report(saved:Saved, top:Top=20, group:Group="auto", depth:Depth=None,
     title = f"Roofline of {result.call.get('model') or model_name(result)} on {device_name(result.with_roofs())}"
     if not html: html, remark = free_name(Path(saved).stem, title)
     check_writable(html=html, csv=csv)
-    _show(result, top, group, depth, "-" in (html, csv))
+    _print_table(result, top, group, depth, "-" in (html, csv))
     write(csv, result.csv)
     write(html, lambda: result.render(title), remark)
 

@@ -127,10 +127,10 @@ def tensors_of(tree)->list[torch.Tensor]:
         leaf = todo.pop()
         if isinstance(leaf, torch.Tensor): tensors.append(leaf)
         elif isinstance(leaf, (_immutable, nn.Module)) or id(leaf) in seen: continue
-        else: seen.add(id(leaf)); todo += reversed(_members(leaf))
+        else: seen.add(id(leaf)); todo += reversed(_contents(leaf))
     return tensors
 
-def _members(leaf):
+def _contents(leaf):
     "Return the members of a container or an object."
     if isinstance(leaf, (list, tuple, set, frozenset, deque)): return list(leaf)
     if isinstance(leaf, Mapping): return list(leaf.values())

@@ -13,14 +13,14 @@ from typing import TypeVar
 # %% ../../nbs/core/docments.ipynb #2374b5da
 _skipped = (tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT)
 
-def _tokens(thing):
+def _source_tokens(thing):
     "The tokens of the source of a function or class; none where there is no source."
     try: source = dedent(inspect.getsource(thing))
     except (OSError, TypeError): return []
     try: return list(tokenize.generate_tokens(io.StringIO(source).readline))
     except (tokenize.TokenError, SyntaxError): return []
 
-def _text(token): return token.string.lstrip("#").strip()
+def _comment_text(token): return token.string.lstrip("#").strip()
 
 # %% ../../nbs/core/docments.ipynb #c7678f06
 def parameter_comments(
@@ -28,8 +28,8 @@ def parameter_comments(
 )->dict[str, str]:
     "The comment behind each parameter that has one."
     found, depth, name, fresh, begun = {}, 0, None, False, False
-    for t in _tokens(function):
-        if t.type == tokenize.COMMENT and depth and name: found.setdefault(name, _text(t))
+    for t in _source_tokens(function):
+        if t.type == tokenize.COMMENT and depth and name: found.setdefault(name, _comment_text(t))
         elif t.type in _skipped or t.type == tokenize.COMMENT: continue
         elif t.string == "def": begun = True
         elif t.string in "([{" and begun: depth += 1; fresh = depth == 1
@@ -45,10 +45,10 @@ def field_comments(
 )->dict[str, str]:
     "The comment behind each field that has one."
     found, line = {}, []
-    for t in _tokens(cls):
+    for t in _source_tokens(cls):
         if t.type == tokenize.NEWLINE: line = []
         elif t.type == tokenize.COMMENT and len(line) > 1 and line[1].string == ":" and line[0].start[1] == 4:
-            found[line[0].string] = _text(t)
+            found[line[0].string] = _comment_text(t)
         elif t.type not in _skipped: line.append(t)
     return {k: v for k, v in found.items() if k in getattr(cls, "__annotations__", {})}
 

@@ -12,7 +12,7 @@ from decimal import Decimal
 _prefixes = {-5: "f", -4: "p", -3: "n", -2: "µ", -1: "m", 0: "", 1: "k", 2: "M", 3: "G", 4: "T", 5: "P", 6: "E"}
 
 # %% ../../nbs/core/units.ipynb #f5a4c9c8
-def _step(
+def _power_of_1000(
     x:float,      # A finite, positive number
     digits:int=2, # Decimals that will be printed
 ):
@@ -31,7 +31,7 @@ def format_si(
     if x is None or x != x: return "?"
     space = " " if unit else ""
     if x == 0 or math.isinf(x): return f"{x:.0f}{space}{unit}"
-    step = _step(abs(x), digits)
+    step = _power_of_1000(abs(x), digits)
     return f"{x / 1000.0**step:.{digits}f}{space}{_prefixes[step]}{unit}"
 
 # %% ../../nbs/core/units.ipynb #7c0a463b

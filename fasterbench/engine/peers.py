@@ -20,16 +20,16 @@ def distributed_job():
     if dist is None or not dist.is_available() or not dist.is_initialized(): return None
     return dist if dist.get_world_size() > 1 and dist.get_backend() != "fake" else None
 
-def _imported(module, name): return getattr(sys.modules.get(module), name, ())
+def _attribute_if_imported(module, name): return getattr(sys.modules.get(module), name, ())
 
 def is_spread(
     model, # A `torch.nn.Module`
 )->bool:
     "Tell if several ranks run `model` together: DDP, FSDP, or parameters of which each rank holds a part."
-    kinds = (_imported("torch.nn.parallel.distributed", "DistributedDataParallel"),
-             _imported("torch.distributed.fsdp", "FSDPModule"),
-             _imported("torch.distributed.fsdp", "FullyShardedDataParallel"))
-    dtensor = _imported("torch.distributed.tensor", "DTensor")
+    kinds = (_attribute_if_imported("torch.nn.parallel.distributed", "DistributedDataParallel"),
+             _attribute_if_imported("torch.distributed.fsdp", "FSDPModule"),
+             _attribute_if_imported("torch.distributed.fsdp", "FullyShardedDataParallel"))
+    dtensor = _attribute_if_imported("torch.distributed.tensor", "DTensor")
     return any(isinstance(m, kinds) for m in model.modules()) or any(isinstance(p, dtensor) for p in model.parameters())
 
 # %% ../../nbs/engine/peers.ipynb #543ec7b7

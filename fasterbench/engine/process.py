@@ -208,7 +208,7 @@ def silent():
         yield
 
 @contextmanager
-def recorded(
+def profiler_session(
     **how, # Of `torch.profiler.profile`
 ):
     "Within the context PyTorch's profiler runs, and nothing is printed. Gives the session, with Kineto's own records."

@@ -6,7 +6,7 @@
 __all__ = ['Transfer', 'collective_kind', 'transfers', 'matched', 'collectives_of']
 
 # %% ../../nbs/interop/collectives.ipynb #4a74e332
-import json, re
+import json, math, re
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ from ..core.dtypes import dtype_name, itemsize
 from .trace_file import TraceFile
 from ..views.collective_table import Collective
 from ..work.wire import sent
-from ..timing.kernels import is_communication, joined, nesting
+from ..timing.kernels import is_communication, launch_and_operator, nesting
 
 # %% ../../nbs/interop/collectives.ipynb #3f4452fc
 class Transfer(NamedTuple):
@@ -56,11 +56,6 @@ def collective_kind(
     return _kinds.get(re.sub(r"^nccl:|[^a-z]", "", name.lower()))
 
 # %% ../../nbs/interop/collectives.ipynb #e93a5f13
-def _product(sizes):
-    n = 1
-    for s in sizes: n *= s
-    return n
-
 def _announced(call):
     "Kind, dtype and bytes of a range around a launch; (None, "", None) for another range."
     kind = collective_kind(call.operator) if call.operator.startswith("nccl:") else None
@@ -69,9 +64,9 @@ def _announced(call):
     if kind is None or not dims or not types or not isinstance(dims[0], list): return kind, "", None
     flat = dims[0] if all(isinstance(n, int) for n in dims[0]) else None
     size = itemsize(dtype_name(types[0]))
-    return kind, str(types[0]), _product(flat) * size if flat and size else None
+    return kind, str(types[0]), math.prod(flat) * size if flat and size else None
 
-def _said(about):
+def _kind_and_bytes(about):
     "Kind, dtype and bytes that a kernel says itself. The buffer is whole at the larger end."
     kind, size = collective_kind(about.name or ""), itemsize(dtype_name(about.dtype))
     elements = max(about.elements_in, about.elements_out) if kind != "all_to_all" else about.elements_in
@@ -94,13 +89,13 @@ def transfers(
     "The communication kernels of one trace, by time."
     places = [i for i, a in enumerate(trace.activities) if a.kind == "kernel"
               and (i in trace.collectives or is_communication(a.name))]
-    launches = joined([], trace.launches, [trace.activities[i] for i in places])
+    launches = launch_and_operator([], trace.launches, [trace.activities[i] for i in places])
     at = [(trace.launches[k].thread, trace.launches[k].start) if k >= 0 else (-1, 0.0) for k, _ in launches]
     around, origin, found = nesting(trace.annotations, at)[1], trace.origin_us * 1e-6, []
     for i, place in zip(places, around):
         kernel, about = trace.activities[i], trace.collectives.get(i)
         announced = _announced(trace.annotated[place]) if place >= 0 else (None, "", None)
-        kind, dtype, nbytes = _said(about) if about else announced
+        kind, dtype, nbytes = _kind_and_bytes(about) if about else announced
         found.append(Transfer(trace.rank if trace.rank is not None else rank, kind or _kind_of_kernel(kernel.name),
                               (about.group or "") if about else "", nbytes,
                               origin + kernel.start, origin + kernel.end, dtype,
@@ -109,15 +104,15 @@ def transfers(
     return found
 
 # %% ../../nbs/interop/collectives.ipynb #d073d624
-def _overlap(a, b): return min(a.end, b.end) - max(a.start, b.start)
+def _overlap_s(a, b): return min(a.end, b.end) - max(a.start, b.start)
 
 def _partner(own, others, taken):
     "The kernel of another rank that is the same collective as `own`: it overlaps it, and has the same size if one has."
-    fits = [i for i, t in enumerate(others) if i not in taken and t.alike == own.alike and _overlap(own, t) > 0]
+    fits = [i for i, t in enumerate(others) if i not in taken and t.alike == own.alike and _overlap_s(own, t) > 0]
     same = [i for i in fits if others[i].nbytes == own.nbytes]
-    return max(same or fits, key=lambda i: (-abs(others[i].end - own.end), _overlap(own, others[i])), default=None)
+    return max(same or fits, key=lambda i: (-abs(others[i].end - own.end), _overlap_s(own, others[i])), default=None)
 
-def _collective(parts):
+def _collective_of(parts):
     shortest, mean = min(t.end - t.start for t in parts), [t.nbytes for t in parts]
     starts, ends, last = [t.start for t in parts], [t.end for t in parts], max(parts, key=lambda t: t.start)
     return Collective(last.kind, last.group, tuple(t.rank for t in parts),
@@ -141,7 +136,7 @@ def matched(
             partners = [(q, k) for q, k in partners if k is not None]
             for q, k in partners: taken[q].add(k)
             parts = sorted([t, *(by_rank[q][k] for q, k in partners)], key=lambda t: t.rank)
-            if len(parts) > 1 or t.ranks == 1: found.append((max(p.end for p in parts), _collective(parts)))
+            if len(parts) > 1 or t.ranks == 1: found.append((max(p.end for p in parts), _collective_of(parts)))
             else: alone.append(t)
     return [c for _, c in sorted(found, key=lambda pair: pair[0])], alone
 
@@ -151,4 +146,4 @@ def collectives_of(
 )->list[Collective]:
     "All collectives: the matched ones, and those that one rank alone recorded."
     found, alone = matched(by_rank)
-    return [*found, *(_collective([t]) for t in alone)]
+    return [*found, *(_collective_of([t]) for t in alone)]

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from fasterbench.roofs.hardware import Ceiling, HardwarePeaks, MemoryLevel
 from fasterbench.roofs.place import place, ranked, rates
 from fasterbench.roofs.row import Row
-from fasterbench.interop.ncu_csv import LaunchRecord, base_value, number_format, records
+from fasterbench.interop.ncu_csv import LaunchRecord, base_value, number_format, launch_records
 from fasterbench.interop.ncu_metrics import (command, compute_roofs, flop_metrics, flops_of, metrics_for, time_of,
                                              traffic_of, usable)
 from fasterbench.views.result import Result
@@ -38,7 +38,7 @@ class Launch(NamedTuple):
     traffic: tuple     # (level, bytes through it), nearest first
     definitions: str   # Where FLOPs and bytes come from
 
-def _launch(r, fp16_weights, roofs):
+def _launch_of(r, fp16_weights, roofs):
     "The launch of a record; `roofs` takes the highest of each roof."
     seconds = time_of(r.metrics)
     flops, traffic = flops_of(r.metrics, r.cc, seconds, fp16_weights), traffic_of(r.metrics, seconds)
@@ -57,7 +57,7 @@ def _definitions(kinds, levels):
     return "; ".join(["ncu", *told, *(f"{level}: {definition}" for level, definition in levels)])
 
 # %% ../../nbs/interop/ncu.ipynb #39f902e5
-def _merged(launches):
+def _merged_launch(launches):
     "Several launches as one."
     kinds = {k for l in launches for k in l.flops or ()}
     levels = [level for level in ("L1", "L2", "DRAM") if all(level in dict(l.traffic) for l in launches)]
@@ -74,7 +74,7 @@ def _grouped(launches, by):
     if by != "launch":
         groups = {}
         for l in launches: groups.setdefault(_groups[by](l), []).append(l)
-        launches = [_merged(g) for g in groups.values()]
+        launches = [_merged_launch(g) for g in groups.values()]
     if by == "nvtx":
         return [("" if l.range == "(model)" else l.range or "(no range)", "NVTX range", l) for l in launches]
     seen = {}
@@ -173,7 +173,7 @@ def _absent(launches, cc):
             + command([m for m in flop_metrics(cc) if letters[kind] in m]) for kind, k in absent.items() if k]
 
 # %% ../../nbs/interop/ncu.ipynb #cc58f667
-def _notes(path, launches, cc, peaks, given):
+def _ncu_notes(path, launches, cc, peaks, given):
     "Return the notes below these points; a command has a line of its own."
     notes, n, lacking = [], len(launches), [w for l in launches for w in _lacking(l)]
     wanted = {"FLOPs": flop_metrics(cc), "times": ["gpu__time_duration.sum"],
@@ -190,7 +190,7 @@ def _notes(path, launches, cc, peaks, given):
     none = "none: the file has no peaks (.sum.peak_sustained and clocks), and none are given"
     return notes + ["roofs: " + ("given" if given else f"from the file, peak × clock; {_clocks}" if peaks else none)]
 
-def _nothing(path, found, cc):
+def _raise_unusable(path, found, cc):
     names = ", ".join(sorted(found)[:8]) or "none"
     raise ValueError(f"{path} has no metric that gives a time, FLOPs or bytes; it has "
                      f"{names}{' …' if len(found) > 8 else ''}. "
@@ -252,7 +252,7 @@ def _launches(path, fp16_weights, roofs, about):
     "The launches of a file; what is said once for all of them goes to `about`."
     binary, names = _is_rep(path), about.setdefault("found", set())
     way = None if binary else number_format(path)
-    for r in rep_records(path) if binary else records(path, way, names):
+    for r in rep_records(path) if binary else launch_records(path, way, names):
         if r.cc != about.setdefault("cc", r.cc):
             raise ValueError(f"{path}, line {r.line}: launches on compute capabilities {about['cc']} and {r.cc}, "
                              "with different roofs; "
@@ -260,10 +260,10 @@ def _launches(path, fp16_weights, roofs, about):
         said = dict(device_name=r.gpu, process=r.process, l2=r.metrics.get("device__attribute_l2_cache_size"))
         about.update({k: about.get(k) or v for k, v in said.items()})
         about.setdefault("device", f"cuda:{r.device}" if r.device else "cuda")
-        yield _launch(r, fp16_weights, roofs)
+        yield _launch_of(r, fp16_weights, roofs)
     about["numbers"] = "binary" if way is None else f"1{way[0]}234{way[1]}5"
 
-def _result(path, points, peaks, about, notes):
+def _ncu_result(path, points, peaks, about, notes):
     environment = dict(device_name=about["device_name"], compute_capability=about["cc"] and f"{about['cc']:.1f}",
                        tool="Nsight Compute", file=str(path),
                        numbers=about["numbers"], roofs=notes[-1].removeprefix("roofs: "))
@@ -286,13 +286,13 @@ def read_ncu(
     roofs, about = {}, {}
     launches = list(_launches(path, fp16_weights, roofs, about))
     if not any(l.time_s is not None or l.flops or l.traffic for l in launches):
-        _nothing(path, about["found"], about.get("cc"))
+        _raise_unusable(path, about["found"], about.get("cc"))
     used = {k for l in launches for k, n in (l.flops or {}).items() if n}
     rows, under = _grouped(launches, by), peaks or _peaks(roofs, used, about)
-    notes = _notes(path, [l for *_, l in rows], about["cc"], under, peaks)
+    notes = _ncu_notes(path, [l for *_, l in rows], about["cc"], under, peaks)
     for note in notes[:-1]: warn(note, NotMeasuredWarning)
     points = [_point(name, type, l, under) for name, type, l in rows]
-    return _result(path, points, under, about, notes)
+    return _ncu_result(path, points, under, about, notes)
 
 # %% ../../nbs/interop/ncu.ipynb #6710b4aa
 def _pushed(name):

@@ -35,7 +35,7 @@ def _physical(path):
             yield n, line
 
 # %% ../../nbs/interop/ncu_csv.ipynb #b86e0aeb
-def _joined(lines):
+def _joined_lines(lines):
     "Lines with closed quotes: a row whose cell spans several lines is joined, every other line stays as it is."
     waiting = []
     while True:
@@ -53,13 +53,13 @@ def _joined(lines):
 # %% ../../nbs/interop/ncu_csv.ipynb #5ecf309c
 def _cells(path):
     "Number and cells of every line that has several; whether its quotes are whole."
-    for n, line in _joined(_physical(path)):
+    for n, line in _joined_lines(_physical(path)):
         if line.count(",") < 3: continue
         try: yield n, next(csv.reader([line], strict=True)), line.count('"') % 2 == 0
         except (csv.Error, StopIteration): yield n, line.rstrip("\n").split(","), False
 
 # %% ../../nbs/interop/ncu_csv.ipynb #1349aa00
-class Layout(NamedTuple):
+class CsvLayout(NamedTuple):
     "Which columns a table has."
     page: str           # "details", "raw" or "summary"
     header: list[str]
@@ -70,7 +70,7 @@ class Layout(NamedTuple):
 
 def layout_of(
     cells:list[str],
-)->Layout|None:
+)->CsvLayout|None:
     "The layout that this header stands for; `None` for what is not a header."
     at = {name.strip(): i for i, name in enumerate(cells)}
     if "Kernel Name" not in at: return None
@@ -82,14 +82,14 @@ def layout_of(
     ranges = [i for kind in ("Start/Stop_Range", "Push/Pop_Range") for name, i in at.items() if kind in name]
     metrics = [i for name, i in at.items() if page == "raw" and usable(name)]
     least = 1 + max(i for name, i in at.items() if page != "details" or not name.startswith(("Rule ", "Estimated ")))
-    return page and Layout(page, cells, at, metrics, ranges, least)
+    return page and CsvLayout(page, cells, at, metrics, ranges, least)
 
 
 # %% ../../nbs/interop/ncu_csv.ipynb #89b1a237
 _export = "LC_ALL=C ncu --import REPORT.ncu-rep --csv --page raw --print-units base"
 _whole = re.compile(r"\d[\d.,' \u00a0\u202f’]*")
 
-def _numbered(layout, cells):
+def _has_row_numbers(layout, cells):
     "Return whether the cells that number a row are numbers."
     names = [n for n in ("ID", "Process ID", "Invocations") if n in layout.at]
     return all(len(cells) > layout.at[n] and _whole.fullmatch(cells[layout.at[n]]) for n in names)
@@ -106,22 +106,22 @@ def _unglued(layout, cells):
     "The cells of a row without what stands in front of it on its line; `cells` where there is no row in them."
     for k, cell in enumerate(cells):
         rest = [m[1], *cells[k + 1:]] if (m := _glued.fullmatch(cell)) else []
-        if rest and (_numbered(layout, [c.strip('"') for c in rest]) or _is_units(layout, rest)): return rest
+        if rest and (_has_row_numbers(layout, [c.strip('"') for c in rest]) or _is_units(layout, rest)): return rest
     return cells
 
 # %% ../../nbs/interop/ncu_csv.ipynb #257ce848
 def _is_row(layout, cells):
     "Return whether these are as many cells as a row has, with numbers where it has them."
     several = layout.least <= len(cells) <= len(layout.header) + 1
-    return several and (_numbered(layout, cells) or _is_units(layout, cells))
+    return several and (_has_row_numbers(layout, cells) or _is_units(layout, cells))
 
 def _is_cut(layout, cells, whole):
     "Return whether these begin like a row, and are not one."
-    return bool(cells) and _whole.fullmatch(cells[0].strip('"')) and (not whole or _numbered(layout, cells))
+    return bool(cells) and _whole.fullmatch(cells[0].strip('"')) and (not whole or _has_row_numbers(layout, cells))
 
 def table_rows(
     path,
-)->Iterator[tuple[int, Layout|None, list[str]]]:
+)->Iterator[tuple[int, CsvLayout|None, list[str]]]:
     "The header with its layout, then the rows, each with its line. Raises `ValueError` for no table or a damaged row."
     layout = None
     for n, cells, whole in _cells(path):
@@ -267,7 +267,7 @@ def _start(layout, line, cells):
 
 
 # %% ../../nbs/interop/ncu_csv.ipynb #55e32534
-def _key(layout, cells):
+def _launch_key(layout, cells):
     "Return a key that is equal for all rows of one launch."
     if layout.page == "summary": return tuple(cells[:layout.at["Invocations"] + 1])
     return tuple(cells[layout.at[n]] for n in ("Process ID", "ID") if n in layout.at)
@@ -298,7 +298,7 @@ def number_format(
     return found.way(path)
 
 # %% ../../nbs/interop/ncu_csv.ipynb #1fd7437e
-def records(
+def launch_records(
     path,
     way:tuple[str, str], # What `number_format` found
     names:set|None=None, # Takes the names of the metrics of the file, also those that are of no use
@@ -312,7 +312,7 @@ def records(
             names.update(c for c in cells if "__" in c)
         elif _is_units(layout, cells): units = cells
         else:
-            key = _key(layout, cells)
+            key = _launch_key(layout, cells)
             if key != last or layout.page == "raw":
                 if key in seen:
                     raise ValueError(f"{path}, line {n}: the rows of launch {' '.join(key[-2:])!r} do not stand "

@@ -180,20 +180,20 @@ def contains(a:TensorCounter, b:TensorCounter)->bool:
     "Return whether all that `b` counts is in `a`."
     return a != b and all(x is None or x == y for x, y in zip(a, b))
 
-def _overlap(a, b): return all(x is None or y is None or x == y for x, y in zip(a, b))
+def _counters_overlap(a, b): return all(x is None or y is None or x == y for x, y in zip(a, b))
 
 # %% ../../nbs/interop/ncu_metrics.ipynb #9c098531
 _types = dict(fp64="float64", fp16="float16", bf16="bfloat16", tf32="tf32", fp8="float8", fp6="float6", fp4="float4",
               int8="int8", int4="int4", int1="int1",
               fp16_bf16_tf32="float16") # the counter of Turing, which has no bf16 and no TF32
 
-def _kind(counter):
+def _counter_kind(counter):
     "The type and the unit that the operations of a counter belong to."
     src = counter.src or "mixed"
     dtype = _types.get(src) or "/".join(_types.get(s, s) for s in src.split("_"))
     return dtype, f"tensor→{counter.dst}" if counter.dst else "tensor"
 
-def _top(counters):
+def _outermost_counters(counters):
     "Those that no other one contains."
     return [c for c in counters if not any(contains(o, c) for o in counters)]
 
@@ -220,10 +220,11 @@ def tensor_flops(
 )->dict[tuple[str, str], float]:
     "Operations per source type and unit on the tensor cores, nothing counted twice; `unknown` where it cannot be told."
     found, counts = {}, _tensor_amounts(m, seconds)
-    top = _top(list(counts))
-    for c in top: found[_kind(c)] = found.get(_kind(c), 0) + counts[c]
+    top = _outermost_counters(list(counts))
+    for c in top: found[_counter_kind(c)] = found.get(_counter_kind(c), 0) + counts[c]
     active = [c for c in top if counts[c]]
-    if any(_overlap(a, b) for i, a in enumerate(active) for b in active[:i]): return {("mixed", "tensor"): unknown}
+    if any(_counters_overlap(a, b) for i, a in enumerate(active) for b in active[:i]):
+        return {("mixed", "tensor"): unknown}
     return found if counts else _pipe_flops(m, cc, seconds)
 
 # %% ../../nbs/interop/ncu_metrics.ipynb #93c63355
@@ -299,7 +300,7 @@ def _tensor_roofs(m, cc):
     sparse = {c.src for c, n in _tensor_amounts(m, None).items() if c.sparsity == "on" and n}
     for c, (peak, base) in peaks.items():
         dense = any(o.src == c.src and o.sparsity == "off" for o in peaks) and c.src not in sparse
-        if not dense or c.sparsity == "off": yield _kind(c), peak, base
+        if not dense or c.sparsity == "off": yield _counter_kind(c), peak, base
     for e in _for("tensor", cc):
         if e["flops"] != 1 and (peak := _peak(m, e["names"][0])):
             yield ("float16", "tensor"), e["flops"] * peak, e["names"][0]

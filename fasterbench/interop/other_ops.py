@@ -24,23 +24,23 @@ def _writes(names, outputs=(), updates=()):
 # %% ../../nbs/interop/other_ops.ipynb #12d5f8cf
 _spaces = ("_C", "vllm", "sgl_kernel", "_C_cache_ops", "flash_attn", "flash_attn_3", "vllm_flash_attn_c",
            "_vllm_fa2_C", "_vllm_fa3_C")
-def _names(text, *spaces): return [f"{s}::{n}" for s in spaces for n in text.split()]
+def _in_spaces(text, *spaces): return [f"{s}::{n}" for s in spaces for n in text.split()]
 
-@rule(*_names("rms_norm", "_C", "sgl_kernel"), category="normalisation")
-def _rms_norm(result, x, w=None, *_, out=None, **kw): return math.prod(x) * 4
+@rule(*_in_spaces("rms_norm", "_C", "sgl_kernel"), category="normalisation")
+def _rms_norm_into(result, x, w=None, *_, out=None, **kw): return math.prod(x) * 4
 _writes("_C::rms_norm sgl_kernel::rms_norm", outputs=[0])
 
-@rule(*_names("fused_add_rms_norm", "_C", "sgl_kernel"), category="normalisation")
+@rule(*_in_spaces("fused_add_rms_norm", "_C", "sgl_kernel"), category="normalisation")
 # the sum with the residual too
 def _fused_add_rms_norm(x, residual, w=None, *_, out=None, **kw): return math.prod(x) * 5
 _writes("_C::fused_add_rms_norm sgl_kernel::fused_add_rms_norm", updates=[0, 1])
 
-@rule(*_names("silu_and_mul gelu_and_mul gelu_tanh_and_mul", "_C", "sgl_kernel"), category="activation")
+@rule(*_in_spaces("silu_and_mul gelu_and_mul gelu_tanh_and_mul", "_C", "sgl_kernel"), category="activation")
 def _gated(result, x, *_, out=None, **kw): return 5 * math.prod(result)
-_writes(" ".join(_names("silu_and_mul gelu_and_mul gelu_tanh_and_mul", "_C", "sgl_kernel")), outputs=[0])
+_writes(" ".join(_in_spaces("silu_and_mul gelu_and_mul gelu_tanh_and_mul", "_C", "sgl_kernel")), outputs=[0])
 
 # %% ../../nbs/interop/other_ops.ipynb #0f6f6ac2
-@rule(*_names("rotary_embedding", "_C"), category="pointwise")
+@rule(*_in_spaces("rotary_embedding", "_C"), category="pointwise")
 def _rotary(positions, q, k, size=None, table=None, *_, out=None, **kw):
     "Two products and a sum per rotated element; the table has as many columns as are rotated."
     part = min(1.0, table[-1] / size) if isinstance(table, Shape) and isinstance(size, int) and size > 0 else 1.0
@@ -48,24 +48,24 @@ def _rotary(positions, q, k, size=None, table=None, *_, out=None, **kw):
 _writes("_C::rotary_embedding", updates=[1, 2])
 
 # %% ../../nbs/interop/other_ops.ipynb #a3ed2276
-@rule(*_names("static_scaled_fp8_quant static_scaled_int8_quant", "_C"), category="pointwise")
+@rule(*_in_spaces("static_scaled_fp8_quant static_scaled_int8_quant", "_C"), category="pointwise")
 def _static_quant(result, x, *_, out=None, **kw): return 2 * math.prod(x)
 _writes("_C::static_scaled_fp8_quant _C::static_scaled_int8_quant", outputs=[0])
 
-@rule(*_names("dynamic_scaled_fp8_quant dynamic_per_token_scaled_fp8_quant dynamic_scaled_int8_quant", "_C"),
+@rule(*_in_spaces("dynamic_scaled_fp8_quant dynamic_per_token_scaled_fp8_quant dynamic_scaled_int8_quant", "_C"),
       category="pointwise")
 def _dynamic_quant(result, x, *_, out=None, **kw): return 4 * math.prod(x)
 _writes("_C::dynamic_scaled_fp8_quant _C::dynamic_per_token_scaled_fp8_quant _C::dynamic_scaled_int8_quant",
         outputs=[0, 2])
 
-@rule(*_names("cutlass_scaled_mm", "_C"), category="matmul")
+@rule(*_in_spaces("cutlass_scaled_mm", "_C"), category="matmul")
 def _cutlass_scaled_mm(result, a, b, *rest, out=None, **kw): return matmul(a[0], a[1], b[1], extra=math.prod(result))
 _writes("_C::cutlass_scaled_mm", outputs=[0])
 
 # %% ../../nbs/interop/other_ops.ipynb #07631ff6
-@rule(*_names("reshape_and_cache reshape_and_cache_flash", "_C_cache_ops"), category="data movement")
+@rule(*_in_spaces("reshape_and_cache reshape_and_cache_flash", "_C_cache_ops"), category="data movement")
 def _reshape_and_cache(*_, out=None, **kw): return 0
-_writes(" ".join(_names("reshape_and_cache reshape_and_cache_flash", "_C_cache_ops")), outputs=[2, 3])
+_writes(" ".join(_in_spaces("reshape_and_cache reshape_and_cache_flash", "_C_cache_ops")), outputs=[2, 3])
 
 # tensors of which only a part is touched, as many elements as another has
 _like = {"_C_cache_ops::reshape_and_cache_flash": {2: 0, 3: 1}, "_C_cache_ops::reshape_and_cache": {2: 0, 3: 1}}
@@ -73,7 +73,7 @@ _like = {"_C_cache_ops::reshape_and_cache_flash": {2: 0, 3: 1}, "_C_cache_ops::r
 # %% ../../nbs/interop/other_ops.ipynb #3ef87d78
 _heads_first = lambda t: (t[0], t[2], t[1], t[3])
 
-@rule(*_names("_flash_attn_forward", "flash_attn"), category="attention")
+@rule(*_in_spaces("_flash_attn_forward", "flash_attn"), category="attention")
 def _flash_attn(q, k, v, dropout=0.0, scale=None, causal=False, *_, out=None, **kw):
     if len(q) != 4: return None                  # of lengths that are in the data
     return attention(*map(_heads_first, (q, k, v)), causal=causal is True)

@@ -20,14 +20,14 @@ from ..roofs.place import place
 from ..roofs.hardware import HardwarePeaks
 
 # %% ../../nbs/interop/perfetto.ipynb #c2bf4d7c
-def _calls(trace, found):
+def _activities_by_call(trace, found):
     "The activities of each call with figures, by the place of its operator."
     calls = {}
     for i, p in enumerate(found):
         if p.part == parts["figures"]: calls.setdefault(p.operator, []).append(i)
     return calls
 
-def _said(f, p):
+def _slice_arguments(f, p):
     "Collect the arguments of a call's slice from its kernels."
     if p is None: return {"roofline FLOPs": f.flops, "roofline bytes": f.nbytes}
     return {"roofline FLOPs": f.flops, "roofline bytes": f.nbytes,
@@ -36,7 +36,7 @@ def _said(f, p):
                 2), "roofline bound": p.bound, "roofline level": p.memory_level,
             "roofline GFLOP/s": None if p.achieved_gflops is None else round(p.achieved_gflops, 3)}
 
-def _key(name, us, correlation): return name, round(us, 2), correlation
+def _kernel_key(name, us, correlation): return name, round(us, 2), correlation
 
 # %% ../../nbs/interop/perfetto.ipynb #22a2c82e
 def sayings(
@@ -47,14 +47,14 @@ def sayings(
     trace = checked(read_file(source))
     with uncompiled(): found = places(trace)
     seconds, _ = attributed(trace, found)
-    calls = _calls(trace, found)
+    calls = _activities_by_call(trace, found)
     levels = served_levels(trace, found, list(calls.values()), peaks)
     said, rates = {}, []
     for (k, own), served in zip(calls.items(), levels):
         f, time, acts = found[own[0]].figures, sum(seconds[i] for i in own), [trace.activities[i] for i in own]
         row = row_of(f, [a.name for a in acts], time, served, peaks)
         p = place(row, peaks) if peaks else None
-        for a in acts: said[_key(a.name, trace.origin_us + a.start * 1e6, a.id)] = _said(f, p)
+        for a in acts: said[_kernel_key(a.name, trace.origin_us + a.start * 1e6, a.id)] = _slice_arguments(f, p)
         if time:
             rates.append((min(a.start for a in acts) * 1e6 + trace.origin_us, max(a.end for a in acts) * 1e6
                           + trace.origin_us, f.flops / time, f.nbytes / time, p and p.utilization_pct))
@@ -76,7 +76,7 @@ def _annotated(events, said):
             (int, float)):
             name, correlation = e.get("name"), e["args"].get("correlation")
             plain = isinstance(name, str) and isinstance(correlation, int)
-            more = said.get(_key(name, e["ts"], correlation)) if plain else None
+            more = said.get(_kernel_key(name, e["ts"], correlation)) if plain else None
             if more: e["args"].update({k: v for k, v in more.items() if v is not None})
         yield e
 

@@ -13,8 +13,9 @@ from typing import NamedTuple
 
 from ..core.dtypes import itemsize
 from .trace_file import TraceFile
-from .trace_work import Figures, figures, has_rule, is_made_of_others, overloads, reasons, recorded
-from ..timing.kernels import divided, is_communication, joined, nesting
+from .trace_work import (Figures, figures, has_rule, is_made_of_others, overloads, reasons,
+                                             recorded_arguments)
+from ..timing.kernels import exclusive_seconds, is_communication, launch_and_operator, nesting
 from ..timing.profiler import Record
 from ..work.dispatch import is_view
 
@@ -91,7 +92,7 @@ class _Stacks:
         trace, found = self.trace, {}
         for call, (sequence, thread) in zip(trace.calls, trace.autograd):
             if sequence is None or not thread or call.operator.startswith("autograd::"): continue
-            first = next(iter(recorded(call)), None)
+            first = next(iter(recorded_arguments(call)), None)
             if first is not None and first.dims and all(isinstance(d, int) for d in first.dims):
                 found.setdefault(sequence, tuple(first.dims))
         return found
@@ -130,14 +131,14 @@ def _hint(stacks, operator, kernel):
 
 def figures_dtype(call):
     "The dtypes of the tensors of a call."
-    return [a.type for a in recorded(call) if itemsize(a.type) and a.dims]
+    return [a.type for a in recorded_arguments(call) if itemsize(a.type) and a.dims]
 
 # %% ../../nbs/interop/trace_join.ipynb #53071867
 def _figures_of(stacks, operator, kernel=""):
     "The figures of the operator at a place."
     call = stacks.trace.calls[operator]
     if not has_rule(call.operator): return Figures(reason=reasons["rule"])
-    if any(a.type in ("TensorList", "GenericList") and a.dims for a in recorded(call)):
+    if any(a.type in ("TensorList", "GenericList") and a.dims for a in recorded_arguments(call)):
         return figures(call, _hint(stacks, operator, kernel))
     found = figures(call)
     if found.reason != reasons["values"]: return found
@@ -177,7 +178,7 @@ def places(
 )->list:
     "Where each activity of a trace belongs."
     stacks, known = _Stacks(trace), {}
-    pairs = joined(trace.operators, trace.launches, trace.activities)
+    pairs = launch_and_operator(trace.operators, trace.launches, trace.activities)
     caller = lambda launch, k: trace.launches[launch] if launch >= 0 else trace.operators[k] if k >= 0 else None
     points = [(r.thread, r.start) if r else (-1, 0.0) for r in (caller(*pair) for pair in pairs)]
     modules = nesting(stacks.spans, points)[1] if stacks.spans else [-1] * len(pairs)
@@ -199,7 +200,7 @@ def _is_view(name):
     found = overloads(name)
     return bool(found) and is_view(found[0])
 
-def _works(stacks, k):
+def _operator_figures(stacks, k):
     "The figures of an operator that works itself, or the reason why not; `None` for one that does nothing."
     call = stacks.trace.calls[k]
     if "::" not in call.operator or call.operator.startswith(("autograd::", "torch::")) or _is_view(call.operator):
@@ -209,7 +210,7 @@ def _works(stacks, k):
 
 def _own_operators(stacks):
     "The places of the operators that are counted, and of those without figures that call no others."
-    found, calls = [_works(stacks, k) for k in range(len(stacks.parents))], stacks.trace.calls
+    found, calls = [_operator_figures(stacks, k) for k in range(len(stacks.parents))], stacks.trace.calls
     above, inner, covered, out = set(), set(stacks.parents), set(), []
     for k, f in enumerate(found):
         if f is not None and not f.reason and not is_made_of_others(calls[k].operator):
@@ -256,7 +257,7 @@ def attributed(
     seconds, spent, (begin, end) = [0.0] * len(found), [], window(trace)
     for device in sorted(set(trace.devices), key=str):
         own = [i for i, d in enumerate(trace.devices) if d == device]
-        shares = divided([(trace.activities[i].start, trace.activities[i].end, _order.get(found[i].part, 0))
+        shares = exclusive_seconds([(trace.activities[i].start, trace.activities[i].end, _order.get(found[i].part, 0))
                           for i in own])
         sums = Counter()
         for i, s in zip(own, shares):

@@ -12,7 +12,7 @@ from collections import Counter
 from fasterbench.interop.trace_file import TraceFile
 from fasterbench.interop.trace_join import parts
 from fasterbench.interop.trace_work import argument_memory
-from fasterbench.roofs.caches import serve
+from fasterbench.roofs.caches import simulate_caches
 from fasterbench.roofs.hardware import HardwarePeaks
 
 # %% ../../nbs/interop/trace_memory.ipynb #67fe818e
@@ -69,7 +69,7 @@ class _Places:
         return p.module, p.phase, call.operator, self.seen[visit]
 
 # %% ../../nbs/interop/trace_memory.ipynb #8345b52a
-def _unknown(trace, found, peaks):
+def _unknown_traffic(trace, found, peaks):
     "Seconds and bytes of the activities without figures: of each operator at its first activity, or of one alone."
     first, sums = {}, {}
     for i, p in enumerate(found):
@@ -92,7 +92,7 @@ most_walked = 8_000
 def _touches(trace, found, calls, peaks):
     "The reads and writes of calls and of what is not known, in the order in which they ran; the places of the calls."
     memory, places, out, at, passed = _Memory(), _Places(trace), [], [], 0
-    of, unknown = {own[0]: n for n, own in enumerate(calls)}, _unknown(trace, found, peaks)
+    of, unknown = {own[0]: n for n, own in enumerate(calls)}, _unknown_traffic(trace, found, peaks)
     for i, p in enumerate(found):
         if i in of:
             if passed: out.append(([(memory.new(), passed)], []))
@@ -120,7 +120,7 @@ def served_levels(
     figures = [found[own[0]].figures for own in calls]
     if peaks is None or len(peaks.memory) == 1: return [[f.nbytes] for f in figures]
     touches, at = _touches(trace, found, calls, peaks)
-    walked = serve(touches, [l.capacity for l in peaks.memory[:-1]])
+    walked = simulate_caches(touches, [l.capacity for l in peaks.memory[:-1]])
     levels = [[sum(l) for l in zip(*reads, *writes)] or [0] * len(peaks.memory) for reads, writes in
               (walked[k] for k in at)]
     place = lambda own: (found[own[0]].module, id(trace.calls[found[own[0]].operator]))

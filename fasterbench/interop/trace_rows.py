@@ -19,7 +19,7 @@ from .collectives import transfers
 from .trace_join import (Spent, attributed, calls_of, own_activities, parts, places,
                                            visited, window)
 from .trace_memory import served_levels
-from .trace_work import argument_bytes, reasons, recorded
+from .trace_work import argument_bytes, reasons, recorded_arguments
 from ..roofs.row import Row, added, summed, total
 from ..roofs.datasheet import datasheet_peaks, match_device
 from ..roofs.hardware import HardwarePeaks
@@ -110,7 +110,7 @@ def row_of(
 def _same_row(same, peaks, **what):
     return row_of(same.place.figures, same.names, sum(same.seconds), same.bytes_by_level, peaks, same.calls, **what)
 
-def _shapes(shapes):
+def _shapes_text(shapes):
     text = " ".join("×".join(map(str, s)) or "scalar" for s in shapes[:4])
     return text + (" …" if len(shapes) > 4 else "")
 
@@ -137,8 +137,8 @@ def _other_name(trace, g):
     if p.part in (parts["communication"], parts["copies"]) or p.operator < 0:
         return dict(name=a.name, type=p.part, operator="")
     call = trace.calls[p.operator]
-    dims = [r.dims for r in recorded(call) if itemsize(r.type)]
-    return dict(name=f"{call.operator.removeprefix('aten::')} {_shapes(dims)}".strip(), type=p.part,
+    dims = [r.dims for r in recorded_arguments(call) if itemsize(r.type)]
+    return dict(name=f"{call.operator.removeprefix('aten::')} {_shapes_text(dims)}".strip(), type=p.part,
                 operator=call.operator)
 
 def _module_name(p):
@@ -158,9 +158,9 @@ def reduced(
     found = places(trace)
     seconds, spent = attributed(trace, found)
     calls, others = _gather(trace, found)
-    peaks, notes = _roofs(peaks, name, calls)
+    peaks, notes = _datasheet_roofs(peaks, name, calls)
     served = served_levels(trace, found, [g.activities for g in calls], peaks)
-    rows = _rows(trace, calls, others, seconds, peaks, served)
+    rows = _rows_of_trace(trace, calls, others, seconds, peaks, served)
     unknown = Counter()
     for g in others:
         if g.place.part not in (parts["communication"], parts["copies"]):
@@ -185,7 +185,7 @@ def _root(trace, found, seconds):
     name = max(longest, key=longest.get, default="")
     return visited(trace)[name][1] if isinstance(name, int) else _lengths.sub("", name)
 
-def _roofs(peaks, name, calls):
+def _datasheet_roofs(peaks, name, calls):
     "The roofs of a device from its datasheet, for the dtype of most of the FLOPs, and what is to be said of them."
     if peaks is not None or name == "cpu": return peaks, []
     if not name: return None, ["no roofs: the trace names no device; --device NAME does, --peaks FILE gives measured "
@@ -242,9 +242,9 @@ def _kernel_rows(same, peaks):
         if alone and kind == "kernel": yield replace(_same_row(same, peaks, name=name, type=kind), time_s=seconds)
         else: yield Row(name, kind, time_s=seconds, calls=same.calls, **_blank)
 
-def _operator_row(trace, same, peaks):
+def _recorded_operator_row(trace, same, peaks):
     p, call = same.place, trace.calls[same.place.operator]
-    name = f"{call.operator.removeprefix('aten::')} {_shapes(p.figures.shapes)}".strip()
+    name = f"{call.operator.removeprefix('aten::')} {_shapes_text(p.figures.shapes)}".strip()
     return _same_row(same, peaks, name=name, type=p.figures.category, operator=call.operator, phase=p.phase)
 
 def _compiled_bytes(trace, g):
@@ -254,12 +254,12 @@ def _compiled_bytes(trace, g):
     return None if nbytes is None else nbytes * len(g.activities)
 
 # %% ../../nbs/interop/trace_rows.ipynb #b335367f
-def _rows(trace, calls, others, seconds, peaks, served):
+def _rows_of_trace(trace, calls, others, seconds, peaks, served):
     "Rows of modules, operators, kernels, collectives and steps, and of the whole window."
     steps = [(a.name, a.start, a.end) for a in trace.annotations if a.name.startswith("ProfilerStep")]
     same = _same_calls(trace, calls, seconds, served, steps)
     modules = [_same_row(s, peaks, name=s.place.module, type=s.place.type, phase=s.place.phase) for s in same]
-    ops = [_operator_row(trace, s, peaks) for s in same]
+    ops = [_recorded_operator_row(trace, s, peaks) for s in same]
     kernels = [row for s in same for row in _kernel_rows(s, peaks)]
     wire = {t.place: t.wire_bytes for t in transfers(trace, 0)}
     for g in others:

@@ -17,7 +17,7 @@ import torch._meta_registrations
 from torch._ops import OpOverloadPacket
 
 from . import other_ops
-from .trace_file import Call
+from .trace_file import RecordedCall
 from ..core.dtypes import dtype_name, itemsize
 from ..work import gpu_ops
 from ..work.elementwise import is_known_pointwise
@@ -79,24 +79,24 @@ def _list(text):
     except (ValueError, RecursionError): return []
     return found if isinstance(found, list) else []
 
-def _sizes(value):
+def _recorded_sizes(value):
     "Sizes, or a list of sizes, as they were recorded; nothing for what is neither."
     if not isinstance(value, list) or len(value) > 10_000: return []
     if all(type(v) is int and 0 <= v < 2**60 for v in value): return value
-    return [_sizes(v) for v in value] if all(isinstance(v, list) for v in value) else []
+    return [_recorded_sizes(v) for v in value] if all(isinstance(v, list) for v in value) else []
 
 # %% ../../nbs/interop/trace_work.ipynb #e9380c47
 def _type(text): return text if text[:1].isupper() else dtype_name(text)     # "Int" is a number, "int" a tensor
 
 @lru_cache(1 << 16)
-def recorded(
-    call:Call,
+def recorded_arguments(
+    call:RecordedCall,
 )->tuple[Argument, ...]:
     "The arguments of a call, as they were recorded."
     dims, types, strides, concrete = map(_list, call[1:])
     at = lambda values, i, default: values[i] if i < len(values) else default
     text = lambda i: None if not concrete else str(at(concrete, i, ""))
-    return tuple(Argument(_sizes(d), _type(str(at(types, i, ""))), at(strides, i, []), text(i))
+    return tuple(Argument(_recorded_sizes(d), _type(str(at(types, i, ""))), at(strides, i, []), text(i))
                  for i, d in enumerate(dims))
 
 # %% ../../nbs/interop/trace_work.ipynb #6ce3fe7f
@@ -106,7 +106,7 @@ def _tensor(dims, dtype, strides=()):
     if good and dims: return torch.empty_strided(dims, strides, dtype=dtype, device="meta")
     return torch.empty(dims, dtype=dtype, device="meta")
 
-def _tensors(argument, hint):
+def _tensor_list(argument, hint):
     "A list of tensors."
     if argument.type in _dtypes: raise _Unfit
     if not argument.dims:
@@ -135,7 +135,7 @@ def _scalar(kind, value):
         raise _Unfit
     return value
 
-def _listed(kind, value):
+def _as_list_of(kind, value):
     "`value` as a list of `kind`."
     if isinstance(value, tuple): value = list(value)
     if not isinstance(value, list): raise _Unfit
@@ -150,7 +150,7 @@ def _taken_apart(real_type):
     return optional, listed, text[5:-1] if listed else text
 
 # %% ../../nbs/interop/trace_work.ipynb #a3755844
-def _value(declared, given, hint, trained, assumed):
+def _argument_value(declared, given, hint, trained, assumed):
     "The argument that `given` was, for the schema's argument `declared`."
     optional, listed, kind = _taken_apart(str(declared.real_type))
     if kind == "Tensor" and not listed:
@@ -158,14 +158,14 @@ def _value(declared, given, hint, trained, assumed):
             return _tensor(given.dims, _dtypes[given.type], given.strides)
         if optional and given.type == "": return None
         raise _Unfit
-    if kind == "Tensor": return _tensors(given, hint)
+    if kind == "Tensor": return _tensor_list(given, hint)
     if kind == "Optional[Tensor]": raise _Missing(reasons["optional"])
     if kind == "Device": return torch.device("meta")
     if given.type in _dtypes or given.type == "TensorList": raise _Unfit
     if not given.text: return _left_out(declared, optional, given, kind if not listed else "", trained, assumed)
     value = _literal(given.text)
     if value is None and optional: return None
-    return _listed(kind, value) if listed else _scalar(kind, value)
+    return _as_list_of(kind, value) if listed else _scalar(kind, value)
 
 _no_matter = ("number", "float", "MemoryFormat", "Layout", "Device", "Generator")   # no shape depends on these
 
@@ -195,19 +195,19 @@ def _arguments(op, given, hint, trained, assumed):
     declared = op._schema.arguments
     if len(given) > len(declared): raise _Unfit
     if not all(a.has_default_value() for a in declared[len(given):]): raise _Unfit
-    values = [(a, _value(a, g, hint, trained, assumed)) for a, g in zip(declared, given)]
+    values = [(a, _argument_value(a, g, hint, trained, assumed)) for a, g in zip(declared, given)]
     return [v for a, v in values if not a.kwarg_only], {a.name: v for a, v in values if a.kwarg_only}
 
 # %% ../../nbs/interop/trace_work.ipynb #14a91608
 @lru_cache(1 << 14)
 def rebuilt(
-    call:Call,
+    call:RecordedCall,
     hint:str="",        # dtype of tensors in lists
     trained:bool=False, # Whether it has a backward, so that a norm is in training
     assumed:bool=False, # Of truth values that were given, and not recorded
 )->tuple:
     "The overload that a call fits, with its arguments on the meta device. Raises an exception that says why not."
-    given, why = recorded(call), reasons["unfit"]
+    given, why = recorded_arguments(call), reasons["unfit"]
     for op in sorted(overloads(call.operator), key=lambda op: len(op._schema.arguments) != len(given)):
         try: return op, *_arguments(op, given, hint, trained, assumed)
         except _Unfit: continue
@@ -271,39 +271,37 @@ class _Within:
     @classmethod
     def __torch_function__(cls, func, types, args=(), kwargs=None): return args[0].call()
 
-def _run(op, args, kwargs):
+def _run_quietly(op, args, kwargs):
     "Call `op` without gradients and without warnings."
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return torch.relu(_Within(lambda: op(*args, **kwargs)))
 
 # %% ../../nbs/interop/trace_work.ipynb #dd257bf7
-def _name(t): return dtype_name(t.dtype)
-
-def _memory(t, nbytes):
+def _memory_key(t, nbytes):
     "A key of the memory of `t`, and the bytes that were touched."
-    return (_name(t), unique_bytes(t)), nbytes
+    return (dtype_name(t.dtype), unique_bytes(t)), nbytes
 
-def _touched(reads, writes):
+def _touched_keys(reads, writes):
     "Keys and bytes of reads and writes of (tensor, bytes); a write of memory that was read says which."
     at = {region(t): k for k, (t, _) in reversed(list(enumerate(reads)))}
-    return tuple(_memory(*r) for r in reads), tuple((*_memory(*w), at.get(region(w[0]), -1)) for w in writes)
+    return tuple(_memory_key(*r) for r in reads), tuple((*_memory_key(*w), at.get(region(w[0]), -1)) for w in writes)
 
-def _arithmetic(tensors): return next((_name(t) for t in tensors if t.is_floating_point() or t.is_complex()),
-                                      _name(tensors[0]) if tensors else "")
+def _arithmetic(tensors): return next((dtype_name(t.dtype) for t in tensors if t.is_floating_point() or t.is_complex()),
+                                      dtype_name(tensors[0].dtype) if tensors else "")
 
 _runs = ("aten", "torchvision", "prims")     # namespaces whose operators have an output on the meta device
 
-def _counted(op, args, kwargs):
+def _operator_work(op, args, kwargs):
     "The figures of a call of an operator of this build."
-    out = _run(op, args, kwargs)
+    out = _run_quietly(op, args, kwargs)
     if any(out is t for t in tensors_in((args, kwargs))) and is_composite(op):
         return Figures()      # nothing was to be done
     flops, category = operator_flops(op, args, kwargs, out)
     if flops is None: raise _Missing(reasons["rule"])
     reads, writes = operator_accesses(op, args, kwargs, out)
     given = tensors_in((args, kwargs))
-    return Figures(flops.total, min(flops.contraction, flops.total), category, *_touched(reads, writes),
+    return Figures(flops.total, min(flops.contraction, flops.total), category, *_touched_keys(reads, writes),
                    _arithmetic(given + tensors_in(out)), tuple(tuple(t.shape) for t in given))
 
 # %% ../../nbs/interop/trace_work.ipynb #6a6793a9
@@ -313,13 +311,13 @@ def _foreign_value(argument):
 
 def _foreign(call):
     "The figures of a call of an operator that is not in this build."
-    values = [_foreign_value(a) for a in recorded(call)]
+    values = [_foreign_value(a) for a in recorded_arguments(call)]
     if call.operator not in other_ops.written: raise _Missing(reasons["unfit"])
     flops, category = other_ops.foreign_flops(call.operator, map_tensors(lambda t: Shape(t.shape), values))
     if flops is None: raise _Missing(reasons["rule"])
     reads, writes = other_ops.foreign_accesses(call.operator, values)
     given = tensors_in(values)
-    return Figures(flops.total, min(flops.contraction, flops.total), category, *_touched(reads, writes),
+    return Figures(flops.total, min(flops.contraction, flops.total), category, *_touched_keys(reads, writes),
                    _arithmetic(given), tuple(tuple(t.shape) for t in given))
 
 # %% ../../nbs/interop/trace_work.ipynb #e3c827e0
@@ -330,37 +328,39 @@ def _all(*tensors): return [(t, unique_bytes(t)) for t in tensors]
 
 def _convolved(call, out):
     "The figures of a convolution of which sizes are known, and those of its result."
-    x, w = (_tensor(a.dims, _dtypes[a.type]) for a in recorded(call)[:2])
+    x, w = (_tensor(a.dims, _dtypes[a.type]) for a in recorded_arguments(call)[:2])
     contraction, result = 2 * math.prod(out) * math.prod(w.shape[1:]), _tensor(out, x.dtype)
-    return Figures(contraction, contraction, "convolution", *_touched(_all(x, w), _all(result)), _name(x),
+    return Figures(contraction, contraction, "convolution", *_touched_keys(_all(x, w), _all(result)),
+                   dtype_name(x.dtype),
                    (tuple(x.shape), tuple(w.shape)))
 
 def _convolved_backward(call):
     "The figures of a backward with both gradients."
-    x, grad, w = (_tensor(a.dims, _dtypes[a.type]) for a in recorded(call)[:3])
+    x, grad, w = (_tensor(a.dims, _dtypes[a.type]) for a in recorded_arguments(call)[:3])
     contraction, results = 4 * math.prod(grad.shape) * math.prod(w.shape[1:]), (torch.empty_like(t) for t in (x, w))
-    return Figures(contraction, contraction, "convolution", *_touched(_all(x, grad, w), _all(*results)), _name(x),
+    return Figures(contraction, contraction, "convolution", *_touched_keys(_all(x, grad, w), _all(*results)),
+                   dtype_name(x.dtype),
                    tuple(tuple(t.shape) for t in (x, grad, w)))
 
 # %% ../../nbs/interop/trace_work.ipynb #ca00365d
 @lru_cache(1 << 16)
 def figures(
-    call:Call,
+    call:RecordedCall,
     hint:str="",   # dtype of tensors in lists
     out:tuple=(),  # Shape of the result by its backward, where values were not recorded
 )->Figures:
     "FLOPs and bytes of a call, or the reason why they are not known."
     if not has_rule(call.operator): return Figures(reason=reasons["rule"])
-    if not recorded(call) or not any(a.type for a in recorded(call)): return Figures(reason=reasons["shapes"])
+    if not any(a.type for a in recorded_arguments(call)): return Figures(reason=reasons["shapes"])
     try:
         if out and call.operator in _convolutions: return _convolved(call, out)
         if call.operator == "aten::cudnn_convolution_backward": return _convolved_backward(call)
         if call.operator in other_ops.written or not call.operator.startswith(tuple(f"{n}::" for n in _runs)):
             return _foreign(call)
-        found = _counted(*rebuilt(call, hint, bool(out)))
+        found = _operator_work(*rebuilt(call, hint, bool(out)))
         # a truth value that nobody recorded: it is known that it does not matter, or nothing is
-        unseen = any(a.text is None and a.type in ("Bool", "Int", "Scalar") for a in recorded(call))
-        if unseen and _counted(*rebuilt(call, hint, bool(out), True)) != found: raise _Missing(reasons["values"])
+        unseen = any(a.text is None and a.type in ("Bool", "Int", "Scalar") for a in recorded_arguments(call))
+        if unseen and _operator_work(*rebuilt(call, hint, bool(out), True)) != found: raise _Missing(reasons["values"])
         return found
     except _Missing as missing: return Figures(reason=str(missing))
     except Exception:
@@ -369,16 +369,16 @@ def figures(
 # %% ../../nbs/interop/trace_work.ipynb #9012a346
 @lru_cache(1 << 14)
 def argument_memory(
-    call:Call,
+    call:RecordedCall,
 )->tuple:
     "Key and bytes of the memory of each tensor that a call was given; none where no dtypes were recorded."
-    given = [a for a in recorded(call) if a.type in _dtypes and all(isinstance(d, int) for d in a.dims)]
+    given = [a for a in recorded_arguments(call) if a.type in _dtypes and all(isinstance(d, int) for d in a.dims)]
     try: tensors = [_tensor(a.dims, _dtypes[a.type], a.strides) for a in given]
     except (RuntimeError, TypeError, OverflowError): return ()    # sizes that no tensor can have
-    return tuple(_memory(t, unique_bytes(t)) for t in tensors)
+    return tuple(_memory_key(t, unique_bytes(t)) for t in tensors)
 
 def argument_bytes(
-    call:Call,
+    call:RecordedCall,
 )->int|None:
     "Bytes of the tensors that a call was given; `None` where no dtypes were recorded."
     found = argument_memory(call)

@@ -35,14 +35,14 @@ if TYPE_CHECKING: from torch.profiler import profile
 # %% ../../nbs/interop/traces.ipynb #2410911f
 def _points(rows, n, peaks, spreads):
     "The points of rows that were added over `n` traces: means, and the spread over the traces."
-    return ranked(place(_mean(r, n), peaks, time_iqr_s=spreads.get(r.key)) for r in rows)
+    return ranked(place(_mean_row(r, n), peaks, time_iqr_s=spreads.get(r.key)) for r in rows)
 
 # %% ../../nbs/interop/traces.ipynb #91b4adaf
-def _mean(row, n):
+def _mean_row(row, n):
     "A row that was added over `n` traces, as their mean."
     return row if n == 1 else replace(row * (1 / n), calls=max(round(row.calls / n), 1))
 
-def _spreads(groups):
+def _iqr_by_row(groups):
     "The interquartile range of the seconds of each row over the traces."
     times = {}
     for rows in groups:
@@ -53,7 +53,7 @@ def _spreads(groups):
 def _gathered(found, kind):
     "The rows of one kind over all traces, and their spreads."
     groups = [getattr(r, kind) for r in found]
-    return added(row for rows in groups for row in rows), _spreads(groups)
+    return added(row for rows in groups for row in rows), _iqr_by_row(groups)
 
 # %% ../../nbs/interop/traces.ipynb #f5892c27
 def _accounts(found):
@@ -70,9 +70,9 @@ def _idle(found, peaks):
 def _by_rank(found, peaks):
     "One row per trace: all that has figures, over the time of its window."
     name = lambda r: f"rank {r.rank}" if r.rank is not None else Path(r.source).name
-    return ranked(place(_known(replace(r.program, name=name(r), type="rank"), found), peaks) for r in found)
+    return ranked(place(_with_unknown(replace(r.program, name=name(r), type="rank"), found), peaks) for r in found)
 
-def _known(row, found):
+def _with_unknown(row, found):
     "The sums of `row`; where no work is known and some is unknown, they are unknown and not zero."
     unknown = not row.flops and any(o.flops is None for r in found for o in r.ops)
     if not unknown: return row
@@ -82,7 +82,7 @@ def _known(row, found):
 # %% ../../nbs/interop/traces.ipynb #31fc6a2b
 _kinds = dict(module="modules", operator="ops", kernel="kernels", collective="collectives", rank="program")
 
-def _notes(found, peaks):
+def _trace_notes(found, peaks):
     "Return the notes below the points, a line each."
     notes = list(dict.fromkeys(n for r in found for n in r.notes))
     unknown = Counter()
@@ -109,7 +109,7 @@ def _check_different(found):
         sources[recording] = r.source
 
 # %% ../../nbs/interop/traces.ipynb #cc370415
-def _device(found):
+def _only_device(found):
     "The one device that all traces are of."
     devices = list(dict.fromkeys(r.device for r in found))
     if len(devices) > 1:
@@ -118,9 +118,9 @@ def _device(found):
                          "one read takes the traces of one, and compare() two results")
     return devices[0]
 
-def _result(found, by, peaks):
+def _trace_result(found, by, peaks):
     "The result of traces that were read."
-    device, n = _device(found), len(found)
+    device, n = _only_device(found), len(found)
     _check_different(found)
     peaks = peaks or found[0].peaks
     by = by or ("module" if any(r.has_modules for r in found) else "operator")
@@ -129,15 +129,15 @@ def _result(found, by, peaks):
     points = _by_rank(found, peaks) if by == "rank" else rows[_kinds[by]]
     if by in ("module", "operator"): points = ranked([*points, _idle(found, peaks)])
     program, _ = _gathered(found, "program_rows")
-    program = place(_known(replace(_mean(program[0], n), name="", type="window"), found), peaks)
+    program = place(_with_unknown(replace(_mean_row(program[0], n), name="", type="window"), found), peaks)
     program = replace(program, share=1.0, shares=tuple(shares_of(rows["ops"],
         overhead_s=_idle(found, peaks).time_s).items()))
-    steps = [place(_known(s, found), peaks) for r in found for s in r.steps]
+    steps = [place(_with_unknown(s, found), peaks) for r in found for s in r.steps]
     file = Path(found[0].source).name if n == 1 else f"{n} traces"
     about = dict(device_name=device, tool="torch.profiler", file=file, ranks=found[0].ranks)
     return TraceResult(points, peaks, rows["ops"], program, steps, environment={k: v for k, v in about.items() if v},
                        model=_model(found), kernels=rows["kernels"],
-                       notes=_notes(found, peaks), accounts=_accounts(found), unknown_ops=_unknown_ops(found),
+                       notes=_trace_notes(found, peaks), accounts=_accounts(found), unknown_ops=_unknown_ops(found),
                        collectives=_matched(found))
 
 # %% ../../nbs/interop/traces.ipynb #8e840528
@@ -203,12 +203,12 @@ def read_trace(
     if by is not None and by not in _kinds: raise ValueError(f"by={by!r}; the ways are {', '.join(_kinds)}")
     if peaks is not None and not isinstance(peaks, HardwarePeaks):
         raise TypeError(f"peaks is a {type(peaks).__name__}; a HardwarePeaks is needed")
-    return _result(_reduce_all(sources(path), peaks, device, executor), by, peaks)
+    return _trace_result(_reduce_all(sources(path), peaks, device, executor), by, peaks)
 
 # %% ../../nbs/interop/traces.ipynb #cd170de4
 _writers = {".html": "to_html", ".json": "to_json", ".csv": "to_csv"}
 
-def _numbered(path, count, rank):
+def _numbered_path(path, count, rank):
     "`path` with the rank of the process and the number of the cycle, where there are several."
     mark = (f".rank{rank}" if rank is not None else "") + (f".{count}" if count > 1 else "")
     return Path(path).with_name(f"{Path(path).stem}{mark}{Path(path).suffix}")
@@ -241,7 +241,7 @@ def on_trace_ready(
                 found = [_reduce_source(Source(f"{folder}/trace.json"), peaks, device)]
                 roofs = peaks or (_measured_cpu() if found[0].device == "cpu" else None)
                 if roofs is not peaks: found = [_reduce_source(Source(f"{folder}/trace.json"), roofs, device)]
-                result = _result(found, None, roofs)
-                getattr(result, _writers[Path(path).suffix])(_numbered(path, count, _rank()))
+                result = _trace_result(found, None, roofs)
+                getattr(result, _writers[Path(path).suffix])(_numbered_path(path, count, _rank()))
             except Exception as error: warn(f"no roofline of this cycle: {error}", NotMeasuredWarning)
     return handler

@@ -22,7 +22,7 @@ def _cache_bytes(text):
     unit = dict(K=1 << 10, M=1 << 20, G=1 << 30).get(text[-1])
     return int(text[:-1]) * unit if unit else int(text)
 
-def _read(path):
+def _file_text(path):
     with open(path) as f: return f.read().strip()
 
 def _usable_cores(): return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
@@ -37,7 +37,8 @@ def cpu_caches(
     found, usable = {}, usable or _usable_cores()
     for index in glob.glob(f"{root}/cpu[0-9]*/cache/index[0-9]*"):
         if usable and int(re.search(r"cpu(\d+)/cache", index)[1]) not in usable: continue
-        try: level, kind, size, shared = (_read(f"{index}/{n}") for n in ("level", "type", "size", "shared_cpu_list"))
+        names = "level", "type", "size", "shared_cpu_list"
+        try: level, kind, size, shared = (_file_text(f"{index}/{n}") for n in names)
         except OSError: continue
         if kind != "Instruction" and int(level) > 1: found.setdefault(int(level), {})[shared] = _cache_bytes(size)
     largest = lambda caches: sum(sorted(caches.values(), reverse=True)[:threads])
@@ -68,14 +69,14 @@ def plateaus(
     return [(f"cache {i + 1}", size) for i, size in enumerate(found)]
 
 # %% ../../nbs/probes/levels.ipynb #d0b0b634
-def _touched(device):
+def _probe_bytes(device):
     "Bytes that a call touches in a cache: some tens of microseconds of traffic, beside which a launch is little."
     return 512 << 20 if device.type == "cuda" else 32 << 20
 
 def swept_capacities(device, seconds, **kwargs):
     "Capacities of the caches of `device` from a sweep of its own."
     sizes = [1 << k for k in range(18, 29)]
-    probe = lambda size: memory_probe("in-place", size, device, _touched(device))
+    probe = lambda size: memory_probe("in-place", size, device, _probe_bytes(device))
     return plateaus([(s, run_probe(probe(s), device, seconds=seconds / len(sizes), **kwargs).best) for s in sizes])
 
 # %% ../../nbs/probes/levels.ipynb #194e5ac0
@@ -101,12 +102,12 @@ class LevelRate(NamedTuple):
 
 def _level_probes(device, size, capacity):
     "Streaming over one working set; in a cache of a GPU also from a graph."
-    cuda, touched = device.type == "cuda", _touched(device) if capacity else 0
+    cuda, touched = device.type == "cuda", _probe_bytes(device) if capacity else 0
     names = [k for k in streams if not (cuda and k == "product")]     # repeated products of random numbers vanish
     probes = [memory_probe(k, size, device, touched) for k in names]
     return probes + ([graph_probe(k, size, device, touched) for k in names] if cuda and capacity else [])
 
-def _stream(rate): return rate.probe.name.split()[0]
+def _probe_name(rate): return rate.probe.name.split()[0]
 
 # %% ../../nbs/probes/levels.ipynb #2fcb341c
 def measure_levels(
@@ -129,10 +130,10 @@ def measure_levels(
             best = envelope(probes, device, skipped, seconds=seconds / len(sets), warmup=warmup, steps=steps, tick=tick,
                             keep=own)
             sizes = [s // 2 for s in sizes] if capacity is None else []
-        elsewhere = max((r.best for r in own if _stream(r).removeprefix("graph-") in out_of_place), default=None)
+        elsewhere = max((r.best for r in own if _probe_name(r).removeprefix("graph-") in out_of_place), default=None)
         if best: levels.append(LevelRate(name, capacity, best, elsewhere))
         rates += own
-    return levels, [(_stream(r), r.probe.size, r.best) for r in rates]
+    return levels, [(_probe_name(r), r.probe.size, r.best) for r in rates]
 
 # %% ../../nbs/probes/levels.ipynb #47f01734
 def nearer_is_faster(

@@ -19,14 +19,14 @@ _products = ("cuda.matmul", "cudnn.conv", "cudnn.rnn")
 _kinds = (("matmul", "attention"), ("convolution",), ("recurrent",))
 _by_product = hasattr(torch.backends.cudnn, "conv") and hasattr(torch.backends.cudnn.conv, "fp32_precision")
 
-def _backend(path):
+def _torch_backend(path):
     found = torch.backends
     for name in path.split("."): found = getattr(found, name)
     return found
 
 def _set_tf32(on):
     if _by_product:
-        for p in _products: _backend(p).fp32_precision = "tf32" if on else "ieee"
+        for p in _products: _torch_backend(p).fp32_precision = "tf32" if on else "ieee"
     else: torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = on
 
 # %% ../../nbs/probes/machine.ipynb #53beadec
@@ -36,7 +36,7 @@ def tf32_categories(
     "The kinds of float32 work that may run as TF32 on `device` now."
     if device.type != "cuda": return frozenset()
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
-    if _by_product: on = [_backend(p).fp32_precision == "tf32" for p in _products]
+    if _by_product: on = [_torch_backend(p).fp32_precision == "tf32" for p in _products]
     else: on = [matmul.allow_tf32, cudnn.allow_tf32, cudnn.allow_tf32]
     return frozenset(k for allowed, of in zip(on, _kinds) if allowed for k in of)
 

@@ -53,28 +53,28 @@ def _seconds(call, device, group):
     _wait(device)
     return perf_counter() - start
 
-def _shortest(times, device, group, sender_only):
+def _shortest_over_ranks(times, device, group, sender_only):
     "Per call the shortest time over the ranks; of a send and its receive, that of the two."
     t = torch.tensor(times, dtype=torch.float64 if device.type == "cpu" else torch.float32, device=device)
     if sender_only and dist.get_rank(group) > 1: t.fill_(float("inf"))
     dist.all_reduce(t, op=dist.ReduceOp.MIN, group=group)
     return t.tolist()
 
-def _sample(collective, nbytes, device, group, repeats):
+def _collective_time(collective, nbytes, device, group, repeats):
     "Seconds of `collective` over a buffer of `nbytes`: the median of so many calls, after one that is not counted."
     ranks = dist.get_world_size(group)
     x = torch.zeros(nbytes // 4, dtype=torch.float32, device=device)
     call = _calls[collective](x, x.clone().chunk(ranks), group)
     times = [_seconds(call, device, group) for _ in range(repeats + 1)]
-    return statistics.median(_shortest(times, device, group, collective == "send_recv")[1:])
+    return statistics.median(_shortest_over_ranks(times, device, group, collective == "send_recv")[1:])
 
 # %% ../../nbs/probes/network_probes.ipynb #e19fa697
-def _device(group):
+def _group_device(group):
     "The device that the group's collectives run on."
     backend = dist.get_backend(group)
     return torch.device("cuda", torch.cuda.current_device()) if "nccl" in backend else torch.device("cpu")
 
-def _listed(sizes):
+def _size_list(sizes):
     "`sizes` as a list."
     if sizes is None: return None
     if isinstance(sizes, Iterable) and not isinstance(sizes, str): return list(sizes)
@@ -107,7 +107,7 @@ def _sweep(collective, place, repeats, limit_s):
     "(bytes, seconds) of one collective."
     samples = []
     for nbytes in place.sizes:
-        samples.append((nbytes, _sample(collective, nbytes, place.device, place.group, repeats)))
+        samples.append((nbytes, _collective_time(collective, nbytes, place.device, place.group, repeats)))
         if len(samples) > 1 and samples[-1][1] > limit_s: break
     return samples
 
@@ -115,7 +115,7 @@ def _meet(places):
     "All ranks of a mesh have come: those of each of its dimensions have, one after the other."
     for p in places: dist.barrier(group=p.group)
 
-def _roofs(place, places, repeats, limit_s, skipped):
+def _group_roofs(place, places, repeats, limit_s, skipped):
     "The roofs of one group; what has none is put into `skipped`, with the reason."
     for collective in _calls:
         _meet(places)
@@ -126,7 +126,7 @@ def _roofs(place, places, repeats, limit_s, skipped):
         if why is not None: skipped[over(collective, place.ranks, place.stride)] = why
 
 # %% ../../nbs/probes/network_probes.ipynb #np00rk01
-class _Place(NamedTuple):
+class _ProbedGroup(NamedTuple):
     "A group that is measured, and how."
     group: object
     ranks: int
@@ -160,8 +160,8 @@ def _groups_of(group):
 
 # %% ../../nbs/probes/network_probes.ipynb #ba8ae3f6
 def _place(group, sizes):
-    device, ranks = _device(group), dist.get_world_size(group)
-    return _Place(group, ranks, stride_of(members(group) or ()), device, _sweep_sizes(sizes, ranks, device))
+    device, ranks = _group_device(group), dist.get_world_size(group)
+    return _ProbedGroup(group, ranks, stride_of(members(group) or ()), device, _sweep_sizes(sizes, ranks, device))
 
 # %% ../../nbs/probes/network_probes.ipynb #e2d8d6e6
 def measure_network(
@@ -178,10 +178,10 @@ def measure_network(
     if not (dist.is_available() and dist.is_initialized()):
         raise RuntimeError("no process group: run under torchrun and call torch.distributed.init_process_group first")
     repeats, limit_s = as_count("repeats", repeats, 1), positive("limit_s", limit_s)
-    sizes, skipped = _listed(sizes), {}
+    sizes, skipped = _size_list(sizes), {}
     places = [_place(g, sizes) for g in _groups_of(group)]
     with peers.limited("measure_network"):
-        roofs = tuple(roof for place in places for roof in _roofs(place, places, repeats, limit_s, skipped))
+        roofs = tuple(roof for place in places for roof in _group_roofs(place, places, repeats, limit_s, skipped))
         found = NetworkPeaks(roofs, _environment(places, skipped))
     reasons = "; ".join(f"{name}: {why}" for name, why in skipped.items())
     if not roofs: raise ValueError(f"no collective could be measured: {reasons}")

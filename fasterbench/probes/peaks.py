@@ -19,6 +19,7 @@ import torch
 from filelock import FileLock, Timeout
 
 from ..core.arguments import as_count, as_device, on_device
+from ..core.dtypes import dtype_name
 from ..core.files import read_plain, write_whole
 from ..core.progress import progress_bar
 from ..core.warnings import NotKeptWarning, ProvisionalWarning, warn
@@ -27,17 +28,15 @@ from ..roofs.hardware import Ceiling, HardwarePeaks, KindCeiling, MemoryLevel, b
 from .levels import measure_levels, nearer_is_faster
 from .machine import environment, has_tf32, tf32_set
 from .kind_probes import kind_probes, pointwise_probes
-from .probes import compute_probes, envelope, free_frames, joined, launch_probes, run_probe
+from .probes import compute_probes, envelope, free_frames, joined_runs, launch_probes, run_probe
 from ..engine.process import gc_paused
 from ..timing.load import LoadMeter, load_doubts
 
 # %% ../../nbs/probes/peaks.ipynb #af4a4fae
 measurable = ("bfloat16", "float16", "float32", "float64", "float8_e4m3fn", "int8")
 
-def _name(dtype): return str(dtype).removeprefix("torch.")
-
 def _checked_dtype(dtype):
-    if isinstance(dtype, torch.dtype) and _name(dtype) in measurable: return _name(dtype)
+    if isinstance(dtype, torch.dtype) and dtype_name(dtype) in measurable: return dtype_name(dtype)
     raise ValueError(f"dtype {dtype!r} cannot be measured; the dtypes with a compute ceiling are "
                      f"{', '.join('torch.' + n for n in measurable)}")
 
@@ -63,18 +62,19 @@ class _Measuring:
         rates, reasons, seconds = [], {}, 0.6 if unit == "pointwise" else 3.0
         with tf32_set(self.device, unit == "TF32"):
             best = envelope(probes, self.device, reasons, seconds=seconds, keep=rates, **self.how)
-        self.skipped |= {f"{_name(dtype)} {probe}": why for probe, why in reasons.items()}
+        self.skipped |= {f"{dtype_name(dtype)} {probe}": why for probe, why in reasons.items()}
         if best: self.rates[dtype, unit] = best
         elif needed:
             why = "; ".join(f"{k}: {v}" for k, v in reasons.items())
             raise RuntimeError(f"no probe could run in {dtype} on {self.device}: {why}")
-        self.trials += [(_name(dtype), r.probe.name, r.probe.work, r.best) for r in rates]
+        self.trials += [(dtype_name(dtype), r.probe.name, r.probe.work, r.best) for r in rates]
 
     def kinds_of(self, dtype):
         "The ceilings of kinds of work in `dtype`."
         for kind, (per, probes) in kind_probes(self.device, dtype).items():
             r = envelope(probes, self.device, self.skipped, seconds=0.25, **self.how)
-            if r: self.kinds.append(KindCeiling(kind, _name(dtype), r.best, per, r.sustained, r.spread, r.probe.name))
+            if r: self.kinds.append(KindCeiling(kind, dtype_name(dtype), r.best, per, r.sustained, r.spread,
+                                                r.probe.name))
 
     def fixed_cost(self):
         r = envelope(launch_probes(self.device), self.device, self.skipped, seconds=0.1, **self.how)
@@ -83,7 +83,7 @@ class _Measuring:
     def once_more(self, rate):
         "Measure the winners again at the end, since what other machines leave over changes within seconds."
         if rate.probe.work / rate.best > 1: return rate         # one call takes more than a second
-        try: return joined([rate, run_probe(rate.probe, self.device, seconds=0.1, steps=self.steps)])
+        try: return joined_runs([rate, run_probe(rate.probe, self.device, seconds=0.1, steps=self.steps)])
         except Exception as error: free_frames(error, self.device)
         return rate                                             # what it gave before holds
 
@@ -108,7 +108,7 @@ def _figures(rate): return rate.best, rate.sustained, rate.spread, rate.probe.na
 
 # %% ../../nbs/probes/peaks.ipynb #9977747f
 def _as_ceilings(found):
-    return [Ceiling(_name(d), r.best, unit, *_figures(r)[1:]) for (d, unit), r in found.rates.items()]
+    return [Ceiling(dtype_name(d), r.best, unit, *_figures(r)[1:]) for (d, unit), r in found.rates.items()]
 
 def _as_levels(found, levels):
     "The levels with their roofs, and what has to be said of them."
@@ -131,7 +131,7 @@ def _measure(device, dtypes, matmul_size, bandwidth_mb, warmup, steps, allow_tf3
             why = "; ".join(f"{k}: {v}" for k, v in found.skipped.items())
             raise RuntimeError(f"main memory of {device} could not be measured: {why}")
         for d, unit, probes in _units(device, dtypes, allow_tf32, matmul_size):
-            meet(f"the roof of {_name(d)} {unit}")
+            meet(f"the roof of {dtype_name(d)} {unit}")
             found.ceiling(d, unit, probes, needed=d == dtypes[0] and unit != "pointwise")
         for d in dtypes if matmul_size is None else (): found.kinds_of(d)
         found.fixed_cost()
@@ -149,7 +149,7 @@ _of_load = "cores", "load_average", "others", "steal", "throttled", "memory_stal
 def _as_peaks(found, levels, made, notes, sweep, device, dtype, flags):
     ceilings = _as_ceilings(found)
     sweep = _risen(sweep, {(l.rate.probe.name.split()[0], l.rate.probe.size): l.rate.best for l in levels})
-    best = {(_name(d), r.probe.name, r.probe.work): r.best for (d, _), r in found.rates.items()}
+    best = {(dtype_name(d), r.probe.name, r.probe.work): r.best for (d, _), r in found.rates.items()}
     return HardwarePeaks(ceilings[0].flops, made[-1].bandwidth, device=str(device), dtype=str(dtype),
                          tf32_enabled=ceilings[0].unit == "TF32", cudnn_benchmark=flags, levels=made, ceilings=ceilings,
                          environment=environment(device), sweep=sweep, skipped=found.skipped,
@@ -234,7 +234,7 @@ def _write(peaks, path):
     try: return write_whole(path, peaks.to_json(), follow=False)
     except OSError as error: return error
 
-def _stored(peaks, path):
+def _peaks_in_file(peaks, path):
     "`peaks` with the file that they are in now; as they were, with a warning, where that cannot be written."
     path, other = (_rough(path), None) if peaks.provisional else (_firm(path), _rough(path))
     if not (problem := _ready(path.parent) or _write(peaks, path)):
@@ -271,7 +271,7 @@ def _kept(folder, key, machine, measure, group=None, before=None):
     if rough and is_busy(): return best(rough)
     with _one_process(folder):
         if _state(path) != seen and (peaks := _load(path, machine)): return best(peaks)  # measured by another process
-        return best(_stored(_again(measure, rough), path))
+        return best(_peaks_in_file(_again(measure, rough), path))
 
 def _again(measure, rough):
     "Peaks as they are measured now; beside provisional ones, the best of both."
@@ -311,7 +311,7 @@ def _of_ranks(key, machine, measure):
     if peaks is None and path is not None: peaks = _load(path, device) or _load(_rough(path), device)
     if not peers.agreed("the kept roofs", peaks is not None, all):
         peaks = measure()
-        if path is not None and peers.rank == mates[0]: _stored(peaks, path)
+        if path is not None and peers.rank == mates[0]: _peaks_in_file(peaks, path)
         every = peers.agreed("the measured roofs", peaks.to_dict(), list)
         peaks = HardwarePeaks.from_dict(every[mates[0]])
     with _lookup: _remembered[key] = peaks
@@ -331,7 +331,7 @@ def measured_anew(
         if folder is not None:
             path = _path(folder, key, machine(), group)
             for old in (path, _rough(path)): old.unlink(missing_ok=True)
-            peaks = _stored(peaks, path)
+            peaks = _peaks_in_file(peaks, path)
         with _lookup: _remembered[key] = peaks
     return peaks
 
@@ -343,7 +343,7 @@ def replace_peaks(
     with _lookup:
         keys = [k for k, v in _remembered.items() if v is old]
         _remembered.update(dict.fromkeys(keys, new))
-    if keys and old.path: _stored(new, Path(old.path))
+    if keys and old.path: _peaks_in_file(new, Path(old.path))
 
 # %% ../../nbs/probes/peaks.ipynb #a96d5eb1
 def clear_peaks_cache():

@@ -210,7 +210,7 @@ class Rate(NamedTuple):
         "The interquartile range of the samples over their median."
         return spread_of(self.samples)
 
-def joined(
+def joined_runs(
     rates:list[Rate], # Of one probe, in order
 )->Rate:
     "The runs of one probe, together."
@@ -261,7 +261,7 @@ class _Trials:
     def __init__(self, device, skipped, tick, warmup):
         self.device, self.skipped, self.tick, self.warmup, self.rates = device, skipped, tick, warmup, {}
 
-    def ranked(self): return sorted((joined(r) for r in self.rates.values()), key=lambda r: -r.best)
+    def ranked(self): return sorted((joined_runs(r) for r in self.rates.values()), key=lambda r: -r.best)
 
     def run(self, probe, seconds, steps):
         "One more run of `probe`; where it fails, what it gave before holds."

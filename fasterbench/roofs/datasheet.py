@@ -34,9 +34,9 @@ class Device(NamedTuple):
 @cache
 def _table()->dict[str, Device]:
     data = json.loads((files("fasterbench") / "assets" / "datasheets.json").read_text(encoding="utf-8"))
-    return {name: _device(name, entry, data["sources"]) for name, entry in data["devices"].items()}
+    return {name: _device_of_entry(name, entry, data["sources"]) for name, entry in data["devices"].items()}
 
-def _device(name, entry, sources):
+def _device_of_entry(name, entry, sources):
     figures = {k: Promise(float(v), sources[s]) for k, (v, s) in entry["figures"].items()}
     measured = {}
     for k, v, how, s in entry.get("measured", []): measured.setdefault(k, []).append(Promise(float(v), sources[s], how))
@@ -66,7 +66,7 @@ def _size(word): return re.fullmatch(r"\d+gb", word) is not None
 # %% ../../nbs/roofs/datasheet.ipynb #a1f0c008
 _boards = {"pg509": "NVIDIA A100-SXM4-40GB"} # names of boards that drivers of data centres report
 
-def _said(name):
+def _device_in_words(name):
     "The device that `name` is in the words of the table, apart from its memory size; else `None`."
     asked = _telling(_words(name))
     if not asked or _other & set(_words(name)): return None
@@ -91,11 +91,11 @@ def match_device(
     name:str, # As a driver, a cloud or a person says it: "AMD Instinct MI300X VF", "H100"
 )->Match:
     "The device of the table that `name` means, and why that is not sure."
-    found = _said(name)
+    found = _device_in_words(name)
     if found: return Match(_table()[found])
     board = next((d for b, d in _boards.items() if b in _words(name)), None)
     if board: return Match(_table()[board], f"{name!r} is the name of a board; {board} is assumed")
-    either = [_said(part) for part in name.split("/")] if "/" in name else _candidates(name)
+    either = [_device_in_words(part) for part in name.split("/")] if "/" in name else _candidates(name)
     if not either or None in either: return Match(None, f"{name!r} is not in the table of {len(_table())} devices")
     if len(either) == 1: return Match(_table()[either[0]])
     best = max(either, key=lambda d: max(p.value for p in _table()[d].figures.values()))
@@ -119,7 +119,7 @@ def _clock(device:Device)->float|None:
     return device.figures["float32"].value / device.units / (128 if device.architecture in _narrow else 256)
 
 # %% ../../nbs/roofs/datasheet.ipynb #a1f0c020
-def _levels(device):
+def _datasheet_levels(device):
     "The memory levels of `device`, nearest first; main memory alone where its caches are not known."
     clock = _clock(device)
     rates = {k: (p.value, p.source) for k, p in device.figures.items()}
@@ -128,7 +128,7 @@ def _levels(device):
               for k in ("L2", "Infinity Cache") if k in device.capacities and k in rates]
     return (*caches, MemoryLevel("DRAM", None, rates["DRAM"][0], probe=rates["DRAM"][1]))
 
-def _ceilings(device):
+def _datasheet_ceilings(device):
     "A ceiling per dtype; `sustained` is the mean of long runs, where it was published."
     long = {k: p.value for k, ps in device.measured.items() for p in ps if p.how == "mean of long runs"}
     rates = {k: p for k, p in device.figures.items() if k not in ("DRAM", "L2", "Infinity Cache")}
@@ -143,7 +143,7 @@ def datasheet_peaks(
     "The roofs of a device from its datasheet; `None` for one not in the table. `environment` holds a doubt."
     device, doubt = match_device(device_name)
     if device is None: return None
-    ceilings, levels = _ceilings(device), _levels(device)
+    ceilings, levels = _datasheet_ceilings(device), _datasheet_levels(device)
     rates = {c.dtype: c.flops for c in ceilings if not c.unit}
     dtype = str(dtype or ("float32" if "float32" in rates else next(iter(rates)))).removeprefix("torch.")
     if dtype not in rates: raise ValueError(f"the datasheet of {device.name} has no {dtype}; it has {', '.join(rates)}")

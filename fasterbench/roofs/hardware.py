@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timezone
 
+from ..core.dtypes import dtype_name
 from ..core.files import Facts, Number, check_schema, check_text, computable, restored, write_whole
 from ..core.units import format_si, positive
 from .network import NetworkPeaks, checked_network
@@ -84,9 +85,7 @@ class KindCeiling:
     probe: str=""               # Which probe won
 
 # %% ../../nbs/roofs/hardware.ipynb #bdb883e8
-def _of_torch(dtype): return f"torch.{_short(dtype)}"
-
-def _short(dtype): return str(dtype).removeprefix("torch.")
+def _of_torch(dtype): return f"torch.{dtype_name(dtype)}"
 
 # %% ../../nbs/roofs/hardware.ipynb #86725a3e
 def _computable_rate(name, value):
@@ -201,7 +200,7 @@ class HardwarePeaks:
         pointwise:bool=False, # Whether the work is no contraction
     )->float:
         "The compute ceiling of `dtype`, FLOP/s; `peak_flops` for a dtype that was not measured."
-        same = [c for c in self.ceilings if c.dtype == _short(dtype)]
+        same = [c for c in self.ceilings if c.dtype == dtype_name(dtype)]
         if pointwise and (found := [c.flops for c in same if c.unit == "pointwise"]): return max(found)
         tf32 = tf32 and not pointwise
         found = [c.flops for c in same if c.unit != "pointwise" and (tf32 or c.unit != "TF32")]
@@ -213,7 +212,7 @@ class HardwarePeaks:
         pointwise:bool=False, # Whether the work is no contraction
     )->float:
         "The spread of the compute ceiling of `dtype`; 0 where it is not known."
-        same = [c for c in self.ceilings if c.dtype == _short(dtype)]
+        same = [c for c in self.ceilings if c.dtype == dtype_name(dtype)]
         found = [c for c in same if (c.unit == "pointwise") == pointwise] or same
         return max((c.spread or 0.0 for c in found), default=0.0)
 
@@ -222,7 +221,7 @@ class HardwarePeaks:
         dtype:str, # "float32"
     )->KindCeiling|None:
         "The ceiling of one kind of work in `dtype`; `None` where it was not measured."
-        return next((k for k in self.kinds if (k.kind, k.dtype) == (kind, _short(dtype))), None)
+        return next((k for k in self.kinds if (k.kind, k.dtype) == (kind, dtype_name(dtype))), None)
 
     @property
     def provisional(self)->str:

@@ -271,7 +271,7 @@ _amounts = ("flops", "bytes_moved", "time_s", "contraction_flops", "eager_bytes"
 
 def _more(a, b): return a is not None and b is not None and a > b * (1 + 1e-6) + 1e-15
 
-def _needed(p, peaks):
+def _least_times(p, peaks):
     "Yield (what, s): the least time for each of a row's amounts."
     if p.flops is not None: yield "its FLOPs", p.flops / max([peaks.peak_flops, *(c.flops for c in peaks.ceilings)])
     rates, through = {l.name: l.bandwidth for l in peaks.memory}, passing([b for _, b in p.bytes_by_level])
@@ -291,7 +291,7 @@ def violations(
         found.append(f"levels serve {served:g} of {p.bytes_moved:g} B")
     if p.utilization_pct is not None and not math.isclose(p.utilization_pct, utilization(p.roof_time_s, p.time_s)):
         found.append(f"utilization is {p.utilization_pct:g} %, and the least time {p.roof_time_s:g} of {p.time_s:g} s")
-    needed = _needed(p, peaks) if peaks is not None and p.roof_time_s is not None else ()
+    needed = _least_times(p, peaks) if peaks is not None and p.roof_time_s is not None else ()
     return found + [f"{what} need {s:g} s, the row {p.roof_time_s:g}" for what, s in needed if _more(s, p.roof_time_s)]
 
 # %% ../../nbs/roofs/place.ipynb #158bfe2d
@@ -344,7 +344,7 @@ def _longest(pairs):
     "The sum of each name, longest first."
     return tuple(sorted(added_pairs([p] for p in pairs).items(), key=lambda pair: -pair[1]))
 
-def _explained(p):
+def _explained_time(p):
     "Return the part of a row's time beyond its least time that ceilings explain."
     total, beyond = sum(s for _, s in p.explained), max(p.time_s - p.least_time_s, 0.0)
     return [(kind, s * min(1.0, beyond / total)) for kind, s in p.explained] if total else []
@@ -363,6 +363,7 @@ def division(
     end = total if end_to_end_s is None else end_to_end_s
     needed = [(p.bound, p.least_time_s) for p in (*rows, *waits) if p.bound != "none"]
     return Division(end, _longest(needed), math.fsum(p.time_s - p.least_time_s for p in rows),
-                    _longest(pair for p in rows for pair in _explained(p)), unknown, overhead_s + empty, end - total,
+                    _longest(pair for p in rows for pair in _explained_time(p)), unknown,
+                    overhead_s + empty, end - total,
                     math.fsum(p.time_s - (p.roof_time_s or 0.0) for p in waits),
                     _longest((p.name, p.time_s) for p in points if p.category in apart))

@@ -79,13 +79,13 @@ _unknown_stays = ("flops", "bytes_moved", "contraction_flops", "eager_bytes", "c
 
 _marks = ("waits_elsewhere", "uncertain", "disturbed")
 
-def _common(values): return values[0] if len(set(values)) == 1 else ""
+def _common_value(values): return values[0] if len(set(values)) == 1 else ""
 
-def _levels(rows):
+def _summed_bytes(rows):
     if any(r.bytes_moved and not r.bytes_by_level for r in rows): return ()
     return tuple(map(sum, zip(*(r.bytes_by_level for r in rows if r.bytes_by_level))))
 
-def _launch(rows):
+def _summed_launch(rows):
     known = [r.launch_s for r in rows if r.launch_s is not None]
     return sum(known) if known else None
 
@@ -99,10 +99,10 @@ def summed(
     if len(rows) == 1: return replace(rows[0], **fields) if fields else rows[0]
     sums = {k: total(getattr(r, k) for r in rows) for k in _unknown_stays}
     sums |= {k: sum(getattr(r, k) for r in rows) for k in ("time_s", "calls")}
-    sums |= {k: _common([getattr(r, k) for r in rows]) for k in ("name", "type", "operator", "phase")}
+    sums |= {k: _common_value([getattr(r, k) for r in rows]) for k in ("name", "type", "operator", "phase")}
     sums |= {k: tuple(added_pairs(getattr(r, k) for r in rows).items()) for k in ("explained", "sends")}
     sums |= {k: _mixed(rows, k) for k in ("category", "dtype")}
-    return Row(**sums | dict(bytes_by_level=_levels(rows), launch_s=_launch(rows),
+    return Row(**sums | dict(bytes_by_level=_summed_bytes(rows), launch_s=_summed_launch(rows),
                              network_s=total(0.0 if r.wire_bytes == 0 else r.network_s for r in rows),
                              network_spread=max(r.network_spread for r in rows),
                              **{k: any(getattr(r, k) for r in rows) for k in _marks}) | fields)

@@ -66,7 +66,7 @@ def _stand(spans, stacks, points, at, k):
     if stack: at[k] = stack[-1]
 
 # %% ../../nbs/timing/kernels.ipynb #91b7c2d4
-def joined(
+def launch_and_operator(
     operators:Sequence[Record],  # By (start, -end)
     launches:Sequence[Record],
     activities:Sequence[Record], # What the GPU did
@@ -85,18 +85,18 @@ def _earlier(operators, k, activity):
     "`k`, if that operator began before the activity did."
     return k if k >= 0 and operators[k].start <= activity.start else -1
 
-def launched(
+def with_launches(
     records:Iterable[Record],
 )->list[tuple[Record, Record|None]]:
     "Each kernel, copy and set with its launch; where that was not recorded, with the operator that launched it."
     kinds = {}
     for r in records: kinds.setdefault("activity" if r.kind in gpu_work else r.kind, []).append(r)
     operators, launches, activities = (kinds.get(k, []) for k in ("operator", "launch", "activity"))
-    found = joined(operators, launches, activities)
+    found = launch_and_operator(operators, launches, activities)
     return [(a, launches[l] if l >= 0 else operators[o] if o >= 0 else None) for a, (l, o) in zip(activities, found)]
 
 # %% ../../nbs/timing/kernels.ipynb #27594297
-def divided(
+def exclusive_seconds(
     intervals:Sequence[tuple[float, float, int]], # Begin, end, class: a moment belongs to the lowest class that runs
 )->list[float]:
     "Seconds of each interval; they sum to the length of the union."
@@ -121,7 +121,7 @@ def shared_times(
 )->dict:
     "Seconds per owner; they sum to the length of the union."
     intervals, total = list(intervals), {}
-    for (owner, *_), seconds in zip(intervals, divided([(start, end, 0) for _, start, end in intervals])):
+    for (owner, *_), seconds in zip(intervals, exclusive_seconds([(start, end, 0) for _, start, end in intervals])):
         total[owner] = total.get(owner, 0.0) + seconds
     return total
 
@@ -136,7 +136,7 @@ def is_communication(
     "Return whether a kernel moves data between GPUs; those of symmetric memory are not called nccl."
     return _communication.search(name) is not None
 
-def is_collective(
+def is_collective_kernel(
     record:Record,
 )->bool:
     "Return whether a record is a kernel that communicates with other GPUs."
@@ -145,9 +145,9 @@ def is_collective(
 # %% ../../nbs/timing/kernels.ipynb #a7ad9263
 def _slot_seconds(records, stamps):
     "Of each kernel its slot and its seconds, which sum to the union; those that communicate get what nothing hides."
-    pairs = launched(records)
+    pairs = with_launches(records)
     slots = on_top(stamps, [launch.start if launch else -1.0 for _, launch in pairs])
-    seconds = divided([(kernel.start, kernel.end, int(is_collective(kernel))) for kernel, _ in pairs])
+    seconds = exclusive_seconds([(kernel.start, kernel.end, int(is_collective_kernel(kernel))) for kernel, _ in pairs])
     return [(kernel, slot, s) for (kernel, _), slot, s in zip(pairs, slots, seconds)]
 
 def kernel_times(
@@ -160,9 +160,9 @@ def kernel_times(
     Behind them those of kernels that communicate: per slot what no other kernel hides, and all of it."""
     total, exposed = {}, [0.0] * n
     for kernel, slot, seconds in _slot_seconds(records, stamps):
-        if is_collective(kernel): exposed[slot or 0] += seconds
+        if is_collective_kernel(kernel): exposed[slot or 0] += seconds
         else: total[slot] = total.get(slot, 0.0) + seconds
-    flight = sum(shared_times((0, r.start, r.end) for r in records if is_collective(r)).values())
+    flight = sum(shared_times((0, r.start, r.end) for r in records if is_collective_kernel(r)).values())
     return [total.get(i, 0.0) for i in range(n)], total.get(None, 0.0), exposed, flight
 
 # %% ../../nbs/timing/kernels.ipynb #a02d17e8

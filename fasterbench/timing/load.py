@@ -96,7 +96,7 @@ class _Reading(NamedTuple):
     throttled: int|None=None
     memory_stall: float|None=None   # s
 
-def _read(): return _Reading(perf_counter(), process_time(), read_accounts(), _throttled(), _memory_stall())
+def _reading_now(): return _Reading(perf_counter(), process_time(), read_accounts(), _throttled(), _memory_stall())
 
 def _in_job():
     "Return whether this is one of several ranks: what the others do on this machine is the same program."
@@ -125,7 +125,7 @@ class LoadMeter:
         between:Callable=lambda: None,   # Called whenever the machine is looked at
         clock:Callable=perf_counter,     # () -> s
         least:float=0.0,                 # How long to look, s, at least
-    ): self.read, self.between, self.clock, self.least = read or _read, between, clock, least
+    ): self.read, self.between, self.clock, self.least = read or _reading_now, between, clock, least
 
     def __enter__(self):
         self.clocks = _clock_rates()

@@ -16,7 +16,7 @@ from torch._C._profiler import _RecordFunctionFast
 from ..engine.modules import is_compiled
 from ..engine.process import eager
 from ..engine.peers import peers
-from .kernels import gpu_work, joined, shared_times
+from .kernels import gpu_work, launch_and_operator, shared_times
 from .profiler import Record, can_record, mark, session
 from .samples import Samples, StoppingRule
 from ..work.count import Work
@@ -53,12 +53,12 @@ def operator_times(
     kinds, spans = lambda *names: [r for r in records if r.kind in names], {}
     operators, work = kinds("operator"), kinds(*gpu_work)
     for k, r in enumerate(matches): spans.setdefault(r.thread, []).append((r.start, r.end, k))
-    whose = lambda inner: None if inner is None else _within(spans.get(inner.thread, []), inner.start)
-    inner = [operators[o] if o >= 0 else None for _, o in joined(operators, kinds("launch"), work)]
+    whose = lambda inner: None if inner is None else _span_at(spans.get(inner.thread, []), inner.start)
+    inner = [operators[o] if o >= 0 else None for _, o in launch_and_operator(operators, kinds("launch"), work)]
     total = shared_times((whose(i), r.start, r.end) for i, r in zip(inner, work))
     return [total.get(k, 0.0) for k in range(len(matches))]
 
-def _within(spans, t):
+def _span_at(spans, t):
     "Which of the disjoint `spans`, by time, holds `t`."
     at = bisect_right(spans, (t, float("inf"))) - 1
     return spans[at][2] if at >= 0 and t <= spans[at][1] else None

@@ -14,7 +14,7 @@ import torch
 from torch._C._autograd import _profiler_enabled
 from torch.profiler import ProfilerActivity
 
-from ..engine.process import recorded
+from ..engine.process import profiler_session
 from ..engine.undo import Undo, let_go
 
 # %% ../../nbs/timing/profiler.ipynb #d82789e6
@@ -41,7 +41,7 @@ def _gpu_kind(name, activity):
     if activity: return _gpu_kinds.get(activity)
     return "copy" if name.startswith("Memcpy") else "set" if name.startswith("Memset") else "kernel"
 
-def _kind(e):
+def _record_kind(e):
     "Return the kind of record `e`; `None` for those that are of no use here."
     name, on_gpu = e.name(), "CPU" not in str(e.device_type())
     activity = e.activity_type() if hasattr(e, "activity_type") else ""
@@ -53,16 +53,16 @@ def _kind(e):
     return "operator" if "::" in name and e.start_thread_id() == e.end_thread_id() else None
 
 # %% ../../nbs/timing/profiler.ipynb #fd6c8114
-def _record(e, kind, origin):
+def _as_record(e, kind, origin):
     thread = e.device_resource_id() if kind in ("kernel", "copy", "set") else e.start_thread_id()
     start, end = (e.start_ns() - origin) * 1e-9, (e.end_ns() - origin) * 1e-9
     return Record(kind, e.name(), start, end, thread, e.correlation_id(), e.linked_correlation_id())
 
 def _records(events, names):
     "The records among `events`, by time; the first begins at 0 (a double does not hold nanoseconds since 1970)."
-    kinds = [(e, kind) for e in events if (names is None or e.name() in names) and (kind := _kind(e))]
+    kinds = [(e, kind) for e in events if (names is None or e.name() in names) and (kind := _record_kind(e))]
     origin = min((e.start_ns() for e, _ in kinds), default=0)
-    return sorted((_record(e, kind, origin) for e, kind in kinds), key=lambda r: (r.start, -r.end))
+    return sorted((_as_record(e, kind, origin) for e, kind in kinds), key=lambda r: (r.start, -r.end))
 
 # %% ../../nbs/timing/profiler.ipynb #d228286c
 _one_at_a_time = threading.RLock()
@@ -86,5 +86,5 @@ def session(
     with (undo := Undo()), undo:
         undo.add(let_go, _one_at_a_time)
         _one_at_a_time.acquire()
-        with recorded(activities=activities) as p: yield records
+        with profiler_session(activities=activities) as p: yield records
         records += _records(p.profiler.kineto_results.events(), names)

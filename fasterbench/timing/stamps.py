@@ -239,7 +239,7 @@ def self_times(
     return [max(t, 0.0) for t in total]
 
 # %% ../../nbs/timing/stamps.ipynb #52fc8510
-def _nothing(*args, **kwargs): pass
+def _noop(*args, **kwargs): pass
 
 def _loop(f, n):
     start = perf_counter()
@@ -249,7 +249,7 @@ def _loop(f, n):
 def _share_inside(make, n):
     "Which part of the cost of a stamp is charged to the module that is called."
     stamps = make()
-    bare, stamped = _loop(_nothing, n), _loop(stamps.wrap(0, _nothing), n)
+    bare, stamped = _loop(_noop, n), _loop(stamps.wrap(0, _noop), n)
     stamped_at = stamps.read()
     seen = statistics.median(b.time - a.time for a, b in zip(stamped_at[::2], stamped_at[1::2]))
     return min(max(seen - bare, 0.0) / max(stamped - bare, 1e-12), 1.0)

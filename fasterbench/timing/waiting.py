@@ -21,7 +21,7 @@ from .samples import Samples
 from .stamps import ModuleTimes, Waits, enter, switch
 
 # %% ../../nbs/timing/waiting.ipynb #e103b64b
-def _merged(spans):
+def _merged_intervals(spans):
     "The union of intervals, as disjoint intervals by time."
     out = []
     for start, end in sorted(spans):
@@ -29,7 +29,7 @@ def _merged(spans):
         else: out.append((start, end))
     return out
 
-def _common(a, b):
+def _intersection(a, b):
     "Intersect two lists of disjoint intervals."
     out, i, j = [], 0, 0
     while i < len(a) and j < len(b):
@@ -59,16 +59,17 @@ def waits_of(
 )->tuple[list, float]:
     "The disjoint intervals in which the thread stood still for a collective, and the time with one on its way, s."
     own = [r for r in records if r.kind == "operator" and r.thread == thread and not r.name.startswith(_around)]
-    calls = _merged((r.start, r.end) for r in own if r.name.startswith(_sends))
+    calls = _merged_intervals((r.start, r.end) for r in own if r.name.startswith(_sends))
     flights = [(r.start, r.end) for r in records if r.kind == "collective"]
-    gaps, waits = _gaps(_merged((r.start, r.end) for r in own), begin, end), []
+    gaps, waits = _gaps(_merged_intervals((r.start, r.end) for r in own), begin, end), []
     ends = sorted(e for _, e in flights)
     for a, b in gaps:
         while ends and ends[0] <= a: ends.pop(0)
         last = max((e for e in ends[:64] if e <= b), default=None)
         if last is not None: waits.append((a, last))
-    inside = _common([(begin, end)], _merged([*flights, *calls]))
-    return _merged([*_common([(begin, end)], calls), *_common(waits, _merged(flights))]), _length(inside)
+    inside = _intersection([(begin, end)], _merged_intervals([*flights, *calls]))
+    exposed = [*_intersection([(begin, end)], calls), *_intersection(waits, _merged_intervals(flights))]
+    return _merged_intervals(exposed), _length(inside)
 
 # %% ../../nbs/timing/waiting.ipynb #387fc902
 def _by_slot(stamps, waits, n):

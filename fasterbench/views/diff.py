@@ -15,7 +15,7 @@ from typing import overload
 from ..core.units import format_si
 from ..roofs.place import RooflinePoint
 from ..timing.load import drift_between, load_doubts
-from .differences import as_result, differences, rates
+from .differences import as_result, differences, roof_rates
 from .fields import fields, pair_fields, pair_values, side_name
 from .plot import (axes, bounds, canvas, dress, extent, hover, marker_size, placeable, spot,
                                     star_style, style)
@@ -192,7 +192,7 @@ def _programs(fig, before, after):
 
 def _both_roofs(fig, before, after, rows, box):
     "The roofs after; those before, where they differ, paler."
-    if rates(before) != rates(after):
+    if roof_rates(before) != roof_rates(after):
         roof_lines(fig, before.peaks, levels_in_use(before, rows), box, "rgba(116, 128, 138, 0.35)", False,
                    dtypes_in_use(before, rows))
     roofs(fig, after.peaks, levels_in_use(after, rows), box, dtypes_in_use(after, rows))

@@ -53,7 +53,7 @@ def conditions(
     about |= {_spaced(k): v for k, v in r.environment.items() if k != "date"}
     return about | {k: r.call[k] for k in origin if k in r.call}
 
-def rates(
+def roof_rates(
     r:Result,
 )->dict[tuple[str, str], float]:
     "Every roof of `r` by its name and unit."
@@ -82,7 +82,7 @@ def differences(
     about = list(map(conditions, results))
     lines = [f"{k}: {_told([a.get(k) for a in about], sides)}" for k in dict.fromkeys(k for a in about for k in a)
              if len({str(a.get(k)) for a in about}) > 1]
-    roofs = list(map(rates, results))
+    roofs = list(map(roof_rates, results))
     text = lambda of, k: format_si(of[k], k[1]) if k in of else "none"
     return lines + [f"{k[0]}: {_told([text(of, k) for of in roofs], sides)}"
                     for k in dict.fromkeys(k for of in roofs for k in of)

@@ -17,16 +17,16 @@ from .fields import brief
 from .roof_lines import network_in_use
 
 # %% ../../nbs/views/headline.ipynb #6bfa6e8d
-def _short(tensor):
+def _tensor_text(tensor):
     "One tensor of the sample: `1×3×224×224 float32`."
     shape = "×".join(map(str, tensor["shape"] or [])) or "scalar"
     return f"{shape} {tensor['dtype']}"
 
-def _sample(result):
+def _sample_text(result):
     "The tensors of the sample; equal ones are counted, and no more than three are shown."
     counts = {}
     for t in result.sample:
-        if "shape" in t: counts[_short(t)] = counts.get(_short(t), 0) + 1
+        if "shape" in t: counts[_tensor_text(t)] = counts.get(_tensor_text(t), 0) + 1
     texts = [text if n == 1 else f"{n} of {text}" for text, n in counts.items()]
     return " + ".join(texts[:3] + ["…"] * (len(texts) > 3))
 
@@ -73,7 +73,7 @@ def known_flops(
     return max(sum(p.flops or 0 for p in points) for points in (result.points, result.ops))
 
 # %% ../../nbs/views/headline.ipynb #b2c53bdb
-def _time(result):
+def _time_text(result):
     "End to end time and half its IQR: `14.56 ms ±3 %`."
     p, t = result.program, result.timing
     time, iqr = (t.end_to_end_s, t.end_to_end_iqr_s) if t else (p.time_s, p.time_iqr_s) if p else (None, 0)
@@ -85,7 +85,7 @@ def _time(result):
 
 def _half(fraction): return f"±{fraction:.{0 if fraction >= 0.01 else 1}%}"
 
-def _rate(result):
+def _rate_text(result):
     "The rate of the whole, or the lower bound of its FLOPs."
     p, unknown = result.program, len(result.unknown_ops)
     if p is not None and p.achieved_gflops is not None:
@@ -122,12 +122,13 @@ def roofs_text(
 )->str:
     "The roofs with their values: `float32 588 GFLOP/s, L2 912, DRAM 77 GB/s`."
     compute = [(" ".join(filter(None, (c.dtype, c.unit))), c.flops) for c in peaks.ceilings]
-    compute = sorted(compute, key=_use(peaks, points)) or [(peaks.dtype.removeprefix("torch."), peaks.peak_flops)]
+    compute = sorted(compute, key=_by_use(peaks, points)) or [(peaks.dtype.removeprefix("torch."), peaks.peak_flops)]
     memory = [(level.name, level.bandwidth) for level in peaks.memory]
     network = [(f"{r.name}:", r.bus_bandwidth) for r in network_in_use(peaks, points)][:3]
-    return ", ".join([_listed(compute[:4], "FLOP/s"), *(_listed(roofs, "B/s") for roofs in (memory, network) if roofs)])
+    return ", ".join([_values_text(compute[:4], "FLOP/s"),
+                      *(_values_text(roofs, "B/s") for roofs in (memory, network) if roofs)])
 
-def _use(peaks, points):
+def _by_use(peaks, points):
     "The key that sorts ceilings: those of the dtypes that take most time first, then that of the peaks."
     times = {peaks.dtype.removeprefix("torch."): 1e-15} if points else {}
     for p in points: times[p.dtype] = times.get(p.dtype, 0.0) + p.time_s
@@ -135,7 +136,7 @@ def _use(peaks, points):
 
 def _brief(x, unit): return format_si(x, unit, 0 if x and len(format_si(x, "", 0)) > 3 else 1).replace(".0 ", " ")
 
-def _listed(pairs, unit):
+def _values_text(pairs, unit):
     "Names with values; the unit stands once where the prefix is the same."
     texts = [(name, *_brief(value, unit).split(" ")) for name, value in pairs]
     return ", ".join(f"{name} {value}" + ("" if i + 1 < len(texts) and texts[i + 1][2] == u else f" {u}")
@@ -173,14 +174,14 @@ def _division(d):
     needed = f"the roofs need {least}" + (f" ({kinds})" if kinds else "")
     return f"of {format_si(d.end_to_end_s, 's')} {needed}, " + ", ".join(parts)
 
-def _explained(d):
+def _explained_text(d):
     "Say which part above the roofs ceilings of kinds of work and fixed costs explain."
     text, unit = _in_unit_of(d.end_to_end_s)
     found = [f"{kind} {text(s)}" for kind, s in d.explained if s > 0.01 * d.end_to_end_s]
     return f"; explained of the part above: {', '.join(found)}" if found else ""
 
 # %% ../../nbs/views/headline.ipynb #8163c8f7
-_parts = model_name, _sample, _dtype, _mode, machine, _time, _rate
+_parts = model_name, _sample_text, _dtype, _mode, machine, _time_text, _rate_text
 
 def headline(
     result, # A `Result`
@@ -190,7 +191,7 @@ def headline(
     if result.peaks is None: return lines
     d = divided(result)
     roofs = roofs_text(result.peaks, (*result.points, *result.ops))
-    return lines + [f"roofs: {roofs} · {_division(d)}{_explained(d)}"]
+    return lines + [f"roofs: {roofs} · {_division(d)}{_explained_text(d)}"]
 
 # %% ../../nbs/views/headline.ipynb #c9b20a08
 def _looked_at(t):
@@ -214,7 +215,7 @@ def _varied(timing, phases):
     return found
 
 # %% ../../nbs/views/headline.ipynb #3e2be085
-def _needed(points, roof):
+def _share_needing(points, roof):
     "Return the share of the rows' time that `roof` needs: a memory level, `float32`, or `float32 pointwise`."
     unit = lambda p: p.dtype + " pointwise" * is_pointwise(p.category)
     of = lambda p: p.memory_level if p.bound == "memory" else unit(p) if p.bound == "compute" else None
@@ -228,7 +229,7 @@ def doubtful_roofs(
     named = [(" ".join(filter(None, (c.dtype, c.unit))), c) for c in peaks.ceilings]
     named = [(name, name if c.unit == "pointwise" else c.dtype, c) for name, c in named]
     named += [(l.name, l.name, l) for l in peaks.memory if l.measured is None]
-    counts = lambda roof, doubt: points is None or doubt * _needed(points, roof) > 0.01
+    counts = lambda roof, doubt: points is None or doubt * _share_needing(points, roof) > 0.01
     wide = [f"{name} spread {r.spread:.0%}" for name, roof, r in named
             if (r.spread or 0) > 0.2 and counts(roof, r.spread)]
     return wide + [f"{name} drift {r.drift:+.0%}" for name, roof, r in named

@@ -30,7 +30,7 @@ def level_points(
             for (level, _), b in zip(p.bytes_by_level, through) if b]
 
 # %% ../../nbs/views/hierarchy.ipynb #9bc4fb6c
-def _rate(p): return p.achieved_gflops * 1e9
+def _flop_rate(p): return p.achieved_gflops * 1e9
 
 def _marks(go, level, points, biggest):
     "The markers of one level, large ones first; `points` are (row, point)."
@@ -38,7 +38,7 @@ def _marks(go, level, points, biggest):
     rows, ps = zip(*sorted(points, key=lambda rp: -rp[1].share))
     marker = dict(symbol=symbols.get(level, "square"), color=_hues.get(level, "#8d99a6"), size=[size(p) for p in ps],
                   opacity=0.85, line=dict(width=1, color="rgba(255,255,255,0.65)"))
-    return go.Scatter(x=[p.arithmetic_intensity for p in ps], y=[_rate(p) for p in ps],
+    return go.Scatter(x=[p.arithmetic_intensity for p in ps], y=[_flop_rate(p) for p in ps],
                       hovertext=[f"{hover(p)}<br>through {level}" for p in ps],
                       hoverinfo="text", customdata=rows, mode="markers", name=f"through {level}", legendgroup=level,
                       marker=marker)
@@ -46,7 +46,7 @@ def _marks(go, level, points, biggest):
 def _joins(go, levels):
     "One line per row through the points of its levels."
     xs = [x for ps in levels.values() for x in (*(p.arithmetic_intensity for p in ps), None)]
-    ys = [y for ps in levels.values() for y in (*map(_rate, ps), None)]
+    ys = [y for ps in levels.values() for y in (*map(_flop_rate, ps), None)]
     rows = [i for i, ps in levels.items() for _ in range(len(ps) + 1)]
     return go.Scatter(x=xs, y=ys, customdata=rows, mode="lines", line=dict(color="#74808a", width=1.5),
                       hoverinfo="skip", name="one kernel", showlegend=False)

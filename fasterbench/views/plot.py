@@ -44,7 +44,7 @@ def shown(
     "`name` as text for a plotly label."
     return escape(shortened(printable(" ".join(name.split())) or "(model)", width))
 
-def _use(p):
+def _use_text(p):
     "Say the bound of a row, and how much of its roof it reaches."
     level = f" ({p.memory_level})" if p.bound == "memory" and p.memory_level else ""
     use = "" if p.utilization_pct is None else f", {p.utilization_pct:.1f} % of the roof"
@@ -56,13 +56,13 @@ def _rates(p):
     roof = "" if p.attainable_gflops is None else f" of {format_si(p.attainable_gflops * 1e9, 'FLOP/s')} attainable"
     return f"{format_si(rate, 'FLOP/s')}{roof}, {format_si(p.achieved_bandwidth, 'B/s')}"
 
-def _time(p):
+def _row_time_text(p):
     if p.source != "predicted" or not p.interval_s: return f"time {format_si(p.time_s, 's')}"
     low, high = (format_si(t, "s") for t in p.interval_s)
     return f"predicted {format_si(p.time_s, 's')} ({low} to {high}), limit {format_si(p.roof_time_s, 's')}"
 
 # %% ../../nbs/views/plot.ipynb #f8eaf140
-def _ranks(p):
+def _ranks_text(p):
     "The fastest and the slowest of several ranks."
     if not p.ranks: return ""
     low, high = (format_si(t, "s") for t in (p.rank_min_s, p.rank_max_s))
@@ -76,8 +76,8 @@ def hover(p:RooflinePoint)->str:
     doubt = ", too short for the clock" if p.uncertain else ", disturbed" if p.disturbed else ""
     wire = ", ".join(f"{name}: {format_si(b, 'B')} on the wire" for name, b in p.sends)
     lines = [f"<b>{shown(label(p))}</b>", escape(" ".join(filter(None, (p.type, p.operator, p.phase, p.dtype)))),
-             _use(p),
-             f"{_time(p)}{spread}, {p.share:.1%}, {p.calls} call{'s' * (p.calls != 1)}{doubt}", _ranks(p),
+             _use_text(p),
+             f"{_row_time_text(p)}{spread}, {p.share:.1%}, {p.calls} call{'s' * (p.calls != 1)}{doubt}", _ranks_text(p),
              f"{format_si(p.flops, 'FLOP')}, {format_si(p.bytes_moved, 'B')}, {intensity} FLOP/B", _rates(p),
              wire and wire + (", no such roof is known" if p.network_s is None
                               else f", {format_si(p.network_s, 's')} under the roof")]
@@ -244,7 +244,7 @@ def _label_box(line, box):
     left, top = (x - width if "left" in line.textposition else x), (y - 20 if "top" in line.textposition else y)
     return left, top, left + width, top + 20
 
-def _names(fig, rows, on, star, box, named):
+def _name_rows(fig, rows, on, star, box, named):
     "Name the `named` slowest rows of those on the chart."
     slow = sorted(on, key=lambda i: -rows[i].time_s)[:named]
     taken = [_around(rows[i], marker_size(rows[i]) / 2, box) for i in on] + [_around(p, 9, box) for p in star]
@@ -281,7 +281,7 @@ def plot_points(
     for p in star:
         if network and points == "modules" and p.wire_intensity: _wire_star(fig, p)
         _star(fig, p)                                                # on top of what it stands among
-    if points != "steps": _names(fig, rows, on, star, box, named)
+    if points != "steps": _name_rows(fig, rows, on, star, box, named)
     strip = [_strip_place(rows[i], result.peaks.memory) for i in off]
     heading = f"Roofline of {model_name(result)} on {device_name(result)}" if title is None else title
     return _layout(fig, heading, alt_text(result, points), box, strip)

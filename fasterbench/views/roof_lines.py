@@ -23,9 +23,9 @@ def levels_in_use(result, points:list[RooflinePoint]):
     used = {name for p in points for name, nbytes in p.bytes_by_level if nbytes}
     return [l for l in result.peaks.memory if l.name in used or l.capacity is None]
 
-def _value(x, unit): return format_si(x, unit, 0 if math.log10(x) % 3 >= 1 else 1)
+def _rate_label(x, unit): return format_si(x, unit, 0 if math.log10(x) % 3 >= 1 else 1)
 
-def _ceilings(peaks, dtypes=None):
+def _ceilings_by_name(peaks, dtypes=None):
     "The compute ceilings by their names, highest first; of `dtypes` alone where there are any of these."
     own = peaks.dtype.removeprefix("torch.")
     used = [c for c in peaks.ceilings if dtypes is None or c.dtype in dtypes] or list(peaks.ceilings)
@@ -64,12 +64,12 @@ def roof_lines(
 ):
     "Add a line per memory level and one per compute ceiling."
     x0, x1, y0, _ = box
-    ceilings, slot, last = _ceilings(peaks, dtypes), 0, math.inf
+    ceilings, slot, last = _ceilings_by_name(peaks, dtypes), 0, math.inf
     top, low = max(ceilings.values()), min(ceilings.values())        # labels of levels stand below the lowest ceiling
     for i, l in enumerate(levels):
         left, dash = max(x0, y0 / l.bandwidth), "solid" if l.capacity is None else ("dash", "dot", "dashdot")[i % 3]
         below = math.log(low / (left * l.bandwidth)) / math.log(top / (left * l.bandwidth))
-        _line(fig, f"{l.name} {_value(l.bandwidth, 'B/s')}", (left, top / l.bandwidth), (left * l.bandwidth, top),
+        _line(fig, f"{l.name} {_rate_label(l.bandwidth, 'B/s')}", (left, top / l.bandwidth), (left * l.bandwidth, top),
               0.8 * (below if below > 0.4 else 1) if i else 0.66, "bottom right" if i else "top left", labelled, color,
               dash)
     for name, flops in ceilings.items():
@@ -80,7 +80,7 @@ def roof_lines(
         beside = 1.6 * flops / min(l.bandwidth for l in levels)      # right of the last ridge: few rows are there
         if slot == 0 and flops < top and beside < x1 / 10:
             place, side = math.log(beside / start) / math.log(x1 / start), "top right"
-        value, unit = _value(flops, "FLOP/s"), name.partition(" ")[2]
+        value, unit = _rate_label(flops, "FLOP/s"), name.partition(" ")[2]
         short = f"{unit} {value}" if unit and len({n.partition(" ")[0] for n in ceilings}) == 1 else None
         _line(fig, f"{name} {value}", (start, x1), (flops, flops), place, side, labelled, color, short=short)
 
@@ -101,7 +101,8 @@ def _network_lines(fig, network, box, top):
     for k, r in enumerate(network):
         rate = r.bus_bandwidth
         left, right = max(x0, y0 / rate), min(x1, top / rate)
-        _line(fig, f"{r.name}: {_value(rate, 'B/s')}", (left, right), (left * rate, right * rate), 0.45, "bottom right",
+        _line(fig, f"{r.name}: {_rate_label(rate, 'B/s')}", (left, right), (left * rate, right * rate), 0.45,
+              "bottom right",
               True, wire_color, "longdash", **({} if k == 0 else dict(visible="legendonly")))
 
 # %% ../../nbs/views/roof_lines.ipynb #8bbc4960
@@ -110,7 +111,7 @@ def _kind_lines(fig, kinds, box, top):
     x0, x1, y0, _ = box
     for k in kinds:
         dtype = k.dtype if len({k.dtype for k in kinds}) > 1 else ""
-        name, left = f"{dtype} {k.kind} {_value(k.rate, k.per + '/s')}".strip(), max(x0, y0 / k.rate)
+        name, left = f"{dtype} {k.kind} {_rate_label(k.rate, k.per + '/s')}".strip(), max(x0, y0 / k.rate)
         xs, ys = ((x0, x1), (k.rate, k.rate)) if k.per == "FLOP" else ((left, top / k.rate), (left * k.rate, top))
         _line(fig, name, xs, ys, 0.3, "top right", True, ink, "dot", visible="legendonly")
 
@@ -124,12 +125,12 @@ def roofs(
     network=(),             # Roofs of the network, of which the first is drawn and the legend switches on the others
 ):
     "Add the roofs, each with its value on its line, and their ridge points."
-    top = max(_ceilings(peaks, dtypes).values())
+    top = max(_ceilings_by_name(peaks, dtypes).values())
     roof_lines(fig, peaks, levels, box, dtypes=dtypes)
     _kind_lines(fig, kinds, box, top)
     _network_lines(fig, network, box, top)
     ridges = [(c / l.bandwidth, c, escape(f"ridge of {l.name} and {name}: {c / l.bandwidth:.2f} FLOP/B"))
-              for name, c in _ceilings(peaks, dtypes).items() for l in levels]
+              for name, c in _ceilings_by_name(peaks, dtypes).items() for l in levels]
     fig.add_scatter(x=[r[0] for r in ridges], y=[r[1] for r in ridges], hovertext=[r[2] for r in ridges],
                     hoverinfo="text",
                     mode="markers", showlegend=False, marker=dict(symbol="diamond-open", size=9, color=ink,

@@ -37,7 +37,7 @@ _silent = {"wait_tensor", "wait_tensors", "_wrap_tensor_autograd", "check_for_na
            "_rendezvous", "get_remote_tensors", "memset32_", "stream_write_value32_"}
 
 @rule(*(f"{namespace}::{name}" for namespace in _namespaces for name in (*_kinds, *_silent)), category="communication")
-def _collective(*_, out=None, **kw): return 0
+def _collective_flops(*_, out=None, **kw): return 0
 
 # %% ../../nbs/work/communication.ipynb #ace8237e
 def is_process_group(
@@ -53,7 +53,7 @@ def members(
     try: return dist.get_process_group_ranks(group)
     except (KeyError, ValueError, RuntimeError): return None
 
-def _shape(group):
+def _group_shape(group):
     "Size and stride of a group, given as the object, as the dispatcher's form of it, or by its name."
     if isinstance(group, torch.ScriptObject): group = dist.ProcessGroup.unbox(group)
     elif isinstance(group, str):
@@ -61,11 +61,11 @@ def _shape(group):
         except (RuntimeError, ValueError, AttributeError): return None, None
     return (group.size(), stride_of(members(group) or ())) if hasattr(group, "size") else (None, None)
 
-def _ranks(op, args, kwargs):
+def _group_of_call(op, args, kwargs):
     "Size and stride of the process group of a call; `None` where they cannot be told."
     given = {a.name: value for a, value in arguments(op, args, kwargs)}
     group = given.get("process_group", given.get("group_name"))
-    ranks, stride = (None, None) if group is None else _shape(group)
+    ranks, stride = (None, None) if group is None else _group_shape(group)
     return (given.get("group_size"), None) if ranks is None else (ranks, stride)
 
 # %% ../../nbs/work/communication.ipynb #40938adb
@@ -92,6 +92,6 @@ def sent_by(
     "Return the message of one call; `None` for an operator that is not a collective."
     operator = op_name(op)
     if not is_collective(operator): return None
-    kind, (ranks, stride) = _kinds.get(operator.partition("::")[2]), _ranks(op, args, kwargs)
+    kind, (ranks, stride) = _kinds.get(operator.partition("::")[2]), _group_of_call(op, args, kwargs)
     if kind is None: return sent(operator, ranks, None)
     return sent(kind, ranks, _buffer(kind, ranks, op, args, kwargs, out), stride)

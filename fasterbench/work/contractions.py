@@ -89,9 +89,9 @@ def _mkl_linear(x, packed, w, bias=None, *_, out=None, **kw): return _linear(x, 
 @rule("mkldnn::_linear_pointwise", category="matmul")
 def _linear_pointwise(x, *rest, out=None, **kw):
     "A product, then what a compiler has fused with it: a bias, and a sum with another tensor."
-    return matmul(math.prod(x[:-1]), x[-1], out[-1], extra=math.prod(out) * (_tensors(rest) - 1))
+    return matmul(math.prod(x[:-1]), x[-1], out[-1], extra=math.prod(out) * (_count_shapes(rest) - 1))
 
-def _tensors(values): return sum(isinstance(v, Shape) for v in values)
+def _count_shapes(values): return sum(isinstance(v, Shape) for v in values)
 
 @rule(*aten_names("_scaled_mm"), category="matmul")
 def _scaled_mm(a, b, scale_a=None, scale_b=None, bias=None, *_, out=None, **kw):
@@ -124,7 +124,7 @@ def _convolution(x, w, bias, stride, padding, dilation, transposed, *_, out=None
     slow_conv3d_forward thnn_conv2d _slow_conv2d_forward"""), category="convolution")
 def _plain_convolution(x, w, *rest, out=None, **kw):
     contraction = 2 * _conv_macs(x, w, out, False)
-    return Flops(contraction + math.prod(out) * _tensors(rest), contraction)
+    return Flops(contraction + math.prod(out) * _count_shapes(rest), contraction)
 
 @rule("mkldnn::_convolution_pointwise", category="convolution")
 def _convolution_pointwise(x, w, *rest, out=None, **kw):
@@ -132,7 +132,7 @@ def _convolution_pointwise(x, w, *rest, out=None, **kw):
     added = bool(rest) and isinstance(rest[0], Shape) and len(rest[0]) > 1
     w, *rest = rest if added else (w, *rest)
     contraction = 2 * _conv_macs(x, w, out, False)
-    return Flops(contraction + math.prod(out) * (_tensors(rest) + added), contraction)
+    return Flops(contraction + math.prod(out) * (_count_shapes(rest) + added), contraction)
 
 @rule("mkldnn::_convolution_transpose_pointwise", category="convolution")
 def _transposed_pointwise(x, w, bias, padding, output_padding, stride, dilation, groups, *_, out=None, **kw):

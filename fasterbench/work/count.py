@@ -79,7 +79,7 @@ def _unseen_sends(unseen):
     return [name for name in unseen if is_collective(name.partition(" ")[0])]
 
 # %% ../../nbs/work/count.ipynb #b4afba4c
-def _bytes(touches): return sum(t.bytes for t in touches)
+def _touched_bytes(touches): return sum(t.bytes for t in touches)
 
 def _most(pairs, default=""):
     "The key with the largest sum."
@@ -116,7 +116,7 @@ class _Totals:
         "FLOP in contractions, with the pairs that a mask of attention leaves out: the figure of other counters."
         return None if self.unknown_ops else sum(c.dense_flops or 0 for c in self.trace)
     @property
-    def bytes(self)->int: return sum(_bytes(c.reads) + _bytes(c.writes) for c in self.trace)
+    def bytes(self)->int: return sum(_touched_bytes(c.reads) + _touched_bytes(c.writes) for c in self.trace)
     @property
     def wire_bytes(self)->float|None:
         "Bytes sent to other processes over the link of this one; `None` when it is unknown of a collective."
@@ -178,12 +178,13 @@ def _op_work(part, phase, calls):
     c = calls[0]
     return OpWork(part.path, part.type, c.operator, c.category, total(c.flops for c in calls),
                   total(c.contraction_flops for c in calls), total(c.dense_flops for c in calls),
-                  sum(_bytes(c.reads) for c in calls), sum(_bytes(c.writes) for c in calls), c.shapes, c.dtypes,
+                  sum(_touched_bytes(c.reads) for c in calls), sum(_touched_bytes(c.writes) for c in calls),
+                  c.shapes, c.dtypes,
                   len(calls), phase, wire_bytes(calls))
 
 def _module_work(part, own, called, unseen):
     calls = [c for c, _ in own]
-    weights = [(c.flops or 0, _bytes(c.reads) + _bytes(c.writes)) for c in calls]
+    weights = [(c.flops or 0, _touched_bytes(c.reads) + _touched_bytes(c.writes)) for c in calls]
     by = 0 if any(flops for flops, _ in weights) else 1
     most = lambda names, default="": _most(((name, w[by]) for name, w in zip(names, weights)), default)
     unknown = tuple(sorted({c.operator for c in calls if c.flops is None} | set(unseen)))
@@ -197,7 +198,7 @@ def _module_work(part, own, called, unseen):
                       flops, None if _unseen_sends(unseen) else wire_bytes(calls))
 
 # %% ../../nbs/work/count.ipynb #0r1g1n00
-def _held(tracer, run):
+def _held_memory(tracer, run):
     "Numbers of the memory that the model and the sample hold."
     modules = [p.module for p in run.modules]
     held = [t for m in modules for t in (*m.parameters(), *m.buffers(), *tensors_of(dict(vars(m))))]
@@ -205,17 +206,17 @@ def _held(tracer, run):
 
 def _unknown_origin(tracer, run):
     "Return whether an operator was given memory that no operator made and neither model nor sample holds."
-    known = _held(tracer, run)
+    known = _held_memory(tracer, run)
     return any(made_in is None and n not in known for n, made_in in enumerate(tracer.memory.made_in))
 
 def _computed_outside(tracer, run):
     "Return whether a result of another library was used, one that had got memory before, or is what the model returns."
     results = {n for n, handed_out in tracer.memory.arrived.items() if handed_out or n in tracer.visits[0].returned}
-    return bool(results) and not results <= _held(tracer, run)
+    return bool(results) and not results <= _held_memory(tracer, run)
 
 # %% ../../nbs/work/count.ipynb #expla1ne
 @contextmanager
-def _explained(run):
+def _gradients_explained(run):
     "Within the context the error of a forward that asks for gradients says that there are none."
     try: yield
     except RuntimeError as error:
@@ -233,7 +234,8 @@ def trace_call(
     "The work of one run."
     tracer, others = tracer(run.owners, before_write), OtherThreads(p.module for p in run.modules)
     tracer.memory.numbers([*run.model.parameters(), *run.model.buffers()])
-    with eager(), torch.jit.optimized_execution(False), _explained(run), run.watched(tracer), watching(tracer), others:
+    with (eager(), torch.jit.optimized_execution(False), _gradients_explained(run), run.watched(tracer),
+          watching(tracer), others):
         out = call()
     tracer.check_threads()
     tracer.visits[0].returned |= tracer.memory.returned(out)

@@ -33,7 +33,7 @@ def is_view(op)->bool:
 _layouts = {torch.sparse_coo: "Sparse", torch.sparse_csr: "SparseCsr", torch.sparse_csc: "SparseCsr",
             torch.sparse_bsr: "SparseCsr", torch.sparse_bsc: "SparseCsr", torch._mkldnn: "Mkldnn"}
 
-def _backend(t):
+def _dispatch_key(t):
     "PyTorch's name for the kernels that `t` is computed with: `CPU`, `NestedTensorCPU`."
     if t.is_nested: kind = "NestedTensor"
     else: kind = "Quantized" if t.is_quantized else _layouts.get(t.layout, "")
@@ -52,7 +52,7 @@ def is_composite(
 )->bool:
     "Return whether `op` on these tensors is only a sequence of other operators."
     if not _has_kernel(op.name(), "CompositeImplicitAutograd"): return False
-    return not any(_has_kernel(op.name(), backend) for backend in {_backend(t) for t in tensors})
+    return not any(_has_kernel(op.name(), backend) for backend in {_dispatch_key(t) for t in tensors})
 
 # %% ../../nbs/work/dispatch.ipynb #f21ea446
 def _decomposed(op, args, kwargs):
@@ -70,10 +70,10 @@ def is_wrapped(types)->bool:
 # %% ../../nbs/work/dispatch.ipynb #a3fd7a42
 _kept_whole = {"flex_attention", "flex_attention_backward"}
 
-def _within(mode, value):
+def _with_mode(mode, value):
     "`value`, where it is a function, with `mode` on while it runs."
     if isinstance(value, (list, tuple)) and any(map(callable, value)):
-        return type(value)(_within(mode, v) for v in value)
+        return type(value)(_with_mode(mode, v) for v in value)
     if not callable(value) or isinstance(value, torch.Tensor): return value
     def inside(*args, **kwargs):
         with mode: return value(*args, **kwargs)
@@ -94,7 +94,7 @@ class Watcher(TorchDispatchMode):
         return self.see(op, args, kwargs)
 
     def _higher_order(self, op, args, kwargs):
-        inside = [_within(self, a) for a in args], {k: _within(self, v) for k, v in kwargs.items()}
+        inside = [_with_mode(self, a) for a in args], {k: _with_mode(self, v) for k, v in kwargs.items()}
         has_functions = any(a is not b for a, b in zip((*args, *kwargs.values()), (*inside[0], *inside[1].values())))
         if has_functions and op.name() not in _kept_whole: return op(*inside[0], **inside[1])
         return self.see(op, args, kwargs)

@@ -19,7 +19,7 @@ _all_ = ["rule", "rules", "Flops", "Shape", "matmul", "attention", "categories"]
 # %% ../../nbs/work/flops.ipynb #7ec19283
 _compressed = (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
 
-def _shape(t, item=0):
+def _shape_of(t, item=0):
     if t.is_nested: return Shape((1, *t._nested_tensor_size()[item].tolist()))      # of a ragged batch, one item
     shape = Shape(t.shape)
     if t.layout is not torch.strided: shape.stored = t
@@ -27,7 +27,7 @@ def _shape(t, item=0):
     elif t.layout in _compressed: shape.entries = t.values().numel()
     return shape
 
-def _shapes(values, item=0): return map_tensors(lambda t: _shape(t, item), values)
+def _shapes(values, item=0): return map_tensors(lambda t: _shape_of(t, item), values)
 
 def _items(tensors):
     "How many items the ragged batches of a call have; 1 where there are none."
@@ -38,7 +38,7 @@ _integer_products = {"aten::_int_mm", "onednn::qlinear_pointwise", "onednn::qcon
                      "onednn::qconv2d_pointwise"}
 _own = ("aten", "prims", "prim", "c10d", "_c10d_functional", "c10d_functional", "quantized", "higher_order")
 
-def _counted(name, known, tensors):
+def _is_floating_point(name, known, tensors):
     "Return whether a call's arithmetic is floating-point: on real or complex numbers, or integers in their place."
     if name in _integer_products or known and name.partition("::")[0] not in _own: return True
     return any(t.is_floating_point() or t.is_complex() or t.is_quantized for t in tensors)
@@ -51,11 +51,11 @@ def operator_flops(
 )->tuple[Flops|None, str]:
     "FLOPs of one call (`None`: no rule covers it) and its category."
     name, tensors = op_name(op), tensors_in((args, kwargs, out))
-    known = _known(name)
+    known = _rule_for(name)
     if not known and not _is_pointwise(op, name):
-        return (None if _counted(name, known, tensors) else Flops(0)), "other"
+        return (None if _is_floating_point(name, known, tensors) else Flops(0)), "other"
     category = known.category if known else "activation" if is_activation(_as_aten(name)) else "pointwise"
-    if not _counted(name, known, tensors): return Flops(0), category
+    if not _is_floating_point(name, known, tensors): return Flops(0), category
     kwargs = {k: v for k, v in kwargs.items() if k != "out"}
     calls = [_item_flops(known, name, args, kwargs, out, i) for i in range(_items(tensors))]
     if None in calls: return None, category
@@ -68,7 +68,7 @@ def _as_aten(name):
     "The operator of `aten` that computes what one of `prims` does."
     return name.replace("prims::", "aten::")
 
-def _known(name):
+def _rule_for(name):
     "The rule for `name`. An in-place form computes what the plain one does."
     plain = name.removesuffix("_")
     return rules.get(name) or rules.get(plain) or rules.get(_as_aten(plain))
@@ -81,7 +81,7 @@ def _is_pointwise(op, name):
 def _item_flops(known, name, args, kwargs, out, item):
     "FLOPs for one item of a ragged batch, or of the whole call where there is none."
     first = out[0] if isinstance(out, (tuple, list)) and out and isinstance(out[0], torch.Tensor) else out
-    shape = _shape(first, item) if isinstance(first, torch.Tensor) else Shape()
+    shape = _shape_of(first, item) if isinstance(first, torch.Tensor) else Shape()
     if known is None: flops = pointwise_cost(_as_aten(name)) * entries(shape)
     elif known.tensors: flops = known.flops(*args, **kwargs, out=out)
     else: flops = known.flops(*_shapes(args, item), **_shapes(kwargs, item), out=shape)

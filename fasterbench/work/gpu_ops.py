@@ -16,7 +16,7 @@ def _heads_first(t): return (t[0], t[2], t[1], t[3])
 
 def _packed(lengths, *tensors): return isinstance(lengths, Shape) or any(len(t) != 4 for t in tensors)
 
-def _flash(q, k, v, lengths, causal, kw, backward=False):
+def _flash_attention(q, k, v, lengths, causal, kw, backward=False):
     "Flash attention, whose queries and keys end at the same place, within a window where there is one."
     if _packed(lengths, q, k, v): return None
     left, right = (n if isinstance(n, int) and n >= 0 else None for n in map(kw.get, _window))
@@ -24,7 +24,7 @@ def _flash(q, k, v, lengths, causal, kw, backward=False):
 
 _window = "window_size_left", "window_size_right"
 
-def _efficient(q, k, v, bias, lengths, mask_type, kw, backward=False):
+def _efficient_attention(q, k, v, bias, lengths, mask_type, kw, backward=False):
     "A mask of type 1 is causal from the beginning, one of type 2 up to the end; a window counts a query's own key."
     if _packed(lengths, q, k, v): return None
     window = kw.get("window_size")
@@ -35,14 +35,14 @@ def _efficient(q, k, v, bias, lengths, mask_type, kw, backward=False):
 # %% ../../nbs/work/gpu_ops.ipynb #351f300f
 @rule(*aten_names("_flash_attention_forward"), category="attention")
 def _flash_forward(q, k, v, lengths=None, lengths_k=None, max_q=0, max_k=0, dropout=0.0, causal=False, *_, out=None,
-                   **kw): return _flash(q, k, v, lengths, causal, kw)
+                   **kw): return _flash_attention(q, k, v, lengths, causal, kw)
 
 @rule(*aten_names("_flash_attention_forward_no_dropout_inplace"), category="attention")
 def _flash_inplace(result, *rest, out=None, **kw): return _flash_forward(*rest, out=out, **kw)
 
 @rule(*aten_names("_efficient_attention_forward"), category="attention")
 def _efficient_forward(q, k, v, bias=None, lengths=None, lengths_k=None, max_q=0, max_k=0, dropout=0.0, mask_type=0,
-                       *_, out=None, **kw): return _efficient(q, k, v, bias, lengths, mask_type, kw)
+                       *_, out=None, **kw): return _efficient_attention(q, k, v, bias, lengths, mask_type, kw)
 
 @rule(*aten_names("_cudnn_attention_forward"), category="attention")
 def _cudnn_forward(q, k, v, bias=None, lengths=None, lengths_k=None, max_q=0, max_k=0, lse=False, dropout=0.0,
@@ -53,12 +53,12 @@ def _cudnn_forward(q, k, v, bias=None, lengths=None, lengths_k=None, max_q=0, ma
 # %% ../../nbs/work/gpu_ops.ipynb #234f5e15
 @rule(*aten_names("_flash_attention_backward"), category="attention")
 def _flash_backward(grad, q, k, v, o, lse, lengths=None, lengths_k=None, max_q=0, max_k=0, dropout=0.0, causal=False,
-                    *_, out=None, **kw): return _flash(q, k, v, lengths, causal, kw, backward=True)
+                    *_, out=None, **kw): return _flash_attention(q, k, v, lengths, causal, kw, backward=True)
 
 @rule(*aten_names("_efficient_attention_backward"), category="attention")
 def _efficient_backward(grad, q, k, v, bias, o, lengths=None, lengths_k=None, max_q=0, max_k=0, lse=None, dropout=0.0,
                         seed=None, offset=None, mask_type=0, *_, out=None, **kw):
-    return _efficient(q, k, v, bias, lengths, mask_type, kw, backward=True)
+    return _efficient_attention(q, k, v, bias, lengths, mask_type, kw, backward=True)
 
 @rule(*aten_names("_cudnn_attention_backward"), category="attention")
 def _cudnn_backward(grad, q, k, v, o, lse, seed, offset, bias, lengths=None, lengths_k=None, max_q=0, max_k=0,

@@ -15,7 +15,7 @@ from .rules import aten_names, rule
 # %% ../../nbs/work/linalg.ipynb #9faf6f38
 def _batch(a): return math.prod(a[:-2])
 
-def _sides(a): return max(a[-2:]), min(a[-2:])
+def _long_and_short(a): return max(a[-2:]), min(a[-2:])
 
 @rule(*aten_names("linalg_cholesky_ex cholesky"), category="other")
 def _cholesky(a, *_, out=None, **kw): return _batch(a) * a[-1]**3 / 3
@@ -23,7 +23,7 @@ def _cholesky(a, *_, out=None, **kw): return _batch(a) * a[-1]**3 / 3
 @rule(*aten_names("linalg_lu_factor_ex linalg_lu _linalg_det _linalg_slogdet linalg_ldl_factor_ex _lu_with_info"),
       category="other")
 def _lu(a, *_, out=None, **kw):
-    m, n = _sides(a)
+    m, n = _long_and_short(a)
     return _batch(a) * (m * n**2 - n**3 / 3)
 
 @rule(*aten_names("linalg_inv_ex"), category="other")
@@ -34,7 +34,7 @@ def _cholesky_inverse(a, *_, out=None, **kw): return _batch(a) * 2 * a[-1]**3 / 
 
 # %% ../../nbs/work/linalg.ipynb #d6c7ffda
 def _householder(a):
-    m, n = _sides(a)
+    m, n = _long_and_short(a)
     return _batch(a) * 2 * n**2 * (m - n / 3)
 
 @rule(*aten_names("geqrf linalg_householder_product orgqr"), category="other")
@@ -42,7 +42,7 @@ def _reflections(a, *_, out=None, **kw): return _householder(a)
 
 @rule(*aten_names("linalg_qr"), category="other")
 def _qr(a, mode="reduced", *_, out=None, **kw):
-    m, n = _sides(a)
+    m, n = _long_and_short(a)
     q = dict(r=0, reduced=_householder(a), complete=_batch(a) * 4 * (m**2 * n - m * n**2 + n**3 / 3))
     return _householder(a) + q[mode]
 
@@ -52,7 +52,7 @@ def _ormqr(a, tau, c, *_, out=None, **kw): return 4 * tau[-1] * math.prod(c)
 # %% ../../nbs/work/linalg.ipynb #0bbd8d19
 @rule(*aten_names("_linalg_svd"), category="other")
 def _svd(a, full=False, vectors=True, *_, out=None, **kw):
-    m, n = _sides(a)
+    m, n = _long_and_short(a)
     if not vectors: return _batch(a) * (4 * m * n**2 - 4 * n**3 / 3)
     return _batch(a) * (4 * m**2 * n + 8 * m * n**2 + 9 * n**3 if full else 14 * m * n**2 + 8 * n**3)
 
@@ -62,7 +62,7 @@ def _prim_svd(a, full_matrices=False, *_, out=None, **kw): return _svd(a, full_m
 @rule(*aten_names("linalg_polar"), category="other")
 def _polar(a, *_, out=None, **kw):
     "From U·S·Vᴴ: U·Vᴴ, and V·S·Vᴴ with its rows scaled before and its two triangles averaged after."
-    m, n = _sides(a)
+    m, n = _long_and_short(a)
     return _svd(a) + _batch(a) * (2 * m * n**2 + 2 * n**3 + 3 * n**2)
 
 @rule(*aten_names("linalg_matrix_sqrth"), category="other")
@@ -100,7 +100,7 @@ def _cholesky_solve(b, factor, *_, out=None, **kw): return 2 * factor[-1] * math
 
 @rule(*aten_names("linalg_lstsq"), category="other")
 def _lstsq(a, b, *_, out=None, **kw):
-    m, n = _sides(a)
+    m, n = _long_and_short(a)
     return _householder(a) + 4 * n * math.prod(b) + n * math.prod(b) * n // m      # Qᵀb, then a triangular solve
 
 # %% ../../nbs/work/linalg.ipynb #0bfcd080

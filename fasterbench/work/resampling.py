@@ -11,15 +11,15 @@ import math
 from .rules import Flops, aten_names, rule
 
 # %% ../../nbs/work/resampling.ipynb #124c5d92
-def _window(kernel, dims): return math.prod(kernel) if len(kernel) > 1 else kernel[0] ** dims
+def _window_size(kernel, dims): return math.prod(kernel) if len(kernel) > 1 else kernel[0] ** dims
 
 def _pools(dims, maximum, average):
     "Rules for pooling over `dims` dimensions."
     @rule(*aten_names(maximum), category="pooling")
-    def max_pool(x, kernel, *_, out=None, **kw): return math.prod(out) * _window(kernel, dims)
+    def max_pool(x, kernel, *_, out=None, **kw): return math.prod(out) * _window_size(kernel, dims)
 
     @rule(*aten_names(average), category="pooling")
-    def avg_pool(x, kernel, *_, out=None, **kw): return math.prod(out) * (_window(kernel, dims) + 1)
+    def avg_pool(x, kernel, *_, out=None, **kw): return math.prod(out) * (_window_size(kernel, dims) + 1)
     return max_pool, avg_pool
 
 _pools(1, "max_pool1d quantized_max_pool1d", "avg_pool1d")

@@ -38,13 +38,13 @@ class Target:
 aten = torch.ops.aten
 _half = (torch.float16, torch.bfloat16)
 
-def _flash(target, q, k, v, mask, causal):
+def _takes_flash(target, q, k, v, mask, causal):
     "Return whether flash attention takes this call."
     return (target.capability >= 80 and mask is None and q.dtype in _half
         and q.shape[-1] == k.shape[-1] == v.shape[-1] <= 256
             and (not causal or q.shape[-2] == k.shape[-2]))
 
-def _efficient(target, q, v, gqa):
+def _takes_efficient(target, q, v, gqa):
     "Return whether the memory-efficient kernel takes this call."
     if gqa or q.dtype is torch.bfloat16 and target.capability < 80 or q.dtype is torch.float64: return False
     align = 8 if q.dtype in _half else 4 if target.capability >= 80 else 1
@@ -64,12 +64,12 @@ def _attention(target, query, key, value, attn_mask=None, dropout_p=0.0, is_caus
     enable_gqa=False):
     "Attention by the kernel that `target` picks; `NotImplemented` where that is products and a softmax."
     if query.dim() != 4 or any(t.is_nested for t in (query, key, value)): return NotImplemented
-    if _flash(target, query, key, value, attn_mask, is_causal):
+    if _takes_flash(target, query, key, value, attn_mask, is_causal):
         size = query.shape[-1]
         q, k, v = (pad(t, (0, -size % 8)) if size % 8 else t for t in (query, key, value))
         return aten._scaled_dot_product_flash_attention(q, k, v, dropout_p, is_causal, False, scale=scale)[0][...,
             :size]
-    if not _efficient(target, query, value, enable_gqa): return NotImplemented
+    if not _takes_efficient(target, query, value, enable_gqa): return NotImplemented
     bias = None if attn_mask is None else _bias(attn_mask, query, key)
     return aten._scaled_dot_product_efficient_attention(query, key, value, bias, False, dropout_p, is_causal,
         scale=scale)[0]
@@ -167,7 +167,7 @@ def _data_needed(error, model):
                       "which tensors without data do not have; "
                       "count_work on a device that is here counts such a model")
 
-def _device(target):
+def _fake_device(target):
     "The device that the fake tensors claim: PyTorch has no fake tensors of a type that it was built without."
     return torch.device(target.type if target.type == "cpu" else "cuda")
 
@@ -184,7 +184,7 @@ def on_target(
     target = target or Target("cpu")
     mode = next((t.fake_mode for t in tensors if isinstance(t, FakeTensor)),
         None) or FakeTensorMode(allow_non_fake_inputs=True)
-    fake, device = _fakes(mode, _device(target)), _device(target).type
+    fake, device = _fakes(mode, _fake_device(target)), _fake_device(target).type
     tracer = Tracer if device == "cpu" else lambda *a, **k: TargetTracer(target, *a, **k)
     forward = nullcontext() if device == "cpu" or torch.is_grad_enabled() else torch.inference_mode()
     with ExitStack() as stack:

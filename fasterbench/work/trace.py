@@ -19,6 +19,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from ..core.arguments import tensors_of
+from ..core.dtypes import dtype_name
 from ..engine.step import NodeOwners
 from .quantized import unpacked
 from .communication import is_process_group, sent_by
@@ -71,13 +72,13 @@ def _multiplies_bytes(category, tensors):
     if category not in ("matmul", "convolution") or not tensors: return False
     return tensors[0].dtype in _bytes or any(t.dtype == torch.qint8 for t in tensors)
 
-def _dtype_of(category, tensors):
+def _ceiling_dtype(category, tensors):
     "The dtype that decides which ceiling applies: the first floating-point tensor's, else the first tensor's."
     if _multiplies_bytes(category, tensors): return "int8"
-    floating = (_name(t) for t in tensors if t.is_floating_point() or t.is_complex())
-    return next(floating, _name(tensors[0]) if tensors else "")
+    floating = (dtype_name(t.dtype) for t in tensors if t.is_floating_point() or t.is_complex())
+    return next(floating, dtype_name(tensors[0].dtype) if tensors else "")
 
-def _name(t): return str(t.dtype).removeprefix("torch.")
+
 
 def _shapes_of(tensors): return tuple(("nested",) if t.is_nested else tuple(t.shape) for t in tensors)
 
@@ -317,11 +318,11 @@ def _record(self, op, args, kwargs, out):
     total, contraction, dense = (None, None, None) if flops is None else (flops.total, flops.contraction, flops.dense)
     index, given = self._visits.current(), tensors_in((args, kwargs))
     visit = self.visits[index]
-    dtype = _dtype_of(category, given + tensors_in(out))
+    dtype = _ceiling_dtype(category, given + tensors_in(out))
     category = "communication" if sent else "optimizer" if visit.phase == "update" else category
     self.calls.append(Call(visit.part, index, visit.phase, op_name(op), category, total, contraction,
                            [_touch(self, a) for a in reads], [_touch(self, a) for a in writes],
-                           _shapes_of(given), tuple(map(_name, given)), dtype, sent, dense))
+                           _shapes_of(given), tuple(dtype_name(t.dtype) for t in given), dtype, sent, dense))
 
 def _touch(self, access):
     whole = unique_bytes(access.tensor)

@@ -13,11 +13,9 @@ from typing import NamedTuple
 
 import torch
 
-from .rules import op_name, tensors_in
+from .rules import aten_names, op_name, tensors_in
 
 # %% ../../nbs/work/traffic.ipynb #c5bd1481
-def _names(text): return {f"aten::{n}" for n in text.split()}
-
 class Access(NamedTuple):
     "Part of a tensor that an operator reads or writes."
     tensor: torch.Tensor
@@ -40,22 +38,22 @@ def unique_bytes(
     return t.itemsize * min(distinct, span)
 
 # %% ../../nbs/work/traffic.ipynb #2cbe4107
-_overwrite = _names("""copy_ fill_ zero_ uniform_ normal_ random_ exponential_ bernoulli_ log_normal_
+_overwrite = {*aten_names("""copy_ fill_ zero_ uniform_ normal_ random_ exponential_ bernoulli_ log_normal_
     geometric_ cauchy_ _foreach_zero_ _foreach_copy_ resize_ set_ index_fill_ masked_fill_ scatter_
-    index_put_ _index_put_impl_ put_ index_copy_ fill_diagonal_""") | {"fsdp::copy_"}
-_allocate = _names("""empty empty_like empty_strided new_empty new_empty_strided empty_permuted resize_ set_
+    index_put_ _index_put_impl_ put_ index_copy_ fill_diagonal_"""), "fsdp::copy_"}
+_allocate = aten_names("""empty empty_like empty_strided new_empty new_empty_strided empty_permuted resize_ set_
     lift lift_fresh""")
-_template = _names("""empty_like zeros_like ones_like full_like rand_like randn_like randint_like new_empty
+_template = aten_names("""empty_like zeros_like ones_like full_like rand_like randn_like randint_like new_empty
     new_empty_strided new_zeros new_ones new_full new_tensor is_same_size _has_same_storage_numel
     _has_compatible_shallow_copy_type is_set_to _new_zeros_with_same_feature_meta""")   # of arguments the shapes alone
-_first_only = _names("""_scaled_dot_product_flash_attention _scaled_dot_product_flash_attention_for_cpu
+_first_only = [*aten_names("""_scaled_dot_product_flash_attention _scaled_dot_product_flash_attention_for_cpu
     _scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention
-    _scaled_dot_product_fused_attention_overrideable""") | {"higher_order::flex_attention"}
+    _scaled_dot_product_fused_attention_overrideable"""), "higher_order::flex_attention"]
 _results = {"aten::_cudnn_rnn": 4,                         # the fifth is the weights again
             "fsdp::all_gather_copy_in": 1, **dict.fromkeys(_first_only, 1)}
 _shape_only = {"aten::_cudnn_rnn": "weight_buf", "fsdp::all_gather_copy_in": "all_gather_output",
                "mkl::_mkl_linear": "MKL_W",                # the weight once more, packed with room to spare
-               **dict.fromkeys(_names("""max_pool2d_with_indices_backward
+               **dict.fromkeys(aten_names("""max_pool2d_with_indices_backward
     max_pool3d_with_indices_backward avg_pool2d_backward avg_pool3d_backward
     _adaptive_avg_pool2d_backward _adaptive_avg_pool3d_backward adaptive_max_pool2d_backward
     adaptive_max_pool3d_backward nll_loss_backward nll_loss2d_backward masked_scatter_backward"""), "self")}
@@ -113,8 +111,8 @@ def transferred(
 
 # %% ../../nbs/work/traffic.ipynb #fe1ed12c
 # a look-up: which argument is the table, and which says how many rows of it are read (None: the result is as large)
-_gathers = {**dict.fromkeys(_names("embedding index_select gather index take _unsafe_index"), (0, None)),
-            **dict.fromkeys(_names("_embedding_bag _embedding_bag_forward_only"), (0, 1))}
+_gathers = {**dict.fromkeys(aten_names("embedding index_select gather index take _unsafe_index"), (0, None)),
+            **dict.fromkeys(aten_names("_embedding_bag _embedding_bag_forward_only"), (0, 1))}
 # the argument with as many elements as are touched
 _scatters = {f"aten::{n}": i for n, i in dict(scatter_=2, scatter_add_=2, scatter_reduce_=2, index_add_=3,
 index_copy_=3, index_reduce_=3, put_=1, nll_loss_forward=1,
@@ -127,20 +125,20 @@ _upsample_nearest_exact1d=1,
 
 # %% ../../nbs/work/traffic.ipynb #44535313
 # these look at a dense tensor only where a sparse one stores something
-_sparse = _names("add_ sub_ mul mul_ sparse_mask")
+_sparse = aten_names("add_ sub_ mul mul_ sparse_mask")
 
-def _stored(args):
+def _stored_elements(args):
     "Elements that the first sparse tensor of a call stores; `None` where none is sparse."
     return next((memory_of(t).numel() for t in tensors_in(args) if t.layout in _values), None)
 
-def _touched(name, args, out, tensor):
+def _touched_elements(name, args, out, tensor):
     "Elements of `tensor` that the call touches, where it is an argument of which only a part is touched; else `None`."
     if name.startswith("quantized::embedding") and any(tensor is t for t in tensors_in(args[0])):
         return args[1].numel() * tensor.shape[-1]
     if name in _gathers and tensor is args[_gathers[name][0]]:
         by = _gathers[name][1]
         return tensors_in(out)[0].numel() if by is None else args[by].numel() * tensor.shape[-1]
-    if name in _sparse and tensor.layout is torch.strided: return _stored(args)
+    if name in _sparse and tensor.layout is torch.strided: return _stored_elements(args)
     if name in _windows and tensor is args[_windows[name][0]]: return _in_windows(name, args, out)
     if "grid_sampler" in name and tensor is args["backward" in name]: return _in_grid(name, args)
     if not args or tensor is not args[0]: return None
@@ -178,9 +176,9 @@ _windows = {"aten::convolution": (0, 3, 4, 5), "aten::_convolution": (0, 3, 4, 5
 3, 4, 5),
             "aten::mkldnn_convolution": (0, 4, 3, 5), "aten::cudnn_convolution": (0, 3, 2, 4),
             "aten::convolution_backward": (1, 4, 5, 6),
-            **dict.fromkeys(_names("max_pool1d max_pool2d max_pool2d_with_indices max_pool3d_with_indices"),
+            **dict.fromkeys(aten_names("max_pool1d max_pool2d max_pool2d_with_indices max_pool3d_with_indices"),
                             (0, 2, 3, 4)),
-            **dict.fromkeys(_names("avg_pool2d avg_pool3d"), (0, 2, 3, None))}
+            **dict.fromkeys(aten_names("avg_pool2d avg_pool3d"), (0, 2, 3, None))}
 
 # %% ../../nbs/work/traffic.ipynb #3b43523d
 def _in_windows(name, args, out):
@@ -204,7 +202,7 @@ def _each(value, dims):
     return value * dims if len(value) == 1 else value
 
 # %% ../../nbs/work/traffic.ipynb #18963e67
-def _sides(name, argument, args, kwargs):
+def _reads_and_writes(name, argument, args, kwargs):
     "Return whether a call reads and whether it writes an argument."
     of_collective = transferred(name, argument.name, args)
     if of_collective: return of_collective
@@ -220,9 +218,9 @@ def operator_accesses(
     "Return the reads and the writes of one call, every distinct part once."
     name, reads, writes = op_name(op), {}, {}
     for a, value in arguments(op, args, kwargs):
-        read, written = _sides(name, a, args, kwargs)
+        read, written = _reads_and_writes(name, a, args, kwargs)
         for t in tensors_in(value):
-            touched, size = _touched(name, args, out, t), unique_bytes(t)
+            touched, size = _touched_elements(name, args, out, t), unique_bytes(t)
             access = Access(t, size if touched is None else min(touched * t.itemsize, size))
             if read: reads.setdefault(region(t), access)
             if written: writes.setdefault(region(t), access)

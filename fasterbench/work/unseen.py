@@ -13,7 +13,7 @@ import torch
 from torch.autograd import _profiler_enabled
 from torch.profiler import ProfilerActivity, record_function
 
-from ..engine.process import recorded
+from ..engine.process import profiler_session
 
 # %% ../../nbs/work/unseen.ipynb #55b719c9
 class OtherThreads:
@@ -43,7 +43,7 @@ class OtherThreads:
         "The operators that other threads run in `call`, with counts; nothing where the profiler is in use."
         if not self.present or _profiler_enabled(): return {}
         every_thread = torch._C._profiler._ExperimentalConfig(profile_all_threads=True)
-        with recorded(activities=[ProfilerActivity.CPU], experimental_config=every_thread) as p:
+        with profiler_session(activities=[ProfilerActivity.CPU], experimental_config=every_thread) as p:
             with record_function(_here): call()
         return _elsewhere(p.profiler.kineto_results.events())
 

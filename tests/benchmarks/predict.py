@@ -15,8 +15,8 @@ from statistics import median
 import torch
 from torch.utils._device import _device_constructors
 
-from fasterbench.analysis.expected import compiled_times, deviation, operator_times, z80
-from fasterbench.roofs.caches import serve
+from fasterbench.analysis.expected import compiled_times, deviation, expected_operator_times, z80
+from fasterbench.roofs.caches import simulate_caches
 from fasterbench.roofs.datasheet import datasheet_peaks
 from fasterbench.work.count import count_work
 from fasterbench.work.target import Target
@@ -94,11 +94,11 @@ def timm_times(calls, peaks, measured, compiled):
     "Times of all operators. The limit is tried with all bytes from main memory; where that is broken, level by level."
     if compiled: return compiled_times(calls, peaks)
     moved = lambda c: sum(t.bytes for t in (*c.reads, *c.writes))
-    times = operator_times(calls, [[0] * (len(peaks.memory) - 1) + [moved(c)] for c in calls], peaks)
+    times = expected_operator_times(calls, [[0] * (len(peaks.memory) - 1) + [moved(c)] for c in calls], peaks)
     if sum(t.limit for t in times) <= measured: return times
     touches = lambda ts: [(t.storage, t.bytes, t.region) for t in ts]
-    found = serve([(touches(c.reads), touches(c.writes)) for c in calls], [l.capacity for l in peaks.memory[:-1]])
-    return operator_times(calls, [[sum(l[i] for ls in op for l in ls) for i in range(len(peaks.memory))]
+    found = simulate_caches([(touches(c.reads), touches(c.writes)) for c in calls], [l.capacity for l in peaks.memory[:-1]])
+    return expected_operator_times(calls, [[sum(l[i] for ls in op for l in ls) for i in range(len(peaks.memory))]
         for op in found], peaks)
 
 def timm_rows(cache, file, device, every, compiled=False, keep=lambda name: True):
@@ -145,7 +145,7 @@ def warm(call, peaks):
     "Limit and expected time of a kernel in steady state: what fits in the caches is served by them."
     rest, served = sum(t.bytes for t in (*call.reads, *call.writes)), []
     for level in peaks.memory[:-1]: served.append(min(rest, level.capacity)); rest -= served[-1]
-    return operator_times([call, call], [[*served, rest]] * 2, peaks)[1]
+    return expected_operator_times([call, call], [[*served, rest]] * 2, peaks)[1]
 
 def neusight_call(op, r):
     n = lambda k: float(r[k])
@@ -197,9 +197,9 @@ def models(cache, every):
             failed.append(f"{key}: {type(error).__name__} {str(error)[:100]}")
         if counted[key] is None: continue
         calls = counted[key].trace
-        served = serve([tuple([(t.storage, t.bytes, t.region) for t in ts] for ts in (c.reads, c.writes))
+        served = simulate_caches([tuple([(t.storage, t.bytes, t.region) for t in ts] for ts in (c.reads, c.writes))
             for c in calls], [l.capacity for l in peaks.memory[:-1]])
-        times = operator_times(calls, [[sum(l[i] for ls in op for l in ls) for i in range(len(peaks.memory))]
+        times = expected_operator_times(calls, [[sum(l[i] for ls in op for l in ls) for i in range(len(peaks.memory))]
             for op in served], peaks)
         by_device.setdefault(r["device"], []).append((" ".join(map(str, key)), float(r["e2e_ms"]) * 1e-3, sum(t.limit
             for t in times),

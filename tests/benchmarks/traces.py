@@ -69,7 +69,7 @@ def ours_by_product(name):
     "Our operators by (kind, sizes): contraction FLOPs per call and seconds per call."
     from fasterbench.interop.trace_file import read_file
     from fasterbench.interop.trace_join import attributed, parts, places
-    from fasterbench.interop.trace_work import recorded
+    from fasterbench.interop.trace_work import recorded_arguments
     trace = read_file(path_of(name))
     found, out, calls = places(trace), defaultdict(list), defaultdict(list)
     for i, p in enumerate(found):
@@ -78,7 +78,7 @@ def ours_by_product(name):
         acts = sorted((trace.activities[i].start, trace.activities[i].end) for i in own if trace.activities[i].kind == "kernel" or "mi300x" not in name)   # on AMD the peer leaves sets out
         busy, end = 0.0, -1.0
         for a, b in acts: busy, end = busy + max(b - max(a, end), 0), max(end, b)
-        dims = tuple(tuple(a.dims) for a in recorded(trace.calls[k]) if a.dims and all(isinstance(d, int) for d in a.dims))
+        dims = tuple(tuple(a.dims) for a in recorded_arguments(trace.calls[k]) if a.dims and all(isinstance(d, int) for d in a.dims))
         out[trace.calls[k].operator, dims].append((found[own[0]].figures, busy))
     return out
 
