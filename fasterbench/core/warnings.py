@@ -8,7 +8,8 @@ __all__ = ['FasterbenchWarning', 'NotMeasuredWarning', 'ProvisionalWarning', 'Un
 
 # %% ../../nbs/core/warnings.ipynb #wn000003
 import contextlib, os, sys, warnings
-from pathlib import Path
+
+import fasterbench
 
 # %% ../../nbs/core/warnings.ipynb #wn000004
 class FasterbenchWarning(UserWarning): "A warning of fasterbench; the others are its kinds."
@@ -19,7 +20,7 @@ class NotKeptWarning(FasterbenchWarning): "Something could not be kept or put ba
 class FasterbenchDeprecationWarning(FasterbenchWarning, DeprecationWarning): "A name or an argument goes in the next version."
 
 # %% ../../nbs/core/warnings.ipynb #wn000005
-_here = str(Path(__file__).resolve().parent.parent) + os.sep
+_here = os.path.dirname(fasterbench.__file__) + os.sep
 
 def _is_inside(frame):
     "Tell if `frame` runs this package, or what it is called through."
