@@ -21,14 +21,14 @@ _homes = {
     "RooflineAnalyzer": "roofline", "serve": "analysis.serve",
     **dict.fromkeys(["ServeResult", "ServePoint"], "views.serving"),
     **dict.fromkeys(["Result", "Timing", "Account", "from_json"], "views.result"),
-    "Collective": "views.collective_table",
-    **dict.fromkeys(["compare", "Comparison"], "views.diff"), "Series": "views.series", "MetricSeries": "views.metrics",
+    "Collective": "views.network_page",
+    **dict.fromkeys(["compare", "Comparison", "Series"], "views.compare"), "MetricSeries": "views.metrics",
     **dict.fromkeys(["read_ncu", "ranges"], "interop.ncu"),
     **dict.fromkeys(["read_trace", "on_trace_ready", "TraceResult"], "interop.traces"), "predict": "analysis.predict",
     **dict.fromkeys(["watch", "Watch"], "running.watch"), "RankError": "engine.peers",
     **dict.fromkeys(["FasterbenchWarning", "NotMeasuredWarning", "ProvisionalWarning", "UnknownWarning",
                      "NotKeptWarning", "FasterbenchDeprecationWarning"], "core.warnings"),
-    **dict.fromkeys(["trainer_callback", "lightning_callback"], "running.callbacks"),
+    **dict.fromkeys(["trainer_callback", "lightning_callback"], "running.watch"),
     "datasheet_peaks": "roofs.datasheet",
     **dict.fromkeys(["NetworkPeaks", "NetworkRoof", "fit_network", "bus_bandwidth"], "roofs.network"),
     "measure_network": "probes.network_probes",
@@ -60,13 +60,13 @@ if TYPE_CHECKING:
         bus_bandwidth
     )
     from .roofs.place import RooflinePoint as RooflinePoint, roofline_analysis as roofline_analysis
-    from .running.callbacks import trainer_callback as trainer_callback, lightning_callback as lightning_callback
+    from .running.watch import trainer_callback as trainer_callback, lightning_callback as lightning_callback
     from .running.watch import watch as watch, Watch as Watch
-    from .views.collective_table import Collective as Collective
-    from .views.diff import compare as compare, Comparison as Comparison
+    from .views.network_page import Collective as Collective
+    from .views.compare import compare as compare, Comparison as Comparison
     from .views.metrics import MetricSeries as MetricSeries
     from .views.result import Result as Result, Timing as Timing, Account as Account, from_json as from_json
-    from .views.series import Series as Series
+    from .views.compare import Series as Series
     from .views.serving import ServeResult as ServeResult, ServePoint as ServePoint
     from .work.count import count_work as count_work, Work as Work, ModuleWork as ModuleWork, OpWork as OpWork
     from .work.rules import rule as rule, Flops as Flops

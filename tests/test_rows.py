@@ -11,8 +11,11 @@ from fasterbench import RooflineAnalyzer, predict, read_ncu, read_trace
 from fasterbench.roofs.place import violations
 from fasterbench.roofs.hardware import Ceiling, HardwarePeaks, MemoryLevel
 from fasterbench.views.fold import fold
-from fasterbench.views.gathered import gathered
+from fasterbench.views.fold import gathered
 from fasterbench.views.result import from_json
+from fasterbench.views import serving
+from fasterbench.views.metrics import metric_fields, metrics_of
+from fasterbench.work.count import count_work
 from test_traces import needs_real, real
 
 here = HardwarePeaks(1e15, 1e14, levels=(MemoryLevel("L2", 1 << 20, 4e14), MemoryLevel("DRAM", None, 1e14)),
@@ -127,3 +130,74 @@ def test_rows_of_counters(tmp_path, by):
 @needs_real
 def test_rows_of_a_real_trace():
     check(read_trace(real/"h100_vit_base_infer.json.gz"), 1e9)
+
+class Sees(nn.Module):
+    "Attention of 2 heads of 8 channels to what came before, and a product."
+    def __init__(self): super().__init__(); self.out = nn.Linear(16, 16, bias=False)
+    def forward(self, x):
+        q = x.unflatten(-1, (2, 8)).transpose(1, 2)
+        return self.out(nn.functional.scaled_dot_product_attention(q, q, q, is_causal=True).transpose(1, 2).flatten(2))
+
+# 2 samples of 64 tokens: 64·65/2 of 64² pairs per head, each 4·8 FLOP in products; then 2·128·16² of the linear layer.
+needed_pairs, every_pair, linear = 2 * 2 * 64 * 65 // 2 * 32, 2 * 2 * 64 * 64 * 32, 2 * 128 * 16 * 16
+
+def seen(**how):
+    if how: return predict(Sees(), torch.ones(2, 64, 16), "NVIDIA A100-SXM4-80GB", **how)
+    return RooflineAnalyzer(Sees(), torch.ones(2, 64, 16), here).profile(warmup=1, steps=3, progress=False).result
+
+@pytest.mark.parametrize("how", [{}, dict(compiled=True), dict(autocast=torch.bfloat16)], ids=["profile", "compiled", "predict"])
+def test_every_pair_is_a_figure_beside_the_needed_ones(how):
+    result = seen(**how)
+    found = {p.name: (p.contraction_flops, p.dense_flops) for p in result.points if p.dense_flops}
+    if not how: check(result)
+    if not how.get("compiled"): assert found == {"": (needed_pairs, every_pair), "out": (linear, linear)}
+    for r in (result, saved(result)):
+        assert (r.program.contraction_flops, r.program.dense_flops) == (needed_pairs + linear, every_pair + linear)
+    whole = fold(result.points, "category")
+    assert sum(p.dense_flops for p in whole) == every_pair + linear
+    assert "dense_flops [FLOP]" in result.csv().splitlines()[0] and result.to_frame().dense_flops.sum() == every_pair + linear
+
+def test_a_file_from_before_has_no_figure_of_every_pair():
+    data = json.loads(seen().to_json())
+    for p in (*data["points"], *data["ops"], *data["kernels"], *data["steps"], data["program"]): del p["dense_flops"]
+    with NamedTemporaryFile("w", suffix=".json") as file:
+        file.write(json.dumps(data))
+        file.flush()
+        assert {p.dense_flops for p in all_points(from_json(file.name))} == {None}
+
+def test_contractions_are_no_more_than_with_every_pair():
+    p = seen().program
+    assert not violations(p) and violations(replace(p, dense_flops=p.contraction_flops - 1)) == [
+        f"contractions {p.contraction_flops:g} FLOP, with every pair {p.contraction_flops - 1:g}"]
+
+def test_a_call_without_a_figure_of_every_pair_is_unknown():
+    work = count_work(Sees(), torch.ones(2, 64, 16))
+    assert work.dense_flops == every_pair + linear
+    bare = replace(work, trace=[replace(c, dense_flops=None) for c in work.trace])
+    assert bare.dense_flops is None and {m.dense_flops for m in bare.by_module().values()} == {None}
+    assert bare.contraction_flops == needed_pairs + linear
+
+def test_both_counts_of_mfu_are_named():
+    """Of 1 s at 1e6 FLOP/s the needed pairs and the product take 0.33 s, with every pair 0.59 s."""
+    whole = seen()
+    roofs = HardwarePeaks(1e6, 1e14)
+    found = metrics_of(replace(whole, peaks=roofs, program=replace(whole.program, time_s=1.0)))
+    assert found["mfu"] == pytest.approx((needed_pairs + linear) / 1e6)
+    assert found["dense_mfu"] == pytest.approx((every_pair + linear) / 1e6)
+    assert [metric_fields[k].title for k in ("mfu", "dense_mfu")] == ["MFU, needed pairs", "MFU, every pair"]
+    assert [serving._all_serve_fields[k].title for k in ("causal_mfu", "mfu")] == ["MFU, needed pairs", "MFU, every pair"]
+
+@pytest.mark.parametrize("into", [False, True], ids=["binary", "in place"])
+def test_a_fused_convolution_that_adds_a_tensor(into):
+    """4 to 8 channels, 3×3 on 8×8 pixels: 2·8·64·36 FLOP in products, then a bias and a sum of 512 elements. The input of
+    256, weight of 288, bias of 8 and the other tensor of 512 numbers are read, 512 written."""
+    x, w, other = torch.ones(1, 4, 8, 8), torch.ones(8, 4, 3, 3), torch.ones(1, 8, 8, 8)
+    class Fused(nn.Module):
+        def __init__(self): super().__init__(); self.w, self.b = nn.Parameter(w), nn.Parameter(torch.ones(8))
+        def forward(self, x, other):
+            how = self.w, self.b, [1, 1], [1, 1], [1, 1], 1, "add", 1.0, None, [], None
+            if into: return torch.ops.mkldnn._convolution_pointwise_.binary(other, x, *how)
+            return torch.ops.mkldnn._convolution_pointwise.binary(x, other, *how)
+    with torch.no_grad(): op, = count_work(Fused(), (x, other)).ops
+    assert (op.contraction_flops, op.dense_flops, op.flops) == (36864, 36864, 36864 + 2 * 512)
+    assert (op.bytes_read, op.bytes_written) == (4 * (256 + 288 + 8 + 512), 4 * 512)

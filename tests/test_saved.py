@@ -8,8 +8,8 @@ from conftest import heavy
 from fasterbench.roofs.place import place
 from fasterbench.roofs.row import Row
 from fasterbench.roofs.hardware import Ceiling, HardwarePeaks, MemoryLevel
-from fasterbench.views.collective_table import Collective, collectives_table
-from fasterbench.views.diff import compare
+from fasterbench.views.network_page import Collective, collectives_table
+from fasterbench.views.compare import compare
 from fasterbench.views.result import Account, Result, Timing, from_dict
 
 junk = (None, "x", "", -1, 0, 1.5, 10**400, 5e-324, 1e308, 1e-100, 1e100, True, [], [1], ["x", 1], {}, dict(a=1),

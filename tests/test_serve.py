@@ -10,7 +10,7 @@ sys.path.insert(0, str(root/"tests/benchmarks"))
 import serve as benchmark
 from fasterbench import HardwarePeaks
 from fasterbench.analysis.serve import serve
-from fasterbench.analysis.serve_weights import Stored, experts_read, stored_as
+from fasterbench.analysis.serve_work import Stored, experts_read, stored_as
 from fasterbench.analysis.serve_work import Asked, language_model, one_of_each
 from fasterbench.roofs.hardware import MemoryLevel
 from fasterbench.views.serving import serve_from_json

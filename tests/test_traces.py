@@ -8,7 +8,7 @@ import pytest
 from conftest import root
 from fasterbench import on_trace_ready, read_trace
 from fasterbench.roofs.hardware import HardwarePeaks, MemoryLevel
-from fasterbench.views.diff import compare
+from fasterbench.views.compare import compare
 from fasterbench.views.headline import headline
 from fasterbench.views.result import from_json
 

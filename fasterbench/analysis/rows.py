@@ -15,8 +15,7 @@ from torch import nn
 
 from .measure import Measurement
 from ..roofs.caches import simulate_caches
-from ..roofs.ceilings import call_row
-from ..roofs.place import RooflinePoint, place, ranked, shares_of, waiting_row
+from ..roofs.place import RooflinePoint, call_row, place, ranked, shares_of, waiting_row
 from ..roofs.row import Row, summed
 from ..roofs.hardware import HardwarePeaks
 from ..probes.machine import environment
@@ -71,8 +70,8 @@ def module_row(
 )->Row:
     "Return what a module does itself: the sum of its calls, with the bytes that cross its border."
     same = dict(name=part.name, type=part.type, flops=part.flops, bytes_moved=part.bytes_moved, calls=part.calls,
-                contraction_flops=part.contraction_flops, eager_bytes=part.eager_bytes, category=part.category,
-                dtype=part.dtype, operator="")
+                contraction_flops=part.contraction_flops, dense_flops=part.dense_flops, eager_bytes=part.eager_bytes,
+                category=part.category, dtype=part.dtype, operator="")
     return summed((c.border for c in calls), **same | fields)
 
 # %% ../../nbs/analysis/rows.ipynb #38c361ea
@@ -115,7 +114,7 @@ def _rest_rows(m, rows):
     if m.times.outside is not None: rest.append((outside_row, "program", "outside", m.times.outside))
     work = lambda name: None if name in (unlaunched_row, outside_row) else 0
     return [Row(name, type, work(name), work(name), m.times.typical(s), category=category, time_iqr_s=s.iqr,
-                contraction_flops=work(name), eager_bytes=work(name))
+                contraction_flops=work(name), dense_flops=work(name), eager_bytes=work(name))
             for name, type, category, s in rest if m.times.typical(s) > 0]
 
 # %% ../../nbs/analysis/rows.ipynb #4f2db555
@@ -128,8 +127,9 @@ def _waiting_rows(m, calls):
         sends = [c.row for c in calls if c.call.phase == phase and c.row.sends]
         sent = summed(sends)
         found.append(Row(waiting_row, "waiting", time_s=m.times.typical(samples), time_iqr_s=samples.iqr,
-                         phase=m.phase(phase), category="communication", contraction_flops=0, eager_bytes=0,
-                         calls=len(sends) or 1, wire_bytes=sent.wire_bytes, sends=sent.sends, network_s=sent.network_s))
+                         phase=m.phase(phase), category="communication", contraction_flops=0, dense_flops=0,
+                         eager_bytes=0, calls=len(sends) or 1, wire_bytes=sent.wire_bytes, sends=sent.sends,
+                         network_s=sent.network_s))
     return [r for r in found if r.time_s > 0 or r.wire_bytes != 0]
 
 # %% ../../nbs/analysis/rows.ipynb #84dc77c0

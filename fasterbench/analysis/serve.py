@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from .predict import target_peaks
-from .serve_weights import Stored, experts_read, stored_as
-from .serve_work import Asked, language_model
+from .serve_work import Asked, Stored, experts_read, language_model, stored_as
 from ..roofs.hardware import HardwarePeaks
 from ..roofs.network import NetworkPeaks, bus_factor
 from ..views.serving import ServePoint, ServeResult

@@ -6,17 +6,97 @@
 __all__ = []
 
 # %% ../../nbs/analysis/serve_work.ipynb #d493820d
+import math
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
 
 from ..core.arguments import tensors_of
 from ..engine.step import Forward, preserved_run
-from .serve_weights import Weight
 from ..work.count import trace_call
 from ..work.target import Target, on_target
+
+# %% ../../nbs/analysis/serve_work.ipynb #3b4bed3a
+@dataclass(frozen=True)
+class Weight:
+    "A parameter that a forward reads."
+    name: str
+    role: str            # "matrix", "experts", "rows" or "other"
+    shape: tuple
+    itemsize: float      # B of an element, as stored in the model
+    layers: int=1        # How many layers have one like it
+    row_bytes: int=0     # Of a table: bytes that one sequence reads
+    chosen: int=0        # Experts that a token chooses
+    head: bool=False     # Whether it gives the logits
+
+    @property
+    def size(self)->int:
+        "Its elements in all layers."
+        return math.prod(self.shape) * self.layers
+
+def experts_read(
+    experts:int, # There are
+    chosen:int,  # By each token
+    tokens:float,
+)->float:
+    "The expected number of experts that `tokens` choose, evenly and independently."
+    return experts * (1 - (1 - chosen / experts) ** tokens)
+
+# %% ../../nbs/analysis/serve_work.ipynb #9c6d8b98
+@dataclass(frozen=True)
+class Stored:
+    "How the weights of matrices are stored."
+    bits: int=0         # 0: as the model has them
+    group: int=0        # Elements that share a scale; 0: one for each output
+    scale_bytes: float=2 # Of a scale, with a zero where there is one, B
+    kept: tuple=()      # Parts of names of weights that stay as the model has them; "head": the matrix of the logits
+
+    def of(self,
+        weight:Weight,
+    )->float:
+        "The bytes of `weight` in one layer."
+        n, head = math.prod(weight.shape), weight.head and any("head" in k for k in self.kept)
+        stays = head or any(k in weight.name for k in self.kept)
+        if not self.bits or weight.role not in ("matrix", "experts") or stays: return n * weight.itemsize
+        scales = n / self.group if self.group else n / weight.shape[-1]
+        return n * self.bits / 8 + scales * self.scale_bytes
+
+_formats = dict(int8=Stored(8), fp8=Stored(8), int4=Stored(4, 32, 4), mxfp4=Stored(4, 32, 1))
+
+# %% ../../nbs/analysis/serve_work.ipynb #3eb38627
+def stored_as(
+    text:str|None,  # "int8", "fp8", "int4", "mxfp4", "int4/128" (elements of a group); None: as in the configuration
+    config=None,    # A configuration of transformers
+)->Stored:
+    "How weights are stored. Raises `ValueError` for a format that is not known."
+    if text is None: return _quantized(config)
+    name, _, group = str(text).partition("/")
+    if name not in _formats or group and not int(group if group.isdigit() else 0):
+        raise ValueError(f"weights={text!r}; the formats are {', '.join(_formats)}; "
+                         "the elements of a group stand behind a slash: int4/128")
+    return replace(_formats[name], group=int(group)) if group else _formats[name]
+
+# %% ../../nbs/analysis/serve_work.ipynb #d9e6056b
+def _quantized(config):
+    "Read the quantization in a configuration."
+    found = getattr(config, "quantization_config", None)
+    if not found: return Stored()
+    found = found if isinstance(found, dict) else found.to_dict()
+    kept = tuple(p.split("*")[-1].strip(".") or p for p in found.get("modules_to_not_convert") or ["head"])
+    method, block = str(found.get("quant_method", "")), found.get("weight_block_size")
+    if method in _formats:
+        return replace(_formats[method], kept=kept) if not block else Stored(8, math.prod(block), 4, kept)
+    return _by_bits(found, kept)
+
+def _by_bits(found, kept):
+    "A quantization that says bits and the size of a group."
+    bits = found.get("bits") or found.get("w_bit") or 8 * bool(found.get("load_in_8bit"))
+    bits = bits or 4 * bool(found.get("load_in_4bit"))
+    if not bits:
+        raise ValueError(f"quantization_config={found} does not say the bits of a weight; weights='int4/128' says them")
+    return Stored(int(bits), max(int(found.get("group_size") or 0), 0), 4 if bits < 8 else 2, kept)
 
 # %% ../../nbs/analysis/serve_work.ipynb #7e34e06d
 _numbers = {"layer_idx", "layer_id", "layer_number", "block_index", "idx"}

@@ -32,7 +32,7 @@ def rounds_of(
     for_ratios=False,
 ):
     "A function that measures one round of the model that the settings name."
-    from fasterbench.analysis.budget_figures import Rounds
+    from fasterbench.analysis.budgets import Rounds
     from fasterbench.roofs.hardware import HardwarePeaks
     device = settings.get("device", "cpu")
     model, sample = loaded(settings)
@@ -98,7 +98,7 @@ def _imports(settings):
     "Import once all that rounds need; compute nothing."
     import importlib
     library = settings["model"].partition(":")[0]
-    for name in ("torch._dynamo", "fasterbench.analysis.budget_figures", "fasterbench.cli.loading",
+    for name in ("torch._dynamo", "fasterbench.analysis.budgets", "fasterbench.cli.loading",
                  *[library] * (library in ("torchvision", "timm", "transformers"))):
         try: importlib.import_module(name)
         except ImportError: pass                                 # the round says so

@@ -187,7 +187,7 @@ def compare(saved:Annotated[list[str],
             html:Annotated[File, typer.Option(help="Write chart and table here; - for standard output.")]=None,
             csv:Annotated[File, typer.Option(help="Write the rows here; - for standard output.")]=None):
     "Compare saved results, row by row."
-    from fasterbench.views.diff import compare
+    from fasterbench.views.compare import compare
     if len(saved) < 2: usage_error("one result; two or more are needed", "BEFORE AFTER")
     check_writable(html=html, csv=csv)
     found = compare(*map(saved_result, saved)) if len(saved) == 2 else _series(saved)
@@ -196,5 +196,5 @@ def compare(saved:Annotated[list[str],
     if html: write(html, found.render)
 
 def _series(paths):
-    from fasterbench.views.series import series_of
+    from fasterbench.views.compare import series_of
     return series_of(list(map(saved_result, paths)), [Path(p).stem for p in paths])

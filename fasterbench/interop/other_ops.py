@@ -74,9 +74,10 @@ _like = {"_C_cache_ops::reshape_and_cache_flash": {2: 0, 3: 1}, "_C_cache_ops::r
 _heads_first = lambda t: (t[0], t[2], t[1], t[3])
 
 @rule(*_in_spaces("_flash_attn_forward", "flash_attn"), category="attention")
-def _flash_attn(q, k, v, dropout=0.0, scale=None, causal=False, *_, out=None, **kw):
+def _flash_attn(q, k, v, dropout=0.0, scale=None, causal=False, left=-1, right=-1, *_, out=None, **kw):
     if len(q) != 4: return None                  # of lengths that are in the data
-    return attention(*map(_heads_first, (q, k, v)), causal=causal is True)
+    seen = lambda n: n if isinstance(n, int) and n >= 0 else None
+    return attention(*map(_heads_first, (q, k, v)), causal is True, left=seen(left), right=seen(right), ends=True)
 _writes("flash_attn::_flash_attn_forward")
 # what it returns is as large as this argument
 _results = {"flash_attn::_flash_attn_forward": 0}

@@ -13,9 +13,8 @@ import msgspec
 from ..core.files import write_whole
 from .trace_file import Source, read_file, sources, whole_values
 from .trace_join import attributed, parts, places
-from .trace_memory import served_levels
+from .trace_rows import checked, row_of, served_levels
 from .trace_work import uncompiled
-from .trace_rows import checked, row_of
 from ..roofs.place import place
 from ..roofs.hardware import HardwarePeaks
 

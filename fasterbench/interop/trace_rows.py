@@ -14,16 +14,129 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from ..core.dtypes import dtype_name, itemsize
-from .trace_file import TraceFile, snippet
 from .collectives import transfers
-from .trace_join import (Spent, attributed, calls_of, own_activities, parts, places,
-                                           visited, window)
-from .trace_memory import served_levels
-from .trace_work import argument_bytes, reasons, recorded_arguments
-from ..roofs.row import Row, added, summed, total
+from .trace_file import TraceFile, snippet
+from .trace_join import Spent, attributed, calls_of, own_activities, parts, places, visited, window
+from .trace_work import argument_bytes, argument_memory, reasons, recorded_arguments
+from ..roofs.caches import simulate_caches
+from ..roofs.place import flops_time
 from ..roofs.datasheet import datasheet_peaks, match_device
 from ..roofs.hardware import HardwarePeaks
+from ..roofs.row import Row, added, summed, total
 from ..timing.kernels import is_communication, nesting
+
+# %% ../../nbs/interop/trace_rows.ipynb #67fe818e
+class _Memory:
+    "Numbers for blocks of memory, from dtype, size and order."
+    def __init__(self): self.made, self.count, self.weights = {}, 0, {}
+
+    def new(self): self.count += 1; return self.count
+
+    def reads(self, found, place):
+        "Blocks and bytes of tensors that are read; `place` says whose those are that nobody has written."
+        taken, out = Counter(), []
+        for key, nbytes in found:
+            stack = self.made.get(key, [])
+            taken[key] += 1
+            if taken[key] <= len(stack): block = stack[-taken[key]]
+            else:
+                name = (place, key, taken[key])
+                if name not in self.weights: self.weights[name] = self.new()
+                block = self.weights[name]
+            out.append((block, nbytes))
+        return out
+
+    def writes(self, found, read):
+        "Blocks and bytes of tensors that are written, some in the place of what was read."
+        out = []
+        for key, nbytes, same in found:
+            block, stack = read[same][0] if same >= 0 else self.new(), self.made.setdefault(key, [])
+            if block in stack: stack.remove(block)
+            stack.append(block)
+            del stack[:-4]
+            out.append((block, nbytes))
+        return out
+
+# %% ../../nbs/interop/trace_rows.ipynb #14a4a507
+_begins = ("ProfilerStep",), ("Optimizer.zero_grad", "Optimizer.step"), ("execute_", "step[")
+
+def _steps(trace):
+    "The times at which steps begin."
+    for names in _begins:
+        found = [a for a in trace.annotations if a.name.startswith(names)]
+        if found: return sorted(a.end if a.name.startswith("Optimizer.step") else a.start for a in found)
+    return []
+
+class _Places:
+    "Whose memory an operator reads: its module and its name, and which of the equal calls it is."
+    def __init__(self, trace): self.trace, self.begins, self.seen = trace, _steps(trace), Counter()
+
+    def of(self, p):
+        call = self.trace.calls[p.operator]
+        step = bisect_right(self.begins, self.trace.operators[p.operator].start)
+        visit = step, p.call, p.module, p.phase, id(call)      # equal calls are one object
+        self.seen[visit] += 1
+        return p.module, p.phase, call.operator, self.seen[visit]
+
+# %% ../../nbs/interop/trace_rows.ipynb #8345b52a
+def _unknown_traffic(trace, found, peaks):
+    "Seconds and bytes of the activities without figures: of each operator at its first activity, or of one alone."
+    first, sums = {}, {}
+    for i, p in enumerate(found):
+        if p.part == parts["figures"]: continue
+        a, k = trace.activities[i], first.setdefault(p.operator, i) if p.operator >= 0 else i
+        seconds = a.end - a.start
+        moved = trace.moved.get(i, seconds * peaks.memory[-1].bandwidth)
+        before = sums.get(k, (0.0, 0))
+        sums[k] = before[0] + seconds, before[1] + moved
+    return sums
+
+def _given(trace, p, most):
+    "Memory of the tensors of at most `most` bytes that a call without figures was given."
+    return [m for m in argument_memory(trace.calls[p.operator]) if m[1] <= most] if p.operator >= 0 else []
+
+# %% ../../nbs/interop/trace_rows.ipynb #3332af9a
+# Calls of operators that the walk over the caches takes; the rest is served like equal calls before
+most_walked = 8_000
+
+def _touches(trace, found, calls, peaks):
+    "The reads and writes of calls and of what is not known, in the order in which they ran; the places of the calls."
+    memory, places, out, at, passed = _Memory(), _Places(trace), [], [], 0
+    of, unknown = {own[0]: n for n, own in enumerate(calls)}, _unknown_traffic(trace, found, peaks)
+    for i, p in enumerate(found):
+        if i in of:
+            if passed: out.append(([(memory.new(), passed)], []))
+            reads, passed = memory.reads(p.figures.reads, places.of(p)), 0
+            at.append(len(out))
+            out.append((reads, memory.writes(p.figures.writes, reads)))
+            if len(at) == most_walked: break
+        elif i in unknown:
+            seconds, moved = unknown[i]
+            given = _given(trace, p, seconds * peaks.memory[0].bandwidth)
+            passed += max(round(moved) - sum(nbytes for _, nbytes in given), 0)
+            if not given: continue
+            if passed: out.append(([(memory.new(), passed)], []))
+            reads, passed = memory.reads(given, places.of(p)), 0
+            out.append((reads, memory.writes([(*m, k) for k, m in enumerate(given)], reads)))
+    return out + [([(memory.new(), passed)], [])] * bool(passed), at
+
+def served_levels(
+    trace:TraceFile,
+    found:list,               # What `places` found
+    calls:list[list[int]],    # The activities of each call with figures, in the order in which they ran
+    peaks:HardwarePeaks|None,
+)->list[list]:
+    "Bytes of each call by each level of memory."
+    figures = [found[own[0]].figures for own in calls]
+    if peaks is None or len(peaks.memory) == 1: return [[f.nbytes] for f in figures]
+    touches, at = _touches(trace, found, calls, peaks)
+    walked = simulate_caches(touches, [l.capacity for l in peaks.memory[:-1]])
+    levels = [[sum(l) for l in zip(*reads, *writes)] or [0] * len(peaks.memory) for reads, writes in
+              (walked[k] for k in at)]
+    place = lambda own: (found[own[0]].module, id(trace.calls[found[own[0]].operator]))
+    known = {place(own): l for own, l in zip(calls, levels)}
+    default = lambda own, f: [0] * (len(peaks.memory) - 1) + [f.nbytes]
+    return levels + [known.get(place(own)) or default(own, f) for own, f in [*zip(calls, figures)][len(levels):]]
 
 # %% ../../nbs/interop/trace_rows.ipynb #3e0e63a6
 _tf32 = re.compile(r"tf32|xf32|_s1688|_s16816.*f32f32", re.I)
@@ -38,10 +151,7 @@ def compute_seconds(
 )->float:
     "Return the least time of the FLOPs of one call, s."
     if peaks is None or not f.flops: return 0.0
-    if peaks.device.startswith("cpu"): return f.flops / peaks.flops_of(f.dtype)
-    tf32 = f.dtype != "float32" or any(map(_is_tf32, names))
-    vector = peaks.flops_of("float64" if f.dtype == "float64" else "float32", False)
-    return max(f.contraction / peaks.flops_of(f.dtype, tf32), (f.flops - f.contraction) / vector)
+    return flops_time(f, peaks, frozenset([f.category] if any(map(_is_tf32, names)) else []))
 
 # %% ../../nbs/interop/trace_rows.ipynb #3fb96dc9
 @dataclass
@@ -104,7 +214,8 @@ def row_of(
 )->Row:
     "Return the row of a call of an operator, or of several that are the same."
     return Row(time_s=time_s, calls=calls, flops=calls * f.flops, contraction_flops=calls * f.contraction,
-               bytes_moved=calls * f.nbytes, eager_bytes=calls * f.nbytes, category=f.category, dtype=f.dtype,
+               dense_flops=calls * f.dense, bytes_moved=calls * f.nbytes, eager_bytes=calls * f.nbytes,
+               category=f.category, dtype=f.dtype,
                compute_s=calls * compute_seconds(f, names, peaks), bytes_by_level=tuple(levels), **what)
 
 def _same_row(same, peaks, **what):

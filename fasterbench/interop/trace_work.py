@@ -31,6 +31,7 @@ class Figures(NamedTuple):
     "Work of one call of an operator; without FLOPs or bytes, `reason` says why."
     flops: float|None=None
     contraction: float|None=None
+    dense: float|None=None # Of contractions, with the pairs that a mask of attention leaves out
     category: str="other"
     reads: tuple=()      # (key of the memory, bytes); equal keys are tensors of one dtype and size
     writes: tuple=()     # (key, bytes, which of the reads is the same memory; -1 for none)
@@ -38,6 +39,8 @@ class Figures(NamedTuple):
     shapes: tuple=()     # Of the tensors that it was called with
     reason: str=""
 
+    @property
+    def contraction_flops(self): return self.contraction
     @property
     def nbytes(self): return sum(touch[1] for touch in (*self.reads, *self.writes))
 
@@ -301,7 +304,7 @@ def _operator_work(op, args, kwargs):
     if flops is None: raise _Missing(reasons["rule"])
     reads, writes = operator_accesses(op, args, kwargs, out)
     given = tensors_in((args, kwargs))
-    return Figures(flops.total, min(flops.contraction, flops.total), category, *_touched_keys(reads, writes),
+    return Figures(flops.total, flops.contraction, flops.dense, category, *_touched_keys(reads, writes),
                    _arithmetic(given + tensors_in(out)), tuple(tuple(t.shape) for t in given))
 
 # %% ../../nbs/interop/trace_work.ipynb #6a6793a9
@@ -317,7 +320,7 @@ def _foreign(call):
     if flops is None: raise _Missing(reasons["rule"])
     reads, writes = other_ops.foreign_accesses(call.operator, values)
     given = tensors_in(values)
-    return Figures(flops.total, min(flops.contraction, flops.total), category, *_touched_keys(reads, writes),
+    return Figures(flops.total, flops.contraction, flops.dense, category, *_touched_keys(reads, writes),
                    _arithmetic(given), tuple(tuple(t.shape) for t in given))
 
 # %% ../../nbs/interop/trace_work.ipynb #e3c827e0
@@ -330,7 +333,7 @@ def _convolved(call, out):
     "The figures of a convolution of which sizes are known, and those of its result."
     x, w = (_tensor(a.dims, _dtypes[a.type]) for a in recorded_arguments(call)[:2])
     contraction, result = 2 * math.prod(out) * math.prod(w.shape[1:]), _tensor(out, x.dtype)
-    return Figures(contraction, contraction, "convolution", *_touched_keys(_all(x, w), _all(result)),
+    return Figures(contraction, contraction, contraction, "convolution", *_touched_keys(_all(x, w), _all(result)),
                    dtype_name(x.dtype),
                    (tuple(x.shape), tuple(w.shape)))
 
@@ -338,8 +341,8 @@ def _convolved_backward(call):
     "The figures of a backward with both gradients."
     x, grad, w = (_tensor(a.dims, _dtypes[a.type]) for a in recorded_arguments(call)[:3])
     contraction, results = 4 * math.prod(grad.shape) * math.prod(w.shape[1:]), (torch.empty_like(t) for t in (x, w))
-    return Figures(contraction, contraction, "convolution", *_touched_keys(_all(x, grad, w), _all(*results)),
-                   dtype_name(x.dtype),
+    return Figures(contraction, contraction, contraction, "convolution",
+                   *_touched_keys(_all(x, grad, w), _all(*results)), dtype_name(x.dtype),
                    tuple(tuple(t.shape) for t in (x, grad, w)))
 
 # %% ../../nbs/interop/trace_work.ipynb #ca00365d

@@ -64,7 +64,7 @@ def _idle(found, peaks):
     "The row of the time in which nothing ran."
     seconds = sum(s.parts.get(parts["idle"], 0.0) for r in found for s in r.spent) / len(found)
     name = "outside operators" if found[0].device == "cpu" else "GPU idle"
-    idle = Row("(idle)", name, time_s=seconds, category="idle", contraction_flops=0, eager_bytes=0)
+    idle = Row("(idle)", name, time_s=seconds, category="idle", contraction_flops=0, dense_flops=0, eager_bytes=0)
     return place(idle, peaks)
 
 def _by_rank(found, peaks):
@@ -77,7 +77,7 @@ def _with_unknown(row, found):
     unknown = not row.flops and any(o.flops is None for r in found for o in r.ops)
     if not unknown: return row
     nbytes = row.bytes_moved or None
-    return replace(row, flops=None, contraction_flops=None, bytes_moved=nbytes, eager_bytes=nbytes)
+    return replace(row, flops=None, contraction_flops=None, dense_flops=None, bytes_moved=nbytes, eager_bytes=nbytes)
 
 # %% ../../nbs/interop/traces.ipynb #31fc6a2b
 _kinds = dict(module="modules", operator="ops", kernel="kernels", collective="collectives", rank="program")

@@ -27,8 +27,8 @@ from ..engine.peers import peers
 from ..roofs.hardware import Ceiling, HardwarePeaks, KindCeiling, MemoryLevel, busy_for_roofs, lifted
 from .levels import measure_levels, nearer_is_faster
 from .machine import environment, has_tf32, tf32_set
-from .kind_probes import kind_probes, pointwise_probes
-from .probes import compute_probes, envelope, free_frames, joined_runs, launch_probes, run_probe
+from .probes import (compute_probes, envelope, free_frames, joined_runs, kind_probes,
+                                       launch_probes, pointwise_probes, run_probe)
 from ..engine.process import gc_paused
 from ..timing.load import LoadMeter, load_doubts
 

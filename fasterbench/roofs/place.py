@@ -9,14 +9,15 @@ __all__ = ['Bound', 'Phase', 'Parts', 'waiting_row', 'apart', 'arithmetic_intens
 
 # %% ../../nbs/roofs/place.ipynb #6e5ecb3d
 import math, numbers, sys
-from dataclasses import dataclass, replace
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal, TypedDict
 
 from ..core.files import Number
 from ..core.units import positive
 from .hardware import HardwarePeaks, memory_time, passing
-from .kinds import is_pointwise
+from .kinds import is_pointwise, kind_of
+from .network import NetworkPeaks
 from .row import Row, added_pairs, most
 
 # %% ../../nbs/roofs/place.ipynb #fd7cb749
@@ -113,6 +114,7 @@ class RooflinePoint:
     category: str=""                    # Kind of work: convolution, matmul, …
     dtype: str=""                       # Of most of its work
     contraction_flops: Number|None=None # FLOP of convolutions, matrix products and attention alone
+    dense_flops: Number|None=None       # The same with every pair of an attention, those that a mask leaves out too
     eager_bytes: Number|None=None       # B over its operators, what stays inside included
     source: str="counted"               # Where FLOPs and bytes come from
     shares: Parts=()                    # Of the program: (what bounds it, fraction of the time), largest first
@@ -219,7 +221,7 @@ def rates(
 waiting_row = "(communication)" # Name of a row of waiting
 
 _of_row = ("name", "type", "flops", "bytes_moved", "time_s", "calls", "operator", "phase", "contraction_flops",
-           "eager_bytes", "wire_bytes", "time_iqr_s", "uncertain", "disturbed")
+           "dense_flops", "eager_bytes", "wire_bytes", "time_iqr_s", "uncertain", "disturbed")
 
 def place(
     row:Row,
@@ -266,14 +268,16 @@ def under_network(
     return at_time(p, p.time_s, bound="network", roof_time_s=min(p.network_s, p.time_s))
 
 # %% ../../nbs/roofs/place.ipynb #5de60e63
-_amounts = ("flops", "bytes_moved", "time_s", "contraction_flops", "eager_bytes", "wire_bytes", "roof_time_s",
-            "launch_s", "network_s")
+_amounts = ("flops", "bytes_moved", "time_s", "contraction_flops", "dense_flops", "eager_bytes", "wire_bytes",
+            "roof_time_s", "launch_s", "network_s")
 
 def _more(a, b): return a is not None and b is not None and a > b * (1 + 1e-6) + 1e-15
 
 def _least_times(p, peaks):
     "Yield (what, s): the least time for each of a row's amounts."
-    if p.flops is not None: yield "its FLOPs", p.flops / max([peaks.peak_flops, *(c.flops for c in peaks.ceilings)])
+    products = 0 if peaks.device.startswith("cpu") else p.contraction_flops or 0  # beside the rest on a GPU
+    peak = max([peaks.peak_flops, *(c.flops for c in peaks.ceilings)])
+    if p.flops is not None: yield "its FLOPs", max(products, p.flops - products) / peak
     rates, through = {l.name: l.bandwidth for l in peaks.memory}, passing([b for _, b in p.bytes_by_level])
     yield from ((f"its bytes through {l}", b / rates[l]) for (l, _), b in zip(p.bytes_by_level, through) if l in rates)
 
@@ -285,6 +289,8 @@ def violations(
     found = [f"{k} is {getattr(p, k):g}" for k in _amounts if _more(0, getattr(p, k))]
     found += [f"{name} is {v:g}" for name, v in (*p.bytes_by_level, *p.explained, *p.sends) if _more(0, v)]
     if _more(p.contraction_flops, p.flops): found.append(f"contractions {p.contraction_flops:g} of {p.flops:g} FLOP")
+    if _more(p.contraction_flops, p.dense_flops):
+        found.append(f"contractions {p.contraction_flops:g} FLOP, with every pair {p.dense_flops:g}")
     served = sum(b for _, b in p.bytes_by_level)
     if p.source.startswith("ncu"): served = dict(p.bytes_by_level).get("DRAM", served)
     if p.bytes_by_level and (_more(served, p.bytes_moved) or _more(p.bytes_moved, served)):
@@ -367,3 +373,83 @@ def division(
                     overhead_s + empty, end - total,
                     math.fsum(p.time_s - (p.roof_time_s or 0.0) for p in waits),
                     _longest((p.name, p.time_s) for p in points if p.category in apart))
+
+# %% ../../nbs/roofs/place.ipynb #b85df928
+def flops_time(
+    call,                        # `flops`, `contraction_flops`, `dtype` and `category` of an operator call
+    peaks:HardwarePeaks,
+    tf32:frozenset=frozenset(),  # Categories of float32 work that may run as TF32
+)->float:
+    "Return the least time of the FLOPs of one call, s."
+    if not call.flops: return 0.0
+    dtype, products = call.dtype or peaks.dtype, call.contraction_flops or 0
+    peak = peaks.flops_of(dtype, call.category in tf32, is_pointwise(call.category))
+    if peaks.device.startswith("cpu"): return call.flops / peak
+    vector = peaks.flops_of("float64" if dtype.endswith("float64") else "float32", False)
+    return max(products / peak, (call.flops - products) / min(peak, vector))
+
+# %% ../../nbs/roofs/place.ipynb #fb58d2e8
+def network_fields(
+    sent,                        # What a call sends; None: nothing
+    network:NetworkPeaks|None,
+)->dict:
+    "Return the fields of a row that say what one call sends, and how long that takes at least."
+    if sent is None or sent.wire_bytes == 0: return {}
+    found = dict(wire_bytes=sent.wire_bytes, sends=((sent.name, sent.wire_bytes or 0),))
+    if network is None or sent.wire_bytes is None: return found
+    try: roof = network.roof(sent.collective, sent.ranks, sent.stride)
+    except KeyError: return found
+    return found | dict(network_s=roof.time_of(sent.nbytes), network_spread=roof.spread)
+
+# %% ../../nbs/roofs/place.ipynb #31190314
+elsewhere, fixed = "out of place", "fixed cost of operators"
+
+def _elsewhere_levels(peaks): return [replace(l, bandwidth=l.out_of_place or l.bandwidth) for l in peaks.memory]
+
+def _is_elsewhere(call):
+    "Is it a call that streams, and writes to memory that it does not read?"
+    read = {t.storage for t in call.reads}
+    streams = not call.contraction_flops and call.category != "communication" and bool(read) and bool(call.writes)
+    return streams and not any(t.storage in read for t in call.writes)
+
+def _by_kind(call, peaks):
+    "Return the kind of work of a call and its least time under the ceiling of that kind, s; 0 where it has none."
+    written, read = (sum(t.bytes for t in touches) for touches in (call.writes, call.reads))
+    kind = kind_of(call.operator, call.category, call.shapes, call.contraction_flops, written, call.dtype)
+    ceiling = peaks.kind_of(kind, call.dtype) if kind else None
+    if ceiling is None: return kind, 0.0
+    return kind, ((call.flops or 0) if ceiling.per == "FLOP" else read + written) / ceiling.rate
+
+# %% ../../nbs/roofs/place.ipynb #e4ff1ce1
+def beyond_roof(
+    call,
+    bytes_by_level:Sequence[float], # Of the call, as each of `peaks.memory` serves them
+    peaks:HardwarePeaks,
+    tf32:frozenset=frozenset(),
+)->tuple[str, float]:
+    "Return the kind of work whose ceiling is lowest for `call`, and what it adds to the least time under the roof, s."
+    roof = max(flops_time(call, peaks, tf32), memory_time(peaks.memory, bytes_by_level)[0])
+    kinds = [_by_kind(call, peaks)]
+    if _is_elsewhere(call): kinds.append((elsewhere, memory_time(_elsewhere_levels(peaks), bytes_by_level)[0]))
+    kind, least = max(kinds, key=lambda pair: pair[1])
+    return kind, max(least - roof, 0.0)
+
+# %% ../../nbs/roofs/place.ipynb #fb2e77e5
+def call_row(
+    call,
+    bytes_by_level:Sequence[float], # Of the call, as each of `peaks.memory` serves them
+    peaks:HardwarePeaks,
+    tf32:frozenset=frozenset(),  # Categories of float32 work that may run as TF32
+    as_counted:bool=True,        # It ran as it was counted
+)->Row:
+    "Return the work of one operator call, and the least times that the ceilings of `peaks` allow it."
+    nbytes, launch, explained = sum(t.bytes for t in (*call.reads, *call.writes)), None, ()
+    if as_counted:
+        kind, more = beyond_roof(call, bytes_by_level, peaks, tf32)
+        explained = ((kind, more),) if more else ()
+        if peaks.launch_s is not None: launch = peaks.launch_s * bool(call.flops or call.reads or call.writes)
+        if peaks.device == "cpu" and launch: explained += ((fixed, launch),)
+    return Row("", "", call.flops, nbytes, 0.0, tuple(bytes_by_level), operator=call.operator, category=call.category,
+               dtype=call.dtype, contraction_flops=call.contraction_flops, dense_flops=call.dense_flops,
+               eager_bytes=nbytes, launch_s=launch, compute_s=flops_time(call, peaks, tf32), explained=explained,
+               **network_fields(call.sent, peaks.network))

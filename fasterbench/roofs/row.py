@@ -37,6 +37,7 @@ class Row:
     category: str|Mapping[str, float]="" # Kind of work; of a sum the weight of each
     dtype: str|Mapping[str, float]=""    # Of the arithmetic, likewise
     contraction_flops: float|None=None # FLOP of convolutions, matrix products and attention alone
+    dense_flops: float|None=None     # The same with every pair of an attention, those that a mask leaves out too
     eager_bytes: float|None=None     # B over its operators, what stays inside included
     compute_s: float|None=None       # Least time of the FLOPs at their ceilings, s; None: all at the peak
     launch_s: float|None=None        # Fixed cost of its operators, s; None: not measured
@@ -74,8 +75,8 @@ def _mixed(rows, field):
     return added_pairs(_weighed(r, n) for r, n in zip(rows, names))
 
 # %% ../../nbs/roofs/row.ipynb #37a9906f
-_unknown_stays = ("flops", "bytes_moved", "contraction_flops", "eager_bytes", "compute_s", "wire_bytes", "roof_time_s",
-                  "time_iqr_s")
+_unknown_stays = ("flops", "bytes_moved", "contraction_flops", "dense_flops", "eager_bytes", "compute_s", "wire_bytes",
+                  "roof_time_s", "time_iqr_s")
 
 _marks = ("waits_elsewhere", "uncertain", "disturbed")
 
@@ -95,7 +96,7 @@ def summed(
 )->Row:
     "Add `rows`. The sum has their name, type, operator and phase where all of them do."
     rows = list(rows)
-    if not rows: return Row(**dict(calls=0, contraction_flops=0, eager_bytes=0, compute_s=0.0) | fields)
+    if not rows: return Row(**dict(calls=0, contraction_flops=0, dense_flops=0, eager_bytes=0, compute_s=0.0) | fields)
     if len(rows) == 1: return replace(rows[0], **fields) if fields else rows[0]
     sums = {k: total(getattr(r, k) for r in rows) for k in _unknown_stays}
     sums |= {k: sum(getattr(r, k) for r in rows) for k in ("time_s", "calls")}

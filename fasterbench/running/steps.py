@@ -21,8 +21,8 @@ from ..engine.step import graph_nodes, phases, total_output
 from ..engine.state import preserved
 from ..timing.kernels import Marks, between_marks, kernel_times
 from ..timing.profiler import can_record, session
-from ..timing.stamps import CpuStamps, CudaStamps, StampCost, StepStamps, enter, leave, node_cost
-from ..timing.stamps import self_times, stamp_cost
+from ..timing.stamps import (CpuStamps, CudaStamps, StampCost, StepStamps, enter, leave, node_cost,
+                                       self_times, stamp_cost)
 from ..work.border import border
 from ..work.count import Work
 from ..work.dispatch import watching

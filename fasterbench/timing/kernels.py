@@ -16,8 +16,7 @@ from time import perf_counter
 import torch
 from torch._C._profiler import _RecordFunctionFast
 
-from .profiler import Record
-from .profiler import mark, session
+from .profiler import Record, mark, session
 from .stamps import CpuStamps, ModuleTimes, Stamp, StampCost, StepStamps, Waits, enter, switch
 from .samples import Samples, StoppingRule, timed_call, warm_up
 from ..engine.process import gc_paused

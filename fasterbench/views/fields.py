@@ -83,6 +83,7 @@ _rows = (
 _work = (
     Field("flops", "FLOP", "FLOPs", "amount", "floating-point operations, 2 per multiply-accumulate"),
     Field("contraction_flops", "FLOP", "contraction FLOPs", "amount", "of convolutions, matrix products and attention"),
+    Field("dense_flops", "FLOP", "dense FLOPs", "amount", "contractions with every pair of attention, masked ones too"),
     Field("bytes_moved", "B", "bytes", "amount", "bytes that cross the border of the row, each once"),
     Field("eager_bytes", "B", "bytes of operators", "amount", "over all operators, what stays inside included"),
     Field("arithmetic_intensity", "FLOP/B", "AI", "fixed", "arithmetic intensity: FLOPs per byte"),

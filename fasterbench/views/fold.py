@@ -6,12 +6,12 @@
 __all__ = ['FoldedPoint', 'label']
 
 # %% ../../nbs/views/fold.ipynb #68d49ec3
-import re
+import re, statistics
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from ..roofs.place import RooflinePoint, place, utilization
+from ..roofs.place import RooflinePoint, at_time, place, ranked, under_network, utilization, waiting_row
 from ..roofs.row import Row, summed
 
 # %% ../../nbs/views/fold.ipynb #841d49d6
@@ -43,8 +43,8 @@ def _bound(points):
 
 # %% ../../nbs/views/fold.ipynb #38c776d1
 _same = ("type", "flops", "bytes_moved", "time_s", "calls", "operator", "phase", "category", "dtype", "eager_bytes",
-         "contraction_flops", "launch_s", "explained", "wire_bytes", "sends", "network_s", "roof_time_s", "time_iqr_s",
-         "uncertain", "disturbed")
+         "contraction_flops", "dense_flops", "launch_s", "explained", "wire_bytes", "sends", "network_s", "roof_time_s",
+         "time_iqr_s", "uncertain", "disturbed")
 
 def _fold_row(p, levels):
     "A point as a row again, with its bytes at `levels`."
@@ -148,3 +148,74 @@ def fold(
         if group == "block" or 3 * len(blocks) <= len(points): points = blocks
     elif group is not None: points = _kinds(points, group)
     return sorted(points, key=lambda p: -p.time_s)
+
+# %% ../../nbs/views/fold.ipynb #aef48f34
+def _row_key(p): return p.name, p.type, p.phase, p.operator
+
+def _median_row(pairs):
+    "The point of one row from (rank, point) pairs."
+    first, time = pairs[0][1], statistics.median(p.time_s for _, p in pairs)
+    spreads = [p.time_iqr_s for _, p in pairs]
+    point = at_time(first, time, time_iqr_s=None if None in spreads else statistics.median(spreads),
+                    above_roof=all(p.above_roof for _, p in pairs), ranks=tuple((r, p.time_s) for r, p in pairs),
+                    **{f: any(getattr(p, f) for _, p in pairs) for f in ("uncertain", "disturbed")})
+    return under_network(point) if point.name == waiting_row else point
+
+def one_of_many(
+    lists:list[list[RooflinePoint]], # The points of each rank
+)->list[RooflinePoint]:
+    "Return one point per row, slowest first."
+    rows = {}
+    for rank, points in enumerate(lists):
+        for p in points: rows.setdefault(_row_key(p), []).append((rank, p))
+    return ranked(_median_row(pairs) for pairs in rows.values())
+
+# %% ../../nbs/views/fold.ipynb #613bb853
+def _different(lists):
+    "Name the rows that not every rank has."
+    have = [dict.fromkeys(_row_key(p)[:3] for p in points if not p.name.startswith("(")) for points in lists]
+    common = set.intersection(*map(set, have))
+    if all(len(h) == len(common) for h in have): return []
+    texts = []
+    for rank, own in enumerate(have):
+        more = list(dict.fromkeys(k[0] or "(model)" for k in own if k not in common))
+        if more: texts.append(f"rank {rank}: {', '.join(more[:3])}{' …' * (len(more) > 3)}")
+    return [f"the ranks have different rows; {len(common)} are those of all. Alone or with some others, "
+            + "; ".join(texts)]
+
+_times = ("end_to_end_s", "end_to_end_iqr_s", "rows_s", "overhead_s", "ops_s", "communication_s", "exposed_s")
+
+def _median_timing(timings):
+    "The medians over the ranks."
+    if None in timings: return None
+    values = {k: [getattr(t, k) for t in timings] for k in _times}
+    return replace(timings[0], **{k: None if None in v else statistics.median(v) for k, v in values.items()})
+
+# %% ../../nbs/views/fold.ipynb #269b7a02
+def _without_numbers(note): return re.sub(r"[\d.]+", "", note)     # ranks say the same with other numbers
+
+def _account(rank, result, account):
+    "Where the time of one rank went."
+    t = result.timing
+    parts = dict(rows=t.rows_s, waiting=t.exposed_s or 0.0, overhead=t.overhead_s)
+    return account(rank, t.sum_s, {k: v for k, v in parts.items() if v})
+
+def gathered(
+    results:list, # A `Result` per rank
+    account=None, # Makes the account of one rank; None: there are none
+):
+    "One `Result` of all ranks."
+    first, n = results[0], len(results)
+    kinds = {k: one_of_many([getattr(r, k) for r in results]) for k in ("points", "ops", "kernels")}
+    programs = [r.program for r in results]
+    program = None if None in programs else replace(one_of_many([[replace(p, type="")] for p in programs])[0],
+                                                    type=first.program.type, share=1.0)
+    unknown = {}
+    for r in results: unknown |= {k: max(v, unknown.get(k, 0)) for k, v in r.unknown_ops.items()}
+    notes = [f"gathered from {n} ranks: a row has the median of its times", *_different([r.points for r in results])]
+    said = {_without_numbers(note): note for r in reversed(results) for note in reversed(r.notes)}
+    notes += reversed(said.values())
+    accounts = [_account(i, r, account) for i, r in enumerate(results) if r.timing and account]
+    timing = _median_timing([r.timing for r in results])
+    return replace(first, **kinds, program=program, unknown_ops=unknown, timing=timing,
+                   notes=notes, environment=first.environment | dict(ranks=n), accounts=[*first.accounts, *accounts])

@@ -21,7 +21,8 @@ from .view import Sheet, Table, View
 # %% ../../nbs/views/metrics.ipynb #mt000011
 metric_fields = {f.name: f for f in (
     Field("step_time_s", "s", "time", "si", "time of a step"),
-    Field("mfu", "", "MFU", "share", "contractions at their peak, over the time of the step"),
+    Field("mfu", "", "MFU, needed pairs", "share", "contractions at their peak, over the time of the step", "MFU"),
+    Field("dense_mfu", "", "MFU, every pair", "share", "the same, with pairs that a mask leaves out", "dense MFU"),
     Field("roof_share", "", "roofs", "share", "what the roofs need, of the time"),
     Field("compute_share", "", "compute", "share", "compute-bound rows"),
     Field("memory_share", "", "memory", "share", "memory-bound rows"),
@@ -45,9 +46,9 @@ def _sums(rows, key):
     for p in rows: sums[key(p)] = sums.get(key(p), 0.0) + p.time_s
     return sums
 
-def _mfu(result, time):
-    "The least time of the contractions over `time`; None where they are unknown."
-    work = [(p.contraction_flops, p.dtype) for p in result.points if p.category not in apart]
+def _mfu(result, time, counted="contraction_flops"):
+    "Divide the least time of the contractions by `time`; None where they are unknown."
+    work = [(getattr(p, counted), p.dtype) for p in result.points if p.category not in apart]
     if result.peaks is None or not time or any(f is None for f, _ in work): return None
     peak = lambda dtype: result.peaks.flops_of(dtype or result.peaks.dtype, result.peaks.tf32_enabled)
     return sum(flops / peak(dtype) for flops, dtype in work if flops) / time
@@ -63,7 +64,7 @@ def metrics_of(
     shares = dict.fromkeys(("compute", "memory", "launch", "unknown", "overhead", "outside"), 0.0)
     shares |= _sums(rows, _group) | _sums([p for p in rows if p.phase], lambda p: p.phase)
     shares["roof"] = math.fsum(p.roof_time_s or 0.0 for p in rows)
-    found = dict(step_time_s=time, mfu=_mfu(result, time))
+    found = dict(step_time_s=time, mfu=_mfu(result, time), dense_mfu=_mfu(result, time, "dense_flops"))
     if program: found |= dict(flops=program.flops, bytes_moved=program.bytes_moved)
     found |= {f"{k}_share": s / total for k, s in shares.items() if total}
     return {k: float(found[k]) for k in metric_fields if found.get(k) is not None}
@@ -111,7 +112,7 @@ def metric_chart(
     fig.update_xaxes(**_axis)
     fig.update_xaxes(title="calls of the model", row=2, col=1)
     fig.update_yaxes(title="time of a step", tickformat="~s", ticksuffix="s", rangemode="tozero", **_axis, row=1, col=1)
-    fig.update_yaxes(title="MFU", tickformat=".0%", rangemode="tozero", **_axis, row=2, col=1)
+    fig.update_yaxes(title="MFU, needed pairs", tickformat=".0%", rangemode="tozero", **_axis, row=2, col=1)
     return dress(fig, title, f"Time of a step by what bounds it and MFU at {len(series)} samples.", 560)
 
 # %% ../../nbs/views/metrics.ipynb #mt000021

@@ -14,9 +14,8 @@ from ..core.units import format_si
 from .fields import fields_of
 from .fold import FoldedPoint, fold
 from .headline import divided, headline, model_name
-from .hierarchy import chart
+from .plot import alt_text, bounds, canvas, chart, dress, plot_categories
 from .page import cells, column, figure, filled
-from .plot import alt_text, bounds, canvas, dress, plot_categories
 from .table import footer, records
 
 # %% ../../nbs/views/report.ipynb #6e222a3b

@@ -15,11 +15,11 @@ from ..engine.peers import peers
 from ..roofs.place import RooflinePoint
 from ..roofs.hardware import HardwarePeaks, checked_peaks
 from ..timing.load import load_doubts
-from . import gathered, hierarchy, report, table
-from .collective_table import Collective, collectives_table
-from .fold import fold
+from . import report, table
+from .network_page import Collective, collectives_table
+from .fold import fold, gathered
 from .headline import model_name
-from .plot import device_name
+from .plot import chart, device_name
 from .view import View, finite
 
 # %% ../../nbs/views/result.ipynb #3b08a84d
@@ -154,7 +154,7 @@ class Result(View):
         Every rank calls it; it is `None` on the others. A process that is in no job gets its own result back."""
         texts = peers.collected(to_dict(self))
         if texts is None or len(texts) == 1: return None if texts is None else self
-        return gathered.gathered([self, *map(from_dict, texts[1:])], Account)
+        return gathered([self, *map(from_dict, texts[1:])], Account)
 
     def with_roofs(self)->"Result":
         "This result, if it has roofs to draw or compare. Raises `ValueError` if it has none."
@@ -190,7 +190,7 @@ class Result(View):
         points:str="modules",    # "modules", "ops", "kernels" or "steps"
         group:str|None=None,     # "block", "type", "category", "auto": a marker with a count; None: a marker per row
         depth:int|None=None,     # Parts of the path that stay; None: all
-    ): return hierarchy.chart(self.folded(group, depth, points), title, points)
+    ): return chart(self.folded(group, depth, points), title, points)
 
     def _page(self,
         title:str|None=None,     # None: model and device

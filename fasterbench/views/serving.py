@@ -68,8 +68,9 @@ _serve_fields = (
     Field("bound", "", "bound", meaning="what the limit is made of"),
     Field("fits", "", "fits", "flag", "whether weights and cache fit in the memory of the device"),
     Field("measured_per_s", "1/s", "measured", "amount", "tokens per second that were measured"),
-    Field("mfu", "", "MFU", "share", "FLOPs over time and peak, attention in full"),
-    Field("causal_mfu", "", "MFU causal", "share", "the same, attention as mask and windows leave it"),
+    Field("mfu", "", "MFU, every pair", "share", "FLOPs over time and peak, attention in full", "MFU"),
+    Field("causal_mfu", "", "MFU, needed pairs", "share", "the same, attention as mask and windows leave it",
+          "MFU causal"),
     Field("mbu", "", "MBU", "share", "weights and cache read over time and bandwidth"))
 _more_serve_fields = (Field("flops", "FLOP", "FLOP, full attention", "si", "attention counted in full"),
            Field("eager_bytes", "B", "eager bytes", "si", "moved by operators that run one by one, beside weights"),

@@ -327,3 +327,83 @@ def _lstm_cell(gates_in, *_, out=None, **kw): return math.prod(gates_in) // 4 * 
 
 @rule(*aten_names("_thnn_fused_gru_cell"), category="recurrent")
 def _gru_cell(gates_in, *_, out=None, **kw): return math.prod(gates_in) // 3 * 14
+
+# %% ../../nbs/work/contractions.ipynb #3700bf00
+def unpacked(
+    packed, # A `torch.ScriptObject` with packed weights
+)->tuple:
+    "The weight and bias in it; nothing where it cannot be unpacked."
+    try: inside = packed.unpack()
+    except (AttributeError, RuntimeError): return ()
+    return tuple(t for t in ((inside,) if isinstance(inside, torch.Tensor) else inside[:2]) if isinstance(t,
+        torch.Tensor))
+
+# %% ../../nbs/work/contractions.ipynb #5cb821e0
+@rule(*(f"quantized::conv{d}d{s}" for d in (1, 2, 3) for s in ("", "_relu", "_dynamic", "_add", "_add_relu")),
+      category="convolution")
+def _quantized_conv(x, packed, *rest, out=None, **kw):
+    w, *bias = next(p for p in (packed, *rest) if p and isinstance(p[0], Shape))
+    contraction = 2 * math.prod(out) * math.prod(w[1:])
+    return Flops(contraction + math.prod(out) * len(bias), contraction)
+
+@rule(*(f"quantized::conv_transpose{d}d{s}" for d in (1, 2, 3) for s in ("", "_dynamic")), category="convolution")
+def _quantized_conv_transpose(x, packed, *_, out=None, **kw):
+    w, *bias = packed
+    contraction = 2 * math.prod(x) * math.prod(w[1:])
+    return Flops(contraction + math.prod(out) * len(bias), contraction)
+
+_forms = ("", "_relu", "_dynamic", "_relu_dynamic", "_leaky_relu", "_tanh", "_dynamic_fp16", "_relu_dynamic_fp16",
+"_with_input_q_dq_qweight_dq_output_fp32",
+          "_with_input_q_dq_qweight_dq_relu_output_fp32")
+
+@rule(*(f"quantized::linear{s}" for s in _forms), category="matmul")
+def _quantized_linear(x, packed, *_, out=None, **kw):
+    w, *bias = packed
+    return matmul(math.prod(x[:-1]), x[-1], w[0], extra=math.prod(out) * len(bias))
+
+# %% ../../nbs/work/contractions.ipynb #14c047b1
+@rule(*aten_names("_weight_int8pack_mm _mixed_dtypes_linear"), category="matmul")
+def _int8_weight(x, w, scales, *_, out=None, **kw):
+    return matmul(math.prod(x[:-1]), x[-1], out[-1], extra=math.prod(out))
+
+@rule(*aten_names("""_weight_int4pack_mm _weight_int4pack_mm_for_cpu _weight_int4pack_mm_with_scales_and_zeros
+    _dyn_quant_matmul_4bit"""),
+      category="matmul")
+def _int4_weight(x, *_, out=None, **kw):
+    rows, n = math.prod(x[:-1]), out[-1]
+    return matmul(rows, x[-1], n, extra=2 * x[-1] * n)      # each weight is scaled and shifted
+
+@rule("onednn::qlinear_pointwise", category="matmul")
+def _onednn_linear(x, scale, zero, w, *_, out=None, **kw):
+    return matmul(math.prod(x[:-1]), x[-1], out[-1], extra=math.prod(out))
+
+@rule("onednn::qconv_pointwise", "onednn::qconv2d_pointwise", category="convolution")
+def _onednn_conv(x, scale, zero, w, *_, out=None, **kw):
+    contraction = 2 * math.prod(out) * math.prod(w[1:])
+    return Flops(contraction + math.prod(out), contraction)
+
+# %% ../../nbs/work/contractions.ipynb #ef8a167c
+_pointwise = """add add_relu mul mul_relu add_scalar mul_scalar relu6 leaky_relu hardswish elu sigmoid
+    batch_norm2d batch_norm batch_norm_relu"""
+
+@rule(*(f"quantized::{n}" for n in _pointwise.split()), category="pointwise")
+def _quantized_pointwise(x, *_, out=None, **kw): return math.prod(out)
+
+@rule("quantized::cat", "aten::quantized_batch_norm", category="data movement")
+def _quantized_cat(*_, out=None, **kw): return 0
+
+@rule("quantized::embedding_byte", "quantized::embedding_4bit", category="embedding")
+def _quantized_embedding(*_, out=None, **kw): return 2 * math.prod(out)      # scale and shift
+
+@rule(*(f"quantized::embedding_bag_{n}{s}" for n in ("byte", "4bit", "2bit") for s in ("", "_rowwise_offsets")),
+      category="embedding")
+def _quantized_bag(packed, indices, *_, out=None, **kw): return 3 * math.prod(indices) * out[-1]
+
+@rule(*aten_names("""quantize_per_tensor quantize_per_tensor_dynamic quantize_per_channel dequantize
+    fake_quantize_per_tensor_affine_cachemask fake_quantize_per_channel_affine_cachemask
+    _fake_quantize_learnable_per_tensor_affine _fake_quantize_per_tensor_affine_cachemask_tensor_qparams
+    _fake_quantize_learnable_per_channel_affine _make_per_tensor_quantized_tensor"""), category="pointwise")
+def _quantize(x, *_, out=None, **kw): return 2 * math.prod(x)      # scale and shift
+
+@rule(*aten_names("_fused_moving_avg_obs_fq_helper _fused_moving_avg_obs_fq_helper_functional"), category="pointwise")
+def _observe(x, *_, out=None, **kw): return 4 * math.prod(x)       # minimum and maximum; scale and shift

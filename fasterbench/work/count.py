@@ -114,7 +114,7 @@ class _Totals:
     @property
     def dense_flops(self)->float|None:
         "FLOP in contractions, with the pairs that a mask of attention leaves out: the figure of other counters."
-        return None if self.unknown_ops else sum(c.dense_flops or 0 for c in self.trace)
+        return None if self.unknown_ops else total(c.dense_flops for c in self.trace)
     @property
     def bytes(self)->int: return sum(_touched_bytes(c.reads) + _touched_bytes(c.writes) for c in self.trace)
     @property
@@ -190,7 +190,7 @@ def _module_work(part, own, called, unseen):
     unknown = tuple(sorted({c.operator for c in calls if c.flops is None} | set(unseen)))
     flops = sum(c.flops or 0 for c in calls)
     known = (None, None, None) if unknown else (flops, sum(c.contraction_flops for c in calls),
-                                                sum(c.dense_flops for c in calls))
+                                                total(c.dense_flops for c in calls))
     return ModuleWork(part.path, part.type, *known,
                       sum(sum(reads) + sum(writes) for _, (reads, writes) in own), sum(b for _, b in weights), called,
                       part.leaf,

@@ -209,3 +209,56 @@ def _dropout(x, *_, out=None, **kw): return 2 * math.prod(x)
 
 @rule(*aten_names("glu"), category="activation")
 def _glu(x, *_, out=None, **kw): return 2 * math.prod(out)
+
+# %% ../../nbs/work/elementwise.ipynb #17abe9ad
+def _elements(tensors): return sum(map(math.prod, tensors))
+
+@rule(*aten_names("""_foreach_abs _foreach_acos _foreach_asin _foreach_atan _foreach_ceil _foreach_clamp_max
+    _foreach_clamp_min _foreach_cos _foreach_cosh _foreach_div _foreach_erf _foreach_erfc _foreach_exp
+    _foreach_expm1 _foreach_floor _foreach_frac _foreach_lgamma _foreach_log _foreach_log10
+    _foreach_log1p _foreach_log2 _foreach_max _foreach_maximum _foreach_minimum _foreach_mul
+    _foreach_neg _foreach_pow _foreach_reciprocal _foreach_round _foreach_rsqrt _foreach_sigmoid
+    _foreach_sign _foreach_sin _foreach_sinh _foreach_sqrt _foreach_tan _foreach_tanh _foreach_trunc"""),
+      category="optimizer")
+def _foreach(tensors, *_, out=None, **kw): return _elements(tensors)
+
+@rule(*aten_names("_foreach_add _foreach_sub"), category="optimizer")
+def _foreach_add(tensors, *_, out=None, alpha=1, **kw): return _elements(tensors) * (1 if alpha == 1 else 2)
+
+@rule(*aten_names("_foreach_norm _foreach_powsum"), category="optimizer")
+def _foreach_norm(tensors, *_, out=None, **kw): return 2 * _elements(tensors)
+
+@rule(*aten_names("_foreach_lerp"), category="optimizer")
+def _foreach_lerp(tensors, *_, out=None, **kw): return 3 * _elements(tensors)
+
+@rule(*aten_names("_foreach_zero _foreach_copy"), category="optimizer")
+def _foreach_moves(tensors, *_, out=None, **kw): return 0
+
+# %% ../../nbs/work/elementwise.ipynb #1a17a4cf
+@rule(*aten_names("addcmul addcdiv"), category="pointwise")
+def _addcmul(x, a, b, *_, out=None, value=1, **kw): return math.prod(out) * (2 if value == 1 else 3)
+
+@rule(*aten_names("_foreach_addcmul _foreach_addcdiv"), category="optimizer")
+def _foreach_addcmul(tensors, a, b, values=1, *_, out=None, value=1, scalars=None, **kw):
+    values = scalars if scalars is not None else value if values == 1 else values
+    each = values if isinstance(values, list) and len(values) == len(tensors) else [values] * len(tensors)
+    return sum(math.prod(t) * (2 if v == 1 else 3) for t, v in zip(tensors, each))
+
+# %% ../../nbs/work/elementwise.ipynb #ac8c817e
+@rule(*aten_names("_fused_sgd"), category="optimizer")
+def _fused_sgd(tensors, grads, buffers, *_, weight_decay=0, momentum=0, dampening=0, nesterov=False,
+               is_first_step=False, out=None, **kw):
+    average = 0 if is_first_step or not momentum else 3 if dampening else 2
+    return _elements(tensors) * (2 + 2 * bool(weight_decay) + average + 2 * bool(momentum and nesterov))
+
+def _fused_adam(decay):
+    def adam(tensors, *_, weight_decay=0, amsgrad=False, out=None, **kw):
+        return _elements(tensors) * (13 + decay * bool(weight_decay) + bool(amsgrad))
+    return adam
+
+rule(*aten_names("_fused_adam"), category="optimizer")(_fused_adam(2))
+rule(*aten_names("_fused_adamw"), category="optimizer")(_fused_adam(1))
+
+@rule(*aten_names("_fused_adagrad"), category="optimizer")
+def _fused_adagrad(tensors, *_, weight_decay=0, out=None, **kw):
+    return _elements(tensors) * (7 + 2 * bool(weight_decay))

@@ -8,7 +8,7 @@ __all__ = ['operator_flops', 'rule', 'rules', 'Flops', 'Shape', 'matmul', 'atten
 # %% ../../nbs/work/flops.ipynb #453c2d55
 import torch
 
-from . import communication, gpu_ops, linalg, moves, optimizers, quantized, resampling     # their rules
+from . import communication, gpu_ops, linalg, moves, resampling     # their rules
 from .contractions import attention, matmul
 from .elementwise import is_activation, is_known_pointwise, pointwise_cost
 from fasterbench.work.rules import (Flops, Shape, aten_names, categories, entries, map_tensors, op_name, rule, rules,

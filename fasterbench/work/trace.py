@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from ..core.arguments import tensors_of
 from ..core.dtypes import dtype_name
 from ..engine.step import NodeOwners
-from .quantized import unpacked
+from .contractions import unpacked
 from .communication import is_process_group, sent_by
 from .dispatch import Watcher, as_run, is_view
 from .flops import operator_flops

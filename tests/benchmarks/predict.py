@@ -15,7 +15,7 @@ from statistics import median
 import torch
 from torch.utils._device import _device_constructors
 
-from fasterbench.analysis.expected import compiled_times, deviation, expected_operator_times, z80
+from fasterbench.analysis.predict import compiled_times, deviation, expected_operator_times, z80
 from fasterbench.roofs.caches import simulate_caches
 from fasterbench.roofs.datasheet import datasheet_peaks
 from fasterbench.work.count import count_work
