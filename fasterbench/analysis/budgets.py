@@ -90,11 +90,11 @@ def parse_limit(
     match, unit = _limit.fullmatch(text) if isinstance(text, str) else None, figure.unit
     example = "<= 120 %" if figure.kind == "seconds" else _examples[unit]
     if match is None:
-        raise BudgetError(f"{text!r} is no limit: a text such as {example!r} is needed, with <=, >= or ==")
+        raise BudgetError(f"{text!r} is not a limit: a text such as {example!r} is needed, with <=, >= or ==")
     if unit == "%" and not match[2].endswith("%"):
         raise BudgetError(f"{text!r} is not in percent: the figure is the {figure.meaning}, such as {example!r}")
     try: return match[1], _limit_value(match[2], unit)
-    except ValueError as error: raise BudgetError(f"{text!r} is no limit: {error}") from None
+    except ValueError as error: raise BudgetError(f"{text!r} is not a limit: {error}") from None
 
 _examples = {"FLOP": "<= 3.65 GFLOP", "B": "<= 100 MB", "%": ">= 40 %", "": "<= 2"}
 

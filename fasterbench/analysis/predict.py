@@ -286,7 +286,7 @@ def _like(like):
     if not isinstance(found,
         Result): raise TypeError(f"like is a {type(like).__name__}; a measured Result or the path of one is needed")
     if found.program is None or found.program.source == "predicted":
-        raise ValueError("like is no measurement: profile() gives one")
+        raise ValueError("like is not a measurement: a result of profile() is needed")
     return found
 
 def _carried(rows, like, peaks):

@@ -186,10 +186,10 @@ def given_peaks(text):
         usage_error(f"there is no file {text!r}, and no device of that name in the datasheet table", "--peaks")
     try: return HardwarePeaks.from_json(text)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise typer.BadParameter(f"{text!r} holds no peaks: {error}", param_hint="--peaks") from None
+        raise typer.BadParameter(f"cannot read peaks from {text!r}: {error}", param_hint="--peaks") from None
 
 # %% ../../nbs/cli/app.ipynb #6ec32f37
-def doubts_of(
+def roof_mismatches(
     roofs,         # `HardwarePeaks` that were given
     dtype:str,     # Of the model: "float32"; "" where it is not known
     environment,   # Where it ran

@@ -67,11 +67,11 @@ def _against_saved(settings, path):
     try: before = from_json(path)
     except (ValueError, OSError) as error: raise SideError(f"{path}: {error}") from error
     if not before.timing or before.timing.steps < 2 or before.timing.spread is None:
-        raise SideError(f"{path} is no baseline: two steps or more have to be timed, or the spread is unknown")
+        raise SideError(f"{path} cannot be a baseline: fewer than two steps were timed, so their spread is unknown")
     measured = rounds_of(settings)
     measured()
     unlike = _unlike(before, replace(measured.result, sample=describe_sample(measured.sample)))
-    if unlike: raise SideError(f"{path} is no baseline here: {'; '.join(unlike)}")
+    if unlike: raise SideError(f"{path} cannot be a baseline here: {'; '.join(unlike)}")
     base, off = round_figures(before), _median_errors(before)
     yield lambda k: measured(), lambda found: _over_saved(figures_of_rounds(found), base, off)
 

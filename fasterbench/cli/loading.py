@@ -97,11 +97,11 @@ def load_model(
         raise ModelError(f"{text!r} does not name a model; the forms are {forms}")
     model, sample = (_makers[kind](name), None) if kind in _makers else _from_file(kind, name)
     if batch is not None and (shape is not None or sample is not None):
-        raise ModelError("a batch size is for a sample that is made here; this one has its own shape")
+        raise ModelError("a batch size applies to a generated sample; this model comes with its own")
     if dtype is not None: model = model.to(dtype)
     if sample is not None and shape is None:
         if seq is not None:
-            raise ModelError("a sequence length is for token ids that are made here; this sample is its own")
+            raise ModelError("a sequence length applies to generated token ids; this model comes with its own sample")
         return model, _cast(sample, dtype)
     sample = _default_sample(model, shape, batch or 1, seq, kind)
     if shape is None and kind not in _makers:

@@ -13,7 +13,7 @@ from typing import Annotated, Optional
 
 import typer
 
-from .app import Top, app, check_writable, doubts_of, given_peaks, one_of, printed, write
+from .app import Top, app, check_writable, roof_mismatches, given_peaks, one_of, printed, write
 
 # %% ../../nbs/cli/ncu.ipynb #4a93b7e8
 def _read_report(path, by, peaks):
@@ -26,7 +26,7 @@ def _read_report(path, by, peaks):
 
 def _remarked(kernels, roofs, name):
     "`kernels` with a note where the given roofs are of another device."
-    doubts = doubts_of(roofs, "", kernels.environment, "cuda:0") if roofs else []
+    doubts = roof_mismatches(roofs, "", kernels.environment, "cuda:0") if roofs else []
     return replace(kernels, notes=[*kernels.notes, f"roofs of {name}: {'; '.join(doubts)}"]) if doubts else kernels
 
 # %% ../../nbs/cli/ncu.ipynb #6261aa69

@@ -223,7 +223,7 @@ def checked_out(
     except SideError as error:
         shallow = _git("rev-parse", "--is-shallow-repository") == "true"
         hint = "; this clone is shallow, and git fetch --unshallow makes it complete" * shallow
-        raise SideError(f"git knows no version {ref!r} here ({error}){hint}") from error
+        raise SideError(f"git finds no commit {ref!r} here ({error}){hint}") from error
     _remove_stale()
     with (_terminated_as_interrupted(), tempfile.TemporaryDirectory(prefix=_prefix) as folder,
           FileLock(Path(folder)/_in_use)):

@@ -16,7 +16,8 @@ import typer
 from ..core.warnings import FasterbenchWarning
 
 from .app import (Depth, Device, Dtype, File, Group, Model, Peaks, Quiet, Saved, Top, app,
-                                 check_writable, device_here, doubts_of, dtype_named, free_name, given_peaks, notice,
+                                 check_writable, device_here, dtype_named, free_name, given_peaks, notice,
+                                 roof_mismatches,
                                  printed, run_name, saved_result, shape_given, usage_error, whole_from, write)
 from .torchrun import (begin_group, check_launched, is_first, job, launched_ranks, local_device,
                                       parallel_named)
@@ -75,7 +76,7 @@ def peaks(device:Device="cpu",
           no_progress:Quiet=False):
     "Measure the ceilings of a device, or read those that are kept in the cache folder ($FASTERBENCH_CACHE)."
     from fasterbench.probes.peaks import measure_peaks
-    from fasterbench.views.headline import roof_doubt
+    from fasterbench.views.headline import roof_caveats
     from fasterbench.views.peaks_page import PeaksView
     check_writable(json=json, html=html)
     links = _network(device_here(device)) if network else None
@@ -85,7 +86,7 @@ def peaks(device:Device="cpu",
     found = replace(found, network=links or found.network)
     for note in notes: notice(note)
     if "-" not in (json, html): printed(lambda: print(PeaksView(found).text(), found.origin(), sep="\n"))
-    elif doubt := roof_doubt(found): notice(doubt)
+    elif doubt := roof_caveats(found): notice(doubt)
     write(json, found.to_json)
     write(html, PeaksView(found).render)
 
@@ -157,7 +158,7 @@ def _profiled_result(net, sample, roofs, peaks, model, assumed, args, options):
     analyzer = RooflineAnalyzer(net, sample, roofs)
     result, notes = _recorded(lambda: _profiled(assumed, lambda: analyzer.profile(*args, **options).result))
     dtype = str(main_dtype(net, sample)).removeprefix("torch.")
-    doubts = doubts_of(roofs, dtype, result.environment, str(args[0])) if peaks else []
+    doubts = roof_mismatches(roofs, dtype, result.environment, str(args[0])) if peaks else []
     if doubts: notes = [f"roofs of {peaks}: {'; '.join(doubts)}", *notes]
     return replace(result, notes=[*result.notes, *assumed, *notes], call=result.call | dict(model=model))
 

@@ -39,7 +39,7 @@ def read_plain(
     "Read a file of one's own making. Raises `OSError` for a link, and for a pipe or device, which could be waited for."
     file = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
     with open(file, encoding="utf-8") as f:
-        if not stat.S_ISREG(os.fstat(file).st_mode): raise OSError(f"{path} is no file")
+        if not stat.S_ISREG(os.fstat(file).st_mode): raise OSError(f"{path} is not a regular file")
         return f.read()
 
 # %% ../../nbs/core/files.ipynb #81a850c8

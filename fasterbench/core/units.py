@@ -6,7 +6,7 @@
 __all__ = ['format_si', 'total']
 
 # %% ../../nbs/core/units.ipynb #0ffcd2da
-import math, numbers, re, sys
+import math, numbers, re, statistics, sys
 from decimal import Decimal
 
 _prefixes = {-5: "f", -4: "p", -3: "n", -2: "µ", -1: "m", 0: "", 1: "k", 2: "M", 3: "G", 4: "T", 5: "P", 6: "E"}
@@ -71,3 +71,12 @@ def total(
     "Sum `values`; `None` when one of them is unknown."
     values = list(values)
     return None if None in values else sum(values)
+
+# %% ../../nbs/core/units.ipynb #sp4ead02
+def spread_of(
+    samples, # Rates or times, in any unit
+)->float|None:
+    "Return the interquartile range of `samples` over their median; `None` for fewer than two."
+    if len(samples) < 2: return None
+    low, middle, high = statistics.quantiles(samples, n=4, method="inclusive")
+    return (high - low) / middle if middle else 0.0

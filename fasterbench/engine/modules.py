@@ -131,10 +131,10 @@ class wrapped:
     def __enter__(self):
         try:
             for i, part in enumerate(self.parts):
-                before = self.replacements[i][0] if i in self.replacements else None
-                if before is None or any(part.module.__dict__.get(k, absent) is not v for k, v in before.items()):
+                attributes, before = part.module.__dict__, self.replacements[i][0] if i in self.replacements else None
+                if before is None or [v for k, v in before.items() if attributes.get(k, absent) is not v]:
                     self.replacements[i] = _replacement(part, self.wrap, i)
-                put(part.module.__dict__, self.replacements[i][1])
+                attributes.update(self.replacements[i][1])
         except BaseException: self.__exit__(); raise
 
     @property
@@ -146,7 +146,10 @@ class wrapped:
     def __exit__(self, *error):
         for i, (before, during) in self.replacements.items():
             attributes = self.parts[i].module.__dict__
-            put(attributes, {k: v for k, v in before.items() if attributes.get(k) is during[k]})
+            for k, v in before.items():
+                if attributes.get(k) is not during[k]: continue
+                if v is absent: del attributes[k]
+                else: attributes[k] = v
 
 # %% ../../nbs/engine/modules.ipynb #d11fabc9
 def set_training(

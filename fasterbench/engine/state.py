@@ -106,6 +106,7 @@ def _assign(mapping, saved, kind=dict)->bool:
     return True
 
 def _restore_container(container, kind, members)->bool:
+    if not members and not container: return False
     if issubclass(kind, dict): return _assign(container, members, kind)
     now = list(container)
     if len(now) == len(members) and all(a is b for a, b in zip(now, members)): return False
@@ -222,6 +223,9 @@ class Snapshot:
             thing = todo.pop()
             if type(thing) in _atoms or id(thing) in self.seen: continue
             self.seen[id(thing)] = thing
+            if type(thing) in _containers and not thing:            # most of what a module holds: hooks
+                self.restores.append((_restore_container, thing, type(thing), _nothing))
+                continue
             if isinstance(thing, torch.Tensor): self.tensors.append(TensorState(thing))
             if isinstance(thing, nn.Module): self.modules.append(thing)
             found = _state_of(thing)
@@ -233,6 +237,7 @@ class Snapshot:
         tensors = {id(s.tensor): s.rewind for s in self.tensors}
         return tensors | {(restore[0], id(restore[1])): functools.partial(*restore) for restore in self.restores}
 
+_containers, _nothing = {OrderedDict, dict, list, deque, set}, {}
 _atoms = {int, float, complex, bool, str, bytes, type(None), type, FunctionType, MethodType}
 
 # %% ../../nbs/engine/state.ipynb #9349184c
@@ -400,8 +405,10 @@ class Rewind:
     def _choose(self, first, second):
         "Find what the second run changed, and put that back as it was before the first."
         sharded = any(isinstance(m, sharded_class()) for m in first.modules)      # it keeps books of its own
-        first, second = ({} if sharded else s.steps() for s in (first, second))
-        changed = [thing for thing, put_back in second.items() if put_back()]
+        changed = [] if sharded else [thing for thing, put_back in second.steps().items() if put_back()]
+        self.changing, self.before = [], []
+        if not changed: return
+        first = first.steps()
         known = all(thing in first for thing in changed)
         chosen = [first[thing] for thing in (changed if known else first)]
-        self.changing, self.before = [put_back for put_back in chosen if put_back() or known], []
+        self.changing = [put_back for put_back in chosen if put_back() or known]

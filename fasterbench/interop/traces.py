@@ -243,5 +243,5 @@ def on_trace_ready(
                 if roofs is not peaks: found = [_reduce_source(Source(f"{folder}/trace.json"), roofs, device)]
                 result = _trace_result(found, None, roofs)
                 getattr(result, _writers[Path(path).suffix])(_numbered_path(path, count, _rank()))
-            except Exception as error: warn(f"no roofline of this cycle: {error}", NotMeasuredWarning)
+            except Exception as error: warn(f"cannot write the roofline of this cycle: {error}", NotMeasuredWarning)
     return handler

@@ -30,7 +30,7 @@ from .machine import environment, has_tf32, tf32_set
 from .probes import (compute_probes, envelope, free_frames, joined_runs, kind_probes,
                                        launch_probes, pointwise_probes, run_probe)
 from ..engine.process import gc_paused
-from ..timing.load import LoadMeter, load_doubts
+from ..timing.load import LoadMeter, load_caveats
 
 # %% ../../nbs/probes/peaks.ipynb #af4a4fae
 measurable = ("bfloat16", "float16", "float32", "float64", "float8_e4m3fn", "int8")
@@ -157,7 +157,7 @@ def _as_peaks(found, levels, made, notes, sweep, device, dtype, flags):
                          kinds=found.kinds, launch_s=found.launch_s, notes=notes)
 
 # %% ../../nbs/probes/peaks.ipynb #cf6fbaf6
-kept_days = 30 # After that, kept peaks are measured anew
+kept_days = 30 # After that, kept peaks are measured again
 
 def cache_folder()->Path|None:
     "Where measured peaks are kept: `$FASTERBENCH_CACHE`, else the cache folder of the platform; `None`: nowhere."
@@ -182,7 +182,7 @@ def is_busy(
 )->bool:
     "Return whether others use so much of the cores now that roofs would be provisional."
     with LoadMeter() as meter: sleep(seconds)
-    return bool(load_doubts(meter.load, busy_for_roofs))
+    return bool(load_caveats(meter.load, busy_for_roofs))
 
 def is_fresh(
     peaks, # `HardwarePeaks`
@@ -200,7 +200,7 @@ def _load(path, machine):
         other = [f"{k} {there.get(k)!r}, here {v!r}" for k, v in machine.items() if there.get(k) != v]
         if not other: return peaks if _age_days(peaks) <= kept_days else None
         problem = f"it was measured elsewhere ({', '.join(other)})"
-    warn(f"{path} is left aside: {problem}; the peaks are measured anew", NotKeptWarning)
+    warn(f"ignoring {path}: {problem}; measuring the peaks again", NotKeptWarning)
 
 def _state(path):
     "Return a stamp of `path` that changes when another process writes it."
@@ -240,7 +240,7 @@ def _peaks_in_file(peaks, path):
     if not (problem := _ready(path.parent) or _write(peaks, path)):
         if other: other.unlink(missing_ok=True)                          # what was provisional is replaced
         return replace(peaks, path=os.fspath(path))
-    warn(f"peaks are not kept in {path.parent}: {problem}", NotKeptWarning)
+    warn(f"cannot save the peaks in {path.parent}: {problem}", NotKeptWarning)
     return peaks
 
 # %% ../../nbs/probes/peaks.ipynb #86d7ade7

@@ -14,9 +14,8 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 
-from ..core.units import format_si
+from ..core.units import format_si, spread_of
 from ..roofs import kinds
-from ..roofs.hardware import spread_of
 from ..timing.samples import timed_call
 
 aten = torch.ops.aten

@@ -6,7 +6,7 @@
 __all__ = ['Sweep', 'Trials', 'MemoryLevel', 'passing', 'memory_time', 'Ceiling', 'KindCeiling', 'HardwarePeaks']
 
 # %% ../../nbs/roofs/hardware.ipynb #8158aad0
-import json, math, statistics
+import json, math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timezone
@@ -15,16 +15,7 @@ from ..core.dtypes import dtype_name
 from ..core.files import Facts, Number, check_schema, check_text, computable, restored, write_whole
 from ..core.units import format_si, positive
 from .network import NetworkPeaks, checked_network
-from ..timing.load import MachineLoad, load_doubts
-
-# %% ../../nbs/roofs/hardware.ipynb #5b030650
-def spread_of(
-    samples, # Rates or times, in any unit
-)->float:
-    "The interquartile range of `samples` over their median; 0 for fewer than two."
-    if len(samples) < 2: return 0.0
-    low, middle, high = statistics.quantiles(samples, n=4, method="inclusive")
-    return (high - low) / middle
+from ..timing.load import MachineLoad, load_caveats
 
 # %% ../../nbs/roofs/hardware.ipynb #eb55d4a2
 @dataclass(frozen=True)
@@ -232,7 +223,7 @@ class HardwarePeaks:
     @property
     def disturbed(self)->str:
         "Load of the machine that puts these roofs in doubt; empty where it was this program's alone."
-        return ", ".join(load_doubts(_machine_of(self.load), busy_for_roofs))
+        return ", ".join(load_caveats(_machine_of(self.load), busy_for_roofs))
 
     def origin(self,
         now:datetime|None=None, # None: the clock's

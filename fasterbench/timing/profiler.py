@@ -8,10 +8,11 @@ __all__ = []
 # %% ../../nbs/timing/profiler.ipynb #9ff5220d
 import threading
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
-from torch._C._autograd import _profiler_enabled
+from torch._C._autograd import DeviceType, _profiler_enabled
 from torch.profiler import ProfilerActivity
 
 from ..engine.process import profiler_session
@@ -41,28 +42,35 @@ def _gpu_kind(name, activity):
     if activity: return _gpu_kinds.get(activity)
     return "copy" if name.startswith("Memcpy") else "set" if name.startswith("Memset") else "kernel"
 
-def _record_kind(e):
-    "Return the kind of record `e`; `None` for those that are of no use here."
-    name, on_gpu = e.name(), "CPU" not in str(e.device_type())
-    activity = e.activity_type() if hasattr(e, "activity_type") else ""
-    if on_gpu: return _gpu_kind(name, activity)
+@lru_cache(1 << 14)
+def _host_kind(name, activity):
+    "Return what a CPU did; `None` for what is of no use here."
     if name == mark: return "mark"
     if name.startswith(_backends): return "collective"
     launches = activity in ("cuda_runtime", "cuda_driver") or not activity and name.startswith(("cuda", "cuLaunch"))
     if launches: return "launch"
-    return "operator" if "::" in name and e.start_thread_id() == e.end_thread_id() else None
+    return "operator" if "::" in name else None
+
+def _record_kind(e, name):
+    "Return the kind of record `e`; `None` for those that are of no use here."
+    activity = e.activity_type() if hasattr(e, "activity_type") else ""
+    if e.device_type() != DeviceType.CPU: return _gpu_kind(name, activity)
+    kind = _host_kind(name, activity)
+    return None if kind == "operator" and e.start_thread_id() != e.end_thread_id() else kind
 
 # %% ../../nbs/timing/profiler.ipynb #fd6c8114
-def _as_record(e, kind, origin):
+def _as_record(e, name, kind, origin):
     thread = e.device_resource_id() if kind in ("kernel", "copy", "set") else e.start_thread_id()
     start, end = (e.start_ns() - origin) * 1e-9, (e.end_ns() - origin) * 1e-9
-    return Record(kind, e.name(), start, end, thread, e.correlation_id(), e.linked_correlation_id())
+    return Record(kind, name, start, end, thread, e.correlation_id(), e.linked_correlation_id())
 
 def _records(events, names):
     "The records among `events`, by time; the first begins at 0 (a double does not hold nanoseconds since 1970)."
-    kinds = [(e, kind) for e in events if (names is None or e.name() in names) and (kind := _record_kind(e))]
-    origin = min((e.start_ns() for e, _ in kinds), default=0)
-    return sorted((_as_record(e, kind, origin) for e, kind in kinds), key=lambda r: (r.start, -r.end))
+    named = ((e, e.name()) for e in events)
+    wanted = ((e, name) for e, name in named if names is None or name in names)
+    kinds = [(e, name, kind) for e, name in wanted if (kind := _record_kind(e, name))]
+    origin = min((e.start_ns() for e, *_ in kinds), default=0)
+    return sorted((_as_record(*found, origin) for found in kinds), key=lambda r: (r.start, -r.end))
 
 # %% ../../nbs/timing/profiler.ipynb #d228286c
 _one_at_a_time = threading.RLock()

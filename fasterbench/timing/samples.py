@@ -14,7 +14,7 @@ from time import perf_counter
 import torch
 
 from ..engine.peers import peers
-from ..core.units import format_si
+from ..core.units import format_si, spread_of
 
 # %% ../../nbs/timing/samples.ipynb #e760e27e
 @dataclass(frozen=True)
@@ -45,14 +45,13 @@ class Samples:
     def iqr(self)->float|None:
         "Interquartile range, s; None: a single sample has none."
         return self._quartiles[2] - self._quartiles[0] if len(self.values) > 1 else None
-    @property
+    @cached_property
     def spread(self)->float|None:
         "Interquartile range over the median; None: a single sample has none."
-        if self.iqr is None: return None
-        return self.iqr / self.median if self.median else 0.0
+        return spread_of(self.values)
     @property
     def steady(self)->bool:
-        "True if they vary by no more than a quarter; so few that nobody can tell are steady."
+        "True if they vary by no more than a quarter; fewer than five samples count as steady."
         return len(self.values) < 5 or self.spread <= 0.25
     @property
     def known(self)->float:

@@ -22,7 +22,7 @@ from ..engine.modules import parts, wrapped
 from ..engine.process import gc_paused
 from ..engine.step import Forward, NodeOwners, graph_nodes, phases
 from ..engine.peers import peers
-from .load import LoadMeter, MachineLoad, Reference, load_doubts
+from .load import LoadMeter, MachineLoad, Reference, load_caveats
 from .samples import Samples, StoppingRule, timed_call, warm_up
 
 # %% ../../nbs/timing/stamps.ipynb #3940d5ff
@@ -257,13 +257,13 @@ def _share_inside(make, n):
 # %% ../../nbs/timing/stamps.ipynb #b3d794dd
 def _chain_times(make, chain, x):
     "Seconds of `chain` bare, and stamped."
-    stamps, start = make(), perf_counter()
-    chain(x)
-    bare = perf_counter() - start
-    with wrapped(parts(chain), stamps.wrap):
+    def warm():
+        chain(x)
         start = perf_counter()
         chain(x)
-        return bare, perf_counter() - start
+        return perf_counter() - start
+    with wrapped(parts(chain), make().wrap): stamped = warm()
+    return warm(), stamped
 
 def stamp_cost(
     make=CpuStamps, # Makes the stamps
@@ -325,7 +325,7 @@ class ModuleTimes:
     @property
     def disturbed(self)->bool:
         "True if the machine was not this program's alone."
-        return self.load is not None and bool(load_doubts(self.load))
+        return self.load is not None and bool(load_caveats(self.load))
     @property
     def _additive(self)->bool:
         return self.bare.steady and self.steps.steady or self.waits is not None      # ranks pass their delays on
@@ -370,8 +370,8 @@ class _Round:
 
     def quiet_runs(self, meter):
         "Which bare and which instrumented runs were not disturbed; `None` where that is all of them, or too few."
-        if not load_doubts(meter.load): return None
-        calm = lambda load: load.others is not None and not load_doubts(load)
+        if not load_caveats(meter.load): return None
+        calm = lambda load: load.others is not None and not load_caveats(load)
         quiet = {kind: [i for i, load in enumerate(meter.of(spans)) if calm(load)]
                  for kind, spans in self.spans.items()}
         return quiet if len(quiet["steps"]) >= 3 and len(quiet["bare"]) >= 2 else None
@@ -432,6 +432,6 @@ def time_modules(
                 r = _timed_round(fresh, run, device, stamps, watched, slots, cost, rule, tick, m)
             rounds.append(r.times(m, clock=stamps.clock, cost=cost, reference=reference.quartiles))
             time_left = rule.at_most - (perf_counter() - begin) > perf_counter() - start
-            if not load_doubts(rounds[-1].load) or not time_left or not peers.alone: break
-    return min(rounds, key=lambda t: len(load_doubts(t.load)) and (t.load.others or 0.0))
+            if not load_caveats(rounds[-1].load) or not time_left or not peers.alone: break
+    return min(rounds, key=lambda t: len(load_caveats(t.load)) and (t.load.others or 0.0))
 

@@ -14,9 +14,9 @@ from typing import overload
 
 from ..core.units import format_si
 from ..roofs.place import RooflinePoint
-from ..timing.load import drift_between, load_doubts
+from ..timing.load import drift_between, load_caveats
 from .fields import Field, fields, pair_fields, pair_values, side_name
-from .headline import trust
+from .headline import caveats
 from .origin import batch_of
 from .plot import (axes, bounds, canvas, dress, extent, hover, log_axis, marker_size, placeable,
                                     shown, spot, star_style, style)
@@ -208,7 +208,7 @@ class Series(View):
     @property
     def doubts(self)->list[str]:
         "Caveats on the times, by result."
-        return [f"{label}: {d}" for label, r in zip(self.labels, self.results) if (d := trust(r))]
+        return [f"{label}: {d}" for label, r in zip(self.labels, self.results) if (d := caveats(r))]
 
     def text(self,
         top:int|None=20,       # How many rows; None: all
@@ -374,7 +374,7 @@ def drift_of(
 )->tuple[float, list[str]]:
     "By which factor the machine may have changed between two results, and what has to be said of it."
     sides = [(side, r.timing) for side, r in (("before", before), ("after", after)) if r.timing]
-    doubts = [f"{doubt} {side}" for side, t in sides for doubt in load_doubts(t)]
+    doubts = [f"{doubt} {side}" for side, t in sides for doubt in load_caveats(t)]
     if doubts: return math.inf, [f"no row is called faster or slower: {', '.join(doubts)}; {_in_turn}"]
     if len(sides) < 2 or not _same_machine(before, after): return 1.0, []
     drift = drift_between(*(t.reference for _, t in sides))

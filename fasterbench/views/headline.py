@@ -11,7 +11,7 @@ from pathlib import PurePath
 
 from ..core.units import format_si
 from ..roofs.kinds import is_pointwise
-from ..timing.load import load_doubts
+from ..timing.load import load_caveats
 from ..roofs.place import Division, division, waiting_row
 from .fields import brief
 from .roof_lines import network_in_use
@@ -198,7 +198,7 @@ def _looked_at(t):
     "Describe the load of the machine, as far as the system tells."
     cores = f"on {t.cores} core{'s' * (t.cores != 1)}" if t.cores else ""
     told = [] if t.load_average is None else [f"load {t.load_average:.1f} {cores}".rstrip()]
-    said = " ".join(load_doubts(t))
+    said = " ".join(load_caveats(t))
     if (t.others or 0) > 0.05 and "others" not in said: told.append(f"{t.others:.1f} cores busy for others")
     if (t.steal or 0) > 0.02 and "stolen" not in said: told.append(f"{t.steal:.2f} cores stolen")
     if t.clock_hz and max(t.clock_hz) > 1.1 * min(t.clock_hz):
@@ -221,7 +221,7 @@ def _share_needing(points, roof):
     of = lambda p: p.memory_level if p.bound == "memory" else unit(p) if p.bound == "compute" else None
     return sum(p.roof_time_s or 0 for p in points if of(p) == roof) / (sum(p.time_s for p in points) or 1)
 
-def doubtful_roofs(
+def unsteady_roofs(
     peaks,       # `HardwarePeaks`
     points=None, # Those roofs alone whose doubt is more than 1 % of the time of these rows
 )->list[str]:
@@ -244,22 +244,22 @@ def base_of_shares(
     if not rows or abs(rows - end) <= 0.03 * end: return ""
     return f"shares are of the {format_si(rows, 's')} in the rows, not of the {format_si(end, 's')} end to end"
 
-def roof_doubt(
+def roof_caveats(
     peaks, # `HardwarePeaks`
 )->str:
     "Return the caveats on the roofs in one line; empty where all is well."
-    doubts = doubtful_roofs(peaks)
+    doubts = unsteady_roofs(peaks)
     if peaks.disturbed: return f"± provisional: {peaks.disturbed}".replace("%", " %")
     return ("± not steady: " + ", ".join(doubts)).replace("%", " %") if doubts else ""
 
-def trust(
+def caveats(
     result, # A `Result`
 )->str:
     "Return the caveats on times and roofs in one line; empty where all is well."
     t, peaks = result.timing, result.peaks
-    varied, load = (_varied(t, any(p.phase for p in result.points)), load_doubts(t)) if t else ([], [])
+    varied, load = (_varied(t, any(p.phase for p in result.points)), load_caveats(t)) if t else ([], [])
     looked = f" ({_looked_at(t)})" if (varied or load) and _looked_at(t) else ""
-    roofs = doubtful_roofs(peaks, result.points) if peaks else []
+    roofs = unsteady_roofs(peaks, result.points) if peaks else []
     rough = [f"roofs provisional: {peaks.disturbed}"] if peaks and peaks.disturbed else []
     if len(roofs) > 2: roofs = [*roofs[:2], f"{len(roofs) - 2} more"]
     parts = [", ".join(load + varied) + looked] if load or varied else []

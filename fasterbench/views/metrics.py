@@ -186,7 +186,7 @@ def read_series(
             try: record = json.loads(line)
             except ValueError: record = None
             if not isinstance(record, dict) or not isinstance(record.get("step"), int):
-                raise ValueError(f"{path}, line {n} is no record of a sample: {line.strip()[:60]!r}; it is an object "
-                                 "with `step` and metrics")
+                raise ValueError(f"{path}, line {n} is not the record of a sample: {line.strip()[:60]!r}; "
+                                 "such a record is an object with `step` and metrics")
             records.append(record)
     return MetricSeries(records, title)

@@ -15,7 +15,7 @@ from ..roofs.hardware import HardwarePeaks
 from .fields import Field
 from .plot import dress, hues, log_axis, shapes
 from .network_page import NetworkView, network_rows, not_measured, where_measured
-from .headline import roof_doubt, roofs_text
+from .headline import roof_caveats, roofs_text
 from .view import Sheet, View, text_table
 
 # %% ../../nbs/views/peaks_page.ipynb #70b838ed
@@ -51,7 +51,7 @@ def peaks_table(
     name = env.get("device_name", peaks.device)
     where = f"{name} ({peaks.device}), torch {env.get('torch', '?')}, {env.get('threads', '?')} threads"
     ridge = f"ridge point {peaks.ridge_point:.2f} FLOP/B ({peaks.dtype.removeprefix('torch.')}, main memory)"
-    lines = [*filter(None, [roof_doubt(peaks)])]
+    lines = [*filter(None, [roof_caveats(peaks)])]
     if peaks.network:
         lines = [*lines, f"network: {where_measured(peaks.network) or 'of unknown origin'}",
                  *text_table(network_rows(peaks.network), {0}), *not_measured(peaks.network)]
@@ -176,7 +176,7 @@ class PeaksView(View):
     def to_dict(self): return self.peaks.to_dict()
 
     def _page(self, title):
-        peaks, doubt = self.peaks, roof_doubt(self.peaks)
+        peaks, doubt = self.peaks, roof_caveats(self.peaks)
         network = NetworkView(peaks.network).tabs() if peaks.network else []
         if not network: probes(peaks)                                           # or the error that there are none
         tabs = [_probe_sheet(peaks, what).tab(what, what, sweep(peaks, what, ""), sort=["rate", "desc"])

@@ -14,7 +14,7 @@ from ..core.units import format_si
 from ..engine.peers import peers
 from ..roofs.place import RooflinePoint
 from ..roofs.hardware import HardwarePeaks, checked_peaks
-from ..timing.load import load_doubts
+from ..timing.load import load_caveats
 from . import report, table
 from .network_page import Collective, collectives_table
 from .fold import fold, gathered
@@ -69,7 +69,7 @@ class Timing:
     @property
     def warnings(self)->list[str]:
         "Sentences on what limits the trust in these times."
-        found = load_doubts(self)
+        found = load_caveats(self)
         if abs(self.ratio - 1) > 0.03: found.append(f"the rows sum to {self.ratio:.1%} of the uninstrumented time")
         if (self.spread or 0.0) > 0.1:
             found.append(f"the IQR of the uninstrumented time is {self.spread:.0%} of its median")

@@ -13,7 +13,7 @@ from ..roofs.place import RooflinePoint, arithmetic_intensity
 from ..roofs.hardware import memory_time, passing
 from .fields import Field, fields, fields_of, level_names
 from .fold import FoldedPoint, fold, label
-from .headline import base_of_shares, headline, trust
+from .headline import base_of_shares, headline, caveats
 from .network_page import not_measured
 from .view import (Sheet, Table, check_top, left_columns, more_rows, narrowed, printable, shortened,
                                     terminal_width, text_table, wrap_lines)
@@ -119,7 +119,7 @@ def footer(
     result, # A `Result`
 )->list[str]:
     "List caveats, rows above their roof, unknown operators, and notes."
-    above, doubt = sum(r.above_roof for r in result.points), trust(result)
+    above, doubt = sum(r.above_roof for r in result.points), caveats(result)
     lines = list(filter(None, (doubt, base_of_shares(result))))
     if above:
         lines.append(f"{above} of {len(result.points)} rows above their roof by more than the spread: "

@@ -26,6 +26,7 @@ def unique_bytes(
 )->int:
     "Distinct bytes of `t`: an expanded or overlapping view counts once, a sparse tensor its values and indices."
     if t.is_nested: return t.untyped_storage().nbytes()
+    if t.layout is torch.strided and t.is_contiguous(): return t.numel() * t.itemsize
     if t.layout in (torch.sparse_csr, torch.sparse_bsr):
         return sum(map(unique_bytes, (t.values(), t.crow_indices(), t.col_indices())))
     if t.layout in (torch.sparse_csc, torch.sparse_bsc):
@@ -251,6 +252,7 @@ def region(
 )->tuple:
     "Which part of which memory `t` is: the same for all views that cover the same bytes in another order or shape."
     if t.layout is not torch.strided or t.is_nested: return (storage_id(t),)
+    if t.is_contiguous() and t.numel() > 1: return storage_id(t), t.storage_offset(), ((1, t.numel()),)
     return storage_id(t), t.storage_offset(), _spans(t.shape, t.stride())
 
 def _spans(shape, stride):

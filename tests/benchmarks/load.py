@@ -13,7 +13,7 @@ import torch, torchvision
 
 from fasterbench import compare
 from fasterbench.roofline import HardwarePeaks, RooflineAnalyzer, clear_peaks_cache, measure_peaks
-from fasterbench.views.headline import headline, trust
+from fasterbench.views.headline import headline, caveats
 
 @contextmanager
 def busy(n):
@@ -49,7 +49,7 @@ if __name__ == "__main__":
                 with busy(n):
                     r = profiled(name)
                     marked = sum(p.disturbed for p in r.points)
-                    print(f"--- {name}, {n} busy processes\n{headline(r)[0]}\n{trust(r) or '(no line)'}\n{marked} of {len(r)} rows marked; others {r.timing.others}", flush=True)
+                    print(f"--- {name}, {n} busy processes\n{headline(r)[0]}\n{caveats(r) or '(no line)'}\n{marked} of {len(r)} rows marked; others {r.timing.others}", flush=True)
                     if given.pairs: print(verdicts(name, given.pairs), flush=True)
         for n in given.busy if given.peaks else ():
             clear_peaks_cache()
