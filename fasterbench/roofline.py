@@ -60,7 +60,8 @@ def _warnings(result, work):
     above = [p for p in result.points if p.above_roof]
     if above:
         names = ", ".join(f"{p.name or p.type} ({p.utilization_pct:.0f} %)" for p in above[:3])
-        yield (ProvisionalWarning, f"{len(above)} of {len(result.points)} rows are above their roof: {names}{' …' * (len(above) > 3)}; "
+        yield (ProvisionalWarning,
+               f"{len(above)} of {len(result.points)} rows are above their roof: {names}{' …' * (len(above) > 3)}; "
                "measure_peaks(device, cache=False) measures the roofs anew")
 
 def _few(timing):

@@ -12,12 +12,23 @@ import contextlib, os, sys, warnings
 import fasterbench
 
 # %% ../../nbs/core/warnings.ipynb #wn000004
-class FasterbenchWarning(UserWarning): "A warning of fasterbench; the others are its kinds."
-class NotMeasuredWarning(FasterbenchWarning): "Something was not measured: a sample, times of operators, a metric of a report."
-class ProvisionalWarning(FasterbenchWarning): "Roofs, or rows that stand above them, may come out otherwise when measured again."
-class UnknownWarning(FasterbenchWarning): "Something is unknown or assumed: the work of an operator, the shape of a sample."
-class NotKeptWarning(FasterbenchWarning): "Something could not be kept or put back: peaks in their folder, the contents of a tensor."
-class FasterbenchDeprecationWarning(FasterbenchWarning, DeprecationWarning): "A name or an argument goes in the next version."
+class FasterbenchWarning(UserWarning):
+    "A warning of fasterbench; the others are its kinds."
+
+class NotMeasuredWarning(FasterbenchWarning):
+    "Something was not measured: a sample, times of operators, a metric of a report."
+
+class ProvisionalWarning(FasterbenchWarning):
+    "Roofs, or rows above them, may come out otherwise when measured again."
+
+class UnknownWarning(FasterbenchWarning):
+    "Something is unknown or assumed: the work of an operator, the shape of a sample."
+
+class NotKeptWarning(FasterbenchWarning):
+    "Something could not be kept or put back: peaks, the contents of a tensor."
+
+class FasterbenchDeprecationWarning(FasterbenchWarning, DeprecationWarning):
+    "A name or an argument goes in the next version."
 
 # %% ../../nbs/core/warnings.ipynb #wn000005
 _here = os.path.dirname(fasterbench.__file__) + os.sep
@@ -26,7 +37,7 @@ def _is_inside(frame):
     "Tell if `frame` runs this package, or what it is called through."
     file = frame.f_code.co_filename
     torch = getattr(sys.modules.get("torch"), "__file__", None)
-    through = file == contextlib.__file__ or torch is not None and file.startswith(os.path.dirname(torch) + os.sep)
+    through = file == contextlib.__file__ or torch and file.startswith(os.path.dirname(torch) + os.sep)
     return through or file.startswith(_here)
 
 # %% ../../nbs/core/warnings.ipynb #wn000006
