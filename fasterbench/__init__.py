@@ -26,6 +26,8 @@ _homes = {
     **dict.fromkeys(["read_ncu", "ranges"], "interop.ncu"),
     **dict.fromkeys(["read_trace", "on_trace_ready", "TraceResult"], "interop.traces"), "predict": "analysis.predict",
     **dict.fromkeys(["watch", "Watch"], "running.watch"), "RankError": "engine.peers",
+    **dict.fromkeys(["FasterbenchWarning", "NotMeasuredWarning", "ProvisionalWarning", "UnknownWarning",
+                     "NotKeptWarning", "FasterbenchDeprecationWarning"], "core.warnings"),
     **dict.fromkeys(["trainer_callback", "lightning_callback"], "running.watch"),
     "datasheet_peaks": "roofs.datasheet",
     **dict.fromkeys(["NetworkPeaks", "NetworkRoof", "fit_network", "bus_bandwidth"], "roofs.network"),
@@ -35,6 +37,11 @@ __all__ = ["__version__", *_homes]
 
 # %% ../nbs/core/package.ipynb #ty000001
 if TYPE_CHECKING:
+    from .core.warnings import (
+        FasterbenchWarning as FasterbenchWarning, NotMeasuredWarning as NotMeasuredWarning,
+        ProvisionalWarning as ProvisionalWarning, UnknownWarning as UnknownWarning, NotKeptWarning as NotKeptWarning,
+        FasterbenchDeprecationWarning as FasterbenchDeprecationWarning,
+    )
     from .analysis.predict import predict as predict
     from .analysis.serve import serve as serve
     from .engine.peers import RankError as RankError

@@ -10,7 +10,6 @@ from dataclasses import replace
 from functools import wraps
 from collections.abc import Callable
 from typing import Concatenate, ParamSpec, TypeVar
-from warnings import warn
 
 import torch
 from torch import nn
@@ -19,6 +18,7 @@ from .analysis.measure import check_model, main_dtype, measure
 from .analysis.rows import measured_result
 from .core.arguments import as_count, as_device
 from .core.docments import documented
+from .core.warnings import NotMeasuredWarning, ProvisionalWarning, UnknownWarning, warn
 from .engine.process import preserved_process, gc_paused
 from .engine.peers import peers
 from .engine.step import Forward, TrainingStep, check_step
@@ -48,18 +48,20 @@ def _view(method:Callable[Concatenate[Result, Given], Got])->"Callable[Concatena
 
 # %% ../nbs/analysis/roofline.ipynb #a6f2840f
 def _warnings(result, work):
-    "Return the warnings of `result`, in sentences."
+    "Return the warnings of `result`: (kind, sentence)."
     timed = any(not compiled_part(part) for part in work.parts if part.leaf and part.module is not None)
     if work.trace and timed and not result.ops:
-        yield "no operator times: repeated forwards did not run the same operators as the first"
+        yield (NotMeasuredWarning,
+               "no operator times: repeated forwards did not run the same operators as the first")
     if result.unknown_ops:
         names = ", ".join(f"{op} ({n}×)" for op, n in result.unknown_ops.items())
-        yield (f"no FLOP rule for {names}: the rows that run them have unknown FLOPs; "
+        yield (UnknownWarning, f"no FLOP rule for {names}: the rows that run them have unknown FLOPs; "
                "fasterbench.rule registers a rule")
     above = [p for p in result.points if p.above_roof]
     if above:
         names = ", ".join(f"{p.name or p.type} ({p.utilization_pct:.0f} %)" for p in above[:3])
-        yield (f"{len(above)} of {len(result.points)} rows are above their roof: {names}{' …' * (len(above) > 3)}; "
+        yield (ProvisionalWarning,
+               f"{len(above)} of {len(result.points)} rows are above their roof: {names}{' …' * (len(above) > 3)}; "
                "measure_peaks(device, cache=False) measures the roofs anew")
 
 def _few(timing):
@@ -126,7 +128,7 @@ class RooflineAnalyzer:
             found = self._under_steady_roofs(measured_result(self.model, m, peaks, device), m, device, progress)
             few = _few(found.timing) if rule.steps is None and found.timing.steps < rule.at_least else []
             self._result = replace(found, notes=[*found.notes, *few], **call)
-        for warning in _warnings(self._result, m.work): warn(warning, stacklevel=2)
+        for kind, message in _warnings(self._result, m.work): warn(message, kind)
         return self
 
     @property
@@ -187,5 +189,5 @@ class RooflineAnalyzer:
         new = self._measure_roofs(m.work, device, progress, cache=False)
         replace_peaks(new, both := higher(old, new))
         warn(f"{above} of {len(found.points)} rows were above the roofs of {old.environment['date'][:16]} "
-             f"({roofs_text(old)}); these were measured again: {roofs_text(both)}", stacklevel=3)
+             f"({roofs_text(old)}); these were measured again: {roofs_text(both)}", ProvisionalWarning)
         return measured_result(self.model, m, given_or_measured(self._peaks, lambda: both), device)

@@ -6,13 +6,15 @@
 __all__ = []
 
 # %% ../../nbs/cli/loading.ipynb #6d24dac9
-import importlib, importlib.util, sys, warnings
+import importlib, importlib.util, sys
 from difflib import get_close_matches
 from pathlib import Path
 
 import torch
 from torch import nn
 from torch.utils._pytree import tree_map
+
+from ..core.warnings import UnknownWarning, warn
 
 # %% ../../nbs/cli/loading.ipynb #9033ab60
 class ModelError(ValueError): "A word that leads to no model."
@@ -104,8 +106,8 @@ def load_model(
     sample = _default_sample(model, shape, batch or 1, seq, kind)
     if shape is None and kind not in _makers:
         what = "images" if sample.is_floating_point() else "token ids"
-        warnings.warn(f"{name} comes without a sample: {what} of {'x'.join(map(str, sample.shape))} are assumed; "
-                      f"--input gives another shape, or it can return (module, sample)")
+        warn(f"{name} comes without a sample: {what} of {'x'.join(map(str, sample.shape))} are assumed; "
+             f"--input gives another shape, or it can return (module, sample)", UnknownWarning)
     return model, sample
 
 def _cast(sample, dtype):

@@ -11,6 +11,8 @@ from typing import Annotated, Optional
 
 import typer
 
+from ..core.warnings import FasterbenchWarning
+
 from .app import (Dtype, File, Model, Top, app, batch_sizes, check_writable, dtype_named, printed,
                                  saved_result,
                                  shape_given, usage_error, write)
@@ -23,7 +25,7 @@ def _loaded_on_meta(model, shape, batch, dtype):
     try:
         with torch.device("meta"), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            warnings.filterwarnings("default", module=r"fasterbench\.")
+            warnings.simplefilter("default", FasterbenchWarning)
             return load_model(model, shape, batch, dtype)
     except ModelError as error: usage_error(str(error), "MODEL")
     except (NotImplementedError, RuntimeError): return load_model(model, shape, batch, dtype)

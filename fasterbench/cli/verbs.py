@@ -13,6 +13,8 @@ from typing import Annotated, Optional
 
 import typer
 
+from ..core.warnings import FasterbenchWarning
+
 from .app import (Depth, Device, Dtype, File, Group, Model, Peaks, Quiet, Saved, Top, app,
                                  check_writable, device_here, dtype_named, free_name, given_peaks, notice,
                                  roof_mismatches,
@@ -33,10 +35,9 @@ def _recorded(work):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default")
         found = work()
-    home = str(Path(__file__).resolve().parents[1])
-    own = [str(w.message) for w in caught if str(w.filename).startswith(home)]
+    own = [str(w.message) for w in caught if issubclass(w.category, FasterbenchWarning)]
     for w in caught if is_first() else ():
-        if not str(w.filename).startswith(home): notice(f"warning: {w.message}")
+        if not issubclass(w.category, FasterbenchWarning): notice(f"warning: {w.message}")
     # those stand in the footer anyway
     return found, [text for text in own if not text.startswith("no FLOP rule for")]
 

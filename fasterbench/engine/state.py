@@ -11,7 +11,6 @@ from collections import OrderedDict, deque
 from contextlib import contextmanager
 from types import FunctionType, MethodType, SimpleNamespace
 from typing import NamedTuple
-from warnings import warn
 
 import numpy as np
 import torch
@@ -20,6 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_flatten
 
 from ..core.arguments import copied, is_immutable
+from ..core.warnings import NotKeptWarning, warn
 from .modules import absent, copiers, put
 from .process import random_state, restore_process, restore_random
 from .undo import Undo, let_go
@@ -325,7 +325,7 @@ def _warn_lost(model, states):
     names = {id(p): name for name, p in model.named_parameters()}
     lost = [names.get(id(s.tensor), "a tensor of the optimizer") for s in states if s.lost]
     if lost: warn(f"{', '.join(lost[:3])}{' …' * (len(lost) > 3)}: written in a forward that was not watched; "
-                  "the contents are not what they were", stacklevel=3)
+                  "the contents are not what they were", NotKeptWarning)
 
 # %% ../../nbs/engine/state.ipynb #cc23820f
 @contextmanager

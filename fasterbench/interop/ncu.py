@@ -13,7 +13,6 @@ from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
-from warnings import warn
 
 from fasterbench.roofs.hardware import Ceiling, HardwarePeaks, MemoryLevel
 from fasterbench.roofs.place import place, ranked, rates
@@ -23,6 +22,7 @@ from fasterbench.interop.ncu_metrics import (command, compute_roofs, flop_metric
                                              traffic_of, usable)
 from fasterbench.views.result import Result
 from fasterbench.core.units import format_si, total
+from fasterbench.core.warnings import NotMeasuredWarning, warn
 
 if TYPE_CHECKING: from torch.nn import Module
 
@@ -290,7 +290,7 @@ def read_ncu(
     used = {k for l in launches for k, n in (l.flops or {}).items() if n}
     rows, under = _grouped(launches, by), peaks or _peaks(roofs, used, about)
     notes = _ncu_notes(path, [l for *_, l in rows], about["cc"], under, peaks)
-    for note in notes[:-1]: warn(note, stacklevel=2)
+    for note in notes[:-1]: warn(note, NotMeasuredWarning)
     points = [_point(name, type, l, under) for name, type, l in rows]
     return _ncu_result(path, points, under, about, notes)
 

@@ -17,8 +17,8 @@ from pathlib import Path
 from statistics import quantiles
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
-from warnings import warn
 
+from ..core.warnings import NotMeasuredWarning, warn
 from .collectives import collectives_of
 from .perfetto import write_perfetto
 from .trace_file import Source, read_file, snippet, source_of, sources, uncollected
@@ -243,5 +243,5 @@ def on_trace_ready(
                 if roofs is not peaks: found = [_reduce_source(Source(f"{folder}/trace.json"), roofs, device)]
                 result = _trace_result(found, None, roofs)
                 getattr(result, _writers[Path(path).suffix])(_numbered_path(path, count, _rank()))
-            except Exception as error: warn(f"cannot write the roofline of this cycle: {error}", stacklevel=2)
+            except Exception as error: warn(f"cannot write the roofline of this cycle: {error}", NotMeasuredWarning)
     return handler

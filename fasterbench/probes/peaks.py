@@ -13,7 +13,7 @@ from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from time import sleep
-from warnings import catch_warnings, simplefilter, warn
+from warnings import catch_warnings, simplefilter
 
 import torch
 from filelock import FileLock, Timeout
@@ -22,6 +22,7 @@ from ..core.arguments import as_count, as_device, on_device
 from ..core.dtypes import dtype_name
 from ..core.files import read_plain, write_whole
 from ..core.progress import progress_bar
+from ..core.warnings import NotKeptWarning, ProvisionalWarning, warn
 from ..engine.peers import peers
 from ..roofs.hardware import Ceiling, HardwarePeaks, KindCeiling, MemoryLevel, busy_for_roofs, lifted
 from .levels import measure_levels, nearer_is_faster
@@ -114,7 +115,7 @@ def _as_levels(found, levels):
     again = [l._replace(rate=found.once_more(l.rate)) for l in levels]
     made = [MemoryLevel(l.name, l.capacity, *_figures(l.rate), out_of_place=l.out_of_place) for l in again]
     made, notes = nearer_is_faster(made)
-    for note in notes: warn(note, stacklevel=6)
+    for note in notes: warn(note, ProvisionalWarning)
     return again, made, notes
 
 # %% ../../nbs/probes/peaks.ipynb #d14eecbc
@@ -199,7 +200,7 @@ def _load(path, machine):
         other = [f"{k} {there.get(k)!r}, here {v!r}" for k, v in machine.items() if there.get(k) != v]
         if not other: return peaks if _age_days(peaks) <= kept_days else None
         problem = f"it was measured elsewhere ({', '.join(other)})"
-    warn(f"ignoring {path}: {problem}; measuring the peaks again", stacklevel=6)
+    warn(f"ignoring {path}: {problem}; measuring the peaks again", NotKeptWarning)
 
 def _state(path):
     "Return a stamp of `path` that changes when another process writes it."
@@ -233,13 +234,13 @@ def _write(peaks, path):
     try: return write_whole(path, peaks.to_json(), follow=False)
     except OSError as error: return error
 
-def _peaks_in_file(peaks, path, stacklevel):
+def _peaks_in_file(peaks, path):
     "`peaks` with the file that they are in now; as they were, with a warning, where that cannot be written."
     path, other = (_rough(path), None) if peaks.provisional else (_firm(path), _rough(path))
     if not (problem := _ready(path.parent) or _write(peaks, path)):
         if other: other.unlink(missing_ok=True)                          # what was provisional is replaced
         return replace(peaks, path=os.fspath(path))
-    warn(f"cannot save the peaks in {path.parent}: {problem}", stacklevel=stacklevel + 1)
+    warn(f"cannot save the peaks in {path.parent}: {problem}", NotKeptWarning)
     return peaks
 
 # %% ../../nbs/probes/peaks.ipynb #86d7ade7
@@ -270,7 +271,7 @@ def _kept(folder, key, machine, measure, group=None, before=None):
     if rough and is_busy(): return best(rough)
     with _one_process(folder):
         if _state(path) != seen and (peaks := _load(path, machine)): return best(peaks)  # measured by another process
-        return best(_peaks_in_file(_again(measure, rough), path, 5))
+        return best(_peaks_in_file(_again(measure, rough), path))
 
 def _again(measure, rough):
     "Peaks as they are measured now; beside provisional ones, the best of both."
@@ -310,7 +311,7 @@ def _of_ranks(key, machine, measure):
     if peaks is None and path is not None: peaks = _load(path, device) or _load(_rough(path), device)
     if not peers.agreed("the kept roofs", peaks is not None, all):
         peaks = measure()
-        if path is not None and peers.rank == mates[0]: _peaks_in_file(peaks, path, 5)
+        if path is not None and peers.rank == mates[0]: _peaks_in_file(peaks, path)
         every = peers.agreed("the measured roofs", peaks.to_dict(), list)
         peaks = HardwarePeaks.from_dict(every[mates[0]])
     with _lookup: _remembered[key] = peaks
@@ -330,7 +331,7 @@ def measured_anew(
         if folder is not None:
             path = _path(folder, key, machine(), group)
             for old in (path, _rough(path)): old.unlink(missing_ok=True)
-            peaks = _peaks_in_file(peaks, path, 4)
+            peaks = _peaks_in_file(peaks, path)
         with _lookup: _remembered[key] = peaks
     return peaks
 
@@ -342,7 +343,7 @@ def replace_peaks(
     with _lookup:
         keys = [k for k, v in _remembered.items() if v is old]
         _remembered.update(dict.fromkeys(keys, new))
-    if keys and old.path: _peaks_in_file(new, Path(old.path), 2)
+    if keys and old.path: _peaks_in_file(new, Path(old.path))
 
 # %% ../../nbs/probes/peaks.ipynb #a96d5eb1
 def clear_peaks_cache():

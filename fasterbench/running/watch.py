@@ -12,7 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 from threading import get_ident
 from typing import TYPE_CHECKING
-from warnings import warn
 
 import torch
 from torch import nn
@@ -20,6 +19,7 @@ from torch import nn
 from ..analysis.measure import check_model, main_dtype
 from ..analysis.rows import measured_result
 from ..core.arguments import as_count
+from ..core.warnings import NotMeasuredWarning, warn
 from ..engine.process import gc_paused, preserved_process
 from ..engine.undo import Undo, let_go
 from ..probes.machine import tf32_categories
@@ -281,7 +281,7 @@ class Watch:
             self._hand_on(self.series[-1])
         except Exception as problem:
             self.failures.append(f"call {self.first}: {type(problem).__name__}: {problem}")
-            warn(f"a sample of {type(self.model).__name__} {what} at {self.failures[-1]}", stacklevel=9)
+            warn(f"a sample of {type(self.model).__name__} {what} at {self.failures[-1]}", NotMeasuredWarning)
 
     def _hand_on(self, record):
         "Hand a record to the log and to `on_sample`."
