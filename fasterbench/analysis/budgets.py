@@ -6,23 +6,12 @@
 __all__ = ['settings', 'BudgetError', 'Budget', 'format_value', 'read_budgets', 'Found', 'Verdict', 'judge']
 
 # %% ../../nbs/analysis/budgets.ipynb #e61c352c
-import math, re, statistics
+import math, re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from torch import nn
-
-from .measure import measure, timed_again
-from .rows import measured_result
-from ..core.arguments import as_device, tensors_of
 from ..core.units import format_si, parse_si
-from ..engine.process import gc_paused, preserved_process
-from ..engine.step import Forward, TrainingStep
-from ..roofs.place import division
-from ..timing.samples import Samples, StoppingRule
-from ..views.result import Result
-from ..work.count import Work
 
 # %% ../../nbs/analysis/budgets.ipynb #aef566b1
 @dataclass(frozen=True)
@@ -258,122 +247,3 @@ def matching(
         raise BudgetError(f"no layer matches {pattern!r}; layers are "
                           f"{', '.join(names[:5])}{', …' if len(names) > 5 else ''}")
     return found
-
-# %% ../../nbs/analysis/budgets.ipynb #4792649c
-def peak_memory(
-    work:Work,      # Of one run
-    model:nn.Module,
-    sample,         # What it was called with
-)->int:
-    "The largest sum of memory that is needed at one time, B: a lower bound, since blocks go after their last use."
-    lives = {}                                               # memory block: first operator, last operator, B
-    for i, call in enumerate(work.trace):
-        for kind, touches in (("read", call.reads), ("write", call.writes)):
-            for t in touches:
-                first, _, size, how = lives.get(t.storage, (i, i, 0, kind))
-                lives[t.storage] = first, i, max(size, t.whole or t.bytes), how
-    made, change = [life for life in lives.values() if life[3] == "write"], [0] * (len(work.trace) + 1)
-    for first, last, size, _ in made: change[first] += size; change[last + 1] -= size
-    live = most = 0
-    for c in change: live += c; most = max(most, live)
-    held = {t.untyped_storage()._cdata: t.untyped_storage().nbytes()
-            for t in (*model.parameters(), *model.buffers(), *tensors_of(sample))}
-    return sum(held.values()) + most
-
-# %% ../../nbs/analysis/budgets.ipynb #952a1668
-def counted_figures(
-    work:Work,
-    model:nn.Module,
-    sample,         # What it was called with
-)->dict[str, dict[str, Found]]:
-    "Counted figures per layer; those of the whole model under the empty name."
-    layers = work.by_module()
-    whole = dict(flops=Found(work.flops_lower_bound, at_least=bool(work.unknown_ops)),
-                 contraction_flops=Found(work.contraction_flops_lower_bound, at_least=bool(work.unknown_ops)),
-                 bytes=Found(sum(w.bytes_moved for w in layers.values())),
-                 unknown_operators=Found(sum(work.unknown_ops.values())),
-                 parameters=Found(sum(p.numel() for p in model.parameters())),
-                 peak_memory=Found(peak_memory(work, model, sample)))
-    layer = lambda w: dict(flops=Found(w.flops), contraction_flops=Found(w.contraction_flops),
-                           bytes=Found(w.bytes_moved), unknown_operators=Found(len(w.unknown)))
-    return {name: layer(w) for name, w in layers.items() if name} | {"": whole}
-
-# %% ../../nbs/analysis/budgets.ipynb #4316f24d
-def _bound_shares(result):
-    "Of the end to end time, what the roofs need by what bounds it."
-    needed = dict(division(result.points, result.timing.end_to_end_s).needed)
-    return {f"{bound}_share": needed.get(bound, 0.0) / result.timing.end_to_end_s for bound in ("compute", "memory")}
-
-def _by_layer(points):
-    "The rows of each layer, phases together: its time, and its least time under the roofs where that is known."
-    sums = {}
-    for p in points:
-        time, least = sums.get(p.name, (0.0, 0.0))
-        sums[p.name] = time + p.time_s, None if least is None or p.roof_time_s is None else least + p.roof_time_s
-    return sums
-
-# %% ../../nbs/analysis/budgets.ipynb #45c4c912
-def round_figures(
-    result:Result, # One profile
-)->dict[str, dict[str, float]]:
-    "Times of one round per layer, s, and how they stand under the roofs; the whole model has the empty name."
-    found = {}
-    for name, (time, least) in _by_layer(result.points).items():
-        found[name] = dict(time=time) | (dict(utilization=least / time, time_over_least=time / least) if least and time
-                                         else {})
-    time = result.timing.end_to_end_s
-    least = sum(p.roof_time_s or 0.0 for p in result.points)
-    return found | {"": dict(time=time)
-                    | (dict(utilization=least / time, time_over_least=time / least) if least else {})
-                    | _bound_shares(result)}
-
-# %% ../../nbs/analysis/budgets.ipynb #bf00ro01
-def _shortest_samples(times):
-    "`times` with the shortest sample of each slot alone."
-    one = lambda s: Samples((min(s.values),))
-    return replace(times, own=[one(s) for s in times.own], steps=one(times.steps), bare=one(times.bare))
-
-class Rounds:
-    "Each call profiles the model for a moment, and gives the figures of that round. It is counted once."
-    def __init__(self, model, sample, peaks, device="cpu", backward=False,
-                 for_ratios=False, # The shortest step is the time; what a stamp costs is measured once
-    ):
-        self.run, self.sample, self.peaks = TrainingStep(model) if backward else Forward(model), sample, peaks
-        self.device, self.measured, self.for_ratios = as_device(device), None, for_ratios
-
-    def __call__(self)->dict[str, dict[str, float]]:
-        at, rule = (self.run, self.sample, self.device), StoppingRule(steps=3, bare_every=1)
-        with preserved_process(), gc_paused():
-            counted = self.measured or measure(*at, warmup=0, rule=StoppingRule(steps=1), progress=False)
-            cost = counted.times.cost if self.for_ratios else None
-            self.measured = timed_again(counted, *at, warmup=1, rule=rule, cost=cost)
-        if self.for_ratios: self.measured = replace(self.measured, times=_shortest_samples(self.measured.times))
-        self.result = measured_result(self.run.model, self.measured, self.peaks, self.device)
-        return round_figures(self.result)
-
-# %% ../../nbs/analysis/budgets.ipynb #8abd3959
-def figures_of_rounds(
-    rounds:list[dict[str, dict[str, float]]], # What `round_figures` gave
-)->dict[str, dict[str, Found]]:
-    "Median and interval of each figure over the rounds."
-    found = {}
-    for layer in rounds[0]:
-        for figure in rounds[0][layer]:
-            values = [r[layer][figure] for r in rounds if figure in r.get(layer, ())]
-            if len(values) == len(rounds):
-                interval = interval_of_median(values, 0.01 / len(looks))
-                found.setdefault(layer, {})[figure] = Found(statistics.median(values), interval, samples=len(values))
-    return found
-
-def _ratios(pairs):
-    "Of one round, per layer the median ratio of the times."
-    layers = [layer for layer in pairs[0][0].keys() & pairs[0][1].keys()
-              if all(side[layer]["time"] for pair in pairs for side in pair)]
-    return {layer: dict(time=statistics.median(now[layer]["time"] / before[layer]["time"] for now, before in pairs))
-            for layer in layers}
-
-def ratios_of_rounds(
-    rounds:list[list[tuple[dict, dict]]], # Pairs of what `round_figures` gave of this version and of the other, in turn
-)->dict[str, dict[str, Found]]:
-    "The time of each layer over that of the same layer before, round by round."
-    return figures_of_rounds(list(map(_ratios, rounds)))

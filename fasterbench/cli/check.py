@@ -43,14 +43,14 @@ def _of_the_file(settings):
         raise BudgetError(f"{settings['model']} raised {type(error).__name__}: {error}") from error
 
 def _counted_budget_figures(settings, model, sample):
-    from fasterbench.analysis.budgets import counted_figures
+    from fasterbench.analysis.budget_figures import counted_figures
     from fasterbench.work.count import count_work
     return counted_figures(count_work(model, sample, backward=settings.get("backward", False)), model, sample)
 
 @contextmanager
 def _relative(settings, model, sample):
     "Return a function that measures a round under the roofs of this job, and one that makes figures of rounds."
-    from fasterbench.analysis.budgets import figures_of_rounds
+    from fasterbench.analysis.budget_figures import figures_of_rounds
     from fasterbench.analysis.measure import main_dtype
     from fasterbench.roofline import measure_peaks
     peaks = measure_peaks(settings.get("device", "cpu"), dtype=main_dtype(model, sample), cache=False, progress=False)
@@ -61,7 +61,7 @@ def _relative(settings, model, sample):
 @contextmanager
 def _against_saved(settings, path):
     "Return a function that measures a round, and one that divides its times by those of a saved result."
-    from fasterbench.analysis.budgets import figures_of_rounds, round_figures
+    from fasterbench.analysis.budget_figures import figures_of_rounds, round_figures
     from fasterbench.views.origin import describe_sample
     from fasterbench.views.result import from_json
     try: before = from_json(path)
@@ -103,7 +103,7 @@ def _over_saved(now, before, spreads):
 @contextmanager
 def _against_ref(settings, ref):
     "Return a function that measures this version and `ref` in turn, and one that divides the times of the two."
-    from fasterbench.analysis.budgets import ratios_of_rounds
+    from fasterbench.analysis.budget_figures import ratios_of_rounds
     here = Path.cwd()
     with checked_out(ref) as folder, side(folder, settings, here) as before, side(here, settings) as now:
         try: now("round")                                           # the first rounds load and warm up

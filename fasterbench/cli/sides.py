@@ -32,7 +32,7 @@ def rounds_of(
     for_ratios=False,
 ):
     "A function that measures one round of the model that the settings name."
-    from fasterbench.analysis.budgets import Rounds
+    from fasterbench.analysis.budget_figures import Rounds
     from fasterbench.roofs.hardware import HardwarePeaks
     device = settings.get("device", "cpu")
     model, sample = loaded(settings)
