@@ -97,12 +97,13 @@ config = transformers.LlamaConfig(hidden_size=4096, intermediate_size=11008, num
 with torch.device("meta"): model = transformers.LlamaForCausalLM._from_config(config, dtype=torch.bfloat16)
 start = time.process_time()
 result = predict(model, dict(input_ids=torch.zeros(1, 512, dtype=torch.long)), "NVIDIA H100 80GB HBM3")
-print(time.process_time() - start, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, result.program.contraction_flops)
+print(time.process_time() - start, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, result.program.dense_flops, result.program.contraction_flops)
 """
     out = subprocess.run([sys.executable, "-W", "ignore", "-c", script], capture_output=True, text=True, cwd=root,
         check=True).stdout
-    busy, memory, flops = map(float, out.split()[-3:])
+    busy, memory, dense, needed = map(float, out.split()[-4:])
     assert memory < 3e9 and busy < 20
-    # by hand: per word 2 × the weights of products, and attention: 2 · 2 · 512 · 4096 per layer and word
+    # by hand: per word 2 × the weights of products, and attention: 2 · 2 · 4096 per layer, word and key, of which a word needs (512 + 1) / 2
     weights = 32 * (4 * 4096**2 + 3 * 4096 * 11008) + 4096 * 32000
-    assert abs(flops / (512 * (2 * weights + 32 * 4 * 512 * 4096)) - 1) < 1e-3
+    by_hand = lambda keys: 512 * (2 * weights + 32 * 4 * keys * 4096)
+    assert abs(dense / by_hand(512) - 1) < 1e-3 and abs(needed / by_hand(513 / 2) - 1) < 1e-3
