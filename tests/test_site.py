@@ -85,7 +85,7 @@ def test_reference_has_signatures_and_parameters(chrome, site):
 def test_objects_are_found(chrome, site):
     "By the search of the site and in its index."
     chrome.get((site/"search.html").as_uri() + "?q=measure_peaks")
-    until(lambda: any("reference/roofs.html" in (h or "") for h in chrome.execute_script("return [...document.querySelectorAll('#search-results a')].map(a => a.getAttribute('href'))")))
+    until(lambda: any("reference/probes.html" in (h or "") for h in chrome.execute_script("return [...document.querySelectorAll('#search-results a')].map(a => a.getAttribute('href'))")))
     index = (site/"genindex.html").read_text(encoding="utf-8")
     assert all(name in index for name in ("measure_peaks", "RooflineAnalyzer", "MemoryLevel", "read_ncu"))
 
