@@ -319,8 +319,19 @@ def test_the_division_sums_to_the_whole(chrome, report):
     saved = from_json(resnet50)
     assert sum(s for _, s in parts) == pytest.approx(saved.timing.end_to_end_s, rel=0.03)       # parts below zero have no place on a bar
     assert {"compute", "memory", "above the roofs"} <= {label for label, _ in parts}
-    widths = chrome.execute_script("return [...document.querySelectorAll('.segment')].map(e => e.getBoundingClientRect().width)")
-    assert sum(widths) == pytest.approx(chrome.execute_script("return document.getElementById('division').clientWidth"), abs=3)
+    lengths = "return [...document.querySelectorAll('.segment')].map(e => e.getBoundingClientRect().width)"
+    whole, total = chrome.execute_script("return document.getElementById('division').clientWidth"), sum(s for _, s in parts)
+    assert chrome.execute_script(lengths) == pytest.approx([whole * s / total for _, s in parts], abs=0.5)
+
+def test_the_bar_has_the_terms_of_the_equation(chrome, report):
+    "In its order, a small one too; on a dark page only compute and memory are bright."
+    opened(chrome, report, dark=True)
+    lead = [e.text for e in chrome.find_elements("css selector", ".lead")]
+    labels = chrome.execute_script("return data.division.map(d => d.label)")
+    places = [lead[1].index(label) for label in labels]
+    assert lead[1].startswith("35.20 ms = ") and places == sorted(places) and lead[2].startswith("roofs: ")
+    painted = chrome.execute_script("return [...document.querySelectorAll('.segment')].map(e => [e.className, getComputedStyle(e).backgroundColor])")
+    assert all(luminance(color) < 0.12 for name, color in painted if "above" in name or "outside" in name) and len(painted) == len(labels)
 
 def test_phases_of_a_training_step(chrome, pages):
     for name, wanted in (("step", dict(backward=[0], forward=[1, 2, 3], update=[4])),):

@@ -144,7 +144,7 @@ def summary(
     depth:int|None=None,   # Parts of the path that stay; None: all
     width:int|None=None,   # Columns; None: those of the terminal
 )->str:
-    "The two lines of the whole, and the slowest rows as text."
+    "The lines of the whole, and the slowest rows as text."
     check_top(top)
     width, rows = width or terminal_width(), fold(result.points, group, depth)
     shown = shown_fields(rows[:top])
