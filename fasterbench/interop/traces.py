@@ -203,7 +203,7 @@ def read_trace(
     *,
     # "module", "operator", "kernel", "collective" or "rank"; None: modules where it names them, else operators
     by:str|None=None,
-    # Name of the device ("NVIDIA H100"), the JSON file of its peaks, or the peaks; None: the device that the trace names
+    # Name of the device ("NVIDIA H100"), the JSON file of its peaks, or the peaks; None: as the trace names it
     on:str|Path|HardwarePeaks|None=None,
     peaks:HardwarePeaks|None=None, # The roofs; None: those of `on`
     executor=None,                 # Any `concurrent.futures.Executor`, for many traces; None: processes of this machine

@@ -218,4 +218,5 @@ def gathered(
     breakdowns = [_breakdown(i, r, breakdown) for i, r in enumerate(results) if r.timing and breakdown]
     timing = _median_timing([r.timing for r in results])
     return replace(first, **kinds, program=program, unknown_ops=unknown, timing=timing,
-                   notes=notes, environment=first.environment | dict(ranks=n), breakdowns=[*first.breakdowns, *breakdowns])
+                   notes=notes, environment=first.environment | dict(ranks=n),
+                   breakdowns=[*first.breakdowns, *breakdowns])

@@ -127,7 +127,7 @@ class Result(View):
     sample: Tensors=field(default_factory=list) # Name, shape and dtype of each tensor that the model was called with
     call: Facts=field(default_factory=dict)     # Arguments, command line, git commit
     settings: Facts=field(default_factory=dict) # Switches of PyTorch, parameters of the model
-    breakdowns: list[Breakdown]=field(default_factory=list) # Where all of the time went, where the points come from traces
+    breakdowns: list[Breakdown]=field(default_factory=list) # Where all of the time went, of traces
     collectives: list[Collective]=field(default_factory=list) # Over the ranks whose traces the points come from
 
     accounts = old_attribute("accounts", "breakdowns")
@@ -213,7 +213,7 @@ _kinds = dict(modules="points", ops="ops", kernels="kernels", steps="steps")
 
 # %% ../../nbs/views/result.ipynb #e58f80bb
 schema = "fasterbench.result"
-version = 3    # 2 had `accounts` for `breakdowns`; 1 said 0 for the spread of a single step, and left out what was not known
+version = 3    # 2: `accounts` for `breakdowns`; 1: 0 for the spread of a single step, what is not known left out
 
 def _plain_values(value):
     if isinstance(value, list): return [_plain_values(v) for v in value]
