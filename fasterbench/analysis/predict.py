@@ -20,6 +20,7 @@ from .rows import call_rows, module_row
 from ..core.arguments import as_call
 from ..core.dtypes import dtype_name
 from ..core.units import format_si
+from ..engine.accelerator import stand_in
 from ..probes.machine import tf32_categories
 from ..roofs.datasheet import as_peaks, match_device
 from ..roofs.hardware import HardwarePeaks, memory_time, passing
@@ -219,12 +220,12 @@ def interval(
 def _target(peaks, autocast):
     "Return the target that work is counted for. A device of a type that PyTorch was built without counts as CUDA."
     kind, device = peaks.device.partition(":")[0], match_device(peaks.environment.get("device_name", "")).device
-    return Target("cpu" if kind == "cpu" else "cuda", device.architecture if device else "", autocast)
+    return Target("cpu" if kind == "cpu" else stand_in, device.architecture if device else "", autocast)
 
 def _tf32(peaks, target):
     "The float32 work that may run as TF32: by PyTorch's switches, where the device has it."
     has = any(c.unit == "TF32" for c in peaks.ceilings)
-    return tf32_categories(torch.device("cuda")) if target.type == "cuda" and has else frozenset()
+    return tf32_categories(torch.device(stand_in)) if target.type == stand_in and has else frozenset()
 
 # %% ../../nbs/analysis/predict.ipynb #dbfd745f
 def _predicted(row, peaks, deviation, **more):

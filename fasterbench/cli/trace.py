@@ -10,9 +10,9 @@ from typing import Annotated, Optional
 
 import typer
 
-from fasterbench.cli.app import Top, app, check_writable, given_peaks, one_of, printed, target_device,
-                                 usage_error, write
-from fasterbench.core.warnings import FasterbenchDeprecationWarning, warn
+from .app import (Top, app, check_writable, given_peaks, one_of, printed, target_device,
+                                 usage_error, write)
+from ..core.warnings import FasterbenchDeprecationWarning, warn
 
 # %% ../../nbs/cli/trace.ipynb #711d0eba
 _ways = ("module", "operator", "kernel", "collective", "rank")

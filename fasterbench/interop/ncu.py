@@ -295,22 +295,16 @@ def read_ncu(
     return _ncu_result(path, points, under, about, notes)
 
 # %% ../../nbs/interop/ncu.ipynb #6710b4aa
-def _pushed(name):
-    "Return whether an NVTX range was opened: a build of torch without CUDA has none."
-    import torch
-    try: torch.cuda.nvtx.range_push(name)
-    except RuntimeError: return False
-    return True
-
 def _ranged(forward, path, type):
     "`forward` inside a range of NVTX and one of PyTorch's profiler."
     import torch
+    from fasterbench.engine.accelerator import pop_range, push_range
     def ranged(*args, **kwargs):
-        pushed = _pushed(path)
+        pushed = push_range(path)
         try:
             with torch.profiler.record_function(f"nn.Module: {path} ({type})"): return forward(*args, **kwargs)
         finally:
-            if pushed: torch.cuda.nvtx.range_pop()
+            if pushed: pop_range()
     return ranged
 
 # %% ../../nbs/interop/ncu.ipynb #6710b44c
