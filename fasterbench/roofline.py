@@ -16,9 +16,10 @@ from torch import nn
 
 from .analysis.measure import check_model, main_dtype, measure
 from .analysis.rows import measured_result
-from .core.arguments import as_count, as_device
+from .core.arguments import as_count
 from .core.docments import documented
 from .core.warnings import NotMeasuredWarning, ProvisionalWarning, UnknownWarning, warn
+from .engine.accelerator import as_device
 from .engine.process import preserved_process, gc_paused
 from .engine.peers import peers
 from .engine.step import Forward, TrainingStep, check_step

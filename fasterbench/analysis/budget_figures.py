@@ -14,7 +14,8 @@ from torch import nn
 from .budgets import Found, interval_of_median, looks
 from .measure import measure, timed_again
 from .rows import measured_result
-from ..core.arguments import as_device, tensors_of
+from ..core.arguments import tensors_of
+from ..engine.accelerator import as_device
 from ..engine.process import preserved_process, gc_paused
 from ..engine.step import Forward, TrainingStep
 from ..roofs.place import division

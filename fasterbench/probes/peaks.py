@@ -18,15 +18,16 @@ from warnings import catch_warnings, simplefilter
 import torch
 from filelock import FileLock, Timeout
 
-from ..core.arguments import as_count, as_device, on_device
+from ..core.arguments import as_count
 from ..core.dtypes import dtype_name
 from ..core.files import read_plain, write_whole
 from ..core.progress import progress_bar
 from ..core.warnings import NotKeptWarning, ProvisionalWarning, warn
+from ..engine.accelerator import accelerator, as_device, on_device
 from ..engine.peers import peers
 from ..roofs.hardware import Ceiling, HardwarePeaks, KindCeiling, MemoryLevel, busy_for_roofs, lifted
 from .levels import measure_levels, nearer_is_faster
-from .machine import environment, has_tf32, tf32_set
+from .machine import environment, tf32_set
 from .probes import (compute_probes, envelope, free_frames, joined_runs, kind_probes,
                                        launch_probes, pointwise_probes, run_probe)
 from ..engine.process import gc_paused
@@ -98,7 +99,7 @@ def _probing(device, allow_tf32):
             free_frames(error, device)
             raise
         else:
-            if device.type == "cuda": torch.cuda.empty_cache()
+            accelerator(device).empty_cache()
 
 def _risen(rows, rates):
     "`rows` of a probe and its rate, with the rates that were higher at the end."
@@ -388,7 +389,7 @@ def measure_peaks(
     matmul_size = None if matmul_size is None else as_count("matmul_size", matmul_size, 1)
     bandwidth_mb = None if bandwidth_mb is None else as_count("bandwidth_mb", bandwidth_mb, 1)
     warmup, steps = as_count("warmup", warmup, 0), as_count("steps", steps, 1)
-    allow_tf32 = allow_tf32 and has_tf32(device)
+    allow_tf32 = allow_tf32 and accelerator(device).has_tf32()
     measure = lambda: _measure(device, wanted, matmul_size, bandwidth_mb, warmup, steps, allow_tf32, progress)
     settings = matmul_size, bandwidth_mb, warmup, steps, allow_tf32
     key = (method, str(device), wanted, platform.node(), *settings, *_flags())
