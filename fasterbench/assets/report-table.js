@@ -18,7 +18,7 @@ function compared(x, y, sign) {
 
 function nameCell(row) {
   const text = nameOf(row), width = (wide() ? 28 : 20) - (row.members ? 5 : 0)
-  const label = element("span", {textContent: shorten(text, width), title: text})
+  const label = element("span", {textContent: shortName(row, width), title: text})
   if (!row.members) return label
   const fold = element("span", {className: "fold", ariaHidden: true})
   return element("span", {}, fold, label, element("span", {className: "count", textContent: ` ×${row.members.length}`}))
