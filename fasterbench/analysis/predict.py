@@ -17,7 +17,7 @@ from torch import nn
 
 from .measure import main_dtype
 from .rows import call_rows, module_row
-from ..core.arguments import as_call
+from ..core.arguments import as_call, as_dtype
 from ..core.dtypes import dtype_name
 from ..core.units import format_si
 from ..engine.accelerator import stand_in
@@ -318,11 +318,12 @@ def predict(
     sample,
     on:str|Path|HardwarePeaks, # Name of a device ("NVIDIA H100 80GB HBM3"), the JSON file of its peaks, or the peaks
     *,
-    autocast:torch.dtype|None=None, # The dtype of autocast; None: without
+    autocast:str|torch.dtype|None=None, # The dtype of autocast; None: without
     compiled:bool=False,       # As under torch.compile
     like=None,                 # A result measured elsewhere, or its file: its rows' utilization is carried over
 )->Result:
     "The least time of a forward on a device that is not here (`roof_time_s`), and the expected one (`time_s`)."
+    autocast = None if autocast is None else as_dtype(autocast)
     peaks = as_peaks(on, autocast or main_dtype(model, as_call(sample)))
     target, like = _target(peaks, autocast), None if like is None else _like(like)
     work, tf32 = count_work(model, sample, target=target), _tf32(peaks, target)

@@ -18,7 +18,6 @@ from ..roofs.caches import simulate_caches
 from ..roofs.place import RooflinePoint, call_row, place, ranked, shares_of, waiting_row
 from ..roofs.row import Row, summed
 from ..roofs.hardware import HardwarePeaks
-from ..probes.machine import environment
 from ..timing.samples import Samples
 from ..views.result import Result, Timing
 from ..work.count import Work
@@ -202,7 +201,6 @@ def measured_result(
     model:nn.Module,     # What was measured
     m:Measurement,
     peaks:HardwarePeaks,
-    device:torch.device, # Where
 )->Result:
     "Return everything that one measurement says under `peaks`."
     calls = call_rows(m.work, peaks, m.tf32, m.ran)
@@ -217,5 +215,5 @@ def measured_result(
         rows, ops, steps, (program,) = ([replace(p, disturbed=True) for p in points]
                                         for points in (rows, ops, steps, [program]))
     notes = [_unseen_waits] if program.sends and _has_unseen_waits(m.times) else []
-    return Result(rows, peaks, ops, program, steps, _timing(m, rows, ops), m.work.unknown_ops, environment(device),
+    return Result(rows, peaks, ops, program, steps, _timing(m, rows, ops), m.work.unknown_ops, m.environment,
                   type(model).__name__, notes=notes)
