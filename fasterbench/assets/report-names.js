@@ -7,12 +7,13 @@ function label() {
     .flatMap(t => t.customdata.map((c, i) => ({row: rowAt(c), x: t.x[i], y: t.y[i], r: (t.marker.size?.[i] ?? 8) / 2})))
     .filter(s => s.x !== null && s.y !== null)
   const star = chart.data.filter(t => t.name === "whole model").flatMap(t => t.x.map((x, i) => ({x, y: t.y[i], r: 10})))
+  const ridges = chart.data.filter(t => t.mode === "markers" && !t.name).flatMap(t => t.x.map((x, i) => ({x, y: t.y[i], r: 6})))
   const around = s => {
     const [x, y] = centre(s, xaxis, yaxis)
     return {left: x - s.r, right: x + s.r, top: y - s.r, bottom: y + s.r}
   }
   const own = [...chart.querySelectorAll(".annotation")].slice(0, (tab.figures[0].layout.annotations ?? []).length)
-  const taken = [...own.map(g => boxIn(chart, g)), ...[...star, ...spots].map(around)]
+  const taken = [...own.map(g => boxIn(chart, g)), ...[...star, ...spots, ...ridges].map(around)]
   const lines = alongRoofs(chart, xaxis, yaxis)
   const roofs = labelled(chart, xaxis, yaxis, taken, lines)
   const rank = s => s.row.index === state.row ? Infinity : s.row.time_s

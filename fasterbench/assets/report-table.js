@@ -63,7 +63,7 @@ function drawTable() {
   body.addEventListener("keydown", pressedKey)
   at("table").tHead.querySelectorAll("th").forEach((th, i) => {
     th.title = shown[i].meaning ?? ""
-    th.style.minWidth = `max(3rem, ${0.95 * twoLines(shown[i].title)}ch + 1rem)`
+    th.style.minWidth = `max(3rem, ${0.95 * twoLines(shown[i].title)}ch + 1.25rem)`
   })
 }
 
