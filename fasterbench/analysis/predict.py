@@ -7,7 +7,6 @@ __all__ = ['predict']
 
 # %% ../../nbs/analysis/predict.ipynb #f45274de
 from dataclasses import replace
-from difflib import get_close_matches
 from pathlib import Path
 
 import torch
@@ -16,11 +15,12 @@ from torch import nn
 from .expected import compiled_times, deviation, expected_operator_times, interval, row_scale
 from .measure import main_dtype
 from .rows import call_rows, module_row
-from ..core.arguments import as_call
+from ..core.arguments import as_call, as_dtype
 from ..core.dtypes import dtype_name
 from ..core.units import format_si, positive
+from ..engine.accelerator import stand_in
 from ..probes.machine import tf32_categories
-from ..roofs.datasheet import datasheet_peaks, devices, match_device
+from ..roofs.datasheet import as_peaks, match_device
 from ..roofs.hardware import HardwarePeaks
 from ..roofs.place import at_time, place, ranked, shares_of
 from ..roofs.row import summed
@@ -28,37 +28,16 @@ from ..views.result import Result, from_json
 from ..work.count import count_work
 from ..work.target import Target
 
-# %% ../../nbs/analysis/predict.ipynb #0327f74b
-def _unknown_device(name):
-    near = get_close_matches(name, devices(), 3, 0.4)
-    nearest = f"; the nearest names are {', '.join(near)}" if near else ""
-    return ValueError(f"on={name!r} is not in the table of {len(devices())} devices{nearest}; "
-                      "peaks that were measured (fasterbench peaks --json) or HardwarePeaks(...) describe others")
-
-def target_peaks(
-    on:str|Path|HardwarePeaks, # Name of a device, the JSON file of its peaks, or the peaks
-    dtype:torch.dtype,         # In which the model computes
-)->HardwarePeaks:
-    "The roofs that a prediction stands under. Raises `ValueError` for a device that nothing is known of."
-    if isinstance(on, HardwarePeaks): return on
-    if not isinstance(on, (str, Path)):
-        raise TypeError(f"on is a {type(on).__name__}; the name of a device, a file or a HardwarePeaks is needed")
-    if str(on).endswith(".json") or Path(on).is_file(): return HardwarePeaks.from_json(str(on))
-    peaks = datasheet_peaks(on)
-    if peaks is None: raise _unknown_device(on)
-    listed = any(c.dtype == dtype_name(dtype) and not c.unit for c in peaks.ceilings)
-    return datasheet_peaks(on, dtype) if listed else peaks
-
 # %% ../../nbs/analysis/predict.ipynb #9c4c910b
 def _target(peaks, autocast):
     "Return the target that work is counted for. A device of a type that PyTorch was built without counts as CUDA."
     kind, device = peaks.device.partition(":")[0], match_device(peaks.environment.get("device_name", "")).device
-    return Target("cpu" if kind == "cpu" else "cuda", device.architecture if device else "", autocast)
+    return Target("cpu" if kind == "cpu" else stand_in, device.architecture if device else "", autocast)
 
 def _tf32(peaks, target):
     "The float32 work that may run as TF32: by PyTorch's switches, where the device has it."
     has = any(c.unit == "TF32" for c in peaks.ceilings)
-    return tf32_categories(torch.device("cuda")) if target.type == "cuda" and has else frozenset()
+    return tf32_categories(torch.device(stand_in)) if target.type == stand_in and has else frozenset()
 
 # %% ../../nbs/analysis/predict.ipynb #dbfd745f
 def _predicted(row, peaks, deviation, **more):
@@ -166,7 +145,7 @@ def _prediction_notes(name, program, peaks, compiled, like, found, rows):
              f"expected {time(program.time_s)}, "
              f"80 % interval {time(low)} to {time(high)}, from {basis}"]
     if compiled: notes.append("compiled: the limit counts products alone; what is no product may be joined to them")
-    return notes + ([peaks.environment["doubt"]] if peaks.environment.get("doubt") else [])
+    return notes + ([peaks.environment["caveat"]] if peaks.environment.get("caveat") else [])
 
 # %% ../../nbs/analysis/predict.ipynb #e17bb415
 def predict(
@@ -175,7 +154,7 @@ def predict(
     sample,
     on:str|Path|HardwarePeaks, # Name of a device ("NVIDIA H100 80GB HBM3"), the JSON file of its peaks, or the peaks
     *,
-    autocast:torch.dtype|None=None, # The dtype of autocast; None: without
+    autocast:str|torch.dtype|None=None, # The dtype of autocast; None: without
     compiled:bool=False,       # As under torch.compile
     captured:bool=False,       # Replayed from a CUDA graph: the device starts the kernels, and waits for no host
     host_s:float|None=None,    # What the host needs to launch a forward, s; None: the device alone is timed
@@ -184,7 +163,8 @@ def predict(
     "The least time of a forward on a device that is not here (`roof_time_s`), and the expected one (`time_s`)."
     if host_s is not None and captured: raise ValueError("host_s is given, but a captured forward waits for no host")
     if host_s is not None: positive("host_s", host_s)
-    peaks = target_peaks(on, autocast or main_dtype(model, as_call(sample)))
+    autocast = None if autocast is None else as_dtype(autocast)
+    peaks = as_peaks(on, autocast or main_dtype(model, as_call(sample)))
     target, like = _target(peaks, autocast), None if like is None else _like(like)
     work, tf32 = count_work(model, sample, target=target), _tf32(peaks, target)
     calls = call_rows(work, peaks, tf32)
