@@ -151,7 +151,8 @@ def _markers(fig, points, chosen, place, size, **where):
         if not rows: continue
         places, again = [place(points[i]) for i in rows], any(t.legendgroup == kind for t in fig.data)
         marker = style(kind, [size(points[i]) for i in rows], [_outline(points[i]) for i in rows])
-        end = _of_phase[phase] if marker["symbol"] in ("circle", "square", "diamond") else "-open" * bool(_of_phase[phase])
+        end = _of_phase[phase]
+        if marker["symbol"] not in ("circle", "square", "diamond"): end = end and "-open"
         if "-" not in marker["symbol"]: marker["symbol"] += end
         fig.add_scatter(x=[x for x, _ in places], y=[y for _, y in places], hovertext=[hover(points[i]) for i in rows],
                         hoverinfo="text",
