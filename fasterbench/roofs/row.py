@@ -51,6 +51,7 @@ class Row:
     time_iqr_s: float|None=None      # Interquartile range of the time, s
     uncertain: bool=False            # Too short for the clock
     disturbed: bool=False            # Its samples vary by more than a quarter of its time
+    layers: Sequence=()              # Of a kernel: (path, class, share, B of its operators one by one) per module
 
     @property
     def key(self): return self.name, self.type, self.operator, self.phase
