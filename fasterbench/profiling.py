@@ -11,10 +11,11 @@ from typing import NamedTuple
 
 import torch
 from torch import nn
-from torch.profiler import ProfilerActivity, record_function
+from torch.profiler import record_function
 
-from .core.arguments import as_call, as_count, as_device, copied, on_device
+from .core.arguments import as_call, as_count, copied
 from .core.units import format_si
+from .engine.accelerator import accelerator, as_device, on_device
 from .engine.modules import Part, parts, wrapped
 from .engine.process import profiler_session
 from .engine.state import Given
@@ -83,11 +84,11 @@ def record_memory(
         def labelled(*args, **kwargs):
             with record_function(f"{_label}{i}"): return forward(*args, **kwargs)
         return labelled
-    activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if device.type == "cuda" else [])
     if not can_record():
         raise RuntimeError("memory is recorded by PyTorch's profiler, which is not built in or in use: leave the "
                            "running profiler session first")
-    with profiler_session(activities=activities, profile_memory=True) as session, wrapped(listed, wrap):
+    recorder = profiler_session(activities=accelerator(device).activities, profile_memory=True)
+    with recorder as session, wrapped(listed, wrap):
         output = call()
     del output
     roots = sorted(session.profiler.kineto_results.experimental_event_tree(), key=lambda e: e.start_time_ns)
@@ -134,14 +135,14 @@ class LayerProfiler:
 
     def profile(self,
         metrics:str|Iterable[str]=("speed", "memory", "size", "compute"), # One or several
-        device:str|torch.device="cpu",
+        device:str|torch.device|None=None, # "cpu", "cuda", "cuda:1"; None: where the model lies
         warmup:int=5,         # Forwards before anything is timed
         steps:int|None=None,  # Timed forwards; None: until the times have settled
     )->list[LayerRow]:
         """A dict per layer: `name`, `type`, and for each metric its value and `…_pct`, its percentage of the sum.
 
         The layer with the most of the first metric comes first. The model is left as it was."""
-        device, metrics = as_device(device), _checked(metrics)
+        device, metrics = as_device(device, self.model, self.sample), _checked(metrics)
         warmup, steps = as_count("warmup", warmup, 0), None if steps is None else as_count("steps", steps, 1)
         found, types = {}, {p.path: p.type for p in parts(self.model)}
         if "speed" in metrics:

@@ -92,7 +92,8 @@ class Kernels:
         in_graphs:Sequence|None=(), # Operators that run in graphs, in an eager run; None: all of them do
     ):
         self.run, self.first, self.in_graphs, self.slots, self.notes = run, first, in_graphs, [], []
-        self.frames, known = frames, _names_of_memory(run.model)
+        known = _names_of_memory(run.model)
+        types = {p.path: p.type for p in parts(run.model, inside=True)}
         groups, self.group = {}, {}
         for frame in frames:
             if frame.problem: self.notes.append(f"a part of the compiled code stays one row: {frame.problem}")
@@ -106,7 +107,7 @@ class Kernels:
             if id(graph) in missing or not calls: continue
             if graph.backward: calls.reverse()
             self.group[id(graph)] = len(self.slots), 1 + len(graph.sites), len(calls)
-            for call in calls: self.slots += _slots_of(call, known, run.modules)
+            for call in calls: self.slots += _slots_of(call, known, types, run.modules)
         if missing:
             self.notes.append(f"{len(missing)} of {len(graphs)} graphs stay in one row: the code that Inductor generates "
                               "for them now is not the code that runs")
@@ -155,15 +156,15 @@ class Kernels:
             note(event, at[0] + i)
         return stamp
 
-# %% ../../nbs/analysis/compiled.ipynb #28be9957
-def _slots_of(call, known, modules):
+# %% ../../nbs/analysis/compiled.ipynb #3f804e9b
+def _slots_of(call, known, types, modules):
     "The slots of one call of a graph: the wrapper, and its sites."
     (order, part), given = call.at
     phase = "backward" if call.graph.backward else "forward"
     prefix, memory = _prefix(call.frame.names, given, known, _plain(modules[part].path)), _memory_of(call, given)
-    slots, removed = [Slot(None, part, phase)], call.graph.whole.gone
+    slots = [Slot(None, part, phase)]
     for k in call.graph.sites:
-        layers = tuple((_joined_path(prefix, path), kind, weight, inferred)
+        layers = tuple((whole := _joined_path(prefix, path), types.get(whole, kind), weight, inferred)
                        for (path, kind, inferred), weight in sorted(k.layers.items(), key=lambda pair: -pair[1]))
         touches = [tuple(t._replace(storage=memory(t.storage)) for t in of) for of in (k.call.reads, k.call.writes)]
         slots.append(Slot(k, part, phase, layers, *touches))
@@ -249,6 +250,12 @@ def _layer_shares(slots, eager):
         found.append(tuple((p, kinds[p], weighed[p] / whole, own[p]) for p in sorted(sums, key=lambda p: -weighed[p])))
     return found
 
+def _by_level(calls, peaks):
+    "The bytes that each level of memory serves, per call or site in the order of a run."
+    touched = lambda touches: [(t.storage, t.bytes, t.region) for t in touches]
+    walked = simulate_caches([(touched(c.reads), touched(c.writes)) for c in calls], [l.capacity for l in peaks.memory[:-1]])
+    return [tuple(map(sum, zip(*(l for ls in op for l in ls)))) or (0,) * len(peaks.memory) for op in walked]
+
 def layers_name(
     layers, # (path, …) of each, the largest first
 )->str:
@@ -265,17 +272,14 @@ def kernel_rows(
     tf32:frozenset=frozenset(),
 )->list[Row]:
     "A row per slot, without a time."
-    touched = lambda touches: [(t.storage, t.bytes, t.region) for t in touches]
-    served = iter(simulate_caches([(touched(s.reads), touched(s.writes)) for s in kernels.slots if s.kernel],
-                                  [l.capacity for l in peaks.memory[:-1]]))
-    rows, n = [], len(peaks.memory)
+    served = iter(_by_level([s for s in kernels.slots if s.kernel], peaks))
+    rows = []
     for s, layers in zip(kernels.slots, _layer_shares(kernels.slots, _eager_bytes(work))):
         if s.kernel is None:
             rows.append(_empty(wrapper_row, "Python around kernels", s.phase, kernels))
             continue
-        levels = [l for ls in next(served) for l in ls]
-        by_level = tuple(map(sum, zip(*levels))) or (0,) * n
-        row = call_row(replace(s.kernel.call, reads=s.reads, writes=s.writes), by_level, peaks, tf32, not s.kernel.fused)
+        call = replace(s.kernel.call, reads=s.reads, writes=s.writes)
+        row = call_row(call, next(served), peaks, tf32, not s.kernel.fused)
         eager = sum(b for *_, b in layers)
         rows.append(replace(row, name=layers_name(layers), type=s.kernel.name, operator="", layers=layers,
                             eager_bytes=eager, phase=s.phase if kernels.run.training else ""))
@@ -285,24 +289,24 @@ def _empty(name, kind, phase, kernels):
     return Row(name, kind, category="overhead", contraction_flops=0, dense_flops=0, eager_bytes=0,
                phase=phase if kernels.run.training else "")
 
-# %% ../../nbs/analysis/compiled.ipynb #357891e1
+# %% ../../nbs/analysis/compiled.ipynb #c05fd238
 def limits(
     kernels:Kernels,
-    calls:Sequence,      # Rows of the operators of the eager run
+    work:Work,           # Of the eager run, with the modules inside compiled ones
     rows:Sequence[Row],  # Of the kernels
     peaks:HardwarePeaks,
     tf32:frozenset=frozenset(),
 )->tuple:
     "(name, s, B): the least time and the bytes of the eager program, of the generated one, and of perfect fusion."
     least = lambda row: max(row.compute_s or 0.0, memory_time(peaks.memory, row.bytes_by_level)[0])
-    work = [r for r in rows if r.category != "overhead"]
-    if any(r.flops is None for r in (*work, *calls)): return ()
-    products = sum(flops_time(replace(s.kernel.call, flops=s.kernel.call.contraction_flops), peaks, tf32)
-                   for s in kernels.slots if s.kernel and s.kernel.call.contraction_flops)
+    eager = [call_row(c, by_level, peaks, tf32) for c, by_level in zip(work.trace, _by_level(work.trace, peaks))]
+    made, sites = [r for r in rows if r.category != "overhead"], [s for s in kernels.slots if s.kernel]
+    if any(r.flops is None for r in (*made, *eager)): return ()
+    product = lambda call: flops_time(replace(call, flops=call.contraction_flops), peaks, tf32)
     once = border_bytes(kernels.slots)
-    perfect = max(products, once / peaks.memory[-1].bandwidth)
+    perfect = max(sum(product(s.kernel.call) for s in sites), once / peaks.memory[-1].bandwidth)
     sums = lambda of: (sum(map(least, of)), sum(r.bytes_moved for r in of))
-    return (("eager", *sums(calls)), ("as generated", *sums(work)), ("perfect fusion", perfect, once))
+    return ("eager", *sums(eager)), ("as generated", *sums(made)), ("perfect fusion", perfect, once)
 
 def border_bytes(
     slots:Sequence[Slot],

@@ -181,6 +181,13 @@ def _explained_text(d):
     return f"; explained of the part above: {', '.join(found)}" if found else ""
 
 # %% ../../nbs/views/headline.ipynb #8163c8f7
+def limits_text(
+    limits, # (as what, s, B) of each
+)->list[str]:
+    "Return a line on the least times of a compiled program; none for another one."
+    told = [f"{name} {format_si(s, 's')}, {brief(nbytes, 'B')}" for name, s, nbytes in limits]
+    return [f"least times under the roofs: {' · '.join(told)}"] if told else []
+
 _parts = model_name, _sample_text, _dtype, _mode, machine, _time_text, _rate_text
 
 def headline(
@@ -191,7 +198,7 @@ def headline(
     if result.peaks is None: return lines
     d = divided(result)
     roofs = roofs_text(result.peaks, (*result.points, *result.ops))
-    return lines + [f"roofs: {roofs} · {_division(d)}{_explained_text(d)}"]
+    return lines + [f"roofs: {roofs} · {_division(d)}{_explained_text(d)}", *limits_text(result.limits)]
 
 # %% ../../nbs/views/headline.ipynb #c9b20a08
 def _looked_at(t):
