@@ -38,6 +38,7 @@ class Slot(NamedTuple):
     layers: tuple=()    # (path, class, weight, inferred): the modules that the kernel computes
     reads: tuple=()     # Touches, with numbers of memory that hold for the whole run
     writes: tuple=()
+    results: frozenset=frozenset() # Memory of what the graph of a wrapper returns
 
 @dataclass(frozen=True)
 class _Call:
@@ -97,20 +98,21 @@ class Kernels:
         groups, self.group = {}, {}
         for frame in frames:
             if frame.problem: self.notes.append(f"a part of the compiled code stays one row: {frame.problem}")
-            for graph in frame.graphs: groups.setdefault((graph.backward, graph.source), []).append((frame, graph))
+            for graph in frame.graphs: groups.setdefault((graph.backward, graph.text), []).append((frame, graph))
         graphs = [of[0][1] for of in groups.values()]
         self.stamped = Stamped(graphs)
         missing = set(map(id, self.stamped.missing))
         for of in sorted(groups.values(), key=lambda of: of[0][1].backward):
             graph = of[0][1]
-            calls = sorted((_Call(f, g, at, k) for f, g in of for k, at in enumerate(f.calls)), key=lambda c: c.at[0][0])
+            calls = sorted((_Call(f, g, at, k) for f, g in of for k, at in enumerate(f.calls)),
+                           key=lambda c: c.at[0][0])
             if id(graph) in missing or not calls: continue
             if graph.backward: calls.reverse()
             self.group[id(graph)] = len(self.slots), 1 + len(graph.sites), len(calls)
             for call in calls: self.slots += _slots_of(call, known, types, run.modules)
         if missing:
-            self.notes.append(f"{len(missing)} of {len(graphs)} graphs stay in one row: the code that Inductor generates "
-                              "for them now is not the code that runs")
+            self.notes.append(f"{len(missing)} of {len(graphs)} graphs stay in one row: the code that Inductor "
+                              "generates for them now is not the code that runs")
         unplaced = sum(len(g.sites) - len(self.stamped.sites.get(id(g), ())) for g in graphs if id(g) not in missing)
         if unplaced: self.notes.append(f"{unplaced} calls of kernels have no stamp: their time is that of the wrapper")
 
@@ -162,7 +164,8 @@ def _slots_of(call, known, types, modules):
     (order, part), given = call.at
     phase = "backward" if call.graph.backward else "forward"
     prefix, memory = _prefix(call.frame.names, given, known, _plain(modules[part].path)), _memory_of(call, given)
-    slots = [Slot(None, part, phase)]
+    returned = frozenset(map(memory, call.graph.whole.returned.values()))
+    slots = [Slot(None, part, phase, results=returned)]
     for k in call.graph.sites:
         layers = tuple((whole := _joined_path(prefix, path), types.get(whole, kind), weight, inferred)
                        for (path, kind, inferred), weight in sorted(k.layers.items(), key=lambda pair: -pair[1]))
@@ -253,7 +256,8 @@ def _layer_shares(slots, eager):
 def _by_level(calls, peaks):
     "The bytes that each level of memory serves, per call or site in the order of a run."
     touched = lambda touches: [(t.storage, t.bytes, t.region) for t in touches]
-    walked = simulate_caches([(touched(c.reads), touched(c.writes)) for c in calls], [l.capacity for l in peaks.memory[:-1]])
+    walked = simulate_caches([(touched(c.reads), touched(c.writes)) for c in calls],
+                             [l.capacity for l in peaks.memory[:-1]])
     return [tuple(map(sum, zip(*(l for ls in op for l in ls)))) or (0,) * len(peaks.memory) for op in walked]
 
 def layers_name(
@@ -312,11 +316,12 @@ def border_bytes(
     slots:Sequence[Slot],
 )->int:
     "Bytes of inputs and weights that kernels read, and of results that no kernel reads: each once."
-    sizes, made, read = {}, set(), set()
+    sizes, made, read, results = {}, set(), set(), set()
     for s in slots:
+        results |= s.results
         for t in s.reads:
             if t.storage not in made: sizes[t.storage] = max(sizes.get(t.storage, 0), t.bytes)
             read.add(t.storage)
         made |= {t.storage for t in s.writes}
-    results = sum(t.bytes for s in slots for t in s.writes if t.storage not in read or t.storage in sizes)
-    return sum(sizes.values()) + results
+    left = [t for s in slots for t in s.writes if t.storage in results - read or t.storage in sizes]
+    return sum(sizes.values()) + sum(t.bytes for t in left)

@@ -160,11 +160,10 @@ def _around(m, row):
     "The row of a compiled module without its kernels: guards, and what runs eagerly between graphs."
     left = m.kernels.eager_work(m.work, row.name, row.phase or "forward")
     name, kind = (row.name, row.type) if left is None or left.flops or left.bytes_moved else (guards_row, "Dynamo")
-    work = dict(flops=None, bytes_moved=None) if left is None else dict(flops=left.flops, bytes_moved=left.bytes_moved)
-    return Row(name, kind, time_s=row.time_s, time_iqr_s=row.time_iqr_s, phase=row.phase, uncertain=row.uncertain,
-               disturbed=row.disturbed, category="overhead" if name == guards_row else row.category, calls=row.calls,
-               contraction_flops=work["flops"] and left.contraction_flops, dense_flops=work["flops"] and left.dense_flops,
-               eager_bytes=work["bytes_moved"], **work)
+    left = left or Row(flops=None, bytes_moved=None)
+    return replace(left, name=name, type=kind, time_s=row.time_s, time_iqr_s=row.time_iqr_s, phase=row.phase,
+                   uncertain=row.uncertain, disturbed=row.disturbed, calls=row.calls, eager_bytes=left.bytes_moved,
+                   category="overhead" if name == guards_row else row.category)
 
 def all_rows(
     m:Measurement,

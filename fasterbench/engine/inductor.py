@@ -25,7 +25,12 @@ class Graph:
     source: str                 # Of the wrapper; a comment with its number stands above each site
     sites: list                 # What `read` gave for each
     backward: bool=False        # Of a training step
-    whole: object=None          # What `read` gave for the graph
+    whole: object=None          # What is to be known of the graph
+
+    @property
+    def text(self)->str:
+        "The code that runs, without what tells two copies of it apart."
+        return "\n".join(_text(self.source))
 
 @dataclass
 class Frame:
@@ -39,7 +44,8 @@ class Frame:
 class _Stopped(BaseException):
     "The code is written; nothing is to be compiled."
 
-_lock, _region = threading.RLock(), 20_000_000      # one thread at a time; far from the regions that Dynamo counts
+_lock = threading.RLock()                     # one thread at a time
+_regions = itertools.count(20_000_000)        # far from those that Dynamo counts
 _provenance = "set_kernel_post_grad_provenance_tracing"
 _asked = ("node_schedule", "kernel_name", "is_extern")
 
@@ -83,7 +89,7 @@ class Generator:
     ):
         self.read, self.whole, self.where, self.memory, self.ran = read, whole, where, memory, ran
         self.frames, self.codes, self.backends, self.thread = [], set(), {}, threading.get_ident()
-        self.sites, self.frame, self.callbacks = None, None, {}
+        self.sites, self.frame, self.callbacks, self.region = None, None, {}, next(_regions)
 
     @property
     def mine(self): return threading.get_ident() == self.thread
@@ -118,7 +124,7 @@ def _callback(self, callback, original):
     "Return what Dynamo calls for each frame, in place of `callback`."
     import torch._dynamo.eval_frame as dynamo
     if not self.mine or callback in (False, None) or dynamo._stance.stance != "default": return original(callback)
-    if (isolate := getattr(torch._C._dynamo.eval_frame, "set_eval_frame_isolate_recompiles_id", None)): isolate(_region)
+    if (isolate := getattr(torch._C._dynamo.eval_frame, "set_eval_frame_isolate_recompiles_id", None)): isolate(self.region)
     if id(callback) not in self.callbacks:
         inner = dynamo._create_wrapped_callback(_backend(self, dynamo.innermost_backend(callback)))
         def seen(frame, *args, **kwargs):
@@ -134,7 +140,8 @@ def _backend(self, users):
         frame, plain = Frame(_input_names(graph_module)), _plain_copy(graph_module)
         self.frames.append(frame)
         if getattr(users, "compiler_name", "") != "inductor":
-            frame.problem = f"backend {getattr(users, '__name__', type(users).__name__)!r} does not show its kernels"
+            name = getattr(users, "compiler_name", None) or getattr(users, "__name__", type(users).__name__)
+            frame.problem = f"backend {name!r} does not show its kernels"
         else:
             try: _generate(self, frame, graph_module, inputs, users.config)
             except Exception as error: frame.problem = f"{type(error).__name__}: {str(error).splitlines()[0][:200]}"
@@ -207,13 +214,13 @@ def loaded(
 )->list:
     "The modules that Inductor has loaded with the code of `graph`."
     from torch._inductor.codecache import PyCodeCache
-    wanted, found = _text(graph.source), []
+    wanted, found = graph.text, []
     for module in list(PyCodeCache.modules):
         if not hasattr(module, "call"): continue
         try:
             with open(module.__file__, encoding="utf-8") as f: source = f.read()
         except OSError: continue
-        if _text(source) == wanted: found.append(module)
+        if Graph(source, []).text == wanted: found.append(module)
     return found
 
 # %% ../../nbs/engine/inductor.ipynb #37ed38c8
@@ -221,7 +228,8 @@ def _functions(tree):
     "(class or None, function) for each function of a wrapper."
     for node in tree.body:
         if isinstance(node, ast.FunctionDef): yield None, node
-        if isinstance(node, ast.ClassDef): yield from ((node.name, f) for f in node.body if isinstance(f, ast.FunctionDef))
+        methods = node.body if isinstance(node, ast.ClassDef) else ()
+        yield from ((node.name, f) for f in methods if isinstance(f, ast.FunctionDef))
 
 def _calls(statement, name):
     "Tell if a simple statement calls a function of that name."
@@ -279,8 +287,9 @@ class Stamped:
     def __init__(self,
         graphs:Iterable[Graph],
     ):
-        self.swaps, self.missing = [], []   # (function, its code, the stamped code, graph); graphs whose code runs nowhere
-        self.sites = {}                     # id of a graph -> numbers of the sites that have a stamp
+        self.swaps = []   # (function, its code, the stamped code, graph)
+        self.missing = [] # Graphs whose code runs nowhere
+        self.sites = {}   # id of a graph -> numbers of the sites that have a stamp
         for graph in graphs:
             modules = loaded(graph)
             if not modules: self.missing.append(graph)

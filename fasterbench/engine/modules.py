@@ -57,7 +57,8 @@ def parts(
         if inside and is_compiled(module) and "_orig_mod" in module._modules:
             todo.append((path, module._modules["_orig_mod"]))
             continue
-        children = [] if is_opaque(module) and not (inside and is_compiled(module)) else [(n, c) for n, c in module._modules.items() if c is not None]
+        apart = inside and is_compiled(module) or not is_opaque(module)
+        children = [(n, c) for n, c in module._modules.items() if c is not None] if apart else []
         listed.append(Part(path, _type_name(module), module, not children))
         todo += [(f"{path}.{n}" if path else n, c) for n, c in reversed(children)]
     return listed

@@ -129,10 +129,10 @@ class RooflinePoint:
     network_s: Number|None=0.0          # Least time of what it sends, s; None: unknown, there is no such roof
     sends: Parts=()                     # ("all_reduce over 8", bytes on the wire)
     ranks: tuple[tuple[int, Number], ...]=() # (rank, time s) of each rank that has it, where several are gathered
-    layers: Layers=()                   # Of a kernel of compiled code: the modules that it computes, largest share first
+    layers: Layers=()                   # Of a kernel of compiled code: the modules that it computes, largest first
 
     def __post_init__(self):
-        for name in ("bytes_by_level", "shares", "explained", "sends", "ranks", "layers"):  # as a file of JSON gives them
+        for name in ("bytes_by_level", "shares", "explained", "sends", "ranks", "layers"):  # as JSON gives them
             object.__setattr__(self, name, tuple(map(tuple, getattr(self, name))))
         object.__setattr__(self, "interval_s", tuple(self.interval_s))
 

@@ -120,15 +120,16 @@ def _kinds(points, group):
     found = _fold_ranks(points, _keys[group])
     return [_folded_row(points, members, key[0], len(members)) for key, members in found.items()]
 
-_parted = ("flops", "bytes_moved", "time_s", "contraction_flops", "dense_flops", "launch_s", "roof_time_s", "time_iqr_s",
-           "share", "wire_bytes", "network_s")
+_parted = ("flops", "bytes_moved", "time_s", "contraction_flops", "dense_flops", "launch_s", "roof_time_s",
+           "time_iqr_s", "share", "wire_bytes", "network_s")
 
 def _part_of(p, layer):
     "What the kernel `p` does for one of its layers."
     path, kind, share, eager = layer
     by = lambda v: None if v is None else v * share
     pairs = {k: tuple((name, by(v)) for name, v in getattr(p, k)) for k in ("bytes_by_level", "explained", "sends")}
-    return replace(p, name=path, type=kind, layers=(), eager_bytes=eager, **{k: by(getattr(p, k)) for k in _parted}, **pairs)
+    return replace(p, name=path, type=kind, layers=(), eager_bytes=eager, **pairs,
+                   **{k: by(getattr(p, k)) for k in _parted})
 
 def by_layer(
     points:Sequence[RooflinePoint],

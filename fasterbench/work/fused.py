@@ -244,8 +244,8 @@ def _main_node(node):
     named = [o for o in origins if o.target == getattr(node, "op_overload", None)]
     return next(iter((*named, *products, *origins)), None)
 
-_products = ("mm", "addmm", "bmm", "baddbmm", "convolution", "_int_mm", "linear", "_linear", "_mkl_linear", "_convolution",
-             "_scaled")
+_products = ("mm", "addmm", "bmm", "baddbmm", "convolution", "_int_mm", "linear", "_linear", "_mkl_linear",
+             "_convolution", "_scaled")
 
 # %% ../../nbs/work/fused.ipynb #bb7e4cbf
 def _operator_call(graph, node, name):
