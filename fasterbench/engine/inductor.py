@@ -124,7 +124,8 @@ def _callback(self, callback, original):
     "Return what Dynamo calls for each frame, in place of `callback`."
     import torch._dynamo.eval_frame as dynamo
     if not self.mine or callback in (False, None) or dynamo._stance.stance != "default": return original(callback)
-    if (isolate := getattr(torch._C._dynamo.eval_frame, "set_eval_frame_isolate_recompiles_id", None)): isolate(self.region)
+    isolate = getattr(torch._C._dynamo.eval_frame, "set_eval_frame_isolate_recompiles_id", None)    # 2.13 has it
+    if isolate is not None: isolate(self.region)
     if id(callback) not in self.callbacks:
         inner = dynamo._create_wrapped_callback(_backend(self, dynamo.innermost_backend(callback)))
         def seen(frame, *args, **kwargs):
