@@ -6,12 +6,12 @@
 __all__ = ['TraceResult', 'read_trace', 'on_trace_ready']
 
 # %% ../../nbs/interop/traces.ipynb #c7b347ea
-import os
+import os, runpy
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from multiprocessing import get_all_start_methods, get_context
 from pathlib import Path
 from statistics import quantiles
@@ -22,7 +22,8 @@ from ..core.warnings import NotMeasuredWarning, warn
 from .collectives import collectives_of
 from .perfetto import write_perfetto
 from .trace_file import Source, read_file, snippet, source_of, sources, uncollected
-from .trace_join import parts
+from .engine_ops import engine_config
+from .trace_join import Reading, counted, parts
 from .trace_work import uncompiled
 from .trace_rows import reduced
 from ..roofs.place import place, ranked, shares_of
@@ -170,9 +171,20 @@ class TraceResult(Result):
         write_perfetto(source_of(files.pop()), path, self.peaks)
 
 # %% ../../nbs/interop/traces.ipynb #90844fd1
-def _reduce_source(source, peaks, device):
+@cache
+def read_rules(
+    path:str, # A Python file that registers rules: `@rule`, `@engine_rule`
+):
+    "Run a file of rules, once in a process. Raises `ValueError` where it fails."
+    try: runpy.run_path(path)
+    except FileNotFoundError: raise
+    except Exception as error:
+        raise ValueError(f"the rules in {path} cannot be read: {type(error).__name__}: {error}") from error
+
+def _reduce_source(source, peaks, device, how=Reading()):
     "The rows of one trace; runs in a process of its own."
-    with uncollected(), uncompiled(): return reduced(read_file(source), peaks, device)
+    for path in how.rules: read_rules(path)
+    with uncollected(), uncompiled(): return reduced(read_file(source), peaks, device, how)
 
 def _pool(found):
     "Processes of this machine, where there are several traces that are worth them."
@@ -180,8 +192,8 @@ def _pool(found):
     if len(found) < 2 or size < 1 << 24 or "fork" not in get_all_start_methods(): return None
     return ProcessPoolExecutor(min(os.cpu_count() or 1, len(found)), mp_context=get_context("fork"))
 
-def _reduce_all(found, peaks, device, executor):
-    one = partial(_reduce_source, peaks=peaks, device=device)
+def _reduce_all(found, peaks, device, executor, how):
+    one = partial(_reduce_source, peaks=peaks, device=device, how=how)
     pool = None if executor is not None else _pool(found)
     if executor is None and pool is None: return list(map(one, found))
     try: return list((executor or pool).map(one, found))
@@ -198,12 +210,22 @@ def read_trace(
     device:str|None=None,          # Name of the device, where the trace has none or another is meant
     peaks:HardwarePeaks|None=None, # The roofs; None: the datasheet of the device
     executor=None,                 # Any `concurrent.futures.Executor`, for many traces; None: processes of this machine
+    # Traces of the phase in which a server captured its graphs: their kernels get the operators of the capture
+    captures=(),
+    config=None,                   # `config.json` of the model: what operators of engines do not record
+    rules=(),                      # Python files with rules (`@rule`, `@engine_rule`) of operators
+    inductor_cache=None,           # The cache of Inductor of that run: the sources of compiled kernels
+    like=None,                     # An eager trace of the same model, by which kernels of graphs are recognised
 )->TraceResult:
     "The rows of traces, and an account of all of the time. Raises `ValueError` for what is no trace."
     if by is not None and by not in _kinds: raise ValueError(f"by={by!r}; the ways are {', '.join(_kinds)}")
     if peaks is not None and not isinstance(peaks, HardwarePeaks):
         raise TypeError(f"peaks is a {type(peaks).__name__}; a HardwarePeaks is needed")
-    return _trace_result(_reduce_all(sources(path), peaks, device, executor), by, peaks)
+    several = lambda given: tuple(map(str, [given] if isinstance(given, (str, os.PathLike)) else given))
+    how = Reading(several(captures), None if config is None else engine_config(config), several(rules),
+                  str(inductor_cache or ""), str(like or ""))
+    for path in how.rules: read_rules(path)
+    return _trace_result(_reduce_all(sources(path), peaks, device, executor, how), by, peaks)
 
 # %% ../../nbs/interop/traces.ipynb #cd170de4
 _writers = {".html": "to_html", ".json": "to_json", ".csv": "to_csv"}
