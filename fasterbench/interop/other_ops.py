@@ -24,7 +24,7 @@ class Recorded(NamedTuple):
     updates: tuple=()    # Of those that it reads and writes
     like: tuple=()       # (place, place): of the first only as many elements are touched as the second has
     result: Callable|None=None # (*shapes and values) -> shape of what it returns; its dtype is that of the first tensor
-    moves: Callable|None=None  # (*tensors and values, seen=) -> reads and writes as (tensor, B), where that is not enough
+    moves: Callable|None=None  # (*tensors and values, seen=) -> reads and writes as (tensor, B), where more is known
     asks: bool=False     # Whether `seen=`, what else the trace says, is given to its functions
 
 recorded: dict[str, Recorded] = {}

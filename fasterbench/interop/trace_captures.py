@@ -68,8 +68,8 @@ def replays(
     out = []
     for k, own in sorted(ran.items()):
         if all(i in trace.nodes for i in own): own = sorted(own, key=trace.nodes.get)
-        names = [trace.activities[i].name if trace.activities[i].kind == "kernel" else trace.activities[i].kind for i in own]
-        out.append(Replay(k, own, names))
+        own_activities = [trace.activities[i] for i in own]
+        out.append(Replay(k, own, [a.name if a.kind == "kernel" else a.kind for a in own_activities]))
     return out
 
 # %% ../../nbs/interop/trace_captures.ipynb #effc39ca
@@ -147,8 +147,8 @@ def _distinct(graphs):
 
 def _spelled(g):
     "What the operators around the launches of a capture are."
-    around = nesting(g.trace.operators, [(g.trace.launches[k].thread, g.trace.launches[k].start) for k in g.launches])[1]
-    return [g.trace.calls[k] if k >= 0 else None for k in around]
+    points = [(g.trace.launches[k].thread, g.trace.launches[k].start) for k in g.launches]
+    return [g.trace.calls[k] if k >= 0 else None for k in nesting(g.trace.operators, points)[1]]
 
 def _fitting(names, graphs):
     "The capture that a replay fits best, and how; (None, why) where none fits."
@@ -202,7 +202,8 @@ class _Clones:
         trace, order = self.trace, lambda r: (r.start, -r.end)
         pairs = sorted([*zip(trace.operators, trace.calls, trace.autograd), *self.operators], key=lambda p: order(p[0]))
         operators, calls, autograd = ([p[k] for p in pairs] for k in range(3))
-        activities = [a._replace(id=self.ids[i], link=-1) if i in self.ids else a for i, a in enumerate(trace.activities)]
+        activities = [a._replace(id=self.ids[i], link=-1) if i in self.ids else a
+                      for i, a in enumerate(trace.activities)]
         renumbered = {new: trace.activities[i].id for i, new in self.ids.items()}
         return replace(trace, operators=operators, calls=calls, autograd=autograd, activities=activities,
                        modules=sorted([*trace.modules, *self.modules], key=order), renumbered=renumbered,
@@ -214,8 +215,10 @@ needed = "the capture phase of this model and batch (…BeginCapture to …EndCa
 
 def _check_given(trace, captures, ran):
     for c in captures:
-        if not captured_graphs(c): raise ValueError(f"{c.source} has no capture of a graph, or only a part of one; {needed}")
-    if captures and not ran: raise ValueError(f"{trace.source} launches no graph; there is nothing for a capture to explain")
+        if not captured_graphs(c):
+            raise ValueError(f"{c.source} has no capture of a graph, or only a part of one; {needed}")
+    if captures and not ran:
+        raise ValueError(f"{trace.source} launches no graph; there is nothing for a capture to explain")
 
 def with_captures(
     trace:TraceFile,
@@ -242,7 +245,8 @@ def with_captures(
         raise ValueError(f"no capture given fits {trace.source}: {why}; {needed}")
     notes = [f"capture {g.where}: {named + filled} of {n} kernels of {k} graph launch{'es' * (k > 1)} aligned, "
              + (f"{named} by name" + f", {filled} between these" * bool(filled) if named else
-                "by their number alone, since it has no names of kernels") for g, k, n, named, filled in counts.values()]
+                "by their number alone, since it has no names of kernels")
+             for g, k, n, named, filled in counts.values()]
     notes += [f"{a} is the same recording as {b}; it is used once" for a, b in again]
     if captures and without: notes.append(f"{len(without)} of {len(ran)} graph launches fit no capture given")
     return clones.joined(notes) if counts else trace

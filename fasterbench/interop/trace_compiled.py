@@ -24,7 +24,8 @@ _form = re.compile(r"triton_(poi|red|per|tem|for)_fused_(.*?)_?(\d+)?$")
 @cache
 def _operator_names():
     "Names of the operators of PyTorch, without overloads."
-    return {n.partition("::")[2].partition(".")[0] for n in torch._C._dispatch_get_all_op_names() if n.startswith("aten::")}
+    names = torch._C._dispatch_get_all_op_names()
+    return {n.removeprefix("aten::").partition(".")[0] for n in names if n.startswith("aten::")}
 
 @lru_cache(1 << 12)
 def fused_names(
@@ -64,9 +65,14 @@ def _run_over(arguments):
         numbers.append(int(a.text))
     return numbers[::-1]
 
+def _touched(tensors, memory, elements):
+    "Bytes of each tensor that a run over `elements` touches."
+    most = [elements * itemsize(a.type) if elements else math.inf for a in tensors]
+    return [min(nbytes, m) for (_, nbytes), m in zip(memory, most)]
+
 def _by_arguments(tensors, memory, elements, pointwise):
     "Which tensors are read, and which written: (place, B)."
-    touched = [min(nbytes, elements * itemsize(a.type)) if elements else nbytes for a, (_, nbytes) in zip(tensors, memory)]
+    touched = _touched(tensors, memory, elements)
     sizes = [math.prod(a.dims) for a in tensors]
     inside = pointwise and sizes[-1] < elements <= sizes[0]
     if len(tensors) == 1 or inside: return list(enumerate(touched)), [(0, touched[0])]
@@ -90,9 +96,8 @@ def _by_source(source, tensors, memory, elements):
     names = [n.partition(":")[0].strip() for n in found[1].split(",")] if found else []
     pointers = [n for n in names if "ptr" in n]
     if len(pointers) != len(tensors): return None
-    touched = [min(nbytes, elements * itemsize(a.type)) if elements else nbytes for a, (_, nbytes) in zip(tensors, memory)]
     does = lambda what, name: re.search(rf"tl\.(?:{what})\({name}\b", source) is not None
-    pairs = list(enumerate(touched))
+    pairs = list(enumerate(_touched(tensors, memory, elements)))
     return ([(k, b) for k, b in pairs if does("load|atomic_\\w+", pointers[k])],
             [(k, b) for k, b in pairs if does("store|atomic_\\w+", pointers[k])])
 
@@ -114,12 +119,13 @@ def compiled_figures(
     if form is None or not tensors or len(memory) != len(tensors): return None
     run = _run_over(arguments)
     elements, rows = math.prod(run), math.prod(run[:-1]) if len(run) > 1 else math.prod(run)
-    if not run and max(math.prod(a.dims) for a in tensors) > 64 * math.prod(tensors[-1].dims): return None   # of a table
+    sizes = [math.prod(a.dims) for a in tensors]
+    if not run and max(sizes) > 64 * sizes[-1]: return None      # nobody knows how much of a table
     written, source = call.compiled, _source(folder, call.compiled.file) if folder and call.compiled else ""
-    number = lambda given, pattern: given if given is not None else float(m[1]) if (m := pattern.search(source)) else None
-    nbytes = number(written and written.nbytes, _meta_bytes)
-    if nbytes is not None and source and not (written and written.nbytes): nbytes *= 1e9
-    flops = number(written and written.flops, _meta_flops)
+    said = lambda pattern, unit=1.0: float(m[1]) * unit if (m := pattern.search(source)) else None
+    nbytes, flops = (written.nbytes, written.flops) if written else (None, None)
+    nbytes = said(_meta_bytes, 1e9) if nbytes is None else nbytes
+    flops = said(_meta_flops) if flops is None else flops
     reads, writes = (_by_source(source, tensors, memory, elements) if source else None) or _by_arguments(
         tensors, memory, elements, form[1] in ("poi", "for"))
     if nbytes is not None: reads, writes = _scaled(reads, writes, nbytes)

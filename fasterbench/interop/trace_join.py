@@ -19,8 +19,8 @@ from .engine_ops import Circumstances, EngineConfig, step_lengths
 from .other_ops import known_name, recorded
 from .trace_compiled import compiled_figures
 from .trace_neighbours import Neighbours
-from .trace_work import (Figures, figures, has_rule, indexed_figures, is_made_of_others, least_figures,
-                                             overloads, reasons, recorded_arguments)
+from .trace_work import (Figures, figures, has_rule, indexed_figures, is_made_of_others,
+                                             least_figures, overloads, reasons, recorded_arguments)
 from ..timing.kernels import exclusive_seconds, is_communication, launch_and_operator, nesting
 from ..timing.profiler import Record
 from ..work.dispatch import is_view
@@ -329,9 +329,8 @@ def _found_of(stacks, pairs):
     most = max((w[0][1] for _, f in found if f is not None for w in f.writes), default=float("inf"))
     least = {}
     for i, (_, operator) in enumerate(pairs):
-        f = found[i][1]
-        if f is None or not f.reason or trace.activities[i].kind != "kernel" or is_communication(trace.activities[i].name):
-            continue
+        f, a = found[i][1], trace.activities[i]
+        if f is None or not f.reason or a.kind != "kernel" or is_communication(a.name): continue
         if operator not in least: least[operator] = _at_least(stacks, operator, i, most)
         found[i] = least[operator] or found[i]
     return found

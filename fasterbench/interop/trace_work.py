@@ -399,10 +399,10 @@ def least_figures(
 )->Figures|None:
     "The bytes that a call has moved at least; `None` where it recorded no tensors."
     if call.operator in _indexing: return None       # it touches what indices say that nobody recorded
-    given = [a for a in recorded_arguments(call) if a.type in _dtypes and a.dims and all(isinstance(d, int) for d in a.dims)]
-    memory = argument_memory(call)
-    whole = [m for a, m in zip([a for a in recorded_arguments(call) if a.type in _dtypes], memory) if a in given]
-    if not given or not whole: return None
+    typed = [a for a in recorded_arguments(call) if a.type in _dtypes and all(isinstance(d, int) for d in a.dims)]
+    pairs = [(a, m) for a, m in zip(typed, argument_memory(call)) if a.dims]
+    if not pairs: return None
+    given, whole = zip(*pairs)
     cap = min(max(m[1] for a, m in zip(given, whole) if a.dims[0] == given[0].dims[0]), most)
     reads = tuple((key, min(nbytes, cap)) for key, nbytes in whole)
     floating = [a.type for a in given if "float" in a.type]
