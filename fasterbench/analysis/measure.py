@@ -14,13 +14,15 @@ from time import perf_counter
 import torch
 from torch import nn
 
-from ..core.arguments import as_call, copied, on_device, tensors_of
+from ..core.arguments import as_call, copied, tensors_of
+from ..engine.accelerator import accelerator, is_accelerator, on_device
 from ..engine.modules import is_compiled
+from ..core.files import Facts
 from ..core.progress import progress_bar
 from ..engine.peers import is_spread, peers
 from ..engine.state import Given, Rewind
 from ..engine.step import Forward, phases, placed, preserved_run
-from ..probes.machine import tf32_categories
+from ..probes.machine import environment, tf32_categories
 from ..timing.kernels import time_kernels
 from ..timing.load import LoadMeter
 from ..timing.operators import operator_samples
@@ -33,7 +35,7 @@ from ..work.count import Work, check_initialized, trace_call
 # %% ../../nbs/analysis/measure.ipynb #9a375668
 def _check_devices(devices):
     "Raises `ValueError` for a model on several GPUs."
-    gpus = sorted({str(d) for d in devices if d.type == "cuda"})
+    gpus = sorted({str(d) for d in devices if is_accelerator(d)})
     if len(gpus) > 1:
         raise ValueError(f"the model lies on {', '.join(gpus)}: a model on several GPUs cannot be measured; "
                          "model.to(device) brings it to one")
@@ -94,6 +96,7 @@ class Measurement:
     op_times: list = field(repr=False) # Per call of `work.trace`: Samples, or None where runs differ
     tf32: frozenset = frozenset()      # Categories of float32 work that may run as TF32
     as_counted: list|None = None       # Per call whether it ran as it was counted; None: those that have a time did
+    environment: Facts = field(default_factory=dict, repr=False) # Device, driver, versions, threads and date
 
     @cached_property
     def op_runs(self)->Samples:
@@ -131,11 +134,11 @@ def _fresh_calls(run, args, kwargs):
 # %% ../../nbs/analysis/measure.ipynb #1842ab7e
 def _times_by_module(fresh, run, device, tick, cost=None, meter=LoadMeter, **how):
     "Times of the modules, and on a GPU the records of each run, where the profiler sees its kernels."
-    on_gpu = device.type == "cuda"
-    if on_gpu and peers.agreed("the profiler", can_record(), all):
+    recorded = accelerator(device).activity is not None
+    if recorded and peers.agreed("the profiler", can_record(), all):
         if times := time_kernels(fresh, run, device, tick=tick, **how): return times
     times = time_modules(fresh, run, device, tick=tick, cost=cost, meter=meter, **how)
-    return times if on_gpu or peers.alone else with_waits(times, fresh, run, tick), None
+    return times if is_accelerator(device) or peers.alone else with_waits(times, fresh, run, tick), None
 
 def _counted_and_timed(run, args, kwargs, device, before_write, tick, together, **how):
     fresh = _fresh_calls(run, args, kwargs)
@@ -154,7 +157,7 @@ def _counted_and_timed(run, args, kwargs, device, before_write, tick, together, 
     if peers.agreed("the operators", bool(again)):                    # the first run did more: it filled a cache
         work = trace_call(fresh(), run)
         samples = timed(work)
-    return Measurement(work, times, samples, tf32_categories(device))
+    return Measurement(work, times, samples, tf32_categories(device), environment=environment(device))
 
 # %% ../../nbs/analysis/measure.ipynb #8715efc0
 def measure(

@@ -109,7 +109,7 @@ def check_writable(
         if Path(path).is_dir(): usage_error(f"{path!r} is a folder", f"--{option}")
 
 def device_here(name):
-    from fasterbench.core.arguments import as_device
+    from fasterbench.engine.accelerator import as_device
     try: return as_device(name)
     except ValueError as error: usage_error(str(error), "--device")
 
@@ -188,6 +188,14 @@ def given_peaks(text):
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise typer.BadParameter(f"cannot read peaks from {text!r}: {error}", param_hint="--peaks") from None
 
+def target_device(text):
+    "Check what `as_peaks` takes."
+    from fasterbench.roofs.datasheet import as_peaks
+    try: as_peaks(text)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise typer.BadParameter(str(error).removeprefix("on=")) from None
+    return text
+
 # %% ../../nbs/cli/app.ipynb #6ec32f37
 def roof_mismatches(
     roofs,         # `HardwarePeaks` that were given
@@ -214,7 +222,7 @@ def roof_mismatches(
 # %% ../../nbs/cli/app.ipynb #f14ac7e7
 _forms = "torchvision:NAME, timm:NAME, transformers:PATH-OR-CONFIG or path/to/file.py:callable"
 Model = Annotated[str, typer.Argument(help=_forms)]
-Device = Annotated[str, typer.Option(help="cpu, cuda or cuda:1")]
+Device = Annotated[str, typer.Option(help="cpu, or an accelerator as PyTorch names it, such as cuda:1")]
 Dtype = Annotated[Optional[str], typer.Option(help="float32, float64, bfloat16 or float16; left out: that of the "
                                               "model.")]
 Quiet = Annotated[bool, typer.Option("--no-progress", help="No progress bar.")]

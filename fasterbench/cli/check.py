@@ -238,7 +238,7 @@ def _needs(budgets, against):
         usage_error(f"there is no file {against!r}", "--against")
 
 def _check_device(name, device):
-    from fasterbench.core.arguments import as_device
+    from fasterbench.engine.accelerator import as_device
     try: as_device(device)
     except ValueError as error: raise BudgetError(f"[{name}] {error}") from error
 

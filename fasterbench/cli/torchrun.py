@@ -20,10 +20,11 @@ def launched_ranks()->int:
     return int(os.environ.get("WORLD_SIZE", "1")) if "TORCHELASTIC_RUN_ID" in os.environ else 1
 
 def local_device(
-    device:str, # "cpu", "cuda"
+    device:str, # As a user named it
 )->str:
     "The device of this rank: of several GPUs the one of its place on the host."
-    return f"cuda:{os.environ['LOCAL_RANK']}" if device == "cuda" and launched_ranks() > 1 else device
+    several = device != "cpu" and ":" not in device
+    return f"{device}:{os.environ['LOCAL_RANK']}" if several and launched_ranks() > 1 else device
 
 def is_first()->bool:
     "Return whether this process prints and writes."
@@ -59,21 +60,22 @@ def _sharded(model, device):
 
 def _wrapped(model, device, parallel):
     from torch import nn
+    from fasterbench.engine.accelerator import is_accelerator
     model = model.to(device)
     if parallel == "fsdp": return _sharded(model, device)
     if not any(p.requires_grad for p in model.parameters()): return model
-    return nn.parallel.DistributedDataParallel(model, [device.index] if device.type == "cuda" else None)
+    return nn.parallel.DistributedDataParallel(model, [device.index] if is_accelerator(device) else None)
 
 # %% ../../nbs/cli/torchrun.ipynb #6cf66712
 def begin_group(
     device,         # A `torch.device`: of this rank
     limit_s:float,  # How long a collective waits
 ):
-    "This process is a rank from now on: over NCCL on GPUs, over gloo on CPUs."
+    "This process is a rank from now on: over NCCL on NVIDIA's GPUs, over gloo on CPUs."
     import torch
     import torch.distributed as dist
-    if device.type == "cuda": torch.cuda.set_device(device)
-    dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=timedelta(seconds=limit_s))
+    if device.index is not None: torch.accelerator.set_device_index(device.index)
+    dist.init_process_group(dist.get_default_backend_for_device(device), timeout=timedelta(seconds=limit_s))
 
 @contextmanager
 def job(

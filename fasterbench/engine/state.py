@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_flatten
 
 from ..core.arguments import copied, is_immutable
 from ..core.warnings import NotKeptWarning, warn
+from .accelerator import is_accelerator
 from .modules import absent, copiers, put
 from .process import random_state, restore_process, restore_random
 from .undo import Undo, let_go
@@ -53,7 +54,7 @@ def _write_into(t, contents):
 def _copy_of(t):
     "Copy the contents of `t` into the CPU's memory."
     if t.is_meta or isinstance(t, FakeTensor): return None
-    return t.to("cpu", copy=True) if t.device.type == "cuda" else t.clone()
+    return t.to("cpu", copy=True) if is_accelerator(t.device) else t.clone()
 
 # %% ../../nbs/engine/state.ipynb #7b068403
 class TensorState:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from ..engine.accelerator import runtimes, work_kinds
 from ..timing.profiler import Record
 
 # %% ../../nbs/interop/trace_file.ipynb #e0a94a62
@@ -213,13 +214,9 @@ def _head(top, trace):
         trace.rank, trace.ranks = whole(job.get("rank")), whole(job.get("world_size"))
 
 # %% ../../nbs/interop/trace_file.ipynb #9c92a04a
-_makers = "cuda", "hip", "xpu", "mtia", "hpu", "privateuse1"
-_runtimes = [f"{maker}_{part}" for maker in _makers for part in ("runtime", "driver")]
-_kinds = {"cpu_op": "operator", "operator": "operator", "kernel": "kernel", "concurrent_kernel": "kernel",
-          "gpu_memcpy": "copy", "memcpy": "copy", "gpu_memset": "set", "memset": "set", "user_annotation": "annotation",
-          "python_function": "python", **dict.fromkeys(["runtime", "driver", *_runtimes], "launch"),
-          **{f"{maker}_{part}": kind for maker in _makers for part, kind in (("kernel", "kernel"), ("memcpy", "copy"),
-                                                                             ("memset", "set"))},
+_kinds = {"cpu_op": "operator", "operator": "operator", "memcpy": "copy", "memset": "set",
+          "user_annotation": "annotation", "python_function": "python",
+          **dict.fromkeys(["runtime", "driver", *runtimes], "launch"), **work_kinds,
           "hpu_op": "kernel", "mtia_ccp_events": "kernel"}
 _kinds |= {k.capitalize(): v for k, v in _kinds.items()}
 _module = "nn.Module: "

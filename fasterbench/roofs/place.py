@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypedDict
 
 from ..core.files import Number
-from ..core.units import positive
+from ..core.units import format_si, positive
 from .hardware import HardwarePeaks, memory_time, passing
 from .kinds import is_pointwise, kind_of
 from .network import NetworkPeaks
@@ -90,7 +90,7 @@ Bound = Literal["memory", "compute", "launch", "network", "none", "undefined"]
 Phase = Literal["", "forward", "backward", "update"]
 Parts = tuple[tuple[str, Number], ...]      # Names with amounts
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class RooflinePoint:
     "One row: its work, its time, and where it stands under the roofs."
     name: str                           # Qualified name of the module
@@ -114,7 +114,6 @@ class RooflinePoint:
     category: str=""                    # Kind of work: convolution, matmul, …
     dtype: str=""                       # Of most of its work
     contraction_flops: Number|None=None # FLOP of convolutions, matrix products and attention alone
-    dense_flops: Number|None=None       # The same with every pair of an attention, those that a mask leaves out too
     eager_bytes: Number|None=None       # B over its operators, what stays inside included
     source: str="counted"               # Where FLOPs and bytes come from
     shares: Parts=()                    # Of the program: (what bounds it, fraction of the time), largest first
@@ -128,11 +127,18 @@ class RooflinePoint:
     network_s: Number|None=0.0          # Least time of what it sends, s; None: unknown, there is no such roof
     sends: Parts=()                     # ("all_reduce over 8", bytes on the wire)
     ranks: tuple[tuple[int, Number], ...]=() # (rank, time s) of each rank that has it, where several are gathered
+    dense_flops: Number|None=None       # Contractions with every pair of an attention, those that a mask leaves out too
 
     def __post_init__(self):
         for name in ("bytes_by_level", "shares", "explained", "sends", "ranks"):  # as a file of JSON gives them
             object.__setattr__(self, name, tuple(map(tuple, getattr(self, name))))
         object.__setattr__(self, "interval_s", tuple(self.interval_s))
+
+    def __repr__(self):
+        figures = (format_si(self.flops, "FLOP"), format_si(self.bytes_moved, "B"), format_si(self.time_s, "s"))
+        percent = [] if self.utilization_pct is None else [f"{self.utilization_pct:.1f} %"]
+        name = " ".join(filter(None, (self.name, self.type, self.phase, self.operator)))
+        return f"RooflinePoint({name}: {', '.join((*figures, self.bound, *percent))})"
 
     @property
     def rank_min_s(self):
@@ -192,19 +198,19 @@ def utilization(
 def _under(row, peaks, network_s):
     "The fields of a row with known work that follow from the roofs."
     levels = peaks.memory
-    served = row.bytes_by_level or [0] * (len(levels) - 1) + [row.bytes_moved]
-    memory_s, level = memory_time(levels, served)
+    by_level = row.bytes_by_level or [0] * (len(levels) - 1) + [row.bytes_moved]
+    memory_s, level = memory_time(levels, by_level)
     compute_s = row.flops / peaks.peak_flops if row.compute_s is None else row.compute_s
     least, launch = max(memory_s, compute_s, network_s), row.launch_s or 0.0
     roof_s = least if row.roof_time_s is None else row.roof_time_s
     peak = row.flops / compute_s if compute_s else peaks.peak_flops
-    bound = bound_of(arithmetic_intensity(row.flops, passing(served)[level]), peak, levels[level].bandwidth)
+    bound = bound_of(arithmetic_intensity(row.flops, passing(by_level)[level]), peak, levels[level].bandwidth)
     pointwise = is_pointwise(most(row.category))
     spread = levels[level].spread if bound == "memory" else peaks.spread_of(most(row.dtype) or peaks.dtype, pointwise)
     if network_s > max(memory_s, compute_s): bound, spread = "network", row.network_spread
     percent = utilization(roof_s, row.time_s)
     return dict(bound="launch" if launch > roof_s else bound, utilization_pct=percent, roof_time_s=roof_s,
-                memory_level=levels[level].name, bytes_by_level=tuple((l.name, b) for l, b in zip(levels, served)),
+                memory_level=levels[level].name, bytes_by_level=tuple((l.name, b) for l, b in zip(levels, by_level)),
                 launch_s=row.launch_s, explained=_beyond(row.explained, max(roof_s, launch), roof_s),
                 above_roof=percent is not None and _is_above(percent, spread or 0.0,
                                                              (row.time_iqr_s or 0.0) / row.time_s))
@@ -292,10 +298,10 @@ def violations(
     if _more(p.contraction_flops, p.flops): found.append(f"contractions {p.contraction_flops:g} of {p.flops:g} FLOP")
     if _more(p.contraction_flops, p.dense_flops):
         found.append(f"contractions {p.contraction_flops:g} FLOP, with every pair {p.dense_flops:g}")
-    served = sum(b for _, b in p.bytes_by_level)
-    if p.source.startswith("ncu"): served = dict(p.bytes_by_level).get("DRAM", served)
-    if p.bytes_by_level and (_more(served, p.bytes_moved) or _more(p.bytes_moved, served)):
-        found.append(f"levels serve {served:g} of {p.bytes_moved:g} B")
+    total = sum(b for _, b in p.bytes_by_level)
+    if p.source.startswith("ncu"): total = dict(p.bytes_by_level).get("DRAM", total)
+    if p.bytes_by_level and (_more(total, p.bytes_moved) or _more(p.bytes_moved, total)):
+        found.append(f"levels serve {total:g} of {p.bytes_moved:g} B")
     if p.utilization_pct is not None and not math.isclose(p.utilization_pct, utilization(p.roof_time_s, p.time_s)):
         found.append(f"utilization is {p.utilization_pct:g} %, and the least time {p.roof_time_s:g} of {p.time_s:g} s")
     needed = _least_times(p, peaks) if peaks is not None and p.roof_time_s is not None else ()

@@ -14,11 +14,11 @@ from functools import lru_cache
 from time import perf_counter
 
 import torch
-from torch._C._profiler import _RecordFunctionFast
 
 from .profiler import Record, mark, session
 from .stamps import CpuStamps, ModuleTimes, Stamp, StampCost, StepStamps, Waits, enter, switch
 from .samples import Samples, StoppingRule, timed_call, warm_up
+from ..engine.accelerator import accelerator
 from ..engine.process import gc_paused
 from ..engine.peers import peers
 from ..engine.step import Forward, phases
@@ -167,11 +167,13 @@ def kernel_times(
 # %% ../../nbs/timing/kernels.ipynb #a02d17e8
 class Marks(CpuStamps):
     "Stamps that are marks in the profiler's record."
-    clock = "kernel times (CUPTI)"
-    def __init__(self): super().__init__(); self.count = itertools.count()
+    def __init__(self, device):
+        super().__init__()
+        self.here, self.count = accelerator(device), itertools.count()
+        self.clock = f"kernel times ({self.here.recorder})"
 
     def now(self):
-        with _RecordFunctionFast(mark): pass
+        self.here.mark(mark)
         return next(self.count)
 
     def seconds(self, times): return times        # which mark it is; the session knows when it was
@@ -198,7 +200,7 @@ def between_marks(
 
 def marked_runs(fresh, run, device, n, tick):
     "Per run its stamps, its records and its length; none where marks are missing in the record."
-    marks, logs = Marks(), []
+    marks, logs = Marks(device), []
     stamps = StepStamps(run, marks) if run.training else marks
     with session(device) as records:
         for _ in range(n):
@@ -237,15 +239,15 @@ def time_kernels(
             seen = any(r.kind in gpu_work for _, records, _ in recorded for r in records)
             if not peers.agreed("the kernels", seen, all): return None
             runs += recorded
-    return _kernel_times(runs, bare, slots), [records for _, records, _ in runs]
+    return _kernel_times(runs, bare, slots, Marks(device).clock), [records for _, records, _ in runs]
 
 # %% ../../nbs/timing/kernels.ipynb #10df2e64
-def _kernel_times(runs, bare, slots):
+def _kernel_times(runs, bare, slots, clock):
     "The times of recorded runs: of each slot, of kernels that no slot launched, of communication, and of no kernel."
     own, rest, exposed, flight = zip(*(kernel_times(records, stamps, slots) for stamps, records, _ in runs))
     lengths = [length for *_, length in runs]
     idle = [max(t - sum(o) - r - sum(e), 0.0) for o, r, e, t in zip(own, rest, exposed, lengths)]
     own, exposed = ([Samples(v) for v in zip(*times)] for times in (own, exposed))
     steps, bare, idle, rest, flight = (Samples(tuple(v)) for v in (lengths, bare, idle, rest, flight))
-    return KernelTimes(own, steps, bare, Marks.clock, StampCost(), idle, unlaunched=rest,
+    return KernelTimes(own, steps, bare, clock, StampCost(), idle, unlaunched=rest,
                        waits=Waits(exposed, flight) if any(flight.values) else None)

@@ -13,6 +13,7 @@ from time import perf_counter
 import torch
 from torch._C._profiler import _RecordFunctionFast
 
+from ..engine.accelerator import is_accelerator
 from ..engine.modules import is_compiled
 from ..engine.process import eager
 from ..engine.peers import peers
@@ -49,7 +50,7 @@ def operator_times(
 
     `None` where the run was another one."""
     matches = matched_records(names, records)
-    if matches is None or device.type != "cuda": return matches and [r.end - r.start for r in matches]
+    if matches is None or not is_accelerator(device): return matches and [r.end - r.start for r in matches]
     kinds, spans = lambda *names: [r for r in records if r.kind in names], {}
     operators, work = kinds("operator"), kinds(*gpu_work)
     for k, r in enumerate(matches): spans.setdefault(r.thread, []).append((r.start, r.end, k))
@@ -162,7 +163,7 @@ def operator_samples(
 
     `None` in compiled modules, which run none of them, where runs differ, and where kernels could not be seen."""
     if records is not None: times = [operator_times([c.operator for c in work.trace], r, device) for r in records]
-    elif device.type == "cuda": times = None
+    elif is_accelerator(device): times = None
     else:
         take = time_operators if peers.agreed("the profiler", can_record(), all) else stamp_operators
         first = runs if rule is None else rule.operators(runs)

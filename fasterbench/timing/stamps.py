@@ -9,6 +9,7 @@ __all__ = ['Waits', 'ModuleTimes']
 import statistics
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from time import perf_counter, perf_counter_ns
 from typing import NamedTuple
 
@@ -18,6 +19,7 @@ from torch.autograd import Variable, _get_sequence_nr
 from torch.autograd.function import BackwardCFunction
 
 from ..core.arguments import tensors_of
+from ..engine.accelerator import accelerator, is_accelerator
 from ..engine.modules import parts, wrapped
 from ..engine.process import gc_paused
 from ..engine.step import Forward, NodeOwners, graph_nodes, phases
@@ -66,17 +68,16 @@ class CpuStamps:
         return [Stamp(event, slot, t) for (event, slot, _), t in zip(log, self.seconds([time for _, _, time in log]))]
 
 # %% ../../nbs/timing/stamps.ipynb #916d921e
-def _event():
-    event = torch.cuda.Event(enable_timing=True)
-    event.record()
-    return event
+class EventStamps(CpuStamps):
+    "Stamps at module borders, by events in the queue of an accelerator."
+    def __init__(self, device):
+        super().__init__()
+        self.here, self.clock = accelerator(device), f"{device.type} events"
+        self.now = self.here.event
 
-class CudaStamps(CpuStamps):
-    "Stamps at module borders, by events on the GPU."
-    clock, now = "cuda events", staticmethod(_event)
     def seconds(self, times):
-        torch.cuda.synchronize()
-        return [times[0].elapsed_time(t) * 1e-3 for t in times]
+        self.here.synchronize()
+        return self.here.seconds(times)
 
 # %% ../../nbs/timing/stamps.ipynb #5c5a08cb
 class _GraphHooks:
@@ -137,7 +138,7 @@ class StepStamps:
     "Stamps of a training step: at module borders in the forward, at autograd nodes in the backward."
     def __init__(self,
         run,    # A `TrainingStep`
-        stamps, # `CpuStamps` or `CudaStamps`: what keeps the log
+        stamps, # `CpuStamps` or `EventStamps`: what keeps the log
     ):
         self.stamps, self.clock, self.n, self.loss = stamps, stamps.clock, len(run.parts), len(run.modules)
         self.log, self.now, self.offset, self.depth = stamps.log.append, stamps.now, 0, 0
@@ -345,10 +346,10 @@ class ModuleTimes:
 # %% ../../nbs/timing/stamps.ipynb #a8af8fd6
 def _stamps(run, device, cost):
     "Choose the stamps for `run` on `device`, with the number of their slots and their cost."
-    make = CudaStamps if device.type == "cuda" else CpuStamps
+    make = partial(EventStamps, device) if is_accelerator(device) else CpuStamps
     if run.training: stamps, slots = StepStamps(run, make()), len(phases) * len(run.parts)
     else: stamps, slots = make(), len(run.parts)
-    if device.type == "cuda": return stamps, slots, StampCost()              # an event costs the GPU next to nothing
+    if is_accelerator(device): return stamps, slots, StampCost()             # an event costs the GPU next to nothing
     if cost is not None: return stamps, slots, cost
     if not run.training: return stamps, slots, stamp_cost()
     return stamps, slots, replace(stamp_cost(lambda: StepStamps(run, make())), node=node_cost())

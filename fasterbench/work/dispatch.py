@@ -37,7 +37,7 @@ def _dispatch_key(t):
     "PyTorch's name for the kernels that `t` is computed with: `CPU`, `NestedTensorCPU`."
     if t.is_nested: kind = "NestedTensor"
     else: kind = "Quantized" if t.is_quantized else _layouts.get(t.layout, "")
-    return kind + {"cpu": "CPU", "cuda": "CUDA", "meta": "Meta"}.get(t.device.type, t.device.type.upper())
+    return kind + torch._C._dispatch_key_for_device(t.device.type)
 
 @cache
 def _has_kernel(name, key):
