@@ -20,7 +20,7 @@ _homes = {
     **dict.fromkeys(["RooflinePoint", "roofline_analysis"], "roofs.place"),
     "RooflineAnalyzer": "roofline", "serve": "analysis.serve",
     **dict.fromkeys(["ServeResult", "ServePoint"], "views.serving"),
-    **dict.fromkeys(["Result", "Timing", "Account", "from_json"], "views.result"),
+    **dict.fromkeys(["Result", "Timing", "Breakdown", "from_json"], "views.result"),
     "Collective": "views.network_page",
     **dict.fromkeys(["compare", "Comparison", "Series"], "views.compare"), "MetricSeries": "views.metrics",
     **dict.fromkeys(["read_ncu", "ranges"], "interop.ncu"),
@@ -34,6 +34,7 @@ _homes = {
     "measure_network": "probes.network_probes",
 }
 __all__ = ["__version__", *_homes]
+_renamed = {"Account": "Breakdown"}     # Old name = the name now, until the next version
 
 # %% ../nbs/core/package.ipynb #ty000001
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ if TYPE_CHECKING:
     from .views.network_page import Collective as Collective
     from .views.compare import compare as compare, Comparison as Comparison
     from .views.metrics import MetricSeries as MetricSeries
-    from .views.result import Result as Result, Timing as Timing, Account as Account, from_json as from_json
+    from .views.result import Result as Result, Timing as Timing, Breakdown as Breakdown, from_json as from_json
     from .views.compare import Series as Series
     from .views.serving import ServeResult as ServeResult, ServePoint as ServePoint
     from .work.count import count_work as count_work, Work as Work, ModuleWork as ModuleWork, OpWork as OpWork
@@ -76,6 +77,10 @@ def __getattr__(
     name:str, # A public name
 ):
     "Import the module that `name` lives in, and return it."
+    if new := _renamed.get(name):
+        from fasterbench.core.warnings import FasterbenchDeprecationWarning, warn
+        warn(f"fasterbench.{name} is now {new}", FasterbenchDeprecationWarning)
+        return __getattr__(new)
     if name not in _homes:
         raise AttributeError(f"module 'fasterbench' has no attribute {name!r}; it has {', '.join(__all__)}")
     from fasterbench.core.docments import documented

@@ -135,14 +135,14 @@ class LayerProfiler:
 
     def profile(self,
         metrics:str|Iterable[str]=("speed", "memory", "size", "compute"), # One or several
-        device:str|torch.device="cpu",
+        device:str|torch.device|None=None, # "cpu", "cuda", "cuda:1"; None: where the model lies
         warmup:int=5,         # Forwards before anything is timed
         steps:int|None=None,  # Timed forwards; None: until the times have settled
     )->list[LayerRow]:
         """A dict per layer: `name`, `type`, and for each metric its value and `…_pct`, its percentage of the sum.
 
         The layer with the most of the first metric comes first. The model is left as it was."""
-        device, metrics = as_device(device), _checked(metrics)
+        device, metrics = as_device(device, self.model, self.sample), _checked(metrics)
         warmup, steps = as_count("warmup", warmup, 0), None if steps is None else as_count("steps", steps, 1)
         found, types = {}, {p.path: p.type for p in parts(self.model)}
         if "speed" in metrics:

@@ -35,7 +35,7 @@ def test_names_in_measurements_are_matched_without_doubt():
     from fasterbench.roofs.datasheet import match_device
     with gzip.open(shared / "neusight" / "linear.csv.gz", "rt") as f: names = {r["Device"] for r in csv.DictReader(f)}
     with open(shared / "neusight" / "models.csv") as f: names |= {r["device"] for r in csv.DictReader(f)}
-    for name in names: assert match_device(name).device is not None and not match_device(name).doubt, name
+    for name in names: assert match_device(name).device is not None and not match_device(name).caveat, name
 
 @needs_data
 def test_no_kernel_runs_above_its_limit(proof):

@@ -702,7 +702,7 @@ def test_a_phone_shows_time_and_share_beside_the_name(chrome, report):
     right = lambda field: chrome.execute_script("return document.querySelector(arguments[0]).getBoundingClientRect().right", f"th.field-{field}")
     assert right("name") < right("time_s") < right("share") <= 390 and "type" not in titles(chrome)
 
-def test_doubtful_roofs_stand_on_the_page_of_the_peaks(chrome, tmp_path):
+def test_caveats_of_roofs_are_on_the_page_of_the_peaks(chrome, tmp_path):
     "The roof of L2 is that of L3: its spread is said once."
     level = MemoryLevel("L3", 32 << 20, 9e11, spread=0.34)
     found = replace(measured_peaks(), levels=(replace(level, name="L2", capacity=2 << 20, measured=8e11), level, MemoryLevel("DRAM", None, 7e10, spread=0.02)))

@@ -9,7 +9,6 @@ __all__ = ['predict']
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from difflib import get_close_matches
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,12 +17,12 @@ from torch import nn
 
 from .measure import main_dtype
 from .rows import call_rows, module_row
-from ..core.arguments import as_call
+from ..core.arguments import as_call, as_dtype
 from ..core.dtypes import dtype_name
 from ..core.units import format_si
 from ..engine.accelerator import stand_in
 from ..probes.machine import tf32_categories
-from ..roofs.datasheet import datasheet_peaks, devices, match_device
+from ..roofs.datasheet import as_peaks, match_device
 from ..roofs.hardware import HardwarePeaks, memory_time, passing
 from ..roofs.place import at_time, place, ranked, shares_of
 from ..roofs.row import summed
@@ -217,27 +216,6 @@ def interval(
     "From p10 to p90 of the time, s; never below the limit."
     return max(expected * math.exp(-z80 * deviation), limit), expected * math.exp(z80 * deviation)
 
-# %% ../../nbs/analysis/predict.ipynb #0327f74b
-def _unknown_device(name):
-    near = get_close_matches(name, devices(), 3, 0.4)
-    nearest = f"; the nearest names are {', '.join(near)}" if near else ""
-    return ValueError(f"on={name!r} is not in the table of {len(devices())} devices{nearest}; "
-                      "peaks that were measured (fasterbench peaks --json) or HardwarePeaks(...) describe others")
-
-def target_peaks(
-    on:str|Path|HardwarePeaks, # Name of a device, the JSON file of its peaks, or the peaks
-    dtype:torch.dtype,         # In which the model computes
-)->HardwarePeaks:
-    "The roofs that a prediction stands under. Raises `ValueError` for a device that nothing is known of."
-    if isinstance(on, HardwarePeaks): return on
-    if not isinstance(on, (str, Path)):
-        raise TypeError(f"on is a {type(on).__name__}; the name of a device, a file or a HardwarePeaks is needed")
-    if str(on).endswith(".json") or Path(on).is_file(): return HardwarePeaks.from_json(str(on))
-    peaks = datasheet_peaks(on)
-    if peaks is None: raise _unknown_device(on)
-    listed = any(c.dtype == dtype_name(dtype) and not c.unit for c in peaks.ceilings)
-    return datasheet_peaks(on, dtype) if listed else peaks
-
 # %% ../../nbs/analysis/predict.ipynb #9c4c910b
 def _target(peaks, autocast):
     "Return the target that work is counted for. A device of a type that PyTorch was built without counts as CUDA."
@@ -331,7 +309,7 @@ def _prediction_notes(name, program, peaks, compiled, like, found, rows):
              f"expected {time(program.time_s)}, "
              f"80 % interval {time(low)} to {time(high)}, from {basis}"]
     if compiled: notes.append("compiled: the limit counts products alone; what is no product may be joined to them")
-    return notes + ([peaks.environment["doubt"]] if peaks.environment.get("doubt") else [])
+    return notes + ([peaks.environment["caveat"]] if peaks.environment.get("caveat") else [])
 
 # %% ../../nbs/analysis/predict.ipynb #e17bb415
 def predict(
@@ -340,12 +318,13 @@ def predict(
     sample,
     on:str|Path|HardwarePeaks, # Name of a device ("NVIDIA H100 80GB HBM3"), the JSON file of its peaks, or the peaks
     *,
-    autocast:torch.dtype|None=None, # The dtype of autocast; None: without
+    autocast:str|torch.dtype|None=None, # The dtype of autocast; None: without
     compiled:bool=False,       # As under torch.compile
     like=None,                 # A result measured elsewhere, or its file: its rows' utilization is carried over
 )->Result:
     "The least time of a forward on a device that is not here (`roof_time_s`), and the expected one (`time_s`)."
-    peaks = target_peaks(on, autocast or main_dtype(model, as_call(sample)))
+    autocast = None if autocast is None else as_dtype(autocast)
+    peaks = as_peaks(on, autocast or main_dtype(model, as_call(sample)))
     target, like = _target(peaks, autocast), None if like is None else _like(like)
     work, tf32 = count_work(model, sample, target=target), _tf32(peaks, target)
     calls = call_rows(work, peaks, tf32)

@@ -26,8 +26,8 @@ def _read_report(path, by, peaks):
 
 def _remarked(kernels, roofs, name):
     "`kernels` with a note where the given roofs are of another device."
-    doubts = roof_mismatches(roofs, "", kernels.environment, "cuda:0") if roofs else []
-    return replace(kernels, notes=[*kernels.notes, f"roofs of {name}: {'; '.join(doubts)}"]) if doubts else kernels
+    caveats = roof_mismatches(roofs, "", kernels.environment, "cuda:0") if roofs else []
+    return replace(kernels, notes=[*kernels.notes, f"roofs of {name}: {'; '.join(caveats)}"]) if caveats else kernels
 
 # %% ../../nbs/cli/ncu.ipynb #6261aa69
 @app.command()
@@ -40,7 +40,7 @@ def ncu(
     peaks:Annotated[Optional[str],
                     typer.Option(help="Roofs: a file of `peaks --json`, or a device: \"NVIDIA H100\". Left out: those "
                                  "of the file.")]=None,
-    top:Top=20,
+    top:Top=10,
     html:Annotated[Optional[str], typer.Option(help="Write the report here; - for standard output.")]=None,
     json:Annotated[Optional[str], typer.Option(help="Write the result here; - for standard output.")]=None,
     csv:Annotated[Optional[str], typer.Option(help="Write the rows here; - for standard output.")]=None,

@@ -15,7 +15,7 @@ from ..core.warnings import FasterbenchWarning
 
 from .app import (Dtype, File, Model, Top, app, batch_sizes, check_writable, dtype_named, printed,
                                  saved_result,
-                                 shape_given, usage_error, write)
+                                 shape_given, target_device, usage_error, write)
 
 # %% ../../nbs/cli/predict.ipynb #3a1b92e0
 def _loaded_on_meta(model, shape, batch, dtype):
@@ -45,17 +45,8 @@ def _batch_table(results):
         *text_table(rows, set()), note])
 
 # %% ../../nbs/cli/predict.ipynb #on5de1ce
-def _target_device(text):
-    "A parser of what `target_peaks` takes."
-    import torch
-    from fasterbench.analysis.predict import target_peaks
-    try: target_peaks(text, torch.float32)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise typer.BadParameter(str(error).removeprefix("on=")) from None
-    return text
-
 On = Annotated[str, typer.Option("--on", help="Name of a device, or roofs that `peaks --json` wrote.",
-                                 parser=_target_device,
+                                 parser=target_device,
     metavar="DEVICE|PEAKS.json")]
 
 # %% ../../nbs/cli/predict.ipynb #2aa7ffad
@@ -68,7 +59,7 @@ def predict(
     input:Annotated[Optional[str], typer.Option(help="Shape of the sample: 1,3,224,224")]=None,
     batch:Annotated[Optional[str], typer.Option(help="Batch sizes of the default sample: 1,8,64; left out: 1.",
         metavar="N,N,…")]=None,
-    top:Top=20,
+    top:Top=10,
     html:Annotated[File, typer.Option(help="Write the report here; - for standard output.")]=None,
     json:Annotated[File, typer.Option(help="Write the result here; - for standard output.")]=None,
     csv:Annotated[File, typer.Option(help="Write the rows here; - for standard output.")]=None,

@@ -202,7 +202,7 @@ def run(
     every:Annotated[int, typer.Option(help="Calls of a model from one sample to the next.",
                                       parser=whole_from(1), metavar="N")]=1000,
     active:Annotated[int, typer.Option(help="Steps of a sample that are timed.", parser=whole_from(1), metavar="N")]=3,
-    peaks:Peaks=None, top:Top=20,
+    peaks:Peaks=None, top:Top=10,
     html:Annotated[File, typer.Option(help="Where the report goes; left out: the name of the script, in this folder. "
                                            "With several models, one file each.")]=None,
     no_html:Annotated[bool, typer.Option("--no-html", help="Write no report.")]=False,

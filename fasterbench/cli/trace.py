@@ -10,23 +10,23 @@ from typing import Annotated, Optional
 
 import typer
 
-from .app import Top, app, check_writable, given_peaks, one_of, printed, usage_error, write
+from .app import (Top, app, check_writable, given_peaks, one_of, printed, target_device,
+                                 usage_error, write)
+from ..core.warnings import FasterbenchDeprecationWarning, warn
 
 # %% ../../nbs/cli/trace.ipynb #711d0eba
 _ways = ("module", "operator", "kernel", "collective", "rank")
 
-def _read_traces(files, by, device, peaks):
+def _read_traces(files, by, on, peaks):
     from fasterbench.interop.traces import read_trace
-    from fasterbench.roofs.datasheet import match_device
-    if device is not None and match_device(device).device is None: usage_error(match_device(device).doubt, "--device")
-    try: return read_trace(files if len(files) > 1 else files[0], by=by, device=device, peaks=peaks)
+    try: return read_trace(files if len(files) > 1 else files[0], by=by, on=on, peaks=peaks)
     except (FileNotFoundError, IsADirectoryError) as error:
         usage_error(f"there is no file {str(error.filename)!r}", "FILE")
 
 # %% ../../nbs/cli/trace.ipynb #86a338a7
 _files = "Output of torch.profiler: .json, .json.gz, a folder or a tar archive; several are the ranks of one job"
 _rows = "A row per module, operator, kernel, collective or rank; left out: module where the trace names them."
-_device = "Name of the GPU, where the trace has none or another is meant."
+_on = "Name of the GPU, where the trace has none or another is meant, or roofs that peaks --json wrote."
 _peaks = "Roofs that fasterbench peaks --json wrote; left out: the datasheet of the device."
 _perfetto = "Write a copy of the trace with FLOPs, bytes and utilization on its kernels here."
 Text = Optional[str]
@@ -35,9 +35,10 @@ Text = Optional[str]
 def trace(
     files:Annotated[list[str], typer.Argument(help=_files, metavar="FILE…")],
     by:Annotated[Text, typer.Option(help=_rows, parser=one_of(*_ways), metavar="|".join(_ways))]=None,
-    device:Annotated[Text, typer.Option(help=_device)]=None,
+    on:Annotated[Text, typer.Option(help=_on, parser=target_device, metavar="DEVICE|PEAKS.json")]=None,
+    device:Annotated[Text, typer.Option(hidden=True)]=None,
     peaks:Annotated[Text, typer.Option(help=_peaks)]=None,
-    top:Top=20,
+    top:Top=10,
     html:Annotated[Text, typer.Option(help="Write the report here; - for standard output.")]=None,
     json:Annotated[Text, typer.Option(help="Write the result here; - for standard output.")]=None,
     csv:Annotated[Text, typer.Option(help="Write the rows here; - for standard output.")]=None,
@@ -45,7 +46,8 @@ def trace(
 ):
     "Read traces of torch.profiler, print the slowest rows and where all of the time went, and write the report."
     check_writable(html=html, json=json, csv=csv, perfetto=perfetto)
-    result = _read_traces(files, by, device, given_peaks(peaks))
+    if device: warn("--device is now --on", FasterbenchDeprecationWarning)
+    result = _read_traces(files, by, on or device and target_device(device), given_peaks(peaks))
     if html: result.with_roofs()
     if "-" not in (json, csv, html): printed(lambda: result.summary(top))
     write(json, result.to_json)

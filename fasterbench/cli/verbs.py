@@ -86,7 +86,7 @@ def peaks(device:Device="cpu",
     found = replace(found, network=links or found.network)
     for note in notes: notice(note)
     if "-" not in (json, html): printed(lambda: print(PeaksView(found).text(), found.origin(), sep="\n"))
-    elif doubt := roof_caveats(found): notice(doubt)
+    elif caveat := roof_caveats(found): notice(caveat)
     write(json, found.to_json)
     write(html, PeaksView(found).render)
 
@@ -107,7 +107,7 @@ def roofline(
     parallel:Annotated[str, typer.Option(help="Under torchrun: how several ranks run the model.",
                                          parser=parallel_named, metavar="ddp|fsdp")]="ddp",
     network:Annotated[bool, typer.Option("--network", help="Under torchrun: measure the network first.")]=False,
-    peaks:Peaks=None, top:Top=20, group:Group="auto", depth:Depth=None,
+    peaks:Peaks=None, top:Top=10, group:Group="auto", depth:Depth=None,
     html:Annotated[File, typer.Option(help="Where the report goes; left out: a name that says what was run, in this "
                                            "folder.")]=None,
     no_html:Annotated[bool, typer.Option("--no-html", help="Write no report.")]=False,
@@ -158,13 +158,13 @@ def _profiled_result(net, sample, roofs, peaks, model, assumed, args, options):
     analyzer = RooflineAnalyzer(net, sample, roofs)
     result, notes = _recorded(lambda: _profiled(assumed, lambda: analyzer.profile(*args, **options).result))
     dtype = str(main_dtype(net, sample)).removeprefix("torch.")
-    doubts = roof_mismatches(roofs, dtype, result.environment, str(args[0])) if peaks else []
-    if doubts: notes = [f"roofs of {peaks}: {'; '.join(doubts)}", *notes]
+    caveats = roof_mismatches(roofs, dtype, result.environment, str(args[0])) if peaks else []
+    if caveats: notes = [f"roofs of {peaks}: {'; '.join(caveats)}", *notes]
     return replace(result, notes=[*result.notes, *assumed, *notes], call=result.call | dict(model=model))
 
 # %% ../../nbs/cli/verbs.ipynb #680f5322
 @app.command()
-def report(saved:Saved, top:Top=20, group:Group="auto", depth:Depth=None,
+def report(saved:Saved, top:Top=10, group:Group="auto", depth:Depth=None,
            html:Annotated[File, typer.Option(help="Where the report goes; left out: SAVED.html in this folder; - for "
                                                   "standard output.")]=None,
            csv:Annotated[File, typer.Option(help="Write the rows here; - for standard output.")]=None):
@@ -184,7 +184,7 @@ def report(saved:Saved, top:Top=20, group:Group="auto", depth:Depth=None,
 def compare(saved:Annotated[list[str],
                             typer.Argument(help="Results that `roofline --json` wrote: two, or more for a column each.",
                                                  metavar="BEFORE AFTER [MORE]")],
-            top:Top=20,
+            top:Top=10,
             html:Annotated[File, typer.Option(help="Write chart and table here; - for standard output.")]=None,
             csv:Annotated[File, typer.Option(help="Write the rows here; - for standard output.")]=None):
     "Compare saved results, row by row."

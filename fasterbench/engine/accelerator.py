@@ -15,6 +15,8 @@ import torch
 from torch._C._profiler import _RecordFunctionFast
 from torch.profiler import ProfilerActivity, supported_activities
 
+from ..core.arguments import tensors_of
+
 # %% ../../nbs/engine/accelerator.ipynb #4dba156b
 def is_accelerator(
     device:torch.device,
@@ -243,10 +245,22 @@ def available_devices()->list[str]:
     here = torch.accelerator.current_accelerator(check_available=True)
     return ["cpu", *(f"{here.type}:{i}" for i in range(torch.accelerator.device_count() if here else 0))]
 
-def as_device(
-    device:str|torch.device, # "cpu", "cuda", "cuda:1"
+def device_of(
+    *things, # Modules, and tensors in nested containers
 )->torch.device:
-    "`device` with its index, checked against this machine. Raises `ValueError` for one that is not here."
+    "Return where the first of `things` that holds data lies; an accelerator, if a part of it is there."
+    for thing in things:
+        tensors = [*thing.parameters(), *thing.buffers()] if isinstance(thing, torch.nn.Module) else tensors_of(thing)
+        found = {t.device.type: t.device for t in reversed(tensors) if not t.is_meta}
+        if found: return next((d for kind, d in found.items() if kind != "cpu"), torch.device("cpu"))
+    return torch.device("cpu")
+
+def as_device(
+    device:str|torch.device|None, # "cpu", "cuda", "cuda:1"; None: where `things` lie
+    *things,                      # As `device_of` takes them
+)->torch.device:
+    "Return `device` with its index, checked against this machine. Raise `ValueError` for one that is not here."
+    if device is None: device = device_of(*things)
     try: checked = torch.device(device)
     except (RuntimeError, TypeError): checked = None
     here = available_devices()

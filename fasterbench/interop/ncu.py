@@ -87,7 +87,7 @@ def _grouped(launches, by):
     return [(name(l), l.shape or "kernel", l) for l in launches]
 
 # %% ../../nbs/interop/ncu.ipynb #1bf2d11b
-def served_of(
+def own_bytes_by_level(
     traffic:list[tuple[str, float]], # (level, bytes through it), nearest first
 )->list[tuple[str, float]]:
     "The bytes that each level served; they sum to the bytes through the nearest."
@@ -134,12 +134,12 @@ def _seen_by(peaks, traffic):
     counted, far = dict(traffic), peaks.memory[-1].name
     if "DRAM" not in counted: return None, None
     levels = tuple(l for l in peaks.memory if l.name in counted or l.capacity is None)
-    served = served_of([(l.name, counted[l.name]) for l in levels[:-1]] + [(far, counted["DRAM"])])
-    return replace(peaks, levels=levels), [b for _, b in served]
+    by_level = own_bytes_by_level([(l.name, counted[l.name]) for l in levels[:-1]] + [(far, counted["DRAM"])])
+    return replace(peaks, levels=levels), [b for _, b in by_level]
 
 def _point(name, type, l, peaks):
     "The point of a launch under `peaks`."
-    counted, ops, raised = served_of(l.traffic), l.flops or {}, _raised(l.traffic)
+    counted, ops, raised = own_bytes_by_level(l.traffic), l.flops or {}, _raised(l.traffic)
     near = sum(b for _, b in counted) if counted else None          # through the nearest level
     nbytes, flops = dict(l.traffic).get("DRAM", near), None if l.flops is None else sum(ops.values())
     dtype, unit = max(ops, key=ops.get) if flops else ("", "")

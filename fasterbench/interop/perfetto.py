@@ -13,7 +13,7 @@ import msgspec
 from ..core.files import write_whole
 from .trace_file import Source, read_file, sources, whole_values
 from .trace_join import attributed, parts, places
-from .trace_rows import checked, row_of, served_levels
+from .trace_rows import checked, row_of, bytes_by_level
 from .trace_work import uncompiled
 from ..roofs.place import place
 from ..roofs.hardware import HardwarePeaks
@@ -47,11 +47,11 @@ def sayings(
     with uncompiled(): found = places(trace)
     seconds, _ = attributed(trace, found)
     calls = _activities_by_call(trace, found)
-    levels = served_levels(trace, found, list(calls.values()), peaks)
+    levels = bytes_by_level(trace, found, list(calls.values()), peaks)
     said, rates = {}, []
-    for (k, own), served in zip(calls.items(), levels):
+    for (k, own), by_level in zip(calls.items(), levels):
         f, time, acts = found[own[0]].figures, sum(seconds[i] for i in own), [trace.activities[i] for i in own]
-        row = row_of(f, [a.name for a in acts], time, served, peaks)
+        row = row_of(f, [a.name for a in acts], time, by_level, peaks)
         p = place(row, peaks) if peaks else None
         for a in acts: said[_kernel_key(a.name, trace.origin_us + a.start * 1e6, a.id)] = _slice_arguments(f, p)
         if time:

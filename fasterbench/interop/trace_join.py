@@ -28,7 +28,7 @@ _compiled = re.compile(r"^triton_|^Torch-Compiled")
 # %% ../../nbs/interop/trace_join.ipynb #1be899d7
 class _Place(NamedTuple):
     "Where an activity belongs."
-    part: str            # Of the account
+    part: str            # Of the breakdown
     operator: int        # Place of the operator that counts, else of the innermost; -1 for none
     figures: Figures|None
     module: str          # Path
@@ -161,7 +161,7 @@ def _counting(stacks, operator, kernel, known):
 
 # %% ../../nbs/interop/trace_join.ipynb #fad26617
 def _part(trace, i, launch, operator, found, annotated):
-    "The part of the account that activity `i` belongs to."
+    "The part of the breakdown that activity `i` belongs to."
     a = trace.activities[i]
     if a.kind == "kernel" and (i in trace.collectives or is_communication(a.name)): return parts["communication"]
     if a.kind == "copy" and not ("DtoD" in a.name or "Device -> Device" in a.name): return parts["copies"]

@@ -120,7 +120,7 @@ def _touches(trace, found, calls, peaks):
             out.append((reads, memory.writes([(*m, k) for k, m in enumerate(given)], reads)))
     return out + [([(memory.new(), passed)], [])] * bool(passed), at
 
-def served_levels(
+def bytes_by_level(
     trace:TraceFile,
     found:list,               # What `places` found
     calls:list[list[int]],    # The activities of each call with figures, in the order in which they ran
@@ -261,16 +261,16 @@ def _module_name(p):
 def reduced(
     trace:TraceFile,
     peaks:HardwarePeaks|None=None, # The roofs; None: those of the datasheet of the device
-    device:str|None=None,          # Name of the device, where the trace has none or another one is meant
+    name:str|None=None,            # Of the device, where the trace has none or another one is meant
 )->Reduced:
     "The rows of one trace. Raises `ValueError` where nothing ran."
     trace = checked(trace)
-    name = device or _device_name(trace, "")
+    name = name or _device_name(trace, "")
     found = places(trace)
     seconds, spent = attributed(trace, found)
     calls, others = _gather(trace, found)
     peaks, notes = _datasheet_roofs(peaks, name, calls)
-    served = served_levels(trace, found, [g.activities for g in calls], peaks)
+    served = bytes_by_level(trace, found, [g.activities for g in calls], peaks)
     rows = _rows_of_trace(trace, calls, others, seconds, peaks, served)
     unknown = Counter()
     for g in others:
@@ -307,10 +307,10 @@ def _datasheet_roofs(peaks, name, calls):
         try: found = datasheet_peaks(name, dtype)
         except ValueError: continue
         if found is None:
-            return None, [f"no roofs: {match_device(name).doubt}; --device NAME names it, "
+            return None, [f"no roofs: {match_device(name).caveat}; --device NAME names it, "
                           "--peaks FILE gives measured ones"]
-        doubt = found.environment.get("doubt")
-        told = f"roofs: the datasheet of {found.environment['device_name']}" + (f" ({doubt})" if doubt else "")
+        caveat = found.environment.get("caveat")
+        told = f"roofs: the datasheet of {found.environment['device_name']}" + (f" ({caveat})" if caveat else "")
         plain = {k: v for k, v in found.environment.items() if not isinstance(v, dict)}
         return replace(found, environment=plain), [told]
     return None, []

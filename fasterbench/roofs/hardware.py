@@ -34,19 +34,19 @@ class MemoryLevel:
 
 # %% ../../nbs/roofs/hardware.ipynb #f620d98f
 def passing(
-    served:Sequence[float], # Bytes served by each level, nearest first
+    by_level:Sequence[float], # Bytes served by each level, nearest first
 )->list[float]:
     "Return the bytes that pass through each level: what it serves and what the levels behind it serve."
     total, out = 0, []
-    for b in reversed(served): total += b; out.append(total)
+    for b in reversed(by_level): total += b; out.append(total)
     return out[::-1]
 
 def memory_time(
     levels:Sequence[MemoryLevel], # Nearest first
-    served:Sequence[float],       # Bytes served by each
+    by_level:Sequence[float],     # Bytes served by each
 )->tuple[float, int]:
     "Return the least time that the traffic needs, s, and the index of the level that needs it."
-    times = [b / level.bandwidth for b, level in zip(passing(served), levels)]
+    times = [b / level.bandwidth for b, level in zip(passing(by_level), levels)]
     longest = max(range(len(times)), key=lambda i: (times[i], i))
     return times[longest], longest
 
@@ -222,7 +222,7 @@ class HardwarePeaks:
 
     @property
     def disturbed(self)->str:
-        "Load of the machine that puts these roofs in doubt; empty where it was this program's alone."
+        "Load of the machine that speaks against these roofs; empty where it was this program's alone."
         return ", ".join(load_caveats(_machine_of(self.load), busy_for_roofs))
 
     def origin(self,

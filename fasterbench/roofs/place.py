@@ -192,19 +192,19 @@ def utilization(
 def _under(row, peaks, network_s):
     "The fields of a row with known work that follow from the roofs."
     levels = peaks.memory
-    served = row.bytes_by_level or [0] * (len(levels) - 1) + [row.bytes_moved]
-    memory_s, level = memory_time(levels, served)
+    by_level = row.bytes_by_level or [0] * (len(levels) - 1) + [row.bytes_moved]
+    memory_s, level = memory_time(levels, by_level)
     compute_s = row.flops / peaks.peak_flops if row.compute_s is None else row.compute_s
     least, launch = max(memory_s, compute_s, network_s), row.launch_s or 0.0
     roof_s = least if row.roof_time_s is None else row.roof_time_s
     peak = row.flops / compute_s if compute_s else peaks.peak_flops
-    bound = bound_of(arithmetic_intensity(row.flops, passing(served)[level]), peak, levels[level].bandwidth)
+    bound = bound_of(arithmetic_intensity(row.flops, passing(by_level)[level]), peak, levels[level].bandwidth)
     pointwise = is_pointwise(most(row.category))
     spread = levels[level].spread if bound == "memory" else peaks.spread_of(most(row.dtype) or peaks.dtype, pointwise)
     if network_s > max(memory_s, compute_s): bound, spread = "network", row.network_spread
     percent = utilization(roof_s, row.time_s)
     return dict(bound="launch" if launch > roof_s else bound, utilization_pct=percent, roof_time_s=roof_s,
-                memory_level=levels[level].name, bytes_by_level=tuple((l.name, b) for l, b in zip(levels, served)),
+                memory_level=levels[level].name, bytes_by_level=tuple((l.name, b) for l, b in zip(levels, by_level)),
                 launch_s=row.launch_s, explained=_beyond(row.explained, max(roof_s, launch), roof_s),
                 above_roof=percent is not None and _is_above(percent, spread or 0.0,
                                                              (row.time_iqr_s or 0.0) / row.time_s))
@@ -291,10 +291,10 @@ def violations(
     if _more(p.contraction_flops, p.flops): found.append(f"contractions {p.contraction_flops:g} of {p.flops:g} FLOP")
     if _more(p.contraction_flops, p.dense_flops):
         found.append(f"contractions {p.contraction_flops:g} FLOP, with every pair {p.dense_flops:g}")
-    served = sum(b for _, b in p.bytes_by_level)
-    if p.source.startswith("ncu"): served = dict(p.bytes_by_level).get("DRAM", served)
-    if p.bytes_by_level and (_more(served, p.bytes_moved) or _more(p.bytes_moved, served)):
-        found.append(f"levels serve {served:g} of {p.bytes_moved:g} B")
+    total = sum(b for _, b in p.bytes_by_level)
+    if p.source.startswith("ncu"): total = dict(p.bytes_by_level).get("DRAM", total)
+    if p.bytes_by_level and (_more(total, p.bytes_moved) or _more(p.bytes_moved, total)):
+        found.append(f"levels serve {total:g} of {p.bytes_moved:g} B")
     if p.utilization_pct is not None and not math.isclose(p.utilization_pct, utilization(p.roof_time_s, p.time_s)):
         found.append(f"utilization is {p.utilization_pct:g} %, and the least time {p.roof_time_s:g} of {p.time_s:g} s")
     needed = _least_times(p, peaks) if peaks is not None and p.roof_time_s is not None else ()

@@ -24,7 +24,7 @@ from ..engine.modules import is_compiled, wrapped
 from .program import ProgramStep, Sensors
 from ..engine.step import phases
 from ..engine.undo import Undo
-from ..probes.machine import tf32_categories
+from ..probes.machine import environment, tf32_categories
 from ..timing.kernels import KernelTimes, Marks
 from ..timing.load import LoadMeter
 from ..timing.operators import compiled_part
@@ -331,4 +331,5 @@ def measurement(
     times = _module_times(sample, steps, clocked, own, outside)
     ran = [not compiled_part(run.parts[c.part]) for c in sample.work.trace]
     notes = [_no_update] * (sample.by == "backward") + [_mixed_shapes] * (not sample.alike(sample.timed))
-    return Measurement(sample.work, times, [None] * len(ran), tf32_categories(device), ran), notes
+    return Measurement(sample.work, times, [None] * len(ran), tf32_categories(device), ran,
+                       environment(device)), notes

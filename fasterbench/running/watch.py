@@ -23,7 +23,7 @@ from ..core.warnings import NotMeasuredWarning, warn
 from ..engine.process import gc_paused, preserved_process
 from ..engine.undo import Undo, let_go
 from ..probes.machine import tf32_categories
-from ..probes.peaks import measure_peaks
+from ..probes.peaks import peaks_of
 from ..roofs.hardware import HardwarePeaks, check_peaks, given_or_measured
 from ..roofs.network import NetworkPeaks
 from .program import CallCounter, ProgramStep, has_compiled
@@ -43,8 +43,8 @@ def _model_roofs(model, device, progress):
     first = main_dtype(model, ())
     others = {p.dtype for p in model.parameters() if p.is_floating_point()}
     if torch.is_autocast_enabled(device.type): others.add(torch.get_autocast_dtype(device.type))
-    return measure_peaks(device, dtype=first, dtypes=tuple(sorted(others - {first}, key=str)),
-                         allow_tf32=bool(tf32_categories(device)), progress=progress)
+    return peaks_of(device, (first, *sorted(others - {first}, key=str)), allow_tf32=bool(tf32_categories(device)),
+                    progress=progress)
 
 # %% ../../nbs/running/watch.ipynb #wa000012
 def _checked_log(path):
@@ -292,7 +292,7 @@ class Watch:
 
     def _reduced(self, sample):
         m, notes = measurement(sample, self.device)
-        result = measured_result(self.model, m, self.peaks, self.device)
+        result = measured_result(self.model, m, self.peaks)
         return replace(result, notes=[*result.notes, *notes], sample=self.given, call=dict(self.about, step=self.first),
                        settings=describe_settings(self.model, self.device))
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import overload
 
 from ..core.units import format_si
+from ..core.warnings import old_attribute
 from ..roofs.place import RooflinePoint
 from ..timing.load import drift_between, load_caveats
 from .fields import Field, fields, pair_fields, pair_values, side_name
@@ -193,7 +194,7 @@ class Series(View):
     @property
     def lines(self)->list[str]:
         "The differences, then the times of the whole, then the caveats."
-        return [*self.differences, self.told, *self.doubts]
+        return [*self.differences, self.told, *self.caveats]
 
     @property
     def times(self)->list[float]:
@@ -205,19 +206,21 @@ class Series(View):
         "The times of the whole."
         return "end to end: " + ", ".join(f"{label} {format_si(t, 's')}" for label, t in zip(self.labels, self.times))
 
+    doubts = old_attribute("doubts", "caveats")
+
     @property
-    def doubts(self)->list[str]:
+    def caveats(self)->list[str]:
         "Caveats on the times, by result."
         return [f"{label}: {d}" for label, r in zip(self.labels, self.results) if (d := caveats(r))]
 
     def text(self,
-        top:int|None=20,       # How many rows; None: all
+        top:int|None=10,       # How many rows; None: all
         field:str="time_s",    # Which field of the rows: a name of `views.fields`
     )->str:
         "Return the differences, and the rows with a column per result."
         return self._table(top, field).text()
 
-    def _table(self, top=20, field="time_s"):
+    def _table(self, top=10, field="time_s"):
         check_top(top)
         number = _number_field(field)
         text = lambda p: "" if p is None else number.text(getattr(p, field, None), True)
@@ -248,7 +251,7 @@ class Series(View):
         headings = dict.fromkeys(h for _, about in sides for h in about)
         about = [(f"{h}, {label}", of[h]) for h in headings for label, of in sides if h in of]
         return dict(title=title or self.title, lines=[self.told], facts=about, kinds=[self._tab()],
-                    filters=self.filters, file=type(self).__name__.lower(), notes=[*self.doubts, *self.differences])
+                    filters=self.filters, file=type(self).__name__.lower(), notes=[*self.caveats, *self.differences])
 
 # %% ../../nbs/views/compare.ipynb #878c43e4
 def _number_field(name):
@@ -374,8 +377,8 @@ def drift_of(
 )->tuple[float, list[str]]:
     "By which factor the machine may have changed between two results, and what has to be said of it."
     sides = [(side, r.timing) for side, r in (("before", before), ("after", after)) if r.timing]
-    doubts = [f"{doubt} {side}" for side, t in sides for doubt in load_caveats(t)]
-    if doubts: return math.inf, [f"no row is called faster or slower: {', '.join(doubts)}; {_in_turn}"]
+    caveats = [f"{caveat} {side}" for side, t in sides for caveat in load_caveats(t)]
+    if caveats: return math.inf, [f"no row is called faster or slower: {', '.join(caveats)}; {_in_turn}"]
     if len(sides) < 2 or not _same_machine(before, after): return 1.0, []
     drift = drift_between(*(t.reference for _, t in sides))
     if drift is None: return 1.0, []
@@ -526,12 +529,12 @@ class Comparison(Series):
         return f"{format_si(a, 's')} before, {format_si(b, 's')} after: {ratio_text(b / a if a else None)}; {rows}"
 
     def text(self,
-        top:int|None=20,     # How many rows; None: all
+        top:int|None=10,     # How many rows; None: all
     )->str:
         "Return the differences and the pairs."
         return self._table(top).text()
 
-    def _table(self, top=20):
+    def _table(self, top=10):
         check_top(top)
         shown = self.pairs[:top]
         return Table(pair_rows(shown), {0, 1, 9}, self.lines, legend(shown) + more_rows(len(self.pairs), top))

@@ -194,15 +194,15 @@ def _median_timing(timings):
 # %% ../../nbs/views/fold.ipynb #269b7a02
 def _without_numbers(note): return re.sub(r"[\d.]+", "", note)     # ranks say the same with other numbers
 
-def _account(rank, result, account):
+def _breakdown(rank, result, make):
     "Where the time of one rank went."
     t = result.timing
     parts = dict(rows=t.rows_s, waiting=t.exposed_s or 0.0, overhead=t.overhead_s)
-    return account(rank, t.sum_s, {k: v for k, v in parts.items() if v})
+    return make(rank, t.sum_s, {k: v for k, v in parts.items() if v})
 
 def gathered(
     results:list, # A `Result` per rank
-    account=None, # Makes the account of one rank; None: there are none
+    breakdown=None, # Makes the breakdown of one rank; None: there are none
 ):
     "One `Result` of all ranks."
     first, n = results[0], len(results)
@@ -215,7 +215,8 @@ def gathered(
     notes = [f"gathered from {n} ranks: a row has the median of its times", *_different([r.points for r in results])]
     said = {_without_numbers(note): note for r in reversed(results) for note in reversed(r.notes)}
     notes += reversed(said.values())
-    accounts = [_account(i, r, account) for i, r in enumerate(results) if r.timing and account]
+    breakdowns = [_breakdown(i, r, breakdown) for i, r in enumerate(results) if r.timing and breakdown]
     timing = _median_timing([r.timing for r in results])
     return replace(first, **kinds, program=program, unknown_ops=unknown, timing=timing,
-                   notes=notes, environment=first.environment | dict(ranks=n), accounts=[*first.accounts, *accounts])
+                   notes=notes, environment=first.environment | dict(ranks=n),
+                   breakdowns=[*first.breakdowns, *breakdowns])

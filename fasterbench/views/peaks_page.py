@@ -46,7 +46,7 @@ def peaks_rows(
 def peaks_table(
     peaks:HardwarePeaks,
 )->str:
-    "Write the ceilings of a device as text; a last line says which of them are doubtful."
+    "Write the ceilings of a device as text; a last line says which of them have a caveat."
     rows, env = peaks_rows(peaks), peaks.environment
     name = env.get("device_name", peaks.device)
     where = f"{name} ({peaks.device}), torch {env.get('torch', '?')}, {env.get('threads', '?')} threads"

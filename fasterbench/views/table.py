@@ -19,7 +19,7 @@ from .view import (Sheet, Table, check_top, left_columns, more_rows, narrowed, p
                                     terminal_width, text_table, wrap_lines)
 
 # %% ../../nbs/views/table.ipynb #95f9acc9
-def doubtful(
+def has_caveat(
     p:RooflinePoint,
 )->bool:
     "Tell if the time of a row is too short for the clock, or was touched by noise."
@@ -35,7 +35,7 @@ def cell(
     if field.name == "type": return printable(p.operator.removeprefix("aten::") or p.type)
     if field.name == "phase" and concise: return _phases.get(p.phase, p.phase)
     if field.name == "time_iqr_s":
-        if not doubtful(p) or not p.time_s: return ""
+        if not has_caveat(p) or not p.time_s: return ""
         spread = (p.time_iqr_s or 0.0) / p.time_s
         return "±" if p.disturbed and 0 < spread <= 0.25 else _spread(spread)        # others had the cores all the time
     return field.text(getattr(p, field.name), concise or field.name == "time_s")
@@ -54,7 +54,7 @@ def shown_fields(
 )->list[Field]:
     "The fields of the printed table; the phase and the IQR only where there is something to say."
     absent = {"phase"} if not any(p.phase for p in points) else set()
-    if not any(map(doubtful, points)): absent.add("time_iqr_s")
+    if not any(map(has_caveat, points)): absent.add("time_iqr_s")
     if all(p.wire_bytes == 0 for p in points): absent.add("wire_bytes")
     return _with_ranks(_two_times([fields[k] for k in _columns if k not in absent], points), points)
 
@@ -119,16 +119,16 @@ def footer(
     result, # A `Result`
 )->list[str]:
     "List caveats, rows above their roof, unknown operators, and notes."
-    above, doubt = sum(r.above_roof for r in result.points), caveats(result)
-    lines = list(filter(None, (doubt, base_of_shares(result))))
+    above, caveat = sum(r.above_roof for r in result.points), caveats(result)
+    lines = list(filter(None, (caveat, base_of_shares(result))))
     if above:
         lines.append(f"{above} of {len(result.points)} rows above their roof by more than the spread: "
                      "a finding about a count or a probe")
     if result.unknown_ops:
         lines.append("no FLOP rule for " + ", ".join(f"{printable(k)} ({n}×)" for k, n in result.unknown_ops.items()))
     lines += without_network(result)
-    lines += [printable(str(a)) for a in result.accounts[:8]]
-    if len(result.accounts) > 8: lines.append(f"… and {len(result.accounts) - 8} more accounts")
+    lines += [printable(str(a)) for a in result.breakdowns[:8]]
+    if len(result.breakdowns) > 8: lines.append(f"… and {len(result.breakdowns) - 8} more breakdowns")
     return lines + ["\n".join(map(printable, n.split("\n"))) for n in result.notes]   # a command has its own line
 
 def _left_out_or_folded(points, rows, top):
@@ -167,9 +167,9 @@ def inclusive(points:list[RooflinePoint])->dict[tuple[str, str], float]:
 
 def _level_columns(p, names):
     "Columns of the memory levels."
-    served = [dict(p.bytes_by_level).get(name, 0) for name in names] if p.bytes_by_level else []
+    by_level = [dict(p.bytes_by_level).get(name, 0) for name in names] if p.bytes_by_level else []
     out = {}
-    for name, own, nbytes in zip(names, served, passing(served)):
+    for name, own, nbytes in zip(names, by_level, passing(by_level)):
         out |= {f"bytes_{name}": own, f"intensity_{name}": None if p.flops is None
                 else arithmetic_intensity(p.flops, nbytes),
                 f"bandwidth_{name}": nbytes / p.time_s if p.time_s else None}
@@ -178,10 +178,10 @@ def _level_columns(p, names):
 def _efficiencies(p, peaks):
     "How busy the arithmetic is, and the busiest memory level, in percent."
     if peaks is None: return {}
-    served = [dict(p.bytes_by_level).get(l.name, 0) for l in peaks.memory]
+    by_level = [dict(p.bytes_by_level).get(l.name, 0) for l in peaks.memory]
     return dict(compute_efficiency_pct=None if p.achieved_gflops is None
                 else 1e11 * p.achieved_gflops / peaks.flops_of(p.dtype or peaks.dtype),
-                memory_utilization_pct=100 * memory_time(peaks.memory, served)[0] / p.time_s if p.time_s
+                memory_utilization_pct=100 * memory_time(peaks.memory, by_level)[0] / p.time_s if p.time_s
                 and p.bytes_by_level else None)
 
 # %% ../../nbs/views/table.ipynb #005c3ac1
@@ -210,7 +210,7 @@ def sheet_of(
 # %% ../../nbs/views/table.ipynb #f10239b9
 def html_table(
     result, # A `Result`
-    top:int|None=20, # How many rows; None: all
+    top:int|None=10, # How many rows; None: all
 )->str:
     "The slowest rows as an HTML table."
     rows = fold(result.points)

@@ -253,7 +253,7 @@ class View:
     def text(self, *args, **kwargs)->str:
         "Return the rows as a table, in the width of the terminal."
         raise NotImplementedError
-    def _table(self, top:int|None=20)->Table: raise NotImplementedError
+    def _table(self, top:int|None=10)->Table: raise NotImplementedError
     def _sheet(self, *args, **kwargs)->Sheet: raise NotImplementedError
     def _chart(self, title:str, *args, **kwargs)->"Figure": raise NotImplementedError
     def _page(self, title:str|None, *args, **kwargs)->dict: raise NotImplementedError

@@ -1,6 +1,6 @@
 """What reading traces shows, on the traces of real GPUs beside this checkout: `python tests/benchmarks/traces.py [PART …]`
 
-Parts: account, figures, peer, counters, roofs, cpu, speed, executor. Without a name: all but the last two, which take minutes.
+Parts: breakdown, figures, peer, counters, roofs, cpu, speed, executor. Without a name: all but the last two, which take minutes.
 """
 import ast, csv, gzip, json, os, re, resource, sys, time
 from collections import Counter, defaultdict
@@ -31,13 +31,13 @@ def table(name, file):
     csv.field_size_limit(10**8)
     return list(csv.DictReader(open(path, encoding="utf-8"))) if path.exists() else []
 
-def account():
-    "1. The account: span, parts, sum ÷ span, by rank."
+def breakdown():
+    "1. The breakdown: span, parts, sum ÷ span, by rank."
     lines = [["trace", "rank", "span ms", "figures", "none", "outside", "comm.", "copies", "idle", "sum ÷ span"]]
     for name in names():
-        try: accounts = result_of(name).accounts
+        try: breakdowns = result_of(name).breakdowns
         except ValueError as error: print(f"{name}: refused: {str(error).split(' has ')[-1]}"); continue
-        for a in accounts:
+        for a in breakdowns:
             part = lambda *ks: f"{sum(a.parts.get(k, 0) for k in ks) / a.span_s:.2%}"
             known = ("with FLOPs and bytes", "launched outside the window", "communication not hidden", "copies and sets", "idle")
             lines.append([name, a.rank if a.rank is not None else "-", f"{a.span_s * 1e3:.3f}", part(known[0]), part(*(k for k in a.parts if k not in known)), *map(part, known[1:]),
@@ -56,7 +56,7 @@ def figures():
     for name in names():
         try: r = result_of(name)
         except ValueError: continue
-        linked, have = sum(a.linked_s for a in r.accounts), sum(a.parts.get("with FLOPs and bytes", 0) for a in r.accounts)
+        linked, have = sum(a.linked_s for a in r.breakdowns), sum(a.parts.get("with FLOPs and bytes", 0) for a in r.breakdowns)
         peer = peer_share(name)
         lines.append([name, f"{linked * 1e3:.3f}", f"{have / linked:.2%}" if linked else "-", f"{peer:.2%}" if peer is not None else "-"])
         left += [f"  {name}: {n[:200]}" for n in r.notes if " of the window (" in n and "outside the window" not in n]
@@ -208,7 +208,7 @@ with t.uncollected():
     f = t.read_file(sys.argv[1])
     read = time.perf_counter() - begin, time.process_time() - cpu
 with t.uncollected(), t.uncompiled(): r = t._result([t.reduced(f)], None, None)
-whole, a = (time.perf_counter() - begin, time.process_time() - cpu), r.accounts[0]
+whole, a = (time.perf_counter() - begin, time.process_time() - cpu), r.breakdowns[0]
 rate = lambda seconds: f"{f.size / 1e6 / seconds:.0f} MB/s"
 print(f"{f.size / 1e6:.0f} MB, {len(f.operators)} operators, {len(f.activities)} activities")
 print(f"decoded at {rate(read[0])} ({rate(read[1])} of CPU time), whole at {rate(whole[0])} ({rate(whole[1])} of CPU time)")
@@ -236,7 +236,7 @@ def executor():
             begin = time.perf_counter()
             result = read_trace(files, executor=pool)
             lines.append([way, f"{time.perf_counter() - begin:.1f}", f"{size / (time.perf_counter() - begin):.0f}"])
-            assert len(result.accounts) == 64
+            assert len(result.breakdowns) == 64
         for k in (1, 2):
             with ProcessPoolExecutor(k, mp_context=get_context("spawn")) as pool: timed(f"{k} process{'es' * (k > 1)}", pool)
         try: from dask.distributed import Client, LocalCluster
@@ -247,6 +247,6 @@ def executor():
         print(f"{size:.0f} MB of plain JSON; peak memory of a worker {resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1e6:.2f} GB")
 
 if __name__ == "__main__":
-    for part in sys.argv[1:] or ("account", "figures", "peer", "counters", "roofs", "cpu"):
+    for part in sys.argv[1:] or ("breakdown", "figures", "peer", "counters", "roofs", "cpu"):
         print(f"\n## {globals()[part].__doc__}")
         globals()[part]()
