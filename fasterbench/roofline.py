@@ -168,10 +168,10 @@ class RooflineAnalyzer:
         "The roofs that the rows stand under."
         return self.result.peaks
 
-    summary, plot, to_frame = _view(Result.summary), _view(Result.plot), _view(Result.to_frame)
-    gather = _view(Result.gather)
-    to_html, to_image, to_csv = _view(Result.to_html), _view(Result.to_image), _view(Result.to_csv)
-    to_json = _view(Result.to_json)
+    summary, text, gather = _view(Result.summary), _view(Result.text), _view(Result.gather)
+    to_frame, csv, to_csv = _view(Result.to_frame), _view(Result.csv), _view(Result.to_csv)
+    plot, to_image, to_json = _view(Result.plot), _view(Result.to_image), _view(Result.to_json)
+    render, to_html = _view(Result.render), _view(Result.to_html)
 
     def _repr_html_(self): return self._result._repr_html_() if self._result else repr(self)
     def __repr__(self):
