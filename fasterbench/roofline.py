@@ -26,8 +26,7 @@ from .engine.step import Forward, TrainingStep, check_step
 from .roofs.place import RooflinePoint, roofline_analysis
 from .roofs.hardware import HardwarePeaks, check_peaks, given_or_measured, higher
 from .roofs.network import NetworkPeaks
-from .probes.machine import tf32_categories
-from .probes.peaks import clear_peaks_cache, is_fresh, measurable, measure_peaks, replace_peaks
+from .probes.peaks import clear_peaks_cache, is_fresh, measurable, measure_peaks, peaks_of, replace_peaks
 from .timing.operators import compiled_part
 from .timing.samples import StoppingRule
 from .views.headline import roofs_text
@@ -52,8 +51,10 @@ def _warnings(result, work):
     "Return the warnings of `result`: (kind, sentence)."
     timed = any(not compiled_part(part) for part in work.parts if part.leaf and part.module is not None)
     if work.trace and timed and not result.ops:
-        yield (NotMeasuredWarning,
-               "no operator times: repeated forwards did not run the same operators as the first")
+        seen = result.timing.clock.startswith(("kernel", "cpu"))
+        why = ("repeated forwards did not run the same operators as the first" if seen else
+               f"there is no whole record of the kernels; the times of the modules are from {result.timing.clock}")
+        yield NotMeasuredWarning, f"no operator times: {why}"
     if result.unknown_ops:
         names = ", ".join(f"{op} ({n}×)" for op, n in result.unknown_ops.items())
         yield (UnknownWarning, f"no FLOP rule for {names}: the rows that run them have unknown FLOPs; "
@@ -103,7 +104,7 @@ class RooflineAnalyzer:
         self.model, self.sample, self._peaks, self._result = model, sample, peaks, None
 
     def profile(self,
-        device:str|torch.device="cpu", # "cpu", "cuda", "cuda:1"
+        device:str|torch.device|None=None, # "cpu", "cuda", "cuda:1"; None: where the model lies
         warmup:int=5,                  # Forwards before anything is timed; without `steps` fewer of a slow model
         steps:int|None=None,           # Timed forwards; None: until the stopping rule is satisfied
         *,
@@ -115,18 +116,18 @@ class RooflineAnalyzer:
         """Count, time and place every module of a forward, or of a training step.
 
         Model and optimizer are left as they were, also after an error or Ctrl-C."""
-        device, warmup = as_device(device), as_count("warmup", warmup, 0)
-        rule = StoppingRule(steps=None if steps is None else as_count("steps", steps, 1))
         check_model(self.model)
+        device, warmup = as_device(device, self.model, self.sample), as_count("warmup", warmup, 0)
+        rule = StoppingRule(steps=None if steps is None else as_count("steps", steps, 1))
         run = _step_of(self.model, backward, loss, optimizer)
         progress = progress if peers.leads else False
         settings = f"profile(warmup={warmup}, steps={rule.steps}, backward={backward})"
         with preserved_process(), gc_paused(), peers.together(self.model, settings) as joined:
             m = measure(run, self.sample, device, warmup=warmup, rule=rule, progress=progress, together=joined)
-            peaks = given_or_measured(self._peaks, lambda: self._measure_roofs(m.work, device, progress))
+            peaks = given_or_measured(self._peaks, lambda: self._measure_roofs(m, device, progress))
             call = describe(self.model, self.sample, device, warmup=warmup, steps=steps, backward=backward, loss=loss,
                             optimizer=optimizer)
-            found = self._under_steady_roofs(measured_result(self.model, m, peaks, device), m, device, progress)
+            found = self._under_steady_roofs(measured_result(self.model, m, peaks), m, device, progress)
             few = _few(found.timing) if rule.steps is None and found.timing.steps < rule.at_least else []
             self._result = replace(found, notes=[*found.notes, *few], **call)
         for kind, message in _warnings(self._result, m.work): warn(message, kind)
@@ -167,28 +168,28 @@ class RooflineAnalyzer:
         "The roofs that the rows stand under."
         return self.result.peaks
 
-    summary, plot, to_frame = _view(Result.summary), _view(Result.plot), _view(Result.to_frame)
-    gather = _view(Result.gather)
-    to_html, to_image, to_csv = _view(Result.to_html), _view(Result.to_image), _view(Result.to_csv)
-    to_json = _view(Result.to_json)
+    summary, text, gather = _view(Result.summary), _view(Result.text), _view(Result.gather)
+    to_frame, csv, to_csv = _view(Result.to_frame), _view(Result.csv), _view(Result.to_csv)
+    plot, to_image, to_json = _view(Result.plot), _view(Result.to_image), _view(Result.to_json)
+    render, to_html = _view(Result.render), _view(Result.to_html)
 
     def _repr_html_(self): return self._result._repr_html_() if self._result else repr(self)
     def __repr__(self):
         if self._result is None: return f"RooflineAnalyzer({type(self.model).__name__}, not profiled yet)"
         return repr(self._result).replace("Result", "RooflineAnalyzer", 1)
 
-    def _measure_roofs(self, work, device, progress, cache=True):
+    def _measure_roofs(self, m, device, progress, cache=True):
         "The roofs for the model's own dtype and the others that it computes in."
-        first, *others = _dtypes(main_dtype(self.model, self.sample), work)
-        return measure_peaks(device, dtype=first, dtypes=tuple(sorted(others, key=str)),
-                             allow_tf32=bool(tf32_categories(device)), progress=progress, cache=cache)
+        first, *others = _dtypes(main_dtype(self.model, self.sample), m.work)
+        return peaks_of(device, (first, *sorted(others, key=str)), allow_tf32=bool(m.tf32), progress=progress,
+                        cache=cache)
 
     def _under_steady_roofs(self, found, m, device, progress):
         "`found`; where rows stand above roofs that were kept, the same under the higher of these and of new ones."
         above, old = sum(p.above_roof for p in found.points), found.peaks
         if isinstance(self._peaks, HardwarePeaks) or not peers.alone or not above or is_fresh(old): return found
-        new = self._measure_roofs(m.work, device, progress, cache=False)
+        new = self._measure_roofs(m, device, progress, cache=False)
         replace_peaks(new, both := higher(old, new))
         warn(f"{above} of {len(found.points)} rows were above the roofs of {old.environment['date'][:16]} "
              f"({roofs_text(old)}); these were measured again: {roofs_text(both)}", ProvisionalWarning)
-        return measured_result(self.model, m, given_or_measured(self._peaks, lambda: both), device)
+        return measured_result(self.model, m, given_or_measured(self._peaks, lambda: both))

@@ -112,7 +112,7 @@ class Rounds:
             cost = counted.times.cost if self.for_ratios else None
             self.measured = timed_again(counted, *at, warmup=1, rule=rule, cost=cost)
         if self.for_ratios: self.measured = replace(self.measured, times=_shortest_samples(self.measured.times))
-        self.result = measured_result(self.run.model, self.measured, self.peaks, self.device)
+        self.result = measured_result(self.run.model, self.measured, self.peaks)
         return round_figures(self.result)
 
 # %% ../../nbs/analysis/budget_figures.ipynb #8abd3959

@@ -17,11 +17,12 @@ from torch import nn
 from ..core.arguments import as_call, copied, tensors_of
 from ..engine.accelerator import accelerator, is_accelerator, on_device
 from ..engine.modules import is_compiled
+from ..core.files import Facts
 from ..core.progress import progress_bar
 from ..engine.peers import is_spread, peers
 from ..engine.state import Given, Rewind
 from ..engine.step import Forward, phases, placed, preserved_run
-from ..probes.machine import tf32_categories
+from ..probes.machine import environment, tf32_categories
 from ..timing.kernels import time_kernels
 from ..timing.load import LoadMeter
 from ..timing.operators import operator_samples
@@ -95,6 +96,7 @@ class Measurement:
     op_times: list = field(repr=False) # Per call of `work.trace`: Samples, or None where runs differ
     tf32: frozenset = frozenset()      # Categories of float32 work that may run as TF32
     as_counted: list|None = None       # Per call whether it ran as it was counted; None: those that have a time did
+    environment: Facts = field(default_factory=dict, repr=False) # Device, driver, versions, threads and date
 
     @cached_property
     def op_runs(self)->Samples:
@@ -155,7 +157,7 @@ def _counted_and_timed(run, args, kwargs, device, before_write, tick, together, 
     if peers.agreed("the operators", bool(again)):                    # the first run did more: it filled a cache
         work = trace_call(fresh(), run)
         samples = timed(work)
-    return Measurement(work, times, samples, tf32_categories(device))
+    return Measurement(work, times, samples, tf32_categories(device), environment=environment(device))
 
 # %% ../../nbs/analysis/measure.ipynb #8715efc0
 def measure(

@@ -15,6 +15,8 @@ import torch
 from torch._C._profiler import _RecordFunctionFast
 from torch.profiler import ProfilerActivity, supported_activities
 
+from ..core.arguments import tensors_of
+
 # %% ../../nbs/engine/accelerator.ipynb #4dba156b
 def is_accelerator(
     device:torch.device,
@@ -51,7 +53,7 @@ class Host:
 
     @property
     def activities(self)->list:
-        "What the profiler has to record."
+        "List the activities that the profiler records."
         return [ProfilerActivity.CPU] + [self.activity] * (self.activity is not None)
 
     @contextmanager
@@ -107,6 +109,20 @@ class Accelerator(Host):
         return [(self.cache[0], size)] if size else []
 
     def settings(self): return {}
+
+# %% ../../nbs/engine/accelerator.ipynb #3e1ea087
+def settle(
+    here:Host,
+):
+    "Wait for the device. An error of its queue is marked as the program's."
+    try: here.synchronize()
+    except Exception as error:
+        error.of_queue = True
+        raise
+
+def is_of_queue(error)->bool:
+    "Return whether an error was under way before anybody waited for the device."
+    return getattr(error, "of_queue", False)
 
 # %% ../../nbs/engine/accelerator.ipynb #6f75cdfc
 flags = ("cudnn.benchmark", "cudnn.benchmark_limit", "cudnn.deterministic", "cudnn.enabled", "cudnn.allow_tf32",
@@ -221,7 +237,7 @@ class Mps(Accelerator):
         return found | (dict(multiprocessors=cores()) if cores else {})
 
     def caches(self): return []
-    def free_memory(self): return self.module.recommended_max_memory() - self.module.current_allocated_memory()
+    def free_memory(self): return math.inf                # it is the CPU's memory, and the system does not say
     def lacks(self, dtype):
         missing = (torch.float64, torch.complex128, torch.float8_e4m3fn)
         return "Metal has no such numbers" if dtype in missing else ""
@@ -243,10 +259,22 @@ def available_devices()->list[str]:
     here = torch.accelerator.current_accelerator(check_available=True)
     return ["cpu", *(f"{here.type}:{i}" for i in range(torch.accelerator.device_count() if here else 0))]
 
-def as_device(
-    device:str|torch.device, # "cpu", "cuda", "cuda:1"
+def device_of(
+    *things, # Modules, and tensors in nested containers
 )->torch.device:
-    "`device` with its index, checked against this machine. Raises `ValueError` for one that is not here."
+    "Return where the first of `things` that holds data lies; an accelerator, if a part of it is there."
+    for thing in things:
+        tensors = [*thing.parameters(), *thing.buffers()] if isinstance(thing, torch.nn.Module) else tensors_of(thing)
+        found = {t.device.type: t.device for t in reversed(tensors) if not t.is_meta}
+        if found: return next((d for kind, d in found.items() if kind != "cpu"), torch.device("cpu"))
+    return torch.device("cpu")
+
+def as_device(
+    device:str|torch.device|None, # "cpu", "cuda", "cuda:1"; None: where `things` lie
+    *things,                      # As `device_of` takes them
+)->torch.device:
+    "Return `device` with its index, checked against this machine. Raise `ValueError` for one that is not here."
+    if device is None: device = device_of(*things)
     try: checked = torch.device(device)
     except (RuntimeError, TypeError): checked = None
     here = available_devices()

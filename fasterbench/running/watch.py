@@ -20,10 +20,11 @@ from ..analysis.measure import check_model, main_dtype
 from ..analysis.rows import measured_result
 from ..core.arguments import as_count
 from ..core.warnings import NotMeasuredWarning, warn
+from ..engine.accelerator import is_of_queue
 from ..engine.process import gc_paused, preserved_process
 from ..engine.undo import Undo, let_go
 from ..probes.machine import tf32_categories
-from ..probes.peaks import measure_peaks
+from ..probes.peaks import peaks_of
 from ..roofs.hardware import HardwarePeaks, check_peaks, given_or_measured
 from ..roofs.network import NetworkPeaks
 from .program import CallCounter, ProgramStep, has_compiled
@@ -43,8 +44,8 @@ def _model_roofs(model, device, progress):
     first = main_dtype(model, ())
     others = {p.dtype for p in model.parameters() if p.is_floating_point()}
     if torch.is_autocast_enabled(device.type): others.add(torch.get_autocast_dtype(device.type))
-    return measure_peaks(device, dtype=first, dtypes=tuple(sorted(others - {first}, key=str)),
-                         allow_tf32=bool(tf32_categories(device)), progress=progress)
+    return peaks_of(device, (first, *sorted(others - {first}, key=str)), allow_tf32=bool(tf32_categories(device)),
+                    progress=progress)
 
 # %% ../../nbs/running/watch.ipynb #wa000012
 def _checked_log(path):
@@ -244,7 +245,9 @@ class Watch:
     def _is_over(self, sample, forward, args, kwargs)->bool:
         "Hand a call of the model to the sample. True if it was over before."
         try: over, error = sample.begins(forward, args, kwargs), None
-        except Exception as e: over, error = True, e
+        except Exception as e:
+            if is_of_queue(e): raise                            # the program's own, which surfaces here
+            over, error = True, e
         self.planned += 1
         if over:
             self._stop()
@@ -280,6 +283,7 @@ class Watch:
             what = "cannot be handed on"
             self._hand_on(self.series[-1])
         except Exception as problem:
+            if is_of_queue(problem): raise
             self.failures.append(f"call {self.first}: {type(problem).__name__}: {problem}")
             warn(f"a sample of {type(self.model).__name__} {what} at {self.failures[-1]}", NotMeasuredWarning)
 
@@ -292,7 +296,7 @@ class Watch:
 
     def _reduced(self, sample):
         m, notes = measurement(sample, self.device)
-        result = measured_result(self.model, m, self.peaks, self.device)
+        result = measured_result(self.model, m, self.peaks)
         return replace(result, notes=[*result.notes, *notes], sample=self.given, call=dict(self.about, step=self.first),
                        settings=describe_settings(self.model, self.device))
 

@@ -1,10 +1,13 @@
 """How three values travel: `device` of a profile, `on` of a prediction, `peaks` of the rows of a result.
 
 A run is watched. A hand-over is a call from one module of the package into another with the value, or what was made of it,
-among its arguments. A value that only goes down reaches each module from one other; each further module that hands it
-there is a climb: the value came back up and went down again. `python tests/benchmarks/climbs.py [FOLDER OF A CHECKOUT]`"""
-import sys, types
+among its arguments; to ask the value itself (a method of it, a question to the module that defines it) is none. A value
+that only goes down reaches each module from one other; each further module that hands it there is a climb: the value came
+back up and went down again. `python tests/benchmarks/climbs.py [FOLDER OF A CHECKOUT]`"""
+import sys
 from pathlib import Path
+
+asked = ("roofs/hardware", "engine/accelerator")       # what defines peaks and devices
 
 def handed(run, carries, package):
     "The (from, to) of modules between which `run` hands over what `carries` tells."
@@ -20,7 +23,7 @@ def handed(run, carries, package):
         caller = frame.f_back
         while caller is not None and module(caller) is None: caller = caller.f_back
         source = "user" if caller is None else module(caller)
-        if source != to: found.setdefault((source, to), f"{code.co_name}")
+        if source != to and to not in asked: found.setdefault((source, to), f"{code.co_name}")
     sys.setprofile(seen)
     try: run()
     finally: sys.setprofile(None)
@@ -37,19 +40,17 @@ def main():
     sys.path.insert(0, str(folder))
     import torch, fasterbench
     from fasterbench import HardwarePeaks, RooflineAnalyzer, predict
-    from fasterbench.roofs import hardware
     assert Path(fasterbench.__file__).parents[1] == folder
     package, model = Path(fasterbench.__file__).parent, torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU())
     sample, device = torch.ones(2, 8), torch.device("cpu")
-    made = (HardwarePeaks, *(getattr(sys.modules.get(m), n) for m, n in (("fasterbench.roofs.hardware", "Machine"),) if hasattr(sys.modules.get(m), n)))
-    is_device = lambda v: isinstance(v, torch.device) or isinstance(v, str) and v == "cpu" or isinstance(getattr(v, "device", None), torch.device) and not isinstance(v, torch.Tensor)
+    is_device = lambda v: isinstance(v, torch.device) or isinstance(v, str) and v == "cpu"
     report("device of profile", handed(lambda: RooflineAnalyzer(model, sample).profile(device="cpu", steps=3), is_device, package))
     name = "NVIDIA H100 80GB HBM3"
-    is_on = lambda v: isinstance(v, HardwarePeaks) or isinstance(v, str) and v == name or isinstance(getattr(v, "peaks", None), HardwarePeaks)
+    is_on = lambda v: isinstance(v, HardwarePeaks) or isinstance(v, str) and v == name
     report("on of predict", handed(lambda: predict(model, sample, on=name), is_on, package))
     roofs = HardwarePeaks(1e12, 1e11)
     from fasterbench.analysis import rows
-    is_peaks = lambda v: isinstance(v, HardwarePeaks) or isinstance(getattr(v, "peaks", None), HardwarePeaks)
+    is_peaks = lambda v: isinstance(v, HardwarePeaks)
     ra, real, edges = RooflineAnalyzer(model, sample, peaks=roofs), rows.measured_result, {}
     def watched(*args, **more):
         out = []
