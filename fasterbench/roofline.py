@@ -51,8 +51,10 @@ def _warnings(result, work):
     "Return the warnings of `result`: (kind, sentence)."
     timed = any(not compiled_part(part) for part in work.parts if part.leaf and part.module is not None)
     if work.trace and timed and not result.ops:
-        yield (NotMeasuredWarning,
-               "no operator times: repeated forwards did not run the same operators as the first")
+        seen = result.timing.clock.startswith(("kernel", "cpu"))
+        why = ("repeated forwards did not run the same operators as the first" if seen else
+               f"there is no whole record of the kernels; the times of the modules are from {result.timing.clock}")
+        yield NotMeasuredWarning, f"no operator times: {why}"
     if result.unknown_ops:
         names = ", ".join(f"{op} ({n}×)" for op, n in result.unknown_ops.items())
         yield (UnknownWarning, f"no FLOP rule for {names}: the rows that run them have unknown FLOPs; "
@@ -168,10 +170,10 @@ class RooflineAnalyzer:
         "The roofs that the rows stand under."
         return self.result.peaks
 
-    summary, plot, to_frame = _view(Result.summary), _view(Result.plot), _view(Result.to_frame)
-    gather = _view(Result.gather)
-    to_html, to_image, to_csv = _view(Result.to_html), _view(Result.to_image), _view(Result.to_csv)
-    to_json = _view(Result.to_json)
+    summary, text, gather = _view(Result.summary), _view(Result.text), _view(Result.gather)
+    to_frame, csv, to_csv = _view(Result.to_frame), _view(Result.csv), _view(Result.to_csv)
+    plot, to_image, to_json = _view(Result.plot), _view(Result.to_image), _view(Result.to_json)
+    render, to_html = _view(Result.render), _view(Result.to_html)
 
     def _repr_html_(self): return self._result._repr_html_() if self._result else repr(self)
     def __repr__(self):

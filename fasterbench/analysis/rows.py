@@ -223,6 +223,16 @@ def _timing(m, rows, ops):
 # %% ../../nbs/analysis/rows.ipynb #07ee53ce
 _unseen_waits = "waiting for other ranks was not recorded: it is part of the rows, which the network does not bound"
 
+def _lost(m):
+    "The sentence about launches whose kernels are not in the record."
+    slots, n = getattr(m.times, "lost", ()), len(m.work.parts)
+    if not slots: return []
+    known = [s for s in slots if s is not None and s < len(m.times.own)]
+    names = list(dict.fromkeys(m.work.parts[s % n].path or "(model)" for s in known))
+    where = f" ({', '.join(names[:3])}{' …' * (len(names) > 3)})" if names else ""
+    return [f"the profiler recorded no kernel for {len(slots)} of {m.times.launches} launches{where}: "
+            "their time is in (idle)"]
+
 def measured_result(
     model:nn.Module,     # What was measured
     m:Measurement,
@@ -243,6 +253,7 @@ def measured_result(
                                         for points in (rows, ops, steps, [program]))
     found = limits(m.kernels, m.inner, kernel_rows(m.kernels, m.inner, peaks, m.tf32), peaks,
                    m.tf32) if m.kernels is not None else ()
-    notes = m.notes + [_unseen_waits] * bool(program.sends and _has_unseen_waits(m.times))
+    waits = bool(program.sends and _has_unseen_waits(m.times))
+    notes = [*m.notes, *_lost(m), *[_unseen_waits] * waits]
     return Result(rows, peaks, ops, program, steps, _timing(m, rows, ops), m.work.unknown_ops, m.environment,
                   name, notes=notes, limits=found)

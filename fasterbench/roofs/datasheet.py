@@ -119,7 +119,7 @@ def datasheet(
 # %% ../../nbs/roofs/datasheet.ipynb #a1f0c016
 _narrow = {"sm60", "sm70", "sm75", "sm80"} # architectures with 64 float32 lanes in a multiprocessor
 
-def _clock(device:Device)->float|None:
+def clock_of(device:Device)->float|None:
     "The clock that the float32 peak implies, Hz."
     if "float32" not in device.figures or device.type == "hpu": return None
     return device.figures["float32"].value / device.units / (128 if device.architecture in _narrow else 256)
@@ -127,7 +127,7 @@ def _clock(device:Device)->float|None:
 # %% ../../nbs/roofs/datasheet.ipynb #a1f0c020
 def _datasheet_levels(device):
     "The memory levels of `device`, nearest first; main memory alone where its caches are not known."
-    clock = _clock(device)
+    clock = clock_of(device)
     rates = {k: (p.value, p.source) for k, p in device.figures.items()}
     if clock: rates.setdefault("L2", (64 * device.units * clock, "64 B per unit and clock"))
     caches = [MemoryLevel(k, device.capacities[k], rates[k][0], probe=rates[k][1])

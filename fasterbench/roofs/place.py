@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypedDict
 
 from ..core.files import Number
-from ..core.units import positive
+from ..core.units import format_si, positive
 from .hardware import HardwarePeaks, memory_time, passing
 from .kinds import is_pointwise, kind_of
 from .network import NetworkPeaks
@@ -91,7 +91,7 @@ Phase = Literal["", "forward", "backward", "update"]
 Parts = tuple[tuple[str, Number], ...]      # Names with amounts
 Layers = tuple[tuple[str, str, Number, Number], ...] # Path, class, share of the kernel, B of its operators one by one
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class RooflinePoint:
     "One row: its work, its time, and where it stands under the roofs."
     name: str                           # Qualified name of the module
@@ -115,7 +115,6 @@ class RooflinePoint:
     category: str=""                    # Kind of work: convolution, matmul, …
     dtype: str=""                       # Of most of its work
     contraction_flops: Number|None=None # FLOP of convolutions, matrix products and attention alone
-    dense_flops: Number|None=None       # The same with every pair of an attention, those that a mask leaves out too
     eager_bytes: Number|None=None       # B over its operators, what stays inside included
     source: str="counted"               # Where FLOPs and bytes come from
     shares: Parts=()                    # Of the program: (what bounds it, fraction of the time), largest first
@@ -129,12 +128,19 @@ class RooflinePoint:
     network_s: Number|None=0.0          # Least time of what it sends, s; None: unknown, there is no such roof
     sends: Parts=()                     # ("all_reduce over 8", bytes on the wire)
     ranks: tuple[tuple[int, Number], ...]=() # (rank, time s) of each rank that has it, where several are gathered
+    dense_flops: Number|None=None       # Contractions with every pair of an attention, those that a mask leaves out too
     layers: Layers=()                   # Of a kernel of compiled code: the modules that it computes, largest first
 
     def __post_init__(self):
         for name in ("bytes_by_level", "shares", "explained", "sends", "ranks", "layers"):  # as JSON gives them
             object.__setattr__(self, name, tuple(map(tuple, getattr(self, name))))
         object.__setattr__(self, "interval_s", tuple(self.interval_s))
+
+    def __repr__(self):
+        figures = (format_si(self.flops, "FLOP"), format_si(self.bytes_moved, "B"), format_si(self.time_s, "s"))
+        percent = [] if self.utilization_pct is None else [f"{self.utilization_pct:.1f} %"]
+        name = " ".join(filter(None, (self.name, self.type, self.phase, self.operator)))
+        return f"RooflinePoint({name}: {', '.join((*figures, self.bound, *percent))})"
 
     @property
     def rank_min_s(self):
@@ -238,6 +244,7 @@ def place(
     if row.flops == row.bytes_moved == 0 and (row.wire_bytes == 0 or row.name == waiting_row):
         fields |= dict(bound="none", utilization_pct=None, memory_level="", launch_s=None, explained=())
     same = {k: getattr(row, k) for k in _of_row}
+    if row.at_least: same["source"] = "at least"
     same |= dict(category=most(row.category), dtype=most(row.dtype), network_s=network_s,
                  sends=tuple(dict(row.sends).items()))
     point = RooflinePoint(**same | rates(row) | fields | more)

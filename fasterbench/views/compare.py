@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import overload
+from typing import TYPE_CHECKING, overload
 
 from ..core.units import format_si
 from ..core.warnings import old_attribute
@@ -25,6 +25,10 @@ from .report import facts
 from .result import Result, from_json
 from .roof_lines import dtypes_in_use, levels_in_use, roof_lines, roofs
 from .view import Sheet, Table, View, check_top, more_rows, printable
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+    from plotly.graph_objects import Figure
 
 # %% ../../nbs/views/compare.ipynb #8cdca3a1
 def as_result(
@@ -183,6 +187,14 @@ class Series(View):
     differences: list[str]   # What is not the same in all of them
 
     filters = dict(phase="phase", category="category", type="type")      # Of the page
+
+    if TYPE_CHECKING:
+        def summary(self, top:int|None=10, field:str="time_s")->None: ...
+        def to_frame(self, field:str="time_s")->DataFrame: ...
+        def csv(self, field:str="time_s")->str: ...
+        def to_csv(self, path, field:str="time_s")->None: ...
+        def plot(self, title:str|None=None, top:int=10)->Figure: ...
+        def to_image(self, path, title:str|None=None, top:int=10, *, width:int=1000)->None: ...
 
     def __len__(self): return len(self.results)
 

@@ -8,6 +8,7 @@ __all__ = ['Tensors', 'Limits', 'Timing', 'Breakdown', 'Result', 'from_dict', 'f
 # %% ../../nbs/views/result.ipynb #b8bdd298
 import json, math
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from typing import TYPE_CHECKING
 
 from ..core.files import Facts, Number, check_schema, check_text, restored
 from ..core.warnings import old_attribute
@@ -22,6 +23,10 @@ from .fold import fold, gathered
 from .headline import model_name
 from .plot import chart, device_name
 from .view import View, finite
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+    from plotly.graph_objects import Figure
 
 # %% ../../nbs/views/result.ipynb #3b08a84d
 @dataclass(frozen=True)
@@ -133,6 +138,18 @@ class Result(View):
     limits: Limits=()                           # Of a compiled program: (as what, its least time s, bytes B) of each
 
     accounts = old_attribute("accounts", "breakdowns")
+
+    if TYPE_CHECKING:
+        def summary(self, top:int|None=10, group:str|None="auto", depth:int|None=None)->None: ...
+        def to_frame(self, points:str="modules", group:str|None=None, depth:int|None=None)->DataFrame: ...
+        def csv(self, points:str="modules", group:str|None=None, depth:int|None=None)->str: ...
+        def to_csv(self, path, points:str="modules", group:str|None=None, depth:int|None=None)->None: ...
+        def plot(self, title:str|None=None, points:str="modules", group:str|None=None,
+                 depth:int|None=None)->Figure: ...
+        def to_image(self, path, title:str|None=None, points:str="modules", group:str|None=None, depth:int|None=None,
+                     *, width:int=1000)->None: ...
+        def render(self, title:str|None=None, top:int=1000)->str: ...
+        def to_html(self, path, title:str|None=None, top:int=1000)->None: ...
 
     def __len__(self): return len(self.points)
     def __iter__(self): return iter(self.points)

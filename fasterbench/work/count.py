@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
-from ..core.units import total
+from ..core.units import format_si, total
 from ..core.arguments import as_call, copied, tensors_of
 from ..engine.modules import Part
 from ..engine.process import eager
@@ -135,10 +135,12 @@ class _Totals:
         return dict(unknown)
 
     def __repr__(self):
-        bound = "≥" if self.unknown_ops else "="
-        figures = f"flops{bound}{self.flops_lower_bound}, contraction_flops{bound}{self.contraction_flops_lower_bound}"
-        sends = f", wire_bytes={self.wire_bytes}" if any(c.sent for c in self.trace) else ""
-        return f"Work({figures}, bytes={self.bytes}{sends}, unknown_ops={self.unknown_ops})"
+        least, unknown = "≥ " if self.unknown_ops else "", [f"{op} {n}×" for op, n in self.unknown_ops.items()]
+        figures = [f"{least}{format_si(self.flops_lower_bound, 'FLOP')}",
+                   f"{least}{format_si(self.contraction_flops_lower_bound, 'FLOP')} in contractions",
+                   format_si(self.bytes, "B")]
+        if any(c.sent for c in self.trace): figures.append(f"{format_si(self.wire_bytes, 'B')} on the wire")
+        return f"Work({', '.join(figures)})" + (f"\nunknown: {', '.join(unknown)}" if unknown else "")
 
 # %% ../../nbs/work/count.ipynb #1eb3d054
 @dataclass(frozen=True, repr=False)
