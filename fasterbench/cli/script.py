@@ -7,18 +7,98 @@ __all__ = ['run']
 
 # %% ../../nbs/cli/script.ipynb #56d561e5
 import atexit, builtins, ctypes, importlib.util, io, os, sys, types
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from datetime import timedelta
 from importlib.abc import Loader, MetaPathFinder
 from pathlib import Path
 from typing import Annotated, Optional
 
+import fasterbench
 import typer
 
-import fasterbench
 from .app import (File, Peaks, Top, app, check_writable, free_name, given_peaks, notice, usage_error,
                                  whole_from, write)
-from .torchrun import is_first
+
+# %% ../../nbs/cli/script.ipynb #481598f0
+parallels = ("ddp", "fsdp")
+
+def launched_ranks()->int:
+    "How many ranks `torchrun` started; 1 without it."
+    return int(os.environ.get("WORLD_SIZE", "1")) if "TORCHELASTIC_RUN_ID" in os.environ else 1
+
+def local_device(
+    device:str, # As a user named it
+)->str:
+    "The device of this rank: of several GPUs the one of its place on the host."
+    several = device != "cpu" and ":" not in device
+    return f"{device}:{os.environ['LOCAL_RANK']}" if several and launched_ranks() > 1 else device
+
+def is_first()->bool:
+    "Return whether this process prints and writes."
+    return launched_ranks() == 1 or os.environ["RANK"] == "0"
+
+def check_launched(
+    verb:str,      # "peaks"
+    there:bool,    # Whether there are several processes
+):
+    "End with an error where a network is to be measured and there are not several processes."
+    if not there: usage_error("a network is between several processes, which torchrun starts: torchrun "
+                              f"--nproc-per-node 2 -m fasterbench {verb} --network", "--network")
+
+def parallel_named(
+    text:str, # What `--parallel` was given
+)->str:
+    return text if text in parallels else usage_error(f"{text!r} is not one of {', '.join(parallels)}", "--parallel")
+
+# %% ../../nbs/cli/script.ipynb #1cc18f35
+def _sharded_blocks(model):
+    "The modules that are divided on their own: the members of lists of blocks, innermost lists aside."
+    from torch import nn
+    lists = [m for m in model.modules() if isinstance(m, (nn.ModuleList, nn.Sequential)) and len(m) > 1]
+    return [b for m in lists for b in m if any(True for _ in b.parameters()) and list(b.children())]
+
+def _sharded(model, device):
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    mesh = init_device_mesh(device.type, (dist.get_world_size(),))
+    for block in reversed(_sharded_blocks(model)): fully_shard(block, mesh=mesh)
+    return fully_shard(model, mesh=mesh)
+
+def _wrapped(model, device, parallel):
+    from torch import nn
+    from fasterbench.engine.accelerator import is_accelerator
+    model = model.to(device)
+    if parallel == "fsdp": return _sharded(model, device)
+    if not any(p.requires_grad for p in model.parameters()): return model
+    return nn.parallel.DistributedDataParallel(model, [device.index] if is_accelerator(device) else None)
+
+# %% ../../nbs/cli/script.ipynb #6cf66712
+def begin_group(
+    device,         # A `torch.device`: of this rank
+    limit_s:float,  # How long a collective waits
+):
+    "This process is a rank from now on: over NCCL on NVIDIA's GPUs, over gloo on CPUs."
+    import torch
+    import torch.distributed as dist
+    if device.index is not None: torch.accelerator.set_device_index(device.index)
+    dist.init_process_group(dist.get_default_backend_for_device(device), timeout=timedelta(seconds=limit_s))
+
+@contextmanager
+def job(
+    device,        # A `torch.device`: of this rank
+    parallel:str,  # "ddp" or "fsdp"
+):
+    "Within the context this process is a rank; gives a function that wraps a model. Alone, the model stays as it is."
+    if launched_ranks() == 1:
+        yield lambda model: model
+        return
+    import torch.distributed as dist
+    from fasterbench.engine.peers import timeout_s
+    begin_group(device, timeout_s())
+    yield lambda model: _wrapped(model, device, parallel)
+    dist.destroy_process_group()          # after an error the process ends, and with it its group
 
 # %% ../../nbs/cli/script.ipynb #9a6eed5c
 def _as_main(code, **attributes):
@@ -166,7 +246,7 @@ class Program:
 
     def watch(self):
         "Torch is there: from now on modules are seen."
-        from fasterbench.running.outermost import ProgramModels
+        from fasterbench.running.watch import ProgramModels
         self.models = ProgramModels(**self.options)
         self.models.__enter__()
 

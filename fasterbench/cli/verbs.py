@@ -19,7 +19,7 @@ from .app import (Depth, Device, Dtype, File, Group, Model, Peaks, Quiet, Saved,
                                  check_writable, device_here, dtype_named, free_name, given_peaks, notice,
                                  roof_mismatches,
                                  printed, run_name, saved_result, shape_given, usage_error, whole_from, write)
-from .torchrun import (begin_group, check_launched, is_first, job, launched_ranks, local_device,
+from .script import (begin_group, check_launched, is_first, job, launched_ranks, local_device,
                                       parallel_named)
 
 # %% ../../nbs/cli/verbs.ipynb #dab9241c

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from time import monotonic
 
-from .undo import Undo
+from .process import Undo
 
 # %% ../../nbs/engine/peers.ipynb #5037e526
 def distributed_job():

@@ -22,8 +22,7 @@ from ..core.arguments import copied, is_immutable
 from ..core.warnings import NotKeptWarning, warn
 from .accelerator import is_accelerator
 from .modules import absent, copiers, put
-from .process import random_state, restore_process, restore_random
-from .undo import Undo, let_go
+from .process import random_state, restore_process, restore_random, Undo, let_go
 
 # %% ../../nbs/engine/state.ipynb #5b10127c
 def _address(t): return t.untyped_storage()._cdata if t.layout is torch.strided else None

@@ -15,8 +15,7 @@ import torch
 from torch._C._autograd import DeviceType, _profiler_enabled
 
 from ..engine.accelerator import accelerator, launch_names, runtimes, work_kinds
-from ..engine.process import profiler_session
-from ..engine.undo import Undo, let_go
+from ..engine.process import profiler_session, Undo, let_go
 
 # %% ../../nbs/timing/profiler.ipynb #d82789e6
 class Record(NamedTuple):

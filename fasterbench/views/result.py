@@ -18,7 +18,7 @@ from ..roofs.place import RooflinePoint
 from ..roofs.hardware import HardwarePeaks, checked_peaks
 from ..timing.load import load_caveats
 from . import report, table
-from .network_page import Collective, collectives_table
+from .peaks_page import Collective, collectives_table
 from .fold import fold, gathered
 from .headline import model_name
 from .plot import chart, device_name
