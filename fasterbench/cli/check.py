@@ -198,7 +198,7 @@ def _terminated_as_interrupted():
     try: yield
     finally: signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
 
-# Where worktrees lie, and the file beside each that is locked for as long as its process lives
+# Where worktrees lie, and the file next to each that is locked for as long as its process lives
 _prefix, _in_use = "fasterbench-check-", "in_use.lock"
 
 def _git(*args):

@@ -38,7 +38,7 @@ def _recorded(work):
     own = [str(w.message) for w in caught if issubclass(w.category, FasterbenchWarning)]
     for w in caught if is_first() else ():
         if not issubclass(w.category, FasterbenchWarning): notice(f"warning: {w.message}")
-    # those stand in the footer anyway
+    # the footer has those anyway
     return found, [text for text in own if not text.startswith("no FLOP rule for")]
 
 def _print_table(result, top, group, depth, taken):

@@ -6,7 +6,7 @@
 __all__ = []
 
 # %% ../../nbs/engine/process.ipynb #e9689ad6
-import gc, os, random, signal, sys, threading
+import gc, os, random, sys, threading
 from collections.abc import Callable
 from contextlib import contextmanager
 from typing import NamedTuple
@@ -19,62 +19,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack, _pop_
 
 from .accelerator import (accelerator_random, accelerator_type, attention_switches, flags,
                                             precisions, restore_accelerator_random)
-
-# %% ../../nbs/engine/process.ipynb #d9ccbae7
-class Shield:
-    "Note signals between `up` and `down`, which delivers them. Outside the main thread there is nothing to do."
-    def __init__(self): self.handlers, self.arrived = {}, []
-
-    def up(self):
-        if threading.current_thread() is not threading.main_thread(): return
-        if not self.handlers:
-            numbers = sorted(signal.valid_signals(), key=lambda n: n != signal.SIGINT)
-            self.handlers = {n: h for n in numbers if callable(h := signal.getsignal(n)) and h != self._note}
-        for number in self.handlers: signal.signal(number, self._note)
-
-    def _note(self, number, frame): self.arrived.append((number, frame))
-
-    def down(self):
-        for number, handler in self.handlers.items():
-            if signal.getsignal(number) == self._note: signal.signal(number, handler)
-        while self.arrived:
-            number, frame = self.arrived.pop(0)
-            self.handlers[number](number, frame)
-
-# %% ../../nbs/engine/process.ipynb #31f8e267
-class Undo:
-    "Steps that are run in reverse order when the context is left. Enter it twice: `with undo, undo:`."
-    def __init__(self): self.steps, self.errors, self.shield = [], [], Shield()
-
-    def add(self,
-        step,  # A function that can be run twice
-        *args,
-    ):
-        "Add a step; it runs before those that are there."
-        self.steps.append((step, args))
-
-    def __enter__(self): return self
-
-    def __exit__(self, *error):
-        if self.steps: self.shield.up()
-        while self.steps:
-            self._run(*self.steps[-1])
-            self.steps.pop()
-        self.shield.down()
-        if self.errors: raise self.errors.pop(0)
-
-    def _run(self, step, args):
-        try: step(*args)
-        except Exception:
-            try: step(*args)
-            except Exception as error: self.errors.append(error)
-
-# %% ../../nbs/engine/process.ipynb #u1ed0g01
-def let_go(
-    lock, # An `RLock`, or a `Condition` around one
-):
-    "Release `lock` completely, however often this thread took it."
-    while lock._is_owned(): lock.release()
+from .undo import Undo, let_go
 
 # %% ../../nbs/engine/process.ipynb #c9e0d2aa
 class _Switch(NamedTuple):

@@ -22,7 +22,8 @@ from ..core.arguments import copied, is_immutable
 from ..core.warnings import NotKeptWarning, warn
 from .accelerator import is_accelerator
 from .modules import absent, copiers, put
-from .process import random_state, restore_process, restore_random, Undo, let_go
+from .process import random_state, restore_process, restore_random
+from .undo import Undo, let_go
 
 # %% ../../nbs/engine/state.ipynb #5b10127c
 def _address(t): return t.untyped_storage()._cdata if t.layout is torch.strided else None
@@ -357,7 +358,7 @@ def preserved(
 
 # %% ../../nbs/engine/state.ipynb #rw000005
 def _leaf_mark(leaf):
-    "Return something that differs once `leaf` is no longer what it was."
+    "Return a mark that differs once `leaf` has changed."
     if is_immutable(leaf): return leaf
     if not isinstance(leaf, torch.Tensor) or leaf.is_inference(): return object()
     return id(leaf), leaf._version, leaf.shape, leaf.stride() if leaf.layout is torch.strided else None

@@ -430,7 +430,7 @@ def _is_units(layout, cells):
 _glued = re.compile(r'.+?"([^"]*)"?', re.DOTALL) # Text, then a first cell
 
 def _unglued(layout, cells):
-    "The cells of a row without what stands in front of it on its line; `cells` where there is no row in them."
+    "Return the cells of a row without what precedes it on its line; `cells` where they hold no row."
     for k, cell in enumerate(cells):
         rest = [m[1], *cells[k + 1:]] if (m := _glued.fullmatch(cell)) else []
         if rest and (_has_row_numbers(layout, [c.strip('"') for c in rest]) or _is_units(layout, rest)): return rest
@@ -482,7 +482,7 @@ def missing(
 
 def number(
     text:str,
-    way:tuple[str, str], # What stands between groups, and before decimals
+    way:tuple[str, str], # The characters between groups, and before decimals
 )->float|None:
     "The number that `text` is when it is written this way; `None` for what is not one."
     if not (_patterns[way].fullmatch(text) or _patterns["", way[1]].fullmatch(text)): return None
@@ -522,7 +522,7 @@ _remedy = f"export it again as {_export}"
 
 # %% ../../nbs/interop/ncu_csv.ipynb #708d83a8
 class LaunchRecord(NamedTuple):
-    "One launch as it stands in a file."
+    "One launch as it is in a file."
     line: int
     kernel: str
     shape: str               # Grid x block, as ncu prints it: "(64, 64, 1)x(32, 32, 1)"
@@ -551,7 +551,7 @@ def ranges_of(
 
 # %% ../../nbs/interop/ncu_csv.ipynb #b4f3c67f
 def base_value(
-    path, line:int,      # Where the number stands
+    path, line:int,      # Where the number is
     name:str,            # Of the metric
     text:str, unit:str,
     way:tuple[str, str], # How numbers are written
@@ -611,7 +611,7 @@ def _entries(layout, cells, units):
 def number_format(
     path,
 )->tuple[str, str]:
-    "How the numbers of the file are written: what stands between groups, and before decimals."
+    "Find how the file writes numbers: the characters between groups, and before decimals."
     layout, units, found = None, None, NumberFormat()
     for n, header, cells in table_rows(path):
         if header: layout = header

@@ -23,7 +23,7 @@ from ..engine.accelerator import accelerator, is_accelerator
 from ..engine.modules import is_compiled, wrapped
 from .program import ProgramStep, Sensors
 from ..engine.step import phases
-from ..engine.process import Undo
+from ..engine.undo import Undo
 from ..probes.machine import environment, tf32_categories
 from ..timing.kernels import KernelTimes, Marks
 from ..timing.load import LoadMeter

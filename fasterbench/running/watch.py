@@ -21,7 +21,8 @@ from ..analysis.measure import check_model, main_dtype
 from ..analysis.rows import measured_result
 from ..core.arguments import as_count
 from ..core.warnings import NotMeasuredWarning, warn
-from ..engine.process import Undo, gc_paused, let_go, preserved_process
+from ..engine.process import gc_paused, preserved_process
+from ..engine.undo import Undo, let_go
 from ..probes.machine import tf32_categories
 from ..probes.peaks import peaks_of
 from ..roofs.hardware import HardwarePeaks, check_peaks, given_or_measured
@@ -72,7 +73,7 @@ class _Turn:
         self.next = _nobody         # A reference to who waits for the sample that is under way, or was the last one
 
     def take(self, watch)->bool:
-        "Give the turn to `watch`, if nobody has it. True if it may begin a sample."
+        "Give the turn to `watch`, if it is free. True if a sample may begin."
         if not self.lock.acquire(blocking=False): return False
         try:
             holder = self.holder                    # it may leave meanwhile

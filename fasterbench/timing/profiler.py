@@ -15,7 +15,8 @@ import torch
 from torch._C._autograd import DeviceType, _profiler_enabled
 
 from ..engine.accelerator import accelerator, launch_names, runtimes, work_kinds
-from ..engine.process import profiler_session, Undo, let_go
+from ..engine.process import profiler_session
+from ..engine.undo import Undo, let_go
 
 # %% ../../nbs/timing/profiler.ipynb #d82789e6
 class Record(NamedTuple):
@@ -72,7 +73,7 @@ def _records(events, names):
 _one_at_a_time = threading.RLock()
 
 def can_record()->bool:
-    "Return whether a session can begin: the profiler was built in, and nobody is using it."
+    "Return whether a session can begin: the profiler was built in, and is not in use."
     if _one_at_a_time._is_owned() and _profiler_enabled(): return False      # this thread's own session
     with (undo := Undo()), undo:
         undo.add(let_go, _one_at_a_time)
@@ -82,7 +83,7 @@ def can_record()->bool:
 # %% ../../nbs/timing/profiler.ipynb #4e7c7f01
 @contextmanager
 def session(
-    device:torch.device, # What is recorded beside the CPU
+    device:torch.device, # Recorded in addition to the CPU
     names=None,          # The operators that are wanted; None: everything
 ):
     "Within the context the profiler runs; the list it gives holds its records, by time, once the context is left."

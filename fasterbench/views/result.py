@@ -119,7 +119,7 @@ Tensors = list[dict[str, str | list[int]]]
 class Result(View):
     "Points, what they rest on, and every view of them."
     points: list[RooflinePoint]                 # Modules, slowest first
-    peaks: HardwarePeaks|None                   # The roofs they stand under; None: another tool's report that has none
+    peaks: HardwarePeaks|None                   # Their roofs; None: another tool's report that has none
     ops: list[RooflinePoint]=field(default_factory=list)   # Module and operator, slowest first
     program: RooflinePoint|None=None            # The whole forward
     steps: list[RooflinePoint]=field(default_factory=list) # One point per timed step
@@ -272,7 +272,7 @@ def _agreeing(result):
 
 # %% ../../nbs/views/result.ipynb #rs000001
 def _points_of(data, name):
-    "The points of one kind; an intensity of infinity stands in the file as text."
+    "The points of one kind; the file has an infinite intensity as text."
     infinite = lambda p: isinstance(p, dict) and p.get("arithmetic_intensity") == "inf"
     points = data.get(name)
     if not isinstance(points, list): return points
