@@ -15,7 +15,7 @@ from torch.profiler import record_function
 
 from .core.arguments import as_call, as_count, copied
 from .core.units import format_si
-from .engine.accelerator import accelerator, as_device, on_device
+from .engine.accelerator import accelerator, as_device, is_accelerator, on_device
 from .engine.modules import Part, parts, wrapped
 from .engine.process import profiler_session
 from .engine.state import Given
@@ -81,8 +81,8 @@ def record_memory(
     call:Callable,        # Runs the model once
     listed:list[Part],    # Its modules
     device:torch.device,  # Whose memory
-)->list[LayerMemory]:
-    "Peak and kept bytes of each module in one call, from the allocator's own records."
+)->list[LayerMemory]|None:
+    "Peak and kept bytes of each module in one call, from the allocator's records; `None` where it leaves none."
     def wrap(i, forward):
         def labelled(*args, **kwargs):
             with record_function(f"{_label}{i}"): return forward(*args, **kwargs)
@@ -95,7 +95,9 @@ def record_memory(
         output = call()
     del output
     roots = sorted(session.profiler.kineto_results.experimental_event_tree(), key=lambda e: e.start_time_ns)
-    return layer_memory((e for root in roots for e in _events(root, device.type)), len(listed))
+    events = [e for root in roots for e in _events(root, device.type)]
+    seen = not is_accelerator(device) or any(what == "alloc" for what, *_ in events)
+    return layer_memory(events, len(listed)) if seen else None
 
 # %% ../nbs/analysis/profiling.ipynb #d26c7329
 LayerRow = dict[str, str|int|float|None]     # A layer by names of figures
@@ -122,6 +124,7 @@ def _memory_by_module(model, sample, device):
         run(*args, **kwargs)                       # the first call also allocates what stays, such as packed weights
         args, kwargs = given()
         recorded = record_memory(lambda: run(*args, **kwargs), run.parts, device)
+        if recorded is None: return {p.path: dict(memory=None, memory_peak=None) for p in run.parts}
         return {p.path: dict(memory=m.kept, memory_peak=m.peak) for p, m in zip(run.parts, recorded)}
 
 def _macs(row): return None if row.dense_flops is None else int(row.dense_flops) // 2

@@ -51,8 +51,10 @@ def _warnings(result, work):
     "Return the warnings of `result`: (kind, sentence)."
     timed = any(not compiled_part(part) for part in work.parts if part.leaf and part.module is not None)
     if work.trace and timed and not result.ops:
-        yield (NotMeasuredWarning,
-               "no operator times: repeated forwards did not run the same operators as the first")
+        seen = result.timing.clock.startswith(("kernel", "cpu"))
+        why = ("repeated forwards did not run the same operators as the first" if seen else
+               f"there is no whole record of the kernels; the times of the modules are from {result.timing.clock}")
+        yield NotMeasuredWarning, f"no operator times: {why}"
     if result.unknown_ops:
         names = ", ".join(f"{op} ({n}×)" for op, n in result.unknown_ops.items())
         yield (UnknownWarning, f"no FLOP rule for {names}: the rows that run them have unknown FLOPs; "

@@ -197,6 +197,16 @@ def _timing(m, rows, ops):
 # %% ../../nbs/analysis/rows.ipynb #07ee53ce
 _unseen_waits = "waiting for other ranks was not recorded: it is part of the rows, which the network does not bound"
 
+def _lost(m):
+    "The sentence about launches whose kernels are not in the record."
+    slots, n = getattr(m.times, "lost", ()), len(m.work.parts)
+    if not slots: return []
+    known = [s for s in slots if s is not None and s < len(m.times.own)]
+    names = list(dict.fromkeys(m.work.parts[s % n].path or "(model)" for s in known))
+    where = f" ({', '.join(names[:3])}{' …' * (len(names) > 3)})" if names else ""
+    return [f"the profiler recorded no kernel for {len(slots)} of {m.times.launches} launches{where}: "
+            "their time is in (idle)"]
+
 def measured_result(
     model:nn.Module,     # What was measured
     m:Measurement,
@@ -214,6 +224,6 @@ def measured_result(
     if m.times.disturbed:
         rows, ops, steps, (program,) = ([replace(p, disturbed=True) for p in points]
                                         for points in (rows, ops, steps, [program]))
-    notes = [_unseen_waits] if program.sends and _has_unseen_waits(m.times) else []
+    notes = [*_lost(m), *([_unseen_waits] if program.sends and _has_unseen_waits(m.times) else [])]
     return Result(rows, peaks, ops, program, steps, _timing(m, rows, ops), m.work.unknown_ops, m.environment,
                   type(model).__name__, notes=notes)

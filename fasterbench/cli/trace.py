@@ -19,9 +19,10 @@ from ..core.warnings import FasterbenchDeprecationWarning, warn
 # %% ../../nbs/cli/trace.ipynb #711d0eba
 _ways = ("module", "operator", "kernel", "collective", "rank")
 
-def _read_traces(files, by, on, peaks):
+def _read_traces(files, by, on, peaks, **beside):
     from fasterbench.interop.traces import read_trace
-    try: return read_trace(files if len(files) > 1 else files[0], by=by, on=on, peaks=peaks)
+    try: return read_trace(files if len(files) > 1 else files[0], by=by, on=on, peaks=peaks,
+                           **{k: v for k, v in beside.items() if v})
     except (FileNotFoundError, IsADirectoryError) as error:
         usage_error(f"there is no file {str(error.filename)!r}", "FILE")
 
@@ -30,6 +31,11 @@ _files = "Output of torch.profiler: .json, .json.gz, a folder or a tar archive; 
 _rows = "A row per module, operator, kernel, collective or rank; left out: module where the trace names them."
 _on = "Name of the GPU, where the trace has none or another is meant, or roofs that peaks --json wrote."
 _peaks = "Roofs that fasterbench peaks --json wrote; left out: the datasheet of the device."
+_capture = "Trace of the capture phase of a server's graphs; their kernels get its operators. Can be repeated."
+_config = "config.json of the model, or its folder: experts and windows, which operators of engines do not record."
+_rules = "Python file with rules of operators (@rule, @engine_rule). Can be repeated."
+_cache = "Cache of Inductor of that run (TORCHINDUCTOR_CACHE_DIR): the sources of its compiled kernels."
+_like = "An eager trace of the same model, by which kernels of graphs are recognised."
 _perfetto = "Write a copy of the trace with FLOPs, bytes and utilization on its kernels here."
 Text = Optional[str]
 
@@ -40,6 +46,11 @@ def trace(
     on:Annotated[Text, typer.Option(help=_on, parser=target_device, metavar="DEVICE|PEAKS.json")]=None,
     device:Annotated[Text, typer.Option(hidden=True)]=None,
     peaks:Annotated[Text, typer.Option(help=_peaks)]=None,
+    capture:Annotated[Optional[list[str]], typer.Option(help=_capture, metavar="FILE")]=None,
+    config:Annotated[Text, typer.Option(help=_config)]=None,
+    rules:Annotated[Optional[list[str]], typer.Option(help=_rules, metavar="FILE")]=None,
+    inductor_cache:Annotated[Text, typer.Option(help=_cache, metavar="DIR")]=None,
+    like:Annotated[Text, typer.Option(help=_like, metavar="FILE")]=None,
     top:Top=10,
     html:Annotated[Text, typer.Option(help="Write the report here; - for standard output.")]=None,
     json:Annotated[Text, typer.Option(help="Write the result here; - for standard output.")]=None,
@@ -49,7 +60,8 @@ def trace(
     "Read traces of torch.profiler, print the slowest rows and where all of the time went, and write the report."
     check_writable(html=html, json=json, csv=csv, perfetto=perfetto)
     if device: warn("--device is now --on", FasterbenchDeprecationWarning)
-    result = _read_traces(files, by, on or device and target_device(device), given_peaks(peaks))
+    result = _read_traces(files, by, on or device and target_device(device), given_peaks(peaks), captures=capture,
+                          config=config, rules=rules, inductor_cache=inductor_cache, like=like)
     if html: result.with_roofs()
     if "-" not in (json, csv, html): printed(lambda: result.summary(top))
     write(json, result.to_json)

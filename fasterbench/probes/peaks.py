@@ -131,6 +131,8 @@ def _measure(device, dtypes, matmul_size, bandwidth_mb, warmup, steps, allow_tf3
         if not levels or levels[-1].capacity is not None:
             why = "; ".join(f"{k}: {v}" for k, v in found.skipped.items())
             raise RuntimeError(f"main memory of {device} could not be measured: {why}")
+        found.skipped |= {dtype_name(d): why for d in dtypes if (why := accelerator(device).lacks(d))}
+        dtypes = [d for d in dtypes if dtype_name(d) not in found.skipped]
         for d, unit, probes in _units(device, dtypes, allow_tf32, matmul_size):
             meet(f"the roof of {dtype_name(d)} {unit}")
             found.ceiling(d, unit, probes, needed=d == dtypes[0] and unit != "pointwise")

@@ -242,6 +242,7 @@ def place(
     if row.flops == row.bytes_moved == 0 and (row.wire_bytes == 0 or row.name == waiting_row):
         fields |= dict(bound="none", utilization_pct=None, memory_level="", launch_s=None, explained=())
     same = {k: getattr(row, k) for k in _of_row}
+    if row.at_least: same["source"] = "at least"
     same |= dict(category=most(row.category), dtype=most(row.dtype), network_s=network_s,
                  sends=tuple(dict(row.sends).items()))
     point = RooflinePoint(**same | rates(row) | fields | more)

@@ -21,6 +21,7 @@ from ..analysis.measure import check_model, main_dtype
 from ..analysis.rows import measured_result
 from ..core.arguments import as_count
 from ..core.warnings import NotMeasuredWarning, warn
+from ..engine.accelerator import is_of_queue
 from ..engine.process import gc_paused, preserved_process
 from ..engine.undo import Undo, let_go
 from ..probes.machine import tf32_categories
@@ -245,7 +246,9 @@ class Watch:
     def _is_over(self, sample, forward, args, kwargs)->bool:
         "Hand a call of the model to the sample. True if it was over before."
         try: over, error = sample.begins(forward, args, kwargs), None
-        except Exception as e: over, error = True, e
+        except Exception as e:
+            if is_of_queue(e): raise                            # the program's own, which surfaces here
+            over, error = True, e
         self.planned += 1
         if over:
             self._stop()
@@ -281,6 +284,7 @@ class Watch:
             what = "cannot be handed on"
             self._hand_on(self.series[-1])
         except Exception as problem:
+            if is_of_queue(problem): raise
             self.failures.append(f"call {self.first}: {type(problem).__name__}: {problem}")
             warn(f"a sample of {type(self.model).__name__} {what} at {self.failures[-1]}", NotMeasuredWarning)
 

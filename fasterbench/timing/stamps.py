@@ -19,7 +19,7 @@ from torch.autograd import Variable, _get_sequence_nr
 from torch.autograd.function import BackwardCFunction
 
 from ..core.arguments import tensors_of
-from ..engine.accelerator import accelerator, is_accelerator
+from ..engine.accelerator import accelerator, is_accelerator, settle
 from ..engine.modules import parts, wrapped
 from ..engine.process import gc_paused
 from ..engine.step import Forward, NodeOwners, graph_nodes, phases
@@ -76,7 +76,7 @@ class EventStamps(CpuStamps):
         self.now = self.here.event
 
     def seconds(self, times):
-        self.here.synchronize()
+        settle(self.here)
         return self.here.seconds(times)
 
 # %% ../../nbs/timing/stamps.ipynb #5c5a08cb
