@@ -8,7 +8,7 @@ from conftest import heavy
 from fasterbench.roofs.place import place
 from fasterbench.roofs.row import Row
 from fasterbench.roofs.hardware import Ceiling, HardwarePeaks, MemoryLevel
-from fasterbench.views.network_page import Collective, collectives_table
+from fasterbench.views.peaks_page import Collective, collectives_table
 from fasterbench.views.compare import compare
 from fasterbench.views.result import Breakdown, Result, Timing, from_dict
 

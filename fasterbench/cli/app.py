@@ -168,7 +168,7 @@ def free_name(
     name:str,  # Without ending
     title:str, # Of the report that is to be written
 )->tuple[str, str]:
-    "Where a report goes that nobody named, and what is to be said about it."
+    "Choose where an unnamed report goes, and what to say about it."
     path = f"{name}.html"
     if not Path(path).exists(): return path, ""
     if title_of(path) == title: return path, ", in place of an earlier report of the same run"

@@ -19,7 +19,7 @@ from .app import (Depth, Device, Dtype, File, Group, Model, Peaks, Quiet, Saved,
                                  check_writable, device_here, dtype_named, free_name, given_peaks, notice,
                                  roof_mismatches,
                                  printed, run_name, saved_result, shape_given, usage_error, whole_from, write)
-from .torchrun import (begin_group, check_launched, is_first, job, launched_ranks, local_device,
+from .script import (begin_group, check_launched, is_first, job, launched_ranks, local_device,
                                       parallel_named)
 
 # %% ../../nbs/cli/verbs.ipynb #dab9241c
@@ -38,7 +38,7 @@ def _recorded(work):
     own = [str(w.message) for w in caught if issubclass(w.category, FasterbenchWarning)]
     for w in caught if is_first() else ():
         if not issubclass(w.category, FasterbenchWarning): notice(f"warning: {w.message}")
-    # those stand in the footer anyway
+    # the footer has those anyway
     return found, [text for text in own if not text.startswith("no FLOP rule for")]
 
 def _print_table(result, top, group, depth, taken):

@@ -144,7 +144,7 @@ class wrapped:
 
     @property
     def replaced(self)->bool:
-        "True if another `forward` stands where a watched one stood."
+        "True if another `forward` has replaced a watched one."
         return any(self.parts[i].module.__dict__.get(k) is not v for i, (_, during) in self.replacements.items()
                    for k, v in during.items() if k not in copiers)
 

@@ -361,7 +361,7 @@ def preserved(
 
 # %% ../../nbs/engine/state.ipynb #rw000005
 def _leaf_mark(leaf):
-    "Return something that differs once `leaf` is no longer what it was."
+    "Return a mark that differs once `leaf` has changed."
     if is_immutable(leaf): return leaf
     if not isinstance(leaf, torch.Tensor) or leaf.is_inference(): return object()
     return id(leaf), leaf._version, leaf.shape, leaf.stride() if leaf.layout is torch.strided else None

@@ -225,7 +225,7 @@ def placed(
     return TrainingStep(model, loss, optimizer)
 
 def _follow(optimizer, new):
-    "`optimizer` steps the parameters `new[p]` in place of `p`, with its state beside them."
+    "Make `optimizer` step the parameters `new[p]` in place of `p`, with its state on their device."
     if optimizer is None: return
     for group in optimizer.param_groups: group["params"] = [new.get(p, p) for p in group["params"]]
     state = {new.get(p, p): values for p, values in optimizer.state.items()}

@@ -66,7 +66,7 @@ def _analysed(op, flops, nbytes, peak, bandwidth):
 
 # %% ../../nbs/roofs/place.ipynb #34ce741d
 class OperationAnalysis(TypedDict):
-    "Where an operation stands under one roof."
+    "One operation under one roof."
     name: str
     arithmetic_intensity: float # FLOP/B
     attainable_flops: float     # FLOP/s
@@ -79,7 +79,7 @@ def roofline_analysis(
     peak_compute:float,        # FLOP/s
     peak_bandwidth:float,      # B/s
 )->list[OperationAnalysis]:
-    "Where each operation stands under one roof. Raises `ValueError` for a bad peak, negative work or a missing key."
+    "Place each operation under one roof. Raises `ValueError` for a bad peak, negative work or a missing key."
     peak, bandwidth = positive("peak_compute", peak_compute), positive("peak_bandwidth", peak_bandwidth)
     if not isinstance(operations, Iterable):
         raise ValueError(f"operations is a {type(operations).__name__}; a list of dicts is needed")
@@ -93,7 +93,7 @@ Layers = tuple[tuple[str, str, Number, Number], ...] # Path, class, share of the
 
 @dataclass(frozen=True, repr=False)
 class RooflinePoint:
-    "One row: its work, its time, and where it stands under the roofs."
+    "One row: its work, its time, and its place under the roofs."
     name: str                           # Qualified name of the module
     type: str                           # Class of the module, or name of the kernel
     flops: Number|None                  # FLOP; None: unknown
@@ -284,7 +284,7 @@ def _more(a, b): return a is not None and b is not None and a > b * (1 + 1e-6) +
 
 def _least_times(p, peaks):
     "Yield (what, s): the least time for each of a row's amounts."
-    products = 0 if peaks.device.startswith("cpu") else p.contraction_flops or 0  # beside the rest on a GPU
+    products = 0 if peaks.device.startswith("cpu") else p.contraction_flops or 0  # in parallel with the rest on a GPU
     peak = max([peaks.peak_flops, *(c.flops for c in peaks.ceilings)])
     if p.flops is not None: yield "its FLOPs", max(products, p.flops - products) / peak
     rates, through = {l.name: l.bandwidth for l in peaks.memory}, passing([b for _, b in p.bytes_by_level])
@@ -292,7 +292,7 @@ def _least_times(p, peaks):
 
 def violations(
     p:RooflinePoint,
-    peaks:HardwarePeaks|None=None, # The roofs that it stands under; None: not compared with them
+    peaks:HardwarePeaks|None=None, # Its roofs; None: not compared with them
 )->list[str]:
     "Say what cannot be of `p`; nothing for a sound row."
     found = [f"{k} is {getattr(p, k):g}" for k in _amounts if _more(0, getattr(p, k))]

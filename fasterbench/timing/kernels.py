@@ -58,7 +58,7 @@ def nesting(
     return parents, at
 
 def _stand(spans, stacks, points, at, k):
-    "Note in `at` which span point `k` stands in."
+    "Note in `at` the span that point `k` is in."
     thread, time = points[k]
     stack = stacks.get(thread, [])
     while stack and spans[stack[-1]].end < time: stack.pop()

@@ -138,7 +138,7 @@ def _by_use(peaks, points):
 def _brief(x, unit): return format_si(x, unit, 0 if x and len(format_si(x, "", 0)) > 3 else 1).replace(".0 ", " ")
 
 def _values_text(pairs, unit):
-    "Names with values; the unit stands once where the prefix is the same."
+    "Join names with values; one unit is enough where the prefix is the same."
     texts = [(name, *_brief(value, unit).split(" ")) for name, value in pairs]
     return ", ".join(f"{name} {value}" + ("" if i + 1 < len(texts) and texts[i + 1][2] == u else f" {u}")
                      for i, (name, value, u) in enumerate(texts))
@@ -170,7 +170,7 @@ def terms(
     outside = [("outside", "outside any row", rest)] if rest >= 0 else [
         ("outside", "outside any row", d.outside_s),
         ("excess", "that the rows sum to more than the whole", d.difference_s)]
-    above = "above the roofs" if d.above_s >= 0 else "of rows that stand above their roofs"
+    above = "above the roofs" if d.above_s >= 0 else "of rows above their roofs"
     parts = [*((kind, kind, s) for kind, s in d.needed), ("above", above, d.above_s),
              ("unknown", "of unknown work", d.unknown_s), *(("apart", name.strip("()"), s) for name, s in d.apart),
              ("waiting", "waiting for communication", d.waiting_s), *outside]

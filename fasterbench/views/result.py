@@ -18,7 +18,7 @@ from ..roofs.place import RooflinePoint
 from ..roofs.hardware import HardwarePeaks, checked_peaks
 from ..timing.load import load_caveats
 from . import report, table
-from .network_page import Collective, collectives_table
+from .peaks_page import Collective, collectives_table
 from .fold import fold, gathered
 from .headline import model_name
 from .plot import chart, device_name
@@ -120,7 +120,7 @@ Limits = tuple[tuple[str, Number, Number], ...]
 class Result(View):
     "Points, what they rest on, and every view of them."
     points: list[RooflinePoint]                 # Modules, slowest first
-    peaks: HardwarePeaks|None                   # The roofs they stand under; None: another tool's report that has none
+    peaks: HardwarePeaks|None                   # Their roofs; None: another tool's report that has none
     ops: list[RooflinePoint]=field(default_factory=list)   # Module and operator, slowest first
     program: RooflinePoint|None=None            # The whole forward
     steps: list[RooflinePoint]=field(default_factory=list) # One point per timed step
@@ -274,7 +274,7 @@ def _agreeing(result):
 
 # %% ../../nbs/views/result.ipynb #rs000001
 def _points_of(data, name):
-    "The points of one kind; an intensity of infinity stands in the file as text."
+    "The points of one kind; the file has an infinite intensity as text."
     infinite = lambda p: isinstance(p, dict) and p.get("arithmetic_intensity") == "inf"
     points = data.get(name)
     if not isinstance(points, list): return points

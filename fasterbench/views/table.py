@@ -14,7 +14,7 @@ from ..roofs.hardware import memory_time, passing
 from .fields import Field, fields, fields_of, level_names
 from .fold import FoldedPoint, fold, label
 from .headline import base_of_shares, headline, caveats
-from .network_page import not_measured
+from .peaks_page import not_measured
 from .view import (Sheet, Table, check_top, left_columns, more_rows, narrowed, printable,
                                     terminal_width, text_table, wrap_lines)
 
