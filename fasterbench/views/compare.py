@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from textwrap import wrap
-from typing import overload
+from typing import TYPE_CHECKING, overload
 
 from ..core.units import format_si
 from ..core.warnings import old_attribute
@@ -27,6 +27,10 @@ from .report import facts
 from .result import Result, from_json
 from .roof_lines import dtypes_in_use, levels_in_use, roof_lines, roofs
 from .view import Sheet, Table, View, check_top, more_rows, printable, told_apart
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+    from plotly.graph_objects import Figure
 
 # %% ../../nbs/views/compare.ipynb #8cdca3a1
 def as_result(
@@ -210,6 +214,14 @@ class Series(View):
     quantity: str=""         # The number by which the results are ordered: "batch"; empty: there is none
 
     filters = dict(phase="phase", category="category", type="type")      # Of the page
+
+    if TYPE_CHECKING:
+        def summary(self, top:int|None=10, field:str="time_s")->None: ...
+        def to_frame(self, field:str="time_s")->DataFrame: ...
+        def csv(self, field:str="time_s")->str: ...
+        def to_csv(self, path, field:str="time_s")->None: ...
+        def plot(self, title:str|None=None, top:int=10)->Figure: ...
+        def to_image(self, path, title:str|None=None, top:int=10, *, width:int=1000)->None: ...
 
     def __len__(self): return len(self.results)
 
@@ -663,6 +675,8 @@ def compare(
     "Match two results row by row; more of them become a `Series` with a column each."
     sources = (before, after, *more)
     results = list(map(as_result, sources))
+    if points == "modules" and any(p.layers for r in results for p in r.points):       # kernels are matched by layer
+        results = [r.folded("layer") for r in results]
     if more: return series_of(results, [Path(s).stem if isinstance(s, (str, Path)) else "" for s in sources], points)
     a, b = (r.with_roofs() for r in results)
     drift, why = drift_of(a, b)

@@ -135,7 +135,7 @@ def wrap_lines(
     lines:list[str],
     width:int=80, # Columns of the terminal
 )->list[str]:
-    "`lines` in the width of a terminal; what goes on is indented. Behind a line break stands a command, to be copied."
+    "`lines` in the width of a terminal; continued lines are indented. A command follows a line break, to be copied."
     parts = []
     for line in lines:
         text, *commands = line.split("\n")
@@ -276,13 +276,26 @@ class View:
             for name in names if supplier in vars(cls) else ():
                 if name not in vars(cls): setattr(cls, name, _with_arguments(getattr(View, name), vars(cls)[supplier]))
 
+    if TYPE_CHECKING:     # as editors see them; a class whose rows or chart take more arguments says so itself
+        def text(self, top:int|None=10)->str: ...
+        def summary(self, top:int|None=10)->None: ...
+        def to_frame(self)->DataFrame: ...
+        def csv(self)->str: ...
+        def to_csv(self, path)->None: ...
+        def plot(self, title:str|None=None)->Figure: ...
+        def to_image(self, path, title:str|None=None, *, width:int=1000)->None: ...
+        def render(self, title:str|None=None)->str: ...
+        def to_html(self, path, title:str|None=None)->None: ...
+
     def text(self, *args, **kwargs)->str:
         "Return the rows as a table, in the width of the terminal."
         raise NotImplementedError
     def _table(self, top:int|None=10)->Table: raise NotImplementedError
     def _sheet(self, *args, **kwargs)->Sheet: raise NotImplementedError
     def _chart(self, title:str, *args, **kwargs)->"Figure": raise NotImplementedError
-    def _page(self, title:str|None, *args, **kwargs)->dict: raise NotImplementedError
+    def _page(self, title:str|None, *args, **kwargs)->dict:
+        tabs = [self._sheet().tab("rows", "rows", self.plot(""))]
+        return dict(title=title or self.title, kinds=tabs, file=type(self).__name__.lower())
 
     def summary(self, *args, **kwargs)->None:
         "Print `text`."
