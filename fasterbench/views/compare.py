@@ -365,7 +365,8 @@ def _series_chart(series, title, top):
             texts = [f"<b>{shown(name)}</b><br>{shown(l)}: {_value_text(v, unit)}"
                      for l, v in zip(series.labels, values)]
             fig.add_scatter(x=xs, y=values, mode="lines+markers" if series.quantity else "markers",
-                            name=shown(name, 30), legendgroup=key, row=row, col=col, hovertext=texts, hoverinfo="text", connectgaps=False,
+                            name=shown(name, 30), legendgroup=key, row=row, col=col, hovertext=texts,
+                            hoverinfo="text", connectgaps=False,
                             line=dict(color=hue, width=2), marker=dict(symbol=i % 9, size=9, color=hue),
                             showlegend=heading.endswith("most") or row + col == 2)
         written = dict(ticksuffix=" %") if unit == "%" else dict(tickformat="~s", ticksuffix=unit)
