@@ -112,6 +112,7 @@ class RooflineAnalyzer:
         loss=None,                     # `loss(output)` is a scalar tensor; None: the sum of the output
         optimizer=None,                # A `torch.optim.Optimizer`, whose update is profiled too
         progress:bool|None=None,       # A progress bar; None: when somebody is looking
+        kernels:bool=True,             # A row per kernel of compiled modules; False: one row per compiled module
     )->"RooflineAnalyzer":
         """Count, time and place every module of a forward, or of a training step.
 
@@ -123,7 +124,8 @@ class RooflineAnalyzer:
         progress = progress if peers.leads else False
         settings = f"profile(warmup={warmup}, steps={rule.steps}, backward={backward})"
         with preserved_process(), gc_paused(), peers.together(self.model, settings) as joined:
-            m = measure(run, self.sample, device, warmup=warmup, rule=rule, progress=progress, together=joined)
+            m = measure(run, self.sample, device, warmup=warmup, rule=rule, progress=progress, together=joined,
+                        kernels=kernels)
             peaks = given_or_measured(self._peaks, lambda: self._measure_roofs(m, device, progress))
             call = describe(self.model, self.sample, device, warmup=warmup, steps=steps, backward=backward, loss=loss,
                             optimizer=optimizer)

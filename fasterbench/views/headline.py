@@ -197,6 +197,13 @@ def equation(
     return f"{format_si(d.end_to_end_s, 's')} = {_signed(parts) or 0}"
 
 # %% ../../nbs/views/headline.ipynb #8163c8f7
+def limits_text(
+    limits, # (as what, s, B) of each
+)->list[str]:
+    "Return a line on the least times of a compiled program; none for another one."
+    told = [f"{name} {format_si(s, 's')}, {brief(nbytes, 'B')}" for name, s, nbytes in limits]
+    return [f"least times under the roofs: {' · '.join(told)}"] if told else []
+
 _parts = model_name, _sample_text, _dtype, _mode, machine, _time_text, _rate_text
 
 def headline(
@@ -205,7 +212,8 @@ def headline(
     "Return the headline: the run and its speed, where the time goes, the roofs."
     lines = [" · ".join(filter(None, (part(result) for part in _parts)))]
     if result.peaks is None: return lines
-    return [*lines, equation(divided(result)), f"roofs: {roofs_text(result.peaks, (*result.points, *result.ops))}"]
+    roofs = roofs_text(result.peaks, (*result.points, *result.ops))
+    return [*lines, equation(divided(result)), *limits_text(result.limits), f"roofs: {roofs}"]
 
 # %% ../../nbs/views/headline.ipynb #c9b20a08
 def _looked_at(t):

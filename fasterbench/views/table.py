@@ -142,7 +142,7 @@ def _left_out_or_folded(points, rows, top):
 def summary(
     result, # A `Result`
     top:int|None=10,       # How many rows; None: all
-    group:str|None="auto", # "block", "type", "category", None: none; "auto": blocks, where the table is long
+    group:str|None="auto", # "block", "type", "category", "layer", None; "auto": blocks, where the table is long
     depth:int|None=None,   # Parts of the path that stay; None: all
     width:int|None=None,   # Columns; None: those of the terminal
 )->str:
