@@ -109,6 +109,16 @@ class Generator:
             call()
         return self.frames
 
+    def generate(self,
+        graph_module,  # A graph of operators, as `torch.export` makes it; Inductor takes it
+        inputs,        # What it is called with: tensors, also without data
+        **options,     # Of Inductor
+    )->Frame:
+        "The code of one graph, for the device that its inputs are on."
+        frame = Frame(_input_names(graph_module))
+        self.run(lambda: _generate(self, frame, graph_module, inputs, options))
+        return frame
+
     def in_place_of(self, name, original):
         "Return the replacement of one of the seams."
         if name == "_callback_from_stance": return lambda callback: _callback(self, callback, original)

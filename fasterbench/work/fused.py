@@ -296,7 +296,7 @@ def _stack_of(node):
     stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack")
     if stack:
         path, kind = list(stack.values())[-1]
-        return module_path(path), kind if isinstance(kind, str) else kind.__name__
+        return module_path(path), kind.rpartition(".")[2] if isinstance(kind, str) else kind.__name__
     return ("", "") if node.meta.get("stack_trace") or node.meta.get("fwd_source_fn_stack") else None
 
 def _layer_of(node, far=4):
