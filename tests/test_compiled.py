@@ -1,16 +1,23 @@
 "Compiled models: a row for every kernel, with figures by hand or from an independent counter, and everything put back."
-import json, math, sys
+import copy, json, math, sys
+from contextlib import ExitStack
+from importlib.util import find_spec
+from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
 import fasterbench.engine.inductor as inductor
+from conftest import heavy_only
 from fasterbench import compare
 from fasterbench.roofline import HardwarePeaks, RooflineAnalyzer
 from fasterbench.roofs.place import violations
 from fasterbench.views.result import from_dict
+from fasterbench.work.fused import read_buffers, read_site
 
 peaks = HardwarePeaks(1e15, 1e15)      # roofs that nothing here reaches
 
@@ -296,3 +303,72 @@ def test_interrupted_while_code_is_generated():
         except BaseException: pass
         assert snapshot(wrappers()) == before, at
     assert kernels(profiled(model))
+
+# Code for a GPU, generated where there is none
+
+def gpu():
+    "What Inductor asks a GPU, answered for an H100."
+    import torch._dynamo.device_interface as devices, torch.utils._triton
+    from triton.backends.compiler import GPUTarget
+    from triton.runtime import driver
+    properties = SimpleNamespace(name="NVIDIA H100", major=9, minor=0, multi_processor_count=132, total_memory=80 << 30,
+        warp_size=32, max_threads_per_multi_processor=2048, regs_per_multiprocessor=65536, L2_cache_size=50 << 20,
+        shared_memory_per_block_optin=232448, shared_memory_per_multiprocessor=233472, max_threads_per_block=1024,
+        shared_memory_per_block=49152, gcnArchName="")
+    told = lambda value: staticmethod(lambda *args, **kwargs: value)
+    cuda, worker = devices.CudaInterface, devices.CudaInterface.Worker
+    active = SimpleNamespace(get_current_target=lambda: GPUTarget("cuda", 90, 32), get_current_device=lambda: 0)
+    stack = ExitStack()
+    for where, name, value in [
+        (torch.cuda, "get_device_properties", told(properties)), (torch.cuda, "get_device_capability", told((9, 0))),
+        (torch.cuda, "current_device", told(0)), (torch.cuda, "synchronize", told(None)), (torch.cuda, "_lazy_init", told(None)),
+        (torch.cuda, "get_rng_state", lambda *args: torch.get_rng_state()), (torch.cuda, "set_rng_state", told(None)),
+        (torch.utils._triton, "triton_hash_with_backend", told("none")), (driver, "_active", active),
+        (cuda, "get_device_properties", told(properties)), (cuda, "get_compute_capability", told(90)),
+        (cuda, "is_available", told(True)), (cuda, "current_device", told(0)),
+        (worker, "get_device_properties", told(properties)), (worker, "current_device", told(0))]:
+        stack.enter_context(mock.patch.object(where, name, value if not isinstance(value, staticmethod) or isinstance(where, type) else value.__func__))
+    return stack
+
+def generated(model, sample, device):
+    "The graph that Inductor generates for a device, from tensors without data."
+    mode, model = FakeTensorMode(allow_non_fake_inputs=True), copy.deepcopy(model)
+    there = lambda t: torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=device)
+    with mode:
+        for m in model.modules():
+            m._parameters = {k: None if p is None else nn.Parameter(there(p), requires_grad=False) for k, p in m._parameters.items()}
+            m._buffers = {k: None if b is None else there(b) for k, b in m._buffers.items()}
+        sample = there(sample)
+    with torch.no_grad(), gpu() if device == "cuda" else ExitStack():
+        graph = torch.export.export(model, (sample,), strict=False).graph_module
+        inputs = [n.meta["val"] for n in graph.graph.find_nodes(op="placeholder")]
+        made, = inductor.Generator(read_site, read_buffers).generate(graph, inputs).graphs
+    return made
+
+def bytes_of(kernel): return sum(t.bytes for t in (*kernel.call.reads, *kernel.call.writes))
+
+def check_triton(model, sample):
+    made = generated(model, sample, "cuda")
+    assert "triton" in made.source and "async_compile.triton(" in made.source
+    assert sorted(inductor.site_statements(made.source)) == list(range(len(made.sites)))         # every site is placed
+    assert sum(k.call.contraction_flops for k in made.sites) == products(model, sample)
+    paths = {n for n, _ in model.named_modules()}
+    for k in made.sites: assert k.layers and {path for path, *_ in k.layers} <= paths and bytes_of(k) > 0, k.name
+    return made
+
+triton = pytest.mark.skipif(find_spec("triton") is None, reason="no Triton: a build of PyTorch for CPUs")
+
+@triton
+def test_triton_code_of_a_transformer():
+    "GELU between two products, by hand: on a GPU the bias of the first is added here, and read."
+    model, sample = made(), torch.ones(8, 16)
+    made_here = check_triton(model, sample)
+    gelu = [k for k in made_here.sites if any(path == "blocks.0.act" for path, *_ in k.layers)]
+    assert min(map(bytes_of, gelu)) == 2 * 4 * 8 * 32 + 4 * 32
+
+@triton
+@heavy_only("Inductor generates the code of a whole ResNet-18")
+def test_triton_code_of_resnet18():
+    import torchvision
+    made_here = check_triton(torchvision.models.resnet18().eval(), torch.ones(1, 3, 224, 224))
+    assert len(made_here.sites) == 57
