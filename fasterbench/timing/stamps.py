@@ -9,16 +9,18 @@ __all__ = ['Waits', 'ModuleTimes']
 import statistics
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from time import perf_counter, perf_counter_ns
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import nn
 from torch.autograd import Variable, _get_sequence_nr
 from torch.autograd.function import BackwardCFunction
 
 from ..core.arguments import tensors_of
-from ..engine.modules import parts, wrapped
+from ..engine.modules import parts, watched_forward, wrapped
 from ..engine.process import gc_paused
 from ..engine.step import Forward, NodeOwners, graph_nodes, phases
 from ..engine.peers import peers
@@ -38,16 +40,18 @@ class Stamp(NamedTuple):
 class CpuStamps:
     "Stamps at module borders, by the CPU's clock."
     clock, now = "cpu stamps (perf_counter)", staticmethod(perf_counter_ns)
-    def __init__(self): self.log = []
-
-    def wrap(self, i, forward):
-        "Return the function to call in place of the forward of part `i`."
+    def __init__(self):
+        self.log = []
         log, now = self.log.append, self.now
-        def timed(*args, **kwargs):
+        def timed(i, forward, /, *args, **kwargs):      # one function for all parts, which stays in the caches
             log((enter, i, now()))
             try: return forward(*args, **kwargs)
             finally: log((leave, i, now()))
-        return timed
+        self.timed = timed
+
+    def wrap(self, i, forward):
+        "Return the function to call in place of the forward of part `i`."
+        return partial(self.timed, i, forward)
 
     @contextmanager
     def around(self):
@@ -63,7 +67,9 @@ class CpuStamps:
         "The stamps since the last reading, with their times in s."
         log = self.log[:]
         self.log.clear()
-        return [Stamp(event, slot, t) for (event, slot, _), t in zip(log, self.seconds([time for _, _, time in log]))]
+        if not log: return []
+        events, slots, times = zip(*log)
+        return list(map(Stamp._make, zip(events, slots, self.seconds(times))))
 
 # %% ../../nbs/timing/stamps.ipynb #916d921e
 def _event():
@@ -142,11 +148,8 @@ class StepStamps:
         self.stamps, self.clock, self.n, self.loss = stamps, stamps.clock, len(run.parts), len(run.modules)
         self.log, self.now, self.offset, self.depth = stamps.log.append, stamps.now, 0, 0
         self.graph = _GraphHooks(run, self.log, self.now)
-
-    def wrap(self, i, forward):
-        "Return the function to call in place of the forward of part `i`."
         log, now, number, graph = self.log, self.now, _get_sequence_nr, self.graph
-        def timed(*args, **kwargs):
+        def timed(i, forward, /, *args, **kwargs):
             slot = i + self.offset
             graph.borders.append((enter, i, number()))
             log((enter, slot, now()))
@@ -154,9 +157,14 @@ class StepStamps:
             finally:
                 log((leave, slot, now()))
                 graph.borders.append((leave, i, number()))
-        def called(*args, **kwargs):
-            return timed(*args, **kwargs) if not self.offset else self.again(timed, args, kwargs)
-        return called
+        def called(i, forward, /, *args, **kwargs):
+            if self.offset: return self.again(partial(timed, i, forward), args, kwargs)
+            return timed(i, forward, *args, **kwargs)
+        self.timed = called
+
+    def wrap(self, i, forward):
+        "Return the function to call in place of the forward of part `i`."
+        return partial(self.timed, i, forward)
 
     def again(self, timed, args, kwargs):
         "A forward that runs in the backward; when the outermost one is done, its graph gets hooks."
@@ -239,43 +247,61 @@ def self_times(
     return [max(t, 0.0) for t in total]
 
 # %% ../../nbs/timing/stamps.ipynb #52fc8510
-def _noop(*args, **kwargs): pass
+class _Nothing:
+    "A function of its own for each place, with its own memory; all of them touch the same 256 KiB."
+    data = np.ones(1 << 16, np.float32)
+    def forward(self, x): np.add(self.data, 1, out=self.data)
 
-def _loop(f, n):
-    start = perf_counter()
-    for _ in range(n): f(None)
-    return (perf_counter() - start) / n
+class StampProbe:
+    "Behind each call of a module, one of a function that does next to nothing: bare or stamped, by turns."
+    least = 20 # Calls of each kind that are needed
+    def __init__(self,
+        stamps, # What is measured
+        n:int,  # How many modules there are
+    ):
+        watch = lambda i, forward: watched_forward(stamps.wrap(i, forward), forward)
+        self.bare, self.stamped = [_Nothing().forward for _ in range(n)], [watch(i, _Nothing().forward) for i in range(n)]
+        self.stamps, self.runs, self.spent, self.inside = stamps, 0, ([], []), []
+        now = perf_counter_ns
+        def probed(i, forward, /, *args, **kwargs):
+            out, kind = forward(*args, **kwargs), (i + self.runs) % 2
+            call = (self.stamped if kind else self.bare)[i]
+            start = now()
+            call(None)
+            self.spent[kind].append(now() - start)
+            return out
+        self.probed = probed
 
-def _share_inside(make, n):
-    "Which part of the cost of a stamp is charged to the module that is called."
-    stamps = make()
-    bare, stamped = _loop(_noop, n), _loop(stamps.wrap(0, _noop), n)
-    stamped_at = stamps.read()
-    seen = statistics.median(b.time - a.time for a, b in zip(stamped_at[::2], stamped_at[1::2]))
-    return min(max(seen - bare, 0.0) / max(stamped - bare, 1e-12), 1.0)
+    def wrap(self, i, forward): return partial(self.probed, i, forward)
+
+    def end(self):
+        "A run is over."
+        stamps = self.stamps.read()
+        self.inside += [b.time - a.time for a, b in zip(stamps, stamps[1:]) if (a.event, b.event) == (enter, leave)]
+        self.runs += 1
+
+    @property
+    def cost(self)->StampCost|None:
+        "What a stamped call costs; `None` where there were too few."
+        if min(map(len, (*self.spent, self.inside))) < self.least: return None
+        bare, stamped = (statistics.median(spent) * 1e-9 for spent in self.spent)
+        cost = max(stamped - bare, 0.0)
+        inside = min(max(statistics.median(self.inside) - bare, 0.0), cost)
+        return StampCost(inside, cost - inside)
 
 # %% ../../nbs/timing/stamps.ipynb #b3d794dd
-def _chain_times(make, chain, x):
-    "Seconds of `chain` bare, and stamped."
-    def warm():
-        chain(x)
-        start = perf_counter()
-        chain(x)
-        return perf_counter() - start
-    with wrapped(parts(chain), make().wrap): stamped = warm()
-    return warm(), stamped
-
 def stamp_cost(
     make=CpuStamps, # Makes the stamps
     n:int=60,       # Modules in the chain
-    rounds:int=10,
+    rounds:int=5,
 )->StampCost:
-    "Cost of a stamped call on this CPU, now."
+    "Cost of a stamped call in a chain of small modules on this CPU, now."
     chain, x = nn.Sequential(*(nn.ReLU() for _ in range(n))), torch.ones(4, device="cpu")
-    bare, stamped = zip(*(_chain_times(make, chain, x) for _ in range(rounds)))
-    cost = max(statistics.median(stamped) - statistics.median(bare), 0.0) / n
-    inside = statistics.median(_share_inside(make, 500) for _ in range(3))
-    return StampCost(cost * inside, cost * (1 - inside))
+    probe = StampProbe(make(), n + 1)
+    probe.least = 1
+    with wrapped(parts(chain), probe.wrap):
+        for _ in range(max(rounds, 2)): chain(x); probe.end()
+    return probe.cost
 
 # %% ../../nbs/timing/stamps.ipynb #33de8542
 @torch.inference_mode(False)
@@ -343,15 +369,24 @@ class ModuleTimes:
     def end_to_end(self)->float: return self.typical(self.bare, self.bare)
 
 # %% ../../nbs/timing/stamps.ipynb #a8af8fd6
-def _stamps(run, device, cost):
-    "Choose the stamps for `run` on `device`, with the number of their slots and their cost."
-    make = CudaStamps if device.type == "cuda" else CpuStamps
-    if run.training: stamps, slots = StepStamps(run, make()), len(phases) * len(run.parts)
-    else: stamps, slots = make(), len(run.parts)
-    if device.type == "cuda": return stamps, slots, StampCost()              # an event costs the GPU next to nothing
-    if cost is not None: return stamps, slots, cost
-    if not run.training: return stamps, slots, stamp_cost()
-    return stamps, slots, replace(stamp_cost(lambda: StepStamps(run, make())), node=node_cost())
+def _stamps(run, device):
+    "Make the stamps for `run` on `device`; also returns the number of their slots."
+    stamps = CudaStamps() if device.type == "cuda" else CpuStamps()
+    return (StepStamps(run, stamps), len(phases) * len(run.parts)) if run.training else (stamps, len(run.parts))
+
+def _warm_and_probe(fresh, run, stamps, warmup, rule, tick):
+    "Warm up; return what a stamped call costs meanwhile."
+    probe = StampProbe(stamps, len(run.parts))
+    watched = run.watched(probe)
+    def probed():
+        call = fresh()
+        def once():
+            with watched: call()
+            probe.end()
+        return once
+    warm_up(probed, warmup, rule, tick)
+    cost = probe.cost or stamp_cost(lambda: _stamps(run, torch.device("cpu"))[0])
+    return replace(cost, node=node_cost()) if run.training else cost
 
 # %% ../../nbs/timing/stamps.ipynb #c57390cf
 @dataclass
@@ -422,9 +457,11 @@ def time_modules(
     meter=LoadMeter,      # `meter(between=...)` observes the machine
 )->ModuleTimes:
     "Self time of each part, and phase of a training step, over repeated runs."
-    stamps, slots, cost = _stamps(run, device, cost)
+    stamps, slots = _stamps(run, device)
     watched, rounds, reference, begin = run.watched(stamps), [], Reference(), perf_counter()
-    warm_up(fresh, warmup, rule, tick)
+    if device.type == "cuda": cost = StampCost()                             # an event costs the GPU next to nothing
+    if cost is None: cost = _warm_and_probe(fresh, run, stamps, warmup, rule, tick)
+    else: warm_up(fresh, warmup, rule, tick)
     with gc_paused():
         for _ in range(2):
             start = perf_counter()
