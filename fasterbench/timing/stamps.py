@@ -7,6 +7,7 @@ __all__ = ['Waits', 'ModuleTimes']
 
 # %% ../../nbs/timing/stamps.ipynb #3a1c0dff
 import statistics
+from bisect import bisect
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -347,6 +348,7 @@ class ModuleTimes:
     outside: Samples|None=None             # What a program did between two calls of the model, s
     every: Samples|None=None               # All instrumented steps, s; None: all are in `steps`
     reference: tuple=()                    # Quartiles of the times of the reference product and copy, s
+    pairs: tuple=()                        # (index of a bare step, of the instrumented one beside it)
 
     @property
     def disturbed(self)->bool:
@@ -364,7 +366,15 @@ class ModuleTimes:
     )->float:
         "Return the typical time of the part, s."
         whole = self.steps if whole is None else whole
-        return samples.of(whole.middle).mean if self._additive else samples.of(whole.quietest).median
+        return samples.of(whole.middle).mean if self._additive else samples.of(self._quietest(whole)).median
+
+    def _quietest(self, whole):
+        "Which runs were the quietest: a quarter of the pairs, so that rows and end to end are of the same moments."
+        which = [k for k, kind in enumerate((self.bare, self.steps)) if kind is whole]
+        if not which or not self.pairs: return whole.quietest
+        longer = lambda pair: max(self.bare.values[pair[0]], self.steps.values[pair[1]])
+        return [pair[which[0]] for pair in sorted(self.pairs, key=longer)[:-(-len(self.pairs) // 4)]]
+
     @property
     def end_to_end(self)->float: return self.typical(self.bare, self.bare)
 
@@ -413,7 +423,7 @@ class _Round:
 
     def times(self, meter, **more)->ModuleTimes:
         "The times of the runs that others did not disturb, where there are enough; else of all."
-        own, load = [Samples(tuple(v)) for v in zip(*self.own)], meter.load
+        own, load, pairs = [Samples(tuple(v)) for v in zip(*self.own)], meter.load, self.pairs()
         steps, bare = Samples(tuple(self.steps)), Samples(tuple(self.bare))
         if quiet := self.quiet_runs(meter):
             runs = [self.spans[kind][i] for kind, chosen in quiet.items() for i in chosen]
@@ -421,7 +431,16 @@ class _Round:
             load = replace(load, others=statistics.fmean(seen), steal=None, throttled=None, memory_stall=None)
             more["every"], own = steps, [s.of(quiet["steps"]) for s in own]
             steps, bare = steps.of(quiet["steps"]), bare.of(quiet["bare"])
-        return ModuleTimes(own, steps, bare, load=load, **more)
+            place = {kind: {i: n for n, i in enumerate(chosen)} for kind, chosen in quiet.items()}
+            pairs = [(place["bare"][i], place["steps"][k]) for i, k in pairs
+                     if i in place["bare"] and k in place["steps"]]
+        return ModuleTimes(own, steps, bare, load=load, pairs=tuple(pairs), **more)
+
+    def pairs(self)->list[tuple[int, int]]:
+        "Each bare run with the instrumented one after it, or before it where it is the last."
+        begins = [begin for begin, _ in self.spans["steps"]]
+        last = len(begins) - 1
+        return [(i, min(bisect(begins, begin), last)) for i, (begin, _) in enumerate(self.spans["bare"]) if begins]
 
 def _timed_round(fresh, run, device, stamps, watched, slots, cost, rule, tick, meter):
     "Runs by turns, until the rule has enough of them."
