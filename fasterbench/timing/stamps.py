@@ -373,7 +373,8 @@ class ModuleTimes:
         which = [k for k, kind in enumerate((self.bare, self.steps)) if kind is whole]
         if not which or not self.pairs: return whole.quietest
         longer = lambda pair: max(self.bare.values[pair[0]], self.steps.values[pair[1]])
-        return [pair[which[0]] for pair in sorted(self.pairs, key=longer)[:-(-len(self.pairs) // 4)]]
+        first, *more = sorted(self.pairs, key=longer)[:-(-len(self.pairs) // 4)]
+        return [pair[which[0]] for pair in (first, *more) if longer(pair) <= 1.25 * longer(first)]
 
     @property
     def end_to_end(self)->float: return self.typical(self.bare, self.bare)
@@ -437,10 +438,10 @@ class _Round:
         return ModuleTimes(own, steps, bare, load=load, pairs=tuple(pairs), **more)
 
     def pairs(self)->list[tuple[int, int]]:
-        "Each bare run with the instrumented one after it, or before it where it is the last."
+        "Each bare run with the instrumented one before it, and with the one after it."
         begins = [begin for begin, _ in self.spans["steps"]]
-        last = len(begins) - 1
-        return [(i, min(bisect(begins, begin), last)) for i, (begin, _) in enumerate(self.spans["bare"]) if begins]
+        after = [bisect(begins, begin) for begin, _ in self.spans["bare"]]
+        return [(i, k) for i, n in enumerate(after) for k in (n - 1, n) if 0 <= k < len(begins)]
 
 def _timed_round(fresh, run, device, stamps, watched, slots, cost, rule, tick, meter):
     "Runs by turns, until the rule has enough of them."
