@@ -20,8 +20,8 @@ _homes = {
     **dict.fromkeys(["RooflinePoint", "roofline_analysis"], "roofs.place"),
     "RooflineAnalyzer": "roofline", "serve": "analysis.serve",
     **dict.fromkeys(["ServeResult", "ServePoint"], "views.serving"),
-    **dict.fromkeys(["Result", "Timing", "Account", "from_json"], "views.result"),
-    "Collective": "views.network_page",
+    **dict.fromkeys(["Result", "Timing", "Breakdown", "from_json"], "views.result"),
+    **dict.fromkeys(["Collective", "NetworkView", "PeaksView"], "views.peaks_page"),
     **dict.fromkeys(["compare", "Comparison", "Series"], "views.compare"), "MetricSeries": "views.metrics",
     **dict.fromkeys(["read_ncu", "ranges"], "interop.ncu"),
     **dict.fromkeys(["read_trace", "on_trace_ready", "TraceResult"], "interop.traces"), "predict": "analysis.predict",
@@ -34,6 +34,7 @@ _homes = {
     "measure_network": "probes.network_probes",
 }
 __all__ = ["__version__", *_homes]
+_renamed = {"Account": "Breakdown"}     # Old name = the name now, until the next version
 
 # %% ../nbs/core/package.ipynb #ty000001
 if TYPE_CHECKING:
@@ -62,10 +63,10 @@ if TYPE_CHECKING:
     from .roofs.place import RooflinePoint as RooflinePoint, roofline_analysis as roofline_analysis
     from .running.watch import trainer_callback as trainer_callback, lightning_callback as lightning_callback
     from .running.watch import watch as watch, Watch as Watch
-    from .views.network_page import Collective as Collective
+    from .views.peaks_page import Collective as Collective, NetworkView as NetworkView, PeaksView as PeaksView
     from .views.compare import compare as compare, Comparison as Comparison
     from .views.metrics import MetricSeries as MetricSeries
-    from .views.result import Result as Result, Timing as Timing, Account as Account, from_json as from_json
+    from .views.result import Result as Result, Timing as Timing, Breakdown as Breakdown, from_json as from_json
     from .views.compare import Series as Series
     from .views.serving import ServeResult as ServeResult, ServePoint as ServePoint
     from .work.count import count_work as count_work, Work as Work, ModuleWork as ModuleWork, OpWork as OpWork
@@ -76,6 +77,10 @@ def __getattr__(
     name:str, # A public name
 ):
     "Import the module that `name` lives in, and return it."
+    if new := _renamed.get(name):
+        from fasterbench.core.warnings import FasterbenchDeprecationWarning, warn
+        warn(f"fasterbench.{name} is now {new}", FasterbenchDeprecationWarning)
+        return __getattr__(new)
     if name not in _homes:
         raise AttributeError(f"module 'fasterbench' has no attribute {name!r}; it has {', '.join(__all__)}")
     from fasterbench.core.docments import documented

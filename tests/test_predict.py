@@ -35,7 +35,7 @@ def test_names_in_measurements_are_matched_without_doubt():
     from fasterbench.roofs.datasheet import match_device
     with gzip.open(shared / "neusight" / "linear.csv.gz", "rt") as f: names = {r["Device"] for r in csv.DictReader(f)}
     with open(shared / "neusight" / "models.csv") as f: names |= {r["device"] for r in csv.DictReader(f)}
-    for name in names: assert match_device(name).device is not None and not match_device(name).doubt, name
+    for name in names: assert match_device(name).device is not None and not match_device(name).caveat, name
 
 @needs_data
 def test_no_kernel_runs_above_its_limit(proof):
@@ -51,19 +51,62 @@ def test_no_kernel_runs_above_its_limit(proof):
                 seen += 1
     assert seen == (15508 if heavy else 2217)
 
+@pytest.fixture(scope="module")
+def singles():
+    "The benchmark of single kernels, and the folder of its data."
+    pytest.importorskip("pandas"), pytest.importorskip("pyarrow")
+    import kernels
+    return kernels, shared / "aiconfigurator"
+
+formats = ("bfloat16", "fp8", "nvfp4", "sq", "int8_wo", "int4_wo")
+every_nth = 1 if heavy else 8
+
 @needs_data
-def test_decode_attention_is_placed_in_the_cache_that_it_fits():
-    pd = pytest.importorskip("pandas")
-    pytest.importorskip("pyarrow")
-    import predict as proof
-    from fasterbench.roofs.datasheet import datasheet_peaks
-    peaks, faster = datasheet_peaks("NVIDIA L40S", "bfloat16"), []
-    for r in pd.read_parquet(shared / "aiconfigurator" / "l40s_decode_attention_vllm.parquet").iloc[::7].itertuples():
-        call, measured = proof.decode_call(r), r.latency * 1e-3
-        moved = sum(t.bytes for t in (*call.reads, *call.writes))
-        assert proof.warm(call, peaks).limit <= measured, r
-        if moved / peaks.peak_bandwidth > measured: faster.append(moved)
-    assert faster and max(faster) < 1.2 * peaks.memory[0].capacity
+def test_no_published_kernel_is_faster_than_its_limit(singles):
+    "Products in six formats and attention on four devices; FP4 by its own peak."
+    kernels, data = singles
+    found = [kernels.products(data, every_nth, formats)] + [kernels.attention(data, every_nth, kind) for kind in ("decode", "prefill")]
+    for rows in found: assert (kernels.limit(rows) <= rows.measured).all()
+    assert sum(len(rows.measured) for rows in found) > 15_000 / every_nth
+
+@needs_data
+def test_rows_above_main_memory_fit_into_the_cache(singles):
+    "Attention on an L40S is faster than its main memory as long as what it reads fits into its L2, and on an H100 never."
+    kernels, data = singles
+    for device, faster_there in (("l40s", True), ("h100", False)):
+        rows = kernels.attention(data, every_nth, "decode")
+        rows = rows.where(rows.device == device)
+        faster = rows.moved / rows.bandwidth() > rows.measured
+        assert faster.any() == faster_there and (rows.moved[faster] < 1.3 * 96 * 2**20).all()
+
+@needs_data
+def test_kernels_are_near_what_is_expected(singles):
+    "The mean of the median errors of four devices; before this model they were 41, 54 and 50 %."
+    kernels, data = singles
+    constants = kernels.model.constants
+    for rows, formula, most in ((kernels.products(data, every_nth), kernels.time_of_products, 0.12),
+                                (kernels.attention(data, every_nth, "decode"), kernels.time_of_attention, 0.22),
+                                (kernels.attention(data, every_nth, "prefill"), kernels.time_of_attention, 0.24)):
+        assert kernels.over_devices(rows, formula(rows, constants)) < most < kernels.over_devices(rows, kernels.before(rows)) / 2
+
+@needs_data
+@heavy_only("fits the constants four times")
+@pytest.mark.parametrize("kind", ("products", "decode", "prefill"))
+def test_devices_that_were_left_out_of_the_fit(singles, kind):
+    "Errors and intervals where the constants were fitted on the other three devices."
+    import numpy as np
+    kernels, data = singles
+    if kind == "products":
+        rows, formula, names = kernels.products(data, 8), kernels.time_of_products, ["start", "operands", "feed", "split"]
+    else:
+        rows, formula = kernels.attention(data, 8, kind), kernels.time_of_attention
+        names = ["attention_start", "attention_bytes", "attention_step" if kind == "decode" else "attention_block"]
+    took = kernels.left_out(rows, formula, names, kernels.model.constants)
+    sigma = kernels.model.spread["matmul" if kind == "products" else "attention"].value
+    inside = abs(np.log(took / rows.measured)) <= kernels.model.z80 * sigma
+    assert kernels.over_devices(rows, took) < dict(products=0.13, decode=0.24, prefill=0.26)[kind]
+    assert 0.7 <= inside.mean() <= 0.9
+    for device in kernels.devices: assert inside[rows.device == device].mean() > 0.55
 
 @pytest.fixture(scope="module")
 def counted(tmp_path_factory):

@@ -92,9 +92,9 @@ def test_error(tmp_path):
     check_result((tmp_path/"0.json").read_text())
 
 def interrupted(command, cwd, **env):
-    "Lines, exit code and last line of a program that gets Ctrl-C after 60 lines."
+    "Lines, exit code and last line of a program that gets Ctrl-C after 60 lines, while it sleeps."
     restored = lambda: signal.signal(signal.SIGINT, signal.default_int_handler)    # a background process ignores Ctrl-C
-    with subprocess.Popen([*command, "0", "0.01"], cwd=cwd, env=environment | env, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    with subprocess.Popen([*command, "0", "0.05"], cwd=cwd, env=environment | env, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                           text=True, preexec_fn=restored) as process:
         lines = [process.stdout.readline() for _ in range(60)]
         process.send_signal(signal.SIGINT)
@@ -114,9 +114,11 @@ def test_interrupt(tmp_path):
     "Ctrl-C: the process ends as it does without, and what was found so far is there."
     script, under = str(programs/"broken.py"), [sys.executable, "-m", "fasterbench"]
     as_it_is = interrupted([sys.executable, script], tmp_path)
-    assert as_it_is[1] and as_it_is[2] == "KeyboardInterrupt" and "0x" in as_it_is[0][59]
+    lines, code, last = as_it_is
+    assert last == "KeyboardInterrupt" and "0x" in lines[59]
+    assert code in (1, -signal.SIGINT)                  # 1 where code that runs at exit lets Python forget the signal: torch.optim imports such code
     assert interrupted([sys.executable, script], tmp_path, WATCH=str(tmp_path)) == as_it_is
-    assert interrupted([*under, *run_args(tmp_path, script)], tmp_path) == as_it_is
+    assert interrupted([*under, *run_args(tmp_path, script)], tmp_path) == (lines, -signal.SIGINT, last)
     for name in ("0.json", "found.json"): check_result((tmp_path/name).read_text())
 
 script = '''

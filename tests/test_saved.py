@@ -8,9 +8,9 @@ from conftest import heavy
 from fasterbench.roofs.place import place
 from fasterbench.roofs.row import Row
 from fasterbench.roofs.hardware import Ceiling, HardwarePeaks, MemoryLevel
-from fasterbench.views.network_page import Collective, collectives_table
+from fasterbench.views.peaks_page import Collective, collectives_table
 from fasterbench.views.compare import compare
-from fasterbench.views.result import Account, Result, Timing, from_dict
+from fasterbench.views.result import Breakdown, Result, Timing, from_dict
 
 junk = (None, "x", "", -1, 0, 1.5, 10**400, 5e-324, 1e308, 1e-100, 1e100, True, [], [1], ["x", 1], {}, dict(a=1),
         "inf", "del")
@@ -30,7 +30,7 @@ def full():
                   unknown_ops={"my::op": 1}, model="Net", notes=["by hand"], steps=[program],
                   ops=[replace(points[0], operator="aten::mm")], environment=dict(device_name="A CPU", threads=2),
                   sample=[dict(name="0", shape=[1, 3], dtype="float32")], call=dict(device="cpu", steps=None),
-                  settings=dict(parameters=7), accounts=[Account(0, 25.0, dict(rows=20.0, idle=5.0), "trace")],
+                  settings=dict(parameters=7), breakdowns=[Breakdown(0, 25.0, dict(rows=20.0, idle=5.0), "trace")],
                   collectives=[Collective("all_reduce", "0", (0, 1), 2, 1e6, 50e-6, (40e-6, 0.0), 1, 40e-6, 0.0)])
 
 def places(value, path=()):
@@ -63,12 +63,12 @@ def test_a_sound_file_is_shown(full):
     written(again), drawn(again, full), again._page()
 
 def test_a_damaged_value_is_refused_or_shown(full):
-    """Every value at every place, in the short run 300 by chance. What is read is written as text; of several rows the
+    """Every value at every place, in the short run 120 by chance. What is read is written as text; of several rows the
     first that is damaged in one way is drawn and compared, and the first damaged in any way has its page made."""
     plain = json.loads(full.to_json())
     every = [(p, j) for p in places(plain) if p for j in junk]
     random.seed(15)
-    if not heavy: every = random.sample(every, 300)
+    if not heavy: every = random.sample(every, 120)
     read, seen = 0, set()
     for path, other in every:
         try: again = from_dict(damaged(plain, path, other))

@@ -1,5 +1,5 @@
 "The site: built once from the notebooks as they are committed, and looked at in headless Chrome or Chromium with the network off."
-import importlib.util, json, re, subprocess, sys, warnings
+import importlib.util, json, re, shutil, subprocess, sys, warnings
 from html.parser import HTMLParser
 from urllib.parse import unquote, urldefrag
 
@@ -21,10 +21,12 @@ def site(tmp_path_factory):
         warnings.warn(why := f"THE SITE IS NOT TESTED: {', '.join(missing)} not installed; the docs extra has it")
         pytest.skip(why)
     there = tmp_path_factory.mktemp("site")
-    before = {*root.iterdir(), *(root/"nbs").rglob("*")}
-    done = subprocess.run([sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html", "nbs", str(there/"site")], cwd=root, capture_output=True, text=True)
+    source = tmp_path_factory.mktemp("source")/"project"                # a copy: other tests write into the project meanwhile
+    shutil.copytree(root, source, ignore=shutil.ignore_patterns(".*", "build", "dist", "*.egg-info", "__pycache__"))
+    before = {*source.rglob("*")}
+    done = subprocess.run([sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html", "nbs", str(there/"site")], cwd=source, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert {*root.iterdir(), *(root/"nbs").rglob("*")} == before and [p.name for p in there.iterdir()] == ["site"], "the build leaves something behind"
+    assert {*source.rglob("*")} == before and [p.name for p in there.iterdir()] == ["site"], "the build leaves something behind"
     return there/"site"
 
 def figures(page):

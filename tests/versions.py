@@ -34,9 +34,9 @@ def interpreter(python):
     own = sorted((Path.home()/".pyenv/versions").glob(f"{python}.*/bin/python"))
     return str(own[-1]) if own else shutil.which(f"python{python}") or (sys.executable if sys.version.startswith(f"{python}.") else None)
 
-def environment(folder, python, torch, constraints, log):
-    "An environment with the package and what its tests need; the path of its Python, or None."
-    there, wanted = folder/"env", ["-e", f"{root}[dev]", torch]
+def environment(folder, python, torch, constraints, extra, log):
+    "An environment with the package and an extra; the path of its Python, or None."
+    there, wanted = folder/"env", ["-e", f"{root}[{extra}]", torch]
     pins = folder/"constraints.txt"
     pins.write_text("\n".join(constraints))
     inside = there/("Scripts" if os.name == "nt" else "bin")/"python"
@@ -53,7 +53,7 @@ def tried(name, quick, log):
     python, torch = rows[name]
     with tempfile.TemporaryDirectory(prefix="fasterbench-versions-") as d:
         folder, start = Path(d), monotonic()
-        inside = environment(folder, python, torch, lowest() if name == "oldest" else [], log)
+        inside = environment(folder, python, torch, lowest() if name == "oldest" else [], "vision" if quick else "dev", log)
         if inside is None: return [name, torch, python, "not installed", "", "", ""]
         env = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | dict(PATH=f"{inside.parent}{os.pathsep}{os.environ['PATH']}", TQDM_DISABLE="1")
         said = subprocess.run([inside, "-c", "import torch, platform; print(torch.__version__, platform.python_version())"], capture_output=True, text=True, env=env).stdout.split()

@@ -14,7 +14,8 @@ from torch import nn
 from .budgets import Found, interval_of_median, looks
 from .measure import measure, timed_again
 from .rows import measured_result
-from ..core.arguments import as_device, tensors_of
+from ..core.arguments import tensors_of
+from ..engine.accelerator import as_device
 from ..engine.process import preserved_process, gc_paused
 from ..engine.step import Forward, TrainingStep
 from ..roofs.place import division
@@ -79,7 +80,7 @@ def _by_layer(points):
 def round_figures(
     result:Result, # One profile
 )->dict[str, dict[str, float]]:
-    "Times of one round per layer, s, and how they stand under the roofs; the whole model has the empty name."
+    "Times of one round per layer, s, and relative to the roofs; the whole model has the empty name."
     found = {}
     for name, (time, least) in _by_layer(result.points).items():
         found[name] = dict(time=time) | (dict(utilization=least / time, time_over_least=time / least) if least and time
@@ -111,7 +112,7 @@ class Rounds:
             cost = counted.times.cost if self.for_ratios else None
             self.measured = timed_again(counted, *at, warmup=1, rule=rule, cost=cost)
         if self.for_ratios: self.measured = replace(self.measured, times=_shortest_samples(self.measured.times))
-        self.result = measured_result(self.run.model, self.measured, self.peaks, self.device)
+        self.result = measured_result(self.run.model, self.measured, self.peaks)
         return round_figures(self.result)
 
 # %% ../../nbs/analysis/budget_figures.ipynb #8abd3959

@@ -6,247 +6,38 @@
 __all__ = ['predict']
 
 # %% ../../nbs/analysis/predict.ipynb #f45274de
-import math
-from collections.abc import Sequence
 from dataclasses import replace
-from difflib import get_close_matches
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 from torch import nn
 
+from .expected import compiled_times, deviation, expected_operator_times, interval, row_scale
 from .measure import main_dtype
 from .rows import call_rows, module_row
-from ..core.arguments import as_call
+from ..core.arguments import as_call, as_dtype
 from ..core.dtypes import dtype_name
-from ..core.units import format_si
+from ..core.units import format_si, positive
+from ..engine.accelerator import stand_in
 from ..probes.machine import tf32_categories
-from ..roofs.datasheet import datasheet_peaks, devices, match_device
-from ..roofs.hardware import HardwarePeaks, memory_time, passing
+from ..roofs.datasheet import as_peaks, match_device
+from ..roofs.hardware import HardwarePeaks
 from ..roofs.place import at_time, place, ranked, shares_of
 from ..roofs.row import summed
 from ..views.result import Result, from_json
 from ..work.count import count_work
 from ..work.target import Target
-from ..work.trace import Call
-
-# %% ../../nbs/analysis/predict.ipynb #dc69f92b
-class Constant(NamedTuple):
-    "One constant of the expected time."
-    value: float
-    unit: str  # "" for a fraction
-    what: str  # What it is a fraction of
-    data: str  # What it was found from
-
-_models = "1123 runs of timm models on an RTX 3090, float16 autocast, eager, PyTorch 2.4"
-_kernels = "5 000 float32 kernels on a Tesla P100 and a Tesla P4 (NeuSight)"
-_cpu = "10 of 20 torchvision models (by a checksum of the name), batch 1, float32, 2 cores of an AMD EPYC"
-constants = dict(
-    tensor=Constant(0.92, "", "of the rate that tensor cores sustain", _models),
-    vector=Constant(0.75, "", "of the peak of products on vector units", _kernels),
-    sustained=Constant(0.75, "", "of the datasheet's peak, sustained by tensor cores where no figure is published",
-                       "median of the 8 devices with a published mean of long runs: 0.51–0.87"),
-    products=Constant(0.50, "", "of the bandwidth, for operands of products", _models),
-    pointwise=Constant(0.75, "", "of the bandwidth, for pointwise work and copies", f"{_models}; {_kernels}"),
-    rows=Constant(0.51, "", "of the bandwidth, for norms, softmax and reductions", f"{_models}; {_kernels}"),
-    cache=Constant(0.55, "", "of 64 B per multiprocessor and clock, from L2", "gpu-benches on A100, H100, H200"),
-    reached=Constant(0.89, "", "of the datasheet's bandwidth, reached by a measured roof",
-        "gpu-benches on A100, H100, H200, L40"),
-    launch=Constant(5e-6, "s", "per operator", "set by hand: a kernel launch and its end"),
-    cpu=Constant(0.61, "", "of the measured roofs of a CPU, for all work", _cpu),
-    cpu_launch=Constant(63e-6, "s", "per operator on a CPU: its call, and threads that begin and end", _cpu),
-)
-
-# %% ../../nbs/analysis/predict.ipynb #877085b3
-def _from_datasheet(peaks): return peaks.environment.get("source") == "datasheet"
-
-def _sustained(peaks):
-    "The fraction of the peak that the tensor cores sustain; 1 for measured roofs and GeForce boards."
-    if not _from_datasheet(peaks) or "GeForce" in peaks.environment.get("device_name", ""): return 1.0
-    published = [c.sustained / c.flops for c in peaks.ceilings if c.sustained]
-    return published[0] if published else constants["sustained"].value
-
-def _on_tensor_cores(peaks, dtype, tf32):
-    "Return whether products of `dtype` run on matrix units of their own, faster than float32."
-    return dtype in ("float16", "bfloat16", "int8") or dtype.startswith("float8") or tf32 and dtype == "float32"
-
-def _compute_rate(peaks, dtype, tf32):
-    "The rate at which products of `dtype` are expected to run, FLOP/s."
-    peak = peaks.flops_of(dtype, tf32)
-    if not _from_datasheet(peaks): return peak * constants["tensor"].value
-    if not _on_tensor_cores(peaks, dtype, tf32): return peak * constants["vector"].value
-    return peak * constants["tensor"].value * _sustained(peaks)
-
-# %% ../../nbs/analysis/predict.ipynb #59953300
-_by_rows = ("normalisation", "reduction")
-_products = ("convolution", "matmul", "attention", "recurrent")
-
-def _memory_kind(call):
-    "Which constant holds for the traffic of an operator."
-    if call.category in _products: return "products"
-    if "batch_norm" in call.operator: return "pointwise"              # with its statistics known, it is
-    return "rows" if call.category in _by_rows or "softmax" in call.operator else "pointwise"
-
-def _bandwidths(peaks, kind):
-    "The rate at which each memory level is expected to serve operators of one kind, B/s."
-    scale = 1 if _from_datasheet(peaks) else 1 / constants["reached"].value
-    dram = constants[kind].value * scale
-    caches = constants["cache"].value if _from_datasheet(peaks) else dram
-    return [l.bandwidth * (caches if l.capacity else dram) for l in peaks.memory]
-
-# %% ../../nbs/analysis/predict.ipynb #b42b7bc9
-class Scale(NamedTuple):
-    "Fraction of a roof that a program reaches at best."
-    memory: float
-    compute: float
-
-    def __truediv__(self, other): return Scale(self.memory / other.memory, self.compute / other.compute)
-
-def row_scale(peaks:HardwarePeaks)->Scale:
-    "Return the fraction of these roofs that the best programs reach: 1 for measured roofs, less for a datasheet's."
-    if not _from_datasheet(peaks): return Scale(1.0, 1.0)
-    return Scale(constants["reached"].value, _sustained(peaks))
-
-# %% ../../nbs/analysis/predict.ipynb #013cb1f3
-def expected_traffic(
-    trace:Sequence[Call],      # Operators, in order
-    capacities:Sequence[int],  # Of the caches, nearest first
-)->list[list[float]]:
-    "Bytes that each cache, and main memory last, is expected to serve for each operator."
-    touched, last, found = 0, {}, []
-    for call in trace:
-        served = [0.0] * (len(capacities) + 1)
-        for t in call.reads:
-            distance = touched - last[t.storage] + t.bytes if t.storage in last else math.inf
-            _share(served, t.bytes, [min(1.0, c / distance) if distance else 1.0 for c in capacities])
-        for t in call.writes: _share(served, t.bytes, [float(t.bytes <= c / 2) for c in capacities])
-        touched += sum(t.bytes for t in (*call.reads, *call.writes))
-        last.update((t.storage, touched) for t in (*call.reads, *call.writes))
-        found.append(served)
-    return found
-
-def _share(served, nbytes, kept):
-    "Add `nbytes` to `served`: each cache serves what it holds and those before it do not."
-    reach = [0.0, *kept, 1.0]
-    for i, (a, b) in enumerate(zip(reach, reach[1:])): served[i] += nbytes * max(b - max(reach[:i + 1]), 0.0)
-
-# %% ../../nbs/analysis/predict.ipynb #7c2d920c
-class OperatorTime(NamedTuple):
-    "Time of one operator on a device, s."
-    limit: float     # The least that the roofs allow
-    expected: float
-
-def expected_operator_times(
-    trace:Sequence[Call],      # Operators, in order
-    served:Sequence,           # Per operator, bytes that each level of `peaks` serves, for the limit
-    peaks:HardwarePeaks,
-    tf32=frozenset(),          # Categories of float32 work that may run as TF32
-)->list[OperatorTime]:
-    "The limit and the expected time of every operator of an eager run."
-    likely = expected_traffic(trace, [l.capacity for l in peaks.memory[:-1]])
-    rates = {kind: _bandwidths(peaks, kind) for kind in ("products", "pointwise", "rows")}
-    return [_operator_time(call, s, e, peaks, rates[_memory_kind(call)], call.category in tf32)
-            for call, s, e in zip(trace, served, likely)]
-
-def _operator_time(call, served, likely, peaks, rates, tf32):
-    flops, dtype = call.flops or 0, call.dtype or peaks.dtype
-    limit = max(flops / peaks.flops_of(dtype, tf32), memory_time(peaks.memory, served)[0])
-    if peaks.device == "cpu":
-        runs = bool(call.flops or call.reads or call.writes)
-        return OperatorTime(limit, limit / constants["cpu"].value + runs * constants["cpu_launch"].value)
-    products = (call.contraction_flops or 0) / _compute_rate(peaks, dtype, tf32)
-    traffic = max(b / rate for b, rate in zip(passing(likely), rates))
-    return OperatorTime(limit, max(products, traffic, limit) + constants["launch"].value)
-
-# %% ../../nbs/analysis/predict.ipynb #876b1fd6
-fused_share = Constant(0.5, "", "of the traffic of what is no product, after fusion",
-                       "one half of 450 compiled runs of timm models on an RTX 4090 (by a checksum of the name)")
-
-# %% ../../nbs/analysis/predict.ipynb #268320a5
-def compiled_times(
-    trace:Sequence[Call],   # Operators of the eager run, in order
-    peaks:HardwarePeaks,
-    tf32=frozenset(),       # Categories of float32 work that may run as TF32
-)->list[OperatorTime]:
-    "The limit and the expected time of every operator, where a compiler may join what is no product."
-    caches, main = sum(l.capacity for l in peaks.memory[:-1]), peaks.memory[-1].bandwidth
-    rates = {kind: _bandwidths(peaks, kind)[-1] for kind in ("products", "pointwise", "rows")}
-    likely, found = expected_traffic(trace, [l.capacity for l in peaks.memory[:-1]]), []
-    for call, served in zip(trace, likely):
-        kind, dtype, on_tf32 = _memory_kind(call), call.dtype or peaks.dtype, call.category in tf32
-        moved = sum(t.bytes for t in (*call.reads, *call.writes))
-        if not call.contraction_flops: found.append(OperatorTime(0.0,
-            fused_share.value * served[-1] / rates[kind])); continue
-        flops = call.contraction_flops
-        limit = max(flops / peaks.flops_of(dtype, on_tf32), max(moved - caches, 0) / main)
-        expected = max(flops / _compute_rate(peaks, dtype, on_tf32), served[-1] / rates[kind], limit)
-        found.append(OperatorTime(limit, expected + constants["launch"].value))
-    return found
-
-# %% ../../nbs/analysis/predict.ipynb #f60ecfac
-spread = dict(
-    model=Constant(0.105, "", "standard deviation of ln(expected ÷ measured) of programs on one device", _models),
-    row=Constant(0.26, "", "the same of single kernels", _kernels),
-    device=Constant(0.065, "", "the same between devices whose sustained rate is known",
-                    "published sustained fractions of 5 NVIDIA devices"),
-    unknown=Constant(0.17, "", "the same between devices whose sustained rate is not known",
-        "published sustained fractions of 8 devices"),
-    compiled=Constant(0.19, "", "of compiled programs on one device", fused_share.data),
-    cpu=Constant(0.134, "", "of programs on a CPU", _cpu),
-)
-z80 = 1.2816 # 80 % of a normal distribution lie within so many standard deviations
-
-def deviation(
-    peaks:HardwarePeaks,
-    compiled:bool=False,
-    row:bool=False,        # Of one row instead of the program
-)->float:
-    "The standard deviation of ln(expected ÷ measured)."
-    known = not _from_datasheet(peaks) or _sustained(peaks) == 1 or any(c.sustained for c in peaks.ceilings)
-    on = "cpu" if peaks.device == "cpu" else "compiled" if compiled else "model"
-    parts = ["device" if known else "unknown", on, *(["row"] if row else [])]
-    return math.hypot(*(spread[p].value for p in parts))
-
-def interval(
-    expected:float, # s
-    limit:float,    # s
-    deviation:float,
-)->tuple[float, float]:
-    "From p10 to p90 of the time, s; never below the limit."
-    return max(expected * math.exp(-z80 * deviation), limit), expected * math.exp(z80 * deviation)
-
-# %% ../../nbs/analysis/predict.ipynb #0327f74b
-def _unknown_device(name):
-    near = get_close_matches(name, devices(), 3, 0.4)
-    nearest = f"; the nearest names are {', '.join(near)}" if near else ""
-    return ValueError(f"on={name!r} is not in the table of {len(devices())} devices{nearest}; "
-                      "peaks that were measured (fasterbench peaks --json) or HardwarePeaks(...) describe others")
-
-def target_peaks(
-    on:str|Path|HardwarePeaks, # Name of a device, the JSON file of its peaks, or the peaks
-    dtype:torch.dtype,         # In which the model computes
-)->HardwarePeaks:
-    "The roofs that a prediction stands under. Raises `ValueError` for a device that nothing is known of."
-    if isinstance(on, HardwarePeaks): return on
-    if not isinstance(on, (str, Path)):
-        raise TypeError(f"on is a {type(on).__name__}; the name of a device, a file or a HardwarePeaks is needed")
-    if str(on).endswith(".json") or Path(on).is_file(): return HardwarePeaks.from_json(str(on))
-    peaks = datasheet_peaks(on)
-    if peaks is None: raise _unknown_device(on)
-    listed = any(c.dtype == dtype_name(dtype) and not c.unit for c in peaks.ceilings)
-    return datasheet_peaks(on, dtype) if listed else peaks
 
 # %% ../../nbs/analysis/predict.ipynb #9c4c910b
 def _target(peaks, autocast):
     "Return the target that work is counted for. A device of a type that PyTorch was built without counts as CUDA."
     kind, device = peaks.device.partition(":")[0], match_device(peaks.environment.get("device_name", "")).device
-    return Target("cpu" if kind == "cpu" else "cuda", device.architecture if device else "", autocast)
+    return Target("cpu" if kind == "cpu" else stand_in, device.architecture if device else "", autocast)
 
 def _tf32(peaks, target):
     "The float32 work that may run as TF32: by PyTorch's switches, where the device has it."
     has = any(c.unit == "TF32" for c in peaks.ceilings)
-    return tf32_categories(torch.device("cuda")) if target.type == "cuda" and has else frozenset()
+    return tf32_categories(torch.device(stand_in)) if target.type == stand_in and has else frozenset()
 
 # %% ../../nbs/analysis/predict.ipynb #dbfd745f
 def _predicted(row, peaks, deviation, **more):
@@ -260,24 +51,32 @@ def _with_interval(point, limit, deviation):
                    source="predicted")
 
 # %% ../../nbs/analysis/predict.ipynb #4f7521ed
-def _module_rows(work, calls, peaks, deviation):
+def _kind(calls):
+    "The category that takes most of the time of `calls`."
+    times = {}
+    for c in calls: times[c.call.category] = times.get(c.call.category, 0) + c.row.time_s
+    return max(times, key=lambda k: times[k], default="")
+
+def _row_deviation(peaks, compiled, calls): return deviation(peaks, compiled, row=True, kind=_kind(calls))
+
+def _module_rows(work, calls, peaks, compiled):
     "One predicted row per module that does work itself."
     own, points = {}, []
     for c in calls: own.setdefault(work.parts[c.call.part].path, []).append(c)
     for part in work.by_module().values():
         mine = own.get(part.name, [])
         row = module_row(part, mine) if mine else module_row(part, [], roof_time_s=0.0)
-        points.append(_predicted(row, peaks, deviation))
+        points.append(_predicted(row, peaks, _row_deviation(peaks, compiled, mine)))
     return ranked(points)
 
 # %% ../../nbs/analysis/predict.ipynb #abd86a24
-def _operator_rows(work, calls, peaks, deviation):
+def _operator_rows(work, calls, peaks):
     "One predicted row per module and operator."
     groups = {}
-    for c in calls: groups.setdefault((c.call.part, c.call.operator), []).append(c.row)
+    for c in calls: groups.setdefault((c.call.part, c.call.operator), []).append(c)
     part = lambda k: dict(name=work.parts[k].path, type=work.parts[k].type)
-    return ranked(_predicted(summed(rows, **part(k), eager_bytes=None), peaks, deviation)
-                  for (k, _), rows in groups.items())
+    return ranked(_predicted(summed([c.row for c in mine], **part(k), eager_bytes=None), peaks,
+                             _row_deviation(peaks, False, mine)) for (k, _), mine in groups.items())
 
 # %% ../../nbs/analysis/predict.ipynb #1623debe
 def _like(like):
@@ -302,13 +101,29 @@ def _carried(rows, like, peaks):
     return carried, found
 
 # %% ../../nbs/analysis/predict.ipynb #8464453b
-def _program(name, rows, work, calls, peaks, deviation):
-    "The whole forward as one point."
+def _program(name, rows, work, calls, peaks, deviation, host_s=None):
+    "The whole forward as one point. The host bounds it from below, where its time is known."
     whole = summed((c.row for c in calls), type=name, operator="", category="", dtype="", calls=1,
                    flops=work.flops, contraction_flops=work.contraction_flops, dense_flops=work.dense_flops,
                    time_s=sum(r.time_s for r in rows))
     shares = tuple(shares_of([r for r in rows if r.time_s]).items())
-    return _predicted(whole, peaks, deviation, share=1.0, shares=shares)
+    found = _predicted(whole, peaks, deviation, share=1.0, shares=shares)
+    if not host_s or host_s <= found.time_s: return found
+    low, high = found.interval_s
+    return replace(at_time(found, host_s), interval_s=(host_s, max(high, host_s)), above_roof=False)
+
+_host_range = 10e-6, 40e-6 # of an operator in eager mode, s: traces of PyTorch models on A100, H100 and MI300X
+
+def _host_note(peaks, device_s, captured=False, host_s=None, operators=0):
+    "A line on the host: whether the expected time counts it."
+    if peaks.device == "cpu" or captured: return []
+    time = lambda s: format_si(s, "s")
+    if host_s is None:
+        low, high = (operators * t for t in _host_range)
+        return [f"expected is the time of the device alone; in eager mode a host needs some "
+                f"{time(low)} to {time(high)} for these {operators} operators, and the device waits for it"]
+    bound = "the host bounds the forward" if host_s > device_s else "the device bounds the forward"
+    return [f"the host needs {time(host_s)}, the device {time(device_s)}: {bound}"]
 
 def _memory_note(model, peaks):
     "A note where the weights alone do not fit."
@@ -330,7 +145,7 @@ def _prediction_notes(name, program, peaks, compiled, like, found, rows):
              f"expected {time(program.time_s)}, "
              f"80 % interval {time(low)} to {time(high)}, from {basis}"]
     if compiled: notes.append("compiled: the limit counts products alone; what is no product may be joined to them")
-    return notes + ([peaks.environment["doubt"]] if peaks.environment.get("doubt") else [])
+    return notes + ([peaks.environment["caveat"]] if peaks.environment.get("caveat") else [])
 
 # %% ../../nbs/analysis/predict.ipynb #e17bb415
 def predict(
@@ -339,19 +154,25 @@ def predict(
     sample,
     on:str|Path|HardwarePeaks, # Name of a device ("NVIDIA H100 80GB HBM3"), the JSON file of its peaks, or the peaks
     *,
-    autocast:torch.dtype|None=None, # The dtype of autocast; None: without
+    autocast:str|torch.dtype|None=None, # The dtype of autocast; None: without
     compiled:bool=False,       # As under torch.compile
+    captured:bool=False,       # Replayed from a CUDA graph: the device starts the kernels, and waits for no host
+    host_s:float|None=None,    # What the host needs to launch a forward, s; None: the device alone is timed
     like=None,                 # A result measured elsewhere, or its file: its rows' utilization is carried over
 )->Result:
     "The least time of a forward on a device that is not here (`roof_time_s`), and the expected one (`time_s`)."
-    peaks = target_peaks(on, autocast or main_dtype(model, as_call(sample)))
+    if host_s is not None and captured: raise ValueError("host_s is given, but a captured forward waits for no host")
+    if host_s is not None: positive("host_s", host_s)
+    autocast = None if autocast is None else as_dtype(autocast)
+    peaks = as_peaks(on, autocast or main_dtype(model, as_call(sample)))
     target, like = _target(peaks, autocast), None if like is None else _like(like)
     work, tf32 = count_work(model, sample, target=target), _tf32(peaks, target)
     calls = call_rows(work, peaks, tf32)
-    if compiled: times = compiled_times(work.trace, peaks, tf32)
-    else: times = expected_operator_times(work.trace, [c.row.bytes_by_level for c in calls], peaks, tf32)
+    if compiled: times = compiled_times(work.trace, peaks, tf32, captured)
+    else: times = expected_operator_times(work.trace, [c.row.bytes_by_level for c in calls], peaks, tf32, captured)
     calls = [_with_time(c, t) for c, t in zip(calls, times)]
-    return _predicted_result(model, work, calls, peaks, autocast, compiled, like)
+    how = dict(captured=captured, host_s=host_s, operators=len(calls))
+    return _predicted_result(model, work, calls, peaks, autocast, compiled, like, **how)
 
 def _with_time(c, t):
     "A call with its limit and its expected time."
@@ -359,17 +180,18 @@ def _with_time(c, t):
     return c._replace(row=replace(c.row, **at), border=replace(c.border, **at))
 
 # %% ../../nbs/analysis/predict.ipynb #12b54b5e
-def _predicted_result(model, work, calls, peaks, autocast, compiled, like):
-    rows, found = _module_rows(work, calls, peaks, deviation(peaks, compiled, row=True)), 0
+def _predicted_result(model, work, calls, peaks, autocast, compiled, like, **how):
+    rows, found = _module_rows(work, calls, peaks, compiled), 0
     if like is not None:
         rows, found = _carried(rows, like, peaks)
         rows = [_with_interval(r, r.roof_time_s, deviation(peaks, compiled, row=True)) for r in ranked(rows)]
-    ops = [] if compiled or like else _operator_rows(work, calls, peaks, deviation(peaks, row=True))
-    program = _program(type(model).__name__, rows, work, calls, peaks, deviation(peaks, compiled))
+    ops = [] if compiled or like else _operator_rows(work, calls, peaks)
+    program = _program(type(model).__name__, rows, work, calls, peaks, deviation(peaks, compiled), how.get("host_s"))
     name = peaks.environment.get("device_name", peaks.device)
     environment = dict(device_name=name, predicted=True, roofs=peaks.environment.get("source", "measured"),
         torch=torch.__version__,
-                       autocast="" if autocast is None else dtype_name(autocast), compiled=compiled)
-    notes = _prediction_notes(name, program, peaks, compiled, like, found, rows) + _memory_note(model, peaks)
+                       autocast="" if autocast is None else dtype_name(autocast), compiled=compiled, **how)
+    notes = _prediction_notes(name, program, peaks, compiled, like, found, rows)
+    notes += _host_note(peaks, sum(r.time_s for r in rows), **how) + _memory_note(model, peaks)
     return Result(rows, peaks, ops, program, unknown_ops=work.unknown_ops, environment=environment, notes=notes,
                   model=f"{type(model).__name__} (predicted)")

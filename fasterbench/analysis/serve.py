@@ -9,8 +9,8 @@ __all__ = ['serve']
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from .predict import target_peaks
 from .serve_work import Asked, Stored, experts_read, language_model, stored_as
+from ..roofs.datasheet import as_peaks
 from ..roofs.hardware import HardwarePeaks
 from ..roofs.network import NetworkPeaks, bus_factor
 from ..views.serving import ServePoint, ServeResult
@@ -197,7 +197,7 @@ def _serve_notes(model, asked, layout, works, peaks, most):
         found.append(f"matrices are stored in {layout.stored.bits} bits, products run in the dtype of the model")
     if most == 0: found.append("weights and the cache of one sequence do not fit in the memory of the device")
     elif most is not None: found.append(f"weights and cache fit up to batch {most}")
-    return (*found, *([peaks.environment["doubt"]] if peaks.environment.get("doubt") else []))
+    return (*found, *([peaks.environment["caveat"]] if peaks.environment.get("caveat") else []))
 
 # %% ../../nbs/analysis/serve.ipynb #2cab8649
 def serve(
@@ -233,7 +233,7 @@ def serve(
 def _server(model, asked, works, on, lies, network):
     stored, cache_bytes, devices, split_head = lies
     dtype = next(p.dtype for p in model.parameters() if p.is_floating_point())
-    peaks, size = target_peaks(on, dtype), _itemsize(model)
+    peaks, size = as_peaks(on, dtype), _itemsize(model)
     parts, share = _divisible(asked.config), 1.0 if cache_bytes is None else cache_bytes / size
     layout, reduced = Sharding(devices, parts, stored, split_head, share), asked.config.hidden_size * size
     layers = getattr(asked.config, "num_hidden_layers", None) or 1

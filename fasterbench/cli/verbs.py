@@ -19,7 +19,7 @@ from .app import (Depth, Device, Dtype, File, Group, Model, Peaks, Quiet, Saved,
                                  check_writable, device_here, dtype_named, free_name, given_peaks, notice,
                                  roof_mismatches,
                                  printed, run_name, saved_result, shape_given, usage_error, whole_from, write)
-from .torchrun import (begin_group, check_launched, is_first, job, launched_ranks, local_device,
+from .script import (begin_group, check_launched, is_first, job, launched_ranks, local_device,
                                       parallel_named)
 
 # %% ../../nbs/cli/verbs.ipynb #dab9241c
@@ -38,7 +38,7 @@ def _recorded(work):
     own = [str(w.message) for w in caught if issubclass(w.category, FasterbenchWarning)]
     for w in caught if is_first() else ():
         if not issubclass(w.category, FasterbenchWarning): notice(f"warning: {w.message}")
-    # those stand in the footer anyway
+    # the footer has those anyway
     return found, [text for text in own if not text.startswith("no FLOP rule for")]
 
 def _print_table(result, top, group, depth, taken):
@@ -86,7 +86,7 @@ def peaks(device:Device="cpu",
     found = replace(found, network=links or found.network)
     for note in notes: notice(note)
     if "-" not in (json, html): printed(lambda: print(PeaksView(found).text(), found.origin(), sep="\n"))
-    elif doubt := roof_caveats(found): notice(doubt)
+    elif caveat := roof_caveats(found): notice(caveat)
     write(json, found.to_json)
     write(html, PeaksView(found).render)
 
@@ -104,10 +104,11 @@ def roofline(
                                                 parser=whole_from(1), metavar="N")]=None,
     backward:Annotated[bool, typer.Option("--backward",
                                           help="Profile training steps; the loss is the sum of the output.")]=False,
+    compiled:Annotated[bool, typer.Option("--compile", help="Compile the model first: a row for every kernel.")]=False,
     parallel:Annotated[str, typer.Option(help="Under torchrun: how several ranks run the model.",
                                          parser=parallel_named, metavar="ddp|fsdp")]="ddp",
     network:Annotated[bool, typer.Option("--network", help="Under torchrun: measure the network first.")]=False,
-    peaks:Peaks=None, top:Top=20, group:Group="auto", depth:Depth=None,
+    peaks:Peaks=None, top:Top=10, group:Group="auto", depth:Depth=None,
     html:Annotated[File, typer.Option(help="Where the report goes; left out: a name that says what was run, in this "
                                            "folder.")]=None,
     no_html:Annotated[bool, typer.Option("--no-html", help="Write no report.")]=False,
@@ -116,14 +117,16 @@ def roofline(
     no_progress:Quiet=False,
 ):
     "Profile a model, print its slowest layers and write the report; under torchrun in all ranks."
+    import torch
     if network: check_launched("roofline MODEL", launched_ranks() > 1)
     where, what, shape, roofs = (device_here(local_device(device)), dtype_named(dtype), shape_given(input),
                                  given_peaks(peaks))
     (net, sample), assumed = _loaded_model(model, shape, batch, what, seq)
     title, remark = f"Roofline of {model}", ""
     if not html and not no_html: html, remark = free_name(run_name(model, batch, shape, seq, dtype, backward,
-                                                                   str(where)), title)
+                                                                   str(where), compiled), title)
     check_writable(html=html, json=json, csv=csv)
+    if compiled: net = torch.compile(net)
     with job(where, parallel) as wrapped:
         roofs = _with_network(roofs) if network else roofs
         result = _profiled_result(wrapped(net), sample, roofs, peaks, model, assumed, (where, warmup, steps),
@@ -158,13 +161,13 @@ def _profiled_result(net, sample, roofs, peaks, model, assumed, args, options):
     analyzer = RooflineAnalyzer(net, sample, roofs)
     result, notes = _recorded(lambda: _profiled(assumed, lambda: analyzer.profile(*args, **options).result))
     dtype = str(main_dtype(net, sample)).removeprefix("torch.")
-    doubts = roof_mismatches(roofs, dtype, result.environment, str(args[0])) if peaks else []
-    if doubts: notes = [f"roofs of {peaks}: {'; '.join(doubts)}", *notes]
+    caveats = roof_mismatches(roofs, dtype, result.environment, str(args[0])) if peaks else []
+    if caveats: notes = [f"roofs of {peaks}: {'; '.join(caveats)}", *notes]
     return replace(result, notes=[*result.notes, *assumed, *notes], call=result.call | dict(model=model))
 
 # %% ../../nbs/cli/verbs.ipynb #680f5322
 @app.command()
-def report(saved:Saved, top:Top=20, group:Group="auto", depth:Depth=None,
+def report(saved:Saved, top:Top=10, group:Group="auto", depth:Depth=None,
            html:Annotated[File, typer.Option(help="Where the report goes; left out: SAVED.html in this folder; - for "
                                                   "standard output.")]=None,
            csv:Annotated[File, typer.Option(help="Write the rows here; - for standard output.")]=None):
@@ -184,7 +187,7 @@ def report(saved:Saved, top:Top=20, group:Group="auto", depth:Depth=None,
 def compare(saved:Annotated[list[str],
                             typer.Argument(help="Results that `roofline --json` wrote: two, or more for a column each.",
                                                  metavar="BEFORE AFTER [MORE]")],
-            top:Top=20,
+            top:Top=10,
             html:Annotated[File, typer.Option(help="Write chart and table here; - for standard output.")]=None,
             csv:Annotated[File, typer.Option(help="Write the rows here; - for standard output.")]=None):
     "Compare saved results, row by row."

@@ -17,6 +17,8 @@ from torch._C._autograd import _disable_profiler, _profiler_enabled
 from torch.profiler import profile
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack, _pop_mode
 
+from .accelerator import (accelerator_random, accelerator_type, attention_switches, flags,
+                                            precisions, restore_accelerator_random)
 from .undo import Undo, let_go
 
 # %% ../../nbs/engine/process.ipynb #c9e0d2aa
@@ -40,9 +42,9 @@ def _attribute(path, root=torch.backends):
     return _Switch(lambda: getattr(owner(), name), lambda value: setattr(owner(), name, value))
 
 # %% ../../nbs/engine/process.ipynb #4d44b0cf
-def _autocast_switches(device):
-    yield _Switch(lambda: torch.is_autocast_enabled(device), lambda on: torch.set_autocast_enabled(device, on))
-    yield _Switch(lambda: torch.get_autocast_dtype(device), lambda dtype: torch.set_autocast_dtype(device, dtype))
+def _autocast_switches(device):  # a function that gives its type
+    yield _Switch(lambda: torch.is_autocast_enabled(device()), lambda on: torch.set_autocast_enabled(device(), on))
+    yield _Switch(lambda: torch.get_autocast_dtype(device()), lambda dtype: torch.set_autocast_dtype(device(), dtype))
 
 def _default_device():
     "The default device in a tuple, with `None` in it where none is set."
@@ -55,7 +57,7 @@ def _pop_modes(depth):
 _thread_switches = [
     _Switch(torch.is_grad_enabled, torch.set_grad_enabled),
     _Switch(torch._C._is_multithreading_enabled, torch._C._set_multithreading_enabled),
-    *_autocast_switches("cpu"), *_autocast_switches("cuda"),
+    *_autocast_switches(lambda: "cpu"), *_autocast_switches(accelerator_type),
     _Switch(torch.is_autocast_cache_enabled, torch.set_autocast_cache_enabled),
     _Switch(_default_device, lambda device: torch.set_default_device(*device)),
     _Switch(lambda: len(_get_current_dispatch_mode_stack()), _pop_modes)]
@@ -72,12 +74,9 @@ def _set_stance(stance): sys.modules["torch._dynamo.eval_frame"]._set_stance(sta
 
 # %% ../../nbs/engine/process.ipynb #4fc2da8a
 _attributes = (
-    "cudnn.benchmark", "cudnn.benchmark_limit", "cudnn.deterministic", "cudnn.enabled", "cudnn.allow_tf32",
-    "cuda.matmul.allow_fp16_reduced_precision_reduction", "cuda.matmul.allow_bf16_reduced_precision_reduction",
-    "cuda.matmul.allow_fp16_accumulation", "mkldnn.enabled", "mkldnn.deterministic", "quantized.engine",
-    "opt_einsum.enabled", "opt_einsum.strategy", "fp32_precision", "cuda.matmul.fp32_precision",
-    "cudnn.conv.fp32_precision", "cudnn.rnn.fp32_precision", "mkldnn.matmul.fp32_precision",
-    "mkldnn.conv.fp32_precision", "mkldnn.rnn.fp32_precision")
+    *flags, "mkldnn.enabled", "mkldnn.deterministic", "quantized.engine", "opt_einsum.enabled", "opt_einsum.strategy",
+    "fp32_precision", *precisions, "mkldnn.matmul.fp32_precision", "mkldnn.conv.fp32_precision",
+    "mkldnn.rnn.fp32_precision")
 
 _process_switches = [
     _Switch(torch.get_default_dtype, torch.set_default_dtype), _Switch(torch.get_num_threads, torch.set_num_threads),
@@ -89,23 +88,21 @@ _process_switches = [
     _Switch(_stance, _set_stance),
     _attribute("fill_uninitialized_memory", torch.utils.deterministic),
     _Switch(torch.backends.mha.get_fastpath_enabled, torch.backends.mha.set_fastpath_enabled),
-    *(_Switch(getattr(torch.backends.cuda, f"{k}_sdp_enabled"), getattr(torch.backends.cuda, f"enable_{k}_sdp"))
-      for k in ("flash", "math", "mem_efficient", "cudnn")),
+    *(_Switch(*s) for s in attention_switches),
     _Switch(torch.get_float32_matmul_precision, torch.set_float32_matmul_precision), *map(_attribute, _attributes)]
 
 # %% ../../nbs/engine/process.ipynb #ab96f418
 def random_state():
     "Return the state of the random generators of the process."
-    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
-    return torch.get_rng_state(), cuda, random.getstate(), np.random.get_state()
+    return torch.get_rng_state(), accelerator_random(), random.getstate(), np.random.get_state()
 
 def restore_random(
     state, # What `random_state` gave
 ):
     "Put the random generators of the process back."
-    cpu, cuda, python, numpy = state
+    cpu, accelerators, python, numpy = state
     torch.set_rng_state(cpu)
-    if cuda is not None: torch.cuda.set_rng_state_all(cuda)
+    restore_accelerator_random(accelerators)
     random.setstate(python)
     np.random.set_state(numpy)
 

@@ -21,6 +21,7 @@ from torch.utils._pytree import tree_flatten
 
 from ..core.arguments import copied, is_immutable
 from ..core.warnings import NotKeptWarning, warn
+from .accelerator import is_accelerator
 from .modules import absent, copiers, put
 from .process import random_state, restore_process, restore_random
 from .undo import Undo, let_go
@@ -55,7 +56,7 @@ def _write_into(t, contents):
 def _copy_of(t):
     "Copy the contents of `t` into the CPU's memory."
     if t.is_meta or isinstance(t, FakeTensor): return None
-    return t.to("cpu", copy=True) if t.device.type == "cuda" else t.clone()
+    return t.to("cpu", copy=True) if is_accelerator(t.device) else t.clone()
 
 # %% ../../nbs/engine/state.ipynb #7b068403
 class TensorState:
@@ -235,8 +236,10 @@ class Snapshot:
 
     def put_back(self, undo):
         "Let `undo` put back everything."
-        for s in self.tensors: undo.add(s.restore)
-        for restore in self.restores: undo.add(*restore)
+        for s in self.tensors:                  # in two lines: Python 3.12 and 3.13 leave a `with` without its exit
+            undo.add(s.restore)                 # where a trace function raises at a loop of one line
+        for restore in self.restores:
+            undo.add(*restore)
         undo.add(_restore_empty, self.empty)
 
     def steps(self,
@@ -363,14 +366,15 @@ def preserved(
         for m in snapshot.modules:
             if isinstance(m, sharded_class()): _keep_sharding(m, undo)
         by_memory = {}
-        for s in later: by_memory.setdefault(_address(s.alias), []).append(s)
+        for s in later:
+            by_memory.setdefault(_address(s.alias), []).append(s)
         def before_write(t):
             for s in by_memory.get(_address(t), ()): s.keep()
         yield before_write, [s.tensor for s in snapshot.tensors]
 
 # %% ../../nbs/engine/state.ipynb #rw000005
 def _leaf_mark(leaf):
-    "Return something that differs once `leaf` is no longer what it was."
+    "Return a mark that differs once `leaf` has changed."
     if is_immutable(leaf): return leaf
     if not isinstance(leaf, torch.Tensor) or leaf.is_inference(): return object()
     return id(leaf), leaf._version, leaf.shape, leaf.stride() if leaf.layout is torch.strided else None

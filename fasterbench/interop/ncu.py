@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from fasterbench.roofs.hardware import Ceiling, HardwarePeaks, MemoryLevel
 from fasterbench.roofs.place import place, ranked, rates
 from fasterbench.roofs.row import Row
-from fasterbench.interop.ncu_csv import LaunchRecord, base_value, number_format, launch_records
-from fasterbench.interop.ncu_metrics import (command, compute_roofs, flop_metrics, flops_of, metrics_for, time_of,
-                                             traffic_of, usable)
+from fasterbench.interop.ncu_csv import (LaunchRecord, base_value, number_format, launch_records, command,
+                                         compute_roofs, flop_metrics, flops_of, metrics_for, time_of, traffic_of,
+                                         usable)
 from fasterbench.views.result import Result
 from fasterbench.core.units import format_si, total
 from fasterbench.core.warnings import NotMeasuredWarning, warn
@@ -87,7 +87,7 @@ def _grouped(launches, by):
     return [(name(l), l.shape or "kernel", l) for l in launches]
 
 # %% ../../nbs/interop/ncu.ipynb #1bf2d11b
-def served_of(
+def own_bytes_by_level(
     traffic:list[tuple[str, float]], # (level, bytes through it), nearest first
 )->list[tuple[str, float]]:
     "The bytes that each level served; they sum to the bytes through the nearest."
@@ -134,12 +134,12 @@ def _seen_by(peaks, traffic):
     counted, far = dict(traffic), peaks.memory[-1].name
     if "DRAM" not in counted: return None, None
     levels = tuple(l for l in peaks.memory if l.name in counted or l.capacity is None)
-    served = served_of([(l.name, counted[l.name]) for l in levels[:-1]] + [(far, counted["DRAM"])])
-    return replace(peaks, levels=levels), [b for _, b in served]
+    by_level = own_bytes_by_level([(l.name, counted[l.name]) for l in levels[:-1]] + [(far, counted["DRAM"])])
+    return replace(peaks, levels=levels), [b for _, b in by_level]
 
 def _point(name, type, l, peaks):
     "The point of a launch under `peaks`."
-    counted, ops, raised = served_of(l.traffic), l.flops or {}, _raised(l.traffic)
+    counted, ops, raised = own_bytes_by_level(l.traffic), l.flops or {}, _raised(l.traffic)
     near = sum(b for _, b in counted) if counted else None          # through the nearest level
     nbytes, flops = dict(l.traffic).get("DRAM", near), None if l.flops is None else sum(ops.values())
     dtype, unit = max(ops, key=ops.get) if flops else ("", "")
@@ -295,22 +295,16 @@ def read_ncu(
     return _ncu_result(path, points, under, about, notes)
 
 # %% ../../nbs/interop/ncu.ipynb #6710b4aa
-def _pushed(name):
-    "Return whether an NVTX range was opened: a build of torch without CUDA has none."
-    import torch
-    try: torch.cuda.nvtx.range_push(name)
-    except RuntimeError: return False
-    return True
-
 def _ranged(forward, path, type):
     "`forward` inside a range of NVTX and one of PyTorch's profiler."
     import torch
+    from fasterbench.engine.accelerator import pop_range, push_range
     def ranged(*args, **kwargs):
-        pushed = _pushed(path)
+        pushed = push_range(path)
         try:
             with torch.profiler.record_function(f"nn.Module: {path} ({type})"): return forward(*args, **kwargs)
         finally:
-            if pushed: torch.cuda.nvtx.range_pop()
+            if pushed: pop_range()
     return ranged
 
 # %% ../../nbs/interop/ncu.ipynb #6710b44c

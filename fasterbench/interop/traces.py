@@ -6,29 +6,31 @@
 __all__ = ['TraceResult', 'read_trace', 'on_trace_ready']
 
 # %% ../../nbs/interop/traces.ipynb #c7b347ea
-import os
+import os, runpy
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from multiprocessing import get_all_start_methods, get_context
 from pathlib import Path
 from statistics import quantiles
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from ..core.warnings import NotMeasuredWarning, warn
+from ..core.warnings import NotMeasuredWarning, old_arguments, warn
 from .collectives import collectives_of
 from .perfetto import write_perfetto
 from .trace_file import Source, read_file, snippet, source_of, sources, uncollected
-from .trace_join import parts
+from .engine_ops import engine_config
+from .trace_join import Reading, counted, parts
 from .trace_work import uncompiled
 from .trace_rows import reduced
+from ..roofs.datasheet import as_peaks, names_device
 from ..roofs.place import place, ranked, shares_of
 from ..roofs.row import Row, added
 from ..roofs.hardware import HardwarePeaks
-from ..views.result import Account, Result
+from ..views.result import Breakdown, Result
 
 if TYPE_CHECKING: from torch.profiler import profile
 
@@ -56,9 +58,9 @@ def _gathered(found, kind):
     return added(row for rows in groups for row in rows), _iqr_by_row(groups)
 
 # %% ../../nbs/interop/traces.ipynb #f5892c27
-def _accounts(found):
-    "One account per trace and device."
-    return [Account(r.rank, s.span_s, s.parts, r.source, s.linked_s) for r in found for s in r.spent]
+def _breakdowns(found):
+    "Return a breakdown per trace and device."
+    return [Breakdown(r.rank, s.span_s, s.parts, r.source, s.linked_s) for r in found for s in r.spent]
 
 def _idle(found, peaks):
     "The row of the time in which nothing ran."
@@ -137,7 +139,7 @@ def _trace_result(found, by, peaks):
     about = dict(device_name=device, tool="torch.profiler", file=file, ranks=found[0].ranks)
     return TraceResult(points, peaks, rows["ops"], program, steps, environment={k: v for k, v in about.items() if v},
                        model=_model(found), kernels=rows["kernels"],
-                       notes=_trace_notes(found, peaks), accounts=_accounts(found), unknown_ops=_unknown_ops(found),
+                       notes=_trace_notes(found, peaks), breakdowns=_breakdowns(found), unknown_ops=_unknown_ops(found),
                        collectives=_matched(found))
 
 # %% ../../nbs/interop/traces.ipynb #8e840528
@@ -164,15 +166,32 @@ class TraceResult(Result):
         path, # Where to write: .json or .json.gz
     ):
         "Write a copy of the trace whose kernels carry FLOPs, bytes, utilization and bound, with tracks of the rates."
-        files = {a.source for a in self.accounts}
+        files = {a.source for a in self.breakdowns}
         if len(files) != 1:
             raise ValueError(f"these points are of {len(files)} traces; to_perfetto writes a copy of one")
         write_perfetto(source_of(files.pop()), path, self.peaks)
 
 # %% ../../nbs/interop/traces.ipynb #90844fd1
-def _reduce_source(source, peaks, device):
+def _name_and_roofs(on, peaks):
+    "Return the name of the device, where `on` is one, and the roofs, where they are given."
+    if peaks is not None and not isinstance(peaks, HardwarePeaks):
+        raise TypeError(f"peaks is a {type(peaks).__name__}; a HardwarePeaks is needed")
+    return (on, peaks) if on is None or names_device(on) else (None, peaks or as_peaks(on))
+
+@cache
+def read_rules(
+    path:str, # A Python file that registers rules: `@rule`, `@engine_rule`
+):
+    "Run a file of rules, once in a process. Raises `ValueError` where it fails."
+    try: runpy.run_path(path)
+    except FileNotFoundError: raise
+    except Exception as error:
+        raise ValueError(f"the rules in {path} cannot be read: {type(error).__name__}: {error}") from error
+
+def _reduce_source(source, peaks, name, how=Reading()):
     "The rows of one trace; runs in a process of its own."
-    with uncollected(), uncompiled(): return reduced(read_file(source), peaks, device)
+    for path in how.rules: read_rules(path)
+    with uncollected(), uncompiled(): return reduced(read_file(source), peaks, name, how)
 
 def _pool(found):
     "Processes of this machine, where there are several traces that are worth them."
@@ -180,8 +199,8 @@ def _pool(found):
     if len(found) < 2 or size < 1 << 24 or "fork" not in get_all_start_methods(): return None
     return ProcessPoolExecutor(min(os.cpu_count() or 1, len(found)), mp_context=get_context("fork"))
 
-def _reduce_all(found, peaks, device, executor):
-    one = partial(_reduce_source, peaks=peaks, device=device)
+def _reduce_all(found, peaks, name, executor, how):
+    one = partial(_reduce_source, peaks=peaks, name=name, how=how)
     pool = None if executor is not None else _pool(found)
     if executor is None and pool is None: return list(map(one, found))
     try: return list((executor or pool).map(one, found))
@@ -189,21 +208,32 @@ def _reduce_all(found, peaks, device, executor):
         if pool is not None: pool.shutdown(cancel_futures=True)
 
 # %% ../../nbs/interop/traces.ipynb #d0246441
+@old_arguments(device="on")
 def read_trace(
     # A trace, a folder or tar archive of traces, an address that fsspec opens, or several of these
     path,
     *,
     # "module", "operator", "kernel", "collective" or "rank"; None: modules where it names them, else operators
     by:str|None=None,
-    device:str|None=None,          # Name of the device, where the trace has none or another is meant
-    peaks:HardwarePeaks|None=None, # The roofs; None: the datasheet of the device
+    # Name of the device ("NVIDIA H100"), the JSON file of its peaks, or the peaks; None: as the trace names it
+    on:str|Path|HardwarePeaks|None=None,
+    peaks:HardwarePeaks|None=None, # The roofs; None: those of `on`
     executor=None,                 # Any `concurrent.futures.Executor`, for many traces; None: processes of this machine
+    # Traces of the phase in which a server captured its graphs: their kernels get the operators of the capture
+    captures=(),
+    config=None,                   # `config.json` of the model: what operators of engines do not record
+    rules=(),                      # Python files with rules (`@rule`, `@engine_rule`) of operators
+    inductor_cache=None,           # The cache of Inductor of that run: the sources of compiled kernels
+    like=None,                     # An eager trace of the same model, by which kernels of graphs are recognised
 )->TraceResult:
-    "The rows of traces, and an account of all of the time. Raises `ValueError` for what is no trace."
+    "The rows of traces, and a breakdown of all of the time. Raises `ValueError` for what is no trace."
     if by is not None and by not in _kinds: raise ValueError(f"by={by!r}; the ways are {', '.join(_kinds)}")
-    if peaks is not None and not isinstance(peaks, HardwarePeaks):
-        raise TypeError(f"peaks is a {type(peaks).__name__}; a HardwarePeaks is needed")
-    return _trace_result(_reduce_all(sources(path), peaks, device, executor), by, peaks)
+    name, peaks = _name_and_roofs(on, peaks)
+    several = lambda given: tuple(map(str, [given] if isinstance(given, (str, os.PathLike)) else given))
+    how = Reading(several(captures), None if config is None else engine_config(config), several(rules),
+                  str(inductor_cache or ""), str(like or ""))
+    for rule_file in how.rules: read_rules(rule_file)
+    return _trace_result(_reduce_all(sources(path), peaks, name, executor, how), by, peaks)
 
 # %% ../../nbs/interop/traces.ipynb #cd170de4
 _writers = {".html": "to_html", ".json": "to_json", ".csv": "to_csv"}
@@ -222,25 +252,26 @@ def _rank():
     return dist.get_rank() if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1 else None
 
 # %% ../../nbs/interop/traces.ipynb #e609bc6f
+@old_arguments(device="on")
 def on_trace_ready(
     path,                          # Where the report goes: .html, or .json or .csv
     *,
-    device:str|None=None,          # As `read_trace` takes it
+    on:str|Path|HardwarePeaks|None=None, # As `read_trace` takes it
     peaks:HardwarePeaks|None=None, # The roofs; None: the datasheet of the GPU; on a CPU they are measured
 )->"Callable[[profile], None]":
     "Return a handler for `profile(on_trace_ready=…)` that writes each cycle's roofline; an error in it is a warning."
     if Path(path).suffix not in _writers:
         raise ValueError(f"path={str(path)!r}: the ending is one of {', '.join(_writers)}")
-    count = 0
+    (name, peaks), count = _name_and_roofs(on, peaks), 0
     def handler(prof):
         nonlocal count
         count += 1
         with TemporaryDirectory() as folder:
             try:
                 prof.export_chrome_trace(f"{folder}/trace.json")
-                found = [_reduce_source(Source(f"{folder}/trace.json"), peaks, device)]
+                found = [_reduce_source(Source(f"{folder}/trace.json"), peaks, name)]
                 roofs = peaks or (_measured_cpu() if found[0].device == "cpu" else None)
-                if roofs is not peaks: found = [_reduce_source(Source(f"{folder}/trace.json"), roofs, device)]
+                if roofs is not peaks: found = [_reduce_source(Source(f"{folder}/trace.json"), roofs, name)]
                 result = _trace_result(found, None, roofs)
                 getattr(result, _writers[Path(path).suffix])(_numbered_path(path, count, _rank()))
             except Exception as error: warn(f"cannot write the roofline of this cycle: {error}", NotMeasuredWarning)

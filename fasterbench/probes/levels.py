@@ -13,6 +13,7 @@ from typing import NamedTuple
 import torch
 
 from ..core.units import format_si
+from ..engine.accelerator import accelerator, is_accelerator
 from ..roofs.hardware import MemoryLevel
 from .probes import Rate, envelope, graph_probe, memory_probe, out_of_place, run_probe, streams
 
@@ -50,8 +51,7 @@ def memory_capacities(
 )->list[tuple[str, int]]:
     "The caches of `device` that have a roof of their own, where the system says; else none."
     if device.type == "cpu": return cpu_caches(torch.get_num_threads())
-    size = getattr(torch.cuda.get_device_properties(device), "L2_cache_size", 0)
-    return [("L2", size)] if size else []
+    return accelerator(device).caches()
 
 # %% ../../nbs/probes/levels.ipynb #08ae0144
 def plateaus(
@@ -70,8 +70,8 @@ def plateaus(
 
 # %% ../../nbs/probes/levels.ipynb #d0b0b634
 def _probe_bytes(device):
-    "Bytes that a call touches in a cache: some tens of microseconds of traffic, beside which a launch is little."
-    return 512 << 20 if device.type == "cuda" else 32 << 20
+    "Bytes that a call touches in a cache: some tens of microseconds of traffic, far more than a launch."
+    return 512 << 20 if is_accelerator(device) else 32 << 20
 
 def swept_capacities(device, seconds, **kwargs):
     "Capacities of the caches of `device` from a sweep of its own."
@@ -102,10 +102,10 @@ class LevelRate(NamedTuple):
 
 def _level_probes(device, size, capacity):
     "Streaming over one working set; in a cache of a GPU also from a graph."
-    cuda, touched = device.type == "cuda", _probe_bytes(device) if capacity else 0
-    names = [k for k in streams if not (cuda and k == "product")]     # repeated products of random numbers vanish
+    touched, graphs = _probe_bytes(device) if capacity else 0, accelerator(device).graphs
+    names = [k for k in streams if k != "product" or not is_accelerator(device)]    # products of random numbers vanish
     probes = [memory_probe(k, size, device, touched) for k in names]
-    return probes + ([graph_probe(k, size, device, touched) for k in names] if cuda and capacity else [])
+    return probes + ([graph_probe(k, size, device, touched) for k in names] if graphs and capacity else [])
 
 def _probe_name(rate): return rate.probe.name.split()[0]
 

@@ -12,39 +12,15 @@ from datetime import datetime, timezone
 
 import torch
 
+from ..engine.accelerator import accelerator, first_line
 from ..engine.process import preserved_process
-
-# %% ../../nbs/probes/machine.ipynb #fd5179b7
-_products = ("cuda.matmul", "cudnn.conv", "cudnn.rnn")
-_kinds = (("matmul", "attention"), ("convolution",), ("recurrent",))
-_by_product = hasattr(torch.backends.cudnn, "conv") and hasattr(torch.backends.cudnn.conv, "fp32_precision")
-
-def _torch_backend(path):
-    found = torch.backends
-    for name in path.split("."): found = getattr(found, name)
-    return found
-
-def _set_tf32(on):
-    if _by_product:
-        for p in _products: _torch_backend(p).fp32_precision = "tf32" if on else "ieee"
-    else: torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = on
 
 # %% ../../nbs/probes/machine.ipynb #53beadec
 def tf32_categories(
     device:torch.device,
 )->frozenset[str]:
     "The kinds of float32 work that may run as TF32 on `device` now."
-    if device.type != "cuda": return frozenset()
-    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
-    if _by_product: on = [_torch_backend(p).fp32_precision == "tf32" for p in _products]
-    else: on = [matmul.allow_tf32, cudnn.allow_tf32, cudnn.allow_tf32]
-    return frozenset(k for allowed, of in zip(on, _kinds) if allowed for k in of)
-
-def has_tf32(
-    device:torch.device,
-)->bool:
-    "Return whether `device` has units for TF32: NVIDIA's from compute capability 8.0 on."
-    return device.type == "cuda" and not torch.version.hip and torch.cuda.get_device_capability(device) >= (8, 0)
+    return accelerator(device).tf32()
 
 @contextmanager
 def tf32_set(
@@ -53,32 +29,13 @@ def tf32_set(
 ):
     "Context in which TF32 is on or off; the switches are put back."
     with preserved_process():
-        if device.type == "cuda": _set_tf32(on)
+        accelerator(device).set_tf32(on)
         yield
 
 # %% ../../nbs/probes/machine.ipynb #63daded6
-def _first(path, pick):
-    "The first line of `path` of which `pick` makes something; `None` where there is none."
-    try:
-        with open(path) as lines: return next(filter(None, map(pick, lines)), None)
-    except OSError: return None
-
 def _cpu_name():
     named = lambda line: line.startswith("model name") and line.split(":", 1)[1].strip()
-    return _first("/proc/cpuinfo", named) or platform.processor() or platform.machine()
-
-def _nvidia_driver(line):
-    "\"NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue …\" is 550.54.15."
-    numbers = (w for w in line.split() if "." in w and w.replace(".", "").isdigit())
-    return next(numbers, None) if line.startswith("NVRM version") else None
-
-def _driver():
-    if torch.version.hip: return _first("/sys/module/amdgpu/version", str.strip)
-    return _first("/proc/driver/nvidia/version", _nvidia_driver)
-
-def _supported_cuda():
-    "The CUDA version that the driver supports: 12080 is 12.8."
-    return getattr(torch._C, "_cuda_getDriverVersion", lambda: None)()
+    return first_line("/proc/cpuinfo", named) or platform.processor() or platform.machine()
 
 # %% ../../nbs/probes/machine.ipynb #3a14a6f7
 def environment(
@@ -88,10 +45,4 @@ def environment(
     found = dict(device_name=_cpu_name(), torch=torch.__version__, python=platform.python_version(),
                  system=platform.platform(), threads=torch.get_num_threads(),
                  date=datetime.now(timezone.utc).isoformat(timespec="seconds"))
-    if device.type == "cuda":
-        p, hip = torch.cuda.get_device_properties(device), torch.version.hip
-        found |= dict(device_name=p.name, driver=_driver(), compute_capability=f"{p.major}.{p.minor}",
-                      cudnn=torch.backends.cudnn.version(), multiprocessors=p.multi_processor_count)
-        found |= (dict(hip=hip, architecture=getattr(p, "gcnArchName", None)) if hip
-                  else dict(cuda=torch.version.cuda, driver_cuda=_supported_cuda()))
-    return found
+    return found | accelerator(device).properties()

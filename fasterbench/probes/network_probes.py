@@ -16,9 +16,11 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from ..core.arguments import as_count
+from ..engine.accelerator import accelerator, group_device, is_accelerator
 from ..engine.peers import peers
 from ..core.units import positive
 from ..roofs.network import NetworkPeaks, fitted
+from ..timing.samples import timed_call
 from ..work.communication import members
 from ..work.wire import over, stride_of
 
@@ -41,17 +43,10 @@ _calls = dict(all_reduce=_all_reduce, all_gather=_all_gather, reduce_scatter=_re
               broadcast=_broadcast, send_recv=_send_recv)
 
 # %% ../../nbs/probes/network_probes.ipynb #8be3981c
-def _wait(device):
-    if device.type == "cuda": torch.cuda.synchronize(device)
-
 def _seconds(call, device, group):
     "Seconds of one call on this rank, after all ranks have met."
     dist.barrier(group=group)
-    _wait(device)
-    start = perf_counter()
-    call()
-    _wait(device)
-    return perf_counter() - start
+    return timed_call(call, device)
 
 def _shortest_over_ranks(times, device, group, sender_only):
     "Per call the shortest time over the ranks; of a send and its receive, that of the two."
@@ -69,11 +64,6 @@ def _collective_time(collective, nbytes, device, group, repeats):
     return statistics.median(_shortest_over_ranks(times, device, group, collective == "send_recv")[1:])
 
 # %% ../../nbs/probes/network_probes.ipynb #e19fa697
-def _group_device(group):
-    "The device that the group's collectives run on."
-    backend = dist.get_backend(group)
-    return torch.device("cuda", torch.cuda.current_device()) if "nccl" in backend else torch.device("cpu")
-
 def _size_list(sizes):
     "`sizes` as a list."
     if sizes is None: return None
@@ -82,7 +72,7 @@ def _size_list(sizes):
 
 def _sweep_sizes(sizes, ranks, device):
     "`sizes`, smallest first, each rounded up to what every rank can hold an equal part of, in float32."
-    most = 15 if device.type == "cuda" else 13       # 64 MB take a network of GPUs too little time to be full
+    most = 15 if is_accelerator(device) else 13      # 64 MB take a network of GPUs too little time to be full
     step, given = 4 * ranks, [4**k for k in range(5, most + 1)] if sizes is None else sizes
     found = sorted({-(-math.ceil(positive("size", n)) // step) * step for n in given})
     if len(found) > 1: return found
@@ -160,7 +150,7 @@ def _groups_of(group):
 
 # %% ../../nbs/probes/network_probes.ipynb #ba8ae3f6
 def _place(group, sizes):
-    device, ranks = _group_device(group), dist.get_world_size(group)
+    device, ranks = group_device(dist.get_backend(group)), dist.get_world_size(group)
     return _ProbedGroup(group, ranks, stride_of(members(group) or ()), device, _sweep_sizes(sizes, ranks, device))
 
 # %% ../../nbs/probes/network_probes.ipynb #e2d8d6e6

@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 
 from ..core.units import format_si, spread_of
+from ..engine.accelerator import accelerator, is_accelerator
 from ..roofs import kinds
 from ..timing.samples import timed_call
 
@@ -81,10 +82,10 @@ def compute_probes(
 )->list[Probe]:
     "The kinds of arithmetic whose best rate is the compute ceiling, small ones first."
     if matmul_size is not None: return [_matmul_probe(device, dtype, matmul_size, matmul_size, matmul_size)]
-    scale = 4 if device.type == "cuda" else 1     # a GPU needs more work to be full
+    scale = 4 if is_accelerator(device) else 1    # a GPU needs more work to be full
     n, batch = 512 * scale, 8 * scale**2
     shapes = (n, n, n), (2 * n, 2 * n, 2 * n), (4 * n, n, 2 * n), (4 * n, 4 * n, 4 * n)
-    fast = (False, True) if device.type == "cuda" and dtype == torch.float8_e4m3fn else (False,)
+    fast = (False, True) if accelerator(device).adds_fast and dtype == torch.float8_e4m3fn else (False,)
     products = [_matmul_probe(device, dtype, *shape, f) for f in fast for shape in shapes]
     if dtype in (torch.int8, torch.float8_e4m3fn): return products
     images = (1, 128, 56, 3), (batch, 128, 28, 3), (batch // 2, 256, 14, 3), (1, 64, 112, 3), (1, 256, 56, 1)
@@ -96,9 +97,7 @@ def available_memory(
     device:torch.device,
 )->float:
     "Bytes that can be taken on `device` without pushing anything out; infinite where the system does not say."
-    if device.type == "cuda":       # what PyTorch keeps for itself and nobody uses is free too
-        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        return torch.cuda.mem_get_info(device)[0] + kept
+    if is_accelerator(device): return accelerator(device).free_memory()
     try:
         with open("/proc/meminfo") as lines:
             return next(int(l.split()[1]) * 1024 for l in lines if l.startswith("MemAvailable"))
@@ -124,7 +123,7 @@ out_of_place = ("copy", "triad") # They write elsewhere than they read
 # %% ../../nbs/probes/probes.ipynb #dc6b5efa
 def _streaming(kind, a, b=None, c=None):
     "The operator of `kind`, which can run again and again: squared ones stay ones, negated random numbers stay random."
-    update = a.neg_ if a.device.type == "cuda" else a.square_
+    update = a.neg_ if is_accelerator(a.device) else a.square_
     return {"in-place": update, "read": lambda: a.sum(-1), "write": lambda: a.fill_(1), "copy": lambda: a.copy_(b),
             "triad": lambda: torch.add(b, c, alpha=3, out=a), "product": lambda: a.mul_(b)}[kind]
 
@@ -142,14 +141,14 @@ def memory_probe(
     touched:int=0,       # Bytes of the working set that a call touches at least, in several passes
 )->Probe:
     "One kind of streaming over a working set of `size` bytes, in float32."
-    (tensors, accesses), cuda = streams[kind], device.type == "cuda"
-    rows = 1 if cuda else torch.get_num_threads()
+    (tensors, accesses), gpu = streams[kind], is_accelerator(device)
+    rows = 1 if gpu else torch.get_num_threads()
     n, passes = max(size // 4 // tensors // rows, 1), _passes(size, touched)
-    fill = lambda k: (_random(device, torch.float32, k) if cuda else
+    fill = lambda k: (_random(device, torch.float32, k) if gpu else
                       torch.ones(k, device=device, dtype=torch.float32))
     def build():
         _checked_size(size, device)
-        return _streaming(kind, *(windows(fill, rows, passes, n, 32 if cuda else 16) for _ in range(tensors)))
+        return _streaming(kind, *(windows(fill, rows, passes, n, 32 if gpu else 16) for _ in range(tensors)))
     return Probe(f"{kind} {format_si(size, 'B', 1)}", 4 * rows * passes * n * accesses, build, size)
 
 # %% ../../nbs/probes/probes.ipynb #fef6f597
@@ -159,26 +158,14 @@ def graph_probe(
     device:torch.device, # A GPU
     touched:int,         # Bytes that a call touches at least, in several passes
 )->Probe:
-    "As `memory_probe`, on contiguous tensors, with the passes in a CUDA graph."
+    "As `memory_probe`, on contiguous tensors, with the passes in a graph."
     (tensors, accesses), passes = streams[kind], _passes(size, touched)
     n = max(size // 4 // tensors, 1)
     def build():
         _checked_size(size, device)
-        return captured(_streaming(kind, *(_random(device, torch.float32, n) for _ in range(tensors))), passes)
+        call = _streaming(kind, *(_random(device, torch.float32, n) for _ in range(tensors)))
+        return accelerator(device).captured(call, passes)
     return Probe(f"graph-{kind} {format_si(size, 'B', 1)}", 4 * passes * n * accesses, build, size)
-
-def captured(
-    call:Callable,  # Work on a GPU that allocates nothing which has to stay
-    times:int,      # How often it is in the graph
-)->Callable:
-    "`replay` of a CUDA graph with `call` in it."
-    graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side): call()                       # loads the kernel outside the graph
-    torch.cuda.current_stream().wait_stream(side)
-    with torch.cuda.graph(graph):
-        for _ in range(times): call()
-    return graph.replay
 
 # %% ../../nbs/probes/probes.ipynb #388c48b7
 def launch_probes(
@@ -189,7 +176,8 @@ def launch_probes(
         def build():
             a, b = torch.ones(1, device=device), torch.ones(1, device=device)
             call = {"neg_": a.neg_, "relu_": a.relu_, "copy_": lambda: a.copy_(b), "add_": lambda: a.add_(b)}[name]
-            return captured(call, 100) if device.type == "cuda" else lambda: _repeat(call, 100)
+            here = accelerator(device)
+            return here.captured(call, 100) if here.graphs else lambda: _repeat(call, 100)
         return Probe(f"{name} of one element", 100, build)
     return [make(name) for name in ("neg_", "relu_", "copy_", "add_")]
 
@@ -232,8 +220,8 @@ def run_probe(
 )->Rate:
     "Rates of `probe`, bounded in time: at least one sample, at most `steps`. Calls are repeated until a sample lasts."
     call = probe.build()
-    shortest = 2e-3 if device.type == "cuda" else 2e-4      # beside 2 ms a launch on a GPU is nothing
-    if device.type == "cuda": timed_call(call, device)      # the first call loads kernels and makes handles
+    shortest = 2e-3 if is_accelerator(device) else 2e-4     # a launch on a GPU is nothing against 2 ms
+    if is_accelerator(device): timed_call(call, device)     # the first call loads kernels and makes handles
     once = timed_call(call, device)
     if once >= seconds: return Rate(probe, ((probe.work / once,),))
     once = min(once, timed_call(call, device))
@@ -254,9 +242,9 @@ def free_frames(
     error:BaseException,
     device:torch.device,
 ):
-    "Let go of the tensors in the frames of `error`, and of the memory of `device` that nobody uses."
+    "Let go of the tensors in the frames of `error`, and of unused memory of `device`."
     traceback.clear_frames(error.__traceback__)
-    if device.type == "cuda": torch.cuda.empty_cache()
+    accelerator(device).empty_cache()
 
 class _Trials:
     "Probes that run side by side for an envelope, their rates so far and why some could not run."
@@ -324,7 +312,7 @@ def _elements_probe(name, device, dtype, n, cost, make):
     return Probe(f"{name} {format_si(n, '', 0)}", cost * n, build)
 
 def _element_counts(device):
-    if device.type == "cuda": return 1 << 20, 1 << 22
+    if is_accelerator(device): return 1 << 20, 1 << 22
     return [k * torch.get_num_threads() for k in (1 << 16, 1 << 18)]
 
 def _elements_probes(device, dtype, calls):
@@ -358,7 +346,7 @@ def _gather_probe(device, dtype, rows, width, name):
     return Probe(f"{name} {rows}×{width}", rows * (2 * width * dtype.itemsize + 8), build)
 
 def _group_probes(device, dtype, channels_per_group):
-    batch, images = 64 if device.type == "cuda" else 1, ((128, 56, 3), (256, 28, 3), (256, 28, 5), (512, 14, 3))
+    batch, images = 64 if is_accelerator(device) else 1, ((128, 56, 3), (256, 28, 3), (256, 28, 5), (512, 14, 3))
     return [_conv_probe(device, dtype, batch, c, pixels, kernel, last, c // channels_per_group)
             for last in (False, True) for c, pixels, kernel in images]
 
@@ -381,8 +369,8 @@ def kind_probes(
 )->dict[str, tuple[str, list[Probe]]]:
     "Per kind of work what its rate counts (\"FLOP\" or \"B\"), and its probes; none for eight-bit types."
     if dtype.itemsize == 1: return {}
-    at, nbytes, cuda = (device, dtype), dtype.itemsize, device.type == "cuda"
-    sizes, rows = ((2048, 4096), (8192,)) if cuda else ((256, 512, 1024), (256, 1024))
+    at, nbytes = (device, dtype), dtype.itemsize
+    sizes, rows = ((2048, 4096), (8192,)) if is_accelerator(device) else ((256, 512, 1024), (256, 1024))
     return {
         kinds.depthwise: ("FLOP", _group_probes(*at, 1)),
         kinds.grouped: ("FLOP", [*_group_probes(*at, 8), *_group_probes(*at, 32)]),

@@ -69,7 +69,7 @@ class _Walk:
         self.freed = {}      # bytes -> dead blocks of that size
 
     def held(self, part, others):
-        "The fraction of `part` that each cache still holds, when it is touched beside `others` (part -> bytes)."
+        "The fraction of `part` that each cache still holds, when it is touched together with `others` (part -> bytes)."
         if part not in self.recency.last: return [0.0] * len(self.capacities)
         time, own = self.recency.last[part]
         first = self.recency.since(time) + self.recency.at[time]
@@ -120,7 +120,7 @@ def _walk_operator(walk, k, turn):
     first = [_mean_share(found, kept) for found in pieces[:len(reads)]] if waiting else []
     for (block, *_), fractions in zip(reads, first):
         for write in walk.written.pop(block, ()): write[1] = fractions
-    served = _served(walk, reads, writes, pieces, first) if turn == 1 else None
+    by_level = _levels_of(walk, reads, writes, pieces, first) if turn == 1 else None
     walk.time += 1
     walk.recency.touch(touched, walk.time)
     for block in {block for block, n, _ in (*reads, *writes) if n >= walk.size[block[0]]}:
@@ -128,7 +128,7 @@ def _walk_operator(walk, k, turn):
     for block in walk.final.get(k, ()):
         walk.freed.setdefault(walk.size[block], []).append(name(block))
         walk.written.pop(name(block), None)
-    return served
+    return by_level
 
 def _mean_share(found, kept):
     "Return the share of a touch that the caches hold, from the shares of its parts."
@@ -138,7 +138,7 @@ def _mean_share(found, kept):
     return [sum(n * f for (_, n), f in zip(found, fractions)) / total for fractions in per_cache]
 
 # %% ../../nbs/roofs/caches.ipynb #d779e68e
-def _served(walk, reads, writes, pieces, first):
+def _levels_of(walk, reads, writes, pieces, first):
     nearest, seen, found = [1.0] * len(walk.capacities), set(), ([], [])
     for (_, n, _), parts, fractions in zip(reads, pieces, first):
         again = all(part in seen for part, _ in parts)                 # by the same operator
@@ -179,6 +179,6 @@ def simulate_caches(
     walk, found = _Walk(trace, capacities), []
     for turn, k in ((turn, k) for turn in range(3) for k in range(len(trace))):
         if turn == 2 and not walk.written: break                       # no write waits for its first read any more
-        served = _walk_operator(walk, k, turn)
-        if turn == 1: found.append(served)
+        by_level = _walk_operator(walk, k, turn)
+        if turn == 1: found.append(by_level)
     return [tuple([split(n, kept) for n, kept in touches] for touches in op) for op in found]

@@ -17,6 +17,7 @@ from torch.fx._symbolic_trace import is_fx_symbolic_tracing
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from ..core.arguments import tensors_of
+from ..engine.accelerator import device_of
 from ..engine.modules import Part, parts, wrapped
 from ..engine.step import Forward, parameter_owners
 
@@ -185,7 +186,7 @@ class ProgramStep(Forward):
     @property
     def device(self)->torch.device:
         "The device of the model."
-        return next((t.device for t in (*self.model.parameters(), *self.model.buffers())), torch.device("cpu"))
+        return device_of(self.model)
 
     def steps(self, optimizer)->bool:
         "Tell if `optimizer` updates a parameter of the model."

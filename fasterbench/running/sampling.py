@@ -19,12 +19,13 @@ from torch import nn
 from ..analysis.measure import Measurement
 from .steps import CompiledStep, CountedStep, KernelStep, timer
 from ..core.arguments import tensors_of
+from ..engine.accelerator import accelerator, is_accelerator, settle
 from ..engine.modules import is_compiled, wrapped
 from .program import ProgramStep, Sensors
 from ..engine.step import phases
 from ..engine.undo import Undo
-from ..probes.machine import tf32_categories
-from ..timing.kernels import KernelTimes
+from ..probes.machine import environment, tf32_categories
+from ..timing.kernels import KernelTimes, Marks
 from ..timing.load import LoadMeter
 from ..timing.operators import compiled_part
 from ..timing.samples import Samples
@@ -61,6 +62,7 @@ class Step:
     seconds: float|None = None
     own: list = field(default_factory=list)  # Per slot, s
     unlaunched: float = 0.0                  # Kernels that no slot launched, s
+    lost: tuple = ((), 0)                    # Slots of launches without a kernel in the record, of how many launches
     other: bool = False                      # Of another kind than the sample
 
     @property
@@ -82,14 +84,11 @@ class Step:
 
 # %% ../../nbs/running/sampling.ipynb #sm000015
 def _now(device):
-    if device.type != "cuda": return perf_counter()
-    event = torch.cuda.Event(enable_timing=True)
-    event.record()
-    return event
+    return accelerator(device).event() if is_accelerator(device) else perf_counter()
 
-def _between(start, end):
+def _between(device, start, end):
     "Seconds."
-    return end - start if isinstance(start, float) else start.elapsed_time(end) * 1e-3
+    return accelerator(device).seconds([start, end])[1] if is_accelerator(device) else end - start
 
 # %% ../../nbs/running/sampling.ipynb #sm000048
 class _Guarded:
@@ -305,14 +304,16 @@ def _samples_of(values): return Samples(tuple(values))
 
 def _module_times(sample, steps, clocked, own, outside):
     "The times, by the clock of the stage that took them."
-    bare, timed = _samples_of(_between(s.start, s.end) for s in clocked), _samples_of(s.seconds for s in steps)
+    device = sample.run.device
+    bare, timed = _samples_of(_between(device, s.start, s.end) for s in clocked), _samples_of(s.seconds for s in steps)
     if sample.timer is not KernelStep:
-        clock = sample.timer.clock(None, sample.run).clock
+        clock = sample.timer.clock(sample.run).clock
         return ModuleTimes(own, timed, bare, clock, sample.cost, load=sample.meter.load, outside=outside)
     busy = [sum(s.own) + s.unlaunched for s in steps]
     idle = _samples_of(max(s.seconds - b, 0.0) for s, b in zip(steps, busy))
-    return KernelTimes(own, timed, bare, "kernel times (CUPTI)", StampCost(), idle, load=sample.meter.load,
-                       outside=outside, unlaunched=_samples_of(s.unlaunched for s in steps))
+    return KernelTimes(own, timed, bare, Marks(device).clock, StampCost(), idle, load=sample.meter.load,
+                       outside=outside, unlaunched=_samples_of(s.unlaunched for s in steps),
+                       lost=sum((s.lost[0] for s in steps), ()), launches=sum(s.lost[1] for s in steps))
 
 # %% ../../nbs/running/sampling.ipynb #sm000052
 _no_update = "no update of an optimizer was seen: a step ends with its backward"
@@ -323,7 +324,7 @@ def measurement(
     device:torch.device, # Where the model is
 )->tuple[Measurement, list[str]]:
     "Return what a sample found, and what a reader of it has to know."
-    if device.type == "cuda": torch.cuda.synchronize(device)
+    settle(accelerator(device))
     run = sample.run
     steps, clocked = (sample.alike(s) or s for s in (sample.timed, sample.clocked))
     if not all(s.own for s in steps): raise ValueError("the record of the profiler is not complete")
@@ -332,4 +333,5 @@ def measurement(
     times = _module_times(sample, steps, clocked, own, outside)
     ran = [not compiled_part(run.parts[c.part]) for c in sample.work.trace]
     notes = [_no_update] * (sample.by == "backward") + [_mixed_shapes] * (not sample.alike(sample.timed))
-    return Measurement(sample.work, times, [None] * len(ran), tf32_categories(device), ran), notes
+    return Measurement(sample.work, times, [None] * len(ran), tf32_categories(device), ran,
+                       environment(device)), notes

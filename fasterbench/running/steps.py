@@ -14,21 +14,20 @@ import torch
 from torch import nn
 
 from ..core.arguments import tensors_of
+from ..engine.accelerator import accelerator, is_accelerator, settle
 from ..engine.modules import wrapped
 from ..engine.process import eager
 from .program import ProgramStep, is_traced
 from ..engine.step import graph_nodes, phases, total_output
 from ..engine.state import preserved
-from ..timing.kernels import Marks, between_marks, kernel_times
+from ..timing.kernels import Marks, between_marks, kernel_times, slots_of_lost
 from ..timing.profiler import can_record, session
-from ..timing.stamps import (CpuStamps, CudaStamps, StampCost, StepStamps, enter, leave, node_cost,
+from ..timing.stamps import (CpuStamps, EventStamps, StampCost, StepStamps, enter, leave, node_cost,
                                        self_times, stamp_cost)
-from ..work.border import border
-from ..work.count import Work
-from ..work.dispatch import watching
+from ..work.count import border, Work
+from ..work.dispatch import watching, script_operators
 from ..work.target import Target, on_target
 from ..work.trace import Tracer, _after, _before
-from ..work.unseen import script_operators
 
 # %% ../../nbs/running/steps.ipynb #sm000020
 def reaches(
@@ -145,7 +144,7 @@ def program_cost(
     model:nn.Module,
 )->StampCost:
     "Measure what a stamp costs in a program, on this CPU, now; an event costs a GPU next to nothing."
-    if ProgramStep(model).device.type == "cuda": return StampCost()
+    if is_accelerator(ProgramStep(model).device): return StampCost()
     return replace(stamp_cost(lambda: ProgramStamps(ProgramStep(model), CpuStamps())), node=node_cost())
 
 # %% ../../nbs/running/steps.ipynb #sm000032
@@ -159,7 +158,8 @@ class TimedStep:
         self.wrap, self.outside, self.slots = self.stamps.wrap, run.earlier, len(phases) * len(run.parts)
 
     discarded = 1   # Steps before those that count: caches are not yet as they were
-    def clock(self, run): return (CudaStamps if run.device.type == "cuda" else CpuStamps)()
+    @staticmethod
+    def clock(run): return EventStamps(run.device) if is_accelerator(run.device) else CpuStamps()
     def start(self, sensors): "Steps of this stage come."
     def stop(self): "No more of them come."
     def begin(self): self.stamps.log((enter, self.outside, self.stamps.now()))
@@ -190,8 +190,7 @@ class TimedStep:
 # %% ../../nbs/running/steps.ipynb #st000051
 def _target_of(device):
     "Return the device of the model, as a target of counting."
-    if device.type != "cuda": return Target(device.type)
-    return Target("cuda", "sm{}{}".format(*torch.cuda.get_device_capability(device)))
+    return Target(device.type, accelerator(device).architecture)
 
 def _without_data(run, forward, args, kwargs, backward):
     "Count the work of a call, and of its backward, on tensors without data."
@@ -241,9 +240,9 @@ class KernelStep(TimedStep):
         super().__init__(run, cost)
         self.logs, self.first, self.session, self.records = [], 0, session(run.device), None
 
-    def clock(self, run): return Marks()
-    def settle(self):
-        if self.run.device.type == "cuda": torch.cuda.synchronize(self.run.device)
+    @staticmethod
+    def clock(run): return Marks(run.device)
+    def settle(self): settle(accelerator(self.run.device))
 
     def start(self, sensors): self.records = self.session.__enter__()
 
@@ -263,10 +262,11 @@ class KernelStep(TimedStep):
         current.__exit__(None, None, None)
         runs = between_marks(self.records, [log for _, *log in self.logs], self.stamps.stamps.now())
         for (step, *_), (stamps, inside, step.seconds) in zip(self.logs, runs):   # no runs: marks are missing
-            own, step.unlaunched, exposed, _ = kernel_times(inside, stamps, self.slots)
+            own, step.unlaunched, exposed, _ = kernel_times(inside, stamps, self.slots, self.outside)
+            step.lost = slots_of_lost(inside, stamps)
             step.own = [a + b for a, b in zip(own, exposed)]            # communication that nothing hides included
         self.records = None
 
 def timer(run):
     "Return the class of the stage that times steps of `run`."
-    return KernelStep if run.device.type == "cuda" and can_record() else TimedStep
+    return KernelStep if accelerator(run.device).activity is not None and can_record() else TimedStep

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import torch
 from torch._C._autograd import DeviceType, _profiler_enabled
-from torch.profiler import ProfilerActivity
 
+from ..engine.accelerator import accelerator, launch_names, runtimes, work_kinds
 from ..engine.process import profiler_session
 from ..engine.undo import Undo, let_go
 
@@ -34,12 +34,10 @@ mark = "fasterbench::stamp"
 
 _backends = ("gloo:", "nccl:", "mpi:", "ucc:")     # a collective on its way, in a thread of its backend
 
-_gpu_kinds = dict(kernel="kernel", concurrent_kernel="kernel", gpu_memcpy="copy", gpu_memset="set")
-
 def _gpu_kind(name, activity):
     "Return the kind of a GPU's record: kernel, copy or set; `None` for ranges and synchronisations, which are no work."
     if name == mark: return None
-    if activity: return _gpu_kinds.get(activity)
+    if activity: return work_kinds.get(activity)
     return "copy" if name.startswith("Memcpy") else "set" if name.startswith("Memset") else "kernel"
 
 @lru_cache(1 << 14)
@@ -47,8 +45,7 @@ def _host_kind(name, activity):
     "Return what a CPU did; `None` for what is of no use here."
     if name == mark: return "mark"
     if name.startswith(_backends): return "collective"
-    launches = activity in ("cuda_runtime", "cuda_driver") or not activity and name.startswith(("cuda", "cuLaunch"))
-    if launches: return "launch"
+    if activity in runtimes or not activity and name.startswith(launch_names): return "launch"
     return "operator" if "::" in name else None
 
 def _record_kind(e, name):
@@ -80,7 +77,7 @@ def _records(events, names):
 _one_at_a_time = threading.RLock()
 
 def can_record()->bool:
-    "Return whether a session can begin: the profiler was built in, and nobody is using it."
+    "Return whether a session can begin: the profiler was built in, and is not in use."
     if _one_at_a_time._is_owned() and _profiler_enabled(): return False      # this thread's own session
     with (undo := Undo()), undo:
         undo.add(let_go, _one_at_a_time)
@@ -90,13 +87,13 @@ def can_record()->bool:
 # %% ../../nbs/timing/profiler.ipynb #4e7c7f01
 @contextmanager
 def session(
-    device:torch.device, # What is recorded beside the CPU
+    device:torch.device, # Recorded in addition to the CPU
     names=None,          # The operators that are wanted; None: everything
 ):
     "Within the context the profiler runs; the list it gives holds its records, by time, once the context is left."
-    records, activities = [], [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * (device.type == "cuda")
+    records, here = [], accelerator(device)
     with (undo := Undo()), undo:
         undo.add(let_go, _one_at_a_time)
         _one_at_a_time.acquire()
-        with profiler_session(activities=activities) as p: yield records
-        records += _records(p.profiler.kineto_results.events(), names)
+        with here.recording(profiler_session(activities=here.activities)) as events: yield records
+        records += _records(events, names)

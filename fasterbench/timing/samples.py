@@ -13,6 +13,7 @@ from time import perf_counter
 
 import torch
 
+from ..engine.accelerator import accelerator
 from ..engine.peers import peers
 from ..core.units import format_si, spread_of
 
@@ -163,8 +164,9 @@ def timed_call(
     device:torch.device, # Where
 )->float:
     "Seconds of one call, from idle to idle."
-    if device.type == "cuda": torch.cuda.synchronize(device)
-    start = perf_counter()
+    here = accelerator(device)
+    here.synchronize()
+    start = here.clock()
     call()
-    if device.type == "cuda": torch.cuda.synchronize(device)
-    return perf_counter() - start
+    here.synchronize()
+    return here.clock() - start

@@ -21,6 +21,7 @@ from torch.autograd import Variable, _get_sequence_nr
 from torch.autograd.function import BackwardCFunction
 
 from ..core.arguments import tensors_of
+from ..engine.accelerator import accelerator, is_accelerator, settle
 from ..engine.modules import parts, watched_forward, wrapped
 from ..engine.process import gc_paused
 from ..engine.step import Forward, NodeOwners, graph_nodes, phases
@@ -62,6 +63,13 @@ class CpuStamps:
         try: yield
         finally: log((leave, 0, now()))
 
+    def note(self,
+        event:str, # `enter` or `leave`
+        slot:int,
+    ):
+        "Note an event of a slot, now."
+        self.log.append((event, slot, self.now()))
+
     def seconds(self, times): return [t * 1e-9 for t in times]
 
     def read(self)->list[Stamp]:
@@ -73,17 +81,16 @@ class CpuStamps:
         return list(map(Stamp._make, zip(events, slots, self.seconds(times))))
 
 # %% ../../nbs/timing/stamps.ipynb #916d921e
-def _event():
-    event = torch.cuda.Event(enable_timing=True)
-    event.record()
-    return event
+class EventStamps(CpuStamps):
+    "Stamps at module borders, by events in the queue of an accelerator."
+    def __init__(self, device):
+        self.here, self.clock = accelerator(device), f"{device.type} events"
+        self.now = self.here.event
+        super().__init__()
 
-class CudaStamps(CpuStamps):
-    "Stamps at module borders, by events on the GPU."
-    clock, now = "cuda events", staticmethod(_event)
     def seconds(self, times):
-        torch.cuda.synchronize()
-        return [times[0].elapsed_time(t) * 1e-3 for t in times]
+        settle(self.here)
+        return self.here.seconds(times)
 
 # %% ../../nbs/timing/stamps.ipynb #5c5a08cb
 class _GraphHooks:
@@ -144,7 +151,7 @@ class StepStamps:
     "Stamps of a training step: at module borders in the forward, at autograd nodes in the backward."
     def __init__(self,
         run,    # A `TrainingStep`
-        stamps, # `CpuStamps` or `CudaStamps`: what keeps the log
+        stamps, # `CpuStamps` or `EventStamps`: what keeps the log
     ):
         self.stamps, self.clock, self.n, self.loss = stamps, stamps.clock, len(run.parts), len(run.modules)
         self.log, self.now, self.offset, self.depth = stamps.log.append, stamps.now, 0, 0
@@ -178,6 +185,7 @@ class StepStamps:
         return out
 
     def around(self): return self.stamps.around()
+    def note(self, event, slot): self.stamps.note(event, slot)
 
     @contextmanager
     def preparing(self):
@@ -223,14 +231,17 @@ class StampCost:
     inside: float=0.0  # Seconds charged to the module that is called
     outside: float=0.0 # Seconds charged to its caller
     node: float=0.0    # Seconds per stamped autograd node
+    site: float=0.0    # Seconds per stamped call of a kernel
 
 def self_times(
     stamps:list[Stamp],          # In order
     n:int,                       # How many slots there are
     cost:StampCost=StampCost(),  # Subtracted per call
+    sites:int=0,                 # How many of the slots, the last ones, are calls of kernels
 )->list[float]:
     "Seconds that each slot spent itself, over all its calls."
     total, stack, last = [0.0] * n, [], 0.0
+    costs = [(cost.outside, cost.inside)] * (n - sites) + [(cost.site / 2, cost.site / 2)] * sites
     for event, slot, t in stamps:
         if stack: total[stack[-1]] += t - last
         if event == switch:
@@ -238,8 +249,8 @@ def self_times(
             total[slot] -= cost.node / 2
             stack[-1] = slot
         elif event == enter:
-            if stack: total[stack[-1]] -= cost.outside
-            total[slot] -= cost.inside
+            if stack: total[stack[-1]] -= costs[slot][0]
+            total[slot] -= costs[slot][1]
             stack.append(slot)
         elif not stack or stack.pop() != slot:
             raise RuntimeError("modules were entered and left out of order: they ran in more than one thread, which "
@@ -316,6 +327,16 @@ def _backward_time(n, hook=None):
     y.backward()
     return (perf_counter() - start) / n
 
+def site_cost(
+    n:int=500, # Calls per round
+    rounds:int=5,
+)->float:
+    "Cost of the two stamps around the call of a kernel on this CPU, now, s."
+    stamps = CpuStamps()
+    def stamped(_): stamps.note(enter, 0); stamps.note(leave, 0)
+    cost = statistics.median(_loop(stamped, n) - _loop(_noop, n) for _ in range(rounds))
+    return max(cost, 0.0)
+
 def node_cost(
     n:int=200, # Nodes per round
     rounds:int=5,
@@ -348,6 +369,7 @@ class ModuleTimes:
     outside: Samples|None=None             # What a program did between two calls of the model, s
     every: Samples|None=None               # All instrumented steps, s; None: all are in `steps`
     reference: tuple=()                    # Quartiles of the times of the reference product and copy, s
+    sites: list[Samples]=field(default=(), repr=False) # Per slot of compiled code, likewise
     pairs: tuple=()                        # (index of a bare step, of the instrumented one beside it)
 
     @property
@@ -382,7 +404,7 @@ class ModuleTimes:
 # %% ../../nbs/timing/stamps.ipynb #a8af8fd6
 def _stamps(run, device):
     "Make the stamps for `run` on `device`; also returns the number of their slots."
-    stamps = CudaStamps() if device.type == "cuda" else CpuStamps()
+    stamps = EventStamps(device) if is_accelerator(device) else CpuStamps()
     return (StepStamps(run, stamps), len(phases) * len(run.parts)) if run.training else (stamps, len(run.parts))
 
 def _warm_and_probe(fresh, run, stamps, warmup, rule, tick):
@@ -397,7 +419,7 @@ def _warm_and_probe(fresh, run, stamps, warmup, rule, tick):
         return once
     warm_up(probed, warmup, rule, tick)
     cost = probe.cost or stamp_cost(lambda: _stamps(run, torch.device("cpu"))[0])
-    return replace(cost, node=node_cost()) if run.training else cost
+    return replace(cost, node=node_cost() if run.training else 0.0, site=site_cost() if run.sites else 0.0)
 
 # %% ../../nbs/timing/stamps.ipynb #c57390cf
 @dataclass
@@ -406,6 +428,7 @@ class _Round:
     bare: list = field(default_factory=list)    # Runs without an instrument, s
     steps: list = field(default_factory=list)   # Instrumented runs, s
     own: list = field(default_factory=list)     # Per instrumented run the self times of the slots, s
+    sites: list = field(default_factory=list)   # Likewise those of compiled code, s
     spans: dict = field(default_factory=lambda: dict(bare=[], steps=[])) # Begin and end of each, s
 
     def timed(self, kind, call, device):
@@ -424,18 +447,20 @@ class _Round:
 
     def times(self, meter, **more)->ModuleTimes:
         "The times of the runs that others did not disturb, where there are enough; else of all."
-        own, load, pairs = [Samples(tuple(v)) for v in zip(*self.own)], meter.load, self.pairs()
+        own, sites = ([Samples(tuple(v)) for v in zip(*times)] for times in (self.own, self.sites))
+        load, pairs = meter.load, self.pairs()
         steps, bare = Samples(tuple(self.steps)), Samples(tuple(self.bare))
         if quiet := self.quiet_runs(meter):
             runs = [self.spans[kind][i] for kind, chosen in quiet.items() for i in chosen]
             seen = [l.others for l in meter.of(runs)]
             load = replace(load, others=statistics.fmean(seen), steal=None, throttled=None, memory_stall=None)
-            more["every"], own = steps, [s.of(quiet["steps"]) for s in own]
+            more["every"] = steps
+            own, sites = ([s.of(quiet["steps"]) for s in samples] for samples in (own, sites))
             steps, bare = steps.of(quiet["steps"]), bare.of(quiet["bare"])
             place = {kind: {i: n for n, i in enumerate(chosen)} for kind, chosen in quiet.items()}
             pairs = [(place["bare"][i], place["steps"][k]) for i, k in pairs
                      if i in place["bare"] and k in place["steps"]]
-        return ModuleTimes(own, steps, bare, load=load, pairs=tuple(pairs), **more)
+        return ModuleTimes(own, steps, bare, load=load, sites=sites, pairs=tuple(pairs), **more)
 
     def pairs(self)->list[tuple[int, int]]:
         "Each bare run with the instrumented one before it, and with the one after it."
@@ -457,9 +482,10 @@ def _timed_round(fresh, run, device, stamps, watched, slots, cost, rule, tick, m
             tick()
         call = fresh()
         with watched: seconds = r.timed("steps", call, device)
-        *times, preparing = self_times(stamps.read(), slots + 1, cost)
-        r.steps.append(seconds - preparing)
-        r.own.append(times)
+        times = self_times(stamps.read(), slots + 1 + run.sites, cost, run.sites)
+        r.steps.append(seconds - times[slots])
+        r.own.append(times[:slots])
+        r.sites.append(times[slots + 1:])
         meter.look()
         tick(rule.left(seconds, len(r.steps)))
     while len(r.bare) < min(2, len(r.steps)): r.bare.append(r.timed("bare", fresh(), device)); tick()
@@ -479,7 +505,7 @@ def time_modules(
     "Self time of each part, and phase of a training step, over repeated runs."
     stamps, slots = _stamps(run, device)
     watched, rounds, reference, begin = run.watched(stamps), [], Reference(), perf_counter()
-    if device.type == "cuda": cost = StampCost()                             # an event costs the GPU next to nothing
+    if is_accelerator(device): cost = StampCost()                            # an event costs the GPU next to nothing
     if cost is None: cost = _warm_and_probe(fresh, run, stamps, warmup, rule, tick)
     else: warm_up(fresh, warmup, rule, tick)
     with gc_paused():

@@ -118,18 +118,14 @@ def describe_settings(
 )->dict:
     "The switches that decide which kernels run, and the parameters of `model`."
     import torch
+    from fasterbench.engine.accelerator import accelerator
     found = dict(parameters=sum(p.numel() for p in model.parameters()),
                  parameter_bytes=sum(p.numel() * p.element_size() for p in model.parameters()),
                  matmul_precision=torch.get_float32_matmul_precision(),
                  deterministic=torch.are_deterministic_algorithms_enabled(),
                  autocast=torch.is_autocast_enabled(torch.device(device).type),
                  default_dtype=str(torch.get_default_dtype()).removeprefix("torch."))
-    if torch.device(device).type == "cuda":
-        return found | dict(cudnn_benchmark=torch.backends.cudnn.benchmark,
-                            matmul_tf32=torch.backends.cuda.matmul.allow_tf32,
-                            cudnn_tf32=torch.backends.cudnn.allow_tf32,
-                            flash_attention=torch.backends.cuda.flash_sdp_enabled())
-    return found | dict(mkldnn=torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled)
+    return found | accelerator(torch.device(device)).settings()
 
 def describe(
     model,          # A `torch.nn.Module`

@@ -14,12 +14,12 @@ from ..roofs.hardware import memory_time, passing
 from .fields import Field, fields, fields_of, level_names
 from .fold import FoldedPoint, fold, label
 from .headline import base_of_shares, headline, caveats
-from .network_page import not_measured
-from .view import (Sheet, Table, check_top, left_columns, more_rows, narrowed, printable, shortened,
+from .peaks_page import not_measured
+from .view import (Sheet, Table, check_top, left_columns, more_rows, narrowed, printable,
                                     terminal_width, text_table, wrap_lines)
 
 # %% ../../nbs/views/table.ipynb #95f9acc9
-def doubtful(
+def has_caveat(
     p:RooflinePoint,
 )->bool:
     "Tell if the time of a row is too short for the clock, or was touched by noise."
@@ -35,10 +35,12 @@ def cell(
     if field.name == "type": return printable(p.operator.removeprefix("aten::") or p.type)
     if field.name == "phase" and concise: return _phases.get(p.phase, p.phase)
     if field.name == "time_iqr_s":
-        if not doubtful(p) or not p.time_s: return ""
+        if not has_caveat(p) or not p.time_s: return ""
         spread = (p.time_iqr_s or 0.0) / p.time_s
         return "±" if p.disturbed and 0 < spread <= 0.25 else _spread(spread)        # others had the cores all the time
-    return field.text(getattr(p, field.name), concise or field.name == "time_s")
+    value = getattr(p, field.name)
+    if field.unit == "TFLOP/s" and value is not None: value /= 1e3
+    return field.text(value, concise or field.name == "time_s")
 
 def _spread(fraction): return "?" if not fraction else f"~{fraction:.0%}" if fraction < 0.995 else ">99%"
 
@@ -54,9 +56,12 @@ def shown_fields(
 )->list[Field]:
     "The fields of the printed table; the phase and the IQR only where there is something to say."
     absent = {"phase"} if not any(p.phase for p in points) else set()
-    if not any(map(doubtful, points)): absent.add("time_iqr_s")
+    fast = max((p.achieved_gflops or 0 for p in points), default=0) >= 1e4
+    if not any(map(has_caveat, points)): absent.add("time_iqr_s")
     if all(p.wire_bytes == 0 for p in points): absent.add("wire_bytes")
-    return _with_ranks(_two_times([fields[k] for k in _columns if k not in absent], points), points)
+    shown = [fields[k] for k in _columns if k not in absent]
+    if fast: shown = [f._replace(unit="TFLOP/s", short="TFLOP/s") if f.name == "achieved_gflops" else f for f in shown]
+    return _with_ranks(_two_times(shown, points), points)
 
 _left_out = ("flops", "bytes_moved", "wire_bytes", "arithmetic_intensity", "achieved_gflops")      # for want of room
 
@@ -92,13 +97,10 @@ def _fitted(points, top, shown, width):
         wide = [max(map(len, column)) for column in zip(*rows)]
         room = width - sum(wide[2:]) - gap * (len(wide) - 1)
         if wide[0] + wide[1] <= room or room >= 44: break
-    rest, names = [f for f in shown if f.name != "achieved_gflops"], [r[0] for r in text_rows(points, shown[:1])[1:]]
-    fitted = narrowed(rows, room, names)
-    cut = {shortened(r[0], max(len(f[0]) for f in fitted)) for r in rows}
-    alike = len(cut) < len({r[0] for r in rows})
-    if room < 24 and len(rest) < len(shown) and (alike or "wire_bytes" in [f.name for f in shown]):
-        return _fitted(points, top, rest, width)                                              # one column too many
-    return text_table(fitted, left, gap)
+    spare = [f for f in shown if f.name in ("achieved_gflops", "arithmetic_intensity")]       # they follow from others
+    if room < min(32, wide[0] + wide[1]) and spare:
+        return _fitted(points, top, [f for f in shown if f != spare[-1]], width)
+    return text_table(narrowed(rows, room, [r[0] for r in text_rows(points, shown[:1])[1:]]), left, gap)
 
 # %% ../../nbs/views/table.ipynb #f5598c8a
 def without_network(
@@ -119,16 +121,16 @@ def footer(
     result, # A `Result`
 )->list[str]:
     "List caveats, rows above their roof, unknown operators, and notes."
-    above, doubt = sum(r.above_roof for r in result.points), caveats(result)
-    lines = list(filter(None, (doubt, base_of_shares(result))))
+    above, caveat = sum(r.above_roof for r in result.points), caveats(result)
+    lines = list(filter(None, (caveat, base_of_shares(result))))
     if above:
         lines.append(f"{above} of {len(result.points)} rows above their roof by more than the spread: "
                      "a finding about a count or a probe")
     if result.unknown_ops:
         lines.append("no FLOP rule for " + ", ".join(f"{printable(k)} ({n}×)" for k, n in result.unknown_ops.items()))
     lines += without_network(result)
-    lines += [printable(str(a)) for a in result.accounts[:8]]
-    if len(result.accounts) > 8: lines.append(f"… and {len(result.accounts) - 8} more accounts")
+    lines += [printable(str(a)) for a in result.breakdowns[:8]]
+    if len(result.breakdowns) > 8: lines.append(f"… and {len(result.breakdowns) - 8} more breakdowns")
     return lines + ["\n".join(map(printable, n.split("\n"))) for n in result.notes]   # a command has its own line
 
 def _left_out_or_folded(points, rows, top):
@@ -140,11 +142,11 @@ def _left_out_or_folded(points, rows, top):
 def summary(
     result, # A `Result`
     top:int|None=10,       # How many rows; None: all
-    group:str|None="auto", # "block", "type", "category", None: none; "auto": blocks, where the table is long
+    group:str|None="auto", # "block", "type", "category", "layer", None; "auto": blocks, where the table is long
     depth:int|None=None,   # Parts of the path that stay; None: all
     width:int|None=None,   # Columns; None: those of the terminal
 )->str:
-    "The two lines of the whole, and the slowest rows as text."
+    "The lines of the whole, and the slowest rows as text."
     check_top(top)
     width, rows = width or terminal_width(), fold(result.points, group, depth)
     shown = shown_fields(rows[:top])
@@ -167,9 +169,9 @@ def inclusive(points:list[RooflinePoint])->dict[tuple[str, str], float]:
 
 def _level_columns(p, names):
     "Columns of the memory levels."
-    served = [dict(p.bytes_by_level).get(name, 0) for name in names] if p.bytes_by_level else []
+    by_level = [dict(p.bytes_by_level).get(name, 0) for name in names] if p.bytes_by_level else []
     out = {}
-    for name, own, nbytes in zip(names, served, passing(served)):
+    for name, own, nbytes in zip(names, by_level, passing(by_level)):
         out |= {f"bytes_{name}": own, f"intensity_{name}": None if p.flops is None
                 else arithmetic_intensity(p.flops, nbytes),
                 f"bandwidth_{name}": nbytes / p.time_s if p.time_s else None}
@@ -178,10 +180,10 @@ def _level_columns(p, names):
 def _efficiencies(p, peaks):
     "How busy the arithmetic is, and the busiest memory level, in percent."
     if peaks is None: return {}
-    served = [dict(p.bytes_by_level).get(l.name, 0) for l in peaks.memory]
+    by_level = [dict(p.bytes_by_level).get(l.name, 0) for l in peaks.memory]
     return dict(compute_efficiency_pct=None if p.achieved_gflops is None
                 else 1e11 * p.achieved_gflops / peaks.flops_of(p.dtype or peaks.dtype),
-                memory_utilization_pct=100 * memory_time(peaks.memory, served)[0] / p.time_s if p.time_s
+                memory_utilization_pct=100 * memory_time(peaks.memory, by_level)[0] / p.time_s if p.time_s
                 and p.bytes_by_level else None)
 
 # %% ../../nbs/views/table.ipynb #005c3ac1
@@ -210,7 +212,7 @@ def sheet_of(
 # %% ../../nbs/views/table.ipynb #f10239b9
 def html_table(
     result, # A `Result`
-    top:int|None=20, # How many rows; None: all
+    top:int|None=10, # How many rows; None: all
 )->str:
     "The slowest rows as an HTML table."
     rows = fold(result.points)

@@ -18,13 +18,14 @@ from torch.nn.functional import pad
 from torch.utils._pytree import tree_map
 
 from ..core.arguments import tensors_of
+from ..engine.accelerator import stand_in
 from .trace import Tracer
 
 # %% ../../nbs/work/target.ipynb #761e84b6
 @dataclass(frozen=True)
 class Target:
     "The device that work is counted for."
-    type: str="cuda"                 # PyTorch's device type; ROCm's is "cuda" too
+    type: str=stand_in               # PyTorch's device type; ROCm's is NVIDIA's
     architecture: str=""             # "sm90", "gfx942"; "": one of today
     autocast: torch.dtype|None=None  # The dtype of autocast; None: without
 
@@ -169,7 +170,7 @@ def _data_needed(error, model):
 
 def _fake_device(target):
     "The device that the fake tensors claim: PyTorch has no fake tensors of a type that it was built without."
-    return torch.device(target.type if target.type == "cpu" else "cuda")
+    return torch.device(target.type if target.type == "cpu" else stand_in)
 
 # %% ../../nbs/work/target.ipynb #ea5c2144
 @contextmanager

@@ -1,6 +1,6 @@
 """Predictions against measurements that others published: the table "Proof, offline".
 
-    python tests/benchmarks/predict.py [timm] [compiled] [kernels] [models] [decode] [speed] [here] [--cache DIR]
+    python tests/benchmarks/predict.py [timm] [compiled] [kernels] [models] [products] [attention] [speed] [here] [--cache DIR]
 
 Reads ../shared/data (or $FASTERBENCH_SHARED/data). Counting the timm models takes an hour the first time; counts
 are kept in DIR.
@@ -15,7 +15,7 @@ from statistics import median
 import torch
 from torch.utils._device import _device_constructors
 
-from fasterbench.analysis.predict import compiled_times, deviation, expected_operator_times, z80
+from fasterbench.analysis.expected import compiled_times, deviation, expected_operator_times, z80
 from fasterbench.roofs.caches import simulate_caches
 from fasterbench.roofs.datasheet import datasheet_peaks
 from fasterbench.work.count import count_work
@@ -220,50 +220,24 @@ def published(device, rows):
     print("    mean error: expected", f"{ours:.1%};", "published",
         ", ".join(f"{l.split(',')[0]} {mean(l):.1f}%" for l in lines[at + 3:at + 7]), flush=True)
 
-# -- decode attention, products -------------------------------------------------------------------------------------
-
-def decode_call(r):
-    size = 1 if "fp8" in r.kv_cache_dtype else 2
-    context = r.isl + r.step
-    if getattr(r, "window_size", 0): context = min(context, r.window_size)
-    kv = r.batch_size * context * r.num_key_value_heads * r.head_dim * size
-    q = r.batch_size * r.num_heads * r.head_dim * 2
-    return kernel("attention", "attention", 4 * r.batch_size * context * r.num_heads * r.head_dim, (kv, kv, q), q,
-        "bfloat16")
-
-def decode(cache, every):
-    import pandas as pd
-    for device, file in (("NVIDIA H100 80GB HBM3", "h100"), ("NVIDIA L40S", "l40s")):
-        peaks, rows = datasheet_peaks(device, "bfloat16"), []
-        table = pd.read_parquet(shared / "aiconfigurator" / f"{file}_decode_attention_vllm.parquet")
-        for r in table.iloc[::every].itertuples():
-            name = f"batch {r.batch_size} context {r.isl + r.step} heads {r.num_heads}/{r.num_key_value_heads}"
-            call = decode_call(r)
-            t = warm(call, peaks)
-            rows.append((name, r.latency * 1e-3, t.limit, t.expected, estimator([call], peaks),
-                sum(x.bytes for x in (*call.reads, *call.writes))))
-        line(f"decode attention, {device}", rows, deviation(peaks, row=True))
-        above = [r for r in rows if r[5] / peaks.peak_bandwidth > r[1]]
-        if above:
-            size, fastest = max(r[5] for r in above) / 2**20, max(r[5] / peaks.peak_bandwidth / r[1] for r in above)
-            print(f"    faster than main memory: {len(above)} rows, all of at most {size:.0f} MiB "
-                  f"(L2: {peaks.memory[0].capacity / 2**20:.0f}), the fastest {fastest:.2f}×")
-        yield f"decode {device}", rows
-    yield from products(cache, every)
+# -- products and attention, each device left out -----------------------------------------------------------------
 
 def products(cache, every):
-    import pandas as pd
-    peaks, rows = datasheet_peaks("NVIDIA A100-SXM4-80GB", "bfloat16"), []
-    sizes = dict(bfloat16=(2, 2, "bfloat16"), int8_wo=(2, 1, "bfloat16"), int4_wo=(2, 0.5, "bfloat16"),
-        sq=(1, 1, "int8"))
-    for r in pd.read_parquet(shared / "aiconfigurator" / "a100_gemm_trtllm.parquet").iloc[::every].itertuples():
-        a, w, dtype = sizes[r.gemm_dtype]
-        call = kernel("matmul", "aten::mm", 2 * r.m * r.n * r.k, (r.m * r.k * a, r.n * r.k * w), r.m * r.n * 2, dtype)
-        t = warm(call, peaks)
-        rows.append((f"{r.gemm_dtype} {r.m}×{r.k}×{r.n}", r.latency * 1e-3, t.limit, t.expected,
-            estimator([call], peaks)))
-    line("products, NVIDIA A100-SXM4-80GB", rows, deviation(peaks, row=True))
-    yield "products A100", rows
+    import kernels as singles
+    yield from as_rows(singles.all_products(shared / "aiconfigurator", every), singles)
+
+def attention(cache, every):
+    import kernels as singles
+    yield from as_rows(singles.all_attention(shared / "aiconfigurator", every), singles)
+
+def as_rows(found, singles):
+    "Rows of (name, measured, limit, expected with its device left out, estimator, bytes) by kind and device."
+    for kind, rows, took in found:
+        for device in sorted(set(rows.device)):
+            at = rows.device == device
+            own = rows.where(at)
+            times = own.measured, singles.limit(own), took[at], singles.estimator(own), own.moved
+            yield f"{kind} {singles.devices[device]}", [(f"{e}", *map(float, r)) for e, *r in zip(own.engine, *times)]
 
 # -- speed ----------------------------------------------------------------------------------------------------------
 
@@ -311,7 +285,8 @@ def here(cache, every):
     line("this machine, its measured peaks", rows, deviation(peaks))
     yield "here", rows
 
-parts = dict(timm=timm, compiled=compiled, kernels=kernels, models=models, decode=decode, speed=speed, here=here)
+parts = dict(timm=timm, compiled=compiled, kernels=kernels, models=models, products=products, attention=attention,
+             speed=speed, here=here)
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -328,8 +303,8 @@ def main():
     warnings.simplefilter("ignore")
     print(heading)
     found = {}
-    for part in given.part or ("timm", "compiled", "kernels", "models",
-        "decode"): found |= dict(parts[part](given.cache, given.every))
+    for part in given.part or ("timm", "compiled", "kernels", "models", "products", "attention"):
+        found |= dict(parts[part](given.cache, given.every))
     if given.rows: given.rows.write_text(json.dumps(found))
 
 if __name__ == "__main__": main()
