@@ -29,8 +29,8 @@ class Neighbours:
         names:Sequence[str],
         i:int,                            # Which of them
     )->Hashable|None:
-        "What a kernel is, as far as its contexts are known and agree; `None` where they do not."
-        found = [self.known[c] for c in _contexts(names, i) if c in self.known]
+        "What a kernel is, if all contexts that say it say the same; `None` where they do not, or none does."
+        found = [label for c in _contexts(names, i) if (label := self.known.get(c)) is not None]
         return found[0] if found and found.count(found[0]) == len(found) else None
 
 def _contexts(names, i):
