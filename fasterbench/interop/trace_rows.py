@@ -357,7 +357,7 @@ def _same_calls(trace, calls, seconds, served, steps):
     found, begins = {}, [begin for _, begin, _ in steps]
     for g, levels in zip(calls, served):
         p, acts = g.place, [trace.activities[i] for i in g.activities]
-        key = trace.calls[p.operator], p.figures.dtype, p.module, p.phase, *(a.name for a in acts)
+        key = trace.calls[p.operator], p.figures, p.module, p.phase, *(a.name for a in acts)
         if key not in found:
             found[key] = _Same(p, [a.name for a in acts], [a.kind for a in acts], [0.0] * len(acts), [0] * len(levels))
         same, at = found[key], trace.operators[p.operator].start
