@@ -181,7 +181,7 @@ def test_the_command(tmp_path):
     (tmp_path/"config.json").write_text(json.dumps(config))
     run = lambda *more: subprocess.run([sys.executable, "-m", "fasterbench", "trace", trace, "--on", "MI300X", *more], capture_output=True, text=True)
     out = run("--capture", beside, "--config", tmp_path)
-    assert out.returncode == 0 and "moe_f" in out.stdout and "3 of 3 kernels" in out.stdout.replace("\n  ", " ") and not out.stderr
+    assert out.returncode == 0 and "Layer_0" in out.stdout and "3 of 3 kernels" in out.stdout.replace("\n  ", " ") and not out.stderr
     wrong = run("--capture", written(tmp_path, capture(other), "other.json"))
     assert wrong.returncode and "no capture given fits" in wrong.stderr.replace("\n", " ") and "Traceback" not in wrong.stderr
 

@@ -148,13 +148,13 @@ def _only_device(found):
     return devices[0]
 
 def _telling(found):
-    "Rows per module, where modules tell more apart than the class of the model; else per operator."
+    "Rows per module, where the trace names them; a compiled model is one module, whose operators tell more apart."
     if not any(r.has_modules for r in found): return "operator"
-    times = Counter()
-    for r in found:
-        for row in r.modules:
-            if not row.name.startswith("("): times[row.name] += row.time_s
-    return "operator" if times and max(times.values()) > 0.8 * sum(times.values()) and len(times) < 8 else "module"
+    times, compiled = 0.0, 0.0
+    for row in (row for r in found for row in r.modules):
+        times += row.time_s
+        compiled += row.time_s * row.type.startswith(("GraphModule", "OptimizedModule"))
+    return "operator" if compiled > 0.8 * times else "module"
 
 def _trace_result(found, by, peaks):
     "The result of traces that were read."
