@@ -8,7 +8,7 @@ package = Path(__file__).resolve().parent.parent/"fasterbench"
 types = re.compile(r"(?<![A-Za-z])(cuda|xpu|mps)(?![A-Za-z])")
 
 # What may name them beside the seam: the reports of NVIDIA's own tool, which are read without PyTorch; and a help text.
-others = {"interop/ncu.py": 2, "cli/ncu.py": 1, "cli/app.py": 1}
+others = {"interop/ncu.py": 2, "cli/trace.py": 1, "cli/app.py": 1}
 
 def names_of_types(source):
     "Lines whose code names a type of device: a name or a text, comments and docstrings aside."

@@ -705,8 +705,8 @@ def six_results():
     yield "resnet50", from_json(resnet50)
     for name in ("h100_vit_base_infer", "h100_qwen1.5_0.5b_prefill", "mi300x_norm_layers_train", "mi300x_resnet_ddp8_train_rank0"):
         if (traces/f"{name}.json.gz").is_file(): yield name, read_trace(traces/f"{name}.json.gz")
-    with torch.device("meta"): model, sample = torch.nn.TransformerEncoderLayer(1024, 16, batch_first=True), torch.randn(8, 512, 1024)
-    yield "encoder", predict(torch.nn.Sequential(model), sample, "NVIDIA H100 80GB HBM3")
+    with torch.device("meta"): model, x = torch.nn.TransformerDecoderLayer(1024, 16, batch_first=True), torch.randn(8, 512, 1024)
+    yield "decoder", predict(model, (x, x), "NVIDIA H100 80GB HBM3")
 
 @pytest.fixture(scope="module")
 def six(tmp_path_factory):

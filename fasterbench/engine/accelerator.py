@@ -37,7 +37,7 @@ class Host:
 
     def synchronize(self): "Wait until the device has nothing left to do."
     def current(self): return nullcontext()
-    def empty_cache(self): "Give memory that PyTorch keeps and nobody uses back to the device."
+    def empty_cache(self): "Return unused memory that PyTorch keeps to the device."
     def properties(self)->dict: return {}
     def settings(self)->dict:
         "The switches that decide which kernels run."
@@ -95,7 +95,7 @@ class Accelerator(Host):
         return [0.0, *(events[0].elapsed_time(e) * 1e-3 for e in events[1:])][:len(events)]
 
     def free_memory(self)->float:
-        "Return the bytes that can be taken: those that are free, and those that PyTorch keeps and nobody uses."
+        "Return the bytes that can be taken: those that are free, and unused ones that PyTorch keeps."
         kept = self.module.memory_reserved(self.device) - self.module.memory_allocated(self.device)
         return self.module.mem_get_info(self.device)[0] + kept
 

@@ -87,7 +87,7 @@ def write_perfetto(
     path,                          # Where to write: .json or .json.gz
     peaks:HardwarePeaks|None=None, # The roofs; None: no utilization
 ):
-    "Write a copy of one trace whose kernels say where they stand under the roofs."
+    "Write a copy of one trace whose kernels carry their place under the roofs."
     found = [trace] if isinstance(trace, Source) else sources(trace)
     if len(found) != 1: raise ValueError(f"{trace} has {len(found)} traces; one is needed")
     said, rates = sayings(found[0], peaks)

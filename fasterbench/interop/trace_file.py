@@ -312,7 +312,7 @@ class _Collector:
 
 # %% ../../nbs/interop/trace_file.ipynb #c2f36e9e
 def _unzipped(pairs, n):
-    "Lists of what stands first, second, … in tuples, by time of the record that stands first."
+    "Turn tuples into a list per position, by the time of the first record."
     pairs.sort(key=lambda p: (p[0].start, -p[0].end))
     return [[p[i] for p in pairs] for i in range(n)]
 

@@ -264,7 +264,7 @@ def _other_name(trace, g):
                 operator=call.operator)
 
 def _module_name(p):
-    "The name of the row of a module; what has no figures stands in a row of its own."
+    "Name the row of a module; what has no figures has a row of its own."
     if p.part in counted and (p.figures.flops is not None): return p.module
     return f"({p.part})" if p.module == "(no module)" else f"{p.module} ({p.part})"
 

@@ -365,7 +365,7 @@ def figures(
         if call.operator in other_ops.recorded or not call.operator.startswith(tuple(f"{n}::" for n in _runs)):
             return _foreign(call, seen)
         found = _operator_work(*rebuilt(call, hint, bool(out)))
-        # a truth value that nobody recorded: it is known that it does not matter, or nothing is
+        # a truth value that was not recorded: it is known that it does not matter, or nothing is
         unseen = any(a.text is None and a.type in ("Bool", "Int", "Scalar") for a in recorded_arguments(call))
         if unseen and _operator_work(*rebuilt(call, hint, bool(out), True)) != found: raise _Missing(reasons["values"])
         return found

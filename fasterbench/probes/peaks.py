@@ -250,7 +250,7 @@ def _peaks_in_file(peaks, path):
 def _digest(key, machine): return hashlib.sha256(repr((key, sorted(machine.items()))).encode()).hexdigest()[:16]
 
 def _path(folder, key, machine, group=None):
-    "The file of peaks that stand; files of one `group` begin alike."
+    "Return the file of firm peaks; files of one `group` begin alike."
     return folder / f"peaks-{_digest(key if group is None else group, machine)[:8]}-{_digest(key, machine)}.json"
 
 def _rough(path):
@@ -277,7 +277,7 @@ def _kept(folder, key, machine, measure, group=None, before=None):
         return best(_peaks_in_file(_again(measure, rough), path))
 
 def _again(measure, rough):
-    "Peaks as they are measured now; beside provisional ones, the best of both."
+    "Measure peaks now; return the best of these and of provisional ones."
     new = measure()
     return new if rough is None else replace(lifted(new, [rough]), tries=rough.tries + 1)
 

@@ -30,7 +30,7 @@ class MemoryLevel:
     probe: str=""               # Which probe won
     samples: tuple[Number, ...]=() # Raw samples of that probe, B/s
     drift: Number|None=None     # Median of its last run against its first
-    measured: Number|None=None  # Best of its own probes, where the figure of a faster, farther level stands, B/s
+    measured: Number|None=None  # Best of its own probes, where `bandwidth` is that of a faster, farther level, B/s
     out_of_place: Number|None=None # Best rate of operators that write elsewhere than they read (copy, triad), B/s
 
 # %% ../../nbs/roofs/hardware.ipynb #f620d98f
@@ -108,7 +108,7 @@ schema = "fasterbench.peaks"
 version = 1
 
 busy_for_roofs = 0.2 # Share of the cores that others use, from which on roofs are provisional
-enough_tries = 3     # Measurements after which roofs stand although their samples vary
+enough_tries = 3     # Measurements after which roofs are kept although their samples vary
 
 def _wide(roofs):
     "Those whose samples spread by more than a half or drifted by more than a quarter."
@@ -228,7 +228,7 @@ class HardwarePeaks:
 
     @property
     def provisional(self)->str:
-        "Why these roofs are measured again at the next chance; empty where they stand."
+        "Why these roofs are measured again at the next chance; empty where they are firm."
         varied = _wide((*self.ceilings, *self.levels)) if self.tries < enough_tries else []
         return self.disturbed or ", ".join(varied)
 

@@ -52,6 +52,7 @@ class Row:
     at_least: bool=False             # What is said of its work is a part of it that is known
     uncertain: bool=False            # Too short for the clock
     disturbed: bool=False            # Its samples vary by more than a quarter of its time
+    layers: Sequence=()              # Of a kernel: (path, class, share, B of its operators one by one) per module
 
     @property
     def key(self): return self.name, self.type, self.operator, self.phase

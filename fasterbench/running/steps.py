@@ -24,12 +24,10 @@ from ..timing.kernels import Marks, between_marks, kernel_times, slots_of_lost
 from ..timing.profiler import can_record, session
 from ..timing.stamps import (CpuStamps, EventStamps, StampCost, StepStamps, enter, leave, node_cost,
                                        self_times, stamp_cost)
-from ..work.border import border
-from ..work.count import Work
-from ..work.dispatch import watching
+from ..work.count import border, Work
+from ..work.dispatch import watching, script_operators
 from ..work.target import Target, on_target
 from ..work.trace import Tracer, _after, _before
-from ..work.unseen import script_operators
 
 # %% ../../nbs/running/steps.ipynb #sm000020
 def reaches(

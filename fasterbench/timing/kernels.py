@@ -58,7 +58,7 @@ def nesting(
     return parents, at
 
 def _stand(spans, stacks, points, at, k):
-    "Note in `at` which span point `k` stands in."
+    "Note in `at` the span that point `k` is in."
     thread, time = points[k]
     stack = stacks.get(thread, [])
     while stack and spans[stack[-1]].end < time: stack.pop()
@@ -263,17 +263,19 @@ def time_kernels(
             seen = any(r.kind in gpu_work for _, records, _ in recorded for r in records)
             if not peers.agreed("the kernels", seen, all): return None
             runs += recorded
-    return _kernel_times(runs, bare, slots, Marks(device).clock), [records for _, records, _ in runs]
+    return (_kernel_times(runs, bare, slots, Marks(device).clock, run.sites),
+            [records for _, records, _ in runs])
 
 # %% ../../nbs/timing/kernels.ipynb #10df2e64
-def _kernel_times(runs, bare, slots, clock):
+def _kernel_times(runs, bare, slots, clock, sites=0):
     "The times of recorded runs: of each slot, of kernels that no slot launched, of communication, and of no kernel."
-    own, rest, exposed, flight = zip(*(kernel_times(records, stamps, slots) for stamps, records, _ in runs))
+    own, rest, exposed, flight = zip(*(kernel_times(records, stamps, slots + 1 + sites) for stamps, records, _ in runs))
     lengths = [length for *_, length in runs]
     idle = [max(t - sum(o) - r - sum(e), 0.0) for o, r, e, t in zip(own, rest, exposed, lengths)]
     lost, launches = zip(*(slots_of_lost(records, stamps) for stamps, records, _ in runs))
     own, exposed = ([Samples(v) for v in zip(*times)] for times in (own, exposed))
+    own, exposed, compiled = own[:slots], exposed[:slots], own[slots + 1:]
     steps, bare, idle, rest, flight = (Samples(tuple(v)) for v in (lengths, bare, idle, rest, flight))
     return KernelTimes(own, steps, bare, clock, StampCost(), idle, unlaunched=rest, lost=sum(lost, ()),
-                       launches=sum(launches),
+                       launches=sum(launches), sites=compiled,
                        waits=Waits(exposed, flight) if any(flight.values) else None)

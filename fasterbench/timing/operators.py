@@ -164,6 +164,7 @@ def operator_samples(
     """Samples per operator call of `work`.
 
     `None` in compiled modules, which run none of them, where runs differ, and where kernels could not be seen."""
+    if all(compiled_part(work.parts[c.part]) for c in work.trace): return [None] * len(work.trace)
     if records is not None: times = [operator_times([c.operator for c in work.trace], r, device) for r in records]
     elif is_accelerator(device): times = None
     else:

@@ -138,7 +138,7 @@ def _by_use(peaks, points):
 def _brief(x, unit): return format_si(x, unit, 0 if x and len(format_si(x, "", 0)) > 3 else 1).replace(".0 ", " ")
 
 def _values_text(pairs, unit):
-    "Names with values; the unit stands once where the prefix is the same."
+    "Join names with values; one unit is enough where the prefix is the same."
     texts = [(name, *_brief(value, unit).split(" ")) for name, value in pairs]
     return ", ".join(f"{name} {value}" + ("" if i + 1 < len(texts) and texts[i + 1][2] == u else f" {u}")
                      for i, (name, value, u) in enumerate(texts))
@@ -170,7 +170,7 @@ def terms(
     outside = [("outside", "outside any row", rest)] if rest >= 0 else [
         ("outside", "outside any row", d.outside_s),
         ("excess", "that the rows sum to more than the whole", d.difference_s)]
-    above = "above the roofs" if d.above_s >= 0 else "of rows that stand above their roofs"
+    above = "above the roofs" if d.above_s >= 0 else "of rows above their roofs"
     parts = [*((kind, kind, s) for kind, s in d.needed), ("above", above, d.above_s),
              ("unknown", "of unknown work", d.unknown_s), *(("apart", name.strip("()"), s) for name, s in d.apart),
              ("waiting", "waiting for communication", d.waiting_s), *outside]
@@ -197,6 +197,13 @@ def equation(
     return f"{format_si(d.end_to_end_s, 's')} = {_signed(parts) or 0}"
 
 # %% ../../nbs/views/headline.ipynb #8163c8f7
+def limits_text(
+    limits, # (as what, s, B) of each
+)->list[str]:
+    "Return a line on the least times of a compiled program; none for another one."
+    told = [f"{name} {format_si(s, 's')}, {brief(nbytes, 'B')}" for name, s, nbytes in limits]
+    return [f"least times under the roofs: {' · '.join(told)}"] if told else []
+
 _parts = model_name, _sample_text, _dtype, _mode, machine, _time_text, _rate_text
 
 def headline(
@@ -205,7 +212,8 @@ def headline(
     "Return the headline: the run and its speed, where the time goes, the roofs."
     lines = [" · ".join(filter(None, (part(result) for part in _parts)))]
     if result.peaks is None: return lines
-    return [*lines, equation(divided(result)), f"roofs: {roofs_text(result.peaks, (*result.points, *result.ops))}"]
+    roofs = roofs_text(result.peaks, (*result.points, *result.ops))
+    return [*lines, equation(divided(result)), *limits_text(result.limits), f"roofs: {roofs}"]
 
 # %% ../../nbs/views/headline.ipynb #c9b20a08
 def _looked_at(t):

@@ -165,7 +165,7 @@ def _on_strip(p):
     return p.category not in (*apart, "overhead") and p.time_s > 0
 
 def _strip_place(p, levels):
-    "Where a row without FLOPs stands on the strip: its bandwidth as a share of its memory roof, in percent."
+    "Return the place of a row without FLOPs on the strip: its bandwidth in percent of its memory roof."
     if p.bound == "none": return 0.0, "no work"
     if p.utilization_pct is not None: return p.utilization_pct, "no bytes" if p.flops else "no FLOPs"
     if p.flops is not None: return 0.0, "no time"
@@ -191,7 +191,7 @@ def placeable(
 def spot(
     p:RooflinePoint, # One that is `placeable`
 )->tuple[float, float]:
-    "Where a point stands: FLOP/B and FLOP/s."
+    "Return the place of a point: FLOP/B and FLOP/s."
     return p.arithmetic_intensity, p.achieved_gflops * 1e9
 
 star_style = dict(symbol="star", size=17, color="#f5c518", line=dict(width=1.2, color="#5b4313"))
@@ -307,7 +307,7 @@ def plot_points(
     _markers(fig, rows, off, lambda p: _strip_place(p, result.peaks.memory), size, row=2 if off else 1, col=1)
     for p in star:
         if network and points == "modules" and p.wire_intensity: _wire_star(fig, p)
-        _star(fig, p)                                                # on top of what it stands among
+        _star(fig, p)                                                # on top of the other markers
     if points != "steps": _name_rows(fig, rows, on, star, box, named)
     strip = [_strip_place(rows[i], result.peaks.memory) for i in off]
     heading = f"Roofline of {model_name(result)} on {device_name(result)}" if title is None else title
@@ -323,7 +323,7 @@ def alt_text(
     result, # A `Result`
     points:str="modules", # "modules", "ops", "kernels" or "steps"
 )->str:
-    "The chart in words: how many rows, what bounds them, where the whole model stands."
+    "Describe the chart in words: how many rows, what bounds them, where the whole model is."
     rows, p = result.rows(points), result.program
     counts = {look["label"]: sum(r.bound == k for r in rows) for k, look in bounds.items()}
     kinds = ", ".join([f"{len(rows)} {points}", *(f"{n} {name}" for name, n in counts.items() if n)])

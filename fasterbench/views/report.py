@@ -139,7 +139,7 @@ def _step_times(rows, first):
     return dress(fig, "", f"Time of each of {len(steps)} steps", 200).update_layout(margin=dict(t=12, b=44))
 
 def _whole_chart(result):
-    "The chart of the categories for the tab of the program: its bars stand for no row there."
+    "Draw the categories for the tab of the program; its bars belong to no row there."
     fig = figure(plot_categories(result))
     for trace in fig["data"]: trace.pop("customdata", None)
     return fig

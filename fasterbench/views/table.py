@@ -14,7 +14,7 @@ from ..roofs.hardware import memory_time, passing
 from .fields import Field, fields, fields_of, level_names
 from .fold import FoldedPoint, fold, label
 from .headline import base_of_shares, headline, caveats
-from .network_page import not_measured
+from .peaks_page import not_measured
 from .view import (Sheet, Table, check_top, left_columns, more_rows, narrowed, printable,
                                     terminal_width, text_table, wrap_lines)
 
@@ -142,7 +142,7 @@ def _left_out_or_folded(points, rows, top):
 def summary(
     result, # A `Result`
     top:int|None=10,       # How many rows; None: all
-    group:str|None="auto", # "block", "type", "category", None: none; "auto": blocks, where the table is long
+    group:str|None="auto", # "block", "type", "category", "layer", None; "auto": blocks, where the table is long
     depth:int|None=None,   # Parts of the path that stay; None: all
     width:int|None=None,   # Columns; None: those of the terminal
 )->str:

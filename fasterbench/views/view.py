@@ -135,7 +135,7 @@ def wrap_lines(
     lines:list[str],
     width:int=80, # Columns of the terminal
 )->list[str]:
-    "`lines` in the width of a terminal; what goes on is indented. Behind a line break stands a command, to be copied."
+    "`lines` in the width of a terminal; continued lines are indented. A command follows a line break, to be copied."
     parts = []
     for line in lines:
         text, *commands = line.split("\n")
@@ -276,7 +276,7 @@ class View:
             for name in names if supplier in vars(cls) else ():
                 if name not in vars(cls): setattr(cls, name, _with_arguments(getattr(View, name), vars(cls)[supplier]))
 
-    if TYPE_CHECKING:     # as editors see them; a class whose rows or chart take more arguments says so likewise
+    if TYPE_CHECKING:     # as editors see them; a class whose rows or chart take more arguments says so itself
         def text(self, top:int|None=10)->str: ...
         def summary(self, top:int|None=10)->None: ...
         def to_frame(self)->DataFrame: ...
