@@ -17,8 +17,8 @@ from ..core.dtypes import dtype_name, itemsize
 from .collectives import transfers
 from .trace_captures import with_captures
 from .trace_file import TraceFile, read_file, snippet, sources
-from .trace_join import (Reading, Spent, attributed, calls_of, counted, idle_before, own_activities, parts,
-                                            places, visited, window)
+from .trace_join import (Reading, Spent, attributed, calls_of, counted, idle_before,
+                                            own_activities, parts, places, visited, window)
 from .trace_work import argument_memory, recorded_arguments
 from ..roofs.caches import simulate_caches
 from ..roofs.place import flops_time, waiting_row
