@@ -50,7 +50,7 @@ _order = {parts["communication"]: 1, parts["copies"]: 2}      # the class of a p
 
 # %% ../../nbs/interop/trace_join.ipynb #8d690d0c
 class Reading(NamedTuple):
-    "What is given beside a trace."
+    "Files that are given with a trace."
     captures: tuple=()                 # Traces of the capture phase of its graphs
     config: EngineConfig|None=None     # Of the model
     rules: tuple=()                    # Files with rules of operators
@@ -143,7 +143,7 @@ class _Stacks:
         return {"uint8": "float8_e4m3fn"}.get(only := found.pop(), only) if len(found) == 1 else ""
 
     def circumstances(self, k):
-        "What the trace says of the operator at a place beside its arguments."
+        "Return the facts of the trace on the operator at a place, apart from its arguments."
         request, call = self.request(k), self.trace.calls[k]
         return Circumstances(self.requests[request][2] if request >= 0 else None, self.how.config,
                              self.layers.get(k, -1), (call, request) in self.several, tuple(self.kernels.get(k, ())),

@@ -11,7 +11,7 @@ from collections.abc import Hashable, Sequence
 near, far = 5, 10     # Kernels on both sides, and on one side
 
 class Neighbours:
-    "What kernels are, by the names of those around them."
+    "Tell kernels by the names of those around them."
     def __init__(self): self.known = {}
 
     def learn(self,
@@ -29,7 +29,7 @@ class Neighbours:
         names:Sequence[str],
         i:int,                            # Which of them
     )->Hashable|None:
-        "What a kernel is, if all contexts that say it say the same; `None` where they do not, or none does."
+        "Return what a kernel is, where all contexts that say it say the same; else `None`."
         found = [label for c in _contexts(names, i) if (label := self.known.get(c)) is not None]
         return found[0] if found and found.count(found[0]) == len(found) else None
 

@@ -35,7 +35,7 @@ class _Memory:
     def new(self): self.count += 1; return self.count
 
     def reads(self, found, place):
-        "Blocks and bytes of tensors that are read; `place` says whose those are that nobody has written."
+        "Blocks and bytes of tensors that are read; `place` names the owner of unwritten ones."
         taken, out = Counter(), []
         for key, nbytes in found:
             stack = self.made.get(key, [])
@@ -270,14 +270,14 @@ def _module_name(p):
 
 # %% ../../nbs/interop/trace_rows.ipynb #4501a623
 def _files(how):
-    "The traces that are given beside one, read."
+    "Read the traces that are given with one."
     return [read_file(s) for path in how.captures for s in sources(path)], read_file(how.like) if how.like else None
 
 def reduced(
     trace:TraceFile,
     peaks:HardwarePeaks|None=None, # The roofs; None: those of the datasheet of the device
     name:str|None=None,            # Of the device, where the trace has none or another one is meant
-    how:Reading=Reading(),         # What is given beside the trace
+    how:Reading=Reading(),         # Given with the trace
 )->Reduced:
     "The rows of one trace. Raises `ValueError` where nothing ran."
     captures, like = _files(how)

@@ -186,7 +186,7 @@ def _label_text(key, value):
     return str(value) if plain else f"{key} {value}"
 
 def _labels_of(results, names)->tuple[list[str], str]:
-    "What each result is called: the conditions that differ; and the one condition that does, if it is a number."
+    "Name each result by the conditions that differ; return also the one condition that differs, if it is a number."
     about, labels, used = list(map(_named_conditions, results)), [""] * len(results), []
     further = (k for k in dict.fromkeys(k for a in about for k in a) if k not in (*origin, *_naming))
     for key in (*_naming, *further):
