@@ -29,7 +29,7 @@ from ..work.trace import Call
 def matched_records(
     names:Sequence[str],       # Operators of a trace, in order
     records:Iterable[Record],  # By time
-    sums:str="aten::add",      # Also the name of a sum of gradients, which is in place where nobody looks at them
+    sums:str="aten::add",      # Also the name of a sum of gradients, which is in place where they are not looked at
 )->list[Record]|None:
     "The record of each; `None` where the session did not run these operators in this order."
     matches, operators, end = [], (r for r in records if r.kind == "operator"), {}
