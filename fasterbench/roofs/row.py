@@ -29,7 +29,7 @@ def changed(
     record:Record, # A frozen dataclass with a `__dict__`
     **fields,
 )->Record:
-    "Copy `record` with other values of some fields, which are not checked. `dataclasses.replace` takes ten times as long."
+    "Copy `record` with other values of some fields, unchecked: ten times as fast as `dataclasses.replace`."
     new = object.__new__(type(record))
     new.__dict__.update(record.__dict__)
     new.__dict__.update(fields)

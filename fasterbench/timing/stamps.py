@@ -272,7 +272,8 @@ class StampProbe:
         n:int,  # How many modules there are
     ):
         watch = lambda i, forward: watched_forward(stamps.wrap(i, forward), forward)
-        self.bare, self.stamped = [_Nothing().forward for _ in range(n)], [watch(i, _Nothing().forward) for i in range(n)]
+        self.bare = [_Nothing().forward for _ in range(n)]
+        self.stamped = [watch(i, _Nothing().forward) for i in range(n)]
         self.stamps, self.runs, self.spent, self.inside = stamps, 0, ([], []), []
         now = perf_counter_ns
         def probed(i, forward, /, *args, **kwargs):
@@ -325,6 +326,13 @@ def _backward_time(n, hook=None):
     for node in graph_nodes(y.grad_fn) if hook else (): node.register_prehook(hook)
     start = perf_counter()
     y.backward()
+    return (perf_counter() - start) / n
+
+def _noop(x): pass
+
+def _loop(f, n):
+    start = perf_counter()
+    for _ in range(n): f(None)
     return (perf_counter() - start) / n
 
 def site_cost(

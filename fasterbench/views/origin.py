@@ -77,7 +77,7 @@ def command_line()->str:
 
 @contextmanager
 def commit_asked():
-    "Within the context git is at work; call what this gives for the commit of the working directory, empty without one."
+    "Within the context git is at work; gives a function that returns the commit of the working directory, or nothing."
     command = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
     nowhere = subprocess.DEVNULL
     try: git = subprocess.Popen(command, text=True, stdin=nowhere, stdout=subprocess.PIPE, stderr=nowhere)

@@ -240,7 +240,8 @@ def operator_accesses(
     results = [] if name in _allocate or name.startswith("c10d::") else tensors_in(out)[:_results.get(name)]
     for t in results:
         part = region(t)
-        if part not in writes and not any(t is w.tensor for w in writes.values()): writes[part] = Access(t, unique_bytes(t))
+        if part not in writes and not any(t is w.tensor for w in writes.values()):
+            writes[part] = Access(t, unique_bytes(t))
     return list(reads.values()), list(writes.values())
 
 # %% ../../nbs/work/traffic.ipynb #8b6eb173
