@@ -211,7 +211,7 @@ def test_every_view_works(tmp_path):
 
 def test_a_device_without_a_name_is_said(tmp_path):
     result = read_trace(written(tmp_path, step(), deviceProperties=[dict(id=0, name="")]))
-    assert result.peaks is None and any("names no device" in n and "--device NAME" in n for n in result.notes)
+    assert result.peaks is None and any("names no device" in n and "--on NAME" in n for n in result.notes)
 
 @pytest.mark.parametrize("maker, kind", [("privateuse1", "privateuse1_kernel"), ("xpu", "kernel"), ("mtia", "mtia_ccp_events"), ("hpu", "hpu_op")])
 def test_kernels_of_other_accelerators(tmp_path, maker, kind):
@@ -240,7 +240,7 @@ def test_devices(tmp_path):
     unknown = written(tmp_path, step(), "a.json", deviceProperties=[dict(id=0, name="Abacus 3")])
     result = read_trace(unknown)
     assert result.peaks is None and "Abacus 3" in result.notes[0] and by_name(result)["Net_0"].flops == 1024
-    with pytest.raises(ValueError, match="--device NAME"): result.to_html(tmp_path/"x.html")
+    with pytest.raises(ValueError, match="--on NAME"): result.to_html(tmp_path/"x.html")
     assert read_trace(unknown, on="NVIDIA H100 80GB HBM3").peaks.environment["device_name"] == "NVIDIA H100 80GB HBM3"
     # an AMD process sees its device under another number than the properties
     events = [dict(e, args=e["args"] | dict(device=9)) if e["cat"] == "kernel" else e for e in step()]
