@@ -55,7 +55,7 @@ def test_version_and_module():
     (["report", "saved.json", "--html", "no/such/folder.html"], 2, "no/such"),
     (["report"], 2, "Missing argument"), (["report", "saved.json", "--top", "-1"], 2, "-1"),
     (["compare", "saved.json", "absent.json"], 2, "absent.json"), (["compare", "saved.json"], 2, "two or more are needed"), (["compare"], 2, "Missing argument"),
-    (["roofline", "net.py:make", "--peaks", "Abacus 3000"], 2, "no device of that name"), (["roofline", "net.py:make", "--group", "layer"], 2, "'layer' is not one of"),
+    (["roofline", "net.py:make", "--peaks", "Abacus 3000"], 2, "no device of that name"), (["roofline", "net.py:make", "--group", "line"], 2, "'line' is not one of"),
     (["roofline", "net.py:make", "--seq", "8"], 2, "with its own sample"),
     (["compare", "newer.json", "saved.json"], 1, "version 99"), (["roofline", "net.py:bare", "--batch", "2"], 1, "2x3x224x224 are assumed"),
     (["predict", "net.py:make", "--on", "RTX 9999"], 2, "'--on': 'RTX 9999' is not in the table"), (["serve", "transformers:x", "--on", "RTX 9999"], 2, "'--on': 'RTX 9999'"),
