@@ -5,7 +5,7 @@ block of memory belongs to, so changing that word moves a tensor over without a 
 has a kernel for gets one here, which computes on the CPU and writes into the books of the device what a queue would have
 done: the call keeps the CPU for `launch`, the kernel begins once it was launched and its stream is free, and takes what
 the table says. Nothing waits for real: all times are whole nanoseconds of a clock that only these books move."""
-import ctypes, itertools, json, threading, weakref
+import ctypes, functools, itertools, json, threading, weakref
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -89,9 +89,10 @@ class Books:
         if self.recording: self.record.append(Event(*event, args=args))
 
     def surface(self):
-        "An error of an earlier call comes up now."
+        "An error of an earlier call comes up now; in the program's thread, as PyTorch ends a process whose spare device fails in autograd's."
+        if threading.current_thread() is not threading.main_thread(): return
         error, self.error = self.error, None
-        if error is not None: raise error
+        if error is not None: raise type(error)(*error.args)
 
     def launch(self, operator, duration, kind="kernel", dims=(), types=()):
         "A call on the CPU, and a kernel in the current stream."
@@ -138,6 +139,30 @@ def stream(number):
     before, books.stream = books.stream, number
     try: yield
     finally: books.stream = before
+
+def write_trace(events, path):
+    "Write what was recorded as PyTorch's profiler does."
+    lines = []
+    for e in events:
+        more = {"correlation": e.id} if e.kind != "cpu_op" else {}
+        if e.kind in ("kernel", "gpu_memcpy"): more |= dict(device=0, stream=e.thread)
+        lines.append(dict(ph="X", cat=e.kind, name=e.called, pid=0 if e.kind in ("kernel", "gpu_memcpy") else 1, tid=e.thread, ts=e.start / 1e3, dur=(e.end - e.start) / 1e3, args={**e.args, **more}))
+    with open(path, "w") as f: json.dump(dict(traceEvents=lines, deviceProperties=[dict(id=0, name="Simulated")]), f)
+
+@contextmanager
+def annotated(model):
+    "Within the context the record names the modules that run, as the ranges of a profiled model do."
+    handles, begins = [], {}
+    def enter(path, kind):
+        def hook(*_): begins[path] = books.now
+        def leave(*_): books.note("user_annotation", f"nn.Module: {path} ({kind})", begins[path], books.now, threading.get_ident(), 0)
+        return hook, leave
+    for path, m in model.named_modules():
+        before, after = enter(path or "(model)", type(m).__name__)
+        handles += [m.register_forward_pre_hook(before), m.register_forward_hook(after)]
+    try: yield
+    finally:
+        for h in handles: h.remove()
 
 def join(of, into=0): books.ends[into] = max(books.ends.get(into, 0), books.ends.get(of, 0))
 
@@ -225,10 +250,10 @@ def _resize(t, size, memory_format=None):
     else: t.set_(t.untyped_storage(), 0, size)
     return t
 
-def composite(op, *args, **kwargs):
+def composite(op, key, *args, **kwargs):
     "Run an operator that is made of others: what it calls has kernels, and it has a line in the record."
     begin = books.now
-    out = op._op_dk(torch._C.DispatchKey.CompositeExplicitAutograd, *args, **kwargs)
+    out = op._op_dk(getattr(torch._C.DispatchKey, key), *args, **kwargs)
     books.note("cpu_op", op._schema.name, begin, books.now, threading.get_ident(), next(books.numbers))
     return out
 
@@ -289,6 +314,30 @@ class _Module:
     def get_amp_supported_dtype(self): return [torch.float16, torch.bfloat16]
     def memory_allocated(self, device=None): return books.allocated
 
+def rates(flops, levels):
+    "The cost of operators on a device with rates: FLOP/s by dtype, and (capacity, B/s) of each level, nearest first."
+    def cost(op, args, kwargs, out):
+        called = op._schema.name.partition("::")[2]
+        given = dict(zip((a.name for a in op._schema.arguments), args)) | kwargs
+        named = [(a, given[a.name]) for a in op._schema.arguments if isinstance(given.get(a.name), torch.Tensor)]
+        written = [v for a, v in named if a.is_out or a.alias_info is not None and a.alias_info.is_write] or [t for t in out if isinstance(t, torch.Tensor)]
+        read = [v for a, v in named if not a.is_out and not (called in ("copy_", "fill_", "zero_", "normal_") and a.name == "self")]
+        moved = sum(t.numel() * t.itemsize for t in (*read, *written))
+        held = sum({t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in (*read, *written)}.values())
+        speed = next((b for capacity, b in levels if capacity is None or held <= capacity))
+        work = _products(called, args, out)
+        rate = flops.get(read[0].dtype if read else None, flops[torch.float32])
+        return round(1e9 * max(work / rate, moved / speed))
+    return cost
+
+def _products(called, args, out):
+    "FLOPs of a product; those of everything else cost nothing beside its memory."
+    if called == "addmm": args = args[1:]
+    if called in ("mm", "addmm"): return 2 * args[0].shape[0] * args[0].shape[1] * args[1].shape[1]
+    if called == "bmm": return 2 * args[0].numel() * args[1].shape[2]
+    if called.startswith("convolution") and "backward" not in called: return 2 * out[0].numel() * args[1].numel() // args[1].shape[0]
+    return 0
+
 _kept = []                               # libraries, whose kernels go with them
 
 def install():
@@ -303,7 +352,7 @@ def install():
         packet, _, overload = k.partition(".")
         op = getattr(getattr(aten, packet), overload or "default")
         given[f"aten::{k}"] = lambda *a, _op=op, **kw: _op.redispatch(_as_cpu, *a, **kw)
-    for key in ("CPU", "CompositeExplicitAutograd"):
+    for key in ("CPU", "CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional"):
         for k in torch._C._dispatch_get_registrations_for_dispatch_key(key):
             packet, _, overload = k.removeprefix("aten::").partition(".")
             op = getattr(getattr(aten, packet, None), overload or "default", None) if k.startswith("aten::") else None
@@ -311,7 +360,7 @@ def install():
             view = any(r.alias_info and not r.alias_info.is_write for r in op._schema.returns)
             one = key == "CPU" or packet.startswith(("_foreach_", "_fused_"))
             if view: continue
-            given[k] = lambda *a, _run=kernel if one else composite, _op=op, **kw: _run(_op, *a, **kw)
+            given[k] = functools.partial(kernel, op) if one else functools.partial(composite, op, key)
     for k, f in given.items(): own.impl(k.removeprefix("aten::"), f, "PrivateUse1")
     rest.fallback(kernel, "PrivateUse1")
     _kept.extend([own, rest])

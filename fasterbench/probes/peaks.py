@@ -384,6 +384,8 @@ def peaks_of(
     progress:bool|None=None,
 )->HardwarePeaks:
     "Return the ceilings of `device` for these settings, kept or measured."
+    if why := accelerator(device).lacks(dtypes[0]):
+        raise ValueError(f"{dtype_name(dtypes[0])} cannot be measured on {device}: {why}")
     allow_tf32 = allow_tf32 and accelerator(device).has_tf32()
     measure = lambda: _measure(device, dtypes, matmul_size, bandwidth_mb, warmup, steps, allow_tf32, progress)
     settings = matmul_size, bandwidth_mb, warmup, steps, allow_tf32
