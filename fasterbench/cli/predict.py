@@ -55,6 +55,9 @@ def predict(
     model:Model, on:On, dtype:Dtype=None,
     autocast:Annotated[Optional[str], typer.Option(help="float16 or bfloat16: under autocast to it.")]=None,
     compiled:Annotated[bool, typer.Option("--compiled", help="As under torch.compile.")]=False,
+    captured:Annotated[bool, typer.Option("--captured", help="As a CUDA graph replays it.")]=False,
+    host_s:Annotated[Optional[float], typer.Option(metavar="SECONDS",
+        help="What the host needs to launch a forward; left out: the device alone is timed.")]=None,
     like:Annotated[File, typer.Option(help="A result of `roofline --json`, whose utilization is carried over.")]=None,
     input:Annotated[Optional[str], typer.Option(help="Shape of the sample: 1,3,224,224")]=None,
     batch:Annotated[Optional[str], typer.Option(help="Batch sizes of the default sample: 1,8,64; left out: 1.",
@@ -75,7 +78,7 @@ def predict(
     for size in sizes:
         net, sample = _loaded_on_meta(model, shape, size, dtype_named(dtype))
         results.append((size or 1, predict(net, sample, on, autocast=dtype_named(autocast), compiled=compiled,
-            like=measured)))
+            captured=captured, host_s=host_s, like=measured)))
     result = results[0][1]
     shown = _batch_table(results) if len(sizes) > 1 else summary(result, top)
     if "-" not in (json, csv, html): printed(lambda: print(shown))

@@ -10,8 +10,8 @@ from typing import Annotated, Optional
 
 import typer
 
-from .app import File, app, batch_sizes, check_writable, printed, usage_error, whole_from, write
-from .predict import On
+from .app import (File, app, batch_sizes, check_writable, printed, target_device, usage_error,
+                                 whole_from, write)
 
 # %% ../../nbs/cli/serve.ipynb #ed30fac8
 def _config(text):
@@ -31,25 +31,50 @@ def _measured_rates(text):
 # %% ../../nbs/cli/serve.ipynb #f4d849e5
 def _tokens_option(text): return typer.Option(help=text, parser=whole_from(1), metavar="N")
 
+def _cache_bytes(text):
+    "The bytes of an element of the cache; `None`: as in the model."
+    if text is None: return None
+    sizes = dict(fp8=1.0, bf16=2.0, fp16=2.0)
+    if text not in sizes: usage_error(f"{text!r}; the dtypes of a cache are {', '.join(sizes)}", "--cache")
+    return sizes[text]
+
 @app.command()
 def serve(
-    model:Config, on:On,
+    model:Config, on:Annotated[str, typer.Option("--on", metavar="DEVICE|PEAKS.json,…",
+        help="Name of a device, or roofs that `peaks --json` wrote; several with commas.")],
     prompt:Annotated[int, _tokens_option("Tokens of a prompt.")]=2048,
     new:Annotated[int, _tokens_option("Tokens generated.")]=256,
-    batch:Annotated[str, typer.Option(help="Sequences that run together: 1,8,64", metavar="N,N,…")]="1,8,64",
-    weights:Annotated[Optional[str], typer.Option(help="How matrices are stored: int8, fp8, mxfp4, int4/128.")]=None,
-    tensor_parallel:Annotated[int, _tokens_option("Devices that share the model.")]=1,
-    network:Annotated[Optional[float], typer.Option(help="B/s that a device sends to the others.")]=None,
+    batch:Annotated[Optional[str], typer.Option(metavar="N,N,…",
+        help="Sequences that run together: 1,8,64. Of several devices one number; left out: the most that fit.")]=None,
+    weights:Annotated[Optional[str], typer.Option(
+        help="How matrices are stored: int8, fp8, mxfp4, nvfp4, int4/128.")]=None,
+    math:Annotated[Optional[str], typer.Option(help="Dtype of their products: fp8, fp4, bf16.")]=None,
+    cache:Annotated[Optional[str], typer.Option(help="Dtype of the cache: fp8, bf16.")]=None,
+    engine:Annotated[Optional[str], typer.Option(help="vllm, trtllm, sglang; bare: the model without a server.")]=None,
+    tensor_parallel:Annotated[str, typer.Option(metavar="N,N,…", help="Devices that share the model: 1,2,4.")]="1",
+    tpot:Annotated[Optional[float], typer.Option(metavar="SECONDS",
+        help="Expected time per output token that is accepted.")]=None,
+    price:Annotated[Optional[float], typer.Option(help="Of one device for an hour.")]=None,
+    network:Annotated[Optional[float], typer.Option(help="B/s that a device sends; left out: the table's link.")]=None,
     measured:Annotated[Optional[str], typer.Option(help="Tokens/s of decode: 1:104.9", metavar="N:RATE,…")]=None,
     html:Annotated[File, typer.Option(help="Write the page here; - for standard output.")]=None,
     json:Annotated[File, typer.Option(help="Write the result here; - for standard output.")]=None,
     csv:Annotated[File, typer.Option(help="Write the points here; - for standard output.")]=None,
 ):
-    "Say what a device allows a language model: tokens per second of prefill and decode, from its configuration."
-    from fasterbench.analysis.serve import serve
+    "Say what devices allow a language model, and what a server is expected to reach, from its configuration."
+    from fasterbench.analysis.serve import serve, serve_each
     check_writable(html=html, json=json, csv=csv)
-    result = serve(model, prompt, new, batch_sizes(batch), on, weights=weights, tensor_parallel=tensor_parallel,
-                   network=network, measured=_measured_rates(measured))
+    places, degrees = [target_device(name.strip()) for name in on.split(",")], batch_sizes(tensor_parallel)
+    how = dict(weights=weights, math=math, cache_bytes=_cache_bytes(cache), engine=engine, network=network)
+    try:
+        if len(places) * len(degrees) > 1 or tpot or price:
+            if measured: usage_error("--measured is for one device and degree", "--measured")
+            sizes = [None] if batch is None else batch_sizes(batch)
+            if len(sizes) > 1: usage_error("one batch size is needed where devices are compared", "--batch")
+            result = serve_each(model, places, degrees, prompt, new, sizes[0], tpot=tpot, price=price, **how)
+        else: result = serve(model, prompt, new, batch_sizes(batch or "1,8,64"), places[0],
+                             tensor_parallel=degrees[0], measured=_measured_rates(measured), **how)
+    except ValueError as error: usage_error(str(error), "serve")
     if "-" not in (json, csv, html): printed(result.summary)
     write(json, result.to_json)
     write(csv, result.csv)
