@@ -21,7 +21,7 @@ _homes = {
     "RooflineAnalyzer": "roofline", "serve": "analysis.serve",
     **dict.fromkeys(["ServeResult", "ServePoint"], "views.serving"),
     **dict.fromkeys(["Result", "Timing", "Breakdown", "from_json"], "views.result"),
-    "Collective": "views.network_page",
+    **dict.fromkeys(["Collective", "NetworkView", "PeaksView"], "views.peaks_page"),
     **dict.fromkeys(["compare", "Comparison", "Series"], "views.compare"), "MetricSeries": "views.metrics",
     **dict.fromkeys(["read_ncu", "ranges"], "interop.ncu"),
     **dict.fromkeys(["read_trace", "on_trace_ready", "TraceResult"], "interop.traces"), "predict": "analysis.predict",
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from .roofs.place import RooflinePoint as RooflinePoint, roofline_analysis as roofline_analysis
     from .running.watch import trainer_callback as trainer_callback, lightning_callback as lightning_callback
     from .running.watch import watch as watch, Watch as Watch
-    from .views.network_page import Collective as Collective
+    from .views.peaks_page import Collective as Collective, NetworkView as NetworkView, PeaksView as PeaksView
     from .views.compare import compare as compare, Comparison as Comparison
     from .views.metrics import MetricSeries as MetricSeries
     from .views.result import Result as Result, Timing as Timing, Breakdown as Breakdown, from_json as from_json

@@ -15,13 +15,16 @@ from torch.profiler import record_function
 
 from .core.arguments import as_call, as_count, copied
 from .core.units import format_si
-from .engine.accelerator import accelerator, as_device, on_device
+from .engine.accelerator import accelerator, as_device, is_accelerator, on_device
 from .engine.modules import Part, parts, wrapped
 from .engine.process import profiler_session
 from .engine.state import Given
 from .engine.step import Forward, placed, preserved_run
 from .roofline import RooflineAnalyzer
 from .timing.profiler import can_record
+from .views.fields import Field
+from .views.plot import canvas, dress, hues, shown
+from .views.view import Sheet, Table, View, check_top, more_rows
 from .work.count import count_work
 
 # %% ../nbs/analysis/profiling.ipynb #c93af181
@@ -78,8 +81,8 @@ def record_memory(
     call:Callable,        # Runs the model once
     listed:list[Part],    # Its modules
     device:torch.device,  # Whose memory
-)->list[LayerMemory]:
-    "Peak and kept bytes of each module in one call, from the allocator's own records."
+)->list[LayerMemory]|None:
+    "Peak and kept bytes of each module in one call, from the allocator's records; `None` where it leaves none."
     def wrap(i, forward):
         def labelled(*args, **kwargs):
             with record_function(f"{_label}{i}"): return forward(*args, **kwargs)
@@ -92,7 +95,9 @@ def record_memory(
         output = call()
     del output
     roots = sorted(session.profiler.kineto_results.experimental_event_tree(), key=lambda e: e.start_time_ns)
-    return layer_memory((e for root in roots for e in _events(root, device.type)), len(listed))
+    events = [e for root in roots for e in _events(root, device.type)]
+    seen = not is_accelerator(device) or any(what == "alloc" for what, *_ in events)
+    return layer_memory(events, len(listed)) if seen else None
 
 # %% ../nbs/analysis/profiling.ipynb #d26c7329
 LayerRow = dict[str, str|int|float|None]     # A layer by names of figures
@@ -119,12 +124,13 @@ def _memory_by_module(model, sample, device):
         run(*args, **kwargs)                       # the first call also allocates what stays, such as packed weights
         args, kwargs = given()
         recorded = record_memory(lambda: run(*args, **kwargs), run.parts, device)
+        if recorded is None: return {p.path: dict(memory=None, memory_peak=None) for p in run.parts}
         return {p.path: dict(memory=m.kept, memory_peak=m.peak) for p, m in zip(run.parts, recorded)}
 
 def _macs(row): return None if row.dense_flops is None else int(row.dense_flops) // 2
 
 # %% ../nbs/analysis/profiling.ipynb #ca4d0b67
-class LayerProfiler:
+class LayerProfiler(View):
     "Time, memory, size and compute of each layer of a model."
     def __init__(self,
         model:nn.Module, # Any module
@@ -173,26 +179,54 @@ class LayerProfiler:
             raise ValueError(f"metric {metric!r} was not profiled; profiled were {', '.join(self.metrics)}")
         return sorted(rows, key=lambda r: -(-1 if r[metric] is None else r[metric]))[:n]
 
-    def summary(self,
+    @property
+    def title(self)->str:
+        "Name the model and what was measured."
+        return f"{type(self.model).__name__}: {', '.join(self.metrics)}"
+
+    def text(self,
         top:int|None=10, # How many layers; None: all
-    ):
-        "Print the layers with the most of the first metric."
+    )->str:
+        "Return the layers with the most of the first metric as a table."
+        return self._table(top).text()
+
+    def _table(self, top:int|None=10):
+        check_top(top)
         rows = self.measured()
-        for line in _lines(rows[:top], self.metrics): print(line)
-        if top is not None and len(rows) > top: print(f"… and {len(rows) - top} more layers")
+        cells = [[r["name"] or "(model)", r["type"], *(_cell(r, m) for m in self.metrics)] for r in rows[:top]]
+        return Table([["name", "type", *self.metrics], *cells], {0, 1}, [], more_rows(len(rows), top))
+
+    def __repr__(self):
+        return self.text() if self.metrics else f"LayerProfiler({type(self.model).__name__}, not profiled yet)"
+    def _repr_html_(self): return self._table().html() if self.metrics else repr(self)
+
+    def _sheet(self):
+        rows = self.measured()
+        return Sheet({k: _layer_field(k) for k in rows[0]} if rows else {}, rows)
+
+    def _chart(self, title): return _layer_chart(self.measured(), self.metrics, title)
 
 # %% ../nbs/analysis/profiling.ipynb #f543120a
-def _lines(rows, metrics):
-    "The table, line by line."
-    def cell(r, m):
-        share = "?" if r[m] is None else f"{r[f'{m}_pct']:.1f}%"
-        return f"{format_si(r[m], units[m])} {share:>6}"
-    table = [("name", "type", *metrics)]
-    table += [(r["name"] or "(model)", r["type"], *(cell(r, m) for m in metrics)) for r in rows]
-    widths = [max(map(len, column)) for column in zip(*table)]
-    for name, kind, *cells in table:
-        numbers = (f"{c:>{w}}" for c, w in zip(cells, widths[2:]))
-        yield "  ".join((f"{name:<{widths[0]}}", f"{kind:<{widths[1]}}", *numbers))
+def _cell(row, metric):
+    share = "?" if row[metric] is None else f"{row[f'{metric}_pct']:.1f}%"
+    return f"{format_si(row[metric], units[metric])} {share:>6}"
+
+def _layer_field(name):
+    if name in ("name", "type"): return Field(name, "", name)
+    if name.endswith("_pct"): return Field(name, "%", f"{name.removesuffix('_pct')}, share", "percent")
+    unit = units.get(name, "B" if name == "memory_peak" else "")
+    return Field(name, unit, name.replace("_", " "), "si" if unit else "count")
+
+def _layer_chart(rows, metrics, title):
+    "Draw the share of each layer, those with the most of the first metric on top."
+    fig, rows = canvas(), rows[:20][::-1]
+    for k, m in enumerate(metrics):
+        fig.add_bar(x=[r[f"{m}_pct"] for r in rows], y=[shown(r["name"], 40) for r in rows], orientation="h", name=m,
+                    hovertext=[f"{shown(r['name'])}: {_cell(r, m)}" for r in rows], hoverinfo="text",
+                    marker_color=hues[k % len(hues)])
+    fig.update_xaxes(title="share of the sum", ticksuffix=" %")
+    fig.update_yaxes(automargin=True)
+    return dress(fig, title, f"Shares of {', '.join(metrics)} by layer.", 200 + 22 * len(rows) * len(metrics))
 
 # %% ../nbs/analysis/profiling.ipynb #ba199c3d
 def _checked(metrics):

@@ -10,7 +10,13 @@ package = Path(__file__).resolve().parent.parent/"fasterbench"
 
 # Names that stand in the code as they are written here are found by reading it; these stand in it as text or on objects.
 as_text = {"torch._dynamo.eval_frame._stance": "engine.process", "torch._dynamo.eval_frame._set_stance": "engine.process",
-           "torch._dynamo.utils": "running.program"}
+           "torch._dynamo.utils": "running.program",
+           **{f"torch._inductor.{name}": "engine.inductor" for name in (
+               "debug.set_kernel_post_grad_provenance_tracing", "codegen.cpp.set_kernel_post_grad_provenance_tracing",
+               "codegen.triton.set_kernel_post_grad_provenance_tracing", "graph.GraphLowering._compile_to_module",
+               "codecache.PyCodeCache.modules", "utils.set_tracing_context_output_strides")},
+           **{f"torch._dynamo.eval_frame.{name}": "engine.inductor" for name in (
+               "_callback_from_stance", "_create_wrapped_callback", "innermost_backend")}}
 on_objects = {  # name → (object, attributes)
     "Module": (lambda: torch.nn.Linear(2, 2), ("_parameters", "_buffers", "_modules", "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_compiled_call_impl")),
     "Tensor": (lambda: torch.nn.Parameter(torch.ones(2)), ("_backward_hooks", "_post_accumulate_grad_hooks", "_version")),
@@ -67,6 +73,12 @@ def test_the_private_names_of_pytorch_are_there():
     found = used()
     assert "torch.utils._python_dispatch._pop_mode" in found and len(found) > 20, sorted(found)     # the reader finds what is there
     assert missing() == []
+
+def test_the_function_that_sees_kernels_is_asked_as_before():
+    "It is called with these three by every code generator; another signature makes a compiled model one row."
+    import inspect, torch._inductor.debug as debug
+    asked = list(inspect.signature(debug.set_kernel_post_grad_provenance_tracing).parameters)
+    assert asked[:3] == ["node_schedule", "kernel_name", "is_extern"], asked
 
 def test_a_name_that_is_gone_is_named(monkeypatch):
     monkeypatch.delattr("torch.utils._python_dispatch._pop_mode")

@@ -8,7 +8,7 @@ from conftest import heavy
 from fasterbench.roofs.place import place
 from fasterbench.roofs.row import Row
 from fasterbench.roofs.hardware import Ceiling, HardwarePeaks, MemoryLevel
-from fasterbench.views.network_page import Collective, collectives_table
+from fasterbench.views.peaks_page import Collective, collectives_table
 from fasterbench.views.compare import compare
 from fasterbench.views.result import Breakdown, Result, Timing, from_dict
 
@@ -63,12 +63,12 @@ def test_a_sound_file_is_shown(full):
     written(again), drawn(again, full), again._page()
 
 def test_a_damaged_value_is_refused_or_shown(full):
-    """Every value at every place, in the short run 300 by chance. What is read is written as text; of several rows the
+    """Every value at every place, in the short run 120 by chance. What is read is written as text; of several rows the
     first that is damaged in one way is drawn and compared, and the first damaged in any way has its page made."""
     plain = json.loads(full.to_json())
     every = [(p, j) for p in places(plain) if p for j in junk]
     random.seed(15)
-    if not heavy: every = random.sample(every, 300)
+    if not heavy: every = random.sample(every, 120)
     read, seen = 0, set()
     for path, other in every:
         try: again = from_dict(damaged(plain, path, other))

@@ -80,7 +80,7 @@ def _by_layer(points):
 def round_figures(
     result:Result, # One profile
 )->dict[str, dict[str, float]]:
-    "Times of one round per layer, s, and how they stand under the roofs; the whole model has the empty name."
+    "Times of one round per layer, s, and relative to the roofs; the whole model has the empty name."
     found = {}
     for name, (time, least) in _by_layer(result.points).items():
         found[name] = dict(time=time) | (dict(utilization=least / time, time_over_least=time / least) if least and time

@@ -17,7 +17,7 @@ from ..core.units import format_si, parse_si
 @dataclass(frozen=True)
 class Figure:
     "Something that a budget can limit."
-    name: str   # As it stands in the file
+    name: str   # As in the file
     kind: str   # "counted", "relative" or "seconds"
     unit: str   # "FLOP", "B", "%", or "" for a plain number
     meaning: str
@@ -49,7 +49,7 @@ class Budget:
     figure: Figure
     comparison: str    # "<=", ">=" or "=="
     limit: float       # In the base unit; percent as a fraction
-    text: str          # As it stands in the file
+    text: str          # As in the file
     layer: str = ""    # Name or pattern of layers; "": the whole model
 
     def within(self, value:float)->bool:
@@ -122,7 +122,7 @@ def read_budgets(
     chosen, budgets = {}, []
     for name, table in tables.items():
         if not isinstance(table, Mapping):
-            raise BudgetError(f"{name} = {table!r} stands outside of a table; tables are models, such as [resnet18]")
+            raise BudgetError(f"{name} = {table!r} is outside of a table; tables are models, such as [resnet18]")
         chosen[name] = _settings(name, table)
         budgets += _budgets(name, table, "", [k for k in table if k not in settings and k != "layers"])
         for layer, own in _layers(name, table).items(): budgets += _budgets(name, own, layer, list(own))

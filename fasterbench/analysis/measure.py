@@ -16,12 +16,14 @@ from torch import nn
 
 from ..core.arguments import as_call, copied, tensors_of
 from ..engine.accelerator import accelerator, is_accelerator, on_device
+from .compiled import Kernels, has_compiled, inside, kernels_of
 from ..engine.modules import is_compiled
 from ..core.files import Facts
 from ..core.progress import progress_bar
 from ..engine.peers import is_spread, peers
 from ..engine.state import Given, Rewind
 from ..engine.step import Forward, phases, placed, preserved_run
+from ..engine.undo import Undo
 from ..probes.machine import environment, tf32_categories
 from ..timing.kernels import time_kernels
 from ..timing.load import LoadMeter
@@ -96,6 +98,9 @@ class Measurement:
     op_times: list = field(repr=False) # Per call of `work.trace`: Samples, or None where runs differ
     tf32: frozenset = frozenset()      # Categories of float32 work that may run as TF32
     as_counted: list|None = None       # Per call whether it ran as it was counted; None: those that have a time did
+    kernels: Kernels|None = None       # Of compiled modules
+    inner: Work|None = None            # Of the eager run, with the modules inside compiled ones
+    notes: list = field(default_factory=list) # What is to be said of it
     environment: Facts = field(default_factory=dict, repr=False) # Device, driver, versions, threads and date
 
     @cached_property
@@ -140,7 +145,23 @@ def _times_by_module(fresh, run, device, tick, cost=None, meter=LoadMeter, **how
     times = time_modules(fresh, run, device, tick=tick, cost=cost, meter=meter, **how)
     return times if is_accelerator(device) or peers.alone else with_waits(times, fresh, run, tick), None
 
-def _counted_and_timed(run, args, kwargs, device, before_write, tick, together, **how):
+def _kernels(run, fresh, args, kwargs):
+    "The kernels of compiled modules, the work inside these, and what is to be said."
+    found, notes = kernels_of(run, fresh)
+    if found is None: return None, None, notes
+    deep = inside(run)
+    return found, trace_call(_fresh_calls(deep, args, kwargs)(), deep), notes
+
+def _counted_and_timed(run, args, kwargs, device, before_write, tick, together, kernels=True, **how):
+    with (undo := Undo()), undo:
+        undo.add(_without_stamps, run)
+        return _steps(run, args, kwargs, device, before_write, tick, together, kernels, **how)
+
+def _without_stamps(run):
+    if run.kernels is not None: run.kernels.leave()
+    run.kernels = None
+
+def _steps(run, args, kwargs, device, before_write, tick, together, kernels, **how):
     fresh = _fresh_calls(run, args, kwargs)
     if peers.agreed("the state of the optimizer", run.has_first): fresh()()
     call, begin = fresh(), perf_counter()
@@ -149,6 +170,9 @@ def _counted_and_timed(run, args, kwargs, device, before_write, tick, together, 
     tick(warmup + how["rule"].left(perf_counter() - begin, 0))
     if any(communicates(c) for c in work.trace): together()
     how |= dict(warmup=warmup, meter=partial(LoadMeter, least=0.1))
+    compiled, inner, notes = None, None, []
+    if kernels and peers.alone and has_compiled(run): compiled, inner, notes = _kernels(run, fresh, args, kwargs)
+    run.kernels = compiled
     times, records = _times_by_module(fresh, run, device, tick, **how)
     n = len((times.every or times.steps).values)
     timed = lambda work: operator_samples(work, fresh, device, n, tick, records, how["rule"])
@@ -157,7 +181,8 @@ def _counted_and_timed(run, args, kwargs, device, before_write, tick, together, 
     if peers.agreed("the operators", bool(again)):                    # the first run did more: it filled a cache
         work = trace_call(fresh(), run)
         samples = timed(work)
-    return Measurement(work, times, samples, tf32_categories(device), environment=environment(device))
+    return Measurement(work, times, samples, tf32_categories(device), environment=environment(device), kernels=compiled,
+                       inner=inner, notes=notes)
 
 # %% ../../nbs/analysis/measure.ipynb #8715efc0
 def measure(
@@ -169,6 +194,7 @@ def measure(
     rule:StoppingRule,       # When there are enough
     progress:bool|None=None, # A progress bar; None: when somebody is looking
     together=lambda: None,   # Called once it is seen that several ranks run the model
+    kernels:bool=True,       # Tell the kernels of compiled modules apart
 )->Measurement:
     "Count and time `run`; the model and the process are left as they were."
     _check_sample(sample)
@@ -176,7 +202,7 @@ def measure(
     _check_place(run.model, device)
     with on_device(device), preserved_run(run, (args, kwargs)) as before_write:
         with progress_bar("profiling", progress) as tick:
-            how = dict(warmup=warmup, rule=rule, together=together)
+            how = dict(warmup=warmup, rule=rule, together=together, kernels=kernels)
             return _counted_and_timed(placed(run, device), args, kwargs, device, before_write, tick, **how)
 
 # %% ../../nbs/analysis/measure.ipynb #me00ag02

@@ -13,7 +13,9 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
+from .compiled import guards_row, kernel_rows, limits, wrapper_row
 from .measure import Measurement
+from ..engine.step import phases
 from ..roofs.caches import simulate_caches
 from ..roofs.place import RooflinePoint, call_row, place, ranked, shares_of, waiting_row
 from ..roofs.row import Row, summed
@@ -104,6 +106,8 @@ outside_row = "(outside the model)" # What a program did between two calls of th
 def _rest_rows(m, rows):
     "The rows for time in which no module did work: of containers on a CPU, of no kernel on a GPU."
     with_row = {(r.name, r.phase) for r in rows}
+    if m.kernels is not None: with_row |= {(m.work.parts[i].path, phase) for i in m.kernels.parts for phase in ("",
+                                           *phases)}
     slots = [(p.path, m.phase(phase)) for phase in m.phases for p in m.work.parts]
     left = [s.values for slot, s in zip(slots, m.times.own) if slot not in with_row]
     rest = [("(overhead)", "containers", "overhead", Samples(tuple(map(sum, zip(*left)))))] if left else []
@@ -135,9 +139,31 @@ def _waiting_rows(m, calls):
 def module_rows(
     m:Measurement,
     calls:list[CallRow],
+    peaks:HardwarePeaks|None=None, # The roofs; None: compiled modules are one row each
 )->list[Row]:
-    "Return a row per module that did work itself, and phase of a training step."
-    return [row for k, phase in enumerate(m.phases) for row in _phase_rows(m, calls, k, phase)]
+    "Return a row per module that did work itself, and phase of a training step; per kernel of compiled modules."
+    rows = [row for k, phase in enumerate(m.phases) for row in _phase_rows(m, calls, k, phase)]
+    return rows if m.kernels is None or peaks is None else _with_kernels(m, rows, peaks)
+
+def _with_kernels(m, rows, peaks):
+    "`rows` with those of kernels in place of the compiled modules that they are in."
+    own = {m.work.parts[i].path for i in m.kernels.parts}
+    timed = [_timed_row(row, m.times, samples)
+             for row, samples in zip(kernel_rows(m.kernels, m.inner, peaks, m.tf32), m.times.sites)]
+    ran = [row for row in timed if row.time_s > 0]
+    wrappers = [summed([r for r in ran if r.name == wrapper_row and r.phase == phase])
+                for phase in dict.fromkeys(r.phase for r in ran)]
+    rest = [_around(m, row) if row.name in own else row for row in rows]
+    return [*(r for r in ran if r.name != wrapper_row), *(w for w in wrappers if w.calls), *rest]
+
+def _around(m, row):
+    "The row of a compiled module without its kernels: guards, and what runs eagerly between graphs."
+    left = m.kernels.eager_work(m.work, row.name, row.phase or "forward")
+    name, kind = (row.name, row.type) if left is None or left.flops or left.bytes_moved else (guards_row, "Dynamo")
+    left = left or Row(flops=None, bytes_moved=None)
+    return replace(left, name=name, type=kind, time_s=row.time_s, time_iqr_s=row.time_iqr_s, phase=row.phase,
+                   uncertain=row.uncertain, disturbed=row.disturbed, calls=row.calls, eager_bytes=left.bytes_moved,
+                   category="overhead" if name == guards_row else row.category)
 
 def all_rows(
     m:Measurement,
@@ -197,6 +223,16 @@ def _timing(m, rows, ops):
 # %% ../../nbs/analysis/rows.ipynb #07ee53ce
 _unseen_waits = "waiting for other ranks was not recorded: it is part of the rows, which the network does not bound"
 
+def _lost(m):
+    "The sentence about launches whose kernels are not in the record."
+    slots, n = getattr(m.times, "lost", ()), len(m.work.parts)
+    if not slots: return []
+    known = [s for s in slots if s is not None and s < len(m.times.own)]
+    names = list(dict.fromkeys(m.work.parts[s % n].path or "(model)" for s in known))
+    where = f" ({', '.join(names[:3])}{' …' * (len(names) > 3)})" if names else ""
+    return [f"the profiler recorded no kernel for {len(slots)} of {m.times.launches} launches{where}: "
+            "their time is in (idle)"]
+
 def measured_result(
     model:nn.Module,     # What was measured
     m:Measurement,
@@ -204,16 +240,20 @@ def measured_result(
 )->Result:
     "Return everything that one measurement says under `peaks`."
     calls = call_rows(m.work, peaks, m.tf32, m.ran)
-    modules = module_rows(m, calls)
+    modules = module_rows(m, calls, peaks)
     rows = ranked(place(row, peaks) for row in all_rows(m, calls, modules))
     ops = ranked(place(row, peaks) for row in operator_rows(m, calls))
-    whole = _whole_row(modules, m, type(model).__name__)
+    name = type(getattr(model, "_orig_mod", model)).__name__ + " (compiled)" * (m.kernels is not None)
+    whole = _whole_row(modules, m, name)
     program = place(whole, peaks, share=1.0, shares=_time_shares(rows))
     times = m.times.every or m.times.steps
     steps = [place(replace(whole, time_s=t, time_iqr_s=None), peaks, share=1.0) for t in times.values]
     if m.times.disturbed:
         rows, ops, steps, (program,) = ([replace(p, disturbed=True) for p in points]
                                         for points in (rows, ops, steps, [program]))
-    notes = [_unseen_waits] if program.sends and _has_unseen_waits(m.times) else []
+    found = limits(m.kernels, m.inner, kernel_rows(m.kernels, m.inner, peaks, m.tf32), peaks,
+                   m.tf32) if m.kernels is not None else ()
+    waits = bool(program.sends and _has_unseen_waits(m.times))
+    notes = [*m.notes, *_lost(m), *[_unseen_waits] * waits]
     return Result(rows, peaks, ops, program, steps, _timing(m, rows, ops), m.work.unknown_ops, m.environment,
-                  type(model).__name__, notes=notes)
+                  name, notes=notes, limits=found)

@@ -80,7 +80,7 @@ def stored_as(
     name, _, group = str(text).partition("/")
     if name not in _formats or group and not int(group if group.isdigit() else 0):
         raise ValueError(f"weights={text!r}; the formats are {', '.join(_formats)}; "
-                         "the elements of a group stand behind a slash: int4/128")
+                         "the elements of a group follow a slash: int4/128")
     return replace(_formats[name], group=int(group)) if group else _formats[name]
 
 # %% ../../nbs/analysis/serve_work.ipynb #d9e6056b
@@ -234,7 +234,7 @@ class StepWork:
     weights: tuple        # Of `Weight`
     cache: Held|None      # None: nothing was there before
     ends_bytes: float     # Token ids in, logits out, and what is written to the cache, B
-    eager_bytes: float    # Over its operators, beside weights; copies of the cache included, B
+    eager_bytes: float    # Over its operators, without weights; copies of the cache included, B
 
 def _visible(length, source, window):
     "Pairs of a query and a key that a causal mask and a window leave."

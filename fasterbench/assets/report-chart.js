@@ -5,7 +5,7 @@ let charts = [], marked, passing
 
 // Colours of the page, light or dark, on a figure that comes without.
 const color = name => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim()
-function themed(layout) {
+function themed(layout, strip = true) {
   const {height, width, title, ...kept} = layout
   const axes = Object.keys(kept).filter(k => /^[xy]axis/.test(k)).map(k => {
     const title = innerHeight < 500 ? "" : {...kept[k].title, standoff: 6, font: {size: wide() ? 12 : 11}}
@@ -14,6 +14,12 @@ function themed(layout) {
   })
   const font = {color: color("soft"), size: wide() ? 12 : 10}
   const annotations = (kept.annotations ?? []).map(a => ({...a, font: {...a.font, ...font}}))
+  const alone = layout.yaxis2 && !strip          // nothing is on the strip: the chart has all of the room
+  if (alone) {
+    const [x2, y2] = ["xaxis2", "yaxis2"].map(k => axes.find(([name]) => name === k)[1])
+    x2.visible = y2.visible = false
+    Object.assign(axes.find(([name]) => name === "yaxis")[1], {domain: [0, 1]})
+  }
   const margin = {l: wide() ? 60 : 50, r: 12, t: 12, b: innerHeight < 500 ? 26 : 42}
   const label = {bgcolor: color("page"), bordercolor: color("line"), font: {color: color("ink")}}
   const hoverlabel = {...kept.hoverlabel, ...label}
@@ -31,12 +37,8 @@ function part(trace) {
   return trace.type === "bar" ? outlined(made) : made
 }
 
-// A roof: its label in the colours of the page; on a phone without the rate, which the legend has.
-function lineOfRoof(trace) {
-  const font = {...trace.textfont, color: color("soft"), size: wide() ? 12 : 10}
-  const text = wide() ? trace.text : trace.text?.map?.(s => s?.replace(/ [\d.]+ \S*\/s$/, ""))
-  return trace.textfont ? {...trace, textfont: font, text} : trace
-}
+// A roof: its label is placed where nothing lies under it.
+const lineOfRoof = trace => trace.textfont ? {...trace, mode: "lines", text: null} : trace
 
 // The rows that a choice lights up. A group has bars for its members, and once it is open markers too.
 const lit = members => {
@@ -67,9 +69,14 @@ function rings(traces) {
 
 const drawn = figure => { const traces = figure.data.map(part); return [...traces, ...rings(traces)] }
 
+const onStrip = traces => traces.some(t => t.yaxis === "y2" && t.x?.length)
+
 function redraw() {
-  tab.figures.forEach((figure, i) => Plotly.react(charts[i], drawn(figure), themed(figure.layout), config))
-  nameSlowest()
+  tab.figures.forEach((figure, i) => {
+    const traces = drawn(figure)
+    Plotly.react(charts[i], traces, themed(figure.layout, onStrip(traces)), config)
+  })
+  label()
   showLegend()
 }
 
@@ -82,7 +89,8 @@ function draw(figure, i) {
   if (i) chart.style.height = `${bars ? 26 * bars + 50 : figure.layout.height ?? 220}px`
   if (i) frame.prepend(element("figcaption", {textContent: figure.alt.split(":")[0]}))
   frame.ariaLabel = figure.alt
-  Plotly.newPlot(chart, drawn(figure), themed(figure.layout), config)
+  const traces = drawn(figure)
+  Plotly.newPlot(chart, traces, themed(figure.layout, onStrip(traces)), config)
   chart.on("plotly_click", e => choose(e.points[0].customdata ?? state.row))
   return chart
 }
@@ -93,6 +101,6 @@ function drawAll() {
   at("chart").replaceChildren()
   at("charts").replaceChildren()
   charts = tab.figures.map(draw)
-  nameSlowest()
+  label()
   showLegend()
 }

@@ -50,16 +50,16 @@ function showDetails(row) {
   at("details").scrollTop = 0
 }
 
-// The exact division of the time of the whole: a bar.
+// The terms of the equation of the time: a bar.
 function divide() {
   const total = data.division.reduce((s, d) => s + d.seconds, 0)
   if (!total) return
   const segment = d => {
-    const style = `flex-grow: ${d.seconds / total}; background-color: ${d.color}; color: ${d.ink}`
     const label = element("b", {textContent: d.label}), time = element("i", {textContent: ` ${si(d.seconds, "s")}`})
-    return element("span", {className: "segment", title: `${d.label}: ${si(d.seconds, "s")}`, style}, label, time)
+    return element("div", {className: `segment ${d.kind}`, title: `${d.label}: ${si(d.seconds, "s")}`,
+                           style: `flex-grow: ${d.seconds / total}`}, element("span", {}, label, time))
   }
-  at("division").append(...data.division.filter(d => d.seconds > 0.002 * total).map(segment))
+  at("division").append(...data.division.map(segment))
   at("division").setAttribute("role", "img")
   at("division").ariaLabel = data.division.map(d => `${d.label} ${si(d.seconds, "s")}`).join(", ")
   at("division").hidden = false

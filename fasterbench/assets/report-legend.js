@@ -1,11 +1,12 @@
 // The legend of the first chart: a button per entry. It filters by what bounds, or hides what the entry stands for.
 const glyphs = {circle: "●", "circle-open": "○", square: "■", "square-open": "□", diamond: "◆", "diamond-open": "◇",
-                x: "✕", "triangle-up": "▲", "triangle-up-open": "△", star: "★", "star-open": "☆", cross: "✚"}
+                x: "✕", "triangle-up": "▲", "triangle-up-open": "△", star: "★", "circle-open-dot": "◉", "square-open-dot": "▣", "diamond-open-dot": "◈", "circle-cross": "⊕", "star-open": "☆", cross: "✚"}
 
 const numbered = "●■◆✚✕▲▼◀▶"   // symbols that plotly knows by number
 
 const grouped = ({legendgroup, name}) => t => legendgroup ? t.legendgroup === legendgroup : t.name === name
-const filters = trace => [...at("filter-bound")?.options ?? []].some(o => o.value && o.value === trace.legendgroup)
+const filterOf = trace => ["bound", "phase"].find(f =>
+  [...at(`filter-${f}`)?.options ?? []].some(o => o.value && o.value === trace.legendgroup))
 
 function swatch(trace) {
   const {mode = "", marker = {}, line = {}} = trace
@@ -19,18 +20,21 @@ function swatch(trace) {
 
 function entry(figure, trace) {
   const hidden = trace.visible === "legendonly"
-  const on = filters(trace) ? !state.filters.bound || state.filters.bound === trace.legendgroup : !hidden
+  const filter = filterOf(trace)
+  const on = filter ? !state.filters[filter] || state.filters[filter] === trace.legendgroup : !hidden
   const shown = {type: "button", ariaPressed: String(on), onclick: () => pressed(figure, trace)}
-  return element("button", shown, swatch(trace), ` ${plain(trace.name)}`)
+  const name = plain(trace.name)
+  return element("button", shown, swatch(trace), ` ${wide() ? name : name.replace("-bound", "").replace("whole ", "")}`)
 }
 
 // Names of traces are written for plotly, with entities.
 const plain = text => new DOMParser().parseFromString(text, "text/html").body.textContent
 
 function pressed(figure, trace) {
-  if (filters(trace)) {
-    state.filters.bound = state.filters.bound === trace.legendgroup ? "" : trace.legendgroup
-    at("filter-bound").value = state.filters.bound
+  const filter = filterOf(trace)
+  if (filter) {
+    state.filters[filter] = state.filters[filter] === trace.legendgroup ? "" : trace.legendgroup
+    at(`filter-${filter}`).value = state.filters[filter]
   } else {
     const visible = trace.visible === "legendonly" ? true : "legendonly"
     for (const t of figure.data.filter(grouped(trace))) t.visible = visible
@@ -38,13 +42,16 @@ function pressed(figure, trace) {
   refresh()
 }
 
-// Roofs last; an entry once, even where two traces share it.
+// One line: an entry once, even where two traces share it; the roofs, whose labels are on their lines, in a menu.
 function showLegend() {
   const [figure] = tab.figures
-  const named = (figure?.data ?? []).filter(t => t.name && t.showlegend !== false)
-  const once = named.filter((t, i) => named.findIndex(grouped(t)) === i)
   const roof = t => t.legendgroup?.startsWith("roof") ?? false
-  const focused = [...at("legend").children].indexOf(document.activeElement)
-  at("legend").replaceChildren(...once.sort((a, b) => roof(a) - roof(b)).map(t => entry(figure, t)))
-  at("legend").children[focused]?.focus()
+  const named = (figure?.data ?? []).filter(t => t.name && (roof(t) || t.showlegend !== false))
+  const once = named.filter((t, i) => named.findIndex(grouped(t)) === i)
+  const focused = [...at("legend").querySelectorAll("button")].indexOf(document.activeElement)
+  const open = at("roofs")?.open ?? false, roofs = once.filter(roof)
+  const list = element("div", {className: "list"}, ...roofs.map(t => entry(figure, t)))
+  const menu = element("details", {id: "roofs", className: "menu", open}, element("summary", {textContent: "roofs"}), list)
+  at("legend").replaceChildren(...once.filter(t => !roof(t)).map(t => entry(figure, t)), ...(roofs.length ? [menu] : []))
+  at("legend").querySelectorAll("button")[focused]?.focus()
 }

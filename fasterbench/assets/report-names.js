@@ -1,26 +1,67 @@
-// The names of the chosen row and of the slowest ones stand beside their markers, where there is room.
-function nameSlowest() {
+// Labels of the roofs, then names of the chosen row and of the slowest ones: each where nothing lies under it.
+function label() {
   const chart = charts[0], layout = chart?._fullLayout
-  if (!tab.names || !layout?.xaxis) return
+  if (!layout?.xaxis || !tab.figures[0].data.some(t => t.textfont) && !tab.names) return
+  const {xaxis, yaxis} = layout
   const spots = chart.data.filter(t => t.customdata && t.marker && !t.yaxis?.startsWith("y2") && t.hoverinfo !== "skip")
     .flatMap(t => t.customdata.map((c, i) => ({row: rowAt(c), x: t.x[i], y: t.y[i], r: (t.marker.size?.[i] ?? 8) / 2})))
-  const rank = s => s.row.index === state.row ? Infinity : s.row.time_s
-  const once = [...new Map(spots.map(s => [s.row, s])).values()]
-  const first = once.sort((a, b) => rank(b) - rank(a)).slice(0, wide() ? 5 : 3)
-  const {xaxis, yaxis} = layout
-  const labels = (tab.figures[0].layout.annotations ?? []).length
-  const annotations = [...chart.querySelectorAll(".annotation")].slice(0, labels)
-  const fixed = [...annotations, ...chart.querySelectorAll(".textpoint text")]
-  const star = chart.data.filter(t => t.name === "whole model").flatMap(t => t.x.map((x, i) => ({x, y: t.y[i], r: 9})))
+    .filter(s => s.x !== null && s.y !== null)
+  const star = chart.data.filter(t => t.name === "whole model").flatMap(t => t.x.map((x, i) => ({x, y: t.y[i], r: 10})))
+  const ridges = chart.data.filter(t => t.mode === "markers" && !t.name).flatMap(t => t.x.map((x, i) => ({x, y: t.y[i], r: 6})))
   const around = s => {
     const [x, y] = centre(s, xaxis, yaxis)
     return {left: x - s.r, right: x + s.r, top: y - s.r, bottom: y + s.r}
   }
-  const taken = [...fixed.map(g => boxIn(chart, g)), ...[...star, ...first].map(around)]
-  const others = [...spots.map(around), ...alongRoofs(chart, xaxis, yaxis)]
-  const place = (s, free) => placed(s, xaxis, yaxis, taken, free)
-  const names = first.map(s => place(s, others) ?? place(s, [])).filter(Boolean)
-  Plotly.relayout(chart, {annotations: [...themed(tab.figures[0].layout).annotations, ...names]})
+  const own = [...chart.querySelectorAll(".annotation")].slice(0, (tab.figures[0].layout.annotations ?? []).length)
+  const taken = [...own.map(g => boxIn(chart, g)), ...[...star, ...spots, ...ridges].map(around)]
+  const lines = alongRoofs(chart, xaxis, yaxis)
+  const roofs = labelled(chart, xaxis, yaxis, taken, lines)
+  const rank = s => s.row.index === state.row ? Infinity : s.row.time_s
+  const once = tab.names ? [...new Map(spots.map(s => [s.row, s])).values()] : []
+  const first = once.sort((a, b) => rank(b) - rank(a)).slice(0, wide() ? 5 : 3)
+  const names = first.map(s => placed(s, xaxis, yaxis, taken, lines)).filter(Boolean)
+  Plotly.relayout(chart, {annotations: [...themed(tab.figures[0].layout).annotations, ...roofs, ...names]})
+}
+
+// The width of a text as it is drawn.
+const pen = document.createElement("canvas").getContext("2d")
+function widthOf(text, size) {
+  pen.font = `${size}px system-ui, sans-serif`
+  return pen.measureText(text).width + 2
+}
+
+// A label per roof, somewhere along its line, above or below it, off markers, other labels and other lines.
+const along = [0.5, 0.42, 0.58, 0.34, 0.66, 0.26, 0.74, 0.18, 0.82, 0.1, 0.9, 0.04, 0.96]
+function labelled(chart, xaxis, yaxis, taken, lines) {
+  const size = wide() ? 12 : 10, h = size + 5
+  const frame = {left: xaxis._offset, right: xaxis._offset + xaxis._length, top: yaxis._offset - h, bottom: yaxis._offset + yaxis._length}
+  const place = (t, from) => {
+    const whole = plain(t.text[1]), text = wide() ? whole : whole.replace(/ [\d.]+ \S*\/s$/, ""), w = widthOf(text, size)
+    const [a, b] = clipped([0, t.x.length - 1].map(k => centre({x: t.x[k], y: t.y[k]}, xaxis, yaxis)), frame)
+    const flat = Math.abs(a[1] - b[1]) < 1
+    for (const f of along) for (const up of [true, false]) {
+      const [x, y] = a.map((v, j) => v + (b[j] - v) * f)
+      const left = flat ? x - w / 2 : up ? x - w - 4 : x + 4, top = up ? y - h : y + 1
+      const box = {left, right: left + w, top, bottom: top + h, named: true}
+      const inside = box.left >= frame.left && box.right <= frame.right && box.top >= frame.top && box.bottom <= frame.bottom
+      if (!inside || [...taken, ...from].some(t => overlap(t, box))) continue
+      taken.push(box)
+      const [dx, dy] = [xaxis.p2d(left - xaxis._offset), yaxis.p2d(top + h / 2 - yaxis._offset)].map(Math.log10)
+      return {x: dx, y: dy, text: escaped(text), xanchor: "left", yanchor: "middle", showarrow: false, borderpad: 0,
+              captureevents: false, name: "roof", font: {size, color: color("soft")}}
+    }
+    return null
+  }
+  const drawn = t => t.textfont && t.visible !== "legendonly"
+  return tab.figures[0].data.filter(drawn).map(t => place(t, lines) ?? place(t, [])).filter(Boolean)
+}
+
+// The part of a straight line that lies within a frame.
+function clipped([a, b], frame) {
+  const at = f => a.map((v, j) => v + (b[j] - v) * f)
+  const inside = ([x, y]) => x >= frame.left && x <= frame.right && y >= frame.top && y <= frame.bottom
+  const steps = Array.from({length: 201}, (_, k) => k / 200).filter(f => inside(at(f)))
+  return steps.length ? [at(steps[0]), at(steps.at(-1))] : [a, b]
 }
 
 function boxIn(chart, g) {
@@ -49,9 +90,10 @@ const escaped = text => text.replace(/[&<>]/g, c => ({"&": "&amp;", "<": "&lt;",
 // The first free place among right, left, above and below, then farther away, with a line to the marker; null: there
 // is none.
 const sides = [[1, 0], [-1, 0], [0, -1], [0, 1]], corners = [[1, -1], [1, 1], [-1, -1], [-1, 1]]
-const places = [...sides.map(s => [0, s]), ...[16, 32, 56, 80].flatMap(d => [...corners, ...sides].map(s => [d, s]))]
+const places = [...sides.map(s => [0, s]), ...[16, 32, 56, 80, 110, 150].flatMap(d => [...corners, ...sides].map(s => [d, s]))]
 function placed({row, x, y, r}, xaxis, yaxis, taken, others) {
-  const text = shorten(nameOf(row), 26), w = 6.2 * text.length, h = 13
+  const phase = {forward: " fwd", backward: " bwd", update: " upd"}[row.phase] ?? ""
+  const text = shortName(row, 26) + phase, w = widthOf(text, 11), h = 13
   const [cx, cy] = centre({x, y}, xaxis, yaxis)
   for (const [away, [right, down]] of places) {
     const dx = right * (r + 4 + away), dy = down * (r + 10 + away), xanchor = ["right", "center", "left"][right + 1]
@@ -60,7 +102,8 @@ function placed({row, x, y, r}, xaxis, yaxis, taken, others) {
     const way = away ? between([cx, cy], [cx + dx, cy + dy]) : []
     const inside = box.left >= xaxis._offset && box.right <= xaxis._offset + xaxis._length
       && box.top >= yaxis._offset && box.bottom <= yaxis._offset + yaxis._length
-    const covered = [...taken, ...others].some(t => overlap(t, box))
+    const self = t => away === 0 && t.left === cx - r && t.top === cy - r
+    const covered = [...taken, ...others].some(t => !self(t) && overlap(t, box))
     const crossed = taken.some(t => t.named && way.some(p => overlap(t, p)))
     if (!inside || covered || crossed) continue
     taken.push(box, ...way)

@@ -35,17 +35,56 @@ function stem(name) {
   return text.slice(0, end || text.length).replace(/\b(?:\w+::)+/g, "")
 }
 
-// A long name loses its middle. Of a path the first parts are cut to their first letter and their number.
+// A long name loses its middle.
 const middle = (text, width, start) => text.length <= width ? text
   : `${text.slice(0, Math.floor(width * start))}…${text.slice(1 - Math.ceil(width * (1 - start)))}`
-function shorten(name, width) {
-  const text = name.length <= width ? name : stem(name)
-  if (text.length <= width || /[<( ]/.test(text)) return middle(text, width, 0.66)
-  const parts = text.split("."), last = parts.length - 1
-  for (let i = 0; i < last && parts.join(".").length > width; i++) parts[i] = parts[i].replace(/^(.).+\D(\d*)$/, "$1…$2")
-  const room = width - parts.slice(0, -1).join(".").length - 1
-  if (last && room > 5) parts[last] = middle(parts[last], room, 0.4)
-  return middle(parts.join("."), width, 0.4)
+const isPath = name => !/[<(:/]| (?!×\d+$)/.test(name)
+
+// The kept parts of a path, an ellipsis for what is left out between and before them.
+function gapped(parts, kept) {
+  let text = "", last = -1
+  for (const i of [...kept].sort((a, b) => a - b)) {
+    text += (i > last + 1 ? "…" : text && ".") + parts[i]
+    last = i
+  }
+  return text
+}
+
+// Further parts as they fit, from the end on; where the kept ones are too long, the longest loses its middle.
+function fitted(parts, kept, width) {
+  kept = new Set(kept)
+  for (let i = parts.length - 1; i >= 0; i--) if (!kept.has(i) && gapped(parts, [...kept, i]).length <= width) kept.add(i)
+  const over = gapped(parts, kept).length - width
+  if (over <= 0) return gapped(parts, kept)
+  const longest = [...kept].reduce((a, b) => parts[b].length > parts[a].length ? b : a)
+  const cut = parts.map((p, i) => i === longest ? middle(p, Math.max(p.length - over, 4), 0.4) : p)
+  return middle(gapped(cut, kept), width, 0.4)
+}
+
+function sorted(items, key) {
+  const found = new Map()
+  for (const item of items) found.set(key(item), [...found.get(key(item)) ?? [], item])
+  return found
+}
+
+// Paths keep their last part and the parts that tell them apart; of a signature the start says most.
+function toldApart(names, width) {
+  const all = [...new Set(names)].map(name => ({name, parts: name.split("."), kept: new Set()}))
+  for (const n of all) n.kept.add(n.parts.length - 1)
+  const at = (n, k) => n.parts[n.parts.length - k] ?? ""
+  for (let alike = true; alike;) {
+    alike = false
+    for (const group of sorted(all, n => gapped(n.parts, n.kept)).values()) {
+      if (group.length < 2) continue
+      const ks = Array.from({length: Math.max(...group.map(n => n.parts.length))}, (_, k) => k + 1)
+      const fresh = (n, k) => n.parts.length >= k && !n.kept.has(n.parts.length - k)
+      const more = ks.find(k => new Set(group.map(n => at(n, k))).size > 1 && group.some(n => fresh(n, k)))
+      if (more) for (const n of group) if (fresh(n, more)) { n.kept.add(n.parts.length - more); alike = true }
+    }
+  }
+  const short = n => n.name.length <= width ? n.name : isPath(n.name) ? fitted(n.parts, n.kept, width)
+    : middle(stem(n.name), width, 0.66)
+  return new Map(all.map(n => [n.name, short(n)]))
 }
 
 // The root of a model has no name.

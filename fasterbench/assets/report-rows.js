@@ -1,7 +1,7 @@
 // What the page shows now: the tab, its rows, and the choices of the reader.
 const data = JSON.parse(at("data").textContent)
 const state = {filters: {}, text: "", regex: false, fold: null, columns: {}, sort: null, open: new Set(), row: null}
-let tab, rows, groups
+let tab, rows, groups, short
 
 const infinite = {inf: Infinity, "-inf": -Infinity, nan: null}
 const record = (columns, values, index) => Object.fromEntries([["index", index],
@@ -14,6 +14,13 @@ function readRows(kind) {
   const made = (g, i) => ({...record(kind.columns, g.row, rows.length + i), members: g.members.map(m => rows[m])})
   groups = kind.groups.map(made)
   for (const g of groups) for (const m of g.members) m.group = g
+  short = {}
+}
+
+// The name of a row in so many characters, told apart from all others of its tab.
+function shortName(row, width) {
+  short[width] ??= toldApart([...rows, ...groups].map(nameOf), width)
+  return short[width].get(nameOf(row))
 }
 const rowAt = index => index < rows.length ? rows[index] : groups[index - rows.length]
 

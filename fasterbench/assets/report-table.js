@@ -17,8 +17,8 @@ function compared(x, y, sign) {
 }
 
 function nameCell(row) {
-  const text = nameOf(row), width = (wide() ? 28 : 20) - (row.members ? 5 : 0)
-  const label = element("span", {textContent: shorten(text, width), title: text})
+  const text = nameOf(row), width = (wide() ? 25 : 20) - (row.members ? 5 : 0)
+  const label = element("span", {textContent: shortName(row, width), title: text})
   if (!row.members) return label
   const fold = element("span", {className: "fold", ariaHidden: true})
   return element("span", {}, fold, label, element("span", {className: "count", textContent: ` ×${row.members.length}`}))
@@ -63,7 +63,7 @@ function drawTable() {
   body.addEventListener("keydown", pressedKey)
   at("table").tHead.querySelectorAll("th").forEach((th, i) => {
     th.title = shown[i].meaning ?? ""
-    th.style.minWidth = `max(3.6rem, ${0.95 * twoLines(shown[i].title)}ch + 1.25rem)`
+    th.style.minWidth = `max(3rem, ${0.95 * twoLines(shown[i].title)}ch + 1.25rem)`
   })
 }
 

@@ -37,7 +37,8 @@ function refresh(drawCharts = redraw) {
   const time = timed ? ` · ${si(sum("time_s"), "s")}, ${write(sum("share"), "share")} of the time of all rows` : ""
   const invalid = at("text").getAttribute("aria-invalid") === "true"
   const wrong = invalid ? " · no regular expression, so it filters nothing" : ""
-  at("shown").textContent = `${now.rows.length} of ${rows.length} rows${left}${time}${wrong}`
+  const none = now.rows.length ? "" : " · no row matches the filters"
+  at("shown").textContent = `${now.rows.length} of ${rows.length} rows${left}${time}${wrong}${none}`
   remember()
 }
 

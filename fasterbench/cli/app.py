@@ -146,14 +146,15 @@ def plain_warning(message, category=None, filename=None, lineno=None, file=None,
 # %% ../../nbs/cli/app.ipynb #eb01fac9
 def run_name(
     model:str,         # "torchvision:resnet18"
-    batch=None, shape=None, seq=None, dtype=None, backward=False, device="cpu",
+    batch=None, shape=None, seq=None, dtype=None, backward=False, device="cpu", compiled=False,
 )->str:
     "Name the run as a file without ending."
     from fasterbench.views.headline import short_name
     kind, _, name = model.rpartition(":")
     parts = [short_name(abspath(name)) or "model", kind if kind in ("timm", "transformers") else ""]
     parts += [f"b{batch}" if batch and batch != 1 else "", "x".join(map(str, shape)) if shape else "",
-              f"s{seq}" if seq else "", dtype or "", "train" if backward else "", "" if device == "cpu" else device]
+              f"s{seq}" if seq else "", dtype or "", "train" if backward else "", "" if device == "cpu" else device,
+              "compiled" if compiled else ""]
     return "".join(c if c.isalnum() or c in "-_.+" else "-" for c in "-".join(filter(None, parts)))
 
 def title_of(path):
@@ -167,7 +168,7 @@ def free_name(
     name:str,  # Without ending
     title:str, # Of the report that is to be written
 )->tuple[str, str]:
-    "Where a report goes that nobody named, and what is to be said about it."
+    "Choose where an unnamed report goes, and what to say about it."
     path = f"{name}.html"
     if not Path(path).exists(): return path, ""
     if title_of(path) == title: return path, ", in place of an earlier report of the same run"
@@ -231,8 +232,8 @@ Peaks = Annotated[Optional[str],
                   typer.Option(help="Roofs: a file of `peaks --json`, or a device, \"NVIDIA H100\"; else measured.")]
 Top = Annotated[int, typer.Option(help="Rows to print.", parser=whole_from(0), metavar="N")]
 Group = Annotated[str, typer.Option(help="Fold rows; auto: repeated blocks, where the table is long.",
-                                    parser=one_of("auto", "block", "type", "category", "none"),
-                                    metavar="auto|block|type|category|none")]
+                                    parser=one_of("auto", "block", "type", "category", "layer", "none"),
+                                    metavar="auto|block|type|category|layer|none")]
 Depth = Annotated[Optional[int], typer.Option(help="Fold the tree of modules to N parts of the path.",
                                               parser=whole_from(1), metavar="N")]
 

@@ -8,9 +8,9 @@ __all__ = ['main', 'failed']
 # %% ../../nbs/cli/main.ipynb #e4ae3bb0
 import os, sys, warnings
 
-from . import check, ncu, predict, script, serve, trace, verbs      # each registers its verbs
+from . import check, predict, script, trace, verbs      # each registers its verbs
 from .app import app, notice, plain_warning
-from .torchrun import is_first, launched_ranks
+from .script import is_first, launched_ranks
 
 # %% ../../nbs/cli/main.ipynb #db50ff1a
 def main(

@@ -19,7 +19,7 @@ from .app import (Depth, Device, Dtype, File, Group, Model, Peaks, Quiet, Saved,
                                  check_writable, device_here, dtype_named, free_name, given_peaks, notice,
                                  roof_mismatches,
                                  printed, run_name, saved_result, shape_given, usage_error, whole_from, write)
-from .torchrun import (begin_group, check_launched, is_first, job, launched_ranks, local_device,
+from .script import (begin_group, check_launched, is_first, job, launched_ranks, local_device,
                                       parallel_named)
 
 # %% ../../nbs/cli/verbs.ipynb #dab9241c
@@ -38,7 +38,7 @@ def _recorded(work):
     own = [str(w.message) for w in caught if issubclass(w.category, FasterbenchWarning)]
     for w in caught if is_first() else ():
         if not issubclass(w.category, FasterbenchWarning): notice(f"warning: {w.message}")
-    # those stand in the footer anyway
+    # the footer has those anyway
     return found, [text for text in own if not text.startswith("no FLOP rule for")]
 
 def _print_table(result, top, group, depth, taken):
@@ -104,6 +104,7 @@ def roofline(
                                                 parser=whole_from(1), metavar="N")]=None,
     backward:Annotated[bool, typer.Option("--backward",
                                           help="Profile training steps; the loss is the sum of the output.")]=False,
+    compiled:Annotated[bool, typer.Option("--compile", help="Compile the model first: a row for every kernel.")]=False,
     parallel:Annotated[str, typer.Option(help="Under torchrun: how several ranks run the model.",
                                          parser=parallel_named, metavar="ddp|fsdp")]="ddp",
     network:Annotated[bool, typer.Option("--network", help="Under torchrun: measure the network first.")]=False,
@@ -116,14 +117,16 @@ def roofline(
     no_progress:Quiet=False,
 ):
     "Profile a model, print its slowest layers and write the report; under torchrun in all ranks."
+    import torch
     if network: check_launched("roofline MODEL", launched_ranks() > 1)
     where, what, shape, roofs = (device_here(local_device(device)), dtype_named(dtype), shape_given(input),
                                  given_peaks(peaks))
     (net, sample), assumed = _loaded_model(model, shape, batch, what, seq)
     title, remark = f"Roofline of {model}", ""
     if not html and not no_html: html, remark = free_name(run_name(model, batch, shape, seq, dtype, backward,
-                                                                   str(where)), title)
+                                                                   str(where), compiled), title)
     check_writable(html=html, json=json, csv=csv)
+    if compiled: net = torch.compile(net)
     with job(where, parallel) as wrapped:
         roofs = _with_network(roofs) if network else roofs
         result = _profiled_result(wrapped(net), sample, roofs, peaks, model, assumed, (where, warmup, steps),

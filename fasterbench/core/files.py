@@ -81,7 +81,7 @@ def check_numbers(
     infinite=(),   # Names of numbers that may be infinite
     where:str="",  # What `data` is called
 ):
-    "Raise `ValueError` for a number that nothing can be computed with, and say where it stands."
+    "Raise `ValueError` for a number that nothing can be computed with, and say where it is."
     if isinstance(data, dict):
         for k, v in data.items():
             below = None if signed is None or k in signed else signed
@@ -117,7 +117,7 @@ def restored(
     signed=(),   # Names of fields below which numbers may be negative
     infinite=(), # Names of fields that may be infinite
 ):
-    "Return the object that `data` describes. Raise `ValueError` that names a field and what stands in it."
+    "Return the object that `data` describes. Raise `ValueError` that names a field and its value."
     try:
         check_numbers(data, signed, infinite)
         return msgspec.convert(data, cls)

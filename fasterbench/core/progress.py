@@ -18,7 +18,7 @@ def _watched():
     if ipython is not None and type(ipython.get_ipython()).__name__ == "ZMQInteractiveShell": return True
     return hasattr(sys.stderr, "isatty") and sys.stderr.isatty()
 
-class _Bar(tqdm): monitor_interval = 0        # no thread of its own beside what is timed
+class _Bar(tqdm): monitor_interval = 0        # no thread of its own, next to what is timed
 
 @contextmanager
 def progress_bar(

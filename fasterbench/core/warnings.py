@@ -82,5 +82,6 @@ def old_arguments(
                 warn(f"{function.__name__}({old}=…) is now {function.__name__}({new}=…)", FasterbenchDeprecationWarning)
                 kwargs[new] = kwargs.pop(old)
             return function(*args, **kwargs)
+        called.old_names = names
         return called
     return decorated

@@ -37,7 +37,7 @@ class Host:
 
     def synchronize(self): "Wait until the device has nothing left to do."
     def current(self): return nullcontext()
-    def empty_cache(self): "Give memory that PyTorch keeps and nobody uses back to the device."
+    def empty_cache(self): "Return unused memory that PyTorch keeps to the device."
     def properties(self)->dict: return {}
     def settings(self)->dict:
         "The switches that decide which kernels run."
@@ -53,7 +53,7 @@ class Host:
 
     @property
     def activities(self)->list:
-        "What the profiler has to record."
+        "List the activities that the profiler records."
         return [ProfilerActivity.CPU] + [self.activity] * (self.activity is not None)
 
     @contextmanager
@@ -95,7 +95,7 @@ class Accelerator(Host):
         return [0.0, *(events[0].elapsed_time(e) * 1e-3 for e in events[1:])][:len(events)]
 
     def free_memory(self)->float:
-        "Return the bytes that can be taken: those that are free, and those that PyTorch keeps and nobody uses."
+        "Return the bytes that can be taken: those that are free, and unused ones that PyTorch keeps."
         kept = self.module.memory_reserved(self.device) - self.module.memory_allocated(self.device)
         return self.module.mem_get_info(self.device)[0] + kept
 
@@ -109,6 +109,20 @@ class Accelerator(Host):
         return [(self.cache[0], size)] if size else []
 
     def settings(self): return {}
+
+# %% ../../nbs/engine/accelerator.ipynb #3e1ea087
+def settle(
+    here:Host,
+):
+    "Wait for the device. An error of its queue is marked as the program's."
+    try: here.synchronize()
+    except Exception as error:
+        error.of_queue = True
+        raise
+
+def is_of_queue(error)->bool:
+    "Return whether an error was under way before anybody waited for the device."
+    return getattr(error, "of_queue", False)
 
 # %% ../../nbs/engine/accelerator.ipynb #6f75cdfc
 flags = ("cudnn.benchmark", "cudnn.benchmark_limit", "cudnn.deterministic", "cudnn.enabled", "cudnn.allow_tf32",
@@ -223,7 +237,7 @@ class Mps(Accelerator):
         return found | (dict(multiprocessors=cores()) if cores else {})
 
     def caches(self): return []
-    def free_memory(self): return self.module.recommended_max_memory() - self.module.current_allocated_memory()
+    def free_memory(self): return math.inf                # it is the CPU's memory, and the system does not say
     def lacks(self, dtype):
         missing = (torch.float64, torch.complex128, torch.float8_e4m3fn)
         return "Metal has no such numbers" if dtype in missing else ""

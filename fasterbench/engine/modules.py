@@ -46,6 +46,7 @@ def _type_name(module):
 
 def parts(
     model:nn.Module, # Any module; shared modules and cycles are listed once
+    inside:bool=False, # List the modules inside compiled ones too, as they are where these run eagerly
 )->list[Part]:
     "List every module that can be told apart while `model` runs, in order, once."
     listed, seen, todo = [], set(), [("", model)]
@@ -53,7 +54,11 @@ def parts(
         path, module = todo.pop()
         if id(module) in seen: continue
         seen.add(id(module))
-        children = [] if is_opaque(module) else [(n, c) for n, c in module._modules.items() if c is not None]
+        if inside and is_compiled(module) and "_orig_mod" in module._modules:
+            todo.append((path, module._modules["_orig_mod"]))
+            continue
+        apart = inside and is_compiled(module) or not is_opaque(module)
+        children = [(n, c) for n, c in module._modules.items() if c is not None] if apart else []
         listed.append(Part(path, _type_name(module), module, not children))
         todo += [(f"{path}.{n}" if path else n, c) for n, c in reversed(children)]
     return listed
@@ -139,7 +144,7 @@ class wrapped:
 
     @property
     def replaced(self)->bool:
-        "True if another `forward` stands where a watched one stood."
+        "True if another `forward` has replaced a watched one."
         return any(self.parts[i].module.__dict__.get(k) is not v for i, (_, during) in self.replacements.items()
                    for k, v in during.items() if k not in copiers)
 

@@ -186,14 +186,14 @@ class Ranks:
 
 # %% ../../nbs/engine/peers.ipynb #bb64d402
 class Peers:
-    "The other ranks of the job: nobody, until a profile finds that they run its model together."
+    "The other ranks of the job: none, until a profile finds that they run its model together."
     def __init__(self): self._here, self._number, self._nobody = threading.local(), itertools.count(), Alone()
 
     @property
     def _now(self): return getattr(self._here, "ranks", self._nobody)
     @property
     def alone(self)->bool:
-        "True where there is nobody to agree with."
+        "True where there are no other ranks."
         return self._now is self._nobody
     @property
     def rank(self)->int: return self._now.rank
@@ -207,7 +207,7 @@ class Peers:
         value,    # Of this rank
         how=any,  # `how(values)` makes one of the values of all ranks
     ):
-        "Return what the ranks agree on; `value` itself where there is nobody else."
+        "Return what the ranks agree on; `value` itself where there is one rank."
         return self._now.agreed(what, value, how)
 
     @contextmanager

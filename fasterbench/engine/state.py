@@ -346,19 +346,22 @@ def preserved(
         snapshot = Snapshot([model, *others])
         later = _keep(snapshot, parameters, [t for t in others if isinstance(t, torch.Tensor)])
         if later: undo.add(_warn_lost, model, later)
-        for s in snapshot.tensors: undo.add(s.restore)
-        for restore in snapshot.restores: undo.add(*restore)
+        for s in snapshot.tensors:              # in two lines: Python 3.12 and 3.13 leave a `with` without its exit
+            undo.add(s.restore)                 # where a trace function raises at a loop of one line
+        for restore in snapshot.restores:
+            undo.add(*restore)
         for m in snapshot.modules:
             if isinstance(m, sharded_class()): _keep_sharding(m, undo)
         by_memory = {}
-        for s in later: by_memory.setdefault(_address(s.alias), []).append(s)
+        for s in later:
+            by_memory.setdefault(_address(s.alias), []).append(s)
         def before_write(t):
             for s in by_memory.get(_address(t), ()): s.keep()
         yield before_write, [s.tensor for s in snapshot.tensors]
 
 # %% ../../nbs/engine/state.ipynb #rw000005
 def _leaf_mark(leaf):
-    "Return something that differs once `leaf` is no longer what it was."
+    "Return a mark that differs once `leaf` has changed."
     if is_immutable(leaf): return leaf
     if not isinstance(leaf, torch.Tensor) or leaf.is_inference(): return object()
     return id(leaf), leaf._version, leaf.shape, leaf.stride() if leaf.layout is torch.strided else None

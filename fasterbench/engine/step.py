@@ -68,8 +68,10 @@ class _Watched:
         self.forwards.__enter__()
         self.run.around = getattr(self.watch, "around", nullcontext)
         self.run.section = getattr(self.watch, "section", unwatched)
+        if self.run.kernels is not None and hasattr(self.watch, "note"): self.run.kernels.enter(self.watch.note)
 
     def __exit__(self, *error):
+        if self.run.kernels is not None: self.run.kernels.leave()
         self.run.around, self.run.section = nullcontext, unwatched
         self.forwards.__exit__(*error)
 
@@ -81,6 +83,7 @@ class Forward:
     training = has_first = False
     owners = {}                                                  # no gradient arrives anywhere
     earlier = 0                                                  # the part that nodes from before the run belong to
+    kernels = None                                               # stamps compiled code while the run is watched
     def __init__(self, model:nn.Module):
         self.model, self.modules, self.around, self.section = model, parts(model), nullcontext, unwatched
 
@@ -89,6 +92,8 @@ class Forward:
     def reset(self, args): "Prepare the next run; not timed."
     def lasting(self)->list: return []                           # tensors that outlive the run
     def watched(self, watch): return _Watched(self, watch)
+    @property
+    def sites(self)->int: return 0 if self.kernels is None else len(self.kernels.slots)   # slots of their own
     def __call__(self, *args, **kwargs):
         with self.around(): return self.model(*args, **kwargs)
 
@@ -220,7 +225,7 @@ def placed(
     return TrainingStep(model, loss, optimizer)
 
 def _follow(optimizer, new):
-    "`optimizer` steps the parameters `new[p]` in place of `p`, with its state beside them."
+    "Make `optimizer` step the parameters `new[p]` in place of `p`, with its state on their device."
     if optimizer is None: return
     for group in optimizer.param_groups: group["params"] = [new.get(p, p) for p in group["params"]]
     state = {new.get(p, p): values for p, values in optimizer.state.items()}

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from ..core.dtypes import dtype_name, itemsize
 from .trace_file import TraceFile
-from ..views.network_page import Collective
+from ..views.peaks_page import Collective
 from ..work.wire import sent
 from ..timing.kernels import is_communication, launch_and_operator, nesting
 

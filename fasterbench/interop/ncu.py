@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from fasterbench.roofs.hardware import Ceiling, HardwarePeaks, MemoryLevel
 from fasterbench.roofs.place import place, ranked, rates
 from fasterbench.roofs.row import Row
-from fasterbench.interop.ncu_csv import LaunchRecord, base_value, number_format, launch_records
-from fasterbench.interop.ncu_metrics import (command, compute_roofs, flop_metrics, flops_of, metrics_for, time_of,
-                                             traffic_of, usable)
+from fasterbench.interop.ncu_csv import (LaunchRecord, base_value, number_format, launch_records, command,
+                                         compute_roofs, flop_metrics, flops_of, metrics_for, time_of, traffic_of,
+                                         usable)
 from fasterbench.views.result import Result
 from fasterbench.core.units import format_si, total
 from fasterbench.core.warnings import NotMeasuredWarning, warn

@@ -12,7 +12,7 @@ import msgspec
 
 from ..core.files import write_whole
 from .trace_file import Source, read_file, sources, whole_values
-from .trace_join import attributed, parts, places
+from .trace_join import attributed, counted, places
 from .trace_rows import checked, row_of, bytes_by_level
 from .trace_work import uncompiled
 from ..roofs.place import place
@@ -23,14 +23,15 @@ def _activities_by_call(trace, found):
     "The activities of each call with figures, by the place of its operator."
     calls = {}
     for i, p in enumerate(found):
-        if p.part == parts["figures"]: calls.setdefault(p.operator, []).append(i)
+        if p.part in counted: calls.setdefault((p.operator, p.instance), []).append(i)
     return calls
 
 def _slice_arguments(f, p):
     "Collect the arguments of a call's slice from its kernels."
     if p is None: return {"roofline FLOPs": f.flops, "roofline bytes": f.nbytes}
+    known = p.arithmetic_intensity is not None and f.nbytes
     return {"roofline FLOPs": f.flops, "roofline bytes": f.nbytes,
-            "roofline intensity (FLOP/B)": round(p.arithmetic_intensity, 3) if f.nbytes else None,
+            "roofline intensity (FLOP/B)": round(p.arithmetic_intensity, 3) if known else None,
             "roofline utilization (%)": None if p.utilization_pct is None else round(p.utilization_pct,
                 2), "roofline bound": p.bound, "roofline level": p.memory_level,
             "roofline GFLOP/s": None if p.achieved_gflops is None else round(p.achieved_gflops, 3)}
@@ -53,10 +54,11 @@ def sayings(
         f, time, acts = found[own[0]].figures, sum(seconds[i] for i in own), [trace.activities[i] for i in own]
         row = row_of(f, [a.name for a in acts], time, by_level, peaks)
         p = place(row, peaks) if peaks else None
-        for a in acts: said[_kernel_key(a.name, trace.origin_us + a.start * 1e6, a.id)] = _slice_arguments(f, p)
+        for a in acts: said[_kernel_key(a.name, trace.origin_us + a.start * 1e6,
+                                        trace.renumbered.get(a.id, a.id))] = _slice_arguments(f, p)
         if time:
             rates.append((min(a.start for a in acts) * 1e6 + trace.origin_us, max(a.end for a in acts) * 1e6
-                          + trace.origin_us, f.flops / time, f.nbytes / time, p and p.utilization_pct))
+                          + trace.origin_us, (f.flops or 0) / time, f.nbytes / time, p and p.utilization_pct))
     return said, rates
 
 # %% ../../nbs/interop/perfetto.ipynb #06ea640b
@@ -85,7 +87,7 @@ def write_perfetto(
     path,                          # Where to write: .json or .json.gz
     peaks:HardwarePeaks|None=None, # The roofs; None: no utilization
 ):
-    "Write a copy of one trace whose kernels say where they stand under the roofs."
+    "Write a copy of one trace whose kernels carry their place under the roofs."
     found = [trace] if isinstance(trace, Source) else sources(trace)
     if len(found) != 1: raise ValueError(f"{trace} has {len(found)} traces; one is needed")
     said, rates = sayings(found[0], peaks)

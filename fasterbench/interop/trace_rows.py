@@ -15,9 +15,11 @@ from typing import NamedTuple
 
 from ..core.dtypes import dtype_name, itemsize
 from .collectives import transfers
-from .trace_file import TraceFile, snippet
-from .trace_join import Spent, attributed, calls_of, own_activities, parts, places, visited, window
-from .trace_work import argument_bytes, argument_memory, reasons, recorded_arguments
+from .trace_captures import with_captures
+from .trace_file import TraceFile, read_file, snippet, sources
+from .trace_join import (Reading, Spent, attributed, calls_of, counted, own_activities, parts,
+                                            places, visited, window)
+from .trace_work import argument_memory, recorded_arguments
 from ..roofs.caches import simulate_caches
 from ..roofs.place import flops_time
 from ..roofs.datasheet import datasheet_peaks, match_device
@@ -33,7 +35,7 @@ class _Memory:
     def new(self): self.count += 1; return self.count
 
     def reads(self, found, place):
-        "Blocks and bytes of tensors that are read; `place` says whose those are that nobody has written."
+        "Blocks and bytes of tensors that are read; `place` names the owner of unwritten ones."
         taken, out = Counter(), []
         for key, nbytes in found:
             stack = self.made.get(key, [])
@@ -83,7 +85,7 @@ def _unknown_traffic(trace, found, peaks):
     "Seconds and bytes of the activities without figures: of each operator at its first activity, or of one alone."
     first, sums = {}, {}
     for i, p in enumerate(found):
-        if p.part == parts["figures"]: continue
+        if p.part in counted: continue
         a, k = trace.activities[i], first.setdefault(p.operator, i) if p.operator >= 0 else i
         seconds = a.end - a.start
         moved = trace.moved.get(i, seconds * peaks.memory[-1].bandwidth)
@@ -142,6 +144,11 @@ def bytes_by_level(
 _tf32 = re.compile(r"tf32|xf32|_s1688|_s16816.*f32f32", re.I)
 
 @lru_cache(1 << 14)
+def _saved(name):
+    "How many times fewer products a convolution by Winograd's method needs: tiles of 4 by 4, or of 2 by 2 at least."
+    return 4.0 if "winogradTiles" in name or "winogradWgrad" in name else 2.25 if "winograd" in name.lower() else 1.0
+
+@lru_cache(1 << 14)
 def _is_tf32(name): return _tf32.search(name) is not None
 
 def compute_seconds(
@@ -151,7 +158,8 @@ def compute_seconds(
 )->float:
     "Return the least time of the FLOPs of one call, s."
     if peaks is None or not f.flops: return 0.0
-    return flops_time(f, peaks, frozenset([f.category] if any(map(_is_tf32, names)) else []))
+    least = flops_time(f, peaks, frozenset([f.category] if any(map(_is_tf32, names)) else []))
+    return least / max(map(_saved, names), default=1.0) if f.category == "convolution" else least
 
 # %% ../../nbs/interop/trace_rows.ipynb #3fb96dc9
 @dataclass
@@ -213,9 +221,10 @@ def row_of(
     **what,   # Name, type, operator, phase
 )->Row:
     "Return the row of a call of an operator, or of several that are the same."
-    return Row(time_s=time_s, calls=calls, flops=calls * f.flops, contraction_flops=calls * f.contraction,
-               dense_flops=calls * f.dense, bytes_moved=calls * f.nbytes, eager_bytes=calls * f.nbytes,
-               category=f.category, dtype=f.dtype,
+    times = lambda amount: None if amount is None else calls * amount
+    return Row(time_s=time_s, calls=calls, flops=times(f.flops), contraction_flops=times(f.contraction),
+               dense_flops=times(f.dense), bytes_moved=calls * f.nbytes, eager_bytes=calls * f.nbytes,
+               category=f.category, dtype=f.dtype, at_least=bool(f.least),
                compute_s=calls * compute_seconds(f, names, peaks), bytes_by_level=tuple(levels), **what)
 
 def _same_row(same, peaks, **what):
@@ -235,7 +244,8 @@ def _gather(trace, found):
     "The calls with figures in the order of their launch, and the other activities by what they have in common."
     calls, others = {}, {}
     for i, p in enumerate(found):
-        if p.part == parts["figures"]: calls.setdefault((p.operator, p.module, p.phase), _Gathered(p, []))[1].append(i)
+        if p.part in counted:
+            calls.setdefault((p.operator, p.instance, p.module, p.phase), _Gathered(p, []))[1].append(i)
         else:
             others.setdefault((p.part, trace.calls[p.operator] if p.operator >= 0 else None, trace.activities[i].name,
                                p.module, p.phase), _Gathered(p, []))[1].append(i)
@@ -253,32 +263,46 @@ def _other_name(trace, g):
                 operator=call.operator)
 
 def _module_name(p):
-    "The name of the row of a module; what has no figures stands in a row of its own."
-    if p.part == parts["figures"]: return p.module
+    "Name the row of a module; what has no figures has a row of its own."
+    if p.part in counted and (p.figures.flops is not None): return p.module
     return f"({p.part})" if p.module == "(no module)" else f"{p.module} ({p.part})"
 
 # %% ../../nbs/interop/trace_rows.ipynb #4501a623
+def _files(how):
+    "Read the traces that are given with one."
+    return [read_file(s) for path in how.captures for s in sources(path)], read_file(how.like) if how.like else None
+
 def reduced(
     trace:TraceFile,
     peaks:HardwarePeaks|None=None, # The roofs; None: those of the datasheet of the device
     name:str|None=None,            # Of the device, where the trace has none or another one is meant
+    how:Reading=Reading(),         # Given with the trace
 )->Reduced:
     "The rows of one trace. Raises `ValueError` where nothing ran."
-    trace = checked(trace)
+    captures, like = _files(how)
+    trace = with_captures(checked(trace), captures)
     name = name or _device_name(trace, "")
-    found = places(trace)
+    found = places(trace, how, like)
     seconds, spent = attributed(trace, found)
     calls, others = _gather(trace, found)
     peaks, notes = _datasheet_roofs(peaks, name, calls)
     served = bytes_by_level(trace, found, [g.activities for g in calls], peaks)
     rows = _rows_of_trace(trace, calls, others, seconds, peaks, served)
-    unknown = Counter()
+    return Reduced(trace.source, trace.size, trace.rank, trace.ranks, name, spent, *rows, peaks, bool(trace.modules),
+                   _unknown(trace, calls, others, seconds), trace.skipped, trace.notes + notes,
+                   _root(trace, found, seconds), transfers(trace, 0))
+
+def _unknown(trace, calls, others, seconds):
+    "Seconds of operators and kernels without figures, and of those of which the least is known, by reason and name."
+    found = Counter()
     for g in others:
         if g.place.part not in (parts["communication"], parts["copies"]):
-            unknown[g.place.part, _other_name(trace, g)["operator"]
-                    or trace.activities[g.activities[0]].name] += sum(seconds[i] for i in g.activities)
-    return Reduced(trace.source, trace.size, trace.rank, trace.ranks, name, spent, *rows, peaks, bool(trace.modules),
-                   unknown, trace.skipped, notes, _root(trace, found, seconds), transfers(trace, 0))
+            found[g.place.part, _other_name(trace, g)["operator"]
+                  or trace.activities[g.activities[0]].name] += sum(seconds[i] for i in g.activities)
+    for g in calls:
+        if why := g.place.figures.least:
+            found[f"at least: {why}", trace.calls[g.place.operator].operator] += sum(seconds[i] for i in g.activities)
+    return found
 
 # %% ../../nbs/interop/trace_rows.ipynb #f634357c
 _of_the_profiler = re.compile(r"ProfilerStep|Optimizer\.|DistributedDataParallel\.|nccl:|gloo:|## ")
@@ -339,7 +363,7 @@ def _same_calls(trace, calls, seconds, served, steps):
         same.calls += 1
         for k, i in enumerate(g.activities): same.seconds[k] += seconds[i]
         for k, b in enumerate(levels): same.bytes_by_level[k] += b
-        step = bisect_right(begins, at) - 1
+        step = bisect_right(begins, at) - 1 if p.instance < 0 else -1
         if step >= 0 and at <= steps[step][2]: same.steps[step] += 1
     return list(found.values())
 
@@ -358,18 +382,12 @@ def _recorded_operator_row(trace, same, peaks):
     name = f"{call.operator.removeprefix('aten::')} {_shapes_text(p.figures.shapes)}".strip()
     return _same_row(same, peaks, name=name, type=p.figures.category, operator=call.operator, phase=p.phase)
 
-def _compiled_bytes(trace, g):
-    "Bytes of the arguments of compiled kernels; `None` for everything else."
-    if g.place.part != reasons["compiled"] or g.place.operator < 0: return None
-    nbytes = argument_bytes(trace.calls[g.place.operator])
-    return None if nbytes is None else nbytes * len(g.activities)
-
 # %% ../../nbs/interop/trace_rows.ipynb #b335367f
 def _rows_of_trace(trace, calls, others, seconds, peaks, served):
     "Rows of modules, operators, kernels, collectives and steps, and of the whole window."
     steps = [(a.name, a.start, a.end) for a in trace.annotations if a.name.startswith("ProfilerStep")]
     same = _same_calls(trace, calls, seconds, served, steps)
-    modules = [_same_row(s, peaks, name=s.place.module, type=s.place.type, phase=s.place.phase) for s in same]
+    modules = [_same_row(s, peaks, name=_module_name(s.place), type=s.place.type, phase=s.place.phase) for s in same]
     ops = [_recorded_operator_row(trace, s, peaks) for s in same]
     kernels = [row for s in same for row in _kernel_rows(s, peaks)]
     wire = {t.place: t.wire_bytes for t in transfers(trace, 0)}
@@ -377,9 +395,7 @@ def _rows_of_trace(trace, calls, others, seconds, peaks, served):
         sums = dict(time_s=sum(seconds[i] for i in g.activities), calls=len(g.activities), **_blank,
                     wire_bytes=total(wire.get(i, 0) for i in g.activities))
         modules.append(Row(_module_name(g.place), g.place.type, phase=g.place.phase, **sums))
-        nbytes = _compiled_bytes(trace, g)
-        ops.append(Row(**_other_name(trace, g), phase=g.place.phase,
-                       **sums | dict(bytes_moved=nbytes, eager_bytes=nbytes)))
+        ops.append(Row(**_other_name(trace, g), phase=g.place.phase, **sums))
         kernels.append(Row(trace.activities[g.activities[0]].name, "kernel", **sums))
     visits = Counter(m for m, _ in visited(trace))
     merged = [replace(row, calls=visits.get(row.name, row.calls)) for row in added(modules)]

@@ -6,12 +6,12 @@
 __all__ = ['TraceResult', 'read_trace', 'on_trace_ready']
 
 # %% ../../nbs/interop/traces.ipynb #c7b347ea
-import os
+import os, runpy
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from multiprocessing import get_all_start_methods, get_context
 from pathlib import Path
 from statistics import quantiles
@@ -22,7 +22,8 @@ from ..core.warnings import NotMeasuredWarning, old_arguments, warn
 from .collectives import collectives_of
 from .perfetto import write_perfetto
 from .trace_file import Source, read_file, snippet, source_of, sources, uncollected
-from .trace_join import parts
+from .engine_ops import engine_config
+from .trace_join import Reading, counted, parts
 from .trace_work import uncompiled
 from .trace_rows import reduced
 from ..roofs.datasheet import as_peaks, names_device
@@ -177,9 +178,20 @@ def _name_and_roofs(on, peaks):
         raise TypeError(f"peaks is a {type(peaks).__name__}; a HardwarePeaks is needed")
     return (on, peaks) if on is None or names_device(on) else (None, peaks or as_peaks(on))
 
-def _reduce_source(source, peaks, name):
+@cache
+def read_rules(
+    path:str, # A Python file that registers rules: `@rule`, `@engine_rule`
+):
+    "Run a file of rules, once in a process. Raises `ValueError` where it fails."
+    try: runpy.run_path(path)
+    except FileNotFoundError: raise
+    except Exception as error:
+        raise ValueError(f"the rules in {path} cannot be read: {type(error).__name__}: {error}") from error
+
+def _reduce_source(source, peaks, name, how=Reading()):
     "The rows of one trace; runs in a process of its own."
-    with uncollected(), uncompiled(): return reduced(read_file(source), peaks, name)
+    for path in how.rules: read_rules(path)
+    with uncollected(), uncompiled(): return reduced(read_file(source), peaks, name, how)
 
 def _pool(found):
     "Processes of this machine, where there are several traces that are worth them."
@@ -187,8 +199,8 @@ def _pool(found):
     if len(found) < 2 or size < 1 << 24 or "fork" not in get_all_start_methods(): return None
     return ProcessPoolExecutor(min(os.cpu_count() or 1, len(found)), mp_context=get_context("fork"))
 
-def _reduce_all(found, peaks, name, executor):
-    one = partial(_reduce_source, peaks=peaks, name=name)
+def _reduce_all(found, peaks, name, executor, how):
+    one = partial(_reduce_source, peaks=peaks, name=name, how=how)
     pool = None if executor is not None else _pool(found)
     if executor is None and pool is None: return list(map(one, found))
     try: return list((executor or pool).map(one, found))
@@ -207,11 +219,21 @@ def read_trace(
     on:str|Path|HardwarePeaks|None=None,
     peaks:HardwarePeaks|None=None, # The roofs; None: those of `on`
     executor=None,                 # Any `concurrent.futures.Executor`, for many traces; None: processes of this machine
+    # Traces of the phase in which a server captured its graphs: their kernels get the operators of the capture
+    captures=(),
+    config=None,                   # `config.json` of the model: what operators of engines do not record
+    rules=(),                      # Python files with rules (`@rule`, `@engine_rule`) of operators
+    inductor_cache=None,           # The cache of Inductor of that run: the sources of compiled kernels
+    like=None,                     # An eager trace of the same model, by which kernels of graphs are recognised
 )->TraceResult:
     "The rows of traces, and a breakdown of all of the time. Raises `ValueError` for what is no trace."
     if by is not None and by not in _kinds: raise ValueError(f"by={by!r}; the ways are {', '.join(_kinds)}")
     name, peaks = _name_and_roofs(on, peaks)
-    return _trace_result(_reduce_all(sources(path), peaks, name, executor), by, peaks)
+    several = lambda given: tuple(map(str, [given] if isinstance(given, (str, os.PathLike)) else given))
+    how = Reading(several(captures), None if config is None else engine_config(config), several(rules),
+                  str(inductor_cache or ""), str(like or ""))
+    for rule_file in how.rules: read_rules(rule_file)
+    return _trace_result(_reduce_all(sources(path), peaks, name, executor, how), by, peaks)
 
 # %% ../../nbs/interop/traces.ipynb #cd170de4
 _writers = {".html": "to_html", ".json": "to_json", ".csv": "to_csv"}

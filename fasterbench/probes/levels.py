@@ -70,7 +70,7 @@ def plateaus(
 
 # %% ../../nbs/probes/levels.ipynb #d0b0b634
 def _probe_bytes(device):
-    "Bytes that a call touches in a cache: some tens of microseconds of traffic, beside which a launch is little."
+    "Bytes that a call touches in a cache: some tens of microseconds of traffic, far more than a launch."
     return 512 << 20 if is_accelerator(device) else 32 << 20
 
 def swept_capacities(device, seconds, **kwargs):

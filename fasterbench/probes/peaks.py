@@ -131,6 +131,8 @@ def _measure(device, dtypes, matmul_size, bandwidth_mb, warmup, steps, allow_tf3
         if not levels or levels[-1].capacity is not None:
             why = "; ".join(f"{k}: {v}" for k, v in found.skipped.items())
             raise RuntimeError(f"main memory of {device} could not be measured: {why}")
+        found.skipped |= {dtype_name(d): why for d in dtypes if (why := accelerator(device).lacks(d))}
+        dtypes = [d for d in dtypes if dtype_name(d) not in found.skipped]
         for d, unit, probes in _units(device, dtypes, allow_tf32, matmul_size):
             meet(f"the roof of {dtype_name(d)} {unit}")
             found.ceiling(d, unit, probes, needed=d == dtypes[0] and unit != "pointwise")
@@ -248,7 +250,7 @@ def _peaks_in_file(peaks, path):
 def _digest(key, machine): return hashlib.sha256(repr((key, sorted(machine.items()))).encode()).hexdigest()[:16]
 
 def _path(folder, key, machine, group=None):
-    "The file of peaks that stand; files of one `group` begin alike."
+    "Return the file of firm peaks; files of one `group` begin alike."
     return folder / f"peaks-{_digest(key if group is None else group, machine)[:8]}-{_digest(key, machine)}.json"
 
 def _rough(path):
@@ -275,7 +277,7 @@ def _kept(folder, key, machine, measure, group=None, before=None):
         return best(_peaks_in_file(_again(measure, rough), path))
 
 def _again(measure, rough):
-    "Peaks as they are measured now; beside provisional ones, the best of both."
+    "Measure peaks now; return the best of these and of provisional ones."
     new = measure()
     return new if rough is None else replace(lifted(new, [rough]), tries=rough.tries + 1)
 
@@ -382,6 +384,8 @@ def peaks_of(
     progress:bool|None=None,
 )->HardwarePeaks:
     "Return the ceilings of `device` for these settings, kept or measured."
+    if why := accelerator(device).lacks(dtypes[0]):
+        raise ValueError(f"{dtype_name(dtypes[0])} cannot be measured on {device}: {why}")
     allow_tf32 = allow_tf32 and accelerator(device).has_tf32()
     measure = lambda: _measure(device, dtypes, matmul_size, bandwidth_mb, warmup, steps, allow_tf32, progress)
     settings = matmul_size, bandwidth_mb, warmup, steps, allow_tf32

@@ -220,7 +220,7 @@ def run_probe(
 )->Rate:
     "Rates of `probe`, bounded in time: at least one sample, at most `steps`. Calls are repeated until a sample lasts."
     call = probe.build()
-    shortest = 2e-3 if is_accelerator(device) else 2e-4     # beside 2 ms a launch on a GPU is nothing
+    shortest = 2e-3 if is_accelerator(device) else 2e-4     # a launch on a GPU is nothing against 2 ms
     if is_accelerator(device): timed_call(call, device)     # the first call loads kernels and makes handles
     once = timed_call(call, device)
     if once >= seconds: return Rate(probe, ((probe.work / once,),))
@@ -242,7 +242,7 @@ def free_frames(
     error:BaseException,
     device:torch.device,
 ):
-    "Let go of the tensors in the frames of `error`, and of the memory of `device` that nobody uses."
+    "Let go of the tensors in the frames of `error`, and of unused memory of `device`."
     traceback.clear_frames(error.__traceback__)
     accelerator(device).empty_cache()
 

@@ -69,7 +69,7 @@ class _Walk:
         self.freed = {}      # bytes -> dead blocks of that size
 
     def held(self, part, others):
-        "The fraction of `part` that each cache still holds, when it is touched beside `others` (part -> bytes)."
+        "The fraction of `part` that each cache still holds, when it is touched together with `others` (part -> bytes)."
         if part not in self.recency.last: return [0.0] * len(self.capacities)
         time, own = self.recency.last[part]
         first = self.recency.since(time) + self.recency.at[time]

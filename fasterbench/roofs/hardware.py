@@ -10,6 +10,7 @@ import json, math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timezone
+from html import escape
 
 from ..core.dtypes import dtype_name
 from ..core.files import Facts, Number, check_schema, check_text, computable, restored, write_whole
@@ -29,7 +30,7 @@ class MemoryLevel:
     probe: str=""               # Which probe won
     samples: tuple[Number, ...]=() # Raw samples of that probe, B/s
     drift: Number|None=None     # Median of its last run against its first
-    measured: Number|None=None  # Best of its own probes, where the figure of a faster, farther level stands, B/s
+    measured: Number|None=None  # Best of its own probes, where `bandwidth` is that of a faster, farther level, B/s
     out_of_place: Number|None=None # Best rate of operators that write elsewhere than they read (copy, triad), B/s
 
 # %% ../../nbs/roofs/hardware.ipynb #f620d98f
@@ -107,7 +108,7 @@ schema = "fasterbench.peaks"
 version = 1
 
 busy_for_roofs = 0.2 # Share of the cores that others use, from which on roofs are provisional
-enough_tries = 3     # Measurements after which roofs stand although their samples vary
+enough_tries = 3     # Measurements after which roofs are kept although their samples vary
 
 def _wide(roofs):
     "Those whose samples spread by more than a half or drifted by more than a quarter."
@@ -155,10 +156,10 @@ class HardwarePeaks:
     kinds: tuple[KindCeiling, ...]=field(default=(), repr=False) # Per kind of work and dtype
     launch_s: Number|None=field(default=None, repr=False)          # Fixed cost: time of an operator on one element, s
     notes: tuple[str, ...]=field(default=(), repr=False) # What a reader of these peaks has to know
-    load: Facts=field(default_factory=dict, repr=False, hash=False) # What the machine did meanwhile: cores, others, …
-    tries: int=field(default=1, repr=False)                        # How many measurements are behind these
     network: NetworkPeaks|None=field(default=None, repr=False)     # What `measure_network` found; None: not known
     path: str=field(default="", repr=False, compare=False)         # The file that they were read from or kept in
+    load: Facts=field(default_factory=dict, repr=False, hash=False) # What the machine did meanwhile: cores, others, …
+    tries: int=field(default=1, repr=False)                        # How many measurements are behind these
 
     def __post_init__(self):
         put = lambda name, value: object.__setattr__(self, name, value)
@@ -179,6 +180,17 @@ class HardwarePeaks:
         return (f"HardwarePeaks(peak_flops={self.peak_flops:.2e}, peak_bandwidth={self.peak_bandwidth:.2e}, "
                 f"ridge_point={self.ridge_point:.2f}, device={self.device!r}, dtype={self.dtype!r}, "
                 f"tf32_enabled={self.tf32_enabled}, cudnn_benchmark={self.cudnn_benchmark})")
+
+    def _repr_html_(self):
+        size = lambda l: format_si(l.capacity, "B", 1) if l.capacity else ""
+        rows = [(" ".join(filter(None, (c.dtype, c.unit))), "", format_si(c.flops, "FLOP/s")) for c in self.ceilings]
+        rows = rows or [(dtype_name(self.dtype), "", format_si(self.peak_flops, "FLOP/s"))]
+        rows += [(l.name, size(l), format_si(l.bandwidth, "B/s")) for l in self.memory]
+        rows.append(("ridge point", "", f"{self.ridge_point:.2f} FLOP/B"))
+        cells = ("".join(f"<td>{escape(text)}</td>" for text in row) for row in rows)
+        titles = "<th>roof</th><th>capacity</th><th>rate</th>"
+        about = f"{self.environment.get('device_name', self.device)} ({self.device})"
+        return f"<p>{escape(about)}</p><table><tr>{titles}</tr>" + "".join(f"<tr>{c}</tr>" for c in cells) + "</table>"
 
     @property
     def memory(self)->tuple[MemoryLevel, ...]:
@@ -216,7 +228,7 @@ class HardwarePeaks:
 
     @property
     def provisional(self)->str:
-        "Why these roofs are measured again at the next chance; empty where they stand."
+        "Why these roofs are measured again at the next chance; empty where they are firm."
         varied = _wide((*self.ceilings, *self.levels)) if self.tries < enough_tries else []
         return self.disturbed or ", ".join(varied)
 

@@ -14,7 +14,7 @@ from ..core.dtypes import itemsize
 def is_pointwise(
     category:str, # "convolution", "activation", …
 )->bool:
-    "Return whether work of `category` stands under the pointwise ceiling of its dtype."
+    "Tell if the pointwise ceiling of its dtype holds for work of `category`."
     return category in ("normalisation", "activation", "pointwise")
 
 # %% ../../nbs/roofs/kinds.ipynb #0148d758

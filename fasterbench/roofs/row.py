@@ -49,8 +49,10 @@ class Row:
     waits_elsewhere: bool=False      # The time of what it sends is part of another row: it does not bound this one
     roof_time_s: float|None=None     # Sum of the least times of its parts, s; None: as its sums need
     time_iqr_s: float|None=None      # Interquartile range of the time, s
+    at_least: bool=False             # What is said of its work is a part of it that is known
     uncertain: bool=False            # Too short for the clock
     disturbed: bool=False            # Its samples vary by more than a quarter of its time
+    layers: Sequence=()              # Of a kernel: (path, class, share, B of its operators one by one) per module
 
     @property
     def key(self): return self.name, self.type, self.operator, self.phase
@@ -78,7 +80,7 @@ def _mixed(rows, field):
 _unknown_stays = ("flops", "bytes_moved", "contraction_flops", "dense_flops", "eager_bytes", "compute_s", "wire_bytes",
                   "roof_time_s", "time_iqr_s")
 
-_marks = ("waits_elsewhere", "uncertain", "disturbed")
+_marks = ("waits_elsewhere", "at_least", "uncertain", "disturbed")
 
 def _common_value(values): return values[0] if len(set(values)) == 1 else ""
 

@@ -19,7 +19,7 @@ from torch import nn
 from ..analysis.measure import Measurement
 from .steps import CompiledStep, CountedStep, KernelStep, timer
 from ..core.arguments import tensors_of
-from ..engine.accelerator import accelerator, is_accelerator
+from ..engine.accelerator import accelerator, is_accelerator, settle
 from ..engine.modules import is_compiled, wrapped
 from .program import ProgramStep, Sensors
 from ..engine.step import phases
@@ -62,6 +62,7 @@ class Step:
     seconds: float|None = None
     own: list = field(default_factory=list)  # Per slot, s
     unlaunched: float = 0.0                  # Kernels that no slot launched, s
+    lost: tuple = ((), 0)                    # Slots of launches without a kernel in the record, of how many launches
     other: bool = False                      # Of another kind than the sample
 
     @property
@@ -311,7 +312,8 @@ def _module_times(sample, steps, clocked, own, outside):
     busy = [sum(s.own) + s.unlaunched for s in steps]
     idle = _samples_of(max(s.seconds - b, 0.0) for s, b in zip(steps, busy))
     return KernelTimes(own, timed, bare, Marks(device).clock, StampCost(), idle, load=sample.meter.load,
-                       outside=outside, unlaunched=_samples_of(s.unlaunched for s in steps))
+                       outside=outside, unlaunched=_samples_of(s.unlaunched for s in steps),
+                       lost=sum((s.lost[0] for s in steps), ()), launches=sum(s.lost[1] for s in steps))
 
 # %% ../../nbs/running/sampling.ipynb #sm000052
 _no_update = "no update of an optimizer was seen: a step ends with its backward"
@@ -322,7 +324,7 @@ def measurement(
     device:torch.device, # Where the model is
 )->tuple[Measurement, list[str]]:
     "Return what a sample found, and what a reader of it has to know."
-    accelerator(device).synchronize()
+    settle(accelerator(device))
     run = sample.run
     steps, clocked = (sample.alike(s) or s for s in (sample.timed, sample.clocked))
     if not all(s.own for s in steps): raise ValueError("the record of the profiler is not complete")

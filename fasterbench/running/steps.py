@@ -14,22 +14,20 @@ import torch
 from torch import nn
 
 from ..core.arguments import tensors_of
-from ..engine.accelerator import accelerator, is_accelerator
+from ..engine.accelerator import accelerator, is_accelerator, settle
 from ..engine.modules import wrapped
 from ..engine.process import eager
 from .program import ProgramStep, is_traced
 from ..engine.step import graph_nodes, phases, total_output
 from ..engine.state import preserved
-from ..timing.kernels import Marks, between_marks, kernel_times
+from ..timing.kernels import Marks, between_marks, kernel_times, slots_of_lost
 from ..timing.profiler import can_record, session
 from ..timing.stamps import (CpuStamps, EventStamps, StampCost, StepStamps, enter, leave, node_cost,
                                        self_times, stamp_cost)
-from ..work.border import border
-from ..work.count import Work
-from ..work.dispatch import watching
+from ..work.count import border, Work
+from ..work.dispatch import watching, script_operators
 from ..work.target import Target, on_target
 from ..work.trace import Tracer, _after, _before
-from ..work.unseen import script_operators
 
 # %% ../../nbs/running/steps.ipynb #sm000020
 def reaches(
@@ -244,7 +242,7 @@ class KernelStep(TimedStep):
 
     @staticmethod
     def clock(run): return Marks(run.device)
-    def settle(self): accelerator(self.run.device).synchronize()
+    def settle(self): settle(accelerator(self.run.device))
 
     def start(self, sensors): self.records = self.session.__enter__()
 
@@ -264,7 +262,8 @@ class KernelStep(TimedStep):
         current.__exit__(None, None, None)
         runs = between_marks(self.records, [log for _, *log in self.logs], self.stamps.stamps.now())
         for (step, *_), (stamps, inside, step.seconds) in zip(self.logs, runs):   # no runs: marks are missing
-            own, step.unlaunched, exposed, _ = kernel_times(inside, stamps, self.slots)
+            own, step.unlaunched, exposed, _ = kernel_times(inside, stamps, self.slots, self.outside)
+            step.lost = slots_of_lost(inside, stamps)
             step.own = [a + b for a, b in zip(own, exposed)]            # communication that nothing hides included
         self.records = None
 

@@ -8,9 +8,10 @@ __all__ = ['Watch', 'watch', 'trainer_callback', 'lightning_callback']
 # %% ../../nbs/running/watch.ipynb #wa000004
 import os, sys, threading, weakref
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from functools import wraps
 from pathlib import Path
-from threading import get_ident
+from threading import get_ident, local
 from typing import TYPE_CHECKING
 
 import torch
@@ -20,13 +21,14 @@ from ..analysis.measure import check_model, main_dtype
 from ..analysis.rows import measured_result
 from ..core.arguments import as_count
 from ..core.warnings import NotMeasuredWarning, warn
+from ..engine.accelerator import is_of_queue
 from ..engine.process import gc_paused, preserved_process
 from ..engine.undo import Undo, let_go
 from ..probes.machine import tf32_categories
 from ..probes.peaks import peaks_of
 from ..roofs.hardware import HardwarePeaks, check_peaks, given_or_measured
 from ..roofs.network import NetworkPeaks
-from .program import CallCounter, ProgramStep, has_compiled
+from .program import CallCounter, ProgramStep, has_compiled, is_traced, is_transformed
 from .sampling import ProgramSample, measurement, most_passed
 from .steps import program_cost
 from ..views.metrics import MetricSeries, line_of, metrics_of
@@ -72,7 +74,7 @@ class _Turn:
         self.next = _nobody         # A reference to who waits for the sample that is under way, or was the last one
 
     def take(self, watch)->bool:
-        "Give the turn to `watch`, if nobody has it. True if it may begin a sample."
+        "Give the turn to `watch`, if it is free. True if a sample may begin."
         if not self.lock.acquire(blocking=False): return False
         try:
             holder = self.holder                    # it may leave meanwhile
@@ -244,7 +246,9 @@ class Watch:
     def _is_over(self, sample, forward, args, kwargs)->bool:
         "Hand a call of the model to the sample. True if it was over before."
         try: over, error = sample.begins(forward, args, kwargs), None
-        except Exception as e: over, error = True, e
+        except Exception as e:
+            if is_of_queue(e): raise                            # the program's own, which surfaces here
+            over, error = True, e
         self.planned += 1
         if over:
             self._stop()
@@ -280,6 +284,7 @@ class Watch:
             what = "cannot be handed on"
             self._hand_on(self.series[-1])
         except Exception as problem:
+            if is_of_queue(problem): raise
             self.failures.append(f"call {self.first}: {type(problem).__name__}: {problem}")
             warn(f"a sample of {type(self.model).__name__} {what} at {self.failures[-1]}", NotMeasuredWarning)
 
@@ -388,3 +393,119 @@ def lightning_callback(
         def on_train_end(self, trainer, pl_module): self.end()
         def on_exception(self, trainer, pl_module, exception): self.end(type(exception), exception, None)
     return RooflineCallback()
+
+# %% ../../nbs/running/watch.ipynb #7005b79f
+class _Inside(local): call = False        # Per thread: whether a module is being called
+
+class OutermostCalls:
+    "Within the context `seen(module)` comes before each call of a module that no other module makes."
+    def __init__(self, seen): self.seen, self.inside = seen, _Inside()
+
+    def __enter__(self):
+        self.original = original = nn.Module.__call__
+        inside, outer = self.inside, self
+        @wraps(original)
+        def call(self, *args, **kwargs):
+            if inside.call or is_traced(): return original(self, *args, **kwargs)
+            inside.call = True
+            try:
+                outer.seen(self)
+                return original(self, *args, **kwargs)
+            finally: inside.call = False
+        self.call = nn.Module.__call__ = call
+        return self
+
+    def __exit__(self, *error):
+        self.seen = lambda module: None                   # where another function was put around this one
+        if nn.Module.__call__ is self.call: nn.Module.__call__ = self.original
+
+# %% ../../nbs/running/watch.ipynb #34a2990a
+most_models = 8                                 # Models that are watched
+
+@dataclass
+class SeenModel:
+    "A module that a program calls."
+    name: str                            # Its class; a second one of a class has a number
+    calls: int = 0                       # Within the program, made outside of other modules
+    before: int = 0                      # Those before it was watched
+    watch: weakref.ref|None = None
+    result: Result|None = None           # Of the last sample
+    samples: int = 0
+    problems: list = field(default_factory=list) # Why it is not watched, and samples that were given up
+    missing: str = ""                    # Why there is no sample
+
+    @property
+    def time(self)->float:
+        "About how long all its steps took, s."
+        return self.calls * self.result.timing.end_to_end_s if self.result else 0.0
+
+def _class_name(module):
+    "The class of what a wrapper of PyTorch wraps."
+    while type(module).__name__ in ("OptimizedModule", "DistributedDataParallel", "DataParallel"):
+        module = next(module.children())
+    return type(module).__name__
+
+# %% ../../nbs/running/watch.ipynb #07d3caab
+class ProgramModels:
+    "Within the context every module that the program itself calls is watched."
+    def __init__(self, every, active, peaks=None):
+        self.every, self.active, self.peaks, self.calls = every, active, peaks, OutermostCalls(self.seen)
+        self.models, self.by_id, self.process = [], {}, os.getpid()
+        _watching.add(self)
+
+    def __enter__(self):
+        self.calls.__enter__()
+        return self
+
+    def __exit__(self, *error):
+        self.calls.__exit__()
+        for watched, m in [(m.watch and m.watch(), m) for m in self.models]:
+            if watched is None: m.missing = self.unwatched(m); continue
+            watched.__exit__(*error)
+            m.problems += watched.failures
+            m.missing = watched.missing(m.before)
+
+    def unwatched(self, m)->str:
+        "Why a model that is not watched now has no sample."
+        why = "and dropped before a sample was complete" if m.watch else too_few(4, self.active)
+        return f"{called(m.calls)}, {why}"
+
+    def seen(self, module):
+        "A call of a module begins."
+        model = self.by_id.get(id(module)) or self.noted(module)
+        model.calls += 1
+        if model.calls > 1 and model.name and not (model.watch or model.problems or is_transformed()):
+            self.watch(model, module)
+
+    def noted(self, module):
+        "A module that is called for the first time. One without parameters has no name."
+        name, key = _class_name(module) if next(module.parameters(), None) is not None else "", id(module)
+        again = sum(m.name.rpartition("-")[0] == name or m.name == name for m in self.models)
+        model = self.by_id[key] = SeenModel(f"{name}-{again + 1}" if name and again else name)
+        weakref.finalize(module, self.by_id.pop, key, None).atexit = False
+        if name: self.models.append(model)
+        return model
+
+    def watch(self, model, module):
+        "From now on `module` is watched."
+        model.before = model.calls - 1
+        if sum(m.watch is not None for m in self.models) >= most_models:
+            return model.problems.append(f"{most_models} others are watched")
+        def keep(step, metrics): model.result, model.samples = model.watch().result, model.samples + 1
+        try:
+            watched = watch(module, self.every, self.active, warmup=3, peaks=self.peaks, on_sample=keep, progress=False)
+            model.watch = weakref.ref(watched)
+            watched.__enter__()
+        except Exception as error: model.problems.append(f"{type(error).__name__}: {error}")
+
+    def found(self)->list[SeenModel]:
+        "The models with parameters, those with most time first."
+        return sorted(self.models, key=lambda m: -m.time)
+
+# %% ../../nbs/running/watch.ipynb #569646f6
+_watching = weakref.WeakSet()
+
+def _forked():
+    for program in list(_watching): program.__exit__(ChildProcessError, None, None)
+
+if hasattr(os, "register_at_fork"): os.register_at_fork(after_in_child=_forked)

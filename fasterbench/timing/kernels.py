@@ -58,7 +58,7 @@ def nesting(
     return parents, at
 
 def _stand(spans, stacks, points, at, k):
-    "Note in `at` which span point `k` stands in."
+    "Note in `at` the span that point `k` is in."
     thread, time = points[k]
     stack = stacks.get(thread, [])
     while stack and spans[stack[-1]].end < time: stack.pop()
@@ -86,13 +86,24 @@ def _earlier(operators, k, activity):
 
 def with_launches(
     records:Iterable[Record],
-)->list[tuple[Record, Record|None]]:
-    "Each kernel, copy and set with its launch; where that was not recorded, with the operator that launched it."
+)->list[tuple[Record, Record|None, int|None]]:
+    """Each kernel, copy and set with its launch, or where that was not recorded the operator that launched it; and the
+    thread of that operator, where there is one."""
     kinds = {}
     for r in records: kinds.setdefault("activity" if r.kind in gpu_work else r.kind, []).append(r)
     operators, launches, activities = (kinds.get(k, []) for k in ("operator", "launch", "activity"))
     found = launch_and_operator(operators, launches, activities)
-    return [(a, launches[l] if l >= 0 else operators[o] if o >= 0 else None) for a, (l, o) in zip(activities, found)]
+    return [(a, launches[l] if l >= 0 else operators[o] if o >= 0 else None, operators[o].thread if o >= 0 else None)
+            for a, (l, o) in zip(activities, found)]
+
+def lost_launches(
+    records:Iterable[Record], # Of one run
+)->list[Record]:
+    "List the launches of kernels, copies and sets that have none in the record."
+    done = {r.id for r in records if r.kind in gpu_work}
+    return [r for r in records if r.kind == "launch" and r.id not in done and _starts_work.search(r.name)]
+
+_starts_work = re.compile(r"Launch(?!HostFunc)|Memcpy|Memset")
 
 # %% ../../nbs/timing/kernels.ipynb #27594297
 def exclusive_seconds(
@@ -142,27 +153,38 @@ def is_collective_kernel(
     return record.kind == "kernel" and is_communication(record.name)
 
 # %% ../../nbs/timing/kernels.ipynb #a7ad9263
-def _slot_seconds(records, stamps):
+def _slot_seconds(records, stamps, elsewhere):
     "Of each kernel its slot and its seconds, which sum to the union; those that communicate get what nothing hides."
-    pairs = with_launches(records)
-    slots = on_top(stamps, [launch.start if launch else -1.0 for _, launch in pairs])
-    seconds = exclusive_seconds([(kernel.start, kernel.end, int(is_collective_kernel(kernel))) for kernel, _ in pairs])
-    return [(kernel, slot, s) for (kernel, _), slot, s in zip(pairs, slots, seconds)]
+    found, marked = with_launches(records), {r.thread for r in records if r.kind == "mark"}
+    tops = on_top(stamps, [launch.start if launch else -1.0 for _, launch, _ in found])
+    own = [thread is None or not marked or thread in marked for *_, thread in found]    # else no module launched it
+    seconds = exclusive_seconds([(k.start, k.end, int(is_collective_kernel(k))) for k, *_ in found])
+    return [(k, top if mine else elsewhere, s) for (k, *_), top, mine, s in zip(found, tops, own, seconds)]
 
 def kernel_times(
     records:Sequence[Record],            # Of one run
     stamps:Sequence[Stamp],              # Likewise
     n:int,                               # How many slots there are
+    elsewhere:int|None=None,             # The slot of kernels that threads without stamps launch; None: they have none
 )->tuple[list[float], float, list[float], float]:
     """Seconds of kernels per slot, and of kernels that no slot launched.
 
     Behind them those of kernels that communicate: per slot what no other kernel hides, and all of it."""
     total, exposed = {}, [0.0] * n
-    for kernel, slot, seconds in _slot_seconds(records, stamps):
+    for kernel, slot, seconds in _slot_seconds(records, stamps, elsewhere):
         if is_collective_kernel(kernel): exposed[slot or 0] += seconds
         else: total[slot] = total.get(slot, 0.0) + seconds
     flight = sum(shared_times((0, r.start, r.end) for r in records if is_collective_kernel(r)).values())
     return [total.get(i, 0.0) for i in range(n)], total.get(None, 0.0), exposed, flight
+
+def slots_of_lost(
+    records:Sequence[Record], # Of one run
+    stamps:Sequence[Stamp],   # Likewise
+)->tuple[tuple, int]:
+    "Return the slot of each launch that has no kernel in the record, and how many launches there are."
+    lost = lost_launches(records)
+    slots = on_top(stamps, [r.start for r in lost]) if lost else ()
+    return tuple(slots), sum(r.kind == "launch" and bool(_starts_work.search(r.name)) for r in records)
 
 # %% ../../nbs/timing/kernels.ipynb #a02d17e8
 class Marks(CpuStamps):
@@ -184,6 +206,8 @@ discarded = 2 # Runs under the profiler before those that count
 class KernelTimes(ModuleTimes):
     "Self times of modules by the kernels that they launched."
     unlaunched: Samples|None=None # Kernels whose launch belongs to no module, s
+    lost: tuple=()                # Slots whose launches have no kernel in the record, one for each such launch
+    launches: int=0               # Of all runs: how many there were
 
 # %% ../../nbs/timing/kernels.ipynb #6f0f3a2b
 def between_marks(
@@ -239,15 +263,19 @@ def time_kernels(
             seen = any(r.kind in gpu_work for _, records, _ in recorded for r in records)
             if not peers.agreed("the kernels", seen, all): return None
             runs += recorded
-    return _kernel_times(runs, bare, slots, Marks(device).clock), [records for _, records, _ in runs]
+    return (_kernel_times(runs, bare, slots, Marks(device).clock, run.sites),
+            [records for _, records, _ in runs])
 
 # %% ../../nbs/timing/kernels.ipynb #10df2e64
-def _kernel_times(runs, bare, slots, clock):
+def _kernel_times(runs, bare, slots, clock, sites=0):
     "The times of recorded runs: of each slot, of kernels that no slot launched, of communication, and of no kernel."
-    own, rest, exposed, flight = zip(*(kernel_times(records, stamps, slots) for stamps, records, _ in runs))
+    own, rest, exposed, flight = zip(*(kernel_times(records, stamps, slots + 1 + sites) for stamps, records, _ in runs))
     lengths = [length for *_, length in runs]
     idle = [max(t - sum(o) - r - sum(e), 0.0) for o, r, e, t in zip(own, rest, exposed, lengths)]
+    lost, launches = zip(*(slots_of_lost(records, stamps) for stamps, records, _ in runs))
     own, exposed = ([Samples(v) for v in zip(*times)] for times in (own, exposed))
+    own, exposed, compiled = own[:slots], exposed[:slots], own[slots + 1:]
     steps, bare, idle, rest, flight = (Samples(tuple(v)) for v in (lengths, bare, idle, rest, flight))
-    return KernelTimes(own, steps, bare, clock, StampCost(), idle, unlaunched=rest,
+    return KernelTimes(own, steps, bare, clock, StampCost(), idle, unlaunched=rest, lost=sum(lost, ()),
+                       launches=sum(launches), sites=compiled,
                        waits=Waits(exposed, flight) if any(flight.values) else None)

@@ -46,7 +46,7 @@ def load_caveats(
 def _cpus(): return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
 
 def read_accounts(
-    text:str|None=None, # What stands in `/proc/stat`; None: it is read
+    text:str|None=None, # The contents of `/proc/stat`; None: it is read
     cpus=None,          # Which cores count; None: those that this process may use
 )->tuple[float, float]|None:
     "Seconds that the cores were busy and stolen since the machine started; `None` where the system does not tell."

@@ -29,12 +29,14 @@ from ..work.trace import Call
 def matched_records(
     names:Sequence[str],       # Operators of a trace, in order
     records:Iterable[Record],  # By time
+    sums:str="aten::add",      # Also the name of a sum of gradients, which is in place where they are not looked at
 )->list[Record]|None:
     "The record of each; `None` where the session did not run these operators in this order."
     matches, operators, end = [], (r for r in records if r.kind == "operator"), {}
     for name in names:
+        also = sums if name == "aten::add" else name
         for r in operators:
-            if r.name == name and r.start >= end.get(r.thread, -1.0): break
+            if r.name in (name, also) and r.start >= end.get(r.thread, -1.0): break
         else: return None
         end[r.thread] = r.end
         matches.append(r)
@@ -49,7 +51,7 @@ def operator_times(
     """Seconds of each operator: on a GPU of the kernels it launched, on a CPU its own.
 
     `None` where the run was another one."""
-    matches = matched_records(names, records)
+    matches = matched_records(names, records, "aten::add_" if is_accelerator(device) else "aten::add")
     if matches is None or not is_accelerator(device): return matches and [r.end - r.start for r in matches]
     kinds, spans = lambda *names: [r for r in records if r.kind in names], {}
     operators, work = kinds("operator"), kinds(*gpu_work)
@@ -162,6 +164,7 @@ def operator_samples(
     """Samples per operator call of `work`.
 
     `None` in compiled modules, which run none of them, where runs differ, and where kernels could not be seen."""
+    if all(compiled_part(work.parts[c.part]) for c in work.trace): return [None] * len(work.trace)
     if records is not None: times = [operator_times([c.operator for c in work.trace], r, device) for r in records]
     elif is_accelerator(device): times = None
     else:

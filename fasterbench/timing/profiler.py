@@ -73,7 +73,7 @@ def _records(events, names):
 _one_at_a_time = threading.RLock()
 
 def can_record()->bool:
-    "Return whether a session can begin: the profiler was built in, and nobody is using it."
+    "Return whether a session can begin: the profiler was built in, and is not in use."
     if _one_at_a_time._is_owned() and _profiler_enabled(): return False      # this thread's own session
     with (undo := Undo()), undo:
         undo.add(let_go, _one_at_a_time)
@@ -83,7 +83,7 @@ def can_record()->bool:
 # %% ../../nbs/timing/profiler.ipynb #4e7c7f01
 @contextmanager
 def session(
-    device:torch.device, # What is recorded beside the CPU
+    device:torch.device, # Recorded in addition to the CPU
     names=None,          # The operators that are wanted; None: everything
 ):
     "Within the context the profiler runs; the list it gives holds its records, by time, once the context is left."

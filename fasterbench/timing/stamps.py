@@ -19,7 +19,7 @@ from torch.autograd import Variable, _get_sequence_nr
 from torch.autograd.function import BackwardCFunction
 
 from ..core.arguments import tensors_of
-from ..engine.accelerator import accelerator, is_accelerator
+from ..engine.accelerator import accelerator, is_accelerator, settle
 from ..engine.modules import parts, wrapped
 from ..engine.process import gc_paused
 from ..engine.step import Forward, NodeOwners, graph_nodes, phases
@@ -59,6 +59,13 @@ class CpuStamps:
         try: yield
         finally: log((leave, 0, now()))
 
+    def note(self,
+        event:str, # `enter` or `leave`
+        slot:int,
+    ):
+        "Note an event of a slot, now."
+        self.log.append((event, slot, self.now()))
+
     def seconds(self, times): return [t * 1e-9 for t in times]
 
     def read(self)->list[Stamp]:
@@ -76,7 +83,7 @@ class EventStamps(CpuStamps):
         self.now = self.here.event
 
     def seconds(self, times):
-        self.here.synchronize()
+        settle(self.here)
         return self.here.seconds(times)
 
 # %% ../../nbs/timing/stamps.ipynb #5c5a08cb
@@ -170,6 +177,7 @@ class StepStamps:
         return out
 
     def around(self): return self.stamps.around()
+    def note(self, event, slot): self.stamps.note(event, slot)
 
     @contextmanager
     def preparing(self):
@@ -215,14 +223,17 @@ class StampCost:
     inside: float=0.0  # Seconds charged to the module that is called
     outside: float=0.0 # Seconds charged to its caller
     node: float=0.0    # Seconds per stamped autograd node
+    site: float=0.0    # Seconds per stamped call of a kernel
 
 def self_times(
     stamps:list[Stamp],          # In order
     n:int,                       # How many slots there are
     cost:StampCost=StampCost(),  # Subtracted per call
+    sites:int=0,                 # How many of the slots, the last ones, are calls of kernels
 )->list[float]:
     "Seconds that each slot spent itself, over all its calls."
     total, stack, last = [0.0] * n, [], 0.0
+    costs = [(cost.outside, cost.inside)] * (n - sites) + [(cost.site / 2, cost.site / 2)] * sites
     for event, slot, t in stamps:
         if stack: total[stack[-1]] += t - last
         if event == switch:
@@ -230,8 +241,8 @@ def self_times(
             total[slot] -= cost.node / 2
             stack[-1] = slot
         elif event == enter:
-            if stack: total[stack[-1]] -= cost.outside
-            total[slot] -= cost.inside
+            if stack: total[stack[-1]] -= costs[slot][0]
+            total[slot] -= costs[slot][1]
             stack.append(slot)
         elif not stack or stack.pop() != slot:
             raise RuntimeError("modules were entered and left out of order: they ran in more than one thread, which "
@@ -290,6 +301,16 @@ def _backward_time(n, hook=None):
     y.backward()
     return (perf_counter() - start) / n
 
+def site_cost(
+    n:int=500, # Calls per round
+    rounds:int=5,
+)->float:
+    "Cost of the two stamps around the call of a kernel on this CPU, now, s."
+    stamps = CpuStamps()
+    def stamped(_): stamps.note(enter, 0); stamps.note(leave, 0)
+    cost = statistics.median(_loop(stamped, n) - _loop(_noop, n) for _ in range(rounds))
+    return max(cost, 0.0)
+
 def node_cost(
     n:int=200, # Nodes per round
     rounds:int=5,
@@ -322,6 +343,7 @@ class ModuleTimes:
     outside: Samples|None=None             # What a program did between two calls of the model, s
     every: Samples|None=None               # All instrumented steps, s; None: all are in `steps`
     reference: tuple=()                    # Quartiles of the times of the reference product and copy, s
+    sites: list[Samples]=field(default=(), repr=False) # Per slot of compiled code, likewise
 
     @property
     def disturbed(self)->bool:
@@ -351,8 +373,9 @@ def _stamps(run, device, cost):
     else: stamps, slots = make(), len(run.parts)
     if is_accelerator(device): return stamps, slots, StampCost()             # an event costs the GPU next to nothing
     if cost is not None: return stamps, slots, cost
-    if not run.training: return stamps, slots, stamp_cost()
-    return stamps, slots, replace(stamp_cost(lambda: StepStamps(run, make())), node=node_cost())
+    site = site_cost() if run.sites else 0.0
+    if not run.training: return stamps, slots, replace(stamp_cost(), site=site)
+    return stamps, slots, replace(stamp_cost(lambda: StepStamps(run, make())), node=node_cost(), site=site)
 
 # %% ../../nbs/timing/stamps.ipynb #c57390cf
 @dataclass
@@ -361,6 +384,7 @@ class _Round:
     bare: list = field(default_factory=list)    # Runs without an instrument, s
     steps: list = field(default_factory=list)   # Instrumented runs, s
     own: list = field(default_factory=list)     # Per instrumented run the self times of the slots, s
+    sites: list = field(default_factory=list)   # Likewise those of compiled code, s
     spans: dict = field(default_factory=lambda: dict(bare=[], steps=[])) # Begin and end of each, s
 
     def timed(self, kind, call, device):
@@ -379,15 +403,17 @@ class _Round:
 
     def times(self, meter, **more)->ModuleTimes:
         "The times of the runs that others did not disturb, where there are enough; else of all."
-        own, load = [Samples(tuple(v)) for v in zip(*self.own)], meter.load
+        own, sites = ([Samples(tuple(v)) for v in zip(*times)] for times in (self.own, self.sites))
+        load = meter.load
         steps, bare = Samples(tuple(self.steps)), Samples(tuple(self.bare))
         if quiet := self.quiet_runs(meter):
             runs = [self.spans[kind][i] for kind, chosen in quiet.items() for i in chosen]
             seen = [l.others for l in meter.of(runs)]
             load = replace(load, others=statistics.fmean(seen), steal=None, throttled=None, memory_stall=None)
-            more["every"], own = steps, [s.of(quiet["steps"]) for s in own]
+            more["every"] = steps
+            own, sites = ([s.of(quiet["steps"]) for s in samples] for samples in (own, sites))
             steps, bare = steps.of(quiet["steps"]), bare.of(quiet["bare"])
-        return ModuleTimes(own, steps, bare, load=load, **more)
+        return ModuleTimes(own, steps, bare, load=load, sites=sites, **more)
 
 def _timed_round(fresh, run, device, stamps, watched, slots, cost, rule, tick, meter):
     "Runs by turns, until the rule has enough of them."
@@ -403,9 +429,10 @@ def _timed_round(fresh, run, device, stamps, watched, slots, cost, rule, tick, m
             tick()
         call = fresh()
         with watched: seconds = r.timed("steps", call, device)
-        *times, preparing = self_times(stamps.read(), slots + 1, cost)
-        r.steps.append(seconds - preparing)
-        r.own.append(times)
+        times = self_times(stamps.read(), slots + 1 + run.sites, cost, run.sites)
+        r.steps.append(seconds - times[slots])
+        r.own.append(times[:slots])
+        r.sites.append(times[slots + 1:])
         meter.look()
         tick(rule.left(seconds, len(r.steps)))
     while len(r.bare) < min(2, len(r.steps)): r.bare.append(r.timed("bare", fresh(), device)); tick()

@@ -10,21 +10,27 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import overload
+from textwrap import wrap
+from typing import TYPE_CHECKING, overload
 
 from ..core.units import format_si
 from ..core.warnings import old_attribute
 from ..roofs.place import RooflinePoint
 from ..timing.load import drift_between, load_caveats
-from .fields import Field, fields, pair_fields, pair_values, side_name
-from .headline import caveats
+from .fields import Field, brief, fields, pair_fields, pair_values, side_name
+from .fold import fold, label
+from .headline import caveats, divided, short_name
 from .origin import batch_of
 from .plot import (axes, bounds, canvas, dress, extent, hover, log_axis, marker_size, placeable,
                                     shown, spot, star_style, style)
 from .report import facts
 from .result import Result, from_json
 from .roof_lines import dtypes_in_use, levels_in_use, roof_lines, roofs
-from .view import Sheet, Table, View, check_top, more_rows, printable
+from .view import Sheet, Table, View, check_top, more_rows, printable, told_apart
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+    from plotly.graph_objects import Figure
 
 # %% ../../nbs/views/compare.ipynb #8cdca3a1
 def as_result(
@@ -166,12 +172,36 @@ def lines_of(
 def ratio_text(x): return "" if x is None else f"×{x:.2f}"
 
 # %% ../../nbs/views/compare.ipynb #d6b769d1
-def _labels_of(results, names):
-    about = list(map(conditions, results))
-    for key in dict.fromkeys(k for a in about for k in a if k not in origin):
-        values = [str(a.get(key)) for a in about]
-        if len(set(values)) == len(values): return [f"{key} {v}"[-16:] if key != "model" else v for v in values]
-    return list(names) if names and len(set(names)) == len(names) else [str(i) for i, _ in enumerate(results, 1)]
+# What names a result, if it differs; further conditions only where these do not tell all results apart
+_naming = ("model", "batch", "phases of a training step", "dtype of the peaks", "autocast", "device name", "device",
+           "threads")
+
+def _named_conditions(r):
+    "Return the conditions of `r`; its model by the short name that was asked for."
+    about = conditions(r)
+    return about | {"model": short_name(str(about.get("model", "")).rpartition(":")[2]) or r.model}
+
+def _label_text(key, value):
+    plain = key in ("model", "device name") or not isinstance(value, (bool, int, float))
+    return str(value) if plain else f"{key} {value}"
+
+def _labels_of(results, names)->tuple[list[str], str]:
+    "Name each result by the conditions that differ; return also the one condition that differs, if it is a number."
+    about, labels, used = list(map(_named_conditions, results)), [""] * len(results), []
+    further = (k for k in dict.fromkeys(k for a in about for k in a) if k not in (*origin, *_naming))
+    for key in (*_naming, *further):
+        if len(set(labels)) == len(labels): break
+        values = [a.get(key) for a in about]
+        longer = [f"{l} {_label_text(key, v)}".strip() for l, v in zip(labels, values)]
+        if None in values or len(set(longer)) == len(set(labels)): continue
+        if key in _naming or len(set(longer)) == len(longer): labels, used = longer, [*used, key]
+    if len(set(labels)) < len(labels):
+        named = list(names) if names and len(set(names)) == len(names) else [str(i) for i, _ in enumerate(labels, 1)]
+        return named, ""
+    ordered = len(used) == 1 and all(_is_number(a[used[0]]) for a in about)
+    return [l if len(l) <= 28 else f"…{l[-27:]}" for l in labels], used[0] if ordered else ""
+
+def _is_number(v): return isinstance(v, (int, float)) and not isinstance(v, bool)
 
 # %% ../../nbs/views/compare.ipynb #f1010742
 @dataclass(frozen=True, repr=False)
@@ -181,8 +211,17 @@ class Series(View):
     labels: list[str]        # What each result is called
     rows: list[Line]         # The longest time first
     differences: list[str]   # What is not the same in all of them
+    quantity: str=""         # The number by which the results are ordered: "batch"; empty: there is none
 
     filters = dict(phase="phase", category="category", type="type")      # Of the page
+
+    if TYPE_CHECKING:
+        def summary(self, top:int|None=10, field:str="time_s")->None: ...
+        def to_frame(self, field:str="time_s")->DataFrame: ...
+        def csv(self, field:str="time_s")->str: ...
+        def to_csv(self, path, field:str="time_s")->None: ...
+        def plot(self, title:str|None=None, top:int=10)->Figure: ...
+        def to_image(self, path, title:str|None=None, top:int=10, *, width:int=1000)->None: ...
 
     def __len__(self): return len(self.results)
 
@@ -200,6 +239,17 @@ class Series(View):
     def times(self)->list[float]:
         "The time of the whole of each result, s."
         return [r.program.time_s if r.program else sum(p.time_s for p in r.points) for r in self.results]
+
+    @property
+    def whole(self)->Line:
+        "The whole model as a row."
+        named = lambda r: dict(name="whole model", category="", utilization_pct=_roof_share(r))
+        return Line(tuple(r.program and replace(r.program, **named(r)) for r in self.results))
+
+    @property
+    def throughputs(self)->list[float|None]:
+        "Samples per second of each result; None where the batch is not known."
+        return [b / t if (b := batch_of(r.sample)) and t else None for r, t in zip(self.results, self.times)]
 
     @property
     def told(self)->str:
@@ -224,9 +274,14 @@ class Series(View):
         check_top(top)
         number = _number_field(field)
         text = lambda p: "" if p is None else number.text(getattr(p, field, None), True)
+        whole = [self.whole] if any(self.whole.points) else []
         rows = [[printable(l.name) or "(model)", l.kind, *map(text, l.points), ratio_text(l.ratio(field))]
-                for l in self.rows[:top]]
+                for l in (*whole, *self.rows[:top])]
+        if field == "time_s" and all(self.throughputs):
+            rate = [f"{brief(t)}/s" for t in self.throughputs]
+            rows.insert(1, ["samples", "", *rate, ratio_text(self.throughputs[-1] / self.throughputs[0])])
         titles = ["name", "type", *map(printable, self.labels), "last/first"]
+        if not self.quantity: titles, *rows = (r[:-1] for r in [titles, *rows])      # no order, so no first and last
         return Table([titles, *rows], {0, 1}, self.lines, more_rows(len(self.rows), top))
 
     def _sheet(self,
@@ -239,12 +294,13 @@ class Series(View):
 
     def _chart(self,
         title:str,
-        top:int=10,            # How many of the slowest rows
+        top:int=5,             # How many of the rows that changed most
     ): return _series_chart(self, title, top)
 
     def _tab(self):
-        return Sheet(_page_fields(self), map(_page_record, self.rows)).tab(
-            "series", "rows", _joined_to_rows(self.plot("", 200)), visible=_page_fields(self).keys() - {"category"})
+        rows = [*([self.whole] if any(self.whole.points) else []), *self.rows]
+        return Sheet(_page_fields(self), map(_page_record, rows)).tab(
+            "series", "rows", _joined_to_rows(self.plot(""), rows), visible=_page_fields(self).keys() - {"category"})
 
     def _page(self, title):
         sides = [(label, dict(facts(r))) for label, r in zip(self.labels, self.results) if r.peaks is not None]
@@ -260,32 +316,82 @@ def _number_field(name):
 
 # %% ../../nbs/views/compare.ipynb #e559794d
 _hues = ("#1569b0", "#e0702a", "#12805c", "#8e63c9", "#a8781c", "#c2577f", "#74808a")
-_dashes = ("solid", "dash", "dot")
+
+def _roof_share(r):
+    "Percent of the time that the roofs need; None where no row has a roof."
+    d = divided(r) if r.peaks is not None and r.points else None
+    return 100 * d.needed_s / d.end_to_end_s if d and d.needed and d.end_to_end_s else None
+
+def most_changed(
+    results:list[Result],
+    top:int=5,            # How many lines
+)->list[Line]:
+    "The rows whose time changes most over `results`, repeated blocks as one; categories, where few rows are shared."
+    lines = lines_of([fold(r.points, "block") for r in results])
+    spent = sum(p.time_s for l in lines for p in l.points if p)
+    shared = sum(p.time_s for l in lines if None not in l.points for p in l.points)
+    if shared < 0.5 * spent: lines = lines_of([fold(r.points, "category") for r in results])
+    times = lambda l: [t or 0.0 for t in l.values("time_s")]
+    return sorted(lines, key=lambda l: min(times(l)) - max(times(l)))[:top]
+
+def _panels(series, top):
+    "The parts of the chart: title, unit, and (name, row, values, hue) of each line; what is unknown is left out."
+    lines, whole = most_changed(series.results, top), lambda values: [("whole model", "whole model", values, _hues[0])]
+    rate = [("throughput", "/s", whole(series.throughputs))] if all(series.throughputs) else []
+    share = series.whole.values("utilization_pct")
+    roof = [("share of the roof", "%", whole(share))] if any(share) else []
+    named = [_with_phase(n, l) for n, l in zip(told_apart([label(l.row) for l in lines], 26), lines)]
+    rows = [(n, _with_phase(label(l.row), l), l.values("time_s"), _hues[1:][i % 6])
+            for i, (n, l) in enumerate(zip(named, lines))]
+    return [("time of the whole", "s", whole(series.times)), *rate, *roof, ("time of what changed most", "s", rows)]
+
+def _with_phase(name, line): return f"{name} {line.row.phase}" if line.row.phase not in ("", "forward") else name
+
+def _in_lines(text, width=14):
+    "A label in lines of at most `width` characters, broken at spaces and underscores."
+    return "<br>".join(shown(l.replace("_ ", "_"), width) for l in wrap(text.replace("_", "_ "), width))
+
+def _value_text(v, unit): return "?" if v is None else f"{v:.1f} %" if unit == "%" else format_si(v, unit)
 
 def _series_chart(series, title, top):
-    fig = canvas()
-    drawn = [(shown(l.name, 30), l.values("time_s")) for l in series.rows[:top]]
-    for i, (name, times) in enumerate([("whole model", series.times), *drawn]):
-        fig.add_scatter(x=series.labels, y=times, mode="lines+markers", name=name, connectgaps=False,
-                        hovertext=[f"<b>{name}</b><br>{shown(label)}: {format_si(t, 's')}" for label,
-                                   t in zip(series.labels, times)], hoverinfo="text",
-                        line=dict(color=_hues[i % 7], dash=_dashes[i // 7 % 3], width=3 if i == 0 else 1.5),
-                        marker=dict(symbol=i % 9, size=8))
-    alt = f"Time of {len(drawn)} rows over {', '.join(series.labels)}. {series.lines[-1]}"
-    dress(fig, title, alt, 520).update_layout(legend=dict(orientation="v", x=1.02, y=1, yanchor="top"),
-                                              margin=dict(r=200, t=60))
-    fig.update_xaxes(type="category")
-    drawn_times = [t for line in fig.data for t in line.y if t]
-    return fig.update_yaxes(title="time", **log_axis("s", drawn_times or [1.0]))
+    panels = _panels(series, top)
+    places = [(1 + i // 2, 1 + i % 2) for i in range(len(panels))]
+    fig = canvas(rows=places[-1][0], cols=2, subplot_titles=[t for t, *_ in panels], vertical_spacing=0.2,
+                 horizontal_spacing=0.14)
+    xs = [conditions(r)[series.quantity] for r in series.results] if series.quantity else series.labels
+    log = series.quantity and min(xs) > 0 and max(xs) > 4 * min(xs)
+    for (heading, unit, lines), (row, col) in zip(panels, places):
+        for i, (name, key, values, hue) in enumerate(lines):
+            texts = [f"<b>{shown(name)}</b><br>{shown(l)}: {_value_text(v, unit)}"
+                     for l, v in zip(series.labels, values)]
+            fig.add_scatter(x=xs, y=values, mode="lines+markers" if series.quantity else "markers",
+                            name=shown(name, 30), legendgroup=key, row=row, col=col, hovertext=texts,
+                            hoverinfo="text", connectgaps=False,
+                            line=dict(color=hue, width=2), marker=dict(symbol=i % 9, size=9, color=hue),
+                            showlegend=heading.endswith("most") or row + col == 2)
+        written = dict(ticksuffix=" %") if unit == "%" else dict(tickformat="~s", ticksuffix=unit)
+        fig.update_yaxes(rangemode="tozero", nticks=5, row=row, col=col, gridcolor=_grid_color, zeroline=False,
+                         **written)
+    axis = dict(type="log" if log else "linear", tickvals=xs, title=series.quantity) if series.quantity else dict(
+        type="category", categoryarray=xs, tickvals=xs, ticktext=list(map(_in_lines, xs)), tickangle=0)
+    fig.update_xaxes(**axis, gridcolor=_grid_color, zeroline=False)
+    alt = (f"The whole model and the {len(panels[-1][2])} rows that changed most, over {', '.join(series.labels)}. "
+           f"{series.told}")
+    return dress(fig, title, alt, 300 * places[-1][0])
+
+_grid_color = "rgba(128,138,148,0.22)"
 
 def series_of(
     results:list[Result],
     names:list[str]=(),     # What they are called, where nothing distinguishes them
     points:str="modules",   # "modules", "ops", "kernels" or "steps"
 )->Series:
-    "Match several results row by row."
-    return Series(list(results), _labels_of(results, names), lines_of([r.rows(points) for r in results]),
-                  differences(results, ()))
+    "Match several results row by row; those that differ in one number are in its order."
+    labels, quantity = _labels_of(results, names)
+    order = list(range(len(results)))
+    if quantity: order.sort(key=lambda i: conditions(results[i])[quantity])
+    results, labels = [results[i] for i in order], [labels[i] for i in order]
+    return Series(results, labels, lines_of([r.rows(points) for r in results]), differences(results, ()), quantity)
 
 # %% ../../nbs/views/compare.ipynb #5e41a001
 _line_keys = ("name", "type", "operator", "phase", "category")
@@ -293,7 +399,7 @@ _line_keys = ("name", "type", "operator", "phase", "category")
 def _page_fields(series):
     times = [Field(f"time_{i}_s", "s", label, "si", f"time, {label}") for i, label in enumerate(series.labels, 1)]
     ratio = Field("time_ratio", "", "last/first", "ratio", "the last time over the first")
-    return {f.name: f for f in (*(fields[k] for k in _line_keys), ratio, *times)}
+    return {f.name: f for f in (*(fields[k] for k in _line_keys), *([ratio] if series.quantity else []), *times)}
 
 def _page_record(line):
     ratio, times = line.ratio("time_s"), {f"time_{i}_s": "" if p is None else p.time_s
@@ -301,11 +407,12 @@ def _page_record(line):
     return {k: getattr(line.row, k) for k in _line_keys} | times | dict(time_ratio="" if ratio is None else ratio)
 
 # %% ../../nbs/views/compare.ipynb #5e41a002
-def _joined_to_rows(fig):
-    "Each line but that of the whole belongs to a row; the legend names ten."
-    for i, trace in enumerate(fig.data[1:]):
-        trace.customdata = [i] * len(trace.x)
-        if i >= 10: trace.update(showlegend=False, opacity=0.3)
+def _joined_to_rows(fig, rows):
+    "Lines that stand for one row of the page belong to it; a folded one belongs to none."
+    index = {}
+    for i, l in enumerate(rows): index.setdefault(_with_phase(label(l.row), l), i)
+    for trace in fig.data:
+        if trace.legendgroup in index: trace.customdata = [index[trace.legendgroup]] * len(trace.x)
     return fig
 
 # %% ../../nbs/views/compare.ipynb #2e98ceb8
@@ -569,6 +676,8 @@ def compare(
     "Match two results row by row; more of them become a `Series` with a column each."
     sources = (before, after, *more)
     results = list(map(as_result, sources))
+    if points == "modules" and any(p.layers for r in results for p in r.points):       # kernels are matched by layer
+        results = [r.folded("layer") for r in results]
     if more: return series_of(results, [Path(s).stem if isinstance(s, (str, Path)) else "" for s in sources], points)
     a, b = (r.with_roofs() for r in results)
     drift, why = drift_of(a, b)

@@ -97,7 +97,7 @@ _work = (
 
 # %% ../../nbs/views/fields.ipynb #fe19492d
 _roof = (
-    Field("bound", "", "bound", "text", "the roof that stands above the row"),
+    Field("bound", "", "bound", "text", "the roof above the row"),
     Field("memory_level", "", "memory level", "text", "the memory level whose traffic takes longest"),
     Field("utilization_pct", "%", "utilization", "percent", "least time that the roofs allow, over the time",
           short="util%"),

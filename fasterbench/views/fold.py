@@ -120,13 +120,38 @@ def _kinds(points, group):
     found = _fold_ranks(points, _keys[group])
     return [_folded_row(points, members, key[0], len(members)) for key, members in found.items()]
 
+_parted = ("flops", "bytes_moved", "time_s", "contraction_flops", "dense_flops", "launch_s", "roof_time_s",
+           "time_iqr_s", "share", "wire_bytes", "network_s")
+
+def _part_of(p, layer):
+    "Return the part of kernel `p` that belongs to one of its layers."
+    path, kind, share, eager = layer
+    by = lambda v: None if v is None else v * share
+    pairs = {k: tuple((name, by(v)) for name, v in getattr(p, k)) for k in ("bytes_by_level", "explained", "sends")}
+    return replace(p, name=path, type=kind, layers=(), eager_bytes=eager, **pairs,
+                   **{k: by(getattr(p, k)) for k in _parted})
+
+def by_layer(
+    points:Sequence[RooflinePoint],
+)->list[RooflinePoint]:
+    "One row per layer and phase in place of the kernels of compiled code; all other rows as they are."
+    parts = [(i, part) for i, p in enumerate(points) for part in ([_part_of(p, l) for l in p.layers] or [p])]
+    groups = {}
+    for i, p in parts: groups.setdefault((p.name, p.phase) if points[i].layers else i, []).append((i, p))
+    found = []
+    for members in groups.values():
+        rows, own = zip(*members)
+        found.append(own[0] if len(own) == 1 and not points[rows[0]].layers else
+                     _folded(own, _rows_of(points, rows), own[0].name, 1))
+    return found
+
 def _tree(points, depth):
     "One row per branch of the tree and phase."
     groups = _fold_ranks(points, lambda p: (_branch(p, depth), p.phase))
     return [_folded_row(points, members, key[0], 1) for key, members in groups.items()]
 
 # %% ../../nbs/views/fold.ipynb #ca87ef72
-groupings = ("auto", "block", "type", "category", None)
+groupings = ("auto", "block", "type", "category", "layer", None)
 
 def _check(group, depth):
     if group not in groupings:
@@ -137,16 +162,18 @@ def _check(group, depth):
 
 def fold(
     points:Sequence[RooflinePoint],
-    group:str|None="auto", # "block", "type", "category", None: none; "auto": blocks, where the table is long
+    group:str|None="auto", # "block", "type", "category", "layer", None; "auto": blocks, where the table is long
     depth:int|None=None,   # Parts of the path that stay; None: all
 )->list[RooflinePoint]:
     "`points` folded, slowest first. Raises `ValueError` for a group or a depth that does not exist."
     _check(group, depth)
-    points = list(points) if depth is None else _tree(points, depth)
+    points = list(points)
+    if group == "layer" or depth is not None: points = by_layer(points)
+    if depth is not None: points = _tree(points, depth)
     if group in ("auto", "block"):
         blocks = _blocks_of(points) if group == "block" or len(points) > 60 else points
         if group == "block" or 3 * len(blocks) <= len(points): points = blocks
-    elif group is not None: points = _kinds(points, group)
+    elif group not in (None, "layer"): points = _kinds(points, group)
     return sorted(points, key=lambda p: -p.time_s)
 
 # %% ../../nbs/views/fold.ipynb #aef48f34

@@ -112,7 +112,7 @@ def page(
     kinds=(),            # Tabs: name, title, figures, columns, rows; left_out, groups, fold, sort
     filters:dict={},     # Column: title
     file:str="rows",     # Name of the files that the page exports, without ending
-    division=(),         # Segments of the bar under the title: dicts of label, seconds, color, ink
+    division=(),         # Segments of the bar under the title: dicts of kind, label, seconds
     notes=(),            # What limits the trust in the rows
 )->str:
     "Return a page of charts and tables as HTML text."

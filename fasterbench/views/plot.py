@@ -13,7 +13,7 @@ from html import escape
 
 from ..core.units import format_si
 from ..roofs.hardware import passing
-from ..roofs.place import RooflinePoint, arithmetic_intensity
+from ..roofs.place import RooflinePoint, apart, arithmetic_intensity
 from .fold import label
 from .headline import model_name
 from .roof_lines import (dtypes_in_use, ink, kinds_in_use, levels_in_use, network_in_use, roofs,
@@ -138,26 +138,48 @@ def style(
     return dict(color=_faint(color), symbol=symbol, size=sizes, opacity=1, line=dict(width=outlines, color=color))
 
 # %% ../../nbs/views/plot.ipynb #49984aad
+_of_phase = {"": "", "backward": "-open-dot", "update": "-cross"}    # What the symbol of a bound becomes in a phase
+
+def _drawn_phase(p): return p.phase if p.phase in _of_phase else ""
+
 def _markers(fig, points, chosen, place, size, **where):
-    "One trace per bound, so that the legend switches them; small markers last, on top."
-    for kind, look in bounds.items():
-        rows = sorted((i for i in chosen if points[i].bound == kind), key=lambda i: -size(points[i]))
+    "One trace per bound and phase, so that the legend switches them; small markers last, on top."
+    for kind, phase in ((k, p) for k in bounds for p in _of_phase):
+        look = bounds[kind]
+        own = (i for i in chosen if points[i].bound == kind and _drawn_phase(points[i]) == phase)
+        rows = sorted(own, key=lambda i: -size(points[i]))
         if not rows: continue
         places, again = [place(points[i]) for i in rows], any(t.legendgroup == kind for t in fig.data)
         marker = style(kind, [size(points[i]) for i in rows], [_outline(points[i]) for i in rows])
+        end = _of_phase[phase]
+        if marker["symbol"] not in ("circle", "square", "diamond"): end = end and "-open"
+        if "-" not in marker["symbol"]: marker["symbol"] += end
         fig.add_scatter(x=[x for x, _ in places], y=[y for _, y in places], hovertext=[hover(points[i]) for i in rows],
                         hoverinfo="text",
                         customdata=rows, mode="markers", marker=marker, name=look["label"], legendgroup=kind,
                         showlegend=not again,
                         cliponaxis=False, **where)
 
+def _on_strip(p):
+    "Tell if a row that has no place on the chart says something there: time in which the model does not run does not."
+    return p.category not in (*apart, "overhead") and p.time_s > 0
+
 def _strip_place(p, levels):
-    "Where a row without FLOPs stands on the strip: its bandwidth as a share of its memory roof, in percent."
+    "Return the place of a row without FLOPs on the strip: its bandwidth in percent of its memory roof."
     if p.bound == "none": return 0.0, "no work"
     if p.utilization_pct is not None: return p.utilization_pct, "no bytes" if p.flops else "no FLOPs"
     if p.flops is not None: return 0.0, "no time"
     return (100 * p.bytes_moved / levels[-1].bandwidth / p.time_s if p.bytes_moved
             and p.time_s else 0.0), "FLOPs unknown"
+
+def _phase_legend(fig, points, **where):
+    "Entries of the legend that tell the phases apart; in the report each filters."
+    for phase in ("forward", "backward", "update") if len({p.phase for p in points if p.phase}) > 1 else ():
+        if not any(p.phase == phase for p in points): continue
+        symbol = "circle" + _of_phase.get(phase, "")
+        fig.add_scatter(x=[None], y=[None], mode="markers", name=phase, legendgroup=phase, hoverinfo="skip",
+                        marker=dict(symbol=symbol, color=ink, size=9), **where)
+
 
 # %% ../../nbs/views/plot.ipynb #cfa8770e
 def placeable(
@@ -169,7 +191,7 @@ def placeable(
 def spot(
     p:RooflinePoint, # One that is `placeable`
 )->tuple[float, float]:
-    "Where a point stands: FLOP/B and FLOP/s."
+    "Return the place of a point: FLOP/B and FLOP/s."
     return p.arithmetic_intensity, p.achieved_gflops * 1e9
 
 star_style = dict(symbol="star", size=17, color="#f5c518", line=dict(width=1.2, color="#5b4313"))
@@ -270,7 +292,8 @@ def plot_points(
     "The roofline of `result`, a marker per row: a plotly `Figure`. Raises `ValueError` for rows that it does not have."
     rows = result.with_roofs().rows(points)
     if not rows and points != "modules": raise ValueError(f"points={points!r}: this result has none")
-    on, off = [i for i, p in enumerate(rows) if placeable(p)], [i for i, p in enumerate(rows) if not placeable(p)]
+    on = [i for i, p in enumerate(rows) if placeable(p)]
+    off = [i for i, p in enumerate(rows) if not placeable(p) and _on_strip(p)]
     fig = canvas(rows=2, row_heights=[0.84, 0.16], vertical_spacing=0.17) if off else canvas()
     star = [result.program] if placeable(result.program) else []
     box = extent([rows[i] for i in on] + star, result)
@@ -280,10 +303,11 @@ def plot_points(
     if network and points != "steps": _wire_markers(fig, rows, on)
     size = marker_size if points != "steps" else lambda p: 7.0      # a step is all of the time
     _markers(fig, rows, on, spot, size, row=1, col=1)
+    _phase_legend(fig, [rows[i] for i in on], row=1, col=1)
     _markers(fig, rows, off, lambda p: _strip_place(p, result.peaks.memory), size, row=2 if off else 1, col=1)
     for p in star:
         if network and points == "modules" and p.wire_intensity: _wire_star(fig, p)
-        _star(fig, p)                                                # on top of what it stands among
+        _star(fig, p)                                                # on top of the other markers
     if points != "steps": _name_rows(fig, rows, on, star, box, named)
     strip = [_strip_place(rows[i], result.peaks.memory) for i in off]
     heading = f"Roofline of {model_name(result)} on {device_name(result)}" if title is None else title
@@ -299,7 +323,7 @@ def alt_text(
     result, # A `Result`
     points:str="modules", # "modules", "ops", "kernels" or "steps"
 )->str:
-    "The chart in words: how many rows, what bounds them, where the whole model stands."
+    "Describe the chart in words: how many rows, what bounds them, where the whole model is."
     rows, p = result.rows(points), result.program
     counts = {look["label"]: sum(r.bound == k for r in rows) for k, look in bounds.items()}
     kinds = ", ".join([f"{len(rows)} {points}", *(f"{n} {name}" for name, n in counts.items() if n)])
@@ -387,8 +411,10 @@ def plot_categories(
                                orientation="h", customdata=chosen,
                                hovertext=[hover(rows[i]) for i in chosen], hoverinfo="text", marker=marker,
                                name=look["label"], legendgroup=kind)
-    fig.update_xaxes(title="time", tickformat="~s", ticksuffix="s", rangemode="tozero", nticks=6, **_axis)
-    fig.update_yaxes(categoryorder="array", categoryarray=sorted(sums, key=sums.get), automargin=True, **_axis)
+    longest = max(sums.values(), default=0) or 1
+    fig.update_xaxes(title="time", tickformat="~s", ticksuffix="s", range=[0, 1.03 * longest], nticks=6, **_axis)
+    fig.update_yaxes(categoryorder="array", categoryarray=sorted(sums, key=sums.get), automargin=True,
+                     range=[-0.5, len(sums) - 0.5], **_axis)
     fig.update_layout(barmode="stack", bargap=0.25, showlegend=True)
     alt = "Time by category: " + ", ".join(f"{k} {format_si(sums[k], 's')}"
                                            for k in sorted(sums, key=sums.get, reverse=True))

@@ -13,7 +13,7 @@ from itertools import islice
 from ..core.units import format_si
 from .fields import fields_of
 from .fold import FoldedPoint, fold
-from .headline import divided, headline, model_name
+from .headline import divided, headline, model_name, terms
 from .plot import alt_text, bounds, canvas, chart, dress, plot_categories
 from .page import cells, column, figure, filled
 from .table import footer, records
@@ -60,29 +60,10 @@ def facts(
     return [(heading, entries) for heading, entries in sections.items() if entries]
 
 # %% ../../nbs/views/report.ipynb #0b664658
-_rest = dict(above="#b9c2c9", unknown="#d9c7a3", outside="#dfe4e7", waiting="#8fc4ad", apart="#c9bedd")
-
-def _luminance(color):
-    "Relative luminance of `#rrggbb`, as WCAG defines it."
-    parts = [int(color[i:i + 2], 16) / 255 for i in (1, 3, 5)]
-    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055)**2.4 for c in parts]
-    return sum(w * c for w, c in zip((0.2126, 0.7152, 0.0722), linear))
-
-def _segment(label, seconds, color):
-    "A part of the bar, with text that stands out from it: dark where white has a contrast below 4.5."
-    ink = "#ffffff" if 1.05 / (_luminance(color) + 0.05) >= 4.5 else "#10171c"
-    return dict(label=label, seconds=seconds, color=color, ink=ink)
-
 def _segments(result):
-    "The division of the time as segments of a bar."
+    "The terms of the equation as segments of a bar; what is subtracted has no length on it."
     if not result.points: return []
-    d, color = divided(result), lambda k: bounds.get(k, bounds["undefined"])["color"]
-    parts = [(k, s, color(k)) for k, s in d.needed]
-    parts += [("above the roofs", d.above_s, _rest["above"]), ("work unknown", d.unknown_s, _rest["unknown"]),
-              ("waiting for communication", d.waiting_s, _rest["waiting"]),
-              *((name.strip("()"), s, _rest["apart"]) for name, s in d.apart),
-              ("outside the rows", d.outside_s + d.difference_s, _rest["outside"])]
-    return [_segment(*part) for part in parts if part[1] > 0]
+    return [dict(kind=t.kind, label=t.label, seconds=t.seconds) for t in terms(divided(result)) if t.seconds > 0]
 
 # %% ../../nbs/views/report.ipynb #6353c678
 _first = ("name", "type", "operator", "phase", "time_s", "share", "bound", "utilization_pct", "potential_s")
@@ -158,7 +139,7 @@ def _step_times(rows, first):
     return dress(fig, "", f"Time of each of {len(steps)} steps", 200).update_layout(margin=dict(t=12, b=44))
 
 def _whole_chart(result):
-    "The chart of the categories for the tab of the program: its bars stand for no row there."
+    "Draw the categories for the tab of the program; its bars belong to no row there."
     fig = figure(plot_categories(result))
     for trace in fig["data"]: trace.pop("customdata", None)
     return fig

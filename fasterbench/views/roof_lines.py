@@ -65,7 +65,7 @@ def roof_lines(
     "Add a line per memory level and one per compute ceiling."
     x0, x1, y0, _ = box
     ceilings, slot, last = _ceilings_by_name(peaks, dtypes), 0, math.inf
-    top, low = max(ceilings.values()), min(ceilings.values())        # labels of levels stand below the lowest ceiling
+    top, low = max(ceilings.values()), min(ceilings.values())        # labels of levels are below the lowest ceiling
     for i, l in enumerate(levels):
         left, dash = max(x0, y0 / l.bandwidth), "solid" if l.capacity is None else ("dash", "dot", "dashdot")[i % 3]
         below = math.log(low / (left * l.bandwidth)) / math.log(top / (left * l.bandwidth))

@@ -32,7 +32,7 @@ class ServePoint:
     weight_bytes: Number     # Weights read, B
     kv_bytes: Number         # Cache read, B
     other_bytes: Number      # Token ids, logits, and what is written to the cache, B
-    eager_bytes: Number      # Over operators that run one by one, beside weights; not in the limit, B
+    eager_bytes: Number      # Over operators that run one by one, without weights; not in the limit, B
     collective_bytes: Number # Sent by each device to the others, B
     limit_s: Number          # The least time under the roofs, s
     tokens_per_s: Number     # At the limit, of all sequences, 1/s
@@ -89,7 +89,7 @@ _more_serve_fields = (
     Field("other_bytes", "B", "other", "si", "token ids, logits, and what is written to the cache"),
     Field("intensity", "", "FLOP/B", "fixed", "FLOPs over bytes"),
     Field("flops", "FLOP", "FLOP, full attention", "si", "attention counted in full"),
-           Field("eager_bytes", "B", "eager bytes", "si", "moved by operators that run one by one, beside weights"),
+           Field("eager_bytes", "B", "eager bytes", "si", "moved by operators that run one by one, without weights"),
            Field("collective_bytes", "B", "collectives", "si", "sent by each device"),
            Field("phase", "", "prefill or decode"), Field("at", "", "at", meaning="of decode: middle or end"),
            Field("tokens", "", "new tokens", "count", "of all sequences"),
@@ -119,7 +119,7 @@ def _serve_hover(p):
 def _limit_rate(p): return p.causal_flops / p.limit_s
 
 def _levels_above(peaks, points):
-    "Main memory, and the caches that hold so much of a model that a limit stands above the roof of the level behind."
+    "Main memory, and the caches that hold so much of a model that its limit is above the roof of the next level."
     for i, level in reversed(list(enumerate(peaks.memory))):
         if all(_limit_rate(p) <= 1.001 * p.intensity * level.bandwidth for p in points): break
     return peaks.memory[i:]

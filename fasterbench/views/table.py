@@ -14,8 +14,8 @@ from ..roofs.hardware import memory_time, passing
 from .fields import Field, fields, fields_of, level_names
 from .fold import FoldedPoint, fold, label
 from .headline import base_of_shares, headline, caveats
-from .network_page import not_measured
-from .view import (Sheet, Table, check_top, left_columns, more_rows, narrowed, printable, shortened,
+from .peaks_page import not_measured
+from .view import (Sheet, Table, check_top, left_columns, more_rows, narrowed, printable,
                                     terminal_width, text_table, wrap_lines)
 
 # %% ../../nbs/views/table.ipynb #95f9acc9
@@ -38,7 +38,9 @@ def cell(
         if not has_caveat(p) or not p.time_s: return ""
         spread = (p.time_iqr_s or 0.0) / p.time_s
         return "±" if p.disturbed and 0 < spread <= 0.25 else _spread(spread)        # others had the cores all the time
-    return field.text(getattr(p, field.name), concise or field.name == "time_s")
+    value = getattr(p, field.name)
+    if field.unit == "TFLOP/s" and value is not None: value /= 1e3
+    return field.text(value, concise or field.name == "time_s")
 
 def _spread(fraction): return "?" if not fraction else f"~{fraction:.0%}" if fraction < 0.995 else ">99%"
 
@@ -54,9 +56,12 @@ def shown_fields(
 )->list[Field]:
     "The fields of the printed table; the phase and the IQR only where there is something to say."
     absent = {"phase"} if not any(p.phase for p in points) else set()
+    fast = max((p.achieved_gflops or 0 for p in points), default=0) >= 1e4
     if not any(map(has_caveat, points)): absent.add("time_iqr_s")
     if all(p.wire_bytes == 0 for p in points): absent.add("wire_bytes")
-    return _with_ranks(_two_times([fields[k] for k in _columns if k not in absent], points), points)
+    shown = [fields[k] for k in _columns if k not in absent]
+    if fast: shown = [f._replace(unit="TFLOP/s", short="TFLOP/s") if f.name == "achieved_gflops" else f for f in shown]
+    return _with_ranks(_two_times(shown, points), points)
 
 _left_out = ("flops", "bytes_moved", "wire_bytes", "arithmetic_intensity", "achieved_gflops")      # for want of room
 
@@ -92,13 +97,10 @@ def _fitted(points, top, shown, width):
         wide = [max(map(len, column)) for column in zip(*rows)]
         room = width - sum(wide[2:]) - gap * (len(wide) - 1)
         if wide[0] + wide[1] <= room or room >= 44: break
-    rest, names = [f for f in shown if f.name != "achieved_gflops"], [r[0] for r in text_rows(points, shown[:1])[1:]]
-    fitted = narrowed(rows, room, names)
-    cut = {shortened(r[0], max(len(f[0]) for f in fitted)) for r in rows}
-    alike = len(cut) < len({r[0] for r in rows})
-    if room < 24 and len(rest) < len(shown) and (alike or "wire_bytes" in [f.name for f in shown]):
-        return _fitted(points, top, rest, width)                                              # one column too many
-    return text_table(fitted, left, gap)
+    spare = [f for f in shown if f.name in ("achieved_gflops", "arithmetic_intensity")]       # they follow from others
+    if room < min(32, wide[0] + wide[1]) and spare:
+        return _fitted(points, top, [f for f in shown if f != spare[-1]], width)
+    return text_table(narrowed(rows, room, [r[0] for r in text_rows(points, shown[:1])[1:]]), left, gap)
 
 # %% ../../nbs/views/table.ipynb #f5598c8a
 def without_network(
@@ -140,11 +142,11 @@ def _left_out_or_folded(points, rows, top):
 def summary(
     result, # A `Result`
     top:int|None=10,       # How many rows; None: all
-    group:str|None="auto", # "block", "type", "category", None: none; "auto": blocks, where the table is long
+    group:str|None="auto", # "block", "type", "category", "layer", None; "auto": blocks, where the table is long
     depth:int|None=None,   # Parts of the path that stay; None: all
     width:int|None=None,   # Columns; None: those of the terminal
 )->str:
-    "The two lines of the whole, and the slowest rows as text."
+    "The lines of the whole, and the slowest rows as text."
     check_top(top)
     width, rows = width or terminal_width(), fold(result.points, group, depth)
     shown = shown_fields(rows[:top])

@@ -51,39 +51,65 @@ def shortened(
     return f"{text[:start]}…{text[len(text) - (width - start - 1):]}"
 
 # %% ../../nbs/views/view.ipynb #9016bf7d
-def _without_parts(name, count):
-    "`name` with the first `count` of its parts cut to their first letter and their number."
-    parts = name.split(".")
-    for i, part in enumerate(parts[:min(count, len(parts) - 1)]):
-        stem = part.rstrip("0123456789")
-        if len(stem) > 2: parts[i] = f"{stem[0]}…{part[len(stem):]}"
-    return ".".join(parts)
+def _gapped(parts, kept):
+    "The `kept` of `parts`, an ellipsis for what is left out between and before them."
+    text, last = "", -1
+    for i in sorted(kept):
+        text += ("…" if i > last + 1 else "." if text else "") + parts[i]
+        last = i
+    return text
 
-def _cut_path(name, count, width):
-    "`name` with its first parts cut, and its last part without its middle where that is still too long."
-    head, dot, last = _without_parts(name, count).rpartition(".")
-    room = width - len(head + dot)
-    return head + dot + shortened(last, room) if room > 5 else shortened(head + dot + last, width)
+def _fitted_path(parts, kept, width):
+    "The name of `kept` parts, further ones as they fit, from the end on; too long, its longest part is cut."
+    for i in reversed(range(len(parts))):
+        if i not in kept and len(_gapped(parts, {*kept, i})) <= width: kept = {*kept, i}
+    over = len(_gapped(parts, kept)) - width
+    if over > 0:
+        longest = max(kept, key=lambda i: len(parts[i]))
+        parts = [shortened(p, max(len(p) - over, 4)) if i == longest else p for i, p in enumerate(parts)]
+    return shortened(_gapped(parts, kept), width)
 
-def _told_apart(names, width, others=()):
-    "`names` in `width` characters. Where some look alike without their middle, or as `others` do, their parts are cut."
-    short = {n: shortened(n, width) for n in [*names, *others]}
-    seen = Counter(short.values())
-    cut = [n for n in names if seen[short[n]] > 1]
-    count = next((k for k in range(9) if all(len(_without_parts(n, k)) <= width for n in cut)), 9)
-    return [_cut_path(n, count, width) if seen[short[n]] > 1 else short[n] for n in names]
+def told_apart(
+    names:list[str],
+    width:int,           # Characters that each may take
+    others:list[str]=(), # Names that they must not look like
+)->list[str]:
+    "Shorten paths so that what differs between them stays: the last part, and the parts that tell them apart."
+    split = {n: n.split(".") for n in dict.fromkeys([*names, *others])}
+    kept, alike = {n: {len(parts) - 1} for n, parts in split.items()}, True
+    while alike:                                        # those that look alike get their last part that differs
+        seen, alike = {}, False
+        for n, parts in split.items(): seen.setdefault(_gapped(parts, kept[n]), []).append(n)
+        for group in (g for g in seen.values() if len(g) > 1):
+            deepest = max(len(split[n]) for n in group)
+            at = lambda n, k: split[n][-k] if k <= len(split[n]) else ""
+            differing = [k for k in range(1, deepest + 1) if len({at(n, k) for n in group}) > 1]
+            more = next((k for k in differing if any(len(split[n]) >= k and len(split[n]) - k not in kept[n]
+                                                     for n in group)), None)
+            for n in group if more else ():
+                if len(split[n]) >= more: kept[n].add(len(split[n]) - more); alike = True
+    path = lambda n: not re.search(r"[<(:/]| (?!×\d+$)", n)
+    return [n if len(n) <= width else _fitted_path(split[n], kept[n], width) if path(n) else shortened(n, width)
+            for n in names]
 
 # %% ../../nbs/views/view.ipynb #9016bf7c
+def cut(
+    text:str,
+    width:int, # Characters that it may take
+)->str:
+    "`text` without its end, where it is too long."
+    return text if len(text) <= width else f"{text[:width - 1]}…"
+
 def narrowed(
     rows:list[list[str]], # The titles first
     room:int,             # Characters for the first two columns together
     others:list[str]=(),  # Names of rows that are not shown
 )->list[list[str]]:
-    "`rows` whose names and types, the first two columns, are shortened where they do not fit."
+    "`rows` whose names and types, the first two columns, are shortened where they do not fit; a type loses its end."
     name, kind = (max(len(r[i]) for r in rows) for i in (0, 1))
-    kind = min(kind, max(room // 4, 6, room - name))
-    names = _told_apart([r[0] for r in rows], room - kind, others)
-    return [[name, shortened(r[1], kind), *r[2:]] for name, r in zip(names, rows)]
+    kind = min(kind, max(room // 3, 6, room - name))
+    names = told_apart([r[0] for r in rows], room - kind, others)
+    return [[name, cut(r[1], kind), *r[2:]] for name, r in zip(names, rows)]
 
 # %% ../../nbs/views/view.ipynb #9e66bb6f
 def text_table(
@@ -109,7 +135,7 @@ def wrap_lines(
     lines:list[str],
     width:int=80, # Columns of the terminal
 )->list[str]:
-    "`lines` in the width of a terminal; what goes on is indented. Behind a line break stands a command, to be copied."
+    "`lines` in the width of a terminal; continued lines are indented. A command follows a line break, to be copied."
     parts = []
     for line in lines:
         text, *commands = line.split("\n")
@@ -141,7 +167,7 @@ class Table(NamedTuple):
     def text(self,
         width:int|None=None, # Columns; None: those of the terminal
     )->str:
-        "Return the table in the width of a terminal; where it is too wide, names and types lose their middle."
+        "Return the table in the width of a terminal; where it is too wide, names keep what differs."
         width = width or terminal_width()
         wide = [max(map(len, column)) for column in zip(*self.rows)]
         gap = 2 if sum(wide) + 2 * (len(wide) - 1) <= width else 1
@@ -250,13 +276,26 @@ class View:
             for name in names if supplier in vars(cls) else ():
                 if name not in vars(cls): setattr(cls, name, _with_arguments(getattr(View, name), vars(cls)[supplier]))
 
+    if TYPE_CHECKING:     # as editors see them; a class whose rows or chart take more arguments says so itself
+        def text(self, top:int|None=10)->str: ...
+        def summary(self, top:int|None=10)->None: ...
+        def to_frame(self)->DataFrame: ...
+        def csv(self)->str: ...
+        def to_csv(self, path)->None: ...
+        def plot(self, title:str|None=None)->Figure: ...
+        def to_image(self, path, title:str|None=None, *, width:int=1000)->None: ...
+        def render(self, title:str|None=None)->str: ...
+        def to_html(self, path, title:str|None=None)->None: ...
+
     def text(self, *args, **kwargs)->str:
         "Return the rows as a table, in the width of the terminal."
         raise NotImplementedError
     def _table(self, top:int|None=10)->Table: raise NotImplementedError
     def _sheet(self, *args, **kwargs)->Sheet: raise NotImplementedError
     def _chart(self, title:str, *args, **kwargs)->"Figure": raise NotImplementedError
-    def _page(self, title:str|None, *args, **kwargs)->dict: raise NotImplementedError
+    def _page(self, title:str|None, *args, **kwargs)->dict:
+        tabs = [self._sheet().tab("rows", "rows", self.plot(""))]
+        return dict(title=title or self.title, kinds=tabs, file=type(self).__name__.lower())
 
     def summary(self, *args, **kwargs)->None:
         "Print `text`."

@@ -17,7 +17,7 @@ from .rules import Flops, Shape, aten_names, entries, rule
 def matmul(
     m, k, n,      # An m×k by k×n product
     batch=1,      # How many of them
-    extra=0,      # FLOPs beside the contraction
+    extra=0,      # FLOPs in addition to the contraction
 )->Flops:
     "2·m·k·n per product."
     contraction = 2 * batch * m * k * n
@@ -43,7 +43,7 @@ def _met(a, b):
 def _ragged_matmul(a, b, *_, out=None, **kw): return matmul(math.prod(out), a[-1], 1)      # others are taken apart
 
 def _sum(elements, beta=1, alpha=1, **kw):
-    "FLOPs of `beta·bias + alpha·product` beside the product: a factor of 1 is none, and a bias times 0 is left out."
+    "Count `beta·bias + alpha·product` without the product: a factor of 1 is none, and a bias times 0 is left out."
     return elements * ((alpha != 1) + (beta != 0) + (beta not in (0, 1)))
 
 @rule(*aten_names("addmm addmm_ _addmm_activation sspaddmm _sparse_addmm"), category="matmul")

@@ -6,6 +6,7 @@
 __all__ = ['OpWork', 'ModuleWork', 'Work', 'count_work']
 
 # %% ../../nbs/work/count.ipynb #e5cc4932
+import math
 from collections import Counter
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -13,18 +14,98 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
-from ..core.units import total
 from ..core.arguments import as_call, copied, tensors_of
+from ..core.units import format_si, total
 from ..engine.modules import Part
-from ..engine.process import eager
 from ..engine.peers import peers
+from ..engine.process import eager
 from ..engine.step import Forward, TrainingStep, check_step, preserved_run
-from .border import border
 from .communication import is_collective
+from .dispatch import watching, OtherThreads, script_operators
 from .target import Target, on_target
-from .unseen import OtherThreads, script_operators
-from .dispatch import watching
-from .trace import Call, Tracer, Visit
+from .trace import Call, Touch, Tracer, Visit
+
+# %% ../../nbs/work/count.ipynb #317b5cb3
+def _extent(touch):
+    "First and last byte of the part that `touch` names, and whether it has no gaps; `None` for an unknown part."
+    if len(touch.region) != 2: return None
+    offset, spans = touch.region
+    size, elements = touch.whole or touch.bytes, max(math.prod(n for _, n in spans), 1)
+    start, length = (size * n // elements for n in (offset, 1 + sum((n - 1) * step for step, n in spans)))
+    return start, start + length, size == length
+
+# %% ../../nbs/work/count.ipynb #905311ce
+class _Exchanged:
+    "Bytes of one memory block that one call of a module has exchanged."
+    def __init__(self): self.regions, self.rows, self.parts = set(), {}, []
+
+    def new(self, touch:Touch)->int:
+        "Bytes of `touch` that were not exchanged before."
+        if touch.region in self.regions: return 0
+        if touch.whole: return self._more_rows(touch)
+        self.regions.add(touch.region)
+        before = self.rows.pop(touch.region, 0) + self._overlap(touch)
+        return max(touch.bytes - before, 0)
+
+    def _more_rows(self, touch):
+        before = self.rows.get(touch.region, 0)
+        self.rows[touch.region] = min(before + touch.bytes, touch.whole)
+        return self.rows[touch.region] - before
+
+    def _overlap(self, touch):
+        "Bytes of `touch` in parts exchanged before. Parts with gaps that only cross are taken to share nothing."
+        extent = _extent(touch)
+        if extent is None: return 0
+        start, end, dense = extent
+        shared, kept = 0, []
+        for a, b, n in self.parts:
+            inside, around = start <= a and b <= end, n == b - a and a <= start and end <= b
+            if around: return touch.bytes
+            if dense and inside: shared += n
+            else:
+                kept.append((a, b, n))
+                if dense and n == b - a: shared += max(min(b, end) - max(a, start), 0)
+        self.parts = kept + [(start, end, touch.bytes)]
+        return min(shared, touch.bytes)
+
+# %% ../../nbs/work/count.ipynb #5909ce51
+def border(
+    calls:list[Call],          # A trace, in order
+    visits:list[Visit],        # Every module call
+    made_in:list,
+    # Per memory block: index of the visit that allocated it; None: it was there before the run
+    kept:set=frozenset(),      # Memory blocks that outlive the run: gradients
+)->list[tuple[list[int], list[int]]]:
+    "Per call of the trace, how many bytes of each read and of each write cross the border of the module it belongs to."
+    b = _Border(calls, visits, made_in, kept)
+    return [([b.read(c.visit, t) for t in c.reads], [b.write(c.visit, t) for t in c.writes]) for c in calls]
+
+# %% ../../nbs/work/count.ipynb #d3852b5b
+class _Border:
+    def __init__(self, calls, visits, made_in, kept):
+        self.visits, self.made_in, self.kept = visits, made_in, kept
+        self.readers, self.inside, self.written = {}, {}, {}
+        for c in calls:
+            for t in c.reads: self.readers.setdefault(t.storage, set()).add(c.visit)
+
+    def read(self, visit, touch):
+        if self.made_in[touch.storage] == visit: return 0
+        return self._of(self.inside, visit, touch).new(touch)
+
+    def write(self, visit, touch):
+        known = self.inside.get(touch.storage, {})
+        # to read it again is to read something new
+        for other in [v for v in known if v != visit]: del known[other]
+        if self.made_in[touch.storage] != visit and not touch.whole: self._of(self.inside, visit, touch).new(touch)
+        return self._of(self.written, visit, touch).new(touch) if self._leaves(visit, touch.storage) else 0
+
+    def _of(self, exchanged, visit, touch):
+        return exchanged.setdefault(touch.storage, {}).setdefault(visit, _Exchanged())
+
+    def _leaves(self, visit, storage):
+        "Return whether what `visit` writes to this memory is seen outside it."
+        if self.made_in[storage] != visit or storage in self.kept or storage in self.visits[visit].returned: return True
+        return bool(self.readers.get(storage, set()) - {visit})
 
 # %% ../../nbs/work/count.ipynb #c3924ce9
 @dataclass(frozen=True)
@@ -135,10 +216,12 @@ class _Totals:
         return dict(unknown)
 
     def __repr__(self):
-        bound = "≥" if self.unknown_ops else "="
-        figures = f"flops{bound}{self.flops_lower_bound}, contraction_flops{bound}{self.contraction_flops_lower_bound}"
-        sends = f", wire_bytes={self.wire_bytes}" if any(c.sent for c in self.trace) else ""
-        return f"Work({figures}, bytes={self.bytes}{sends}, unknown_ops={self.unknown_ops})"
+        least, unknown = "≥ " if self.unknown_ops else "", [f"{op} {n}×" for op, n in self.unknown_ops.items()]
+        figures = [f"{least}{format_si(self.flops_lower_bound, 'FLOP')}",
+                   f"{least}{format_si(self.contraction_flops_lower_bound, 'FLOP')} in contractions",
+                   format_si(self.bytes, "B")]
+        if any(c.sent for c in self.trace): figures.append(f"{format_si(self.wire_bytes, 'B')} on the wire")
+        return f"Work({', '.join(figures)})" + (f"\nunknown: {', '.join(unknown)}" if unknown else "")
 
 # %% ../../nbs/work/count.ipynb #1eb3d054
 @dataclass(frozen=True, repr=False)

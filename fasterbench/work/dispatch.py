@@ -6,14 +6,19 @@
 __all__ = []
 
 # %% ../../nbs/work/dispatch.ipynb #d659c630
+import sys, threading
+from collections import Counter
 from contextlib import contextmanager
 from functools import cache
 
 import torch
 from torch._ops import HigherOrderOperator
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.autograd import _profiler_enabled
+from torch.profiler import ProfilerActivity, record_function
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack, _pop_mode
 
+from ..engine.process import profiler_session
 from .rules import op_name, tensors_in
 
 # %% ../../nbs/work/dispatch.ipynb #94f5565e
@@ -121,3 +126,72 @@ def watching(mode:TorchDispatchMode):
         with mode: yield mode
     finally:
         while len(_get_current_dispatch_mode_stack()) > depth: _pop_mode()
+
+# %% ../../nbs/work/dispatch.ipynb #55b719c9
+class OtherThreads:
+    "Within the context, Python threads other than this one are noted."
+    def __init__(self,
+        modules=(), # Of the run: what a communication hook of DDP hands to a future runs in a thread of the backend
+    ):
+        self.hooked = any(vars(m).get("_comm_hooks") for m in modules)
+        self.present, self._before = self.hooked, None
+
+    def __enter__(self):
+        self.present, self._before = self.hooked or len(threading.enumerate()) > 1, threading.getprofile()
+        threading.setprofile(self._started)              # called in each thread that starts, and there only once
+        return self
+
+    def _started(self, frame, event, arg):
+        self.present = True
+        sys.setprofile(self._before)
+
+    def __exit__(self, *error):
+        threading.setprofile(self._before)
+        self.present |= len(threading.enumerate()) > 1
+
+    def operators(self,
+        call, # Does the run again
+    )->dict[str, int]:
+        "The operators that other threads run in `call`, with counts; nothing where the profiler is in use."
+        if not self.present or _profiler_enabled(): return {}
+        every_thread = torch._C._profiler._ExperimentalConfig(profile_all_threads=True)
+        with profiler_session(activities=[ProfilerActivity.CPU], experimental_config=every_thread) as p:
+            with record_function(_here): call()
+        return _elsewhere(p.profiler.kineto_results.events())
+
+# %% ../../nbs/work/dispatch.ipynb #68f34b28
+_here = "fasterbench::this_thread"
+
+def _elsewhere(events):
+    "Outermost operators of threads without the mark. Threads of the autograd engine belong to this one's backward."
+    threads = {}
+    for e in events:
+        if "::" in e.name() and e.start_thread_id(): threads.setdefault(e.start_thread_id(), []).append(e)
+    found = Counter()
+    for run in threads.values():
+        if any(e.name() == _here or e.name().startswith("autograd::engine") for e in run): continue
+        end = -1
+        for e in sorted(run, key=lambda e: e.start_ns()):
+            if e.start_ns() >= end: found[e.name()] += 1; end = e.start_ns() + e.duration_ns()
+    return {f"{name} (in another thread)": n for name, n in found.items()}
+
+# %% ../../nbs/work/dispatch.ipynb #542b3066
+_conversions = ("prim::ConstantMKLDNNTensor", "prim::BroadcastMKLDNNTensors")
+
+def _nodes(block):
+    "Kinds of all nodes in a block of a graph, those in the blocks inside included."
+    for n in block.nodes():
+        yield n.kind()
+        for inner in n.blocks(): yield from _nodes(inner)
+
+def _is_unseen(kind):
+    return kind.startswith("prim::") and ("mkldnn" in kind.lower()
+                                          or kind.endswith("Group")) and kind not in _conversions
+
+# %% ../../nbs/work/dispatch.ipynb #f488d7a8
+def script_operators(
+    module:torch.nn.Module, # Scripted, or not
+)->dict[str, int]:
+    "Count the operators in the graph of a scripted `module` that bypass the dispatcher."
+    if not isinstance(module, torch.jit.ScriptModule) or not hasattr(module, "graph"): return {}
+    return dict(Counter(f"{kind} (in an optimized script)" for kind in _nodes(module.graph) if _is_unseen(kind)))

@@ -19,7 +19,7 @@ class Flops(NamedTuple):
     "FLOPs of one call."
     total: float         # Everything
     contraction: float=0 # Part of them: 2 per multiply-accumulate of convolutions, matrix products and attention
-    masked: float=0      # Beside them: those of the pairs that a mask of attention leaves out
+    masked: float=0      # Further ones: those of the pairs that a mask of attention leaves out
 
     @property
     def dense(self)->float:

@@ -120,7 +120,7 @@ class Memory:
 
 # %% ../../nbs/work/trace.ipynb #fa582a41
 def _flattened(t):
-    "The tensors that `t` wraps; it may hold other things beside them (a device mesh)."
+    "The tensors that `t` wraps; it may hold other things too (a device mesh)."
     return [inner for name in t.__tensor_flatten__()[0] if isinstance(inner := getattr(t, name), torch.Tensor)]
 
 def _tangent(t):

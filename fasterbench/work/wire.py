@@ -24,7 +24,7 @@ def bus_factor(
     if collective not in collectives: raise ValueError(f"collective={collective!r}; known are {', '.join(collectives)}")
     if isinstance(ranks, bool) or not isinstance(ranks, Integral) or ranks < 2:
         raise ValueError(f"ranks={ranks!r}: a whole number of at least 2 is needed, since one rank has "
-                         f"nobody to talk to")
+                         f"no other rank to talk to")
     return _factors[collective](ranks)
 
 # %% ../../nbs/work/wire.ipynb #bc48a910

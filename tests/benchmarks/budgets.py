@@ -13,7 +13,7 @@ from time import perf_counter
 from fasterbench import count_work
 from fasterbench.analysis.budget_figures import counted_figures, ratios_of_rounds
 from fasterbench.analysis.budgets import Budget, figures, in_looks, judge
-from fasterbench.cli.sides import in_turn, loaded, side
+from fasterbench.cli.check import in_turn, loaded, side
 
 source = '''
 import torch

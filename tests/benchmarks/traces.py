@@ -1,6 +1,6 @@
 """What reading traces shows, on the traces of real GPUs beside this checkout: `python tests/benchmarks/traces.py [PART …]`
 
-Parts: breakdown, figures, peer, counters, roofs, cpu, speed, executor. Without a name: all but the last two, which take minutes.
+Parts: breakdown, figures, peer, counters, roofs, engines, cpu, speed, executor. Without a name: all but the last two, which take minutes.
 """
 import ast, csv, gzip, json, os, re, resource, sys, time
 from collections import Counter, defaultdict
@@ -22,8 +22,48 @@ def path_of(name): return real/f"{name}{'.tar.gz' if 'dlrm' in name else '.json.
 
 def result_of(name, known={}):
     from fasterbench import read_trace
-    if name not in known: known[name] = read_trace(path_of(name), device=assumed.get(name))
+    if name not in known: known[name] = read_trace(path_of(name), on=assumed.get(name))
     return known[name]
+
+small_gptoss = dict(num_hidden_layers=24, hidden_size=2880, intermediate_size=2880, num_local_experts=32, num_experts_per_tok=4,
+                    sliding_window=128, layer_types=["sliding_attention", "full_attention"] * 12, quantization_config=dict(quant_method="mxfp4"))
+given = {"mi300x_hipgraph_decode": dict(captures=["mi300x_hipgraph_decode_capture"]),      # what a user has beside a trace
+         "vllm_gptoss_decode": dict(captures=["vllm_gptoss_decode_capture"], config=small_gptoss),
+         "b200_gptoss_vllm_tp8_rank0": dict(config=shared/"data/configs/gpt-oss-120b")}
+assumed |= {"vllm_gptoss_decode": "AMD Instinct MI300X", "vllm_gptoss_decode_capture": "AMD Instinct MI300X"}    # the trace has no name
+# as the table was before captures, engine operators, neighbours and compiled kernels: share of linked time with figures, rows above 105 %
+before = dict(a100_alexnet_2023_wrong_external_id=(0.0, 0), a100_resnet_ddp2_rank0_nccl=(0.0, 0), b200_gptoss_vllm_tp8_rank0=(31.03, 0), b300_sglang_deepseek_decode=(2.92, 0),
+              h100_qwen1_5_0_5b_prefill=(100.0, 0), h100_vit_base_infer=(100.0, 0), mi210_gpu_only=(0.0, 0), mi300x_hipgraph_decode=(1.0, 0), mi300x_hipgraph_decode_capture=(100.0, 0),
+              mi300x_norm_layers_train=(100.0, 0), mi300x_resnet_ddp8_train_rank0=(99.51, 0), mi300x_sd35_compiled=(89.86, 0), mi300x_torch_compile=(93.34, 0), mi300x_vit_base_infer=(100.0, 0),
+              v100_resnet50_2021_schema=(99.05, 12), vllm_gptoss_decode=(3.04, 0), vllm_gptoss_decode_capture=(84.58, 0), v100_dlrm_8ranks=(67.88, 0))
+
+def engines():
+    "8. Every trace with what a user has beside it: share of linked device time with figures and at least bytes, what neighbours recovered, rows above roofs, s to read."
+    from fasterbench import read_trace
+    lines, left = [["trace", "before", "exact", "at least", "together", "peer", "outside", "recovered", "above: before", "now", "best %", "s"]], []
+    for name in names():
+        how = {k: ([path_of(c) for c in v] if k == "captures" else v) for k, v in given.get(name, {}).items()}
+        begin = time.perf_counter()
+        try: r = read_trace(path_of(name), on=assumed.get(name), **how)
+        except ValueError: continue
+        seconds = time.perf_counter() - begin
+        part = lambda k: sum(a.parts.get(k, 0) for a in r.breakdowns)
+        linked = sum(a.linked_s for a in r.breakdowns)
+        share = lambda s, of: f"{s / of:.2%}" if of else "-"
+        exact, least, out, back = map(part, ("with FLOPs and bytes", "with bytes, at least", "launched outside the window", "recognised by their neighbours"))
+        used = [p for p in r.ops if p.utilization_pct is not None]
+        was = before[name.replace(".", "_")]
+        peer = peer_share(name)
+        if name == "mi300x_hipgraph_decode":
+            rows_ = table(name, "unified_perf_summary_merged")
+            peer = sum(float(x["Kernel Time (µs)_sum"]) for x in rows_ if x["GFLOPS"]) / sum(float(x["Kernel Time (µs)_sum"]) for x in rows_)
+        lines.append([name, f"{was[0]:.2f}%", share(exact, linked), share(least, linked), share(exact + least, linked), f"{peer:.2%}" if peer is not None else "-",
+                      share(out + back, sum(a.span_s - a.parts.get("idle", 0) for a in r.breakdowns)), share(back, out + back), was[1], sum(p.utilization_pct > 105 for p in used),
+                      f"{max((p.utilization_pct for p in used), default=0):.0f}", f"{seconds:.2f}"])
+        left += [f"  {name}: {n[:220]}" for n in r.notes if "roofs:" not in n]
+        left += [f"  {name}: ABOVE {p.name[:70]} {p.phase} {p.utilization_pct:.0f} %, {p.bound} {p.memory_level}, {p.time_s / p.calls * 1e6:.1f} µs" for p in used if p.utilization_pct > 105]
+    rows(lines)
+    print("said of them:", *left, sep="\n")
 
 def table(name, file):
     "The rows of a report of the peer."
@@ -247,6 +287,6 @@ def executor():
         print(f"{size:.0f} MB of plain JSON; peak memory of a worker {resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1e6:.2f} GB")
 
 if __name__ == "__main__":
-    for part in sys.argv[1:] or ("breakdown", "figures", "peer", "counters", "roofs", "cpu"):
+    for part in sys.argv[1:] or ("breakdown", "figures", "peer", "counters", "roofs", "engines", "cpu"):
         print(f"\n## {globals()[part].__doc__}")
         globals()[part]()

@@ -1,0 +1,374 @@
+"Compiled models: a row for every kernel, with figures by hand or from an independent counter, and everything put back."
+import copy, json, math, sys
+from contextlib import ExitStack
+from importlib.util import find_spec
+from types import SimpleNamespace
+from unittest import mock
+
+import pytest
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils.flop_counter import FlopCounterMode
+
+import fasterbench.engine.inductor as inductor
+from conftest import heavy_only
+from fasterbench import compare
+from fasterbench.roofline import HardwarePeaks, RooflineAnalyzer
+from fasterbench.roofs.place import violations
+from fasterbench.views.result import from_dict
+from fasterbench.work.fused import read_buffers, read_site
+
+peaks = HardwarePeaks(1e15, 1e15)      # roofs that nothing here reaches
+
+class Block(nn.Module):
+    "A layer with a branch, so that kernels join operators of several modules."
+    def __init__(self, n=16):
+        super().__init__()
+        self.norm, self.up, self.act, self.down = nn.LayerNorm(n), nn.Linear(n, 2 * n), nn.GELU(), nn.Linear(2 * n, n)
+    def forward(self, x): return x + self.down(self.act(self.up(self.norm(x))))
+
+class Net(nn.Module):
+    def __init__(self, blocks=2):
+        super().__init__()
+        self.blocks, self.head = nn.ModuleList(Block() for _ in range(blocks)), nn.Linear(16, 4)
+    def forward(self, x):
+        for b in self.blocks: x = b(x)
+        return self.head(x).softmax(-1)
+
+def made(kind=Net):
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+    return kind().eval()
+
+def profiled(model, sample=None, **how):
+    sample = torch.ones(8, 16) if sample is None else sample
+    return RooflineAnalyzer(model, sample, peaks).profile(warmup=1, steps=3, progress=False, **how).result
+
+def products(model, sample, backward=False):
+    "FLOPs of the products, by PyTorch's own counter."
+    with FlopCounterMode(display=False) as mode, torch.set_grad_enabled(backward):
+        out = model(sample)
+        if backward: out.sum().backward()
+    return mode.get_total_flops()
+
+def kernels(result): return [p for p in result.points if p.layers]
+def around(result): return sorted(p.name for p in result.points if not p.layers)
+
+def check(result):
+    "What holds for every row of a kernel."
+    for p in kernels(result):
+        assert math.isclose(sum(share for _, _, share, _ in p.layers), 1), p
+        assert violations(p, peaks) == [] and p.flops is not None and p.time_s > 0
+    restored = from_dict(json.loads(result.to_json()))
+    assert restored.points == result.points and restored.limits == result.limits
+    return result
+
+@pytest.fixture(scope="module")
+def forward():
+    model = made()
+    sample = torch.ones(8, 16)
+    return model, sample, check(profiled(torch.compile(model), sample))
+
+def test_products_have_the_flops_of_the_eager_model(forward):
+    model, sample, result = forward
+    assert sum(p.contraction_flops for p in kernels(result)) == products(model, sample) == 2 * 8 * (2 * 2 * 16 * 32 + 16 * 4)
+
+def test_every_kernel_has_its_layers(forward):
+    model, _, result = forward
+    paths, known = {path for p in kernels(result) for path, *_ in p.layers}, {n for n, _ in model.named_modules()}
+    assert paths <= known and {"blocks.0.norm", "blocks.1.act", "blocks.1.down", "head"} <= paths
+    assert around(result) == ["(guards)", "(wrapper)"]
+    assert {(path, kind) for p in kernels(result) for path, kind, *_ in p.layers} <= {(n, type(m).__name__) for n, m in model.named_modules()}
+
+def test_products_move_their_tensors(forward):
+    "A product by hand: input, weight and bias are read once, the result is written once."
+    result = forward[-1]
+    up = next(p for p in kernels(result) if p.name == "blocks.0.up")
+    assert up.bytes_moved == 4 * (8 * 16 + 16 * 32 + 32 + 8 * 32) and up.flops == 2 * 8 * 16 * 32 + 8 * 32
+
+def test_the_fused_kernel_reads_and_writes_once(forward):
+    "GELU between two products, by hand: the result of one is read, the input of the other is written."
+    gelu = next(p for p in kernels(forward[-1]) if p.name == "blocks.0.act")
+    assert gelu.bytes_moved == 2 * 4 * 8 * 32 and gelu.flops == 5 * 8 * 32      # x·½ · (1 + erf(x·√½))
+
+def test_rows_by_layer_are_those_of_the_kernels(forward):
+    result = forward[-1]
+    by_layer = result.folded("layer").points
+    for field in ("time_s", "bytes_moved", "flops"):
+        assert math.isclose(sum(getattr(p, field) for p in by_layer), sum(getattr(p, field) for p in result.points))
+    names = [p.name for p in by_layer]
+    assert len(names) == len(set(names)) and "blocks.0.norm" in names
+    assert next(p for p in by_layer if p.name == "blocks.0.act").type == "GELU"
+
+def test_eager_beside_compiled(forward):
+    "The bytes of the operators, one by one, are those of the eager profile; the comparison has a line for each layer."
+    model, sample, result = forward
+    eager = profiled(model, sample)
+    for e in eager.points:
+        if e.name.startswith("("): continue
+        assert math.isclose(sum(b for p in kernels(result) for path, _, _, b in p.layers if path == e.name), e.eager_bytes), e.name
+    lines = compare(eager, result).rows
+    assert {"blocks.0.norm", "blocks.1.up", "head"} <= {l.name for l in lines if None not in l.points}
+
+def test_three_limits(forward):
+    model, sample, result = forward
+    (_, eager_s, eager), (_, made_s, generated), (_, least_s, least) = result.limits
+    assert [name for name, *_ in result.limits] == ["eager", "as generated", "perfect fusion"]
+    assert generated == sum(p.bytes_moved for p in kernels(result)) and least_s < made_s < eager_s and least < generated < eager
+    weights = sum(t.numel() for t in model.parameters())
+    assert least == 4 * (weights + 8 * 16 + 8 * 4)                             # weights, sample and result, once
+    assert "perfect fusion" in result.text()
+
+@pytest.mark.parametrize("how", ["compile", "child", "each block"])
+def test_compiled_in_other_ways(how):
+    "`module.compile()`, a compiled child, and each block compiled for itself: the same layers, by their whole names."
+    model, sample = made(), torch.ones(8, 16)
+    if how == "compile": model.compile()
+    elif how == "child": model.blocks[1] = torch.compile(model.blocks[1])
+    else:
+        for b in model.blocks: b.compile()
+    result = check(profiled(model, sample))
+    wanted = {"compile": {"blocks.0.up", "blocks.1.up", "head"}, "child": {"blocks.1.up"}, "each block": {"blocks.0.up", "blocks.1.up"}}[how]
+    assert wanted <= {path for p in kernels(result) for path, *_ in p.layers}
+    assert sum(p.contraction_flops or 0 for p in result.points) == products(made(), sample)
+
+def test_training_step():
+    model, sample = made(), torch.ones(8, 16)
+    result = check(profiled(torch.compile(model), sample, backward=True))
+    found = {phase: sum(p.contraction_flops for p in kernels(result) if p.phase == phase) for phase in ("forward", "backward")}
+    assert found["forward"] == products(made(), sample)
+    assert sum(found.values()) == products(made(), sample, backward=True)
+    assert {"blocks.0.up", "head"} <= {path for p in kernels(result) if p.phase == "backward" for path, *_ in p.layers}
+
+class Breaks(Net):
+    def forward(self, x):
+        x = self.blocks[0](x)
+        torch._dynamo.graph_break()
+        return self.head(self.blocks[1](x))
+
+def test_graph_break():
+    result = check(profiled(torch.compile(made(Breaks))))
+    assert sum(p.contraction_flops for p in kernels(result)) == products(made(Breaks), torch.ones(8, 16))
+    assert {"blocks.0.up", "blocks.1.up", "head"} <= {path for p in kernels(result) for path, *_ in p.layers}
+
+class Eagerly(Net):
+    @torch.compiler.disable
+    def between(self, x): return x @ x.T @ x
+    def forward(self, x): return self.head(self.between(self.blocks[0](x)))
+
+def test_what_runs_eagerly_between_graphs():
+    "Two products of 8 × 16 with its transpose run in no graph; they are in the row of the module."
+    result = profiled(torch.compile(made(Eagerly)))
+    row = next(p for p in result.points if not p.layers and p.flops)
+    assert row.flops == 2 * 8 * 16 * 8 + 2 * 8 * 8 * 16 and row.name == ""
+
+def test_dynamic_shapes_and_recompilation():
+    "A model compiled for one batch and then for any: the kernels have the sizes of this sample."
+    model = torch.compile(made())
+    with torch.no_grad():
+        for n in (8, 6): model(torch.ones(n, 16))
+    result = check(profiled(model, torch.ones(5, 16)))
+    assert sum(p.contraction_flops for p in kernels(result)) == products(made(), torch.ones(5, 16))
+    up = next(p for p in kernels(result) if p.name == "blocks.0.up")
+    assert up.bytes_moved == 4 * (5 * 16 + 16 * 32 + 32 + 5 * 32)
+
+@pytest.mark.parametrize("options", [dict(mode="reduce-overhead"), dict(options={"freezing": True}), dict(mode="max-autotune-no-cudagraphs")], ids=str)
+def test_modes(options):
+    model = made()
+    result = profiled(torch.compile(model, **options))
+    assert kernels(result) or any("row" in n for n in result.notes), result.notes
+    assert not kernels(result) or sum(p.contraction_flops for p in kernels(result)) == products(made(), torch.ones(8, 16))
+
+def test_autocast():
+    class Cast(Net):
+        def forward(self, x):
+            with torch.autocast("cpu", torch.bfloat16): return super().forward(x)
+    result = check(profiled(torch.compile(made(Cast))))
+    assert sum(p.contraction_flops for p in kernels(result)) == products(made(), torch.ones(8, 16))
+    assert {p.dtype for p in kernels(result) if p.contraction_flops} == {"bfloat16"}
+
+def test_export_then_compile():
+    program = torch.export.export(made(), (torch.ones(8, 16),))
+    result = check(profiled(torch.compile(program.module())))
+    assert sum(p.contraction_flops for p in kernels(result)) == products(made(), torch.ones(8, 16))
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_another_backend_stays_one_row(backend):
+    result = profiled(torch.compile(made(), backend=backend))
+    assert not kernels(result) and any(backend in n and "one row" in n for n in result.notes), result.notes
+
+def test_one_row_where_that_is_asked_for():
+    result = profiled(torch.compile(made()), kernels=False)
+    assert not kernels(result) and result.notes == [] and result.limits == ()
+
+def test_a_pytorch_without_the_records_says_so(monkeypatch):
+    monkeypatch.delattr("torch._inductor.codegen.cpp.set_kernel_post_grad_provenance_tracing")
+    result = profiled(torch.compile(made()))
+    assert not kernels(result) and any("has no torch._inductor.codegen.cpp.set_kernel" in n for n in result.notes)
+
+def test_code_that_is_not_found_says_so(monkeypatch):
+    monkeypatch.setattr(inductor, "loaded", lambda graph: [])
+    result = profiled(torch.compile(made()))
+    assert not kernels(result) and any("not the code that runs" in n for n in result.notes)
+
+# What is put back
+
+def snapshot(function):
+    import torch._dynamo.eval_frame as dynamo, torch._functorch.config as functorch
+    from torch._inductor import config
+    seams = [getattr(where, name) for where, name in inductor._seams()]
+    codes = [(f.__code__, sorted(f.__globals__)) for f in function]
+    return seams, codes, config.get_config_copy(), functorch.get_config_copy(), inductor._lock._is_owned(), dynamo._stance
+
+def wrappers():
+    from torch._inductor.codecache import PyCodeCache
+    return [vars(type(m.call.__self__))["call"] for m in PyCodeCache.modules if hasattr(getattr(m, "call", None), "__self__")]
+
+def ready():
+    model = torch.compile(made())
+    with torch.no_grad(): model(torch.ones(8, 16))
+    return model
+
+def test_nothing_is_compiled_anew_and_nothing_stays():
+    from torch._C._dynamo.eval_frame import _debug_get_cache_entry_list
+    model, code = ready(), Net.forward.__code__
+    before, entries = snapshot(wrappers()), _debug_get_cache_entry_list(code)
+    counted = dict(torch._dynamo.utils.counters["frames"])
+    for _ in range(10): profiled(model)                    # more often than the limit of recompilations
+    assert snapshot(wrappers()) == before and _debug_get_cache_entry_list(code)[0] is not None and len(entries) == 1
+    with torch._dynamo.config.patch(error_on_recompile=True), torch.no_grad(): model(torch.ones(8, 16))
+    with torch.no_grad(): model(torch.ones(3, 16))        # a size that is new is still compiled
+    assert kernels(profiled(model, torch.ones(3, 16)))
+
+class Burnt(Exception): pass
+
+def test_an_error_in_a_kernel(monkeypatch):
+    model = ready()
+    before, functions = snapshot(wrappers()), wrappers()
+    calls = []
+    def burning(kernel):
+        def burn(*args):
+            calls.append(1)
+            if any("fasterbench_stamp" in f.__globals__ for f in functions): raise Burnt
+            return kernel(*args)
+        return burn
+    for space in [f.__globals__ for f in functions]:
+        for name in [k for k in space if k.startswith("cpp_fused")]: monkeypatch.setitem(space, name, burning(space[name]))
+    with pytest.raises(Burnt): profiled(model)
+    monkeypatch.undo()
+    assert calls and snapshot(wrappers()) == before
+
+def lines_of(f, files, at=None):
+    "Run `f`; interrupt it at the line number `at` of those that it runs in `files`; return how many there are."
+    count = 0
+    def line(frame, event, arg):
+        nonlocal count
+        if event == "line":
+            count += 1
+            if count == at: raise KeyboardInterrupt
+        return line
+    old = sys.gettrace()
+    sys.settrace(lambda frame, event, arg: line if frame.f_code.co_filename in files else None)
+    try: f()
+    finally: sys.settrace(old)
+    return count
+
+def test_interrupted_at_every_line_of_the_swap():
+    model, sample = ready(), torch.ones(8, 16)
+    with torch.no_grad(): frames = inductor.Generator(lambda *site: site[2]).run(lambda: model(sample))
+    stamped = inductor.Stamped(frames[0].graphs)
+    before = snapshot(wrappers())
+    def swap():
+        with (undo := inductor.Undo()), undo:
+            undo.add(stamped.leave)
+            stamped.enter(lambda graph: lambda event, i: None)
+    files = {inductor.__file__}
+    total = lines_of(swap, files)
+    assert total > 8
+    for at in range(1, total + 1):
+        with pytest.raises(KeyboardInterrupt): lines_of(swap, files, at)
+        stamped.leave()                                     # as the profile's own undo does once more
+        assert snapshot(wrappers()) == before, at
+
+def test_interrupted_while_code_is_generated():
+    model, sample = ready(), torch.ones(8, 16)
+    before = snapshot(wrappers())
+    def generate():
+        with torch.no_grad(): inductor.Generator(lambda *site: site[2]).run(lambda: model(sample))
+    files = {inductor.__file__}
+    total = lines_of(generate, files)
+    for at in range(1, total + 1, max(total // 40, 1)):
+        try: lines_of(generate, files, at)
+        except BaseException: pass
+        assert snapshot(wrappers()) == before, at
+    assert kernels(profiled(model))
+
+# Code for a GPU, generated where there is none
+
+def gpu():
+    "What Inductor asks a GPU, answered for an H100."
+    import torch._dynamo.device_interface as devices, torch.utils._triton
+    from triton.backends.compiler import GPUTarget
+    from triton.runtime import driver
+    properties = SimpleNamespace(name="NVIDIA H100", major=9, minor=0, multi_processor_count=132, total_memory=80 << 30,
+        warp_size=32, max_threads_per_multi_processor=2048, regs_per_multiprocessor=65536, L2_cache_size=50 << 20,
+        shared_memory_per_block_optin=232448, shared_memory_per_multiprocessor=233472, max_threads_per_block=1024,
+        shared_memory_per_block=49152, gcnArchName="")
+    told = lambda value: staticmethod(lambda *args, **kwargs: value)
+    cuda, worker = devices.CudaInterface, devices.CudaInterface.Worker
+    active = SimpleNamespace(get_current_target=lambda: GPUTarget("cuda", 90, 32), get_current_device=lambda: 0)
+    stack = ExitStack()
+    for where, name, value in [
+        (torch.cuda, "get_device_properties", told(properties)), (torch.cuda, "get_device_capability", told((9, 0))),
+        (torch.cuda, "current_device", told(0)), (torch.cuda, "synchronize", told(None)), (torch.cuda, "_lazy_init", told(None)),
+        (torch.cuda, "get_rng_state", lambda *args: torch.get_rng_state()), (torch.cuda, "set_rng_state", told(None)),
+        (torch.utils._triton, "triton_hash_with_backend", told("none")), (driver, "_active", active),
+        (cuda, "get_device_properties", told(properties)), (cuda, "get_compute_capability", told(90)),
+        (cuda, "is_available", told(True)), (cuda, "current_device", told(0)),
+        (worker, "get_device_properties", told(properties)), (worker, "current_device", told(0))]:
+        stack.enter_context(mock.patch.object(where, name, value if not isinstance(value, staticmethod) or isinstance(where, type) else value.__func__))
+    return stack
+
+def generated(model, sample, device):
+    "The graph that Inductor generates for a device, from tensors without data."
+    mode, model = FakeTensorMode(allow_non_fake_inputs=True), copy.deepcopy(model)
+    there = lambda t: torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=device)
+    with mode:
+        for m in model.modules():
+            m._parameters = {k: None if p is None else nn.Parameter(there(p), requires_grad=False) for k, p in m._parameters.items()}
+            m._buffers = {k: None if b is None else there(b) for k, b in m._buffers.items()}
+        sample = there(sample)
+    with torch.no_grad(), gpu() if device == "cuda" else ExitStack():
+        graph = torch.export.export(model, (sample,), strict=False).graph_module
+        inputs = [n.meta["val"] for n in graph.graph.find_nodes(op="placeholder")]
+        made, = inductor.Generator(read_site, read_buffers).generate(graph, inputs).graphs
+    return made
+
+def bytes_of(kernel): return sum(t.bytes for t in (*kernel.call.reads, *kernel.call.writes))
+
+def check_triton(model, sample):
+    made = generated(model, sample, "cuda")
+    assert "triton" in made.source and "async_compile.triton(" in made.source
+    assert sorted(inductor.site_statements(made.source)) == list(range(len(made.sites)))         # every site is placed
+    assert sum(k.call.contraction_flops for k in made.sites) == products(model, sample)
+    paths = {n for n, _ in model.named_modules()}
+    for k in made.sites: assert k.layers and {path for path, *_ in k.layers} <= paths and bytes_of(k) > 0, k.name
+    return made
+
+triton = pytest.mark.skipif(find_spec("triton") is None, reason="no Triton: a build of PyTorch for CPUs")
+
+@triton
+def test_triton_code_of_a_transformer():
+    "GELU between two products, by hand: on a GPU the bias of the first is added here, and read."
+    model, sample = made(), torch.ones(8, 16)
+    made_here = check_triton(model, sample)
+    gelu = [k for k in made_here.sites if any(path == "blocks.0.act" for path, *_ in k.layers)]
+    assert min(map(bytes_of, gelu)) == 2 * 4 * 8 * 32 + 4 * 32
+
+@triton
+@heavy_only("Inductor generates the code of a whole ResNet-18")
+def test_triton_code_of_resnet18():
+    import torchvision
+    made_here = check_triton(torchvision.models.resnet18().eval(), torch.ones(1, 3, 224, 224))
+    assert len(made_here.sites) == 57
