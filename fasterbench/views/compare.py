@@ -292,6 +292,13 @@ class Series(View):
         of = lambda l: {k: getattr(l.row, k) for k in keys} | dict(zip(self.labels, l.values(field)))
         return Sheet(columns, map(of, self.rows))
 
+    def to_dict(self)->dict:
+        "Return the rows, and what the whole takes, as plain values that JSON can hold."
+        whole = [dict(name=l, time_s=t, samples_per_s=s, flops=r.program and r.program.flops, of_the_roof_pct=u)
+                 for l, t, s, r, u in zip(self.labels, self.times, self.throughputs, self.results,
+                                          self.whole.values("utilization_pct"))]
+        return super().to_dict() | dict(quantity=self.quantity, results=whole)
+
     def _chart(self,
         title:str,
         top:int=5,             # How many of the rows that changed most
