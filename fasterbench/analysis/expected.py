@@ -40,10 +40,10 @@ constants = dict(
     operands=Constant(0.77, "", "of the bandwidth, for operands of matrix products", _public_products),
     feed=Constant(0.52, "", "of 64 B per multiprocessor and clock (128 B on sm90, sm100, sm103), from L2 to a block",
                   _public_products),
-    start=Constant(4400, "cycles", "from the start of a kernel to its end, beside its work", _public_products),
+    start=Constant(4400, "cycles", "from the start of a kernel to its end, without its work", _public_products),
     round=Constant(1000, "cycles", "between two blocks on a multiprocessor", "set by hand: 0.5 µs at 2 GHz"),
     split=Constant(3700, "cycles", "to add up the parts of a product that is split along k", _public_products),
-    eight_bits=Constant(0.85, "", "of the rate of 16-bit products beside their peak, for 8 bits", _quantized_products),
+    eight_bits=Constant(0.85, "", "of the rate of 16-bit products over their peak, for 8 bits", _quantized_products),
     four_bits=Constant(0.68, "", "the same for 4 bits", _quantized_products),
     scaling=Constant(0.5, "", "of the bandwidth, for a kernel that quantizes activations", _quantized_products),
     attention_start=Constant(21000, "cycles", "of attention: the start and end of its kernels", _public_attention),
@@ -127,7 +127,7 @@ def row_scale(peaks:HardwarePeaks)->Scale:
 
 # %% ../../nbs/analysis/expected.ipynb #e0000007
 class Chip(NamedTuple):
-    "What the expected time of a kernel needs of a device, beside its roofs."
+    "Figures of a device that the expected time of a kernel needs, apart from its roofs."
     units: int    # Multiprocessors
     clock: float  # Hz
     feed: float   # B that L2 gives to one multiprocessor in a clock
@@ -156,7 +156,7 @@ def product_time(
     chip:Chip,
     constants:dict=constants,
 ):
-    "The expected time of a matrix product on a GPU, beside its start, s."
+    "The expected time of a matrix product on a GPU, without its start, s."
     m, n, k, memory_s, rate = (np.asarray(v, float)[..., None] for v in (m, n, k, memory_s, rate))
     a, b = (np.asarray(v, float)[..., None] for v in sizes)
     units, clock, feed = (np.asarray(v, float)[..., None] for v in chip)
@@ -169,7 +169,7 @@ def product_time(
     return np.min(np.maximum(rounds * (np.maximum(multiplied, fed) + between), memory_s) + added, axis=-1)
 
 # %% ../../nbs/analysis/expected.ipynb #e0000014
-_engine = "products in fp8 on H100, L40S and B200 of this engine, beside the product itself"
+_engine = "products in fp8 on H100, L40S and B200 of this engine, without the product itself"
 scaling_start = dict(
     vllm=Constant(8000, "cycles", "to quantize activations, and to start and end", _engine),
     trtllm=Constant(20000, "cycles", "the same", _engine),
@@ -252,7 +252,7 @@ def expected_operator_times(
             for call, s, e in zip(trace, served, likely)]
 
 def _start(chip, captured):
-    "What a kernel takes beside its work, s."
+    "Time that a kernel takes apart from its work, s."
     return constants["start"].value / chip.clock if captured and chip else constants["launch"].value
 
 def _operator_time(call, served, likely, peaks, rates, tf32, chip, start):

@@ -448,4 +448,4 @@ def _configuration(transformers, config):
     text = str(config).removeprefix("transformers:")
     try: return transformers.AutoConfig.from_pretrained(text, local_files_only=True)
     except (OSError, ValueError) as error:
-        raise ValueError(f"{text!r} is not a folder or file with a configuration of transformers: {error}") from None
+        raise ValueError(f"{text!r} is not a folder or file with a configuration of transformers") from None

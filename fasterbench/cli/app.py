@@ -135,6 +135,10 @@ def write(
         write_whole(path, text())
         print(f"wrote {path}{remark}", file=sys.stderr)
 
+def is_watched()->bool:
+    "Tell if a person looks: the output goes to a terminal."
+    return sys.stdout.isatty() or sys.stderr.isatty()
+
 def notice(text):
     "One plain line on standard error."
     print("fasterbench: " + " ".join(str(text).split()), file=sys.stderr)
@@ -147,6 +151,7 @@ def plain_warning(message, category=None, filename=None, lineno=None, file=None,
 def run_name(
     model:str,         # "torchvision:resnet18"
     batch=None, shape=None, seq=None, dtype=None, backward=False, device="cpu", compiled=False,
+    autocast=None,
 )->str:
     "Name the run as a file without ending."
     from fasterbench.views.headline import short_name
@@ -154,7 +159,7 @@ def run_name(
     parts = [short_name(abspath(name)) or "model", kind if kind in ("timm", "transformers") else ""]
     parts += [f"b{batch}" if batch and batch != 1 else "", "x".join(map(str, shape)) if shape else "",
               f"s{seq}" if seq else "", dtype or "", "train" if backward else "", "" if device == "cpu" else device,
-              "compiled" if compiled else ""]
+              "compiled" if compiled else "", f"autocast-{autocast}" if autocast else ""]
     return "".join(c if c.isalnum() or c in "-_.+" else "-" for c in "-".join(filter(None, parts)))
 
 def title_of(path):

@@ -8,7 +8,7 @@ __all__ = ['main', 'failed']
 # %% ../../nbs/cli/main.ipynb #e4ae3bb0
 import os, sys, warnings
 
-from . import check, predict, script, trace, verbs      # each registers its verbs
+from . import check, count, predict, script, trace, verbs      # each registers its verbs
 from .app import app, notice, plain_warning
 from .script import is_first, launched_ranks
 

@@ -7,6 +7,7 @@ __all__ = ['On', 'predict', 'serve']
 
 # %% ../../nbs/cli/predict.ipynb #67430f60
 import warnings
+from dataclasses import replace
 from typing import Annotated, Optional
 
 import typer
@@ -16,7 +17,7 @@ from .app import (Dtype, File, Model, Top, app, batch_sizes, check_writable, dty
 from ..core.warnings import FasterbenchWarning
 
 # %% ../../nbs/cli/predict.ipynb #3a1b92e0
-def _loaded_on_meta(model, shape, batch, dtype):
+def loaded_on_meta(model, shape, batch, dtype, seq=None):
     "The model and its sample, without memory for weights where the model can be made so."
     import torch
     from fasterbench.cli.loading import ModelError, load_model
@@ -24,9 +25,9 @@ def _loaded_on_meta(model, shape, batch, dtype):
         with torch.device("meta"), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             warnings.simplefilter("default", FasterbenchWarning)
-            return load_model(model, shape, batch, dtype)
+            return load_model(model, shape, batch, dtype, seq)
     except ModelError as error: usage_error(str(error), "MODEL")
-    except (NotImplementedError, RuntimeError): return load_model(model, shape, batch, dtype)
+    except (NotImplementedError, RuntimeError): return load_model(model, shape, batch, dtype, seq)
 
 # %% ../../nbs/cli/predict.ipynb #ba714c96
 def _batch_table(results):
@@ -64,22 +65,25 @@ def predict(
 ):
     "Predict a model's times on a device that is not here: a limit, and an expected time with its interval."
     from fasterbench.analysis.predict import predict
+    from fasterbench.views.compare import series_of
+    from fasterbench.views.origin import describe_sample
     from fasterbench.views.table import summary
     check_writable(html=html, json=json, csv=csv)
     sizes, shape = [None] if batch is None else batch_sizes(batch), shape_given(input)
     measured = None if like is None else saved_result(like)
-    if len(sizes) > 1 and any((html, json, csv)): usage_error("--html, --json and --csv hold one batch size", "--batch")
     results = []
     for size in sizes:
-        net, sample = _loaded_on_meta(model, shape, size, dtype_named(dtype))
-        results.append((size or 1, predict(net, sample, on, autocast=dtype_named(autocast), compiled=compiled,
-            like=measured)))
+        net, sample = loaded_on_meta(model, shape, size, dtype_named(dtype))
+        found = predict(net, sample, on, autocast=dtype_named(autocast), compiled=compiled, like=measured)
+        results.append((size or 1, replace(found, sample=describe_sample(sample))))
     result = results[0][1]
+    title = f"Predicted roofline of {model} on {result.environment['device_name']}"
     shown = _batch_table(results) if len(sizes) > 1 else summary(result, top)
     if "-" not in (json, csv, html): printed(lambda: print(shown))
+    if len(sizes) > 1: result = series_of([r for _, r in results])
     write(json, result.to_json)
     write(csv, result.csv)
-    write(html, lambda: result.render(f"Predicted roofline of {model} on {result.environment['device_name']}"))
+    write(html, lambda: result.render(title))
 
 # %% ../../nbs/cli/predict.ipynb #ed30fac8
 def _config(text):

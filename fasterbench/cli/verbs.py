@@ -7,6 +7,7 @@ __all__ = ['roofline', 'compare']
 
 # %% ../../nbs/cli/verbs.ipynb #3ec96432
 import os, warnings
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Optional
@@ -15,10 +16,10 @@ import typer
 
 from ..core.warnings import FasterbenchWarning
 
-from .app import (Depth, Device, Dtype, File, Group, Model, Peaks, Quiet, Saved, Top, app,
-                                 check_writable, device_here, dtype_named, free_name, given_peaks, notice,
-                                 roof_mismatches,
-                                 printed, run_name, saved_result, shape_given, usage_error, whole_from, write)
+from .app import (Depth, Device, Dtype, File, Group, Model, Peaks, Quiet, Saved, Top, app, batch_sizes,
+                                 check_writable, device_here, dtype_named, free_name, given_peaks, is_watched, notice,
+                                 one_of, roof_mismatches, printed, run_name, saved_result, shape_given, usage_error,
+                                 whole_from, write)
 from .script import (begin_group, check_launched, is_first, job, launched_ranks, local_device,
                                       parallel_named)
 
@@ -95,8 +96,8 @@ def peaks(device:Device="cpu",
 def roofline(
     model:Model, device:Device="cpu", dtype:Dtype=None,
     input:Annotated[Optional[str], typer.Option(help="Shape of the sample: 1,3,224,224; of token ids: 1,64")]=None,
-    batch:Annotated[Optional[int], typer.Option(help="Batch size of the default sample; left out: 1.",
-                                                parser=whole_from(1), metavar="N")]=None,
+    batch:Annotated[Optional[str], typer.Option(help="Batch size of the default sample, or several: 1,8,32; "
+                                                "left out: 1.", metavar="N,N,…")]=None,
     seq:Annotated[Optional[int], typer.Option(help="Length of the token ids; left out: 128.", parser=whole_from(1),
                                               metavar="N")]=None,
     warmup:Annotated[int, typer.Option(help="Forwards before anything is timed.", parser=whole_from(0), metavar="N")]=5,
@@ -104,35 +105,57 @@ def roofline(
                                                 parser=whole_from(1), metavar="N")]=None,
     backward:Annotated[bool, typer.Option("--backward",
                                           help="Profile training steps; the loss is the sum of the output.")]=False,
+    loss:Annotated[Optional[str], typer.Option(help="Of training steps: a function of the output, losses.py:mean.",
+                                               metavar="FILE:CALLABLE")]=None,
+    optimizer:Annotated[Optional[str], typer.Option(help="Of training steps: a class of torch.optim, whose update is "
+                                                    "profiled too.", metavar="NAME")]=None,
+    autocast:Annotated[Optional[str], typer.Option(help="Run under torch.autocast to this dtype.",
+                                                   metavar="bfloat16|float16",
+                                                   parser=one_of("bfloat16", "float16"))]=None,
     compiled:Annotated[bool, typer.Option("--compile", help="Compile the model first: a row for every kernel.")]=False,
     parallel:Annotated[str, typer.Option(help="Under torchrun: how several ranks run the model.",
                                          parser=parallel_named, metavar="ddp|fsdp")]="ddp",
     network:Annotated[bool, typer.Option("--network", help="Under torchrun: measure the network first.")]=False,
     peaks:Peaks=None, top:Top=10, group:Group="auto", depth:Depth=None,
-    html:Annotated[File, typer.Option(help="Where the report goes; left out: a name that says what was run, in this "
-                                           "folder.")]=None,
+    html:Annotated[File, typer.Option(help="Where the report goes; left out: in a terminal a name that says what was "
+                                           "run, in this folder, elsewhere nowhere.")]=None,
     no_html:Annotated[bool, typer.Option("--no-html", help="Write no report.")]=False,
     json:Annotated[File, typer.Option(help="Write the result here; - for standard output.")]=None,
     csv:Annotated[File, typer.Option(help="Write the rows here; - for standard output.")]=None,
     no_progress:Quiet=False,
 ):
     "Profile a model, print its slowest layers and write the report; under torchrun in all ranks."
-    import torch
     if network: check_launched("roofline MODEL", launched_ranks() > 1)
+    sizes = [None] if batch is None else batch_sizes(batch)
+    if len(sizes) > 1 and launched_ranks() > 1: usage_error("several batch sizes are for one process", "--batch")
+    for given, option in ((loss, "--loss"), (optimizer, "--optimizer")):
+        if given and not backward: usage_error("a training step is needed: --backward", option)
     where, what, shape, roofs = (device_here(local_device(device)), dtype_named(dtype), shape_given(input),
                                  given_peaks(peaks))
-    (net, sample), assumed = _loaded_model(model, shape, batch, what, seq)
-    title, remark = f"Roofline of {model}", ""
-    if not html and not no_html: html, remark = free_name(run_name(model, batch, shape, seq, dtype, backward,
-                                                                   str(where), compiled), title)
+    title, remark, lossy, updated = f"Roofline of {model}", "", loss_named(loss), optimizer_named(optimizer)
+    loaded = _loaded_model(model, shape, sizes[0], what, seq)           # what is wrong with it is said before all else
+    unnamed = not (html or no_html)
+    if unnamed and is_watched():
+        size = "-".join(map(str, sizes)) if len(sizes) > 1 else sizes[0]
+        name = run_name(model, size, shape, seq, dtype, backward, str(where), compiled, autocast)
+        html, remark = free_name(name, title)
     check_writable(html=html, json=json, csv=csv)
-    if compiled: net = torch.compile(net)
-    with job(where, parallel) as wrapped:
-        roofs = _with_network(roofs) if network else roofs
-        result = _profiled_result(wrapped(net), sample, roofs, peaks, model, assumed, (where, warmup, steps),
-                         dict(backward=backward, progress=False if no_progress else None))
-        result = result.gather()
-    if result is not None: _out(result, (top, group, depth), json, csv, html, title, remark)
+
+    def measured(size):
+        (net, sample), assumed = loaded if size == sizes[0] else _loaded_model(model, shape, size, what, seq)
+        with job(where, parallel) as wrapped, _under(autocast, where):
+            net = wrapped(_compiled(net) if compiled else net)
+            over = _with_network(roofs) if network else roofs
+            stepped = updated and updated(net.to(where).parameters())
+            options = dict(backward=backward, loss=lossy, optimizer=stepped, progress=False if no_progress else None)
+            found = _profiled_result(net, sample, over, peaks, model, assumed, (where, warmup, steps), options)
+            named = {k: v for k, v in dict(loss=loss, optimizer=optimizer, autocast=autocast).items() if v}
+            return replace(found, call=found.call | named).gather()
+    results = list(map(measured, sizes))
+    if results[0] is None: return
+    if len(sizes) > 1: _out_sweep(results, top, json, csv, html, title, remark)
+    else: _out(results[0], (top, group, depth), json, csv, html, title, remark)
+    if unnamed and not html and "-" not in (json, csv): notice("no report written; --html FILE writes one")
 
 # %% ../../nbs/cli/verbs.ipynb #1f561577
 def _out(result, shown, json, csv, html, title, remark):
@@ -141,6 +164,15 @@ def _out(result, shown, json, csv, html, title, remark):
     write(json, result.to_json)
     write(csv, result.csv)
     write(html, lambda: result.render(title), remark)
+
+def _out_sweep(results, top, json, csv, html, title, remark):
+    "Print and write several results of one model."
+    from fasterbench.views.compare import series_of
+    found = series_of(results)
+    if "-" not in (json, csv, html): printed(lambda: found.summary(top))
+    write(json, found.to_json)
+    write(csv, found.csv)
+    write(html, lambda: found.render(title), remark)
 
 # %% ../../nbs/cli/verbs.ipynb #be0f4be6
 def _loaded_model(model, shape, batch, dtype, seq):
@@ -164,6 +196,39 @@ def _profiled_result(net, sample, roofs, peaks, model, assumed, args, options):
     caveats = roof_mismatches(roofs, dtype, result.environment, str(args[0])) if peaks else []
     if caveats: notes = [f"roofs of {peaks}: {'; '.join(caveats)}", *notes]
     return replace(result, notes=[*result.notes, *assumed, *notes], call=result.call | dict(model=model))
+
+def _compiled(net):
+    "Compile `net`, whatever was compiled before it."
+    import torch
+    torch.compiler.reset()
+    return torch.compile(net)
+
+def _under(dtype, device):
+    "A context under autocast to the dtype of that name; None: a context that changes nothing."
+    import torch
+    return torch.autocast(device.type, getattr(torch, dtype)) if dtype else nullcontext()
+
+def optimizer_named(name):
+    "Return the class of `torch.optim` of that name."
+    import torch
+    from difflib import get_close_matches
+    if name is None: return None
+    known = {k.lower(): v for k, v in vars(torch.optim).items()
+             if isinstance(v, type) and issubclass(v, torch.optim.Optimizer) and v is not torch.optim.Optimizer}
+    if found := known.get(name.lower()): return found
+    near = get_close_matches(name.lower(), known, 3) or sorted(known)
+    named = ", ".join(known[k].__name__ for k in near)
+    usage_error(f"torch.optim has no {name!r}; the nearest are {named}", "--optimizer")
+
+def loss_named(text):
+    "Return the function that `losses.py:mean` names."
+    from fasterbench.cli.loading import ModelError, callable_in
+    if text is None: return None
+    path, _, name = text.rpartition(":")
+    if not path.endswith(".py"):
+        usage_error(f"{text!r} does not name a function; the form is file.py:callable", "--loss")
+    try: return callable_in(path, name)
+    except ModelError as error: usage_error(str(error), "--loss")
 
 # %% ../../nbs/cli/verbs.ipynb #680f5322
 @app.command()

@@ -69,7 +69,7 @@ def step_lengths(
 
 # %% ../../nbs/interop/engine_ops.ipynb #ec5d587c
 class EngineConfig(NamedTuple):
-    "What the configuration of a model says of what its operators do not record; 0 where it does not."
+    "Sizes in the configuration of a model that its operators do not record; 0 where it lacks them."
     layers: int=0
     hidden: int=0       # Width of a token
     experts: int=0
@@ -107,7 +107,7 @@ def engine_config(
 
 # %% ../../nbs/interop/engine_ops.ipynb #afab0d7f
 class Circumstances(NamedTuple):
-    "What a trace says of a call beside its arguments."
+    "Facts of a trace on a call, apart from its arguments."
     lengths: StepLengths|None=None    # Of the step around it
     config: EngineConfig|None=None    # That the reader was given
     layer: int=-1                     # Which of the equal operators of the step it is
@@ -117,7 +117,7 @@ class Circumstances(NamedTuple):
     cache: str=""                     # dtype of the cache
     chosen: int=0                     # Experts that take a token, as the operator inside recorded it
 
-class Unsaid(Exception): "What a trace would have had to say."
+class Unsaid(Exception): "The fact that a trace lacks."
 
 lengths_unsaid = "lengths of the cache not recorded"
 window_unsaid = "attention of different kernels, window not recorded (--config)"

@@ -19,7 +19,7 @@ from ..work.traffic import unique_bytes
 
 # %% ../../nbs/interop/other_ops.ipynb #10bf1041
 class Recorded(NamedTuple):
-    "What is known of the tensors of an operator that is not here."
+    "Known facts of the tensors of an operator that is not here."
     outputs: tuple=()    # Places of the arguments that it only writes
     updates: tuple=()    # Of those that it reads and writes
     like: tuple=()       # (place, place): of the first only as many elements are touched as the second has

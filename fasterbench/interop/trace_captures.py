@@ -21,7 +21,7 @@ _launches = re.compile(r"Launch(Cooperative)?Kernel|ModuleLaunch")
 _moves = (("copy", re.compile(r"Memcpy\w*Async|Memcpy2DAsync")), ("set", re.compile(r"Memset\w*Async")))
 
 class CapturedGraph(NamedTuple):
-    "What was launched into a graph."
+    "Launches into a graph."
     trace: TraceFile
     begin: float
     end: float
@@ -111,14 +111,14 @@ class Alignment(NamedTuple):
     filled: int         # By lying between them
     @property
     def share(self)->float:
-        "What agrees by name; without names what agrees in number."
+        "Return the matches by name; without names those by number."
         return (self.named or self.filled) / max(len(self.places), 1)
 
 def aligned(
     ran:list[str],              # Names of what a replay ran
     launched:list[str|None],    # Names of what a capture launched
 )->Alignment:
-    "Lay a replay beside a capture."
+    "Match a replay with a capture."
     if ran == launched: return Alignment(list(range(len(ran))), len(ran), 0)
     kernels = [n for n in launched if n not in ("copy", "set")]
     if not any(kernels):
@@ -146,7 +146,7 @@ def _distinct(graphs):
     return list(kept.values()), again
 
 def _spelled(g):
-    "What the operators around the launches of a capture are."
+    "Find the operators around the launches of a capture."
     points = [(g.trace.launches[k].thread, g.trace.launches[k].start) for k in g.launches]
     return [g.trace.calls[k] if k >= 0 else None for k in nesting(g.trace.operators, points)[1]]
 

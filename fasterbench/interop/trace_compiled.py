@@ -112,7 +112,7 @@ def compiled_figures(
     call:RecordedCall,
     folder:str="",     # The cache of Inductor of that run, for the sources of its kernels
 )->Figures|None:
-    "What a kernel of the compiler did; `None` where its arguments were not recorded."
+    "Return the work of a kernel of the compiler; `None` where its arguments were not recorded."
     form, arguments = _form.match(call.operator), recorded_arguments(call)
     tensors = [a for a in arguments if itemsize(a.type) and all(isinstance(d, int) for d in a.dims)]
     memory = argument_memory(call)
@@ -120,7 +120,7 @@ def compiled_figures(
     run = _run_over(arguments)
     elements, rows = math.prod(run), math.prod(run[:-1]) if len(run) > 1 else math.prod(run)
     sizes = [math.prod(a.dims) for a in tensors]
-    if not run and max(sizes) > 64 * sizes[-1]: return None      # nobody knows how much of a table
+    if not run and max(sizes) > 64 * sizes[-1]: return None      # how much of a table is unknown
     written, source = call.compiled, _source(folder, call.compiled.file) if folder and call.compiled else ""
     said = lambda pattern, unit=1.0: float(m[1]) * unit if (m := pattern.search(source)) else None
     nbytes, flops = (written.nbytes, written.flops) if written else (None, None)

@@ -240,7 +240,7 @@ def _as_amount(value):
     return number if math.isfinite(number) and number >= 0 else None
 
 def _compiled_kernel(args):
-    "What PyTorch wrote of a kernel of its compiler."
+    "Record of PyTorch on a kernel of its compiler."
     gigabytes = _as_amount(args.gigabytes)
     return CompiledKernel(None if gigabytes is None else gigabytes * 1e9, _as_amount(args.flop),
                           _as_text(args.file) or "")

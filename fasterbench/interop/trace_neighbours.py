@@ -11,7 +11,7 @@ from collections.abc import Hashable, Sequence
 near, far = 5, 10     # Kernels on both sides, and on one side
 
 class Neighbours:
-    "What kernels are, by the names of those around them."
+    "Tell kernels by the names of those around them."
     def __init__(self): self.known = {}
 
     def learn(self,
@@ -29,8 +29,8 @@ class Neighbours:
         names:Sequence[str],
         i:int,                            # Which of them
     )->Hashable|None:
-        "What a kernel is, as far as its contexts are known and agree; `None` where they do not."
-        found = [self.known[c] for c in _contexts(names, i) if c in self.known]
+        "Return what a kernel is, where all contexts that say it say the same; else `None`."
+        found = [label for c in _contexts(names, i) if (label := self.known.get(c)) is not None]
         return found[0] if found and found.count(found[0]) == len(found) else None
 
 def _contexts(names, i):

@@ -398,7 +398,7 @@ def least_figures(
     why:str,       # No exact figures are known
 )->Figures|None:
     "The bytes that a call has moved at least; `None` where it recorded no tensors."
-    if call.operator in _indexing: return None       # it touches what indices say that nobody recorded
+    if call.operator in _indexing: return None       # it touches rows by indices that were not recorded
     typed = [a for a in recorded_arguments(call) if a.type in _dtypes and all(isinstance(d, int) for d in a.dims)]
     pairs = [(a, m) for a, m in zip(typed, argument_memory(call)) if a.dims]
     if not pairs: return None
@@ -419,7 +419,7 @@ def indexed_figures(
     kernel:str,          # Its name
     threads:tuple|None,  # Its blocks, and the threads of each
 )->Figures|None:
-    "What a look-up moved at least; `None` where its kernel does not say."
+    "Return the least bytes of a look-up; `None` where its kernel does not say."
     table = next(iter(recorded_arguments(call)), None)
     if call.operator not in _indexing or threads is None or table is None or not itemsize(table.type): return None
     size, row = itemsize(table.type), math.prod(table.dims[1:]) * itemsize(table.type)

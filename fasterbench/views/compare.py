@@ -186,7 +186,7 @@ def _label_text(key, value):
     return str(value) if plain else f"{key} {value}"
 
 def _labels_of(results, names)->tuple[list[str], str]:
-    "What each result is called: the conditions that differ; and the one condition that does, if it is a number."
+    "Name each result by the conditions that differ; return also the one condition that differs, if it is a number."
     about, labels, used = list(map(_named_conditions, results)), [""] * len(results), []
     further = (k for k in dict.fromkeys(k for a in about for k in a) if k not in (*origin, *_naming))
     for key in (*_naming, *further):
@@ -291,6 +291,13 @@ class Series(View):
         columns = {k: fields[k] for k in keys} | {label: Field(label, unit, label) for label in self.labels}
         of = lambda l: {k: getattr(l.row, k) for k in keys} | dict(zip(self.labels, l.values(field)))
         return Sheet(columns, map(of, self.rows))
+
+    def to_dict(self)->dict:
+        "Return the rows, and what the whole takes, as plain values that JSON can hold."
+        whole = [dict(name=l, time_s=t, samples_per_s=s, flops=r.program and r.program.flops, of_the_roof_pct=u)
+                 for l, t, s, r, u in zip(self.labels, self.times, self.throughputs, self.results,
+                                          self.whole.values("utilization_pct"))]
+        return super().to_dict() | dict(quantity=self.quantity, results=whole)
 
     def _chart(self,
         title:str,

@@ -124,7 +124,7 @@ _parted = ("flops", "bytes_moved", "time_s", "contraction_flops", "dense_flops",
            "time_iqr_s", "share", "wire_bytes", "network_s")
 
 def _part_of(p, layer):
-    "What the kernel `p` does for one of its layers."
+    "Return the part of kernel `p` that belongs to one of its layers."
     path, kind, share, eager = layer
     by = lambda v: None if v is None else v * share
     pairs = {k: tuple((name, by(v)) for name, v in getattr(p, k)) for k in ("bytes_by_level", "explained", "sends")}

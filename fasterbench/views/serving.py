@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, fields
 from math import log10
 
 from ..core.files import Number, check_schema, restored
-from ..core.units import format_si
+from ..core.units import format_count, format_si
 from ..roofs.hardware import HardwarePeaks, checked_peaks
 from .fields import Field
 from .plot import bounds, canvas, dress, hues, log_axis
@@ -184,7 +184,8 @@ class ServeResult(View):
     @property
     def lines(self)->list[str]:
         "The first lines under the title."
-        size = f"{format_si(self.parameters)} parameters, {format_si(self.held_bytes, 'B')} of weights on each device"
+        held = format_si(self.held_bytes, "B")
+        size = f"{format_count(self.parameters)} parameters, {held} of weights on each device"
         crossings = list(map(_crossing_text, self.crossings.items()))
         return [f"{size}; prompt {self.prompt}, {self.new} new tokens", *crossings, *self.notes]
 
