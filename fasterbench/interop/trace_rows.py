@@ -111,6 +111,9 @@ def _touches(trace, found, calls, peaks):
             reads, passed = memory.reads(p.figures.reads, places.of(p)), 0
             at.append(len(out))
             out.append((reads, memory.writes(p.figures.writes, reads)))
+            if p.figures.flops is None:       # what it has moved beyond that is not known either
+                took = sum(trace.activities[k].end - trace.activities[k].start for k in calls[of[i]])
+                passed = max(round(took * peaks.memory[-1].bandwidth - p.figures.nbytes), 0)
             if len(at) == most_walked: break
         elif i in unknown:
             seconds, moved = unknown[i]
