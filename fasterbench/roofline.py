@@ -30,7 +30,7 @@ from .probes.peaks import clear_peaks_cache, is_fresh, measurable, measure_peaks
 from .timing.operators import compiled_part
 from .timing.samples import StoppingRule
 from .views.headline import roofs_text
-from .views.origin import describe
+from .views.origin import commit_asked, describe
 from .views.result import Result, Timing
 
 # %% ../nbs/analysis/roofline.ipynb #168cd440
@@ -127,9 +127,10 @@ class RooflineAnalyzer:
             m = measure(run, self.sample, device, warmup=warmup, rule=rule, progress=progress, together=joined,
                         kernels=kernels)
             peaks = given_or_measured(self._peaks, lambda: self._measure_roofs(m, device, progress))
-            call = describe(self.model, self.sample, device, warmup=warmup, steps=steps, backward=backward, loss=loss,
-                            optimizer=optimizer)
-            found = self._under_steady_roofs(measured_result(self.model, m, peaks), m, device, progress)
+            with commit_asked() as commit:                    # git works while the rows are made
+                found = self._under_steady_roofs(measured_result(self.model, m, peaks), m, device, progress)
+                call = describe(self.model, self.sample, device, commit=commit, warmup=warmup, steps=steps,
+                                backward=backward, loss=loss, optimizer=optimizer)
             few = _few(found.timing) if rule.steps is None and found.timing.steps < rule.at_least else []
             self._result = replace(found, notes=[*found.notes, *few], **call)
         for kind, message in _warnings(self._result, m.work): warn(message, kind)

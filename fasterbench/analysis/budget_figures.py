@@ -95,7 +95,7 @@ def round_figures(
 def _shortest_samples(times):
     "`times` with the shortest sample of each slot alone."
     one = lambda s: Samples((min(s.values),))
-    return replace(times, own=[one(s) for s in times.own], steps=one(times.steps), bare=one(times.bare))
+    return replace(times, own=[one(s) for s in times.own], steps=one(times.steps), bare=one(times.bare), pairs=())
 
 class Rounds:
     "Each call profiles the model for a moment, and gives the figures of that round. It is counted once."

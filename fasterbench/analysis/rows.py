@@ -7,7 +7,6 @@ __all__ = ['unlaunched_row', 'outside_row', 'access_bytes_by_level', 'CallRow', 
            'all_rows', 'operator_rows']
 
 # %% ../../nbs/analysis/rows.ipynb #6fe34e3e
-from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -18,7 +17,7 @@ from .measure import Measurement
 from ..engine.step import phases
 from ..roofs.caches import simulate_caches
 from ..roofs.place import RooflinePoint, call_row, place, ranked, shares_of, waiting_row
-from ..roofs.row import Row, summed
+from ..roofs.row import Row, changed, summed
 from ..roofs.hardware import HardwarePeaks
 from ..timing.samples import Samples
 from ..views.result import Result, Timing
@@ -60,7 +59,7 @@ def call_rows(
                                                ran or [False] * len(work.trace)):
         row = call_row(c, _summed_levels([l for ls in levels for l in ls], n), peaks, tf32, as_counted)
         crossed = [l for parts in zip((c.reads, c.writes), levels, crossing) for l in _crossed(*parts)]
-        border = replace(row, bytes_moved=sum(map(sum, crossing)), bytes_by_level=_summed_levels(crossed, n))
+        border = changed(row, bytes_moved=sum(map(sum, crossing)), bytes_by_level=_summed_levels(crossed, n))
         found.append(CallRow(c, row, border))
     return found
 
@@ -82,7 +81,7 @@ def _timed_row(row, times, samples):
     "`row` with a time, and what is to be said of it."
     time = times.typical(samples)
     uncertain = time < 20 * row.calls * (times.cost.inside + times.cost.outside)
-    return replace(row, time_s=time, time_iqr_s=samples.iqr, uncertain=uncertain,
+    return changed(row, time_s=time, time_iqr_s=samples.iqr, uncertain=uncertain,
                    disturbed=not uncertain and len(samples.values) > 2 and samples.iqr > disturbed * time)
 
 # %% ../../nbs/analysis/rows.ipynb #a4508b77
@@ -161,7 +160,7 @@ def _around(m, row):
     left = m.kernels.eager_work(m.work, row.name, row.phase or "forward")
     name, kind = (row.name, row.type) if left is None or left.flops or left.bytes_moved else (guards_row, "Dynamo")
     left = left or Row(flops=None, bytes_moved=None)
-    return replace(left, name=name, type=kind, time_s=row.time_s, time_iqr_s=row.time_iqr_s, phase=row.phase,
+    return changed(left, name=name, type=kind, time_s=row.time_s, time_iqr_s=row.time_iqr_s, phase=row.phase,
                    uncertain=row.uncertain, disturbed=row.disturbed, calls=row.calls, eager_bytes=left.bytes_moved,
                    category="overhead" if name == guards_row else row.category)
 
@@ -172,7 +171,7 @@ def all_rows(
 )->list[Row]:
     "Return the rows of modules, of time in no module, and of waiting. Where waiting has rows, what is sent is in them."
     apart = {} if m.times.waits is None else dict(wire_bytes=0, sends=())
-    return [*(replace(row, **apart) for row in modules), *_rest_rows(m, modules), *_waiting_rows(m, calls)]
+    return [*(changed(row, **apart) for row in modules), *_rest_rows(m, modules), *_waiting_rows(m, calls)]
 
 # %% ../../nbs/analysis/rows.ipynb #ca4d7ec1
 def operator_rows(
@@ -247,9 +246,9 @@ def measured_result(
     whole = _whole_row(modules, m, name)
     program = place(whole, peaks, share=1.0, shares=_time_shares(rows))
     times = m.times.every or m.times.steps
-    steps = [place(replace(whole, time_s=t, time_iqr_s=None), peaks, share=1.0) for t in times.values]
+    steps = [place(changed(whole, time_s=t, time_iqr_s=None), peaks, share=1.0) for t in times.values]
     if m.times.disturbed:
-        rows, ops, steps, (program,) = ([replace(p, disturbed=True) for p in points]
+        rows, ops, steps, (program,) = ([changed(p, disturbed=True) for p in points]
                                         for points in (rows, ops, steps, [program]))
     found = limits(m.kernels, m.inner, kernel_rows(m.kernels, m.inner, peaks, m.tf32), peaks,
                    m.tf32) if m.kernels is not None else ()

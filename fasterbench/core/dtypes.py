@@ -5,6 +5,9 @@
 # %% auto #0
 __all__ = ['dtype_name', 'itemsize']
 
+# %% ../../nbs/core/dtypes.ipynb #d7ype001
+from functools import lru_cache
+
 # %% ../../nbs/core/dtypes.ipynb #f4000851
 _written = {"float": "float32", "double": "float64", "half": "float16", "long": "int64", "long int": "int64",
             "__int64": "int64", "int": "int32", "short": "int16", "short int": "int16", "char": "int8",
@@ -18,6 +21,7 @@ _sizes = {8: "float64 int64 uint64 complex64", 4: "float32 int32 uint32 complex3
 _sizes = {name: size for size, names in _sizes.items() for name in names.split()}
 
 # %% ../../nbs/core/dtypes.ipynb #ac2b0f84
+@lru_cache(1 << 10)
 def dtype_name(
     written, # A torch dtype, or a dtype as torch, C++ or NCCL writes it
 )->str:

@@ -73,14 +73,14 @@ class _WatchedForward(partial):
         forward, function = self.__wrapped__, self.__wrapped__.__func__
         def watched(module, *args, **kwargs):
             return (self if module is forward.__self__ else partial(function, module))(*args, **kwargs)
-        return _watched_forward(watched, function)
+        return watched_forward(watched, function)
     def __getattr__(self, name):
         if name == "__wrapped__": raise AttributeError(name)
         return getattr(self.__wrapped__, name)
     def __deepcopy__(self, memo): return copy.deepcopy(self.__wrapped__, memo)
     def __reduce_ex__(self, protocol): return self.__wrapped__.__reduce_ex__(protocol)
 
-def _watched_forward(watch, forward):
+def watched_forward(watch, forward):
     new = _WatchedForward(watch)
     new.__wrapped__, new.__doc__, new.__module__ = forward, forward.__doc__, getattr(forward, "__module__", None)
     return new
@@ -113,7 +113,7 @@ def _replacement(part, wrap, i):
     before = {key: attributes.get(key, absent) for key in (name, *copiers)}
     forward = getattr(part.module, name) if before[name] is absent else before[name]
     copied = _PlainReduce(part.module, before), partial(_plain_replica, getattr(part.module, copiers[1]), before)
-    return before, {name: _watched_forward(wrap(i, forward), forward), **dict(zip(copiers, copied))}
+    return before, {name: watched_forward(wrap(i, forward), forward), **dict(zip(copiers, copied))}
 
 def put(
     attributes:dict, # The `__dict__` of a module
@@ -125,6 +125,8 @@ def put(
         else: attributes[key] = value
 
 # %% ../../nbs/engine/modules.ipynb #d9224ec8
+_unknown = {}, {}
+
 class wrapped:
     "A context within which each part's `forward` is `wrap(i, forward)`. It can be entered again and again."
     def __init__(self,
@@ -136,9 +138,12 @@ class wrapped:
     def __enter__(self):
         try:
             for i, part in enumerate(self.parts):
-                attributes, before = part.module.__dict__, self.replacements[i][0] if i in self.replacements else None
-                if before is None or [v for k, v in before.items() if attributes.get(k, absent) is not v]:
-                    self.replacements[i] = _replacement(part, self.wrap, i)
+                attributes, (before, during) = part.module.__dict__, self.replacements.get(i, _unknown)
+                for k, v in before.items():
+                    if attributes.get(k, absent) is not v: break                # something else stands there now
+                else:
+                    if during: attributes.update(during); continue
+                self.replacements[i] = _replacement(part, self.wrap, i)
                 attributes.update(self.replacements[i][1])
         except BaseException: self.__exit__(); raise
 

@@ -9,6 +9,7 @@ __all__ = []
 import copyreg, functools, random, sys, threading
 from collections import OrderedDict, deque
 from contextlib import contextmanager
+from operator import is_
 from types import FunctionType, MethodType, SimpleNamespace
 from typing import NamedTuple
 
@@ -34,6 +35,7 @@ def _write_count(t): return None if t.is_inference() else t._version
 
 def _as_words(t):
     "The memory of a contiguous tensor as the widest whole numbers that fit; these are compared fastest."
+    if t.nbytes % 8 == 0 and t.storage_offset() * t.itemsize % 8 == 0: return t.view(-1).view(torch.int64)
     fits = lambda d: t.nbytes % d.itemsize == t.storage_offset() * t.itemsize % d.itemsize == 0
     return t.view(-1).view(torch.uint8).view(next(filter(fits, (torch.int64, torch.int32, torch.int16, torch.uint8))))
 
@@ -98,7 +100,7 @@ class TensorState:
 # %% ../../nbs/engine/state.ipynb #cfb213a7
 def _assign(mapping, saved, kind=dict)->bool:
     "Give `mapping` the items of `saved`, in their order; it is never empty on the way."
-    if list(mapping) == list(saved) and all(mapping[k] is v for k, v in saved.items()): return False
+    if list(mapping) == list(saved) and all(map(is_, kind.values(mapping), saved.values())): return False
     for key in [k for k in mapping if k not in saved]: kind.__delitem__(mapping, key)
     kind.update(mapping, saved)
     if list(mapping) != list(saved):
@@ -218,27 +220,41 @@ def _state_of(thing)->_Found:
 class Snapshot:
     "The state of modules, tensors and optimizers, with what they hold."
     def __init__(self, roots):
-        self.seen, self.tensors, self.restores, self.modules = {}, [], [], []
-        todo = list(roots)
+        self.seen, self.tensors, self.restores, self.modules, self.empty = {}, [], [], [], []
+        seen, todo = self.seen, list(roots)
         while todo:
             thing = todo.pop()
-            if type(thing) in _atoms or id(thing) in self.seen: continue
-            self.seen[id(thing)] = thing
-            if type(thing) in _containers and not thing:            # most of what a module holds: hooks
-                self.restores.append((_restore_container, thing, type(thing), _nothing))
-                continue
+            kind, key = type(thing), id(thing)
+            if kind in _atoms or key in seen: continue
+            seen[key] = thing
+            if kind in _containers and not thing: self.empty.append(thing); continue    # most are for hooks
             if isinstance(thing, torch.Tensor): self.tensors.append(TensorState(thing))
             if isinstance(thing, nn.Module): self.modules.append(thing)
-            found = _state_of(thing)
-            self.restores += found.restores
-            todo += found.held
+            restores, held = _state_of(thing)
+            self.restores += restores
+            todo += held
 
-    def steps(self)->dict:
+    def put_back(self, undo):
+        "Let `undo` put back everything."
+        for s in self.tensors:                  # in two lines: Python 3.12 and 3.13 leave a `with` without its exit
+            undo.add(s.restore)                 # where a trace function raises at a loop of one line
+        for restore in self.restores:
+            undo.add(*restore)
+        undo.add(_restore_empty, self.empty)
+
+    def steps(self,
+        every=True, # False: of what was empty, only what is not any more
+    )->dict:
         "The step that puts each thing back between two runs; each returns True if it had to."
+        empty = [(_restore_container, c, type(c), {}) for c in self.empty if every or c]
         tensors = {id(s.tensor): s.rewind for s in self.tensors}
-        return tensors | {(restore[0], id(restore[1])): functools.partial(*restore) for restore in self.restores}
+        return tensors | {(r[0], id(r[1])): functools.partial(*r) for r in (*self.restores, *empty)}
 
-_containers, _nothing = {OrderedDict, dict, list, deque, set}, {}
+def _restore_empty(containers):
+    for c in containers:
+        if c: _restore_container(c, type(c), {})
+
+_containers = {OrderedDict, dict, list, deque, set}
 _atoms = {int, float, complex, bool, str, bytes, type(None), type, FunctionType, MethodType}
 
 # %% ../../nbs/engine/state.ipynb #9349184c
@@ -346,10 +362,7 @@ def preserved(
         snapshot = Snapshot([model, *others])
         later = _keep(snapshot, parameters, [t for t in others if isinstance(t, torch.Tensor)])
         if later: undo.add(_warn_lost, model, later)
-        for s in snapshot.tensors:              # in two lines: Python 3.12 and 3.13 leave a `with` without its exit
-            undo.add(s.restore)                 # where a trace function raises at a loop of one line
-        for restore in snapshot.restores:
-            undo.add(*restore)
+        snapshot.put_back(undo)
         for m in snapshot.modules:
             if isinstance(m, sharded_class()): _keep_sharding(m, undo)
         by_memory = {}
@@ -409,7 +422,7 @@ class Rewind:
     def _choose(self, first, second):
         "Find what the second run changed, and put that back as it was before the first."
         sharded = any(isinstance(m, sharded_class()) for m in first.modules)      # it keeps books of its own
-        changed = [] if sharded else [thing for thing, put_back in second.steps().items() if put_back()]
+        changed = [] if sharded else [thing for thing, put_back in second.steps(False).items() if put_back()]
         self.changing, self.before = [], []
         if not changed: return
         first = first.steps()

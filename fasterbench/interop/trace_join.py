@@ -267,7 +267,7 @@ def _labels(trace, found):
         if known.phase != p.phase: first[label] = known._replace(phase="")     # a checkpoint computes the same again
     return labels, first
 
-_unknown_module = "(launched outside the window)"
+_unknown_module = "(recognised by their neighbours)"
 
 def _recognised(trace, found, like):
     "`found`, with what neighbours say of kernels that no launch explains."
@@ -433,3 +433,29 @@ def attributed(
         sums[parts["idle"]] = max(end - begin - sum(sums.values()), 0.0)
         spent.append(Spent(device, end - begin, dict(sorted(sums.items(), key=lambda kv: -kv[1])), linked))
     return seconds, spent
+
+# %% ../../nbs/interop/trace_join.ipynb #e2b2bab9
+causes = dict(launch="waited for launches", other="launched before, waited for something else",
+              unknown="launch not recorded", end="at the ends of the window")
+
+def idle_before(
+    trace:TraceFile,
+    found:list,       # What `places` found
+)->Counter:
+    "Seconds in which a device ran nothing, by the module whose kernel came next, and by cause."
+    spent, (begin, end) = Counter(), window(trace)
+    started = {r.id: r.start for r in trace.launches if r.id >= 0}
+    for device in set(trace.devices):
+        own = sorted((i for i, d in enumerate(trace.devices) if d == device), key=lambda i: trace.activities[i].start)
+        last = None
+        for i in own:
+            a = trace.activities[i]
+            if last is None: spent["", causes["end"]] += a.start - begin
+            elif a.start > last:
+                at = started.get(a.id)
+                cause = "unknown" if at is None else "launch" if at >= last else "other"
+                module = "(communication)" if found[i].part == parts["communication"] else found[i].module
+                spent[module, causes[cause]] += a.start - last
+            last = a.end if last is None else max(last, a.end)
+        spent["", causes["end"]] += end - last
+    return +spent

@@ -29,8 +29,8 @@ class Neighbours:
         names:Sequence[str],
         i:int,                            # Which of them
     )->Hashable|None:
-        "Return the kind of a kernel, as far as its contexts are known and agree; else `None`."
-        found = [self.known[c] for c in _contexts(names, i) if c in self.known]
+        "Return what a kernel is, where all contexts that say it say the same; else `None`."
+        found = [label for c in _contexts(names, i) if (label := self.known.get(c)) is not None]
         return found[0] if found and found.count(found[0]) == len(found) else None
 
 def _contexts(names, i):

@@ -17,11 +17,11 @@ from ..core.dtypes import dtype_name, itemsize
 from .collectives import transfers
 from .trace_captures import with_captures
 from .trace_file import TraceFile, read_file, snippet, sources
-from .trace_join import (Reading, Spent, attributed, calls_of, counted, own_activities, parts,
-                                            places, visited, window)
+from .trace_join import (Reading, Spent, attributed, calls_of, counted, idle_before,
+                                            own_activities, parts, places, visited, window)
 from .trace_work import argument_memory, recorded_arguments
 from ..roofs.caches import simulate_caches
-from ..roofs.place import flops_time
+from ..roofs.place import flops_time, waiting_row
 from ..roofs.datasheet import datasheet_peaks, match_device
 from ..roofs.hardware import HardwarePeaks
 from ..roofs.row import Row, added, summed, total
@@ -111,6 +111,9 @@ def _touches(trace, found, calls, peaks):
             reads, passed = memory.reads(p.figures.reads, places.of(p)), 0
             at.append(len(out))
             out.append((reads, memory.writes(p.figures.writes, reads)))
+            if p.figures.flops is None:       # what it has moved beyond that is not known either
+                took = sum(trace.activities[k].end - trace.activities[k].start for k in calls[of[i]])
+                passed = max(round(took * peaks.memory[-1].bandwidth - p.figures.nbytes), 0)
             if len(at) == most_walked: break
         elif i in unknown:
             seconds, moved = unknown[i]
@@ -184,6 +187,7 @@ class Reduced:
     notes: list[str]
     root: str=""                # What ran longest on the device
     transfers: list=field(default_factory=list) # Of each communication kernel
+    idle: Counter=field(default_factory=Counter) # Seconds in which the device ran nothing, by what came next, and cause
 
     @property
     def program_rows(self): return [replace(self.program, name="")]
@@ -290,7 +294,7 @@ def reduced(
     rows = _rows_of_trace(trace, calls, others, seconds, peaks, served)
     return Reduced(trace.source, trace.size, trace.rank, trace.ranks, name, spent, *rows, peaks, bool(trace.modules),
                    _unknown(trace, calls, others, seconds), trace.skipped, trace.notes + notes,
-                   _root(trace, found, seconds), transfers(trace, 0))
+                   _root(trace, found, seconds), transfers(trace, 0), idle_before(trace, found))
 
 def _unknown(trace, calls, others, seconds):
     "Seconds of operators and kernels without figures, and of those of which the least is known, by reason and name."
@@ -356,7 +360,7 @@ def _same_calls(trace, calls, seconds, served, steps):
     found, begins = {}, [begin for _, begin, _ in steps]
     for g, levels in zip(calls, served):
         p, acts = g.place, [trace.activities[i] for i in g.activities]
-        key = trace.calls[p.operator], p.figures.dtype, p.module, p.phase, *(a.name for a in acts)
+        key = trace.calls[p.operator], p.figures, p.module, p.phase, *(a.name for a in acts)
         if key not in found:
             found[key] = _Same(p, [a.name for a in acts], [a.kind for a in acts], [0.0] * len(acts), [0] * len(levels))
         same, at = found[key], trace.operators[p.operator].start
@@ -369,6 +373,7 @@ def _same_calls(trace, calls, seconds, served, steps):
 
 # %% ../../nbs/interop/trace_rows.ipynb #15e55f56
 _blank = dict(flops=None, bytes_moved=None)    # What is not known
+_sends_only = dict(flops=0, bytes_moved=0, contraction_flops=0, dense_flops=0, eager_bytes=0, category="communication")
 
 def _kernel_rows(same, peaks):
     "The rows of the kernels of calls that are the same: with their work, where each call launched one kernel."
@@ -394,6 +399,13 @@ def _rows_of_trace(trace, calls, others, seconds, peaks, served):
     for g in others:
         sums = dict(time_s=sum(seconds[i] for i in g.activities), calls=len(g.activities), **_blank,
                     wire_bytes=total(wire.get(i, 0) for i in g.activities))
+        if g.place.part == parts["communication"]:
+            sums |= _sends_only
+            name = trace.activities[g.activities[0]].name
+            modules.append(Row(waiting_row, **sums))
+            ops.append(Row(waiting_row, name, **sums))
+            kernels.append(Row(name, "kernel", **sums))
+            continue
         modules.append(Row(_module_name(g.place), g.place.type, phase=g.place.phase, **sums))
         ops.append(Row(**_other_name(trace, g), phase=g.place.phase, **sums))
         kernels.append(Row(trace.activities[g.activities[0]].name, "kernel", **sums))

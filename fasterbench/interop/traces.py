@@ -27,7 +27,7 @@ from .trace_join import Reading, counted, parts
 from .trace_work import uncompiled
 from .trace_rows import reduced
 from ..roofs.datasheet import as_peaks, names_device
-from ..roofs.place import place, ranked, shares_of
+from ..roofs.place import place, ranked, shares_of, waiting_row
 from ..roofs.row import Row, added
 from ..roofs.hardware import HardwarePeaks
 from ..views.result import Breakdown, Result
@@ -82,6 +82,32 @@ def _with_unknown(row, found):
     return replace(row, flops=None, contraction_flops=None, dense_flops=None, bytes_moved=nbytes, eager_bytes=nbytes)
 
 # %% ../../nbs/interop/traces.ipynb #31fc6a2b
+def _idle_notes(found):
+    "Before what the device ran nothing, and why, in a line."
+    spent = sum((r.idle for r in found if r.device != "cpu"), Counter())
+    total, window = sum(spent.values()), sum(s.span_s for r in found for s in r.spent)
+    if not total or total < 0.01 * window: return []
+    causes, modules = Counter(), Counter()
+    for (module, cause), s in spent.items():
+        causes[cause] += s
+        if module: modules[module] += s
+    why = ", ".join(f"{cause} {s / total:.0%}" for cause, s in causes.most_common())
+    before = ", ".join(f"{short_path(m)} {s / total:.0%}" for m, s in modules.most_common(3))
+    return [f"idle {total / window:.1%} of the window: {why}" + (f"; before {before}" if before else "")]
+
+def short_path(
+    path:str, # "ViTModel_0.ViTEncoder_0.ViTLayer_3.ViTOutput_3"
+    most:int=48,
+)->str:
+    "A path of at most `most` letters, without its middle, so that where it begins and what it ends in stay."
+    names = path.split(".")
+    if len(path) <= most: return path
+    if len(names) < 3: return path[:most // 2] + "…" + path[-most // 2 + 1:]
+    for drop in range(1, len(names) - 1):
+        left = [*names[:1], *names[1 + drop:]]
+        if len(".".join(left)) + 1 <= most: break
+    return left[0] + "…" + ".".join(left[1:])
+
 _kinds = dict(module="modules", operator="ops", kernel="kernels", collective="collectives", rank="program")
 
 def _trace_notes(found, peaks):
@@ -96,6 +122,7 @@ def _trace_notes(found, peaks):
         names = ", ".join(f"{name[:60]} {s / total:.1%}" for name, s in rest[:3]) + (f" and {len(rest) - 3} more"
             if len(rest) > 3 else "")
         notes.append(f"{why}: {sum(s for _, s in rest) / total:.1%} of the window ({names})")
+    notes += _idle_notes(found)
     if any(why == "no shapes recorded" for why in by_reason): notes.append(f"{snippet} records shapes and modules")
     if k := sum(r.skipped for r in found): notes.append(f"{k} events could not be read, and are left out")
     return notes
@@ -120,20 +147,30 @@ def _only_device(found):
                          "one read takes the traces of one, and compare() two results")
     return devices[0]
 
+def _telling(found):
+    "Rows per module, where the trace names them; a compiled model is one module, whose operators tell more apart."
+    if not any(r.has_modules for r in found): return "operator"
+    times, compiled = 0.0, 0.0
+    for row in (row for r in found for row in r.modules):
+        times += row.time_s
+        compiled += row.time_s * row.type.startswith(("GraphModule", "OptimizedModule"))
+    return "operator" if compiled > 0.8 * times else "module"
+
 def _trace_result(found, by, peaks):
     "The result of traces that were read."
     device, n = _only_device(found), len(found)
     _check_different(found)
     peaks = peaks or found[0].peaks
-    by = by or ("module" if any(r.has_modules for r in found) else "operator")
+    by = by or _telling(found)
     rows = {kind: _points(*[_gathered(found, kind)[0], n, peaks, _gathered(found, kind)[1]])
             for kind in ("modules", "ops", "kernels", "collectives")}
     points = _by_rank(found, peaks) if by == "rank" else rows[_kinds[by]]
     if by in ("module", "operator"): points = ranked([*points, _idle(found, peaks)])
     program, _ = _gathered(found, "program_rows")
     program = place(_with_unknown(replace(_mean_row(program[0], n), name="", type="window"), found), peaks)
-    program = replace(program, share=1.0, shares=tuple(shares_of(rows["ops"],
-        overhead_s=_idle(found, peaks).time_s).items()))
+    waits = [p for p in rows["ops"] if p.name == waiting_row]
+    program = replace(program, share=1.0, shares=tuple(shares_of([p for p in rows["ops"] if p.name != waiting_row],
+        overhead_s=_idle(found, peaks).time_s, communication_s=sum(p.time_s for p in waits)).items()))
     steps = [place(_with_unknown(s, found), peaks) for r in found for s in r.steps]
     file = Path(found[0].source).name if n == 1 else f"{n} traces"
     about = dict(device_name=device, tool="torch.profiler", file=file, ranks=found[0].ranks)

@@ -45,11 +45,11 @@ def passing(
 def memory_time(
     levels:Sequence[MemoryLevel], # Nearest first
     by_level:Sequence[float],     # Bytes served by each
+    elsewhere:bool=False,         # By operators that write elsewhere than they read
 )->tuple[float, int]:
     "Return the least time that the traffic needs, s, and the index of the level that needs it."
-    times = [b / level.bandwidth for b, level in zip(passing(by_level), levels)]
-    longest = max(range(len(times)), key=lambda i: (times[i], i))
-    return times[longest], longest
+    rate = lambda level: elsewhere and level.out_of_place or level.bandwidth
+    return max((b / rate(level), i) for i, (b, level) in enumerate(zip(passing(by_level), levels)))
 
 # %% ../../nbs/roofs/hardware.ipynb #f1efc875
 @dataclass(frozen=True)

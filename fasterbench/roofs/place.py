@@ -18,7 +18,7 @@ from ..core.units import format_si, positive
 from .hardware import HardwarePeaks, memory_time, passing
 from .kinds import is_pointwise, kind_of
 from .network import NetworkPeaks
-from .row import Row, added_pairs, most
+from .row import Row, added_pairs, changed, most
 
 # %% ../../nbs/roofs/place.ipynb #fd7cb749
 def arithmetic_intensity(
@@ -266,7 +266,7 @@ def ranked(
     "Return `points` with their shares of the sum of their times, slowest first."
     points = sorted(points, key=lambda p: -p.time_s)
     time = sum(p.time_s for p in points)
-    return [replace(p, share=p.time_s / time if time else 0.0) for p in points]
+    return [changed(p, share=p.time_s / time if time else 0.0) for p in points]
 
 # %% ../../nbs/roofs/place.ipynb #ra4m0002
 def under_network(
@@ -413,8 +413,6 @@ def network_fields(
 # %% ../../nbs/roofs/place.ipynb #31190314
 elsewhere, fixed = "out of place", "fixed cost of operators"
 
-def _elsewhere_levels(peaks): return [replace(l, bandwidth=l.out_of_place or l.bandwidth) for l in peaks.memory]
-
 def _is_elsewhere(call):
     "Is it a call that streams, and writes to memory that it does not read?"
     read = {t.storage for t in call.reads}
@@ -439,7 +437,7 @@ def beyond_roof(
     "Return the kind of work whose ceiling is lowest for `call`, and what it adds to the least time under the roof, s."
     roof = max(flops_time(call, peaks, tf32), memory_time(peaks.memory, bytes_by_level)[0])
     kinds = [_by_kind(call, peaks)]
-    if _is_elsewhere(call): kinds.append((elsewhere, memory_time(_elsewhere_levels(peaks), bytes_by_level)[0]))
+    if _is_elsewhere(call): kinds.append((elsewhere, memory_time(peaks.memory, bytes_by_level, True)[0]))
     kind, least = max(kinds, key=lambda pair: pair[1])
     return kind, max(least - roof, 0.0)
 

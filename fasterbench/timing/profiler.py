@@ -51,23 +51,27 @@ def _host_kind(name, activity):
 def _record_kind(e, name):
     "Return the kind of record `e`; `None` for those that are of no use here."
     activity = e.activity_type() if hasattr(e, "activity_type") else ""
-    if e.device_type() != DeviceType.CPU: return _gpu_kind(name, activity)
-    kind = _host_kind(name, activity)
-    return None if kind == "operator" and e.start_thread_id() != e.end_thread_id() else kind
+    on_cpu = e.device_type() == DeviceType.CPU
+    return _host_kind(name, activity) if on_cpu else _gpu_kind(name, activity)
 
 # %% ../../nbs/timing/profiler.ipynb #fd6c8114
-def _as_record(e, name, kind, origin):
-    thread = e.device_resource_id() if kind in ("kernel", "copy", "set") else e.start_thread_id()
-    start, end = (e.start_ns() - origin) * 1e-9, (e.end_ns() - origin) * 1e-9
-    return Record(kind, name, start, end, thread, e.correlation_id(), e.linked_correlation_id())
+def _read(events, names):
+    "Yield begin, end, both in ns, and the other fields of every record that is wanted and of use."
+    for e in events:
+        name = e.name()
+        if names is not None and name not in names or not (kind := _record_kind(e, name)): continue
+        thread = e.device_resource_id() if kind in _on_gpu else e.start_thread_id()
+        if kind == "operator" and thread != e.end_thread_id(): continue
+        yield e.start_ns(), e.end_ns(), kind, name, thread, e.correlation_id(), e.linked_correlation_id()
+
+_on_gpu = {"kernel", "copy", "set"}
 
 def _records(events, names):
     "The records among `events`, by time; the first begins at 0 (a double does not hold nanoseconds since 1970)."
-    named = ((e, e.name()) for e in events)
-    wanted = ((e, name) for e, name in named if names is None or name in names)
-    kinds = [(e, name, kind) for e, name in wanted if (kind := _record_kind(e, name))]
-    origin = min((e.start_ns() for e, *_ in kinds), default=0)
-    return sorted((_as_record(*found, origin) for found in kinds), key=lambda r: (r.start, -r.end))
+    found = sorted(_read(events, names), key=lambda r: (r[0], -r[1]))
+    origin = found[0][0] if found else 0
+    return [Record(kind, name, (start - origin) * 1e-9, (end - origin) * 1e-9, *more)
+            for start, end, kind, name, *more in found]
 
 # %% ../../nbs/timing/profiler.ipynb #d228286c
 _one_at_a_time = threading.RLock()

@@ -77,8 +77,7 @@ class StoppingRule:
     certain: float=0.05       # Beyond the first reason the median has to be known to this fraction …
     at_most: float=12.0       # … unless this time is over, s
     warm: float=1.0           # Runs to warm up end after this time, s, where the rule decides
-    bare_every: int=3         # How many samples there are for one run without an instrument, where these are steady
-    operators_every: int=4    # How many there are for one run whose operators are timed, where these are steady
+    bare_every: int=5         # How many samples there are for one run without an instrument, where these are steady
 
     def __post_init__(self):
         if self.steps is not None and (not isinstance(self.steps, int) or self.steps < 1):
@@ -107,19 +106,26 @@ class StoppingRule:
         bare:list[float],   # Samples without an instrument so far, s
         values:list[float], # The others, s
     )->bool:
-        "Return whether a bare run comes next: before each third sample, and before each while they vary."
+        "Return whether a bare run comes next: at even distances, and before each sample while they vary too much."
         n, m = len(bare), len(values)
-        if self.bare_every * n <= m: return True
+        samples = self.steps or max(self.at_least, m)
+        if n * samples <= m * self.bare_runs(samples): return True
         if n < 4: return False
         known, others = Samples(tuple(bare)).known, Samples(tuple(values)).known
-        return peers.agreed("the runs without an instrument", known > max(others, self.spread))
+        return peers.agreed("the runs without an instrument", known > 2 * max(others, self.spread))
+
+    def bare_runs(self,
+        n:int, # How many samples there are
+    )->int:
+        "How many runs have no instrument, where these are steady: one of five, but four, or a third of few samples."
+        return max(-(-n // self.bare_every), min(4, -(-n // 3)))
 
     def expected(self,
         one:float, # What one run takes, s
     )->int:
         "About how many samples there will be, of runs that are steady."
         if self.steps is not None: return self.steps
-        turn = max(one, 1e-9) * (1 + 1 / self.bare_every)
+        turn = max(one, 1e-9) * (1 + 1 / 3)
         return max(self.few, int(min(self.at_least, self.at_most / turn)))
 
     def left(self,
@@ -128,13 +134,13 @@ class StoppingRule:
     )->int:
         "About how many runs are left, with those without an instrument and those that time operators."
         n = max(self.expected(one), done)
-        return round((n - done) * (1 + 1 / self.bare_every)) + self.operators(n)
+        return round((n - done) * (1 + self.bare_runs(n) / n)) + self.operators(n)
 
     def operators(self,
         n:int, # How many samples there are
     )->int:
-        "How many runs time operators."
-        return -(-n // self.operators_every)
+        "How many runs time operators, where these are steady: one of eight, but three, or a quarter of few samples."
+        return max(-(-n // 8), min(3, -(-n // 4)))
 
 
 # %% ../../nbs/timing/samples.ipynb #sa00mp05

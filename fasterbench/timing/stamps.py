@@ -7,12 +7,14 @@ __all__ = ['Waits', 'ModuleTimes']
 
 # %% ../../nbs/timing/stamps.ipynb #3a1c0dff
 import statistics
+from bisect import bisect
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from time import perf_counter, perf_counter_ns
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import nn
 from torch.autograd import Variable, _get_sequence_nr
@@ -20,7 +22,7 @@ from torch.autograd.function import BackwardCFunction
 
 from ..core.arguments import tensors_of
 from ..engine.accelerator import accelerator, is_accelerator, settle
-from ..engine.modules import parts, wrapped
+from ..engine.modules import parts, watched_forward, wrapped
 from ..engine.process import gc_paused
 from ..engine.step import Forward, NodeOwners, graph_nodes, phases
 from ..engine.peers import peers
@@ -40,16 +42,18 @@ class Stamp(NamedTuple):
 class CpuStamps:
     "Stamps at module borders, by the CPU's clock."
     clock, now = "cpu stamps (perf_counter)", staticmethod(perf_counter_ns)
-    def __init__(self): self.log = []
-
-    def wrap(self, i, forward):
-        "Return the function to call in place of the forward of part `i`."
+    def __init__(self):
+        self.log = []
         log, now = self.log.append, self.now
-        def timed(*args, **kwargs):
+        def timed(i, forward, /, *args, **kwargs):      # one function for all parts, which stays in the caches
             log((enter, i, now()))
             try: return forward(*args, **kwargs)
             finally: log((leave, i, now()))
-        return timed
+        self.timed = timed
+
+    def wrap(self, i, forward):
+        "Return the function to call in place of the forward of part `i`."
+        return partial(self.timed, i, forward)
 
     @contextmanager
     def around(self):
@@ -72,15 +76,17 @@ class CpuStamps:
         "The stamps since the last reading, with their times in s."
         log = self.log[:]
         self.log.clear()
-        return [Stamp(event, slot, t) for (event, slot, _), t in zip(log, self.seconds([time for _, _, time in log]))]
+        if not log: return []
+        events, slots, times = zip(*log)
+        return list(map(Stamp._make, zip(events, slots, self.seconds(times))))
 
 # %% ../../nbs/timing/stamps.ipynb #916d921e
 class EventStamps(CpuStamps):
     "Stamps at module borders, by events in the queue of an accelerator."
     def __init__(self, device):
-        super().__init__()
         self.here, self.clock = accelerator(device), f"{device.type} events"
         self.now = self.here.event
+        super().__init__()
 
     def seconds(self, times):
         settle(self.here)
@@ -150,11 +156,8 @@ class StepStamps:
         self.stamps, self.clock, self.n, self.loss = stamps, stamps.clock, len(run.parts), len(run.modules)
         self.log, self.now, self.offset, self.depth = stamps.log.append, stamps.now, 0, 0
         self.graph = _GraphHooks(run, self.log, self.now)
-
-    def wrap(self, i, forward):
-        "Return the function to call in place of the forward of part `i`."
         log, now, number, graph = self.log, self.now, _get_sequence_nr, self.graph
-        def timed(*args, **kwargs):
+        def timed(i, forward, /, *args, **kwargs):
             slot = i + self.offset
             graph.borders.append((enter, i, number()))
             log((enter, slot, now()))
@@ -162,9 +165,14 @@ class StepStamps:
             finally:
                 log((leave, slot, now()))
                 graph.borders.append((leave, i, number()))
-        def called(*args, **kwargs):
-            return timed(*args, **kwargs) if not self.offset else self.again(timed, args, kwargs)
-        return called
+        def called(i, forward, /, *args, **kwargs):
+            if self.offset: return self.again(partial(timed, i, forward), args, kwargs)
+            return timed(i, forward, *args, **kwargs)
+        self.timed = called
+
+    def wrap(self, i, forward):
+        "Return the function to call in place of the forward of part `i`."
+        return partial(self.timed, i, forward)
 
     def again(self, timed, args, kwargs):
         "A forward that runs in the backward; when the outermost one is done, its graph gets hooks."
@@ -251,43 +259,62 @@ def self_times(
     return [max(t, 0.0) for t in total]
 
 # %% ../../nbs/timing/stamps.ipynb #52fc8510
-def _noop(*args, **kwargs): pass
+class _Nothing:
+    "A function of its own for each place, with its own memory; all of them touch the same 256 KiB."
+    data = np.ones(1 << 16, np.float32)
+    def forward(self, x): np.add(self.data, 1, out=self.data)
 
-def _loop(f, n):
-    start = perf_counter()
-    for _ in range(n): f(None)
-    return (perf_counter() - start) / n
+class StampProbe:
+    "Behind each call of a module, one of a function that does next to nothing: bare or stamped, by turns."
+    least = 20 # Calls of each kind that are needed
+    def __init__(self,
+        stamps, # What is measured
+        n:int,  # How many modules there are
+    ):
+        watch = lambda i, forward: watched_forward(stamps.wrap(i, forward), forward)
+        self.bare = [_Nothing().forward for _ in range(n)]
+        self.stamped = [watch(i, _Nothing().forward) for i in range(n)]
+        self.stamps, self.runs, self.spent, self.inside = stamps, 0, ([], []), []
+        now = perf_counter_ns
+        def probed(i, forward, /, *args, **kwargs):
+            out, kind = forward(*args, **kwargs), (i + self.runs) % 2
+            call = (self.stamped if kind else self.bare)[i]
+            start = now()
+            call(None)
+            self.spent[kind].append(now() - start)
+            return out
+        self.probed = probed
 
-def _share_inside(make, n):
-    "Which part of the cost of a stamp is charged to the module that is called."
-    stamps = make()
-    bare, stamped = _loop(_noop, n), _loop(stamps.wrap(0, _noop), n)
-    stamped_at = stamps.read()
-    seen = statistics.median(b.time - a.time for a, b in zip(stamped_at[::2], stamped_at[1::2]))
-    return min(max(seen - bare, 0.0) / max(stamped - bare, 1e-12), 1.0)
+    def wrap(self, i, forward): return partial(self.probed, i, forward)
+
+    def end(self):
+        "A run is over."
+        stamps = self.stamps.read()
+        self.inside += [b.time - a.time for a, b in zip(stamps, stamps[1:]) if (a.event, b.event) == (enter, leave)]
+        self.runs += 1
+
+    @property
+    def cost(self)->StampCost|None:
+        "What a stamped call costs; `None` where there were too few."
+        if min(map(len, (*self.spent, self.inside))) < self.least: return None
+        bare, stamped = (statistics.median(spent) * 1e-9 for spent in self.spent)
+        cost = max(stamped - bare, 0.0)
+        inside = min(max(statistics.median(self.inside) - bare, 0.0), cost)
+        return StampCost(inside, cost - inside)
 
 # %% ../../nbs/timing/stamps.ipynb #b3d794dd
-def _chain_times(make, chain, x):
-    "Seconds of `chain` bare, and stamped."
-    def warm():
-        chain(x)
-        start = perf_counter()
-        chain(x)
-        return perf_counter() - start
-    with wrapped(parts(chain), make().wrap): stamped = warm()
-    return warm(), stamped
-
 def stamp_cost(
     make=CpuStamps, # Makes the stamps
     n:int=60,       # Modules in the chain
-    rounds:int=10,
+    rounds:int=5,
 )->StampCost:
-    "Cost of a stamped call on this CPU, now."
+    "Cost of a stamped call in a chain of small modules on this CPU, now."
     chain, x = nn.Sequential(*(nn.ReLU() for _ in range(n))), torch.ones(4, device="cpu")
-    bare, stamped = zip(*(_chain_times(make, chain, x) for _ in range(rounds)))
-    cost = max(statistics.median(stamped) - statistics.median(bare), 0.0) / n
-    inside = statistics.median(_share_inside(make, 500) for _ in range(3))
-    return StampCost(cost * inside, cost * (1 - inside))
+    probe = StampProbe(make(), n + 1)
+    probe.least = 1
+    with wrapped(parts(chain), probe.wrap):
+        for _ in range(max(rounds, 2)): chain(x); probe.end()
+    return probe.cost
 
 # %% ../../nbs/timing/stamps.ipynb #33de8542
 @torch.inference_mode(False)
@@ -299,6 +326,13 @@ def _backward_time(n, hook=None):
     for node in graph_nodes(y.grad_fn) if hook else (): node.register_prehook(hook)
     start = perf_counter()
     y.backward()
+    return (perf_counter() - start) / n
+
+def _noop(x): pass
+
+def _loop(f, n):
+    start = perf_counter()
+    for _ in range(n): f(None)
     return (perf_counter() - start) / n
 
 def site_cost(
@@ -344,6 +378,7 @@ class ModuleTimes:
     every: Samples|None=None               # All instrumented steps, s; None: all are in `steps`
     reference: tuple=()                    # Quartiles of the times of the reference product and copy, s
     sites: list[Samples]=field(default=(), repr=False) # Per slot of compiled code, likewise
+    pairs: tuple=()                        # (index of a bare step, of the instrumented one beside it)
 
     @property
     def disturbed(self)->bool:
@@ -361,21 +396,38 @@ class ModuleTimes:
     )->float:
         "Return the typical time of the part, s."
         whole = self.steps if whole is None else whole
-        return samples.of(whole.middle).mean if self._additive else samples.of(whole.quietest).median
+        return samples.of(whole.middle).mean if self._additive else samples.of(self._quietest(whole)).median
+
+    def _quietest(self, whole):
+        "Which runs were the quietest: a quarter of the pairs, so that rows and end to end are of the same moments."
+        which = [k for k, kind in enumerate((self.bare, self.steps)) if kind is whole]
+        if not which or not self.pairs: return whole.quietest
+        longer = lambda pair: max(self.bare.values[pair[0]], self.steps.values[pair[1]])
+        first, *more = sorted(self.pairs, key=longer)[:-(-len(self.pairs) // 4)]
+        return [pair[which[0]] for pair in (first, *more) if longer(pair) <= 1.25 * longer(first)]
+
     @property
     def end_to_end(self)->float: return self.typical(self.bare, self.bare)
 
 # %% ../../nbs/timing/stamps.ipynb #a8af8fd6
-def _stamps(run, device, cost):
-    "Choose the stamps for `run` on `device`, with the number of their slots and their cost."
-    make = partial(EventStamps, device) if is_accelerator(device) else CpuStamps
-    if run.training: stamps, slots = StepStamps(run, make()), len(phases) * len(run.parts)
-    else: stamps, slots = make(), len(run.parts)
-    if is_accelerator(device): return stamps, slots, StampCost()             # an event costs the GPU next to nothing
-    if cost is not None: return stamps, slots, cost
-    site = site_cost() if run.sites else 0.0
-    if not run.training: return stamps, slots, replace(stamp_cost(), site=site)
-    return stamps, slots, replace(stamp_cost(lambda: StepStamps(run, make())), node=node_cost(), site=site)
+def _stamps(run, device):
+    "Make the stamps for `run` on `device`; also returns the number of their slots."
+    stamps = EventStamps(device) if is_accelerator(device) else CpuStamps()
+    return (StepStamps(run, stamps), len(phases) * len(run.parts)) if run.training else (stamps, len(run.parts))
+
+def _warm_and_probe(fresh, run, stamps, warmup, rule, tick):
+    "Warm up; return what a stamped call costs meanwhile."
+    probe = StampProbe(stamps, len(run.parts))
+    watched = run.watched(probe)
+    def probed():
+        call = fresh()
+        def once():
+            with watched: call()
+            probe.end()
+        return once
+    warm_up(probed, warmup, rule, tick)
+    cost = probe.cost or stamp_cost(lambda: _stamps(run, torch.device("cpu"))[0])
+    return replace(cost, node=node_cost() if run.training else 0.0, site=site_cost() if run.sites else 0.0)
 
 # %% ../../nbs/timing/stamps.ipynb #c57390cf
 @dataclass
@@ -404,7 +456,7 @@ class _Round:
     def times(self, meter, **more)->ModuleTimes:
         "The times of the runs that others did not disturb, where there are enough; else of all."
         own, sites = ([Samples(tuple(v)) for v in zip(*times)] for times in (self.own, self.sites))
-        load = meter.load
+        load, pairs = meter.load, self.pairs()
         steps, bare = Samples(tuple(self.steps)), Samples(tuple(self.bare))
         if quiet := self.quiet_runs(meter):
             runs = [self.spans[kind][i] for kind, chosen in quiet.items() for i in chosen]
@@ -413,7 +465,16 @@ class _Round:
             more["every"] = steps
             own, sites = ([s.of(quiet["steps"]) for s in samples] for samples in (own, sites))
             steps, bare = steps.of(quiet["steps"]), bare.of(quiet["bare"])
-        return ModuleTimes(own, steps, bare, load=load, sites=sites, **more)
+            place = {kind: {i: n for n, i in enumerate(chosen)} for kind, chosen in quiet.items()}
+            pairs = [(place["bare"][i], place["steps"][k]) for i, k in pairs
+                     if i in place["bare"] and k in place["steps"]]
+        return ModuleTimes(own, steps, bare, load=load, sites=sites, pairs=tuple(pairs), **more)
+
+    def pairs(self)->list[tuple[int, int]]:
+        "Each bare run with the instrumented one before it, and with the one after it."
+        begins = [begin for begin, _ in self.spans["steps"]]
+        after = [bisect(begins, begin) for begin, _ in self.spans["bare"]]
+        return [(i, k) for i, n in enumerate(after) for k in (n - 1, n) if 0 <= k < len(begins)]
 
 def _timed_round(fresh, run, device, stamps, watched, slots, cost, rule, tick, meter):
     "Runs by turns, until the rule has enough of them."
@@ -450,9 +511,11 @@ def time_modules(
     meter=LoadMeter,      # `meter(between=...)` observes the machine
 )->ModuleTimes:
     "Self time of each part, and phase of a training step, over repeated runs."
-    stamps, slots, cost = _stamps(run, device, cost)
+    stamps, slots = _stamps(run, device)
     watched, rounds, reference, begin = run.watched(stamps), [], Reference(), perf_counter()
-    warm_up(fresh, warmup, rule, tick)
+    if is_accelerator(device): cost = StampCost()                            # an event costs the GPU next to nothing
+    if cost is None: cost = _warm_and_probe(fresh, run, stamps, warmup, rule, tick)
+    else: warm_up(fresh, warmup, rule, tick)
     with gc_paused():
         for _ in range(2):
             start = perf_counter()

@@ -7,6 +7,7 @@ __all__ = []
 
 # %% ../../nbs/views/origin.ipynb #a0c6774c
 import os, re, shlex, subprocess, sys
+from contextlib import contextmanager
 
 # %% ../../nbs/views/origin.ipynb #44077d0b
 def _leaves(tree, path):
@@ -74,12 +75,27 @@ def command_line()->str:
     if "ipykernel" in sys.modules or not sys.argv or sys.argv[0] in ("", "-", "-c"): return ""
     return shlex.join([os.path.basename(sys.argv[0]), *masked(sys.argv[1:])])
 
+@contextmanager
+def commit_asked():
+    "Within the context git is at work; gives a function that returns the commit of the working directory, or nothing."
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+    nowhere = subprocess.DEVNULL
+    try: git = subprocess.Popen(command, text=True, stdin=nowhere, stdout=subprocess.PIPE, stderr=nowhere)
+    except OSError: git = None
+    def answer():
+        try: out, _ = git.communicate(timeout=2) if git else ("", None)
+        except (subprocess.SubprocessError, ValueError): return ""
+        return out.strip() if git and git.returncode == 0 else ""
+    try: yield answer
+    finally:
+        if git:
+            if git.poll() is None: git.kill()
+            git.wait()
+            git.stdout.close()
+
 def git_commit()->str:
     "The commit of the working directory; empty where there is none."
-    command = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
-    try: done = subprocess.run(command, capture_output=True, text=True, timeout=2, stdin=subprocess.DEVNULL)
-    except (OSError, subprocess.SubprocessError): return ""
-    return done.stdout.strip() if done.returncode == 0 else ""
+    with commit_asked() as commit: return commit()
 
 def _word(value):
     "An argument as a plain value."
@@ -88,10 +104,11 @@ def _word(value):
     return getattr(value, "__qualname__", None) or type(value).__name__
 
 def describe_call(
-    **arguments, # Of the call
+    commit=git_commit, # Returns the commit
+    **arguments,       # Of the call
 )->dict:
     "The arguments as plain values, the command line and the commit; what there is none of is left out."
-    where = dict(command=command_line(), commit=git_commit())
+    where = dict(command=command_line(), commit=commit())
     return {k: _word(v) for k, v in arguments.items()} | {k: v for k, v in where.items() if v}
 
 # %% ../../nbs/views/origin.ipynb #f105f38d

@@ -29,6 +29,7 @@ _views |= {f"{ns}::{n}" for ns in ("_c10d_functional", "c10d_functional")
            for n in ("wait_tensor", "wait_tensors", "_wrap_tensor_autograd")}      # wait for a collective, or mark it
 
 # %% ../../nbs/work/dispatch.ipynb #ddb44e6e
+@cache
 def is_view(op)->bool:
     "Return whether `op` moves nothing: a view, a sparse tensor over others, or a look at or a change of metadata."
     if isinstance(op, HigherOrderOperator): return False
@@ -94,7 +95,7 @@ class Watcher(TorchDispatchMode):
         if is_wrapped(types): return NotImplemented
         if isinstance(op, HigherOrderOperator): return self._higher_order(op, args, kwargs)
         if op.namespace == "prim": return op(*args, **kwargs)          # a question to a fake tensor, not an operator
-        if is_composite(op, tensors_in((args, kwargs))):
+        if _has_kernel(op.name(), "CompositeImplicitAutograd") and is_composite(op, tensors_in((args, kwargs))):
             with self: return _decomposed(op, args, kwargs)
         return self.see(op, args, kwargs)
 

@@ -60,7 +60,8 @@ def operator_flops(
     calls = [_item_flops(known, name, args, kwargs, out, i) for i in range(_items(tensors))]
     if None in calls: return None, category
     flops = Flops(*map(sum, zip(*calls)))
-    if any(t.is_complex() for t in tensors_in((args, kwargs))): flops = _in_real(name, known, kwargs, flops)
+    is_complex = lambda tensors: any(t.is_complex() for t in tensors)
+    if is_complex(tensors) and is_complex(tensors_in((args, kwargs))): flops = _in_real(name, known, kwargs, flops)
     return flops, category
 
 # %% ../../nbs/work/flops.ipynb #45fa4c33

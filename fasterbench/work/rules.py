@@ -9,6 +9,7 @@ __all__ = ['categories', 'rules', 'Counted', 'Flops', 'Rule', 'rule', 'op_name']
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import NamedTuple, TypeVar
 
 import torch
@@ -52,6 +53,7 @@ def rule(
         return f
     return register
 
+@cache
 def op_name(
     op, # An operator or an overload of one
 )->str:
@@ -73,16 +75,22 @@ def entries(shape)->int:
 # %% ../../nbs/work/rules.ipynb #45b6b9db
 def tensors_in(value)->list[torch.Tensor]:
     "The tensors among an operator's arguments, which are at most lists of lists."
-    if isinstance(value, torch.Tensor): return [value]
-    if isinstance(value, dict): value = value.values()
-    elif not isinstance(value, (list, tuple)): return []
-    return [t for v in value for t in tensors_in(v)]
+    found, todo = [], [value]
+    while todo:
+        v = todo.pop()
+        if isinstance(v, (list, tuple)): todo += v[::-1]
+        elif isinstance(v, dict): todo += reversed(v.values())
+        elif type(v) not in plain_values and isinstance(v, torch.Tensor): found.append(v)
+    return found
+
+plain_values = {int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout} # Most of what is no tensor
 
 def map_tensors(f, value):
     "An operator's arguments with `f(tensor)` for every tensor."
     if isinstance(value, torch.Tensor): return f(value)
     if isinstance(value, dict): return {k: map_tensors(f, v) for k, v in value.items()}
-    return [map_tensors(f, v) for v in value] if isinstance(value, (list, tuple)) else value
+    if not isinstance(value, (list, tuple)): return value
+    return [v if type(v) in plain_values else map_tensors(f, v) for v in value]
 
 def aten_names(text:str)->list[str]:
     "The aten operators that `text` lists, separated by blanks."

@@ -25,7 +25,7 @@ from .contractions import unpacked
 from .communication import is_process_group, sent_by
 from .dispatch import Watcher, as_run, is_view
 from .flops import operator_flops
-from .rules import op_name, tensors_in
+from .rules import op_name, plain_values, tensors_in
 from fasterbench.work.traffic import (arguments, memory_of, operator_accesses, region, storage_id, transferred,
     unique_bytes)
 from .wire import Sent
@@ -162,14 +162,16 @@ class SharedMemory(Memory):
         return {self.number(t) for t in plain}
 
 # %% ../../nbs/work/trace.ipynb #8281b3e5
+_never_packed = {*plain_values, torch.Tensor, torch.nn.Parameter}
+
 class _PackedWeights:
     "Objects with packed weights, and the tensors in them, the same ones each time."
     def __init__(self): self._unpacked = {}
 
     def opened(self, args):
         "`args` with each such object replaced by its tensors."
+        if isinstance(args, (list, tuple)): return [a if type(a) in _never_packed else self.opened(a) for a in args]
         if isinstance(args, dict): return {k: self.opened(v) for k, v in args.items()}
-        if isinstance(args, (list, tuple)): return [self.opened(a) for a in args]
         if not isinstance(args, torch.ScriptObject): return args
         if id(args) not in self._unpacked:
             self._unpacked[id(args)] = args, args if is_process_group(args) else unpacked(args)
@@ -303,8 +305,9 @@ def _before(self, op, args, kwargs):
 def _after(self, op, args, kwargs, out):
     "Note what an operator has allocated, and record what it did."
     made = [t for t in tensors_in(out) if t not in self.memory]
-    visit = self._visits.current() if made else None
-    for t in made: self.memory.number(t, visit)
+    if made:
+        visit = self._visits.current()
+        for t in made: self.memory.number(t, visit)
     if not is_view(op): _record(self, op, self._packed.opened(args), self._packed.opened(kwargs), out)
 
 # %% ../../nbs/work/trace.ipynb #125c418a
@@ -332,8 +335,9 @@ def _touch(self, access):
 # %% ../../nbs/work/trace.ipynb #7670d9d8
 def written(op, args, kwargs):
     "The tensors that a call writes to."
-    name, known = op_name(op), arguments(op, args, kwargs)
-    if name.startswith("c10d::"): given = [v for a, v in known if transferred(name, a.name, args)[1]]
-    elif not getattr(getattr(op, "_schema", None), "is_mutable", False): return []
-    else: given = [v for a, v in known if a.alias_info is not None and a.alias_info.is_write]
+    name, collective = op_name(op), op_name(op).startswith("c10d::")
+    if not collective and not getattr(getattr(op, "_schema", None), "is_mutable", False): return []
+    known = arguments(op, args, kwargs)
+    if collective: given = [v for a, v in known if transferred(name, a.name, args)[1]]
+    else: given = [v for a, v in known if a.is_write]
     return tensors_in(given)

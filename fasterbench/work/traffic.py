@@ -8,12 +8,11 @@ __all__ = []
 # %% ../../nbs/work/traffic.ipynb #35184871
 import math
 from functools import cache
-from types import SimpleNamespace
 from typing import NamedTuple
 
 import torch
 
-from .rules import aten_names, op_name, tensors_in
+from .rules import aten_names, op_name, plain_values, tensors_in
 
 # %% ../../nbs/work/traffic.ipynb #c5bd1481
 class Access(NamedTuple):
@@ -42,11 +41,11 @@ def unique_bytes(
 _overwrite = {*aten_names("""copy_ fill_ zero_ uniform_ normal_ random_ exponential_ bernoulli_ log_normal_
     geometric_ cauchy_ _foreach_zero_ _foreach_copy_ resize_ set_ index_fill_ masked_fill_ scatter_
     index_put_ _index_put_impl_ put_ index_copy_ fill_diagonal_"""), "fsdp::copy_"}
-_allocate = aten_names("""empty empty_like empty_strided new_empty new_empty_strided empty_permuted resize_ set_
-    lift lift_fresh""")
-_template = aten_names("""empty_like zeros_like ones_like full_like rand_like randn_like randint_like new_empty
+_allocate = set(aten_names("""empty empty_like empty_strided new_empty new_empty_strided empty_permuted resize_ set_
+    lift lift_fresh"""))
+_template = set(aten_names("""empty_like zeros_like ones_like full_like rand_like randn_like randint_like new_empty
     new_empty_strided new_zeros new_ones new_full new_tensor is_same_size _has_same_storage_numel
-    _has_compatible_shallow_copy_type is_set_to _new_zeros_with_same_feature_meta""")   # of arguments the shapes alone
+    _has_compatible_shallow_copy_type is_set_to _new_zeros_with_same_feature_meta"""))  # of arguments the shapes alone
 _first_only = [*aten_names("""_scaled_dot_product_flash_attention _scaled_dot_product_flash_attention_for_cpu
     _scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention
     _scaled_dot_product_fused_attention_overrideable"""), "higher_order::flex_attention"]
@@ -60,13 +59,25 @@ _shape_only = {"aten::_cudnn_rnn": "weight_buf", "fsdp::all_gather_copy_in": "al
     adaptive_max_pool3d_backward nll_loss_backward nll_loss2d_backward masked_scatter_backward"""), "self")}
 
 # %% ../../nbs/work/traffic.ipynb #4d669922
-_undeclared = SimpleNamespace(name="", alias_info=None, is_out=False, kwarg_only=False)    # of a higher-order operator
+class Argument(NamedTuple):
+    "An argument as a schema declares it."
+    name: str=""
+    kwarg_only: bool=False
+    is_out: bool=False
+    is_write: bool=False
+
+_undeclared = Argument()    # Of a higher-order operator
+
+@cache
+def _declared(op):
+    writes = lambda a: a.alias_info is not None and a.alias_info.is_write
+    return [Argument(a.name, a.kwarg_only, a.is_out, writes(a)) for a in op._schema.arguments]
 
 def arguments(op, args, kwargs):
     "Every argument that the schema of `op` declares, with the value it has in this call."
     if not hasattr(op, "_schema"): return [(_undeclared, value) for value in (*args, *kwargs.values())]
-    return [(a, kwargs.get(a.name) if a.kwarg_only or i >= len(args) else args[i]) for i,
-            a in enumerate(op._schema.arguments)]
+    n = len(args)
+    return [(a, kwargs.get(a.name) if a.kwarg_only or i >= n else args[i]) for i, a in enumerate(_declared(op))]
 
 def _unread(name, argument, args, kwargs):
     "Return whether `argument` is not read: its shape is enough, or no gradient is asked for that needs it."
@@ -80,7 +91,7 @@ _batch_norms = {"aten::native_batch_norm", "aten::cudnn_batch_norm", "aten::miop
 
 def _is_written(name, argument, args, kwargs):
     if name in _batch_norms and argument.name.startswith("running_"): return args[5] is True
-    if argument.alias_info is None or not argument.alias_info.is_write: return False
+    if not argument.is_write: return False
     return not (name.startswith("aten::_fused_") and argument.name == "grads" and kwargs.get("grad_scale") is None)
 
 def _accumulates(name, args, kwargs):
@@ -101,8 +112,8 @@ def transferred(
     args,         # Of the call
 )->tuple[bool, bool]|None:
     "Return whether a collective of `c10d` reads and whether it writes an argument; `None` for another operator."
-    namespace, _, plain = name.partition("::")
-    if namespace != "c10d": return None
+    if not name.startswith("c10d::"): return None
+    plain = name.removeprefix("c10d::")
     if argument in _received: return False, True
     if "barrier" in plain: return False, False                  # its tensor only names the device
     if argument not in ("tensor", "tensors") or not plain.endswith("_"): return True, False
@@ -126,7 +137,7 @@ _upsample_nearest_exact1d=1,
 
 # %% ../../nbs/work/traffic.ipynb #44535313
 # these look at a dense tensor only where a sparse one stores something
-_sparse = aten_names("add_ sub_ mul mul_ sparse_mask")
+_sparse = set(aten_names("add_ sub_ mul mul_ sparse_mask"))
 
 def _stored_elements(args):
     "Elements that the first sparse tensor of a call stores; `None` where none is sparse."
@@ -219,16 +230,18 @@ def operator_accesses(
     "Return the reads and the writes of one call, every distinct part once."
     name, reads, writes = op_name(op), {}, {}
     for a, value in arguments(op, args, kwargs):
+        if type(value) in plain_values or not (tensors := tensors_in(value)): continue
         read, written = _reads_and_writes(name, a, args, kwargs)
-        for t in tensors_in(value):
+        for t in tensors:
             touched, size = _touched_elements(name, args, out, t), unique_bytes(t)
-            access = Access(t, size if touched is None else min(touched * t.itemsize, size))
-            if read: reads.setdefault(region(t), access)
-            if written: writes.setdefault(region(t), access)
+            access, part = Access(t, size if touched is None else min(touched * t.itemsize, size)), region(t)
+            if read: reads.setdefault(part, access)
+            if written: writes.setdefault(part, access)
     results = [] if name in _allocate or name.startswith("c10d::") else tensors_in(out)[:_results.get(name)]
     for t in results:
-        if region(t) not in writes and not any(t is w.tensor for w in writes.values()):
-            writes[region(t)] = Access(t, unique_bytes(t))
+        part = region(t)
+        if part not in writes and not any(t is w.tensor for w in writes.values()):
+            writes[part] = Access(t, unique_bytes(t))
     return list(reads.values()), list(writes.values())
 
 # %% ../../nbs/work/traffic.ipynb #8b6eb173
@@ -238,6 +251,7 @@ _values = {torch.sparse_coo: "_values",
 # %% ../../nbs/work/traffic.ipynb #c4758425
 def memory_of(t:torch.Tensor)->torch.Tensor:
     "The tensor whose memory stands for that of `t`: the values of a sparse one."
+    if t.layout is torch.strided: return t
     return getattr(t, _values[t.layout])() if t.layout in _values else t
 
 def storage_id(
