@@ -461,6 +461,13 @@ def test_headline_of_any_rows_is_the_same():
     assert {line[0] for line in lines} == {lines[0][0]} and all(line[2].startswith("roofs: bfloat16 989") for line in lines)
 
 @needs_real
+def test_a_trace_with_checkpointing_is_saved_and_read(tmp_path):
+    "Its forwards that run again have a phase of their own."
+    result = read_trace(real/"mi300x_resnet_ddp8_train_rank0.json.gz")
+    result.to_json(tmp_path/"ddp.json")
+    assert from_json(tmp_path/"ddp.json").points == result.points and "recompute" in {p.phase for p in result.points}
+
+@needs_real
 def test_a_vit_on_two_gpus():
     "ViT-B/16, 4 images: 16.87 GMACs of layers without attention's products, a row per layer on both, and the same work."
     h100, mi300x = (read_trace(real/f"{n}_vit_base_infer.json.gz") for n in ("h100", "mi300x"))
