@@ -232,6 +232,65 @@ def test_decode_attention(file):
     faster = [b for b, _, t, _ in rows if b / peaks.peak_bandwidth > t]
     assert all(b < 1.3 * peaks.memory[0].capacity for b in faster) and bool(faster) == (file == "l40s")
 
+def test_expected_time_of_gpt_fast():
+    "Fifteen published rates of a program without a server: median error of the expected time; the limit is off by 45 %."
+    rows = [benchmark.gptfast_row(*r) for r in (benchmark.gpt_fast if heavy else benchmark.gpt_fast[::3])]
+    assert all(r["expected"] < r["limit"] for r in rows)
+    assert sorted(abs(r["rate"] / r["expected"] - 1) for r in rows)[len(rows) // 2] < 0.1
+
+@heavy_only("counts a hundred forwards")
+def test_servers():
+    "Published runs of servers: none above the limit, the expected time per token near, most of them inside the interval."
+    from math import log
+    from fasterbench.analysis.expected import z80
+    from fasterbench.analysis.serve_times import server_spread
+    shared_file("aiconfigurator", "servers.csv")
+    runs, left = benchmark.server_runs(5)
+    assert len(runs) > 250 and sum(left.values()) < 0.06 * len(runs)
+    assert not [r for r in runs if r["limit"] > r["measured"] or r["prefill_limit"] > r["ttft"]]
+    off = sorted(abs(sum(r["parts"].values()) / r["measured"] - 1) for r in runs)
+    inside = [abs(log(sum(r["parts"].values()) / r["measured"])) <= z80 * server_spread("decode") for r in runs]
+    assert off[len(off) // 2] < 0.14 and 0.75 < sum(inside) / len(inside) < 0.92
+
+def test_expected_time_by_hand():
+    "A token of a server: the forward, the prompts of the other requests, and the server itself."
+    r = serve(hand["llama"][0], prompt, new, (1, 8), "NVIDIA H100 80GB HBM3")
+    one, eight, first = r.point("decode", 1), r.point("decode", 8), r.point("prefill", 1)
+    assert one.expected_s == pytest.approx(sum(one.parts_s.values())) and one.interval_s[0] < one.expected_s < one.interval_s[1]
+    assert eight.parts_s["prefills"] == pytest.approx(8 * first.expected_s / new) and eight.parts_s["server"] == 0.5e-3
+    # four layers with four products each (queries, keys and values are one, and so are gate and up) and the logits
+    cycles = (4 * 4 + 1) * (4400 + 1000)
+    assert one.parts_s["products"] == pytest.approx(cycles / 1.98e9, rel=0.2)
+    assert one.parts_s["attention"] > 4 * 21000 / 1.98e9 and one.parts_s["reduce"] == 0
+    bare = serve(hand["llama"][0], prompt, new, 1, "NVIDIA H100 80GB HBM3", engine="bare").point("decode", 1)
+    assert set(bare.parts_s) == {"products", "attention", "others", "reduce"} and bare.limit_s == one.limit_s
+    two = serve(hand["llama"][0], prompt, new, 1, "NVIDIA H100 80GB HBM3", tensor_parallel=2).point("decode", 1)
+    assert two.parts_s["reduce"] == pytest.approx(8 * (8e-6 + 2 * H / (0.75 * 450e9)))
+
+def test_math_and_formats():
+    "Quantized matrices multiply in their own dtype where the device has it; others by request, with an error that says which."
+    peak = lambda **how: serve(hand["llama"][0], prompt, new, 1, how.pop("on", "NVIDIA B200"), **how).peak_flops
+    assert peak() == 2.25e15 and peak(weights="fp8") == 4.5e15 and peak(weights="nvfp4") == 9e15
+    assert peak(weights="nvfp4", on="NVIDIA H100 80GB HBM3") == 989.4e12 and peak(weights="int8") == 2.25e15
+    assert peak(weights="int4/128", math="fp8") == 4.5e15
+    with pytest.raises(ValueError, match="fp4.*no peak"): peak(math="fp4", on="NVIDIA H100 80GB HBM3")
+    with pytest.raises(ValueError, match="trtllm"): peak(engine="ollama")
+
+def test_devices_and_degrees():
+    "The largest batch within a time per token: it is within, one more is not; the price by hand."
+    from fasterbench.analysis.serve import serve_each
+    big = hand["llama"][0] | dict(hidden_size=2048, intermediate_size=5504, num_attention_heads=16, num_hidden_layers=24)
+    found = serve_each(big, ["NVIDIA H100 80GB HBM3", "NVIDIA L40S"], (1, 2), 1024, 256, tpot=0.01, price=3.6)
+    assert [(o.device, o.devices) for o in found.options] == [(d, n) for d in ("NVIDIA H100 80GB HBM3", "NVIDIA L40S") for n in (1, 2)]
+    o = found.options[0]
+    at = lambda b: serve(big, 1024, 256, b, o.device).point("decode", b).expected_s
+    assert at(o.batch) <= 0.01 < at(o.batch + 1) and o.batch < o.most_batch
+    assert o.expected_price == pytest.approx(3.6 / 3600 / (o.batch / o.expected_s) * 1e6)
+    two = found.options[1]
+    assert two.expected_per_device == pytest.approx(two.batch / two.expected_s / 2)
+    assert "time per token at most 10.00 ms" in " ".join(found.text().split()) and len(found.csv().splitlines()) == 5
+    assert any("no link" in n for n in found.notes)
+
 # -- the result -----------------------------------------------------------------------------------------------------
 
 def test_rates():

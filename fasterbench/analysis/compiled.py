@@ -29,9 +29,9 @@ from ..work.dispatch import watching
 from ..work.trace import Tracer
 from ..work.traffic import storage_id
 
-# %% ../../nbs/analysis/compiled.ipynb #fcff7265
+# %% ../../nbs/analysis/compiled.ipynb #ed339984
 class Slot(NamedTuple):
-    "Work that one stamp of compiled code stands for."
+    "One call of a kernel in a run, or the wrapper around kernels."
     kernel: Kernel|None # None: the wrapper around kernels
     part: int           # Index of the compiled module that it is in
     phase: str          # "forward" or "backward"
@@ -134,7 +134,7 @@ class Kernels:
         path:str,  # Of a compiled module
         phase:str,
     )->Row|None:
-        "Return the work that runs eagerly between the graphs of a compiled module, without a time; `None` is unknown."
+        "Return what runs eagerly between the graphs of a compiled module, without a time; `None` is unknown."
         none = Row(contraction_flops=0, dense_flops=0)
         if self.in_graphs is None: return none
         left = Counter((c.operator, c.shapes, c.dtypes) for c in self.in_graphs)

@@ -8,7 +8,7 @@ __all__ = []
 # %% ../../nbs/analysis/serve_work.ipynb #d493820d
 import math
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import nn
@@ -53,6 +53,8 @@ class Stored:
     scale_bytes: float=2 # Of a scale, with a zero where there is one, B
     kept: tuple=()      # Parts of names of weights that stay as the model has them; "head": the matrix of the logits
 
+    math: str=field(default="", compare=False) # The dtype that multiplies, where a device has it; "": the model's
+
     def of(self,
         weight:Weight,
     )->float:
@@ -63,11 +65,14 @@ class Stored:
         scales = n / self.group if self.group else n / weight.shape[-1]
         return n * self.bits / 8 + scales * self.scale_bytes
 
-_formats = dict(int8=Stored(8), fp8=Stored(8), int4=Stored(4, 32, 4), mxfp4=Stored(4, 32, 1))
+_fp8, _fp4 = "float8_e4m3fn", "float4_e2m1fn_x2"
+_formats = dict(int8=Stored(8), fp8=Stored(8, math=_fp8), int4=Stored(4, 32, 4), mxfp4=Stored(4, 32, 1, math=_fp4),
+                nvfp4=Stored(4, 16, 1, math=_fp4))
 
 # %% ../../nbs/analysis/serve_work.ipynb #3eb38627
 def stored_as(
-    text:str|None,  # "int8", "fp8", "int4", "mxfp4", "int4/128" (elements of a group); None: as in the configuration
+    # "int8", "fp8", "int4", "mxfp4", "nvfp4", "int4/128" (elements of a group); None: as in the configuration
+    text:str|None,
     config=None,    # A configuration of transformers
 )->Stored:
     "How weights are stored. Raises `ValueError` for a format that is not known."
@@ -87,7 +92,7 @@ def _quantized(config):
     kept = tuple(p.split("*")[-1].strip(".") or p for p in found.get("modules_to_not_convert") or ["head"])
     method, block = str(found.get("quant_method", "")), found.get("weight_block_size")
     if method in _formats:
-        return replace(_formats[method], kept=kept) if not block else Stored(8, math.prod(block), 4, kept)
+        return replace(_formats[method], kept=kept) if not block else Stored(8, math.prod(block), 4, kept, _fp8)
     return _by_bits(found, kept)
 
 def _by_bits(found, kept):

@@ -54,6 +54,9 @@ def predict(
     model:Model, on:On, dtype:Dtype=None,
     autocast:Annotated[Optional[str], typer.Option(help="float16 or bfloat16: under autocast to it.")]=None,
     compiled:Annotated[bool, typer.Option("--compiled", help="As under torch.compile.")]=False,
+    captured:Annotated[bool, typer.Option("--captured", help="As a CUDA graph replays it.")]=False,
+    host_s:Annotated[Optional[float], typer.Option(metavar="SECONDS",
+        help="What the host needs to launch a forward; left out: the device alone is timed.")]=None,
     like:Annotated[File, typer.Option(help="A result of `roofline --json`, whose utilization is carried over.")]=None,
     input:Annotated[Optional[str], typer.Option(help="Shape of the sample: 1,3,224,224")]=None,
     batch:Annotated[Optional[str], typer.Option(help="Batch sizes of the default sample: 1,8,64; left out: 1.",
@@ -74,7 +77,8 @@ def predict(
     results = []
     for size in sizes:
         net, sample = loaded_on_meta(model, shape, size, dtype_named(dtype))
-        found = predict(net, sample, on, autocast=dtype_named(autocast), compiled=compiled, like=measured)
+        found = predict(net, sample, on, autocast=dtype_named(autocast), compiled=compiled, captured=captured,
+                        host_s=host_s, like=measured)
         results.append((size or 1, replace(found, sample=describe_sample(sample))))
     result = results[0][1]
     title = f"Predicted roofline of {model} on {result.environment['device_name']}"
@@ -103,25 +107,50 @@ def _measured_rates(text):
 # %% ../../nbs/cli/predict.ipynb #f4d849e5
 def _tokens_option(text): return typer.Option(help=text, parser=whole_from(1), metavar="N")
 
+def _cache_bytes(text):
+    "The bytes of an element of the cache; `None`: as in the model."
+    if text is None: return None
+    sizes = dict(fp8=1.0, bf16=2.0, fp16=2.0)
+    if text not in sizes: usage_error(f"{text!r}; the dtypes of a cache are {', '.join(sizes)}", "--cache")
+    return sizes[text]
+
 @app.command()
 def serve(
-    model:Config, on:On,
+    model:Config, on:Annotated[str, typer.Option("--on", metavar="DEVICE|PEAKS.json,…",
+        help="Name of a device, or roofs that `peaks --json` wrote; several with commas.")],
     prompt:Annotated[int, _tokens_option("Tokens of a prompt.")]=2048,
     new:Annotated[int, _tokens_option("Tokens generated.")]=256,
-    batch:Annotated[str, typer.Option(help="Sequences that run together: 1,8,64", metavar="N,N,…")]="1,8,64",
-    weights:Annotated[Optional[str], typer.Option(help="How matrices are stored: int8, fp8, mxfp4, int4/128.")]=None,
-    tensor_parallel:Annotated[int, _tokens_option("Devices that share the model.")]=1,
-    network:Annotated[Optional[float], typer.Option(help="B/s that a device sends to the others.")]=None,
+    batch:Annotated[Optional[str], typer.Option(metavar="N,N,…",
+        help="Sequences that run together: 1,8,64. Of several devices one number; left out: the most that fit.")]=None,
+    weights:Annotated[Optional[str], typer.Option(
+        help="How matrices are stored: int8, fp8, mxfp4, nvfp4, int4/128.")]=None,
+    math:Annotated[Optional[str], typer.Option(help="Dtype of their products: fp8, fp4, bf16.")]=None,
+    cache:Annotated[Optional[str], typer.Option(help="Dtype of the cache: fp8, bf16.")]=None,
+    engine:Annotated[Optional[str], typer.Option(help="vllm, trtllm, sglang; bare: the model without a server.")]=None,
+    tensor_parallel:Annotated[str, typer.Option(metavar="N,N,…", help="Devices that share the model: 1,2,4.")]="1",
+    tpot:Annotated[Optional[float], typer.Option(metavar="SECONDS",
+        help="Expected time per output token that is accepted.")]=None,
+    price:Annotated[Optional[float], typer.Option(help="Of one device for an hour.")]=None,
+    network:Annotated[Optional[float], typer.Option(help="B/s that a device sends; left out: the table's link.")]=None,
     measured:Annotated[Optional[str], typer.Option(help="Tokens/s of decode: 1:104.9", metavar="N:RATE,…")]=None,
     html:Annotated[File, typer.Option(help="Write the page here; - for standard output.")]=None,
     json:Annotated[File, typer.Option(help="Write the result here; - for standard output.")]=None,
     csv:Annotated[File, typer.Option(help="Write the points here; - for standard output.")]=None,
 ):
-    "Say what a device allows a language model: tokens per second of prefill and decode, from its configuration."
-    from fasterbench.analysis.serve import serve
+    "Say what devices allow a language model, and what a server is expected to reach, from its configuration."
+    from fasterbench.analysis.serve import serve, serve_each
     check_writable(html=html, json=json, csv=csv)
-    result = serve(model, prompt, new, batch_sizes(batch), on, weights=weights, tensor_parallel=tensor_parallel,
-                   network=network, measured=_measured_rates(measured))
+    places, degrees = [target_device(name.strip()) for name in on.split(",")], batch_sizes(tensor_parallel)
+    how = dict(weights=weights, math=math, cache_bytes=_cache_bytes(cache), engine=engine, network=network)
+    try:
+        if len(places) * len(degrees) > 1 or tpot or price:
+            if measured: usage_error("--measured is for one device and degree", "--measured")
+            sizes = [None] if batch is None else batch_sizes(batch)
+            if len(sizes) > 1: usage_error("one batch size is needed where devices are compared", "--batch")
+            result = serve_each(model, places, degrees, prompt, new, sizes[0], tpot=tpot, price=price, **how)
+        else: result = serve(model, prompt, new, batch_sizes(batch or "1,8,64"), places[0],
+                             tensor_parallel=degrees[0], measured=_measured_rates(measured), **how)
+    except ValueError as error: usage_error(str(error), "serve")
     if "-" not in (json, csv, html): printed(result.summary)
     write(json, result.to_json)
     write(csv, result.csv)

@@ -293,7 +293,8 @@ def group_device(
 )->torch.device:
     "Return the device that the collectives of a group run on."
     here = torch.accelerator.current_accelerator()
-    own = here is not None and torch.distributed.get_default_backend_for_device(here.type) in backend
+    usual = torch.distributed.get_default_backend_for_device
+    own = here is not None and usual(here.type) != usual("cpu") and usual(here.type) in backend   # Metal has gloo too
     return torch.device(here.type, torch.accelerator.current_device_index()) if own else torch.device("cpu")
 
 # %% ../../nbs/engine/accelerator.ipynb #7bf5ec79

@@ -334,4 +334,4 @@ def measurement(
     ran = [not compiled_part(run.parts[c.part]) for c in sample.work.trace]
     notes = [_no_update] * (sample.by == "backward") + [_mixed_shapes] * (not sample.alike(sample.timed))
     return Measurement(sample.work, times, [None] * len(ran), tf32_categories(device), ran,
-                       environment(device)), notes
+                       environment=environment(device)), notes

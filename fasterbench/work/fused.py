@@ -32,7 +32,7 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Buffers:
-    "Return the inputs and outputs of a graph, by the names of its buffers."
+    "Inputs and results of a graph, by the names of their buffers."
     given: tuple       # Names of the inputs, in order
     returned: dict     # Name in the graph of operators -> name of the buffer
     gone: frozenset=frozenset() # Buffers that exist in no memory
@@ -215,9 +215,9 @@ class _Body:
         self.flops += pointwise_cost(f"aten::{_aten.get(name, name)}") * self.outer * (1 if behind else self.inner)
         return name not in _integer_results, behind
 
-# %% ../../nbs/work/fused.ipynb #4eeae7a4
+# %% ../../nbs/work/fused.ipynb #6cc4116b
 def _value(graph, node):
-    "Return the value of a node of the graph of operators: a tensor without data, or a plain value."
+    "Return what a node of the graph of operators stands for: a tensor without data, or a plain value."
     value = node.meta.get("val", node.meta.get("example_value"))
     plain = lambda v: _concrete(graph, v) if isinstance(v, torch.Tensor) else int(v.node.hint) \
         if isinstance(v, torch.SymInt) else v
@@ -330,7 +330,7 @@ def read_site(
     name:str,     # Of the kernel
     is_extern:bool=False,
 )->Kernel:
-    "Work of one kernel."
+    "Read what one kernel does."
     if is_extern:
         main = _main_node(nodes)
         return Kernel(name, _operator_call(graph, nodes, name), _layers([main] if main else nodes.origins), False)
@@ -370,7 +370,7 @@ def _dtypes(graph, touches):
 def read_buffers(
     graph, # Inductor's graph
 )->Buffers:
-    "Inputs and outputs of a graph."
+    "Read what a graph is called with and returns."
     outputs = next(iter(graph.graph.find_nodes(op="output"))).args[0]
     names = [n.name if isinstance(n, torch.fx.Node) else "" for n in outputs]
     return Buffers(tuple(graph.graph_input_names), dict(zip(names, graph.get_output_names())), _gone(graph))

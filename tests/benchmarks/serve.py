@@ -1,7 +1,8 @@
 """What `serve` says of language models against what others published and what this machine does.
 
-    python tests/benchmarks/serve.py [gptfast] [attention] [here] [--chart FILE.png] [--every N]
+    python tests/benchmarks/serve.py [servers] [gptfast] [attention] [here] [--chart FILE.png] [--every N]
 
+servers: published runs of servers beside limit and expected time per token, and what each term is worth.
 gptfast: the table of gpt-fast's README (tokens/s and GB/s of weights, batch 1) from configurations alone. attention: decode
 attention of ../shared/data/aiconfigurator (or $FASTERBENCH_SHARED/data) under the level roofs. here: a small model, measured."""
 import argparse, os, sys
@@ -15,6 +16,79 @@ from fasterbench.roofs.datasheet import datasheet_peaks
 
 root = Path(__file__).resolve().parents[2]
 shared = Path(os.environ.get("FASTERBENCH_SHARED", root.parent / "shared")) / "data"
+
+# -- servers --------------------------------------------------------------------------------------------------------
+
+configs = {"meta-llama/Llama-3.1-70B": "llama3.1-70b", "openai/gpt-oss-120b": "gpt-oss-120b", "Qwen/Qwen3-32B": "qwen3-32b",
+           "meta-llama/Llama-3.1-8B-Instruct": "llama3.1-8b"}
+systems = dict(h100_sxm="NVIDIA H100 80GB HBM3", h200_sxm="NVIDIA H200", b200_sxm="NVIDIA B200", gb200="NVIDIA GB200")
+
+def server_runs(every=1):
+    """Published runs: dicts of what ran, its measured time per token, its limit, and the parts of the expected time.
+
+    Left out, and counted by their reason: more than 8 devices for a layer, a model and cache that do not fit, and requests
+    that wait: where a first token takes longer than half of the prompts of all requests, they do not all run at once."""
+    import csv
+    from functools import cache
+    from fasterbench.analysis import serve as module
+    counted = cache(lambda model, prompt, new: module._counted(shared / "configs" / model, prompt, new))
+    with open(shared / "aiconfigurator" / "servers.csv") as f: table = list(csv.DictReader(f))[::every]
+    found, left = [], dict(devices=0, room=0, waiting=0)
+    for r in table:
+        model, devices, batch = configs[r["model_path"]], int(r["tp_size"]), int(r["batch_size"])
+        if devices > 8: left["devices"] += 1; continue
+        own = "gpt-oss" in model                                      # stored in mxfp4 by its configuration
+        weights = None if own else {"fp8": "fp8", "fp4": "nvfp4", "": None}[r["precision"]]
+        cache_bytes = 1.0 if own or weights else None
+        lies, work = (weights, cache_bytes, devices, True), counted(model, int(r["isl"]), int(r["osl"]))
+        server = module._server(work, systems[r["system"]], lies, None, None, r["backend"], 0.0)
+        p, all_prompts = server.point(("decode", "middle"), batch), server.point(("prefill", ""), batch)
+        ttft, tpot = (float(r[f"silicon_{k}_ms"]) * 1e-3 for k in ("ttft", "tpot"))
+        if module._most_batch(server) < batch: left["room"] += 1; continue
+        if ttft > 0.5 * all_prompts.expected_s + 1: left["waiting"] += 1; continue
+        found.append(dict(model=model, device=r["system"].split("_")[0], engine=r["backend"], precision=r["precision"] or "bf16",
+                          devices=devices, batch=batch, prompt=int(r["isl"]), new=int(r["osl"]), measured=tpot, ttft=ttft,
+                          limit=p.limit_s, prefill_limit=server.point(("prefill", ""), 1).limit_s, parts=p.parts_s))
+    return found, left
+
+def servers(given):
+    from math import log
+    from statistics import median
+    from fasterbench.analysis.expected import z80
+    from fasterbench.analysis.serve_times import server, server_spread
+    runs, left = server_runs(given.every)
+    total = lambda r, without=(): sum(s for k, s in r["parts"].items() if k not in without)
+    error = lambda f, rows=runs: median(abs(f(r) / r["measured"] - 1) for r in rows)
+    sigma = server_spread("decode")
+    def share(rows, out):                                           # a constant share of the limit, found on the others
+        s = median(r["limit"] / r["measured"] for r in out)
+        return error(lambda r: r["limit"] / s, rows)
+    def line(name, rows):
+        others = [r for r in runs if r["model"] not in {x["model"] for x in rows}] or runs
+        inside = sum(abs(log(total(r) / r["measured"])) <= z80 * sigma for r in rows) / len(rows)
+        print(f"{name:36}{len(rows):>6}{sum(r['limit'] > r['measured'] for r in rows):>7}{error(lambda r: r['limit'], rows):>8.1%}"
+              f"{share(rows, others):>8.1%}{error(total, rows):>10.1%}{median(total(r) / r['measured'] for r in rows):>7.2f}"
+              f"{inside:>8.0%}", flush=True)
+    print(f"left out: {left}")
+    print(f"{'time per output token':36}{'runs':>6}{'above':>7}{'limit':>8}{'share':>8}{'expected':>10}{'bias':>7}{'inside':>8}")
+    for keys in (("model", "device", "engine", "precision"), ("model",), ("devices",), ()):
+        groups = {}
+        for r in runs: groups.setdefault(" ".join(str(r[k]) for k in keys) or "all", []).append(r)
+        for name, rows in sorted(groups.items()): line(f"{name}{' devices' if keys == ('devices',) else ''}", rows)
+    needed = sorted(abs(log(total(r) / r["measured"])) for r in runs)[int(0.8 * len(runs))] / z80
+    print(f"an interval that holds 80 % needs a deviation of {needed:.2f}; the model says {sigma:.2f}")
+    print(f"prefill: {sum(r['prefill_limit'] > r['ttft'] for r in runs)} first tokens came before the limit of their prompt")
+    print("the ladder:", end="")
+    names = ["products", "attention", "others", "reduce", "prefills", "server"]
+    for i in range(len(names)): print(f" {'+ ' * (i > 0)}{names[i]} {error(lambda r: total(r, names[i + 1:])):.1%}", end="")
+    print("\nwithout:", ", ".join(f"{n} {error(lambda r: total(r, (n,))):.1%}" for n in names))
+    for models in sorted(set(configs.values())):                     # the server's step by the other models
+        rest, own = ([r for r in runs if (r["model"] == models) == is_own] for is_own in (False, True))
+        if not rest or not own: continue
+        best = min((error(lambda r: total(r, ("server",)) + s, rest), s) for s in (0, 0.25e-3, 0.5e-3, 0.75e-3, 1e-3, 2e-3))[1]
+        print(f"step of the server by the other models: {best * 1e3:g} ms; {models} then "
+              f"{error(lambda r: total(r, ('server',)) + best, own):.1%}")
+    return runs
 
 # -- gpt-fast -------------------------------------------------------------------------------------------------------
 
@@ -33,20 +107,24 @@ gpt_fast = [("7B", None, 1, a100, 104.9, 1397.31), ("7B", "int8", 1, a100, 155.5
 def gptfast_row(size, stored, devices, device, rate, published):
     "One row: published and own GB/s of weights held and of weights read, limit in tokens/s, MBU of the published rate."
     config = dict({"7B": llama_7b, "70B": llama_70b}[size])
-    result = serve(config, 5, 200, 1, device, weights=stored, tensor_parallel=devices, split_head=False, measured={1: rate})
+    result = serve(config, 5, 200, 1, device, weights=stored, tensor_parallel=devices, split_head=False, measured={1: rate},
+                   engine="bare", reserve=0.0)
     point = result.point("decode", 1)
     return dict(model=f"{size} {stored or 'bf16'}", devices=devices, rate=rate, published=published, held=result.held_bytes * rate / 1e9,
-                read=point.weight_bytes * rate / 1e9, limit=point.tokens_per_s, mbu=point.mbu, device=device)
+                read=point.weight_bytes * rate / 1e9, limit=point.tokens_per_s, mbu=point.mbu, device=device,
+                expected=point.expected_per_s)
 
 def gptfast(given):
-    print(f"{'':12}{'':>3}{'tokens/s':>10}{'published':>11}{'held':>10}{'':>8}{'read':>10}{'':>8}{'limit':>8}{'MBU':>7}   GB/s of weights; limit in tokens/s")
-    worst = 0.0
+    print(f"{'':12}{'':>3}{'tokens/s':>10}{'published':>11}{'held':>10}{'':>8}{'read':>10}{'':>8}{'limit':>8}{'expected':>10}{'MBU':>7}   GB/s of weights; limit in tokens/s")
+    worst, off_by = 0.0, []
     for row in map(lambda r: gptfast_row(*r), gpt_fast):
         off = {k: row[k] / row["published"] - 1 for k in ("held", "read")}
         worst = max(worst, abs(off["held"]))
         print(f"{row['model']:12}{row['devices']:>3}{row['rate']:>10.2f}{row['published']:>11.2f}{row['held']:>10.2f}{off['held']:>+8.2%}"
-              f"{row['read']:>10.2f}{off['read']:>+8.2%}{row['limit']:>8.1f}{row['mbu']:>7.1%}", flush=True)
-    print(f"{len(gpt_fast)} rows, weights held: at most {worst:.2%} off")
+              f"{row['read']:>10.2f}{off['read']:>+8.2%}{row['limit']:>8.1f}{row['expected']:>10.1f}{row['mbu']:>7.1%}", flush=True)
+        off_by.append(abs(row['rate'] / row['expected'] - 1))
+    print(f"{len(gpt_fast)} rows, weights held: at most {worst:.2%} off; "
+          f"expected time: median error {sorted(off_by)[len(off_by) // 2]:.1%}")
     return worst
 
 # -- decode attention -----------------------------------------------------------------------------------------------
@@ -131,7 +209,7 @@ def here(given, batches=(1, 2, 4, 8, 16, 32), prompt=32, new=16, steps=15):
     print(f"{sum(rate > p.tokens_per_s for p, rate in rows)} of {len(rows)} above the limit")
     return rows
 
-parts = dict(gptfast=gptfast, attention=attention, here=here)
+parts = dict(servers=servers, gptfast=gptfast, attention=attention, here=here)
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -140,7 +218,7 @@ def main():
     parser.add_argument("--every", type=int, default=1, help="take every Nth row")
     given = parser.parse_args()
     for part in given.part or parts:
-        if part == "attention" and not shared.is_dir(): print(f"{shared} is not here; FASTERBENCH_SHARED names the folder that holds data/"); continue
+        if part in ("attention", "servers") and not shared.is_dir(): print(f"{shared} is not here; FASTERBENCH_SHARED names the folder that holds data/"); continue
         print(f"\n{part}")
         parts[part](given)
 
