@@ -160,7 +160,7 @@ def _around(m, row):
     left = m.kernels.eager_work(m.work, row.name, row.phase or "forward")
     name, kind = (row.name, row.type) if left is None or left.flops or left.bytes_moved else (guards_row, "Dynamo")
     left = left or Row(flops=None, bytes_moved=None)
-    return replace(left, name=name, type=kind, time_s=row.time_s, time_iqr_s=row.time_iqr_s, phase=row.phase,
+    return changed(left, name=name, type=kind, time_s=row.time_s, time_iqr_s=row.time_iqr_s, phase=row.phase,
                    uncertain=row.uncertain, disturbed=row.disturbed, calls=row.calls, eager_bytes=left.bytes_moved,
                    category="overhead" if name == guards_row else row.category)
 
