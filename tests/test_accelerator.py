@@ -327,7 +327,7 @@ def test_out_of_memory_in_the_middle():
 def test_an_error_that_surfaces_one_call_later(backward):
     t = tools()
     model, x = net(t), sample(t)
-    for at in (1, 3, 4, 8, 13, 20, 31):
+    for at in (1, 4, 13, 31):
         gc.collect()
         before, held = state(t, model), t.books.allocated
         t.books.reset(t.Table(kernels=kernels))

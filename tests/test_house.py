@@ -1,5 +1,5 @@
 "The house is in order: notebooks are the source, what they make is what is here, and wings import only what stands before them."
-import ast, filecmp, json, re, shutil, subprocess, sys
+import ast, filecmp, json, os, re, shutil, subprocess, sys
 
 import pytest
 
@@ -168,3 +168,11 @@ def test_wheel_from_the_source_distribution(tmp_path):
     metadata = wheel.read(next(n for n in names if n.endswith("METADATA"))).decode()
     assert "Requires-Dist: torch" in metadata and "Provides-Extra: dev" in metadata
     assert (pictures := re.findall(r"\]\(([^)]*\.png)\)", metadata)) and all(p.startswith("https://") for p in pictures)
+
+@heavy_only("profiles and measures roofs in a process of its own")
+def test_values_are_handed_down_and_not_back_up(tmp_path):
+    "`device` of a profile, `on` of a prediction, `peaks` of rows: no more than four climbs each, as tests/benchmarks/climbs.py counts them."
+    done = subprocess.run([sys.executable, root/"tests/benchmarks/climbs.py"], cwd=tmp_path, capture_output=True, text=True,
+                          env=os.environ | dict(PYTHONPATH="", FASTERBENCH_CACHE=str(tmp_path)))
+    counts = [int(n) for n in re.findall(r"(\d+) climbs", done.stdout)]
+    assert len(counts) == 3 and max(counts) <= 4, done.stdout + done.stderr

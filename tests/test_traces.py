@@ -211,7 +211,7 @@ def test_every_view_works(tmp_path):
 
 def test_a_device_without_a_name_is_said(tmp_path):
     result = read_trace(written(tmp_path, step(), deviceProperties=[dict(id=0, name="")]))
-    assert result.peaks is None and any("names no device" in n and "--device NAME" in n for n in result.notes)
+    assert result.peaks is None and any("names no device" in n and "--on NAME" in n for n in result.notes)
 
 @pytest.mark.parametrize("maker, kind", [("privateuse1", "privateuse1_kernel"), ("xpu", "kernel"), ("mtia", "mtia_ccp_events"), ("hpu", "hpu_op")])
 def test_kernels_of_other_accelerators(tmp_path, maker, kind):
@@ -240,8 +240,8 @@ def test_devices(tmp_path):
     unknown = written(tmp_path, step(), "a.json", deviceProperties=[dict(id=0, name="Abacus 3")])
     result = read_trace(unknown)
     assert result.peaks is None and "Abacus 3" in result.notes[0] and by_name(result)["Net_0"].flops == 1024
-    with pytest.raises(ValueError, match="--device NAME"): result.to_html(tmp_path/"x.html")
-    assert read_trace(unknown, device="NVIDIA H100 80GB HBM3").peaks.environment["device_name"] == "NVIDIA H100 80GB HBM3"
+    with pytest.raises(ValueError, match="--on NAME"): result.to_html(tmp_path/"x.html")
+    assert read_trace(unknown, on="NVIDIA H100 80GB HBM3").peaks.environment["device_name"] == "NVIDIA H100 80GB HBM3"
     # an AMD process sees its device under another number than the properties
     events = [dict(e, args=e["args"] | dict(device=9)) if e["cat"] == "kernel" else e for e in step()]
     assert read_trace(written(tmp_path, events, "b.json", deviceProperties=[dict(id=0, name="AMD Instinct MI300X VF")])).environment["device_name"] == "AMD Instinct MI300X VF"
@@ -281,12 +281,12 @@ def strangely(folder, name):
 
 @pytest.mark.parametrize("name", ("latin1.json", "surrogate.json", "bom.json", "nan.json", "list.json", "odd.json", "one.tar", "one.tar.gz", "packed.tar.gz"))
 def test_what_is_read_is_written_to_perfetto(tmp_path, name):
-    result = read_trace(strangely(tmp_path, name), device="NVIDIA H100 80GB HBM3")
+    result = read_trace(strangely(tmp_path, name), on="NVIDIA H100 80GB HBM3")
     result.to_perfetto(tmp_path/"copy.json.gz")
     copy = json.loads(gzip.decompress((tmp_path/"copy.json.gz").read_bytes()))
     [args] = [e["args"] for e in copy["traceEvents"] if isinstance(e, dict) and isinstance(e.get("args"), dict) and e["args"].get("roofline FLOPs") == 2 * 64 * 32 * 16]
     assert args["correlation"] == 11 and args["roofline utilization (%)"] > 0
-    again = read_trace(tmp_path/"copy.json.gz", device="NVIDIA H100 80GB HBM3")
+    again = read_trace(tmp_path/"copy.json.gz", on="NVIDIA H100 80GB HBM3")
     assert [(p.name, p.time_s, p.flops) for p in again.ops] == [(p.name, p.time_s, p.flops) for p in result.ops]
 
 @pytest.mark.parametrize("keep", (0.2, 0.5, 0.9))
@@ -459,6 +459,13 @@ def test_headline_of_any_rows_is_the_same():
     path = real/"h100_vit_base_infer.json.gz"
     lines = [headline(read_trace(path, by=by)) for by in ("module", "operator", "kernel", "collective", "rank")]
     assert {line[0] for line in lines} == {lines[0][0]} and all(line[2].startswith("roofs: bfloat16 989") for line in lines)
+
+@needs_real
+def test_a_trace_with_checkpointing_is_saved_and_read(tmp_path):
+    "Its forwards that run again have a phase of their own."
+    result = read_trace(real/"mi300x_resnet_ddp8_train_rank0.json.gz")
+    result.to_json(tmp_path/"ddp.json")
+    assert from_json(tmp_path/"ddp.json").points == result.points and "recompute" in {p.phase for p in result.points}
 
 @needs_real
 def test_a_vit_on_two_gpus():

@@ -19,11 +19,11 @@ from ..roofs.hardware import HardwarePeaks
 # %% ../../nbs/analysis/serve_times.ipynb #5e000005
 _runs = "1404 published runs of servers: 0.3 to 0.75 ms are as good"
 server = dict(
-    others=Constant(5, "kernels", "a layer beside products and attention: norms, rotation, cache, activation",
+    others=Constant(5, "kernels", "a layer without products and attention: norms, rotation, cache, activation",
                     "counted in a trace of vLLM"),
     expert_others=Constant(5, "kernels", "a layer more with experts: choosing, sorting and adding up",
                            "counted in a trace of vLLM"),
-    reduce=Constant(8e-6, "s", "for an all-reduce of few bytes, beside its bytes", "NCCL and engines on 8 × H100"),
+    reduce=Constant(8e-6, "s", "for an all-reduce of few bytes, without its bytes", "NCCL and engines on 8 × H100"),
     link=Constant(0.75, "", "of the bandwidth of the link, for an all-reduce", "NCCL on 8 × H100"),
     unpacked=Constant(0.65, "", "of the bandwidth, for weights that are unpacked to multiply", "gpt-fast on an A100"),
     step=Constant(0.5e-3, "s", "of the server for each step: it schedules, samples and answers", _runs),

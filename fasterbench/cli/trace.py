@@ -103,9 +103,10 @@ def ncu(
     check_writable(html=html, json=json, csv=csv)
     roofs = given_peaks(peaks)
     kernels = _remarked(_read_report(file, by, roofs), roofs, peaks)
-    if html: kernels.with_roofs()
     if "-" not in (json, csv, html): printed(lambda: kernels.summary(top))
     else: print(*kernels.notes, sep="\n", file=sys.stderr)
     write(json, kernels.to_json)
     write(csv, kernels.csv)
+    if html and kernels.peaks is None:
+        raise ValueError(f"the report needs roofs, and {file} has none: --peaks \"NAME\" gives those of a device")
     write(html, lambda: kernels.render(f"Roofline of {file}"))

@@ -22,7 +22,7 @@ class NotGenerated(Exception):
 @dataclass
 class Graph:
     "Code that Inductor generated for one graph: a wrapper with the call sites of kernels."
-    source: str                 # Of the wrapper; a comment with its number stands above each site
+    source: str                 # Of the wrapper; a comment with its number precedes each site
     sites: list                 # What `read` gave for each
     backward: bool=False        # Of a training step
     whole: object=None          # What is to be known of the graph
@@ -120,7 +120,7 @@ class Generator:
         return frame
 
     def in_place_of(self, name, original):
-        "Return what stands in the place of one of the seams."
+        "Return the replacement of one of the seams."
         if name == "_callback_from_stance": return lambda callback: _callback(self, callback, original)
         if name == "_compile_to_module": return lambda graph: _written(self, graph) if self.mine else original(graph)
         def note(node_schedule, kernel_name, is_extern=False):

@@ -140,7 +140,7 @@ class wrapped:
             for i, part in enumerate(self.parts):
                 attributes, (before, during) = part.module.__dict__, self.replacements.get(i, _unknown)
                 for k, v in before.items():
-                    if attributes.get(k, absent) is not v: break                # something else stands there now
+                    if attributes.get(k, absent) is not v: break                # something else has replaced it
                 else:
                     if during: attributes.update(during); continue
                 self.replacements[i] = _replacement(part, self.wrap, i)

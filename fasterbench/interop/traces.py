@@ -112,7 +112,7 @@ _kinds = dict(module="modules", operator="ops", kernel="kernels", collective="co
 
 def _trace_notes(found, peaks):
     "Return the notes below the points, a line each."
-    notes = list(dict.fromkeys(n for r in found for n in r.notes))
+    notes = _idle_notes(found) + list(dict.fromkeys(n for r in found for n in r.notes))
     unknown = Counter()
     for r in found: unknown.update(r.unknown)
     total = sum(s.span_s for r in found for s in r.spent)
@@ -122,7 +122,6 @@ def _trace_notes(found, peaks):
         names = ", ".join(f"{name[:60]} {s / total:.1%}" for name, s in rest[:3]) + (f" and {len(rest) - 3} more"
             if len(rest) > 3 else "")
         notes.append(f"{why}: {sum(s for _, s in rest) / total:.1%} of the window ({names})")
-    notes += _idle_notes(found)
     if any(why == "no shapes recorded" for why in by_reason): notes.append(f"{snippet} records shapes and modules")
     if k := sum(r.skipped for r in found): notes.append(f"{k} events could not be read, and are left out")
     return notes

@@ -174,11 +174,11 @@ def as_peaks(
     "Return the roofs that `on` means. Raise `ValueError` for a device that nothing is known of."
     if not names_device(on): return on if isinstance(on, HardwarePeaks) else HardwarePeaks.from_json(str(on))
     peaks = datasheet_peaks(str(on))
-    if peaks is None: raise ValueError(_unknown(str(on)))
+    if peaks is None: raise ValueError(_unknown_device(str(on)))
     listed = dtype is not None and any(c.dtype == dtype_name(dtype) and not c.unit for c in peaks.ceilings)
     return datasheet_peaks(str(on), dtype) if listed else peaks
 
-def _unknown(name):
+def _unknown_device(name):
     near = get_close_matches(name, devices(), 3, 0.4)
     nearest = f"; the nearest names are {', '.join(near)}" if near else ""
     return (f"on={name!r} is not in the table of {len(devices())} devices{nearest}; "

@@ -87,7 +87,7 @@ def roofline_analysis(
 
 # %% ../../nbs/roofs/place.ipynb #74c15c75
 Bound = Literal["memory", "compute", "launch", "network", "none", "undefined"]
-Phase = Literal["", "forward", "backward", "update"]
+Phase = Literal["", "forward", "backward", "update", "recompute"]    # The last: a forward again, of checkpointing
 Parts = tuple[tuple[str, Number], ...]      # Names with amounts
 Layers = tuple[tuple[str, str, Number, Number], ...] # Path, class, share of the kernel, B of its operators one by one
 

@@ -295,7 +295,7 @@ class StampProbe:
 
     @property
     def cost(self)->StampCost|None:
-        "What a stamped call costs; `None` where there were too few."
+        "Return the cost of a stamped call; `None` where there were too few."
         if min(map(len, (*self.spent, self.inside))) < self.least: return None
         bare, stamped = (statistics.median(spent) * 1e-9 for spent in self.spent)
         cost = max(stamped - bare, 0.0)
@@ -378,7 +378,7 @@ class ModuleTimes:
     every: Samples|None=None               # All instrumented steps, s; None: all are in `steps`
     reference: tuple=()                    # Quartiles of the times of the reference product and copy, s
     sites: list[Samples]=field(default=(), repr=False) # Per slot of compiled code, likewise
-    pairs: tuple=()                        # (index of a bare step, of the instrumented one beside it)
+    pairs: tuple=()                        # (index of a bare step, of the instrumented one next to it)
 
     @property
     def disturbed(self)->bool:

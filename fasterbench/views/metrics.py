@@ -112,7 +112,7 @@ def metric_chart(
     fig.update_xaxes(**_axis)
     fig.update_xaxes(title="calls of the model", row=2, col=1)
     fig.update_yaxes(title="time of a step", tickformat="~s", ticksuffix="s", rangemode="tozero", **_axis, row=1, col=1)
-    fig.update_yaxes(title="MFU, needed pairs", tickformat=".0%", rangemode="tozero", **_axis, row=2, col=1)
+    fig.update_yaxes(title="MFU, needed pairs", tickformat=".2~%", rangemode="tozero", nticks=4, **_axis, row=2, col=1)
     return dress(fig, title, f"Time of a step by what bounds it and MFU at {len(series)} samples.", 560)
 
 # %% ../../nbs/views/metrics.ipynb #mt000021

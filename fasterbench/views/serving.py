@@ -146,6 +146,7 @@ def serve_chart(
     _measured_marks(fig, [p for p in result.points if p.measured_per_s and p.at != "end"])
     for name, batch in result.crossings.items():
         if batch and batch > 1: _crossing_line(fig, name, batch)
+    _beyond_memory(fig, result)
     xs = [p.intensity for p in result.curve]
     for level in _levels_above(result.peaks, result.curve):
         _serve_roof(fig, level, result.peak_flops, min(xs) / 1.5, max(xs) * 1.5)
@@ -191,6 +192,16 @@ def _measured_marks(fig, points):
     marker = dict(symbol="x", size=10, color="#c2413b")
     x, y = [p.batch for p in points], [p.measured_per_s for p in points]
     if x: fig.add_scatter(x=x, y=y, mode="markers", name="measured", marker=marker, hoverinfo="x+y", row=1, col=1)
+
+def _beyond_memory(fig, result):
+    "Shade the batches whose weights and cache do not fit in the memory of the device."
+    batches = [p.batch for p in result.curve]
+    if result.most_batch is None or not batches or result.most_batch >= max(batches): return
+    left = max(result.most_batch, min(batches) / 1.4)
+    fig.add_vrect(x0=left, x1=1.4 * max(batches), fillcolor="rgba(194,65,59,0.13)", line_width=0, row=1, col=1)
+    text = f"does not fit beyond {result.most_batch}" if result.most_batch else "does not fit at any batch"
+    fig.add_annotation(x=log10(left), y=0.97, yref="y domain", xref="x", text=text, showarrow=False, xanchor="left",
+                       yanchor="top", font=dict(color="#c2413b", size=11))
 
 def _crossing_line(fig, name, batch):
     "A line where the bound changes."
@@ -267,7 +278,7 @@ class ServeResult(View):
         env = self.peaks.environment.items()
         device = [(k.replace("_", " "), str(v)) for k, v in env if not isinstance(v, (dict, list))]
         most = "unknown" if self.most_batch is None else str(self.most_batch)
-        about = [("parameters", format_si(self.parameters)),
+        about = [("parameters", format_count(self.parameters)),
                  ("weights on each device", format_si(self.held_bytes, "B")),
                  ("largest batch that fits", most)]
         return dict(title=title or self.title, lines=self.lines, facts=[("Model", about), ("Device", device)],
