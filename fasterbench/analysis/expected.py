@@ -268,9 +268,10 @@ def _kernel_time(call, traffic, peaks, dtype, tf32, chip, start):
     "The expected time of one operator, its start included, s."
     rate, shape = compute_rate(peaks, dtype, tf32), _product_shape(call) if chip else None
     if shape: return start + float(product_time(*shape, (itemsize(dtype) or 4,) * 2, traffic, rate, chip))
-    if chip and call.category == "attention" and call.contraction_flops:
+    shape = _attention_shape(call) if chip and call.category == "attention" and call.contraction_flops else None
+    if shape:
         rate = compute_rate(peaks, dtype, tf32, "attention_tensor")
-        found = attention_time(*_attention_shape(call), call.contraction_flops, traffic, rate, chip)
+        found = attention_time(*shape, call.contraction_flops, traffic, rate, chip)
         return max(float(found), start)
     return start + max((call.contraction_flops or 0) / rate, traffic)
 
@@ -284,8 +285,9 @@ def _product_shape(call):
     return None
 
 def _attention_shape(call):
-    "Batch, heads, heads of keys, queries, keys and the size of a head."
+    "Batch, heads, heads of keys, queries, keys and the size of a head; `None` for an operator that is more than attention."
     q, k = call.shapes[:2]
+    if min(len(q), len(k)) < 3 or q[-1] != k[-1]: return None
     return math.prod(q[:-3]), q[-3], k[-3], q[-2], k[-2], q[-1]
 
 # %% ../../nbs/analysis/expected.ipynb #876b1fd6

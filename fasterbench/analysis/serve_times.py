@@ -20,11 +20,11 @@ from ..roofs.hardware import HardwarePeaks
 _runs = "1404 published runs of servers: 0.3 to 0.75 ms are as good"
 server = dict(
     others=Constant(5, "kernels", "a layer without products and attention: norms, rotation, cache, activation",
-                    "counted in a trace of vLLM"),
+                    "set by hand"),
     expert_others=Constant(5, "kernels", "a layer more with experts: choosing, sorting and adding up",
-                           "counted in a trace of vLLM"),
-    reduce=Constant(8e-6, "s", "for an all-reduce of few bytes, without its bytes", "NCCL and engines on 8 × H100"),
-    link=Constant(0.75, "", "of the bandwidth of the link, for an all-reduce", "NCCL on 8 × H100"),
+                           "set by hand"),
+    reduce=Constant(8e-6, "s", "for an all-reduce of few bytes, without its bytes", "set by hand"),
+    link=Constant(0.75, "", "of the bandwidth of the link, for an all-reduce", "set by hand"),
     unpacked=Constant(0.65, "", "of the bandwidth, for weights that are unpacked to multiply", "gpt-fast on an A100"),
     step=Constant(0.5e-3, "s", "of the server for each step: it schedules, samples and answers", _runs),
 )

@@ -194,12 +194,12 @@ def given_peaks(text):
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise typer.BadParameter(f"cannot read peaks from {text!r}: {error}", param_hint="--peaks") from None
 
-def target_device(text):
+def target_device(text, option="--on"):
     "Check what `as_peaks` takes."
     from fasterbench.roofs.datasheet import as_peaks
     try: as_peaks(text)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise typer.BadParameter(str(error).removeprefix("on=")) from None
+        raise typer.BadParameter(str(error).removeprefix("on="), param_hint=f"'{option}'") from None
     return text
 
 # %% ../../nbs/cli/app.ipynb #6ec32f37
