@@ -318,7 +318,12 @@ def gpu():
     told = lambda value: staticmethod(lambda *args, **kwargs: value)
     cuda, worker = devices.CudaInterface, devices.CudaInterface.Worker
     active = SimpleNamespace(get_current_target=lambda: GPUTarget("cuda", 90, 32), get_current_device=lambda: 0)
+    def ask_again():
+        "Forget what `torch.utils._triton` has answered before."
+        for f in vars(torch.utils._triton).values(): getattr(f, "cache_clear", bool)()
     stack = ExitStack()
+    stack.callback(ask_again)
+    ask_again()
     for where, name, value in [
         (torch.cuda, "get_device_properties", told(properties)), (torch.cuda, "get_device_capability", told((9, 0))),
         (torch.cuda, "current_device", told(0)), (torch.cuda, "synchronize", told(None)), (torch.cuda, "_lazy_init", told(None)),

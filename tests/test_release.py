@@ -86,7 +86,7 @@ with torch.profiler.profile(record_shapes=True) as p: m(torch.ones(8, 64))
 p.export_chrome_trace("trace.json")
 """
 verbs = {  # verb → arguments, exit code, a part of what is printed
-    "peaks": (["--json", "peaks.json"], 0, "GFLOP/s"), "roofline": (["net.py:make", "--steps", "3", "--json", "a.json", "--html", "a.html", "--peaks", "peaks.json"], 0, "Linear"),
+    "count": (["net.py:make"], 0, "FLOP"), "peaks": (["--json", "peaks.json"], 0, "GFLOP/s"), "roofline": (["net.py:make", "--steps", "3", "--json", "a.json", "--html", "a.html", "--peaks", "peaks.json"], 0, "Linear"),
     "report": (["a.json", "--html", "again.html"], 0, "Linear"), "compare": (["a.json", "a.json", "--html", "both.html"], 0, "×1.00"),
     "check": (["broken.toml"], 1, "1 broken"), "predict": (["net.py:make", "--on", "NVIDIA H100 80GB HBM3"], 0, "H100"),
     "serve": (["transformers:config.json", "--on", "NVIDIA H100 80GB HBM3"], 0, "decode"), "trace": (["trace.json"], None, ""),
