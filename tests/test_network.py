@@ -333,7 +333,8 @@ def test_traces_of_several_ranks(tmp_path):
     again.write_bytes(paths[0].read_bytes())
     with pytest.raises(ValueError, match="rank0.json and .*again.json are the same recording"): read_trace([*paths, again])
     assert len(read_trace(tmp_path.glob("rank*.json")).ops) == len(result.ops)      # any iterable of paths
-    rows = {p.name: p for p in result.ops}
+    rows = {p.type: p for p in result.ops}
+    assert {p.name for p in result.ops} == {"(communication)"}
     assert [rows[n].wire_bytes for n in ("ncclDevKernel_AllReduce_Sum_f32_RING_LL", "multimem_all_reduce_kernel")] == [10**6, None]
     assert result.program.wire_bytes is None                    # one of the two is unknown
     done = python(command_line("trace", *paths), tmp_path)

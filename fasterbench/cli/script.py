@@ -82,7 +82,8 @@ def begin_group(
     "This process is a rank from now on: over NCCL on NVIDIA's GPUs, over gloo on CPUs."
     import torch
     import torch.distributed as dist
-    if device.index is not None: torch.accelerator.set_device_index(device.index)
+    from fasterbench.engine.accelerator import is_accelerator
+    if is_accelerator(device): torch.accelerator.set_device_index(device.index)
     dist.init_process_group(dist.get_default_backend_for_device(device), timeout=timedelta(seconds=limit_s))
 
 @contextmanager

@@ -292,7 +292,7 @@ def group_device(
     backend:str, # Of a process group
 )->torch.device:
     "Return the device that the collectives of a group run on."
-    here = torch.accelerator.current_accelerator()
+    here = torch.accelerator.current_accelerator(check_available=True)
     usual = torch.distributed.get_default_backend_for_device
     own = here is not None and usual(here.type) != usual("cpu") and usual(here.type) in backend   # Metal has gloo too
     return torch.device(here.type, torch.accelerator.current_device_index()) if own else torch.device("cpu")
