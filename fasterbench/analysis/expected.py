@@ -285,7 +285,7 @@ def _product_shape(call):
     return None
 
 def _attention_shape(call):
-    "Batch, heads, heads of keys, queries, keys and the size of a head; `None` for an operator that is more than attention."
+    "Batch, heads, heads of keys, queries, keys, size of a head; `None` for an operator that does more."
     q, k = call.shapes[:2]
     if min(len(q), len(k)) < 3 or q[-1] != k[-1]: return None
     return math.prod(q[:-3]), q[-3], k[-3], q[-2], k[-2], q[-1]
