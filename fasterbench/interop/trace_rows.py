@@ -327,7 +327,7 @@ def _root(trace, found, seconds):
 def _datasheet_roofs(peaks, name, calls):
     "The roofs of a device from its datasheet, for the dtype of most of the FLOPs, and what is to be said of them."
     if peaks is not None or name == "cpu": return peaks, []
-    if not name: return None, ["no roofs: the trace names no device; --device NAME does, --peaks FILE gives measured "
+    if not name: return None, ["no roofs: the trace names no device; --on NAME does, --peaks FILE gives measured "
                                "ones"]
     weight = Counter()
     for g in calls: weight[g.place.figures.dtype] += g.place.figures.contraction or 0
@@ -335,7 +335,7 @@ def _datasheet_roofs(peaks, name, calls):
         try: found = datasheet_peaks(name, dtype)
         except ValueError: continue
         if found is None:
-            return None, [f"no roofs: {match_device(name).caveat}; --device NAME names it, "
+            return None, [f"no roofs: {match_device(name).caveat}; --on NAME names it, "
                           "--peaks FILE gives measured ones"]
         caveat = found.environment.get("caveat")
         told = f"roofs: the datasheet of {found.environment['device_name']}" + (f" ({caveat})" if caveat else "")
