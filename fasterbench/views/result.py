@@ -185,7 +185,7 @@ class Result(View):
                          "read_ncu(path, peaks=HardwarePeaks(peak_flops, peak_bandwidth)) "
                          "or `fasterbench ncu FILE --peaks PEAKS.json` give them; for a trace `fasterbench trace FILE` "
                          "takes "
-                         "--device NAME or --peaks PEAKS.json")
+                         "--on NAME or --peaks PEAKS.json")
 
     @property
     def title(self)->str:
