@@ -202,10 +202,10 @@ def test_the_result_knows_what_was_run(folder):
     done = fasterbench("compare", "b8.json", "b32.json", "b8.json", "--csv", "-", cwd=folder)
     assert done.returncode == 0 and done.stdout.startswith("name,phase,operator,type,b8 [s]") or ",1 [s],2 [s],3 [s]" in done.stdout
 
-def watched(*args, cwd=None):
+def watched(*args, cwd=None, columns=160):
     "Exit code and standard error of a run with a terminal at standard error."
     leader, follower = pty.openpty()
-    fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 160, 0, 0))
+    fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     done = subprocess.Popen([command, *args], stdout=subprocess.DEVNULL, stderr=follower, env=bars, cwd=cwd)
     os.close(follower)
     text = b""
@@ -300,17 +300,8 @@ def test_a_terminal_sees_progress(folder):
     "With a terminal at standard error a bar appears, once a second has passed."
     (folder/"slow.py").write_text("import time, torch\nclass Slow(torch.nn.Linear):\n    def forward(self, x): time.sleep(0.1); return super().forward(x)\n"
                                   "def make(): return Slow(8, 8), torch.randn(8, 8)\n")
-    leader, follower = pty.openpty()
-    fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-    done = subprocess.Popen([command, "roofline", "slow.py:make", "--steps", "3", "--no-html"], stdout=subprocess.DEVNULL, stderr=follower, env=bars, cwd=folder)
-    os.close(follower)
-    text = b""
-    while True:
-        try: chunk = os.read(leader, 65536)
-        except OSError: break
-        if not chunk: break
-        text += chunk
-    assert done.wait() == 0 and b"profiling" in text
+    code, text = watched("roofline", "slow.py:make", "--steps", "3", "--no-html", cwd=folder, columns=80)
+    assert code == 0 and "profiling" in text
 
 @heavy_only("needs torchvision and half a minute")
 @pytest.mark.timed
