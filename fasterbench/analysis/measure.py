@@ -16,7 +16,7 @@ from torch import nn
 
 from ..core.arguments import as_call, copied, tensors_of
 from ..engine.accelerator import accelerator, is_accelerator, on_device
-from .compiled import Kernels, has_compiled, inside, kernels_of
+from .compiled import Kernels, inside, kernels_of
 from ..engine.modules import is_compiled
 from ..core.files import Facts
 from ..core.progress import progress_bar
@@ -27,7 +27,7 @@ from ..engine.undo import Undo
 from ..probes.machine import environment, tf32_categories
 from ..timing.kernels import time_kernels
 from ..timing.load import LoadMeter
-from ..timing.operators import operator_samples
+from ..timing.operators import compiled_part, operator_samples
 from ..timing.profiler import can_record
 from ..timing.samples import Samples, StoppingRule
 from ..timing.stamps import ModuleTimes, StampCost, time_modules
@@ -171,7 +171,7 @@ def _steps(run, args, kwargs, device, before_write, tick, together, kernels, **h
     if any(communicates(c) for c in work.trace): together()
     how |= dict(warmup=warmup, meter=partial(LoadMeter, least=0.1))
     compiled, inner, notes = None, None, []
-    if kernels and peers.alone and has_compiled(run): compiled, inner, notes = _kernels(run, fresh, args, kwargs)
+    if kernels and peers.alone and any(map(compiled_part, run.modules)): compiled, inner, notes = _kernels(run, fresh, args, kwargs)
     run.kernels = compiled
     times, records = _times_by_module(fresh, run, device, tick, **how)
     n = len((times.every or times.steps).values)

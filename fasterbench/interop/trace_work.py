@@ -375,11 +375,15 @@ def figures(
 
 # %% ../../nbs/interop/trace_work.ipynb #9012a346
 @lru_cache(1 << 14)
+def _typed_arguments(call):
+    "The tensors that a call was given, of known dtypes and sizes."
+    return [a for a in recorded_arguments(call) if a.type in _dtypes and all(isinstance(d, int) for d in a.dims)]
+
 def argument_memory(
     call:RecordedCall,
 )->tuple:
     "Key and bytes of the memory of each tensor that a call was given; none where no dtypes were recorded."
-    given = [a for a in recorded_arguments(call) if a.type in _dtypes and all(isinstance(d, int) for d in a.dims)]
+    given = _typed_arguments(call)
     try: tensors = [_tensor(a.dims, _dtypes[a.type], a.strides) for a in given]
     except (RuntimeError, TypeError, OverflowError): return ()    # sizes that no tensor can have
     return tuple(_memory_key(t, unique_bytes(t)) for t in tensors)
@@ -399,8 +403,7 @@ def least_figures(
 )->Figures|None:
     "The bytes that a call has moved at least; `None` where it recorded no tensors."
     if call.operator in _indexing: return None       # it touches rows by indices that were not recorded
-    typed = [a for a in recorded_arguments(call) if a.type in _dtypes and all(isinstance(d, int) for d in a.dims)]
-    pairs = [(a, m) for a, m in zip(typed, argument_memory(call)) if a.dims]
+    pairs = [(a, m) for a, m in zip(_typed_arguments(call), argument_memory(call)) if a.dims]
     if not pairs: return None
     given, whole = zip(*pairs)
     cap = min(max(m[1] for a, m in zip(given, whole) if a.dims[0] == given[0].dims[0]), most)
