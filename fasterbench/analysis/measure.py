@@ -171,7 +171,8 @@ def _steps(run, args, kwargs, device, before_write, tick, together, kernels, **h
     if any(communicates(c) for c in work.trace): together()
     how |= dict(warmup=warmup, meter=partial(LoadMeter, least=0.1))
     compiled, inner, notes = None, None, []
-    if kernels and peers.alone and any(map(compiled_part, run.modules)): compiled, inner, notes = _kernels(run, fresh, args, kwargs)
+    if kernels and peers.alone and any(map(compiled_part, run.modules)):
+        compiled, inner, notes = _kernels(run, fresh, args, kwargs)
     run.kernels = compiled
     times, records = _times_by_module(fresh, run, device, tick, **how)
     n = len((times.every or times.steps).values)
