@@ -142,7 +142,7 @@ def _touches_of_loops(graph, nodes):
     "Reads and writes of the loop nodes of one kernel."
     reads, writes, written, gone = _Traffic(graph), _Traffic(graph), set(), _gone(graph)
     for node in nodes:
-        changed = {_written_buffer(graph, d.name) for d in node.read_writes.writes}      # that they come first is no access
+        changed = {_written_buffer(graph, d.name) for d in node.read_writes.writes}    # coming first is no access
         for dep in node.read_writes.reads:
             name = _written_buffer(graph, dep.name)
             if dep.name in gone or name in written or not _is_data(graph, dep.name): continue
