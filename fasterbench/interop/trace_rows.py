@@ -62,7 +62,7 @@ class _Memory:
 # %% ../../nbs/interop/trace_rows.ipynb #14a4a507
 _begins = ("ProfilerStep",), ("Optimizer.zero_grad", "Optimizer.step"), ("execute_", "step[")
 
-def _steps(trace):
+def _step_begins(trace):
     "The times at which steps begin."
     for names in _begins:
         found = [a for a in trace.annotations if a.name.startswith(names)]
@@ -71,7 +71,7 @@ def _steps(trace):
 
 class _Places:
     "Whose memory an operator reads: its module and its name, and which of the equal calls it is."
-    def __init__(self, trace): self.trace, self.begins, self.seen = trace, _steps(trace), Counter()
+    def __init__(self, trace): self.trace, self.begins, self.seen = trace, _step_begins(trace), Counter()
 
     def of(self, p):
         call = self.trace.calls[p.operator]
@@ -101,7 +101,7 @@ def _given(trace, p, most):
 # Calls of operators that the walk over the caches takes; the rest is served like equal calls before
 most_walked = 8_000
 
-def _touches(trace, found, calls, peaks):
+def _touches_of_calls(trace, found, calls, peaks):
     "The reads and writes of calls and of what is not known, in the order in which they ran; the places of the calls."
     memory, places, out, at, passed = _Memory(), _Places(trace), [], [], 0
     of, unknown = {own[0]: n for n, own in enumerate(calls)}, _unknown_traffic(trace, found, peaks)
@@ -134,7 +134,7 @@ def bytes_by_level(
     "Bytes of each call by each level of memory."
     figures = [found[own[0]].figures for own in calls]
     if peaks is None or len(peaks.memory) == 1: return [[f.nbytes] for f in figures]
-    touches, at = _touches(trace, found, calls, peaks)
+    touches, at = _touches_of_calls(trace, found, calls, peaks)
     walked = simulate_caches(touches, [l.capacity for l in peaks.memory[:-1]])
     levels = [[sum(l) for l in zip(*reads, *writes)] or [0] * len(peaks.memory) for reads, writes in
               (walked[k] for k in at)]
@@ -294,7 +294,7 @@ def reduced(
     rows = _rows_of_trace(trace, calls, others, seconds, peaks, served)
     return Reduced(trace.source, trace.size, trace.rank, trace.ranks, name, spent, *rows, peaks, bool(trace.modules),
                    _unknown(trace, calls, others, seconds), trace.skipped, trace.notes + notes,
-                   _root(trace, found, seconds), transfers(trace, 0), idle_before(trace, found))
+                   _model_name(trace, found, seconds), transfers(trace, 0), idle_before(trace, found))
 
 def _unknown(trace, calls, others, seconds):
     "Seconds of operators and kernels without figures, and of those of which the least is known, by reason and name."
@@ -312,7 +312,7 @@ def _unknown(trace, calls, others, seconds):
 _of_the_profiler = re.compile(r"ProfilerStep|Optimizer\.|DistributedDataParallel\.|nccl:|gloo:|## ")
 _lengths = re.compile(r"(?<=\d)\(\w+\)")      # which vLLM and SGLang write behind the counts of their requests
 
-def _root(trace, found, seconds):
+def _model_name(trace, found, seconds):
     "The class of the outermost module whose kernels ran longest, or the annotation of what runs in none."
     spans, longest = nesting(calls_of(trace))[0], Counter()
     def outermost(call):
