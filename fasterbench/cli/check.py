@@ -192,7 +192,7 @@ def in_turn(
 # %% ../../nbs/cli/check.ipynb #88635ffa
 @contextmanager
 def _terminated_as_interrupted():
-    "Within the context SIGTERM ends the process as Ctrl-C does: what was made is taken away. The main thread alone can."
+    "Within the context SIGTERM ends the process as Ctrl-C does, and what was made is taken away (in the main thread)."
     if threading.current_thread() is not threading.main_thread(): yield; return
     def end(*_): raise SystemExit(128 + signal.SIGTERM)
     before = signal.signal(signal.SIGTERM, end)
