@@ -271,7 +271,7 @@ def serve(
     model_or_config,           # A model of transformers, its configuration, a dict of it, or its folder or file
     prompt:int=2048,           # Tokens of each prompt
     new:int=256,               # Tokens generated behind it
-    batch=None,                # Sequences that run together, (1, 8, 64) if left out; in a row of several: the most that fit
+    batch=None,                # Sequences that run together; None: (1, 8, 64), and of several devices the most that fit
     on="NVIDIA H100 80GB HBM3",# Name of a device, the JSON file of its peaks, or the peaks; or a list of these
     *,
     tensor_parallel=1,         # Devices that share the model; or a list of such numbers
