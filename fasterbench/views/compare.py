@@ -715,4 +715,5 @@ def compare(
     a, b = (r.with_roofs() for r in results)
     drift, why = drift_of(a, b)
     pairs = _with_drift(lines_of([a.rows(points), b.rows(points)], Pair), drift, _on_cpu(a, b), _alone(a, b))
-    return Comparison([a, b], ["before", "after"], pairs, differences([a, b]) + _other_dtypes(pairs) + (why or _limits(pairs, drift)))
+    said = differences([a, b]) + _other_dtypes(pairs) + (why or _limits(pairs, drift))
+    return Comparison([a, b], ["before", "after"], pairs, said)
