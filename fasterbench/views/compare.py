@@ -227,8 +227,8 @@ class Series(View):
 
     @property
     def title(self)->str:
-        "The models."
-        return " / ".join(dict.fromkeys(r.model for r in self.results))
+        "The models, and by what they differ where that is a number."
+        return " / ".join(dict.fromkeys(r.model for r in self.results)) + (f" by {self.quantity}" if self.quantity else "")
 
     @property
     def lines(self)->list[str]:
