@@ -108,16 +108,7 @@ def test_old_words_are_found():
     source = 'def f(anew):\n    "Measure anew."\n    nobody = "--anew" # it stands beside it\n    raise ValueError("nobody is here")\ny = "what it stands for, besides" # beside_x\n'
     assert odd(source) == ["Measure anew.", "nobody is here", " it stands beside it"]
 
-def pages(): return sorted([*(root/"nbs/tutorials").glob("*.ipynb"), *(root/"nbs/docs").glob("*.ipynb"), root/"nbs/index.ipynb"])
 def cells(path): return json.loads(path.read_text(encoding="utf-8"))["cells"]
-def printed(cell): return ["".join(text) for o in cell.get("outputs", ()) for text in (o.get("text"), o.get("data", {}).get("text/plain")) if text]
-def doubts(text): return re.findall(r"^(?:before: |after: |batch \d+: )?± .*", text, re.M)
-
-def test_no_page_shows_times_of_a_busy_machine():
-    "A line with `±` says that times or roofs are in doubt: a page is not committed with it."
-    assert doubts("relu  1 ms ±\n± not steady: forwards vary by ±12 %\n1 ms ±3 %") == ["± not steady: forwards vary by ±12 %"]
-    assert {p.name: found for p in pages() if (found := [d for c in cells(p) for t in printed(c) for d in doubts(t)])} == {}
-
 def test_tutorials_end_with_words():
     "The last thing that a reader sees is what was found, not a test."
     seen = {p.name: [c for c in cells(p) if not "".join(c["source"]).startswith("#| hide")][-1]["cell_type"] for p in (root/"nbs/tutorials").glob("*.ipynb")}

@@ -83,7 +83,7 @@ def _with_unknown(row, found):
 
 # %% ../../nbs/interop/traces.ipynb #31fc6a2b
 def _idle_times(found):
-    "Before what the devices ran nothing, and why; longest first."
+    "List before what the devices ran nothing, and why; longest first."
     spent = sum((r.idle for r in found if r.device != "cpu"), Counter())
     return [Idle(module, cause, s) for (module, cause), s in spent.most_common()]
 
