@@ -27,7 +27,7 @@ from ..core.progress import progress_bar
 from ..timing.load import LoadMeter, load_caveats
 
 # %% ../../nbs/cli/check.ipynb #9b1f77a2
-def loaded(
+def model_of_settings(
     settings:dict, # "model", and where given "input", "batch", "dtype"
 )->tuple:
     "The model and the sample that the settings of a budget file name."
@@ -46,7 +46,7 @@ def rounds_of(
     from fasterbench.analysis.budget_figures import Rounds
     from fasterbench.roofs.hardware import HardwarePeaks
     device = settings.get("device", "cpu")
-    model, sample = loaded(settings)
+    model, sample = model_of_settings(settings)
     return Rounds(model.to(device), sample, peaks or HardwarePeaks(1e15, 1e15, device=device), device,
                   settings.get("backward", False), for_ratios)
 
@@ -397,7 +397,7 @@ def _found(settings, budgets, against, rounds, progress):
     alone = kinds & {"relative", "absolute"}
     with progress_bar(settings["model"], progress, rounds * (bool(alone) + ("seconds" in kinds)) or None) as tick:
         found = {}
-        if "counted" in kinds or alone: model, sample = loaded(settings)
+        if "counted" in kinds or alone: model, sample = model_of_settings(settings)
         if "counted" in kinds: found = _merged_figures(found, _counted_budget_figures(settings, model, sample))
         if alone:
             own = _measured_rounds(_alone(settings, model, sample, alone), of(*alone), rounds, tick)
