@@ -466,7 +466,8 @@ class Verdicts(View):
     def text(self)->str:
         "Return a line per budget, what would make the undecided sayable, and how many there are of each kind."
         from fasterbench.views.view import text_table
-        return "\n".join([*text_table([titles, *map(verdict_row, self.verdicts)], {0, 1, 2, 6}), *self.notes, self.told])
+        lines = text_table([titles, *map(verdict_row, self.verdicts)], {0, 1, 2, 6})
+        return "\n".join([*lines, *self.notes, self.told])
 
     def _table(self, top=None):
         return Table([list(titles), *map(list, map(verdict_row, self.verdicts))], {0, 1, 2, 6}, [self.told], self.notes)

@@ -228,7 +228,8 @@ class Series(View):
     @property
     def title(self)->str:
         "The models, and by what they differ where that is a number."
-        return " / ".join(dict.fromkeys(r.model for r in self.results)) + (f" by {self.quantity}" if self.quantity else "")
+        models = " / ".join(dict.fromkeys(r.model for r in self.results))
+        return f"{models} by {self.quantity}" if self.quantity else models
 
     @property
     def lines(self)->list[str]:

@@ -109,7 +109,7 @@ def _split(lines):
 # %% ../../nbs/views/page.ipynb #0f0db189
 def page(
     title:str,
-    lines=(),            # Under the title, four at most; the others, and those that begin with "WARNING: ", become notes
+    lines=(),            # Under the title, four at most; the others, and what begins with "WARNING: ", become notes
     facts=(),            # Headings, each with its pairs of name and value
     kinds=(),            # Tabs: name, title, figures, columns, rows; left_out, groups, fold, sort
     filters:dict={},     # Column: title

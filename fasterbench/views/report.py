@@ -69,7 +69,8 @@ def facts(
 )->list[tuple[str, list[tuple[str, str]]]]:
     "Idle time, device, roofs, sample, settings, the whole model and the timing: titled lists of name and value."
     device = {"device": result.peaks.device} | result.environment
-    sections = {"Idle": _idle_facts(result), "Device": _as_pairs(device), "Roofs": _roof_facts(result.peaks), "Sample": _sample_facts(result),
+    sections = {"Idle": _idle_facts(result), "Device": _as_pairs(device), "Roofs": _roof_facts(result.peaks),
+                "Sample": _sample_facts(result),
                 "Call and settings": _as_pairs(result.call | result.settings),
                 "Whole model": _program_facts(result.program) if result.program is not None else [],
                 "Timing": _timing_facts(result.timing) if result.timing is not None else []}
