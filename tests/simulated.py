@@ -44,6 +44,7 @@ class OutOfMemory(torch.OutOfMemoryError): pass
 class Table:
     "What each thing takes, ns."
     launch: int = 5_000                   # A call, of the CPU's time
+    recorded: int = 0                     # What a call takes more of it while the profiler runs
     allocation: int = 1_000               # Of the CPU's time too
     gap: int = 0                          # Between two kernels of a stream
     kernels: dict = field(default_factory=dict)  # Of an operator
@@ -88,6 +89,12 @@ class Books:
     def note(self, *event, **args):
         if self.recording: self.record.append(Event(*event, args=args))
 
+    def check_capture(self, what):
+        "A wait, or an event that has a time, ends a capture with an error."
+        if self.captured is None: return
+        self.captured = None
+        raise RuntimeError(f"operation not permitted when stream is capturing: {what}")
+
     def surface(self):
         "An error of an earlier call comes up now; in the program's thread, as PyTorch ends a process whose spare device fails in autograd's."
         if threading.current_thread() is not threading.main_thread(): return
@@ -100,7 +107,7 @@ class Books:
             self.surface()
             if self.captured is not None: self.captured.append((operator, duration)); return
             begin, thread, number = self.now, threading.get_ident(), next(self.numbers)
-            self.now += self.table.launch
+            self.now += self.table.launch + self.table.recorded * self.recording
             self.launched += 1
             if self.launched in self.fails: self.error = self.fails.pop(self.launched)
             self.note("cpu_op", operator, begin, self.now, thread, number, **{"Input Dims": dims, "Input type": types, "External id": number})
@@ -272,9 +279,11 @@ class Simulated(seam.Accelerator):
     recorder, graphs, activity = "simulated", True, ProfilerActivity.PrivateUse1
     activities = [ProfilerActivity.CPU]
     def clock(self): return books.now * 1e-9
-    def synchronize(self): books.synchronised += 1; books.wait()
+    def synchronize(self): books.synchronised += 1; books.check_capture("a wait"); books.wait()
     def mark(self, name): books.note("cpu_op", name, books.now, books.now, threading.get_ident(), 0)
-    def event(self): return max(books.now, books.ends.get(books.stream, 0))
+    def event(self):
+        books.check_capture("an event that has a time")
+        return max(books.now, books.ends.get(books.stream, 0))
     def seconds(self, events): return [(t - events[0]) * 1e-9 for t in events]
     def free_memory(self): return books.table.capacity - books.allocated
     def empty_cache(self): pass
@@ -282,7 +291,7 @@ class Simulated(seam.Accelerator):
     def caches(self): return list(books.table.caches)
     def lacks(self, dtype): return "this device has no arithmetic of it" if dtype in books.table.lacks else ""
 
-    def captured(self, call, times):
+    def _graph(self, call, times):
         books.captured = []
         try:
             for _ in range(times): call()
@@ -313,6 +322,7 @@ class _Module:
     def device_count(self): return 1
     def get_amp_supported_dtype(self): return [torch.float16, torch.bfloat16]
     def memory_allocated(self, device=None): return books.allocated
+    def is_current_stream_capturing(self): return books.captured is not None
 
 def rates(flops, levels):
     "The cost of operators on a device with rates: FLOP/s by dtype, and (capacity, B/s) of each level, nearest first."

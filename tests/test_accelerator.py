@@ -110,6 +110,15 @@ def test_launch_bound():
     assert microseconds(ra) == {"0": 10, "1": 5, "2": 10, "(idle)": 135}
     check_sum(ra, 160)
 
+@pytest.mark.parametrize("launch, rows", [(50_000, {"0": 10, "1": 5, "2": 10, "(idle)": 135}), (1_000, {"0": 10, "1": 5, "2": 10, "(idle)": 1})])
+@apart
+def test_calls_that_take_longer_under_the_profiler_are_no_idle_time(launch, rows):
+    "As before, while each recorded call takes 20 µs more: 3 · 70 + 10 in the record, 3 · 50 + 10 without it; and where kernels hide the launches."
+    t = tools()
+    ra = profiled(t, net(t), sample(t), t.Table(launch=launch, recorded=20_000, kernels=dict(addmm=10_000, relu=5_000)))
+    assert microseconds(ra) == rows
+    check_sum(ra, sum(rows.values()))
+
 @apart
 def test_gaps_between_kernels_are_idle():
     t = tools()
@@ -354,6 +363,7 @@ def test_a_watch_hands_an_error_of_the_queue_to_the_program():
 
 @apart
 def test_a_watched_training():
+    "A program that does not wait: its queue is never empty, and the waits around a recorded step are none of its own."
     t = tools()
     from fasterbench import watch
     model, x = net(t), sample(t)
@@ -366,7 +376,7 @@ def test_a_watched_training():
             optimizer.zero_grad()
     rows = {(p.name, p.phase): round(p.time_s * 1e6, 6) for p in w.result.points}
     assert rows == {("0", "forward"): 100, ("1", "forward"): 30, ("2", "forward"): 100, ("2", "backward"): 30, ("1", "backward"): 10, ("0", "backward"): 20,
-                    ("(optimizer)", "update"): 10, ("(outside the model)", ""): 20, ("(idle)", ""): 5}
+                    ("(optimizer)", "update"): 10, ("(outside the model)", ""): 20}
     assert len(w.series) == 2 and not w.failures and w.result.timing.clock == "kernel times (simulated)"
 
 @apart
@@ -381,6 +391,35 @@ def test_peaks_are_those_of_the_table():
     assert [(l.name, l.capacity, l.bandwidth) for l in peaks.memory] == [("L2", cache, pytest.approx(4e10, rel=0.02)), ("DRAM", None, pytest.approx(1e10, rel=0.02))]
     assert peaks.skipped["float64"] == "this device has no arithmetic of it" and peaks.environment["device_name"] == "Simulated"
     with pytest.raises(ValueError, match="float64 cannot be measured on sim:0: this device has no arithmetic of it"): measure_peaks("sim", dtype=torch.float64, cache=False)
+
+@apart
+def test_a_graph_keeps_the_memory_that_it_works_on():
+    "A replay writes where the captured call did: nobody else may get that memory."
+    t = tools()
+    from fasterbench.probes.probes import graph_probe
+    t.books.reset(t.Table())
+    before = t.books.allocated
+    replay = graph_probe("copy", 1 << 20, t.torch.device("sim", 0), 1 << 21).build()
+    gc.collect()
+    assert t.books.allocated - before == 1 << 20                                  # two tensors of half a working set
+    del replay
+    gc.collect()
+    assert t.books.allocated == before
+
+@apart
+def test_a_watch_leaves_a_capture_alone():
+    "A program that captures a graph of its model now and then: the calls that only go into the graph are not seen."
+    t = tools()
+    from fasterbench import watch
+    model, x, here = net(t), sample(t), t.sim.Simulated(t.torch.device("sim", 0))
+    t.books.reset(t.Table(kernels=kernels))
+    with t.torch.no_grad(), watch(model, every=10, active=3, warmup=2, peaks=t.roofs) as w:
+        for _ in range(40):
+            model(x)
+            replay = here.captured(lambda: model(x), 1)
+            replay()
+    assert not w.failures and w.series and "forward" not in vars(model)
+    assert {p.name: round(p.time_s * 1e6, 6) for p in w.result.points if p.name in "012"} == {"0": 100, "1": 30, "2": 100}
 
 @apart
 def test_a_trace_of_the_run_says_the_same(tmp_path="/tmp"):

@@ -6,7 +6,7 @@
 __all__ = ['discarded', 'Marks', 'KernelTimes']
 
 # %% ../../nbs/timing/kernels.ipynb #41ed292b
-import itertools, re
+import itertools, re, statistics
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -267,11 +267,18 @@ def time_kernels(
             [records for _, records, _ in runs])
 
 # %% ../../nbs/timing/kernels.ipynb #10df2e64
+def idle_times(
+    busy:Sequence[float], # Of each recorded run: with a kernel under way, s
+    bare:Sequence[float], # Of runs without an instrument, s
+)->tuple[list[float], list[float]]:
+    "Per recorded run the seconds without a kernel in a run that nothing records, and the length of that run."
+    wholes = bare if len(bare) == len(busy) else [statistics.median(bare)] * len(busy)
+    return [max(w - b, 0.0) for w, b in zip(wholes, busy)], [max(w, b) for w, b in zip(wholes, busy)]
+
 def _kernel_times(runs, bare, slots, clock, sites=0):
     "The times of recorded runs: of each slot, of kernels that no slot launched, of communication, and of no kernel."
     own, rest, exposed, flight = zip(*(kernel_times(records, stamps, slots + 1 + sites) for stamps, records, _ in runs))
-    lengths = [length for *_, length in runs]
-    idle = [max(t - sum(o) - r - sum(e), 0.0) for o, r, e, t in zip(own, rest, exposed, lengths)]
+    idle, lengths = idle_times([sum(o) + r + sum(e) for o, r, e in zip(own, rest, exposed)], bare)
     lost, launches = zip(*(slots_of_lost(records, stamps) for stamps, records, _ in runs))
     own, exposed = ([Samples(v) for v in zip(*times)] for times in (own, exposed))
     own, exposed, compiled = own[:slots], exposed[:slots], own[slots + 1:]
