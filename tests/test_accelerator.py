@@ -406,6 +406,76 @@ def test_a_graph_keeps_the_memory_that_it_works_on():
     gc.collect()
     assert t.books.allocated == before
 
+def graphed(t):
+    "A model whose second module was captured: a copy of what it is given into the graph, and its launch."
+    class Graphed(t.nn.Module):
+        def __init__(self): super().__init__(); self.inner = t.nn.Sequential(t.nn.Linear(16, 16), t.nn.ReLU())
+        def capture(self, x):
+            self.given = x
+            def call(): self.out = self.inner(self.given)
+            self.replay = t.sim.Simulated(x.device).captured(call, 1)
+        def forward(self, x):
+            self.given.copy_(x)
+            self.replay()
+            return self.out
+    model = t.nn.Sequential(t.nn.Linear(8, 16), Graphed(), t.nn.Linear(16, 4)).to("sim")
+    with t.torch.no_grad(): model[1].capture(t.torch.zeros(2, 16).to("sim"))
+    return model
+
+@apart
+def test_a_captured_graph_has_a_time_and_no_known_work():
+    "A copy of 10 µs, and a graph of 100 and 30; four calls of 5 µs, of which the first is waited for."
+    t = tools()
+    t.books.reset(t.Table(kernels=kernels))
+    ra = profiled(t, graphed(t), sample(t), t.Table(kernels=kernels))
+    assert microseconds(ra) == {"0": 100, "1": 140, "2": 100, "(idle)": 5}
+    check_sum(ra, 345)
+    row = next(p for p in ra.results if p.name == "1")
+    assert row.flops is row.bytes_moved is ra.program.flops is None and row.bound == "undefined"
+    assert ra.result.notes == ["captured graphs ran (1): their kernels have times, and their work is not known"]
+
+@apart
+def test_replays_in_a_trace_have_the_operators_of_their_capture():
+    "Two replays of a graph of three kernels, joined by order and name to the operators and modules of the capture's trace."
+    t = tools()
+    from fasterbench import read_trace
+    model, x, here = net(t).eval(), sample(t), t.sim.Simulated(t.torch.device("sim", 0))
+    t.books.reset(t.Table(kernels=kernels))
+    with tempfile.TemporaryDirectory() as folder, t.torch.no_grad():
+        with t.sim.recorded() as captured, t.sim.annotated(model): replay = here.captured(lambda: model(x), 1)
+        t.sim.write_trace(captured, f"{folder}/capture.json")
+        with t.sim.recorded() as events:
+            begin = t.books.now
+            replay(); replay()
+            t.books.wait()
+        t.sim.write_trace([*events, t.sim.Event("user_annotation", "ProfilerStep#1", begin, t.books.now, threading.get_ident())], f"{folder}/trace.json")
+        found = read_trace(f"{folder}/trace.json", peaks=t.roofs, captures=[f"{folder}/capture.json"])
+        alone = read_trace(f"{folder}/trace.json", peaks=t.roofs)
+    rows = {p.name.removeprefix("(model)."): p for p in found.points}
+    assert {name: round(p.time_s * 1e6, 6) for name, p in rows.items()} == {"0": 200, "1": 60, "2": 200, "(idle)": 5}
+    assert rows["0"].flops == 2 * (2 * 2 * 8 * 16 + 2 * 16) and rows["1"].flops == 2 * 2 * 16    # products and bias, activation
+    assert any("6 of 6 kernels of 2 graph launches aligned, 6 by name" in n for n in found.notes)
+    assert not {p.name for p in alone.points} & {"0", "(model).0"}
+
+@pytest.mark.parametrize("training", [False, True])
+@apart
+def test_compiled_kernels_have_rows_of_their_own(training):
+    """Two products of 100 µs and two fused activations of 7, each at its call in the code that Inductor wrote. Training: a sum
+    of the loss and one gradient of it at 10; in the backward three products at 50, three fused kernels, and a copy of the gradient."""
+    t = tools()
+    t.sim.install_compiler()
+    model = t.nn.Sequential(t.nn.Linear(8, 16), t.nn.ReLU(), t.nn.Linear(16, 4), t.nn.ReLU()).to("sim")
+    table = t.Table(kernels=dict(addmm=100_000, mm=50_000, fused=7_000))
+    ra = profiled(t, t.torch.compile(model), sample(t), table, backward=training)
+    rows = sorted((p.phase, p.name, p.type.rpartition(".")[2][:9], round(p.time_s * 1e6, 6)) for p in ra.results if p.time_s)
+    phase = "forward" if training else ""
+    forward = [(phase, "0", "addmm", 100), (phase, "1", "cpp_fused", 7), (phase, "2", "addmm", 100), (phase, "3", "cpp_fused", 7)]
+    idle, of_loss = ("", "(idle)", "GPU idle", 6), [(p, "(loss)", "total_out", 10) for p in ("backward", "forward")]    # an allocation, and a launch
+    backward = [(n, "mm", 50) for n in "022"] + [(n, "cpp_fused", 7) for n in ("0", "1 + 2 + 3", "3")] + [("(guards)", "Dynamo", 10)]
+    assert rows == sorted(forward + [idle] + (of_loss + [("backward", *row) for row in backward]) * training)
+    assert not ra.result.notes
+    check_sum(ra, 220 + (2 * 10 + 3 * 50 + 3 * 7 + 10) * training)
+
 @apart
 def test_a_watch_leaves_a_capture_alone():
     "A program that captures a graph of its model now and then: the calls that only go into the graph are not seen."

@@ -105,6 +105,14 @@ def lost_launches(
 
 _starts_work = re.compile(r"Launch(?!HostFunc)|Memcpy|Memset")
 
+def slots_of_replays(
+    records:Iterable[Record], # Of one run
+    stamps:Sequence[Stamp],   # Likewise
+)->frozenset[int]:
+    "Return the slots that launch graphs: what a graph runs was put into it before, and no operator is seen now."
+    begins = [r.start for r in records if r.kind == "launch" and "GraphLaunch" in r.name]
+    return frozenset(on_top(stamps, begins)) - {None} if begins else frozenset()
+
 # %% ../../nbs/timing/kernels.ipynb #27594297
 def exclusive_seconds(
     intervals:Sequence[tuple[float, float, int]], # Begin, end, class: a moment belongs to the lowest class that runs
@@ -208,6 +216,7 @@ class KernelTimes(ModuleTimes):
     unlaunched: Samples|None=None # Kernels whose launch belongs to no module, s
     lost: tuple=()                # Slots whose launches have no kernel in the record, one for each such launch
     launches: int=0               # Of all runs: how many there were
+    replays: frozenset=frozenset() # Slots that launch graphs
 
 # %% ../../nbs/timing/kernels.ipynb #6f0f3a2b
 def between_marks(
@@ -283,6 +292,7 @@ def _kernel_times(runs, bare, slots, clock, sites=0):
     own, exposed = ([Samples(v) for v in zip(*times)] for times in (own, exposed))
     own, exposed, compiled = own[:slots], exposed[:slots], own[slots + 1:]
     steps, bare, idle, rest, flight = (Samples(tuple(v)) for v in (lengths, bare, idle, rest, flight))
+    replays = frozenset().union(*(slots_of_replays(records, stamps) for stamps, records, _ in runs))
     return KernelTimes(own, steps, bare, clock, StampCost(), idle, unlaunched=rest, lost=sum(lost, ()),
-                       launches=sum(launches), sites=compiled,
+                       launches=sum(launches), replays=replays, sites=compiled,
                        waits=Waits(exposed, flight) if any(flight.values) else None)
