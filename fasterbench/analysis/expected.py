@@ -247,11 +247,11 @@ def expected_operator_times(
     "The limit and the expected time of every operator of a run, on the device alone."
     likely = expected_traffic(trace, [l.capacity for l in peaks.memory[:-1]])
     rates, chip = {kind: _bandwidths(peaks, kind) for kind in kinds}, chip_of(peaks)
-    start = _start(chip, captured)
+    start = _start_time(chip, captured)
     return [_operator_time(call, s, e, peaks, rates[_memory_kind(call)], call.category in tf32, chip, start)
             for call, s, e in zip(trace, served, likely)]
 
-def _start(chip, captured):
+def _start_time(chip, captured):
     "Time that a kernel takes apart from its work, s."
     return constants["start"].value / chip.clock if captured and chip else constants["launch"].value
 
@@ -304,7 +304,7 @@ def compiled_times(
     "The limit and the expected time of every operator, where a compiler may join what is no product."
     caches, main = sum(l.capacity for l in peaks.memory[:-1]), peaks.memory[-1].bandwidth
     rates, chip = {k: _bandwidths(peaks, k)[-1] for k in kinds}, chip_of(peaks)
-    start = _start(chip, captured)
+    start = _start_time(chip, captured)
     likely, found = expected_traffic(trace, [l.capacity for l in peaks.memory[:-1]]), []
     for call, served in zip(trace, likely):
         kind, dtype, on_tf32 = _memory_kind(call), call.dtype or peaks.dtype, call.category in tf32

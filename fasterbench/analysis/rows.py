@@ -163,10 +163,10 @@ def _with_kernels(m, rows, peaks):
     ran = [row for row in timed if row.time_s > 0]
     wrappers = [summed([r for r in ran if r.name == wrapper_row and r.phase == phase])
                 for phase in dict.fromkeys(r.phase for r in ran)]
-    rest = [_around(m, row) if row.name in own else row for row in rows]
+    rest = [_without_kernels(m, row) if row.name in own else row for row in rows]
     return [*(r for r in ran if r.name != wrapper_row), *(w for w in wrappers if w.calls), *rest]
 
-def _around(m, row):
+def _without_kernels(m, row):
     "The row of a compiled module without its kernels: guards, and what runs eagerly between graphs."
     left = m.kernels.eager_work(m.work, row.name, row.phase or "forward")
     name, kind = (row.name, row.type) if left is None or left.flops or left.bytes_moved else (guards_row, "Dynamo")
