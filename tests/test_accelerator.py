@@ -293,6 +293,28 @@ def test_without_a_whole_record_events_tell_the_times(gone):
     assert [str(w.message) for w in caught] == ["no operator times: there is no whole record of the kernels; the times of the modules are from sim events"]
 
 @apart
+def test_a_profiler_that_cannot_begin_is_done_without():
+    "As PyTorch's fails on an Intel GPU whose driver is too old for it: in a profile, and in a program."
+    t = tools()
+    from fasterbench import watch
+    from fasterbench.engine import accelerator as seam
+    @contextmanager
+    def failing():
+        raise RuntimeError("Fail to enable Kineto Profiler on XPU due to error code: 2")
+        yield
+    t.sim.Simulated.recording = lambda self, session: seam.Host.recording(self, failing())
+    model, x = net(t), sample(t)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        ra = profiled(t, model, x, t.Table(kernels=kernels))
+    assert microseconds(ra) == {"0": 105, "1": 30, "2": 100} and ra.timing.clock == "sim events" and len(caught) == 1
+    t.books.reset(t.Table(kernels=kernels))
+    with t.torch.no_grad(), watch(model, every=10, active=3, warmup=2, peaks=t.roofs) as w, warnings.catch_warnings(record=True):
+        warnings.simplefilter("always")
+        for _ in range(20): model(x)
+    assert w.failures and all("Fail to enable Kineto" in f for f in w.failures) and "forward" not in vars(model)
+
+@apart
 def test_work_of_another_thread_is_no_modules():
     t = tools()
     class Threaded(t.nn.Module):

@@ -7,7 +7,7 @@ __all__ = []
 
 # %% ../../nbs/engine/accelerator.ipynb #e2e57765
 import math
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import lru_cache
 from time import perf_counter
 
@@ -18,6 +18,9 @@ from torch.profiler import ProfilerActivity, supported_activities
 from ..core.arguments import tensors_of
 
 # %% ../../nbs/engine/accelerator.ipynb #4dba156b
+class NotRecorded(RuntimeError):
+    "The profiler could not begin to record a device."
+
 def is_accelerator(
     device:torch.device,
 )->bool:
@@ -58,9 +61,14 @@ class Host:
 
     @contextmanager
     def recording(self, session):
-        "Within the context `session` of the profiler runs; gives a list that holds its events once it is over."
+        """Within the context `session` of the profiler runs; gives a list that holds its events once it is over.
+
+        Raises `NotRecorded` where it cannot begin."""
         events = []
-        with session as p: yield events
+        with ExitStack() as running:
+            try: p = running.enter_context(session)
+            except RuntimeError as error: raise NotRecorded(str(error)) from error
+            yield events
         events += p.profiler.kineto_results.events()
 
 # %% ../../nbs/engine/accelerator.ipynb #2e0bcf86

@@ -18,7 +18,7 @@ import torch
 from .profiler import Record, mark, session
 from .stamps import CpuStamps, ModuleTimes, Stamp, StampCost, StepStamps, Waits, enter, switch
 from .samples import Samples, StoppingRule, timed_call, warm_up
-from ..engine.accelerator import accelerator
+from ..engine.accelerator import NotRecorded, accelerator
 from ..engine.process import gc_paused
 from ..engine.peers import peers
 from ..engine.step import Forward, phases
@@ -268,7 +268,8 @@ def time_kernels(
             n = peers.agreed("the length of a round", min(round_of, left), min)
             bare += [timed_call(fresh(), device) for _ in range(n - (not runs))]
             skip = discarded if n > rule.few else 1             # of a slow model
-            recorded = marked_runs(fresh, run, device, skip + n, tick)[skip:]
+            try: recorded = marked_runs(fresh, run, device, skip + n, tick)[skip:]
+            except NotRecorded: recorded = []
             seen = any(r.kind in gpu_work for _, records, _ in recorded for r in records)
             if not peers.agreed("the kernels", seen, all): return None
             runs += recorded
