@@ -146,7 +146,7 @@ def product_precision()->str:
     "Return how exact float32 products have to be; PyTorch's first switch raises where its newer ones say more."
     try: return torch.get_float32_matmul_precision()
     except RuntimeError:
-        return ", ".join(f"{path} {_backend(path).fp32_precision}" for path in ("cuda.matmul", "mkldnn.matmul"))
+        return ", ".join(f"{path} {_backend_of(path).fp32_precision}" for path in ("cuda.matmul", "mkldnn.matmul"))
 
 flags = ("cudnn.benchmark", "cudnn.benchmark_limit", "cudnn.deterministic", "cudnn.enabled", "cudnn.allow_tf32",
          "cuda.matmul.allow_fp16_reduced_precision_reduction", "cuda.matmul.allow_bf16_reduced_precision_reduction",
