@@ -227,8 +227,9 @@ class Series(View):
 
     @property
     def title(self)->str:
-        "The models."
-        return " / ".join(dict.fromkeys(r.model for r in self.results))
+        "The models, and by what they differ where that is a number."
+        models = " / ".join(dict.fromkeys(r.model for r in self.results))
+        return f"{models} by {self.quantity}" if self.quantity else models
 
     @property
     def lines(self)->list[str]:
