@@ -277,7 +277,7 @@ def _borrowed(trace, operators):
                    autograd=trace.autograd + [(None, None)] * len(operators))
 
 def _recognised(trace, found, like):
-    "Tell kernels that no launch explains by their neighbours; return also the trace with the operators that `like` lends."
+    "Tell kernels that no launch explains by their neighbours; return also the trace with what `like` lends."
     wanted = (parts["outside"], reasons["graph"]) if like is not None else (parts["outside"],)
     if not any(p.part in wanted for p in found): return found, trace
     index, (labels, first) = Neighbours(), _labels(trace, found)
