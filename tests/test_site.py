@@ -4,8 +4,9 @@ from html.parser import HTMLParser
 from urllib.parse import unquote, urldefrag
 
 import pytest
+from filelock import FileLock
 
-from conftest import heavy_only, root
+from conftest import folder, heavy_only, root
 from test_report import chrome, until
 
 pytestmark = heavy_only("builds the site and opens every page")
@@ -15,19 +16,21 @@ pages += [f"docs/{p.stem}.html" for p in sorted((root/"nbs/docs").iterdir())]
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    "The folder with the site."
+    "The folder with the site. Where the build fails, every worker says so."
     missing = [m for m in ("sphinx", "myst_nb", "furo") if not importlib.util.find_spec(m)]
     if missing:
         warnings.warn(why := f"THE SITE IS NOT TESTED: {', '.join(missing)} not installed; the docs extra has it")
         pytest.skip(why)
-    there = tmp_path_factory.mktemp("site")
-    source = tmp_path_factory.mktemp("source")/"project"                # a copy: other tests write into the project meanwhile
-    shutil.copytree(root, source, ignore=shutil.ignore_patterns(".*", "build", "dist", "*.egg-info", "__pycache__"))
-    before = {*source.rglob("*")}
-    done = subprocess.run([sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html", "nbs", str(there/"site")], cwd=source, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert {*source.rglob("*")} == before and [p.name for p in there.iterdir()] == ["site"], "the build leaves something behind"
-    return there/"site"
+    with FileLock(folder/"site.lock"):                                    # one build for all workers
+        if (folder/"site").exists(): return folder/"site"
+        there = tmp_path_factory.mktemp("site")
+        source = tmp_path_factory.mktemp("source")/"project"            # a copy: other tests write into the project meanwhile
+        shutil.copytree(root, source, ignore=shutil.ignore_patterns(".*", "build", "dist", "*.egg-info", "__pycache__"))
+        before = {*source.rglob("*")}
+        done = subprocess.run([sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html", "nbs", str(there/"site")], cwd=source, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        assert {*source.rglob("*")} == before and [p.name for p in there.iterdir()] == ["site"], "the build leaves something behind"
+        return (there/"site").rename(folder/"site")
 
 def figures(page):
     "How many figures the notebook of a page holds; a page of text holds none."

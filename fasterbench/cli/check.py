@@ -6,7 +6,7 @@
 __all__ = ['check_imports', 'SideError']
 
 # %% ../../nbs/cli/check.ipynb #56f6a2fc
-import json, os, shutil, signal, subprocess, sys, tempfile, warnings
+import json, os, shutil, signal, subprocess, sys, tempfile, threading, warnings
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -192,7 +192,8 @@ def in_turn(
 # %% ../../nbs/cli/check.ipynb #88635ffa
 @contextmanager
 def _terminated_as_interrupted():
-    "Within the context SIGTERM ends the process as Ctrl-C does: what was made is taken away."
+    "Within the context SIGTERM ends the process as Ctrl-C does, and what was made is taken away (in the main thread)."
+    if threading.current_thread() is not threading.main_thread(): yield; return
     def end(*_): raise SystemExit(128 + signal.SIGTERM)
     before = signal.signal(signal.SIGTERM, end)
     try: yield

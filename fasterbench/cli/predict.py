@@ -138,18 +138,13 @@ def serve_verb(
     csv:Annotated[File, typer.Option(help="Write the points here; - for standard output.")]=None,
 ):
     "Say what devices allow a language model, and what a server is expected to reach, from its configuration."
-    from fasterbench.analysis.serve import serve, serve_each
+    from fasterbench.analysis.serve import serve
     check_writable(html=html, json=json, csv=csv)
     places, degrees = [target_device(name.strip()) for name in on.split(",")], batch_sizes(tensor_parallel)
-    how = dict(weights=weights, math=math, cache_bytes=_cache_element(cache), engine=engine, network=network)
-    try:
-        if len(places) * len(degrees) > 1 or tpot or price:
-            if measured: usage_error("--measured is for one device and degree", "--measured")
-            sizes = [None] if batch is None else batch_sizes(batch)
-            if len(sizes) > 1: usage_error("one batch size is needed where devices are compared", "--batch")
-            result = serve_each(model, places, degrees, prompt, new, sizes[0], tpot=tpot, price=price, **how)
-        else: result = serve(model, prompt, new, batch_sizes(batch or "1,8,64"), places[0],
-                             tensor_parallel=degrees[0], measured=_measured_rates(measured), **how)
+    one = lambda values: values if len(values) > 1 else values[0]
+    try: result = serve(model, prompt, new, batch and batch_sizes(batch), one(places), tensor_parallel=one(degrees),
+                        tpot=tpot, price=price, weights=weights, math=math, cache_bytes=_cache_element(cache),
+                        engine=engine, network=network, measured=_measured_rates(measured))
     except ValueError as error: usage_error(str(error), "serve")
     if "-" not in (json, csv, html): printed(result.summary)
     write(json, result.to_json)

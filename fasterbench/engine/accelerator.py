@@ -12,10 +12,10 @@ from functools import lru_cache
 from time import perf_counter
 
 import torch
-from torch._C._profiler import _RecordFunctionFast
 from torch.profiler import ProfilerActivity, supported_activities
 
 from ..core.arguments import tensors_of
+from ..core.private import _RecordFunctionFast
 
 # %% ../../nbs/engine/accelerator.ipynb #4dba156b
 def is_accelerator(

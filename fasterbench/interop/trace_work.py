@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import torch
 import torch._meta_registrations
-from torch._ops import OpOverloadPacket
 
+from ..core.private import OpOverloadPacket
 from . import engine_ops, other_ops
 from .trace_file import RecordedCall
 from ..core.dtypes import dtype_name, itemsize
@@ -388,12 +388,6 @@ def argument_memory(
     except (RuntimeError, TypeError, OverflowError): return ()    # sizes that no tensor can have
     return tuple(_memory_key(t, unique_bytes(t)) for t in tensors)
 
-def argument_bytes(
-    call:RecordedCall,
-)->int|None:
-    "Bytes of the tensors that a call was given; `None` where no dtypes were recorded."
-    found = argument_memory(call)
-    return sum(nbytes for _, nbytes in found) if found else None
 
 # %% ../../nbs/interop/trace_work.ipynb #bc197e26
 def least_figures(

@@ -34,11 +34,6 @@ from ..views.result import Breakdown, Result
 
 if TYPE_CHECKING: from torch.profiler import profile
 
-# %% ../../nbs/interop/traces.ipynb #2410911f
-def _points(rows, n, peaks, spreads):
-    "The points of rows that were added over `n` traces: means, and the spread over the traces."
-    return ranked(place(_mean_row(r, n), peaks, time_iqr_s=spreads.get(r.key)) for r in rows)
-
 # %% ../../nbs/interop/traces.ipynb #91b4adaf
 def _mean_row(row, n):
     "A row that was added over `n` traces, as their mean."
@@ -52,10 +47,12 @@ def _iqr_by_row(groups):
     quarter = lambda v: quantiles(v, n=4, method="inclusive")
     return {k: quarter(v)[2] - quarter(v)[0] for k, v in times.items() if len(v) > 1}
 
-def _gathered(found, kind):
-    "The rows of one kind over all traces, and their spreads."
+def _points(found, kind, peaks):
+    "The points of one kind of rows: means over the traces, and the spread of the times."
     groups = [getattr(r, kind) for r in found]
-    return added(row for rows in groups for row in rows), _iqr_by_row(groups)
+    spreads = _iqr_by_row(groups)
+    return ranked(place(_mean_row(row, len(found)), peaks, time_iqr_s=spreads.get(row.key))
+                  for row in added(row for rows in groups for row in rows))
 
 # %% ../../nbs/interop/traces.ipynb #f5892c27
 def _breakdowns(found):
@@ -161,12 +158,11 @@ def _trace_result(found, by, peaks):
     _check_different(found)
     peaks = peaks or found[0].peaks
     by = by or _finer(found)
-    rows = {kind: _points(*[_gathered(found, kind)[0], n, peaks, _gathered(found, kind)[1]])
-            for kind in ("modules", "ops", "kernels", "collectives")}
+    rows = {kind: _points(found, kind, peaks) for kind in ("modules", "ops", "kernels", "collectives")}
     points = _by_rank(found, peaks) if by == "rank" else rows[_kinds[by]]
     if by in ("module", "operator"): points = ranked([*points, _idle(found, peaks)])
-    program, _ = _gathered(found, "program_rows")
-    program = place(_with_unknown(replace(_mean_row(program[0], n), name="", type="window"), found), peaks)
+    whole, = added(replace(r.program, name="") for r in found)
+    program = place(_with_unknown(replace(_mean_row(whole, n), name="", type="window"), found), peaks)
     waits = [p for p in rows["ops"] if p.name == waiting_row]
     program = replace(program, share=1.0, shares=tuple(shares_of([p for p in rows["ops"] if p.name != waiting_row],
         overhead_s=_idle(found, peaks).time_s, communication_s=sum(p.time_s for p in waits)).items()))

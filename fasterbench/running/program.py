@@ -13,10 +13,10 @@ from threading import get_ident
 
 import torch
 from torch import nn
-from torch.fx._symbolic_trace import is_fx_symbolic_tracing
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from ..core.arguments import tensors_of
+from ..core.private import _functorch, is_fx_symbolic_tracing
 from ..engine.accelerator import device_of
 from ..engine.modules import Part, parts, wrapped
 from ..engine.step import Forward, parameter_owners
@@ -28,7 +28,7 @@ def is_traced()->bool:
 
 def is_transformed()->bool:
     "Tell if a transform of `torch.func` is under way: what is measured within it would be transformed too."
-    return torch._C._functorch.peek_interpreter_stack() is not None
+    return _functorch.peek_interpreter_stack() is not None
 
 def has_compiled()->bool:
     "Tell if Dynamo has compiled anything in this process."

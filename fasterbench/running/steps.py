@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from ..core.arguments import tensors_of
+from ..core.private import _current_autograd_node
 from ..engine.accelerator import accelerator, is_accelerator, settle
 from ..engine.modules import wrapped
 from ..engine.process import eager
@@ -42,7 +43,7 @@ def reaches(
 # %% ../../nbs/running/steps.ipynb #sm00001e
 def is_here(thread)->bool:
     "Tell if a module is called in `thread`, or in one that runs a node of a backward; and not by a tracer."
-    return not is_traced() and (get_ident() == thread or torch._C._current_autograd_node() is not None)
+    return not is_traced() and (get_ident() == thread or _current_autograd_node() is not None)
 
 # %% ../../nbs/running/steps.ipynb #sm000021
 class ProgramTracer(Tracer):
