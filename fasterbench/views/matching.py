@@ -85,7 +85,7 @@ class _Pairing:
         self.totals, self.pairs = (a.work or 1, b.work or 1), []
         self.models = set().union(*(m.words for t in (a, b) for m in _wrappers(t)))   # words of every class in it
 
-    def _shares(self, xs, ys): return sum(x.work for x in xs) / self.totals[0], sum(y.work for y in ys) / self.totals[1]
+    def _shares(self, xs, ys): return (sum(m.work for m in of) / total for of, total in zip((xs, ys), self.totals))
 
     def _alike(self, xs, ys):
         "Tell if the work of some modules is that of others, to 10 %; what has none is alike."
@@ -98,7 +98,8 @@ class _Pairing:
         return min(u, v) * 1.5 >= max(u, v)
 
     def _steps(self):
-        word, kind = lambda x, y: bool((x.words & y.words) - self.models), lambda x, y: bool(x.kind) and x.kind == y.kind
+        word = lambda x, y: bool((x.words & y.words) - self.models)
+        kind = lambda x, y: bool(x.kind) and x.kind == y.kind
         alike = lambda x, y: self._alike([x], [y])
         worked = lambda x, y: bool(x.work) == bool(y.work)
         return (lambda x, y: (kind(x, y) or word(x, y)) and alike(x, y) and self._as_large(x, y),
