@@ -94,6 +94,18 @@ def test_objects_are_found(chrome, site):
     index = (site/"genindex.html").read_text(encoding="utf-8")
     assert all(name in index for name in ("measure_peaks", "RooflineAnalyzer", "MemoryLevel", "read_ncu"))
 
+def test_the_index_of_public_names_is_in_the_order_of_use(site):
+    page = (site/"reference/public.html").read_text(encoding="utf-8")
+    at = [page.index(h) for h in ("Profile a model</h2>" if "Profile a model</h2>" in page else "Profile a model", "read_ncu(path, *", "predict(model", "NotKeptWarning")]
+    assert at == sorted(at) and "RooflineAnalyzer(model, sample, peaks)" in page and "Further names" not in page
+
+def test_checks_are_folded(site):
+    "A cell that asserts and shows nothing is behind a line; the others are read."
+    page = (site/"tutorials/watching.html").read_text(encoding="utf-8")
+    folded = re.findall(r"<details class=\"[^\"]*hide[^\"]*\">.*?</details>", page, re.S)
+    assert len(folded) == 4 and all("Checks of this page" in f and "assert" in f for f in folded)
+    assert "assert" not in re.sub("|".join(map(re.escape, folded)), "", page).partition("<article")[2]
+
 def test_pages_of_notebooks_show_no_directives(site):
     for page in ("work/rules.html", "core/units.html", "views/table.html"):
         text = Links((site/page).read_text(encoding="utf-8")).text

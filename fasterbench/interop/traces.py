@@ -30,7 +30,7 @@ from ..roofs.datasheet import as_peaks, names_device
 from ..roofs.place import place, ranked, shares_of, waiting_row
 from ..roofs.row import Row, added
 from ..roofs.hardware import HardwarePeaks
-from ..views.result import Breakdown, Result
+from ..views.result import Breakdown, Idle, Result
 
 if TYPE_CHECKING: from torch.profiler import profile
 
@@ -79,9 +79,14 @@ def _with_unknown(row, found):
     return replace(row, flops=None, contraction_flops=None, dense_flops=None, bytes_moved=nbytes, eager_bytes=nbytes)
 
 # %% ../../nbs/interop/traces.ipynb #31fc6a2b
+def _idle_times(found):
+    "List before what the devices ran nothing, and why; longest first."
+    spent = sum((r.idle for r in found if r.device != "cpu"), Counter())
+    return [Idle(module, cause, s) for (module, cause), s in spent.most_common()]
+
 def _idle_notes(found):
     "Before what the device ran nothing, and why, in a line."
-    spent = sum((r.idle for r in found if r.device != "cpu"), Counter())
+    spent = {(i.before, i.cause): i.seconds for i in _idle_times(found)}
     total, window = sum(spent.values()), sum(s.span_s for r in found for s in r.spent)
     if not total or total < 0.01 * window: return []
     causes, modules = Counter(), Counter()
@@ -172,7 +177,7 @@ def _trace_result(found, by, peaks):
     return TraceResult(points, peaks, rows["ops"], program, steps, environment={k: v for k, v in about.items() if v},
                        model=_model(found), kernels=rows["kernels"],
                        notes=_trace_notes(found, peaks), breakdowns=_breakdowns(found), unknown_ops=_unknown_ops(found),
-                       collectives=_matched(found))
+                       collectives=_matched(found), idle=_idle_times(found))
 
 # %% ../../nbs/interop/traces.ipynb #8e840528
 def _matched(found):

@@ -21,7 +21,7 @@ from ..engine.process import eager
 from .program import ProgramStep, is_traced
 from ..engine.step import graph_nodes, phases, total_output
 from ..engine.state import preserved
-from ..timing.kernels import Marks, between_marks, kernel_times, slots_of_lost
+from ..timing.kernels import Marks, between_marks, kernel_times, slots_of_lost, slots_of_replays
 from ..timing.profiler import can_record, session
 from ..timing.stamps import (CpuStamps, EventStamps, StampCost, StepStamps, enter, leave, node_cost,
                                        self_times, stamp_cost)
@@ -264,7 +264,7 @@ class KernelStep(TimedStep):
         runs = between_marks(self.records, [log for _, *log in self.logs], self.stamps.stamps.now())
         for (step, *_), (stamps, inside, step.seconds) in zip(self.logs, runs):   # no runs: marks are missing
             own, step.unlaunched, exposed, _ = kernel_times(inside, stamps, self.slots, self.outside)
-            step.lost = slots_of_lost(inside, stamps)
+            step.lost, step.replays = slots_of_lost(inside, stamps), slots_of_replays(inside, stamps)
             step.own = [a + b for a, b in zip(own, exposed)]            # communication that nothing hides included
         self.records = None
 

@@ -212,7 +212,7 @@ def with_names_of_first(
     results:list[Result],   # Two
     rows:list,              # Of modules of each
 )->tuple[list, list[str]]:
-    "Return `rows` with names that match where one is of a trace and has names of its own, and what is to be said of it."
+    "Return `rows` with names that match, where one is of a trace with names of its own, and what to say of it."
     if not any(r.environment.get("tool") == "torch.profiler" for r in results): return rows, []
     names = [{p.name for p in of if not p.name.startswith("(")} for of in rows]
     if not all(names) or len(names[0] & names[1]) > 0.5 * min(map(len, names)): return rows, []
