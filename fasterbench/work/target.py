@@ -12,12 +12,11 @@ from dataclasses import dataclass
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 from torch.nn.functional import pad
-from torch.utils._pytree import tree_map
 
 from ..core.arguments import tensors_of
+from ..core.private import (DataDependentOutputException, DynamicOutputShapeException, FakeTensor,
+                                      FakeTensorMode, tree_map)
 from ..engine.accelerator import stand_in
 from .trace import Tracer
 
