@@ -19,7 +19,7 @@ _homes = {
     **dict.fromkeys(["rule", "Flops"], "work.rules"),
     **dict.fromkeys(["RooflinePoint", "roofline_analysis"], "roofs.place"),
     "RooflineAnalyzer": "roofline", "serve": "analysis.serve",
-    **dict.fromkeys(["ServeResult", "ServePoint"], "views.serving"),
+    **dict.fromkeys(["ServeResult", "ServePoint", "ServeSeries", "ServeOption"], "views.serving"),
     **dict.fromkeys(["Result", "Timing", "Breakdown", "from_json"], "views.result"),
     **dict.fromkeys(["Collective", "NetworkView", "PeaksView"], "views.peaks_page"),
     **dict.fromkeys(["compare", "Comparison", "Series"], "views.compare"), "MetricSeries": "views.metrics",
@@ -69,6 +69,7 @@ if TYPE_CHECKING:
     from .views.result import Result as Result, Timing as Timing, Breakdown as Breakdown, from_json as from_json
     from .views.compare import Series as Series
     from .views.serving import ServeResult as ServeResult, ServePoint as ServePoint
+    from .views.serving import ServeSeries as ServeSeries, ServeOption as ServeOption
     from .work.count import count_work as count_work, Work as Work, ModuleWork as ModuleWork, OpWork as OpWork
     from .work.rules import rule as rule, Flops as Flops
 

@@ -34,7 +34,7 @@ class LayerMemory(NamedTuple):
     kept: int=0 # Bytes that it allocated itself and that were alive when its calls returned; summed over the calls
 
 # %% ../nbs/analysis/profiling.ipynb #01a23d2b
-class _Call:
+class _OpenCall:
     "An open call of a module."
     def __init__(self, i, alive): self.i, self.start, self.most, self.own = i, alive, alive, {}
 
@@ -45,7 +45,7 @@ def layer_memory(
     "Peak and kept bytes of each module."
     found, stack, owner, alive = [LayerMemory()] * n, [], {}, 0
     for what, *args in events:
-        if what == "enter": stack.append(_Call(args[0], alive))
+        if what == "enter": stack.append(_OpenCall(args[0], alive))
         elif what == "exit": _leave(stack.pop(), stack, found, owner)
         else:
             address, nbytes = args

@@ -73,14 +73,14 @@ def _few(timing):
     return [f"few runs, as each takes long: the rows rest on {timing.steps}, the end to end time on "
             f"{timing.bare_steps}{how}"]
 
-def _step_of(model, backward, loss, optimizer):
+def _training_step(model, backward, loss, optimizer):
     check_step(backward, loss, optimizer)
     return TrainingStep(model, loss, optimizer) if backward else Forward(model)
 
 # %% ../nbs/analysis/roofline.ipynb #47ce675c
 def _union(lists): return list(dict.fromkeys(n for names in lists for n in names))
 
-def _dtypes(own, work):
+def _dtypes_to_measure(own, work):
     "The dtypes to measure, the main one first; ranks that profile together measure those of all of them."
     sums = {}
     for c in work.trace:
@@ -120,7 +120,7 @@ class RooflineAnalyzer:
         check_model(self.model)
         device, warmup = as_device(device, self.model, self.sample), as_count("warmup", warmup, 0)
         rule = StoppingRule(steps=None if steps is None else as_count("steps", steps, 1))
-        run = _step_of(self.model, backward, loss, optimizer)
+        run = _training_step(self.model, backward, loss, optimizer)
         progress = progress if peers.leads else False
         settings = f"profile(warmup={warmup}, steps={rule.steps}, backward={backward})"
         with preserved_process(), gc_paused(), peers.together(self.model, settings) as joined:
@@ -183,7 +183,7 @@ class RooflineAnalyzer:
 
     def _measure_roofs(self, m, device, progress, cache=True):
         "The roofs for the model's own dtype and the others that it computes in."
-        first, *others = _dtypes(main_dtype(self.model, self.sample), m.work)
+        first, *others = _dtypes_to_measure(main_dtype(self.model, self.sample), m.work)
         return peaks_of(device, (first, *sorted(others, key=str)), allow_tf32=bool(m.tf32), progress=progress,
                         cache=cache)
 

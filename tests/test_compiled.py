@@ -216,7 +216,7 @@ def test_a_pytorch_without_the_records_says_so(monkeypatch):
     assert not kernels(result) and any("has no torch._inductor.codegen.cpp.set_kernel" in n for n in result.notes)
 
 def test_code_that_is_not_found_says_so(monkeypatch):
-    monkeypatch.setattr(inductor, "loaded", lambda graph: [])
+    monkeypatch.setattr(inductor, "modules_of_graph", lambda graph: [])
     result = profiled(torch.compile(made()))
     assert not kernels(result) and any("not the code that runs" in n for n in result.notes)
 

@@ -62,6 +62,21 @@ def test_docstrings_of_modules_lead_nowhere_else():
     assert {m: documentation_links(d) for m, d in docs.items() if documentation_links(d)} == {}
     assert documentation_links("Docs: https://fasterbench.github.io/fasterbench/core/units.html.md") and [m for m, d in docs.items() if not d] == []
 
+def names_in_several(sources):
+    "Functions and classes of modules that stand in another module too, with the modules."
+    found = {}
+    for module, source in sources.items():
+        for node in ast.parse(source).body:
+            if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and not node.name.startswith("__"):
+                found.setdefault(node.name, set()).add(module)
+    return {name: sorted(where) for name, where in found.items() if len(where) > 1}
+
+def test_a_name_stands_in_one_module():
+    "A search for a function or a class finds one; two different things are called what each is."
+    assert names_in_several({m: p.read_text(encoding="utf-8") for m, p in wings.modules(package).items()}) == {}
+    twice = {"a": "def f(): ...\nclass C:\n    def g(self): ...", "b": "def g(): ...\ndef f(): ...\ndef __getattr__(n): ..."}
+    assert names_in_several(twice | {"c": "def __getattr__(n): ..."}) == {"f": ["a", "b"]}
+
 # ---- wings
 
 def test_no_import_back_up_and_no_circle():

@@ -86,7 +86,7 @@ def test_kernels_are_near_what_is_expected(singles):
     constants = kernels.model.constants
     for rows, formula, most in ((kernels.products(data, every_nth), kernels.time_of_products, 0.12),
                                 (kernels.attention(data, every_nth, "decode"), kernels.time_of_attention, 0.22),
-                                (kernels.attention(data, every_nth, "prefill"), kernels.time_of_attention, 0.24)):
+                                (kernels.attention(data, every_nth, "prefill"), kernels.time_of_attention, 0.21)):
         assert kernels.over_devices(rows, formula(rows, constants)) < most < kernels.over_devices(rows, kernels.before(rows)) / 2
 
 @needs_data
@@ -100,11 +100,11 @@ def test_devices_that_were_left_out_of_the_fit(singles, kind):
         rows, formula, names = kernels.products(data, 8), kernels.time_of_products, ["start", "operands", "feed", "split"]
     else:
         rows, formula = kernels.attention(data, 8, kind), kernels.time_of_attention
-        names = ["attention_start", "attention_bytes", "attention_step" if kind == "decode" else "attention_block"]
+        names = kernels.attention_names[kind]
     took = kernels.left_out(rows, formula, names, kernels.model.constants)
     sigma = kernels.model.spread["matmul" if kind == "products" else "attention"].value
     inside = abs(np.log(took / rows.measured)) <= kernels.model.z80 * sigma
-    assert kernels.over_devices(rows, took) < dict(products=0.13, decode=0.24, prefill=0.26)[kind]
+    assert kernels.over_devices(rows, took) < dict(products=0.13, decode=0.24, prefill=0.225)[kind]
     assert 0.7 <= inside.mean() <= 0.9
     for device in kernels.devices: assert inside[rows.device == device].mean() > 0.55
 

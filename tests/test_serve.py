@@ -278,9 +278,8 @@ def test_math_and_formats():
 
 def test_devices_and_degrees():
     "The largest batch within a time per token: it is within, one more is not; the price by hand."
-    from fasterbench.analysis.serve import serve_each
     big = hand["llama"][0] | dict(hidden_size=2048, intermediate_size=5504, num_attention_heads=16, num_hidden_layers=24)
-    found = serve_each(big, ["NVIDIA H100 80GB HBM3", "NVIDIA L40S"], (1, 2), 1024, 256, tpot=0.01, price=3.6)
+    found = serve(big, 1024, 256, on=["NVIDIA H100 80GB HBM3", "NVIDIA L40S"], tensor_parallel=(1, 2), tpot=0.01, price=3.6)
     assert [(o.device, o.devices) for o in found.options] == [(d, n) for d in ("NVIDIA H100 80GB HBM3", "NVIDIA L40S") for n in (1, 2)]
     o = found.options[0]
     at = lambda b: serve(big, 1024, 256, b, o.device).point("decode", b).expected_s
@@ -290,6 +289,11 @@ def test_devices_and_degrees():
     assert two.expected_per_device == pytest.approx(two.batch / two.expected_s / 2)
     assert "time per token at most 10.00 ms" in " ".join(found.text().split()) and len(found.csv().splitlines()) == 5
     assert any("no link" in n for n in found.notes)
+    one, two = serve(big, 1024, 256, tpot=0.01), serve(big, 1024, 256, 4, tensor_parallel=[2])  # one row each, by what was asked
+    assert one.options[0].batch == o.batch and [(o.devices, o.batch) for o in two.options] == [(2, 4)]
+    for how, word in ((dict(batch=(1, 8), on=["H100"]), "one size"), (dict(batch=4, tpot=0.01), "one of them"), (dict(on=[]), "at least one"),
+                      (dict(on=["H100", "L40S"], batch=4, measured={4: 100.0}), "one device")):
+        with pytest.raises(ValueError, match=word): serve(big, 1024, 256, **how)
 
 # -- the result -----------------------------------------------------------------------------------------------------
 

@@ -125,7 +125,7 @@ def read_budgets(
             raise BudgetError(f"{name} = {table!r} is outside of a table; tables are models, such as [resnet18]")
         chosen[name] = _settings(name, table)
         budgets += _budgets(name, table, "", [k for k in table if k not in settings and k != "layers"])
-        for layer, own in _layers(name, table).items(): budgets += _budgets(name, own, layer, list(own))
+        for layer, own in _layer_tables(name, table).items(): budgets += _budgets(name, own, layer, list(own))
     return chosen, budgets
 
 # %% ../../nbs/analysis/budgets.ipynb #44789d2f
@@ -143,7 +143,7 @@ def _settings(name, table):
         raise BudgetError(f"[{name}] has no model: model = \"torchvision:resnet18\" or \"file.py:callable\"")
     return found
 
-def _layers(name, table):
+def _layer_tables(name, table):
     layers = table.get("layers", {})
     if not isinstance(layers, Mapping) or not all(isinstance(v, Mapping) for v in layers.values()):
         raise BudgetError(f"[{name}] layers: a table per layer is needed, such as [{name}.layers.\"layer4.*\"]")

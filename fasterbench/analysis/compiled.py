@@ -46,7 +46,7 @@ class Slot(NamedTuple):
     name: str=""        # Of what is no kernel
 
 @dataclass(frozen=True)
-class _Call:
+class _GraphCall:
     "One call of a graph."
     frame: Frame
     graph: Graph
@@ -110,7 +110,7 @@ class Kernels:
         missing = set(map(id, self.stamped.missing))
         for of in sorted(groups.values(), key=lambda of: of[0][1].backward):
             graph = of[0][1]
-            calls = sorted((_Call(f, g, at, k) for f, g in of for k, at in enumerate(f.calls)),
+            calls = sorted((_GraphCall(f, g, at, k) for f, g in of for k, at in enumerate(f.calls)),
                            key=lambda c: c.at[0][0])
             if id(graph) in missing or not calls: continue
             if graph.backward: calls.reverse()

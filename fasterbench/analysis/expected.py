@@ -47,12 +47,16 @@ constants = dict(
     eight_bits=Constant(0.85, "", "of the rate of 16-bit products over their peak, for 8 bits", _quantized_products),
     four_bits=Constant(0.68, "", "the same for 4 bits", _quantized_products),
     scaling=Constant(0.5, "", "of the bandwidth, for a kernel that quantizes activations", _quantized_products),
-    attention_start=Constant(21000, "cycles", "of attention: the start and end of its kernels", _public_attention),
-    attention_bytes=Constant(0.82, "", "of the bandwidth, for keys, values, queries and results", _public_attention),
+    attention_start=Constant(16000, "cycles", "of attention: the start and end of its kernel", _public_attention),
+    attention_join=Constant(5000, "cycles", "of a decode step: its keys are split, and a kernel joins the results",
+                            _public_attention),
+    attention_bytes=Constant(0.79, "", "of the bandwidth, for keys, values, queries and results", _public_attention),
     attention_step=Constant(3900, "cycles", "of a multiprocessor for each block of a decode step", _public_attention),
-    attention_block=Constant(6500, "cycles", "of a multiprocessor for each block of 128 queries of a prompt",
+    attention_block=Constant(6700, "cycles", "of a multiprocessor for each block of 96 queries of a prompt",
                              _public_attention),
-    attention_tensor=Constant(0.66, "", "of the rate that tensor cores sustain, for attention", _public_attention),
+    attention_softmax=Constant(0.47, "", "of the time of its exponentials, at 16 per multiprocessor and clock",
+                               _public_attention),
+    attention_tensor=Constant(0.73, "", "of the rate that tensor cores sustain, for attention", _public_attention),
     pointwise=Constant(0.75, "", "of the bandwidth, for pointwise work and copies", f"{_models}; {_kernels}"),
     generated=Constant(0.95, "", "of the bandwidth, for kernels that Inductor generates", _generated),
     rows=Constant(0.51, "", "of the bandwidth, for norms, softmax and reductions", f"{_models}; {_kernels}"),
@@ -192,7 +196,7 @@ def scaling_time(
     return start / chip.clock + m * k * (2 + size) / (constants["scaling"].value * bandwidth)
 
 # %% ../../nbs/analysis/expected.ipynb #e0000017
-_block = 128 # queries of a block, and keys that it takes at once
+_block = 96 # queries of a block: kernels take 64 to 128
 
 def attention_time(
     batch, heads, kv_heads, queries, keys, head_dim, # Of the call: numbers or arrays
@@ -200,16 +204,30 @@ def attention_time(
     memory_s,        # What the traffic takes, s
     rate:float,      # At which its products run on the whole device, FLOP/s
     chip:Chip,
+    packed=False,    # Whether a block of a prompt takes the queries of all heads that share keys
     constants:dict=constants,
 ):
     "The expected time of attention on a GPU, its start included, s."
-    step = np.asarray(queries) == 1
-    blocks = np.where(step, batch * kv_heads, batch * heads * np.ceil(queries / _block)) / chip.units
-    cycles = np.where(step, constants["attention_step"].value, constants["attention_block"].value)
+    queries, keys = np.asarray(queries, float), np.asarray(keys, float)
+    step = (queries == 1) & (keys > 1)
+    by_step = flops / rate + batch * kv_heads / chip.units * constants["attention_step"].value / chip.clock
+    by_prompt = _prompt_work(batch, heads, kv_heads, queries, keys, head_dim, flops, rate, chip, packed, constants)
+    start = constants["attention_start"].value + step * constants["attention_join"].value
+    return start / chip.clock + memory_s + np.where(step, by_step, by_prompt)
+
+_exponentials = 16 # of a multiprocessor in a clock, on every architecture from sm70 to sm100
+
+def _prompt_work(batch, heads, kv_heads, queries, keys, head_dim, flops, rate, chip, packed, constants):
+    "The longer of what all blocks take on all multiprocessors, and of the block that sees most keys."
+    blocks, shared = batch * heads * np.ceil(queries / _block), heads / kv_heads
+    joined = batch * kv_heads * np.ceil(queries * shared / _block)
+    blocks = np.where(packed, np.minimum(joined, blocks), blocks)
     seen = flops / (4 * batch * heads * queries * head_dim)                 # keys of a query, on average
-    longest = np.where(step, 0.0, _block * 4 * head_dim * np.minimum(keys, 2 * seen) / (rate / chip.units))
-    work = np.maximum(flops / rate + blocks * cycles / chip.clock, longest)
-    return constants["attention_start"].value / chip.clock + memory_s + work
+    softmax = constants["attention_softmax"].value / (_exponentials * chip.clock)
+    scores = _block * seen * (4 * head_dim / (rate / chip.units) + softmax)
+    block = scores + constants["attention_block"].value / chip.clock
+    return np.maximum(blocks / chip.units * block, block * np.minimum(keys / seen, 2))
+
 
 # %% ../../nbs/analysis/expected.ipynb #013cb1f3
 def expected_traffic(
@@ -250,11 +268,11 @@ def expected_operator_times(
     "The limit and the expected time of every operator of a run, on the device alone."
     likely = expected_traffic(trace, [l.capacity for l in peaks.memory[:-1]])
     rates, chip = {kind: _bandwidths(peaks, kind) for kind in kinds}, chip_of(peaks)
-    start = _start(chip, captured)
+    start = _start_time(chip, captured)
     return [_operator_time(call, s, e, peaks, rates[_memory_kind(call)], call.category in tf32, chip, start)
             for call, s, e in zip(trace, served, likely)]
 
-def _start(chip, captured):
+def _start_time(chip, captured):
     "Time that a kernel takes apart from its work, s."
     return constants["start"].value / chip.clock if captured and chip else constants["launch"].value
 
@@ -307,7 +325,7 @@ def compiled_times(
     "The limit and the expected time of every operator, where a compiler may join what is no product."
     caches, main = sum(l.capacity for l in peaks.memory[:-1]), peaks.memory[-1].bandwidth
     rates, chip = {k: _bandwidths(peaks, k)[-1] for k in kinds}, chip_of(peaks)
-    start = _start(chip, captured)
+    start = _start_time(chip, captured)
     likely, found = expected_traffic(trace, [l.capacity for l in peaks.memory[:-1]]), []
     for call, served in zip(trace, likely):
         kind, dtype, on_tf32 = _memory_kind(call), call.dtype or peaks.dtype, call.category in tf32

@@ -155,13 +155,13 @@ def _kernels(run, fresh, args, kwargs):
 def _counted_and_timed(run, args, kwargs, device, before_write, tick, together, kernels=True, **how):
     with (undo := Undo()), undo:
         undo.add(_without_stamps, run)
-        return _steps(run, args, kwargs, device, before_write, tick, together, kernels, **how)
+        return _timed_steps(run, args, kwargs, device, before_write, tick, together, kernels, **how)
 
 def _without_stamps(run):
     if run.kernels is not None: run.kernels.leave()
     run.kernels = None
 
-def _steps(run, args, kwargs, device, before_write, tick, together, kernels, **how):
+def _timed_steps(run, args, kwargs, device, before_write, tick, together, kernels, **how):
     fresh = _fresh_calls(run, args, kwargs)
     if peers.agreed("the state of the optimizer", run.has_first): fresh()()
     call, begin = fresh(), perf_counter()

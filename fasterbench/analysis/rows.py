@@ -153,11 +153,13 @@ def _with_kernels(m, rows, peaks):
              for row, samples in zip(_rows_of_kernels(m, peaks), m.times.sites)]
     kernels, around = [], {}
     for row in timed:
-        if row.time_s > 0: (kernels if row.category != "overhead" else around.setdefault((row.name, row.phase), [])).append(row)
-    rest = [_around(m, row) if row.name in own else row for row in rows]
+        if not row.time_s > 0: continue
+        if row.category != "overhead": kernels.append(row)
+        else: around.setdefault((row.name, row.phase), []).append(row)
+    rest = [_without_kernels(m, row) if row.name in own else row for row in rows]
     return [*kernels, *map(summed, around.values()), *rest]
 
-def _around(m, row):
+def _without_kernels(m, row):
     "The row of a compiled module without its kernels: guards, and what runs eagerly between graphs."
     left = m.kernels.eager_work(m.work, row.name, row.phase or "forward")
     name, kind = (row.name, row.type) if left is None or left.flops or left.bytes_moved else (guards_row, "Dynamo")

@@ -118,7 +118,7 @@ def products_time(
     return float(np.sum(layers * (took + constants["start"].value / chip.clock)))
 
 # %% ../../nbs/analysis/serve_times.ipynb #5e00000a
-def attention_of_forward(work, batch, heads, devices, item, cache_bytes, peaks, chip, dtype):
+def attention_of_forward(work, batch, heads, devices, item, cache_bytes, peaks, chip, dtype, packed):
     "The expected time of attention in all layers, s. `cache_bytes`: that one device reads or writes for a sequence."
     one, own = work.tokens == 1, heads.heads / devices
     shared = max(heads.kv_heads / devices, 1)
@@ -130,7 +130,7 @@ def attention_of_forward(work, batch, heads, devices, item, cache_bytes, peaks, 
     memory = moved / (constants["attention_bytes"].value * peaks.peak_bandwidth)
     rate = compute_rate(peaks, dtype, of="attention_tensor")
     return heads.layers * float(attention_time(batch, own, shared, work.tokens, work.context, heads.head_dim, flops,
-                                               memory, rate, chip))
+                                               memory, rate, chip, packed))
 
 def others_time(layers, tokens, width, experts, peaks, chip):
     "The expected time of the kernels of all layers that are neither products nor attention, s."
@@ -170,7 +170,8 @@ class ServedTimes:
         "The parts of one forward's expected time, s."
         tokens, layers = batch * work.tokens, self.heads.layers
         chip = self.peaks, self.chip
-        attention = self.heads, self.devices, self.item, cache_bytes, *chip, self.dtype
+        packed = self.engine not in ("trtllm", "bare")       # the queries of heads that share keys, in a prompt
+        attention = self.heads, self.devices, self.item, cache_bytes, *chip, self.dtype, packed
         experts = any(p.experts for p in self.products[phase])
         return dict(
             products=products_time(self.products[phase], tokens, self.devices, *chip, self.math, self.dtype),

@@ -24,7 +24,7 @@ from .app import app, check_writable, printed, usage_error, whole_from, write
 from ..core.progress import progress_bar
 
 # %% ../../nbs/cli/check.ipynb #9b1f77a2
-def loaded(
+def model_of_settings(
     settings:dict, # "model", and where given "input", "batch", "dtype"
 )->tuple:
     "The model and the sample that the settings of a budget file name."
@@ -43,7 +43,7 @@ def rounds_of(
     from fasterbench.analysis.budget_figures import Rounds
     from fasterbench.roofs.hardware import HardwarePeaks
     device = settings.get("device", "cpu")
-    model, sample = loaded(settings)
+    model, sample = model_of_settings(settings)
     return Rounds(model.to(device), sample, peaks or HardwarePeaks(1e15, 1e15, device=device), device,
                   settings.get("backward", False), for_ratios)
 
@@ -363,7 +363,7 @@ def _found(settings, budgets, against, rounds, progress):
     of = lambda kind: [b for b in budgets if b.figure.kind == kind]
     with progress_bar(settings["model"], progress, rounds * len(kinds & {"relative", "seconds"}) or None) as tick:
         found = {}
-        if kinds & {"counted", "relative"}: model, sample = loaded(settings)
+        if kinds & {"counted", "relative"}: model, sample = model_of_settings(settings)
         if "counted" in kinds: found = _merged_figures(found, _counted_budget_figures(settings, model, sample))
         if "relative" in kinds:
             own = _measured_rounds(_relative(settings, model, sample), of("relative"), rounds, tick)

@@ -29,11 +29,11 @@ _fields = {f.name: f for f in (
     Field("share", "", "share", "share", "of the FLOPs of the model"),
     Field("bytes_moved", "B", "bytes", "amount", "bytes that cross the borders of its rows, each once per row"))}
 
-def _inside(path, name): return not path or name == path or name.startswith(path + ".")
+def _lies_in(path, name): return not path or name == path or name.startswith(path + ".")
 
 def _row(path, module, work, whole):
     "The figures of a module with all that is in it."
-    own = [w for w in work.values() if _inside(path, w.name)]
+    own = [w for w in work.values() if _lies_in(path, w.name)]
     flops, parameters = total(w.flops for w in own), {id(p): p.numel() for p in module.parameters()}
     return dict(name=path, type=type(module).__name__, depth=path.count(".") + bool(path), count=1,
                 parameters=sum(parameters.values()), flops=flops,
@@ -104,14 +104,14 @@ class Counts(View):
         shown = [_fields[k] for k in ("name", "type", "parameters", "flops", "share", "bytes_moved")]
         last = lambda r: r["name"].rpartition(".")[2] or "(model)"
         name = lambda r: "  " * r["depth"] + last(r) + f" ×{r['count']}" * (r["count"] > 1)
-        cells = [[name(r), *(_text(r, f) for f in shown[1:])] for r in near]
+        cells = [[name(r), *(_count_cell(r, f) for f in shown[1:])] for r in near]
         deeper = sum(r["depth"] > self.depth for r in self.rows)
         left_out = [f"… and {deeper} modules deeper than {self.depth}: --depth"] if deeper else []
         return Table([[f.heading for f in shown], *cells], {0, 1}, self.lines, left_out)
 
     def _sheet(self): return Sheet(_fields, self.rows)
 
-def _text(r, field):
+def _count_cell(r, field):
     if field.name == "parameters": return format_count(r["parameters"])
     return field.text(r[field.name])
 

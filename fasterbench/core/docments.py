@@ -60,7 +60,7 @@ def _added(doc, heading, comments):
     lines = [f"    {name + ':':{width}} {text}" for name, text in comments.items()]
     return "\n".join([doc or "", "", f"{heading}:", *lines]).lstrip()
 
-def _functions(cls):
+def _public_functions(cls):
     "The public methods of a class, and how it is made."
     for name, member in vars(cls).items():
         function = getattr(member, "__func__", member)
@@ -77,6 +77,6 @@ def documented(
     "`thing`, with the comments of its parameters and fields in its docstrings."
     if inspect.isfunction(thing): _explain(thing)
     elif inspect.isclass(thing):
-        for function in _functions(thing): _explain(function)
+        for function in _public_functions(thing): _explain(function)
         if "__annotations__" in vars(thing): thing.__doc__ = _added(thing.__doc__, "Fields", field_comments(thing))
     return thing

@@ -135,7 +135,7 @@ _products = {"cuda.matmul": ("matmul", "attention"), "cudnn.conv": ("convolution
 precisions = [f"{path}.fp32_precision" for path in _products]    # of `torch.backends` too
 _by_product = hasattr(torch.backends.cudnn, "conv") and hasattr(torch.backends.cudnn.conv, "fp32_precision")
 
-def _backend(path):
+def _backend_of(path):
     found = torch.backends
     for name in path.split("."): found = getattr(found, name)
     return found
@@ -186,13 +186,13 @@ class Cuda(Accelerator):
     def tf32(self):
         "The kinds of float32 work that may run as TF32 now."
         matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
-        if _by_product: on = [_backend(p).fp32_precision == "tf32" for p in _products]
+        if _by_product: on = [_backend_of(p).fp32_precision == "tf32" for p in _products]
         else: on = [matmul.allow_tf32, cudnn.allow_tf32, cudnn.allow_tf32]
         return frozenset(k for allowed, of in zip(on, _products.values()) if allowed for k in of)
 
     def set_tf32(self, on):
         if _by_product:
-            for p in _products: _backend(p).fp32_precision = "tf32" if on else "ieee"
+            for p in _products: _backend_of(p).fp32_precision = "tf32" if on else "ieee"
         else: torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = on
 
     def captured(self,

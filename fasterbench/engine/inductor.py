@@ -31,7 +31,7 @@ class Graph:
     @property
     def text(self)->str:
         "The code that runs, without what tells two copies of it apart."
-        return "\n".join(_text(self.source))
+        return "\n".join(_running_code(self.source))
 
 @dataclass
 class Frame:
@@ -141,7 +141,7 @@ def _callback(self, callback, original):
     isolate = getattr(torch._C._dynamo.eval_frame, "set_eval_frame_isolate_recompiles_id", None)    # 2.13 has it
     if isolate is not None: isolate(self.region)
     if id(callback) not in self.callbacks:
-        inner = dynamo._create_wrapped_callback(_backend(self, dynamo.innermost_backend(callback)))
+        inner = dynamo._create_wrapped_callback(_writing_backend(self, dynamo.innermost_backend(callback)))
         def seen(frame, *args, **kwargs):
             self.codes.add(frame.f_code)
             return inner(frame, *args, **kwargs)
@@ -149,7 +149,7 @@ def _callback(self, callback, original):
         self.callbacks[id(callback)] = callback, seen          # a callback that is kept keeps its number
     return self.callbacks[id(callback)][1]
 
-def _backend(self, users):
+def _writing_backend(self, users):
     "A backend that has the graphs of one of the user's backends written."
     def backend(graph_module, inputs):
         frame, plain = Frame(_input_names(graph_module)), _plain_copy(graph_module)
@@ -266,12 +266,12 @@ def _ask_again():
 # %% ../../nbs/engine/inductor.ipynb #8da4fc35
 _handle = re.compile(r"^\s*# \[Provenance debug handles\] (.+):(\d+)\s*$")
 
-def _text(source):
+def _running_code(source):
     "The code that runs: without comments, and without what only a benchmark of the file uses."
     body = re.split(r"^def (?:get_args|benchmark_compiled_module)\(", source, maxsplit=1, flags=re.M)[0]
     return [line for line in body.splitlines() if line.strip() and not line.lstrip().startswith("#")]
 
-def loaded(
+def modules_of_graph(
     graph:Graph,
 )->list:
     "The modules that Inductor has loaded with the code of `graph`."
@@ -286,7 +286,7 @@ def loaded(
     return found
 
 # %% ../../nbs/engine/inductor.ipynb #37ed38c8
-def _functions(tree):
+def _wrapper_functions(tree):
     "(class or None, function) for each function of a wrapper."
     for node in tree.body:
         if isinstance(node, ast.FunctionDef): yield None, node
@@ -304,7 +304,7 @@ def site_statements(
     "Number of a site → (class, name of the function, its statement) where the kernel is called."
     handles = [(i, *m.groups()) for i, line in enumerate(source.splitlines(), 1) if (m := _handle.match(line))]
     found = {}
-    for of, function in _functions(ast.parse(source)):
+    for of, function in _wrapper_functions(ast.parse(source)):
         simple = sorted((n for n in ast.walk(function) if isinstance(n, ast.stmt) and not hasattr(n, "body")),
                         key=lambda n: n.lineno)
         for line, name, number in handles:
@@ -361,7 +361,7 @@ class Stamped:
         self.missing = [] # Graphs whose code runs nowhere
         self.sites = {}   # id of a graph -> numbers of the sites that have a stamp
         for graph in graphs:
-            modules = loaded(graph)
+            modules = modules_of_graph(graph)
             if not modules: self.missing.append(graph)
             for module in modules: self._add(graph, module)
 

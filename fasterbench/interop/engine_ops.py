@@ -124,7 +124,7 @@ window_unsaid = "attention of different kernels, window not recorded (--config)"
 experts_unsaid = "experts not recorded (--config)"
 
 # %% ../../nbs/interop/engine_ops.ipynb #a64eb330
-def _step_of(seen):
+def _lengths_of(seen):
     "The lengths of the prompts and of the generated tokens, as the layer sees them."
     if seen is None or seen.lengths is None: raise Unsaid(lengths_unsaid)
     windows = seen.config.windows if seen.config else ()
@@ -135,12 +135,12 @@ def _step_of(seen):
 
 def _paged_flops(q, seen):
     heads, channels = q[-2:]
-    found = [attention_of(heads * l.pairs, heads * l.pairs, channels, channels) for l in _step_of(seen)]
+    found = [attention_of(heads * l.pairs, heads * l.pairs, channels, channels) for l in _lengths_of(seen)]
     return Flops(*map(sum, zip(*found)))
 
 def _paged_moves(q, heads, result, dtype, seen):
     "Queries are read and results written once, keys and values of the cache once."
-    keys = sum(l.keys for l in _step_of(seen))
+    keys = sum(l.keys for l in _lengths_of(seen))
     cache = torch.empty((2, keys, heads, q.shape[-1]), dtype=dtype, device="meta")
     return [(q, unique_bytes(q)), (cache, unique_bytes(cache))], [(result, unique_bytes(result))]
 

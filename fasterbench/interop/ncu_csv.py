@@ -577,7 +577,7 @@ def _is_total(name):
     return total or name.startswith("gpu__time_duration")
 
 # %% ../../nbs/interop/ncu_csv.ipynb #5c0deadb
-def _start(layout, line, cells):
+def _new_record(layout, line, cells):
     "A record without metrics."
     def get(name):          # the same names appear again and again, so that one copy of each is kept
         return sys.intern(cells[layout.at[name]].strip()) if name in layout.at else ""
@@ -646,7 +646,7 @@ def launch_records(
                                      f"together; two reports in one file?")
                 if record: yield record
                 seen.add(key)
-                last, record = key, _start(layout, n, cells)
+                last, record = key, _new_record(layout, n, cells)
             if layout.page != "raw" and cells[layout.at["Metric Name"]]: names.add(cells[layout.at["Metric Name"]])
             _fill(record, _entries(layout, cells, units), path, n, way)
     if record: yield record

@@ -111,9 +111,9 @@ def _flash_attn(q, k, v, dropout=0.0, scale=None, causal=False, left=-1, right=-
     return attention(*map(_heads_first, (q, k, v)), causal is True, left=seen(left), right=seen(right), ends=True)
 
 # %% ../../nbs/interop/other_ops.ipynb #c30d1d4a
-def _product(x, w, *_): return (*x[:-1], w[0])
+def _product_sizes(x, w, *_): return (*x[:-1], w[0])
 
-@engine_rule("aiter::gemm_a16w16", "vllm::rocm_unquantized_gemm", category="matmul", result=_product)
+@engine_rule("aiter::gemm_a16w16", "vllm::rocm_unquantized_gemm", category="matmul", result=_product_sizes)
 def _product_of_rows(x, w, bias=None, *_, out=None, **kw):
     rows = math.prod(x[:-1])
     return matmul(rows, x[-1], w[0], extra=rows * w[0] * isinstance(bias, Shape))

@@ -48,7 +48,7 @@ def sayings(
     with uncompiled(): found = places(trace)
     seconds, _ = attributed(trace, found)
     calls = _activities_by_call(trace, found)
-    levels = bytes_by_level(trace, found, list(calls.values()), peaks)
+    levels = bytes_by_level(trace, found, list(calls.values()), peaks, seconds)
     said, rates = {}, []
     for (k, own), by_level in zip(calls.items(), levels):
         f, time, acts = found[own[0]].figures, sum(seconds[i] for i in own), [trace.activities[i] for i in own]

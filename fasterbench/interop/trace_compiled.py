@@ -43,7 +43,7 @@ def fused_names(
 _reductions = {"mean", "sum", "amax", "amin", "prod", "max", "min", "argmax", "argmin", "any", "all", "var", "var_mean",
                "native_layer_norm", "_softmax", "_log_softmax", "native_group_norm", "cumsum", "linalg_vector_norm"}
 
-def _is_pointwise(name):
+def _counts_pointwise(name):
     packet = getattr(torch.ops.aten, name, None)
     tags = getattr(packet, packet.overloads()[0]).tags if packet is not None and packet.overloads() else ()
     return torch.Tag.pointwise in tags
@@ -53,7 +53,7 @@ def _flops_of_names(kernel, rows, elements):
     kind = _form.match(kernel)[1]
     each = elements if kind in ("poi", "for") else rows
     names = fused_names(kernel)
-    return (sum(pointwise_cost(f"aten::{n}") * each for n in names if _is_pointwise(n))
+    return (sum(pointwise_cost(f"aten::{n}") * each for n in names if _counts_pointwise(n))
             + sum(elements for n in names if n in _reductions and kind in ("red", "per")))
 
 # %% ../../nbs/interop/trace_compiled.ipynb #60cb9f13
@@ -128,7 +128,7 @@ def compiled_figures(
     flops = said(_meta_flops) if flops is None else flops
     reads, writes = (_by_source(source, tensors, memory, elements) if source else None) or _by_arguments(
         tensors, memory, elements, form[1] in ("poi", "for"))
-    if nbytes is not None: reads, writes = _scaled(reads, writes, nbytes)
+    if nbytes is not None: reads, writes = _scaled_to(reads, writes, nbytes)
     places = [k for k, _ in reads]
     touched = (tuple((memory[k][0], b) for k, b in reads),
                tuple((memory[k][0], b, places.index(k) if k in places else -1) for k, b in writes))
@@ -139,7 +139,7 @@ def compiled_figures(
                    _kinds.get(form[1], "pointwise"), *touched, floating, tuple(tuple(a.dims) for a in tensors),
                    least="" if exact and flops is not None else compiled_least)
 
-def _scaled(reads, writes, nbytes):
+def _scaled_to(reads, writes, nbytes):
     "The same with `nbytes` in all, as PyTorch says."
     total = sum(b for _, b in (*reads, *writes)) or 1
     share = lambda touched: [(k, b * nbytes / total) for k, b in touched]

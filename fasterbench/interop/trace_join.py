@@ -269,24 +269,26 @@ def _labels(trace, found):
 
 _unknown_module = "(recognised by their neighbours)"
 
+def _borrowed(trace, operators):
+    "`trace`, and after all else in it these operators of another one."
+    end = max((r.end for r in (*trace.operators, *trace.activities)), default=0.0) + 1.0
+    records = [Record("operator", call.operator, end, end, -2, -1, -1) for call in operators]
+    return replace(trace, operators=trace.operators + records, calls=trace.calls + operators,
+                   autograd=trace.autograd + [(None, None)] * len(operators))
+
 def _recognised(trace, found, like):
-    "`found`, with what neighbours say of kernels that no launch explains."
+    "What neighbours say of kernels that no launch explains, and the trace with the operators that `like` lends it."
     wanted = (parts["outside"], reasons["graph"]) if like is not None else (parts["outside"],)
-    if not any(p.part in wanted for p in found): return found
-    index, labels = Neighbours(), []
-    labels, first = _labels(trace, found)
+    if not any(p.part in wanted for p in found): return found, trace
+    index, (labels, first) = Neighbours(), _labels(trace, found)
     sources = [(trace, labels)]
     if like is not None:
         seen = places(like)
         more, others = _labels(like, seen)
         sources.append((like, more))
-        at = {label: len(trace.operators) + k for k, label in enumerate(others)}     # operators that this trace borrows
-        end = max((r.end for r in (*trace.operators, *trace.activities)), default=0.0) + 1.0
-        for label, p in others.items():
-            trace.operators.append(Record("operator", like.calls[p.operator].operator, end, end, -2, -1, -1))
-            trace.calls.append(like.calls[p.operator])
-            trace.autograd.append((None, None))
-        for label, p in others.items(): first.setdefault(label, p._replace(operator=at[label]))
+        for at, (label, p) in enumerate(others.items(), len(trace.operators)):
+            first.setdefault(label, p._replace(operator=at))
+        trace = _borrowed(trace, [like.calls[p.operator] for p in others.values()])
     for source, known in sources:
         for own in _streams(source):
             index.learn([source.activities[i].name for i in own], [known[i] for i in own])
@@ -302,7 +304,7 @@ def _recognised(trace, found, like):
             p, before = first[label], (label, instance)
             out[i] = _Place(parts["neighbours"], p.operator, p.figures, _unknown_module, "", p.phase, -1,
                             found[i].annotation, instance)
-    return out
+    return out, trace
 
 # %% ../../nbs/interop/trace_join.ipynb #fad26617
 def _part(trace, i, launch, operator, found, annotated):
@@ -337,10 +339,16 @@ def _found_of(stacks, pairs):
 
 def places(
     trace:TraceFile,
+)->list[_Place]:
+    "Where each activity of a trace belongs."
+    return placed(trace)[0]
+
+def placed(
+    trace:TraceFile,
     how:Reading=Reading(),
     like:TraceFile|None=None,   # An eager trace of the same model, whose kernels have operators
-)->list:
-    "Where each activity of a trace belongs."
+)->tuple[list[_Place], TraceFile]:
+    "Where each activity of a trace belongs, and the trace with the operators that `like` lends it."
     stacks = _Stacks(trace, how)
     pairs = launch_and_operator(trace.operators, trace.launches, trace.activities)
     caller = lambda launch, k: trace.launches[launch] if launch >= 0 else trace.operators[k] if k >= 0 else None

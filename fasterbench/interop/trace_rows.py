@@ -18,12 +18,12 @@ from .collectives import transfers
 from .trace_captures import with_captures
 from .trace_file import TraceFile, read_file, snippet, sources
 from .trace_join import (Reading, Spent, attributed, calls_of, counted, idle_before,
-                                            own_activities, parts, places, visited, window)
+                                            own_activities, parts, placed, visited, window)
 from .trace_work import argument_memory, recorded_arguments
 from ..roofs.caches import simulate_caches
 from ..roofs.place import flops_time, waiting_row
 from ..roofs.datasheet import datasheet_peaks, match_device
-from ..roofs.hardware import HardwarePeaks
+from ..roofs.hardware import HardwarePeaks, memory_time
 from ..roofs.row import Row, added, summed, total
 from ..timing.kernels import is_communication, nesting
 
@@ -62,7 +62,7 @@ class _Memory:
 # %% ../../nbs/interop/trace_rows.ipynb #14a4a507
 _begins = ("ProfilerStep",), ("Optimizer.zero_grad", "Optimizer.step"), ("execute_", "step[")
 
-def _steps(trace):
+def _step_begins(trace):
     "The times at which steps begin."
     for names in _begins:
         found = [a for a in trace.annotations if a.name.startswith(names)]
@@ -71,7 +71,7 @@ def _steps(trace):
 
 class _Places:
     "Whose memory an operator reads: its module and its name, and which of the equal calls it is."
-    def __init__(self, trace): self.trace, self.begins, self.seen = trace, _steps(trace), Counter()
+    def __init__(self, trace): self.trace, self.begins, self.seen = trace, _step_begins(trace), Counter()
 
     def of(self, p):
         call = self.trace.calls[p.operator]
@@ -101,7 +101,7 @@ def _given(trace, p, most):
 # Calls of operators that the walk over the caches takes; the rest is served like equal calls before
 most_walked = 8_000
 
-def _touches(trace, found, calls, peaks):
+def _touches_of_calls(trace, found, calls, peaks):
     "The reads and writes of calls and of what is not known, in the order in which they ran; the places of the calls."
     memory, places, out, at, passed = _Memory(), _Places(trace), [], [], 0
     of, unknown = {own[0]: n for n, own in enumerate(calls)}, _unknown_traffic(trace, found, peaks)
@@ -130,12 +130,30 @@ def bytes_by_level(
     found:list,               # What `places` found
     calls:list[list[int]],    # The activities of each call with figures, in the order in which they ran
     peaks:HardwarePeaks|None,
+    seconds:list[float]|None=None, # Of each activity; calls that are faster than it allows get the most of the caches
 )->list[list]:
     "Bytes of each call by each level of memory."
     figures = [found[own[0]].figures for own in calls]
     if peaks is None or len(peaks.memory) == 1: return [[f.nbytes] for f in figures]
-    touches, at = _touches(trace, found, calls, peaks)
-    walked = simulate_caches(touches, [l.capacity for l in peaks.memory[:-1]])
+    touches, at = _touches_of_calls(trace, found, calls, peaks)
+    served = _levels_of_calls(trace, found, calls, figures, peaks, touches, at, False)
+    faster = _faster_than_served(found, calls, figures, served, peaks, seconds) if seconds else [False]
+    if not any(faster): return served
+    most = _levels_of_calls(trace, found, calls, figures, peaks, touches, at, True)
+    return [m if better else s for better, s, m in zip(faster, served, most)]
+
+def _faster_than_served(found, calls, figures, served, peaks, seconds):
+    "Tell of each call if equal calls of its module took less time than their bytes need at these levels."
+    kinds, took, levels = [], Counter(), {}
+    for own, f, by_level in zip(calls, figures, served):
+        kinds.append(kind := (id(f), found[own[0]].module, found[own[0]].phase))
+        took[kind] += sum(seconds[i] for i in own)
+        levels[kind] = [a + b for a, b in zip(levels.get(kind, [0] * len(by_level)), by_level)]
+    faster = {kind for kind, sums in levels.items() if memory_time(peaks.memory, sums)[0] > took[kind]}
+    return [kind in faster for kind in kinds]
+
+def _levels_of_calls(trace, found, calls, figures, peaks, touches, at, most):
+    walked = simulate_caches(touches, [l.capacity for l in peaks.memory[:-1]], most)
     levels = [[sum(l) for l in zip(*reads, *writes)] or [0] * len(peaks.memory) for reads, writes in
               (walked[k] for k in at)]
     place = lambda own: (found[own[0]].module, id(trace.calls[found[own[0]].operator]))
@@ -286,15 +304,15 @@ def reduced(
     captures, like = _files(how)
     trace = with_captures(checked(trace), captures)
     name = name or _device_name(trace, "")
-    found = places(trace, how, like)
+    found, trace = placed(trace, how, like)
     seconds, spent = attributed(trace, found)
     calls, others = _gather(trace, found)
     peaks, notes = _datasheet_roofs(peaks, name, calls)
-    served = bytes_by_level(trace, found, [g.activities for g in calls], peaks)
+    served = bytes_by_level(trace, found, [g.activities for g in calls], peaks, seconds)
     rows = _rows_of_trace(trace, calls, others, seconds, peaks, served)
     return Reduced(trace.source, trace.size, trace.rank, trace.ranks, name, spent, *rows, peaks, bool(trace.modules),
                    _unknown(trace, calls, others, seconds), trace.skipped, trace.notes + notes,
-                   _root(trace, found, seconds), transfers(trace, 0), idle_before(trace, found))
+                   _model_name(trace, found, seconds), transfers(trace, 0), idle_before(trace, found))
 
 def _unknown(trace, calls, others, seconds):
     "Seconds of operators and kernels without figures, and of those of which the least is known, by reason and name."
@@ -312,7 +330,7 @@ def _unknown(trace, calls, others, seconds):
 _of_the_profiler = re.compile(r"ProfilerStep|Optimizer\.|DistributedDataParallel\.|nccl:|gloo:|## ")
 _lengths = re.compile(r"(?<=\d)\(\w+\)")      # which vLLM and SGLang write behind the counts of their requests
 
-def _root(trace, found, seconds):
+def _model_name(trace, found, seconds):
     "The class of the outermost module whose kernels ran longest, or the annotation of what runs in none."
     spans, longest = nesting(calls_of(trace))[0], Counter()
     def outermost(call):

@@ -68,7 +68,7 @@ def _literal(text):
     except (ValueError, SyntaxError, RecursionError, MemoryError, TypeError): return text
 
 # %% ../../nbs/interop/trace_work.ipynb #d649605d
-class Argument(NamedTuple):
+class RecordedArgument(NamedTuple):
     "One argument as recorded."
     dims: list       # Sizes; of a list of tensors a list of sizes
     type: str        # "bfloat16", "Scalar", "TensorList", ""
@@ -95,12 +95,12 @@ def _type(text): return text if text[:1].isupper() else dtype_name(text)     # "
 @lru_cache(1 << 16)
 def recorded_arguments(
     call:RecordedCall,
-)->tuple[Argument, ...]:
+)->tuple[RecordedArgument, ...]:
     "The arguments of a call, as they were recorded."
     dims, types, strides, concrete = map(_list, call[1:5])
     at = lambda values, i, default: values[i] if i < len(values) else default
     text = lambda i: None if not concrete else str(at(concrete, i, ""))
-    return tuple(Argument(_recorded_sizes(d), _type(str(at(types, i, ""))), at(strides, i, []), text(i))
+    return tuple(RecordedArgument(_recorded_sizes(d), _type(str(at(types, i, ""))), at(strides, i, []), text(i))
                  for i, d in enumerate(dims))
 
 # %% ../../nbs/interop/trace_work.ipynb #6ce3fe7f
@@ -388,12 +388,6 @@ def argument_memory(
     except (RuntimeError, TypeError, OverflowError): return ()    # sizes that no tensor can have
     return tuple(_memory_key(t, unique_bytes(t)) for t in tensors)
 
-def argument_bytes(
-    call:RecordedCall,
-)->int|None:
-    "Bytes of the tensors that a call was given; `None` where no dtypes were recorded."
-    found = argument_memory(call)
-    return sum(nbytes for _, nbytes in found) if found else None
 
 # %% ../../nbs/interop/trace_work.ipynb #bc197e26
 def least_figures(

@@ -146,7 +146,7 @@ def _only_device(found):
                          "one read takes the traces of one, and compare() two results")
     return devices[0]
 
-def _telling(found):
+def _finer(found):
     "Rows per module, where the trace names them; a compiled model is one module, whose operators tell more apart."
     if not any(r.has_modules for r in found): return "operator"
     times, compiled = 0.0, 0.0
@@ -160,7 +160,7 @@ def _trace_result(found, by, peaks):
     device, n = _only_device(found), len(found)
     _check_different(found)
     peaks = peaks or found[0].peaks
-    by = by or _telling(found)
+    by = by or _finer(found)
     rows = {kind: _points(*[_gathered(found, kind)[0], n, peaks, _gathered(found, kind)[1]])
             for kind in ("modules", "ops", "kernels", "collectives")}
     points = _by_rank(found, peaks) if by == "rank" else rows[_kinds[by]]

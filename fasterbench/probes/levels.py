@@ -18,7 +18,7 @@ from ..roofs.hardware import MemoryLevel
 from .probes import Rate, envelope, graph_probe, memory_probe, out_of_place, run_probe, streams
 
 # %% ../../nbs/probes/levels.ipynb #cd00d531
-def _cache_bytes(text):
+def _sysfs_bytes(text):
     "Bytes of a size as sysfs writes it: 48K."
     unit = dict(K=1 << 10, M=1 << 20, G=1 << 30).get(text[-1])
     return int(text[:-1]) * unit if unit else int(text)
@@ -41,7 +41,7 @@ def cpu_caches(
         names = "level", "type", "size", "shared_cpu_list"
         try: level, kind, size, shared = (_file_text(f"{index}/{n}") for n in names)
         except OSError: continue
-        if kind != "Instruction" and int(level) > 1: found.setdefault(int(level), {})[shared] = _cache_bytes(size)
+        if kind != "Instruction" and int(level) > 1: found.setdefault(int(level), {})[shared] = _sysfs_bytes(size)
     largest = lambda caches: sum(sorted(caches.values(), reverse=True)[:threads])
     return [(f"L{level}", largest(caches)) for level, caches in sorted(found.items())]
 

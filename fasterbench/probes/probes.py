@@ -34,7 +34,7 @@ def _random(device, dtype, *shape):
     if dtype == torch.int8: return torch.randint(-128, 128, shape, device=device, dtype=dtype)
     return torch.randn(*shape, device=device, dtype=torch.float32).to(dtype)
 
-def _product(device, dtype, fast=False):
+def _eight_bit_product(device, dtype, fast=False):
     "`f(a, b)` that multiplies matrices of an eight-bit `dtype`, `b` stored by columns; `None` for other dtypes."
     if dtype == torch.int8: return torch._int_mm
     if dtype != torch.float8_e4m3fn: return None
@@ -43,7 +43,7 @@ def _product(device, dtype, fast=False):
 
 def _matmul_probe(device, dtype, m, k, n, fast=False):
     def build():
-        a, product = _random(device, dtype, m, k), _product(device, dtype, fast)
+        a, product = _random(device, dtype, m, k), _eight_bit_product(device, dtype, fast)
         if product:
             b = _random(device, dtype, n, k).t()
             return lambda: product(a, b)

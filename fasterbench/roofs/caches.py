@@ -60,8 +60,8 @@ class _Walk:
     """The state of the caches while a trace is walked.
 
     Blocks go by (block, pass), or (block, None) where they outlive a pass. Parts go by (block, part)."""
-    def __init__(self, trace, capacities):
-        self.trace, self.capacities = trace, capacities
+    def __init__(self, trace, capacities, most=False):
+        self.trace, self.capacities, self.most = trace, capacities, most
         self.born, self.final, self.size = _lives(trace)
         self.recency, self.time = Recency(3 * len(trace)), 0
         self.parts = {}      # block -> its parts
@@ -72,6 +72,9 @@ class _Walk:
         "The fraction of `part` that each cache still holds, when it is touched together with `others` (part -> bytes)."
         if part not in self.recency.last: return [0.0] * len(self.capacities)
         time, own = self.recency.last[part]
+        if self.most:        # what was touched last is taken first, and alone
+            after = self.recency.since(time)
+            return [held_fraction(after, after + own, c) for c in self.capacities]
         first = self.recency.since(time) + self.recency.at[time]
         new = sum(n for b, n in others.items() if b != part and self.recency.last.get(b, (0, 0))[0] <= time)
         return [held_fraction(first, first - self.recency.at[time] + own + new, c) for c in self.capacities]
@@ -174,9 +177,10 @@ def split(
 def simulate_caches(
     trace:Sequence[tuple[Sequence, Sequence]], # Per operator reads and writes: (block, bytes) or (block, bytes, part)
     capacities:Sequence[int],                  # Of the caches, smallest first
+    most:bool=False,           # The greatest share that caches can serve, whatever the order within an operator
 )->list[tuple[list[tuple], list[tuple]]]:
     "Per operator, for each read and each write, the bytes served by each cache and by main memory last."
-    walk, found = _Walk(trace, capacities), []
+    walk, found = _Walk(trace, capacities, most), []
     for turn, k in ((turn, k) for turn in range(3) for k in range(len(trace))):
         if turn == 2 and not walk.written: break                       # no write waits for its first read any more
         by_level = _walk_operator(walk, k, turn)

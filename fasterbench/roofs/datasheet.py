@@ -63,7 +63,7 @@ def _words(name):
     text = re.sub(r"\((r|tm)\)", " ", name.lower().replace("max-q", "maxq"))
     return [w for w in re.split(r"[^a-z0-9.]+", re.sub(r"(\d) ?gb\b", r"\1gb", text)) if w]
 
-def _telling(words):
+def _device_words(words):
     "The words that say which device it is."
     return tuple("sxm" if re.fullmatch(r"sxm\d?", w) else w for w in words if w not in _maker | _virtual)
 
@@ -74,18 +74,18 @@ _boards = {"pg509": "NVIDIA A100-SXM4-40GB"} # names of boards that drivers of d
 
 def _device_in_words(name):
     "The device that `name` is in the words of the table, apart from its memory size; else `None`."
-    asked = _telling(_words(name))
+    asked = _device_words(_words(name))
     if not asked or _other & set(_words(name)): return None
     for same in (lambda w: True, lambda w: not _size(w)):
         for device in _table():
-            if sorted(_telling(_words(device))) == sorted(filter(same, asked)): return device
+            if sorted(_device_words(_words(device))) == sorted(filter(same, asked)): return device
 
 def _candidates(name):
     "The devices that have every word of `name`."
-    asked = set(_telling(_words(name)))
+    asked = set(_device_words(_words(name)))
     named = any(re.search(r"\d", w) and not _size(w) for w in asked)
     if not named or _other & set(_words(name)): return []
-    return [d for d in _table() if asked <= set(_telling(_words(d)))]
+    return [d for d in _table() if asked <= set(_device_words(_words(d)))]
 
 # %% ../../nbs/roofs/datasheet.ipynb #a1f0c009
 class Match(NamedTuple):

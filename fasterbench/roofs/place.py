@@ -197,7 +197,7 @@ def utilization(
     "Return the least time in percent of the time; `None` where there is none to compare."
     return None if roof_s is None or not time_s else 100 * roof_s / time_s
 
-def _under(row, peaks, network_s):
+def _under_roofs(row, peaks, network_s):
     "The fields of a row with known work that follow from the roofs."
     levels = peaks.memory
     by_level = row.bytes_by_level or [0] * (len(levels) - 1) + [row.bytes_moved]
@@ -240,7 +240,7 @@ def place(
     network_s = 0.0 if row.wire_bytes == 0 else row.network_s
     fields = dict(bound="undefined", utilization_pct=None)
     if peaks is not None and None not in (row.flops, row.bytes_moved):
-        fields = _under(row, peaks, 0.0 if row.waits_elsewhere else network_s or 0.0)
+        fields = _under_roofs(row, peaks, 0.0 if row.waits_elsewhere else network_s or 0.0)
     if row.flops == row.bytes_moved == 0 and (row.wire_bytes == 0 or row.name == waiting_row):
         fields |= dict(bound="none", utilization_pct=None, memory_level="", launch_s=None, explained=())
     same = {k: getattr(row, k) for k in _of_row}

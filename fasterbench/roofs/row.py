@@ -71,7 +71,7 @@ class Row:
     @property
     def key(self): return self.name, self.type, self.operator, self.phase
     def __add__(self, other:"Row"): return summed([self, other])
-    def __mul__(self, factor:float): return _scaled(self, factor)
+    def __mul__(self, factor:float): return _multiplied(self, factor)
 
 # %% ../../nbs/roofs/row.ipynb #f248b843
 def most(
@@ -135,7 +135,7 @@ def added(
 # %% ../../nbs/roofs/row.ipynb #28b91831
 _scales = (*_unknown_stays, "time_s", "calls", "launch_s", "network_s")
 
-def _scaled(row, factor):
+def _multiplied(row, factor):
     by = lambda v: None if v is None else v * factor
     pairs = {k: tuple((name, by(v)) for name, v in dict(getattr(row, k)).items()) for k in ("explained", "sends")}
     weights = {k: v if isinstance(v, str) else {name: w * factor for name, w in v.items()}

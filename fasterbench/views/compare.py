@@ -220,8 +220,8 @@ class Series(View):
         def to_frame(self, field:str="time_s")->DataFrame: ...
         def csv(self, field:str="time_s")->str: ...
         def to_csv(self, path, field:str="time_s")->None: ...
-        def plot(self, title:str|None=None, top:int=5)->Figure: ...
-        def to_image(self, path, title:str|None=None, top:int=5, *, width:int=1000)->None: ...
+        def plot(self, title:str|None=None, top:int|None=10)->Figure: ...
+        def to_image(self, path, title:str|None=None, top:int|None=10, *, width:int=1000)->None: ...
 
     def __len__(self): return len(self.results)
 
@@ -301,7 +301,7 @@ class Series(View):
 
     def _chart(self,
         title:str,
-        top:int=5,             # How many of the rows that changed most
+        top:int|None=10,       # How many of the rows that changed most; None: all
     ): return _series_chart(self, title, top)
 
     def _tab(self):
@@ -331,7 +331,7 @@ def _roof_share(r):
 
 def most_changed(
     results:list[Result],
-    top:int=5,            # How many lines
+    top:int|None=10,      # How many lines; None: all
 )->list[Line]:
     "The rows whose time changes most over `results`, repeated blocks as one; categories, where few rows are shared."
     lines = lines_of([fold(r.points, "block") for r in results])

@@ -82,11 +82,11 @@ def _starred(names):
     return "".join(_common_name(part, "*") for part in zip(*map(_digits.split, names)))
 
 # %% ../../nbs/views/fold.ipynb #e0988391
-def _inside(p): return p.source in ("counted", "predicted") and not p.name.startswith("(")
+def _of_a_module(p): return p.source in ("counted", "predicted") and not p.name.startswith("(")
 
 def _branch(p, depth):
     "The path of `p` to `depth`; kernels, and rows outside of the model, are in no tree."
-    return ".".join(p.name.split(".")[:depth]) if _inside(p) else p.name
+    return ".".join(p.name.split(".")[:depth]) if _of_a_module(p) else p.name
 
 # %% ../../nbs/views/fold.ipynb #a375f8a8
 _several = "(several types)" # Of a branch, folded before

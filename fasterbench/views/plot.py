@@ -258,7 +258,7 @@ def _tail(name, width=24):
     fitting = [".".join(parts[i:]) for i in range(len(parts))]
     return next((t for t in fitting if len(t) <= width), fitting[-1])
 
-def _around(p, r, box):
+def _marker_box(p, r, box):
     "The rectangle of a marker."
     x, y = _pixel(*spot(p), box)
     return x - r, y - r, x + r, y + r
@@ -272,7 +272,7 @@ def _label_box(line, box):
 def _name_rows(fig, rows, on, star, box, named):
     "Name the `named` slowest rows of those on the chart."
     slow = sorted(on, key=lambda i: -rows[i].time_s)[:named]
-    taken = [_around(rows[i], marker_size(rows[i]) / 2, box) for i in on] + [_around(p, 9, box) for p in star]
+    taken = [_marker_box(rows[i], marker_size(rows[i]) / 2, box) for i in on] + [_marker_box(p, 9, box) for p in star]
     taken += [_label_box(t, box) for t in fig.data if t.mode == "lines+text" and t.visible != "legendonly"]
     for i in slow:
         p, r, text = rows[i], marker_size(rows[i]) / 2, _tail(label(rows[i]))

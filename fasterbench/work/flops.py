@@ -21,11 +21,16 @@ _compressed = (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.spars
 
 def _shape_of(t, item=0):
     if t.is_nested: return Shape((1, *t._nested_tensor_size()[item].tolist()))      # of a ragged batch, one item
-    shape = Shape(t.shape)
+    shape = Shape(t.shape) if t.dtype is not torch.float4_e2m1fn_x2 else _unpacked_shape(t)
     if t.layout is not torch.strided: shape.stored = t
     if t.layout is torch.sparse_coo: shape.entries = t._values().numel()
     elif t.layout in _compressed: shape.entries = t.values().numel()
     return shape
+
+def _unpacked_shape(t):
+    "The shape of a tensor that holds two values of 4 bits in a byte: twice as many along its contiguous dimension."
+    along = min(range(t.dim()), key=t.stride, default=None)
+    return Shape(n * 2 if i == along else n for i, n in enumerate(t.shape))
 
 def _shapes(values, item=0): return map_tensors(lambda t: _shape_of(t, item), values)
 

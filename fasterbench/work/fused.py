@@ -48,7 +48,7 @@ def _number(graph, expression):
     value = _sized(graph, expression)
     return int(value) if not getattr(value, "free_symbols", None) else int(graph.sizevars.optimization_hint(value))
 
-def _product(graph, sizes): return math.prod(_number(graph, s) for s in sizes)
+def _product_of(graph, sizes): return math.prod(_number(graph, s) for s in sizes)
 
 # %% ../../nbs/work/fused.ipynb #34c438bd
 def distinct(
@@ -134,21 +134,21 @@ class _Traffic:
 # %% ../../nbs/work/fused.ipynb #e4ec187c
 def _gone(graph): return frozenset(graph.removed_buffers) | frozenset(graph.inplaced_to_remove)
 
-def _root(graph, name):
+def _written_buffer(graph, name):
     "The buffer whose memory a buffer writes to."
     return graph.scheduler.mutation_real_name.get(name, name)
 
-def _touches(graph, nodes):
+def _touches_of_loops(graph, nodes):
     "Reads and writes of the loop nodes of one kernel."
     reads, writes, written, gone = _Traffic(graph), _Traffic(graph), set(), _gone(graph)
     for node in nodes:
-        changed = {_root(graph, dep.name) for dep in node.read_writes.writes}      # that they come first is no access
+        changed = {_written_buffer(graph, d.name) for d in node.read_writes.writes}    # coming first is no access
         for dep in node.read_writes.reads:
-            name = _root(graph, dep.name)
+            name = _written_buffer(graph, dep.name)
             if dep.name in gone or name in written or not _is_data(graph, dep.name): continue
             if isinstance(dep, _with_index()) or name not in changed: reads.add(name, dep)
         for dep in node.read_writes.writes:
-            name = _root(graph, dep.name)
+            name = _written_buffer(graph, dep.name)
             if dep.name in gone: continue
             writes.add(name, dep)
             if getattr(dep, "mode", None): reads.add(name, dep)
@@ -173,7 +173,7 @@ class _Body:
     "Counts the operations of one loop body."
     def __init__(self, graph, body):
         self.graph, self.body = graph, body
-        self.outer, self.inner = (_product(graph, sizes) for sizes in (body.sizes[0], body.sizes[1]))
+        self.outer, self.inner = (_product_of(graph, sizes) for sizes in (body.sizes[0], body.sizes[1]))
         self.flops, self.reduces = 0, False
 
     def count(self):
@@ -271,7 +271,7 @@ def _storages(graph, node, main):
     tensors = [n for n in main.all_input_nodes if isinstance(n.meta.get("val"), torch.Tensor)]
     inputs = [i for i in node.inputs if hasattr(i, "get_name")] if hasattr(node, "inputs") else []
     if len(tensors) != len(inputs): return {}
-    return {id(_value(graph, n)): _root(graph, i.get_name()) for n, i in zip(tensors, inputs)}
+    return {id(_value(graph, n)): _written_buffer(graph, i.get_name()) for n, i in zip(tensors, inputs)}
 
 def _buffers_of(graph, node):
     "Reads and writes of a node that no operator is known of: its buffers as a whole."
@@ -316,7 +316,7 @@ def _moved(node):
     size = lambda t: math.prod(int(n) if isinstance(n, int) else int(n.node.hint or 1) for n in t.shape) * t.itemsize
     return max(sum(map(size, tensors)), 1)
 
-def _layers(origins):
+def _layers_of(origins):
     found, origins = {}, [n for n in origins if n.op == "call_function"] or list(origins)
     for node in [n for n in origins if not (_is_operator(n) and is_view(n.target))] or origins:
         key = _layer_of(node)
@@ -333,20 +333,20 @@ def read_site(
     "Read what one kernel does."
     if is_extern:
         main = _main_node(nodes)
-        return Kernel(name, _operator_call(graph, nodes, name), _layers([main] if main else nodes.origins), False)
+        return Kernel(name, _operator_call(graph, nodes, name), _layers_of([main] if main else nodes.origins), False)
     nodes = [n for one in nodes if hasattr(one, "node") for n in getattr(one, "snodes", [one])]
     loops = [n for n in nodes if hasattr(getattr(n, "_body", None), "root_block")]
     whole = [_operator_call(graph, n.node, name) for n in nodes if n not in loops and n.node is not None]
     layers = {}
     for n in nodes:
-        if n.node is not None: layers |= {k: max(v, layers.get(k, 0)) for k, v in _layers(n.node.origins).items()}
+        if n.node is not None: layers |= {k: max(v, layers.get(k, 0)) for k, v in _layers_of(n.node.origins).items()}
     return Kernel(name, _joined(graph, loops, whole, layers), layers)
 
 def _joined(graph, loops, whole, layers):
     "The work of a kernel's loops, and of the product that a template computes before them."
     bodies = [_Body(graph, n._body) for n in loops]
     flops, contraction, dense = sum(b.count() for b in bodies), 0, 0
-    reads, writes = _touches(graph, loops)
+    reads, writes = _touches_of_loops(graph, loops)
     category = "reduction" if any(b.reduces for b in bodies) else "pointwise" if flops else "data movement"
     operator, shapes, dtypes = "inductor::fused", (), ()
     for call in whole:
@@ -357,11 +357,11 @@ def _joined(graph, loops, whole, layers):
         left = [t for t in call.writes if t.storage not in _gone(graph)]
         reads, writes = [*call.reads, *(t for t in reads if t.storage not in made)], [*left, *writes]
         category, operator, shapes, dtypes = call.category, call.operator, call.shapes, call.dtypes
-    dtype = next((d for d in _dtypes(graph, reads + writes) if d), "")
+    dtype = next((d for d in _buffer_dtypes(graph, reads + writes) if d), "")
     return Call(-1, -1, "forward", operator, category, flops, contraction, reads, writes, shapes, dtypes, dtype, None,
                 dense)
 
-def _dtypes(graph, touches):
+def _buffer_dtypes(graph, touches):
     "The dtypes of buffers, floating-point ones first, largest first."
     named = [t for t in sorted(touches, key=lambda t: -t.bytes) if isinstance(t.storage, str)]
     dtypes = [graph.get_dtype(t.storage) for t in named]

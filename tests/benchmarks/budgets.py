@@ -13,7 +13,7 @@ from time import perf_counter
 from fasterbench import count_work
 from fasterbench.analysis.budget_figures import counted_figures, ratios_of_rounds
 from fasterbench.analysis.budgets import Budget, figures, in_looks, judge
-from fasterbench.cli.check import in_turn, loaded, side
+from fasterbench.cli.check import in_turn, model_of_settings, side
 
 source = '''
 import torch
@@ -54,7 +54,7 @@ def collected(title, found, runs, until, path):
     return before
 
 def counted(folder):
-    model, sample = loaded(dict(model=f"{folder}/net.py:make"))
+    model, sample = model_of_settings(dict(model=f"{folder}/net.py:make"))
     return counted_figures(count_work(model, sample), model, sample)
 
 def shown(title, found):

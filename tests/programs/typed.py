@@ -21,6 +21,8 @@ modules, flops, layers = work.by_module(), work.flops, LayerProfiler(model, samp
 pair, series, gathered = fb.compare(ra, saved), fb.compare(ra, saved, "other.json"), ra.gather()
 change, columns, macs = pair.pairs[0].ratio("time_s"), series.labels, compute_compute(model, sample)
 guess, served = fb.predict(model, sample, on="NVIDIA H100 80GB HBM3", like=ra), fb.serve("config.json", batch=(1, 8))
+choices, within = fb.serve("config.json", on=["H100", "L40S"], tensor_parallel=[1, 2]), fb.serve("config.json", tpot=0.05)
+choice = choices.options[0]
 decode, trace, report = served.point("decode", 8), fb.read_trace("trace.json", by="operator"), fb.read_ncu("report.csv")
 with fb.watch(model, every=100, on_sample=lambda step, metrics: print(step, metrics)) as watched, fb.ranges(model) as named: model(sample)
 samples, last, handler = watched.series, watched.result, fb.on_trace_ready("cycle.html")
