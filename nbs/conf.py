@@ -17,6 +17,7 @@ html_theme = "furo"
 html_static_path = ["site.css", str(Path(plotly.__file__).parent/"package_data/plotly.min.js")]
 html_css_files = ["site.css"]
 nb_execution_mode = "off"
+nb_code_prompt_show, nb_code_prompt_hide = "Checks of this page", "Checks of this page"
 myst_enable_extensions = ["dollarmath"]
 smartquotes = False
 exclude_patterns = ["**.ipynb_checkpoints"]
@@ -59,6 +60,10 @@ def reads(source, whole):
         while opened.count("(") > opened.count(")") and lines: opened += lines.pop(0)
     return "\n".join(lines).strip("\n")
 
+def checks(cell):
+    "Does a cell check what the page says, and show nothing?"
+    return not cell["outputs"] and re.search(r"^assert ", "".join(cell["source"]), re.M)
+
 def shown(cells, whole):
     "The cells of a page: hidden ones are gone, and so are those of which nothing is left to read."
     for cell in cells:
@@ -69,6 +74,7 @@ def shown(cells, whole):
             cell["source"] = reads(source, whole)
             if not cell["source"] and not cell["outputs"]: continue
             if not cell["source"]: cell["metadata"]["tags"] = ["remove-input"]
+            elif not whole and checks(cell): cell["metadata"]["tags"] = ["hide-input"]
         yield cell
 
 def drawn(cells, script):

@@ -151,13 +151,38 @@ def homes():
     exec(compile(ast.Module([found], []), "homes", "exec"), scope)
     return scope["_homes"]
 
+# What one does with the public names, in the order in which one comes to it
+uses = {"Profile a model": "RooflineAnalyzer Result RooflinePoint Timing from_json compare Comparison Series",
+        "Measure the roofs": "measure_peaks clear_peaks_cache datasheet_peaks HardwarePeaks MemoryLevel Ceiling KindCeiling PeaksView roofline_analysis",
+        "Count, without a time": "count_work Work ModuleWork OpWork rule Flops",
+        "Watch a program while it runs": "watch Watch MetricSeries trainer_callback lightning_callback",
+        "Read what other tools recorded": "read_trace on_trace_ready TraceResult Breakdown Collective read_ncu ranges",
+        "Devices that are not here": "predict serve ServeResult ServePoint",
+        "Several processes": "measure_network fit_network bus_bandwidth NetworkPeaks NetworkRoof NetworkView RankError",
+        "Warnings": "FasterbenchWarning NotMeasuredWarning ProvisionalWarning UnknownWarning NotKeptWarning FasterbenchDeprecationWarning"}
+
+def brief_signature(node):
+    "The names of the parameters, of a class those of its constructor; empty for what is not called by its users."
+    start = next((n for n in node.body if isinstance(n, ast.FunctionDef) and n.name == "__init__"), None) if isinstance(node, ast.ClassDef) else node
+    if not isinstance(start, ast.FunctionDef): return ""
+    names = [star + p.arg if p is not None else star for star, p, _ in parameters(start.args, isinstance(node, ast.ClassDef))]
+    return f"({', '.join([*names[:6], *['…'] * (len(names) > 6)])})"
+
+def public_row(name, module):
+    "A line of the index: the name with its parameters, which leads to its entry, and the first line about it."
+    source = Source(package/(module.replace(".", "/") + ".py"))
+    node = source.nodes.get(name)
+    doc = " ".join((ast.get_docstring(node) or "").partition("\n\n")[0].split()) if node is not None else ""
+    shown = name + (brief_signature(node) if node is not None else "")
+    return f"| {{py:obj}}`{shown} <fasterbench.{module}.{name}>` | {doc.replace('|', chr(92) + '|')} |"
+
 def public_page():
-    "What `from fasterbench import …` gives, each with its line and a link to its entry."
-    rows = []
-    for name, module in homes().items():
-        source = Source(package/(module.replace(".", "/") + ".py"))
-        doc = " ".join((ast.get_docstring(source.nodes[name]) or "").partition("\n\n")[0].split()) if name in source.nodes else ""
-        rows.append(f"| {{py:obj}}`{name} <fasterbench.{module}.{name}>` | {doc.replace('|', chr(92) + '|')} |")
-    return "\n".join(["| name | what it is |", "|---|---|", *rows])
+    "What `from fasterbench import …` gives, by use: each with its parameters, its line and a link to its entry."
+    lines, found = [], homes()
+    listed = [n for names in uses.values() for n in names.split()]
+    for heading, names in (uses | {"Further names": " ".join(n for n in found if n not in listed)}).items():
+        rows = [public_row(n, found[n]) for n in names.split() if n in found]
+        if rows: lines += [f"## {heading}", "", "| name | what it is |", "|---|---|", *rows, ""]
+    return "\n".join(lines)
 
 def counts(): return {w: {s.name: s.public for s in modules(w)} for w in [*wings, "cli"]}

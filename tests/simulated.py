@@ -44,6 +44,7 @@ class OutOfMemory(torch.OutOfMemoryError): pass
 class Table:
     "What each thing takes, ns."
     launch: int = 5_000                   # A call, of the CPU's time
+    recorded: int = 0                     # What a call takes more of it while the profiler runs
     allocation: int = 1_000               # Of the CPU's time too
     gap: int = 0                          # Between two kernels of a stream
     kernels: dict = field(default_factory=dict)  # Of an operator
@@ -88,6 +89,12 @@ class Books:
     def note(self, *event, **args):
         if self.recording: self.record.append(Event(*event, args=args))
 
+    def check_capture(self, what):
+        "A wait, or an event that has a time, ends a capture with an error."
+        if self.captured is None: return
+        self.captured = None
+        raise RuntimeError(f"operation not permitted when stream is capturing: {what}")
+
     def surface(self):
         "An error of an earlier call comes up now; in the program's thread, as PyTorch ends a process whose spare device fails in autograd's."
         if threading.current_thread() is not threading.main_thread(): return
@@ -98,14 +105,22 @@ class Books:
         "A call on the CPU, and a kernel in the current stream."
         with self.lock:
             self.surface()
-            if self.captured is not None: self.captured.append((operator, duration)); return
+            if self.captured is not None: return self.into_graph(operator, duration, dims, types)
             begin, thread, number = self.now, threading.get_ident(), next(self.numbers)
-            self.now += self.table.launch
+            self.now += self.table.launch + self.table.recorded * self.recording
             self.launched += 1
             if self.launched in self.fails: self.error = self.fails.pop(self.launched)
             self.note("cpu_op", operator, begin, self.now, thread, number, **{"Input Dims": dims, "Input type": types, "External id": number})
             self.note("privateuse1_runtime", "simLaunchKernel", begin + self.table.launch // 5, self.now, thread, number)
             self.run(operator, duration, kind, number)
+
+    def into_graph(self, operator, duration, dims=(), types=()):
+        "A call while a graph is captured: the CPU is as long at it, and no kernel runs."
+        begin, thread, number = self.now, threading.get_ident(), next(self.numbers)
+        self.now += self.table.launch
+        self.captured.append((operator, duration))
+        self.note("cpu_op", operator, begin, self.now, thread, number, **{"Input Dims": dims, "Input type": types})
+        self.note("privateuse1_runtime", "simLaunchKernel", begin + self.table.launch // 5, self.now, thread, number, kernel=f"sim::{operator.partition('::')[2]}")
 
     def run(self, operator, duration, kind, number):
         start = max(self.now, self.ends.get(self.stream, -self.table.gap) + self.table.gap)
@@ -272,9 +287,11 @@ class Simulated(seam.Accelerator):
     recorder, graphs, activity = "simulated", True, ProfilerActivity.PrivateUse1
     activities = [ProfilerActivity.CPU]
     def clock(self): return books.now * 1e-9
-    def synchronize(self): books.synchronised += 1; books.wait()
+    def synchronize(self): books.synchronised += 1; books.check_capture("a wait"); books.wait()
     def mark(self, name): books.note("cpu_op", name, books.now, books.now, threading.get_ident(), 0)
-    def event(self): return max(books.now, books.ends.get(books.stream, 0))
+    def event(self):
+        books.check_capture("an event that has a time")
+        return max(books.now, books.ends.get(books.stream, 0))
     def seconds(self, events): return [(t - events[0]) * 1e-9 for t in events]
     def free_memory(self): return books.table.capacity - books.allocated
     def empty_cache(self): pass
@@ -282,20 +299,26 @@ class Simulated(seam.Accelerator):
     def caches(self): return list(books.table.caches)
     def lacks(self, dtype): return "this device has no arithmetic of it" if dtype in books.table.lacks else ""
 
-    def captured(self, call, times):
+    def _graph(self, call, times):
         books.captured = []
+        self.call("simStreamBeginCapture")
         try:
             for _ in range(times): call()
             inside = books.captured
         finally: books.captured = None
+        self.call("simStreamEndCapture")
         return lambda: self.replay(inside)
 
     def replay(self, inside):
         books.surface()
-        number = next(books.numbers)
-        begin, books.now = books.now, books.now + books.table.launch
-        books.note("privateuse1_runtime", "simGraphLaunch", begin, books.now, threading.get_ident(), number)
+        number = self.call("simGraphLaunch")
         for operator, duration in inside: books.run(operator, duration, "kernel", number)
+
+    def call(self, name):
+        "A call of the runtime; its number."
+        number, begin, books.now = next(books.numbers), books.now, books.now + books.table.launch
+        books.note("privateuse1_runtime", name, begin, books.now, threading.get_ident(), number)
+        return number
 
     @contextmanager
     def recording(self, session):
@@ -313,6 +336,7 @@ class _Module:
     def device_count(self): return 1
     def get_amp_supported_dtype(self): return [torch.float16, torch.bfloat16]
     def memory_allocated(self, device=None): return books.allocated
+    def is_current_stream_capturing(self): return books.captured is not None
 
 def rates(flops, levels):
     "The cost of operators on a device with rates: FLOP/s by dtype, and (capacity, B/s) of each level, nearest first."
@@ -337,6 +361,31 @@ def _products(called, args, out):
     if called == "bmm": return 2 * args[0].numel() * args[1].shape[2]
     if called.startswith("convolution") and "backward" not in called: return 2 * out[0].numel() * args[1].numel() // args[1].shape[0]
     return 0
+
+def install_compiler():
+    "Let Inductor compile for the device: its wrapper calls kernels of the CPU, which are entered into the books and compute nothing."
+    from torch._dynamo.device_interface import DeviceInterface, register_interface_for_device
+    from torch._inductor.async_compile import AsyncCompile
+    from torch._inductor.codegen.common import DeviceOpOverrides, register_backend_for_device, register_device_op_overrides
+    from torch._inductor.codegen.cpp import CppScheduling
+    from torch._inductor.codegen.wrapper import PythonWrapperCodegen
+    class Interface(DeviceInterface):
+        is_available, current_device, device_count = (staticmethod(lambda n=n: n) for n in (True, 0, 1))
+    class Overrides(DeviceOpOverrides):
+        def import_get_raw_stream_as(self, name): return f"def {name}(i): return 0"
+        def set_device(self, i): return "pass"
+        def synchronize(self): return "pass"
+        def device_guard(self, i): return "torch._ops.contextlib.nullcontext()"
+    class Wrapper(PythonWrapperCodegen):
+        @staticmethod
+        def create(is_subgraph, *args): return PythonWrapperCodegen.create(is_subgraph, *args) if is_subgraph else Wrapper()
+        def _generate_kernel_call_helper(self, kernel_name, call_args, **how): self.writeline(self.wrap_kernel_call(kernel_name, call_args))
+    def compiled(self, types, source, *args, **kwargs):
+        return lambda *tensors: books.launch("inductor::fused", books.table.kernels.get("fused", books.table.other))
+    AsyncCompile.cpp_pybinding = compiled
+    register_backend_for_device(name, CppScheduling, Wrapper)
+    register_interface_for_device(name, Interface)
+    register_device_op_overrides(name, Overrides())
 
 _kept = []                               # libraries, whose kernels go with them
 

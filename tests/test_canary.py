@@ -59,6 +59,27 @@ def exists(name):
         return True
     return False
 
+# What every module but `core.private` uses. A name that is not here belongs there, unless it is one of the parts of PyTorch
+# that a module works with: the compiler, the switches of a process, the decompositions.
+elsewhere = {
+    "analysis.compiled": "_dynamo.utils.counters",
+    "engine.accelerator": "_C",
+    "engine.inductor": """_C _C._dynamo _C._dynamo.eval_frame _C._dynamo.eval_frame._debug_get_cache_entry_list _dynamo _dynamo.eval_frame
+        _dynamo.eval_frame.innermost_backend _dynamo.guards.DeletedGuardManagerWrapper _functorch.config _functorch.config.patch
+        _inductor _inductor.codecache.PyCodeCache _inductor.codecache.PyCodeCache.modules _inductor.codegen.cpp
+        _inductor.codegen.triton _inductor.compile_fx.compile_fx _inductor.compile_fx.compile_fx_inner _inductor.debug
+        _inductor.graph _inductor.utils.set_tracing_context_output_strides _dynamo.device_interface
+        _dynamo.device_interface.get_interface_for_device utils._triton""",
+    "engine.process": """_C _C._is_multithreading_enabled _C._set_multithreading_enabled _GLOBAL_DEVICE_CONTEXT _dynamo.eval_frame
+        _dynamo.eval_frame.DynamoStance""",
+    "interop.trace_work": """_decomp _decomp.decompositions _decomp.global_decomposition_table _decomp.global_decomposition_table.values
+        _disable_dynamo _meta_registrations _refs""",
+    "probes.probes": "_int_mm _scaled_mm",
+    "running.program": "autograd._engine_run_backward",          # is replaced while a program is watched
+    "work.dispatch": "_mkldnn",
+    "work.fused": "_inductor.dependencies.MemoryDep utils._sympy.functions.FloorDiv utils._sympy.functions.Mod utils._sympy.functions.ModularIndexing",
+    "work.trace": "UntypedStorage._new_with_weak_ptr autograd.forward_ad._current_level"}
+
 optional = {"torch._C._cuda_getDriverVersion"}             # asked for with a default: a build without CUDA has none
 
 def missing():
@@ -74,6 +95,10 @@ def test_the_private_names_of_pytorch_are_there():
     assert "torch.utils._python_dispatch._pop_mode" in found and len(found) > 20, sorted(found)     # the reader finds what is there
     assert missing() == []
 
+def test_private_names_stand_where_they_are_expected():
+    found = {(module, name) for name, modules in used().items() for module in modules if module != "core.private"}
+    assert found == {(module, f"torch.{name}") for module, names in elsewhere.items() for name in names.split()}
+
 def test_the_function_that_sees_kernels_is_asked_as_before():
     "It is called with these three by every code generator; another signature makes a compiled model one row."
     import inspect, torch._inductor.debug as debug
@@ -82,7 +107,7 @@ def test_the_function_that_sees_kernels_is_asked_as_before():
 
 def test_a_name_that_is_gone_is_named(monkeypatch):
     monkeypatch.delattr("torch.utils._python_dispatch._pop_mode")
-    assert missing() == [f"PyTorch {torch.__version__} has no torch.utils._python_dispatch._pop_mode, which engine.process, work.dispatch uses"]
+    assert missing() == [f"PyTorch {torch.__version__} has no torch.utils._python_dispatch._pop_mode, which core.private uses"]
 
 if __name__ == "__main__":
     for line in missing(): print(line)

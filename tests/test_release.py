@@ -112,3 +112,14 @@ def test_every_verb_runs_from_the_wheel(wheel, tmp_path):
         assert "Traceback" not in done.stderr and part in done.stdout + done.stderr, (verb, done.stderr)
         assert done.returncode == code or code is None, (verb, done.returncode, done.stderr)
     assert call("check", "kept.toml").returncode == 0 and call("check", "absent.toml").returncode == 2
+
+# ---- the workflows
+
+def test_the_options_of_the_workflows_are_there():
+    "A command of nbdev in a workflow has the options that it is given; a newer nbdev may name them otherwise."
+    text = "".join(p.read_text() for p in (root/".github/workflows").glob("*.yml"))
+    given = re.findall(r"(nbdev-\w+)((?: --[\w-]+(?: \w+)?)+)", text)
+    assert given
+    for command, options in given:
+        known = subprocess.run([command, "--help"], capture_output=True, text=True, env=os.environ | dict(COLUMNS="200")).stdout
+        assert [o for o in re.findall(r"--[\w-]+", options) if not re.search(rf"{o}(?![\w-])", known)] == [], command

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from conftest import heavy
+from conftest import heavy, heavy_only
 from fasterbench.roofs.place import place
 from fasterbench.roofs.row import Row
 from fasterbench.roofs.hardware import Ceiling, HardwarePeaks, MemoryLevel
@@ -39,6 +39,13 @@ def places(value, path=()):
     for k, v in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
         yield from places(v, (*path, k))
 
+def ways(plain):
+    """Every field with every value, as (path, value): "*" stands for the places of a list, and each value is put at the next of
+    them. A row of the layers, of the operators, of a step and of the program are fields of their own."""
+    fields = {}
+    for path in filter(None, places(plain)): fields.setdefault(tuple("*" if isinstance(k, int) else k for k in path), []).append(path)
+    return [(paths[i % len(paths)], other) for paths in fields.values() for i, other in enumerate(junk)]
+
 def damaged(plain, path, other):
     "Return the file with another value at `path`; `del` removes it."
     data = copy.deepcopy(plain)
@@ -52,35 +59,48 @@ def written(r):
     repr(r), str(r.timing), r.text(None, "block"), r._repr_html_(), r.to_json()
     for points in ("modules", "ops"): r.csv(points), r.to_frame(points)
 
-def drawn(r, full):
-    r.plot()
-    for compared in (compare(full, r), compare(r, full), compare(full, r, full)):
-        compared.text(), compared.csv(), compared.plot()
+def compared(r, full):
+    "Comparisons with a sound result, as text."
+    several = compare(full, r), compare(r, full), compare(full, r, full)
+    for c in several: c.text(), c.csv()
+    return several
 
 def test_a_sound_file_is_shown(full):
     again = from_dict(json.loads(full.to_json()))
     assert again == full and "rank 1" in collectives_table(again.collectives)
-    written(again), drawn(again, full), again._page()
+    written(again), again.plot(), [c.plot() for c in compared(again, full)], again._page()
 
-def test_a_damaged_value_is_refused_or_shown(full):
-    """Every value at every place, in the short run 120 by chance. What is read is written as text; of several rows the
-    first that is damaged in one way is drawn and compared, and the first damaged in any way has its page made."""
+pieces = 3                                                      # which several workers can take
+
+@pytest.mark.parametrize("piece", range(pieces if heavy else 1))
+def test_a_damaged_value_is_refused_or_shown(full, piece):
+    """Every value in every field, in the short run 120 by chance. What is read is written, drawn and compared; of a field the
+    first that is read has its comparisons drawn and its page made."""
     plain = json.loads(full.to_json())
-    every = [(p, j) for p in places(plain) if p for j in junk]
+    every = ways(plain)
     random.seed(15)
-    if not heavy: every = random.sample(every, 120)
+    every = [w for i, w in enumerate(every) if i // len(junk) % pieces == piece] if heavy else random.sample(every, 120)
     read, seen = 0, set()
     for path, other in every:
         try: again = from_dict(damaged(plain, path, other))
         except ValueError: continue
         read += 1
         field = tuple("*" if isinstance(k, int) else k for k in path)
-        way = (*field, repr(other))
         try:
             written(again)
             if again.peaks is None: continue                # without roofs there is neither chart nor page
-            if way not in seen: drawn(again, full)
-            if field not in seen: again._page()
+            again.plot()
+            several = compared(again, full)
+            if field not in seen: [c.plot() for c in several], again._page()
         except Exception as error: raise AssertionError(f"{path} = {other!r:.40}") from error
-        seen |= {way, field}
+        seen.add(field)
     assert len(every) / 50 < read < len(every) / 2
+
+@heavy_only("reads a file for each place and value")
+def test_every_place_is_read_or_refused(full):
+    plain = json.loads(full.to_json())
+    for path in filter(None, places(plain)):
+        for other in junk:
+            try: from_dict(damaged(plain, path, other))
+            except ValueError: pass
+            except Exception as error: raise AssertionError(f"{path} = {other!r:.40}") from error

@@ -4,8 +4,9 @@ from html.parser import HTMLParser
 from urllib.parse import unquote, urldefrag
 
 import pytest
+from filelock import FileLock
 
-from conftest import heavy_only, root
+from conftest import folder, heavy_only, root
 from test_report import chrome, until
 
 pytestmark = heavy_only("builds the site and opens every page")
@@ -15,19 +16,21 @@ pages += [f"docs/{p.stem}.html" for p in sorted((root/"nbs/docs").iterdir())]
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    "The folder with the site."
+    "The folder with the site. Where the build fails, every worker says so."
     missing = [m for m in ("sphinx", "myst_nb", "furo") if not importlib.util.find_spec(m)]
     if missing:
         warnings.warn(why := f"THE SITE IS NOT TESTED: {', '.join(missing)} not installed; the docs extra has it")
         pytest.skip(why)
-    there = tmp_path_factory.mktemp("site")
-    source = tmp_path_factory.mktemp("source")/"project"                # a copy: other tests write into the project meanwhile
-    shutil.copytree(root, source, ignore=shutil.ignore_patterns(".*", "build", "dist", "*.egg-info", "__pycache__"))
-    before = {*source.rglob("*")}
-    done = subprocess.run([sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html", "nbs", str(there/"site")], cwd=source, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert {*source.rglob("*")} == before and [p.name for p in there.iterdir()] == ["site"], "the build leaves something behind"
-    return there/"site"
+    with FileLock(folder/"site.lock"):                                    # one build for all workers
+        if (folder/"site").exists(): return folder/"site"
+        there = tmp_path_factory.mktemp("site")
+        source = tmp_path_factory.mktemp("source")/"project"            # a copy: other tests write into the project meanwhile
+        shutil.copytree(root, source, ignore=shutil.ignore_patterns(".*", "build", "dist", "*.egg-info", "__pycache__"))
+        before = {*source.rglob("*")}
+        done = subprocess.run([sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html", "nbs", str(there/"site")], cwd=source, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        assert {*source.rglob("*")} == before and [p.name for p in there.iterdir()] == ["site"], "the build leaves something behind"
+        return (there/"site").rename(folder/"site")
 
 def figures(page):
     "How many figures the notebook of a page holds; a page of text holds none."
@@ -90,6 +93,18 @@ def test_objects_are_found(chrome, site):
     until(lambda: any("reference/probes.html" in (h or "") for h in chrome.execute_script("return [...document.querySelectorAll('#search-results a')].map(a => a.getAttribute('href'))")))
     index = (site/"genindex.html").read_text(encoding="utf-8")
     assert all(name in index for name in ("measure_peaks", "RooflineAnalyzer", "MemoryLevel", "read_ncu"))
+
+def test_the_index_of_public_names_is_in_the_order_of_use(site):
+    page = (site/"reference/public.html").read_text(encoding="utf-8")
+    at = [page.index(h) for h in ("Profile a model</h2>" if "Profile a model</h2>" in page else "Profile a model", "read_ncu(path, *", "predict(model", "NotKeptWarning")]
+    assert at == sorted(at) and "RooflineAnalyzer(model, sample, peaks)" in page and "Further names" not in page
+
+def test_checks_are_folded(site):
+    "A cell that asserts and shows nothing is behind a line; the others are read."
+    page = (site/"tutorials/watching.html").read_text(encoding="utf-8")
+    folded = re.findall(r"<details class=\"[^\"]*hide[^\"]*\">.*?</details>", page, re.S)
+    assert len(folded) == 4 and all("Checks of this page" in f and "assert" in f for f in folded)
+    assert "assert" not in re.sub("|".join(map(re.escape, folded)), "", page).partition("<article")[2]
 
 def test_pages_of_notebooks_show_no_directives(site):
     for page in ("work/rules.html", "core/units.html", "views/table.html"):

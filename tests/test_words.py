@@ -107,3 +107,9 @@ def test_texts_of_the_package_use_todays_words():
 def test_old_words_are_found():
     source = 'def f(anew):\n    "Measure anew."\n    nobody = "--anew" # it stands beside it\n    raise ValueError("nobody is here")\ny = "what it stands for, besides" # beside_x\n'
     assert odd(source) == ["Measure anew.", "nobody is here", " it stands beside it"]
+
+def cells(path): return json.loads(path.read_text(encoding="utf-8"))["cells"]
+def test_tutorials_end_with_words():
+    "The last thing that a reader sees is what was found, not a test."
+    seen = {p.name: [c for c in cells(p) if not "".join(c["source"]).startswith("#| hide")][-1]["cell_type"] for p in (root/"nbs/tutorials").glob("*.ipynb")}
+    assert [name for name, kind in seen.items() if kind != "markdown"] == []

@@ -18,9 +18,14 @@ from ..core.units import format_si, parse_si
 class Figure:
     "Something that a budget can limit."
     name: str   # As in the file
-    kind: str   # "counted", "relative" or "seconds"
-    unit: str   # "FLOP", "B", "%", or "" for a plain number
+    kind: str   # "counted", "relative", "seconds" or "absolute"
+    unit: str   # "FLOP", "B", "s", "%", or "" for a plain number
     meaning: str
+
+    @property
+    def key(self)->str:
+        "Its name among the figures that are found: a ratio and seconds are two."
+        return "time_s" if self.kind == "absolute" else self.name
 
 figures = {f.name: f for f in (
     Figure("flops", "counted", "FLOP", "FLOPs of one run"),
@@ -35,6 +40,7 @@ figures = {f.name: f for f in (
     Figure("compute_share", "relative", "%", "least time of compute-bound rows over the time of the model"),
     Figure("memory_share", "relative", "%", "least time of memory-bound rows over the time of the model"),
     Figure("time", "seconds", "%", "time over that of the baseline"))}
+absolute_time = Figure("time", "absolute", "s", "time of one run on the machine that the file names")
 layer_figures = ("flops", "contraction_flops", "bytes", "unknown_operators", "utilization", "time_over_least", "time")
 
 # %% ../../nbs/analysis/budgets.ipynb #df3dc247
@@ -60,7 +66,7 @@ class Budget:
 # %% ../../nbs/analysis/budgets.ipynb #5b22f645
 def format_value(
     value:float|None, # In the base unit; None: unknown
-    unit:str,         # "FLOP", "B", "%" or ""
+    unit:str,         # "FLOP", "B", "s", "%" or ""
     digits:int=2,     # Decimals
 )->str:
     "`value` as the file writes it."
@@ -77,22 +83,29 @@ def parse_limit(
 )->tuple[str, float]:
     "The comparison and the limit in the base unit, percent as a fraction. Raises `BudgetError` for what is neither."
     match, unit = _limit.fullmatch(text) if isinstance(text, str) else None, figure.unit
-    example = "<= 120 %" if figure.kind == "seconds" else _examples[unit]
+    example = "<= 120 %, or <= 50 ms on one machine" if figure.kind == "seconds" else _examples[unit]
     if match is None:
-        raise BudgetError(f"{text!r} is not a limit: a text such as {example!r} is needed, with <=, >= or ==")
+        raise BudgetError(f"{text!r} is not a limit: a text such as '{example}' is needed, with <=, >= or ==")
     if unit == "%" and not match[2].endswith("%"):
-        raise BudgetError(f"{text!r} is not in percent: the figure is the {figure.meaning}, such as {example!r}")
+        raise BudgetError(f"{text!r} is not in percent: the figure is the {figure.meaning}, such as {example}")
     try: return match[1], _limit_value(match[2], unit)
     except ValueError as error: raise BudgetError(f"{text!r} is not a limit: {error}") from None
 
-_examples = {"FLOP": "<= 3.65 GFLOP", "B": "<= 100 MB", "%": ">= 40 %", "": "<= 2"}
+_examples = {"FLOP": "<= 3.65 GFLOP", "B": "<= 100 MB", "s": "<= 50 ms", "%": ">= 40 %", "": "<= 2"}
+
+def figure_of(
+    name:str, # As in the file
+    text:str, # Its limit
+)->Figure:
+    "The figure that a limit is for: `time` in seconds is another one than in percent."
+    return absolute_time if name == "time" and str(text).rstrip().endswith("s") else figures[name]
 
 def _limit_value(text, unit):
     return parse_si(text.removesuffix("%").rstrip()) / 100 if unit == "%" else parse_si(text, unit)
 
 def shortest(
     value:float|None, # In the base unit; None: unknown
-    unit:str,         # "FLOP", "B", "%" or ""
+    unit:str,         # "FLOP", "B", "s", "%" or ""
     shows,            # Whether a text says enough
 )->str:
     "`value` as the file writes it, with the fewest decimals that say enough; with 12 where none do."
@@ -109,7 +122,7 @@ def decisive(
     return shortest(value, unit, shows)
 
 # %% ../../nbs/analysis/budgets.ipynb #3fef36e9
-settings = dict(model=str, input=str, batch=int, dtype=str, device=str, backward=bool, rounds=int)
+settings = dict(model=str, input=str, batch=int, dtype=str, device=str, backward=bool, rounds=int, machine=str)
 _least, _words = dict(batch=1, rounds=10), {str: "a text", int: "a whole number", bool: "true or false"}
 
 def read_budgets(
@@ -156,9 +169,10 @@ def _budgets(name, table, layer, keys):
         if k not in known:
             raise BudgetError(f"{where} {k}: no such figure; there are {', '.join(known)}"
                               + ("" if layer else f"; settings are {', '.join(settings)}"))
-        try: comparison, limit = parse_limit(table[k], figures[k])
+        figure = figure_of(k, table[k])
+        try: comparison, limit = parse_limit(table[k], figure)
         except BudgetError as error: raise BudgetError(f"{where} {k}: {error}") from None
-        budgets.append(Budget(name, figures[k], comparison, limit, str(table[k]), layer))
+        budgets.append(Budget(name, figure, comparison, limit, str(table[k]), layer))
     return budgets
 
 # %% ../../nbs/analysis/budgets.ipynb #4c951638
@@ -169,6 +183,7 @@ class Found:
     interval: tuple[float, float]|None=None # Where the median lies; None: the value is exact
     at_least: bool=False                # Whether the value is a lower bound, since operators are unknown
     samples: int=1                      # How many measurements it rests on
+    doubt: str=""                       # What disturbed them, in words: a limit that is not kept is not broken either
 
 @dataclass(frozen=True)
 class Verdict:
@@ -206,6 +221,7 @@ def judge(
     if found.interval is None: return verdict("kept" if budget.within(found.value) else "broken")
     kept = [budget.within(v) for v in found.interval]
     if all(kept): return verdict("kept")
+    if found.doubt: return verdict("cannot say", found.doubt)
     return verdict("cannot say", _narrower(budget, found)) if any(kept) else verdict("broken")
 
 def _narrower(budget, found):

@@ -19,6 +19,7 @@ from ..roofs.caches import simulate_caches
 from ..roofs.place import RooflinePoint, call_row, place, ranked, shares_of, waiting_row
 from ..roofs.row import Row, changed, summed
 from ..roofs.hardware import HardwarePeaks
+from ..timing.operators import compiled_part
 from ..timing.samples import Samples
 from ..views.result import Result, Timing
 from ..work.count import Work
@@ -94,9 +95,19 @@ def _phase_rows(m, calls, k, phase):
     index, own = {p.path: i for i, p in enumerate(m.work.parts)}, {}
     for c in calls:
         if c.call.phase == phase: own.setdefault(c.call.part, []).append(c)
-    slots, waits = m.times.own[k * len(m.work.parts):], _has_unseen_waits(m.times)
-    return [_timed_row(module_row(part, own.get(i, []), phase=m.phase(phase), waits_elsewhere=waits), m.times, slots[i])
-            for part in m.work.of_phase(phase).by_module().values() for i in [index[part.name]]]
+    slots, unseen = m.times.own[k * len(m.work.parts):], _replayed(m, k)
+    same = dict(phase=m.phase(phase), waits_elsewhere=_has_unseen_waits(m.times))
+    seen = {index[part.name]: part for part in m.work.of_phase(phase).by_module().values()}
+    rows = {i: module_row(part, own.get(i, []), **same) for i, part in seen.items()}
+    rows |= {i: Row(part.path, part.type, **unknown_work, **same) for i, part in unseen.items()}
+    return [_timed_row(row, m.times, slots[i]) for i, row in rows.items()]
+
+unknown_work = dict.fromkeys(("flops", "bytes_moved", "contraction_flops", "dense_flops", "eager_bytes"))
+
+def _replayed(m, k):
+    "The parts that launch graphs in the `k`th phase, by index: no operator is seen. Compiled ones are counted eagerly."
+    replays, n = getattr(m.times, "replays", ()), len(m.work.parts)
+    return {i: p for i, p in enumerate(m.work.parts) if k * n + i in replays and not compiled_part(p)}
 
 # %% ../../nbs/analysis/rows.ipynb #9e010cde
 unlaunched_row = "(no module)" # Kernels whose launch belongs to no module
@@ -236,6 +247,13 @@ def _lost(m):
     return [f"the profiler recorded no kernel for {len(slots)} of {m.times.launches} launches{where}: "
             "their time is in (idle)"]
 
+def _replays(m):
+    "The sentence about graphs whose work is not known."
+    names = {p.path or "(model)": None for k in range(len(m.phases)) for p in _replayed(m, k).values()}
+    if not names: return []
+    return [f"captured graphs ran ({', '.join(list(names)[:3])}{' …' * (len(names) > 3)}): "
+            "their kernels have times, and their work is not known"]
+
 def measured_result(
     model:nn.Module,     # What was measured
     m:Measurement,
@@ -256,6 +274,6 @@ def measured_result(
                                         for points in (rows, ops, steps, [program]))
     found = () if m.kernels is None else limits(m.kernels.slots, m.inner, _rows_of_kernels(m, peaks), peaks, m.tf32)
     waits = bool(program.sends and _has_unseen_waits(m.times))
-    notes = [*m.notes, *_lost(m), *[_unseen_waits] * waits]
+    notes = [*m.notes, *_lost(m), *_replays(m), *[_unseen_waits] * waits]
     return Result(rows, peaks, ops, program, steps, _timing(m, rows, ops), m.work.unknown_ops, m.environment,
                   name, notes=notes, limits=found)

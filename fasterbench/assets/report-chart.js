@@ -20,7 +20,8 @@ function themed(layout, strip = true) {
     x2.visible = y2.visible = false
     Object.assign(axes.find(([name]) => name === "yaxis")[1], {domain: [0, 1]})
   }
-  const margin = {l: wide() ? 60 : 50, r: 12, t: 12, b: innerHeight < 500 ? 26 : 42}
+  const titled = annotations.some(a => a.yref === "paper" && a.y >= 1)          // a chart of several has titles above
+  const margin = {l: wide() ? 60 : 50, r: 12, t: titled ? 26 : 12, b: innerHeight < 500 ? 26 : 42}
   const label = {bgcolor: color("page"), bordercolor: color("line"), font: {color: color("ink")}}
   const hoverlabel = {...kept.hoverlabel, ...label}
   return {...kept, ...Object.fromEntries(axes), annotations, margin, hoverlabel, showlegend: false, autosize: true,

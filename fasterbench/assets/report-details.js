@@ -41,6 +41,7 @@ function showDetails(row) {
   at("charts").hidden = Boolean(row)
   if (!row) return at("details").replaceChildren()
   const figures = tab.columns.filter(c => c.field !== "name" && !leveled(c.field) && known(row[c.field])
+    && write(row[c.field], c.format, c.unit)
     && !(c.field === "count" && row.count === 1))
   const close = element("button", {type: "button", className: "close", textContent: "×", title: "Close",
                                    ariaLabel: "Close", onclick: () => choose(null)})

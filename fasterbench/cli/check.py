@@ -6,22 +6,25 @@
 __all__ = ['check_imports', 'SideError']
 
 # %% ../../nbs/cli/check.ipynb #56f6a2fc
-import json, os, shutil, signal, subprocess, sys, tempfile, warnings
+import json, os, shutil, signal, subprocess, sys, tempfile, threading, warnings
 from contextlib import contextmanager
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 from time import perf_counter
 from typing import Annotated, Optional
 
 import fasterbench
-import json as jsonlib
 import typer
 from filelock import FileLock, Timeout
 
 from ..analysis.budgets import (BudgetError, Found, Verdict, decisive, format_value, in_looks, judge,
                                           matching, parse_limit, read_budgets, shortest)
+from ..views.fields import Field
+from ..views.view import Sheet, Table, View
 from .app import app, check_writable, printed, usage_error, whole_from, write
 from ..core.progress import progress_bar
+from ..timing.load import LoadMeter, load_caveats
 
 # %% ../../nbs/cli/check.ipynb #9b1f77a2
 def model_of_settings(
@@ -192,7 +195,8 @@ def in_turn(
 # %% ../../nbs/cli/check.ipynb #88635ffa
 @contextmanager
 def _terminated_as_interrupted():
-    "Within the context SIGTERM ends the process as Ctrl-C does: what was made is taken away."
+    "Within the context SIGTERM ends the process as Ctrl-C does, and what was made is taken away (in the main thread)."
+    if threading.current_thread() is not threading.main_thread(): yield; return
     def end(*_): raise SystemExit(128 + signal.SIGTERM)
     before = signal.signal(signal.SIGTERM, end)
     try: yield
@@ -271,14 +275,41 @@ def _counted_budget_figures(settings, model, sample):
     return counted_figures(count_work(model, sample, backward=settings.get("backward", False)), model, sample)
 
 @contextmanager
-def _relative(settings, model, sample):
-    "Return a function that measures a round under the roofs of this job, and one that makes figures of rounds."
+def _alone(settings, model, sample, kinds):
+    """Return a function that measures a round, and one that makes figures of rounds.
+
+    The roofs of this job are measured where a figure is relative to them."""
     from fasterbench.analysis.budget_figures import figures_of_rounds
     from fasterbench.analysis.measure import main_dtype
     from fasterbench.roofline import measure_peaks
-    peaks = measure_peaks(settings.get("device", "cpu"), dtype=main_dtype(model, sample), cache=False, progress=False)
-    measured = rounds_of(settings, peaks)
-    yield lambda k: measured(), figures_of_rounds
+    device = settings.get("device", "cpu")
+    roofs = "relative" in kinds and measure_peaks(device, dtype=main_dtype(model, sample), cache=False, progress=False)
+    measured, start = rounds_of(settings, roofs or None), perf_counter()
+    with LoadMeter() as meter:
+        def reduced(rounds):
+            meter.look()
+            [load] = meter.of([(start, perf_counter())])
+            return _in_seconds(figures_of_rounds(rounds), "; ".join(load_caveats(load)))
+        yield lambda k: measured(), reduced
+
+def _in_seconds(found, doubt):
+    "`found` with its times as what they are: seconds, which the load of the machine puts in doubt."
+    return {layer: {k: f for k, f in own.items() if k != "time"} | dict(time_s=replace(own["time"], doubt=doubt))
+            for layer, own in found.items()}
+
+def elsewhere(
+    settings:dict, # Of the budget file
+)->str:
+    "Say which machine times in seconds are of, where the file names another one; empty where it is this one."
+    import torch
+    from fasterbench.probes.machine import environment
+    from fasterbench.views.headline import machine_name
+    device, named = torch.device(settings.get("device", "cpu")), settings.get("machine")
+    here = machine_name(environment(device), device.type)
+    if named is None:
+        raise BudgetError(f"a time in seconds is of one machine, which the file has to name; this one is "
+                          f"machine = \"{here}\"")
+    return "" if here == named or fnmatchcase(here, named) else f"the time is of {named}, and this is {here}"
 
 # %% ../../nbs/cli/check.ipynb #74b1dc80
 @contextmanager
@@ -341,11 +372,14 @@ def _merged_figures(*founds):
         for layer, own in found.items(): merged.setdefault(layer, {}).update(own)
     return merged
 
-def _verdicts(budgets, found):
-    "One verdict per budget and layer that it is for."
+def _verdicts(budgets, found, other=""):
+    "One verdict per budget and layer that it is for; `other` says which machine the times in seconds are of."
     for b in budgets:
+        if other and b.figure.kind == "absolute":
+            yield Verdict(b, Found(None), b.layer, "cannot say", other)
+            continue
         for layer in matching(b.layer, [n for n in found if n]) if b.layer else [""]:
-            yield judge(b, found[layer].get(b.figure.name, Found(None)), layer)
+            yield judge(b, found[layer].get(b.figure.key, Found(None)), layer)
 
 def _measured_rounds(rounds_and_figures, budgets, rounds, tick):
     "Figures of as many rounds as these budgets take."
@@ -360,13 +394,14 @@ def _measured_rounds(rounds_and_figures, budgets, rounds, tick):
 def _found(settings, budgets, against, rounds, progress):
     "Every figure that these budgets of one model ask for, per layer."
     kinds, rounds = {b.figure.kind for b in budgets}, rounds or settings.get("rounds", 20)
-    of = lambda kind: [b for b in budgets if b.figure.kind == kind]
-    with progress_bar(settings["model"], progress, rounds * len(kinds & {"relative", "seconds"}) or None) as tick:
+    of = lambda *kinds: [b for b in budgets if b.figure.kind in kinds]
+    alone = kinds & {"relative", "absolute"}
+    with progress_bar(settings["model"], progress, rounds * (bool(alone) + ("seconds" in kinds)) or None) as tick:
         found = {}
-        if kinds & {"counted", "relative"}: model, sample = model_of_settings(settings)
+        if "counted" in kinds or alone: model, sample = model_of_settings(settings)
         if "counted" in kinds: found = _merged_figures(found, _counted_budget_figures(settings, model, sample))
-        if "relative" in kinds:
-            own = _measured_rounds(_relative(settings, model, sample), of("relative"), rounds, tick)
+        if alone:
+            own = _measured_rounds(_alone(settings, model, sample, alone), of(*alone), rounds, tick)
             found = _merged_figures(found, own)
         if "seconds" in kinds:
             how = _against_saved if against.endswith(".json") else _against_ref
@@ -386,30 +421,101 @@ def verdict_row(
 
 titles = ("model", "layer", "figure", "budget", "found", "interval", "verdict")
 
-def verdict_table(
-    verdicts:list[Verdict],
-)->str:
-    "The verdicts as text, one per line, and what would make the undecided sayable."
-    from fasterbench.views.view import text_table
-    lines = text_table([titles, *map(verdict_row, verdicts)], {0, 1, 2, 6})
-    counts = [(n, sum(v.result == n for v in verdicts)) for n in ("kept", "broken", "cannot say")]
-    return "\n".join([*lines,
-                      *dict.fromkeys(f"{v.budget.model} {v.layer} {v.budget.figure.name}: {v.why}".replace("  ", " ")
-                                     for v in verdicts if v.why),
-                      ", ".join(f"{n} {name}" for name, n in counts if n)])
-
 # %% ../../nbs/cli/check.ipynb #8177c03d
-def verdict_json(
-    verdicts:list[Verdict],
-)->str:
-    "The verdicts as JSON text, in base units."
-    rows = [dict(model=v.budget.model, layer=v.layer, pattern=v.budget.layer, figure=v.budget.figure.name,
-                 kind=v.budget.figure.kind, unit=v.budget.figure.unit,
-                 comparison=v.budget.comparison, limit=v.budget.limit, found=v.found.value, interval=v.found.interval,
-                 at_least=v.found.at_least,
-                 samples=v.found.samples, verdict=v.result, why=v.why) for v in verdicts]
-    return jsonlib.dumps(dict(schema="fasterbench.budgets", version=1, verdicts=rows), indent=1)
+_fields = {f.name: f for f in (
+    Field("model", "", "model", "text", "table of the file"),
+    Field("layer", "", "layer", "text", "the layer that a name or pattern stands for; empty: the whole model"),
+    Field("figure", "", "figure", "text", "what is limited"),
+    Field("budget", "", "budget", "text", "the limit, as in the file"),
+    Field("found", "", "found", "text", "what was counted or measured"),
+    Field("interval", "", "interval", "text", "where the median lies, in 99 of 100 cases"),
+    Field("verdict", "", "verdict", "text", "kept, broken or cannot say"),
+    Field("of_limit", "", "of the limit", "share", "what was found, over the limit"),
+    Field("kind", "", "kind", "text", "counted, relative, seconds against a baseline, or absolute"),
+    Field("rounds", "", "rounds", "count", "measurements behind the figure"),
+    Field("why", "", "why", "text", "where it cannot be said: what would make it sayable"))}
+_drawn = {"kept": dict(color="#009e73", symbol="circle"), "broken": dict(color="#cc79a7", symbol="x"),
+          "cannot say": dict(color="#a8781c", symbol="diamond-open")}
 
+def _of_limit(v, value): return None if value is None or not v.budget.limit else value / v.budget.limit
+
+class Verdicts(View):
+    "The verdict on each budget of a file."
+    title = "Budgets"
+
+    def __init__(self,
+        verdicts:list[Verdict],
+    ): self.verdicts = verdicts
+
+    @property
+    def told(self)->str:
+        "How many budgets are kept, broken and undecided."
+        counts = [(n, sum(v.result == n for v in self.verdicts)) for n in _drawn]
+        return ", ".join(f"{n} {name}" for name, n in counts if n)
+
+    @property
+    def notes(self)->list[str]:
+        "Lines on what would make the undecided sayable, and of which machine times in seconds are."
+        named = lambda v: " ".join(filter(None, (v.budget.model, v.layer, v.budget.figure.name)))
+        said = list(dict.fromkeys(f"{named(v)}: {v.why}" for v in self.verdicts if v.why))
+        if any(v.budget.figure.kind == "absolute" for v in self.verdicts):
+            said.append("a time in seconds is of this machine alone, with the clock, the load and the libraries it "
+                        "had; a percentage of roofs or of a baseline is less tied to them")
+        return said
+
+    def text(self)->str:
+        "Return a line per budget, what would make the undecided sayable, and how many there are of each kind."
+        from fasterbench.views.view import text_table
+        lines = text_table([titles, *map(verdict_row, self.verdicts)], {0, 1, 2, 6})
+        return "\n".join([*lines, *self.notes, self.told])
+
+    def _table(self, top=None):
+        return Table([list(titles), *map(list, map(verdict_row, self.verdicts))], {0, 1, 2, 6}, [self.told], self.notes)
+
+    def _sheet(self):
+        more = lambda v: dict(of_limit=_of_limit(v, v.found.value), kind=v.budget.figure.kind, rounds=v.found.samples,
+                              why=v.why)
+        return Sheet(_fields, [dict(zip(titles, verdict_row(v))) | more(v) for v in self.verdicts])
+
+    def _chart(self, title):
+        from fasterbench.views.plot import canvas, dress
+        fig, rows = canvas(), list(enumerate(self.verdicts))
+        name = lambda v: " ".join(filter(None, (v.budget.model, v.layer, v.budget.figure.name, v.budget.text)))
+        names = [f"{name(v)}{chr(0x200b) * i}" for i, v in rows]              # two budgets may read alike
+        for result, how in _drawn.items():
+            own = [(i, v) for i, v in rows if v.result == result and _of_limit(v, v.found.value) is not None]
+            if not own: continue
+            at = [_of_limit(v, v.found.value) for _, v in own]
+            ends = [[_of_limit(v, e) for e in v.found.interval or (v.found.value,) * 2] for _, v in own]
+            texts = [f"<b>{name(v)}</b><br>found {verdict_row(v)[4]}"
+                     + f", {verdict_row(v)[5]}" * bool(v.found.interval) + f"<br>{v.result}" for _, v in own]
+            fig.add_scatter(x=at, y=[names[i] for i, _ in own], name=result, mode="markers", hovertext=texts,
+                            hoverinfo="text", customdata=[i for i, _ in own],
+                            marker=dict(size=11, color=how["color"], symbol=how["symbol"]),
+                            error_x=dict(type="data", symmetric=False, array=[b - x for x, (_, b) in zip(at, ends)],
+                                         arrayminus=[x - a for x, (a, _) in zip(at, ends)], thickness=2, width=4))
+        fig.add_vline(x=1, line=dict(dash="dash", width=1.5, color="#74808a"))
+        fig.update_yaxes(categoryorder="array", categoryarray=names[::-1], automargin=True, showgrid=False)
+        fig.update_xaxes(title="found, of the limit", tickformat=".0%", gridcolor="rgba(128,138,148,0.22)",
+                         zeroline=False)
+        return dress(fig, title, f"What was found of {len(rows)} limits: {self.told}", 120 + 30 * len(rows))
+
+    def _page(self, title):
+        tab = self._sheet().tab("rows", "budgets", self._chart(""), visible=(*titles, "of_limit"))
+        filters = dict(verdict="verdict", model="model", figure="figure", kind="kind")
+        return dict(title=title or self.title, lines=[self.told], kinds=[tab], filters=filters, file="budgets",
+                    notes=self.notes)
+
+    def to_dict(self)->dict:
+        "Return the verdicts as plain values, in base units."
+        rows = [dict(model=v.budget.model, layer=v.layer, pattern=v.budget.layer, figure=v.budget.figure.name,
+                     kind=v.budget.figure.kind, unit=v.budget.figure.unit, comparison=v.budget.comparison,
+                     limit=v.budget.limit, found=v.found.value, interval=v.found.interval,
+                     at_least=v.found.at_least, samples=v.found.samples, verdict=v.result, why=v.why)
+                for v in self.verdicts]
+        return dict(schema="fasterbench.budgets", version=1, verdicts=rows)
+
+# %% ../../nbs/cli/check.ipynb #ju00nit1
 def verdict_junit(
     verdicts:list[Verdict],
 )->str:
@@ -455,8 +561,8 @@ def _updated(document, verdicts):
 def _needs(budgets, against):
     "Raise at once where the options lack something that a budget needs."
     if any(b.figure.kind == "seconds" for b in budgets) and against is None:
-        usage_error("the file has budgets of time, which need a baseline: --against GIT_REF or --against RESULT.json",
-                    "--against")
+        usage_error("the file has budgets of time in percent, which need a baseline: --against GIT_REF or --against "
+                    "RESULT.json", "--against")
     if against and against.endswith(".json") and not Path(against).is_file():
         usage_error(f"there is no file {against!r}", "--against")
 
@@ -483,10 +589,11 @@ def check(
     json:Annotated[Optional[str], typer.Option(help="Write the verdicts here; - for standard output.")]=None,
     junit:Annotated[Optional[str],
                     typer.Option(help="Write the verdicts here as JUnit XML; - for standard output.")]=None,
+    html:Annotated[Optional[str], typer.Option(help="Write a page of the verdicts here; - for standard output.")]=None,
     no_progress:Annotated[bool, typer.Option("--no-progress", help="No progress bar.")]=False,
 ):
     "Say whether the models of a file keep their budgets: exit 0 kept, 1 broken, 3 undecided."
-    check_writable(json=json, junit=junit)
+    check_writable(json=json, junit=junit, html=html)
     document = _document(budgets)
     try:
         settings, limits = read_budgets(_unwrapped(document))
@@ -496,13 +603,18 @@ def check(
         for model, own in ((m, [b for b in limits if b.model == m]) for m in settings):
             if not own: continue
             with _of_the_file(settings[model]):
-                found = _found(settings[model], own, against, rounds, False if no_progress else None)
-                verdicts += _verdicts(own, found)
+                timed = any(b.figure.kind == "absolute" for b in own)
+                other = elsewhere(settings[model]) if timed else ""
+                asked = [b for b in own if not other or b.figure.kind != "absolute"]
+                found = _found(settings[model], asked, against, rounds, False if no_progress else None)
+                verdicts += _verdicts(own, found, other)
     except BudgetError as error: usage_error(str(error), "BUDGETS")
     except SideError as error: usage_error(str(error), "--against")
     if not verdicts: usage_error(f"{budgets!r} has no budgets, only models", "BUDGETS")
-    if "-" not in (json, junit): printed(lambda: print(verdict_table(verdicts)))
-    write(json, lambda: verdict_json(verdicts))
+    view = Verdicts(verdicts)
+    if "-" not in (json, junit, html): printed(view.summary)
+    write(json, view.to_json)
     write(junit, lambda: verdict_junit(verdicts))
+    write(html, lambda: view.render(f"Budgets of {budgets}: {view.told}"))
     if update: write(budgets, lambda: _updated(document, verdicts))
     raise typer.Exit(0 if update else _code(verdicts))

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import torch
 from torch import nn
-from torch.utils._pytree import tree_map
 
+from ..core.private import tree_map
 from ..core.warnings import UnknownWarning, warn
 
 # %% ../../nbs/cli/loading.ipynb #9033ab60

@@ -7,12 +7,13 @@ __all__ = []
 
 # %% ../../nbs/cli/trace.ipynb #dd7573c9
 import sys, warnings
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Annotated, Optional
 
 import typer
 
-from .app import (Top, app, check_writable, given_peaks, one_of, printed, roof_mismatches,
+from .app import (Top, app, check_writable, given_peaks, notice, one_of, printed, roof_mismatches,
                                  target_device, usage_error, write)
 from ..core.warnings import FasterbenchDeprecationWarning, warn
 
@@ -70,13 +71,24 @@ def trace(
     if perfetto: result.to_perfetto(perfetto)
 
 # %% ../../nbs/cli/trace.ipynb #4a93b7e8
+@contextmanager
+def _of_a_file(path):
+    try: yield
+    except (FileNotFoundError, IsADirectoryError):
+        raise typer.BadParameter(f"there is no file {path!r}", param_hint="FILE") from None
+
 def _read_report(path, by, peaks):
     from fasterbench.interop.ncu import read_ncu
-    with warnings.catch_warnings():
+    with _of_a_file(path), warnings.catch_warnings():
         warnings.simplefilter("ignore")         # the notes below the table say the same
-        try: return read_ncu(path, by=by, peaks=peaks)
-        except (FileNotFoundError, IsADirectoryError):
-            raise typer.BadParameter(f"there is no file {path!r}", param_hint="FILE") from None
+        return read_ncu(path, by=by, peaks=peaks)
+
+def _print_missing(path):
+    "Print what collects the metrics that a report lacks."
+    from fasterbench.interop.ncu import missing_command
+    with _of_a_file(path): line = missing_command(path)
+    if line: printed(lambda: print(line))
+    else: notice(f"{path} has all metrics that are read")
 
 def _remarked(kernels, roofs, name):
     "`kernels` with a note where the given roofs are of another device."
@@ -94,6 +106,8 @@ def ncu(
     peaks:Annotated[Optional[str],
                     typer.Option(help="Roofs: a file of `peaks --json`, or a device: \"NVIDIA H100\". Left out: those "
                                  "of the file.")]=None,
+    missing:Annotated[bool, typer.Option("--missing", help="Print the line of ncu that collects what the file lacks, "
+                                                           "and nothing else.")]=False,
     top:Top=10,
     html:Annotated[Optional[str], typer.Option(help="Write the report here; - for standard output.")]=None,
     json:Annotated[Optional[str], typer.Option(help="Write the result here; - for standard output.")]=None,
@@ -101,6 +115,7 @@ def ncu(
 ):
     "Read a report of Nsight Compute, print its slowest kernels and write the report."
     check_writable(html=html, json=json, csv=csv)
+    if missing: return _print_missing(file)
     roofs = given_peaks(peaks)
     kernels = _remarked(_read_report(file, by, roofs), roofs, peaks)
     if "-" not in (json, csv, html): printed(lambda: kernels.summary(top))

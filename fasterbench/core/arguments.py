@@ -12,9 +12,9 @@ from collections.abc import Mapping
 
 import torch
 from torch import nn
-from torch.utils._pytree import SUPPORTED_NODES, tree_leaves, tree_map
 
 from .dtypes import dtype_name
+from .private import SUPPORTED_NODES, tree_leaves, tree_map
 
 # %% ../../nbs/core/arguments.ipynb #7f09a94a
 def as_count(

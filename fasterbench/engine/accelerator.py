@@ -7,17 +7,20 @@ __all__ = []
 
 # %% ../../nbs/engine/accelerator.ipynb #e2e57765
 import math
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import lru_cache
 from time import perf_counter
 
 import torch
-from torch._C._profiler import _RecordFunctionFast
 from torch.profiler import ProfilerActivity, supported_activities
 
 from ..core.arguments import tensors_of
+from ..core.private import _RecordFunctionFast
 
 # %% ../../nbs/engine/accelerator.ipynb #4dba156b
+class NotRecorded(RuntimeError):
+    "The profiler could not begin to record a device."
+
 def is_accelerator(
     device:torch.device,
 )->bool:
@@ -58,9 +61,14 @@ class Host:
 
     @contextmanager
     def recording(self, session):
-        "Within the context `session` of the profiler runs; gives a list that holds its events once it is over."
+        """Within the context `session` of the profiler runs; gives a list that holds its events once it is over.
+
+        Raises `NotRecorded` where it cannot begin."""
         events = []
-        with session as p: yield events
+        with ExitStack() as running:
+            try: p = running.enter_context(session)
+            except RuntimeError as error: raise NotRecorded(str(error)) from error
+            yield events
         events += p.profiler.kineto_results.events()
 
 # %% ../../nbs/engine/accelerator.ipynb #2e0bcf86
@@ -83,9 +91,9 @@ class Accelerator(Host):
     def empty_cache(self): self.module.empty_cache()
 
     def event(self):
-        "Return an event that has been put into the current stream."
+        "Return an event that has been put into the current stream of this device, whichever device is current."
         event = torch.Event(self.device, enable_timing=True)
-        event.record()
+        event.record(torch.accelerator.current_stream(self.device))
         return event
 
     def seconds(self,
@@ -108,6 +116,15 @@ class Accelerator(Host):
         size = getattr(self._about, self.cache[1], 0) if self.cache else 0
         return [(self.cache[0], size)] if size else []
 
+    def captured(self,
+        call,       # Work that allocates nothing which has to stay
+        times:int,  # How often it is in the graph
+    ):
+        "Return the function that replays a graph with `call` in it, and keeps the memory that `call` works on."
+        replay = self._graph(call, times)
+        def again(keeps=call): replay()
+        return again
+
     def settings(self): return {}
 
 # %% ../../nbs/engine/accelerator.ipynb #3e1ea087
@@ -125,6 +142,12 @@ def is_of_queue(error)->bool:
     return getattr(error, "of_queue", False)
 
 # %% ../../nbs/engine/accelerator.ipynb #6f75cdfc
+def product_precision()->str:
+    "Return how exact float32 products have to be; PyTorch's first switch raises where its newer ones say more."
+    try: return torch.get_float32_matmul_precision()
+    except RuntimeError:
+        return ", ".join(f"{path} {_backend_of(path).fp32_precision}" for path in ("cuda.matmul", "mkldnn.matmul"))
+
 flags = ("cudnn.benchmark", "cudnn.benchmark_limit", "cudnn.deterministic", "cudnn.enabled", "cudnn.allow_tf32",
          "cuda.matmul.allow_fp16_reduced_precision_reduction", "cuda.matmul.allow_bf16_reduced_precision_reduction",
          "cuda.matmul.allow_fp16_accumulation")    # of `torch.backends`
@@ -162,7 +185,8 @@ def _supported_cuda():
 # %% ../../nbs/engine/accelerator.ipynb #2902c3e9
 class Cuda(Accelerator):
     "An NVIDIA GPU, or one of AMD."
-    recorder, cache, graphs, adds_fast = "CUPTI", ("L2", "L2_cache_size"), True, True
+    recorder = "roctracer" if torch.version.hip else "CUPTI"
+    cache, graphs, adds_fast = ("L2", "L2_cache_size"), True, True
 
     def properties(self):
         p, hip = self._about, torch.version.hip
@@ -172,14 +196,16 @@ class Cuda(Accelerator):
                         else dict(cuda=torch.version.cuda, driver_cuda=_supported_cuda()))
 
     def settings(self):
-        return dict(cudnn_benchmark=torch.backends.cudnn.benchmark,
-                    matmul_tf32=torch.backends.cuda.matmul.allow_tf32, cudnn_tf32=torch.backends.cudnn.allow_tf32,
-                    flash_attention=torch.backends.cuda.flash_sdp_enabled())
+        allowed = self.tf32()
+        return dict(cudnn_benchmark=torch.backends.cudnn.benchmark, matmul_tf32="matmul" in allowed,
+                    cudnn_tf32="convolution" in allowed, flash_attention=torch.backends.cuda.flash_sdp_enabled())
 
     @property
     def _capability(self): return self.module.get_device_capability(self.device)
     @property
-    def architecture(self): return "sm{}{}".format(*self._capability)
+    def architecture(self):
+        if torch.version.hip: return self._about.gcnArchName.partition(":")[0]      # gfx942:sramecc+:xnack-
+        return "sm{}{}".format(*self._capability)
 
     def has_tf32(self): return not torch.version.hip and self._capability >= (8, 0)
 
@@ -195,16 +221,15 @@ class Cuda(Accelerator):
             for p in _products: _backend_of(p).fp32_precision = "tf32" if on else "ieee"
         else: torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = on
 
-    def captured(self,
-        call,       # Work that allocates nothing which has to stay
-        times:int,  # How often it is in the graph
-    ):
-        "Return the function that replays a graph with `call` in it."
-        graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
+    def _graph(self, call, times):
+        graph, side, current = torch.cuda.CUDAGraph(), torch.cuda.Stream(self.device), torch.cuda.current_stream
+        side.wait_stream(current(self.device))
         with torch.cuda.stream(side): call()                       # loads the kernel outside the graph
-        torch.cuda.current_stream().wait_stream(side)
-        with torch.cuda.graph(graph):
+        current(self.device).wait_stream(side)
+        # PyTorch's own stream for captures lies on the device that was the first to capture; and the calls of other
+        # threads of the program are none of this capture's
+        with (torch.cuda.stream(current(self.device)),             # also where the capture fails
+              torch.cuda.graph(graph, stream=side, capture_error_mode="thread_local")):
             for _ in range(times): call()
         return graph.replay
 
@@ -303,18 +328,25 @@ def accelerator_type()->str:
     here = torch.accelerator.current_accelerator()
     return stand_in if here is None else here.type
 
-def _generators():
-    "The module of the accelerator whose generators are in use, or `None`."
+def _in_use():
+    "The module of the accelerator that the process uses, or `None`."
     here = torch.accelerator.current_accelerator()
     module = here and torch.get_device_module(here)
-    used = module and getattr(module, "is_initialized", module.is_available)()
-    return module if used and hasattr(module, "get_rng_state") else None
+    return module if module and getattr(module, "is_initialized", module.is_available)() else None
+
+def _generators():
+    "The same where it has generators."
+    return module if hasattr(module := _in_use(), "get_rng_state") else None
 
 def accelerator_random()->list:
     "Return the state of each random generator of the accelerators in use."
     module = _generators()
     if module is None: return []
     return module.get_rng_state_all() if hasattr(module, "get_rng_state_all") else [module.get_rng_state()]
+
+def is_capturing()->bool:
+    "Return whether calls go into a graph now, and nothing runs: a wait or an event would end the capture."
+    return getattr(_in_use(), "is_current_stream_capturing", bool)()
 
 def restore_accelerator_random(
     states, # What `accelerator_random` gave

@@ -13,10 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch._C._autograd import _disable_profiler, _profiler_enabled
 from torch.profiler import profile
-from torch.utils._python_dispatch import _get_current_dispatch_mode_stack, _pop_mode
 
+from ..core.private import _disable_profiler, _get_current_dispatch_mode_stack, _pop_mode, _profiler_enabled
 from .accelerator import (accelerator_random, accelerator_type, attention_switches, flags,
                                             precisions, restore_accelerator_random)
 from .undo import Undo, let_go

@@ -16,10 +16,9 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils._pytree import tree_flatten
 
 from ..core.arguments import copied, is_immutable
+from ..core.private import FakeTensor, tree_flatten
 from ..core.warnings import NotKeptWarning, warn
 from .accelerator import is_accelerator
 from .modules import absent, copiers, put

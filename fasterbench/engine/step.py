@@ -12,8 +12,8 @@ from contextlib import contextmanager, nullcontext
 
 import torch
 from torch import nn
-from torch.autograd import _get_sequence_nr
 
+from ..core.private import _get_sequence_nr
 from .modules import Part, parts, set_training, wrapped
 from .state import preserved
 from ..core.arguments import modules_of, tensors_of

@@ -57,6 +57,38 @@ def known_name(
     starred = _numbered.sub("_*", name)
     return starred if name not in rules and starred in rules else name
 
+# %% ../../nbs/interop/other_ops.ipynb #d6927ce1
+def foreign_flops(
+    name:str,    # "_C::rms_norm"
+    values:list, # Shapes and values of its arguments
+    seen=None,   # What else the trace says, for a rule that asks
+)->tuple[Flops|None, str]:
+    "FLOPs of a call of an operator that is not here, and its category."
+    known, about = rules.get(known_name(name)), recorded.get(known_name(name), Recorded())
+    if known is None: return None, "other"
+    flops = known.flops(*values, **dict(seen=seen) if about.asks else dict(out=None))
+    return flops if flops is None or isinstance(flops, Flops) else Flops(flops, 0), known.category
+
+def foreign_accesses(
+    name:str,
+    values:list, # Tensors on the meta device, and values
+    seen=None,   # As in `foreign_flops`
+)->tuple[list, list]:
+    "Return the reads and the writes of a call: (tensor, bytes)."
+    about = recorded.get(known_name(name), Recorded())
+    if about.moves: return about.moves(*values, seen=seen)
+    like = dict(about.like)
+    touched = lambda i, t: min(unique_bytes(t), values[like[i]].numel() * t.itemsize) if i in like else unique_bytes(t)
+    tensors = [(i, t) for i, t in enumerate(values) if isinstance(t, torch.Tensor)]
+    reads = [(t, touched(i, t)) for i, t in tensors if i not in about.outputs]
+    writes = [(t, touched(i, t)) for i, t in tensors if i in about.outputs or i in about.updates]
+    if about.result:
+        first = tensors[0][1]
+        shape = about.result(*(Shape(v.shape) if isinstance(v, torch.Tensor) else v for v in values))
+        made = torch.empty(shape, dtype=first.dtype, device="meta")
+        writes.append((made, unique_bytes(made)))
+    return reads, writes
+
 # %% ../../nbs/interop/other_ops.ipynb #12d5f8cf
 def _in_spaces(text, *spaces): return [f"{s}::{n}" for s in spaces for n in text.split()]
 
@@ -133,35 +165,3 @@ def _aiter_groupnorm(x, *_, out=None, **kw): return 8 * math.prod(x)
 # %% ../../nbs/interop/other_ops.ipynb #11243023
 @engine_rule("SortTokens", "TopK", category="data movement")
 def _choice(*_, out=None, **kw): return 0
-
-# %% ../../nbs/interop/other_ops.ipynb #d6927ce1
-def foreign_flops(
-    name:str,    # "_C::rms_norm"
-    values:list, # Shapes and values of its arguments
-    seen=None,   # What else the trace says, for a rule that asks
-)->tuple[Flops|None, str]:
-    "FLOPs of a call of an operator that is not here, and its category."
-    known, about = rules.get(known_name(name)), recorded.get(known_name(name), Recorded())
-    if known is None: return None, "other"
-    flops = known.flops(*values, **dict(seen=seen) if about.asks else dict(out=None))
-    return flops if flops is None or isinstance(flops, Flops) else Flops(flops, 0), known.category
-
-def foreign_accesses(
-    name:str,
-    values:list, # Tensors on the meta device, and values
-    seen=None,   # As in `foreign_flops`
-)->tuple[list, list]:
-    "Return the reads and the writes of a call: (tensor, bytes)."
-    about = recorded.get(known_name(name), Recorded())
-    if about.moves: return about.moves(*values, seen=seen)
-    like = dict(about.like)
-    touched = lambda i, t: min(unique_bytes(t), values[like[i]].numel() * t.itemsize) if i in like else unique_bytes(t)
-    tensors = [(i, t) for i, t in enumerate(values) if isinstance(t, torch.Tensor)]
-    reads = [(t, touched(i, t)) for i, t in tensors if i not in about.outputs]
-    writes = [(t, touched(i, t)) for i, t in tensors if i in about.outputs or i in about.updates]
-    if about.result:
-        first = tensors[0][1]
-        shape = about.result(*(Shape(v.shape) if isinstance(v, torch.Tensor) else v for v in values))
-        made = torch.empty(shape, dtype=first.dtype, device="meta")
-        writes.append((made, unique_bytes(made)))
-    return reads, writes

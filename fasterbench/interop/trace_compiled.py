@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 
 from ..core.dtypes import itemsize
+from ..core.private import _dispatch_get_all_op_names
 from .trace_file import RecordedCall
 from .trace_work import Figures, argument_memory, recorded_arguments
 from ..work.elementwise import pointwise_cost
@@ -24,7 +25,7 @@ _form = re.compile(r"triton_(poi|red|per|tem|for)_fused_(.*?)_?(\d+)?$")
 @cache
 def _operator_names():
     "Names of the operators of PyTorch, without overloads."
-    names = torch._C._dispatch_get_all_op_names()
+    names = _dispatch_get_all_op_names()
     return {n.removeprefix("aten::").partition(".")[0] for n in names if n.startswith("aten::")}
 
 @lru_cache(1 << 12)

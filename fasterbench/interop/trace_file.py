@@ -72,9 +72,6 @@ class _Top(msgspec.Struct, gc=False):
     traceEvents: list[_Event]
     deviceProperties: Any = None
     distributedInfo: Any = None
-    schemaVersion: Any = None
-    with_stack: Any = None
-    record_shapes: Any = None
 
 _top, _events, _any = msgspec.json.Decoder(_Top), msgspec.json.Decoder(list[_Event]), msgspec.json.Decoder()
 _none = _Args()

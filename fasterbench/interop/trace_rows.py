@@ -207,9 +207,6 @@ class Reduced:
     transfers: list=field(default_factory=list) # Of each communication kernel
     idle: Counter=field(default_factory=Counter) # Seconds in which the device ran nothing, by what came next, and cause
 
-    @property
-    def program_rows(self): return [replace(self.program, name="")]
-
 # %% ../../nbs/interop/trace_rows.ipynb #c31655b6
 def _device_name(trace, fallback):
     "The name of the device that ran the kernels."

@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import torch
 import torch._meta_registrations
-from torch._ops import OpOverloadPacket
 
+from ..core.private import OpOverloadPacket
 from . import engine_ops, other_ops
 from .trace_file import RecordedCall
 from ..core.dtypes import dtype_name, itemsize

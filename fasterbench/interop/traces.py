@@ -30,14 +30,9 @@ from ..roofs.datasheet import as_peaks, names_device
 from ..roofs.place import place, ranked, shares_of, waiting_row
 from ..roofs.row import Row, added
 from ..roofs.hardware import HardwarePeaks
-from ..views.result import Breakdown, Result
+from ..views.result import Breakdown, Idle, Result
 
 if TYPE_CHECKING: from torch.profiler import profile
-
-# %% ../../nbs/interop/traces.ipynb #2410911f
-def _points(rows, n, peaks, spreads):
-    "The points of rows that were added over `n` traces: means, and the spread over the traces."
-    return ranked(place(_mean_row(r, n), peaks, time_iqr_s=spreads.get(r.key)) for r in rows)
 
 # %% ../../nbs/interop/traces.ipynb #91b4adaf
 def _mean_row(row, n):
@@ -52,10 +47,12 @@ def _iqr_by_row(groups):
     quarter = lambda v: quantiles(v, n=4, method="inclusive")
     return {k: quarter(v)[2] - quarter(v)[0] for k, v in times.items() if len(v) > 1}
 
-def _gathered(found, kind):
-    "The rows of one kind over all traces, and their spreads."
+def _points(found, kind, peaks):
+    "The points of one kind of rows: means over the traces, and the spread of the times."
     groups = [getattr(r, kind) for r in found]
-    return added(row for rows in groups for row in rows), _iqr_by_row(groups)
+    spreads = _iqr_by_row(groups)
+    return ranked(place(_mean_row(row, len(found)), peaks, time_iqr_s=spreads.get(row.key))
+                  for row in added(row for rows in groups for row in rows))
 
 # %% ../../nbs/interop/traces.ipynb #f5892c27
 def _breakdowns(found):
@@ -82,9 +79,14 @@ def _with_unknown(row, found):
     return replace(row, flops=None, contraction_flops=None, dense_flops=None, bytes_moved=nbytes, eager_bytes=nbytes)
 
 # %% ../../nbs/interop/traces.ipynb #31fc6a2b
+def _idle_times(found):
+    "List before what the devices ran nothing, and why; longest first."
+    spent = sum((r.idle for r in found if r.device != "cpu"), Counter())
+    return [Idle(module, cause, s) for (module, cause), s in spent.most_common()]
+
 def _idle_notes(found):
     "Before what the device ran nothing, and why, in a line."
-    spent = sum((r.idle for r in found if r.device != "cpu"), Counter())
+    spent = {(i.before, i.cause): i.seconds for i in _idle_times(found)}
     total, window = sum(spent.values()), sum(s.span_s for r in found for s in r.spent)
     if not total or total < 0.01 * window: return []
     causes, modules = Counter(), Counter()
@@ -161,12 +163,11 @@ def _trace_result(found, by, peaks):
     _check_different(found)
     peaks = peaks or found[0].peaks
     by = by or _finer(found)
-    rows = {kind: _points(*[_gathered(found, kind)[0], n, peaks, _gathered(found, kind)[1]])
-            for kind in ("modules", "ops", "kernels", "collectives")}
+    rows = {kind: _points(found, kind, peaks) for kind in ("modules", "ops", "kernels", "collectives")}
     points = _by_rank(found, peaks) if by == "rank" else rows[_kinds[by]]
     if by in ("module", "operator"): points = ranked([*points, _idle(found, peaks)])
-    program, _ = _gathered(found, "program_rows")
-    program = place(_with_unknown(replace(_mean_row(program[0], n), name="", type="window"), found), peaks)
+    whole, = added(replace(r.program, name="") for r in found)
+    program = place(_with_unknown(replace(_mean_row(whole, n), name="", type="window"), found), peaks)
     waits = [p for p in rows["ops"] if p.name == waiting_row]
     program = replace(program, share=1.0, shares=tuple(shares_of([p for p in rows["ops"] if p.name != waiting_row],
         overhead_s=_idle(found, peaks).time_s, communication_s=sum(p.time_s for p in waits)).items()))
@@ -176,7 +177,7 @@ def _trace_result(found, by, peaks):
     return TraceResult(points, peaks, rows["ops"], program, steps, environment={k: v for k, v in about.items() if v},
                        model=_model(found), kernels=rows["kernels"],
                        notes=_trace_notes(found, peaks), breakdowns=_breakdowns(found), unknown_ops=_unknown_ops(found),
-                       collectives=_matched(found))
+                       collectives=_matched(found), idle=_idle_times(found))
 
 # %% ../../nbs/interop/traces.ipynb #8e840528
 def _matched(found):

@@ -13,22 +13,22 @@ from threading import get_ident
 
 import torch
 from torch import nn
-from torch.fx._symbolic_trace import is_fx_symbolic_tracing
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from ..core.arguments import tensors_of
-from ..engine.accelerator import device_of
+from ..core.private import _functorch, is_fx_symbolic_tracing
+from ..engine.accelerator import device_of, is_capturing
 from ..engine.modules import Part, parts, wrapped
 from ..engine.step import Forward, parameter_owners
 
 # %% ../../nbs/running/program.ipynb #pg000011
 def is_traced()->bool:
-    "Tell if a compiler or a tracer runs the program now, to record it."
-    return torch.compiler.is_compiling() or torch.jit.is_tracing() or is_fx_symbolic_tracing()
+    "Tell if a compiler, a tracer or the capture of a graph runs the program now, to record it."
+    return torch.compiler.is_compiling() or torch.jit.is_tracing() or is_fx_symbolic_tracing() or is_capturing()
 
 def is_transformed()->bool:
     "Tell if a transform of `torch.func` is under way: what is measured within it would be transformed too."
-    return torch._C._functorch.peek_interpreter_stack() is not None
+    return _functorch.peek_interpreter_stack() is not None
 
 def has_compiled()->bool:
     "Tell if Dynamo has compiled anything in this process."

@@ -25,7 +25,7 @@ from .program import ProgramStep, Sensors
 from ..engine.step import phases
 from ..engine.undo import Undo
 from ..probes.machine import environment, tf32_categories
-from ..timing.kernels import KernelTimes, Marks
+from ..timing.kernels import KernelTimes, Marks, idle_times
 from ..timing.load import LoadMeter
 from ..timing.operators import compiled_part
 from ..timing.samples import Samples
@@ -63,6 +63,7 @@ class Step:
     own: list = field(default_factory=list)  # Per slot, s
     unlaunched: float = 0.0                  # Kernels that no slot launched, s
     lost: tuple = ((), 0)                    # Slots of launches without a kernel in the record, of how many launches
+    replays: frozenset = frozenset()         # Slots that launch graphs
     other: bool = False                      # Of another kind than the sample
 
     @property
@@ -309,11 +310,11 @@ def _module_times(sample, steps, clocked, own, outside):
     if sample.timer is not KernelStep:
         clock = sample.timer.clock(sample.run).clock
         return ModuleTimes(own, timed, bare, clock, sample.cost, load=sample.meter.load, outside=outside)
-    busy = [sum(s.own) + s.unlaunched for s in steps]
-    idle = _samples_of(max(s.seconds - b, 0.0) for s, b in zip(steps, busy))
-    return KernelTimes(own, timed, bare, Marks(device).clock, StampCost(), idle, load=sample.meter.load,
+    idle, lengths = map(_samples_of, idle_times([sum(s.own) + s.unlaunched for s in steps], bare.values))
+    return KernelTimes(own, lengths, bare, Marks(device).clock, StampCost(), idle, load=sample.meter.load,
                        outside=outside, unlaunched=_samples_of(s.unlaunched for s in steps),
-                       lost=sum((s.lost[0] for s in steps), ()), launches=sum(s.lost[1] for s in steps))
+                       lost=sum((s.lost[0] for s in steps), ()), launches=sum(s.lost[1] for s in steps),
+                       replays=frozenset().union(*(s.replays for s in steps)))
 
 # %% ../../nbs/running/sampling.ipynb #sm000052
 _no_update = "no update of an optimizer was seen: a step ends with its backward"

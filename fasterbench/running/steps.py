@@ -14,13 +14,14 @@ import torch
 from torch import nn
 
 from ..core.arguments import tensors_of
+from ..core.private import _current_autograd_node
 from ..engine.accelerator import accelerator, is_accelerator, settle
 from ..engine.modules import wrapped
 from ..engine.process import eager
 from .program import ProgramStep, is_traced
 from ..engine.step import graph_nodes, phases, total_output
 from ..engine.state import preserved
-from ..timing.kernels import Marks, between_marks, kernel_times, slots_of_lost
+from ..timing.kernels import Marks, between_marks, kernel_times, slots_of_lost, slots_of_replays
 from ..timing.profiler import can_record, session
 from ..timing.stamps import (CpuStamps, EventStamps, StampCost, StepStamps, enter, leave, node_cost,
                                        self_times, stamp_cost)
@@ -42,7 +43,7 @@ def reaches(
 # %% ../../nbs/running/steps.ipynb #sm00001e
 def is_here(thread)->bool:
     "Tell if a module is called in `thread`, or in one that runs a node of a backward; and not by a tracer."
-    return not is_traced() and (get_ident() == thread or torch._C._current_autograd_node() is not None)
+    return not is_traced() and (get_ident() == thread or _current_autograd_node() is not None)
 
 # %% ../../nbs/running/steps.ipynb #sm000021
 class ProgramTracer(Tracer):
@@ -263,7 +264,7 @@ class KernelStep(TimedStep):
         runs = between_marks(self.records, [log for _, *log in self.logs], self.stamps.stamps.now())
         for (step, *_), (stamps, inside, step.seconds) in zip(self.logs, runs):   # no runs: marks are missing
             own, step.unlaunched, exposed, _ = kernel_times(inside, stamps, self.slots, self.outside)
-            step.lost = slots_of_lost(inside, stamps)
+            step.lost, step.replays = slots_of_lost(inside, stamps), slots_of_replays(inside, stamps)
             step.own = [a + b for a, b in zip(own, exposed)]            # communication that nothing hides included
         self.records = None
 

@@ -6,7 +6,7 @@
 __all__ = ['discarded', 'Marks', 'KernelTimes']
 
 # %% ../../nbs/timing/kernels.ipynb #41ed292b
-import itertools, re
+import itertools, re, statistics
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ import torch
 from .profiler import Record, mark, session
 from .stamps import CpuStamps, ModuleTimes, Stamp, StampCost, StepStamps, Waits, enter, switch
 from .samples import Samples, StoppingRule, timed_call, warm_up
-from ..engine.accelerator import accelerator
+from ..engine.accelerator import NotRecorded, accelerator
 from ..engine.process import gc_paused
 from ..engine.peers import peers
 from ..engine.step import Forward, phases
@@ -104,6 +104,14 @@ def lost_launches(
     return [r for r in records if r.kind == "launch" and r.id not in done and _starts_work.search(r.name)]
 
 _starts_work = re.compile(r"Launch(?!HostFunc)|Memcpy|Memset")
+
+def slots_of_replays(
+    records:Iterable[Record], # Of one run
+    stamps:Sequence[Stamp],   # Likewise
+)->frozenset[int]:
+    "Return the slots that launch graphs: what a graph runs was put into it before, and no operator is seen now."
+    begins = [r.start for r in records if r.kind == "launch" and "GraphLaunch" in r.name]
+    return frozenset(on_top(stamps, begins)) - {None} if begins else frozenset()
 
 # %% ../../nbs/timing/kernels.ipynb #27594297
 def exclusive_seconds(
@@ -208,6 +216,7 @@ class KernelTimes(ModuleTimes):
     unlaunched: Samples|None=None # Kernels whose launch belongs to no module, s
     lost: tuple=()                # Slots whose launches have no kernel in the record, one for each such launch
     launches: int=0               # Of all runs: how many there were
+    replays: frozenset=frozenset() # Slots that launch graphs
 
 # %% ../../nbs/timing/kernels.ipynb #6f0f3a2b
 def between_marks(
@@ -259,7 +268,8 @@ def time_kernels(
             n = peers.agreed("the length of a round", min(round_of, left), min)
             bare += [timed_call(fresh(), device) for _ in range(n - (not runs))]
             skip = discarded if n > rule.few else 1             # of a slow model
-            recorded = marked_runs(fresh, run, device, skip + n, tick)[skip:]
+            try: recorded = marked_runs(fresh, run, device, skip + n, tick)[skip:]
+            except NotRecorded: recorded = []
             seen = any(r.kind in gpu_work for _, records, _ in recorded for r in records)
             if not peers.agreed("the kernels", seen, all): return None
             runs += recorded
@@ -267,15 +277,23 @@ def time_kernels(
             [records for _, records, _ in runs])
 
 # %% ../../nbs/timing/kernels.ipynb #10df2e64
+def idle_times(
+    busy:Sequence[float], # Of each recorded run: with a kernel under way, s
+    bare:Sequence[float], # Of runs without an instrument, s
+)->tuple[list[float], list[float]]:
+    "Per recorded run the seconds without a kernel in a run that nothing records, and the length of that run."
+    wholes = bare if len(bare) == len(busy) else [statistics.median(bare)] * len(busy)
+    return [max(w - b, 0.0) for w, b in zip(wholes, busy)], [max(w, b) for w, b in zip(wholes, busy)]
+
 def _kernel_times(runs, bare, slots, clock, sites=0):
     "The times of recorded runs: of each slot, of kernels that no slot launched, of communication, and of no kernel."
     own, rest, exposed, flight = zip(*(kernel_times(records, stamps, slots + 1 + sites) for stamps, records, _ in runs))
-    lengths = [length for *_, length in runs]
-    idle = [max(t - sum(o) - r - sum(e), 0.0) for o, r, e, t in zip(own, rest, exposed, lengths)]
+    idle, lengths = idle_times([sum(o) + r + sum(e) for o, r, e in zip(own, rest, exposed)], bare)
     lost, launches = zip(*(slots_of_lost(records, stamps) for stamps, records, _ in runs))
     own, exposed = ([Samples(v) for v in zip(*times)] for times in (own, exposed))
     own, exposed, compiled = own[:slots], exposed[:slots], own[slots + 1:]
     steps, bare, idle, rest, flight = (Samples(tuple(v)) for v in (lengths, bare, idle, rest, flight))
+    replays = frozenset().union(*(slots_of_replays(records, stamps) for stamps, records, _ in runs))
     return KernelTimes(own, steps, bare, clock, StampCost(), idle, unlaunched=rest, lost=sum(lost, ()),
-                       launches=sum(launches), sites=compiled,
+                       launches=sum(launches), replays=replays, sites=compiled,
                        waits=Waits(exposed, flight) if any(flight.values) else None)

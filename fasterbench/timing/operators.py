@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 from time import perf_counter
 
 import torch
-from torch._C._profiler import _RecordFunctionFast
 
+from ..core.private import _RecordFunctionFast
 from ..engine.accelerator import is_accelerator
 from ..engine.modules import is_compiled
 from ..engine.process import eager

@@ -12,8 +12,8 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import torch
-from torch._C._autograd import DeviceType, _profiler_enabled
 
+from ..core.private import DeviceType, _profiler_enabled
 from ..engine.accelerator import accelerator, launch_names, runtimes, work_kinds
 from ..engine.process import profiler_session
 from ..engine.undo import Undo, let_go

@@ -17,10 +17,10 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch import nn
-from torch.autograd import Variable, _get_sequence_nr
 from torch.autograd.function import BackwardCFunction
 
 from ..core.arguments import tensors_of
+from ..core.private import _get_sequence_nr, queue_callback
 from ..engine.accelerator import accelerator, is_accelerator, settle
 from ..engine.modules import parts, watched_forward, wrapped
 from ..engine.process import gc_paused
@@ -142,7 +142,7 @@ def _behind(graph, stamp):
     "Hooks that have the engine call `stamp` behind the last node of a backward, before what others ask."
     asked = []
     def ask(gradients):
-        if not asked: asked.append(Variable._execution_engine.queue_callback(stamp))
+        if not asked: asked.append(queue_callback(stamp))
     roots = graph if isinstance(graph, (list, tuple)) else [graph]
     return [node.register_prehook(ask) for node in roots if node is not None]
 

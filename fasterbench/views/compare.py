@@ -6,7 +6,7 @@
 __all__ = ['Series', 'Comparison', 'compare']
 
 # %% ../../nbs/views/compare.ipynb #cea9f161
-import math
+import math, statistics
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -227,8 +227,9 @@ class Series(View):
 
     @property
     def title(self)->str:
-        "The models."
-        return " / ".join(dict.fromkeys(r.model for r in self.results))
+        "The models, and by what they differ where that is a number."
+        models = " / ".join(dict.fromkeys(r.model for r in self.results))
+        return f"{models} by {self.quantity}" if self.quantity else models
 
     @property
     def lines(self)->list[str]:
@@ -484,24 +485,50 @@ def _other_dtypes(pairs):
 
 # %% ../../nbs/views/compare.ipynb #df00dr02
 _in_turn = "`fasterbench check --against` measures both in turn"
+_alike, _together, _by_caches = 1.1, 1.6, 4.0 # Factors: any two profiles; products of one model; rows without products
 
 def drift_of(
     before:Result,
     after:Result,
-)->tuple[float, list[str]]:
-    "By which factor the machine may have changed between two results, and what has to be said of it."
+)->tuple[float|None, list[str]]:
+    "By which factor the machine may have changed between two results, None: unknown; and what has to be said of it."
     sides = [(side, r.timing) for side, r in (("before", before), ("after", after)) if r.timing]
     caveats = [f"{caveat} {side}" for side, t in sides for caveat in load_caveats(t)]
     if caveats: return math.inf, [f"no row is called faster or slower: {', '.join(caveats)}; {_in_turn}"]
-    if len(sides) < 2 or not _same_machine(before, after): return 1.0, []
+    if len(sides) < 2 or not _same_machine(before, after): return None, []
     drift = drift_between(*(t.reference for _, t in sides))
-    if drift is None: return 1.0, []
-    return drift, [f"nothing within ×{drift:.2f} is called faster or slower: by so much the machine may have changed "
-                   f"in between, as the same product and copy took other times; {_in_turn}"]
+    return drift, []
+
+def _limits(pairs, drift):
+    "Say below which factors no row gets a verdict."
+    if drift is None or not math.isfinite(drift) or not pairs: return []
+    others = [q.drift for q in pairs if not _mostly_products(q)]
+    rest = f" (rows without products: ×{others[0]:.2f})" if others else ""
+    return [f"nothing within ×{min(q.drift for q in pairs):.2f}{rest} is called faster or slower: so much differs "
+            f"between profiles of one model where the same product and copy differ by ×{drift:.2f}; {_in_turn}"]
+
+def _on_cpu(*results): return all(r.timing and r.timing.clock.startswith("cpu") for r in results)
+def _alone(*results): return all(r.timing and not load_caveats(r.timing, 0.1) for r in results)
 
 def _same_machine(before, after):
     facts = [[r.environment.get(k) for k in ("device_name", "threads", "torch")] for r in (before, after)]
     return facts[0] == facts[1]
+
+def _with_drift(pairs, drift, on_cpu, alone):
+    "Say for each of `pairs` how much the machine may have changed its time, where it may have changed by `drift`."
+    if drift is None: return pairs
+    changed = [q for q in pairs if q.side == "both" and q.ratio("time_s")]
+    products = [q.ratio("time_s") for q in changed if _mostly_products(q)]
+    common = statistics.median(products) if alone and len(products) >= 5 else None
+    def factor(q):
+        if not _mostly_products(q): return (_by_caches if on_cpu else _alike) * drift**2
+        if common is None or q not in changed: return _alike * drift**2
+        moved = max(common if q.ratio("time_s") > 1 else 1 / common, 1.0)
+        return min(_alike * drift**2, _together * moved) if math.isfinite(drift) else drift
+    return [replace(q, drift=factor(q)) for q in pairs]
+
+def _mostly_products(q): return 2 * (q.row.contraction_flops or 0) > (q.row.flops or 0)
+
 
 # %% ../../nbs/views/compare.ipynb #f62d634b
 def pair_records(pairs:list[Pair])->Iterator[dict]:
@@ -688,5 +715,6 @@ def compare(
     if more: return series_of(results, [Path(s).stem if isinstance(s, (str, Path)) else "" for s in sources], points)
     a, b = (r.with_roofs() for r in results)
     drift, why = drift_of(a, b)
-    pairs = [replace(q, drift=drift) for q in lines_of([a.rows(points), b.rows(points)], Pair)]
-    return Comparison([a, b], ["before", "after"], pairs, differences([a, b]) + _other_dtypes(pairs) + why)
+    pairs = _with_drift(lines_of([a.rows(points), b.rows(points)], Pair), drift, _on_cpu(a, b), _alone(a, b))
+    said = differences([a, b]) + _other_dtypes(pairs) + (why or _limits(pairs, drift))
+    return Comparison([a, b], ["before", "after"], pairs, said)

@@ -25,7 +25,8 @@ def _plain_text(x): return f"{x:.{2 if abs(x) < 10 else 1 if abs(x) < 100 else 0
 _formats = dict(text=lambda x, unit: str(x), count=lambda x, unit: str(x), si=format_si, amount=lambda x,
                 unit: format_si(x),
                 fixed=lambda x, unit: f"{x:.2f}", share=lambda x, unit: f"{x:.1%}", percent=lambda x, unit: f"{x:.1f}%",
-                ratio=lambda x, unit: f"×{x:.2f}", flag=lambda x, unit: "yes" if x else "no")
+                ratio=lambda x, unit: f"×{x:.2f}", flag=lambda x, unit: "yes" if x else "no",
+                mark=lambda x, unit: "±" if x else "")
 def _whole_percent(percent): return f"{percent:.{0 if percent >= 9.95 else 1}f}%"
 _briefs = _formats | dict(si=brief, amount=lambda x, unit: brief(x), fixed=lambda x, unit: _plain_text(x),
                           share=lambda x, unit: _whole_percent(100 * x), percent=lambda x, unit: _whole_percent(x))
@@ -36,7 +37,7 @@ class Field(NamedTuple):
     name: str            # In the data frame, the CSV and the code
     unit: str            # SI base unit of the value; "" for text and plain numbers
     title: str           # On a page
-    # "text", "count", "si", "amount" (SI without unit), "fixed", "share", "percent", "ratio", "flag"
+    # "text", "count", "si", "amount" (SI without unit), "fixed", "share", "percent", "ratio", "flag", "mark"
     format: str="text"
     meaning: str=""      # One line
     short: str=""        # Title in the terminal; "": the title
@@ -44,7 +45,7 @@ class Field(NamedTuple):
     @property
     def heading(self)->str: return self.short or self.title
     @property
-    def number(self)->bool: return self.format not in ("text", "flag")
+    def number(self)->bool: return self.format not in ("text", "flag", "mark")
     @property
     def csv_title(self)->str: return f"{self.name} [{self.unit}]" if self.unit else self.name
 
@@ -109,7 +110,7 @@ _roof = (
     Field("potential_s", "s", "time above the roof", "si", "time minus time on the roof"),
     Field("above_roof", "", "above the roof", "flag", "faster than the roof by more than the spread of both"),
     Field("uncertain", "", "uncertain", "flag", "too short for the clock"),
-    Field("disturbed", "", "±", "flag", "its samples vary by more than a quarter, or others had the cores"),
+    Field("disturbed", "", "±", "mark", "its samples vary by more than a quarter, or others had the cores"),
     Field("source", "", "source", "text", "where FLOPs and bytes come from"),
 )
 

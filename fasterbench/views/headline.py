@@ -44,14 +44,19 @@ def _mode(result):
     traced = result.program is None or result.program.type == "window"          # of which only the trace knows
     return " + ".join(k for k in ("forward", "backward", "update") if k in found) or ("" if traced else "forward")
 
+def machine_name(
+    environment:dict, # Of a measurement
+    device:str,       # Where it ran: "cpu", "cuda:0"; "" where that is not known
+)->str:
+    "The device by its name, and how many threads a CPU uses."
+    name, threads = environment.get("device_name") or device, environment.get("threads")
+    return f"{name}, {threads} thread{'s' * (threads != 1)}" if threads and device in ("", "cpu") else name
+
 def machine(
     result, # A `Result`
 )->str:
-    "The device that the rows were measured on, and how many threads a CPU used."
-    env, device = result.environment, result.peaks.device if result.peaks else ""
-    name = env.get("device_name") or device
-    threads = env.get("threads") if device in ("", "cpu") else None
-    return f"{name}, {threads} thread{'s' * (threads != 1)}" if threads else name
+    "The device that the rows were measured on."
+    return machine_name(result.environment, result.peaks.device if result.peaks else "")
 
 # %% ../../nbs/views/headline.ipynb #80dccbe9
 def short_name(

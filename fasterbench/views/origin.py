@@ -118,10 +118,10 @@ def describe_settings(
 )->dict:
     "The switches that decide which kernels run, and the parameters of `model`."
     import torch
-    from fasterbench.engine.accelerator import accelerator
+    from fasterbench.engine.accelerator import accelerator, product_precision
     found = dict(parameters=sum(p.numel() for p in model.parameters()),
                  parameter_bytes=sum(p.numel() * p.element_size() for p in model.parameters()),
-                 matmul_precision=torch.get_float32_matmul_precision(),
+                 matmul_precision=product_precision(),
                  deterministic=torch.are_deterministic_algorithms_enabled(),
                  autocast=torch.is_autocast_enabled(torch.device(device).type),
                  default_dtype=str(torch.get_default_dtype()).removeprefix("torch."))

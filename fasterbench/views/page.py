@@ -98,16 +98,18 @@ def _tab(kind):
 
 def _file_name(text): return "".join(c if c.isalnum() else "-" for c in text)
 
+_lead = 4   # Lines under a title; what comes after them is a note
+
 def _split(lines):
-    "Lines for the top of the page, and warnings."
+    "Lines for the top of the page, and notes: warnings, and the lines that are too many."
     warning = "WARNING: "
-    return ([l for l in lines if not l.startswith(warning)],
-            [l.removeprefix(warning) for l in lines if l.startswith(warning)])
+    plain = [l for l in lines if not l.startswith(warning)]
+    return plain[:_lead], [l.removeprefix(warning) for l in lines if l.startswith(warning)] + plain[_lead:]
 
 # %% ../../nbs/views/page.ipynb #0f0db189
 def page(
     title:str,
-    lines=(),            # Under the title; those that begin with "WARNING: " become notes
+    lines=(),            # Under the title, four at most; the others, and what begins with "WARNING: ", become notes
     facts=(),            # Headings, each with its pairs of name and value
     kinds=(),            # Tabs: name, title, figures, columns, rows; left_out, groups, fold, sort
     filters:dict={},     # Column: title

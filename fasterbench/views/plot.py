@@ -351,8 +351,10 @@ def dress(
                  itemdoubleclick="toggleothers",
                  itemsizing="constant")
     rows, roofs_rows = _legend_rows(fig, None), _legend_rows(fig, "legend2")
-    plot_high = height - 56 - 34 * bool(title) - 24 - 26 * (rows + roofs_rows)
-    legends = dict(legend=above | dict(y=1.01), legend2=above | dict(y=1.01 + 25 * rows / plot_high))
+    panel_titles = 20 * any(a.yref == "paper" and a.y == 1 for a in fig.layout.annotations)
+    plot_high = height - 56 - 34 * bool(title) - 24 - 26 * (rows + roofs_rows) - panel_titles
+    low = 1.01 + panel_titles / plot_high
+    legends = dict(legend=above | dict(y=low), legend2=above | dict(y=low + 25 * rows / plot_high))
     heading = dict(text=shown(title, 90) if title else "", x=0.01, xanchor="left", y=0.975, yanchor="top", font_size=16)
     margin = dict(l=64, r=24, t=height - 56 - plot_high, b=56)
     return fig.update_layout(title=heading, **legends, height=height, margin=margin, paper_bgcolor=_clear,

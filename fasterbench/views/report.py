@@ -39,6 +39,22 @@ def _sample_facts(result):
     shape = lambda t: "×".join(map(str, t["shape"] or [])) or "scalar"
     return [(t["name"], f"{shape(t)} {t['dtype']}" if "dtype" in t else str(t.get("value", ""))) for t in result.sample]
 
+def _idle_facts(result):
+    "How long the device ran nothing, for want of what, and before which layers."
+    rows, times = [p for p in result.points if p.category == "idle" and p.type == "GPU idle"], result.idle
+    total = sum(i.seconds for i in times) or sum(p.time_s for p in rows)
+    if not total: return []
+    span = sum(b.span_s for b in result.breakdowns) or divided(result).end_to_end_s
+    causes, layers = {}, {}
+    for i in times:
+        causes[i.cause] = causes.get(i.cause, 0.0) + i.seconds
+        if i.before: layers[i.before] = layers.get(i.before, 0.0) + i.seconds
+    part = lambda s: f"{format_si(s, 's')}, {s / total:.0%}"
+    longest = lambda sums, top: sorted(sums.items(), key=lambda kv: -kv[1])[:top]
+    whole = f"{format_si(total, 's')}, {total / span:.1%} of {format_si(span, 's')}" if span else format_si(total, "s")
+    return [("no kernel ran", whole), *((cause, part(s)) for cause, s in longest(causes, None)),
+            *((f"before {name}", part(s)) for name, s in longest(layers, 5))]
+
 def _timing_facts(t):
     times = [("end to end", t.end_to_end_s), ("rows", t.rows_s), ("overhead", t.overhead_s)]
     if t.communication_s is not None:
@@ -51,9 +67,10 @@ def _timing_facts(t):
 def facts(
     result, # A `Result`
 )->list[tuple[str, list[tuple[str, str]]]]:
-    "Device, roofs, sample, settings, the whole model and the timing: titled lists of name and value."
+    "Idle time, device, roofs, sample, settings, the whole model and the timing: titled lists of name and value."
     device = {"device": result.peaks.device} | result.environment
-    sections = {"Device": _as_pairs(device), "Roofs": _roof_facts(result.peaks), "Sample": _sample_facts(result),
+    sections = {"Idle": _idle_facts(result), "Device": _as_pairs(device), "Roofs": _roof_facts(result.peaks),
+                "Sample": _sample_facts(result),
                 "Call and settings": _as_pairs(result.call | result.settings),
                 "Whole model": _program_facts(result.program) if result.program is not None else [],
                 "Timing": _timing_facts(result.timing) if result.timing is not None else []}

@@ -9,8 +9,8 @@ __all__ = []
 import math
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 
+from ..core.private import FakeTensor
 from .rules import Flops, Shape, aten_names, entries, rule
 
 # %% ../../nbs/work/contractions.ipynb #5026fa78

@@ -12,12 +12,12 @@ from contextlib import contextmanager
 from functools import cache
 
 import torch
-from torch._ops import HigherOrderOperator
-from torch._subclasses.fake_tensor import FakeTensor
-from torch.autograd import _profiler_enabled
 from torch.profiler import ProfilerActivity, record_function
-from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack, _pop_mode
 
+from ..core.private import (DispatchKey, FakeTensor, HigherOrderOperator, TorchDispatchMode,
+                                      _ExperimentalConfig, _dispatch_has_kernel_for_dispatch_key,
+                                      _dispatch_key_for_device, _get_current_dispatch_mode_stack, _pop_mode,
+                                      _profiler_enabled)
 from ..engine.process import profiler_session
 from .rules import op_name, tensors_in
 
@@ -43,12 +43,12 @@ def _dispatch_key(t):
     "PyTorch's name for the kernels that `t` is computed with: `CPU`, `NestedTensorCPU`."
     if t.is_nested: kind = "NestedTensor"
     else: kind = "Quantized" if t.is_quantized else _layouts.get(t.layout, "")
-    return kind + torch._C._dispatch_key_for_device(t.device.type)
+    return kind + _dispatch_key_for_device(t.device.type)
 
 @cache
 def _has_kernel(name, key):
     "Return whether the operator has a kernel of its own there; devices that PyTorch has no name for have none."
-    try: return torch._C._dispatch_has_kernel_for_dispatch_key(name, key)
+    try: return _dispatch_has_kernel_for_dispatch_key(name, key)
     except RuntimeError: return False
 
 # %% ../../nbs/work/dispatch.ipynb #4f920482
@@ -63,7 +63,7 @@ def is_composite(
 # %% ../../nbs/work/dispatch.ipynb #f21ea446
 def _decomposed(op, args, kwargs):
     "Run the composite kernel of `op`."
-    return op._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
+    return op._op_dk(DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
 
 # %% ../../nbs/work/dispatch.ipynb #965f32ab
 _plain = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
@@ -155,7 +155,7 @@ class OtherThreads:
     )->dict[str, int]:
         "The operators that other threads run in `call`, with counts; nothing where the profiler is in use."
         if not self.present or _profiler_enabled(): return {}
-        every_thread = torch._C._profiler._ExperimentalConfig(profile_all_threads=True)
+        every_thread = _ExperimentalConfig(profile_all_threads=True)
         with profiler_session(activities=[ProfilerActivity.CPU], experimental_config=every_thread) as p:
             with record_function(_here): call()
         return _elsewhere(p.profiler.kineto_results.events())

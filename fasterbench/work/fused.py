@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from ..core.dtypes import dtype_name
+from ..core.private import OpOverload
 from .dispatch import is_view
 from .elementwise import pointwise_cost
 from .flops import operator_flops
@@ -233,7 +234,7 @@ def _as_called(graph, node):
     args, kwargs = (torch.fx.map_arg(given, lambda n: _value(graph, n)) for given in (node.args, node.kwargs))
     return node.target, args, kwargs, _value(graph, node)
 
-def _is_operator(node): return node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload)
+def _is_operator(node): return node.op == "call_function" and isinstance(node.target, OpOverload)
 
 def _main_node(node):
     "The operator that an extern kernel or a template computes: the one with most work among those it stands for."

@@ -13,7 +13,8 @@ from functools import cache
 from typing import NamedTuple, TypeVar
 
 import torch
-from torch._ops import HigherOrderOperator
+
+from ..core.private import HigherOrderOperator
 
 # %% ../../nbs/work/rules.ipynb #0d4910df
 class Flops(NamedTuple):

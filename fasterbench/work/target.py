@@ -13,12 +13,11 @@ from functools import partial
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
-from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 from torch.nn.functional import pad
-from torch.utils._pytree import tree_map
 
 from ..core.arguments import tensors_of
+from ..core.private import (DataDependentOutputException, DynamicOutputShapeException, FakeTensor,
+                                      FakeTensorMode, tree_map, unset_fake_temporarily)
 from ..engine.accelerator import stand_in
 from .trace import Tracer
 

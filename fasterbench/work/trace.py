@@ -13,13 +13,13 @@ from threading import get_ident
 from typing import NamedTuple
 
 import torch
-from torch._C import _functorch
-from torch.autograd import _get_sequence_nr, forward_ad
+from torch.autograd import forward_ad
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from ..core.arguments import tensors_of
 from ..core.dtypes import dtype_name
+from ..core.private import (_current_autograd_node, _disabled_torch_dispatch_impl, _functorch,
+                                      _get_sequence_nr, is_traceable_wrapper_subclass)
 from ..engine.step import NodeOwners
 from .contractions import unpacked
 from .communication import is_process_group, sent_by
@@ -136,7 +136,7 @@ def plain_tensors(
     tangents = [p for i in _tangent(t) for p in plain_tensors(i)]
     if _functorch.is_functorch_wrapped_tensor(t): inner = [_functorch.get_unwrapped(t)]
     elif is_traceable_wrapper_subclass(t): inner = _flattened(t)
-    elif type(t).__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl: inner = tensors_of(dict(vars(t)))
+    elif type(t).__torch_dispatch__ is not _disabled_torch_dispatch_impl: inner = tensors_of(dict(vars(t)))
     else: inner = []
     return ([p for i in inner for p in plain_tensors(i)] or [t]) + tangents
 
@@ -210,7 +210,7 @@ class _Visits(_Stack):
     "A stack of the modules of a training step, and of the nodes that its backward runs."
     def current(self):
         "Index of the visit that the operator now running belongs to."
-        node = torch._C._current_autograd_node() if self.phase == "backward" else None
+        node = _current_autograd_node() if self.phase == "backward" else None
         if node is None or len(self._stack) > self._outside: return self._stack[-1]
         visit = self._of_node(node)
         if (number := _get_sequence_nr()) > self._number:        # nodes were made since the operator before

@@ -2,7 +2,7 @@
 
 Printed per number of busy processes: the end to end time, the line that limits the trust, how many rows are marked, whether the roofs are provisional, and
 the verdicts of eight comparisons of the model with itself. On a quiet machine there is no line; beside busy processes the time is never printed as firm, and
-at least seven of eight comparisons name no row faster or slower.
+at least seven of eight comparisons name no row faster or slower. Without them a layer that is computed twice, and half the threads, are found in eight of eight.
 
 Usage: python tests/benchmarks/load.py [MODEL ...] [--busy 0 1 4] [--pairs 8] [--peaks]
 With `--peaks` also what `fasterbench peaks` prints, from an empty cache, in each condition."""
@@ -24,9 +24,36 @@ def busy(n):
     finally:
         for p in processes: p.kill(); p.wait(); p.stdout.close()
 
-def profiled(name, steps=20):
-    model = torchvision.models.get_model(name, weights=None)
+def profiled(name, steps=20, model=None):
+    model = model or torchvision.models.get_model(name, weights=None)
     return RooflineAnalyzer(model, torch.randn(1, 3, 224, 224), HardwarePeaks(5e11, 7e10)).profile(warmup=5, steps=steps, progress=False).result
+
+def found(name, pairs, change):
+    "In how many of so many comparisons with a model that `change` changed a row is called slower."
+    def one():
+        model = torchvision.models.get_model(name, weights=None)
+        before = profiled(name, 10, model)
+        with change(model): return any(q.change == "slower" for q in compare(before, profiled(name, 10, model)).pairs)
+    return f"{sum(one() for _ in range(pairs))} of {pairs}"
+
+class Twice(torch.nn.Conv2d):
+    def forward(self, x):
+        super().forward(x)
+        return super().forward(x)
+
+@contextmanager
+def one_layer_twice(model):
+    layer = [m for m in model.modules() if type(m) is torch.nn.Conv2d][-6]
+    layer.__class__ = Twice
+    try: yield
+    finally: layer.__class__ = torch.nn.Conv2d
+
+@contextmanager
+def half_the_threads(model):
+    n = torch.get_num_threads()
+    torch.set_num_threads(max(n // 2, 1))
+    try: yield
+    finally: torch.set_num_threads(n)
 
 def verdicts(name, pairs):
     "How many comparisons of the model with itself name a row faster or slower, and what the first of them says of the machine."
@@ -51,6 +78,8 @@ if __name__ == "__main__":
                     marked = sum(p.disturbed for p in r.points)
                     print(f"--- {name}, {n} busy processes\n{headline(r)[0]}\n{caveats(r) or '(no line)'}\n{marked} of {len(r)} rows marked; others {r.timing.others}", flush=True)
                     if given.pairs: print(verdicts(name, given.pairs), flush=True)
+                    if not n and given.pairs:
+                        for change in (one_layer_twice, half_the_threads): print(f"{change.__name__} is found in {found(name, given.pairs, change)}", flush=True)
         for n in given.busy if given.peaks else ():
             clear_peaks_cache()
             with busy(n): print(f"--- peaks beside {n} busy processes\n{measure_peaks(progress=False).origin()}", flush=True)
