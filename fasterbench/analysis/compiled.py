@@ -346,6 +346,6 @@ def kernels_on_target(
         except Exception as error:
             raise NotGenerated(f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}") from error
     types = {p.path: p.type for p in parts(model, inside=True)}
-    calls = [_Call(frame, graph, ((i, 0), ()), i) for i, graph in enumerate(frame.graphs)]
+    calls = [_GraphCall(frame, graph, ((i, 0), ()), i) for i, graph in enumerate(frame.graphs)]
     return [slot for call in calls for slot in _slots_of(call, {}, types, parts(model), False) if slot.kernel]
 
