@@ -252,3 +252,38 @@ def test_compiled_kernels_beside_the_figures_of_a_peer():
     joins = [p for p in same if "_cat_" in p.operator or "_slice_" in p.operator]
     assert len(same) > len(joins) >= 2 and all(p.bytes_moved < moved[p.operator] for p in joins)
     assert {p.name: p.bytes_moved for p in same if p not in joins} == pytest.approx({p.name: moved[p.operator] for p in same if p not in joins}, rel=0.02)
+
+# A prediction of a model beside the trace of it
+
+def predicted_and_traced(model, sample, on, trace, **how):
+    import torch
+    from fasterbench import compare, predict
+    return compare(predict(model, sample, on=on), read_trace(real/f"{trace}.json.gz", **how))
+
+@needs_real
+def test_a_prediction_beside_the_trace_of_the_model():
+    "ViT-B/16 by its paths, and by classes and counters on an H100: every layer and its FLOPs; the trace has a pooler more."
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    with torch.device("meta"): model = transformers.ViTModel(transformers.ViTConfig(), add_pooling_layer=False).to(torch.bfloat16).eval()
+    found = predicted_and_traced(model, torch.empty(4, 3, 224, 224, dtype=torch.bfloat16, device="meta"), "H100", "h100_vit_base_infer")
+    both = [q for q in found.pairs if q.side == "both"]
+    for kind, n in (("Linear", 72), ("ViTAttention", 12), ("LayerNorm", 25), ("GELUActivation", 12), ("Conv2d", 1)):
+        own = [q for q in both if q.before.type == kind]
+        assert len(own) == n and all(q.after.contraction_flops == q.before.contraction_flops for q in own), kind
+    assert {q.name for q in found.pairs if q.side == "only after"} == {"(idle)", "ViTModel_0.ViTPooler_0.Linear_72", "ViTModel_0.ViTPooler_0.Tanh_0"}
+    assert any("matched by class, order and work" in line for line in found.differences)
+
+@needs_real
+def test_a_prediction_beside_the_trace_of_a_server():
+    "Qwen3-8B, 32 sequences: one product of SGLang is three of the model, and that of the logits lies outside of it."
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    from fasterbench.analysis.serve_work import language_model
+    model = language_model(dict(model_type="qwen3", hidden_size=4096, intermediate_size=12288, num_hidden_layers=36, num_attention_heads=32, num_key_value_heads=8,
+                                head_dim=128, vocab_size=151936))
+    sample = dict(input_ids=torch.zeros(32, 1, dtype=torch.long, device="meta"), use_cache=False)
+    found = predicted_and_traced(model, sample, "MI300X", "mi300x_hipgraph_decode", captures=[real/"mi300x_hipgraph_decode_capture.json.gz"])
+    both = {q.name: q for q in found.pairs if q.side == "both"}
+    products = [f"model.layers.{i}.{n}" for i in range(36) for n in ("mlp.down_proj", "mlp.gate_proj + up_proj", "self_attn.o_proj", "self_attn.k_proj + q_proj + v_proj")]
+    for name in [*products, "lm_head"]: assert both[name].ratio("contraction_flops") == 1, name
+    assert all(both[f"model.layers.{i}.self_attn.{n}_norm"].ratio("flops") == pytest.approx(1, abs=0.5) for i in range(36) for n in "qk")

@@ -498,6 +498,8 @@ class Verdicts(View):
         fig.update_yaxes(categoryorder="array", categoryarray=names[::-1], automargin=True, showgrid=False)
         fig.update_xaxes(title="found, of the limit", tickformat=".0%", gridcolor="rgba(128,138,148,0.22)",
                          zeroline=False)
+        drawn = [x for trace in fig.data for x in trace.x]
+        if drawn and min(drawn) > 0 and max(drawn) > 10 * min(drawn): fig.update_xaxes(type="log", dtick=1)
         return dress(fig, title, f"What was found of {len(rows)} limits: {self.told}", 120 + 30 * len(rows))
 
     def _page(self, title):

@@ -260,11 +260,11 @@ def compare_verb(
     from fasterbench.views.compare import compare
     if len(saved) < 2: usage_error("one result; two or more are needed", "BEFORE AFTER")
     check_writable(html=html, csv=csv)
-    found = compare(*map(saved_result, saved)) if len(saved) == 2 else _series(saved)
+    found = compare(*map(saved_result, saved)) if len(saved) == 2 else _series_of_files(saved)
     if "-" not in (html, csv): printed(lambda: found.summary(top))
     write(csv, found.csv)
     if html: write(html, found.render)
 
-def _series(paths):
+def _series_of_files(paths):
     from fasterbench.views.compare import series_of
     return series_of(list(map(saved_result, paths)), [Path(p).stem for p in paths])

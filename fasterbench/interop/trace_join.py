@@ -277,7 +277,7 @@ def _borrowed(trace, operators):
                    autograd=trace.autograd + [(None, None)] * len(operators))
 
 def _recognised(trace, found, like):
-    "What neighbours say of kernels that no launch explains, and the trace with the operators that `like` lends it."
+    "Tell kernels that no launch explains by their neighbours; return also the trace with what `like` lends."
     wanted = (parts["outside"], reasons["graph"]) if like is not None else (parts["outside"],)
     if not any(p.part in wanted for p in found): return found, trace
     index, (labels, first) = Neighbours(), _labels(trace, found)
@@ -341,9 +341,9 @@ def places(
     trace:TraceFile,
 )->list[_Place]:
     "Where each activity of a trace belongs."
-    return placed(trace)[0]
+    return placed_beside(trace)[0]
 
-def placed(
+def placed_beside(
     trace:TraceFile,
     how:Reading=Reading(),
     like:TraceFile|None=None,   # An eager trace of the same model, whose kernels have operators

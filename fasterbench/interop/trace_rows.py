@@ -18,7 +18,7 @@ from .collectives import transfers
 from .trace_captures import with_captures
 from .trace_file import TraceFile, read_file, snippet, sources
 from .trace_join import (Reading, Spent, attributed, calls_of, counted, idle_before,
-                                            own_activities, parts, placed, visited, window)
+                                            own_activities, parts, placed_beside, visited, window)
 from .trace_work import argument_memory, recorded_arguments
 from ..roofs.caches import simulate_caches
 from ..roofs.place import flops_time, waiting_row
@@ -301,7 +301,7 @@ def reduced(
     captures, like = _files(how)
     trace = with_captures(checked(trace), captures)
     name = name or _device_name(trace, "")
-    found, trace = placed(trace, how, like)
+    found, trace = placed_beside(trace, how, like)
     seconds, spent = attributed(trace, found)
     calls, others = _gather(trace, found)
     peaks, notes = _datasheet_roofs(peaks, name, calls)

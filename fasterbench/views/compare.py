@@ -20,6 +20,7 @@ from ..timing.load import drift_between, load_caveats
 from .fields import Field, brief, fields, pair_fields, pair_values, side_name
 from .fold import fold, label
 from .headline import caveats, divided, short_name
+from .matching import with_names_of_first
 from .origin import batch_of
 from .plot import (axes, bounds, canvas, dress, extent, hover, log_axis, marker_size, placeable,
                                     shown, spot, star_style, style)
@@ -715,6 +716,8 @@ def compare(
     if more: return series_of(results, [Path(s).stem if isinstance(s, (str, Path)) else "" for s in sources], points)
     a, b = (r.with_roofs() for r in results)
     drift, why = drift_of(a, b)
-    pairs = _with_drift(lines_of([a.rows(points), b.rows(points)], Pair), drift, _on_cpu(a, b), _alone(a, b))
-    said = differences([a, b]) + _other_dtypes(pairs) + (why or _limits(pairs, drift))
+    rows, how = [a.rows(points), b.rows(points)], []
+    if points == "modules": rows, how = with_names_of_first([a, b], rows)
+    pairs = _with_drift(lines_of(rows, Pair), drift, _on_cpu(a, b), _alone(a, b))
+    said = how + differences([a, b]) + _other_dtypes(pairs) + (why or _limits(pairs, drift))
     return Comparison([a, b], ["before", "after"], pairs, said)

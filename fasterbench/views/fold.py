@@ -52,7 +52,7 @@ def _fold_row(p, levels):
     return Row(**{k: getattr(p, k) for k in _same},
                bytes_by_level=tuple(by_level.get(l, 0) for l in levels) if by_level else ())
 
-def _folded(points, rows, name, count):
+def as_one(points, rows, name, count):
     "`points` as one row: sums, and least times that are sums too."
     levels = list(dict.fromkeys(level for p in points for level, _ in p.bytes_by_level))
     row, (bound, level) = summed((_fold_row(p, levels) for p in points), name=name), _bound(points)
@@ -107,7 +107,7 @@ def _rows_of(points, members): return [r for i in members for r in (getattr(poin
 
 def _folded_row(points, members, name, count):
     if len(members) == 1 and name == points[members[0]].name: return points[members[0]]
-    return _folded([points[i] for i in members], _rows_of(points, members), name, count)
+    return as_one([points[i] for i in members], _rows_of(points, members), name, count)
 
 # %% ../../nbs/views/fold.ipynb #2230e5e6
 def _blocks_of(points):
@@ -142,7 +142,7 @@ def by_layer(
     for members in groups.values():
         rows, own = zip(*members)
         found.append(own[0] if len(own) == 1 and not points[rows[0]].layers else
-                     _folded(own, _rows_of(points, rows), own[0].name, 1))
+                     as_one(own, _rows_of(points, rows), own[0].name, 1))
     return found
 
 def _tree(points, depth):
