@@ -255,11 +255,11 @@ def _layer_shares(slots, eager):
         found.append(tuple((p, kinds[p], weighed[p] / whole, own[p]) for p in sorted(sums, key=lambda p: -weighed[p])))
     return found
 
-def _by_level(calls, peaks):
+def _by_level(calls, peaks, most=False):
     "The bytes that each level of memory serves, per call or site in the order of a run."
     touched = lambda touches: [(t.storage, t.bytes, t.region) for t in touches]
     walked = simulate_caches([(touched(c.reads), touched(c.writes)) for c in calls],
-                             [l.capacity for l in peaks.memory[:-1]])
+                             [l.capacity for l in peaks.memory[:-1]], most)
     return [tuple(map(sum, zip(*(l for ls in op for l in ls)))) or (0,) * len(peaks.memory) for op in walked]
 
 def layers_name(
@@ -277,9 +277,10 @@ def kernel_rows(
     peaks:HardwarePeaks,
     tf32:frozenset=frozenset(),
     training:bool=False,
+    most:bool=False,     # Caches serve all that they can, whatever the order within a kernel
 )->list[Row]:
     "A row per slot, without a time."
-    served = iter(_by_level([s for s in slots if s.kernel], peaks))
+    served = iter(_by_level([s for s in slots if s.kernel], peaks, most))
     rows = []
     for s, layers in zip(slots, _layer_shares(slots, _eager_bytes(work))):
         phase = s.phase if training else ""
@@ -301,10 +302,11 @@ def limits(
     rows:Sequence[Row],  # Of the kernels
     peaks:HardwarePeaks,
     tf32:frozenset=frozenset(),
+    most:bool=False,     # Caches serve all that they can, whatever the order within an operator
 )->tuple:
     "(name, s, B): the least time and the bytes of the eager program, of the generated one, and of perfect fusion."
     least = lambda row: max(row.compute_s or 0.0, memory_time(peaks.memory, row.bytes_by_level)[0])
-    eager = [call_row(c, by_level, peaks, tf32) for c, by_level in zip(work.trace, _by_level(work.trace, peaks))]
+    eager = [call_row(c, by_level, peaks, tf32) for c, by_level in zip(work.trace, _by_level(work.trace, peaks, most))]
     made, sites = [r for r in rows if r.category != "overhead"], [s for s in slots if s.kernel]
     if any(r.flops is None for r in (*made, *eager)): return ()
     product = lambda call: flops_time(replace(call, flops=call.contraction_flops), peaks, tf32)

@@ -136,7 +136,7 @@ def _memory_note(model, peaks):
     return [f"the weights take {format_si(size, 'B')}, the device has {format_si(room, 'B')}"]
 
 # %% ../../nbs/analysis/predict.ipynb #8c18ccd1
-def _asked(model, sample, target, work, peaks, tf32, progress):
+def _asked(model, sample, target, work, peaks, tf32, captured, progress):
     "Rows of the kernels that Inductor generates, with their limits and expected times, and the three limits; or why not."
     device = match_device(peaks.environment.get("device_name", "")).device
     gpu = (device.architecture, device.units, device.capacities.get("L2", 0)) if device and target.type == stand_in else ()
@@ -144,12 +144,12 @@ def _asked(model, sample, target, work, peaks, tf32, progress):
         return None, "the table of devices does not have its architecture"
     try: slots = kernels_on_target(model, sample, target, gpu, progress)
     except NotGenerated as error: return None, str(error)
-    rows = kernel_rows(slots, work, peaks, tf32)
+    rows = kernel_rows(slots, work, peaks, tf32, most=True)     # a limit holds whatever the order within a kernel
     trace = [replace(s.kernel.call, reads=s.reads, writes=s.writes) for s in slots]
     served = [r.bytes_by_level for r in rows]
-    times = expected_operator_times(trace, served, peaks, tf32, captured=True)   # the wrapper is ahead of the device
+    times = expected_operator_times(trace, served, peaks, tf32, captured)
     timed = [replace(r, roof_time_s=t.limit, time_s=t.expected) for r, t in zip(rows, times)]
-    return (timed, limits(slots, work, rows, peaks, tf32)), ""
+    return (timed, limits(slots, work, rows, peaks, tf32, most=True)), ""
 
 
 # %% ../../nbs/analysis/predict.ipynb #956a9d6c
@@ -175,7 +175,9 @@ def predict(
     on:str|Path|HardwarePeaks, # Name of a device ("NVIDIA H100 80GB HBM3"), the JSON file of its peaks, or the peaks
     *,
     autocast:str|torch.dtype|None=None, # The dtype of autocast; None: without
-    compiled:bool=False,       # As under torch.compile
+    # As under torch.compile: Inductor generates the code for the target, which takes some 10 to 60 s. Where it cannot,
+    # a note says why, and fusion is one constant, as with `like`
+    compiled:bool=False,
     captured:bool=False,       # Replayed from a CUDA graph: the device starts the kernels, and waits for no host
     host_s:float|None=None,    # What the host needs to launch a forward, s; None: the device alone is timed
     like=None,                 # A result measured elsewhere, or its file: its rows' utilization is carried over
@@ -194,8 +196,8 @@ def predict(
     calls = [_with_time(c, t) for c, t in zip(calls, times)]
     asked, why_not = None, ""
     if compiled and like is None:
-        asked, why_not = _asked(model, sample, target, work, peaks, tf32, progress)
-    how = dict(captured=captured, host_s=host_s, operators=len(asked[0] if asked else calls))
+        asked, why_not = _asked(model, sample, target, work, peaks, tf32, captured, progress)
+    how = dict(captured=captured, host_s=host_s, operators=len(calls))
     return _predicted_result(model, work, calls, peaks, autocast, compiled, like, asked, why_not, **how)
 
 def _with_time(c, t):

@@ -218,7 +218,7 @@ def _drop(self):
 
 # %% ../../nbs/engine/inductor.ipynb #933c1c7e
 def _gpu(architecture, units, l2):
-    "What Inductor asks a GPU that is not here: (where, name, answer)."
+    "Yield (where, name, answer) of each question that Inductor asks a GPU, for one that is not here."
     import torch._dynamo.device_interface, torch.utils._triton
     try:
         from triton.backends.compiler import GPUTarget
