@@ -285,8 +285,8 @@ def kernel_rows(
     for s, layers in zip(slots, _layer_shares(slots, _eager_bytes(work))):
         phase = s.phase if training else ""
         if s.kernel is None:
-            rows.append(Row(s.name, _kinds[s.name], category="overhead", contraction_flops=0, dense_flops=0, eager_bytes=0,
-                            phase=phase))
+            rows.append(Row(s.name, _kinds[s.name], category="overhead", contraction_flops=0, dense_flops=0,
+                            eager_bytes=0, phase=phase))
             continue
         call = replace(s.kernel.call, reads=s.reads, writes=s.writes)
         row = call_row(call, next(served), peaks, tf32, not s.kernel.fused)

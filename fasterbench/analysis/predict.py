@@ -137,9 +137,10 @@ def _memory_note(model, peaks):
 
 # %% ../../nbs/analysis/predict.ipynb #8c18ccd1
 def _asked(model, sample, target, work, peaks, tf32, captured, progress):
-    "Rows of the kernels that Inductor generates, with their limits and expected times, and the three limits; or why not."
+    "Rows of the kernels that Inductor generates, with limits and expected times, and the three limits; or why not."
     device = match_device(peaks.environment.get("device_name", "")).device
-    gpu = (device.architecture, device.units, device.capacities.get("L2", 0)) if device and target.type == stand_in else ()
+    gpu = ()
+    if device and target.type == stand_in: gpu = device.architecture, device.units, device.capacities.get("L2", 0)
     if target.type == stand_in and not gpu and not getattr(torch, stand_in).is_available():
         return None, "the table of devices does not have its architecture"
     try: slots = kernels_on_target(model, sample, target, gpu, progress)
@@ -226,8 +227,9 @@ def _predicted_result(model, work, calls, peaks, autocast, compiled, like, asked
     environment = dict(device_name=name, predicted=True, roofs=peaks.environment.get("source", "measured"),
         torch=torch.__version__,
                        autocast="" if autocast is None else dtype_name(autocast), compiled=compiled, **how)
-    fusion = ("" if not compiled else f"rows are the kernels that Inductor of PyTorch {torch.__version__} generates for it"
-              if asked else "the limit counts products alone; what is no product may be joined to them"
+    generated = f"rows are the kernels that Inductor of PyTorch {torch.__version__} generates for it"
+    fusion = ("" if not compiled else generated if asked else
+              "the limit counts products alone; what is no product may be joined to them"
               + f". Inductor could not be asked ({why_not}): fusion is one constant" * bool(why_not))
     notes = _prediction_notes(name, program, peaks, fusion, like, found, rows)
     notes += _host_note(peaks, sum(r.time_s for r in rows), **how) + _memory_note(model, peaks)

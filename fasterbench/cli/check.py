@@ -256,7 +256,8 @@ def _document(path):
     except (ValueError, tomlkit.exceptions.TOMLKitError) as error:
         usage_error(f"{path!r} is not TOML: {error}", "BUDGETS")
 
-def _unwrapped(document): return {k: v.unwrap() if hasattr(v, "unwrap") else v for k, v in document.items()}
+def _plain_document(document):
+    return {k: v.unwrap() if hasattr(v, "unwrap") else v for k, v in document.items()}
 
 # %% ../../nbs/cli/check.ipynb #74cd9f91
 @contextmanager
@@ -275,7 +276,7 @@ def _counted_budget_figures(settings, model, sample):
     return counted_figures(count_work(model, sample, backward=settings.get("backward", False)), model, sample)
 
 @contextmanager
-def _alone(settings, model, sample, kinds):
+def _side_alone(settings, model, sample, kinds):
     """Return a function that measures a round, and one that makes figures of rounds.
 
     The roofs of this job are measured where a figure is relative to them."""
@@ -401,7 +402,7 @@ def _found(settings, budgets, against, rounds, progress):
         if "counted" in kinds or alone: model, sample = model_of_settings(settings)
         if "counted" in kinds: found = _merged_figures(found, _counted_budget_figures(settings, model, sample))
         if alone:
-            own = _measured_rounds(_alone(settings, model, sample, alone), of(*alone), rounds, tick)
+            own = _measured_rounds(_side_alone(settings, model, sample, alone), of(*alone), rounds, tick)
             found = _merged_figures(found, own)
         if "seconds" in kinds:
             how = _against_saved if against.endswith(".json") else _against_ref
@@ -598,7 +599,7 @@ def check(
     check_writable(json=json, junit=junit, html=html)
     document = _document(budgets)
     try:
-        settings, limits = read_budgets(_unwrapped(document))
+        settings, limits = read_budgets(_plain_document(document))
         _needs(limits, against)
         for name, s in settings.items(): _check_device(name, s.get("device", "cpu"))
         verdicts = []

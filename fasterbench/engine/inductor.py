@@ -227,17 +227,19 @@ def _gpu(architecture, units, l2):
     number = re.fullmatch(r"sm(\d+)", architecture)
     capability, module = int(number[1]) if number else 90, getattr(torch, stand_in)
     shared = 232448 if capability in (90, 100, 103) else 101376
-    properties = SimpleNamespace(name=architecture, major=capability // 10, minor=capability % 10, multi_processor_count=units,
-        total_memory=1 << 40, warp_size=32, max_threads_per_multi_processor=2048 if capability in (80, 90, 100) else 1536,
+    properties = SimpleNamespace(name=architecture, major=capability // 10, minor=capability % 10,
+        multi_processor_count=units, total_memory=1 << 40, warp_size=32,
+        max_threads_per_multi_processor=2048 if capability in (80, 90, 100) else 1536,
         regs_per_multiprocessor=65536, L2_cache_size=l2, shared_memory_per_block_optin=shared, gcnArchName="",
         shared_memory_per_multiprocessor=shared + 1024, max_threads_per_block=1024, shared_memory_per_block=49152)
     told = lambda value: lambda *args, **kwargs: value
     asked = dict(get_device_properties=properties, current_device=0)
-    of_module = dict(asked, get_device_capability=(properties.major, properties.minor), synchronize=None, _lazy_init=None,
-                     get_rng_state=torch.get_rng_state(), set_rng_state=None)
+    of_module = dict(asked, get_device_capability=(properties.major, properties.minor), synchronize=None,
+                     _lazy_init=None, get_rng_state=torch.get_rng_state(), set_rng_state=None)
     interface = torch._dynamo.device_interface.get_interface_for_device(stand_in)
     for name, value in of_module.items(): yield module, name, told(value)
-    for where, answers in ((interface, dict(asked, get_compute_capability=capability, is_available=True)),
+    can = dict(get_compute_capability=capability, is_available=True, is_bf16_supported=capability >= 80)
+    for where, answers in ((interface, asked | can),
                            (interface.Worker, asked)):
         for name, value in answers.items(): yield where, name, staticmethod(told(value))
     yield torch.utils._triton, "triton_hash_with_backend", told("none")

@@ -6,10 +6,11 @@
 __all__ = ['Target', 'on_target', 'graph_on_target']
 
 # %% ../../nbs/work/target.ipynb #646dbf3a
-import copy, re, warnings
+import copy, re, threading, warnings
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
+from types import SimpleNamespace
 
 import torch
 from torch import nn
@@ -19,6 +20,7 @@ from ..core.arguments import tensors_of
 from ..core.private import (DataDependentOutputException, DynamicOutputShapeException, FakeTensor,
                                       FakeTensorMode, tree_map, unset_fake_temporarily)
 from ..engine.accelerator import stand_in
+from ..engine.process import SharedSwitch
 from .trace import Tracer
 
 # %% ../../nbs/work/target.ipynb #761e84b6
@@ -172,6 +174,29 @@ def _fake_device(target):
     "The device that the fake tensors claim: PyTorch has no fake tensors of a type that it was built without."
     return torch.device(target.type if target.type == "cpu" else stand_in)
 
+# %% ../../nbs/work/target.ipynb #c4a7e1b2
+_asked = threading.local()                    # The target that this thread counts for
+
+def _properties(device=None):
+    "Answer for the target instead of the driver; other threads ask theirs."
+    target = getattr(_asked, "target", None)
+    if target is None: return _answers.before(device)
+    major, minor = divmod(target.capability, 10)
+    return SimpleNamespace(name=target.architecture or target.type, major=major, minor=minor)
+
+def _set_properties(ask): torch.cuda.get_device_properties = ask
+_answers = SharedSwitch(lambda: torch.cuda.get_device_properties, _set_properties, lambda: _properties)
+
+@contextmanager
+def _answering(target):
+    "Within the context code that asks CUDA what the device can do is told of `target`."
+    before = getattr(_asked, "target", None)
+    with _answers():
+        _asked.target = target
+        try: yield
+        finally: _asked.target = before
+
+
 # %% ../../nbs/work/target.ipynb #ea5c2144
 @contextmanager
 def on_target(
@@ -187,10 +212,11 @@ def on_target(
         None) or FakeTensorMode(allow_non_fake_inputs=True)
     fake, device = _fakes(mode, _fake_device(target)), _fake_device(target).type
     tracer = Tracer if device == "cpu" else lambda *a, **k: TargetTracer(target, *a, **k)
+    asked = nullcontext() if device == "cpu" else _answering(target)
     forward = nullcontext() if device == "cpu" or torch.is_grad_enabled() else torch.inference_mode()
     with ExitStack() as stack:
         args, kwargs = _fake_sample((args, kwargs), fake)
-        for context in (warnings.catch_warnings(), _fake_model(model, fake), mode, forward,
+        for context in (warnings.catch_warnings(), _fake_model(model, fake), mode, forward, asked,
             _autocast(device, target.autocast)):
             stack.enter_context(context)
         warnings.filterwarnings("ignore", message="User provided device_type|.*CUDA is not available")
