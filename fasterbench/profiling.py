@@ -18,7 +18,7 @@ from .core.units import format_si
 from .engine.accelerator import accelerator, as_device, is_accelerator, on_device
 from .engine.modules import Part, parts, wrapped
 from .engine.process import profiler_session
-from .engine.state import Given
+from .engine.model_state import Given
 from .engine.step import Forward, placed, preserved_run
 from .roofline import RooflineAnalyzer
 from .timing.profiler import can_record

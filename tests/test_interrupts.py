@@ -11,7 +11,7 @@ from torch import nn
 import fasterbench
 from conftest import heavy
 from fasterbench.engine.process import _lock, _present, _process_switches, _thread_switches
-from fasterbench.engine.state import _occupied, _freed
+from fasterbench.engine.model_state import _occupied, _freed
 from fasterbench.timing.profiler import _one_at_a_time
 from fasterbench.roofline import HardwarePeaks, RooflineAnalyzer
 

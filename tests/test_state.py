@@ -7,7 +7,7 @@ from torch import nn
 
 from forked import python
 from fasterbench.engine.modules import copiers
-from fasterbench.engine.state import Snapshot
+from fasterbench.engine.model_state import Snapshot
 from fasterbench.roofline import HardwarePeaks, RooflineAnalyzer
 from fasterbench.work.count import count_work
 

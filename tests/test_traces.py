@@ -491,3 +491,13 @@ def test_eight_ranks():
     result = read_trace(real/"v100_dlrm_8ranks.tar.gz")
     assert sorted(a.rank for a in result.breakdowns) == list(range(8)) and result.environment["ranks"] == 8
     for a in result.breakdowns: assert sum(a.parts.values()) == pytest.approx(a.span_s, rel=1e-9)
+
+@pytest.mark.parametrize("inside, read", [([], 6), ([("aten::to", [[2, 3, 5, 5]])], 6), ([("aten::to", [[2, 3, 5, 5]]), ("aten::copy_", [[2, 3, 5, 5]] * 2)], 150)])
+def test_what_a_mean_expanded_is_read_once(tmp_path, inside, read):
+    "Traces of 2021 have no strides: the backward of a mean divides 6 numbers that it has expanded to 150, unless it copied them."
+    steps = [("aten::expand", [[2, 3, 1, 1], [], []]), *inside]
+    events = [operator("MeanBackward1", 0, 90, [[2, 3, 1, 1]], ["float"]),
+              *(operator(name, 1 + 10 * i, 5, dims, ["float"] * 2) for i, (name, dims) in enumerate(steps)),
+              operator("aten::div", 60, 20, [[2, 3, 5, 5], []], ["float", "Int"]), launch(65, 1), kernel("div_kernel", 100, 10, 1)]
+    row, = read_trace(written(tmp_path, events), peaks=roofs).ops
+    assert (row.operator, row.bytes_moved) == ("aten::div", 4 * (read + 150))

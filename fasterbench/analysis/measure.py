@@ -21,17 +21,17 @@ from ..engine.modules import is_compiled
 from ..core.files import Facts
 from ..core.progress import progress_bar
 from ..engine.peers import is_spread, peers
-from ..engine.state import Given, Rewind
+from ..engine.model_state import Given, Rewind
 from ..engine.step import Forward, phases, placed, preserved_run
 from ..engine.undo import Undo
 from ..probes.machine import environment, tf32_categories
 from ..timing.kernels import time_kernels
-from ..timing.load import LoadMeter
+from ..timing.machine_load import LoadMeter
 from ..timing.operators import compiled_part, operator_samples
 from ..timing.profiler import can_record
 from ..timing.samples import Samples, StoppingRule
 from ..timing.stamps import ModuleTimes, StampCost, time_modules
-from ..timing.waiting import with_waits
+from ..timing.collective_waits import with_waits
 from ..work.count import Work, check_initialized, trace_call
 
 # %% ../../nbs/analysis/measure.ipynb #9a375668

@@ -24,7 +24,7 @@ from ..views.fields import Field
 from ..views.view import Sheet, Table, View
 from .app import app, check_writable, printed, usage_error, whole_from, write
 from ..core.progress import progress_bar
-from ..timing.load import LoadMeter, load_caveats
+from ..timing.machine_load import LoadMeter, load_caveats
 
 # %% ../../nbs/cli/check.ipynb #9b1f77a2
 def model_of_settings(

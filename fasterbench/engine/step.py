@@ -15,7 +15,7 @@ from torch import nn
 
 from ..core.private import _get_sequence_nr
 from .modules import Part, parts, set_training, wrapped
-from .state import preserved
+from .model_state import preserved
 from ..core.arguments import modules_of, tensors_of
 
 # %% ../../nbs/engine/step.ipynb #40116e92

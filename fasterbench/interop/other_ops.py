@@ -142,6 +142,27 @@ def _flash_attn(q, k, v, dropout=0.0, scale=None, causal=False, left=-1, right=-
     seen = lambda n: n if isinstance(n, int) and n >= 0 else None
     return attention(*map(_heads_first, (q, k, v)), causal is True, left=seen(left), right=seen(right), ends=True)
 
+# %% ../../nbs/interop/other_ops.ipynb #e5b10b02
+def _sage_moves(*values, seen=None):
+    "The last tensor of four dimensions is written."
+    tensors = [t for t in values if isinstance(t, torch.Tensor)]
+    out = [t for t in tensors if t.dim() == 4][-1]
+    return [(t, unique_bytes(t)) for t in tensors if t is not out], [(out, unique_bytes(out))]
+
+@engine_rule("sage_fwd_*", category="attention", moves=_sage_moves)
+def _sage(q, k, v, bias, q_scale, *_, out=None, **kw):
+    if not all(isinstance(t, Shape) and len(t) == n for t, n in ((q, 4), (k, 4), (v, 4), (q_scale, 3))): return None
+    if q_scale[1] not in q[1:3] or q[1] == q[2] and k[1] != k[2]: return None      # which are heads is not known
+    q, k, v = (q, k, v) if q_scale[1] == q[1] else map(_heads_first, (q, k, v))
+    return attention(q, k, v) if q[-1] == k[-1] else None
+
+@engine_rule("fbgemm::asynchronous_complete_cumsum", category="reduction", result=lambda x, *_: (*x[:-1], x[-1] + 1))
+def _running_sum(x, *_, out=None, **kw): return math.prod(x)
+
+@engine_rule("fbgemm::bounds_check_indices", category="data movement")
+def _bounds(*_, out=None, **kw): return 0
+
+
 # %% ../../nbs/interop/other_ops.ipynb #c30d1d4a
 def _product_sizes(x, w, *_): return (*x[:-1], w[0])
 

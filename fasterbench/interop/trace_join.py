@@ -6,12 +6,14 @@
 __all__ = ['Reading']
 
 # %% ../../nbs/interop/trace_join.ipynb #ebfe719e
-import re
+import json, re
 from bisect import bisect_right
 from collections import Counter
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
+
+import torch
 
 from ..core.dtypes import itemsize
 from .trace_file import TraceFile
@@ -208,6 +210,22 @@ def figures_dtype(call):
 # %% ../../nbs/interop/trace_join.ipynb #53071867
 def _asks(name): return known_name(name) in recorded and recorded[known_name(name)].asks
 
+_mean = re.compile(r"MeanBackward\d$")
+
+def _with_strides(stacks, operator):
+    "The call; where a backward of a mean divides what it expanded, with strides also if none were recorded."
+    calls, parents = stacks.trace.calls, stacks.parents
+    call, parent = calls[operator], parents[operator]
+    divides = call.operator == "aten::div" and parent >= 0 and _mean.search(calls[parent].operator)
+    if call.strides or not divides: return call
+    before = [k for k in range(parent + 1, operator) if calls[k].operator != "aten::as_strided"]
+    at = next((k for k in before if calls[k].operator == "aten::expand"), -1)
+    if at < 0 or any(calls[k].operator != "aten::to" for k in before if k > at): return call      # `to` without a copy
+    (small, *_), (large, *others) = (recorded_arguments(calls[k]) for k in (at, operator))
+    sizes = [1] * (len(large.dims) - len(small.dims)) + small.dims
+    own = torch.empty(sizes, device="meta").expand(large.dims).stride()
+    return call._replace(strides=json.dumps([own, *([] for _ in others)]).encode())
+
 def _figures_of(stacks, operator, kernel=""):
     "The figures of the operator at a place."
     call = stacks.trace.calls[operator]
@@ -217,7 +235,7 @@ def _figures_of(stacks, operator, kernel=""):
     if _asks(call.operator): return figures(call, seen=stacks.circumstances(operator))
     if any(a.type in ("TensorList", "GenericList") and a.dims for a in recorded_arguments(call)):
         return figures(call, _hint(stacks, operator, kernel))
-    found = figures(call)
+    found = figures(_with_strides(stacks, operator))
     if found.reason != reasons["values"]: return found
     sequence = next((s for s, _ in [stacks.trace.autograd[operator]] if s is not None), None)
     return figures(call, out=stacks.outputs[sequence]) if sequence in stacks.outputs else found

@@ -390,6 +390,8 @@ def argument_memory(
 
 
 # %% ../../nbs/interop/trace_work.ipynb #bc197e26
+_look_up = re.compile(r"fbgemm::.*lookup")
+
 def least_figures(
     call:RecordedCall,
     most:float,    # Bytes of the largest tensor that an operator of the trace is known to have written
@@ -397,7 +399,8 @@ def least_figures(
 )->Figures|None:
     "The bytes that a call has moved at least; `None` where it recorded no tensors."
     if call.operator in _indexing: return None       # it touches rows by indices that were not recorded
-    pairs = [(a, m) for a, m in zip(_typed_arguments(call), argument_memory(call)) if a.dims]
+    pairs = [(a, m) for a, m in zip(_typed_arguments(call), argument_memory(call)) if math.prod(a.dims) and a.dims]
+    if _look_up.match(call.operator): pairs = [(a, m) for a, m in pairs if "int" in a.type]      # not whole tables
     if not pairs: return None
     given, whole = zip(*pairs)
     cap = min(max(m[1] for a, m in zip(given, whole) if a.dims[0] == given[0].dims[0]), most)

@@ -31,7 +31,7 @@ from .machine import environment, tf32_set
 from .probes import (compute_probes, envelope, free_frames, joined_runs, kind_probes,
                                        launch_probes, pointwise_probes, run_probe)
 from ..engine.process import gc_paused
-from ..timing.load import LoadMeter, load_caveats
+from ..timing.machine_load import LoadMeter, load_caveats
 
 # %% ../../nbs/probes/peaks.ipynb #af4a4fae
 measurable = ("bfloat16", "float16", "float32", "float64", "float8_e4m3fn", "int8")

@@ -16,7 +16,7 @@ from ..core.dtypes import dtype_name
 from ..core.files import Facts, Number, check_schema, check_text, computable, restored, write_whole
 from ..core.units import format_si, positive
 from .network import NetworkPeaks, checked_network
-from ..timing.load import MachineLoad, load_caveats
+from ..timing.machine_load import MachineLoad, load_caveats
 
 # %% ../../nbs/roofs/hardware.ipynb #eb55d4a2
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from ..engine.step import phases
 from ..engine.undo import Undo
 from ..probes.machine import environment, tf32_categories
 from ..timing.kernels import KernelTimes, Marks, idle_times
-from ..timing.load import LoadMeter
+from ..timing.machine_load import LoadMeter
 from ..timing.operators import compiled_part
 from ..timing.samples import Samples
 from ..timing.stamps import ModuleTimes, StampCost

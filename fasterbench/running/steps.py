@@ -20,7 +20,7 @@ from ..engine.modules import wrapped
 from ..engine.process import eager
 from .program import ProgramStep, is_traced
 from ..engine.step import graph_nodes, phases, total_output
-from ..engine.state import preserved
+from ..engine.model_state import preserved
 from ..timing.kernels import Marks, between_marks, kernel_times, slots_of_lost, slots_of_replays
 from ..timing.profiler import can_record, session
 from ..timing.stamps import (CpuStamps, EventStamps, StampCost, StepStamps, enter, leave, node_cost,

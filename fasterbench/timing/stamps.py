@@ -26,7 +26,7 @@ from ..engine.modules import parts, watched_forward, wrapped
 from ..engine.process import gc_paused
 from ..engine.step import Forward, NodeOwners, graph_nodes, phases
 from ..engine.peers import peers
-from .load import LoadMeter, MachineLoad, Reference, load_caveats
+from .machine_load import LoadMeter, MachineLoad, Reference, load_caveats
 from .samples import Samples, StoppingRule, timed_call, warm_up
 
 # %% ../../nbs/timing/stamps.ipynb #3940d5ff

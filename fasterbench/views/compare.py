@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, overload
 from ..core.units import format_si
 from ..core.warnings import old_attribute
 from ..roofs.place import RooflinePoint
-from ..timing.load import drift_between, load_caveats
+from ..timing.machine_load import drift_between, load_caveats
 from .fields import Field, brief, fields, pair_fields, pair_values, side_name
 from .fold import fold, label
 from .headline import caveats, divided, short_name

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from ..core.units import format_si
 from ..roofs.kinds import is_pointwise
-from ..timing.load import load_caveats
+from ..timing.machine_load import load_caveats
 from ..roofs.place import Division, division, waiting_row
 from .fields import brief
 from .roof_lines import network_in_use

@@ -16,7 +16,7 @@ from ..core.units import format_si
 from ..engine.peers import peers
 from ..roofs.place import RooflinePoint
 from ..roofs.hardware import HardwarePeaks, checked_peaks
-from ..timing.load import load_caveats
+from ..timing.machine_load import load_caveats
 from . import report, table
 from .peaks_page import Collective, collectives_table
 from .fold import fold, gathered
