@@ -376,3 +376,12 @@ def test_a_prediction_says_where_inductor_cannot_be_asked(monkeypatch):
     monkeypatch.setitem(sys.modules, "triton.runtime", None)
     result = predict(made(), torch.ones(8, 16), "NVIDIA H100 80GB HBM3", compiled=True)
     assert "could not be asked (Inductor needs Triton" in " ".join(result.notes) and not any(p.layers for p in result.points)
+
+@triton
+def test_the_limit_of_a_kernel_leaves_out_what_a_cache_can_have_kept():
+    "By hand: a result of 82 MB, of which an L2 of 50 MiB may still hold its size, whatever the order of the next kernel."
+    with torch.device("meta"): model, rows = nn.Sequential(nn.Linear(1024, 1024, bias=False), nn.GELU()), torch.empty(20000, 1024)
+    result = predict(model, rows, "NVIDIA H100 80GB HBM3", compiled=True)
+    gelu, size = next(p for p in result.points if not p.contraction_flops), 4 * 20000 * 1024
+    assert dict(gelu.bytes_by_level) == {"L2": h100[2], "DRAM": 2 * size - h100[2]}
+    assert math.isclose(gelu.roof_time_s, (2 * size - h100[2]) / result.peaks.memory[-1].bandwidth)
