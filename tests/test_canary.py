@@ -68,7 +68,8 @@ elsewhere = {
         _dynamo.eval_frame.innermost_backend _dynamo.guards.DeletedGuardManagerWrapper _functorch.config _functorch.config.patch
         _inductor _inductor.codecache.PyCodeCache _inductor.codecache.PyCodeCache.modules _inductor.codegen.cpp
         _inductor.codegen.triton _inductor.compile_fx.compile_fx _inductor.compile_fx.compile_fx_inner _inductor.debug
-        _inductor.graph _inductor.utils.set_tracing_context_output_strides""",
+        _inductor.graph _inductor.utils.set_tracing_context_output_strides _dynamo.device_interface
+        _dynamo.device_interface.get_interface_for_device utils._triton""",
     "engine.process": """_C _C._is_multithreading_enabled _C._set_multithreading_enabled _GLOBAL_DEVICE_CONTEXT _dynamo.eval_frame
         _dynamo.eval_frame.DynamoStance""",
     "interop.trace_work": """_decomp _decomp.decompositions _decomp.global_decomposition_table _decomp.global_decomposition_table.values

@@ -8,10 +8,12 @@ __all__ = ['predict']
 # %% ../../nbs/analysis/predict.ipynb #f45274de
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import nn
 
+from .compiled import kernel_rows, kernels_on_target, limits
 from .expected import compiled_times, deviation, expected_operator_times, interval, row_scale
 from .measure import main_dtype
 from .rows import call_rows, module_row
@@ -19,11 +21,12 @@ from ..core.arguments import as_call, as_dtype
 from ..core.dtypes import dtype_name
 from ..core.units import format_si, positive
 from ..engine.accelerator import stand_in
+from ..engine.inductor import NotGenerated
 from ..probes.machine import tf32_categories
 from ..roofs.datasheet import as_peaks, match_device
 from ..roofs.hardware import HardwarePeaks
 from ..roofs.place import at_time, place, ranked, shares_of
-from ..roofs.row import summed
+from ..roofs.row import Row, summed
 from ..views.result import Result, from_json
 from ..work.count import count_work
 from ..work.target import Target
@@ -132,8 +135,26 @@ def _memory_note(model, peaks):
     if not room or size <= room: return []
     return [f"the weights take {format_si(size, 'B')}, the device has {format_si(room, 'B')}"]
 
+# %% ../../nbs/analysis/predict.ipynb #8c18ccd1
+def _asked(model, sample, target, work, peaks, tf32, captured, progress):
+    "Rows of the kernels that Inductor generates, with limits and expected times, and the three limits; or why not."
+    device = match_device(peaks.environment.get("device_name", "")).device
+    gpu = ()
+    if device and target.type == stand_in: gpu = device.architecture, device.units, device.capacities.get("L2", 0)
+    if target.type == stand_in and not gpu and not getattr(torch, stand_in).is_available():
+        return None, "the table of devices does not have its architecture"
+    try: slots = kernels_on_target(model, sample, target, gpu, progress)
+    except NotGenerated as error: return None, str(error)
+    rows = kernel_rows(slots, work, peaks, tf32, most=True)     # a limit holds whatever the order within a kernel
+    trace = [replace(s.kernel.call, reads=s.reads, writes=s.writes) for s in slots]
+    served = [r.bytes_by_level for r in rows]
+    times = expected_operator_times(trace, served, peaks, tf32, captured)
+    timed = [replace(r, roof_time_s=t.limit, time_s=t.expected) for r, t in zip(rows, times)]
+    return (timed, limits(slots, work, rows, peaks, tf32, most=True)), ""
+
+
 # %% ../../nbs/analysis/predict.ipynb #956a9d6c
-def _prediction_notes(name, program, peaks, compiled, like, found, rows):
+def _prediction_notes(name, program, peaks, fusion, like, found, rows):
     "Return the notes below a prediction."
     low, high = program.interval_s or (program.time_s, program.time_s)
     time = lambda s: format_si(s, "s")
@@ -144,7 +165,7 @@ def _prediction_notes(name, program, peaks, compiled, like, found, rows):
     notes = [f"PREDICTED, not measured, for {name}: at least {time(program.roof_time_s)} (limit of {roofs}), "
              f"expected {time(program.time_s)}, "
              f"80 % interval {time(low)} to {time(high)}, from {basis}"]
-    if compiled: notes.append("compiled: the limit counts products alone; what is no product may be joined to them")
+    if fusion: notes.append(f"compiled: {fusion}")
     return notes + ([peaks.environment["caveat"]] if peaks.environment.get("caveat") else [])
 
 # %% ../../nbs/analysis/predict.ipynb #e17bb415
@@ -155,10 +176,13 @@ def predict(
     on:str|Path|HardwarePeaks, # Name of a device ("NVIDIA H100 80GB HBM3"), the JSON file of its peaks, or the peaks
     *,
     autocast:str|torch.dtype|None=None, # The dtype of autocast; None: without
-    compiled:bool=False,       # As under torch.compile
+    # As under torch.compile: Inductor generates the code for the target, which takes some 10 to 60 s. Where it cannot,
+    # a note says why, and fusion is one constant, as with `like`
+    compiled:bool=False,
     captured:bool=False,       # Replayed from a CUDA graph: the device starts the kernels, and waits for no host
     host_s:float|None=None,    # What the host needs to launch a forward, s; None: the device alone is timed
     like=None,                 # A result measured elsewhere, or its file: its rows' utilization is carried over
+    progress:bool|None=None,   # A progress bar while Inductor is asked; None: when somebody is looking
 )->Result:
     "The least time of a forward on a device that is not here (`roof_time_s`), and the expected one (`time_s`)."
     if host_s is not None and captured: raise ValueError("host_s is given, but a captured forward waits for no host")
@@ -171,8 +195,11 @@ def predict(
     if compiled: times = compiled_times(work.trace, peaks, tf32, captured)
     else: times = expected_operator_times(work.trace, [c.row.bytes_by_level for c in calls], peaks, tf32, captured)
     calls = [_with_time(c, t) for c, t in zip(calls, times)]
+    asked, why_not = None, ""
+    if compiled and like is None:
+        asked, why_not = _asked(model, sample, target, work, peaks, tf32, captured, progress)
     how = dict(captured=captured, host_s=host_s, operators=len(calls))
-    return _predicted_result(model, work, calls, peaks, autocast, compiled, like, **how)
+    return _predicted_result(model, work, calls, peaks, autocast, compiled, like, asked, why_not, **how)
 
 def _with_time(c, t):
     "A call with its limit and its expected time."
@@ -180,8 +207,17 @@ def _with_time(c, t):
     return c._replace(row=replace(c.row, **at), border=replace(c.border, **at))
 
 # %% ../../nbs/analysis/predict.ipynb #12b54b5e
-def _predicted_result(model, work, calls, peaks, autocast, compiled, like, **how):
-    rows, found = _module_rows(work, calls, peaks, compiled), 0
+class _Kernel(NamedTuple):
+    "A kernel in place of a call of an operator."
+    row: Row
+
+def _predicted_result(model, work, calls, peaks, autocast, compiled, like, asked=None, why_not="", **how):
+    rows, found, three = [], 0, ()
+    if asked:
+        kernels, three = asked
+        calls = [_Kernel(row) for row in kernels]
+        rows = ranked(_predicted(row, peaks, deviation(peaks, True, row=True)) for row in kernels)
+    else: rows = _module_rows(work, calls, peaks, compiled)
     if like is not None:
         rows, found = _carried(rows, like, peaks)
         rows = [_with_interval(r, r.roof_time_s, deviation(peaks, compiled, row=True)) for r in ranked(rows)]
@@ -191,7 +227,11 @@ def _predicted_result(model, work, calls, peaks, autocast, compiled, like, **how
     environment = dict(device_name=name, predicted=True, roofs=peaks.environment.get("source", "measured"),
         torch=torch.__version__,
                        autocast="" if autocast is None else dtype_name(autocast), compiled=compiled, **how)
-    notes = _prediction_notes(name, program, peaks, compiled, like, found, rows)
+    generated = f"rows are the kernels that Inductor of PyTorch {torch.__version__} generates for it"
+    fusion = ("" if not compiled else generated if asked else
+              "the limit counts products alone; what is no product may be joined to them"
+              + f". Inductor could not be asked ({why_not}): fusion is one constant" * bool(why_not))
+    notes = _prediction_notes(name, program, peaks, fusion, like, found, rows)
     notes += _host_note(peaks, sum(r.time_s for r in rows), **how) + _memory_note(model, peaks)
     return Result(rows, peaks, ops, program, unknown_ops=work.unknown_ops, environment=environment, notes=notes,
-                  model=f"{type(model).__name__} (predicted)")
+                  model=f"{type(model).__name__} (predicted)", limits=three)

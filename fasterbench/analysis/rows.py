@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from .compiled import guards_row, kernel_rows, limits, wrapper_row
+from .compiled import guards_row, kernel_rows, limits
 from .measure import Measurement
 from ..engine.step import phases
 from ..roofs.caches import simulate_caches
@@ -155,16 +155,20 @@ def module_rows(
     rows = [row for k, phase in enumerate(m.phases) for row in _phase_rows(m, calls, k, phase)]
     return rows if m.kernels is None or peaks is None else _with_kernels(m, rows, peaks)
 
+def _rows_of_kernels(m, peaks): return kernel_rows(m.kernels.slots, m.inner, peaks, m.tf32, m.kernels.run.training)
+
 def _with_kernels(m, rows, peaks):
     "`rows` with those of kernels in place of the compiled modules that they are in."
     own = {m.work.parts[i].path for i in m.kernels.parts}
     timed = [_timed_row(row, m.times, samples)
-             for row, samples in zip(kernel_rows(m.kernels, m.inner, peaks, m.tf32), m.times.sites)]
-    ran = [row for row in timed if row.time_s > 0]
-    wrappers = [summed([r for r in ran if r.name == wrapper_row and r.phase == phase])
-                for phase in dict.fromkeys(r.phase for r in ran)]
+             for row, samples in zip(_rows_of_kernels(m, peaks), m.times.sites)]
+    kernels, around = [], {}
+    for row in timed:
+        if not row.time_s > 0: continue
+        if row.category != "overhead": kernels.append(row)
+        else: around.setdefault((row.name, row.phase), []).append(row)
     rest = [_without_kernels(m, row) if row.name in own else row for row in rows]
-    return [*(r for r in ran if r.name != wrapper_row), *(w for w in wrappers if w.calls), *rest]
+    return [*kernels, *map(summed, around.values()), *rest]
 
 def _without_kernels(m, row):
     "The row of a compiled module without its kernels: guards, and what runs eagerly between graphs."
@@ -268,8 +272,7 @@ def measured_result(
     if m.times.disturbed:
         rows, ops, steps, (program,) = ([changed(p, disturbed=True) for p in points]
                                         for points in (rows, ops, steps, [program]))
-    found = limits(m.kernels, m.inner, kernel_rows(m.kernels, m.inner, peaks, m.tf32), peaks,
-                   m.tf32) if m.kernels is not None else ()
+    found = () if m.kernels is None else limits(m.kernels.slots, m.inner, _rows_of_kernels(m, peaks), peaks, m.tf32)
     waits = bool(program.sends and _has_unseen_waits(m.times))
     notes = [*m.notes, *_lost(m), *_replays(m), *[_unseen_waits] * waits]
     return Result(rows, peaks, ops, program, steps, _timing(m, rows, ops), m.work.unknown_ops, m.environment,

@@ -53,7 +53,8 @@ On = Annotated[str, typer.Option("--on", help="Name of a device, or roofs that `
 def predict_verb(
     model:Model, on:On, dtype:Dtype=None,
     autocast:Annotated[Optional[str], typer.Option(help="float16 or bfloat16: under autocast to it.")]=None,
-    compiled:Annotated[bool, typer.Option("--compiled", help="As under torch.compile.")]=False,
+    compiled:Annotated[bool, typer.Option("--compiled",
+        help="As under torch.compile: Inductor is asked, some 10 to 60 s.")]=False,
     captured:Annotated[bool, typer.Option("--captured", help="As a CUDA graph replays it.")]=False,
     host_s:Annotated[Optional[float], typer.Option(metavar="SECONDS",
         help="What the host needs to launch a forward; left out: the device alone is timed.")]=None,

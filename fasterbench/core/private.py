@@ -12,7 +12,7 @@ from torch._C._autograd import DeviceType, _disable_profiler, _profiler_enabled
 from torch._C._profiler import _ExperimentalConfig, _RecordFunctionFast
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 from torch._subclasses.fake_tensor import (DataDependentOutputException, DynamicOutputShapeException, FakeTensor,
-                                           FakeTensorMode)
+                                           FakeTensorMode, unset_fake_temporarily)
 from torch.autograd import Variable, _get_sequence_nr
 from torch.fx._symbolic_trace import is_fx_symbolic_tracing
 from torch.utils._python_dispatch import (TorchDispatchMode, _get_current_dispatch_mode_stack, _pop_mode,

@@ -13,6 +13,7 @@ from types import CodeType, SimpleNamespace
 
 import torch
 
+from .accelerator import stand_in
 from .undo import Undo, let_go
 
 # %% ../../nbs/engine/inductor.ipynb #7cd3ef84
@@ -96,6 +97,7 @@ class Generator:
 
     def run(self,
         call,  # Does the run once
+        gpu:tuple=(), # (architecture, multiprocessors, bytes of L2) of a GPU that is not here; (): what is here
     )->list[Frame]:
         "The graphs of one run. Raises `NotGenerated` where this PyTorch does not show them."
         with (undo := Undo()), undo:
@@ -106,17 +108,19 @@ class Generator:
                 original = getattr(where, name)
                 undo.add(setattr, where, name, original)
                 setattr(where, name, self.in_place_of(name, original))
+            if gpu: _pretend(undo, *gpu)
             call()
         return self.frames
 
     def generate(self,
         graph_module,  # A graph of operators, as `torch.export` makes it; Inductor takes it
         inputs,        # What it is called with: tensors, also without data
+        gpu:tuple=(),  # (architecture, multiprocessors, bytes of L2) of a GPU that is not here; (): what is here
         **options,     # Of Inductor
     )->Frame:
         "The code of one graph, for the device that its inputs are on."
         frame = Frame(_input_names(graph_module))
-        self.run(lambda: _generate(self, frame, graph_module, inputs, options))
+        self.run(lambda: _generate(self, frame, graph_module, inputs, options), gpu)
         return frame
 
     def in_place_of(self, name, original):
@@ -212,6 +216,55 @@ def _drop(self):
             state = getattr(entry.guard_manager, "extra_state", None)
             if state is not None: state.invalidate(entry, DeletedGuardManagerWrapper("its graph was only generated"))
 
+# %% ../../nbs/engine/inductor.ipynb #933c1c7e
+def _gpu(architecture, units, l2):
+    "Yield (where, name, answer) of each question that Inductor asks a GPU, for one that is not here."
+    import torch._dynamo.device_interface, torch.utils._triton
+    try:
+        from triton.backends.compiler import GPUTarget
+        from triton.runtime import driver
+    except ImportError as error: raise NotGenerated(f"Inductor needs Triton for a GPU ({error})") from error
+    number = re.fullmatch(r"sm(\d+)", architecture)
+    capability, module = int(number[1]) if number else 90, getattr(torch, stand_in)
+    shared = 232448 if capability in (90, 100, 103) else 101376
+    properties = SimpleNamespace(name=architecture, major=capability // 10, minor=capability % 10,
+        multi_processor_count=units, total_memory=1 << 40, warp_size=32,
+        max_threads_per_multi_processor=2048 if capability in (80, 90, 100) else 1536,
+        regs_per_multiprocessor=65536, L2_cache_size=l2, shared_memory_per_block_optin=shared, gcnArchName="",
+        shared_memory_per_multiprocessor=shared + 1024, max_threads_per_block=1024, shared_memory_per_block=49152)
+    told = lambda value: lambda *args, **kwargs: value
+    asked = dict(get_device_properties=properties, current_device=0)
+    of_module = dict(asked, get_device_capability=(properties.major, properties.minor), synchronize=None,
+                     _lazy_init=None, get_rng_state=torch.get_rng_state(), set_rng_state=None)
+    interface = torch._dynamo.device_interface.get_interface_for_device(stand_in)
+    for name, value in of_module.items(): yield module, name, told(value)
+    can = dict(get_compute_capability=capability, is_available=True, is_bf16_supported=capability >= 80)
+    for where, answers in ((interface, asked | can),
+                           (interface.Worker, asked)):
+        for name, value in answers.items(): yield where, name, staticmethod(told(value))
+    yield torch.utils._triton, "triton_hash_with_backend", told("none")
+    yield driver, "_active", SimpleNamespace(get_current_target=lambda: GPUTarget(stand_in, capability, 32),
+                                             get_current_device=lambda: 0)
+
+def _pretend(undo, *gpu):
+    "Answer as the GPU would until `undo`. Where there is one, Inductor asks that."
+    if getattr(torch, stand_in).is_available(): return
+    undo.add(_ask_again)
+    for where, name, answer in _gpu(*gpu):
+        undo.add(_give_back, where, name, vars(where).get(name))
+        setattr(where, name, answer)
+    _ask_again()
+
+def _give_back(where, name, before):
+    if before is not None: setattr(where, name, before)
+    elif name in vars(where): delattr(where, name)
+
+def _ask_again():
+    "Forget what `torch.utils._triton` has answered before."
+    import torch.utils._triton
+    for f in vars(torch.utils._triton).values(): getattr(f, "cache_clear", bool)()
+
+
 # %% ../../nbs/engine/inductor.ipynb #8da4fc35
 _handle = re.compile(r"^\s*# \[Provenance debug handles\] (.+):(\d+)\s*$")
 
@@ -270,23 +323,29 @@ stamp_name = "fasterbench_stamp"     # The name of the stamp among the globals o
 def _stamp(event, i): return ast.parse(f"{stamp_name}({event!r}, {i})").body[0]
 
 class _Stamped(ast.NodeTransformer):
-    "Puts stamps around the statements of sites, and around the function."
-    def __init__(self, numbers): self.numbers = numbers       # id of a statement -> number of its slot; 0: the function
+    "Puts stamps around the statements of sites, around those that free results, and around the function."
+    def __init__(self, numbers, freeing):
+        self.numbers = numbers       # id of a statement -> number of its slot; 0: the function
+        self.freeing = freeing       # Number of the slot for results that are freed; None: none
 
     def generic_visit(self, node):
         super().generic_visit(node)
         for name, block in ast.iter_fields(node):
             if not isinstance(block, list) or not block or not isinstance(block[0], ast.stmt): continue
-            setattr(node, name, [s for statement in block for s in self.around(statement)])
+            runs = itertools.groupby(block, self.slot)
+            setattr(node, name, [s for slot, statements in runs for s in self.around(slot, [*statements])])
         return node
 
-    def around(self, statement):
-        if isinstance(statement, ast.Return): return [_stamp("leave", 0), statement]
-        i = self.numbers.get(id(statement))
-        return [statement] if i is None else [_stamp("enter", i), statement, _stamp("leave", i)]
+    def slot(self, statement):
+        if isinstance(statement, ast.Return): return 0
+        return self.freeing if isinstance(statement, ast.Delete) else self.numbers.get(id(statement))
 
-def _stamped_code(function, numbers, filename):
-    function = _Stamped(numbers).visit(function)
+    def around(self, slot, statements):
+        if slot is None: return statements
+        return [*([_stamp("enter", slot)] if slot else []), *statements, _stamp("leave", slot)][::1 if slot else -1]
+
+def _stamped_code(function, numbers, filename, freeing=None):
+    function = _Stamped(numbers, freeing).visit(function)
     function.body.insert(0, _stamp("enter", 0))
     if not isinstance(function.body[-1], ast.Return): function.body.append(_stamp("leave", 0))
     module = ast.fix_missing_locations(ast.Module([function], []))
@@ -297,7 +356,9 @@ class Stamped:
     "A context within which the wrappers of graphs are stamped. It can be entered again and again."
     def __init__(self,
         graphs:Iterable[Graph],
+        freeing:bool=False, # Also stamp what frees results, as the slot behind those of the sites
     ):
+        self.freeing = freeing
         self.swaps = []   # (function, its code, the stamped code, graph)
         self.missing = [] # Graphs whose code runs nowhere
         self.sites = {}   # id of a graph -> numbers of the sites that have a stamp
@@ -315,7 +376,8 @@ class Stamped:
         for of, function, numbers in by_function.values():
             owner = module if of is None else getattr(module, of)
             runs = vars(owner)[function.name]
-            self.swaps.append((runs, runs.__code__, _stamped_code(function, numbers, module.__file__), graph))
+            freeing = len(graph.sites) + 1 if self.freeing else None
+            self.swaps.append((runs, runs.__code__, _stamped_code(function, numbers, module.__file__, freeing), graph))
 
     def enter(self,
         stamp, # `stamp(graph)` gives what is called at its stamps: `f(event, i)`, i = 0 for the wrapper, site i - 1

@@ -1,0 +1,96 @@
+"""What is known of compiled models on this CPU, a line for each: python tests/benchmarks/compiled.py [NAME ...]
+
+Torchvision models, a GPT-2 and a small Llama, float32, batch 1; "resnet18 training" is a step. Each runs for itself, with:
+  calls     of kernels in a run
+  kernels   their time ÷ that of the instrumented run; with the rows of memory, wrapper and guards it is all of it
+  rows      the sum of all rows ÷ the compiled model without stamps
+  layers    of the time of kernels, what is charged to a layer; in brackets what of it is inferred
+  products  FLOPs of compiled products ÷ those of the eager model by PyTorch's own counter
+  unknown   rows without FLOPs
+  above     rows above their roof
+  MB        eager → as generated → perfect fusion
+
+--compile only compiles, so that a later run finds the code in Inductor's cache and is all measurement."""
+import argparse, sys, time, warnings
+from pathlib import Path
+
+root = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(root))
+
+vision = """resnet18 resnet50 vgg11 alexnet squeezenet1_0 densenet121 mobilenet_v2 mobilenet_v3_large shufflenet_v2_x1_0
+    mnasnet1_0 efficientnet_b0 regnet_y_400mf convnext_tiny vit_b_16 swin_t googlenet""".split()
+names = [*vision, "gpt2", "llama", "resnet18 training", "vit_b_16 training", "gpt2 training", "llama training"]
+
+def model_and_sample(name):
+    import torch
+    torch.manual_seed(0)
+    if name in vision:
+        import torchvision
+        more = dict(init_weights=False, aux_logits=False) if name == "googlenet" else {}
+        return torchvision.models.get_model(name, weights=None, **more), torch.randn(1, 3, 224, 224)
+    import transformers
+    tokens = torch.randint(0, 32000, (1, 64))
+    if name == "gpt2": return transformers.GPT2LMHeadModel(transformers.GPT2Config(use_cache=False)), dict(input_ids=tokens)
+    config = transformers.LlamaConfig(hidden_size=512, intermediate_size=1376, num_hidden_layers=8, num_attention_heads=8,
+                                      num_key_value_heads=4, use_cache=False)
+    return transformers.LlamaForCausalLM(config), dict(input_ids=tokens)
+
+def first(out): return getattr(out, "logits", out)
+
+def product_flops(model, sample, training):
+    "By PyTorch's own counter, which sees the eager model."
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode
+    with FlopCounterMode(display=False) as counter, torch.set_grad_enabled(training):
+        out = first(model(**sample) if isinstance(sample, dict) else model(sample))
+        if training: out.sum().backward()
+    model.zero_grad()
+    return counter.get_total_flops()
+
+def line(name, steps, only_compile):
+    import torch
+    from fasterbench.probes.peaks import measure_peaks
+    from fasterbench.roofline import RooflineAnalyzer
+    training = name.endswith(" training")
+    model, sample = model_and_sample(name.removesuffix(" training"))
+    model.train(training)
+    for m in model.modules():
+        if isinstance(m, torch.nn.Dropout): m.p = 0.0
+    wanted, compiled, start = product_flops(model, sample, training), torch.compile(model), time.perf_counter()
+    how = dict(backward=training, loss=(lambda out: first(out).sum()) if training else None)
+    if only_compile:
+        RooflineAnalyzer(compiled, sample).profile(steps=1, warmup=1, progress=False, kernels=False, **how)
+        return print(f"{name:20} compiled in {time.perf_counter() - start:.0f} s", flush=True)
+    result = RooflineAnalyzer(compiled, sample, measure_peaks("cpu", progress=False)).profile(steps=steps, progress=False,
+                                                                                              **how).result
+    rows, kernels = result.points, [p for p in result.points if p.layers]
+    if not kernels: return print(f"{name:20} one row: {'; '.join(result.notes)}", flush=True)
+    seconds = lambda of: sum(p.time_s for p in of)
+    took = {n: seconds(p for p in rows if p.name == n) for n in ("(freed memory)", "(wrapper)", "(guards)")}
+    least = [b / 1e6 for *_, b in result.limits] or [float("nan")] * 3
+    placed = sum(p.time_s * sum(s for path, _, s, *_ in p.layers if path) for p in kernels) / seconds(kernels)
+    products = sum(p.dense_flops or 0 for p in rows if p.layers and p.contraction_flops)
+    own = sum(p.contraction_flops or 0 for p in kernels)
+    print(f"{name:20}{sum(p.calls for p in kernels):>6}{seconds(kernels) / seconds(rows):>9.3f}"
+          + "".join(f"{t / seconds(rows):>8.3f}" for t in took.values())
+          + f"{seconds(rows) / result.timing.end_to_end_s:>7.3f}{placed:>8.1%}{own / wanted:>10.6f}"
+          f"{sum(p.flops is None for p in kernels):>8}{sum(p.above_roof for p in kernels):>6}  "
+          + " → ".join(f"{b:.0f}" for b in least) + f"   {result.timing.end_to_end_s * 1e3:.1f} ms"
+          + "".join(f"\n    {n}" for n in result.notes), flush=True)
+
+heading = (f"{'model':20}{'calls':>6}{'kernels':>9}{'memory':>8}{'wrapper':>8}{'guards':>8}{'rows':>7}{'layers':>8}"
+           f"{'products':>10}{'unknown':>8}{'above':>6}  MB eager → generated → perfect")
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("name", nargs="*", choices=[*names, []], default=[])
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--compile", action="store_true", help="only compile")
+    given = parser.parse_args()
+    warnings.simplefilter("ignore")
+    print(heading)
+    for name in given.name or names:
+        try: line(name, given.steps, given.compile)
+        except Exception as error: print(f"{name:20} {type(error).__name__}: {str(error)[:200]}", flush=True)
+
+if __name__ == "__main__": main()
