@@ -501,3 +501,11 @@ def test_what_a_mean_expanded_is_read_once(tmp_path, inside, read):
               operator("aten::div", 60, 20, [[2, 3, 5, 5], []], ["float", "Int"]), launch(65, 1), kernel("div_kernel", 100, 10, 1)]
     row, = read_trace(written(tmp_path, events), peaks=roofs).ops
     assert (row.operator, row.bytes_moved) == ("aten::div", 4 * (read + 150))
+
+def test_the_backward_of_a_mean_without_shapes_is_read(tmp_path):
+    events = [operator("MeanBackward1", 0, 90, [], []), operator("aten::expand", 1, 5, [], []), operator("aten::div", 60, 20, [], []),
+              launch(65, 1), kernel("div_kernel", 100, 10, 1), *step()]
+    assert read_trace(written(tmp_path, events), peaks=roofs).breakdowns[0].parts["no shapes recorded"] == pytest.approx(10e-6)
+    wrong = [operator("MeanBackward1", 0, 90, [[2, 3]], ["float"]), operator("aten::expand", 1, 5, [[7, 1]], ["float"]),
+             operator("aten::div", 60, 20, [[2, 3], []], ["float", "Int"]), launch(65, 1), kernel("div_kernel", 100, 10, 1)]
+    assert read_trace(written(tmp_path, wrong), peaks=roofs).ops[0].bytes_moved == 2 * 4 * 6

@@ -221,10 +221,13 @@ def _with_strides(stacks, operator):
     before = [k for k in range(parent + 1, operator) if calls[k].operator != "aten::as_strided"]
     at = next((k for k in before if calls[k].operator == "aten::expand"), -1)
     if at < 0 or any(calls[k].operator != "aten::to" for k in before if k > at): return call      # `to` without a copy
-    (small, *_), (large, *others) = (recorded_arguments(calls[k]) for k in (at, operator))
-    sizes = [1] * (len(large.dims) - len(small.dims)) + small.dims
-    own = torch.empty(sizes, device="meta").expand(large.dims).stride()
-    return call._replace(strides=json.dumps([own, *([] for _ in others)]).encode())
+    given = [recorded_arguments(calls[k]) for k in (at, operator)]
+    if not all(given): return call
+    small, large = (arguments[0].dims for arguments in given)
+    sizes = [1] * (len(large) - len(small)) + small
+    if len(sizes) != len(large) or any(s not in (1, n) for s, n in zip(sizes, large)): return call
+    own = torch.empty(sizes, device="meta").expand(large).stride()
+    return call._replace(strides=json.dumps([own, *([] for _ in given[1][1:])]).encode())
 
 def _figures_of(stacks, operator, kernel=""):
     "The figures of the operator at a place."
