@@ -287,3 +287,16 @@ def test_a_prediction_beside_the_trace_of_a_server():
     products = [f"model.layers.{i}.{n}" for i in range(36) for n in ("mlp.down_proj", "mlp.gate_proj + up_proj", "self_attn.o_proj", "self_attn.k_proj + q_proj + v_proj")]
     for name in [*products, "lm_head"]: assert both[name].ratio("contraction_flops") == 1, name
     assert all(both[f"model.layers.{i}.self_attn.{n}_norm"].ratio("flops") == pytest.approx(1, abs=0.5) for i in range(36) for n in "qk")
+
+def test_sides_are_called_by_where_their_times_are_from(tmp_path):
+    "A prediction and a trace are no before and after; two traces are."
+    torch = pytest.importorskip("torch")
+    from fasterbench import compare, predict
+    traced = read(tmp_path, [operator("aten::mm", 3, 4, [[64, 32], [32, 16]], ["float"] * 2), launch(4, 1), kernel("gemm", 20, 5, 1)])
+    predicted = predict(torch.nn.Linear(32, 16, device="meta"), torch.empty(64, 32, device="meta"), on="H100")
+    for left, right, names in ((predicted, traced, ("predicted", "trace")), (traced, predicted, ("trace", "predicted")), (traced, traced, ("before", "after"))):
+        found = compare(left, right)
+        text, page = found.text(), found.render()
+        assert f"s {names[0]}, 5.00 µs {names[1]}" in text or f"5.00 µs {names[0]}, " in text
+        for other in {"before", "after", "predicted", "trace"} - set(names): assert f" {other}," not in text and f"time {other}" not in page
+        assert f"time {names[0]}" in page and f"time {names[1]}" in page

@@ -71,7 +71,7 @@ def conditions(
     if r.peaks:
         about |= {"device": r.peaks.device, "dtype of the peaks": r.peaks.dtype.removeprefix("torch."),
                   "TF32": r.peaks.tf32_enabled}
-    about |= {_spaced(k): v for k, v in r.environment.items() if k != "date"}
+    about |= {_spaced(k): v for k, v in r.environment.items() if k not in ("date", "predicted")}
     return about | {k: r.call[k] for k in origin if k in r.call}
 
 def roof_rates(
@@ -84,6 +84,18 @@ def roof_rates(
     return compute | {(l.name, "B/s"): l.bandwidth for l in r.peaks.memory}
 
 # %% ../../nbs/views/compare.ipynb #17d43990
+_before_after = "before", "after"
+
+def _sides(before, after):
+    "Name two results by where their times are from, where only one is predicted; else by their order."
+    kinds = ["predicted" if r.environment.get("predicted") else "trace" if r.breakdowns else "measured"
+             for r in (before, after)]
+    return tuple(kinds) if kinds.count("predicted") == 1 else _before_after
+
+def _called(text, sides):
+    "`text`, which speaks of before and after, with the names of the sides."
+    return text.replace("before", sides[0]).replace("after", sides[1])
+
 def _told(values, sides):
     "Values in words: `1 before, 4 after`, or `1, 4, 8`."
     texts = ["?" if v is None else str(v) for v in values]
@@ -97,7 +109,7 @@ def _roofs_differ(values):
 # %% ../../nbs/views/compare.ipynb #54277633
 def differences(
     results:list[Result],
-    sides:tuple=("before", "after"), # What each is called; empty: their order says it
+    sides:tuple=_before_after, # What each is called; empty: their order says it
 )->list[str]:
     "List the conditions that differ between `results`; roofs that are less than 5 % apart count as the same."
     about = list(map(conditions, results))
@@ -477,12 +489,12 @@ class Pair(Line):
         return "faster" if self.after.time_s < self.before.time_s else "slower"
 
 # %% ../../nbs/views/compare.ipynb #f2e6724b
-def _other_dtypes(pairs):
+def _other_dtypes(pairs, sides):
     "Say in how many rows the dtype is not the same."
     both = [q for q in pairs if q.side == "both"]
     other = [(q.before.dtype, q.after.dtype) for q in both if q.before.dtype != q.after.dtype]
     names = [", ".join(sorted(d or "unknown" for d in set(side))) for side in zip(*other)]
-    return [f"dtype of {len(other)} of {len(both)} rows: {names[0]} before, {names[1]} after"] if other else []
+    return [f"dtype of {len(other)} of {len(both)} rows: {_told(names, sides)}"] if other else []
 
 # %% ../../nbs/views/compare.ipynb #df00dr02
 _in_turn = "`fasterbench check --against` measures both in turn"
@@ -543,11 +555,11 @@ def pair_records(pairs:list[Pair])->Iterator[dict]:
 
 def _text_of(p, field): return "" if p is None else fields[field].text(getattr(p, field), True)
 
-def _pair_cells(q):
+def _pair_cells(q, sides):
     a, b = q.before, q.after
     use, time = lambda p: _text_of(p, "utilization_pct"), lambda p: _text_of(p, "time_s")
     ratios = [ratio_text(q.ratio(field)) for field in ("time_s", "flops", "bytes_moved")]
-    remark, _ = _marks.get(q.change, (q.change, ""))
+    remark, _ = _marks.get(q.change, (_called(q.change, sides), ""))
     return [printable(q.name) or "(model)", q.kind, time(a), time(b), *ratios, use(a), use(b), remark]
 
 # %% ../../nbs/views/compare.ipynb #f62d634c
@@ -560,10 +572,13 @@ def legend(pairs:list[Pair])->list[str]:
     present = {q.change for q in pairs}
     return [f"{mark}: {meaning}" for change, (mark, meaning) in _marks.items() if change in present]
 
-def pair_rows(pairs:list[Pair])->list[list[str]]:
+def pair_rows(
+    pairs:list[Pair],
+    sides:tuple=_before_after, # What each is called
+)->list[list[str]]:
     "Write the pairs as texts, the titles first."
-    titles = ["name", "type", "before", "after", "time", "FLOPs", "bytes", "util%", "after", ""]
-    return [titles, *map(_pair_cells, pairs)]
+    titles = ["name", "type", *sides, "time", "FLOPs", "bytes", "util%", sides[1], ""]
+    return [titles, *(_pair_cells(q, sides) for q in pairs)]
 
 # %% ../../nbs/views/compare.ipynb #f0573ba0
 # the first two are told apart by colour-blind readers
@@ -593,9 +608,9 @@ def _arrows(fig, pairs):
                         hoverinfo="skip", legendgroup=change)
 
 # %% ../../nbs/views/compare.ipynb #cbe70baf
-def _spots(fig, pairs, side):
+def _spots(fig, pairs, side, called):
     "The markers of one side, per bound; those before are open."
-    text = lambda p, q: f"{hover(p)}<br>{side}" + (f", time {ratio_text(q.ratio('time_s'))}" if q.side == "both"
+    text = lambda p, q: f"{hover(p)}<br>{called}" + (f", time {ratio_text(q.ratio('time_s'))}" if q.side == "both"
                                                    else " only")
     for kind, look in bounds.items():
         chosen = [(i, p, q) for i, q in enumerate(pairs) if placeable(p := getattr(q, side)) and p.bound == kind]
@@ -605,7 +620,7 @@ def _spots(fig, pairs, side):
         fig.add_scatter(**_xy([p for _, p, _ in chosen]), hovertext=[text(p, q) for _, p, q in chosen],
                         hoverinfo="text",
                         mode="markers", customdata=[i for i, _, _ in chosen], marker=marker,
-                        name=f"{look['label']}, {side}",
+                        name=f"{look['label']}, {called}",
                         legendgroup=f"{kind} {side}")
 
 # %% ../../nbs/views/compare.ipynb #2ef0f0ad
@@ -630,10 +645,11 @@ def _arrow_chart(comparison, title):
     box = extent([*rows, *(p for p in (a.program, b.program) if placeable(p))], b, a)
     _both_roofs(fig, a, b, rows, box)
     _arrows(fig, pairs)
-    for side in ("before", "after"): _spots(fig, pairs, side)
+    for side, called in zip(_before_after, comparison.labels): _spots(fig, pairs, side, called)
     _programs(fig, a.program, b.program)
     axes(fig, box)
-    return dress(fig, title, f"Roofline chart with arrows from before to after. {comparison.told}", 600)
+    sides = " to ".join(comparison.labels)
+    return dress(fig, title, f"Roofline chart with arrows from {sides}. {comparison.told}", 600)
 
 # %% ../../nbs/views/compare.ipynb #384ea182
 @dataclass(frozen=True, repr=False)
@@ -659,7 +675,9 @@ class Comparison(Series):
     @property
     def title(self)->str:
         "The models."
-        return f"{self.before.model} before, {self.after.model} after"
+        plain = self.labels == list(_before_after)
+        named = (r.model if plain else r.model.removesuffix(" (predicted)") for r in self.results)
+        return ", ".join(f"{name} {side}" for name, side in zip(named, self.labels))
 
     @property
     def told(self)->str:
@@ -667,8 +685,9 @@ class Comparison(Series):
         (a, b), sides = self.times, [q.side for q in self.pairs]
         both = sides.count("both")
         rows = ", ".join([f"{both} row{'s' * (both != 1)} on both sides",
-                          *(f"{sides.count(s)} {s}" for s in ("only before", "only after"))])
-        return f"{format_si(a, 's')} before, {format_si(b, 's')} after: {ratio_text(b / a if a else None)}; {rows}"
+                          *(f"{sides.count(s)} {_called(s, self.labels)}" for s in ("only before", "only after"))])
+        times = _told([format_si(a, "s"), format_si(b, "s")], self.labels)
+        return f"{times}: {ratio_text(b / a if a else None)}; {rows}"
 
     def text(self,
         top:int|None=10,     # How many rows; None: all
@@ -679,13 +698,17 @@ class Comparison(Series):
     def _table(self, top=10):
         check_top(top)
         shown = self.pairs[:top]
-        return Table(pair_rows(shown), {0, 1, 9}, self.lines, legend(shown) + more_rows(len(self.pairs), top))
+        rows, notes = pair_rows(shown, self.labels), legend(shown) + more_rows(len(self.pairs), top)
+        return Table(rows, {0, 1, 9}, self.lines, notes)
 
     def _sheet(self): return Sheet(pair_fields, pair_records(self.pairs))
     def _chart(self, title): return _arrow_chart(self, title)
     def _tab(self):
-        return Sheet(pair_fields, map(_blank, pair_records(self.pairs))).tab(
-            "pairs", "rows, before and after", self.plot(""), visible=_first_of_pair)
+        named = {k: f._replace(title=_called(f.title, self.labels), meaning=_called(f.meaning, self.labels))
+                 for k, f in pair_fields.items()}
+        records = (_blank(r) | dict(side=_called(r["side"], self.labels)) for r in pair_records(self.pairs))
+        return Sheet(named, records).tab(
+            "pairs", f"rows, {' and '.join(self.labels)}", self.plot(""), visible=_first_of_pair)
 
 # %% ../../nbs/views/compare.ipynb #d110e7bc
 def _blank(record):
@@ -719,5 +742,6 @@ def compare(
     rows, how = [a.rows(points), b.rows(points)], []
     if points == "modules": rows, how = with_names_of_first([a, b], rows)
     pairs = _with_drift(lines_of(rows, Pair), drift, _on_cpu(a, b), _alone(a, b))
-    said = how + differences([a, b]) + _other_dtypes(pairs) + (why or _limits(pairs, drift))
-    return Comparison([a, b], ["before", "after"], pairs, said)
+    sides = _sides(a, b)
+    said = how + differences([a, b], sides) + _other_dtypes(pairs, sides) + (why or _limits(pairs, drift))
+    return Comparison([a, b], list(sides), pairs, said)
