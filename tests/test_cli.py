@@ -132,7 +132,9 @@ for args in (["report", "saved.json"], ["compare", "saved.json", "saved.json", "
 def test_a_report_of_nsight_compute(folder):
     report = ncu_files.gemm_tiled(folder)
     done = fasterbench("ncu", report, "--csv", "kernels.csv", cwd=folder)
-    assert done.returncode == 0 and "gemm_tiled_kernel<32>" in done.stdout and "ncu --csv --page raw" in " ".join(done.stdout.split()) and done.stderr == "wrote kernels.csv\n"
+    assert done.returncode == 0 and "gemm_tiled_kernel<32>" in done.stdout and done.stderr == "wrote kernels.csv\n"
+    assert f"fasterbench ncu {report} --missing" in " ".join(done.stdout.split())
+    assert "ncu --csv --page raw" in fasterbench("ncu", report, "--missing", cwd=folder).stdout
     done = fasterbench("ncu", report, "--by", "kernel", "--json", "-", cwd=folder)
     assert done.returncode == 0 and json.loads(done.stdout)["points"][0]["time_s"] == 2.5e-3
 

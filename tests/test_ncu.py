@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 import ncu_files
 from conftest import heavy, heavy_only, shared, shared_file
 from fasterbench.roofs.place import RooflinePoint
-from fasterbench.interop.ncu import read_ncu
+from fasterbench.interop.ncu import missing_command, read_ncu
 from fasterbench.views.table import summary
 
 S = "sass_thread_inst_executed_op_"
@@ -180,7 +180,8 @@ def test_a_real_file_with_rules():
     [p] = found
     assert math.isclose(p.time_s, 406240e-9) and (p.flops, p.bytes_moved, p.bytes_by_level) == (None, None, ()) and "f8_f8_f32" in p.name
     assert found.environment["numbers"] == "1234.5" and found.environment["compute_capability"] == "10.0"
-    assert [n.split()[0] for n in found.notes] == ["FLOPs", "DRAM", "roofs:"] and "ffma2_pred_on" in found.notes[0]
+    assert [n.split()[0] for n in found.notes] == ["FLOPs", "DRAM", "this", "roofs:"]
+    assert "ffma2_pred_on" in missing_command(shared_file("ncu", "cublaslt.log"))
 
 # ---- damaged files: a result, or a ValueError that says where
 

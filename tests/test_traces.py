@@ -128,12 +128,12 @@ def test_backward_recomputation_and_update(tmp_path):
 cached = HardwarePeaks(1e15, 3e12, device="cuda", levels=(MemoryLevel("L2", 50_000_000, 1e13), MemoryLevel("DRAM", None, 3e12)))
 
 def layers(n, between=lambda k: [], at=0.0):
-    "`n` equal products of 32×2880 and 2880×5120 in bfloat16, each 9 µs long; `between` adds what runs after one."
+    "`n` equal products of 32×2880 and 2880×5120 in bfloat16, each 12 µs long (main memory needs 10); `between` adds what runs after one."
     events = []
     for k in range(n):
         ts = at + 100 * k
         events += [operator("aten::mm", ts, 50, [[32, 2880], [2880, 5120]], ["c10::BFloat16"] * 2), launch(ts + 5, int(ts) + 1),
-                   kernel("gemm", ts + 20, 9, int(ts) + 1), *between(ts)]
+                   kernel("gemm", ts + 20, 12, int(ts) + 1), *between(ts)]
     return events
 
 weight, rest = 2 * 2880 * 5120, 2 * 32 * (2880 + 5120)

@@ -4,7 +4,7 @@ Torchvision models, a GPT-2 and a small Llama, float32, batch 1; "resnet18 train
   calls     of kernels in a run
   kernels   their time ÷ that of the instrumented run; with the rows of memory, wrapper and guards it is all of it
   rows      the sum of all rows ÷ the compiled model without stamps
-  layers    of the time of kernels, what is charged to a layer; in brackets what of it is inferred
+  layers    of the time of kernels, what is charged to a layer
   products  FLOPs of compiled products ÷ those of the eager model by PyTorch's own counter
   unknown   rows without FLOPs
   above     rows above their roof

@@ -1,12 +1,13 @@
 """Everything that only a GPU can show, in one run of at most nine minutes: python tests/benchmarks/gpu.py --out FOLDER
 
-Six parts, in this order. Each runs in a process of its own, and writes FOLDER/PART.json after every finding, so that a run that
+Seven parts, in this order. Each runs in a process of its own, and writes FOLDER/PART.json after every finding, so that a run that
 is cut short still leaves what it had:
   peaks    the roofs per dtype, TF32 both ways, levels, beside the datasheet and published maxima; L2 by contiguous tensors
   models   rows, idle and unlaunched kernels of models, beside steps timed by events that no instrument takes part in
   above    rows above their roofs, and the rows closest to them
   traces   the profiler's records of the same runs as traces, and read_trace of them beside profile
   ncu      Nsight Compute over five kernels: counted bytes and FLOPs beside the counted work
+  compiled kernels of compiled models beside event-timed steps: default, CUDA graphs, training; a trace of the same
   faults   an error at calls all through a profile: flags, memory and model afterwards
 The last lines are the table of limits. Without a GPU the same parts run on the CPU, small: a rehearsal.
 It needs torch and torchvision only.
@@ -16,7 +17,7 @@ from pathlib import Path
 
 root = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(root))
-shares = dict(peaks=100, models=180, above=5, traces=60, ncu=100, faults=60)      # seconds per part, 505 in all
+shares = dict(peaks=90, models=150, above=5, traces=50, ncu=90, compiled=90, faults=30) # seconds per part, 505 in all
 
 class Record:
     "The findings of one part, written anew after each of them."
@@ -258,6 +259,51 @@ def rehearsed_ncu(record):
     report = root.parent/"shared/data/ncu/gemm_tiled.csv"
     record.put("rows", {p.name: dict(flops=p.flops, bytes=p.bytes_moved, time_s=p.time_s) for p in read_ncu(report)} if report.exists() else f"no report: {report} is not there")
 
+def compiled(record, device, folder):
+    """Compiled models: rows of kernels beside the bare step, products beside the eager count, and their trace.
+
+    The eager count is of PyTorch's own counter, which leaves out attention on a CPU."""
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode
+    from fasterbench.roofline import RooflineAnalyzer
+    gpu = device.type == "cuda"
+    layers, width, heads = (4, 1024, 16) if gpu else (1, 64, 4)
+    tokens = torch.randint(100, (8, 256) if gpu else (2, 16), device=device)
+    for mode, training in (("default", False), ("default", True), ("reduce-overhead", False)):
+        if record.over: return
+        key, model = f"{mode}, {'training' if training else 'forward'}", transformer(layers, width, heads, 1000).to(device).train(training)
+        with FlopCounterMode(display=False) as counter, torch.set_grad_enabled(training):
+            out = model(tokens)
+            if training: out.sum().backward()
+        torch._dynamo.reset()
+        made = torch.compile(model, mode=mode)
+        step = bare_step(made, (tokens,), training)
+        try:
+            for _ in range(5): step()
+            before = event_timed(step, device, 20)
+            ra = RooflineAnalyzer(made, tokens).profile(device, backward=training, progress=False)
+            after = event_timed(step, device, 20)
+        except Exception as error: record.put(key, dict(error=f"{type(error).__name__}: {error}")); continue
+        ra.to_json(folder/f"compiled_{key.replace(', ', '_')}.result.json")
+        rows = ra.results
+        record.put(key, dict(events_s=(before, after), ratio=sum(r.time_s for r in rows) / statistics.mean((before, after)), notes=ra.result.notes,
+                   kernels=sum(bool(r.layers) for r in rows), triton=sum(r.type.startswith("triton_") for r in rows), limits=ra.result.limits,
+                   share=sum(r.time_s for r in rows if r.layers) / sum(r.time_s for r in rows), products=sum(r.dense_flops or 0 for r in rows if r.contraction_flops) / counter.get_total_flops(),
+                   unknown=sum(bool(r.layers) and r.flops is None for r in rows), above=sum(r.above_roof for r in rows)))
+        if gpu and not training: record.put(f"{key}, trace", traced(step, made, device, folder/f"compiled_{mode}.trace.json.gz"))
+
+def traced(step, model, device, path, n=5):
+    "The profiler's own record of compiled steps, as `read_trace` sees it."
+    import torch
+    from fasterbench import read_trace
+    with torch.profiler.profile(record_shapes=True, with_stack=True) as prof:
+        for _ in range(n): step(); prof.step()
+        torch.cuda.synchronize()
+    prof.export_chrome_trace(str(path))
+    try: read = read_trace(path)
+    except ValueError as error: return dict(error=str(error))
+    return dict(time_s=sum(r.time_s for r in read.points if not r.name.startswith("(idle")) / n, rows=[(r.name, r.type, r.calls, r.flops) for r in read.points[:40]], notes=read.notes)
+
 def faults(record, device, folder):
     "An error at calls all through a profile. Each time: flags, memory on the device, parameters."
     import gc, torch
@@ -288,7 +334,7 @@ def faults(record, device, folder):
         if state() != before: wrong.append(at)
         record.put("tried", tried); record.put("calls", total); record.put("left something changed", wrong)
 
-parts = dict(peaks=peaks, models=models, above=above, traces=traces, ncu=ncu, faults=faults)
+parts = dict(peaks=peaks, models=models, above=above, traces=traces, ncu=ncu, compiled=compiled, faults=faults)
 
 # ---- the table
 
@@ -308,6 +354,11 @@ def limits(folder):
         if ours: yield f"DRAM bytes of {name} ÷ counted", "within 15 %", f"{row['bytes'] / ours['bytes']:.3f}" + (f", FLOPs {row['flops'] / ours['flops']:.3f}" if row["flops"] and ours["flops"] else "")
     for key, v in load("traces").items():
         if isinstance(v, dict) and v.get("profile_s"): yield f"read_trace ÷ profile: {key}", "within 2 %", f"time {v['trace_s'] / v['profile_s']:.3f}, FLOPs {v['trace_flops'] / v['profile_flops'] if v['profile_flops'] else float('nan'):.3f}"
+    for key, v in load("compiled").items():
+        if isinstance(v, dict) and "share" in v:
+            yield f"compiled, {key}: rows ÷ step", "0.98 to 1.02", f"{v['ratio']:.3f}, kernels {v['share']:.3f}, {v['triton']} of Triton"
+            yield f"compiled, {key}: products ÷ eager", "1 on a GPU", f"{v['products']:.6f}, {v['unknown']} unknown, {v['above']} above"
+        elif isinstance(v, dict) and "error" in v: yield f"compiled, {key}", "runs", v["error"][:200]
     f = load("faults")
     if f: yield "faults after which something was changed", "0", f"{len(f.get('left something changed', []))} of {f.get('tried')}"
 
