@@ -1,6 +1,6 @@
 """What reading traces shows, on the traces of real GPUs beside this checkout: `python tests/benchmarks/traces.py [PART …]`
 
-Parts: breakdown, figures, peer, counters, roofs, engines, cpu, speed, executor. Without a name: all but the last two, which take minutes.
+Parts: breakdown, figures, peer, counters, roofs, engines, neighbours, cpu, speed, executor. Without a name: all but the last two, which take minutes.
 """
 import ast, csv, gzip, json, os, re, resource, sys, time
 from collections import Counter, defaultdict
@@ -64,6 +64,33 @@ def engines():
         left += [f"  {name}: ABOVE {p.name[:70]} {p.phase} {p.utilization_pct:.0f} %, {p.bound} {p.memory_level}, {p.time_s / p.calls * 1e6:.1f} µs" for p in used if p.utilization_pct > 105]
     rows(lines)
     print("said of them:", *left, sep="\n")
+
+def neighbours():
+    "9. Kernels recognised by their neighbours, held out: one half of each stream is learnt from, the other asked, both ways; right is the same operator with the same FLOPs and bytes."
+    from fasterbench.interop.trace_file import read_file
+    from fasterbench.interop.trace_join import _labels, _streams, parts, places
+    from fasterbench.interop.trace_neighbours import Neighbours
+    lines = [["trace", "kernels", "recognised", "of their time", "right", "right, of time"]]
+    for name in names():
+        if "dlrm" in name: continue                    # several files
+        try: trace = read_file(path_of(name))
+        except ValueError: continue
+        found = places(trace)           # what neighbours told is not what they are asked for
+        labels, _ = _labels(trace, [p._replace(operator=-1, figures=None) if p.part == parts["neighbours"] else p for p in found])
+        held, back, right = ([0, 0.0] for _ in range(3))
+        for own in _streams(trace):
+            kernels, half = [trace.activities[i].name for i in own], len(own) // 2
+            for asked in (range(half), range(half, len(own))):
+                index = Neighbours()
+                index.learn(kernels, [None if k in asked else labels[i] for k, i in enumerate(own)])
+                for k in asked:
+                    label, a = labels[own[k]], trace.activities[own[k]]
+                    if label is None or label[1] is None: continue
+                    found = index.recognise(kernels, k)
+                    for sums, counts in ((held, True), (back, found and found[1]), (right, found == label)):
+                        if counts: sums[0] += 1; sums[1] += a.end - a.start
+        if held[0]: lines.append([name, held[0], *(f"{back[j] / held[j]:.1%}" for j in (0, 1)), *(f"{right[j] / back[j]:.2%}" if back[j] else "-" for j in (0, 1))])
+    rows(lines)
 
 def table(name, file):
     "The rows of a report of the peer."
@@ -247,7 +274,7 @@ base, begin, cpu = used(), time.perf_counter(), time.process_time()
 with t.uncollected():
     f = t.read_file(sys.argv[1])
     read = time.perf_counter() - begin, time.process_time() - cpu
-with t.uncollected(), t.uncompiled(): r = t._result([t.reduced(f)], None, None)
+with t.uncollected(), t.uncompiled(): r = t._trace_result([t.reduced(f)], 'module', None)
 whole, a = (time.perf_counter() - begin, time.process_time() - cpu), r.breakdowns[0]
 rate = lambda seconds: f"{f.size / 1e6 / seconds:.0f} MB/s"
 print(f"{f.size / 1e6:.0f} MB, {len(f.operators)} operators, {len(f.activities)} activities")
@@ -287,6 +314,6 @@ def executor():
         print(f"{size:.0f} MB of plain JSON; peak memory of a worker {resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1e6:.2f} GB")
 
 if __name__ == "__main__":
-    for part in sys.argv[1:] or ("breakdown", "figures", "peer", "counters", "roofs", "engines", "cpu"):
+    for part in sys.argv[1:] or ("breakdown", "figures", "peer", "counters", "roofs", "engines", "neighbours", "cpu"):
         print(f"\n## {globals()[part].__doc__}")
         globals()[part]()
