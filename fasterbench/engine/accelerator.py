@@ -271,6 +271,12 @@ class Mps(Accelerator):
 kinds = dict(cpu=Host, meta=Host, cuda=Cuda, xpu=Xpu, mps=Mps)   # by PyTorch's type; `Accelerator` for all others
 stand_in = "cuda" # Type of tensors without data for a GPU that PyTorch was built without
 
+def properties_call():
+    "Return the function that PyTorch calls for the properties of a `stand_in`."
+    return torch.cuda.get_device_properties
+
+def set_properties_call(ask): torch.cuda.get_device_properties = ask
+
 @lru_cache(256)
 def accelerator(
     device:torch.device,

@@ -19,7 +19,7 @@ from torch.nn.functional import pad
 from ..core.arguments import tensors_of
 from ..core.private import (DataDependentOutputException, DynamicOutputShapeException, FakeTensor,
                                       FakeTensorMode, tree_map, unset_fake_temporarily)
-from ..engine.accelerator import stand_in
+from ..engine.accelerator import properties_call, set_properties_call, stand_in
 from ..engine.process import SharedSwitch
 from .trace import Tracer
 
@@ -184,8 +184,7 @@ def _properties(device=None):
     major, minor = divmod(target.capability, 10)
     return SimpleNamespace(name=target.architecture or target.type, major=major, minor=minor)
 
-def _set_properties(ask): torch.cuda.get_device_properties = ask
-_answers = SharedSwitch(lambda: torch.cuda.get_device_properties, _set_properties, lambda: _properties)
+_answers = SharedSwitch(properties_call, set_properties_call, lambda: _properties)
 
 @contextmanager
 def _answering(target):
@@ -195,7 +194,6 @@ def _answering(target):
         _asked.target = target
         try: yield
         finally: _asked.target = before
-
 
 # %% ../../nbs/work/target.ipynb #ea5c2144
 @contextmanager
