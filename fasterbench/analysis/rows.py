@@ -87,7 +87,7 @@ def _timed_row(row, times, samples):
 
 # %% ../../nbs/analysis/rows.ipynb #a4508b77
 def _has_unseen_waits(times):
-    "Is waiting for other ranks part of the rows, where there is any? On a CPU it is where it was not recorded."
+    "Tell if waiting for other ranks, where there is any, is part of the rows: on a CPU, where it was not recorded."
     return times.waits is None and times.idle is None
 
 def _phase_rows(m, calls, k, phase):

@@ -6,7 +6,7 @@
 __all__ = ['NotGenerated', 'Graph', 'Frame', 'Stamped']
 
 # %% ../../nbs/engine/inductor.ipynb #f5eb8a9d
-import ast, copy, inspect, itertools, re, sys, threading
+import ast, copy, inspect, itertools, re, sys, threading, weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from types import CodeType, SimpleNamespace
@@ -210,11 +210,15 @@ def _drop(self):
     from torch._dynamo.guards import DeletedGuardManagerWrapper
     from torch._C._dynamo.eval_frame import _debug_get_cache_entry_list
     from torch._dynamo.eval_frame import innermost_backend
+    def gone():
+        made = DeletedGuardManagerWrapper("its graph was only generated")
+        made.id_matched_objs = {"": weakref.ref(NotGenerated)} # of no frame: none counts it as one of its compilations
+        return made
     for code in self.codes:
         for entry in _debug_get_cache_entry_list(code):
             if id(innermost_backend(entry.backend)) not in self.backends: continue
             state = getattr(entry.guard_manager, "extra_state", None)
-            if state is not None: state.invalidate(entry, DeletedGuardManagerWrapper("its graph was only generated"))
+            if state is not None: state.invalidate(entry, gone())
 
 # %% ../../nbs/engine/inductor.ipynb #933c1c7e
 def _gpu(architecture, units, l2):

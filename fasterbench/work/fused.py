@@ -43,7 +43,10 @@ def _sized(graph, expression):
     "An expression with sizes of the run in place of symbols; symbols of indices stay."
     from sympy import sympify
     expression = sympify(expression)
-    return graph.sizevars.replace_backed_symbols_with_hints(expression) if expression.free_symbols else expression
+    if not expression.free_symbols: return expression
+    sizes = graph.sizevars
+    by_hints = getattr(sizes, "replace_backed_symbols_with_hints", None) or sizes.symbolic_hint    # until 2.12
+    return by_hints(expression)
 
 def _number(graph, expression):
     value = _sized(graph, expression)
