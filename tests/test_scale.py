@@ -67,6 +67,7 @@ def test_a_busy_machine():
     t, text = ra.timing, repr(ra.timing)
     assert f"{t.ratio:.3f}" in text and f"{t.spread:.1%} IQR" in text
     assert t.steps == 60 and 12 <= t.bare_steps <= 60       # a fifth, and more while they vary
-    assert t.statistic == ("median of the quietest quarter" if t.spread > 0.25 else "interquartile mean") and t.cores >= 1
+    quietest = t.statistic == "median of the quietest quarter"            # instrumented steps that vary are enough for it
+    assert (quietest or t.spread <= 0.25) and (quietest or t.statistic == "interquartile mean") and t.cores >= 1
     assert ("WARNING" in text) == bool(t.warnings)
     if sys.platform == "linux": assert t.others > 0.5 and t.load_average is not None and t.steal is not None
