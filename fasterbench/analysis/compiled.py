@@ -350,4 +350,3 @@ def kernels_on_target(
     types = {p.path: p.type for p in parts(model, inside=True)}
     calls = [_GraphCall(frame, graph, ((i, 0), ()), i) for i, graph in enumerate(frame.graphs)]
     return [slot for call in calls for slot in _slots_of(call, {}, types, parts(model), False) if slot.kernel]
-

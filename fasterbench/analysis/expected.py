@@ -228,7 +228,6 @@ def _prompt_work(batch, heads, kv_heads, queries, keys, head_dim, flops, rate, c
     block = scores + constants["attention_block"].value / chip.clock
     return np.maximum(blocks / chip.units * block, block * np.minimum(keys / seen, 2))
 
-
 # %% ../../nbs/analysis/expected.ipynb #013cb1f3
 def expected_traffic(
     trace:Sequence[Call],      # Operators, in order

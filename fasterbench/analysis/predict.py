@@ -152,7 +152,6 @@ def _asked(model, sample, target, work, peaks, tf32, captured, progress):
     timed = [replace(r, roof_time_s=t.limit, time_s=t.expected) for r, t in zip(rows, times)]
     return (timed, limits(slots, work, rows, peaks, tf32, most=True)), ""
 
-
 # %% ../../nbs/analysis/predict.ipynb #956a9d6c
 def _prediction_notes(name, program, peaks, fusion, like, found, rows):
     "Return the notes below a prediction."

@@ -265,7 +265,6 @@ def serve(model_or_config, prompt:int=2048, new:int=256, batch:int|None=None,
           weights:str|None=None, math:str|None=None, cache_bytes:float|None=None, split_head:bool=True,
           network:float|NetworkPeaks|None=None, reserve:float=0.1, engine:str|None=None)->ServeSeries: ...
 
-
 # %% ../../nbs/analysis/serve.ipynb #2cab8649
 def serve(
     model_or_config,           # A model of transformers, its configuration, a dict of it, or its folder or file
@@ -310,7 +309,6 @@ def _batches(batch, several, tpot, price, measured):
     if tpot: raise ValueError(f"batch={batch!r} and tpot={tpot!r}; give one of them: `tpot` looks for the batch")
     if several and measured: raise ValueError("measured= is for one device and degree")
     return sizes
-
 
 # %% ../../nbs/analysis/serve.ipynb #5e000010
 class _Counted(NamedTuple):

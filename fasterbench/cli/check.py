@@ -21,7 +21,7 @@ from filelock import FileLock, Timeout
 from ..analysis.budgets import (BudgetError, Found, Verdict, decisive, format_value, in_looks, judge,
                                           matching, parse_limit, read_budgets, shortest)
 from ..views.fields import Field
-from ..views.view import Sheet, Table, View
+from ..views.view import Sheet, Table, View, text_table
 from .app import app, check_writable, printed, usage_error, whole_from, write
 from ..core.progress import progress_bar
 from ..timing.machine_load import LoadMeter, load_caveats
@@ -466,7 +466,6 @@ class Verdicts(View):
 
     def text(self)->str:
         "Return a line per budget, what would make the undecided sayable, and how many there are of each kind."
-        from fasterbench.views.view import text_table
         lines = text_table([titles, *map(verdict_row, self.verdicts)], {0, 1, 2, 6})
         return "\n".join([*lines, *self.notes, self.told])
 

@@ -341,7 +341,7 @@ def _in_use():
     return module if module and getattr(module, "is_initialized", module.is_available)() else None
 
 def _generators():
-    "The same where it has generators."
+    "Return the module of the accelerator in use, if it has generators of random numbers; else `None`."
     return module if hasattr(module := _in_use(), "get_rng_state") else None
 
 def accelerator_random()->list:

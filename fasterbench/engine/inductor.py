@@ -268,7 +268,6 @@ def _ask_again():
     import torch.utils._triton
     for f in vars(torch.utils._triton).values(): getattr(f, "cache_clear", bool)()
 
-
 # %% ../../nbs/engine/inductor.ipynb #8da4fc35
 _handle = re.compile(r"^\s*# \[Provenance debug handles\] (.+):(\d+)\s*$")
 

@@ -165,7 +165,6 @@ def _batch_prefill(q, *_, seen=None): return _paged_flops(q, seen)
 # %% ../../nbs/interop/engine_ops.ipynb #e5b10a02
 width_unsaid = "width of the embeddings not recorded"
 
-#| exporti
 def _look_ups(values, first):
     "Count the indices and bags of a look-up whose `D_offsets` are argument `first`; width, whether weighted, pooling."
     ends, total, widest, _, _, indices, offsets, pooling, weights = (*values[first:first + 9], *[None] * 9)[:9]
@@ -196,7 +195,6 @@ def _split_look_up(*values, seen=None): return _look_up_flops(values, 6)
 @engine_rule("fbgemm::dense_embedding_codegen_lookup_function", category="embedding", asks=True,
              moves=lambda *values, seen=None: _look_up_moves(values, 2, (0,)))
 def _dense_look_up(*values, seen=None): return _look_up_flops(values, 2)
-
 
 # %% ../../nbs/interop/engine_ops.ipynb #d1333f12
 _weight_bits = (("mxfp4|mxe2m1", 4.25), ("nvfp4|e2m1|fp4", 4.5), ("int4|w4a|uint4", 4.5), ("mxfp8|mxe4m3", 8.25),

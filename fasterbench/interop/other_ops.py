@@ -162,7 +162,6 @@ def _running_sum(x, *_, out=None, **kw): return math.prod(x)
 @engine_rule("fbgemm::bounds_check_indices", category="data movement")
 def _bounds(*_, out=None, **kw): return 0
 
-
 # %% ../../nbs/interop/other_ops.ipynb #c30d1d4a
 def _product_sizes(x, w, *_): return (*x[:-1], w[0])
 

@@ -374,11 +374,11 @@ def figures(
         return Figures(reason=reasons["failed"])   # whatever an operator says to arguments from somewhere else
 
 # %% ../../nbs/interop/trace_work.ipynb #9012a346
-@lru_cache(1 << 14)
 def _typed_arguments(call):
     "The tensors that a call was given, of known dtypes and sizes."
     return [a for a in recorded_arguments(call) if a.type in _dtypes and all(isinstance(d, int) for d in a.dims)]
 
+@lru_cache(1 << 14)
 def argument_memory(
     call:RecordedCall,
 )->tuple:
@@ -387,7 +387,6 @@ def argument_memory(
     try: tensors = [_tensor(a.dims, _dtypes[a.type], a.strides) for a in given]
     except (RuntimeError, TypeError, OverflowError): return ()    # sizes that no tensor can have
     return tuple(_memory_key(t, unique_bytes(t)) for t in tensors)
-
 
 # %% ../../nbs/interop/trace_work.ipynb #bc197e26
 _look_up = re.compile(r"fbgemm::.*lookup")

@@ -542,7 +542,6 @@ def _with_drift(pairs, drift, on_cpu, alone):
 
 def _mostly_products(q): return 2 * (q.row.contraction_flops or 0) > (q.row.flops or 0)
 
-
 # %% ../../nbs/views/compare.ipynb #f62d634b
 def pair_records(pairs:list[Pair])->Iterator[dict]:
     "Return a dict per pair, with the keys of `pair_fields`."

@@ -242,4 +242,3 @@ def _as_picked(target, op, *args, **kwargs):
     "Call `op` as the libraries of `target` do."
     out = _picked[op](target, *args, **kwargs)
     return op(*args, **kwargs) if out is NotImplemented else out
-
