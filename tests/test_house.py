@@ -77,6 +77,38 @@ def test_a_name_stands_in_one_module():
     twice = {"a": "def f(): ...\nclass C:\n    def g(self): ...", "b": "def g(): ...\ndef f(): ...\ndef __getattr__(n): ..."}
     assert names_in_several(twice | {"c": "def __getattr__(n): ..."}) == {"f": ["a", "b"]}
 
+# ---- outputs
+
+def outputs(path):
+    "What the cells of a notebook print and show as text, as it is committed."
+    for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+        for o in cell.get("outputs", ()):
+            for text in (o.get("text"), o.get("data", {}).get("text/plain")):
+                if text: yield "".join(text)
+
+def doubts(text):
+    "The lines that say that times or roofs are in doubt."
+    return re.findall(r"^(?:[\w ]+: )?± .*", text, re.M)
+
+# Pages with such lines on purpose, and why.
+doubtful = {"headline.ipynb": "shows what the lines say", "many_ranks.ipynb": "two ranks and the threads of gloo share two cores",
+            "comparing.ipynb": "is about differences that are no larger than the noise", "in_ci.ipynb": "compares with a version that is slow and unsteady",
+            "compare.ipynb": "two layouts and two precisions, each with what limits the trust in its times"}
+
+def test_no_page_shows_times_of_a_busy_machine():
+    "A page is committed with outputs of a machine that did nothing else, so that no line says `±`."
+    assert doubts("relu  1 ms ±\nafter: ± not steady: forwards vary by ±12 %\n1 ms ±3 %") == ["after: ± not steady: forwards vary by ±12 %"]
+    found = {p.name: lines for p in notebooks if (lines := [d for text in outputs(p) for d in doubts(text)])}
+    assert {name: lines for name, lines in found.items() if name not in doubtful} == {}
+    assert set(doubtful) == set(found)                      # a reason goes with its page
+
+def test_checks_of_a_page_are_cells_of_their_own():
+    "The site folds cells that assert and show nothing; what a reader sees tells, and asserts nothing."
+    for p in (p for p in notebooks if p.parent.name in ("tutorials", "docs")):
+        for cell in json.loads(p.read_text(encoding="utf-8"))["cells"]:
+            source = "".join(cell["source"])
+            assert not (cell.get("outputs") and re.search(r"^assert ", source, re.M) and not source.startswith("#| hide")), (p.name, cell["id"])
+
 # ---- wings
 
 def test_no_import_back_up_and_no_circle():

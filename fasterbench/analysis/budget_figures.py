@@ -14,35 +14,13 @@ from torch import nn
 from .budgets import Found, interval_of_median, looks
 from .measure import measure, timed_again
 from .rows import measured_result
-from ..core.arguments import tensors_of
 from ..engine.accelerator import as_device
 from ..engine.process import preserved_process, gc_paused
 from ..engine.step import Forward, TrainingStep
 from ..roofs.place import division
 from ..timing.samples import Samples, StoppingRule
 from ..views.result import Result
-from ..work.count import Work
-
-# %% ../../nbs/analysis/budget_figures.ipynb #4792649c
-def peak_memory(
-    work:Work,      # Of one run
-    model:nn.Module,
-    sample,         # What it was called with
-)->int:
-    "The largest sum of memory that is needed at one time, B: a lower bound, since blocks go after their last use."
-    lives = {}                                               # memory block: first operator, last operator, B
-    for i, call in enumerate(work.trace):
-        for kind, touches in (("read", call.reads), ("write", call.writes)):
-            for t in touches:
-                first, _, size, how = lives.get(t.storage, (i, i, 0, kind))
-                lives[t.storage] = first, i, max(size, t.whole or t.bytes), how
-    made, change = [life for life in lives.values() if life[3] == "write"], [0] * (len(work.trace) + 1)
-    for first, last, size, _ in made: change[first] += size; change[last + 1] -= size
-    live = most = 0
-    for c in change: live += c; most = max(most, live)
-    held = {t.untyped_storage()._cdata: t.untyped_storage().nbytes()
-            for t in (*model.parameters(), *model.buffers(), *tensors_of(sample))}
-    return sum(held.values()) + most
+from ..work.count import Work, peak_memory
 
 # %% ../../nbs/analysis/budget_figures.ipynb #952a1668
 def counted_figures(

@@ -15,22 +15,10 @@ from ..roofs.kinds import is_pointwise
 from ..timing.machine_load import load_caveats
 from ..roofs.place import Division, division, waiting_row
 from .fields import brief
+from .origin import sample_text
 from .roof_lines import network_in_use
 
 # %% ../../nbs/views/headline.ipynb #6bfa6e8d
-def _tensor_text(tensor):
-    "One tensor of the sample: `1×3×224×224 float32`."
-    shape = "×".join(map(str, tensor["shape"] or [])) or "scalar"
-    return f"{shape} {tensor['dtype']}"
-
-def _sample_text(result):
-    "The tensors of the sample; equal ones are counted, and no more than three are shown."
-    counts = {}
-    for t in result.sample:
-        if "shape" in t: counts[_tensor_text(t)] = counts.get(_tensor_text(t), 0) + 1
-    texts = [text if n == 1 else f"{n} of {text}" for text, n in counts.items()]
-    return " + ".join(texts[:3] + ["…"] * (len(texts) > 3))
-
 def _dtype(result):
     "The dtype of most FLOPs, where the tensors of the sample do not tell it: token ids, autocast."
     flops = {}
@@ -209,7 +197,7 @@ def limits_text(
     told = [f"{name} {format_si(s, 's')}, {brief(nbytes, 'B')}" for name, s, nbytes in limits]
     return [f"least times under the roofs: {' · '.join(told)}"] if told else []
 
-_parts = model_name, _sample_text, _dtype, _mode, machine, _time_text, _rate_text
+_parts = model_name, lambda r: sample_text(r.sample), _dtype, _mode, machine, _time_text, _rate_text
 
 def headline(
     result, # A `Result`

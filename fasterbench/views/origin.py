@@ -40,6 +40,22 @@ def batch_of(
     firsts = {t["shape"][0] if t["shape"] else None for t in sample if "shape" in t}
     return firsts.pop() if len(firsts) == 1 else None
 
+# %% ../../nbs/views/origin.ipynb #sm000001
+def _tensor_text(tensor):
+    "One tensor of the sample: `1×3×224×224 float32`."
+    shape = "×".join(map(str, tensor["shape"] or [])) or "scalar"
+    return f"{shape} {tensor['dtype']}"
+
+def sample_text(
+    sample:list[dict], # What `describe_sample` found
+)->str:
+    "The tensors of the sample; equal ones are counted, and no more than three are shown."
+    counts = {}
+    for t in sample:
+        if "shape" in t: counts[_tensor_text(t)] = counts.get(_tensor_text(t), 0) + 1
+    texts = [text if n == 1 else f"{n} of {text}" for text, n in counts.items()]
+    return " + ".join(texts[:3] + ["…"] * (len(texts) > 3))
+
 # %% ../../nbs/views/origin.ipynb #cc0a1063
 # Names of options whose values are secrets, as a word of the name: --hf-token, apiKey=, model.auth_token=
 _secret_names = {"token", "key", "secret", "password", "passwd", "passphrase", "pwd", "auth", "credential",
