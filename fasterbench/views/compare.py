@@ -22,7 +22,7 @@ from .fold import fold, label
 from .headline import caveats, divided, short_name
 from .matching import with_names_of_first
 from .origin import batch_of
-from .plot import (axes, bounds, canvas, dress, extent, hover, log_axis, marker_size, placeable,
+from .plot import (axes, bounds, canvas, dress, extent, hover, marker_size, placeable,
                                     shown, spot, star_style, style)
 from .report import facts
 from .result import Result, from_json

@@ -7,7 +7,6 @@ __all__ = ['View']
 
 # %% ../../nbs/views/view.ipynb #vw000004
 import csv, io, json, math, re, shutil
-from collections import Counter
 from collections.abc import Iterable
 from functools import wraps
 from importlib.util import find_spec
