@@ -115,7 +115,7 @@ def ncu(
     if missing: return _print_missing(file)
     roofs = given_peaks(peaks)
     kernels = _remarked(_read_report(file, by, roofs), roofs, peaks)
+    if "-" in (json, csv, html): print(*kernels.notes, sep="\n", file=sys.stderr)
+    show(kernels, json, csv, html if kernels.peaks else None, f"Roofline of {file}", top=top)
     if html and kernels.peaks is None:
         raise ValueError(f"the report needs roofs, and {file} has none: --peaks \"NAME\" gives those of a device")
-    if "-" in (json, csv, html): print(*kernels.notes, sep="\n", file=sys.stderr)
-    show(kernels, json, csv, html, f"Roofline of {file}", top=top)
