@@ -18,8 +18,8 @@ from ..core.warnings import FasterbenchWarning
 
 from .app import (Depth, Device, Dtype, File, Group, Model, Peaks, Quiet, Saved, Top, app, batch_sizes,
                                  check_writable, device_here, dtype_named, free_name, given_peaks, is_watched, notice,
-                                 one_of, roof_mismatches, printed, run_name, saved_result, shape_given, show, usage_error,
-                                 whole_from, write)
+                                 one_of, roof_mismatches, printed, run_name, saved_result, shape_given, show,
+                                 usage_error, whole_from, write)
 from .script import (begin_group, check_launched, is_first, job, launched_ranks, local_device,
                                       parallel_named)
 
