@@ -224,12 +224,14 @@ def judge(
     if found.doubt: return verdict("cannot say", found.doubt)
     return verdict("cannot say", _narrower(budget, found)) if any(kept) else verdict("broken")
 
+def _half(found):
+    "The half of the interval on its longer side."
+    return max(found.interval[1] - found.value, found.value - found.interval[0])
+
 def _narrower(budget, found):
     "About how many rounds would decide: an interval narrows with the root of their number."
-    low, high = found.interval
-    limit, distance = budget.text.lstrip("<>= "), abs(found.value - budget.limit)
-    half = max(high - found.value, found.value - low)
-    if half**2 * found.samples >= 1000 * distance**2:
+    limit, distance, half = budget.text.lstrip("<>= "), abs(found.value - budget.limit), _half(found)
+    if too_near(budget, found):
         return f"the limit {limit} lies within the interval, too near to the figure for 1000 rounds to decide"
     needed = max(math.ceil(found.samples * (half / distance) ** 2), found.samples + 1)
     return f"the limit {limit} lies within the interval; about {needed} rounds would decide (--rounds {needed})"
@@ -237,18 +239,25 @@ def _narrower(budget, found):
 # %% ../../nbs/analysis/budgets.ipynb #bl00ok01
 looks = 1, 2, 4 # After how many times the rounds that are asked for
 
+def too_near(
+    budget:Budget,
+    found:Found,   # With an interval
+)->bool:
+    "Tell if the limit lies so near to the figure that 1000 rounds would not decide."
+    return _half(found)**2 * found.samples >= 1000 * (found.value - budget.limit)**2
+
 def in_looks(
     measured,   # `measured(k)` gives round k
     reduced,    # Figures of a list of rounds
-    decided,    # Whether these figures decide everything
+    settled,    # Whether more rounds are of no use: these figures decide everything, or no number of rounds would
     rounds:int, # Before the first look
 ):
-    "The figures of `rounds` rounds; of twice and of four times as many where fewer decide nothing."
+    "The figures of `rounds` rounds; of twice and of four times as many where fewer settle nothing."
     found = []
     for n in looks:
         found += [measured(k) for k in range(len(found), n * rounds)]
         figures = reduced(found)
-        if decided(figures): break
+        if settled(figures): break
     return figures
 
 
