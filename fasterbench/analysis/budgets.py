@@ -224,7 +224,7 @@ def judge(
     if found.doubt: return verdict("cannot say", found.doubt)
     return verdict("cannot say", _narrower(budget, found)) if any(kept) else verdict("broken")
 
-def _half(found):
+def _half_interval(found):
     "The half of the interval on its longer side."
     return max(found.interval[1] - found.value, found.value - found.interval[0])
 
@@ -233,11 +233,11 @@ def too_near(
     found:Found,   # With an interval
 )->bool:
     "Tell if the limit lies so near to the figure that 1000 rounds would not decide."
-    return _half(found)**2 * found.samples >= 1000 * (found.value - budget.limit)**2
+    return _half_interval(found)**2 * found.samples >= 1000 * (found.value - budget.limit)**2
 
 def _narrower(budget, found):
     "About how many rounds would decide: an interval narrows with the root of their number."
-    limit, distance, half = budget.text.lstrip("<>= "), abs(found.value - budget.limit), _half(found)
+    limit, distance, half = budget.text.lstrip("<>= "), abs(found.value - budget.limit), _half_interval(found)
     if too_near(budget, found):
         return f"the limit {limit} lies within the interval, too near to the figure for 1000 rounds to decide"
     needed = max(math.ceil(found.samples * (half / distance) ** 2), found.samples + 1)
