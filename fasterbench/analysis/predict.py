@@ -14,7 +14,8 @@ import torch
 from torch import nn
 
 from .compiled import kernel_rows, kernels_on_target, limits
-from .expected import compiled_times, deviation, expected_operator_times, held_power, interval, row_scale
+from .expected import (compiled_times, deviation, expected_operator_times, held_power, interval,
+                                           row_scale)
 from .measure import main_dtype
 from .rows import call_rows, module_row
 from ..core.arguments import as_call, as_dtype
@@ -132,8 +133,8 @@ def _power_note(peaks):
     "A note where a board is held at so little power that its clock is not known."
     power = held_power(peaks)
     if not power: return []
-    return [f"this board is held at {power:.0f} W: long products lower its clock, which the expected time does not know; "
-            f"models on boards of 70 and 75 W took 1.4 to 1.6 times what was expected"]
+    return [f"this board is held at {power:.0f} W: long products lower its clock, which the expected time does not "
+            f"know; models on boards of 70 and 75 W took 1.4 to 1.6 times what was expected"]
 
 def _memory_note(model, peaks):
     "A note where the weights alone do not fit."

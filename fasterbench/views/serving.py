@@ -283,8 +283,9 @@ class ServeResult(View):
 # %% ../../nbs/views/serving.ipynb #f7f9c5e7
 def _crossing_text(item):
     name, batch = item
-    if batch is None: return f"{name}: memory-bound at every batch"
-    return f"{name}: compute-bound at every batch" if batch == 1 else f"{name}: compute-bound from batch {batch} on"
+    if batch is None: return f"limit of {name}: memory-bound at every batch"
+    return (f"limit of {name}: compute-bound at every batch" if batch == 1 else
+            f"limit of {name}: compute-bound from batch {batch} on")
 
 def _serve_cell(f, p):
     value = getattr(p, f.name)
