@@ -165,7 +165,7 @@ def _prediction_notes(name, program, peaks, fusion, like, found, rows):
     "Return the notes below a prediction."
     low, high = program.interval_s or (program.time_s, program.time_s)
     time = lambda s: format_si(s, "s")
-    basis = ("efficiencies fitted on other devices" if like is None else
+    basis = ("a model of kernels fitted on published measurements" if like is None else
              f"the utilization of {found} of {len(rows)} rows measured on "
              f"{like.environment.get('device_name', like.peaks.device)}")
     roofs = "its datasheet" if peaks.environment.get("source") == "datasheet" else "its measured roofs"

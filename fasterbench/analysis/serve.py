@@ -225,9 +225,10 @@ def _what_is_sent(server):
     "A line that says how the devices send, and what that takes."
     link = server.network
     if link is None: return ("collectives take no time in the limit, and in the expected time only their start: "
-                              "the table has no link of this device")
+                              f"the table has no link of {server.peaks.environment.get('device_name', 'this device')}")
     if isinstance(link, NetworkPeaks): return "collectives: by measured roofs of the network"
-    return f"collectives: two all-reduces a layer over a link of {format_si(link, 'B/s')} in one direction"
+    name = server.peaks.environment.get("device_name", "this device")
+    return f"collectives: two all-reduces a layer over a link of {format_si(link, 'B/s')} in one direction ({name})"
 
 def _serve_notes(model, asked, server, most):
     config, layout, works, peaks = asked.config, server.layout, server.works, server.peaks
