@@ -267,7 +267,9 @@ def test_count(folder):
     "As worked by hand: a layer of 64×64 weights and 64 biases on 8 samples, and 8·64 comparisons."
     done = fasterbench("count", "net.py:make", "--json", "count.json", cwd=folder)
     rows = {r["name"]: r for r in json.loads((folder/"count.json").read_text())["rows"]}
-    assert done.returncode == 0 and "Sequential · 4.16k parameters" in done.stdout, done.stderr + done.stdout
+    assert done.returncode == 0 and "Sequential · 8×64 float32 · 4.16k parameters, 16.64 kB" in done.stdout, done.stderr + done.stdout
+    # 4 B each: parameters, sample, and the results of the layer and of the activation
+    assert json.loads((folder/"count.json").read_text())["peak_memory"] == 4 * (64 * 65 + 3 * 8 * 64)
     assert rows["0"]["flops"] == 8 * (2 * 64 * 64 + 64) and rows[""]["parameters"] == 64 * 65 and rows[""]["flops"] == rows["0"]["flops"] + 8 * 64
     assert fasterbench("count", "net.py:make", "--csv", "-", cwd=folder).stdout.startswith("name,type,depth,count,parameters")
 
@@ -276,6 +278,7 @@ def test_a_sweep_of_predictions_is_written(folder):
     done = fasterbench("predict", "sizes.py:make", "--on", "NVIDIA H100 80GB HBM3", "--batch", "1,8", "--json", "p.json", "--html", "p.html", "--csv", "-", cwd=folder)
     assert done.returncode == 0 and done.stdout.startswith("name,phase,operator,type,batch 1 [s],batch 8 [s]"), done.stderr
     assert [r["name"] for r in json.loads((folder/"p.json").read_text())["results"]] == ["batch 1", "batch 8"] and (folder/"p.html").stat().st_size > 1e6
+    assert "\nbatch 8: PREDICTED, not measured" in fasterbench("predict", "sizes.py:make", "--on", "NVIDIA H100 80GB HBM3", "--batch", "1,8", cwd=folder).stdout
 
 def test_training_steps(folder):
     done = fasterbench("roofline", "net.py:make", "--steps", "3", "--backward", "--no-html", "--csv", "-", cwd=folder)

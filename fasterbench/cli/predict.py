@@ -33,15 +33,15 @@ def loaded_on_meta(model, shape, batch, dtype, seq=None):
 def _batch_table(results):
     "A line per batch size: limit, expected time, its interval, samples per second."
     from fasterbench.core.units import format_si
-    from fasterbench.views.view import text_table
+    from fasterbench.views.view import text_table, wrap_lines
     rows = [["batch", "limit", "expected", "p10", "p90", "expected per s"]]
     for batch, result in results:
         p = result.program
         times = (p.roof_time_s, p.time_s, *(p.interval_s or (p.time_s, p.time_s)))
         rows.append([str(batch), *(format_si(t, "s") for t in times), f"{batch / p.time_s:.1f}"])
-    note = results[-1][1].notes[0]
+    note = f"batch {results[-1][0]}: {results[-1][1].notes[0]}"
     return "\n".join([f"{results[0][1].model} on {results[0][1].environment['device_name']}",
-        *text_table(rows, set()), note])
+        *text_table(rows, set()), *wrap_lines([note])])
 
 # %% ../../nbs/cli/predict.ipynb #on5de1ce
 On = Annotated[str, typer.Option("--on", help="Name of a device, or roofs that `peaks --json` wrote.",

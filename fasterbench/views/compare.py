@@ -289,7 +289,7 @@ class Series(View):
         rows = [[printable(l.name) or "(model)", l.kind, *map(text, l.points), ratio_text(l.ratio(field))]
                 for l in (*whole, *self.rows[:top])]
         if field == "time_s" and all(self.throughputs):
-            rate = [f"{brief(t)}/s" for t in self.throughputs]
+            rate = [f"{brief(t) if t >= 1 else format(t, '.2g')}/s" for t in self.throughputs]
             rows.insert(1, ["samples", "", *rate, ratio_text(self.throughputs[-1] / self.throughputs[0])])
         titles = ["name", "type", *map(printable, self.labels), "last/first"]
         if not self.quantity: titles, *rows = (r[:-1] for r in [titles, *rows])      # no order, so no first and last
