@@ -551,6 +551,10 @@ def _rows_like(pairs):
     everything = list(range(len(pairs)))
     return [found[i] if len(found[i]) >= _fewest else everything for i in everything]
 
+def _may_change(q):
+    "Tell if a row whose operators have no times may have a verdict: not where it runs none, but waiting may."
+    return q.row.bound != "none" or q.row.category == "idle"
+
 def _operators_took(r):
     "Seconds of the operators of each row, timed in runs of their own."
     sums = {}
@@ -560,18 +564,19 @@ def _operators_took(r):
 def _with_drift(pairs, drift, before, after):
     """Say for each of `pairs` which factor it has to exceed, where the machine may have changed by `drift`.
 
-    `before` and `after` are the seconds of the operators of each row; empty: they were not timed apart."""
+    `before` and `after` are the seconds of the operators of each row, where these were timed apart."""
     if drift is None or not math.isfinite(drift): return [replace(q, drift=drift or q.drift) for q in pairs]
     timed = [q for q in pairs if q.side == "both" and q.before.time_s > 0 and q.after.time_s > 0]
     if not timed: return pairs
     like, n, limit = _rows_like(timed), len(timed), math.log(drift)
     apart = [(before.get((q.before.name, q.row.phase)), after.get((q.after.name, q.row.phase))) for q in timed]
-    changes = [[math.log(q.ratio("time_s")) for q in timed], [math.log(b / a) if a and b else None for a, b in apart]]
+    changes = [[math.log(q.ratio("time_s")) for q in timed],
+               [math.log(b / a) if a and b else None for a, b in apart]]
     factors = {}
     for i, q in enumerate(timed):
         (least, most), again = (_ends([c[k] for k in like[i] if c[k] is not None], limit, n) for c in changes)
         x, y = (c[i] for c in changes)
-        same = not (before and after) or y is not None and (y > again[1] if x > 0 else y < again[0])
+        same = _may_change(q) if y is None else y > again[1] if x > 0 else y < again[0]
         factors[id(q)] = math.exp(most if x > 0 else -least) if same else math.inf
     return [replace(q, drift=factors.get(id(q), q.drift)) for q in pairs]
 
@@ -598,7 +603,7 @@ def _pair_cells(q, sides):
 
 # %% ../../nbs/views/compare.ipynb #f62d634c
 _marks = {"within the spread": ("±", "the times differ by no more than half the IQR of both"),
-          "within the drift": ("≈", "the times differ by no more than those of like rows, or those of the operators agree"),
+          "within the drift": ("≈", "the times of like rows differ as much, or those of its operators do not"),
           "spread unknown": ("?", "the IQR of one of the times is unknown")}
 
 def legend(pairs:list[Pair])->list[str]:
