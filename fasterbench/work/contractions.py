@@ -126,6 +126,12 @@ def _plain_convolution(x, w, *rest, out=None, **kw):
     contraction = 2 * _conv_macs(x, w, out, False)
     return Flops(contraction + math.prod(out) * _count_shapes(rest), contraction)
 
+@rule(*aten_names("conv_tbc"), category="convolution")
+def _conv_tbc(x, w, bias, *_, out=None, **kw):
+    "Over time, with the channels last: a weight is kernel × channels in × channels out. The bias is always there."
+    contraction = 2 * math.prod(out) * math.prod(w[:2])
+    return Flops(contraction + math.prod(out), contraction)
+
 @rule("mkldnn::_convolution_pointwise", category="convolution")
 def _convolution_pointwise(x, w, *rest, out=None, **kw):
     "`rest` begins with the weight, where `w` is another tensor that is added to the result."
