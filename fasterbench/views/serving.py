@@ -271,8 +271,9 @@ class ServeResult(View):
 # %% ../../nbs/views/serving.ipynb #f7f9c5e7
 def _crossing_text(item):
     name, batch = item
-    if batch is None: return f"{name}: memory-bound at every batch"
-    return f"{name}: compute-bound at every batch" if batch == 1 else f"{name}: compute-bound from batch {batch} on"
+    if batch is None: return f"limit of {name}: memory-bound at every batch"
+    return (f"limit of {name}: compute-bound at every batch" if batch == 1 else
+            f"limit of {name}: compute-bound from batch {batch} on")
 
 # %% ../../nbs/views/serving.ipynb #5e000021
 @dataclass(frozen=True)
@@ -303,14 +304,14 @@ _option_fields = {f.name: f for f in (
     Field("name", "", "devices", meaning="that share the model"),
     Field("most_batch", "", "fits up to", "count", "the largest batch whose weights and cache fit"),
     Field("batch", "", "batch", "count", "of the figures of this row"),
-    Field("limit_s", "s", "least step", "si", "least time of a decode step"),
+    Field("limit_s", "s", "limit", "si", "least time of a decode step"),
     Field("expected_s", "s", "time per token", "si", "expected, of each request", "expected"),
     Field("low_s", "s", "p10", "si"), Field("high_s", "s", "p90", "si"),
     Field("per_request", "1/s", "tokens/s of a request", "amount", "expected", "tok/s req."),
     Field("limit_per_device", "1/s", "tokens/s of a device, limit", "amount", "", "tok/s dev. limit"),
-    Field("expected_per_device", "1/s", "tokens/s of a device, expected", "amount", "", "expected"),
+    Field("expected_per_device", "1/s", "tokens/s of a device, expected", "amount", "", "tok/s dev. exp."),
     Field("limit_price", "", "price of a million tokens, limit", "fixed", "", "price/M limit"),
-    Field("expected_price", "", "price of a million tokens, expected", "fixed", "", "expected"))}
+    Field("expected_price", "", "price of a million tokens, expected", "fixed", "", "price/M exp."))}
 
 # %% ../../nbs/views/serving.ipynb #5e000022
 @dataclass(frozen=True, repr=False)
@@ -334,10 +335,12 @@ class ServeSeries(View):
     @property
     def lines(self)->list[str]:
         "The first lines under the title."
-        within = f", time per token at most {format_si(self.tpot, 's')}" if self.tpot else ""
+        within = f", expected time per token at most {format_si(self.tpot, 's')}" if self.tpot else ""
         price = f"; {self.price:g} for a device and an hour" if self.price else ""
         what = f"prompt {self.prompt}, {self.new} new tokens; the largest batch that fits{within}{price}"
-        return [*self.notes[:1], what, *self.notes[1:]]
+        alone = [o.name for o in self.options if o.most_batch and not o.batch]
+        slow = f"no batch, since one request alone takes longer than that: {', '.join(alone)}"
+        return [*self.notes[:1], what, *[slow][:len(alone)], *self.notes[1:]]
 
     def _table(self):
         return self._sheet().table([self.title, *self.lines[:2]], ["", *self.lines[2:]], unknown="")
