@@ -11,8 +11,7 @@ from typing import Annotated, Optional
 
 import typer
 
-from .app import (Dtype, File, Model, app, check_writable, dtype_named, printed, shape_given, whole_from,
-                                 write)
+from .app import (Dtype, File, Model, app, check_writable, dtype_named, shape_given, show, whole_from)
 from .predict import loaded_on_meta
 from ..core.units import format_count, format_si, total
 from ..views.fields import Field
@@ -95,11 +94,7 @@ class Counts(View):
                 f"{format_si(whole['bytes_moved'], 'B')}")
         return [text, *([f"no FLOP rule for {unknown}"] if unknown else [])]
 
-    def text(self)->str:
-        "Return the tree as a table, in the width of the terminal."
-        return self._table().text()
-
-    def _table(self, top=None):
+    def _table(self):
         near = folded([r for r in self.rows if r["depth"] <= self.depth])
         shown = [_fields[k] for k in ("name", "type", "parameters", "flops", "share", "bytes_moved")]
         last = lambda r: r["name"].rpartition(".")[2] or "(model)"
@@ -135,6 +130,4 @@ def count(
     net, sample = loaded_on_meta(model, shape_given(input), batch, dtype_named(dtype), seq)
     counts = Counts(net, count_work(net, sample, target=Target("cpu")))
     counts.depth = depth
-    if "-" not in (json, csv): printed(counts.summary)
-    write(json, counts.to_json)
-    write(csv, counts.csv)
+    show(counts, json, csv)

@@ -40,6 +40,7 @@ def on_top(
 
 # %% ../../nbs/timing/kernels.ipynb #5e0d7a11
 gpu_work = ("kernel", "copy", "set") # Kinds of records that are work of the GPU
+_instant = 0.5e-9     # Records have whole nanoseconds: spans that share less than half of one touch, but for rounding
 
 def nesting(
     spans:Sequence[Record],                # Of one kind, by (start, -end)
@@ -51,7 +52,7 @@ def nesting(
     for i, span in enumerate(spans):
         while order and points[order[-1]][1] < span.start: _stand(spans, stacks, points, at, order.pop())
         stack = stacks.setdefault(span.thread, [])
-        while stack and spans[stack[-1]].end <= span.start: stack.pop()
+        while stack and spans[stack[-1]].end - span.start < _instant: stack.pop()
         parents.append(stack[-1] if stack else -1)
         stack.append(i)
     while order: _stand(spans, stacks, points, at, order.pop())

@@ -10,6 +10,7 @@ import math, statistics
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import NormalDist
 from textwrap import wrap
 from typing import TYPE_CHECKING, overload
 
@@ -22,7 +23,7 @@ from .fold import fold, label
 from .headline import caveats, divided, short_name
 from .matching import with_names_of_first
 from .origin import batch_of
-from .plot import (axes, bounds, canvas, dress, extent, hover, log_axis, marker_size, placeable,
+from .plot import (axes, bounds, canvas, dress, extent, hover, marker_size, placeable,
                                     shown, spot, star_style, style)
 from .report import facts
 from .result import Result, from_json
@@ -226,9 +227,10 @@ class Series(View):
     differences: list[str]   # What is not the same in all of them
     quantity: str=""         # The number by which the results are ordered: "batch"; empty: there is none
 
-    filters = dict(phase="phase", category="category", type="type")      # Of the page
+    filters = dict(phase="phase", category="category", type="type")
 
     if TYPE_CHECKING:
+        def text(self, top:int|None=10, field:str="time_s")->str: ...
         def summary(self, top:int|None=10, field:str="time_s")->None: ...
         def to_frame(self, field:str="time_s")->DataFrame: ...
         def csv(self, field:str="time_s")->str: ...
@@ -277,14 +279,10 @@ class Series(View):
         "Caveats on the times, by result."
         return [f"{label}: {d}" for label, r in zip(self.labels, self.results) if (d := caveats(r))]
 
-    def text(self,
+    def _table(self,
         top:int|None=10,       # How many rows; None: all
         field:str="time_s",    # Which field of the rows: a name of `views.fields`
-    )->str:
-        "Return the differences, and the rows with a column per result."
-        return self._table(top, field).text()
-
-    def _table(self, top=10, field="time_s"):
+    ):
         check_top(top)
         number = _number_field(field)
         text = lambda p: "" if p is None else number.text(getattr(p, field, None), True)
@@ -320,15 +318,15 @@ class Series(View):
 
     def _tab(self):
         rows = [*([self.whole] if any(self.whole.points) else []), *self.rows]
-        return Sheet(_page_fields(self), map(_page_record, rows)).tab(
-            "series", "rows", _joined_to_rows(self.plot(""), rows), visible=_page_fields(self).keys() - {"category"})
+        columns = _page_fields(self)
+        return Sheet(columns, map(_page_record, rows)).tab(
+            "series", "rows", _joined_to_rows(self.plot(""), rows), visible=[k for k in columns if k != "category"])
 
-    def _page(self, title):
+    def _page(self):
         sides = [(label, dict(facts(r))) for label, r in zip(self.labels, self.results) if r.peaks is not None]
         headings = dict.fromkeys(h for _, about in sides for h in about)
         about = [(f"{h}, {label}", of[h]) for h in headings for label, of in sides if h in of]
-        return dict(title=title or self.title, lines=[self.told], facts=about, kinds=[self._tab()],
-                    filters=self.filters, file=type(self).__name__.lower(), notes=[*self.caveats, *self.differences])
+        return dict(lines=[self.told], facts=about, kinds=[self._tab()], notes=[*self.caveats, *self.differences])
 
 # %% ../../nbs/views/compare.ipynb #878c43e4
 def _number_field(name):
@@ -440,7 +438,7 @@ def _joined_to_rows(fig, rows):
 @dataclass(frozen=True)
 class Pair(Line):
     "A row before and after; one of them may be missing."
-    drift: float=1.0 # By which factor the machine may have changed in between; infinite: nothing can be said
+    drift: float=1.0 # By which factor the times may differ all the same; infinite: nothing can be said
 
     @property
     def before(self)->RooflinePoint|None:
@@ -498,7 +496,8 @@ def _other_dtypes(pairs, sides):
 
 # %% ../../nbs/views/compare.ipynb #df00dr02
 _in_turn = "`fasterbench check --against` measures both in turn"
-_alike, _together, _by_caches = 1.1, 1.6, 4.0 # Factors: any two profiles; products of one model; rows without products
+_false_verdicts = 0.05      # Share of the comparisons of a model with itself in which a row may get a verdict
+_fewest, _most = 5, 50      # Rows like one: a spread takes so many, and more are not needed
 
 def drift_of(
     before:Result,
@@ -514,31 +513,69 @@ def drift_of(
 
 def _limits(pairs, drift):
     "Say below which factors no row gets a verdict."
-    if drift is None or not math.isfinite(drift) or not pairs: return []
-    others = [q.drift for q in pairs if not _mostly_products(q)]
-    rest = f" (rows without products: ×{others[0]:.2f})" if others else ""
-    return [f"nothing within ×{min(q.drift for q in pairs):.2f}{rest} is called faster or slower: so much differs "
-            f"between profiles of one model where the same product and copy differ by ×{drift:.2f}; {_in_turn}"]
-
-def _on_cpu(*results): return all(r.timing and r.timing.clock.startswith("cpu") for r in results)
-def _alone(*results): return all(r.timing and not load_caveats(r.timing, 0.1) for r in results)
+    known = [q.drift for q in pairs if q.side == "both" and math.isfinite(q.drift)]
+    if drift is None or not math.isfinite(drift) or not known: return []
+    ends = " to ".join(dict.fromkeys(f"×{end(known):.2f}" for end in (min, max)))
+    return [f"nothing within {ends}, by kind and length of the row, is called faster or slower: so much differs "
+            f"between these profiles where the same product and copy differ by ×{drift:.2f}; {_in_turn}"]
 
 def _same_machine(before, after):
     facts = [[r.environment.get(k) for k in ("device_name", "threads", "torch")] for r in (before, after)]
     return facts[0] == facts[1]
 
-def _with_drift(pairs, drift, on_cpu, alone):
-    "Say for each of `pairs` how much the machine may have changed its time, where it may have changed by `drift`."
-    if drift is None: return pairs
-    changed = [q for q in pairs if q.side == "both" and q.ratio("time_s")]
-    products = [q.ratio("time_s") for q in changed if _mostly_products(q)]
-    common = statistics.median(products) if alone and len(products) >= 5 else None
-    def factor(q):
-        if not _mostly_products(q): return (_by_caches if on_cpu else _alike) * drift**2
-        if common is None or q not in changed: return _alike * drift**2
-        moved = max(common if q.ratio("time_s") > 1 else 1 / common, 1.0)
-        return min(_alike * drift**2, _together * moved) if math.isfinite(drift) else drift
-    return [replace(q, drift=factor(q)) for q in pairs]
+def _deviations(n):
+    "How many standard deviations none of `n` normal samples is off, but for the share of false verdicts."
+    return NormalDist().inv_cdf((1 + (1 - _false_verdicts) ** (1 / n)) / 2)
+
+def _ends(like, drift, n):
+    "The least and the greatest change that one of `n` rows shows unchanged, by those of rows like it; logarithms."
+    if len(like) < _fewest: return -drift, drift
+    middle = statistics.median(like)
+    spread = 1.4826 * statistics.median(abs(x - middle) for x in like)     # the standard deviation, of normal samples
+    moved, off = max(-drift, min(middle, drift)), _deviations(n) * spread
+    return min(moved, 0.0) - off, max(moved, 0.0) + off
+
+def _rows_like(pairs):
+    "Per pair the indices of those most like it: with products or without, the half whose times are nearest."
+    found = {}
+    for kind in (True, False):
+        same = [i for i, q in enumerate(pairs) if _mostly_products(q) == kind]
+        same.sort(key=lambda i: pairs[i].before.time_s * pairs[i].after.time_s)
+        n = min(max(len(same) // 2, 2 * _fewest), _most, len(same))
+        for k, i in enumerate(same):
+            first = min(max(k - n // 2, 0), len(same) - n)
+            found[i] = same[first:first + n]
+    everything = list(range(len(pairs)))
+    return [found[i] if len(found[i]) >= _fewest else everything for i in everything]
+
+def _may_change(q):
+    "Tell if a row whose operators have no times may have a verdict: not where it runs none, but waiting may."
+    return q.row.bound != "none" or q.row.category == "idle"
+
+def _operators_took(r):
+    "Seconds of the operators of each row, timed in runs of their own."
+    sums = {}
+    for p in r.ops: sums[p.name, p.phase] = sums.get((p.name, p.phase), 0.0) + p.time_s
+    return sums
+
+def _with_drift(pairs, drift, before, after):
+    """Say for each of `pairs` which factor it has to exceed, where the machine may have changed by `drift`.
+
+    `before` and `after` are the seconds of the operators of each row, where these were timed apart."""
+    if drift is None or not math.isfinite(drift): return [replace(q, drift=drift or q.drift) for q in pairs]
+    timed = [q for q in pairs if q.side == "both" and q.before.time_s > 0 and q.after.time_s > 0]
+    if not timed: return pairs
+    like, n, limit = _rows_like(timed), len(timed), math.log(drift)
+    apart = [(before.get((q.before.name, q.row.phase)), after.get((q.after.name, q.row.phase))) for q in timed]
+    changes = [[math.log(q.ratio("time_s")) for q in timed],
+               [math.log(b / a) if a and b else None for a, b in apart]]
+    factors = {}
+    for i, q in enumerate(timed):
+        (least, most), again = (_ends([c[k] for k in like[i] if c[k] is not None], limit, n) for c in changes)
+        x, y = (c[i] for c in changes)
+        same = _may_change(q) if y is None else y > again[1] if x > 0 else y < again[0]
+        factors[id(q)] = math.exp(most if x > 0 else -least) if same else math.inf
+    return [replace(q, drift=factors.get(id(q), q.drift)) for q in pairs]
 
 def _mostly_products(q): return 2 * (q.row.contraction_flops or 0) > (q.row.flops or 0)
 
@@ -552,32 +589,15 @@ def pair_records(pairs:list[Pair])->Iterator[dict]:
             values[f"{short}_ratio"] = None if short == "bound" else q.ratio(field)
         yield {k: values[k] if k in values else getattr(p, k) for k in pair_fields}
 
-def _text_of(p, field): return "" if p is None else fields[field].text(getattr(p, field), True)
-
-def _pair_cells(q, sides):
-    a, b = q.before, q.after
-    use, time = lambda p: _text_of(p, "utilization_pct"), lambda p: _text_of(p, "time_s")
-    ratios = [ratio_text(q.ratio(field)) for field in ("time_s", "flops", "bytes_moved")]
-    remark, _ = _marks.get(q.change, (_called(q.change, sides), ""))
-    return [printable(q.name) or "(model)", q.kind, time(a), time(b), *ratios, use(a), use(b), remark]
-
 # %% ../../nbs/views/compare.ipynb #f62d634c
 _marks = {"within the spread": ("±", "the times differ by no more than half the IQR of both"),
-          "within the drift": ("≈", "the times differ by no more than the machine may have changed in between"),
+          "within the drift": ("≈", "the times of like rows differ as much, or those of its operators do not"),
           "spread unknown": ("?", "the IQR of one of the times is unknown")}
 
 def legend(pairs:list[Pair])->list[str]:
     "Explain the marks at the ends of these rows."
     present = {q.change for q in pairs}
     return [f"{mark}: {meaning}" for change, (mark, meaning) in _marks.items() if change in present]
-
-def pair_rows(
-    pairs:list[Pair],
-    sides:tuple=_before_after, # What each is called
-)->list[list[str]]:
-    "Write the pairs as texts, the titles first."
-    titles = ["name", "type", *sides, "time", "FLOPs", "bytes", "util%", sides[1], ""]
-    return [titles, *(_pair_cells(q, sides) for q in pairs)]
 
 # %% ../../nbs/views/compare.ipynb #f0573ba0
 # the first two are told apart by colour-blind readers
@@ -688,33 +708,42 @@ class Comparison(Series):
         times = _told([format_si(a, "s"), format_si(b, "s")], self.labels)
         return f"{times}: {ratio_text(b / a if a else None)}; {rows}"
 
-    def text(self,
-        top:int|None=10,     # How many rows; None: all
-    )->str:
-        "Return the differences and the pairs."
-        return self._table(top).text()
+    @property
+    def _fields(self):
+        "The fields of a pair, with the names of the sides."
+        called = lambda f: f._replace(**{k: _called(getattr(f, k), self.labels) for k in ("title", "meaning", "short")})
+        return {k: called(f) for k, f in pair_fields.items()}
 
-    def _table(self, top=10):
+    def _remark(self, q):
+        mark, _ = _marks.get(q.change, (_called(q.change, self.labels), ""))
+        return mark
+
+    def _table(self,
+        top:int|None=10,     # How many rows; None: all
+    ):
         check_top(top)
-        shown = self.pairs[:top]
-        rows, notes = pair_rows(shown, self.labels), legend(shown) + more_rows(len(self.pairs), top)
-        return Table(rows, {0, 1, 9}, self.lines, notes)
+        shown, columns = self.pairs[:top], self._fields | dict(remark=Field("remark", "", ""))
+        rows = [_blank(r) | dict(name=printable(q.name) or "(model)", type=q.kind, remark=self._remark(q))
+                for q, r in zip(shown, pair_records(shown))]
+        notes = legend(shown) + more_rows(len(self.pairs), top)
+        return Sheet({k: columns[k] for k in _in_pair_table}, rows).table(self.lines, notes)
 
     def _sheet(self): return Sheet(pair_fields, pair_records(self.pairs))
     def _chart(self, title): return _arrow_chart(self, title)
     def _tab(self):
-        named = {k: f._replace(title=_called(f.title, self.labels), meaning=_called(f.meaning, self.labels))
-                 for k, f in pair_fields.items()}
         records = (_blank(r) | dict(side=_called(r["side"], self.labels)) for r in pair_records(self.pairs))
-        return Sheet(named, records).tab(
+        return Sheet(self._fields, records).tab(
             "pairs", f"rows, {' and '.join(self.labels)}", self.plot(""), visible=_first_of_pair)
 
 # %% ../../nbs/views/compare.ipynb #d110e7bc
 def _blank(record):
-    "Empty the cells of a side that `record` does not have; what is unknown stays None."
-    absent = {"only before": "after", "only after": "before"}.get(record["side"])
-    return {k: "" if absent and (f"_{absent}" in k or k.endswith("_ratio")) else v for k, v in record.items()}
+    "Empty the cells of a side that `record` does not have, and of ratios of nothing; what is unknown stays None."
+    absent = {"only before": "_after", "only after": "_before"}.get(record["side"])
+    empty = lambda k, v: absent and absent in k or v is None and k.endswith("_ratio")
+    return {k: "" if empty(k, v) else v for k, v in record.items()}
 
+_in_pair_table = ("name", "type", "time_before_s", "time_after_s", "time_ratio", "flops_ratio", "bytes_ratio",
+                  "utilization_before_pct", "utilization_after_pct", "remark")
 _first_of_pair = ("name", "type", "operator", "phase", "time_before_s", "time_after_s", "time_ratio",
                   "utilization_before_pct", "utilization_after_pct")
 
@@ -740,7 +769,8 @@ def compare(
     drift, why = drift_of(a, b)
     rows, how = [a.rows(points), b.rows(points)], []
     if points == "modules": rows, how = with_names_of_first([a, b], rows)
-    pairs = _with_drift(lines_of(rows, Pair), drift, _on_cpu(a, b), _alone(a, b))
+    apart = map(_operators_took, (a, b)) if points == "modules" else ({}, {})
+    pairs = _with_drift(lines_of(rows, Pair), drift, *apart)
     sides = _sides(a, b)
     said = how + differences([a, b], sides) + _other_dtypes(pairs, sides) + (why or _limits(pairs, drift))
     return Comparison([a, b], list(sides), pairs, said)

@@ -1,6 +1,6 @@
 """Everything that only a GPU can show, in one run of at most nine minutes: python tests/benchmarks/gpu.py --out FOLDER
 
-Seven parts, in this order. Each runs in a process of its own, and writes FOLDER/PART.json after every finding, so that a run that
+Nine parts, in this order. Each runs in a process of its own, and writes FOLDER/PART.json after every finding, so that a run that
 is cut short still leaves what it had:
   peaks    the roofs per dtype, TF32 both ways, levels, beside the datasheet and published maxima; L2 by contiguous tensors
   models   rows, idle and unlaunched kernels of models, beside steps timed by events that no instrument takes part in
@@ -8,16 +8,19 @@ is cut short still leaves what it had:
   traces   the profiler's records of the same runs as traces, and read_trace of them beside profile
   ncu      Nsight Compute over five kernels: counted bytes and FLOPs beside the counted work
   compiled kernels of compiled models beside event-timed steps: default, CUDA graphs, training; a trace of the same
+  graphs   models in CUDA graphs of their own: a trace of the capture beside one of the replays, which are timed by events
+  expected limit and expected time of predict beside the measured kernels, eager and replayed
   faults   an error at calls all through a profile: flags, memory and model afterwards
 The last lines are the table of limits. Without a GPU the same parts run on the CPU, small: a rehearsal.
 It needs torch and torchvision only.
 """
-import argparse, json, statistics, subprocess, sys, time
+import argparse, json, statistics, subprocess, sys, threading, time
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 root = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(root))
-shares = dict(peaks=90, models=150, above=5, traces=50, ncu=90, compiled=90, faults=30) # seconds per part, 505 in all
+shares = dict(peaks=80, models=130, above=5, traces=40, ncu=80, compiled=80, graphs=40, expected=40, faults=30) # seconds per part, 525 in all
 
 class Record:
     "The findings of one part, written anew after each of them."
@@ -304,6 +307,94 @@ def traced(step, model, device, path, n=5):
     except ValueError as error: return dict(error=str(error))
     return dict(time_s=sum(r.time_s for r in read.points if not r.name.startswith("(idle")) / n, rows=[(r.name, r.type, r.calls, r.flops) for r in read.points[:40]], notes=read.notes)
 
+def graphs(record, device, folder):
+    """Models captured as graphs: what the trace of the replays says alone, with the trace of the capture, and beside an eager trace.
+
+    Without a GPU this runs on the simulated device of the tests, whose graphs are captured and replayed through the same seam."""
+    import torch
+    from fasterbench import count_work, read_trace
+    from fasterbench.engine.accelerator import accelerator
+    gpu = device.type == "cuda"
+    device, written = (device, kineto) if gpu else simulated()
+    layers, width, heads, length = (12, 1024, 16, 512) if gpu else (1, 32, 2, 8)
+    tokens = torch.randint(100, (1, length))
+    for name, make, x in (("language model", lambda: transformer(layers, width, heads, 1000), tokens), ("small layers", small_layers, torch.randn(8, 64))):
+        if record.over: return
+        model, kept = make().to(device).eval(), []
+        x = x.to(device)
+        def call(): kept[:] = [model(x)]
+        paths = {k: folder/f"graph_{name.replace(' ', '_')}_{k}.json" for k in ("capture", "replay", "eager")}
+        with torch.no_grad():
+            call()
+            with written(paths["eager"], model, device): call(); call()
+            with written(paths["capture"], model, device): replay = accelerator(device).captured(call, 1)
+            replay()
+            with written(paths["replay"], None, device): replay(); replay()
+            bare = event_timed(replay, device, 20) if gpu else None
+        known = count_work(model, x).flops
+        for how, given in dict(alone={}, captures=dict(captures=[paths["capture"]]), like=dict(like=paths["eager"])).items():
+            try: read = read_trace(paths["replay"], **given)
+            except ValueError as error: record.put(f"{name}, {how}", dict(error=str(error))); continue
+            part = lambda words: sum(a.parts.get(words, 0) for a in read.breakdowns)
+            busy = sum(p.time_s for p in read.points if p.name != "(idle)")
+            flops = [p.flops for p in read.ops if p.name != "(idle)"]
+            record.put(f"{name}, {how}", dict(events_s=bare, kernels_s=busy / 2, exact=part("with FLOPs and bytes") / busy, least=part("with bytes, at least") / busy, recognised=part("recognised by their neighbours") / busy,
+                       flops=sum(f or 0 for f in flops) / 2, counted=known, notes=read.notes[:6]))
+
+def small_layers():
+    from torch import nn
+    return nn.Sequential(*(m for _ in range(20) for m in (nn.Linear(64, 64), nn.ReLU())))
+
+@contextmanager
+def kineto(path, model, device):
+    "Record what runs within the context, with names of the modules of `model`."
+    import torch
+    from fasterbench.interop.ncu import ranges
+    with torch.profiler.profile(record_shapes=True) as prof, ranges(model) if model is not None else nullcontext():
+        yield
+        torch.cuda.synchronize()
+    prof.export_chrome_trace(str(path))
+
+def simulated():
+    "The simulated device, and what records it."
+    sys.path.insert(0, str(root/"tests"))
+    import simulated as sim
+    @contextmanager
+    def written(path, model, device):
+        with sim.recorded() as events, sim.annotated(model) if model is not None else nullcontext():
+            begin = sim.books.now
+            yield
+            sim.books.wait()
+        sim.write_trace([*events, sim.Event("user_annotation", "ProfilerStep#1", begin, sim.books.now, threading.get_ident())], path)
+    return sim.install(), written
+
+def expected(record, device, folder):
+    """Limit and expected time of `predict` on this device, beside kernels that were measured: of eager steps, and of replayed ones.
+
+    On a CPU the roofs are measured ones; nothing is replayed."""
+    import torch
+    from fasterbench import predict
+    from fasterbench.engine.accelerator import accelerator
+    from fasterbench.roofline import RooflineAnalyzer, measure_peaks
+    gpu = device.type == "cuda"
+    on = torch.cuda.get_device_name(device) if gpu else measure_peaks(device, progress=False)
+    for name, make, sample, batch, dtype, training in runs(gpu):
+        if record.over: return
+        if training or not gpu and dtype != torch.float32: continue
+        key, x, model = f"{name}, batch {batch}, {str(dtype).removeprefix('torch.')}", sample(batch, dtype), make().to(device, dtype).eval()
+        found = {captured: predict(model, x, on, captured=captured) for captured in (False, True)[:1 + gpu]}
+        told = {f"{'replayed' if k else 'eager'} predicted": dict(limit_s=r.program.roof_time_s, time_s=r.program.time_s, interval_s=r.program.interval_s) for k, r in found.items()}
+        ra = RooflineAnalyzer(model, x).profile(device, progress=False)
+        told["eager"] = sum(r.time_s for r in ra.results if not gpu or r.name != "(idle)")
+        if gpu:
+            args = torch.utils._pytree.tree_map(lambda t: t.to(device), x if isinstance(x, tuple) else (x,))
+            kept = []
+            def call(): kept[:] = [model(*args)]
+            with torch.no_grad():
+                try: told["replayed"] = event_timed(accelerator(device).captured(call, 1), device, 20)
+                except RuntimeError as error: told["error"] = str(error).splitlines()[0]
+        record.put(key, told)
+
 def faults(record, device, folder):
     "An error at calls all through a profile. Each time: flags, memory on the device, parameters."
     import gc, torch
@@ -334,7 +425,7 @@ def faults(record, device, folder):
         if state() != before: wrong.append(at)
         record.put("tried", tried); record.put("calls", total); record.put("left something changed", wrong)
 
-parts = dict(peaks=peaks, models=models, above=above, traces=traces, ncu=ncu, compiled=compiled, faults=faults)
+parts = dict(peaks=peaks, models=models, above=above, traces=traces, ncu=ncu, compiled=compiled, graphs=graphs, expected=expected, faults=faults)
 
 # ---- the table
 
@@ -359,6 +450,18 @@ def limits(folder):
             yield f"compiled, {key}: rows ÷ step", "0.98 to 1.02", f"{v['ratio']:.3f}, kernels {v['share']:.3f}, {v['triton']} of Triton"
             yield f"compiled, {key}: products ÷ eager", "1 on a GPU", f"{v['products']:.6f}, {v['unknown']} unknown, {v['above']} above"
         elif isinstance(v, dict) and "error" in v: yield f"compiled, {key}", "runs", v["error"][:200]
+    for key, v in load("graphs").items():
+        if isinstance(v, dict) and "exact" in v:
+            timed = f", time {v['kernels_s'] / v['events_s']:.3f} of the replay's" if v["events_s"] else ""
+            yield f"graph of {key}", "known 1, FLOPs 1", f"exact {v['exact']:.3f}, at least {v['least']:.3f}, recognised {v['recognised']:.3f}, FLOPs {v['flops'] / v['counted']:.3f}{timed}"
+        elif isinstance(v, dict) and "error" in v: yield f"graph of {key}", "runs", v["error"][:200]
+    for key, v in load("expected").items():
+        for how in ("eager", "replayed") if isinstance(v, dict) else ():
+            if not v.get(how) or f"{how} predicted" not in v: continue
+            p, took = v[f"{how} predicted"], v[how]
+            low, high = p["interval_s"]
+            yield f"expected, {key}, {how}", "limit below 1", (f"limit ÷ measured {p['limit_s'] / took:.3f}, expected ÷ measured {p['time_s'] / took:.3f}, "
+                                                               f"{'inside' if low <= took <= high else 'outside'}")
     f = load("faults")
     if f: yield "faults after which something was changed", "0", f"{len(f.get('left something changed', []))} of {f.get('tried')}"
 
