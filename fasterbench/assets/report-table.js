@@ -16,9 +16,29 @@ function compared(x, y, sign) {
   return sign * (typeof x === "string" ? x.localeCompare(y, undefined, {numeric: true}) : x - y)
 }
 
+// Characters of a name; `fitNames` gives the names what the other columns leave of the frame.
+let nameWidth = 25
+const nameText = row => shortName(row, nameWidth - (row.members ? 6 : 0))
+function named(tr, row) {
+  const label = tr.querySelector(".field-name [title]")
+  if (label) label.textContent = nameText(row)
+}
+function fitNames() {
+  const shown = lines().map(tr => [tr, rowAt(Number(tr.dataset.index))])
+  const least = wide() ? 18 : 14, most = Math.max(least, ...shown.map(([, row]) => nameOf(row).length + (row.members ? 6 : 0)))
+  for (let tries = 0; tries < 4; tries++) {
+    at("table").style.width = "max-content"
+    const spare = at("scroller").clientWidth - at("table").offsetWidth
+    at("table").style.width = ""
+    const width = Math.max(least, Math.min(nameWidth + Math.floor(spare / 6.5), most, 50))
+    if (width === nameWidth || spare >= 0 && spare < 7) return
+    nameWidth = width
+    for (const [tr, row] of shown) named(tr, row)
+  }
+}
 function nameCell(row) {
-  const text = nameOf(row), width = (wide() ? 25 : 20) - (row.members ? 5 : 0)
-  const label = element("span", {textContent: shortName(row, width), title: text})
+  const text = nameOf(row)
+  const label = element("span", {textContent: nameText(row), title: text})
   if (!row.members) return label
   const fold = element("span", {className: "fold", ariaHidden: true})
   return element("span", {}, fold, label, element("span", {className: "count", textContent: ` ×${row.members.length}`}))
@@ -63,7 +83,7 @@ function drawTable() {
   body.addEventListener("keydown", pressedKey)
   at("table").tHead.querySelectorAll("th").forEach((th, i) => {
     th.title = shown[i].meaning ?? ""
-    th.style.minWidth = `max(3rem, ${0.95 * twoLines(shown[i].title)}ch + 1.25rem)`
+    th.style.minWidth = `max(${shown[i].title.length > 2 ? 3 : 1.6}rem, ${0.95 * twoLines(shown[i].title)}ch + 1.25rem)`
   })
 }
 
@@ -74,6 +94,7 @@ function twoLines(title) {
 }
 
 function mark(tr, row) {
+  named(tr, row)
   const chosen = state.row === row.index
   tr.classList.toggle("chosen", chosen)
   tr.classList.toggle("member", Boolean(row.under))

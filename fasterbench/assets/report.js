@@ -29,6 +29,7 @@ function arranged() {
 function refresh(drawCharts = redraw) {
   const now = arranged()
   table.draw()
+  fitNames()
   reachable()
   drawCharts()
   const sum = field => now.rows.reduce((s, r) => s + (r[field] ?? 0), 0)
@@ -112,6 +113,15 @@ function build() {
     element("details", {className: "menu"}, summary, element("div", {id: "columns"})),
     element("button", {id: "csv", type: "button", textContent: "CSV", title: hint, onclick: csv}))
   at("filters").open = wide()
+  if (!wide()) folded([...document.querySelectorAll("header > .note")].filter(e => !e.hidden).slice(1))
+}
+
+// On a phone one note is to be seen, and the others behind it.
+function folded(notes) {
+  at("notes").querySelector("summary").after(...notes)
+  const count = at("notes").querySelectorAll(".note").length
+  at("notes").querySelector("summary").textContent = `${count} more note${count === 1 ? "" : "s"}`
+  at("notes").hidden = !count
 }
 
 function listen() {

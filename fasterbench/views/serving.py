@@ -128,8 +128,8 @@ def _serve_roof(fig, level, flops, low, high):
     ridge = flops / level.bandwidth
     xs = [low, ridge, max(high, 2 * ridge)]
     name = f"roof: {format_si(flops, 'FLOP/s')}, {level.name} {format_si(level.bandwidth, 'B/s')}"
-    fig.add_scatter(x=xs, y=[min(flops, x * level.bandwidth) for x in xs], mode="lines", name=name, hoverinfo="skip",
-                    line=dict(color=ink, width=2, dash="dash" if level.capacity else "solid"), row=2, col=1)
+    fig.add_scatter(x=xs, y=[min(flops, x * level.bandwidth) for x in xs], mode="lines", name=name, legendgroup=name,
+                    hoverinfo="skip", line=dict(color=ink, width=2, dash="dash" if level.capacity else "solid"), row=2, col=1)
 
 # %% ../../nbs/views/serving.ipynb #ff816791
 def serve_chart(
@@ -231,9 +231,8 @@ class ServeResult(View):
         "The first lines under the title."
         held = format_si(self.held_bytes, "B")
         size = f"{format_count(self.parameters)} parameters, {held} of weights on each device"
-        crossings = list(map(_crossing_text, self.crossings.items()))
         what = f"{size}; prompt {self.prompt}, {self.new} new tokens"
-        return [*self.notes[:1], what, *crossings, *self.notes[1:]]
+        return [*self.notes[:1], what, *_crossings_text(self.crossings), *self.notes[1:]]
 
     def point(self,
         phase:str,        # "prefill" or "decode"
@@ -281,10 +280,15 @@ class ServeResult(View):
         return dict(schema=schema, version=version) | own | lists | dict(peaks=self.peaks.to_dict())
 
 # %% ../../nbs/views/serving.ipynb #f7f9c5e7
-def _crossing_text(item):
-    name, batch = item
-    if batch is None: return f"{name}: memory-bound at every batch"
-    return f"{name}: compute-bound at every batch" if batch == 1 else f"{name}: compute-bound from batch {batch} on"
+def _crossings_text(crossings):
+    "Say in one line what bounds each phase; the middle and the end of decode together where they are alike."
+    middle, end = (crossings.get(f"decode {at}", 0) for at in ("middle", "end"))
+    if middle == end:
+        crossings = {name.removesuffix(" middle"): b for name, b in crossings.items() if name != "decode end"}
+    def text(batch):
+        if batch is None: return "memory-bound at every batch"
+        return f"compute-bound {'at every batch' if batch == 1 else f'from batch {batch} on'}"
+    return ["; ".join(f"{name}: {text(batch)}" for name, batch in crossings.items())] if crossings else []
 
 def _serve_cell(f, p):
     value = getattr(p, f.name)
