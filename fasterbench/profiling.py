@@ -184,13 +184,9 @@ class LayerProfiler(View):
         "Name the model and what was measured."
         return f"{type(self.model).__name__}: {', '.join(self.metrics)}"
 
-    def text(self,
+    def _table(self,
         top:int|None=10, # How many layers; None: all
-    )->str:
-        "Return the layers with the most of the first metric as a table."
-        return self._table(top).text()
-
-    def _table(self, top:int|None=10):
+    ):
         check_top(top)
         rows = self.measured()
         cells = [[r["name"] or "(model)", r["type"], *(_cell(r, m) for m in self.metrics)] for r in rows[:top]]

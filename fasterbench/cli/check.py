@@ -442,7 +442,8 @@ def _of_limit(v, value): return None if value is None or not v.budget.limit else
 
 class Verdicts(View):
     "The verdict on each budget of a file."
-    title = "Budgets"
+    title, file = "Budgets", "budgets"
+    filters = dict(verdict="verdict", model="model", figure="figure", kind="kind")
 
     def __init__(self,
         verdicts:list[Verdict],
@@ -469,7 +470,7 @@ class Verdicts(View):
         lines = text_table([titles, *map(verdict_row, self.verdicts)], {0, 1, 2, 6})
         return "\n".join([*lines, *self.notes, self.told])
 
-    def _table(self, top=None):
+    def _table(self):
         return Table([list(titles), *map(list, map(verdict_row, self.verdicts))], {0, 1, 2, 6}, [self.told], self.notes)
 
     def _sheet(self):
@@ -502,11 +503,9 @@ class Verdicts(View):
         if drawn and min(drawn) > 0 and max(drawn) > 10 * min(drawn): fig.update_xaxes(type="log", dtick=1)
         return dress(fig, title, f"What was found of {len(rows)} limits: {self.told}", 120 + 30 * len(rows))
 
-    def _page(self, title):
+    def _page(self):
         tab = self._sheet().tab("rows", "budgets", self._chart(""), visible=(*titles, "of_limit"))
-        filters = dict(verdict="verdict", model="model", figure="figure", kind="kind")
-        return dict(title=title or self.title, lines=[self.told], kinds=[tab], filters=filters, file="budgets",
-                    notes=self.notes)
+        return dict(lines=[self.told], kinds=[tab], notes=self.notes)
 
     def to_dict(self)->dict:
         "Return the verdicts as plain values, in base units."

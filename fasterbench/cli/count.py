@@ -95,11 +95,7 @@ class Counts(View):
                 f"{format_si(whole['bytes_moved'], 'B')}")
         return [text, *([f"no FLOP rule for {unknown}"] if unknown else [])]
 
-    def text(self)->str:
-        "Return the tree as a table, in the width of the terminal."
-        return self._table().text()
-
-    def _table(self, top=None):
+    def _table(self):
         near = folded([r for r in self.rows if r["depth"] <= self.depth])
         shown = [_fields[k] for k in ("name", "type", "parameters", "flops", "share", "bytes_moved")]
         last = lambda r: r["name"].rpartition(".")[2] or "(model)"

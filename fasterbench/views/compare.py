@@ -226,9 +226,10 @@ class Series(View):
     differences: list[str]   # What is not the same in all of them
     quantity: str=""         # The number by which the results are ordered: "batch"; empty: there is none
 
-    filters = dict(phase="phase", category="category", type="type")      # Of the page
+    filters = dict(phase="phase", category="category", type="type")
 
     if TYPE_CHECKING:
+        def text(self, top:int|None=10, field:str="time_s")->str: ...
         def summary(self, top:int|None=10, field:str="time_s")->None: ...
         def to_frame(self, field:str="time_s")->DataFrame: ...
         def csv(self, field:str="time_s")->str: ...
@@ -283,14 +284,10 @@ class Series(View):
         "Caveats on the times, by result."
         return [f"{label}: {d}" for label, r in zip(self.labels, self.results) if (d := caveats(r))]
 
-    def text(self,
+    def _table(self,
         top:int|None=10,       # How many rows; None: all
         field:str="time_s",    # Which field of the rows: a name of `views.fields`
-    )->str:
-        "Return the differences, and the rows with a column per result."
-        return self._table(top, field).text()
-
-    def _table(self, top=10, field="time_s"):
+    ):
         check_top(top)
         number = _number_field(field)
         text = lambda p: "" if p is None else number.text(getattr(p, field, None), True)
@@ -326,16 +323,16 @@ class Series(View):
 
     def _tab(self):
         rows = [*([self.whole] if any(self.whole.points) else []), *self.rows]
-        return Sheet(_page_fields(self), map(_page_record, rows)).tab(
-            "series", "rows", _joined_to_rows(self.plot(""), rows), visible=_page_fields(self).keys() - {"category"})
+        columns = _page_fields(self)
+        return Sheet(columns, map(_page_record, rows)).tab(
+            "series", "rows", _joined_to_rows(self.plot(""), rows), visible=[k for k in columns if k != "category"])
 
-    def _page(self, title):
+    def _page(self):
         sides = [(label, dict(facts(r))) for label, r in zip(self.labels, self.results) if r.peaks is not None]
         headings = dict.fromkeys(h for _, about in sides for h in about)
         about = [(f"{h}, {label}", of[h]) for h in headings for label, of in sides if h in of]
         lines = self.equations if self.equations and len(self) > 2 else [self.told, *self.equations]
-        return dict(title=title or self.title, lines=lines, facts=about, kinds=[self._tab()],
-                    filters=self.filters, file=type(self).__name__.lower(), notes=[*self.caveats, *self.differences])
+        return dict(lines=lines, facts=about, kinds=[self._tab()], notes=[*self.caveats, *self.differences])
 
 # %% ../../nbs/views/compare.ipynb #878c43e4
 def _number_field(name):
@@ -704,13 +701,9 @@ class Comparison(Series):
         times = _told([format_si(a, "s"), format_si(b, "s")], self.labels)
         return f"{times}: {ratio_text(b / a if a else None)}; {rows}"
 
-    def text(self,
+    def _table(self,
         top:int|None=10,     # How many rows; None: all
-    )->str:
-        "Return the differences and the pairs."
-        return self._table(top).text()
-
-    def _table(self, top=10):
+    ):
         check_top(top)
         shown = self.pairs[:top]
         rows, notes = pair_rows(shown, self.labels), legend(shown) + more_rows(len(self.pairs), top)

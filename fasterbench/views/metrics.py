@@ -119,6 +119,8 @@ def metric_chart(
 # %% ../../nbs/views/metrics.ipynb #mt000021
 class MetricSeries(View):
     "Metrics of a program over its steps, one record per sample."
+    file = "series"
+
     def __init__(self,
         records=(),   # Dicts with `step` and metrics
         title:str="", # Of charts: the model
@@ -142,22 +144,15 @@ class MetricSeries(View):
         known = {k: self.columns[k][i] for k in metric_fields if k in self.columns}
         return dict(step=self.steps[i]) | {k: v for k, v in known.items() if not math.isnan(v)}
 
-    def text(self,
+    def _table(self,
         last:int|None=20, # How many samples, from the end; None: all
-    )->str:
-        "Return the last samples as a table."
-        return self._table(last).text() if len(self) else "no sample yet"
+    ):
+        if not len(self): return Table([["no sample yet"]], {0})
+        return self._sheet()._replace(rows=list(self)[-last if last else 0:]).table()
 
-    @property
-    def fields(self)->dict[str, Field]:
-        "The fields that some sample has, `step` first."
+    def _sheet(self):
         known = {k: f for k, f in metric_fields.items() if k in self.columns}
-        return dict(step=Field("step", "", "step", "count")) | known
-
-    def _table(self, last=20):
-        text = lambda f, r: f.text(r[f.name], True) if f.name in r else "?"
-        shown, records = self.fields.values(), list(self)[-last if last else 0:]
-        return Table([[f.heading for f in shown], *([text(f, r) for f in shown] for r in records)], set())
+        return Sheet(dict(step=Field("step", "", "step", "count")) | known, self)
 
     @property
     def lines(self)->list[str]:
@@ -179,13 +174,11 @@ class MetricSeries(View):
         twice = "dense_mfu" if self.columns.get("dense_mfu") == self.columns.get("mfu") else ""
         return ["step", *(k for k in metric_fields if k in said and k not in (twice, "flops", "bytes_moved"))]
 
-    def _sheet(self): return Sheet(self.fields, ({k: r.get(k) for k in self.fields} for r in self))
     def _chart(self, title): return metric_chart(self, title)
 
-    def _page(self, title):
-        rows = Sheet(self.fields, [{k: r.get(k, "") for k in self.fields} for r in self])
-        return dict(title=title or self.title or "samples", lines=self.lines, file="series",
-                    kinds=[rows.tab("series", "samples", metric_chart(self, ""), visible=self._first)])
+    def _page(self):
+        tab = self._sheet().tab("series", "samples", metric_chart(self, ""), visible=self._first)
+        return dict(lines=self.lines, kinds=[tab])
 
     def to_json(self,
         path=None, # Where to write; None: return the text

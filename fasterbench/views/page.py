@@ -47,6 +47,12 @@ def figure(
     "`fig` as the page wants it: plain values, and the chart in words."
     return json.loads(fig.to_json()) | dict(alt=fig.layout.meta["alt"])
 
+def pairs_of(
+    entries:dict, # By names of the code
+)->list[tuple[str, str]]:
+    "Return names and values as a page lists them."
+    return [(k.replace("_", " "), str(v)) for k, v in entries.items()]
+
 def tab_of(
     name:str, title:str,
     fields,            # In the order of the columns

@@ -18,19 +18,18 @@ from ..roofs.hardware import HardwarePeaks
 from ..roofs.network import NetworkPeaks, bus_bandwidth
 from .fields import Field, brief
 from .headline import roof_caveats, roofs_text
+from .page import pairs_of
 from .plot import canvas, dress, hues, log_axis, shapes
+from .roof_lines import ink
 from .view import Sheet, Table, View, text_table
 from ..work.wire import bus_factor
 
 # %% ../../nbs/views/peaks_page.ipynb #912a7320
-def network_rows(
-    network:NetworkPeaks,
-)->list[list[str]]:
-    "Write the roofs of a network as texts, the titles first."
-    percent = lambda x: f"{x:.1%}"
-    rows = [["network", "latency", "spread", "bandwidth", "spread", "bus bandwidth"]]
-    return rows + [[r.name, format_si(r.latency_s, "s"), percent(r.latency_spread), format_si(r.bandwidth, "B/s"),
-                    percent(r.spread), format_si(r.bus_bandwidth, "B/s")] for r in network.roofs]
+_network_fields = {f.name: f for f in (
+    Field("name", "", "network"), Field("latency_s", "s", "latency", "si"),
+    Field("latency_spread", "", "latency spread", "share", "", "spread"),
+    Field("bandwidth", "B/s", "bandwidth", "si"), Field("spread", "", "bandwidth spread", "share", "", "spread"),
+    Field("bus_bandwidth", "B/s", "bus bandwidth", "si"))}
 
 def not_measured(
     network:NetworkPeaks|None,
@@ -50,6 +49,13 @@ def where_measured(
     parts = (env.get("backend"), hosts, str(env.get("date", ""))[:10])
     return ", ".join(str(p) for p in parts if p)
 
+def network_table(
+    network:NetworkPeaks,
+    above:Sequence[str]=(),
+)->Table:
+    "Return the roofs of a network as a table, and below it what could not be measured."
+    return Sheet(_network_fields, network.roofs).table(above, not_measured(network), concise=False)
+
 # %% ../../nbs/views/peaks_page.ipynb #f15b6ad0
 def _samples(network):
     "List what was sent, how long that took, and how long the fitted line says."
@@ -62,14 +68,20 @@ _sample_fields = {f.name: f for f in (
            Field("time", "s", "time", "si"), Field("fitted", "s", "fitted time", "si"),
            Field("error", "%", "fit against sample", "percent"), Field("rate", "B/s", "bus bandwidth", "si"))}
 
-# %% ../../nbs/views/peaks_page.ipynb #e35f299c
-def _fit(r, sizes):
-    "The fitted line of a roof between the smallest and the largest size."
-    low, high = min(sizes), max(sizes)
-    xs = [low * (high / low)**(k / 40) for k in range(41)]
-    return xs, [r.time_of(x) for x in xs]
-
 # %% ../../nbs/views/peaks_page.ipynb #23448b65
+def _drawn_by_kind(fig, rows, value, unit, mode):
+    "Draw a value of rows over their size: a colour and a symbol for each kind."
+    kinds = {}
+    for i, r in enumerate(rows): kinds.setdefault(r["kind"], []).append(i)
+    for k, (kind, of) in enumerate(kinds.items()):
+        of, name, color = sorted(of, key=lambda i: rows[i]["size"]), escape(kind), hues[k % 7]
+        texts = [f"{escape(rows[i]['name'])}: {format_si(rows[i][value], unit)}" for i in of]
+        fig.add_scatter(x=[rows[i]["size"] for i in of], y=[rows[i][value] for i in of], customdata=of, name=name,
+                        legendgroup=name, mode=mode, hovertext=texts, hoverinfo="text",
+                        line=dict(color=color, width=1),
+                        marker=dict(symbol=shapes[(k + k // 7) % 7], size=8, color=color))
+
+# %% ../../nbs/views/peaks_page.ipynb #e35f299c
 def plot_network(
     network:NetworkPeaks,
     title:str|None=None, # None: backend, hosts and date
@@ -77,19 +89,18 @@ def plot_network(
     "Draw the samples of each roof, time over size, and the line that was fitted to them."
     fig, rows = canvas(), _samples(network)
     if not rows: raise ValueError("these roofs of a network came without samples, so there is nothing to draw")
+    _drawn_by_kind(fig, rows, "time", "s", "markers")
     for k, r in enumerate(r for r in network.roofs if r.samples):
-        of, color, name = [i for i, s in enumerate(rows) if s["kind"] == r.name], hues[k % 7], escape(r.name)
-        fig.add_scatter(x=[rows[i]["size"] for i in of], y=[rows[i]["time"] for i in of], customdata=of, name=name,
-                        mode="markers", legendgroup=name, hoverinfo="text",
-                        marker=dict(symbol=shapes[(k + k // 7) % 7], size=8, color=color),
-                        hovertext=[f"{escape(rows[i]['name'])}: {format_si(rows[i]['time'], 's')}" for i in of])
-        xs, ys = _fit(r, [n for n, _ in r.samples])
-        fig.add_scatter(x=xs, y=ys, mode="lines", line=dict(color=color, width=1.5), name=name, legendgroup=name,
-                        showlegend=False, hoverinfo="skip")
+        xs = _sizes_between(min(n for n, _ in r.samples), max(n for n, _ in r.samples))
+        fig.add_scatter(x=xs, y=list(map(r.time_of, xs)), mode="lines", line=dict(color=hues[k % 7], width=1.5),
+                        name=escape(r.name), legendgroup=escape(r.name), showlegend=False, hoverinfo="skip")
     fig.update_xaxes(title="whole buffer", **log_axis("B", [r["size"] for r in rows if r["size"]]))
     fig.update_yaxes(title="time of a call", **log_axis("s", [t for r in rows for t in (r["time"], r["fitted"])]))
-    alt = "Collectives: " + "; ".join(", ".join((r[0], r[1], r[5])) for r in network_rows(network)[1:])
-    return dress(fig, where_measured(network) if title is None else title, alt, 480).update_layout(margin_l=90)
+    told = (f"{r.name}, {format_si(r.latency_s, 's')}, {format_si(r.bus_bandwidth, 'B/s')}" for r in network.roofs)
+    return dress(fig, where_measured(network) if title is None else title, f"Collectives: {'; '.join(told)}",
+                 480).update_layout(margin_l=90)
+
+def _sizes_between(low, high): return [low * (high / low)**(k / 40) for k in range(41)]
 
 # %% ../../nbs/views/peaks_page.ipynb #dd0e404c
 @dataclass(frozen=True, repr=False)
@@ -97,33 +108,30 @@ class NetworkView(View):
     "The roofs of a network as they are shown."
     network: NetworkPeaks
 
+    filters = dict(kind="kind")
+    file = "network"
+
     @property
     def title(self)->str:
         "Name the network by where it was measured."
         return f"Network: {where_measured(self.network) or 'of unknown origin'}"
 
-    def text(self)->str:
-        "Return the roofs as a table."
-        return self._table().text()
-
     def facts(self)->list:
         "List where the network was measured, and each of its roofs."
-        env = self.network.environment.items()
-        titles, *roofs = network_rows(self.network)
-        titles = ["network", "latency", "latency spread", "bandwidth", "bandwidth spread", "bus bandwidth"]
-        return [("Network", [(k.replace("_", " "), str(v)) for k, v in env if v not in ({}, "", None)]),
-                *((name, list(zip(titles[1:], values))) for name, *values in roofs)]
+        known = {k: v for k, v in self.network.environment.items() if v not in ({}, "", None)}
+        _, *shown = _network_fields.items()
+        return [("Network", pairs_of(known)), *((r.name, [(f.title, f.text(getattr(r, k))) for k, f in shown])
+                                                for r in self.network.roofs)]
 
     def tabs(self)->list[dict]:
         "Return the tab of the samples; none where the roofs came without samples."
         if not _samples(self.network): return []
         return [self._sheet().tab("network", "network", self.plot(""), sort=["rate", "desc"])]
 
-    def _table(self, top=None): return Table(network_rows(self.network), {0}, [self.title], not_measured(self.network))
+    def _table(self): return network_table(self.network, [self.title])
     def _sheet(self): return Sheet(_sample_fields, _samples(self.network))
     def _chart(self, title): return plot_network(self.network, title)
-    def _page(self, title): return dict(title=title or self.title, facts=self.facts(), kinds=self.tabs(),
-                                        filters=dict(kind="kind"), file="network", notes=not_measured(self.network))
+    def _page(self): return dict(facts=self.facts(), kinds=self.tabs(), notes=not_measured(self.network))
 
 # %% ../../nbs/views/peaks_page.ipynb #5bf68bc0
 @dataclass(frozen=True)
@@ -196,9 +204,6 @@ def collectives_table(
     lines = text_table([[r[k] for k in keep] for r in (_titles, *rows)], {0})
     return "\n".join(lines + ([f"… and {len(groups) - len(rows)} more kinds and sizes"] if groups[len(rows):] else []))
 
-# %% ../../nbs/views/peaks_page.ipynb #70b838ed
-_ink = "#74808a"
-
 # %% ../../nbs/views/peaks_page.ipynb #53f5bbd3
 def _peaks_row(key, name, best, roof, unit, promised):
     "A ceiling as texts."
@@ -231,8 +236,9 @@ def peaks_table(
     ridge = f"ridge point {peaks.ridge_point:.2f} FLOP/B ({peaks.dtype.removeprefix('torch.')}, main memory)"
     lines = [*filter(None, [roof_caveats(peaks)])]
     if peaks.network:
+        network = network_table(peaks.network)
         lines = [*lines, f"network: {where_measured(peaks.network) or 'of unknown origin'}",
-                 *text_table(network_rows(peaks.network), {0}), *not_measured(peaks.network)]
+                 *text_table(network.rows, network.left), *network.below]
     return "\n".join([where, *text_table(rows, {0, len(rows[0]) - 1}), ridge, *lines])
 
 # %% ../../nbs/views/peaks_page.ipynb #6b6383a8
@@ -256,12 +262,6 @@ def _arithmetic_probes(peaks):
             for dtype, probe, flops, rate in peaks.trials]
 
 # %% ../../nbs/views/peaks_page.ipynb #bb42d249
-def _probes_by_kind(rows):
-    "Per kind the indices of its rows, by size."
-    kinds = {}
-    for i, r in enumerate(rows): kinds.setdefault(r["kind"], []).append(i)
-    return {kind: sorted(of, key=lambda i: rows[i]["size"]) for kind, of in kinds.items()}
-
 def _ceiling_spans(peaks, what, sizes):
     "Where each ceiling holds: (from, to, rate, text)."
     low, high = min(sizes) / 1.4, max(sizes) * 1.7
@@ -272,20 +272,11 @@ def _ceiling_spans(peaks, what, sizes):
     return [(a, b, l.bandwidth, f"{l.name} {format_si(l.bandwidth, 'B/s')}") for a, b, l in spans]
 
 # %% ../../nbs/views/peaks_page.ipynb #ebe84215
-def _probe_lines(fig, rows, unit):
-    "A line per kind of probe."
-    for k, (kind, of) in enumerate(_probes_by_kind(rows).items()):
-        texts = [f"{escape(rows[i]['name'])}: {format_si(rows[i]['rate'], unit)}" for i in of]
-        xs, ys, color = [rows[i]["size"] for i in of], [rows[i]["rate"] for i in of], hues[k % 7]
-        fig.add_scatter(x=xs, y=ys, customdata=of, name=escape(kind), mode="lines+markers", hoverinfo="text",
-                        hovertext=texts, line=dict(color=color, width=1),
-                        marker=dict(symbol=shapes[k % 7], size=8, color=color))
-
 def _ceiling_lines(fig, lines, capacities):
     for a, b, rate, text in lines:
         fig.add_scatter(x=[a, b], y=[rate, rate], mode="lines+text", text=["", escape(text)], textposition="top left",
-                        line=dict(color=_ink, width=2), textfont=dict(color=_ink), showlegend=False, hoverinfo="skip")
-    for capacity in capacities: fig.add_vline(capacity, line=dict(color=_ink, dash="dot", width=1))
+                        line=dict(color=ink, width=2), textfont=dict(color=ink), showlegend=False, hoverinfo="skip")
+    for capacity in capacities: fig.add_vline(capacity, line=dict(color=ink, dash="dot", width=1))
 
 # %% ../../nbs/views/peaks_page.ipynb #5be84216
 def sweep(
@@ -294,22 +285,16 @@ def sweep(
     title:str|None=None, # None: device and date
 ):
     "A plotly `Figure` of the probes behind `peaks`. Raises `ValueError` for peaks that were given by hand."
-    try: import plotly.graph_objects as go
-    except ImportError: raise ImportError("the chart needs plotly: pip install plotly") from None
-    rows, fig, memory = probes(peaks, what), go.Figure(), what == "memory"
+    rows, fig, memory = probes(peaks, what), canvas(), what == "memory"
     sizes, unit = [r["size"] for r in rows] or [1], "B/s" if memory else "FLOP/s"
     lines = _ceiling_spans(peaks, what, sizes)
-    _probe_lines(fig, rows, unit)
+    _drawn_by_kind(fig, rows, "rate", unit, "lines+markers")
     _ceiling_lines(fig, lines, [l.capacity for l in peaks.levels if l.capacity] if memory else [])
     ends = [x for a, b, *_ in lines for x in (a, b)]
     fig.update_xaxes(title="working set" if memory else "FLOP per call",
                      **log_axis("B" if memory else "FLOP", [*sizes, *ends]))
     fig.update_yaxes(title="bandwidth" if memory else "rate",
                      **log_axis(unit, [r["rate"] for r in rows] + [rate for *_, rate, _ in lines]))
-    return _dressed(fig, peaks, what, title, lines)
-
-# %% ../../nbs/views/peaks_page.ipynb #5be84217
-def _dressed(fig, peaks, what, title, lines):
     where = f"{peaks.environment.get('device_name', peaks.device)}, {peaks.environment.get('date', '')[:10]}"
     alt = f"{what} probes on {where}; ceilings: {', '.join(text for *_, text in lines)}"
     return dress(fig, where if title is None else title, alt, 480).update_layout(margin_l=90)
@@ -323,7 +308,7 @@ def _probe_sheet(peaks, what):
 
 def _about_peaks(peaks):
     "List the device, each ceiling with its spread and its probe, and what did not run."
-    device = [("device", peaks.device), *((k.replace("_", " "), str(v)) for k, v in peaks.environment.items())]
+    device = pairs_of({"device": peaks.device} | peaks.environment)
     titles, *ceilings = peaks_rows(peaks)
     named = [(name, [(t, v) for t, v in zip(titles[1:], values) if v]) for name, *values in ceilings]
     skipped = [("Probes that did not run", list(peaks.skipped.items()))] if peaks.skipped else []
@@ -334,6 +319,9 @@ def _about_peaks(peaks):
 class PeaksView(View):
     "The roofs of a device as they are shown: the ceilings as text, the probes behind them as rows and chart."
     peaks: HardwarePeaks
+
+    filters = dict(kind="kind")
+    file = "peaks"
 
     @property
     def title(self)->str:
@@ -353,11 +341,11 @@ class PeaksView(View):
     ): return sweep(self.peaks, what, title)
     def to_dict(self): return self.peaks.to_dict()
 
-    def _page(self, title):
+    def _page(self):
         peaks, doubt = self.peaks, roof_caveats(self.peaks)
         network = NetworkView(peaks.network).tabs() if peaks.network else []
         if not network: probes(peaks)                                           # or the error that there are none
         tabs = [_probe_sheet(peaks, what).tab(what, what, sweep(peaks, what, ""), sort=["rate", "desc"])
                 for what in ("memory", "arithmetic") if peaks.sweep]
-        return dict(title=title or self.title, lines=[f"roofs: {roofs_text(peaks)}"], facts=_about_peaks(peaks),
-                    kinds=tabs + network, filters=dict(kind="kind"), file="peaks", notes=[doubt] if doubt else [])
+        return dict(lines=[f"roofs: {roofs_text(peaks)}"], facts=_about_peaks(peaks), kinds=tabs + network,
+                    notes=[doubt] if doubt else [])

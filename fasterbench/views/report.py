@@ -15,7 +15,7 @@ from .fields import fields_of
 from .fold import FoldedPoint, fold
 from .headline import divided, headline, model_name, terms
 from .plot import alt_text, bounds, canvas, chart, dress, plot_categories
-from .page import cells, column, figure, filled
+from .page import cells, column, figure, filled, pairs_of
 from .table import footer, records
 
 # %% ../../nbs/views/report.ipynb #6e222a3b
@@ -32,8 +32,6 @@ def _program_facts(p):
     amounts = [("time", p.time_s, "s"), ("work", p.flops, "FLOP"), ("contractions", p.contraction_flops, "FLOP"),
                ("traffic", p.bytes_moved, "B"), ("on the wire", p.wire_bytes, "B")]
     return [(name, format_si(value, unit)) for name, value, unit in amounts]
-
-def _as_pairs(entries): return [(k.replace("_", " "), str(v)) for k, v in entries.items()]
 
 def _sample_facts(result):
     shape = lambda t: "×".join(map(str, t["shape"] or [])) or "scalar"
@@ -69,9 +67,9 @@ def facts(
 )->list[tuple[str, list[tuple[str, str]]]]:
     "Idle time, device, roofs, sample, settings, the whole model and the timing: titled lists of name and value."
     device = {"device": result.peaks.device} | result.environment
-    sections = {"Idle": _idle_facts(result), "Device": _as_pairs(device), "Roofs": _roof_facts(result.peaks),
+    sections = {"Idle": _idle_facts(result), "Device": pairs_of(device), "Roofs": _roof_facts(result.peaks),
                 "Sample": _sample_facts(result),
-                "Call and settings": _as_pairs(result.call | result.settings),
+                "Call and settings": pairs_of(result.call | result.settings),
                 "Whole model": _program_facts(result.program) if result.program is not None else [],
                 "Timing": _timing_facts(result.timing) if result.timing is not None else []}
     return [(heading, entries) for heading, entries in sections.items() if entries]
@@ -190,11 +188,9 @@ _filters = dict(phase="phase", category="category", type="type", bound="bound", 
 
 def report_of(
     result, # A `Result`
-    title:str|None=None,
-    top:int=1000,         # How many of the slowest modules, and of the slowest operators
+    top:int=1000, # How many of the slowest modules, and of the slowest operators
 )->dict:
     "Return what `page` makes the report of."
     result.with_roofs()
-    return dict(title=title or result.title, lines=headline(result),
-                facts=facts(result), kinds=kinds(result, top), filters=_filters, file=model_name(result) or "rows",
-                division=_segments(result), notes=footer(result))
+    return dict(lines=headline(result), facts=facts(result), kinds=kinds(result, top), filters=_filters,
+                file=model_name(result) or "rows", division=_segments(result), notes=footer(result))

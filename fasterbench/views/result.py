@@ -223,9 +223,8 @@ class Result(View):
     ): return chart(self.folded(group, depth, points), title, points)
 
     def _page(self,
-        title:str|None=None,     # None: model and device
         top:int=1000,            # How many of the slowest modules, and of the slowest operators
-    ): return report.report_of(self, title, top)
+    ): return report.report_of(self, top)
 
     def to_dict(self)->dict:
         "Return everything as plain values that JSON can hold."

@@ -7,7 +7,7 @@ __all__ = ['schema', 'version', 'ServePoint', 'ServeResult', 'ServeOption', 'Ser
 
 # %% ../../nbs/views/serving.ipynb #edbb7657
 import json
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from math import log10
 
 from ..core.files import Number, check_schema, restored
@@ -16,7 +16,8 @@ from ..roofs.hardware import HardwarePeaks, checked_peaks
 from .fields import Field
 from .plot import bounds, canvas, dress, hues, log_axis
 from .roof_lines import ink
-from .view import Sheet, Table, View, left_columns
+from .page import pairs_of
+from .view import Sheet, View
 
 # %% ../../nbs/views/serving.ipynb #3afc80a3
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ class ServePoint:
     def name(self)->str: return f"{self.phase} {self.at}".strip()
 
 # %% ../../nbs/views/serving.ipynb #b1500135
-_serve_fields = (
+_in_serve_table = [
     Field("name", "", "phase", meaning="prefill, or decode in the middle or at the end of what is generated"),
     Field("batch", "", "batch", "count", "sequences"),
     Field("context", "", "context", "count", "tokens that the last one sees"),
@@ -83,21 +84,19 @@ _serve_fields = (
     Field("mfu", "", "MFU, every pair", "share", "FLOPs over time and peak, attention in full", "MFU"),
     Field("causal_mfu", "", "MFU, needed pairs", "share", "the same, attention as mask and windows leave it",
           "MFU causal"),
-    Field("mbu", "", "MBU", "share", "weights and cache read over time and bandwidth"))
-_more_serve_fields = (
+    Field("mbu", "", "MBU", "share", "weights and cache read over time and bandwidth")]
+_serve_fields = {f.name: f for f in (*_in_serve_table,
     Field("causal_flops", "FLOP", "FLOP", "si", "products and attention, as mask and windows leave it"),
     Field("other_bytes", "B", "other", "si", "token ids, logits, and what is written to the cache"),
     Field("intensity", "", "FLOP/B", "fixed", "FLOPs over bytes"),
     Field("flops", "FLOP", "FLOP, full attention", "si", "attention counted in full"),
-           Field("eager_bytes", "B", "eager bytes", "si", "moved by operators that run one by one, without weights"),
-           Field("collective_bytes", "B", "collectives", "si", "sent by each device"),
-           Field("phase", "", "prefill or decode"), Field("at", "", "at", meaning="of decode: middle or end"),
-           Field("tokens", "", "new tokens", "count", "of all sequences"),
-           Field("bytes", "B", "bytes", "si", "what the limit counts"))
-_first_of_serve = ("name", "batch", "context", "limit_s", "expected_s", "low_s", "high_s", "tokens_per_s",
-                   "expected_per_s", "bound", "fits", "measured_per_s", "mfu",
-                   "mbu")
-_all_serve_fields = {f.name: f for f in (*_serve_fields, *_more_serve_fields)}
+    Field("eager_bytes", "B", "eager bytes", "si", "moved by operators that run one by one, without weights"),
+    Field("collective_bytes", "B", "collectives", "si", "sent by each device"),
+    Field("phase", "", "prefill or decode"), Field("at", "", "at", meaning="of decode: middle or end"),
+    Field("tokens", "", "new tokens", "count", "of all sequences"),
+    Field("bytes", "B", "bytes", "si", "what the limit counts"))}
+_first_of_serve = ("name", "batch", "limit_s", "expected_s", "low_s", "high_s", "expected_per_s", "bound", "fits",
+                   "tokens_per_s", "measured_per_s", "mfu", "mbu")
 
 # %% ../../nbs/views/serving.ipynb #5b8ed8e7
 _colors = {"prefill": hues[1], "decode middle": hues[0], "decode end": hues[2]}
@@ -129,7 +128,8 @@ def _serve_roof(fig, level, flops, low, high):
     xs = [low, ridge, max(high, 2 * ridge)]
     name = f"roof: {format_si(flops, 'FLOP/s')}, {level.name} {format_si(level.bandwidth, 'B/s')}"
     fig.add_scatter(x=xs, y=[min(flops, x * level.bandwidth) for x in xs], mode="lines", name=name, legendgroup=name,
-                    hoverinfo="skip", line=dict(color=ink, width=2, dash="dash" if level.capacity else "solid"), row=2, col=1)
+                    hoverinfo="skip", row=2, col=1,
+                    line=dict(color=ink, width=2, dash="dash" if level.capacity else "solid"))
 
 # %% ../../nbs/views/serving.ipynb #ff816791
 def serve_chart(
@@ -149,7 +149,7 @@ def serve_chart(
     xs = [p.intensity for p in result.curve]
     for level in _levels_above(result.peaks, result.curve):
         _serve_roof(fig, level, result.peak_flops, min(xs) / 1.5, max(xs) * 1.5)
-    for name, points in curves.items(): 
+    for name, points in curves.items():
         _rate_line(fig, name, points, lambda p: p.intensity, _limit_rate, 2, _serve_hover)
     fig.update_xaxes(title="batch", row=1, col=1, **_log)
     rates = [r for p in (*result.curve, *result.points)
@@ -219,6 +219,9 @@ class ServeResult(View):
     notes: tuple[str, ...]=()        # What a reader has to know
     engine: str=""           # That serves; "": any
 
+    filters = dict(name="phase", bound="bound")
+    file = "serve"
+
     def __repr__(self): return f"ServeResult({self.title}: {len(self.points)} points)"
 
     @property
@@ -245,39 +248,25 @@ class ServeResult(View):
         there = ", ".join(f"{p.name} {p.batch}" for p in self.points)
         raise ValueError(f"no {phase} at batch {batch}; there are {there}")
 
-    def text(self)->str:
-        "Return the points as a table."
-        return self._table().text()
+    def _table(self):
+        sheet = Sheet({f.name: f for f in _in_serve_table}, self.points)
+        return sheet.table([self.title, *self.lines[:2]], ["", *self.lines[2:]], unknown="")
 
-    def _table(self, top=None):
-        shown = [f for f in _serve_fields if any(getattr(p, f.name) not in (None, "") for p in self.points)]
-        rows = [[f.heading for f in shown], *([_serve_cell(f, p) for f in shown] for p in self.points)]
-        return Table(rows, left_columns(shown), [self.title, *self.lines[:2]], ["", *self.lines[2:]])
-
-    def _sheet(self):
-        of = lambda p: {k: getattr(p, k) for k in _all_serve_fields}
-        return Sheet(_all_serve_fields, map(of, self.points))
-
+    def _sheet(self): return Sheet(_serve_fields, self.points)
     def _chart(self, title): return serve_chart(self, title)
 
-    def _page(self, title):
-        order = {k: _all_serve_fields[k] for k in (*_first_of_serve, *_all_serve_fields)}
-        rows = Sheet(order, [{k: getattr(p, k) for k in order} for p in self.points])
-        env = self.peaks.environment.items()
-        device = [(k.replace("_", " "), str(v)) for k, v in env if not isinstance(v, (dict, list))]
+    def _page(self):
+        device = {k: v for k, v in self.peaks.environment.items() if not isinstance(v, (dict, list))}
         most = "unknown" if self.most_batch is None else str(self.most_batch)
         about = [("parameters", format_count(self.parameters)),
                  ("weights on each device", format_si(self.held_bytes, "B")),
                  ("largest batch that fits", most)]
-        return dict(title=title or self.title, lines=self.lines, facts=[("Model", about), ("Device", device)],
-                    kinds=[rows.tab("serve", "batches", self.plot(""), visible=_first_of_serve)],
-                    filters=dict(name="phase", bound="bound"), file="serve")
+        return dict(lines=self.lines, facts=[("Model", about), ("Device", pairs_of(device))],
+                    kinds=[self._sheet().tab("serve", "batches", self.plot(""), visible=_first_of_serve)])
 
     def to_dict(self)->dict:
         "Return everything as plain values that JSON can hold."
-        own = {f.name: getattr(self, f.name) for f in fields(self)}
-        lists = {k: [asdict(p) for p in own[k]] for k in ("points", "curve")} | dict(notes=list(self.notes))
-        return dict(schema=schema, version=version) | own | lists | dict(peaks=self.peaks.to_dict())
+        return dict(schema=schema, version=version) | asdict(self) | dict(peaks=self.peaks.to_dict())
 
 # %% ../../nbs/views/serving.ipynb #f7f9c5e7
 def _crossings_text(crossings):
@@ -289,10 +278,6 @@ def _crossings_text(crossings):
         if batch is None: return "memory-bound at every batch"
         return f"compute-bound {'at every batch' if batch == 1 else f'from batch {batch} on'}"
     return ["; ".join(f"{name}: {text(batch)}" for name, batch in crossings.items())] if crossings else []
-
-def _serve_cell(f, p):
-    value = getattr(p, f.name)
-    return "" if value is None else f.text(value, True)
 
 # %% ../../nbs/views/serving.ipynb #5e000021
 @dataclass(frozen=True)
@@ -319,7 +304,7 @@ class ServeOption:
     @property
     def per_request(self)->float|None: return 1 / self.expected_s if self.expected_s else None
 
-_option_fields = (
+_option_fields = {f.name: f for f in (
     Field("name", "", "devices", meaning="that share the model"),
     Field("most_batch", "", "fits up to", "count", "the largest batch whose weights and cache fit"),
     Field("batch", "", "batch", "count", "of the figures of this row"),
@@ -330,7 +315,7 @@ _option_fields = (
     Field("limit_per_device", "1/s", "tokens/s of a device, limit", "amount", "", "tok/s dev. limit"),
     Field("expected_per_device", "1/s", "tokens/s of a device, expected", "amount", "", "expected"),
     Field("limit_price", "", "price of a million tokens, limit", "fixed", "", "price/M limit"),
-    Field("expected_price", "", "price of a million tokens, expected", "fixed", "", "expected"))
+    Field("expected_price", "", "price of a million tokens, expected", "fixed", "", "expected"))}
 
 # %% ../../nbs/views/serving.ipynb #5e000022
 @dataclass(frozen=True, repr=False)
@@ -344,6 +329,9 @@ class ServeSeries(View):
     price: Number|None=None  # Of one device for an hour
     notes: tuple[str, ...]=()
 
+    filters = dict(name="devices")
+    file = "serve"
+
     def __repr__(self): return f"ServeSeries({self.title}: {len(self.options)} rows)"
 
     @property
@@ -356,36 +344,19 @@ class ServeSeries(View):
         what = f"prompt {self.prompt}, {self.new} new tokens; the largest batch that fits{within}{price}"
         return [*self.notes[:1], what, *self.notes[1:]]
 
-    def _shown(self):
-        return [f for f in _option_fields if any(getattr(o, f.name) is not None for o in self.options)]
-
-    def text(self)->str:
-        "Return a row for each device and degree as a table."
-        return self._table().text()
-
-    def _table(self, top=None):
-        shown = self._shown()
-        rows = [[f.heading for f in shown], *([_serve_cell(f, o) for f in shown] for o in self.options)]
-        return Table(rows, left_columns(shown), [self.title, *self.lines[:2]], ["", *self.lines[2:]])
-
-    def _sheet(self): return Sheet({f.name: f for f in _option_fields},
-                                   [{f.name: getattr(o, f.name) for f in _option_fields} for o in self.options])
-
+    def _table(self):
+        return self._sheet().table([self.title, *self.lines[:2]], ["", *self.lines[2:]], unknown="")
+    def _sheet(self): return Sheet(_option_fields, self.options)
     def _chart(self, title): return options_chart(self, title)
 
-    def _page(self, title):
-        shown = {f.name: f for f in self._shown()}
-        rows = Sheet(shown, [{k: getattr(o, k) for k in shown} for o in self.options])
+    def _page(self):
         about = [("prompt", str(self.prompt)), ("new tokens", str(self.new))]
-        return dict(title=title or self.title, lines=self.lines, facts=[("Model", about)],
-                    kinds=[rows.tab("serve", "devices", self.plot(""), visible=list(shown))],
-                    filters=dict(name="devices"), file="serve")
+        return dict(lines=self.lines, facts=[("Model", about)],
+                    kinds=[self._sheet().tab("serve", "devices", self.plot(""))])
 
     def to_dict(self)->dict:
         "Return everything as plain values that JSON can hold."
-        own = {f.name: getattr(self, f.name) for f in fields(self)}
-        return dict(schema="fasterbench.serve_series", version=1) | own | dict(
-            options=[asdict(o) for o in self.options], notes=list(self.notes))
+        return dict(schema="fasterbench.serve_series", version=1) | asdict(self)
 
 def options_chart(series, title):
     "Draw tokens per second of a device, limit and expected, for each row."

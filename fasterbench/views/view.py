@@ -198,32 +198,52 @@ def more_rows(
 
 # %% ../../nbs/views/view.ipynb #vw000012
 class Sheet(NamedTuple):
-    "Rows of values, and the fields that they have."
+    "Rows, and the fields that are shown of them."
     fields: dict[str, Field]
-    rows: Iterable[dict]     # With the keys of `fields`, in their order
+    rows: Iterable           # Objects whose attributes the fields are, or dicts; what a dict lacks is unknown
+
+    def records(self)->list[dict]:
+        "Return a dict per row, with the keys of `fields` in their order."
+        value = lambda r, k: r.get(k) if isinstance(r, dict) else getattr(r, k)
+        return [{k: value(r, k) for k in self.fields} for r in self.rows]
 
     def frame(self)->"DataFrame":
         "Return a pandas `DataFrame`, in SI base units."
         try: import pandas as pd
         except ImportError: raise ImportError("to_frame needs pandas: pip install pandas") from None
-        return pd.DataFrame.from_records([tuple(r.values()) for r in self.rows], columns=list(self.fields))
+        return pd.DataFrame.from_records([tuple(r.values()) for r in self.records()], columns=list(self.fields))
 
     def csv(self)->str:
         "Return the rows as CSV, units in the header."
         out = csv.writer(text := io.StringIO(), lineterminator="\n")
         out.writerow(f.csv_title for f in self.fields.values())
-        out.writerows(r.values() for r in self.rows)        # the writer leaves the cell of a None empty
+        out.writerows(r.values() for r in self.records())   # the writer leaves the cell of a None empty
         return text.getvalue()
+
+    def table(self,
+        above:list[str]=(),
+        below:list[str]=(),
+        unknown:str="?",
+        concise:bool=True, # Three significant digits
+    )->Table:
+        "Return the rows as texts; a field that no row has is left out."
+        records = self.records()
+        known = lambda k: not records or any(r[k] not in (None, "") for r in records)
+        shown = [f for k, f in self.fields.items() if known(k)]
+        text = lambda f, value: unknown if value is None else f.text(value, concise)
+        rows = [[f.heading for f in shown], *([text(f, r[f.name]) for f in shown] for r in records)]
+        return Table(rows, left_columns(shown), above, below)
 
     def tab(self,
         name:str, title:str,
         *figures:"Figure",
-        visible:Iterable[str]=(), # Names of the fields that are shown at first; empty: all
+        visible:Iterable[str]=(), # Names of the fields that are shown at first, at the left; empty: all
         **more,                   # Further entries of a tab, as `page` takes them
     )->dict:
         "Return the rows as a tab of a page."
-        shown = set(visible) or set(self.fields)
-        return tab_of(name, title, self.fields.values(), self.rows, [figure(f) for f in figures], shown, **more)
+        order = {k: self.fields[k] for k in (*visible, *self.fields)}
+        return tab_of(name, title, order.values(), self.records(), [figure(f) for f in figures],
+                      set(visible) or set(order), **more)
 
 # %% ../../nbs/views/view.ipynb #969c7cba
 _pictures = ("png", "svg", "pdf")
@@ -262,13 +282,15 @@ def _with_arguments(
     view.__signature__ = signature(method).replace(parameters=both)
     return view
 
-_made_from = dict(text=("summary",), _sheet=("to_frame", "csv", "to_csv"), _chart=("plot", "to_image"),
-                  _page=("render", "to_html"))
+_made_from = dict(text=("summary",), _table=("text", "summary"), _sheet=("to_frame", "csv", "to_csv"),
+                  _chart=("plot", "to_image"), _page=("render", "to_html"))
 
 # %% ../../nbs/views/view.ipynb #vw000017
 class View:
     "Rows, fields, a chart and lines that are shown."
     title = ""            # Of chart and page
+    filters = {}          # Of the page: what its rows are chosen by, a title for each field
+    file = ""             # Name of the files that the page exports; "": that of the class
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
@@ -289,13 +311,11 @@ class View:
 
     def text(self, *args, **kwargs)->str:
         "Return the rows as a table, in the width of the terminal."
-        raise NotImplementedError
-    def _table(self, top:int|None=10)->Table: raise NotImplementedError
+        return self._table(*args, **kwargs).text()
+    def _table(self, *args, **kwargs)->Table: raise NotImplementedError
     def _sheet(self, *args, **kwargs)->Sheet: raise NotImplementedError
     def _chart(self, title:str, *args, **kwargs)->"Figure": raise NotImplementedError
-    def _page(self, title:str|None, *args, **kwargs)->dict:
-        tabs = [self._sheet().tab("rows", "rows", self.plot(""))]
-        return dict(title=title or self.title, kinds=tabs, file=type(self).__name__.lower())
+    def _page(self, *args, **kwargs)->dict: return dict(kinds=[self._sheet().tab("rows", "rows", self.plot(""))])
 
     def summary(self, *args, **kwargs)->None:
         "Print `text`."
@@ -339,7 +359,8 @@ class View:
         *args, **kwargs,
     )->str:
         "Return the page as HTML text."
-        return page(**self._page(title, *args, **kwargs))
+        file = self.file or type(self).__name__.lower()
+        return page(title or self.title or file, **dict(file=file, filters=self.filters) | self._page(*args, **kwargs))
 
     def to_html(self,
         path,                # Where to write
@@ -351,9 +372,9 @@ class View:
 
     def to_dict(self)->dict:
         "Return fields and rows as plain values that JSON can hold."
-        fields, rows = self._sheet()
-        about = [dict(name=f.name, unit=f.unit, title=f.title, meaning=f.meaning) for f in fields.values()]
-        return dict(schema="fasterbench.rows", version=1, title=self.title, fields=about, rows=list(rows))
+        sheet = self._sheet()
+        about = [dict(name=f.name, unit=f.unit, title=f.title, meaning=f.meaning) for f in sheet.fields.values()]
+        return dict(schema="fasterbench.rows", version=1, title=self.title, fields=about, rows=sheet.records())
 
     def to_json(self,
         path=None, # Where to write; None: return the text
