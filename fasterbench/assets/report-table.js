@@ -25,16 +25,22 @@ function named(tr, row) {
 }
 function fitNames() {
   const shown = lines().map(tr => [tr, rowAt(Number(tr.dataset.index))])
-  const least = wide() ? 18 : 14, most = Math.max(least, ...shown.map(([, row]) => nameOf(row).length + (row.members ? 6 : 0)))
-  for (let tries = 0; tries < 4; tries++) {
-    at("table").style.width = "max-content"
-    const spare = at("scroller").clientWidth - at("table").offsetWidth
-    at("table").style.width = ""
-    const width = Math.max(least, Math.min(nameWidth + Math.floor(spare / 6.5), most, 50))
-    if (width === nameWidth || spare >= 0 && spare < 7) return
-    nameWidth = width
-    for (const [tr, row] of shown) named(tr, row)
+  const longest = Math.max(14, ...shown.map(([, row]) => nameOf(row).length + (row.members ? 6 : 0)))
+  // to the end of `last`; tells if it fits
+  const fit = (least, last) => {
+    for (let tries = 0; tries < 4; tries++) {
+      at("table").style.width = "max-content"
+      const spare = at("scroller").clientWidth - last.offsetLeft - last.offsetWidth - 2
+      at("table").style.width = ""
+      const width = Math.max(least, Math.min(nameWidth + Math.floor(spare / 6.5), longest, 50))
+      if (width === nameWidth || spare >= 0 && spare < 7) return spare >= 0
+      nameWidth = width
+      for (const [tr, row] of shown) named(tr, row)
+    }
   }
+  const titles = at("table").tHead.querySelectorAll("th"), use = [...at("table").querySelectorAll("th[class*=field-utilization]")].at(-1)
+  if (!wide()) fit(14, titles[Math.min(2, titles.length - 1)])
+  else if (!fit(Math.min(30, longest), [...titles].at(-1))) fit(14, use ?? [...titles].at(-1))
 }
 function nameCell(row) {
   const text = nameOf(row)

@@ -643,7 +643,8 @@ def _both_roofs(fig, before, after, rows, box):
 
 def _pair_categories(comparison):
     "The time of each category on both sides, by what bounds its rows."
-    rows = [(q.row.category or "other", side, i, p) for i, q in enumerate(comparison.pairs)
+    category = lambda q: (q.before or q.after).category or "other"
+    rows = [(category(q), side, i, p) for i, q in enumerate(comparison.pairs)
             for side, p in zip(comparison.labels, q.points) if p is not None]
     sums = {}
     for category, _, _, p in rows: sums[category] = sums.get(category, 0.0) + p.time_s
