@@ -1,7 +1,8 @@
 """Where the project is, which tests run, and in which order: FASTERBENCH_TESTS=all adds the heavy ones.
 
 Tests run on several workers. Those that compare times carry the mark `timed`: they come last, and no other test runs
-beside them. Of a notebook only the cells that carry `#| timed` are alone."""
+beside them. Of a notebook only the cells that carry `#| timed` are alone. Those of a minute and more carry the mark
+`long`, and come first."""
 import os, shutil, tempfile
 from pathlib import Path
 
@@ -48,7 +49,9 @@ def timed(item):
     mark = item.get_closest_marker("timed")
     return mark and (mark.args or ("all",))[0]
 
-def pytest_collection_modifyitems(items): items.sort(key=lambda item: [None, "cells", "all"].index(timed(item)))
+def pytest_collection_modifyitems(items):
+    "Long tests come first, so that nobody waits for them at the end; timed ones last."
+    items.sort(key=lambda item: ([None, "cells", "all"].index(timed(item)), item.get_closest_marker("long") is None))
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item):

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from conftest import heavy_only
 from fasterbench.core.arguments import tensors_of
 from fasterbench.roofline import HardwarePeaks, RooflineAnalyzer
 from fasterbench.probes.probes import memory_probe, streams
@@ -71,7 +72,7 @@ def calls_of_a_profile():
     profile(net(fuse), torch.ones(2, 4))
     return fuse.count
 
-@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt, SystemExit])
+@pytest.mark.parametrize("error", [KeyboardInterrupt, *(pytest.param(e, marks=heavy_only("another error")) for e in (RuntimeError, SystemExit))])
 def test_interrupted_at_any_call(error):
     total = calls_of_a_profile()
     assert total > 20

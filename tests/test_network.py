@@ -288,13 +288,13 @@ def test_roofs_of_the_network_alone(tmp_path):
     "Given `NetworkPeaks`, the roofs of the machine are measured and kept without them, for profiles and for samples."
     found = on_ranks(tmp_path, """
 from fasterbench import NetworkPeaks, NetworkRoof, HardwarePeaks, RooflineAnalyzer, watch
-import fasterbench.roofline, fasterbench.running.watch
+from unittest.mock import patch
 machine = HardwarePeaks(1e11, 1e10)
-for module in (fasterbench.roofline, fasterbench.running.watch): module.measure_peaks = lambda *a, **how: machine
+for module in ("roofline", "running.watch"): patch(f"fasterbench.{module}.peaks_of", lambda *a, **how: machine).start()
 slow = NetworkPeaks((NetworkRoof("all_reduce", 2, 1.0, 1e9, 0.0, 0.0, stride=1),))
 model = nn.parallel.DistributedDataParallel(net())
 result = RooflineAnalyzer(model, x, slow).profile(backward=True, warmup=1, steps=2, progress=False).result
-found["profile"] = [result.peaks.network == slow, machine.network is None, *(p.bound for p in result.points if p.name == "(communication)")]
+found["profile"] = [result.peaks.network == slow, result.peaks.peak_flops, machine.network is None, *(p.bound for p in result.points if p.name == "(communication)")]
 with torch.profiler.profile():                            # its records are somebody else's: no waiting is recorded
     result = RooflineAnalyzer(model, x, slow).profile(backward=True, warmup=1, steps=2, progress=False).result
 found["blind"] = [result.notes, [[p.bound, p.above_roof] for p in result.points]]
@@ -304,7 +304,7 @@ result = watched.result
 found["watch"] = [result.peaks.network == slow, result.program.bound, result.program.wire_bytes, sum(p.wire_bytes for p in result.points)]
 found["bounds"], found["notes"] = [[p.bound, p.above_roof] for p in result.points], result.notes
 """)
-    assert found["profile"] == [True, True, "network"]
+    assert found["profile"] == [True, 1e11, True, "network"]
     assert found["watch"] == [True, "network", parameters, parameters]
     # a latency of a second would put every layer above its roof: its time has some waiting in it, and nothing says how much
     for notes, rows in ((found["notes"], found["bounds"]), found["blind"]):

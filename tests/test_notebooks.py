@@ -10,6 +10,7 @@ from run_notebook import code_cells, is_timed, kind
 notebooks = sorted(p for p in (root/"nbs").rglob("*.ipynb") if ".ipynb_checkpoints" not in p.parts)
 # Pages for readers, whose parts the other notebooks test, run in the run of everything only.
 pages = {"nbs", "tutorials", "docs"}
+long = {"in_ci", "what_the_compiler_did", "compare", "table"}
 
 def run(path, everything=heavy):
     done = forked.python(f"from run_notebook import run\nrun({str(path)!r}, {everything})", package=True)
@@ -17,6 +18,7 @@ def run(path, everything=heavy):
 
 def marks(path):
     kept = [pytest.mark.timed("cells")] * any(is_timed(source) for *_, source in code_cells(path))
+    kept += [pytest.mark.long] * (heavy and path.stem in long)
     return kept + [heavy_only("pages that other notebooks test in parts")] * (path.parent.name in pages)
 
 @pytest.mark.parametrize("path", [pytest.param(p, id=str(p.relative_to(root/"nbs")), marks=marks(p)) for p in notebooks])

@@ -239,6 +239,7 @@ def test_expected_time_of_gpt_fast():
     assert sorted(abs(r["rate"] / r["expected"] - 1) for r in rows)[len(rows) // 2] < 0.1
 
 @heavy_only("counts a hundred forwards")
+@pytest.mark.long
 def test_servers():
     "Published runs of servers: none above the limit, the expected time per token near, most of them inside the interval."
     from math import log

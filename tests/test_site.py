@@ -66,6 +66,7 @@ def test_page_in_a_browser(chrome, site, page):
 
 def headings(chrome): return chrome.execute_script("return [...document.querySelectorAll('.sidebar-tree .caption')].map(e => e.textContent.trim())")
 
+@pytest.mark.long
 def test_order_of_the_site(chrome, site):
     opened(chrome, site/"index.html")
     assert headings(chrome) == ["Start here", "Tutorials", "How-to", "Concepts", "Reference", "Internals"]

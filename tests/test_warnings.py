@@ -1,9 +1,9 @@
 "Warnings of the package: kinds that can be filtered, at the line of the user."
-import ast, importlib, inspect, json, re, subprocess, sys, warnings
+import ast, importlib, inspect, json, re, warnings
 
 import pytest
 
-import fasterbench
+import fasterbench, forked
 from conftest import root
 
 # line 4 profiles under roofs that are far too low, and then a model with an operator that has no rule
@@ -23,7 +23,7 @@ profile(Unknown(), high)
 
 def run(tmp_path, text):
     (tmp_path/"own.py").write_text(text)
-    return subprocess.run([sys.executable, "own.py"], cwd=tmp_path, capture_output=True, text=True)
+    return forked.python("import runpy\nrunpy.run_path('own.py', run_name='__main__')", cwd=tmp_path, package=True)
 
 def test_a_warning_shows_the_line_of_the_user(tmp_path):
     "The line that calls `profile`, in the file of the user, through a context manager and a function of their own."

@@ -36,7 +36,7 @@ def interpreter(python):
 
 def environment(folder, python, torch, constraints, extra, log):
     "An environment with the package and an extra; the path of its Python, or None."
-    there, wanted = folder/"env", ["-e", f"{root}[{extra}]", torch]
+    there, wanted = folder/"env", ["-e", f"{folder}/project[{extra}]", torch]
     pins = folder/"constraints.txt"
     pins.write_text("\n".join(constraints))
     inside = there/("Scripts" if os.name == "nt" else "bin")/"python"
@@ -53,19 +53,21 @@ def tried(name, quick, log):
     python, torch = rows[name]
     with tempfile.TemporaryDirectory(prefix="fasterbench-versions-") as d:
         folder, start = Path(d), monotonic()
+        shutil.copytree(root, folder/"project", ignore=shutil.ignore_patterns(".git", "build", "*.egg-info", "__pycache__"))    # rows run beside other installations of it
         inside = environment(folder, python, torch, lowest() if name == "oldest" else [], "vision" if quick else "dev", log)
         if inside is None: return [name, torch, python, "not installed", "", "", ""]
         env = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | dict(PATH=f"{inside.parent}{os.pathsep}{os.environ['PATH']}", TQDM_DISABLE="1")
+        env.setdefault("FASTERBENCH_SHARED", str(root.parent/"shared"))
         said = subprocess.run([inside, "-c", "import torch, platform; print(torch.__version__, platform.python_version())"], capture_output=True, text=True, env=env).stdout.split()
         work = run([inside, *job], log, cwd=folder, env=env)
-        canary = run([inside, root/"tests/test_canary.py"], log, env=env)
-        counts = "" if quick else tests(inside, env, log)
+        canary = run([inside, folder/"project/tests/test_canary.py"], log, env=env)
+        counts = "" if quick else tests(inside, folder/"project", env, log)
         return [name, *(said or ["?", "?"]), *("failed" if code else "runs" for code in (work, canary)), counts, f"{(monotonic() - start) / 60:.0f} min"]
 
-def tests(inside, env, log):
+def tests(inside, project, env, log):
     "The test line; its last line."
     mark = log.stat().st_size if log.exists() else 0
-    run([inside, "-m", "pytest", "-q"], log, cwd=root, env=env)
+    run([inside, "-m", "pytest", "-q"], log, cwd=project, env=env)
     found = re.findall(r"(?:(\d+) failed, )?(\d+) passed", log.read_bytes()[mark:].decode("utf-8", "replace"))
     return f"{found[-1][0] or 0} of {int(found[-1][0] or 0) + int(found[-1][1])} failed" if found else "did not run"
 

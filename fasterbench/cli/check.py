@@ -225,17 +225,20 @@ def _remove_stale():
         except (OSError, Timeout): continue                   # in use, or of another machine
         shutil.rmtree(tree.parent, ignore_errors=True)
 
+def _commit_of(ref):
+    "Return the name of the commit. Raise `SideError` where there is none."
+    try: return _git("rev-parse", "--verify", "--end-of-options", f"{ref}^{{commit}}")
+    except SideError as error:
+        shallow = _git("rev-parse", "--is-shallow-repository") == "true"
+        hint = "; this clone is shallow, and git fetch --unshallow makes it complete" * shallow
+        raise SideError(f"git finds no commit {ref!r} here ({error}){hint}") from error
+
 @contextmanager
 def checked_out(
     ref:str, # "main", "HEAD~1", "v1.2"
 ):
     "Within the context the current folder as it was at `ref`, in a git worktree. Raises `SideError` where git refuses."
-    inside = _git("rev-parse", "--show-prefix")
-    try: commit = _git("rev-parse", "--verify", "--end-of-options", f"{ref}^{{commit}}")
-    except SideError as error:
-        shallow = _git("rev-parse", "--is-shallow-repository") == "true"
-        hint = "; this clone is shallow, and git fetch --unshallow makes it complete" * shallow
-        raise SideError(f"git finds no commit {ref!r} here ({error}){hint}") from error
+    inside, commit = _git("rev-parse", "--show-prefix"), _commit_of(ref)
     _remove_stale()
     with (_terminated_as_interrupted(), tempfile.TemporaryDirectory(prefix=_prefix) as folder,
           FileLock(Path(folder)/_in_use)):
@@ -275,16 +278,19 @@ def _counted_budget_figures(settings, model, sample):
     from fasterbench.work.count import count_work
     return counted_figures(count_work(model, sample, backward=settings.get("backward", False)), model, sample)
 
+def _roofs_of_now(device, dtype):
+    "The roofs as they are now: kept ones where they are at most ten minutes old, else measured."
+    from fasterbench.probes.peaks import is_fresh, measure_peaks
+    roofs = measure_peaks(device, dtype=dtype, progress=False)
+    return roofs if is_fresh(roofs) else measure_peaks(device, dtype=dtype, cache=False, progress=False)
+
 @contextmanager
 def _side_alone(settings, model, sample, kinds):
-    """Return a function that measures a round, and one that makes figures of rounds.
-
-    The roofs of this job are measured where a figure is relative to them."""
+    "Return a function that measures a round, and one that makes figures of rounds."
     from fasterbench.analysis.budget_figures import figures_of_rounds
     from fasterbench.analysis.measure import main_dtype
-    from fasterbench.roofline import measure_peaks
     device = settings.get("device", "cpu")
-    roofs = "relative" in kinds and measure_peaks(device, dtype=main_dtype(model, sample), cache=False, progress=False)
+    roofs = "relative" in kinds and _roofs_of_now(device, main_dtype(model, sample))
     measured, start = rounds_of(settings, roofs or None), perf_counter()
     with LoadMeter() as meter:
         def reduced(rounds):
@@ -564,8 +570,9 @@ def _needs(budgets, against):
     if any(b.figure.kind == "seconds" for b in budgets) and against is None:
         usage_error("the file has budgets of time in percent, which need a baseline: --against GIT_REF or --against "
                     "RESULT.json", "--against")
-    if against and against.endswith(".json") and not Path(against).is_file():
-        usage_error(f"there is no file {against!r}", "--against")
+    if against and against.endswith(".json"):
+        if not Path(against).is_file(): usage_error(f"there is no file {against!r}", "--against")
+    elif against: _commit_of(against)
 
 def _check_device(name, device):
     from fasterbench.engine.accelerator import as_device
