@@ -129,7 +129,6 @@ def test_timm_models_run_below_their_limit_and_near_what_is_expected(proof, coun
         errors = sorted(abs(expected / measured - 1) for _, measured, _, expected, _ in rows)
         assert errors[len(errors) // 2] < 0.15, (device, errors)
 
-@heavy_only("six seconds of counting, alone in a process")
 def test_predictions_are_told_apart_by_their_batch():
     "A prediction knows what the model was called with, as a measurement does."
     import torch
@@ -139,6 +138,7 @@ def test_predictions_are_told_apart_by_their_batch():
     series = compare(*found)
     assert series.labels == ["batch 1", "batch 8", "batch 32"] and series.quantity == "batch"
 
+@heavy_only("six seconds of counting, alone in a process")
 def test_predict_is_fast_and_needs_no_memory_for_weights():
     "A language model of 7 billion parameters: 27 GB of weights would not pass a limit of 3 GB."
     pytest.importorskip("transformers")

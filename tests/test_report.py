@@ -790,6 +790,24 @@ def test_names_take_the_room_that_there_is(chrome, tmp_path):
     chrome.execute_script("state.columns[tab.name] = tab.columns.map(c => c.field); columnsChanged()")
     assert [len(t) <= 16 for t in texts()] == [True, True] and texts()[0] != texts()[1]
 
+def test_a_text_finds_rows_without_names(chrome, tmp_path):
+    "Budgets have a model, a layer and a figure; samples of a program have numbers alone, and no text to look for."
+    from fasterbench.views.fields import Field
+    from fasterbench.views.metrics import MetricSeries
+    from fasterbench.views.page import page
+    from fasterbench.views.plot import canvas, dress
+    from fasterbench.views.view import Sheet
+    fields = {f.name: f for f in (Field("model", "", "model"), Field("of_limit", "", "of the limit", "share"))}
+    rows = [dict(model=m, of_limit=x) for m, x in (("net", 0.5), ("head", 1.2))]
+    tab = Sheet(fields, rows).tab("rows", "rows", dress(canvas(), "", "nothing", 300))
+    (tmp_path/"budgets.html").write_text(page("Budgets", kinds=[tab]), encoding="utf-8")
+    opened(chrome, tmp_path/"budgets.html", tab="rows")
+    put(chrome, "text", "hea")
+    assert in_table(chrome) == [1]
+    MetricSeries([dict(step=1, step_time_s=1e-3, mfu=0.5)], "Net").to_html(tmp_path/"samples.html")
+    opened(chrome, tmp_path/"samples.html", tab="series")
+    assert not chrome.find_element("id", "text").is_displayed() and not chrome.find_element("id", "regex").is_displayed()
+
 def test_a_phone_shows_one_note_and_the_others_on_demand(chrome, tmp_path):
     Result([row("a", 1e-3)], paper, model="Net", notes=["one", "two", "three"]).to_html(tmp_path/"notes.html")
     shown = lambda: [e.text for e in chrome.find_elements("css selector", ".note") if e.is_displayed()]
