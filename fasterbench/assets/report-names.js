@@ -20,7 +20,8 @@ function label() {
   const rank = s => s.row.index === state.row ? Infinity : s.row.time_s
   const once = tab.names ? [...new Map(spots.map(s => [s.row, s])).values()] : []
   const first = once.sort((a, b) => rank(b) - rank(a)).slice(0, wide() ? 5 : 3)
-  const tries = [[lines, 56, true], [lines, 56, false], [lines, 150, true], [lines, 150, false], [[], 150, false]]
+  const ways = [[lines, 56, true], [lines, 56, false], [lines, 150, true], [lines, 150, false], [[], 150, false]]
+  const tries = [26, 14].flatMap(width => ways.map(way => [width, ...way]))
   const name = s => tries.reduce((found, how) => found ?? placed(s, xaxis, yaxis, taken, ...how), null)
   const names = first.map(name).filter(Boolean)
   Plotly.relayout(chart, {annotations: [...themed(tab.figures[0].layout).annotations, ...roofs, ...names]})
@@ -41,8 +42,8 @@ const along = [0.5, 0.42, 0.58, 0.34, 0.66, 0.26, 0.74, 0.18, 0.82, 0.1, 0.9, 0.
 function labelled(chart, xaxis, yaxis, taken, tries) {
   const size = wide() ? 12 : 10, h = size + 5
   const frame = {left: xaxis._offset, right: xaxis._offset + xaxis._length, top: yaxis._offset - h, bottom: yaxis._offset + yaxis._length}
-  const place = (t, from) => {
-    const whole = plain(t.text[1]), text = wide() ? whole : whole.replace(/ [\d.]+ \S*\/s$/, ""), w = widthOf(text, size)
+  const place = (t, text, from) => {
+    const w = widthOf(text, size)
     const [a, b] = clipped([0, t.x.length - 1].map(k => centre({x: t.x[k], y: t.y[k]}, xaxis, yaxis)), frame)
     const flat = Math.abs(a[1] - b[1]) < 1
     for (const gap of flat ? [0, 7] : [0]) for (const f of along) for (const up of [true, false]) {
@@ -60,7 +61,11 @@ function labelled(chart, xaxis, yaxis, taken, tries) {
     return null
   }
   const drawn = t => t.textfont && t.visible !== "legendonly"
-  return tab.figures[0].data.filter(drawn).map(t => tries.reduce((found, lines) => found ?? place(t, lines), null)).filter(Boolean)
+  return tab.figures[0].data.filter(drawn).map(t => {
+    const whole = plain(t.text[1]), name = whole.replace(/ [\d.]+ \S*\/s$/, "")
+    const texts = wide() ? [whole, name] : [name]
+    return texts.flatMap(text => tries.map(lines => [text, lines])).reduce((found, how) => found ?? place(t, ...how), null)
+  }).filter(Boolean)
 }
 
 // The part of a straight line that lies within a frame.
@@ -100,9 +105,9 @@ const escaped = text => text.replace(/[&<>]/g, c => ({"&": "&amp;", "<": "&lt;",
 // no name and, where it is to stay apart, no other marker; null: there is none.
 const sides = [[1, 0], [-1, 0], [0, -1], [0, 1]], corners = [[1, -1], [1, 1], [-1, -1], [-1, 1]]
 const places = [...sides.map(s => [0, s]), ...[16, 32, 56, 80, 110, 150].flatMap(d => [...corners, ...sides].map(s => [d, s]))]
-function placed({row, x, y, r}, xaxis, yaxis, taken, others, reach, apart) {
+function placed({row, x, y, r}, xaxis, yaxis, taken, width, others, reach, apart) {
   const phase = {forward: " fwd", backward: " bwd", update: " upd"}[row.phase] ?? ""
-  const text = shortName(row, 26) + phase, w = widthOf(text, 11), h = 13
+  const text = shortName(row, width) + phase, w = widthOf(text, 11), h = 13
   const [cx, cy] = centre({x, y}, xaxis, yaxis), around = {left: cx - r, right: cx + r, top: cy - r, bottom: cy + r}
   for (const [away, [right, down]] of places.filter(([away]) => away <= reach)) {
     const dx = right * (r + 4 + away), dy = down * (r + 10 + away), xanchor = ["right", "center", "left"][right + 1]
