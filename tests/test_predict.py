@@ -76,7 +76,7 @@ def test_rows_above_main_memory_fit_into_the_cache(singles):
     for device, faster_there in (("l40s", True), ("h100", False)):
         rows = kernels.attention(data, every_nth, "decode")
         rows = rows.where(rows.device == device)
-        faster = rows.moved / rows.bandwidth() > rows.measured
+        faster = rows.moved / rows.bandwidth > rows.measured
         assert faster.any() == faster_there and (rows.moved[faster] < 1.3 * 96 * 2**20).all()
 
 @needs_data
@@ -84,9 +84,9 @@ def test_kernels_are_near_what_is_expected(singles):
     "The mean of the median errors of four devices; before this model they were 41, 54 and 50 %."
     kernels, data = singles
     constants = kernels.model.constants
-    for rows, formula, most in ((kernels.products(data, every_nth), kernels.time_of_products, 0.12),
-                                (kernels.attention(data, every_nth, "decode"), kernels.time_of_attention, 0.22),
-                                (kernels.attention(data, every_nth, "prefill"), kernels.time_of_attention, 0.21)):
+    for rows, formula, most in ((kernels.products(data, every_nth), kernels.time_of_products, 0.115),
+                                (kernels.attention(data, every_nth, "decode"), kernels.time_of_attention, 0.185),
+                                (kernels.attention(data, every_nth, "prefill"), kernels.time_of_attention, 0.17)):
         assert kernels.over_devices(rows, formula(rows, constants)) < most < kernels.over_devices(rows, kernels.before(rows)) / 2
 
 @needs_data
@@ -104,9 +104,13 @@ def test_devices_that_were_left_out_of_the_fit(singles, kind):
     took = kernels.left_out(rows, formula, names, kernels.model.constants)
     sigma = kernels.model.spread["matmul" if kind == "products" else "attention"].value
     inside = abs(np.log(took / rows.measured)) <= kernels.model.z80 * sigma
-    assert kernels.over_devices(rows, took) < dict(products=0.13, decode=0.24, prefill=0.225)[kind]
-    assert 0.7 <= inside.mean() <= 0.9
-    for device in kernels.devices: assert inside[rows.device == device].mean() > 0.55
+    assert kernels.over_devices(rows, took) < dict(products=0.125, decode=0.20, prefill=0.18)[kind]
+    assert 0.75 <= inside.mean() <= 0.85
+    for device in kernels.devices: assert 0.6 <= inside[rows.device == device].mean() <= 0.92
+    if kind == "decode":           # vLLM alone, on each device
+        for device in kernels.devices:
+            at = (rows.device == device) & (rows.engine == "vllm")
+            assert kernels.error(rows.where(at), took[at]) < 0.2, device
 
 @pytest.fixture(scope="module")
 def counted(tmp_path_factory):

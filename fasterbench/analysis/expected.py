@@ -48,15 +48,15 @@ constants = dict(
     four_bits=Constant(0.68, "", "the same for 4 bits", _quantized_products),
     scaling=Constant(0.5, "", "of the bandwidth, for a kernel that quantizes activations", _quantized_products),
     attention_start=Constant(16000, "cycles", "of attention: the start and end of its kernel", _public_attention),
-    attention_join=Constant(5000, "cycles", "of a decode step: its keys are split, and a kernel joins the results",
+    attention_join=Constant(4500, "cycles", "of a decode step: its keys are split, and a kernel joins the results",
                             _public_attention),
-    attention_bytes=Constant(0.79, "", "of the bandwidth, for keys, values, queries and results", _public_attention),
-    attention_step=Constant(3900, "cycles", "of a multiprocessor for each block of a decode step", _public_attention),
-    attention_block=Constant(6700, "cycles", "of a multiprocessor for each block of 96 queries of a prompt",
+    attention_bytes=Constant(0.85, "", "of the bandwidth, for keys, values, queries and results", _public_attention),
+    attention_step=Constant(4200, "cycles", "of a multiprocessor for each block of a decode step", _public_attention),
+    attention_block=Constant(5900, "cycles", "of a multiprocessor for each block of 96 queries of a prompt",
                              _public_attention),
-    attention_softmax=Constant(0.47, "", "of the time of its exponentials, at 16 per multiprocessor and clock",
-                               _public_attention),
-    attention_tensor=Constant(0.73, "", "of the rate that tensor cores sustain, for attention", _public_attention),
+    attention_tensor=Constant(0.69, "", "of the rate that tensor cores sustain, for attention", _public_attention),
+    attention_sglang=Constant(0.87, "", "of the time of vLLM for attention of a prompt, by SGLang", _public_attention),
+    attention_trtllm=Constant(1.21, "", "of the same, by TensorRT-LLM", _public_attention),
     pointwise=Constant(0.75, "", "of the bandwidth, for pointwise work and copies", f"{_models}; {_kernels}"),
     generated=Constant(0.95, "", "of the bandwidth, for kernels that Inductor generates", _generated),
     rows=Constant(0.51, "", "of the bandwidth, for norms, softmax and reductions", f"{_models}; {_kernels}"),
@@ -198,35 +198,43 @@ def scaling_time(
 # %% ../../nbs/analysis/expected.ipynb #e0000017
 _block = 96 # queries of a block: kernels take 64 to 128
 
+class AttentionKernel(NamedTuple):
+    "How the attention of one engine differs from that of another."
+    prompt: float = 1.0  # Time of a prompt over that of vLLM
+    joins: float = 1.0   # Of `attention_join`, in a decode step; 0: its one kernel joins the results itself
+    packed: bool = False # Whether a block of a prompt takes the queries of all heads that share keys
+
+def attention_kernel(
+    engine:str,           # "vllm", "trtllm" or "sglang"; "": any of them; others: as PyTorch
+    architecture:str="",  # Of the device: "sm90"
+    constants:dict=constants,
+)->AttentionKernel:
+    "The kernels by which an engine computes attention."
+    if engine not in ("vllm", "trtllm", "sglang", ""): return AttentionKernel()
+    joined = engine == "trtllm" or engine == "vllm" and architecture in ("sm100", "sm103")
+    prompt = constants[f"attention_{engine}"].value if engine in ("sglang", "trtllm") else 1.0
+    return AttentionKernel(prompt, 0.0 if joined else 1.0 if engine else 0.5, engine != "trtllm")
+
 def attention_time(
-    batch, heads, kv_heads, queries, keys, head_dim, # Of the call: numbers or arrays
+    batch, heads, kv_heads, queries, keys, # Of the call: numbers or arrays
     flops,           # Of its products, as mask and windows leave them, FLOP
     memory_s,        # What the traffic takes, s
     rate:float,      # At which its products run on the whole device, FLOP/s
     chip:Chip,
-    packed=False,    # Whether a block of a prompt takes the queries of all heads that share keys
+    kernel:AttentionKernel=AttentionKernel(),
     constants:dict=constants,
 ):
     "The expected time of attention on a GPU, its start included, s."
+    cycles = lambda k: constants[f"attention_{k}"].value / chip.clock
     queries, keys = np.asarray(queries, float), np.asarray(keys, float)
     step = (queries == 1) & (keys > 1)
-    by_step = flops / rate + batch * kv_heads / chip.units * constants["attention_step"].value / chip.clock
-    by_prompt = _prompt_work(batch, heads, kv_heads, queries, keys, head_dim, flops, rate, chip, packed, constants)
-    start = constants["attention_start"].value + step * constants["attention_join"].value
-    return start / chip.clock + memory_s + np.where(step, by_step, by_prompt)
-
-_exponentials = 16 # of a multiprocessor in a clock, on every architecture from sm70 to sm100
-
-def _prompt_work(batch, heads, kv_heads, queries, keys, head_dim, flops, rate, chip, packed, constants):
-    "The longer of what all blocks take on all multiprocessors, and of the block that sees most keys."
-    blocks, shared = batch * heads * np.ceil(queries / _block), heads / kv_heads
-    joined = batch * kv_heads * np.ceil(queries * shared / _block)
-    blocks = np.where(packed, np.minimum(joined, blocks), blocks)
-    seen = flops / (4 * batch * heads * queries * head_dim)                 # keys of a query, on average
-    softmax = constants["attention_softmax"].value / (_exponentials * chip.clock)
-    scores = _block * seen * (4 * head_dim / (rate / chip.units) + softmax)
-    block = scores + constants["attention_block"].value / chip.clock
-    return np.maximum(blocks / chip.units * block, block * np.minimum(keys / seen, 2))
+    by_step = np.ceil(batch * kv_heads / chip.units) * cycles("step") + flops / rate + kernel.joins * cycles("join")
+    blocks, joined = (batch * n * np.ceil(queries * shared / _block)
+                      for n, shared in ((heads, 1), (kv_heads, heads / kv_heads)))
+    multiplied = _block * flops / (batch * heads * queries) / (rate / chip.units)     # with the average query's keys
+    rounds = np.ceil(np.where(kernel.packed, np.minimum(joined, blocks), blocks) / chip.units)
+    fixed = cycles("start") + memory_s
+    return np.where(step, fixed + by_step, kernel.prompt * (fixed + rounds * (multiplied + cycles("block"))))
 
 # %% ../../nbs/analysis/expected.ipynb #013cb1f3
 def expected_traffic(
@@ -305,10 +313,10 @@ def _product_shape(call):
     return None
 
 def _attention_shape(call):
-    "Batch, heads, heads of keys, queries, keys, size of a head; `None` for an operator that does more."
+    "Batch, heads, heads of keys, queries and keys; `None` for an operator that does more."
     q, k = call.shapes[:2]
     if min(len(q), len(k)) < 3 or q[-1] != k[-1]: return None
-    return math.prod(q[:-3]), q[-3], k[-3], q[-2], k[-2], q[-1]
+    return math.prod(q[:-3]), q[-3], k[-3], q[-2], k[-2]
 
 # %% ../../nbs/analysis/expected.ipynb #876b1fd6
 fused_share = Constant(0.5, "", "of the traffic of what is no product, after fusion",
@@ -348,11 +356,20 @@ spread = dict(
         "published sustained fractions of 8 devices"),
     matmul=Constant(0.18, "", "of products in 16 bits", _left_out),
     quantized=Constant(0.29, "", "of products in 8 and 4 bits", _left_out),
-    attention=Constant(0.37, "", "of attention", _left_out),
+    attention=Constant(0.34, "", "of attention", _left_out),
+    power=Constant(0.40, "", "the same of boards that are held at 75 W and less, whose clock no datasheet says",
+                   "whole models in float32 on a Tesla T4 and a P4 take 1.4 and 1.6 times what is expected (NeuSight)"),
     compiled=Constant(0.19, "", "of compiled programs on one device", fused_share.data),
     cpu=Constant(0.134, "", "of programs on a CPU", _cpu),
 )
 z80 = 1.2816 # 80 % of a normal distribution lie within so many standard deviations
+
+def held_power(
+    peaks:HardwarePeaks,
+)->float|None:
+    "The power that a board of 75 W and less is held at, W; `None` for others, and where it is not known."
+    power = peaks.environment.get("capacities", {}).get("power")
+    return power if power and power <= 75 and _from_datasheet(peaks) else None
 
 def deviation(
     peaks:HardwarePeaks,
@@ -361,10 +378,12 @@ def deviation(
     kind:str="",           # Of a row: "matmul", "attention"; others count as "row"
 )->float:
     "The standard deviation of ln(expected ÷ measured)."
-    if row and not compiled and kind in spread and chip_of(peaks): return spread[kind].value
+    held = ["power"] if held_power(peaks) else []
+    if row and not compiled and kind in spread and chip_of(peaks):
+        return math.hypot(*(spread[p].value for p in [kind, *held]))
     known = not _from_datasheet(peaks) or _sustained(peaks) == 1 or any(c.sustained for c in peaks.ceilings)
     on = "cpu" if peaks.device == "cpu" else "compiled" if compiled else "model"
-    parts = ["device" if known else "unknown", on, *(["row"] if row else [])]
+    parts = ["device" if known else "unknown", on, *(["row"] if row else []), *held]
     return math.hypot(*(spread[p].value for p in parts))
 
 def interval(

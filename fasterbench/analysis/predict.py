@@ -14,7 +14,8 @@ import torch
 from torch import nn
 
 from .compiled import kernel_rows, kernels_on_target, limits
-from .expected import compiled_times, deviation, expected_operator_times, interval, row_scale
+from .expected import (compiled_times, deviation, expected_operator_times, held_power, interval,
+                                           row_scale)
 from .measure import main_dtype
 from .rows import call_rows, module_row
 from ..core.arguments import as_call, as_dtype
@@ -129,6 +130,13 @@ def _host_note(peaks, device_s, captured=False, host_s=None, operators=0):
     bound = "the host bounds the forward" if host_s > device_s else "the device bounds the forward"
     return [f"the host needs {time(host_s)}, the device {time(device_s)}: {bound}"]
 
+def _power_note(peaks):
+    "A note where a board is held at so little power that its clock is not known."
+    power = held_power(peaks)
+    if not power: return []
+    return [f"this board is held at {power:.0f} W: long products lower its clock, which the expected time does not "
+            f"know; models on boards of 70 and 75 W took 1.4 to 1.6 times what was expected"]
+
 def _memory_note(model, peaks):
     "A note where the weights alone do not fit."
     tensors = {id(t): t for t in (*model.parameters(), *model.buffers())}.values()
@@ -158,7 +166,7 @@ def _prediction_notes(name, program, peaks, fusion, like, found, rows):
     "Return the notes below a prediction."
     low, high = program.interval_s or (program.time_s, program.time_s)
     time = lambda s: format_si(s, "s")
-    basis = ("efficiencies fitted on other devices" if like is None else
+    basis = ("a model of kernels fitted on published measurements" if like is None else
              f"the utilization of {found} of {len(rows)} rows measured on "
              f"{like.environment.get('device_name', like.peaks.device)}")
     roofs = "its datasheet" if peaks.environment.get("source") == "datasheet" else "its measured roofs"
@@ -233,6 +241,6 @@ def _predicted_result(model, work, calls, peaks, autocast, compiled, like, asked
               "the limit counts products alone; what is no product may be joined to them"
               + f". Inductor could not be asked ({why_not}): fusion is one constant" * bool(why_not))
     notes = _prediction_notes(name, program, peaks, fusion, like, found, rows)
-    notes += _host_note(peaks, sum(r.time_s for r in rows), **how) + _memory_note(model, peaks)
+    notes += _host_note(peaks, sum(r.time_s for r in rows), **how) + _power_note(peaks) + _memory_note(model, peaks)
     return Result(rows, peaks, ops, program, unknown_ops=work.unknown_ops, environment=environment, notes=notes,
                   model=f"{type(model).__name__} (predicted)", limits=three)

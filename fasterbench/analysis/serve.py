@@ -15,7 +15,7 @@ from typing import NamedTuple, overload
 
 from torch import nn
 
-from .expected import chip_of, interval
+from .expected import attention_kernel, chip_of, interval
 from .serve_times import ServedTimes, engines, heads_of, products_of, server_spread
 from .serve_work import Asked, Stored, experts_read, language_model, stored_as
 from ..roofs.datasheet import as_peaks
@@ -225,9 +225,10 @@ def _what_is_sent(server):
     "A line that says how the devices send, and what that takes."
     link = server.network
     if link is None: return ("collectives take no time in the limit, and in the expected time only their start: "
-                              "the table has no link of this device")
+                              f"the table has no link of {server.peaks.environment.get('device_name', 'this device')}")
     if isinstance(link, NetworkPeaks): return "collectives: by measured roofs of the network"
-    return f"collectives: two all-reduces a layer over a link of {format_si(link, 'B/s')} in one direction"
+    name = server.peaks.environment.get("device_name", "this device")
+    return f"collectives: two all-reduces a layer over a link of {format_si(link, 'B/s')} in one direction ({name})"
 
 def _serve_notes(model, asked, server, most):
     config, layout, works, peaks = asked.config, server.layout, server.works, server.peaks
@@ -361,10 +362,11 @@ def _server(counted, on, lies, network, math, engine, reserve):
     capacities, name = peaks.environment.get("capacities", {}), str(dtype).removeprefix("torch.")
     link, math = capacities.get("link") if network is None else network, _math_dtype(math, stored, name, peaks)
     heads, chip = heads_of(asked.config), chip_of(peaks)
+    kernel = attention_kernel(engine, peaks.environment.get("architecture", ""))
     products = {phase: products_of(works[phase, at], stored) for phase, at in _keys[:2]}
     speed = link if not isinstance(link, NetworkPeaks) else link.roof("all_reduce", devices).bus_bandwidth
     states = works["decode", "end"].cache.states
-    times = ServedTimes(peaks, chip, heads, products, devices, size, reduced, name, math, engine, speed) \
+    times = ServedTimes(peaks, chip, heads, products, devices, size, reduced, name, math, kernel, engine, speed) \
         if chip and heads and not states and all(products.values()) else None
     return _Server(works, layout, peaks, peaks.flops_of(math), link if devices > 1 else None, (2 * layers, reduced),
                    capacities["memory"] * (1 - reserve) if "memory" in capacities else None,

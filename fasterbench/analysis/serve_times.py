@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .expected import Chip, Constant, attention_time, compute_rate, constants, product_time
+from .expected import (AttentionKernel, Chip, Constant, attention_time, compute_rate, constants,
+                                          product_time)
 from .serve_work import StepWork, experts_read
 from ..roofs.hardware import HardwarePeaks
 
@@ -37,7 +38,7 @@ engines = ("vllm", "trtllm", "sglang", "bare") # bare: a program that only decod
 _spread = dict(
     decode=Constant(0.20, "", "standard deviation of ln(expected ÷ measured) of the time per token",
                     "1404 published runs of servers, each model left out of the choice of the server's step"),
-    prefill=Constant(0.37, "", "the same of the forward of a prompt", "that of its attention"),
+    prefill=Constant(0.34, "", "the same of the forward of a prompt", "that of its attention"),
 )
 
 def server_spread(phase)->float:
@@ -121,7 +122,7 @@ def products_time(
     return float(np.sum(layers * (took + constants["start"].value / chip.clock)))
 
 # %% ../../nbs/analysis/serve_times.ipynb #5e00000a
-def attention_of_forward(work, batch, heads, devices, item, cache_bytes, peaks, chip, dtype, packed):
+def attention_of_forward(work, batch, heads, devices, item, cache_bytes, peaks, chip, dtype, kernel):
     "The expected time of attention in all layers, s. `cache_bytes`: that one device reads or writes for a sequence."
     one, own = work.tokens == 1, heads.heads / devices
     shared = max(heads.kv_heads / devices, 1)
@@ -132,8 +133,8 @@ def attention_of_forward(work, batch, heads, devices, item, cache_bytes, peaks, 
     moved = batch * (cache_bytes / heads.layers + 4 * work.tokens * own * heads.head_dim)
     memory = moved / (constants["attention_bytes"].value * peaks.peak_bandwidth)
     rate = compute_rate(peaks, dtype, of="attention_tensor")
-    return heads.layers * float(attention_time(batch, own, shared, work.tokens, work.context, heads.head_dim, flops,
-                                               memory, rate, chip, packed))
+    return heads.layers * float(attention_time(batch, own, shared, work.tokens, work.context, flops,
+                                               memory, rate, chip, kernel))
 
 def others_time(layers, tokens, width, experts, peaks, chip):
     "The expected time of the kernels of all layers that are neither products nor attention, s."
@@ -161,6 +162,7 @@ class ServedTimes:
     width:int          # B of the hidden state of one token
     dtype:str          # Of the model
     math:str           # In which quantized weights multiply
+    kernel:AttentionKernel # Of the engine
     engine:str=""      # One of `engines`; "": any server
     link:float|None=None # B/s that a device sends in one direction; None: not known
 
@@ -173,8 +175,7 @@ class ServedTimes:
         "The parts of one forward's expected time, s."
         tokens, layers = batch * work.tokens, self.heads.layers
         chip = self.peaks, self.chip
-        packed = self.engine not in ("trtllm", "bare")       # the queries of heads that share keys, in a prompt
-        attention = self.heads, self.devices, self.item, cache_bytes, *chip, self.dtype, packed
+        attention = self.heads, self.devices, self.item, cache_bytes, *chip, self.dtype, self.kernel
         experts = any(p.experts for p in self.products[phase])
         return dict(
             products=products_time(self.products[phase], tokens, self.devices, *chip, self.math, self.dtype),

@@ -135,6 +135,20 @@ def write(
         write_whole(path, text())
         print(f"wrote {path}{remark}", file=sys.stderr)
 
+def show(
+    view,                           # A `View`
+    json=None, csv=None, html=None, # Where its files go; "-": to standard output, in place of the table
+    title=None,                     # Of the page; None: its own
+    remark="",                      # What is said behind the name of the page
+    summary=None,                   # `summary()` prints the table; None: its own
+    **options,                      # Of its table
+):
+    "Print `view` and write its files."
+    if "-" not in (json, csv, html): printed(summary or (lambda: view.summary(**options)))
+    write(json, view.to_json)
+    write(csv, view.csv)
+    write(html, lambda: view.render(title), remark)
+
 def is_watched()->bool:
     "Tell if a person looks: the output goes to a terminal."
     return sys.stdout.isatty() or sys.stderr.isatty()

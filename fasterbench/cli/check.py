@@ -19,7 +19,7 @@ import typer
 from filelock import FileLock, Timeout
 
 from ..analysis.budgets import (BudgetError, Found, Verdict, decisive, format_value, in_looks, judge,
-                                          matching, parse_limit, read_budgets, shortest)
+                                          matching, parse_limit, read_budgets, shortest, too_near)
 from ..views.fields import Field
 from ..views.view import Sheet, Table, View, text_table
 from .app import app, check_writable, printed, usage_error, whole_from, write
@@ -394,9 +394,9 @@ def _measured_rounds(rounds_and_figures, budgets, rounds, tick):
         figures = measured(k)
         tick()
         return figures
-    def decided(found): return all(v.result != "cannot say" or v.found.interval is None
+    def settled(found): return all(v.result != "cannot say" or v.found.interval is None or too_near(v.budget, v.found)
                                    for v in _verdicts(budgets, found))
-    with rounds_and_figures as (measured, reduced): return in_looks(ticked, reduced, decided, rounds)
+    with rounds_and_figures as (measured, reduced): return in_looks(ticked, reduced, settled, rounds)
 
 def _found(settings, budgets, against, rounds, progress):
     "Every figure that these budgets of one model ask for, per layer."

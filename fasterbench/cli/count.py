@@ -11,8 +11,7 @@ from typing import Annotated, Optional
 
 import typer
 
-from .app import (Dtype, File, Model, app, check_writable, dtype_named, printed, shape_given, whole_from,
-                                 write)
+from .app import (Dtype, File, Model, app, check_writable, dtype_named, shape_given, show, whole_from)
 from .predict import loaded_on_meta
 from ..core.units import format_count, format_si, total
 from ..views.fields import Field
@@ -131,6 +130,4 @@ def count(
     net, sample = loaded_on_meta(model, shape_given(input), batch, dtype_named(dtype), seq)
     counts = Counts(net, count_work(net, sample, target=Target("cpu")))
     counts.depth = depth
-    if "-" not in (json, csv): printed(counts.summary)
-    write(json, counts.to_json)
-    write(csv, counts.csv)
+    show(counts, json, csv)

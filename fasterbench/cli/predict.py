@@ -11,8 +11,8 @@ from typing import Annotated, Optional
 
 import typer
 
-from .app import (Dtype, File, Model, Top, app, batch_sizes, check_writable, dtype_named, printed,
-                                 saved_result, shape_given, target_device, usage_error, whole_from, write)
+from .app import (Dtype, File, Model, Top, app, batch_sizes, check_writable, dtype_named,
+                                 saved_result, shape_given, show, target_device, usage_error, whole_from)
 from ..core.warnings import FasterbenchWarning
 
 # %% ../../nbs/cli/predict.ipynb #3a1b92e0
@@ -69,7 +69,6 @@ def predict_verb(
     "Predict a model's times on a device that is not here: a limit, and an expected time with its interval."
     from fasterbench.analysis.predict import predict
     from fasterbench.views.compare import series_of
-    from fasterbench.views.table import summary
     check_writable(html=html, json=json, csv=csv)
     sizes, shape = [None] if batch is None else batch_sizes(batch), shape_given(input)
     measured = None if like is None else saved_result(like)
@@ -80,13 +79,10 @@ def predict_verb(
                         host_s=host_s, like=measured)
         results.append((size or 1, found))
     result = results[0][1]
-    title = f"Predicted roofline of {model} on {result.environment['device_name']}"
-    shown = _batch_table(results) if len(sizes) > 1 else summary(result, top)
-    if "-" not in (json, csv, html): printed(lambda: print(shown))
-    if len(sizes) > 1: result = series_of([r for _, r in results])
-    write(json, result.to_json)
-    write(csv, result.csv)
-    write(html, lambda: result.render(title))
+    files = dict(json=json, csv=csv, html=html,
+                 title=f"Predicted roofline of {model} on {result.environment['device_name']}")
+    if len(sizes) == 1: show(result, top=top, **files)
+    else: show(series_of([r for _, r in results]), summary=lambda: print(_batch_table(results)), **files)
 
 # %% ../../nbs/cli/predict.ipynb #ed30fac8
 def _config(text):
@@ -145,7 +141,4 @@ def serve_verb(
                         tpot=tpot, price=price, weights=weights, math=math, cache_bytes=_cache_element(cache),
                         engine=engine, network=network, measured=_measured_rates(measured))
     except ValueError as error: usage_error(str(error), "serve")
-    if "-" not in (json, csv, html): printed(result.summary)
-    write(json, result.to_json)
-    write(csv, result.csv)
-    write(html, result.render)
+    show(result, json, csv, html)

@@ -13,8 +13,8 @@ from typing import Annotated, Optional
 
 import typer
 
-from .app import (Top, app, check_writable, given_peaks, notice, one_of, printed, roof_mismatches,
-                                 target_device, usage_error, write)
+from .app import (Top, app, check_writable, given_peaks, notice, one_of, printed, roof_mismatches, show,
+                                 target_device, usage_error)
 from ..core.warnings import FasterbenchDeprecationWarning, warn
 
 # %% ../../nbs/cli/trace.ipynb #711d0eba
@@ -64,10 +64,7 @@ def trace(
     result = _read_traces(files, by, on or device and target_device(device), given_peaks(peaks), captures=capture,
                           config=config, rules=rules, inductor_cache=inductor_cache, like=like)
     if html: result.with_roofs()
-    if "-" not in (json, csv, html): printed(lambda: result.summary(top))
-    write(json, result.to_json)
-    write(csv, result.csv)
-    write(html, lambda: result.render(f"Roofline of {result.model}, from a trace"))
+    show(result, json, csv, html, f"Roofline of {result.model}, from a trace", top=top)
     if perfetto: result.to_perfetto(perfetto)
 
 # %% ../../nbs/cli/trace.ipynb #4a93b7e8
@@ -118,10 +115,7 @@ def ncu(
     if missing: return _print_missing(file)
     roofs = given_peaks(peaks)
     kernels = _remarked(_read_report(file, by, roofs), roofs, peaks)
-    if "-" not in (json, csv, html): printed(lambda: kernels.summary(top))
-    else: print(*kernels.notes, sep="\n", file=sys.stderr)
-    write(json, kernels.to_json)
-    write(csv, kernels.csv)
+    if "-" in (json, csv, html): print(*kernels.notes, sep="\n", file=sys.stderr)
+    show(kernels, json, csv, html if kernels.peaks else None, f"Roofline of {file}", top=top)
     if html and kernels.peaks is None:
         raise ValueError(f"the report needs roofs, and {file} has none: --peaks \"NAME\" gives those of a device")
-    write(html, lambda: kernels.render(f"Roofline of {file}"))

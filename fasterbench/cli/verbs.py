@@ -18,8 +18,8 @@ from ..core.warnings import FasterbenchWarning
 
 from .app import (Depth, Device, Dtype, File, Group, Model, Peaks, Quiet, Saved, Top, app, batch_sizes,
                                  check_writable, device_here, dtype_named, free_name, given_peaks, is_watched, notice,
-                                 one_of, roof_mismatches, printed, run_name, saved_result, shape_given, usage_error,
-                                 whole_from, write)
+                                 one_of, roof_mismatches, printed, run_name, saved_result, shape_given, show,
+                                 usage_error, whole_from, write)
 from .script import (begin_group, check_launched, is_first, job, launched_ranks, local_device,
                                       parallel_named)
 
@@ -42,12 +42,11 @@ def _recorded(work):
     # the footer has those anyway
     return found, [text for text in own if not text.startswith("no FLOP rule for")]
 
-def _print_table(result, top, group, depth, taken):
-    "The table; where standard output is taken, what limits the trust in it goes to standard error."
+def _show_result(result, top, group, depth, **files):
+    "Show a result; where standard output is taken, what limits the trust in it goes to standard error."
     from fasterbench.views.table import footer
-    if not taken: printed(lambda: result.summary(top, None if group == "none" else group, depth))
-    else:
-        for line in footer(result): notice(line)
+    for line in footer(result) if "-" in files.values() else (): notice(line)
+    show(result, top=top, group=None if group == "none" else group, depth=depth, **files)
 
 # %% ../../nbs/cli/verbs.ipynb #b90688b8
 def _network(device):
@@ -153,26 +152,11 @@ def roofline(
             return replace(found, call=found.call | named).gather()
     results = list(map(measured, sizes))
     if results[0] is None: return
-    if len(sizes) > 1: _out_sweep(results, top, json, csv, html, title, remark)
-    else: _out(results[0], (top, group, depth), json, csv, html, title, remark)
-    if unnamed and not html and "-" not in (json, csv): notice("no report written; --html FILE writes one")
-
-# %% ../../nbs/cli/verbs.ipynb #1f561577
-def _out(result, shown, json, csv, html, title, remark):
-    "Print and write a result."
-    _print_table(result, *shown, "-" in (json, csv, html))
-    write(json, result.to_json)
-    write(csv, result.csv)
-    write(html, lambda: result.render(title), remark)
-
-def _out_sweep(results, top, json, csv, html, title, remark):
-    "Print and write several results of one model."
     from fasterbench.views.compare import series_of
-    found = series_of(results)
-    if "-" not in (json, csv, html): printed(lambda: found.summary(top))
-    write(json, found.to_json)
-    write(csv, found.csv)
-    write(html, lambda: found.render(title), remark)
+    files = dict(json=json, csv=csv, html=html, title=title, remark=remark)
+    if len(sizes) > 1: show(series_of(results), top=top, **files)
+    else: _show_result(results[0], top, group, depth, **files)
+    if unnamed and not html and "-" not in (json, csv): notice("no report written; --html FILE writes one")
 
 # %% ../../nbs/cli/verbs.ipynb #be0f4be6
 def _loaded_model(model, shape, batch, dtype, seq):
@@ -243,9 +227,7 @@ def report(saved:Saved, top:Top=10, group:Group="auto", depth:Depth=None,
     title = f"Roofline of {result.call.get('model') or model_name(result)} on {device_name(result.with_roofs())}"
     if not html: html, remark = free_name(Path(saved).stem, title)
     check_writable(html=html, csv=csv)
-    _print_table(result, top, group, depth, "-" in (html, csv))
-    write(csv, result.csv)
-    write(html, lambda: result.render(title), remark)
+    _show_result(result, top, group, depth, csv=csv, html=html, title=title, remark=remark)
 
 # %% ../../nbs/cli/verbs.ipynb #a4daa704
 @app.command("compare")
@@ -257,14 +239,9 @@ def compare_verb(
     csv:Annotated[File, typer.Option(help="Write the rows here; - for standard output.")]=None,
 ):
     "Compare saved results, row by row."
-    from fasterbench.views.compare import compare
+    from fasterbench.views.compare import compare, series_of
     if len(saved) < 2: usage_error("one result; two or more are needed", "BEFORE AFTER")
     check_writable(html=html, csv=csv)
-    found = compare(*map(saved_result, saved)) if len(saved) == 2 else _series_of_files(saved)
-    if "-" not in (html, csv): printed(lambda: found.summary(top))
-    write(csv, found.csv)
-    if html: write(html, found.render)
-
-def _series_of_files(paths):
-    from fasterbench.views.compare import series_of
-    return series_of(list(map(saved_result, paths)), [Path(p).stem for p in paths])
+    results = list(map(saved_result, saved))
+    found = compare(*results) if len(saved) == 2 else series_of(results, [Path(p).stem for p in saved])
+    show(found, csv=csv, html=html, top=top)

@@ -349,10 +349,6 @@ class Division:
     def needed_s(self):
         "Sum of the times that the roofs need, s."
         return math.fsum(s for _, s in self.needed)
-    @property
-    def unexplained_s(self):
-        "Part of `above_s` that no ceiling explains, s."
-        return self.above_s - math.fsum(s for _, s in self.explained)
 
 # %% ../../nbs/roofs/place.ipynb #72391d44
 def _longest(pairs):

@@ -22,7 +22,7 @@ from .fold import fold, label
 from .headline import caveats, divided, equation, short_name
 from .matching import with_names_of_first
 from .origin import batch_of
-from .plot import (axes, bounds, canvas, category_bars, dress, extent, hover, log_axis, marker_size,
+from .plot import (axes, bounds, canvas, category_bars, dress, extent, hover, marker_size,
                                     placeable, shown, spot, star_style, style)
 from .report import facts
 from .result import Result, from_json
@@ -556,15 +556,6 @@ def pair_records(pairs:list[Pair])->Iterator[dict]:
             values[f"{short}_ratio"] = None if short == "bound" else q.ratio(field)
         yield {k: values[k] if k in values else getattr(p, k) for k in pair_fields}
 
-def _text_of(p, field): return "" if p is None else fields[field].text(getattr(p, field), True)
-
-def _pair_cells(q, sides):
-    a, b = q.before, q.after
-    use, time = lambda p: _text_of(p, "utilization_pct"), lambda p: _text_of(p, "time_s")
-    ratios = [ratio_text(q.ratio(field)) for field in ("time_s", "flops", "bytes_moved")]
-    remark, _ = _marks.get(q.change, (_called(q.change, sides), ""))
-    return [printable(q.name) or "(model)", q.kind, time(a), time(b), *ratios, use(a), use(b), remark]
-
 # %% ../../nbs/views/compare.ipynb #f62d634c
 _marks = {"within the spread": ("±", "the times differ by no more than half the IQR of both"),
           "within the drift": ("≈", "the times differ by no more than the machine may have changed in between"),
@@ -574,14 +565,6 @@ def legend(pairs:list[Pair])->list[str]:
     "Explain the marks at the ends of these rows."
     present = {q.change for q in pairs}
     return [f"{mark}: {meaning}" for change, (mark, meaning) in _marks.items() if change in present]
-
-def pair_rows(
-    pairs:list[Pair],
-    sides:tuple=_before_after, # What each is called
-)->list[list[str]]:
-    "Write the pairs as texts, the titles first."
-    titles = ["name", "type", *sides, "time", "FLOPs", "bytes", "util%", sides[1], ""]
-    return [titles, *(_pair_cells(q, sides) for q in pairs)]
 
 # %% ../../nbs/views/compare.ipynb #f0573ba0
 # the first two are told apart by colour-blind readers
@@ -702,30 +685,43 @@ class Comparison(Series):
         times = _told([format_si(a, "s"), format_si(b, "s")], self.labels)
         return f"{times}: {ratio_text(b / a if a else None)}; {rows}"
 
+    @property
+    def _fields(self):
+        "The fields of a pair, with the names of the sides."
+        called = lambda f: f._replace(**{k: _called(getattr(f, k), self.labels) for k in ("title", "meaning", "short")})
+        return {k: called(f) for k, f in pair_fields.items()}
+
+    def _remark(self, q):
+        mark, _ = _marks.get(q.change, (_called(q.change, self.labels), ""))
+        return mark
+
     def _table(self,
         top:int|None=10,     # How many rows; None: all
     ):
         check_top(top)
-        shown = self.pairs[:top]
-        rows, notes = pair_rows(shown, self.labels), legend(shown) + more_rows(len(self.pairs), top)
-        return Table(rows, {0, 1, 9}, self.lines, notes)
+        shown, columns = self.pairs[:top], self._fields | dict(remark=Field("remark", "", ""))
+        rows = [_blank(r) | dict(name=printable(q.name) or "(model)", type=q.kind, remark=self._remark(q))
+                for q, r in zip(shown, pair_records(shown))]
+        notes = legend(shown) + more_rows(len(self.pairs), top)
+        return Sheet({k: columns[k] for k in _in_pair_table}, rows).table(self.lines, notes)
 
     def _sheet(self): return Sheet(pair_fields, pair_records(self.pairs))
     def _chart(self, title): return _arrow_chart(self, title)
     def _tab(self):
-        named = {k: f._replace(title=_called(f.title, self.labels), meaning=_called(f.meaning, self.labels))
-                 for k, f in pair_fields.items()}
         records = (_blank(r) | dict(side=_called(r["side"], self.labels)) for r in pair_records(self.pairs))
-        return Sheet(named, records).tab(
+        return Sheet(self._fields, records).tab(
             "pairs", f"rows, {' and '.join(self.labels)}", self.plot(""), _pair_categories(self),
             visible=_first_of_pair)
 
 # %% ../../nbs/views/compare.ipynb #d110e7bc
 def _blank(record):
-    "Empty the cells of a side that `record` does not have; what is unknown stays None."
-    absent = {"only before": "after", "only after": "before"}.get(record["side"])
-    return {k: "" if absent and (f"_{absent}" in k or k.endswith("_ratio")) else v for k, v in record.items()}
+    "Empty the cells of a side that `record` does not have, and of ratios of nothing; what is unknown stays None."
+    absent = {"only before": "_after", "only after": "_before"}.get(record["side"])
+    empty = lambda k, v: absent and absent in k or v is None and k.endswith("_ratio")
+    return {k: "" if empty(k, v) else v for k, v in record.items()}
 
+_in_pair_table = ("name", "type", "time_before_s", "time_after_s", "time_ratio", "flops_ratio", "bytes_ratio",
+                  "utilization_before_pct", "utilization_after_pct", "remark")
 _first_of_pair = ("name", "type", "operator", "phase", "time_before_s", "time_after_s", "time_ratio",
                   "utilization_before_pct", "utilization_after_pct")
 

@@ -155,9 +155,10 @@ def side_name(
 
 def _pair(short):
     field = fields[pair_values[short]]
-    sides = [field._replace(name=side_name(short, side), title=f"{field.title} {side}", short="")
-             for side in ("before", "after")]
-    ratio = Field(f"{short}_ratio", "", f"{field.title} ratio", "ratio", f"{field.title} after over before")
+    sides = [field._replace(name=side_name(short, side), title=f"{field.title} {side}", short=heading or side)
+             for side, heading in (("before", field.short), ("after", ""))]
+    title = field.title
+    ratio = Field(f"{short}_ratio", "", f"{title} ratio", "ratio", f"{title} after over before", title)
     return sides if field.format == "text" else [*sides, ratio]
 
 _side = Field("side", "", "side", "text", "whether the row is on both sides")

@@ -79,9 +79,14 @@ def known_flops(
     return max(sum(p.flops or 0 for p in points) for points in (result.points, result.ops))
 
 # %% ../../nbs/views/headline.ipynb #b2c53bdb
+def _is_predicted(result): return result.program is not None and result.program.source == "predicted"
+
 def _time_text(result):
-    "End to end time and half its IQR: `14.56 ms ±3 %`."
+    "End to end time and half its IQR: `14.56 ms ±3 %`; of a prediction the expected time, its interval, and the limit."
     p, t = result.program, result.timing
+    if _is_predicted(result):
+        low, high = (format_si(s, "s") for s in p.interval_s or (p.time_s, p.time_s))
+        return f"expected {format_si(p.time_s, 's')} ({low} to {high}), limit {format_si(p.roof_time_s, 's')}"
     time, iqr = (t.end_to_end_s, t.end_to_end_iqr_s) if t else (p.time_s, p.time_iqr_s) if p else (None, 0)
     if time is None: return format_si(sum(q.time_s for q in result.points),
                                       "s") + " in all rows" if result.points else ""
@@ -95,7 +100,8 @@ def _rate_text(result):
     "The rate of the whole, or the lower bound of its FLOPs."
     p, unknown = result.program, len(result.unknown_ops)
     if p is not None and p.achieved_gflops is not None:
-        return "≥ " * any(q.flops is None for q in result.ops) + brief(p.achieved_gflops * 1e9, "FLOP/s")
+        return "≥ " * any(q.flops is None for q in result.ops) + brief(p.achieved_gflops * 1e9, "FLOP/s") \
+            + " expected" * _is_predicted(result)
     flops = known_flops(result)
     if not unknown: return "" if p is None or flops else "? FLOP/s"
     known = f"≥ {format_si(flops, 'FLOP', 1)}" if flops else "? FLOP"
@@ -218,7 +224,8 @@ def headline(
     lines = [" · ".join(filter(None, (part(result) for part in _parts)))]
     if result.peaks is None: return lines
     roofs = roofs_text(result.peaks, (*result.points, *result.ops))
-    return [*lines, equation(divided(result)), *limits_text(result.limits), f"roofs: {roofs}"]
+    expected = "expected " * _is_predicted(result)
+    return [*lines, expected + equation(divided(result)), *limits_text(result.limits), f"roofs: {roofs}"]
 
 # %% ../../nbs/views/headline.ipynb #c9b20a08
 def _looked_at(t):

@@ -76,7 +76,7 @@ _in_serve_table = [
     Field("expected_s", "s", "expected", "si", "of a prompt's forward, or of a token of each request on a server"),
     Field("low_s", "s", "p10", "si", "one of ten is faster"), Field("high_s", "s", "p90", "si", "one of ten is slower"),
     Field("tokens_per_s", "1/s", "tokens/s at limit", "amount", "tokens per second at the limit, of all sequences"),
-    Field("expected_per_s", "1/s", "expected", "amount", "tokens per second that are expected, of all sequences",
+    Field("expected_per_s", "1/s", "tokens/s expected", "amount", "tokens per second that are expected, of all sequences",
           "expected tokens/s"),
     Field("bound", "", "bound", meaning="what the limit is made of"),
     Field("fits", "", "fits", "flag", "whether weights and cache fit in the memory of the device"),
@@ -277,7 +277,8 @@ def _crossings_text(crossings):
     def text(batch):
         if batch is None: return "memory-bound at every batch"
         return f"compute-bound {'at every batch' if batch == 1 else f'from batch {batch} on'}"
-    return ["; ".join(f"{name}: {text(batch)}" for name, batch in crossings.items())] if crossings else []
+    said = "; ".join(f"{name} {text(batch)}" for name, batch in crossings.items())
+    return [f"limits: {said}"] if said else []
 
 # %% ../../nbs/views/serving.ipynb #5e000021
 @dataclass(frozen=True)
@@ -308,14 +309,14 @@ _option_fields = {f.name: f for f in (
     Field("name", "", "devices", meaning="that share the model"),
     Field("most_batch", "", "fits up to", "count", "the largest batch whose weights and cache fit"),
     Field("batch", "", "batch", "count", "of the figures of this row"),
-    Field("limit_s", "s", "least step", "si", "least time of a decode step"),
+    Field("limit_s", "s", "limit", "si", "least time of a decode step"),
     Field("expected_s", "s", "time per token", "si", "expected, of each request", "expected"),
     Field("low_s", "s", "p10", "si"), Field("high_s", "s", "p90", "si"),
     Field("per_request", "1/s", "tokens/s of a request", "amount", "expected", "tok/s req."),
     Field("limit_per_device", "1/s", "tokens/s of a device, limit", "amount", "", "tok/s dev. limit"),
-    Field("expected_per_device", "1/s", "tokens/s of a device, expected", "amount", "", "expected"),
+    Field("expected_per_device", "1/s", "tokens/s of a device, expected", "amount", "", "tok/s dev. exp."),
     Field("limit_price", "", "price of a million tokens, limit", "fixed", "", "price/M limit"),
-    Field("expected_price", "", "price of a million tokens, expected", "fixed", "", "expected"))}
+    Field("expected_price", "", "price of a million tokens, expected", "fixed", "", "price/M exp."))}
 
 # %% ../../nbs/views/serving.ipynb #5e000022
 @dataclass(frozen=True, repr=False)
@@ -339,10 +340,12 @@ class ServeSeries(View):
     @property
     def lines(self)->list[str]:
         "The first lines under the title."
-        within = f", time per token at most {format_si(self.tpot, 's')}" if self.tpot else ""
+        within = f", expected time per token at most {format_si(self.tpot, 's')}" if self.tpot else ""
         price = f"; {self.price:g} for a device and an hour" if self.price else ""
         what = f"prompt {self.prompt}, {self.new} new tokens; the largest batch that fits{within}{price}"
-        return [*self.notes[:1], what, *self.notes[1:]]
+        alone = [o.name for o in self.options if o.most_batch and not o.batch]
+        slow = f"no batch, since one request alone takes longer than that: {', '.join(alone)}"
+        return [*self.notes[:1], what, *[slow][:len(alone)], *self.notes[1:]]
 
     def _table(self):
         return self._sheet().table([self.title, *self.lines[:2]], ["", *self.lines[2:]], unknown="")

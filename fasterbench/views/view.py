@@ -7,7 +7,6 @@ __all__ = ['View']
 
 # %% ../../nbs/views/view.ipynb #vw000004
 import csv, io, json, math, re, shutil
-from collections import Counter
 from collections.abc import Iterable
 from functools import wraps
 from importlib.util import find_spec
@@ -226,12 +225,12 @@ class Sheet(NamedTuple):
         unknown:str="?",
         concise:bool=True, # Three significant digits
     )->Table:
-        "Return the rows as texts; a field that no row has is left out."
+        "Return the rows as texts; a column of empty ones is left out."
+        text = lambda f, value: unknown if value is None else value if value == "" else f.text(value, concise)
         records = self.records()
-        known = lambda k: not records or any(r[k] not in (None, "") for r in records)
-        shown = [f for k, f in self.fields.items() if known(k)]
-        text = lambda f, value: unknown if value is None else f.text(value, concise)
-        rows = [[f.heading for f in shown], *([text(f, r[f.name]) for f in shown] for r in records)]
+        columns = {k: [text(f, r[k]) for r in records] for k, f in self.fields.items()}
+        shown = [f for k, f in self.fields.items() if any(columns[k]) or not columns[k]]
+        rows = [[f.heading for f in shown], *map(list, zip(*(columns[f.name] for f in shown)))]
         return Table(rows, left_columns(shown), above, below)
 
     def tab(self,

@@ -6,12 +6,14 @@ For each device the constants are fitted on the others. The tables print the med
 a constant share (found on the other devices), of the formula of PyTorch's RuntimeEstimator, of the expected time before
 it knew kernels (half of the bandwidth, 5 µs a call), and of the expected time; then its bias and the share of rows inside
 the 80 % interval. Then what each constant is worth: the error without it, everything fitted again."""
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cached_property, partial
 
 import numpy as np
 
 from fasterbench.analysis import expected as model
-from fasterbench.analysis.expected import Chip, attention_time, chip_of, compute_rate, product_time, scaling_time
+from fasterbench.analysis.expected import (AttentionKernel, Chip, attention_kernel, attention_time, chip_of, compute_rate,
+                                           product_time, scaling_time)
 from fasterbench.roofs.datasheet import datasheet_peaks
 
 devices = dict(a100="NVIDIA A100-SXM4-80GB", h100="NVIDIA H100 80GB HBM3", l40s="NVIDIA L40S", b200="NVIDIA B200")
@@ -34,15 +36,24 @@ class Rows:
         return Rows(*(getattr(self, k)[mask] for k in ("device", "engine", "measured", "moved", "flops", "dtype")),
                     {k: v[mask] for k, v in self.shape.items()})
 
-    def of_device(self, value, of=None):
-        "An array with `value(peaks, dtype)` for each row."
-        keys = {(d, t) for d, t in zip(self.device, self.dtype)}
-        found = {k: value(datasheet_peaks(devices[k[0]], "bfloat16"), k[1]) for k in keys}
-        return np.array([found[k] for k in zip(self.device, self.dtype)], float)
+    @cached_property
+    def _kinds(self):
+        "Peaks, dtype and engine of each kind of row, and the kind of every row."
+        names = [np.asarray(x, str) for x in (self.device, self.dtype, self.engine)]
+        kinds, of_row = np.unique(np.stack(names), axis=1, return_inverse=True)
+        return [(datasheet_peaks(devices[d], "bfloat16"), t, e) for d, t, e in kinds.T], of_row
 
-    def chip(self): return Chip(*self.of_device(lambda p, t: chip_of(p)).T)
-    def bandwidth(self): return self.of_device(lambda p, t: p.peak_bandwidth)
-    def peak(self): return self.of_device(lambda p, t: p.flops_of(t))
+    def by_kind(self, value):
+        "An array with `value(peaks, dtype, engine)` for each row."
+        kinds, of_row = self._kinds
+        return np.array([value(*k) for k in kinds], float)[of_row]
+
+    @cached_property
+    def chip(self): return Chip(*self.by_kind(lambda p, t, e: chip_of(p)).T)
+    @cached_property
+    def bandwidth(self): return self.by_kind(lambda p, t, e: p.peak_bandwidth)
+    @cached_property
+    def peak(self): return self.by_kind(lambda p, t, e: p.flops_of(t))
 
 # -- the files ------------------------------------------------------------------------------------------------------
 
@@ -88,14 +99,14 @@ def attention(folder, every=1, kind="decode"):
         moved = batch * length * size * (4 * heads + 2 * kv * (2 + item))
     return Rows(d.gpu.to_numpy(), d.fw.to_numpy(), d.latency.to_numpy() * 1e-3, moved, 4 * batch * heads * size * pairs,
                 np.where(d.attn_dtype == "fp8", "float8_e4m3fn", "bfloat16"),
-                dict(batch=batch, heads=heads, kv_heads=kv, queries=queries, keys=length, head_dim=size))
+                dict(batch=batch, heads=heads, kv_heads=kv, queries=queries, keys=length))
 
 # -- times ----------------------------------------------------------------------------------------------------------
 
 def limit(rows, least=None):
     "The level roofs, with all bytes in the caches that can be."
-    def of(peaks, dtype): return [v for l in peaks.memory for v in (l.capacity or 0, l.bandwidth)]
-    levels, kept, times = rows.of_device(of), 0, [rows.flops / rows.peak()]
+    def of(peaks, *_): return [v for l in peaks.memory for v in (l.capacity or 0, l.bandwidth)]
+    levels, kept, times = rows.by_kind(of), 0, [rows.flops / rows.peak]
     for i in range(0, levels.shape[1], 2):
         times.append(np.maximum((rows.moved if least is None else least) - kept, 0) / levels[:, i + 1])
         kept = kept + levels[:, i]
@@ -103,43 +114,37 @@ def limit(rows, least=None):
 
 def before(rows):
     "The expected time before it knew kernels."
-    rate = rows.of_device(lambda p, t: p.flops_of(t) * 0.92 * model._sustained(p))
-    return np.maximum(rows.flops / rate, rows.moved / (0.5 * rows.bandwidth())) + 5e-6
+    rate = rows.by_kind(lambda p, t, e: p.flops_of(t) * 0.92 * model._sustained(p))
+    return np.maximum(rows.flops / rate, rows.moved / (0.5 * rows.bandwidth)) + 5e-6
 
-def estimator(rows): return np.maximum(rows.flops / 2 / 0.75 / rows.peak(), rows.moved / rows.bandwidth())
+def estimator(rows): return np.maximum(rows.flops / 2 / 0.75 / rows.peak, rows.moved / rows.bandwidth)
 
 def rates(rows, constants, of):
-    return rows.of_device(lambda p, t: compute_rate(p, t, of=of)) / model.constants[of].value * constants[of].value
+    share = constants[of].value / model.constants[of].value
+    return share * rows.by_kind(lambda p, t, e: compute_rate(p, t, of=of))
 
 def time_of_products(rows, constants):
-    s, chip = rows.shape, rows.chip()
-    memory = rows.moved / (constants["operands"].value * rows.bandwidth())
+    s, chip = rows.shape, rows.chip
+    memory = rows.moved / (constants["operands"].value * rows.bandwidth)
     took = product_time(s["m"], s["n"], s["k"], np.ones(len(s["m"])), (s["a"], s["b"]), memory,
                         rates(rows, constants, "tensor"), chip, constants)
     return took + constants["start"].value / chip.clock
 
 def time_of_quantized(rows, constants):
-    s, chip, took = rows.shape, rows.chip(), time_of_products(rows, constants)
+    s, chip, took = rows.shape, rows.chip, time_of_products(rows, constants)
     for engine in set(rows.engine):
         at = rows.engine == engine
-        took[at] += scaling_time(s["m"], s["k"], s["a"], rows.bandwidth(), chip, engine, constants)[at]
+        took[at] += scaling_time(s["m"], s["k"], s["a"], rows.bandwidth, chip, engine, constants)[at]
     return took
 
-def attention_memory(rows, constants, found=0.5):
-    """What the bytes take. A graph replays the call: of a prompt, half of what its L2 could hold is found there again.
-
-    Taken for prompts alone, for what it buys: 21.5 to 20.2 % there, while decode gets worse with it (22.7 to 24.7 %)."""
-    levels = rows.of_device(lambda p, t: (p.memory[0].capacity, p.memory[0].bandwidth)).T
-    prompt = (rows.shape["queries"] > 1) | (rows.shape["keys"] == 1)
-    kept = np.minimum(found * prompt * levels[0], rows.moved)
-    rest = (rows.moved - kept) / (constants["attention_bytes"].value * rows.bandwidth())
-    return rest + kept / (constants["cache"].value * levels[1])
-
-def time_of_attention(rows, constants, packed=True):
-    memory = attention_memory(rows, constants)
-    rate = rates(rows, constants, "attention_tensor")
-    return attention_time(**rows.shape, flops=rows.flops, memory_s=memory, rate=rate, chip=rows.chip(),
-                          packed=packed & (rows.engine != "trtllm"), constants=constants)
+def time_of_attention(rows, constants, engine=None, packed=True):
+    "`engine`: what is known of it, where that is not the row's."
+    def kernel_on(peaks, dtype, own):
+        return attention_kernel(own if engine is None else engine, peaks.environment["architecture"], constants)
+    kernel = AttentionKernel(*rows.by_kind(kernel_on).T)
+    memory = rows.moved / (constants["attention_bytes"].value * rows.bandwidth)
+    return attention_time(**rows.shape, flops=rows.flops, memory_s=memory, rate=rates(rows, constants, "attention_tensor"),
+                          chip=rows.chip, kernel=kernel._replace(packed=packed * kernel.packed), constants=constants)
 
 # -- the fit --------------------------------------------------------------------------------------------------------
 
@@ -220,8 +225,8 @@ def without(rows, formula, names, neutral):
 
 def roofs_and_start(rows, constants):
     "The first rung: the longer of products and bytes, and a start."
-    clock = rows.chip().clock
-    memory = rows.moved / (constants["operands"].value * rows.bandwidth())
+    clock = rows.chip.clock
+    memory = rows.moved / (constants["operands"].value * rows.bandwidth)
     return np.maximum(rows.flops / rates(rows, constants, "tensor"), memory) + constants["start"].value / clock
 
 def all_products(folder, every):
@@ -238,19 +243,19 @@ def all_products(folder, every):
     return [("products", rows, took), ("quantized", few, scaled)]
 
 attention_names = dict(decode=["attention_join", "attention_bytes", "attention_step"],
-                       prefill=["attention_start", "attention_bytes", "attention_block", "attention_softmax",
-                                "attention_tensor"])
-neutral_attention = dict(decode=dict(attention_join=1e-9, attention_step=1e-9),
-                         prefill=dict(attention_start=1e-9, attention_block=1e-9, attention_softmax=1e-9))
+                       prefill=["attention_start", "attention_bytes", "attention_block", "attention_tensor",
+                                "attention_sglang", "attention_trtllm"])
+nothing = dict(decode=dict(attention_join=1e-9, attention_step=1e-9),
+               prefill=dict(attention_start=1e-9, attention_block=1e-9, attention_sglang=1.0, attention_trtllm=1.0))
 
 def all_attention(folder, every):
     from fasterbench.analysis.expected import spread
     for kind, names in attention_names.items():
-        rows = attention(folder, every, kind)
-        sigma = spread["attention"].value
-        took = table(f"{kind} attention", rows, time_of_attention, names, sigma)
-        without(rows, time_of_attention, names, neutral_attention[kind])
-        if kind == "prefill":
-            plain = lambda rows, constants: time_of_attention(rows, constants, packed=False)
-            print(f"without packed heads: {over_devices(rows, left_out(rows, plain, names, model.constants)):.1%}")
+        rows, formula = attention(folder, every, kind), time_of_attention
+        took = table(f"{kind} attention", rows, formula, names, spread["attention"].value)
+        without(rows, formula, names, nothing[kind])
+        variants = {"the engine": dict(engine="")}
+        if kind == "prefill": variants["packed heads"] = dict(packed=False)
+        for name, how in variants.items():
+            print(f"without {name}: {over_devices(rows, left_out(rows, partial(formula, **how), names, model.constants)):.1%}")
         yield kind, rows, took

@@ -1,12 +1,14 @@
 """Predictions against measurements that others published: the table "Proof, offline".
 
-    python tests/benchmarks/predict.py [timm] [compiled] [kernels] [models] [products] [attention] [speed] [here] [--cache DIR]
+    python tests/benchmarks/predict.py [timm] [compiled] [kernels] [models] [products] [attention] [servers] [speed] [here]
+                                       [--cache DIR] [--sample N] [--most N --rows FILE]
 
 Reads ../shared/data (or $FASTERBENCH_SHARED/data). Counting the timm models takes an hour the first time; counts
 are kept in DIR.
 The timm runs were measured with timm 1.0.9 under its fast norms: `pip install --no-deps --target DIR timm==1.0.9`,
 PYTHONPATH=DIR.
-Nothing is fitted here. What the constants were fitted on is marked "fit"."""
+Nothing is fitted here. What the constants were fitted on is marked "fit". The last table is that of all claims.
+The rows of the proof page: --sample 24 --most 500 --rows FILE."""
 import argparse, csv, gzip, json, os, pickle, sys, tempfile, time, warnings, zlib
 from math import log
 from pathlib import Path
@@ -26,6 +28,7 @@ root = Path(__file__).resolve().parents[2]
 shared = Path(os.environ.get("FASTERBENCH_SHARED", root.parent / "shared")) / "data"
 fitted_on = ("RTX 3090", "P100", "P4")
 only_kept = False # whether models whose counts are not kept yet are left out
+sample = 1        # of timm: models whose checksum this number divides
 
 # -- one line of the table ------------------------------------------------------------------------------------------
 
@@ -107,7 +110,7 @@ def timm_rows(cache, file, device, every, compiled=False, keep=lambda name: True
         table = list(csv.DictReader(f))[::every]
     for r in table:
         key = r["model"], int(r["infer_img_size"]), int(r["infer_batch_size"])
-        if not keep(r["model"]) or only_kept and not (cache / "{}-{}-{}.pkl.gz".format(*key)).exists(): continue
+        if zlib.crc32(r["model"].encode()) % sample or not keep(r["model"]) or only_kept and not (cache / "{}-{}-{}.pkl.gz".format(*key)).exists(): continue
         try: calls = timm_calls(cache, *key)
         except Exception as error:
             failed.append(f"{key[0]} {key[1]}: {type(error).__name__} {str(error)[:90]}")
@@ -239,6 +242,67 @@ def as_rows(found, singles):
             times = own.measured, singles.limit(own), took[at], singles.estimator(own), own.moved
             yield f"{kind} {singles.devices[device]}", [(f"{e}", *map(float, r)) for e, *r in zip(own.engine, *times)]
 
+# -- servers --------------------------------------------------------------------------------------------------------
+
+def servers(cache, every):
+    "Published runs of servers, and gpt-fast's table, which has no server around it."
+    import serve as language
+    found = language.server_runs(every)[0]
+    for model in sorted({r["model"] for r in found}):
+        own = [r for r in found if r["model"] == model]
+        rest = [r["limit"] / r["measured"] for r in found if r["model"] != model]
+        share = median(rest or [r["limit"] / r["measured"] for r in own])
+        name = lambda r: " ".join(str(r[k]) for k in ("device", "engine", "precision", "devices", "batch"))
+        yield f"server {model}", [(name(r), r["measured"], r["limit"], sum(r["parts"].values()), r["limit"] / share) for r in own]
+    table = [language.gptfast_row(*r) for r in language.gpt_fast]
+    yield "bare gpt-fast", [(r["model"], *(1 / r[k] for k in ("rate", "limit", "expected", "limit"))) for r in table]
+
+# -- all claims -----------------------------------------------------------------------------------------------------
+
+# What is claimed: data sets, the error that was asked for, what it was when that was asked
+claims = {"timm, eager, RTX 4090": ("rtx4090", "12 %", "10–14 %"), "timm, compiled, other half": ("compiled 1", "", ""),
+          "kernels, float32": ("kernels", "", ""), "models, float32": ("models", "", ""),
+          "products, bfloat16": ("products", "12 %", "19.9 %"), "products, quantized": ("quantized", "", "37–63 %"),
+          "attention of a step": ("decode", "24 %", "61–66 %"), "attention of a step, vLLM": ("decode vllm", "19 %", "61 %"),
+          "attention of a prompt": ("prefill", "20 %", "44–73 %"), "servers, time per token": ("server", "14 %", "68 %, the limit"),
+          "gpt-fast, time per token": ("bare", "7 %", "45 %, the limit")}
+
+def sigma_of(name):
+    "The deviation that a data set's interval is made of."
+    from fasterbench.analysis.serve_times import server_spread
+    kind, device = name.split(" ", 1)[0], name.split(" ", 1)[-1]
+    if kind in ("server", "bare"): return server_spread("decode")
+    if kind in ("rtx3090", "rtx4090", "compiled"): device = f"NVIDIA GeForce RTX {name[3:] if kind.startswith('rtx') else '4090'}"
+    row = dict(products="matmul", quantized="quantized", decode="attention", prefill="attention", kernels="row")
+    return deviation(datasheet_peaks(device), kind == "compiled", kind in row, row.get(kind, ""))
+
+def claim_rows(found):
+    "A row for each claim: medians over the rows of a data set, averaged over data sets."
+    for title, (kinds, asked, before) in claims.items():
+        kind, *engine = kinds.split(" ") if kinds != "compiled 1" else [kinds]
+        sets = {n: [r for r in rows if not engine or r[0] == engine[0]] for n, rows in found.items()
+                if n == kind or n.split(" ", 1)[0] == kind}
+        if not sets: continue
+        mean = lambda of: sum(of(n, rows) for n, rows in sets.items()) / len(sets)
+        error = lambda i: mean(lambda n, rows: median(abs(r[i] / r[1] - 1) for r in rows))
+        def share(name, rows):
+            others = [r[2] / r[1] for n, rs in sets.items() if n != name for r in rs] or [r[2] / r[1] for r in rows]
+            return median(abs(r[2] / median(others) / r[1] - 1) for r in rows)
+        inside = {n: sum(abs(log(r[3] / r[1])) <= z80 * sigma_of(n) for r in rows) / len(rows) for n, rows in sets.items()}
+        every = sum(map(len, sets.values()))
+        yield dict(claim=title, rows=every, above=sum(r[2] > r[1] for rows in sets.values() for r in rows), asked=asked,
+                   before=before, now=error(3), limit=error(2), share=mean(share), estimator=None if kind in ("server", "bare") else error(4),
+                   inside=sum(inside[n] * len(rows) for n, rows in sets.items()) / every, least=min(inside.values()), most=max(inside.values()))
+
+def claim_lines(rows):
+    "The table of all claims, as text."
+    yield (f"{'median error':28}{'rows':>7}{'above':>6}{'asked':>7}{'before':>17}{'now':>7}{'limit':>8}{'share':>8}"
+           f"{'estim.':>8}{'inside':>8}  of each device")
+    for r in rows:
+        estimator = "–" if r["estimator"] is None else f"{r['estimator']:.1%}"
+        yield (f"{r['claim']:28}{r['rows']:>7}{r['above']:>6}{r['asked']:>7}{r['before']:>17}{r['now']:>7.1%}{r['limit']:>8.1%}"
+               f"{r['share']:>8.1%}{estimator:>8}{r['inside']:>8.0%}  {r['least']:.0%} to {r['most']:.0%}")
+
 # -- speed ----------------------------------------------------------------------------------------------------------
 
 def speed(cache, every):
@@ -286,7 +350,7 @@ def here(cache, every):
     yield "here", rows
 
 parts = dict(timm=timm, compiled=compiled, kernels=kernels, models=models, products=products, attention=attention,
-             speed=speed, here=here)
+             servers=servers, speed=speed, here=here)
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -294,17 +358,24 @@ def main():
     parser.add_argument("--cache", type=Path, default=Path(tempfile.gettempdir()) / "fasterbench-predict")
     parser.add_argument("--every", type=int, default=1, help="take every Nth row")
     parser.add_argument("--kept", action="store_true", help="leave out models whose counts are not kept yet")
-    parser.add_argument("--rows", type=Path, help="write all rows here, as JSON")
+    parser.add_argument("--sample", type=int, default=1, help="of timm: models whose checksum this number divides")
+    parser.add_argument("--most", type=int, help="write so many rows of a data set at most")
+    parser.add_argument("--rows", type=Path, help="write rows and the table of claims here, as JSON")
     given = parser.parse_args()
-    global only_kept
-    only_kept = given.kept
+    global only_kept, sample
+    only_kept, sample = given.kept, given.sample
     given.cache.mkdir(exist_ok=True, parents=True)
     if not shared.is_dir(): sys.exit(f"{shared} is not here; FASTERBENCH_SHARED names the folder that holds data/")
     warnings.simplefilter("ignore")
     print(heading)
     found = {}
-    for part in given.part or ("timm", "compiled", "kernels", "models", "products", "attention"):
+    for part in given.part or ("timm", "compiled", "kernels", "models", "products", "attention", "servers"):
         found |= dict(parts[part](given.cache, given.every))
-    if given.rows: given.rows.write_text(json.dumps(found))
+    lines = list(claim_lines(claim_rows(found)))
+    print("", *lines, sep="\n")
+    if not given.rows: return
+    few = {n: rows[::max(1, -(-len(rows) // given.most)) if given.most else 1] for n, rows in found.items()}
+    sigma = {n: sigma_of(n) for n in found if n not in ("speed", "here")}
+    given.rows.write_text(json.dumps(dict(rows=few, sigmas=sigma, claims=lines)))
 
 if __name__ == "__main__": main()

@@ -56,8 +56,8 @@ print(f"{sum(r.utilization_pct > 105 for r, _ in ranked)} of {len(ranked)} rows 
 def percent(s, d): return f"{s / d.end_to_end_s:6.1%}"
 print(f"{'of the time':24} {'roofs need':>10} {'explained':>9} {'left':>6} {'outside':>7} {'differs':>7}")
 for where, d in divisions:
-    explained = d.above_s - d.unexplained_s
-    parts = (d.needed_s, explained, d.unexplained_s, d.outside_s + d.unknown_s, d.difference_s)
+    explained = sum(s for _, s in d.explained)
+    parts = (d.needed_s, explained, d.above_s - explained, d.outside_s + d.unknown_s, d.difference_s)
     needs = ", ".join(f"{k} {percent(s, d).strip()}" for k, s in (*d.needed, *d.explained[:4]))
     print(f"{where:24} {percent(parts[0], d):>10} {percent(parts[1], d):>9} {percent(parts[2], d)} {percent(parts[3], d):>7} {percent(parts[4], d):>7}  {needs}")
 def least(r): return r.least_time_s + sum(s for _, s in r.explained)
