@@ -76,7 +76,7 @@ _in_serve_table = [
     Field("expected_s", "s", "expected", "si", "of a prompt's forward, or of a token of each request on a server"),
     Field("low_s", "s", "p10", "si", "one of ten is faster"), Field("high_s", "s", "p90", "si", "one of ten is slower"),
     Field("tokens_per_s", "1/s", "tokens/s at limit", "amount", "tokens per second at the limit, of all sequences"),
-    Field("expected_per_s", "1/s", "tokens/s expected", "amount", "tokens per second that are expected, of all sequences",
+    Field("expected_per_s", "1/s", "tokens/s expected", "amount", "of all sequences",
           "expected tokens/s"),
     Field("bound", "", "bound", meaning="what the limit is made of"),
     Field("fits", "", "fits", "flag", "whether weights and cache fit in the memory of the device"),
