@@ -30,6 +30,7 @@ from ..roofs.datasheet import as_peaks, match_device
 from ..roofs.hardware import HardwarePeaks
 from ..roofs.place import at_time, place, ranked, shares_of
 from ..roofs.row import Row, summed
+from ..views.origin import describe_sample
 from ..views.result import Result, from_json
 from ..work.count import count_work
 from ..work.target import Target
@@ -213,7 +214,8 @@ def predict(
         asked, why_not = _asked(model, sample, target, work, peaks, tf32, captured, progress, sites)
         if sites and why_not: raise ValueError(f"no sites can be written: Inductor could not be asked ({why_not})")
     how = dict(captured=captured, host_s=host_s, operators=len(calls))
-    return _predicted_result(model, work, calls, peaks, autocast, compiled, like, asked, why_not, **how)
+    found = _predicted_result(model, work, calls, peaks, autocast, compiled, like, asked, why_not, **how)
+    return replace(found, sample=describe_sample(sample))
 
 def _with_time(c, t):
     "A call with its limit and its expected time."

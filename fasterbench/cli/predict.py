@@ -7,7 +7,6 @@ __all__ = ['On', 'predict_verb', 'serve_verb']
 
 # %% ../../nbs/cli/predict.ipynb #67430f60
 import warnings
-from dataclasses import replace
 from typing import Annotated, Optional
 
 import typer
@@ -71,7 +70,6 @@ def predict_verb(
     "Predict a model's times on a device that is not here: a limit, and an expected time with its interval."
     from fasterbench.analysis.predict import predict
     from fasterbench.views.compare import series_of
-    from fasterbench.views.origin import describe_sample
     check_writable(html=html, json=json, csv=csv, sites=sites)
     sizes, shape = [None] if batch is None else batch_sizes(batch), shape_given(input)
     if sites and not compiled: usage_error("a compiled model is needed: --compiled", "--sites")
@@ -82,7 +80,7 @@ def predict_verb(
         net, sample = loaded_on_meta(model, shape, size, dtype_named(dtype))
         found = predict(net, sample, on, autocast=dtype_named(autocast), compiled=compiled, captured=captured,
                         host_s=host_s, like=measured, sites=sites)
-        results.append((size or 1, replace(found, sample=describe_sample(sample))))
+        results.append((size or 1, found))
     result = results[0][1]
     files = dict(json=json, csv=csv, html=html,
                  title=f"Predicted roofline of {model} on {result.environment['device_name']}")

@@ -20,11 +20,11 @@ from ..roofs.place import RooflinePoint
 from ..timing.machine_load import drift_between, load_caveats
 from .fields import Field, brief, fields, pair_fields, pair_values, side_name
 from .fold import fold, label
-from .headline import caveats, divided, short_name
+from .headline import caveats, divided, equation, short_name
 from .matching import with_names_of_first
 from .origin import batch_of
-from .plot import (axes, bounds, canvas, dress, extent, hover, marker_size, placeable,
-                                    shown, spot, star_style, style)
+from .plot import (axes, bounds, canvas, category_bars, dress, extent, hover, marker_size,
+                                    placeable, shown, spot, star_style, style)
 from .report import facts
 from .result import Result, from_json
 from .roof_lines import dtypes_in_use, levels_in_use, roof_lines, roofs
@@ -272,6 +272,12 @@ class Series(View):
         "The times of the whole."
         return "end to end: " + ", ".join(f"{label} {format_si(t, 's')}" for label, t in zip(self.labels, self.times))
 
+    @property
+    def equations(self)->list[str]:
+        "Where the time of each result goes, where all have roofs and are no more than four."
+        if len(self) > 4 or any(r.peaks is None or not r.points for r in self.results): return []
+        return [f"{label}: {equation(divided(r))}" for label, r in zip(self.labels, self.results)]
+
     doubts = old_attribute("doubts", "caveats")
 
     @property
@@ -326,7 +332,8 @@ class Series(View):
         sides = [(label, dict(facts(r))) for label, r in zip(self.labels, self.results) if r.peaks is not None]
         headings = dict.fromkeys(h for _, about in sides for h in about)
         about = [(f"{h}, {label}", of[h]) for h in headings for label, of in sides if h in of]
-        return dict(lines=[self.told], facts=about, kinds=[self._tab()], notes=[*self.caveats, *self.differences])
+        lines = self.equations if self.equations and len(self) > 2 else [self.told, *self.equations]
+        return dict(lines=lines, facts=about, kinds=[self._tab()], notes=[*self.caveats, *self.differences])
 
 # %% ../../nbs/views/compare.ipynb #878c43e4
 def _number_field(name):
@@ -657,6 +664,16 @@ def _both_roofs(fig, before, after, rows, box):
                    dtypes_in_use(before, rows))
     roofs(fig, after.peaks, levels_in_use(after, rows), box, dtypes_in_use(after, rows))
 
+def _pair_categories(comparison):
+    "The time of each category on both sides, by what bounds its rows."
+    category = lambda q: (q.before or q.after).category or "other"
+    rows = [(category(q), side, i, p) for i, q in enumerate(comparison.pairs)
+            for side, p in zip(comparison.labels, q.points) if p is not None]
+    sums = {}
+    for category, _, _, p in rows: sums[category] = sums.get(category, 0.0) + p.time_s
+    order = [f"{c}, {side}" for c in sorted(sums, key=sums.get) for side in comparison.labels[::-1]]
+    return category_bars([(f"{c}, {side}", i, p) for c, side, i, p in rows], "Time by category", order)
+
 def _arrow_chart(comparison, title):
     "Both results in one roofline chart."
     fig, a, b, pairs = canvas(), comparison.before, comparison.after, comparison.pairs
@@ -733,7 +750,8 @@ class Comparison(Series):
     def _tab(self):
         records = (_blank(r) | dict(side=_called(r["side"], self.labels)) for r in pair_records(self.pairs))
         return Sheet(self._fields, records).tab(
-            "pairs", f"rows, {' and '.join(self.labels)}", self.plot(""), visible=_first_of_pair)
+            "pairs", f"rows, {' and '.join(self.labels)}", self.plot(""), _pair_categories(self),
+            visible=_first_of_pair)
 
 # %% ../../nbs/views/compare.ipynb #d110e7bc
 def _blank(record):
