@@ -16,8 +16,10 @@ from torch import nn
 
 from .analysis.measure import check_model, main_dtype, measure
 from .analysis.rows import measured_result
+from .analysis.sites import Sites, sites_of, sites_text
 from .core.arguments import as_count
 from .core.docments import documented
+from .core.files import write_whole
 from .core.warnings import NotMeasuredWarning, ProvisionalWarning, UnknownWarning, warn
 from .engine.accelerator import as_device
 from .engine.process import preserved_process, gc_paused
@@ -101,7 +103,9 @@ class RooflineAnalyzer:
     ):
         check_model(model)
         check_peaks(peaks)
-        self.model, self.sample, self._peaks, self._result = model, sample, peaks, None
+        self.model, self.sample, self._peaks = model, sample, peaks
+        self._result:Result|None = None
+        self._sites:Sites|None = None
 
     def profile(self,
         device:str|torch.device|None=None, # "cpu", "cuda", "cuda:1"; None: where the model lies
@@ -133,6 +137,7 @@ class RooflineAnalyzer:
                                 backward=backward, loss=loss, optimizer=optimizer)
             few = _few(found.timing) if rule.steps is None and found.timing.steps < rule.at_least else []
             self._result = replace(found, notes=[*found.notes, *few], **call)
+            self._sites = sites_of(m.kernels.slots, m.inner, found.model) if m.kernels else None
         for kind, message in _warnings(self._result, m.work): warn(message, kind)
         return self
 
@@ -175,6 +180,15 @@ class RooflineAnalyzer:
     to_frame, csv, to_csv = _view(Result.to_frame), _view(Result.csv), _view(Result.to_csv)
     plot, to_image, to_json = _view(Result.plot), _view(Result.to_image), _view(Result.to_json)
     render, to_html = _view(Result.render), _view(Result.to_html)
+
+    def to_sites(self,
+        path, # Where to write
+    ):
+        "Write the kernels of the compiled model, for `read_trace(sites=path)`. Raises `ValueError` without any."
+        if self.result and self._sites is None:
+            raise ValueError("the profile has no kernels of compiled code; torch.compile(model) has them, and a note "
+                             "of the profile says where they stay one row")
+        write_whole(path, sites_text(self._sites))
 
     def _repr_html_(self): return self._result._repr_html_() if self._result else repr(self)
     def __repr__(self):

@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import fasterbench.engine.inductor as inductor
 from conftest import heavy, heavy_only
-from fasterbench import compare, predict
+from fasterbench import compare, predict, read_trace
 from fasterbench.roofline import HardwarePeaks, RooflineAnalyzer
 from fasterbench.roofs.place import violations
 from fasterbench.views.result import from_dict
@@ -149,6 +149,20 @@ def test_training_step():
     assert sum(found.values()) == products(made(), sample, backward=True)
     assert {"blocks.0.up", "head"} <= {path for p in kernels(result) if p.phase == "backward" for path, *_ in p.layers}
 
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(16, 16), nn.Linear(16, 16, bias=False)
+        self.head.weight = self.embedding.weight
+    def forward(self, ids): return self.head(self.embedding(ids).tanh())
+
+def test_a_product_that_adds_the_gradients_of_tied_weights_has_its_layer():
+    "A pattern of Inductor adds the embedding's gradient within the product, which then has no record of its module."
+    result = check(profiled(torch.compile(made(Tied)), torch.arange(8), backward=True))
+    found = [p for p in kernels(result) if p.contraction_flops]
+    assert any(p.type == "addmm" for p in found) and {p.layers[0][0] for p in found} == {"head"}
+    assert {path for p in kernels(result) for path, *_ in p.layers} <= {"embedding", "head", ""}
+
 class Breaks(Net):
     def forward(self, x):
         x = self.blocks[0](x)
@@ -219,6 +233,52 @@ def test_code_that_is_not_found_says_so(monkeypatch):
     monkeypatch.setattr(inductor, "modules_of_graph", lambda graph: [])
     result = profiled(torch.compile(made()))
     assert not kernels(result) and any("not the code that runs" in n for n in result.notes)
+
+@pytest.mark.parametrize("of", ["each block", "training"])
+def test_a_trace_with_its_sites(of, tmp_path):
+    "A trace of three runs on this CPU: its kernels have the layers, FLOPs and bytes that the profile has."
+    with torch._inductor.config.patch({"cpp.enable_kernel_profile": True}):
+        model, sample, trains = made(), torch.ones(8, 16), of == "training"
+        if of == "each block":
+            for b in model.blocks: b.compile()
+        else: model = torch.compile(model)
+        analyzer = RooflineAnalyzer(model, sample, peaks).profile(warmup=1, steps=2, progress=False, backward=trains)
+        analyzer.to_sites(tmp_path / "sites.json")
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], record_shapes=True) as recorded:
+            for _ in range(3):
+                with torch.set_grad_enabled(trains): out = model(sample)
+                if trains: out.sum().backward()
+    recorded.export_chrome_trace(str(tmp_path / "trace.json"))
+    without = read_trace(tmp_path / "trace.json", peaks=peaks, by="operator")
+    assert not any("fused" in p.name for p in without.points)           # these kernels have no shapes
+    found = [p for p in read_trace(tmp_path / "trace.json", peaks=peaks, sites=tmp_path / "sites.json").points if p.layers]
+    sums = lambda points, field: {key: sum(getattr(p, field) for p in points if (p.name, p.type) == key)
+                                  for key in {(p.name, p.type) for p in points}}
+    wanted = kernels(analyzer.result)
+    for field in ("flops", "contraction_flops", "bytes_moved", "calls"):
+        assert sums(found, field) == {key: 3 * v for key, v in sums(wanted, field).items()}, field
+
+def test_sites_of_what_is_not_compiled(tmp_path):
+    analyzer = RooflineAnalyzer(made(), torch.ones(8, 16), peaks).profile(warmup=1, steps=1, progress=False)
+    with pytest.raises(ValueError, match="no kernels of compiled code"): analyzer.to_sites(tmp_path / "sites.json")
+    with pytest.raises(ValueError, match="compiled=True"): predict(made(), torch.ones(8, 16), peaks, sites=tmp_path / "sites.json")
+
+class Interleaved(Net):
+    "Two compiled functions that are called in turn."
+    def __init__(self):
+        super().__init__()
+        self.blocks[1] = nn.Linear(16, 16)
+    def forward(self, x):
+        for b in (*self.blocks, *self.blocks): x = b(x)
+        return self.head(x)
+
+def test_kernels_of_graphs_that_are_called_in_turn_are_in_order(tmp_path):
+    model = made(Interleaved)
+    for b in model.blocks: b.compile()
+    analyzer = RooflineAnalyzer(model, torch.ones(8, 16), peaks).profile(warmup=1, steps=1, progress=False)
+    analyzer.to_sites(tmp_path / "sites.json")
+    layers = [site["layers"][0][0] for site in json.loads((tmp_path / "sites.json").read_text())["sites"]]
+    assert [k for k, path in enumerate(layers) if path == "blocks.1"] == [len(layers) // 2 - 1, len(layers) - 1]
 
 # What is put back
 
@@ -367,10 +427,27 @@ def test_a_compiled_model_is_predicted_by_its_kernels():
     result = predict(model, sample, "NVIDIA H100 80GB HBM3", compiled=True)
     assert [vars(torch.cuda)[n] for n in ("get_device_properties", "get_device_capability", "current_device", "_lazy_init")] == before
     assert sum(p.contraction_flops for p in result.points) == products(model, sample)
-    assert any(p.type.startswith("triton_") for p in result.points) and all(p.layers for p in result.points)
+    assert any(p.type.startswith("fused ") for p in result.points) and all(p.layers for p in result.points)
     up = next(p for p in result.points if p.name == "blocks.0.up" and p.contraction_flops)
     assert up.bytes_moved == 4 * (8 * 16 + 16 * 32 + 8 * 32)                  # its bias is added by the next kernel
     assert result.program.roof_time_s <= result.program.time_s and "kernels that Inductor" in result.text()
+
+@triton
+def test_attention_is_predicted_as_its_kernel(tmp_path):
+    "Attention by hand: two products of 2·4 heads, 16 rows, 16 columns and 8 numbers; a product of a projection has its layer."
+    class Attends(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.q, self.o = nn.Linear(32, 32, bias=False), nn.Linear(32, 32, bias=False)
+        def forward(self, x):
+            q = self.q(x).view(2, 16, 4, 8).transpose(1, 2)
+            return self.o(nn.functional.scaled_dot_product_attention(q, q, q).transpose(1, 2).reshape(2, 16, 32))
+    with torch.device("meta"): model, x = Attends().to(torch.bfloat16), torch.empty(2, 16, 32, dtype=torch.bfloat16)
+    result = predict(model, x, "NVIDIA H100 80GB HBM3", compiled=True, sites=tmp_path / "sites.json")
+    attention, = [p for p in result.points if p.category == "attention"]
+    assert attention.contraction_flops == 2 * 2 * 2 * 4 * 16 * 16 * 8
+    names = [site["name"] for site in json.loads((tmp_path / "sites.json").read_text())["sites"]]
+    assert names[0] == names[-1] == "aten::mm" and "aten::_scaled_dot_product_flash_attention" in names
 
 def test_a_prediction_says_where_inductor_cannot_be_asked(monkeypatch):
     monkeypatch.setitem(sys.modules, "triton.runtime", None)

@@ -133,6 +133,15 @@ def test_timm_models_run_below_their_limit_and_near_what_is_expected(proof, coun
         errors = sorted(abs(expected / measured - 1) for _, measured, _, expected, _ in rows)
         assert errors[len(errors) // 2] < 0.15, (device, errors)
 
+def test_predictions_are_told_apart_by_their_batch():
+    "A prediction knows what the model was called with, as a measurement does."
+    import torch
+    from fasterbench import compare, predict
+    found = [predict(torch.nn.Linear(4, 2), torch.randn(b, 4), "NVIDIA H100 80GB HBM3") for b in (32, 1, 8)]
+    assert found[0].sample == [dict(name="0", shape=[32, 4], dtype="float32")]
+    series = compare(*found)
+    assert series.labels == ["batch 1", "batch 8", "batch 32"] and series.quantity == "batch"
+
 @heavy_only("six seconds of counting, alone in a process")
 def test_predict_is_fast_and_needs_no_memory_for_weights():
     "A language model of 7 billion parameters: 27 GB of weights would not pass a limit of 3 GB."

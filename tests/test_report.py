@@ -621,6 +621,19 @@ def test_a_comparison(chrome, pages):
     rows = {k: chrome.execute_script("return rows.find(r => r.name === arguments[0])", k) for k in ("old", "new")}
     assert rows["old"]["time_after_s"] == "" and rows["new"]["time_before_s"] == "" and rows["old"]["time_before_s"] == 1e-3
 
+def test_categories_of_a_comparison(chrome, pages):
+    "A bar for each side of a category, of its rows: by hand 8 and 9 ms of products, 2 and 2 of activations."
+    opened(chrome, pages["pair"][0], tab="pairs")
+    bars = lambda: chrome.execute_script("""
+        const sums = {}
+        for (const t of charts[1].data) t.y.forEach((y, i) => sums[y] = (sums[y] ?? 0) + t.x[i])
+        return sums""")
+    assert bars() == pytest.approx({"matmul, before": 8e-3, "matmul, after": 9e-3, "activation, before": 2e-3, "activation, after": 2e-3})
+    put(chrome, "side", "only after")
+    assert bars() == pytest.approx({"matmul, after": 1e-3})
+    lead = [e.text for e in chrome.find_elements("css selector", ".lead")]
+    assert lead[1].startswith("before: 10.00 ms = ") and lead[2].startswith("after: 11.00 ms = ")
+
 def test_the_legend_of_a_comparison_hides(chrome, pages):
     opened(chrome, pages["pair"][0], tab="pairs")
     visible = lambda: chrome.execute_script("return charts[0].data.filter(t => t.showlegend !== false && t.visible !== 'legendonly').map(t => t.name)")
@@ -698,20 +711,20 @@ def test_charts_in_words(chrome, report):
     words = chrome.execute_script("return [...document.querySelectorAll('figure')].map(e => e.ariaLabel)")
     assert words[0].startswith("Roofline chart of ResNet on AMD EPYC (cpu): 142 modules") and words[1].startswith("Time by category: convolution")
 
-def six_results():
-    "Real results: a profile, traces of four GPUs where these are at hand, and a prediction of a transformer."
+def real_results():
+    "A profile, traces of five models where these are at hand, compiled ones and many ranks among them, and a prediction."
     import torch
     from fasterbench import predict, read_trace
     yield "resnet50", from_json(resnet50)
-    for name in ("h100_vit_base_infer", "h100_qwen1.5_0.5b_prefill", "mi300x_norm_layers_train", "mi300x_resnet_ddp8_train_rank0"):
+    for name in ("h100_vit_base_infer", "h100_qwen1.5_0.5b_prefill", "mi300x_sd35_compiled", "mi300x_torch_compile", "mi300x_resnet_ddp8_train_rank0"):
         if (traces/f"{name}.json.gz").is_file(): yield name, read_trace(traces/f"{name}.json.gz")
     with torch.device("meta"): model, x = torch.nn.TransformerDecoderLayer(1024, 16, batch_first=True), torch.randn(8, 512, 1024)
     yield "decoder", predict(model, (x, x), "NVIDIA H100 80GB HBM3")
 
 @pytest.fixture(scope="module")
-def six(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("six")
-    for name, result in six_results(): result.to_html(folder/f"{name}.html")
+def real(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("real")
+    for name, result in real_results(): result.to_html(folder/f"{name}.html")
     return sorted(folder.glob("*.html"))
 
 # The boxes of roofs' labels and of names, of the markers and of the star; letters are lower than their boxes.
@@ -723,32 +736,100 @@ boxes_of = """
     return [texts.map(e => box('text', e, 3)), points]"""
 
 @pytest.mark.parametrize("width, height, names", [(1440, 900, 3), pytest.param(1024, 768, 3, marks=more), (390, 844, 1)])
-def test_labels_lie_on_nothing(chrome, six, width, height, names):
-    "On six real results: no label of a roof and no name lies on another, on a marker or on the star."
+def test_labels_lie_on_nothing(chrome, real, width, height, names):
+    "On real results: no label of a roof and no name lies on another, on a marker or on the star; every roof has its label where there is room."
     on = lambda a, b: a[2] < b[4] and b[2] < a[4] and a[3] < b[5] and b[3] < a[5]
-    for path in six:
+    for path in real:
         opened(chrome, path, width, height, state="")
         texts, points = chrome.execute_script(boxes_of)
         assert [(a[1], b[1]) for i, a in enumerate(texts) for b in texts[:i] if on(a, b)] == [], path.stem
         assert [(a[1], b[0]) for a in texts for b in points if on(a, b)] == [], path.stem
         named = chrome.execute_script("return charts[0].layout.annotations.filter(a => a.name === 'slowest').map(a => a.text)")
-        assert len(named) >= min(names, len(points)) and len(texts) - len(named) >= 2, (path.stem, texts)
+        roofs = chrome.execute_script("return tab.figures[0].data.filter(t => t.textfont && t.visible !== 'legendonly').map(t => t.name)")
+        labelled = chrome.execute_script("return charts[0].layout.annotations.filter(a => a.name === 'roof').map(a => a.text)")
+        crowded = path.stem == "mi300x_sd35_compiled"              # of its three ceilings two are 12 px apart: one has no room for a label
+        assert len(named) >= min(names, len(points)) - crowded, (path.stem, named)
+        assert len(labelled) == len(roofs) - crowded >= 2 or width < 700, (path.stem, roofs, labelled)
+        assert not any("through" in name for name in chrome.execute_script("return charts[0].data.map(t => t.name ?? '')")), path.stem     # counters alone
         inside = chrome.execute_script("return document.documentElement.scrollWidth <= innerWidth")
         assert inside, path.stem
 
-def test_the_chart_is_half_of_the_page(chrome, six):
-    "At 1440 px half of the width and 420 px of height at least; on a phone it begins within the first screen."
+def test_the_chart_is_half_of_the_page(chrome, real):
+    "At 1440 px half of the width and 420 px of height at least; on a phone it begins within the upper two thirds of the first screen."
     box = lambda selector: chrome.execute_script("const b = document.querySelector(arguments[0]).getBoundingClientRect(); return [b.left, b.top, b.right, b.bottom]", selector)
-    for path in six:
+    for path in real:
         opened(chrome, path, state="")
         left, top, right, bottom = box("#chart")
         assert right - left >= 0.5 * (1440 - 40) and bottom - top >= 420, path.stem
         assert box("#legend")[3] - box("#legend")[1] < 40, path.stem                     # one line
-        fits = chrome.execute_script("const e = document.getElementById('scroller'); return e.scrollWidth <= e.clientWidth + 1")
-        bar = chrome.execute_script("return getComputedStyle(document.getElementById('scroller'), '::-webkit-scrollbar').height")
-        assert fits or bar == "10px", path.stem
         opened(chrome, path, 390, 844, state="")
-        assert box("#chart")[1] < 844 - 100, path.stem
+        assert box("#chart")[1] < 844 * 2 / 3 and box("#legend")[3] - box("#legend")[1] < 40, path.stem
+
+def test_columns_fit_or_have_a_bar(chrome, real):
+    "Names are as long as the other columns let them be; the bar of a table that is too wide is on screen, and its titles stay there."
+    for path in real:
+        opened(chrome, path, state="")
+        wide, frame, bar, bottom = chrome.execute_script("""
+            const e = document.getElementById("scroller")
+            return [document.getElementById("table").offsetWidth, e.clientWidth, e.offsetHeight - e.clientHeight, e.getBoundingClientRect().bottom]""")
+        assert wide <= frame + 1 or bar > 8 and bottom <= 900, path.stem
+        seen = chrome.execute_script("""
+            const frame = document.getElementById("scroller").getBoundingClientRect()
+            return [...document.querySelectorAll("#table th")].filter(e => e.getBoundingClientRect().right <= frame.right + 1).map(e => e.textContent)""")
+        assert {"name", "time", "share", "bound", "utilization"} <= set(seen), (path.stem, seen)
+        title = lambda: chrome.execute_script("return document.querySelector('#table th').getBoundingClientRect().top")
+        top = title()
+        chrome.execute_script("document.getElementById('scroller').scrollTop = 1e6")
+        assert title() == top, path.stem
+
+def test_names_take_the_room_that_there_is(chrome, tmp_path):
+    "Two columns leave room for a whole name; all of them do not, and it keeps what differs."
+    rows = [row(f"encoder.layers.{i}.attention.output.dense", 1e-3 / (i + 1)) for i in (0, 1)]
+    Result(rows, paper, model="Net").to_html(tmp_path/"names.html")
+    opened(chrome, tmp_path/"names.html", state="columns-modules=name+time_s")
+    texts = lambda: chrome.execute_script("return [...document.querySelectorAll('#table td.field-name [title]')].map(e => e.textContent)")
+    assert texts() == [r.name for r in rows]
+    chrome.execute_script("state.columns[tab.name] = tab.columns.map(c => c.field); columnsChanged()")
+    assert max(map(len, texts())) <= 30 and texts()[0] != texts()[1] and all(t.endswith("dense") for t in texts())
+
+def test_a_text_finds_rows_without_names(chrome, tmp_path):
+    "Budgets have a model, a layer and a figure; samples of a program have numbers alone, and no text to look for."
+    from fasterbench.views.fields import Field
+    from fasterbench.views.metrics import MetricSeries
+    from fasterbench.views.page import page
+    from fasterbench.views.plot import canvas, dress
+    from fasterbench.views.view import Sheet
+    fields = {f.name: f for f in (Field("model", "", "model"), Field("of_limit", "", "of the limit", "share"))}
+    rows = [dict(model=m, of_limit=x) for m, x in (("net", 0.5), ("head", 1.2))]
+    tab = Sheet(fields, rows).tab("rows", "rows", dress(canvas(), "", "nothing", 300))
+    (tmp_path/"budgets.html").write_text(page("Budgets", kinds=[tab]), encoding="utf-8")
+    opened(chrome, tmp_path/"budgets.html", tab="rows")
+    put(chrome, "text", "hea")
+    assert in_table(chrome) == [1]
+    MetricSeries([dict(step=1, step_time_s=1e-3, mfu=0.5)], "Net").to_html(tmp_path/"samples.html")
+    opened(chrome, tmp_path/"samples.html", tab="series")
+    assert not chrome.find_element("id", "text").is_displayed() and not chrome.find_element("id", "regex").is_displayed()
+
+def test_a_phone_shows_one_note_and_the_others_on_demand(chrome, tmp_path):
+    Result([row("a", 1e-3)], paper, model="Net", notes=["one", "two", "three"]).to_html(tmp_path/"notes.html")
+    shown = lambda: [e.text for e in chrome.find_elements("css selector", ".note") if e.is_displayed()]
+    opened(chrome, tmp_path/"notes.html")
+    first = shown()
+    opened(chrome, tmp_path/"notes.html", 390, 844)
+    assert first[-3:] == ["one", "two", "three"] and shown() == first[:1]
+    chrome.find_element("css selector", "#notes summary").click()
+    assert shown() == first
+
+@pytest.mark.parametrize("name", ["pair", "series"])
+def test_what_the_legend_has_no_room_for_is_in_a_menu(chrome, pages, name):
+    "One line on a phone, too, and every entry can still be pressed."
+    path, tab = pages[name]
+    for width in (1440, 390):
+        opened(chrome, path, width, 844, tab=tab)
+        high, entries = chrome.execute_script("const e = document.getElementById('legend'); return [e.offsetHeight, e.querySelectorAll('button').length]")
+        wanted = chrome.execute_script("return new Set(charts[0].data.filter(t => t.name && t.name !== 'chosen' && (t.showlegend !== false || t.legendgroup?.startsWith('roof')))"
+                                       ".map(t => t.legendgroup ?? t.name)).size")
+        assert high < 40 and entries == wanted, (width, high, entries, wanted)
 
 def test_the_strip_is_there_where_something_is_on_it(chrome, tmp_path):
     "Idle time is a term of the equation and no marker; copies that a filter leaves out take the strip with them."

@@ -6,7 +6,7 @@
 __all__ = ['Slot', 'Kernels', 'inside', 'kernels_of', 'kernel_rows', 'limits', 'border_bytes', 'kernels_on_target']
 
 # %% ../../nbs/analysis/compiled.ipynb #aa303128
-import copy, itertools
+import copy, itertools, re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -100,23 +100,19 @@ class Kernels:
         self.run, self.first, self.in_graphs, self.slots, self.notes = run, first, in_graphs, [], []
         known = _names_of_memory(run.model)
         types = {p.path: p.type for p in parts(run.model, inside=True)}
-        groups, self.group = {}, {}
+        same, self.begins = {}, {}      # the first graph of a code; id of such a graph -> its first slot in each call
         for frame in frames:
             if frame.problem: self.notes.append(f"a part of the compiled code stays one row: {frame.problem}")
-            for graph in frame.graphs: groups.setdefault((graph.backward, graph.text), []).append((frame, graph))
-        graphs = [of[0][1] for of in groups.values()]
+            for graph in frame.graphs: same.setdefault((graph.backward, graph.text), graph)
+        graphs = [*same.values()]
         frees = not is_accelerator(device_of(run.model))           # an accelerator's memory stays with PyTorch
         self.stamped = Stamped(graphs, frees)
         missing = set(map(id, self.stamped.missing))
-        for of in sorted(groups.values(), key=lambda of: of[0][1].backward):
-            graph = of[0][1]
-            calls = sorted((_GraphCall(f, g, at, k) for f, g in of for k, at in enumerate(f.calls)),
-                           key=lambda c: c.at[0][0])
-            if id(graph) in missing or not calls: continue
-            if graph.backward: calls.reverse()
-            of_call = [_slots_of(call, known, types, run.modules, frees) for call in calls]
-            self.group[id(graph)] = len(self.slots), len(of_call[0]), len(calls)
-            for slots in of_call: self.slots += slots
+        for call in _in_order(frames):
+            graph = same[call.graph.backward, call.graph.text]
+            if id(graph) in missing: continue
+            self.begins.setdefault(id(graph), []).append(len(self.slots))
+            self.slots += _slots_of(call, known, types, run.modules, frees)
         if missing:
             self.notes.append(f"{len(missing)} of {len(graphs)} graphs stay in one row: the code that Inductor "
                               "generates for them now is not the code that runs")
@@ -157,15 +153,20 @@ class Kernels:
 
     def _stamp(self, graph, note):
         "Return the stamp of one graph, which knows the how manieth call of a run it is in."
-        first, size, calls = self.group.get(id(graph), (0, 0, 0))
-        if not calls: return lambda event, i: None
-        count, at = itertools.count(), [0]
+        if id(graph) not in self.begins: return lambda event, i: None
+        begins, at = itertools.cycle(self.first + n for n in self.begins[id(graph)]), [0]
         def stamp(event, i):
-            if not i and event == "enter": at[0] = self.first + first + size * (next(count) % calls)
+            if not i and event == "enter": at[0] = next(begins)
             note(event, at[0] + i)
         return stamp
 
 # %% ../../nbs/analysis/compiled.ipynb #3f804e9b
+def _in_order(frames):
+    "The calls of graphs in the order of a run: a backward begins with what ran last."
+    calls = [_GraphCall(f, g, at, k) for f in frames for g in f.graphs for k, at in enumerate(f.calls)]
+    order = lambda c: c.at[0][0]
+    return sorted(calls, key=lambda c: (c.graph.backward, -order(c) if c.graph.backward else order(c)))
+
 def _slots_of(call, known, types, modules, frees):
     "The slots of one call of a graph: the wrapper, its sites, and what frees results."
     (order, part), given = call.at
@@ -240,9 +241,12 @@ def _eager_bytes(work):
         found[key] = found.get(key, 0) + sum(t.bytes for t in (*c.reads, *c.writes))
     return found
 
-def _layer_shares(slots, eager):
-    "Per slot (path, class, share, eager bytes) of each layer."
-    weights = {}
+def layer_shares(
+    slots:Sequence[Slot],
+    work:Work, # Of the eager run, with the modules inside compiled ones
+)->list[tuple]:
+    "Return per slot (path, class, share, B of its operators one by one) of each layer."
+    weights, eager = {}, _eager_bytes(work)
     for s in slots:
         for path, _, weight, _ in s.layers: weights[path, s.phase] = weights.get((path, s.phase), 0) + weight
     found = []
@@ -270,6 +274,14 @@ def layers_name(
     if names == ["(model)"]: return ""
     return " + ".join(names[:3]) + " + …" * (len(names) > 3)
 
+_generated = re.compile(r"^(graph_\d+_)?(cpp|triton_[a-z]+)_fused_*")      # a trace of a CPU numbers the graph
+
+def kernel_type(
+    name:str, # Of a kernel, or of an operator: "triton_poi_fused_add_relu_3", "aten::addmm"
+)->str:
+    "Say what a kernel is: `fused add_relu_3`, `addmm`."
+    return _generated.sub("fused ", name.rpartition("::")[2])
+
 # %% ../../nbs/analysis/compiled.ipynb #ada3f8cf
 def kernel_rows(
     slots:Sequence[Slot],
@@ -282,7 +294,7 @@ def kernel_rows(
     "A row per slot, without a time."
     served = iter(_by_level([s for s in slots if s.kernel], peaks, most))
     rows = []
-    for s, layers in zip(slots, _layer_shares(slots, _eager_bytes(work))):
+    for s, layers in zip(slots, layer_shares(slots, work)):
         phase = s.phase if training else ""
         if s.kernel is None:
             rows.append(Row(s.name, _kinds[s.name], category="overhead", contraction_flops=0, dense_flops=0,
@@ -291,8 +303,8 @@ def kernel_rows(
         call = replace(s.kernel.call, reads=s.reads, writes=s.writes)
         row = call_row(call, next(served), peaks, tf32, not s.kernel.fused)
         eager = sum(b for *_, b in layers)
-        rows.append(replace(row, name=layers_name(layers), type=s.kernel.name, operator="", layers=layers,
-                            eager_bytes=eager, phase=phase))
+        rows.append(replace(row, name=layers_name(layers), type=kernel_type(s.kernel.called), operator="",
+                            layers=layers, eager_bytes=eager, phase=phase))
     return rows
 
 # %% ../../nbs/analysis/compiled.ipynb #c05fd238

@@ -18,8 +18,10 @@ from .expected import (compiled_times, deviation, expected_operator_times, held_
                                            row_scale)
 from .measure import main_dtype
 from .rows import call_rows, module_row
+from .sites import sites_of, sites_text
 from ..core.arguments import as_call, as_dtype
 from ..core.dtypes import dtype_name
+from ..core.files import write_whole
 from ..core.units import format_si, positive
 from ..engine.accelerator import stand_in
 from ..engine.inductor import NotGenerated
@@ -28,6 +30,7 @@ from ..roofs.datasheet import as_peaks, match_device
 from ..roofs.hardware import HardwarePeaks
 from ..roofs.place import at_time, place, ranked, shares_of
 from ..roofs.row import Row, summed
+from ..views.origin import describe_sample
 from ..views.result import Result, from_json
 from ..work.count import count_work
 from ..work.target import Target
@@ -144,7 +147,7 @@ def _memory_note(model, peaks):
     return [f"the weights take {format_si(size, 'B')}, the device has {format_si(room, 'B')}"]
 
 # %% ../../nbs/analysis/predict.ipynb #8c18ccd1
-def _asked(model, sample, target, work, peaks, tf32, captured, progress):
+def _asked(model, sample, target, work, peaks, tf32, captured, progress, sites):
     "Rows of the kernels that Inductor generates, with limits and expected times, and the three limits; or why not."
     device = match_device(peaks.environment.get("device_name", "")).device
     gpu = ()
@@ -153,6 +156,7 @@ def _asked(model, sample, target, work, peaks, tf32, captured, progress):
         return None, "the table of devices does not have its architecture"
     try: slots = kernels_on_target(model, sample, target, gpu, progress)
     except NotGenerated as error: return None, str(error)
+    if sites: write_whole(sites, sites_text(sites_of(slots, work, type(model).__name__)))
     rows = kernel_rows(slots, work, peaks, tf32, most=True)     # a limit holds whatever the order within a kernel
     trace = [replace(s.kernel.call, reads=s.reads, writes=s.writes) for s in slots]
     served = [r.bytes_by_level for r in rows]
@@ -189,11 +193,14 @@ def predict(
     captured:bool=False,       # Replayed from a CUDA graph: the device starts the kernels, and waits for no host
     host_s:float|None=None,    # What the host needs to launch a forward, s; None: the device alone is timed
     like=None,                 # A result measured elsewhere, or its file: its rows' utilization is carried over
+    sites=None,                # Where to write the kernels of a compiled model, for `read_trace(sites=…)`
     progress:bool|None=None,   # A progress bar while Inductor is asked; None: when somebody is looking
 )->Result:
     "The least time of a forward on a device that is not here (`roof_time_s`), and the expected one (`time_s`)."
     if host_s is not None and captured: raise ValueError("host_s is given, but a captured forward waits for no host")
     if host_s is not None: positive("host_s", host_s)
+    if sites and (not compiled or like is not None):
+        raise ValueError("sites are those of a compiled model, without `like`: compiled=True has Inductor asked")
     autocast = None if autocast is None else as_dtype(autocast)
     peaks = as_peaks(on, autocast or main_dtype(model, as_call(sample)))
     target, like = _target(peaks, autocast), None if like is None else _like(like)
@@ -204,9 +211,11 @@ def predict(
     calls = [_with_time(c, t) for c, t in zip(calls, times)]
     asked, why_not = None, ""
     if compiled and like is None:
-        asked, why_not = _asked(model, sample, target, work, peaks, tf32, captured, progress)
+        asked, why_not = _asked(model, sample, target, work, peaks, tf32, captured, progress, sites)
+        if sites and why_not: raise ValueError(f"no sites can be written: Inductor could not be asked ({why_not})")
     how = dict(captured=captured, host_s=host_s, operators=len(calls))
-    return _predicted_result(model, work, calls, peaks, autocast, compiled, like, asked, why_not, **how)
+    found = _predicted_result(model, work, calls, peaks, autocast, compiled, like, asked, why_not, **how)
+    return replace(found, sample=describe_sample(sample))
 
 def _with_time(c, t):
     "A call with its limit and its expected time."

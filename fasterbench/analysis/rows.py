@@ -149,21 +149,18 @@ def _waiting_rows(m, calls):
 def module_rows(
     m:Measurement,
     calls:list[CallRow],
-    peaks:HardwarePeaks|None=None, # The roofs; None: compiled modules are one row each
+    kernels:list[Row]=(), # Per slot of compiled code, without times; (): compiled modules are one row each
 )->list[Row]:
     "Return a row per module that did work itself, and phase of a training step; per kernel of compiled modules."
     rows = [row for k, phase in enumerate(m.phases) for row in _phase_rows(m, calls, k, phase)]
-    return rows if m.kernels is None or peaks is None else _with_kernels(m, rows, peaks)
+    return _with_kernels(m, rows, kernels) if kernels else rows
 
-def _rows_of_kernels(m, peaks): return kernel_rows(m.kernels.slots, m.inner, peaks, m.tf32, m.kernels.run.training)
-
-def _with_kernels(m, rows, peaks):
+def _with_kernels(m, rows, of_slots):
     "`rows` with those of kernels in place of the compiled modules that they are in."
     own = {m.work.parts[i].path for i in m.kernels.parts}
-    timed = [_timed_row(row, m.times, samples)
-             for row, samples in zip(_rows_of_kernels(m, peaks), m.times.sites)]
     kernels, around = [], {}
-    for row in timed:
+    for row, samples in zip(of_slots, m.times.sites):
+        row = _timed_row(row, m.times, samples)
         if not row.time_s > 0: continue
         if row.category != "overhead": kernels.append(row)
         else: around.setdefault((row.name, row.phase), []).append(row)
@@ -261,7 +258,9 @@ def measured_result(
 )->Result:
     "Return everything that one measurement says under `peaks`."
     calls = call_rows(m.work, peaks, m.tf32, m.ran)
-    modules = module_rows(m, calls, peaks)
+    slots = m.kernels.slots if m.kernels else []
+    kernels = kernel_rows(slots, m.inner, peaks, m.tf32, m.kernels.run.training) if slots else []
+    modules = module_rows(m, calls, kernels)
     rows = ranked(place(row, peaks) for row in all_rows(m, calls, modules))
     ops = ranked(place(row, peaks) for row in operator_rows(m, calls))
     name = type(getattr(model, "_orig_mod", model)).__name__ + " (compiled)" * (m.kernels is not None)
@@ -272,7 +271,7 @@ def measured_result(
     if m.times.disturbed:
         rows, ops, steps, (program,) = ([changed(p, disturbed=True) for p in points]
                                         for points in (rows, ops, steps, [program]))
-    found = () if m.kernels is None else limits(m.kernels.slots, m.inner, _rows_of_kernels(m, peaks), peaks, m.tf32)
+    found = limits(slots, m.inner, kernels, peaks, m.tf32) if slots else ()
     waits = bool(program.sends and _has_unseen_waits(m.times))
     notes = [*m.notes, *_lost(m), *_replays(m), *[_unseen_waits] * waits]
     return Result(rows, peaks, ops, program, steps, _timing(m, rows, ops), m.work.unknown_ops, m.environment,

@@ -42,7 +42,8 @@ function pressed(figure, trace) {
   refresh()
 }
 
-// One line: an entry once, even where two traces share it; the roofs, whose labels are on their lines, in a menu.
+// One line: an entry once, even where two traces share it; in a menu the roofs, whose labels are on their lines, and
+// what does not fit.
 function showLegend() {
   const [figure] = tab.figures
   const roof = t => t.legendgroup?.startsWith("roof") ?? false
@@ -51,7 +52,14 @@ function showLegend() {
   const focused = [...at("legend").querySelectorAll("button")].indexOf(document.activeElement)
   const open = at("roofs")?.open ?? false, roofs = once.filter(roof)
   const list = element("div", {className: "list"}, ...roofs.map(t => entry(figure, t)))
-  const menu = element("details", {id: "roofs", className: "menu", open}, element("summary", {textContent: "roofs"}), list)
-  at("legend").replaceChildren(...once.filter(t => !roof(t)).map(t => entry(figure, t)), ...(roofs.length ? [menu] : []))
+  const summary = element("summary", {textContent: "roofs"}), menu = element("details", {id: "roofs", className: "menu", open}, summary, list)
+  const entries = once.filter(t => !roof(t)).map(t => entry(figure, t))
+  at("legend").replaceChildren(...entries, menu)
+  const below = () => menu.offsetTop > at("legend").firstChild.offsetTop + 8
+  while (entries.length > 1 && below()) {
+    list.prepend(entries.pop())
+    summary.textContent = "more"
+  }
+  menu.hidden = !list.childElementCount
   at("legend").querySelectorAll("button")[focused]?.focus()
 }

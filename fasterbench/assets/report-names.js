@@ -4,7 +4,7 @@ function label() {
   if (!layout?.xaxis || !tab.figures[0].data.some(t => t.textfont) && !tab.names) return
   const {xaxis, yaxis} = layout
   const spots = chart.data.filter(t => t.customdata && t.marker && !t.yaxis?.startsWith("y2") && t.hoverinfo !== "skip")
-    .flatMap(t => t.customdata.map((c, i) => ({row: rowAt(c), x: t.x[i], y: t.y[i], r: (t.marker.size?.[i] ?? 8) / 2})))
+    .flatMap(t => t.customdata.map((c, i) => ({row: rowAt(c), x: t.x[i], y: t.y[i], r: radius(t.marker, i)})))
     .filter(s => s.x !== null && s.y !== null)
   const star = chart.data.filter(t => t.name === "whole model").flatMap(t => t.x.map((x, i) => ({x, y: t.y[i], r: 10})))
   const ridges = chart.data.filter(t => t.mode === "markers" && !t.name).flatMap(t => t.x.map((x, i) => ({x, y: t.y[i], r: 6})))
@@ -14,14 +14,21 @@ function label() {
   }
   const own = [...chart.querySelectorAll(".annotation")].slice(0, (tab.figures[0].layout.annotations ?? []).length)
   const taken = [...own.map(g => boxIn(chart, g)), ...[...star, ...spots, ...ridges].map(around)]
-  const lines = alongRoofs(chart, xaxis, yaxis)
-  const roofs = labelled(chart, xaxis, yaxis, taken, lines)
+  const bare = alongLines(chart, xaxis, yaxis, t => t.legendgroup?.startsWith("roof"))
+  const lines = [...bare, ...alongLines(chart, xaxis, yaxis, t => !t.legendgroup?.startsWith("roof"))]
+  const roofs = labelled(chart, xaxis, yaxis, taken, [lines, bare, []])
   const rank = s => s.row.index === state.row ? Infinity : s.row.time_s
   const once = tab.names ? [...new Map(spots.map(s => [s.row, s])).values()] : []
   const first = once.sort((a, b) => rank(b) - rank(a)).slice(0, wide() ? 5 : 3)
-  const names = first.map(s => placed(s, xaxis, yaxis, taken, lines)).filter(Boolean)
+  const ways = [[lines, 56, true], [lines, 56, false], [lines, 150, true], [lines, 150, false], [[], 150, false]]
+  const tries = [26, 14].flatMap(width => ways.map(way => [width, ...way]))
+  const name = s => tries.reduce((found, how) => found ?? placed(s, xaxis, yaxis, taken, ...how), null)
+  const names = first.map(name).filter(Boolean)
   Plotly.relayout(chart, {annotations: [...themed(tab.figures[0].layout).annotations, ...roofs, ...names]})
 }
+
+// With half of the outline.
+const radius = ({size, line}, i) => ((size?.[i] ?? 8) + (line?.width?.[i] ?? line?.width ?? 0)) / 2
 
 // The width of a text as it is drawn.
 const pen = document.createElement("canvas").getContext("2d")
@@ -32,16 +39,17 @@ function widthOf(text, size) {
 
 // A label per roof, somewhere along its line, above or below it, off markers, other labels and other lines.
 const along = [0.5, 0.42, 0.58, 0.34, 0.66, 0.26, 0.74, 0.18, 0.82, 0.1, 0.9, 0.04, 0.96]
-function labelled(chart, xaxis, yaxis, taken, lines) {
+function labelled(chart, xaxis, yaxis, taken, tries) {
   const size = wide() ? 12 : 10, h = size + 5
   const frame = {left: xaxis._offset, right: xaxis._offset + xaxis._length, top: yaxis._offset - h, bottom: yaxis._offset + yaxis._length}
-  const place = (t, from) => {
-    const whole = plain(t.text[1]), text = wide() ? whole : whole.replace(/ [\d.]+ \S*\/s$/, ""), w = widthOf(text, size)
+  const place = (t, text, from) => {
+    const w = widthOf(text, size)
     const [a, b] = clipped([0, t.x.length - 1].map(k => centre({x: t.x[k], y: t.y[k]}, xaxis, yaxis)), frame)
     const flat = Math.abs(a[1] - b[1]) < 1
-    for (const f of along) for (const up of [true, false]) {
+    for (const gap of flat ? [0, 7] : [0]) for (const f of along) for (const up of [true, false]) {
       const [x, y] = a.map((v, j) => v + (b[j] - v) * f)
-      const left = flat ? x - w / 2 : up ? x - w - 4 : x + 4, top = up ? y - h : y + 1
+      const middle = Math.max(frame.left, Math.min(x - w / 2, frame.right - w))
+      const left = flat ? middle : up ? x - w - 4 : x + 4, top = up ? y - h - gap : y + 1 + gap
       const box = {left, right: left + w, top, bottom: top + h, named: true}
       const inside = box.left >= frame.left && box.right <= frame.right && box.top >= frame.top && box.bottom <= frame.bottom
       if (!inside || [...taken, ...from].some(t => overlap(t, box))) continue
@@ -53,7 +61,11 @@ function labelled(chart, xaxis, yaxis, taken, lines) {
     return null
   }
   const drawn = t => t.textfont && t.visible !== "legendonly"
-  return tab.figures[0].data.filter(drawn).map(t => place(t, lines) ?? place(t, [])).filter(Boolean)
+  return tab.figures[0].data.filter(drawn).map(t => {
+    const whole = plain(t.text[1]), name = whole.replace(/ [\d.]+ \S*\/s$/, "")
+    const texts = wide() ? [whole, name] : [name]
+    return texts.flatMap(text => tries.map(lines => [text, lines])).reduce((found, how) => found ?? place(t, ...how), null)
+  }).filter(Boolean)
 }
 
 // The part of a straight line that lies within a frame.
@@ -69,9 +81,11 @@ function boxIn(chart, g) {
   return {left: a.left - b.left, right: a.right - b.left, top: a.top - b.top, bottom: a.bottom - b.top}
 }
 
-// Points on the lines of the roofs, close to each other.
-function alongRoofs(chart, xaxis, yaxis) {
-  const on = t => t.legendgroup?.startsWith("roof") && t.mode?.includes("lines") && t.visible !== "legendonly"
+// Points on those lines of the chart that are `wanted`, close to each other.
+function alongLines(chart, xaxis, yaxis, wanted) {
+  const first = t => !t.xaxis || t.xaxis === "x"
+  const few = t => t.x?.length > 1 && t.x.length < 400
+  const on = t => t.mode?.includes("lines") && few(t) && first(t) && wanted(t) && t.visible !== "legendonly"
   return chart.data.filter(on).flatMap(t => t.x.slice(1).flatMap((_, i) => {
     const [a, b] = [i, i + 1].map(k => centre({x: t.x[k], y: t.y[k]}, xaxis, yaxis))
     return between(a, b)
@@ -87,15 +101,15 @@ const centre = ({x, y}, xaxis, yaxis) => [xaxis._offset + xaxis.d2p(x), yaxis._o
 
 const escaped = text => text.replace(/[&<>]/g, c => ({"&": "&amp;", "<": "&lt;", ">": "&gt;"})[c])
 
-// The first free place among right, left, above and below, then farther away, with a line to the marker; null: there
-// is none.
+// The first free place among right, left, above and below, then farther away, with a line to the marker, which crosses
+// no name and, where it is to stay apart, no other marker; null: there is none.
 const sides = [[1, 0], [-1, 0], [0, -1], [0, 1]], corners = [[1, -1], [1, 1], [-1, -1], [-1, 1]]
 const places = [...sides.map(s => [0, s]), ...[16, 32, 56, 80, 110, 150].flatMap(d => [...corners, ...sides].map(s => [d, s]))]
-function placed({row, x, y, r}, xaxis, yaxis, taken, others) {
+function placed({row, x, y, r}, xaxis, yaxis, taken, width, others, reach, apart) {
   const phase = {forward: " fwd", backward: " bwd", update: " upd"}[row.phase] ?? ""
-  const text = shortName(row, 26) + phase, w = widthOf(text, 11), h = 13
-  const [cx, cy] = centre({x, y}, xaxis, yaxis)
-  for (const [away, [right, down]] of places) {
+  const text = shortName(row, width) + phase, w = widthOf(text, 11), h = 13
+  const [cx, cy] = centre({x, y}, xaxis, yaxis), around = {left: cx - r, right: cx + r, top: cy - r, bottom: cy + r}
+  for (const [away, [right, down]] of places.filter(([away]) => away <= reach)) {
     const dx = right * (r + 4 + away), dy = down * (r + 10 + away), xanchor = ["right", "center", "left"][right + 1]
     const left = cx + dx - ({left: 0, right: w, center: w / 2})[xanchor]
     const box = {left, right: left + w, top: cy + dy - h / 2, bottom: cy + dy + h / 2, named: true}
@@ -104,7 +118,7 @@ function placed({row, x, y, r}, xaxis, yaxis, taken, others) {
       && box.top >= yaxis._offset && box.bottom <= yaxis._offset + yaxis._length
     const self = t => away === 0 && t.left === cx - r && t.top === cy - r
     const covered = [...taken, ...others].some(t => !self(t) && overlap(t, box))
-    const crossed = taken.some(t => t.named && way.some(p => overlap(t, p)))
+    const crossed = taken.some(t => (t.named || apart && !overlap(t, around)) && way.some(p => overlap(t, p)))
     if (!inside || covered || crossed) continue
     taken.push(box, ...way)
     const line = {showarrow: true, ax: dx, ay: dy, standoff: r, arrowhead: 0, arrowwidth: 1, arrowcolor: color("ink")}

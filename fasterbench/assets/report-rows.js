@@ -24,10 +24,12 @@ function shortName(row, width) {
 }
 const rowAt = index => index < rows.length ? rows[index] : groups[index - rows.length]
 
-// Whether a text or a regular expression stands in the name, the type or the operator; null: no such expression.
+// Whether a text or a regular expression stands in the name, the type or the operator, or in any text of rows without a
+// name; null: no such expression.
 function finder(text, regex) {
   if (!text) return () => true
-  const fields = row => [nameOf(row), row.type ?? "", row.operator ?? ""]
+  const texts = tab.columns.filter(c => c.text).map(c => c.field), named = texts.includes("name")
+  const fields = row => named ? [nameOf(row), row.type ?? "", row.operator ?? ""] : texts.map(f => row[f] ?? "")
   const part = text.toLowerCase()
   if (!regex) return row => fields(row).some(s => s.toLowerCase().includes(part))
   try {

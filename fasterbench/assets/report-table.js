@@ -16,9 +16,35 @@ function compared(x, y, sign) {
   return sign * (typeof x === "string" ? x.localeCompare(y, undefined, {numeric: true}) : x - y)
 }
 
+// Characters of a name; `fitNames` gives the names what the other columns leave of the frame.
+let nameWidth = 25
+const nameText = row => shortName(row, nameWidth - (row.members ? 6 : 0))
+function named(tr, row) {
+  const label = tr.querySelector(".field-name [title]")
+  if (label) label.textContent = nameText(row)
+}
+function fitNames() {
+  const shown = lines().map(tr => [tr, rowAt(Number(tr.dataset.index))])
+  const longest = Math.max(14, ...shown.map(([, row]) => nameOf(row).length + (row.members ? 6 : 0)))
+  // to the end of `last`; tells if it fits
+  const fit = (least, last) => {
+    for (let tries = 0; tries < 4; tries++) {
+      at("table").style.width = "max-content"
+      const spare = at("scroller").clientWidth - last.offsetLeft - last.offsetWidth - 2
+      at("table").style.width = ""
+      const width = Math.max(least, Math.min(nameWidth + Math.floor(spare / 6.5), longest, 50))
+      if (width === nameWidth || spare >= 0 && spare < 7) return spare >= 0
+      nameWidth = width
+      for (const [tr, row] of shown) named(tr, row)
+    }
+  }
+  const titles = at("table").tHead.querySelectorAll("th"), use = [...at("table").querySelectorAll("th[class*=field-utilization]")].at(-1)
+  if (!wide()) fit(14, titles[Math.min(2, titles.length - 1)])
+  else if (!fit(Math.min(30, longest), [...titles].at(-1))) fit(14, use ?? [...titles].at(-1))
+}
 function nameCell(row) {
-  const text = nameOf(row), width = (wide() ? 25 : 20) - (row.members ? 5 : 0)
-  const label = element("span", {textContent: shortName(row, width), title: text})
+  const text = nameOf(row)
+  const label = element("span", {textContent: nameText(row), title: text})
   if (!row.members) return label
   const fold = element("span", {className: "fold", ariaHidden: true})
   return element("span", {}, fold, label, element("span", {className: "count", textContent: ` ×${row.members.length}`}))
@@ -63,7 +89,7 @@ function drawTable() {
   body.addEventListener("keydown", pressedKey)
   at("table").tHead.querySelectorAll("th").forEach((th, i) => {
     th.title = shown[i].meaning ?? ""
-    th.style.minWidth = `max(3rem, ${0.95 * twoLines(shown[i].title)}ch + 1.25rem)`
+    th.style.minWidth = `max(${shown[i].title.length > 2 ? 3 : 1.6}rem, ${0.95 * twoLines(shown[i].title)}ch + 1.25rem)`
   })
 }
 
@@ -74,6 +100,7 @@ function twoLines(title) {
 }
 
 function mark(tr, row) {
+  named(tr, row)
   const chosen = state.row === row.index
   tr.classList.toggle("chosen", chosen)
   tr.classList.toggle("member", Boolean(row.under))

@@ -29,6 +29,7 @@ function arranged() {
 function refresh(drawCharts = redraw) {
   const now = arranged()
   table.draw()
+  fitNames()
   reachable()
   drawCharts()
   const sum = field => now.rows.reduce((s, r) => s + (r[field] ?? 0), 0)
@@ -81,6 +82,8 @@ function open(kind) {
   readRows(kind)
   data.filters.forEach(options)
   at("text").value = state.text
+  at("text").hidden = at("regex").parentElement.hidden = !tab.columns.some(c => c.text)
+  at("text").placeholder = at("text").ariaLabel = tab.columns.some(c => c.field === "name") ? "name, type or operator" : "text"
   at("regex").checked = state.regex
   at("fold").checked = state.fold ?? tab.fold
   at("fold").parentElement.hidden = !groups.length
@@ -101,10 +104,9 @@ function build() {
   at("tabs").append(...data.kinds.map(k => element("label", {}, radio(k), element("span", {textContent: k.title}))))
   at("tabs").hidden = data.kinds.length < 2
   const box = (id, text, hint) => element("label", {title: hint}, element("input", {id, type: "checkbox"}), ` ${text}`)
-  const text = "name, type or operator"
   at("fields").append(
     ...data.filters.map(f => element("select", {id: `filter-${f.field}`, ariaLabel: f.title})),
-    element("input", {id: "text", type: "search", placeholder: text, ariaLabel: text}),
+    element("input", {id: "text", type: "search"}),
     box("regex", "regex", "The text is a regular expression"))
   const hint = "The rows of the table, all columns, in base units"
   const summary = element("summary", {textContent: "columns"})
@@ -112,6 +114,15 @@ function build() {
     element("details", {className: "menu"}, summary, element("div", {id: "columns"})),
     element("button", {id: "csv", type: "button", textContent: "CSV", title: hint, onclick: csv}))
   at("filters").open = wide()
+  if (!wide()) folded([...document.querySelectorAll("header > .note")].filter(e => !e.hidden).slice(1))
+}
+
+// On a phone one note is to be seen, and the others behind it.
+function folded(notes) {
+  at("notes").querySelector("summary").after(...notes)
+  const count = at("notes").querySelectorAll(".note").length
+  at("notes").querySelector("summary").textContent = `${count} more note${count === 1 ? "" : "s"}`
+  at("notes").hidden = !count
 }
 
 function listen() {

@@ -7,7 +7,6 @@ __all__ = ['On', 'predict_verb', 'serve_verb']
 
 # %% ../../nbs/cli/predict.ipynb #67430f60
 import warnings
-from dataclasses import replace
 from typing import Annotated, Optional
 
 import typer
@@ -55,6 +54,7 @@ def predict_verb(
     autocast:Annotated[Optional[str], typer.Option(help="float16 or bfloat16: under autocast to it.")]=None,
     compiled:Annotated[bool, typer.Option("--compiled",
         help="As under torch.compile: Inductor is asked, some 10 to 60 s.")]=False,
+    sites:Annotated[File, typer.Option(help="Of a compiled model: write its kernels here, for `trace --sites`.")]=None,
     captured:Annotated[bool, typer.Option("--captured", help="As a CUDA graph replays it.")]=False,
     host_s:Annotated[Optional[float], typer.Option(metavar="SECONDS",
         help="What the host needs to launch a forward; left out: the device alone is timed.")]=None,
@@ -70,16 +70,17 @@ def predict_verb(
     "Predict a model's times on a device that is not here: a limit, and an expected time with its interval."
     from fasterbench.analysis.predict import predict
     from fasterbench.views.compare import series_of
-    from fasterbench.views.origin import describe_sample
-    check_writable(html=html, json=json, csv=csv)
+    check_writable(html=html, json=json, csv=csv, sites=sites)
     sizes, shape = [None] if batch is None else batch_sizes(batch), shape_given(input)
+    if sites and not compiled: usage_error("a compiled model is needed: --compiled", "--sites")
+    if sites and len(sizes) > 1: usage_error("a file of sites is of one batch size", "--sites")
     measured = None if like is None else saved_result(like)
     results = []
     for size in sizes:
         net, sample = loaded_on_meta(model, shape, size, dtype_named(dtype))
         found = predict(net, sample, on, autocast=dtype_named(autocast), compiled=compiled, captured=captured,
-                        host_s=host_s, like=measured)
-        results.append((size or 1, replace(found, sample=describe_sample(sample))))
+                        host_s=host_s, like=measured, sites=sites)
+        results.append((size or 1, found))
     result = results[0][1]
     files = dict(json=json, csv=csv, html=html,
                  title=f"Predicted roofline of {model} on {result.environment['device_name']}")

@@ -37,6 +37,7 @@ _config = "config.json of the model, or its folder: experts and windows, which o
 _rules = "Python file with rules of operators (@rule, @engine_rule). Can be repeated."
 _cache = "Cache of Inductor of that run (TORCHINDUCTOR_CACHE_DIR): the sources of its compiled kernels."
 _like = "An eager trace of the same model, by which kernels of graphs are recognised."
+_sites = "Kernels of the compiled model (roofline --compile --sites FILE): layers, FLOPs and bytes of each."
 _perfetto = "Write a copy of the trace with FLOPs, bytes and utilization on its kernels here."
 Text = Optional[str]
 
@@ -52,6 +53,7 @@ def trace(
     rules:Annotated[Optional[list[str]], typer.Option(help=_rules, metavar="FILE")]=None,
     inductor_cache:Annotated[Text, typer.Option(help=_cache, metavar="DIR")]=None,
     like:Annotated[Text, typer.Option(help=_like, metavar="FILE")]=None,
+    sites:Annotated[Text, typer.Option(help=_sites, metavar="FILE")]=None,
     top:Top=10,
     html:Annotated[Text, typer.Option(help="Write the report here; - for standard output.")]=None,
     json:Annotated[Text, typer.Option(help="Write the result here; - for standard output.")]=None,
@@ -62,7 +64,7 @@ def trace(
     check_writable(html=html, json=json, csv=csv, perfetto=perfetto)
     if device: warn("--device is now --on", FasterbenchDeprecationWarning)
     result = _read_traces(files, by, on or device and target_device(device), given_peaks(peaks), captures=capture,
-                          config=config, rules=rules, inductor_cache=inductor_cache, like=like)
+                          config=config, rules=rules, inductor_cache=inductor_cache, like=like, sites=sites)
     if html: result.with_roofs()
     show(result, json, csv, html, f"Roofline of {result.model}, from a trace", top=top)
     if perfetto: result.to_perfetto(perfetto)

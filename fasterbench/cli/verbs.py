@@ -112,6 +112,7 @@ def roofline(
                                                    metavar="bfloat16|float16",
                                                    parser=one_of("bfloat16", "float16"))]=None,
     compiled:Annotated[bool, typer.Option("--compile", help="Compile the model first: a row for every kernel.")]=False,
+    sites:Annotated[File, typer.Option(help="Of a compiled model: write its kernels here, for `trace --sites`.")]=None,
     parallel:Annotated[str, typer.Option(help="Under torchrun: how several ranks run the model.",
                                          parser=parallel_named, metavar="ddp|fsdp")]="ddp",
     network:Annotated[bool, typer.Option("--network", help="Under torchrun: measure the network first.")]=False,
@@ -126,6 +127,8 @@ def roofline(
     "Profile a model, print its slowest layers and write the report; under torchrun in all ranks."
     if network: check_launched("roofline MODEL", launched_ranks() > 1)
     sizes = [None] if batch is None else batch_sizes(batch)
+    if sites and not compiled: usage_error("a compiled model is needed: --compile", "--sites")
+    if sites and len(sizes) > 1: usage_error("a file of sites is of one batch size", "--sites")
     if len(sizes) > 1 and launched_ranks() > 1: usage_error("several batch sizes are for one process", "--batch")
     for given, option in ((loss, "--loss"), (optimizer, "--optimizer")):
         if given and not backward: usage_error("a training step is needed: --backward", option)
@@ -138,7 +141,7 @@ def roofline(
         size = "-".join(map(str, sizes)) if len(sizes) > 1 else sizes[0]
         name = run_name(model, size, shape, seq, dtype, backward, str(where), compiled, autocast)
         html, remark = free_name(name, title)
-    check_writable(html=html, json=json, csv=csv)
+    check_writable(html=html, json=json, csv=csv, sites=sites)
 
     def measured(size):
         (net, sample), assumed = loaded if size == sizes[0] else _loaded_model(model, shape, size, what, seq)
@@ -147,7 +150,7 @@ def roofline(
             over = _with_network(roofs) if network else roofs
             stepped = updated and updated(net.to(where).parameters())
             options = dict(backward=backward, loss=lossy, optimizer=stepped, progress=False if no_progress else None)
-            found = _profiled_result(net, sample, over, peaks, model, assumed, (where, warmup, steps), options)
+            found = _profiled_result(net, sample, over, peaks, model, assumed, (where, warmup, steps), options, sites)
             named = {k: v for k, v in dict(loss=loss, optimizer=optimizer, autocast=autocast).items() if v}
             return replace(found, call=found.call | named).gather()
     results = list(map(measured, sizes))
@@ -170,12 +173,13 @@ def _with_network(roofs):
     from fasterbench.probes.network_probes import measure_network
     return replace(roofs, network=measure_network()) if roofs else measure_network()
 
-def _profiled_result(net, sample, roofs, peaks, model, assumed, args, options):
+def _profiled_result(net, sample, roofs, peaks, model, assumed, args, options, sites=None):
     "The result of `profile`, with the name of the model and what is to be said about it."
     from fasterbench.analysis.measure import main_dtype
     from fasterbench.roofline import RooflineAnalyzer
     analyzer = RooflineAnalyzer(net, sample, roofs)
     result, notes = _recorded(lambda: _profiled(assumed, lambda: analyzer.profile(*args, **options).result))
+    if sites: analyzer.to_sites(sites)
     dtype = str(main_dtype(net, sample)).removeprefix("torch.")
     caveats = roof_mismatches(roofs, dtype, result.environment, str(args[0])) if peaks else []
     if caveats: notes = [f"roofs of {peaks}: {'; '.join(caveats)}", *notes]

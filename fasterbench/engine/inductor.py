@@ -17,6 +17,8 @@ from .accelerator import stand_in
 from .undo import Undo, let_go
 
 # %% ../../nbs/engine/inductor.ipynb #7cd3ef84
+_number_of_graph = re.compile(r"graph_\d+_(?=cpp_)")     # a profile of a CPU has it in the names of its kernels
+
 class NotGenerated(Exception):
     "Inductor's code for a graph cannot be told apart; the message says why."
 
@@ -31,7 +33,7 @@ class Graph:
     @property
     def text(self)->str:
         "The code that runs, without what tells two copies of it apart."
-        return "\n".join(_running_code(self.source))
+        return _number_of_graph.sub("", "\n".join(_running_code(self.source)))
 
 @dataclass
 class Frame:

@@ -160,7 +160,7 @@ def _fitting(names, graphs):
     return same[0]
 
 # %% ../../nbs/interop/trace_captures.ipynb #77273ea1
-class _Clones:
+class Clones:
     "Operators, modules and launches of captures, put where graphs were launched."
     def __init__(self, trace):
         self.trace, self.operators, self.modules, self.launches, self.ids = trace, [], [], [], {}
@@ -229,7 +229,7 @@ def with_captures(
     _check_given(trace, captures, ran)
     if not ran: return trace
     graphs, again = _distinct([g for t in (trace, *captures) for g in captured_graphs(t)])
-    clones, known, counts, without = _Clones(trace), {}, {}, []
+    clones, known, counts, without = Clones(trace), {}, {}, []
     for replay in ran:
         key = tuple(replay.names)
         if key not in known: known[key] = _fitting(replay.names, graphs)

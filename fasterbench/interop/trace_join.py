@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import torch
 
+from ..analysis.compiled import kernel_type, layers_name
 from ..core.dtypes import itemsize
 from .trace_file import TraceFile
 from .engine_ops import Circumstances, EngineConfig, step_lengths
@@ -58,6 +59,7 @@ class Reading(NamedTuple):
     rules: tuple=()                    # Files with rules of operators
     inductor_cache: str=""             # The cache of Inductor of that run
     like: str=""                       # An eager trace of the same model
+    sites: str=""                      # A file of the kernels of the compiled model
 
 # %% ../../nbs/interop/trace_join.ipynb #32aba62c
 _ranged = re.compile(r"(.*) \((\w+)\)")
@@ -232,6 +234,7 @@ def _with_strides(stacks, operator):
 def _figures_of(stacks, operator, kernel=""):
     "The figures of the operator at a place."
     call = stacks.trace.calls[operator]
+    if call.site is not None: return call.site
     if not has_rule(call.operator):
         if not call.operator.startswith("triton_"): return Figures(reason=reasons["rule"])
         return compiled_figures(call, stacks.how.inductor_cache) or Figures(reason=reasons["compiled"])
@@ -248,6 +251,8 @@ def _counting(stacks, operator, kernel, known):
     if operator in known: return known[operator]
     # whether the best is an operator that does not only call others
     why, best, whole, place = reasons["rule"], None, False, operator
+    sited = next((k for k in stacks.chain(operator) if stacks.trace.calls[k].site is not None), None)
+    if sited is not None: return known.setdefault(operator, (sited, stacks.trace.calls[sited].site))
     for k in stacks.chain(operator):
         found, made = _figures_of(stacks, k, kernel), is_made_of_others(stacks.trace.calls[k].operator)
         if not found.reason and (found.flops or found.nbytes) and not (whole and made):
@@ -383,6 +388,8 @@ def placed_beside(
         call, phase = stacks.module_of(operator, module, spans[annotation].name if annotation >= 0 else "")
         path, type = stacks.paths[call] if call >= 0 else ("(optimizer)" if phase == "update" else "(no module)", "")
         if i in trace.marks and call < 0: path = trace.marks[i]
+        if found is not None and found.layers:
+            path, type, call = layers_name(found.layers), kernel_type(trace.calls[at].operator), -1
         part = _part(trace, i, launch, operator, found, trace.activities[i].link in ranges)
         name = spans[annotation].name if annotation >= 0 else ""
         out.append(_Place(part, at, found, path, type, phase if launch >= 0 or operator >= 0 else "", call, name))
@@ -397,8 +404,8 @@ def _is_view(name):
 def _operator_figures(stacks, k):
     "The figures of an operator that works itself, or the reason why not; `None` for one that does nothing."
     call = stacks.trace.calls[k]
-    if "::" not in call.operator or call.operator.startswith(("autograd::", "torch::")) or _is_view(call.operator):
-        return None
+    foreign = "::" not in call.operator or call.operator.startswith(("autograd::", "torch::"))
+    if call.site is None and (foreign or _is_view(call.operator)): return None
     found = _figures_of(stacks, k)
     return found if found.reason or found.flops or found.nbytes else None
 
@@ -413,7 +420,9 @@ def _own_operators(stacks):
         if stacks.parents[k] in covered: covered.add(k)
         elif f is None or f.reason and k in inner: continue
         elif f.reason: out.append(k)
-        elif not (is_made_of_others(calls[k].operator) and k in above): covered.add(k); out.append(k)
+        elif calls[k].site is not None or not (is_made_of_others(calls[k].operator) and k in above):
+            covered.add(k)
+            out.append(k)
     return out
 
 # %% ../../nbs/interop/trace_join.ipynb #09a0bd9d

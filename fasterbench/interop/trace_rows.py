@@ -13,12 +13,14 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import NamedTuple
 
+from ..analysis.sites import read_sites
 from ..core.dtypes import dtype_name, itemsize
 from .collectives import transfers
 from .trace_captures import with_captures
 from .trace_file import TraceFile, read_file, snippet, sources
 from .trace_join import (Reading, Spent, attributed, calls_of, counted, idle_before,
                                             own_activities, parts, placed_beside, visited, window)
+from .trace_sites import with_replayed_sites, with_sites
 from .trace_work import argument_memory, recorded_arguments
 from ..roofs.caches import simulate_caches
 from ..roofs.place import flops_time, waiting_row
@@ -244,7 +246,8 @@ def row_of(
     return Row(time_s=time_s, calls=calls, flops=times(f.flops), contraction_flops=times(f.contraction),
                dense_flops=times(f.dense), bytes_moved=calls * f.nbytes, eager_bytes=calls * f.nbytes,
                category=f.category, dtype=f.dtype, at_least=bool(f.least),
-               compute_s=calls * compute_seconds(f, names, peaks), bytes_by_level=tuple(levels), **what)
+               compute_s=calls * compute_seconds(f, names, peaks), bytes_by_level=tuple(levels),
+               layers=tuple((path, kind, share, calls * eager) for path, kind, share, eager in f.layers), **what)
 
 def _same_row(same, peaks, **what):
     return row_of(same.place.figures, same.names, sum(same.seconds), same.bytes_by_level, peaks, same.calls, **what)
@@ -299,7 +302,9 @@ def reduced(
 )->Reduced:
     "The rows of one trace. Raises `ValueError` where nothing ran."
     captures, like = _files(how)
+    if how.sites: trace, captures = with_sites(trace, how.sites), [with_sites(c, how.sites) for c in captures]
     trace = with_captures(checked(trace), captures)
+    if how.sites: trace = with_replayed_sites(trace, how.sites)
     name = name or _device_name(trace, "")
     found, trace = placed_beside(trace, how, like)
     seconds, spent = attributed(trace, found)
@@ -307,9 +312,11 @@ def reduced(
     peaks, notes = _datasheet_roofs(peaks, name, calls)
     served = bytes_by_level(trace, found, [g.activities for g in calls], peaks, seconds)
     rows = _rows_of_trace(trace, calls, others, seconds, peaks, served)
-    return Reduced(trace.source, trace.size, trace.rank, trace.ranks, name, spent, *rows, peaks, bool(trace.modules),
+    return Reduced(trace.source, trace.size, trace.rank, trace.ranks, name, spent, *rows, peaks,
+                   bool(trace.modules) or any(g.place.figures.layers for g in calls),
                    _unknown(trace, calls, others, seconds), trace.skipped, trace.notes + notes,
-                   _model_name(trace, found, seconds), transfers(trace, 0), idle_before(trace, found))
+                   read_sites(how.sites).model if how.sites else _model_name(trace, found, seconds),
+                   transfers(trace, 0), idle_before(trace, found))
 
 def _unknown(trace, calls, others, seconds):
     "Seconds of operators and kernels without figures, and of those of which the least is known, by reason and name."

@@ -39,6 +39,7 @@ class Figures(NamedTuple):
     shapes: tuple=()     # Of the tensors that it was called with
     reason: str=""
     least: str=""        # Why the bytes are at least these; "" where they are exact. FLOPs may be `None` then
+    layers: tuple=()     # Of a kernel of compiled code: (path, class, share, B of its operators one by one) per module
 
     @property
     def contraction_flops(self): return self.contraction

@@ -262,13 +262,14 @@ def read_trace(
     rules=(),                      # Python files with rules (`@rule`, `@engine_rule`) of operators
     inductor_cache=None,           # The cache of Inductor of that run: the sources of compiled kernels
     like=None,                     # An eager trace of the same model, by which kernels of graphs are recognised
+    sites=None,                    # File of the kernels of the compiled model, of `to_sites` or `predict(sites=)`
 )->TraceResult:
     "The rows of traces, and a breakdown of all of the time. Raises `ValueError` for what is no trace."
     if by is not None and by not in _kinds: raise ValueError(f"by={by!r}; the ways are {', '.join(_kinds)}")
     name, peaks = _name_and_roofs(on, peaks)
     several = lambda given: tuple(map(str, [given] if isinstance(given, (str, os.PathLike)) else given))
     how = Reading(several(captures), None if config is None else engine_config(config), several(rules),
-                  str(inductor_cache or ""), str(like or ""))
+                  str(inductor_cache or ""), str(like or ""), str(sites or ""))
     for rule_file in how.rules: read_rules(rule_file)
     return _trace_result(_reduce_all(sources(path), peaks, name, executor, how), by, peaks)
 

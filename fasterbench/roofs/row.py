@@ -122,7 +122,19 @@ def summed(
     return Row(**sums | dict(bytes_by_level=_summed_bytes(rows), launch_s=_summed_launch(rows),
                              network_s=total(0.0 if r.wire_bytes == 0 else r.network_s for r in rows),
                              network_spread=max(r.network_spread for r in rows),
-                             **{k: any(getattr(r, k) for r in rows) for k in _marks}) | fields)
+                             layers=_summed_layers(rows), **{k: any(getattr(r, k) for r in rows) for k in _marks})
+               | fields)
+
+def _summed_layers(rows):
+    "The layers of calls of one kernel, by their time; different kernels have none together."
+    if not all(r.layers and r.name == rows[0].name for r in rows): return ()
+    whole, found = sum(r.time_s for r in rows), {}
+    for r in rows:
+        weight = r.time_s / whole if whole else 1 / len(rows)
+        for *module, share, eager in r.layers:
+            before = found.get(tuple(module), (0.0, 0.0))
+            found[tuple(module)] = before[0] + share * weight, before[1] + eager
+    return tuple((*module, *sums) for module, sums in sorted(found.items(), key=lambda pair: -pair[1][0]))
 
 def added(
     rows:Iterable[Row],
@@ -141,4 +153,5 @@ def _multiplied(row, factor):
     weights = {k: v if isinstance(v, str) else {name: w * factor for name, w in v.items()}
                for k, v in (("category", row.category), ("dtype", row.dtype))}
     return changed(row, **{k: by(getattr(row, k)) for k in _scales}, **pairs, **weights,
-                   bytes_by_level=tuple(map(by, row.bytes_by_level)))
+                   bytes_by_level=tuple(map(by, row.bytes_by_level)),
+                   layers=tuple((*module, by(eager)) for *module, eager in row.layers))

@@ -169,10 +169,11 @@ def operator_samples(
     elif is_accelerator(device): times = None
     else:
         take = time_operators if peers.agreed("the profiler", can_record(), all) else stamp_operators
-        first, *more = [runs] if rule is None else [rule.operators(runs), -(-runs // 4), runs]
+        first = runs if rule is None else rule.operators(runs)
         times = take(fresh, work, first, tick) or stamp_operators(fresh, work, first, tick)
-        for n in more:
-            if not times or not peers.agreed("the steadiness of the operators", _unsteady(times, rule)): break
-            if n > len(times): times = times + (take(fresh, work, n - len(times), tick) or [])
+        while times and len(times) < runs and peers.agreed("the steadiness of the operators", _unsteady(times, rule)):
+            more = take(fresh, work, min(len(times), runs - len(times)), tick)     # twice as many as there are
+            if not more: break
+            times = times + more
     if not times or None in times: return [None] * len(work.trace)
     return [None if compiled_part(work.parts[c.part]) else Samples(t) for c, t in zip(work.trace, zip(*times))]

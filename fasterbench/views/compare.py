@@ -10,6 +10,7 @@ import math, statistics
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import NormalDist
 from textwrap import wrap
 from typing import TYPE_CHECKING, overload
 
@@ -19,11 +20,11 @@ from ..roofs.place import RooflinePoint
 from ..timing.machine_load import drift_between, load_caveats
 from .fields import Field, brief, fields, pair_fields, pair_values, side_name
 from .fold import fold, label
-from .headline import caveats, divided, short_name
+from .headline import caveats, divided, equation, short_name
 from .matching import with_names_of_first
 from .origin import batch_of
-from .plot import (axes, bounds, canvas, dress, extent, hover, marker_size, placeable,
-                                    shown, spot, star_style, style)
+from .plot import (axes, bounds, canvas, category_bars, dress, extent, hover, marker_size,
+                                    placeable, shown, spot, star_style, style)
 from .report import facts
 from .result import Result, from_json
 from .roof_lines import dtypes_in_use, levels_in_use, roof_lines, roofs
@@ -271,6 +272,12 @@ class Series(View):
         "The times of the whole."
         return "end to end: " + ", ".join(f"{label} {format_si(t, 's')}" for label, t in zip(self.labels, self.times))
 
+    @property
+    def equations(self)->list[str]:
+        "Where the time of each result goes, where all have roofs and are no more than four."
+        if len(self) > 4 or any(r.peaks is None or not r.points for r in self.results): return []
+        return [f"{label}: {equation(divided(r))}" for label, r in zip(self.labels, self.results)]
+
     doubts = old_attribute("doubts", "caveats")
 
     @property
@@ -325,7 +332,8 @@ class Series(View):
         sides = [(label, dict(facts(r))) for label, r in zip(self.labels, self.results) if r.peaks is not None]
         headings = dict.fromkeys(h for _, about in sides for h in about)
         about = [(f"{h}, {label}", of[h]) for h in headings for label, of in sides if h in of]
-        return dict(lines=[self.told], facts=about, kinds=[self._tab()], notes=[*self.caveats, *self.differences])
+        lines = self.equations if self.equations and len(self) > 2 else [self.told, *self.equations]
+        return dict(lines=lines, facts=about, kinds=[self._tab()], notes=[*self.caveats, *self.differences])
 
 # %% ../../nbs/views/compare.ipynb #878c43e4
 def _number_field(name):
@@ -437,7 +445,7 @@ def _joined_to_rows(fig, rows):
 @dataclass(frozen=True)
 class Pair(Line):
     "A row before and after; one of them may be missing."
-    drift: float=1.0 # By which factor the machine may have changed in between; infinite: nothing can be said
+    drift: float=1.0 # By which factor the times may differ all the same; infinite: nothing can be said
 
     @property
     def before(self)->RooflinePoint|None:
@@ -495,7 +503,8 @@ def _other_dtypes(pairs, sides):
 
 # %% ../../nbs/views/compare.ipynb #df00dr02
 _in_turn = "`fasterbench check --against` measures both in turn"
-_alike, _together, _by_caches = 1.1, 1.6, 4.0 # Factors: any two profiles; products of one model; rows without products
+_false_verdicts = 0.05      # Share of the comparisons of a model with itself in which a row may get a verdict
+_fewest, _most = 5, 50      # Rows like one: a spread takes so many, and more are not needed
 
 def drift_of(
     before:Result,
@@ -511,31 +520,69 @@ def drift_of(
 
 def _limits(pairs, drift):
     "Say below which factors no row gets a verdict."
-    if drift is None or not math.isfinite(drift) or not pairs: return []
-    others = [q.drift for q in pairs if not _mostly_products(q)]
-    rest = f" (rows without products: ×{others[0]:.2f})" if others else ""
-    return [f"nothing within ×{min(q.drift for q in pairs):.2f}{rest} is called faster or slower: so much differs "
-            f"between profiles of one model where the same product and copy differ by ×{drift:.2f}; {_in_turn}"]
-
-def _on_cpu(*results): return all(r.timing and r.timing.clock.startswith("cpu") for r in results)
-def _alone(*results): return all(r.timing and not load_caveats(r.timing, 0.1) for r in results)
+    known = [q.drift for q in pairs if q.side == "both" and math.isfinite(q.drift)]
+    if drift is None or not math.isfinite(drift) or not known: return []
+    ends = " to ".join(dict.fromkeys(f"×{end(known):.2f}" for end in (min, max)))
+    return [f"nothing within {ends}, by kind and length of the row, is called faster or slower: so much differs "
+            f"between these profiles where the same product and copy differ by ×{drift:.2f}; {_in_turn}"]
 
 def _same_machine(before, after):
     facts = [[r.environment.get(k) for k in ("device_name", "threads", "torch")] for r in (before, after)]
     return facts[0] == facts[1]
 
-def _with_drift(pairs, drift, on_cpu, alone):
-    "Say for each of `pairs` how much the machine may have changed its time, where it may have changed by `drift`."
-    if drift is None: return pairs
-    changed = [q for q in pairs if q.side == "both" and q.ratio("time_s")]
-    products = [q.ratio("time_s") for q in changed if _mostly_products(q)]
-    common = statistics.median(products) if alone and len(products) >= 5 else None
-    def factor(q):
-        if not _mostly_products(q): return (_by_caches if on_cpu else _alike) * drift**2
-        if common is None or q not in changed: return _alike * drift**2
-        moved = max(common if q.ratio("time_s") > 1 else 1 / common, 1.0)
-        return min(_alike * drift**2, _together * moved) if math.isfinite(drift) else drift
-    return [replace(q, drift=factor(q)) for q in pairs]
+def _deviations(n):
+    "How many standard deviations none of `n` normal samples is off, but for the share of false verdicts."
+    return NormalDist().inv_cdf((1 + (1 - _false_verdicts) ** (1 / n)) / 2)
+
+def _ends(like, drift, n):
+    "The least and the greatest change that one of `n` rows shows unchanged, by those of rows like it; logarithms."
+    if len(like) < _fewest: return -drift, drift
+    middle = statistics.median(like)
+    spread = 1.4826 * statistics.median(abs(x - middle) for x in like)     # the standard deviation, of normal samples
+    moved, off = max(-drift, min(middle, drift)), _deviations(n) * spread
+    return min(moved, 0.0) - off, max(moved, 0.0) + off
+
+def _rows_like(pairs):
+    "Per pair the indices of those most like it: with products or without, the half whose times are nearest."
+    found = {}
+    for kind in (True, False):
+        same = [i for i, q in enumerate(pairs) if _mostly_products(q) == kind]
+        same.sort(key=lambda i: pairs[i].before.time_s * pairs[i].after.time_s)
+        n = min(max(len(same) // 2, 2 * _fewest), _most, len(same))
+        for k, i in enumerate(same):
+            first = min(max(k - n // 2, 0), len(same) - n)
+            found[i] = same[first:first + n]
+    everything = list(range(len(pairs)))
+    return [found[i] if len(found[i]) >= _fewest else everything for i in everything]
+
+def _may_change(q):
+    "Tell if a row whose operators have no times may have a verdict: not where it runs none, but waiting may."
+    return q.row.bound != "none" or q.row.category == "idle"
+
+def _operators_took(r):
+    "Seconds of the operators of each row, timed in runs of their own."
+    sums = {}
+    for p in r.ops: sums[p.name, p.phase] = sums.get((p.name, p.phase), 0.0) + p.time_s
+    return sums
+
+def _with_drift(pairs, drift, before, after):
+    """Say for each of `pairs` which factor it has to exceed, where the machine may have changed by `drift`.
+
+    `before` and `after` are the seconds of the operators of each row, where these were timed apart."""
+    if drift is None or not math.isfinite(drift): return [replace(q, drift=drift or q.drift) for q in pairs]
+    timed = [q for q in pairs if q.side == "both" and q.before.time_s > 0 and q.after.time_s > 0]
+    if not timed: return pairs
+    like, n, limit = _rows_like(timed), len(timed), math.log(drift)
+    apart = [(before.get((q.before.name, q.row.phase)), after.get((q.after.name, q.row.phase))) for q in timed]
+    changes = [[math.log(q.ratio("time_s")) for q in timed],
+               [math.log(b / a) if a and b else None for a, b in apart]]
+    factors = {}
+    for i, q in enumerate(timed):
+        (least, most), again = (_ends([c[k] for k in like[i] if c[k] is not None], limit, n) for c in changes)
+        x, y = (c[i] for c in changes)
+        same = _may_change(q) if y is None else y > again[1] if x > 0 else y < again[0]
+        factors[id(q)] = math.exp(most if x > 0 else -least) if same else math.inf
+    return [replace(q, drift=factors.get(id(q), q.drift)) for q in pairs]
 
 def _mostly_products(q): return 2 * (q.row.contraction_flops or 0) > (q.row.flops or 0)
 
@@ -551,7 +598,7 @@ def pair_records(pairs:list[Pair])->Iterator[dict]:
 
 # %% ../../nbs/views/compare.ipynb #f62d634c
 _marks = {"within the spread": ("±", "the times differ by no more than half the IQR of both"),
-          "within the drift": ("≈", "the times differ by no more than the machine may have changed in between"),
+          "within the drift": ("≈", "the times of like rows differ as much, or those of its operators do not"),
           "spread unknown": ("?", "the IQR of one of the times is unknown")}
 
 def legend(pairs:list[Pair])->list[str]:
@@ -616,6 +663,16 @@ def _both_roofs(fig, before, after, rows, box):
         roof_lines(fig, before.peaks, levels_in_use(before, rows), box, "rgba(116, 128, 138, 0.35)", False,
                    dtypes_in_use(before, rows))
     roofs(fig, after.peaks, levels_in_use(after, rows), box, dtypes_in_use(after, rows))
+
+def _pair_categories(comparison):
+    "The time of each category on both sides, by what bounds its rows."
+    category = lambda q: (q.before or q.after).category or "other"
+    rows = [(category(q), side, i, p) for i, q in enumerate(comparison.pairs)
+            for side, p in zip(comparison.labels, q.points) if p is not None]
+    sums = {}
+    for category, _, _, p in rows: sums[category] = sums.get(category, 0.0) + p.time_s
+    order = [f"{c}, {side}" for c in sorted(sums, key=sums.get) for side in comparison.labels[::-1]]
+    return category_bars([(f"{c}, {side}", i, p) for c, side, i, p in rows], "Time by category", order)
 
 def _arrow_chart(comparison, title):
     "Both results in one roofline chart."
@@ -693,7 +750,8 @@ class Comparison(Series):
     def _tab(self):
         records = (_blank(r) | dict(side=_called(r["side"], self.labels)) for r in pair_records(self.pairs))
         return Sheet(self._fields, records).tab(
-            "pairs", f"rows, {' and '.join(self.labels)}", self.plot(""), visible=_first_of_pair)
+            "pairs", f"rows, {' and '.join(self.labels)}", self.plot(""), _pair_categories(self),
+            visible=_first_of_pair)
 
 # %% ../../nbs/views/compare.ipynb #d110e7bc
 def _blank(record):
@@ -729,7 +787,8 @@ def compare(
     drift, why = drift_of(a, b)
     rows, how = [a.rows(points), b.rows(points)], []
     if points == "modules": rows, how = with_names_of_first([a, b], rows)
-    pairs = _with_drift(lines_of(rows, Pair), drift, _on_cpu(a, b), _alone(a, b))
+    apart = map(_operators_took, (a, b)) if points == "modules" else ({}, {})
+    pairs = _with_drift(lines_of(rows, Pair), drift, *apart)
     sides = _sides(a, b)
     said = how + differences([a, b], sides) + _other_dtypes(pairs, sides) + (why or _limits(pairs, drift))
     return Comparison([a, b], list(sides), pairs, said)

@@ -9,6 +9,7 @@ __all__ = ['metric_fields', 'metrics_of', 'MetricSeries', 'read_series']
 import json, math
 from array import array
 from collections.abc import Iterator
+from statistics import median
 
 from ..core.files import write_whole
 from ..core.units import format_si
@@ -153,11 +154,31 @@ class MetricSeries(View):
         known = {k: f for k, f in metric_fields.items() if k in self.columns}
         return Sheet(dict(step=Field("step", "", "step", "count")) | known, self)
 
+    @property
+    def lines(self)->list[str]:
+        "How many samples there are, and what takes the time of a step: medians."
+        known = {k: [v for v in values if not math.isnan(v)] for k, values in self.columns.items()}
+        middle = {k: median(values) for k, values in known.items() if values}
+        if "step_time_s" not in middle: return [f"{len(self)} samples"]
+        parts = [(how["label"], middle.get(f"{name}_share", 0)) for name, how in _drawn.items()]
+        said = ", ".join(f"{label} {share:.0%}" for label, share in parts if share >= 0.005)
+        rates = dict(roof_share="the roofs need", mfu="MFU")
+        more = [f"{name} {middle[k]:.1%}" for k, name in rates.items() if k in middle]
+        step = f"a step takes {format_si(middle['step_time_s'], 's')}: {said}"
+        return ["; ".join([step, *more]).replace("%", " %"), f"medians of {len(self)} samples"]
+
+    @property
+    def _first(self):
+        "The columns of the page: those that say something, and no second MFU that is the first."
+        said = [k for k in self.columns if any(v > 0 for v in self.columns[k])]
+        twice = "dense_mfu" if self.columns.get("dense_mfu") == self.columns.get("mfu") else ""
+        return ["step", *(k for k in metric_fields if k in said and k not in (twice, "flops", "bytes_moved"))]
+
     def _chart(self, title): return metric_chart(self, title)
 
     def _page(self):
-        tab = self._sheet().tab("series", "samples", metric_chart(self, ""))
-        return dict(lines=[f"{len(self)} samples"], kinds=[tab])
+        tab = self._sheet().tab("series", "samples", metric_chart(self, ""), visible=self._first)
+        return dict(lines=self.lines, kinds=[tab])
 
     def to_json(self,
         path=None, # Where to write; None: return the text

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['bounds', 'hues', 'shapes', 'largest', 'symbols', 'canvas', 'shown', 'hover', 'marker_size', 'plot_points',
-           'plot_categories', 'level_points', 'hierarchical', 'plot_levels', 'chart']
+           'category_bars', 'plot_categories', 'level_points', 'hierarchical', 'plot_levels', 'chart']
 
 # %% ../../nbs/views/plot.ipynb #11a82648
 import math
@@ -396,32 +396,38 @@ def _layout(fig, title, alt, box, strip):
     return dress(fig, title, alt, 660 if strip else 560)
 
 # %% ../../nbs/views/plot.ipynb #fc23ba69
-def plot_categories(
-    result, # A `Result`
-    points:str="modules", # "modules", "ops" or "kernels"
-    title:str="Time by category",
+def category_bars(
+    rows,           # (bar, number of the row, `RooflinePoint`) of each
+    title:str,
+    order=None,     # The bars from bottom to top; None: the longest on top
 ):
-    "Where the time goes: a bar per category, made of the rows, marked by what bounds them. A plotly `Figure`."
-    fig, rows, sums = canvas(), result.rows(points), {}
-    category = lambda p: p.category or "other"
-    for p in rows: sums[category(p)] = sums.get(category(p), 0.0) + p.time_s
+    "A bar per category, made of rows that are marked by what bounds them: a plotly `Figure`."
+    fig, sums = canvas(), {}
+    for bar, _, p in rows: sums[bar] = sums.get(bar, 0.0) + p.time_s
     for kind, look in bounds.items():
-        chosen = [i for i, p in enumerate(rows) if p.bound == kind]
+        chosen = [r for r in rows if r[2].bound == kind]
         marker = dict(color=_faint(look["color"], 0.75), line=dict(width=0.6, color=look["color"]),
                       pattern=dict(shape=look["pattern"], size=5))
-        if chosen: fig.add_bar(x=[rows[i].time_s for i in chosen], y=[category(rows[i]) for i in chosen],
-                               orientation="h", customdata=chosen,
-                               hovertext=[hover(rows[i]) for i in chosen], hoverinfo="text", marker=marker,
-                               name=look["label"], legendgroup=kind)
+        if chosen: fig.add_bar(x=[p.time_s for *_, p in chosen], y=[bar for bar, *_ in chosen], orientation="h",
+                               customdata=[i for _, i, _ in chosen], hovertext=[hover(p) for *_, p in chosen],
+                               hoverinfo="text", marker=marker, name=look["label"], legendgroup=kind)
     longest = max(sums.values(), default=0) or 1
     fig.update_xaxes(title="time", tickformat="~s", ticksuffix="s", range=[0, 1.03 * longest], nticks=6, **_axis)
-    fig.update_yaxes(categoryorder="array", categoryarray=sorted(sums, key=sums.get), automargin=True,
+    fig.update_yaxes(categoryorder="array", categoryarray=order or sorted(sums, key=sums.get), automargin=True,
                      range=[-0.5, len(sums) - 0.5], **_axis)
     fig.update_layout(barmode="stack", bargap=0.25, showlegend=True)
     alt = "Time by category: " + ", ".join(f"{k} {format_si(sums[k], 's')}"
                                            for k in sorted(sums, key=sums.get, reverse=True))
     return dress(fig, title, alt, 130 + 30 * max(len(sums), 2)).update_layout(legend=dict(x=1, xanchor="right"),
         margin_t=60)
+
+def plot_categories(
+    result, # A `Result`
+    points:str="modules", # "modules", "ops" or "kernels"
+    title:str="Time by category",
+):
+    "Where the time goes: a bar per category, made of the rows, marked by what bounds them. A plotly `Figure`."
+    return category_bars([(p.category or "other", i, p) for i, p in enumerate(result.rows(points))], title)
 
 # %% ../../nbs/views/plot.ipynb #c59145ad
 symbols = dict(L1="triangle-up", L2="diamond", DRAM="circle")   # A level that is none of these is a square
@@ -464,8 +470,8 @@ def _at_dram(p): return replace(p, bytes_moved=p.bytes_by_level[-1][1]) if p.byt
 
 def hierarchical(result)->bool:
     "Tell if the bytes of some row were counted level by level, by hardware."
-    return any(p.source not in ("counted", "predicted") and sum(b > 0 for _, b in p.bytes_by_level) > 1
-               for p in result.points)
+    own = any(p.source in ("counted", "at least", "predicted") for p in result.points)
+    return not own and any(sum(b > 0 for _, b in p.bytes_by_level) > 1 for p in result.points)
 
 def plot_levels(
     result, # A `Result`

@@ -90,9 +90,10 @@ def _report_columns(result):
     "The fields of the data frame, the first ones at the left."
     known, sends = fields_of(result), any(p.wire_bytes != 0 for p in result.points)
     ranks = ("rank_min_s", "rank_max_s", "slowest_rank") if any(p.ranks for p in result.points) else ()
-    ranks += ("disturbed",) if any(p.disturbed for p in (*result.points, *result.ops)) else ()
-    shown = {*_first, *(["wire_bytes"] if sends else []), *ranks}
-    return [column(known[k], k in shown) for k in dict.fromkeys((*_first[:5], *ranks, *_first[5:], *known))]
+    doubt = ("disturbed",) if any(p.disturbed for p in (*result.points, *result.ops)) else ()
+    shown = {*_first, *(["wire_bytes"] if sends else []), *ranks, *doubt}
+    order = (*_first[:5], *doubt, *_first[5:8], *ranks, *_first[8:], *known)
+    return [column(known[k], k in shown) for k in dict.fromkeys(order)]
 
 def _like_xprof(columns):
     "The names of XProf's columns, those of the memory levels included."

@@ -76,7 +76,7 @@ _in_serve_table = [
     Field("expected_s", "s", "expected", "si", "of a prompt's forward, or of a token of each request on a server"),
     Field("low_s", "s", "p10", "si", "one of ten is faster"), Field("high_s", "s", "p90", "si", "one of ten is slower"),
     Field("tokens_per_s", "1/s", "tokens/s at limit", "amount", "tokens per second at the limit, of all sequences"),
-    Field("expected_per_s", "1/s", "expected", "amount", "tokens per second that are expected, of all sequences",
+    Field("expected_per_s", "1/s", "tokens/s expected", "amount", "of all sequences",
           "expected tokens/s"),
     Field("bound", "", "bound", meaning="what the limit is made of"),
     Field("fits", "", "fits", "flag", "whether weights and cache fit in the memory of the device"),
@@ -95,8 +95,8 @@ _serve_fields = {f.name: f for f in (*_in_serve_table,
     Field("phase", "", "prefill or decode"), Field("at", "", "at", meaning="of decode: middle or end"),
     Field("tokens", "", "new tokens", "count", "of all sequences"),
     Field("bytes", "B", "bytes", "si", "what the limit counts"))}
-_first_of_serve = ("name", "batch", "context", "limit_s", "expected_s", "low_s", "high_s", "tokens_per_s",
-                   "expected_per_s", "bound", "fits", "measured_per_s", "mfu", "mbu")
+_first_of_serve = ("name", "batch", "limit_s", "expected_s", "low_s", "high_s", "expected_per_s", "bound", "fits",
+                   "tokens_per_s", "measured_per_s", "mfu", "mbu")
 
 # %% ../../nbs/views/serving.ipynb #5b8ed8e7
 _colors = {"prefill": hues[1], "decode middle": hues[0], "decode end": hues[2]}
@@ -127,8 +127,9 @@ def _serve_roof(fig, level, flops, low, high):
     ridge = flops / level.bandwidth
     xs = [low, ridge, max(high, 2 * ridge)]
     name = f"roof: {format_si(flops, 'FLOP/s')}, {level.name} {format_si(level.bandwidth, 'B/s')}"
-    fig.add_scatter(x=xs, y=[min(flops, x * level.bandwidth) for x in xs], mode="lines", name=name, hoverinfo="skip",
-                    line=dict(color=ink, width=2, dash="dash" if level.capacity else "solid"), row=2, col=1)
+    fig.add_scatter(x=xs, y=[min(flops, x * level.bandwidth) for x in xs], mode="lines", name=name, legendgroup=name,
+                    hoverinfo="skip", row=2, col=1,
+                    line=dict(color=ink, width=2, dash="dash" if level.capacity else "solid"))
 
 # %% ../../nbs/views/serving.ipynb #ff816791
 def serve_chart(
@@ -233,9 +234,8 @@ class ServeResult(View):
         "The first lines under the title."
         held = format_si(self.held_bytes, "B")
         size = f"{format_count(self.parameters)} parameters, {held} of weights on each device"
-        crossings = list(map(_crossing_text, self.crossings.items()))
         what = f"{size}; prompt {self.prompt}, {self.new} new tokens"
-        return [*self.notes[:1], what, *crossings, *self.notes[1:]]
+        return [*self.notes[:1], what, *_crossings_text(self.crossings), *self.notes[1:]]
 
     def point(self,
         phase:str,        # "prefill" or "decode"
@@ -269,11 +269,16 @@ class ServeResult(View):
         return dict(schema=schema, version=version) | asdict(self) | dict(peaks=self.peaks.to_dict())
 
 # %% ../../nbs/views/serving.ipynb #f7f9c5e7
-def _crossing_text(item):
-    name, batch = item
-    if batch is None: return f"limit of {name}: memory-bound at every batch"
-    return (f"limit of {name}: compute-bound at every batch" if batch == 1 else
-            f"limit of {name}: compute-bound from batch {batch} on")
+def _crossings_text(crossings):
+    "Say in one line what bounds each phase; the middle and the end of decode together where they are alike."
+    middle, end = (crossings.get(f"decode {at}", 0) for at in ("middle", "end"))
+    if middle == end:
+        crossings = {name.removesuffix(" middle"): b for name, b in crossings.items() if name != "decode end"}
+    def text(batch):
+        if batch is None: return "memory-bound at every batch"
+        return f"compute-bound {'at every batch' if batch == 1 else f'from batch {batch} on'}"
+    said = "; ".join(f"{name} {text(batch)}" for name, batch in crossings.items())
+    return [f"limits: {said}"] if said else []
 
 # %% ../../nbs/views/serving.ipynb #5e000021
 @dataclass(frozen=True)

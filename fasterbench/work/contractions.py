@@ -97,6 +97,9 @@ def _count_shapes(values): return sum(isinstance(v, Shape) for v in values)
 def _scaled_mm(a, b, scale_a=None, scale_b=None, bias=None, *_, out=None, **kw):
     return matmul(a[0], a[1], b[1], extra=math.prod(out) * (2 if bias else 1))
 
+@rule(*aten_names("_scaled_mm_v2"), category="matmul")
+def _scaled_mm_v2(a, b, *_, out=None, **kw): return matmul(a[0], a[1], b[1], extra=math.prod(out))
+
 @rule("torch_nn::_linear_cross_entropy_batch_chunked", category="matmul")
 def _linear_cross_entropy(x, w, *rest, out=None, **kw):
     "The logits, and where they are asked for, the gradients of the input and of the weight, in one operator."
@@ -121,10 +124,17 @@ def _convolution(x, w, bias, stride, padding, dilation, transposed, *_, out=None
     return Flops(contraction + (math.prod(out) if bias else 0), contraction)
 
 @rule(*aten_names("""mkldnn_convolution cudnn_convolution miopen_convolution conv_depthwise3d _conv_depthwise2d
-    slow_conv3d_forward thnn_conv2d _slow_conv2d_forward"""), category="convolution")
+    slow_conv3d_forward thnn_conv2d _slow_conv2d_forward slow_conv_dilated2d slow_conv_dilated3d"""),
+      category="convolution")
 def _plain_convolution(x, w, *rest, out=None, **kw):
     contraction = 2 * _conv_macs(x, w, out, False)
     return Flops(contraction + math.prod(out) * _count_shapes(rest), contraction)
+
+@rule(*aten_names("conv_tbc"), category="convolution")
+def _conv_tbc(x, w, bias, *_, out=None, **kw):
+    "Over time, with the channels last: a weight is kernel × channels in × channels out. The bias is always there."
+    contraction = 2 * math.prod(out) * math.prod(w[:2])
+    return Flops(contraction + math.prod(out), contraction)
 
 @rule("mkldnn::_convolution_pointwise", category="convolution")
 def _convolution_pointwise(x, w, *rest, out=None, **kw):
@@ -366,12 +376,16 @@ def _quantized_linear(x, packed, *_, out=None, **kw):
 def _int8_weight(x, w, scales, *_, out=None, **kw):
     return matmul(math.prod(x[:-1]), x[-1], out[-1], extra=math.prod(out))
 
-@rule(*aten_names("""_weight_int4pack_mm _weight_int4pack_mm_for_cpu _weight_int4pack_mm_with_scales_and_zeros
-    _dyn_quant_matmul_4bit"""),
+@rule(*aten_names("_weight_int4pack_mm _weight_int4pack_mm_for_cpu _weight_int4pack_mm_with_scales_and_zeros"),
       category="matmul")
 def _int4_weight(x, *_, out=None, **kw):
     rows, n = math.prod(x[:-1]), out[-1]
     return matmul(rows, x[-1], n, extra=2 * x[-1] * n)      # each weight is scaled and shifted
+
+@rule(*aten_names("_dyn_quant_matmul_4bit"), category="matmul")
+def _dynamic_int4(x, w, group, inner, columns, *_, out=None, **kw):
+    "Activations are quantized to integers, and the sums are scaled back."
+    return matmul(math.prod(x[:-1]), inner, columns, extra=2 * math.prod(x) + math.prod(out))
 
 @rule("onednn::qlinear_pointwise", category="matmul")
 def _onednn_linear(x, scale, zero, w, *_, out=None, **kw):
@@ -402,7 +416,7 @@ def _quantized_bag(packed, indices, *_, out=None, **kw): return 3 * math.prod(in
 @rule(*aten_names("""quantize_per_tensor quantize_per_tensor_dynamic quantize_per_channel dequantize
     fake_quantize_per_tensor_affine_cachemask fake_quantize_per_channel_affine_cachemask
     _fake_quantize_learnable_per_tensor_affine _fake_quantize_per_tensor_affine_cachemask_tensor_qparams
-    _fake_quantize_learnable_per_channel_affine _make_per_tensor_quantized_tensor"""), category="pointwise")
+    _fake_quantize_learnable_per_channel_affine"""), category="pointwise")
 def _quantize(x, *_, out=None, **kw): return 2 * math.prod(x)      # scale and shift
 
 @rule(*aten_names("_fused_moving_avg_obs_fq_helper _fused_moving_avg_obs_fq_helper_functional"), category="pointwise")

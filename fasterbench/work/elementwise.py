@@ -62,6 +62,7 @@ _reduction("""sum prod amax amin max min argmax argmin any all cumsum cumprod cu
 _reduction("mean", 1, 1)
 _reduction("var std var_mean std_mean", 4, 1)
 _reduction("norm linalg_vector_norm", 2, 1)
+_reduction("linalg__powsum", 2)         # power and sum
 _reduction("allclose", 5)               # difference, absolute value, tolerance, comparison
 _reduction("logsumexp logcumsumexp _logcumsumexp", 4, 1)
 _reduction("renorm", 3)        # square, add, scale
@@ -96,8 +97,11 @@ def _cdist(a, b, *_, out=None, **kw): return 3 * math.prod(out) * a[-1]      # s
 @rule(*aten_names("dist"), category="reduction")
 def _dist(a, b, *_, out=None, **kw): return 3 * math.prod(torch.broadcast_shapes(a, b))
 
-@rule(*aten_names("_pdist_forward _pdist_backward"), category="reduction")
+@rule(*aten_names("_pdist_forward"), category="reduction")
 def _pdist(x, *_, out=None, **kw): return 3 * math.prod(out) * x[-1]
+
+@rule(*aten_names("_pdist_backward"), category="reduction")
+def _pdist_backward(grad, x, *_, out=None, **kw): return 4 * math.prod(grad) * x[-1]     # of each pair
 
 @rule(*aten_names("_trilinear"), category="matmul")
 def _trilinear(a, b, c, expand_a, expand_b, expand_c, *_, out=None, **kw):
@@ -122,7 +126,8 @@ def _ctc_loss_backward(grad, log_probs, targets, *_, out=None, **kw):
 def _comparisons(n): return math.ceil(math.log2(max(n, 2)))
 
 # %% ../../nbs/work/elementwise.ipynb #62dd09f2
-@rule(*aten_names("sort argsort unique_consecutive _unique2 unique_dim msort"), category="reduction")
+@rule(*aten_names("sort argsort unique_consecutive _unique2 unique_dim unique_dim_consecutive msort"),
+      category="reduction")
 def _sort(x, dim=-1, *_, out=None, **kw):
     dim = kw.get("dim", dim)
     return math.prod(x) * _comparisons(x[dim if isinstance(dim, int) and not isinstance(dim,
@@ -174,14 +179,14 @@ _several = {1: """hardshrink_backward softshrink_backward rrelu_with_noise_backw
     dist prelu _prelu_kernel hypot leaky_relu_backward _prelu_kernel_backward hardtanh_backward logit""",
             3: """lerp hardsigmoid elu celu selu elu_backward softplus_backward mish_backward
     log_sigmoid_forward log_sigmoid_backward hardsigmoid_backward""",
-            4: "mish glu polygamma polar hann_window hamming_window",
+            4: "mish glu polygamma polar hann_window hamming_window bartlett_window",
             7: "blackman_window kaiser_window",
             5: "gelu hardswish silu_backward hardswish_backward glu_backward",
             10: "gelu_backward"}
 _pointwise = {f"aten::{n}{s}": k for k, names in _several.items() for n in names.split() for s in ("", "_")}
 _activations = set(aten_names("""relu relu_ sigmoid sigmoid_ tanh tanh_ silu silu_ gelu gelu_ leaky_relu
     leaky_relu_ elu elu_ celu selu hardtanh hardtanh_ hardswish hardswish_ hardsigmoid hardsigmoid_
-    softplus mish mish_ glu prelu _prelu_kernel threshold threshold_backward gelu_backward silu_backward
+    softplus mish mish_ glu prelu _prelu_kernel threshold threshold_ threshold_backward gelu_backward silu_backward
     sigmoid_backward tanh_backward hardswish_backward hardtanh_backward hardsigmoid_backward
     elu_backward leaky_relu_backward mish_backward softplus_backward log_sigmoid_forward
     log_sigmoid_backward glu_backward native_dropout native_dropout_backward bernoulli_ clamp_min

@@ -6,6 +6,8 @@
 __all__ = ['operator_flops', 'rule', 'rules', 'Flops', 'Shape', 'matmul', 'attention', 'categories']
 
 # %% ../../nbs/work/flops.ipynb #453c2d55
+from functools import cache
+
 import torch
 
 from . import communication, gpu_ops, linalg, moves, resampling     # their rules
@@ -82,7 +84,14 @@ def _rule_for(name):
 def _is_pointwise(op, name):
     "Return whether `op` says so, or is one of `prims` with the arguments that its pointwise operators have."
     if torch.Tag.pointwise in getattr(op, "tags", ()) or is_known_pointwise(_as_aten(name)): return True
+    if name.startswith("aten::") and name.endswith("_"): return _is_tagged(name[6:-1])
     return name.startswith("prims::") and {a.name for a in op._schema.arguments} in ({"self"}, {"self", "other"})
+
+@cache
+def _is_tagged(name):
+    "Return whether PyTorch calls an operator of `aten` pointwise; it does not say so of all in-place forms."
+    packet = getattr(torch.ops.aten, name, None)
+    return any(torch.Tag.pointwise in getattr(packet, o).tags for o in packet.overloads()) if packet else False
 
 def _item_flops(known, name, args, kwargs, out, item):
     "FLOPs for one item of a ragged batch, or of the whole call where there is none."

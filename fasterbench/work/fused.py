@@ -7,6 +7,7 @@ __all__ = ['most_marked', 'Kernel', 'Buffers', 'distinct', 'read_site', 'read_bu
 
 # %% ../../nbs/work/fused.ipynb #16760f84
 import math, re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -30,6 +31,11 @@ class Kernel:
     call: Call         # Its work as one call; its storages are names of buffers
     layers: dict       # (path in the frame, class, inferred) -> bytes that the operators of that module would move
     fused: bool=True   # Generated; False: an operator of PyTorch, called as it is
+
+    @property
+    def called(self)->str:
+        "Its name in a trace: an operator has its own."
+        return self.name if self.fused else self.call.operator
 
 @dataclass(frozen=True)
 class Buffers:
@@ -301,17 +307,24 @@ def _stack_of(node):
     if stack:
         path, kind = list(stack.values())[-1]
         return module_path(path), kind.rpartition(".")[2] if isinstance(kind, str) else kind.__name__
-    return ("", "") if node.meta.get("stack_trace") or node.meta.get("fwd_source_fn_stack") else None
+    return None
+
+def _is_outside(node):
+    "Tell if a program called an operator in no module. What adds gradients has the source of what they are of."
+    adds = "backward" in str(node.meta.get("partitioner_tag")) or node.meta.get("is_gradient_acc")
+    return bool(node.meta.get("fwd_source_fn_stack") or node.meta.get("stack_trace") and not adds)
 
 def _layer_of(node, far=4):
     "(path, class, inferred) of an operator."
     found = _stack_of(node)
     if found: return *found, False
-    seen, near = {node}, [node]
+    if _is_outside(node): return "", "", False
+    adds = _is_operator(node) and op_name(node.target) in ("aten::addmm", "aten::baddbmm")
+    seen, near = {node, *node.args[:adds]}, [node]                   # what a product adds may be another layer's
     for _ in range(far):
         near = [m for n in near for m in (*n.all_input_nodes, *n.users) if m not in seen and not seen.add(m)]
-        for m in near:
-            if found := m.op == "call_function" and _stack_of(m): return *found, True
+        found = Counter(layer for m in near if m.op == "call_function" and (layer := _stack_of(m)))
+        if found: return *found.most_common(1)[0][0], True
     return "", "", True
 
 def _moved(node):

@@ -31,14 +31,14 @@ _moves = set(aten_names("""_assert_async _assert_scalar _assert_tensor_metadata 
 _moves |= set(aten_names("""_unpack_dual _unsafe_index _upsample_nearest_exact1d _upsample_nearest_exact2d
     _upsample_nearest_exact3d _validate_compressed_sparse_indices _validate_sparse_coo_tensor_args
     _validate_sparse_csr_tensor_args _values_copy alias_copy arange as_strided_copy as_strided_scatter
-    bernoulli bernoulli_ binomial block_diag cartesian_prod cat cauchy_ ccol_indices_copy
+    bernoulli bernoulli_ binomial block_diag cartesian_prod cat cauchy ccol_indices_copy
     channel_shuffle chunk_cat clone coalesce col_indices_copy combinations complex constant_pad_nd
     contiguous copy copy_ copy_sparse_to_sparse_ crow_indices_copy detach_copy diag diag_embed
     diagonal_backward diagonal_copy diagonal_scatter empty empty_like empty_permuted empty_strided equal
-    expand_copy exponential_ eye fill fill_ fill_diagonal_ flip frexp full full_like gather geometric_
+    expand_copy exponential eye fill fill_ fill_diagonal_ flip frexp full full_like gather geometric
     hash_tensor im2col index index_copy index_copy_ index_fill index_fill_ index_select indices_copy
     int_repr is_coalesced is_nonzero is_same_size is_set_to isinf isnan isneginf isposinf lift
-    lift_fresh_copy linalg_diagonal linspace log_normal_ logspace lu_unpack masked_fill masked_fill_
+    lift_fresh_copy linalg_diagonal linspace log_normal logspace lu_unpack masked_fill masked_fill_
     masked_scatter masked_scatter_ masked_scatter_backward masked_select max_unpool2d max_unpool3d
     meshgrid mkldnn_reorder_conv2d_weight mkldnn_reorder_conv3d_weight multinomial narrow_copy
     native_channel_shuffle nested_to_padded_tensor new_empty new_empty_strided new_full new_ones

@@ -9,7 +9,6 @@ __all__ = ['Target', 'on_target', 'graph_on_target']
 import copy, re, threading, warnings
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import partial
 from types import SimpleNamespace
 
 import torch
@@ -234,11 +233,13 @@ def graph_on_target(
          unset_fake_temporarily():
         graph = torch.export.export(model, args, kwargs, strict=False).graph_module
         for n in graph.graph.nodes:
-            if n.op == "call_function" and n.target in _picked: n.target = partial(_as_picked, target, n.target)
+            if n.op == "call_function" and n.target in _picked: n.target = _as_picked(target, n.target)
         graph.recompile()
         return then(graph, [n.meta["val"] for n in graph.graph.find_nodes(op="placeholder")])
 
-def _as_picked(target, op, *args, **kwargs):
-    "Call `op` as the libraries of `target` do."
-    out = _picked[op](target, *args, **kwargs)
-    return op(*args, **kwargs) if out is NotImplemented else out
+def _as_picked(target, op):
+    "Return a function that calls `op` as the libraries of `target` do; a graph needs its name."
+    def picked(*args, **kwargs):
+        out = _picked[op](target, *args, **kwargs)
+        return op(*args, **kwargs) if out is NotImplemented else out
+    return picked

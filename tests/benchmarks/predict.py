@@ -1,7 +1,7 @@
 """Predictions against measurements that others published: the table "Proof, offline".
 
-    python tests/benchmarks/predict.py [timm] [compiled] [kernels] [models] [products] [attention] [servers] [speed] [here]
-                                       [--cache DIR] [--sample N] [--most N --rows FILE]
+    python tests/benchmarks/predict.py [timm] [compiled] [generated] [kernels] [models] [products] [attention] [servers]
+                                       [speed] [here] [--cache DIR] [--sample N] [--most N --rows FILE]
 
 Reads ../shared/data (or $FASTERBENCH_SHARED/data). Counting the timm models takes an hour the first time; counts
 are kept in DIR.
@@ -135,6 +135,39 @@ def compiled(cache, every):
         line(title, rows, sigma)
         for f in failed: print("    not counted:", f)
         yield f"compiled {half}", rows
+
+drawn = 48              # Every 48th of the table's rows, by name: 30 models
+
+def generated(cache, every):
+    "The kernels that Inductor generates for the device, beside the constant: rows drawn by their place in the alphabet."
+    from fasterbench.analysis.predict import predict
+    name, rows, constant, failed = "NVIDIA GeForce RTX 4090", [], [], []
+    peaks = datasheet_peaks(name, "float16")
+    with open(shared / "timm" / "benchmark-infer-amp-nchw-pt240-cu124-rtx4090-dynamo.csv") as f:
+        table = sorted(csv.DictReader(f), key=lambda r: (r["model"], int(r["infer_img_size"])))[::drawn * every]
+    torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(True)
+    for r in table:
+        model, size, batch = r["model"], int(r["infer_img_size"]), int(r["infer_batch_size"])
+        measured, begin = batch / float(r["infer_samples_per_sec"]), time.process_time()
+        try:
+            sample = torch.empty(batch, 3, size, size, device="meta")
+            asked = predict(timm_model(model, size), sample, name, autocast=torch.float16, compiled=True, progress=False)
+            if not any(p.layers for p in asked.points): raise ValueError(asked.notes[1])
+            calls = timm_calls(cache, model, size, batch)
+        except Exception as error:
+            failed.append(f"{model} {size}: {type(error).__name__} {str(error)[:150]}")
+            print("    not asked:", failed[-1], flush=True)
+            continue
+        plain, p = compiled_times(calls, peaks), asked.program
+        rows.append((f"{model} {size}", measured, p.roof_time_s, p.time_s, estimator(calls, peaks)))
+        constant.append((*rows[-1][:2], sum(t.limit for t in plain), sum(t.expected for t in plain), rows[-1][4]))
+        print(f"    {model:36}{measured * 1e3:9.2f} ms, limit {p.roof_time_s / measured:.2f}, constant's {constant[-1][2] / measured:.2f}; "
+              f"expected {p.time_s / measured:.2f}, constant's {constant[-1][3] / measured:.2f}; {time.process_time() - begin:.0f} s", flush=True)
+    for title, found in (("drawn compiled runs, by their kernels", rows), ("the same, by the constant", constant)):
+        line(title, found, deviation(peaks, True))
+        ratios = sorted(r[2] / r[1] for r in found)
+        print(f"    limit / measured: {ratios[0]:.2f} to {ratios[-1]:.2f}, median {median(ratios):.2f}; {len(failed)} not asked")
+        yield title, found
 
 # -- single kernels -------------------------------------------------------------------------------------------------
 
@@ -349,8 +382,8 @@ def here(cache, every):
     line("this machine, its measured peaks", rows, deviation(peaks))
     yield "here", rows
 
-parts = dict(timm=timm, compiled=compiled, kernels=kernels, models=models, products=products, attention=attention,
-             servers=servers, speed=speed, here=here)
+parts = dict(timm=timm, compiled=compiled, generated=generated, kernels=kernels, models=models, products=products,
+             attention=attention, servers=servers, speed=speed, here=here)
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
