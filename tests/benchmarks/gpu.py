@@ -290,7 +290,7 @@ def compiled(record, device, folder):
         ra.to_json(folder/f"compiled_{key.replace(', ', '_')}.result.json")
         rows = ra.results
         record.put(key, dict(events_s=(before, after), ratio=sum(r.time_s for r in rows) / statistics.mean((before, after)), notes=ra.result.notes,
-                   kernels=sum(bool(r.layers) for r in rows), triton=sum(r.type.startswith("triton_") for r in rows), limits=ra.result.limits,
+                   kernels=sum(bool(r.layers) for r in rows), fused=sum(r.type.startswith("fused ") for r in rows), limits=ra.result.limits,
                    share=sum(r.time_s for r in rows if r.layers) / sum(r.time_s for r in rows), products=sum(r.dense_flops or 0 for r in rows if r.contraction_flops) / counter.get_total_flops(),
                    unknown=sum(bool(r.layers) and r.flops is None for r in rows), above=sum(r.above_roof for r in rows)))
         if gpu and not training: record.put(f"{key}, trace", traced(step, made, device, folder/f"compiled_{mode}.trace.json.gz"))
@@ -447,7 +447,7 @@ def limits(folder):
         if isinstance(v, dict) and v.get("profile_s"): yield f"read_trace ÷ profile: {key}", "within 2 %", f"time {v['trace_s'] / v['profile_s']:.3f}, FLOPs {v['trace_flops'] / v['profile_flops'] if v['profile_flops'] else float('nan'):.3f}"
     for key, v in load("compiled").items():
         if isinstance(v, dict) and "share" in v:
-            yield f"compiled, {key}: rows ÷ step", "0.98 to 1.02", f"{v['ratio']:.3f}, kernels {v['share']:.3f}, {v['triton']} of Triton"
+            yield f"compiled, {key}: rows ÷ step", "0.98 to 1.02", f"{v['ratio']:.3f}, kernels {v['share']:.3f}, {v['fused']} fused kernels"
             yield f"compiled, {key}: products ÷ eager", "1 on a GPU", f"{v['products']:.6f}, {v['unknown']} unknown, {v['above']} above"
         elif isinstance(v, dict) and "error" in v: yield f"compiled, {key}", "runs", v["error"][:200]
     for key, v in load("graphs").items():
