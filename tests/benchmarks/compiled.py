@@ -38,12 +38,23 @@ def model_and_sample(name):
 def first(out): return getattr(out, "logits", out)
 
 def product_flops(model, sample, training):
-    "By PyTorch's own counter, which sees the eager model."
+    """By PyTorch's own counter, which sees the eager model; attention on a CPU by its own formula, which it has for GPUs alone.
+
+    The fast path of `nn.MultiheadAttention` is one operator that it does not know, so it is off."""
     import torch
-    from torch.utils.flop_counter import FlopCounterMode
-    with FlopCounterMode(display=False) as counter, torch.set_grad_enabled(training):
-        out = first(model(**sample) if isinstance(sample, dict) else model(sample))
-        if training: out.sum().backward()
+    from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
+    aten, shapes = torch.ops.aten, lambda tensors: [t.shape for t in tensors]
+    known = {aten._scaled_dot_product_flash_attention_for_cpu: lambda q, k, v, *_, out_val=None, **kw: sdpa_flop_count(*shapes((q, k, v))),
+             aten._scaled_dot_product_flash_attention_for_cpu_backward:
+                 lambda g, q, k, v, *_, out_val=None, **kw: sdpa_backward_flop_count(*shapes((g, q, k, v)))}
+    for f in known.values(): f._get_raw = True                 # called with tensors
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with FlopCounterMode(display=False, custom_mapping=known) as counter, torch.set_grad_enabled(training):
+            out = first(model(**sample) if isinstance(sample, dict) else model(sample))
+            if training: out.sum().backward()
+    finally: torch.backends.mha.set_fastpath_enabled(fast)
     model.zero_grad()
     return counter.get_total_flops()
 
