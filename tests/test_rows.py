@@ -185,7 +185,7 @@ def test_both_counts_of_mfu_are_named():
     assert found["mfu"] == pytest.approx((needed_pairs + linear) / 1e6)
     assert found["dense_mfu"] == pytest.approx((every_pair + linear) / 1e6)
     assert [metric_fields[k].title for k in ("mfu", "dense_mfu")] == ["MFU, needed pairs", "MFU, every pair"]
-    assert [serving._all_serve_fields[k].title for k in ("causal_mfu", "mfu")] == ["MFU, needed pairs", "MFU, every pair"]
+    assert [serving._serve_fields[k].title for k in ("causal_mfu", "mfu")] == ["MFU, needed pairs", "MFU, every pair"]
 
 @pytest.mark.parametrize("into", [False, True], ids=["binary", "in place"])
 def test_a_fused_convolution_that_adds_a_tensor(into):

@@ -407,8 +407,11 @@ def main():
     lines = list(claim_lines(claim_rows(found)))
     print("", *lines, sep="\n")
     if not given.rows: return
-    few = {n: rows[::max(1, -(-len(rows) // given.most)) if given.most else 1] for n, rows in found.items()}
+    def few(rows):
+        "So many of them, and those above their limit."
+        step = max(1, -(-len(rows) // given.most)) if given.most else 1
+        return [r for i, r in enumerate(rows) if i % step == 0 or r[2] > r[1]]
     sigma = {n: sigma_of(n) for n in found if n not in ("speed", "here")}
-    given.rows.write_text(json.dumps(dict(rows=few, sigmas=sigma, claims=lines)))
+    given.rows.write_text(json.dumps(dict(rows={n: few(rows) for n, rows in found.items()}, sigmas=sigma, claims=lines)))
 
 if __name__ == "__main__": main()
