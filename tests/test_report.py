@@ -749,7 +749,7 @@ def test_labels_lie_on_nothing(chrome, real, width, height, names):
         labelled = chrome.execute_script("return charts[0].layout.annotations.filter(a => a.name === 'roof').map(a => a.text)")
         crowded = path.stem == "mi300x_sd35_compiled"              # of its three ceilings two are 12 px apart: one has no room for a label
         assert len(named) >= min(names, len(points)) - crowded, (path.stem, named)
-        assert len(labelled) == len(roofs) - crowded >= 2 or width < 700, (path.stem, roofs, labelled)
+        assert len(roofs) >= len(labelled) >= max(len(roofs) - crowded, 2) or width < 700, (path.stem, roofs, labelled)
         assert not any("through" in name for name in chrome.execute_script("return charts[0].data.map(t => t.name ?? '')")), path.stem     # counters alone
         inside = chrome.execute_script("return document.documentElement.scrollWidth <= innerWidth")
         assert inside, path.stem
