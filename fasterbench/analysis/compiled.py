@@ -19,7 +19,7 @@ from ..core.arguments import as_call, copied, tensors_of
 from ..core.progress import progress_bar
 from ..core.units import total
 from ..engine.accelerator import device_of, is_accelerator
-from ..engine.inductor import Frame, Generator, Graph, NotGenerated, Stamped
+from ..engine.inductor import Frame, Generator, Graph, NotGenerated, Stamped, without_graph_number
 from ..engine.modules import parts
 from ..engine.step import Forward, parameter_owners, phases, preserved_run
 from ..roofs.caches import simulate_caches
@@ -274,13 +274,13 @@ def layers_name(
     if names == ["(model)"]: return ""
     return " + ".join(names[:3]) + " + …" * (len(names) > 3)
 
-_generated = re.compile(r"^(graph_\d+_)?(cpp|triton_[a-z]+)_fused_*")      # a trace of a CPU numbers the graph
+_generated = re.compile(r"^(cpp|triton_[a-z]+)_fused_*")
 
 def kernel_type(
     name:str, # Of a kernel, or of an operator: "triton_poi_fused_add_relu_3", "aten::addmm"
 )->str:
     "Say what a kernel is: `fused add_relu_3`, `addmm`."
-    return _generated.sub("fused ", name.rpartition("::")[2])
+    return _generated.sub("fused ", without_graph_number(name.rpartition("::")[2]))
 
 # %% ../../nbs/analysis/compiled.ipynb #ada3f8cf
 def kernel_rows(

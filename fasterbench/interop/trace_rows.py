@@ -13,14 +13,13 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import NamedTuple
 
-from ..analysis.sites import read_sites
 from ..core.dtypes import dtype_name, itemsize
 from .collectives import transfers
 from .trace_captures import with_captures
 from .trace_file import TraceFile, read_file, snippet, sources
 from .trace_join import (Reading, Spent, attributed, calls_of, counted, idle_before,
                                             own_activities, parts, placed_beside, visited, window)
-from .trace_sites import with_replayed_sites, with_sites
+from .trace_sites import known_sites, with_replayed_sites, with_sites
 from .trace_work import argument_memory, recorded_arguments
 from ..roofs.caches import simulate_caches
 from ..roofs.place import flops_time, waiting_row
@@ -302,9 +301,10 @@ def reduced(
 )->Reduced:
     "The rows of one trace. Raises `ValueError` where nothing ran."
     captures, like = _files(how)
-    if how.sites: trace, captures = with_sites(trace, how.sites), [with_sites(c, how.sites) for c in captures]
+    sites = known_sites(how.sites) if how.sites else None
+    if sites: trace, captures = with_sites(trace, sites), [with_sites(c, sites) for c in captures]
     trace = with_captures(checked(trace), captures)
-    if how.sites: trace = with_replayed_sites(trace, how.sites)
+    if sites: trace = with_replayed_sites(trace, sites)
     name = name or _device_name(trace, "")
     found, trace = placed_beside(trace, how, like)
     seconds, spent = attributed(trace, found)
@@ -315,7 +315,7 @@ def reduced(
     return Reduced(trace.source, trace.size, trace.rank, trace.ranks, name, spent, *rows, peaks,
                    bool(trace.modules) or any(g.place.figures.layers for g in calls),
                    _unknown(trace, calls, others, seconds), trace.skipped, trace.notes + notes,
-                   read_sites(how.sites).model if how.sites else _model_name(trace, found, seconds),
+                   sites.model if sites else _model_name(trace, found, seconds),
                    transfers(trace, 0), idle_before(trace, found))
 
 def _unknown(trace, calls, others, seconds):

@@ -41,8 +41,10 @@ def batch_of(
     return firsts.pop() if len(firsts) == 1 else None
 
 # %% ../../nbs/views/origin.ipynb #sm000001
-def _tensor_text(tensor):
-    "One tensor of the sample: `1×3×224×224 float32`."
+def tensor_text(
+    tensor:dict, # Of a sample
+)->str:
+    "Return shape and dtype: `1×3×224×224 float32`."
     shape = "×".join(map(str, tensor["shape"] or [])) or "scalar"
     return f"{shape} {tensor['dtype']}"
 
@@ -52,7 +54,7 @@ def sample_text(
     "The tensors of the sample; equal ones are counted, and no more than three are shown."
     counts = {}
     for t in sample:
-        if "shape" in t: counts[_tensor_text(t)] = counts.get(_tensor_text(t), 0) + 1
+        if "shape" in t: counts[tensor_text(t)] = counts.get(tensor_text(t), 0) + 1
     texts = [text if n == 1 else f"{n} of {text}" for text, n in counts.items()]
     return " + ".join(texts[:3] + ["…"] * (len(texts) > 3))
 

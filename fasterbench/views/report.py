@@ -15,6 +15,7 @@ from .fields import fields_of
 from .fold import FoldedPoint, fold
 from .headline import divided, headline, model_name, terms
 from .plot import alt_text, bounds, canvas, chart, dress, plot_categories
+from .origin import tensor_text
 from .page import cells, column, figure, filled, pairs_of
 from .table import footer, records
 
@@ -34,8 +35,7 @@ def _program_facts(p):
     return [(name, format_si(value, unit)) for name, value, unit in amounts]
 
 def _sample_facts(result):
-    shape = lambda t: "×".join(map(str, t["shape"] or [])) or "scalar"
-    return [(t["name"], f"{shape(t)} {t['dtype']}" if "dtype" in t else str(t.get("value", ""))) for t in result.sample]
+    return [(t["name"], tensor_text(t) if "dtype" in t else str(t.get("value", ""))) for t in result.sample]
 
 def _idle_facts(result):
     "How long the device ran nothing, for want of what, and before which layers."
