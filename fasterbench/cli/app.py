@@ -37,8 +37,7 @@ class App(typer.Typer):
         return registered
 
 app = App(help="Where a PyTorch model stands against the measured limits of the machine it runs on.",
-          no_args_is_help=True,
-          add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+          no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
 # %% ../../nbs/cli/app.ipynb #2a42577a
 def _version(asked):
@@ -96,10 +95,8 @@ def batch_sizes(text):
     usage_error(f"{text!r} is not a list of batch sizes; they are separated by commas: 1,8,64", "--batch")
 
 # %% ../../nbs/cli/app.ipynb #d9df6d9b
-def check_writable(
-    **paths, # By the option that names them
-):
-    "Raise at once for a file that cannot be written, before anything is measured."
+def check_writable(**paths):
+    "Raise at once for a file, by its option, that cannot be written, before anything is measured."
     out = [f"--{option}" for option, path in paths.items() if path == "-"]
     if len(out) > 1: usage_error("standard output, -, holds one of them at a time", ", ".join(out))
     for option, path in paths.items():
@@ -114,10 +111,8 @@ def device_here(name):
     except ValueError as error: usage_error(str(error), "--device")
 
 # %% ../../nbs/cli/app.ipynb #5701d5e0
-def printed(
-    show, # `show()` prints
-):
-    "Print; where the reader has gone (`| head -1`) the rest goes nowhere, and the work goes on."
+def printed(show):
+    "Call `show`, which prints; where the reader has gone (`| head -1`) the rest goes nowhere, and the work goes on."
     try:
         show()
         sys.stdout.flush()
@@ -183,11 +178,8 @@ def title_of(path):
     found = re.search(r"<title>(.*?)</title>", start, re.S)
     return found and unescape(found[1]).strip()
 
-def free_name(
-    name:str,  # Without ending
-    title:str, # Of the report that is to be written
-)->tuple[str, str]:
-    "Choose where an unnamed report goes, and what to say about it."
+def free_name(name:str, title:str)->tuple[str, str]:
+    "Choose where an unnamed report of this title goes, and what to say about it."
     path = f"{name}.html"
     if not Path(path).exists(): return path, ""
     if title_of(path) == title: return path, ", in place of an earlier report of the same run"

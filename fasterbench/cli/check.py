@@ -27,9 +27,7 @@ from ..core.progress import progress_bar
 from ..timing.machine_load import LoadMeter, load_caveats
 
 # %% ../../nbs/cli/check.ipynb #9b1f77a2
-def model_of_settings(
-    settings:dict, # "model", and where given "input", "batch", "dtype"
-)->tuple:
+def model_of_settings(settings:dict)->tuple:
     "The model and the sample that the settings of a budget file name."
     import torch
     from fasterbench.cli.loading import load_model
@@ -37,12 +35,8 @@ def model_of_settings(
     return load_model(settings["model"], shape, settings.get("batch"),
                       getattr(torch, settings["dtype"]) if "dtype" in settings else None)
 
-def rounds_of(
-    settings:dict,
-    peaks=None,    # The roofs; None: only times are asked for
-    for_ratios=False,
-):
-    "A function that measures one round of the model that the settings name."
+def rounds_of(settings:dict, peaks=None, for_ratios=False):
+    "A function that measures one round of the model that the settings name; without `peaks`, of times alone."
     from fasterbench.analysis.budget_figures import Rounds
     from fasterbench.roofs.hardware import HardwarePeaks
     device = settings.get("device", "cpu")
@@ -234,9 +228,7 @@ def _commit_of(ref):
         raise SideError(f"git finds no commit {ref!r} here ({error}){hint}") from error
 
 @contextmanager
-def checked_out(
-    ref:str, # "main", "HEAD~1", "v1.2"
-):
+def checked_out(ref:str):
     "Within the context the current folder as it was at `ref`, in a git worktree. Raises `SideError` where git refuses."
     inside, commit = _git("rev-parse", "--show-prefix"), _commit_of(ref)
     _remove_stale()
@@ -304,9 +296,7 @@ def _in_seconds(found, doubt):
     return {layer: {k: f for k, f in own.items() if k != "time"} | dict(time_s=replace(own["time"], doubt=doubt))
             for layer, own in found.items()}
 
-def elsewhere(
-    settings:dict, # Of the budget file
-)->str:
+def elsewhere(settings:dict)->str:
     "Say which machine times in seconds are of, where the file names another one; empty where it is this one."
     import torch
     from fasterbench.probes.machine import environment
@@ -416,9 +406,7 @@ def _found(settings, budgets, against, rounds, progress):
     return found
 
 # %% ../../nbs/cli/check.ipynb #51fe1f28
-def verdict_row(
-    v:Verdict,
-)->tuple[str, ...]:
+def verdict_row(v:Verdict)->tuple[str, ...]:
     "Model, layer, figure, budget, found, interval and verdict as texts."
     b, unit = v.budget, v.budget.figure.unit
     interval = (f"{format_value(v.found.interval[0], unit)} to {format_value(v.found.interval[1], unit)}"
@@ -529,15 +517,12 @@ class Verdicts(View):
         "Return the verdicts as plain values, in base units."
         rows = [dict(model=v.budget.model, layer=v.layer, pattern=v.budget.layer, figure=v.budget.figure.name,
                      kind=v.budget.figure.kind, unit=v.budget.figure.unit, comparison=v.budget.comparison,
-                     limit=v.budget.limit, found=v.found.value, interval=v.found.interval,
-                     at_least=v.found.at_least, samples=v.found.samples, verdict=v.result, why=v.why)
-                for v in self.verdicts]
+                     limit=v.budget.limit, found=v.found.value, interval=v.found.interval, at_least=v.found.at_least,
+                     samples=v.found.samples, verdict=v.result, why=v.why) for v in self.verdicts]
         return dict(schema="fasterbench.budgets", version=1, verdicts=rows)
 
 # %% ../../nbs/cli/check.ipynb #ju00nit1
-def verdict_junit(
-    verdicts:list[Verdict],
-)->str:
+def verdict_junit(verdicts:list[Verdict])->str:
     "The verdicts as JUnit XML: a test case each; a broken budget is a failure, an undecided one is skipped."
     from xml.etree import ElementTree as tree
     results = [v.result for v in verdicts]

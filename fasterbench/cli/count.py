@@ -56,10 +56,8 @@ def _branches(rows):
         else: found[-1][1].append(r)
     return found
 
-def folded(
-    rows:list[dict],  # Branches of one depth, in the order of the model
-)->list[dict]:
-    "Equal numbered neighbours as one row with a count, with their sums; `*` in place of their numbers."
+def folded(rows:list[dict])->list[dict]:
+    "Equal numbered neighbours of one depth as one row with a count and their sums; `*` in place of their numbers."
     alike = lambda a, b: [[r[k] for k in _figures] for r in (a[0], *a[1])] == [[r[k] for k in _figures]
                                                                               for r in (b[0], *b[1])]
     numbered, groups = lambda r: r["name"].rpartition(".")[2].isdigit(), []

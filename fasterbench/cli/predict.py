@@ -44,8 +44,7 @@ def _batch_table(results):
 
 # %% ../../nbs/cli/predict.ipynb #on5de1ce
 On = Annotated[str, typer.Option("--on", help="Name of a device, or roofs that `peaks --json` wrote.",
-                                 parser=target_device,
-    metavar="DEVICE|PEAKS.json")]
+                                 parser=target_device, metavar="DEVICE|PEAKS.json")]
 
 # %% ../../nbs/cli/predict.ipynb #2aa7ffad
 @app.command("predict")

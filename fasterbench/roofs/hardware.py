@@ -116,9 +116,7 @@ def _wide(roofs):
     return [f"{name(r)} varied by {max(r.spread or 0.0, abs(r.drift or 0.0)):.0%}" for r in roofs
             if (r.spread or 0.0) > 0.5 or abs(r.drift or 0.0) > 0.25]
 
-def checked_peaks(
-    data, # What `HardwarePeaks.to_dict` gave
-)->dict:
+def checked_peaks(data)->dict:
     "Return `data` without the path, if it and its network are of versions that this release reads."
     values = {k: v for k, v in check_schema(data, schema, version).items() if k != "path"}
     return values | dict(network=None if values.get("network") is None else checked_network(values["network"]))
@@ -294,11 +292,8 @@ def _higher_of(firsts, agains, key, rate):
     found = {key(b): b for b in agains}
     return tuple(max(a, found.get(key(a), a), key=lambda c: getattr(c, rate)) for a in firsts)
 
-def lifted(
-    peaks:HardwarePeaks,
-    others:Iterable[HardwarePeaks], # Of equal probes, measured at other times
-)->HardwarePeaks:
-    "Return `peaks` with every ceiling at the best that `others` reached; one below a tenth of that is named."
+def lifted(peaks:HardwarePeaks, others:Iterable[HardwarePeaks])->HardwarePeaks:
+    "Return `peaks` with every ceiling at the best of `others`, of equal probes; one below a tenth of that is named."
     for o in others:
         kinds = _higher_of(peaks.kinds, o.kinds, lambda k: (k.kind, k.dtype), "rate")
         ceilings = _higher_of(peaks.ceilings, o.ceilings, lambda c: (c.dtype, c.unit), "flops")
@@ -315,11 +310,8 @@ def lifted(
                         launch_s=min(filter(None, (peaks.launch_s, o.launch_s)), default=None))
     return peaks
 
-def higher(
-    first:HardwarePeaks,
-    again:HardwarePeaks, # The same device, measured another time
-)->HardwarePeaks:
-    "The higher of two measurements, ceiling by ceiling, those that `first` has; the rest is as in `again`."
+def higher(first:HardwarePeaks, again:HardwarePeaks)->HardwarePeaks:
+    "The higher of two measurements of a device, ceiling by ceiling, those that `first` has; the rest is as in `again`."
     return replace(again, peak_flops=max(first.peak_flops, again.peak_flops),
                    peak_bandwidth=max(first.peak_bandwidth, again.peak_bandwidth), ridge_point=None,
                    levels=_higher_of(first.levels, again.levels, lambda l: l.name, "bandwidth"),
@@ -328,18 +320,13 @@ def higher(
                    launch_s=min(filter(None, (first.launch_s, again.launch_s)), default=None))
 
 # %% ../../nbs/roofs/hardware.ipynb #b2bd7685
-def check_peaks(
-    peaks, # What a user gave
-):
+def check_peaks(peaks):
     "Raises `TypeError` for what are no roofs."
     if isinstance(peaks, HardwarePeaks | NetworkPeaks | None): return
     raise TypeError(f"peaks is a {type(peaks).__name__}; a HardwarePeaks is needed, from measure_peaks(device) or "
                     "HardwarePeaks(peak_flops, peak_bandwidth), or a NetworkPeaks, from measure_network()")
 
-def given_or_measured(
-    given:HardwarePeaks|NetworkPeaks|None,
-    measure:Callable,                      # () -> HardwarePeaks
-)->HardwarePeaks:
+def given_or_measured(given:HardwarePeaks|NetworkPeaks|None, measure:Callable)->HardwarePeaks:
     "The roofs that were given; what was not given is measured."
     if isinstance(given, NetworkPeaks): return replace(measure(), network=given)
     return measure() if given is None else given

@@ -13,10 +13,8 @@ from typing import TypeVar
 from ..core.units import total
 
 # %% ../../nbs/roofs/row.ipynb #59915877
-def added_pairs(
-    tables:Iterable, # Each (name, number) pairs, or a mapping
-)->dict:
-    "Add the numbers of each name, in the order in which the names come."
+def added_pairs(tables:Iterable)->dict:
+    "Add the numbers of each name over mappings, or lists of pairs, in the order in which the names come."
     sums = {}
     for table in tables:
         for name, number in dict(table).items(): sums[name] = sums.get(name, 0) + number
@@ -74,9 +72,7 @@ class Row:
     def __mul__(self, factor:float): return _multiplied(self, factor)
 
 # %% ../../nbs/roofs/row.ipynb #f248b843
-def most(
-    weights:str|Mapping[str, float], # A name, or the weight of each
-)->str:
+def most(weights:str|Mapping[str, float])->str:
     "Return the name with the largest weight, the first of several."
     return weights if isinstance(weights, str) else max(weights, key=lambda k: (weights[k], bool(k)), default="")
 
@@ -121,9 +117,8 @@ def summed(
     sums |= {k: _mixed(rows, k) for k in ("category", "dtype")}
     return Row(**sums | dict(bytes_by_level=_summed_bytes(rows), launch_s=_summed_launch(rows),
                              network_s=total(0.0 if r.wire_bytes == 0 else r.network_s for r in rows),
-                             network_spread=max(r.network_spread for r in rows),
-                             layers=_summed_layers(rows), **{k: any(getattr(r, k) for r in rows) for k in _marks})
-               | fields)
+                             network_spread=max(r.network_spread for r in rows), layers=_summed_layers(rows),
+                             **{k: any(getattr(r, k) for r in rows) for k in _marks}) | fields)
 
 def _summed_layers(rows):
     "The layers of calls of one kernel, by their time; different kernels have none together."
@@ -136,9 +131,7 @@ def _summed_layers(rows):
             found[tuple(module)] = before[0] + share * weight, before[1] + eager
     return tuple((*module, *sums) for module, sums in sorted(found.items(), key=lambda pair: -pair[1][0]))
 
-def added(
-    rows:Iterable[Row],
-)->list[Row]:
+def added(rows:Iterable[Row])->list[Row]:
     "Add rows with the same name, type, operator and phase, and return the sums, slowest first."
     groups = {}
     for row in rows: groups.setdefault(row.key, []).append(row)

@@ -60,9 +60,7 @@ def _spaced(name): return name.replace("_", " ")
 # %% ../../nbs/views/compare.ipynb #1028c863
 origin = "command", "commit"       # Long, and rarely what explains a difference: they come last
 
-def conditions(
-    r:Result,
-)->dict[str, object]:
+def conditions(r:Result)->dict[str, object]:
     "List the conditions of a measurement by name: batch, sample, call, settings, machine. Unknown is left out."
     batch = batch_of(r.sample)
     about = {"phases of a training step": _phases(r), "model": r.model} | ({} if batch is None
@@ -75,9 +73,7 @@ def conditions(
     about |= {_spaced(k): v for k, v in r.environment.items() if k not in ("date", "predicted")}
     return about | {k: r.call[k] for k in origin if k in r.call}
 
-def roof_rates(
-    r:Result,
-)->dict[tuple[str, str], float]:
+def roof_rates(r:Result)->dict[tuple[str, str], float]:
     "Every roof of `r` by its name and unit."
     if r.peaks is None: return {}
     compute = {(f"{c.dtype} {c.unit}".strip(), "FLOP/s"): c.flops for c in r.peaks.ceilings}
@@ -108,24 +104,18 @@ def _roofs_differ(values):
     return len(known) < len(values) or max(known) / min(known) > 1.05
 
 # %% ../../nbs/views/compare.ipynb #54277633
-def differences(
-    results:list[Result],
-    sides:tuple=_before_after, # What each is called; empty: their order says it
-)->list[str]:
-    "List the conditions that differ between `results`; roofs that are less than 5 % apart count as the same."
+def differences(results:list[Result], sides:tuple=_before_after)->list[str]:
+    "List the conditions that differ between `results`; roofs less than 5 % apart count as the same. `sides` name them."
     about = list(map(conditions, results))
     lines = [f"{k}: {_told([a.get(k) for a in about], sides)}" for k in dict.fromkeys(k for a in about for k in a)
              if len({str(a.get(k)) for a in about}) > 1]
     roofs = list(map(roof_rates, results))
     text = lambda of, k: format_si(of[k], k[1]) if k in of else "none"
     return lines + [f"{k[0]}: {_told([text(of, k) for of in roofs], sides)}"
-                    for k in dict.fromkeys(k for of in roofs for k in of)
-                    if _roofs_differ([of.get(k) for of in roofs])]
+                    for k in dict.fromkeys(k for of in roofs for k in of) if _roofs_differ([of.get(k) for of in roofs])]
 
 # %% ../../nbs/views/compare.ipynb #dad922ad
-def keyed(
-    rows:list[RooflinePoint],
-)->dict[tuple, RooflinePoint]:
+def keyed(rows:list[RooflinePoint])->dict[tuple, RooflinePoint]:
     "Sort rows by name, phase and operator; a second row of the same name gets the number 2, and so on."
     seen, out = {}, {}
     for p in rows:
@@ -161,23 +151,16 @@ class Line:
         "Key that sorts lines: the longest time first."
         return -max(t or 0 for t in self.values("time_s"))
 
-    def values(self,
-        field:str, # An attribute of `RooflinePoint`
-    )->list:
-        "Return the values of a field; None where there is no such row, or it is unknown."
+    def values(self, field:str)->list:
+        "Return the values of an attribute of the points; None where there is no such row, or it is unknown."
         return [getattr(p, field, None) for p in self.points]
 
-    def ratio(self,
-        field:str, # An attribute of `RooflinePoint`
-    )->float|None:
-        "Return the last value over the first; None where one is missing or unknown, or the first is zero."
+    def ratio(self, field:str)->float|None:
+        "Return the last value of an attribute over the first; None where one is unknown, or the first is zero."
         first, *_, last = self.values(field)
         return last / first if first and last is not None else None
 
-def lines_of(
-    rows:list[list[RooflinePoint]], # Of each result
-    kind:type=Line,
-)->list[Line]:
+def lines_of(rows:list[list[RooflinePoint]], kind:type=Line)->list[Line]:
     "Match the rows of several results: a line for each."
     found = list(map(keyed, rows))
     made = [kind(tuple(of.get(k) for of in found)) for k in dict.fromkeys(k for of in found for k in of)]
@@ -348,10 +331,7 @@ def _roof_share(r):
     d = divided(r) if r.peaks is not None and r.points else None
     return 100 * d.needed_s / d.end_to_end_s if d and d.needed and d.end_to_end_s else None
 
-def most_changed(
-    results:list[Result],
-    top:int|None=10,      # How many lines; None: all
-)->list[Line]:
+def most_changed(results:list[Result], top:int|None=10)->list[Line]:
     "The rows whose time changes most over `results`, repeated blocks as one; categories, where few rows are shared."
     lines = lines_of([fold(r.points, "block") for r in results])
     spent = sum(p.time_s for l in lines for p in l.points if p)
@@ -407,12 +387,8 @@ def _series_chart(series, title, top):
 
 _grid_color = "rgba(128,138,148,0.22)"
 
-def series_of(
-    results:list[Result],
-    names:list[str]=(),     # What they are called, where nothing distinguishes them
-    points:str="modules",   # "modules", "ops", "kernels" or "steps"
-)->Series:
-    "Match several results row by row; those that differ in one number are in its order."
+def series_of(results:list[Result], names:list[str]=(), points:str="modules")->Series:
+    "Match several results row by row, in the order of a number that differs; `names` are for where nothing does."
     labels, quantity = _labels_of(results, names)
     order = list(range(len(results)))
     if quantity: order.sort(key=lambda i: conditions(results[i])[quantity])
@@ -506,10 +482,7 @@ _in_turn = "`fasterbench check --against` measures both in turn"
 _false_verdicts = 0.05      # Share of the comparisons of a model with itself in which a row may get a verdict
 _fewest, _most = 5, 50      # Rows like one: a spread takes so many, and more are not needed
 
-def drift_of(
-    before:Result,
-    after:Result,
-)->tuple[float|None, list[str]]:
+def drift_of(before:Result, after:Result)->tuple[float|None, list[str]]:
     "By which factor the machine may have changed between two results, None: unknown; and what has to be said of it."
     sides = [(side, r.timing) for side, r in (("before", before), ("after", after)) if r.timing]
     caveats = [f"{caveat} {side}" for side, t in sides for caveat in load_caveats(t)]
@@ -574,8 +547,7 @@ def _with_drift(pairs, drift, before, after):
     if not timed: return pairs
     like, n, limit = _rows_like(timed), len(timed), math.log(drift)
     apart = [(before.get((q.before.name, q.row.phase)), after.get((q.after.name, q.row.phase))) for q in timed]
-    changes = [[math.log(q.ratio("time_s")) for q in timed],
-               [math.log(b / a) if a and b else None for a, b in apart]]
+    changes = [[math.log(q.ratio("time_s")) for q in timed], [math.log(b / a) if a and b else None for a, b in apart]]
     factors = {}
     for i, q in enumerate(timed):
         (least, most), again = (_ends([c[k] for k in like[i] if c[k] is not None], limit, n) for c in changes)
@@ -628,10 +600,9 @@ def _arrows(fig, pairs):
         marker = dict(symbol="arrow", angleref="previous", color=look["color"],
                       size=[s for _ in moved for s in (0, 11, 0)], opacity=1, line=dict(width=0),
                       standoff=[s for _, q in moved for s in (0, marker_size(q.after) / 2, 0)])
-        fig.add_scatter(**_xy([p for _, q in moved for p in (q.before, q.after, None)]), mode="lines+markers",
-                        name=change,
-                        customdata=[i for i, _ in moved for _ in range(3)], line=dict(width=2, **look), marker=marker,
-                        hoverinfo="skip", legendgroup=change)
+        fig.add_scatter(**_xy([p for _, q in moved for p in (q.before, q.after, None)]),
+                        mode="lines+markers", name=change, customdata=[i for i, _ in moved for _ in range(3)],
+                        line=dict(width=2, **look), marker=marker, hoverinfo="skip", legendgroup=change)
 
 # %% ../../nbs/views/compare.ipynb #cbe70baf
 def _spots(fig, pairs, side, called):
@@ -644,17 +615,14 @@ def _spots(fig, pairs, side, called):
         marker = style(kind, [marker_size(p) for _, p, _ in chosen])
         if side == "before": marker["symbol"] = marker["symbol"].removesuffix("-open") + "-open"
         fig.add_scatter(**_xy([p for _, p, _ in chosen]), hovertext=[text(p, q) for _, p, q in chosen],
-                        hoverinfo="text",
-                        mode="markers", customdata=[i for i, _, _ in chosen], marker=marker,
-                        name=f"{look['label']}, {called}",
-                        legendgroup=f"{kind} {side}")
+                        hoverinfo="text", mode="markers", customdata=[i for i, _, _ in chosen],
+                        marker=marker, name=f"{look['label']}, {called}", legendgroup=f"{kind} {side}")
 
 # %% ../../nbs/views/compare.ipynb #2ef0f0ad
 def _programs(fig, before, after):
     both = [p for p in (before, after) if placeable(p)]
     marker = star_style | dict(symbol=["star-open", "star"][-len(both):])
-    if both: fig.add_scatter(**_xy(both), hovertext=[hover(p) for p in both], hoverinfo="text",
-                             mode="lines+markers",
+    if both: fig.add_scatter(**_xy(both), hovertext=[hover(p) for p in both], hoverinfo="text", mode="lines+markers",
                              name="whole model", line=dict(color=star_style["color"], width=1), marker=marker)
 
 def _both_roofs(fig, before, after, rows, box):

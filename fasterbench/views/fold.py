@@ -21,9 +21,7 @@ class FoldedPoint(RooflinePoint):
     count: int=1      # Blocks, or rows of one type or category
     rows: tuple=()    # Indices of the rows that it holds
 
-def label(
-    p:RooflinePoint,
-)->str:
+def label(p:RooflinePoint)->str:
     "The name of a row on a screen: `(model)` for the root, and how many rows it stands for."
     count = getattr(p, "count", 1)
     return (p.name or "(model)") + (f" ×{count}" if count > 1 else "")
@@ -94,8 +92,7 @@ _several = "(several types)" # Of a branch, folded before
 def _type_key(p):
     return p.operator.removeprefix("aten::") or p.type or (_several if isinstance(p, FoldedPoint) else ""), p.phase
 
-_keys = dict(block=_block_key, type=_type_key,
-             category=lambda p: (p.category or "other", p.phase))
+_keys = dict(block=_block_key, type=_type_key, category=lambda p: (p.category or "other", p.phase))
 
 def _fold_ranks(points, key):
     "Groups of indices with the same key, in the order of `points`."
@@ -131,9 +128,7 @@ def _part_of(p, layer):
     return replace(p, name=path, type=kind, layers=(), eager_bytes=eager, **pairs,
                    **{k: by(getattr(p, k)) for k in _parted})
 
-def by_layer(
-    points:Sequence[RooflinePoint],
-)->list[RooflinePoint]:
+def by_layer(points:Sequence[RooflinePoint])->list[RooflinePoint]:
     "One row per layer and phase in place of the kernels of compiled code; all other rows as they are."
     parts = [(i, part) for i, p in enumerate(points) for part in ([_part_of(p, l) for l in p.layers] or [p])]
     groups = {}
@@ -188,10 +183,8 @@ def _median_row(pairs):
                     **{f: any(getattr(p, f) for _, p in pairs) for f in ("uncertain", "disturbed")})
     return under_network(point) if point.name == waiting_row else point
 
-def one_of_many(
-    lists:list[list[RooflinePoint]], # The points of each rank
-)->list[RooflinePoint]:
-    "Return one point per row, slowest first."
+def one_of_many(lists:list[list[RooflinePoint]])->list[RooflinePoint]:
+    "Return one point per row of all ranks, slowest first."
     rows = {}
     for rank, points in enumerate(lists):
         for p in points: rows.setdefault(_row_key(p), []).append((rank, p))
@@ -227,11 +220,8 @@ def _breakdown(rank, result, make):
     parts = dict(rows=t.rows_s, waiting=t.exposed_s or 0.0, overhead=t.overhead_s)
     return make(rank, t.sum_s, {k: v for k, v in parts.items() if v})
 
-def gathered(
-    results:list, # A `Result` per rank
-    breakdown=None, # Makes the breakdown of one rank; None: there are none
-):
-    "One `Result` of all ranks."
+def gathered(results:list, breakdown=None):
+    "One `Result` of all ranks; `breakdown(rank, span, parts)` makes the breakdown of each."
     first, n = results[0], len(results)
     kinds = {k: one_of_many([getattr(r, k) for r in results]) for k in ("points", "ops", "kernels")}
     programs = [r.program for r in results]
@@ -244,6 +234,5 @@ def gathered(
     notes += reversed(said.values())
     breakdowns = [_breakdown(i, r, breakdown) for i, r in enumerate(results) if r.timing and breakdown]
     timing = _median_timing([r.timing for r in results])
-    return replace(first, **kinds, program=program, unknown_ops=unknown, timing=timing,
-                   notes=notes, environment=first.environment | dict(ranks=n),
-                   breakdowns=[*first.breakdowns, *breakdowns])
+    return replace(first, **kinds, program=program, unknown_ops=unknown, timing=timing, notes=notes,
+                   environment=first.environment | dict(ranks=n), breakdowns=[*first.breakdowns, *breakdowns])

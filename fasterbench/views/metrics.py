@@ -55,9 +55,7 @@ def _mfu(result, time, counted="contraction_flops"):
     return sum(flops / peak(dtype) for flops, dtype in work if flops) / time
 
 # %% ../../nbs/views/metrics.ipynb #mt000013
-def metrics_of(
-    result:Result,
-)->dict[str, float]:
+def metrics_of(result:Result)->dict[str, float]:
     "Plain numbers, in SI base units: those of `metric_fields` that are known."
     rows, program = result.points, result.program
     total = math.fsum(p.time_s for p in rows)
@@ -71,9 +69,7 @@ def metrics_of(
     return {k: float(found[k]) for k in metric_fields if found.get(k) is not None}
 
 # %% ../../nbs/views/metrics.ipynb #mt000022
-def line_of(
-    record:dict, # Of a sample
-)->str:
+def line_of(record:dict)->str:
     "A line of JSON."
     return json.dumps(record, allow_nan=False) + "\n"
 
@@ -97,10 +93,7 @@ def _area(fig, series, name, how):
 # %% ../../nbs/views/metrics.ipynb #mt000027
 _axis = dict(gridcolor="rgba(128,138,148,0.22)", zeroline=False)
 
-def metric_chart(
-    series, # A `MetricSeries`
-    title:str,
-):
+def metric_chart(series, title:str):
     "Draw the time of a step by what bounds it, and MFU, over the steps."
     fig = canvas(rows=2, cols=1, shared_xaxes=True, row_heights=[0.68, 0.32], vertical_spacing=0.07)
     for name, how in _drawn.items():

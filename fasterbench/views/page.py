@@ -15,42 +15,29 @@ from pathlib import Path
 from .fields import Field
 
 # %% ../../nbs/views/page.ipynb #6e883b8c
-def column(
-    field:Field,
-    visible:bool=True, # False: in the column menu and the CSV only, until a reader asks for it
-)->dict:
-    "A column as the page wants it."
+def column(field:Field, visible:bool=True)->dict:
+    "A column as the page wants it; not `visible`, it waits in the column menu and the CSV."
     return dict(field=field.name, title=field.title, format=field.format, unit=field.unit, meaning=field.meaning,
                 visible=visible, text=not field.number)
 
 # %% ../../nbs/views/page.ipynb #f91f13ee
-def cells(
-    rows,                # Dicts
-    columns:list[dict],  # Whose `field`s are taken
-)->list[list]:
+def cells(rows, columns:list[dict])->list[list]:
     "The values of `rows`, infinities as text because JSON has none."
     plain = lambda v: str(v) if isinstance(v, float) and not math.isfinite(v) else v
     return [[plain(r[c["field"]]) for c in columns] for r in rows]
 
-def filled(
-    columns:list[dict],
-    rows:list[list],     # What `cells` gives
-)->list[dict]:
-    "`columns`, those that are empty in all `rows` not visible at first."
+def filled(columns:list[dict], rows:list[list])->list[dict]:
+    "`columns`, those that are empty in all `rows`, as `cells` gives them, not visible at first."
     used = lambda i: any(r[i] not in ("", None) for r in rows)
     return [c | dict(visible=c["visible"] and used(i)) for i, c in enumerate(columns)]
 
 # %% ../../nbs/views/page.ipynb #5c32a6fb
-def figure(
-    fig, # A plotly `Figure`
-)->dict:
+def figure(fig)->dict:
     "`fig` as the page wants it: plain values, and the chart in words."
     return json.loads(fig.to_json()) | dict(alt=fig.layout.meta["alt"])
 
-def pairs_of(
-    entries:dict, # By names of the code
-)->list[tuple[str, str]]:
-    "Return names and values as a page lists them."
+def pairs_of(entries:dict)->list[tuple[str, str]]:
+    "Return names of the code and values as a page lists them."
     return [(k.replace("_", " "), str(v)) for k, v in entries.items()]
 
 def tab_of(

@@ -31,28 +31,20 @@ _network_fields = {f.name: f for f in (
     Field("bandwidth", "B/s", "bandwidth", "si"), Field("spread", "", "bandwidth spread", "share", "", "spread"),
     Field("bus_bandwidth", "B/s", "bus bandwidth", "si"))}
 
-def not_measured(
-    network:NetworkPeaks|None,
-    names=None,                # Of collectives and their groups; None: all
-)->list[str]:
-    "Say what could not be measured, and why."
+def not_measured(network:NetworkPeaks|None, names=None)->list[str]:
+    "Say what could not be measured, and why; with `names`, of those collectives and their groups alone."
     skipped = network.environment.get("skipped") if network else None
     if not isinstance(skipped, dict): return []
     return [f"not measured: {name} ({why})" for name, why in skipped.items() if names is None or name in names]
 
-def where_measured(
-    network:NetworkPeaks,
-)->str:
+def where_measured(network:NetworkPeaks)->str:
     "Name backend, hosts and date, as far as they are known."
     env = network.environment
     hosts = f"{env['hosts']} host{'s' * (env['hosts'] != 1)}" if isinstance(env.get("hosts"), int) else ""
     parts = (env.get("backend"), hosts, str(env.get("date", ""))[:10])
     return ", ".join(str(p) for p in parts if p)
 
-def network_table(
-    network:NetworkPeaks,
-    above:Sequence[str]=(),
-)->Table:
+def network_table(network:NetworkPeaks, above:Sequence[str]=())->Table:
     "Return the roofs of a network as a table, and below it what could not be measured."
     return Sheet(_network_fields, network.roofs).table(above, not_measured(network), concise=False)
 
@@ -77,8 +69,7 @@ def _drawn_by_kind(fig, rows, value, unit, mode):
         of, name, color = sorted(of, key=lambda i: rows[i]["size"]), escape(kind), hues[k % 7]
         texts = [f"{escape(rows[i]['name'])}: {format_si(rows[i][value], unit)}" for i in of]
         fig.add_scatter(x=[rows[i]["size"] for i in of], y=[rows[i][value] for i in of], customdata=of, name=name,
-                        legendgroup=name, mode=mode, hovertext=texts, hoverinfo="text",
-                        line=dict(color=color, width=1),
+                        legendgroup=name, mode=mode, hovertext=texts, hoverinfo="text", line=dict(color=color, width=1),
                         marker=dict(symbol=shapes[(k + k // 7) % 7], size=8, color=color))
 
 # %% ../../nbs/views/peaks_page.ipynb #e35f299c
@@ -191,11 +182,8 @@ def _collective_row(group):
             least + brief(median(bandwidths), "B/s") if bandwidths else "?"]
 
 # %% ../../nbs/views/peaks_page.ipynb #12cb100c
-def collectives_table(
-    collectives:Sequence[Collective],
-    top:int|None=10,   # How many rows, those with the longest transfers; None: all
-)->str:
-    "Collectives as text, a row per kind, group and size."
+def collectives_table(collectives:Sequence[Collective], top:int|None=10)->str:
+    "Collectives as text, a row per kind, group and size, the longest transfers first."
     groups = {}
     for c in collectives: groups.setdefault((c.kind, c.group, c.nbytes, c.group_size, c.alone), []).append(c)
     groups = sorted(groups.values(), key=lambda group: -sum(c.transfer_s for c in group))
@@ -213,9 +201,7 @@ def _peaks_row(key, name, best, roof, unit, promised):
             percent(roof.drift, "+"),
             f"{fraction:.2f} of {format_si(promise.value, unit)}" if promise else "", roof.probe]
 
-def peaks_rows(
-    peaks:HardwarePeaks,
-)->list[list[str]]:
+def peaks_rows(peaks:HardwarePeaks)->list[list[str]]:
     "The ceilings of a device as texts, the titles first; what the datasheet promises only where it is known."
     promised = fractions(peaks)
     key = lambda c: f"{c.dtype} {'' if c.unit == 'vector' else c.unit}".strip()
@@ -226,9 +212,7 @@ def peaks_rows(
     return rows if promised else [r[:5] + r[6:] for r in rows]
 
 # %% ../../nbs/views/peaks_page.ipynb #967a76c8
-def peaks_table(
-    peaks:HardwarePeaks,
-)->str:
+def peaks_table(peaks:HardwarePeaks)->str:
     "Write the ceilings of a device as text; a last line says which of them have a caveat."
     rows, env = peaks_rows(peaks), peaks.environment
     name = env.get("device_name", peaks.device)
@@ -242,11 +226,8 @@ def peaks_table(
     return "\n".join([where, *text_table(rows, {0, len(rows[0]) - 1}), ridge, *lines])
 
 # %% ../../nbs/views/peaks_page.ipynb #6b6383a8
-def probes(
-    peaks:HardwarePeaks,
-    what:str="memory", # "memory" or "arithmetic"
-)->list[dict]:
-    "The probes behind `peaks`, fastest first: name, kind, size (B, or FLOP per call) and best rate (B/s or FLOP/s)."
+def probes(peaks:HardwarePeaks, what:str="memory")->list[dict]:
+    "The probes of memory or arithmetic, fastest first: name, kind, size (B, or FLOP per call), best rate per second."
     if what not in ("memory", "arithmetic"): raise ValueError(f"what={what!r}; the sweeps are memory and arithmetic")
     if not peaks.sweep: raise ValueError("these peaks were not measured, so there is no sweep behind them; "
                                          "measure_peaks(device) measures them")

@@ -40,11 +40,8 @@ def canvas(**options):
 def _faint(color, alpha=0.55): return f"rgba({', '.join(str(int(color[i:i + 2], 16)) for i in (1, 3, 5))}, {alpha})"
 
 # %% ../../nbs/views/plot.ipynb #4176b693
-def shown(
-    name:str,
-    width:int=70, # Longer names lose their middle
-)->str:
-    "`name` as text for a plotly label."
+def shown(name:str, width:int=70)->str:
+    "`name` as text for a plotly label; a long one loses its middle."
     return escape(shortened(printable(" ".join(name.split())) or "(model)", width))
 
 def _use_text(p):
@@ -98,17 +95,13 @@ def _ticks(low, high):
 
 def _tick(x): return f"{x:g}" if 1e-3 <= x <= 1e3 else format_si(x, "", 0)
 
-def extent(
-    points:list[RooflinePoint], # Those on the chart
-    *results,                   # Whose roofs are on it
-)->tuple[float, float, float, float]:
-    "Lowest and highest arithmetic intensity and rate that the axes show."
+def extent(points:list[RooflinePoint], *results)->tuple[float, float, float, float]:
+    "Lowest and highest arithmetic intensity and rate that a chart with the roofs of `results` shows."
     peaks = [r.peaks for r in results]
     xs = [p.arithmetic_intensity for p in points] + [x for p in peaks
                                                      for x in (p.ridge_point / 100, p.ridge_point * 10)]
-    ys = [p.achieved_gflops * 1e9 for p in points] + [y for p in peaks
-                                                      for y in (p.peak_flops / 1000, p.peak_flops,
-                                                                *(c.flops for c in p.ceilings))]
+    ys = [p.achieved_gflops * 1e9 for p in points] + [y for p in peaks for y in (p.peak_flops / 1000, p.peak_flops,
+                                                                                 *(c.flops for c in p.ceilings))]
     for fastest in (network_in_use(p, points)[:1] for p in peaks):
         xs += [2 * max(p.peak_flops for p in peaks) / r.bus_bandwidth for r in fastest]
         xs += [p.wire_intensity for p in points if p.wire_intensity and fastest]
@@ -126,12 +119,8 @@ def _outline(p):
     return 3.5 if 80 * math.sqrt(p.share) > largest else 1.2
 
 # %% ../../nbs/views/plot.ipynb #2ce47d17
-def style(
-    kind:str,     # What bounds the rows: a key of `bounds`
-    sizes:list,   # Diameters, px
-    outlines=1.2, # Width of the outlines, px; one for all, or a list
-)->dict:
-    "Markers of rows that `kind` bounds."
+def style(kind:str, sizes:list, outlines=1.2)->dict:
+    "Markers of rows that `kind` bounds; sizes are diameters, px."
     color, symbol = bounds[kind]["color"], bounds[kind]["symbol"]
     # the area of a circle of that diameter
     if symbol == "square": sizes = [s * math.sqrt(math.pi / 4) for s in sizes]
@@ -155,10 +144,8 @@ def _markers(fig, points, chosen, place, size, **where):
         if marker["symbol"] not in ("circle", "square", "diamond"): end = end and "-open"
         if "-" not in marker["symbol"]: marker["symbol"] += end
         fig.add_scatter(x=[x for x, _ in places], y=[y for _, y in places], hovertext=[hover(points[i]) for i in rows],
-                        hoverinfo="text",
-                        customdata=rows, mode="markers", marker=marker, name=look["label"], legendgroup=kind,
-                        showlegend=not again,
-                        cliponaxis=False, **where)
+                        hoverinfo="text", customdata=rows, mode="markers", marker=marker,
+                        name=look["label"], legendgroup=kind, showlegend=not again, cliponaxis=False, **where)
 
 def _on_strip(p):
     "Tell if a row that has no place on the chart says something there: time in which the model does not run does not."
@@ -182,25 +169,20 @@ def _phase_legend(fig, points, **where):
 
 
 # %% ../../nbs/views/plot.ipynb #cfa8770e
-def placeable(
-    p:RooflinePoint|None,
-)->bool:
+def placeable(p:RooflinePoint|None)->bool:
     "Tell if a point has a place on two logarithmic axes."
     return p is not None and all((p.flops, p.bytes_moved, p.time_s, p.arithmetic_intensity, p.achieved_gflops))
 
-def spot(
-    p:RooflinePoint, # One that is `placeable`
-)->tuple[float, float]:
-    "Return the place of a point: FLOP/B and FLOP/s."
+def spot(p:RooflinePoint)->tuple[float, float]:
+    "Return the place of a point that is `placeable`: FLOP/B and FLOP/s."
     return p.arithmetic_intensity, p.achieved_gflops * 1e9
 
 star_style = dict(symbol="star", size=17, color="#f5c518", line=dict(width=1.2, color="#5b4313"))
 
 def _star(fig, p):
     x, y = spot(p)
-    fig.add_scatter(x=[x], y=[y], hovertext=[hover(p)], hoverinfo="text", mode="markers", name="whole model",
-                    legendrank=2000,
-                    marker=star_style)
+    fig.add_scatter(x=[x], y=[y], hovertext=[hover(p)],
+                    hoverinfo="text", mode="markers", name="whole model", legendrank=2000, marker=star_style)
 
 # %% ../../nbs/views/plot.ipynb #c372d706
 def _wire_markers(fig, rows, chosen):
@@ -319,10 +301,7 @@ def device_name(result)->str:
     name = result.environment.get("device_name") or result.peaks.device
     return f"{name} ({result.peaks.device})" if name != result.peaks.device else name
 
-def alt_text(
-    result, # A `Result`
-    points:str="modules", # "modules", "ops", "kernels" or "steps"
-)->str:
+def alt_text(result, points:str="modules")->str:
     "Describe the chart in words: how many rows, what bounds them, where the whole model is."
     rows, p = result.rows(points), result.program
     counts = {look["label"]: sum(r.bound == k for r in rows) for k, look in bounds.items()}
@@ -340,16 +319,10 @@ def _legend_rows(fig, name):
     wide = [48 + 7 * len(t.name or "") for t in fig.data if t.legend == name and t.showlegend is not False and t.name]
     return -(-sum(wide) // 760)
 
-def dress(
-    fig,           # A plotly `Figure`
-    title:str,     # "" for none
-    alt:str,       # The chart in words
-    height:int,    # px
-):
-    "`fig` with what all charts share: ink that is readable on white and on dark pages, the legend above."
-    above = dict(orientation="h", x=0, xanchor="left", yanchor="bottom", itemclick="toggle",
-                 itemdoubleclick="toggleothers",
-                 itemsizing="constant")
+def dress(fig, title:str, alt:str, height:int):
+    "`fig` with what all charts share: ink for white and dark pages, the legend above, `alt`, the chart in words; px."
+    above = dict(orientation="h", x=0, xanchor="left",
+                 yanchor="bottom", itemclick="toggle", itemdoubleclick="toggleothers", itemsizing="constant")
     rows, roofs_rows = _legend_rows(fig, None), _legend_rows(fig, "legend2")
     panel_titles = 20 * any(a.yref == "paper" and a.y == 1 for a in fig.layout.annotations)
     plot_high = height - 56 - 34 * bool(title) - 24 - 26 * (rows + roofs_rows) - panel_titles
@@ -358,17 +331,13 @@ def dress(
     heading = dict(text=shown(title, 90) if title else "", x=0.01, xanchor="left", y=0.975, yanchor="top", font_size=16)
     margin = dict(l=64, r=24, t=height - 56 - plot_high, b=56)
     return fig.update_layout(title=heading, **legends, height=height, margin=margin, paper_bgcolor=_clear,
-                             plot_bgcolor=_clear,
-                             font=dict(color=ink, size=12, family="system-ui, sans-serif"),
-                             hoverlabel=dict(align="left"), meta=dict(alt=alt),
-                             modebar=dict(bgcolor=_clear, color=_grid, activecolor=ink))
+                             plot_bgcolor=_clear, font=dict(color=ink, size=12, family="system-ui, sans-serif"),
+                             hoverlabel=dict(align="left"),
+                             meta=dict(alt=alt), modebar=dict(bgcolor=_clear, color=_grid, activecolor=ink))
 
 # %% ../../nbs/views/plot.ipynb #ra4p0002
-def log_axis(
-    unit:str, # Of the values, in SI base units
-    values,   # That it has to show, all positive
-)->dict:
-    "A logarithmic axis with SI prefixes: a tick per decade and, where there are few decades, between them."
+def log_axis(unit:str, values)->dict:
+    "A logarithmic axis with SI prefixes for positive `values`: a tick per decade, and between few decades."
     low, high = math.log10(min(values)), math.log10(max(values))
     steps = (1, 2, 5) if high - low < 2 else (1,)
     ticks = [m * 10.0**k for k in range(math.floor(low) - 1, math.ceil(high) + 1) for m in steps]
@@ -376,10 +345,7 @@ def log_axis(
                 range=[low - 0.2, high + 0.2], gridcolor=_grid, zeroline=False)
 
 # %% ../../nbs/views/plot.ipynb #4f76a6c0
-def axes(
-    fig,         # A plotly `Figure` of subplots
-    box:tuple,   # What `extent` gives
-):
+def axes(fig, box:tuple):
     "The two logarithmic axes."
     x0, x1, y0, y1 = box
     fig.update_xaxes(title="arithmetic intensity (FLOP/B)", **_ticks(x0, x1), **_axis, row=1, col=1)
@@ -421,11 +387,7 @@ def category_bars(
     return dress(fig, title, alt, 130 + 30 * max(len(sums), 2)).update_layout(legend=dict(x=1, xanchor="right"),
         margin_t=60)
 
-def plot_categories(
-    result, # A `Result`
-    points:str="modules", # "modules", "ops" or "kernels"
-    title:str="Time by category",
-):
+def plot_categories(result, points:str="modules", title:str="Time by category"):
     "Where the time goes: a bar per category, made of the rows, marked by what bounds them. A plotly `Figure`."
     return category_bars([(p.category or "other", i, p) for i, p in enumerate(result.rows(points))], title)
 
@@ -434,9 +396,7 @@ symbols = dict(L1="triangle-up", L2="diamond", DRAM="circle")   # A level that i
 # Told apart by colour-blind readers, on white and on dark pages
 _hues = dict(L1="#c67c1c", L2="#4c78a8", DRAM="#12805c")
 
-def level_points(
-    p:RooflinePoint,
-)->list[RooflinePoint]:
+def level_points(p:RooflinePoint)->list[RooflinePoint]:
     "`p` as one point per level, nearest first, with the bytes through it. Empty where FLOPs or time are unknown."
     if not (p.flops and p.time_s): return []
     through = passing([b for _, b in p.bytes_by_level])
@@ -453,9 +413,8 @@ def _marks(go, level, points, biggest):
     marker = dict(symbol=symbols.get(level, "square"), color=_hues.get(level, "#8d99a6"), size=[size(p) for p in ps],
                   opacity=0.85, line=dict(width=1, color="rgba(255,255,255,0.65)"))
     return go.Scatter(x=[p.arithmetic_intensity for p in ps], y=[_flop_rate(p) for p in ps],
-                      hovertext=[f"{hover(p)}<br>through {level}" for p in ps],
-                      hoverinfo="text", customdata=rows, mode="markers", name=f"through {level}", legendgroup=level,
-                      marker=marker)
+                      hovertext=[f"{hover(p)}<br>through {level}" for p in ps], hoverinfo="text",
+                      customdata=rows, mode="markers", name=f"through {level}", legendgroup=level, marker=marker)
 
 def _joins(go, levels):
     "One line per row through the points of its levels."
@@ -500,9 +459,8 @@ def _name_slowest(fig, points, levels, named):
     "The names of the slowest rows, each at its right-most point."
     for i in sorted(levels, key=lambda i: -points[i].time_s)[:named]:
         x, y = spot(levels[i][-1])
-        fig.add_annotation(x=math.log10(x), y=math.log10(y), text=shown(label(points[i]), 28), name=f"row {i}",
-                           xanchor="left", xshift=12,
-                           showarrow=False, font=dict(color=ink, size=11))
+        fig.add_annotation(x=math.log10(x), y=math.log10(y), text=shown(label(points[i]), 28),
+                           name=f"row {i}", xanchor="left", xshift=12, showarrow=False, font=dict(color=ink, size=11))
 
 def chart(
     result,               # A `Result`

@@ -62,14 +62,11 @@ def _timing_facts(t):
             ("steps", str(t.steps)), ("clock", t.clock)]
 
 # %% ../../nbs/views/report.ipynb #19472a3d
-def facts(
-    result, # A `Result`
-)->list[tuple[str, list[tuple[str, str]]]]:
+def facts(result)->list[tuple[str, list[tuple[str, str]]]]:
     "Idle time, device, roofs, sample, settings, the whole model and the timing: titled lists of name and value."
     device = {"device": result.peaks.device} | result.environment
     sections = {"Idle": _idle_facts(result), "Device": pairs_of(device), "Roofs": _roof_facts(result.peaks),
-                "Sample": _sample_facts(result),
-                "Call and settings": pairs_of(result.call | result.settings),
+                "Sample": _sample_facts(result), "Call and settings": pairs_of(result.call | result.settings),
                 "Whole model": _program_facts(result.program) if result.program is not None else [],
                 "Timing": _timing_facts(result.timing) if result.timing is not None else []}
     return [(heading, entries) for heading, entries in sections.items() if entries]
@@ -174,10 +171,7 @@ def _program_kind(result):
     return dict(name="program", title="program", figures=figures, columns=filled(columns, values), rows=values)
 
 # %% ../../nbs/views/report.ipynb #02c86bfe
-def kinds(
-    result, # A `Result`
-    top:int, # How many of the slowest rows of a kind
-)->list[dict]:
+def kinds(result, top:int)->list[dict]:
     "The tabs, modules first."
     titles = dict(modules="modules", ops="operators", kernels="kernels")
     shown = [points for points in titles if result.rows(points) or points == "modules"]
@@ -187,10 +181,7 @@ def kinds(
 # %% ../../nbs/views/report.ipynb #7d7d7ecb
 _filters = dict(phase="phase", category="category", type="type", bound="bound", memory_level="level", dtype="precision")
 
-def report_of(
-    result, # A `Result`
-    top:int=1000, # How many of the slowest modules, and of the slowest operators
-)->dict:
+def report_of(result, top:int=1000)->dict:
     "Return what `page` makes the report of."
     result.with_roofs()
     return dict(lines=headline(result), facts=facts(result), kinds=kinds(result, top), filters=_filters,

@@ -48,21 +48,12 @@ def _line(fig, name, xs, ys, at, side, labelled, color, dash="solid", short=None
     text = dict(mode="lines+text", text=["", escape(short or name), ""], textposition=side,
                 textfont=dict(color=color, size=12)) if labelled else dict(mode="lines")
     fig.add_scatter(x=[xs[0], middle[0], xs[1]], y=[ys[0], middle[1], ys[1]],
-                    line=dict(color=color, width=2, dash=dash), name=escape(name),
-                    legendgroup=f"roof {escape(name)}", legend="legend2", showlegend=labelled, hoverinfo="skip",
-                    cliponaxis=False, **text, **more)
+                    line=dict(color=color, width=2, dash=dash), name=escape(name), legendgroup=f"roof {escape(name)}",
+                    legend="legend2", showlegend=labelled, hoverinfo="skip", cliponaxis=False, **text, **more)
 
 # %% ../../nbs/views/roof_lines.ipynb #932643c0
-def roof_lines(
-    fig,                    # A plotly `Figure`
-    peaks:HardwarePeaks,
-    levels,                 # The memory levels to draw
-    box:tuple,              # What `extent` gives
-    color:str=ink,
-    labelled:bool=True,     # With labels on the lines and in the legend
-    dtypes=None,            # Those whose ceilings are drawn; None: all
-):
-    "Add a line per memory level and one per compute ceiling."
+def roof_lines(fig, peaks:HardwarePeaks, levels, box:tuple, color:str=ink, labelled:bool=True, dtypes=None):
+    "Add a line per memory level and one per compute ceiling, those of `dtypes`, within the box that `extent` gives."
     x0, x1, y0, _ = box
     ceilings, slot, last = _ceilings_by_name(peaks, dtypes), 0, math.inf
     top, low = max(ceilings.values()), min(ceilings.values())        # labels of levels are below the lowest ceiling
@@ -101,9 +92,8 @@ def _network_lines(fig, network, box, top):
     for k, r in enumerate(network):
         rate = r.bus_bandwidth
         left, right = max(x0, y0 / rate), min(x1, top / rate)
-        _line(fig, f"{r.name}: {_rate_label(rate, 'B/s')}", (left, right), (left * rate, right * rate), 0.45,
-              "bottom right",
-              True, wire_color, "longdash", **({} if k == 0 else dict(visible="legendonly")))
+        _line(fig, f"{r.name}: {_rate_label(rate, 'B/s')}", (left, right), (left * rate, right * rate),
+              0.45, "bottom right", True, wire_color, "longdash", **({} if k == 0 else dict(visible="legendonly")))
 
 # %% ../../nbs/views/roof_lines.ipynb #8bbc4960
 def _kind_lines(fig, kinds, box, top):
@@ -131,7 +121,6 @@ def roofs(
     _network_lines(fig, network, box, top)
     ridges = [(c / l.bandwidth, c, escape(f"ridge of {l.name} and {name}: {c / l.bandwidth:.2f} FLOP/B"))
               for name, c in _ceilings_by_name(peaks, dtypes).items() for l in levels]
-    fig.add_scatter(x=[r[0] for r in ridges], y=[r[1] for r in ridges], hovertext=[r[2] for r in ridges],
-                    hoverinfo="text",
-                    mode="markers", showlegend=False, marker=dict(symbol="diamond-open", size=9, color=ink,
-                                                                  line=dict(width=2)))
+    fig.add_scatter(x=[r[0] for r in ridges],
+                    y=[r[1] for r in ridges], hovertext=[r[2] for r in ridges], hoverinfo="text", mode="markers",
+                    showlegend=False, marker=dict(symbol="diamond-open", size=9, color=ink, line=dict(width=2)))

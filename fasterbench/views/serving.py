@@ -132,10 +132,7 @@ def _serve_roof(fig, level, flops, low, high):
                     line=dict(color=ink, width=2, dash="dash" if level.capacity else "solid"))
 
 # %% ../../nbs/views/serving.ipynb #ff816791
-def serve_chart(
-    result,               # A `ServeResult`
-    title:str,
-):
+def serve_chart(result, title:str):
     "Draw tokens per second and intensity against the batch size."
     fig, curves = canvas(rows=2, row_heights=[0.55, 0.45], vertical_spacing=0.14), {}
     for p in result.curve: curves.setdefault(p.name, []).append(p)
@@ -259,8 +256,7 @@ class ServeResult(View):
         device = {k: v for k, v in self.peaks.environment.items() if not isinstance(v, (dict, list))}
         most = "unknown" if self.most_batch is None else str(self.most_batch)
         about = [("parameters", format_count(self.parameters)),
-                 ("weights on each device", format_si(self.held_bytes, "B")),
-                 ("largest batch that fits", most)]
+                 ("weights on each device", format_si(self.held_bytes, "B")), ("largest batch that fits", most)]
         return dict(lines=self.lines, facts=[("Model", about), ("Device", pairs_of(device))],
                     kinds=[self._sheet().tab("serve", "batches", self.plot(""), visible=_first_of_serve)])
 

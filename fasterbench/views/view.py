@@ -24,9 +24,7 @@ if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
 # %% ../../nbs/views/view.ipynb #47ee88d3
-def printable(
-    text:str, # A name from somewhere else
-)->str:
+def printable(text:str)->str:
     "`text` with line breaks, terminal codes and the like as escapes."
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
@@ -39,10 +37,7 @@ def _signature_stem(signature):
         if not depth: text = text[:i]; break
     return re.sub(r"\b(?:\w+::)+", "", text)
 
-def shortened(
-    text:str,
-    width:int, # Characters that it may take
-)->str:
+def shortened(text:str, width:int)->str:
     "`text` without its middle, where it is too long. Of a path the end says most, of a signature the start."
     if len(text) <= width or len(text := _signature_stem(text)) <= width: return text
     signature = "<" in text or "(" in text.lstrip("(")
@@ -92,10 +87,7 @@ def told_apart(
             for n in names]
 
 # %% ../../nbs/views/view.ipynb #9016bf7c
-def cut(
-    text:str,
-    width:int, # Characters that it may take
-)->str:
+def cut(text:str, width:int)->str:
     "`text` without its end, where it is too long."
     return text if len(text) <= width else f"{text[:width - 1]}…"
 
@@ -130,10 +122,7 @@ def terminal_width()->int:
     return max(80, shutil.get_terminal_size().columns)
 
 # %% ../../nbs/views/view.ipynb #vw000008
-def wrap_lines(
-    lines:list[str],
-    width:int=80, # Columns of the terminal
-)->list[str]:
+def wrap_lines(lines:list[str], width:int=80)->list[str]:
     "`lines` in the width of a terminal; continued lines are indented. A command follows a line break, to be copied."
     parts = []
     for line in lines:
@@ -181,17 +170,12 @@ class Table(NamedTuple):
         template = Environment(autoescape=True).from_string(_html_template)
         return template.render(rows=self.rows, left=self.left, lines=self.below, above=self.above)
 
-def left_columns(
-    shown:Iterable[Field],
-)->set[int]:
+def left_columns(shown:Iterable[Field])->set[int]:
     "The columns that hold texts."
     return {i for i, f in enumerate(shown) if not f.number}
 
-def more_rows(
-    count:int,    # There are
-    top:int|None, # Shown; None: all
-)->list[str]:
-    "Say how many rows a table leaves out."
+def more_rows(count:int, top:int|None)->list[str]:
+    "Say how many of `count` rows a table of `top` leaves out."
     left_out = 0 if top is None else count - top
     return [f"… and {left_out} more rows"] if left_out > 0 else []
 
@@ -247,20 +231,14 @@ class Sheet(NamedTuple):
 # %% ../../nbs/views/view.ipynb #969c7cba
 _pictures = ("png", "svg", "pdf")
 
-def check_picture(
-    path, # Where a picture is to go
-):
+def check_picture(path):
     "Raise `ValueError` for an ending that names no kind of picture, `ImportError` where pictures cannot be made."
     if Path(path).suffix.lower().removeprefix(".") not in _pictures:
         raise ValueError(f"{str(path)!r} does not say what picture it is; the endings are .png, .svg and .pdf")
     if find_spec("kaleido") is None:
         raise ImportError("a picture needs kaleido, and Chrome or Chromium: pip install kaleido; to_html needs neither")
 
-def picture(
-    fig,       # A plotly `Figure`
-    path,      # Its ending says the kind: .png, .svg or .pdf
-    width:int, # px; a .png has two pixels per px
-)->bytes:
+def picture(fig, path, width:int)->bytes:
     "Draw `fig` as the contents of a picture file."
     kind = Path(path).suffix.lower().removeprefix(".")
     return fig.to_image(format=kind, width=width, scale=2 if kind == "png" else 1)
