@@ -149,7 +149,7 @@ class MetricSeries(View):
 
     @property
     def lines(self)->list[str]:
-        "What takes the time of a step, in medians, how many samples there are, and how far they differ."
+        "How many samples there are, how far they differ, and what takes the time of a step: medians."
         known = {k: [v for v in values if not math.isnan(v)] for k, values in self.columns.items()}
         middle = {k: median(values) for k, values in known.items() if values}
         if "step_time_s" not in middle: return [f"{len(self)} samples"]
