@@ -436,12 +436,22 @@ def _of_limit(v, value): return None if value is None or not v.budget.limit else
 
 class Verdicts(View):
     "The verdict on each budget of a file."
-    title, file = "Budgets", "budgets"
+    file = "budgets"
     filters = dict(verdict="verdict", model="model", figure="figure", kind="kind")
 
     def __init__(self,
         verdicts:list[Verdict],
     ): self.verdicts = verdicts
+
+    @property
+    def models(self)->list[str]:
+        "The models that have budgets, in the order of the file."
+        return list(dict.fromkeys(v.budget.model for v in self.verdicts))
+
+    @property
+    def title(self)->str:
+        "Name the model, where there is one."
+        return f"Budgets of {self.models[0]}" if len(self.models) == 1 else "Budgets"
 
     @property
     def told(self)->str:
@@ -475,7 +485,8 @@ class Verdicts(View):
     def _chart(self, title):
         from fasterbench.views.plot import canvas, dress
         fig, rows = canvas(), list(enumerate(self.verdicts))
-        name = lambda v: " ".join(filter(None, (v.budget.model, v.layer, v.budget.figure.name, v.budget.text)))
+        model = lambda v: v.budget.model if len(self.models) > 1 else ""     # the only one is in the title
+        name = lambda v: " ".join(filter(None, (model(v), v.layer, v.budget.figure.name, v.budget.text)))
         names = [f"{name(v)}{chr(0x200b) * i}" for i, v in rows]              # two budgets may read alike
         for result, how in _drawn.items():
             own = [(i, v) for i, v in rows if v.result == result and _of_limit(v, v.found.value) is not None]
@@ -498,7 +509,8 @@ class Verdicts(View):
         return dress(fig, title, f"What was found of {len(rows)} limits: {self.told}", 120 + 30 * len(rows))
 
     def _page(self):
-        tab = self._sheet().tab("rows", "budgets", self._chart(""), visible=(*titles, "of_limit"))
+        visible = [t for t in (*titles, "of_limit") if t != "model" or len(self.models) > 1]
+        tab = self._sheet().tab("rows", "budgets", self._chart(""), visible=visible)
         return dict(lines=[self.told], kinds=[tab], notes=self.notes)
 
     def to_dict(self)->dict:

@@ -9,7 +9,7 @@ __all__ = ['metric_fields', 'metrics_of', 'MetricSeries', 'read_series']
 import json, math
 from array import array
 from collections.abc import Iterator
-from statistics import median
+from statistics import median, quantiles
 
 from ..core.files import write_whole
 from ..core.units import format_si
@@ -145,7 +145,7 @@ class MetricSeries(View):
 
     @property
     def lines(self)->list[str]:
-        "How many samples there are, and what takes the time of a step: medians."
+        "How many samples there are, how far they differ, and what takes the time of a step: medians."
         known = {k: [v for v in values if not math.isnan(v)] for k, values in self.columns.items()}
         middle = {k: median(values) for k, values in known.items() if values}
         if "step_time_s" not in middle: return [f"{len(self)} samples"]
@@ -154,7 +154,16 @@ class MetricSeries(View):
         rates = dict(roof_share="the roofs need", mfu="MFU")
         more = [f"{name} {middle[k]:.1%}" for k, name in rates.items() if k in middle]
         step = f"a step takes {format_si(middle['step_time_s'], 's')}: {said}"
-        return ["; ".join([step, *more]).replace("%", " %"), f"medians of {len(self)} samples"]
+        return ["; ".join([step, *more]).replace("%", " %"), f"medians of {len(self)} samples{self._spread}"]
+
+    @property
+    def _spread(self):
+        "Between which times the middle half of the steps lies, where there are enough to say."
+        times = [t for t in self.columns["step_time_s"] if not math.isnan(t)]
+        if len(times) < 3: return ", too few to say how far they differ"
+        low, middle, high = quantiles(times, n=4, method="inclusive")
+        return (f"; the middle half of the steps takes {format_si(low, 's')} to {format_si(high, 's')}, "
+                f"an IQR of {(high - low) / middle:.0%}").replace("%", " %")
 
     @property
     def _first(self):
