@@ -12,7 +12,7 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from time import perf_counter
-from typing import Annotated, Optional
+from typing import Annotated
 
 import fasterbench
 import typer
@@ -22,7 +22,7 @@ from ..analysis.budgets import (BudgetError, Found, Verdict, decisive, format_va
                                           matching, parse_limit, read_budgets, shortest, too_near)
 from ..views.fields import Field
 from ..views.view import Sheet, Table, View, text_table
-from .app import app, check_writable, printed, usage_error, whole_from, write
+from .app import Quiet, app, check_writable, option, printed, switch, usage_error, whole, write
 from ..core.progress import progress_bar
 from ..timing.machine_load import LoadMeter, load_caveats
 
@@ -584,18 +584,15 @@ def _code(verdicts):
 @app.command()
 def check(
     budgets:Annotated[str, typer.Argument(help="A TOML file with a table per model.", metavar="BUDGETS")],
-    against:Annotated[Optional[str], typer.Option(help="The baseline of budgets of time: a git ref, or a saved result "
-                                                  "of this machine.", metavar="REF|RESULT.json")]=None,
-    rounds:Annotated[Optional[int], typer.Option(help="Profiles behind each measured figure, 20 or what the file says; "
-                                                 "up to four times as many where they do not decide.",
-                                                 parser=whole_from(10), metavar="N")]=None,
-    update:Annotated[bool, typer.Option("--update", help="Write the present figures into the file; of a measured one "
-                                                         "the worse end of its interval.")]=False,
-    json:Annotated[Optional[str], typer.Option(help="Write the verdicts here; - for standard output.")]=None,
-    junit:Annotated[Optional[str],
-                    typer.Option(help="Write the verdicts here as JUnit XML; - for standard output.")]=None,
-    html:Annotated[Optional[str], typer.Option(help="Write a page of the verdicts here; - for standard output.")]=None,
-    no_progress:Annotated[bool, typer.Option("--no-progress", help="No progress bar.")]=False,
+    against:option("The baseline of budgets of time: a git ref, or a saved result of this machine.",
+                   metavar="REF|RESULT.json")=None,
+    rounds:whole("Profiles behind each measured figure, 20 or what the file says; up to four times as many where they "
+                 "do not decide.", 10)=None,
+    update:switch("Write the present figures into the file; of a measured one the worse end of its interval.",
+                  "--update")=False,
+    json:option("Write the verdicts here; - for standard output.")=None,
+    junit:option("Write the verdicts here as JUnit XML; - for standard output.")=None,
+    html:option("Write a page of the verdicts here; - for standard output.")=None, no_progress:Quiet=False,
 ):
     "Say whether the models of a file keep their budgets: exit 0 kept, 1 broken, 3 undecided."
     check_writable(json=json, junit=junit, html=html)

@@ -17,8 +17,8 @@ from typing import Annotated, Optional
 import fasterbench
 import typer
 
-from .app import (File, Peaks, Top, app, check_writable, free_name, given_peaks, notice, usage_error,
-                                 whole_from, write)
+from .app import (Peaks, Top, app, check_writable, free_name, given_peaks, notice, option, switch,
+                                 usage_error, whole, write)
 
 # %% ../../nbs/cli/script.ipynb #481598f0
 parallels = ("ddp", "fsdp")
@@ -260,15 +260,13 @@ class Program:
 def run(
     script:Annotated[str, typer.Argument(help="A Python script; with -m the name of a module.", metavar="SCRIPT")],
     args:Annotated[Optional[list[str]], typer.Argument(help="Arguments of the script.", metavar="ARGS")]=None,
-    module:Annotated[bool, typer.Option("-m", help="SCRIPT is a module, as in python -m.")]=False,
-    every:Annotated[int, typer.Option(help="Calls of a model from one sample to the next.",
-                                      parser=whole_from(1), metavar="N")]=1000,
-    active:Annotated[int, typer.Option(help="Steps of a sample that are timed.", parser=whole_from(1), metavar="N")]=3,
-    peaks:Peaks=None, top:Top=10,
-    html:Annotated[File, typer.Option(help="Where the report goes; left out: the name of the script, in this folder. "
-                                           "With several models, one file each.")]=None,
-    no_html:Annotated[bool, typer.Option("--no-html", help="Write no report.")]=False,
-    json:Annotated[File, typer.Option(help="Write the result here; with several models, one file each.")]=None,
+    module:switch("SCRIPT is a module, as in python -m.", "-m")=False,
+    every:whole("Calls of a model from one sample to the next.", kind=int)=1000,
+    active:whole("Steps of a sample that are timed.", kind=int)=3, peaks:Peaks=None, top:Top=10,
+    html:option("Where the report goes; left out: the name of the script, in this folder. "
+                "With several models, one file each.")=None,
+    no_html:switch("Write no report.", "--no-html")=False,
+    json:option("Write the result here; with several models, one file each.")=None,
 ):
     "Run an unchanged script, and report each model that it calls."
     if "-" in (html, json): usage_error("standard output is the script's; a file is needed", "--html, --json")

@@ -18,7 +18,7 @@ from ..core.units import format_si, positive
 from .hardware import HardwarePeaks, memory_time, passing
 from .kinds import is_pointwise, kind_of
 from .network import NetworkPeaks
-from .row import Row, added_pairs, changed, most
+from .row import Row, changed, most, totals
 
 # %% ../../nbs/roofs/place.ipynb #fd7cb749
 def arithmetic_intensity(flops:float, nbytes:float)->float:
@@ -302,8 +302,7 @@ def shares_of(
 )->dict[str, float]:
     "Fraction of the time in each group, largest first."
     if by not in groups: raise ValueError(f"by={by!r}; the groups are {', '.join(groups)}")
-    sums = {}
-    for p in points: sums[groups[by](p)] = sums.get(groups[by](p), 0.0) + p.time_s
+    sums = totals((groups[by](p), p.time_s) for p in points)
     if overhead_s > 0: sums["overhead"] = overhead_s
     if communication_s > 0: sums["communication"] = communication_s
     total = sum(sums.values())
@@ -333,7 +332,7 @@ class Division:
 # %% ../../nbs/roofs/place.ipynb #72391d44
 def _longest(pairs):
     "The sum of each name, longest first."
-    return tuple(sorted(added_pairs([p] for p in pairs).items(), key=lambda pair: -pair[1]))
+    return tuple(sorted(totals(pairs).items(), key=lambda pair: -pair[1]))
 
 def _explained_time(p):
     "Return the part of a row's time beyond its least time that ceilings explain."

@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING, overload
 from ..core.units import format_si
 from ..core.warnings import old_attribute
 from ..roofs.place import RooflinePoint
+from ..roofs.row import totals
 from ..timing.machine_load import drift_between, load_caveats
 from .fields import Field, brief, fields, pair_fields, pair_values, side_name
 from .fold import fold, label
 from .headline import caveats, divided, equation, short_name
 from .matching import with_names_of_first
-from .origin import batch_of
-from .plot import (axes, bounds, canvas, category_bars, dress, extent, hover, marker_size,
+from .origin import argument_texts, batch_of
+from .plot import (axes, bounds, canvas, category_bars, dress, extent, grid, hover, marker_size,
                                     placeable, shown, spot, star_style, style)
 from .report import facts
 from .result import Result, from_json
@@ -49,12 +50,6 @@ def as_result(
 def _phases(r):
     return " + ".join(k for k in ("forward", "backward", "update") if any(p.phase == k for p in r.points)) or "none"
 
-def _sample_texts(sample):
-    "Each argument of the sample, by its name."
-    shape = lambda t: f"{'×'.join(map(str, t['shape'])) or 'scalar'} {t['dtype']}" if "shape" in t else t.get("value",
-        "?")
-    return {f"sample {t['name']}": shape(t) for t in sample}
-
 def _spaced(name): return name.replace("_", " ")
 
 # %% ../../nbs/views/compare.ipynb #1028c863
@@ -65,8 +60,8 @@ _output = re.compile(r" --(?:(?:json|csv|html)(?: |=)\S+|no-html|no-progress)") 
 def conditions(r:Result)->dict[str, object]:
     "List the conditions of a measurement by name: batch, sample, call, settings, machine. Unknown is left out."
     batch = batch_of(r.sample)
-    about = {"phases of a training step": _phases(r), "model": r.model} | ({} if batch is None
-        else {"batch": batch}) | _sample_texts(r.sample)
+    about = {"phases of a training step": _phases(r), "model": r.model} | ({} if batch is None else {"batch": batch})
+    about |= {f"sample {name}": text for name, text in argument_texts(r.sample).items()}
     call = {k: v for k, v in r.call.items() if k not in ("device", *origin)}
     about |= {_spaced(k): v for of in (call, r.settings) for k, v in of.items()}
     if r.peaks:
@@ -78,8 +73,7 @@ def conditions(r:Result)->dict[str, object]:
 def roof_rates(r:Result)->dict[tuple[str, str], float]:
     "Every roof of `r` by its name and unit."
     if r.peaks is None: return {}
-    compute = {(f"{c.dtype} {c.unit}".strip(), "FLOP/s"): c.flops for c in r.peaks.ceilings}
-    compute = compute or {(r.peaks.dtype.removeprefix("torch."), "FLOP/s"): r.peaks.peak_flops}
+    compute = {(c.name, "FLOP/s"): c.flops for c in r.peaks.compute}
     return compute | {(l.name, "B/s"): l.bandwidth for l in r.peaks.memory}
 
 # %% ../../nbs/views/compare.ipynb #17d43990
@@ -138,10 +132,7 @@ class Line:
         return next(p for p in reversed(self.points) if p is not None)
 
     @property
-    def name(self)->str:
-        "The name of the row."
-        return self.row.name
-
+    def name(self)->str: return self.row.name
     @property
     def kind(self)->str:
         "Operator or class, and phase."
@@ -248,6 +239,9 @@ class Series(View):
         return Line(tuple(r.program and replace(r.program, **named(r)) for r in self.results))
 
     @property
+    def _first_line(self): return [self.whole] if any(self.whole.points) else []
+
+    @property
     def throughputs(self)->list[float|None]:
         "Samples per second of each result; None where the batch is not known."
         return [b / t if (b := batch_of(r.sample)) and t else None for r, t in zip(self.results, self.times)]
@@ -277,9 +271,8 @@ class Series(View):
         check_top(top)
         number = _number_field(field)
         text = lambda p: "" if p is None else number.text(getattr(p, field, None), True)
-        whole = [self.whole] if any(self.whole.points) else []
         rows = [[printable(l.name) or "(model)", l.kind, *map(text, l.points), ratio_text(l.ratio(field))]
-                for l in (*whole, *self.rows[:top])]
+                for l in (*self._first_line, *self.rows[:top])]
         if field == "time_s" and all(self.throughputs):
             rate = [f"{brief(t) if t >= 1 else format(t, '.2g')}/s" for t in self.throughputs]
             rows.insert(1, ["samples", "", *rate, ratio_text(self.throughputs[-1] / self.throughputs[0])])
@@ -308,7 +301,7 @@ class Series(View):
     ): return _series_chart(self, title, top)
 
     def _tab(self):
-        rows = [*([self.whole] if any(self.whole.points) else []), *self.rows]
+        rows = [*self._first_line, *self.rows]
         columns = _page_fields(self)
         return Sheet(columns, map(_page_record, rows)).tab(
             "series", "rows", _joined_to_rows(self.plot(""), rows), visible=[k for k in columns if k != "category"])
@@ -378,16 +371,14 @@ def _series_chart(series, title, top):
                             line=dict(color=hue, width=2), marker=dict(symbol=i % 9, size=9, color=hue),
                             showlegend=heading.endswith("most") or row + col == 2)
         written = dict(ticksuffix=" %") if unit == "%" else dict(tickformat="~s", ticksuffix=unit)
-        fig.update_yaxes(rangemode="tozero", nticks=5, row=row, col=col, gridcolor=_grid_color, zeroline=False,
+        fig.update_yaxes(rangemode="tozero", nticks=5, row=row, col=col, gridcolor=grid, zeroline=False,
                          **written)
     axis = dict(type="log" if log else "linear", tickvals=xs, title=series.quantity) if series.quantity else dict(
         type="category", categoryarray=xs, tickvals=xs, ticktext=list(map(_in_lines, xs)), tickangle=0)
-    fig.update_xaxes(**axis, gridcolor=_grid_color, zeroline=False)
+    fig.update_xaxes(**axis, gridcolor=grid, zeroline=False)
     alt = (f"The whole model and the {len(panels[-1][2])} rows that changed most, over {', '.join(series.labels)}. "
            f"{series.told}")
     return dress(fig, title, alt, 300 * places[-1][0])
-
-_grid_color = "rgba(128,138,148,0.22)"
 
 def series_of(results:list[Result], names:list[str]=(), points:str="modules")->Series:
     "Match several results row by row, in the order of a number that differs; `names` are for where nothing does."
@@ -426,14 +417,9 @@ class Pair(Line):
     drift: float=1.0 # By which factor the times may differ all the same; infinite: nothing can be said
 
     @property
-    def before(self)->RooflinePoint|None:
-        "The row before."
-        return self.points[0]
-
+    def before(self)->RooflinePoint|None: return self.points[0]
     @property
-    def after(self)->RooflinePoint|None:
-        "The row after."
-        return self.points[-1]
+    def after(self)->RooflinePoint|None: return self.points[-1]
 
     @property
     def order(self):
@@ -448,28 +434,18 @@ class Pair(Line):
     @property
     def clear(self)->bool|None:
         "True if the times differ by more than the spread of both and the drift; None: a spread is unknown."
-        if self.side != "both": return False
-        return None if self._beyond_spread is None else self._beyond_spread and self._beyond_drift
-
-    @property
-    def _beyond_spread(self):
-        "True if the times differ by more than half the interquartile ranges of both."
-        spreads = [0.0 if p.source == "predicted" else p.time_iqr_s for p in (self.before, self.after)]
-        return None if None in spreads else abs(self.after.time_s - self.before.time_s) > sum(spreads) / 2
-
-    @property
-    def _beyond_drift(self):
-        a, b = sorted((self.before.time_s, self.after.time_s))
-        return self.drift == 1.0 or b > a * self.drift
+        return {"faster": True, "slower": True, "spread unknown": None}.get(self.change, False)
 
     @property
     def change(self)->str:
         "`faster`, `slower`, `within` the spread or the drift, or `spread unknown`; of a row of one side, which."
         if self.side != "both": return self.side
-        if self.clear is None: return "spread unknown"
-        if not self._beyond_spread: return "within the spread"
-        if not self._beyond_drift: return "within the drift"
-        return "faster" if self.after.time_s < self.before.time_s else "slower"
+        spreads = [0.0 if p.source == "predicted" else p.time_iqr_s for p in self.points]
+        a, b = (p.time_s for p in self.points)
+        if None in spreads: return "spread unknown"
+        if not abs(b - a) > sum(spreads) / 2: return "within the spread"
+        if not (self.drift == 1.0 or max(a, b) > min(a, b) * self.drift): return "within the drift"
+        return "faster" if b < a else "slower"
 
 # %% ../../nbs/views/compare.ipynb #f2e6724b
 def _other_dtypes(pairs, sides):
@@ -536,9 +512,7 @@ def _may_change(q):
 
 def _operators_took(r):
     "Seconds of the operators of each row, timed in runs of their own."
-    sums = {}
-    for p in r.ops: sums[p.name, p.phase] = sums.get((p.name, p.phase), 0.0) + p.time_s
-    return sums
+    return totals(((p.name, p.phase), p.time_s) for p in r.ops)
 
 def _with_drift(pairs, drift, before, after):
     """Say for each of `pairs` which factor it has to exceed, where the machine may have changed by `drift`.
@@ -639,8 +613,7 @@ def _pair_categories(comparison):
     category = lambda q: (q.before or q.after).category or "other"
     rows = [(category(q), side, i, p) for i, q in enumerate(comparison.pairs)
             for side, p in zip(comparison.labels, q.points) if p is not None]
-    sums = {}
-    for category, _, _, p in rows: sums[category] = sums.get(category, 0.0) + p.time_s
+    sums = totals((category, p.time_s) for category, _, _, p in rows)
     order = [f"{c}, {side}" for c in sorted(sums, key=sums.get) for side in comparison.labels[::-1]]
     return category_bars([(f"{c}, {side}", i, p) for c, side, i, p in rows], "Time by category", order)
 

@@ -14,6 +14,7 @@ from ..core.units import format_si
 from ..roofs.kinds import is_pointwise
 from ..timing.machine_load import load_caveats
 from ..roofs.place import Division, division, waiting_row
+from ..roofs.row import totals
 from .fields import brief
 from .origin import sample_text
 from .roof_lines import network_in_use
@@ -21,8 +22,7 @@ from .roof_lines import network_in_use
 # %% ../../nbs/views/headline.ipynb #6bfa6e8d
 def _dtype(result):
     "The dtype of most FLOPs, where the tensors of the sample do not tell it: token ids, autocast."
-    flops = {}
-    for p in result.points: flops[p.dtype] = flops.get(p.dtype, 0) + (p.flops or 0)
+    flops = totals((p.dtype, p.flops or 0) for p in result.points)
     most, given = max(flops, key=flops.get, default=""), {t["dtype"] for t in result.sample if "dtype" in t}
     return most if given and most not in given else ""
 
@@ -105,8 +105,7 @@ def divided(result)->Division:
 # %% ../../nbs/views/headline.ipynb #4ea3ce56
 def roofs_text(peaks, points=())->str:
     "The roofs with their values: `float32 588 GFLOP/s, L2 912, DRAM 77 GB/s`; of a network those for `points`."
-    compute = [(" ".join(filter(None, (c.dtype, c.unit))), c.flops) for c in peaks.ceilings]
-    compute = sorted(compute, key=_by_use(peaks, points)) or [(peaks.dtype.removeprefix("torch."), peaks.peak_flops)]
+    compute = [(c.name, c.flops) for c in sorted(peaks.compute, key=_by_use(peaks, points))]
     memory = [(level.name, level.bandwidth) for level in peaks.memory]
     network = [(f"{r.name}:", r.bus_bandwidth) for r in network_in_use(peaks, points)][:3]
     return ", ".join([_values_text(compute[:4], "FLOP/s"),
@@ -114,9 +113,9 @@ def roofs_text(peaks, points=())->str:
 
 def _by_use(peaks, points):
     "The key that sorts ceilings: those of the dtypes that take most time first, then that of the peaks."
-    times = {peaks.dtype.removeprefix("torch."): 1e-15} if points else {}
-    for p in points: times[p.dtype] = times.get(p.dtype, 0.0) + p.time_s
-    return lambda ceiling: -times.get(ceiling[0].partition(" ")[0], 0.0)
+    own = [(peaks.dtype.removeprefix("torch."), 1e-15)]
+    times = totals([*own[:len(points)], *((p.dtype, p.time_s) for p in points)])
+    return lambda ceiling: -times.get(ceiling.dtype, 0.0)
 
 def _brief(x, unit): return format_si(x, unit, 0 if x and len(format_si(x, "", 0)) > 3 else 1).replace(".0 ", " ")
 
@@ -221,13 +220,11 @@ def _share_needing(points, roof):
 
 def unsteady_roofs(peaks, points=None)->list[str]:
     "The roofs whose samples spread by more than 20 %, or drifted by more than 10 %; a roof of two levels once."
-    named = [(" ".join(filter(None, (c.dtype, c.unit))), c) for c in peaks.ceilings]
-    named = [(name, name if c.unit == "pointwise" else c.dtype, c) for name, c in named]
-    named += [(l.name, l.name, l) for l in peaks.memory if l.measured is None]
+    named = [(c.name if c.unit == "pointwise" else c.dtype, c) for c in peaks.ceilings]
+    named += [(l.name, l) for l in peaks.memory if l.measured is None]
     counts = lambda roof, doubt: points is None or doubt * _share_needing(points, roof) > 0.01
-    wide = [f"{name} spread {r.spread:.0%}" for name, roof, r in named
-            if (r.spread or 0) > 0.2 and counts(roof, r.spread)]
-    return wide + [f"{name} drift {r.drift:+.0%}" for name, roof, r in named
+    wide = [f"{r.name} spread {r.spread:.0%}" for roof, r in named if (r.spread or 0) > 0.2 and counts(roof, r.spread)]
+    return wide + [f"{r.name} drift {r.drift:+.0%}" for roof, r in named
                    if abs(r.drift or 0) > 0.1 and counts(roof, abs(r.drift))]
 
 # %% ../../nbs/views/headline.ipynb #e4db0ec9

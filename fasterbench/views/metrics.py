@@ -14,8 +14,9 @@ from statistics import median, quantiles
 from ..core.files import write_whole
 from ..core.units import format_si
 from ..roofs.place import RooflinePoint, apart
+from ..roofs.row import totals
 from .fields import Field
-from .plot import bounds, canvas, dress
+from .plot import bounds, canvas, dress, grid
 from .result import Result
 from .view import Sheet, Table, View
 
@@ -42,11 +43,6 @@ def _group(p:RooflinePoint):
     if p.category in apart: return p.category
     return dict(none="overhead", undefined="unknown").get(p.bound, p.bound)
 
-def _sums(rows, key):
-    sums = {}
-    for p in rows: sums[key(p)] = sums.get(key(p), 0.0) + p.time_s
-    return sums
-
 def _mfu(result, time, counted="contraction_flops"):
     "Divide the least time of the contractions by `time`; None where they are unknown."
     work = [(getattr(p, counted), p.dtype) for p in result.points if p.category not in apart]
@@ -61,7 +57,7 @@ def metrics_of(result:Result)->dict[str, float]:
     total = math.fsum(p.time_s for p in rows)
     time = program.time_s if program else total
     shares = dict.fromkeys(("compute", "memory", "launch", "unknown", "overhead", "outside"), 0.0)
-    shares |= _sums(rows, _group) | _sums([p for p in rows if p.phase], lambda p: p.phase)
+    shares |= totals((_group(p), p.time_s) for p in rows) | totals((p.phase, p.time_s) for p in rows if p.phase)
     shares["roof"] = math.fsum(p.roof_time_s or 0.0 for p in rows)
     found = dict(step_time_s=time, mfu=_mfu(result, time), dense_mfu=_mfu(result, time, "dense_flops"))
     if program: found |= dict(flops=program.flops, bytes_moved=program.bytes_moved)
@@ -91,7 +87,7 @@ def _area(fig, series, name, how):
                     fillcolor=how["color"], hovertext=text, hoverinfo="text", row=1, col=1)
 
 # %% ../../nbs/views/metrics.ipynb #mt000027
-_axis = dict(gridcolor="rgba(128,138,148,0.22)", zeroline=False)
+_axis = dict(gridcolor=grid, zeroline=False)
 
 def metric_chart(series, title:str):
     "Draw the time of a step by what bounds it, and MFU, over the steps."

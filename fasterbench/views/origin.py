@@ -39,8 +39,11 @@ def batch_of(sample:list[dict])->int|None:
 # %% ../../nbs/views/origin.ipynb #sm000001
 def tensor_text(tensor:dict)->str:
     "Return shape and dtype: `1×3×224×224 float32`."
-    shape = "×".join(map(str, tensor["shape"] or [])) or "scalar"
-    return f"{shape} {tensor['dtype']}"
+    return f"{'×'.join(map(str, tensor['shape'] or [])) or 'scalar'} {tensor['dtype']}"
+
+def argument_texts(sample:list[dict])->dict[str, str]:
+    "Shape and dtype of each tensor of a sample, and the other arguments, by name."
+    return {t["name"]: tensor_text(t) if "shape" in t else str(t.get("value", "?")) for t in sample}
 
 def sample_text(sample:list[dict])->str:
     "The tensors of the sample; equal ones are counted, and no more than three are shown."

@@ -12,6 +12,7 @@ from html import escape
 from ..core.units import format_si
 from ..roofs.place import RooflinePoint
 from ..roofs.hardware import HardwarePeaks
+from ..roofs.row import totals
 
 # %% ../../nbs/views/roof_lines.ipynb #c4c4cdc6
 ink = "#74808a"     # readable on white and on dark pages
@@ -27,10 +28,8 @@ def _rate_label(x, unit): return format_si(x, unit, 0 if math.log10(x) % 3 >= 1 
 
 def _ceilings_by_name(peaks, dtypes=None):
     "The compute ceilings by their names, highest first; of `dtypes` alone where there are any of these."
-    own = peaks.dtype.removeprefix("torch.")
-    used = [c for c in peaks.ceilings if dtypes is None or c.dtype in dtypes] or list(peaks.ceilings)
-    found = {f"{c.dtype} {c.unit}".strip(): c.flops for c in used} or {own: peaks.peak_flops}
-    return dict(sorted(found.items(), key=lambda kv: -kv[1]))
+    used = [c for c in peaks.compute if dtypes is None or c.dtype in dtypes] or peaks.compute
+    return {c.name: c.flops for c in sorted(used, key=lambda c: -c.flops)}
 
 def kinds_in_use(result, points:list[RooflinePoint]):
     "The ceilings of kinds of work that explain a part of some row's time."
@@ -79,9 +78,8 @@ def roof_lines(fig, peaks:HardwarePeaks, levels, box:tuple, color:str=ink, label
 def network_in_use(peaks:HardwarePeaks, points:list[RooflinePoint]):
     "The roofs of the network under which some row sends, those of a tenth of the bytes or more and fast links first."
     if peaks is None or peaks.network is None: return []
-    sums = {}
-    for name, nbytes in (pair for p in points for pair in p.sends):
-        if (roof := peaks.network.named(name)) is not None: sums[roof] = sums.get(roof, 0) + nbytes
+    sent = [(peaks.network.named(name), nbytes) for p in points for name, nbytes in p.sends]
+    sums = totals((roof, nbytes) for roof, nbytes in sent if roof is not None)
     small = lambda r: 10 * sums[r] < sum(sums.values())
     return sorted(sums, key=lambda r: (small(r), -r.bus_bandwidth))
 

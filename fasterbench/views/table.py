@@ -8,7 +8,6 @@ __all__ = ['summary']
 # %% ../../nbs/views/table.ipynb #06a1c1b1
 from collections.abc import Iterator
 
-from ..core.units import format_si
 from ..roofs.place import RooflinePoint, arithmetic_intensity
 from ..roofs.hardware import memory_time, passing
 from .fields import Field, fields, fields_of, level_names
