@@ -55,7 +55,8 @@ def _spaced(name): return name.replace("_", " ")
 # %% ../../nbs/views/compare.ipynb #1028c863
 origin = "command", "commit"       # Long, and rarely what explains a difference: they come last
 
-_output = re.compile(r" --(?:(?:json|csv|html)(?: |=)\S+|no-html|no-progress)")     # where a command writes changes no run
+# Where a command writes is no condition of its run.
+_output = re.compile(r" --(?:(?:json|csv|html)(?: |=)\S+|no-html|no-progress)")
 
 def conditions(r:Result)->dict[str, object]:
     "List the conditions of a measurement by name: batch, sample, call, settings, machine. Unknown is left out."
