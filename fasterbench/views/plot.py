@@ -302,7 +302,8 @@ def alt_text(result, points:str="modules")->str:
     "Describe the chart in words: how many rows, what bounds them, where the whole model is."
     rows, p = result.rows(points), result.program
     counts = {look["label"]: sum(r.bound == k for r in rows) for k, look in bounds.items()}
-    kinds = ", ".join([f"{len(rows)} {points}", *(f"{n} {name}" for name, n in counts.items() if n)])
+    named = "kernels" if points == "modules" and any(r.layers for r in rows) else points
+    kinds = ", ".join([f"{len(rows)} {named}", *(f"{n} {name}" for name, n in counts.items() if n)])
     text = f"Roofline chart of {result.model or 'a model'} on {device_name(result)}: {kinds}."
     if not placeable(p): return text
     rate, roof = (format_si(x, "FLOP/s") for x in (p.achieved_gflops * 1e9, result.peaks.peak_flops))
