@@ -21,12 +21,19 @@ from .network import NetworkPeaks
 from .row import Row, changed, most, totals
 
 # %% ../../nbs/roofs/place.ipynb #fd7cb749
-def arithmetic_intensity(flops:float, nbytes:float)->float:
-    "FLOP/B, of FLOP and B; `inf` where nothing is moved."
+def arithmetic_intensity(
+    flops:float,  # FLOP
+    nbytes:float, # B
+)->float:
+    "FLOP/B; `inf` where nothing is moved."
     return flops / nbytes if nbytes else math.inf
 
-def attainable(intensity:float, peak:float, bandwidth:float)->float:
-    "The roof above `intensity` (FLOP/B), in the units of `peak`."
+def attainable(
+    intensity:float, # FLOP/B
+    peak:float,      # FLOP/s
+    bandwidth:float, # B/s
+)->float:
+    "The roof above `intensity`, FLOP/s."
     return min(peak, intensity * bandwidth)
 
 def bound_of(intensity:float, peak:float, bandwidth:float)->str:
@@ -179,7 +186,10 @@ def _beyond(explained, least, roof_s):
     part = 1 - (least - roof_s) / total if total else 0.0
     return tuple((kind, s * part) for kind, s in pairs if s > 0) if part > 0 else ()
 
-def utilization(roof_s:float|None, time_s:float)->float|None:
+def utilization(
+    roof_s:float|None, # Least time under the roofs, s
+    time_s:float,      # s
+)->float|None:
     "Return the least time in percent of the time; `None` where there is none to compare."
     return None if roof_s is None or not time_s else 100 * roof_s / time_s
 
