@@ -106,7 +106,7 @@ def _replayed(m, k):
 unlaunched_row = "(no module)" # Kernels whose launch belongs to no module
 outside_row = "(outside the model)" # What a program did between two calls of the model
 
-def _added(samples): return Samples(tuple(map(sum, zip(*(s.values for s in samples)))))
+def _summed_samples(samples): return Samples(tuple(map(sum, zip(*(s.values for s in samples)))))
 
 def _rest_rows(m, rows):
     "The rows for time in which no module did work: of containers on a CPU, of no kernel on a GPU."
@@ -115,7 +115,7 @@ def _rest_rows(m, rows):
         with_row |= {(m.work.parts[i].path, phase) for i in m.kernels.parts for phase in ("", *phases)}
     slots = [(p.path, m.phase(phase)) for phase in m.phases for p in m.work.parts]
     left = [s for slot, s in zip(slots, m.times.own) if slot not in with_row]
-    rest = [("(overhead)", "containers", "overhead", _added(left))] if left else []
+    rest = [("(overhead)", "containers", "overhead", _summed_samples(left))] if left else []
     unlaunched = getattr(m.times, "unlaunched", None)
     if unlaunched is not None: rest.append((unlaunched_row, "GPU kernels", "other", unlaunched))
     if m.times.idle is not None: rest.append(("(idle)", "GPU idle", "idle", m.times.idle))
@@ -131,7 +131,7 @@ def _waiting_rows(m, calls):
     if m.times.waits is None: return []
     n, found = len(m.work.parts), []
     for k, phase in enumerate(m.phases):
-        samples = _added(m.times.waits.exposed[k * n:(k + 1) * n])
+        samples = _summed_samples(m.times.waits.exposed[k * n:(k + 1) * n])
         sends = [c.row for c in calls if c.call.phase == phase and c.row.sends]
         sent = summed(sends)
         found.append(Row(waiting_row, "waiting", time_s=m.times.typical(samples), time_iqr_s=samples.iqr,
@@ -188,7 +188,7 @@ def operator_rows(m:Measurement, calls:list[CallRow])->list[Row]:
         if samples is not None: groups.setdefault((c.call.part, c.call.phase, c.call.operator), []).append((c, samples))
     found = []
     for (i, phase, _), group in groups.items():
-        part, samples = m.work.parts[i], _added(s for _, s in group)
+        part, samples = m.work.parts[i], _summed_samples(s for _, s in group)
         found.append(summed((c.row for c, _ in group), name=part.path, type=part.type, phase=m.phase(phase),
                             eager_bytes=None, time_s=m.times.typical(samples, m.op_runs), time_iqr_s=samples.iqr,
                             waits_elsewhere=m.times.waits is not None))

@@ -181,12 +181,15 @@ gc_paused = SharedSwitch(gc.isenabled, lambda on: gc.enable() if on else gc.disa
 gc_paused.__doc__ = "Within `gc_paused()` the garbage collector does not run."
 
 # %% ../../nbs/engine/process.ipynb #2bb3fa1d
-def _dynamo():
-    import torch._dynamo.eval_frame
-    return torch._dynamo.eval_frame
+def _force_eager():
+    from torch._dynamo.eval_frame import DynamoStance
+    return DynamoStance("force_eager")
 
-eager = SharedSwitch(lambda: getattr(_dynamo(), "_stance", None), _set_stance,
-                     lambda: _dynamo().DynamoStance("force_eager"))
+def _loaded_stance():
+    import torch._dynamo.eval_frame
+    return _stance()
+
+eager = SharedSwitch(_loaded_stance, _set_stance, _force_eager)
 eager.__doc__ = "Within `eager()` compiled parts run as the eager code they were made from, and stay compiled."
 
 # %% ../../nbs/engine/process.ipynb #c1908322

@@ -102,7 +102,6 @@ def time_of(
         if "value" in e and m.get(e["value"]) is not None: return m[e["value"]]
         if "cycles" in e and m.get(e["cycles"]) is not None and m.get(e["clock"]): return m[e["cycles"]] / m[e["clock"]]
 
-
 # %% ../../nbs/interop/ncu_csv.ipynb #d4354fb0
 def _cycles(m, units, seconds):
     "Elapsed cycles of the first of `units` that says."
@@ -191,18 +190,18 @@ def _counter_kind(counter):
     dtype = _types.get(src) or "/".join(_types.get(s, s) for s in src.split("_"))
     return dtype, f"tensor→{counter.dst}" if counter.dst else "tensor"
 
-def _counters(m, prefix):
+def _bases_with(m, prefix):
     "The metrics that begin with `prefix`, without their suffixes."
     return sorted({k.partition(".")[0] for k in m if k.startswith(prefix)})
 
 def _tensor_amounts(m, seconds):
-    found = {c: amount(m, b, seconds) for b in _counters(m, "sm__ops_path_tensor") if (c := tensor_counter(b))}
+    found = {c: amount(m, b, seconds) for b in _bases_with(m, "sm__ops_path_tensor") if (c := tensor_counter(b))}
     return {c: n for c, n in found.items() if n is not None}
 
 # %% ../../nbs/interop/ncu_csv.ipynb #ab03fc18
 def _pipe_flops(m, cc, seconds):
     "Return FLOPs from instructions of the tensor pipe on Volta; elsewhere they tell only whether there was work."
-    counts = {b: amount(m, b, seconds) for b in _counters(m, "sm__inst_executed_pipe_tensor")}
+    counts = {b: amount(m, b, seconds) for b in _bases_with(m, "sm__inst_executed_pipe_tensor")}
     busy = [n for n in counts.values() if n is not None]
     if not any(busy): return {("float16", "tensor"): 0} if busy else {}
     known = [e["flops"] * counts[e["names"][0]] for e in _for("tensor", cc) if e["flops"] != 1
@@ -278,7 +277,8 @@ def _vector_roofs(m, cc, fp16_weights):
 
 # %% ../../nbs/interop/ncu_csv.ipynb #4a16654c
 def _tensor_roofs(m, cc):
-    peaks = {c: (p, b) for b in _counters(m, "sm__ops_path_tensor") if (c := tensor_counter(b)) and (p := _peak(m, b))}
+    peaks = {c: (p, b) for b in _bases_with(m, "sm__ops_path_tensor")
+             if (c := tensor_counter(b)) and (p := _peak(m, b))}
     sparse = {c.src for c, n in _tensor_amounts(m, None).items() if c.sparsity == "on" and n}
     for c, (peak, base) in peaks.items():
         dense = any(o.src == c.src and o.sparsity == "off" for o in peaks) and c.src not in sparse
@@ -501,7 +501,6 @@ class LaunchRecord(NamedTuple):
     calls: int               # Launches: 1, or in a summary the invocations
     metrics: dict[str, float]
 
-
 # %% ../../nbs/interop/ncu_csv.ipynb #9579117f
 _range = re.compile(r'"([^"]*)"')
 
@@ -553,7 +552,6 @@ def _new_record(layout, line, cells):
     cc = float(f"{cc[1]}.{cc[2]}") if cc else None
     return LaunchRecord(line, get("Kernel Name"), shape, get("Device"), attribute("display_name"), cc,
                         get("Process Name"), ranges, calls, {})
-
 
 # %% ../../nbs/interop/ncu_csv.ipynb #55e32534
 def _launch_key(layout, cells):

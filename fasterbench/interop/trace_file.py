@@ -21,34 +21,34 @@ from ..timing.profiler import Record
 # %% ../../nbs/interop/trace_file.ipynb #e0a94a62
 _raw = msgspec.Raw(b"")
 
-def _named(name, default=None): return msgspec.field(name=name, default=default)
+def _from_key(name, default=None): return msgspec.field(name=name, default=default)
 
 class _Args(msgspec.Struct, gc=False):
     correlation: Any = None
-    external: Any = _named("External id")
-    external_2021: Any = _named("external id")
-    dims: msgspec.Raw = _named("Input Dims", _raw)
-    dims_2021: msgspec.Raw = _named("Input dims", _raw)
-    types: msgspec.Raw = _named("Input type", _raw)
-    strides: msgspec.Raw = _named("Input Strides", _raw)
-    concrete: msgspec.Raw = _named("Concrete Inputs", _raw)
-    sequence: Any = _named("Sequence number")
-    forward_thread: Any = _named("Fwd thread id")
+    external: Any = _from_key("External id")
+    external_2021: Any = _from_key("external id")
+    dims: msgspec.Raw = _from_key("Input Dims", _raw)
+    dims_2021: msgspec.Raw = _from_key("Input dims", _raw)
+    types: msgspec.Raw = _from_key("Input type", _raw)
+    strides: msgspec.Raw = _from_key("Input Strides", _raw)
+    concrete: msgspec.Raw = _from_key("Concrete Inputs", _raw)
+    sequence: Any = _from_key("Sequence number")
+    forward_thread: Any = _from_key("Fwd thread id")
     device: Any = None
     bytes: Any = None
-    collective: Any = _named("Collective name")
-    elements_in: Any = _named("In msg nelems")
-    elements_out: Any = _named("Out msg nelems")
+    collective: Any = _from_key("Collective name")
+    elements_in: Any = _from_key("In msg nelems")
+    elements_out: Any = _from_key("Out msg nelems")
     dtype: Any = None
-    group: Any = _named("Process Group Name")
-    group_size: Any = _named("Group size")
-    members: Any = _named("Process Group Ranks")
-    launched: Any = _named("kernel")
-    node: Any = _named("graph node id")
-    mark: Any = _named("name")
-    gigabytes: Any = _named("kernel_num_gb")
-    flop: Any = _named("kernel_flop")
-    file: Any = _named("kernel_file")
+    group: Any = _from_key("Process Group Name")
+    group_size: Any = _from_key("Group size")
+    members: Any = _from_key("Process Group Ranks")
+    launched: Any = _from_key("kernel")
+    node: Any = _from_key("graph node id")
+    mark: Any = _from_key("name")
+    gigabytes: Any = _from_key("kernel_num_gb")
+    flop: Any = _from_key("kernel_flop")
+    file: Any = _from_key("kernel_file")
     grid: Any = None
     block: Any = None
 

@@ -282,7 +282,7 @@ def _touched_keys(reads, writes):
     at = {region(t): k for k, (t, _) in reversed(list(enumerate(reads)))}
     return tuple(_memory_key(*r) for r in reads), tuple((*_memory_key(*w), at.get(region(w[0]), -1)) for w in writes)
 
-def _figures(flops, category, reads, writes, given, made=(), **more):
+def _call_figures(flops, category, reads, writes, given, made=(), **more):
     "The figures of a call that was given some tensors, and has made others."
     tensors = [*given, *made]
     first = next((t for t in tensors if t.is_floating_point() or t.is_complex()), tensors[0] if tensors else None)
@@ -299,7 +299,7 @@ def _operator_work(op, args, kwargs):
     flops, category = operator_flops(op, args, kwargs, out)
     if flops is None: raise _Missing(reasons["rule"])
     reads, writes = operator_accesses(op, args, kwargs, out)
-    return _figures(flops, category, reads, writes, tensors_in((args, kwargs)), tensors_in(out))
+    return _call_figures(flops, category, reads, writes, tensors_in((args, kwargs)), tensors_in(out))
 
 # %% ../../nbs/interop/trace_work.ipynb #6a6793a9
 def _foreign(call, seen):
@@ -312,7 +312,7 @@ def _foreign(call, seen):
         reads, writes = other_ops.foreign_accesses(call.operator, values, seen)
     except engine_ops.Unsaid as unsaid: raise _Missing(str(unsaid)) from None
     unknown = "" if other_ops.known_name(call.operator) in other_ops.recorded else reasons["written"]
-    return _figures(flops, category, reads, writes, tensors_in(values), least=unknown)
+    return _call_figures(flops, category, reads, writes, tensors_in(values), least=unknown)
 
 # %% ../../nbs/interop/trace_work.ipynb #e3c827e0
 _convolutions = {f"aten::{n}" for n in ("convolution", "_convolution", "cudnn_convolution", "miopen_convolution",
@@ -324,7 +324,7 @@ def _convolved(call, n):
 
 def _convolution_figures(macs, given, made):
     touched = ([(t, unique_bytes(t)) for t in tensors] for tensors in (given, made))
-    return _figures(Flops(2 * macs, 2 * macs), "convolution", *touched, given)
+    return _call_figures(Flops(2 * macs, 2 * macs), "convolution", *touched, given)
 
 # %% ../../nbs/interop/trace_work.ipynb #ca00365d
 @lru_cache(1 << 16)
