@@ -46,9 +46,7 @@ def cpu_caches(
     return [(f"L{level}", largest(caches)) for level, caches in sorted(found.items())]
 
 # %% ../../nbs/probes/levels.ipynb #56ab04c2
-def memory_capacities(
-    device:torch.device,
-)->list[tuple[str, int]]:
+def memory_capacities(device:torch.device)->list[tuple[str, int]]:
     "The caches of `device` that have a roof of their own, where the system says; else none."
     if device.type == "cpu": return cpu_caches(torch.get_num_threads())
     return accelerator(device).caches()
@@ -136,10 +134,8 @@ def measure_levels(
     return levels, [(_probe_name(r), r.probe.size, r.best) for r in rates]
 
 # %% ../../nbs/probes/levels.ipynb #47f01734
-def nearer_is_faster(
-    levels:list[MemoryLevel], # Nearest first
-)->tuple[list[MemoryLevel], list[str]]:
-    "`levels` with the bandwidth of each at least that of the next one out, and a note per level that had less."
+def nearer_is_faster(levels:list[MemoryLevel])->tuple[list[MemoryLevel], list[str]]:
+    "`levels`, nearest first, each with at least the bandwidth of the next one out, and a note per level that had less."
     out, notes = [], []
     for l in reversed(levels):
         behind = out[-1] if out else l
