@@ -102,6 +102,7 @@ def time_of(
         if "value" in e and m.get(e["value"]) is not None: return m[e["value"]]
         if "cycles" in e and m.get(e["cycles"]) is not None and m.get(e["clock"]): return m[e["cycles"]] / m[e["clock"]]
 
+
 # %% ../../nbs/interop/ncu_csv.ipynb #d4354fb0
 def _cycles(m, units, seconds):
     "Elapsed cycles of the first of `units` that says."
@@ -501,6 +502,7 @@ class LaunchRecord(NamedTuple):
     calls: int               # Launches: 1, or in a summary the invocations
     metrics: dict[str, float]
 
+
 # %% ../../nbs/interop/ncu_csv.ipynb #9579117f
 _range = re.compile(r'"([^"]*)"')
 
@@ -552,6 +554,7 @@ def _new_record(layout, line, cells):
     cc = float(f"{cc[1]}.{cc[2]}") if cc else None
     return LaunchRecord(line, get("Kernel Name"), shape, get("Device"), attribute("display_name"), cc,
                         get("Process Name"), ranges, calls, {})
+
 
 # %% ../../nbs/interop/ncu_csv.ipynb #55e32534
 def _launch_key(layout, cells):
