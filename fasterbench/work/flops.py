@@ -13,7 +13,8 @@ import torch
 from . import communication, gpu_ops, linalg, moves, resampling     # their rules
 from .contractions import attention, matmul
 from .elementwise import is_activation, is_known_pointwise, pointwise_cost
-from .rules import Flops, Shape, aten_names, categories, entries, map_tensors, op_name, rule, rules, tensors_in
+from .rules import (Flops, Shape, aten_names, categories, entries, map_tensors, op_name, rule, rules,
+                                    tensors_in)
 
 _all_ = ["rule", "rules", "Flops", "Shape", "matmul", "attention", "categories"]
 

@@ -26,7 +26,8 @@ from .communication import is_process_group, sent_by
 from .dispatch import Watcher, as_run, is_view
 from .flops import operator_flops
 from .rules import op_name, plain_values, tensors_in
-from .traffic import arguments, memory_of, operator_accesses, region, storage_id, transferred, unique_bytes
+from .traffic import (arguments, memory_of, operator_accesses, region, storage_id, transferred,
+                                      unique_bytes)
 from .wire import Sent
 
 # %% ../../nbs/work/trace.ipynb #0b53b124
