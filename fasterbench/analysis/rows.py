@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from .compiled import guards_row, kernel_rows, limits
+from .compiled import kernel_rows, kernel_type, limits, outside_graphs
 from .measure import Measurement
 from ..engine.step import phases
 from ..roofs.caches import simulate_caches
@@ -25,7 +25,10 @@ from ..views.result import Result, Timing
 from ..work.count import Work
 
 # %% ../../nbs/analysis/rows.ipynb #0df14825
-def access_bytes_by_level(work:Work, peaks:HardwarePeaks)->list[tuple[list, list]]:
+def access_bytes_by_level(
+    work:Work,
+    peaks:HardwarePeaks,
+)->list[tuple[list, list]]:
     "Return per operator call of `work`, for each read and each write, the bytes served by each level of `peaks`."
     capacities = [l.capacity for l in peaks.memory[:-1]]
     touches = lambda accesses: [(t.storage, t.bytes, t.region) for t in accesses]
@@ -33,6 +36,11 @@ def access_bytes_by_level(work:Work, peaks:HardwarePeaks)->list[tuple[list, list
 
 # %% ../../nbs/analysis/rows.ipynb #85f878c4
 def _summed_levels(parts, n): return tuple(map(sum, zip(*parts))) or (0,) * n
+
+def _crossed(touches, levels, crossing):
+    "Return the bytes across the border by the level that served them."
+    return [ls if nbytes == t.bytes else [l * nbytes / t.bytes for l in ls]
+            for t, ls, nbytes in zip(touches, levels, crossing) if nbytes]
 
 class CallRow(NamedTuple):
     "One operator call as a row."
@@ -51,8 +59,7 @@ def call_rows(
     for c, levels, crossing, as_counted in zip(work.trace, access_bytes_by_level(work, peaks), work.crossing,
                                                ran or [False] * len(work.trace)):
         row = call_row(c, _summed_levels([l for ls in levels for l in ls], n), peaks, tf32, as_counted)
-        crossed = [ls if nbytes == t.bytes else [l * nbytes / t.bytes for l in ls] for parts in
-                   zip((c.reads, c.writes), levels, crossing) for t, ls, nbytes in zip(*parts) if nbytes]
+        crossed = [l for parts in zip((c.reads, c.writes), levels, crossing) for l in _crossed(*parts)]
         border = changed(row, bytes_moved=sum(map(sum, crossing)), bytes_by_level=_summed_levels(crossed, n))
         found.append(CallRow(c, row, border))
     return found
@@ -106,16 +113,14 @@ def _replayed(m, k):
 unlaunched_row = "(no module)" # Kernels whose launch belongs to no module
 outside_row = "(outside the model)" # What a program did between two calls of the model
 
-def _summed_samples(samples): return Samples(tuple(map(sum, zip(*(s.values for s in samples)))))
-
 def _rest_rows(m, rows):
     "The rows for time in which no module did work: of containers on a CPU, of no kernel on a GPU."
     with_row = {(r.name, r.phase) for r in rows}
-    if m.kernels is not None:
-        with_row |= {(m.work.parts[i].path, phase) for i in m.kernels.parts for phase in ("", *phases)}
+    if m.kernels is not None: with_row |= {(m.work.parts[i].path, phase) for i in m.kernels.parts for phase in ("",
+                                           *phases)}
     slots = [(p.path, m.phase(phase)) for phase in m.phases for p in m.work.parts]
-    left = [s for slot, s in zip(slots, m.times.own) if slot not in with_row]
-    rest = [("(overhead)", "containers", "overhead", _summed_samples(left))] if left else []
+    left = [s.values for slot, s in zip(slots, m.times.own) if slot not in with_row]
+    rest = [("(overhead)", "containers", "overhead", Samples(tuple(map(sum, zip(*left)))))] if left else []
     unlaunched = getattr(m.times, "unlaunched", None)
     if unlaunched is not None: rest.append((unlaunched_row, "GPU kernels", "other", unlaunched))
     if m.times.idle is not None: rest.append(("(idle)", "GPU idle", "idle", m.times.idle))
@@ -131,7 +136,7 @@ def _waiting_rows(m, calls):
     if m.times.waits is None: return []
     n, found = len(m.work.parts), []
     for k, phase in enumerate(m.phases):
-        samples = _summed_samples(m.times.waits.exposed[k * n:(k + 1) * n])
+        samples = Samples(tuple(map(sum, zip(*(s.values for s in m.times.waits.exposed[k * n:(k + 1) * n])))))
         sends = [c.row for c in calls if c.call.phase == phase and c.row.sends]
         sent = summed(sends)
         found.append(Row(waiting_row, "waiting", time_s=m.times.typical(samples), time_iqr_s=samples.iqr,
@@ -164,12 +169,14 @@ def _with_kernels(m, rows, of_slots):
 
 def _without_kernels(m, row):
     "The row of a compiled module without its kernels: guards, and what runs eagerly between graphs."
-    left = m.kernels.eager_work(m.work, row.name, row.phase or "forward")
-    name, kind = (row.name, row.type) if left is None or left.flops or left.bytes_moved else (guards_row, "Dynamo")
+    phase = row.phase or "forward"
+    left = m.kernels.eager_work(m.work, row.name, phase)
+    idle = left is not None and not left.flops and not left.bytes_moved      # no operator runs outside the graphs
+    name, kind = outside_graphs[phase] if idle else (row.name, row.type)
     left = left or Row(flops=None, bytes_moved=None)
     return changed(left, name=name, type=kind, time_s=row.time_s, time_iqr_s=row.time_iqr_s, phase=row.phase,
                    uncertain=row.uncertain, disturbed=row.disturbed, calls=row.calls, eager_bytes=left.bytes_moved,
-                   category="overhead" if name == guards_row else row.category)
+                   category="overhead" if idle else row.category)
 
 def all_rows(
     m:Measurement,
@@ -181,18 +188,21 @@ def all_rows(
     return [*(changed(row, **apart) for row in modules), *_rest_rows(m, modules), *_waiting_rows(m, calls)]
 
 # %% ../../nbs/analysis/rows.ipynb #ca4d7ec1
-def operator_rows(m:Measurement, calls:list[CallRow])->list[Row]:
+def operator_rows(
+    m:Measurement,
+    calls:list[CallRow],
+)->list[Row]:
     "Return a row per module, phase and operator; none where operators could not be timed."
     groups = {}
     for c, samples in zip(calls, m.op_times):
         if samples is not None: groups.setdefault((c.call.part, c.call.phase, c.call.operator), []).append((c, samples))
-    found = []
-    for (i, phase, _), group in groups.items():
-        part, samples = m.work.parts[i], _summed_samples(s for _, s in group)
-        found.append(summed((c.row for c, _ in group), name=part.path, type=part.type, phase=m.phase(phase),
-                            eager_bytes=None, time_s=m.times.typical(samples, m.op_runs), time_iqr_s=samples.iqr,
-                            waits_elsewhere=m.times.waits is not None))
-    return found
+    return [_operator_row(m, m.work.parts[part], phase, group) for (part, phase, _), group in groups.items()]
+
+def _operator_row(m, part, phase, group):
+    samples = Samples(tuple(map(sum, zip(*(s.values for _, s in group)))))
+    return summed((c.row for c, _ in group), name=part.path, type=part.type, phase=m.phase(phase), eager_bytes=None,
+                  time_s=m.times.typical(samples, m.op_runs), time_iqr_s=samples.iqr,
+                  waits_elsewhere=m.times.waits is not None)
 
 # %% ../../nbs/analysis/rows.ipynb #f43a94e1
 def _whole_row(modules, m, name):
@@ -209,14 +219,15 @@ def _time_shares(points):
     return tuple(shares_of([p for p in own if p.roof_time_s != 0], overhead_s=rest, communication_s=waited).items())
 
 # %% ../../nbs/analysis/rows.ipynb #a952111c
+def _middle(samples): return samples.of(samples.middle).mean
+
 def _timing(m, rows, ops):
     "How the times of the rows compare with the time of the model."
     overhead = sum(r.time_s for r in rows if r.category == "overhead")
     waited = sum(r.time_s for r in rows if r.name == waiting_row)
     more = {} if m.times.load is None else vars(m.times.load)
     if m.times.waits is not None:
-        flight = m.times.waits.flight
-        more = more | dict(exposed_s=waited, communication_s=max(flight.of(flight.middle).mean, waited))
+        more = more | dict(exposed_s=waited, communication_s=max(_middle(m.times.waits.flight), waited))
     return Timing(m.times.end_to_end, m.times.bare.iqr, sum(r.time_s for r in rows) - overhead - waited,
                   overhead, len(m.times.steps.values), len(m.times.bare.values), m.times.clock,
                   m.times.cost.inside + m.times.cost.outside, sum(p.time_s for p in ops) if ops else None,
@@ -225,24 +236,33 @@ def _timing(m, rows, ops):
 # %% ../../nbs/analysis/rows.ipynb #07ee53ce
 _unseen_waits = "waiting for other ranks was not recorded: it is part of the rows, which the network does not bound"
 
-def _first_names(parts):
-    names = list(dict.fromkeys(p.path or "(model)" for p in parts))
-    return ", ".join(names[:3]) + " …" * (len(names) > 3)
-
 def _lost(m):
     "The sentence about launches whose kernels are not in the record."
     slots, n = getattr(m.times, "lost", ()), len(m.work.parts)
     if not slots: return []
     known = [s for s in slots if s is not None and s < len(m.times.own)]
-    names = _first_names(m.work.parts[s % n] for s in known)
-    where = f" ({names})" if names else ""
+    names = list(dict.fromkeys(m.work.parts[s % n].path or "(model)" for s in known))
+    where = f" ({', '.join(names[:3])}{' …' * (len(names) > 3)})" if names else ""
     return [f"the profiler recorded no kernel for {len(slots)} of {m.times.launches} launches{where}: "
             "their time is in (idle)"]
 
 def _replays(m):
     "The sentence about graphs whose work is not known."
-    names = _first_names(p for k in range(len(m.phases)) for p in _replayed(m, k).values())
-    return [f"captured graphs ran ({names}): their kernels have times, and their work is not known"] if names else []
+    names = {p.path or "(model)": None for k in range(len(m.phases)) for p in _replayed(m, k).values()}
+    if not names: return []
+    return [f"captured graphs ran ({', '.join(list(names)[:3])}{' …' * (len(names) > 3)}): "
+            "their kernels have times, and their work is not known"]
+
+def _inferred(m):
+    "The sentence about kernels whose layers no record names."
+    times = [(s, m.times.typical(t)) for s, t in zip(m.kernels.slots, m.times.sites) if s.kernel] if m.kernels else []
+    part = lambda s: sum(w for *_, w, inferred in s.layers if inferred) / (sum(w for *_, w, _ in s.layers) or 1)
+    found = sorted(((t, part(s), kernel_type(s.kernel.called)) for s, t in times if part(s)), reverse=True)
+    if not found: return []
+    names, share = list(dict.fromkeys(name for *_, name in found)), sum(t * p for t, p, _ in found)
+    return [f"the layers of {len(found)} of {len(times)} kernels are inferred from the operators around them, for "
+            f"{share / (sum(t for _, t in times) or 1):.1%} of the kernels' time: "
+            f"{', '.join(names[:3])}{' …' * (len(names) > 3)}"]
 
 def measured_result(
     model:nn.Module,     # What was measured
@@ -265,7 +285,7 @@ def measured_result(
         rows, ops, steps, (program,) = ([changed(p, disturbed=True) for p in points]
                                         for points in (rows, ops, steps, [program]))
     found = limits(slots, m.inner, kernels, peaks, m.tf32) if slots else ()
-    notes = [*m.notes, *_lost(m), *_replays(m)]
-    if program.sends and _has_unseen_waits(m.times): notes.append(_unseen_waits)
+    waits = bool(program.sends and _has_unseen_waits(m.times))
+    notes = [*m.notes, *_lost(m), *_replays(m), *_inferred(m), *[_unseen_waits] * waits]
     return Result(rows, peaks, ops, program, steps, _timing(m, rows, ops), m.work.unknown_ops, m.environment,
                   name, notes=notes, limits=found)

@@ -6,7 +6,7 @@
 __all__ = ['Series', 'Comparison', 'compare']
 
 # %% ../../nbs/views/compare.ipynb #cea9f161
-import math, statistics
+import math, re, statistics
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -55,6 +55,9 @@ def _spaced(name): return name.replace("_", " ")
 # %% ../../nbs/views/compare.ipynb #1028c863
 origin = "command", "commit"       # Long, and rarely what explains a difference: they come last
 
+# Where a command writes is no condition of its run.
+_output = re.compile(r" --(?:(?:json|csv|html)(?: |=)\S+|no-html|no-progress)")
+
 def conditions(r:Result)->dict[str, object]:
     "List the conditions of a measurement by name: batch, sample, call, settings, machine. Unknown is left out."
     batch = batch_of(r.sample)
@@ -66,7 +69,7 @@ def conditions(r:Result)->dict[str, object]:
         about |= {"device": r.peaks.device, "dtype of the peaks": r.peaks.dtype.removeprefix("torch."),
                   "TF32": r.peaks.tf32_enabled}
     about |= {_spaced(k): v for k, v in r.environment.items() if k not in ("date", "predicted")}
-    return about | {k: r.call[k] for k in origin if k in r.call}
+    return about | {k: _output.sub("", r.call[k]) for k in origin if k in r.call}
 
 def roof_rates(r:Result)->dict[tuple[str, str], float]:
     "Every roof of `r` by its name and unit."

@@ -302,7 +302,8 @@ def alt_text(result, points:str="modules")->str:
     "Describe the chart in words: how many rows, what bounds them, where the whole model is."
     rows, p = result.rows(points), result.program
     counts = {look["label"]: sum(r.bound == k for r in rows) for k, look in bounds.items()}
-    kinds = ", ".join([f"{len(rows)} {points}", *(f"{n} {name}" for name, n in counts.items() if n)])
+    named = "kernels" if points == "modules" and any(r.layers for r in rows) else points
+    kinds = ", ".join([f"{len(rows)} {named}", *(f"{n} {name}" for name, n in counts.items() if n)])
     text = f"Roofline chart of {result.model or 'a model'} on {device_name(result)}: {kinds}."
     if not placeable(p): return text
     rate, roof = (format_si(x, "FLOP/s") for x in (p.achieved_gflops * 1e9, result.peaks.peak_flops))
@@ -359,12 +360,8 @@ def _layout(fig, title, alt, box, strip):
     return dress(fig, title, alt, 660 if strip else 560)
 
 # %% ../../nbs/views/plot.ipynb #fc23ba69
-def category_bars(
-    rows,           # (bar, number of the row, `RooflinePoint`) of each
-    title:str,
-    order=None,     # The bars from bottom to top; None: the longest on top
-):
-    "A bar per category, made of rows that are marked by what bounds them: a plotly `Figure`."
+def category_bars(rows, title:str, order=None):
+    "A bar per category of (bar, number of the row, point) rows, marked by what bounds them; `order` is from below."
     fig, sums = canvas(), totals((bar, p.time_s) for bar, _, p in rows)
     for kind, look in bounds.items():
         chosen = [r for r in rows if r[2].bound == kind]

@@ -7,10 +7,11 @@ __all__ = []
 
 # %% ../../nbs/views/report.ipynb #f83eefd5
 import statistics
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import islice
 
 from ..core.units import format_si
+from ..roofs.place import RooflinePoint
 from ..roofs.row import totals
 from .fields import fields_of
 from .fold import FoldedPoint, fold
@@ -121,6 +122,15 @@ def _points_tab(result, points, title, top):
 
 def _hide(columns, field): return [c | dict(visible=c["visible"] and c["field"] != field) for c in columns]
 
+def _layers_tab(result, top):
+    "The kernels of compiled code by layer, with the bytes of a layer's operators one by one and of its kernels."
+    plain = lambda p: RooflinePoint(**{f.name: getattr(p, f.name) for f in fields(RooflinePoint)})
+    tab = _points_tab(replace(result, points=[*map(plain, fold(result.points, "layer"))]), "modules", "layers", top)
+    more, less = ("eager_bytes", "bytes_moved"), ("bound", "potential_s")
+    seen = lambda c: (c["visible"] or c["field"] in more) and c["field"] not in less
+    columns = [c | dict(visible=seen(c)) for c in tab["columns"]]
+    return tab | dict(name="layers", columns=columns)
+
 # %% ../../nbs/views/report.ipynb #4c4ab74f
 def _at(p, time_s, name):
     "Return the same work in another time; in none at all its rates are unknown."
@@ -168,10 +178,13 @@ def _program_kind(result):
 
 # %% ../../nbs/views/report.ipynb #02c86bfe
 def kinds(result, top:int)->list[dict]:
-    "The tabs, modules first."
-    titles = dict(modules="modules", ops="operators", kernels="kernels")
+    "The tabs, modules first; of compiled code its kernels, and then the same rows by layer."
+    compiled = any(p.layers for p in result.points)
+    first = "kernels" if compiled and not result.kernels else "modules"
+    titles = dict(modules=first, ops="operators", kernels="kernels")
     shown = [points for points in titles if result.rows(points) or points == "modules"]
     tabs = [_points_tab(result, points, titles[points], top) for points in shown]
+    tabs[1:1] = [_layers_tab(result, top)] if compiled else []
     return tabs + ([_program_kind(result)] if result.program is not None else [])
 
 # %% ../../nbs/views/report.ipynb #7d7d7ecb
