@@ -120,11 +120,8 @@ def printed(show):
     except BrokenPipeError:
         with open(os.devnull, "wb") as nowhere: os.dup2(nowhere.fileno(), sys.stdout.fileno())
 
-def write(
-    path,   # A file, "-" for standard output, None for nowhere
-    text,   # `text()` makes what is written
-    remark="", # What is said behind the name
-):
+def write(path, text, remark=""):
+    "Write what `text()` makes to `path`: `-` is standard output, None nowhere; `remark` is said behind its name."
     from fasterbench.core.files import write_whole
     if path == "-": printed(lambda: print(text().rstrip("\n")))
     elif path:
@@ -158,11 +155,8 @@ def plain_warning(message, category=None, filename=None, lineno=None, file=None,
     notice(f"warning: {message}")
 
 # %% ../../nbs/cli/app.ipynb #eb01fac9
-def run_name(
-    model:str,         # "torchvision:resnet18"
-    batch=None, shape=None, seq=None, dtype=None, backward=False, device="cpu", compiled=False,
-    autocast=None,
-)->str:
+def run_name(model:str, batch=None, shape=None, seq=None, dtype=None, backward=False, device="cpu", compiled=False,
+             autocast=None)->str:
     "Name the run as a file without ending."
     from fasterbench.views.headline import short_name
     kind, _, name = model.rpartition(":")
@@ -210,13 +204,8 @@ def target_device(text, option="--on"):
     return text
 
 # %% ../../nbs/cli/app.ipynb #6ec32f37
-def roof_mismatches(
-    roofs,         # `HardwarePeaks` that were given
-    dtype:str,     # Of the model: "float32"; "" where it is not known
-    environment,   # Where it ran
-    device:str,
-)->list[str]:
-    "List how given roofs do not fit: another device, another number of threads, another dtype."
+def roof_mismatches(roofs, dtype:str, environment, device:str)->list[str]:
+    "List how given roofs do not fit rows: another device, number of threads or `dtype` (\"\" where it is not known)."
     env, own, found = roofs.environment, roofs.dtype.removeprefix("torch."), []
     name, here = env.get("device_name", roofs.device), environment.get("device_name", device)
     other = roofs.device.partition(":")[0] != device.partition(":")[0]

@@ -171,12 +171,8 @@ def side(
         process.stdin.close(); process.stdout.close()
 
 # %% ../../nbs/cli/check.ipynb #si00fo02
-def in_turn(
-    now,    # What `side` gives of one version
-    before, # And of the other
-    first,  # Which of them is asked first: 0 or 1
-)->list[tuple[dict, dict]]:
-    "The figures of both versions, in turn within one round: three to twelve pairs, and a second of them."
+def in_turn(now, before, first)->list[tuple[dict, dict]]:
+    "The figures of two versions, as `side` gives them, in turn: three to twelve pairs, and a second of them."
     pairs, start = [], None
     while len(pairs) < 3 or len(pairs) < 12 and perf_counter() - start < 1:
         both = {}

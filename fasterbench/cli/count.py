@@ -75,11 +75,7 @@ def folded(rows:list[dict])->list[dict]:
 # %% ../../nbs/cli/count.ipynb #51f38fc4
 class Counts(View):
     "Parameters, FLOPs and bytes of the modules of a model."
-    def __init__(self,
-        model, # A `torch.nn.Module`
-        work,  # What `count_work` found
-        sample, # What the model was called with
-    ):
+    def __init__(self, model, work, sample):
         from fasterbench.work.count import peak_memory
         self.name, self.work, self.rows, self.depth = type(model).__name__, work, rows_of(model, work), 3
         held = {id(p): p.numel() * p.element_size() for p in model.parameters()}

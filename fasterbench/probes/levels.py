@@ -52,11 +52,8 @@ def memory_capacities(device:torch.device)->list[tuple[str, int]]:
     return accelerator(device).caches()
 
 # %% ../../nbs/probes/levels.ipynb #08ae0144
-def plateaus(
-    rates:list[tuple[int, float]], # (working set in B, B/s), small ones first
-    fall:float=1/3,                # How much a rate falls below its plateau when a level ends
-)->list[tuple[str, int]]:
-    "Name and capacity in bytes of each cache that the rates show; the last plateau is main memory and not among them."
+def plateaus(rates:list[tuple[int, float]], fall:float=1/3)->list[tuple[str, int]]:
+    "Name and capacity (B) of each cache that (working set, B/s) pairs show; the last plateau is main memory."
     found, plateau, before = [], [], 0
     for size, rate in rates:
         if plateau and rate < (1 - fall) * max(plateau):
@@ -78,10 +75,7 @@ def swept_capacities(device, seconds, **kwargs):
     return plateaus([(s, run_probe(probe(s), device, seconds=seconds / len(sizes), **kwargs).best) for s in sizes])
 
 # %% ../../nbs/probes/levels.ipynb #194e5ac0
-def working_sets(
-    capacities:list[tuple[str, int]], # Caches, smallest first
-    bandwidth_mb:int|None,            # Working set for main memory, MB; None: several times the last cache
-)->list[tuple]:
+def working_sets(capacities:list[tuple[str, int]], bandwidth_mb:int|None)->list[tuple]:
     "Per level its name, its capacity (None for main memory) and the working sets to probe, in bytes."
     sets, below = [], 0
     for name, capacity in capacities:

@@ -179,10 +179,7 @@ def _beyond(explained, least, roof_s):
     part = 1 - (least - roof_s) / total if total else 0.0
     return tuple((kind, s * part) for kind, s in pairs if s > 0) if part > 0 else ()
 
-def utilization(
-    roof_s:float|None, # Least time under the roofs, s
-    time_s:float,      # s
-)->float|None:
+def utilization(roof_s:float|None, time_s:float)->float|None:
     "Return the least time in percent of the time; `None` where there is none to compare."
     return None if roof_s is None or not time_s else 100 * roof_s / time_s
 
@@ -237,12 +234,8 @@ def place(
     point = RooflinePoint(**same | rates(row) | fields | more)
     return under_network(point) if row.name == waiting_row else point
 
-def at_time(
-    p:RooflinePoint,
-    time_s:float, # s
-    **more,       # Other values of its fields
-)->RooflinePoint:
-    "Return `p` as it would be if it took `time_s`: its rates and its utilization follow."
+def at_time(p:RooflinePoint, time_s:float, **more)->RooflinePoint:
+    "Return `p` as it would be if it took `time_s`, with other values of some fields: its rates and utilization follow."
     p = replace(p, time_s=time_s, **more)
     above = {} if p.bound in ("none", "undefined") else dict(utilization_pct=utilization(p.roof_time_s, time_s))
     return replace(p, achieved_gflops=rates(p)["achieved_gflops"], **above)
@@ -358,11 +351,7 @@ def division(
                     _longest((p.name, p.time_s) for p in points if p.category in apart))
 
 # %% ../../nbs/roofs/place.ipynb #b85df928
-def flops_time(
-    call,                        # `flops`, `contraction_flops`, `dtype` and `category` of an operator call
-    peaks:HardwarePeaks,
-    tf32:frozenset=frozenset(),  # Categories of float32 work that may run as TF32
-)->float:
+def flops_time(call, peaks:HardwarePeaks, tf32:frozenset=frozenset())->float:
     "Return the least time of the FLOPs of one call, s."
     if not call.flops: return 0.0
     dtype, products = call.dtype or peaks.dtype, call.contraction_flops or 0

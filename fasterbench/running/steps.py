@@ -153,11 +153,8 @@ class TimedStep:
     def stop(self): "No more of them come."
     def begin(self): self.stamps.log((enter, self.outside, self.stamps.now()))
 
-    def end(self,
-        step,
-        last:bool=False, # It ends with what was seen last, and not now
-    ):
-        "End the step: note its time, and that of each slot."
+    def end(self, step, last:bool=False):
+        "End the step, now or with what was seen `last`: note its time, and that of each slot."
         self.stamps.log((leave, self.outside, self.stamps.now()))
         stamps = self.stamps.read()
         if last: stamps[-1] = stamps[-1]._replace(time=stamps[-2].time)

@@ -45,11 +45,8 @@ class Field(NamedTuple):
     @property
     def csv_title(self)->str: return f"{self.name} [{self.unit}]" if self.unit else self.name
 
-    def text(self,
-        value,              # In `unit`; None: unknown
-        concise:bool=False, # Three significant digits
-    )->str:
-        "`value` as a person reads it; unknown is `?`."
+    def text(self, value, concise:bool=False)->str:
+        "`value`, in `unit`, as a person reads it, or `concise` in three digits; unknown is `?`."
         return "?" if value is None else (_briefs if concise else _formats)[self.format](value, self.unit)
 
 # %% ../../nbs/views/fields.ipynb #ba70d82e

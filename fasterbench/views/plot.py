@@ -360,12 +360,8 @@ def _layout(fig, title, alt, box, strip):
     return dress(fig, title, alt, 660 if strip else 560)
 
 # %% ../../nbs/views/plot.ipynb #fc23ba69
-def category_bars(
-    rows,           # (bar, number of the row, `RooflinePoint`) of each
-    title:str,
-    order=None,     # The bars from bottom to top; None: the longest on top
-):
-    "A bar per category, made of rows that are marked by what bounds them: a plotly `Figure`."
+def category_bars(rows, title:str, order=None):
+    "A bar per category of (bar, number of the row, point) rows, marked by what bounds them; `order` is from below."
     fig, sums = canvas(), totals((bar, p.time_s) for bar, _, p in rows)
     for kind, look in bounds.items():
         chosen = [r for r in rows if r[2].bound == kind]

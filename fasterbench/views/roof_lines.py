@@ -103,16 +103,8 @@ def _kind_lines(fig, kinds, box, top):
         xs, ys = ((x0, x1), (k.rate, k.rate)) if k.per == "FLOP" else ((left, top / k.rate), (left * k.rate, top))
         _line(fig, name, xs, ys, 0.3, "top right", True, ink, "dot", visible="legendonly")
 
-def roofs(
-    fig,                    # A plotly `Figure`
-    peaks:HardwarePeaks,
-    levels,                 # The memory levels to draw
-    box:tuple,              # What `extent` gives
-    dtypes=None,            # Those whose ceilings are drawn; None: all
-    kinds=(),               # Ceilings of kinds of work, which the legend switches on
-    network=(),             # Roofs of the network, of which the first is drawn and the legend switches on the others
-):
-    "Add the roofs, each with its value on its line, and their ridge points."
+def roofs(fig, peaks:HardwarePeaks, levels, box:tuple, dtypes=None, kinds=(), network=()):
+    "Add the roofs with their values and ridge points; `kinds`, and all of `network` but the first, wait in the legend."
     top = max(_ceilings_by_name(peaks, dtypes).values())
     roof_lines(fig, peaks, levels, box, dtypes=dtypes)
     _kind_lines(fig, kinds, box, top)

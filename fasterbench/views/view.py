@@ -93,24 +93,16 @@ def cut(text:str, width:int)->str:
     "`text` without its end, where it is too long."
     return text if len(text) <= width else f"{text[:width - 1]}…"
 
-def narrowed(
-    rows:list[list[str]], # The titles first
-    room:int,             # Characters for the first two columns together
-    others:list[str]=(),  # Names of rows that are not shown
-)->list[list[str]]:
-    "`rows` whose names and types, the first two columns, are shortened where they do not fit; a type loses its end."
+def narrowed(rows:list[list[str]], room:int, others:list[str]=())->list[list[str]]:
+    "`rows` with names and types, the first two columns, that fit in `room` characters together; a type loses its end."
     name, kind = (max(len(r[i]) for r in rows) for i in (0, 1))
     kind = min(kind, max(room // 3, 6, room - name))
     names = told_apart([r[0] for r in rows], room - kind, others)
     return [[name, cut(r[1], kind), *r[2:]] for name, r in zip(names, rows)]
 
 # %% ../../nbs/views/view.ipynb #9e66bb6f
-def text_table(
-    rows:list,   # Of texts, the titles first
-    left:set,    # Indices of the columns that are aligned to the left
-    gap:int=2,   # Spaces between columns
-)->list[str]:
-    "One line per row, as wide as the content."
+def text_table(rows:list, left:set, gap:int=2)->list[str]:
+    "One line per row, the titles first, as wide as the content; the columns of `left` are aligned to the left."
     widths = [max(map(len, column)) for column in zip(*rows)]
     aligned = lambda r: [f"{c:<{w}}" if i in left else f"{c:>{w}}" for i, (c, w) in enumerate(zip(r, widths))]
     return [(" " * gap).join(aligned(r)).rstrip() for r in rows]
@@ -239,10 +231,7 @@ def _picture_kind(path):
     return kind
 
 # %% ../../nbs/views/view.ipynb #vw000016
-def _with_arguments(
-    method,   # Takes any further arguments
-    supplier, # The method that these are for
-):
+def _with_arguments(method, supplier):
     "Give `method` the arguments of `supplier` behind its own."
     @wraps(supplier)                                                    # the comments of its arguments are read there
     def view(self, *args, **kwargs): return method(self, *args, **kwargs)
