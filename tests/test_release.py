@@ -4,7 +4,6 @@ from configparser import ConfigParser
 
 import pytest
 
-import forked
 import ncu_files
 from conftest import heavy_only, root
 from test_cli import net
@@ -96,9 +95,8 @@ verbs = {  # verb → arguments, exit code, a part of what is printed
 @heavy_only("a wheel, and a process for each verb")
 def test_every_verb_runs_from_the_wheel(wheel, tmp_path):
     "The commands of the installed package, in a folder of their own: nothing comes from the repository."
-    there = os.environ | dict(TQDM_DISABLE="1", PYTHONPATH=str(wheel))
-    call = lambda *args: forked.python(forked.command_line(*args), cwd=tmp_path, env=there)       # with torch loaded, and no fasterbench
-    found = forked.python("import fasterbench; print(fasterbench.__file__)", cwd=tmp_path, env=there).stdout
+    call = lambda *args: python("-m", "fasterbench", *args, cwd=tmp_path, PYTHONPATH=str(wheel))
+    found = python("-c", "import fasterbench; print(fasterbench.__file__)", cwd=tmp_path, PYTHONPATH=str(wheel)).stdout
     assert found.startswith(str(wheel)), found
     assert (wheel/"fasterbench/py.typed").is_file(), "type checkers read no types without it"
     (tmp_path/"net.py").write_text(net)
@@ -106,8 +104,8 @@ def test_every_verb_runs_from_the_wheel(wheel, tmp_path):
     (tmp_path/"broken.toml").write_text(budgets.format("<= 1 FLOP")); (tmp_path/"kept.toml").write_text(budgets.format(">= 1 FLOP"))
     (tmp_path/"config.json").write_text(json.dumps(llama))
     ncu_files.saxpy(tmp_path).rename(tmp_path/"saxpy.csv")
-    assert forked.python(trace, cwd=tmp_path).returncode == 0
-    listed = python("-m", "fasterbench", "--help", cwd=tmp_path, PYTHONPATH=str(wheel)).stdout.partition("Commands:")[2]
+    assert python("-c", trace, cwd=tmp_path).returncode == 0
+    listed = call("--help").stdout.partition("Commands:")[2]
     assert set(re.findall(r"^  (\w+)  ", listed, re.M)) <= verbs.keys(), "a verb that this test does not run"
     for verb, (args, code, part) in verbs.items():
         done = call(verb, *args)
