@@ -16,7 +16,7 @@ from torch import nn
 
 from .analysis.measure import check_model, main_dtype, measure
 from .analysis.rows import measured_result
-from .analysis.sites import Sites, sites_of, sites_text
+from .analysis.sites import sites_of, sites_text
 from .core.arguments import as_count
 from .core.docments import documented
 from .core.files import write_whole
@@ -105,7 +105,7 @@ class RooflineAnalyzer:
         check_peaks(peaks)
         self.model, self.sample, self._peaks = model, sample, peaks
         self._result:Result|None = None
-        self._sites:Sites|None = None
+        self._sites = None               # What `sites_of` makes a file of
 
     def profile(self,
         device:str|torch.device|None=None, # "cpu", "cuda", "cuda:1"; None: where the model lies
@@ -137,7 +137,7 @@ class RooflineAnalyzer:
                                 backward=backward, loss=loss, optimizer=optimizer)
             few = _few(found.timing) if rule.steps is None and found.timing.steps < rule.at_least else []
             self._result = replace(found, notes=[*found.notes, *few], **call)
-            self._sites = sites_of(m.kernels.slots, m.inner, found.model) if m.kernels else None
+            self._sites = (m.kernels.slots, m.inner, found.model) if m.kernels else None
         for kind, message in _warnings(self._result, m.work): warn(message, kind)
         return self
 
@@ -188,7 +188,7 @@ class RooflineAnalyzer:
         if self.result and self._sites is None:
             raise ValueError("the profile has no kernels of compiled code; torch.compile(model) has them, and a note "
                              "of the profile says where they stay one row")
-        write_whole(path, sites_text(self._sites))
+        write_whole(path, sites_text(sites_of(*self._sites)))
 
     def _repr_html_(self): return self._result._repr_html_() if self._result else repr(self)
     def __repr__(self):

@@ -493,7 +493,7 @@ def test_compiled_kernels_have_rows_of_their_own(training):
     phase = "forward" if training else ""
     forward = [(phase, "0", "addmm", 100), (phase, "1", "fused", 7), (phase, "2", "addmm", 100), (phase, "3", "fused", 7)]
     idle, of_loss = ("", "(idle)", "GPU idle", 6), [(p, "(loss)", "total_output", 10) for p in ("backward", "forward")]    # an allocation, and a launch
-    backward = [(n, "mm", 50) for n in "022"] + [(n, "fused", 7) for n in ("0", "1 + 2 + 3", "3")] + [("(guards)", "Dynamo", 10)]
+    backward = [(n, "mm", 50) for n in "022"] + [(n, "fused", 7) for n in ("0", "1 + 2 + 3", "3")] + [("(gradients)", "sums and copies by autograd", 10)]
     assert rows == sorted(forward + [idle] + (of_loss + [("backward", *row) for row in backward]) * training)
     assert not ra.result.notes
     check_sum(ra, 220 + (2 * 10 + 3 * 50 + 3 * 7 + 10) * training)

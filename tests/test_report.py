@@ -566,6 +566,10 @@ def test_short_names_stay_apart(chrome, report):
     for width in (20, 28):
         found = short(paths, width)
         assert len(set(found)) == len(paths) and max(map(len, found)) <= width, found
+    parts = [f"ViTModel_0.ViTLayer_*.{part}_*.Linear_*" for part in ("ViTSdpaSelfAttention", "ViTIntermediate", "ViTSelfOutput")]
+    for width in (15, 20):
+        found = short(parts, width)
+        assert len(set(found)) == 3 and max(map(len, found)) <= width and all("…ViT" in f and ".Lin" in f for f in found), found
     signature = "void at::native::(anonymous namespace)::CatArray<at::Thing, 4>(float*, at::Meta<int>)"
     assert short([signature, "layers.0.up", "a::f(int)"], 20) == ["CatArray<Thing, 4>", "layers.0.up", "a::f(int)"]
     [cut] = short([kernel], 28)
@@ -735,6 +739,16 @@ boxes_of = """
         ? [...charts[0].querySelectorAll(`.scatterlayer .trace${charts[0]._fullData[k].uid} path.point`)].map(e => box(t.name, e, 1)) : [])
     return [texts.map(e => box('text', e, 3)), points]"""
 
+# Names whose line to their marker crosses the star; a marker that lies under the star has no other way.
+crossing = """
+    const {xaxis, yaxis} = charts[0]._fullLayout
+    const [star] = charts[0].data.filter(t => t.name === "whole model").flatMap(t => t.x.map((x, i) => centre({x, y: t.y[i]}, xaxis, yaxis)))
+    const away = p => star ? Math.hypot(p[0] - star[0], p[1] - star[1]) : Infinity
+    return charts[0].layout.annotations.filter(a => a.name === "slowest" && a.showarrow).filter(a => {
+        const from = centre({x: 10 ** a.x, y: 10 ** a.y}, xaxis, yaxis)
+        return away(from) > 30 && between(from, [from[0] + a.ax, from[1] + a.ay]).some(b => away([b.left, b.top]) < 8)
+    }).map(a => a.text)"""
+
 @pytest.mark.parametrize("width, height, names", [(1440, 900, 3), pytest.param(1024, 768, 3, marks=more), (390, 844, 1)])
 def test_labels_lie_on_nothing(chrome, real, width, height, names):
     "On real results: no label of a roof and no name lies on another, on a marker or on the star; every roof has its label where there is room."
@@ -746,9 +760,11 @@ def test_labels_lie_on_nothing(chrome, real, width, height, names):
         assert [(a[1], b[0]) for a in texts for b in points if on(a, b)] == [], path.stem
         named = chrome.execute_script("return charts[0].layout.annotations.filter(a => a.name === 'slowest').map(a => a.text)")
         roofs = chrome.execute_script("return tab.figures[0].data.filter(t => t.textfont && t.visible !== 'legendonly').map(t => t.name)")
+        assert chrome.execute_script(crossing) == [], path.stem
         labelled = chrome.execute_script("return charts[0].layout.annotations.filter(a => a.name === 'roof').map(a => a.text)")
         crowded = path.stem == "mi300x_sd35_compiled"              # of its three ceilings two are 12 px apart: one has no room for a label
         assert len(named) >= min(names, len(points)) - crowded, (path.stem, named)
+        assert not crowded or width < 700 or "SD3Transformer2DModel_0" in named                 # half of the time
         assert len(roofs) >= len(labelled) >= max(len(roofs) - crowded, 2) or width < 700, (path.stem, roofs, labelled)
         assert not any("through" in name for name in chrome.execute_script("return charts[0].data.map(t => t.name ?? '')")), path.stem     # counters alone
         inside = chrome.execute_script("return document.documentElement.scrollWidth <= innerWidth")

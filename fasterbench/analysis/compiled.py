@@ -195,7 +195,8 @@ def _memory_of(call, given):
     return memory
 
 # %% ../../nbs/analysis/compiled.ipynb #b484bb41
-wrapper_row, memory_row, guards_row = "(wrapper)", "(freed memory)", "(guards)"
+wrapper_row, memory_row = "(wrapper)", "(freed memory)"
+outside_graphs = dict(forward=("(guards)", "Dynamo"), backward=("(gradients)", "sums and copies by autograd"))
 _kinds = {wrapper_row: "Python around kernels", memory_row: "results that go back to the system"}
 
 def _breaks(counters): return sum(counters["graph_break"].values())
@@ -230,7 +231,8 @@ def kernels_of(
     first = 1 + len(run.parts) * (len(phases) if run.training else 1)
     kernels = Kernels(run, frames, first, None if whole else calls)
     if kernels.slots: return kernels, kernels.notes
-    return None, kernels.notes or ["compiled code stays one row: Dynamo compiled nothing of it"]
+    why = f", its stance being {generator.stance!r}" * bool(generator.stance)
+    return None, kernels.notes or [f"compiled code stays one row: Dynamo compiled nothing of it{why}"]
 
 # %% ../../nbs/analysis/compiled.ipynb #47246679
 def _eager_bytes(work):

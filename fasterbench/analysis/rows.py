@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from .compiled import guards_row, kernel_rows, limits
+from .compiled import kernel_rows, kernel_type, limits, outside_graphs
 from .measure import Measurement
 from ..engine.step import phases
 from ..roofs.caches import simulate_caches
@@ -169,12 +169,14 @@ def _with_kernels(m, rows, of_slots):
 
 def _without_kernels(m, row):
     "The row of a compiled module without its kernels: guards, and what runs eagerly between graphs."
-    left = m.kernels.eager_work(m.work, row.name, row.phase or "forward")
-    name, kind = (row.name, row.type) if left is None or left.flops or left.bytes_moved else (guards_row, "Dynamo")
+    phase = row.phase or "forward"
+    left = m.kernels.eager_work(m.work, row.name, phase)
+    idle = left is not None and not left.flops and not left.bytes_moved      # no operator runs outside the graphs
+    name, kind = outside_graphs[phase] if idle else (row.name, row.type)
     left = left or Row(flops=None, bytes_moved=None)
     return changed(left, name=name, type=kind, time_s=row.time_s, time_iqr_s=row.time_iqr_s, phase=row.phase,
                    uncertain=row.uncertain, disturbed=row.disturbed, calls=row.calls, eager_bytes=left.bytes_moved,
-                   category="overhead" if name == guards_row else row.category)
+                   category="overhead" if idle else row.category)
 
 def all_rows(
     m:Measurement,
@@ -251,6 +253,17 @@ def _replays(m):
     return [f"captured graphs ran ({', '.join(list(names)[:3])}{' …' * (len(names) > 3)}): "
             "their kernels have times, and their work is not known"]
 
+def _inferred(m):
+    "The sentence about kernels whose layers no record names."
+    times = [(s, m.times.typical(t)) for s, t in zip(m.kernels.slots, m.times.sites) if s.kernel] if m.kernels else []
+    part = lambda s: sum(w for *_, w, inferred in s.layers if inferred) / (sum(w for *_, w, _ in s.layers) or 1)
+    found = sorted(((t, part(s), kernel_type(s.kernel.called)) for s, t in times if part(s)), reverse=True)
+    if not found: return []
+    names, share = list(dict.fromkeys(name for *_, name in found)), sum(t * p for t, p, _ in found)
+    return [f"the layers of {len(found)} of {len(times)} kernels are inferred from the operators around them, for "
+            f"{share / (sum(t for _, t in times) or 1):.1%} of the kernels' time: "
+            f"{', '.join(names[:3])}{' …' * (len(names) > 3)}"]
+
 def measured_result(
     model:nn.Module,     # What was measured
     m:Measurement,
@@ -273,6 +286,6 @@ def measured_result(
                                         for points in (rows, ops, steps, [program]))
     found = limits(slots, m.inner, kernels, peaks, m.tf32) if slots else ()
     waits = bool(program.sends and _has_unseen_waits(m.times))
-    notes = [*m.notes, *_lost(m), *_replays(m), *[_unseen_waits] * waits]
+    notes = [*m.notes, *_lost(m), *_replays(m), *_inferred(m), *[_unseen_waits] * waits]
     return Result(rows, peaks, ops, program, steps, _timing(m, rows, ops), m.work.unknown_ops, m.environment,
                   name, notes=notes, limits=found)

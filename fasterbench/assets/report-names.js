@@ -1,4 +1,4 @@
-// Labels of the roofs, then names of the chosen row and of the slowest ones: each where nothing lies under it.
+// The name of the chosen or the slowest row, labels of the roofs, then names of further slow rows: each where nothing lies under it.
 function label() {
   const chart = charts[0], layout = chart?._fullLayout
   if (!layout?.xaxis || !tab.figures[0].data.some(t => t.textfont) && !tab.names) return
@@ -10,21 +10,31 @@ function label() {
   const ridges = chart.data.filter(t => t.mode === "markers" && !t.name).flatMap(t => t.x.map((x, i) => ({x, y: t.y[i], r: 6})))
   const around = s => {
     const [x, y] = centre(s, xaxis, yaxis)
-    return {left: x - s.r, right: x + s.r, top: y - s.r, bottom: y + s.r}
+    return {left: x - s.r, right: x + s.r, top: y - s.r, bottom: y + s.r, named: star.includes(s)}
   }
   const own = [...chart.querySelectorAll(".annotation")].slice(0, (tab.figures[0].layout.annotations ?? []).length)
   const taken = [...own.map(g => boxIn(chart, g)), ...[...star, ...spots, ...ridges].map(around)]
   const bare = alongLines(chart, xaxis, yaxis, t => t.legendgroup?.startsWith("roof"))
   const lines = [...bare, ...alongLines(chart, xaxis, yaxis, t => !t.legendgroup?.startsWith("roof"))]
-  const roofs = labelled(chart, xaxis, yaxis, taken, [lines, bare, []])
-  const rank = s => s.row.index === state.row ? Infinity : s.row.time_s
-  const once = tab.names ? [...new Map(spots.map(s => [s.row, s])).values()] : []
-  const first = once.sort((a, b) => rank(b) - rank(a)).slice(0, wide() ? 5 : 3)
-  const ways = [[lines, 56, true], [lines, 56, false], [lines, 150, true], [lines, 150, false], [[], 150, false]]
+  const first = tab.names ? slowest(spots, xaxis, yaxis).slice(0, wide() ? 5 : 3) : []
+  const ways = [[lines, 56, true], [lines, 150, true], [[], 80, true], [lines, 150, false], [[], 150, false]]
   const tries = [26, 14].flatMap(width => ways.map(way => [width, ...way]))
   const name = s => tries.reduce((found, how) => found ?? placed(s, xaxis, yaxis, taken, ...how), null)
-  const names = first.map(name).filter(Boolean)
+  const top = first.slice(0, 1).map(name), roofs = labelled(chart, xaxis, yaxis, taken, lines, bare)
+  const names = [...top, ...first.slice(1).map(name)].filter(Boolean)
   Plotly.relayout(chart, {annotations: [...themed(tab.figures[0].layout).annotations, ...roofs, ...names]})
+}
+
+// The spots of the chosen row and of those that take the most time; rows at one place are one spot, with `more` of them.
+function slowest(spots, xaxis, yaxis) {
+  const rank = s => s.row.index === state.row ? Infinity : s.row.time_s, places = []
+  const near = (a, b) => a.row.phase === b.row.phase && Math.hypot(...a.at.map((v, j) => v - b.at[j])) < 3
+  for (const s of [...new Map(spots.map(s => [s.row, s])).values()].sort((a, b) => rank(b) - rank(a))) {
+    const own = {...s, at: centre(s, xaxis, yaxis), more: 0, time: rank(s)}, there = places.find(p => near(p, own))
+    if (!there) places.push(own)
+    else { there.more += 1; there.time += own.time; there.r = Math.max(there.r, s.r) }
+  }
+  return places.sort((a, b) => b.time - a.time)
 }
 
 // With half of the outline.
@@ -39,14 +49,14 @@ function widthOf(text, size) {
 
 // A label per roof, somewhere along its line, above or below it, off markers, other labels and other lines.
 const along = [0.5, 0.42, 0.58, 0.34, 0.66, 0.26, 0.74, 0.18, 0.82, 0.1, 0.9, 0.04, 0.96]
-function labelled(chart, xaxis, yaxis, taken, tries) {
+function labelled(chart, xaxis, yaxis, taken, lines, bare) {
   const size = wide() ? 12 : 10, h = size + 5
   const frame = {left: xaxis._offset, right: xaxis._offset + xaxis._length, top: yaxis._offset - h, bottom: yaxis._offset + yaxis._length}
   const place = (t, text, from) => {
     const w = widthOf(text, size)
     const [a, b] = clipped([0, t.x.length - 1].map(k => centre({x: t.x[k], y: t.y[k]}, xaxis, yaxis)), frame)
     const flat = Math.abs(a[1] - b[1]) < 1
-    for (const gap of flat ? [0, 7] : [0]) for (const f of along) for (const up of [true, false]) {
+    for (const gap of flat ? [0, 7, 14, 21] : [0]) for (const f of along) for (const up of [true, false]) {
       const [x, y] = a.map((v, j) => v + (b[j] - v) * f)
       const middle = Math.max(frame.left, Math.min(x - w / 2, frame.right - w))
       const left = flat ? middle : up ? x - w - 4 : x + 4, top = up ? y - h - gap : y + 1 + gap
@@ -64,7 +74,8 @@ function labelled(chart, xaxis, yaxis, taken, tries) {
   return tab.figures[0].data.filter(drawn).map(t => {
     const whole = plain(t.text[1]), name = whole.replace(/ [\d.]+ \S*\/s$/, "")
     const texts = wide() ? [whole, name] : [name]
-    return texts.flatMap(text => tries.map(lines => [text, lines])).reduce((found, how) => found ?? place(t, ...how), null)
+    const tries = [...texts.flatMap(text => [[text, lines], [text, bare]]), ...texts.map(text => [text, []])]
+    return tries.reduce((found, how) => found ?? place(t, ...how), null)
   }).filter(Boolean)
 }
 
@@ -102,15 +113,17 @@ const centre = ({x, y}, xaxis, yaxis) => [xaxis._offset + xaxis.d2p(x), yaxis._o
 const escaped = text => text.replace(/[&<>]/g, c => ({"&": "&amp;", "<": "&lt;", ">": "&gt;"})[c])
 
 // The first free place among right, left, above and below, then farther away, with a line to the marker, which crosses
-// no name and, where it is to stay apart, no other marker; null: there is none.
-const sides = [[1, 0], [-1, 0], [0, -1], [0, 1]], corners = [[1, -1], [1, 1], [-1, -1], [-1, 1]]
-const places = [...sides.map(s => [0, s]), ...[16, 32, 56, 80, 110, 150].flatMap(d => [...corners, ...sides].map(s => [d, s]))]
-function placed({row, x, y, r}, xaxis, yaxis, taken, width, others, reach, apart) {
+// no name, not the star and, where it is to stay apart, no other marker; null: there is none.
+const sides = [[1, 0], [-1, 0], [0, -1], [0, 1]]
+const turns = [...[-45, 45, -135, 135], ...[0, 180, -90, 90], ...[-20, 20, -70, 70, -110, 110, -160, 160]]
+const directions = turns.map(turn => [Math.cos(turn * Math.PI / 180), Math.sin(turn * Math.PI / 180)])
+const places = [...sides.map(s => [0, s]), ...[16, 32, 56, 80, 110, 150].flatMap(d => directions.map(s => [d, s]))]
+function placed({row, x, y, r, more}, xaxis, yaxis, taken, width, others, reach, apart) {
   const phase = {forward: " fwd", backward: " bwd", update: " upd"}[row.phase] ?? ""
-  const text = shortName(row, width) + phase, w = widthOf(text, 11), h = 13
-  const [cx, cy] = centre({x, y}, xaxis, yaxis), around = {left: cx - r, right: cx + r, top: cy - r, bottom: cy + r}
+  const text = shortName(row, width) + phase + (more ? ` +${more} more` : ""), w = widthOf(text, 11), h = 13
+  const [cx, cy] = centre({x, y}, xaxis, yaxis), marker = {left: cx - r, right: cx + r, top: cy - r, bottom: cy + r}
   for (const [away, [right, down]] of places.filter(([away]) => away <= reach)) {
-    const dx = right * (r + 4 + away), dy = down * (r + 10 + away), xanchor = ["right", "center", "left"][right + 1]
+    const dx = right * (r + 4 + away), dy = down * (r + 10 + away), xanchor = Math.abs(right) < 0.5 ? "center" : right < 0 ? "right" : "left"
     const left = cx + dx - ({left: 0, right: w, center: w / 2})[xanchor]
     const box = {left, right: left + w, top: cy + dy - h / 2, bottom: cy + dy + h / 2, named: true}
     const way = away ? between([cx, cy], [cx + dx, cy + dy]) : []
@@ -118,7 +131,7 @@ function placed({row, x, y, r}, xaxis, yaxis, taken, width, others, reach, apart
       && box.top >= yaxis._offset && box.bottom <= yaxis._offset + yaxis._length
     const self = t => away === 0 && t.left === cx - r && t.top === cy - r
     const covered = [...taken, ...others].some(t => !self(t) && overlap(t, box))
-    const crossed = taken.some(t => (t.named || apart && !overlap(t, around)) && way.some(p => overlap(t, p)))
+    const crossed = taken.some(t => (t.named || apart) && !overlap(t, marker) && way.some(p => overlap(t, p)))
     if (!inside || covered || crossed) continue
     taken.push(box, ...way)
     const line = {showarrow: true, ax: dx, ay: dy, standoff: r, arrowhead: 0, arrowwidth: 1, arrowcolor: color("ink")}

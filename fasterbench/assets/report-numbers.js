@@ -29,7 +29,7 @@ function write(x, format, unit) {
 // The signature of a C++ function without its return type, its parameters and namespaces.
 function stem(name) {
   if (!/<|::/.test(name)) return name
-  const text = name.replace(/^void |\(anonymous namespace\)::/g, "").trim()
+  const text = name.replace(/^void |(\(anonymous namespace\)|<?unnamed>)::/g, "").trim()
   let depth = 0, end = text.length
   if (text.endsWith(")")) do { end -= 1; depth += (text[end] === ")") - (text[end] === "(") } while (depth && end)
   return text.slice(0, end || text.length).replace(/\b(?:\w+::)+/g, "")
@@ -50,14 +50,13 @@ function gapped(parts, kept) {
   return text
 }
 
-// Further parts as they fit, from the end on; where the kept ones are too long, the longest loses its middle.
+// Further parts as they fit, from the end on; where the kept ones are too long, the longest ones lose their middles.
 function fitted(parts, kept, width) {
   kept = new Set(kept)
   for (let i = parts.length - 1; i >= 0; i--) if (!kept.has(i) && gapped(parts, [...kept, i]).length <= width) kept.add(i)
-  const over = gapped(parts, kept).length - width
-  if (over <= 0) return gapped(parts, kept)
-  const longest = [...kept].reduce((a, b) => parts[b].length > parts[a].length ? b : a)
-  const cut = parts.map((p, i) => i === longest ? middle(p, Math.max(p.length - over, 4), 0.4) : p)
+  const over = gapped(parts, kept).length - width, lengths = parts.map(p => p.length)
+  for (let k = 0; k < over; k++) lengths[[...kept].reduce((a, b) => lengths[b] > lengths[a] ? b : a)] -= 1
+  const cut = parts.map((p, i) => kept.has(i) ? middle(p, Math.max(lengths[i], 4), 0.6) : p)
   return middle(gapped(cut, kept), width, 0.4)
 }
 

@@ -17,10 +17,10 @@ function readRows(kind) {
   short = {}
 }
 
-// The name of a row in so many characters, told apart from all others of its tab.
+// The name of a row in so many characters, told apart from the others that are listed.
 function shortName(row, width) {
-  short[width] ??= toldApart([...rows, ...groups].map(nameOf), width)
-  return short[width].get(nameOf(row))
+  short[width] ??= toldApart([...rows, ...groups].filter(r => listed.has(r.index)).map(nameOf), width)
+  return short[width].get(nameOf(row)) ?? toldApart([nameOf(row)], width).get(nameOf(row))
 }
 const rowAt = index => index < rows.length ? rows[index] : groups[index - rows.length]
 

@@ -20,6 +20,7 @@ async function libraries() {
 function arranged() {
   const now = arrange()
   listed = now.listed
+  short = {}
   marked = now.marked
   passing = new Set(now.rows.map(r => r.index))
   return now

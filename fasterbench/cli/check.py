@@ -12,7 +12,7 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from time import perf_counter
-from typing import Annotated, Optional
+from typing import Annotated
 
 import fasterbench
 import typer
@@ -22,14 +22,12 @@ from ..analysis.budgets import (BudgetError, Found, Verdict, decisive, format_va
                                           matching, parse_limit, read_budgets, shortest, too_near)
 from ..views.fields import Field
 from ..views.view import Sheet, Table, View, text_table
-from .app import app, check_writable, printed, usage_error, whole_from, write
+from .app import Quiet, app, check_writable, option, printed, switch, usage_error, whole, write
 from ..core.progress import progress_bar
 from ..timing.machine_load import LoadMeter, load_caveats
 
 # %% ../../nbs/cli/check.ipynb #9b1f77a2
-def model_of_settings(
-    settings:dict, # "model", and where given "input", "batch", "dtype"
-)->tuple:
+def model_of_settings(settings:dict)->tuple:
     "The model and the sample that the settings of a budget file name."
     import torch
     from fasterbench.cli.loading import load_model
@@ -37,12 +35,8 @@ def model_of_settings(
     return load_model(settings["model"], shape, settings.get("batch"),
                       getattr(torch, settings["dtype"]) if "dtype" in settings else None)
 
-def rounds_of(
-    settings:dict,
-    peaks=None,    # The roofs; None: only times are asked for
-    for_ratios=False,
-):
-    "A function that measures one round of the model that the settings name."
+def rounds_of(settings:dict, peaks=None, for_ratios=False):
+    "A function that measures one round of the model that the settings name; without `peaks`, of times alone."
     from fasterbench.analysis.budget_figures import Rounds
     from fasterbench.roofs.hardware import HardwarePeaks
     device = settings.get("device", "cpu")
@@ -177,12 +171,8 @@ def side(
         process.stdin.close(); process.stdout.close()
 
 # %% ../../nbs/cli/check.ipynb #si00fo02
-def in_turn(
-    now,    # What `side` gives of one version
-    before, # And of the other
-    first,  # Which of them is asked first: 0 or 1
-)->list[tuple[dict, dict]]:
-    "The figures of both versions, in turn within one round: three to twelve pairs, and a second of them."
+def in_turn(now, before, first)->list[tuple[dict, dict]]:
+    "The figures of two versions, as `side` gives them, in turn: three to twelve pairs, and a second of them."
     pairs, start = [], None
     while len(pairs) < 3 or len(pairs) < 12 and perf_counter() - start < 1:
         both = {}
@@ -234,9 +224,7 @@ def _commit_of(ref):
         raise SideError(f"git finds no commit {ref!r} here ({error}){hint}") from error
 
 @contextmanager
-def checked_out(
-    ref:str, # "main", "HEAD~1", "v1.2"
-):
+def checked_out(ref:str):
     "Within the context the current folder as it was at `ref`, in a git worktree. Raises `SideError` where git refuses."
     inside, commit = _git("rev-parse", "--show-prefix"), _commit_of(ref)
     _remove_stale()
@@ -304,9 +292,7 @@ def _in_seconds(found, doubt):
     return {layer: {k: f for k, f in own.items() if k != "time"} | dict(time_s=replace(own["time"], doubt=doubt))
             for layer, own in found.items()}
 
-def elsewhere(
-    settings:dict, # Of the budget file
-)->str:
+def elsewhere(settings:dict)->str:
     "Say which machine times in seconds are of, where the file names another one; empty where it is this one."
     import torch
     from fasterbench.probes.machine import environment
@@ -416,9 +402,7 @@ def _found(settings, budgets, against, rounds, progress):
     return found
 
 # %% ../../nbs/cli/check.ipynb #51fe1f28
-def verdict_row(
-    v:Verdict,
-)->tuple[str, ...]:
+def verdict_row(v:Verdict)->tuple[str, ...]:
     "Model, layer, figure, budget, found, interval and verdict as texts."
     b, unit = v.budget, v.budget.figure.unit
     interval = (f"{format_value(v.found.interval[0], unit)} to {format_value(v.found.interval[1], unit)}"
@@ -448,12 +432,22 @@ def _of_limit(v, value): return None if value is None or not v.budget.limit else
 
 class Verdicts(View):
     "The verdict on each budget of a file."
-    title, file = "Budgets", "budgets"
+    file = "budgets"
     filters = dict(verdict="verdict", model="model", figure="figure", kind="kind")
 
     def __init__(self,
         verdicts:list[Verdict],
     ): self.verdicts = verdicts
+
+    @property
+    def models(self)->list[str]:
+        "The models that have budgets, in the order of the file."
+        return list(dict.fromkeys(v.budget.model for v in self.verdicts))
+
+    @property
+    def title(self)->str:
+        "Name the model, where there is one."
+        return f"Budgets of {self.models[0]}" if len(self.models) == 1 else "Budgets"
 
     @property
     def told(self)->str:
@@ -487,7 +481,8 @@ class Verdicts(View):
     def _chart(self, title):
         from fasterbench.views.plot import canvas, dress
         fig, rows = canvas(), list(enumerate(self.verdicts))
-        name = lambda v: " ".join(filter(None, (v.budget.model, v.layer, v.budget.figure.name, v.budget.text)))
+        model = lambda v: v.budget.model if len(self.models) > 1 else ""     # the only one is in the title
+        name = lambda v: " ".join(filter(None, (model(v), v.layer, v.budget.figure.name, v.budget.text)))
         names = [f"{name(v)}{chr(0x200b) * i}" for i, v in rows]              # two budgets may read alike
         for result, how in _drawn.items():
             own = [(i, v) for i, v in rows if v.result == result and _of_limit(v, v.found.value) is not None]
@@ -510,22 +505,20 @@ class Verdicts(View):
         return dress(fig, title, f"What was found of {len(rows)} limits: {self.told}", 120 + 30 * len(rows))
 
     def _page(self):
-        tab = self._sheet().tab("rows", "budgets", self._chart(""), visible=(*titles, "of_limit"))
+        visible = [t for t in (*titles, "of_limit") if t != "model" or len(self.models) > 1]
+        tab = self._sheet().tab("rows", "budgets", self._chart(""), visible=visible)
         return dict(lines=[self.told], kinds=[tab], notes=self.notes)
 
     def to_dict(self)->dict:
         "Return the verdicts as plain values, in base units."
         rows = [dict(model=v.budget.model, layer=v.layer, pattern=v.budget.layer, figure=v.budget.figure.name,
                      kind=v.budget.figure.kind, unit=v.budget.figure.unit, comparison=v.budget.comparison,
-                     limit=v.budget.limit, found=v.found.value, interval=v.found.interval,
-                     at_least=v.found.at_least, samples=v.found.samples, verdict=v.result, why=v.why)
-                for v in self.verdicts]
+                     limit=v.budget.limit, found=v.found.value, interval=v.found.interval, at_least=v.found.at_least,
+                     samples=v.found.samples, verdict=v.result, why=v.why) for v in self.verdicts]
         return dict(schema="fasterbench.budgets", version=1, verdicts=rows)
 
 # %% ../../nbs/cli/check.ipynb #ju00nit1
-def verdict_junit(
-    verdicts:list[Verdict],
-)->str:
+def verdict_junit(verdicts:list[Verdict])->str:
     "The verdicts as JUnit XML: a test case each; a broken budget is a failure, an undecided one is skipped."
     from xml.etree import ElementTree as tree
     results = [v.result for v in verdicts]
@@ -587,18 +580,15 @@ def _code(verdicts):
 @app.command()
 def check(
     budgets:Annotated[str, typer.Argument(help="A TOML file with a table per model.", metavar="BUDGETS")],
-    against:Annotated[Optional[str], typer.Option(help="The baseline of budgets of time: a git ref, or a saved result "
-                                                  "of this machine.", metavar="REF|RESULT.json")]=None,
-    rounds:Annotated[Optional[int], typer.Option(help="Profiles behind each measured figure, 20 or what the file says; "
-                                                 "up to four times as many where they do not decide.",
-                                                 parser=whole_from(10), metavar="N")]=None,
-    update:Annotated[bool, typer.Option("--update", help="Write the present figures into the file; of a measured one "
-                                                         "the worse end of its interval.")]=False,
-    json:Annotated[Optional[str], typer.Option(help="Write the verdicts here; - for standard output.")]=None,
-    junit:Annotated[Optional[str],
-                    typer.Option(help="Write the verdicts here as JUnit XML; - for standard output.")]=None,
-    html:Annotated[Optional[str], typer.Option(help="Write a page of the verdicts here; - for standard output.")]=None,
-    no_progress:Annotated[bool, typer.Option("--no-progress", help="No progress bar.")]=False,
+    against:option("The baseline of budgets of time: a git ref, or a saved result of this machine.",
+                   metavar="REF|RESULT.json")=None,
+    rounds:whole("Profiles behind each measured figure, 20 or what the file says; up to four times as many where they "
+                 "do not decide.", 10)=None,
+    update:switch("Write the present figures into the file; of a measured one the worse end of its interval.",
+                  "--update")=False,
+    json:option("Write the verdicts here; - for standard output.")=None,
+    junit:option("Write the verdicts here as JUnit XML; - for standard output.")=None,
+    html:option("Write a page of the verdicts here; - for standard output.")=None, no_progress:Quiet=False,
 ):
     "Say whether the models of a file keep their budgets: exit 0 kept, 1 broken, 3 undecided."
     check_writable(json=json, junit=junit, html=html)

@@ -7,11 +7,9 @@ __all__ = ['Counts', 'count']
 
 # %% ../../nbs/cli/count.ipynb #8741d698
 import re
-from typing import Annotated, Optional
 
-import typer
-
-from .app import (Dtype, File, Model, app, check_writable, dtype_named, shape_given, show, whole_from)
+from .app import (Dtype, Length, Model, Shape, app, check_writable, dtype_named, option, shape_given,
+                                 show, whole)
 from .predict import loaded_on_meta
 from ..core.units import format_count, format_si, total
 from ..views.fields import Field
@@ -56,10 +54,8 @@ def _branches(rows):
         else: found[-1][1].append(r)
     return found
 
-def folded(
-    rows:list[dict],  # Branches of one depth, in the order of the model
-)->list[dict]:
-    "Equal numbered neighbours as one row with a count, with their sums; `*` in place of their numbers."
+def folded(rows:list[dict])->list[dict]:
+    "Equal numbered neighbours of one depth as one row with a count and their sums; `*` in place of their numbers."
     alike = lambda a, b: [[r[k] for k in _figures] for r in (a[0], *a[1])] == [[r[k] for k in _figures]
                                                                               for r in (b[0], *b[1])]
     numbered, groups = lambda r: r["name"].rpartition(".")[2].isdigit(), []
@@ -79,11 +75,7 @@ def folded(
 # %% ../../nbs/cli/count.ipynb #51f38fc4
 class Counts(View):
     "Parameters, FLOPs and bytes of the modules of a model."
-    def __init__(self,
-        model, # A `torch.nn.Module`
-        work,  # What `count_work` found
-        sample, # What the model was called with
-    ):
+    def __init__(self, model, work, sample):
         from fasterbench.work.count import peak_memory
         self.name, self.work, self.rows, self.depth = type(model).__name__, work, rows_of(model, work), 3
         held = {id(p): p.numel() * p.element_size() for p in model.parameters()}
@@ -128,15 +120,11 @@ def _count_cell(r, field):
 # %% ../../nbs/cli/count.ipynb #acf03109
 @app.command()
 def count(
-    model:Model, dtype:Dtype=None,
-    input:Annotated[Optional[str], typer.Option(help="Shape of the sample: 1,3,224,224; of token ids: 1,64")]=None,
-    batch:Annotated[Optional[int], typer.Option(help="Batch size of the default sample; left out: 1.",
-                                                parser=whole_from(1), metavar="N")]=None,
-    seq:Annotated[Optional[int], typer.Option(help="Length of the token ids; left out: 128.", parser=whole_from(1),
-                                              metavar="N")]=None,
-    depth:Annotated[int, typer.Option(help="How deep the tree is printed.", parser=whole_from(0), metavar="N")]=3,
-    json:Annotated[File, typer.Option(help="Write all modules here; - for standard output.")]=None,
-    csv:Annotated[File, typer.Option(help="Write all modules here; - for standard output.")]=None,
+    model:Model, dtype:Dtype=None, input:Shape=None,
+    batch:whole("Batch size of the default sample; left out: 1.")=None, seq:Length=None,
+    depth:whole("How deep the tree is printed.", 0, int)=3,
+    json:option("Write all modules here; - for standard output.")=None,
+    csv:option("Write all modules here; - for standard output.")=None,
 ):
     "Count parameters, FLOPs and bytes of one forward, as a tree; nothing is computed or timed."
     from fasterbench.work.count import count_work

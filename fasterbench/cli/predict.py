@@ -11,8 +11,9 @@ from typing import Annotated, Optional
 
 import typer
 
-from .app import (Dtype, File, Model, Top, app, batch_sizes, check_writable, dtype_named,
-                                 saved_result, shape_given, show, target_device, usage_error, whole_from)
+from .app import (Dtype, Model, Report, Rows, Saving, Sites, Top, app, batch_sizes, check_writable,
+                                 dtype_named, option, saved_result, shape_given, show, switch, target_device,
+                                 usage_error, whole)
 from ..core.warnings import FasterbenchWarning
 
 # %% ../../nbs/cli/predict.ipynb #3a1b92e0
@@ -43,29 +44,21 @@ def _batch_table(results):
         *text_table(rows, set()), *wrap_lines([note])])
 
 # %% ../../nbs/cli/predict.ipynb #on5de1ce
-On = Annotated[str, typer.Option("--on", help="Name of a device, or roofs that `peaks --json` wrote.",
-                                 parser=target_device,
-    metavar="DEVICE|PEAKS.json")]
+On = option("Name of a device, or roofs that `peaks --json` wrote.", "--on", kind=str, parser=target_device,
+            metavar="DEVICE|PEAKS.json")
 
 # %% ../../nbs/cli/predict.ipynb #2aa7ffad
 @app.command("predict")
 def predict_verb(
-    model:Model, on:On, dtype:Dtype=None,
-    autocast:Annotated[Optional[str], typer.Option(help="float16 or bfloat16: under autocast to it.")]=None,
-    compiled:Annotated[bool, typer.Option("--compiled",
-        help="As under torch.compile: Inductor is asked, some 10 to 60 s.")]=False,
-    sites:Annotated[File, typer.Option(help="Of a compiled model: write its kernels here, for `trace --sites`.")]=None,
-    captured:Annotated[bool, typer.Option("--captured", help="As a CUDA graph replays it.")]=False,
-    host_s:Annotated[Optional[float], typer.Option(metavar="SECONDS",
-        help="What the host needs to launch a forward; left out: the device alone is timed.")]=None,
-    like:Annotated[File, typer.Option(help="A result of `roofline --json`, whose utilization is carried over.")]=None,
-    input:Annotated[Optional[str], typer.Option(help="Shape of the sample: 1,3,224,224")]=None,
-    batch:Annotated[Optional[str], typer.Option(help="Batch sizes of the default sample: 1,8,64; left out: 1.",
-        metavar="N,N,…")]=None,
-    top:Top=10,
-    html:Annotated[File, typer.Option(help="Write the report here; - for standard output.")]=None,
-    json:Annotated[File, typer.Option(help="Write the result here; - for standard output.")]=None,
-    csv:Annotated[File, typer.Option(help="Write the rows here; - for standard output.")]=None,
+    model:Model, on:On, dtype:Dtype=None, autocast:option("float16 or bfloat16: under autocast to it.")=None,
+    compiled:switch("As under torch.compile: Inductor is asked, some 10 to 60 s.", "--compiled")=False,
+    sites:Sites=None, captured:switch("As a CUDA graph replays it.", "--captured")=False,
+    host_s:option("What the host needs to launch a forward; left out: the device alone is timed.",
+                  kind=Optional[float], metavar="SECONDS")=None,
+    like:option("A result of `roofline --json`, whose utilization is carried over.")=None,
+    input:option("Shape of the sample: 1,3,224,224")=None,
+    batch:option("Batch sizes of the default sample: 1,8,64; left out: 1.", metavar="N,N,…")=None,
+    top:Top=10, html:Report=None, json:Saving=None, csv:Rows=None,
 ):
     "Predict a model's times on a device that is not here: a limit, and an expected time with its interval."
     from fasterbench.analysis.predict import predict
@@ -103,8 +96,6 @@ def _measured_rates(text):
     except ValueError: usage_error(f"{text!r} is not a list of batch:tokens/s, such as 1:104.9,8:700", "--measured")
 
 # %% ../../nbs/cli/predict.ipynb #f4d849e5
-def _tokens_option(text): return typer.Option(help=text, parser=whole_from(1), metavar="N")
-
 def _cache_element(text):
     "The bytes of an element of the cache; `None`: as in the model."
     if text is None: return None
@@ -114,26 +105,21 @@ def _cache_element(text):
 
 @app.command("serve")
 def serve_verb(
-    model:Config, on:Annotated[str, typer.Option("--on", metavar="DEVICE|PEAKS.json,…",
-        help="Name of a device, or roofs that `peaks --json` wrote; several with commas.")],
-    prompt:Annotated[int, _tokens_option("Tokens of a prompt.")]=2048,
-    new:Annotated[int, _tokens_option("Tokens generated.")]=256,
-    batch:Annotated[Optional[str], typer.Option(metavar="N,N,…",
-        help="Sequences that run together: 1,8,64. Of several devices one number; left out: the most that fit.")]=None,
-    weights:Annotated[Optional[str], typer.Option(
-        help="How matrices are stored: int8, fp8, mxfp4, nvfp4, int4/128.")]=None,
-    math:Annotated[Optional[str], typer.Option(help="Dtype of their products: fp8, fp4, bf16.")]=None,
-    cache:Annotated[Optional[str], typer.Option(help="Dtype of the cache: fp8, bf16.")]=None,
-    engine:Annotated[Optional[str], typer.Option(help="vllm, trtllm, sglang; bare: the model without a server.")]=None,
-    tensor_parallel:Annotated[str, typer.Option(metavar="N,N,…", help="Devices that share the model: 1,2,4.")]="1",
-    tpot:Annotated[Optional[float], typer.Option(metavar="SECONDS",
-        help="Expected time per output token that is accepted.")]=None,
-    price:Annotated[Optional[float], typer.Option(help="Of one device for an hour.")]=None,
-    network:Annotated[Optional[float], typer.Option(help="B/s that a device sends; left out: the table's link.")]=None,
-    measured:Annotated[Optional[str], typer.Option(help="Tokens/s of decode: 1:104.9", metavar="N:RATE,…")]=None,
-    html:Annotated[File, typer.Option(help="Write the page here; - for standard output.")]=None,
-    json:Annotated[File, typer.Option(help="Write the result here; - for standard output.")]=None,
-    csv:Annotated[File, typer.Option(help="Write the points here; - for standard output.")]=None,
+    model:Config, on:option("Name of a device, or roofs that `peaks --json` wrote; several with commas.", "--on",
+                            kind=str, metavar="DEVICE|PEAKS.json,…"),
+    prompt:whole("Tokens of a prompt.", kind=int)=2048, new:whole("Tokens generated.", kind=int)=256,
+    batch:option("Sequences that run together: 1,8,64. Of several devices one number; left out: the most that fit.",
+                 metavar="N,N,…")=None,
+    weights:option("How matrices are stored: int8, fp8, mxfp4, nvfp4, int4/128.")=None,
+    math:option("Dtype of their products: fp8, fp4, bf16.")=None, cache:option("Dtype of the cache: fp8, bf16.")=None,
+    engine:option("vllm, trtllm, sglang; bare: the model without a server.")=None,
+    tensor_parallel:option("Devices that share the model: 1,2,4.", kind=str, metavar="N,N,…")="1",
+    tpot:option("Expected time per output token that is accepted.", kind=Optional[float], metavar="SECONDS")=None,
+    price:option("Of one device for an hour.", kind=Optional[float])=None,
+    network:option("B/s that a device sends; left out: the table's link.", kind=Optional[float])=None,
+    measured:option("Tokens/s of decode: 1:104.9", metavar="N:RATE,…")=None,
+    html:option("Write the page here; - for standard output.")=None, json:Saving=None,
+    csv:option("Write the points here; - for standard output.")=None,
 ):
     "Say what devices allow a language model, and what a server is expected to reach, from its configuration."
     from fasterbench.analysis.serve import serve

@@ -17,8 +17,8 @@ from typing import Annotated, Optional
 import fasterbench
 import typer
 
-from .app import (File, Peaks, Top, app, check_writable, free_name, given_peaks, notice, usage_error,
-                                 whole_from, write)
+from .app import (Peaks, Top, app, check_writable, free_name, given_peaks, notice, option, switch,
+                                 usage_error, whole, write)
 
 # %% ../../nbs/cli/script.ipynb #481598f0
 parallels = ("ddp", "fsdp")
@@ -27,9 +27,7 @@ def launched_ranks()->int:
     "How many ranks `torchrun` started; 1 without it."
     return int(os.environ.get("WORLD_SIZE", "1")) if "TORCHELASTIC_RUN_ID" in os.environ else 1
 
-def local_device(
-    device:str, # As a user named it
-)->str:
+def local_device(device:str)->str:
     "The device of this rank: of several GPUs the one of its place on the host."
     several = device != "cpu" and ":" not in device
     return f"{device}:{os.environ['LOCAL_RANK']}" if several and launched_ranks() > 1 else device
@@ -38,17 +36,12 @@ def is_first()->bool:
     "Return whether this process prints and writes."
     return launched_ranks() == 1 or os.environ["RANK"] == "0"
 
-def check_launched(
-    verb:str,      # "peaks"
-    there:bool,    # Whether there are several processes
-):
+def check_launched(verb:str, there:bool):
     "End with an error where a network is to be measured and there are not several processes."
     if not there: usage_error("a network is between several processes, which torchrun starts: torchrun "
                               f"--nproc-per-node 2 -m fasterbench {verb} --network", "--network")
 
-def parallel_named(
-    text:str, # What `--parallel` was given
-)->str:
+def parallel_named(text:str)->str:
     return text if text in parallels else usage_error(f"{text!r} is not one of {', '.join(parallels)}", "--parallel")
 
 # %% ../../nbs/cli/script.ipynb #1cc18f35
@@ -75,10 +68,7 @@ def _wrapped(model, device, parallel):
     return nn.parallel.DistributedDataParallel(model, [device.index] if is_accelerator(device) else None)
 
 # %% ../../nbs/cli/script.ipynb #6cf66712
-def begin_group(
-    device,         # A `torch.device`: of this rank
-    limit_s:float,  # How long a collective waits
-):
+def begin_group(device, limit_s:float):
     "This process is a rank from now on: over NCCL on NVIDIA's GPUs, over gloo on CPUs."
     import torch
     import torch.distributed as dist
@@ -87,10 +77,7 @@ def begin_group(
     dist.init_process_group(dist.get_default_backend_for_device(device), timeout=timedelta(seconds=limit_s))
 
 @contextmanager
-def job(
-    device,        # A `torch.device`: of this rank
-    parallel:str,  # "ddp" or "fsdp"
-):
+def job(device, parallel:str):
     "Within the context this process is a rank; gives a function that wraps a model. Alone, the model stays as it is."
     if launched_ranks() == 1:
         yield lambda model: model
@@ -112,10 +99,7 @@ def _as_main(code, **attributes):
 def _first_on_path(folder):
     if not getattr(sys.flags, "safe_path", False): sys.path[0] = folder
 
-def run_script(
-    path:str,       # "train.py"
-    args:list[str], # Its arguments
-):
+def run_script(path:str, args:list[str]):
     "Run a script as `python path args` does."
     sys.argv[:] = [path, *args]
     _first_on_path(os.path.dirname(os.path.realpath(path)))
@@ -124,10 +108,7 @@ def run_script(
     _as_main(code, __file__=whole, __cached__=None)
 
 # %% ../../nbs/cli/script.ipynb #650b37b2
-def run_module(
-    name:str,       # "package.train"
-    args:list[str], # Its arguments
-):
+def run_module(name:str, args:list[str]):
     "Run a module as `python -m name args` does."
     sys.argv[:] = ["-m", *args]
     _first_on_path(os.getcwd())
@@ -279,15 +260,13 @@ class Program:
 def run(
     script:Annotated[str, typer.Argument(help="A Python script; with -m the name of a module.", metavar="SCRIPT")],
     args:Annotated[Optional[list[str]], typer.Argument(help="Arguments of the script.", metavar="ARGS")]=None,
-    module:Annotated[bool, typer.Option("-m", help="SCRIPT is a module, as in python -m.")]=False,
-    every:Annotated[int, typer.Option(help="Calls of a model from one sample to the next.",
-                                      parser=whole_from(1), metavar="N")]=1000,
-    active:Annotated[int, typer.Option(help="Steps of a sample that are timed.", parser=whole_from(1), metavar="N")]=3,
-    peaks:Peaks=None, top:Top=10,
-    html:Annotated[File, typer.Option(help="Where the report goes; left out: the name of the script, in this folder. "
-                                           "With several models, one file each.")]=None,
-    no_html:Annotated[bool, typer.Option("--no-html", help="Write no report.")]=False,
-    json:Annotated[File, typer.Option(help="Write the result here; with several models, one file each.")]=None,
+    module:switch("SCRIPT is a module, as in python -m.", "-m")=False,
+    every:whole("Calls of a model from one sample to the next.", kind=int)=1000,
+    active:whole("Steps of a sample that are timed.", kind=int)=3, peaks:Peaks=None, top:Top=10,
+    html:option("Where the report goes; left out: the name of the script, in this folder. "
+                "With several models, one file each.")=None,
+    no_html:switch("Write no report.", "--no-html")=False,
+    json:option("Write the result here; with several models, one file each.")=None,
 ):
     "Run an unchanged script, and report each model that it calls."
     if "-" in (html, json): usage_error("standard output is the script's; a file is needed", "--html, --json")

@@ -13,13 +13,11 @@ from typing import Annotated, Optional
 
 import typer
 
-from .app import (Top, app, check_writable, given_peaks, notice, one_of, printed, roof_mismatches, show,
-                                 target_device, usage_error)
+from .app import (Report, Rows, Saving, Top, app, check_writable, given_peaks, notice, option, printed,
+                                 roof_mismatches, show, switch, target_device, usage_error, words)
 from ..core.warnings import FasterbenchDeprecationWarning, warn
 
 # %% ../../nbs/cli/trace.ipynb #711d0eba
-_ways = ("module", "operator", "kernel", "collective", "rank")
-
 def _read_traces(files, by, on, peaks, **beside):
     from fasterbench.interop.traces import read_trace
     try: return read_trace(files if len(files) > 1 else files[0], by=by, on=on, peaks=peaks,
@@ -31,34 +29,26 @@ def _read_traces(files, by, on, peaks, **beside):
 _files = "Output of torch.profiler: .json, .json.gz, a folder or a tar archive; several are the ranks of one job"
 _rows = "A row per module, operator, kernel, collective or rank; left out: module where the trace names them."
 _on = "Name of the GPU, where the trace has none or another is meant, or roofs that peaks --json wrote."
-_peaks = "Roofs that fasterbench peaks --json wrote; left out: the datasheet of the device."
 _capture = "Trace of the capture phase of a server's graphs; their kernels get its operators. Can be repeated."
 _config = "config.json of the model, or its folder: experts and windows, which operators of engines do not record."
-_rules = "Python file with rules of operators (@rule, @engine_rule). Can be repeated."
 _cache = "Cache of Inductor of that run (TORCHINDUCTOR_CACHE_DIR): the sources of its compiled kernels."
-_like = "An eager trace of the same model, by which kernels of graphs are recognised."
 _sites = "Kernels of the compiled model (roofline --compile --sites FILE): layers, FLOPs and bytes of each."
-_perfetto = "Write a copy of the trace with FLOPs, bytes and utilization on its kernels here."
-Text = Optional[str]
 
 @app.command()
 def trace(
     files:Annotated[list[str], typer.Argument(help=_files, metavar="FILE…")],
-    by:Annotated[Text, typer.Option(help=_rows, parser=one_of(*_ways), metavar="|".join(_ways))]=None,
-    on:Annotated[Text, typer.Option(help=_on, parser=target_device, metavar="DEVICE|PEAKS.json")]=None,
-    device:Annotated[Text, typer.Option(hidden=True)]=None,
-    peaks:Annotated[Text, typer.Option(help=_peaks)]=None,
-    capture:Annotated[Optional[list[str]], typer.Option(help=_capture, metavar="FILE")]=None,
-    config:Annotated[Text, typer.Option(help=_config)]=None,
-    rules:Annotated[Optional[list[str]], typer.Option(help=_rules, metavar="FILE")]=None,
-    inductor_cache:Annotated[Text, typer.Option(help=_cache, metavar="DIR")]=None,
-    like:Annotated[Text, typer.Option(help=_like, metavar="FILE")]=None,
-    sites:Annotated[Text, typer.Option(help=_sites, metavar="FILE")]=None,
-    top:Top=10,
-    html:Annotated[Text, typer.Option(help="Write the report here; - for standard output.")]=None,
-    json:Annotated[Text, typer.Option(help="Write the result here; - for standard output.")]=None,
-    csv:Annotated[Text, typer.Option(help="Write the rows here; - for standard output.")]=None,
-    perfetto:Annotated[Text, typer.Option(help=_perfetto)]=None,
+    by:words(_rows, "module", "operator", "kernel", "collective", "rank")=None,
+    on:option(_on, parser=target_device, metavar="DEVICE|PEAKS.json")=None,
+    device:Annotated[Optional[str], typer.Option(hidden=True)]=None,
+    peaks:option("Roofs that fasterbench peaks --json wrote; left out: the datasheet of the device.")=None,
+    capture:option(_capture, kind=Optional[list[str]], metavar="FILE")=None,
+    config:option(_config)=None,
+    rules:option("Python file with rules of operators (@rule, @engine_rule). Can be repeated.",
+                 kind=Optional[list[str]], metavar="FILE")=None,
+    inductor_cache:option(_cache, metavar="DIR")=None,
+    like:option("An eager trace of the same model, by which kernels of graphs are recognised.", metavar="FILE")=None,
+    sites:option(_sites, metavar="FILE")=None, top:Top=10, html:Report=None, json:Saving=None, csv:Rows=None,
+    perfetto:option("Write a copy of the trace with FLOPs, bytes and utilization on its kernels here.")=None,
 ):
     "Read traces of torch.profiler, print the slowest rows and where all of the time went, and write the report."
     check_writable(html=html, json=json, csv=csv, perfetto=perfetto)
@@ -99,18 +89,11 @@ def _remarked(kernels, roofs, name):
 def ncu(
     file:Annotated[str, typer.Argument(help="Output of ncu --csv (details, raw or summary page), or a .ncu-rep",
                                        metavar="FILE")],
-    by:Annotated[str, typer.Option(help="A row per launch, per kernel of one shape, or per NVTX range.",
-                                   parser=one_of("launch", "kernel", "nvtx"),
-                                   metavar="launch|kernel|nvtx")]="launch",
-    peaks:Annotated[Optional[str],
-                    typer.Option(help="Roofs: a file of `peaks --json`, or a device: \"NVIDIA H100\". Left out: those "
-                                 "of the file.")]=None,
-    missing:Annotated[bool, typer.Option("--missing", help="Print the line of ncu that collects what the file lacks, "
-                                                           "and nothing else.")]=False,
-    top:Top=10,
-    html:Annotated[Optional[str], typer.Option(help="Write the report here; - for standard output.")]=None,
-    json:Annotated[Optional[str], typer.Option(help="Write the result here; - for standard output.")]=None,
-    csv:Annotated[Optional[str], typer.Option(help="Write the rows here; - for standard output.")]=None,
+    by:words("A row per launch, per kernel of one shape, or per NVTX range.", "launch", "kernel", "nvtx",
+             kind=str)="launch",
+    peaks:option("Roofs: a file of `peaks --json`, or a device: \"NVIDIA H100\". Left out: those of the file.")=None,
+    missing:switch("Print the line of ncu that collects what the file lacks, and nothing else.", "--missing")=False,
+    top:Top=10, html:Report=None, json:Saving=None, csv:Rows=None,
 ):
     "Read a report of Nsight Compute, print its slowest kernels and write the report."
     check_writable(html=html, json=json, csv=csv)

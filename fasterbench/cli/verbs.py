@@ -10,16 +10,16 @@ import os, warnings
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
 
 from ..core.warnings import FasterbenchWarning
 
-from .app import (Depth, Device, Dtype, File, Group, Model, Peaks, Quiet, Saved, Top, app, batch_sizes,
-                                 check_writable, device_here, dtype_named, free_name, given_peaks, is_watched, notice,
-                                 one_of, roof_mismatches, printed, run_name, saved_result, shape_given, show,
-                                 usage_error, whole_from, write)
+from .app import (Depth, Device, Dtype, Group, Length, Model, Peaks, Quiet, Rows, Saved, Saving, Shape,
+                                 Sites, Top, app, batch_sizes, check_writable, device_here, dtype_named, free_name,
+                                 given_peaks, is_watched, notice, option, printed, roof_mismatches, run_name,
+                                 saved_result, shape_given, show, switch, usage_error, whole, words, write)
 from .script import (begin_group, check_launched, is_first, job, launched_ranks, local_device,
                                       parallel_named)
 
@@ -64,15 +64,11 @@ def _network(device):
 
 # %% ../../nbs/cli/verbs.ipynb #1e683c19
 @app.command()
-def peaks(device:Device="cpu",
-          dtype:Annotated[str, typer.Option(help="float32, float64, bfloat16 or float16")]="float32",
-          json:Annotated[File, typer.Option(help="Write the peaks here; - for standard output.")]=None,
-          html:Annotated[File, typer.Option(help="Write a page with every probe here; - for standard output.")]=None,
-          anew:Annotated[bool,
-                         typer.Option("--anew", help="Measure, also where peaks of this machine are kept.")]=False,
-          network:Annotated[bool,
-                            typer.Option("--network", help="Under torchrun: the network between its processes too.")
-                            ]=False,
+def peaks(device:Device="cpu", dtype:option("float32, float64, bfloat16 or float16", kind=str)="float32",
+          json:option("Write the peaks here; - for standard output.")=None,
+          html:option("Write a page with every probe here; - for standard output.")=None,
+          anew:switch("Measure, also where peaks of this machine are kept.", "--anew")=False,
+          network:switch("Under torchrun: the network between its processes too.", "--network")=False,
           no_progress:Quiet=False):
     "Measure the ceilings of a device, or read those that are kept in the cache folder ($FASTERBENCH_CACHE)."
     from fasterbench.probes.peaks import measure_peaks
@@ -93,36 +89,22 @@ def peaks(device:Device="cpu",
 # %% ../../nbs/cli/verbs.ipynb #84f762dc
 @app.command()
 def roofline(
-    model:Model, device:Device="cpu", dtype:Dtype=None,
-    input:Annotated[Optional[str], typer.Option(help="Shape of the sample: 1,3,224,224; of token ids: 1,64")]=None,
-    batch:Annotated[Optional[str], typer.Option(help="Batch size of the default sample, or several: 1,8,32; "
-                                                "left out: 1.", metavar="N,N,…")]=None,
-    seq:Annotated[Optional[int], typer.Option(help="Length of the token ids; left out: 128.", parser=whole_from(1),
-                                              metavar="N")]=None,
-    warmup:Annotated[int, typer.Option(help="Forwards before anything is timed.", parser=whole_from(0), metavar="N")]=5,
-    steps:Annotated[Optional[int], typer.Option(help="Timed forwards; left out: until the times have settled.",
-                                                parser=whole_from(1), metavar="N")]=None,
-    backward:Annotated[bool, typer.Option("--backward",
-                                          help="Profile training steps; the loss is the sum of the output.")]=False,
-    loss:Annotated[Optional[str], typer.Option(help="Of training steps: a function of the output, losses.py:mean.",
-                                               metavar="FILE:CALLABLE")]=None,
-    optimizer:Annotated[Optional[str], typer.Option(help="Of training steps: a class of torch.optim, whose update is "
-                                                    "profiled too.", metavar="NAME")]=None,
-    autocast:Annotated[Optional[str], typer.Option(help="Run under torch.autocast to this dtype.",
-                                                   metavar="bfloat16|float16",
-                                                   parser=one_of("bfloat16", "float16"))]=None,
-    compiled:Annotated[bool, typer.Option("--compile", help="Compile the model first: a row for every kernel.")]=False,
-    sites:Annotated[File, typer.Option(help="Of a compiled model: write its kernels here, for `trace --sites`.")]=None,
-    parallel:Annotated[str, typer.Option(help="Under torchrun: how several ranks run the model.",
-                                         parser=parallel_named, metavar="ddp|fsdp")]="ddp",
-    network:Annotated[bool, typer.Option("--network", help="Under torchrun: measure the network first.")]=False,
+    model:Model, device:Device="cpu", dtype:Dtype=None, input:Shape=None,
+    batch:option("Batch size of the default sample, or several: 1,8,32; left out: 1.", metavar="N,N,…")=None,
+    seq:Length=None, warmup:whole("Forwards before anything is timed.", 0, int)=5,
+    steps:whole("Timed forwards; left out: until the times have settled.")=None,
+    backward:switch("Profile training steps; the loss is the sum of the output.", "--backward")=False,
+    loss:option("Of training steps: a function of the output, losses.py:mean.", metavar="FILE:CALLABLE")=None,
+    optimizer:option("Of training steps: a class of torch.optim, whose update is profiled too.", metavar="NAME")=None,
+    autocast:words("Run under torch.autocast to this dtype.", "bfloat16", "float16")=None,
+    compiled:switch("Compile the model first: a row for every kernel.", "--compile")=False, sites:Sites=None,
+    parallel:option("Under torchrun: how several ranks run the model.", kind=str, parser=parallel_named,
+                    metavar="ddp|fsdp")="ddp",
+    network:switch("Under torchrun: measure the network first.", "--network")=False,
     peaks:Peaks=None, top:Top=10, group:Group="auto", depth:Depth=None,
-    html:Annotated[File, typer.Option(help="Where the report goes; left out: in a terminal a name that says what was "
-                                           "run, in this folder, elsewhere nowhere.")]=None,
-    no_html:Annotated[bool, typer.Option("--no-html", help="Write no report.")]=False,
-    json:Annotated[File, typer.Option(help="Write the result here; - for standard output.")]=None,
-    csv:Annotated[File, typer.Option(help="Write the rows here; - for standard output.")]=None,
-    no_progress:Quiet=False,
+    html:option("Where the report goes; left out: in a terminal a name that says what was run, in this folder, "
+                "elsewhere nowhere.")=None,
+    no_html:switch("Write no report.", "--no-html")=False, json:Saving=None, csv:Rows=None, no_progress:Quiet=False,
 ):
     "Profile a model, print its slowest layers and write the report; under torchrun in all ranks."
     if network: check_launched("roofline MODEL", launched_ranks() > 1)
@@ -221,9 +203,8 @@ def loss_named(text):
 # %% ../../nbs/cli/verbs.ipynb #680f5322
 @app.command()
 def report(saved:Saved, top:Top=10, group:Group="auto", depth:Depth=None,
-           html:Annotated[File, typer.Option(help="Where the report goes; left out: SAVED.html in this folder; - for "
-                                                  "standard output.")]=None,
-           csv:Annotated[File, typer.Option(help="Write the rows here; - for standard output.")]=None):
+           html:option("Where the report goes; left out: SAVED.html in this folder; - for standard output.")=None,
+           csv:Rows=None):
     "Print a saved result and write its report."
     from fasterbench.views.headline import model_name
     from fasterbench.views.plot import device_name
@@ -238,9 +219,7 @@ def report(saved:Saved, top:Top=10, group:Group="auto", depth:Depth=None,
 def compare_verb(
     saved:Annotated[list[str], typer.Argument(metavar="BEFORE AFTER [MORE]",
         help="Results that `roofline --json` wrote: two, or more for a column each.")],
-    top:Top=10,
-    html:Annotated[File, typer.Option(help="Write chart and table here; - for standard output.")]=None,
-    csv:Annotated[File, typer.Option(help="Write the rows here; - for standard output.")]=None,
+    top:Top=10, html:option("Write chart and table here; - for standard output.")=None, csv:Rows=None,
 ):
     "Compare saved results, row by row."
     from fasterbench.views.compare import compare, series_of

@@ -99,6 +99,7 @@ class Generator:
         self.read, self.whole, self.where, self.memory, self.ran = read, whole, where, memory, ran
         self.frames, self.codes, self.backends, self.thread = [], set(), {}, threading.get_ident()
         self.sites, self.frame, self.callbacks, self.region = None, None, {}, next(_regions)
+        self.stance = ""    # Of Dynamo, where that let compiled code run eagerly
 
     @property
     def mine(self): return threading.get_ident() == self.thread
@@ -145,7 +146,10 @@ class Generator:
 def _callback(self, callback, original):
     "Return what Dynamo calls for each frame, in place of `callback`."
     import torch._dynamo.eval_frame as dynamo
-    if not self.mine or callback in (False, None) or dynamo._stance.stance != "default": return original(callback)
+    if not self.mine or callback in (False, None): return original(callback)
+    if dynamo._stance.stance != "default":                         # of the whole process, so of another thread too
+        self.stance = dynamo._stance.stance
+        return original(callback)
     isolate = getattr(torch._C._dynamo.eval_frame, "set_eval_frame_isolate_recompiles_id", None)    # 2.13 has it
     if isolate is not None: isolate(self.region)
     if id(callback) not in self.callbacks:

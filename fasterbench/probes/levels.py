@@ -46,19 +46,14 @@ def cpu_caches(
     return [(f"L{level}", largest(caches)) for level, caches in sorted(found.items())]
 
 # %% ../../nbs/probes/levels.ipynb #56ab04c2
-def memory_capacities(
-    device:torch.device,
-)->list[tuple[str, int]]:
+def memory_capacities(device:torch.device)->list[tuple[str, int]]:
     "The caches of `device` that have a roof of their own, where the system says; else none."
     if device.type == "cpu": return cpu_caches(torch.get_num_threads())
     return accelerator(device).caches()
 
 # %% ../../nbs/probes/levels.ipynb #08ae0144
-def plateaus(
-    rates:list[tuple[int, float]], # (working set in B, B/s), small ones first
-    fall:float=1/3,                # How much a rate falls below its plateau when a level ends
-)->list[tuple[str, int]]:
-    "Name and capacity in bytes of each cache that the rates show; the last plateau is main memory and not among them."
+def plateaus(rates:list[tuple[int, float]], fall:float=1/3)->list[tuple[str, int]]:
+    "Name and capacity (B) of each cache that (working set, B/s) pairs show; the last plateau is main memory."
     found, plateau, before = [], [], 0
     for size, rate in rates:
         if plateau and rate < (1 - fall) * max(plateau):
@@ -80,10 +75,7 @@ def swept_capacities(device, seconds, **kwargs):
     return plateaus([(s, run_probe(probe(s), device, seconds=seconds / len(sizes), **kwargs).best) for s in sizes])
 
 # %% ../../nbs/probes/levels.ipynb #194e5ac0
-def working_sets(
-    capacities:list[tuple[str, int]], # Caches, smallest first
-    bandwidth_mb:int|None,            # Working set for main memory, MB; None: several times the last cache
-)->list[tuple]:
+def working_sets(capacities:list[tuple[str, int]], bandwidth_mb:int|None)->list[tuple]:
     "Per level its name, its capacity (None for main memory) and the working sets to probe, in bytes."
     sets, below = [], 0
     for name, capacity in capacities:
@@ -136,10 +128,8 @@ def measure_levels(
     return levels, [(_probe_name(r), r.probe.size, r.best) for r in rates]
 
 # %% ../../nbs/probes/levels.ipynb #47f01734
-def nearer_is_faster(
-    levels:list[MemoryLevel], # Nearest first
-)->tuple[list[MemoryLevel], list[str]]:
-    "`levels` with the bandwidth of each at least that of the next one out, and a note per level that had less."
+def nearer_is_faster(levels:list[MemoryLevel])->tuple[list[MemoryLevel], list[str]]:
+    "`levels`, nearest first, each with at least the bandwidth of the next one out, and a note per level that had less."
     out, notes = [], []
     for l in reversed(levels):
         behind = out[-1] if out else l

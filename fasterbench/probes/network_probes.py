@@ -8,7 +8,6 @@ __all__ = ['measure_network']
 # %% ../../nbs/probes/network_probes.ipynb #1e398258
 import datetime, math, socket, statistics
 from collections.abc import Iterable
-from time import perf_counter
 from typing import NamedTuple
 
 import torch
@@ -16,7 +15,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from ..core.arguments import as_count
-from ..engine.accelerator import accelerator, group_device, is_accelerator
+from ..engine.accelerator import group_device, is_accelerator
 from ..engine.peers import peers
 from ..core.units import positive
 from ..roofs.network import NetworkPeaks, fitted

@@ -153,11 +153,10 @@ def _as_peaks(found, levels, made, notes, sweep, device, dtype, flags):
     ceilings = _as_ceilings(found)
     sweep = _risen(sweep, {(l.rate.probe.name.split()[0], l.rate.probe.size): l.rate.best for l in levels})
     best = {(dtype_name(d), r.probe.name, r.probe.work): r.best for (d, _), r in found.rates.items()}
-    return HardwarePeaks(ceilings[0].flops, made[-1].bandwidth, device=str(device), dtype=str(dtype),
-                         tf32_enabled=ceilings[0].unit == "TF32", cudnn_benchmark=flags, levels=made, ceilings=ceilings,
-                         environment=environment(device), sweep=sweep, skipped=found.skipped,
-                         trials=_risen(found.trials, best),
-                         kinds=found.kinds, launch_s=found.launch_s, notes=notes)
+    return HardwarePeaks(ceilings[0].flops, made[-1].bandwidth, device=str(device),
+                         dtype=str(dtype), tf32_enabled=ceilings[0].unit == "TF32", cudnn_benchmark=flags, levels=made,
+                         ceilings=ceilings, environment=environment(device), sweep=sweep, skipped=found.skipped,
+                         trials=_risen(found.trials, best), kinds=found.kinds, launch_s=found.launch_s, notes=notes)
 
 # %% ../../nbs/probes/peaks.ipynb #cf6fbaf6
 kept_days = 30 # After that, kept peaks are measured again
@@ -180,16 +179,12 @@ def _age_days(peaks):
     except (KeyError, TypeError, ValueError): return float("inf")
     return (datetime.now(timezone.utc) - measured).total_seconds() / 86400
 
-def is_busy(
-    seconds:float=0.15, # How long to look
-)->bool:
+def is_busy(seconds:float=0.15)->bool:
     "Return whether others use so much of the cores now that roofs would be provisional."
     with LoadMeter() as meter: sleep(seconds)
     return bool(load_caveats(meter.load, busy_for_roofs))
 
-def is_fresh(
-    peaks, # `HardwarePeaks`
-)->bool:
+def is_fresh(peaks)->bool:
     "Return whether `peaks` were measured within the last ten minutes."
     return _age_days(peaks) < 600 / 86400
 
@@ -298,8 +293,7 @@ def remembered(
         with _lookup: now = _remembered.get(key)             # another thread has measured meanwhile
         if now is peaks:
             folder = cache_folder()
-            now = (_again(measure, peaks) if folder is None
-                   else _kept(folder, key, machine(), measure, group, peaks))
+            now = (_again(measure, peaks) if folder is None else _kept(folder, key, machine(), measure, group, peaks))
         with _lookup: _remembered[key] = now
         return now
 
@@ -321,13 +315,8 @@ def _of_ranks(key, machine, measure):
     return peaks
 
 # %% ../../nbs/probes/peaks.ipynb #a96d5eb2
-def measured_anew(
-    key:tuple,           # As for `remembered`
-    machine:Callable,
-    measure:Callable,
-    group=None,          # Likewise
-)->HardwarePeaks:
-    "The peaks as they are measured now, remembered and kept in place of what was there."
+def measured_anew(key:tuple, machine:Callable, measure:Callable, group=None)->HardwarePeaks:
+    "The peaks as `remembered` gives them, measured now, and kept in place of what was there."
     folder = cache_folder()
     with _one_thread, _one_process(folder):
         peaks = measure()
@@ -338,11 +327,8 @@ def measured_anew(
         with _lookup: _remembered[key] = peaks
     return peaks
 
-def replace_peaks(
-    old:HardwarePeaks,
-    new:HardwarePeaks, # What later calls get
-):
-    "Remember and keep `new` wherever `old` was."
+def replace_peaks(old:HardwarePeaks, new:HardwarePeaks):
+    "Remember and keep `new` wherever `old` was: later calls get it."
     with _lookup:
         keys = [k for k, v in _remembered.items() if v is old]
         _remembered.update(dict.fromkeys(keys, new))
@@ -371,19 +357,10 @@ def _flags():
 def _machine(device): return {k: v for k, v in environment(device).items() if k != "date"}
 
 # %% ../../nbs/probes/peaks.ipynb #d4f048b8
-def peaks_of(
-    device:torch.device,
-    dtypes:tuple[torch.dtype, ...], # The first is what `peak_flops` is for
-    *,
-    matmul_size:int|None=None,      # As for `measure_peaks`, and checked there
-    bandwidth_mb:int|None=None,
-    warmup:int=5,
-    steps:int=20,
-    allow_tf32:bool=False,
-    cache:bool=True,
-    progress:bool|None=None,
-)->HardwarePeaks:
-    "Return the ceilings of `device` for these settings, kept or measured."
+def peaks_of(device:torch.device, dtypes:tuple[torch.dtype, ...], *, matmul_size:int|None=None,
+             bandwidth_mb:int|None=None, warmup:int=5, steps:int=20, allow_tf32:bool=False, cache:bool=True,
+             progress:bool|None=None)->HardwarePeaks:
+    "Return the ceilings of `device`, kept or measured, as `measure_peaks` asks; `peak_flops` is for the first dtype."
     if why := accelerator(device).lacks(dtypes[0]):
         raise ValueError(f"{dtype_name(dtypes[0])} cannot be measured on {device}: {why}")
     allow_tf32 = allow_tf32 and accelerator(device).has_tf32()

@@ -75,12 +75,8 @@ def _conv_probe(device, dtype, batch, channels, pixels, kernel, channels_last, g
     return Probe(name, 2 * batch * channels * channels // groups * (pixels * kernel)**2, build)
 
 # %% ../../nbs/probes/probes.ipynb #80680231
-def compute_probes(
-    device:torch.device,
-    dtype:torch.dtype,
-    matmul_size:int|None=None, # One square matrix product of this size instead
-)->list[Probe]:
-    "The kinds of arithmetic whose best rate is the compute ceiling, small ones first."
+def compute_probes(device:torch.device, dtype:torch.dtype, matmul_size:int|None=None)->list[Probe]:
+    "The kinds of arithmetic whose best rate is the ceiling, small ones first; or a square product of `matmul_size`."
     if matmul_size is not None: return [_matmul_probe(device, dtype, matmul_size, matmul_size, matmul_size)]
     scale = 4 if is_accelerator(device) else 1    # a GPU needs more work to be full
     n, batch = 512 * scale, 8 * scale**2
@@ -93,9 +89,7 @@ def compute_probes(
     return products + [_conv_probe(device, dtype, *image, last) for last in (False, True) for image in images]
 
 # %% ../../nbs/probes/probes.ipynb #aa7a129b
-def available_memory(
-    device:torch.device,
-)->float:
+def available_memory(device:torch.device)->float:
     "Bytes that can be taken on `device` without pushing anything out; infinite where the system does not say."
     if is_accelerator(device): return accelerator(device).free_memory()
     try:
@@ -144,8 +138,7 @@ def memory_probe(
     (tensors, accesses), gpu = streams[kind], is_accelerator(device)
     rows = 1 if gpu else torch.get_num_threads()
     n, passes = max(size // 4 // tensors // rows, 1), _passes(size, touched)
-    fill = lambda k: (_random(device, torch.float32, k) if gpu else
-                      torch.ones(k, device=device, dtype=torch.float32))
+    fill = lambda k: (_random(device, torch.float32, k) if gpu else torch.ones(k, device=device, dtype=torch.float32))
     def build():
         _checked_size(size, device)
         return _streaming(kind, *(windows(fill, rows, passes, n, 32 if gpu else 16) for _ in range(tensors)))
@@ -168,9 +161,7 @@ def graph_probe(
     return Probe(f"graph-{kind} {format_si(size, 'B', 1)}", 4 * passes * n * accesses, build, size)
 
 # %% ../../nbs/probes/probes.ipynb #388c48b7
-def launch_probes(
-    device:torch.device,
-)->list[Probe]:
+def launch_probes(device:torch.device)->list[Probe]:
     "Operators on one element; their work counts operators, so that a rate is operators per second."
     def make(name):
         def build():
@@ -200,10 +191,8 @@ class Rate(NamedTuple):
         "The interquartile range of the samples over their median."
         return spread_of(self.samples)
 
-def joined_runs(
-    rates:list[Rate], # Of one probe, in order
-)->Rate:
-    "The runs of one probe, together."
+def joined_runs(rates:list[Rate])->Rate:
+    "The runs of one probe, in order, together."
     return Rate(rates[0].probe, sum((r.runs for r in rates), ()))
 
 # %% ../../nbs/probes/probes.ipynb #705cccd9
@@ -238,10 +227,7 @@ def reason(error:BaseException)->str:
     "An error in one line."
     return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
 
-def free_frames(
-    error:BaseException,
-    device:torch.device,
-):
+def free_frames(error:BaseException, device:torch.device):
     "Let go of the tensors in the frames of `error`, and of unused memory of `device`."
     traceback.clear_frames(error.__traceback__)
     accelerator(device).empty_cache()
@@ -321,10 +307,7 @@ def _elements_probes(device, dtype, calls):
     return [_elements_probe(name, device, dtype, n, *call) for n in counts for name, call in calls.items()]
 
 # %% ../../nbs/probes/probes.ipynb #f4a79be4
-def pointwise_probes(
-    device:torch.device,
-    dtype:torch.dtype,
-)->list[Probe]:
+def pointwise_probes(device:torch.device, dtype:torch.dtype)->list[Probe]:
     "Cache-resident work that is no contraction; none for eight-bit types, which have no such operators."
     return [] if dtype.itemsize == 1 else _elements_probes(device, dtype, _pointwise_calls)
 
@@ -363,10 +346,7 @@ def _pool_probes(device, dtype, name):
     return [_pool_probe(device, dtype, name, *w, last) for last in (False, True) for w in windows]
 
 # %% ../../nbs/probes/probes.ipynb #97e5f51b
-def kind_probes(
-    device:torch.device,
-    dtype:torch.dtype,
-)->dict[str, tuple[str, list[Probe]]]:
+def kind_probes(device:torch.device, dtype:torch.dtype)->dict[str, tuple[str, list[Probe]]]:
     "Per kind of work what its rate counts (\"FLOP\" or \"B\"), and its probes; none for eight-bit types."
     if dtype.itemsize == 1: return {}
     at, nbytes = (device, dtype), dtype.itemsize

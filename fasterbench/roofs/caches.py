@@ -46,12 +46,8 @@ class Recency:
         self._add(time, sum(blocks.values()))
 
 # %% ../../nbs/roofs/caches.ipynb #504bb94b
-def held_fraction(
-    first:float,    # Reuse distance of the first element, B
-    last:float,     # Of the last element, B
-    capacity:float, # Of the cache, B
-)->float:
-    "The fraction of a tensor that a cache still holds, where the distance goes linearly from `first` to `last`."
+def held_fraction(first:float, last:float, capacity:float)->float:
+    "The fraction of a tensor that a cache still holds, where reuse distance goes linearly from `first` to `last`, B."
     low, high = sorted((first, last))
     return 1.0 if high <= capacity else 0.0 if low >= capacity else (capacity - low) / (high - low)
 

@@ -159,9 +159,7 @@ def datasheet_peaks(
                          ceilings=ceilings, environment=environment)
 
 # %% ../../nbs/roofs/datasheet.ipynb #on000002
-def names_device(
-    on, # Whatever a user gave
-)->bool:
+def names_device(on)->bool:
     "Tell if `on` is the name of a device, and not peaks or their file. Raise `TypeError` for anything else."
     if isinstance(on, HardwarePeaks): return False
     if isinstance(on, (str, Path)): return not str(on).endswith(".json") and not Path(on).is_file()
@@ -185,9 +183,7 @@ def _unknown_device(name):
             "peaks that were measured (fasterbench peaks --json) or HardwarePeaks(...) describe others")
 
 # %% ../../nbs/roofs/datasheet.ipynb #7363e33e
-def fractions(
-    peaks:HardwarePeaks,
-)->dict[str, tuple[float, Promise]]:
+def fractions(peaks:HardwarePeaks)->dict[str, tuple[float, Promise]]:
     "Per measured ceiling that the datasheet knows: how much of the promise was measured, and the promise."
     promised = datasheet(peaks.environment.get("device_name", ""))
     measured = {f"{c.dtype} {'' if c.unit == 'vector' else c.unit}".strip(): c.flops for c in peaks.ceilings}

@@ -64,6 +64,9 @@ class Ceiling:
     samples: tuple[Number, ...]=() # Raw samples of that probe, FLOP/s
     drift: Number|None=None     # Median of its last run against its first
 
+    @property
+    def name(self)->str: return f"{self.dtype} {self.unit}".strip()
+
 # %% ../../nbs/roofs/hardware.ipynb #2557a9c2
 @dataclass(frozen=True)
 class KindCeiling:
@@ -112,13 +115,10 @@ enough_tries = 3     # Measurements after which roofs are kept although their sa
 
 def _wide(roofs):
     "Those whose samples spread by more than a half or drifted by more than a quarter."
-    name = lambda r: r.name if isinstance(r, MemoryLevel) else " ".join(filter(None, (r.dtype, r.unit)))
-    return [f"{name(r)} varied by {max(r.spread or 0.0, abs(r.drift or 0.0)):.0%}" for r in roofs
+    return [f"{r.name} varied by {max(r.spread or 0.0, abs(r.drift or 0.0)):.0%}" for r in roofs
             if (r.spread or 0.0) > 0.5 or abs(r.drift or 0.0) > 0.25]
 
-def checked_peaks(
-    data, # What `HardwarePeaks.to_dict` gave
-)->dict:
+def checked_peaks(data)->dict:
     "Return `data` without the path, if it and its network are of versions that this release reads."
     values = {k: v for k, v in check_schema(data, schema, version).items() if k != "path"}
     return values | dict(network=None if values.get("network") is None else checked_network(values["network"]))
@@ -183,8 +183,7 @@ class HardwarePeaks:
 
     def _repr_html_(self):
         size = lambda l: format_si(l.capacity, "B", 1) if l.capacity else ""
-        rows = [(" ".join(filter(None, (c.dtype, c.unit))), "", format_si(c.flops, "FLOP/s")) for c in self.ceilings]
-        rows = rows or [(dtype_name(self.dtype), "", format_si(self.peak_flops, "FLOP/s"))]
+        rows = [(c.name, "", format_si(c.flops, "FLOP/s")) for c in self.compute]
         rows += [(l.name, size(l), format_si(l.bandwidth, "B/s")) for l in self.memory]
         rows.append(("ridge point", "", f"{self.ridge_point:.2f} FLOP/B"))
         cells = ("".join(f"<td>{escape(text)}</td>" for text in row) for row in rows)
@@ -196,6 +195,11 @@ class HardwarePeaks:
     def memory(self)->tuple[MemoryLevel, ...]:
         "The memory roofs, nearest first: `levels`, or main memory alone."
         return self.levels or (MemoryLevel("DRAM", None, self.peak_bandwidth),)
+
+    @property
+    def compute(self)->tuple[Ceiling, ...]:
+        "The compute roofs: `ceilings`, or the peak alone."
+        return self.ceilings or (Ceiling(dtype_name(self.dtype), self.peak_flops),)
 
     def flops_of(self,
         dtype:str,            # "float32"
@@ -294,17 +298,13 @@ def _higher_of(firsts, agains, key, rate):
     found = {key(b): b for b in agains}
     return tuple(max(a, found.get(key(a), a), key=lambda c: getattr(c, rate)) for a in firsts)
 
-def lifted(
-    peaks:HardwarePeaks,
-    others:Iterable[HardwarePeaks], # Of equal probes, measured at other times
-)->HardwarePeaks:
-    "Return `peaks` with every ceiling at the best that `others` reached; one below a tenth of that is named."
+def lifted(peaks:HardwarePeaks, others:Iterable[HardwarePeaks])->HardwarePeaks:
+    "Return `peaks` with every ceiling at the best of `others`, of equal probes; one below a tenth of that is named."
     for o in others:
         kinds = _higher_of(peaks.kinds, o.kinds, lambda k: (k.kind, k.dtype), "rate")
         ceilings = _higher_of(peaks.ceilings, o.ceilings, lambda c: (c.dtype, c.unit), "flops")
         levels = _higher_of(peaks.levels, o.levels, lambda l: (l.name, l.capacity), "bandwidth")
-        pairs = [*((f"{c.dtype} {c.unit}".strip(), c.flops, b.flops, "FLOP/s")
-                   for c, b in zip(peaks.ceilings, ceilings)),
+        pairs = [*((c.name, c.flops, b.flops, "FLOP/s") for c, b in zip(peaks.ceilings, ceilings)),
                  *((f"{k.dtype} {k.kind}", k.rate, b.rate, f"{k.per}/s") for k, b in zip(peaks.kinds, kinds))]
         refused = {name: f"{format_si(a, unit)} refused: it reached {format_si(b, unit)} before on this machine"
                    for name, a, b, unit in pairs if a < 0.1 * b}
@@ -315,11 +315,8 @@ def lifted(
                         launch_s=min(filter(None, (peaks.launch_s, o.launch_s)), default=None))
     return peaks
 
-def higher(
-    first:HardwarePeaks,
-    again:HardwarePeaks, # The same device, measured another time
-)->HardwarePeaks:
-    "The higher of two measurements, ceiling by ceiling, those that `first` has; the rest is as in `again`."
+def higher(first:HardwarePeaks, again:HardwarePeaks)->HardwarePeaks:
+    "The higher of two measurements of a device, ceiling by ceiling, those that `first` has; the rest is as in `again`."
     return replace(again, peak_flops=max(first.peak_flops, again.peak_flops),
                    peak_bandwidth=max(first.peak_bandwidth, again.peak_bandwidth), ridge_point=None,
                    levels=_higher_of(first.levels, again.levels, lambda l: l.name, "bandwidth"),
@@ -328,18 +325,13 @@ def higher(
                    launch_s=min(filter(None, (first.launch_s, again.launch_s)), default=None))
 
 # %% ../../nbs/roofs/hardware.ipynb #b2bd7685
-def check_peaks(
-    peaks, # What a user gave
-):
+def check_peaks(peaks):
     "Raises `TypeError` for what are no roofs."
     if isinstance(peaks, HardwarePeaks | NetworkPeaks | None): return
     raise TypeError(f"peaks is a {type(peaks).__name__}; a HardwarePeaks is needed, from measure_peaks(device) or "
                     "HardwarePeaks(peak_flops, peak_bandwidth), or a NetworkPeaks, from measure_network()")
 
-def given_or_measured(
-    given:HardwarePeaks|NetworkPeaks|None,
-    measure:Callable,                      # () -> HardwarePeaks
-)->HardwarePeaks:
+def given_or_measured(given:HardwarePeaks|NetworkPeaks|None, measure:Callable)->HardwarePeaks:
     "The roofs that were given; what was not given is measured."
     if isinstance(given, NetworkPeaks): return replace(measure(), network=given)
     return measure() if given is None else given

@@ -11,9 +11,7 @@ import math
 from ..core.dtypes import itemsize
 
 # %% ../../nbs/roofs/kinds.ipynb #2097d5d1
-def is_pointwise(
-    category:str, # "convolution", "activation", …
-)->bool:
+def is_pointwise(category:str)->bool:
     "Tell if the pointwise ceiling of its dtype holds for work of `category`."
     return category in ("normalisation", "activation", "pointwise")
 
@@ -48,15 +46,8 @@ def _channels_per_group(operator, shapes, contraction_flops, written, dtype):
     return (w[1], x[1]) if regular and w[1] and x[1] % w[1] == 0 else None
 
 # %% ../../nbs/roofs/kinds.ipynb #5bf19ec3
-def kind_of(
-    operator:str,                  # "aten::convolution"
-    category:str,                  # "convolution"
-    shapes:tuple,                  # Of the tensors it was called with
-    contraction_flops:float|None,  # FLOP
-    written:float,                 # B
-    dtype:str,                     # "float32"
-)->str:
-    "The kind of work of an operator call; empty for one without a ceiling of its own."
+def kind_of(operator:str, category:str, shapes:tuple, contraction_flops:float|None, written:float, dtype:str)->str:
+    "The kind of work of an operator call that wrote `written` bytes; empty for one without a ceiling of its own."
     if category not in ("convolution", "matmul") or not contraction_flops: return _by_operator.get(operator, "")
     groups = category == "convolution" and _channels_per_group(operator, shapes, contraction_flops, written, dtype)
     if groups:

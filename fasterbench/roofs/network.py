@@ -119,10 +119,8 @@ class NetworkPeaks:
         have = ", ".join(r.name for r in self.roofs)
         raise KeyError(f"no roof of {over(collective, ranks, stride)}; there are {have or 'none'}")
 
-    def named(self,
-        name:str, # Of what is sent, as `over` gives it
-    )->NetworkRoof|None:
-        "The roof for what a row sends under this name, as `roof` finds it."
+    def named(self, name:str)->NetworkRoof|None:
+        "The roof for what a row sends under this name, which `over` gives, as `roof` finds it."
         group = name.partition(" (")[0]
         fits = [r for r in self.roofs if r.name.partition(" (")[0] == group]
         alone = fits[0] if len(fits) == 1 and name == group else None
@@ -149,9 +147,7 @@ class NetworkPeaks:
             raise ValueError(f"these roofs of a network are incomplete or damaged: {error}") from None
 
 # %% ../../nbs/roofs/network.ipynb #1d9c9fa8
-def checked_network(
-    data, # What `to_dict` gave
-)->dict:
+def checked_network(data)->dict:
     "Return `data`, if it is a network of a version that this release reads."
     return check_schema(data, schema, version)
 

@@ -18,29 +18,18 @@ from ..core.units import format_si, positive
 from .hardware import HardwarePeaks, memory_time, passing
 from .kinds import is_pointwise, kind_of
 from .network import NetworkPeaks
-from .row import Row, added_pairs, changed, most
+from .row import Row, changed, most, totals
 
 # %% ../../nbs/roofs/place.ipynb #fd7cb749
-def arithmetic_intensity(
-    flops:float,  # FLOP
-    nbytes:float, # B
-)->float:
-    "FLOP/B; `inf` where nothing is moved."
+def arithmetic_intensity(flops:float, nbytes:float)->float:
+    "FLOP/B, of FLOP and B; `inf` where nothing is moved."
     return flops / nbytes if nbytes else math.inf
 
-def attainable(
-    intensity:float, # FLOP/B
-    peak:float,      # FLOP/s
-    bandwidth:float, # B/s
-)->float:
-    "The roof above `intensity`, FLOP/s."
+def attainable(intensity:float, peak:float, bandwidth:float)->float:
+    "The roof above `intensity` (FLOP/B), in the units of `peak`."
     return min(peak, intensity * bandwidth)
 
-def bound_of(
-    intensity:float,
-    peak:float,
-    bandwidth:float,
-)->str:
+def bound_of(intensity:float, peak:float, bandwidth:float)->str:
     "`compute` from the ridge point on, `memory` before it."
     return "compute" if intensity >= peak / bandwidth else "memory"
 
@@ -190,10 +179,7 @@ def _beyond(explained, least, roof_s):
     part = 1 - (least - roof_s) / total if total else 0.0
     return tuple((kind, s * part) for kind, s in pairs if s > 0) if part > 0 else ()
 
-def utilization(
-    roof_s:float|None, # Least time under the roofs, s
-    time_s:float,      # s
-)->float|None:
+def utilization(roof_s:float|None, time_s:float)->float|None:
     "Return the least time in percent of the time; `None` where there is none to compare."
     return None if roof_s is None or not time_s else 100 * roof_s / time_s
 
@@ -218,9 +204,7 @@ def _under_roofs(row, peaks, network_s):
                                                              (row.time_iqr_s or 0.0) / row.time_s))
 
 # %% ../../nbs/roofs/place.ipynb #cf9ac9a7
-def rates(
-    p, # A row or a point
-)->dict:
+def rates(p)->dict:
     "Return its intensity and its FLOP rate; `None` where work is unknown, there is none, or the time says nothing."
     known = None not in (p.flops, p.bytes_moved) and not p.flops == p.bytes_moved == 0
     return dict(arithmetic_intensity=arithmetic_intensity(p.flops, p.bytes_moved) if known else None,
@@ -250,29 +234,21 @@ def place(
     point = RooflinePoint(**same | rates(row) | fields | more)
     return under_network(point) if row.name == waiting_row else point
 
-def at_time(
-    p:RooflinePoint,
-    time_s:float, # s
-    **more,       # Other values of its fields
-)->RooflinePoint:
-    "Return `p` as it would be if it took `time_s`: its rates and its utilization follow."
+def at_time(p:RooflinePoint, time_s:float, **more)->RooflinePoint:
+    "Return `p` as it would be if it took `time_s`, with other values of some fields: its rates and utilization follow."
     p = replace(p, time_s=time_s, **more)
     above = {} if p.bound in ("none", "undefined") else dict(utilization_pct=utilization(p.roof_time_s, time_s))
     return replace(p, achieved_gflops=rates(p)["achieved_gflops"], **above)
 
-def ranked(
-    points:Iterable[RooflinePoint],
-)->list[RooflinePoint]:
+def ranked(points:Iterable[RooflinePoint])->list[RooflinePoint]:
     "Return `points` with their shares of the sum of their times, slowest first."
     points = sorted(points, key=lambda p: -p.time_s)
     time = sum(p.time_s for p in points)
     return [changed(p, share=p.time_s / time if time else 0.0) for p in points]
 
 # %% ../../nbs/roofs/place.ipynb #ra4m0002
-def under_network(
-    p:RooflinePoint, # A row of waiting; it has no other work
-)->RooflinePoint:
-    "Return `p` under the roofs of the network: it needs the time of what it sends, as far as the model waits for that."
+def under_network(p:RooflinePoint)->RooflinePoint:
+    "Return a row of waiting under the roofs of the network: the time of what it sends, as far as the model waits."
     if not p.wire_bytes or p.network_s is None: return p
     return at_time(p, p.time_s, bound="network", roof_time_s=min(p.network_s, p.time_s))
 
@@ -290,10 +266,7 @@ def _least_times(p, peaks):
     rates, through = {l.name: l.bandwidth for l in peaks.memory}, passing([b for _, b in p.bytes_by_level])
     yield from ((f"its bytes through {l}", b / rates[l]) for (l, _), b in zip(p.bytes_by_level, through) if l in rates)
 
-def violations(
-    p:RooflinePoint,
-    peaks:HardwarePeaks|None=None, # Its roofs; None: not compared with them
-)->list[str]:
+def violations(p:RooflinePoint, peaks:HardwarePeaks|None=None)->list[str]:
     "Say what cannot be of `p`; nothing for a sound row."
     found = [f"{k} is {getattr(p, k):g}" for k in _amounts if _more(0, getattr(p, k))]
     found += [f"{name} is {v:g}" for name, v in (*p.bytes_by_level, *p.explained, *p.sends) if _more(0, v)]
@@ -322,8 +295,7 @@ def shares_of(
 )->dict[str, float]:
     "Fraction of the time in each group, largest first."
     if by not in groups: raise ValueError(f"by={by!r}; the groups are {', '.join(groups)}")
-    sums = {}
-    for p in points: sums[groups[by](p)] = sums.get(groups[by](p), 0.0) + p.time_s
+    sums = totals((groups[by](p), p.time_s) for p in points)
     if overhead_s > 0: sums["overhead"] = overhead_s
     if communication_s > 0: sums["communication"] = communication_s
     total = sum(sums.values())
@@ -353,7 +325,7 @@ class Division:
 # %% ../../nbs/roofs/place.ipynb #72391d44
 def _longest(pairs):
     "The sum of each name, longest first."
-    return tuple(sorted(added_pairs([p] for p in pairs).items(), key=lambda pair: -pair[1]))
+    return tuple(sorted(totals(pairs).items(), key=lambda pair: -pair[1]))
 
 def _explained_time(p):
     "Return the part of a row's time beyond its least time that ceilings explain."
@@ -375,16 +347,11 @@ def division(
     needed = [(p.bound, p.least_time_s) for p in (*rows, *waits) if p.bound != "none"]
     return Division(end, _longest(needed), math.fsum(p.time_s - p.least_time_s for p in rows),
                     _longest(pair for p in rows for pair in _explained_time(p)), unknown,
-                    overhead_s + empty, end - total,
-                    math.fsum(p.time_s - (p.roof_time_s or 0.0) for p in waits),
+                    overhead_s + empty, end - total, math.fsum(p.time_s - (p.roof_time_s or 0.0) for p in waits),
                     _longest((p.name, p.time_s) for p in points if p.category in apart))
 
 # %% ../../nbs/roofs/place.ipynb #b85df928
-def flops_time(
-    call,                        # `flops`, `contraction_flops`, `dtype` and `category` of an operator call
-    peaks:HardwarePeaks,
-    tf32:frozenset=frozenset(),  # Categories of float32 work that may run as TF32
-)->float:
+def flops_time(call, peaks:HardwarePeaks, tf32:frozenset=frozenset())->float:
     "Return the least time of the FLOPs of one call, s."
     if not call.flops: return 0.0
     dtype, products = call.dtype or peaks.dtype, call.contraction_flops or 0
@@ -394,11 +361,8 @@ def flops_time(
     return max(products / peak, (call.flops - products) / min(peak, vector))
 
 # %% ../../nbs/roofs/place.ipynb #fb58d2e8
-def network_fields(
-    sent,                        # What a call sends; None: nothing
-    network:NetworkPeaks|None,
-)->dict:
-    "Return the fields of a row that say what one call sends, and how long that takes at least."
+def network_fields(sent, network:NetworkPeaks|None)->dict:
+    "Return the fields of a row that say what one call sends, if anything, and how long that takes at least."
     if sent is None or sent.wire_bytes == 0: return {}
     found = dict(wire_bytes=sent.wire_bytes, sends=((sent.name, sent.wire_bytes or 0),))
     if network is None or sent.wire_bytes is None: return found
@@ -424,12 +388,8 @@ def _by_kind(call, peaks):
     return kind, ((call.flops or 0) if ceiling.per == "FLOP" else read + written) / ceiling.rate
 
 # %% ../../nbs/roofs/place.ipynb #e4ff1ce1
-def beyond_roof(
-    call,
-    bytes_by_level:Sequence[float], # Of the call, as each of `peaks.memory` serves them
-    peaks:HardwarePeaks,
-    tf32:frozenset=frozenset(),
-)->tuple[str, float]:
+def beyond_roof(call, bytes_by_level:Sequence[float], peaks:HardwarePeaks,
+                tf32:frozenset=frozenset())->tuple[str, float]:
     "Return the kind of work whose ceiling is lowest for `call`, and what it adds to the least time under the roof, s."
     roof = max(flops_time(call, peaks, tf32), memory_time(peaks.memory, bytes_by_level)[0])
     kinds = [_by_kind(call, peaks)]

@@ -42,10 +42,7 @@ class CallKey(NamedTuple):
     tensors: tuple      # Shape and dtype of each
     kind: StepKind
 
-def call_key(
-    model:nn.Module,
-    args, kwargs,    # What it is called with
-)->CallKey:
+def call_key(model:nn.Module, args, kwargs)->CallKey:
     "Return the key of a call of `model`."
     tensors = tuple((tuple(t.shape), t.dtype) for t in tensors_of((args, kwargs)) if not t.is_nested)
     return CallKey(tensors, StepKind(torch.is_grad_enabled(), model.training))
@@ -76,10 +73,8 @@ class Step:
         "True if a backward or an update came within it."
         return self.kind.with_grad and self.backwards + self.updates > 0
 
-    def ends(self,
-        by:str, # "update", "backward" or "call"
-    )->bool:
-        "Tell if the next call begins another step."
+    def ends(self, by:str)->bool:
+        "Tell if the next call begins another step; `by`: \"update\", \"backward\" or \"call\"."
         if self.updates or not self.kind.with_grad or self.other and not self.backwards: return True
         return by == "call" or by == "backward" and self.backwards > 0
 
@@ -320,10 +315,7 @@ def _module_times(sample, steps, clocked, own, outside):
 _no_update = "no update of an optimizer was seen: a step ends with its backward"
 _mixed_shapes = "shapes differ from call to call: the work is that of one step, the times are those of others"
 
-def measurement(
-    sample:ProgramSample,
-    device:torch.device, # Where the model is
-)->tuple[Measurement, list[str]]:
+def measurement(sample:ProgramSample, device:torch.device)->tuple[Measurement, list[str]]:
     "Return what a sample found, and what a reader of it has to know."
     settle(accelerator(device))
     run = sample.run

@@ -31,12 +31,8 @@ from ..work.target import Target, on_target
 from ..work.trace import Tracer, _after, _before
 
 # %% ../../nbs/running/steps.ipynb #sm000020
-def reaches(
-    run:ProgramStep,
-    nodes:list,      # That a backward begins with
-    owner,           # `owner(node)`: index of the part that made it
-)->bool:
-    "Tell if a backward from `nodes` runs nodes or gradients of the model."
+def reaches(run:ProgramStep, nodes:list, owner)->bool:
+    "Tell if a backward from `nodes` runs nodes or gradients of the model; `owner(node)` is the part that made it."
     mine = lambda n: id(n.variable) in run.owners if hasattr(n, "variable") else owner(n) < run.earlier
     return any(map(mine, graph_nodes(nodes)))
 
@@ -116,11 +112,8 @@ class CountedStep:
 # %% ../../nbs/running/steps.ipynb #st000023
 def _renumbered(touches, first): return [t._replace(storage=t.storage + first) for t in touches]
 
-def joined_work(
-    works:list[Work],  # Of steps, or of parts of one
-    parts:list,
-)->Work:
-    "Add them up; their memory blocks are different ones."
+def joined_work(works:list[Work], parts:list)->Work:
+    "Add up the work of steps, or of parts of one; their memory blocks are different ones."
     trace, first = [], 0
     for w in works:
         trace += [replace(c, reads=_renumbered(c.reads, first), writes=_renumbered(c.writes, first)) for c in w.trace]
@@ -141,9 +134,7 @@ class ProgramStamps(StepStamps):
             return (stamped if is_here(thread) else forward)(*args, **kwargs)
         return called
 
-def program_cost(
-    model:nn.Module,
-)->StampCost:
+def program_cost(model:nn.Module)->StampCost:
     "Measure what a stamp costs in a program, on this CPU, now; an event costs a GPU next to nothing."
     if is_accelerator(ProgramStep(model).device): return StampCost()
     return replace(stamp_cost(lambda: ProgramStamps(ProgramStep(model), CpuStamps())), node=node_cost())
@@ -151,10 +142,7 @@ def program_cost(
 # %% ../../nbs/running/steps.ipynb #sm000032
 class TimedStep:
     "Stamps a step while the program runs it."
-    def __init__(self,
-        run:ProgramStep,
-        cost:StampCost, # Of a stamp
-    ):
+    def __init__(self, run:ProgramStep, cost:StampCost):
         self.run, self.cost, self.stamps = run, cost, ProgramStamps(run, self.clock(run))
         self.wrap, self.outside, self.slots = self.stamps.wrap, run.earlier, len(phases) * len(run.parts)
 
@@ -165,11 +153,8 @@ class TimedStep:
     def stop(self): "No more of them come."
     def begin(self): self.stamps.log((enter, self.outside, self.stamps.now()))
 
-    def end(self,
-        step,
-        last:bool=False, # It ends with what was seen last, and not now
-    ):
-        "End the step: note its time, and that of each slot."
+    def end(self, step, last:bool=False):
+        "End the step, now or with what was seen `last`: note its time, and that of each slot."
         self.stamps.log((leave, self.outside, self.stamps.now()))
         stamps = self.stamps.read()
         if last: stamps[-1] = stamps[-1]._replace(time=stamps[-2].time)

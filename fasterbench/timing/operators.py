@@ -171,9 +171,7 @@ def operator_samples(
         take = time_operators if peers.agreed("the profiler", can_record(), all) else stamp_operators
         first = runs if rule is None else rule.operators(runs)
         times = take(fresh, work, first, tick) or stamp_operators(fresh, work, first, tick)
-        while times and len(times) < runs and peers.agreed("the steadiness of the operators", _unsteady(times, rule)):
-            more = take(fresh, work, min(len(times), runs - len(times)), tick)     # twice as many as there are
-            if not more: break
-            times = times + more
+        if times and first < runs and peers.agreed("the steadiness of the operators", _unsteady(times, rule)):
+            times = times + (take(fresh, work, min(first, runs - first), tick) or [])
     if not times or None in times: return [None] * len(work.trace)
     return [None if compiled_part(work.parts[c.part]) else Samples(t) for c, t in zip(work.trace, zip(*times))]

@@ -6,7 +6,7 @@
 __all__ = ['Series', 'Comparison', 'compare']
 
 # %% ../../nbs/views/compare.ipynb #cea9f161
-import math, statistics
+import math, re, statistics
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING, overload
 from ..core.units import format_si
 from ..core.warnings import old_attribute
 from ..roofs.place import RooflinePoint
+from ..roofs.row import totals
 from ..timing.machine_load import drift_between, load_caveats
 from .fields import Field, brief, fields, pair_fields, pair_values, side_name
 from .fold import fold, label
 from .headline import caveats, divided, equation, short_name
 from .matching import with_names_of_first
-from .origin import batch_of
-from .plot import (axes, bounds, canvas, category_bars, dress, extent, hover, marker_size,
+from .origin import argument_texts, batch_of
+from .plot import (axes, bounds, canvas, category_bars, dress, extent, grid, hover, marker_size,
                                     placeable, shown, spot, star_style, style)
 from .report import facts
 from .result import Result, from_json
@@ -49,39 +50,31 @@ def as_result(
 def _phases(r):
     return " + ".join(k for k in ("forward", "backward", "update") if any(p.phase == k for p in r.points)) or "none"
 
-def _sample_texts(sample):
-    "Each argument of the sample, by its name."
-    shape = lambda t: f"{'×'.join(map(str, t['shape'])) or 'scalar'} {t['dtype']}" if "shape" in t else t.get("value",
-        "?")
-    return {f"sample {t['name']}": shape(t) for t in sample}
-
 def _spaced(name): return name.replace("_", " ")
 
 # %% ../../nbs/views/compare.ipynb #1028c863
 origin = "command", "commit"       # Long, and rarely what explains a difference: they come last
 
-def conditions(
-    r:Result,
-)->dict[str, object]:
+# Where a command writes is no condition of its run.
+_output = re.compile(r" --(?:(?:json|csv|html)(?: |=)\S+|no-html|no-progress)")
+
+def conditions(r:Result)->dict[str, object]:
     "List the conditions of a measurement by name: batch, sample, call, settings, machine. Unknown is left out."
     batch = batch_of(r.sample)
-    about = {"phases of a training step": _phases(r), "model": r.model} | ({} if batch is None
-        else {"batch": batch}) | _sample_texts(r.sample)
+    about = {"phases of a training step": _phases(r), "model": r.model} | ({} if batch is None else {"batch": batch})
+    about |= {f"sample {name}": text for name, text in argument_texts(r.sample).items()}
     call = {k: v for k, v in r.call.items() if k not in ("device", *origin)}
     about |= {_spaced(k): v for of in (call, r.settings) for k, v in of.items()}
     if r.peaks:
         about |= {"device": r.peaks.device, "dtype of the peaks": r.peaks.dtype.removeprefix("torch."),
                   "TF32": r.peaks.tf32_enabled}
     about |= {_spaced(k): v for k, v in r.environment.items() if k not in ("date", "predicted")}
-    return about | {k: r.call[k] for k in origin if k in r.call}
+    return about | {k: _output.sub("", r.call[k]) for k in origin if k in r.call}
 
-def roof_rates(
-    r:Result,
-)->dict[tuple[str, str], float]:
+def roof_rates(r:Result)->dict[tuple[str, str], float]:
     "Every roof of `r` by its name and unit."
     if r.peaks is None: return {}
-    compute = {(f"{c.dtype} {c.unit}".strip(), "FLOP/s"): c.flops for c in r.peaks.ceilings}
-    compute = compute or {(r.peaks.dtype.removeprefix("torch."), "FLOP/s"): r.peaks.peak_flops}
+    compute = {(c.name, "FLOP/s"): c.flops for c in r.peaks.compute}
     return compute | {(l.name, "B/s"): l.bandwidth for l in r.peaks.memory}
 
 # %% ../../nbs/views/compare.ipynb #17d43990
@@ -108,24 +101,18 @@ def _roofs_differ(values):
     return len(known) < len(values) or max(known) / min(known) > 1.05
 
 # %% ../../nbs/views/compare.ipynb #54277633
-def differences(
-    results:list[Result],
-    sides:tuple=_before_after, # What each is called; empty: their order says it
-)->list[str]:
-    "List the conditions that differ between `results`; roofs that are less than 5 % apart count as the same."
+def differences(results:list[Result], sides:tuple=_before_after)->list[str]:
+    "List the conditions that differ between `results`; roofs less than 5 % apart count as the same. `sides` name them."
     about = list(map(conditions, results))
     lines = [f"{k}: {_told([a.get(k) for a in about], sides)}" for k in dict.fromkeys(k for a in about for k in a)
              if len({str(a.get(k)) for a in about}) > 1]
     roofs = list(map(roof_rates, results))
     text = lambda of, k: format_si(of[k], k[1]) if k in of else "none"
     return lines + [f"{k[0]}: {_told([text(of, k) for of in roofs], sides)}"
-                    for k in dict.fromkeys(k for of in roofs for k in of)
-                    if _roofs_differ([of.get(k) for of in roofs])]
+                    for k in dict.fromkeys(k for of in roofs for k in of) if _roofs_differ([of.get(k) for of in roofs])]
 
 # %% ../../nbs/views/compare.ipynb #dad922ad
-def keyed(
-    rows:list[RooflinePoint],
-)->dict[tuple, RooflinePoint]:
+def keyed(rows:list[RooflinePoint])->dict[tuple, RooflinePoint]:
     "Sort rows by name, phase and operator; a second row of the same name gets the number 2, and so on."
     seen, out = {}, {}
     for p in rows:
@@ -146,10 +133,7 @@ class Line:
         return next(p for p in reversed(self.points) if p is not None)
 
     @property
-    def name(self)->str:
-        "The name of the row."
-        return self.row.name
-
+    def name(self)->str: return self.row.name
     @property
     def kind(self)->str:
         "Operator or class, and phase."
@@ -161,23 +145,16 @@ class Line:
         "Key that sorts lines: the longest time first."
         return -max(t or 0 for t in self.values("time_s"))
 
-    def values(self,
-        field:str, # An attribute of `RooflinePoint`
-    )->list:
-        "Return the values of a field; None where there is no such row, or it is unknown."
+    def values(self, field:str)->list:
+        "Return the values of an attribute of the points; None where there is no such row, or it is unknown."
         return [getattr(p, field, None) for p in self.points]
 
-    def ratio(self,
-        field:str, # An attribute of `RooflinePoint`
-    )->float|None:
-        "Return the last value over the first; None where one is missing or unknown, or the first is zero."
+    def ratio(self, field:str)->float|None:
+        "Return the last value of an attribute over the first; None where one is unknown, or the first is zero."
         first, *_, last = self.values(field)
         return last / first if first and last is not None else None
 
-def lines_of(
-    rows:list[list[RooflinePoint]], # Of each result
-    kind:type=Line,
-)->list[Line]:
+def lines_of(rows:list[list[RooflinePoint]], kind:type=Line)->list[Line]:
     "Match the rows of several results: a line for each."
     found = list(map(keyed, rows))
     made = [kind(tuple(of.get(k) for of in found)) for k in dict.fromkeys(k for of in found for k in of)]
@@ -263,6 +240,9 @@ class Series(View):
         return Line(tuple(r.program and replace(r.program, **named(r)) for r in self.results))
 
     @property
+    def _first_line(self): return [self.whole] if any(self.whole.points) else []
+
+    @property
     def throughputs(self)->list[float|None]:
         "Samples per second of each result; None where the batch is not known."
         return [b / t if (b := batch_of(r.sample)) and t else None for r, t in zip(self.results, self.times)]
@@ -292,9 +272,8 @@ class Series(View):
         check_top(top)
         number = _number_field(field)
         text = lambda p: "" if p is None else number.text(getattr(p, field, None), True)
-        whole = [self.whole] if any(self.whole.points) else []
         rows = [[printable(l.name) or "(model)", l.kind, *map(text, l.points), ratio_text(l.ratio(field))]
-                for l in (*whole, *self.rows[:top])]
+                for l in (*self._first_line, *self.rows[:top])]
         if field == "time_s" and all(self.throughputs):
             rate = [f"{brief(t) if t >= 1 else format(t, '.2g')}/s" for t in self.throughputs]
             rows.insert(1, ["samples", "", *rate, ratio_text(self.throughputs[-1] / self.throughputs[0])])
@@ -323,7 +302,7 @@ class Series(View):
     ): return _series_chart(self, title, top)
 
     def _tab(self):
-        rows = [*([self.whole] if any(self.whole.points) else []), *self.rows]
+        rows = [*self._first_line, *self.rows]
         columns = _page_fields(self)
         return Sheet(columns, map(_page_record, rows)).tab(
             "series", "rows", _joined_to_rows(self.plot(""), rows), visible=[k for k in columns if k != "category"])
@@ -348,10 +327,7 @@ def _roof_share(r):
     d = divided(r) if r.peaks is not None and r.points else None
     return 100 * d.needed_s / d.end_to_end_s if d and d.needed and d.end_to_end_s else None
 
-def most_changed(
-    results:list[Result],
-    top:int|None=10,      # How many lines; None: all
-)->list[Line]:
+def most_changed(results:list[Result], top:int|None=10)->list[Line]:
     "The rows whose time changes most over `results`, repeated blocks as one; categories, where few rows are shared."
     lines = lines_of([fold(r.points, "block") for r in results])
     spent = sum(p.time_s for l in lines for p in l.points if p)
@@ -396,23 +372,17 @@ def _series_chart(series, title, top):
                             line=dict(color=hue, width=2), marker=dict(symbol=i % 9, size=9, color=hue),
                             showlegend=heading.endswith("most") or row + col == 2)
         written = dict(ticksuffix=" %") if unit == "%" else dict(tickformat="~s", ticksuffix=unit)
-        fig.update_yaxes(rangemode="tozero", nticks=5, row=row, col=col, gridcolor=_grid_color, zeroline=False,
+        fig.update_yaxes(rangemode="tozero", nticks=5, row=row, col=col, gridcolor=grid, zeroline=False,
                          **written)
     axis = dict(type="log" if log else "linear", tickvals=xs, title=series.quantity) if series.quantity else dict(
         type="category", categoryarray=xs, tickvals=xs, ticktext=list(map(_in_lines, xs)), tickangle=0)
-    fig.update_xaxes(**axis, gridcolor=_grid_color, zeroline=False)
+    fig.update_xaxes(**axis, gridcolor=grid, zeroline=False)
     alt = (f"The whole model and the {len(panels[-1][2])} rows that changed most, over {', '.join(series.labels)}. "
            f"{series.told}")
     return dress(fig, title, alt, 300 * places[-1][0])
 
-_grid_color = "rgba(128,138,148,0.22)"
-
-def series_of(
-    results:list[Result],
-    names:list[str]=(),     # What they are called, where nothing distinguishes them
-    points:str="modules",   # "modules", "ops", "kernels" or "steps"
-)->Series:
-    "Match several results row by row; those that differ in one number are in its order."
+def series_of(results:list[Result], names:list[str]=(), points:str="modules")->Series:
+    "Match several results row by row, in the order of a number that differs; `names` are for where nothing does."
     labels, quantity = _labels_of(results, names)
     order = list(range(len(results)))
     if quantity: order.sort(key=lambda i: conditions(results[i])[quantity])
@@ -448,14 +418,9 @@ class Pair(Line):
     drift: float=1.0 # By which factor the times may differ all the same; infinite: nothing can be said
 
     @property
-    def before(self)->RooflinePoint|None:
-        "The row before."
-        return self.points[0]
-
+    def before(self)->RooflinePoint|None: return self.points[0]
     @property
-    def after(self)->RooflinePoint|None:
-        "The row after."
-        return self.points[-1]
+    def after(self)->RooflinePoint|None: return self.points[-1]
 
     @property
     def order(self):
@@ -470,28 +435,18 @@ class Pair(Line):
     @property
     def clear(self)->bool|None:
         "True if the times differ by more than the spread of both and the drift; None: a spread is unknown."
-        if self.side != "both": return False
-        return None if self._beyond_spread is None else self._beyond_spread and self._beyond_drift
-
-    @property
-    def _beyond_spread(self):
-        "True if the times differ by more than half the interquartile ranges of both."
-        spreads = [0.0 if p.source == "predicted" else p.time_iqr_s for p in (self.before, self.after)]
-        return None if None in spreads else abs(self.after.time_s - self.before.time_s) > sum(spreads) / 2
-
-    @property
-    def _beyond_drift(self):
-        a, b = sorted((self.before.time_s, self.after.time_s))
-        return self.drift == 1.0 or b > a * self.drift
+        return {"faster": True, "slower": True, "spread unknown": None}.get(self.change, False)
 
     @property
     def change(self)->str:
         "`faster`, `slower`, `within` the spread or the drift, or `spread unknown`; of a row of one side, which."
         if self.side != "both": return self.side
-        if self.clear is None: return "spread unknown"
-        if not self._beyond_spread: return "within the spread"
-        if not self._beyond_drift: return "within the drift"
-        return "faster" if self.after.time_s < self.before.time_s else "slower"
+        spreads = [0.0 if p.source == "predicted" else p.time_iqr_s for p in self.points]
+        a, b = (p.time_s for p in self.points)
+        if None in spreads: return "spread unknown"
+        if not abs(b - a) > sum(spreads) / 2: return "within the spread"
+        if not (self.drift == 1.0 or max(a, b) > min(a, b) * self.drift): return "within the drift"
+        return "faster" if b < a else "slower"
 
 # %% ../../nbs/views/compare.ipynb #f2e6724b
 def _other_dtypes(pairs, sides):
@@ -506,10 +461,7 @@ _in_turn = "`fasterbench check --against` measures both in turn"
 _false_verdicts = 0.05      # Share of the comparisons of a model with itself in which a row may get a verdict
 _fewest, _most = 5, 50      # Rows like one: a spread takes so many, and more are not needed
 
-def drift_of(
-    before:Result,
-    after:Result,
-)->tuple[float|None, list[str]]:
+def drift_of(before:Result, after:Result)->tuple[float|None, list[str]]:
     "By which factor the machine may have changed between two results, None: unknown; and what has to be said of it."
     sides = [(side, r.timing) for side, r in (("before", before), ("after", after)) if r.timing]
     caveats = [f"{caveat} {side}" for side, t in sides for caveat in load_caveats(t)]
@@ -561,9 +513,7 @@ def _may_change(q):
 
 def _operators_took(r):
     "Seconds of the operators of each row, timed in runs of their own."
-    sums = {}
-    for p in r.ops: sums[p.name, p.phase] = sums.get((p.name, p.phase), 0.0) + p.time_s
-    return sums
+    return totals(((p.name, p.phase), p.time_s) for p in r.ops)
 
 def _with_drift(pairs, drift, before, after):
     """Say for each of `pairs` which factor it has to exceed, where the machine may have changed by `drift`.
@@ -574,8 +524,7 @@ def _with_drift(pairs, drift, before, after):
     if not timed: return pairs
     like, n, limit = _rows_like(timed), len(timed), math.log(drift)
     apart = [(before.get((q.before.name, q.row.phase)), after.get((q.after.name, q.row.phase))) for q in timed]
-    changes = [[math.log(q.ratio("time_s")) for q in timed],
-               [math.log(b / a) if a and b else None for a, b in apart]]
+    changes = [[math.log(q.ratio("time_s")) for q in timed], [math.log(b / a) if a and b else None for a, b in apart]]
     factors = {}
     for i, q in enumerate(timed):
         (least, most), again = (_ends([c[k] for k in like[i] if c[k] is not None], limit, n) for c in changes)
@@ -628,10 +577,9 @@ def _arrows(fig, pairs):
         marker = dict(symbol="arrow", angleref="previous", color=look["color"],
                       size=[s for _ in moved for s in (0, 11, 0)], opacity=1, line=dict(width=0),
                       standoff=[s for _, q in moved for s in (0, marker_size(q.after) / 2, 0)])
-        fig.add_scatter(**_xy([p for _, q in moved for p in (q.before, q.after, None)]), mode="lines+markers",
-                        name=change,
-                        customdata=[i for i, _ in moved for _ in range(3)], line=dict(width=2, **look), marker=marker,
-                        hoverinfo="skip", legendgroup=change)
+        fig.add_scatter(**_xy([p for _, q in moved for p in (q.before, q.after, None)]),
+                        mode="lines+markers", name=change, customdata=[i for i, _ in moved for _ in range(3)],
+                        line=dict(width=2, **look), marker=marker, hoverinfo="skip", legendgroup=change)
 
 # %% ../../nbs/views/compare.ipynb #cbe70baf
 def _spots(fig, pairs, side, called):
@@ -644,17 +592,14 @@ def _spots(fig, pairs, side, called):
         marker = style(kind, [marker_size(p) for _, p, _ in chosen])
         if side == "before": marker["symbol"] = marker["symbol"].removesuffix("-open") + "-open"
         fig.add_scatter(**_xy([p for _, p, _ in chosen]), hovertext=[text(p, q) for _, p, q in chosen],
-                        hoverinfo="text",
-                        mode="markers", customdata=[i for i, _, _ in chosen], marker=marker,
-                        name=f"{look['label']}, {called}",
-                        legendgroup=f"{kind} {side}")
+                        hoverinfo="text", mode="markers", customdata=[i for i, _, _ in chosen],
+                        marker=marker, name=f"{look['label']}, {called}", legendgroup=f"{kind} {side}")
 
 # %% ../../nbs/views/compare.ipynb #2ef0f0ad
 def _programs(fig, before, after):
     both = [p for p in (before, after) if placeable(p)]
     marker = star_style | dict(symbol=["star-open", "star"][-len(both):])
-    if both: fig.add_scatter(**_xy(both), hovertext=[hover(p) for p in both], hoverinfo="text",
-                             mode="lines+markers",
+    if both: fig.add_scatter(**_xy(both), hovertext=[hover(p) for p in both], hoverinfo="text", mode="lines+markers",
                              name="whole model", line=dict(color=star_style["color"], width=1), marker=marker)
 
 def _both_roofs(fig, before, after, rows, box):
@@ -669,8 +614,7 @@ def _pair_categories(comparison):
     category = lambda q: (q.before or q.after).category or "other"
     rows = [(category(q), side, i, p) for i, q in enumerate(comparison.pairs)
             for side, p in zip(comparison.labels, q.points) if p is not None]
-    sums = {}
-    for category, _, _, p in rows: sums[category] = sums.get(category, 0.0) + p.time_s
+    sums = totals((category, p.time_s) for category, _, _, p in rows)
     order = [f"{c}, {side}" for c in sorted(sums, key=sums.get) for side in comparison.labels[::-1]]
     return category_bars([(f"{c}, {side}", i, p) for c, side, i, p in rows], "Time by category", order)
 

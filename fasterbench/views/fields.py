@@ -11,22 +11,18 @@ from typing import NamedTuple
 from ..core.units import format_si
 
 # %% ../../nbs/views/fields.ipynb #6f603f4a
-def brief(
-    x:float|None, # A number in the base unit; None: unknown
-    unit:str="",  # The unit's symbol
-)->str:
-    "`x` with an SI prefix and three significant digits: `282 µs`, `9.64M`."
+def brief(x:float|None, unit:str="")->str:
+    "`x`, in the base unit, with an SI prefix and three significant digits: `282 µs`, `9.64M`."
     x = None if x is None else float(f"{x:.3g}")
     texts = [format_si(x, unit, digits) for digits in (2, 1, 0)]
     return next((t for t in texts if sum(map(str.isdigit, t)) <= 3), texts[-1])
 
 def _plain_text(x): return f"{x:.{2 if abs(x) < 10 else 1 if abs(x) < 100 else 0}f}"
 
-_formats = dict(text=lambda x, unit: str(x), count=lambda x, unit: str(x), si=format_si, amount=lambda x,
-                unit: format_si(x),
-                fixed=lambda x, unit: f"{x:.2f}", share=lambda x, unit: f"{x:.1%}", percent=lambda x, unit: f"{x:.1f}%",
-                ratio=lambda x, unit: f"×{x:.2f}", flag=lambda x, unit: "yes" if x else "no",
-                mark=lambda x, unit: "±" if x else "")
+_formats = dict(text=lambda x, unit: str(x), count=lambda x, unit: str(x), si=format_si,
+                amount=lambda x, unit: format_si(x), fixed=lambda x, unit: f"{x:.2f}", share=lambda x, unit: f"{x:.1%}",
+                percent=lambda x, unit: f"{x:.1f}%", ratio=lambda x, unit: f"×{x:.2f}",
+                flag=lambda x, unit: "yes" if x else "no", mark=lambda x, unit: "±" if x else "")
 def _whole_percent(percent): return f"{percent:.{0 if percent >= 9.95 else 1}f}%"
 _briefs = _formats | dict(si=brief, amount=lambda x, unit: brief(x), fixed=lambda x, unit: _plain_text(x),
                           share=lambda x, unit: _whole_percent(100 * x), percent=lambda x, unit: _whole_percent(x))
@@ -49,11 +45,8 @@ class Field(NamedTuple):
     @property
     def csv_title(self)->str: return f"{self.name} [{self.unit}]" if self.unit else self.name
 
-    def text(self,
-        value,              # In `unit`; None: unknown
-        concise:bool=False, # Three significant digits
-    )->str:
-        "`value` as a person reads it; unknown is `?`."
+    def text(self, value, concise:bool=False)->str:
+        "`value`, in `unit`, as a person reads it, or `concise` in three digits; unknown is `?`."
         return "?" if value is None else (_briefs if concise else _formats)[self.format](value, self.unit)
 
 # %% ../../nbs/views/fields.ipynb #ba70d82e
@@ -118,9 +111,7 @@ _roof = (
 fields = {f.name: f for f in (*_rows, *_work, *_roof)}
 
 # %% ../../nbs/views/fields.ipynb #fe0152c2
-def level_fields(
-    names:list[str], # Memory levels, nearest first
-)->dict[str, Field]:
+def level_fields(names:list[str])->dict[str, Field]:
     "The fields of each memory level: the bytes it serves, the intensity over what passes it, that traffic's rate."
     kinds = (("bytes", "B", "bytes from", "amount", "bytes that this level serves"),
              ("intensity", "FLOP/B", "AI", "fixed", "FLOPs per byte that passes this level"),
@@ -129,27 +120,20 @@ def level_fields(
             for kind, unit, title, form, meaning in kinds for name in names]
     return {f.name: f for f in made}
 
-def level_names(
-    result, # A `Result`
-)->list[str]:
+def level_names(result)->list[str]:
     "The memory levels that have fields of their own: those of the roofs, else those of the rows."
     if result.peaks: return [l.name for l in result.peaks.memory]
     return list(dict.fromkeys(name for p in result.points for name, _ in p.bytes_by_level))
 
-def fields_of(
-    result, # A `Result`
-)->dict[str, Field]:
+def fields_of(result)->dict[str, Field]:
     "The fields of the rows of `result`, by name, in the order of the data frame."
     return fields | level_fields(level_names(result))
 
 # %% ../../nbs/views/fields.ipynb #5413f9a2
 pair_values = dict(time="time_s", flops="flops", bytes="bytes_moved", utilization="utilization_pct", bound="bound")
 
-def side_name(
-    short:str, # A key of `pair_values`
-    side:str,  # "before", "after"
-)->str:
-    "The name of one side's field: `time_before_s`."
+def side_name(short:str, side:str)->str:
+    "The field of `pair_values` on one side: `time_before_s`."
     field = pair_values[short]
     return f"{short}_{side}" + next((end for end in ("_s", "_pct") if field.endswith(end)), "")
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ..roofs.place import RooflinePoint, at_time, place, ranked, under_network, utilization, waiting_row
-from ..roofs.row import Row, summed
+from ..roofs.row import Row, grouped, summed
 
 # %% ../../nbs/views/fold.ipynb #841d49d6
 @dataclass(frozen=True)
@@ -21,9 +21,7 @@ class FoldedPoint(RooflinePoint):
     count: int=1      # Blocks, or rows of one type or category
     rows: tuple=()    # Indices of the rows that it holds
 
-def label(
-    p:RooflinePoint,
-)->str:
+def label(p:RooflinePoint)->str:
     "The name of a row on a screen: `(model)` for the root, and how many rows it stands for."
     count = getattr(p, "count", 1)
     return (p.name or "(model)") + (f" ×{count}" if count > 1 else "")
@@ -94,32 +92,21 @@ _several = "(several types)" # Of a branch, folded before
 def _type_key(p):
     return p.operator.removeprefix("aten::") or p.type or (_several if isinstance(p, FoldedPoint) else ""), p.phase
 
-_keys = dict(block=_block_key, type=_type_key,
-             category=lambda p: (p.category or "other", p.phase))
-
-def _fold_ranks(points, key):
-    "Groups of indices with the same key, in the order of `points`."
-    groups = {}
-    for i, p in enumerate(points): groups.setdefault(key(p), []).append(i)
-    return groups
+_keys = dict(type=_type_key, category=lambda p: (p.category or "other", p.phase))
 
 def _rows_of(points, members): return [r for i in members for r in (getattr(points[i], "rows", ()) or (i,))]
 
-def _folded_row(points, members, name, count):
-    if len(members) == 1 and name == points[members[0]].name: return points[members[0]]
-    return as_one([points[i] for i in members], _rows_of(points, members), name, count)
+def _merged_rows(points, key, name=None, counted=True):
+    "One row for each key, in the order of `points`; its name is the first part of the key, or `name` of theirs."
+    found = []
+    for k, members in grouped(range(len(points)), lambda i: key(points[i])).items():
+        own = [points[i] for i in members]
+        called = name([p.name for p in own]) if name else k[0]
+        alone = len(own) == 1 and called == own[0].name
+        found.append(own[0] if alone else as_one(own, _rows_of(points, members), called, len(own) if counted else 1))
+    return found
 
 # %% ../../nbs/views/fold.ipynb #2230e5e6
-def _blocks_of(points):
-    "Repeated blocks as one row each."
-    return [_folded_row(points, members, _starred([points[i].name for i in members]), len(members))
-            for members in _fold_ranks(points, _block_key).values()]
-
-def _kinds(points, group):
-    "One row per type or category, and phase."
-    found = _fold_ranks(points, _keys[group])
-    return [_folded_row(points, members, key[0], len(members)) for key, members in found.items()]
-
 _parted = ("flops", "bytes_moved", "time_s", "contraction_flops", "dense_flops", "launch_s", "roof_time_s",
            "time_iqr_s", "share", "wire_bytes", "network_s")
 
@@ -131,24 +118,16 @@ def _part_of(p, layer):
     return replace(p, name=path, type=kind, layers=(), eager_bytes=eager, **pairs,
                    **{k: by(getattr(p, k)) for k in _parted})
 
-def by_layer(
-    points:Sequence[RooflinePoint],
-)->list[RooflinePoint]:
+def by_layer(points:Sequence[RooflinePoint])->list[RooflinePoint]:
     "One row per layer and phase in place of the kernels of compiled code; all other rows as they are."
     parts = [(i, part) for i, p in enumerate(points) for part in ([_part_of(p, l) for l in p.layers] or [p])]
-    groups = {}
-    for i, p in parts: groups.setdefault((p.name, p.phase) if points[i].layers else i, []).append((i, p))
+    groups = grouped(parts, lambda part: (part[1].name, part[1].phase) if points[part[0]].layers else part[0])
     found = []
     for members in groups.values():
         rows, own = zip(*members)
         found.append(own[0] if len(own) == 1 and not points[rows[0]].layers else
                      as_one(own, _rows_of(points, rows), own[0].name, 1))
     return found
-
-def _tree(points, depth):
-    "One row per branch of the tree and phase."
-    groups = _fold_ranks(points, lambda p: (_branch(p, depth), p.phase))
-    return [_folded_row(points, members, key[0], 1) for key, members in groups.items()]
 
 # %% ../../nbs/views/fold.ipynb #ca87ef72
 groupings = ("auto", "block", "type", "category", "layer", None)
@@ -169,11 +148,11 @@ def fold(
     _check(group, depth)
     points = list(points)
     if group == "layer" or depth is not None: points = by_layer(points)
-    if depth is not None: points = _tree(points, depth)
+    if depth is not None: points = _merged_rows(points, lambda p: (_branch(p, depth), p.phase), counted=False)
     if group in ("auto", "block"):
-        blocks = _blocks_of(points) if group == "block" or len(points) > 60 else points
+        blocks = _merged_rows(points, _block_key, _starred) if group == "block" or len(points) > 60 else points
         if group == "block" or 3 * len(blocks) <= len(points): points = blocks
-    elif group not in (None, "layer"): points = _kinds(points, group)
+    elif group in _keys: points = _merged_rows(points, _keys[group])
     return sorted(points, key=lambda p: -p.time_s)
 
 # %% ../../nbs/views/fold.ipynb #aef48f34
@@ -188,14 +167,10 @@ def _median_row(pairs):
                     **{f: any(getattr(p, f) for _, p in pairs) for f in ("uncertain", "disturbed")})
     return under_network(point) if point.name == waiting_row else point
 
-def one_of_many(
-    lists:list[list[RooflinePoint]], # The points of each rank
-)->list[RooflinePoint]:
-    "Return one point per row, slowest first."
-    rows = {}
-    for rank, points in enumerate(lists):
-        for p in points: rows.setdefault(_row_key(p), []).append((rank, p))
-    return ranked(_median_row(pairs) for pairs in rows.values())
+def one_of_many(lists:list[list[RooflinePoint]])->list[RooflinePoint]:
+    "Return one point per row of all ranks, slowest first."
+    rows = grouped(((rank, p) for rank, points in enumerate(lists) for p in points), lambda pair: _row_key(pair[1]))
+    return ranked(map(_median_row, rows.values()))
 
 # %% ../../nbs/views/fold.ipynb #613bb853
 def _different(lists):
@@ -227,11 +202,8 @@ def _breakdown(rank, result, make):
     parts = dict(rows=t.rows_s, waiting=t.exposed_s or 0.0, overhead=t.overhead_s)
     return make(rank, t.sum_s, {k: v for k, v in parts.items() if v})
 
-def gathered(
-    results:list, # A `Result` per rank
-    breakdown=None, # Makes the breakdown of one rank; None: there are none
-):
-    "One `Result` of all ranks."
+def gathered(results:list, breakdown=None):
+    "One `Result` of all ranks; `breakdown(rank, span, parts)` makes the breakdown of each."
     first, n = results[0], len(results)
     kinds = {k: one_of_many([getattr(r, k) for r in results]) for k in ("points", "ops", "kernels")}
     programs = [r.program for r in results]
@@ -244,6 +216,5 @@ def gathered(
     notes += reversed(said.values())
     breakdowns = [_breakdown(i, r, breakdown) for i, r in enumerate(results) if r.timing and breakdown]
     timing = _median_timing([r.timing for r in results])
-    return replace(first, **kinds, program=program, unknown_ops=unknown, timing=timing,
-                   notes=notes, environment=first.environment | dict(ranks=n),
-                   breakdowns=[*first.breakdowns, *breakdowns])
+    return replace(first, **kinds, program=program, unknown_ops=unknown, timing=timing, notes=notes,
+                   environment=first.environment | dict(ranks=n), breakdowns=[*first.breakdowns, *breakdowns])

@@ -14,6 +14,7 @@ from ..core.units import format_si
 from ..roofs.kinds import is_pointwise
 from ..timing.machine_load import load_caveats
 from ..roofs.place import Division, division, waiting_row
+from ..roofs.row import totals
 from .fields import brief
 from .origin import sample_text
 from .roof_lines import network_in_use
@@ -21,8 +22,7 @@ from .roof_lines import network_in_use
 # %% ../../nbs/views/headline.ipynb #6bfa6e8d
 def _dtype(result):
     "The dtype of most FLOPs, where the tensors of the sample do not tell it: token ids, autocast."
-    flops = {}
-    for p in result.points: flops[p.dtype] = flops.get(p.dtype, 0) + (p.flops or 0)
+    flops = totals((p.dtype, p.flops or 0) for p in result.points)
     most, given = max(flops, key=flops.get, default=""), {t["dtype"] for t in result.sample if "dtype" in t}
     return most if given and most not in given else ""
 
@@ -32,37 +32,26 @@ def _mode(result):
     traced = result.program is None or result.program.type == "window"          # of which only the trace knows
     return " + ".join(k for k in ("forward", "backward", "update") if k in found) or ("" if traced else "forward")
 
-def machine_name(
-    environment:dict, # Of a measurement
-    device:str,       # Where it ran: "cpu", "cuda:0"; "" where that is not known
-)->str:
-    "The device by its name, and how many threads a CPU uses."
+def machine_name(environment:dict, device:str)->str:
+    "The device by its name, and how many threads a CPU uses; `device` is empty where it is not known."
     name, threads = environment.get("device_name") or device, environment.get("threads")
     return f"{name}, {threads} thread{'s' * (threads != 1)}" if threads and device in ("", "cpu") else name
 
-def machine(
-    result, # A `Result`
-)->str:
+def machine(result)->str:
     "The device that the rows were measured on."
     return machine_name(result.environment, result.peaks.device if result.peaks else "")
 
 # %% ../../nbs/views/headline.ipynb #80dccbe9
-def short_name(
-    path:str, # "resnet18", "models/llama/config.json"
-)->str:
-    "The last part of a name; a configuration has the name of its folder."
+def short_name(path:str)->str:
+    "The last part of a name or path; a configuration has the name of its folder."
     path = PurePath(path)
     return (path.parent if path.name == "config.json" else path).name.removesuffix(".json")
 
-def model_name(
-    result, # A `Result`
-)->str:
+def model_name(result)->str:
     "Return the model's name: the one that was asked for, or its class."
     return short_name(str(result.call.get("model") or "").rpartition(":")[2]) or result.model
 
-def known_flops(
-    result, # A `Result`
-)->float:
+def known_flops(result)->float:
     "The FLOPs that are known: those of the rows, or of the operators where these know more, FLOP."
     return max(sum(p.flops or 0 for p in points) for points in (result.points, result.ops))
 
@@ -105,9 +94,7 @@ def _of_mean_rank(p, n):
     return replace(p, time_s=time, roof_time_s=roof, launch_s=scaled(p.launch_s),
                    explained=[(kind, scaled(s)) for kind, s in p.explained])
 
-def divided(
-    result, # A `Result`
-)->Division:
+def divided(result)->Division:
     "The end to end time of `result` by what its roofs need, what is above them, and what is outside."
     t, n = result.timing, len({r for p in result.points for r, _ in p.ranks})
     points = [_of_mean_rank(p, n) if p.ranks else p for p in result.points]
@@ -116,13 +103,9 @@ def divided(
     return division(points, t.end_to_end_s, max(t.overhead_s - in_rows, 0.0))
 
 # %% ../../nbs/views/headline.ipynb #4ea3ce56
-def roofs_text(
-    peaks,     # `HardwarePeaks`
-    points=(), # Under which roofs of the network they send, those are named too
-)->str:
-    "The roofs with their values: `float32 588 GFLOP/s, L2 912, DRAM 77 GB/s`."
-    compute = [(" ".join(filter(None, (c.dtype, c.unit))), c.flops) for c in peaks.ceilings]
-    compute = sorted(compute, key=_by_use(peaks, points)) or [(peaks.dtype.removeprefix("torch."), peaks.peak_flops)]
+def roofs_text(peaks, points=())->str:
+    "The roofs with their values: `float32 588 GFLOP/s, L2 912, DRAM 77 GB/s`; of a network those for `points`."
+    compute = [(c.name, c.flops) for c in sorted(peaks.compute, key=_by_use(peaks, points))]
     memory = [(level.name, level.bandwidth) for level in peaks.memory]
     network = [(f"{r.name}:", r.bus_bandwidth) for r in network_in_use(peaks, points)][:3]
     return ", ".join([_values_text(compute[:4], "FLOP/s"),
@@ -130,9 +113,9 @@ def roofs_text(
 
 def _by_use(peaks, points):
     "The key that sorts ceilings: those of the dtypes that take most time first, then that of the peaks."
-    times = {peaks.dtype.removeprefix("torch."): 1e-15} if points else {}
-    for p in points: times[p.dtype] = times.get(p.dtype, 0.0) + p.time_s
-    return lambda ceiling: -times.get(ceiling[0].partition(" ")[0], 0.0)
+    own = [(peaks.dtype.removeprefix("torch."), 1e-15)]
+    times = totals([*own[:len(points)], *((p.dtype, p.time_s) for p in points)])
+    return lambda ceiling: -times.get(ceiling.dtype, 0.0)
 
 def _brief(x, unit): return format_si(x, unit, 0 if x and len(format_si(x, "", 0)) > 3 else 1).replace(".0 ", " ")
 
@@ -161,9 +144,7 @@ class Term(NamedTuple):
     label: str     # In words
     seconds: float # Negative where the parts before it are too much
 
-def terms(
-    d:Division,
-)->list[Term]:
+def terms(d:Division)->list[Term]:
     "Return the parts of the time in the order in which they are told; they sum to the whole."
     rest = d.outside_s + d.difference_s
     outside = [("outside", "outside any row", rest)] if rest >= 0 else [
@@ -181,9 +162,7 @@ def _signed(parts):
     text = " ".join(f"{'+' if s >= 0 else '−'} {words}" for s, words in parts)
     return text.removeprefix("+ ")
 
-def equation(
-    d:Division,
-)->str:
+def equation(d:Division)->str:
     "Return the division of the time as an equation; what is nothing is left out."
     text, unit = _in_unit_of(d.end_to_end_s)
     shown = [t for t in terms(d) if text(abs(t.seconds)) != "0"]
@@ -196,18 +175,14 @@ def equation(
     return f"{format_si(d.end_to_end_s, 's')} = {_signed(parts) or 0}"
 
 # %% ../../nbs/views/headline.ipynb #8163c8f7
-def limits_text(
-    limits, # (as what, s, B) of each
-)->list[str]:
-    "Return a line on the least times of a compiled program; none for another one."
+def limits_text(limits)->list[str]:
+    "Return a line on the least times of a compiled program, `Result.limits`; none for another one."
     told = [f"{name} {format_si(s, 's')}, {brief(nbytes, 'B')}" for name, s, nbytes in limits]
     return [f"least times under the roofs: {' · '.join(told)}"] if told else []
 
 _parts = model_name, lambda r: sample_text(r.sample), _dtype, _mode, machine, _time_text, _rate_text
 
-def headline(
-    result, # A `Result`
-)->list[str]:
+def headline(result)->list[str]:
     "Return the headline: the run and its speed, where the time goes, the roofs."
     lines = [" · ".join(filter(None, (part(result) for part in _parts)))]
     if result.peaks is None: return lines
@@ -243,40 +218,29 @@ def _share_needing(points, roof):
     of = lambda p: p.memory_level if p.bound == "memory" else unit(p) if p.bound == "compute" else None
     return sum(p.roof_time_s or 0 for p in points if of(p) == roof) / (sum(p.time_s for p in points) or 1)
 
-def unsteady_roofs(
-    peaks,       # `HardwarePeaks`
-    points=None, # Those roofs alone whose doubt is more than 1 % of the time of these rows
-)->list[str]:
+def unsteady_roofs(peaks, points=None)->list[str]:
     "The roofs whose samples spread by more than 20 %, or drifted by more than 10 %; a roof of two levels once."
-    named = [(" ".join(filter(None, (c.dtype, c.unit))), c) for c in peaks.ceilings]
-    named = [(name, name if c.unit == "pointwise" else c.dtype, c) for name, c in named]
-    named += [(l.name, l.name, l) for l in peaks.memory if l.measured is None]
+    named = [(c.name if c.unit == "pointwise" else c.dtype, c) for c in peaks.ceilings]
+    named += [(l.name, l) for l in peaks.memory if l.measured is None]
     counts = lambda roof, doubt: points is None or doubt * _share_needing(points, roof) > 0.01
-    wide = [f"{name} spread {r.spread:.0%}" for name, roof, r in named
-            if (r.spread or 0) > 0.2 and counts(roof, r.spread)]
-    return wide + [f"{name} drift {r.drift:+.0%}" for name, roof, r in named
+    wide = [f"{r.name} spread {r.spread:.0%}" for roof, r in named if (r.spread or 0) > 0.2 and counts(roof, r.spread)]
+    return wide + [f"{r.name} drift {r.drift:+.0%}" for roof, r in named
                    if abs(r.drift or 0) > 0.1 and counts(roof, abs(r.drift))]
 
 # %% ../../nbs/views/headline.ipynb #e4db0ec9
-def base_of_shares(
-    result, # A `Result`
-)->str:
+def base_of_shares(result)->str:
     "Name the whole that shares refer to, where it is not the end to end time."
     rows, end = sum(p.time_s for p in result.points), divided(result).end_to_end_s
     if not rows or abs(rows - end) <= 0.03 * end: return ""
     return f"shares are of the {format_si(rows, 's')} in the rows, not of the {format_si(end, 's')} end to end"
 
-def roof_caveats(
-    peaks, # `HardwarePeaks`
-)->str:
+def roof_caveats(peaks)->str:
     "Return the caveats on the roofs in one line; empty where all is well."
     doubts = unsteady_roofs(peaks)
     if peaks.disturbed: return f"± provisional: {peaks.disturbed}".replace("%", " %")
     return ("± not steady: " + ", ".join(doubts)).replace("%", " %") if doubts else ""
 
-def caveats(
-    result, # A `Result`
-)->str:
+def caveats(result)->str:
     "Return the caveats on times and roofs in one line; empty where all is well."
     t, peaks = result.timing, result.peaks
     varied, load = (_varied(t, any(p.phase for p in result.points)), load_caveats(t)) if t else ([], [])

@@ -208,11 +208,8 @@ def matched_modules(
     alone = sum(not p.name.startswith("(") for p in (*rest[0], *rest[1]))
     return left + rest[0], right + rest[1], len(pairing.pairs), alone
 
-def with_names_of_first(
-    results:list[Result],   # Two
-    rows:list,              # Of modules of each
-)->tuple[list, list[str]]:
-    "Return `rows` with names that match, where one is of a trace with names of its own, and what to say of it."
+def with_names_of_first(results:list[Result], rows:list)->tuple[list, list[str]]:
+    "Return `rows` of two results with names that match, where one is of a trace with its own, and what to say of it."
     if not any(r.environment.get("tool") == "torch.profiler" for r in results): return rows, []
     names = [{p.name for p in of if not p.name.startswith("(")} for of in rows]
     if not all(names) or len(names[0] & names[1]) > 0.5 * min(map(len, names)): return rows, []

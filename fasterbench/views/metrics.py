@@ -9,13 +9,14 @@ __all__ = ['metric_fields', 'metrics_of', 'MetricSeries', 'read_series']
 import json, math
 from array import array
 from collections.abc import Iterator
-from statistics import median
+from statistics import median, quantiles
 
 from ..core.files import write_whole
 from ..core.units import format_si
 from ..roofs.place import RooflinePoint, apart
+from ..roofs.row import totals
 from .fields import Field
-from .plot import bounds, canvas, dress
+from .plot import bounds, canvas, dress, grid
 from .result import Result
 from .view import Sheet, Table, View
 
@@ -42,11 +43,6 @@ def _group(p:RooflinePoint):
     if p.category in apart: return p.category
     return dict(none="overhead", undefined="unknown").get(p.bound, p.bound)
 
-def _sums(rows, key):
-    sums = {}
-    for p in rows: sums[key(p)] = sums.get(key(p), 0.0) + p.time_s
-    return sums
-
 def _mfu(result, time, counted="contraction_flops"):
     "Divide the least time of the contractions by `time`; None where they are unknown."
     work = [(getattr(p, counted), p.dtype) for p in result.points if p.category not in apart]
@@ -55,15 +51,13 @@ def _mfu(result, time, counted="contraction_flops"):
     return sum(flops / peak(dtype) for flops, dtype in work if flops) / time
 
 # %% ../../nbs/views/metrics.ipynb #mt000013
-def metrics_of(
-    result:Result,
-)->dict[str, float]:
+def metrics_of(result:Result)->dict[str, float]:
     "Plain numbers, in SI base units: those of `metric_fields` that are known."
     rows, program = result.points, result.program
     total = math.fsum(p.time_s for p in rows)
     time = program.time_s if program else total
     shares = dict.fromkeys(("compute", "memory", "launch", "unknown", "overhead", "outside"), 0.0)
-    shares |= _sums(rows, _group) | _sums([p for p in rows if p.phase], lambda p: p.phase)
+    shares |= totals((_group(p), p.time_s) for p in rows) | totals((p.phase, p.time_s) for p in rows if p.phase)
     shares["roof"] = math.fsum(p.roof_time_s or 0.0 for p in rows)
     found = dict(step_time_s=time, mfu=_mfu(result, time), dense_mfu=_mfu(result, time, "dense_flops"))
     if program: found |= dict(flops=program.flops, bytes_moved=program.bytes_moved)
@@ -71,9 +65,7 @@ def metrics_of(
     return {k: float(found[k]) for k in metric_fields if found.get(k) is not None}
 
 # %% ../../nbs/views/metrics.ipynb #mt000022
-def line_of(
-    record:dict, # Of a sample
-)->str:
+def line_of(record:dict)->str:
     "A line of JSON."
     return json.dumps(record, allow_nan=False) + "\n"
 
@@ -95,12 +87,9 @@ def _area(fig, series, name, how):
                     fillcolor=how["color"], hovertext=text, hoverinfo="text", row=1, col=1)
 
 # %% ../../nbs/views/metrics.ipynb #mt000027
-_axis = dict(gridcolor="rgba(128,138,148,0.22)", zeroline=False)
+_axis = dict(gridcolor=grid, zeroline=False)
 
-def metric_chart(
-    series, # A `MetricSeries`
-    title:str,
-):
+def metric_chart(series, title:str):
     "Draw the time of a step by what bounds it, and MFU, over the steps."
     fig = canvas(rows=2, cols=1, shared_xaxes=True, row_heights=[0.68, 0.32], vertical_spacing=0.07)
     for name, how in _drawn.items():
@@ -156,7 +145,7 @@ class MetricSeries(View):
 
     @property
     def lines(self)->list[str]:
-        "How many samples there are, and what takes the time of a step: medians."
+        "How many samples there are, how far they differ, and what takes the time of a step: medians."
         known = {k: [v for v in values if not math.isnan(v)] for k, values in self.columns.items()}
         middle = {k: median(values) for k, values in known.items() if values}
         if "step_time_s" not in middle: return [f"{len(self)} samples"]
@@ -165,7 +154,16 @@ class MetricSeries(View):
         rates = dict(roof_share="the roofs need", mfu="MFU")
         more = [f"{name} {middle[k]:.1%}" for k, name in rates.items() if k in middle]
         step = f"a step takes {format_si(middle['step_time_s'], 's')}: {said}"
-        return ["; ".join([step, *more]).replace("%", " %"), f"medians of {len(self)} samples"]
+        return ["; ".join([step, *more]).replace("%", " %"), f"medians of {len(self)} samples{self._spread}"]
+
+    @property
+    def _spread(self):
+        "Between which times the middle half of the steps lies, where there are enough to say."
+        times = [t for t in self.columns["step_time_s"] if not math.isnan(t)]
+        if len(times) < 3: return ", too few to say how far they differ"
+        low, middle, high = quantiles(times, n=4, method="inclusive")
+        return (f"; the middle half of the steps takes {format_si(low, 's')} to {format_si(high, 's')}, "
+                f"an IQR of {(high - low) / middle:.0%}").replace("%", " %")
 
     @property
     def _first(self):

@@ -27,30 +27,25 @@ def _described(name, leaf):
     return dict(name=name, value=repr(leaf)[:80] if plain else type(leaf).__name__)
 
 # %% ../../nbs/views/origin.ipynb #361f6ace
-def describe_sample(
-    sample, # What the model is called with
-)->list[dict]:
-    "Name, shape and dtype of each tensor of `sample`, and the other arguments as text."
+def describe_sample(sample)->list[dict]:
+    "Name, shape and dtype of each tensor that a model is called with, and the other arguments as text."
     return [_described(name or "0", leaf) for name, leaf in _leaves(sample, "")]
 
-def batch_of(
-    sample:list[dict], # What `describe_sample` found
-)->int|None:
+def batch_of(sample:list[dict])->int|None:
     "The first dimension, if all tensors have the same; None where they do not, or where there is no tensor."
     firsts = {t["shape"][0] if t["shape"] else None for t in sample if "shape" in t}
     return firsts.pop() if len(firsts) == 1 else None
 
 # %% ../../nbs/views/origin.ipynb #sm000001
-def tensor_text(
-    tensor:dict, # Of a sample
-)->str:
+def tensor_text(tensor:dict)->str:
     "Return shape and dtype: `1×3×224×224 float32`."
-    shape = "×".join(map(str, tensor["shape"] or [])) or "scalar"
-    return f"{shape} {tensor['dtype']}"
+    return f"{'×'.join(map(str, tensor['shape'] or [])) or 'scalar'} {tensor['dtype']}"
 
-def sample_text(
-    sample:list[dict], # What `describe_sample` found
-)->str:
+def argument_texts(sample:list[dict])->dict[str, str]:
+    "Shape and dtype of each tensor of a sample, and the other arguments, by name."
+    return {t["name"]: tensor_text(t) if "shape" in t else str(t.get("value", "?")) for t in sample}
+
+def sample_text(sample:list[dict])->str:
     "The tensors of the sample; equal ones are counted, and no more than three are shown."
     counts = {}
     for t in sample:
@@ -71,10 +66,8 @@ def _is_secret_name(name):
     words = re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name)
     return not _secret_names.isdisjoint(w.lower() for w in words)
 
-def masked(
-    words:list[str], # Of a command line
-)->list[str]:
-    "`words` with `MASKED` in place of what looks like a secret: by the name of its option, by its shape, or in a URL."
+def masked(words:list[str])->list[str]:
+    "A command line with `MASKED` for what looks like a secret: by the name of its option, by its shape, or in a URL."
     found, after = [], ""
     for word in words:
         name, given, value = word.partition("=")
@@ -121,36 +114,24 @@ def _word(value):
     if type(value).__name__ in ("device", "dtype"): return str(value)
     return getattr(value, "__qualname__", None) or type(value).__name__
 
-def describe_call(
-    commit=git_commit, # Returns the commit
-    **arguments,       # Of the call
-)->dict:
+def describe_call(commit=git_commit, **arguments)->dict:
     "The arguments as plain values, the command line and the commit; what there is none of is left out."
     where = dict(command=command_line(), commit=commit())
     return {k: _word(v) for k, v in arguments.items()} | {k: v for k, v in where.items() if v}
 
 # %% ../../nbs/views/origin.ipynb #f105f38d
-def describe_settings(
-    model,        # A `torch.nn.Module`
-    device="cpu", # Where it runs
-)->dict:
+def describe_settings(model, device="cpu")->dict:
     "The switches that decide which kernels run, and the parameters of `model`."
     import torch
     from fasterbench.engine.accelerator import accelerator, product_precision
     found = dict(parameters=sum(p.numel() for p in model.parameters()),
                  parameter_bytes=sum(p.numel() * p.element_size() for p in model.parameters()),
-                 matmul_precision=product_precision(),
-                 deterministic=torch.are_deterministic_algorithms_enabled(),
+                 matmul_precision=product_precision(), deterministic=torch.are_deterministic_algorithms_enabled(),
                  autocast=torch.is_autocast_enabled(torch.device(device).type),
                  default_dtype=str(torch.get_default_dtype()).removeprefix("torch."))
     return found | accelerator(torch.device(device)).settings()
 
-def describe(
-    model,          # A `torch.nn.Module`
-    sample,         # What it is called with
-    device="cpu",
-    **arguments,    # Further arguments of the call
-)->dict:
+def describe(model, sample, device="cpu", **arguments)->dict:
     "The fields `sample`, `call` and `settings` of a `Result`."
     return dict(sample=describe_sample(sample), call=describe_call(device=device, **arguments),
                 settings=describe_settings(model, device))

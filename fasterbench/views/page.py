@@ -15,56 +15,35 @@ from pathlib import Path
 from .fields import Field
 
 # %% ../../nbs/views/page.ipynb #6e883b8c
-def column(
-    field:Field,
-    visible:bool=True, # False: in the column menu and the CSV only, until a reader asks for it
-)->dict:
-    "A column as the page wants it."
+def column(field:Field, visible:bool=True)->dict:
+    "A column as the page wants it; not `visible`, it waits in the column menu and the CSV."
     return dict(field=field.name, title=field.title, format=field.format, unit=field.unit, meaning=field.meaning,
                 visible=visible, text=not field.number)
 
 # %% ../../nbs/views/page.ipynb #f91f13ee
-def cells(
-    rows,                # Dicts
-    columns:list[dict],  # Whose `field`s are taken
-)->list[list]:
-    "The values of `rows`, infinities as text because JSON has none."
-    plain = lambda v: str(v) if isinstance(v, float) and not math.isfinite(v) else v
-    return [[plain(r[c["field"]]) for c in columns] for r in rows]
+def finite(value):
+    "Return `value` with infinities as text, since JSON has none."
+    if isinstance(value, dict): return {k: finite(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)): return [finite(v) for v in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
-def filled(
-    columns:list[dict],
-    rows:list[list],     # What `cells` gives
-)->list[dict]:
-    "`columns`, those that are empty in all `rows` not visible at first."
+def cells(rows, columns:list[dict])->list[list]:
+    "The values of `rows`, as JSON can hold them."
+    return [[finite(r[c["field"]]) for c in columns] for r in rows]
+
+def filled(columns:list[dict], rows:list[list])->list[dict]:
+    "`columns`, those that are empty in all `rows`, as `cells` gives them, not visible at first."
     used = lambda i: any(r[i] not in ("", None) for r in rows)
     return [c | dict(visible=c["visible"] and used(i)) for i, c in enumerate(columns)]
 
 # %% ../../nbs/views/page.ipynb #5c32a6fb
-def figure(
-    fig, # A plotly `Figure`
-)->dict:
+def figure(fig)->dict:
     "`fig` as the page wants it: plain values, and the chart in words."
     return json.loads(fig.to_json()) | dict(alt=fig.layout.meta["alt"])
 
-def pairs_of(
-    entries:dict, # By names of the code
-)->list[tuple[str, str]]:
-    "Return names and values as a page lists them."
+def pairs_of(entries:dict)->list[tuple[str, str]]:
+    "Return names of the code and values as a page lists them."
     return [(k.replace("_", " "), str(v)) for k, v in entries.items()]
-
-def tab_of(
-    name:str, title:str,
-    fields,            # In the order of the columns
-    rows,              # Dicts
-    figures,           # What `figure` gives
-    visible,           # Names of the fields that are shown at first
-    **more,            # Further entries: left_out, groups, fold, sort, xprof, names
-)->dict:
-    "Return rows and charts as a tab of a page."
-    columns = [column(f, f.name in visible) for f in fields]
-    values = cells(rows, columns)
-    return dict(name=name, title=title, figures=figures, columns=filled(columns, values), rows=values) | more
 
 # %% ../../nbs/views/page.ipynb #44ba1dec
 _topics = ("numbers", "rows", "state", "chart", "names", "legend", "table", "details")
@@ -97,13 +76,7 @@ def licences()->str:
                        for m in (own, bundled))
 
 # %% ../../nbs/views/page.ipynb #feab9aa6
-def _tab(kind):
-    "A tab with what it left out: no groups, no order of its own."
-    rest = dict(left_out=0, groups=[], fold=False, sort=None, xprof=None, names=False)
-    return rest | kind
-
-def _file_name(text): return "".join(c if c.isalnum() else "-" for c in text)
-
+_plain_tab = dict(left_out=0, groups=[], fold=False, sort=None, xprof=None, names=False)    # What a tab may leave out
 _lead = 4   # Lines under a title; what comes after them is a note
 
 def _split(lines):
@@ -128,8 +101,8 @@ def page(
     import fasterbench
     home = Path(fasterbench.__file__).with_name("assets")
     template = Environment(autoescape=True, loader=FileSystemLoader(home)).get_template("report.html.jinja")
-    data = dict(kinds=list(map(_tab, kinds)), filters=[dict(field=k, title=v) for k, v in filters.items()],
-                file=_file_name(file), division=list(division))
+    data = dict(kinds=[_plain_tab | k for k in kinds], filters=[dict(field=k, title=v) for k, v in filters.items()],
+                file="".join(c if c.isalnum() else "-" for c in file), division=list(division))
     lead, warnings = _split(lines)
     return template.render(title=title, lines=lead, notes=[*notes, *warnings], facts=facts, data=data,
                            packed=_libraries(), licences=licences(), scripts=_scripts)

@@ -16,6 +16,7 @@ from ..core.units import format_si
 from ..roofs.datasheet import fractions
 from ..roofs.hardware import HardwarePeaks
 from ..roofs.network import NetworkPeaks, bus_bandwidth
+from ..roofs.row import grouped
 from .fields import Field, brief
 from .headline import roof_caveats, roofs_text
 from .page import pairs_of
@@ -31,28 +32,20 @@ _network_fields = {f.name: f for f in (
     Field("bandwidth", "B/s", "bandwidth", "si"), Field("spread", "", "bandwidth spread", "share", "", "spread"),
     Field("bus_bandwidth", "B/s", "bus bandwidth", "si"))}
 
-def not_measured(
-    network:NetworkPeaks|None,
-    names=None,                # Of collectives and their groups; None: all
-)->list[str]:
-    "Say what could not be measured, and why."
+def not_measured(network:NetworkPeaks|None, names=None)->list[str]:
+    "Say what could not be measured, and why; with `names`, of those collectives and their groups alone."
     skipped = network.environment.get("skipped") if network else None
     if not isinstance(skipped, dict): return []
     return [f"not measured: {name} ({why})" for name, why in skipped.items() if names is None or name in names]
 
-def where_measured(
-    network:NetworkPeaks,
-)->str:
+def where_measured(network:NetworkPeaks)->str:
     "Name backend, hosts and date, as far as they are known."
     env = network.environment
     hosts = f"{env['hosts']} host{'s' * (env['hosts'] != 1)}" if isinstance(env.get("hosts"), int) else ""
     parts = (env.get("backend"), hosts, str(env.get("date", ""))[:10])
     return ", ".join(str(p) for p in parts if p)
 
-def network_table(
-    network:NetworkPeaks,
-    above:Sequence[str]=(),
-)->Table:
+def network_table(network:NetworkPeaks, above:Sequence[str]=())->Table:
     "Return the roofs of a network as a table, and below it what could not be measured."
     return Sheet(_network_fields, network.roofs).table(above, not_measured(network), concise=False)
 
@@ -71,14 +64,11 @@ _sample_fields = {f.name: f for f in (
 # %% ../../nbs/views/peaks_page.ipynb #23448b65
 def _drawn_by_kind(fig, rows, value, unit, mode):
     "Draw a value of rows over their size: a colour and a symbol for each kind."
-    kinds = {}
-    for i, r in enumerate(rows): kinds.setdefault(r["kind"], []).append(i)
-    for k, (kind, of) in enumerate(kinds.items()):
+    for k, (kind, of) in enumerate(grouped(range(len(rows)), lambda i: rows[i]["kind"]).items()):
         of, name, color = sorted(of, key=lambda i: rows[i]["size"]), escape(kind), hues[k % 7]
         texts = [f"{escape(rows[i]['name'])}: {format_si(rows[i][value], unit)}" for i in of]
         fig.add_scatter(x=[rows[i]["size"] for i in of], y=[rows[i][value] for i in of], customdata=of, name=name,
-                        legendgroup=name, mode=mode, hovertext=texts, hoverinfo="text",
-                        line=dict(color=color, width=1),
+                        legendgroup=name, mode=mode, hovertext=texts, hoverinfo="text", line=dict(color=color, width=1),
                         marker=dict(symbol=shapes[(k + k // 7) % 7], size=8, color=color))
 
 # %% ../../nbs/views/peaks_page.ipynb #e35f299c
@@ -91,7 +81,8 @@ def plot_network(
     if not rows: raise ValueError("these roofs of a network came without samples, so there is nothing to draw")
     _drawn_by_kind(fig, rows, "time", "s", "markers")
     for k, r in enumerate(r for r in network.roofs if r.samples):
-        xs = _sizes_between(min(n for n, _ in r.samples), max(n for n, _ in r.samples))
+        low, high = min(r.samples)[0], max(r.samples)[0]
+        xs = [low * (high / low)**(i / 40) for i in range(41)]
         fig.add_scatter(x=xs, y=list(map(r.time_of, xs)), mode="lines", line=dict(color=hues[k % 7], width=1.5),
                         name=escape(r.name), legendgroup=escape(r.name), showlegend=False, hoverinfo="skip")
     fig.update_xaxes(title="whole buffer", **log_axis("B", [r["size"] for r in rows if r["size"]]))
@@ -99,8 +90,6 @@ def plot_network(
     told = (f"{r.name}, {format_si(r.latency_s, 's')}, {format_si(r.bus_bandwidth, 'B/s')}" for r in network.roofs)
     return dress(fig, where_measured(network) if title is None else title, f"Collectives: {'; '.join(told)}",
                  480).update_layout(margin_l=90)
-
-def _sizes_between(low, high): return [low * (high / low)**(k / 40) for k in range(41)]
 
 # %% ../../nbs/views/peaks_page.ipynb #dd0e404c
 @dataclass(frozen=True, repr=False)
@@ -191,13 +180,9 @@ def _collective_row(group):
             least + brief(median(bandwidths), "B/s") if bandwidths else "?"]
 
 # %% ../../nbs/views/peaks_page.ipynb #12cb100c
-def collectives_table(
-    collectives:Sequence[Collective],
-    top:int|None=10,   # How many rows, those with the longest transfers; None: all
-)->str:
-    "Collectives as text, a row per kind, group and size."
-    groups = {}
-    for c in collectives: groups.setdefault((c.kind, c.group, c.nbytes, c.group_size, c.alone), []).append(c)
+def collectives_table(collectives:Sequence[Collective], top:int|None=10)->str:
+    "Collectives as text, a row per kind, group and size, the longest transfers first."
+    groups = grouped(collectives, lambda c: (c.kind, c.group, c.nbytes, c.group_size, c.alone))
     groups = sorted(groups.values(), key=lambda group: -sum(c.transfer_s for c in group))
     rows = [_collective_row(group) for group in groups[:top]]
     keep = [k for k in range(len(_titles)) if k != 1 or any(r[1] for r in rows)]
@@ -213,22 +198,18 @@ def _peaks_row(key, name, best, roof, unit, promised):
             percent(roof.drift, "+"),
             f"{fraction:.2f} of {format_si(promise.value, unit)}" if promise else "", roof.probe]
 
-def peaks_rows(
-    peaks:HardwarePeaks,
-)->list[list[str]]:
+def peaks_rows(peaks:HardwarePeaks)->list[list[str]]:
     "The ceilings of a device as texts, the titles first; what the datasheet promises only where it is known."
     promised = fractions(peaks)
     key = lambda c: f"{c.dtype} {'' if c.unit == 'vector' else c.unit}".strip()
     size = lambda l: f" {format_si(l.capacity, 'B', 1)}" if l.capacity else ""
     rows = [["ceiling", "best", "sustained", "spread", "drift", "datasheet", "probe"]]
-    rows += [_peaks_row(key(c), f"{c.dtype} {c.unit}".strip(), c.flops, c, "FLOP/s", promised) for c in peaks.ceilings]
+    rows += [_peaks_row(key(c), c.name, c.flops, c, "FLOP/s", promised) for c in peaks.ceilings]
     rows += [_peaks_row(l.name, l.name + size(l), l.bandwidth, l, "B/s", promised) for l in peaks.memory]
     return rows if promised else [r[:5] + r[6:] for r in rows]
 
 # %% ../../nbs/views/peaks_page.ipynb #967a76c8
-def peaks_table(
-    peaks:HardwarePeaks,
-)->str:
+def peaks_table(peaks:HardwarePeaks)->str:
     "Write the ceilings of a device as text; a last line says which of them have a caveat."
     rows, env = peaks_rows(peaks), peaks.environment
     name = env.get("device_name", peaks.device)
@@ -242,31 +223,23 @@ def peaks_table(
     return "\n".join([where, *text_table(rows, {0, len(rows[0]) - 1}), ridge, *lines])
 
 # %% ../../nbs/views/peaks_page.ipynb #6b6383a8
-def probes(
-    peaks:HardwarePeaks,
-    what:str="memory", # "memory" or "arithmetic"
-)->list[dict]:
-    "The probes behind `peaks`, fastest first: name, kind, size (B, or FLOP per call) and best rate (B/s or FLOP/s)."
+def probes(peaks:HardwarePeaks, what:str="memory")->list[dict]:
+    "The probes of memory or arithmetic, fastest first: name, kind, size (B, or FLOP per call), best rate per second."
     if what not in ("memory", "arithmetic"): raise ValueError(f"what={what!r}; the sweeps are memory and arithmetic")
     if not peaks.sweep: raise ValueError("these peaks were not measured, so there is no sweep behind them; "
                                          "measure_peaks(device) measures them")
-    rows = _memory_probes(peaks) if what == "memory" else _arithmetic_probes(peaks)
+    last = lambda probe: " channels last" * ("channels last" in probe)
+    rows = [(f"{kind} {format_si(size, 'B', 1)}", kind, size, rate) for kind, size, rate in peaks.sweep]
+    if what == "arithmetic": rows = [(f"{dtype} {probe}", f"{dtype} {probe.split()[0]}{last(probe)}", flops, rate)
+                                     for dtype, probe, flops, rate in peaks.trials]
     return [dict(zip(("name", "kind", "size", "rate"), r)) for r in sorted(rows, key=lambda r: -r[3])]
-
-def _memory_probes(peaks):
-    return [(f"{kind} {format_si(size, 'B', 1)}", kind, size, rate) for kind, size, rate in peaks.sweep]
-
-def _arithmetic_probes(peaks):
-    last = lambda probe: " channels last" if "channels last" in probe else ""
-    return [(f"{dtype} {probe}", f"{dtype} {probe.split()[0]}{last(probe)}", flops, rate)
-            for dtype, probe, flops, rate in peaks.trials]
 
 # %% ../../nbs/views/peaks_page.ipynb #bb42d249
 def _ceiling_spans(peaks, what, sizes):
     "Where each ceiling holds: (from, to, rate, text)."
     low, high = min(sizes) / 1.4, max(sizes) * 1.7
-    name = lambda c: " ".join(f"{c.dtype} {c.unit} {format_si(c.flops, 'FLOP/s')}".split())
-    if what == "arithmetic": return [(low, high, c.flops, name(c)) for c in peaks.ceilings]
+    if what == "arithmetic":
+        return [(low, high, c.flops, f"{c.name} {format_si(c.flops, 'FLOP/s')}") for c in peaks.ceilings]
     ends = [l.capacity or high for l in peaks.levels]
     spans = zip([low, *ends], ends, peaks.levels)
     return [(a, b, l.bandwidth, f"{l.name} {format_si(l.bandwidth, 'B/s')}") for a, b, l in spans]

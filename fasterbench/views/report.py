@@ -7,22 +7,23 @@ __all__ = []
 
 # %% ../../nbs/views/report.ipynb #f83eefd5
 import statistics
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import islice
 
 from ..core.units import format_si
+from ..roofs.place import RooflinePoint
+from ..roofs.row import totals
 from .fields import fields_of
 from .fold import FoldedPoint, fold
 from .headline import divided, headline, model_name, terms
 from .plot import alt_text, bounds, canvas, chart, dress, plot_categories
-from .origin import tensor_text
+from .origin import argument_texts
 from .page import cells, column, figure, filled, pairs_of
 from .table import footer, records
 
 # %% ../../nbs/views/report.ipynb #6e222a3b
 def _roof_facts(peaks):
-    compute = [(f"{c.dtype} {c.unit}".strip(), c.flops, "FLOP/s", c.probe) for c in peaks.ceilings]
-    compute = compute or [(peaks.dtype.removeprefix("torch."), peaks.peak_flops, "FLOP/s", "")]
+    compute = [(c.name, c.flops, "FLOP/s", c.probe) for c in peaks.compute]
     memory = [(l.name, l.bandwidth, "B/s", l.probe) for l in peaks.memory]
     probed = lambda probe: f" — {probe}" if probe else ""
     network = [(r.name, f"{format_si(r.bus_bandwidth, 'B/s')}, latency {format_si(r.latency_s, 's')}")
@@ -34,19 +35,14 @@ def _program_facts(p):
                ("traffic", p.bytes_moved, "B"), ("on the wire", p.wire_bytes, "B")]
     return [(name, format_si(value, unit)) for name, value, unit in amounts]
 
-def _sample_facts(result):
-    return [(t["name"], tensor_text(t) if "dtype" in t else str(t.get("value", ""))) for t in result.sample]
-
 def _idle_facts(result):
     "How long the device ran nothing, for want of what, and before which layers."
     rows, times = [p for p in result.points if p.category == "idle" and p.type == "GPU idle"], result.idle
     total = sum(i.seconds for i in times) or sum(p.time_s for p in rows)
     if not total: return []
     span = sum(b.span_s for b in result.breakdowns) or divided(result).end_to_end_s
-    causes, layers = {}, {}
-    for i in times:
-        causes[i.cause] = causes.get(i.cause, 0.0) + i.seconds
-        if i.before: layers[i.before] = layers.get(i.before, 0.0) + i.seconds
+    causes = totals((i.cause, i.seconds) for i in times)
+    layers = totals((i.before, i.seconds) for i in times if i.before)
     part = lambda s: f"{format_si(s, 's')}, {s / total:.0%}"
     longest = lambda sums, top: sorted(sums.items(), key=lambda kv: -kv[1])[:top]
     whole = f"{format_si(total, 's')}, {total / span:.1%} of {format_si(span, 's')}" if span else format_si(total, "s")
@@ -62,13 +58,11 @@ def _timing_facts(t):
             ("steps", str(t.steps)), ("clock", t.clock)]
 
 # %% ../../nbs/views/report.ipynb #19472a3d
-def facts(
-    result, # A `Result`
-)->list[tuple[str, list[tuple[str, str]]]]:
+def facts(result)->list[tuple[str, list[tuple[str, str]]]]:
     "Idle time, device, roofs, sample, settings, the whole model and the timing: titled lists of name and value."
     device = {"device": result.peaks.device} | result.environment
     sections = {"Idle": _idle_facts(result), "Device": pairs_of(device), "Roofs": _roof_facts(result.peaks),
-                "Sample": _sample_facts(result),
+                "Sample": list(argument_texts(result.sample).items()),
                 "Call and settings": pairs_of(result.call | result.settings),
                 "Whole model": _program_facts(result.program) if result.program is not None else [],
                 "Timing": _timing_facts(result.timing) if result.timing is not None else []}
@@ -128,6 +122,15 @@ def _points_tab(result, points, title, top):
 
 def _hide(columns, field): return [c | dict(visible=c["visible"] and c["field"] != field) for c in columns]
 
+def _layers_tab(result, top):
+    "The kernels of compiled code by layer, with the bytes of a layer's operators one by one and of its kernels."
+    plain = lambda p: RooflinePoint(**{f.name: getattr(p, f.name) for f in fields(RooflinePoint)})
+    tab = _points_tab(replace(result, points=[*map(plain, fold(result.points, "layer"))]), "modules", "layers", top)
+    more, less = ("eager_bytes", "bytes_moved"), ("bound", "potential_s")
+    seen = lambda c: (c["visible"] or c["field"] in more) and c["field"] not in less
+    columns = [c | dict(visible=seen(c)) for c in tab["columns"]]
+    return tab | dict(name="layers", columns=columns)
+
 # %% ../../nbs/views/report.ipynb #4c4ab74f
 def _at(p, time_s, name):
     "Return the same work in another time; in none at all its rates are unknown."
@@ -174,23 +177,20 @@ def _program_kind(result):
     return dict(name="program", title="program", figures=figures, columns=filled(columns, values), rows=values)
 
 # %% ../../nbs/views/report.ipynb #02c86bfe
-def kinds(
-    result, # A `Result`
-    top:int, # How many of the slowest rows of a kind
-)->list[dict]:
-    "The tabs, modules first."
-    titles = dict(modules="modules", ops="operators", kernels="kernels")
+def kinds(result, top:int)->list[dict]:
+    "The tabs, modules first; of compiled code its kernels, and then the same rows by layer."
+    compiled = any(p.layers for p in result.points)
+    first = "kernels" if compiled and not result.kernels else "modules"
+    titles = dict(modules=first, ops="operators", kernels="kernels")
     shown = [points for points in titles if result.rows(points) or points == "modules"]
     tabs = [_points_tab(result, points, titles[points], top) for points in shown]
+    tabs[1:1] = [_layers_tab(result, top)] if compiled else []
     return tabs + ([_program_kind(result)] if result.program is not None else [])
 
 # %% ../../nbs/views/report.ipynb #7d7d7ecb
 _filters = dict(phase="phase", category="category", type="type", bound="bound", memory_level="level", dtype="precision")
 
-def report_of(
-    result, # A `Result`
-    top:int=1000, # How many of the slowest modules, and of the slowest operators
-)->dict:
+def report_of(result, top:int=1000)->dict:
     "Return what `page` makes the report of."
     result.with_roofs()
     return dict(lines=headline(result), facts=facts(result), kinds=kinds(result, top), filters=_filters,

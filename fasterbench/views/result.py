@@ -22,7 +22,8 @@ from .peaks_page import Collective, collectives_table
 from .fold import fold, gathered
 from .headline import model_name
 from .plot import chart, device_name
-from .view import View, finite
+from .page import finite
+from .view import View
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -12,6 +12,7 @@ from html import escape
 from ..core.units import format_si
 from ..roofs.place import RooflinePoint
 from ..roofs.hardware import HardwarePeaks
+from ..roofs.row import totals
 
 # %% ../../nbs/views/roof_lines.ipynb #c4c4cdc6
 ink = "#74808a"     # readable on white and on dark pages
@@ -27,10 +28,8 @@ def _rate_label(x, unit): return format_si(x, unit, 0 if math.log10(x) % 3 >= 1 
 
 def _ceilings_by_name(peaks, dtypes=None):
     "The compute ceilings by their names, highest first; of `dtypes` alone where there are any of these."
-    own = peaks.dtype.removeprefix("torch.")
-    used = [c for c in peaks.ceilings if dtypes is None or c.dtype in dtypes] or list(peaks.ceilings)
-    found = {f"{c.dtype} {c.unit}".strip(): c.flops for c in used} or {own: peaks.peak_flops}
-    return dict(sorted(found.items(), key=lambda kv: -kv[1]))
+    used = [c for c in peaks.compute if dtypes is None or c.dtype in dtypes] or peaks.compute
+    return {c.name: c.flops for c in sorted(used, key=lambda c: -c.flops)}
 
 def kinds_in_use(result, points:list[RooflinePoint]):
     "The ceilings of kinds of work that explain a part of some row's time."
@@ -48,21 +47,12 @@ def _line(fig, name, xs, ys, at, side, labelled, color, dash="solid", short=None
     text = dict(mode="lines+text", text=["", escape(short or name), ""], textposition=side,
                 textfont=dict(color=color, size=12)) if labelled else dict(mode="lines")
     fig.add_scatter(x=[xs[0], middle[0], xs[1]], y=[ys[0], middle[1], ys[1]],
-                    line=dict(color=color, width=2, dash=dash), name=escape(name),
-                    legendgroup=f"roof {escape(name)}", legend="legend2", showlegend=labelled, hoverinfo="skip",
-                    cliponaxis=False, **text, **more)
+                    line=dict(color=color, width=2, dash=dash), name=escape(name), legendgroup=f"roof {escape(name)}",
+                    legend="legend2", showlegend=labelled, hoverinfo="skip", cliponaxis=False, **text, **more)
 
 # %% ../../nbs/views/roof_lines.ipynb #932643c0
-def roof_lines(
-    fig,                    # A plotly `Figure`
-    peaks:HardwarePeaks,
-    levels,                 # The memory levels to draw
-    box:tuple,              # What `extent` gives
-    color:str=ink,
-    labelled:bool=True,     # With labels on the lines and in the legend
-    dtypes=None,            # Those whose ceilings are drawn; None: all
-):
-    "Add a line per memory level and one per compute ceiling."
+def roof_lines(fig, peaks:HardwarePeaks, levels, box:tuple, color:str=ink, labelled:bool=True, dtypes=None):
+    "Add a line per memory level and one per compute ceiling, those of `dtypes`, within the box that `extent` gives."
     x0, x1, y0, _ = box
     ceilings, slot, last = _ceilings_by_name(peaks, dtypes), 0, math.inf
     top, low = max(ceilings.values()), min(ceilings.values())        # labels of levels are below the lowest ceiling
@@ -88,9 +78,8 @@ def roof_lines(
 def network_in_use(peaks:HardwarePeaks, points:list[RooflinePoint]):
     "The roofs of the network under which some row sends, those of a tenth of the bytes or more and fast links first."
     if peaks is None or peaks.network is None: return []
-    sums = {}
-    for name, nbytes in (pair for p in points for pair in p.sends):
-        if (roof := peaks.network.named(name)) is not None: sums[roof] = sums.get(roof, 0) + nbytes
+    sent = [(peaks.network.named(name), nbytes) for p in points for name, nbytes in p.sends]
+    sums = totals((roof, nbytes) for roof, nbytes in sent if roof is not None)
     small = lambda r: 10 * sums[r] < sum(sums.values())
     return sorted(sums, key=lambda r: (small(r), -r.bus_bandwidth))
 
@@ -101,9 +90,8 @@ def _network_lines(fig, network, box, top):
     for k, r in enumerate(network):
         rate = r.bus_bandwidth
         left, right = max(x0, y0 / rate), min(x1, top / rate)
-        _line(fig, f"{r.name}: {_rate_label(rate, 'B/s')}", (left, right), (left * rate, right * rate), 0.45,
-              "bottom right",
-              True, wire_color, "longdash", **({} if k == 0 else dict(visible="legendonly")))
+        _line(fig, f"{r.name}: {_rate_label(rate, 'B/s')}", (left, right), (left * rate, right * rate),
+              0.45, "bottom right", True, wire_color, "longdash", **({} if k == 0 else dict(visible="legendonly")))
 
 # %% ../../nbs/views/roof_lines.ipynb #8bbc4960
 def _kind_lines(fig, kinds, box, top):
@@ -115,23 +103,14 @@ def _kind_lines(fig, kinds, box, top):
         xs, ys = ((x0, x1), (k.rate, k.rate)) if k.per == "FLOP" else ((left, top / k.rate), (left * k.rate, top))
         _line(fig, name, xs, ys, 0.3, "top right", True, ink, "dot", visible="legendonly")
 
-def roofs(
-    fig,                    # A plotly `Figure`
-    peaks:HardwarePeaks,
-    levels,                 # The memory levels to draw
-    box:tuple,              # What `extent` gives
-    dtypes=None,            # Those whose ceilings are drawn; None: all
-    kinds=(),               # Ceilings of kinds of work, which the legend switches on
-    network=(),             # Roofs of the network, of which the first is drawn and the legend switches on the others
-):
-    "Add the roofs, each with its value on its line, and their ridge points."
+def roofs(fig, peaks:HardwarePeaks, levels, box:tuple, dtypes=None, kinds=(), network=()):
+    "Add the roofs with their values and ridge points; `kinds`, and all of `network` but the first, wait in the legend."
     top = max(_ceilings_by_name(peaks, dtypes).values())
     roof_lines(fig, peaks, levels, box, dtypes=dtypes)
     _kind_lines(fig, kinds, box, top)
     _network_lines(fig, network, box, top)
     ridges = [(c / l.bandwidth, c, escape(f"ridge of {l.name} and {name}: {c / l.bandwidth:.2f} FLOP/B"))
               for name, c in _ceilings_by_name(peaks, dtypes).items() for l in levels]
-    fig.add_scatter(x=[r[0] for r in ridges], y=[r[1] for r in ridges], hovertext=[r[2] for r in ridges],
-                    hoverinfo="text",
-                    mode="markers", showlegend=False, marker=dict(symbol="diamond-open", size=9, color=ink,
-                                                                  line=dict(width=2)))
+    fig.add_scatter(x=[r[0] for r in ridges],
+                    y=[r[1] for r in ridges], hovertext=[r[2] for r in ridges], hoverinfo="text", mode="markers",
+                    showlegend=False, marker=dict(symbol="diamond-open", size=9, color=ink, line=dict(width=2)))

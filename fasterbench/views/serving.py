@@ -13,8 +13,9 @@ from math import log10
 from ..core.files import Number, check_schema, restored
 from ..core.units import format_count, format_si
 from ..roofs.hardware import HardwarePeaks, checked_peaks
+from ..roofs.row import grouped
 from .fields import Field
-from .plot import bounds, canvas, dress, hues, log_axis
+from .plot import bounds, canvas, dress, grid, hues, log_axis
 from .roof_lines import ink
 from .page import pairs_of
 from .view import Sheet, View
@@ -100,7 +101,7 @@ _first_of_serve = ("name", "batch", "limit_s", "expected_s", "low_s", "high_s", 
 
 # %% ../../nbs/views/serving.ipynb #5b8ed8e7
 _colors = {"prefill": hues[1], "decode middle": hues[0], "decode end": hues[2]}
-_log = dict(type="log", dtick=1, gridcolor="rgba(128,138,148,0.22)", zeroline=False, linecolor=ink)
+_log = dict(type="log", dtick=1, gridcolor=grid, zeroline=False, linecolor=ink)
 
 def _rate_line(fig, name, points, x, y, row, text):
     marker = dict(symbol=[bounds[p.bound]["symbol"] for p in points], size=8, color=_colors[name])
@@ -132,13 +133,10 @@ def _serve_roof(fig, level, flops, low, high):
                     line=dict(color=ink, width=2, dash="dash" if level.capacity else "solid"))
 
 # %% ../../nbs/views/serving.ipynb #ff816791
-def serve_chart(
-    result,               # A `ServeResult`
-    title:str,
-):
+def serve_chart(result, title:str):
     "Draw tokens per second and intensity against the batch size."
-    fig, curves = canvas(rows=2, row_heights=[0.55, 0.45], vertical_spacing=0.14), {}
-    for p in result.curve: curves.setdefault(p.name, []).append(p)
+    fig = canvas(rows=2, row_heights=[0.55, 0.45], vertical_spacing=0.14)
+    curves = grouped(result.curve, lambda p: p.name)
     for name, points in curves.items():
         _rate_line(fig, name, points, lambda p: p.batch, lambda p: p.tokens_per_s, 1, _serve_hover)
         if name != "decode end" and points[0].expected_s: _expected_line(fig, name, points)
@@ -259,8 +257,7 @@ class ServeResult(View):
         device = {k: v for k, v in self.peaks.environment.items() if not isinstance(v, (dict, list))}
         most = "unknown" if self.most_batch is None else str(self.most_batch)
         about = [("parameters", format_count(self.parameters)),
-                 ("weights on each device", format_si(self.held_bytes, "B")),
-                 ("largest batch that fits", most)]
+                 ("weights on each device", format_si(self.held_bytes, "B")), ("largest batch that fits", most)]
         return dict(lines=self.lines, facts=[("Model", about), ("Device", pairs_of(device))],
                     kinds=[self._sheet().tab("serve", "batches", self.plot(""), visible=_first_of_serve)])
 

@@ -8,7 +8,6 @@ __all__ = ['summary']
 # %% ../../nbs/views/table.ipynb #06a1c1b1
 from collections.abc import Iterator
 
-from ..core.units import format_si
 from ..roofs.place import RooflinePoint, arithmetic_intensity
 from ..roofs.hardware import memory_time, passing
 from .fields import Field, fields, fields_of, level_names
@@ -19,17 +18,11 @@ from .view import (Sheet, Table, check_top, left_columns, more_rows, narrowed, p
                                     terminal_width, text_table, wrap_lines)
 
 # %% ../../nbs/views/table.ipynb #95f9acc9
-def has_caveat(
-    p:RooflinePoint,
-)->bool:
+def has_caveat(p:RooflinePoint)->bool:
     "Tell if the time of a row is too short for the clock, or was touched by noise."
     return p.uncertain or p.disturbed
 
-def cell(
-    p:RooflinePoint,
-    field:Field,
-    concise:bool=False, # Three significant digits
-)->str:
+def cell(p:RooflinePoint, field:Field, concise:bool=False)->str:
     "The value of a field of `p` as text for a table; `~` marks a time that is uncertain."
     if field.name == "name": return printable(label(p))
     if field.name == "type": return printable(p.operator.removeprefix("aten::") or p.type)
@@ -47,13 +40,10 @@ def _spread(fraction): return "?" if not fraction else f"~{fraction:.0%}" if fra
 _phases = dict(forward="fwd", backward="bwd", update="upd")
 
 # %% ../../nbs/views/table.ipynb #302df624
-_columns = ("name", "type", "phase", "time_s", "share", "flops", "bytes_moved", "wire_bytes", "arithmetic_intensity",
-            "achieved_gflops",
-            "bound", "utilization_pct", "time_iqr_s")
+_columns = ("name", "type", "phase", "time_s", "share", "flops", "bytes_moved",
+            "wire_bytes", "arithmetic_intensity", "achieved_gflops", "bound", "utilization_pct", "time_iqr_s")
 
-def shown_fields(
-    points:list[RooflinePoint],
-)->list[Field]:
+def shown_fields(points:list[RooflinePoint])->list[Field]:
     "The fields of the printed table; the phase and the IQR only where there is something to say."
     absent = {"phase"} if not any(p.phase for p in points) else set()
     fast = max((p.achieved_gflops or 0 for p in points), default=0) >= 1e4
@@ -71,8 +61,7 @@ def _with_ranks(shown, points):
     if not any(p.ranks for p in points): return shown
     more = [fields["time_s"]._replace(short="median"), *(fields[k] for k in ("rank_min_s", "rank_max_s",
                                                                                "slowest_rank"))]
-    return [g for f in shown if f.name not in _left_out
-            for g in (more if f.name == "time_s" else [f])]
+    return [g for f in shown if f.name not in _left_out for g in (more if f.name == "time_s" else [f])]
 
 def _two_times(shown, points):
     "Of a prediction, the expected time is shown with its limit."
@@ -80,11 +69,7 @@ def _two_times(shown, points):
     pair = [fields["time_s"]._replace(short="expected"), fields["roof_time_s"]._replace(short="limit")]
     return [g for f in shown for g in (pair if f.name == "time_s" else [f])]
 
-def text_rows(
-    points:list[RooflinePoint],
-    shown:list[Field],
-    concise:bool=False, # Three significant digits
-)->list[list[str]]:
+def text_rows(points:list[RooflinePoint], shown:list[Field], concise:bool=False)->list[list[str]]:
     "The points as texts, the titles first."
     return [[f.heading for f in shown], *([cell(p, f, concise) for f in shown] for p in points)]
 
@@ -103,9 +88,7 @@ def _fitted(points, top, shown, width):
     return text_table(narrowed(rows, room, [r[0] for r in text_rows(points, shown[:1])[1:]]), left, gap)
 
 # %% ../../nbs/views/table.ipynb #f5598c8a
-def without_network(
-    result, # A `Result`
-)->list[str]:
+def without_network(result)->list[str]:
     "Say which rows send something, where no roof of the network says how long that takes."
     missing = [p for p in result.points if p.network_s is None]
     if not missing: return []
@@ -117,9 +100,7 @@ def without_network(
             f"network out", *not_measured(network, kinds)]
 
 # %% ../../nbs/views/table.ipynb #5d9613f4
-def footer(
-    result, # A `Result`
-)->list[str]:
+def footer(result)->list[str]:
     "List caveats, rows above their roof, unknown operators, and notes."
     above, caveat = sum(r.above_roof for r in result.points), caveats(result)
     lines = list(filter(None, (caveat, base_of_shares(result))))
@@ -187,10 +168,7 @@ def _efficiencies(p, peaks):
                 and p.bytes_by_level else None)
 
 # %% ../../nbs/views/table.ipynb #005c3ac1
-def records(
-    result, # A `Result`
-    points:str="modules", # "modules", "ops", "kernels" or "steps"
-)->Iterator[dict]:
+def records(result, points:str="modules")->Iterator[dict]:
     "One dict per row, with the keys of `fields_of`."
     rows, keys, names, cumulative = result.rows(points), fields_of(result), level_names(result), 0.0
     total = inclusive(rows) if points == "modules" else {}
@@ -202,18 +180,12 @@ def records(
         more |= _efficiencies(p, result.peaks) | _level_columns(p, names)
         yield {k: more[k] if k in more else getattr(p, k, None) for k in keys}
 
-def sheet_of(
-    result, # A `Result`
-    points:str="modules", # "modules", "ops", "kernels" or "steps"
-)->Sheet:
+def sheet_of(result, points:str="modules")->Sheet:
     "Return the rows with the fields of `fields_of`."
     return Sheet(fields_of(result), records(result, points))
 
 # %% ../../nbs/views/table.ipynb #f10239b9
-def html_table(
-    result, # A `Result`
-    top:int|None=10, # How many rows; None: all
-)->str:
+def html_table(result, top:int|None=10)->str:
     "The slowest rows as an HTML table."
     rows = fold(result.points)
     shown = shown_fields(rows[:top])

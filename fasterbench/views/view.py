@@ -6,7 +6,7 @@
 __all__ = ['View']
 
 # %% ../../nbs/views/view.ipynb #vw000004
-import csv, io, json, math, re, shutil
+import csv, io, json, re, shutil
 from collections.abc import Iterable
 from functools import wraps
 from importlib.util import find_spec
@@ -16,17 +16,16 @@ from textwrap import wrap
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..core.files import write_whole
+from ..roofs.row import grouped
 from .fields import Field
-from .page import figure, page, tab_of
+from .page import cells, column, figure, filled, finite, page
 
 if TYPE_CHECKING:
     from pandas import DataFrame
     from plotly.graph_objects import Figure
 
 # %% ../../nbs/views/view.ipynb #47ee88d3
-def printable(
-    text:str, # A name from somewhere else
-)->str:
+def printable(text:str)->str:
     "`text` with line breaks, terminal codes and the like as escapes."
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
@@ -39,10 +38,7 @@ def _signature_stem(signature):
         if not depth: text = text[:i]; break
     return re.sub(r"\b(?:\w+::)+", "", text)
 
-def shortened(
-    text:str,
-    width:int, # Characters that it may take
-)->str:
+def shortened(text:str, width:int)->str:
     "`text` without its middle, where it is too long. Of a path the end says most, of a signature the start."
     if len(text) <= width or len(text := _signature_stem(text)) <= width: return text
     signature = "<" in text or "(" in text.lstrip("(")
@@ -77,9 +73,8 @@ def told_apart(
     split = {n: n.split(".") for n in dict.fromkeys([*names, *others])}
     kept, alike = {n: {len(parts) - 1} for n, parts in split.items()}, True
     while alike:                                        # those that look alike get their last part that differs
-        seen, alike = {}, False
-        for n, parts in split.items(): seen.setdefault(_gapped(parts, kept[n]), []).append(n)
-        for group in (g for g in seen.values() if len(g) > 1):
+        alike = False
+        for group in (g for g in grouped(split, lambda n: _gapped(split[n], kept[n])).values() if len(g) > 1):
             deepest = max(len(split[n]) for n in group)
             at = lambda n, k: split[n][-k] if k <= len(split[n]) else ""
             differing = [k for k in range(1, deepest + 1) if len({at(n, k) for n in group}) > 1]
@@ -92,31 +87,20 @@ def told_apart(
             for n in names]
 
 # %% ../../nbs/views/view.ipynb #9016bf7c
-def cut(
-    text:str,
-    width:int, # Characters that it may take
-)->str:
+def cut(text:str, width:int)->str:
     "`text` without its end, where it is too long."
     return text if len(text) <= width else f"{text[:width - 1]}…"
 
-def narrowed(
-    rows:list[list[str]], # The titles first
-    room:int,             # Characters for the first two columns together
-    others:list[str]=(),  # Names of rows that are not shown
-)->list[list[str]]:
-    "`rows` whose names and types, the first two columns, are shortened where they do not fit; a type loses its end."
+def narrowed(rows:list[list[str]], room:int, others:list[str]=())->list[list[str]]:
+    "`rows` with names and types, the first two columns, that fit in `room` characters together; a type loses its end."
     name, kind = (max(len(r[i]) for r in rows) for i in (0, 1))
     kind = min(kind, max(room // 3, 6, room - name))
     names = told_apart([r[0] for r in rows], room - kind, others)
     return [[name, cut(r[1], kind), *r[2:]] for name, r in zip(names, rows)]
 
 # %% ../../nbs/views/view.ipynb #9e66bb6f
-def text_table(
-    rows:list,   # Of texts, the titles first
-    left:set,    # Indices of the columns that are aligned to the left
-    gap:int=2,   # Spaces between columns
-)->list[str]:
-    "One line per row, as wide as the content."
+def text_table(rows:list, left:set, gap:int=2)->list[str]:
+    "One line per row, the titles first, as wide as the content; the columns of `left` are aligned to the left."
     widths = [max(map(len, column)) for column in zip(*rows)]
     aligned = lambda r: [f"{c:<{w}}" if i in left else f"{c:>{w}}" for i, (c, w) in enumerate(zip(r, widths))]
     return [(" " * gap).join(aligned(r)).rstrip() for r in rows]
@@ -130,10 +114,7 @@ def terminal_width()->int:
     return max(80, shutil.get_terminal_size().columns)
 
 # %% ../../nbs/views/view.ipynb #vw000008
-def wrap_lines(
-    lines:list[str],
-    width:int=80, # Columns of the terminal
-)->list[str]:
+def wrap_lines(lines:list[str], width:int=80)->list[str]:
     "`lines` in the width of a terminal; continued lines are indented. A command follows a line break, to be copied."
     parts = []
     for line in lines:
@@ -150,12 +131,6 @@ _html_template = """{% macro cell(tag, text, i) -%}
 {% endfor %}</table>{% for line in lines %}<p>{{ line }}</p>{% endfor %}"""
 
 # %% ../../nbs/views/view.ipynb #vw000009
-def finite(value):
-    "Return `value` with infinities as text, since JSON has none."
-    if isinstance(value, dict): return {k: finite(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple)): return [finite(v) for v in value]
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
-
 class Table(NamedTuple):
     "Texts in rows and columns, and the lines around them."
     rows: list[list[str]]   # The titles first
@@ -181,17 +156,12 @@ class Table(NamedTuple):
         template = Environment(autoescape=True).from_string(_html_template)
         return template.render(rows=self.rows, left=self.left, lines=self.below, above=self.above)
 
-def left_columns(
-    shown:Iterable[Field],
-)->set[int]:
+def left_columns(shown:Iterable[Field])->set[int]:
     "The columns that hold texts."
     return {i for i, f in enumerate(shown) if not f.number}
 
-def more_rows(
-    count:int,    # There are
-    top:int|None, # Shown; None: all
-)->list[str]:
-    "Say how many rows a table leaves out."
+def more_rows(count:int, top:int|None)->list[str]:
+    "Say how many of `count` rows a table of `top` leaves out."
     left_out = 0 if top is None else count - top
     return [f"… and {left_out} more rows"] if left_out > 0 else []
 
@@ -237,39 +207,29 @@ class Sheet(NamedTuple):
         name:str, title:str,
         *figures:"Figure",
         visible:Iterable[str]=(), # Names of the fields that are shown at first, at the left; empty: all
-        **more,                   # Further entries of a tab, as `page` takes them
+        **more,                   # Further entries: left_out, groups, fold, sort, xprof, names
     )->dict:
         "Return the rows as a tab of a page."
         order = {k: self.fields[k] for k in (*visible, *self.fields)}
-        return tab_of(name, title, order.values(), self.records(), [figure(f) for f in figures],
-                      set(visible) or set(order), **more)
+        columns = [column(f, not visible or k in visible) for k, f in order.items()]
+        values = cells(self.records(), columns)
+        return dict(name=name, title=title, figures=list(map(figure, figures)), columns=filled(columns, values),
+                    rows=values) | more
 
 # %% ../../nbs/views/view.ipynb #969c7cba
 _pictures = ("png", "svg", "pdf")
 
-def check_picture(
-    path, # Where a picture is to go
-):
-    "Raise `ValueError` for an ending that names no kind of picture, `ImportError` where pictures cannot be made."
-    if Path(path).suffix.lower().removeprefix(".") not in _pictures:
+def _picture_kind(path):
+    "The kind that an ending names. Raise `ValueError` for another one, `ImportError` where pictures cannot be made."
+    kind = Path(path).suffix.lower().removeprefix(".")
+    if kind not in _pictures:
         raise ValueError(f"{str(path)!r} does not say what picture it is; the endings are .png, .svg and .pdf")
     if find_spec("kaleido") is None:
         raise ImportError("a picture needs kaleido, and Chrome or Chromium: pip install kaleido; to_html needs neither")
-
-def picture(
-    fig,       # A plotly `Figure`
-    path,      # Its ending says the kind: .png, .svg or .pdf
-    width:int, # px; a .png has two pixels per px
-)->bytes:
-    "Draw `fig` as the contents of a picture file."
-    kind = Path(path).suffix.lower().removeprefix(".")
-    return fig.to_image(format=kind, width=width, scale=2 if kind == "png" else 1)
+    return kind
 
 # %% ../../nbs/views/view.ipynb #vw000016
-def _with_arguments(
-    method,   # Takes any further arguments
-    supplier, # The method that these are for
-):
+def _with_arguments(method, supplier):
     "Give `method` the arguments of `supplier` behind its own."
     @wraps(supplier)                                                    # the comments of its arguments are read there
     def view(self, *args, **kwargs): return method(self, *args, **kwargs)
@@ -350,8 +310,9 @@ class View:
         **kwargs,
     )->None:
         "Write the chart to `path` as a picture."
-        check_picture(path)
-        write_whole(path, picture(self.plot(title, *args, **kwargs), path, width))
+        kind = _picture_kind(path)
+        image = self.plot(title, *args, **kwargs).to_image(format=kind, width=width, scale=2 if kind == "png" else 1)
+        write_whole(path, image)
 
     def render(self,
         title:str|None=None, # None: what is shown

@@ -3,7 +3,9 @@
 Torchvision models, a GPT-2 and a small Llama, float32, batch 1; "resnet18 training" is a step. Each runs for itself, with:
   calls     of kernels in a run
   kernels   their time ÷ that of the instrumented run; with the rows of memory, wrapper and guards it is all of it
-  rows      the sum of all rows ÷ the compiled model without stamps
+  rows      the sum of all rows ÷ the compiled model without stamps: median over neighbouring runs, which are taken in turn
+  same      likewise each run without stamps ÷ the next one: what such a ratio varies by when nothing differs; ± is half of its quartiles'
+            distance
   layers    of the time of kernels, what is charged to a layer
   products  FLOPs of compiled products ÷ those of the eager model by PyTorch's own counter
   unknown   rows without FLOPs
@@ -11,7 +13,7 @@ Torchvision models, a GPT-2 and a small Llama, float32, batch 1; "resnet18 train
   MB        eager → as generated → perfect fusion
 
 --compile only compiles, so that a later run finds the code in Inductor's cache and is all measurement."""
-import argparse, sys, time, warnings
+import argparse, statistics, sys, time, warnings
 from pathlib import Path
 
 root = Path(__file__).resolve().parents[2]
@@ -60,8 +62,12 @@ def product_flops(model, sample, training):
 
 def line(name, steps, only_compile):
     import torch
+    from fasterbench.analysis.measure import measure
+    from fasterbench.analysis.rows import measured_result
+    from fasterbench.engine.step import Forward, TrainingStep
     from fasterbench.probes.peaks import measure_peaks
     from fasterbench.roofline import RooflineAnalyzer
+    from fasterbench.timing.samples import StoppingRule
     training = name.endswith(" training")
     model, sample = model_and_sample(name.removesuffix(" training"))
     model.train(training)
@@ -72,24 +78,29 @@ def line(name, steps, only_compile):
     if only_compile:
         RooflineAnalyzer(compiled, sample).profile(steps=1, warmup=1, progress=False, kernels=False, **how)
         return print(f"{name:20} compiled in {time.perf_counter() - start:.0f} s", flush=True)
-    result = RooflineAnalyzer(compiled, sample, measure_peaks("cpu", progress=False)).profile(steps=steps, progress=False,
-                                                                                              **how).result
+    m = measure(TrainingStep(compiled, how["loss"]) if training else Forward(compiled), sample, torch.device("cpu"), warmup=3,
+                rule=StoppingRule(steps=steps, bare_every=1), progress=False)
+    result = measured_result(compiled, m, measure_peaks("cpu", progress=False))
     rows, kernels = result.points, [p for p in result.points if p.layers]
     if not kernels: return print(f"{name:20} one row: {'; '.join(result.notes)}", flush=True)
     seconds = lambda of: sum(p.time_s for p in of)
-    took = {n: seconds(p for p in rows if p.name == n) for n in ("(freed memory)", "(wrapper)", "(guards)")}
+    took = {n: seconds(p for p in rows if p.name == n) for n in ("(freed memory)", "(wrapper)", "(guards)", "(gradients)")}
     least = [b / 1e6 for *_, b in result.limits] or [float("nan")] * 3
     placed = sum(p.time_s * sum(s for path, _, s, *_ in p.layers if path) for p in kernels) / seconds(kernels)
     products = sum(p.dense_flops or 0 for p in rows if p.layers and p.contraction_flops)
     own = sum(p.contraction_flops or 0 for p in kernels)
+    whole, bare = list(map(sum, zip(*(s.values for s in (*m.times.own, *m.times.sites))))), m.times.bare.values
+    ratios = [whole[k] / bare[i] for i, k in m.times.pairs]
+    same = [a / b for a, b in zip(bare, bare[1:])]
+    low, middle, high = statistics.quantiles(same, n=4)
     print(f"{name:20}{sum(p.calls for p in kernels):>6}{seconds(kernels) / seconds(rows):>9.3f}"
           + "".join(f"{t / seconds(rows):>8.3f}" for t in took.values())
-          + f"{seconds(rows) / result.timing.end_to_end_s:>7.3f}{placed:>8.1%}{own / wanted:>10.6f}"
+          + f"{statistics.median(ratios):>7.3f}{middle:>7.3f} ±{(high - low) / 2:<5.3f}{placed:>8.1%}{own / wanted:>10.6f}"
           f"{sum(p.flops is None for p in kernels):>8}{sum(p.above_roof for p in kernels):>6}  "
           + " → ".join(f"{b:.0f}" for b in least) + f"   {result.timing.end_to_end_s * 1e3:.1f} ms"
           + "".join(f"\n    {n}" for n in result.notes), flush=True)
 
-heading = (f"{'model':20}{'calls':>6}{'kernels':>9}{'memory':>8}{'wrapper':>8}{'guards':>8}{'rows':>7}{'layers':>8}"
+heading = (f"{'model':20}{'calls':>6}{'kernels':>9}{'memory':>8}{'wrapper':>8}{'guards':>8}{'grads':>8}{'rows':>7}{'same':>14}{'layers':>8}"
            f"{'products':>10}{'unknown':>8}{'above':>6}  MB eager → generated → perfect")
 
 def main():

@@ -53,7 +53,7 @@ def checked(path):
     settings, limits = check.read_budgets(check._plain_document(check._document(path.with_suffix(".toml"))))
     [(model, how)] = settings.items()
     with check._of_the_file(how): found = check._found(how, limits, None, 10, False)
-    path.write_bytes(pickle.dumps(check._verdicts(limits, found)))
+    path.write_bytes(pickle.dumps(list(check._verdicts(limits, found))))
 
 measured = {
     "resnet18.json": roofline, "batch2.json": lambda p: roofline(p, "--batch", 2), "batch4.json": lambda p: roofline(p, "--batch", 4),
@@ -173,7 +173,7 @@ def pictures(browser, page, folder, only):
             found = browser.execute_script(doubts) + [e["message"] for e in browser.get_log("browser")]
             before = shot(browser)
             (folder/f"{name}.png").write_bytes(before)
-            turned = (height, width) if width < 700 else (800, height)
+            turned = {1440: (1024, 768), 1024: (800, 768)}.get(width, (height, width))
             view(browser, *turned)
             (folder/f"{name}-turned.png").write_bytes(shot(browser))
             found += [f"turned, {d}" for d in browser.execute_script(doubts)]

@@ -5,8 +5,10 @@ compares the even bare steps with the odd ones. The second compares the sum of t
 where something hits other rows in every step, as the median of each row leaves that out and the median of the steps cannot. Limits: 0.98–1.02 for the sum
 from 10 ms on, 0.97–1.03 from 3 ms on; cost 1.6 from 10 ms on, 2.2 at 3 ms; rows of two profiles 5 % apart in the median.
 
-`cost ÷ 25 bare` is the time of the whole profile over that of 25 bare forwards. A profile of 5 + 20 steps of a steady model runs it 32 times
-(5 to warm up, the first of which counts, 20 stamped, 4 bare, 3 to time operators), so 1.28 is what the runs alone take; `÷ runs` is the cost over
+`cost ÷ 25 bare` is the time of the whole profile over that of 25 bare forwards of the same moments: over 25 times their mean,
+as the profile's own time has its share of what disturbs too. A profile of 5 + 20 steps of a steady model runs it 32 times
+(5 to warm up, the first of which counts, 20 stamped, 4 bare, 3 to time operators), so 1.28 is what the runs alone take; where
+runs vary it is up to 8 bare and 6 for operators, 1.56; `÷ runs` is the cost over
 these."""
 import statistics, sys
 from contextlib import contextmanager
@@ -94,11 +96,12 @@ def compare(name, model, x, training):
         cost = perf_counter() - start - spent[0]
     timed, median = slice(2 * warmup, 2 * (warmup + steps)), statistics.median
     bare, hooked, again = bare[timed], hooked[warmup:warmup + steps], {(r.name, r.phase): r.time_s for r in ra.profile(warmup=warmup, steps=steps, **how).results}
+    mean = statistics.fmean(bare)
     low, truth, high = statistics.quantiles(bare, n=4)
     apart = median(abs(again[r.name, r.phase] - r.time_s) / max(r.time_s, 1e-9) for r in found.points)
     leaves = f"{median(hooked) / truth:18.3f}" if hooked else f"{'':18}"
     return (f"{name:20} {truth * 1e3:6.1f} ms {(high - low) / truth:6.1%} {median(bare[::2]) / median(bare[1::2]):6.3f} {found.timing.sum_s / truth:12.3f} {found.timing.sum_s / median(p.time_s for p in found.steps):13.3f} "
-            f"{leaves} {cost / (warmup + steps) / truth:15.2f} {cost / runs / truth:7.2f} {apart:13.1%}")
+            f"{leaves} {cost / (warmup + steps) / mean:15.2f} {cost / runs / mean:7.2f} {apart:13.1%}")
 
 if __name__ == "__main__":
     training, wanted = "train" in sys.argv, [a for a in sys.argv[1:] if a != "train"]
