@@ -46,21 +46,19 @@ def layer_memory(
     found, stack, owner, alive = [LayerMemory()] * n, [], {}, 0
     for what, *args in events:
         if what == "enter": stack.append(_OpenCall(args[0], alive))
-        elif what == "exit": _leave(stack.pop(), stack, found, owner)
+        elif what == "exit":
+            call, before = stack.pop(), found[args[0]]
+            if stack: stack[-1].most = max(stack[-1].most, call.most)
+            for address in call.own: owner.pop(address, None)
+            found[call.i] = LayerMemory(max(before.peak, call.most - call.start), before.kept + sum(call.own.values()))
         else:
             address, nbytes = args
             alive += nbytes if what == "alloc" else -nbytes
             if what == "free": owner.pop(address, {}).pop(address, None)
             elif stack:
-                stack[-1].most, stack[-1].own[address], owner[address] = max(stack[-1].most,
-                                                                             alive), nbytes, stack[-1].own
+                call = stack[-1]
+                call.most, call.own[address], owner[address] = max(call.most, alive), nbytes, call.own
     return found
-
-def _leave(call, stack, found, owner):
-    if stack: stack[-1].most = max(stack[-1].most, call.most)
-    for address in call.own: owner.pop(address, None)
-    before = found[call.i]
-    found[call.i] = LayerMemory(max(before.peak, call.most - call.start), before.kept + sum(call.own.values()))
 
 # %% ../nbs/analysis/profiling.ipynb #d150364a
 _label = "fasterbench part "
@@ -107,12 +105,11 @@ def _sizes_by_module(listed):
     "Per module its own parameters' and buffers' bytes and the number of parameters; shared tensors once."
     seen, found = set(), {}
     for p in listed:
-        tensors = [(t, True) for t in p.module.parameters(recurse=False)]
-        tensors += [(t, False) for t in p.module.buffers(recurse=False)]
-        own = [(t, is_parameter) for t, is_parameter in tensors if id(t) not in seen]
-        seen.update(id(t) for t, _ in own)
-        found[p.path] = dict(size=sum(t.numel() * t.element_size() for t, _ in own),
-                             parameters=sum(t.numel() for t, is_parameter in own if is_parameter))
+        parameters, buffers = ([t for t in tensors(recurse=False) if id(t) not in seen]
+                               for tensors in (p.module.parameters, p.module.buffers))
+        seen.update(map(id, (*parameters, *buffers)))
+        found[p.path] = dict(size=sum(t.numel() * t.element_size() for t in (*parameters, *buffers)),
+                             parameters=sum(t.numel() for t in parameters))
     return found
 
 def _memory_by_module(model, sample, device):

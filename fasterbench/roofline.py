@@ -75,13 +75,7 @@ def _few(timing):
     return [f"few runs, as each takes long: the rows rest on {timing.steps}, the end to end time on "
             f"{timing.bare_steps}{how}"]
 
-def _training_step(model, backward, loss, optimizer):
-    check_step(backward, loss, optimizer)
-    return TrainingStep(model, loss, optimizer) if backward else Forward(model)
-
 # %% ../nbs/analysis/roofline.ipynb #47ce675c
-def _union(lists): return list(dict.fromkeys(n for names in lists for n in names))
-
 def _dtypes_to_measure(own, work):
     "The dtypes to measure, the main one first; ranks that profile together measure those of all of them."
     sums = {}
@@ -90,7 +84,8 @@ def _dtypes_to_measure(own, work):
     name = str(own).removeprefix("torch.")
     computes = name in sums or name in measurable and own.itemsize > 1
     first = name if computes else max(sums, key=sums.get, default="float32")
-    return [getattr(torch, n) for n in peers.agreed("the dtypes", [first, *(n for n in sums if n != first)], _union)]
+    union = lambda lists: list(dict.fromkeys(n for names in lists for n in names))
+    return [getattr(torch, n) for n in peers.agreed("the dtypes", [first, *(n for n in sums if n != first)], union)]
 
 # %% ../nbs/analysis/roofline.ipynb #002c07f5
 @documented
@@ -124,7 +119,8 @@ class RooflineAnalyzer:
         check_model(self.model)
         device, warmup = as_device(device, self.model, self.sample), as_count("warmup", warmup, 0)
         rule = StoppingRule(steps=None if steps is None else as_count("steps", steps, 1))
-        run = _training_step(self.model, backward, loss, optimizer)
+        check_step(backward, loss, optimizer)
+        run = TrainingStep(self.model, loss, optimizer) if backward else Forward(self.model)
         progress = progress if peers.leads else False
         settings = f"profile(warmup={warmup}, steps={rule.steps}, backward={backward})"
         with preserved_process(), gc_paused(), peers.together(self.model, settings) as joined:

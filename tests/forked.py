@@ -6,6 +6,7 @@ from pathlib import Path
 
 outside = ("torch", "torch._dynamo", "torchvision", "numpy", "pandas", "plotly.graph_objects", "plotly.io", "tqdm",
            "typer", "jinja2", "filelock", "IPython.core.interactiveshell", "unittest.mock", "subprocess")
+patience_s = 900        # after which a process hangs; a slow machine, or one stopped for a while, is given this long
 inside = ("fasterbench.roofline", "fasterbench.views.report", "fasterbench.views.plot", "torch.distributed.fsdp",
           "torch.distributed.tensor.parallel")
 
@@ -78,10 +79,10 @@ def start():
         command = [sys.executable, __file__, os.environ["FASTERBENCH_TEST_FOLDER"], str(os.getpid())]
         _started.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL))
 
-def statuses(jobs, package, patience_s=120):
+def statuses(jobs, package, start_s=300):
     "The exit statuses of the jobs."
     start()
-    path, end = f"{os.environ['FASTERBENCH_TEST_FOLDER']}/{'inside' if package else 'outside'}.sock", time.monotonic() + patience_s
+    path, end = f"{os.environ['FASTERBENCH_TEST_FOLDER']}/{'inside' if package else 'outside'}.sock", time.monotonic() + start_s
     with socket.socket(socket.AF_UNIX) as s:
         while s.connect_ex(path):
             if time.monotonic() > end: raise RuntimeError(f"the server of forked processes does not answer at {path}")
@@ -105,7 +106,7 @@ def processes(code, cwd, timeout, environments, package=False):
         return [subprocess.CompletedProcess(["python", "-c", code], status, text(job["out"]), text(job["err"]))
                 for status, job in zip(statuses(jobs, package), jobs)]
 
-def python(code, cwd=None, timeout=900, env=None, package=False):
+def python(code, cwd=None, timeout=patience_s, env=None, package=False):
     "Run `code` as `subprocess.run([sys.executable, '-c', code], capture_output=True, text=True)` does; -14 is a timeout."
     return processes(code, cwd, timeout, [dict(env or os.environ)], package)[0]
 
@@ -118,7 +119,7 @@ def free_port():
         s.bind(("127.0.0.1", 0))
         return s.getsockname()[1]
 
-def ranks(code, n=2, cwd=None, timeout=100, **env):
+def ranks(code, n=2, cwd=None, timeout=patience_s, **env):
     "The code in `n` ranks of one job, with the environment that `torchrun` gives them and one thread each."
     job = os.environ | dict(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()), WORLD_SIZE=str(n), LOCAL_WORLD_SIZE=str(n), TORCHELASTIC_RUN_ID="tests") | env
     return processes("import torch\ntorch.set_num_threads(1)\n" + code, cwd, timeout, [job | dict(RANK=str(i), LOCAL_RANK=str(i)) for i in range(n)],

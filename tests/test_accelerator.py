@@ -40,7 +40,7 @@ def apart(test):
     @functools.wraps(test)
     def forked_test(*args, **kwargs):
         code = f"import sys; sys.path[:0] = [{str(root)!r}, {str(root/'tests')!r}]\nimport torch; torch.set_num_threads(1)\nimport test_accelerator as t; t.inside({test.__name__!r}, {args!r}, {kwargs!r})"
-        done = forked.python(code, timeout=300, package=True)
+        done = forked.python(code, package=True)
         assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     forked_test.test = test
     return forked_test

@@ -335,7 +335,7 @@ def test_a_check_that_is_terminated_leaves_no_worktree(tmp_path):
     (tmp_path/"budgets.toml").write_text('[net]\nmodel = "net.py:make"\ntime = "<= 101 %"\n')
     git("init", "-q"); git("add", "."); git("commit", "-qm", "net")
     job = subprocess.Popen([command, "check", "budgets.toml", "--against", "HEAD"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=bars)
-    end = time.monotonic() + 60
+    end = time.monotonic() + forked.patience_s
     while len(git("worktree", "list").splitlines()) < 2 and time.monotonic() < end: time.sleep(0.05)
     assert len(git("worktree", "list").splitlines()) == 2
     time.sleep(1)

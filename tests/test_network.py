@@ -159,7 +159,7 @@ def test_peaks_command(tmp_path):
     measure_peaks("cpu", progress=False)                           # kept in the cache of the tests
     kept, page = tmp_path/"peaks.json", tmp_path/"peaks.html"
     threads = torch.get_num_threads()                              # roofs are kept for a number of threads
-    done = ranks(f"torch.set_num_threads({threads})\n" + command_line("peaks", "--network", "--json", kept, "--html", page), timeout=200)
+    done = ranks(f"torch.set_num_threads({threads})\n" + command_line("peaks", "--network", "--json", kept, "--html", page))
     assert [d.returncode for d in done] == [0, 0], done[0].stderr[-3000:]
     out = done[0].stdout
     assert done[1].stdout == "" and out.count("ceiling") == 1 and "network: gloo, 1 host" in out
@@ -182,7 +182,7 @@ try: found = measure_network(sizes=[1024, 65536]) if rank == 0 else None
 except RuntimeError as e: found = str(e)
 print(json.dumps([str(found), dist.group.WORLD._get_backend(torch.device("cpu")).options._timeout.total_seconds()]))
 """
-    done = ranks(start + code, FASTERBENCH_TIMEOUT="3", timeout=60)
+    done = ranks(start + code, FASTERBENCH_TIMEOUT="3")
     text, limit = json.loads(done[0].stdout.splitlines()[-1])
     assert text.startswith("measure_network ended in a collective (") and limit == 60, (text, limit)
     assert "the others wait 3 s at most, which FASTERBENCH_TIMEOUT sets" in text and ("imed out" in text or "timeout" in text)
@@ -252,7 +252,7 @@ found["footer"] = footer(RooflineAnalyzer(model, x, peaks).profile(backward=True
     assert any("the network has no roof, or several, for some of these" in text for text in found["footer"])
 
 def test_peaks_command_waits_as_long_as_a_profile_does():
-    done = ranks(command_line("peaks", "--network"), FASTERBENCH_TIMEOUT="soon", timeout=60)
+    done = ranks(command_line("peaks", "--network"), FASTERBENCH_TIMEOUT="soon")
     assert all(d.returncode for d in done) and "FASTERBENCH_TIMEOUT='soon'" in done[0].stderr, done[0].stderr[-2000:]
 
 profiled = """

@@ -6,7 +6,7 @@ import pytest
 
 from conftest import heavy_only, root
 from fasterbench.roofline import HardwarePeaks
-from forked import command_line, python
+from forked import command_line, patience_s, python
 
 programs = root/"tests"/"programs"
 environment = os.environ | dict(PYTHONPATH=os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")]), OMP_NUM_THREADS="1",
@@ -33,7 +33,7 @@ def under_run(name, args, cwd):
     "The same under `fasterbench run`."
     return python(command_line(*run_args(cwd, str(programs/name) + ".py", *args)), cwd, env=environment)
 
-def as_process(command, **how): return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300, **how)
+def as_process(command, **how): return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=patience_s, **how)
 
 def check_result(text):
     "A result has rows with work and times, forward and backward, and at most one row that no operator explains."
@@ -98,7 +98,7 @@ def interrupted(command, cwd, **env):
                           text=True, preexec_fn=restored) as process:
         lines = [process.stdout.readline() for _ in range(60)]
         process.send_signal(signal.SIGINT)
-        err = process.communicate(timeout=120)[1]
+        err = process.communicate(timeout=patience_s)[1]
     return lines, process.returncode, err.rstrip().rpartition("\n")[2]
 
 def test_an_interrupt_of_its_own(tmp_path):
@@ -147,7 +147,7 @@ def test_as_python(words, tmp_path):
     (tmp_path/"pack").mkdir()
     for name, text in {"__main__": "from pack import script\n", "__init__": "", "script": script}.items(): (tmp_path/"pack"/f"{name}.py").write_text(text)
     env = {k: v for k, v in environment.items() if k != "OMP_NUM_THREADS"}
-    a, b = (subprocess.run([sys.executable, *front, *words.split()], capture_output=True, text=True, cwd=tmp_path, env=env, timeout=200)
+    a, b = (subprocess.run([sys.executable, *front, *words.split()], capture_output=True, text=True, cwd=tmp_path, env=env, timeout=patience_s)
             for front in ([], ["-m", "fasterbench", "run"]))
     assert (a.returncode, a.stdout) == (b.returncode, b.stdout), b.stderr
     said = [l for l in b.stderr.splitlines(True) if not l.startswith("fasterbench: ")]

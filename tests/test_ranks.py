@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from conftest import folder as test_folder, heavy, heavy_only, root
-from forked import command_line, python, ranks
+from forked import command_line, patience_s, python, ranks
 
 names = "ddp fsdp tensor forward"
 
@@ -161,7 +161,7 @@ def test_one_process_imports_nothing_for_it():
             "print({n for n in sys.modules if n.startswith('torch.distributed')} - before)\n"
             "a.profile(steps=2, warmup=0)\n"
             "assert a.gather() is a.result and a.result.timing.exposed_s is None and a.results[0].ranks == ()")
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=root, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=root, timeout=patience_s)
     assert done.stdout.strip() == "set()" and done.returncode == 0, done.stdout + done.stderr
 
 # ---- failures
@@ -291,7 +291,7 @@ def test_the_same_command_line_with_one_and_two_ranks(folder):
 @heavy_only("starts torchrun")
 def test_the_same_command_line_under_torchrun(folder):
     job = torchrun(folder, *arguments)
-    out, err = job.communicate(timeout=100)
+    out, err = job.communicate(timeout=patience_s)
     assert job.returncode == 0, err[-2000:]
     check_output(folder, out, err, 2)
 
@@ -299,7 +299,7 @@ def test_the_same_command_line_under_torchrun(folder):
 def test_the_network_beside_the_roofs(folder):
     "`--network` measures it; the roofs that were given stay, and the waiting has a least time. One process is told what to start."
     job = torchrun(folder, *arguments, "--network")
-    out, err = job.communicate(timeout=150)
+    out, err = job.communicate(timeout=patience_s)
     assert job.returncode == 0, err[-2000:]
     check_output(folder, out, err, 2)
     from fasterbench import from_json
@@ -322,7 +322,7 @@ def test_a_killed_rank_ends_the_command(folder):
     "Every process has ended seconds later, and no file is half written."
     job = torchrun(folder, "net.py:make", "--backward", "--json", "out.json", "--steps", "100000", "--peaks", "roofs.json")
     try:
-        end, started = time.monotonic() + 40, []
+        end, started = time.monotonic() + patience_s, []
         while len(started) < 2 and time.monotonic() < end: started = children(job.pid); time.sleep(0.2)
         time.sleep(6)                                               # in the middle of the profile
         assert len(started) == 2 and job.poll() is None

@@ -40,41 +40,23 @@ def counted_figures(
                            bytes=Found(w.bytes_moved), unknown_operators=Found(len(w.unknown)))
     return {name: layer(w) for name, w in layers.items() if name} | {"": whole}
 
-# %% ../../nbs/analysis/budget_figures.ipynb #4316f24d
-def _bound_shares(result):
-    "Of the end to end time, what the roofs need by what bounds it."
-    needed = dict(division(result.points, result.timing.end_to_end_s).needed)
-    return {f"{bound}_share": needed.get(bound, 0.0) / result.timing.end_to_end_s for bound in ("compute", "memory")}
-
-def _by_layer(points):
-    "The rows of each layer, phases together: its time, and its least time under the roofs where that is known."
-    sums = {}
-    for p in points:
-        time, least = sums.get(p.name, (0.0, 0.0))
-        sums[p.name] = time + p.time_s, None if least is None or p.roof_time_s is None else least + p.roof_time_s
-    return sums
-
 # %% ../../nbs/analysis/budget_figures.ipynb #45c4c912
 def round_figures(
     result:Result, # One profile
 )->dict[str, dict[str, float]]:
     "Times of one round per layer, s, and relative to the roofs; the whole model has the empty name."
-    found = {}
-    for name, (time, least) in _by_layer(result.points).items():
-        found[name] = dict(time=time) | (dict(utilization=least / time, time_over_least=time / least) if least and time
-                                         else {})
-    time = result.timing.end_to_end_s
-    least = sum(p.roof_time_s or 0.0 for p in result.points)
-    return found | {"": dict(time=time)
-                    | (dict(utilization=least / time, time_over_least=time / least) if least else {})
-                    | _bound_shares(result)}
+    sums, end = {}, result.timing.end_to_end_s      # time and least time of the rows of a layer, phases together
+    for p in result.points:
+        time, least = sums.get(p.name, (0.0, 0.0))
+        sums[p.name] = time + p.time_s, None if least is None or p.roof_time_s is None else least + p.roof_time_s
+    sums[""] = end, sum(p.roof_time_s or 0.0 for p in result.points)
+    found = {name: dict(time=time) | (dict(utilization=least / time, time_over_least=time / least)
+                                      if least and time else {}) for name, (time, least) in sums.items()}
+    needed = dict(division(result.points, end).needed)
+    found[""] |= {f"{bound}_share": needed.get(bound, 0.0) / end for bound in ("compute", "memory")}
+    return found
 
 # %% ../../nbs/analysis/budget_figures.ipynb #bf00ro01
-def _shortest_samples(times):
-    "`times` with the shortest sample of each slot alone."
-    one = lambda s: Samples((min(s.values),))
-    return replace(times, own=[one(s) for s in times.own], steps=one(times.steps), bare=one(times.bare), pairs=())
-
 class Rounds:
     "Each call profiles the model for a moment, and gives the figures of that round. It is counted once."
     def __init__(self, model, sample, peaks, device="cpu", backward=False,
@@ -89,7 +71,11 @@ class Rounds:
             counted = self.measured or measure(*at, warmup=0, rule=StoppingRule(steps=1), progress=False)
             cost = counted.times.cost if self.for_ratios else None
             self.measured = timed_again(counted, *at, warmup=1, rule=rule, cost=cost)
-        if self.for_ratios: self.measured = replace(self.measured, times=_shortest_samples(self.measured.times))
+        if self.for_ratios:         # the shortest sample of each slot alone
+            times, one = self.measured.times, lambda s: Samples((min(s.values),))
+            shortest = replace(times, own=[one(s) for s in times.own], steps=one(times.steps), bare=one(times.bare),
+                               pairs=())
+            self.measured = replace(self.measured, times=shortest)
         self.result = measured_result(self.run.model, self.measured, self.peaks)
         return round_figures(self.result)
 

@@ -77,10 +77,7 @@ def _sustained(peaks):
     published = [c.sustained / c.flops for c in peaks.ceilings if c.sustained]
     return published[0] if published else constants["sustained"].value
 
-def _on_tensor_cores(dtype, tf32):
-    "Return whether products of `dtype` run on matrix units of their own, faster than float32."
-    return dtype in ("float16", "bfloat16", "int8") or dtype.startswith("float8") or tf32 and dtype == "float32" \
-        or dtype.startswith("float4")
+_on_tensor_cores = ("float16", "bfloat16", "int8", "float8", "float4")      # how such dtypes begin
 
 def compute_rate(
     peaks:HardwarePeaks,
@@ -91,13 +88,10 @@ def compute_rate(
     "The rate at which products of `dtype` are expected to run, FLOP/s."
     peak = peaks.flops_of(dtype, tf32)
     if not _from_datasheet(peaks): return peak * constants[of].value
-    if not _on_tensor_cores(dtype, tf32): return peak * constants["vector"].value
-    return peak * constants[of].value * _sustained(peaks) * _narrow_rate(dtype)
-
-def _narrow_rate(dtype):
-    "How much nearer to their peak products of 16 bits come than those of `dtype`: clocks fall with power."
-    size = 0.5 if dtype.startswith("float4") else itemsize(dtype) or 4
-    return constants["four_bits"].value if size < 1 else constants["eight_bits"].value if size == 1 else 1.0
+    if not (dtype.startswith(_on_tensor_cores) or tf32 and dtype == "float32"): return peak * constants["vector"].value
+    # products of fewer than 16 bits come less near to their peak: clocks fall with power
+    narrow = "four_bits" if dtype.startswith("float4") else "eight_bits" if itemsize(dtype) == 1 else ""
+    return peak * constants[of].value * _sustained(peaks) * (constants[narrow].value if narrow else 1.0)
 
 # %% ../../nbs/analysis/expected.ipynb #59953300
 _by_rows = ("normalisation", "reduction")
@@ -141,9 +135,7 @@ class Chip(NamedTuple):
 
 _wide = {"sm90", "sm100", "sm103"} # copies bypass the registers, and two blocks share them
 
-def chip_of(
-    peaks:HardwarePeaks,
-)->Chip|None:
+def chip_of(peaks:HardwarePeaks)->Chip|None:
     "The chip that `peaks` are of; `None` for roofs of no device in the table."
     device = match_device(peaks.environment.get("device_name", "")).device
     clock = clock_of(device) if device and peaks.device != "cpu" else None
@@ -243,21 +235,19 @@ def expected_traffic(
 )->list[list[float]]:
     "Bytes that each cache, and main memory last, is expected to serve for each operator."
     touched, last, found = 0, {}, []
+    def add(nbytes, kept):
+        reach = [0.0, *kept, 1.0]      # each cache serves what it holds and those before it do not
+        for i, b in enumerate(reach[1:]): served[i] += nbytes * max(b - max(reach[:i + 1]), 0.0)
     for call in trace:
         served = [0.0] * (len(capacities) + 1)
         for t in call.reads:
             distance = touched - last[t.storage] + t.bytes if t.storage in last else math.inf
-            _share(served, t.bytes, [min(1.0, c / distance) if distance else 1.0 for c in capacities])
-        for t in call.writes: _share(served, t.bytes, [float(t.bytes <= c / 2) for c in capacities])
+            add(t.bytes, [min(1.0, c / distance) if distance else 1.0 for c in capacities])
+        for t in call.writes: add(t.bytes, [float(t.bytes <= c / 2) for c in capacities])
         touched += sum(t.bytes for t in (*call.reads, *call.writes))
         last.update((t.storage, touched) for t in (*call.reads, *call.writes))
         found.append(served)
     return found
-
-def _share(served, nbytes, kept):
-    "Add `nbytes` to `served`: each cache serves what it holds and those before it do not."
-    reach = [0.0, *kept, 1.0]
-    for i, (a, b) in enumerate(zip(reach, reach[1:])): served[i] += nbytes * max(b - max(reach[:i + 1]), 0.0)
 
 # %% ../../nbs/analysis/expected.ipynb #7c2d920c
 class OperatorTime(NamedTuple):
@@ -275,32 +265,32 @@ def expected_operator_times(
     "The limit and the expected time of every operator of a run, on the device alone."
     likely = expected_traffic(trace, [l.capacity for l in peaks.memory[:-1]])
     rates, chip = {kind: _bandwidths(peaks, kind) for kind in kinds}, chip_of(peaks)
-    start = _start_time(chip, captured)
-    return [_operator_time(call, s, e, peaks, rates[_memory_kind(call)], call.category in tf32, chip, start)
-            for call, s, e in zip(trace, served, likely)]
+    start, found = _start_time(chip, captured), []
+    for call, own, passed in zip(trace, served, likely):
+        dtype, on_tf32 = call.dtype or peaks.dtype, call.category in tf32
+        limit = max((call.flops or 0) / peaks.flops_of(dtype, on_tf32), memory_time(peaks.memory, own)[0])
+        if peaks.device == "cpu":
+            runs = bool(call.flops or call.reads or call.writes)
+            expected = limit / constants["cpu"].value + runs * constants["cpu_launch"].value
+        else:
+            traffic = max(b / rate for b, rate in zip(passing(passed), rates[_memory_kind(call)]))
+            expected = max(_kernel_time(call, traffic, peaks, dtype, on_tf32, chip, start), limit + start)
+        found.append(OperatorTime(limit, expected))
+    return found
 
 def _start_time(chip, captured):
     "Time that a kernel takes apart from its work, s."
     return constants["start"].value / chip.clock if captured and chip else constants["launch"].value
 
-def _operator_time(call, served, likely, peaks, rates, tf32, chip, start):
-    flops, dtype = call.flops or 0, call.dtype or peaks.dtype
-    limit = max(flops / peaks.flops_of(dtype, tf32), memory_time(peaks.memory, served)[0])
-    if peaks.device == "cpu":
-        runs = bool(call.flops or call.reads or call.writes)
-        return OperatorTime(limit, limit / constants["cpu"].value + runs * constants["cpu_launch"].value)
-    traffic = max(b / rate for b, rate in zip(passing(likely), rates))
-    return OperatorTime(limit, max(_kernel_time(call, traffic, peaks, dtype, tf32, chip, start), limit + start))
-
 def _kernel_time(call, traffic, peaks, dtype, tf32, chip, start):
     "The expected time of one operator, its start included, s."
     rate, shape = compute_rate(peaks, dtype, tf32), _product_shape(call) if chip else None
     if shape: return start + float(product_time(*shape, (itemsize(dtype) or 4,) * 2, traffic, rate, chip))
-    shape = _attention_shape(call) if chip and call.category == "attention" and call.contraction_flops else None
-    if shape:
+    q, k = call.shapes[:2] if chip and call.category == "attention" and call.contraction_flops else ((), ())
+    if min(len(q), len(k)) >= 3 and q[-1] == k[-1]:       # else it does more
         rate = compute_rate(peaks, dtype, tf32, "attention_tensor")
-        found = attention_time(*shape, call.contraction_flops, traffic, rate, chip)
-        return max(float(found), start)
+        shape = math.prod(q[:-3]), q[-3], k[-3], q[-2], k[-2]
+        return max(float(attention_time(*shape, call.contraction_flops, traffic, rate, chip)), start)
     return start + max((call.contraction_flops or 0) / rate, traffic)
 
 def _product_shape(call):
@@ -311,12 +301,6 @@ def _product_shape(call):
         batch = math.prod(a[:-2]) if len(a) >= len(b) else math.prod(b[:-2])
         if 2 * batch * a[-2] * a[-1] * b[-1] == call.contraction_flops: return a[-2], b[-1], a[-1], batch
     return None
-
-def _attention_shape(call):
-    "Batch, heads, heads of keys, queries and keys; `None` for an operator that does more."
-    q, k = call.shapes[:2]
-    if min(len(q), len(k)) < 3 or q[-1] != k[-1]: return None
-    return math.prod(q[:-3]), q[-3], k[-3], q[-2], k[-2]
 
 # %% ../../nbs/analysis/expected.ipynb #876b1fd6
 fused_share = Constant(0.5, "", "of the traffic of what is no product, after fusion",
@@ -335,14 +319,13 @@ def compiled_times(
     start = _start_time(chip, captured)
     likely, found = expected_traffic(trace, [l.capacity for l in peaks.memory[:-1]]), []
     for call, served in zip(trace, likely):
-        kind, dtype, on_tf32 = _memory_kind(call), call.dtype or peaks.dtype, call.category in tf32
+        traffic, flops = served[-1] / rates[_memory_kind(call)], call.contraction_flops
+        if not flops: found.append(OperatorTime(0.0, fused_share.value * traffic)); continue
+        dtype, on_tf32 = call.dtype or peaks.dtype, call.category in tf32
         moved = sum(t.bytes for t in (*call.reads, *call.writes))
-        if not call.contraction_flops: found.append(OperatorTime(0.0,
-            fused_share.value * served[-1] / rates[kind])); continue
-        flops = call.contraction_flops
         limit = max(flops / peaks.flops_of(dtype, on_tf32), max(moved - caches, 0) / main)
-        expected = _kernel_time(call, served[-1] / rates[kind], peaks, dtype, on_tf32, chip, start)
-        found.append(OperatorTime(limit, max(expected, limit + start)))
+        found.append(OperatorTime(limit, max(_kernel_time(call, traffic, peaks, dtype, on_tf32, chip, start),
+                                             limit + start)))
     return found
 
 # %% ../../nbs/analysis/expected.ipynb #f60ecfac
@@ -364,9 +347,7 @@ spread = dict(
 )
 z80 = 1.2816 # 80 % of a normal distribution lie within so many standard deviations
 
-def held_power(
-    peaks:HardwarePeaks,
-)->float|None:
+def held_power(peaks:HardwarePeaks)->float|None:
     "The power that a board of 75 W and less is held at, W; `None` for others, and where it is not known."
     power = peaks.environment.get("capacities", {}).get("power")
     return power if power and power <= 75 and _from_datasheet(peaks) else None

@@ -6,9 +6,9 @@
 __all__ = ['predict']
 
 # %% ../../nbs/analysis/predict.ipynb #f45274de
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -29,7 +29,7 @@ from ..probes.machine import tf32_categories
 from ..roofs.datasheet import as_peaks, match_device
 from ..roofs.hardware import HardwarePeaks
 from ..roofs.place import at_time, place, ranked, shares_of
-from ..roofs.row import Row, summed
+from ..roofs.row import summed
 from ..views.origin import describe_sample
 from ..views.result import Result, from_json
 from ..work.count import count_work
@@ -58,13 +58,11 @@ def _with_interval(point, limit, deviation):
                    source="predicted")
 
 # %% ../../nbs/analysis/predict.ipynb #4f7521ed
-def _kind(calls):
-    "The category that takes most of the time of `calls`."
-    times = {}
-    for c in calls: times[c.call.category] = times.get(c.call.category, 0) + c.row.time_s
-    return max(times, key=lambda k: times[k], default="")
-
-def _row_deviation(peaks, compiled, calls): return deviation(peaks, compiled, row=True, kind=_kind(calls))
+def _row_deviation(peaks, compiled, calls):
+    "The deviation of a row by the category that takes most of the time of its calls."
+    times = Counter()
+    for c in calls: times[c.call.category] += c.row.time_s
+    return deviation(peaks, compiled, row=True, kind=max(times, key=times.get, default=""))
 
 def _module_rows(work, calls, peaks, compiled):
     "One predicted row per module that does work itself."
@@ -89,8 +87,8 @@ def _operator_rows(work, calls, peaks):
 def _like(like):
     "The measured result that `like` is or was saved as."
     found = from_json(like) if isinstance(like, (str, Path)) else getattr(like, "result", like)
-    if not isinstance(found,
-        Result): raise TypeError(f"like is a {type(like).__name__}; a measured Result or the path of one is needed")
+    if not isinstance(found, Result):
+        raise TypeError(f"like is a {type(like).__name__}; a measured Result or the path of one is needed")
     if found.program is None or found.program.source == "predicted":
         raise ValueError("like is not a measurement: a result of profile() is needed")
     return found
@@ -108,9 +106,9 @@ def _carried(rows, like, peaks):
     return carried, found
 
 # %% ../../nbs/analysis/predict.ipynb #8464453b
-def _program(name, rows, work, calls, peaks, deviation, host_s=None):
+def _program(name, rows, work, parts, peaks, deviation, host_s=None):
     "The whole forward as one point. The host bounds it from below, where its time is known."
-    whole = summed((c.row for c in calls), type=name, operator="", category="", dtype="", calls=1,
+    whole = summed(parts, type=name, operator="", category="", dtype="", calls=1,
                    flops=work.flops, contraction_flops=work.contraction_flops, dense_flops=work.dense_flops,
                    time_s=sum(r.time_s for r in rows))
     shares = tuple(shares_of([r for r in rows if r.time_s]).items())
@@ -134,8 +132,7 @@ def _host_note(peaks, device_s, captured=False, host_s=None, operators=0):
 
 def _power_note(peaks):
     "A note where a board is held at so little power that its clock is not known."
-    power = held_power(peaks)
-    if not power: return []
+    if not (power := held_power(peaks)): return []
     return [f"this board is held at {power:.0f} W: long products lower its clock, which the expected time does not "
             f"know; models on boards of 70 and 75 W took 1.4 to 1.6 times what was expected"]
 
@@ -149,8 +146,7 @@ def _memory_note(model, peaks):
 # %% ../../nbs/analysis/predict.ipynb #8c18ccd1
 def _asked(model, sample, target, work, peaks, tf32, captured, progress, sites):
     "Rows of the kernels that Inductor generates, with limits and expected times, and the three limits; or why not."
-    device = match_device(peaks.environment.get("device_name", "")).device
-    gpu = ()
+    device, gpu = match_device(peaks.environment.get("device_name", "")).device, ()
     if device and target.type == stand_in: gpu = device.architecture, device.units, device.capacities.get("L2", 0)
     if target.type == stand_in and not gpu and not getattr(torch, stand_in).is_available():
         return None, "the table of devices does not have its architecture"
@@ -174,8 +170,7 @@ def _prediction_notes(name, program, peaks, fusion, like, found, rows):
              f"{like.environment.get('device_name', like.peaks.device)}")
     roofs = "its datasheet" if peaks.environment.get("source") == "datasheet" else "its measured roofs"
     notes = [f"PREDICTED, not measured, for {name}: at least {time(program.roof_time_s)} (limit of {roofs}), "
-             f"expected {time(program.time_s)}, "
-             f"80 % interval {time(low)} to {time(high)}, from {basis}"]
+             f"expected {time(program.time_s)}, 80 % interval {time(low)} to {time(high)}, from {basis}"]
     if fusion: notes.append(f"compiled: {fusion}")
     return notes + ([peaks.environment["caveat"]] if peaks.environment.get("caveat") else [])
 
@@ -208,7 +203,8 @@ def predict(
     calls = call_rows(work, peaks, tf32)
     if compiled: times = compiled_times(work.trace, peaks, tf32, captured)
     else: times = expected_operator_times(work.trace, [c.row.bytes_by_level for c in calls], peaks, tf32, captured)
-    calls = [_with_time(c, t) for c, t in zip(calls, times)]
+    at = [dict(roof_time_s=t.limit, time_s=t.expected) for t in times]
+    calls = [c._replace(row=replace(c.row, **t), border=replace(c.border, **t)) for c, t in zip(calls, at)]
     asked, why_not = None, ""
     if compiled and like is None:
         asked, why_not = _asked(model, sample, target, work, peaks, tf32, captured, progress, sites)
@@ -217,32 +213,22 @@ def predict(
     found = _predicted_result(model, work, calls, peaks, autocast, compiled, like, asked, why_not, **how)
     return replace(found, sample=describe_sample(sample))
 
-def _with_time(c, t):
-    "A call with its limit and its expected time."
-    at = dict(roof_time_s=t.limit, time_s=t.expected)
-    return c._replace(row=replace(c.row, **at), border=replace(c.border, **at))
-
 # %% ../../nbs/analysis/predict.ipynb #12b54b5e
-class _Kernel(NamedTuple):
-    "A kernel in place of a call of an operator."
-    row: Row
-
 def _predicted_result(model, work, calls, peaks, autocast, compiled, like, asked=None, why_not="", **how):
-    rows, found, three = [], 0, ()
+    found, three = 0, ()
     if asked:
-        kernels, three = asked
-        calls = [_Kernel(row) for row in kernels]
-        rows = ranked(_predicted(row, peaks, deviation(peaks, True, row=True)) for row in kernels)
-    else: rows = _module_rows(work, calls, peaks, compiled)
+        whole, three = asked
+        rows = ranked(_predicted(row, peaks, deviation(peaks, True, row=True)) for row in whole)
+    else: whole, rows = [c.row for c in calls], _module_rows(work, calls, peaks, compiled)
     if like is not None:
         rows, found = _carried(rows, like, peaks)
         rows = [_with_interval(r, r.roof_time_s, deviation(peaks, compiled, row=True)) for r in ranked(rows)]
     ops = [] if compiled or like else _operator_rows(work, calls, peaks)
-    program = _program(type(model).__name__, rows, work, calls, peaks, deviation(peaks, compiled), how.get("host_s"))
+    program = _program(type(model).__name__, rows, work, whole, peaks, deviation(peaks, compiled), how.get("host_s"))
     name = peaks.environment.get("device_name", peaks.device)
     environment = dict(device_name=name, predicted=True, roofs=peaks.environment.get("source", "measured"),
-        torch=torch.__version__,
-                       autocast="" if autocast is None else dtype_name(autocast), compiled=compiled, **how)
+                       torch=torch.__version__, autocast="" if autocast is None else dtype_name(autocast),
+                       compiled=compiled, **how)
     generated = f"rows are the kernels that Inductor of PyTorch {torch.__version__} generates for it"
     fusion = ("" if not compiled else generated if asked else
               "the limit counts products alone; what is no product may be joined to them"

@@ -6,6 +6,7 @@
 __all__ = ['serve']
 
 # %% ../../nbs/analysis/serve.ipynb #945be94f
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -85,13 +86,6 @@ def least_memory_time(
         kept += level.capacity or 0
     return max(times)
 
-# %% ../../nbs/analysis/serve.ipynb #1930de0d
-def _limit(flops, nbytes, network_s, peaks, peak):
-    "The least time and what it is made of."
-    times = dict(memory=least_memory_time(nbytes, peaks), compute=flops / peak, network=network_s)
-    bound = max(times, key=lambda k: times[k])
-    return times[bound], bound
-
 # %% ../../nbs/analysis/serve.ipynb #06035e09
 @dataclass(frozen=True)
 class _Server:
@@ -119,12 +113,15 @@ class _Server:
         times, width = self.reduced
         sums = n, batch * work.tokens * width, times
         sent, network_s = collective_bytes(*sums), collective_time(*sums, self.network)
-        limit, bound = _limit(needed, weights + read + other, network_s, self.peaks, self.peak)
+        least = dict(memory=least_memory_time(weights + read + other, self.peaks), compute=needed / self.peak,
+                     network=network_s)
+        bound = max(least, key=least.get)
+        limit = least[bound]
         fits = None if self.room is None else self.held + cache <= self.room
         tokens = batch * work.tokens
         parts = self.expected(key, batch)
         expected = max(sum(parts.values()), limit) if parts else None
-        range_s = interval(expected, limit, server_spread(key[0])) if parts else ()
+        range_s = interval(expected, limit, server_spread[key[0]].value) if parts else ()
         return ServePoint(*key, batch, work.context, tokens, full, needed, weights, read, other,
                           batch * work.eager_bytes, sent, limit, tokens / limit, bound, fits, expected_s=expected,
                           interval_s=range_s, parts_s=parts)
@@ -145,16 +142,9 @@ _largest = 2 ** 20
 
 def _crossing(server, key):
     "The smallest batch that is bound by compute, up to a million; `None` where there is none."
-    compute = lambda batch: server.point(key, batch).bound == "compute"
-    high = 1
-    while not compute(high):
-        high *= 2
-        if high > _largest: return None
-    low = high // 2                    # bound by something else, or 0
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if compute(middle) else (middle, high)
-    return high
+    by_compute = lambda batch: server.point(key, batch).bound == "compute"
+    batch = 1 + bisect_left(range(1, _largest + 1), True, key=by_compute)
+    return batch if batch <= _largest else None
 
 def _most_batch(server):
     "The largest batch whose cache fits behind the weights at the end."
@@ -164,16 +154,12 @@ def _most_batch(server):
     return 0 if left < 0 else int(left / each) if each else None
 
 # %% ../../nbs/analysis/serve.ipynb #eaf816a8
-def _tokens_per_s(value, point):
-    "Tokens per second: a number, or a measured `Result` of one forward."
-    program = getattr(getattr(value, "result", value), "program", None)
-    return float(value) if program is None else point.tokens / program.time_s
-
 def _with_measured(point, measured, peaks, peak):
     "`point` with what was measured for it."
     value = measured.get((point.phase, point.batch), measured.get(point.batch) if point.phase == "decode" else None)
     if value is None: return point
-    rate = _tokens_per_s(value, point)
+    program = getattr(getattr(value, "result", value), "program", None)       # of a measured `Result` of one forward
+    rate = float(value) if program is None else point.tokens / program.time_s
     time = point.tokens / rate
     return replace(point, measured_per_s=rate, mfu=point.flops / time / peak,
                    causal_mfu=point.causal_flops / time / peak,
@@ -181,11 +167,6 @@ def _with_measured(point, measured, peaks, peak):
 
 # %% ../../nbs/analysis/serve.ipynb #734bd778
 _keys = (("prefill", ""), ("decode", "middle"), ("decode", "end"))
-
-def _forwards(model, prompt, new):
-    asked = Asked(model)
-    return {("prefill", ""): asked.prefill(prompt), ("decode", "middle"): asked.decode(prompt, max(new // 2, 1)),
-            ("decode", "end"): asked.decode(prompt, new)}
 
 def _positive(name, value):
     whole = isinstance(value, int) and not isinstance(value, bool) and value >= 1
@@ -200,8 +181,6 @@ def _divisible(config):
     return next((n for name in names if (n := getattr(config, name, None))), 1)
 
 # %% ../../nbs/analysis/serve.ipynb #6292ca12
-def _itemsize(model): return next(p.itemsize for p in model.parameters() if p.is_floating_point())
-
 def _weight_bytes(model, layout, works):
     "Weights that each device holds, B: those that are read, tables whole, and those that no forward read."
     weights = {w.name: w for work in works.values() for w in work.weights}
@@ -223,11 +202,10 @@ def _what_they_are(server):
 
 def _what_is_sent(server):
     "A line that says how the devices send, and what that takes."
-    link = server.network
+    link, name = server.network, server.peaks.environment.get("device_name", "this device")
     if link is None: return ("collectives take no time in the limit, and in the expected time only their start: "
-                              f"the table has no link of {server.peaks.environment.get('device_name', 'this device')}")
+                             f"the table has no link of {name}")
     if isinstance(link, NetworkPeaks): return "collectives: by measured roofs of the network"
-    name = server.peaks.environment.get("device_name", "this device")
     return f"collectives: two all-reduces a layer over a link of {format_si(link, 'B/s')} in one direction ({name})"
 
 def _serve_notes(model, asked, server, most):
@@ -320,10 +298,15 @@ class _Counted(NamedTuple):
     prompt: int
     new: int
 
+    @property
+    def name(self): return Path(getattr(self.model.config, "_name_or_path", "")).name or type(self.model).__name__
+
 def _counted(model_or_config, prompt, new):
     for name, n in (("prompt", prompt), ("new", new)): _positive(name, n)
     model = language_model(model_or_config)
-    return _Counted(model, _forwards(model, prompt, new), Asked(model), prompt, new)
+    asked = Asked(model)
+    works = asked.prefill(prompt), asked.decode(prompt, max(new // 2, 1)), asked.decode(prompt, new)
+    return _Counted(model, dict(zip(_keys, works)), asked, prompt, new)
 
 def _result(counted, batches, server, measured):
     points = [_with_measured(server.point(k, b), measured, server.peaks, server.peak) for k in _keys for b in batches]
@@ -331,7 +314,7 @@ def _result(counted, batches, server, measured):
     most = _most_batch(server)
     crossings = {f"{phase} {at}".strip(): _crossing(server, (phase, at)) for phase, at in _keys}
     model = counted.model
-    return ServeResult(_served_name(model), tuple(points), tuple(curve), server.peaks, server.peak, counted.prompt,
+    return ServeResult(counted.name, tuple(points), tuple(curve), server.peaks, server.peak, counted.prompt,
                        counted.new, sum(p.numel() for p in model.parameters()), server.held, server.layout.devices,
                        crossings, most, _serve_notes(model, counted.asked, server, most), server.engine)
 
@@ -355,7 +338,7 @@ def _server(counted, on, lies, network, math, engine, reserve):
     (weights, cache_bytes, devices, split_head), new = lies, counted.new
     stored = stored_as(weights, model.config)
     dtype = next(p.dtype for p in model.parameters() if p.is_floating_point())
-    peaks, size = as_peaks(on, dtype), _itemsize(model)
+    peaks, size = as_peaks(on, dtype), dtype.itemsize
     parts, share = _divisible(asked.config), 1.0 if cache_bytes is None else cache_bytes / size
     layout, reduced = Sharding(devices, parts, stored, split_head, share), asked.config.hidden_size * size
     layers = getattr(asked.config, "num_hidden_layers", None) or 1
@@ -372,10 +355,6 @@ def _server(counted, on, lies, network, math, engine, reserve):
                    capacities["memory"] * (1 - reserve) if "memory" in capacities else None,
                    _weight_bytes(model, layout, works), new, times, engine, reserve)
 
-def _served_name(model):
-    path = getattr(model.config, "_name_or_path", "")
-    return Path(path).name or type(model).__name__
-
 # %% ../../nbs/analysis/serve.ipynb #5e000012
 def _series(counted, servers, batches, tpot, price):
     "A row for each device and degree."
@@ -383,7 +362,7 @@ def _series(counted, servers, batches, tpot, price):
     for server in servers:
         own = _serve_notes(counted.model, counted.asked, server, None)
         notes |= dict.fromkeys(n for n in own if not n.startswith("figures are for each"))
-    return ServeSeries(_served_name(counted.model), tuple(rows), counted.prompt, counted.new, tpot, price, tuple(notes))
+    return ServeSeries(counted.name, tuple(rows), counted.prompt, counted.new, tpot, price, tuple(notes))
 
 def _option(server, batch, tpot, price):
     "The row of one device and degree."
@@ -398,12 +377,8 @@ def _option(server, batch, tpot, price):
 
 def _batch_within(server, tpot, most):
     "The largest batch up to `most` whose time per token, expected or else least, is within `tpot`; 0: none."
-    def within(batch):
+    if tpot is None: return most
+    def takes_longer(batch):
         p = server.point(("decode", "middle"), batch)
-        return tpot is None or (p.expected_s or p.limit_s) <= tpot
-    if not most or not within(1): return 0
-    low, high = 1, most + 1                # `low` is within, `high` is not, or does not fit
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if within(middle) else (low, middle)
-    return low
+        return (p.expected_s or p.limit_s) > tpot
+    return bisect_left(range(1, most + 1), True, key=takes_longer)

@@ -35,15 +35,11 @@ server = dict(
 engines = ("vllm", "trtllm", "sglang", "bare") # bare: a program that only decodes, with no server around it
 
 # %% ../../nbs/analysis/serve_times.ipynb #5e00000e
-_spread = dict(
+server_spread = dict(
     decode=Constant(0.20, "", "standard deviation of ln(expected ÷ measured) of the time per token",
-                    "1404 published runs of servers, each model left out of the choice of the server's step"),
+                    f"{_runs}, each model left out of the choice of the server's step"),
     prefill=Constant(0.34, "", "the same of the forward of a prompt", "that of its attention"),
 )
-
-def server_spread(phase)->float:
-    "The standard deviation of ln(expected ÷ measured) of one phase."
-    return _spread[phase].value
 
 # %% ../../nbs/analysis/serve_times.ipynb #5e000007
 class Heads(NamedTuple):

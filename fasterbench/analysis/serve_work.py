@@ -9,6 +9,9 @@ __all__ = []
 import math
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
+from inspect import signature
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -93,12 +96,8 @@ def _quantized(config):
     method, block = str(found.get("quant_method", "")), found.get("weight_block_size")
     if method in _formats:
         return replace(_formats[method], kept=kept) if not block else Stored(8, math.prod(block), 4, kept, _fp8)
-    return _by_bits(found, kept)
-
-def _by_bits(found, kept):
-    "A quantization that says bits and the size of a group."
-    bits = found.get("bits") or found.get("w_bit") or 8 * bool(found.get("load_in_8bit"))
-    bits = bits or 4 * bool(found.get("load_in_4bit"))
+    bits = (found.get("bits") or found.get("w_bit") or 8 * bool(found.get("load_in_8bit"))
+            or 4 * bool(found.get("load_in_4bit")))
     if not bits:
         raise ValueError(f"quantization_config={found} does not say the bits of a weight; weights='int4/128' says them")
     return Stored(int(bits), max(int(found.get("group_size") or 0), 0), 4 if bits < 8 else 2, kept)
@@ -137,9 +136,7 @@ class _Alike(nn.Module):
 
 # %% ../../nbs/analysis/serve_work.ipynb #679f0f52
 @contextmanager
-def one_of_each(
-    model:nn.Module,
-):
+def one_of_each(model:nn.Module):
     "Within the context only one layer of each kind runs. Gives how often the work of each counts, by its path."
     counts, undo = {}, []
     try:
@@ -155,7 +152,7 @@ def one_of_each(
                 else:
                     first[kind] = at, given = f"{path}.{i}", []
                     counts[at] = 1
-                    undo.append(_keep_output(layer, given))
+                    undo.append(layer.register_forward_hook(partial(_keep_output, given)))
         yield counts
     finally:
         for what in reversed(undo):
@@ -163,9 +160,7 @@ def one_of_each(
             else: what.remove()
 
 # %% ../../nbs/analysis/serve_work.ipynb #b80f9709
-def _keep_output(layer, given):
-    def keep(module, args, out): given[:] = [out]
-    return layer.register_forward_hook(keep)
+def _keep_output(given, module, args, out): given[:] = [out]
 
 def _repeats(path, counts):
     "How often the work of the module at `path` counts."
@@ -209,7 +204,9 @@ def cache_contents(
     pairs = states = added = objects = 0
     for side in _cache_layers(cache):
         for i, layer in enumerate(side):
-            n, (own, state) = _layer_times(counts, i), _states(layer)
+            # how many layers this one stands for
+            n = max((n for at, n in counts.items() if at.rpartition(".")[2] == str(i)), default=1)
+            own, state = _states(layer)
             if not own and not state: continue
             length = layer.keys.shape[-2] if own else 0
             window, objects = _sliding_window(layer), objects + n * (own + state)
@@ -218,10 +215,6 @@ def cache_contents(
             pairs, states = pairs + n * own, states + n * state
             added += n * (state + (own / length if own and length else 0))
     return Held(pairs, states, added, objects)
-
-def _layer_times(counts, i):
-    "How many layers the one with number `i` stands for."
-    return max((n for at, n in counts.items() if at.rpartition(".")[2] == str(i)), default=1)
 
 # %% ../../nbs/analysis/serve_work.ipynb #901bf4a2
 @dataclass(frozen=True)
@@ -254,22 +247,22 @@ def _pairs_of(call, weights):
     return (m, n) if n >= m and n != k else (m, k)
 
 # %% ../../nbs/analysis/serve_work.ipynb #af0dac35
-class _Attention:
+class _Attention(NamedTuple):
     "How much of a product in attention is needed: below the diagonal, and within the window of its layer."
-    def __init__(self, batch, tokens, context, windows, counts):
-        self.batch, self.tokens, self.context, self.windows, self.counts = batch, tokens, context, windows, counts
+    batch: int
+    tokens: int
+    context: int
+    windows: dict
+    counts: dict
 
-    def share(self, call, path, pairs):
+    def share(self, path, pairs):
         if pairs is None or pairs[0] != self.tokens or not _masked(path): return 1.0
-        window = self.windows.get(_stack_number(path, self.counts))
+        layer = next((at for at in self.counts if path == at or path.startswith(at + ".")), None)
+        window = layer and self.windows.get(int(layer.rpartition(".")[2]))
         if pairs[1] not in (self.context, window): return 1.0
         return min(_visible(*pairs, window) / (pairs[0] * pairs[1]), 1.0)
 
 def _masked(path): return "encoder" not in path.split(".") and "cross" not in path.lower() and "EncDec" not in path
-
-def _stack_number(path, counts):
-    "The number of the layer that a module belongs to."
-    return next((int(at.rpartition(".")[2]) for at in counts if path == at or path.startswith(at + ".")), None)
 
 # %% ../../nbs/analysis/serve_work.ipynb #fece9711
 @dataclass(frozen=True)
@@ -283,24 +276,22 @@ class _Latent:
     def longer(self): return (2 * self.rank + self.rope) / self.expanded
 
 def _latent(config):
-    rank = getattr(config, "kv_lora_rank", None)
-    if not rank: return None
+    if not (rank := getattr(config, "kv_lora_rank", None)): return None
     rope = getattr(config, "qk_rope_head_dim", 0)
     return _Latent(rank, rope, config.qk_nope_head_dim + rope + config.v_head_dim)
 
 # %% ../../nbs/analysis/serve_work.ipynb #899b5c67
-def _leading_shape(call): return call.shapes[-2] if len(call.shapes) > 1 else ()
-
 def _flops(work, counts, weights, attention, latent):
     "FLOPs of contractions: with attention in full, and what is needed."
     full = expanded = absorbed = 0.0
     for call in work.trace:
         path, made = work.parts[call.part].path, call.dense_flops or 0
         made, pairs = made * _repeats(path, counts), _pairs_of(call, weights) if made else None
-        needed = made * attention.share(call, path, pairs)
+        needed = made * attention.share(path, pairs)
         full, expanded = full + made, expanded + needed
         one = latent and attention.tokens == 1
-        again = one and pairs is None and _leading_shape(call) == (attention.batch * attention.context, latent.rank)
+        leading = call.shapes[-2] if len(call.shapes) > 1 else ()
+        again = one and pairs is None and leading == (attention.batch * attention.context, latent.rank)
         longer = one and pairs is not None and attention.context in pairs
         absorbed += needed / attention.context if again else needed * latent.longer if longer else needed
     return full, min(expanded, absorbed)
@@ -324,8 +315,6 @@ def _weights(model, work, numbers, counts, chosen):
     return tuple(found)
 
 # %% ../../nbs/analysis/serve_work.ipynb #29ae206f
-def _text_config(config): return config.get_text_config(decoder=True) if hasattr(config, "get_text_config") else config
-
 def _chosen(config):
     "How many experts a layer has and how many a token chooses; `None` for a model without experts."
     first = lambda *names: next((v for n in names if isinstance(v := getattr(config, n, None), int) and v), None)
@@ -334,18 +323,22 @@ def _chosen(config):
     return (there, chosen) if there and chosen else None
 
 # %% ../../nbs/analysis/serve_work.ipynb #025b1f2c
-class _Arguments:
-    "Arguments of a language model, without data."
-    def __init__(self, model, batch):
-        self.model, self.config, self.batch = model, _text_config(model.config), batch
-        self.two_sides = bool(getattr(model.config, "is_encoder_decoder", False))
+class Asked:
+    "Runs a language model without data, one sequence at a time."
+    def __init__(self,
+        model:nn.Module, # With a `config` of transformers; on any device
+        batch:int=1,     # Sequences
+    ):
+        whole = model.config
+        self.config = whole.get_text_config(decoder=True) if hasattr(whole, "get_text_config") else whole
+        self.model, self.batch, self.two_sides = model, batch, bool(getattr(whole, "is_encoder_decoder", False))
 
     def _ids(self, n): return torch.zeros(self.batch, n, dtype=torch.long)
 
     def _prompt(self, prompt, generated, last):
         "Arguments of a forward over a prompt and what is `generated` behind it; only the `last` logits are made."
         fields = dict(use_cache=True)
-        if last and _takes(self.model, "logits_to_keep"): fields["logits_to_keep"] = last
+        if last and "logits_to_keep" in signature(type(self.model).forward).parameters: fields["logits_to_keep"] = last
         if not self.two_sides: return fields | dict(input_ids=self._ids(prompt + generated))
         return fields | dict(input_ids=self._ids(prompt), decoder_input_ids=self._ids(max(generated, 1)))
 
@@ -358,15 +351,6 @@ class _Arguments:
         from transformers.modeling_outputs import BaseModelOutput
         encoded = BaseModelOutput(last_hidden_state=out["encoder_last_hidden_state"])
         return fields | dict(encoder_outputs=encoded, decoder_input_ids=self._ids(1))
-
-# %% ../../nbs/analysis/serve_work.ipynb #874e9840
-class Asked(_Arguments):
-    "Runs a language model without data, one sequence at a time."
-    def __init__(self,
-        model:nn.Module, # With a `config` of transformers; on any device
-        batch:int=1,     # Sequences
-    ):
-        super().__init__(model, batch)
 
     def prefill(self,
         prompt:int, # Tokens
@@ -382,13 +366,12 @@ class Asked(_Arguments):
         return self._run(prompt, generated - 1, True)
 
     def _run(self, prompt, generated, one):
-        run, made = Forward(self.model), []
-        with one_of_each(self.model) as counts, preserved_run(run) as before_write, \
+        made, out = [], []
+        with one_of_each(self.model) as counts, preserved_run(Forward(self.model)) as before_write, \
              on_target(self.model, (), self._prompt(prompt, generated, 1), Target("cpu")) as (_, kwargs, tracer):
             run = Forward(self.model)
             if one: kwargs = self._next(self.model(**kwargs))
             keep = lambda *a: made.append(tracer(*a)) or made[-1]
-            out = []
             work = trace_call(lambda: out.append(run(**kwargs)) or out[0], run, before_write, keep)
             return _step_work(self, work, made[0], out[0], counts, prompt, prompt + generated + one, one)
 
@@ -408,8 +391,9 @@ def _step_work(asked, work, tracer, out, counts, prompt, context, one):
     if one: flops = causal          # the mask leaves all that one token sees
     logits = _tree_bytes(out["logits"])
     written = after.added if one else after.pairs + after.states
-    others = _exchanged(work, numbers, counts)
     ends = 8 * tokens * asked.batch + logits + written
+    others = sum(_repeats(work.parts[call.part].path, counts)
+                 * sum(t.bytes for t in (*call.reads, *call.writes) if t.storage not in numbers) for call in work.trace)
     return StepWork(tokens, context, flops, causal, weights, after, ends, others)
 
 # %% ../../nbs/analysis/serve_work.ipynb #71a85c05
@@ -417,19 +401,6 @@ def _kept_buffers(model):
     "Buffers that are saved with the model: packed weights and scales, no tables of angles."
     return [(f"{path}.{n}", t) for path, m in model.named_modules() for n, t in m._buffers.items()
             if t is not None and n not in m._non_persistent_buffers_set]
-
-def _takes(model, name):
-    "Tell if the forward of `model` has an argument of that name."
-    from inspect import signature
-    return name in signature(type(model).forward).parameters
-
-def _exchanged(work, numbers, counts):
-    "Bytes that operators read and write of what is no weight."
-    total = 0
-    for call in work.trace:
-        own = sum(t.bytes for t in (*call.reads, *call.writes) if t.storage not in numbers)
-        total += _repeats(work.parts[call.part].path, counts) * own
-    return total
 
 # %% ../../nbs/analysis/serve_work.ipynb #3e0fa253
 def language_model(

@@ -65,9 +65,7 @@ def sites_of(
 # %% ../../nbs/analysis/sites.ipynb #e045f768
 schema, version = "fasterbench-sites", 1
 
-def sites_text(
-    sites:Sites,
-)->str:
+def sites_text(sites:Sites)->str:
     "Return `sites` as JSON."
     return json.dumps(dict(schema=schema, version=version) | asdict(sites))
 

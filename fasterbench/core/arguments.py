@@ -62,14 +62,10 @@ def _same_layout(t, device):
     if overlaps or sparse: return t.to(device).clone()
     return torch.empty_strided(base.shape, base.stride(), dtype=t.dtype, device=device).copy_(base).expand(t.shape)
 
-def _is_plain(t):
-    special = t.is_nested or t.is_quantized or t.is_meta
-    return type(t) in (torch.Tensor, nn.Parameter) and t.layout is torch.strided and not special
-
 def _copied_tensor(t, device):
-    device = device or t.device
+    special = t.is_nested or t.is_quantized or t.is_meta or t.layout is not torch.strided
     with torch.no_grad():
-        if _is_plain(t): new = _same_layout(t.detach(), device)
+        if type(t) in (torch.Tensor, nn.Parameter) and not special: new = _same_layout(t.detach(), device)
         else: new = t.detach().to(device) if t.device != device else t.detach().clone()
     return new.requires_grad_(t.requires_grad)
 
@@ -92,15 +88,13 @@ def copied(
     def one(leaf):
         if is_immutable(leaf) or isinstance(leaf, nn.Module): return leaf
         for t in tensors_of(leaf):
-            if id(t) not in memo: memo[id(t)] = _copied_tensor(t, device)
-        return memo[id(leaf)] if isinstance(leaf, torch.Tensor) else _deep_copied(leaf, memo)
+            if id(t) not in memo: memo[id(t)] = _copied_tensor(t, device or t.device)
+        if isinstance(leaf, torch.Tensor): return memo[id(leaf)]
+        try: return copy.deepcopy(leaf, memo)
+        except (TypeError, RuntimeError) as error:
+            raise TypeError(f"the sample holds a {type(leaf).__name__}, which cannot be copied for each run ({error}): "
+                            "tensors, numbers, containers and objects that copy.deepcopy takes can") from error
     return tree_map(one, tree)
-
-def _deep_copied(leaf, memo):
-    try: return copy.deepcopy(leaf, memo)
-    except (TypeError, RuntimeError) as error:
-        raise TypeError(f"the sample holds a {type(leaf).__name__}, which cannot be copied for each run ({error}): "
-                        "tensors, numbers, containers and objects that copy.deepcopy takes can") from error
 
 # %% ../../nbs/core/arguments.ipynb #027fbc55
 def modules_of(tree)->list[nn.Module]:

@@ -60,12 +60,6 @@ def _added(doc, heading, comments):
     lines = [f"    {name + ':':{width}} {text}" for name, text in comments.items()]
     return "\n".join([doc or "", "", f"{heading}:", *lines]).lstrip()
 
-def _public_functions(cls):
-    "The public methods of a class, and how it is made."
-    for name, member in vars(cls).items():
-        function = getattr(member, "__func__", member)
-        if inspect.isfunction(function) and (name == "__init__" or not name.startswith("_")): yield function
-
 def _explain(function): function.__doc__ = _added(function.__doc__, "Parameters", parameter_comments(function))
 
 # %% ../../nbs/core/docments.ipynb #50d79026
@@ -77,6 +71,8 @@ def documented(
     "`thing`, with the comments of its parameters and fields in its docstrings."
     if inspect.isfunction(thing): _explain(thing)
     elif inspect.isclass(thing):
-        for function in _public_functions(thing): _explain(function)
+        for name, member in vars(thing).items():       # the public methods, and how it is made
+            function = getattr(member, "__func__", member)
+            if inspect.isfunction(function) and (name == "__init__" or not name.startswith("_")): _explain(function)
         if "__annotations__" in vars(thing): thing.__doc__ = _added(thing.__doc__, "Fields", field_comments(thing))
     return thing

@@ -91,10 +91,8 @@ def check_numbers(
     elif isinstance(data, (int, float)) and not isinstance(data, bool):
         valid = "0 or a size from 1e-100 to 1e100" if not computable(data) else "a number of at least 0"
         if not computable(data) or signed is not None and data < 0:
-            raise ValueError(f"{where} is {_short_number(data)}; {valid} is needed")
-
-def _short_number(value):
-    return repr(value) if isinstance(value, float) or abs(value) < 1e20 else "a whole number of many digits"
+            short = repr(data) if isinstance(data, float) or abs(data) < 1e20 else "a whole number of many digits"
+            raise ValueError(f"{where} is {short}; {valid} is needed")
 
 # %% ../../nbs/core/files.ipynb #fl000003
 def _choices(kind, name):

@@ -51,7 +51,6 @@ def _write_into(t, contents):
         if step == 0 and n > 1: t, contents = t.narrow(d, 0, 1), contents.narrow(d, 0, 1)
     with torch.inference_mode() if t.is_inference() else torch.no_grad(): t.copy_(contents)
 
-# %% ../../nbs/engine/model_state.ipynb #3b7e01da
 def _copy_of(t):
     "Copy the contents of `t` into the CPU's memory."
     if t.is_meta or isinstance(t, FakeTensor): return None
@@ -130,9 +129,7 @@ def _restore_array(array, contents)->bool:
     if not same: array[...] = contents
     return not same
 
-def _restore_generator(generator, set, state)->bool:
-    set(state)
-    return True
+def _restore_generator(generator, set, state)->bool: return set(state) or True
 
 def _restore_class(module, cls)->bool:
     other = type(module) is not cls

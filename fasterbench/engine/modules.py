@@ -41,9 +41,6 @@ class Part:
     leaf: bool        # Whether nothing inside it is listed
 
 # %% ../../nbs/engine/modules.ipynb #a561e538
-def _type_name(module):
-    return module.original_name if isinstance(module, torch.jit.ScriptModule) else type(module).__name__
-
 def parts(
     model:nn.Module, # Any module; shared modules and cycles are listed once
     inside:bool=False, # List the modules inside compiled ones too, as they are where these run eagerly
@@ -59,7 +56,8 @@ def parts(
             continue
         apart = inside and is_compiled(module) or not is_opaque(module)
         children = [(n, c) for n, c in module._modules.items() if c is not None] if apart else []
-        listed.append(Part(path, _type_name(module), module, not children))
+        kind = module.original_name if isinstance(module, torch.jit.ScriptModule) else type(module).__name__
+        listed.append(Part(path, kind, module, not children))
         todo += [(f"{path}.{n}" if path else n, c) for n, c in reversed(children)]
     return listed
 
@@ -162,10 +160,7 @@ class wrapped:
                 else: attributes[k] = v
 
 # %% ../../nbs/engine/modules.ipynb #d11fabc9
-def set_training(
-    model:nn.Module,
-    on:bool,
-):
+def set_training(model:nn.Module, on:bool):
     "Put `model` in training or eval mode, where it has such modes."
     try: model.train() if on else model.eval()          # a model may have an `eval` of its own
     except NotImplementedError: pass

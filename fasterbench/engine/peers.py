@@ -20,16 +20,15 @@ def distributed_job():
     if dist is None or not dist.is_available() or not dist.is_initialized(): return None
     return dist if dist.get_world_size() > 1 and dist.get_backend() != "fake" else None
 
-def _attribute_if_imported(module, name): return getattr(sys.modules.get(module), name, ())
-
 def is_spread(
     model, # A `torch.nn.Module`
 )->bool:
     "Tell if several ranks run `model` together: DDP, FSDP, or parameters of which each rank holds a part."
-    kinds = (_attribute_if_imported("torch.nn.parallel.distributed", "DistributedDataParallel"),
-             _attribute_if_imported("torch.distributed.fsdp", "FSDPModule"),
-             _attribute_if_imported("torch.distributed.fsdp", "FullyShardedDataParallel"))
-    dtensor = _attribute_if_imported("torch.distributed.tensor", "DTensor")
+    if_imported = lambda module, name: getattr(sys.modules.get(module), name, ())
+    kinds = (if_imported("torch.nn.parallel.distributed", "DistributedDataParallel"),
+             if_imported("torch.distributed.fsdp", "FSDPModule"),
+             if_imported("torch.distributed.fsdp", "FullyShardedDataParallel"))
+    dtensor = if_imported("torch.distributed.tensor", "DTensor")
     return any(isinstance(m, kinds) for m in model.modules()) or any(isinstance(p, dtensor) for p in model.parameters())
 
 # %% ../../nbs/engine/peers.ipynb #543ec7b7
@@ -43,8 +42,6 @@ def timeout_s()->float:
     return seconds
 
 # %% ../../nbs/engine/peers.ipynb #e2c492f2
-def _process_groups(dist): return list(dist.distributed_c10d._world.pg_map)
-
 def _timeout_of(group):
     "The limit of a group's collectives; `None` where its backend does not tell."
     try: return group._get_backend(group._device_types[0]).options._timeout
@@ -56,7 +53,7 @@ def _set_timeout(dist, group, timeout):
 
 def _limit_groups(dist, seconds, undo):
     "Let collectives of all groups end after `seconds`, until `undo` is done."
-    for group in _process_groups(dist):
+    for group in list(dist.distributed_c10d._world.pg_map):
         before = _timeout_of(group)
         if before is None or before <= timedelta(seconds=seconds): continue
         undo.add(_set_timeout, dist, group, before)
@@ -96,11 +93,6 @@ class Mailbox:
 class RankError(RuntimeError): "Another rank of the job failed, ended, or did not come in time."
 
 def _rank_names(ranks): return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
-
-def _disagreement(places):
-    "Return the error of ranks that came to different places; `None` where all came to the same."
-    for r, place in enumerate(places):
-        if place != places[0]: return f"the ranks do not do the same: rank 0 came to {places[0]}, rank {r} to {place}"
 
 def _from_collective(error):
     "Tell if an error says no more than that a collective or the store failed."
@@ -151,14 +143,15 @@ class Ranks:
         given = [self.mail.get(f"{n}/{r}") for r in range(self.count)]
         failed = [(r, g["error"]) for r, g in enumerate(given) if "error" in g]
         if failed: return dict(error=f"rank {failed[0][0]} failed before {what}: {failed[0][1]}")
-        apart = _disagreement([g["what"] for g in given])
-        return dict(error=apart) if apart else dict(values=[g["value"] for g in given])
+        places = [g["what"] for g in given]
+        for r, place in enumerate(places):
+            if place != places[0]:
+                return dict(error=f"the ranks do not do the same: rank 0 came to {places[0]}, rank {r} to {place}")
+        return dict(values=[g["value"] for g in given])
 
     def agreed(self, what, value, how=any): return how(self.exchange(what, value))
 
-    def told(self,
-        error:BaseException,
-    )->BaseException:
+    def told(self, error:BaseException)->BaseException:
         "Tell the other ranks of `error`, and return the error that this rank ends with."
         try: return self._told(error)
         except RuntimeError:

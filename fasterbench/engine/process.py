@@ -62,11 +62,11 @@ _thread_switches = [
     _Switch(lambda: len(_get_current_dispatch_mode_stack()), _pop_modes)]
 
 # %% ../../nbs/engine/process.ipynb #657fac09
-def _anomaly(): return torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
-
-def _deterministic():
-    return torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-def _set_deterministic(value): torch.use_deterministic_algorithms(value[0], warn_only=value[1])
+_anomaly = _Switch(lambda: (torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()),
+                   lambda value: torch.autograd.set_detect_anomaly(*value))
+_deterministic = _Switch(
+    lambda: (torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()),
+    lambda value: torch.use_deterministic_algorithms(value[0], warn_only=value[1]))
 
 def _stance(): return getattr(sys.modules.get("torch._dynamo.eval_frame"), "_stance", None)
 def _set_stance(stance): sys.modules["torch._dynamo.eval_frame"]._set_stance(stance)
@@ -79,7 +79,7 @@ _attributes = (
 
 _process_switches = [
     _Switch(torch.get_default_dtype, torch.set_default_dtype), _Switch(torch.get_num_threads, torch.set_num_threads),
-    _Switch(_deterministic, _set_deterministic), _Switch(_anomaly, lambda v: torch.autograd.set_detect_anomaly(*v)),
+    _deterministic, _anomaly,
     _Switch(gc.isenabled, lambda on: gc.enable() if on else gc.disable()),
     _Switch(torch.is_warn_always_enabled, torch.set_warn_always),
     _Switch(_profiler_enabled, lambda on: None if on else _disable_profiler()),
@@ -189,7 +189,6 @@ def _loaded_stance():
     import torch._dynamo.eval_frame
     return _stance()
 
-# %% ../../nbs/engine/process.ipynb #3f137287
 eager = SharedSwitch(_loaded_stance, _set_stance, _force_eager)
 eager.__doc__ = "Within `eager()` compiled parts run as the eager code they were made from, and stay compiled."
 

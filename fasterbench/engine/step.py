@@ -106,11 +106,7 @@ def total_output(out):
                          "require gradients")
     return sum(sums[1:], sums[0])
 
-def check_step(
-    backward:bool,
-    loss,
-    optimizer,
-):
+def check_step(backward:bool, loss, optimizer):
     "Raise `TypeError` or `ValueError` for what cannot be a training step."
     if backward and torch.is_inference_mode_enabled():
         raise ValueError("a training step needs gradients, and torch.inference_mode() is on, which makes none: call it "
@@ -126,23 +122,16 @@ def check_step(
     closure = inspect.signature(type(optimizer).step).parameters.get("closure")
     if closure is not None and closure.default is inspect.Parameter.empty:
         raise ValueError(f"{type(optimizer).__name__} runs the model itself, through a closure: its update "
-                         f"cannot be told "
-                         "from forward and backward")
+                         "cannot be told from forward and backward")
 
 # %% ../../nbs/engine/step.ipynb #61667d4f
 def _checked_loss(value):
     "`value`, where a backward can begin with it."
-    if isinstance(value, torch.Tensor) and value.numel() == 1 and value.requires_grad: return value
-    what = f"a {type(value).__name__}"
-    if isinstance(value, torch.Tensor):
-        what = f"a tensor of shape {tuple(value.shape)}" + ("" if value.requires_grad else " without a gradient")
+    if not isinstance(value, torch.Tensor): what = f"a {type(value).__name__}"
+    elif value.numel() == 1 and value.requires_grad: return value
+    else: what = f"a tensor of shape {tuple(value.shape)}" + ("" if value.requires_grad else " without a gradient")
     raise ValueError(f"the loss gave {what}; a scalar tensor that depends on parameters that require gradients is "
                      "needed")
-
-def _loss_and_optimizer(loss, optimizer):
-    "List the parts of a step that are no modules."
-    named = [("(loss)", loss)] + ([] if optimizer is None else [("(optimizer)", optimizer)])
-    return [Part(name, getattr(f, "__name__", type(f).__name__), None, True) for name, f in named]
 
 # %% ../../nbs/engine/step.ipynb #639e4133
 class TrainingStep(Forward):
@@ -156,8 +145,9 @@ class TrainingStep(Forward):
         check_step(True, loss, optimizer)
         super().__init__(model)
         self.loss, self.optimizer = total_output if loss is None else loss, optimizer
-        self.owners, self.rest = parameter_owners(self.modules), _loss_and_optimizer(self.loss, optimizer)
-        self.leaves, self.given = [], []                         # whatever else can get a gradient
+        self.owners, self.leaves, self.given = parameter_owners(self.modules), [], []  # what else can get a gradient
+        own = [("(loss)", self.loss)] + ([] if optimizer is None else [("(optimizer)", optimizer)])
+        self.rest = [Part(name, getattr(f, "__name__", type(f).__name__), None, True) for name, f in own]
 
     @property
     def parts(self): return self.modules + self.rest
@@ -211,10 +201,7 @@ def preserved_run(
         yield before_write
 
 # %% ../../nbs/engine/step.ipynb #a237481d
-def placed(
-    run:Forward,
-    device:torch.device,
-)->Forward:
+def placed(run:Forward, device:torch.device)->Forward:
     "`run` itself where its model is on `device`, else a copy of it there."
     if all(t.device == device for t in (*run.model.parameters(), *run.model.buffers())): return run
     if not run.training: return Forward(copy.deepcopy(run.model).to(device))

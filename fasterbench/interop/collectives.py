@@ -94,13 +94,12 @@ def transfers(
     around, origin, found = nesting(trace.annotations, at)[1], trace.origin_us * 1e-6, []
     for i, place in zip(places, around):
         kernel, about = trace.activities[i], trace.collectives.get(i)
-        announced = _announced(trace.annotated[place]) if place >= 0 else (None, "", None)
-        kind, dtype, nbytes = _kind_and_bytes(about) if about else announced
+        kind, dtype, nbytes = (_kind_and_bytes(about) if about else _announced(trace.annotated[place]) if place >= 0
+                               else (None, "", None))
+        group, size, members = (about.group, about.group_size, about.members) if about else ("", 0, "")
         found.append(Transfer(trace.rank if trace.rank is not None else rank, kind or _kind_of_kernel(kernel.name),
-                              (about.group or "") if about else "", nbytes,
-                              origin + kernel.start, origin + kernel.end, dtype,
-                              about.group_size if about and about.group_size > 0 else None, kernel.name, i,
-                              (about.members or "") if about else ""))
+                              group or "", nbytes, origin + kernel.start, origin + kernel.end, dtype,
+                              size if size > 0 else None, kernel.name, i, members or ""))
     return found
 
 # %% ../../nbs/interop/collectives.ipynb #d073d624

@@ -7,6 +7,7 @@ __all__ = ['read_ncu', 'missing_command', 'ranges']
 
 # %% ../../nbs/interop/ncu.ipynb #5b285637
 import math, shlex
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -77,14 +78,11 @@ def _grouped(launches, by):
         launches = [_merged_launch(g) for g in groups.values()]
     if by == "nvtx":
         return [("" if l.range == "(model)" else l.range or "(no range)", "NVTX range", l) for l in launches]
-    seen = {}
-    for l in launches: seen[l.kernel] = seen.get(l.kernel, 0) + 1
-    numbers = {}
-    def name(l):
-        if seen[l.kernel] == 1: return l.kernel
-        numbers[l.kernel] = numbers.get(l.kernel, 0) + 1
-        return f"{l.kernel} #{numbers[l.kernel]}"
-    return [(name(l), l.shape or "kernel", l) for l in launches]
+    seen, numbers, rows = Counter(l.kernel for l in launches), Counter(), []
+    for l in launches:
+        numbers[l.kernel] += 1
+        rows.append((l.kernel + f" #{numbers[l.kernel]}" * (seen[l.kernel] > 1), l.shape or "kernel", l))
+    return rows
 
 # %% ../../nbs/interop/ncu.ipynb #1bf2d11b
 def own_bytes_by_level(
@@ -155,11 +153,6 @@ def _point(name, type, l, peaks):
 # %% ../../nbs/interop/ncu.ipynb #d0ef72c7
 _clocks = "ncu locks the clocks to base while it profiles, unless --clock-control none is given"
 
-def _lacking(l):
-    "List the figures that a launch lacks."
-    return [what for what, unknown in (("FLOPs", l.flops is None), ("times", l.time_s is None),
-                                       ("DRAM bytes", "DRAM" not in dict(l.traffic))) if unknown]
-
 def _absent(launches, cc):
     "Each kind of FLOPs that rows with FLOPs have no counter of: a note, and the metrics."
     have = [{"tensor" if unit != "vector" else dtype for dtype, unit in l.flops} for l in launches
@@ -173,13 +166,12 @@ def _absent(launches, cc):
 
 def _lacks(path, launches, cc):
     "Return a note on each figure that rows of a file lack, and the metrics that would give it."
-    found, n, lacking = [], len(launches), [w for l in launches for w in _lacking(l)]
-    wanted = {"FLOPs": flop_metrics(cc), "times": ["gpu__time_duration.sum"],
-              "DRAM bytes": [m for m in metrics_for(cc) if m.startswith("dram__bytes") and m.endswith("sum")]}
-    for what, metrics in wanted.items():
-        zero = ", and shown as 0," if what == "times" else ""
-        if k := lacking.count(what): found.append((f"{what} are unknown{zero} for {k} of {n} rows of {path}", metrics))
-    return found + _absent(launches, cc)
+    lacks = (("FLOPs are unknown", lambda l: l.flops is None, flop_metrics(cc)),
+             ("times are unknown, and shown as 0,", lambda l: l.time_s is None, ["gpu__time_duration.sum"]),
+             ("DRAM bytes are unknown", lambda l: "DRAM" not in dict(l.traffic),
+              [m for m in metrics_for(cc) if m.startswith("dram__bytes") and m.endswith("sum")]))
+    return [(f"{words} for {k} of {len(launches)} rows of {path}", metrics) for words, unknown, metrics in lacks
+            if (k := sum(map(unknown, launches)))] + _absent(launches, cc)
 
 # %% ../../nbs/interop/ncu.ipynb #cc58f667
 def _ncu_notes(path, launches, cc, peaks, given):
@@ -195,12 +187,6 @@ def _ncu_notes(path, launches, cc, peaks, given):
 
 def _missing_line(path): return f"fasterbench ncu {shlex.quote(str(path))} --missing"
 
-def _raise_unusable(path, found):
-    names = ", ".join(sorted(found)[:8]) or "none"
-    raise ValueError(f"{path} has no metric that gives a time, FLOPs or bytes; it has "
-                     f"{names}{' …' if len(found) > 8 else ''}; `{_missing_line(path)}` prints the line of ncu that "
-                     "collects them")
-
 # %% ../../nbs/interop/ncu.ipynb #bd55bc02
 def _rep_metrics(action):
     "The usable metrics of a result in base units, and those that are text."
@@ -214,23 +200,18 @@ def _rep_metrics(action):
             found[name] = base_value("the report", 0, name, repr(float(value)), metric.unit() or "", ("", "."))
     return found, texts
 
-def _rep_ranges(action):
-    "The NVTX ranges that were open at the launch, outermost first."
-    state = action.nvtx_state()
-    domains = [state.domain_by_id(i) for i in state.domains()] if state else []
-    pushed = tuple(n for d in domains for n in d.push_pop_ranges())
-    return pushed or tuple(n for d in domains for n in d.start_end_ranges())
-
 def _rep_record(action, index):
     metrics, texts = _rep_metrics(action)
-    names = set(action.metric_names())
+    names, state = set(action.metric_names()), action.nvtx_state()
+    domains = [state.domain_by_id(i) for i in state.domains()] if state else []
+    ranges = [n for d in domains for n in d.push_pop_ranges()] or [n for d in domains for n in d.start_end_ranges()]
     whole = lambda name: action.metric_by_name(name).as_uint64() if name in names else None
     cc = [whole(f"device__attribute_compute_capability_{k}") for k in ("major", "minor")]
     sizes = ["({}, {}, {})".format(*(whole(f"launch__{kind}_dim_{axis}") for axis in "xyz"))
              for kind in ("grid", "block") if f"launch__{kind}_dim_x" in names]
     return LaunchRecord(index, str(action.name()), "x".join(sizes), str(whole("launch__device_id") or 0),
                   texts.get("device__attribute_display_name", ""),
-                  None if None in cc else float("{}.{}".format(*cc)), "", _rep_ranges(action), 1, metrics)
+                  None if None in cc else float("{}.{}".format(*cc)), "", tuple(ranges), 1, metrics)
 
 # %% ../../nbs/interop/ncu.ipynb #c23429dd
 def rep_records(
@@ -250,30 +231,19 @@ def rep_records(
         for i in range(found.num_actions()): yield _rep_record(found.action_by_idx(i), i)
 
 # %% ../../nbs/interop/ncu.ipynb #b79d7c2a
-def _is_rep(path):
-    with open(path, "rb") as f: return f.read(4) == b"NVR\x00" or Path(path).suffix == ".ncu-rep"
-
 def _launches(path, fp16_weights, roofs, about):
     "The launches of a file; what is said once for all of them goes to `about`."
-    binary, names = _is_rep(path), about.setdefault("found", set())
-    way = None if binary else number_format(path)
+    with open(path, "rb") as f: binary = f.read(4) == b"NVR\x00" or Path(path).suffix == ".ncu-rep"
+    names, way = about.setdefault("found", set()), None if binary else number_format(path)
     for r in rep_records(path) if binary else launch_records(path, way, names):
         if r.cc != about.setdefault("cc", r.cc):
             raise ValueError(f"{path}, line {r.line}: launches on compute capabilities {about['cc']} and {r.cc}, "
-                             "with different roofs; "
-                             "ncu --devices profiles one device")
+                             "with different roofs; ncu --devices profiles one device")
         said = dict(device_name=r.gpu, process=r.process, l2=r.metrics.get("device__attribute_l2_cache_size"))
         about.update({k: about.get(k) or v for k, v in said.items()})
         about.setdefault("device", f"cuda:{r.device}" if r.device else "cuda")
         yield _launch_of(r, fp16_weights, roofs)
     about["numbers"] = "binary" if way is None else f"1{way[0]}234{way[1]}5"
-
-def _ncu_result(path, points, peaks, about, notes):
-    environment = dict(device_name=about["device_name"], compute_capability=about["cc"] and f"{about['cc']:.1f}",
-                       tool="Nsight Compute", file=str(path),
-                       numbers=about["numbers"], roofs=notes[-1].removeprefix("roofs: "))
-    return Result(ranked(points), peaks, environment={k: v for k, v in environment.items() if v},
-                  model=about["process"] or Path(path).stem, notes=notes)
 
 # %% ../../nbs/interop/ncu.ipynb #e754d731
 def read_ncu(
@@ -291,13 +261,20 @@ def read_ncu(
     roofs, about = {}, {}
     launches = list(_launches(path, fp16_weights, roofs, about))
     if not any(l.time_s is not None or l.flops or l.traffic for l in launches):
-        _raise_unusable(path, about["found"])
+        names = ", ".join(sorted(about["found"])[:8]) or "none"
+        raise ValueError(f"{path} has no metric that gives a time, FLOPs or bytes; it has "
+                         f"{names}{' …' if len(about['found']) > 8 else ''}; `{_missing_line(path)}` prints the line "
+                         "of ncu that collects them")
     used = {k for l in launches for k, n in (l.flops or {}).items() if n}
     rows, under = _grouped(launches, by), peaks or _peaks(roofs, used, about)
     notes = _ncu_notes(path, [l for *_, l in rows], about["cc"], under, peaks)
     for note in notes[:-1]: warn(note, NotMeasuredWarning)
-    points = [_point(name, type, l, under) for name, type, l in rows]
-    return _ncu_result(path, points, under, about, notes)
+    environment = dict(device_name=about["device_name"], compute_capability=about["cc"] and f"{about['cc']:.1f}",
+                       tool="Nsight Compute", file=str(path), numbers=about["numbers"],
+                       roofs=notes[-1].removeprefix("roofs: "))
+    return Result(ranked(_point(name, type, l, under) for name, type, l in rows), under,
+                  environment={k: v for k, v in environment.items() if v},
+                  model=about["process"] or Path(path).stem, notes=notes)
 
 # %% ../../nbs/interop/ncu.ipynb #m1ss1ng2
 def missing_command(

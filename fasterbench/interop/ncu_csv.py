@@ -10,20 +10,19 @@ import csv, json, re, sys
 from collections.abc import Iterator
 from functools import cache, lru_cache
 from importlib.resources import files
+from itertools import combinations
 from typing import NamedTuple
 
 # %% ../../nbs/interop/ncu_csv.ipynb #9a7fa22f
 table = json.loads((files("fasterbench")/"assets"/"ncu_metrics.json").read_text(encoding="utf-8"))
 
-def _holds(entry, cc):
-    """Return whether a line of the table is for compute capability `cc`.
+@cache
+def _for(kind, cc):
+    """The lines of the table for compute capability `cc`.
 
     A line without a range is for all; one whose range is `null` is for an unknown `cc`."""
-    low, high = entry.get("cc", (0, 99)) or (None, None)
-    return "cc" not in entry or (cc is low if cc is None or low is None else low <= cc <= high)
-
-@cache
-def _for(kind, cc): return [e for e in table[kind] if _holds(e, cc)]
+    within = lambda low, high: cc is low if cc is None or low is None else low <= cc <= high
+    return [e for e in table[kind] if "cc" not in e or within(*e["cc"] or (None, None))]
 
 # %% ../../nbs/interop/ncu_csv.ipynb #d5f5106c
 _prefixes = dict(T=12, G=9, M=6, K=3, k=3, m=-3, u=-6, n=-9, p=-12)
@@ -181,8 +180,6 @@ def contains(a:TensorCounter, b:TensorCounter)->bool:
     "Return whether all that `b` counts is in `a`."
     return a != b and all(x is None or x == y for x, y in zip(a, b))
 
-def _counters_overlap(a, b): return all(x is None or y is None or x == y for x, y in zip(a, b))
-
 # %% ../../nbs/interop/ncu_csv.ipynb #9c098531
 _types = dict(fp64="float64", fp16="float16", bf16="bfloat16", tf32="tf32", fp8="float8", fp6="float6", fp4="float4",
               int8="int8", int4="int4", int1="int1",
@@ -194,47 +191,37 @@ def _counter_kind(counter):
     dtype = _types.get(src) or "/".join(_types.get(s, s) for s in src.split("_"))
     return dtype, f"tensor→{counter.dst}" if counter.dst else "tensor"
 
-def _outermost_counters(counters):
-    "Those that no other one contains."
-    return [c for c in counters if not any(contains(o, c) for o in counters)]
+def _bases_with(m, prefix):
+    "The metrics that begin with `prefix`, without their suffixes."
+    return sorted({k.partition(".")[0] for k in m if k.startswith(prefix)})
 
 def _tensor_amounts(m, seconds):
-    bases = sorted({k.partition(".")[0] for k in m if k.startswith("sm__ops_path_tensor")})
-    found = {c: amount(m, b, seconds) for b in bases if (c := tensor_counter(b))}
+    found = {c: amount(m, b, seconds) for b in _bases_with(m, "sm__ops_path_tensor") if (c := tensor_counter(b))}
     return {c: n for c, n in found.items() if n is not None}
 
 # %% ../../nbs/interop/ncu_csv.ipynb #ab03fc18
 def _pipe_flops(m, cc, seconds):
     "Return FLOPs from instructions of the tensor pipe on Volta; elsewhere they tell only whether there was work."
-    counts = {b: amount(m, b, seconds)
-              for b in sorted({k.partition(".")[0] for k in m if k.startswith("sm__inst_executed_pipe_tensor")})}
+    counts = {b: amount(m, b, seconds) for b in _bases_with(m, "sm__inst_executed_pipe_tensor")}
     busy = [n for n in counts.values() if n is not None]
     if not any(busy): return {("float16", "tensor"): 0} if busy else {}
     known = [e["flops"] * counts[e["names"][0]] for e in _for("tensor", cc) if e["flops"] != 1
              and counts.get(e["names"][0]) is not None]
     return {("float16", "tensor"): known[0] if known else unknown}
 
-def tensor_flops(
-    m:dict[str, float],
-    cc:float|None,
-    seconds:float|None,
-)->dict[tuple[str, str], float]:
+def tensor_flops(m:dict[str, float], cc:float|None, seconds:float|None)->dict[tuple[str, str], float]:
     "Operations per source type and unit on the tensor cores, nothing counted twice; `unknown` where it cannot be told."
     found, counts = {}, _tensor_amounts(m, seconds)
-    top = _outermost_counters(list(counts))
+    top = [c for c in counts if not any(contains(o, c) for o in counts)]
     for c in top: found[_counter_kind(c)] = found.get(_counter_kind(c), 0) + counts[c]
-    active = [c for c in top if counts[c]]
-    if any(_counters_overlap(a, b) for i, a in enumerate(active) for b in active[:i]):
+    overlap = lambda a, b: all(x is None or y is None or x == y for x, y in zip(a, b))
+    if any(overlap(a, b) for a, b in combinations([c for c in top if counts[c]], 2)):
         return {("mixed", "tensor"): unknown}
     return found if counts else _pipe_flops(m, cc, seconds)
 
 # %% ../../nbs/interop/ncu_csv.ipynb #93c63355
-def flops_of(
-    m:dict[str, float],
-    cc:float|None,
-    seconds:float|None,
-    fp16_weights:tuple=(2, 2, 4),
-)->dict[tuple[str, str], float]|None:
+def flops_of(m:dict[str, float], cc:float|None, seconds:float|None,
+             fp16_weights:tuple=(2, 2, 4))->dict[tuple[str, str], float]|None:
     """Operations per (type, unit). `None` where they are unknown: a kind lacks some of its counters, or no counter
     found work and the tensor cores were not asked."""
     vector, tensor = vector_flops(m, cc, seconds, fp16_weights), tensor_flops(m, cc, seconds)
@@ -250,8 +237,6 @@ class Traffic(NamedTuple):
     bandwidth: float|None # The roof of the same definition in the same file, B/s
     definition: str     # "32·lts__lts2xbar_cycles_active"
 
-def _weighted(terms): return " + ".join(name if w == 1 else f"{w}·{name}" for name, w in terms.items())
-
 def _bandwidth(m, e):
     "The roof of one definition: the peak per cycle × the clock."
     # reads and writes share one roof
@@ -263,17 +248,14 @@ def _bandwidth(m, e):
     return weight * (peak * clock if rate is None else rate)
 
 # %% ../../nbs/interop/ncu_csv.ipynb #733f2382
-def traffic_of(
-    m:dict[str, float],
-    seconds:float|None,
-)->list[Traffic]:
+def traffic_of(m:dict[str, float], seconds:float|None)->list[Traffic]:
     "Bytes through each level that the counters tell of, nearest first."
     found = {}
     for e in table["bytes"]:
         amounts = [amount(m, base, seconds) for base in e["terms"]]
         if None in amounts: continue
-        t = Traffic(e["level"], sum(w * n for w, n in zip(e["terms"].values(), amounts)), _bandwidth(m, e),
-                    _weighted(e["terms"]))
+        definition = " + ".join(name if w == 1 else f"{w}·{name}" for name, w in e["terms"].items())
+        t = Traffic(e["level"], sum(w * n for w, n in zip(e["terms"].values(), amounts)), _bandwidth(m, e), definition)
         before = found.get(t.level)
         if before is None or before.bandwidth is None and t.bandwidth is not None: found[t.level] = t
     return list(found.values())
@@ -296,8 +278,8 @@ def _vector_roofs(m, cc, fp16_weights):
 
 # %% ../../nbs/interop/ncu_csv.ipynb #4a16654c
 def _tensor_roofs(m, cc):
-    bases = sorted({k.partition(".")[0] for k in m if k.startswith("sm__ops_path_tensor") and ".peak_sustained" in k})
-    peaks = {c: (p, b) for b in bases if (c := tensor_counter(b)) and (p := _peak(m, b))}
+    peaks = {c: (p, b) for b in _bases_with(m, "sm__ops_path_tensor")
+             if (c := tensor_counter(b)) and (p := _peak(m, b))}
     sparse = {c.src for c, n in _tensor_amounts(m, None).items() if c.sparsity == "on" and n}
     for c, (peak, base) in peaks.items():
         dense = any(o.src == c.src and o.sparsity == "off" for o in peaks) and c.src not in sparse
@@ -306,11 +288,8 @@ def _tensor_roofs(m, cc):
         if e["flops"] != 1 and (peak := _peak(m, e["names"][0])):
             yield ("float16", "tensor"), e["flops"] * peak, e["names"][0]
 
-def compute_roofs(
-    m:dict[str, float],
-    cc:float|None,
-    fp16_weights:tuple=(2, 2, 4),
-)->dict[tuple[str, str], tuple[float, str]]:
+def compute_roofs(m:dict[str, float], cc:float|None,
+                  fp16_weights:tuple=(2, 2, 4))->dict[tuple[str, str], tuple[float, str]]:
     "Per (type, unit) the highest rate, FLOP/s, and the counter it is of."
     best = {}
     for kind, flops, base in (*_vector_roofs(m, cc, fp16_weights), *_tensor_roofs(m, cc)):
@@ -325,28 +304,24 @@ def flop_metrics(
     vector = [f"smsp__{_sass}{e['op']}_pred_on.sum" for e in _for("vector", cc)]
     return vector + [f"{n}.sum" for e in _for("tensor", cc) for n in e["names"]]
 
-def metrics_for(
-    cc:float|None,
-)->list[str]:
+def metrics_for(cc:float|None)->list[str]:
     "All that `ncu --metrics` needs for a point with its levels and roofs on `cc`."
     roofs = [f"sm__{_sass}ffma_pred_on", *(n for e in _for("tensor", cc) for n in e.get("roofs", e["names"]))]
     return list(dict.fromkeys([n for e in _for("ask", cc) for n in e["names"]] + flop_metrics(cc)
                               + [f"{n}.sum.peak_sustained" for n in roofs]))
 
-def command(
-    metrics:list[str],
-)->str:
+def command(metrics:list[str])->str:
     "The `ncu` line that collects `metrics`."
     return f"LC_ALL=C ncu --csv --page raw --print-units base --metrics {','.join(metrics)} PROGRAM"
 
 # %% ../../nbs/interop/ncu_csv.ipynb #1946dfbf
 _longest = 1 << 22 # Characters in a line; more is not a table
-_boms = ((b"\xef\xbb\xbf", "utf-8-sig"), (b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16"))
+_boms = {b"\xef\xbb\xbf": "utf-8-sig", b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
 
 def _encoding(path):
     "By its byte order mark, or by the zero bytes of UTF-16."
     with open(path, "rb") as f: start = f.read(4096)
-    for bom, name in _boms:
+    for bom, name in _boms.items():
         if start.startswith(bom): return name
     even, odd = start[::2].count(0), start[1::2].count(0)
     return "utf-8" if max(even, odd) < len(start) // 8 + 1 else "utf-16-le" if odd > even else "utf-16-be"
@@ -395,9 +370,7 @@ class CsvLayout(NamedTuple):
     ranges: list[int]   # Columns of NVTX ranges, push/pop last
     least: int          # Cells in a row at least: metric rows end before the columns of rules
 
-def layout_of(
-    cells:list[str],
-)->CsvLayout|None:
+def layout_of(cells:list[str])->CsvLayout|None:
     "The layout that this header stands for; `None` for what is not a header."
     at = {name.strip(): i for i, name in enumerate(cells)}
     if "Kernel Name" not in at: return None
@@ -410,7 +383,6 @@ def layout_of(
     metrics = [i for name, i in at.items() if page == "raw" and usable(name)]
     least = 1 + max(i for name, i in at.items() if page != "details" or not name.startswith(("Rule ", "Estimated ")))
     return page and CsvLayout(page, cells, at, metrics, ranges, least)
-
 
 # %% ../../nbs/interop/ncu_csv.ipynb #89b1a237
 _export = "LC_ALL=C ncu --import REPORT.ncu-rep --csv --page raw --print-units base"
@@ -446,9 +418,7 @@ def _is_cut(layout, cells, whole):
     "Return whether these begin like a row, and are not one."
     return bool(cells) and _whole.fullmatch(cells[0].strip('"')) and (not whole or _has_row_numbers(layout, cells))
 
-def table_rows(
-    path,
-)->Iterator[tuple[int, CsvLayout|None, list[str]]]:
+def table_rows(path)->Iterator[tuple[int, CsvLayout|None, list[str]]]:
     "The header with its layout, then the rows, each with its line. Raises `ValueError` for no table or a damaged row."
     layout = None
     for n, cells, whole in _cells(path):
@@ -474,9 +444,7 @@ _patterns = {way: _pattern(*way) for way in _ways}
 _blank = str.maketrans("0123456789", "9999999999")
 _missing = {"", "n/a", "nan", "-nan", "inf", "-inf", "no data"}
 
-def missing(
-    text:str,
-)->bool:
+def missing(text:str)->bool:
     "Return whether ncu printed that it has no number: `n/a`, `nan`, also with the mark `(!)` before it."
     return text.removeprefix("(!)").strip().lower() in _missing
 
@@ -571,11 +539,6 @@ def base_value(
         raise ValueError(f"{path}, line {line}: {name} has the unit {unit!r}")
     return x
 
-def _is_total(name):
-    "Return whether a metric grows with the number of launches."
-    total = name.endswith((".sum", "cycles_elapsed.avg", "cycles_elapsed.max"))
-    return total or name.startswith("gpu__time_duration")
-
 # %% ../../nbs/interop/ncu_csv.ipynb #5c0deadb
 def _new_record(layout, line, cells):
     "A record without metrics."
@@ -608,9 +571,7 @@ def _entries(layout, cells, units):
     return [(found or name, cells[at[value]], unit)] if found or unit else []
 
 # %% ../../nbs/interop/ncu_csv.ipynb #1bf462d4
-def number_format(
-    path,
-)->tuple[str, str]:
+def number_format(path)->tuple[str, str]:
     "Find how the file writes numbers: the characters between groups, and before decimals."
     layout, units, found = None, None, NumberFormat()
     for n, header, cells in table_rows(path):
@@ -625,6 +586,8 @@ def number_format(
     return found.way(path)
 
 # %% ../../nbs/interop/ncu_csv.ipynb #1fd7437e
+_totals = ".sum", "cycles_elapsed.avg", "cycles_elapsed.max"      # endings of what grows with the number of launches
+
 def launch_records(
     path,
     way:tuple[str, str], # What `number_format` found
@@ -648,13 +611,9 @@ def launch_records(
                 seen.add(key)
                 last, record = key, _new_record(layout, n, cells)
             if layout.page != "raw" and cells[layout.at["Metric Name"]]: names.add(cells[layout.at["Metric Name"]])
-            _fill(record, _entries(layout, cells, units), path, n, way)
+            for name, text, unit in _entries(layout, cells, units):
+                if not usable(name) or name in record.metrics or "attribute_display" in name: continue
+                x = base_value(path, n, name, text.strip(), unit, way)
+                grows = name.startswith("gpu__time_duration") or name.endswith(_totals)
+                if x is not None: record.metrics[name] = x * record.calls if grows and record.calls > 1 else x
     if record: yield record
-
-
-# %% ../../nbs/interop/ncu_csv.ipynb #ff30add7
-def _fill(record, entries, path, line, way):
-    for name, text, unit in entries:
-        if not usable(name) or name in record.metrics or "attribute_display" in name: continue
-        x = base_value(path, line, name, text.strip(), unit, way)
-        if x is not None: record.metrics[name] = x * record.calls if record.calls > 1 and _is_total(name) else x

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import torch
 
-from ..work.contractions import attention, matmul
-from ..work.rules import Counted, Flops, Shape, rule, rules
+from ..work.contractions import attention, heads_first, matmul
+from ..work.rules import Counted, Flops, Shape, each, rule, rules
 from ..work.traffic import unique_bytes
 
 # %% ../../nbs/interop/other_ops.ipynb #10bf1041
@@ -92,16 +92,11 @@ def foreign_accesses(
 # %% ../../nbs/interop/other_ops.ipynb #12d5f8cf
 def _in_spaces(text, *spaces): return [f"{s}::{n}" for s in spaces for n in text.split()]
 
-@engine_rule(*_in_spaces("rms_norm", "_C", "sgl_kernel"), category="normalisation", outputs=[0])
-def _rms_norm_into(result, x, w=None, *_, out=None, **kw): return math.prod(x) * 4
-
-@engine_rule(*_in_spaces("fused_add_rms_norm", "_C", "sgl_kernel"), category="normalisation", updates=[0, 1])
+engine_rule(*_in_spaces("rms_norm", "_C", "sgl_kernel"), category="normalisation", outputs=[0])(each(4, of=1))
 # the sum with the residual too
-def _fused_add_rms_norm(x, residual, w=None, *_, out=None, **kw): return math.prod(x) * 5
-
-@engine_rule(*_in_spaces("silu_and_mul gelu_and_mul gelu_tanh_and_mul", "_C", "sgl_kernel"), category="activation",
-             outputs=[0])
-def _gated(result, x, *_, out=None, **kw): return 5 * math.prod(result)
+engine_rule(*_in_spaces("fused_add_rms_norm", "_C", "sgl_kernel"), category="normalisation", updates=[0, 1])(each(5))
+engine_rule(*_in_spaces("silu_and_mul gelu_and_mul gelu_tanh_and_mul", "_C", "sgl_kernel"), category="activation",
+            outputs=[0])(each(5))
 
 # %% ../../nbs/interop/other_ops.ipynb #0f6f6ac2
 def _rotary_tensors(positions, q, k=None, size=None, table=None, *_, seen=None):
@@ -118,29 +113,24 @@ def _rotary(positions, q, k=None, size=None, table=None, *_, out=None, **kw):
     return 3 * part * (math.prod(q) + (math.prod(k) if isinstance(k, Shape) else 0))
 
 # %% ../../nbs/interop/other_ops.ipynb #a3ed2276
-@engine_rule(*_in_spaces("static_scaled_fp8_quant static_scaled_int8_quant", "_C"), category="pointwise", outputs=[0])
-def _static_quant(result, x, *_, out=None, **kw): return 2 * math.prod(x)
-
-@engine_rule(*_in_spaces("dynamic_scaled_fp8_quant dynamic_per_token_scaled_fp8_quant dynamic_scaled_int8_quant", "_C"),
-             category="pointwise", outputs=[0, 2])
-def _dynamic_quant(result, x, *_, out=None, **kw): return 4 * math.prod(x)
+engine_rule(*_in_spaces("static_scaled_fp8_quant static_scaled_int8_quant", "_C"), category="pointwise",
+            outputs=[0])(each(2, of=1))
+engine_rule(*_in_spaces("dynamic_scaled_fp8_quant dynamic_per_token_scaled_fp8_quant dynamic_scaled_int8_quant", "_C"),
+            category="pointwise", outputs=[0, 2])(each(4, of=1))
 
 @engine_rule("_C::cutlass_scaled_mm", category="matmul", outputs=[0])
 def _cutlass_scaled_mm(result, a, b, *rest, out=None, **kw): return matmul(a[0], a[1], b[1], extra=math.prod(result))
 
 # %% ../../nbs/interop/other_ops.ipynb #07631ff6
-@engine_rule(*_in_spaces("reshape_and_cache reshape_and_cache_flash", "_C_cache_ops"), "sglang::store_cache",
-             category="data movement", outputs=[2, 3], like={2: 0, 3: 1})
-def _reshape_and_cache(*_, out=None, **kw): return 0
+engine_rule(*_in_spaces("reshape_and_cache reshape_and_cache_flash", "_C_cache_ops"), "sglang::store_cache",
+            category="data movement", outputs=[2, 3], like={2: 0, 3: 1})(each(0))
 
 # %% ../../nbs/interop/other_ops.ipynb #3ef87d78
-_heads_first = lambda t: (t[0], t[2], t[1], t[3])
-
 @engine_rule("flash_attn::_flash_attn_forward", category="attention", result=lambda q, *_: q)
 def _flash_attn(q, k, v, dropout=0.0, scale=None, causal=False, left=-1, right=-1, *_, out=None, **kw):
     if len(q) != 4: return None                  # of lengths that are in the data
     seen = lambda n: n if isinstance(n, int) and n >= 0 else None
-    return attention(*map(_heads_first, (q, k, v)), causal is True, left=seen(left), right=seen(right), ends=True)
+    return attention(*map(heads_first, (q, k, v)), causal is True, left=seen(left), right=seen(right), ends=True)
 
 # %% ../../nbs/interop/other_ops.ipynb #e5b10b02
 def _sage_moves(*values, seen=None):
@@ -153,35 +143,25 @@ def _sage_moves(*values, seen=None):
 def _sage(q, k, v, bias, q_scale, *_, out=None, **kw):
     if not all(isinstance(t, Shape) and len(t) == n for t, n in ((q, 4), (k, 4), (v, 4), (q_scale, 3))): return None
     if q_scale[1] not in q[1:3] or q[1] == q[2] and k[1] != k[2]: return None      # which are heads is not known
-    q, k, v = (q, k, v) if q_scale[1] == q[1] else map(_heads_first, (q, k, v))
+    q, k, v = (q, k, v) if q_scale[1] == q[1] else map(heads_first, (q, k, v))
     return attention(q, k, v) if q[-1] == k[-1] else None
 
-@engine_rule("fbgemm::asynchronous_complete_cumsum", category="reduction", result=lambda x, *_: (*x[:-1], x[-1] + 1))
-def _running_sum(x, *_, out=None, **kw): return math.prod(x)
-
-@engine_rule("fbgemm::bounds_check_indices", category="data movement")
-def _bounds(*_, out=None, **kw): return 0
+engine_rule("fbgemm::asynchronous_complete_cumsum", category="reduction",
+            result=lambda x, *_: (*x[:-1], x[-1] + 1))(each())
+engine_rule("fbgemm::bounds_check_indices", category="data movement")(each(0))
 
 # %% ../../nbs/interop/other_ops.ipynb #c30d1d4a
-def _product_sizes(x, w, *_): return (*x[:-1], w[0])
-
-@engine_rule("aiter::gemm_a16w16", "vllm::rocm_unquantized_gemm", category="matmul", result=_product_sizes)
+@engine_rule("aiter::gemm_a16w16", "vllm::rocm_unquantized_gemm", category="matmul",
+             result=lambda x, w, *_: (*x[:-1], w[0]))
 def _product_of_rows(x, w, bias=None, *_, out=None, **kw):
     rows = math.prod(x[:-1])
     return matmul(rows, x[-1], w[0], extra=rows * w[0] * isinstance(bias, Shape))
 
-@engine_rule("aiter::rmsnorm", category="normalisation", outputs=[0])
-def _aiter_rmsnorm(result, x, *_, out=None, **kw): return 4 * math.prod(x)
-
-@engine_rule("aiter::rms_norm", category="normalisation", result=lambda x, *_: x)
-def _aiter_rms_norm(x, *_, out=None, **kw): return 4 * math.prod(x)
-
-@engine_rule("aiter::add_rmsnorm", "aiter::rmsnorm2d_fwd_with_add_ck", category="normalisation", outputs=[0, 3])
-def _aiter_add_rmsnorm(result, x, *_, out=None, **kw): return 5 * math.prod(x)
-
-@engine_rule("aiter::_groupnorm_run", category="normalisation", result=lambda x, *_: x)
-def _aiter_groupnorm(x, *_, out=None, **kw): return 8 * math.prod(x)
+engine_rule("aiter::rmsnorm", category="normalisation", outputs=[0])(each(4, of=1))
+engine_rule("aiter::rms_norm", category="normalisation", result=lambda x, *_: x)(each(4))
+engine_rule("aiter::add_rmsnorm", "aiter::rmsnorm2d_fwd_with_add_ck", category="normalisation",
+            outputs=[0, 3])(each(5, of=1))
+engine_rule("aiter::_groupnorm_run", category="normalisation", result=lambda x, *_: x)(each(8))
 
 # %% ../../nbs/interop/other_ops.ipynb #11243023
-@engine_rule("SortTokens", "TopK", category="data movement")
-def _choice(*_, out=None, **kw): return 0
+engine_rule("SortTokens", "TopK", category="data movement")(each(0))

@@ -19,22 +19,14 @@ from ..roofs.place import place
 from ..roofs.hardware import HardwarePeaks
 
 # %% ../../nbs/interop/perfetto.ipynb #c2bf4d7c
-def _activities_by_call(trace, found):
-    "The activities of each call with figures, by the place of its operator."
-    calls = {}
-    for i, p in enumerate(found):
-        if p.part in counted: calls.setdefault((p.operator, p.instance), []).append(i)
-    return calls
-
 def _slice_arguments(f, p):
     "Collect the arguments of a call's slice from its kernels."
-    if p is None: return {"roofline FLOPs": f.flops, "roofline bytes": f.nbytes}
-    known = p.arithmetic_intensity is not None and f.nbytes
-    return {"roofline FLOPs": f.flops, "roofline bytes": f.nbytes,
-            "roofline intensity (FLOP/B)": round(p.arithmetic_intensity, 3) if known else None,
-            "roofline utilization (%)": None if p.utilization_pct is None else round(p.utilization_pct,
-                2), "roofline bound": p.bound, "roofline level": p.memory_level,
-            "roofline GFLOP/s": None if p.achieved_gflops is None else round(p.achieved_gflops, 3)}
+    said = {"roofline FLOPs": f.flops, "roofline bytes": f.nbytes}
+    if p is None: return said
+    rounded = lambda x, digits: None if x is None else round(x, digits)
+    return said | {"roofline intensity (FLOP/B)": rounded(p.arithmetic_intensity if f.nbytes else None, 3),
+                   "roofline utilization (%)": rounded(p.utilization_pct, 2), "roofline bound": p.bound,
+                   "roofline level": p.memory_level, "roofline GFLOP/s": rounded(p.achieved_gflops, 3)}
 
 def _kernel_key(name, us, correlation): return name, round(us, 2), correlation
 
@@ -47,18 +39,20 @@ def sayings(
     trace = checked(read_file(source))
     with uncompiled(): found = places(trace)
     seconds, _ = attributed(trace, found)
-    calls = _activities_by_call(trace, found)
+    calls = {}      # the activities of each call with figures, by the place of its operator
+    for i, p in enumerate(found):
+        if p.part in counted: calls.setdefault((p.operator, p.instance), []).append(i)
     levels = bytes_by_level(trace, found, list(calls.values()), peaks, seconds)
     said, rates = {}, []
-    for (k, own), by_level in zip(calls.items(), levels):
+    for own, by_level in zip(calls.values(), levels):
         f, time, acts = found[own[0]].figures, sum(seconds[i] for i in own), [trace.activities[i] for i in own]
         row = row_of(f, [a.name for a in acts], time, by_level, peaks)
         p = place(row, peaks) if peaks else None
-        for a in acts: said[_kernel_key(a.name, trace.origin_us + a.start * 1e6,
-                                        trace.renumbered.get(a.id, a.id))] = _slice_arguments(f, p)
+        us = lambda s: trace.origin_us + s * 1e6
+        for a in acts: said[_kernel_key(a.name, us(a.start), trace.renumbered.get(a.id, a.id))] = _slice_arguments(f, p)
         if time:
-            rates.append((min(a.start for a in acts) * 1e6 + trace.origin_us, max(a.end for a in acts) * 1e6
-                          + trace.origin_us, (f.flops or 0) / time, f.nbytes / time, p and p.utilization_pct))
+            rates.append((us(min(a.start for a in acts)), us(max(a.end for a in acts)), (f.flops or 0) / time,
+                          f.nbytes / time, p and p.utilization_pct))
     return said, rates
 
 # %% ../../nbs/interop/perfetto.ipynb #06ea640b
@@ -73,8 +67,8 @@ def _counters(rates):
 def _annotated(events, said):
     "The events of a trace, with what their kernels say."
     for e in events:
-        if isinstance(e, dict) and e.get("ph") == "X" and isinstance(e.get("args"), dict) and isinstance(e.get("ts"),
-            (int, float)):
+        if (isinstance(e, dict) and e.get("ph") == "X" and isinstance(e.get("args"), dict)
+                and isinstance(e.get("ts"), (int, float))):
             name, correlation = e.get("name"), e["args"].get("correlation")
             plain = isinstance(name, str) and isinstance(correlation, int)
             more = said.get(_kernel_key(name, e["ts"], correlation)) if plain else None

@@ -16,7 +16,6 @@ from ..timing.kernels import nesting
 from ..timing.profiler import Record
 
 # %% ../../nbs/interop/trace_captures.ipynb #342754f3
-_begins, _ends = re.compile(r"BeginCapture"), re.compile(r"EndCapture")
 _launches = re.compile(r"Launch(Cooperative)?Kernel|ModuleLaunch")
 _moves = (("copy", re.compile(r"Memcpy\w*Async|Memcpy2DAsync")), ("set", re.compile(r"Memset\w*Async")))
 
@@ -37,14 +36,12 @@ def _node_name(trace, record):
     if _launches.search(record.name) and "Graph" not in record.name: return [trace.launched.get(record.id)]
     return [kind for kind, pattern in _moves if pattern.search(record.name)]
 
-def captured_graphs(
-    trace:TraceFile,
-)->list[CapturedGraph]:
+def captured_graphs(trace:TraceFile)->list[CapturedGraph]:
     "The captures in a trace that have a begin and an end."
     found, open_ = [], {}
     for k, r in enumerate(trace.launches):
-        if _begins.search(r.name): open_[r.thread] = r.end
-        elif _ends.search(r.name) and r.thread in open_:
+        if "BeginCapture" in r.name: open_[r.thread] = r.end
+        elif "EndCapture" in r.name and r.thread in open_:
             begin = open_.pop(r.thread)
             inside = [(j, name) for j, l in enumerate(trace.launches) if begin <= l.start <= r.start
                       for name in _node_name(trace, l)]
@@ -57,9 +54,7 @@ class Replay(NamedTuple):
     activities: list[int]    # In the order of the nodes, where the trace numbers them, else by start
     names: list[str]
 
-def replays(
-    trace:TraceFile,
-)->list[Replay]:
+def replays(trace:TraceFile)->list[Replay]:
     "The launches of graphs in a trace, and what they ran."
     graphs = {r.id: k for k, r in enumerate(trace.launches) if "GraphLaunch" in r.name and r.id >= 0}
     ran = {}
@@ -213,40 +208,39 @@ class Clones:
 # %% ../../nbs/interop/trace_captures.ipynb #486555f1
 needed = "the capture phase of this model and batch (…BeginCapture to …EndCapture) is needed"
 
-def _check_given(trace, captures, ran):
-    for c in captures:
-        if not captured_graphs(c):
-            raise ValueError(f"{c.source} has no capture of a graph, or only a part of one; {needed}")
-    if captures and not ran:
-        raise ValueError(f"{trace.source} launches no graph; there is nothing for a capture to explain")
-
 def with_captures(
     trace:TraceFile,
     captures:list[TraceFile]=(),   # Traces of the capture phase
 )->TraceFile:
     "`trace` whose graphs have the operators of their captures. Raises `ValueError` where a given capture fits none."
     ran = replays(trace)
-    _check_given(trace, captures, ran)
+    for c in captures:
+        if not captured_graphs(c):
+            raise ValueError(f"{c.source} has no capture of a graph, or only a part of one; {needed}")
+    if captures and not ran:
+        raise ValueError(f"{trace.source} launches no graph; there is nothing for a capture to explain")
     if not ran: return trace
     graphs, again = _distinct([g for t in (trace, *captures) for g in captured_graphs(t)])
-    clones, known, counts, without = Clones(trace), {}, {}, []
+    clones, known, joined, without = Clones(trace), {}, {}, []
     for replay in ran:
         key = tuple(replay.names)
         if key not in known: known[key] = _fitting(replay.names, graphs)
         found, g = known[key]
         if found is None: without.append((replay, g)); continue
         clones.add(replay, g, found.places)
-        total = counts.setdefault(id(g.launches), [g, 0, 0, 0, 0])
-        for k, n in enumerate((1, len(replay.names), found.named, found.filled), 1): total[k] += n
-    if captures and not counts:
+        joined.setdefault(id(g.launches), (g, []))[1].append(found)
+    if captures and not joined:
         replay, share = without[0]
         why = ("several captures have as many kernels, and no names tell them apart" if share is None else
                f"{share:.0%} of the {len(replay.names)} kernels of its first graph are in the best one")
         raise ValueError(f"no capture given fits {trace.source}: {why}; {needed}")
-    notes = [f"capture {g.where}: {named + filled} of {n} kernels of {k} graph launch{'es' * (k > 1)} aligned, "
-             + (f"{named} by name" + f", {filled} between these" * bool(filled) if named else
-                "by their number alone, since it has no names of kernels")
-             for g, k, n, named, filled in counts.values()]
+    notes = []
+    for g, of in joined.values():
+        n, named, filled = sum(len(a.places) for a in of), sum(a.named for a in of), sum(a.filled for a in of)
+        notes.append(f"capture {g.where}: {named + filled} of {n} kernels of {len(of)} graph launch"
+                     f"{'es' * (len(of) > 1)} aligned, "
+                     + (f"{named} by name" + f", {filled} between these" * bool(filled) if named else
+                        "by their number alone, since it has no names of kernels"))
     notes += [f"{a} is the same recording as {b}; it is used once" for a, b in again]
     if captures and without: notes.append(f"{len(without)} of {len(ran)} graph launches fit no capture given")
-    return clones.joined(notes) if counts else trace
+    return clones.joined(notes) if joined else trace

@@ -15,7 +15,7 @@ import torch
 from ..core.dtypes import itemsize
 from ..core.private import _dispatch_get_all_op_names
 from .trace_file import RecordedCall
-from .trace_work import Figures, argument_memory, recorded_arguments
+from .trace_work import Figures, argument_memory, overloads, recorded_arguments
 from ..work.elementwise import pointwise_cost
 
 # %% ../../nbs/interop/trace_compiled.ipynb #c349746c
@@ -44,17 +44,13 @@ def fused_names(
 _reductions = {"mean", "sum", "amax", "amin", "prod", "max", "min", "argmax", "argmin", "any", "all", "var", "var_mean",
                "native_layer_norm", "_softmax", "_log_softmax", "native_group_norm", "cumsum", "linalg_vector_norm"}
 
-def _counts_pointwise(name):
-    packet = getattr(torch.ops.aten, name, None)
-    tags = getattr(packet, packet.overloads()[0]).tags if packet is not None and packet.overloads() else ()
-    return torch.Tag.pointwise in tags
-
 @lru_cache(1 << 12)
 def _flops_of_names(kernel, rows, elements):
     kind = _form.match(kernel)[1]
     each = elements if kind in ("poi", "for") else rows
     names = fused_names(kernel)
-    return (sum(pointwise_cost(f"aten::{n}") * each for n in names if _counts_pointwise(n))
+    tagged = lambda n: any(torch.Tag.pointwise in op.tags for op in overloads(f"aten::{n}")[:1])
+    return (sum(pointwise_cost(f"aten::{n}") * each for n in names if tagged(n))
             + sum(elements for n in names if n in _reductions and kind in ("red", "per")))
 
 # %% ../../nbs/interop/trace_compiled.ipynb #60cb9f13
@@ -129,19 +125,15 @@ def compiled_figures(
     flops = said(_meta_flops) if flops is None else flops
     reads, writes = (_by_source(source, tensors, memory, elements) if source else None) or _by_arguments(
         tensors, memory, elements, form[1] in ("poi", "for"))
-    if nbytes is not None: reads, writes = _scaled_to(reads, writes, nbytes)
+    if nbytes is not None:      # in all, as PyTorch says
+        total = sum(b for _, b in (*reads, *writes)) or 1
+        reads, writes = ([(k, b * nbytes / total) for k, b in touched] for touched in (reads, writes))
     places = [k for k, _ in reads]
     touched = (tuple((memory[k][0], b) for k, b in reads),
                tuple((memory[k][0], b, places.index(k) if k in places else -1) for k, b in writes))
-    exact = nbytes is not None or bool(source)
-    if flops is None: flops = None if form[1] == "tem" else _flops_of_names(call.operator, rows or 1, elements)
+    exact, product = nbytes is not None or bool(source), form[1] == "tem"
+    if flops is None and not product: flops = _flops_of_names(call.operator, rows or 1, elements)
+    contraction = flops if product else 0
     floating = next((a.type for a in tensors if "float" in a.type), tensors[0].type)
-    return Figures(flops, 0 if form[1] != "tem" else flops, 0 if form[1] != "tem" else flops,
-                   _kinds.get(form[1], "pointwise"), *touched, floating, tuple(tuple(a.dims) for a in tensors),
-                   least="" if exact and flops is not None else compiled_least)
-
-def _scaled_to(reads, writes, nbytes):
-    "The same with `nbytes` in all, as PyTorch says."
-    total = sum(b for _, b in (*reads, *writes)) or 1
-    share = lambda touched: [(k, b * nbytes / total) for k, b in touched]
-    return share(reads), share(writes)
+    return Figures(flops, contraction, contraction, _kinds.get(form[1], "pointwise"), *touched, floating,
+                   tuple(tuple(a.dims) for a in tensors), least="" if exact and flops is not None else compiled_least)

@@ -6,7 +6,7 @@
 __all__ = ['CompiledKernel', 'RecordedCall', 'RecordedCollective']
 
 # %% ../../nbs/interop/trace_file.ipynb #2f3e6285
-import gc, gzip, json, math, os, re, tarfile, zlib
+import gzip, json, math, os, re, tarfile, zlib
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,45 +15,40 @@ from typing import Any, NamedTuple
 import msgspec
 
 from ..engine.accelerator import runtimes, work_kinds
+from ..engine.process import gc_paused
 from ..timing.profiler import Record
 
 # %% ../../nbs/interop/trace_file.ipynb #e0a94a62
 _raw = msgspec.Raw(b"")
 
-class _Args(msgspec.Struct, gc=False, rename={
-    "external": "External id", "external_2021": "external id", "dims": "Input Dims", "dims_2021": "Input dims",
-    "types": "Input type", "strides": "Input Strides", "concrete": "Concrete Inputs", "sequence": "Sequence number",
-    "forward_thread": "Fwd thread id", "collective": "Collective name", "elements_in": "In msg nelems",
-    "elements_out": "Out msg nelems", "group": "Process Group Name", "group_size": "Group size",
-    "members": "Process Group Ranks",
-    "launched": "kernel", "node": "graph node id", "mark": "name", "gigabytes": "kernel_num_gb", "flop": "kernel_flop",
-    "file": "kernel_file"}):
+def _from_key(name, default=None): return msgspec.field(name=name, default=default)
+
+class _Args(msgspec.Struct, gc=False):
     correlation: Any = None
-    external: Any = None
-    external_2021: Any = None
-    dims: msgspec.Raw = _raw
-    dims_2021: msgspec.Raw = _raw
-    types: msgspec.Raw = _raw
-    strides: msgspec.Raw = _raw
-    concrete: msgspec.Raw = _raw
-    sequence: Any = None
-    forward_thread: Any = None
+    external: Any = _from_key("External id")
+    external_2021: Any = _from_key("external id")
+    dims: msgspec.Raw = _from_key("Input Dims", _raw)
+    dims_2021: msgspec.Raw = _from_key("Input dims", _raw)
+    types: msgspec.Raw = _from_key("Input type", _raw)
+    strides: msgspec.Raw = _from_key("Input Strides", _raw)
+    concrete: msgspec.Raw = _from_key("Concrete Inputs", _raw)
+    sequence: Any = _from_key("Sequence number")
+    forward_thread: Any = _from_key("Fwd thread id")
     device: Any = None
-    stream: Any = None
     bytes: Any = None
-    collective: Any = None
-    elements_in: Any = None
-    elements_out: Any = None
+    collective: Any = _from_key("Collective name")
+    elements_in: Any = _from_key("In msg nelems")
+    elements_out: Any = _from_key("Out msg nelems")
     dtype: Any = None
-    group: Any = None
-    group_size: Any = None
-    members: Any = None
-    launched: Any = None
-    node: Any = None
-    mark: Any = None
-    gigabytes: Any = None
-    flop: Any = None
-    file: Any = None
+    group: Any = _from_key("Process Group Name")
+    group_size: Any = _from_key("Group size")
+    members: Any = _from_key("Process Group Ranks")
+    launched: Any = _from_key("kernel")
+    node: Any = _from_key("graph node id")
+    mark: Any = _from_key("name")
+    gigabytes: Any = _from_key("kernel_num_gb")
+    flop: Any = _from_key("kernel_flop")
+    file: Any = _from_key("kernel_file")
     grid: Any = None
     block: Any = None
 
@@ -110,12 +105,9 @@ class TraceFile:
     source: str                                     # Path, and the name in an archive
     operators: list[Record]=field(default_factory=list)   # By time; `id` is the External id
     calls: list[RecordedCall]=field(default_factory=list)         # Of each operator
-    # Of each operator: (sequence number, forward thread), `None` where it has none
-    autograd: list[tuple]=field(default_factory=list)
-    # Calls of the runtime and of the driver; `id` is the correlation id
-    launches: list[Record]=field(default_factory=list)
-    # On the GPU, by time: kinds "kernel", "copy" and "set"; `thread` is the stream
-    activities: list[Record]=field(default_factory=list)
+    autograd: list[tuple]=field(default_factory=list)     # Of each: (sequence number, forward thread), `None`: none
+    launches: list[Record]=field(default_factory=list)    # Calls of runtime and driver; `id` is the correlation id
+    activities: list[Record]=field(default_factory=list)  # "kernel", "copy", "set", by time; `thread` is the stream
     devices: list=field(default_factory=list)             # Of each activity
     collectives: dict[int, RecordedCollective]=field(default_factory=dict) # Of activities, by their place in the list
     launched: dict[int, str]=field(default_factory=dict)   # Name of the kernel of a launch, by correlation id
@@ -180,8 +172,9 @@ def _converted(event):
     "One event with the types that it has to have; `None` where it cannot have them."
     if not isinstance(event, dict): return None
     args, texts = event.get("args"), ("Input Dims", "Input dims", "Input type", "Input Strides", "Concrete Inputs")
-    args = {k: msgspec.Raw(json.dumps(v).encode()) if k in texts else v for k, v in args.items()} if isinstance(args,
-        dict) else None
+    if isinstance(args, dict): args = {k: msgspec.Raw(json.dumps(v).encode()) if k in texts else v
+                                       for k, v in args.items()}
+    else: args = None
     try: return msgspec.convert({**event, "args": args}, _Event, strict=False)
     except (msgspec.ValidationError, ValueError, TypeError, OverflowError): return None
 
@@ -199,17 +192,12 @@ def _decoded(piece, trace):
         values = [e for e in events if e]
         if isinstance(plain, dict): values = _Top(values, *(plain.get(f) for f in _Top.__struct_fields__[1:]))
     if isinstance(values, list): return values
-    _head(values, trace)
-    return values.traceEvents
-
-# %% ../../nbs/interop/trace_file.ipynb #5bbf0540
-def _head(top, trace):
-    "Read machine and job from the head or the end of a file."
-    devices, job = top.deviceProperties, top.distributedInfo
+    devices, job = values.deviceProperties, values.distributedInfo
     if isinstance(devices, list): trace.device_names = [str(d.get("name", "")) for d in devices if isinstance(d, dict)]
     if isinstance(job, dict):
         whole = lambda v: v if isinstance(v, int) and not isinstance(v, bool) and v >= 0 else None
         trace.rank, trace.ranks = whole(job.get("rank")), whole(job.get("world_size"))
+    return values.traceEvents
 
 # %% ../../nbs/interop/trace_file.ipynb #9c92a04a
 _kinds = {"cpu_op": "operator", "operator": "operator", "memcpy": "copy", "memset": "set",
@@ -236,12 +224,6 @@ def _as_amount(value):
     try: number = float(value) if isinstance(value, (int, float, str)) and not isinstance(value, bool) else math.nan
     except (ValueError, OverflowError): return None
     return number if math.isfinite(number) and number >= 0 else None
-
-def _compiled_kernel(args):
-    "Record of PyTorch on a kernel of its compiler."
-    gigabytes = _as_amount(args.gigabytes)
-    return CompiledKernel(None if gigabytes is None else gigabytes * 1e9, _as_amount(args.flop),
-                          _as_text(args.file) or "")
 
 _looks_up = re.compile(r"index|gather", re.I)
 
@@ -273,7 +255,10 @@ class _Collector:
             keep[kind](name, start, start + dur * 1e-6, thread, args)
 
     def call(self, name, args):
-        compiled = _compiled_kernel(args) if args.file is not None or args.gigabytes is not None else None
+        gigabytes, compiled = _as_amount(args.gigabytes), None
+        if args.file is not None or args.gigabytes is not None:
+            nbytes = None if gigabytes is None else gigabytes * 1e9
+            compiled = CompiledKernel(nbytes, _as_amount(args.flop), _as_text(args.file) or "")
         call = RecordedCall(name, bytes(args.dims) or bytes(args.dims_2021), bytes(args.types), bytes(args.strides),
                             bytes(args.concrete), compiled)
         return self.known.setdefault(call, call)
@@ -450,36 +435,12 @@ def _refused(source, trace, error):
 
 _failures = (EOFError, OSError, zlib.error, ValueError, KeyError, RecursionError, tarfile.TarError)
 
-def whole_text(
-    source:Source,
-)->bytes:
-    "The unpacked text of a trace."
-    with _trace_stream(source) as stream: return b"".join(iter(lambda: stream.read(1 << 24), b""))
-
-def _at_once(source, trace):
-    "All of a file in one piece, where it could not be cut into pieces."
-    text = whole_text(source)
-    trace.size = len(text)
-    return [text.removeprefix(_mark)]
-
 # %% ../../nbs/interop/trace_file.ipynb #5428061c
-def whole_values(
-    source:Source,
-):
+def whole_values(source:Source):
     "All values of a trace, as `read_file` takes them: what is no JSON is repaired."
-    text = whole_text(source)
+    with _trace_stream(source) as stream: text = b"".join(iter(lambda: stream.read(1 << 24), b""))
     try: return _any.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError): return _repaired(text)
-
-# %% ../../nbs/interop/trace_file.ipynb #d418885b
-@contextmanager
-def uncollected():
-    "Within the context the garbage collector does not run."
-    was = gc.isenabled()
-    gc.disable()
-    try: yield
-    finally:
-        if was: gc.enable()
 
 # %% ../../nbs/interop/trace_file.ipynb #4274f11b
 def read_file(
@@ -492,8 +453,10 @@ def read_file(
         trace = TraceFile(str(source))
         collector, count = _Collector(trace), 0
         try:
-            with uncollected(), _trace_stream(source) as stream:
-                for piece in _at_once(source, trace) if once else _pieces(_chunks(stream, block, trace)):
+            with gc_paused(), _trace_stream(source) as stream:
+                pieces = _pieces(_chunks(stream, block, trace))
+                if once: pieces = [b"".join(_chunks(stream, 1 << 24, trace)).removeprefix(_mark)]
+                for piece in pieces:
                     collector.add(events := _decoded(piece, trace))
                     count += len(events)
             if not count and not trace.skipped: raise ValueError("it has no traceEvents")

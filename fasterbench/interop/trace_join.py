@@ -75,15 +75,11 @@ def _module_paths(modules, parents):
     return paths
 
 # %% ../../nbs/interop/trace_join.ipynb #560c7a1f
-def calls_of(
-    trace:TraceFile,
-)->list[Record]:
+def calls_of(trace:TraceFile)->list[Record]:
     "The calls of modules with the paths of the model, where there are any; else all."
     return [m for m in trace.modules if _ranged.fullmatch(m.name)] or trace.modules
 
-def visited(
-    trace:TraceFile,
-)->list[tuple[str, str]]:
+def visited(trace:TraceFile)->list[tuple[str, str]]:
     "Path and class of every call of a module."
     named = calls_of(trace)
     return _module_paths(named, nesting(named)[0])
@@ -102,7 +98,6 @@ class _Stacks:
         linked = list(set(self.forward.values()))
         points = [(trace.operators[k].thread, trace.operators[k].start) for k in linked]
         self.modules_of_operators = dict(zip(linked, nesting(self.spans, points)[1]))
-        self.outputs = self._outputs()
 
     def chain(self, operator):
         "The places of an operator and of those that it lies in, innermost first."
@@ -163,7 +158,8 @@ class _Stacks:
             return dims[1] if len(dims) == 2 and all(isinstance(d, int) for d in dims) else 0
         return 0
 
-    def _outputs(self):
+    @cached_property
+    def outputs(self):
         "Shapes of results by sequence number, as the backward was given their gradients."
         trace, found = self.trace, {}
         for call, (sequence, thread) in zip(trace.calls, trace.autograd):
@@ -187,10 +183,8 @@ class _Stacks:
         return (self.modules_of_operators[linked] if linked >= 0 else module), "backward"
 
 # %% ../../nbs/interop/trace_join.ipynb #55595a2f
-_kernel_dtypes = [("bfloat16", r"BFloat16|bfloat16|bf16"), ("float16", r"c10::Half|__half|\bhalf\b|f16"),
-                  ("float32", r"\bfloat\b|f32"), ("float64", r"\bdouble\b"), ("int64", r"\blong\b"), ("int32",
-                      r"\bint\b")]
-_kernel_dtypes = [(dtype, re.compile(pattern)) for dtype, pattern in _kernel_dtypes]
+_kernel_dtypes = dict(bfloat16=r"BFloat16|bfloat16|bf16", float16=r"c10::Half|__half|\bhalf\b|f16",
+                      float32=r"\bfloat\b|f32", float64=r"\bdouble\b", int64=r"\blong\b", int32=r"\bint\b")
 _opaque = re.compile(r"OpaqueType<(\d+)u?>")
 _sized = {"1": ("int8", "uint8", "bool", "float8_e4m3fn"), "2": ("bfloat16", "float16"), "4": ("float32", "int32"),
           "8": ("int64", "float64")}
@@ -198,16 +192,13 @@ _sized = {"1": ("int8", "uint8", "bool", "float8_e4m3fn"), "2": ("bfloat16", "fl
 def _hint(stacks, operator, kernel):
     "The dtype of tensors in lists that `operator` has, from its kernel and from the operators before and after."
     size = _opaque.search(kernel)
-    named = next((dtype for dtype, pattern in _kernel_dtypes if pattern.search(kernel)), "")
+    named = next((dtype for dtype, pattern in _kernel_dtypes.items() if re.search(pattern, kernel)), "")
     if named and not size: return named
     calls, near = stacks.trace.calls, Counter()
-    for k in range(max(operator - 12, 0), min(operator + 12, len(calls))):
-        near.update(f for f in figures_dtype(calls[k]) if not size or f in _sized.get(size[1], ()))
+    for call in calls[max(operator - 12, 0):operator + 12]:
+        near.update(a.type for a in recorded_arguments(call) if itemsize(a.type) and a.dims
+                    and (not size or a.type in _sized.get(size[1], ())))
     return near.most_common(1)[0][0] if near else _sized.get(size[1], ("float32",))[0] if size else ""
-
-def figures_dtype(call):
-    "The dtypes of the tensors of a call."
-    return [a.type for a in recorded_arguments(call) if itemsize(a.type) and a.dims]
 
 # %% ../../nbs/interop/trace_join.ipynb #53071867
 def _asks(name): return known_name(name) in recorded and recorded[known_name(name)].asks
@@ -243,7 +234,7 @@ def _figures_of(stacks, operator, kernel=""):
         return figures(call, _hint(stacks, operator, kernel))
     found = figures(_with_strides(stacks, operator))
     if found.reason != reasons["values"]: return found
-    sequence = next((s for s, _ in [stacks.trace.autograd[operator]] if s is not None), None)
+    sequence, _ = stacks.trace.autograd[operator]
     return figures(call, out=stacks.outputs[sequence]) if sequence in stacks.outputs else found
 
 def _counting(stacks, operator, kernel, known):
@@ -363,9 +354,7 @@ def _found_of(stacks, pairs):
         found[i] = least[operator] or found[i]
     return found
 
-def places(
-    trace:TraceFile,
-)->list[_Place]:
+def places(trace:TraceFile)->list[_Place]:
     "Where each activity of a trace belongs."
     return placed_beside(trace)[0]
 
@@ -396,16 +385,11 @@ def placed_beside(
     return _recognised(trace, out, like)
 
 # %% ../../nbs/interop/trace_join.ipynb #d55bc5d7
-def _is_view(name):
-    "Return whether an operator only looks at memory in another way."
-    found = overloads(name)
-    return bool(found) and is_view(found[0])
-
 def _operator_figures(stacks, k):
     "The figures of an operator that works itself, or the reason why not; `None` for one that does nothing."
     call = stacks.trace.calls[k]
     foreign = "::" not in call.operator or call.operator.startswith(("autograd::", "torch::"))
-    if call.site is None and (foreign or _is_view(call.operator)): return None
+    if call.site is None and (foreign or any(map(is_view, overloads(call.operator)[:1]))): return None
     found = _figures_of(stacks, k)
     return found if found.reason or found.flops or found.nbytes else None
 
@@ -426,9 +410,7 @@ def _own_operators(stacks):
     return out
 
 # %% ../../nbs/interop/trace_join.ipynb #09a0bd9d
-def own_activities(
-    trace:TraceFile,
-)->TraceFile:
+def own_activities(trace:TraceFile)->TraceFile:
     "`trace` of a CPU, with an activity for every operator that works itself."
     own = _own_operators(_Stacks(trace))
     records = [trace.operators[k] for k in own]
@@ -452,6 +434,8 @@ def window(trace):
     covered = steps + trace.activities
     return min(r.start for r in covered), max(r.end for r in covered)
 
+def _activities_of(trace, device): return [i for i, d in enumerate(trace.devices) if d == device]
+
 def attributed(
     trace:TraceFile,
     found:list,       # What `places` found
@@ -459,9 +443,9 @@ def attributed(
     "Seconds of each activity, and per device where the time went."
     seconds, spent, (begin, end) = [0.0] * len(found), [], window(trace)
     for device in sorted(set(trace.devices), key=str):
-        own = [i for i, d in enumerate(trace.devices) if d == device]
+        own = _activities_of(trace, device)
         shares = exclusive_seconds([(trace.activities[i].start, trace.activities[i].end, _order.get(found[i].part, 0))
-                          for i in own])
+                                    for i in own])
         sums = Counter()
         for i, s in zip(own, shares):
             seconds[i] = s
@@ -484,9 +468,8 @@ def idle_before(
     spent, (begin, end) = Counter(), window(trace)
     started = {r.id: r.start for r in trace.launches if r.id >= 0}
     for device in set(trace.devices):
-        own = sorted((i for i, d in enumerate(trace.devices) if d == device), key=lambda i: trace.activities[i].start)
         last = None
-        for i in own:
+        for i in sorted(_activities_of(trace, device), key=lambda i: trace.activities[i].start):
             a = trace.activities[i]
             if last is None: spent["", causes["end"]] += a.start - begin
             elif a.start > last:

@@ -63,16 +63,14 @@ class _Memory:
 # %% ../../nbs/interop/trace_rows.ipynb #14a4a507
 _begins = ("ProfilerStep",), ("Optimizer.zero_grad", "Optimizer.step"), ("execute_", "step[")
 
-def _step_begins(trace):
-    "The times at which steps begin."
-    for names in _begins:
-        found = [a for a in trace.annotations if a.name.startswith(names)]
-        if found: return sorted(a.end if a.name.startswith("Optimizer.step") else a.start for a in found)
-    return []
-
 class _Places:
     "Whose memory an operator reads: its module and its name, and which of the equal calls it is."
-    def __init__(self, trace): self.trace, self.begins, self.seen = trace, _step_begins(trace), Counter()
+    def __init__(self, trace):
+        self.trace, self.begins, self.seen = trace, [], Counter()
+        for names in _begins:
+            steps = [a for a in trace.annotations if a.name.startswith(names)]
+            if steps and not self.begins:
+                self.begins = sorted(a.end if a.name.startswith("Optimizer.step") else a.start for a in steps)
 
     def of(self, p):
         call = self.trace.calls[p.operator]
@@ -94,10 +92,6 @@ def _unknown_traffic(trace, found, peaks):
         sums[k] = before[0] + seconds, before[1] + moved
     return sums
 
-def _given(trace, p, most):
-    "Memory of the tensors of at most `most` bytes that a call without figures was given."
-    return [m for m in argument_memory(trace.calls[p.operator]) if m[1] <= most] if p.operator >= 0 else []
-
 # %% ../../nbs/interop/trace_rows.ipynb #3332af9a
 # Calls of operators that the walk over the caches takes; the rest is served like equal calls before
 most_walked = 8_000
@@ -106,24 +100,27 @@ def _touches_of_calls(trace, found, calls, peaks):
     "The reads and writes of calls and of what is not known, in the order in which they ran; the places of the calls."
     memory, places, out, at, passed = _Memory(), _Places(trace), [], [], 0
     of, unknown = {own[0]: n for n, own in enumerate(calls)}, _unknown_traffic(trace, found, peaks)
+    def add(given, writes, place):
+        if passed: out.append(([(memory.new(), passed)], []))
+        reads = memory.reads(given, place)
+        out.append((reads, memory.writes(writes, reads)))
     for i, p in enumerate(found):
         if i in of:
-            if passed: out.append(([(memory.new(), passed)], []))
-            reads, passed = memory.reads(p.figures.reads, places.of(p)), 0
-            at.append(len(out))
-            out.append((reads, memory.writes(p.figures.writes, reads)))
+            add(p.figures.reads, p.figures.writes, places.of(p))
+            passed = 0
+            at.append(len(out) - 1)
             if p.figures.flops is None:       # what it has moved beyond that is not known either
                 took = sum(trace.activities[k].end - trace.activities[k].start for k in calls[of[i]])
                 passed = max(round(took * peaks.memory[-1].bandwidth - p.figures.nbytes), 0)
             if len(at) == most_walked: break
         elif i in unknown:
             seconds, moved = unknown[i]
-            given = _given(trace, p, seconds * peaks.memory[0].bandwidth)
+            most = seconds * peaks.memory[0].bandwidth       # that a tensor which it touched can have
+            given = [m for m in argument_memory(trace.calls[p.operator]) if m[1] <= most] if p.operator >= 0 else []
             passed += max(round(moved) - sum(nbytes for _, nbytes in given), 0)
             if not given: continue
-            if passed: out.append(([(memory.new(), passed)], []))
-            reads, passed = memory.reads(given, places.of(p)), 0
-            out.append((reads, memory.writes([(*m, k) for k, m in enumerate(given)], reads)))
+            add(given, [(*m, k) for k, m in enumerate(given)], places.of(p))
+            passed = 0
     return out + [([(memory.new(), passed)], [])] * bool(passed), at
 
 def bytes_by_level(
@@ -170,9 +167,6 @@ def _saved(name):
     "How many times fewer products a convolution by Winograd's method needs: tiles of 4 by 4, or of 2 by 2 at least."
     return 4.0 if "winogradTiles" in name or "winogradWgrad" in name else 2.25 if "winograd" in name.lower() else 1.0
 
-@lru_cache(1 << 14)
-def _is_tf32(name): return _tf32.search(name) is not None
-
 def compute_seconds(
     f,                        # `Figures`
     names:list[str],          # Of its kernels
@@ -180,7 +174,7 @@ def compute_seconds(
 )->float:
     "Return the least time of the FLOPs of one call, s."
     if peaks is None or not f.flops: return 0.0
-    least = flops_time(f, peaks, frozenset([f.category] if any(map(_is_tf32, names)) else []))
+    least = flops_time(f, peaks, frozenset([f.category] if any(map(_tf32.search, names)) else []))
     return least / max(map(_saved, names), default=1.0) if f.category == "convolution" else least
 
 # %% ../../nbs/interop/trace_rows.ipynb #3fb96dc9
@@ -209,15 +203,13 @@ class Reduced:
     idle: Counter=field(default_factory=Counter) # Seconds in which the device ran nothing, by what came next, and cause
 
 # %% ../../nbs/interop/trace_rows.ipynb #c31655b6
-def _device_name(trace, fallback):
+def _device_name(trace):
     "The name of the device that ran the kernels."
     if trace.devices and trace.devices[0] == "cpu": return "cpu"
-    names, used = trace.device_names, next((d for d in trace.devices if isinstance(d, int)), 0)
-    return (names[used] if 0 <= used < len(names) else names[0]) if names else fallback or ""
+    names, used = trace.device_names or [""], next((d for d in trace.devices if isinstance(d, int)), 0)
+    return names[used] if 0 <= used < len(names) else names[0]
 
-def checked(
-    trace:TraceFile,
-)->TraceFile:
+def checked(trace:TraceFile)->TraceFile:
     "`trace`, if there is something to be seen in it; a run on a CPU has its operators as activities."
     if trace.activities: return trace
     gpu = any(l.id >= 0 for l in trace.launches) or trace.device_names
@@ -251,9 +243,9 @@ def row_of(
 def _same_row(same, peaks, **what):
     return row_of(same.place.figures, same.names, sum(same.seconds), same.bytes_by_level, peaks, same.calls, **what)
 
-def _shapes_text(shapes):
-    text = " ".join("×".join(map(str, s)) or "scalar" for s in shapes[:4])
-    return text + (" …" if len(shapes) > 4 else "")
+def _operator_text(operator, shapes):
+    text = " ".join("×".join(map(str, s)) or "scalar" for s in shapes[:4]) + (" …" if len(shapes) > 4 else "")
+    return f"{operator.removeprefix('aten::')} {text}".strip()
 
 # %% ../../nbs/interop/trace_rows.ipynb #5d628bfd
 class _Gathered(NamedTuple):
@@ -280,8 +272,7 @@ def _other_name(trace, g):
         return dict(name=a.name, type=p.part, operator="")
     call = trace.calls[p.operator]
     dims = [r.dims for r in recorded_arguments(call) if itemsize(r.type)]
-    return dict(name=f"{call.operator.removeprefix('aten::')} {_shapes_text(dims)}".strip(), type=p.part,
-                operator=call.operator)
+    return dict(name=_operator_text(call.operator, dims), type=p.part, operator=call.operator)
 
 def _module_name(p):
     "Name the row of a module; what has no figures has a row of its own."
@@ -289,10 +280,6 @@ def _module_name(p):
     return f"({p.part})" if p.module == "(no module)" else f"{p.module} ({p.part})"
 
 # %% ../../nbs/interop/trace_rows.ipynb #4501a623
-def _files(how):
-    "Read the traces that are given with one."
-    return [read_file(s) for path in how.captures for s in sources(path)], read_file(how.like) if how.like else None
-
 def reduced(
     trace:TraceFile,
     peaks:HardwarePeaks|None=None, # The roofs; None: those of the datasheet of the device
@@ -300,12 +287,13 @@ def reduced(
     how:Reading=Reading(),         # Given with the trace
 )->Reduced:
     "The rows of one trace. Raises `ValueError` where nothing ran."
-    captures, like = _files(how)
+    captures = [read_file(s) for path in how.captures for s in sources(path)]
+    like = read_file(how.like) if how.like else None
     sites = known_sites(how.sites) if how.sites else None
     if sites: trace, captures = with_sites(trace, sites), [with_sites(c, sites) for c in captures]
     trace = with_captures(checked(trace), captures)
     if sites: trace = with_replayed_sites(trace, sites)
-    name = name or _device_name(trace, "")
+    name = name or _device_name(trace)
     found, trace = placed_beside(trace, how, like)
     seconds, spent = attributed(trace, found)
     calls, others = _gather(trace, found)
@@ -349,16 +337,15 @@ def _model_name(trace, found, seconds):
 def _datasheet_roofs(peaks, name, calls):
     "The roofs of a device from its datasheet, for the dtype of most of the FLOPs, and what is to be said of them."
     if peaks is not None or name == "cpu": return peaks, []
-    if not name: return None, ["no roofs: the trace names no device; --on NAME does, --peaks FILE gives measured "
-                               "ones"]
+    measured = "--peaks FILE gives measured ones"
+    if not name: return None, [f"no roofs: the trace names no device; --on NAME does, {measured}"]
     weight = Counter()
     for g in calls: weight[g.place.figures.dtype] += g.place.figures.contraction or 0
     for dtype in [d for d, w in weight.most_common() if w and d] + [None]:
         try: found = datasheet_peaks(name, dtype)
         except ValueError: continue
         if found is None:
-            return None, [f"no roofs: {match_device(name).caveat}; --on NAME names it, "
-                          "--peaks FILE gives measured ones"]
+            return None, [f"no roofs: {match_device(name).caveat}; --on NAME names it, {measured}"]
         caveat = found.environment.get("caveat")
         told = f"roofs: the datasheet of {found.environment['device_name']}" + (f" ({caveat})" if caveat else "")
         plain = {k: v for k, v in found.environment.items() if not isinstance(v, dict)}
@@ -379,7 +366,7 @@ class _Same:
 
 def _same_calls(trace, calls, seconds, served, steps):
     "Calls that are the same, together."
-    found, begins = {}, [begin for _, begin, _ in steps]
+    found, begins = {}, [a.start for a in steps]
     for g, levels in zip(calls, served):
         p, acts = g.place, [trace.activities[i] for i in g.activities]
         key = trace.calls[p.operator], p.figures, p.module, p.phase, *(a.name for a in acts)
@@ -390,7 +377,7 @@ def _same_calls(trace, calls, seconds, served, steps):
         for k, i in enumerate(g.activities): same.seconds[k] += seconds[i]
         for k, b in enumerate(levels): same.bytes_by_level[k] += b
         step = bisect_right(begins, at) - 1 if p.instance < 0 else -1
-        if step >= 0 and at <= steps[step][2]: same.steps[step] += 1
+        if step >= 0 and at <= steps[step].end: same.steps[step] += 1
     return list(found.values())
 
 # %% ../../nbs/interop/trace_rows.ipynb #15e55f56
@@ -405,14 +392,14 @@ def _kernel_rows(same, peaks):
         else: yield Row(name, kind, time_s=seconds, calls=same.calls, **_blank)
 
 def _recorded_operator_row(trace, same, peaks):
-    p, call = same.place, trace.calls[same.place.operator]
-    name = f"{call.operator.removeprefix('aten::')} {_shapes_text(p.figures.shapes)}".strip()
-    return _same_row(same, peaks, name=name, type=p.figures.category, operator=call.operator, phase=p.phase)
+    p, operator = same.place, trace.calls[same.place.operator].operator
+    return _same_row(same, peaks, name=_operator_text(operator, p.figures.shapes), type=p.figures.category,
+                     operator=operator, phase=p.phase)
 
 # %% ../../nbs/interop/trace_rows.ipynb #b335367f
 def _rows_of_trace(trace, calls, others, seconds, peaks, served):
     "Rows of modules, operators, kernels, collectives and steps, and of the whole window."
-    steps = [(a.name, a.start, a.end) for a in trace.annotations if a.name.startswith("ProfilerStep")]
+    steps = [a for a in trace.annotations if a.name.startswith("ProfilerStep")]
     same = _same_calls(trace, calls, seconds, served, steps)
     modules = [_same_row(s, peaks, name=_module_name(s.place), type=s.place.type, phase=s.place.phase) for s in same]
     ops = [_recorded_operator_row(trace, s, peaks) for s in same]
@@ -456,6 +443,6 @@ def _windows(trace, same, steps, peaks, wire):
     for s, row in zip(same, rows):
         for k, n in s.steps.items(): within[k].append(row * (n / s.calls))
     unknown = None if wire else 0.0             # kernels do not say which step they belong to
-    found = [summed(parts, name=name, type="step", time_s=e - b, calls=1, wire_bytes=unknown)
-             for (name, b, e), parts in zip(steps, within)]
+    found = [summed(parts, name=a.name, type="step", time_s=a.end - a.start, calls=1, wire_bytes=unknown)
+             for a, parts in zip(steps, within)]
     return found, summed(rows, type="window", time_s=end - begin, calls=1, wire_bytes=total(wire.values()))

@@ -93,8 +93,8 @@ def with_sites(
                          f"calls have other sizes, the first {site.name}; the sites of the traced model and batch are "
                          "needed")
     for k, site in fit: calls[k] = calls[k]._replace(site=site.figures)
-    joined = f"{len(fit)} of {len(found)} calls in compiled code are joined to its {len(sites)} kernels"
-    return replace(trace, calls=calls, notes=[*trace.notes, f"{known.source}: {joined}"])
+    note = f"{known.source}: {len(fit)} of {len(found)} calls in compiled code are joined to its {len(sites)} kernels"
+    return replace(trace, calls=calls, notes=[*trace.notes, note])
 
 # %% ../../nbs/interop/trace_sites.ipynb #371dbf3c
 def _as_captures(sites, source):

@@ -19,10 +19,9 @@ from ..core.private import OpOverloadPacket
 from . import engine_ops, other_ops
 from .trace_file import RecordedCall
 from ..core.dtypes import dtype_name, itemsize
-from ..work import gpu_ops
 from ..work.elementwise import is_known_pointwise
 from ..work.flops import operator_flops
-from ..work.rules import Shape, map_tensors, rules, tensors_in
+from ..work.rules import Flops, Shape, map_tensors, rules, tensors_in
 from ..work.dispatch import is_composite
 from ..work.traffic import operator_accesses, region, unique_bytes
 
@@ -80,7 +79,7 @@ _dtypes = {dtype_name(d): d for d in vars(torch).values() if isinstance(d, torch
 
 # %% ../../nbs/interop/trace_work.ipynb #9963fd22
 def _list(text):
-    try: found = json.loads(text) if text else []
+    try: found = json.loads(text or "[]")
     except (ValueError, RecursionError): return []
     return found if isinstance(found, list) else []
 
@@ -94,9 +93,7 @@ def _recorded_sizes(value):
 def _type(text): return text if text[:1].isupper() else dtype_name(text)     # "Int" is a number, "int" a tensor
 
 @lru_cache(1 << 16)
-def recorded_arguments(
-    call:RecordedCall,
-)->tuple[RecordedArgument, ...]:
+def recorded_arguments(call:RecordedCall)->tuple[RecordedArgument, ...]:
     "The arguments of a call, as they were recorded."
     dims, types, strides, concrete = map(_list, call[1:5])
     at = lambda values, i, default: values[i] if i < len(values) else default
@@ -120,9 +117,8 @@ def _tensor_list(argument, hint):
     if not all(isinstance(d, list) for d in argument.dims): raise _Unfit
     return [_tensor(d, getattr(torch, hint or "float32")) for d in argument.dims]
 
-_codes = """uint8 int8 int16 int32 int64 float16 float32 float64 complex32 complex64 complex128 bool qint8 quint8 qint32
-bfloat16"""
-_codes = dict(enumerate(_codes.split()))
+_codes = dict(enumerate("""uint8 int8 int16 int32 int64 float16 float32 float64 complex32 complex64 complex128 bool
+    qint8 quint8 qint32 bfloat16""".split()))
 _codes |= {23: "float8_e5m2", 24: "float8_e4m3fn", 25: "float8_e5m2fnuz", 26: "float8_e4m3fnuz", 27: "uint16",
            28: "uint32", 29: "uint64"}
 _formats = {0: torch.contiguous_format, 1: torch.preserve_format, 2: torch.channels_last, 3: torch.channels_last_3d}
@@ -135,22 +131,15 @@ def _scalar(kind, value):
     if kind == "ScalarType": return getattr(torch, _codes.get(value, ""), None)
     if kind == "MemoryFormat": return _formats.get(value)
     if kind in ("Layout", "Generator", "Stream"): return None
-    if kind not in _plain or not isinstance(value, _plain[kind]) or kind in ("int", "SymInt") and isinstance(value,
-        bool):
-        raise _Unfit
-    return value
-
-def _as_list_of(kind, value):
-    "`value` as a list of `kind`."
-    if isinstance(value, tuple): value = list(value)
-    if not isinstance(value, list): raise _Unfit
-    return [_scalar(kind, v) for v in value]
+    if kind in _plain and isinstance(value, _plain[kind]):
+        if not (kind in ("int", "SymInt") and isinstance(value, bool)): return value
+    raise _Unfit
 
 @cache
 def _taken_apart(real_type):
     "Return whether a type of the schema language is optional, whether it is a list, and of what."
-    text, optional = str(real_type), False
-    if text.startswith("Optional["): text, optional = text[9:-1], True
+    optional = real_type.startswith("Optional[")
+    text = real_type[9:-1] if optional else real_type
     listed = text.startswith("List[")
     return optional, listed, text[5:-1] if listed else text
 
@@ -170,7 +159,9 @@ def _argument_value(declared, given, hint, trained, assumed):
     if not given.text: return _left_out(declared, optional, given, kind if not listed else "", trained, assumed)
     value = _literal(given.text)
     if value is None and optional: return None
-    return _as_list_of(kind, value) if listed else _scalar(kind, value)
+    if not listed: return _scalar(kind, value)
+    if not isinstance(value, (tuple, list)): raise _Unfit
+    return [_scalar(kind, v) for v in value]
 
 _no_matter = ("number", "float", "MemoryFormat", "Layout", "Device", "Generator")   # no shape depends on these
 
@@ -227,8 +218,7 @@ def has_rule(
 )->bool:
     "Return whether FLOPs of the operator are known, from its shapes."
     known = other_ops.known_name(name) in rules or name.removesuffix("_") in rules or is_known_pointwise(name)
-    if known or other_ops.known_name(name) in other_ops.recorded or name == "aten::cudnn_convolution_backward":
-        return True
+    if known or name == "aten::cudnn_convolution_backward": return True
     found = overloads(name) if name.startswith("aten::") else ()
     return bool(found) and torch.Tag.pointwise in found[0].tags
 
@@ -292,8 +282,12 @@ def _touched_keys(reads, writes):
     at = {region(t): k for k, (t, _) in reversed(list(enumerate(reads)))}
     return tuple(_memory_key(*r) for r in reads), tuple((*_memory_key(*w), at.get(region(w[0]), -1)) for w in writes)
 
-def _arithmetic(tensors): return next((dtype_name(t.dtype) for t in tensors if t.is_floating_point() or t.is_complex()),
-                                      dtype_name(tensors[0].dtype) if tensors else "")
+def _call_figures(flops, category, reads, writes, given, made=(), **more):
+    "The figures of a call that was given some tensors, and has made others."
+    tensors = [*given, *made]
+    first = next((t for t in tensors if t.is_floating_point() or t.is_complex()), tensors[0] if tensors else None)
+    return Figures(flops.total, flops.contraction, flops.dense, category, *_touched_keys(reads, writes),
+                   "" if first is None else dtype_name(first.dtype), tuple(tuple(t.shape) for t in given), **more)
 
 _runs = ("aten", "torchvision", "prims")     # namespaces whose operators have an output on the meta device
 
@@ -305,49 +299,32 @@ def _operator_work(op, args, kwargs):
     flops, category = operator_flops(op, args, kwargs, out)
     if flops is None: raise _Missing(reasons["rule"])
     reads, writes = operator_accesses(op, args, kwargs, out)
-    given = tensors_in((args, kwargs))
-    return Figures(flops.total, flops.contraction, flops.dense, category, *_touched_keys(reads, writes),
-                   _arithmetic(given + tensors_in(out)), tuple(tuple(t.shape) for t in given))
+    return _call_figures(flops, category, reads, writes, tensors_in((args, kwargs)), tensors_in(out))
 
 # %% ../../nbs/interop/trace_work.ipynb #6a6793a9
-def _foreign_value(argument):
-    if argument.type in _dtypes: return _tensor(argument.dims, _dtypes[argument.type], argument.strides)
-    return _literal(argument.text) if argument.text else None
-
 def _foreign(call, seen):
     "The figures of a call of an operator that is not in this build."
-    values = [_foreign_value(a) for a in recorded_arguments(call)]
+    values = [_tensor(a.dims, _dtypes[a.type], a.strides) if a.type in _dtypes else _literal(a.text) if a.text else None
+              for a in recorded_arguments(call)]
     try:
         flops, category = other_ops.foreign_flops(call.operator, map_tensors(lambda t: Shape(t.shape), values), seen)
         if flops is None: raise _Missing(reasons["rule"])
         reads, writes = other_ops.foreign_accesses(call.operator, values, seen)
     except engine_ops.Unsaid as unsaid: raise _Missing(str(unsaid)) from None
-    given = tensors_in(values)
     unknown = "" if other_ops.known_name(call.operator) in other_ops.recorded else reasons["written"]
-    return Figures(flops.total, flops.contraction, flops.dense, category, *_touched_keys(reads, writes),
-                   _arithmetic(given), tuple(tuple(t.shape) for t in given), least=unknown)
+    return _call_figures(flops, category, reads, writes, tensors_in(values), least=unknown)
 
 # %% ../../nbs/interop/trace_work.ipynb #e3c827e0
 _convolutions = {f"aten::{n}" for n in ("convolution", "_convolution", "cudnn_convolution", "miopen_convolution",
                                         "conv2d", "conv1d", "conv3d")}
 
-def _all(*tensors): return [(t, unique_bytes(t)) for t in tensors]
+def _convolved(call, n):
+    "The first `n` tensors that a convolution was given, without the values of its other arguments."
+    return [_tensor(a.dims, _dtypes[a.type]) for a in recorded_arguments(call)[:n]]
 
-def _convolved(call, out):
-    "The figures of a convolution of which sizes are known, and those of its result."
-    x, w = (_tensor(a.dims, _dtypes[a.type]) for a in recorded_arguments(call)[:2])
-    contraction, result = 2 * math.prod(out) * math.prod(w.shape[1:]), _tensor(out, x.dtype)
-    return Figures(contraction, contraction, contraction, "convolution", *_touched_keys(_all(x, w), _all(result)),
-                   dtype_name(x.dtype),
-                   (tuple(x.shape), tuple(w.shape)))
-
-def _convolved_backward(call):
-    "The figures of a backward with both gradients."
-    x, grad, w = (_tensor(a.dims, _dtypes[a.type]) for a in recorded_arguments(call)[:3])
-    contraction, results = 4 * math.prod(grad.shape) * math.prod(w.shape[1:]), (torch.empty_like(t) for t in (x, w))
-    return Figures(contraction, contraction, contraction, "convolution",
-                   *_touched_keys(_all(x, grad, w), _all(*results)), dtype_name(x.dtype),
-                   tuple(tuple(t.shape) for t in (x, grad, w)))
+def _convolution_figures(macs, given, made):
+    touched = ([(t, unique_bytes(t)) for t in tensors] for tensors in (given, made))
+    return _call_figures(Flops(2 * macs, 2 * macs), "convolution", *touched, given)
 
 # %% ../../nbs/interop/trace_work.ipynb #ca00365d
 @lru_cache(1 << 16)
@@ -361,8 +338,13 @@ def figures(
     if not has_rule(call.operator): return Figures(reason=reasons["rule"])
     if not any(a.type for a in recorded_arguments(call)): return Figures(reason=reasons["shapes"])
     try:
-        if out and call.operator in _convolutions: return _convolved(call, out)
-        if call.operator == "aten::cudnn_convolution_backward": return _convolved_backward(call)
+        if out and call.operator in _convolutions:       # sizes are known, and those of its result
+            x, w = given = _convolved(call, 2)
+            return _convolution_figures(math.prod(out) * math.prod(w.shape[1:]), given, [_tensor(out, x.dtype)])
+        if call.operator == "aten::cudnn_convolution_backward":      # with both gradients
+            x, grad, w = given = _convolved(call, 3)
+            macs = 2 * math.prod(grad.shape) * math.prod(w.shape[1:])
+            return _convolution_figures(macs, given, [torch.empty_like(t) for t in (x, w)])
         if call.operator in other_ops.recorded or not call.operator.startswith(tuple(f"{n}::" for n in _runs)):
             return _foreign(call, seen)
         found = _operator_work(*rebuilt(call, hint, bool(out)))
@@ -380,9 +362,7 @@ def _typed_arguments(call):
     return [a for a in recorded_arguments(call) if a.type in _dtypes and all(isinstance(d, int) for d in a.dims)]
 
 @lru_cache(1 << 14)
-def argument_memory(
-    call:RecordedCall,
-)->tuple:
+def argument_memory(call:RecordedCall)->tuple:
     "Key and bytes of the memory of each tensor that a call was given; none where no dtypes were recorded."
     given = _typed_arguments(call)
     try: tensors = [_tensor(a.dims, _dtypes[a.type], a.strides) for a in given]

@@ -19,9 +19,10 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from ..core.warnings import NotMeasuredWarning, old_arguments, warn
+from ..engine.process import gc_paused
 from .collectives import collectives_of
 from .perfetto import write_perfetto
-from .trace_file import Source, read_file, snippet, source_of, sources, uncollected
+from .trace_file import Source, read_file, snippet, source_of, sources
 from .engine_ops import engine_config
 from .trace_join import Reading, counted, parts
 from .trace_work import uncompiled
@@ -55,10 +56,6 @@ def _points(found, kind, peaks):
                   for row in added(row for rows in groups for row in rows))
 
 # %% ../../nbs/interop/traces.ipynb #f5892c27
-def _breakdowns(found):
-    "Return a breakdown per trace and device."
-    return [Breakdown(r.rank, s.span_s, s.parts, r.source, s.linked_s) for r in found for s in r.spent]
-
 def _idle(found, peaks):
     "The row of the time in which nothing ran."
     seconds = sum(s.parts.get(parts["idle"], 0.0) for r in found for s in r.spent) / len(found)
@@ -86,13 +83,12 @@ def _idle_times(found):
 
 def _idle_notes(found):
     "Before what the device ran nothing, and why, in a line."
-    spent = {(i.before, i.cause): i.seconds for i in _idle_times(found)}
-    total, window = sum(spent.values()), sum(s.span_s for r in found for s in r.spent)
+    spent, causes, modules = _idle_times(found), Counter(), Counter()
+    total, window = sum(i.seconds for i in spent), sum(s.span_s for r in found for s in r.spent)
     if not total or total < 0.01 * window: return []
-    causes, modules = Counter(), Counter()
-    for (module, cause), s in spent.items():
-        causes[cause] += s
-        if module: modules[module] += s
+    for i in spent:
+        causes[i.cause] += i.seconds
+        if i.before: modules[i.before] += i.seconds
     why = ", ".join(f"{cause} {s / total:.0%}" for cause, s in causes.most_common())
     before = ", ".join(f"{short_path(m)} {s / total:.0%}" for m, s in modules.most_common(3))
     return [f"idle {total / window:.1%} of the window: {why}" + (f"; before {before}" if before else "")]
@@ -112,17 +108,16 @@ def short_path(
 
 _kinds = dict(module="modules", operator="ops", kernel="kernels", collective="collectives", rank="program")
 
-def _trace_notes(found, peaks):
+def _trace_notes(found):
     "Return the notes below the points, a line each."
     notes = _idle_notes(found) + list(dict.fromkeys(n for r in found for n in r.notes))
-    unknown = Counter()
+    unknown, by_reason = Counter(), {}
     for r in found: unknown.update(r.unknown)
     total = sum(s.span_s for r in found for s in r.spent)
-    by_reason = {}
     for (why, name), seconds in unknown.most_common(): by_reason.setdefault(why, []).append((name, seconds))
     for why, rest in by_reason.items():
-        names = ", ".join(f"{name[:60]} {s / total:.1%}" for name, s in rest[:3]) + (f" and {len(rest) - 3} more"
-            if len(rest) > 3 else "")
+        names = ", ".join(f"{name[:60]} {s / total:.1%}" for name, s in rest[:3])
+        names += f" and {len(rest) - 3} more" if len(rest) > 3 else ""
         notes.append(f"{why}: {sum(s for _, s in rest) / total:.1%} of the window ({names})")
     if any(why == "no shapes recorded" for why in by_reason): notes.append(f"{snippet} records shapes and modules")
     if k := sum(r.skipped for r in found): notes.append(f"{k} events could not be read, and are left out")
@@ -151,11 +146,9 @@ def _only_device(found):
 def _finer(found):
     "Rows per module, where the trace names them; a compiled model is one module, whose operators tell more apart."
     if not any(r.has_modules for r in found): return "operator"
-    times, compiled = 0.0, 0.0
-    for row in (row for r in found for row in r.modules):
-        times += row.time_s
-        compiled += row.time_s * row.type.startswith(("GraphModule", "OptimizedModule"))
-    return "operator" if compiled > 0.8 * times else "module"
+    rows = [row for r in found for row in r.modules]
+    compiled = sum(row.time_s for row in rows if row.type.startswith(("GraphModule", "OptimizedModule")))
+    return "operator" if compiled > 0.8 * sum(row.time_s for row in rows) else "module"
 
 def _trace_result(found, by, peaks):
     "The result of traces that were read."
@@ -174,26 +167,18 @@ def _trace_result(found, by, peaks):
     steps = [place(_with_unknown(s, found), peaks) for r in found for s in r.steps]
     file = Path(found[0].source).name if n == 1 else f"{n} traces"
     about = dict(device_name=device, tool="torch.profiler", file=file, ranks=found[0].ranks)
+    unknown = Counter()
+    for row in (row for r in found for row in r.ops):
+        if row.operator and row.type == "operator without a rule": unknown[row.operator] += row.calls
+    roots = [row.type for row in found[0].modules if "." not in row.name and row.type]
+    root = found[0].root or (roots[0] if roots else Path(found[0].source).name.split(".")[0])
+    # a trace that does not say its rank has its place in the list
+    transfers = [[t._replace(rank=k if r.rank is None else r.rank) for t in r.transfers] for k, r in enumerate(found)]
     return TraceResult(points, peaks, rows["ops"], program, steps, environment={k: v for k, v in about.items() if v},
-                       model=_model(found), kernels=rows["kernels"],
-                       notes=_trace_notes(found, peaks), breakdowns=_breakdowns(found), unknown_ops=_unknown_ops(found),
-                       collectives=_matched(found), idle=_idle_times(found))
-
-# %% ../../nbs/interop/traces.ipynb #8e840528
-def _matched(found):
-    "The collectives of all traces; a trace that does not say its rank has its place in the list."
-    rank = lambda k, r: k if r.rank is None else r.rank
-    return collectives_of([[t._replace(rank=rank(k, r)) for t in r.transfers] for k, r in enumerate(found)])
-
-def _model(found):
-    "The class of the outermost module, else the name of the file."
-    roots = [r.type for row in found[0].modules for r in [row] if "." not in row.name and row.type]
-    return found[0].root or (roots[0] if roots else Path(found[0].source).name.split(".")[0])
-
-def _unknown_ops(found):
-    "Operators without a rule, with the number of their calls."
-    rows = [row for r in found for row in r.ops if row.operator and row.type == "operator without a rule"]
-    return dict(sum((Counter({row.operator: row.calls}) for row in rows), Counter()))
+                       model=root, kernels=rows["kernels"], notes=_trace_notes(found), unknown_ops=dict(unknown),
+                       breakdowns=[Breakdown(r.rank, s.span_s, s.parts, r.source, s.linked_s) for r in found
+                                   for s in r.spent],
+                       collectives=collectives_of(transfers), idle=_idle_times(found))
 
 # %% ../../nbs/interop/traces.ipynb #87f0340a
 @dataclass(frozen=True, repr=False)
@@ -228,7 +213,7 @@ def read_rules(
 def _reduce_source(source, peaks, name, how=Reading()):
     "The rows of one trace; runs in a process of its own."
     for path in how.rules: read_rules(path)
-    with uncollected(), uncompiled(): return reduced(read_file(source), peaks, name, how)
+    with gc_paused(), uncompiled(): return reduced(read_file(source), peaks, name, how)
 
 def _pool(found):
     "Processes of this machine, where there are several traces that are worth them."
@@ -238,11 +223,10 @@ def _pool(found):
 
 def _reduce_all(found, peaks, name, executor, how):
     one = partial(_reduce_source, peaks=peaks, name=name, how=how)
-    pool = None if executor is not None else _pool(found)
-    if executor is None and pool is None: return list(map(one, found))
-    try: return list((executor or pool).map(one, found))
-    finally:
-        if pool is not None: pool.shutdown(cancel_futures=True)
+    if executor is not None: return list(executor.map(one, found))
+    if (pool := _pool(found)) is None: return list(map(one, found))
+    try: return list(pool.map(one, found))
+    finally: pool.shutdown(cancel_futures=True)
 
 # %% ../../nbs/interop/traces.ipynb #d0246441
 @old_arguments(device="on")
@@ -281,10 +265,6 @@ def _numbered_path(path, count, rank):
     mark = (f".rank{rank}" if rank is not None else "") + (f".{count}" if count > 1 else "")
     return Path(path).with_name(f"{Path(path).stem}{mark}{Path(path).suffix}")
 
-def _measured_cpu():
-    from fasterbench.probes.peaks import measure_peaks
-    return measure_peaks("cpu", progress=False)
-
 def _rank():
     import torch.distributed as dist
     return dist.get_rank() if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1 else None
@@ -308,8 +288,11 @@ def on_trace_ready(
             try:
                 prof.export_chrome_trace(f"{folder}/trace.json")
                 found = [_reduce_source(Source(f"{folder}/trace.json"), peaks, name)]
-                roofs = peaks or (_measured_cpu() if found[0].device == "cpu" else None)
-                if roofs is not peaks: found = [_reduce_source(Source(f"{folder}/trace.json"), roofs, name)]
+                roofs = peaks
+                if roofs is None and found[0].device == "cpu":
+                    from fasterbench.probes.peaks import measure_peaks
+                    roofs = measure_peaks("cpu", progress=False)
+                    found = [_reduce_source(Source(f"{folder}/trace.json"), roofs, name)]
                 result = _trace_result(found, None, roofs)
                 getattr(result, _writers[Path(path).suffix])(_numbered_path(path, count, _rank()))
             except Exception as error: warn(f"cannot write the roofline of this cycle: {error}", NotMeasuredWarning)

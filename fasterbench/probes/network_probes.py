@@ -25,8 +25,11 @@ from ..work.wire import over, stride_of
 
 # %% ../../nbs/probes/network_probes.ipynb #dfc06be5
 def _all_reduce(x, parts, group): return lambda: dist.all_reduce(x, group=group)
-def _all_gather(x, parts, group): return lambda: dist.all_gather_into_tensor(x, parts[0], group=group)
-def _reduce_scatter(x, parts, group): return lambda: dist.reduce_scatter_tensor(parts[0], x, group=group)
+def _collective_call(new, old): return getattr(dist, new, None) or getattr(dist, old)     # PyTorch 2.14 renamed some
+def _all_gather(x, parts, group):
+    return lambda: _collective_call("all_gather_single", "all_gather_into_tensor")(x, parts[0], group=group)
+def _reduce_scatter(x, parts, group):
+    return lambda: _collective_call("reduce_scatter_single", "reduce_scatter_tensor")(parts[0], x, group=group)
 def _broadcast(x, parts, group): return lambda: dist.broadcast(x, group=group, group_src=0)
 
 def _all_to_all(x, parts, group):

@@ -62,7 +62,9 @@ def _fitted_path(parts, kept, width):
     if over > 0:
         longest = max(kept, key=lambda i: len(parts[i]))
         parts = [shortened(p, max(len(p) - over, 4)) if i == longest else p for i, p in enumerate(parts)]
-    return shortened(_gapped(parts, kept), width)
+    text = _gapped(parts, kept)
+    if len(text) > width and text.startswith("…"): return f"…{text[len(text) - width + 1:]}"     # one gap is enough
+    return shortened(text, width)
 
 def told_apart(
     names:list[str],

@@ -9,7 +9,7 @@ __all__ = []
 import torch
 import torch.distributed as dist
 
-from .rules import op_name, rule, tensors_in
+from .rules import each, op_name, rule, tensors_in
 from .traffic import arguments, unique_bytes
 from .wire import Sent, sent, stride_of
 
@@ -36,8 +36,8 @@ _namespaces = ("c10d", "_c10d_functional", "_c10d_functional_autograd", "c10d_fu
 _silent = {"wait_tensor", "wait_tensors", "_wrap_tensor_autograd", "check_for_nan", "mesh_get_process_group",
            "_rendezvous", "get_remote_tensors", "memset32_", "stream_write_value32_"}
 
-@rule(*(f"{namespace}::{name}" for namespace in _namespaces for name in (*_kinds, *_silent)), category="communication")
-def _collective_flops(*_, out=None, **kw): return 0
+rule(*(f"{namespace}::{name}" for namespace in _namespaces for name in (*_kinds, *_silent)),
+     category="communication")(each(0))
 
 # %% ../../nbs/work/communication.ipynb #ace8237e
 def is_process_group(

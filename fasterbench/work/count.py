@@ -72,8 +72,7 @@ class _Exchanged:
 def border(
     calls:list[Call],          # A trace, in order
     visits:list[Visit],        # Every module call
-    made_in:list,
-    # Per memory block: index of the visit that allocated it; None: it was there before the run
+    made_in:list,              # Per memory block: index of the visit that allocated it; None: it was there before
     kept:set=frozenset(),      # Memory blocks that outlive the run: gradients
 )->list[tuple[list[int], list[int]]]:
     "Per call of the trace, how many bytes of each read and of each write cross the border of the module it belongs to."
@@ -149,10 +148,8 @@ class ModuleWork:
     wire_bytes: float|None=0    # Sent to other processes over the link of this one, B; None: unknown
 
 # %% ../../nbs/work/count.ipynb #92fe7052
-def wire_bytes(
-    calls, # Operator calls
-)->float|None:
-    "Bytes that they send over the link of one rank; `None` when it is unknown of one of them."
+def wire_bytes(calls)->float|None:
+    "Bytes that calls send over the link of one rank; `None` when it is unknown of one of them."
     return total(c.sent.wire_bytes for c in calls if c.sent)
 
 def _unseen_sends(unseen):
@@ -161,17 +158,6 @@ def _unseen_sends(unseen):
 
 # %% ../../nbs/work/count.ipynb #b4afba4c
 def _touched_bytes(touches): return sum(t.bytes for t in touches)
-
-def _most(pairs, default=""):
-    "The key with the largest sum."
-    sums = Counter()
-    for key, value in pairs: sums[key] += value
-    return max(sums, key=sums.get, default=default)
-
-def _calls_by(key, calls):
-    groups = {}
-    for c in calls: groups.setdefault(key(c), []).append(c)
-    return groups.items()
 
 # %% ../../nbs/work/count.ipynb #c47298f2
 class _Totals:
@@ -236,7 +222,9 @@ class Work(_Totals):
     @property
     def ops(self)->list[OpWork]:
         "One `OpWork` per module, phase, operator, shapes and dtypes, in the order of their first call."
-        return [_op_work(self.parts[part], phase, cs) for (part, phase, *_), cs in _calls_by(_same_op, self.trace)]
+        groups = {}
+        for c in self.trace: groups.setdefault((c.part, c.phase, c.operator, c.shapes, c.dtypes), []).append(c)
+        return [_op_work(self.parts[part], phase, calls) for (part, phase, *_), calls in groups.items()]
 
     def by_module(self)->dict[str, ModuleWork]:
         "Work per module, by qualified name: leaves that were called, and containers that did something themselves."
@@ -255,30 +243,29 @@ class Work(_Totals):
                     [self.crossing[i] for i in chosen], self.unseen if phase == "forward" else {})
 
 # %% ../../nbs/work/count.ipynb #6ec33305
-def _same_op(c): return c.part, c.phase, c.operator, c.shapes, c.dtypes
-
 def _op_work(part, phase, calls):
     c = calls[0]
     return OpWork(part.path, part.type, c.operator, c.category, total(c.flops for c in calls),
                   total(c.contraction_flops for c in calls), total(c.dense_flops for c in calls),
                   sum(_touched_bytes(c.reads) for c in calls), sum(_touched_bytes(c.writes) for c in calls),
-                  c.shapes, c.dtypes,
-                  len(calls), phase, wire_bytes(calls))
+                  c.shapes, c.dtypes, len(calls), phase, wire_bytes(calls))
 
 def _module_work(part, own, called, unseen):
     calls = [c for c, _ in own]
     weights = [(c.flops or 0, _touched_bytes(c.reads) + _touched_bytes(c.writes)) for c in calls]
     by = 0 if any(flops for flops, _ in weights) else 1
-    most = lambda names, default="": _most(((name, w[by]) for name, w in zip(names, weights)), default)
+    def most(names, default=""):
+        sums = Counter()
+        for name, w in zip(names, weights): sums[name] += w[by]
+        return max(sums, key=sums.get, default=default)
     unknown = tuple(sorted({c.operator for c in calls if c.flops is None} | set(unseen)))
     flops = sum(c.flops or 0 for c in calls)
     known = (None, None, None) if unknown else (flops, sum(c.contraction_flops for c in calls),
                                                 total(c.dense_flops for c in calls))
     return ModuleWork(part.path, part.type, *known,
                       sum(sum(reads) + sum(writes) for _, (reads, writes) in own), sum(b for _, b in weights), called,
-                      part.leaf,
-                      most((c.dtype for c in calls)), most((c.category for c in calls), "data movement"), unknown,
-                      flops, None if _unseen_sends(unseen) else wire_bytes(calls))
+                      part.leaf, most((c.dtype for c in calls)), most((c.category for c in calls), "data movement"),
+                      unknown, flops, None if _unseen_sends(unseen) else wire_bytes(calls))
 
 # %% ../../nbs/work/count.ipynb #0r1g1n00
 def _held_memory(tracer, run):
@@ -286,16 +273,6 @@ def _held_memory(tracer, run):
     modules = [p.module for p in run.modules]
     held = [t for m in modules for t in (*m.parameters(), *m.buffers(), *tensors_of(dict(vars(m))))]
     return tracer.memory.numbers([*held, *tracer.given, *run.lasting(), *(run.written() if run.training else ())])
-
-def _unknown_origin(tracer, run):
-    "Return whether an operator was given memory that no operator made and neither model nor sample holds."
-    known = _held_memory(tracer, run)
-    return any(made_in is None and n not in known for n, made_in in enumerate(tracer.memory.made_in))
-
-def _computed_outside(tracer, run):
-    "Return whether a result of another library was used, one that had got memory before, or is what the model returns."
-    results = {n for n, handed_out in tracer.memory.arrived.items() if handed_out or n in tracer.visits[0].returned}
-    return bool(results) and not results <= _held_memory(tracer, run)
 
 # %% ../../nbs/work/count.ipynb #expla1ne
 @contextmanager
@@ -324,27 +301,25 @@ def trace_call(
     tracer.visits[0].returned |= tracer.memory.returned(out)
     kept = tracer.memory.numbers(run.lasting())
     unseen = {i: found for i, part in enumerate(run.modules) if (found := script_operators(part.module))}
-    if peers.agreed("other threads", others.hooked or others.present and _unknown_origin(tracer, run)):
+    memory, known = tracer.memory, lambda: _held_memory(tracer, run)
+    # memory that an operator was given, that no operator made, and neither model nor sample holds
+    unknown = lambda held: any(made_in is None and n not in held for n, made_in in enumerate(memory.made_in))
+    if peers.agreed("other threads", others.hooked or others.present and unknown(known())):
         with eager(): found = others.operators(call)
         if found: unseen[0] = {**unseen.get(0, {}), **found}
-    if _computed_outside(tracer, run): unseen[0] = {**unseen.get(0, {}), "work outside of PyTorch": 1}
+    # results of another library that had got memory before, and those that the model returns
+    results = {n for n, handed_out in memory.arrived.items() if handed_out or n in tracer.visits[0].returned}
+    if results and not results <= known(): unseen[0] = {**unseen.get(0, {}), "work outside of PyTorch": 1}
     crossing = border(tracer.calls, tracer.visits, tracer.memory.made_in, kept)
     return Work(run.parts, tracer.calls, tracer.visits[1:], crossing, unseen)
 
 # %% ../../nbs/work/count.ipynb #1n1t1a1d
-def check_initialized(
-    model:nn.Module,
-):
+def check_initialized(model:nn.Module):
     "Raises `ValueError` for a model with parameters or buffers that have no shape yet."
     for name, t in (*model.named_parameters(), *model.named_buffers()):
         if isinstance(t, nn.parameter.UninitializedTensorMixin):
             raise ValueError(f"{name} of the model is uninitialized: run the model once, so that lazy modules know "
                              "their shapes")
-
-# %% ../../nbs/work/count.ipynb #6516fa45
-def _placed(run, args, kwargs, target):
-    "Where `run` is counted: a training step where its tensors are, a forward on `target`."
-    return nullcontext((args, kwargs, Tracer)) if run.training else on_target(run.model, args, kwargs, target)
 
 # %% ../../nbs/work/count.ipynb #0d83531b
 def count_work(
@@ -364,8 +339,9 @@ def count_work(
     args, kwargs = copied(as_call(sample))
     run = TrainingStep(model, loss, optimizer) if backward else Forward(model)
     if target is not None and backward: raise ValueError("target counts a forward; give backward=False with it")
-    with preserved_run(run, (args, kwargs)) as before_write, \
-         _placed(run, args, kwargs, target) as (args, kwargs, tracer):
+    # a training step where its tensors are, a forward on `target`
+    where = nullcontext((args, kwargs, Tracer)) if backward else on_target(model, args, kwargs, target)
+    with preserved_run(run, (args, kwargs)) as before_write, where as (args, kwargs, tracer):
         run.reset((args, kwargs))
         return trace_call(lambda: run(*args, **kwargs), run, before_write, tracer)
 

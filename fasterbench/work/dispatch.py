@@ -60,15 +60,9 @@ def is_composite(
     if not _has_kernel(op.name(), "CompositeImplicitAutograd"): return False
     return not any(_has_kernel(op.name(), backend) for backend in {_dispatch_key(t) for t in tensors})
 
-# %% ../../nbs/work/dispatch.ipynb #f21ea446
-def _decomposed(op, args, kwargs):
-    "Run the composite kernel of `op`."
-    return op._op_dk(DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
-
 # %% ../../nbs/work/dispatch.ipynb #965f32ab
 _plain = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
-# %% ../../nbs/work/dispatch.ipynb #814b8ca6
 def is_wrapped(types)->bool:
     "Return whether a tensor of the call is of a class that decomposes its operators itself, as a jagged batch does."
     return any(t not in _plain and not issubclass(t, FakeTensor) for t in types)
@@ -96,7 +90,7 @@ class Watcher(TorchDispatchMode):
         if isinstance(op, HigherOrderOperator): return self._higher_order(op, args, kwargs)
         if op.namespace == "prim": return op(*args, **kwargs)          # a question to a fake tensor, not an operator
         if _has_kernel(op.name(), "CompositeImplicitAutograd") and is_composite(op, tensors_in((args, kwargs))):
-            with self: return _decomposed(op, args, kwargs)
+            with self: return op._op_dk(DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
         return self.see(op, args, kwargs)
 
     def _higher_order(self, op, args, kwargs):
@@ -185,14 +179,12 @@ def _nodes(block):
         yield n.kind()
         for inner in n.blocks(): yield from _nodes(inner)
 
-def _is_unseen(kind):
-    return kind.startswith("prim::") and ("mkldnn" in kind.lower()
-                                          or kind.endswith("Group")) and kind not in _conversions
-
 # %% ../../nbs/work/dispatch.ipynb #f488d7a8
 def script_operators(
     module:torch.nn.Module, # Scripted, or not
 )->dict[str, int]:
     "Count the operators in the graph of a scripted `module` that bypass the dispatcher."
     if not isinstance(module, torch.jit.ScriptModule) or not hasattr(module, "graph"): return {}
-    return dict(Counter(f"{kind} (in an optimized script)" for kind in _nodes(module.graph) if _is_unseen(kind)))
+    unseen = lambda kind: kind.startswith("prim::") and kind not in _conversions and (
+        "mkldnn" in kind.lower() or kind.endswith("Group"))
+    return dict(Counter(f"{kind} (in an optimized script)" for kind in _nodes(module.graph) if unseen(kind)))

@@ -11,50 +11,42 @@ import math
 import torch
 
 from .contractions import softmax_cost
-from .rules import Flops, Shape, aten_names, entries, rule
+from .rules import Flops, aten_names, count_tensors, each, entries, rule
 
 # %% ../../nbs/work/elementwise.ipynb #0793fe95
-def _affine(*given): return sum(isinstance(g, Shape) for g in given)      # scale, shift
-
 @rule(*aten_names("native_batch_norm _native_batch_norm_legit cudnn_batch_norm miopen_batch_norm"),
       category="normalisation")
 def _batch_norm(x, w=None, b=None, *rest, out=None, **kw):
     # it follows the running statistics, where there are any
     training = next((r for r in rest if isinstance(r, bool)), False)
-    return math.prod(x) * (4 * training + 2 + _affine(w, b))
+    return math.prod(x) * (4 * training + 2 + count_tensors(w, b))
 
 @rule(*aten_names("_batch_norm_with_update"), category="normalisation")
-def _batch_norm_training(x, w=None, b=None, *_, out=None, **kw): return math.prod(x) * (6 + _affine(w, b))
+def _batch_norm_training(x, w=None, b=None, *_, out=None, **kw): return math.prod(x) * (6 + count_tensors(w, b))
 
 @rule(*aten_names("_native_batch_norm_legit_no_training _batch_norm_no_update"), category="normalisation")
-def _batch_norm_eval(x, w=None, b=None, *_, out=None, **kw): return math.prod(x) * (2 + _affine(w, b))
+def _batch_norm_eval(x, w=None, b=None, *_, out=None, **kw): return math.prod(x) * (2 + count_tensors(w, b))
 
 @rule(*aten_names("native_layer_norm"), category="normalisation")
-def _layer_norm(x, shape, w=None, b=None, *_, out=None, **kw): return math.prod(x) * (6 + _affine(w, b))
+def _layer_norm(x, shape, w=None, b=None, *_, out=None, **kw): return math.prod(x) * (6 + count_tensors(w, b))
 
 @rule(*aten_names("native_group_norm"), category="normalisation")
-def _group_norm(x, w=None, b=None, *_, out=None, **kw): return math.prod(x) * (6 + _affine(w, b))
+def _group_norm(x, w=None, b=None, *_, out=None, **kw): return math.prod(x) * (6 + count_tensors(w, b))
 
 @rule(*aten_names("rms_norm _fused_rms_norm"), category="normalisation")
 def _rms_norm(x, shape, w=None, *_, out=None, **kw): return math.prod(x) * (3 + (1 if w else 0))
 
 # %% ../../nbs/work/elementwise.ipynb #c51d6311
-@rule(*aten_names("""native_batch_norm_backward cudnn_batch_norm_backward batch_norm_backward
+rule(*aten_names("""native_batch_norm_backward cudnn_batch_norm_backward batch_norm_backward
     native_layer_norm_backward native_group_norm_backward _fused_rms_norm_backward"""),
-      category="normalisation")
-def _norm_backward(grad, *_, out=None, **kw): return 11 * math.prod(grad)
-
-@rule(*aten_names("_softmax _log_softmax _safe_softmax _masked_softmax _sparse_softmax _sparse_log_softmax"),
-      category="activation")
-def _softmax(x, *_, out=None, **kw): return softmax_cost * entries(x)
-
-@rule(*aten_names("_softmax_backward_data _log_softmax_backward_data _masked_softmax_backward"), category="activation")
-def _softmax_backward(grad, *_, out=None, **kw): return 4 * math.prod(grad)
+     category="normalisation")(each(11))
+_softmax = rule(*aten_names("_softmax _log_softmax _safe_softmax _masked_softmax _sparse_softmax _sparse_log_softmax"),
+                category="activation")(each(softmax_cost))
+rule(*aten_names("_softmax_backward_data _log_softmax_backward_data _masked_softmax_backward"),
+     category="activation")(each(4))
 
 # %% ../../nbs/work/elementwise.ipynb #f27d56d3
-def _reduction(names, per_input=1, per_output=0):
-    @rule(*aten_names(names), category="reduction")
-    def reduce(x, *_, out=None, **kw): return per_input * entries(x) + per_output * entries(out)
+def _reduction(names, *how): return rule(*aten_names(names), category="reduction")(each(*how))
 
 _reduction("""sum prod amax amin max min argmax argmin any all cumsum cumprod cummax cummin nansum aminmax
     _is_all_true _is_any_true bincount histc count_nonzero median nanmedian mode kthvalue
@@ -70,25 +62,21 @@ _reduction("""mse_loss l1_loss smooth_l1_loss huber_loss binary_cross_entropy bi
     soft_margin_loss multi_margin_loss multilabel_margin_loss_forward multilabel_margin_loss""", 4)
 _reduction("""mse_loss_backward smooth_l1_loss_backward huber_loss_backward binary_cross_entropy_backward
     soft_margin_loss_backward multi_margin_loss_backward multilabel_margin_loss_backward""", 0, 3)
-
-@rule(*aten_names("nll_loss_forward nll_loss2d_forward nll_loss nll_loss2d"), category="reduction")
-def _nll(x, target, *_, out=None, **kw): return 2 * math.prod(target)           # weight and sum
-
-@rule(*aten_names("nll_loss_backward nll_loss2d_backward"), category="reduction")
-def _nll_backward(grad, x, target, *_, out=None, **kw): return 2 * math.prod(target)
+_nll = _reduction("nll_loss_forward nll_loss2d_forward nll_loss nll_loss2d", 2, 0, 1)      # weight and sum
+_reduction("nll_loss_backward nll_loss2d_backward", 2, 0, 2)
+_reduction("_histogramdd_bin_edges", 2)         # minimum, maximum
 
 # %% ../../nbs/work/elementwise.ipynb #fcde5903
 @rule(*aten_names("trace"), category="reduction")
 def _trace(x, *_, out=None, **kw): return min(x)
 
-@rule(*aten_names("linalg_cross"), category="pointwise")
-def _cross(a, b, *_, out=None, **kw): return 3 * math.prod(out)              # two products, a difference
+_cross = rule(*aten_names("linalg_cross"), category="pointwise")(each(0, 3))      # two products, a difference
 
 @rule(*aten_names("isin"), category="reduction")
 def _isin(x, among, *_, out=None, **kw): return math.prod(x) * _comparisons(math.prod(among))
 
-@rule(*aten_names("_weight_norm_interface _weight_norm_interface_backward"), category="normalisation")
-def _weight_norm(v, *_, out=None, **kw): return 3 * math.prod(v)      # square, add, scale
+# square, add, scale
+rule(*aten_names("_weight_norm_interface _weight_norm_interface_backward"), category="normalisation")(each(3))
 
 # %% ../../nbs/work/elementwise.ipynb #0f77248c
 @rule(*aten_names("_cdist_forward _euclidean_dist"), category="reduction")
@@ -146,18 +134,13 @@ def _bucketize(x, boundaries, *_, out=None, **kw): return math.prod(out) * _comp
 @rule(*aten_names("histogram _histogramdd_from_bin_cts _histogramdd_from_bin_tensors"), category="reduction")
 def _histogram(x, *_, out=None, **kw): return math.prod(x) * _comparisons(max(out, default=1))
 
-@rule(*aten_names("_histogramdd_bin_edges"), category="reduction")
-def _bin_edges(x, *_, out=None, **kw): return 2 * math.prod(x)               # minimum, maximum
-
 # %% ../../nbs/work/elementwise.ipynb #965222ff
 @rule(*aten_names("_embedding_bag_backward _embedding_bag_dense_backward"), category="embedding")
 def _embedding_bag_backward(grad, indices, *_, out=None, **kw): return math.prod(indices) * grad[-1]
 
-@rule(*aten_names("embedding_dense_backward"), category="embedding")
-def _embedding_backward(grad, *_, out=None, **kw): return math.prod(grad)
+_embedding_backward = rule(*aten_names("embedding_dense_backward"), category="embedding")(each())
 
-@rule(*aten_names("embedding_renorm_"), category="embedding")
-# square, add, scale
+@rule(*aten_names("embedding_renorm_"), category="embedding")      # square, add, scale
 def _embedding_renorm(table, indices, *_, out=None, **kw): return 3 * math.prod(indices) * table[-1]
 
 @rule(*aten_names("_cdist_backward"), category="reduction")
@@ -209,35 +192,23 @@ def is_known_pointwise(name:str)->bool: return name in _pointwise
 
 def is_activation(name:str)->bool: return name in _activations
 
-@rule(*aten_names("native_dropout"), category="activation")
-def _dropout(x, *_, out=None, **kw): return 2 * math.prod(x)
-
-@rule(*aten_names("glu"), category="activation")
-def _glu(x, *_, out=None, **kw): return 2 * math.prod(out)
+rule(*aten_names("native_dropout"), category="activation")(each(2))
+rule(*aten_names("glu"), category="activation")(each(0, 2))
 
 # %% ../../nbs/work/elementwise.ipynb #17abe9ad
-def _elements(tensors): return sum(map(math.prod, tensors))
-
-@rule(*aten_names("""_foreach_abs _foreach_acos _foreach_asin _foreach_atan _foreach_ceil _foreach_clamp_max
+rule(*aten_names("""_foreach_abs _foreach_acos _foreach_asin _foreach_atan _foreach_ceil _foreach_clamp_max
     _foreach_clamp_min _foreach_cos _foreach_cosh _foreach_div _foreach_erf _foreach_erfc _foreach_exp
     _foreach_expm1 _foreach_floor _foreach_frac _foreach_lgamma _foreach_log _foreach_log10
     _foreach_log1p _foreach_log2 _foreach_max _foreach_maximum _foreach_minimum _foreach_mul
     _foreach_neg _foreach_pow _foreach_reciprocal _foreach_round _foreach_rsqrt _foreach_sigmoid
     _foreach_sign _foreach_sin _foreach_sinh _foreach_sqrt _foreach_tan _foreach_tanh _foreach_trunc"""),
-      category="optimizer")
-def _foreach(tensors, *_, out=None, **kw): return _elements(tensors)
+     category="optimizer")(each())
+rule(*aten_names("_foreach_norm _foreach_powsum"), category="optimizer")(each(2))
+rule(*aten_names("_foreach_lerp"), category="optimizer")(each(3))
+rule(*aten_names("_foreach_zero _foreach_copy"), category="optimizer")(each(0))
 
 @rule(*aten_names("_foreach_add _foreach_sub"), category="optimizer")
-def _foreach_add(tensors, *_, out=None, alpha=1, **kw): return _elements(tensors) * (1 if alpha == 1 else 2)
-
-@rule(*aten_names("_foreach_norm _foreach_powsum"), category="optimizer")
-def _foreach_norm(tensors, *_, out=None, **kw): return 2 * _elements(tensors)
-
-@rule(*aten_names("_foreach_lerp"), category="optimizer")
-def _foreach_lerp(tensors, *_, out=None, **kw): return 3 * _elements(tensors)
-
-@rule(*aten_names("_foreach_zero _foreach_copy"), category="optimizer")
-def _foreach_moves(tensors, *_, out=None, **kw): return 0
+def _foreach_add(tensors, *_, out=None, alpha=1, **kw): return entries(tensors) * (1 if alpha == 1 else 2)
 
 # %% ../../nbs/work/elementwise.ipynb #1a17a4cf
 @rule(*aten_names("addcmul addcdiv"), category="pointwise")
@@ -254,11 +225,11 @@ def _foreach_addcmul(tensors, a, b, values=1, *_, out=None, value=1, scalars=Non
 def _fused_sgd(tensors, grads, buffers, *_, weight_decay=0, momentum=0, dampening=0, nesterov=False,
                is_first_step=False, out=None, **kw):
     average = 0 if is_first_step or not momentum else 3 if dampening else 2
-    return _elements(tensors) * (2 + 2 * bool(weight_decay) + average + 2 * bool(momentum and nesterov))
+    return entries(tensors) * (2 + 2 * bool(weight_decay) + average + 2 * bool(momentum and nesterov))
 
 def _fused_adam(decay):
     def adam(tensors, *_, weight_decay=0, amsgrad=False, out=None, **kw):
-        return _elements(tensors) * (13 + decay * bool(weight_decay) + bool(amsgrad))
+        return entries(tensors) * (13 + decay * bool(weight_decay) + bool(amsgrad))
     return adam
 
 rule(*aten_names("_fused_adam"), category="optimizer")(_fused_adam(2))
@@ -266,4 +237,4 @@ rule(*aten_names("_fused_adamw"), category="optimizer")(_fused_adam(1))
 
 @rule(*aten_names("_fused_adagrad"), category="optimizer")
 def _fused_adagrad(tensors, *_, weight_decay=0, out=None, **kw):
-    return _elements(tensors) * (7 + 2 * bool(weight_decay))
+    return entries(tensors) * (7 + 2 * bool(weight_decay))

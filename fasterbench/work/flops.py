@@ -13,8 +13,8 @@ import torch
 from . import communication, gpu_ops, linalg, moves, resampling     # their rules
 from .contractions import attention, matmul
 from .elementwise import is_activation, is_known_pointwise, pointwise_cost
-from fasterbench.work.rules import (Flops, Shape, aten_names, categories, entries, map_tensors, op_name, rule, rules,
-    tensors_in)
+from .rules import (Flops, Shape, aten_names, categories, entries, map_tensors, op_name, rule, rules,
+                                    tensors_in)
 
 _all_ = ["rule", "rules", "Flops", "Shape", "matmul", "attention", "categories"]
 
@@ -35,10 +35,6 @@ def _unpacked_shape(t):
     return Shape(n * 2 if i == along else n for i, n in enumerate(t.shape))
 
 def _shapes(values, item=0): return map_tensors(lambda t: _shape_of(t, item), values)
-
-def _items(tensors):
-    "How many items the ragged batches of a call have; 1 where there are none."
-    return max((t.size(0) for t in tensors if t.is_nested), default=1)
 
 # %% ../../nbs/work/flops.ipynb #ca8421dc
 _integer_products = {"aten::_int_mm", "onednn::qlinear_pointwise", "onednn::qconv_pointwise",
@@ -64,7 +60,8 @@ def operator_flops(
     category = known.category if known else "activation" if is_activation(_as_aten(name)) else "pointwise"
     if not _is_floating_point(name, known, tensors): return Flops(0), category
     kwargs = {k: v for k, v in kwargs.items() if k != "out"}
-    calls = [_item_flops(known, name, args, kwargs, out, i) for i in range(_items(tensors))]
+    items = max((t.size(0) for t in tensors if t.is_nested), default=1)      # of ragged batches
+    calls = [_item_flops(known, name, args, kwargs, out, i) for i in range(items)]
     if None in calls: return None, category
     flops = Flops(*map(sum, zip(*calls)))
     is_complex = lambda tensors: any(t.is_complex() for t in tensors)

@@ -8,19 +8,17 @@ __all__ = []
 # %% ../../nbs/work/gpu_ops.ipynb #c5a7f0e7
 import math
 
-from .contractions import attention
-from .rules import Flops, Shape, aten_names, rule
+from .contractions import attention, convolution, heads_first
+from .rules import Shape, aten_names, count_tensors, each, rule
 
 # %% ../../nbs/work/gpu_ops.ipynb #f2a79fe2
-def _heads_first(t): return (t[0], t[2], t[1], t[3])
-
 def _packed(lengths, *tensors): return isinstance(lengths, Shape) or any(len(t) != 4 for t in tensors)
 
 def _flash_attention(q, k, v, lengths, causal, kw, backward=False):
     "Flash attention, whose queries and keys end at the same place, within a window where there is one."
     if _packed(lengths, q, k, v): return None
     left, right = (n if isinstance(n, int) and n >= 0 else None for n in map(kw.get, _window))
-    return attention(*map(_heads_first, (q, k, v)), causal=causal, left=left, right=right, ends=True, backward=backward)
+    return attention(*map(heads_first, (q, k, v)), causal=causal, left=left, right=right, ends=True, backward=backward)
 
 _window = "window_size_left", "window_size_right"
 
@@ -28,9 +26,8 @@ def _efficient_attention(q, k, v, bias, lengths, mask_type, kw, backward=False):
     "A mask of type 1 is causal from the beginning, one of type 2 up to the end; a window counts a query's own key."
     if _packed(lengths, q, k, v): return None
     window = kw.get("window_size")
-    return attention(*map(_heads_first, (q, k, v)), causal=mask_type != 0, mask=bool(bias), ends=mask_type == 2,
+    return attention(*map(heads_first, (q, k, v)), causal=mask_type != 0, mask=bool(bias), ends=mask_type == 2,
                      left=window - 1 if isinstance(window, int) and window > 0 else None, backward=backward)
-
 
 # %% ../../nbs/work/gpu_ops.ipynb #351f300f
 @rule(*aten_names("_flash_attention_forward"), category="attention")
@@ -67,34 +64,20 @@ def _cudnn_backward(grad, q, k, v, o, lse, seed, offset, bias, lengths=None, len
 
 
 # %% ../../nbs/work/gpu_ops.ipynb #e15894a9
-@rule(*aten_names("batch_norm_stats"), category="normalisation")
-def _stats(x, *_, out=None, **kw): return 4 * math.prod(x)
-
-@rule(*aten_names("batch_norm_gather_stats batch_norm_gather_stats_with_counts"), category="normalisation")
-def _gather_stats(x, mean, *_, out=None, **kw): return 4 * math.prod(mean)
+for _name, *_how in (("batch_norm_stats", 4), ("batch_norm_gather_stats", 4, 0, 1),
+                     ("batch_norm_gather_stats_with_counts", 4, 0, 1), ("batch_norm_backward_reduce", 5),
+                     ("batch_norm_backward_elemt", 6), ("miopen_batch_norm_backward", 11, 0, 1)):
+    rule(f"aten::{_name}", category="normalisation")(each(*_how))
 
 @rule(*aten_names("batch_norm_elemt"), category="normalisation")
-def _elemt(x, w=None, b=None, *_, out=None, **kw): return math.prod(x) * (2 + isinstance(w, Shape)
-    + isinstance(b, Shape))
-
-@rule(*aten_names("batch_norm_backward_reduce"), category="normalisation")
-def _backward_reduce(grad, x, *_, out=None, **kw): return 5 * math.prod(grad)
-
-@rule(*aten_names("batch_norm_backward_elemt"), category="normalisation")
-def _backward_elemt(grad, x, *_, out=None, **kw): return 6 * math.prod(grad)
-
-@rule(*aten_names("miopen_batch_norm_backward"), category="normalisation")
-def _miopen_backward(x, grad, *_, out=None, **kw): return 11 * math.prod(grad)
+def _elemt(x, w=None, b=None, *_, out=None, **kw): return math.prod(x) * (2 + count_tensors(w, b))
 
 # %% ../../nbs/work/gpu_ops.ipynb #d9c62b19
 @rule(*aten_names("""cudnn_convolution_transpose miopen_convolution_transpose slow_conv_transpose2d
     slow_conv_transpose3d"""), category="convolution")
-def _transposed(x, w, *rest, out=None, **kw):
-    contraction = 2 * math.prod(x) * math.prod(w[1:])
-    return Flops(contraction + math.prod(out) * any(isinstance(r, Shape) for r in rest), contraction)
+def _transposed(x, w, *rest, out=None, **kw): return convolution(x, w, math.prod(out) * bool(count_tensors(*rest)))
 
 @rule(*aten_names("""cudnn_convolution_relu cudnn_convolution_add_relu miopen_convolution_relu
     miopen_convolution_add_relu"""), category="convolution")
 def _fused_convolution(x, w, *rest, out=None, **kw):
-    contraction, tensors = 2 * math.prod(out) * math.prod(w[1:]), sum(isinstance(r, Shape) for r in rest)
-    return Flops(contraction + math.prod(out) * (1 + tensors), contraction)
+    return convolution(out, w, math.prod(out) * (1 + count_tensors(*rest)))

@@ -34,12 +34,10 @@ def _inverse(a, *_, out=None, **kw): return _batch(a) * 2 * a[-1]**3
 def _cholesky_inverse(a, *_, out=None, **kw): return _batch(a) * 2 * a[-1]**3 / 3
 
 # %% ../../nbs/work/linalg.ipynb #d6c7ffda
-def _householder(a):
+@rule(*aten_names("geqrf linalg_householder_product orgqr"), category="other")
+def _householder(a, *_, out=None, **kw):
     m, n = _long_and_short(a)
     return _batch(a) * 2 * n**2 * (m - n / 3)
-
-@rule(*aten_names("geqrf linalg_householder_product orgqr"), category="other")
-def _reflections(a, *_, out=None, **kw): return _householder(a)
 
 @rule(*aten_names("linalg_qr"), category="other")
 def _qr(a, mode="reduced", *_, out=None, **kw):

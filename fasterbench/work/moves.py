@@ -8,7 +8,7 @@ __all__ = []
 # %% ../../nbs/work/moves.ipynb #9cd01bf2
 import math
 
-from .rules import Shape, aten_names, rule
+from .rules import Shape, aten_names, each, rule
 
 # %% ../../nbs/work/moves.ipynb #c352b7ce
 _moves = set(aten_names("""_assert_async _assert_scalar _assert_tensor_metadata _cast_Float _cast_Half
@@ -25,10 +25,8 @@ _moves = set(aten_names("""_assert_async _assert_scalar _assert_tensor_metadata 
     _reshape_from_tensor _resize_output _resize_output_ _sample_dirichlet _saturate_weight_to_fp16
     _sparse_compressed_tensor_unsafe _sparse_coo_tensor_with_dims_and_tensors _sparse_mask_projection
     _sparse_semi_structured_tile _spdiags _standard_gamma _to_copy _to_dense _to_sparse _to_sparse_bsc
-    _to_sparse_bsr _to_sparse_csc _to_sparse_csr"""))
-
-# %% ../../nbs/work/moves.ipynb #2179e932
-_moves |= set(aten_names("""_unpack_dual _unsafe_index _upsample_nearest_exact1d _upsample_nearest_exact2d
+    _to_sparse_bsr _to_sparse_csc _to_sparse_csr
+    _unpack_dual _unsafe_index _upsample_nearest_exact1d _upsample_nearest_exact2d
     _upsample_nearest_exact3d _validate_compressed_sparse_indices _validate_sparse_coo_tensor_args
     _validate_sparse_csr_tensor_args _values_copy alias_copy arange as_strided_copy as_strided_scatter
     bernoulli bernoulli_ binomial block_diag cartesian_prod cat cauchy ccol_indices_copy
@@ -42,10 +40,8 @@ _moves |= set(aten_names("""_unpack_dual _unsafe_index _upsample_nearest_exact1d
     masked_scatter masked_scatter_ masked_scatter_backward masked_select max_unpool2d max_unpool3d
     meshgrid mkldnn_reorder_conv2d_weight mkldnn_reorder_conv3d_weight multinomial narrow_copy
     native_channel_shuffle nested_to_padded_tensor new_empty new_empty_strided new_full new_ones
-    new_zeros nonzero nonzero_static normal normal_ one_hot ones ones_like"""))
-
-# %% ../../nbs/work/moves.ipynb #60b83dc1
-_moves |= set(aten_names("""permute_copy pixel_shuffle pixel_unshuffle poisson put put_ q_per_channel_scales
+    new_zeros nonzero nonzero_static normal normal_ one_hot ones ones_like
+    permute_copy pixel_shuffle pixel_unshuffle poisson put put_ q_per_channel_scales
     q_per_channel_zero_points q_scale q_zero_point rand rand_like randint randint_like randn randn_like
     random_ randperm record_stream reflection_pad1d reflection_pad1d_backward reflection_pad2d
     reflection_pad2d_backward reflection_pad3d reflection_pad3d_backward repeat repeat_interleave
@@ -57,19 +53,15 @@ _moves |= set(aten_names("""permute_copy pixel_shuffle pixel_unshuffle poisson p
     tril tril_ tril_indices triu triu_ triu_indices unbind_copy unfold_copy uniform_ unsqueeze_copy
     upsample_nearest1d upsample_nearest2d upsample_nearest3d values_copy view_as_complex_copy
     view_as_real_copy view_copy where zero_ zeros zeros_like"""))
-
-# %% ../../nbs/work/moves.ipynb #eba17063
 _moves |= {"prims::convert_element_type", "prims::device_put", "aten::to_dense", "aten::to_mkldnn", "fsdp::chunk_cat",
            "fsdp::chunk_cat_mixed_dtype", "fsdp::split_with_sizes_copy", "fsdp::all_gather_copy_in", "fsdp::copy_",
            "aten::_new_zeros_with_same_feature_meta",
            *(f"prims::{n}" for n in """iota full empty_strided copy_to cat where rev copy_strided collapse
              reshape item conj_physical _make_token _sink_tokens""".split())}
 
-@rule(*sorted(_moves), category="data movement")
-def _move_flops(*_, out=None, **kw): return 0
-
-@rule(*aten_names("embedding"), category="embedding")
-def _embedding(*_, out=None, **kw): return 0
+rule(*sorted(_moves), "aten::_unsafe_masked_index", category="data movement")(each(0))
+rule("aten::embedding", category="embedding")(each(0))
+rule("aten::_unsafe_masked_index_put_accumulate", category="data movement")(each(of=3))      # of the values
 
 # %% ../../nbs/work/moves.ipynb #dff891d5
 @rule(*aten_names("scatter scatter_"), category="data movement")
@@ -88,9 +80,3 @@ def _index_add(x, dim, index, source, *_, out=None, alpha=1, **kw): return math.
 def _scatter_add(x, *rest, out=None, **kw):
     source = [s for s in rest if isinstance(s, Shape)]
     return math.prod(source[-1]) if source else math.prod(x)
-
-@rule(*aten_names("_unsafe_masked_index_put_accumulate"), category="data movement")
-def _masked_add(x, mask, indices, values, *_, out=None, **kw): return math.prod(values)
-
-@rule(*aten_names("_unsafe_masked_index"), category="data movement")
-def _masked_index(*_, out=None, **kw): return 0

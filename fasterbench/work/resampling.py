@@ -8,7 +8,8 @@ __all__ = []
 # %% ../../nbs/work/resampling.ipynb #1cbeef85
 import math
 
-from .rules import Flops, aten_names, rule
+from .contractions import convolution
+from .rules import aten_names, each, rule
 
 # %% ../../nbs/work/resampling.ipynb #124c5d92
 def _window_size(kernel, dims): return math.prod(kernel) if len(kernel) > 1 else kernel[0] ** dims
@@ -23,20 +24,15 @@ def _pools(dims, maximum, average):
     return max_pool, avg_pool
 
 _pools(1, "max_pool1d quantized_max_pool1d", "avg_pool1d")
-_max_pool, _avg_pool = _pools(2,
-                              """max_pool2d_with_indices max_pool2d mkldnn_max_pool2d quantized_max_pool2d
+_max_pool, _avg_pool = _pools(2, """max_pool2d_with_indices max_pool2d mkldnn_max_pool2d quantized_max_pool2d
     fractional_max_pool2d""", "avg_pool2d")
-_max_pool_3d, _avg_pool_3d = _pools(3,
-                                    """max_pool3d_with_indices mkldnn_max_pool3d quantized_max_pool3d
+_max_pool_3d, _avg_pool_3d = _pools(3, """max_pool3d_with_indices mkldnn_max_pool3d quantized_max_pool3d
     fractional_max_pool3d""", "avg_pool3d")
 
 # %% ../../nbs/work/resampling.ipynb #a71c849d
-@rule(*aten_names("_adaptive_avg_pool2d _adaptive_avg_pool3d adaptive_avg_pool1d mkldnn_adaptive_avg_pool2d"),
-      category="pooling")
-def _adaptive_avg_pool(x, size, *_, out=None, **kw): return math.prod(x) + math.prod(out)
-
-@rule(*aten_names("adaptive_max_pool2d adaptive_max_pool3d adaptive_max_pool1d"), category="pooling")
-def _adaptive_max_pool(x, size, *_, out=None, **kw): return math.prod(x)
+_adaptive_avg_pool = rule(*aten_names("""_adaptive_avg_pool2d _adaptive_avg_pool3d adaptive_avg_pool1d
+    mkldnn_adaptive_avg_pool2d"""), category="pooling")(each(1, 1))
+rule(*aten_names("adaptive_max_pool2d adaptive_max_pool3d adaptive_max_pool1d"), category="pooling")(each())
 
 @rule(*aten_names("""max_pool2d_with_indices_backward max_pool3d_with_indices_backward avg_pool2d_backward
     avg_pool3d_backward _adaptive_avg_pool2d_backward _adaptive_avg_pool3d_backward
@@ -49,16 +45,12 @@ def _pool_backward(grad, x, *_, out=None, **kw): return max(math.prod(grad), mat
 _neighbours = {"linear1d": 2, "bilinear2d": 4, "trilinear3d": 8, "bicubic2d": 16}
 
 for _kind, _n in _neighbours.items():
-    @rule(*aten_names(f"upsample_{_kind}"), category="other")
-    def _upsample(x, *_, out=None, n=_n, **kw): return 2 * n * math.prod(out)
+    rule(f"aten::upsample_{_kind}", category="other")(each(0, 2 * _n))
+    rule(f"aten::upsample_{_kind}_backward", category="other")(each(2 * _n))
 
-    @rule(*aten_names(f"upsample_{_kind}_backward"), category="other")
-    def _upsample_backward(grad, *_, out=None, n=_n, **kw): return 2 * n * math.prod(grad)
-
-@rule(*aten_names("""upsample_nearest1d_backward upsample_nearest2d_backward upsample_nearest3d_backward
+rule(*aten_names("""upsample_nearest1d_backward upsample_nearest2d_backward upsample_nearest3d_backward
     _upsample_nearest_exact1d_backward _upsample_nearest_exact2d_backward
-    _upsample_nearest_exact3d_backward"""), category="other")
-def _nearest_backward(grad, *_, out=None, **kw): return math.prod(grad)
+    _upsample_nearest_exact3d_backward"""), category="other")(each())
 
 # %% ../../nbs/work/resampling.ipynb #3853ae83
 def _antialiased(x, out, taps):
@@ -106,5 +98,4 @@ def _nms(boxes, *_, out=None, **kw): return 13 * boxes[0] * (boxes[0] - 1) // 2
 
 @rule("torchvision::deform_conv2d", category="convolution")
 def _deform_conv(x, w, offset, mask, bias, *_, out=None, **kw):
-    contraction = 2 * math.prod(out) * math.prod(w[1:])
-    return Flops(contraction + math.prod(out) + 8 * math.prod(out) // out[1] * x[1] * math.prod(w[2:]), contraction)
+    return convolution(out, w, math.prod(out) + 8 * math.prod(out) // out[1] * x[1] * math.prod(w[2:]))

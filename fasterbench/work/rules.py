@@ -44,8 +44,7 @@ Counted = TypeVar("Counted", bound=Callable)
 def rule(
     *ops,                  # Operators (`torch.ops.my.op`) or their names ("my::op")
     category:str="other",  # One of `categories`
-    tensors:bool=False,
-    # Whether the function is called with tensors, not shapes: for work that depends on their data
+    tensors:bool=False,    # Call the function with tensors, not shapes: for work that depends on their data
 )->Callable[[Counted], Counted]:
     "Decorator: the function below says the FLOPs of `ops`, in every overload. A later rule replaces an earlier one."
     if category not in categories: raise ValueError(f"category {category!r} is not one of {', '.join(categories)}")
@@ -69,9 +68,22 @@ class Shape(tuple):
     stored = None       # The sparse tensor itself
 
 def entries(shape)->int:
-    "How many entries a tensor of `shape` stores."
+    "How many entries a tensor of `shape` stores, or several in a list."
+    if isinstance(shape, list): return sum(map(entries, shape))
     stored = getattr(shape, "entries", None)
     return math.prod(shape) if stored is None else stored
+
+def count_tensors(*values)->int:
+    "How many of a call's arguments are tensors: a bias, a scale, a sum with another tensor."
+    return sum(isinstance(v, Shape) for v in values)
+
+def each(
+    given:float=1, # FLOPs for each element of an argument
+    made:float=0,  # FLOPs for each element of the result
+    of:int=0,      # Which argument
+)->Callable:
+    "Return a function for `rule`: FLOPs per element."
+    return lambda *args, out=None, **kw: (given and given * entries(args[of])) + (made and made * entries(out))
 
 # %% ../../nbs/work/rules.ipynb #45b6b9db
 def tensors_in(value)->list[torch.Tensor]:

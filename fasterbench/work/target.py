@@ -9,6 +9,7 @@ __all__ = ['Target', 'on_target', 'graph_on_target']
 import copy, re, threading, warnings
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from types import SimpleNamespace
 
 import torch
@@ -43,8 +44,7 @@ _half = (torch.float16, torch.bfloat16)
 def _takes_flash(target, q, k, v, mask, causal):
     "Return whether flash attention takes this call."
     return (target.capability >= 80 and mask is None and q.dtype in _half
-        and q.shape[-1] == k.shape[-1] == v.shape[-1] <= 256
-            and (not causal or q.shape[-2] == k.shape[-2]))
+            and q.shape[-1] == k.shape[-1] == v.shape[-1] <= 256 and (not causal or q.shape[-2] == k.shape[-2]))
 
 def _takes_efficient(target, q, v, gqa):
     "Return whether the memory-efficient kernel takes this call."
@@ -55,8 +55,8 @@ def _takes_efficient(target, q, v, gqa):
 # %% ../../nbs/work/target.ipynb #118d479a
 def _bias(mask, q, k):
     "The mask as the memory-efficient kernel takes it: numbers, rows aligned, expanded to every head."
-    if mask.dtype is torch.bool: mask = torch.zeros_like(mask, dtype=q.dtype).masked_fill_(mask.logical_not(),
-        -torch.inf)
+    if mask.dtype is torch.bool:
+        mask = torch.zeros_like(mask, dtype=q.dtype).masked_fill_(mask.logical_not(), -torch.inf)
     mask = mask.to(q.dtype)
     extra = -mask.shape[-1] % 16
     if extra: mask = pad(mask, (0, extra))[..., :mask.shape[-1]]
@@ -69,8 +69,8 @@ def _attention(target, query, key, value, attn_mask=None, dropout_p=0.0, is_caus
     if _takes_flash(target, query, key, value, attn_mask, is_causal):
         size = query.shape[-1]
         q, k, v = (pad(t, (0, -size % 8)) if size % 8 else t for t in (query, key, value))
-        return aten._scaled_dot_product_flash_attention(q, k, v, dropout_p, is_causal, False, scale=scale)[0][...,
-            :size]
+        out = aten._scaled_dot_product_flash_attention(q, k, v, dropout_p, is_causal, False, scale=scale)[0]
+        return out[..., :size]
     if not _takes_efficient(target, query, value, enable_gqa): return NotImplemented
     bias = None if attn_mask is None else _bias(attn_mask, query, key)
     return aten._scaled_dot_product_efficient_attention(query, key, value, bias, False, dropout_p, is_causal,
@@ -85,16 +85,13 @@ def _recurrent(mode, target, x, hidden, weights, biased, layers, dropout, train,
     # weights per direction and layer; width of what is fed back
     per, last = (4 if biased else 2), weights[1].shape[1]
     projected = len(weights) // (layers * (1 + bidirectional)) > per
-    size, buffer = weights[1].shape[0] // (4 if mode == 2 else 3 if mode == 3
-        else 1), x.new_empty(sum(w.numel() for w in weights))
+    size, buffer = weights[1].shape[0] // {2: 4, 3: 3}.get(mode, 1), x.new_empty(sum(w.numel() for w in weights))
     out, hy, cy, *_ = aten._cudnn_rnn(x, weights, per + projected, buffer, h, c, mode, size, last if projected else 0,
-        layers,
-                                      batch_first, dropout, train, bidirectional, [], None)
+                                      layers, batch_first, dropout, train, bidirectional, [], None)
     return (out, hy, cy) if mode == 2 else (out, hy)
 
 _picked = {aten.scaled_dot_product_attention.default: _attention}
-_picked |= {getattr(aten, name).input: lambda *a, _mode=mode, **k: _recurrent(_mode, *a, **k) for name,
-    mode in _modes.items()}
+_picked |= {getattr(aten, name).input: partial(_recurrent, mode) for name, mode in _modes.items()}
 
 # %% ../../nbs/work/target.ipynb #9573d61d
 class TargetTracer(Tracer):
@@ -125,10 +122,9 @@ def _fakes(mode, device):
 def _fake_sample(tree, fake):
     "`tree` with fake tensors; objects that hold tensors are copied with them."
     memo = {id(t): fake(t) for t in tensors_of(tree)}
-    plain = lambda x: callable(x) or isinstance(x, (int, float, complex, str, bytes, type(None), torch.dtype,
-        torch.device))
-    return tree_map(lambda x: memo[id(x)] if isinstance(x, torch.Tensor) else x if plain(x)
-        else copy.deepcopy(x, memo), tree)
+    plain = int, float, complex, str, bytes, type(None), torch.dtype, torch.device
+    return tree_map(lambda x: memo[id(x)] if isinstance(x, torch.Tensor) else
+                    x if callable(x) or isinstance(x, plain) else copy.deepcopy(x, memo), tree)
 
 # %% ../../nbs/work/target.ipynb #f8a1c8bc
 @contextmanager
@@ -162,17 +158,6 @@ def _autocast(device_type, dtype):
         torch.set_autocast_enabled(device_type, before[0])
         torch.set_autocast_dtype(device_type, before[1])
 
-# %% ../../nbs/work/target.ipynb #142fea06
-def _data_needed(error, model):
-    "Return the error for a model that asks what is in a tensor."
-    return ValueError(f"{type(model).__name__} reads what is in a tensor ({error.func}), "
-                      "which tensors without data do not have; "
-                      "count_work on a device that is here counts such a model")
-
-def _fake_device(target):
-    "The device that the fake tensors claim: PyTorch has no fake tensors of a type that it was built without."
-    return torch.device(target.type if target.type == "cpu" else stand_in)
-
 # %% ../../nbs/work/target.ipynb #c4a7e1b2
 _asked = threading.local()                    # The target that this thread counts for
 
@@ -205,21 +190,23 @@ def on_target(
     tensors = [*model.parameters(), *model.buffers(), *tensors_of((args, kwargs))]
     if target is None and not any(t.is_meta for t in tensors): yield args, kwargs, Tracer; return
     target = target or Target("cpu")
-    mode = next((t.fake_mode for t in tensors if isinstance(t, FakeTensor)),
-        None) or FakeTensorMode(allow_non_fake_inputs=True)
-    fake, device = _fakes(mode, _fake_device(target)), _fake_device(target).type
+    mode = next((t.fake_mode for t in tensors if isinstance(t, FakeTensor)), None)
+    mode = mode or FakeTensorMode(allow_non_fake_inputs=True)
+    # what the fake tensors claim: PyTorch has none of a type that it was built without
+    device = target.type if target.type == "cpu" else stand_in
+    fake = _fakes(mode, torch.device(device))
     tracer = Tracer if device == "cpu" else lambda *a, **k: TargetTracer(target, *a, **k)
     asked = nullcontext() if device == "cpu" else _answering(target)
     forward = nullcontext() if device == "cpu" or torch.is_grad_enabled() else torch.inference_mode()
     with ExitStack() as stack:
         args, kwargs = _fake_sample((args, kwargs), fake)
         for context in (warnings.catch_warnings(), _fake_model(model, fake), mode, forward, asked,
-            _autocast(device, target.autocast)):
-            stack.enter_context(context)
+                        _autocast(device, target.autocast)): stack.enter_context(context)
         warnings.filterwarnings("ignore", message="User provided device_type|.*CUDA is not available")
         try: yield args, kwargs, tracer
-        except (DataDependentOutputException, DynamicOutputShapeException) as error: raise _data_needed(error,
-            model) from error
+        except (DataDependentOutputException, DynamicOutputShapeException) as error:
+            raise ValueError(f"{type(model).__name__} reads what is in a tensor ({error.func}), which tensors without "
+                             "data do not have; count_work on a device that is here counts such a model") from error
 
 # %% ../../nbs/work/target.ipynb #23da1b89
 def graph_on_target(

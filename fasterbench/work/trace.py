@@ -26,8 +26,8 @@ from .communication import is_process_group, sent_by
 from .dispatch import Watcher, as_run, is_view
 from .flops import operator_flops
 from .rules import op_name, plain_values, tensors_in
-from fasterbench.work.traffic import (arguments, memory_of, operator_accesses, region, storage_id, transferred,
-    unique_bytes)
+from .traffic import (arguments, memory_of, operator_accesses, region, storage_id, transferred,
+                                      unique_bytes)
 from .wire import Sent
 
 # %% ../../nbs/work/trace.ipynb #0b53b124
@@ -67,20 +67,13 @@ class Call:
 # %% ../../nbs/work/trace.ipynb #8ac03db3
 _bytes = (torch.int8, torch.uint8, torch.qint8, torch.quint8)
 
-def _multiplies_bytes(category, tensors):
-    "Return whether a product is of 8-bit integers: those given, or, in dynamic quantization, weight and rounded input."
-    if category not in ("matmul", "convolution") or not tensors: return False
-    return tensors[0].dtype in _bytes or any(t.dtype == torch.qint8 for t in tensors)
-
 def _ceiling_dtype(category, tensors):
     "The dtype that decides which ceiling applies: the first floating-point tensor's, else the first tensor's."
-    if _multiplies_bytes(category, tensors): return "int8"
+    if category in ("matmul", "convolution") and tensors:
+        # of 8-bit integers: those given, or, in dynamic quantization, weight and rounded input
+        if tensors[0].dtype in _bytes or any(t.dtype == torch.qint8 for t in tensors): return "int8"
     floating = (dtype_name(t.dtype) for t in tensors if t.is_floating_point() or t.is_complex())
     return next(floating, dtype_name(tensors[0].dtype) if tensors else "")
-
-
-
-def _shapes_of(tensors): return tuple(("nested",) if t.is_nested else tuple(t.shape) for t in tensors)
 
 # %% ../../nbs/work/trace.ipynb #5ha3ed00
 def is_shared(
@@ -119,23 +112,16 @@ class Memory:
     def numbers(self, tensors)->set: return {self.number(p) for t in tensors for p in plain_tensors(t)}
 
 # %% ../../nbs/work/trace.ipynb #fa582a41
-def _flattened(t):
-    "The tensors that `t` wraps; it may hold other things too (a device mesh)."
-    return [inner for name in t.__tensor_flatten__()[0] if isinstance(inner := getattr(t, name), torch.Tensor)]
-
-def _tangent(t):
-    "The tangent of `t` within a forward differentiation, in a list; nothing for a tensor without one."
-    try: dual = forward_ad.unpack_dual(t) if forward_ad._current_level >= 0 else (t, None)
-    except RuntimeError: return []        # a batch: what is in it has the tangents
-    return [] if dual[1] is None else [dual[1]]
-
 def plain_tensors(
     t:torch.Tensor, # Of any class
 )->list[torch.Tensor]:
     "The plain tensors that `t` consists of: itself, or those that it wraps; with their tangents."
-    tangents = [p for i in _tangent(t) for p in plain_tensors(i)]
+    try: dual = forward_ad.unpack_dual(t) if forward_ad._current_level >= 0 else (t, None)
+    except RuntimeError: dual = t, None        # a batch: what is in it has the tangents
+    tangents = [] if dual[1] is None else plain_tensors(dual[1])
     if _functorch.is_functorch_wrapped_tensor(t): inner = [_functorch.get_unwrapped(t)]
-    elif is_traceable_wrapper_subclass(t): inner = _flattened(t)
+    elif is_traceable_wrapper_subclass(t):       # it may hold other things too, a device mesh
+        inner = [i for name in t.__tensor_flatten__()[0] if isinstance(i := getattr(t, name), torch.Tensor)]
     elif type(t).__torch_dispatch__ is not _disabled_torch_dispatch_impl: inner = tensors_of(dict(vars(t)))
     else: inner = []
     return ([p for i in inner for p in plain_tensors(i)] or [t]) + tangents
@@ -234,13 +220,6 @@ class _Visits(_Stack):
 # %% ../../nbs/work/trace.ipynb #1a2y0000
 _later = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType, map, filter)
 
-def _check_ran(out):
-    "Raises `TypeError` where a forward has returned what does its work only later."
-    if not isinstance(out, _later): return
-    if isinstance(out, types.CoroutineType): out.close()
-    raise TypeError(f"the model's forward returned a {type(out).__name__}, which does its work only when something "
-                    "iterates over it or awaits it; a forward that returns its results is needed")
-
 # %% ../../nbs/work/trace.ipynb #7dd8aba3
 class Tracer(Watcher):
     "Records every operator that runs, with the module that runs it."
@@ -272,7 +251,11 @@ class Tracer(Watcher):
             visit = self._visits.enter(i)
             try:
                 out = forward(*args, **kwargs)
-                if not i: _check_ran(out)
+                if not i and isinstance(out, _later):
+                    if isinstance(out, types.CoroutineType): out.close()
+                    raise TypeError(f"the model's forward returned a {type(out).__name__}, which does its work only "
+                                    "when something iterates over it or awaits it; a forward that returns its results "
+                                    "is needed")
                 visit.returned |= self.memory.returned(out)
                 return out
             finally: self._visits.leave()
@@ -325,7 +308,8 @@ def _record(self, op, args, kwargs, out):
     category = "communication" if sent else "optimizer" if visit.phase == "update" else category
     self.calls.append(Call(visit.part, index, visit.phase, op_name(op), category, total, contraction,
                            [_touch(self, a) for a in reads], [_touch(self, a) for a in writes],
-                           _shapes_of(given), tuple(dtype_name(t.dtype) for t in given), dtype, sent, dense))
+                           tuple(("nested",) if t.is_nested else tuple(t.shape) for t in given),
+                           tuple(dtype_name(t.dtype) for t in given), dtype, sent, dense))
 
 def _touch(self, access):
     whole = unique_bytes(access.tensor)

@@ -20,17 +20,17 @@ class Access(NamedTuple):
     tensor: torch.Tensor
     bytes: int
 
+_rows, _columns = ("values", "crow_indices", "col_indices"), ("values", "ccol_indices", "row_indices")
+_inside = {torch.sparse_coo: ("_values", "_indices"), torch.sparse_csr: _rows, torch.sparse_bsr: _rows,
+           torch.sparse_csc: _columns, torch.sparse_bsc: _columns}      # the tensors of a sparse one, its values first
+
 def unique_bytes(
     t:torch.Tensor, # Any layout
 )->int:
     "Distinct bytes of `t`: an expanded or overlapping view counts once, a sparse tensor its values and indices."
     if t.is_nested: return t.untyped_storage().nbytes()
     if t.layout is torch.strided and t.is_contiguous(): return t.numel() * t.itemsize
-    if t.layout in (torch.sparse_csr, torch.sparse_bsr):
-        return sum(map(unique_bytes, (t.values(), t.crow_indices(), t.col_indices())))
-    if t.layout in (torch.sparse_csc, torch.sparse_bsc):
-        return sum(map(unique_bytes, (t.values(), t.ccol_indices(), t.row_indices())))
-    if t.layout is torch.sparse_coo: return sum(map(unique_bytes, (t._values(), t._indices())))
+    if t.layout in _inside: return sum(unique_bytes(getattr(t, name)()) for name in _inside[t.layout])
     if t.layout is not torch.strided: return t.numel() * t.itemsize
     if 0 in t.shape: return 0
     distinct = math.prod(n for n, s in zip(t.shape, t.stride()) if s != 0)
@@ -126,22 +126,16 @@ def transferred(
 _gathers = {**dict.fromkeys(aten_names("embedding index_select gather index take _unsafe_index"), (0, None)),
             **dict.fromkeys(aten_names("_embedding_bag _embedding_bag_forward_only"), (0, 1))}
 # the argument with as many elements as are touched
-_scatters = {f"aten::{n}": i for n, i in dict(scatter_=2, scatter_add_=2, scatter_reduce_=2, index_add_=3,
-index_copy_=3, index_reduce_=3, put_=1, nll_loss_forward=1,
-                                              nll_loss2d_forward=1, nll_loss=1, nll_loss2d=1).items()}
-_neighbours = {f"aten::{n}": k for n, k in dict(upsample_nearest1d=1, upsample_nearest2d=1, upsample_nearest3d=1,
-_upsample_nearest_exact1d=1,
-    _upsample_nearest_exact2d=1, _upsample_nearest_exact3d=1, upsample_linear1d=2, upsample_bilinear2d=4,
-    upsample_trilinear3d=8,
-    upsample_bicubic2d=16).items()}
+_scatters = {**dict.fromkeys(aten_names("scatter_ scatter_add_ scatter_reduce_"), 2),
+             **dict.fromkeys(aten_names("index_add_ index_copy_ index_reduce_"), 3),
+             **dict.fromkeys(aten_names("put_ nll_loss_forward nll_loss2d_forward nll_loss nll_loss2d"), 1)}
+_neighbours = {f"aten::{form}{d}d": 1 for form in ("upsample_nearest", "_upsample_nearest_exact") for d in (1, 2, 3)}
+_neighbours |= {"aten::upsample_linear1d": 2, "aten::upsample_bilinear2d": 4, "aten::upsample_trilinear3d": 8,
+                "aten::upsample_bicubic2d": 16}
 
 # %% ../../nbs/work/traffic.ipynb #44535313
 # these look at a dense tensor only where a sparse one stores something
 _sparse = set(aten_names("add_ sub_ mul mul_ sparse_mask"))
-
-def _stored_elements(args):
-    "Elements that the first sparse tensor of a call stores; `None` where none is sparse."
-    return next((memory_of(t).numel() for t in tensors_in(args) if t.layout in _values), None)
 
 def _touched_elements(name, args, out, tensor):
     "Elements of `tensor` that the call touches, where it is an argument of which only a part is touched; else `None`."
@@ -150,7 +144,8 @@ def _touched_elements(name, args, out, tensor):
     if name in _gathers and tensor is args[_gathers[name][0]]:
         by = _gathers[name][1]
         return tensors_in(out)[0].numel() if by is None else args[by].numel() * tensor.shape[-1]
-    if name in _sparse and tensor.layout is torch.strided: return _stored_elements(args)
+    if name in _sparse and tensor.layout is torch.strided:
+        return next((memory_of(t).numel() for t in tensors_in(args) if t.layout in _inside), None)
     if name in _windows and tensor is args[_windows[name][0]]: return _in_windows(name, args, out)
     if "grid_sampler" in name and tensor is args["backward" in name]: return _in_grid(name, args)
     if not args or tensor is not args[0]: return None
@@ -184,8 +179,7 @@ def _places(size, windows, kernel, stride, padding, dilation):
                 if 0 <= (at := w * stride + k * dilation - padding) < size})
 
 # operator: position of the input, and of stride, padding and dilation (None: 1)
-_windows = {"aten::convolution": (0, 3, 4, 5), "aten::_convolution": (0, 3, 4, 5), "aten::convolution_overrideable": (0,
-3, 4, 5),
+_windows = {**dict.fromkeys(aten_names("convolution _convolution convolution_overrideable"), (0, 3, 4, 5)),
             "aten::mkldnn_convolution": (0, 4, 3, 5), "aten::cudnn_convolution": (0, 3, 2, 4),
             "aten::convolution_backward": (1, 4, 5, 6),
             **dict.fromkeys(aten_names("max_pool1d max_pool2d max_pool2d_with_indices max_pool3d_with_indices"),
@@ -197,10 +191,8 @@ def _in_windows(name, args, out):
     "Elements of an input that a convolution or a pool looks at; `None` where it looks at all."
     at, *how = _windows[name]
     x, pool = args[at], "pool" in name
-    dims = len(args[1]) if pool else x.dim() - 2
-    if pool: dims = int(name[name.index("pool") + 4])
-    # transposed: every input is used
-    elif len(args) > how[2] + 1 and args[how[2] + 1] is True: return None
+    dims = int(name[name.index("pool") + 4]) if pool else x.dim() - 2
+    if not pool and len(args) > how[2] + 1 and args[how[2] + 1] is True: return None      # transposed: all are used
     after = args[0] if name.endswith("backward") else tensors_in(out)[0]
     kernel = _each(args[1], dims) if pool else args[at + 1].shape[2:]
     stride, padding, dilation = (_each(args[i] if i is not None and len(args) > i else default, dims)
@@ -244,15 +236,11 @@ def operator_accesses(
             writes[part] = Access(t, unique_bytes(t))
     return list(reads.values()), list(writes.values())
 
-# %% ../../nbs/work/traffic.ipynb #8b6eb173
-_values = {torch.sparse_coo: "_values",
-           **dict.fromkeys((torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc), "values")}
-
 # %% ../../nbs/work/traffic.ipynb #c4758425
 def memory_of(t:torch.Tensor)->torch.Tensor:
     "The tensor whose memory stands for that of `t`: the values of a sparse one."
     if t.layout is torch.strided: return t
-    return getattr(t, _values[t.layout])() if t.layout in _values else t
+    return getattr(t, _inside[t.layout][0])() if t.layout in _inside else t
 
 def storage_id(
     t:torch.Tensor, # Any tensor

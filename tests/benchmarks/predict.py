@@ -304,7 +304,7 @@ def sigma_of(name):
     "The deviation that a data set's interval is made of."
     from fasterbench.analysis.serve_times import server_spread
     kind, device = name.split(" ", 1)[0], name.split(" ", 1)[-1]
-    if kind in ("server", "bare"): return server_spread("decode")
+    if kind in ("server", "bare"): return server_spread["decode"].value
     if kind in ("rtx3090", "rtx4090", "compiled"): device = f"NVIDIA GeForce RTX {name[3:] if kind.startswith('rtx') else '4090'}"
     row = dict(products="matmul", quantized="quantized", decode="attention", prefill="attention", kernels="row")
     return deviation(datasheet_peaks(device), kind == "compiled", kind in row, row.get(kind, ""))

@@ -59,7 +59,7 @@ def servers(given):
     runs, left = server_runs(given.every)
     total = lambda r, without=(): sum(s for k, s in r["parts"].items() if k not in without)
     error = lambda f, rows=runs: median(abs(f(r) / r["measured"] - 1) for r in rows)
-    sigma = server_spread("decode")
+    sigma = server_spread["decode"].value
     def share(rows, out):                                           # a constant share of the limit, found on the others
         s = median(r["limit"] / r["measured"] for r in out)
         return error(lambda r: r["limit"] / s, rows)

@@ -271,10 +271,10 @@ import fasterbench.interop.traces as t
 used = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1e3
 t.read_trace(sys.argv[2])
 base, begin, cpu = used(), time.perf_counter(), time.process_time()
-with t.uncollected():
+with t.gc_paused():
     f = t.read_file(sys.argv[1])
     read = time.perf_counter() - begin, time.process_time() - cpu
-with t.uncollected(), t.uncompiled(): r = t._trace_result([t.reduced(f)], 'module', None)
+with t.gc_paused(), t.uncompiled(): r = t._trace_result([t.reduced(f)], 'module', None)
 whole, a = (time.perf_counter() - begin, time.process_time() - cpu), r.breakdowns[0]
 rate = lambda seconds: f"{f.size / 1e6 / seconds:.0f} MB/s"
 print(f"{f.size / 1e6:.0f} MB, {len(f.operators)} operators, {len(f.activities)} activities")
