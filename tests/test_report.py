@@ -534,7 +534,7 @@ def test_the_legend_hides_a_roof(chrome, report):
 def test_names_of_the_slowest_rows_stand_on_the_chart(chrome, report):
     opened(chrome, report)
     slowest = [p.name for p in from_json(resnet50).points[:5]]
-    script = "return charts[0].layout.annotations.map(a => a.text)"
+    script = "return charts[0].layout.annotations.map(a => a.text.split(' +')[0])"           # "layer4.0.conv2 +2 more"
     assert sum(name in chrome.execute_script(script) for name in slowest) >= 2
     put(chrome, "category", "pooling")
     assert "maxpool" in chrome.execute_script(script)
@@ -567,7 +567,7 @@ def test_short_names_stay_apart(chrome, report):
         found = short(paths, width)
         assert len(set(found)) == len(paths) and max(map(len, found)) <= width, found
     parts = [f"ViTModel_0.ViTLayer_*.{part}_*.Linear_*" for part in ("ViTSdpaSelfAttention", "ViTIntermediate", "ViTSelfOutput")]
-    for width in (15, 20):
+    for width in (17, 20):
         found = short(parts, width)
         assert len(set(found)) == 3 and max(map(len, found)) <= width and all("…ViT" in f and ".Lin" in f for f in found), found
     signature = "void at::native::(anonymous namespace)::CatArray<at::Thing, 4>(float*, at::Meta<int>)"
