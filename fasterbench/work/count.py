@@ -10,7 +10,6 @@ import math
 from collections import Counter
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from functools import partial
 
 import torch
 from torch import nn
@@ -22,7 +21,7 @@ from ..engine.peers import peers
 from ..engine.process import eager
 from ..engine.step import Forward, TrainingStep, check_step, preserved_run
 from .communication import is_collective
-from .dispatch import watching, OtherThreads, package_calls_noted, script_operators
+from .dispatch import watching, OtherThreads, packages, script_operators
 from .target import Target, on_target
 from .trace import Call, Touch, Tracer, Visit
 
@@ -296,13 +295,13 @@ def trace_call(
     tracer, others = tracer(run.owners, before_write), OtherThreads(p.module for p in run.modules)
     tracer.memory.numbers([*run.model.parameters(), *run.model.buffers()])
     with (eager(), torch.jit.optimized_execution(False), _gradients_explained(run), run.watched(tracer),
-          watching(tracer), others, package_calls_noted(partial(tracer.note_unseen, "a package of AOTInductor"))):
+          watching(tracer), others):
         out = call()
     tracer.check_threads()
     tracer.visits[0].returned |= tracer.memory.returned(out)
     kept = tracer.memory.numbers(run.lasting())
-    unseen = {i: {**found, **tracer.unseen.get(i, {})} for i, part in enumerate(run.modules)
-              if (found := script_operators(part.module)) or i in tracer.unseen}
+    unseen = {i: found for i, part in enumerate(run.modules)
+              if (found := script_operators(part.module) | packages(part.module))}
     memory, known = tracer.memory, lambda: _held_memory(tracer, run)
     # memory that an operator was given, that no operator made, and neither model nor sample holds
     unknown = lambda held: any(made_in is None and n not in held for n, made_in in enumerate(memory.made_in))

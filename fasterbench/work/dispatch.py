@@ -9,7 +9,7 @@ __all__ = []
 import sys, threading
 from collections import Counter
 from contextlib import contextmanager
-from functools import cache, wraps
+from functools import cache
 
 import torch
 from torch.profiler import ProfilerActivity, record_function
@@ -19,7 +19,6 @@ from ..core.private import (DispatchKey, FakeTensor, HigherOrderOperator, TorchD
                                       _dispatch_key_for_device, _get_current_dispatch_mode_stack, _pop_mode,
                                       _profiler_enabled)
 from ..engine.process import profiler_session
-from ..engine.undo import Undo
 from .rules import op_name, tensors_in
 
 # %% ../../nbs/work/dispatch.ipynb #94f5565e
@@ -191,30 +190,10 @@ def script_operators(
     return dict(Counter(f"{kind} (in an optimized script)" for kind in _nodes(module.graph) if unseen(kind)))
 
 # %% ../../nbs/work/dispatch.ipynb #a0t1pk01
-_noting, _noting_lock = [], threading.RLock()      # (thread, function) of those who are told of calls
-
-def _telling(run):
-    @wraps(run)
-    def call(self, *args, **kwargs):
-        for thread, note in [*_noting]:
-            if thread == threading.get_ident(): note()
-        return run(self, *args, **kwargs)
-    return call
-
-def _stop_noting(package, entry):
-    with _noting_lock:
-        if entry in _noting: _noting.remove(entry)
-        if not _noting: package.__call__ = getattr(package.__call__, "__wrapped__", package.__call__)
-
-@contextmanager
-def package_calls_noted(note):
-    "Within the context `note()` is called before this thread calls a package that AOTInductor compiled."
-    package = getattr(sys.modules.get("torch.export.pt2_archive._package"), "AOTICompiledModel", None)
-    if package is None: yield; return
-    entry = threading.get_ident(), note
-    with (undo := Undo()), undo:
-        undo.add(_stop_noting, package, entry)
-        with _noting_lock:
-            if not _noting: package.__call__ = _telling(package.__call__)
-            _noting.append(entry)
-        yield
+def packages(
+    module:torch.nn.Module,
+)->dict[str, int]:
+    "Count the packages that AOTInductor compiled among the attributes of `module`: their operators are not seen."
+    package = getattr(sys.modules.get("torch.export.pt2_archive._package"), "AOTICompiledModel", ())
+    found = sum(isinstance(value, package) for value in vars(module).values())
+    return {"a package of AOTInductor": found} if found else {}

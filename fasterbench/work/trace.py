@@ -7,7 +7,6 @@ __all__ = ['Touch', 'Visit', 'Call']
 
 # %% ../../nbs/work/trace.ipynb #5b453f49
 import types
-from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import get_ident
@@ -232,7 +231,6 @@ class Tracer(Watcher):
         self.calls, self.memory, self.before_write = [], SharedMemory(), before_write
         self.given = ()                 # What the model was called with
         self.elsewhere = False          # Whether a module was called in another thread
-        self.unseen = {}                # Work that no mode sees: index of the part -> name -> count
         self._visits, self._packed, self._thread = _Visits(owners or {}), _PackedWeights(), get_ident()
 
     @property
@@ -262,10 +260,6 @@ class Tracer(Watcher):
                 return out
             finally: self._visits.leave()
         return call
-
-    def note_unseen(self, name):
-        "Note that the part that is running calls something whose operators no mode sees."
-        self.unseen.setdefault(self.visits[self._visits.current()].part, Counter())[name] += 1
 
     def section(self,
         part:int,        # What is charged for operators outside every module
