@@ -8,14 +8,14 @@ __all__ = ['Slot', 'Kernels', 'inside', 'kernels_of', 'kernel_rows', 'limits', '
 # %% ../../nbs/analysis/compiled.ipynb #aa303128
 import copy, itertools, re
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
 from torch import nn
 
-from ..core.arguments import as_call, copied, tensors_of
+from ..core.arguments import as_call, copied
 from ..core.progress import progress_bar
 from ..core.units import total
 from ..engine.accelerator import device_of, is_accelerator
@@ -25,8 +25,8 @@ from ..engine.step import Forward, parameter_owners, phases, preserved_run
 from ..roofs.caches import simulate_caches
 from ..roofs.hardware import HardwarePeaks, memory_time
 from ..roofs.place import call_row, flops_time
-from ..roofs.row import Row, summed
-from ..work.count import Work, trace_call
+from ..roofs.row import Row
+from ..work.count import Work
 from ..work.fused import Kernel, module_path, read_buffers, read_site
 from ..work.dispatch import watching
 from ..work.target import Target, graph_on_target

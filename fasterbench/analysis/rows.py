@@ -16,7 +16,7 @@ from .compiled import kernel_rows, kernel_type, limits, outside_graphs
 from .measure import Measurement
 from ..engine.step import phases
 from ..roofs.caches import simulate_caches
-from ..roofs.place import RooflinePoint, call_row, place, ranked, shares_of, waiting_row
+from ..roofs.place import call_row, place, ranked, shares_of, waiting_row
 from ..roofs.row import Row, changed, summed
 from ..roofs.hardware import HardwarePeaks
 from ..timing.operators import compiled_part

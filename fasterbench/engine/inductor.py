@@ -6,8 +6,8 @@
 __all__ = ['without_graph_number', 'NotGenerated', 'Graph', 'Frame', 'Stamped']
 
 # %% ../../nbs/engine/inductor.ipynb #f5eb8a9d
-import ast, copy, inspect, itertools, re, sys, threading, weakref
-from collections.abc import Callable, Iterable
+import ast, copy, inspect, itertools, re, threading, weakref
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from types import CodeType, SimpleNamespace
 

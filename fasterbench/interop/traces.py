@@ -24,7 +24,7 @@ from .collectives import collectives_of
 from .perfetto import write_perfetto
 from .trace_file import Source, read_file, snippet, source_of, sources
 from .engine_ops import engine_config
-from .trace_join import Reading, counted, parts
+from .trace_join import Reading, parts
 from .trace_work import uncompiled
 from .trace_rows import reduced
 from ..roofs.datasheet import as_peaks, names_device

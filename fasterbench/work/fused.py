@@ -8,8 +8,8 @@ __all__ = ['most_marked', 'Kernel', 'Buffers', 'distinct', 'read_site', 'read_bu
 # %% ../../nbs/work/fused.ipynb #16760f84
 import math, re
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from ..core.private import OpOverload
 from .dispatch import is_view
 from .elementwise import pointwise_cost
 from .flops import operator_flops
-from .rules import Flops, op_name, tensors_in
+from .rules import op_name, tensors_in
 from .trace import Call, Touch
 from .traffic import operator_accesses
 
