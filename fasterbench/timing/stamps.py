@@ -266,7 +266,7 @@ class _Nothing:
 
 class StampProbe:
     "Behind each call of a module, one of a function that does next to nothing: bare or stamped, by turns."
-    least = 20 # Calls of each kind that are needed
+    least, plenty = 20, 200 # Calls of each kind: so many are needed, and beyond so many none is
     def __init__(self,
         stamps, # What is measured
         n:int,  # How many modules there are
@@ -292,6 +292,11 @@ class StampProbe:
         stamps = self.stamps.read()
         self.inside += [b.time - a.time for a, b in zip(stamps, stamps[1:]) if (a.event, b.event) == (enter, leave)]
         self.runs += 1
+
+    @property
+    def done(self)->bool:
+        "True if each module had both kinds behind it equally often, and there is plenty of both."
+        return self.runs % 2 == 0 and min(map(len, self.spent)) >= self.plenty
 
     @property
     def cost(self)->StampCost|None:
@@ -421,6 +426,7 @@ def _warm_and_probe(fresh, run, stamps, warmup, rule, tick):
     watched = run.watched(probe)
     def probed():
         call = fresh()
+        if probe.done: return call
         def once():
             with watched: call()
             probe.end()
