@@ -1,28 +1,25 @@
-// The name of the chosen or the slowest row, labels of the roofs, then names of further slow rows: each where nothing lies under it.
+// The name of the chosen or the slowest row, the labels of the roofs, further names: each where nothing lies under it, or
+// nowhere. A roof whose label has no place beside it gets a leader, after the second name.
 function label() {
   const chart = charts[0], layout = chart?._fullLayout
   if (!layout?.xaxis || !tab.figures[0].data.some(t => t.textfont) && !tab.names) return
-  const {xaxis, yaxis} = layout
-  const spots = chart.data.filter(t => t.customdata && t.marker && !t.yaxis?.startsWith("y2") && t.hoverinfo !== "skip")
+  const {xaxis, yaxis} = layout, of = wanted => chart.data.filter(wanted)
+  const spots = of(t => t.customdata && t.marker && !t.yaxis?.startsWith("y2") && t.hoverinfo !== "skip")
     .flatMap(t => t.customdata.map((c, i) => ({row: rowAt(c), x: t.x[i], y: t.y[i], r: radius(t.marker, i)})))
     .filter(s => s.x !== null && s.y !== null)
-  const star = chart.data.filter(t => t.name === "whole model").flatMap(t => t.x.map((x, i) => ({x, y: t.y[i], r: 10})))
-  const ridges = chart.data.filter(t => t.mode === "markers" && !t.name).flatMap(t => t.x.map((x, i) => ({x, y: t.y[i], r: 6})))
-  const around = s => {
-    const [x, y] = centre(s, xaxis, yaxis)
-    return {left: x - s.r, right: x + s.r, top: y - s.r, bottom: y + s.r, named: star.includes(s)}
-  }
+  const marks = (wanted, r) => of(wanted).flatMap(t => t.x.map((x, i) => ({x, y: t.y[i], r})))
+  const others = [...marks(t => t.name === "whole model", 10), ...marks(t => t.mode === "markers" && !t.name, 6)]
   const own = [...chart.querySelectorAll(".annotation")].slice(0, (tab.figures[0].layout.annotations ?? []).length)
-  const taken = [...own.map(g => boxIn(chart, g)), ...[...star, ...spots, ...ridges].map(around)]
-  const bare = alongLines(chart, xaxis, yaxis, t => t.legendgroup?.startsWith("roof"))
-  const lines = [...bare, ...alongLines(chart, xaxis, yaxis, t => !t.legendgroup?.startsWith("roof"))]
+  const room = {
+    xaxis, yaxis, lines: segments(chart, xaxis, yaxis), leaders: [],
+    boxes: [...own.map(g => boxIn(chart, g)), ...[...others, ...spots].map(s => around(centre(s, xaxis, yaxis), s.r))],
+    frame: {left: xaxis._offset, right: xaxis._offset + xaxis._length, top: yaxis._offset - 10, bottom: yaxis._offset + yaxis._length}}
   const first = tab.names ? slowest(spots, xaxis, yaxis).slice(0, wide() ? 5 : 3) : []
-  const ways = [[lines, 56, true], [lines, 150, true], [[], 80, true], [lines, 150, false], [[], 150, false]]
-  const tries = [26, 14].flatMap(width => ways.map(way => [width, ...way]))
-  const name = s => tries.reduce((found, how) => found ?? placed(s, xaxis, yaxis, taken, ...how), null)
-  const top = first.slice(0, 1).map(name), roofs = labelled(chart, xaxis, yaxis, taken, lines, bare)
-  const names = [...top, ...first.slice(1).map(name)].filter(Boolean)
-  Plotly.relayout(chart, {annotations: [...themed(tab.figures[0].layout).annotations, ...roofs, ...names]})
+  const roofs = tab.figures[0].data.filter(t => t.textfont && t.visible !== "legendonly")
+  const name = s => nameOn(room, s), top = first.slice(0, 1).map(name), near = roofs.map(t => roofLabel(room, t, false))
+  const second = first.slice(1, 2).map(name), far = roofs.filter((_, i) => !near[i]).map(t => roofLabel(room, t, true))
+  const texts = [...top, ...near, ...second, ...far, ...first.slice(2).map(name)].filter(Boolean)
+  Plotly.relayout(chart, {annotations: [...themed(tab.figures[0].layout).annotations, ...texts]})
 }
 
 // The spots of the chosen row and of those that take the most time; rows at one place are one spot, with `more` of them.
@@ -40,6 +37,45 @@ function slowest(spots, xaxis, yaxis) {
 // With half of the outline.
 const radius = ({size, line}, i) => ((size?.[i] ?? 8) + (line?.width?.[i] ?? line?.width ?? 0)) / 2
 
+const centre = ({x, y}, xaxis, yaxis) => [xaxis._offset + xaxis.d2p(x), yaxis._offset + yaxis.d2p(y)]
+const around = ([x, y], r) => ({left: x - r, right: x + r, top: y - r, bottom: y + r})
+const overlap = (a, b) => a.left < b.right && b.left < a.right && a.top < b.bottom && b.top < a.bottom
+const grown = (box, d) => ({left: box.left - d, right: box.right + d, top: box.top - d, bottom: box.bottom + d})
+
+function boxIn(chart, g) {
+  const a = g.getBoundingClientRect(), b = chart.getBoundingClientRect()
+  return {left: a.left - b.left, right: a.right - b.left, top: a.top - b.top, bottom: a.bottom - b.top}
+}
+
+// The lines of the chart, piece by piece, px; they lie under no text.
+function segments(chart, xaxis, yaxis) {
+  const on = t => t.mode?.includes("lines") && t.x?.length > 1 && t.x.length < 400 && t.visible !== "legendonly"
+    && (!t.xaxis || t.xaxis === "x")
+  return chart.data.filter(on).flatMap(t => t.x.slice(1).flatMap((_, i) => {
+    const ends = [i, i + 1].map(k => centre({x: t.x[k], y: t.y[k]}, xaxis, yaxis))
+    return [t.x, t.y].some(v => v[i] === null || v[i + 1] === null) ? [] : [ends]
+  }))
+}
+
+const along = ([a, b], f) => a.map((v, j) => v + (b[j] - v) * f)
+
+// The part of a line that lies in a box, as two fractions of its length; null: none does.
+function within([a, b], box) {
+  let from = 0, to = 1
+  for (const [j, low, high] of [[0, box.left, box.right], [1, box.top, box.bottom]]) {
+    const way = b[j] - a[j], ends = [(low - a[j]) / way, (high - a[j]) / way].sort((p, q) => p - q)
+    if (way) { from = Math.max(from, ends[0]); to = Math.min(to, ends[1]) }
+    else if (a[j] <= low || a[j] >= high) return null
+  }
+  return from < to ? [from, to] : null
+}
+
+// Whether two lines cross: the ends of each are on both sides of the other.
+function cross([a, b], [c, d]) {
+  const side = (p, q, r) => Math.sign((q[0] - p[0]) * (r[1] - p[1]) - (q[1] - p[1]) * (r[0] - p[0]))
+  return side(a, b, c) !== side(a, b, d) && side(c, d, a) !== side(c, d, b)
+}
+
 // The width of a text as it is drawn.
 const pen = document.createElement("canvas").getContext("2d")
 function widthOf(text, size) {
@@ -47,97 +83,75 @@ function widthOf(text, size) {
   return pen.measureText(text).width + 2
 }
 
-// A label per roof, somewhere along its line, above or below it, off markers, other labels and other lines.
-const along = [0.5, 0.42, 0.58, 0.34, 0.66, 0.26, 0.74, 0.18, 0.82, 0.1, 0.9, 0.04, 0.96]
-function labelled(chart, xaxis, yaxis, taken, lines, bare) {
-  const size = wide() ? 12 : 10, h = size + 5
-  const frame = {left: xaxis._offset, right: xaxis._offset + xaxis._length, top: yaxis._offset - h, bottom: yaxis._offset + yaxis._length}
-  const place = (t, text, from) => {
-    const w = widthOf(text, size)
-    const [a, b] = clipped([0, t.x.length - 1].map(k => centre({x: t.x[k], y: t.y[k]}, xaxis, yaxis)), frame)
-    const flat = Math.abs(a[1] - b[1]) < 1
-    for (const gap of flat ? [0, 7, 14, 21] : [0]) for (const f of along) for (const up of [true, false]) {
-      const [x, y] = a.map((v, j) => v + (b[j] - v) * f)
-      const middle = Math.max(frame.left, Math.min(x - w / 2, frame.right - w))
-      const left = flat ? middle : up ? x - w - 4 : x + 4, top = up ? y - h - gap : y + 1 + gap
-      const box = {left, right: left + w, top, bottom: top + h, named: true}
-      const inside = box.left >= frame.left && box.right <= frame.right && box.top >= frame.top && box.bottom <= frame.bottom
-      if (!inside || [...taken, ...from].some(t => overlap(t, box))) continue
-      taken.push(box)
-      const [dx, dy] = [xaxis.p2d(left - xaxis._offset), yaxis.p2d(top + h / 2 - yaxis._offset)].map(Math.log10)
-      return {x: dx, y: dy, text: escaped(text), xanchor: "left", yanchor: "middle", showarrow: false, borderpad: 0,
-              captureevents: false, name: "roof", font: {size, color: color("soft")}}
-    }
-    return null
-  }
-  const drawn = t => t.textfont && t.visible !== "legendonly"
-  return tab.figures[0].data.filter(drawn).map(t => {
-    const whole = plain(t.text[1]), name = whole.replace(/ [\d.]+ \S*\/s$/, "")
-    const texts = wide() ? [whole, name] : [name]
-    const tries = [...texts.flatMap(text => [[text, lines], [text, bare]]), ...texts.map(text => [text, []])]
-    return tries.reduce((found, how) => found ?? place(t, ...how), null)
-  }).filter(Boolean)
-}
-
-// The part of a straight line that lies within a frame.
-function clipped([a, b], frame) {
-  const at = f => a.map((v, j) => v + (b[j] - v) * f)
-  const inside = ([x, y]) => x >= frame.left && x <= frame.right && y >= frame.top && y <= frame.bottom
-  const steps = Array.from({length: 201}, (_, k) => k / 200).filter(f => inside(at(f)))
-  return steps.length ? [at(steps[0]), at(steps.at(-1))] : [a, b]
-}
-
-function boxIn(chart, g) {
-  const a = g.getBoundingClientRect(), b = chart.getBoundingClientRect()
-  return {left: a.left - b.left, right: a.right - b.left, top: a.top - b.top, bottom: a.bottom - b.top}
-}
-
-// Points on those lines of the chart that are `wanted`, close to each other.
-function alongLines(chart, xaxis, yaxis, wanted) {
-  const first = t => !t.xaxis || t.xaxis === "x"
-  const few = t => t.x?.length > 1 && t.x.length < 400
-  const on = t => t.mode?.includes("lines") && few(t) && first(t) && wanted(t) && t.visible !== "legendonly"
-  return chart.data.filter(on).flatMap(t => t.x.slice(1).flatMap((_, i) => {
-    const [a, b] = [i, i + 1].map(k => centre({x: t.x[k], y: t.y[k]}, xaxis, yaxis))
-    return between(a, b)
-  }))
-}
-
-// Points from `a` to `b`, as boxes without a size.
-const between = (a, b) => Array.from({length: 80}, (_, k) => a.map((v, j) => v + (b[j] - v) * k / 79))
-  .map(([x, y]) => ({left: x, right: x, top: y, bottom: y}))
-const overlap = (a, b) => a.left < b.right && b.left < a.right && a.top < b.bottom && b.top < a.bottom
-
-const centre = ({x, y}, xaxis, yaxis) => [xaxis._offset + xaxis.d2p(x), yaxis._offset + yaxis.d2p(y)]
-
 const escaped = text => text.replace(/[&<>]/g, c => ({"&": "&amp;", "<": "&lt;", ">": "&gt;"})[c])
 
-// The first free place among right, left, above and below, then farther away, with a line to the marker, which crosses
-// no name, not the star and, where it is to stay apart, no other marker; null: there is none.
-const sides = [[1, 0], [-1, 0], [0, -1], [0, 1]]
-const turns = [...[-45, 45, -135, 135], ...[0, 180, -90, 90], ...[-20, 20, -70, 70, -110, 110, -160, 160]]
-const directions = turns.map(turn => [Math.cos(turn * Math.PI / 180), Math.sin(turn * Math.PI / 180)])
-const places = [...sides.map(s => [0, s]), ...[16, 32, 56, 80, 110, 150].flatMap(d => directions.map(s => [d, s]))]
-function placed({row, x, y, r, more}, xaxis, yaxis, taken, width, others, reach, apart) {
+// A text at the first place where it lies on nothing, as an annotation of `at`; null: there is none. A place is where
+// the text begins, ends or has its centre, `to`, from `at`. With a leader the line to it passes what `may` lets it pass.
+function placed(room, text, size, at, r, places, may, look) {
+  const w = widthOf(text, size), h = size + 3, own = grown(around(at, r), 0.5)
+  for (const {to: [dx, dy], side, leader} of places) {
+    const left = at[0] + dx - w * {left: 0, center: 0.5, right: 1}[side], y = at[1] + dy
+    const box = {left, right: left + w, top: y - h / 2, bottom: y + h / 2}, {frame} = room
+    const inside = left >= frame.left && box.right <= frame.right && box.top >= frame.top && box.bottom <= frame.bottom
+    if (!inside || room.boxes.some(b => overlap(b, box)) || room.lines.some(l => within(l, grown(box, 2)))) continue
+    const length = Math.hypot(dx, dy), way = leader ? [along([at, [at[0] + dx, y]], (r + 1) / length), [at[0] + dx, y]] : null
+    if (way && !may(way, own)) continue
+    room.boxes.push(box)
+    if (way) room.leaders.push(way), room.lines.push(way)
+    const [x0, y0] = [room.xaxis.p2d(at[0] - room.xaxis._offset), room.yaxis.p2d(at[1] - room.yaxis._offset)].map(Math.log10)
+    const line = leader ? {showarrow: true, ax: dx, ay: dy, standoff: r, arrowwidth: 1, arrowcolor: look.font.color}
+      : {showarrow: false, xshift: dx, yshift: -dy}
+    return {x: x0, y: y0, text: escaped(text), xanchor: side, yanchor: "middle", borderpad: 0, captureevents: false,
+            arrowhead: 0, ...line, ...look, font: {size, ...look.font}}
+  }
+  return null
+}
+
+// What a leader may pass: no text and no marker but its own, none of these `lines`; `touching`: markers on its own.
+const holds = (outer, b) => b.left >= outer.left && b.right <= outer.right && b.top >= outer.top && b.bottom <= outer.bottom
+const passes = (room, lines, touching) => (way, own) =>
+  !lines.some(l => cross(l, way))
+  && !room.boxes.some(b => !holds(own, b) && !(touching && overlap(b, own)) && within(way, b))
+
+// The label of a roof somewhere along its line, beside it or on a short leader.
+const middleFirst = [0.5, 0.42, 0.58, 0.34, 0.66, 0.26, 0.74, 0.18, 0.82, 0.1, 0.9, 0.04, 0.96]
+function roofLabel(room, trace, leader) {
+  const size = wide() ? 12 : 10, h = size + 3, look = {name: "roof", font: {color: color("soft")}}
+  const beside = flat => flat ? [-1, 1].flatMap(up => [3, 8].map(gap => ({to: [0, up * (h / 2 + gap)], side: "center"})))
+    : [{to: [-5, -h / 2 - 3], side: "right"}, {to: [5, h / 2 + 3], side: "left"}]
+  const led = d => [[-1, -1], [1, 1], [1, -1], [-1, 1]].map(([x, y]) =>
+    ({to: [x * d, y * d], side: x < 0 ? "right" : "left", leader: true}))
+  const near = flat => [[beside(flat), []]], far = [room.lines, room.leaders].flatMap(lines => [16, 26, 40, 60].map(d => [led(d), lines]))
+  const ends = [0, trace.x.length - 1].map(k => centre({x: trace.x[k], y: trace.y[k]}, room.xaxis, room.yaxis))
+  const part = within(ends, grown(room.frame, 0.5)), flat = Math.abs(ends[0][1] - ends[1][1]) < 1
+  if (!part) return null
+  const line = part.map(f => along(ends, f)), whole = plain(trace.text[1]), name = whole.replace(/ [\d.]+ \S*\/s$/, "")
+  for (const text of wide() ? [whole, name] : [name])
+    for (const [places, lines] of leader ? far : near(flat)) for (const f of middleFirst) {
+      const found = placed(room, text, size, along(line, f), 0, places, passes(room, lines, false), look)
+      if (found) return found
+    }
+  return null
+}
+
+// The name of a row beside its marker, or on a leader of up to 100 px.
+const turns = [-45, 45, -135, 135, 0, 180, -90, 90, -20, 20, -160, 160, -70, 70, -110, 110,
+  -32, 32, -148, 148, -58, 58, -122, 122].map(t => t * Math.PI / 180)
+function nameOn(room, {row, x, y, r, more}) {
   const phase = {forward: " fwd", backward: " bwd", update: " upd"}[row.phase] ?? ""
-  const text = shortName(row, width) + phase + (more ? ` +${more} more` : ""), w = widthOf(text, 11), h = 13
-  const [cx, cy] = centre({x, y}, xaxis, yaxis), marker = {left: cx - r, right: cx + r, top: cy - r, bottom: cy + r}
-  for (const [away, [right, down]] of places.filter(([away]) => away <= reach)) {
-    const dx = right * (r + 4 + away), dy = down * (r + 10 + away), xanchor = Math.abs(right) < 0.5 ? "center" : right < 0 ? "right" : "left"
-    const left = cx + dx - ({left: 0, right: w, center: w / 2})[xanchor]
-    const box = {left, right: left + w, top: cy + dy - h / 2, bottom: cy + dy + h / 2, named: true}
-    const way = away ? between([cx, cy], [cx + dx, cy + dy]) : []
-    const inside = box.left >= xaxis._offset && box.right <= xaxis._offset + xaxis._length
-      && box.top >= yaxis._offset && box.bottom <= yaxis._offset + yaxis._length
-    const self = t => away === 0 && t.left === cx - r && t.top === cy - r
-    const covered = [...taken, ...others].some(t => !self(t) && overlap(t, box))
-    const crossed = taken.some(t => (t.named || apart) && !overlap(t, marker) && way.some(p => overlap(t, p)))
-    if (!inside || covered || crossed) continue
-    taken.push(box, ...way)
-    const line = {showarrow: true, ax: dx, ay: dy, standoff: r, arrowhead: 0, arrowwidth: 1, arrowcolor: color("ink")}
-    const beside = {showarrow: false, xshift: dx, yshift: -dy}
-    return {x: Math.log10(x), y: Math.log10(y), text: escaped(text), xanchor, yanchor: "middle", captureevents: false,
-            name: "slowest", font: {size: 11, color: color("ink")}, ...(away ? line : beside)}
+  const side = right => Math.abs(right) < 0.5 ? "center" : right < 0 ? "right" : "left"
+  const away = d => turns.map(t => [Math.cos(t), Math.sin(t)]).map(([right, down]) =>
+    ({to: [right * (r + d), down * (r + d)], side: side(right), leader: true}))
+  const close = [[1, 0], [-1, 0], [0, -1], [0, 1]].map(([right, down]) =>
+    ({to: [right * (r + 4), down * (r + 10)], side: side(right)}))
+  const reach = (...far) => [...close, ...far.flatMap(away)]
+  const far = reach(14, 28, 42, 56, 70, 85, 100)
+  const ways = [[reach(14, 28, 42), room.lines, false], [far, room.leaders, false], [far, room.leaders, true]]
+  const at = centre({x, y}, room.xaxis, room.yaxis), look = {name: "slowest", font: {color: color("ink")}}
+  for (const width of [26, 18]) for (const [places, lines, touching] of ways) {
+    const text = shortName(row, width) + phase + (more ? ` +${more} more` : "")
+    const found = placed(room, text, 11, at, r, places, passes(room, lines, touching), look)
+    if (found) return found
   }
   return null
 }

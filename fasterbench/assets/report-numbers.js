@@ -44,20 +44,44 @@ const isPath = name => !/[<(:/]| (?!×\d+$)/.test(name)
 function gapped(parts, kept) {
   let text = "", last = -1
   for (const i of [...kept].sort((a, b) => a - b)) {
-    text += (i > last + 1 ? "…" : text && ".") + parts[i]
+    text += (parts[i].startsWith("…") ? "" : i > last + 1 ? "…" : text && ".") + parts[i]
     last = i
   }
   return text
 }
 
-// Further parts as they fit, from the end on; where the kept ones are too long, the longest ones lose their middles.
-function fitted(parts, kept, width) {
+// A part without its first word, the last part without a word in its middle: ViTSelfOutput, …SelfOutput, …Output.
+const word = /(?<=[a-z])(?=[A-Z][a-z])|(?<=[A-Z0-9])(?=[A-Z][a-z])|(?=_[a-z])/
+function less(part, last) {
+  const words = part.replace(/^…/, "").split(word)
+  if (last && words.length > 2) return `${words[0]}…${words.slice(2).join("").replace(/^…/, "")}`
+  return words.length > 1 ? `…${words.slice(1).join("")}` : part
+}
+
+// Further parts as they fit, from the end on; where the kept ones are too long, they lose `words`, and at last letters.
+// The `_*` of a block says nothing before another part.
+function fitted(parts, kept, width, words = true) {
+  const last = parts.length - 1, cut = parts.map((p, i) => i < last ? p.replace(/_\*$/, "") : p)
   kept = new Set(kept)
-  for (let i = parts.length - 1; i >= 0; i--) if (!kept.has(i) && gapped(parts, [...kept, i]).length <= width) kept.add(i)
-  const over = gapped(parts, kept).length - width, lengths = parts.map(p => p.length)
-  for (let k = 0; k < over; k++) lengths[[...kept].reduce((a, b) => lengths[b] > lengths[a] ? b : a)] -= 1
-  const cut = parts.map((p, i) => kept.has(i) ? middle(p, Math.max(lengths[i], 4), 0.6) : p)
+  for (let i = last; kept.has(i) || i >= 0 && gapped(cut, [...kept, i]).length <= width; i--) kept.add(i)
+  const longest = of => of.reduce((a, b) => cut[b].length > cut[a].length ? b : a)
+  const letters = part => part.length > 4 ? middle(part, part.length - 1, 0.6) : part
+  for (const shorter of words ? [less, letters] : [letters]) for (const may of [i => i < last, () => true]) {
+    const can = () => [...kept].filter(i => may(i) && shorter(cut[i], i === last) !== cut[i])
+    for (let left = can(); left.length && gapped(cut, kept).length > width; left = can()) {
+      const i = longest(left)
+      cut[i] = shorter(cut[i], i === last)
+    }
+  }
   return middle(gapped(cut, kept), width, 0.4)
+}
+
+// From where it first differs from others that look alike.
+function fromDifference(name, others, width) {
+  const same = Math.min(...others.filter(o => o !== name).map(o => [...name].findIndex((c, i) => c !== o[i])).map(i => i < 0 ? name.length : i))
+  const start = name.slice(0, same).search(/[^\W_]*$/), head = name.match(/^_*[^\W_]*/)[0]
+  const text = start > head.length + 2 ? `${head}…${name.slice(start)}` : name
+  return text.length <= width ? text : `${text.slice(0, width - 1)}…`
 }
 
 function sorted(items, key) {
@@ -66,7 +90,8 @@ function sorted(items, key) {
   return found
 }
 
-// Paths keep their last part and the parts that tell them apart; of a signature the start says most.
+// Names in so many characters, or as many more as it takes to tell them apart. Paths keep their last part and the parts
+// that differ; of a signature the start says most.
 function toldApart(names, width) {
   const all = [...new Set(names)].map(name => ({name, parts: name.split("."), kept: new Set()}))
   for (const n of all) n.kept.add(n.parts.length - 1)
@@ -81,9 +106,14 @@ function toldApart(names, width) {
       if (more) for (const n of group) if (fresh(n, more)) { n.kept.add(n.parts.length - more); alike = true }
     }
   }
-  const short = n => n.name.length <= width ? n.name : isPath(n.name) ? fitted(n.parts, n.kept, width)
+  const short = (n, width) => n.name.length <= width ? n.name : isPath(n.name) ? fitted(n.parts, n.kept, width)
     : middle(stem(n.name), width, 0.66)
-  return new Map(all.map(n => [n.name, short(n)]))
+  const shown = new Map(all.map(n => [n.name, short(n, width)]))
+  const alike = () => [...sorted(all, n => shown.get(n.name)).values()].filter(g => g.length > 1)
+  for (const group of alike()) for (const n of group)
+    shown.set(n.name, isPath(n.name) ? fitted(n.parts, n.kept, width, false) : fromDifference(n.name, group.map(g => g.name), width))
+  for (let more = width + 2, group; group = alike()[0]; more += 2) for (const n of group) shown.set(n.name, short(n, more))
+  return shown
 }
 
 // The root of a model has no name.

@@ -26,17 +26,27 @@ function named(tr, row) {
 function fitNames() {
   const shown = lines().map(tr => [tr, rowAt(Number(tr.dataset.index))])
   const longest = Math.max(14, ...shown.map(([, row]) => nameOf(row).length + (row.members ? 6 : 0)))
-  // to the end of `last`; tells if it fits
+  const write = width => { nameWidth = width; for (const [tr, row] of shown) named(tr, row) }
+  const spare = last => {
+    at("table").style.width = "max-content"
+    const found = at("scroller").clientWidth - last.offsetLeft - last.offsetWidth - 2
+    at("table").style.width = ""
+    return found
+  }
+  // The longest names with which `last` is seen, between those that fit and those that do not; tells if there are any.
   const fit = (least, last) => {
-    for (let tries = 0; tries < 4; tries++) {
-      at("table").style.width = "max-content"
-      const spare = at("scroller").clientWidth - last.offsetLeft - last.offsetWidth - 2
-      at("table").style.width = ""
-      const width = Math.max(least, Math.min(nameWidth + Math.floor(spare / 6.5), longest, 50))
-      if (width === nameWidth || spare >= 0 && spare < 7) return spare >= 0
-      nameWidth = width
-      for (const [tr, row] of shown) named(tr, row)
+    let low = least, high = Math.max(least, Math.min(longest, 50)), best = null
+    const between = width => Math.max(low, Math.min(width, high))
+    for (let tries = 0; tries < 6 && low <= high; tries++) {
+      write(between(nameWidth))
+      const left = spare(last)
+      if (left < 0) high = nameWidth - 1
+      else { best = nameWidth; low = nameWidth + 1 }
+      if (left >= 0 && left < 7) break
+      if (low <= high) nameWidth = between(nameWidth + Math.floor(left / 6.5))
     }
+    write(best ?? least)
+    return best !== null
   }
   const titles = at("table").tHead.querySelectorAll("th"), use = [...at("table").querySelectorAll("th[class*=field-utilization]")].at(-1)
   if (!wide()) fit(14, titles[Math.min(2, titles.length - 1)])
