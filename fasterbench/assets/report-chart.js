@@ -3,28 +3,40 @@ const config = {displaylogo: false, responsive: true, displayModeBar: wide() ? "
                 modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"]}
 let charts = [], marked, passing
 
+// The strip below the chart, for rows that have no place on it, and the axis above it: px. The chart keeps its own height.
+const under = 46
+const stripOf = (layout, traces) => layout.yaxis2?.type === "category" && traces.some(t => t.yaxis === "y2" && t.x?.length)
+const stripHeight = layout => 17 * layout.yaxis2.categoryarray.length + 6
+function makeRoom(layout, traces) {
+  const high = stripOf(layout, traces) ? stripHeight(layout) + under : 0
+  document.documentElement.style.setProperty("--strip", `${high}px`)
+}
+
 // Colours of the page, light or dark, on a figure that comes without.
 const color = name => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim()
-function themed(layout, strip = true) {
-  const {height, width, title, ...kept} = layout
-  const axes = Object.keys(kept).filter(k => /^[xy]axis/.test(k)).map(k => {
-    const title = innerHeight < 500 ? "" : {...kept[k].title, standoff: 6, font: {size: wide() ? 12 : 11}}
-    const axis = {...kept[k], title, gridcolor: color("grid"), linecolor: color("grid"), zerolinecolor: color("grid")}
-    return [k, axis]
-  })
+function themed(layout, traces, high) {
+  const {height, width, title, ...kept} = layout, titles = high >= 250 || innerHeight >= 500
+  const axes = Object.fromEntries(Object.keys(kept).filter(k => /^[xy]axis/.test(k)).map(k => {
+    const title = titles ? {...kept[k].title, standoff: 6, font: {size: wide() ? 12 : 11}} : ""
+    return [k, {...kept[k], title, gridcolor: color("grid"), linecolor: color("grid"), zerolinecolor: color("grid")}]
+  }))
   const font = {color: color("soft"), size: wide() ? 12 : 10}
   const annotations = (kept.annotations ?? []).map(a => ({...a, font: {...a.font, ...font}}))
-  const alone = layout.yaxis2 && !strip          // nothing is on the strip: the chart has all of the room
-  if (alone) {
-    const [x2, y2] = ["xaxis2", "yaxis2"].map(k => axes.find(([name]) => name === k)[1])
-    x2.visible = y2.visible = false
-    Object.assign(axes.find(([name]) => name === "yaxis")[1], {domain: [0, 1]})
-  }
   const titled = annotations.some(a => a.yref === "paper" && a.y >= 1)          // a chart of several has titles above
-  const margin = {l: wide() ? 60 : 50, r: 12, t: titled ? 26 : 12, b: innerHeight < 500 ? 26 : 42}
+  const margin = {l: wide() ? 60 : 50, r: 12, t: titled ? 26 : 12, b: titles ? 42 : 26}
+  if (stripOf(layout, traces)) {
+    const all = high - margin.t - margin.b, strip = stripHeight(layout)
+    axes.yaxis.domain = [(strip + under) / all, 1]
+    axes.yaxis2.domain = [0, strip / all]
+    // shorter on a phone, where the labels take the width of the chart
+    if (!wide()) axes.yaxis2.ticktext = (axes.yaxis2.tickvals = layout.yaxis2.categoryarray).map(t => t.replace(" unknown", " ?"))
+  } else if (layout.yaxis2?.type === "category") {
+    axes.xaxis2.visible = axes.yaxis2.visible = false
+    axes.yaxis.domain = [0, 1]
+  }
   const label = {bgcolor: color("page"), bordercolor: color("line"), font: {color: color("ink")}}
   const hoverlabel = {...kept.hoverlabel, ...label}
-  return {...kept, ...Object.fromEntries(axes), annotations, margin, hoverlabel, showlegend: false, autosize: true,
+  return {...kept, ...axes, annotations, margin, hoverlabel, showlegend: false, autosize: true,
           font: {...kept.font, color: color("ink")}}
 }
 
@@ -70,12 +82,11 @@ function rings(traces) {
 
 const drawn = figure => { const traces = figure.data.map(part); return [...traces, ...rings(traces)] }
 
-const onStrip = traces => traces.some(t => t.yaxis === "y2" && t.x?.length)
-
 function redraw() {
   tab.figures.forEach((figure, i) => {
     const traces = drawn(figure)
-    Plotly.react(charts[i], traces, themed(figure.layout, onStrip(traces)), config)
+    if (!i) makeRoom(figure.layout, traces)
+    Plotly.react(charts[i], traces, themed(figure.layout, traces, charts[i].clientHeight), config)
   })
   label()
   showLegend()
@@ -91,7 +102,8 @@ function draw(figure, i) {
   if (i) frame.prepend(element("figcaption", {textContent: figure.alt.split(":")[0]}))
   frame.ariaLabel = figure.alt
   const traces = drawn(figure)
-  Plotly.newPlot(chart, traces, themed(figure.layout, onStrip(traces)), config)
+  if (!i) makeRoom(figure.layout, traces)
+  Plotly.newPlot(chart, traces, themed(figure.layout, traces, chart.clientHeight), config)
   chart.on("plotly_click", e => choose(e.points[0].customdata ?? state.row))
   return chart
 }
