@@ -53,10 +53,10 @@ def until(found, seconds=30):
 def ready(browser, tab): until(lambda: browser.execute_script("return document.body.dataset.ready") == tab)
 
 def view(browser, width, height):
-    "A window of this size, in CSS px."
+    "A window of this size, in CSS px, with charts and labels in place for it."
     size = dict(width=width, height=height, deviceScaleFactor=1, mobile=False)
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-    browser.execute_async_script("requestAnimationFrame(() => setTimeout(arguments[0], 250))")
+    until(lambda: browser.execute_script("return innerWidth === arguments[0] && (!document.body.dataset.ready || document.body.dataset.size === [...arguments].join('x'))", width, height))
 
 def opened(browser, path, width=1440, height=900, dark=False, tab="modules", state="fold=0"):
     "The page, drawn; what the console said and what was requested meanwhile."
@@ -249,6 +249,7 @@ def test_charts_keep_their_size_when_the_window_or_the_phone_turns(chrome, pages
             .map(boxes => [Math.min(...boxes.map(b => b.width)), Math.min(...boxes.map(b => b.height))])""")
     before = sizes()
     view(chrome, 1300, 900)
+    assert chrome.execute_script("return document.body.dataset.size") == "1300x900"          # labels are in place for it
     assert all(abs(h - old) < 40 for (_, h), (_, old) in zip(sizes(), before)) and sizes()[0][0] < before[0][0]
     for width, height in ((390, 844), (844, 390), (1024, 768)):
         view(chrome, width, height)

@@ -82,14 +82,20 @@ function rings(traces) {
 
 const drawn = figure => { const traces = figure.data.map(part); return [...traces, ...rings(traces)] }
 
+let size
+const sizeOfChart = () => `${at("chart").clientWidth} ${at("chart").clientHeight}`
+
+// The window for which charts and labels are in place, for whoever waits for it.
+const inPlace = () => { document.body.dataset.size = `${innerWidth}x${innerHeight}` }
+
 function redraw() {
   tab.figures.forEach((figure, i) => {
     const traces = drawn(figure)
     if (!i) makeRoom(figure.layout, traces)
     Plotly.react(charts[i], traces, themed(figure.layout, traces, charts[i].clientHeight), config)
   })
-  label()
   showLegend()
+  return label()
 }
 
 // A click on a marker chooses its row.
@@ -114,6 +120,7 @@ function drawAll() {
   at("chart").replaceChildren()
   at("charts").replaceChildren()
   charts = tab.figures.map(draw)
-  label()
+  size = sizeOfChart()
   showLegend()
+  Promise.resolve(label()).then(inPlace)
 }

@@ -19,7 +19,7 @@ function label() {
   const name = s => nameOn(room, s), top = first.slice(0, 1).map(name), near = roofs.map(t => roofLabel(room, t, false))
   const second = first.slice(1, 2).map(name), far = roofs.filter((_, i) => !near[i]).map(t => roofLabel(room, t, true))
   const texts = [...top, ...near, ...second, ...far, ...first.slice(2).map(name)].filter(Boolean)
-  Plotly.relayout(chart, {annotations: [...themed(tab.figures[0].layout, [], 0).annotations, ...texts]})
+  return Plotly.relayout(chart, {annotations: [...themed(tab.figures[0].layout, [], 0).annotations, ...texts]})
 }
 
 // The spots of the chosen row and of those that take the most time; rows at one place are one spot, with `more` of them.

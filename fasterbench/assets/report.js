@@ -144,20 +144,20 @@ function listen() {
   document.addEventListener("keydown", e => { if (e.key === "Escape") shut(null) })
   addEventListener("hashchange", () => open(recall()))
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw)
-  const size = () => `${at("chart").clientWidth} ${at("chart").clientHeight}`
-  let last = size(), waiting
-  new ResizeObserver(() => {
-    if (size() === last) return
-    last = size()
-    clearTimeout(waiting)
-    waiting = setTimeout(resized, 150)
-  }).observe(at("chart"))
+  let waiting
+  const later = () => { clearTimeout(waiting); waiting = setTimeout(resized, 150) }
+  new ResizeObserver(later).observe(at("chart"))
+  addEventListener("resize", later)
 }
 
 // Sizes of text and the places of names follow the width.
 async function resized() {
-  await Promise.all(charts.map(c => Plotly.Plots.resize(c)))
-  redraw()
+  if (size !== sizeOfChart()) {
+    size = sizeOfChart()
+    await Promise.all(charts.map(c => Plotly.Plots.resize(c)))
+    await redraw()
+  }
+  inPlace()
 }
 
 // The charts and the table end where the window does.

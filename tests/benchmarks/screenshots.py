@@ -123,10 +123,13 @@ def chrome():
     return webdriver.Chrome(options=options, service=webdriver.ChromeService(driver) if driver else None)
 
 def view(browser, width, height):
-    "A viewport of this size."
+    "A viewport of this size, with charts and labels of a page in place."
     size = dict(width=width, height=height, deviceScaleFactor=1, mobile=width < 500)
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-    time.sleep(0.6)
+    placed = "!document.body?.dataset.ready || document.body.dataset.size === `${innerWidth}x${innerHeight}`"
+    end = time.monotonic() + 5
+    while not browser.execute_script(f"return innerWidth === {width} && ({placed})") and time.monotonic() < end: time.sleep(0.05)
+    time.sleep(0.1)
 
 def shot(browser): return base64.b64decode(browser.execute_cdp_cmd("Page.captureScreenshot", dict(format="png"))["data"])
 
@@ -136,8 +139,8 @@ def opened(browser, page, width, height, scheme):
     view(browser, width, height)
     browser.get_log("browser")
     browser.get(page.resolve().as_uri())
-    while not browser.execute_script("return document.body.dataset.ready"): time.sleep(0.05)
-    time.sleep(0.6)
+    while not browser.execute_script("return document.body.dataset.size"): time.sleep(0.05)
+    view(browser, width, height)
 
 doubts = """
   const frame = document.getElementById("scroller"), wide = document.getElementById("table").offsetWidth
