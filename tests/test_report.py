@@ -647,7 +647,7 @@ def test_categories_of_a_comparison(chrome, pages):
 def test_the_legend_of_a_comparison_hides(chrome, pages):
     opened(chrome, pages["pair"][0], tab="pairs")
     visible = lambda: chrome.execute_script("return charts[0].data.filter(t => t.showlegend !== false && t.visible !== 'legendonly').map(t => t.name)")
-    name, before = "memory-bound, before", len(visible())
+    name, before = "compute-bound, before", len(visible())
     assert name in visible()
     click_the_legend(chrome, name)
     until(lambda: name not in visible() and len(visible()) < before)

@@ -22,11 +22,19 @@ function label() {
   return Plotly.relayout(chart, {annotations: [...themed(tab.figures[0].layout, [], 0).annotations, ...texts]})
 }
 
-// The spots of the chosen row and of those that take the most time; rows at one place are one spot, with `more` of them.
+// What a row is named for: its time, of a comparison the change of its time, unless it is within the spread or the drift.
+function weight(row) {
+  if ("time_s" in row) return row.time_s
+  const {time_before_s: before, time_after_s: after, clear} = row
+  return before && after && clear === false ? 0 : Math.abs((before || 0) - (after || 0))
+}
+
+// The spots of the chosen row and of those with the most weight; rows at one place are one spot, with `more` of them.
 function slowest(spots, xaxis, yaxis) {
-  const rank = s => s.row.index === state.row ? Infinity : s.row.time_s, places = []
+  const rank = s => s.row.index === state.row ? Infinity : weight(s.row), places = []
   const near = (a, b) => a.row.phase === b.row.phase && Math.hypot(...a.at.map((v, j) => v - b.at[j])) < 3
-  for (const s of [...new Map(spots.map(s => [s.row, s])).values()].sort((a, b) => rank(b) - rank(a))) {
+  const last = [...new Map(spots.map(s => [s.row, s])).values()].filter(s => rank(s) > 0)
+  for (const s of last.sort((a, b) => rank(b) - rank(a))) {
     const own = {...s, at: centre(s, xaxis, yaxis), more: 0, time: rank(s)}, there = places.find(p => near(p, own))
     if (!there) places.push(own)
     else { there.more += 1; there.time += own.time; there.r = Math.max(there.r, s.r) }
@@ -149,7 +157,7 @@ function nameOn(room, {row, x, y, r, more}) {
   const ways = [[reach(14, 28, 42), room.lines, false], [far, room.leaders, false], [far, room.leaders, true]]
   const at = centre({x, y}, room.xaxis, room.yaxis), look = {name: "slowest", font: {color: color("ink")}}
   for (const width of [26, 18]) for (const [places, lines, touching] of ways) {
-    const text = shortName(row, width) + phase + (more ? ` +${more} more` : "")
+    const text = shortName(row, width) + phase + (row.time_ratio ? ` ${write(row.time_ratio, "ratio")}` : "") + (more ? ` +${more} more` : "")
     const found = placed(room, text, 11, at, r, places, passes(room, lines, touching), look)
     if (found) return found
   }

@@ -25,7 +25,7 @@ from .headline import caveats, divided, equation, short_name
 from .matching import with_names_of_first
 from .origin import argument_texts, batch_of
 from .plot import (axes, bounds, canvas, category_bars, dress, extent, grid, hover, marker_size,
-                                    placeable, shown, spot, star_style, style)
+                                    name_rows, placeable, shown, spot, star_style, style)
 from .report import facts
 from .result import Result, from_json
 from .roof_lines import dtypes_in_use, levels_in_use, roof_lines, roofs
@@ -558,11 +558,18 @@ def legend(pairs:list[Pair])->list[str]:
 # %% ../../nbs/views/compare.ipynb #f0573ba0
 # the first two are told apart by colour-blind readers
 _changes = {"faster": dict(color="#009e73", dash="solid"), "slower": dict(color="#cc79a7", dash="dash"),
-            "within the spread": dict(color="#74808a", dash="dot"),
-            "within the drift": dict(color="#74808a", dash="longdash"),
             "spread unknown": dict(color="#74808a", dash="dashdot")}
 
 def _xy(points): return dict(zip("xy", map(list, zip(*(spot(p) if p else (None, None) for p in points)))))
+
+_unchanged = "no clear change"
+
+def _has_changed(q): return q.side != "both" or q.change in _changes
+
+def _changed_by(q):
+    "Seconds by which the time of a row changes."
+    a, b = (p.time_s if p else 0.0 for p in q.points)
+    return abs(b - a)
 
 def _has_moved(q):
     "Tell if both sides are on the chart, at places that differ."
@@ -580,20 +587,27 @@ def _arrows(fig, pairs):
         fig.add_scatter(**_xy([p for _, q in moved for p in (q.before, q.after, None)]),
                         mode="lines+markers", name=change, customdata=[i for i, _ in moved for _ in range(3)],
                         line=dict(width=2, **look), marker=marker, hoverinfo="skip", legendgroup=change)
+    if all(map(_has_changed, pairs)): return
+    fig.add_scatter(x=[None], y=[None], mode="markers", name=_unchanged, legendgroup=_unchanged, hoverinfo="skip",
+                    marker=dict(symbol="circle", color="#a9b3ba", size=9))
 
 # %% ../../nbs/views/compare.ipynb #cbe70baf
 def _spots(fig, pairs, side, called):
-    "The markers of one side, per bound; those before are open."
-    text = lambda p, q: f"{hover(p)}<br>{called}" + (f", time {ratio_text(q.ratio('time_s'))}" if q.side == "both"
-                                                   else " only")
+    "The markers of one side, per bound; those before are open, and those of rows that have not clearly changed absent."
+    text = lambda p, q: f"{hover(p)}<br>{called}" + (f", time {ratio_text(q.ratio('time_s'))}, {q.change}"
+                                                   if q.side == "both" else " only")
     for kind, look in bounds.items():
-        chosen = [(i, p, q) for i, q in enumerate(pairs) if placeable(p := getattr(q, side)) and p.bound == kind]
-        if not chosen: continue
-        marker = style(kind, [marker_size(p) for _, p, _ in chosen])
-        if side == "before": marker["symbol"] = marker["symbol"].removesuffix("-open") + "-open"
-        fig.add_scatter(**_xy([p for _, p, _ in chosen]), hovertext=[text(p, q) for _, p, q in chosen],
-                        hoverinfo="text", mode="markers", customdata=[i for i, _, _ in chosen],
-                        marker=marker, name=f"{look['label']}, {called}", legendgroup=f"{kind} {side}")
+        own = [(i, p, q) for i, q in enumerate(pairs) if placeable(p := getattr(q, side)) and p.bound == kind]
+        for changed in (False, True) if side == "after" else (True,):
+            chosen = [c for c in own if _has_changed(c[2]) == changed]
+            if not chosen: continue
+            marker = style(kind, [marker_size(p) for _, p, _ in chosen]) | ({} if changed else dict(opacity=0.35))
+            if side == "before": marker["symbol"] = marker["symbol"].removesuffix("-open") + "-open"
+            entry = (dict(name=f"{look['label']}, {called}", legendgroup=f"{kind} {side}") if changed else
+                     dict(name=_unchanged, legendgroup=_unchanged, showlegend=False))
+            fig.add_scatter(**_xy([p for _, p, _ in chosen]), hovertext=[text(p, q) for _, p, q in chosen],
+                            hoverinfo="text", mode="markers", customdata=[i for i, _, _ in chosen], marker=marker,
+                            **entry)
 
 # %% ../../nbs/views/compare.ipynb #2ef0f0ad
 def _programs(fig, before, after):
@@ -618,8 +632,8 @@ def _pair_categories(comparison):
     order = [f"{c}, {side}" for c in sorted(sums, key=sums.get) for side in comparison.labels[::-1]]
     return category_bars([(f"{c}, {side}", i, p) for c, side, i, p in rows], "Time by category", order)
 
-def _arrow_chart(comparison, title):
-    "Both results in one roofline chart."
+def _arrow_chart(comparison, title, named=5):
+    "Both results in one roofline chart, the `named` rows that change most with their names."
     fig, a, b, pairs = canvas(), comparison.before, comparison.after, comparison.pairs
     rows = [p for q in pairs for p in (q.before, q.after) if placeable(p)]
     box = extent([*rows, *(p for p in (a.program, b.program) if placeable(p))], b, a)
@@ -627,6 +641,9 @@ def _arrow_chart(comparison, title):
     _arrows(fig, pairs)
     for side, called in zip(_before_after, comparison.labels): _spots(fig, pairs, side, called)
     _programs(fig, a.program, b.program)
+    last = {i: p for i, q in enumerate(pairs) for p in (q.before, q.after) if placeable(p)}
+    most = sorted((i for i in last if _has_changed(pairs[i])), key=lambda i: -_changed_by(pairs[i]))[:named]
+    name_rows(fig, last, most, last, [p for p in (a.program, b.program) if placeable(p)], box)
     axes(fig, box)
     sides = " to ".join(comparison.labels)
     return dress(fig, title, f"Roofline chart with arrows from {sides}. {comparison.told}", 600)
@@ -694,8 +711,8 @@ class Comparison(Series):
     def _tab(self):
         records = (_blank(r) | dict(side=_called(r["side"], self.labels)) for r in pair_records(self.pairs))
         return Sheet(self._fields, records).tab(
-            "pairs", f"rows, {' and '.join(self.labels)}", self.plot(""), _pair_categories(self),
-            visible=_first_of_pair)
+            "pairs", f"rows, {' and '.join(self.labels)}", _arrow_chart(self, "", 0), _pair_categories(self),
+            visible=_first_of_pair, names=True)
 
 # %% ../../nbs/views/compare.ipynb #d110e7bc
 def _blank(record):

@@ -248,12 +248,11 @@ def _label_box(line, box):
     left, top = (x - width if "left" in line.textposition else x), (y - 20 if "top" in line.textposition else y)
     return left, top, left + width, top + 20
 
-def _name_rows(fig, rows, on, star, box, named):
-    "Name the `named` slowest rows of those on the chart."
-    slow = sorted(on, key=lambda i: -rows[i].time_s)[:named]
+def name_rows(fig, rows, first, on, star, box):
+    "Name the rows `first` of those `on` the chart."
     taken = [_marker_box(rows[i], marker_size(rows[i]) / 2, box) for i in on] + [_marker_box(p, 9, box) for p in star]
     taken += [_label_box(t, box) for t in fig.data if t.mode == "lines+text" and t.visible != "legendonly"]
-    for i in slow:
+    for i in first:
         p, r, text = rows[i], marker_size(rows[i]) / 2, _tail(label(rows[i]))
         (ax, ay), place = _free(_pixel(*spot(p), box), r, 6.4 * min(len(text), 28) + 6, taken)
         taken.append(place)
@@ -287,7 +286,7 @@ def plot_points(
     for p in star:
         if network and points == "modules" and p.wire_intensity: _wire_star(fig, p)
         _star(fig, p)                                                # on top of the other markers
-    if points != "steps": _name_rows(fig, rows, on, star, box, named)
+    if points != "steps": name_rows(fig, rows, sorted(on, key=lambda i: -rows[i].time_s)[:named], on, star, box)
     strip = [_strip_place(rows[i], result.peaks.memory) for i in off]
     heading = f"Roofline of {model_name(result)} on {device_name(result)}" if title is None else title
     return _layout(fig, heading, alt_text(result, points), box, strip)
