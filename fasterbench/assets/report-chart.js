@@ -3,19 +3,20 @@ const config = {displaylogo: false, responsive: true, displayModeBar: wide() ? "
                 modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"]}
 let charts = [], marked, passing
 
-// The strip below the chart, for rows that have no place on it, and the axis above it: px. The chart keeps its own height.
-const under = 46
+// The strip below the chart, for rows that have no place on it, and the axis above it: px. The chart keeps its own height,
+// save on a phone on its side.
+const low = () => innerHeight < 500, under = () => low() ? 24 : 46
 const stripOf = (layout, traces) => layout.yaxis2?.type === "category" && traces.some(t => t.yaxis === "y2" && t.x?.length)
 const stripHeight = layout => 17 * layout.yaxis2.categoryarray.length + 6
 function makeRoom(layout, traces) {
-  const high = stripOf(layout, traces) ? stripHeight(layout) + under : 0
+  const high = stripOf(layout, traces) && !low() ? stripHeight(layout) + under() : 0
   document.documentElement.style.setProperty("--strip", `${high}px`)
 }
 
 // Colours of the page, light or dark, on a figure that comes without.
 const color = name => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim()
 function themed(layout, traces, high) {
-  const {height, width, title, ...kept} = layout, titles = high >= 250 || innerHeight >= 500
+  const {height, width, title, ...kept} = layout, titles = high >= 250 || !low()
   const axes = Object.fromEntries(Object.keys(kept).filter(k => /^[xy]axis/.test(k)).map(k => {
     const title = titles ? {...kept[k].title, standoff: 6, font: {size: wide() ? 12 : 11}} : ""
     return [k, {...kept[k], title, gridcolor: color("grid"), linecolor: color("grid"), zerolinecolor: color("grid")}]
@@ -26,7 +27,7 @@ function themed(layout, traces, high) {
   const margin = {l: wide() ? 60 : 50, r: 12, t: titled ? 26 : 12, b: titles ? 42 : 26}
   if (stripOf(layout, traces)) {
     const all = high - margin.t - margin.b, strip = stripHeight(layout)
-    axes.yaxis.domain = [(strip + under) / all, 1]
+    axes.yaxis.domain = [(strip + under()) / all, 1]
     axes.yaxis2.domain = [0, strip / all]
     // shorter on a phone, where the labels take the width of the chart
     if (!wide()) axes.yaxis2.ticktext = (axes.yaxis2.tickvals = layout.yaxis2.categoryarray).map(t => t.replace(" unknown", " ?"))
