@@ -7,7 +7,7 @@ let charts = [], marked, passing
 // save on a phone on its side.
 const low = () => innerHeight < 500, under = () => low() ? 24 : 46
 const stripOf = (layout, traces) => layout.yaxis2?.type === "category" && traces.some(t => t.yaxis === "y2" && t.x?.length)
-const stripHeight = layout => 17 * layout.yaxis2.categoryarray.length + 6
+const stripHeight = layout => (low() ? 13 : 17) * layout.yaxis2.categoryarray.length + 6
 function makeRoom(layout, traces) {
   const high = stripOf(layout, traces) && !low() ? stripHeight(layout) + under() : 0
   document.documentElement.style.setProperty("--strip", `${high}px`)
