@@ -101,7 +101,7 @@ function placed(room, text, size, at, r, places, may, look) {
     const left = at[0] + dx - w * {left: 0, center: 0.5, right: 1}[side], y = at[1] + dy
     const box = {left, right: left + w, top: y - h / 2, bottom: y + h / 2}, {frame} = room
     const inside = left >= frame.left && box.right <= frame.right && box.top >= frame.top && box.bottom <= frame.bottom
-    if (!inside || room.boxes.some(b => overlap(b, box)) || room.lines.some(l => within(l, grown(box, 2)))) continue
+    if (!inside || room.boxes.some(b => overlap(b, {...box, left: left - 3, right: left + w + 3})) || room.lines.some(l => within(l, grown(box, 2)))) continue
     const length = Math.hypot(dx, dy), way = leader ? [along([at, [at[0] + dx, y]], (r + 1) / length), [at[0] + dx, y]] : null
     if (way && !may(way, own)) continue
     room.boxes.push(box)
