@@ -65,7 +65,7 @@ elsewhere = {
     "analysis.compiled": "_dynamo.utils.counters",
     "engine.accelerator": "_C",
     "engine.inductor": """_C _C._dynamo _C._dynamo.eval_frame _C._dynamo.eval_frame._debug_get_cache_entry_list _dynamo _dynamo.eval_frame
-        _dynamo.eval_frame.innermost_backend _dynamo.guards.DeletedGuardManagerWrapper _functorch.config _functorch.config.patch
+        _dynamo.eval_frame.innermost_backend _dynamo.exc.RestartAnalysis _dynamo.guards.DeletedGuardManagerWrapper _functorch.config _functorch.config.patch
         _inductor _inductor.codecache.PyCodeCache _inductor.codecache.PyCodeCache.modules _inductor.codegen.cpp
         _inductor.codegen.triton _inductor.compile_fx.compile_fx _inductor.compile_fx.compile_fx_inner _inductor.debug
         _inductor.graph _inductor.utils.set_tracing_context_output_strides _dynamo.device_interface

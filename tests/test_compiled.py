@@ -214,6 +214,36 @@ def test_dynamic_shapes_and_recompilation():
     up = next(p for p in kernels(result) if p.name == "blocks.0.up")
     assert up.bytes_moved == 4 * (5 * 16 + 16 * 32 + 32 + 5 * 32)
 
+@pytest.mark.parametrize("sample", [torch.ones(5, 16), torch.ones(8, 16)[2:7]], ids=["own memory", "a view"])
+def test_sizes_that_are_symbols_from_the_first_run(sample):
+    "With dynamic=True the symbol of a size is named after its tensor, or after the one that this is a view of."
+    model = torch.compile(made(), dynamic=True)
+    with torch.no_grad(): model(sample)
+    result = check(profiled(model, sample))
+    assert sum(p.contraction_flops for p in kernels(result)) == products(made(), sample) and not result.notes
+    up = next(p for p in kernels(result) if p.name == "blocks.0.up")
+    assert up.bytes_moved == 4 * (5 * 16 + 16 * 32 + 32 + 5 * 32)
+
+@pytest.mark.parametrize("part", [slice(None), slice(2, 5)], ids=["own memory", "a view"])
+def test_products_of_sizes_that_are_symbols(part):
+    class Layer(nn.TransformerEncoderLayer):
+        def __init__(self): super().__init__(16, 2, 32, batch_first=True)
+    model, sample = torch.compile(made(Layer), dynamic=True), torch.ones(7, 5, 16)[part]
+    with torch.no_grad(): model(sample)
+    result = check(profiled(model, sample))
+    assert kernels(result) and not result.notes
+
+def test_a_graph_that_dynamo_begins_again(monkeypatch):
+    "Where a number turns out to be a constant, PyTorch gives up the graph, and Dynamo makes it in another way."
+    from torch._dynamo.exc import TensorifyScalarRestartAnalysis
+    model, generate, given_up = torch.compile(made()), inductor._generate, []
+    def once_in_vain(*args):
+        if not given_up: given_up.append(args); raise TensorifyScalarRestartAnalysis
+        return generate(*args)
+    monkeypatch.setattr(inductor, "_generate", once_in_vain)
+    result = check(profiled(model))
+    assert given_up and len(kernels(result)) > 1 and not result.notes, result.notes
+
 @pytest.mark.parametrize("options", [dict(mode="reduce-overhead"), dict(options={"freezing": True}), dict(mode="max-autotune")], ids=str)
 def test_modes(options):
     result = check(profiled(torch.compile(made(), **options)))

@@ -60,7 +60,8 @@ def _same_layout(t, device):
     span = 1 + sum((n - 1) * step for n, step in zip(base.shape, base.stride()))
     overlaps, sparse = span < base.numel(), span > 16 * max(base.numel(), 1)      # a few rows of something large
     if overlaps or sparse: return t.to(device).clone()
-    return torch.empty_strided(base.shape, base.stride(), dtype=t.dtype, device=device).copy_(base).expand(t.shape)
+    new = torch.empty_strided(base.shape, base.stride(), dtype=t.dtype, device=device).copy_(base)
+    return new if new.shape == t.shape else new.expand(t.shape)      # a view only where it has to be one
 
 def _copied_tensor(t, device):
     special = t.is_nested or t.is_quantized or t.is_meta or t.layout is not torch.strided

@@ -18,6 +18,8 @@ from .undo import Undo, let_go
 
 # %% ../../nbs/engine/inductor.ipynb #7cd3ef84
 _number_of_graph = re.compile(r"graph_\d+_(?=cpp_)")
+_size_symbol = re.compile(r"\b([su])\d+\b")         # PyTorch numbers them by the tensor that a size was taken from,
+_product_of_sizes = re.compile(r"\b[su]\d+(?:\*[su]\d+)+\b")                       # and sorts products by number
 
 def without_graph_number(
     text:str, # Code, or the name of a kernel
@@ -38,8 +40,11 @@ class Graph:
 
     @property
     def text(self)->str:
-        "The code that runs, without what tells two copies of it apart."
-        return without_graph_number("\n".join(_running_code(self.source)))
+        "The code that runs, without what tells two copies of it apart: symbols of sizes go by their order."
+        order = {}
+        numbered = lambda m: order.setdefault(m[0], f"{m[1]}{len(order)}")
+        text = _size_symbol.sub(numbered, without_graph_number("\n".join(_running_code(self.source))))
+        return _product_of_sizes.sub(lambda m: "*".join(sorted(m[0].split("*"))), text)
 
 @dataclass
 class Frame:
@@ -163,6 +168,7 @@ def _callback(self, callback, original):
 
 def _writing_backend(self, users):
     "A backend that has the graphs of one of the user's backends written."
+    from torch._dynamo.exc import RestartAnalysis
     def backend(graph_module, inputs):
         frame, plain = Frame(_input_names(graph_module)), _plain_copy(graph_module)
         self.frames.append(frame)
@@ -171,7 +177,8 @@ def _writing_backend(self, users):
             frame.problem = f"backend {name!r} does not show its kernels"
         else:
             try: _generate(self, frame, graph_module, inputs, users.config)
-            except Exception as error: frame.problem = f"{type(error).__name__}: {str(error).splitlines()[0][:200]}"
+            except RestartAnalysis: self.frames.remove(frame); raise          # Dynamo makes the graph in another way
+            except Exception as error: frame.problem = f"{type(error).__name__}: {str(error).partition(chr(10))[0][:200]}"
         def eagerly(*args):
             frame.calls.append((self.where(), [self.memory(a) for a in args]))
             return self.ran(plain.forward, args)
