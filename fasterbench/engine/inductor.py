@@ -178,7 +178,8 @@ def _writing_backend(self, users):
         else:
             try: _generate(self, frame, graph_module, inputs, users.config)
             except RestartAnalysis: self.frames.remove(frame); raise          # Dynamo makes the graph in another way
-            except Exception as error: frame.problem = f"{type(error).__name__}: {str(error).partition(chr(10))[0][:200]}"
+            except Exception as error:
+                frame.problem = f"{type(error).__name__}: {''.join(str(error).splitlines()[:1])[:200]}"
         def eagerly(*args):
             frame.calls.append((self.where(), [self.memory(a) for a in args]))
             return self.ran(plain.forward, args)
