@@ -258,6 +258,7 @@ def test_several_batch_sizes(folder):
     lines = [line.split() for line in done.stdout.splitlines()]
     assert done.returncode == 0 and ["name", "type", "batch", "1", "batch", "4", "last/first"] in lines, done.stderr + done.stdout
     assert next(l for l in lines if l[:1] == ["samples"])[1].endswith("/s") and found["quantity"] == "batch"
+    assert "fasterbench: batch 4: 1 of 2\n" in done.stderr and "fasterbench: batch 1: 2 of 2\n" in done.stderr
     small, large = found["results"]
     # 222×222 places of 8 outputs, 27 multiply-accumulates and a bias each
     assert small["flops"] == 222 * 222 * 8 * 55 and large["flops"] == 4 * small["flops"] and large["samples_per_s"] == pytest.approx(4 / large["time_s"])

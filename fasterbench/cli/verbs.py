@@ -116,6 +116,7 @@ def roofline(
         if given and not backward: usage_error("a training step is needed: --backward", option)
     where, what, shape, roofs = (device_here(local_device(device)), dtype_named(dtype), shape_given(input),
                                  given_peaks(peaks))
+    from fasterbench.engine.peers import peers
     title, remark, lossy, updated = f"Roofline of {model}", "", loss_named(loss), optimizer_named(optimizer)
     loaded = _loaded_model(model, shape, sizes[0], what, seq)           # what is wrong with it is said before all else
     unnamed = not (html or no_html)
@@ -128,6 +129,7 @@ def roofline(
     def measured(size):
         (net, sample), assumed = loaded if size == sizes[0] else _loaded_model(model, shape, size, what, seq)
         with job(where, parallel) as wrapped, _autocast_on(autocast, where):
+            if len(sizes) > 1 and peers.leads: notice(f"batch {size}: {sizes.index(size) + 1} of {len(sizes)}")
             net = wrapped(_compiled(net) if compiled else net)
             over = _with_network(roofs) if network else roofs
             stepped = updated and updated(net.to(where).parameters())

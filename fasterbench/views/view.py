@@ -234,7 +234,10 @@ def _picture_kind(path):
 def _with_arguments(method, supplier):
     "Give `method` the arguments of `supplier` behind its own."
     @wraps(supplier)                                                    # the comments of its arguments are read there
-    def view(self, *args, **kwargs): return method(self, *args, **kwargs)
+    def view(self, *args, **kwargs):
+        try: view.__signature__.bind(self, *args, **kwargs)
+        except TypeError as error: raise TypeError(f"{type(self).__name__}.{method.__name__}() {error}") from None
+        return method(self, *args, **kwargs)
     takes = lambda f: list(signature(f).parameters.values())
     own = [p for p in takes(method) if p.kind not in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)]
     more = [p for p in takes(supplier) if p.name not in {q.name for q in own}]
