@@ -21,7 +21,7 @@ from ..roofs.row import totals
 from ..timing.machine_load import drift_between, load_caveats
 from .fields import Field, brief, fields, pair_fields, pair_values, side_name
 from .fold import fold, label
-from .headline import caveats, divided, equation, short_name
+from .headline import caveats, divided, equation, limits_text, short_name
 from .matching import with_names_of_first
 from .origin import argument_texts, batch_of
 from .plot import (axes, bounds, canvas, category_bars, dress, extent, grid, hover, marker_size,
@@ -256,7 +256,8 @@ class Series(View):
     def equations(self)->list[str]:
         "Where the time of each result goes, where all have roofs and are no more than four."
         if len(self) > 4 or any(r.peaks is None or not r.points for r in self.results): return []
-        return [f"{label}: {equation(divided(r))}" for label, r in zip(self.labels, self.results)]
+        told = [[equation(divided(r)), *limits_text(r.limits)] for r in self.results]
+        return [f"{label}: {line}" for label, lines in zip(self.labels, told) for line in lines]
 
     doubts = old_attribute("doubts", "caveats")
 
