@@ -430,6 +430,11 @@ _drawn = {"kept": dict(color="#009e73", symbol="circle"), "broken": dict(color="
 
 def _of_limit(v, value): return None if value is None or not v.budget.limit else value / v.budget.limit
 
+def _used(v, value):
+    "The share of a limit that `value` uses: up to 1 it is kept, whichever way the limit goes."
+    share = _of_limit(v, value)
+    return 1 / share if share and v.budget.comparison == ">=" else share
+
 class Verdicts(View):
     "The verdict on each budget of a file."
     file = "budgets"
@@ -485,10 +490,10 @@ class Verdicts(View):
         name = lambda v: " ".join(filter(None, (model(v), v.layer, v.budget.figure.name, v.budget.text)))
         names = [f"{name(v)}{chr(0x200b) * i}" for i, v in rows]              # two budgets may read alike
         for result, how in _drawn.items():
-            own = [(i, v) for i, v in rows if v.result == result and _of_limit(v, v.found.value) is not None]
+            own = [(i, v) for i, v in rows if v.result == result and _used(v, v.found.value) is not None]
             if not own: continue
-            at = [_of_limit(v, v.found.value) for _, v in own]
-            ends = [[_of_limit(v, e) for e in v.found.interval or (v.found.value,) * 2] for _, v in own]
+            at = [_used(v, v.found.value) for _, v in own]
+            ends = [sorted(_used(v, e) for e in v.found.interval or (v.found.value,) * 2) for _, v in own]
             texts = [f"<b>{name(v)}</b><br>found {verdict_row(v)[4]}"
                      + f", {verdict_row(v)[5]}" * bool(v.found.interval) + f"<br>{v.result}" for _, v in own]
             fig.add_scatter(x=at, y=[names[i] for i, _ in own], name=result, mode="markers", hovertext=texts,
@@ -498,8 +503,8 @@ class Verdicts(View):
                                          arrayminus=[x - a for x, (a, _) in zip(at, ends)], thickness=2, width=4))
         fig.add_vline(x=1, line=dict(dash="dash", width=1.5, color="#74808a"))
         fig.update_yaxes(categoryorder="array", categoryarray=names[::-1], automargin=True, showgrid=False)
-        fig.update_xaxes(title="found, of the limit", tickformat=".0%", gridcolor="rgba(128,138,148,0.22)",
-                         zeroline=False)
+        fig.update_xaxes(title="limit used: found ÷ limit, of a lower limit (≥) limit ÷ found", tickformat=".0%",
+                         gridcolor="rgba(128,138,148,0.22)", zeroline=False)
         drawn = [x for trace in fig.data for x in trace.x]
         if drawn and min(drawn) > 0 and max(drawn) > 10 * min(drawn): fig.update_xaxes(type="log", dtick=1)
         return dress(fig, title, f"What was found of {len(rows)} limits: {self.told}", 120 + 30 * len(rows))
