@@ -19,7 +19,7 @@ from .undo import Undo, let_go
 # %% ../../nbs/engine/inductor.ipynb #7cd3ef84
 _number_of_graph = re.compile(r"graph_\d+_(?=cpp_)")
 _size_symbol = re.compile(r"\b([su])\d+\b")         # PyTorch numbers them by the tensor that a size was taken from,
-_product_of_sizes = re.compile(r"\b[su]\d+(?:\*[su]\d+)+\b")                       # and sorts products by number
+_product_of_sizes = re.compile(r"(?<![\w/%])(?<![%*] )(?<!\*\*)[su]\d+(?:\*[su]\d+)+(?!\w|\*\*)")  # sorts products by it
 
 def without_graph_number(
     text:str, # Code, or the name of a kernel
