@@ -18,8 +18,9 @@ from .undo import Undo, let_go
 
 # %% ../../nbs/engine/inductor.ipynb #7cd3ef84
 _number_of_graph = re.compile(r"graph_\d+_(?=cpp_)")
-_size_symbol = re.compile(r"\b([su])\d+\b")         # PyTorch numbers them by the tensor that a size was taken from,
-_product_of_sizes = re.compile(r"(?<![\w/%])(?<![%*] )(?<!\*\*)[su]\d+(?:\*[su]\d+)+(?!\w|\*\*)")  # sorts products by it
+# PyTorch numbers the symbol of a size by the tensor that it was taken from, and sorts products by number
+_size_symbol = re.compile(r"\b([su])\d+\b")
+_product_of_sizes = re.compile(r"(?<![\w/%])(?<![%*] )(?<!\*\*)[su]\d+(?:\*[su]\d+)+(?!\w|\*\*)")
 
 def without_graph_number(
     text:str, # Code, or the name of a kernel
