@@ -87,8 +87,8 @@ def test_real_object(name):
     with torch.no_grad():
         if name == "t5": out = model(input_ids=ids[:, :prompt], decoder_input_ids=ids[:, :new - 1], use_cache=True)
         else: out = model(input_ids=ids, use_cache=True)
-        cache = out.cache_params if name == "mamba" else out.past_key_values
-        fields = dict(cache_params=cache) if name == "mamba" else dict(past_key_values=cache)
+        field = next(n for n in ("past_key_values", "cache", "cache_params") if out.get(n) is not None)
+        cache, fields = out[field], {field: out[field]}
         if name == "t5": fields |= dict(encoder_outputs=(out.encoder_last_hidden_state,))
         fields |= {"decoder_input_ids" if name == "t5" else "input_ids": one}
         counted = count_work(model, fields | dict(use_cache=True))

@@ -323,6 +323,11 @@ def _chosen(config):
     return (there, chosen) if there and chosen else None
 
 # %% ../../nbs/analysis/serve_work.ipynb #025b1f2c
+def _returned_cache(out):
+    "Find the cache among the outputs: its name, which is that of the argument too, and the cache itself."
+    names = "past_key_values", "cache", "cache_params"         # Mamba's is `cache` from transformers 5.24 on
+    return next((name, out[name]) for name in names if out.get(name, None) is not None)
+
 class Asked:
     "Runs a language model without data, one sequence at a time."
     def __init__(self,
@@ -344,9 +349,7 @@ class Asked:
 
     def _next(self, out):
         "Arguments of the forward of one token more."
-        cache = out.get("past_key_values", None)
-        cache = dict(cache_params=out["cache_params"]) if cache is None else dict(past_key_values=cache)
-        fields = dict(use_cache=True) | cache
+        fields = dict([_returned_cache(out)], use_cache=True)
         if not self.two_sides: return fields | dict(input_ids=self._ids(1))
         from transformers.modeling_outputs import BaseModelOutput
         encoded = BaseModelOutput(last_hidden_state=out["encoder_last_hidden_state"])
@@ -378,8 +381,7 @@ class Asked:
 # %% ../../nbs/analysis/serve_work.ipynb #a9d9ebd2
 def _step_work(asked, work, tracer, out, counts, prompt, context, one):
     "Sum up a run, by the state of the cache after it."
-    cache = out.get("past_key_values", None)
-    cache = out["cache_params"] if cache is None else cache
+    _, cache = _returned_cache(out)
     latent, tokens = _latent(asked.config), 1 if one else prompt
     after = cache_contents(cache, counts, context, latent.rank + latent.rope if latent else 0)
     windows = {i: w for i, l in enumerate(_cache_layers(cache)[0]) if (w := _sliding_window(l))}
