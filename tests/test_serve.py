@@ -1,5 +1,6 @@
 "Language models that are served: counts by hand and of real objects, published tables, the command."
 import json, subprocess, sys
+from inspect import signature
 
 import pytest, torch
 from conftest import heavy, heavy_only, root, shared_file
@@ -7,6 +8,8 @@ from forked import command_line, python
 
 transformers = pytest.importorskip("transformers")
 sys.path.insert(0, str(root/"tests/benchmarks"))
+cache_names = "cache", "past_key_values", "cache_params"    # the first from transformers 5.24 on
+
 import serve as benchmark
 from fasterbench import HardwarePeaks
 from fasterbench.analysis.serve import serve
@@ -87,7 +90,7 @@ def test_real_object(name):
     with torch.no_grad():
         if name == "t5": out = model(input_ids=ids[:, :prompt], decoder_input_ids=ids[:, :new - 1], use_cache=True)
         else: out = model(input_ids=ids, use_cache=True)
-        field = next(n for n in ("past_key_values", "cache", "cache_params") if out.get(n) is not None)
+        field = next(n for n in cache_names if n in out.keys() and out[n] is not None)
         cache, fields = out[field], {field: out[field]}
         if name == "t5": fields |= dict(encoder_outputs=(out.encoder_last_hidden_state,))
         fields |= {"decoder_input_ids" if name == "t5" else "input_ids": one}
@@ -349,10 +352,11 @@ def test_profile_of_a_step(kind):
     from fasterbench import RooflineAnalyzer
     model, ids = real("llama").float(), torch.ones(2, prompt, dtype=torch.long)
     cache = transformers.StaticCache(config=model.config, max_cache_len=C) if kind == "static" else transformers.DynamicCache(config=model.config)
-    with torch.no_grad(): model(input_ids=ids, past_key_values=cache, use_cache=True)
+    given = {next(n for n in cache_names if n in signature(type(model).forward).parameters): cache}
+    with torch.no_grad(): model(input_ids=ids, use_cache=True, **given)
     before = [layer.keys.clone() for layer in cache.layers]
     roofs = HardwarePeaks(1e15, 1e14)
-    found = RooflineAnalyzer(model, dict(input_ids=ids[:, :1], past_key_values=cache, use_cache=True), roofs).profile(steps=3, progress=False)
+    found = RooflineAnalyzer(model, dict(input_ids=ids[:, :1], use_cache=True, **given), roofs).profile(steps=3, progress=False)
     assert int(cache.get_seq_length()) == prompt and all(torch.equal(a, l.keys) for a, l in zip(before, cache.layers))
     point = serve(model, prompt, new, 2, roofs, measured={2: found}).point("decode", 2)
     assert point.measured_per_s == 2 / found.result.program.time_s and 0 < point.mbu < 1 and point.measured_per_s < point.tokens_per_s

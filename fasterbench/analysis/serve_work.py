@@ -325,8 +325,8 @@ def _chosen(config):
 # %% ../../nbs/analysis/serve_work.ipynb #025b1f2c
 def _returned_cache(out):
     "Find the cache among the outputs: its name, which is that of the argument too, and the cache itself."
-    names = "past_key_values", "cache", "cache_params"         # Mamba's is `cache` from transformers 5.24 on
-    return next((name, out[name]) for name in names if out.get(name, None) is not None)
+    names = "cache", "past_key_values", "cache_params"         # the first from transformers 5.24 on, also for Mamba
+    return next((name, out[name]) for name in names if name in out.keys() and out[name] is not None)
 
 class Asked:
     "Runs a language model without data, one sequence at a time."

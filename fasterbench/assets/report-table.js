@@ -50,7 +50,7 @@ function fitNames() {
   }
   const titles = at("table").tHead.querySelectorAll("th"), use = [...at("table").querySelectorAll("th[class*=field-utilization]")].at(-1)
   if (!wide()) fit(14, titles[Math.min(2, titles.length - 1)])
-  else if (!fit(Math.min(30, longest), [...titles].at(-1))) fit(14, use ?? [...titles].at(-1))
+  else if (!fit(Math.min(30, longest), [...titles].at(-1)) && !(use && fit(14, use))) write(Math.min(30, longest))
 }
 function nameCell(row) {
   const text = nameOf(row)

@@ -6,7 +6,7 @@
 __all__ = ['check_imports', 'SideError']
 
 # %% ../../nbs/cli/check.ipynb #56f6a2fc
-import json, os, shutil, signal, subprocess, sys, tempfile, threading, warnings
+import json, math, os, shutil, signal, subprocess, sys, tempfile, threading, warnings
 from contextlib import contextmanager
 from dataclasses import replace
 from fnmatch import fnmatchcase
@@ -421,19 +421,19 @@ _fields = {f.name: f for f in (
     Field("found", "", "found", "text", "what was counted or measured"),
     Field("interval", "", "interval", "text", "where the median lies, in 99 of 100 cases"),
     Field("verdict", "", "verdict", "text", "kept, broken or cannot say"),
-    Field("of_limit", "", "of the limit", "share", "what was found, over the limit"),
+    Field("limit_used", "", "limit used", "share", "found over limit; of a lower limit, limit over found"),
     Field("kind", "", "kind", "text", "counted, relative, seconds against a baseline, or absolute"),
     Field("rounds", "", "rounds", "count", "measurements behind the figure"),
     Field("why", "", "why", "text", "where it cannot be said: what would make it sayable"))}
 _drawn = {"kept": dict(color="#009e73", symbol="circle"), "broken": dict(color="#cc79a7", symbol="x"),
           "cannot say": dict(color="#a8781c", symbol="diamond-open")}
 
-def _of_limit(v, value): return None if value is None or not v.budget.limit else value / v.budget.limit
-
 def _used(v, value):
-    "The share of a limit that `value` uses: up to 1 it is kept, whichever way the limit goes."
-    share = _of_limit(v, value)
-    return 1 / share if share and v.budget.comparison == ">=" else share
+    "The share of a limit that `value` uses: it is kept up to 1, whichever way the limit goes; infinite if far below."
+    if value is None or not v.budget.limit: return None
+    upper = value / v.budget.limit
+    lower = 1 / upper if upper > 0 else math.inf
+    return {"<=": upper, ">=": lower, "==": max(upper, lower)}[v.budget.comparison]
 
 class Verdicts(View):
     "The verdict on each budget of a file."
@@ -479,28 +479,30 @@ class Verdicts(View):
         return Table([list(titles), *map(list, map(verdict_row, self.verdicts))], {0, 1, 2, 6}, [self.told], self.notes)
 
     def _sheet(self):
-        more = lambda v: dict(of_limit=_of_limit(v, v.found.value), kind=v.budget.figure.kind, rounds=v.found.samples,
-                              why=v.why)
+        used = lambda v: "" if (share := _used(v, v.found.value)) == math.inf else share
+        more = lambda v: dict(limit_used=used(v), kind=v.budget.figure.kind, rounds=v.found.samples, why=v.why)
         return Sheet(_fields, [dict(zip(titles, verdict_row(v))) | more(v) for v in self.verdicts])
 
     def _chart(self, title):
         from fasterbench.views.plot import canvas, dress
         fig, rows = canvas(), list(enumerate(self.verdicts))
         model = lambda v: v.budget.model if len(self.models) > 1 else ""     # the only one is in the title
-        name = lambda v: " ".join(filter(None, (model(v), v.layer, v.budget.figure.name, v.budget.text)))
+        name = lambda v: " ".join(filter(None, (model(v), v.layer, v.budget.figure.name))) + f"<br>{v.budget.text}"
         names = [f"{name(v)}{chr(0x200b) * i}" for i, v in rows]              # two budgets may read alike
+        ends_of = lambda v: sorted(_used(v, e) for e in v.found.interval or (v.found.value,))
+        known = {i: (_used(v, v.found.value), *ends_of(v)) for i, v in rows if _used(v, v.found.value) is not None}
+        edge = 2 * max((x for xs in known.values() for x in (1.0, *xs) if x < math.inf), default=1.0)   # what is beyond
         for result, how in _drawn.items():
-            own = [(i, v) for i, v in rows if v.result == result and _used(v, v.found.value) is not None]
+            own = [(i, v) for i, v in rows if v.result == result and i in known]
             if not own: continue
-            at = [_used(v, v.found.value) for _, v in own]
-            ends = [sorted(_used(v, e) for e in v.found.interval or (v.found.value,) * 2) for _, v in own]
+            at, *ends = zip(*((min(x, edge) for x in (known[i][0], known[i][1], known[i][-1])) for i, _ in own))
             texts = [f"<b>{name(v)}</b><br>found {verdict_row(v)[4]}"
                      + f", {verdict_row(v)[5]}" * bool(v.found.interval) + f"<br>{v.result}" for _, v in own]
             fig.add_scatter(x=at, y=[names[i] for i, _ in own], name=result, mode="markers", hovertext=texts,
                             hoverinfo="text", customdata=[i for i, _ in own],
                             marker=dict(size=11, color=how["color"], symbol=how["symbol"]),
-                            error_x=dict(type="data", symmetric=False, array=[b - x for x, (_, b) in zip(at, ends)],
-                                         arrayminus=[x - a for x, (a, _) in zip(at, ends)], thickness=2, width=4))
+                            error_x=dict(type="data", symmetric=False, array=[b - x for x, b in zip(at, ends[1])],
+                                         arrayminus=[x - a for x, a in zip(at, ends[0])], thickness=2, width=4))
         fig.add_vline(x=1, line=dict(dash="dash", width=1.5, color="#74808a"))
         fig.update_yaxes(categoryorder="array", categoryarray=names[::-1], automargin=True, showgrid=False)
         fig.update_xaxes(title="limit used: found ÷ limit, of a lower limit (≥) limit ÷ found", tickformat=".0%",
@@ -510,7 +512,7 @@ class Verdicts(View):
         return dress(fig, title, f"What was found of {len(rows)} limits: {self.told}", 120 + 30 * len(rows))
 
     def _page(self):
-        visible = [t for t in (*titles, "of_limit") if t != "model" or len(self.models) > 1]
+        visible = [t for t in (*titles, "limit_used") if t != "model" or len(self.models) > 1]
         tab = self._sheet().tab("rows", "budgets", self._chart(""), visible=visible)
         return dict(lines=[self.told], kinds=[tab], notes=self.notes)
 

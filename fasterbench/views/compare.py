@@ -154,6 +154,11 @@ class Line:
         first, *_, last = self.values(field)
         return last / first if first and last is not None else None
 
+def rows_by_result(results:list[Result], points:str="modules")->list[list[RooflinePoint]]:
+    "Return the rows of each result; kernels of compiled code by layer, which is how they match the rows of modules."
+    by_layer = points == "modules" and any(p.layers for r in results for p in r.points)
+    return [(r.folded("layer") if by_layer else r).rows(points) for r in results]
+
 def lines_of(rows:list[list[RooflinePoint]], kind:type=Line)->list[Line]:
     "Match the rows of several results: a line for each."
     found = list(map(keyed, rows))
@@ -330,10 +335,11 @@ def _roof_share(r):
 
 def most_changed(results:list[Result], top:int|None=10)->list[Line]:
     "The rows whose time changes most over `results`, repeated blocks as one; categories, where few rows are shared."
-    lines = lines_of([fold(r.points, "block") for r in results])
+    rows = rows_by_result(results)
+    lines = lines_of([fold(points, "block") for points in rows])
     spent = sum(p.time_s for l in lines for p in l.points if p)
     shared = sum(p.time_s for l in lines if None not in l.points for p in l.points)
-    if shared < 0.5 * spent: lines = lines_of([fold(r.points, "category") for r in results])
+    if shared < 0.5 * spent: lines = lines_of([fold(points, "category") for points in rows])
     times = lambda l: [t or 0.0 for t in l.values("time_s")]
     return sorted(lines, key=lambda l: min(times(l)) - max(times(l)))[:top]
 
@@ -388,7 +394,7 @@ def series_of(results:list[Result], names:list[str]=(), points:str="modules")->S
     order = list(range(len(results)))
     if quantity: order.sort(key=lambda i: conditions(results[i])[quantity])
     results, labels = [results[i] for i in order], [labels[i] for i in order]
-    return Series(results, labels, lines_of([r.rows(points) for r in results]), differences(results, ()), quantity)
+    return Series(results, labels, lines_of(rows_by_result(results, points)), differences(results, ()), quantity)
 
 # %% ../../nbs/views/compare.ipynb #5e41a001
 _line_keys = ("name", "type", "operator", "phase", "category")
@@ -475,9 +481,10 @@ def _limits(pairs, drift):
     "Say below which factors no row gets a verdict."
     known = [q.drift for q in pairs if q.side == "both" and math.isfinite(q.drift)]
     if drift is None or not math.isfinite(drift) or not known: return []
-    ends = " to ".join(dict.fromkeys(f"×{end(known):.2f}" for end in (min, max)))
-    return [f"nothing within {ends}, by kind and length of the row, is called faster or slower: so much differs "
-            f"between these profiles where the same product and copy differ by ×{drift:.2f}; {_in_turn}"]
+    least, middle = (f"×{of(known):.2f}" for of in (min, statistics.median))
+    factors = least if least == middle else f"{least} at least, {middle} in the median"
+    return [f"a row is called faster or slower beyond what differs in rows like it: {factors}; the same product and "
+            f"copy differ by ×{drift:.2f} between the two profiles; {_in_turn}"]
 
 def _same_machine(before, after):
     facts = [[r.environment.get(k) for k in ("device_name", "threads", "torch")] for r in (before, after)]
@@ -742,12 +749,10 @@ def compare(
     "Match two results row by row; more of them become a `Series` with a column each."
     sources = (before, after, *more)
     results = list(map(as_result, sources))
-    if points == "modules" and any(p.layers for r in results for p in r.points):       # kernels are matched by layer
-        results = [r.folded("layer") for r in results]
     if more: return series_of(results, [Path(s).stem if isinstance(s, (str, Path)) else "" for s in sources], points)
     a, b = (r.with_roofs() for r in results)
     drift, why = drift_of(a, b)
-    rows, how = [a.rows(points), b.rows(points)], []
+    rows, how = rows_by_result([a, b], points), []
     if points == "modules": rows, how = with_names_of_first([a, b], rows)
     apart = map(_operators_took, (a, b)) if points == "modules" else ({}, {})
     pairs = _with_drift(lines_of(rows, Pair), drift, *apart)

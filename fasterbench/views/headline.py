@@ -202,11 +202,10 @@ def _looked_at(t):
         told.append(f"clock {_brief(min(t.clock_hz), 'Hz')} to {_brief(max(t.clock_hz), 'Hz')}")
     return ", ".join(told)
 
-def _varied(timing, phases):
-    "List the times that do not hold together."
+def unsteady_times(timing, runs:str="runs")->list[str]:
+    "List what varies too much, and sums that do not hold; `runs` is what the model is called for."
     t, found = timing, []
-    if (t.spread or 0.0) > 0.1:
-        found.append(f"{'training steps' if phases else 'forwards'} vary by {_half(t.spread / 2)}")
+    if (t.spread or 0.0) > 0.1: found.append(f"{runs} vary by {_half(t.spread / 2)}")
     if abs(t.ratio - 1) > 0.03: found.append(f"the rows sum to {t.ratio:.0%} of end to end")
     if 0 < 1.25 * t.sum_s < (t.ops_s or 0): found.append(f"the operators sum to {t.ops_s / t.sum_s:.0%} of the rows")
     return found
@@ -243,7 +242,8 @@ def roof_caveats(peaks)->str:
 def caveats(result)->str:
     "Return the caveats on times and roofs in one line; empty where all is well."
     t, peaks = result.timing, result.peaks
-    varied, load = (_varied(t, any(p.phase for p in result.points)), load_caveats(t)) if t else ([], [])
+    runs = "training steps" if any(p.phase for p in result.points) else "forwards"
+    varied, load = (unsteady_times(t, runs), load_caveats(t)) if t else ([], [])
     looked = f" ({_looked_at(t)})" if (varied or load) and _looked_at(t) else ""
     roofs = unsteady_roofs(peaks, result.points) if peaks else []
     rough = [f"roofs provisional: {peaks.disturbed}"] if peaks and peaks.disturbed else []

@@ -25,7 +25,7 @@ metric_fields = {f.name: f for f in (
     Field("step_time_s", "s", "time", "si", "time of a step"),
     Field("mfu", "", "MFU, needed pairs", "share", "contractions at their peak, over the time of the step", "MFU"),
     Field("dense_mfu", "", "MFU, every pair", "share", "the same, with pairs that a mask leaves out", "dense MFU"),
-    Field("roof_share", "", "roofs", "share", "what the roofs need, of the time"),
+    Field("roof_share", "", "roofs", "share", "least time of all rows under the roofs, over the time of the step"),
     Field("compute_share", "", "compute", "share", "compute-bound rows"),
     Field("memory_share", "", "memory", "share", "memory-bound rows"),
     Field("launch_share", "", "launch", "share", "rows bound by the fixed cost of operators"),
@@ -58,8 +58,8 @@ def metrics_of(result:Result)->dict[str, float]:
     time = program.time_s if program else total
     shares = dict.fromkeys(("compute", "memory", "launch", "unknown", "overhead", "outside"), 0.0)
     shares |= totals((_group(p), p.time_s) for p in rows) | totals((p.phase, p.time_s) for p in rows if p.phase)
-    shares["roof"] = math.fsum(p.roof_time_s or 0.0 for p in rows)
-    found = dict(step_time_s=time, mfu=_mfu(result, time), dense_mfu=_mfu(result, time, "dense_flops"))
+    roof = math.fsum(p.roof_time_s or 0.0 for p in rows) / time if time else None
+    found = dict(step_time_s=time, roof_share=roof, mfu=_mfu(result, time), dense_mfu=_mfu(result, time, "dense_flops"))
     if program: found |= dict(flops=program.flops, bytes_moved=program.bytes_moved)
     found |= {f"{k}_share": s / total for k, s in shares.items() if total}
     return {k: float(found[k]) for k in metric_fields if found.get(k) is not None}

@@ -20,7 +20,7 @@ from ..timing.machine_load import load_caveats
 from . import report, table
 from .peaks_page import Collective, collectives_table
 from .fold import fold, gathered
-from .headline import model_name
+from .headline import model_name, unsteady_times
 from .plot import chart, device_name
 from .page import finite
 from .view import View
@@ -75,15 +75,8 @@ class Timing:
 
     @property
     def warnings(self)->list[str]:
-        "Sentences on what limits the trust in these times."
-        found = load_caveats(self)
-        if abs(self.ratio - 1) > 0.03: found.append(f"the rows sum to {self.ratio:.1%} of the uninstrumented time")
-        if (self.spread or 0.0) > 0.1:
-            found.append(f"the IQR of the uninstrumented time is {self.spread:.0%} of its median")
-        if self.ops_s and self.ops_s > 1.25 * self.sum_s:
-            found.append(f"the operators, timed in passes of their own, sum to {self.ops_s / self.sum_s:.1%} of the "
-                         f"rows")
-        return found
+        "List what limits the trust in these times, in the words of the line below the table."
+        return [*load_caveats(self), *unsteady_times(self)]
 
     def __repr__(self):
         end, rows, overhead = (format_si(s, "s") for s in (self.end_to_end_s, self.rows_s, self.overhead_s))

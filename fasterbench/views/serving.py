@@ -104,7 +104,9 @@ _colors = {"prefill": hues[1], "decode middle": hues[0], "decode end": hues[2]}
 _log = dict(type="log", dtick=1, gridcolor=grid, zeroline=False, linecolor=ink)
 
 def _rate_line(fig, name, points, x, y, row, text):
-    marker = dict(symbol=[bounds[p.bound]["symbol"] for p in points], size=8, color=_colors[name])
+    around = name == "decode end"           # open and larger: both are seen where the middle is at the same place
+    marker = dict(symbol=[bounds[p.bound]["symbol"].removesuffix("-open") + "-open" * around for p in points],
+                  size=13 if around else 8, color=_colors[name])
     xs, ys = [x(p) for p in points], [y(p) for p in points]
     fig.add_scatter(x=xs, y=ys, name=f"{name}, limit", legendgroup=name, showlegend=row == 1, mode="lines+markers",
                     line=dict(color=_colors[name], width=1.5), marker=marker, hoverinfo="text",
@@ -298,7 +300,10 @@ class ServeOption:
     @property
     def high_s(self)->float|None: return self.interval_s[1] if self.interval_s else None
     @property
-    def name(self)->str: return f"{self.devices} × {self.device}" if self.devices > 1 else self.device
+    def name(self)->str:
+        "How many devices of which product; the maker goes without saying."
+        product = self.device.removeprefix("NVIDIA ").removeprefix("AMD ")
+        return f"{self.devices} × {product}" if self.devices > 1 else product
     @property
     def per_request(self)->float|None: return 1 / self.expected_s if self.expected_s else None
 
@@ -361,7 +366,7 @@ class ServeSeries(View):
 def options_chart(series, title):
     "Draw tokens per second of a device, limit and expected, for each row."
     shown = [o for o in series.options if o.batch]
-    names, fig = [f"{o.name}, batch {o.batch}" for o in shown], canvas()
+    names, fig = [f"{o.name}<br>batch {o.batch}" for o in shown], canvas()
     fig.add_scatter(x=[o.limit_per_device for o in shown], y=names, mode="markers", name="limit",
                     marker=dict(symbol="line-ns-open", size=18, color=ink, line=dict(width=3)))
     known = [(o, n) for o, n in zip(shown, names) if o.expected_s]

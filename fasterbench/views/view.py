@@ -133,6 +133,14 @@ _html_template = """{% macro cell(tag, text, i) -%}
 {% endfor %}</table>{% for line in lines %}<p>{{ line }}</p>{% endfor %}"""
 
 # %% ../../nbs/views/view.ipynb #vw000009
+def _stacked(rows):
+    "`rows` with titles over several lines, each column as narrow as its values and the words of its title allow."
+    titles, *values = rows
+    widths = [max(len(t) for t in (*column, *title.split(), " ")) for title, column in zip(titles, zip(*values))]
+    lines = [wrap(title, w, break_long_words=False) for title, w in zip(titles, widths)]
+    deepest = max(map(len, lines))
+    return [*map(list, zip(*([""] * (deepest - len(l)) + l for l in lines))), *values]
+
 class Table(NamedTuple):
     "Texts in rows and columns, and the lines around them."
     rows: list[list[str]]   # The titles first
@@ -145,10 +153,14 @@ class Table(NamedTuple):
     )->str:
         "Return the table in the width of a terminal; where it is too wide, names keep what differs."
         width = width or terminal_width()
-        wide = [max(map(len, column)) for column in zip(*self.rows)]
+        widths = lambda rows: [max(map(len, column)) for column in zip(*rows)]
+        rows, wide, names = self.rows, widths(self.rows), 2 if {0, 1} <= self.left else 0    # the columns that give way
+        if len(rows) > 1 and min(sum(wide[:names]), 20) + sum(wide[names:]) + len(wide) - 1 > width:
+            rows = _stacked(rows)
+            wide = widths(rows)
         gap = 2 if sum(wide) + 2 * (len(wide) - 1) <= width else 1
         room = max(width - sum(wide[2:]) - gap * (len(wide) - 1), 20)
-        rows = narrowed(self.rows, room) if {0, 1} <= self.left else self.rows
+        rows = narrowed(rows, room) if names else rows
         above = [*wrap_lines(map(printable, self.above), width), ""] if self.above else []
         return "\n".join([*above, *text_table(rows, self.left, gap), *wrap_lines(self.below, width)])
 

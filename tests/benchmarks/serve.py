@@ -195,11 +195,12 @@ def here(given, batches=(1, 2, 4, 8, 16, 32), prompt=32, new=16, steps=15):
         with torch.inference_mode():
             for _ in range(2):                                # the best is the one to compare with a limit
                 start = perf_counter()
-                cache = model(ids, use_cache=True, logits_to_keep=1).past_key_values
+                out = model(ids, use_cache=True, logits_to_keep=1)
+                field = "cache" if "cache" in out.keys() else "past_key_values"       # from transformers 5.24 on, and before
                 rates["prefill", b] = max(rates.get(("prefill", b), 0), b * prompt / (perf_counter() - start))
             for _ in range(steps):
                 start = perf_counter()
-                model(ids[:, :1], past_key_values=cache, use_cache=True)
+                model(ids[:, :1], use_cache=True, **{field: out[field]})
                 rates["decode", b] = max(rates.get(("decode", b), 0), b / (perf_counter() - start))
     result = serve(model, prompt, new, batches, peaks, measured=rates)
     rows = [(p, rates[p.phase, p.batch]) for p in result.points if p.at != "end"]
