@@ -88,12 +88,12 @@ def each(
 # %% ../../nbs/work/rules.ipynb #45b6b9db
 def tensors_in(value)->list[torch.Tensor]:
     "The tensors among an operator's arguments, which are at most lists of lists."
-    found, todo = [], [value]
-    while todo:
-        v = todo.pop()
-        if isinstance(v, (list, tuple)): todo += v[::-1]
-        elif isinstance(v, dict): todo += reversed(v.values())
-        elif type(v) not in plain_values and isinstance(v, torch.Tensor): found.append(v)
+    if isinstance(value, torch.Tensor): return [value]
+    if isinstance(value, dict): value = value.values()
+    elif not isinstance(value, (list, tuple)): return []
+    found = []
+    for v in value:
+        if type(v) not in plain_values: found += tensors_in(v)
     return found
 
 plain_values = {int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout} # Most of what is no tensor
