@@ -51,6 +51,22 @@ def test_no_kernel_runs_above_its_limit(proof):
                 seen += 1
     assert seen == (15508 if heavy else 2217)
 
+def test_float32_has_the_limit_of_the_unit_that_it_may_run_on():
+    "PyTorch runs convolutions in float32 as TF32 and products not, as its switches stand; the sheet of H100 has both rates."
+    import torch
+    from torch import nn
+    from fasterbench import predict
+    from fasterbench.engine.process import preserved_process
+    with torch.device("meta"): conv, linear, x, y = nn.Conv2d(512, 512, 3, padding=1), nn.Linear(8192, 8192), torch.randn(64, 512, 28, 28), torch.randn(8192, 8192)
+    limit = lambda model, sample: predict(model, sample, "NVIDIA H100 80GB HBM3").points[0].roof_time_s
+    product = 2 * 64 * 28 * 28 * 512 * 512 * 9
+    with preserved_process():
+        torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = True, False
+        assert limit(conv, x) == pytest.approx(product / 494.7e12, rel=1e-3)               # its bias is 0.1 % on the vector units
+        assert limit(linear, y) == pytest.approx(2 * 8192**3 / 66.9e12, rel=1e-3)
+        torch.backends.cudnn.allow_tf32 = False
+        assert limit(conv, x) == pytest.approx(product / 66.9e12, rel=1e-3)
+
 @pytest.fixture(scope="module")
 def singles():
     "The benchmark of single kernels, and the folder of its data."

@@ -203,15 +203,14 @@ class HardwarePeaks:
 
     def flops_of(self,
         dtype:str,            # "float32"
-        tf32:bool=True,       # Whether float32 may run as TF32, where there is such a ceiling
+        tf32:bool|None=None,  # Whether float32 may run as TF32, where there is such a ceiling; None: as in `peak_flops`
         pointwise:bool=False, # Whether the work is no contraction
     )->float:
         "The compute ceiling of `dtype`, FLOP/s; `peak_flops` for a dtype that was not measured."
         same = [c for c in self.ceilings if c.dtype == dtype_name(dtype)]
         if pointwise and (found := [c.flops for c in same if c.unit == "pointwise"]): return max(found)
-        tf32 = tf32 and not pointwise
+        tf32 = (self.tf32_enabled if tf32 is None else tf32) and not pointwise
         found = [c.flops for c in same if c.unit != "pointwise" and (tf32 or c.unit != "TF32")]
-        if _of_torch(dtype) == self.dtype and (tf32 or not found): return self.peak_flops
         return max(found, default=self.peak_flops)
 
     def spread_of(self,

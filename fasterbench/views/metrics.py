@@ -47,7 +47,7 @@ def _mfu(result, time, counted="contraction_flops"):
     "Divide the least time of the contractions by `time`; None where they are unknown."
     work = [(getattr(p, counted), p.dtype) for p in result.points if p.category not in apart]
     if result.peaks is None or not time or any(f is None for f, _ in work): return None
-    peak = lambda dtype: result.peaks.flops_of(dtype or result.peaks.dtype, result.peaks.tf32_enabled)
+    peak = lambda dtype: result.peaks.flops_of(dtype or result.peaks.dtype)
     return sum(flops / peak(dtype) for flops, dtype in work if flops) / time
 
 # %% ../../nbs/views/metrics.ipynb #mt000013
