@@ -147,8 +147,8 @@ class Term(NamedTuple):
 def terms(d:Division)->list[Term]:
     "Return the parts of the time in the order in which they are told; they sum to the whole."
     rest = d.outside_s + d.difference_s
-    outside = [("outside", "outside any row", rest)] if rest >= 0 else [
-        ("outside", "outside any row", d.outside_s),
+    outside = [("outside", "outside any layer", rest)] if rest >= 0 else [
+        ("outside", "outside any layer", d.outside_s),
         ("excess", "that the rows sum to more than the whole", d.difference_s)]
     above = "above the roofs" if d.above_s >= 0 else "of rows above their roofs"
     parts = [*((kind, kind, s) for kind, s in d.needed), ("above", above, d.above_s),
