@@ -17,12 +17,22 @@ from .rows import measured_result
 from ..engine.accelerator import as_device
 from ..engine.process import preserved_process, gc_paused
 from ..engine.step import Forward, TrainingStep
+from ..core.units import total
 from ..roofs.place import division
+from ..roofs.row import grouped
 from ..timing.samples import Samples, StoppingRule
 from ..views.result import Result
 from ..work.count import Work, peak_memory
 
 # %% ../../nbs/analysis/budget_figures.ipynb #952a1668
+def _rows_inside(names):
+    "For each module the rows in it: its own, and those of modules inside; a row such as (loss) is in none."
+    found = {}
+    for name in filter(None, dict.fromkeys(names)):
+        ends = [] if name.startswith("(") else [i for i, c in enumerate(name) if c == "."]
+        for path in (*(name[:i] for i in ends), name): found.setdefault(path, []).append(name)
+    return found
+
 def counted_figures(
     work:Work,
     model:nn.Module,
@@ -36,19 +46,21 @@ def counted_figures(
                  unknown_operators=Found(sum(work.unknown_ops.values())),
                  parameters=Found(sum(p.numel() for p in model.parameters())),
                  peak_memory=Found(peak_memory(work, model, sample)))
-    layer = lambda w: dict(flops=Found(w.flops), contraction_flops=Found(w.contraction_flops),
-                           bytes=Found(w.bytes_moved), unknown_operators=Found(len(w.unknown)))
-    return {name: layer(w) for name, w in layers.items() if name} | {"": whole}
+    def layer(names):
+        own = [layers[n] for n in names]
+        return dict(flops=Found(total(w.flops for w in own)), bytes=Found(sum(w.bytes_moved for w in own)),
+                    contraction_flops=Found(total(w.contraction_flops for w in own)),
+                    unknown_operators=Found(sum(len(w.unknown) for w in own)))
+    return {path: layer(names) for path, names in _rows_inside(layers).items()} | {"": whole}
 
 # %% ../../nbs/analysis/budget_figures.ipynb #45c4c912
 def round_figures(
     result:Result, # One profile
 )->dict[str, dict[str, float]]:
     "Times of one round per layer, s, and relative to the roofs; the whole model has the empty name."
-    sums, end = {}, result.timing.end_to_end_s      # time and least time of the rows of a layer, phases together
-    for p in result.points:
-        time, least = sums.get(p.name, (0.0, 0.0))
-        sums[p.name] = time + p.time_s, None if least is None or p.roof_time_s is None else least + p.roof_time_s
+    end, own = result.timing.end_to_end_s, grouped(result.points, lambda p: p.name)          # phases together
+    rows = {path: [p for n in names for p in own[n]] for path, names in _rows_inside(own).items()}
+    sums = {path: (sum(p.time_s for p in of), total(p.roof_time_s for p in of)) for path, of in rows.items()}
     sums[""] = end, sum(p.roof_time_s or 0.0 for p in result.points)
     found = {name: dict(time=time) | (dict(utilization=least / time, time_over_least=time / least)
                                       if least and time else {}) for name, (time, least) in sums.items()}
