@@ -284,8 +284,10 @@ def measured_result(
     if m.times.disturbed:
         rows, ops, steps, (program,) = ([changed(p, disturbed=True) for p in points]
                                         for points in (rows, ops, steps, [program]))
+    timing = _timing(m, rows, ops)
+    if timing.ops_take_longer: ops = [changed(p, disturbed=True) for p in ops]
     found = limits(slots, m.inner, kernels, peaks, m.tf32) if slots else ()
     waits = bool(program.sends and _has_unseen_waits(m.times))
     notes = [*m.notes, *_lost(m), *_replays(m), *_inferred(m), *[_unseen_waits] * waits]
-    return Result(rows, peaks, ops, program, steps, _timing(m, rows, ops), m.work.unknown_ops, m.environment,
+    return Result(rows, peaks, ops, program, steps, timing, m.work.unknown_ops, m.environment,
                   name, notes=notes, limits=found)

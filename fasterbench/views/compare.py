@@ -520,8 +520,8 @@ def _may_change(q):
     return q.row.bound != "none" or q.row.category == "idle"
 
 def _operators_took(r):
-    "Seconds of the operators of each row, timed in runs of their own."
-    return totals(((p.name, p.phase), p.time_s) for p in r.ops)
+    "Seconds of the operators of each row, timed in runs of their own; none where a bad moment made them longer."
+    return {} if r.timing and r.timing.ops_take_longer else totals(((p.name, p.phase), p.time_s) for p in r.ops)
 
 def _with_drift(pairs, drift, before, after):
     """Say for each of `pairs` which factor it has to exceed, where the machine may have changed by `drift`.

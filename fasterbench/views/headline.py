@@ -207,7 +207,7 @@ def unsteady_times(timing, runs:str="runs")->list[str]:
     t, found = timing, []
     if (t.spread or 0.0) > 0.1: found.append(f"{runs} vary by {_half(t.spread / 2)}")
     if abs(t.ratio - 1) > 0.03: found.append(f"the rows sum to {t.ratio:.0%} of end to end")
-    if 0 < 1.25 * t.sum_s < (t.ops_s or 0): found.append(f"the operators sum to {t.ops_s / t.sum_s:.0%} of the rows")
+    if t.ops_take_longer: found.append(f"the operators sum to {t.ops_s / t.sum_s:.0%} of the rows")
     return found
 
 # %% ../../nbs/views/headline.ipynb #3e2be085

@@ -74,6 +74,11 @@ class Timing:
         return self.end_to_end_iqr_s / self.end_to_end_s if self.end_to_end_s else math.nan
 
     @property
+    def ops_take_longer(self)->bool:
+        "True if the operators, timed in runs of their own, took clearly longer than the rows: their times say little."
+        return 0 < 1.25 * self.sum_s < (self.ops_s or 0.0)
+
+    @property
     def warnings(self)->list[str]:
         "List what limits the trust in these times, in the words of the line below the table."
         return [*load_caveats(self), *unsteady_times(self)]
