@@ -33,15 +33,18 @@ def loaded_on_meta(model, shape, batch, dtype, seq=None):
 def _batch_table(results):
     "A line per batch size: limit, expected time, its interval, samples per second."
     from fasterbench.core.units import format_si
+    from fasterbench.views.headline import roofs_text
     from fasterbench.views.view import text_table, wrap_lines
     rows = [["batch", "limit", "expected", "p10", "p90", "expected per s"]]
     for batch, result in results:
         p = result.program
         times = (p.roof_time_s, p.time_s, *(p.interval_s or (p.time_s, p.time_s)))
         rows.append([str(batch), *(format_si(t, "s") for t in times), f"{batch / p.time_s:.1f}"])
-    note = f"batch {results[-1][0]}: {results[-1][1].notes[0]}"
-    return "\n".join([f"{results[0][1].model} on {results[0][1].environment['device_name']}",
-        *text_table(rows, set()), *wrap_lines([note])])
+    (batch, last), first = results[-1], results[0][1]
+    notes = [f"batch {batch}: {last.notes[0]}", *dict.fromkeys(n for _, r in results for n in r.notes[1:])]
+    title = f"{first.model} on {first.environment['device_name']}"
+    above = [title, f"roofs: {roofs_text(first.peaks, (*first.points, *first.ops))}"]
+    return "\n".join([*wrap_lines(above), *text_table(rows, set()), *wrap_lines(notes)])
 
 # %% ../../nbs/cli/predict.ipynb #on5de1ce
 On = option("Name of a device, or roofs that `peaks --json` wrote.", "--on", kind=str, parser=target_device,

@@ -154,10 +154,15 @@ class Line:
         first, *_, last = self.values(field)
         return last / first if first and last is not None else None
 
-def rows_by_result(results:list[Result], points:str="modules")->list[list[RooflinePoint]]:
-    "Return the rows of each result; kernels of compiled code by layer, which is how they match the rows of modules."
+def rows_by_result(results:list[Result], points:str="modules")->tuple[list[list[RooflinePoint]], list[str]]:
+    "Return the rows of each result so that they match: kernels of compiled code by layer; and what to say of it."
     by_layer = points == "modules" and any(p.layers for r in results for p in r.points)
-    return [(r.folded("layer") if by_layer else r).rows(points) for r in results]
+    rows = [(r.folded("layer") if by_layer else r).rows(points) for r in results]
+    steps = any(p.phase == "forward" for of in rows for p in of)           # a forward alone is that of a training step
+    alone = lambda of: steps and not any(p.phase for p in of)
+    named = lambda p: p if p.name.startswith("(") else replace(p, phase="forward")
+    how = ["kernels of compiled code are divided among their layers"] if by_layer else []
+    return [list(map(named, of)) if alone(of) else of for of in rows], how
 
 def lines_of(rows:list[list[RooflinePoint]], kind:type=Line)->list[Line]:
     "Match the rows of several results: a line for each."
@@ -335,7 +340,7 @@ def _roof_share(r):
 
 def most_changed(results:list[Result], top:int|None=10)->list[Line]:
     "The rows whose time changes most over `results`, repeated blocks as one; categories, where few rows are shared."
-    rows = rows_by_result(results)
+    rows, _ = rows_by_result(results)
     lines = lines_of([fold(points, "block") for points in rows])
     spent = sum(p.time_s for l in lines for p in l.points if p)
     shared = sum(p.time_s for l in lines if None not in l.points for p in l.points)
@@ -394,7 +399,8 @@ def series_of(results:list[Result], names:list[str]=(), points:str="modules")->S
     order = list(range(len(results)))
     if quantity: order.sort(key=lambda i: conditions(results[i])[quantity])
     results, labels = [results[i] for i in order], [labels[i] for i in order]
-    return Series(results, labels, lines_of(rows_by_result(results, points)), differences(results, ()), quantity)
+    rows, how = rows_by_result(results, points)
+    return Series(results, labels, lines_of(rows), [*how, *differences(results, ())], quantity)
 
 # %% ../../nbs/views/compare.ipynb #5e41a001
 _line_keys = ("name", "type", "operator", "phase", "category")
@@ -752,8 +758,10 @@ def compare(
     if more: return series_of(results, [Path(s).stem if isinstance(s, (str, Path)) else "" for s in sources], points)
     a, b = (r.with_roofs() for r in results)
     drift, why = drift_of(a, b)
-    rows, how = rows_by_result([a, b], points), []
-    if points == "modules": rows, how = with_names_of_first([a, b], rows)
+    rows, how = rows_by_result([a, b], points)
+    if points == "modules":
+        rows, named = with_names_of_first([a, b], rows)
+        how += named
     apart = map(_operators_took, (a, b)) if points == "modules" else ({}, {})
     pairs = _with_drift(lines_of(rows, Pair), drift, *apart)
     sides = _sides(a, b)

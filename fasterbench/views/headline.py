@@ -24,7 +24,8 @@ def _dtype(result):
     "The dtype of most FLOPs, where the tensors of the sample do not tell it: token ids, autocast."
     flops = totals((p.dtype, p.flops or 0) for p in result.points)
     most, given = max(flops, key=flops.get, default=""), {t["dtype"] for t in result.sample if "dtype" in t}
-    return most if given and most not in given else ""
+    autocast = "autocast " * bool(result.settings.get("autocast") or result.call.get("autocast"))
+    return autocast + most if given and most not in given else ""
 
 # %% ../../nbs/views/headline.ipynb #6bfa6e8e
 def _mode(result):
