@@ -169,6 +169,11 @@ class Result(View):
         if points not in _kinds: raise ValueError(f"points={points!r}; the kinds are {', '.join(_kinds)}")
         return getattr(self, _kinds[points])
 
+    @property
+    def results(self)->list[RooflinePoint]:
+        "The rows, by the name that they have in a `RooflineAnalyzer`."
+        return self.points
+
     def folded(self,
         group:str|None="block", # "block", "type", "category", "layer" of compiled code, "auto" or None
         depth:int|None=None,    # Parts of the path that stay; None: all

@@ -114,6 +114,15 @@ def footer(result)->list[str]:
     if len(result.breakdowns) > 8: lines.append(f"… and {len(result.breakdowns) - 8} more breakdowns")
     return lines + ["\n".join(map(printable, n.split("\n"))) for n in result.notes]   # a command has its own line
 
+def _marks_explained(shown, rows):
+    "Explain the column of the IQR, where it is shown."
+    column = next((f for f in shown if f.name == "time_iqr_s"), None)
+    if column is None: return []
+    cells = {cell(p, column)[:1] for p in rows}
+    marks = {"~": "IQR: the middle half of a row's times spans so much of their median",
+             "±": "±: others used the cores meanwhile", "?": "?: too short for the clock"}
+    return ["; ".join(said for mark, said in marks.items() if cells & ({mark, ">"} if mark == "~" else {mark}))]
+
 def _left_out_or_folded(points, rows, top):
     "Say what the table leaves out or folds."
     folded = any(isinstance(p, FoldedPoint) for p in rows)
@@ -134,7 +143,8 @@ def summary(
     lines = _fitted(rows, top, shown, width)
     predicted = any(p.source == "predicted" for p in result.points)
     title = f"=== {'Predicted roofline' if predicted else 'Roofline'} ".ljust(max(map(len, lines)), "=")
-    above, below = wrap_lines(map(printable, headline(result)), width), wrap_lines(footer(result), width)
+    above = wrap_lines(map(printable, headline(result)), width)
+    below = wrap_lines([*_marks_explained(shown, rows[:top]), *footer(result)], width)
     return "\n".join([title, *above, "", *lines, *_left_out_or_folded(result.points, rows, top), *below])
 
 # %% ../../nbs/views/table.ipynb #cec449be
@@ -189,5 +199,5 @@ def html_table(result, top:int|None=10)->str:
     "The slowest rows as an HTML table."
     rows = fold(result.points)
     shown = shown_fields(rows[:top])
-    below = _left_out_or_folded(result.points, rows, top) + footer(result)
+    below = _left_out_or_folded(result.points, rows, top) + _marks_explained(shown, rows[:top]) + footer(result)
     return Table(text_rows(rows[:top], shown), left_columns(shown), headline(result), below).html()
