@@ -539,7 +539,16 @@ def test_a_mask_without_data_selects_all():
     for where in (torch.device("meta"), FakeTensorMode()):
         with where: sample = torch.empty(100, 100), torch.empty(100, 1, dtype=torch.bool)
         assert count_work(fill, sample).bytes == 100 + 4 * 10_000
-    assert count_work(fill, (r(100, 100), torch.arange(100)[:, None] < 3)).bytes == 100 + 4 * 300
+    three = torch.arange(100)[:, None] < 3
+    assert count_work(fill, (r(100, 100), three)).bytes == 100 + 4 * 300
+    held = Call(lambda x: x.masked_fill_(three, 0.))                                # a mask with data beside tensors without
+    assert count_work(held, torch.empty(100, 100, device="meta")).bytes == 100 + 4 * 300
+
+def test_a_quantized_table_is_unpacked_whole():
+    packed = torch.ops.quantized.embedding_bag_byte_prepack(r(10, 4))                # a row is 4 bytes, a scale and an offset
+    assert count_work(Call(torch.ops.quantized.embedding_bag_byte_unpack), packed).bytes == 10 * (4 + 2*4) + 4*10*4
+    look = Call(lambda w, i, at: torch.ops.quantized.embedding_bag_byte_rowwise_offsets(w, i, at))
+    assert count_work(look, (packed, torch.tensor([1, 2, 3]), torch.tensor([0]))).bytes == 3*12 + 3*8 + 8 + 4*4
 
 def test_samples_in_regions_of_an_image():
     from torchvision.ops import roi_align

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import torch
 
-from ..core.private import FakeTensor
+from ..core.private import FakeTensor, unset_fake_temporarily
 from .rules import aten_names, op_name, plain_values, tensors_in
 
 # %% ../../nbs/work/traffic.ipynb #c5bd1481
@@ -202,7 +202,7 @@ def indexed_elements(
 def _true(mask, written):
     "How many entries of a mask are true; `None` where no data says so, or the call has `written` over it."
     if mask.is_meta or isinstance(mask, FakeTensor) or storage_id(mask) == storage_id(written): return None
-    return int(mask.count_nonzero())
+    with unset_fake_temporarily(): return int(mask.count_nonzero())         # a mask with data beside tensors without
 
 @_touches("masked_fill_", "self")
 @_touches("masked_scatter_", "self", "source")
