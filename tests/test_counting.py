@@ -541,7 +541,7 @@ def test_a_mask_without_data_selects_all():
         assert count_work(fill, sample).bytes == 100 + 4 * 10_000
     three = torch.arange(100)[:, None] < 3
     assert count_work(fill, (r(100, 100), three)).bytes == 100 + 4 * 300
-    held = Call(lambda x: x.masked_fill_(three, 0.))                                # a mask with data beside tensors without
+    held = Call(lambda x: x.masked_fill_(three, 0.))                                # the mask has data, the tensor has none
     assert count_work(held, torch.empty(100, 100, device="meta")).bytes == 100 + 4 * 300
 
 def test_a_quantized_table_is_unpacked_whole():

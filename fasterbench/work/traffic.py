@@ -202,7 +202,7 @@ def indexed_elements(
 def _true(mask, written):
     "How many entries of a mask are true; `None` where no data says so, or the call has `written` over it."
     if mask.is_meta or isinstance(mask, FakeTensor) or storage_id(mask) == storage_id(written): return None
-    with unset_fake_temporarily(): return int(mask.count_nonzero())         # a mask with data beside tensors without
+    with unset_fake_temporarily(): return int(mask.count_nonzero())         # `written` may have no data
 
 @_touches("masked_fill_", "self")
 @_touches("masked_scatter_", "self", "source")
