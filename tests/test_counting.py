@@ -516,3 +516,53 @@ def test_packed_weights_of_a_frozen_linear_layer():
     work = count_work(Call(lambda x: torch.ops.mkl._mkl_linear(x, packed, w, b, 4)), x)
     assert work.contraction_flops == 2*4*64*72 and work.flops == 2*4*64*72 + 4*72
     assert work.bytes == 4 * (4*64 + 72*64 + 72 + 4*72)            # the weight is read in one of its two forms
+
+# A tensor without dimensions has one element along each dimension that an operator names.
+
+zero = torch.tensor([0])
+
+@pytest.mark.parametrize("f, nbytes", [
+    (lambda x: x.index_fill_(0, zero, 1.), 8 + 4), (lambda x: x.index_add_(0, zero, x.clone()), 8 + 8 + 4 + 2*4),
+    (lambda x: x.index_copy_(0, zero, x.clone()), 8 + 8 + 4 + 4), (lambda x: x.index_select(0, zero), 8 + 4 + 4),
+    (lambda x: x.gather(0, zero[0]), 8 + 4 + 4), (lambda x: x.take(zero), 8 + 4 + 4), (lambda x: x.put_(zero, x.clone().view(1)), 8 + 8 + 4 + 4),
+    (lambda x: x.scatter_(0, zero[0], 1.), 8 + 4), (lambda x: x.scatter_add_(0, zero[0], x.clone()), 8 + 8 + 4 + 2*4),
+    (lambda x: torch.unfold_copy(x, 0, 1, 1), 4 + 4)])
+def test_tensors_without_dimensions(f, nbytes):
+    assert count_work(Call(f), torch.tensor(2.)).bytes == nbytes
+    assert RooflineAnalyzer(Call(f), torch.tensor(2.), HardwarePeaks(1e12, 1e11)).profile(warmup=0, steps=1, progress=False).ops
+
+# A mask selects as many elements as are true, where that is known.
+
+def test_a_mask_without_data_selects_all():
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    fill = Call(lambda x, m: x.masked_fill_(m, 0.))
+    for where in (torch.device("meta"), FakeTensorMode()):
+        with where: sample = torch.empty(100, 100), torch.empty(100, 1, dtype=torch.bool)
+        assert count_work(fill, sample).bytes == 100 + 4 * 10_000
+    three = torch.arange(100)[:, None] < 3
+    assert count_work(fill, (r(100, 100), three)).bytes == 100 + 4 * 300
+    held = Call(lambda x: x.masked_fill_(three, 0.))                                # the mask has data, the tensor has none
+    assert count_work(held, torch.empty(100, 100, device="meta")).bytes == 100 + 4 * 300
+
+def test_a_quantized_table_is_unpacked_whole():
+    packed = torch.ops.quantized.embedding_bag_byte_prepack(r(10, 4))                # a row is 4 bytes, a scale and an offset
+    assert count_work(Call(torch.ops.quantized.embedding_bag_byte_unpack), packed).bytes == 10 * (4 + 2*4) + 4*10*4
+    look = Call(lambda w, i, at: torch.ops.quantized.embedding_bag_byte_rowwise_offsets(w, i, at))
+    assert count_work(look, (packed, torch.tensor([1, 2, 3]), torch.tensor([0]))).bytes == 3*12 + 3*8 + 8 + 4*4
+
+def test_samples_in_regions_of_an_image():
+    from torchvision.ops import roi_align
+    box, image = torch.tensor([[0., 1, 1, 5, 5]]), r(1, 3, 100, 100)
+    # 2×2 bins with a sample each between 4 pixels, in 3 channels; 2 samples along each axis; as many as the box needs
+    for samples, read in ((1, 3*4*4), (2, 3*4*4*4), (0, 3*100*100)):
+        assert count_work(Call(lambda x, b: roi_align(x, b, 2, 1., samples)), (image, box)).bytes == 4 * (read + 5 + 3*4)
+
+@pytest.mark.parametrize("layout", ["to_sparse_csr", "to_sparse_csc", "to_sparse"])
+@pytest.mark.filterwarnings("ignore:Sparse CSR")
+def test_a_sparse_factor_names_rows_of_the_other(layout):
+    few = torch.zeros(100, 100); few[0, 3] = few[5, 7] = 1
+    few, x = getattr(few, layout)(), r(100, 4)
+    one, = (o for o in count_work(Call(lambda x: few @ x), x).ops)
+    stored = sum(t.nbytes for t in {"to_sparse": lambda: (few._values(), few._indices()), "to_sparse_csr": lambda: (few.values(), few.crow_indices(), few.col_indices()),
+                                    "to_sparse_csc": lambda: (few.values(), few.ccol_indices(), few.row_indices())}[layout]())
+    assert (one.bytes_read, one.bytes_written) == (stored + 2*4*4, 1600)

@@ -163,8 +163,8 @@ def _level_columns(p, names):
     by_level = [dict(p.bytes_by_level).get(name, 0) for name in names] if p.bytes_by_level else []
     out = {}
     for name, own, nbytes in zip(names, by_level, passing(by_level)):
-        out |= {f"bytes_{name}": own, f"intensity_{name}": None if p.flops is None
-                else arithmetic_intensity(p.flops, nbytes),
+        some = p.flops is not None and (p.flops or nbytes)          # nothing at all has no intensity
+        out |= {f"bytes_{name}": own, f"intensity_{name}": arithmetic_intensity(p.flops, nbytes) if some else None,
                 f"bandwidth_{name}": nbytes / p.time_s if p.time_s else None}
     return out
 

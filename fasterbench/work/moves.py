@@ -9,6 +9,7 @@ __all__ = []
 import math
 
 from .rules import Shape, aten_names, each, rule
+from .traffic import indexed_elements
 
 # %% ../../nbs/work/moves.ipynb #c352b7ce
 _moves = set(aten_names("""_assert_async _assert_scalar _assert_tensor_metadata _cast_Float _cast_Half
@@ -41,7 +42,7 @@ _moves = set(aten_names("""_assert_async _assert_scalar _assert_tensor_metadata 
     meshgrid mkldnn_reorder_conv2d_weight mkldnn_reorder_conv3d_weight multinomial narrow_copy
     native_channel_shuffle nested_to_padded_tensor new_empty new_empty_strided new_full new_ones
     new_zeros nonzero nonzero_static normal normal_ one_hot ones ones_like
-    permute_copy pixel_shuffle pixel_unshuffle poisson put put_ q_per_channel_scales
+    permute_copy pixel_shuffle pixel_unshuffle poisson q_per_channel_scales
     q_per_channel_zero_points q_scale q_zero_point rand rand_like randint randint_like randn randn_like
     random_ randperm record_stream reflection_pad1d reflection_pad1d_backward reflection_pad2d
     reflection_pad2d_backward reflection_pad3d reflection_pad3d_backward repeat repeat_interleave
@@ -68,15 +69,23 @@ rule("aten::_unsafe_masked_index_put_accumulate", category="data movement")(each
 def _scatter(x, dim, index, source=None, *rest, out=None, reduce=None, **kw):
     return math.prod(index) if reduce or any(isinstance(r, str) for r in rest) else 0
 
-@rule(*aten_names("index_put index_put_ _index_put_impl_ _unsafe_index_put"), category="data movement")
-def _index_put(x, indices, values, accumulate=False, *_, out=None, **kw): return math.prod(values) if accumulate else 0
+@rule(*aten_names("index_put index_put_ _index_put_impl_ _unsafe_index_put"), category="data movement", tensors=True)
+def _index_put(x, indices, values, accumulate=False, *_, out=None, **kw):
+    if not accumulate: return 0
+    places = indexed_elements(x, indices)
+    return values.numel() if places is None else places
+
+@rule(*aten_names("put put_"), category="data movement")
+def _put(x, index, source, accumulate=False, *_, out=None, **kw): return math.prod(index) if accumulate else 0
 
 @rule(*aten_names("index_add index_add_"), category="data movement")
 def _index_add(x, dim, index, source, *_, out=None, alpha=1, **kw): return math.prod(source) * (1 if alpha == 1 else 2)
 
-@rule(*aten_names("""scatter_add scatter_add_ scatter_reduce scatter_reduce_ index_reduce
-    index_reduce_ col2im _segment_reduce segment_reduce unfold_backward _segment_reduce_backward"""),
-      category="data movement")
-def _scatter_add(x, *rest, out=None, **kw):
+@rule(*aten_names("scatter_add scatter_add_ scatter_reduce scatter_reduce_"), category="data movement")
+def _scatter_add(x, dim, index, *_, out=None, **kw): return math.prod(index)
+
+@rule(*aten_names("""index_reduce index_reduce_ col2im _segment_reduce segment_reduce unfold_backward
+    _segment_reduce_backward"""), category="data movement")
+def _reduced_source(x, *rest, out=None, **kw):
     source = [s for s in rest if isinstance(s, Shape)]
     return math.prod(source[-1]) if source else math.prod(x)

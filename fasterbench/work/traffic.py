@@ -7,11 +7,12 @@ __all__ = []
 
 # %% ../../nbs/work/traffic.ipynb #35184871
 import math
-from functools import cache
+from functools import cache, partial
 from typing import NamedTuple
 
 import torch
 
+from ..core.private import FakeTensor, unset_fake_temporarily
 from .rules import aten_names, op_name, plain_values, tensors_in
 
 # %% ../../nbs/work/traffic.ipynb #c5bd1481
@@ -32,14 +33,17 @@ def unique_bytes(
     if t.layout is torch.strided and t.is_contiguous(): return t.numel() * t.itemsize
     if t.layout in _inside: return sum(unique_bytes(getattr(t, name)()) for name in _inside[t.layout])
     if t.layout is not torch.strided: return t.numel() * t.itemsize
-    if 0 in t.shape: return 0
-    distinct = math.prod(n for n, s in zip(t.shape, t.stride()) if s != 0)
-    span = 1 + sum((n - 1) * abs(s) for n, s in zip(t.shape, t.stride()))
-    return t.itemsize * min(distinct, span)
+    return t.itemsize * _walked(t.shape, t.stride())
+
+def _walked(shape, stride):
+    "Elements of memory that a tensor walks over."
+    if 0 in shape: return 0
+    once = math.prod(n for n, s in zip(shape, stride) if s != 0)
+    return min(once, 1 + sum((n - 1) * abs(s) for n, s in zip(shape, stride)))
 
 # %% ../../nbs/work/traffic.ipynb #2cbe4107
 _overwrite = {*aten_names("""copy_ fill_ zero_ uniform_ normal_ random_ exponential_ bernoulli_ log_normal_
-    geometric_ cauchy_ _foreach_zero_ _foreach_copy_ resize_ set_ index_fill_ masked_fill_ scatter_
+    geometric_ cauchy_ _foreach_zero_ _foreach_copy_ resize_ set_ index_fill_ masked_fill_ masked_scatter_ scatter_
     index_put_ _index_put_impl_ put_ index_copy_ fill_diagonal_"""), "fsdp::copy_"}
 _allocate = set(aten_names("""empty empty_like empty_strided new_empty new_empty_strided empty_permuted resize_ set_
     lift lift_fresh"""))
@@ -56,7 +60,10 @@ _shape_only = {"aten::_cudnn_rnn": "weight_buf", "fsdp::all_gather_copy_in": "al
                **dict.fromkeys(aten_names("""max_pool2d_with_indices_backward
     max_pool3d_with_indices_backward avg_pool2d_backward avg_pool3d_backward
     _adaptive_avg_pool2d_backward _adaptive_avg_pool3d_backward adaptive_max_pool2d_backward
-    adaptive_max_pool3d_backward nll_loss_backward nll_loss2d_backward masked_scatter_backward"""), "self")}
+    adaptive_max_pool3d_backward mkldnn_adaptive_avg_pool2d_backward fractional_max_pool2d_backward
+    fractional_max_pool3d_backward nll_loss_backward nll_loss2d_backward masked_scatter_backward
+    reflection_pad1d_backward reflection_pad2d_backward reflection_pad3d_backward replication_pad1d_backward
+    replication_pad2d_backward replication_pad3d_backward"""), "self")}
 
 # %% ../../nbs/work/traffic.ipynb #4d669922
 class Argument(NamedTuple):
@@ -122,53 +129,126 @@ def transferred(
     return True, plain != "reduce_" or _is_root(plain, args)
 
 # %% ../../nbs/work/traffic.ipynb #fe1ed12c
-# a look-up: which argument is the table, and which says how many rows of it are read (None: the result is as large)
-_gathers = {**dict.fromkeys(aten_names("embedding index_select gather index take _unsafe_index"), (0, None)),
-            **dict.fromkeys(aten_names("_embedding_bag _embedding_bag_forward_only"), (0, 1))}
-# the argument with as many elements as are touched
-_scatters = {**dict.fromkeys(aten_names("scatter_ scatter_add_ scatter_reduce_"), 2),
-             **dict.fromkeys(aten_names("index_add_ index_copy_ index_reduce_"), 3),
-             **dict.fromkeys(aten_names("put_ nll_loss_forward nll_loss2d_forward nll_loss nll_loss2d"), 1)}
-_neighbours = {f"aten::{form}{d}d": 1 for form in ("upsample_nearest", "_upsample_nearest_exact") for d in (1, 2, 3)}
-_neighbours |= {"aten::upsample_linear1d": 2, "aten::upsample_bilinear2d": 4, "aten::upsample_trilinear3d": 8,
-                "aten::upsample_bicubic2d": 16}
+_parts = {}     # operator: {argument: (tensor, arguments by name, result) -> its elements that are touched, None: all}
+
+def _touches(operators, *arguments):
+    "Decorator: the function below says how many elements of `arguments` the operators touch; `None`: all of them."
+    def register(f):
+        for name in operators.split():
+            _parts.setdefault(name if "::" in name else f"aten::{name}", {}).update(dict.fromkeys(arguments, f))
+        return f
+    return register
 
 # %% ../../nbs/work/traffic.ipynb #44535313
-# these look at a dense tensor only where a sparse one stores something
-_sparse = set(aten_names("add_ sub_ mul mul_ sparse_mask"))
+@_touches("index_select gather index take _unsafe_index _unsafe_masked_index masked_select", "self")
+@_touches("embedding", "weight")
+def _gathered(t, given, out): return tensors_in(out)[0].numel()
 
-def _touched_elements(name, args, out, tensor):
-    "Elements of `tensor` that the call touches, where it is an argument of which only a part is touched; else `None`."
-    if name.startswith("quantized::embedding") and any(tensor is t for t in tensors_in(args[0])):
-        return args[1].numel() * tensor.shape[-1]
-    if name in _gathers and tensor is args[_gathers[name][0]]:
-        by = _gathers[name][1]
-        return tensors_in(out)[0].numel() if by is None else args[by].numel() * tensor.shape[-1]
-    if name in _sparse and tensor.layout is torch.strided:
-        return next((memory_of(t).numel() for t in tensors_in(args) if t.layout in _inside), None)
-    if name in _windows and tensor is args[_windows[name][0]]: return _in_windows(name, args, out)
-    if "grid_sampler" in name and tensor is args["backward" in name]: return _in_grid(name, args)
-    if not args or tensor is not args[0]: return None
-    if name in _neighbours: return _neighbours[name] * out.numel()
-    if name in _scatters: return args[_scatters[name]].numel()
-    if name == "aten::embedding_renorm_": return args[1].numel() * tensor.shape[-1]
-    if name == "aten::index_fill_": return args[2].numel() * tensor.numel() // max(tensor.shape[args[1]], 1)
-    if name in ("aten::index_put_", "aten::_index_put_impl_"): return _indexed(tensor, args[1])
-    return min(tensor.shape) if name == "aten::trace" else None
+_tables = "byte 4bit bag_byte bag_4bit bag_byte_rowwise_offsets bag_4bit_rowwise_offsets bag_2bit_rowwise_offsets"
+
+@_touches(" ".join(f"quantized::embedding_{n}" for n in _tables.split()), "weight")
+@_touches("_embedding_bag _embedding_bag_forward_only", "weight")
+@_touches("embedding_renorm_", "self")
+def _rows_looked_up(t, given, out): return given["indices"].numel() * t.shape[-1]
+
+@_touches("nll_loss_forward nll_loss2d_forward nll_loss nll_loss2d", "self", "weight")
+@_touches("nll_loss_backward nll_loss2d_backward multi_margin_loss multi_margin_loss_backward", "weight")
+def _of_targets(t, given, out): return given["target"].numel()
+
+@_touches("trace", "self")
+def _on_diagonal(t, given, out): return min(t.shape)
+
+# %% ../../nbs/work/traffic.ipynb #7a1c20e5
+@_touches("searchsorted", "sorted_sequence", "sorter")
+@_touches("bucketize", "boundaries")
+def _searched(t, given, out): return tensors_in(out)[0].numel() * max((t.shape[-1] - 1).bit_length(), 1)
+
+# %% ../../nbs/work/traffic.ipynb #7a1c20e6
+@_touches("scatter_ scatter_add_ scatter_reduce_", "self", "src")
+@_touches("scatter scatter_add scatter_reduce", "src")
+@_touches("put_", "self")
+def _indices(t, given, out): return given["index"].numel()
+
+@_touches("index_add_ index_copy_ index_reduce_", "self")
+def _as_source(t, given, out): return given["source"].numel()
+
+@_touches("slice_scatter select_scatter diagonal_scatter as_strided_scatter", "self")
+def _not_replaced(t, given, out): return t.numel() - given["src"].numel()      # the rest comes from `src`
+
+@_touches("index_fill_", "self")
+def _slices(t, given, out): return given["index"].numel() * t.numel() // max(_size_along(t, given["dim"]), 1)
+
+def _size_along(t, dim): return t.shape[dim] if t.dim() else 1
 
 # %% ../../nbs/work/traffic.ipynb #1398e89e
-def _in_grid(name, args):
-    "Pixels that the points of a grid lie between: per axis 2 for linear (0), 4 for cubic (2), 1 for nearest (1)."
-    x, grid, *rest = args["backward" in name:]
-    mode = rest[0] if rest and "cudnn" not in name else 0
-    return grid[..., 0].numel() * x.shape[1] * {0: 2, 1: 1, 2: 4}[mode] ** (x.dim() - 2)
+@_touches("index_put_ _index_put_impl_", "self")
+def _indexed(t, given, out): return indexed_elements(t, given["indices"])
 
-def _indexed(tensor, indices):
-    "How many elements `tensor[indices]` has; `None` for a mask, whose count is in its data."
-    given = [i for i in indices if i is not None]
-    if any(i.dtype in (torch.bool, torch.uint8) for i in given): return None
-    rest = [n for d, n in enumerate(tensor.shape) if d >= len(indices) or indices[d] is None]
-    return math.prod(torch.broadcast_shapes(*(i.shape for i in given))) * math.prod(rest)
+def indexed_elements(
+    t:torch.Tensor,
+    indices:list, # Tensors, or `None` for all of a dimension; a mask stands for as many dimensions as it has
+)->int|None:
+    "How many elements `t[indices]` has; `None` where a mask has no data that says so."
+    shapes, rest, at = [], [], 0
+    for i in indices:
+        if i is None: rest.append(t.shape[at])
+        elif i.dtype not in (torch.bool, torch.uint8): shapes.append(i.shape)
+        elif (true := _true(i, t)) is None: return None
+        else: shapes.append((true,)); at += i.dim() - 1
+        at += 1
+    return math.prod(torch.broadcast_shapes(*shapes)) * math.prod([*rest, *t.shape[at:]])
+
+# %% ../../nbs/work/traffic.ipynb #7a1c20e8
+def _true(mask, written):
+    "How many entries of a mask are true; `None` where no data says so, or the call has `written` over it."
+    if mask.is_meta or isinstance(mask, FakeTensor) or storage_id(mask) == storage_id(written): return None
+    with unset_fake_temporarily(): return int(mask.count_nonzero())         # `written` may have no data
+
+@_touches("masked_fill_", "self")
+@_touches("masked_scatter_", "self", "source")
+@_touches("masked_scatter", "source")
+def _selected(t, given, out):
+    x, mask = given["self"], given["mask"]
+    true = _true(mask, x)
+    return None if true is None else true * (x.numel() // max(mask.numel(), 1))     # a mask may be broadcast
+
+# %% ../../nbs/work/traffic.ipynb #7a1c20e9
+@_touches("diagonal_copy slice_copy narrow_copy select_copy split_copy split_with_sizes_copy unbind_copy", "self")
+@_touches("values_copy indices_copy _values_copy _indices_copy", "self")
+@_touches("crow_indices_copy col_indices_copy ccol_indices_copy row_indices_copy", "self")
+def _copied(t, given, out): return sum(r.numel() * r.itemsize for r in tensors_in(out)) // t.itemsize
+
+@_touches("as_strided_copy", "self")
+def _strided(t, given, out): return _walked(given["size"], given["stride"])
+
+@_touches("unfold_copy", "self")
+def _unfolded(t, given, out):
+    n, size, step = _size_along(t, given["dimension"]), given["size"], given["step"]
+    return t.numel() // max(n, 1) * _places(n, (n - size) // step + 1, size, step, 0, 1)
+
+# %% ../../nbs/work/traffic.ipynb #7a1c20ea
+@_touches("add_ sub_ mul mul_ sparse_mask", "self", "other", "mask")
+def _where_stored(t, given, out):
+    "A dense tensor is looked at only where a sparse one stores something."
+    if t.layout is not torch.strided: return None
+    return next((memory_of(v).numel() for v in tensors_in(given) if v.layout in _inside), None)
+
+def _rows_stored(t, given, out, side, other):
+    "Rows of a second factor (side 1), columns of a first (0): one for each entry of the other, which is sparse."
+    by = given[other]
+    if t.layout is not torch.strided or by.layout not in _inside: return None
+    values = memory_of(by)
+    block = values.shape[-1 - side] if by.layout in (torch.sparse_bsr, torch.sparse_bsc) else 1
+    return values.numel() // block * (t.shape[side - 2] if t.dim() > 1 else 1)
+
+for _names, _first, _second in (("mm bmm", "self", "mat2"), ("addmm _sparse_addmm sspaddmm hspmm", "mat1", "mat2"),
+                                ("baddbmm", "batch1", "batch2"), ("mv", "self", "vec"), ("addmv", "mat", "vec"),
+                                ("_sparse_mm", "sparse", "dense"), ("_sparse_mm_reduce_impl", "self", "other")):
+    _touches(_names, _first)(partial(_rows_stored, side=0, other=_second))
+    _touches(_names, _second)(partial(_rows_stored, side=1, other=_first))
+
+_touches("sparse_sampled_addmm", "mat1")(partial(_rows_stored, side=1, other="self"))      # a row and a column for each
+_touches("sparse_sampled_addmm", "mat2")(partial(_rows_stored, side=0, other="self"))
 
 # %% ../../nbs/work/traffic.ipynb #f0141578
 @cache
@@ -178,32 +258,76 @@ def _places(size, windows, kernel, stride, padding, dilation):
     return len({at for w in range(windows) for k in range(kernel)
                 if 0 <= (at := w * stride + k * dilation - padding) < size})
 
-# operator: position of the input, and of stride, padding and dilation (None: 1)
-_windows = {**dict.fromkeys(aten_names("convolution _convolution convolution_overrideable"), (0, 3, 4, 5)),
-            "aten::mkldnn_convolution": (0, 4, 3, 5), "aten::cudnn_convolution": (0, 3, 2, 4),
-            "aten::convolution_backward": (1, 4, 5, 6),
-            **dict.fromkeys(aten_names("max_pool1d max_pool2d max_pool2d_with_indices max_pool3d_with_indices"),
-                            (0, 2, 3, 4)),
-            **dict.fromkeys(aten_names("avg_pool2d avg_pool3d"), (0, 2, 3, None))}
-
-# %% ../../nbs/work/traffic.ipynb #3b43523d
-def _in_windows(name, args, out):
-    "Elements of an input that a convolution or a pool looks at; `None` where it looks at all."
-    at, *how = _windows[name]
-    x, pool = args[at], "pool" in name
-    dims = int(name[name.index("pool") + 4]) if pool else x.dim() - 2
-    if not pool and len(args) > how[2] + 1 and args[how[2] + 1] is True: return None      # transposed: all are used
-    after = args[0] if name.endswith("backward") else tensors_in(out)[0]
-    kernel = _each(args[1], dims) if pool else args[at + 1].shape[2:]
-    stride, padding, dilation = (_each(args[i] if i is not None and len(args) > i else default, dims)
-                                 for i, default in zip(how, (kernel, 0, 1)))
-    axes = zip(x.shape[-dims:], after.shape[-dims:], kernel, stride or kernel, padding, dilation)
-    return math.prod(x.shape[:-dims]) * math.prod(_places(*axis) for axis in axes)
+def _in_windows(x, windows, kernel, stride, padding, dilation):
+    "Elements of an input that lie in windows, so many along each of its last axes."
+    axes = zip(x.shape[-len(kernel):], windows[-len(kernel):], kernel, stride, padding, dilation)
+    return math.prod(x.shape[:-len(kernel)]) * math.prod(_places(*axis) for axis in axes)
 
 def _each(value, dims):
-    "One value per dimension; an empty list stays empty."
+    "One value per dimension."
     value = [value] if isinstance(value, int) else list(value)
     return value * dims if len(value) == 1 else value
+
+# %% ../../nbs/work/traffic.ipynb #3b43523d
+@_touches("convolution _convolution convolution_overrideable convolution_backward", "input")
+@_touches("mkldnn_convolution cudnn_convolution", "self")
+def _under_kernels(x, given, out):
+    if given.get("transposed"): return None             # all are used
+    kernel, after = given["weight"].shape[2:], given.get("grad_output", out)
+    how = (_each(given[k], len(kernel)) for k in ("stride", "padding", "dilation"))
+    return _in_windows(x, after.shape, kernel, *how)
+
+def _pooled(x, given, out, dims):
+    kernel = _each(given["kernel_size"], dims)
+    how = (_each(given.get(k) or default, dims) for k, default in (("stride", kernel), ("padding", 0), ("dilation", 1)))
+    return _in_windows(x, tensors_in(out)[0].shape, kernel, *how)
+
+for _d in (1, 2, 3):
+    _touches(f"max_pool{_d}d max_pool{_d}d_with_indices mkldnn_max_pool{_d}d quantized_max_pool{_d}d avg_pool{_d}d",
+             "self")(partial(_pooled, dims=_d))
+
+@_touches("im2col", "self")
+def _in_columns(x, given, out):
+    how = [_each(given[k], 2) for k in ("kernel_size", "stride", "padding", "dilation")]
+    windows = [(n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in zip(x.shape[-2:], *how)]
+    return _in_windows(x, windows, *how)
+
+# %% ../../nbs/work/traffic.ipynb #7a1c20eb
+def _padded(x, given, out, least, mirrored):
+    "Elements that negative padding does not crop; a reflection reaches as far into what is cropped as it pads."
+    pads, kept = given.get("pad") or given.get("padding") or [], list(x.shape)
+    for axis, before, after in zip(range(x.dim())[::-1], pads[::2], pads[1::2]):
+        n = kept[axis]
+        first, end = max(-before, 0), n - max(-after, 0)
+        if mirrored: first, end = min(first, n - 1 - after), max(end, before + 1)
+        kept[axis] = max(end - first, least)
+    return math.prod(kept)
+
+for _how, _least, _mirrored in (("constant_pad_nd", 0, False), ("replication_pad1d replication_pad2d replication_pad3d",
+                                1, False), ("reflection_pad1d reflection_pad2d reflection_pad3d", 1, True)):
+    _touches(_how, "self")(partial(_padded, least=_least, mirrored=_mirrored))
+
+# %% ../../nbs/work/traffic.ipynb #7a1c20ec
+_neighbours = {f"{form}{d}d": 1 for form in ("upsample_nearest", "_upsample_nearest_exact") for d in (1, 2, 3)}
+_neighbours |= {"upsample_linear1d": 2, "upsample_bilinear2d": 4, "upsample_trilinear3d": 8, "upsample_bicubic2d": 16}
+
+def _around(t, given, out, each): return each * out.numel()
+
+for _name, _n in _neighbours.items(): _touches(_name, "self", "input")(partial(_around, each=_n))
+
+@_touches("grid_sampler_2d grid_sampler_2d_backward grid_sampler_3d grid_sampler_3d_backward", "input")
+@_touches("_grid_sampler_2d_cpu_fallback _grid_sampler_2d_cpu_fallback_backward", "input")
+@_touches("cudnn_grid_sampler cudnn_grid_sampler_backward", "self")
+def _in_grid(x, given, out):
+    "Pixels that the points of a grid lie between: per axis 2 for linear (0), 4 for cubic (2), 1 for nearest (1)."
+    each = {0: 2, 1: 1, 2: 4}[given.get("interpolation_mode", 0)] ** (x.dim() - 2)
+    return given["grid"][..., 0].numel() * x.shape[1] * each
+
+@_touches("torchvision::roi_align torchvision::ps_roi_align", "input")
+def _in_regions(x, given, out):
+    "The 4 pixels around each sample; `None` where their number depends on the boxes."
+    samples = given["sampling_ratio"]
+    return tensors_in(out)[0].numel() * samples**2 * 4 if samples > 0 else None
 
 # %% ../../nbs/work/traffic.ipynb #18963e67
 def _reads_and_writes(name, argument, args, kwargs):
@@ -220,12 +344,14 @@ def operator_accesses(
     out,          # What it returned
 )->tuple[list[Access], list[Access]]:
     "Return the reads and the writes of one call, every distinct part once."
-    name, reads, writes = op_name(op), {}, {}
-    for a, value in arguments(op, args, kwargs):
+    name, reads, writes, known = op_name(op), {}, {}, arguments(op, args, kwargs)
+    parts = _parts.get(name, {})
+    given = {a.name: value for a, value in known} if parts else {}
+    for a, value in known:
         if type(value) in plain_values or not (tensors := tensors_in(value)): continue
         read, written = _reads_and_writes(name, a, args, kwargs)
         for t in tensors:
-            touched, size = _touched_elements(name, args, out, t), unique_bytes(t)
+            size, touched = unique_bytes(t), parts[a.name](t, given, out) if a.name in parts else None
             access, part = Access(t, size if touched is None else min(touched * t.itemsize, size)), region(t)
             if read: reads.setdefault(part, access)
             if written: writes.setdefault(part, access)
