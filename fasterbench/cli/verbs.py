@@ -74,6 +74,7 @@ def peaks(device:Device="cpu", dtype:option("float32, float64, bfloat16 or float
     from fasterbench.probes.peaks import measure_peaks
     from fasterbench.views.headline import roof_caveats
     from fasterbench.views.peaks_page import PeaksView
+    from fasterbench.views.view import terminal_width, wrap_lines
     check_writable(json=json, html=html)
     links = _network(device_here(device)) if network else None
     if network and links is None: return                                    # the first process says it all
@@ -81,7 +82,8 @@ def peaks(device:Device="cpu", dtype:option("float32, float64, bfloat16 or float
                                                  progress=False if no_progress else None))
     found = replace(found, network=links or found.network)
     for note in notes: notice(note)
-    if "-" not in (json, html): printed(lambda: print(PeaksView(found).text(), found.origin(), sep="\n"))
+    lines = lambda: [PeaksView(found).text(), *wrap_lines([found.origin()], terminal_width())]
+    if "-" not in (json, html): printed(lambda: print(*lines(), sep="\n"))
     elif caveat := roof_caveats(found): notice(caveat)
     write(json, found.to_json)
     write(html, PeaksView(found).render)
