@@ -134,13 +134,16 @@ def show(
     title=None,                     # Of the page; None: its own
     remark="",                      # What is said behind the name of the page
     summary=None,                   # `summary()` prints the table; None: its own
+    perfetto=None,                  # Where a copy of a trace goes
     **options,                      # Of its table
 ):
     "Print `view` and write its files."
-    if "-" not in (json, csv, html): printed(summary or (lambda: view.summary(**options)))
+    if "-" not in (json, csv, html, perfetto): printed(summary or (lambda: view.summary(**options)))
     write(json, view.to_json)
     write(csv, view.csv)
     write(html, lambda: view.render(title), remark)
+    if perfetto == "-": write("-", view.to_perfetto)
+    elif perfetto: view.to_perfetto(perfetto)
 
 def is_watched()->bool:
     "Tell if a person looks: the output goes to a terminal."

@@ -142,12 +142,16 @@ def _stacked(rows):
     return [*map(list, zip(*([""] * (deepest - len(l)) + l for l in lines))), *values]
 
 def _in_parts(rows, left, width):
-    "The lines of a table that is too wide, as tables below one another; the first column stands in all of them."
+    "The lines of a table that is too wide, as tables below one another; the columns that tell rows apart are in all."
     wide = [max(map(len, column)) for column in zip(*rows)]
-    parts, used = [[0]], wide[0]
-    for i, w in enumerate(wide[1:], 1):
-        if used + 1 + w > width and len(parts[-1]) > 1: parts, used = [*parts, [0]], wide[0]
-        parts[-1].append(i)
+    named = [r for r in rows if r[0]]
+    apart = lambda k: len({tuple(r[:k]) for r in named}) == len(named) and sum(wide[:k]) + k <= width // 2
+    first = next((k for k in range(1, len(wide)) if apart(k)), 1)
+    own, start = list(range(first)), sum(wide[:first]) + first - 1
+    parts, used = [own], start
+    for i, w in enumerate(wide[first:], first):
+        if used + 1 + w > width and len(parts[-1]) > first: parts, used = [*parts, own], start
+        parts[-1] = [*parts[-1], i]
         used += 1 + w
     of = lambda own: [cells for r in rows if any(cells := [r[i] for i in own])]          # a line of titles may be empty
     tables = [text_table(of(own), {k for k, i in enumerate(own) if i in left}, 1) for own in parts]
