@@ -362,11 +362,12 @@ def _series(counted, servers, batches, tpot, price):
     rows, said = [_option(s, batches and batches[0], tpot, price) for s in servers], {}
     for server in servers:
         for note in _serve_notes(counted.model, counted.asked, server, None):
-            if not note.startswith("figures are for each"): said.setdefault(note, {})[_device_name(server)] = True
-    notes = tuple(_of_devices(note, list(names), {n for of in said.values() for n in of}) for note, names in said.items())
+            if not note.startswith("figures are for each"): said.setdefault(note, {})[_served_device(server)] = True
+    everywhere = {_served_device(s) for s in servers}
+    notes = tuple(_of_devices(note, list(names), everywhere) for note, names in said.items())
     return ServeSeries(counted.name, tuple(rows), counted.prompt, counted.new, tpot, price, notes)
 
-def _device_name(server): return server.peaks.environment.get("device_name", server.peaks.device)
+def _served_device(server): return server.peaks.environment.get("device_name", server.peaks.device)
 
 def _of_devices(note, names, everywhere):
     "`note` with the devices that it is of, where it is not of all and names none."
@@ -376,7 +377,7 @@ def _of_devices(note, names, everywhere):
 def _option(server, batch, tpot, price):
     "The row of one device and degree."
     n, most = server.layout.devices, _most_batch(server)
-    name = _device_name(server)
+    name = _served_device(server)
     at = batch or _batch_within(server, tpot, most if most is not None else _largest)
     if not at: return ServeOption(name, n, most)
     p = server.point(("decode", "middle"), at)

@@ -214,8 +214,8 @@ def target_device(text, option="--on"):
     try: as_peaks(text)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         said, unknown, _ = str(error).removeprefix("on=").partition(" is not in the table")
-        more = f"{unknown}; {_names_near(text)}; a file of `fasterbench peaks --json` describes others" if unknown else ""
-        raise typer.BadParameter(said + more, param_hint=f"'{option}'") from None
+        more = f"{unknown}; {_names_near(text)}; a file of `fasterbench peaks --json` describes others"
+        raise typer.BadParameter(said + more * bool(unknown), param_hint=f"'{option}'") from None
     return text
 
 # %% ../../nbs/cli/app.ipynb #6ec32f37

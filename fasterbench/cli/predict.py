@@ -106,7 +106,7 @@ def _cache_element(text):
     return sizes[text]
 
 def _about_option(text):
-    "What is wrong, and the option whose value it is: an error of `serve` begins with its argument."
+    "Split an error of `serve`, which begins with its argument: what is wrong, and the option whose value it is."
     name, equals, rest = text.partition("=")
     known = equals and name in inspect.signature(serve_verb).parameters
     return (rest, f"--{name.replace('_', '-')}") if known else (text, "serve")
@@ -120,7 +120,8 @@ def serve_verb(
                  metavar="N,N,…")=None,
     weights:option("How matrices are stored: int8, fp8, mxfp4, nvfp4, int4/128.")=None,
     math:option("Dtype of their products: fp8, fp4, bf16.")=None, cache:option("Dtype of the cache: fp8, bf16.")=None,
-    engine:option("vllm, trtllm, sglang; bare: the model without a server; left out: between the three servers.")=None,
+    engine:option("vllm, trtllm, sglang; bare: the model without a server; left out: between the three "
+                  "servers.")=None,
     tensor_parallel:option("Devices that share the model: 1,2,4.", kind=str, metavar="N,N,…")="1",
     tpot:option("Expected time per output token that is accepted.", kind=Optional[float], metavar="SECONDS")=None,
     price:option("Of one device for an hour.", kind=Optional[float])=None,

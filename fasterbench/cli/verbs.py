@@ -165,7 +165,8 @@ def _profiled_result(net, sample, roofs, peaks, model, assumed, args, options, s
     from fasterbench.analysis.measure import main_dtype
     from fasterbench.roofline import RooflineAnalyzer
     analyzer = RooflineAnalyzer(net, sample, roofs)
-    result, notes = _recorded(lambda: _profiled(model, sample, assumed, lambda: analyzer.profile(*args, **options).result))
+    profile = lambda: analyzer.profile(*args, **options).result
+    result, notes = _recorded(lambda: _profiled(model, sample, assumed, profile))
     if sites: analyzer.to_sites(sites)
     dtype = str(main_dtype(net, sample)).removeprefix("torch.")
     caveats = roof_mismatches(roofs, dtype, result.environment, str(args[0])) if peaks else []

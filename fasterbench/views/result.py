@@ -291,8 +291,8 @@ def from_dict(
     data:dict, # What `to_dict` gave
 )->Result:
     "Return the result that `to_dict` described. Raise `ValueError` for another schema or version, or damaged values."
-    check_schema(data, schema, version, "one that `roofline`, `predict`, `trace`, `ncu` or `run` wrote with --json, of one "
-                                        "model and batch size,")
+    check_schema(data, schema, version, "one that `roofline`, `predict`, `trace`, `ncu` or `run` wrote with --json, of "
+                                        "one model and batch size,")
     try:
         values = {**data}
         if data["version"] < 3 and "accounts" in values: values["breakdowns"] = values.pop("accounts")

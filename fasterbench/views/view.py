@@ -169,7 +169,7 @@ class Table(NamedTuple):
     )->str:
         """Return the table in the width of a terminal.
 
-        Where it is too wide, names keep what differs; without names, the last columns stand below the others."""
+        Where it is too wide, names keep what differs; without names, the last columns come below the others."""
         width = width or terminal_width()
         widths = lambda rows: [max(map(len, column)) for column in zip(*rows)]
         rows, wide, names = self.rows, widths(self.rows), 2 if {0, 1} <= self.left else 0    # the columns that give way
