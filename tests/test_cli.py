@@ -31,6 +31,7 @@ def folder(tmp_path_factory):
     (d/"net.py").write_text(net)
     shutil.copy(root/"tests/data/resnet50.json", d/"saved.json")
     (d/"newer.json").write_text('{"schema": "fasterbench.result", "version": 99}')
+    (d/"rows.json").write_text('{"schema": "fasterbench.rows", "version": 1, "title": "Batch 1 and 8"}')
     (d/"broken.json").write_text("{")
     return d
 
@@ -66,12 +67,34 @@ def test_version_and_module():
     (["serve", "torchvision:resnet18", "--on", "NVIDIA H100"], 2, "'torchvision:resnet18' names no language model"),
     (["report", "saved.json", "--csv", "no/such/x.csv"], 2, "Invalid value for --csv"), (["check", "absent.toml", "--junit", "no/such/x.xml"], 2, "Invalid value for --junit"),
     (["check", "absent.toml", "--rounds", "2"], 2, "'2' is not a whole number of at least 10"),
+    (["roofline", "net.py:make", "--input", "2,5"], 1, "net.py:make was given 2×5 float32: "), (["count", "net.py:make", "--input", "2,5"], 1, "net.py:make was given 2×5 float32: "),
+    (["predict", "net.py:make", "--on", "NVIDIA H100", "--input", "2,5"], 1, "net.py:make was given 2×5 float32: "),
+    (["report", "rows.json"], 1, "its schema is 'fasterbench.rows' (Batch 1 and 8); one that `roofline`"), (["compare", "rows.json", "saved.json"], 1, "of one model and batch size, is needed"),
+    (["run", "--json", "-", "net.py"], 2, "Invalid value for --json: "), (["run", "--html", "-", "net.py"], 2, "Invalid value for --html: "),
+    (["predict", "net.py:make", "--on", "nonsense"], 2, "'nonsense' is not in the table; `fasterbench peaks --devices` lists all"),
+    (["predict", "net.py:make", "--on", "rtx 4095"], 2, "the nearest names are NVIDIA GeForce RTX 4090"), (["roofline", "net.py:make", "--peaks", "h1000"], 2, "NVIDIA H100 PCIe"),
     (["ncu", "absent.csv"], 2, "absent.csv"), (["ncu", "net.py"], 1, "no table of Nsight Compute"), (["ncu", "net.py", "--by", "layer"], 2, "'layer'")])
 def test_errors_are_one_line(folder, args, code, part):
     done = fasterbench(*args, cwd=folder)
     lines = [l for l in done.stderr.splitlines() if not l.startswith("wrote ")]
     assert done.returncode == code and len(lines) == 1 and lines[0].startswith("fasterbench: ") and part in lines[0], done.stderr
     assert "Traceback" not in done.stderr
+
+def test_the_table_of_devices_is_listed():
+    done = fasterbench("peaks", "--devices")
+    from fasterbench.roofs.datasheet import devices
+    assert (done.returncode, done.stderr) == (0, "") and done.stdout.splitlines() == devices() and "NVIDIA H200" in devices()
+
+def test_torch_does_not_log_what_is_said_anyway(folder):
+    "Products of experts on the meta device take bfloat16 alone; torch logs a traceback of some 25 lines beside the error."
+    (folder/"grouped.py").write_text("""import torch
+class Experts(torch.nn.Module):
+    def __init__(self): super().__init__(); self.w = torch.nn.Parameter(torch.zeros(2, 16, 16))
+    def forward(self, x): return torch._grouped_mm(x, self.w, offs=torch.tensor([4, 8], dtype=torch.int32))
+def make(): return Experts(), torch.zeros(8, 16)
+""")
+    done = fasterbench("count", "grouped.py:make", cwd=folder)
+    assert done.returncode == 1 and done.stderr.startswith("fasterbench: grouped.py:make was given 8×16 float32: ") and done.stderr.count("\n") == 1, done.stderr
 
 def test_a_file_is_named_once(folder):
     assert fasterbench("report", "net.py", cwd=folder).stderr.count("net.py") == 1

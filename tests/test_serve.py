@@ -299,6 +299,24 @@ def test_devices_and_degrees():
                       (dict(on=["H100", "L40S"], batch=4, measured={4: 100.0}), "one device")):
         with pytest.raises(ValueError, match=word): serve(big, 1024, 256, **how)
 
+def test_what_is_of_some_devices_names_them():
+    "fp8 is multiplied in fp8 on an H100, and in the dtype of the model on an A100, which has no peak of it; what is of both names none."
+    def notes(*on): return serve(hand["llama"][0], 64, 16, 1, on=list(on), weights="fp8").notes
+    h100, a100 = "NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB"
+    assert [n.rpartition(" multiply in ")[2] for n in notes(h100, a100) if "multiply in" in n] == [f"float8_e4m3fn ({h100})", f"bfloat16 ({a100})"]
+    assert [n.rpartition(" multiply in ")[2] for n in notes(h100, h100) if "multiply in" in n] == ["float8_e4m3fn"]
+
+def test_the_engine_that_is_meant_is_said():
+    def said(**engine): return serve(hand["llama"][0], 64, 16, 1, on="NVIDIA H100 80GB HBM3", **engine).notes[0]
+    assert "a server (engine: any of vllm, trtllm, sglang) with" in said() and "a server (engine: vllm) with" in said(engine="vllm")
+    assert "engine:" not in said(engine="bare")
+
+def test_columns_say_what_is_read():
+    found = serve(hand["llama"][0], 64, 16, (1, 8), on="NVIDIA H100 80GB HBM3", measured={1: 9.0})
+    assert [f["title"] for f in found._page()["kinds"][0]["columns"]].count("weights read") == 1
+    lines = found._table().text(80).splitlines()
+    assert max(map(len, lines)) <= 80 and "weights" in " ".join(lines)
+
 # -- the result -----------------------------------------------------------------------------------------------------
 
 def test_rates():

@@ -196,7 +196,8 @@ def _what_they_are(server):
     roofs = "a datasheet" if server.peaks.environment.get("source") == "datasheet" else "measured roofs"
     if server.times is None: return f"limit: the least time that {roofs} allow; no server reaches it"
     bare = server.times.engine == "bare"
-    what = "a forward and its kernels" if bare else "a server with as many requests as the batch"
+    engine = server.times.engine or "any of " + ", ".join(e for e in engines if e != "bare")
+    what = "a forward and its kernels" if bare else f"a server (engine: {engine}) with as many requests as the batch"
     return (f"limit: the least time that {roofs} allows; expected: {what}, from a model of kernels that was "
             f"compared with {_published}; nothing here was measured")
 
@@ -261,7 +262,7 @@ def serve(
     split_head:bool=True,      # Whether devices share the matrix of the logits too
     network:float|NetworkPeaks|None=None, # B/s that a device sends, or roofs of neighbours; None: the table's link
     reserve:float=0.1,         # Of a device's memory that a server keeps for activations and graphs
-    engine:str|None=None,      # "vllm", "trtllm", "sglang"; "bare": no server, the model alone; None: any server
+    engine:str|None=None,      # "vllm", "trtllm", "sglang"; "bare": no server, the model alone; None: between the three
     measured:dict|None=None,   # Tokens per second by batch (decode) or by (phase, batch), or measured results
 ):
     """Compute least and expected times and tokens per second of a language model, without weights in memory.
@@ -358,16 +359,25 @@ def _server(counted, on, lies, network, math, engine, reserve):
 # %% ../../nbs/analysis/serve.ipynb #5e000012
 def _series(counted, servers, batches, tpot, price):
     "A row for each device and degree."
-    rows, notes = [_option(s, batches and batches[0], tpot, price) for s in servers], {}
+    rows, said = [_option(s, batches and batches[0], tpot, price) for s in servers], {}
     for server in servers:
-        own = _serve_notes(counted.model, counted.asked, server, None)
-        notes |= dict.fromkeys(n for n in own if not n.startswith("figures are for each"))
-    return ServeSeries(counted.name, tuple(rows), counted.prompt, counted.new, tpot, price, tuple(notes))
+        for note in _serve_notes(counted.model, counted.asked, server, None):
+            if not note.startswith("figures are for each"): said.setdefault(note, {})[_served_device(server)] = True
+    everywhere = {_served_device(s) for s in servers}
+    notes = tuple(_of_devices(note, list(names), everywhere) for note, names in said.items())
+    return ServeSeries(counted.name, tuple(rows), counted.prompt, counted.new, tpot, price, notes)
+
+def _served_device(server): return server.peaks.environment.get("device_name", server.peaks.device)
+
+def _of_devices(note, names, everywhere):
+    "`note` with the devices that it is of, where it is not of all and names none."
+    named = len(names) == len(everywhere) or any(n in note for n in names)
+    return note if named else f"{note} ({', '.join(names)})"
 
 def _option(server, batch, tpot, price):
     "The row of one device and degree."
     n, most = server.layout.devices, _most_batch(server)
-    name = server.peaks.environment.get("device_name", server.peaks.device)
+    name = _served_device(server)
     at = batch or _batch_within(server, tpot, most if most is not None else _largest)
     if not at: return ServeOption(name, n, most)
     p = server.point(("decode", "middle"), at)

@@ -134,13 +134,16 @@ def show(
     title=None,                     # Of the page; None: its own
     remark="",                      # What is said behind the name of the page
     summary=None,                   # `summary()` prints the table; None: its own
+    perfetto=None,                  # Where a copy of a trace goes
     **options,                      # Of its table
 ):
     "Print `view` and write its files."
-    if "-" not in (json, csv, html): printed(summary or (lambda: view.summary(**options)))
+    if "-" not in (json, csv, html, perfetto): printed(summary or (lambda: view.summary(**options)))
     write(json, view.to_json)
     write(csv, view.csv)
     write(html, lambda: view.render(title), remark)
+    if perfetto == "-": write("-", view.to_perfetto)
+    elif perfetto: view.to_perfetto(perfetto)
 
 def is_watched()->bool:
     "Tell if a person looks: the output goes to a terminal."
@@ -182,6 +185,15 @@ def free_name(name:str, title:str)->tuple[str, str]:
     return free, f"; {path} holds another report and stays"
 
 # %% ../../nbs/cli/app.ipynb #0c744ff9
+def _names_near(text):
+    "The names of the table that are nearest to `text`, if any is near, and how all are listed."
+    from difflib import get_close_matches
+    from fasterbench.roofs.datasheet import devices
+    product = lambda name: name.lower().removeprefix("nvidia ").removeprefix("amd ").removeprefix("geforce ")
+    known = {product(d): d for d in devices()}
+    near = [known[k] for k in get_close_matches(product(text), known, 3, 0.5)]
+    return f"the nearest names are {', '.join(near)}; " * bool(near) + "`fasterbench peaks --devices` lists all"
+
 def given_peaks(text):
     "The roofs in a file that `fasterbench peaks --json` wrote, or those of a device of the datasheet table."
     from fasterbench.roofs.datasheet import datasheet_peaks
@@ -190,7 +202,8 @@ def given_peaks(text):
     if not Path(text).exists():
         found = datasheet_peaks(text)
         if found is not None: return found
-        usage_error(f"there is no file {text!r}, and no device of that name in the datasheet table", "--peaks")
+        usage_error(f"there is no file {text!r}, and no device of that name in the datasheet table; "
+                    + _names_near(text), "--peaks")
     try: return HardwarePeaks.from_json(text)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise typer.BadParameter(f"cannot read peaks from {text!r}: {error}", param_hint="--peaks") from None
@@ -200,7 +213,9 @@ def target_device(text, option="--on"):
     from fasterbench.roofs.datasheet import as_peaks
     try: as_peaks(text)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise typer.BadParameter(str(error).removeprefix("on="), param_hint=f"'{option}'") from None
+        said, unknown, _ = str(error).removeprefix("on=").partition(" is not in the table")
+        more = f"{unknown}; {_names_near(text)}; a file of `fasterbench peaks --json` describes others"
+        raise typer.BadParameter(said + more * bool(unknown), param_hint=f"'{option}'") from None
     return text
 
 # %% ../../nbs/cli/app.ipynb #6ec32f37

@@ -21,7 +21,7 @@ from filelock import FileLock, Timeout
 from ..analysis.budgets import (BudgetError, Found, Verdict, decisive, format_value, in_looks, judge,
                                           matching, parse_limit, read_budgets, shortest, too_near)
 from ..views.fields import Field
-from ..views.view import Sheet, Table, View, text_table
+from ..views.view import Sheet, Table, View, terminal_width, text_table, wrap_lines
 from .app import Quiet, app, check_writable, option, printed, switch, usage_error, whole, write
 from ..core.progress import progress_bar
 from ..timing.machine_load import LoadMeter, load_caveats
@@ -473,7 +473,7 @@ class Verdicts(View):
     def text(self)->str:
         "Return a line per budget, what would make the undecided sayable, and how many there are of each kind."
         lines = text_table([titles, *map(verdict_row, self.verdicts)], {0, 1, 2, 6})
-        return "\n".join([*lines, *self.notes, self.told])
+        return "\n".join([*lines, *wrap_lines([*self.notes, self.told], terminal_width())])
 
     def _table(self):
         return Table([list(titles), *map(list, map(verdict_row, self.verdicts))], {0, 1, 2, 6}, [self.told], self.notes)

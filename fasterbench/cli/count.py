@@ -127,10 +127,12 @@ def count(
     csv:option("Write all modules here; - for standard output.")=None,
 ):
     "Count parameters, FLOPs and bytes of one forward, as a tree; nothing is computed or timed."
+    from fasterbench.cli.loading import in_the_model
     from fasterbench.work.count import count_work
     from fasterbench.work.target import Target
     check_writable(json=json, csv=csv)
     net, sample = loaded_on_meta(model, shape_given(input), batch, dtype_named(dtype), seq)
-    counts = Counts(net, count_work(net, sample, target=Target("cpu")), sample)
+    with in_the_model(model, sample): work = count_work(net, sample, target=Target("cpu"))
+    counts = Counts(net, work, sample)
     counts.depth = depth
     show(counts, json, csv)

@@ -6,9 +6,11 @@
 __all__ = ['callable_in']
 
 # %% ../../nbs/cli/loading.ipynb #6d24dac9
-import importlib, importlib.util, sys
+import importlib, importlib.util, logging, sys
+from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
+from traceback import walk_tb
 
 import torch
 from torch import nn
@@ -47,6 +49,8 @@ def _transformers(path):
     try: config = library.AutoConfig.from_pretrained(path, local_files_only=True)
     except (OSError, ValueError) as error:
         raise ModelError(f"{path!r} is not a folder or file with a transformers configuration: {error}") from None
+    if getattr(config, "dtype", None) is None and getattr(config, "quantization_config", None):
+        config.dtype = torch.bfloat16           # what is quantized computes in 16 bit
     return _maker_of(library, config)(config)
 
 def _maker_of(library, config):
@@ -160,6 +164,24 @@ def _transformers_sample(model, shape, batch, seq):
     if shape is not None and seq is None: return {name: torch.randn(shape).to(_model_dtype(model))}
     raise ModelError(f"{type(model).__name__} takes {name!r}; "
                      + ("a shape says how large it is: --input" if seq is None else "it has no sequence length"))
+
+@contextmanager
+def in_the_model(
+    text,       # What names the model
+    sample,
+    assumed=(), # What was assumed of the sample, in words
+):
+    "Within the context an error of a forward says which sample the model was given; torch does not log it besides."
+    from fasterbench.views.origin import describe_sample, sample_text
+    log = logging.getLogger("torch._subclasses.fake_tensor")
+    before, log.disabled = log.disabled, True
+    try: yield
+    except (RuntimeError, TypeError, ValueError, IndexError) as error:
+        within = any(frame.f_code is nn.Module.__call__.__code__ for frame, _ in walk_tb(error.__traceback__))
+        if not within and not assumed: raise
+        given = f"{text} was given {sample_text(describe_sample(sample))}: " * within
+        raise ValueError("; ".join([f"{given}{error}", *assumed])) from error
+    finally: log.disabled = before
 
 def _picture(config, batch):
     "The shape of the pictures of a vision model."

@@ -6,7 +6,7 @@
 __all__ = ['On', 'predict_verb', 'serve_verb']
 
 # %% ../../nbs/cli/predict.ipynb #67430f60
-import warnings
+import inspect, warnings
 from typing import Annotated, Optional
 
 import typer
@@ -65,6 +65,7 @@ def predict_verb(
 ):
     "Predict a model's times on a device that is not here: a limit, and an expected time with its interval."
     from fasterbench.analysis.predict import predict
+    from fasterbench.cli.loading import in_the_model
     from fasterbench.views.compare import series_of
     check_writable(html=html, json=json, csv=csv, sites=sites)
     sizes, shape = [None] if batch is None else batch_sizes(batch), shape_given(input)
@@ -74,8 +75,9 @@ def predict_verb(
     results = []
     for size in sizes:
         net, sample = loaded_on_meta(model, shape, size, dtype_named(dtype))
-        found = predict(net, sample, on, autocast=dtype_named(autocast), compiled=compiled, captured=captured,
-                        host_s=host_s, like=measured, sites=sites)
+        with in_the_model(model, sample):
+            found = predict(net, sample, on, autocast=dtype_named(autocast), compiled=compiled, captured=captured,
+                            host_s=host_s, like=measured, sites=sites)
         results.append((size or 1, found))
     result = results[0][1]
     files = dict(json=json, csv=csv, html=html,
@@ -106,6 +108,12 @@ def _cache_element(text):
     if text not in sizes: usage_error(f"{text!r}; the dtypes of a cache are {', '.join(sizes)}", "--cache")
     return sizes[text]
 
+def _about_option(text):
+    "Split an error of `serve`, which begins with its argument: what is wrong, and the option whose value it is."
+    name, equals, rest = text.partition("=")
+    known = equals and name in inspect.signature(serve_verb).parameters
+    return (rest, f"--{name.replace('_', '-')}") if known else (text, "serve")
+
 @app.command("serve")
 def serve_verb(
     model:Config, on:option("Name of a device, or roofs that `peaks --json` wrote; several with commas.", "--on",
@@ -115,7 +123,8 @@ def serve_verb(
                  metavar="N,N,…")=None,
     weights:option("How matrices are stored: int8, fp8, mxfp4, nvfp4, int4/128.")=None,
     math:option("Dtype of their products: fp8, fp4, bf16.")=None, cache:option("Dtype of the cache: fp8, bf16.")=None,
-    engine:option("vllm, trtllm, sglang; bare: the model without a server.")=None,
+    engine:option("vllm, trtllm, sglang; bare: the model without a server; left out: between the three "
+                  "servers.")=None,
     tensor_parallel:option("Devices that share the model: 1,2,4.", kind=str, metavar="N,N,…")="1",
     tpot:option("Expected time per output token that is accepted.", kind=Optional[float], metavar="SECONDS")=None,
     price:option("Of one device for an hour.", kind=Optional[float])=None,
@@ -132,5 +141,5 @@ def serve_verb(
     try: result = serve(model, prompt, new, batch and batch_sizes(batch), one(places), tensor_parallel=one(degrees),
                         tpot=tpot, price=price, weights=weights, math=math, cache_bytes=_cache_element(cache),
                         engine=engine, network=network, measured=_measured_rates(measured))
-    except ValueError as error: usage_error(str(error), "serve")
+    except ValueError as error: usage_error(*_about_option(str(error)))
     show(result, json, csv, html)

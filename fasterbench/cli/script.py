@@ -269,7 +269,8 @@ def run(
     json:option("Write the result here; with several models, one file each.")=None,
 ):
     "Run an unchanged script, and report each model that it calls."
-    if "-" in (html, json): usage_error("standard output is the script's; a file is needed", "--html, --json")
+    taken = [name for name, path in (("--html", html), ("--json", json)) if path == "-"]
+    if taken: usage_error("standard output is the script's; a file is needed", ", ".join(taken))
     check_writable(html=html, json=json)
     if not module and not Path(script).is_file(): usage_error(f"there is no file {script!r}", "SCRIPT")
     page = None if no_html else html or ""

@@ -48,7 +48,8 @@ def trace(
     inductor_cache:option(_cache, metavar="DIR")=None,
     like:option("An eager trace of the same model, by which kernels of graphs are recognised.", metavar="FILE")=None,
     sites:option(_sites, metavar="FILE")=None, top:Top=10, html:Report=None, json:Saving=None, csv:Rows=None,
-    perfetto:option("Write a copy of the trace with FLOPs, bytes and utilization on its kernels here.")=None,
+    perfetto:option("Write a copy of the trace with FLOPs, bytes and utilization on its kernels here; - for standard "
+                    "output.")=None,
 ):
     "Read traces of torch.profiler, print the slowest rows and where all of the time went, and write the report."
     check_writable(html=html, json=json, csv=csv, perfetto=perfetto)
@@ -56,8 +57,7 @@ def trace(
     result = _read_traces(files, by, on or device and target_device(device), given_peaks(peaks), captures=capture,
                           config=config, rules=rules, inductor_cache=inductor_cache, like=like, sites=sites)
     if html: result.with_roofs()
-    show(result, json, csv, html, f"Roofline of {result.model}, from a trace", top=top)
-    if perfetto: result.to_perfetto(perfetto)
+    show(result, json, csv, html, f"Roofline of {result.model}, from a trace", top=top, perfetto=perfetto)
 
 # %% ../../nbs/cli/trace.ipynb #4a93b7e8
 @contextmanager

@@ -24,12 +24,10 @@ from .script import (begin_group, check_launched, is_first, job, launched_ranks,
                                       parallel_named)
 
 # %% ../../nbs/cli/verbs.ipynb #dab9241c
-def _profiled(assumed, profile):
-    "`profile()`; an error says what was assumed of the sample."
-    try: return profile()
-    except (TypeError, RuntimeError) as error:
-        if not assumed: raise
-        raise ValueError("; ".join([str(error), *assumed])) from error
+def _profiled(model, sample, assumed, profile):
+    "`profile()`; an error says what the model was given, and what was assumed of it."
+    from fasterbench.cli.loading import in_the_model
+    with in_the_model(model, sample, assumed): return profile()
 
 def _recorded(work):
     "Call `work`. Its result gets this library's warnings as notes; those of other libraries are one line each."
@@ -69,11 +67,15 @@ def peaks(device:Device="cpu", dtype:option("float32, float64, bfloat16 or float
           html:option("Write a page with every probe here; - for standard output.")=None,
           anew:switch("Measure, also where peaks of this machine are kept.", "--anew")=False,
           network:switch("Under torchrun: the network between its processes too.", "--network")=False,
+          devices:switch("Print the names of the table of devices, and nothing else.", "--devices")=False,
           no_progress:Quiet=False):
     "Measure the ceilings of a device, or read those that are kept in the cache folder ($FASTERBENCH_CACHE)."
     from fasterbench.probes.peaks import measure_peaks
+    from fasterbench.roofs.datasheet import devices as device_names
     from fasterbench.views.headline import roof_caveats
     from fasterbench.views.peaks_page import PeaksView
+    from fasterbench.views.view import terminal_width, wrap_lines
+    if devices: return printed(lambda: print(*device_names(), sep="\n"))
     check_writable(json=json, html=html)
     links = _network(device_here(device)) if network else None
     if network and links is None: return                                    # the first process says it all
@@ -81,7 +83,8 @@ def peaks(device:Device="cpu", dtype:option("float32, float64, bfloat16 or float
                                                  progress=False if no_progress else None))
     found = replace(found, network=links or found.network)
     for note in notes: notice(note)
-    if "-" not in (json, html): printed(lambda: print(PeaksView(found).text(), found.origin(), sep="\n"))
+    lines = lambda: [PeaksView(found).text(), *wrap_lines([found.origin()], terminal_width())]
+    if "-" not in (json, html): printed(lambda: print(*lines(), sep="\n"))
     elif caveat := roof_caveats(found): notice(caveat)
     write(json, found.to_json)
     write(html, PeaksView(found).render)
@@ -162,7 +165,8 @@ def _profiled_result(net, sample, roofs, peaks, model, assumed, args, options, s
     from fasterbench.analysis.measure import main_dtype
     from fasterbench.roofline import RooflineAnalyzer
     analyzer = RooflineAnalyzer(net, sample, roofs)
-    result, notes = _recorded(lambda: _profiled(assumed, lambda: analyzer.profile(*args, **options).result))
+    profile = lambda: analyzer.profile(*args, **options).result
+    result, notes = _recorded(lambda: _profiled(model, sample, assumed, profile))
     if sites: analyzer.to_sites(sites)
     dtype = str(main_dtype(net, sample)).removeprefix("torch.")
     caveats = roof_mismatches(roofs, dtype, result.environment, str(args[0])) if peaks else []

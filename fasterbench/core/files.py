@@ -47,11 +47,14 @@ def check_schema(
     data,       # What was read
     name:str,   # The schema it has to have
     newest:int, # The newest version this release reads
+    valid:str="", # Which files have this schema, in words
 )->dict:
     "`data`, if it is a JSON object of schema `name` and of a version that can be read; else `ValueError`."
     found = data.get("schema") if isinstance(data, dict) else None
-    said = "nothing in it says what it is" if found is None else f"its schema is {found!r}"
-    if found != name: raise ValueError(f"this is not a {name} file: {said}")
+    title = data.get("title") if isinstance(data, dict) else None
+    named = f" ({title})" if isinstance(title, str) and title else ""
+    said = "nothing in it says what it is" if found is None else f"its schema is {found!r}{named}"
+    if found != name: raise ValueError(f"this is not a {name} file: {said}" + f"; {valid} is needed" * bool(valid))
     version = data.get("version")
     if not isinstance(version, int) or isinstance(version, bool) or not 1 <= version <= newest:
         which = "a file without a version" if version is None else f"version {version!r}"

@@ -78,9 +78,9 @@ def _annotated(events, said):
 # %% ../../nbs/interop/perfetto.ipynb #ffa0ec1c
 def write_perfetto(
     trace,                         # The path of a trace
-    path,                          # Where to write: .json or .json.gz
+    path=None,                     # Where to write: .json or .json.gz; None: return the text
     peaks:HardwarePeaks|None=None, # The roofs; None: no utilization
-):
+)->str|None:
     "Write a copy of one trace whose kernels carry their place under the roofs."
     found = [trace] if isinstance(trace, Source) else sources(trace)
     if len(found) != 1: raise ValueError(f"{trace} has {len(found)} traces; one is needed")
@@ -90,4 +90,5 @@ def write_perfetto(
     data["traceEvents"] = [*_annotated(data["traceEvents"], said), *_counters(rates)]
     try: text = msgspec.json.encode(data)
     except (UnicodeEncodeError, OverflowError): text = json.dumps(data).encode()   # halves of letters, long integers
+    if path is None: return text.decode()
     write_whole(path, gzip.compress(text, 6) if str(path).endswith(".gz") else text)

@@ -18,6 +18,7 @@ from statistics import quantiles
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+from ..core.units import share_texts
 from ..core.warnings import NotMeasuredWarning, old_arguments, warn
 from ..engine.process import gc_paused
 from .collectives import collectives_of
@@ -89,8 +90,9 @@ def _idle_notes(found):
     for i in spent:
         causes[i.cause] += i.seconds
         if i.before: modules[i.before] += i.seconds
-    why = ", ".join(f"{cause} {s / total:.0%}" for cause, s in causes.most_common())
-    before = ", ".join(f"{short_path(m)} {s / total:.0%}" for m, s in modules.most_common(3))
+    why = ", ".join(f"{cause} {share}" for cause, share in share_texts(dict(causes.most_common()), total, 0).items())
+    longest = [(m, share_texts({m: s}, total, 0)) for m, s in modules.most_common(3)]
+    before = ", ".join(f"{short_path(m)} {share[m]}" for m, share in longest if share)
     return [f"idle {total / window:.1%} of the window: {why}" + (f"; before {before}" if before else "")]
 
 def short_path(
@@ -106,6 +108,14 @@ def short_path(
         if len(".".join(left)) + 1 <= most: break
     return left[0] + "…" + ".".join(left[1:])
 
+def _of_window(spent, total):
+    "The share of the window, and the three longest names with theirs; what rounds to zero is named without a number."
+    longest = [(name[:60], share_texts({name: s}, total)) for name, s in spent[:3]]
+    shown = [f"{name} {text}" for name, share in longest for text in share.values()] or [name for name, _ in longest]
+    names = ", ".join(shown) + f" and {len(spent) - len(shown)} more" * (len(spent) > len(shown))
+    whole = share_texts(dict(all=sum(s for _, s in spent)), total).get("all", "less than 0.1%")
+    return f"{whole} of the window ({names})"
+
 _kinds = dict(module="modules", operator="ops", kernel="kernels", collective="collectives", rank="program")
 
 def _trace_notes(found):
@@ -116,9 +126,7 @@ def _trace_notes(found):
     total = sum(s.span_s for r in found for s in r.spent)
     for (why, name), seconds in unknown.most_common(): by_reason.setdefault(why, []).append((name, seconds))
     for why, rest in by_reason.items():
-        names = ", ".join(f"{name[:60]} {s / total:.1%}" for name, s in rest[:3])
-        names += f" and {len(rest) - 3} more" if len(rest) > 3 else ""
-        notes.append(f"{why}: {sum(s for _, s in rest) / total:.1%} of the window ({names})")
+        notes.append(f"{why}: {_of_window(rest, total)}")
     if any(why == "no shapes recorded" for why in by_reason): notes.append(f"{snippet} records shapes and modules")
     if k := sum(r.skipped for r in found): notes.append(f"{k} events could not be read, and are left out")
     return notes
@@ -172,11 +180,12 @@ def _trace_result(found, by, peaks):
         if row.operator and row.type == "operator without a rule": unknown[row.operator] += row.calls
     roots = [row.type for row in found[0].modules if "." not in row.name and row.type]
     root = found[0].root or (roots[0] if roots else Path(found[0].source).name.split(".")[0])
+    rank_of = lambda r: r.rank if r.rank or n > 1 or (r.ranks or 1) > 1 else None       # one process is no rank
     # a trace that does not say its rank has its place in the list
     transfers = [[t._replace(rank=k if r.rank is None else r.rank) for t in r.transfers] for k, r in enumerate(found)]
     return TraceResult(points, peaks, rows["ops"], program, steps, environment={k: v for k, v in about.items() if v},
                        model=root, kernels=rows["kernels"], notes=_trace_notes(found), unknown_ops=dict(unknown),
-                       breakdowns=[Breakdown(r.rank, s.span_s, s.parts, r.source, s.linked_s) for r in found
+                       breakdowns=[Breakdown(rank_of(r), s.span_s, s.parts, r.source, s.linked_s) for r in found
                                    for s in r.spent],
                        collectives=collectives_of(transfers), idle=_idle_times(found))
 
@@ -185,13 +194,13 @@ def _trace_result(found, by, peaks):
 class TraceResult(Result):
     "The result of a trace, which can be written back into the trace."
     def to_perfetto(self,
-        path, # Where to write: .json or .json.gz
-    ):
+        path=None, # Where to write: .json or .json.gz; None: return the text
+    )->str|None:
         "Write a copy of the trace whose kernels carry FLOPs, bytes, utilization and bound, with tracks of the rates."
         files = {a.source for a in self.breakdowns}
         if len(files) != 1:
             raise ValueError(f"these points are of {len(files)} traces; to_perfetto writes a copy of one")
-        write_perfetto(source_of(files.pop()), path, self.peaks)
+        return write_perfetto(source_of(files.pop()), path, self.peaks)
 
 # %% ../../nbs/interop/traces.ipynb #90844fd1
 def _name_and_roofs(on, peaks):

@@ -22,7 +22,7 @@ from .headline import roof_caveats, roofs_text
 from .page import pairs_of
 from .plot import canvas, dress, hues, log_axis, shapes
 from .roof_lines import ink
-from .view import Sheet, Table, View, text_table
+from .view import Sheet, Table, View, terminal_width, wrap_lines
 from ..work.wire import bus_factor
 
 # %% ../../nbs/views/peaks_page.ipynb #912a7320
@@ -180,14 +180,18 @@ def _collective_row(group):
             least + brief(median(bandwidths), "B/s") if bandwidths else "?"]
 
 # %% ../../nbs/views/peaks_page.ipynb #12cb100c
-def collectives_table(collectives:Sequence[Collective], top:int|None=10)->str:
+def collectives_table(
+    collectives:Sequence[Collective],
+    top:int|None=10,
+    width:int|None=None, # Columns; None: those of the terminal
+)->str:
     "Collectives as text, a row per kind, group and size, the longest transfers first."
     groups = grouped(collectives, lambda c: (c.kind, c.group, c.nbytes, c.group_size, c.alone))
     groups = sorted(groups.values(), key=lambda group: -sum(c.transfer_s for c in group))
     rows = [_collective_row(group) for group in groups[:top]]
     keep = [k for k in range(len(_titles)) if k != 1 or any(r[1] for r in rows)]
-    lines = text_table([[r[k] for k in keep] for r in (_titles, *rows)], {0})
-    return "\n".join(lines + ([f"… and {len(groups) - len(rows)} more kinds and sizes"] if groups[len(rows):] else []))
+    more, cells = len(groups) - len(rows), [[r[k] for k in keep] for r in (_titles, *rows)]
+    return Table(cells, {0}, [], [f"… and {more} more kinds and sizes"] if more else []).text(width)
 
 # %% ../../nbs/views/peaks_page.ipynb #53f5bbd3
 def _peaks_row(key, name, best, roof, unit, promised):
@@ -209,7 +213,10 @@ def peaks_rows(peaks:HardwarePeaks)->list[list[str]]:
     return rows if promised else [r[:5] + r[6:] for r in rows]
 
 # %% ../../nbs/views/peaks_page.ipynb #967a76c8
-def peaks_table(peaks:HardwarePeaks)->str:
+def peaks_table(
+    peaks:HardwarePeaks,
+    width:int|None=None, # Columns; None: those of the terminal
+)->str:
     "Write the ceilings of a device as text; a last line says which of them have a caveat."
     rows, env = peaks_rows(peaks), peaks.environment
     name = env.get("device_name", peaks.device)
@@ -217,10 +224,11 @@ def peaks_table(peaks:HardwarePeaks)->str:
     ridge = f"ridge point {peaks.ridge_point:.2f} FLOP/B ({peaks.dtype.removeprefix('torch.')}, main memory)"
     lines = [*filter(None, [roof_caveats(peaks)])]
     if peaks.network:
-        network = network_table(peaks.network)
-        lines = [*lines, f"network: {where_measured(peaks.network) or 'of unknown origin'}",
-                 *text_table(network.rows, network.left), *network.below]
-    return "\n".join([where, *text_table(rows, {0, len(rows[0]) - 1}), ridge, *lines])
+        lines.append(f"network: {where_measured(peaks.network) or 'of unknown origin'}")
+    width = width or terminal_width()
+    ceilings = Table(rows, {0, len(rows[0]) - 1}, [], [ridge, *lines]).text(width)
+    links = [network_table(peaks.network).text(width)] if peaks.network else []
+    return "\n".join([*wrap_lines([where], width), ceilings, *links])
 
 # %% ../../nbs/views/peaks_page.ipynb #6b6383a8
 def probes(peaks:HardwarePeaks, what:str="memory")->list[dict]:

@@ -10,7 +10,7 @@ import statistics
 from dataclasses import fields, replace
 from itertools import islice
 
-from ..core.units import format_si
+from ..core.units import format_si, share_texts
 from ..roofs.place import RooflinePoint
 from ..roofs.row import totals
 from .fields import fields_of
@@ -43,11 +43,13 @@ def _idle_facts(result):
     span = sum(b.span_s for b in result.breakdowns) or divided(result).end_to_end_s
     causes = totals((i.cause, i.seconds) for i in times)
     layers = totals((i.before, i.seconds) for i in times if i.before)
-    part = lambda s: f"{format_si(s, 's')}, {s / total:.0%}"
-    longest = lambda sums, top: sorted(sums.items(), key=lambda kv: -kv[1])[:top]
+    longest = lambda sums: dict(sorted(sums.items(), key=lambda kv: -kv[1]))
+    def parts(sums):
+        shares = share_texts(longest(sums), total, 0)
+        return [(k, f"{format_si(sums[k], 's')}, {share}" if k in sums else share) for k, share in shares.items()]
     whole = f"{format_si(total, 's')}, {total / span:.1%} of {format_si(span, 's')}" if span else format_si(total, "s")
-    return [("no kernel ran", whole), *((cause, part(s)) for cause, s in longest(causes, None)),
-            *((f"before {name}", part(s)) for name, s in longest(layers, 5))]
+    before = [(f"before {name}", text) for name, text in parts(layers) if name in layers]
+    return [("no kernel ran", whole), *parts(causes), *before[:5]]
 
 def _timing_facts(t):
     times = [("end to end", t.end_to_end_s), ("rows", t.rows_s), ("overhead", t.overhead_s)]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from ..core.files import Facts, Number, check_schema, check_text, restored
 from ..core.warnings import old_attribute
-from ..core.units import format_si
+from ..core.units import format_si, share_texts
 from ..engine.peers import peers
 from ..roofs.place import RooflinePoint
 from ..roofs.hardware import HardwarePeaks, checked_peaks
@@ -108,7 +108,7 @@ class Breakdown:
 
     def __str__(self):
         who = "time" if self.rank is None else f"rank {self.rank}"
-        shares = [f"{k} {v / self.span_s:.1%}" for k, v in self.parts.items() if v and self.span_s]
+        shares = [f"{k} {share}" for k, share in share_texts(self.parts, self.span_s).items()]
         return f"{who}: {format_si(self.span_s, 's')} = " + " + ".join(shares)
 
 # %% ../../nbs/views/result.ipynb #94470b1e
@@ -301,7 +301,8 @@ def from_dict(
     data:dict, # What `to_dict` gave
 )->Result:
     "Return the result that `to_dict` described. Raise `ValueError` for another schema or version, or damaged values."
-    check_schema(data, schema, version)
+    check_schema(data, schema, version, "one that `roofline`, `predict`, `trace`, `ncu` or `run` wrote with --json, of "
+                                        "one model and batch size,")
     try:
         values = {**data}
         if data["version"] < 3 and "accounts" in values: values["breakdowns"] = values.pop("accounts")

@@ -141,6 +141,22 @@ def _stacked(rows):
     deepest = max(map(len, lines))
     return [*map(list, zip(*([""] * (deepest - len(l)) + l for l in lines))), *values]
 
+def _in_parts(rows, left, width):
+    "The lines of a table that is too wide, as tables below one another; the columns that tell rows apart are in all."
+    wide = [max(map(len, column)) for column in zip(*rows)]
+    named = [r for r in rows if r[0]]
+    apart = lambda k: len({tuple(r[:k]) for r in named}) == len(named) and sum(wide[:k]) + k <= width // 2
+    first = next((k for k in range(1, len(wide)) if apart(k)), 1)
+    own, start = list(range(first)), sum(wide[:first]) + first - 1
+    parts, used = [own], start
+    for i, w in enumerate(wide[first:], first):
+        if used + 1 + w > width and len(parts[-1]) > first: parts, used = [*parts, own], start
+        parts[-1] = [*parts[-1], i]
+        used += 1 + w
+    of = lambda own: [cells for r in rows if any(cells := [r[i] for i in own])]          # a line of titles may be empty
+    tables = [text_table(of(own), {k for k, i in enumerate(own) if i in left}, 1) for own in parts]
+    return [line for k, table in enumerate(tables) for line in ([""] * (k > 0) + table)]
+
 class Table(NamedTuple):
     "Texts in rows and columns, and the lines around them."
     rows: list[list[str]]   # The titles first
@@ -151,7 +167,9 @@ class Table(NamedTuple):
     def text(self,
         width:int|None=None, # Columns; None: those of the terminal
     )->str:
-        "Return the table in the width of a terminal; where it is too wide, names keep what differs."
+        """Return the table in the width of a terminal.
+
+        Where it is too wide, names keep what differs; without names, the last columns come below the others."""
         width = width or terminal_width()
         widths = lambda rows: [max(map(len, column)) for column in zip(*rows)]
         rows, wide, names = self.rows, widths(self.rows), 2 if {0, 1} <= self.left else 0    # the columns that give way
@@ -162,7 +180,9 @@ class Table(NamedTuple):
         room = max(width - sum(wide[2:]) - gap * (len(wide) - 1), 20)
         rows = narrowed(rows, room) if names else rows
         above = [*wrap_lines(map(printable, self.above), width), ""] if self.above else []
-        return "\n".join([*above, *text_table(rows, self.left, gap), *wrap_lines(self.below, width)])
+        fits = names or sum(wide) + gap * (len(wide) - 1) <= width
+        lines = text_table(rows, self.left, gap) if fits else _in_parts(rows, self.left, width)
+        return "\n".join([*above, *lines, *wrap_lines(self.below, width)])
 
     def html(self)->str:
         "Return the table as HTML; every text is escaped."
@@ -177,7 +197,7 @@ def left_columns(shown:Iterable[Field])->set[int]:
 def more_rows(count:int, top:int|None)->list[str]:
     "Say how many of `count` rows a table of `top` leaves out."
     left_out = 0 if top is None else count - top
-    return [f"… and {left_out} more rows"] if left_out > 0 else []
+    return [f"… and {left_out} more row{'s' * (left_out != 1)}"] if left_out > 0 else []
 
 # %% ../../nbs/views/view.ipynb #vw000012
 class Sheet(NamedTuple):
