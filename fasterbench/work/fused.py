@@ -174,15 +174,17 @@ class _Traffic:
     "Accesses of one kernel, by buffer, in order."
     def __init__(self, graph): self.graph, self.found = graph, {}
 
-    def add(self, name, dep=None, writes=False, data=()):
-        "Note an access; `None`: of the whole buffer. Indices of the same expression and `data` are equal."
-        memory, begin = _memory_of_buffer(self.graph, name)
-        if isinstance(dep, _with_index()):
-            (access, n), key = _access(self.graph, dep), (begin, dep.index, dep.size, data)
-            if access is None: access = n
-            else: access = key = access[0] + begin, access[1]
-        else: access, key = self.elements(name), None
-        self.found.setdefault(memory, {}).setdefault((writes, key), (writes, access))
+    def add(self, name, dep=None, writes=False):
+        "Note an access; `None`: of the whole buffer."
+        if not isinstance(dep, _with_index()): return self.note(name, writes, None, self.elements(name))
+        access, n = _access(self.graph, dep)
+        if access is None: return self.note(name, writes, (dep.index, dep.size), n)
+        begin = access[0] + _memory_of_buffer(self.graph, name)[1]
+        self.note(name, writes, (begin, access[1]), (begin, access[1]))
+
+    def note(self, name, writes, key, access):
+        "Note an access, as for `touched`; those of one key touch the same elements."
+        self.found.setdefault(_memory_of_buffer(self.graph, name)[0], {}).setdefault((writes, key), (writes, access))
 
     def elements(self, name):
         buffer = self.graph.try_get_buffer(name)
@@ -222,17 +224,58 @@ def _touches_of_loops(graph, nodes):
     traffic, made, gone = _Traffic(graph), set(), _gone(graph)
     memory = lambda dep: _memory_of_buffer(graph, dep.name)[0]
     for node in nodes:
-        of = node.read_writes
+        of, unlike = node.read_writes, _Unlike(graph, node._body).accesses
         reads, writes = ([d for d in deps if d.name not in gone] for deps in (of.reads, of.writes))
         indexed = [d for d in reads if isinstance(d, _with_index())]
-        data = frozenset((d.name, d.index) for d in indexed if not graph.get_dtype(d.name).is_floating_point)
         changed, loaded = {memory(d) for d in writes}, _loaded(graph, node)
         searched = [d for d in reads if d not in indexed and memory(d) in loaded - changed]
-        for dep in (*indexed, *searched, *(d for d in writes if (getattr(d, "mode", None) or "").startswith("atomic"))):
-            if memory(dep) not in made: traffic.add(dep.name, dep, data=data)
-        for dep in writes: traffic.add(dep.name, dep, True, data)
+        atomic = [d for d in writes if (getattr(d, "mode", None) or "").startswith("atomic")]
+        def add(dep, writes, stores):
+            same = unlike.get((stores, memory(dep)))
+            if same and isinstance(dep, _with_index()) and _access(graph, dep)[0] is None:
+                for key, n in same: traffic.note(dep.name, writes, key, n)
+            else: traffic.add(dep.name, dep, writes)
+        for dep in (*indexed, *searched, *atomic):
+            if memory(dep) not in made: add(dep, False, dep in atomic)
+        for dep in writes: add(dep, True, True)
         made |= {d.name for d in of.writes if d.name == memory(d)}
     return traffic.touches()
+
+class _Unlike:
+    "Accesses of a loop body whose index is data or not linear: (stores, memory) → (key, elements at most) of each."
+    def __init__(self, graph, body):
+        self.graph, self.body, self.accesses, self.data = graph, body, {}, {}
+        self.counts = {v: _number(graph, n) for v, n in body.var_ranges.items()}
+        self._block(body.root_block)
+
+    def _index(self, expression):
+        "(loop variables that an index varies with, a key that names them by their ranges, whether it is not linear)."
+        expression, names = _sized(self.graph, expression), {}
+        for symbol in expression.free_symbols:
+            names[symbol] = self.data.get(str(symbol), ({symbol} & {*self.counts}, self.counts.get(symbol)))
+        by_range = {s: type(s)(f"n{abs(hash(key))}") for s, (_, key) in names.items()}
+        unlike = bool(expression.atoms(*_not_linear())) or any(str(s) in self.data for s in names)
+        return set().union(*(own for own, _ in names.values())), str(expression.xreplace(by_range)), unlike
+
+    def _block(self, block):
+        "Note the accesses of a block; return the variables and the key of its result."
+        found, last = {}, (set(), "")
+        for node in block.graph.nodes:
+            name, args = str(node.target), node.args
+            own = set().union(*(found[a][0] for a in node.all_input_nodes))
+            key = hash((name, *(found[a][1] if isinstance(a, torch.fx.Node) else str(a) for a in args)))
+            unlike = False
+            if name == "get_index": own, key, unlike = self._index(self.body.indexing_exprs[args[0]])
+            elif name in self.body.subblocks:
+                inner, result = self._block(self.body.subblocks[name])
+                own, key = own | inner, hash((key, result))
+            elif node.op == "call_module" and name.startswith("set_"): self.data[name.removeprefix("set_")] = own, key
+            elif name in ("load", "store", "store_reduction") and found[args[2]][2]:
+                whole = math.prod(self.counts[v] for v in found[args[2]][0])
+                memory = _memory_of_buffer(self.graph, args[1])[0]
+                self.accesses.setdefault((name != "load", memory), []).append((found[args[2]][1], whole))
+            found[node] = last = own, key, unlike
+        return last[:2]
 
 # %% ../../nbs/work/fused.ipynb #0d657054
 _free = {"load", "store", "store_reduction", "constant", "index_expr", "to_dtype", "to_dtype_bitcast", "get_index",
