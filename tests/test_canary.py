@@ -77,7 +77,7 @@ elsewhere = {
     "probes.probes": "_int_mm _scaled_mm",
     "running.program": "autograd._engine_run_backward",          # is replaced while a program is watched
     "work.dispatch": "_mkldnn",
-    "work.fused": "_inductor.dependencies.MemoryDep utils._sympy.functions.FloorDiv utils._sympy.functions.Mod utils._sympy.functions.ModularIndexing",
+    "work.fused": "_inductor.dependencies.MemoryDep _inductor.ir.NonOwningLayout utils._sympy.functions.FloorDiv utils._sympy.functions.Mod utils._sympy.functions.ModularIndexing",
     "work.trace": "UntypedStorage._new_with_weak_ptr autograd.forward_ad._current_level"}
 
 optional = {"torch._C._cuda_getDriverVersion"}             # asked for with a default: a build without CUDA has none

@@ -235,6 +235,24 @@ def test_products_of_sizes_that_are_symbols(part):
     result = check(profiled(model, sample))
     assert kernels(result) and not result.notes
 
+class Cache(nn.Module):
+    "A step of attention, element by element, of one row against 2048 that are kept: 16 heads of 64 numbers."
+    def __init__(self):
+        super().__init__()
+        for name in "kv": self.register_buffer(name, torch.zeros(1, 16, 2048, 64))
+    def forward(self, x):
+        at = torch.tensor([5])
+        for cache in (self.k, self.v): cache.index_copy_(2, at, x)
+        scores = (x * self.k).sum(-1).softmax(-1)
+        return (scores.unsqueeze(-1) * self.v).sum(2)
+
+def test_a_cache_that_is_written_and_read_in_one_kernel():
+    "By hand: of keys and values all rows but the new one are read."
+    result = check(profiled(torch.compile(made(Cache)), torch.ones(1, 16, 1, 64)))
+    moved, rows = sum(p.bytes_moved for p in kernels(result)), 2 * 4 * 16 * 2047 * 64
+    scores, row = 4 * 16 * 2048, 4 * 16 * 64
+    assert rows + 2 * row + 2 * row <= moved <= rows + 8 * row + 4 * scores
+
 def test_a_graph_that_dynamo_begins_again(monkeypatch):
     "Where a number turns out to be a constant, PyTorch gives up the graph, and Dynamo makes it in another way."
     from torch._dynamo.exc import TensorifyScalarRestartAnalysis

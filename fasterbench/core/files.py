@@ -6,10 +6,10 @@
 __all__ = []
 
 # %% ../../nbs/core/files.ipynb #272176fe
-import math, os, re, shutil, stat, uuid
+import math, numbers, os, re, shutil, stat, uuid
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Literal, get_args, get_origin
+from typing import Literal, TypedDict, get_args, get_origin
 
 import msgspec
 
@@ -84,9 +84,10 @@ def check_numbers(
     infinite=(),   # Names of numbers that may be infinite
     where:str="",  # What `data` is called
 ):
-    "Raise `ValueError` for a number that nothing can be computed with, and say where it is."
+    "Raise `ValueError` for a number that nothing can be computed with, and for what is no value of a file."
     if isinstance(data, dict):
         for k, v in data.items():
+            if not isinstance(k, str): raise ValueError(f"{where or 'this'} has the name {k!r:.60}; a text is needed")
             below = None if signed is None or k in signed else signed
             if k not in infinite or v != math.inf: check_numbers(v, below, infinite, f"{where}.{k}" if where else k)
     elif isinstance(data, (list, tuple)):
@@ -96,6 +97,8 @@ def check_numbers(
         if not computable(data) or signed is not None and data < 0:
             short = repr(data) if isinstance(data, float) or abs(data) < 1e20 else "a whole number of many digits"
             raise ValueError(f"{where} is {short}; {valid} is needed")
+    elif not isinstance(data, str | bool | None):
+        raise ValueError(f"{where} is {data!r:.60}; texts, numbers, lists and dicts of them can be kept in a file")
 
 # %% ../../nbs/core/files.ipynb #fl000003
 def _choices(kind, name):
@@ -131,3 +134,21 @@ def restored(
         what = "" if found is ... else f" is {repr(found)[:60]}"
         raise ValueError(f"{path.lstrip('.') or 'this'}{what}: {said}".replace("`", "")) from None
     except RecursionError: raise ValueError("its values are nested too deeply") from None
+
+def plain(value):
+    "Return `value` as a file has it: a dataclass as a dict, a number of another library as Python's own."
+    if is_dataclass(value) and not isinstance(value, type):
+        return {f.name: plain(getattr(value, f.name)) for f in fields(value)}
+    if isinstance(value, dict): return {k: plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)): return (list if isinstance(value, list) else tuple)(map(plain, value))
+    if isinstance(value, bool) or not isinstance(value, numbers.Real): return value
+    return int(value) if isinstance(value, numbers.Integral) else float(value)
+
+def check_given(
+    value,        # A dataclass that somebody made by hand
+    signed=(),    # Names of fields below which numbers may be negative
+):
+    "Raise `ValueError` for what a file could not say of `value` either."
+    try: data = plain(value)
+    except RecursionError: raise ValueError("its values are nested too deeply") from None
+    restored(TypedDict(type(value).__name__, {f.name: f.type for f in fields(value)}), data, signed)

@@ -8,12 +8,12 @@ __all__ = ['Sweep', 'Trials', 'MemoryLevel', 'passing', 'memory_time', 'Ceiling'
 # %% ../../nbs/roofs/hardware.ipynb #8158aad0
 import json, math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from html import escape
 
 from ..core.dtypes import dtype_name
-from ..core.files import Facts, Number, check_schema, check_text, computable, restored, write_whole
+from ..core.files import Facts, Number, check_given, check_schema, check_text, plain, restored, write_whole
 from ..core.units import format_si, positive
 from .network import NetworkPeaks, checked_network
 from ..timing.machine_load import MachineLoad, load_caveats
@@ -83,15 +83,29 @@ class KindCeiling:
 def _of_torch(dtype): return f"torch.{dtype_name(dtype)}"
 
 # %% ../../nbs/roofs/hardware.ipynb #86725a3e
-def _computable_rate(name, value):
-    "Return `value`, if it is a rate that something can be computed with."
-    if computable(value := positive(name, value)): return value
-    raise ValueError(f"{name}={value!r}: a size from 1e-100 to 1e100 is needed")
+def _in_range(name, value):
+    "Return `value`, a rate or a time, if what is computed with it stays a number that a file can hold."
+    if 1e-30 <= (value := positive(name, plain(value))) <= 1e30: return value
+    raise ValueError(f"{name}={value!r}: a size from 1e-30 to 1e30 is needed")
+
+def _check_rates(roof, what, *names):
+    "The first of the rates has to be there, the others may be unknown."
+    _in_range(f"{names[0]} of {what}", getattr(roof, names[0]))
+    for name in names[1:]:
+        if getattr(roof, name): _in_range(f"{name} of {what}", getattr(roof, name))
+
+def _all_of(kind, name, values):
+    "`values` as a tuple, if all of them are of the class `kind`."
+    if isinstance(values, str | dict) or not isinstance(values, Iterable):
+        raise ValueError(f"{name} is {values!r:.60}; a tuple of {kind.__name__} is needed")
+    for i, v in enumerate(values := tuple(values)):
+        if not isinstance(v, kind): raise ValueError(f"{name}[{i}] is {v!r:.60}; a {kind.__name__} is needed")
+    return values
 
 def _check_levels(levels, bandwidth):
     "Capacities grow outwards, only main memory has none, and its bandwidth is the peak bandwidth."
     sizes = [l.capacity for l in levels]
-    for l in levels: _computable_rate(f"the bandwidth of {l.name}", l.bandwidth)
+    for l in levels: _check_rates(l, l.name, "bandwidth", "sustained", "measured", "out_of_place")
     if sizes and (sizes[-1] is not None or None in sizes[:-1] or sorted(sizes[:-1]) != sizes[:-1]):
         raise ValueError(f"levels with capacities {sizes}: "
                          "they go from the smallest to main memory, whose capacity is None")
@@ -100,15 +114,16 @@ def _check_levels(levels, bandwidth):
 
 def _checked_ridge(given, flops, bandwidth):
     "The ridge point, FLOP/B; `given` has to agree with it to the three digits of the printed form."
-    ridge = _computable_rate("peak_flops / peak_bandwidth", flops / bandwidth)
+    ridge = flops / bandwidth
     if given is None: return ridge
-    if math.isclose(_computable_rate("ridge_point", given), ridge, rel_tol=0.01): return float(given)
+    if math.isclose(positive("ridge_point", given), ridge, rel_tol=0.01): return float(given)
     raise ValueError(f"ridge_point={given!r} contradicts peak_flops / peak_bandwidth = {ridge:.6g} FLOP/B; "
                      "leave it out to have it derived")
 
 # %% ../../nbs/roofs/hardware.ipynb #088346a4
 schema = "fasterbench.peaks"
 version = 1
+signed = "drift", "environment" # Names below which numbers may be negative
 
 busy_for_roofs = 0.2 # Share of the cores that others use, from which on roofs are provisional
 enough_tries = 3     # Measurements after which roofs are kept although their samples vary
@@ -163,17 +178,18 @@ class HardwarePeaks:
 
     def __post_init__(self):
         put = lambda name, value: object.__setattr__(self, name, value)
-        put("peak_flops", _computable_rate("peak_flops", self.peak_flops))
-        put("peak_bandwidth", _computable_rate("peak_bandwidth", self.peak_bandwidth))
+        for name in ("peak_flops", "peak_bandwidth"): put(name, _in_range(name, getattr(self, name)))
         put("ridge_point", _checked_ridge(self.ridge_point, self.peak_flops, self.peak_bandwidth))
         put("device", str(self.device))
         put("dtype", _of_torch(self.dtype))
-        for name in ("levels", "ceilings", "kinds", "notes"): put(name, tuple(getattr(self, name)))
+        for name, kind in (("levels", MemoryLevel), ("ceilings", Ceiling), ("kinds", KindCeiling), ("notes", str)):
+            put(name, _all_of(kind, name, getattr(self, name)))
+        check_given(self, signed)
         _check_levels(self.levels, self.peak_bandwidth)
         for name in ("device_name", "date"): check_text(f"environment.{name}", self.environment.get(name, ""))
-        for c in self.ceilings: _computable_rate(f"the ceiling of {c.dtype}", c.flops)
-        for k in self.kinds: _computable_rate(f"the ceiling of {k.kind} in {k.dtype}", k.rate)
-        if self.launch_s is not None: _computable_rate("launch_s", self.launch_s)
+        for c in self.ceilings: _check_rates(c, f"the ceiling of {c.dtype}", "flops", "sustained")
+        for k in self.kinds: _check_rates(k, f"the ceiling of {k.kind} in {k.dtype}", "rate", "sustained")
+        if self.launch_s is not None: _in_range("launch_s", self.launch_s)
         _machine_of(self.load)
 
     def __repr__(self):
@@ -259,7 +275,7 @@ class HardwarePeaks:
 
     def to_dict(self)->dict:
         "Everything but the path, as plain values that JSON can hold."
-        values = asdict(self)
+        values = plain(self)
         del values["path"]
         values["network"] = self.network and self.network.to_dict()
         return dict(schema=schema, version=version, **values)
@@ -277,7 +293,7 @@ class HardwarePeaks:
     )->"HardwarePeaks":
         "The peaks that `to_dict` described. Raises `ValueError` for another schema or a newer version."
         values = checked_peaks(data)
-        try: return restored(cls, values, signed=("drift", "environment"))
+        try: return restored(cls, values, signed)
         except ValueError as error: raise ValueError(f"these peaks are incomplete or damaged: {error}") from None
 
     @classmethod
