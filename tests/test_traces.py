@@ -492,6 +492,21 @@ def test_eight_ranks():
     assert sorted(a.rank for a in result.breakdowns) == list(range(8)) and result.environment["ranks"] == 8
     for a in result.breakdowns: assert sum(a.parts.values()) == pytest.approx(a.span_s, rel=1e-9)
 
+@pytest.mark.parametrize("name, mask", [("flash_attention", []), ("efficient_attention", [None, True]), ("cudnn_attention", [None, True]), ("fused_attention_overrideable", [None])])
+@pytest.mark.filterwarnings("ignore")
+def test_the_backward_of_an_attention_has_its_work(tmp_path, name, mask):
+    "2 heads of 16 channels with 64 tokens: 64·65/2 pairs are seen, and 5 products of them."
+    import torch
+    from fasterbench.interop.trace_file import read_file
+    from fasterbench.interop.trace_work import figures
+    name = f"_scaled_dot_product_{name}"
+    q = torch.randn(1, 2, 64, 16, device="meta", dtype=torch.bfloat16, requires_grad=True)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], record_shapes=True) as prof:
+        getattr(torch.ops.aten, name)(q, q, q, *mask, 0.0, True)[0].sum().backward()
+    prof.export_chrome_trace(str(tmp_path/"trace.json"))
+    found = figures(next(c for c in read_file(str(tmp_path/"trace.json")).calls if c.operator == f"aten::{name}_backward"))
+    assert found.contraction == 5 * 2 * (64 * 65 // 2) * 2 * 16 == 665_600 and not found.reason
+
 @pytest.mark.parametrize("inside, read", [([], 6), ([("aten::to", [[2, 3, 5, 5]])], 6), ([("aten::to", [[2, 3, 5, 5]]), ("aten::copy_", [[2, 3, 5, 5]] * 2)], 150)])
 def test_what_a_mean_expanded_is_read_once(tmp_path, inside, read):
     "Traces of 2021 have no strides: the backward of a mean divides 6 numbers that it has expanded to 150, unless it copied them."

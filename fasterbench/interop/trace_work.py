@@ -144,13 +144,13 @@ def _taken_apart(real_type):
     return optional, listed, text[5:-1] if listed else text
 
 # %% ../../nbs/interop/trace_work.ipynb #a3755844
-def _argument_value(declared, given, hint, trained, assumed):
+def _argument_value(declared, given, hint, trained, assumed, undefined):
     "The argument that `given` was, for the schema's argument `declared`."
     optional, listed, kind = _taken_apart(str(declared.real_type))
     if kind == "Tensor" and not listed:
         if given.type in _dtypes and all(isinstance(d, int) for d in given.dims):
             return _tensor(given.dims, _dtypes[given.type], given.strides)
-        if optional and given.type == "": return None
+        if given.type == "" and (optional or undefined and not given.text and not _writes(declared)): return None
         raise _Unfit
     if kind == "Tensor": return _tensor_list(given, hint)
     if kind == "Optional[Tensor]": raise _Missing(reasons["optional"])
@@ -162,6 +162,8 @@ def _argument_value(declared, given, hint, trained, assumed):
     if not listed: return _scalar(kind, value)
     if not isinstance(value, (tuple, list)): raise _Unfit
     return [_scalar(kind, v) for v in value]
+
+def _writes(declared): return declared.alias_info is not None and declared.alias_info.is_write
 
 _no_matter = ("number", "float", "MemoryFormat", "Layout", "Device", "Generator")   # no shape depends on these
 
@@ -186,12 +188,12 @@ def overloads(
     packet = getattr(getattr(torch.ops, space), short, None)
     return tuple(getattr(packet, o) for o in packet.overloads()) if isinstance(packet, OpOverloadPacket) else ()
 
-def _arguments(op, given, hint, trained, assumed):
+def _arguments(op, given, hint, trained, assumed, undefined):
     "`args` and `kwargs` of a call, if it fits the schema of `op`."
     declared = op._schema.arguments
     if len(given) > len(declared): raise _Unfit
     if not all(a.has_default_value() for a in declared[len(given):]): raise _Unfit
-    values = [(a, _argument_value(a, g, hint, trained, assumed)) for a, g in zip(declared, given)]
+    values = [(a, _argument_value(a, g, hint, trained, assumed, undefined)) for a, g in zip(declared, given)]
     return [v for a, v in values if not a.kwarg_only], {a.name: v for a, v in values if a.kwarg_only}
 
 # %% ../../nbs/interop/trace_work.ipynb #14a91608
@@ -204,8 +206,11 @@ def rebuilt(
 )->tuple:
     "The overload that a call fits, with its arguments on the meta device. Raises an exception that says why not."
     given, why = recorded_arguments(call), reasons["unfit"]
-    for op in sorted(overloads(call.operator), key=lambda op: len(op._schema.arguments) != len(given)):
-        try: return op, *_arguments(op, given, hint, trained, assumed)
+    ways = sorted(overloads(call.operator), key=lambda op: len(op._schema.arguments) != len(given))
+    # a tensor that a schema asks for can be an undefined one; that is tried last
+    for undefined, op in ((undefined, op) for undefined in (False, True) for op in ways):
+        if undefined and why != reasons["unfit"]: break
+        try: return op, *_arguments(op, given, hint, trained, assumed, undefined)
         except _Unfit: continue
         except _Missing as missing: why = str(missing)
         except (RuntimeError, TypeError, ValueError, OverflowError): continue
