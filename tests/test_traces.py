@@ -507,6 +507,33 @@ def test_the_backward_of_an_attention_has_its_work(tmp_path, name, mask):
     found = figures(next(c for c in read_file(str(tmp_path/"trace.json")).calls if c.operator == f"aten::{name}_backward"))
     assert found.contraction == 5 * 2 * (64 * 65 // 2) * 2 * 16 == 665_600 and not found.reason
 
+parts_of_a_tensor = dict(
+    embedding="F.embedding(i, w)", index_select="w.index_select(1, i)", selected_into="torch.index_select(w, 0, i, out=torch.empty(4, 16))", gather="w.gather(1, few)", take="w.take(i)", along="torch.take_along_dim(w, wide, 0)",
+    index_add="w.clone().index_add_(1, i, torch.ones(50, 4))", index_copy="w.clone().index_copy_(0, i, torch.ones(4, 16))", index_fill="w.clone().index_fill_(1, i, 2.0)", scatter="w.clone().scatter_(0, few, torch.ones(9, 9))",
+    scatter_value="w.clone().scatter_(0, few, 1.0)", scatter_add="w.clone().scatter_add_(0, few, torch.ones(9, 9))", put="w.clone().put_(i, torch.ones(4))", bag="F.embedding_bag(i[None], w)", slices="torch.slice_copy(w, 0, 2, 3)",
+    narrow="torch.narrow_copy(w, 0, 2, 3)", select="torch.select_copy(w, 0, 2)", strided="torch.as_strided_copy(w, [2], [1])", diagonal="torch.diagonal_copy(w)", zeros="w.new_zeros([8])", like="torch.zeros_like(w)",
+    stride="F.conv2d(image, torch.ones(4, 4, 1, 1), stride=4)", transposed="F.conv_transpose2d(image, torch.ones(4, 4, 2, 2), stride=4)", gaps="F.max_pool2d(image, 1, 4)", mean_gaps="F.avg_pool2d(image, 1, 4)", adaptive="F.adaptive_avg_pool2d(image, 3)",
+    shrunk="F.interpolate(image, size=(2, 2), mode='nearest')", bilinear="F.interpolate(image, size=(2, 2), mode='bilinear')", grid="F.grid_sample(image, torch.zeros(1, 1, 1, 2), align_corners=False)", columns="F.unfold(image, 1, stride=8)",
+    cropped="F.pad(image, (-7, -7))", tril="torch.tril(w, -48)", trace="torch.trace(w)", beta="torch.addmm(w, torch.ones(50, 2), torch.ones(2, 16), beta=0)", nll="F.nll_loss(torch.zeros(2, 1000), i[:2], torch.ones(1000))",
+    causal="F.scaled_dot_product_attention(w[None, :4], w[None], w[None], is_causal=True)", norm="F.batch_norm(image, torch.zeros(4), torch.ones(4), training=True)", total="w.sum(0)", softmax="w.softmax(1)", sort="w.sort()")
+
+@pytest.mark.parametrize("text", parts_of_a_tensor.values(), ids=parts_of_a_tensor)
+@pytest.mark.filterwarnings("ignore")
+def test_the_least_of_an_operator_is_not_more_than_its_work(tmp_path, text):
+    "Of every operator that is counted with its values, forward and backward: without them it is said to have moved less, or as much."
+    import torch, torch.nn.functional as F
+    from fasterbench.interop.trace_file import read_file
+    from fasterbench.interop.trace_work import figures, least_figures
+    w, image, i = torch.ones(50, 16, requires_grad=True), torch.ones(1, 4, 16, 16, requires_grad=True), torch.tensor([3, 1, 3, 7])
+    few, wide = torch.zeros(3, 4, dtype=torch.long), torch.zeros(4, 16, dtype=torch.long)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], record_shapes=True) as prof, torch.set_grad_enabled("out=" not in text):
+        found = eval(text, dict(torch=torch, F=F, w=w, image=image, i=i, few=few, wide=wide))
+        found = found if isinstance(found, torch.Tensor) else found[0]
+        if found.requires_grad: found.sum().backward()
+    prof.export_chrome_trace(str(tmp_path/"trace.json"))
+    counted = [(figures(c), least_figures(c._replace(concrete=b""), 10**9, "")) for c in read_file(str(tmp_path/"trace.json")).calls if c.operator.startswith("aten::")]
+    assert any(not f.reason for f, _ in counted) and all(least is None or f.reason or least.nbytes <= f.nbytes for f, least in counted)
+
 @pytest.mark.parametrize("inside, read", [([], 6), ([("aten::to", [[2, 3, 5, 5]])], 6), ([("aten::to", [[2, 3, 5, 5]]), ("aten::copy_", [[2, 3, 5, 5]] * 2)], 150)])
 def test_what_a_mean_expanded_is_read_once(tmp_path, inside, read):
     "Traces of 2021 have no strides: the backward of a mean divides 6 numbers that it has expanded to 150, unless it copied them."
