@@ -280,6 +280,19 @@ def _module_name(p):
     return f"({p.part})" if p.module == "(no module)" else f"{p.module} ({p.part})"
 
 # %% ../../nbs/interop/trace_rows.ipynb #4501a623
+def placed_with(
+    trace:TraceFile,
+    how:Reading, # The files that are given with it
+)->tuple[list, TraceFile, str]:
+    "Where each activity of a trace belongs; the trace with what the files tell of it; the model that they name."
+    captures = [read_file(s) for path in how.captures for s in sources(path)]
+    like = read_file(how.like) if how.like else None
+    sites = known_sites(how.sites) if how.sites else None
+    if sites: trace, captures = with_sites(trace, sites), [with_sites(c, sites) for c in captures]
+    trace = with_captures(checked(trace), captures)
+    if sites: trace = with_replayed_sites(trace, sites)
+    return *placed_beside(trace, how, like), sites.model if sites else ""
+
 def reduced(
     trace:TraceFile,
     peaks:HardwarePeaks|None=None, # The roofs; None: those of the datasheet of the device
@@ -287,14 +300,8 @@ def reduced(
     how:Reading=Reading(),         # Given with the trace
 )->Reduced:
     "The rows of one trace. Raises `ValueError` where nothing ran."
-    captures = [read_file(s) for path in how.captures for s in sources(path)]
-    like = read_file(how.like) if how.like else None
-    sites = known_sites(how.sites) if how.sites else None
-    if sites: trace, captures = with_sites(trace, sites), [with_sites(c, sites) for c in captures]
-    trace = with_captures(checked(trace), captures)
-    if sites: trace = with_replayed_sites(trace, sites)
+    found, trace, model = placed_with(trace, how)
     name = name or _device_name(trace)
-    found, trace = placed_beside(trace, how, like)
     seconds, spent = attributed(trace, found)
     calls, others = _gather(trace, found)
     peaks, notes = _datasheet_roofs(peaks, name, calls)
@@ -303,7 +310,7 @@ def reduced(
     return Reduced(trace.source, trace.size, trace.rank, trace.ranks, name, spent, *rows, peaks,
                    bool(trace.modules) or any(g.place.figures.layers for g in calls),
                    _unknown(trace, calls, others, seconds), trace.skipped, trace.notes + notes,
-                   sites.model if sites else _model_name(trace, found, seconds),
+                   model or _model_name(trace, found, seconds),
                    transfers(trace, 0), idle_before(trace, found))
 
 def _unknown(trace, calls, others, seconds):

@@ -184,14 +184,22 @@ def _trace_result(found, by, peaks):
 @dataclass(frozen=True, repr=False)
 class TraceResult(Result):
     "The result of a trace, which can be written back into the trace."
+    reading: Reading=Reading()     # The files that were given with the trace; no part of what is saved
+
+    def to_dict(self)->dict:
+        "Return everything as plain values that JSON can hold."
+        return {k: v for k, v in super().to_dict().items() if k != "reading"}
+
     def to_perfetto(self,
         path, # Where to write: .json or .json.gz
     ):
-        "Write a copy of the trace whose kernels carry FLOPs, bytes, utilization and bound, with tracks of the rates."
+        """Write a copy of the trace whose kernels carry FLOPs, bytes, utilization and bound, with tracks of the rates.
+
+        What was given with the trace, captures say, is read again, so that the copy says what the rows say."""
         files = {a.source for a in self.breakdowns}
         if len(files) != 1:
             raise ValueError(f"these points are of {len(files)} traces; to_perfetto writes a copy of one")
-        write_perfetto(source_of(files.pop()), path, self.peaks)
+        write_perfetto(source_of(files.pop()), path, self.peaks, self.reading)
 
 # %% ../../nbs/interop/traces.ipynb #90844fd1
 def _name_and_roofs(on, peaks):
@@ -255,7 +263,7 @@ def read_trace(
     how = Reading(several(captures), None if config is None else engine_config(config), several(rules),
                   str(inductor_cache or ""), str(like or ""), str(sites or ""))
     for rule_file in how.rules: read_rules(rule_file)
-    return _trace_result(_reduce_all(sources(path), peaks, name, executor, how), by, peaks)
+    return replace(_trace_result(_reduce_all(sources(path), peaks, name, executor, how), by, peaks), reading=how)
 
 # %% ../../nbs/interop/traces.ipynb #cd170de4
 _writers = {".html": "to_html", ".json": "to_json", ".csv": "to_csv"}
