@@ -9,7 +9,7 @@ from conftest import root
 from fasterbench import on_trace_ready, read_trace
 from fasterbench.roofs.hardware import HardwarePeaks, MemoryLevel
 from fasterbench.views.compare import compare
-from fasterbench.views.headline import headline
+from fasterbench.views.headline import divided, headline
 from fasterbench.views.result import from_json
 
 shared = Path(os.environ.get("FASTERBENCH_SHARED", root.parent/"shared"))
@@ -486,11 +486,23 @@ def test_a_trace_of_mtia():
     assert result.environment["device_name"] == "ARTEMIS" and sum(breakdown.parts.values()) == pytest.approx(breakdown.span_s, rel=1e-9)
     assert {k.name for k in result.kernels} >= {"pe_exe", "merge", "remote"} and not any(k.name.startswith("event_") for k in result.kernels)
 
+@pytest.mark.parametrize("by, of, time", [("rank", "sum", 80), ("operator", "mean", 40), ("kernel", "mean", 40), (None, "mean", 40)])
+def test_the_time_of_several_ranks_is_divided(tmp_path, by, of, time):
+    "Two steps of 40 µs: as rows by rank they take 80 µs in all, as any other rows 40 on average; both times the rows add up."
+    paths = [written(tmp_path, [dict(e, ts=e["ts"] + k) for e in step()], f"{k}.json", distributedInfo=dict(rank=k, world_size=2)) for k in (0, 1)]
+    result = read_trace(paths, by=by, peaks=roofs)
+    parts = divided(result)
+    assert result.program.time_s == parts.end_to_end_s == pytest.approx(time * 1e-6) and result.model == f"Net, {of} of 2 ranks"
+    assert headline(result)[0].startswith(f"Net, {of} of 2 ranks") and "more than the whole" not in headline(result)[1]
+    assert by == "kernel" or parts.difference_s == pytest.approx(0, abs=1e-12)
+
 @needs_real
 def test_eight_ranks():
     result = read_trace(real/"v100_dlrm_8ranks.tar.gz")
     assert sorted(a.rank for a in result.breakdowns) == list(range(8)) and result.environment["ranks"] == 8
     for a in result.breakdowns: assert sum(a.parts.values()) == pytest.approx(a.span_s, rel=1e-9)
+    by_rank = read_trace(real/"v100_dlrm_8ranks.tar.gz", by="rank")
+    assert by_rank.program.time_s == pytest.approx(sum(p.time_s for p in by_rank.points)) == pytest.approx(8 * result.program.time_s)
 
 @pytest.mark.parametrize("name, mask", [("flash_attention", []), ("efficient_attention", [None, True]), ("cudnn_attention", [None, True]), ("fused_attention_overrideable", [None])])
 @pytest.mark.filterwarnings("ignore")

@@ -106,6 +106,12 @@ def short_path(
         if len(".".join(left)) + 1 <= most: break
     return left[0] + "…" + ".".join(left[1:])
 
+def _how_many(found, by):
+    "Of how many traces the whole is the mean or the sum, in words that follow the name of the model."
+    if len(found) == 1: return ""
+    ranks = {r.rank for r in found} - {None}
+    return f", {'sum' if by == 'rank' else 'mean'} of {len(found)} {'ranks' if len(ranks) == len(found) else 'traces'}"
+
 _kinds = dict(module="modules", operator="ops", kernel="kernels", collective="collectives", rank="program")
 
 def _trace_notes(found):
@@ -160,7 +166,8 @@ def _trace_result(found, by, peaks):
     points = _by_rank(found, peaks) if by == "rank" else rows[_kinds[by]]
     if by in ("module", "operator"): points = ranked([*points, _idle(found, peaks)])
     whole, = added(replace(r.program, name="") for r in found)
-    program = place(_with_unknown(replace(_mean_row(whole, n), name="", type="window"), found), peaks)
+    whole = _mean_row(whole, 1 if by == "rank" else n)       # rows add up to it
+    program = place(_with_unknown(replace(whole, name="", type="window"), found), peaks)
     waits = [p for p in rows["ops"] if p.name == waiting_row]
     program = replace(program, share=1.0, shares=tuple(shares_of([p for p in rows["ops"] if p.name != waiting_row],
         overhead_s=_idle(found, peaks).time_s, communication_s=sum(p.time_s for p in waits)).items()))
@@ -175,7 +182,8 @@ def _trace_result(found, by, peaks):
     # a trace that does not say its rank has its place in the list
     transfers = [[t._replace(rank=k if r.rank is None else r.rank) for t in r.transfers] for k, r in enumerate(found)]
     return TraceResult(points, peaks, rows["ops"], program, steps, environment={k: v for k, v in about.items() if v},
-                       model=root, kernels=rows["kernels"], notes=_trace_notes(found), unknown_ops=dict(unknown),
+                       model=root + _how_many(found, by), kernels=rows["kernels"], notes=_trace_notes(found),
+                       unknown_ops=dict(unknown),
                        breakdowns=[Breakdown(r.rank, s.span_s, s.parts, r.source, s.linked_s) for r in found
                                    for s in r.spent],
                        collectives=collectives_of(transfers), idle=_idle_times(found))
