@@ -334,6 +334,25 @@ def test_what_is_missing_is_said(tmp_path):
     result = read_trace(written(tmp_path, bare), peaks=roofs)
     assert result.breakdowns[0].parts["no shapes recorded"] == pytest.approx(6e-6) and any("record_shapes=True" in n for n in result.notes)
 
+@pytest.mark.parametrize("dur", ("NaN", "Infinity", "-Infinity", "-3", "null", "1e999"))
+def test_events_without_a_usable_duration_are_left_out_and_counted(tmp_path, dur):
+    "Of the product's kernel: the activation is what is left. Of the only kernel: there is nothing to be seen, and it is said why."
+    broken = lambda events: [dict(e, dur=12345) if e["name"] == "sgemm" else e for e in events]
+    def read(events):
+        (tmp_path/"trace.json").write_text(json.dumps(dict(traceEvents=broken(events))).replace("12345", dur))
+        return read_trace(tmp_path/"trace.json", peaks=roofs)
+    result, left = read(step()), "1 event without a usable duration (NaN, infinite, negative or null) was left out"
+    assert [k.name for k in result.kernels] == ["relu_kernel"] and left in result.notes
+    with pytest.raises(ValueError, match="no GPU kernels with a usable duration: 1 event without"): read([e for e in step() if e["name"] != "relu_kernel"])
+    assert not any("usable" in n for n in read_trace(written(tmp_path, step()), peaks=roofs).notes)
+    on_cpu = [dict(e, dur=12345) if e["name"] == "aten::mm" else e for e in step() if e["cat"] in ("cpu_op", "python_function")]
+    result = read(on_cpu)
+    assert [k.name for k in result.kernels] == ["aten::relu"] and left in result.notes
+
+def test_a_trace_without_roofs_says_how_a_trace_gets_them(tmp_path):
+    with pytest.raises(ValueError, match=r"has none: read_trace\(path, on=") as told: read_trace(written(tmp_path, step())).to_html(tmp_path/"page.html")
+    assert "ncu" not in str(told.value)
+
 hostile = ["__import__('os').system('touch HERE')", "'); DROP", "\u0000", "</script>", "\ud800", "a" * 100_000, "{}", "[[[[", "1e999", "-1", "0x10", "(lambda: 1)()", "nn.Module: ", "\x1b[31m", "🦀" * 50]
 strange = [None, True, -1, 2**70, 1e308, -1e308, "x", [], {}, [[]], [-1], [2**62, 2**62], ["a"], [[1, "b"]], {"a": 1}, 0.5]
 

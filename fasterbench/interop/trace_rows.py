@@ -197,6 +197,7 @@ class Reduced:
     has_modules: bool
     unknown: Counter            # Operators and kernels without figures, by reason and name: s
     skipped: int
+    untimed: int                # Events whose duration is no time
     notes: list[str]
     root: str=""                # What ran longest on the device
     transfers: list=field(default_factory=list) # Of each communication kernel
@@ -209,9 +210,18 @@ def _device_name(trace):
     names, used = trace.device_names or [""], next((d for d in trace.devices if isinstance(d, int)), 0)
     return names[used] if 0 <= used < len(names) else names[0]
 
+def left_out(
+    untimed:int, # Events
+)->str:
+    "Say how many events were left out for want of a duration."
+    return (f"{untimed} event{'s' * (untimed != 1)} without a usable duration (NaN, infinite, negative or null) "
+            f"{'were' if untimed != 1 else 'was'} left out")
+
 def checked(trace:TraceFile)->TraceFile:
     "`trace`, if there is something to be seen in it; a run on a CPU has its operators as activities."
     if trace.activities: return trace
+    if n := sum(n for kind, n in trace.untimed.items() if kind in ("kernel", "copy", "set")):
+        raise ValueError(f"{trace.source} has no GPU kernels with a usable duration: {left_out(n)}")
     gpu = any(l.id >= 0 for l in trace.launches) or trace.device_names
     if gpu or not trace.operators:
         what = "no GPU kernels, only what the CPU did" if gpu else "no operators and no GPU kernels"
@@ -309,7 +319,8 @@ def reduced(
     rows = _rows_of_trace(trace, calls, others, seconds, peaks, served)
     return Reduced(trace.source, trace.size, trace.rank, trace.ranks, name, spent, *rows, peaks,
                    bool(trace.modules) or any(g.place.figures.layers for g in calls),
-                   _unknown(trace, calls, others, seconds), trace.skipped, trace.notes + notes,
+                   _unknown(trace, calls, others, seconds), trace.skipped, trace.untimed.total(),
+                   trace.notes + notes,
                    model or _model_name(trace, found, seconds),
                    transfers(trace, 0), idle_before(trace, found))
 

@@ -26,7 +26,7 @@ from .trace_file import Source, read_file, snippet, source_of, sources
 from .engine_ops import engine_config
 from .trace_join import Reading, parts
 from .trace_work import uncompiled
-from .trace_rows import reduced
+from .trace_rows import left_out, reduced
 from ..roofs.datasheet import as_peaks, names_device
 from ..roofs.place import place, ranked, shares_of, waiting_row
 from ..roofs.row import Row, added
@@ -126,6 +126,7 @@ def _trace_notes(found):
         names += f" and {len(rest) - 3} more" if len(rest) > 3 else ""
         notes.append(f"{why}: {sum(s for _, s in rest) / total:.1%} of the window ({names})")
     if any(why == "no shapes recorded" for why in by_reason): notes.append(f"{snippet} records shapes and modules")
+    if k := sum(r.untimed for r in found): notes.append(left_out(k))
     if k := sum(r.skipped for r in found): notes.append(f"{k} events could not be read, and are left out")
     return notes
 
