@@ -23,8 +23,8 @@ from ..work.elementwise import is_known_pointwise
 from ..work.flops import operator_flops
 from ..work.rules import Flops, Shape, map_tensors, op_name, rules, tensors_in
 from ..work.dispatch import is_composite, is_view
-from ..work.traffic import (_allocate, _gathers, _overwrite, _scatters, _shape_only, _template, operator_accesses,
-                                      region, unique_bytes)
+from ..work.traffic import (_allocate, _gathers, _overwrite, _scatters, _shape_only, _template,
+                                      operator_accesses, region, unique_bytes)
 
 # %% ../../nbs/interop/trace_work.ipynb #3f1efe87
 class Figures(NamedTuple):
@@ -433,7 +433,7 @@ def _least_accesses(op, tensors, memory, most):
         read = not (_writes(declared) and (declared.is_out or name in _overwrite))
         if read: reads.append((key, touched))
         if _writes(declared): writes.append((key, touched, len(reads) - 1 if read else -1))
-        if made and _gathers.get(name) == (at, None): writes.append(((a.type, touched), touched, -1))   # what was looked up
+        if made and _gathers.get(name) == (at, None): writes.append(((a.type, touched), touched, -1))     # a copy of it
     return tuple(reads), tuple(writes)
 
 # %% ../../nbs/interop/trace_work.ipynb #bc197e26

@@ -187,8 +187,8 @@ class Result(View):
         raise ValueError(f"this needs roofs, and {self.model or 'the result'} has none: " + (
             "read_trace(path, on=\"NVIDIA H100\") or `fasterbench trace FILE --on NAME` take those of a device by its "
             "name, peaks= or --peaks PEAKS.json measured ones" if traced else
-            "read_ncu(path, peaks=HardwarePeaks(peak_flops, peak_bandwidth)) or `fasterbench ncu FILE --peaks PEAKS.json` "
-            "give them"))
+            "read_ncu(path, peaks=HardwarePeaks(peak_flops, peak_bandwidth)) or "
+            "`fasterbench ncu FILE --peaks PEAKS.json` give them"))
 
     @property
     def title(self)->str:
