@@ -49,6 +49,18 @@ def test_a_graph_has_the_operators_of_its_capture(tmp_path):
     layer = by_name(read(tmp_path, replay(), [capture()], config=config, by="module"))["Layer_0"]
     assert layer.time_s == pytest.approx(20e-6) and layer.flops == product.flops + attention.flops + experts.flops
 
+def roofline_of(copy):
+    "FLOPs and bytes that the kernels of a copy carry, summed."
+    said = [e["args"] for e in json.loads(copy.read_bytes())["traceEvents"] if "roofline FLOPs" in e.get("args", {})]
+    return len(said), sum(a["roofline FLOPs"] for a in said), sum(a["roofline bytes"] for a in said)
+
+def test_a_copy_for_perfetto_knows_what_was_given_with_the_trace(tmp_path):
+    "Captures and the configuration: three kernels of a graph, a call each."
+    result = read(tmp_path, replay(), [capture()], config=config, by="operator")
+    result.to_perfetto(tmp_path/"copy.json")
+    n, flops, nbytes = roofline_of(tmp_path/"copy.json")
+    assert n == 3 and flops == sum(p.flops for p in result.ops if p.flops) and nbytes == pytest.approx(sum(p.bytes_moved or 0 for p in result.ops)) and "reading" not in result.to_dict()
+
 def test_every_replay_has_its_own_lengths(tmp_path):
     longer = lengths.replace("sk200", "sk400").replace("sqsk200", "sqsk400")
     later = [dict(e, ts=e["ts"] + 100) for e in replay(longer)]
@@ -138,6 +150,8 @@ def test_kernels_of_a_graph_are_recognised_from_an_eager_trace(tmp_path):
     result = read(tmp_path, graph, like=eager, by="operator")
     assert result.breakdowns[0].parts["recognised by their neighbours"] == pytest.approx(12 * 3 * 2e-6)
     assert next(p for p in result.ops if p.operator == "aten::mm").flops == 12 * 2 * 64 * 32 * 16
+    result.to_perfetto(tmp_path/"copy.json")
+    assert roofline_of(tmp_path/"copy.json")[:2] == (36, sum(p.flops for p in result.ops))
 
 def test_rules_in_a_file(tmp_path):
     events = [operator("my_company::product", 1, 4, [[8, 16], [32, 16]], [bf16, bf16]), launch(2, 1), kernel("secret", 5, 1, 1)]

@@ -9,7 +9,7 @@ from conftest import root
 from fasterbench import on_trace_ready, read_trace
 from fasterbench.roofs.hardware import HardwarePeaks, MemoryLevel
 from fasterbench.views.compare import compare
-from fasterbench.views.headline import headline
+from fasterbench.views.headline import divided, headline
 from fasterbench.views.result import from_json
 
 shared = Path(os.environ.get("FASTERBENCH_SHARED", root.parent/"shared"))
@@ -345,6 +345,25 @@ def test_what_is_missing_is_said(tmp_path):
     result = read_trace(written(tmp_path, bare), peaks=roofs)
     assert result.breakdowns[0].parts["no shapes recorded"] == pytest.approx(6e-6) and any("record_shapes=True" in n for n in result.notes)
 
+@pytest.mark.parametrize("dur", ("NaN", "Infinity", "-Infinity", "-3", "null", "1e999"))
+def test_events_without_a_usable_duration_are_left_out_and_counted(tmp_path, dur):
+    "Of the product's kernel: the activation is what is left. Of the only kernel: there is nothing to be seen, and it is said why."
+    broken = lambda events: [dict(e, dur=12345) if e["name"] == "sgemm" else e for e in events]
+    def read(events):
+        (tmp_path/"trace.json").write_text(json.dumps(dict(traceEvents=broken(events))).replace("12345", dur))
+        return read_trace(tmp_path/"trace.json", peaks=roofs)
+    result, left = read(step()), "1 event without a usable duration (NaN, infinite, negative or null) was left out"
+    assert [k.name for k in result.kernels] == ["relu_kernel"] and left in result.notes
+    with pytest.raises(ValueError, match="no GPU kernels with a usable duration: 1 event without"): read([e for e in step() if e["name"] != "relu_kernel"])
+    assert not any("usable" in n for n in read_trace(written(tmp_path, step()), peaks=roofs).notes)
+    on_cpu = [dict(e, dur=12345) if e["name"] == "aten::mm" else e for e in step() if e["cat"] in ("cpu_op", "python_function")]
+    result = read(on_cpu)
+    assert [k.name for k in result.kernels] == ["aten::relu"] and left in result.notes
+
+def test_a_trace_without_roofs_says_how_a_trace_gets_them(tmp_path):
+    with pytest.raises(ValueError, match=r"has none: read_trace\(path, on=") as told: read_trace(written(tmp_path, step())).to_html(tmp_path/"page.html")
+    assert "ncu" not in str(told.value)
+
 hostile = ["__import__('os').system('touch HERE')", "'); DROP", "\u0000", "</script>", "\ud800", "a" * 100_000, "{}", "[[[[", "1e999", "-1", "0x10", "(lambda: 1)()", "nn.Module: ", "\x1b[31m", "🦀" * 50]
 strange = [None, True, -1, 2**70, 1e308, -1e308, "x", [], {}, [[]], [-1], [2**62, 2**62], ["a"], [[1, "b"]], {"a": 1}, 0.5]
 
@@ -497,11 +516,65 @@ def test_a_trace_of_mtia():
     assert result.environment["device_name"] == "ARTEMIS" and sum(breakdown.parts.values()) == pytest.approx(breakdown.span_s, rel=1e-9)
     assert {k.name for k in result.kernels} >= {"pe_exe", "merge", "remote"} and not any(k.name.startswith("event_") for k in result.kernels)
 
+@pytest.mark.parametrize("by, of, time", [("rank", "sum", 80), ("operator", "mean", 40), ("kernel", "mean", 40), (None, "mean", 40)])
+def test_the_time_of_several_ranks_is_divided(tmp_path, by, of, time):
+    "Two steps of 40 µs: as rows by rank they take 80 µs in all, as any other rows 40 on average; both times the rows add up."
+    paths = [written(tmp_path, [dict(e, ts=e["ts"] + k) for e in step()], f"{k}.json", distributedInfo=dict(rank=k, world_size=2)) for k in (0, 1)]
+    result = read_trace(paths, by=by, peaks=roofs)
+    parts = divided(result)
+    assert result.program.time_s == parts.end_to_end_s == pytest.approx(time * 1e-6) and result.model == f"Net, {of} of 2 ranks"
+    assert headline(result)[0].startswith(f"Net, {of} of 2 ranks") and "more than the whole" not in headline(result)[1]
+    assert by == "kernel" or parts.difference_s == pytest.approx(0, abs=1e-12)
+
 @needs_real
 def test_eight_ranks():
     result = read_trace(real/"v100_dlrm_8ranks.tar.gz")
     assert sorted(a.rank for a in result.breakdowns) == list(range(8)) and result.environment["ranks"] == 8
     for a in result.breakdowns: assert sum(a.parts.values()) == pytest.approx(a.span_s, rel=1e-9)
+    by_rank = read_trace(real/"v100_dlrm_8ranks.tar.gz", by="rank")
+    assert by_rank.program.time_s == pytest.approx(sum(p.time_s for p in by_rank.points)) == pytest.approx(8 * result.program.time_s)
+
+@pytest.mark.parametrize("name, mask", [("flash_attention", []), ("efficient_attention", [None, True]), ("cudnn_attention", [None, True]), ("fused_attention_overrideable", [None])])
+@pytest.mark.filterwarnings("ignore")
+def test_the_backward_of_an_attention_has_its_work(tmp_path, name, mask):
+    "2 heads of 16 channels with 64 tokens: 64·65/2 pairs are seen, and 5 products of them."
+    import torch
+    from fasterbench.interop.trace_file import read_file
+    from fasterbench.interop.trace_work import figures
+    name = f"_scaled_dot_product_{name}"
+    q = torch.randn(1, 2, 64, 16, device="meta", dtype=torch.bfloat16, requires_grad=True)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], record_shapes=True) as prof:
+        getattr(torch.ops.aten, name)(q, q, q, *mask, 0.0, True)[0].sum().backward()
+    prof.export_chrome_trace(str(tmp_path/"trace.json"))
+    found = figures(next(c for c in read_file(str(tmp_path/"trace.json")).calls if c.operator == f"aten::{name}_backward"))
+    assert found.contraction == 5 * 2 * (64 * 65 // 2) * 2 * 16 == 665_600 and not found.reason
+
+parts_of_a_tensor = dict(
+    embedding="F.embedding(i, w)", index_select="w.index_select(1, i)", selected_into="torch.index_select(w, 0, i, out=torch.empty(4, 16))", gather="w.gather(1, few)", take="w.take(i)", along="torch.take_along_dim(w, wide, 0)",
+    index_add="w.clone().index_add_(1, i, torch.ones(50, 4))", index_copy="w.clone().index_copy_(0, i, torch.ones(4, 16))", index_fill="w.clone().index_fill_(1, i, 2.0)", scatter="w.clone().scatter_(0, few, torch.ones(9, 9))",
+    scatter_value="w.clone().scatter_(0, few, 1.0)", scatter_add="w.clone().scatter_add_(0, few, torch.ones(9, 9))", put="w.clone().put_(i, torch.ones(4))", bag="F.embedding_bag(i[None], w)", slices="torch.slice_copy(w, 0, 2, 3)",
+    narrow="torch.narrow_copy(w, 0, 2, 3)", select="torch.select_copy(w, 0, 2)", strided="torch.as_strided_copy(w, [2], [1])", diagonal="torch.diagonal_copy(w)", zeros="w.new_zeros([8])", like="torch.zeros_like(w)",
+    stride="F.conv2d(image, torch.ones(4, 4, 1, 1), stride=4)", transposed="F.conv_transpose2d(image, torch.ones(4, 4, 2, 2), stride=4)", gaps="F.max_pool2d(image, 1, 4)", mean_gaps="F.avg_pool2d(image, 1, 4)", adaptive="F.adaptive_avg_pool2d(image, 3)",
+    shrunk="F.interpolate(image, size=(2, 2), mode='nearest')", bilinear="F.interpolate(image, size=(2, 2), mode='bilinear')", grid="F.grid_sample(image, torch.zeros(1, 1, 1, 2), align_corners=False)", columns="F.unfold(image, 1, stride=8)",
+    cropped="F.pad(image, (-7, -7))", tril="torch.tril(w, -48)", trace="torch.trace(w)", beta="torch.addmm(w, torch.ones(50, 2), torch.ones(2, 16), beta=0)", nll="F.nll_loss(torch.zeros(2, 1000), i[:2], torch.ones(1000))",
+    causal="F.scaled_dot_product_attention(w[None, :4], w[None], w[None], is_causal=True)", norm="F.batch_norm(image, torch.zeros(4), torch.ones(4), training=True)", total="w.sum(0)", softmax="w.softmax(1)", sort="w.sort()")
+
+@pytest.mark.parametrize("text", parts_of_a_tensor.values(), ids=parts_of_a_tensor)
+@pytest.mark.filterwarnings("ignore")
+def test_the_least_of_an_operator_is_not_more_than_its_work(tmp_path, text):
+    "Of every operator that is counted with its values, forward and backward: without them it is said to have moved less, or as much."
+    import torch, torch.nn.functional as F
+    from fasterbench.interop.trace_file import read_file
+    from fasterbench.interop.trace_work import figures, least_figures
+    w, image, i = torch.ones(50, 16, requires_grad=True), torch.ones(1, 4, 16, 16, requires_grad=True), torch.tensor([3, 1, 3, 7])
+    few, wide = torch.zeros(3, 4, dtype=torch.long), torch.zeros(4, 16, dtype=torch.long)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], record_shapes=True) as prof, torch.set_grad_enabled("out=" not in text):
+        found = eval(text, dict(torch=torch, F=F, w=w, image=image, i=i, few=few, wide=wide))
+        found = found if isinstance(found, torch.Tensor) else found[0]
+        if found.requires_grad: found.sum().backward()
+    prof.export_chrome_trace(str(tmp_path/"trace.json"))
+    counted = [(figures(c), least_figures(c._replace(concrete=b""), 10**9, "")) for c in read_file(str(tmp_path/"trace.json")).calls if c.operator.startswith("aten::")]
+    assert any(not f.reason for f, _ in counted) and all(least is None or f.reason or least.nbytes <= f.nbytes for f, least in counted)
 
 @pytest.mark.parametrize("inside, read", [([], 6), ([("aten::to", [[2, 3, 5, 5]])], 6), ([("aten::to", [[2, 3, 5, 5]]), ("aten::copy_", [[2, 3, 5, 5]] * 2)], 150)])
 def test_what_a_mean_expanded_is_read_once(tmp_path, inside, read):

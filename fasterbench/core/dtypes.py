@@ -9,11 +9,18 @@ __all__ = ['dtype_name', 'itemsize']
 from functools import lru_cache
 
 # %% ../../nbs/core/dtypes.ipynb #f4000851
-_written = {"float": "float32", "double": "float64", "half": "float16", "long": "int64", "long int": "int64",
-            "__int64": "int64", "int": "int32", "short": "int16", "short int": "int16", "char": "int8",
-            "signed char": "int8", "byte": "uint8", "unsigned char": "uint8", "unsigned short": "uint16",
-            "unsigned int": "uint32", "unsigned long": "uint64", "complex<float>": "complex64",
-            "complex<double>": "complex128"}
+_written = {"float": "float32", "double": "float64", "half": "float16", "char": "int8", "signed char": "int8",
+            "byte": "uint8", "unsigned char": "uint8", "complex<float>": "complex64", "complex<double>": "complex128",
+            "complex<c10::half>": "complex32"}
+# an integer of C++ by the words that gcc, clang and MSVC write: "long unsigned int", "unsigned long", "__int64"
+_integers = {("short",): "int16", (): "int32", ("long",): "int64", ("long", "long"): "int64", ("__int64",): "int64"}
+
+def _integer(text):
+    "The name of an integer dtype that C++ writes as `text`; `None` for what is none."
+    words = text.split()
+    unsigned = "unsigned" in words
+    name = _integers.get(tuple(w for w in words if w not in ("int", "signed", "unsigned"))) if words else None
+    return name and "u" * unsigned + name
 
 _sizes = {8: "float64 int64 uint64 complex64", 4: "float32 int32 uint32 complex32", 2: "float16 bfloat16 int16 uint16",
           16: "complex128", 1: """int8 uint8 bool float8_e4m3fn float8_e5m2 float8_e4m3fnuz float8_e5m2fnuz
@@ -28,7 +35,7 @@ def dtype_name(
     "Return the name of a dtype: \"bfloat16\". Text that is no dtype comes back as it is."
     text = str(written).removeprefix("torch.")
     short = text.lower().removeprefix("c10::")
-    name = _written.get(short, short)
+    name = _written.get(short) or _integer(short) or short
     return name if name in _sizes else text
 
 def itemsize(

@@ -12,8 +12,8 @@ import msgspec
 
 from ..core.files import write_whole
 from .trace_file import Source, read_file, sources, whole_values
-from .trace_join import attributed, counted, places
-from .trace_rows import checked, row_of, bytes_by_level
+from .trace_join import Reading, attributed, counted
+from .trace_rows import bytes_by_level, placed_with, row_of
 from .trace_work import uncompiled
 from ..roofs.place import place
 from ..roofs.hardware import HardwarePeaks
@@ -34,10 +34,10 @@ def _kernel_key(name, us, correlation): return name, round(us, 2), correlation
 def sayings(
     source:Source,
     peaks:HardwarePeaks|None, # The roofs; None: no utilization
+    how:Reading=Reading(),    # The files that were given with the trace
 )->tuple[dict, list[tuple]]:
     "Return what to add to each kernel, by (name, begin in µs, correlation), and (begin, end, rates) of each call."
-    trace = checked(read_file(source))
-    with uncompiled(): found = places(trace)
+    with uncompiled(): found, trace, _ = placed_with(read_file(source), how)
     seconds, _ = attributed(trace, found)
     calls = {}      # the activities of each call with figures, by the place of its operator
     for i, p in enumerate(found):
@@ -80,11 +80,12 @@ def write_perfetto(
     trace,                         # The path of a trace
     path=None,                     # Where to write: .json or .json.gz; None: return the text
     peaks:HardwarePeaks|None=None, # The roofs; None: no utilization
+    how:Reading=Reading(),         # The files that were given with the trace
 )->str|None:
     "Write a copy of one trace whose kernels carry their place under the roofs."
     found = [trace] if isinstance(trace, Source) else sources(trace)
     if len(found) != 1: raise ValueError(f"{trace} has {len(found)} traces; one is needed")
-    said, rates = sayings(found[0], peaks)
+    said, rates = sayings(found[0], peaks, how)
     data = whole_values(found[0])
     data = data if isinstance(data, dict) else dict(traceEvents=data)
     data["traceEvents"] = [*_annotated(data["traceEvents"], said), *_counters(rates)]

@@ -7,6 +7,7 @@ __all__ = ['CompiledKernel', 'RecordedCall', 'RecordedCollective']
 
 # %% ../../nbs/interop/trace_file.ipynb #2f3e6285
 import gzip, json, math, os, re, tarfile, zlib
+from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -118,6 +119,7 @@ class TraceFile:
     annotations: list[Record]=field(default_factory=list) # Ranges of the program and of the profiler, by time
     annotated: list[RecordedCall]=field(default_factory=list)     # What each annotation was called with
     skipped: int=0                                  # Events that could not be read
+    untimed: Counter=field(default_factory=Counter) # Events, by kind, whose begin or duration is no time
     origin_us: float=0.0                            # Where the times begin, in the clock of the file, µs
     size: int=0                                     # Of the plain JSON, bytes
     device_names: list[str]=field(default_factory=list)   # Of the machine
@@ -175,7 +177,8 @@ def _converted(event):
     if isinstance(args, dict): args = {k: msgspec.Raw(json.dumps(v).encode()) if k in texts else v
                                        for k, v in args.items()}
     else: args = None
-    try: return msgspec.convert({**event, "args": args}, _Event, strict=False)
+    without = {k: math.nan for k in ("ts", "dur") if event.get(k, 0) is None}     # what is no finite number is null
+    try: return msgspec.convert({**event, **without, "args": args}, _Event, strict=False)
     except (msgspec.ValidationError, ValueError, TypeError, OverflowError): return None
 
 # %% ../../nbs/interop/trace_file.ipynb #ed037cc9
@@ -246,7 +249,7 @@ class _Collector:
             if kind is None or e.ph != "X" or kind == "python" and not e.name.startswith(_module): continue
             if e.cat == "mtia_ccp_events" and (kind := _others.get(e.name, kind)) is None: continue
             args, dur = e.args or _none, e.dur
-            if not (dur >= 0 and abs(e.ts) < 1e300 and dur < 1e300): self.trace.skipped += 1; continue
+            if not (dur >= 0 and abs(e.ts) < 1e300 and dur < 1e300): self.trace.untimed[kind] += 1; continue
             name = self.names.setdefault(e.name, e.name)
             if self.origin is None: self.origin = self.trace.origin_us = e.ts
             if kind == "operator" and name.startswith(("ProfilerStep", "Optimizer.")): kind = "annotation"

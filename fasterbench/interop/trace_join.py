@@ -260,7 +260,7 @@ def _at_least(stacks, operator, i, most):
         call = stacks.trace.calls[k]
         found = _figures_of(stacks, k, a.name).reason or why
         least = indexed_figures(call, a.name, stacks.trace.threads.get(i)) or least_figures(call, most, found)
-        if least is not None and least.nbytes: return k, least
+        if least is not None: return (k, least) if least.nbytes else None
     return None
 
 # %% ../../nbs/interop/trace_join.ipynb #67f3a098

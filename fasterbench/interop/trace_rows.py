@@ -197,6 +197,7 @@ class Reduced:
     has_modules: bool
     unknown: Counter            # Operators and kernels without figures, by reason and name: s
     skipped: int
+    untimed: int                # Events whose duration is no time
     notes: list[str]
     root: str=""                # What ran longest on the device
     transfers: list=field(default_factory=list) # Of each communication kernel
@@ -209,9 +210,18 @@ def _device_name(trace):
     names, used = trace.device_names or [""], next((d for d in trace.devices if isinstance(d, int)), 0)
     return names[used] if 0 <= used < len(names) else names[0]
 
+def left_out(
+    untimed:int, # Events
+)->str:
+    "Say how many events were left out for want of a duration."
+    return (f"{untimed} event{'s' * (untimed != 1)} without a usable duration (NaN, infinite, negative or null) "
+            f"{'were' if untimed != 1 else 'was'} left out")
+
 def checked(trace:TraceFile)->TraceFile:
     "`trace`, if there is something to be seen in it; a run on a CPU has its operators as activities."
     if trace.activities: return trace
+    if n := sum(n for kind, n in trace.untimed.items() if kind in ("kernel", "copy", "set")):
+        raise ValueError(f"{trace.source} has no GPU kernels with a usable duration: {left_out(n)}")
     gpu = any(l.id >= 0 for l in trace.launches) or trace.device_names
     if gpu or not trace.operators:
         what = "no GPU kernels, only what the CPU did" if gpu else "no operators and no GPU kernels"
@@ -280,6 +290,19 @@ def _module_name(p):
     return f"({p.part})" if p.module == "(no module)" else f"{p.module} ({p.part})"
 
 # %% ../../nbs/interop/trace_rows.ipynb #4501a623
+def placed_with(
+    trace:TraceFile,
+    how:Reading, # The files that are given with it
+)->tuple[list, TraceFile, str]:
+    "Where each activity of a trace belongs; the trace with what the files tell of it; the model that they name."
+    captures = [read_file(s) for path in how.captures for s in sources(path)]
+    like = read_file(how.like) if how.like else None
+    sites = known_sites(how.sites) if how.sites else None
+    if sites: trace, captures = with_sites(trace, sites), [with_sites(c, sites) for c in captures]
+    trace = with_captures(checked(trace), captures)
+    if sites: trace = with_replayed_sites(trace, sites)
+    return *placed_beside(trace, how, like), sites.model if sites else ""
+
 def reduced(
     trace:TraceFile,
     peaks:HardwarePeaks|None=None, # The roofs; None: those of the datasheet of the device
@@ -287,14 +310,8 @@ def reduced(
     how:Reading=Reading(),         # Given with the trace
 )->Reduced:
     "The rows of one trace. Raises `ValueError` where nothing ran."
-    captures = [read_file(s) for path in how.captures for s in sources(path)]
-    like = read_file(how.like) if how.like else None
-    sites = known_sites(how.sites) if how.sites else None
-    if sites: trace, captures = with_sites(trace, sites), [with_sites(c, sites) for c in captures]
-    trace = with_captures(checked(trace), captures)
-    if sites: trace = with_replayed_sites(trace, sites)
+    found, trace, model = placed_with(trace, how)
     name = name or _device_name(trace)
-    found, trace = placed_beside(trace, how, like)
     seconds, spent = attributed(trace, found)
     calls, others = _gather(trace, found)
     peaks, notes = _datasheet_roofs(peaks, name, calls)
@@ -302,8 +319,9 @@ def reduced(
     rows = _rows_of_trace(trace, calls, others, seconds, peaks, served)
     return Reduced(trace.source, trace.size, trace.rank, trace.ranks, name, spent, *rows, peaks,
                    bool(trace.modules) or any(g.place.figures.layers for g in calls),
-                   _unknown(trace, calls, others, seconds), trace.skipped, trace.notes + notes,
-                   sites.model if sites else _model_name(trace, found, seconds),
+                   _unknown(trace, calls, others, seconds), trace.skipped, trace.untimed.total(),
+                   trace.notes + notes,
+                   model or _model_name(trace, found, seconds),
                    transfers(trace, 0), idle_before(trace, found))
 
 def _unknown(trace, calls, others, seconds):

@@ -21,9 +21,10 @@ from .trace_file import RecordedCall
 from ..core.dtypes import dtype_name, itemsize
 from ..work.elementwise import is_known_pointwise
 from ..work.flops import operator_flops
-from ..work.rules import Flops, Shape, map_tensors, rules, tensors_in
-from ..work.dispatch import is_composite
-from ..work.traffic import operator_accesses, region, unique_bytes
+from ..work.rules import Flops, Shape, aten_names, map_tensors, op_name, rules, tensors_in
+from ..work.dispatch import is_composite, is_view
+from ..work.traffic import (_allocate, _overwrite, _shape_only, _template,
+                                      operator_accesses, region, unique_bytes)
 
 # %% ../../nbs/interop/trace_work.ipynb #3f1efe87
 class Figures(NamedTuple):
@@ -144,13 +145,13 @@ def _taken_apart(real_type):
     return optional, listed, text[5:-1] if listed else text
 
 # %% ../../nbs/interop/trace_work.ipynb #a3755844
-def _argument_value(declared, given, hint, trained, assumed):
+def _argument_value(declared, given, hint, trained, assumed, undefined):
     "The argument that `given` was, for the schema's argument `declared`."
     optional, listed, kind = _taken_apart(str(declared.real_type))
     if kind == "Tensor" and not listed:
         if given.type in _dtypes and all(isinstance(d, int) for d in given.dims):
             return _tensor(given.dims, _dtypes[given.type], given.strides)
-        if optional and given.type == "": return None
+        if given.type == "" and (optional or undefined and not given.text and not _writes(declared)): return None
         raise _Unfit
     if kind == "Tensor": return _tensor_list(given, hint)
     if kind == "Optional[Tensor]": raise _Missing(reasons["optional"])
@@ -162,6 +163,8 @@ def _argument_value(declared, given, hint, trained, assumed):
     if not listed: return _scalar(kind, value)
     if not isinstance(value, (tuple, list)): raise _Unfit
     return [_scalar(kind, v) for v in value]
+
+def _writes(declared): return declared.alias_info is not None and declared.alias_info.is_write
 
 _no_matter = ("number", "float", "MemoryFormat", "Layout", "Device", "Generator")   # no shape depends on these
 
@@ -186,12 +189,12 @@ def overloads(
     packet = getattr(getattr(torch.ops, space), short, None)
     return tuple(getattr(packet, o) for o in packet.overloads()) if isinstance(packet, OpOverloadPacket) else ()
 
-def _arguments(op, given, hint, trained, assumed):
+def _arguments(op, given, hint, trained, assumed, undefined):
     "`args` and `kwargs` of a call, if it fits the schema of `op`."
     declared = op._schema.arguments
     if len(given) > len(declared): raise _Unfit
     if not all(a.has_default_value() for a in declared[len(given):]): raise _Unfit
-    values = [(a, _argument_value(a, g, hint, trained, assumed)) for a, g in zip(declared, given)]
+    values = [(a, _argument_value(a, g, hint, trained, assumed, undefined)) for a, g in zip(declared, given)]
     return [v for a, v in values if not a.kwarg_only], {a.name: v for a, v in values if a.kwarg_only}
 
 # %% ../../nbs/interop/trace_work.ipynb #14a91608
@@ -204,8 +207,11 @@ def rebuilt(
 )->tuple:
     "The overload that a call fits, with its arguments on the meta device. Raises an exception that says why not."
     given, why = recorded_arguments(call), reasons["unfit"]
-    for op in sorted(overloads(call.operator), key=lambda op: len(op._schema.arguments) != len(given)):
-        try: return op, *_arguments(op, given, hint, trained, assumed)
+    ways = sorted(overloads(call.operator), key=lambda op: len(op._schema.arguments) != len(given))
+    # a tensor that a schema asks for can be an undefined one; that is tried last
+    for undefined, op in ((undefined, op) for undefined in (False, True) for op in ways):
+        if undefined and why != reasons["unfit"]: break
+        try: return op, *_arguments(op, given, hint, trained, assumed, undefined)
         except _Unfit: continue
         except _Missing as missing: why = str(missing)
         except (RuntimeError, TypeError, ValueError, OverflowError): continue
@@ -358,35 +364,114 @@ def figures(
 
 # %% ../../nbs/interop/trace_work.ipynb #9012a346
 def _typed_arguments(call):
-    "The tensors that a call was given, of known dtypes and sizes."
-    return [a for a in recorded_arguments(call) if a.type in _dtypes and all(isinstance(d, int) for d in a.dims)]
+    "The tensors that a call was given, of known dtypes and sizes, by their places."
+    return {k: a for k, a in enumerate(recorded_arguments(call))
+            if a.type in _dtypes and all(isinstance(d, int) for d in a.dims)}
 
 @lru_cache(1 << 14)
 def argument_memory(call:RecordedCall)->tuple:
     "Key and bytes of the memory of each tensor that a call was given; none where no dtypes were recorded."
-    given = _typed_arguments(call)
+    given = _typed_arguments(call).values()
     try: tensors = [_tensor(a.dims, _dtypes[a.type], a.strides) for a in given]
     except (RuntimeError, TypeError, OverflowError): return ()    # sizes that no tensor can have
     return tuple(_memory_key(t, unique_bytes(t)) for t in tensors)
 
+# %% ../../nbs/interop/trace_work.ipynb #1ea57001
+# "operator argument" of tensors of which values say how much is read, if anything: windows leave gaps, sizes are 0
+_in_part = re.compile(r"""aten::(?: \w*conv\w*\ (?:input|self) | (?!\w*adaptive)\w*pool\w*\ (?:input|self)
+    | \w*(?:upsample|grid_sampler|im2col|pad|unfold|repeat)\w*\ (?:input|self) | \w*ctc_loss\w*\ (?!grad)\w+
+    | searchsorted\ sorted_sequence | bucketize\ boundaries | _grouped_mm\ mat2 | embedding_renorm_\ self
+    | \w*(?:narrow|slice|select|diagonal|as_strided)(?:_copy|_scatter)\ self | (?:tril|triu|trace)_?\ self
+    | (?:masked_fill_|masked_scatter_|masked_select|fill_diagonal_|index_put_?|_unsafe_masked_index)\ self
+    | masked_scatter_?\ source | \w*batch_norm\w*\ (?:running|save)_\w+ | \w*attention\w*\ (?:attn_\w+|key|value)
+    | embedding_bag\ weight | take_along_dim\ self | nll_loss_nd\ self | \w*(?:nested|jagged|padded|sparse)\w*\ \w+
+    )""", re.X)
+
+@lru_cache(1 << 14)
+def _declared_by(call):
+    "The overload of PyTorch that has a tensor in each place where a call recorded one; `None` where none has."
+    given = recorded_arguments(call)
+    fits = lambda declared, a: not a.type or (a.type in _dtypes) == (str(declared.real_type) in
+                                                                     ("Tensor", "Optional[Tensor]"))
+    for op in overloads(call.operator) if call.operator.startswith("aten::") else ():
+        declared = op._schema.arguments
+        if len(given) <= len(declared) and all(map(fits, declared, given)): return op
+    return None
+
+# %% ../../nbs/interop/trace_work.ipynb #1ea57002
+# Operator: the place of its table, and of what names the rows; None: any indices
+_gathers = {**dict.fromkeys(aten_names("embedding index_select gather index take _unsafe_index"), (0, None)),
+            **dict.fromkeys(aten_names("_embedding_bag _embedding_bag_forward_only"), (0, 1))}
+# Operator: the place of the argument that has as many elements as are touched
+_scatters = {**dict.fromkeys(aten_names("scatter_ scatter_add_ scatter_reduce_"), 2),
+             **dict.fromkeys(aten_names("index_add_ index_copy_ index_reduce_"), 3),
+             **dict.fromkeys(aten_names("put_ nll_loss_forward nll_loss2d_forward nll_loss nll_loss2d"), 1)}
+
+def _looked_up(name, at, tensors, by):
+    "How many elements of a table a look-up reads at least."
+    indices = [math.prod(a.dims) for k, a in tensors.items() if k != at and "int" in a.type and by in (None, k)]
+    dims, n = tensors[at].dims, min(indices, default=0)
+    if name == "aten::embedding" or by is not None: return n * dims[-1]
+    # along which dimension is not recorded, so that it is the longest
+    return n * (math.prod(dims) // max(dims) if name == "aten::index_select" else 1)
+
+def _least_elements(op, at, tensors):
+    "How many elements of argument `at` a call touches at least."
+    name, declared, own = op_name(op), op._schema.arguments, math.prod(tensors[at].dims)
+    argument, names = declared[at].name, {a.name for a in declared}
+    if name in _template or name in _allocate or is_view(op) or _shape_only.get(name) == argument: return 0
+    if name in _gathers and at == _gathers[name][0]: return _looked_up(name, at, tensors, _gathers[name][1])
+    if name in _scatters and argument not in ("index", "target"):
+        return math.prod(tensors[_scatters[name]].dims) if _scatters[name] in tensors else 0
+    if name == "aten::index_fill_" and at == 0:
+        return math.prod(tensors[2].dims) * (own // max(tensors[at].dims)) if 2 in tensors else 0
+    if "beta" in names and argument == "self": return 0
+    if at and names & {"output_mask", "grad_input_mask"}: return 0       # which gradients are asked for is in values
+    return 0 if _in_part.fullmatch(f"{name} {argument}") else own
+
+def _least_accesses(op, tensors, memory, most):
+    "The reads and writes that a call of an operator of PyTorch cannot do without."
+    name, arguments, reads, writes = op_name(op), op._schema.arguments, [], []
+    made = not any(a.is_out for a in arguments)
+    for (at, a), (key, nbytes) in zip(tensors.items(), memory):
+        declared, touched = arguments[at], 0
+        if math.prod(a.dims) and a.dims:
+            touched = min(_least_elements(op, at, tensors) * itemsize(a.type), nbytes, most)
+        if not touched: continue
+        read = not (_writes(declared) and (declared.is_out or name in _overwrite))
+        if read: reads.append((key, touched))
+        if _writes(declared): writes.append((key, touched, len(reads) - 1 if read else -1))
+        if made and _gathers.get(name) == (at, None): writes.append(((a.type, touched), touched, -1))     # a copy of it
+    return tuple(reads), tuple(writes)
+
 # %% ../../nbs/interop/trace_work.ipynb #bc197e26
 _look_up = re.compile(r"fbgemm::.*lookup")
+
+def _least_of_any(tensors, memory, cap):
+    "The reads of an operator that is not known: of a table no more rows than there are indices."
+    indices = min((math.prod(a.dims) for a in tensors if a.type in ("int32", "int64")), default=math.inf)
+    for a, (key, nbytes) in zip(tensors, memory):
+        looked_up = indices < a.dims[0] and a.type not in ("int32", "int64")
+        yield key, min(nbytes * indices // a.dims[0] if looked_up else nbytes, cap)
 
 def least_figures(
     call:RecordedCall,
     most:float,    # Bytes of the largest tensor that an operator of the trace is known to have written
     why:str,       # No exact figures are known
 )->Figures|None:
-    "The bytes that a call has moved at least; `None` where it recorded no tensors."
+    "The bytes that a call has moved at least, perhaps none; `None` where it recorded no tensors."
     if call.operator in _indexing: return None       # it touches rows by indices that were not recorded
-    pairs = [(a, m) for a, m in zip(_typed_arguments(call), argument_memory(call)) if math.prod(a.dims) and a.dims]
+    tensors, memory = _typed_arguments(call), argument_memory(call)
+    pairs = [(a, m) for a, m in zip(tensors.values(), memory) if math.prod(a.dims) and a.dims]
     if _look_up.match(call.operator): pairs = [(a, m) for a, m in pairs if "int" in a.type]      # not whole tables
     if not pairs: return None
     given, whole = zip(*pairs)
     cap = min(max(m[1] for a, m in zip(given, whole) if a.dims[0] == given[0].dims[0]), most)
-    reads = tuple((key, min(nbytes, cap)) for key, nbytes in whole)
+    op = _declared_by(call)
+    reads, writes = (_least_accesses(op, tensors, memory, cap) if op is not None
+                     else (tuple(_least_of_any(given, whole, cap)), ()))
     floating = [a.type for a in given if "float" in a.type]
-    return Figures(reads=reads, dtype=floating[0] if floating else given[0].type,
+    return Figures(reads=reads, writes=writes, dtype=floating[0] if floating else given[0].type,
                    shapes=tuple(tuple(a.dims) for a in given), least=why)
 
 # %% ../../nbs/interop/trace_work.ipynb #47453f5d

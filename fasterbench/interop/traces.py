@@ -27,7 +27,7 @@ from .trace_file import Source, read_file, snippet, source_of, sources
 from .engine_ops import engine_config
 from .trace_join import Reading, parts
 from .trace_work import uncompiled
-from .trace_rows import reduced
+from .trace_rows import left_out, reduced
 from ..roofs.datasheet import as_peaks, names_device
 from ..roofs.place import place, ranked, shares_of, waiting_row
 from ..roofs.row import Row, added
@@ -116,6 +116,12 @@ def _of_window(spent, total):
     whole = share_texts(dict(all=sum(s for _, s in spent)), total).get("all", "less than 0.1%")
     return f"{whole} of the window ({names})"
 
+def _how_many(found, by):
+    "Of how many traces the whole is the mean or the sum, in words that follow the name of the model."
+    if len(found) == 1: return ""
+    ranks = {r.rank for r in found} - {None}
+    return f", {'sum' if by == 'rank' else 'mean'} of {len(found)} {'ranks' if len(ranks) == len(found) else 'traces'}"
+
 _kinds = dict(module="modules", operator="ops", kernel="kernels", collective="collectives", rank="program")
 
 def _trace_notes(found):
@@ -128,6 +134,7 @@ def _trace_notes(found):
     for why, rest in by_reason.items():
         notes.append(f"{why}: {_of_window(rest, total)}")
     if any(why == "no shapes recorded" for why in by_reason): notes.append(f"{snippet} records shapes and modules")
+    if k := sum(r.untimed for r in found): notes.append(left_out(k))
     if k := sum(r.skipped for r in found): notes.append(f"{k} events could not be read, and are left out")
     return notes
 
@@ -168,7 +175,8 @@ def _trace_result(found, by, peaks):
     points = _by_rank(found, peaks) if by == "rank" else rows[_kinds[by]]
     if by in ("module", "operator"): points = ranked([*points, _idle(found, peaks)])
     whole, = added(replace(r.program, name="") for r in found)
-    program = place(_with_unknown(replace(_mean_row(whole, n), name="", type="window"), found), peaks)
+    whole = _mean_row(whole, 1 if by == "rank" else n)       # rows add up to it
+    program = place(_with_unknown(replace(whole, name="", type="window"), found), peaks)
     waits = [p for p in rows["ops"] if p.name == waiting_row]
     program = replace(program, share=1.0, shares=tuple(shares_of([p for p in rows["ops"] if p.name != waiting_row],
         overhead_s=_idle(found, peaks).time_s, communication_s=sum(p.time_s for p in waits)).items()))
@@ -184,7 +192,8 @@ def _trace_result(found, by, peaks):
     # a trace that does not say its rank has its place in the list
     transfers = [[t._replace(rank=k if r.rank is None else r.rank) for t in r.transfers] for k, r in enumerate(found)]
     return TraceResult(points, peaks, rows["ops"], program, steps, environment={k: v for k, v in about.items() if v},
-                       model=root, kernels=rows["kernels"], notes=_trace_notes(found), unknown_ops=dict(unknown),
+                       model=root + _how_many(found, by), kernels=rows["kernels"], notes=_trace_notes(found),
+                       unknown_ops=dict(unknown),
                        breakdowns=[Breakdown(rank_of(r), s.span_s, s.parts, r.source, s.linked_s) for r in found
                                    for s in r.spent],
                        collectives=collectives_of(transfers), idle=_idle_times(found))
@@ -193,14 +202,22 @@ def _trace_result(found, by, peaks):
 @dataclass(frozen=True, repr=False)
 class TraceResult(Result):
     "The result of a trace, which can be written back into the trace."
+    reading: Reading=Reading()     # The files that were given with the trace; no part of what is saved
+
+    def to_dict(self)->dict:
+        "Return everything as plain values that JSON can hold."
+        return {k: v for k, v in super().to_dict().items() if k != "reading"}
+
     def to_perfetto(self,
         path=None, # Where to write: .json or .json.gz; None: return the text
     )->str|None:
-        "Write a copy of the trace whose kernels carry FLOPs, bytes, utilization and bound, with tracks of the rates."
+        """Write a copy of the trace whose kernels carry FLOPs, bytes, utilization and bound, with tracks of the rates.
+
+        What was given with the trace, captures say, is read again, so that the copy says what the rows say."""
         files = {a.source for a in self.breakdowns}
         if len(files) != 1:
             raise ValueError(f"these points are of {len(files)} traces; to_perfetto writes a copy of one")
-        return write_perfetto(source_of(files.pop()), path, self.peaks)
+        return write_perfetto(source_of(files.pop()), path, self.peaks, self.reading)
 
 # %% ../../nbs/interop/traces.ipynb #90844fd1
 def _name_and_roofs(on, peaks):
@@ -264,7 +281,7 @@ def read_trace(
     how = Reading(several(captures), None if config is None else engine_config(config), several(rules),
                   str(inductor_cache or ""), str(like or ""), str(sites or ""))
     for rule_file in how.rules: read_rules(rule_file)
-    return _trace_result(_reduce_all(sources(path), peaks, name, executor, how), by, peaks)
+    return replace(_trace_result(_reduce_all(sources(path), peaks, name, executor, how), by, peaks), reading=how)
 
 # %% ../../nbs/interop/traces.ipynb #cd170de4
 _writers = {".html": "to_html", ".json": "to_json", ".csv": "to_csv"}

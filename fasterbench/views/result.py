@@ -193,11 +193,12 @@ class Result(View):
     def with_roofs(self)->"Result":
         "This result, if it has roofs to draw or compare. Raises `ValueError` if it has none."
         if self.peaks is not None: return self
-        raise ValueError(f"this needs roofs, and {self.model or 'the result'} has none: "
-                         "read_ncu(path, peaks=HardwarePeaks(peak_flops, peak_bandwidth)) "
-                         "or `fasterbench ncu FILE --peaks PEAKS.json` give them; for a trace `fasterbench trace FILE` "
-                         "takes "
-                         "--on NAME or --peaks PEAKS.json")
+        traced = self.environment.get("tool") == "torch.profiler"
+        raise ValueError(f"this needs roofs, and {self.model or 'the result'} has none: " + (
+            "read_trace(path, on=\"NVIDIA H100\") or `fasterbench trace FILE --on NAME` take those of a device by its "
+            "name, peaks= or --peaks PEAKS.json measured ones" if traced else
+            "read_ncu(path, peaks=HardwarePeaks(peak_flops, peak_bandwidth)) or "
+            "`fasterbench ncu FILE --peaks PEAKS.json` give them"))
 
     @property
     def title(self)->str:
