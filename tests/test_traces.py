@@ -166,6 +166,16 @@ def test_equal_calls_of_two_steps_have_the_same_weight(tmp_path):
     assert main_memory(read_trace(both, peaks=cached)) == 0
     assert main_memory(read_trace(written(tmp_path, layers(2)), peaks=cached)) >= 2 * weight      # two layers of one step
 
+def test_a_loop_that_nothing_marks_reads_one_weight(tmp_path):
+    "100 products of [1, 2048] with [2048, 2048] in 1 µs each: main memory moves 3 MB in that time, and the weight has 8.4."
+    dims, types = [[1, 2048], [2048, 2048]], ["c10::BFloat16"] * 2
+    def loop(us):
+        one = lambda ts, k: [operator("aten::mm", ts, 4, dims, types), launch(ts + 1, k), kernel("gemv", ts + 5, us, k)]
+        return read_trace(written(tmp_path, [e for k in range(100) for e in one(100.0 * k, k + 1)]), peaks=cached)
+    [row] = [p for p in loop(1).points if p.flops]
+    assert row.memory_level == "L2" and not row.above_roof and row.utilization_pct == pytest.approx(100 * 2048 * 2048 * 2 / 1e13 / 1e-6, rel=0.01)
+    assert main_memory(loop(5), "mm 1×2048 2048×2048") >= 100 * 2048 * 2048 * 2        # 15 MB in each: nothing says that it is one
+
 @pytest.mark.parametrize("us, least, most", [(1, 0, 0), (15, weight, weight + rest)])
 def test_calls_of_unknown_bytes_empty_the_caches_by_what_their_time_allows(tmp_path, us, least, most):
     "In 1 µs main memory moves 3 MB, which leave the 30 MB of the product where they are; in 15 µs 45 MB."

@@ -63,10 +63,14 @@ class _Memory:
 # %% ../../nbs/interop/trace_rows.ipynb #14a4a507
 _begins = ("ProfilerStep",), ("Optimizer.zero_grad", "Optimizer.step"), ("execute_", "step[")
 
+def _kind_of(p):
+    "What equal calls of one module have in common."
+    return id(p.figures), p.module, p.phase
+
 class _Places:
     "Whose memory an operator reads: its module and its name, and which of the equal calls it is."
-    def __init__(self, trace):
-        self.trace, self.begins, self.seen = trace, [], Counter()
+    def __init__(self, trace, loops):
+        self.trace, self.loops, self.begins, self.seen = trace, loops, [], Counter()
         for names in _begins:
             steps = [a for a in trace.annotations if a.name.startswith(names)]
             if steps and not self.begins:
@@ -77,7 +81,7 @@ class _Places:
         step = bisect_right(self.begins, self.trace.operators[p.operator].start)
         visit = step, p.call, p.module, p.phase, id(call)      # equal calls are one object
         self.seen[visit] += 1
-        return p.module, p.phase, call.operator, self.seen[visit]
+        return p.module, p.phase, call.operator, 1 if _kind_of(p) in self.loops else self.seen[visit]
 
 # %% ../../nbs/interop/trace_rows.ipynb #8345b52a
 def _unknown_traffic(trace, found, peaks):
@@ -96,9 +100,11 @@ def _unknown_traffic(trace, found, peaks):
 # Calls of operators that the walk over the caches takes; the rest is served like equal calls before
 most_walked = 8_000
 
-def _touches_of_calls(trace, found, calls, peaks):
-    "The reads and writes of calls and of what is not known, in the order in which they ran; the places of the calls."
-    memory, places, out, at, passed = _Memory(), _Places(trace), [], [], 0
+def _touches_of_calls(trace, found, calls, peaks, loops=frozenset()):
+    """The reads and writes of calls and of what is not known, in the order in which they ran; the places of the calls.
+
+    Equal calls of the kinds in `loops` read the same memory."""
+    memory, places, out, at, passed = _Memory(), _Places(trace, loops), [], [], 0
     of, unknown = {own[0]: n for n, own in enumerate(calls)}, _unknown_traffic(trace, found, peaks)
     def add(given, writes, place):
         if passed: out.append(([(memory.new(), passed)], []))
@@ -138,13 +144,20 @@ def bytes_by_level(
     faster = _faster_than_served(found, calls, figures, served, peaks, seconds) if seconds else [False]
     if not any(faster): return served
     most = _levels_of_calls(trace, found, calls, figures, peaks, touches, at, True)
-    return [m if better else s for better, s, m in zip(faster, served, most)]
+    served = [m if better else s for better, s, m in zip(faster, served, most)]
+    faster = _faster_than_served(found, calls, figures, served, peaks, seconds)
+    if not any(faster): return served
+    # calls that main memory cannot have served are steps of a loop that nothing marks: they read the same memory
+    loops = {_kind_of(found[own[0]]) for own, better in zip(calls, faster) if better}
+    touches, at = _touches_of_calls(trace, found, calls, peaks, loops)
+    again = _levels_of_calls(trace, found, calls, figures, peaks, touches, at, True)
+    return [a if better else s for better, s, a in zip(faster, served, again)]
 
 def _faster_than_served(found, calls, figures, served, peaks, seconds):
     "Tell of each call if equal calls of its module took less time than their bytes need at these levels."
     kinds, took, levels = [], Counter(), {}
     for own, f, by_level in zip(calls, figures, served):
-        kinds.append(kind := (id(f), found[own[0]].module, found[own[0]].phase))
+        kinds.append(kind := _kind_of(found[own[0]]))
         took[kind] += sum(seconds[i] for i in own)
         levels[kind] = [a + b for a, b in zip(levels.get(kind, [0] * len(by_level)), by_level)]
     faster = {kind for kind, sums in levels.items() if memory_time(peaks.memory, sums)[0] > took[kind]}
