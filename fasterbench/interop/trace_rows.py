@@ -64,7 +64,7 @@ class _Memory:
 _begins = ("ProfilerStep",), ("Optimizer.zero_grad", "Optimizer.step"), ("execute_", "step[")
 
 def _kind_of(p):
-    "What equal calls of one module have in common."
+    "Return what equal calls of one module have in common."
     return id(p.figures), p.module, p.phase
 
 class _Places:
