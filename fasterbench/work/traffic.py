@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 import torch
 
-from ..core.private import FakeTensor, unset_fake_temporarily
+from ..core.private import unset_fake_temporarily
+from ..engine.accelerator import is_capturing
 from .rules import aten_names, op_name, plain_values, tensors_in
 
 # %% ../../nbs/work/traffic.ipynb #c5bd1481
@@ -201,7 +202,8 @@ def indexed_elements(
 # %% ../../nbs/work/traffic.ipynb #7a1c20e8
 def _true(mask, written):
     "How many entries of a mask are true; `None` where no data says so, or the call has `written` over it."
-    if mask.is_meta or isinstance(mask, FakeTensor) or storage_id(mask) == storage_id(written): return None
+    plain = type(mask) is torch.Tensor and not mask.is_meta                 # to count others may need other ranks
+    if not plain or is_capturing() or storage_id(mask) == storage_id(written): return None
     with unset_fake_temporarily(): return int(mask.count_nonzero())         # `written` may have no data
 
 @_touches("masked_fill_", "self")
