@@ -1,7 +1,6 @@
 "Whatever goes wrong while a model is profiled, and whenever: it is left as it was."
 import gc, random
 from datetime import datetime, timedelta, timezone
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,7 +13,7 @@ from fasterbench.core.arguments import tensors_of
 from fasterbench.roofline import HardwarePeaks, RooflineAnalyzer
 from fasterbench.probes.probes import memory_probe, streams
 from fasterbench.timing.stamps import node_cost, stamp_cost
-from fasterbench.views.headline import _varied
+from fasterbench.views.result import Timing
 
 peaks = HardwarePeaks(1e12, 1e11)
 
@@ -140,4 +139,4 @@ def test_a_default_device_moves_no_calibration(capsys):
     assert "Linear" in capsys.readouterr().out
 
 def test_rows_of_no_time_at_all_are_told():
-    assert _varied(SimpleNamespace(spread=0, ratio=1, ops_s=1.0, sum_s=0.0), False) == []
+    assert Timing(0.0, 0.0, 0.0, 0.0, 1, 1, "", 0.0, ops_s=1.0).warnings == []
