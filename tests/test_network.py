@@ -248,7 +248,7 @@ found["footer"] = footer(RooflineAnalyzer(model, x, peaks).profile(backward=True
     why = "the largest message of 65536 B takes no longer than the smallest; larger messages are needed"
     assert found["skipped"] == {"all_reduce over 2": why} and "broadcast over 2" in found["table"]
     line = f"not measured: all_reduce over 2 ({why})"
-    assert line in found["table"] and line in found["footer"]
+    assert line in " ".join(found["table"].split()) and line in found["footer"]        # the table wraps it
     assert any("the network has no roof, or several, for some of these" in text for text in found["footer"])
 
 def test_peaks_command_waits_as_long_as_a_profile_does():
