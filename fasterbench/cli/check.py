@@ -487,7 +487,7 @@ class Verdicts(View):
         from fasterbench.views.plot import canvas, dress
         fig, rows = canvas(), list(enumerate(self.verdicts))
         model = lambda v: v.budget.model if len(self.models) > 1 else ""     # the only one is in the title
-        name = lambda v: " ".join(filter(None, (model(v), v.layer, v.budget.figure.name))) + f"<br>{v.budget.text}"
+        name = lambda v: " ".join(filter(None, (model(v), v.layer, v.budget.figure.name, v.budget.text)))
         names = [f"{name(v)}{chr(0x200b) * i}" for i, v in rows]              # two budgets may read alike
         ends_of = lambda v: sorted(_used(v, e) for e in v.found.interval or (v.found.value,))
         known = {i: (_used(v, v.found.value), *ends_of(v)) for i, v in rows if _used(v, v.found.value) is not None}

@@ -367,7 +367,7 @@ class ServeSeries(View):
 def options_chart(series, title):
     "Draw tokens per second of a device, limit and expected, for each row."
     shown = [o for o in series.options if o.batch]
-    names, fig = [f"{o.name}<br>batch {o.batch}" for o in shown], canvas()
+    names, fig = [f"{o.name}, batch {o.batch}" for o in shown], canvas()
     fig.add_scatter(x=[o.limit_per_device for o in shown], y=names, mode="markers", name="limit",
                     marker=dict(symbol="line-ns-open", size=18, color=ink, line=dict(width=3)))
     known = [(o, n) for o, n in zip(shown, names) if o.expected_s]
