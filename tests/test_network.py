@@ -162,7 +162,7 @@ def test_peaks_command(tmp_path):
     done = ranks(f"torch.set_num_threads({threads})\n" + command_line("peaks", "--network", "--json", kept, "--html", page))
     assert [d.returncode for d in done] == [0, 0], done[0].stderr[-3000:]
     out = done[0].stdout
-    assert done[1].stdout == "" and out.count("ceiling") == 1 and "network: gloo, 1 host" in out
+    assert done[1].stdout == "" and out.count("network: gloo, 1 host") == 1
     network = HardwarePeaks.from_json(kept).network
     assert {r.collective for r in network.roofs} == {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv"} - set(network.environment["skipped"])
     assert all(r.ranks == 2 and r.samples and r.name in out for r in network.roofs)
