@@ -15,6 +15,6 @@ def compute_compute(
     model:nn.Module,
     sample,          # A tensor, a tuple or list of positional arguments, or a dict of keyword arguments
 )->tuple[int|None, int]:
-    "Multiply-accumulates of one forward (`None` where an operator has no rule), and parameters, shared ones once."
+    "Return multiply-accumulates of a forward (`None` where an operator has no rule), and parameters, each once."
     flops = count_work(model, sample).dense_flops
     return None if flops is None else int(flops) // 2, sum(p.numel() for p in model.parameters())

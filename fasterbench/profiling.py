@@ -42,7 +42,7 @@ def layer_memory(
     events:Iterable[tuple], # ("enter", i), ("exit", i), ("alloc", address, bytes), ("free", address, bytes), in order
     n:int,                  # How many modules there are
 )->list[LayerMemory]:
-    "Peak and kept bytes of each module."
+    "Return peak and kept bytes of each module."
     found, stack, owner, alive = [LayerMemory()] * n, [], {}, 0
     for what, *args in events:
         if what == "enter": stack.append(_OpenCall(args[0], alive))
@@ -80,7 +80,7 @@ def record_memory(
     listed:list[Part],    # Its modules
     device:torch.device,  # Whose memory
 )->list[LayerMemory]|None:
-    "Peak and kept bytes of each module in one call, from the allocator's records; `None` where it leaves none."
+    "Return peak and kept bytes of each module in one call, from the allocator's records; `None` where it leaves none."
     def wrap(i, forward):
         def labelled(*args, **kwargs):
             with record_function(f"{_label}{i}"): return forward(*args, **kwargs)
@@ -102,7 +102,7 @@ LayerRow = dict[str, str|int|float|None]     # A layer by names of figures
 units = dict(speed="s", memory="B", size="B", compute="FLOP")
 
 def _sizes_by_module(listed):
-    "Per module its own parameters' and buffers' bytes and the number of parameters; shared tensors once."
+    "Return per module its own parameters' and buffers' bytes and the number of parameters; shared tensors once."
     seen, found = set(), {}
     for p in listed:
         parameters, buffers = ([t for t in tensors(recurse=False) if id(t) not in seen]
@@ -113,7 +113,7 @@ def _sizes_by_module(listed):
     return found
 
 def _memory_by_module(model, sample, device):
-    "Per module what one forward kept and its peak."
+    "Return per module what one forward kept and its peak."
     given = Given(*copied(as_call(sample), device))
     with on_device(device), preserved_run(Forward(model), given.template):
         run = placed(Forward(model), device)
@@ -142,7 +142,7 @@ class LayerProfiler(View):
         warmup:int=5,         # Forwards before anything is timed
         steps:int|None=None,  # Timed forwards; None: until the times have settled
     )->list[LayerRow]:
-        """A dict per layer: `name`, `type`, and for each metric its value and `…_pct`, its percentage of the sum.
+        """Return a dict per layer: `name`, `type`, and of each metric the value and `…_pct`, its percentage of the sum.
 
         The layer with the most of the first metric comes first. The model is left as it was."""
         device, metrics = as_device(device, self.model, self.sample), _checked(metrics)
@@ -162,7 +162,7 @@ class LayerProfiler(View):
         return self.rows
 
     def measured(self)->list[LayerRow]:
-        "The rows of the last `profile`. Raises `RuntimeError` before the first."
+        "Return the rows of the last `profile`. Raise `RuntimeError` before the first."
         if self.rows is None: raise RuntimeError("nothing has been measured yet: call .profile() first")
         return self.rows
 
@@ -170,7 +170,7 @@ class LayerProfiler(View):
         metric:str="speed", # One of those that were profiled
         n:int=10,           # How many layers
     )->list[LayerRow]:
-        "The `n` layers with the most of `metric`, unknown ones last."
+        "Return the `n` layers with the most of `metric`, unknown ones last."
         rows, n = self.measured(), as_count("n", n, 0)
         if metric not in self.metrics:
             raise ValueError(f"metric {metric!r} was not profiled; profiled were {', '.join(self.metrics)}")
@@ -223,14 +223,14 @@ def _layer_chart(rows, metrics, title):
 
 # %% ../nbs/analysis/profiling.ipynb #ba199c3d
 def _checked(metrics):
-    "The metrics as a tuple. Raises `ValueError` for one that there is not."
+    "Return the metrics as a tuple. Raise `ValueError` for one that there is not."
     metrics = (metrics,) if isinstance(metrics, str) else tuple(dict.fromkeys(metrics))
     for m in metrics or (None,):
         if m not in units: raise ValueError(f"metric {m!r} is not one of {', '.join(units)}")
     return metrics
 
 def _joined_metrics(found, metrics, types):
-    "A row per module that has something in one of the metrics, with percentages."
+    "Return a row per module that has something in one of the metrics, with percentages."
     empty = dict(speed=dict(speed=0.0), memory=dict(memory=0, memory_peak=0), size=dict(size=0, parameters=0),
                  compute=dict(compute=0, macs=0))
     values = lambda path: {k: v for m in metrics for k, v in found[m].get(path, empty[m]).items()}

@@ -43,7 +43,7 @@ Given = ParamSpec("Given")
 Got = TypeVar("Got")
 
 def _view(method:Callable[Concatenate[Result, Given], Got])->"Callable[Concatenate[RooflineAnalyzer, Given], Got]":
-    "The method of the analyzer that hands on to `method` of its result, with the same signature and help."
+    "Return the method of the analyzer that hands on to `method` of its result, with the same signature and help."
     @wraps(method)
     def view(self, *args:Given.args, **kwargs:Given.kwargs): return method(self.result, *args, **kwargs)
     return view
@@ -69,7 +69,7 @@ def _warnings(result, work):
                "measure_peaks(device, cache=False) measures the roofs again")
 
 def _few(timing):
-    "How well times are known that rest on few runs."
+    "Return how well times are known that rest on few runs."
     known = 1.57 * (timing.spread or 0.0) / timing.bare_steps**0.5
     how = f", and is known to ±{known:.0%}".replace("%", " %") if timing.spread else ""
     return [f"few runs, as each takes long: the rows rest on {timing.steps}, the end to end time on "
@@ -77,7 +77,7 @@ def _few(timing):
 
 # %% ../nbs/analysis/roofline.ipynb #47ce675c
 def _dtypes_to_measure(own, work):
-    "The dtypes to measure, the main one first; ranks that profile together measure those of all of them."
+    "Return the dtypes to measure, the main one first; ranks that profile together measure those of all of them."
     sums = {}
     for c in work.trace:
         if c.flops and c.dtype in measurable: sums[c.dtype] = sums.get(c.dtype, 0) + c.flops
@@ -192,7 +192,7 @@ class RooflineAnalyzer:
         return repr(self._result).replace("Result", "RooflineAnalyzer", 1)
 
     def _measure_roofs(self, m, device, progress, cache=True):
-        "The roofs for the model's own dtype and the others that it computes in."
+        "Return the roofs for the model's own dtype and the others that it computes in."
         first, *others = _dtypes_to_measure(main_dtype(self.model, self.sample), m.work)
         return peaks_of(device, (first, *sorted(others, key=str)), allow_tf32=bool(m.tf32), progress=progress,
                         cache=cache)

@@ -26,7 +26,7 @@ from ..work.count import Work, peak_memory
 
 # %% ../../nbs/analysis/budget_figures.ipynb #952a1668
 def _rows_inside(names):
-    "For each module the rows in it: its own, and those of modules inside; a row such as (loss) is in none."
+    "Return for each module the rows in it: its own, and those of modules inside; a row such as (loss) is in none."
     found = {}
     for name in filter(None, dict.fromkeys(names)):
         ends = [] if name.startswith("(") else [i for i, c in enumerate(name) if c == "."]
@@ -38,7 +38,7 @@ def counted_figures(
     model:nn.Module,
     sample,         # What it was called with
 )->dict[str, dict[str, Found]]:
-    "Counted figures per layer; those of the whole model under the empty name."
+    "Return the counted figures per layer; those of the whole model under the empty name."
     layers = work.by_module()
     whole = dict(flops=Found(work.flops_lower_bound, at_least=bool(work.unknown_ops)),
                  contraction_flops=Found(work.contraction_flops_lower_bound, at_least=bool(work.unknown_ops)),
@@ -57,7 +57,7 @@ def counted_figures(
 def round_figures(
     result:Result, # One profile
 )->dict[str, dict[str, float]]:
-    "Times of one round per layer, s, and relative to the roofs; the whole model has the empty name."
+    "Return the times of one round per layer, s, and relative to the roofs; the whole model has the empty name."
     end, own = result.timing.end_to_end_s, grouped(result.points, lambda p: p.name)          # phases together
     rows = {path: [p for n in names for p in own[n]] for path, names in _rows_inside(own).items()}
     sums = {path: (sum(p.time_s for p in of), total(p.roof_time_s for p in of)) for path, of in rows.items()}
@@ -95,7 +95,7 @@ class Rounds:
 def figures_of_rounds(
     rounds:list[dict[str, dict[str, float]]], # What `round_figures` gave
 )->dict[str, dict[str, Found]]:
-    "Median and interval of each figure over the rounds."
+    "Return the median and interval of each figure over the rounds."
     found = {}
     for layer in rounds[0]:
         for figure in rounds[0][layer]:
@@ -106,7 +106,7 @@ def figures_of_rounds(
     return found
 
 def _ratios(pairs):
-    "Of one round, per layer the median ratio of the times."
+    "Return per layer the median ratio of the times of one round."
     layers = [layer for layer in pairs[0][0].keys() & pairs[0][1].keys()
               if all(side[layer]["time"] for pair in pairs for side in pair)]
     return {layer: dict(time=statistics.median(now[layer]["time"] / before[layer]["time"] for now, before in pairs))
@@ -115,5 +115,5 @@ def _ratios(pairs):
 def ratios_of_rounds(
     rounds:list[list[tuple[dict, dict]]], # Pairs of what `round_figures` gave of this version and of the other, in turn
 )->dict[str, dict[str, Found]]:
-    "The time of each layer over that of the same layer before, round by round."
+    "Return the time of each layer over that of the same layer before, round by round."
     return figures_of_rounds(list(map(_ratios, rounds)))

@@ -69,7 +69,7 @@ def format_value(
     unit:str,         # "FLOP", "B", "s", "%" or ""
     digits:int=2,     # Decimals
 )->str:
-    "`value` as the file writes it."
+    "Return `value` as the file writes it."
     if value is None: return "?"
     if unit == "%": return f"{100 * value:.{digits}f} %"
     if unit == "" and (value < 1000 or float(value).is_integer() and value < 10**5):
@@ -81,7 +81,7 @@ def parse_limit(
     text:str,  # "<= 3.65 GFLOP"
     figure:Figure,
 )->tuple[str, float]:
-    "The comparison and the limit in the base unit, percent as a fraction. Raises `BudgetError` for what is neither."
+    "Return comparison and limit in the base unit, percent as a fraction. Raise `BudgetError` for what is neither."
     match, unit = _limit.fullmatch(text) if isinstance(text, str) else None, figure.unit
     example = "<= 120 %, or <= 50 ms on one machine" if figure.kind == "seconds" else _examples[unit]
     if match is None:
@@ -97,7 +97,7 @@ def figure_of(
     name:str, # As in the file
     text:str, # Its limit
 )->Figure:
-    "The figure that a limit is for: `time` in seconds is another one than in percent."
+    "Return the figure that a limit is for: `time` in seconds is another one than in percent."
     return absolute_time if name == "time" and str(text).rstrip().endswith("s") else figures[name]
 
 def _limit_value(text, unit):
@@ -108,7 +108,7 @@ def shortest(
     unit:str,         # "FLOP", "B", "s", "%" or ""
     shows,            # Whether a text says enough
 )->str:
-    "`value` as the file writes it, with the fewest decimals that say enough; with 12 where none do."
+    "Return `value` as the file writes it, with the fewest decimals that say enough; with 12 where none do."
     texts = [format_value(value, unit, digits) for digits in range(2, 13)]
     return next(filter(shows, texts), texts[-1])
 
@@ -116,7 +116,7 @@ def decisive(
     value:float|None, # In the base unit; None: unknown
     budget:Budget,
 )->str:
-    "`value` as the file writes it, with decimals enough to show whether it keeps the budget."
+    "Return `value` as the file writes it, with decimals enough to show whether it keeps the budget."
     unit = budget.figure.unit
     shows = lambda text: value is None or budget.within(_limit_value(text, unit)) == budget.within(value)
     return shortest(value, unit, shows)
@@ -128,7 +128,7 @@ _least, _words = dict(batch=1, rounds=10), {str: "a text", int: "a whole number"
 def read_budgets(
     tables:Mapping, # What the file holds: a table per model
 )->tuple[dict[str, dict], list[Budget]]:
-    "The settings of each model, and all budgets. Raises `BudgetError` for what is unknown or missing."
+    "Return the settings of each model, and all budgets. Raise `BudgetError` for what is unknown or missing."
     if not tables:
         raise BudgetError("the file has no tables: one per model is needed, such as [resnet18] with model = "
                           "\"torchvision:resnet18\"")
@@ -199,7 +199,7 @@ def interval_of_median(
     samples:Sequence[float],
     missed:float=0.01, # How often the median may lie outside
 )->tuple[float, float]|None:
-    "Two samples between which the true median lies, by order statistics; `None` where they are too few for that."
+    "Return two samples between which the true median lies, by order statistics; `None` where they are too few."
     n, ordered = len(samples), sorted(samples)
     outside = lambda k: sum(math.comb(n, i) for i in range(k)) / 2**n     # that the k-th smallest lies above the median
     k = max((k for k in range(1, n // 2 + 1) if outside(k) <= missed / 2), default=0)
@@ -225,7 +225,7 @@ def judge(
     return verdict("cannot say", _narrower(budget, found)) if any(kept) else verdict("broken")
 
 def _half_interval(found):
-    "The half of the interval on its longer side."
+    "Return the half of the interval on its longer side."
     return max(found.interval[1] - found.value, found.value - found.interval[0])
 
 def too_near(
@@ -236,7 +236,7 @@ def too_near(
     return _half_interval(found)**2 * found.samples >= 1000 * (found.value - budget.limit)**2
 
 def _narrower(budget, found):
-    "About how many rounds would decide: an interval narrows with the root of their number."
+    "Return about how many rounds would decide: an interval narrows with the root of their number."
     limit, distance, half = budget.text.lstrip("<>= "), abs(found.value - budget.limit), _half_interval(found)
     if too_near(budget, found):
         return f"the limit {limit} lies within the interval, too near to the figure for 1000 rounds to decide"
@@ -252,7 +252,7 @@ def in_looks(
     settled,    # Whether more rounds are of no use: these figures decide everything, or no number of rounds would
     rounds:int, # Before the first look
 ):
-    "The figures of `rounds` rounds; of twice and of four times as many where fewer settle nothing."
+    "Return the figures of `rounds` rounds; of twice and of four times as many where fewer settle nothing."
     found = []
     for n in looks:
         found += [measured(k) for k in range(len(found), n * rounds)]
@@ -266,7 +266,7 @@ def matching(
     pattern:str,          # "layer4.*.conv2": as in file names
     names:Sequence[str],  # Layers that have rows
 )->list[str]:
-    "The layers that `pattern` stands for. Raises `BudgetError` when there are none."
+    "Return the layers that `pattern` stands for. Raise `BudgetError` when there are none."
     found = [n for n in names if n == pattern or fnmatchcase(n, pattern)]
     if not found:
         raise BudgetError(f"no layer matches {pattern!r}; layers are "

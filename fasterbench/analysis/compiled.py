@@ -76,11 +76,11 @@ def _names_of_memory(model):
 
 # %% ../../nbs/analysis/compiled.ipynb #5286854e
 def _inner(name):
-    "The path within the frame of a parameter or buffer: `fc.weight`."
+    "Return the path within the frame of a parameter or buffer: `fc.weight`."
     return module_path(name).replace("_parameters.", "").replace("_buffers.", "")
 
 def _prefix(names, given, known, part):
-    "Where in the model the frame of a graph is, by the parameters that it is called with; else the compiled module."
+    "Return where in the model the frame of a graph is, by the parameters that it gets; else the compiled module."
     for name, memory in zip(names, given):
         inner, whole = _inner(name), known.get(memory, "")
         if whole and (whole == inner or whole.endswith("." + inner)): return whole[:-len(inner)].rstrip(".")
@@ -162,13 +162,13 @@ class Kernels:
 
 # %% ../../nbs/analysis/compiled.ipynb #3f804e9b
 def _in_order(frames):
-    "The calls of graphs in the order of a run: a backward begins with what ran last."
+    "Return the calls of graphs in the order of a run: a backward begins with what ran last."
     calls = [_GraphCall(f, g, at, k) for f in frames for g in f.graphs for k, at in enumerate(f.calls)]
     order = lambda c: c.at[0][0]
     return sorted(calls, key=lambda c: (c.graph.backward, -order(c) if c.graph.backward else order(c)))
 
 def _slots_of(call, known, types, modules, frees):
-    "The slots of one call of a graph: the wrapper, its sites, and what frees results."
+    "Return the slots of one call of a graph: the wrapper, its sites, and what frees results."
     (order, part), given = call.at
     phase = "backward" if call.graph.backward else "forward"
     prefix, memory = _prefix(call.frame.names, given, known, _plain(modules[part].path)), _memory_of(call, given)
@@ -205,7 +205,7 @@ def _breaks(counters): return sum(counters["graph_break"].values())
 def inside(
     run:Forward,
 )->Forward:
-    "`run` with the modules inside compiled ones, as it is where these run eagerly."
+    "Return `run` with the modules inside compiled ones, as it is where these run eagerly."
     deep = copy.copy(run)
     deep.modules = parts(run.model, inside=True)
     if run.training: deep.owners = parameter_owners(deep.modules)
@@ -215,7 +215,7 @@ def kernels_of(
     run:Forward,
     fresh,  # `fresh()` gives a function that does the run once
 )->tuple[Kernels|None, list[str]]:
-    "The kernels of the compiled modules of `run`, and what is to be said where there are none."
+    "Return the kernels of the compiled modules of `run`, and what is to be said where there are none."
     fresh()()                                                   # what was not compiled yet, is now
     from torch._dynamo.utils import counters
     where, calls = _Where(), []
@@ -236,7 +236,7 @@ def kernels_of(
 
 # %% ../../nbs/analysis/compiled.ipynb #47246679
 def _eager_bytes(work):
-    "(path, phase) → bytes that the operators of a module move one by one."
+    "Return (path, phase) → bytes that the operators of a module move one by one."
     found = {}
     for c in work.trace:
         key = work.parts[c.part].path, c.phase
@@ -262,7 +262,7 @@ def layer_shares(
     return found
 
 def _by_level(calls, peaks, most=False):
-    "The bytes that each level of memory serves, per call or site in the order of a run."
+    "Return the bytes that each level of memory serves, per call or site in the order of a run."
     touched = lambda touches: [(t.storage, t.bytes, t.region) for t in touches]
     walked = simulate_caches([(touched(c.reads), touched(c.writes)) for c in calls],
                              [l.capacity for l in peaks.memory[:-1]], most)
@@ -293,7 +293,7 @@ def kernel_rows(
     training:bool=False,
     most:bool=False,     # Caches serve all that they can, whatever the order within a kernel
 )->list[Row]:
-    "A row per slot, without a time."
+    "Return a row per slot, without a time."
     served = iter(_by_level([s for s in slots if s.kernel], peaks, most))
     rows = []
     for s, layers in zip(slots, layer_shares(slots, work)):
@@ -318,7 +318,7 @@ def limits(
     tf32:frozenset=frozenset(),
     most:bool=False,     # Caches serve all that they can, whatever the order within an operator
 )->tuple:
-    "(name, s, B): the least time and the bytes of the eager program, of the generated one, and of perfect fusion."
+    "Return (name, s, B): least time and bytes of the eager program, of the generated one, and of perfect fusion."
     least = lambda row: max(row.compute_s or 0.0, memory_time(peaks.memory, row.bytes_by_level)[0])
     eager = [call_row(c, by_level, peaks, tf32) for c, by_level in zip(work.trace, _by_level(work.trace, peaks, most))]
     made, sites = [r for r in rows if r.category != "overhead"], [s for s in slots if s.kernel]
@@ -332,7 +332,7 @@ def limits(
 def border_bytes(
     slots:Sequence[Slot],
 )->int:
-    "Bytes of inputs and weights that kernels read, and of results that no kernel reads: each once."
+    "Return the bytes of inputs and weights that kernels read, and of results that no kernel reads: each once."
     sizes, made, read, results = {}, set(), set(), set()
     for s in slots:
         results |= s.results
@@ -351,7 +351,7 @@ def kernels_on_target(
     gpu:tuple=(),      # (architecture, multiprocessors, bytes of L2) of the target; (): of what is here
     progress:bool|None=None, # A progress bar; None: when somebody is looking
 )->list[Slot]:
-    "The kernels that Inductor generates for a device that is not here. Raises `NotGenerated` where it cannot be asked."
+    "Return the kernels that Inductor generates for a device that is not here. Raise `NotGenerated` where it cannot."
     generator, (args, kwargs) = Generator(read_site, read_buffers), copied(as_call(sample))
     with progress_bar("asking Inductor", progress) as tick, preserved_run(Forward(model), (args, kwargs)):
         def generate(graph, inputs):

@@ -72,7 +72,7 @@ constants = dict(
 def _from_datasheet(peaks): return peaks.environment.get("source") == "datasheet"
 
 def _sustained(peaks):
-    "The fraction of the peak that the tensor cores sustain; 1 for measured roofs and GeForce boards."
+    "Return the fraction of the peak that the tensor cores sustain; 1 for measured roofs and GeForce boards."
     if not _from_datasheet(peaks) or "GeForce" in peaks.environment.get("device_name", ""): return 1.0
     published = [c.sustained / c.flops for c in peaks.ceilings if c.sustained]
     return published[0] if published else constants["sustained"].value
@@ -85,7 +85,7 @@ def compute_rate(
     tf32:bool=False,        # Whether float32 may run as TF32
     of:str="tensor",        # The constant that says how much of the sustained rate tensor cores reach
 )->float:
-    "The rate at which products of `dtype` are expected to run, FLOP/s."
+    "Return the rate at which products of `dtype` are expected to run, FLOP/s."
     peak = peaks.flops_of(dtype, tf32)
     if not _from_datasheet(peaks): return peak * constants[of].value
     if not (dtype.startswith(_on_tensor_cores) or tf32 and dtype == "float32"): return peak * constants["vector"].value
@@ -98,7 +98,7 @@ _by_rows = ("normalisation", "reduction")
 _products = dict(convolution="convolution", matmul="operands", attention="attention_bytes", recurrent="operands")
 
 def _memory_kind(call):
-    "Which constant holds for the traffic of an operator."
+    "Return which constant holds for the traffic of an operator."
     if call.operator == "inductor::fused": return "generated"
     if call.category in _products: return _products[call.category]
     if "batch_norm" in call.operator: return "pointwise"              # with its statistics known, it is
@@ -107,7 +107,7 @@ def _memory_kind(call):
 kinds = (*_products.values(), "pointwise", "rows", "generated")
 
 def _bandwidths(peaks, kind):
-    "The rate at which each memory level is expected to serve operators of one kind, B/s."
+    "Return the rate at which each memory level is expected to serve operators of one kind, B/s."
     scale = 1 if _from_datasheet(peaks) else 1 / constants["reached"].value
     dram = constants[kind].value * scale
     caches = constants["cache"].value if _from_datasheet(peaks) else dram
@@ -136,7 +136,7 @@ class Chip(NamedTuple):
 _wide = {"sm90", "sm100", "sm103"} # copies bypass the registers, and two blocks share them
 
 def chip_of(peaks:HardwarePeaks)->Chip|None:
-    "The chip that `peaks` are of; `None` for roofs of no device in the table."
+    "Return the chip that `peaks` are of; `None` for roofs of no device in the table."
     device = match_device(peaks.environment.get("device_name", "")).device
     clock = clock_of(device) if device and peaks.device != "cpu" else None
     return Chip(device.units, clock, 128.0 if device.architecture in _wide else 64.0) if clock else None
@@ -155,7 +155,7 @@ def product_time(
     chip:Chip,
     constants:dict=constants,
 ):
-    "The expected time of a matrix product on a GPU, without its start, s."
+    "Return the expected time of a matrix product on a GPU, without its start, s."
     m, n, k, memory_s, rate = (np.asarray(v, float)[..., None] for v in (m, n, k, memory_s, rate))
     a, b = (np.asarray(v, float)[..., None] for v in sizes)
     units, clock, feed = (np.asarray(v, float)[..., None] for v in chip)
@@ -182,7 +182,7 @@ def scaling_time(
     engine:str="",   # "vllm" or "trtllm"; others: between the two
     constants:dict=constants,
 ):
-    "The expected time to quantize the activations of a product, s."
+    "Return the expected time to quantize the activations of a product, s."
     both = [c.value for c in scaling_start.values()]
     start = scaling_start[engine].value if engine in scaling_start else math.sqrt(math.prod(both))
     return start / chip.clock + m * k * (2 + size) / (constants["scaling"].value * bandwidth)
@@ -201,7 +201,7 @@ def attention_kernel(
     architecture:str="",  # Of the device: "sm90"
     constants:dict=constants,
 )->AttentionKernel:
-    "The kernels by which an engine computes attention."
+    "Return the kernels by which an engine computes attention."
     if engine not in ("vllm", "trtllm", "sglang", ""): return AttentionKernel()
     joined = engine == "trtllm" or engine == "vllm" and architecture in ("sm100", "sm103")
     prompt = constants[f"attention_{engine}"].value if engine in ("sglang", "trtllm") else 1.0
@@ -216,7 +216,7 @@ def attention_time(
     kernel:AttentionKernel=AttentionKernel(),
     constants:dict=constants,
 ):
-    "The expected time of attention on a GPU, its start included, s."
+    "Return the expected time of attention on a GPU, its start included, s."
     cycles = lambda k: constants[f"attention_{k}"].value / chip.clock
     queries, keys = np.asarray(queries, float), np.asarray(keys, float)
     step = (queries == 1) & (keys > 1)
@@ -233,7 +233,7 @@ def expected_traffic(
     trace:Sequence[Call],      # Operators, in order
     capacities:Sequence[int],  # Of the caches, nearest first
 )->list[list[float]]:
-    "Bytes that each cache, and main memory last, is expected to serve for each operator."
+    "Return the bytes that each cache, and main memory last, is expected to serve for each operator."
     touched, last, found = 0, {}, []
     def add(nbytes, kept):
         reach = [0.0, *kept, 1.0]      # each cache serves what it holds and those before it do not
@@ -262,7 +262,7 @@ def expected_operator_times(
     tf32=frozenset(),          # Categories of float32 work that may run as TF32
     captured:bool=False,       # Whether a CUDA graph starts the kernels, not the host
 )->list[OperatorTime]:
-    "The limit and the expected time of every operator of a run, on the device alone."
+    "Return the limit and the expected time of every operator of a run, on the device alone."
     likely = expected_traffic(trace, [l.capacity for l in peaks.memory[:-1]])
     rates, chip = {kind: _bandwidths(peaks, kind) for kind in kinds}, chip_of(peaks)
     start, found = _start_time(chip, captured), []
@@ -283,7 +283,7 @@ def _start_time(chip, captured):
     return constants["start"].value / chip.clock if captured and chip else constants["launch"].value
 
 def _kernel_time(call, traffic, peaks, dtype, tf32, chip, start):
-    "The expected time of one operator, its start included, s."
+    "Return the expected time of one operator, its start included, s."
     rate, shape = compute_rate(peaks, dtype, tf32), _product_shape(call) if chip else None
     if shape: return start + float(product_time(*shape, (itemsize(dtype) or 4,) * 2, traffic, rate, chip))
     q, k = call.shapes[:2] if chip and call.category == "attention" and call.contraction_flops else ((), ())
@@ -294,7 +294,7 @@ def _kernel_time(call, traffic, peaks, dtype, tf32, chip, start):
     return start + max((call.contraction_flops or 0) / rate, traffic)
 
 def _product_shape(call):
-    "Rows, columns, contracted size and number of a matrix product; `None` for any other operator."
+    "Return the rows, columns, contracted size and number of a matrix product; `None` for any other operator."
     if call.category != "matmul": return None
     for a, b in zip(call.shapes, call.shapes[1:]):
         if len(a) < 2 or len(b) < 2 or a[-1] != b[-2]: continue
@@ -313,7 +313,7 @@ def compiled_times(
     tf32=frozenset(),       # Categories of float32 work that may run as TF32
     captured:bool=False,    # Whether a CUDA graph starts the kernels, not the host
 )->list[OperatorTime]:
-    "The limit and the expected time of every operator, where a compiler may join what is no product."
+    "Return the limit and the expected time of every operator, where a compiler may join what is no product."
     caches, main = sum(l.capacity for l in peaks.memory[:-1]), peaks.memory[-1].bandwidth
     rates, chip = {k: _bandwidths(peaks, k)[-1] for k in kinds}, chip_of(peaks)
     start = _start_time(chip, captured)
@@ -348,7 +348,7 @@ spread = dict(
 z80 = 1.2816 # 80 % of a normal distribution lie within so many standard deviations
 
 def held_power(peaks:HardwarePeaks)->float|None:
-    "The power that a board of 75 W and less is held at, W; `None` for others, and where it is not known."
+    "Return the power that a board of 75 W and less is held at, W; `None` for others, and where it is not known."
     power = peaks.environment.get("capacities", {}).get("power")
     return power if power and power <= 75 and _from_datasheet(peaks) else None
 
@@ -358,7 +358,7 @@ def deviation(
     row:bool=False,        # Of one row instead of the program
     kind:str="",           # Of a row: "matmul", "attention"; others count as "row"
 )->float:
-    "The standard deviation of ln(expected ÷ measured)."
+    "Return the standard deviation of ln(expected ÷ measured)."
     held = ["power"] if held_power(peaks) else []
     if row and not compiled and kind in spread and chip_of(peaks):
         return math.hypot(*(spread[p].value for p in [kind, *held]))
@@ -372,5 +372,5 @@ def interval(
     limit:float,    # s
     deviation:float,
 )->tuple[float, float]:
-    "From p10 to p90 of the time, s; never below the limit."
+    "Return p10 and p90 of the time, s; never below the limit."
     return max(expected * math.exp(-z80 * deviation), limit), expected * math.exp(z80 * deviation)

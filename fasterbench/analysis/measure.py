@@ -36,7 +36,7 @@ from ..work.count import Work, check_initialized, trace_call
 
 # %% ../../nbs/analysis/measure.ipynb #9a375668
 def _check_devices(devices):
-    "Raises `ValueError` for a model on several GPUs."
+    "Raise `ValueError` for a model on several GPUs."
     gpus = sorted({str(d) for d in devices if is_accelerator(d)})
     if len(gpus) > 1:
         raise ValueError(f"the model lies on {', '.join(gpus)}: a model on several GPUs cannot be measured; "
@@ -44,14 +44,14 @@ def _check_devices(devices):
 
 # %% ../../nbs/analysis/measure.ipynb #0b01804c
 def _check_place(model, device):
-    "Raises `ValueError` for a model of several ranks that is not on `device`: it cannot be copied there."
+    "Raise `ValueError` for a model of several ranks that is not on `device`: it cannot be copied there."
     here = {t.device for t in (*model.parameters(), *model.buffers())}
     if is_spread(model) and here - {device}:
         raise ValueError(f"several ranks run this model, on {', '.join(sorted(map(str, here)))}, and "
                          f"device={str(device)!r}: it is profiled where it lies; give that device")
 
 def _check_sample(sample):
-    "Raises `ValueError` for a sample without data."
+    "Raise `ValueError` for a sample without data."
     if any(t.is_meta for t in tensors_of(sample)):
         raise ValueError("the sample is on the meta device, which holds no data: nothing can be timed with it; "
                          "count_work counts with it")
@@ -65,7 +65,7 @@ def communicates(
 def check_model(
     model, # Whatever a user gave
 ):
-    "Raises `TypeError` or `ValueError` for what cannot be measured."
+    "Raise `TypeError` or `ValueError` for what cannot be measured."
     if not isinstance(model, nn.Module):
         raise TypeError(f"model is a {type(model).__name__}; a torch.nn.Module is needed")
     check_initialized(model)
@@ -81,7 +81,7 @@ def main_dtype(
     model:nn.Module,
     args, # What it is called with
 )->torch.dtype:
-    "The floating-point dtype of most of the parameters; without any, of the sample; else float32."
+    "Return the floating-point dtype of most of the parameters; without any, of the sample; else float32."
     for tensors in (model.parameters(), tensors_of(args)):
         sizes = Counter()
         for t in tensors:
@@ -116,7 +116,7 @@ class Measurement:
 
 # %% ../../nbs/analysis/measure.ipynb #5a2d08be
 def _count(run, args, kwargs, call, before_write):
-    "Count; where there is nothing that a forward could work on, say so."
+    "Return count; where there is nothing that a forward could work on, say so."
     try: return trace_call(call, run, before_write)
     except (TypeError, AttributeError) as error:
         if kwargs and not args and "unexpected keyword argument" in str(error):
@@ -127,7 +127,7 @@ def _count(run, args, kwargs, call, before_write):
                         "give a tensor, a tuple or list of arguments, or a dict of keyword arguments") from error
 
 def _fresh_calls(run, args, kwargs):
-    "`fresh()` is a call of `run` that starts as the first one did."
+    "Return `fresh`: `fresh()` is a call of `run` that starts as the first one did."
     given, rewind = Given(args, kwargs), Rewind(run.model)
     def fresh():
         rewind()
@@ -138,7 +138,7 @@ def _fresh_calls(run, args, kwargs):
 
 # %% ../../nbs/analysis/measure.ipynb #1842ab7e
 def _times_by_module(fresh, run, device, tick, cost=None, meter=LoadMeter, **how):
-    "Times of the modules, and on a GPU the records of each run, where the profiler sees its kernels."
+    "Return the times of the modules, and on a GPU the records of each run, where the profiler sees its kernels."
     recorded = accelerator(device).activity is not None
     if recorded and peers.agreed("the profiler", can_record(), all):
         if times := time_kernels(fresh, run, device, tick=tick, **how): return times
@@ -146,7 +146,7 @@ def _times_by_module(fresh, run, device, tick, cost=None, meter=LoadMeter, **how
     return times if is_accelerator(device) or peers.alone else with_waits(times, fresh, run, tick), None
 
 def _kernels(run, fresh, args, kwargs):
-    "The kernels of compiled modules, the work inside these, and what is to be said."
+    "Return the kernels of compiled modules, the work inside these, and what is to be said."
     found, notes = kernels_of(run, fresh)
     if found is None: return None, None, notes
     deep = inside(run)
@@ -217,7 +217,7 @@ def timed_again(
     rule:StoppingRule,       # When there are enough
     cost:StampCost|None=None, # Of a stamped call; None: it is measured
 )->Measurement:
-    "`m` with the times of another round."
+    "Return `m` with the times of another round."
     args, kwargs = copied(as_call(sample), device)
     with on_device(device), preserved_run(run, (args, kwargs)):
         here = placed(run, device)

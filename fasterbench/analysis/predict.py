@@ -42,13 +42,13 @@ def _target(peaks, autocast):
     return Target("cpu" if kind == "cpu" else stand_in, device.architecture if device else "", autocast)
 
 def _tf32(peaks, target):
-    "The float32 work that may run as TF32: by PyTorch's switches, where the device has it."
+    "Return the float32 work that may run as TF32: by PyTorch's switches, where the device has it."
     has = any(c.unit == "TF32" for c in peaks.ceilings)
     return tf32_categories(torch.device(stand_in)) if target.type == stand_in and has else frozenset()
 
 # %% ../../nbs/analysis/predict.ipynb #dbfd745f
 def _predicted(row, peaks, deviation, **more):
-    "The point of a row whose parts have limits (`roof_time_s`) and expected times."
+    "Return the point of a row whose parts have limits (`roof_time_s`) and expected times."
     return _with_interval(place(row, peaks, **more), row.roof_time_s, deviation)
 
 def _with_interval(point, limit, deviation):
@@ -59,13 +59,13 @@ def _with_interval(point, limit, deviation):
 
 # %% ../../nbs/analysis/predict.ipynb #4f7521ed
 def _row_deviation(peaks, compiled, calls):
-    "The deviation of a row by the category that takes most of the time of its calls."
+    "Return the deviation of a row by the category that takes most of the time of its calls."
     times = Counter()
     for c in calls: times[c.call.category] += c.row.time_s
     return deviation(peaks, compiled, row=True, kind=max(times, key=times.get, default=""))
 
 def _module_rows(work, calls, peaks, compiled):
-    "One predicted row per module that does work itself."
+    "Return one predicted row per module that does work itself."
     own, points = {}, []
     for c in calls: own.setdefault(work.parts[c.call.part].path, []).append(c)
     for part in work.by_module().values():
@@ -76,7 +76,7 @@ def _module_rows(work, calls, peaks, compiled):
 
 # %% ../../nbs/analysis/predict.ipynb #abd86a24
 def _operator_rows(work, calls, peaks):
-    "One predicted row per module and operator."
+    "Return one predicted row per module and operator."
     groups = {}
     for c in calls: groups.setdefault((c.call.part, c.call.operator), []).append(c)
     part = lambda k: dict(name=work.parts[k].path, type=work.parts[k].type)
@@ -85,7 +85,7 @@ def _operator_rows(work, calls, peaks):
 
 # %% ../../nbs/analysis/predict.ipynb #1623debe
 def _like(like):
-    "The measured result that `like` is or was saved as."
+    "Return the measured result that `like` is or was saved as."
     found = from_json(like) if isinstance(like, (str, Path)) else getattr(like, "result", like)
     if not isinstance(found, Result):
         raise TypeError(f"like is a {type(like).__name__}; a measured Result or the path of one is needed")
@@ -107,7 +107,7 @@ def _carried(rows, like, peaks):
 
 # %% ../../nbs/analysis/predict.ipynb #8464453b
 def _program(name, rows, work, parts, peaks, deviation, host_s=None):
-    "The whole forward as one point. The host bounds it from below, where its time is known."
+    "Return the whole forward as one point. The host bounds it from below, where its time is known."
     whole = summed(parts, type=name, operator="", category="", dtype="", calls=1,
                    flops=work.flops, contraction_flops=work.contraction_flops, dense_flops=work.dense_flops,
                    time_s=sum(r.time_s for r in rows))
@@ -120,7 +120,7 @@ def _program(name, rows, work, parts, peaks, deviation, host_s=None):
 _host_range = 10e-6, 40e-6 # of an operator in eager mode, s: traces of PyTorch models on A100, H100 and MI300X
 
 def _host_note(peaks, device_s, captured=False, host_s=None, operators=0):
-    "A line on the host: whether the expected time counts it."
+    "Return a line on the host: whether the expected time counts it."
     if peaks.device == "cpu" or captured: return []
     time = lambda s: format_si(s, "s")
     if host_s is None:
@@ -131,13 +131,13 @@ def _host_note(peaks, device_s, captured=False, host_s=None, operators=0):
     return [f"the host needs {time(host_s)}, the device {time(device_s)}: {bound}"]
 
 def _power_note(peaks):
-    "A note where a board is held at so little power that its clock is not known."
+    "Return a note where a board is held at so little power that its clock is not known."
     if not (power := held_power(peaks)): return []
     return [f"this board is held at {power:.0f} W: long products lower its clock, which the expected time does not "
             f"know; models on boards of 70 and 75 W took 1.4 to 1.6 times what was expected"]
 
 def _memory_note(model, peaks):
-    "A note where the weights alone do not fit."
+    "Return a note where the weights alone do not fit."
     tensors = {id(t): t for t in (*model.parameters(), *model.buffers())}.values()
     size, room = sum(t.numel() * t.itemsize for t in tensors), peaks.environment.get("capacities", {}).get("memory")
     if not room or size <= room: return []
@@ -145,7 +145,7 @@ def _memory_note(model, peaks):
 
 # %% ../../nbs/analysis/predict.ipynb #8c18ccd1
 def _asked(model, sample, target, work, peaks, tf32, captured, progress, sites):
-    "Rows of the kernels that Inductor generates, with limits and expected times, and the three limits; or why not."
+    "Return rows of the kernels that Inductor generates, with limits and expected times, and three limits; or why not."
     device, gpu = match_device(peaks.environment.get("device_name", "")).device, ()
     if device and target.type == stand_in: gpu = device.architecture, device.units, device.capacities.get("L2", 0)
     if target.type == stand_in and not gpu and not getattr(torch, stand_in).is_available():
@@ -191,7 +191,7 @@ def predict(
     sites=None,                # Where to write the kernels of a compiled model, for `read_trace(sites=…)`
     progress:bool|None=None,   # A progress bar while Inductor is asked; None: when somebody is looking
 )->Result:
-    "The least time of a forward on a device that is not here (`roof_time_s`), and the expected one (`time_s`)."
+    "Return the least time of a forward on a device that is not here (`roof_time_s`), and the expected one (`time_s`)."
     if host_s is not None and captured: raise ValueError("host_s is given, but a captured forward waits for no host")
     if host_s is not None: positive("host_s", host_s)
     if sites and (not compiled or like is not None):

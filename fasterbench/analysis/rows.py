@@ -79,7 +79,7 @@ def module_row(
 disturbed = 0.25 # Interquartile range over the time from which on a row is marked
 
 def _timed_row(row, times, samples):
-    "`row` with a time, and what is to be said of it."
+    "Return `row` with a time, and what is to be said of it."
     time = times.typical(samples)
     uncertain = time < 20 * row.calls * (times.cost.inside + times.cost.outside)
     return changed(row, time_s=time, time_iqr_s=samples.iqr, uncertain=uncertain,
@@ -91,7 +91,7 @@ def _has_unseen_waits(times):
     return times.waits is None and times.idle is None
 
 def _phase_rows(m, calls, k, phase):
-    "The rows of the modules in one phase, the `k`th; a forward alone has no other."
+    "Return the rows of the modules in one phase, the `k`th; a forward alone has no other."
     index, own = {p.path: i for i, p in enumerate(m.work.parts)}, {}
     for c in calls:
         if c.call.phase == phase: own.setdefault(c.call.part, []).append(c)
@@ -105,7 +105,7 @@ def _phase_rows(m, calls, k, phase):
 unknown_work = dict.fromkeys(("flops", "bytes_moved", "contraction_flops", "dense_flops", "eager_bytes"))
 
 def _replayed(m, k):
-    "The parts that launch graphs in the `k`th phase, by index: no operator is seen. Compiled ones are counted eagerly."
+    "Return the parts that launch graphs in the `k`th phase, by index, unless they are compiled: no operator is seen."
     replays, n = getattr(m.times, "replays", ()), len(m.work.parts)
     return {i: p for i, p in enumerate(m.work.parts) if k * n + i in replays and not compiled_part(p)}
 
@@ -114,7 +114,7 @@ unlaunched_row = "(no module)" # Kernels whose launch belongs to no module
 outside_row = "(outside the model)" # What a program did between two calls of the model
 
 def _rest_rows(m, rows):
-    "The rows for time in which no module did work: of containers on a CPU, of no kernel on a GPU."
+    "Return the rows for time in which no module did work: of containers on a CPU, of no kernel on a GPU."
     with_row = {(r.name, r.phase) for r in rows}
     if m.kernels is not None: with_row |= {(m.work.parts[i].path, phase) for i in m.kernels.parts for phase in ("",
                                            *phases)}
@@ -132,7 +132,7 @@ def _rest_rows(m, rows):
 
 # %% ../../nbs/analysis/rows.ipynb #4f2db555
 def _waiting_rows(m, calls):
-    "The rows for time that communication takes and nothing hides, one per phase, with all that the phase sends."
+    "Return the rows for time that communication takes and nothing hides, one per phase, with all that the phase sends."
     if m.times.waits is None: return []
     n, found = len(m.work.parts), []
     for k, phase in enumerate(m.phases):
@@ -156,7 +156,7 @@ def module_rows(
     return _with_kernels(m, rows, kernels) if kernels else rows
 
 def _with_kernels(m, rows, of_slots):
-    "`rows` with those of kernels in place of the compiled modules that they are in."
+    "Return `rows` with those of kernels in place of the compiled modules that they are in."
     own = {m.work.parts[i].path for i in m.kernels.parts}
     kernels, around = [], {}
     for row, samples in zip(of_slots, m.times.sites):
@@ -168,7 +168,7 @@ def _with_kernels(m, rows, of_slots):
     return [*kernels, *map(summed, around.values()), *rest]
 
 def _without_kernels(m, row):
-    "The row of a compiled module without its kernels: guards, and what runs eagerly between graphs."
+    "Return the row of a compiled module without its kernels: guards, and what runs eagerly between graphs."
     phase = row.phase or "forward"
     left = m.kernels.eager_work(m.work, row.name, phase)
     idle = left is not None and not left.flops and not left.bytes_moved      # no operator runs outside the graphs
@@ -206,7 +206,7 @@ def _operator_row(m, part, phase, group):
 
 # %% ../../nbs/analysis/rows.ipynb #f43a94e1
 def _whole_row(modules, m, name):
-    "The whole forward or training step, as it is without any instrument."
+    "Return the whole forward or training step, as it is without any instrument."
     return summed(modules, name="", type=name, phase="", category="", dtype="", calls=1, launch_s=None, explained=(),
                   time_s=m.times.end_to_end, time_iqr_s=m.times.bare.iqr, uncertain=False, disturbed=False,
                   waits_elsewhere=False)
@@ -222,7 +222,7 @@ def _time_shares(points):
 def _middle(samples): return samples.of(samples.middle).mean
 
 def _timing(m, rows, ops):
-    "How the times of the rows compare with the time of the model."
+    "Return how the times of the rows compare with the time of the model."
     overhead = sum(r.time_s for r in rows if r.category == "overhead")
     waited = sum(r.time_s for r in rows if r.name == waiting_row)
     more = {} if m.times.load is None else vars(m.times.load)
@@ -237,7 +237,7 @@ def _timing(m, rows, ops):
 _unseen_waits = "waiting for other ranks was not recorded: it is part of the rows, which the network does not bound"
 
 def _lost(m):
-    "The sentence about launches whose kernels are not in the record."
+    "Return the sentence about launches whose kernels are not in the record."
     slots, n = getattr(m.times, "lost", ()), len(m.work.parts)
     if not slots: return []
     known = [s for s in slots if s is not None and s < len(m.times.own)]
@@ -247,14 +247,14 @@ def _lost(m):
             "their time is in (idle)"]
 
 def _replays(m):
-    "The sentence about graphs whose work is not known."
+    "Return the sentence about graphs whose work is not known."
     names = {p.path or "(model)": None for k in range(len(m.phases)) for p in _replayed(m, k).values()}
     if not names: return []
     return [f"captured graphs ran ({', '.join(list(names)[:3])}{' …' * (len(names) > 3)}): "
             "their kernels have times, and their work is not known"]
 
 def _inferred(m):
-    "The sentence about kernels whose layers no record names."
+    "Return the sentence about kernels whose layers no record names."
     times = [(s, m.times.typical(t)) for s, t in zip(m.kernels.slots, m.times.sites) if s.kernel] if m.kernels else []
     part = lambda s: sum(w for *_, w, inferred in s.layers if inferred) / (sum(w for *_, w, _ in s.layers) or 1)
     found = sorted(((t, part(s), kernel_type(s.kernel.called)) for s, t in times if part(s)), reverse=True)

@@ -68,7 +68,7 @@ def collective_time(
     times:int,    # All-reduces
     network:float|NetworkPeaks|None, # B/s that a device sends, or measured roofs; None: not known
 )->float:
-    "The least time of the all-reduces, s; 0 where no network is given."
+    "Return the least time of the all-reduces, s; 0 where no network is given."
     if devices == 1 or network is None: return 0.0
     if not isinstance(network, NetworkPeaks): return collective_bytes(devices, size, times) / network
     try: return times * network.time_of("all_reduce", size, devices, 1)     # the devices are neighbours
@@ -79,7 +79,7 @@ def least_memory_time(
     nbytes:float,        # Moved by one forward, B
     peaks:HardwarePeaks,
 )->float:
-    "The least time to move `nbytes`, where each cache keeps as much as it can hold, s."
+    "Return the least time to move `nbytes`, where each cache keeps as much as it can hold, s."
     kept, times = 0, []
     for level in peaks.memory:
         times.append(max(nbytes - kept, 0) / level.bandwidth)
@@ -127,7 +127,7 @@ class _Server:
                           interval_s=range_s, parts_s=parts)
 
     def expected(self, key, batch):
-        "The parts of the expected time: of a prompt's forward, or of a token with all that a server does for it, s."
+        "Return the parts of the expected time, s: of a prompt's forward, or of a token and what a server does for it."
         if self.times is None: return {}
         step = self.times.forward(key[0], self.works[key], batch, self.layout.cache(self.works[key].cache))
         if key[0] == "prefill": return step
@@ -141,13 +141,13 @@ class _Server:
 _largest = 2 ** 20
 
 def _crossing(server, key):
-    "The smallest batch that is bound by compute, up to a million; `None` where there is none."
+    "Return the smallest batch that is bound by compute, up to a million; `None` where there is none."
     by_compute = lambda batch: server.point(key, batch).bound == "compute"
     batch = 1 + bisect_left(range(1, _largest + 1), True, key=by_compute)
     return batch if batch <= _largest else None
 
 def _most_batch(server):
-    "The largest batch whose cache fits behind the weights at the end."
+    "Return the largest batch whose cache fits behind the weights at the end."
     if server.room is None: return None
     each = server.layout.cache(server.works["decode", "end"].cache)
     left = server.room - server.held
@@ -155,7 +155,7 @@ def _most_batch(server):
 
 # %% ../../nbs/analysis/serve.ipynb #eaf816a8
 def _with_measured(point, measured, peaks, peak):
-    "`point` with what was measured for it."
+    "Return `point` with what was measured for it."
     value = measured.get((point.phase, point.batch), measured.get(point.batch) if point.phase == "decode" else None)
     if value is None: return point
     program = getattr(getattr(value, "result", value), "program", None)       # of a measured `Result` of one forward
@@ -174,7 +174,7 @@ def _positive(name, value):
     return value
 
 def _divisible(config):
-    "Parts that a cache can be divided into; a latent one is whole on each device."
+    "Return the parts that a cache can be divided into; a latent one is whole on each device."
     if getattr(config, "kv_lora_rank", None): return 1
     if getattr(config, "multi_query", False) and not getattr(config, "new_decoder_architecture", False): return 1
     names = ("num_key_value_heads", "num_kv_heads", "num_attention_heads")
@@ -182,7 +182,7 @@ def _divisible(config):
 
 # %% ../../nbs/analysis/serve.ipynb #6292ca12
 def _weight_bytes(model, layout, works):
-    "Weights that each device holds, B: those that are read, tables whole, and those that no forward read."
+    "Return the weights that each device holds, B: those that are read, tables whole, and those that no forward read."
     weights = {w.name: w for work in works.values() for w in work.weights}
     read = sum(layout.holds(w) for w in weights.values())
     size = sum(w.size * w.itemsize for w in weights.values())
@@ -192,7 +192,7 @@ def _weight_bytes(model, layout, works):
 _published = "1404 published runs of four models on H100, H200, B200 and GB200"
 
 def _what_they_are(server):
-    "A line that says what the figures are."
+    "Return a line that says what the figures are."
     roofs = "a datasheet" if server.peaks.environment.get("source") == "datasheet" else "measured roofs"
     if server.times is None: return f"limit: the least time that {roofs} allow; no server reaches it"
     bare = server.times.engine == "bare"
@@ -202,7 +202,7 @@ def _what_they_are(server):
             f"compared with {_published}; nothing here was measured")
 
 def _what_is_sent(server):
-    "A line that says how the devices send, and what that takes."
+    "Return a line that says how the devices send, and what that takes."
     link, name = server.network, server.peaks.environment.get("device_name", "this device")
     if link is None: return ("collectives take no time in the limit, and in the expected time only their start: "
                              f"the table has no link of {name}")
@@ -280,7 +280,7 @@ def serve(
         else _result(counted, batches, servers[0], measured or {})
 
 def _batches(batch, several, tpot, price, measured):
-    "The batch sizes; `None` where each of several devices takes as much as it can."
+    "Return the batch sizes; `None` where each of several devices takes as much as it can."
     for name, value in (("tpot", tpot), ("price", price)):
         if value is not None: positive(name, value)
     if batch is None: return None if several else [1, 8, 64]
@@ -324,14 +324,14 @@ _math = dict(fp8="float8_e4m3fn", fp4="float4_e2m1fn_x2", mxfp4="float4_e2m1fn_x
              bf16="bfloat16", fp16="float16")
 
 def _math_dtype(text, stored, dtype, peaks):
-    "The dtype in which matrices multiply. Raises `ValueError` for one that the device has no peak of."
+    "Return the dtype in which matrices multiply. Raise `ValueError` for one that the device has no peak of."
     asked, there = _math.get(text, text), {c.dtype for c in peaks.ceilings}
     if asked is None: return stored.math if stored.math in there else dtype
     if asked in there or asked == dtype: return asked
     raise ValueError(f"math={text!r}: no peak of it is known for this device; there are {', '.join(sorted(there))}")
 
 def _server(counted, on, lies, network, math, engine, reserve):
-    "A `_Server` of a model on its devices."
+    "Return a `_Server` of a model on its devices."
     if engine is not None and engine not in engines:
         raise ValueError(f"engine={engine!r}; the engines are {', '.join(engines)}")
     if not 0 <= reserve < 1: raise ValueError(f"reserve={reserve!r}; a fraction from 0 to below 1 is needed")
@@ -358,7 +358,7 @@ def _server(counted, on, lies, network, math, engine, reserve):
 
 # %% ../../nbs/analysis/serve.ipynb #5e000012
 def _series(counted, servers, batches, tpot, price):
-    "A row for each device and degree."
+    "Return a row for each device and degree."
     rows, said = [_option(s, batches and batches[0], tpot, price) for s in servers], {}
     for server in servers:
         for note in _serve_notes(counted.model, counted.asked, server, None):
@@ -370,12 +370,12 @@ def _series(counted, servers, batches, tpot, price):
 def _served_device(server): return server.peaks.environment.get("device_name", server.peaks.device)
 
 def _of_devices(note, names, everywhere):
-    "`note` with the devices that it is of, where it is not of all and names none."
+    "Return `note` with the devices that it is of, where it is not of all and names none."
     named = len(names) == len(everywhere) or any(n in note for n in names)
     return note if named else f"{note} ({', '.join(names)})"
 
 def _option(server, batch, tpot, price):
-    "The row of one device and degree."
+    "Return the row of one device and degree."
     n, most = server.layout.devices, _most_batch(server)
     name = _served_device(server)
     at = batch or _batch_within(server, tpot, most if most is not None else _largest)
@@ -386,7 +386,7 @@ def _option(server, batch, tpot, price):
                        p.expected_per_s / n if p.expected_s else None, cost(p.tokens_per_s), cost(p.expected_per_s))
 
 def _batch_within(server, tpot, most):
-    "The largest batch up to `most` whose time per token, expected or else least, is within `tpot`; 0: none."
+    "Return the largest batch up to `most` whose time per token, expected or else least, is within `tpot`; 0: none."
     if tpot is None: return most
     def takes_longer(batch):
         p = server.point(("decode", "middle"), batch)

@@ -53,7 +53,7 @@ class Heads(NamedTuple):
 def heads_of(
     config, # Of transformers
 )->Heads|None:
-    "The attention that a configuration describes; `None` where it names no heads."
+    "Return the attention that a configuration describes; `None` where it names no heads."
     get = lambda *names: next((v for n in names if (v := getattr(config, n, None))), None)
     layers, heads = get("num_hidden_layers", "n_layer"), get("num_attention_heads", "n_head")
     if not layers or not heads: return None
@@ -76,7 +76,7 @@ def products_of(
     work:StepWork,
     stored,         # How weights are stored, see `serve_work`
 )->list[Product]:
-    "The products of a forward; those of one parent that read the same input are one."
+    "Return the products of a forward; those of one parent that read the same input are one."
     found, siblings = [], {}
     for w in work.weights:
         if w.role not in ("matrix", "experts"): continue
@@ -102,7 +102,7 @@ def products_time(
     math_dtype:str,  # In which quantized weights multiply
     dtype:str,       # In which the others do
 )->float:
-    "The expected time of all products of a forward, starts included, s."
+    "Return the expected time of all products of a forward, starts included, s."
     read = np.array([experts_read(p.experts, p.chosen, tokens) if p.experts else 1 for p in products])
     rows = np.array([tokens * p.chosen for p in products]) / read
     rows = np.where([p.experts > 0 for p in products], rows, tokens)
@@ -119,7 +119,7 @@ def products_time(
 
 # %% ../../nbs/analysis/serve_times.ipynb #5e00000a
 def attention_of_forward(work, batch, heads, devices, item, cache_bytes, peaks, chip, dtype, kernel):
-    "The expected time of attention in all layers, s. `cache_bytes`: that one device reads or writes for a sequence."
+    "Return the expected time of attention in all layers, s. `cache_bytes`: per sequence and device, read or written."
     one, own = work.tokens == 1, heads.heads / devices
     shared = max(heads.kv_heads / devices, 1)
     token = heads.layers * heads.kv_heads * heads.head_dim * heads.sides * item       # B that a token adds to the cache
@@ -133,14 +133,14 @@ def attention_of_forward(work, batch, heads, devices, item, cache_bytes, peaks, 
                                                memory, rate, chip, kernel))
 
 def others_time(layers, tokens, width, experts, peaks, chip):
-    "The expected time of the kernels of all layers that are neither products nor attention, s."
+    "Return the expected time of the kernels of all layers that are neither products nor attention, s."
     count = server["others"].value + experts * server["expert_others"].value
     moved = 2 * tokens * width                      # each reads and writes the hidden state of every token
     return layers * count * (constants["start"].value / chip.clock
                              + moved / (constants["pointwise"].value * peaks.peak_bandwidth))
 
 def reduce_time(devices, size, times, link):
-    "The expected time of the all-reduces of a forward, s. `link`: B/s in one direction; `None`: not known."
+    "Return the expected time of the all-reduces of a forward, s. `link`: B/s in one direction; `None`: not known."
     if devices == 1: return 0.0
     sent = 2 * (devices - 1) / devices * size / (server["link"].value * link) if link else 0.0
     return times * (server["reduce"].value + sent)
@@ -168,7 +168,7 @@ class ServedTimes:
         batch:int,         # Sequences
         cache_bytes:float, # That one device reads or writes for a sequence, B
     )->dict[str, float]:
-        "The parts of one forward's expected time, s."
+        "Return the parts of one forward's expected time, s."
         tokens, layers = batch * work.tokens, self.heads.layers
         chip = self.peaks, self.chip
         attention = self.heads, self.devices, self.item, cache_bytes, *chip, self.dtype, self.kernel
@@ -185,6 +185,6 @@ class ServedTimes:
         batch:int,       # Requests that run at the same time
         new:int,         # Tokens that each generates
     )->dict[str, float]:
-        "The parts of the expected time per output token of a request, s."
+        "Return the parts of the expected time per output token of a request, s."
         if self.engine == "bare": return step
         return step | dict(prefills=batch * prompt_s / new, server=server["step"].value)

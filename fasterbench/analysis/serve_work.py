@@ -44,7 +44,7 @@ def experts_read(
     chosen:int,  # By each token
     tokens:float,
 )->float:
-    "The expected number of experts that `tokens` choose, evenly and independently."
+    "Return the expected number of experts that `tokens` choose, evenly and independently."
     return experts * (1 - (1 - chosen / experts) ** tokens)
 
 # %% ../../nbs/analysis/serve_work.ipynb #9c6d8b98
@@ -61,7 +61,7 @@ class Stored:
     def of(self,
         weight:Weight,
     )->float:
-        "The bytes of `weight` in one layer."
+        "Return the bytes of `weight` in one layer."
         n, head = math.prod(weight.shape), weight.head and any("head" in k for k in self.kept)
         stays = head or any(k in weight.name for k in self.kept)
         if not self.bits or weight.role not in ("matrix", "experts") or stays: return n * weight.itemsize
@@ -78,7 +78,7 @@ def stored_as(
     text:str|None,
     config=None,    # A configuration of transformers
 )->Stored:
-    "How weights are stored. Raises `ValueError` for a format that is not known."
+    "Return how weights are stored. Raise `ValueError` for a format that is not known."
     if text is None: return _quantized(config)
     name, _, group = str(text).partition("/")
     if name not in _formats or group and not int(group if group.isdigit() else 0):
@@ -114,7 +114,7 @@ def _layer_key(layer):
     return tuple(tensors), tuple(settings)
 
 def _stacks(model):
-    "The lists of layers in `model`, outermost ones only: (path, list)."
+    "Return the lists of layers in `model`, outermost ones only: (path, list)."
     found = []
     for path, module in model.named_modules():
         inside = any(path.startswith(p + ".") for p, _ in found)
@@ -137,7 +137,7 @@ class _Alike(nn.Module):
 # %% ../../nbs/analysis/serve_work.ipynb #679f0f52
 @contextmanager
 def one_of_each(model:nn.Module):
-    "Within the context only one layer of each kind runs. Gives how often the work of each counts, by its path."
+    "Run only one layer of each kind within the context. Gives how often the work of each counts, by its path."
     counts, undo = {}, []
     try:
         for path, stack in _stacks(model):
@@ -163,12 +163,12 @@ def one_of_each(model:nn.Module):
 def _keep_output(given, module, args, out): given[:] = [out]
 
 def _repeats(path, counts):
-    "How often the work of the module at `path` counts."
+    "Return how often the work of the module at `path` counts."
     return next((n for at, n in counts.items() if path == at or path.startswith(at + ".")), 1)
 
 # %% ../../nbs/analysis/serve_work.ipynb #8ca6529c
 def _cache_layers(cache):
-    "The layers of a cache; of one with two sides, those of both."
+    "Return the layers of a cache; of one with two sides, those of both."
     names = ("self_attention_cache", "cross_attention_cache")
     sides = [getattr(cache, n) for n in names if hasattr(cache, n)] or [cache]
     return [list(side.layers) for side in sides]
@@ -176,7 +176,7 @@ def _cache_layers(cache):
 def _tree_bytes(tree): return sum(t.numel() * t.itemsize for t in tensors_of(tree))
 
 def _states(layer):
-    "Bytes of keys and values, and bytes of recurrent states, that a layer of a cache holds."
+    "Return the bytes of keys and values, and bytes of recurrent states, that a layer of a cache holds."
     pairs = [getattr(layer, n, None) for n in ("keys", "values", "indexer_keys")]
     states = [getattr(layer, n, None) for n in ("conv_states", "recurrent_states")]
     return _tree_bytes([t for t in pairs if t is not None]), _tree_bytes([t for t in states if t is not None])
@@ -230,7 +230,7 @@ class StepWork:
     eager_bytes: float    # Over its operators, without weights; copies of the cache included, B
 
 def _visible(length, source, window):
-    "Pairs of a query and a key that a causal mask and a window leave."
+    "Return the pairs of a query and a key that a causal mask and a window leave."
     seen = lambda i: min(source - length + i + 1, window or source)
     most = min(window or source, source)
     growing = max(min(most - (source - length), length), 0)      # rows that see more than the row before
@@ -240,7 +240,7 @@ def _visible(length, source, window):
 _products = ("matmul", "linear", "quantized", "convolution")
 
 def _pairs_of(call, weights):
-    "Queries and keys of a product in attention; `None` for any other operator. A product of a weight is none."
+    "Return queries and keys of a product in attention; `None` for any other operator. A product of a weight is none."
     if call.category == "attention": return call.shapes[0][-2], call.shapes[1][-2]
     if call.category != "matmul" or len(call.shapes) < 2 or any(t.storage in weights for t in call.reads): return None
     (*_, m, k), (*_, n) = call.shapes[-2:]
@@ -282,7 +282,7 @@ def _latent(config):
 
 # %% ../../nbs/analysis/serve_work.ipynb #899b5c67
 def _flops(work, counts, weights, attention, latent):
-    "FLOPs of contractions: with attention in full, and what is needed."
+    "Return the FLOPs of contractions: with attention in full, and what is needed."
     full = expanded = absorbed = 0.0
     for call in work.trace:
         path, made = work.parts[call.part].path, call.dense_flops or 0
@@ -298,7 +298,7 @@ def _flops(work, counts, weights, attention, latent):
 
 # %% ../../nbs/analysis/serve_work.ipynb #edf57716
 def _weights(model, work, numbers, counts, chosen):
-    "The weights that a run read. `numbers`: number of the memory block -> (name, tensor)."
+    "Return the weights that a run read. `numbers`: number of the memory block -> (name, tensor)."
     read, head = {}, getattr(getattr(model, "get_output_embeddings", lambda: None)(), "weight", None)
     for call in work.trace:
         for t in call.reads:
@@ -316,7 +316,7 @@ def _weights(model, work, numbers, counts, chosen):
 
 # %% ../../nbs/analysis/serve_work.ipynb #29ae206f
 def _chosen(config):
-    "How many experts a layer has and how many a token chooses; `None` for a model without experts."
+    "Return how many experts a layer has and how many a token chooses; `None` for a model without experts."
     first = lambda *names: next((v for n in names if isinstance(v := getattr(config, n, None), int) and v), None)
     there = first("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
     chosen = first("num_experts_per_tok", "num_experts_per_token", "experts_per_token", "moe_topk", "moe_top_k")
@@ -341,14 +341,14 @@ class Asked:
     def _ids(self, n): return torch.zeros(self.batch, n, dtype=torch.long)
 
     def _prompt(self, prompt, generated, last):
-        "Arguments of a forward over a prompt and what is `generated` behind it; only the `last` logits are made."
+        "Return arguments of a forward over a prompt and what is `generated` behind it, for the `last` logits alone."
         fields = dict(use_cache=True)
         if last and "logits_to_keep" in signature(type(self.model).forward).parameters: fields["logits_to_keep"] = last
         if not self.two_sides: return fields | dict(input_ids=self._ids(prompt + generated))
         return fields | dict(input_ids=self._ids(prompt), decoder_input_ids=self._ids(max(generated, 1)))
 
     def _next(self, out):
-        "Arguments of the forward of one token more."
+        "Return the arguments of the forward of one token more."
         fields = dict([_returned_cache(out)], use_cache=True)
         if not self.two_sides: return fields | dict(input_ids=self._ids(1))
         from transformers.modeling_outputs import BaseModelOutput
@@ -358,14 +358,14 @@ class Asked:
     def prefill(self,
         prompt:int, # Tokens
     )->StepWork:
-        "The work of a prompt."
+        "Return the work of a prompt."
         return self._run(prompt, 0, False)
 
     def decode(self,
         prompt:int,    # Tokens
         generated:int, # Tokens so far, with the one that is made
     )->StepWork:
-        "The work of one token more."
+        "Return the work of one token more."
         return self._run(prompt, generated - 1, True)
 
     def _run(self, prompt, generated, one):
@@ -400,7 +400,7 @@ def _step_work(asked, work, tracer, out, counts, prompt, context, one):
 
 # %% ../../nbs/analysis/serve_work.ipynb #71a85c05
 def _kept_buffers(model):
-    "Buffers that are saved with the model: packed weights and scales, no tables of angles."
+    "Return buffers that are saved with the model: packed weights and scales, no tables of angles."
     return [(f"{path}.{n}", t) for path, m in model.named_modules() for n, t in m._buffers.items()
             if t is not None and n not in m._non_persistent_buffers_set]
 
@@ -408,7 +408,7 @@ def _kept_buffers(model):
 def language_model(
     config, # A model, a configuration of transformers, a dict of one, or the path of a folder or `config.json`
 )->nn.Module:
-    "The model that `config` means, without memory for its weights."
+    "Return the model that `config` means, without memory for its weights."
     if isinstance(config, nn.Module): return config
     try: import transformers
     except ImportError: raise ImportError("a language model needs transformers: pip install transformers") from None

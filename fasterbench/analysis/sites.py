@@ -46,7 +46,7 @@ def sites_of(
     work:Work,  # Of the eager run, with the modules inside compiled ones
     model:str,  # Its class
 )->Sites:
-    "The kernels of a run."
+    "Return the kernels of a run."
     numbers, blocks, found, graph = {}, [], [], -1
     def number(t):
         k = numbers.setdefault(t.storage, len(numbers))

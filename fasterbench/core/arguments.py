@@ -22,7 +22,7 @@ def as_count(
     value,     # What a user gave
     least:int, # The smallest that makes sense
 )->int:
-    "`value` as an int. Raises `ValueError` for what is not a whole number of at least `least`."
+    "Return `value` as an int. Raise `ValueError` for what is not a whole number of at least `least`."
     try: number = None if isinstance(value, bool) else operator.index(value)
     except TypeError: number = None
     if number is None or number < least:
@@ -42,7 +42,7 @@ def as_dtype(
 def as_call(
     sample, # A tensor, a tuple or list of positional arguments, or a mapping of keyword arguments
 )->tuple[tuple, dict]:
-    "The `args` and `kwargs` that `sample` stands for."
+    "Return the `args` and `kwargs` that `sample` stands for."
     if isinstance(sample, (tuple, list)) and not hasattr(sample, "_fields"): return tuple(sample), {}
     if hasattr(sample, "keys") and hasattr(sample, "__getitem__"):
         if wrong := [k for k in sample.keys() if not isinstance(k, str)]:
@@ -53,7 +53,7 @@ def as_call(
 
 # %% ../../nbs/core/arguments.ipynb #9fd9c4b4
 def _same_layout(t, device):
-    "A copy of a strided tensor with its strides: what is expanded stays expanded, and is not multiplied in memory."
+    "Copy a strided tensor with its strides: what is expanded stays expanded, and is not multiplied in memory."
     base = t
     for d, (n, step) in enumerate(zip(t.shape, t.stride())):
         if step == 0 and n > 1: base = base.narrow(d, 0, 1)
@@ -82,7 +82,7 @@ def copied(
     tree,                          # Tensors in nested containers
     device:torch.device|None=None, # Where the copies go (None: where each is)
 ):
-    """`tree` with every tensor copied to `device`; one tensor in two places stays one tensor.
+    """Return `tree` with every tensor copied to `device`; one tensor in two places stays one tensor.
 
     Objects that hold tensors (caches, dataclasses) are copied with them."""
     memo = {}
@@ -99,11 +99,11 @@ def copied(
 
 # %% ../../nbs/core/arguments.ipynb #027fbc55
 def modules_of(tree)->list[nn.Module]:
-    "The modules in nested containers."
+    "Return the modules in nested containers."
     return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, nn.Module)]
 
 def tensors_of(tree)->list[torch.Tensor]:
-    "The tensors in nested containers, those within mappings, dataclasses and other plain objects included."
+    "Return the tensors in nested containers, those within mappings, dataclasses and other plain objects included."
     tensors, seen, todo = [], set(), [tree]
     while todo:
         leaf = todo.pop()

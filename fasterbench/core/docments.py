@@ -14,7 +14,7 @@ from typing import TypeVar
 _skipped = (tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT)
 
 def _source_tokens(thing):
-    "The tokens of the source of a function or class; none where there is no source."
+    "Return the tokens of the source of a function or class; none where there is no source."
     try: source = dedent(inspect.getsource(thing))
     except (OSError, TypeError): return []
     try: return list(tokenize.generate_tokens(io.StringIO(source).readline))
@@ -26,7 +26,7 @@ def _comment_text(token): return token.string.lstrip("#").strip()
 def parameter_comments(
     function, # A function or method
 )->dict[str, str]:
-    "The comment behind each parameter that has one."
+    "Return the comment behind each parameter that has one."
     found, depth, name, fresh, begun = {}, 0, None, False, False
     for t in _source_tokens(function):
         if t.type == tokenize.COMMENT and depth and name: found.setdefault(name, _comment_text(t))
@@ -43,7 +43,7 @@ def parameter_comments(
 def field_comments(
     cls:type, # A dataclass or NamedTuple
 )->dict[str, str]:
-    "The comment behind each field that has one."
+    "Return the comment behind each field that has one."
     found, line = {}, []
     for t in _source_tokens(cls):
         if t.type == tokenize.NEWLINE: line = []
@@ -54,7 +54,7 @@ def field_comments(
 
 # %% ../../nbs/core/docments.ipynb #1cd50d72
 def _added(doc, heading, comments):
-    "`doc` with the comments below; as it is where they are there already."
+    "Return `doc` with the comments below; as it is where they are there already."
     if not comments or f"\n{heading}:\n" in (doc or ""): return doc
     width = max(map(len, comments)) + 1
     lines = [f"    {name + ':':{width}} {text}" for name, text in comments.items()]
@@ -68,7 +68,7 @@ Thing = TypeVar("Thing")
 def documented(
     thing:Thing, # A function or class; anything else stays as it is
 )->Thing:
-    "`thing`, with the comments of its parameters and fields in its docstrings."
+    "Return `thing`, with the comments of its parameters and fields in its docstrings."
     if inspect.isfunction(thing): _explain(thing)
     elif inspect.isclass(thing):
         for name, member in vars(thing).items():       # the public methods, and how it is made

@@ -16,7 +16,7 @@ _written = {"float": "float32", "double": "float64", "half": "float16", "char": 
 _integers = {("short",): "int16", (): "int32", ("long",): "int64", ("long", "long"): "int64", ("__int64",): "int64"}
 
 def _integer(text):
-    "The name of an integer dtype that C++ writes as `text`; `None` for what is none."
+    "Return the name of an integer dtype that C++ writes as `text`; `None` for what is none."
     words = text.split()
     unsigned = "unsigned" in words
     name = _integers.get(tuple(w for w in words if w not in ("int", "signed", "unsigned"))) if words else None

@@ -49,7 +49,7 @@ def check_schema(
     newest:int, # The newest version this release reads
     valid:str="", # Which files have this schema, in words
 )->dict:
-    "`data`, if it is a JSON object of schema `name` and of a version that can be read; else `ValueError`."
+    "Return `data`, if it is a JSON object of schema `name` and of a version that can be read; else `ValueError`."
     found = data.get("schema") if isinstance(data, dict) else None
     title = data.get("title") if isinstance(data, dict) else None
     named = f" ({title})" if isinstance(title, str) and title else ""
@@ -102,14 +102,14 @@ def check_numbers(
 
 # %% ../../nbs/core/files.ipynb #fl000003
 def _choices(kind, name):
-    "The values that a field of that name may have, in the dataclasses that `kind` holds."
+    "Return the values that a field of that name may have, in the dataclasses that `kind` holds."
     own = fields(kind) if is_dataclass(kind) else ()
     if found := [get_args(f.type) for f in own if f.name == name and get_origin(f.type) is Literal]: return found[0]
     below = [f.type for f in own] or get_args(kind)
     return next((found for k in below if (found := _choices(k, name))), ())
 
 def _value_at(data, path):
-    "The value that a path of msgspec leads to; an entry of an object has no name there."
+    "Return the value that a path of msgspec leads to; an entry of an object has no name there."
     for name, index in re.findall(r"\.(\w+)|\[(\d+|\.\.\.)\]", path):
         if index == "...": return ...
         data = data[name] if name else data[int(index)]

@@ -26,7 +26,7 @@ def progress_bar(
     show:bool|None=None,  # None: when somebody is looking
     total:int|None=None,  # Steps, where they are known
 ):
-    """Within the context, a function to be called after each step.
+    """Show a bar within the context. Gives a function to be called after each step.
 
     It takes how many steps are left, as soon as that is known: from then on the bar says how long it will take."""
     # TQDM_DISABLE decides where nothing is said

@@ -16,7 +16,7 @@ def _power_of_1000(
     x:float,      # A finite, positive number
     digits:int=2, # Decimals that will be printed
 ):
-    "The power of 1000 that leaves `x` between 1 and 1000 *after* rounding to `digits`."
+    "Return the power of 1000 that leaves `x` between 1 and 1000 *after* rounding to `digits`."
     step = math.floor(math.log10(x) / 3)
     if round(x / 1000.0**step, digits) >= 1000: step += 1
     return max(min(step, max(_prefixes)), min(_prefixes))
@@ -27,7 +27,7 @@ def format_si(
     unit:str="",  # The unit's symbol: "B/s"
     digits:int=2, # Decimals
 )->str:
-    "`x` with an SI prefix: `231.21M`, `9.64 MB`; unknown is `?`, and `None` is never printed as zero."
+    "Return `x` with an SI prefix: `231.21M`, `9.64 MB`; unknown is `?`, and `None` is never printed as zero."
     if x is None or x != x: return "?"
     space = " " if unit else ""
     if x == 0 or math.isinf(x): return f"{x:.0f}{space}{unit}"
@@ -37,7 +37,7 @@ def format_si(
 def format_count(
     n:int|None, # Of parameters, of tokens
 )->str:
-    "`n` as the field says it: `8.03B`; small numbers in full."
+    "Return `n` as the field says it: `8.03B`; small numbers in full."
     if n is not None and abs(n) < 1000: return str(n)
     return format_si(n).replace("G", "B")
 
@@ -46,7 +46,7 @@ def share_texts(
     whole:float,
     digits:int=1, # Decimals of a percentage
 )->dict[str, str]:
-    "`parts` as percentages of `whole`. Those that round to zero are left out; \"others\" is what they are together."
+    "Return `parts` as percentages of `whole`; \"others\" is the sum of those that round to zero."
     if not whole: return {}
     text = lambda x: f"{x / whole:.{digits}%}"
     zero = text(0.0)
@@ -64,7 +64,7 @@ def parse_si(
     text:str,    # "9.64M", "543 GB/s", "1e9"
     unit:str="", # The unit that may follow the prefix
 )->float:
-    "The number that `text` says, in the base unit. Raises `ValueError` for what is not a number with an SI prefix."
+    "Return the number in `text`, in the base unit. Raise `ValueError` for what is not a number with an SI prefix."
     match = _number.fullmatch(str(text))
     prefix = match[2].removesuffix(unit) if match else None
     if prefix not in _powers:
@@ -77,12 +77,12 @@ def _is_finite(value):
     return isinstance(value, numbers.Real) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 def positive(name, value)->float:
-    "`value` as a float, or the `ValueError` that says what is wrong with it."
+    "Return `value` as a float, or the `ValueError` that says what is wrong with it."
     if not _is_finite(value) or value <= 0: raise ValueError(f"{name}={value!r}: a positive, finite number is needed")
     return float(value)
 
 def not_negative(name, value):
-    "`value`, or the `ValueError` that says what is wrong with it."
+    "Return `value`, or the `ValueError` that says what is wrong with it."
     if _is_finite(value) and value >= 0: return value
     raise ValueError(f"{name}={value!r}: a finite number of at least 0 is needed")
 

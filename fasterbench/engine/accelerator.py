@@ -43,7 +43,7 @@ class Host:
     def empty_cache(self): "Return unused memory that PyTorch keeps to the device."
     def properties(self)->dict: return {}
     def settings(self)->dict:
-        "The switches that decide which kernels run."
+        "Return the switches that decide which kernels run."
         return dict(mkldnn=torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled)
     def lacks(self, dtype)->str: return ""
     def has_tf32(self)->bool: return False
@@ -61,7 +61,7 @@ class Host:
 
     @contextmanager
     def recording(self, session):
-        """Within the context `session` of the profiler runs; gives a list that holds its events once it is over.
+        """Run `session` of the profiler within the context. Gives a list that holds its events once it is over.
 
         Raises `NotRecorded` where it cannot begin."""
         events = []
@@ -170,7 +170,7 @@ def first_line(path, pick):
     except OSError: return None
 
 def _nvidia_driver(line):
-    "\"NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue …\" is 550.54.15."
+    "Read \"NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue …\" as 550.54.15."
     numbers = (w for w in line.split() if "." in w and w.replace(".", "").isdigit())
     return next(numbers, None) if line.startswith("NVRM version") else None
 
@@ -179,7 +179,7 @@ def _driver():
     return first_line("/proc/driver/nvidia/version", _nvidia_driver)
 
 def _supported_cuda():
-    "The CUDA version that the driver supports: 12080 is 12.8."
+    "Return the CUDA version that the driver supports: 12080 is 12.8."
     return getattr(torch._C, "_cuda_getDriverVersion", lambda: None)()
 
 # %% ../../nbs/engine/accelerator.ipynb #2902c3e9
@@ -210,7 +210,7 @@ class Cuda(Accelerator):
     def has_tf32(self): return not torch.version.hip and self._capability >= (8, 0)
 
     def tf32(self):
-        "The kinds of float32 work that may run as TF32 now."
+        "Return the kinds of float32 work that may run as TF32 now."
         matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
         if _by_product: on = [_backend_of(p).fp32_precision == "tf32" for p in _products]
         else: on = [matmul.allow_tf32, cudnn.allow_tf32, cudnn.allow_tf32]
@@ -286,7 +286,7 @@ def accelerator(
 
 # %% ../../nbs/engine/accelerator.ipynb #82c20d4a
 def available_devices()->list[str]:
-    "The devices of this machine that can be measured."
+    "Return the devices of this machine that can be measured."
     here = torch.accelerator.current_accelerator(check_available=True)
     return ["cpu", *(f"{here.type}:{i}" for i in range(torch.accelerator.device_count() if here else 0))]
 
@@ -316,7 +316,7 @@ def as_device(
     return torch.device("cpu") if checked.type == "cpu" else checked
 
 def on_device(device:torch.device):
-    "Context in which `device` is the current one: its streams and events are those that are used."
+    "Return a context in which `device` is the current one: its streams and events are those that are used."
     return accelerator(device).current()
 
 def group_device(
@@ -335,7 +335,7 @@ def accelerator_type()->str:
     return stand_in if here is None else here.type
 
 def _in_use():
-    "The module of the accelerator that the process uses, or `None`."
+    "Return the module of the accelerator that the process uses, or `None`."
     here = torch.accelerator.current_accelerator()
     module = here and torch.get_device_module(here)
     return module if module and getattr(module, "is_initialized", module.is_available)() else None

@@ -65,7 +65,7 @@ _provenance = "set_kernel_post_grad_provenance_tracing"
 _asked = ("node_schedule", "kernel_name", "is_extern")
 
 def _seams():
-    "The functions of PyTorch that stand elsewhere during a generation: (where, name)."
+    "Return the functions of PyTorch that stand elsewhere during a generation: (where, name)."
     import torch._dynamo.eval_frame, torch._inductor.debug
     import torch._inductor.codegen.cpp, torch._inductor.codegen.triton, torch._inductor.graph
     inductor = torch._inductor
@@ -79,7 +79,7 @@ def _seams():
 
 # %% ../../nbs/engine/inductor.ipynb #04feebff
 def _plain_copy(graph_module):
-    "A copy of a graph, to be run eagerly: Inductor takes the graph itself, and may change it."
+    "Return a copy of a graph, to be run eagerly: Inductor takes the graph itself, and may change it."
     made = torch.fx.GraphModule(graph_module, copy.deepcopy(graph_module.graph))
     made.meta = dict(graph_module.meta)
     return made
@@ -114,7 +114,7 @@ class Generator:
         call,  # Does the run once
         gpu:tuple=(), # (architecture, multiprocessors, bytes of L2) of a GPU that is not here; (): what is here
     )->list[Frame]:
-        "The graphs of one run. Raises `NotGenerated` where this PyTorch does not show them."
+        "Return the graphs of one run. Raise `NotGenerated` where this PyTorch does not show them."
         with (undo := Undo()), undo:
             undo.add(let_go, _lock)
             _lock.acquire()
@@ -133,7 +133,7 @@ class Generator:
         gpu:tuple=(),  # (architecture, multiprocessors, bytes of L2) of a GPU that is not here; (): what is here
         **options,     # Of Inductor
     )->Frame:
-        "The code of one graph, for the device that its inputs are on."
+        "Return the code of one graph, for the device that its inputs are on."
         frame = Frame(_input_names(graph_module))
         self.run(lambda: _generate(self, frame, graph_module, inputs, options), gpu)
         return frame
@@ -168,7 +168,7 @@ def _callback(self, callback, original):
     return self.callbacks[id(callback)][1]
 
 def _writing_backend(self, users):
-    "A backend that has the graphs of one of the user's backends written."
+    "Return a backend that has the graphs of one of the user's backends written."
     from torch._dynamo.exc import RestartAnalysis
     def backend(graph_module, inputs):
         frame, plain = Frame(_input_names(graph_module)), _plain_copy(graph_module)
@@ -293,14 +293,14 @@ def _ask_again():
 _handle = re.compile(r"^\s*# \[Provenance debug handles\] (.+):(\d+)\s*$")
 
 def _running_code(source):
-    "The code that runs: without comments, and without what only a benchmark of the file uses."
+    "Return the code that runs: without comments, and without what only a benchmark of the file uses."
     body = re.split(r"^def (?:get_args|benchmark_compiled_module)\(", source, maxsplit=1, flags=re.M)[0]
     return [line for line in body.splitlines() if line.strip() and not line.lstrip().startswith("#")]
 
 def modules_of_graph(
     graph:Graph,
 )->list:
-    "The modules that Inductor has loaded with the code of `graph`."
+    "Return the modules that Inductor has loaded with the code of `graph`."
     from torch._inductor.codecache import PyCodeCache
     wanted, found = graph.text, []
     for module in list(PyCodeCache.modules):
@@ -313,7 +313,7 @@ def modules_of_graph(
 
 # %% ../../nbs/engine/inductor.ipynb #37ed38c8
 def _wrapper_functions(tree):
-    "(class or None, function) for each function of a wrapper."
+    "Yield (class or None, function) for each function of a wrapper."
     for node in tree.body:
         if isinstance(node, ast.FunctionDef): yield None, node
         methods = node.body if isinstance(node, ast.ClassDef) else ()

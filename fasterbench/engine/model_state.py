@@ -33,7 +33,7 @@ def _tensor_layout(t): return t.shape, t.stride() if t.layout is torch.strided e
 def _write_count(t): return None if t.is_inference() else t._version
 
 def _as_words(t):
-    "The memory of a contiguous tensor as the widest whole numbers that fit; these are compared fastest."
+    "Return the memory of a contiguous tensor as the widest whole numbers that fit; these are compared fastest."
     if t.nbytes % 8 == 0 and t.storage_offset() * t.itemsize % 8 == 0: return t.view(-1).view(torch.int64)
     fits = lambda d: t.nbytes % d.itemsize == t.storage_offset() * t.itemsize % d.itemsize == 0
     return t.view(-1).view(torch.uint8).view(next(filter(fits, (torch.int64, torch.int32, torch.int16, torch.uint8))))
@@ -138,7 +138,7 @@ def _restore_class(module, cls)->bool:
 
 # %% ../../nbs/engine/model_state.ipynb #08ca4cf6
 def _generator(thing):
-    "The function that sets the state of a random generator, and that state; `None` for anything else."
+    "Return the function that sets the state of a random generator, and that state; `None` for anything else."
     if isinstance(thing, torch.Generator): return thing.set_state, thing.get_state()
     if isinstance(thing, random.Random): return thing.setstate, thing.getstate()
     if isinstance(thing, np.random.RandomState): return thing.set_state, thing.get_state()
@@ -153,7 +153,7 @@ large = 100_000                     # Members; a larger container is data
 
 @functools.cache
 def _has_own_state(cls)->bool:
-    "True if objects of this class have state of their own: attributes that are a model's."
+    "Tell if objects of this class have state of their own: attributes that are a model's."
     if issubclass(cls, (torch.optim.Optimizer, SimpleNamespace)) or cls.__module__.startswith(_hook_states): return True
     return cls.__module__.partition(".")[0] not in _not_of_models and not issubclass(cls, (type, BaseException))
 
@@ -241,7 +241,7 @@ class Snapshot:
     def steps(self,
         every=True, # False: of what was empty, only what is not any more
     )->dict:
-        "The step that puts each thing back between two runs; each returns True if it had to."
+        "Return the step that puts each thing back between two runs; each returns True if it had to."
         empty = [(_restore_container, c, type(c), {}) for c in self.empty if every or c]
         tensors = {id(s.tensor): s.rewind for s in self.tensors}
         return tensors | {(r[0], id(r[1])): functools.partial(*r) for r in (*self.restores, *empty)}

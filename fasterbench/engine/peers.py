@@ -43,7 +43,7 @@ def timeout_s()->float:
 
 # %% ../../nbs/engine/peers.ipynb #e2c492f2
 def _timeout_of(group):
-    "The limit of a group's collectives; `None` where its backend does not tell."
+    "Return the limit of a group's collectives; `None` where its backend does not tell."
     try: return group._get_backend(group._device_types[0]).options._timeout
     except (AttributeError, RuntimeError, IndexError): return None
 

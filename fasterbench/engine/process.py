@@ -46,7 +46,7 @@ def _autocast_switches(device):  # a function that gives its type
     yield _Switch(lambda: torch.get_autocast_dtype(device()), lambda dtype: torch.set_autocast_dtype(device(), dtype))
 
 def _default_device():
-    "The default device in a tuple, with `None` in it where none is set."
+    "Return the default device in a tuple, with `None` in it where none is set."
     context = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
     return (None if context is None else context.device,)
 
@@ -206,7 +206,7 @@ def silent():
 def profiler_session(
     **how, # Of `torch.profiler.profile`
 ):
-    "Within the context PyTorch's profiler runs, and nothing is printed. Gives the session, with Kineto's own records."
+    "Run PyTorch's profiler within the context, without output. Gives the session, with Kineto's own records."
     with silent(), profile(acc_events=True, **how) as p: # left out, PyTorch 2.11 and 2.12 warn that events are cleared
         p.profiler.acc_events = False                    # kept, each record would become an object of Python
         yield p

@@ -43,7 +43,7 @@ class NodeOwners:
 
 # %% ../../nbs/engine/step.ipynb #ab992c92
 def parameter_owners(listed:list[Part])->dict[int, int]:
-    "id of a parameter → index of the first module that holds it; a compiled module holds those of its parts."
+    "Return id of a parameter → index of the first module that holds it; a compiled module holds those of its parts."
     backwards = reversed(list(enumerate(listed)))
     held = lambda part: part.module.parameters() if part.leaf else part.module._parameters.values()
     return {id(p): i for i, part in backwards for p in held(part) if p is not None}
@@ -126,7 +126,7 @@ def check_step(backward:bool, loss, optimizer):
 
 # %% ../../nbs/engine/step.ipynb #61667d4f
 def _checked_loss(value):
-    "`value`, where a backward can begin with it."
+    "Return `value`, where a backward can begin with it."
     if not isinstance(value, torch.Tensor): what = f"a {type(value).__name__}"
     elif value.numel() == 1 and value.requires_grad: return value
     else: what = f"a tensor of shape {tuple(value.shape)}" + ("" if value.requires_grad else " without a gradient")
@@ -202,7 +202,7 @@ def preserved_run(
 
 # %% ../../nbs/engine/step.ipynb #a237481d
 def placed(run:Forward, device:torch.device)->Forward:
-    "`run` itself where its model is on `device`, else a copy of it there."
+    "Return `run` itself where its model is on `device`, else a copy of it there."
     if all(t.device == device for t in (*run.model.parameters(), *run.model.buffers())): return run
     if not run.training: return Forward(copy.deepcopy(run.model).to(device))
     model, loss, optimizer = copy.deepcopy((run.model, run.loss, run.optimizer))     # together: they share parameters

@@ -19,7 +19,7 @@ from .probes import Rate, envelope, graph_probe, memory_probe, out_of_place, run
 
 # %% ../../nbs/probes/levels.ipynb #cd00d531
 def _sysfs_bytes(text):
-    "Bytes of a size as sysfs writes it: 48K."
+    "Return the bytes of a size as sysfs writes it: 48K."
     unit = dict(K=1 << 10, M=1 << 20, G=1 << 30).get(text[-1])
     return int(text[:-1]) * unit if unit else int(text)
 
@@ -47,7 +47,7 @@ def cpu_caches(
 
 # %% ../../nbs/probes/levels.ipynb #56ab04c2
 def memory_capacities(device:torch.device)->list[tuple[str, int]]:
-    "The caches of `device` that have a roof of their own, where the system says; else none."
+    "Return the caches of `device` that have a roof of their own, where the system says; else none."
     if device.type == "cpu": return cpu_caches(torch.get_num_threads())
     return accelerator(device).caches()
 
@@ -65,18 +65,18 @@ def plateaus(rates:list[tuple[int, float]], fall:float=1/3)->list[tuple[str, int
 
 # %% ../../nbs/probes/levels.ipynb #d0b0b634
 def _probe_bytes(device):
-    "Bytes that a call touches in a cache: some tens of microseconds of traffic, far more than a launch."
+    "Return the bytes that a call touches in a cache: some tens of microseconds of traffic, far more than a launch."
     return 512 << 20 if is_accelerator(device) else 32 << 20
 
 def swept_capacities(device, seconds, **kwargs):
-    "Capacities of the caches of `device` from a sweep of its own."
+    "Return the capacities of the caches of `device` from a sweep of its own."
     sizes = [1 << k for k in range(18, 29)]
     probe = lambda size: memory_probe("in-place", size, device, _probe_bytes(device))
     return plateaus([(s, run_probe(probe(s), device, seconds=seconds / len(sizes), **kwargs).best) for s in sizes])
 
 # %% ../../nbs/probes/levels.ipynb #194e5ac0
 def working_sets(capacities:list[tuple[str, int]], bandwidth_mb:int|None)->list[tuple]:
-    "Per level its name, its capacity (None for main memory) and the working sets to probe, in bytes."
+    "Return per level its name, its capacity (None for main memory) and the working sets to probe, in bytes."
     sets, below = [], 0
     for name, capacity in capacities:
         sets.append((name, capacity, [s for s in (capacity // 4, capacity // 2, capacity * 3 // 4) if s > below]))
@@ -93,7 +93,7 @@ class LevelRate(NamedTuple):
     out_of_place: float|None   # Best rate of probes that write elsewhere than they read, B/s
 
 def _level_probes(device, size, capacity):
-    "Streaming over one working set; in a cache of a GPU also from a graph."
+    "Make the probes of streaming over one working set; in a cache of a GPU also from a graph."
     touched, graphs = _probe_bytes(device) if capacity else 0, accelerator(device).graphs
     names = [k for k in streams if k != "product" or not is_accelerator(device)]    # products of random numbers vanish
     probes = [memory_probe(k, size, device, touched) for k in names]
@@ -109,7 +109,7 @@ def measure_levels(
     seconds:float,         # Time for all levels, about
     warmup:int, steps:int, tick, skipped:dict,
 )->tuple[list[LevelRate], list[tuple]]:
-    """The rate of each level, nearest first, and the sweep behind them.
+    """Return the rate of each level, nearest first, and the sweep behind them.
 
     Where a working set cannot be allocated, half of it is tried."""
     levels, rates = [], []
@@ -129,7 +129,7 @@ def measure_levels(
 
 # %% ../../nbs/probes/levels.ipynb #47f01734
 def nearer_is_faster(levels:list[MemoryLevel])->tuple[list[MemoryLevel], list[str]]:
-    "`levels`, nearest first, each with at least the bandwidth of the next one out, and a note per level that had less."
+    "Give each of `levels`, nearest first, at least the bandwidth of the next one out; note each level that had less."
     out, notes = [], []
     for l in reversed(levels):
         behind = out[-1] if out else l

@@ -17,12 +17,12 @@ from ..engine.process import preserved_process
 
 # %% ../../nbs/probes/machine.ipynb #53beadec
 def tf32_categories(device:torch.device)->frozenset[str]:
-    "The kinds of float32 work that may run as TF32 on `device` now."
+    "Return the kinds of float32 work that may run as TF32 on `device` now."
     return accelerator(device).tf32()
 
 @contextmanager
 def tf32_set(device:torch.device, on:bool):
-    "Context in which TF32 is on or off; the switches are put back."
+    "Switch TF32 on or off within the context, and put the switches back."
     with preserved_process():
         accelerator(device).set_tf32(on)
         yield
@@ -34,7 +34,7 @@ def _cpu_name():
 
 # %% ../../nbs/probes/machine.ipynb #3a14a6f7
 def environment(device:torch.device)->dict:
-    "Device, driver, versions, threads and date of a measurement."
+    "Return device, driver, versions, threads and date of a measurement."
     found = dict(device_name=_cpu_name(), torch=torch.__version__, python=platform.python_version(),
                  system=platform.platform(), threads=torch.get_num_threads(),
                  date=datetime.now(timezone.utc).isoformat(timespec="seconds"))

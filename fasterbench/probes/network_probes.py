@@ -46,19 +46,19 @@ _calls = dict(all_reduce=_all_reduce, all_gather=_all_gather, reduce_scatter=_re
 
 # %% ../../nbs/probes/network_probes.ipynb #8be3981c
 def _seconds(call, device, group):
-    "Seconds of one call on this rank, after all ranks have met."
+    "Return the seconds of one call on this rank, after all ranks have met."
     dist.barrier(group=group)
     return timed_call(call, device)
 
 def _shortest_over_ranks(times, device, group, sender_only):
-    "Per call the shortest time over the ranks; of a send and its receive, that of the two."
+    "Return per call the shortest time over the ranks; of a send and its receive, that of the two."
     t = torch.tensor(times, dtype=torch.float64 if device.type == "cpu" else torch.float32, device=device)
     if sender_only and dist.get_rank(group) > 1: t.fill_(float("inf"))
     dist.all_reduce(t, op=dist.ReduceOp.MIN, group=group)
     return t.tolist()
 
 def _collective_time(collective, nbytes, device, group, repeats):
-    "Seconds of `collective` over a buffer of `nbytes`: the median of so many calls, after one that is not counted."
+    "Return the seconds of `collective` over `nbytes`: the median of so many calls, after one that is not counted."
     ranks = dist.get_world_size(group)
     x = torch.zeros(nbytes // 4, dtype=torch.float32, device=device)
     call = _calls[collective](x, x.clone().chunk(ranks), group)
@@ -67,13 +67,13 @@ def _collective_time(collective, nbytes, device, group, repeats):
 
 # %% ../../nbs/probes/network_probes.ipynb #e19fa697
 def _size_list(sizes):
-    "`sizes` as a list."
+    "Return `sizes` as a list."
     if sizes is None: return None
     if isinstance(sizes, Iterable) and not isinstance(sizes, str): return list(sizes)
     raise TypeError(f"sizes is a {type(sizes).__name__}; a list of whole buffers is needed, B")
 
 def _sweep_sizes(sizes, ranks, device):
-    "`sizes`, smallest first, each rounded up to what every rank can hold an equal part of, in float32."
+    "Return `sizes`, smallest first, each rounded up to what every rank can hold an equal part of, in float32."
     most = 15 if is_accelerator(device) else 13      # 64 MB take a network of GPUs too little time to be full
     step, given = 4 * ranks, [4**k for k in range(5, most + 1)] if sizes is None else sizes
     found = sorted({-(-math.ceil(positive("size", n)) // step) * step for n in given})
@@ -88,7 +88,7 @@ def _agreed(error, device, group):
 
 # %% ../../nbs/probes/network_probes.ipynb #558e0871
 def _why_not(collective, place):
-    "Why a collective cannot run here; `None` where it can."
+    "Return why a collective cannot run here; `None` where it can."
     x, error = torch.zeros(2 * place.ranks, device=place.device), None
     try: _calls[collective](x, x.clone().chunk(place.ranks), place.group)()
     except (RuntimeError, NotImplementedError, ValueError) as e: error = e
@@ -96,7 +96,7 @@ def _why_not(collective, place):
     return (str(error) or repr(error)).splitlines()[0] if error else "another rank could not run it"
 
 def _sweep(collective, place, repeats, limit_s):
-    "(bytes, seconds) of one collective."
+    "Return (bytes, seconds) of one collective."
     samples = []
     for nbytes in place.sizes:
         samples.append((nbytes, _collective_time(collective, nbytes, place.device, place.group, repeats)))
@@ -104,11 +104,11 @@ def _sweep(collective, place, repeats, limit_s):
     return samples
 
 def _meet(places):
-    "All ranks of a mesh have come: those of each of its dimensions have, one after the other."
+    "Wait for all ranks of a mesh: for those of each of its dimensions, one after the other."
     for p in places: dist.barrier(group=p.group)
 
 def _group_roofs(place, places, repeats, limit_s, skipped):
-    "The roofs of one group; what has none is put into `skipped`, with the reason."
+    "Yield the roofs of one group; what has none is put into `skipped`, with the reason."
     for collective in _calls:
         _meet(places)
         if (why := _why_not(collective, place)) is None:
@@ -127,7 +127,7 @@ class _ProbedGroup(NamedTuple):
     sizes: list             # Whole buffers, B
 
 def _checked_mesh(mesh):
-    "The dimensions of a mesh with several ranks. Raises `ValueError` where size and stride do not tell groups apart."
+    "Return the dimensions of a mesh with several ranks. Raise `ValueError` where size and stride tell no groups apart."
     if mesh.get_coordinate() is None: raise ValueError("this rank is not in the mesh: the ranks of a mesh call it")
     own, seen = [k for k, n in enumerate(mesh.mesh.shape) if n > 1], set()
     for k in own:
@@ -139,7 +139,7 @@ def _checked_mesh(mesh):
     return own
 
 def _groups_of(group):
-    "The groups to measure in; `TypeError` or `ValueError` for what this rank cannot measure in."
+    "Return the groups to measure in; `TypeError` or `ValueError` for what this rank cannot measure in."
     if group is dist.GroupMember.NON_GROUP_MEMBER:
         raise ValueError("this rank is not in the group: the ranks of a group call it")
     if not isinstance(group, dist.ProcessGroup | DeviceMesh | None):
@@ -163,7 +163,7 @@ def measure_network(
     repeats:int=5,                # Calls per size
     limit_s:float=0.5,            # A collective's sweep ends after a size that takes longer, but not after the first, s
 )->NetworkPeaks:
-    """Latency and bandwidth of every collective over `group`; of a mesh, over the group of this rank in each dimension.
+    """Measure latency and bandwidth of each collective over `group`; in a mesh, over this rank's in each dimension.
 
     Every rank of it calls this, inside a process group. Raises `RankError` where one does not come (NCCL may end the
     process before that)."""

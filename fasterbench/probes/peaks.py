@@ -71,7 +71,7 @@ class _Measuring:
         self.trials += [(dtype_name(dtype), r.probe.name, r.probe.work, r.best) for r in rates]
 
     def kinds_of(self, dtype):
-        "The ceilings of kinds of work in `dtype`."
+        "Add the ceilings of kinds of work in `dtype`."
         for kind, (per, probes) in kind_probes(self.device, dtype).items():
             r = envelope(probes, self.device, self.skipped, seconds=0.25, **self.how)
             if r: self.kinds.append(KindCeiling(kind, dtype_name(dtype), r.best, per, r.sustained, r.spread,
@@ -91,7 +91,7 @@ class _Measuring:
 # %% ../../nbs/probes/peaks.ipynb #be35ecaa
 @contextmanager
 def _probing(device, allow_tf32):
-    "The state in which probes run; everything is put back. Autocast that the caller switched on does not reach them."
+    "Set the state in which probes run, without the caller's autocast, and put everything back."
     autocast = torch.autocast(device.type, enabled=False)
     with on_device(device), tf32_set(device, allow_tf32), torch.inference_mode(), autocast, gc_paused():
         try: yield
@@ -102,7 +102,7 @@ def _probing(device, allow_tf32):
             accelerator(device).empty_cache()
 
 def _risen(rows, rates):
-    "`rows` of a probe and its rate, with the rates that were higher at the end."
+    "Return `rows` of a probe and its rate, with the rates that were higher at the end."
     return tuple((*probe, max(rate, rates.get(tuple(probe), 0))) for *probe, rate in rows)
 
 def _figures(rate): return rate.best, rate.sustained, rate.spread, rate.probe.name, rate.samples, rate.drift
@@ -112,7 +112,7 @@ def _as_ceilings(found):
     return [Ceiling(dtype_name(d), r.best, unit, *_figures(r)[1:]) for (d, unit), r in found.rates.items()]
 
 def _as_levels(found, levels):
-    "The levels with their roofs, and what has to be said of them."
+    "Return the levels with their roofs, and what has to be said of them."
     again = [l._replace(rate=found.once_more(l.rate)) for l in levels]
     made = [MemoryLevel(l.name, l.capacity, *_figures(l.rate), out_of_place=l.out_of_place) for l in again]
     made, notes = nearer_is_faster(made)
@@ -162,7 +162,7 @@ def _as_peaks(found, levels, made, notes, sweep, device, dtype, flags):
 kept_days = 30 # After that, kept peaks are measured again
 
 def cache_folder()->Path|None:
-    "Where measured peaks are kept: `$FASTERBENCH_CACHE`, else the cache folder of the platform; `None`: nowhere."
+    "Return where peaks are kept: `$FASTERBENCH_CACHE`, else the cache folder of the platform; `None`: nowhere."
     given = os.environ.get("FASTERBENCH_CACHE")
     if given is not None: return Path(given) if given else None
     try: home = Path.home()
@@ -174,7 +174,7 @@ def cache_folder()->Path|None:
 
 # %% ../../nbs/probes/peaks.ipynb #0aac8211
 def _age_days(peaks):
-    "Days since `peaks` were measured; infinite where they do not say when."
+    "Return the days since `peaks` were measured; infinite where they do not say when."
     try: measured = datetime.fromisoformat(peaks.environment["date"])
     except (KeyError, TypeError, ValueError): return float("inf")
     return (datetime.now(timezone.utc) - measured).total_seconds() / 86400
@@ -189,7 +189,7 @@ def is_fresh(peaks)->bool:
     return _age_days(peaks) < 600 / 86400
 
 def _load(path, machine):
-    "The peaks in `path`, unless they are old; `None`, with a warning, where they are damaged or of another machine."
+    "Read the peaks in `path` unless they are old; `None`, with a warning, if they are damaged or another machine's."
     try: peaks = replace(HardwarePeaks.from_json(read_plain(path) or "{"), path=os.fspath(path))
     except (FileNotFoundError, NotADirectoryError): return None
     except (OSError, ValueError, RecursionError) as error: problem = f"it is damaged ({error})"
@@ -233,7 +233,7 @@ def _write(peaks, path):
     except OSError as error: return error
 
 def _peaks_in_file(peaks, path):
-    "`peaks` with the file that they are in now; as they were, with a warning, where that cannot be written."
+    "Return `peaks` with the file that they are in now; as they were, with a warning, where that cannot be written."
     path, other = (_rough(path), None) if peaks.provisional else (_firm(path), _rough(path))
     if not (problem := _ready(path.parent) or _write(peaks, path)):
         if other: other.unlink(missing_ok=True)                          # what was provisional is replaced
@@ -249,7 +249,7 @@ def _path(folder, key, machine, group=None):
     return folder / f"peaks-{_digest(key if group is None else group, machine)[:8]}-{_digest(key, machine)}.json"
 
 def _rough(path):
-    "The file of the same peaks while they are provisional."
+    "Return the file of the same peaks while they are provisional."
     return path if path.name.endswith(".provisional.json") else path.with_suffix(".provisional.json")
 def _firm(path): return path.with_name(path.name.replace(".provisional.json", ".json"))
 
@@ -261,7 +261,7 @@ def _siblings(path, machine):
         return [p for o in others if o not in (path, _rough(path)) and (p := _load(o, machine))]
 
 def _kept(folder, key, machine, measure, group=None, before=None):
-    "The peaks in `folder`, else measured now and written there. Provisional ones are measured again in a quiet moment."
+    "Return the peaks in `folder`; else, or in a quiet moment after provisional ones, measure and write them there."
     path = _path(folder, key, machine, group)
     seen, best = _state(path), lambda peaks: lifted(peaks, _siblings(path, machine))
     if peaks := _load(path, machine): return best(peaks)
@@ -283,7 +283,7 @@ def remembered(
     measure:Callable,    # () -> HardwarePeaks
     group=None,          # Equal for keys whose probes are the same as far as they go; None: no other key's are
 )->HardwarePeaks:
-    """The peaks for `key`: those of this process, else those in the cache folder, else measured now.
+    """Return the peaks for `key`: those of this process, else those in the cache folder, else measured now.
 
     Provisional ones are measured again as soon as the machine is quiet."""
     if not peers.alone: return _of_ranks(key, machine, measure)
@@ -299,7 +299,7 @@ def remembered(
 
 # %% ../../nbs/probes/peaks.ipynb #05643862
 def _of_ranks(key, machine, measure):
-    "The same for ranks that profile one model."
+    "Return the same for ranks that profile one model."
     own, folder, device = (platform.node(), key[1]), cache_folder(), machine()
     mates = [r for r, other in enumerate(peers.agreed("the hosts", list(own), list)) if tuple(other) == own]
     key = (*key, "ranks", len(mates))
@@ -316,7 +316,7 @@ def _of_ranks(key, machine, measure):
 
 # %% ../../nbs/probes/peaks.ipynb #a96d5eb2
 def measured_anew(key:tuple, machine:Callable, measure:Callable, group=None)->HardwarePeaks:
-    "The peaks as `remembered` gives them, measured now, and kept in place of what was there."
+    "Return the peaks as `remembered` gives them, measured now, and kept in place of what was there."
     folder = cache_folder()
     with _one_thread, _one_process(folder):
         peaks = measure()
@@ -345,7 +345,7 @@ def clear_peaks_cache():
 method = 2 # Raised when probes change, so that peaks of before are not taken for those of now
 
 def _precision(path):
-    "How float32 products run on the CPU: they may be allowed to run in bfloat16."
+    "Return how float32 products run on the CPU: they may be allowed to run in bfloat16."
     try: return getattr(getattr(torch.backends.mkldnn, path), "fp32_precision")
     except AttributeError: return None
 

@@ -35,7 +35,7 @@ def _random(device, dtype, *shape):
     return torch.randn(*shape, device=device, dtype=torch.float32).to(dtype)
 
 def _eight_bit_product(device, dtype, fast=False):
-    "`f(a, b)` that multiplies matrices of an eight-bit `dtype`, `b` stored by columns; `None` for other dtypes."
+    "Return `f(a, b)` that multiplies matrices of an eight-bit `dtype`, `b` stored by columns; `None` for other dtypes."
     if dtype == torch.int8: return torch._int_mm
     if dtype != torch.float8_e4m3fn: return None
     one, fast = torch.ones((), device=device), dict(use_fast_accum=True) if fast else {}
@@ -76,7 +76,7 @@ def _conv_probe(device, dtype, batch, channels, pixels, kernel, channels_last, g
 
 # %% ../../nbs/probes/probes.ipynb #80680231
 def compute_probes(device:torch.device, dtype:torch.dtype, matmul_size:int|None=None)->list[Probe]:
-    "The kinds of arithmetic whose best rate is the ceiling, small ones first; or a square product of `matmul_size`."
+    "Return the arithmetic whose best rate is the ceiling, small kinds first; or a square product of `matmul_size`."
     if matmul_size is not None: return [_matmul_probe(device, dtype, matmul_size, matmul_size, matmul_size)]
     scale = 4 if is_accelerator(device) else 1    # a GPU needs more work to be full
     n, batch = 512 * scale, 8 * scale**2
@@ -90,7 +90,7 @@ def compute_probes(device:torch.device, dtype:torch.dtype, matmul_size:int|None=
 
 # %% ../../nbs/probes/probes.ipynb #aa7a129b
 def available_memory(device:torch.device)->float:
-    "Bytes that can be taken on `device` without pushing anything out; infinite where the system does not say."
+    "Return the bytes that `device` can give without pushing anything out; infinite where the system does not say."
     if is_accelerator(device): return accelerator(device).free_memory()
     try:
         with open("/proc/meminfo") as lines:
@@ -105,7 +105,7 @@ def windows(
     n:int,       # Elements of a row
     line:int,    # Elements of a cache line
 )->torch.Tensor:
-    "A view of shape (rows, passes, n) whose passes over a row overlap in all but one cache line each."
+    "Return a view of shape (rows, passes, n) whose passes over a row overlap in all but one cache line each."
     stride = n + (passes - 1) * line
     return tensor_of(rows * stride).as_strided((rows, passes, n), (stride, line, 1))
 
@@ -116,7 +116,7 @@ out_of_place = ("copy", "triad") # They write elsewhere than they read
 
 # %% ../../nbs/probes/probes.ipynb #dc6b5efa
 def _streaming(kind, a, b=None, c=None):
-    "The operator of `kind`, which can run again and again: squared ones stay ones, negated random numbers stay random."
+    "Return the operator of `kind`, which can run again and again: squared ones stay ones, random numbers random."
     update = a.neg_ if is_accelerator(a.device) else a.square_
     return {"in-place": update, "read": lambda: a.sum(-1), "write": lambda: a.fill_(1), "copy": lambda: a.copy_(b),
             "triad": lambda: torch.add(b, c, alpha=3, out=a), "product": lambda: a.mul_(b)}[kind]
@@ -134,7 +134,7 @@ def memory_probe(
     device:torch.device,
     touched:int=0,       # Bytes of the working set that a call touches at least, in several passes
 )->Probe:
-    "One kind of streaming over a working set of `size` bytes, in float32."
+    "Make a probe of one kind of streaming over a working set of `size` bytes, in float32."
     (tensors, accesses), gpu = streams[kind], is_accelerator(device)
     rows = 1 if gpu else torch.get_num_threads()
     n, passes = max(size // 4 // tensors // rows, 1), _passes(size, touched)
@@ -151,7 +151,7 @@ def graph_probe(
     device:torch.device, # A GPU
     touched:int,         # Bytes that a call touches at least, in several passes
 )->Probe:
-    "As `memory_probe`, on contiguous tensors, with the passes in a graph."
+    "Make a `memory_probe` on contiguous tensors, with the passes in a graph."
     (tensors, accesses), passes = streams[kind], _passes(size, touched)
     n = max(size // 4 // tensors, 1)
     def build():
@@ -162,7 +162,7 @@ def graph_probe(
 
 # %% ../../nbs/probes/probes.ipynb #388c48b7
 def launch_probes(device:torch.device)->list[Probe]:
-    "Operators on one element; their work counts operators, so that a rate is operators per second."
+    "Make probes of operators on one element; their work counts operators: a rate is operators per second."
     def make(name):
         def build():
             a, b = torch.ones(1, device=device), torch.ones(1, device=device)
@@ -192,7 +192,7 @@ class Rate(NamedTuple):
         return spread_of(self.samples)
 
 def joined_runs(rates:list[Rate])->Rate:
-    "The runs of one probe, in order, together."
+    "Return the runs of one probe, in order, together."
     return Rate(rates[0].probe, sum((r.runs for r in rates), ()))
 
 # %% ../../nbs/probes/probes.ipynb #705cccd9
@@ -207,7 +207,7 @@ def run_probe(
     warmup:int=1,         # Samples before, not counted
     steps:int=20,         # Samples at most
 )->Rate:
-    "Rates of `probe`, bounded in time: at least one sample, at most `steps`. Calls are repeated until a sample lasts."
+    "Return the rates of `probe`, in bounded time: 1 to `steps` samples. Calls are repeated until a sample lasts."
     call = probe.build()
     shortest = 2e-3 if is_accelerator(device) else 2e-4     # a launch on a GPU is nothing against 2 ms
     if is_accelerator(device): timed_call(call, device)     # the first call loads kernels and makes handles
@@ -224,7 +224,7 @@ def run_probe(
 
 # %% ../../nbs/probes/probes.ipynb #ad7f3c3e
 def reason(error:BaseException)->str:
-    "An error in one line."
+    "Return an error in one line."
     return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
 
 def free_frames(error:BaseException, device:torch.device):
@@ -240,7 +240,7 @@ class _Trials:
     def ranked(self): return sorted((joined_runs(r) for r in self.rates.values()), key=lambda r: -r.best)
 
     def run(self, probe, seconds, steps):
-        "One more run of `probe`; where it fails, what it gave before holds."
+        "Run `probe` once more; where it fails, what it gave before holds."
         try: rate = run_probe(probe, self.device, seconds=seconds, warmup=self.warmup, steps=steps)
         except Exception as error:
             if probe not in self.rates: self.skipped[probe.name] = reason(error)
@@ -260,7 +260,7 @@ def envelope(
     tick=lambda: None,    # Called after every probe
     keep:list|None=None,  # The rate of every probe is appended here
 )->Rate|None:
-    "The best of `probes`: each tried for a short time, the best three twice more for longer."
+    "Return the best of `probes`: each tried for a short time, the best three twice more for longer."
     trials, end, finals = _Trials(device, skipped, tick, warmup), perf_counter() + seconds, min(3, len(probes))
     for p in probes:
         expected = p.work / max((r.best for r in trials.ranked()), default=math.inf)
@@ -293,7 +293,7 @@ _pointwise_calls = _norms | {
 
 # %% ../../nbs/probes/probes.ipynb #8542c794
 def _elements_probe(name, device, dtype, n, cost, make):
-    "A probe over `n` elements in 64 channels, each `cost` FLOPs or bytes; `make(x, w)` gives the call."
+    "Return a probe over `n` elements in 64 channels, each `cost` FLOPs or bytes; `make(x, w)` gives the call."
     def build(): return make(_random(device, dtype, 1, 64, n // 64), _random(device, dtype, 64))
     return Probe(f"{name} {format_si(n, '', 0)}", cost * n, build)
 
@@ -302,13 +302,13 @@ def _element_counts(device):
     return [k * torch.get_num_threads() for k in (1 << 16, 1 << 18)]
 
 def _elements_probes(device, dtype, calls):
-    "`calls`: name -> (FLOPs or bytes per element, the call)."
+    "Return `calls`: name -> (FLOPs or bytes per element, the call)."
     counts = _element_counts(device)
     return [_elements_probe(name, device, dtype, n, *call) for n in counts for name, call in calls.items()]
 
 # %% ../../nbs/probes/probes.ipynb #f4a79be4
 def pointwise_probes(device:torch.device, dtype:torch.dtype)->list[Probe]:
-    "Cache-resident work that is no contraction; none for eight-bit types, which have no such operators."
+    "Make probes of cache-resident work that is no contraction; none for eight-bit types, which have no such operators."
     return [] if dtype.itemsize == 1 else _elements_probes(device, dtype, _pointwise_calls)
 
 # %% ../../nbs/probes/probes.ipynb #2558ea8c
@@ -347,7 +347,7 @@ def _pool_probes(device, dtype, name):
 
 # %% ../../nbs/probes/probes.ipynb #97e5f51b
 def kind_probes(device:torch.device, dtype:torch.dtype)->dict[str, tuple[str, list[Probe]]]:
-    "Per kind of work what its rate counts (\"FLOP\" or \"B\"), and its probes; none for eight-bit types."
+    "Return per kind of work what its rate counts (\"FLOP\" or \"B\"), and its probes; none for eight-bit types."
     if dtype.itemsize == 1: return {}
     at, nbytes = (device, dtype), dtype.itemsize
     sizes, rows = ((2048, 4096), (8192,)) if is_accelerator(device) else ((256, 512, 1024), (256, 1024))

@@ -50,7 +50,7 @@ def _device_of_entry(name, entry, sources):
 
 # %% ../../nbs/roofs/datasheet.ipynb #a1f0c002
 def devices()->list[str]:
-    "The names of all devices in the table."
+    "Return the names of all devices in the table."
     return list(_table())
 
 # %% ../../nbs/roofs/datasheet.ipynb #a1f0c007
@@ -59,12 +59,12 @@ _virtual = {"vf", "hf", "oam", "mxm"}
 _other = {"mig", "laptop", "mobile", "notebook", "max-q", "cmp", "grid", "vgpu"}
 
 def _words(name):
-    "The words of `name`, lower case: \"Tesla V100-SXM2-32GB\" is tesla, v100, sxm2, 32gb."
+    "Return the words of `name`, lower case: \"Tesla V100-SXM2-32GB\" is tesla, v100, sxm2, 32gb."
     text = re.sub(r"\((r|tm)\)", " ", name.lower().replace("max-q", "maxq"))
     return [w for w in re.split(r"[^a-z0-9.]+", re.sub(r"(\d) ?gb\b", r"\1gb", text)) if w]
 
 def _device_words(words):
-    "The words that say which device it is."
+    "Return the words that say which device it is."
     return tuple("sxm" if re.fullmatch(r"sxm\d?", w) else w for w in words if w not in _maker | _virtual)
 
 def _size(word): return re.fullmatch(r"\d+gb", word) is not None
@@ -73,7 +73,7 @@ def _size(word): return re.fullmatch(r"\d+gb", word) is not None
 _boards = {"pg509": "NVIDIA A100-SXM4-40GB"} # names of boards that drivers of data centres report
 
 def _device_in_words(name):
-    "The device that `name` is in the words of the table, apart from its memory size; else `None`."
+    "Return the device that `name` is in the words of the table, apart from its memory size; else `None`."
     asked = _device_words(_words(name))
     if not asked or _other & set(_words(name)): return None
     for same in (lambda w: True, lambda w: not _size(w)):
@@ -81,7 +81,7 @@ def _device_in_words(name):
             if sorted(_device_words(_words(device))) == sorted(filter(same, asked)): return device
 
 def _candidates(name):
-    "The devices that have every word of `name`."
+    "Return the devices that have every word of `name`."
     asked = set(_device_words(_words(name)))
     named = any(re.search(r"\d", w) and not _size(w) for w in asked)
     if not named or _other & set(_words(name)): return []
@@ -96,7 +96,7 @@ class Match(NamedTuple):
 def match_device(
     name:str, # As a driver, a cloud or a person says it: "AMD Instinct MI300X VF", "H100"
 )->Match:
-    "The device of the table that `name` means, and why that is not sure."
+    "Return the device of the table that `name` means, and why that is not sure."
     found = _device_in_words(name)
     if found: return Match(_table()[found])
     board = next((d for b, d in _boards.items() if b in _words(name)), None)
@@ -120,13 +120,13 @@ def datasheet(
 _narrow = {"sm60", "sm70", "sm75", "sm80"} # architectures with 64 float32 lanes in a multiprocessor
 
 def clock_of(device:Device)->float|None:
-    "The clock that the float32 peak implies, Hz."
+    "Return the clock that the float32 peak implies, Hz."
     if "float32" not in device.figures or device.type == "hpu": return None
     return device.figures["float32"].value / device.units / (128 if device.architecture in _narrow else 256)
 
 # %% ../../nbs/roofs/datasheet.ipynb #a1f0c020
 def _datasheet_levels(device):
-    "The memory levels of `device`, nearest first; main memory alone where its caches are not known."
+    "Return the memory levels of `device`, nearest first; main memory alone where its caches are not known."
     clock = clock_of(device)
     rates = {k: (p.value, p.source) for k, p in device.figures.items()}
     if clock: rates.setdefault("L2", (64 * device.units * clock, "64 B per unit and clock"))
@@ -135,7 +135,7 @@ def _datasheet_levels(device):
     return (*caches, MemoryLevel("DRAM", None, rates["DRAM"][0], probe=rates["DRAM"][1]))
 
 def _datasheet_ceilings(device):
-    "A ceiling per dtype; `sustained` is the mean of long runs, where it was published."
+    "Return a ceiling per dtype; `sustained` is the mean of long runs, where it was published."
     long = {k: p.value for k, ps in device.measured.items() for p in ps if p.how == "mean of long runs"}
     rates = {k: p for k, p in device.figures.items() if k not in ("DRAM", "L2", "Infinity Cache")}
     ceiling = lambda k, p: Ceiling(k.split()[0], p.value, k.partition(" ")[2], sustained=long.get(k), probe=p.source)
@@ -146,7 +146,7 @@ def datasheet_peaks(
     device_name:str,                    # As `match_device` takes it
     dtype:"str|torch.dtype|None"=None,  # What `peak_flops` is for; None: float32, or the first that the datasheet has
 )->HardwarePeaks|None:
-    "The roofs of a device from its datasheet; `None` for one not in the table. `environment` holds a caveat."
+    "Return the roofs of a device from its datasheet; `None` for one not in the table. `environment` holds a caveat."
     device, caveat = match_device(device_name)
     if device is None: return None
     ceilings, levels = _datasheet_ceilings(device), _datasheet_levels(device)
@@ -184,7 +184,7 @@ def _unknown_device(name):
 
 # %% ../../nbs/roofs/datasheet.ipynb #7363e33e
 def fractions(peaks:HardwarePeaks)->dict[str, tuple[float, Promise]]:
-    "Per measured ceiling that the datasheet knows: how much of the promise was measured, and the promise."
+    "Return per measured ceiling that the datasheet knows: how much of the promise was measured, and the promise."
     promised = datasheet(peaks.environment.get("device_name", ""))
     measured = {f"{c.dtype} {'' if c.unit == 'vector' else c.unit}".strip(): c.flops for c in peaks.ceilings}
     measured |= {l.name: l.bandwidth for l in peaks.levels}

@@ -89,13 +89,13 @@ def _in_range(name, value):
     raise ValueError(f"{name}={value!r}: a size from 1e-30 to 1e30 is needed")
 
 def _check_rates(roof, what, *names):
-    "The first of the rates has to be there, the others may be unknown."
+    "Check that the first of the rates is there; the others may be unknown."
     _in_range(f"{names[0]} of {what}", getattr(roof, names[0]))
     for name in names[1:]:
         if getattr(roof, name): _in_range(f"{name} of {what}", getattr(roof, name))
 
 def _all_of(kind, name, values):
-    "`values` as a tuple, if all of them are of the class `kind`."
+    "Return `values` as a tuple, if all of them are of the class `kind`."
     if isinstance(values, str | dict) or not isinstance(values, Iterable):
         raise ValueError(f"{name} is {values!r:.60}; a tuple of {kind.__name__} is needed")
     for i, v in enumerate(values := tuple(values)):
@@ -103,7 +103,7 @@ def _all_of(kind, name, values):
     return values
 
 def _check_levels(levels, bandwidth):
-    "Capacities grow outwards, only main memory has none, and its bandwidth is the peak bandwidth."
+    "Check that capacities grow outwards, that only main memory has none, and that its bandwidth is the peak's."
     sizes = [l.capacity for l in levels]
     for l in levels: _check_rates(l, l.name, "bandwidth", "sustained", "measured", "out_of_place")
     if sizes and (sizes[-1] is not None or None in sizes[:-1] or sorted(sizes[:-1]) != sizes[:-1]):
@@ -113,7 +113,7 @@ def _check_levels(levels, bandwidth):
         raise ValueError(f"main memory's bandwidth {levels[-1].bandwidth!r} contradicts peak_bandwidth={bandwidth!r}")
 
 def _checked_ridge(given, flops, bandwidth):
-    "The ridge point, FLOP/B; `given` has to agree with it to the three digits of the printed form."
+    "Return the ridge point, FLOP/B; `given` has to agree with it to the three digits of the printed form."
     ridge = flops / bandwidth
     if given is None: return ridge
     if math.isclose(positive("ridge_point", given), ridge, rel_tol=0.01): return float(given)
@@ -129,7 +129,7 @@ busy_for_roofs = 0.2 # Share of the cores that others use, from which on roofs a
 enough_tries = 3     # Measurements after which roofs are kept although their samples vary
 
 def _wide(roofs):
-    "Those whose samples spread by more than a half or drifted by more than a quarter."
+    "Return those whose samples spread by more than a half or drifted by more than a quarter."
     return [f"{r.name} varied by {max(r.spread or 0.0, abs(r.drift or 0.0)):.0%}" for r in roofs
             if (r.spread or 0.0) > 0.5 or abs(r.drift or 0.0) > 0.25]
 
@@ -139,7 +139,7 @@ def checked_peaks(data)->dict:
     return values | dict(network=None if values.get("network") is None else checked_network(values["network"]))
 
 def _age(seconds):
-    "A time span as people say it."
+    "Return a time span as people say it."
     for name, length in (("day", 86400), ("hour", 3600), ("minute", 60)):
         if seconds >= length: return f"{seconds // length:.0f} {name}{'s' if seconds >= 2 * length else ''}"
     return "less than a minute"
@@ -222,7 +222,7 @@ class HardwarePeaks:
         tf32:bool|None=None,  # Whether float32 may run as TF32, where there is such a ceiling; None: as in `peak_flops`
         pointwise:bool=False, # Whether the work is no contraction
     )->float:
-        "The compute ceiling of `dtype`, FLOP/s; `peak_flops` for a dtype that was not measured."
+        "Return the compute ceiling of `dtype`, FLOP/s; `peak_flops` for a dtype that was not measured."
         same = [c for c in self.ceilings if c.dtype == dtype_name(dtype)]
         if pointwise and (found := [c.flops for c in same if c.unit == "pointwise"]): return max(found)
         tf32 = (self.tf32_enabled if tf32 is None else tf32) and not pointwise
@@ -233,7 +233,7 @@ class HardwarePeaks:
         dtype:str,            # "float32"
         pointwise:bool=False, # Whether the work is no contraction
     )->float:
-        "The spread of the compute ceiling of `dtype`; 0 where it is not known."
+        "Return the spread of the compute ceiling of `dtype`; 0 where it is not known."
         same = [c for c in self.ceilings if c.dtype == dtype_name(dtype)]
         found = [c for c in same if (c.unit == "pointwise") == pointwise] or same
         return max((c.spread or 0.0 for c in found), default=0.0)
@@ -242,7 +242,7 @@ class HardwarePeaks:
         kind:str,  # "depthwise convolution"
         dtype:str, # "float32"
     )->KindCeiling|None:
-        "The ceiling of one kind of work in `dtype`; `None` where it was not measured."
+        "Return the ceiling of one kind of work in `dtype`; `None` where it was not measured."
         return next((k for k in self.kinds if (k.kind, k.dtype) == (kind, dtype_name(dtype))), None)
 
     @property
@@ -259,7 +259,7 @@ class HardwarePeaks:
     def origin(self,
         now:datetime|None=None, # None: the clock's
     )->str:
-        "Where these peaks come from and how old they are, as one line."
+        "Return where these peaks come from and how old they are, as one line."
         date, where = self.environment.get("date"), f", kept in {self.path}" if self.path else ""
         if not date: return "peaks of unknown date" + where + self._met()
         age = ((now or datetime.now(timezone.utc)) - datetime.fromisoformat(date)).total_seconds()
@@ -274,7 +274,7 @@ class HardwarePeaks:
                                                            if self.provisional else "")
 
     def to_dict(self)->dict:
-        "Everything but the path, as plain values that JSON can hold."
+        "Return everything but the path, as plain values that JSON can hold."
         values = plain(self)
         del values["path"]
         values["network"] = self.network and self.network.to_dict()
@@ -291,7 +291,7 @@ class HardwarePeaks:
     def from_dict(cls,
         data:dict, # What `to_dict` returned
     )->"HardwarePeaks":
-        "The peaks that `to_dict` described. Raises `ValueError` for another schema or a newer version."
+        "Return the peaks that `to_dict` described. Raise `ValueError` for another schema or a newer version."
         values = checked_peaks(data)
         try: return restored(cls, values, signed)
         except ValueError as error: raise ValueError(f"these peaks are incomplete or damaged: {error}") from None
@@ -300,7 +300,7 @@ class HardwarePeaks:
     def from_json(cls,
         text:str, # What `to_json` returned, or the path of the file it wrote
     )->"HardwarePeaks":
-        "The peaks that `to_json` wrote. Raises `ValueError` for another schema or a newer version."
+        "Return the peaks that `to_json` wrote. Raise `ValueError` for another schema or a newer version."
         path = "" if str(text).lstrip().startswith(("{", "[")) else str(text)
         if path:
             with open(path, encoding="utf-8") as f: text = f.read()
@@ -331,7 +331,7 @@ def lifted(peaks:HardwarePeaks, others:Iterable[HardwarePeaks])->HardwarePeaks:
     return peaks
 
 def higher(first:HardwarePeaks, again:HardwarePeaks)->HardwarePeaks:
-    "The higher of two measurements of a device, ceiling by ceiling, those that `first` has; the rest is as in `again`."
+    "Return the higher of two measurements, ceiling by ceiling, of those that `first` has; the rest is as in `again`."
     return replace(again, peak_flops=max(first.peak_flops, again.peak_flops),
                    peak_bandwidth=max(first.peak_bandwidth, again.peak_bandwidth), ridge_point=None,
                    levels=_higher_of(first.levels, again.levels, lambda l: l.name, "bandwidth"),
@@ -341,12 +341,12 @@ def higher(first:HardwarePeaks, again:HardwarePeaks)->HardwarePeaks:
 
 # %% ../../nbs/roofs/hardware.ipynb #b2bd7685
 def check_peaks(peaks):
-    "Raises `TypeError` for what are no roofs."
+    "Raise `TypeError` for what are no roofs."
     if isinstance(peaks, HardwarePeaks | NetworkPeaks | None): return
     raise TypeError(f"peaks is a {type(peaks).__name__}; a HardwarePeaks is needed, from measure_peaks(device) or "
                     "HardwarePeaks(peak_flops, peak_bandwidth), or a NetworkPeaks, from measure_network()")
 
 def given_or_measured(given:HardwarePeaks|NetworkPeaks|None, measure:Callable)->HardwarePeaks:
-    "The roofs that were given; what was not given is measured."
+    "Return the roofs that were given; what was not given is measured."
     if isinstance(given, NetworkPeaks): return replace(measure(), network=given)
     return measure() if given is None else given

@@ -36,7 +36,7 @@ _by_operator = {f"aten::{name}": kind for kind, names in _operators.items() for 
 
 # %% ../../nbs/roofs/kinds.ipynb #106a186a
 def _channels_per_group(operator, shapes, contraction_flops, written, dtype):
-    "Input channels of one group and of all groups of a convolution; `None` for a transposed one."
+    "Return the input channels of one group and of all groups of a convolution; `None` for a transposed one."
     backward = operator.endswith("_backward")
     tensors = shapes[1:3] if backward else shapes[:2]
     if len(tensors) < 2 or len(tensors[0]) != len(tensors[1]) or len(tensors[0]) < 3: return None
@@ -47,7 +47,7 @@ def _channels_per_group(operator, shapes, contraction_flops, written, dtype):
 
 # %% ../../nbs/roofs/kinds.ipynb #5bf19ec3
 def kind_of(operator:str, category:str, shapes:tuple, contraction_flops:float|None, written:float, dtype:str)->str:
-    "The kind of work of an operator call that wrote `written` bytes; empty for one without a ceiling of its own."
+    "Return the kind of work of a call that wrote `written` bytes; empty for one without a ceiling of its own."
     if category not in ("convolution", "matmul") or not contraction_flops: return _by_operator.get(operator, "")
     groups = category == "convolution" and _channels_per_group(operator, shapes, contraction_flops, written, dtype)
     if groups:

@@ -21,7 +21,7 @@ def bus_bandwidth(
     seconds:float,  # Time of the collective, s
     ranks:int,      # How many take part
 )->float:
-    "Bus bandwidth of one collective, B/s. Raises `ValueError` for an unknown collective, one rank, or no time."
+    "Return bus bandwidth of one collective, B/s. Raise `ValueError` for an unknown collective, one rank, or no time."
     return bus_factor(collective, ranks) * not_negative("nbytes", nbytes) / positive("seconds", seconds)
 
 # %% ../../nbs/roofs/network.ipynb #f5c0cf86
@@ -54,7 +54,7 @@ class NetworkRoof:
     def time_of(self,
         nbytes:int, # The whole buffer, B
     )->float:
-        "Modelled time of one call, s."
+        "Return the modelled time of one call, s."
         return self.latency_s + not_negative("nbytes", nbytes) / self.bandwidth
 
 # %% ../../nbs/roofs/network.ipynb #38690344
@@ -64,7 +64,7 @@ def fitted(
     samples:Iterable[tuple], # (B, s)
     stride=None,             # Of the group
 )->NetworkRoof:
-    "The roof that the times of one collective over groups of one size and stride describe."
+    "Return the roof that the times of one collective over groups of one size and stride describe."
     name = over(collective, ranks, stride)
     samples = sorted((int(not_negative("bytes", n)), positive("seconds", s)) for n, s in samples)
     if len({n for n, _ in samples}) < 2:
@@ -81,7 +81,7 @@ def fitted(
                        max(1 - min(rates(samples[-max(sixth, 2):])) / rate, 0.0), tuple(samples), stride)
 
 def _count_small(times):
-    "How many messages are small: those up to the first that takes half as long again as the shortest so far."
+    "Return how many messages are small: those up to the first that takes half as long again as the shortest so far."
     shortest = times[0]
     for i, t in enumerate(times):
         if t > 1.5 * shortest: return i
@@ -108,7 +108,7 @@ class NetworkPeaks:
         ranks:int,
         stride:int|tuple|None=None, # Of the group, see `NetworkRoof`; None: there is one roof for as many ranks
     )->NetworkRoof:
-        "The roof of one collective over a group. Raises `KeyError` for what was not measured, or is not one roof."
+        "Return the roof of a collective over a group. Raise `KeyError` for what was not measured, or is not one roof."
         stride = check_stride(stride)
         fits = [r for r in self.roofs if (r.collective, r.ranks) == (collective, ranks)]
         same = [r for r in fits if r.stride == stride] or [r for r in fits if r.stride is None]
@@ -120,7 +120,7 @@ class NetworkPeaks:
         raise KeyError(f"no roof of {over(collective, ranks, stride)}; there are {have or 'none'}")
 
     def named(self, name:str)->NetworkRoof|None:
-        "The roof for what a row sends under this name, which `over` gives, as `roof` finds it."
+        "Return the roof for what a row sends under this name, which `over` gives, as `roof` finds it."
         group = name.partition(" (")[0]
         fits = [r for r in self.roofs if r.name.partition(" (")[0] == group]
         alone = fits[0] if len(fits) == 1 and name == group else None
@@ -132,11 +132,11 @@ class NetworkPeaks:
         ranks:int,
         stride:int|tuple|None=None, # As for `roof`
     )->float:
-        "Modelled time of one call, s."
+        "Return the modelled time of one call, s."
         return self.roof(collective, ranks, stride).time_of(nbytes)
 
     def to_dict(self)->dict:
-        "Everything, as plain values that JSON can hold."
+        "Return everything, as plain values that JSON can hold."
         return dict(schema=schema, version=version, **asdict(self))
 
     @classmethod
@@ -156,7 +156,7 @@ def fit_network(
     samples:Iterable[tuple[str, int, int, float]], # (collective, ranks, bytes of the whole buffer, seconds)
     environment:dict|None=None,                    # Where they were taken
 )->NetworkPeaks:
-    "The roofs that samples describe, one per collective and number of ranks; `ValueError` for fewer than two sizes."
+    "Fit the roofs to samples, one per collective and number of ranks. Raise `ValueError` for fewer than two sizes."
     groups = {}
     for collective, ranks, nbytes, seconds in samples:
         bus_factor(collective, ranks)

@@ -25,7 +25,7 @@ def arithmetic_intensity(
     flops:float,  # FLOP
     nbytes:float, # B
 )->float:
-    "FLOP/B; `inf` where nothing is moved."
+    "Return the arithmetic intensity, FLOP/B; `inf` where nothing is moved."
     return flops / nbytes if nbytes else math.inf
 
 def attainable(
@@ -33,16 +33,16 @@ def attainable(
     peak:float,      # FLOP/s
     bandwidth:float, # B/s
 )->float:
-    "The roof above `intensity`, FLOP/s."
+    "Return the roof above `intensity`, FLOP/s."
     return min(peak, intensity * bandwidth)
 
 def bound_of(intensity:float, peak:float, bandwidth:float)->str:
-    "`compute` from the ridge point on, `memory` before it."
+    "Return `compute` from the ridge point on, `memory` before it."
     return "compute" if intensity >= peak / bandwidth else "memory"
 
 # %% ../../nbs/roofs/place.ipynb #306ec672
 def _operation(i, op):
-    "FLOPs and bytes of operation `i`, or the error that names it."
+    "Return the FLOPs and bytes of operation `i`, or the error that names it."
     where = f"operation {i} ({op.get('name', '')!r})" if isinstance(op, dict) else f"operation {i}"
     needed = "'flops' and 'memory_bytes' are needed"
     try: flops, nbytes = op["flops"], op["memory_bytes"]
@@ -194,7 +194,7 @@ def utilization(
     return None if roof_s is None or not time_s else 100 * roof_s / time_s
 
 def _under_roofs(row, peaks, network_s):
-    "The fields of a row with known work that follow from the roofs."
+    "Return the fields of a row with known work that follow from the roofs."
     levels = peaks.memory
     by_level = row.bytes_by_level or [0] * (len(levels) - 1) + [row.bytes_moved]
     memory_s, level = memory_time(levels, by_level)
@@ -303,7 +303,7 @@ def shares_of(
     overhead_s:float=0.0,      # Time in no row, s
     communication_s:float=0.0, # Time in which the model waited for collectives, s
 )->dict[str, float]:
-    "Fraction of the time in each group, largest first."
+    "Return the fraction of the time in each group, largest first."
     if by not in groups: raise ValueError(f"by={by!r}; the groups are {', '.join(groups)}")
     sums = totals((groups[by](p), p.time_s) for p in points)
     if overhead_s > 0: sums["overhead"] = overhead_s
@@ -334,7 +334,7 @@ class Division:
 
 # %% ../../nbs/roofs/place.ipynb #72391d44
 def _longest(pairs):
-    "The sum of each name, longest first."
+    "Return the sum of each name, longest first."
     return tuple(sorted(totals(pairs).items(), key=lambda pair: -pair[1]))
 
 def _explained_time(p):
@@ -347,7 +347,7 @@ def division(
     end_to_end_s:float|None=None, # s; None: the sum of the rows and `overhead_s`
     overhead_s:float=0.0,         # Time in no row, s
 )->Division:
-    "The end to end time by what the roofs need, what is beyond, and what is outside."
+    "Return the end to end time by what the roofs need, what is beyond, and what is outside."
     waits = [p for p in points if p.name == waiting_row]
     work = [p for p in points if p.name != waiting_row and p.category not in apart]
     rows = [p for p in work if p.bound not in ("none", "undefined")]
@@ -384,7 +384,7 @@ def network_fields(sent, network:NetworkPeaks|None)->dict:
 elsewhere, fixed = "out of place", "fixed cost of operators"
 
 def _is_elsewhere(call):
-    "Is it a call that streams, and writes to memory that it does not read?"
+    "Tell if a call streams, and writes to memory that it does not read."
     read = {t.storage for t in call.reads}
     streams = not call.contraction_flops and call.category != "communication" and bool(read) and bool(call.writes)
     return streams and not any(t.storage in read for t in call.writes)

@@ -86,7 +86,7 @@ def most(weights:str|Mapping[str, float])->str:
     return weights if isinstance(weights, str) else max(weights, key=lambda k: (weights[k], bool(k)), default="")
 
 def _weighed(row, names):
-    "The weights of one row: a name has that of the row's work. A FLOP weighs a thousand bytes."
+    "Return the weights of one row: a name has that of the row's work. A FLOP weighs a thousand bytes."
     if not isinstance(names, str): return names
     return {names: (row.flops or 0) + 1e-3 * (row.bytes_moved or 0)}
 
@@ -130,7 +130,7 @@ def summed(
                              **{k: any(getattr(r, k) for r in rows) for k in _marks}) | fields)
 
 def _summed_layers(rows):
-    "The layers of calls of one kernel, by their time; different kernels have none together."
+    "Return the layers of calls of one kernel, by their time; different kernels have none together."
     if not all(r.layers and r.name == rows[0].name for r in rows): return ()
     whole, found = sum(r.time_s for r in rows), {}
     for r in rows:

@@ -89,7 +89,7 @@ class _Update:
         if context is not None: context.__exit__(None, None, None)
 
     def around(self, closure):
-        "`closure`, as the optimizer gets it."
+        "Return `closure`, as the optimizer gets it."
         @wraps(closure)
         def called(*args, **kwargs):
             self.leave()

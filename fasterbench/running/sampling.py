@@ -83,7 +83,7 @@ def _now(device):
     return accelerator(device).event() if is_accelerator(device) else perf_counter()
 
 def _between(device, start, end):
-    "Seconds."
+    "Return the seconds between two moments."
     return accelerator(device).seconds([start, end])[1] if is_accelerator(device) else end - start
 
 # %% ../../nbs/running/sampling.ipynb #sm000048
@@ -299,7 +299,7 @@ def _slot_samples(steps, n): return [Samples(tuple(v)) for v in zip(*(s.own[:n] 
 def _samples_of(values): return Samples(tuple(values))
 
 def _module_times(sample, steps, clocked, own, outside):
-    "The times, by the clock of the stage that took them."
+    "Return the times, by the clock of the stage that took them."
     device = sample.run.device
     bare, timed = _samples_of(_between(device, s.start, s.end) for s in clocked), _samples_of(s.seconds for s in steps)
     if sample.timer is not KernelStep:

@@ -74,10 +74,10 @@ class CountedStep:
         self.tracer.visits[0].part = run.earlier
 
     def wrap(self, i, forward): return self.tracer.wrap(i, forward)
-    def start(self, sensors): "Steps of this stage come."
-    def stop(self): "No more of them come."
-    def begin(self): "The step begins."
-    def end(self, step): "The step is over."
+    def start(self, sensors): "Note that steps of this stage come."
+    def stop(self): "Note that no more of them come."
+    def begin(self): "Note that the step begins."
+    def end(self, step): "Note that the step is over."
 
     @contextmanager
     def call(self):
@@ -149,8 +149,8 @@ class TimedStep:
     discarded = 1   # Steps before those that count: caches are not yet as they were
     @staticmethod
     def clock(run): return EventStamps(run.device) if is_accelerator(run.device) else CpuStamps()
-    def start(self, sensors): "Steps of this stage come."
-    def stop(self): "No more of them come."
+    def start(self, sensors): "Note that steps of this stage come."
+    def stop(self): "Note that no more of them come."
     def begin(self): self.stamps.log((enter, self.outside, self.stamps.now()))
 
     def end(self, step, last:bool=False):

@@ -440,7 +440,7 @@ class SeenModel:
         return self.calls * self.result.timing.end_to_end_s if self.result else 0.0
 
 def _class_name(module):
-    "The class of what a wrapper of PyTorch wraps."
+    "Return the class of what a wrapper of PyTorch wraps."
     while type(module).__name__ in ("OptimizedModule", "DistributedDataParallel", "DataParallel"):
         module = next(module.children())
     return type(module).__name__
@@ -466,19 +466,19 @@ class ProgramModels:
             m.missing = watched.missing(m.before)
 
     def unwatched(self, m)->str:
-        "Why a model that is not watched now has no sample."
+        "Return why a model that is not watched now has no sample."
         why = "and dropped before a sample was complete" if m.watch else too_few(4, self.active)
         return f"{called(m.calls)}, {why}"
 
     def seen(self, module):
-        "A call of a module begins."
+        "Note that a call of a module begins."
         model = self.by_id.get(id(module)) or self.noted(module)
         model.calls += 1
         if model.calls > 1 and model.name and not (model.watch or model.problems or is_transformed()):
             self.watch(model, module)
 
     def noted(self, module):
-        "A module that is called for the first time. One without parameters has no name."
+        "Return a module that is called for the first time. One without parameters has no name."
         name, key = _class_name(module) if next(module.parameters(), None) is not None else "", id(module)
         again = sum(m.name.rpartition("-")[0] == name or m.name == name for m in self.models)
         model = self.by_id[key] = SeenModel(f"{name}-{again + 1}" if name and again else name)
@@ -487,7 +487,7 @@ class ProgramModels:
         return model
 
     def watch(self, model, module):
-        "From now on `module` is watched."
+        "Watch `module` from now on."
         model.before = model.calls - 1
         if sum(m.watch is not None for m in self.models) >= most_models:
             return model.problems.append(f"{most_models} others are watched")
@@ -499,7 +499,7 @@ class ProgramModels:
         except Exception as error: model.problems.append(f"{type(error).__name__}: {error}")
 
     def found(self)->list[SeenModel]:
-        "The models with parameters, those with most time first."
+        "Return the models with parameters, those with most time first."
         return sorted(self.models, key=lambda m: -m.time)
 
 # %% ../../nbs/running/watch.ipynb #569646f6

@@ -22,7 +22,7 @@ from .stamps import ModuleTimes, Waits, enter, switch
 
 # %% ../../nbs/timing/collective_waits.ipynb #e103b64b
 def _merged_intervals(spans):
-    "The union of intervals, as disjoint intervals by time."
+    "Return the union of intervals, as disjoint intervals by time."
     out = []
     for start, end in sorted(spans):
         if out and start <= out[-1][1]: out[-1] = out[-1][0], max(end, out[-1][1])
@@ -57,7 +57,7 @@ def waits_of(
     begin:float,              # Of the run, s
     end:float,
 )->tuple[list, float]:
-    "The disjoint intervals in which the thread stood still for a collective, and the time with one on its way, s."
+    "Return the disjoint intervals in which the thread waited for a collective, and the time with one on its way, s."
     own = [r for r in records if r.kind == "operator" and r.thread == thread and not r.name.startswith(_around)]
     calls = _merged_intervals((r.start, r.end) for r in own if r.name.startswith(_sends))
     flights = [(r.start, r.end) for r in records if r.kind == "collective"]
@@ -73,7 +73,7 @@ def waits_of(
 
 # %% ../../nbs/timing/collective_waits.ipynb #387fc902
 def _by_slot(stamps, waits, n):
-    "Seconds of each slot, and what of them is waiting."
+    "Return the seconds of each slot, and what of them is waiting."
     total, waited, stack, last, k = [0.0] * n, [0.0] * n, [], 0.0, 0
     for event, slot, t in stamps:
         if stack:
@@ -97,7 +97,7 @@ def with_waits(
     run:Forward,         # A forward or a training step
     tick=lambda: None,   # Called after every run
 )->ModuleTimes:
-    "`times` with what the modules waited apart from what they did; as they are where that cannot be recorded."
+    "Return `times` with what the modules waited apart from what they did; as they are where that cannot be recorded."
     if not peers.agreed("the profiler", can_record(), all): return times
     n, count = len(times.own), min(recorded, len(times.steps.values))
     with gc_paused(): runs = marked_runs(fresh, run, torch.device("cpu"), 2 + count, tick)[2:]
@@ -110,7 +110,7 @@ def with_waits(
     return replace(times, own=[scaled(s, 1 - f) for s, f in zip(times.own, part)], waits=waits)
 
 def _of_run(records, stamps, n):
-    "Per slot the seconds and what of them is waiting; the time with a collective on its way."
+    "Return per slot the seconds and what of them is waiting; the time with a collective on its way."
     thread = next(r.thread for r in records if r.kind == "mark")
     begin, end = stamps[0].time, stamps[-1].time
     waits, flight = waits_of(records, thread, begin, end)

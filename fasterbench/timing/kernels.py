@@ -28,7 +28,7 @@ def on_top(
     stamps:Sequence[Stamp],             # In order
     times:Iterable[float],
 )->list[int|None]:
-    "The slot on top of the stack at each time; `None` before the first and after the last."
+    "Return the slot on top of the stack at each time; `None` before the first and after the last."
     stack, tops = [], [None]
     for event, slot, _ in stamps:
         if event == switch: stack[-1] = slot
@@ -46,7 +46,7 @@ def nesting(
     spans:Sequence[Record],                # Of one kind, by (start, -end)
     points:Sequence[tuple[int, float]]=(), # (thread, time)
 )->tuple[list[int], list[int]]:
-    "The place of the span that each span lies in, in its thread, and of the innermost around each point; -1 for none."
+    "Return the place of the span around each span, in its thread, and of the innermost around each point; -1 for none."
     parents, at, stacks = [], [-1] * len(points), {}
     order = sorted(range(len(points)), key=lambda k: points[k][1], reverse=True)
     for i, span in enumerate(spans):
@@ -71,7 +71,7 @@ def launch_and_operator(
     launches:Sequence[Record],
     activities:Sequence[Record], # What the GPU did
 )->list[tuple[int, int]]:
-    """Of each activity the place of its launch, by correlation id, and of the innermost operator around the launch; -1
+    """Return the place of each activity's launch, by correlation id, and of the innermost operator around that; -1
     for none. Where the thread of the launch is not known, the operator is the one that the activity links to."""
     by_id = {r.id: k for k, r in enumerate(launches) if r.id >= 0}
     linked, threads = {r.id: k for k, r in enumerate(operators) if r.id >= 0}, {r.thread for r in operators}
@@ -82,13 +82,13 @@ def launch_and_operator(
             for k, a in zip(found, activities)]
 
 def _earlier(operators, k, activity):
-    "`k`, if that operator began before the activity did."
+    "Return `k`, if that operator began before the activity did."
     return k if k >= 0 and operators[k].start <= activity.start else -1
 
 def with_launches(
     records:Iterable[Record],
 )->list[tuple[Record, Record|None, int|None]]:
-    """Each kernel, copy and set with its launch, or where that was not recorded the operator that launched it; and the
+    """Return kernels, copies and sets with their launch, or where none was recorded the operator that launched; and the
     thread of that operator, where there is one."""
     kinds = {}
     for r in records: kinds.setdefault("activity" if r.kind in gpu_work else r.kind, []).append(r)
@@ -118,7 +118,7 @@ def slots_of_replays(
 def exclusive_seconds(
     intervals:Sequence[tuple[float, float, int]], # Begin, end, class: a moment belongs to the lowest class that runs
 )->list[float]:
-    "Seconds of each interval; they sum to the length of the union."
+    "Return the seconds of each interval; they sum to the length of the union."
     borders = sorted(((t, step, i) for i, (start, end, _) in enumerate(intervals)
                       for t, step in ((start, 1), (end, -1))), key=lambda b: b[0])
     classes = sorted({c for *_, c in intervals})
@@ -138,7 +138,7 @@ def exclusive_seconds(
 def shared_times(
     intervals:Iterable[tuple[object, float, float]], # Whose, begin, end
 )->dict:
-    "Seconds per owner; they sum to the length of the union."
+    "Return the seconds per owner; they sum to the length of the union."
     intervals, total = list(intervals), {}
     for (owner, *_), seconds in zip(intervals, exclusive_seconds([(start, end, 0) for _, start, end in intervals])):
         total[owner] = total.get(owner, 0.0) + seconds
@@ -163,7 +163,7 @@ def is_collective_kernel(
 
 # %% ../../nbs/timing/kernels.ipynb #a7ad9263
 def _slot_seconds(records, stamps, elsewhere):
-    "Of each kernel its slot and its seconds, which sum to the union; those that communicate get what nothing hides."
+    "Return slot and seconds of each kernel, which sum to the union; those that communicate get what nothing hides."
     found, marked = with_launches(records), {r.thread for r in records if r.kind == "mark"}
     tops = on_top(stamps, [launch.start if launch else -1.0 for _, launch, _ in found])
     own = [thread is None or not marked or thread in marked for *_, thread in found]    # else no module launched it
@@ -176,7 +176,7 @@ def kernel_times(
     n:int,                               # How many slots there are
     elsewhere:int|None=None,             # The slot of kernels that threads without stamps launch; None: they have none
 )->tuple[list[float], float, list[float], float]:
-    """Seconds of kernels per slot, and of kernels that no slot launched.
+    """Return the seconds of kernels per slot, and of kernels that no slot launched.
 
     Behind them those of kernels that communicate: per slot what no other kernel hides, and all of it."""
     total, exposed = {}, [0.0] * n
@@ -225,7 +225,7 @@ def between_marks(
     logs:list,            # Per run its first mark, the stamps of `Marks`, and its last mark
     marks:int,            # How many were set
 )->list[tuple[list[Stamp], list[Record], float]]:
-    "Per run its stamps, its records and its length, s; none where marks are missing in the record."
+    "Return per run its stamps, its records and its length, s; none where marks are missing in the record."
     at, begins = [r.start for r in records if r.kind == "mark"], [r.start for r in records]
     if len(at) != marks: return []
     inside = lambda first, last: records[bisect_left(begins, at[first]):bisect_right(begins, at[last])]
@@ -233,7 +233,7 @@ def between_marks(
             for first, log, last in logs]
 
 def marked_runs(fresh, run, device, n, tick):
-    "Per run its stamps, its records and its length; none where marks are missing in the record."
+    "Return per run its stamps, its records and its length; none where marks are missing in the record."
     marks, logs = Marks(device), []
     stamps = StepStamps(run, marks) if run.training else marks
     with session(device) as records:
@@ -258,7 +258,7 @@ def time_kernels(
     rule:StoppingRule,    # When to stop
     tick=lambda: None,    # Called after every run
 )->tuple[KernelTimes, list[list[Record]]]|None:
-    "Kernel time of each part and phase, and the records of each run; `None` where there are no kernels to be seen."
+    "Return kernel time of each part and phase, and the records of each run; `None` where no kernels can be seen."
     slots, bare, runs = len(run.parts) * (len(phases) if run.training else 1), [], []
     warm_up(fresh, warmup, rule, tick)
     with gc_paused():
@@ -282,12 +282,12 @@ def idle_times(
     busy:Sequence[float], # Of each recorded run: with a kernel under way, s
     bare:Sequence[float], # Of runs without an instrument, s
 )->tuple[list[float], list[float]]:
-    "Per recorded run the seconds without a kernel in a run that nothing records, and the length of that run."
+    "Return per recorded run the seconds without a kernel in a run that nothing records, and the length of that run."
     wholes = bare if len(bare) == len(busy) else [statistics.median(bare)] * len(busy)
     return [max(w - b, 0.0) for w, b in zip(wholes, busy)], [max(w, b) for w, b in zip(wholes, busy)]
 
 def _kernel_times(runs, bare, slots, clock, sites=0):
-    "The times of recorded runs: of each slot, of kernels that no slot launched, of communication, and of no kernel."
+    "Return the times of recorded runs: of slots, of kernels that no slot launched, of communication, of no kernel."
     own, rest, exposed, flight = zip(*(kernel_times(records, stamps, slots + 1 + sites) for stamps, records, _ in runs))
     idle, lengths = idle_times([sum(o) + r + sum(e) for o, r, e in zip(own, rest, exposed)], bare)
     lost, launches = zip(*(slots_of_lost(records, stamps) for stamps, records, _ in runs))

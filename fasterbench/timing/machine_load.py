@@ -32,7 +32,7 @@ def load_caveats(
     load, # A `MachineLoad`, or whatever has its fields
     share:float=busy_share, # Of the cores
 )->list[str]:
-    "In words what of the machine puts times in doubt; empty where all is well, or nothing is known."
+    "Say what of the machine puts times in doubt; empty where all is well, or nothing is known."
     cores, found = load.cores or 0, []
     if cores and (load.others or 0.0) > share * cores:
         found.append(f"others used {load.others:.1f} of {cores} core{'s' * (cores != 1)}")
@@ -49,7 +49,7 @@ def read_accounts(
     text:str|None=None, # The contents of `/proc/stat`; None: it is read
     cpus=None,          # Which cores count; None: those that this process may use
 )->tuple[float, float]|None:
-    "Seconds that the cores were busy and stolen since the machine started; `None` where the system does not tell."
+    "Return the seconds that the cores were busy and stolen since the start; `None` where the system does not tell."
     cpus, busy, stolen = _cpus() if cpus is None else cpus, 0, 0
     try:
         if text is None:
@@ -65,7 +65,7 @@ def read_accounts(
     return busy / tick, stolen / tick
 
 def _sum_of(pattern):
-    "The sum of the numbers in the files that match; `None` where there are none."
+    "Return the sum of the numbers in the files that match; `None` where there are none."
     try: counts = [int(open(path).read()) for path in glob(pattern)]
     except (OSError, ValueError): return None
     return sum(counts) if counts else None
@@ -73,7 +73,7 @@ def _sum_of(pattern):
 def _throttled(): return _sum_of("/sys/devices/system/cpu/cpu*/thermal_throttle/core_throttle_count")
 
 def _memory_stall():
-    "Seconds in which a task stood still for want of memory; `None` where the system does not tell."
+    "Return the seconds in which a task stood still for want of memory; `None` where the system does not tell."
     try:
         with open("/proc/pressure/memory", encoding="ascii") as f: return int(f.readline().rpartition("=")[2]) * 1e-6
     except (OSError, ValueError): return None
@@ -81,7 +81,7 @@ def _memory_stall():
 
 # %% ../../nbs/timing/machine_load.ipynb #61ef8a23
 def _clock_rates():
-    "Clock rates of the cores, Hz; empty where the system does not tell."
+    "Return the clock rates of the cores, Hz; empty where the system does not tell."
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as f:
             return [float(line.split(":")[1]) * 1e6 for line in f if line.startswith("cpu MHz")]
@@ -106,7 +106,7 @@ def _in_job():
 def _difference(a, b, elapsed=1.0): return None if a is None or b is None else (b - a) / elapsed
 
 def _load_between(a, b, **more):
-    "The load between two readings."
+    "Return the load between two readings."
     elapsed, cores = b.time - a.time, len(_cpus())
     a, b = (r._replace(accounts=None) if _in_job() else r for r in (a, b))
     throttled, others, steal = _difference(a.throttled, b.throttled), None, None
@@ -152,7 +152,7 @@ class LoadMeter:
     def of(self,
         runs:Sequence[tuple[float, float]], # Begin and end of each, s
     )->list[MachineLoad]:
-        "The load during each run: between the looks around it, a tenth of a second at least."
+        "Return the load during each run: between the looks around it, a tenth of a second at least."
         times, found = [r.time for r in self.readings], []
         for begin, end in runs:
             first = max(bisect_right(times, begin) - 1, 0)
@@ -194,7 +194,7 @@ def drift_between(
     before:Sequence[float], # What `quartiles` were of one profile
     after:Sequence[float],  # And of the other
 )->float|None:
-    "By which factor the machine may have changed between two profiles; `None` where one of them did not look."
+    "Return the factor by which the machine may have changed between two profiles; `None` where one did not look."
     if len(before) != 4 or len(after) != 4 or not all((*before, *after)): return None
     return max(max(after[i + 1] / before[i], before[i + 1] / after[i]) for i in (0, 2))
 

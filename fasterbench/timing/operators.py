@@ -31,7 +31,7 @@ def matched_records(
     records:Iterable[Record],  # By time
     sums:str="aten::add",      # Also the name of a sum of gradients, which is in place where they are not looked at
 )->list[Record]|None:
-    "The record of each; `None` where the session did not run these operators in this order."
+    "Return the record of each; `None` where the session did not run these operators in this order."
     matches, operators, end = [], (r for r in records if r.kind == "operator"), {}
     for name in names:
         also = sums if name == "aten::add" else name
@@ -48,7 +48,7 @@ def operator_times(
     records:Sequence[Record],  # Of one run, by time
     device:torch.device,       # Where it ran
 )->list[float]|None:
-    """Seconds of each operator: on a GPU of the kernels it launched, on a CPU its own.
+    """Return the seconds of each operator: on a GPU of the kernels it launched, on a CPU its own.
 
     `None` where the run was another one."""
     matches = matched_records(names, records, "aten::add_" if is_accelerator(device) else "aten::add")
@@ -62,13 +62,13 @@ def operator_times(
     return [total.get(k, 0.0) for k in range(len(matches))]
 
 def _span_at(spans, t):
-    "Which of the disjoint `spans`, by time, holds `t`."
+    "Return which of the disjoint `spans`, by time, holds `t`."
     at = bisect_right(spans, (t, float("inf"))) - 1
     return spans[at][2] if at >= 0 and t <= spans[at][1] else None
 
 # %% ../../nbs/timing/operators.ipynb #4b91b9ea
 def _between_marks(records):
-    "The records of each run: between the first mark and the second, the third and the fourth, and so on."
+    "Return the records of each run: between the first mark and the second, the third and the fourth, and so on."
     runs, current = [], None
     for r in records:
         if r.kind != "mark":
@@ -91,7 +91,7 @@ def time_operators(
     runs:int,           # How many
     tick=lambda: None,  # Called after each
 )->list[list[float]]|None:
-    """Per run the seconds of each call of `work.trace`, by the profiler's records.
+    """Return per run the seconds of each call of `work.trace`, by the profiler's records.
 
     `None` where a run did not run the same operators."""
     names, times, cpu = [c.operator for c in work.trace], [], torch.device("cpu")
@@ -120,7 +120,7 @@ def matched_times(
     calls:list[Call],               # A trace
     times:list[tuple[str, float]],  # Operator and seconds, of another run
 )->list[float]|None:
-    "Seconds per call of the trace; `None` where the other run did not run its operators in this order."
+    "Return the seconds per call of the trace; `None` where the other run did not run its operators in this order."
     left = iter(times)
     matches = [next((t for name, t in left if name == c.operator), None) for c in calls]
     return None if None in matches else matches
@@ -132,7 +132,7 @@ def stamp_operators(
     runs:int,           # How many
     tick=lambda: None,  # Called after each
 )->list[list[float]]|None:
-    "The same as `time_operators`, by the clock around each operator."
+    "Return the same as `time_operators`, by the clock around each operator."
     times = []
     for _ in range(runs):
         call = fresh()
@@ -161,7 +161,7 @@ def operator_samples(
     records=None,          # Of each run, where a session has recorded them already
     rule:StoppingRule|None=None, # Says how many are enough where they are steady; None: `runs`
 )->list[Samples|None]:
-    """Samples per operator call of `work`.
+    """Return the samples per operator call of `work`.
 
     `None` in compiled modules, which run none of them, where runs differ, and where kernels could not be seen."""
     if all(compiled_part(work.parts[c.part]) for c in work.trace): return [None] * len(work.trace)

@@ -67,7 +67,7 @@ def _read(events, names):
 _on_gpu = {"kernel", "copy", "set"}
 
 def _records(events, names):
-    "The records among `events`, by time; the first begins at 0 (a double does not hold nanoseconds since 1970)."
+    "Return the records among `events`, by time; the first begins at 0 (a double does not hold nanoseconds since 1970)."
     found = sorted(_read(events, names), key=lambda r: (r[0], -r[1]))
     origin = found[0][0] if found else 0
     return [Record(kind, name, (start - origin) * 1e-9, (end - origin) * 1e-9, *more)
@@ -90,7 +90,7 @@ def session(
     device:torch.device, # Recorded in addition to the CPU
     names=None,          # The operators that are wanted; None: everything
 ):
-    "Within the context the profiler runs; the list it gives holds its records, by time, once the context is left."
+    "Run the profiler within the context. Gives a list that holds its records, by time, once the context is left."
     records, here = [], accelerator(device)
     with (undo := Undo()), undo:
         undo.add(let_go, _one_at_a_time)

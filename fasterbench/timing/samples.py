@@ -117,13 +117,13 @@ class StoppingRule:
     def bare_runs(self,
         n:int, # How many samples there are
     )->int:
-        "How many runs have no instrument, where these are steady: one of five, but four, or a third of few samples."
+        "Return how many runs have no instrument, if all is steady: one of five, but four, or a third of few samples."
         return max(-(-n // self.bare_every), min(4, -(-n // 3)))
 
     def expected(self,
         one:float, # What one run takes, s
     )->int:
-        "About how many samples there will be, of runs that are steady."
+        "Return about how many samples there will be, of runs that are steady."
         if self.steps is not None: return self.steps
         turn = max(one, 1e-9) * (1 + 1 / 3)
         return max(self.few, int(min(self.at_least, self.at_most / turn)))
@@ -132,14 +132,14 @@ class StoppingRule:
         one:float, # What one run takes, s
         done:int,  # Samples so far
     )->int:
-        "About how many runs are left, with those without an instrument and those that time operators."
+        "Return about how many runs are left, with those without an instrument and those that time operators."
         n = max(self.expected(one), done)
         return round((n - done) * (1 + self.bare_runs(n) / n)) + self.operators(n)
 
     def operators(self,
         n:int, # How many samples there are
     )->int:
-        "How many runs time operators, where these are steady: one of eight, but three, or a quarter of few samples."
+        "Return how many runs time operators, if all is steady: one of eight, but three, or a quarter of few samples."
         return max(-(-n // 8), min(3, -(-n // 4)))
 
 
@@ -163,7 +163,7 @@ def timed_call(
     call,                # Runs the model once
     device:torch.device, # Where
 )->float:
-    "Seconds of one call, from idle to idle."
+    "Time one call, from idle to idle, s."
     here = accelerator(device)
     here.synchronize()
     start = here.clock()

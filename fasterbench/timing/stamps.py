@@ -57,7 +57,7 @@ class CpuStamps:
 
     @contextmanager
     def around(self):
-        "Around the call of the model: what it does outside its forward belongs to it."
+        "Stamp the call of the model: what it does outside its forward belongs to it."
         log, now = self.log.append, self.now
         log((enter, 0, now()))
         try: yield
@@ -73,7 +73,7 @@ class CpuStamps:
     def seconds(self, times): return [t * 1e-9 for t in times]
 
     def read(self)->list[Stamp]:
-        "The stamps since the last reading, with their times in s."
+        "Return the stamps since the last reading, with their times in s."
         log = self.log[:]
         self.log.clear()
         if not log: return []
@@ -101,18 +101,18 @@ class _GraphHooks:
         self.forget()
 
     def unhook(self):
-        "The backward is over."
+        "Remove the hooks: the backward is over."
         for handle in self.handles: handle.remove()
         self.handles = []
 
     def forget(self):
-        "The step is over."
+        "Forget what was noted: the step is over."
         self.unhook()
         self.borders, self.stack = [], [len(self.run.modules)]
         self.made = NodeOwners(self.run.earlier, -1)
 
     def owners(self)->NodeOwners:
-        "Who made which nodes, from the numbers that were noted since the step began."
+        "Return who made which nodes, from the numbers that were noted since the step began."
         for event, part, number in self.borders:
             if event is enter: self.stack.append(part)
             elif event is leave: self.stack.pop()
@@ -131,7 +131,7 @@ class _GraphHooks:
         return self.hooks[slot, in_python]
 
     def set(self, graph, part, offset):
-        "Hooks on all nodes of `graph`; parameters without an owner belong to `part`."
+        "Set hooks on all nodes of `graph`; parameters without an owner belong to `part`."
         made = self.owners()
         for node in graph_nodes(graph):
             owner = self.run.owners.get(id(node.variable), part) if hasattr(node, "variable") else made.of(node)
@@ -139,7 +139,7 @@ class _GraphHooks:
 
 # %% ../../nbs/timing/stamps.ipynb #ra4s0002
 def _behind(graph, stamp):
-    "Hooks that have the engine call `stamp` behind the last node of a backward, before what others ask."
+    "Set hooks that have the engine call `stamp` behind the last node of a backward, before what others ask."
     asked = []
     def ask(gradients):
         if not asked: asked.append(queue_callback(stamp))
@@ -175,7 +175,7 @@ class StepStamps:
         return partial(self.timed, i, forward)
 
     def again(self, timed, args, kwargs):
-        "A forward that runs in the backward; when the outermost one is done, its graph gets hooks."
+        "Return a forward that runs in the backward; when the outermost one is done, its graph gets hooks."
         self.depth += 1
         try: out = timed(*args, **kwargs)
         finally: self.depth -= 1
@@ -189,7 +189,7 @@ class StepStamps:
 
     @contextmanager
     def preparing(self):
-        "Within the context time is the measurement's own."
+        "Charge the time within the context to the measurement itself."
         slot = self.n * len(phases)
         self.log((enter, slot, self.now()))
         try: yield
@@ -201,7 +201,7 @@ class StepStamps:
         phase:str,  # "forward", "backward" or "update"
         graph=None, # The node that a backward begins with
     ):
-        "Within the context the step is in `phase`."
+        "Let the step be in `phase` within the context."
         log, now, before = self.log, self.now, self.offset
         self.offset = self.n * phases.index(phase)
         slot = self.offset + part
@@ -239,7 +239,7 @@ def self_times(
     cost:StampCost=StampCost(),  # Subtracted per call
     sites:int=0,                 # How many of the slots, the last ones, are calls of kernels
 )->list[float]:
-    "Seconds that each slot spent itself, over all its calls."
+    "Return the seconds that each slot spent itself, over all its calls."
     total, stack, last = [0.0] * n, [], 0.0
     costs = [(cost.outside, cost.inside)] * (n - sites) + [(cost.site / 2, cost.site / 2)] * sites
     for event, slot, t in stamps:
@@ -288,7 +288,7 @@ class StampProbe:
     def wrap(self, i, forward): return partial(self.probed, i, forward)
 
     def end(self):
-        "A run is over."
+        "Take the stamps of a run that is over."
         stamps = self.stamps.read()
         self.inside += [b.time - a.time for a, b in zip(stamps, stamps[1:]) if (a.event, b.event) == (enter, leave)]
         self.runs += 1
@@ -313,7 +313,7 @@ def stamp_cost(
     n:int=60,       # Modules in the chain
     rounds:int=5,
 )->StampCost:
-    "Cost of a stamped call in a chain of small modules on this CPU, now."
+    "Measure the cost of a stamped call in a chain of small modules on this CPU, now."
     chain, x = nn.Sequential(*(nn.ReLU() for _ in range(n))), torch.ones(4, device="cpu")
     probe = StampProbe(make(), n + 1)
     probe.least = 1
@@ -325,7 +325,7 @@ def stamp_cost(
 @torch.inference_mode(False)
 @torch.enable_grad()
 def _backward_time(n, hook=None):
-    "Seconds per node of a backward through `n` negations of one number, in whatever mode the program is."
+    "Time a backward through `n` negations of one number, in whatever mode the program is; s per node."
     y = torch.ones((), requires_grad=True, device="cpu")
     for _ in range(n): y = y.neg()
     for node in graph_nodes(y.grad_fn) if hook else (): node.register_prehook(hook)
@@ -344,7 +344,7 @@ def site_cost(
     n:int=500, # Calls per round
     rounds:int=5,
 )->float:
-    "Cost of the two stamps around the call of a kernel on this CPU, now, s."
+    "Measure the cost of the two stamps around the call of a kernel on this CPU, now, s."
     stamps = CpuStamps()
     def stamped(_): stamps.note(enter, 0); stamps.note(leave, 0)
     cost = statistics.median(_loop(stamped, n) - _loop(_noop, n) for _ in range(rounds))
@@ -354,7 +354,7 @@ def node_cost(
     n:int=200, # Nodes per round
     rounds:int=5,
 )->float:
-    "Cost of a stamped autograd node on this CPU, now, s."
+    "Measure the cost of a stamped autograd node on this CPU, now, s."
     log = []
     def hook(gradients): log.append((switch, 0, perf_counter_ns()))
     hooked, bare = zip(*((_backward_time(n, hook), _backward_time(n)) for _ in range(rounds)))
@@ -404,7 +404,7 @@ class ModuleTimes:
         return samples.of(whole.middle).mean if self._additive else samples.of(self._quietest(whole)).median
 
     def _quietest(self, whole):
-        "Which runs were the quietest: a quarter of the pairs, so that rows and end to end are of the same moments."
+        "Choose the quietest runs: a quarter of the pairs, so that rows and end to end are of the same moments."
         which = [k for k, kind in enumerate((self.bare, self.steps)) if kind is whole]
         if not which or not self.pairs: return whole.quietest
         longer = lambda pair: max(self.bare.values[pair[0]], self.steps.values[pair[1]])
@@ -452,7 +452,7 @@ class _Round:
         return seconds
 
     def quiet_runs(self, meter):
-        "Which bare and which instrumented runs were not disturbed; `None` where that is all of them, or too few."
+        "Choose the bare and the instrumented runs that were not disturbed; `None` where these are all, or too few."
         if not load_caveats(meter.load): return None
         calm = lambda load: load.others is not None and not load_caveats(load)
         quiet = {kind: [i for i, load in enumerate(meter.of(spans)) if calm(load)]
@@ -460,7 +460,7 @@ class _Round:
         return quiet if len(quiet["steps"]) >= 3 and len(quiet["bare"]) >= 2 else None
 
     def times(self, meter, **more)->ModuleTimes:
-        "The times of the runs that others did not disturb, where there are enough; else of all."
+        "Return the times of the runs that others did not disturb, where there are enough; else of all."
         own, sites = ([Samples(tuple(v)) for v in zip(*times)] for times in (self.own, self.sites))
         load, pairs = meter.load, self.pairs()
         steps, bare = Samples(tuple(self.steps)), Samples(tuple(self.bare))
@@ -477,13 +477,13 @@ class _Round:
         return ModuleTimes(own, steps, bare, load=load, sites=sites, pairs=tuple(pairs), **more)
 
     def pairs(self)->list[tuple[int, int]]:
-        "Each bare run with the instrumented one before it, and with the one after it."
+        "Return each bare run with the instrumented one before it, and with the one after it."
         begins = [begin for begin, _ in self.spans["steps"]]
         after = [bisect(begins, begin) for begin, _ in self.spans["bare"]]
         return [(i, k) for i, n in enumerate(after) for k in (n - 1, n) if 0 <= k < len(begins)]
 
 def _timed_round(fresh, run, device, stamps, watched, slots, cost, rule, tick, meter):
-    "Runs by turns, until the rule has enough of them."
+    "Run by turns, until the rule has enough of them."
     r, begin = _Round(), perf_counter()
     def enough():
         elapsed = perf_counter() - begin
@@ -516,7 +516,7 @@ def time_modules(
     cost:StampCost|None=None,    # Of a stamped call; None: it is measured
     meter=LoadMeter,      # `meter(between=...)` observes the machine
 )->ModuleTimes:
-    "Self time of each part, and phase of a training step, over repeated runs."
+    "Measure the self time of each part, and phase of a training step, over repeated runs."
     stamps, slots = _stamps(run, device)
     watched, rounds, reference, begin = run.watched(stamps), [], Reference(), perf_counter()
     if is_accelerator(device): cost = StampCost()                            # an event costs the GPU next to nothing

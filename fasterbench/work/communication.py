@@ -49,12 +49,12 @@ def is_process_group(
 def members(
     group, # A `torch.distributed.ProcessGroup`
 )->list|None:
-    "Its ranks in the whole job; `None` where `torch.distributed` does not know the group."
+    "Return the ranks of a group in the whole job; `None` where `torch.distributed` does not know it."
     try: return dist.get_process_group_ranks(group)
     except (KeyError, ValueError, RuntimeError): return None
 
 def _group_shape(group):
-    "Size and stride of a group, given as the object, as the dispatcher's form of it, or by its name."
+    "Return the size and stride of a group, given as the object, as the dispatcher's form of it, or by its name."
     if isinstance(group, torch.ScriptObject): group = dist.ProcessGroup.unbox(group)
     elif isinstance(group, str):
         try: group = dist.distributed_c10d._resolve_process_group(group)
@@ -62,7 +62,7 @@ def _group_shape(group):
     return (group.size(), stride_of(members(group) or ())) if hasattr(group, "size") else (None, None)
 
 def _group_of_call(op, args, kwargs):
-    "Size and stride of the process group of a call; `None` where they cannot be told."
+    "Return the size and stride of the process group of a call; `None` where they cannot be told."
     given = {a.name: value for a, value in arguments(op, args, kwargs)}
     group = given.get("process_group", given.get("group_name"))
     ranks, stride = (None, None) if group is None else _group_shape(group)
@@ -70,7 +70,7 @@ def _group_of_call(op, args, kwargs):
 
 # %% ../../nbs/work/communication.ipynb #40938adb
 def _buffer(kind, ranks, op, args, kwargs, out):
-    "Bytes of the whole buffer of a call."
+    "Return the bytes of the whole buffer of a call."
     if kind == "barrier": return 0
     sizes = [sum(map(unique_bytes, ts)) for v in (*(v for _, v in arguments(op, args, kwargs)), out)
              if (ts := tensors_in(v))]

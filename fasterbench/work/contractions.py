@@ -19,7 +19,7 @@ def matmul(
     batch=1,      # How many of them
     extra=0,      # FLOPs in addition to the contraction
 )->Flops:
-    "2·m·k·n per product."
+    "Count 2·m·k·n per product."
     contraction = 2 * batch * m * k * n
     return Flops(contraction + extra, contraction)
 
@@ -29,12 +29,12 @@ def _mm(a, b, *_, out=None, **kw):
     return pairs if pairs is None else matmul(pairs, 1, 1)
 
 def _pairs(a, b):
-    "Multiply-accumulates of a product, per stored entry where one of the two is sparse; `None`: not known."
+    "Return the multiply-accumulates of a product, per stored entry where one of the two is sparse; `None`: not known."
     if getattr(b, "entries", None) is None: return entries(a) * b[-1]
     return a[0] * entries(b) if getattr(a, "entries", None) is None else _met(a, b)
 
 def _met(a, b):
-    "Entries of two sparse matrices that meet: each of `a` in column k with each of `b` in row k."
+    "Return the entries of two sparse matrices that meet: each of `a` in column k with each of `b` in row k."
     if any(t.stored is None or t.stored.is_meta or isinstance(t.stored, FakeTensor) for t in (a, b)): return None
     columns, rows = (t.stored.to_sparse_coo()._indices()[i] for t, i in ((a, 1), (b, 0)))
     return int(torch.bincount(rows, minlength=a[1])[columns].sum())
@@ -88,7 +88,7 @@ def _mkl_linear(x, packed, w, bias=None, *_, out=None, **kw): return _linear(x, 
 
 @rule("mkldnn::_linear_pointwise", category="matmul")
 def _linear_pointwise(x, *rest, out=None, **kw):
-    "A product, then what a compiler has fused with it: a bias, and a sum with another tensor."
+    "Count a product, then what a compiler has fused with it: a bias, and a sum with another tensor."
     return matmul(math.prod(x[:-1]), x[-1], out[-1], extra=math.prod(out) * (count_tensors(*rest) - 1))
 
 @rule(*aten_names("_scaled_mm"), category="matmul")
@@ -100,7 +100,7 @@ def _scaled_mm_v2(a, b, *_, out=None, **kw): return matmul(a[0], a[1], b[1], ext
 
 @rule("torch_nn::_linear_cross_entropy_batch_chunked", category="matmul")
 def _linear_cross_entropy(x, w, *rest, out=None, **kw):
-    "The logits, and where they are asked for, the gradients of the input and of the weight, in one operator."
+    "Count the logits, and where they are asked for, the gradients of the input and of the weight."
     products = 1 + sum(bool(asked) for asked in rest[-3:-1])
     return matmul(x[0], x[1], w[0], batch=products, extra=softmax_cost * x[0] * w[0])
 
@@ -119,7 +119,7 @@ def convolution(
     w,       # Shape of the weight: channels, channels of a group, kernel
     extra=0, # FLOPs in addition to the contraction
 )->Flops:
-    "2 FLOPs for each weight at each place."
+    "Count 2 FLOPs for each weight at each place."
     return matmul(math.prod(at), math.prod(w[1:]), 1, extra=extra)
 
 @rule(*aten_names("convolution _convolution convolution_overrideable"), category="convolution")
@@ -133,12 +133,12 @@ def _plain_convolution(x, w, *rest, out=None, **kw): return convolution(out, w, 
 
 @rule(*aten_names("conv_tbc"), category="convolution")
 def _conv_tbc(x, w, bias, *_, out=None, **kw):
-    "Over time, with the channels last: a weight is kernel × channels in × channels out. The bias is always there."
+    "Count over time, with the channels last: a weight is kernel × channels in × channels out, and a bias is there."
     return matmul(math.prod(out), math.prod(w[:2]), 1, extra=math.prod(out))
 
 @rule("mkldnn::_convolution_pointwise", category="convolution")
 def _convolution_pointwise(x, w, *rest, out=None, **kw):
-    "`rest` begins with the weight, where `w` is another tensor that is added to the result."
+    "Count a convolution; `rest` begins with the weight, where `w` is another tensor that is added to the result."
     if rest and isinstance(rest[0], Shape) and len(rest[0]) > 1: w = rest[0]
     return _plain_convolution(x, w, *rest, out=out)
 
@@ -162,7 +162,7 @@ def seen_pairs(
     right:int|None=None,          # How many behind it: 0 under a causal mask; None: all
     ends:bool=False,              # Whether both end, and do not begin, at the same place
 )->int:
-    "Pairs of a query and a key that a causal mask or a window leaves."
+    "Return the pairs of a query and a key that a causal mask or a window leaves."
     shift = keys - queries if ends else 0
     def before(i): return 0 if i <= 0 else i * (i - 1) // 2 if i <= keys else keys * (keys - 1) // 2 + (i - keys) * keys
     def up_to(last): return before(queries + last + 1) - before(last + 1)     # keys up to place i + last of query i
@@ -180,13 +180,13 @@ def attention(
     ends=False,     # Whether queries and keys end at the same place
     backward=False, # Whether the gradients are computed, with the scores once more
 )->Flops:
-    "FLOPs of scaled dot-product attention."
+    "Return the FLOPs of scaled dot-product attention."
     each, every = math.prod(q[:-2]), q[-2] * k[-2]
     needed = seen_pairs(q[-2], k[-2], left, 0 if causal else right, ends)
     return attention_of(each * needed, each * every, q[-1], v[-1], bool(mask), backward)
 
 def heads_first(t):
-    "A shape of batch, length, heads, channels as `attention` takes it."
+    "Return a shape of batch, length, heads, channels as `attention` takes it."
     return (t[0], t[2], t[1], t[3])
 
 def attention_of(
@@ -194,7 +194,7 @@ def attention_of(
     width, out,     # Channels of a head of keys and of values
     mask=False, backward=False, # As above
 )->Flops:
-    "FLOPs of attention over so many pairs."
+    "Return the FLOPs of attention over so many pairs."
     # gradients: scores, dQ and dK over the width of keys; dV and dP over that of values
     products = 2 * (3 * width + 2 * out) if backward else 2 * (width + out)
     others = softmax_cost + (3 if backward else 1 + mask)
@@ -235,7 +235,7 @@ def _sdpa_flash_backward(grad, q, k, v, *rest, out=None, is_causal=None, **kw):
 
 # %% ../../nbs/work/contractions.ipynb #0aaaba0f
 def _block_pairs(q, k, block_mask):
-    "Pairs of a query and a key in the blocks that a mask names; `None` where its data are not there."
+    "Return the pairs of a query and a key in the blocks that a mask names; `None` where its data are not there."
     few, at, full, at_full = block_mask[2:6]
     if few.is_meta or isinstance(few, FakeTensor): return None
     # the length of each block, the last of which may be shorter
@@ -263,7 +263,7 @@ def _flex_attention_backward(q, k, v, output, lse, grad, grad_lse, forward, join
 def _projections(tokens, width, out_features): return matmul(tokens, width, out_features, extra=tokens * out_features)
 
 def _together(*parts, extra=0):
-    "FLOPs of several parts, and `extra` ones that are no contraction."
+    "Add the FLOPs of several parts, and `extra` ones that are no contraction."
     total, *contractions = map(sum, zip(*parts))
     return Flops(total + extra, *contractions)
 
@@ -294,7 +294,7 @@ def recurrent(
     steps, batch, inputs, hidden, # One layer, one direction
     gates,                        # 4 for an LSTM, 3 for a GRU, 1 for a plain RNN
 )->Flops:
-    "FLOPs of a recurrent layer over a whole sequence."
+    "Return the FLOPs of a recurrent layer over a whole sequence."
     return matmul(steps * batch, inputs + hidden, gates * hidden, extra=steps * batch * hidden * _gate_cost[gates])
 
 @rule(*aten_names("mkldnn_rnn_layer"), category="recurrent")
@@ -330,7 +330,7 @@ def _gru_cell(gates_in, *_, out=None, **kw): return math.prod(gates_in) // 3 * _
 def unpacked(
     packed, # A `torch.ScriptObject` with packed weights
 )->tuple:
-    "The weight and bias in it; nothing where it cannot be unpacked."
+    "Return the weight and bias in it; nothing where it cannot be unpacked."
     try: inside = packed.unpack()
     except (AttributeError, RuntimeError): return ()
     inside = (inside,) if isinstance(inside, torch.Tensor) else inside[:2]
@@ -369,7 +369,7 @@ def _int4_weight(x, *_, out=None, **kw):
 
 @rule(*aten_names("_dyn_quant_matmul_4bit"), category="matmul")
 def _dynamic_int4(x, w, group, inner, columns, *_, out=None, **kw):
-    "Activations are quantized to integers, and the sums are scaled back."
+    "Count a product of activations that are quantized to integers, with sums that are scaled back."
     return matmul(math.prod(x[:-1]), inner, columns, extra=2 * math.prod(x) + math.prod(out))
 
 @rule("onednn::qlinear_pointwise", category="matmul")

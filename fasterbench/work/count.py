@@ -27,7 +27,7 @@ from .trace import Call, Touch, Tracer, Visit
 
 # %% ../../nbs/work/count.ipynb #317b5cb3
 def _extent(touch):
-    "First and last byte of the part that `touch` names, and whether it has no gaps; `None` for an unknown part."
+    "Return first and last byte of the part that `touch` names, and if it has no gaps; `None` for an unknown part."
     if len(touch.region) != 2: return None
     offset, spans = touch.region
     size, elements = touch.whole or touch.bytes, max(math.prod(n for _, n in spans), 1)
@@ -40,7 +40,7 @@ class _Exchanged:
     def __init__(self): self.regions, self.rows, self.parts = set(), {}, []
 
     def new(self, touch:Touch)->int:
-        "Bytes of `touch` that were not exchanged before."
+        "Return the bytes of `touch` that were not exchanged before."
         if touch.region in self.regions: return 0
         if touch.whole: return self._more_rows(touch)
         self.regions.add(touch.region)
@@ -53,7 +53,7 @@ class _Exchanged:
         return self.rows[touch.region] - before
 
     def _overlap(self, touch):
-        "Bytes of `touch` in parts exchanged before. Parts with gaps that only cross are taken to share nothing."
+        "Return the bytes of `touch` in parts exchanged before. Parts with gaps that only cross share nothing."
         extent = _extent(touch)
         if extent is None: return 0
         start, end, dense = extent
@@ -75,7 +75,7 @@ def border(
     made_in:list,              # Per memory block: index of the visit that allocated it; None: it was there before
     kept:set=frozenset(),      # Memory blocks that outlive the run: gradients
 )->list[tuple[list[int], list[int]]]:
-    "Per call of the trace, how many bytes of each read and of each write cross the border of the module it belongs to."
+    "Return per call how many bytes of each read and of each write cross the border of the module it belongs to."
     b = _Border(calls, visits, made_in, kept)
     return [([b.read(c.visit, t) for t in c.reads], [b.write(c.visit, t) for t in c.writes]) for c in calls]
 
@@ -149,11 +149,11 @@ class ModuleWork:
 
 # %% ../../nbs/work/count.ipynb #92fe7052
 def wire_bytes(calls)->float|None:
-    "Bytes that calls send over the link of one rank; `None` when it is unknown of one of them."
+    "Return the bytes that calls send over the link of one rank; `None` when it is unknown of one of them."
     return total(c.sent.wire_bytes for c in calls if c.sent)
 
 def _unseen_sends(unseen):
-    "The collectives among operators that the dispatcher did not see."
+    "Return the collectives among operators that the dispatcher did not see."
     return [name for name in unseen if is_collective(name.partition(" ")[0])]
 
 # %% ../../nbs/work/count.ipynb #b4afba4c
@@ -227,7 +227,7 @@ class Work(_Totals):
         return [_op_work(self.parts[part], phase, calls) for (part, phase, *_), calls in groups.items()]
 
     def by_module(self)->dict[str, ModuleWork]:
-        "Work per module, by qualified name: leaves that were called, and containers that did something themselves."
+        "Return work per module, by qualified name: leaves that were called, and containers that worked themselves."
         own, called = {}, Counter(v.part for v in self.visits if v.phase == self.visits[0].phase)
         for c, crossed in zip(self.trace, self.crossing): own.setdefault(c.part, []).append((c, crossed))
         for i in self.unseen: own.setdefault(i, [])
@@ -237,7 +237,7 @@ class Work(_Totals):
     def of_phase(self,
         phase:str, # "forward", "backward" or "update"
     )->"Work":
-        "The work of one phase of a training step."
+        "Return the work of one phase of a training step."
         chosen = [i for i, c in enumerate(self.trace) if c.phase == phase]
         return Work(self.parts, [self.trace[i] for i in chosen], [v for v in self.visits if v.phase == phase],
                     [self.crossing[i] for i in chosen], self.unseen if phase == "forward" else {})
@@ -269,7 +269,7 @@ def _module_work(part, own, called, unseen):
 
 # %% ../../nbs/work/count.ipynb #0r1g1n00
 def _held_memory(tracer, run):
-    "Numbers of the memory that the model and the sample hold."
+    "Return the numbers of the memory that the model and the sample hold."
     modules = [p.module for p in run.modules]
     held = [t for m in modules for t in (*m.parameters(), *m.buffers(), *tensors_of(dict(vars(m))))]
     return tracer.memory.numbers([*held, *tracer.given, *run.lasting(), *(run.written() if run.training else ())])
@@ -277,7 +277,7 @@ def _held_memory(tracer, run):
 # %% ../../nbs/work/count.ipynb #expla1ne
 @contextmanager
 def _gradients_explained(run):
-    "Within the context the error of a forward that asks for gradients says that there are none."
+    "Let the error of a forward that asks for gradients say that there are none."
     try: yield
     except RuntimeError as error:
         if run.training or "does not require grad" not in str(error): raise
@@ -291,7 +291,7 @@ def trace_call(
     before_write=lambda tensor: None, # Called before an operator writes to a tensor
     tracer=Tracer, # Makes the mode that counts
 )->Work:
-    "The work of one run."
+    "Return the work of one run."
     tracer, others = tracer(run.owners, before_write), OtherThreads(p.module for p in run.modules)
     tracer.memory.numbers([*run.model.parameters(), *run.model.buffers()])
     with (eager(), torch.jit.optimized_execution(False), _gradients_explained(run), run.watched(tracer),
@@ -316,7 +316,7 @@ def trace_call(
 
 # %% ../../nbs/work/count.ipynb #1n1t1a1d
 def check_initialized(model:nn.Module):
-    "Raises `ValueError` for a model with parameters or buffers that have no shape yet."
+    "Raise `ValueError` for a model with parameters or buffers that have no shape yet."
     for name, t in (*model.named_parameters(), *model.named_buffers()):
         if isinstance(t, nn.parameter.UninitializedTensorMixin):
             raise ValueError(f"{name} of the model is uninitialized: run the model once, so that lazy modules know "
@@ -332,7 +332,7 @@ def count_work(
     optimizer=None,        # A `torch.optim.Optimizer` over the model's parameters, whose step is counted too
     target:Target|None=None, # Count a forward for a device that is not here, without data; None: where the model is
 )->Work:
-    "The FLOPs and bytes of one run of `model`, per operator and per module."
+    "Return the FLOPs and bytes of one run of `model`, per operator and per module."
     if not isinstance(model, nn.Module):
         raise TypeError(f"model is a {type(model).__name__}; a torch.nn.Module is needed")
     check_initialized(model)
@@ -352,7 +352,7 @@ def peak_memory(
     model:nn.Module,
     sample,         # What it was called with
 )->int:
-    "The largest sum of memory that is needed at one time, B: a lower bound, since blocks go after their last use."
+    "Return the most memory that is needed at one time, B: a lower bound, since blocks go after their last use."
     lives = {}                                               # memory block: first operator, last operator, B
     for i, call in enumerate(work.trace):
         for kind, touches in (("read", call.reads), ("write", call.writes)):

@@ -40,7 +40,7 @@ _layouts = {torch.sparse_coo: "Sparse", torch.sparse_csr: "SparseCsr", torch.spa
             torch.sparse_bsr: "SparseCsr", torch.sparse_bsc: "SparseCsr", torch._mkldnn: "Mkldnn"}
 
 def _dispatch_key(t):
-    "PyTorch's name for the kernels that `t` is computed with: `CPU`, `NestedTensorCPU`."
+    "Return PyTorch's name for the kernels that `t` is computed with: `CPU`, `NestedTensorCPU`."
     if t.is_nested: kind = "NestedTensor"
     else: kind = "Quantized" if t.is_quantized else _layouts.get(t.layout, "")
     return kind + _dispatch_key_for_device(t.device.type)
@@ -71,7 +71,7 @@ def is_wrapped(types)->bool:
 _kept_whole = {"flex_attention", "flex_attention_backward"}
 
 def _with_mode(mode, value):
-    "`value`, where it is a function, with `mode` on while it runs."
+    "Return `value`, where it is a function, with `mode` on while it runs."
     if isinstance(value, (list, tuple)) and any(map(callable, value)):
         return type(value)(_with_mode(mode, v) for v in value)
     if not callable(value) or isinstance(value, torch.Tensor): return value
@@ -103,7 +103,7 @@ class Watcher(TorchDispatchMode):
 aten = torch.ops.aten
 
 def as_run(op, args, out):
-    "The operator that runs where no mode is on, with its arguments and its result."
+    "Return the operator that runs where no mode is on, with its arguments and its result."
     if op is not aten.max_pool2d_with_indices.default: return op, args, out
     x, *how = args
     if x.device.type != "cpu" or x.requires_grad and torch.is_grad_enabled(): return op, args, out
@@ -115,7 +115,7 @@ def as_run(op, args, out):
 # %% ../../nbs/work/dispatch.ipynb #112b66c6
 @contextmanager
 def watching(mode:TorchDispatchMode):
-    "Within the context `mode` sees every operator; afterwards PyTorch's stack of modes is what it was."
+    "Let `mode` see every operator within the context, and put PyTorch's stack of modes back."
     depth = len(_get_current_dispatch_mode_stack())
     try:
         with mode: yield mode
@@ -147,7 +147,7 @@ class OtherThreads:
     def operators(self,
         call, # Does the run again
     )->dict[str, int]:
-        "The operators that other threads run in `call`, with counts; nothing where the profiler is in use."
+        "Return the operators that other threads run in `call`, with counts; nothing where the profiler is in use."
         if not self.present or _profiler_enabled(): return {}
         every_thread = _ExperimentalConfig(profile_all_threads=True)
         with profiler_session(activities=[ProfilerActivity.CPU], experimental_config=every_thread) as p:
@@ -158,7 +158,7 @@ class OtherThreads:
 _here = "fasterbench::this_thread"
 
 def _elsewhere(events):
-    "Outermost operators of threads without the mark. Threads of the autograd engine belong to this one's backward."
+    "Return outermost operators of threads without the mark. The autograd engine's belong to this one's backward."
     threads = {}
     for e in events:
         if "::" in e.name() and e.start_thread_id(): threads.setdefault(e.start_thread_id(), []).append(e)
@@ -174,7 +174,7 @@ def _elsewhere(events):
 _conversions = ("prim::ConstantMKLDNNTensor", "prim::BroadcastMKLDNNTensors")
 
 def _nodes(block):
-    "Kinds of all nodes in a block of a graph, those in the blocks inside included."
+    "Yield the kinds of all nodes in a block of a graph, those in the blocks inside included."
     for n in block.nodes():
         yield n.kind()
         for inner in n.blocks(): yield from _nodes(inner)

@@ -93,7 +93,7 @@ def _pdist_backward(grad, x, *_, out=None, **kw): return 4 * math.prod(grad) * x
 
 @rule(*aten_names("_trilinear"), category="matmul")
 def _trilinear(a, b, c, expand_a, expand_b, expand_c, *_, out=None, **kw):
-    "Three factors over the space of all their dimensions: one product more than a contraction of two."
+    "Count three factors over the space of all their dimensions: one product more than a contraction of two."
     space = {}
     for shape, new in ((a, expand_a), (b, expand_b), (c, expand_c)):
         sizes = list(shape)
@@ -179,12 +179,12 @@ _activations = set(aten_names("""relu relu_ sigmoid sigmoid_ tanh tanh_ silu sil
 def pointwise_cost(
     name:str, # "aten::gelu"
 )->int:
-    "FLOPs per output element of a pointwise operator."
+    "Return the FLOPs per output element of a pointwise operator."
     return _pointwise.get(name, 1)
 
 @rule(*aten_names("add sub rsub"), category="pointwise")
 def _add(*terms, out=None, alpha=1, **kw):
-    "An element is added where every term stores one."
+    "Count an addition where every term stores an element."
     stored = [entries(t) for t in terms if getattr(t, "entries", None) is not None]
     return min([entries(out), *stored]) * (1 if alpha == 1 else 2)
 

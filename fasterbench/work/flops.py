@@ -30,7 +30,7 @@ def _shape_of(t, item=0):
     return shape
 
 def _unpacked_shape(t):
-    "The shape of a tensor that holds two values of 4 bits in a byte: twice as many along its contiguous dimension."
+    "Return the shape of a tensor of two 4-bit values in a byte: twice as many along its contiguous dimension."
     along = min(range(t.dim()), key=t.stride, default=None)
     return Shape(n * 2 if i == along else n for i, n in enumerate(t.shape))
 
@@ -52,7 +52,7 @@ def operator_flops(
     args, kwargs,     # What it was called with
     out,              # What it returned
 )->tuple[Flops|None, str]:
-    "FLOPs of one call (`None`: no rule covers it) and its category."
+    "Return the FLOPs of one call (`None`: no rule covers it) and its category."
     name, tensors = op_name(op), tensors_in((args, kwargs, out))
     known = _rule_for(name)
     if not known and not _is_pointwise(op, name):
@@ -70,11 +70,11 @@ def operator_flops(
 
 # %% ../../nbs/work/flops.ipynb #45fa4c33
 def _as_aten(name):
-    "The operator of `aten` that computes what one of `prims` does."
+    "Return the operator of `aten` that computes what one of `prims` does."
     return name.replace("prims::", "aten::")
 
 def _rule_for(name):
-    "The rule for `name`. An in-place form computes what the plain one does."
+    "Return the rule for `name`. An in-place form computes what the plain one does."
     plain = name.removesuffix("_")
     return rules.get(name) or rules.get(plain) or rules.get(_as_aten(plain))
 
@@ -91,7 +91,7 @@ def _is_tagged(name):
     return any(torch.Tag.pointwise in getattr(packet, o).tags for o in packet.overloads()) if packet else False
 
 def _item_flops(known, name, args, kwargs, out, item):
-    "FLOPs for one item of a ragged batch, or of the whole call where there is none."
+    "Return the FLOPs for one item of a ragged batch, or of the whole call where there is none."
     first = out[0] if isinstance(out, (tuple, list)) and out and isinstance(out[0], torch.Tensor) else out
     shape = _shape_of(first, item) if isinstance(first, torch.Tensor) else Shape()
     if known is None: flops = pointwise_cost(_as_aten(name)) * entries(shape)
@@ -107,7 +107,7 @@ _if_complex = {**dict.fromkeys(aten_names("""mul div prod cumprod square pow rec
     **dict.fromkeys(aten_names("lerp _foreach_lerp"), (10 / 3, 10 / 3)), "aten::linalg_cross": (14 / 3, 14 / 3)}
 
 def _in_real(name, known, kwargs, flops):
-    "FLOPs of a call on complex numbers, in real operations, from those of the same call on real ones."
+    "Return the FLOPs of a call on complex numbers, in real operations, from those of the same call on real ones."
     name = _as_aten(name.removesuffix("_"))
     scaled = kwargs.get("alpha", 1) != 1 or kwargs.get("value", 1) != 1
     if name.startswith(("aten::_fft", "aten::fft")): return flops

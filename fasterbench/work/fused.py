@@ -46,7 +46,7 @@ class Buffers:
 
 # %% ../../nbs/work/fused.ipynb #d38881b1
 def _sized(graph, expression):
-    "An expression with sizes of the run in place of symbols; symbols of indices stay."
+    "Return an expression with sizes of the run in place of symbols; symbols of indices stay."
     from sympy import sympify
     expression = sympify(expression)
     if not expression.free_symbols: return expression
@@ -83,7 +83,7 @@ def _too_many(accesses, size):
     return max(size, sum(math.prod(n for _, n in steps) for _, steps in accesses)) > most_marked
 
 def _in_runs(accesses, size):
-    "Accesses and size with a run of elements, that every access touches whole or not at all, as one; and its length."
+    "Take a run of elements that every access touches whole or not at all as one; return accesses, size and length."
     runs = [next((s for s in steps if s[0] == 1), (1, 1)) for _, steps in accesses]
     rest = [Counter(steps) - Counter([run]) for (_, steps), run in zip(accesses, runs)]
     whole = math.gcd(size, *(n for _, n in runs), *(start for start, _ in accesses), *(s for r in rest for s, _ in r))
@@ -146,7 +146,7 @@ def _apart(steps):
 
 # %% ../../nbs/work/fused.ipynb #01b45cf0
 def _access(graph, dep):
-    "(start, steps) of a linear index; `None` for another one. And how many elements its ranges have."
+    "Return (start, steps) of a linear index, `None` for another one; and how many elements its ranges have."
     index, counts = _sized(graph, dep.index), {v: _number(graph, n) for v, n in zip(dep.var_names, dep.size)}
     start, steps = index.subs({v: 0 for v in counts}), []
     for v, count in counts.items():
@@ -161,7 +161,7 @@ def _not_linear():
     return FloorDiv, Mod, ModularIndexing
 
 def _spanned(index, counts):
-    "Elements of the ranges that an index varies with; one that is data varies with all of them."
+    "Return the elements of the ranges that an index varies with; one that is data varies with all of them."
     own = index.free_symbols
     return math.prod(n for v, n in counts.items() if v in own or own - set(counts))
 
@@ -205,7 +205,7 @@ class _Traffic:
 def _gone(graph): return frozenset(graph.removed_buffers) | frozenset(graph.inplaced_to_remove)
 
 def _memory_of_buffer(graph, name):
-    "The buffer that has the memory of a buffer, and the element of it where this one begins."
+    "Return the buffer that has the memory of a buffer, and the element of it where this one begins."
     from torch._inductor.ir import NonOwningLayout
     begin = 0
     while True:
@@ -215,12 +215,12 @@ def _memory_of_buffer(graph, name):
         name, begin = layout.view.get_name(), begin + _number(graph, layout.view.get_layout().offset)
 
 def _loaded(graph, node):
-    "The buffers that the body of a node loads or searches."
+    "Return the buffers that the body of a node loads or searches."
     return {_memory_of_buffer(graph, e.buffer_name)[0] for entries in node._body.memory_usage.values()
             for e in entries if e.buffer_name}
 
 def _touches_of_loops(graph, nodes):
-    "Reads and writes of the loop nodes of one kernel."
+    "Return the reads and writes of the loop nodes of one kernel."
     traffic, made, gone = _Traffic(graph), set(), _gone(graph)
     memory = lambda dep: _memory_of_buffer(graph, dep.name)[0]
     for node in nodes:
@@ -249,7 +249,7 @@ class _Unlike:
         self._block(body.root_block)
 
     def _index(self, expression):
-        "(loop variables that an index varies with, a key that names them by their ranges, whether it is not linear)."
+        "Return the loop variables of an index, a key that names them by their ranges, and whether it is not linear."
         expression, names = _sized(self.graph, expression), {}
         for symbol in expression.free_symbols:
             names[symbol] = self.data.get(str(symbol), ({symbol} & {*self.counts}, self.counts.get(symbol)))
@@ -311,7 +311,7 @@ class _Body:
         return result
 
     def _module(self, node, floating, behind):
-        "A block under a mask runs like the rest; an index is a whole number; a scan runs per element."
+        "Answer a body's calls: a block under a mask runs like the rest, an index is an int, a scan is per element."
         block = self.body.subblocks.get(node.target)
         if block is not None: return self._block(block)
         if str(node.target).startswith("scan"): self.flops += self.outer * self.inner * floating
@@ -346,14 +346,14 @@ def _concrete(graph, t):
     return torch.empty_strided([*map(known, t.shape)], [*map(known, t.stride())], dtype=t.dtype, device="meta")
 
 def _as_called(graph, node):
-    "(operator, arguments, keyword arguments, result) of a node."
+    "Return (operator, arguments, keyword arguments, result) of a node."
     args, kwargs = (torch.fx.map_arg(given, lambda n: _value(graph, n)) for given in (node.args, node.kwargs))
     return node.target, args, kwargs, _value(graph, node)
 
 def _is_operator(node): return node.op == "call_function" and isinstance(node.target, OpOverload)
 
 def _main_node(node):
-    "The operator that an extern kernel or a template computes: the one with most work among those it stands for."
+    "Return the operator that an extern kernel or a template computes: that with most work of those it stands for."
     own = node.get_origin_node() if hasattr(node, "get_origin_node") else getattr(node, "origin_node", None)
     origins = [o for o in node.origins if _is_operator(o) and not is_view(o.target)]
     if own is not None and own in origins: return own
@@ -366,7 +366,7 @@ _products = ("mm", "addmm", "bmm", "baddbmm", "convolution", "_int_mm", "linear"
 
 # %% ../../nbs/work/fused.ipynb #bb7e4cbf
 def _operator_call(graph, node, name):
-    "The work of an operator that is called as it is."
+    "Return the work of an operator that is called as it is."
     main = _main_node(node)
     if main is None: return Call(-1, -1, "forward", name, "other", None, None, *_buffers_of(graph, node), (), (), "")
     op, args, kwargs, out = _as_called(graph, main)
@@ -384,7 +384,7 @@ def _operator_call(graph, node, name):
                 tuple(tuple(t.shape) for t in given), tuple(dtype_name(t.dtype) for t in given), dtype, None, total[2])
 
 def _storages(graph, node, main):
-    "id of a tensor that the operator is given -> name of the buffer that holds it, where the two lists agree."
+    "Return id of a tensor that an operator gets -> name of the buffer that holds it, where the two lists agree."
     tensors = [n for n in main.all_input_nodes if isinstance(n.meta.get("val"), torch.Tensor)]
     inputs = [i.get_name() for i in node.inputs if hasattr(i, "get_name")] if hasattr(node, "inputs") else []
     if len(tensors) != len(inputs): inputs = [*dict.fromkeys(inputs)]              # a tensor that is given twice
@@ -392,7 +392,7 @@ def _storages(graph, node, main):
     return {id(_value(graph, n)): _memory_of_buffer(graph, name)[0] for n, name in zip(tensors, inputs)}
 
 def _buffers_of(graph, node):
-    "Reads and writes of a node that no operator is known of: its buffers as a whole."
+    "Return the reads and writes of a node that no operator is known of: its buffers as a whole."
     traffic = _Traffic(graph)
     for name in node.get_read_names(): traffic.add(name)
     traffic.add(node.get_name(), writes=True)
@@ -409,7 +409,7 @@ def module_path(
     return re.sub(r"#\d+", "", re.sub(r"\[['\"]?([^\]'\"]+)['\"]?\]", r".\1", text)).strip(".")
 
 def _stack_of(node):
-    "(path, class) of the module that called an operator; `None` where it is not known."
+    "Return (path, class) of the module that called an operator; `None` where it is not known."
     stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack")
     if stack:
         path, kind = list(stack.values())[-1]
@@ -422,7 +422,7 @@ def _is_outside(node):
     return bool(node.meta.get("fwd_source_fn_stack") or node.meta.get("stack_trace") and not adds)
 
 def _layer_of(node, far=4):
-    "(path, class, inferred) of an operator."
+    "Return (path, class, inferred) of an operator."
     found = _stack_of(node)
     if found: return *found, False
     if _is_outside(node): return "", "", False
@@ -435,7 +435,7 @@ def _layer_of(node, far=4):
     return "", "", True
 
 def _moved(node):
-    "Bytes of the tensors that an operator is given and of those that it returns; at least one."
+    "Return the bytes of the tensors that an operator is given and of those that it returns; at least one."
     tensors = tensors_in([n.meta.get("val") for n in (node, *node.all_input_nodes)])
     size = lambda t: math.prod(int(n) if isinstance(n, int) else int(n.node.hint or 1) for n in t.shape) * t.itemsize
     return max(sum(map(size, tensors)), 1)
@@ -467,7 +467,7 @@ def read_site(
     return Kernel(name, _joined(graph, loops, whole, layers), layers)
 
 def _joined(graph, loops, whole, layers):
-    "The work of a kernel's loops, and of the product that a template computes before them."
+    "Return the work of a kernel's loops, and of the product that a template computes before them."
     bodies = [_Body(graph, n._body) for n in loops]
     flops, contraction, dense = sum(b.count() for b in bodies), 0, 0
     reads, writes = _touches_of_loops(graph, loops)
@@ -487,7 +487,7 @@ def _joined(graph, loops, whole, layers):
                 dense)
 
 def _buffer_dtypes(graph, touches):
-    "The dtypes of buffers, floating-point ones first, largest first."
+    "Return the dtypes of buffers, floating-point ones first, largest first."
     named = [t for t in sorted(touches, key=lambda t: -t.bytes) if isinstance(t.storage, str)]
     dtypes = [graph.get_dtype(t.storage) for t in named]
     return [dtype_name(d) for d in sorted(dtypes, key=lambda d: not d.is_floating_point)]

@@ -15,7 +15,7 @@ from .rules import Shape, aten_names, count_tensors, each, rule
 def _packed(lengths, *tensors): return isinstance(lengths, Shape) or any(len(t) != 4 for t in tensors)
 
 def _flash_attention(q, k, v, lengths, causal, kw, backward=False):
-    "Flash attention, whose queries and keys end at the same place, within a window where there is one."
+    "Count flash attention, whose queries and keys end at the same place, within a window where there is one."
     if _packed(lengths, q, k, v): return None
     left, right = (n if isinstance(n, int) and n >= 0 else None for n in map(kw.get, _window))
     return attention(*map(heads_first, (q, k, v)), causal=causal, left=left, right=right, ends=True, backward=backward)
@@ -23,7 +23,7 @@ def _flash_attention(q, k, v, lengths, causal, kw, backward=False):
 _window = "window_size_left", "window_size_right"
 
 def _efficient_attention(q, k, v, bias, lengths, mask_type, kw, backward=False):
-    "A mask of type 1 is causal from the beginning, one of type 2 up to the end; a window counts a query's own key."
+    "Count attention: a mask of type 1 is causal from the beginning, of type 2 up to the end; a window has the own key."
     if _packed(lengths, q, k, v): return None
     window = kw.get("window_size")
     return attention(*map(heads_first, (q, k, v)), causal=mask_type != 0, mask=bool(bias), ends=mask_type == 2,

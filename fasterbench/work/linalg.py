@@ -60,13 +60,13 @@ def _prim_svd(a, full_matrices=False, *_, out=None, **kw): return _svd(a, full_m
 
 @rule(*aten_names("linalg_polar"), category="other")
 def _polar(a, *_, out=None, **kw):
-    "From U·S·Vᴴ: U·Vᴴ, and V·S·Vᴴ with its rows scaled before and its two triangles averaged after."
+    "Count, from U·S·Vᴴ, U·Vᴴ and V·S·Vᴴ, with its rows scaled before and its two triangles averaged after."
     m, n = _long_and_short(a)
     return _svd(a) + _batch(a) * (2 * m * n**2 + 2 * n**3 + 3 * n**2)
 
 @rule(*aten_names("linalg_matrix_sqrth"), category="other")
 def _matrix_root(a, *_, out=None, **kw):
-    "From V·λ·Vᴴ: √λ, then V·√λ·Vᴴ in the same way."
+    "Count, from V·λ·Vᴴ, √λ and then V·√λ·Vᴴ in the same way."
     return _eigh(a) + _batch(a) * (2 * a[-1] + 2 * a[-1]**3 + 3 * a[-1]**2)
 
 @rule(*aten_names("linalg_pinv"), category="other")
@@ -108,7 +108,7 @@ _largest_norm = {torch.float32: (1.19e-7, 5.98e-4, 5.12e-2, 0.58, 1.46, 3.01),
                  torch.float64: (2.22e-16, 2.58e-8, 3.40e-4, 4.99e-2, 0.3, 1.09)}
 
 def _exponential_products(norm, limits):
-    "How many products the exponential of a matrix of this 1-norm takes."
+    "Return how many products the exponential of a matrix of this 1-norm takes."
     for limit, products in zip(limits, _products.values()):
         if norm <= limit: return products
     return products + max(math.ceil(math.log2(norm / limits[-1])), 0)

@@ -15,7 +15,7 @@ from .rules import aten_names, each, rule
 def _window_size(kernel, dims): return math.prod(kernel) if len(kernel) > 1 else kernel[0] ** dims
 
 def _pools(dims, maximum, average):
-    "Rules for pooling over `dims` dimensions."
+    "Make the rules for pooling over `dims` dimensions."
     @rule(*aten_names(maximum), category="pooling")
     def max_pool(x, kernel, *_, out=None, **kw): return math.prod(out) * _window_size(kernel, dims)
 
@@ -54,7 +54,7 @@ rule(*aten_names("""upsample_nearest1d_backward upsample_nearest2d_backward upsa
 
 # %% ../../nbs/work/resampling.ipynb #3853ae83
 def _antialiased(x, out, taps):
-    "FLOPs of a window along the last axis, then along the one before; `taps` neighbours at a scale of 1 and above."
+    "Count a window along the last axis, then along the one before; `taps` neighbours at a scale of 1 and above."
     window = lambda before, after: min(math.ceil(taps * max(before / after, 1)), before)
     first = math.prod(x[:-1]) * out[-1] * window(x[-1], out[-1])
     return 2 * (first + math.prod(out) * window(x[-2], out[-2]))
@@ -68,7 +68,7 @@ for _kind, _n in (("bilinear2d", 2), ("bicubic2d", 4), ("lanczos2d", 6)):
 
 # %% ../../nbs/work/resampling.ipynb #74067e8b
 def _grid_cost(x, mode):
-    "FLOPs per output of a sample: weights times neighbours for linear (0) and cubic (2), nothing for nearest (1)."
+    "Count per output of a sample: weights times neighbours for linear (0) and cubic (2), nothing for nearest (1)."
     dims = len(x) - 2
     return 2 * {0: 2, 1: 0, 2: 4}[mode] ** dims if mode != 1 else 0
 

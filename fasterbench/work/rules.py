@@ -46,7 +46,7 @@ def rule(
     category:str="other",  # One of `categories`
     tensors:bool=False,    # Call the function with tensors, not shapes: for work that depends on their data
 )->Callable[[Counted], Counted]:
-    "Decorator: the function below says the FLOPs of `ops`, in every overload. A later rule replaces an earlier one."
+    "Register the function below as the rule for the FLOPs of `ops`, in every overload, in place of an earlier rule."
     if category not in categories: raise ValueError(f"category {category!r} is not one of {', '.join(categories)}")
     def register(f):
         for op in ops: rules[op if isinstance(op, str) else op_name(op)] = Rule(f, category, tensors)
@@ -57,7 +57,7 @@ def rule(
 def op_name(
     op, # An operator or an overload of one
 )->str:
-    "`aten::addmm` for every overload of `torch.ops.aten.addmm`. In-place forms (`addmm_`) have a name of their own."
+    "Return `aten::addmm` for each overload of `torch.ops.aten.addmm`; in-place forms (`addmm_`) have their own name."
     if isinstance(op, HigherOrderOperator): return f"higher_order::{op.name()}"
     return op._schema.name if hasattr(op, "_schema") else op._qualified_op_name
 
@@ -68,13 +68,13 @@ class Shape(tuple):
     stored = None       # The sparse tensor itself
 
 def entries(shape)->int:
-    "How many entries a tensor of `shape` stores, or several in a list."
+    "Return how many entries a tensor of `shape` stores, or several in a list."
     if isinstance(shape, list): return sum(map(entries, shape))
     stored = getattr(shape, "entries", None)
     return math.prod(shape) if stored is None else stored
 
 def count_tensors(*values)->int:
-    "How many of a call's arguments are tensors: a bias, a scale, a sum with another tensor."
+    "Return how many of a call's arguments are tensors: a bias, a scale, a sum with another tensor."
     return sum(isinstance(v, Shape) for v in values)
 
 def each(
@@ -87,7 +87,7 @@ def each(
 
 # %% ../../nbs/work/rules.ipynb #45b6b9db
 def tensors_in(value)->list[torch.Tensor]:
-    "The tensors among an operator's arguments, which are at most lists of lists."
+    "Return the tensors among an operator's arguments, which are at most lists of lists."
     if isinstance(value, torch.Tensor): return [value]
     if isinstance(value, dict): value = value.values()
     elif not isinstance(value, (list, tuple)): return []
@@ -99,12 +99,12 @@ def tensors_in(value)->list[torch.Tensor]:
 plain_values = {int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout} # Most of what is no tensor
 
 def map_tensors(f, value):
-    "An operator's arguments with `f(tensor)` for every tensor."
+    "Return an operator's arguments with `f(tensor)` for every tensor."
     if isinstance(value, torch.Tensor): return f(value)
     if isinstance(value, dict): return {k: map_tensors(f, v) for k, v in value.items()}
     if not isinstance(value, (list, tuple)): return value
     return [v if type(v) in plain_values else map_tensors(f, v) for v in value]
 
 def aten_names(text:str)->list[str]:
-    "The aten operators that `text` lists, separated by blanks."
+    "Return the aten operators that `text` lists, separated by blanks."
     return [f"aten::{n}" for n in text.split()]

@@ -54,7 +54,7 @@ def _takes_efficient(target, q, v, gqa):
 
 # %% ../../nbs/work/target.ipynb #118d479a
 def _bias(mask, q, k):
-    "The mask as the memory-efficient kernel takes it: numbers, rows aligned, expanded to every head."
+    "Return the mask as the memory-efficient kernel takes it: numbers, rows aligned, expanded to every head."
     if mask.dtype is torch.bool:
         mask = torch.zeros_like(mask, dtype=q.dtype).masked_fill_(mask.logical_not(), -torch.inf)
     mask = mask.to(q.dtype)
@@ -64,7 +64,7 @@ def _bias(mask, q, k):
 
 def _attention(target, query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, *, scale=None,
     enable_gqa=False):
-    "Attention by the kernel that `target` picks; `NotImplemented` where that is products and a softmax."
+    "Run attention by the kernel that `target` picks; `NotImplemented` where that is products and a softmax."
     if query.dim() != 4 or any(t.is_nested for t in (query, key, value)): return NotImplemented
     if _takes_flash(target, query, key, value, attn_mask, is_causal):
         size = query.shape[-1]
@@ -80,7 +80,7 @@ def _attention(target, query, key, value, attn_mask=None, dropout_p=0.0, is_caus
 _modes = {"rnn_relu": 0, "rnn_tanh": 1, "lstm": 2, "gru": 3}
 
 def _recurrent(mode, target, x, hidden, weights, biased, layers, dropout, train, bidirectional, batch_first=False):
-    "A recurrent layer by the one call of the vendor's library."
+    "Run a recurrent layer by the one call of the vendor's library."
     h, c = hidden if isinstance(hidden, (list, tuple)) else (hidden, None)
     # weights per direction and layer; width of what is fed back
     per, last = (4 if biased else 2), weights[1].shape[1]
@@ -109,7 +109,7 @@ class TargetTracer(Tracer):
 
 # %% ../../nbs/work/target.ipynb #dcf16c39
 def _fakes(mode, device):
-    "A function that gives for each tensor a fake one of its shape on `device`, the same each time."
+    "Return a function that gives for each tensor a fake one of its shape on `device`, the same each time."
     memo = {}
     def fake(t):
         if t.layout is not torch.strided or t.is_quantized or t.is_nested: return t
@@ -120,7 +120,7 @@ def _fakes(mode, device):
     return fake
 
 def _fake_sample(tree, fake):
-    "`tree` with fake tensors; objects that hold tensors are copied with them."
+    "Return `tree` with fake tensors; objects that hold tensors are copied with them."
     memo = {id(t): fake(t) for t in tensors_of(tree)}
     plain = int, float, complex, str, bytes, type(None), torch.dtype, torch.device
     return tree_map(lambda x: memo[id(x)] if isinstance(x, torch.Tensor) else
@@ -129,7 +129,7 @@ def _fake_sample(tree, fake):
 # %% ../../nbs/work/target.ipynb #f8a1c8bc
 @contextmanager
 def _fake_model(model, fake):
-    "Within the context the parameters and buffers of `model`, and what it holds on the meta device, are fake tensors."
+    "Replace parameters and buffers of `model`, and what it holds on the meta device, by fake tensors for a while."
     undo = []
     try:
         for module in model.modules():
@@ -145,7 +145,7 @@ def _fake_model(model, fake):
 # %% ../../nbs/work/target.ipynb #2c1f1942
 @contextmanager
 def _autocast(device_type, dtype):
-    "Autocast to `dtype`, also where there is no such device; `None` changes nothing."
+    "Switch autocast to `dtype`, also where there is no such device; `None` changes nothing."
     if dtype is None: yield; return
     before = torch.is_autocast_enabled(device_type), torch.get_autocast_dtype(device_type)
     torch.autocast_increment_nesting()
@@ -172,7 +172,7 @@ _answers = SharedSwitch(properties_call, set_properties_call, lambda: _propertie
 
 @contextmanager
 def _answering(target):
-    "Within the context code that asks CUDA what the device can do is told of `target`."
+    "Answer code that asks CUDA what the device can do with what `target` can."
     before = getattr(_asked, "target", None)
     with _answers():
         _asked.target = target
@@ -186,7 +186,7 @@ def on_target(
     args, kwargs,         # What it is called with
     target:Target|None,   # None: where the tensors are; on the meta device, as on a CPU
 ):
-    "Within the context the model can be counted for `target`. Gives its arguments and the `Tracer`."
+    "Prepare the model to be counted for `target` within the context. Gives its arguments and the `Tracer`."
     tensors = [*model.parameters(), *model.buffers(), *tensors_of((args, kwargs))]
     if target is None and not any(t.is_meta for t in tensors): yield args, kwargs, Tracer; return
     target = target or Target("cpu")

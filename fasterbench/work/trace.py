@@ -68,7 +68,7 @@ class Call:
 _bytes = (torch.int8, torch.uint8, torch.qint8, torch.quint8)
 
 def _ceiling_dtype(category, tensors):
-    "The dtype that decides which ceiling applies: the first floating-point tensor's, else the first tensor's."
+    "Return the dtype that decides which ceiling applies: the first floating-point tensor's, else the first tensor's."
     if category in ("matmul", "convolution") and tensors:
         # of 8-bit integers: those given, or, in dynamic quantization, weight and rounded input
         if tensors[0].dtype in _bytes or any(t.dtype == torch.qint8 for t in tensors): return "int8"
@@ -99,7 +99,7 @@ class Memory:
         t:torch.Tensor,
         visit:int|None=None, # Where it was allocated, if this is the first time that it is seen
     )->int:
-        "The number of the memory that `t` lies in."
+        "Return the number of the memory that `t` lies in."
         key = storage_id(t)
         if key not in self._numbers:
             self._numbers[key] = len(self.made_in)
@@ -115,7 +115,7 @@ class Memory:
 def plain_tensors(
     t:torch.Tensor, # Of any class
 )->list[torch.Tensor]:
-    "The plain tensors that `t` consists of: itself, or those that it wraps; with their tangents."
+    "Return the plain tensors that `t` consists of: itself, or those that it wraps; with their tangents."
     try: dual = forward_ad.unpack_dual(t) if forward_ad._current_level >= 0 else (t, None)
     except RuntimeError: dual = t, None        # a batch: what is in it has the tangents
     tangents = [] if dual[1] is None else plain_tensors(dual[1])
@@ -142,7 +142,7 @@ class SharedMemory(Memory):
             self.arrived.update((n, handed_out) for n, t in zip(numbers, new) if is_shared(t))
 
     def returned(self, out)->set:
-        "Numbers of the memory of what a module returns."
+        "Return the numbers of the memory of what a module returns."
         plain = [p for t in tensors_of(out) for p in plain_tensors(t)]
         self.meet(plain)
         return {self.number(t) for t in plain}
@@ -155,7 +155,7 @@ class _PackedWeights:
     def __init__(self): self._unpacked = {}
 
     def opened(self, args):
-        "`args` with each such object replaced by its tensors."
+        "Return `args` with each such object replaced by its tensors."
         if isinstance(args, (list, tuple)): return [a if type(a) in _never_packed else self.opened(a) for a in args]
         if isinstance(args, dict): return {k: self.opened(v) for k, v in args.items()}
         if not isinstance(args, torch.ScriptObject): return args
@@ -237,7 +237,7 @@ class Tracer(Watcher):
     def visits(self)->list[Visit]: return self._visits.all
 
     def check_threads(self):
-        "Raises `RuntimeError` where a module was called in another thread: its operators were not seen."
+        "Raise `RuntimeError` where a module was called in another thread: its operators were not seen."
         if self.elsewhere: raise RuntimeError("a module was called from another thread, where its operators cannot be "
                                               "seen")
 
@@ -266,7 +266,7 @@ class Tracer(Watcher):
         phase:str,       # "forward", "backward" or "update"
         graph=None,      # The node that a backward begins with: the engine tells which one runs
     ):
-        "Within the context the run is in `phase`, and work outside the modules belongs to `part`."
+        "Let the run be in `phase` within the context; work outside the modules belongs to `part`."
         return self._visits.section(part, phase)
 
     def see(self, op, args, kwargs):
@@ -318,7 +318,7 @@ def _touch(self, access):
 
 # %% ../../nbs/work/trace.ipynb #7670d9d8
 def written(op, args, kwargs):
-    "The tensors that a call writes to."
+    "Return the tensors that a call writes to."
     name, collective = op_name(op), op_name(op).startswith("c10d::")
     if not collective and not getattr(getattr(op, "_schema", None), "is_mutable", False): return []
     known = arguments(op, args, kwargs)

@@ -29,7 +29,7 @@ _inside = {torch.sparse_coo: ("_values", "_indices"), torch.sparse_csr: _rows, t
 def unique_bytes(
     t:torch.Tensor, # Any layout
 )->int:
-    "Distinct bytes of `t`: an expanded or overlapping view counts once, a sparse tensor its values and indices."
+    "Count distinct bytes of `t`: an expanded or overlapping view once, a sparse tensor by its values and indices."
     if t.is_nested: return t.untyped_storage().nbytes()
     if t.layout is torch.strided and t.is_contiguous(): return t.numel() * t.itemsize
     if t.layout in _inside: return sum(unique_bytes(getattr(t, name)()) for name in _inside[t.layout])
@@ -37,7 +37,7 @@ def unique_bytes(
     return t.itemsize * _walked(t.shape, t.stride())
 
 def _walked(shape, stride):
-    "Elements of memory that a tensor walks over."
+    "Return the elements of memory that a tensor walks over."
     if 0 in shape: return 0
     once = math.prod(n for n, s in zip(shape, stride) if s != 0)
     return min(once, 1 + sum((n - 1) * abs(s) for n, s in zip(shape, stride)))
@@ -82,7 +82,7 @@ def _declared(op):
     return [Argument(a.name, a.kwarg_only, a.is_out, writes(a)) for a in op._schema.arguments]
 
 def arguments(op, args, kwargs):
-    "Every argument that the schema of `op` declares, with the value it has in this call."
+    "Return every argument that the schema of `op` declares, with the value it has in this call."
     if not hasattr(op, "_schema"): return [(_undeclared, value) for value in (*args, *kwargs.values())]
     n = len(args)
     return [(a, kwargs.get(a.name) if a.kwarg_only or i >= n else args[i]) for i, a in enumerate(_declared(op))]
@@ -133,7 +133,7 @@ def transferred(
 _parts = {}     # operator: {argument: (tensor, arguments by name, result) -> its elements that are touched, None: all}
 
 def _touches(operators, *arguments):
-    "Decorator: the function below says how many elements of `arguments` the operators touch; `None`: all of them."
+    "Register the function below, which says how many elements of `arguments` the operators touch; `None`: all."
     def register(f):
         for name in operators.split():
             _parts.setdefault(name if "::" in name else f"aten::{name}", {}).update(dict.fromkeys(arguments, f))
@@ -189,7 +189,7 @@ def indexed_elements(
     t:torch.Tensor,
     indices:list, # Tensors, or `None` for all of a dimension; a mask stands for as many dimensions as it has
 )->int|None:
-    "How many elements `t[indices]` has; `None` where a mask has no data that says so."
+    "Return how many elements `t[indices]` has; `None` where a mask has no data that says so."
     shapes, rest, at = [], [], 0
     for i in indices:
         if i is None: rest.append(t.shape[at])
@@ -201,7 +201,7 @@ def indexed_elements(
 
 # %% ../../nbs/work/traffic.ipynb #7a1c20e8
 def _true(mask, written):
-    "How many entries of a mask are true; `None` where no data says so, or the call has `written` over it."
+    "Return how many entries of a mask are true; `None` where no data says so, or the call has `written` over it."
     plain = type(mask) is torch.Tensor and not mask.is_meta                 # to count others may need other ranks
     if not plain or is_capturing() or storage_id(mask) == storage_id(written): return None
     with unset_fake_temporarily(): return int(mask.count_nonzero())         # `written` may have no data
@@ -231,12 +231,12 @@ def _unfolded(t, given, out):
 # %% ../../nbs/work/traffic.ipynb #7a1c20ea
 @_touches("add_ sub_ mul mul_ sparse_mask", "self", "other", "mask")
 def _where_stored(t, given, out):
-    "A dense tensor is looked at only where a sparse one stores something."
+    "Count the elements of a dense tensor where a sparse one stores something."
     if t.layout is not torch.strided: return None
     return next((memory_of(v).numel() for v in tensors_in(given) if v.layout in _inside), None)
 
 def _rows_stored(t, given, out, side, other):
-    "Rows of a second factor (side 1), columns of a first (0): one for each entry of the other, which is sparse."
+    "Count rows of a second factor (side 1), columns of a first (0): one for each entry of the other, a sparse one."
     by = given[other]
     if t.layout is not torch.strided or by.layout not in _inside: return None
     values = memory_of(by)
@@ -255,18 +255,18 @@ _touches("sparse_sampled_addmm", "mat2")(partial(_rows_stored, side=0, other="se
 # %% ../../nbs/work/traffic.ipynb #f0141578
 @cache
 def _places(size, windows, kernel, stride, padding, dilation):
-    "How many of `size` places along an axis lie in one of the windows."
+    "Return how many of `size` places along an axis lie in one of the windows."
     if dilation == 1 and kernel >= stride: return min(size, (windows - 1) * stride + kernel - padding)
     return len({at for w in range(windows) for k in range(kernel)
                 if 0 <= (at := w * stride + k * dilation - padding) < size})
 
 def _in_windows(x, windows, kernel, stride, padding, dilation):
-    "Elements of an input that lie in windows, so many along each of its last axes."
+    "Return the elements of an input that lie in windows, so many along each of its last axes."
     axes = zip(x.shape[-len(kernel):], windows[-len(kernel):], kernel, stride, padding, dilation)
     return math.prod(x.shape[:-len(kernel)]) * math.prod(_places(*axis) for axis in axes)
 
 def _each(value, dims):
-    "One value per dimension."
+    "Return one value per dimension."
     value = [value] if isinstance(value, int) else list(value)
     return value * dims if len(value) == 1 else value
 
@@ -296,7 +296,7 @@ def _in_columns(x, given, out):
 
 # %% ../../nbs/work/traffic.ipynb #7a1c20eb
 def _padded(x, given, out, least, mirrored):
-    "Elements that negative padding does not crop; a reflection reaches as far into what is cropped as it pads."
+    "Count elements that negative padding does not crop; a reflection reaches as far into what is cropped as it pads."
     pads, kept = given.get("pad") or given.get("padding") or [], list(x.shape)
     for axis, before, after in zip(range(x.dim())[::-1], pads[::2], pads[1::2]):
         n = kept[axis]
@@ -321,13 +321,13 @@ for _name, _n in _neighbours.items(): _touches(_name, "self", "input")(partial(_
 @_touches("_grid_sampler_2d_cpu_fallback _grid_sampler_2d_cpu_fallback_backward", "input")
 @_touches("cudnn_grid_sampler cudnn_grid_sampler_backward", "self")
 def _in_grid(x, given, out):
-    "Pixels that the points of a grid lie between: per axis 2 for linear (0), 4 for cubic (2), 1 for nearest (1)."
+    "Count the pixels that grid points lie between: per axis 2 for linear (0), 4 for cubic (2), 1 for nearest (1)."
     each = {0: 2, 1: 1, 2: 4}[given.get("interpolation_mode", 0)] ** (x.dim() - 2)
     return given["grid"][..., 0].numel() * x.shape[1] * each
 
 @_touches("torchvision::roi_align torchvision::ps_roi_align", "input")
 def _in_regions(x, given, out):
-    "The 4 pixels around each sample; `None` where their number depends on the boxes."
+    "Return the 4 pixels around each sample; `None` where their number depends on the boxes."
     samples = given["sampling_ratio"]
     return tensors_in(out)[0].numel() * samples**2 * 4 if samples > 0 else None
 
@@ -366,7 +366,7 @@ def operator_accesses(
 
 # %% ../../nbs/work/traffic.ipynb #c4758425
 def memory_of(t:torch.Tensor)->torch.Tensor:
-    "The tensor whose memory stands for that of `t`: the values of a sparse one."
+    "Return the tensor whose memory stands for that of `t`: the values of a sparse one."
     if t.layout is torch.strided: return t
     return getattr(t, _inside[t.layout][0])() if t.layout in _inside else t
 
@@ -380,13 +380,13 @@ def storage_id(
 def region(
     t:torch.Tensor, # Any tensor
 )->tuple:
-    "Which part of which memory `t` is: the same for all views that cover the same bytes in another order or shape."
+    "Name the part of memory that `t` is: the same for all views that cover the same bytes in another order or shape."
     if t.layout is not torch.strided or t.is_nested: return (storage_id(t),)
     if t.is_contiguous() and t.numel() > 1: return storage_id(t), t.storage_offset(), ((1, t.numel()),)
     return storage_id(t), t.storage_offset(), _spans(t.shape, t.stride())
 
 def _spans(shape, stride):
-    "The (stride, size) pairs that a tensor walks, merged where one walks on where the other ends."
+    "Return the (stride, size) pairs that a tensor walks, merged where one walks on where the other ends."
     merged = []
     for step, n in sorted((s, n) for n, s in zip(shape, stride) if n > 1 and s):
         if merged and merged[-1][0] * merged[-1][1] == step: merged[-1] = merged[-1][0], merged[-1][1] * n

@@ -20,7 +20,7 @@ def bus_factor(
     collective:str, # One of `collectives`: "all_reduce", "all_gather", …
     ranks:int,      # How many take part
 )->float:
-    "Bytes that each rank has to send over its link per byte of the buffer, as nccl-tests defines it."
+    "Return the bytes that each rank has to send over its link per byte of the buffer, as nccl-tests defines it."
     if collective not in collectives: raise ValueError(f"collective={collective!r}; known are {', '.join(collectives)}")
     if isinstance(ranks, bool) or not isinstance(ranks, Integral) or ranks < 2:
         raise ValueError(f"ranks={ranks!r}: a whole number of at least 2 is needed, since one rank has "
@@ -31,12 +31,12 @@ def bus_factor(
 def stride_of(
     members:Iterable[int], # Ranks of a group in the whole job
 )->int|tuple|None:
-    "Distance between neighbours of a group, or every distance that there is; `None` for a group of one."
+    "Return the distance between neighbours of a group, or every distance that there is; `None` for a group of one."
     ranks = sorted(members)
     return check_stride(sorted({b - a for a, b in zip(ranks, ranks[1:])}) or None)
 
 def check_stride(stride):
-    "`stride` as it is kept. Raises `ValueError` for what is none."
+    "Return `stride` as it is kept. Raise `ValueError` for what is none."
     if stride is None: return None
     given = tuple(stride) if isinstance(stride, (list, tuple)) else (stride,)
     whole = all(isinstance(s, Integral) and not isinstance(s, bool) and s > 0 for s in given)
