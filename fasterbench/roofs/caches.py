@@ -62,11 +62,10 @@ class _Walk:
         self.written = {}    # block -> its writes without a read yet, each [bytes, fraction that each cache keeps]
         self.freed = {}      # bytes -> the parts of dead blocks of that size
 
-    def parts_of(self, block):
-        "The parts of `block`; one that is new takes the place of a dead one of its size."
-        if (found := self.parts.get(block)) is None:
-            dead = self.freed.get(self.size[block]) if block in self.born else None
-            found = self.parts[block] = dead.pop() if dead else {}
+    def placed(self, block):
+        "The parts of a block that is new: it takes the place of a dead one of its size."
+        dead = self.freed.get(self.size[block]) if block in self.born else None
+        found = self.parts[block] = dead.pop() if dead else {}
         return found
 
     def held(self, part, others):
@@ -83,7 +82,7 @@ class _Walk:
 # %% ../../nbs/roofs/caches.ipynb #f5b2ee29
 def _divided(walk, block, n, region):
     "Divide a touch of `n` bytes of `block` into (part, bytes); a part that is new is cut off from the rest."
-    known = walk.parts_of(block)
+    if (known := walk.parts.get(block)) is None: known = walk.placed(block)
     rest = known.get(None)
     if n >= walk.size[block]:
         if len(known) == 1 and rest: return [(rest, n)]
