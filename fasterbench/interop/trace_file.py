@@ -10,6 +10,7 @@ import gzip, json, math, os, re, tarfile, zlib
 from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -238,7 +239,8 @@ def _as_amount(value):
     except (ValueError, OverflowError): return None
     return number if math.isfinite(number) and number >= 0 else None
 
-_looks_up = re.compile(r"index|gather", re.I)
+@lru_cache(1 << 14)
+def _looks_up(kernel): return re.search(r"index|gather", kernel, re.I) is not None
 
 def _threads(args):
     "How many blocks a kernel has, and threads in each; `None` where that is not recorded."
@@ -263,7 +265,7 @@ class _Collector:
             name = names.setdefault(name, name)
             if self.origin is None: self.origin = self.trace.origin_us = ts
             if kind == "operator" and name.startswith(("ProfilerStep", "Optimizer.")): kind = "annotation"
-            thread = self.threads.setdefault((str(e.pid), str(e.tid)), len(self.threads))
+            thread = self.threads.setdefault(f"{e.pid}\n{e.tid}", len(self.threads))
             start = (ts - self.origin) * 1e-6
             keep[kind](name, start, start + dur * 1e-6, thread, e.args)
 
@@ -296,7 +298,7 @@ class _Collector:
             _as_text(args.collective), _as_id(args.elements_in), _as_id(args.elements_out), _as_text(args.dtype),
             _as_text(args.group), _as_id(args.group_size), _as_text(args.members)) if args.collective else None
         moved = _as_int(args.bytes) if kind != "kernel" else None
-        threads = _threads(args) if kind == "kernel" and _looks_up.search(name) else None
+        threads = _threads(args) if kind == "kernel" and _looks_up(name) else None
         self.trace.activities.append((record, _as_int(args.device), about, moved, _as_int(args.node), threads,
                                       _as_text(args.mark)))
 

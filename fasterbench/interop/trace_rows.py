@@ -328,13 +328,14 @@ def reduced(
     calls, others = _gather(trace, found)
     peaks, notes = _datasheet_roofs(peaks, name, calls)
     served = bytes_by_level(trace, found, [g.activities for g in calls], peaks, seconds)
-    rows = _rows_of_trace(trace, calls, others, seconds, peaks, served)
+    sent = transfers(trace, 0)
+    rows = _rows_of_trace(trace, calls, others, seconds, peaks, served, sent)
     return Reduced(trace.source, trace.size, trace.rank, trace.ranks, name, spent, *rows, peaks,
                    bool(trace.modules) or any(g.place.figures.layers for g in calls),
                    _unknown(trace, calls, others, seconds), trace.skipped, trace.untimed.total(),
                    trace.notes + notes,
                    model or _model_name(trace, found, seconds),
-                   transfers(trace, 0), idle_before(trace, found))
+                   sent, idle_before(trace, found))
 
 def _unknown(trace, calls, others, seconds):
     "Seconds of operators and kernels without figures, and of those of which the least is known, by reason and name."
@@ -397,10 +398,12 @@ class _Same:
 
 def _same_calls(trace, calls, seconds, served, steps, peaks):
     "Calls that are the same, together."
-    found, begins = {}, [a.start for a in steps]
+    found, begins, alike = {}, [a.start for a in steps], {}
+    distinct = {id(g.place.figures): g.place.figures for g in calls}       # most are one object, and long to compare
+    figures = {k: id(alike.setdefault(f, f)) for k, f in distinct.items()}
     for g, levels in zip(calls, served):
         p, acts = g.place, [trace.activities[i] for i in g.activities]
-        key = trace.calls[p.operator], p.figures, p.module, p.phase, *(a.name for a in acts)
+        key = trace.calls[p.operator], figures[id(p.figures)], p.module, p.phase, *(a.name for a in acts)
         if key not in found:
             found[key] = _Same(p, [a.name for a in acts], [a.kind for a in acts], [0.0] * len(acts), [0] * len(levels))
         same, at = found[key], trace.operators[p.operator].start
@@ -430,14 +433,14 @@ def _recorded_operator_row(trace, same):
                    operator=operator, phase=p.phase)
 
 # %% ../../nbs/interop/trace_rows.ipynb #b335367f
-def _rows_of_trace(trace, calls, others, seconds, peaks, served):
+def _rows_of_trace(trace, calls, others, seconds, peaks, served, sent):
     "Rows of modules, operators, kernels, collectives and steps, and of the whole window."
     steps = [a for a in trace.annotations if a.name.startswith("ProfilerStep")]
     same = _same_calls(trace, calls, seconds, served, steps, peaks)
     modules = [changed(s.row, name=_module_name(s.place), type=s.place.type, phase=s.place.phase) for s in same]
     ops = [_recorded_operator_row(trace, s) for s in same]
     kernels = [row for s in same for row in _kernel_rows(s)]
-    wire = {t.place: t.wire_bytes for t in transfers(trace, 0)}
+    wire = {t.place: t.wire_bytes for t in sent}
     for g in others:
         sums = dict(time_s=sum(seconds[i] for i in g.activities), calls=len(g.activities), **_blank,
                     wire_bytes=total(wire.get(i, 0) for i in g.activities))

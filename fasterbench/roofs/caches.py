@@ -148,12 +148,12 @@ def _levels_of(walk, reads, writes, pieces, first):
 
 def _lives(trace):
     "Blocks that the trace creates, per operator those that it touches for the last time, and the size of each."
-    born, known, last, size = set(), set(), {}, {}
+    born, last, size = set(), {}, {}
     for k, (reads, writes) in enumerate(trace):
-        known.update(t[0] for t in reads)
-        born.update(t[0] for t in writes if t[0] not in known)
-        known.update(t[0] for t in writes)
-        for block, n, *_ in (*reads, *writes): last[block], size[block] = k, max(n, size.get(block, 0))
+        for touches, written in ((reads, False), (writes, True)):
+            for block, n, *_ in touches:
+                if written and block not in last: born.add(block)
+                last[block], size[block] = k, max(n, size.get(block, 0))
     final = {}
     for block, k in last.items():
         if block in born: final.setdefault(k, []).append(block)
