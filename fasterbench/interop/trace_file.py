@@ -185,12 +185,12 @@ def _converted(event):
     try: return msgspec.convert({**event, **without, "args": args}, _Event, strict=False)
     except (msgspec.ValidationError, ValueError, TypeError, OverflowError): return None
 
-def _arguments(text, kind):
+def _decoded_args(text, kind):
     "The arguments of an event; without any, or where they are no object, none has a value."
     if not text: return kind()
     try: return _args[kind].decode(text)
     except msgspec.ValidationError: return kind()
-    except UnicodeDecodeError: return _arguments(json.dumps(_repaired(bytes(text))), kind)
+    except UnicodeDecodeError: return _decoded_args(json.dumps(_repaired(bytes(text))), kind)
 
 # %% ../../nbs/interop/trace_file.ipynb #ed037cc9
 def _decoded(piece, trace):
@@ -280,18 +280,18 @@ class _Collector:
         return self.known.setdefault(call, call)
 
     def operator(self, name, start, end, thread, text):
-        args = _arguments(text, _CallArgs)
+        args = _decoded_args(text, _CallArgs)
         self.trace.operators.append((Record("operator", name, start, end, thread, _as_id(args.external)),
                                      self.call(name, args), (_as_int(args.sequence), _as_int(args.forward_thread))))
 
     def launch(self, name, start, end, thread, text):
-        args = _arguments(text, _LaunchArgs)
+        args = _decoded_args(text, _LaunchArgs)
         id, kernel = _as_id(args.correlation), args.launched
         self.trace.launches.append(Record("launch", name, start, end, thread, id))
         if isinstance(kernel, str): self.trace.launched[id] = self.names.setdefault(kernel, kernel)
 
     def kernel(self, name, start, end, thread, text, kind="kernel"):
-        args = _arguments(text, _ActivityArgs)
+        args = _decoded_args(text, _ActivityArgs)
         external = args.external if args.external is not None else args.external_2021
         record = Record(kind, name, start, end, thread, _as_id(args.correlation), _as_id(external))
         about = RecordedCollective(
@@ -309,7 +309,7 @@ class _Collector:
 
     def annotation(self, name, start, end, thread, text):
         if name.startswith(_module): return self.python(name, start, end, thread, text)
-        args = _arguments(text, _CallArgs)
+        args = _decoded_args(text, _CallArgs)
         self.trace.annotations.append((Record("annotation", name, start, end, thread, _as_id(args.external)),
                                        self.call(name, args)))
 
