@@ -109,6 +109,16 @@ def test_a_kernel_that_links_to_an_annotation_was_launched_in_the_window(tmp_pat
     parts = read_trace(written(tmp_path, events), peaks=roofs).breakdowns[0].parts
     assert parts["no operator recorded"] == pytest.approx(2e-6) and "launched outside the window" not in parts
 
+def test_arguments_that_are_no_object_or_no_utf8_cost_their_event_alone(tmp_path):
+    "An event is kept without arguments that are a number, a list or nothing; a byte that is no UTF-8 becomes a mark, and all else is read."
+    from fasterbench.interop.trace_file import read_file
+    odd = [dict(event("kernel", f"k{i}", 10 + i, 1), args=args) for i, args in enumerate((7, None, [1], {"correlation": 5, "Collective name": "all@"}))]
+    path = written(tmp_path, [*odd, operator("aten::relu", 1, 2, [[4]], ["float"], **{"External id": 3, "Concrete Inputs": ["@"]})])
+    path.write_bytes(path.read_bytes().replace(b"@", b"\xff"))
+    found = read_file(str(path))
+    assert [a.id for a in found.activities] == [-1, -1, -1, 5] and found.collectives[3].name == "all\ufffd" and not found.skipped
+    assert found.operators[0].id == 3 and found.calls[0].dims == b"[[4]]"
+
 def test_kernels_that_overlap_are_counted_once(tmp_path):
     events = step() + [launch(12, 13), operator("aten::neg", 11.5, 2, [[64, 16]], ["float"]), kernel("neg", 22, 10, 13)]
     breakdown = read_trace(written(tmp_path, events), peaks=roofs).breakdowns[0]

@@ -89,6 +89,7 @@ def transfers(
     "The communication kernels of one trace, by time."
     places = [i for i, a in enumerate(trace.activities) if a.kind == "kernel"
               and (i in trace.collectives or is_communication(a.name))]
+    if not places: return []
     launches = launch_and_operator([], trace.launches, [trace.activities[i] for i in places])
     at = [(trace.launches[k].thread, trace.launches[k].start) if k >= 0 else (-1, 0.0) for k, _ in launches]
     around, origin, found = nesting(trace.annotations, at)[1], trace.origin_us * 1e-6, []

@@ -10,6 +10,7 @@ import gzip, json, math, os, re, tarfile, zlib
 from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,10 +25,8 @@ _raw = msgspec.Raw(b"")
 
 def _from_key(name, default=None): return msgspec.field(name=name, default=default)
 
-class _Args(msgspec.Struct, gc=False):
-    correlation: Any = None
+class _CallArgs(msgspec.Struct, gc=False):
     external: Any = _from_key("External id")
-    external_2021: Any = _from_key("external id")
     dims: msgspec.Raw = _from_key("Input Dims", _raw)
     dims_2021: msgspec.Raw = _from_key("Input dims", _raw)
     types: msgspec.Raw = _from_key("Input type", _raw)
@@ -35,6 +34,18 @@ class _Args(msgspec.Struct, gc=False):
     concrete: msgspec.Raw = _from_key("Concrete Inputs", _raw)
     sequence: Any = _from_key("Sequence number")
     forward_thread: Any = _from_key("Fwd thread id")
+    gigabytes: Any = _from_key("kernel_num_gb")
+    flop: Any = _from_key("kernel_flop")
+    file: Any = _from_key("kernel_file")
+
+class _LaunchArgs(msgspec.Struct, gc=False):
+    correlation: Any = None
+    launched: Any = _from_key("kernel")
+
+class _ActivityArgs(msgspec.Struct, gc=False):
+    correlation: Any = None
+    external: Any = _from_key("External id")
+    external_2021: Any = _from_key("external id")
     device: Any = None
     bytes: Any = None
     collective: Any = _from_key("Collective name")
@@ -44,12 +55,8 @@ class _Args(msgspec.Struct, gc=False):
     group: Any = _from_key("Process Group Name")
     group_size: Any = _from_key("Group size")
     members: Any = _from_key("Process Group Ranks")
-    launched: Any = _from_key("kernel")
     node: Any = _from_key("graph node id")
     mark: Any = _from_key("name")
-    gigabytes: Any = _from_key("kernel_num_gb")
-    flop: Any = _from_key("kernel_flop")
-    file: Any = _from_key("kernel_file")
     grid: Any = None
     block: Any = None
 
@@ -62,7 +69,7 @@ class _Event(msgspec.Struct, gc=False):
     tid: Any = 0
     ts: float = 0.0
     dur: float = 0.0
-    args: _Args | None = None
+    args: msgspec.Raw = _raw
 
 class _Top(msgspec.Struct, gc=False):
     traceEvents: list[_Event]
@@ -70,7 +77,7 @@ class _Top(msgspec.Struct, gc=False):
     distributedInfo: Any = None
 
 _top, _events, _any = msgspec.json.Decoder(_Top), msgspec.json.Decoder(list[_Event]), msgspec.json.Decoder()
-_none = _Args()
+_args = {kind: msgspec.json.Decoder(kind) for kind in (_CallArgs, _LaunchArgs, _ActivityArgs)}
 
 # %% ../../nbs/interop/trace_file.ipynb #0b0d1b35
 class CompiledKernel(NamedTuple):
@@ -156,7 +163,7 @@ def _pieces(blocks):
         end = _last_border(buffer, start.end() if start else 0) if whole else -1
         if end < 0 and len(buffer) > most_between: raise _Endless(f"{most_between >> 20} MB of it hold no event")
         if end < 0: continue
-        yield buffer[:end] + (b"]}" if start else b"]") if head else b"[" + buffer[:end] + b"]"
+        yield b"".join([b"" if head else b"[", memoryview(buffer)[:end], b"]}" if start else b"]"])
         buffer, head = buffer[end:].lstrip()[1:], False
     yield buffer if head or not buffer.strip() else b'{"traceEvents":[' + (buffer if buffer.rstrip()[-1:] == b"}"
         else buffer.rstrip() + b"}")
@@ -173,13 +180,17 @@ def _repaired(text):
 def _converted(event):
     "One event with the types that it has to have; `None` where it cannot have them."
     if not isinstance(event, dict): return None
-    args, texts = event.get("args"), ("Input Dims", "Input dims", "Input type", "Input Strides", "Concrete Inputs")
-    if isinstance(args, dict): args = {k: msgspec.Raw(json.dumps(v).encode()) if k in texts else v
-                                       for k, v in args.items()}
-    else: args = None
+    args = msgspec.Raw(json.dumps(event.get("args")).encode())
     without = {k: math.nan for k in ("ts", "dur") if event.get(k, 0) is None}     # what is no finite number is null
     try: return msgspec.convert({**event, **without, "args": args}, _Event, strict=False)
     except (msgspec.ValidationError, ValueError, TypeError, OverflowError): return None
+
+def _decoded_args(text, kind):
+    "The arguments of an event; without any, or where they are no object, none has a value."
+    if not text: return kind()
+    try: return _args[kind].decode(text)
+    except msgspec.ValidationError: return kind()
+    except UnicodeDecodeError: return _decoded_args(json.dumps(_repaired(bytes(text))), kind)
 
 # %% ../../nbs/interop/trace_file.ipynb #ed037cc9
 def _decoded(piece, trace):
@@ -228,7 +239,8 @@ def _as_amount(value):
     except (ValueError, OverflowError): return None
     return number if math.isfinite(number) and number >= 0 else None
 
-_looks_up = re.compile(r"index|gather", re.I)
+@lru_cache(1 << 14)
+def _looks_up(kernel): return re.search(r"index|gather", kernel, re.I) is not None
 
 def _threads(args):
     "How many blocks a kernel has, and threads in each; `None` where that is not recorded."
@@ -243,56 +255,61 @@ class _Collector:
         self.trace, self.names, self.known, self.threads, self.origin = trace, {}, {}, {}, None
 
     def add(self, events):
-        kinds, keep = _kinds.get, {kind: getattr(self, kind) for kind in {*_kinds.values()}}
+        kinds, names, keep = _kinds.get, self.names, {kind: getattr(self, kind) for kind in {*_kinds.values()}}
         for e in events:
             kind = kinds(e.cat)
             if kind is None or e.ph != "X" or kind == "python" and not e.name.startswith(_module): continue
             if e.cat == "mtia_ccp_events" and (kind := _others.get(e.name, kind)) is None: continue
-            args, dur = e.args or _none, e.dur
-            if not (dur >= 0 and abs(e.ts) < 1e300 and dur < 1e300): self.trace.untimed[kind] += 1; continue
-            name = self.names.setdefault(e.name, e.name)
-            if self.origin is None: self.origin = self.trace.origin_us = e.ts
+            name, ts, dur = e.name, e.ts, e.dur
+            if not (0 <= dur < 1e300 and -1e300 < ts < 1e300): self.trace.untimed[kind] += 1; continue
+            name = names.setdefault(name, name)
+            if self.origin is None: self.origin = self.trace.origin_us = ts
             if kind == "operator" and name.startswith(("ProfilerStep", "Optimizer.")): kind = "annotation"
-            thread = self.threads.setdefault((str(e.pid), str(e.tid)), len(self.threads))
-            start = (e.ts - self.origin) * 1e-6
-            keep[kind](name, start, start + dur * 1e-6, thread, args)
+            thread = self.threads.setdefault(f"{e.pid}\n{e.tid}", len(self.threads))
+            start = (ts - self.origin) * 1e-6
+            keep[kind](name, start, start + dur * 1e-6, thread, e.args)
 
     def call(self, name, args):
-        gigabytes, compiled = _as_amount(args.gigabytes), None
+        compiled = None
         if args.file is not None or args.gigabytes is not None:
+            gigabytes = _as_amount(args.gigabytes)
             nbytes = None if gigabytes is None else gigabytes * 1e9
             compiled = CompiledKernel(nbytes, _as_amount(args.flop), _as_text(args.file) or "")
         call = RecordedCall(name, bytes(args.dims) or bytes(args.dims_2021), bytes(args.types), bytes(args.strides),
                             bytes(args.concrete), compiled)
         return self.known.setdefault(call, call)
 
-    def operator(self, name, start, end, thread, args):
+    def operator(self, name, start, end, thread, text):
+        args = _decoded_args(text, _CallArgs)
         self.trace.operators.append((Record("operator", name, start, end, thread, _as_id(args.external)),
                                      self.call(name, args), (_as_int(args.sequence), _as_int(args.forward_thread))))
 
-    def launch(self, name, start, end, thread, args):
-        self.trace.launches.append(Record("launch", name, start, end, thread, _as_id(args.correlation)))
-        if isinstance(args.launched, str):
-            kernel = self.names.setdefault(args.launched, args.launched)
-            self.trace.launched[_as_id(args.correlation)] = kernel
+    def launch(self, name, start, end, thread, text):
+        args = _decoded_args(text, _LaunchArgs)
+        id, kernel = _as_id(args.correlation), args.launched
+        self.trace.launches.append(Record("launch", name, start, end, thread, id))
+        if isinstance(kernel, str): self.trace.launched[id] = self.names.setdefault(kernel, kernel)
 
-    def kernel(self, name, start, end, thread, args, kind="kernel"):
+    def kernel(self, name, start, end, thread, text, kind="kernel"):
+        args = _decoded_args(text, _ActivityArgs)
         external = args.external if args.external is not None else args.external_2021
         record = Record(kind, name, start, end, thread, _as_id(args.correlation), _as_id(external))
-        about = RecordedCollective(_as_text(args.collective), _as_id(args.elements_in), _as_id(args.elements_out),
-                           _as_text(args.dtype), _as_text(args.group), _as_id(args.group_size), _as_text(args.members))
+        about = RecordedCollective(
+            _as_text(args.collective), _as_id(args.elements_in), _as_id(args.elements_out), _as_text(args.dtype),
+            _as_text(args.group), _as_id(args.group_size), _as_text(args.members)) if args.collective else None
         moved = _as_int(args.bytes) if kind != "kernel" else None
-        threads = _threads(args) if kind == "kernel" and _looks_up.search(name) else None
-        self.trace.activities.append((record, _as_int(args.device), about if args.collective else None, moved,
-                                      _as_int(args.node), threads, _as_text(args.mark)))
+        threads = _threads(args) if kind == "kernel" and _looks_up(name) else None
+        self.trace.activities.append((record, _as_int(args.device), about, moved, _as_int(args.node), threads,
+                                      _as_text(args.mark)))
 
     def copy(self, *args): self.kernel(*args, kind="copy")
     def set(self, *args): self.kernel(*args, kind="set")
-    def python(self, name, start, end, thread, args): self.trace.modules.append(Record("module", name[len(_module):],
-        start, end, thread))
+    def python(self, name, start, end, thread, text):
+        self.trace.modules.append(Record("module", name[len(_module):], start, end, thread))
 
-    def annotation(self, name, start, end, thread, args):
-        if name.startswith(_module): return self.python(name, start, end, thread, args)
+    def annotation(self, name, start, end, thread, text):
+        if name.startswith(_module): return self.python(name, start, end, thread, text)
+        args = _decoded_args(text, _CallArgs)
         self.trace.annotations.append((Record("annotation", name, start, end, thread, _as_id(args.external)),
                                        self.call(name, args)))
 

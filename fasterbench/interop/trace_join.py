@@ -94,7 +94,9 @@ class _Stacks:
         self.module_parents, _ = nesting(self.spans)
         self.paths = _module_paths(self.spans, self.module_parents)
         self.forward = {a[0]: k for k, a in enumerate(trace.autograd) if a[0] is not None and not a[1]}
-        self.trained = any(_backward.search(c.operator) for c in set(trace.calls))
+        self.names = {c.operator for c in trace.calls}
+        self.trained = any(map(_backward.search, self.names))
+        self.sited = any(c.site is not None for c in trace.calls)
         linked = list(set(self.forward.values()))
         points = [(trace.operators[k].thread, trace.operators[k].start) for k in linked]
         self.modules_of_operators = dict(zip(linked, nesting(self.spans, points)[1]))
@@ -242,14 +244,15 @@ def _counting(stacks, operator, kernel, known):
     if operator in known: return known[operator]
     # whether the best is an operator that does not only call others
     why, best, whole, place = reasons["rule"], None, False, operator
-    sited = next((k for k in stacks.chain(operator) if stacks.trace.calls[k].site is not None), None)
-    if sited is not None: return known.setdefault(operator, (sited, stacks.trace.calls[sited].site))
+    calls = stacks.trace.calls
+    sited = next((k for k in stacks.chain(operator) if calls[k].site is not None), None) if stacks.sited else None
+    if sited is not None: return known.setdefault(operator, (sited, calls[sited].site))
     for k in stacks.chain(operator):
-        found, made = _figures_of(stacks, k, kernel), is_made_of_others(stacks.trace.calls[k].operator)
+        found, made = _figures_of(stacks, k, kernel), is_made_of_others(calls[k].operator)
         if not found.reason and (found.flops or found.nbytes) and not (whole and made):
             best, whole = (k, found), not made
         elif found.reason and found.reason != reasons["rule"]: why, place = found.reason, k
-        if _compiled.match(stacks.trace.calls[k].operator): why = reasons["compiled"]
+        if _compiled.match(calls[k].operator): why = reasons["compiled"]
     known[operator] = best or (place, Figures(reason=why))
     return known[operator]
 
@@ -339,10 +342,10 @@ def _part(trace, i, launch, operator, found, annotated):
 
 def _found_of(stacks, pairs):
     "Of each activity the operator that counts, and its figures."
-    trace, known = stacks.trace, {}
-    for i, (_, operator) in enumerate(pairs):
+    trace, known, asking = stacks.trace, {}, {name for name in stacks.names if _asks(name)}
+    for i, (_, operator) in enumerate(pairs if asking else ()):
         for k in stacks.chain(operator):
-            if _asks(trace.calls[k].operator): stacks.kernels.setdefault(k, []).append(trace.activities[i].name)
+            if trace.calls[k].operator in asking: stacks.kernels.setdefault(k, []).append(trace.activities[i].name)
     found = [_counting(stacks, operator, trace.activities[i].name, known) if operator >= 0 else (-1, None)
              for i, (_, operator) in enumerate(pairs)]
     most = max((w[0][1] for _, f in found if f is not None for w in f.writes), default=float("inf"))

@@ -25,7 +25,7 @@ from ..roofs.caches import simulate_caches
 from ..roofs.place import flops_time, waiting_row
 from ..roofs.datasheet import datasheet_peaks, match_device
 from ..roofs.hardware import HardwarePeaks, memory_time
-from ..roofs.row import Row, added, summed, total
+from ..roofs.row import Row, added, changed, summed, total
 from ..timing.kernels import is_communication, nesting
 
 # %% ../../nbs/interop/trace_rows.ipynb #67fe818e
@@ -263,8 +263,7 @@ def row_of(
                compute_s=calls * compute_seconds(f, names, peaks), bytes_by_level=tuple(levels),
                layers=tuple((path, kind, share, calls * eager) for path, kind, share, eager in f.layers), **what)
 
-def _same_row(same, peaks, **what):
-    return row_of(same.place.figures, same.names, sum(same.seconds), same.bytes_by_level, peaks, same.calls, **what)
+
 
 def _operator_text(operator, shapes):
     text = " ".join("×".join(map(str, s)) or "scalar" for s in shapes[:4]) + (" …" if len(shapes) > 4 else "")
@@ -329,13 +328,14 @@ def reduced(
     calls, others = _gather(trace, found)
     peaks, notes = _datasheet_roofs(peaks, name, calls)
     served = bytes_by_level(trace, found, [g.activities for g in calls], peaks, seconds)
-    rows = _rows_of_trace(trace, calls, others, seconds, peaks, served)
+    sent = transfers(trace, 0)
+    rows = _rows_of_trace(trace, calls, others, seconds, peaks, served, sent)
     return Reduced(trace.source, trace.size, trace.rank, trace.ranks, name, spent, *rows, peaks,
                    bool(trace.modules) or any(g.place.figures.layers for g in calls),
                    _unknown(trace, calls, others, seconds), trace.skipped, trace.untimed.total(),
                    trace.notes + notes,
                    model or _model_name(trace, found, seconds),
-                   transfers(trace, 0), idle_before(trace, found))
+                   sent, idle_before(trace, found))
 
 def _unknown(trace, calls, others, seconds):
     "Seconds of operators and kernels without figures, and of those of which the least is known, by reason and name."
@@ -394,13 +394,16 @@ class _Same:
     bytes_by_level: list[int]         # Over all calls
     calls: int=0
     steps: Counter=field(default_factory=Counter) # Calls by step of the profiler
+    row: Row|None=None                # Of all of them, without a name
 
-def _same_calls(trace, calls, seconds, served, steps):
+def _same_calls(trace, calls, seconds, served, steps, peaks):
     "Calls that are the same, together."
-    found, begins = {}, [a.start for a in steps]
+    found, begins, alike = {}, [a.start for a in steps], {}
+    distinct = {id(g.place.figures): g.place.figures for g in calls}       # most are one object, and long to compare
+    figures = {k: id(alike.setdefault(f, f)) for k, f in distinct.items()}
     for g, levels in zip(calls, served):
         p, acts = g.place, [trace.activities[i] for i in g.activities]
-        key = trace.calls[p.operator], p.figures, p.module, p.phase, *(a.name for a in acts)
+        key = trace.calls[p.operator], figures[id(p.figures)], p.module, p.phase, *(a.name for a in acts)
         if key not in found:
             found[key] = _Same(p, [a.name for a in acts], [a.kind for a in acts], [0.0] * len(acts), [0] * len(levels))
         same, at = found[key], trace.operators[p.operator].start
@@ -409,33 +412,35 @@ def _same_calls(trace, calls, seconds, served, steps):
         for k, b in enumerate(levels): same.bytes_by_level[k] += b
         step = bisect_right(begins, at) - 1 if p.instance < 0 else -1
         if step >= 0 and at <= steps[step].end: same.steps[step] += 1
+    for s in found.values():
+        s.row = row_of(s.place.figures, s.names, sum(s.seconds), s.bytes_by_level, peaks, s.calls)
     return list(found.values())
 
 # %% ../../nbs/interop/trace_rows.ipynb #15e55f56
 _blank = dict(flops=None, bytes_moved=None)    # What is not known
 _sends_only = dict(flops=0, bytes_moved=0, contraction_flops=0, dense_flops=0, eager_bytes=0, category="communication")
 
-def _kernel_rows(same, peaks):
+def _kernel_rows(same):
     "The rows of the kernels of calls that are the same: with their work, where each call launched one kernel."
     alone = same.kinds.count("kernel") == 1
     for name, kind, seconds in zip(same.names, same.kinds, same.seconds):
-        if alone and kind == "kernel": yield replace(_same_row(same, peaks, name=name, type=kind), time_s=seconds)
+        if alone and kind == "kernel": yield changed(same.row, name=name, type=kind, time_s=seconds)
         else: yield Row(name, kind, time_s=seconds, calls=same.calls, **_blank)
 
-def _recorded_operator_row(trace, same, peaks):
+def _recorded_operator_row(trace, same):
     p, operator = same.place, trace.calls[same.place.operator].operator
-    return _same_row(same, peaks, name=_operator_text(operator, p.figures.shapes), type=p.figures.category,
-                     operator=operator, phase=p.phase)
+    return changed(same.row, name=_operator_text(operator, p.figures.shapes), type=p.figures.category,
+                   operator=operator, phase=p.phase)
 
 # %% ../../nbs/interop/trace_rows.ipynb #b335367f
-def _rows_of_trace(trace, calls, others, seconds, peaks, served):
+def _rows_of_trace(trace, calls, others, seconds, peaks, served, sent):
     "Rows of modules, operators, kernels, collectives and steps, and of the whole window."
     steps = [a for a in trace.annotations if a.name.startswith("ProfilerStep")]
-    same = _same_calls(trace, calls, seconds, served, steps)
-    modules = [_same_row(s, peaks, name=_module_name(s.place), type=s.place.type, phase=s.place.phase) for s in same]
-    ops = [_recorded_operator_row(trace, s, peaks) for s in same]
-    kernels = [row for s in same for row in _kernel_rows(s, peaks)]
-    wire = {t.place: t.wire_bytes for t in transfers(trace, 0)}
+    same = _same_calls(trace, calls, seconds, served, steps, peaks)
+    modules = [changed(s.row, name=_module_name(s.place), type=s.place.type, phase=s.place.phase) for s in same]
+    ops = [_recorded_operator_row(trace, s) for s in same]
+    kernels = [row for s in same for row in _kernel_rows(s)]
+    wire = {t.place: t.wire_bytes for t in sent}
     for g in others:
         sums = dict(time_s=sum(seconds[i] for i in g.activities), calls=len(g.activities), **_blank,
                     wire_bytes=total(wire.get(i, 0) for i in g.activities))
@@ -451,7 +456,7 @@ def _rows_of_trace(trace, calls, others, seconds, peaks, served):
         kernels.append(Row(trace.activities[g.activities[0]].name, "kernel", **sums))
     visits = Counter(m for m, _ in visited(trace))
     merged = [replace(row, calls=visits.get(row.name, row.calls)) for row in added(modules)]
-    return merged, added(ops), added(kernels), _collectives(trace, wire), *_windows(trace, same, steps, peaks, wire)
+    return merged, added(ops), added(kernels), _collectives(trace, wire), *_windows(trace, same, steps, wire)
 
 # %% ../../nbs/interop/trace_rows.ipynb #1e2215be
 def _collectives(trace, wire):
@@ -467,10 +472,10 @@ def _collectives(trace, wire):
     return added(rows)
 
 # %% ../../nbs/interop/trace_rows.ipynb #3d7d0335
-def _windows(trace, same, steps, peaks, wire):
+def _windows(trace, same, steps, wire):
     "A row per step of the profiler, and one for the window: the FLOPs and bytes that are known, over all of the time."
     begin, end = window(trace)
-    rows, within = [replace(_same_row(s, peaks), time_s=0.0) for s in same], [[] for _ in steps]
+    rows, within = [changed(s.row, time_s=0.0) for s in same], [[] for _ in steps]
     for s, row in zip(same, rows):
         for k, n in s.steps.items(): within[k].append(row * (n / s.calls))
     unknown = None if wire else 0.0             # kernels do not say which step they belong to

@@ -9,110 +9,108 @@ __all__ = ['split', 'simulate_caches']
 from collections.abc import Sequence
 
 # %% ../../nbs/roofs/caches.ipynb #98e86523
+class _Part:
+    "A part of a block: when it was last touched, 0 for never, and its size."
+    __slots__ = "time", "nbytes"
+    def __init__(self): self.time = self.nbytes = 0
+
 class Recency:
-    "When each block was last touched, and how many bytes were last touched at a time or since."
+    "How many bytes were last touched at a time or since."
     def __init__(self,
         n:int, # How many times there are: 1 … n
     ):
-        self.tree, self.at, self.total, self.last = [0] * (n + 1), [0] * (n + 1), 0, {}   # last: block -> (time, bytes)
+        self.at, self.of_32, self.of_1024 = ([0] * ((n >> k) + 1) for k in (0, 5, 10))
 
     def _add(self, time, nbytes):
-        tree, end = self.tree, len(self.tree)
         self.at[time] += nbytes
-        self.total += nbytes
-        while time < end:
-            tree[time] += nbytes
-            time += time & -time
+        self.of_32[time >> 5] += nbytes
+        self.of_1024[time >> 10] += nbytes
 
     def since(self, time):
-        "Bytes of the blocks that were last touched after `time`."
-        found = self.total
-        while time > 0:
-            found -= self.tree[time]
-            time -= time & -time
-        return found
+        "Bytes of the parts that were last touched after `time`."
+        next_32, next_1024 = (time >> 5) + 1, (time >> 10) + 1
+        return (sum(self.at[time + 1:next_32 << 5]) + sum(self.of_32[next_32:next_1024 << 5])
+                + sum(self.of_1024[next_1024:]))
 
-    def forget(self, block):
-        "`block` takes no room any more."
-        time, nbytes = self.last.pop(block, (0, 0))
-        if time: self._add(time, -nbytes)
+    def forget(self, part):
+        "`part` takes no room any more."
+        self._add(part.time, -part.nbytes)
+        part.time = part.nbytes = 0
 
-    def touch(self, blocks, time):
-        "All of `blocks` (block -> bytes) are touched at `time`."
-        for block, nbytes in blocks.items():
-            before = self.last.get(block)
-            if before: self._add(before[0], -before[1])
-            self.last[block] = time, nbytes
-        self._add(time, sum(blocks.values()))
+    def touch(self, parts, time):
+        "All of `parts` (part -> bytes) are touched at `time`."
+        for part, nbytes in parts.items():
+            if part.time: self._add(part.time, -part.nbytes)
+            part.time, part.nbytes = time, nbytes
+        self._add(time, sum(parts.values()))
 
 # %% ../../nbs/roofs/caches.ipynb #504bb94b
 def held_fraction(first:float, last:float, capacity:float)->float:
     "The fraction of a tensor that a cache still holds, where reuse distance goes linearly from `first` to `last`, B."
-    low, high = sorted((first, last))
+    low, high = (first, last) if first < last else (last, first)
     return 1.0 if high <= capacity else 0.0 if low >= capacity else (capacity - low) / (high - low)
 
 # %% ../../nbs/roofs/caches.ipynb #d34f8da4
 class _Walk:
-    """The state of the caches while a trace is walked.
-
-    Blocks go by (block, pass), or (block, None) where they outlive a pass. Parts go by (block, part)."""
+    "The state of the caches while a trace is walked."
     def __init__(self, trace, capacities, most=False):
-        self.trace, self.capacities, self.most = trace, capacities, most
+        whole = lambda touches: [(t[0], t[1], t[2] if len(t) > 2 else None) for t in touches]
+        self.trace, self.capacities, self.most = [[*map(whole, touches)] for touches in trace], capacities, most
         self.born, self.final, self.size = _lives(trace)
         self.recency, self.time = Recency(3 * len(trace)), 0
-        self.parts = {}      # block -> its parts
+        self.parts = {}      # block -> its parts, by what was touched; None: the rest of it
         self.written = {}    # block -> its writes without a read yet, each [bytes, fraction that each cache keeps]
-        self.freed = {}      # bytes -> dead blocks of that size
+        self.freed = {}      # bytes -> the parts of dead blocks of that size
+
+    def placed(self, block):
+        "The parts of a block that is new: it takes the place of a dead one of its size."
+        dead = self.freed.get(self.size[block]) if block in self.born else None
+        found = self.parts[block] = dead.pop() if dead else {}
+        return found
 
     def held(self, part, others):
         "The fraction of `part` that each cache still holds, when it is touched together with `others` (part -> bytes)."
-        if part not in self.recency.last: return [0.0] * len(self.capacities)
-        time, own = self.recency.last[part]
+        if not part.time: return [0.0] * len(self.capacities)
+        after, own = self.recency.since(part.time), part.nbytes
         if self.most:        # what was touched last is taken first, and alone
-            after = self.recency.since(time)
             return [held_fraction(after, after + own, c) for c in self.capacities]
-        first = self.recency.since(time) + self.recency.at[time]
-        new = sum(n for b, n in others.items() if b != part and self.recency.last.get(b, (0, 0))[0] <= time)
-        return [held_fraction(first, first - self.recency.at[time] + own + new, c) for c in self.capacities]
+        first, last = after + self.recency.at[part.time], after + own
+        for p, n in others.items():
+            if p.time <= part.time and p is not part: last += n
+        return [held_fraction(first, last, c) for c in self.capacities]
 
 # %% ../../nbs/roofs/caches.ipynb #f5b2ee29
-def _parts_of(walk, block, n, region):
+def _divided(walk, block, n, region):
     "Divide a touch of `n` bytes of `block` into (part, bytes); a part that is new is cut off from the rest."
-    known, part, rest, last = walk.parts.setdefault(block, {}), (block, (region, n)), (block, None), walk.recency.last
-    if n >= walk.size[block[0]]:
-        if len(known) == 1 and rest in known: return [(rest, n)]
-        found = [(p, last[p][1]) for p in known if p in last]
-        if rest not in known: found.append((rest, max(n - sum(b for _, b in found), 0)))
-        known[rest] = None
+    if (known := walk.parts.get(block)) is None: known = walk.placed(block)
+    rest = known.get(None)
+    if n >= walk.size[block]:
+        if len(known) == 1 and rest: return [(rest, n)]
+        found = [(p, p.nbytes) for p in known.values() if p.time]
+        if rest is None:
+            known[None] = _Part()
+            found.append((known[None], max(n - sum(b for _, b in found), 0)))
         return found
-    if part not in known and last.get(rest, (0, 0))[1] >= n:
-        time, nbytes = last[rest]
-        last[rest], last[part] = (time, nbytes - n), (time, n)
-    known[part] = None
+    if (part := known.get((region, n))) is None:
+        part = known[region, n] = _Part()
+        if rest and rest.nbytes >= n:
+            part.time, part.nbytes = rest.time, n
+            rest.nbytes -= n
     return [(part, n)]
 
 def _made_whole(walk, block):
     "All of `block` was touched at once: it has no parts any more."
-    for part in walk.parts[block]: walk.recency.forget(part)
-    walk.parts[block] = {(block, None): None}
-    walk.recency.touch({(block, None): walk.size[block[0]]}, walk.time)
-
-def _reuse_memory(walk, block):
-    "A block that is new takes the place of a dead one of its size."
-    dead = walk.freed.get(walk.size[block[0]])
-    if not dead: return
-    old = walk.parts.pop(dead.pop())
-    walk.parts[block] = {(block, kind): None for _, kind in old}
-    for part in old: walk.recency.last[block, part[1]] = walk.recency.last.pop(part)
+    for part in walk.parts[block].values(): walk.recency.forget(part)
+    whole = _Part()
+    walk.parts[block] = {None: whole}
+    walk.recency.touch({whole: walk.size[block]}, walk.time)
 
 # %% ../../nbs/roofs/caches.ipynb #92ffacce
 def _walk_operator(walk, k, turn):
     "Walk operator `k`; in the second turn its reads and its writes, each [bytes, fraction that each cache serves]."
-    name = lambda block: (block, turn if block in walk.born else None)
-    reads, writes = ([(name(t[0]), t[1], t[2] if len(t) > 2 else None) for t in touches] for touches in walk.trace[k])
-    for block, *_ in (*reads, *writes):
-        if block[1] is not None and block not in walk.parts: _reuse_memory(walk, block)
-    pieces = [_parts_of(walk, *t) for t in (*reads, *writes)]
+    reads, writes = walk.trace[k]
+    touches = reads + writes
+    pieces = [_divided(walk, *t) for t in touches]
     touched = {part: n for found in pieces for part, n in found}
     waiting = turn == 1 or turn == 2 and any(block in walk.written for block, *_ in reads)
     kept = {part: walk.held(part, touched) for found in pieces[:len(reads)] for part, _ in found} if waiting else {}
@@ -122,11 +120,11 @@ def _walk_operator(walk, k, turn):
     by_level = _levels_of(walk, reads, writes, pieces, first) if turn == 1 else None
     walk.time += 1
     walk.recency.touch(touched, walk.time)
-    for block in {block for block, n, _ in (*reads, *writes) if n >= walk.size[block[0]]}:
-        if len(walk.parts[block]) > 1: _made_whole(walk, block)
+    for block, n, _ in touches:
+        if len(walk.parts[block]) > 1 and n >= walk.size[block]: _made_whole(walk, block)
     for block in walk.final.get(k, ()):
-        walk.freed.setdefault(walk.size[block], []).append(name(block))
-        walk.written.pop(name(block), None)
+        walk.freed.setdefault(walk.size[block], []).append(walk.parts.pop(block))
+        walk.written.pop(block, None)
     return by_level
 
 def _mean_share(found, kept):
@@ -150,12 +148,12 @@ def _levels_of(walk, reads, writes, pieces, first):
 
 def _lives(trace):
     "Blocks that the trace creates, per operator those that it touches for the last time, and the size of each."
-    born, known, last, size = set(), set(), {}, {}
+    born, last, size = set(), {}, {}
     for k, (reads, writes) in enumerate(trace):
-        known.update(t[0] for t in reads)
-        born.update(t[0] for t in writes if t[0] not in known)
-        known.update(t[0] for t in writes)
-        for block, n, *_ in (*reads, *writes): last[block], size[block] = k, max(n, size.get(block, 0))
+        for touches, written in ((reads, False), (writes, True)):
+            for block, n, *_ in touches:
+                if written and block not in last: born.add(block)
+                last[block], size[block] = k, max(n, size.get(block, 0))
     final = {}
     for block, k in last.items():
         if block in born: final.setdefault(k, []).append(block)

@@ -8,6 +8,7 @@ __all__ = ['discarded', 'Marks', 'KernelTimes']
 # %% ../../nbs/timing/kernels.ipynb #41ed292b
 import itertools, re, statistics
 from bisect import bisect_left, bisect_right
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -47,12 +48,12 @@ def nesting(
     points:Sequence[tuple[int, float]]=(), # (thread, time)
 )->tuple[list[int], list[int]]:
     "Return the place of the span around each span, in its thread, and of the innermost around each point; -1 for none."
-    parents, at, stacks = [], [-1] * len(points), {}
+    parents, at, stacks = [], [-1] * len(points), defaultdict(list)
     order = sorted(range(len(points)), key=lambda k: points[k][1], reverse=True)
     for i, span in enumerate(spans):
-        while order and points[order[-1]][1] < span.start: _stand(spans, stacks, points, at, order.pop())
-        stack = stacks.setdefault(span.thread, [])
-        while stack and spans[stack[-1]].end - span.start < _instant: stack.pop()
+        start, stack = span.start, stacks[span.thread]
+        while order and points[order[-1]][1] < start: _stand(spans, stacks, points, at, order.pop())
+        while stack and spans[stack[-1]].end - start < _instant: stack.pop()
         parents.append(stack[-1] if stack else -1)
         stack.append(i)
     while order: _stand(spans, stacks, points, at, order.pop())
