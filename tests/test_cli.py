@@ -241,10 +241,20 @@ def watched(*args, cwd=None, columns=160):
         text += chunk
     return done.wait(), text.decode().replace("\r\n", "\n")
 
+def at_a_terminal(*args, cwd=None):
+    "The lines of a short run with a terminal at standard error, without the seconds that imports take."
+    leader, follower = pty.openpty()
+    terminal = f"import os\nos.dup2(os.open({os.ttyname(follower)!r}, os.O_RDWR | os.O_NOCTTY), 2)\n"
+    done = forked.python(terminal + forked.command_line(*args), cwd=cwd, env=bars, package=True)
+    text = os.read(leader, 65536).decode().replace("\r\n", "\n")
+    os.close(leader); os.close(follower)
+    assert done.returncode == 0, text
+    return text
+
 def test_a_report_takes_the_place_of_no_other(folder, tmp_path):
     "The name says what was run. A report of another model stays; one of the same run is replaced, and the message says so."
     (tmp_path/"net.py").write_text(net); (tmp_path/"other.py").write_text(net)
-    run = lambda *args: watched("roofline", *args, "--steps", "3", "--no-progress", cwd=tmp_path)[1]
+    run = lambda *args: at_a_terminal("roofline", *args, "--steps", "3", "--no-progress", cwd=tmp_path)
     assert run("net.py:make").endswith("wrote make.html\n")
     assert run("net.py:make").endswith("wrote make.html, in place of an earlier report of the same run\n")
     assert run("other.py:make").endswith("wrote make-2.html; make.html holds another report and stays\n")
