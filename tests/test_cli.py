@@ -1,6 +1,6 @@
 """The command line as a process of its own. Most runs are forks of a process that has torch loaded; help, progress and the
 main job are run by the installed command."""
-import csv, fcntl, io, json, os, pty, shutil, struct, subprocess, sys, termios, time
+import csv, fcntl, io, json, os, pty, re, shutil, struct, subprocess, sys, termios, time
 from pathlib import Path
 
 import pytest
@@ -120,8 +120,8 @@ def test_json_on_standard_output(folder):
     done = fasterbench("roofline", "net.py:make", "--steps", "3", "--json", "-", "--no-html", cwd=folder)
     names = [p["name"] for p in json.loads(done.stdout)["points"]]
     assert done.returncode == 0 and {"0", "1"} <= set(names)
-    said = done.stderr.splitlines()                                # what limits the trust, on a busy machine
-    assert all(line.startswith(("fasterbench: ±", "fasterbench: shares are of")) for line in said), done.stderr
+    limits = r"fasterbench: (±|shares are of |roofs? |warning: |\d+ of \d+ rows are above )"   # to the trust, on a busy machine
+    assert all(re.match(limits, line) for line in done.stderr.splitlines()), done.stderr
 
 def test_one_thing_at_a_time_on_standard_output(folder):
     "What is asked for with - is all there is, so that a pipe can read it."
