@@ -74,10 +74,27 @@ def serve(folder, starter):
 _started = []
 
 def start():
-    "Start the servers of this run; those of all workers come from the process that has the workers."
-    if not _started and "PYTEST_XDIST_WORKER" not in os.environ:
-        command = [sys.executable, __file__, os.environ["FASTERBENCH_TEST_FOLDER"], str(os.getpid())]
-        _started.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL))
+    "Start the servers of this run; the first process of it that calls this does."
+    folder = os.environ["FASTERBENCH_TEST_FOLDER"]
+    try: write_command(Path(folder)/"bin")
+    except FileExistsError: return
+    command = [sys.executable, __file__, folder, str(os.getpid())]
+    _started.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL))
+
+def write_command(folder):
+    "`fasterbench` in a new folder, for notebooks: a command whose process is forked."
+    folder.mkdir()
+    path = folder/"fasterbench"
+    path.write_text(f"""#!{sys.executable}
+import sys
+sys.path[0] = {str(Path(__file__).resolve().parent)!r}
+import forked
+done = forked.python(forked.command_line(*sys.argv[1:]), package=True)
+sys.stdout.write(done.stdout)
+sys.stderr.write(done.stderr)
+sys.exit(done.returncode)
+""")
+    path.chmod(0o755)
 
 def statuses(jobs, package, start_s=300):
     "The exit statuses of the jobs."

@@ -55,6 +55,7 @@ def run(path, heavy):
     "Execute the cells; print how many were executed and left out. An error ends the process, with the cell on standard error."
     import torch
     os.chdir(Path(path).parent)
+    os.environ["PATH"] = os.pathsep.join((os.environ["FASTERBENCH_TEST_FOLDER"] + "/bin", os.environ["PATH"]))     # see `forked`
     left_out, ip, counts = {"never"}, shell(), dict(executed=0, heavy=0, cuda=0, never=0)
     if not heavy: left_out.add("heavy")
     if not torch.cuda.is_available(): left_out.add("cuda")

@@ -1,9 +1,10 @@
 "Traces of serving engines, graphs and compiled code: by hand, from real GPUs beside a peer's figures, and what is refused."
-import csv, gzip, json, subprocess, sys
+import csv, gzip, json
 from collections import defaultdict
 
 import pytest
 
+import forked
 from fasterbench import read_trace
 from fasterbench.core.units import total
 from test_traces import by_name, event, kernel, launch, needs_real, operator, real, roofs, shared, written
@@ -162,8 +163,8 @@ def test_rules_in_a_file(tmp_path):
                      '@engine_rule("my_company::product", category="matmul", result=lambda x, w, *_: (x[0], w[0]))\n'
                      'def product(x, w, *_, **kw): return 2 * x[0] * x[1] * w[0]\n')
     path = written(tmp_path, events)
-    code = "import sys; from fasterbench import read_trace; p = read_trace(sys.argv[1], rules=sys.argv[2], on='H100').ops[0]; print(p.flops, p.bytes_moved)"
-    out = subprocess.run([sys.executable, "-c", code, path, rules], capture_output=True, text=True, check=True)
+    code = f"from fasterbench import read_trace; p = read_trace({str(path)!r}, rules={str(rules)!r}, on='H100').ops[0]; print(p.flops, p.bytes_moved)"
+    out = forked.python(code, package=True)
     assert out.stdout.split() == [str(2 * 8 * 16 * 32), str(2 * (8 * 16 + 32 * 16 + 8 * 32))] and not out.stderr
     rules.write_text("this is no Python")
     with pytest.raises(ValueError, match="my_rules.py cannot be read"): read_trace(path, rules=rules)
@@ -193,7 +194,7 @@ def test_idle_says_before_what_it_falls_and_why(tmp_path):
 def test_the_command(tmp_path):
     trace, beside = written(tmp_path, replay()), written(tmp_path, capture(), "capture.json")
     (tmp_path/"config.json").write_text(json.dumps(config))
-    run = lambda *more: subprocess.run([sys.executable, "-m", "fasterbench", "trace", trace, "--on", "MI300X", *more], capture_output=True, text=True)
+    run = lambda *more: forked.python(forked.command_line("trace", trace, "--on", "MI300X", *more), package=True)
     out = run("--capture", beside, "--config", tmp_path)
     assert out.returncode == 0 and "Layer_0" in out.stdout and "3 of 3 kernels" in out.stdout.replace("\n  ", " ") and not out.stderr
     wrong = run("--capture", written(tmp_path, capture(other), "other.json"))

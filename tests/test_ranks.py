@@ -35,10 +35,10 @@ def spread(kind, model):
 x = torch.randn(32, 64)
 '''
 
-def launch(code, tmp_path, n=2, seconds=60, limit="8", check=True):
+def launch(code, tmp_path, n=2, limit="30", check=True):
     "Run `code` in each rank; what each wrote to stdout and stderr, and how long it took, s. Nothing runs any more afterwards."
     start = time.monotonic()
-    done = ranks(setup + code, n, tmp_path, seconds, FASTERBENCH_TIMEOUT=limit, FASTERBENCH_CACHE=str(tmp_path/"cache"))
+    done = ranks(setup + code, n, tmp_path, FASTERBENCH_TIMEOUT=limit, FASTERBENCH_CACHE=str(tmp_path/"cache"))
     if check: assert not any(d.returncode for d in done), [d.stderr[-1500:] for d in done]
     return [(d.stdout, d.stderr) for d in done], time.monotonic() - start
 
@@ -92,7 +92,7 @@ def two(tmp_path_factory):
     "Return the findings of both ranks; one run for all workers, since only one timed test runs at a time."
     kept = test_folder/"two ranks.json"
     if not kept.exists():
-        outs, _ = launch(several, tmp_path_factory.mktemp("two"), seconds=80)
+        outs, _ = launch(several, tmp_path_factory.mktemp("two"))
         kept.write_text(json.dumps([json.loads(out.split("OUT")[1]) for out, _ in outs]))
     return json.loads(kept.read_text())
 
@@ -184,38 +184,38 @@ print("same", all(map(torch.equal, before[0], after[0])) and before[1:] == after
 '''
 
 def test_a_rank_that_is_killed_ends_the_others(tmp_path):
-    outs, seconds = launch("fault = lambda: os.kill(os.getpid(), signal.SIGKILL)\n" + class_of_faults, tmp_path, check=False)
+    outs, seconds = launch("fault = lambda: os.kill(os.getpid(), signal.SIGKILL)\n" + class_of_faults, tmp_path, check=False, limit="8")
     assert "RankError" in outs[0][0] and "rank 1 ended or hangs" in outs[0][0] and "same True" in outs[0][0] and outs[1][0] == "", outs
-    assert seconds < 40
+    assert seconds < 150                                # the group itself waits 300 s
 
 def test_a_rank_that_raises_is_named_on_the_others(tmp_path):
     "Also where it lives on: the others wait no longer than the limit."
     outs, seconds = launch("def fault(): raise ValueError('no more data')\n" + class_of_faults + "time.sleep(5)\nos._exit(0)\n", tmp_path, limit="4", check=False)
     assert outs[1][0].startswith("ValueError | no more data") and "same True" in outs[1][0]
     assert outs[0][0].startswith("RankError | rank 1 failed: ValueError: no more data") and "same True" in outs[0][0], outs[0]
-    assert seconds < 45
+    assert seconds < 150
 
 @heavy_only("waits for the limit of a rank")
 def test_a_rank_that_hangs_ends_the_others_after_the_limit(tmp_path):
-    outs, seconds = launch("fault = lambda: time.sleep(9) or os._exit(3)\n" + class_of_faults + "os._exit(0)\n", tmp_path, limit="2", check=False)
+    outs, seconds = launch("fault = lambda: time.sleep(15) or os._exit(3)\n" + class_of_faults + "os._exit(0)\n", tmp_path, limit="5", check=False)
     text = outs[0][0]
-    assert text.startswith("RankError") and "rank 1 ended or hangs; a rank waits 2 s" in text and "same True" in text, outs[0]
-    assert float(text.split("|")[2].split()[0]) < 2 + 5 + 8
+    assert text.startswith("RankError") and "rank 1 ended or hangs; a rank waits 5 s" in text and "same True" in text, outs[0]
+    assert float(text.split("|")[2].split()[0]) < 150
 
-def errors(code, tmp_path, n):
+def errors(code, tmp_path, n, limit="5"):
     "Return the exit of each rank, and the time until then, s."
     outs, _ = launch("model = lambda: spread('ddp', net())\nstart = time.monotonic()\ntry:\n" + textwrap.indent(code, "    ")
                      + "\n    error = None\nexcept Exception as e: error = f'{type(e).__name__}: {e}'\n"
-                     "print(json.dumps([error, time.monotonic() - start]), flush=True)\ntime.sleep(7 if error is None else 1)       # rank 0 keeps the store\nos._exit(0)\n", tmp_path, n, limit="5")
+                     "print(json.dumps([error, time.monotonic() - start]), flush=True)\ntime.sleep(7 if error is None else 1)       # rank 0 keeps the store\nos._exit(0)\n", tmp_path, n, limit=limit)
     return zip(*(json.loads(out) for out, _ in outs))
 
 def test_ranks_that_do_not_do_the_same_are_told_at_once(tmp_path):
     "Other settings; and a rank whose model sends nothing, which gathers while the others profile together."
-    (one, two), seconds = errors("RooflineAnalyzer(model(), x, peaks).profile(warmup=1, steps=4 + 4 * rank, backward=True)", tmp_path, 2)
+    (one, two), seconds = errors("RooflineAnalyzer(model(), x, peaks).profile(warmup=1, steps=4 + 4 * rank, backward=True)", tmp_path, 2, limit="60")
     assert one == two == ("RankError: the ranks do not do the same: rank 0 came to profile(warmup=1, steps=4, backward=True) of a model that communicates, "
                           "rank 1 to profile(warmup=1, steps=8, backward=True) of a model that communicates")
-    assert max(seconds) < 4
-    (one, two), _ = errors("m = model()\nRooflineAnalyzer(net() if rank else m, x, peaks).profile(warmup=1, steps=4).gather()", tmp_path, 2)
+    assert max(seconds) < 45
+    (one, two), _ = errors("m = model()\nRooflineAnalyzer(net() if rank else m, x, peaks).profile(warmup=1, steps=4).gather()", tmp_path, 2, limit="60")
     assert one == two and one.endswith("rank 0 came to profile(warmup=1, steps=4, backward=False) of a model that communicates, rank 1 to gather()")
 
 @heavy_only("waits for the limit of a rank")
@@ -226,7 +226,7 @@ def test_a_rank_alone_is_told_what_the_others_have_to_do(tmp_path):
 
 def test_the_rank_that_keeps_the_store_is_killed(tmp_path):
     "Without torchrun rank 0 keeps it: the others cannot be told anything, and say that."
-    outs, _ = launch("fault = lambda: os.kill(os.getpid(), signal.SIGKILL)\n" + class_of_faults.replace("rank == 1", "rank == 0"), tmp_path, check=False)
+    outs, _ = launch("fault = lambda: os.kill(os.getpid(), signal.SIGKILL)\n" + class_of_faults.replace("rank == 1", "rank == 0"), tmp_path, check=False, limit="8")
     assert outs[1][0].startswith("RankError | the store of the job is gone") and "same True" in outs[1][0], outs
 
 def test_ranks_with_other_dtypes_measure_the_roofs_of_all(tmp_path):
@@ -327,7 +327,7 @@ def test_a_killed_rank_ends_the_command(folder):
         time.sleep(6)                                               # in the middle of the profile
         assert len(started) == 2 and job.poll() is None
         os.kill(started[1], signal.SIGKILL)
-        job.communicate(timeout=45)
+        job.communicate(timeout=300)                                # `patience_s` would hide a group that waits for its limit
         assert job.returncode != 0 and not any(alive(r) for r in started)
         assert sorted(p.name for p in folder.iterdir() if p.name != "__pycache__") == ["net.py", "roofs.json"]
     finally: job.kill()

@@ -4,6 +4,7 @@ from configparser import ConfigParser
 
 import pytest
 
+import forked
 import ncu_files
 from conftest import heavy_only, root
 from test_cli import net
@@ -95,16 +96,17 @@ verbs = {  # verb → arguments, exit code, a part of what is printed
 @heavy_only("a wheel, and a process for each verb")
 def test_every_verb_runs_from_the_wheel(wheel, tmp_path):
     "The commands of the installed package, in a folder of their own: nothing comes from the repository."
-    call = lambda *args: python("-m", "fasterbench", *args, cwd=tmp_path, PYTHONPATH=str(wheel))
-    found = python("-c", "import fasterbench; print(fasterbench.__file__)", cwd=tmp_path, PYTHONPATH=str(wheel)).stdout
-    assert found.startswith(str(wheel)), found
+    installed = os.environ | dict(PYTHONPATH=str(wheel), TQDM_DISABLE="1")
+    where = f"import fasterbench\nassert fasterbench.__file__.startswith({str(wheel)!r}), fasterbench.__file__\n"
+    call = lambda *args: forked.python(where + forked.command_line(*args), tmp_path, env=installed)
+    assert python("-m", "fasterbench", "--version", cwd=tmp_path, PYTHONPATH=str(wheel)).stdout == call("--version").stdout != ""
     assert (wheel/"fasterbench/py.typed").is_file(), "type checkers read no types without it"
     (tmp_path/"net.py").write_text(net)
     (tmp_path/"loop.py").write_text("from net import make\nmodel, sample = make()\nfor i in range(40): model(sample)\n")
     (tmp_path/"broken.toml").write_text(budgets.format("<= 1 FLOP")); (tmp_path/"kept.toml").write_text(budgets.format(">= 1 FLOP"))
     (tmp_path/"config.json").write_text(json.dumps(llama))
     ncu_files.saxpy(tmp_path).rename(tmp_path/"saxpy.csv")
-    assert python("-c", trace, cwd=tmp_path).returncode == 0
+    assert forked.python(trace, tmp_path).returncode == 0
     listed = call("--help").stdout.partition("Commands:")[2]
     assert set(re.findall(r"^  (\w+)  ", listed, re.M)) <= verbs.keys(), "a verb that this test does not run"
     for verb, (args, code, part) in verbs.items():

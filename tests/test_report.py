@@ -42,7 +42,7 @@ def chrome(tmp_path_factory):
     yield browser
     browser.quit()
 
-def until(found, seconds=30):
+def until(found, seconds=120):
     "Wait until `found()` gives something, and return it."
     end = time.monotonic() + seconds
     while not (value := found()):
@@ -273,7 +273,7 @@ def test_a_row_shows_its_marker_and_a_marker_its_row(chrome, pages, name):
         for index, by in ((marked[-1], press), (marked[0], press_marker), (marked[len(marked) // 2], press), (marked[-1], press_marker)):
             by(chrome, index)
             assert chosen(chrome) == [index] and index in ringed(chrome), (size, index, by)
-            try: until(lambda: both_on_screen(chrome, index) == [True, True], 3)
+            try: until(lambda: both_on_screen(chrome, index) == [True, True])
             except AssertionError: raise AssertionError((size, index, by.__name__, both_on_screen(chrome, index))) from None
     put(chrome, "text", "")
     assert chosen(chrome) == [marked[-1]] and chrome.get_log("browser") == []

@@ -61,7 +61,7 @@ def test_page_in_a_browser(chrome, site, page):
     for width, height in ((800, 1000), (390, 844), (844, 390), (1280, 1600)):
         chrome.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", dict(width=width, height=height, deviceScaleFactor=1, mobile=False))
         until(lambda: chrome.execute_script("return innerWidth") == width)
-        until(lambda: chrome.execute_script(drawn) == [True] * figures(page), 10)
+        until(lambda: chrome.execute_script(drawn) == [True] * figures(page))
     assert [e for e in chrome.get_log("browser") if e["level"] == "SEVERE"] == []
 
 def headings(chrome): return chrome.execute_script("return [...document.querySelectorAll('.sidebar-tree .caption')].map(e => e.textContent.trim())")
