@@ -263,8 +263,6 @@ def row_of(
                compute_s=calls * compute_seconds(f, names, peaks), bytes_by_level=tuple(levels),
                layers=tuple((path, kind, share, calls * eager) for path, kind, share, eager in f.layers), **what)
 
-
-
 def _operator_text(operator, shapes):
     text = " ".join("×".join(map(str, s)) or "scalar" for s in shapes[:4]) + (" …" if len(shapes) > 4 else "")
     return f"{operator.removeprefix('aten::')} {text}".strip()
