@@ -515,7 +515,7 @@ class Verdicts(View):
                                          arrayminus=[x - a for x, a in zip(at, ends[0])], thickness=2, width=4))
         fig.add_vline(x=1, line=dict(dash="dash", width=1.5, color="#74808a"))
         fig.update_yaxes(categoryorder="array", categoryarray=names[::-1], automargin=True, showgrid=False)
-        fig.update_xaxes(title="limit used: kept up to 100 %", tickformat=".0%",
+        fig.update_xaxes(title="limit used: kept up to 100 %", tickformat="~%",
                          gridcolor="rgba(128,138,148,0.22)", zeroline=False)
         drawn = [x for trace in fig.data for x in trace.x]
         if drawn and min(drawn) > 0 and max(drawn) > 10 * min(drawn): fig.update_xaxes(type="log", dtick=1)
