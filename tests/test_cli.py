@@ -301,7 +301,7 @@ def test_count(folder):
     "As worked by hand: a layer of 64×64 weights and 64 biases on 8 samples, and 8·64 comparisons."
     done = fasterbench("count", "net.py:make", "--json", "count.json", cwd=folder)
     rows = {r["name"]: r for r in json.loads((folder/"count.json").read_text())["rows"]}
-    assert done.returncode == 0 and "Sequential · 8×64 float32 · 4.16k parameters, 16.64 kB" in done.stdout, done.stderr + done.stdout
+    assert done.returncode == 0 and "make · 8×64 float32 · 4.16k parameters, 16.64 kB" in done.stdout, done.stderr + done.stdout
     # 4 B each: parameters, sample, and the results of the layer and of the activation
     assert json.loads((folder/"count.json").read_text())["peak_memory"] == 4 * (64 * 65 + 3 * 8 * 64)
     assert rows["0"]["flops"] == 8 * (2 * 64 * 64 + 64) and rows[""]["parameters"] == 64 * 65 and rows[""]["flops"] == rows["0"]["flops"] + 8 * 64

@@ -9,6 +9,8 @@ import pytest
 
 from conftest import heavy, heavy_only, root
 from fasterbench import HardwarePeaks, Result, compare, from_json
+from fasterbench.analysis.budgets import Budget, Found, figures, judge
+from fasterbench.cli.check import Verdicts
 from fasterbench.core.units import format_si
 from fasterbench.roofs.place import place
 from fasterbench.roofs.row import Row
@@ -885,6 +887,34 @@ def test_what_the_legend_has_no_room_for_is_in_a_menu(chrome, pages, name):
         wanted = chrome.execute_script("return new Set(charts[0].data.filter(t => t.name && t.name !== 'chosen' && (t.showlegend !== false || t.legendgroup?.startsWith('roof')))"
                                        ".map(t => t.legendgroup ?? t.name)).size")
         assert high < 40 and entries == wanted, (width, high, entries, wanted)
+
+def test_columns_that_fit_have_no_bar(chrome, report):
+    "Neither a pixel too wide, nor an arrow of the last title beyond the frame."
+    for size in ((1440, 900), (1024, 768)):
+        opened(chrome, report, *size, state="")
+        wide = chrome.execute_script("const e = document.getElementById('scroller'); return [e.scrollWidth - e.clientWidth, e.offsetHeight - e.clientHeight]")
+        assert wide[0] == 0 and wide[1] <= 2, (size, wide)
+
+def test_filters_are_there_when_a_phone_turns(chrome, report):
+    opened(chrome, report, 390, 844)
+    view(chrome, 844, 390)
+    assert not chrome.find_element("id", "text").is_displayed()
+    chrome.find_element("css selector", "#filters summary").click()
+    put(chrome, "text", "no such row")
+    assert chrome.find_element("id", "text").is_displayed() and in_table(chrome) == []
+
+def test_names_of_rows_are_above_them_on_a_phone(chrome, tmp_path):
+    "The chart keeps the width, and a name lies on no marker; in dark, too, it is the ink of the page."
+    budgets = [Budget("net", figures["parameters"], "<=", 1e6, "<= 1 M", layer) for layer in ("", "layer4.*.conv2", "a.longer.name.of.a.layer")]
+    Verdicts([judge(b, Found(n)) for b, n in zip(budgets, (1e6, 2e5, 3e6))]).to_html(tmp_path/"rows.html")
+    opened(chrome, tmp_path/"rows.html", 390, 844, dark=True, tab="rows")
+    names, marks, ink = chrome.execute_script("""
+        const box = e => { const b = e.getBoundingClientRect(); return [b.left, b.top, b.right, b.bottom] }
+        const texts = [...document.querySelectorAll("#chart .ytick text")]
+        return [texts.map(box), [...document.querySelectorAll("#chart .point")].map(box), texts.map(e => getComputedStyle(e).fill)]""")
+    assert len(names) == len(marks) == 3 and len(set(ink)) == 1 and "232, 238, 242" in ink[0]
+    assert not [1 for a in names for b in marks if a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]]
+    assert chrome.execute_script("return charts[0]._fullLayout.xaxis._length") > 300
 
 def test_the_strip_is_there_where_something_is_on_it(chrome, tmp_path):
     "Idle time is a term of the equation and no marker; copies that a filter leaves out take the strip with them."

@@ -9,7 +9,8 @@ const low = () => innerHeight < 500, under = () => low() ? 24 : 46
 const stripOf = (layout, traces) => layout.yaxis2?.type === "category" && traces.some(t => t.yaxis === "y2" && t.x?.length)
 const stripHeight = layout => (low() ? 13 : 17) * layout.yaxis2.categoryarray.length + 6
 function makeRoom(layout, traces) {
-  const high = stripOf(layout, traces) && !low() ? stripHeight(layout) + under() : 0
+  const rows = Object.keys(layout).filter(k => /^yaxis/.test(k)).length > 3
+  const high = !stripOf(layout, traces) ? low() && rows ? 170 : 0 : low() ? 0 : stripHeight(layout) + under()
   document.documentElement.style.setProperty("--strip", `${high}px`)
 }
 
@@ -34,6 +35,14 @@ function themed(layout, traces, high) {
   } else if (layout.yaxis2?.type === "category") {
     axes.xaxis2.visible = axes.yaxis2.visible = false
     axes.yaxis.domain = [0, 1]
+  }
+  // On a phone the names of rows are above them, where the rows leave room for that.
+  const names = layout.yaxis?.categoryarray ?? traces[0]?.y ?? []
+  if (!wide() && typeof names[0] === "string" && high > 40 * names.length) {
+    const ticklabelshift = layout.yaxis.autorange === "reversed" ? 21 : -21, tickfont = {color: color("ink")}
+    Object.assign(axes.yaxis, {ticklabelposition: "inside", ticklabelshift, tickfont, ticklabeloverflow: "allow",
+                               automargin: false, showgrid: true})
+    margin.l = 12
   }
   const label = {bgcolor: color("page"), bordercolor: color("line"), font: {color: color("ink")}}
   const hoverlabel = {...kept.hoverlabel, ...label}

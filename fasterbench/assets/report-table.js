@@ -28,7 +28,7 @@ function fitNames() {
   const longest = Math.max(14, ...shown.map(([, row]) => nameOf(row).length + (row.members ? 6 : 0)))
   const write = width => { nameWidth = width; for (const [tr, row] of shown) named(tr, row) }
   const spare = last => {
-    at("table").style.width = "max-content"
+    at("table").style.width = "min-content"          // titles take two lines
     const found = at("scroller").clientWidth - last.offsetLeft - last.offsetWidth - 2
     at("table").style.width = ""
     return found
@@ -49,8 +49,9 @@ function fitNames() {
     return best !== null
   }
   const titles = at("table").tHead.querySelectorAll("th"), use = [...at("table").querySelectorAll("th[class*=field-utilization]")].at(-1)
-  if (!wide()) fit(14, titles[Math.min(2, titles.length - 1)])
-  else if (!fit(Math.min(30, longest), [...titles].at(-1)) && !(use && fit(14, use))) write(Math.min(30, longest))
+  const last = [...titles].at(-1), least = Math.min(26, Math.ceil(0.8 * longest))    // a bar for less would hide less
+  if (!wide()) fit(14, last) || fit(14, titles[Math.min(2, titles.length - 1)])
+  else if (!fit(least, last) && !(use && fit(14, use))) write(Math.min(30, longest))
 }
 function nameCell(row) {
   const text = nameOf(row)

@@ -84,7 +84,7 @@ function open(kind) {
   data.filters.forEach(options)
   at("text").value = state.text
   at("text").hidden = at("regex").parentElement.hidden = !tab.columns.some(c => c.text)
-  at("text").placeholder = at("text").ariaLabel = tab.columns.some(c => c.field === "name") ? "name, type or operator" : "text"
+  at("text").placeholder = at("text").ariaLabel = tab.columns.some(c => c.title === "name") ? "name, type, operator" : "text"
   at("regex").checked = state.regex
   at("fold").checked = state.fold ?? tab.fold
   at("fold").parentElement.hidden = !groups.length
@@ -114,7 +114,7 @@ function build() {
   at("tools").append(box("fold", "fold blocks", "repeated blocks as one row"),
     element("details", {className: "menu"}, summary, element("div", {id: "columns"})),
     element("button", {id: "csv", type: "button", textContent: "CSV", title: hint, onclick: csv}))
-  at("filters").open = wide()
+  at("filters").open = wide() && !low()
   if (!wide()) folded([...document.querySelectorAll("header > .note")].filter(e => !e.hidden).slice(1))
 }
 

@@ -460,6 +460,18 @@ class Verdicts(View):
         counts = [(n, sum(v.result == n for v in self.verdicts)) for n in _drawn]
         return ", ".join(f"{n} {name}" for name, n in counts if n)
 
+    def _name(self, v):
+        "The model, unless it is in the title, the layer, the figure and the limit of a verdict."
+        model = v.budget.model if len(self.models) > 1 else ""
+        return " ".join(filter(None, (model, v.layer, v.budget.figure.name, v.budget.text)))
+
+    @property
+    def broken(self)->list[str]:
+        "A line on the first budgets that are broken, and what was found."
+        said = [f"{self._name(v)} ({verdict_row(v)[4]} found)" for v in self.verdicts if v.result == "broken"]
+        more = [f"{len(said) - 3} more"] * (len(said) > 3)
+        return ["broken: " + ", ".join(said[:3] + more)] if said else []
+
     @property
     def notes(self)->list[str]:
         "Lines on what would make the undecided sayable, and of which machine times in seconds are."
@@ -486,9 +498,7 @@ class Verdicts(View):
     def _chart(self, title):
         from fasterbench.views.plot import canvas, dress
         fig, rows = canvas(), list(enumerate(self.verdicts))
-        model = lambda v: v.budget.model if len(self.models) > 1 else ""     # the only one is in the title
-        name = lambda v: " ".join(filter(None, (model(v), v.layer, v.budget.figure.name, v.budget.text)))
-        names = [f"{name(v)}{chr(0x200b) * i}" for i, v in rows]              # two budgets may read alike
+        names = [f"{self._name(v)}{chr(0x200b) * i}" for i, v in rows]        # two budgets may read alike
         ends_of = lambda v: sorted(_used(v, e) for e in v.found.interval or (v.found.value,))
         known = {i: (_used(v, v.found.value), *ends_of(v)) for i, v in rows if _used(v, v.found.value) is not None}
         edge = 2 * max((x for xs in known.values() for x in (1.0, *xs) if x < math.inf), default=1.0)   # what is beyond
@@ -496,7 +506,7 @@ class Verdicts(View):
             own = [(i, v) for i, v in rows if v.result == result and i in known]
             if not own: continue
             at, *ends = zip(*((min(x, edge) for x in (known[i][0], known[i][1], known[i][-1])) for i, _ in own))
-            texts = [f"<b>{name(v)}</b><br>found {verdict_row(v)[4]}"
+            texts = [f"<b>{self._name(v)}</b><br>found {verdict_row(v)[4]}"
                      + f", {verdict_row(v)[5]}" * bool(v.found.interval) + f"<br>{v.result}" for _, v in own]
             fig.add_scatter(x=at, y=[names[i] for i, _ in own], name=result, mode="markers", hovertext=texts,
                             hoverinfo="text", customdata=[i for i, _ in own],
@@ -505,7 +515,7 @@ class Verdicts(View):
                                          arrayminus=[x - a for x, a in zip(at, ends[0])], thickness=2, width=4))
         fig.add_vline(x=1, line=dict(dash="dash", width=1.5, color="#74808a"))
         fig.update_yaxes(categoryorder="array", categoryarray=names[::-1], automargin=True, showgrid=False)
-        fig.update_xaxes(title="limit used: kept up to 100 %", tickformat=".0%",
+        fig.update_xaxes(title="limit used: kept up to 100 %", tickformat="~%",
                          gridcolor="rgba(128,138,148,0.22)", zeroline=False)
         drawn = [x for trace in fig.data for x in trace.x]
         if drawn and min(drawn) > 0 and max(drawn) > 10 * min(drawn): fig.update_xaxes(type="log", dtick=1)
@@ -514,7 +524,7 @@ class Verdicts(View):
     def _page(self):
         visible = [t for t in (*titles, "limit_used") if t != "model" or len(self.models) > 1]
         tab = self._sheet().tab("rows", "budgets", self._chart(""), visible=visible)
-        return dict(lines=[self.told], kinds=[tab], notes=self.notes)
+        return dict(lines=[self.told, *self.broken], kinds=[tab], notes=self.notes)
 
     def to_dict(self)->dict:
         "Return the verdicts as plain values, in base units."
@@ -597,7 +607,7 @@ def check(
     junit:option("Write the verdicts here as JUnit XML; - for standard output.")=None,
     html:option("Write a page of the verdicts here; - for standard output.")=None, no_progress:Quiet=False,
 ):
-    "Say whether the models of a file keep their budgets: exit 0 kept, 1 broken, 3 undecided."
+    "Say whether the models of a file keep their budgets. Exit 0 kept, 1 broken, 3 undecided."
     check_writable(json=json, junit=junit, html=html)
     document = _document(budgets)
     try:

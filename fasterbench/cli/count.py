@@ -13,6 +13,7 @@ from .app import (Dtype, Length, Model, Shape, app, check_writable, dtype_named,
 from .predict import loaded_on_meta
 from ..core.units import format_count, format_si, total
 from ..views.fields import Field
+from ..views.headline import short_name
 from ..views.origin import describe_sample, sample_text
 from ..views.view import Sheet, Table, View
 
@@ -75,9 +76,9 @@ def folded(rows:list[dict])->list[dict]:
 # %% ../../nbs/cli/count.ipynb #51f38fc4
 class Counts(View):
     "Parameters, FLOPs and bytes of the modules of a model."
-    def __init__(self, model, work, sample):
+    def __init__(self, model, work, sample, name=""):
         from fasterbench.work.count import peak_memory
-        self.name, self.work, self.rows, self.depth = type(model).__name__, work, rows_of(model, work), 3
+        self.name, self.work, self.rows, self.depth = name or type(model).__name__, work, rows_of(model, work), 3
         held = {id(p): p.numel() * p.element_size() for p in model.parameters()}
         self.sample, self.parameter_bytes = describe_sample(sample), sum(held.values())
         self.peak_memory = peak_memory(work, model, sample)
@@ -126,13 +127,13 @@ def count(
     json:option("Write all modules here; - for standard output.")=None,
     csv:option("Write all modules here; - for standard output.")=None,
 ):
-    "Count parameters, FLOPs and bytes of one forward, as a tree; nothing is computed or timed."
+    "Count parameters, FLOPs and bytes of one forward, as a tree. Nothing is computed or timed."
     from fasterbench.cli.loading import in_the_model
     from fasterbench.work.count import count_work
     from fasterbench.work.target import Target
     check_writable(json=json, csv=csv)
     net, sample = loaded_on_meta(model, shape_given(input), batch, dtype_named(dtype), seq)
     with in_the_model(model, sample): work = count_work(net, sample, target=Target("cpu"))
-    counts = Counts(net, work, sample)
+    counts = Counts(net, work, sample, short_name(model.rpartition(":")[2]))
     counts.depth = depth
     show(counts, json, csv)

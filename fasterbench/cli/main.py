@@ -13,6 +13,10 @@ from .app import app, notice, plain_warning
 from .script import is_first, launched_ranks
 
 # %% ../../nbs/cli/main.ipynb #db50ff1a
+# as `--help` lists them: the first steps first
+_verbs = "roofline", "run", "peaks", "report", "compare", "count", "predict", "serve", "trace", "ncu", "check"
+app.registered_commands.sort(key=lambda c: _verbs.index(c.name or c.callback.__name__))
+
 def main(
     args:list[str]|None=None, # Arguments; None: those of the process
 )->int:

@@ -7,6 +7,7 @@ __all__ = ['On', 'predict_verb', 'serve_verb']
 
 # %% ../../nbs/cli/predict.ipynb #67430f60
 import inspect, warnings
+from dataclasses import replace
 from typing import Annotated, Optional
 
 import typer
@@ -63,7 +64,7 @@ def predict_verb(
     batch:option("Batch sizes of the default sample: 1,8,64; left out: 1.", metavar="N,N,…")=None,
     top:Top=10, html:Report=None, json:Saving=None, csv:Rows=None,
 ):
-    "Predict a model's times on a device that is not here: a limit, and an expected time with its interval."
+    "Predict a model's times on a device that is not here. A limit, and an expected time with its interval."
     from fasterbench.analysis.predict import predict
     from fasterbench.cli.loading import in_the_model
     from fasterbench.views.compare import series_of
@@ -78,7 +79,7 @@ def predict_verb(
         with in_the_model(model, sample):
             found = predict(net, sample, on, autocast=dtype_named(autocast), compiled=compiled, captured=captured,
                             host_s=host_s, like=measured, sites=sites)
-        results.append((size or 1, found))
+        results.append((size or 1, replace(found, call=found.call | dict(model=model))))
     result = results[0][1]
     files = dict(json=json, csv=csv, html=html,
                  title=f"Predicted roofline of {model} on {result.environment['device_name']}")
@@ -133,7 +134,7 @@ def serve_verb(
     html:option("Write the page here; - for standard output.")=None, json:Saving=None,
     csv:option("Write the points here; - for standard output.")=None,
 ):
-    "Say what devices allow a language model, and what a server is expected to reach, from its configuration."
+    "Say how fast devices can serve a language model. Limits, and what a server is expected to reach."
     from fasterbench.analysis.serve import serve
     check_writable(html=html, json=json, csv=csv)
     places, degrees = [target_device(name.strip()) for name in on.split(",")], batch_sizes(tensor_parallel)

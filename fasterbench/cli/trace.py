@@ -51,7 +51,7 @@ def trace(
     perfetto:option("Write a copy of the trace with FLOPs, bytes and utilization on its kernels here; - for standard "
                     "output.")=None,
 ):
-    "Read traces of torch.profiler, print the slowest rows and where all of the time went, and write the report."
+    "Read traces of torch.profiler, and say where the time went. Print the slowest rows and write the report."
     check_writable(html=html, json=json, csv=csv, perfetto=perfetto)
     if device: warn("--device is now --on", FasterbenchDeprecationWarning)
     result = _read_traces(files, by, on or device and target_device(device), given_peaks(peaks), captures=capture,
@@ -95,7 +95,7 @@ def ncu(
     missing:switch("Print the line of ncu that collects what the file lacks, and nothing else.", "--missing")=False,
     top:Top=10, html:Report=None, json:Saving=None, csv:Rows=None,
 ):
-    "Read a report of Nsight Compute, print its slowest kernels and write the report."
+    "Read a report of Nsight Compute. Print its slowest kernels and write the report."
     check_writable(html=html, json=json, csv=csv)
     if missing: return _print_missing(file)
     roofs = given_peaks(peaks)

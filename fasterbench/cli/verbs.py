@@ -69,7 +69,7 @@ def peaks(device:Device="cpu", dtype:option("float32, float64, bfloat16 or float
           network:switch("Under torchrun: the network between its processes too.", "--network")=False,
           devices:switch("Print the names of the table of devices, and nothing else.", "--devices")=False,
           no_progress:Quiet=False):
-    "Measure the ceilings of a device, or read those that are kept in the cache folder ($FASTERBENCH_CACHE)."
+    "Measure the ceilings of a device. What is kept in the cache folder ($FASTERBENCH_CACHE) is read."
     from fasterbench.probes.peaks import measure_peaks
     from fasterbench.roofs.datasheet import devices as device_names
     from fasterbench.views.headline import roof_caveats
@@ -109,7 +109,7 @@ def roofline(
                 "elsewhere nowhere.")=None,
     no_html:switch("Write no report.", "--no-html")=False, json:Saving=None, csv:Rows=None, no_progress:Quiet=False,
 ):
-    "Profile a model, print its slowest layers and write the report; under torchrun in all ranks."
+    "Profile a model, print its slowest layers and write the report. Under torchrun in all ranks."
     if network: check_launched("roofline MODEL", launched_ranks() > 1)
     sizes = [None] if batch is None else batch_sizes(batch)
     if sites and not compiled: usage_error("a compiled model is needed: --compile", "--sites")

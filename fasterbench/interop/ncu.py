@@ -183,7 +183,9 @@ def _ncu_notes(path, launches, cc, peaks, given):
         notes.append(f"{k} of {n} rows have more traffic through a far memory level than through a nearer one, "
                      "which is raised to it")
     none = "none: the file has no peaks (.sum.peak_sustained and clocks), and none are given"
-    return notes + ["roofs: " + ("given" if given else f"from the file, peak × clock; {_clocks}" if peaks else none)]
+    known = given and given.environment.get("source") == "datasheet"
+    held = f"the datasheet of {given.environment['device_name']}" if known else "given"
+    return notes + ["roofs: " + (held if given else f"from the file, peak × clock; {_clocks}" if peaks else none)]
 
 def _missing_line(path): return f"fasterbench ncu {shlex.quote(str(path))} --missing"
 

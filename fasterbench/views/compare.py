@@ -21,7 +21,7 @@ from ..roofs.row import totals
 from ..timing.machine_load import drift_between, load_caveats
 from .fields import Field, brief, fields, pair_fields, pair_values, side_name
 from .fold import fold, label
-from .headline import caveats, divided, equation, limits_text, short_name
+from .headline import caveats, divided, equation, limits_text, model_name, short_name
 from .matching import with_names_of_first
 from .origin import argument_texts, batch_of
 from .plot import (axes, bounds, canvas, category_bars, dress, extent, grid, hover, marker_size,
@@ -230,7 +230,7 @@ class Series(View):
     @property
     def title(self)->str:
         "The models, and by what they differ where that is a number."
-        models = " / ".join(dict.fromkeys(r.model for r in self.results))
+        models = " / ".join(dict.fromkeys(map(model_name, self.results)))
         return f"{models} by {self.quantity}" if self.quantity else models
 
     @property
@@ -687,7 +687,7 @@ class Comparison(Series):
     def title(self)->str:
         "The models."
         plain = self.labels == list(_before_after)
-        named = (r.model if plain else r.model.removesuffix(" (predicted)") for r in self.results)
+        named = (n if plain else n.removesuffix(" (predicted)") for n in map(model_name, self.results))
         return ", ".join(f"{name} {side}" for name, side in zip(named, self.labels))
 
     @property

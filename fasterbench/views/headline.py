@@ -49,8 +49,9 @@ def short_name(path:str)->str:
     return (path.parent if path.name == "config.json" else path).name.removesuffix(".json")
 
 def model_name(result)->str:
-    "Return the model's name: the one that was asked for, or its class."
-    return short_name(str(result.call.get("model") or "").rpartition(":")[2]) or result.model
+    "Return the model's name: the one that was asked for, or its class; then `(compiled)` or `(predicted)`."
+    name, bracket, how = result.model.partition(" (")
+    return (short_name(str(result.call.get("model") or "").rpartition(":")[2]) or name) + bracket + how
 
 def known_flops(result)->float:
     "The FLOPs that are known: those of the rows, or of the operators where these know more, FLOP."

@@ -96,13 +96,13 @@ def metric_chart(series, title:str):
         if any(s > 0 for s in series.columns.get(f"{name}_share", ())): _area(fig, series, name, how)
     if "mfu" in series.columns:
         text = [f"step {n}: MFU {v:.1%}" for n, v in zip(series.steps, series.columns["mfu"])]
-        fig.add_scatter(x=list(series.steps), y=list(series.columns["mfu"]), mode="lines+markers", name="MFU",
-                        showlegend=False, line=dict(color="#c2413b", width=2), hovertext=text, hoverinfo="text",
-                        row=2, col=1)
+        fig.add_scatter(x=list(series.steps), y=[100 * v for v in series.columns["mfu"]],
+                        mode="lines+markers", name="MFU", showlegend=False, hovertext=text, hoverinfo="text",
+                        line=dict(color="#c2413b", width=2), row=2, col=1)
     fig.update_xaxes(**_axis)
     fig.update_xaxes(title="calls of the model", row=2, col=1)
     fig.update_yaxes(title="time of a step", tickformat="~s", ticksuffix="s", rangemode="tozero", **_axis, row=1, col=1)
-    fig.update_yaxes(title="MFU, needed pairs", tickformat=".2~%", rangemode="tozero", nticks=4, **_axis, row=2, col=1)
+    fig.update_yaxes(title="MFU (%)", rangemode="tozero", nticks=4, **_axis, row=2, col=1)
     return dress(fig, title, f"Time of a step by what bounds it and MFU at {len(series)} samples.", 560)
 
 # %% ../../nbs/views/metrics.ipynb #mt000021

@@ -247,10 +247,10 @@ def _ceiling_spans(peaks, what, sizes):
     "Where each ceiling holds: (from, to, rate, text)."
     low, high = min(sizes) / 1.4, max(sizes) * 1.7
     if what == "arithmetic":
-        return [(low, high, c.flops, f"{c.name} {format_si(c.flops, 'FLOP/s')}") for c in peaks.ceilings]
+        return [(low, high, c.flops, f"{c.name} {brief(c.flops, 'FLOP/s')}") for c in peaks.ceilings]
     ends = [l.capacity or high for l in peaks.levels]
     spans = zip([low, *ends], ends, peaks.levels)
-    return [(a, b, l.bandwidth, f"{l.name} {format_si(l.bandwidth, 'B/s')}") for a, b, l in spans]
+    return [(a, b, l.bandwidth, f"{l.name} {brief(l.bandwidth, 'B/s')}") for a, b, l in spans]
 
 # %% ../../nbs/views/peaks_page.ipynb #ebe84215
 def _ceiling_lines(fig, lines, capacities):

@@ -236,7 +236,19 @@ class ServeResult(View):
         held = format_si(self.held_bytes, "B")
         size = f"{format_count(self.parameters)} parameters, {held} of weights on each device"
         what = f"{size}; prompt {self.prompt}, {self.new} new tokens"
-        return [*self.notes[:1], what, *_crossings_text(self.crossings), *self.notes[1:]]
+        return [*self.told, what, *_crossings_text(self.crossings), *self.notes[1:], *self.notes[:1]]
+
+    @property
+    def told(self)->list[str]:
+        "The rate of decode at the largest batch that is shown and fits, if there is one."
+        p = max((p for p in self.points if p.name == "decode middle" and p.fits is not False),
+                key=lambda p: p.batch, default=None)
+        if p is None: return []
+        limit = f"{p.bound}-bound limit {format_si(p.tokens_per_s)} tokens/s"
+        if not p.expected_s: return [f"decode at batch {p.batch}: {limit}"]
+        low, high = (format_si(p.expected_per_s * p.expected_s / s) for s in (p.high_s, p.low_s))
+        return [f"decode at batch {p.batch}: {format_si(p.expected_per_s)} tokens/s expected ({low} to {high}), "
+                f"a token of a request every {format_si(p.expected_s, 's')}; {limit}"]
 
     def point(self,
         phase:str,        # "prefill" or "decode"
@@ -251,7 +263,8 @@ class ServeResult(View):
 
     def _table(self):
         sheet = Sheet({f.name: f for f in _in_serve_table}, self.points)
-        return sheet.table([self.title, *self.lines[:2]], ["", *self.lines[2:]], unknown="")
+        first = len(self.told) + 1
+        return sheet.table([self.title, *self.lines[:first]], ["", *self.lines[first:]], unknown="")
 
     def _sheet(self): return Sheet(_serve_fields, self.points)
     def _chart(self, title): return serve_chart(self, title)
@@ -339,7 +352,7 @@ class ServeSeries(View):
     def __repr__(self): return f"ServeSeries({self.title}: {len(self.options)} rows)"
 
     @property
-    def title(self)->str: return f"{self.model}, decode on {len(self.options)} choices of devices"
+    def title(self)->str: return f"{self.model}, decode on {len(self.options)} sets of devices"
     @property
     def lines(self)->list[str]:
         "The first lines under the title."
@@ -348,10 +361,21 @@ class ServeSeries(View):
         what = f"prompt {self.prompt}, {self.new} new tokens; the largest batch that fits{within}{price}"
         alone = [o.name for o in self.options if o.most_batch and not o.batch]
         slow = f"no batch, since one request alone takes longer than that: {', '.join(alone)}"
-        return [*self.notes[:1], what, *[slow][:len(alone)], *self.notes[1:]]
+        return [*self.told, what, *[slow][:len(alone)], *self.notes[1:], *self.notes[:1]]
+
+    @property
+    def told(self)->list[str]:
+        "The set of devices with the highest rate of one device: expected, or at the limit where nothing is expected."
+        expected = any(o.expected_per_device for o in self.options)
+        rate = lambda o: (o.expected_per_device if expected else o.limit_per_device) or 0
+        best = max(self.options, key=rate, default=None)
+        if best is None or not rate(best): return []
+        more = f" expected, limit {format_si(best.limit_per_device)}" if expected else " at the limit"
+        return [f"highest rate of one device: {best.name}, batch {best.batch}: {format_si(rate(best))} tokens/s{more}"]
 
     def _table(self):
-        return self._sheet().table([self.title, *self.lines[:2]], ["", *self.lines[2:]], unknown="")
+        first = len(self.told) + 1
+        return self._sheet().table([self.title, *self.lines[:first]], ["", *self.lines[first:]], unknown="")
     def _sheet(self): return Sheet(_option_fields, self.options)
     def _chart(self, title): return options_chart(self, title)
 
