@@ -21,7 +21,7 @@ import typer
 _debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 
 def _with_debug(verb):
-    "`verb` with the option `--debug`, which `main` reads."
+    "Return `verb` with the option `--debug`, which `main` reads."
     @wraps(verb)
     def run(*args, debug=False, **kwargs): return verb(*args, **kwargs)
     own = inspect.signature(verb)
@@ -74,7 +74,7 @@ def shape_given(text):
                                            "--input")
 
 def whole_from(least):
-    "A parser of whole numbers from `least` on."
+    "Return a parser of whole numbers from `least` on."
     def number(text):
         try: value = int(text)
         except ValueError: value = least - 1
@@ -83,7 +83,7 @@ def whole_from(least):
     return number
 
 def one_of(*valid):
-    "A parser of the words `valid`."
+    "Return a parser of the words `valid`."
     def word(text):
         if text not in valid: raise typer.BadParameter(f"{text!r} is not one of {', '.join(valid)}")
         return text
@@ -150,11 +150,11 @@ def is_watched()->bool:
     return sys.stdout.isatty() or sys.stderr.isatty()
 
 def notice(text):
-    "One plain line on standard error."
+    "Print one plain line on standard error."
     print("fasterbench: " + " ".join(str(text).split()), file=sys.stderr)
 
 def plain_warning(message, category=None, filename=None, lineno=None, file=None, line=None):
-    "A warning as one line: no path and no code."
+    "Print a warning as one line: no path and no code."
     notice(f"warning: {message}")
 
 # %% ../../nbs/cli/app.ipynb #eb01fac9
@@ -170,7 +170,7 @@ def run_name(model:str, batch=None, shape=None, seq=None, dtype=None, backward=F
     return "".join(c if c.isalnum() or c in "-_.+" else "-" for c in "-".join(filter(None, parts)))
 
 def title_of(path):
-    "The title of an HTML file; None where it has none or cannot be read."
+    "Return the title of an HTML file; None where it has none or cannot be read."
     try: start = Path(path).read_bytes()[:65536].decode("utf-8", "replace")
     except OSError: return None
     found = re.search(r"<title>(.*?)</title>", start, re.S)
@@ -186,7 +186,7 @@ def free_name(name:str, title:str)->tuple[str, str]:
 
 # %% ../../nbs/cli/app.ipynb #0c744ff9
 def _names_near(text):
-    "The names of the table that are nearest to `text`, if any is near, and how all are listed."
+    "Return the names of the table that are nearest to `text`, if any is near, and how all are listed."
     from difflib import get_close_matches
     from fasterbench.roofs.datasheet import devices
     product = lambda name: name.lower().removeprefix("nvidia ").removeprefix("amd ").removeprefix("geforce ")
@@ -195,7 +195,7 @@ def _names_near(text):
     return f"the nearest names are {', '.join(near)}; " * bool(near) + "`fasterbench peaks --devices` lists all"
 
 def given_peaks(text):
-    "The roofs in a file that `fasterbench peaks --json` wrote, or those of a device of the datasheet table."
+    "Return the roofs in a file that `fasterbench peaks --json` wrote, or those of a device of the datasheet table."
     from fasterbench.roofs.datasheet import datasheet_peaks
     from fasterbench.roofs.hardware import HardwarePeaks
     if text is None: return None
@@ -238,7 +238,7 @@ def roof_mismatches(roofs, dtype:str, environment, device:str)->list[str]:
 
 # %% ../../nbs/cli/app.ipynb #f14ac7e7
 def option(help, *names, kind=Optional[str], **how):
-    "The annotation of an argument of a verb that is an option."
+    "Return the annotation of an argument of a verb that is an option."
     return Annotated[kind, typer.Option(*names, help=help, **how)]
 
 def switch(help, name): return option(help, name, kind=bool)

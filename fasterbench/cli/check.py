@@ -28,7 +28,7 @@ from ..timing.machine_load import LoadMeter, load_caveats
 
 # %% ../../nbs/cli/check.ipynb #9b1f77a2
 def model_of_settings(settings:dict)->tuple:
-    "The model and the sample that the settings of a budget file name."
+    "Return the model and the sample that the settings of a budget file name."
     import torch
     from fasterbench.cli.loading import load_model
     shape = tuple(int(n) for n in settings["input"].split(",")) if "input" in settings else None
@@ -36,7 +36,7 @@ def model_of_settings(settings:dict)->tuple:
                       getattr(torch, settings["dtype"]) if "dtype" in settings else None)
 
 def rounds_of(settings:dict, peaks=None, for_ratios=False):
-    "A function that measures one round of the model that the settings name; without `peaks`, of times alone."
+    "Return a function that measures one round of the model that the settings name; without `peaks`, of times alone."
     from fasterbench.analysis.budget_figures import Rounds
     from fasterbench.roofs.hardware import HardwarePeaks
     device = settings.get("device", "cpu")
@@ -126,7 +126,7 @@ def answer():
 class SideError(RuntimeError): "A version that cannot be measured."
 
 def _repository_root(folder):
-    "Of the git repository."
+    "Return the root of the git repository."
     return subprocess.run(["git", "-C", folder, "rev-parse", "--show-toplevel"], capture_output=True, text=True,
                           check=True).stdout.strip()
 
@@ -146,7 +146,7 @@ def side(
     settings:dict, # Of the budget file
     other=None,    # Where the other version lies; code that this one has too is not imported from there
 ):
-    """Within the context a function that measures the version in `folder`, or raises `SideError`.
+    """Start the version in `folder` for a while. Gives a function that measures it, or raises `SideError`.
 
     It takes "round", for a process of its own, or "again", for the process of the last call."""
     if other is not None: settings = settings | dict(tops=[_repository_root(folder), _repository_root(other)])
@@ -172,7 +172,7 @@ def side(
 
 # %% ../../nbs/cli/check.ipynb #si00fo02
 def in_turn(now, before, first)->list[tuple[dict, dict]]:
-    "The figures of two versions, as `side` gives them, in turn: three to twelve pairs, and a second of them."
+    "Return the figures of two versions, as `side` gives them, in turn: three to twelve pairs, and a second of them."
     pairs, start = [], None
     while len(pairs) < 3 or len(pairs) < 12 and perf_counter() - start < 1:
         both = {}
@@ -185,7 +185,7 @@ def in_turn(now, before, first)->list[tuple[dict, dict]]:
 # %% ../../nbs/cli/check.ipynb #88635ffa
 @contextmanager
 def _terminated_as_interrupted():
-    "Within the context SIGTERM ends the process as Ctrl-C does, and what was made is taken away (in the main thread)."
+    "Let SIGTERM end the process as Ctrl-C does within the context, so that what was made is removed (main thread)."
     if threading.current_thread() is not threading.main_thread(): yield; return
     def end(*_): raise SystemExit(128 + signal.SIGTERM)
     before = signal.signal(signal.SIGTERM, end)
@@ -225,7 +225,7 @@ def _commit_of(ref):
 
 @contextmanager
 def checked_out(ref:str):
-    "Within the context the current folder as it was at `ref`, in a git worktree. Raises `SideError` where git refuses."
+    "Check out the current folder as it was at `ref`, for a while. Raise `SideError` where git refuses."
     inside, commit = _git("rev-parse", "--show-prefix"), _commit_of(ref)
     _remove_stale()
     with (_terminated_as_interrupted(), tempfile.TemporaryDirectory(prefix=_prefix) as folder,
@@ -240,7 +240,7 @@ def checked_out(ref:str):
 
 # %% ../../nbs/cli/check.ipynb #8a56edb6
 def _document(path):
-    "The file as a document that keeps its comments."
+    "Return the file as a document that keeps its comments."
     import tomlkit
     try: return tomlkit.parse(Path(path).read_bytes().decode("utf-8-sig"))     # the ends of lines stay as they are
     except OSError as error: usage_error(f"{path!r} cannot be read: {error.strerror}", "BUDGETS")
@@ -267,7 +267,7 @@ def _counted_budget_figures(settings, model, sample):
     return counted_figures(count_work(model, sample, backward=settings.get("backward", False)), model, sample)
 
 def _roofs_of_now(device, dtype):
-    "The roofs as they are now: kept ones where they are at most ten minutes old, else measured."
+    "Return the roofs as they are now: kept ones where they are at most ten minutes old, else measured."
     from fasterbench.probes.peaks import is_fresh, measure_peaks
     roofs = measure_peaks(device, dtype=dtype, progress=False)
     return roofs if is_fresh(roofs) else measure_peaks(device, dtype=dtype, cache=False, progress=False)
@@ -288,7 +288,7 @@ def _side_alone(settings, model, sample, kinds):
         yield lambda k: measured(), reduced
 
 def _in_seconds(found, doubt):
-    "`found` with its times as what they are: seconds, which the load of the machine puts in doubt."
+    "Return `found` with its times as what they are: seconds, which the load of the machine puts in doubt."
     return {layer: {k: f for k, f in own.items() if k != "time"} | dict(time_s=replace(own["time"], doubt=doubt))
             for layer, own in found.items()}
 
@@ -331,7 +331,7 @@ def _unlike(before, now):
     return [f"{k} {a.get(k)}, here {b.get(k)}" for k in keys if a.get(k) != b.get(k)]
 
 def _median_errors(result):
-    "By how much the median of each row may be off: 2.4 interquartile ranges over the root of the steps cover 99 %."
+    "Return by how much each row's median may be off: 2.4 interquartile ranges over the root of the steps cover 99 %."
     steps = max(result.timing.steps, 1) ** 0.5
     return {p.name: 2.4 * (p.time_iqr_s or 0.0) / steps / p.time_s for p in result.points
             if p.time_s} | {"": 2.4 * result.timing.end_to_end_iqr_s / result.timing.end_to_end_s / steps}
@@ -366,7 +366,7 @@ def _merged_figures(*founds):
     return merged
 
 def _verdicts(budgets, found, other=""):
-    "One verdict per budget and layer that it is for; `other` says which machine the times in seconds are of."
+    "Yield one verdict per budget and layer that it is for; `other` says which machine the times in seconds are of."
     for b in budgets:
         if other and b.figure.kind == "absolute":
             yield Verdict(b, Found(None), b.layer, "cannot say", other)
@@ -375,7 +375,7 @@ def _verdicts(budgets, found, other=""):
             yield judge(b, found[layer].get(b.figure.key, Found(None)), layer)
 
 def _measured_rounds(rounds_and_figures, budgets, rounds, tick):
-    "Figures of as many rounds as these budgets take."
+    "Return the figures of as many rounds as these budgets take."
     def ticked(k):
         figures = measured(k)
         tick()
@@ -385,7 +385,7 @@ def _measured_rounds(rounds_and_figures, budgets, rounds, tick):
     with rounds_and_figures as (measured, reduced): return in_looks(ticked, reduced, settled, rounds)
 
 def _found(settings, budgets, against, rounds, progress):
-    "Every figure that these budgets of one model ask for, per layer."
+    "Return every figure that these budgets of one model ask for, per layer."
     kinds, rounds = {b.figure.kind for b in budgets}, rounds or settings.get("rounds", 20)
     of = lambda *kinds: [b for b in budgets if b.figure.kind in kinds]
     alone = kinds & {"relative", "absolute"}
@@ -403,7 +403,7 @@ def _found(settings, budgets, against, rounds, progress):
 
 # %% ../../nbs/cli/check.ipynb #51fe1f28
 def verdict_row(v:Verdict)->tuple[str, ...]:
-    "Model, layer, figure, budget, found, interval and verdict as texts."
+    "Return model, layer, figure, budget, found, interval and verdict as texts."
     b, unit = v.budget, v.budget.figure.unit
     interval = (f"{format_value(v.found.interval[0], unit)} to {format_value(v.found.interval[1], unit)}"
                 if v.found.interval else "")
@@ -429,7 +429,7 @@ _drawn = {"kept": dict(color="#009e73", symbol="circle"), "broken": dict(color="
           "cannot say": dict(color="#a8781c", symbol="diamond-open")}
 
 def _used(v, value):
-    "The share of a limit that `value` uses: it is kept up to 1, whichever way the limit goes; infinite if far below."
+    "Return the share of a limit that `value` uses: kept up to 1, whichever way the limit goes; infinite if far below."
     if value is None or not v.budget.limit: return None
     upper = value / v.budget.limit
     lower = 1 / upper if upper > 0 else math.inf
@@ -461,7 +461,7 @@ class Verdicts(View):
         return ", ".join(f"{n} {name}" for name, n in counts if n)
 
     def _name(self, v):
-        "The model, unless it is in the title, the layer, the figure and the limit of a verdict."
+        "Return the model, unless it is in the title, the layer, the figure and the limit of a verdict."
         model = v.budget.model if len(self.models) > 1 else ""
         return " ".join(filter(None, (model, v.layer, v.budget.figure.name, v.budget.text)))
 
@@ -536,7 +536,7 @@ class Verdicts(View):
 
 # %% ../../nbs/cli/check.ipynb #ju00nit1
 def verdict_junit(verdicts:list[Verdict])->str:
-    "The verdicts as JUnit XML: a test case each; a broken budget is a failure, an undecided one is skipped."
+    "Return the verdicts as JUnit XML: a test case each; a broken budget is a failure, an undecided one is skipped."
     from xml.etree import ElementTree as tree
     results = [v.result for v in verdicts]
     suite = tree.Element("testsuite", name="fasterbench check", tests=str(len(results)),
@@ -554,7 +554,7 @@ def verdict_junit(verdicts:list[Verdict])->str:
 
 # %% ../../nbs/cli/check.ipynb #7a9e6630
 def _limit_of(verdicts):
-    "The limit that all layers of one budget keep, as the file writes it; a counted one to the last digit."
+    "Return the limit that all layers of one budget keep, as the file writes it; a counted one to the last digit."
     b = verdicts[0].budget
     ends = [e for v in verdicts for e in (v.found.interval or (v.found.value,))]
     worst = (max if b.comparison == "<=" else min)(ends)
@@ -564,7 +564,7 @@ def _limit_of(verdicts):
     return f"{b.comparison} {shortest(worst, b.figure.unit, says)}"
 
 def _updated(document, verdicts):
-    "`document` with the limits moved to what was found. Unknown figures keep their limits."
+    "Return `document` with the limits moved to what was found. Unknown figures keep their limits."
     groups = {}
     for v in verdicts: groups.setdefault((v.budget.model, v.budget.layer, v.budget.figure.name), []).append(v)
     for (model, layer, figure), own in groups.items():

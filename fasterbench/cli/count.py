@@ -31,7 +31,7 @@ _fields = {f.name: f for f in (
 def _lies_in(path, name): return not path or name == path or name.startswith(path + ".")
 
 def _row(path, module, work, whole):
-    "The figures of a module with all that is in it."
+    "Return the figures of a module with all that is in it."
     own = [w for w in work.values() if _lies_in(path, w.name)]
     flops, parameters = total(w.flops for w in own), {id(p): p.numel() for p in module.parameters()}
     return dict(name=path, type=type(module).__name__, depth=path.count(".") + bool(path), count=1,
@@ -40,7 +40,7 @@ def _row(path, module, work, whole):
                 bytes_moved=sum(w.bytes_moved for w in own))
 
 def rows_of(model, work)->list[dict]:
-    "One dict per module, in the order of the model; the model itself is the first."
+    "Return one dict per module, in the order of the model; the model itself is the first."
     parts, whole = work.by_module(), work.flops
     return [_row(path, module, parts, whole) for path, module in model.named_modules()]
 
@@ -48,7 +48,7 @@ def rows_of(model, work)->list[dict]:
 _figures = "type", "parameters", "flops", "bytes_moved"
 
 def _branches(rows):
-    "The rows of each branch: (its first row, the rows below it)."
+    "Return the rows of each branch: (its first row, the rows below it)."
     found = []
     for r in rows:
         if not found or r["depth"] <= found[-1][0]["depth"]: found.append((r, []))
@@ -56,7 +56,7 @@ def _branches(rows):
     return found
 
 def folded(rows:list[dict])->list[dict]:
-    "Equal numbered neighbours of one depth as one row with a count and their sums; `*` in place of their numbers."
+    "Fold equal numbered neighbours of one depth into a row with a count and their sums; `*` replaces their numbers."
     alike = lambda a, b: [[r[k] for k in _figures] for r in (a[0], *a[1])] == [[r[k] for k in _figures]
                                                                               for r in (b[0], *b[1])]
     numbered, groups = lambda r: r["name"].rpartition(".")[2].isdigit(), []

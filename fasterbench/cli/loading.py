@@ -61,7 +61,7 @@ def _maker_of(library, config):
 
 # %% ../../nbs/cli/loading.ipynb #4d256b3a
 def _imported_file(path):
-    "The module in the file `path`, which may import its neighbours."
+    "Return the module in the file `path`, which may import its neighbours."
     spec = importlib.util.spec_from_file_location(path.stem, path)
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
     sys.path.insert(0, str(path.resolve().parent))
@@ -100,7 +100,7 @@ def load_model(
     dtype:torch.dtype|None=None,# Of the model and of the sample; None: as they are, as a configuration says
     seq:int|None=None,          # Length of the token ids that are made here; None: 128, or what the model takes
 )->tuple[nn.Module, object]:
-    "The model that `text` names, with random weights, and a sample. Raises `ModelError` for a name that leads nowhere."
+    "Return the model that `text` names, with random weights, and a sample. Raise `ModelError` for an unknown name."
     kind, _, name = text.rpartition(":") if ".py:" in text else text.partition(":")
     if not name or not (kind in _makers or kind.endswith(".py")):
         raise ModelError(f"{text!r} does not name a model; the forms are {forms}")
@@ -120,7 +120,7 @@ def load_model(
     return model, sample
 
 def _cast(sample, dtype):
-    "The sample with its floating-point tensors in `dtype`."
+    "Return the sample with its floating-point tensors in `dtype`."
     floats = lambda t: dtype and isinstance(t, torch.Tensor) and t.is_floating_point()
     return tree_map(lambda t: t.to(dtype) if floats(t) else t, sample)
 
@@ -128,7 +128,7 @@ def _cast(sample, dtype):
 def _model_dtype(model): return next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
 
 def _vocabulary(model):
-    "How many tokens a model knows whose input is integers; None where its input is not."
+    "Return how many tokens a model knows whose input is integers; None where its input is not."
     first = next((p for p in model.parameters()), None)
     return next((m.num_embeddings for m in model.modules() if isinstance(m, nn.Embedding) and m.weight is first), None)
 
@@ -146,14 +146,14 @@ def _default_sample(model, shape, batch, seq, kind):
 
 # %% ../../nbs/cli/loading.ipynb #7ee62cba
 def _text_shape(config, shape, batch, seq):
-    "The shape of token ids: 128 of them, or as many as the model has positions for."
+    "Return the shape of token ids: 128 of them, or as many as the model has positions for."
     longest = getattr(config, "max_position_embeddings", None) or 128
     if seq is not None and seq > longest:
         raise ModelError(f"a sequence of {seq} is longer than the {longest} positions of the model")
     return shape or (batch, seq or min(128, longest))
 
 def _transformers_sample(model, shape, batch, seq):
-    "Keyword arguments by the name of the model's main input."
+    "Return keyword arguments by the name of the model's main input."
     name, config = model.main_input_name, model.config
     if name == "input_ids":
         text = config.get_text_config() if hasattr(config, "get_text_config") else config
@@ -171,7 +171,7 @@ def in_the_model(
     sample,
     assumed=(), # What was assumed of the sample, in words
 ):
-    "Within the context an error of a forward says which sample the model was given; torch does not log it besides."
+    "Let an error of a forward say which sample the model was given, and keep torch from logging it besides."
     from fasterbench.views.origin import describe_sample, sample_text
     log = logging.getLogger("torch._subclasses.fake_tensor")
     before, log.disabled = log.disabled, True
@@ -184,7 +184,7 @@ def in_the_model(
     finally: log.disabled = before
 
 def _picture(config, batch):
-    "The shape of the pictures of a vision model."
+    "Return the shape of the pictures of a vision model."
     config = getattr(config, "vision_config", config)
     size = getattr(config, "image_size", 224)
     return batch, getattr(config, "num_channels", 3), *(size if isinstance(size, (list, tuple)) else (size, size))

@@ -28,7 +28,7 @@ def main(
     sys.exit(code() if callable(code) else code)         # a script runs with the warnings of Python
 
 def _exit_code(args):
-    "The exit code, or the program that is to be run."
+    "Return the exit code, or the program that is to be run."
     try: return app(args, prog_name="fasterbench", standalone_mode=False) or 0
     except KeyboardInterrupt: return failed("interrupted", 130)
     except Exception as error:
@@ -41,7 +41,7 @@ def _exit_code(args):
         return failed(text, error.exit_code if usage else 1, usage) if text.strip() else getattr(error, "exit_code", 1)
 
 def failed(text, code, usage=False):
-    "One line that says what went wrong. What is wrong with the arguments, one rank says for all."
+    "Say in one line what went wrong. One rank says for all what is wrong with the arguments."
     if launched_ranks() == 1 or usage and is_first(): notice(text)
     elif not usage: notice(f"rank {os.environ['RANK']}: {text}")
     return code

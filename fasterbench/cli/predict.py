@@ -19,7 +19,7 @@ from ..core.warnings import FasterbenchWarning
 
 # %% ../../nbs/cli/predict.ipynb #3a1b92e0
 def loaded_on_meta(model, shape, batch, dtype, seq=None):
-    "The model and its sample, without memory for weights where the model can be made so."
+    "Return the model and its sample, without memory for weights where the model can be made so."
     import torch
     from fasterbench.cli.loading import ModelError, load_model
     try:
@@ -32,7 +32,7 @@ def loaded_on_meta(model, shape, batch, dtype, seq=None):
 
 # %% ../../nbs/cli/predict.ipynb #ba714c96
 def _batch_table(results):
-    "A line per batch size: limit, expected time, its interval, samples per second."
+    "Return a line per batch size: limit, expected time, its interval, samples per second."
     from fasterbench.core.units import format_si
     from fasterbench.views.headline import roofs_text
     from fasterbench.views.view import text_table, wrap_lines
@@ -96,14 +96,14 @@ Config = Annotated[str, typer.Argument(help="transformers:FOLDER, or transformer
                                        metavar="MODEL")]
 
 def _measured_rates(text):
-    "Tokens per second by batch: 1:104.9,8:700."
+    "Return the tokens per second by batch: 1:104.9,8:700."
     if text is None: return None
     try: return {int(b): float(rate) for b, rate in (pair.split(":") for pair in text.split(","))}
     except ValueError: usage_error(f"{text!r} is not a list of batch:tokens/s, such as 1:104.9,8:700", "--measured")
 
 # %% ../../nbs/cli/predict.ipynb #f4d849e5
 def _cache_element(text):
-    "The bytes of an element of the cache; `None`: as in the model."
+    "Return the bytes of an element of the cache; `None`: as in the model."
     if text is None: return None
     sizes = dict(fp8=1.0, bf16=2.0, fp16=2.0)
     if text not in sizes: usage_error(f"{text!r}; the dtypes of a cache are {', '.join(sizes)}", "--cache")

@@ -24,11 +24,11 @@ from .app import (Peaks, Top, app, check_writable, free_name, given_peaks, notic
 parallels = ("ddp", "fsdp")
 
 def launched_ranks()->int:
-    "How many ranks `torchrun` started; 1 without it."
+    "Return how many ranks `torchrun` started; 1 without it."
     return int(os.environ.get("WORLD_SIZE", "1")) if "TORCHELASTIC_RUN_ID" in os.environ else 1
 
 def local_device(device:str)->str:
-    "The device of this rank: of several GPUs the one of its place on the host."
+    "Return the device of this rank: of several GPUs the one of its place on the host."
     several = device != "cpu" and ":" not in device
     return f"{device}:{os.environ['LOCAL_RANK']}" if several and launched_ranks() > 1 else device
 
@@ -46,7 +46,7 @@ def parallel_named(text:str)->str:
 
 # %% ../../nbs/cli/script.ipynb #1cc18f35
 def _sharded_blocks(model):
-    "The modules that are divided on their own: the members of lists of blocks, innermost lists aside."
+    "Return the modules that are divided on their own: the members of lists of blocks, innermost lists aside."
     from torch import nn
     lists = [m for m in model.modules() if isinstance(m, (nn.ModuleList, nn.Sequential)) and len(m) > 1]
     return [b for m in lists for b in m if any(True for _ in b.parameters()) and list(b.children())]
@@ -69,7 +69,7 @@ def _wrapped(model, device, parallel):
 
 # %% ../../nbs/cli/script.ipynb #6cf66712
 def begin_group(device, limit_s:float):
-    "This process is a rank from now on: over NCCL on NVIDIA's GPUs, over gloo on CPUs."
+    "Make this process a rank: over NCCL on NVIDIA's GPUs, over gloo on CPUs."
     import torch
     import torch.distributed as dist
     from fasterbench.engine.accelerator import is_accelerator
@@ -78,7 +78,7 @@ def begin_group(device, limit_s:float):
 
 @contextmanager
 def job(device, parallel:str):
-    "Within the context this process is a rank; gives a function that wraps a model. Alone, the model stays as it is."
+    "Make this process a rank for a while. Gives a function that wraps a model; alone, the model stays as it is."
     if launched_ranks() == 1:
         yield lambda model: model
         return
@@ -128,7 +128,7 @@ def _frames(traceback):
     while traceback is not None: yield traceback; traceback = traceback.tb_next
 
 def _of_the_script(traceback):
-    "`traceback` without the frames of this library, and without what is before the script."
+    "Return `traceback` without the frames of this library, and without what is before the script."
     frames, own = list(_frames(traceback)), lambda t: t.tb_frame.f_code.co_filename.startswith(_home)
     began = next((i for i, t in enumerate(frames) if t.tb_frame.f_code is _as_main.__code__), -1)
     kept = [t for t in frames[began + 1:] if not own(t)]
@@ -137,7 +137,7 @@ def _of_the_script(traceback):
     return kept[0] if kept else None
 
 def _cleaned(error, seen=()):
-    "`error`, and what it was raised from, with tracebacks of the script alone."
+    "Return `error`, and what it was raised from, with tracebacks of the script alone."
     if error is None or id(error) in seen: return error
     for other in (error.__cause__, error.__context__): _cleaned(other, (*seen, id(error)))
     return error.with_traceback(_of_the_script(error.__traceback__))
@@ -182,12 +182,12 @@ class AfterTorch(MetaPathFinder):
 
 # %% ../../nbs/cli/script.ipynb #2cba54e7
 def _named(path, name, i):
-    "The file of model `i`: the first one is `path` itself."
+    "Return the file of model `i`: the first one is `path` itself."
     if not path or not i: return path
     return str(Path(path).with_name(f"{Path(path).stem}-{name}{Path(path).suffix}"))
 
 def _unsampled(model):
-    "Why a model has no report."
+    "Return why a model has no report."
     return f"{model.name}: {'; '.join(model.problems) or model.missing}"
 
 def _print_watched(model, result, top):
@@ -227,7 +227,7 @@ class Program:
         self.models, self.process, self.folder = None, os.getpid(), os.getcwd()
 
     def watch(self):
-        "Torch is there: from now on modules are seen."
+        "Watch modules from now on: torch is there."
         from fasterbench.running.watch import ProgramModels
         self.models = ProgramModels(**self.options)
         self.models.__enter__()
@@ -244,7 +244,7 @@ class Program:
             if os.getpid() == self.process: self.end(failed)
 
     def end(self, failed):
-        "The script is over: nothing is watched any longer, and what was found is written where it began."
+        "Watch nothing any longer, and write what was found where the script began."
         if self.models is None: return notice(f"{self.script} imported no torch: there is no model to report")
         here = os.getcwd()
         try:

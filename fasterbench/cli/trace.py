@@ -80,7 +80,7 @@ def _print_missing(path):
     else: notice(f"{path} has all metrics that are read")
 
 def _remarked(kernels, roofs, name):
-    "`kernels` with a note where the given roofs are of another device."
+    "Return `kernels` with a note where the given roofs are of another device."
     caveats = roof_mismatches(roofs, "", kernels.environment, "cuda:0") if roofs else []
     return replace(kernels, notes=[*kernels.notes, f"roofs of {name}: {'; '.join(caveats)}"]) if caveats else kernels
 

@@ -25,7 +25,7 @@ from .script import (begin_group, check_launched, is_first, job, launched_ranks,
 
 # %% ../../nbs/cli/verbs.ipynb #dab9241c
 def _profiled(model, sample, assumed, profile):
-    "`profile()`; an error says what the model was given, and what was assumed of it."
+    "Profile; let an error say what the model was given, and what was assumed of it."
     from fasterbench.cli.loading import in_the_model
     with in_the_model(model, sample, assumed): return profile()
 
@@ -48,7 +48,7 @@ def _show_result(result, top, group, depth, **files):
 
 # %% ../../nbs/cli/verbs.ipynb #b90688b8
 def _network(device):
-    "The roofs of the network between the processes of torchrun; `None` in all of them but the first."
+    "Return the roofs of the network between the processes of torchrun; `None` in all of them but the first."
     check_launched("peaks", int(os.environ.get("WORLD_SIZE", "1")) > 1 and "MASTER_ADDR" in os.environ)
     import torch
     import torch.distributed as dist
@@ -150,18 +150,18 @@ def roofline(
 
 # %% ../../nbs/cli/verbs.ipynb #be0f4be6
 def _loaded_model(model, shape, batch, dtype, seq):
-    "The model and the sample, and what was assumed of it; a name that leads nowhere is a wrong argument."
+    "Return the model and the sample, and what was assumed of it; a name that leads nowhere is a wrong argument."
     from fasterbench.cli.loading import ModelError, load_model
     try: return _recorded(lambda: load_model(model, shape, batch, dtype, seq))
     except ModelError as error: usage_error(str(error), "MODEL")
 
 def _with_network(roofs):
-    "The roofs that were given, if any, and those of the network between the ranks."
+    "Return the roofs that were given, if any, and those of the network between the ranks."
     from fasterbench.probes.network_probes import measure_network
     return replace(roofs, network=measure_network()) if roofs else measure_network()
 
 def _profiled_result(net, sample, roofs, peaks, model, assumed, args, options, sites=None):
-    "The result of `profile`, with the name of the model and what is to be said about it."
+    "Return the result of `profile`, with the name of the model and what is to be said about it."
     from fasterbench.analysis.measure import main_dtype
     from fasterbench.roofline import RooflineAnalyzer
     analyzer = RooflineAnalyzer(net, sample, roofs)
@@ -180,7 +180,7 @@ def _compiled(net):
     return torch.compile(net)
 
 def _autocast_on(dtype, device):
-    "A context under autocast to the dtype of that name; None: a context that changes nothing."
+    "Return a context under autocast to the dtype of that name; None: a context that changes nothing."
     import torch
     return torch.autocast(device.type, getattr(torch, dtype)) if dtype else nullcontext()
 

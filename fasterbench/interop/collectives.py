@@ -52,12 +52,12 @@ _kinds = {"allreduce": "all_reduce", "allgather": "all_gather", "reducescatter":
 def collective_kind(
     name:str, # "nccl:all_reduce", "_allgather_base", "allreduce"
 )->str|None:
-    "The kind of collective that `name` means; `None` for another name."
+    "Return the kind of collective that `name` means; `None` for another name."
     return _kinds.get(re.sub(r"^nccl:|[^a-z]", "", name.lower()))
 
 # %% ../../nbs/interop/collectives.ipynb #e93a5f13
 def _announced(call):
-    "Kind, dtype and bytes of a range around a launch; (None, "", None) for another range."
+    "Return kind, dtype and bytes of a range around a launch; no kind, an empty dtype and no bytes for another range."
     kind = collective_kind(call.operator) if call.operator.startswith("nccl:") else None
     try: dims, types = json.loads(call.dims or "[]"), json.loads(call.types or "[]")
     except ValueError: dims, types = [], []
@@ -67,7 +67,7 @@ def _announced(call):
     return kind, str(types[0]), math.prod(flat) * size if flat and size else None
 
 def _kind_and_bytes(about):
-    "Kind, dtype and bytes that a kernel says itself. The buffer is whole at the larger end."
+    "Return the kind, dtype and bytes that a kernel says itself. The buffer is whole at the larger end."
     kind, size = collective_kind(about.name or ""), itemsize(dtype_name(about.dtype))
     elements = max(about.elements_in, about.elements_out) if kind != "all_to_all" else about.elements_in
     return kind, about.dtype or "", elements * size if size and elements >= 0 else None
@@ -78,7 +78,7 @@ _of_kernels = dict(all_reduce=r"all_?reduce|cross_device_reduce|quick_?reduce|(o
                    all_to_all=r"all_?to_?all|deep_?ep", broadcast=r"broadcast")
 
 def _kind_of_kernel(name):
-    "The kind of collective that the name of a kernel means; the name itself where it means none."
+    "Return the kind of collective that the name of a kernel means; the name itself where it means none."
     return next((kind for kind, pattern in _of_kernels.items() if re.search(pattern, name, re.I)), name)
 
 # %% ../../nbs/interop/collectives.ipynb #afbffc56
@@ -86,7 +86,7 @@ def transfers(
     trace:TraceFile,
     rank:int,        # Where the trace does not say it
 )->list[Transfer]:
-    "The communication kernels of one trace, by time."
+    "Return the communication kernels of one trace, by time."
     places = [i for i, a in enumerate(trace.activities) if a.kind == "kernel"
               and (i in trace.collectives or is_communication(a.name))]
     if not places: return []
@@ -107,7 +107,7 @@ def transfers(
 def _overlap_s(a, b): return min(a.end, b.end) - max(a.start, b.start)
 
 def _partner(own, others, taken):
-    "The kernel of another rank that is the same collective as `own`: it overlaps it, and has the same size if one has."
+    "Return another rank's kernel of the same collective as `own`: it overlaps it, with the same size if one has."
     fits = [i for i, t in enumerate(others) if i not in taken and t.alike == own.alike and _overlap_s(own, t) > 0]
     same = [i for i in fits if others[i].nbytes == own.nbytes]
     return max(same or fits, key=lambda i: (-abs(others[i].end - own.end), _overlap_s(own, others[i])), default=None)
@@ -125,7 +125,7 @@ def _collective_of(parts):
 def matched(
     by_rank:Sequence[Sequence[Transfer]], # The transfers of each rank, on one clock
 )->tuple[list[Collective], list[Transfer]]:
-    "The collectives in the order of their ends, and the kernels that have no partner in another trace."
+    "Return the collectives in the order of their ends, and the kernels that have no partner in another trace."
     by_rank, taken = [sorted(ts, key=lambda t: t.end) for ts in by_rank], [set() for _ in by_rank]
     found, alone = [], []
     for r, own in enumerate(by_rank):
@@ -144,6 +144,6 @@ def matched(
 def collectives_of(
     by_rank:Sequence[Sequence[Transfer]], # The transfers of each rank, on one clock
 )->list[Collective]:
-    "All collectives: the matched ones, and those that one rank alone recorded."
+    "Return all collectives: the matched ones, and those that one rank alone recorded."
     found, alone = matched(by_rank)
     return [*found, *(_collective_of([t]) for t in alone)]

@@ -35,7 +35,7 @@ class Lengths(NamedTuple):
         return self.products - (self.squares - self.queries) / 2
 
     def within(self, window:int|None)->"Lengths":
-        "The same where a query sees `window` keys at most, its own included; the sequences are taken as equally long."
+        "Return the same where a query sees `window` keys at most, its own included, in sequences of equal length."
         if not window or not self.sequences: return self
         new, long = round(self.queries / self.sequences), round(self.keys / self.sequences)
         keys = min(long, window + new - 1) * self.sequences
@@ -57,7 +57,7 @@ _older = re.compile(r"execute_\w*?context_(\d+)\((\d+)_(\d+)\)_generation_(\d+)\
 def step_lengths(
     name:str, # Of an annotation
 )->StepLengths|None:
-    "The lengths that an annotation says; `None` where it says none."
+    "Return the lengths that an annotation says; `None` where it says none."
     if found := _step.match(name):
         numbers = list(map(int, found.groups()))
         return StepLengths(Lengths(*numbers[:5]), Lengths(*numbers[5:]))
@@ -125,7 +125,7 @@ experts_unsaid = "experts not recorded (--config)"
 
 # %% ../../nbs/interop/engine_ops.ipynb #a64eb330
 def _lengths_of(seen):
-    "The lengths of the prompts and of the generated tokens, as the layer sees them."
+    "Return the lengths of the prompts and of the generated tokens, as the layer sees them."
     if seen is None or seen.lengths is None: raise Unsaid(lengths_unsaid)
     windows = seen.config.windows if seen.config else ()
     if not seen.config and (seen.several or any("Sliding" in k for k in seen.kernels)): raise Unsaid(window_unsaid)
@@ -139,7 +139,7 @@ def _paged_flops(q, seen):
     return Flops(*map(sum, zip(*found)))
 
 def _paged_moves(q, heads, result, dtype, seen):
-    "Queries are read and results written once, keys and values of the cache once."
+    "Count queries and results once, and keys and values of the cache once."
     keys = sum(l.keys for l in _lengths_of(seen))
     cache = torch.empty((2, keys, heads, q.shape[-1]), dtype=dtype, device="meta")
     return [(q, unique_bytes(q)), (cache, unique_bytes(cache))], [(result, unique_bytes(result))]
@@ -202,14 +202,14 @@ _weight_bits = (("mxfp4|mxe2m1", 4.25), ("nvfp4|e2m1|fp4", 4.5), ("int4|w4a|uint
 _products = re.compile(r"matmul|bmm|gemm|moe|_mm", re.I)
 
 def _bits(seen):
-    "Bits of a weight with its scale, from the narrowest dtype that kernels of products name."
+    "Return the bits of a weight with its scale, from the narrowest dtype that kernels of products name."
     names = " ".join(k for k in seen.kernels if _products.search(k)).lower()
     found = next((bits for pattern, bits in _weight_bits if re.search(pattern, names)), None)
     if found is None and seen.config.quantized: raise Unsaid("dtype of the experts not recorded")
     return found
 
 def _experts(seen):
-    "Experts, how many take a token, their width and that of a token."
+    "Return the experts, how many take a token, their width and that of a token."
     config = seen.config if seen is not None else None
     if not (config and config.experts and config.width and (seen.chosen or config.chosen)): raise Unsaid(experts_unsaid)
     return config.experts, seen.chosen or config.chosen, config.width, config.hidden

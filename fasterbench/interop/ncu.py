@@ -40,7 +40,7 @@ class Launch(NamedTuple):
     definitions: str   # Where FLOPs and bytes come from
 
 def _launch_of(r, fp16_weights, roofs):
-    "The launch of a record; `roofs` takes the highest of each roof."
+    "Return the launch of a record; `roofs` takes the highest of each roof."
     seconds = time_of(r.metrics)
     flops, traffic = flops_of(r.metrics, r.cc, seconds, fp16_weights), traffic_of(r.metrics, seconds)
     for kind, (rate, base) in compute_roofs(r.metrics, r.cc, fp16_weights).items():
@@ -53,13 +53,13 @@ def _launch_of(r, fp16_weights, roofs):
 
 @lru_cache(1024)
 def _definitions(kinds, levels):
-    "Where FLOPs and bytes come from, as text."
+    "Return where FLOPs and bytes come from, as text."
     told = [f"FLOPs: {', '.join(' '.join(k) for k in kinds)}"] if kinds else []
     return "; ".join(["ncu", *told, *(f"{level}: {definition}" for level, definition in levels)])
 
 # %% ../../nbs/interop/ncu.ipynb #39f902e5
 def _merged_launch(launches):
-    "Several launches as one."
+    "Merge several launches into one."
     kinds = {k for l in launches for k in l.flops or ()}
     levels = [level for level in ("L1", "L2", "DRAM") if all(level in dict(l.traffic) for l in launches)]
     traffic = tuple((level, sum(dict(l.traffic)[level] for l in launches)) for level in levels)
@@ -71,7 +71,7 @@ def _merged_launch(launches):
 _groups = dict(launch=None, kernel=lambda l: (l.kernel, l.shape), nvtx=lambda l: l.range)
 
 def _grouped(launches, by):
-    "The rows of `by`, each with its name and type."
+    "Return the rows of `by`, each with its name and type."
     if by != "launch":
         groups = {}
         for l in launches: groups.setdefault(_groups[by](l), []).append(l)
@@ -88,7 +88,7 @@ def _grouped(launches, by):
 def own_bytes_by_level(
     traffic:list[tuple[str, float]], # (level, bytes through it), nearest first
 )->list[tuple[str, float]]:
-    "The bytes that each level served; they sum to the bytes through the nearest."
+    "Return the bytes that each level served; they sum to the bytes through the nearest."
     out, beyond = [], 0
     for level, through in reversed(traffic):
         through = max(through, beyond)
@@ -97,13 +97,13 @@ def own_bytes_by_level(
     return out[::-1]
 
 def _raised(traffic):
-    "The levels with less traffic than a level behind them, as text."
+    "Return the levels with less traffic than a level behind them, as text."
     return [f"{level} counted {format_si(b, 'B')}, less than behind it" for i, (level, b) in enumerate(traffic)
             if any(b < far for _, far in traffic[i + 1:])]
 
 # %% ../../nbs/interop/ncu.ipynb #8f3344bc
 def _peaks(roofs, used, about):
-    "The roofs of a file, as `HardwarePeaks`; `None` without a compute roof or the roof of DRAM."
+    "Return the roofs of a file, as `HardwarePeaks`; `None` without a compute roof or the roof of DRAM."
     kinds = [k for k in roofs if isinstance(k, tuple) and (k in used or k == ("float32", "vector"))]
     if not kinds or "DRAM" not in roofs: return None
     first = ("float32", "vector") if ("float32", "vector") in kinds else max(kinds, key=lambda k: roofs[k][0])
@@ -117,7 +117,7 @@ def _peaks(roofs, used, about):
 
 # %% ../../nbs/interop/ncu.ipynb #5cd050d2
 def _ceiling(peaks, dtype, unit):
-    "The compute roof of a kind of operations, FLOP/s; `None` where `peaks` has none for it."
+    "Return the compute roof of a kind of operations, FLOP/s; `None` where `peaks` has none for it."
     if not peaks.ceilings: return peaks.peak_flops
     measured = "TF32" if dtype == "tf32" else ""      # what `measure_peaks` calls its unit
     same = [c for c in peaks.ceilings if c.dtype == dtype or measured and (c.dtype, c.unit) == ("float32", measured)]
@@ -128,7 +128,7 @@ def _ceiling(peaks, dtype, unit):
 
 # %% ../../nbs/interop/ncu.ipynb #27ef14c8
 def _seen_by(peaks, traffic):
-    "`peaks` with the levels that were counted, main memory by its place, and the bytes that each of them served."
+    "Return `peaks` with the levels that were counted, main memory by its place, and the bytes that each served."
     counted, far = dict(traffic), peaks.memory[-1].name
     if "DRAM" not in counted: return None, None
     levels = tuple(l for l in peaks.memory if l.name in counted or l.capacity is None)
@@ -136,7 +136,7 @@ def _seen_by(peaks, traffic):
     return replace(peaks, levels=levels), [b for _, b in by_level]
 
 def _point(name, type, l, peaks):
-    "The point of a launch under `peaks`."
+    "Return the point of a launch under `peaks`."
     counted, ops, raised = own_bytes_by_level(l.traffic), l.flops or {}, _raised(l.traffic)
     near = sum(b for _, b in counted) if counted else None          # through the nearest level
     nbytes, flops = dict(l.traffic).get("DRAM", near), None if l.flops is None else sum(ops.values())
@@ -154,7 +154,7 @@ def _point(name, type, l, peaks):
 _clocks = "ncu locks the clocks to base while it profiles, unless --clock-control none is given"
 
 def _absent(launches, cc):
-    "Each kind of FLOPs that rows with FLOPs have no counter of: a note, and the metrics."
+    "Return each kind of FLOPs that rows with FLOPs have no counter of: a note, and the metrics."
     have = [{"tensor" if unit != "vector" else dtype for dtype, unit in l.flops} for l in launches
             if l.flops is not None]
     told = dict(tensor="those of the CUDA cores alone")
@@ -191,7 +191,7 @@ def _missing_line(path): return f"fasterbench ncu {shlex.quote(str(path))} --mis
 
 # %% ../../nbs/interop/ncu.ipynb #bd55bc02
 def _rep_metrics(action):
-    "The usable metrics of a result in base units, and those that are text."
+    "Return the usable metrics of a result in base units, and those that are text."
     found, texts = {}, {}
     for name in action.metric_names():
         if not usable(name): continue
@@ -219,7 +219,7 @@ def _rep_record(action, index):
 def rep_records(
     path, # A .ncu-rep
 )->Iterator[LaunchRecord]:
-    "The launches of a binary report. Raises `ValueError` where `ncu_report` cannot be imported, or cannot load it."
+    "Yield the launches of a binary report. Raise `ValueError` if `ncu_report` cannot be imported, or cannot load it."
     try: import ncu_report
     except ImportError:
         raise ValueError(f"{path} is a binary report, and the module ncu_report of Nsight Compute (in its folder "
@@ -234,7 +234,7 @@ def rep_records(
 
 # %% ../../nbs/interop/ncu.ipynb #b79d7c2a
 def _launches(path, fp16_weights, roofs, about):
-    "The launches of a file; what is said once for all of them goes to `about`."
+    "Yield the launches of a file; what is said once for all of them goes to `about`."
     with open(path, "rb") as f: binary = f.read(4) == b"NVR\x00" or Path(path).suffix == ".ncu-rep"
     names, way = about.setdefault("found", set()), None if binary else number_format(path)
     for r in rep_records(path) if binary else launch_records(path, way, names):
@@ -255,7 +255,7 @@ def read_ncu(
     peaks:HardwarePeaks|None=None, # The roofs; None: those of the file
     fp16_weights:tuple=(2, 2, 4), # FLOP of an hadd, hmul, hfma instruction; older published scripts use (1, 1, 2)
 )->Result:
-    """The kernels of an Nsight Compute report. A summary has a row per kernel whatever `by` says. Raises `ValueError`,
+    """Read the kernels of an Nsight Compute report; in a summary each is a row whatever `by` says. Raise `ValueError`,
     with the line, for what cannot be read."""
     if by not in _groups: raise ValueError(f"by={by!r}; the ways are {', '.join(_groups)}")
     if peaks is not None and not isinstance(peaks, HardwarePeaks):
@@ -282,7 +282,7 @@ def read_ncu(
 def missing_command(
     path, # As `read_ncu` takes it
 )->str:
-    "The line of ncu that collects what the rows of a file lack; empty where they lack nothing."
+    "Return the line of ncu that collects what the rows of a file lack; empty where they lack nothing."
     about = {}
     launches = list(_launches(path, (2, 2, 4), {}, about))
     wanted = dict.fromkeys(m for _, metrics in _lacks(path, launches, about.get("cc")) for m in metrics)
@@ -290,7 +290,7 @@ def missing_command(
 
 # %% ../../nbs/interop/ncu.ipynb #6710b4aa
 def _ranged(forward, path, type):
-    "`forward` inside a range of NVTX and one of PyTorch's profiler."
+    "Return `forward` inside a range of NVTX and one of PyTorch's profiler."
     import torch
     from fasterbench.engine.accelerator import pop_range, push_range
     def ranged(*args, **kwargs):
@@ -306,7 +306,7 @@ def _ranged(forward, path, type):
 def ranges(
     model:"Module", # Whose layers the report shall name
 )->"Iterator[Module]":
-    "Within the context each forward runs inside ranges of NVTX and of PyTorch's profiler with the module's name."
+    "Run each forward within the context inside ranges of NVTX and of PyTorch's profiler with the module's name."
     from fasterbench.engine.modules import parts, wrapped
     listed = parts(model)
     with wrapped(listed, lambda i, f: _ranged(f, listed[i].path or "(model)", listed[i].type)): yield model

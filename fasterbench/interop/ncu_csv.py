@@ -18,7 +18,7 @@ table = json.loads((files("fasterbench")/"assets"/"ncu_metrics.json").read_text(
 
 @cache
 def _for(kind, cc):
-    """The lines of the table for compute capability `cc`.
+    """Return the lines of the table for compute capability `cc`.
 
     A line without a range is for all; one whose range is `null` is for an unknown `cc`."""
     within = lambda low, high: cc is low if cc is None or low is None else low <= cc <= high
@@ -32,7 +32,7 @@ _words = dict(second="s", sec="s", s="s", byte="B", B="B", hz="/s", Hz="/s", cyc
 _words |= dict.fromkeys(["", *_counted], "")
 
 def _token(text):
-    "Power of ten and kind of `Kbyte` or `byte`."
+    "Return the power of ten and kind of `Kbyte` or `byte`."
     if text in _words: return 0, _words[text]
     word = text[1:] if text[1:] in _words else text[1:].removesuffix("s")
     if text and text[0] in _prefixes and word in _words and word: return _prefixes[text[0]], _words[word]
@@ -43,7 +43,7 @@ def _token(text):
 def unit_of(
     text:str, # "Gbyte/second", "ns", ""
 )->tuple[int, str]:
-    """The power of ten to the base unit, and the dimension: `s`, `B`, `/s`, `B/s`, `/cycle`, `B/cycle` or none. Raises
+    """Return power of ten to the base unit, and dimension: `s`, `B`, `/s`, `B/s`, `/cycle`, `B/cycle` or none. Raise
     `ValueError` for an unknown unit."""
     over, _, under = text.strip().partition("/")
     (up, what), (down, per) = _token(over.strip()), _token(under.strip())
@@ -59,7 +59,7 @@ _about = {f"device__attribute_{n}"
 
 @cache
 def _bases():
-    "Every metric of the table without its suffix."
+    "Return every metric of the table without its suffix."
     times = {v for e in table["time"] for k, v in e.items() if k != "source"}
     times |= {e["clock"] for e in table["bytes"]} | {e["metric"] for e in table["labels"]}
     cycles, ops = {f"{u}__cycles_elapsed" for u in ("sm", "smsp", "gpc")}, {e["op"] for e in table["vector"]}
@@ -87,7 +87,7 @@ def metric_named(
     text:str, # A metric's name, its label, or both
     unit:str, # As printed
 )->str|None:
-    "The usable metric that `text` stands for; `None` where there is none."
+    "Return the usable metric that `text` stands for; `None` where there is none."
     if found := _metric.search(text): return found[0] if usable(found[0]) else None
     if text not in _labelled: return None
     try: return _labels.get((text, unit_of(unit)[1]))
@@ -97,7 +97,7 @@ def metric_named(
 def time_of(
     m:dict[str, float], # Metrics of one launch, in base units
 )->float|None:
-    "Seconds: the duration, or cycles ÷ clock."
+    "Return seconds: the duration, or cycles ÷ clock."
     for e in table["time"]:
         if "value" in e and m.get(e["value"]) is not None: return m[e["value"]]
         if "cycles" in e and m.get(e["cycles"]) is not None and m.get(e["clock"]): return m[e["cycles"]] / m[e["clock"]]
@@ -105,7 +105,7 @@ def time_of(
 
 # %% ../../nbs/interop/ncu_csv.ipynb #d4354fb0
 def _cycles(m, units, seconds):
-    "Elapsed cycles of the first of `units` that says."
+    "Return the elapsed cycles of the first of `units` that says."
     for unit in units:
         clock = m.get(f"{unit}__cycles_elapsed.avg.per_second")
         if clock is not None and seconds is not None: return clock * seconds
@@ -119,7 +119,7 @@ def amount(
     base:str,            # A metric without its suffix
     seconds:float|None,  # Of the launch
 )->float|None:
-    "The total of `base` over the launch, from whatever form of it there is."
+    "Return the total of `base` over the launch, from whatever form of it there is."
     if (total := m.get(f"{base}.sum")) is not None: return total
     if (rate := m.get(f"{base}.sum.per_second")) is not None and seconds is not None: return rate * seconds
     if (rate := m.get(f"{base}.sum.per_cycle_elapsed")) is None: return None
@@ -131,7 +131,7 @@ def amount(
 unknown = object() # Some counters of this kind are there, and others are missing
 
 def _executed(m, op, seconds):
-    "Thread instructions of `op` that were executed."
+    "Return the thread instructions of `op` that were executed."
     for unit in ("smsp", "sm"):
         if (n := amount(m, f"{unit}__{_sass}{op}_pred_on", seconds)) is not None: return n
         for factor in (2, 4):
@@ -146,7 +146,7 @@ def vector_flops(
     seconds:float|None,
     fp16_weights:tuple=(2, 2, 4), # FLOP of hadd, hmul, hfma
 )->dict[str, float]:
-    "FLOPs per precision on the CUDA cores; `unknown` where some of the counters are missing."
+    "Return the FLOPs per precision on the CUDA cores; `unknown` where some of the counters are missing."
     found = {}
     for dtype in ("float32", "float64", "float16"):
         lines = [e for e in _for("vector", cc) if e["dtype"] == dtype]
@@ -186,13 +186,13 @@ _types = dict(fp64="float64", fp16="float16", bf16="bfloat16", tf32="tf32", fp8=
               fp16_bf16_tf32="float16") # the counter of Turing, which has no bf16 and no TF32
 
 def _counter_kind(counter):
-    "The type and the unit that the operations of a counter belong to."
+    "Return the type and the unit that the operations of a counter belong to."
     src = counter.src or "mixed"
     dtype = _types.get(src) or "/".join(_types.get(s, s) for s in src.split("_"))
     return dtype, f"tensor→{counter.dst}" if counter.dst else "tensor"
 
 def _bases_with(m, prefix):
-    "The metrics that begin with `prefix`, without their suffixes."
+    "Return the metrics that begin with `prefix`, without their suffixes."
     return sorted({k.partition(".")[0] for k in m if k.startswith(prefix)})
 
 def _tensor_amounts(m, seconds):
@@ -210,7 +210,7 @@ def _pipe_flops(m, cc, seconds):
     return {("float16", "tensor"): known[0] if known else unknown}
 
 def tensor_flops(m:dict[str, float], cc:float|None, seconds:float|None)->dict[tuple[str, str], float]:
-    "Operations per source type and unit on the tensor cores, nothing counted twice; `unknown` where it cannot be told."
+    "Return operations per source type and unit on tensor cores, each counted once; `unknown` where none can tell."
     found, counts = {}, _tensor_amounts(m, seconds)
     top = [c for c in counts if not any(contains(o, c) for o in counts)]
     for c in top: found[_counter_kind(c)] = found.get(_counter_kind(c), 0) + counts[c]
@@ -222,7 +222,7 @@ def tensor_flops(m:dict[str, float], cc:float|None, seconds:float|None)->dict[tu
 # %% ../../nbs/interop/ncu_csv.ipynb #93c63355
 def flops_of(m:dict[str, float], cc:float|None, seconds:float|None,
              fp16_weights:tuple=(2, 2, 4))->dict[tuple[str, str], float]|None:
-    """Operations per (type, unit). `None` where they are unknown: a kind lacks some of its counters, or no counter
+    """Return operations per (type, unit). `None` if they are unknown: a kind lacks some of its counters, or no counter
     found work and the tensor cores were not asked."""
     vector, tensor = vector_flops(m, cc, seconds, fp16_weights), tensor_flops(m, cc, seconds)
     found = {(k, "vector"): v for k, v in vector.items()} | tensor
@@ -238,7 +238,7 @@ class Traffic(NamedTuple):
     definition: str     # "32·lts__lts2xbar_cycles_active"
 
 def _bandwidth(m, e):
-    "The roof of one definition: the peak per cycle × the clock."
+    "Return the roof of one definition: the peak per cycle × the clock."
     # reads and writes share one roof
     if e["level"] == "DRAM": e = next(x for x in table["bytes"] if x["terms"] == {"dram__bytes": 1})
     (base, weight), *more = e["terms"].items()
@@ -249,7 +249,7 @@ def _bandwidth(m, e):
 
 # %% ../../nbs/interop/ncu_csv.ipynb #733f2382
 def traffic_of(m:dict[str, float], seconds:float|None)->list[Traffic]:
-    "Bytes through each level that the counters tell of, nearest first."
+    "Return the bytes through each level that the counters tell of, nearest first."
     found = {}
     for e in table["bytes"]:
         amounts = [amount(m, base, seconds) for base in e["terms"]]
@@ -262,7 +262,7 @@ def traffic_of(m:dict[str, float], seconds:float|None)->list[Traffic]:
 
 # %% ../../nbs/interop/ncu_csv.ipynb #5dfac79f
 def _peak(m, base):
-    "Operations per second that `base` can reach at most; `None` where the file does not say."
+    "Return the operations per second that `base` can reach at most; `None` where the file does not say."
     if rate := m.get(f"{base}.sum.peak_sustained_elapsed.per_second"): return rate
     peak = m.get(f"{base}.sum.peak_sustained")
     clocks = [c for u in ("sm", "smsp", "gpc") if (c := m.get(f"{u}__cycles_elapsed.avg.per_second"))]
@@ -290,7 +290,7 @@ def _tensor_roofs(m, cc):
 
 def compute_roofs(m:dict[str, float], cc:float|None,
                   fp16_weights:tuple=(2, 2, 4))->dict[tuple[str, str], tuple[float, str]]:
-    "Per (type, unit) the highest rate, FLOP/s, and the counter it is of."
+    "Return per (type, unit) the highest rate, FLOP/s, and the counter it is of."
     best = {}
     for kind, flops, base in (*_vector_roofs(m, cc, fp16_weights), *_tensor_roofs(m, cc)):
         if flops > best.get(kind, (0,))[0]: best[kind] = flops, base
@@ -300,18 +300,18 @@ def compute_roofs(m:dict[str, float], cc:float|None,
 def flop_metrics(
     cc:float|None, # Compute capability: 9.0; None: the CUDA cores, and whether the tensor cores had work
 )->list[str]:
-    "The counters of FLOPs on `cc`."
+    "Return the counters of FLOPs on `cc`."
     vector = [f"smsp__{_sass}{e['op']}_pred_on.sum" for e in _for("vector", cc)]
     return vector + [f"{n}.sum" for e in _for("tensor", cc) for n in e["names"]]
 
 def metrics_for(cc:float|None)->list[str]:
-    "All that `ncu --metrics` needs for a point with its levels and roofs on `cc`."
+    "Return all that `ncu --metrics` needs for a point with its levels and roofs on `cc`."
     roofs = [f"sm__{_sass}ffma_pred_on", *(n for e in _for("tensor", cc) for n in e.get("roofs", e["names"]))]
     return list(dict.fromkeys([n for e in _for("ask", cc) for n in e["names"]] + flop_metrics(cc)
                               + [f"{n}.sum.peak_sustained" for n in roofs]))
 
 def command(metrics:list[str])->str:
-    "The `ncu` line that collects `metrics`."
+    "Return the `ncu` line that collects `metrics`."
     return f"LC_ALL=C ncu --csv --page raw --print-units base --metrics {','.join(metrics)} PROGRAM"
 
 # %% ../../nbs/interop/ncu_csv.ipynb #1946dfbf
@@ -319,7 +319,7 @@ _longest = 1 << 22 # Characters in a line; more is not a table
 _boms = {b"\xef\xbb\xbf": "utf-8-sig", b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
 
 def _encoding(path):
-    "By its byte order mark, or by the zero bytes of UTF-16."
+    "Tell the encoding by its byte order mark, or by the zero bytes of UTF-16."
     with open(path, "rb") as f: start = f.read(4096)
     for bom, name in _boms.items():
         if start.startswith(bom): return name
@@ -338,7 +338,7 @@ def _physical(path):
 
 # %% ../../nbs/interop/ncu_csv.ipynb #b86e0aeb
 def _joined_lines(lines):
-    "Lines with closed quotes: a row whose cell spans several lines is joined, every other line stays as it is."
+    "Yield lines with closed quotes: a row whose cell spans several lines is joined, every other line stays as it is."
     waiting = []
     while True:
         n, line = waiting.pop(0) if waiting else next(lines, (0, ""))
@@ -371,7 +371,7 @@ class CsvLayout(NamedTuple):
     least: int          # Cells in a row at least: metric rows end before the columns of rules
 
 def layout_of(cells:list[str])->CsvLayout|None:
-    "The layout that this header stands for; `None` for what is not a header."
+    "Return the layout that this header stands for; `None` for what is not a header."
     at = {name.strip(): i for i, name in enumerate(cells)}
     if "Kernel Name" not in at: return None
     has = lambda *names: at.keys() >= set(names)
@@ -419,7 +419,7 @@ def _is_cut(layout, cells, whole):
     return bool(cells) and _whole.fullmatch(cells[0].strip('"')) and (not whole or _has_row_numbers(layout, cells))
 
 def table_rows(path)->Iterator[tuple[int, CsvLayout|None, list[str]]]:
-    "The header with its layout, then the rows, each with its line. Raises `ValueError` for no table or a damaged row."
+    "Yield the header with its layout, then each row with its line. Raise `ValueError` for no table or a damaged row."
     layout = None
     for n, cells, whole in _cells(path):
         if layout is None or cells == layout.header:
@@ -452,7 +452,7 @@ def number(
     text:str,
     way:tuple[str, str], # The characters between groups, and before decimals
 )->float|None:
-    "The number that `text` is when it is written this way; `None` for what is not one."
+    "Return the number that `text` is when it is written this way; `None` for what is not one."
     if not (_patterns[way].fullmatch(text) or _patterns["", way[1]].fullmatch(text)): return None
     return float((text.replace(way[0], "") if way[0] else text).replace(way[1], "."))
 
@@ -469,7 +469,7 @@ class NumberFormat:
         if fits or text.isdigit(): self.shapes[shape] = fits, text, line
 
     def way(self, path):
-        "The one way in which all numbers were written. Raises `ValueError` where none, or more than one, is possible."
+        "Return the one way in which all numbers were written. Raise `ValueError` where none, or several, are possible."
         seen = list(self.shapes.values())
         for plain in (False, True):     # numbers without separators say something only where no other number says more
             left = set(_ways).intersection(*(fits for fits, text, _ in seen if not (plain and text.isdigit())))
@@ -510,7 +510,7 @@ def ranges_of(
     cell:str,        # '1614690  "<default domain>:conv1:none:none:none:none:none:none"'
     numbered:bool,   # Whether a range starts with its number (start/stop)
 )->tuple[str, ...]:
-    "The names of the ranges in an NVTX cell, outermost first."
+    "Return the names of the ranges in an NVTX cell, outermost first."
     names = []
     for text in _range.findall(cell):
         fields = text.split(":")[1 + numbered:]
@@ -524,7 +524,7 @@ def base_value(
     text:str, unit:str,
     way:tuple[str, str], # How numbers are written
 )->float|None:
-    """The number of a usable metric in its base unit; `None` where ncu printed none. Raises `ValueError`, with the
+    """Return the number of a metric in its base unit; `None` where ncu printed none. Raise `ValueError`, with the
     line, for text that is no number, and for a unit that does not fit."""
     if missing(text): return None
     try: power, dim = unit_of(unit[:40])
@@ -541,7 +541,7 @@ def base_value(
 
 # %% ../../nbs/interop/ncu_csv.ipynb #5c0deadb
 def _new_record(layout, line, cells):
-    "A record without metrics."
+    "Return a record without metrics."
     def get(name):          # the same names appear again and again, so that one copy of each is kept
         return sys.intern(cells[layout.at[name]].strip()) if name in layout.at else ""
     attribute = lambda name: get(f"device__attribute_{name}")
@@ -563,7 +563,7 @@ def _launch_key(layout, cells):
     return tuple(cells[layout.at[n]] for n in ("Process ID", "ID") if n in layout.at)
 
 def _entries(layout, cells, units):
-    "The metrics in a row: name, text, unit."
+    "Return the metrics in a row: name, text, unit."
     if layout.page == "raw": return [(layout.header[i], cells[i], units[i] if units else "") for i in layout.metrics]
     at, value = layout.at, "Average" if layout.page == "summary" else "Metric Value"
     name, unit = cells[at["Metric Name"]][:200], cells[at["Metric Unit"]][:40]
@@ -593,7 +593,7 @@ def launch_records(
     way:tuple[str, str], # What `number_format` found
     names:set|None=None, # Takes the names of the metrics of the file, also those that are of no use
 )->Iterator[LaunchRecord]:
-    "The launches of the file, one by one. Raises `ValueError`, with the line, for what is damaged."
+    "Yield the launches of the file, one by one. Raise `ValueError`, with the line, for what is damaged."
     layout = units = last = record = None
     seen, names = set(), set() if names is None else names
     for n, header, cells in table_rows(path):

@@ -39,7 +39,7 @@ def engine_rule(
     moves:Callable|None=None,
     asks:bool=False,
 )->Callable[[Counted], Counted]:
-    "Decorator: the function below says the FLOPs of `ops`, from the shapes and values of their arguments."
+    "Register the function below, which says the FLOPs of `ops` from the shapes and values of their arguments."
     about = Recorded(tuple(outputs), tuple(updates), tuple((like or {}).items()), result, moves, asks)
     def register(f):
         for op in ops: recorded[op] = about
@@ -53,7 +53,7 @@ _numbered = re.compile(r"_\d+$")
 def known_name(
     name:str, # "sglang_profiler::attention_paged_attention_ragged_100"
 )->str:
-    "The name under which an operator has its rule."
+    "Return the name under which an operator has its rule."
     starred = _numbered.sub("_*", name)
     return starred if name not in rules and starred in rules else name
 
@@ -63,7 +63,7 @@ def foreign_flops(
     values:list, # Shapes and values of its arguments
     seen=None,   # What else the trace says, for a rule that asks
 )->tuple[Flops|None, str]:
-    "FLOPs of a call of an operator that is not here, and its category."
+    "Return the FLOPs of a call of an operator that is not here, and its category."
     known, about = rules.get(known_name(name)), recorded.get(known_name(name), Recorded())
     if known is None: return None, "other"
     flops = known.flops(*values, **dict(seen=seen) if about.asks else dict(out=None))
@@ -100,7 +100,7 @@ engine_rule(*_in_spaces("silu_and_mul gelu_and_mul gelu_tanh_and_mul", "_C", "sg
 
 # %% ../../nbs/interop/other_ops.ipynb #0f6f6ac2
 def _rotary_tensors(positions, q, k=None, size=None, table=None, *_, seen=None):
-    "Of the table the rows of the positions."
+    "Return the rows of the table for the positions."
     tensors = [t for t in (positions, q, k) if isinstance(t, torch.Tensor)]
     reads, writes = ([(t, unique_bytes(t)) for t in own] for own in (tensors, tensors[1:]))
     rows = positions.numel() * table.shape[-1] * table.itemsize if isinstance(table, torch.Tensor) else 0
@@ -108,7 +108,7 @@ def _rotary_tensors(positions, q, k=None, size=None, table=None, *_, seen=None):
 
 @engine_rule(*_in_spaces("rotary_embedding", "_C", "sgl_kernel"), category="pointwise", moves=_rotary_tensors)
 def _rotary(positions, q, k=None, size=None, table=None, *_, out=None, **kw):
-    "Two products and a sum per rotated element; the table has as many columns as are rotated."
+    "Count two products and a sum per rotated element; the table has as many columns as are rotated."
     part = min(1.0, table[-1] / size) if isinstance(table, Shape) and isinstance(size, int) and size > 0 else 1.0
     return 3 * part * (math.prod(q) + (math.prod(k) if isinstance(k, Shape) else 0))
 
@@ -134,7 +134,7 @@ def _flash_attn(q, k, v, dropout=0.0, scale=None, causal=False, left=-1, right=-
 
 # %% ../../nbs/interop/other_ops.ipynb #e5b10b02
 def _sage_moves(*values, seen=None):
-    "The last tensor of four dimensions is written."
+    "Return the moves of attention that writes the last tensor of four dimensions."
     tensors = [t for t in values if isinstance(t, torch.Tensor)]
     out = [t for t in tensors if t.dim() == 4][-1]
     return [(t, unique_bytes(t)) for t in tensors if t is not out], [(out, unique_bytes(out))]

@@ -57,7 +57,7 @@ def sayings(
 
 # %% ../../nbs/interop/perfetto.ipynb #06ea640b
 def _counters(rates):
-    "Tracks of the rates: a value where a call begins, 0 where it ends."
+    "Yield tracks of the rates: a value where a call begins, 0 where it ends."
     for begin, end, flops, nbytes, share in rates:
         for name, value in (("GFLOP/s", flops / 1e9), ("GB/s", nbytes / 1e9), ("share of the roof (%)", share)):
             if value is None: continue
@@ -65,7 +65,7 @@ def _counters(rates):
                 yield dict(ph="C", pid="roofline", name=name, ts=ts, args={name: v})
 
 def _annotated(events, said):
-    "The events of a trace, with what their kernels say."
+    "Yield the events of a trace, with what their kernels say."
     for e in events:
         if (isinstance(e, dict) and e.get("ph") == "X" and isinstance(e.get("args"), dict)
                 and isinstance(e.get("ts"), (int, float))):

@@ -32,12 +32,12 @@ class CapturedGraph(NamedTuple):
     def where(self): return f"{self.trace.source} at {self.begin:.3f} s"
 
 def _node_name(trace, record):
-    "The name of what a call put into a graph, in a list; an empty list for a call that put nothing into it."
+    "Return the name of what a call put into a graph, in a list; an empty list for a call that put nothing into it."
     if _launches.search(record.name) and "Graph" not in record.name: return [trace.launched.get(record.id)]
     return [kind for kind, pattern in _moves if pattern.search(record.name)]
 
 def captured_graphs(trace:TraceFile)->list[CapturedGraph]:
-    "The captures in a trace that have a begin and an end."
+    "Return the captures in a trace that have a begin and an end."
     found, open_ = [], {}
     for k, r in enumerate(trace.launches):
         if "BeginCapture" in r.name: open_[r.thread] = r.end
@@ -55,7 +55,7 @@ class Replay(NamedTuple):
     names: list[str]
 
 def replays(trace:TraceFile)->list[Replay]:
-    "The launches of graphs in a trace, and what they ran."
+    "Return the launches of graphs in a trace, and what they ran."
     graphs = {r.id: k for k, r in enumerate(trace.launches) if "GraphLaunch" in r.name and r.id >= 0}
     ran = {}
     for i, a in enumerate(trace.activities):
@@ -71,7 +71,7 @@ def replays(trace:TraceFile)->list[Replay]:
 most_apart = 2_000      # Names that a replay and a capture may have alone
 
 def _matches(a, b):
-    "Pairs of places of a longest common sequence (Myers 1986: quick where little differs)."
+    "Return the pairs of places of a longest common sequence (Myers 1986: quick where little differs)."
     reach, history = {1: 0}, []
     for apart in range(min(len(a) + len(b), most_apart) + 1):
         history.append(dict(reach))
@@ -85,7 +85,7 @@ def _matches(a, b):
     return [(m.a + k, m.b + k) for m in blocks for k in range(m.size)]
 
 def _way_back(a, b, history):
-    "The pairs on the way that was found, from its end."
+    "Return the pairs on the way that was found, from its end."
     i, j, pairs = len(a), len(b), []
     for apart in range(len(history) - 1, -1, -1):
         reach, k = history[apart], i - j
@@ -132,7 +132,7 @@ def aligned(
 enough = 0.5      # Share of a replay that a capture has to explain
 
 def _distinct(graphs):
-    "Captures without those that are one recording, and the sources of these."
+    "Return the captures without those that are one recording, and the sources of these."
     kept, again = {}, []
     for g in graphs:
         key = tuple(g.names), tuple(g.trace.launches[k].id for k in g.launches), round(g.end - g.begin, 9)
@@ -146,7 +146,7 @@ def _spelled(g):
     return [g.trace.calls[k] if k >= 0 else None for k in nesting(g.trace.operators, points)[1]]
 
 def _fitting(names, graphs):
-    "The capture that a replay fits best, and how; (None, why) where none fits."
+    "Return the capture that a replay fits best, and how; (None, why) where none fits."
     found = [(aligned(names, g.names), g) for g in graphs]
     best = max((a.share for a, _ in found), default=0.0)
     if best < enough: return None, best
@@ -193,7 +193,7 @@ class Clones:
             self.launches.append(moved(g.trace.launches[g.launches[p]])._replace(id=self.ids[i]))
 
     def joined(self, notes):
-        "The trace with all of it."
+        "Return the trace with all of it."
         trace, order = self.trace, lambda r: (r.start, -r.end)
         pairs = sorted([*zip(trace.operators, trace.calls, trace.autograd), *self.operators], key=lambda p: order(p[0]))
         operators, calls, autograd = ([p[k] for p in pairs] for k in range(3))
@@ -212,7 +212,7 @@ def with_captures(
     trace:TraceFile,
     captures:list[TraceFile]=(),   # Traces of the capture phase
 )->TraceFile:
-    "`trace` whose graphs have the operators of their captures. Raises `ValueError` where a given capture fits none."
+    "Return `trace` whose graphs have their captures' operators. Raise `ValueError` where a given capture fits none."
     ran = replays(trace)
     for c in captures:
         if not captured_graphs(c):

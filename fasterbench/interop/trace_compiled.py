@@ -24,7 +24,7 @@ _form = re.compile(r"triton_(poi|red|per|tem|for)_fused_(.*?)_?(\d+)?$")
 
 @cache
 def _operator_names():
-    "Names of the operators of PyTorch, without overloads."
+    "Return the names of the operators of PyTorch, without overloads."
     names = _dispatch_get_all_op_names()
     return {n.removeprefix("aten::").partition(".")[0] for n in names if n.startswith("aten::")}
 
@@ -32,7 +32,7 @@ def _operator_names():
 def fused_names(
     kernel:str, # "triton_poi_fused_addmm_gelu_view_15"
 )->tuple[str, ...]:
-    "The operators that a kernel of the compiler names; the longest names first, where several fit."
+    "Return the operators that a kernel of the compiler names; the longest names first, where several fit."
     found = _form.match(kernel)
     words, names, at, known = found[2].split("_") if found else [], [], 0, _operator_names()
     while at < len(words):
@@ -55,7 +55,7 @@ def _flops_of_names(kernel, rows, elements):
 
 # %% ../../nbs/interop/trace_compiled.ipynb #60cb9f13
 def _run_over(arguments):
-    "The elements that a kernel runs over, by dimension: the scalars behind its tensors."
+    "Return the elements that a kernel runs over, by dimension: the scalars behind its tensors."
     numbers = []
     for a in reversed(arguments):
         if a.type != "Scalar" or not (a.text or "").isdigit(): break
@@ -63,12 +63,12 @@ def _run_over(arguments):
     return numbers[::-1]
 
 def _touched(tensors, memory, elements):
-    "Bytes of each tensor that a run over `elements` touches."
+    "Return the bytes of each tensor that a run over `elements` touches."
     most = [elements * itemsize(a.type) if elements else math.inf for a in tensors]
     return [min(nbytes, m) for (_, nbytes), m in zip(memory, most)]
 
 def _by_arguments(tensors, memory, elements, pointwise):
-    "Which tensors are read, and which written: (place, B)."
+    "Return which tensors are read, and which written: (place, B)."
     touched = _touched(tensors, memory, elements)
     sizes = [math.prod(a.dims) for a in tensors]
     inside = pointwise and sizes[-1] < elements <= sizes[0]
@@ -78,7 +78,7 @@ def _by_arguments(tensors, memory, elements, pointwise):
 # %% ../../nbs/interop/trace_compiled.ipynb #5dd115ee
 @lru_cache(1 << 12)
 def _source(folder, file):
-    "The source of a kernel in a cache of Inductor; "" where it is not there."
+    "Return the source of a kernel in a cache of Inductor; an empty text where it is not there."
     path = Path(file)
     for candidate in (Path(folder)/path.parent.name/path.name, Path(folder)/path.name):
         try: return candidate.read_text("utf-8", "replace")
@@ -88,7 +88,7 @@ def _source(folder, file):
 _signature = re.compile(r"^def triton_\w+\(([^)]*)\)", re.M)
 
 def _by_source(source, tensors, memory, elements):
-    "The same from the source, which says what is loaded and what is stored; `None` where it is another kernel's."
+    "Return the same from the source, which says what is loaded and what stored; `None` where it is another kernel's."
     found = _signature.search(source)
     names = [n.partition(":")[0].strip() for n in found[1].split(",")] if found else []
     pointers = [n for n in names if "ptr" in n]

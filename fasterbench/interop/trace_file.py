@@ -145,7 +145,7 @@ most_between = 1 << 26                  # B without the end of an event; no trac
 class _Endless(ValueError): "A text without events."
 
 def _last_border(buffer, start):
-    "Where the last event of `buffer` that is whole ends; -1 where there is none."
+    "Return where the last event of `buffer` that is whole ends; -1 where there is none."
     step = 1 << 16
     for low in range(len(buffer) - step, start - step, -step):
         found = None
@@ -154,7 +154,7 @@ def _last_border(buffer, start):
     return -1
 
 def _pieces(blocks):
-    "The text of a trace as JSON texts: an object with the head, lists of events, an object with the end."
+    "Yield the text of a trace as JSON texts: an object with the head, lists of events, an object with the end."
     buffer, head = b"", True
     for block in blocks:
         buffer = buffer + block if buffer else block.removeprefix(_mark) if head else block
@@ -172,13 +172,13 @@ def _pieces(blocks):
 _numbers = re.compile(r'(?<=[:\[,\s])[-+]?(?:inf|nan)\b(?=\s*[,}\]])', re.I)
 
 def _repaired(text):
-    "The plain values of a piece that is not quite JSON."
+    "Return the plain values of a piece that is not quite JSON."
     text = _numbers.sub("null", text.removeprefix(_mark).decode("utf-8", "replace"))
     finite = lambda t: v if math.isfinite(v := float(t)) else None
     return json.loads(text, strict=False, parse_constant=lambda _: None, parse_float=finite)
 
 def _converted(event):
-    "One event with the types that it has to have; `None` where it cannot have them."
+    "Return one event with the types that it has to have; `None` where it cannot have them."
     if not isinstance(event, dict): return None
     args = msgspec.Raw(json.dumps(event.get("args")).encode())
     without = {k: math.nan for k in ("ts", "dur") if event.get(k, 0) is None}     # what is no finite number is null
@@ -186,7 +186,7 @@ def _converted(event):
     except (msgspec.ValidationError, ValueError, TypeError, OverflowError): return None
 
 def _decoded_args(text, kind):
-    "The arguments of an event; without any, or where they are no object, none has a value."
+    "Return the arguments of an event; without any, or where they are no object, none has a value."
     if not text: return kind()
     try: return _args[kind].decode(text)
     except msgspec.ValidationError: return kind()
@@ -194,7 +194,7 @@ def _decoded_args(text, kind):
 
 # %% ../../nbs/interop/trace_file.ipynb #ed037cc9
 def _decoded(piece, trace):
-    "The events of a piece; what is said once, in the head or the end, goes to `trace`."
+    "Return the events of a piece; what is said once, in the head or the end, goes to `trace`."
     try: values = _top.decode(piece) if piece.lstrip()[:1] == b"{" else _events.decode(piece)
     except (msgspec.DecodeError, UnicodeDecodeError): values = None
     if values is None:
@@ -223,18 +223,18 @@ _module = "nn.Module: "
 _others = {"dma_request": "copy", "event_wait": None, "event_record": None}   # what MTIA calls an event, by its name
 
 def _as_id(value):
-    "`value` as an int, also of text; -1 for what is none."
+    "Return `value` as an int, also of text; -1 for what is none."
     if type(value) is int: return value
     return int(value) if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 19 else -1
 
 def _as_int(value):
-    "`value` as an int, else `None`."
+    "Return `value` as an int, else `None`."
     return value if type(value) is int else None
 
 def _as_text(value): return value if isinstance(value, str) else None
 
 def _as_amount(value):
-    "`value` as a number that is not negative, also of text; `None` for what is none."
+    "Return `value` as a number that is not negative, also of text; `None` for what is none."
     try: number = float(value) if isinstance(value, (int, float, str)) and not isinstance(value, bool) else math.nan
     except (ValueError, OverflowError): return None
     return number if math.isfinite(number) and number >= 0 else None
@@ -243,7 +243,7 @@ def _as_amount(value):
 def _looks_up(kernel): return re.search(r"index|gather", kernel, re.I) is not None
 
 def _threads(args):
-    "How many blocks a kernel has, and threads in each; `None` where that is not recorded."
+    "Return how many blocks a kernel has, and threads in each; `None` where that is not recorded."
     sizes = [*args.grid, *args.block] if isinstance(args.grid, list) and isinstance(args.block, list) else []
     good = len(sizes) == 6 and all(type(n) is int and 0 < n < 2**31 for n in sizes)
     return (math.prod(sizes[:3]), math.prod(sizes[3:])) if good else None
@@ -320,14 +320,14 @@ def _unzipped(pairs, n):
     return [[p[i] for p in pairs] for i in range(n)]
 
 def _linked(trace):
-    "The activities without links that are none: until 2023 the correlation id could stand for the External id."
+    "Return the activities without links that are none: until 2023 the correlation id could stand for the External id."
     links = [a for a in trace.activities if a.link >= 0]
     known = {r.id for r in trace.operators} if links else ()
     if any(a.link != a.id for a in links) or all(a.link in known for a in links): return trace.activities
     return [a._replace(link=-1) for a in trace.activities]
 
 def _finished(trace):
-    "`trace` with its records in order."
+    "Return `trace` with its records in order."
     trace.operators, trace.calls, trace.autograd = _unzipped(trace.operators, 3)
     trace.activities, trace.devices, about, moved, nodes, threads, marks = _unzipped(trace.activities, 7)
     trace.annotations, trace.annotated = _unzipped(trace.annotations, 2)
@@ -343,7 +343,7 @@ def _finished(trace):
 
 # %% ../../nbs/interop/trace_file.ipynb #c1e2c302
 def _opened(path):
-    "A binary stream of `path`."
+    "Return a binary stream of `path`."
     if "://" not in str(path): return open(path, "rb")
     try: import fsspec
     except ImportError:
@@ -365,7 +365,7 @@ class _Unpacked:
 
 @contextmanager
 def _unpacked_file(path):
-    "The unpacked stream of a file that may be gzip."
+    "Open the unpacked stream of a file that may be gzip."
     with _opened(path) as file:
         packed, size = file.read(2) == b"\x1f\x8b", file.seek(0, 2)
         file.seek(0)
@@ -397,7 +397,7 @@ def _archive_members(path):
 def source_of(
     text:str, # What `str` makes of a `Source`
 )->Source:
-    "The trace that `text` names: a path, or an archive and a member after a colon."
+    "Return the trace that `text` names: a path, or an archive and a member after a colon."
     at = [m.start() for m in re.finditer(":", text)]
     found = next((k for k in at if os.path.isfile(text[:k]) and not os.path.exists(text)), None)
     if found is None and "://" in text:
@@ -407,7 +407,7 @@ def source_of(
 def sources(
     paths, # A path or address; a folder; a tar archive; or several of these
 )->list[Source]:
-    "The traces that `paths` names, in order. Raises `FileNotFoundError` and `ValueError` where there are none."
+    "Return the traces that `paths` names, in order. Raise `FileNotFoundError` and `ValueError` where there are none."
     if isinstance(paths, bytes) or hasattr(paths, "read"):
         raise TypeError(f"a {type(paths).__name__} was given; a path, an address or several of these are needed")
     if not isinstance(paths, (str, os.PathLike)):
@@ -428,7 +428,7 @@ def sources(
 # %% ../../nbs/interop/trace_file.ipynb #ffa502fb
 @contextmanager
 def _trace_stream(source):
-    "The unpacked stream of a trace."
+    "Open the unpacked stream of a trace."
     with _unpacked_file(source.path) as file:
         if not source.member: yield file; return
         with tarfile.open(fileobj=file, mode="r|") as archive:
@@ -446,7 +446,7 @@ def _chunks(stream, size, trace):
 snippet = "torch.profiler.profile(record_shapes=True, with_stack=True)"
 
 def _refused(source, trace, error):
-    "Why `source` cannot be read, in one sentence."
+    "Return why `source` cannot be read, in one sentence."
     if isinstance(error, _damaged): why = _damage(error)
     elif not trace.size: why = "it is empty"
     elif isinstance(error, RecursionError): why = "it is nested too deeply"
@@ -457,7 +457,7 @@ _failures = (EOFError, OSError, zlib.error, ValueError, KeyError, RecursionError
 
 # %% ../../nbs/interop/trace_file.ipynb #5428061c
 def whole_values(source:Source):
-    "All values of a trace, as `read_file` takes them: what is no JSON is repaired."
+    "Return all values of a trace, as `read_file` takes them: what is no JSON is repaired."
     with _trace_stream(source) as stream: text = b"".join(iter(lambda: stream.read(1 << 24), b""))
     try: return _any.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError): return _repaired(text)
@@ -467,7 +467,7 @@ def read_file(
     source:Source|str,   # A trace, plain or gzip, or a member of an archive
     block:int=1 << 22,   # How much is decoded at once, bytes
 )->TraceFile:
-    "The records of one trace. Raises `ValueError` with one sentence for what is no trace."
+    "Return the records of one trace. Raise `ValueError` with one sentence for what is no trace."
     source = source if isinstance(source, Source) else Source(str(source))
     for once in (False, True):
         trace = TraceFile(str(source))

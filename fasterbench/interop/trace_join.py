@@ -65,7 +65,7 @@ class Reading(NamedTuple):
 _ranged = re.compile(r"(.*) \((\w+)\)")
 
 def _module_paths(modules, parents):
-    "Path and class of each call of a module. A counter is of one module, so its path is that of its first call."
+    "Return path and class of each call of a module. A counter is of one module: its path is that of its first call."
     paths, first = [], {}
     for m, parent in zip(modules, parents):
         found = _ranged.fullmatch(m.name)
@@ -76,11 +76,11 @@ def _module_paths(modules, parents):
 
 # %% ../../nbs/interop/trace_join.ipynb #560c7a1f
 def calls_of(trace:TraceFile)->list[Record]:
-    "The calls of modules with the paths of the model, where there are any; else all."
+    "Return the calls of modules with the paths of the model, where there are any; else all."
     return [m for m in trace.modules if _ranged.fullmatch(m.name)] or trace.modules
 
 def visited(trace:TraceFile)->list[tuple[str, str]]:
-    "Path and class of every call of a module."
+    "Return the path and class of every call of a module."
     named = calls_of(trace)
     return _module_paths(named, nesting(named)[0])
 
@@ -102,7 +102,7 @@ class _Stacks:
         self.modules_of_operators = dict(zip(linked, nesting(self.spans, points)[1]))
 
     def chain(self, operator):
-        "The places of an operator and of those that it lies in, innermost first."
+        "Yield the places of an operator and of those that it lies in, innermost first."
         while operator >= 0:
             yield operator
             operator = self.parents[operator]
@@ -114,7 +114,7 @@ class _Stacks:
         return [r for r in found if r[2] is not None]
 
     def request(self, operator):
-        "Which step an operator lies in; -1 for none."
+        "Return which step an operator lies in; -1 for none."
         start = self.trace.operators[operator].start
         k = bisect_right([begin for begin, *_ in self.requests], start) - 1
         return k if k >= 0 and start <= self.requests[k][1] else -1
@@ -151,7 +151,7 @@ class _Stacks:
                              self.trace.ranks or 1, self.cache_dtype, self._chosen(k))
 
     def _chosen(self, operator):
-        "How many experts take a token, as the operator inside has it that sorts them."
+        "Return how many experts take a token, as the operator inside has it that sorts them."
         trace, outer = self.trace, self.trace.operators[operator]
         for k in range(operator + 1, len(trace.operators)):
             if trace.operators[k].start > outer.end: break
@@ -172,7 +172,7 @@ class _Stacks:
         return found
 
     def module_of(self, operator, module, annotation):
-        "Module call and phase of what was launched in `operator`, in call `module` of a module, under `annotation`."
+        "Return module call and phase of a launch in `operator`, in call `module` of a module, under `annotation`."
         trace = self.trace
         if not self.trained: return module, ""
         if annotation.startswith("Optimizer."): return -1, "update"
@@ -192,7 +192,7 @@ _sized = {"1": ("int8", "uint8", "bool", "float8_e4m3fn"), "2": ("bfloat16", "fl
           "8": ("int64", "float64")}
 
 def _hint(stacks, operator, kernel):
-    "The dtype of tensors in lists that `operator` has, from its kernel and from the operators before and after."
+    "Return the dtype of tensors in lists that `operator` has, from its kernel and from the operators before and after."
     size = _opaque.search(kernel)
     named = next((dtype for dtype, pattern in _kernel_dtypes.items() if re.search(pattern, kernel)), "")
     if named and not size: return named
@@ -208,7 +208,7 @@ def _asks(name): return known_name(name) in recorded and recorded[known_name(nam
 _mean = re.compile(r"MeanBackward\d$")
 
 def _with_strides(stacks, operator):
-    "The call; where a backward of a mean divides what it expanded, with strides also if none were recorded."
+    "Return the call; where a backward of a mean divides what it expanded, with strides also if none were recorded."
     calls, parents = stacks.trace.calls, stacks.parents
     call, parent = calls[operator], parents[operator]
     divides = call.operator == "aten::div" and parent >= 0 and _mean.search(calls[parent].operator)
@@ -225,7 +225,7 @@ def _with_strides(stacks, operator):
     return call._replace(strides=json.dumps([own, *([] for _ in given[1][1:])]).encode())
 
 def _figures_of(stacks, operator, kernel=""):
-    "The figures of the operator at a place."
+    "Return the figures of the operator at a place."
     call = stacks.trace.calls[operator]
     if call.site is not None: return call.site
     if not has_rule(call.operator):
@@ -240,7 +240,7 @@ def _figures_of(stacks, operator, kernel=""):
     return figures(call, out=stacks.outputs[sequence]) if sequence in stacks.outputs else found
 
 def _counting(stacks, operator, kernel, known):
-    "The place of the operator that counts for a launch in `operator`, and its figures; else why there are none."
+    "Return the place of the operator that counts for a launch in `operator`, and its figures; else why there are none."
     if operator in known: return known[operator]
     # whether the best is an operator that does not only call others
     why, best, whole, place = reasons["rule"], None, False, operator
@@ -257,7 +257,7 @@ def _counting(stacks, operator, kernel, known):
     return known[operator]
 
 def _at_least(stacks, operator, i, most):
-    "The place of the innermost operator around a launch that recorded tensors, and what it has moved at least."
+    "Return the place of the innermost operator around a launch that recorded tensors, and what it has moved at least."
     a, why = stacks.trace.activities[i], reasons["rule"]
     for k in stacks.chain(operator):
         call = stacks.trace.calls[k]
@@ -268,7 +268,7 @@ def _at_least(stacks, operator, i, most):
 
 # %% ../../nbs/interop/trace_join.ipynb #67f3a098
 def _streams(trace):
-    "The kernels that compute of each stream, in order."
+    "Return the kernels that compute of each stream, in order."
     found = {}
     for i, a in enumerate(trace.activities):
         if a.kind == "kernel" and not (i in trace.collectives or is_communication(a.name)):
@@ -276,7 +276,7 @@ def _streams(trace):
     return found.values()
 
 def _labels(trace, found):
-    "Of each kernel what it is: operator, figures, which of its call's kernels; and the first of each."
+    "Say of each kernel what it is: operator, figures, which of its call's kernels; and the first of each."
     order, labels, first = Counter(), [], {}
     for a, p in zip(trace.activities, found):
         if a.kind != "kernel" or p.operator < 0 or p.figures is None: labels.append(None); continue
@@ -290,7 +290,7 @@ def _labels(trace, found):
 _unknown_module = "(recognised by their neighbours)"
 
 def _borrowed(trace, operators):
-    "`trace`, and after all else in it these operators of another one."
+    "Return `trace`, and after all else in it these operators of another one."
     end = max((r.end for r in (*trace.operators, *trace.activities)), default=0.0) + 1.0
     records = [Record("operator", call.operator, end, end, -2, -1, -1) for call in operators]
     return replace(trace, operators=trace.operators + records, calls=trace.calls + operators,
@@ -328,7 +328,7 @@ def _recognised(trace, found, like):
 
 # %% ../../nbs/interop/trace_join.ipynb #fad26617
 def _part(trace, i, launch, operator, found, annotated):
-    "The part of the breakdown that activity `i` belongs to."
+    "Return the part of the breakdown that activity `i` belongs to."
     a = trace.activities[i]
     if a.kind == "kernel" and (i in trace.collectives or is_communication(a.name)): return parts["communication"]
     if a.kind == "copy" and not ("DtoD" in a.name or "Device -> Device" in a.name): return parts["copies"]
@@ -341,7 +341,7 @@ def _part(trace, i, launch, operator, found, annotated):
     return found.reason if found is not None else reasons["operator"]
 
 def _found_of(stacks, pairs):
-    "Of each activity the operator that counts, and its figures."
+    "Find for each activity the operator that counts, and its figures."
     trace, known, asking = stacks.trace, {}, {name for name in stacks.names if _asks(name)}
     for i, (_, operator) in enumerate(pairs if asking else ()):
         for k in stacks.chain(operator):
@@ -358,7 +358,7 @@ def _found_of(stacks, pairs):
     return found
 
 def places(trace:TraceFile)->list[_Place]:
-    "Where each activity of a trace belongs."
+    "Return where each activity of a trace belongs."
     return placed_beside(trace)[0]
 
 def placed_beside(
@@ -366,7 +366,7 @@ def placed_beside(
     how:Reading=Reading(),
     like:TraceFile|None=None,   # An eager trace of the same model, whose kernels have operators
 )->tuple[list[_Place], TraceFile]:
-    "Where each activity of a trace belongs, and the trace with the operators that `like` lends it."
+    "Return where each activity of a trace belongs, and the trace with the operators that `like` lends it."
     stacks = _Stacks(trace, how)
     pairs = launch_and_operator(trace.operators, trace.launches, trace.activities)
     caller = lambda launch, k: trace.launches[launch] if launch >= 0 else trace.operators[k] if k >= 0 else None
@@ -389,7 +389,7 @@ def placed_beside(
 
 # %% ../../nbs/interop/trace_join.ipynb #d55bc5d7
 def _operator_figures(stacks, k):
-    "The figures of an operator that works itself, or the reason why not; `None` for one that does nothing."
+    "Return the figures of an operator that works itself, or the reason why not; `None` for one that does nothing."
     call = stacks.trace.calls[k]
     foreign = "::" not in call.operator or call.operator.startswith(("autograd::", "torch::"))
     if call.site is None and (foreign or any(map(is_view, overloads(call.operator)[:1]))): return None
@@ -397,7 +397,7 @@ def _operator_figures(stacks, k):
     return found if found.reason or found.flops or found.nbytes else None
 
 def _own_operators(stacks):
-    "The places of the operators that are counted, and of those without figures that call no others."
+    "Return the places of the operators that are counted, and of those without figures that call no others."
     found, calls = [_operator_figures(stacks, k) for k in range(len(stacks.parents))], stacks.trace.calls
     above, inner, covered, out = set(), set(stacks.parents), set(), []
     for k, f in enumerate(found):
@@ -414,7 +414,7 @@ def _own_operators(stacks):
 
 # %% ../../nbs/interop/trace_join.ipynb #09a0bd9d
 def own_activities(trace:TraceFile)->TraceFile:
-    "`trace` of a CPU, with an activity for every operator that works itself."
+    "Return `trace` of a CPU, with an activity for every operator that works itself."
     own = _own_operators(_Stacks(trace))
     records = [trace.operators[k] for k in own]
     launches = [Record("launch", "", r.start, r.start, r.thread, k) for k, r in zip(own, records)]
@@ -443,7 +443,7 @@ def attributed(
     trace:TraceFile,
     found:list,       # What `places` found
 )->tuple[list[float], list[Spent]]:
-    "Seconds of each activity, and per device where the time went."
+    "Return the seconds of each activity, and per device where the time went."
     seconds, spent, (begin, end) = [0.0] * len(found), [], window(trace)
     for device in sorted(set(trace.devices), key=str):
         own = _activities_of(trace, device)
@@ -467,7 +467,7 @@ def idle_before(
     trace:TraceFile,
     found:list,       # What `places` found
 )->Counter:
-    "Seconds in which a device ran nothing, by the module whose kernel came next, and by cause."
+    "Return the seconds in which a device ran nothing, by the module whose kernel came next, and by cause."
     spent, (begin, end) = Counter(), window(trace)
     started = {r.id: r.start for r in trace.launches if r.id >= 0}
     for device in set(trace.devices):

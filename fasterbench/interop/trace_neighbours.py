@@ -34,7 +34,7 @@ class Neighbours:
         return found[0] if found and found.count(found[0]) == len(found) else None
 
 def _contexts(names, i):
-    "The names around a kernel, its own included; equal kernels have equal ones."
+    "Yield the names around a kernel, its own included; equal kernels have equal ones."
     n = len(names)
     if i >= near and i + near < n: yield "around", tuple(names[i - near:i + near + 1])
     if i >= far: yield "before", tuple(names[i - far:i + 1])

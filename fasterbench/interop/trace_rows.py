@@ -36,7 +36,7 @@ class _Memory:
     def new(self): self.count += 1; return self.count
 
     def reads(self, found, place):
-        "Blocks and bytes of tensors that are read; `place` names the owner of unwritten ones."
+        "Return the blocks and bytes of tensors that are read; `place` names the owner of unwritten ones."
         taken, out = Counter(), []
         for key, nbytes in found:
             stack = self.made.get(key, [])
@@ -50,7 +50,7 @@ class _Memory:
         return out
 
     def writes(self, found, read):
-        "Blocks and bytes of tensors that are written, some in the place of what was read."
+        "Return the blocks and bytes of tensors that are written, some in the place of what was read."
         out = []
         for key, nbytes, same in found:
             block, stack = read[same][0] if same >= 0 else self.new(), self.made.setdefault(key, [])
@@ -85,7 +85,7 @@ class _Places:
 
 # %% ../../nbs/interop/trace_rows.ipynb #8345b52a
 def _unknown_traffic(trace, found, peaks):
-    "Seconds and bytes of the activities without figures: of each operator at its first activity, or of one alone."
+    "Return seconds and bytes of activities without figures: of each operator at its first activity, or of one alone."
     first, sums = {}, {}
     for i, p in enumerate(found):
         if p.part in counted: continue
@@ -101,7 +101,7 @@ def _unknown_traffic(trace, found, peaks):
 most_walked = 8_000
 
 def _touches_of_calls(trace, found, calls, peaks, loops=frozenset()):
-    """The reads and writes of calls and of what is not known, in the order in which they ran; the places of the calls.
+    """Return reads and writes of calls and of what is not known, in the order in which they ran; the places of calls.
 
     Equal calls of the kinds in `loops` read the same memory."""
     memory, places, out, at, passed = _Memory(), _Places(trace, loops), [], [], 0
@@ -136,7 +136,7 @@ def bytes_by_level(
     peaks:HardwarePeaks|None,
     seconds:list[float]|None=None, # Of each activity; calls that are faster than it allows get the most of the caches
 )->list[list]:
-    "Bytes of each call by each level of memory."
+    "Return the bytes of each call by each level of memory."
     figures = [found[own[0]].figures for own in calls]
     if peaks is None or len(peaks.memory) == 1: return [[f.nbytes] for f in figures]
     touches, at = _touches_of_calls(trace, found, calls, peaks)
@@ -177,7 +177,7 @@ _tf32 = re.compile(r"tf32|xf32|_s1688|_s16816.*f32f32", re.I)
 
 @lru_cache(1 << 14)
 def _saved(name):
-    "How many times fewer products a convolution by Winograd's method needs: tiles of 4 by 4, or of 2 by 2 at least."
+    "Return how many times fewer products a convolution by Winograd's method needs: tiles of 4 by 4, or 2 by 2."
     return 4.0 if "winogradTiles" in name or "winogradWgrad" in name else 2.25 if "winograd" in name.lower() else 1.0
 
 def compute_seconds(
@@ -218,7 +218,7 @@ class Reduced:
 
 # %% ../../nbs/interop/trace_rows.ipynb #c31655b6
 def _device_name(trace):
-    "The name of the device that ran the kernels."
+    "Return the name of the device that ran the kernels."
     if trace.devices and trace.devices[0] == "cpu": return "cpu"
     names, used = trace.device_names or [""], next((d for d in trace.devices if isinstance(d, int)), 0)
     return names[used] if 0 <= used < len(names) else names[0]
@@ -231,7 +231,7 @@ def left_out(
             f"{'were' if untimed != 1 else 'was'} left out")
 
 def checked(trace:TraceFile)->TraceFile:
-    "`trace`, if there is something to be seen in it; a run on a CPU has its operators as activities."
+    "Return `trace`, if there is something to be seen in it; a run on a CPU has its operators as activities."
     if trace.activities: return trace
     if n := sum(n for kind, n in trace.untimed.items() if kind in ("kernel", "copy", "set")):
         raise ValueError(f"{trace.source} has no GPU kernels with a usable duration: {left_out(n)}")
@@ -274,7 +274,7 @@ class _Gathered(NamedTuple):
     activities: list[int]
 
 def _gather(trace, found):
-    "The calls with figures in the order of their launch, and the other activities by what they have in common."
+    "Return the calls with figures in the order of their launch, and the other activities by what they have in common."
     calls, others = {}, {}
     for i, p in enumerate(found):
         if p.part in counted:
@@ -304,7 +304,7 @@ def placed_with(
     trace:TraceFile,
     how:Reading, # The files that are given with it
 )->tuple[list, TraceFile, str]:
-    "Where each activity of a trace belongs; the trace with what the files tell of it; the model that they name."
+    "Return where each activity of a trace belongs; the trace with what the files tell of it; the model that they name."
     captures = [read_file(s) for path in how.captures for s in sources(path)]
     like = read_file(how.like) if how.like else None
     sites = known_sites(how.sites) if how.sites else None
@@ -319,7 +319,7 @@ def reduced(
     name:str|None=None,            # Of the device, where the trace has none or another one is meant
     how:Reading=Reading(),         # Given with the trace
 )->Reduced:
-    "The rows of one trace. Raises `ValueError` where nothing ran."
+    "Return the rows of one trace. Raise `ValueError` where nothing ran."
     found, trace, model = placed_with(trace, how)
     name = name or _device_name(trace)
     seconds, spent = attributed(trace, found)
@@ -336,7 +336,7 @@ def reduced(
                    sent, idle_before(trace, found))
 
 def _unknown(trace, calls, others, seconds):
-    "Seconds of operators and kernels without figures, and of those of which the least is known, by reason and name."
+    "Return seconds of operators and kernels without figures, and of those with a known least, by reason and name."
     found = Counter()
     for g in others:
         if g.place.part not in (parts["communication"], parts["copies"]):
@@ -352,7 +352,7 @@ _of_the_profiler = re.compile(r"ProfilerStep|Optimizer\.|DistributedDataParallel
 _lengths = re.compile(r"(?<=\d)\(\w+\)")      # which vLLM and SGLang write behind the counts of their requests
 
 def _model_name(trace, found, seconds):
-    "The class of the outermost module whose kernels ran longest, or the annotation of what runs in none."
+    "Return the class of the outermost module whose kernels ran longest, or the annotation of what runs in none."
     spans, longest = nesting(calls_of(trace))[0], Counter()
     def outermost(call):
         while spans[call] >= 0: call = spans[call]
@@ -364,7 +364,7 @@ def _model_name(trace, found, seconds):
     return visited(trace)[name][1] if isinstance(name, int) else _lengths.sub("", name)
 
 def _datasheet_roofs(peaks, name, calls):
-    "The roofs of a device from its datasheet, for the dtype of most of the FLOPs, and what is to be said of them."
+    "Return the roofs of a device from its datasheet, for the dtype of most of the FLOPs, and notes on them."
     if peaks is not None or name == "cpu": return peaks, []
     measured = "--peaks FILE gives measured ones"
     if not name: return None, [f"no roofs: the trace names no device; --on NAME does, {measured}"]
@@ -395,7 +395,7 @@ class _Same:
     row: Row|None=None                # Of all of them, without a name
 
 def _same_calls(trace, calls, seconds, served, steps, peaks):
-    "Calls that are the same, together."
+    "Return the calls that are the same, together."
     found, begins, alike = {}, [a.start for a in steps], {}
     distinct = {id(g.place.figures): g.place.figures for g in calls}       # most are one object, and long to compare
     figures = {k: id(alike.setdefault(f, f)) for k, f in distinct.items()}
@@ -419,7 +419,7 @@ _blank = dict(flops=None, bytes_moved=None)    # What is not known
 _sends_only = dict(flops=0, bytes_moved=0, contraction_flops=0, dense_flops=0, eager_bytes=0, category="communication")
 
 def _kernel_rows(same):
-    "The rows of the kernels of calls that are the same: with their work, where each call launched one kernel."
+    "Yield the rows of the kernels of calls that are the same: with their work, where each call launched one kernel."
     alone = same.kinds.count("kernel") == 1
     for name, kind, seconds in zip(same.names, same.kinds, same.seconds):
         if alone and kind == "kernel": yield changed(same.row, name=name, type=kind, time_s=seconds)
@@ -432,7 +432,7 @@ def _recorded_operator_row(trace, same):
 
 # %% ../../nbs/interop/trace_rows.ipynb #b335367f
 def _rows_of_trace(trace, calls, others, seconds, peaks, served, sent):
-    "Rows of modules, operators, kernels, collectives and steps, and of the whole window."
+    "Return the rows of modules, operators, kernels, collectives and steps, and of the whole window."
     steps = [a for a in trace.annotations if a.name.startswith("ProfilerStep")]
     same = _same_calls(trace, calls, seconds, served, steps, peaks)
     modules = [changed(s.row, name=_module_name(s.place), type=s.place.type, phase=s.place.phase) for s in same]
@@ -458,7 +458,7 @@ def _rows_of_trace(trace, calls, others, seconds, peaks, served, sent):
 
 # %% ../../nbs/interop/trace_rows.ipynb #1e2215be
 def _collectives(trace, wire):
-    "Communication by kind and size. The bytes are those that a rank puts in."
+    "Return the communication by kind and size. The bytes are those that a rank puts in."
     rows = []
     for i, a in enumerate(trace.activities):
         if a.kind != "kernel" or not (i in trace.collectives or is_communication(a.name)): continue
@@ -471,7 +471,7 @@ def _collectives(trace, wire):
 
 # %% ../../nbs/interop/trace_rows.ipynb #3d7d0335
 def _windows(trace, same, steps, wire):
-    "A row per step of the profiler, and one for the window: the FLOPs and bytes that are known, over all of the time."
+    "Return a row per step of the profiler, and one for the window: known FLOPs and bytes, over all of the time."
     begin, end = window(trace)
     rows, within = [changed(s.row, time_s=0.0) for s in same], [[] for _ in steps]
     for s, row in zip(same, rows):

@@ -54,7 +54,7 @@ def known_sites(
 _region = re.compile(r"## Call CompiledFxGraph|Torch-Compiled Region|CompiledFunction")
 
 def _kernel_calls(trace, names):
-    "(place, name) of the outermost operators of these names; in compiled regions alone, where the trace marks them."
+    "Yield (place, name) of the outermost operators of these names; only of compiled regions, where a trace marks them."
     parents, order = nesting(trace.operators)[0], lambda r: (r.start, -r.end)
     spans = sorted((r for r in (*trace.operators, *trace.annotations) if _region.match(r.name)), key=order)
     within = nesting(spans, [(r.thread, r.start) for r in trace.operators])[1] if spans else [0] * len(parents)
@@ -77,7 +77,7 @@ def with_sites(
     trace:TraceFile,
     known:KnownSites, # Of a file
 )->TraceFile:
-    "`trace` whose compiled kernels have what the file says. Raise `ValueError` where it is of another model or size."
+    "Return `trace` whose compiled kernels have what the file says. Raise `ValueError` for another model or size."
     sites, calls = known.kernels, list(trace.calls)
     found = list(_kernel_calls(trace, {s.name for s in sites}))
     if not found: return trace
@@ -98,7 +98,7 @@ def with_sites(
 
 # %% ../../nbs/interop/trace_sites.ipynb #371dbf3c
 def _as_captures(sites, source):
-    "Each call of a graph as if its capture had been recorded."
+    "Yield each call of a graph as if its capture had been recorded."
     for _, of in groupby(sites, key=lambda s: s.graph):
         of = list(of)
         calls = [RecordedCall(s.name, b"", b"", b"", b"", site=s.figures) for s in of]
@@ -113,7 +113,7 @@ def with_replayed_sites(
     trace:TraceFile,  # Its graphs have no operators yet
     known:KnownSites, # Of a file
 )->TraceFile:
-    "`trace` whose replays of graphs have the kernels of the file, where at least half of a graph's names are found."
+    "Return `trace` whose replays of graphs have the kernels of the file, where half of a graph's names are found."
     graphs, clones, joined, total = list(_as_captures(known.kernels, known.source)), Clones(trace), 0, 0
     for replay in replays(trace):
         best = max(((aligned(replay.names, g.names), g) for g in graphs), key=lambda pair: pair[0].named, default=None)

@@ -62,7 +62,7 @@ _number = re.compile(r"[-+0-9.eEj()\[\], \tTrueFalsNonif]*")
 
 @lru_cache(1 << 16)
 def _literal(text):
-    "The value that `text` writes; the text itself where it writes none."
+    "Return the value that `text` writes; the text itself where it writes none."
     if text in _infinite: return _infinite[text]
     if len(text) > 10_000 or not _number.fullmatch(text): return text
     try: return ast.literal_eval(text.strip())
@@ -85,7 +85,7 @@ def _list(text):
     return found if isinstance(found, list) else []
 
 def _recorded_sizes(value):
-    "Sizes, or a list of sizes, as they were recorded; nothing for what is neither."
+    "Return sizes, or a list of sizes, as they were recorded; nothing for what is neither."
     if not isinstance(value, list) or len(value) > 10_000: return []
     if all(type(v) is int and 0 <= v < 2**60 for v in value): return value
     return [_recorded_sizes(v) for v in value] if all(isinstance(v, list) for v in value) else []
@@ -95,7 +95,7 @@ def _type(text): return text if text[:1].isupper() else dtype_name(text)     # "
 
 @lru_cache(1 << 16)
 def recorded_arguments(call:RecordedCall)->tuple[RecordedArgument, ...]:
-    "The arguments of a call, as they were recorded."
+    "Return the arguments of a call, as they were recorded."
     dims, types, strides, concrete = map(_list, call[1:5])
     at = lambda values, i, default: values[i] if i < len(values) else default
     text = lambda i: None if not concrete else str(at(concrete, i, ""))
@@ -104,13 +104,13 @@ def recorded_arguments(call:RecordedCall)->tuple[RecordedArgument, ...]:
 
 # %% ../../nbs/interop/trace_work.ipynb #6ce3fe7f
 def _tensor(dims, dtype, strides=()):
-    "A tensor without data."
+    "Return a tensor without data."
     good = len(strides) == len(dims) and all(type(s) is int and 0 <= s < 2**60 for s in strides)
     if good and dims: return torch.empty_strided(dims, strides, dtype=dtype, device="meta")
     return torch.empty(dims, dtype=dtype, device="meta")
 
 def _tensor_list(argument, hint):
-    "A list of tensors."
+    "Return a list of tensors."
     if argument.type in _dtypes: raise _Unfit
     if not argument.dims:
         if argument.type in ("TensorList", "GenericList"): raise _Missing(reasons["long"])
@@ -128,7 +128,7 @@ _formats = {0: torch.contiguous_format, 1: torch.preserve_format, 2: torch.chann
 _plain = {"int": int, "SymInt": int, "bool": bool, "float": (int, float), "number": (int, float, complex), "str": str}
 
 def _scalar(kind, value):
-    "`value` as a `kind` of the schema language."
+    "Return `value` as a `kind` of the schema language."
     if kind == "ScalarType": return getattr(torch, _codes.get(value, ""), None)
     if kind == "MemoryFormat": return _formats.get(value)
     if kind in ("Layout", "Generator", "Stream"): return None
@@ -146,7 +146,7 @@ def _taken_apart(real_type):
 
 # %% ../../nbs/interop/trace_work.ipynb #a3755844
 def _argument_value(declared, given, hint, trained, assumed, undefined):
-    "The argument that `given` was, for the schema's argument `declared`."
+    "Return the argument that `given` was, for the schema's argument `declared`."
     optional, listed, kind = _taken_apart(str(declared.real_type))
     if kind == "Tensor" and not listed:
         if given.type in _dtypes and all(isinstance(d, int) for d in given.dims):
@@ -169,7 +169,7 @@ def _writes(declared): return declared.alias_info is not None and declared.alias
 _no_matter = ("number", "float", "MemoryFormat", "Layout", "Device", "Generator")   # no shape depends on these
 
 def _left_out(declared, optional, given, kind, trained, assumed):
-    "The value of an argument of which none was recorded: left out, or given by a caller of whom values were not kept."
+    "Return the value of an argument of which none was recorded: it was left out, or the caller's values were not kept."
     if given.text is None and given.type and kind not in _no_matter:
         if kind != "bool": raise _Missing(reasons["values"])
         return True if trained and declared.name in ("training", "train") else assumed
@@ -183,14 +183,14 @@ def _left_out(declared, optional, given, kind, trained, assumed):
 def overloads(
     name:str, # "aten::addmm"
 )->tuple:
-    "The overloads of an operator of this build; none for what is no operator here."
+    "Return the overloads of an operator of this build; none for what is no operator here."
     space, _, short = name.partition("::")
     if not short.isidentifier() or not space.isidentifier(): return ()
     packet = getattr(getattr(torch.ops, space), short, None)
     return tuple(getattr(packet, o) for o in packet.overloads()) if isinstance(packet, OpOverloadPacket) else ()
 
 def _arguments(op, given, hint, trained, assumed, undefined):
-    "`args` and `kwargs` of a call, if it fits the schema of `op`."
+    "Return `args` and `kwargs` of a call, if it fits the schema of `op`."
     declared = op._schema.arguments
     if len(given) > len(declared): raise _Unfit
     if not all(a.has_default_value() for a in declared[len(given):]): raise _Unfit
@@ -205,7 +205,7 @@ def rebuilt(
     trained:bool=False, # Whether it has a backward, so that a norm is in training
     assumed:bool=False, # Of truth values that were given, and not recorded
 )->tuple:
-    "The overload that a call fits, with its arguments on the meta device. Raises an exception that says why not."
+    "Return the overload that a call fits, with its arguments on the meta device. Raise an exception that says why not."
     given, why = recorded_arguments(call), reasons["unfit"]
     ways = sorted(overloads(call.operator), key=lambda op: len(op._schema.arguments) != len(given))
     # a tensor that a schema asks for can be an undefined one; that is tried last
@@ -240,7 +240,7 @@ def is_made_of_others(
 # %% ../../nbs/interop/trace_work.ipynb #0c32631e
 @cache
 def _kept_from_the_compiler():
-    "The functions of torch that tell the compiler to keep out when they first run."
+    "Return the functions of torch that tell the compiler to keep out when they first run."
     marked, refs = torch._disable_dynamo(lambda: None).__code__, torch._refs
     modules = refs, refs.nn.functional, refs.special, refs.linalg, refs.fft, torch._decomp.decompositions
     spaces = [*map(vars, modules), *torch._decomp.global_decomposition_table.values()]
@@ -254,7 +254,7 @@ def _kept_from_the_compiler():
 
 @contextmanager
 def uncompiled():
-    "Within the context operators on the meta device do not import the compiler."
+    "Keep operators on the meta device from importing the compiler within the context."
     told = "__dynamo_disable"       # where such a function keeps what the compiler made of it
     try: own = [] if "torch._dynamo" in sys.modules else [f for f in _kept_from_the_compiler() if not hasattr(f, told)]
     except (AttributeError, ValueError): own = []      # another release of torch; the import is slow, and all
@@ -280,16 +280,16 @@ def _run_quietly(op, args, kwargs):
 
 # %% ../../nbs/interop/trace_work.ipynb #dd257bf7
 def _memory_key(t, nbytes):
-    "A key of the memory of `t`, and the bytes that were touched."
+    "Return a key of the memory of `t`, and the bytes that were touched."
     return (dtype_name(t.dtype), unique_bytes(t)), nbytes
 
 def _touched_keys(reads, writes):
-    "Keys and bytes of reads and writes of (tensor, bytes); a write of memory that was read says which."
+    "Return the keys and bytes of reads and writes of (tensor, bytes); a write of memory that was read says which."
     at = {region(t): k for k, (t, _) in reversed(list(enumerate(reads)))}
     return tuple(_memory_key(*r) for r in reads), tuple((*_memory_key(*w), at.get(region(w[0]), -1)) for w in writes)
 
 def _call_figures(flops, category, reads, writes, given, made=(), **more):
-    "The figures of a call that was given some tensors, and has made others."
+    "Return the figures of a call that was given some tensors, and has made others."
     tensors = [*given, *made]
     first = next((t for t in tensors if t.is_floating_point() or t.is_complex()), tensors[0] if tensors else None)
     return Figures(flops.total, flops.contraction, flops.dense, category, *_touched_keys(reads, writes),
@@ -298,7 +298,7 @@ def _call_figures(flops, category, reads, writes, given, made=(), **more):
 _runs = ("aten", "torchvision", "prims")     # namespaces whose operators have an output on the meta device
 
 def _operator_work(op, args, kwargs):
-    "The figures of a call of an operator of this build."
+    "Return the figures of a call of an operator of this build."
     out = _run_quietly(op, args, kwargs)
     if any(out is t for t in tensors_in((args, kwargs))) and is_composite(op):
         return Figures()      # nothing was to be done
@@ -309,7 +309,7 @@ def _operator_work(op, args, kwargs):
 
 # %% ../../nbs/interop/trace_work.ipynb #6a6793a9
 def _foreign(call, seen):
-    "The figures of a call of an operator that is not in this build."
+    "Return the figures of a call of an operator that is not in this build."
     values = [_tensor(a.dims, _dtypes[a.type], a.strides) if a.type in _dtypes else _literal(a.text) if a.text else None
               for a in recorded_arguments(call)]
     try:
@@ -325,7 +325,7 @@ _convolutions = {f"aten::{n}" for n in ("convolution", "_convolution", "cudnn_co
                                         "conv2d", "conv1d", "conv3d")}
 
 def _convolved(call, n):
-    "The first `n` tensors that a convolution was given, without the values of its other arguments."
+    "Return the first `n` tensors that a convolution was given, without the values of its other arguments."
     return [_tensor(a.dims, _dtypes[a.type]) for a in recorded_arguments(call)[:n]]
 
 def _convolution_figures(macs, given, made):
@@ -340,7 +340,7 @@ def figures(
     out:tuple=(),  # Shape of the result by its backward, where values were not recorded
     seen:engine_ops.Circumstances|None=None, # What else the trace says, for an operator that asks
 )->Figures:
-    "FLOPs and bytes of a call, or the reason why they are not known."
+    "Return the FLOPs and bytes of a call, or the reason why they are not known."
     if not has_rule(call.operator): return Figures(reason=reasons["rule"])
     if not any(a.type for a in recorded_arguments(call)): return Figures(reason=reasons["shapes"])
     try:
@@ -364,13 +364,13 @@ def figures(
 
 # %% ../../nbs/interop/trace_work.ipynb #9012a346
 def _typed_arguments(call):
-    "The tensors that a call was given, of known dtypes and sizes, by their places."
+    "Return the tensors that a call was given, of known dtypes and sizes, by their places."
     return {k: a for k, a in enumerate(recorded_arguments(call))
             if a.type in _dtypes and all(isinstance(d, int) for d in a.dims)}
 
 @lru_cache(1 << 14)
 def argument_memory(call:RecordedCall)->tuple:
-    "Key and bytes of the memory of each tensor that a call was given; none where no dtypes were recorded."
+    "Return key and bytes of the memory of each tensor that a call was given; none where no dtypes were recorded."
     given = _typed_arguments(call).values()
     try: tensors = [_tensor(a.dims, _dtypes[a.type], a.strides) for a in given]
     except (RuntimeError, TypeError, OverflowError): return ()    # sizes that no tensor can have
@@ -389,7 +389,7 @@ _in_part = re.compile(r"""aten::(?: \w*conv\w*\ (?:input|self) | (?!\w*adaptive)
 
 @lru_cache(1 << 14)
 def _declared_by(call):
-    "The overload of PyTorch that has a tensor in each place where a call recorded one; `None` where none has."
+    "Return the overload of PyTorch that has a tensor in each place where a call recorded one; `None` where none has."
     given = recorded_arguments(call)
     fits = lambda declared, a: not a.type or (a.type in _dtypes) == (str(declared.real_type) in
                                                                      ("Tensor", "Optional[Tensor]"))
@@ -408,7 +408,7 @@ _scatters = {**dict.fromkeys(aten_names("scatter_ scatter_add_ scatter_reduce_")
              **dict.fromkeys(aten_names("put_ nll_loss_forward nll_loss2d_forward nll_loss nll_loss2d"), 1)}
 
 def _looked_up(name, at, tensors, by):
-    "How many elements of a table a look-up reads at least."
+    "Return how many elements of a table a look-up reads at least."
     indices = [math.prod(a.dims) for k, a in tensors.items() if k != at and "int" in a.type and by in (None, k)]
     dims, n = tensors[at].dims, min(indices, default=0)
     if name == "aten::embedding" or by is not None: return n * dims[-1]
@@ -416,7 +416,7 @@ def _looked_up(name, at, tensors, by):
     return n * (math.prod(dims) // max(dims) if name == "aten::index_select" else 1)
 
 def _least_elements(op, at, tensors):
-    "How many elements of argument `at` a call touches at least."
+    "Return how many elements of argument `at` a call touches at least."
     name, declared, own = op_name(op), op._schema.arguments, math.prod(tensors[at].dims)
     argument, names = declared[at].name, {a.name for a in declared}
     if name in _template or name in _allocate or is_view(op) or _shape_only.get(name) == argument: return 0
@@ -430,7 +430,7 @@ def _least_elements(op, at, tensors):
     return 0 if _in_part.fullmatch(f"{name} {argument}") else own
 
 def _least_accesses(op, tensors, memory, most):
-    "The reads and writes that a call of an operator of PyTorch cannot do without."
+    "Return the reads and writes that a call of an operator of PyTorch cannot do without."
     name, arguments, reads, writes = op_name(op), op._schema.arguments, [], []
     made = not any(a.is_out for a in arguments)
     for (at, a), (key, nbytes) in zip(tensors.items(), memory):
@@ -448,7 +448,7 @@ def _least_accesses(op, tensors, memory, most):
 _look_up = re.compile(r"fbgemm::.*lookup")
 
 def _least_of_any(tensors, memory, cap):
-    "The reads of an operator that is not known: of a table no more rows than there are indices."
+    "Yield the reads of an operator that is not known: of a table no more rows than there are indices."
     indices = min((math.prod(a.dims) for a in tensors if a.type in ("int32", "int64")), default=math.inf)
     for a, (key, nbytes) in zip(tensors, memory):
         looked_up = indices < a.dims[0] and a.type not in ("int32", "int64")
@@ -459,7 +459,7 @@ def least_figures(
     most:float,    # Bytes of the largest tensor that an operator of the trace is known to have written
     why:str,       # No exact figures are known
 )->Figures|None:
-    "The bytes that a call has moved at least, perhaps none; `None` where it recorded no tensors."
+    "Return the bytes that a call has moved at least, perhaps none; `None` where it recorded no tensors."
     if call.operator in _indexing: return None       # it touches rows by indices that were not recorded
     tensors, memory = _typed_arguments(call), argument_memory(call)
     pairs = [(a, m) for a, m in zip(tensors.values(), memory) if math.prod(a.dims) and a.dims]

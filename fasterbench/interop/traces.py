@@ -38,11 +38,11 @@ if TYPE_CHECKING: from torch.profiler import profile
 
 # %% ../../nbs/interop/traces.ipynb #91b4adaf
 def _mean_row(row, n):
-    "A row that was added over `n` traces, as their mean."
+    "Return a row that was added over `n` traces, as their mean."
     return row if n == 1 else replace(row * (1 / n), calls=max(round(row.calls / n), 1))
 
 def _iqr_by_row(groups):
-    "The interquartile range of the seconds of each row over the traces."
+    "Return the interquartile range of the seconds of each row over the traces."
     times = {}
     for rows in groups:
         for row in rows: times.setdefault(row.key, []).append(row.time_s)
@@ -50,7 +50,7 @@ def _iqr_by_row(groups):
     return {k: quarter(v)[2] - quarter(v)[0] for k, v in times.items() if len(v) > 1}
 
 def _points(found, kind, peaks):
-    "The points of one kind of rows: means over the traces, and the spread of the times."
+    "Return the points of one kind of rows: means over the traces, and the spread of the times."
     groups = [getattr(r, kind) for r in found]
     spreads = _iqr_by_row(groups)
     return ranked(place(_mean_row(row, len(found)), peaks, time_iqr_s=spreads.get(row.key))
@@ -58,19 +58,19 @@ def _points(found, kind, peaks):
 
 # %% ../../nbs/interop/traces.ipynb #f5892c27
 def _idle(found, peaks):
-    "The row of the time in which nothing ran."
+    "Return the row of the time in which nothing ran."
     seconds = sum(s.parts.get(parts["idle"], 0.0) for r in found for s in r.spent) / len(found)
     name = "outside operators" if found[0].device == "cpu" else "GPU idle"
     idle = Row("(idle)", name, time_s=seconds, category="idle", contraction_flops=0, dense_flops=0, eager_bytes=0)
     return place(idle, peaks)
 
 def _by_rank(found, peaks):
-    "One row per trace: all that has figures, over the time of its window."
+    "Return one row per trace: all that has figures, over the time of its window."
     name = lambda r: f"rank {r.rank}" if r.rank is not None else Path(r.source).name
     return ranked(place(_with_unknown(replace(r.program, name=name(r), type="rank"), found), peaks) for r in found)
 
 def _with_unknown(row, found):
-    "The sums of `row`; where no work is known and some is unknown, they are unknown and not zero."
+    "Return the sums of `row`; where no work is known and some is unknown, they are unknown and not zero."
     unknown = not row.flops and any(o.flops is None for r in found for o in r.ops)
     if not unknown: return row
     nbytes = row.bytes_moved or None
@@ -83,7 +83,7 @@ def _idle_times(found):
     return [Idle(module, cause, s) for (module, cause), s in spent.most_common()]
 
 def _idle_notes(found):
-    "Before what the device ran nothing, and why, in a line."
+    "Return before what the device ran nothing, and why, in a line."
     spent, causes, modules = _idle_times(found), Counter(), Counter()
     total, window = sum(i.seconds for i in spent), sum(s.span_s for r in found for s in r.spent)
     if not total or total < 0.01 * window: return []
@@ -99,7 +99,7 @@ def short_path(
     path:str, # "ViTModel_0.ViTEncoder_0.ViTLayer_3.ViTOutput_3"
     most:int=48,
 )->str:
-    "A path of at most `most` letters, without its middle, so that where it begins and what it ends in stay."
+    "Return a path of at most `most` letters, without its middle, so that where it begins and what it ends in stay."
     names = path.split(".")
     if len(path) <= most: return path
     if len(names) < 3: return path[:most // 2] + "…" + path[-most // 2 + 1:]
@@ -109,7 +109,7 @@ def short_path(
     return left[0] + "…" + ".".join(left[1:])
 
 def _of_window(spent, total):
-    "The share of the window, and the three longest names with theirs; what rounds to zero is named without a number."
+    "Return the share of the window, and the three longest names with theirs; one that rounds to zero has no number."
     longest = [(name[:60], share_texts({name: s}, total)) for name, s in spent[:3]]
     shown = [f"{name} {text}" for name, share in longest for text in share.values()] or [name for name, _ in longest]
     names = ", ".join(shown) + f" and {len(spent) - len(shown)} more" * (len(spent) > len(shown))
@@ -117,7 +117,7 @@ def _of_window(spent, total):
     return f"{whole} of the window ({names})"
 
 def _how_many(found, by):
-    "Of how many traces the whole is the mean or the sum, in words that follow the name of the model."
+    "Say of how many traces the whole is the mean or the sum, in words that follow the name of the model."
     if len(found) == 1: return ""
     ranks = {r.rank for r in found} - {None}
     return f", {'sum' if by == 'rank' else 'mean'} of {len(found)} {'ranks' if len(ranks) == len(found) else 'traces'}"
@@ -140,7 +140,7 @@ def _trace_notes(found):
 
 # %% ../../nbs/interop/traces.ipynb #d1fferen
 def _check_different(found):
-    "Raises `ValueError` where two traces are one recording: a transfer would wait for itself."
+    "Raise `ValueError` where two traces are one recording: a transfer would wait for itself."
     sources = {}
     for r in found:
         recording = (r.rank, *r.transfers[0][1:]) if r.transfers else r.source
@@ -150,7 +150,7 @@ def _check_different(found):
 
 # %% ../../nbs/interop/traces.ipynb #cc370415
 def _only_device(found):
-    "The one device that all traces are of."
+    "Return the one device that all traces are of."
     devices = list(dict.fromkeys(r.device for r in found))
     if len(devices) > 1:
         raise ValueError(f"these traces are of {len(devices)} devices "
@@ -159,14 +159,14 @@ def _only_device(found):
     return devices[0]
 
 def _finer(found):
-    "Rows per module, where the trace names them; a compiled model is one module, whose operators tell more apart."
+    "Return rows per module, where the trace names them; of a compiled model, which is one module, per operator."
     if not any(r.has_modules for r in found): return "operator"
     rows = [row for r in found for row in r.modules]
     compiled = sum(row.time_s for row in rows if row.type.startswith(("GraphModule", "OptimizedModule")))
     return "operator" if compiled > 0.8 * sum(row.time_s for row in rows) else "module"
 
 def _trace_result(found, by, peaks):
-    "The result of traces that were read."
+    "Return the result of traces that were read."
     device, n = _only_device(found), len(found)
     _check_different(found)
     peaks = peaks or found[0].peaks
@@ -237,12 +237,12 @@ def read_rules(
         raise ValueError(f"the rules in {path} cannot be read: {type(error).__name__}: {error}") from error
 
 def _reduce_source(source, peaks, name, how=Reading()):
-    "The rows of one trace; runs in a process of its own."
+    "Return the rows of one trace; runs in a process of its own."
     for path in how.rules: read_rules(path)
     with gc_paused(), uncompiled(): return reduced(read_file(source), peaks, name, how)
 
 def _pool(found):
-    "Processes of this machine, where there are several traces that are worth them."
+    "Return the processes of this machine, where there are several traces that are worth them."
     size = sum(os.path.getsize(s.path) for s in found if "://" not in s.path and os.path.exists(s.path))
     if len(found) < 2 or size < 1 << 24 or "fork" not in get_all_start_methods(): return None
     return ProcessPoolExecutor(min(os.cpu_count() or 1, len(found)), mp_context=get_context("fork"))
@@ -274,7 +274,7 @@ def read_trace(
     like=None,                     # An eager trace of the same model, by which kernels of graphs are recognised
     sites=None,                    # File of the kernels of the compiled model, of `to_sites` or `predict(sites=)`
 )->TraceResult:
-    "The rows of traces, and a breakdown of all of the time. Raises `ValueError` for what is no trace."
+    "Return the rows of traces, and a breakdown of all of the time. Raise `ValueError` for what is no trace."
     if by is not None and by not in _kinds: raise ValueError(f"by={by!r}; the ways are {', '.join(_kinds)}")
     name, peaks = _name_and_roofs(on, peaks)
     several = lambda given: tuple(map(str, [given] if isinstance(given, (str, os.PathLike)) else given))
@@ -287,7 +287,7 @@ def read_trace(
 _writers = {".html": "to_html", ".json": "to_json", ".csv": "to_csv"}
 
 def _numbered_path(path, count, rank):
-    "`path` with the rank of the process and the number of the cycle, where there are several."
+    "Return `path` with the rank of the process and the number of the cycle, where there are several."
     mark = (f".rank{rank}" if rank is not None else "") + (f".{count}" if count > 1 else "")
     return Path(path).with_name(f"{Path(path).stem}{mark}{Path(path).suffix}")
 

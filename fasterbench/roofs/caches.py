@@ -27,18 +27,18 @@ class Recency:
         self.of_1024[time >> 10] += nbytes
 
     def since(self, time):
-        "Bytes of the parts that were last touched after `time`."
+        "Return the bytes of the parts that were last touched after `time`."
         next_32, next_1024 = (time >> 5) + 1, (time >> 10) + 1
         return (sum(self.at[time + 1:next_32 << 5]) + sum(self.of_32[next_32:next_1024 << 5])
                 + sum(self.of_1024[next_1024:]))
 
     def forget(self, part):
-        "`part` takes no room any more."
+        "Let `part` take no room any more."
         self._add(part.time, -part.nbytes)
         part.time = part.nbytes = 0
 
     def touch(self, parts, time):
-        "All of `parts` (part -> bytes) are touched at `time`."
+        "Touch all of `parts` (part -> bytes) at `time`."
         for part, nbytes in parts.items():
             if part.time: self._add(part.time, -part.nbytes)
             part.time, part.nbytes = time, nbytes
@@ -46,7 +46,7 @@ class Recency:
 
 # %% ../../nbs/roofs/caches.ipynb #504bb94b
 def held_fraction(first:float, last:float, capacity:float)->float:
-    "The fraction of a tensor that a cache still holds, where reuse distance goes linearly from `first` to `last`, B."
+    "Return the fraction of a tensor that a cache holds, where reuse distance goes linearly from `first` to `last`, B."
     low, high = (first, last) if first < last else (last, first)
     return 1.0 if high <= capacity else 0.0 if low >= capacity else (capacity - low) / (high - low)
 
@@ -63,13 +63,13 @@ class _Walk:
         self.freed = {}      # bytes -> the parts of dead blocks of that size
 
     def placed(self, block):
-        "The parts of a block that is new: it takes the place of a dead one of its size."
+        "Return the parts of a block that is new: it takes the place of a dead one of its size."
         dead = self.freed.get(self.size[block]) if block in self.born else None
         found = self.parts[block] = dead.pop() if dead else {}
         return found
 
     def held(self, part, others):
-        "The fraction of `part` that each cache still holds, when it is touched together with `others` (part -> bytes)."
+        "Return the fraction of `part` that each cache holds when it is touched together with `others` (part -> bytes)."
         if not part.time: return [0.0] * len(self.capacities)
         after, own = self.recency.since(part.time), part.nbytes
         if self.most:        # what was touched last is taken first, and alone
@@ -99,7 +99,7 @@ def _divided(walk, block, n, region):
     return [(part, n)]
 
 def _made_whole(walk, block):
-    "All of `block` was touched at once: it has no parts any more."
+    "Make `block` one part again: all of it was touched at once."
     for part in walk.parts[block].values(): walk.recency.forget(part)
     whole = _Part()
     walk.parts[block] = {None: whole}
@@ -147,7 +147,7 @@ def _levels_of(walk, reads, writes, pieces, first):
     return found
 
 def _lives(trace):
-    "Blocks that the trace creates, per operator those that it touches for the last time, and the size of each."
+    "Return blocks that the trace creates, per operator those that it touches for the last time, and all sizes."
     born, last, size = set(), {}, {}
     for k, (reads, writes) in enumerate(trace):
         for touches, written in ((reads, False), (writes, True)):
@@ -164,7 +164,7 @@ def split(
     nbytes:int,                # Bytes touched
     kept:Sequence[float],      # The fraction that each cache holds, nearest first
 )->tuple[int, ...]:
-    "Bytes served by each cache, and by main memory last."
+    "Return the bytes served by each cache, and by main memory last."
     reach = [0, *(round(nbytes * f) for f in kept), nbytes]
     return tuple(b - a for a, b in zip(reach, reach[1:]))
 
@@ -173,7 +173,7 @@ def simulate_caches(
     capacities:Sequence[int],                  # Of the caches, smallest first
     most:bool=False,           # The greatest share that caches can serve, whatever the order within an operator
 )->list[tuple[list[tuple], list[tuple]]]:
-    "Per operator, for each read and each write, the bytes served by each cache and by main memory last."
+    "Return per operator, for each read and each write, the bytes served by each cache and by main memory last."
     walk, found = _Walk(trace, capacities, most), []
     for turn, k in ((turn, k) for turn in range(3) for k in range(len(trace))):
         if turn == 2 and not walk.written: break                       # no write waits for its first read any more

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 def as_result(
     source, # A `Result`, a profiled `RooflineAnalyzer`, or the path of a saved result
 )->Result:
-    "The result that `source` is, holds or was saved as."
+    "Return the result that `source` is, holds or was saved as."
     if isinstance(source, (str, Path)): return from_json(source)
     found = getattr(source, "result", source)
     if isinstance(found, Result): return found
@@ -72,7 +72,7 @@ def conditions(r:Result)->dict[str, object]:
     return about | {k: _output.sub("", r.call[k]) for k in origin if k in r.call}
 
 def roof_rates(r:Result)->dict[tuple[str, str], float]:
-    "Every roof of `r` by its name and unit."
+    "Return every roof of `r` by its name and unit."
     if r.peaks is None: return {}
     compute = {(c.name, "FLOP/s"): c.flops for c in r.peaks.compute}
     return compute | {(l.name, "B/s"): l.bandwidth for l in r.peaks.memory}
@@ -87,11 +87,11 @@ def _sides(before, after):
     return tuple(kinds) if kinds.count("predicted") == 1 else _before_after
 
 def _called(text, sides):
-    "`text`, which speaks of before and after, with the names of the sides."
+    "Return `text`, which speaks of before and after, with the names of the sides."
     return text.replace("before", sides[0]).replace("after", sides[1])
 
 def _told(values, sides):
-    "Values in words: `1 before, 4 after`, or `1, 4, 8`."
+    "Return the values in words: `1 before, 4 after`, or `1, 4, 8`."
     texts = ["?" if v is None else str(v) for v in values]
     return ", ".join(f"{t} {s}" for t, s in zip(texts, sides)) if sides else ", ".join(texts)
 
@@ -334,12 +334,12 @@ def _number_field(name):
 _hues = ("#1569b0", "#e0702a", "#12805c", "#8e63c9", "#a8781c", "#c2577f", "#74808a")
 
 def _roof_share(r):
-    "Percent of the time that the roofs need; None where no row has a roof."
+    "Return the percent of the time that the roofs need; None where no row has a roof."
     d = divided(r) if r.peaks is not None and r.points else None
     return 100 * d.needed_s / d.end_to_end_s if d and d.needed and d.end_to_end_s else None
 
 def most_changed(results:list[Result], top:int|None=10)->list[Line]:
-    "The rows whose time changes most over `results`, repeated blocks as one; categories, where few rows are shared."
+    "Return the rows whose time changes most over `results`, repeated blocks as one; categories, if few are shared."
     rows, _ = rows_by_result(results)
     lines = lines_of([fold(points, "block") for points in rows])
     spent = sum(p.time_s for l in lines for p in l.points if p)
@@ -349,7 +349,7 @@ def most_changed(results:list[Result], top:int|None=10)->list[Line]:
     return sorted(lines, key=lambda l: min(times(l)) - max(times(l)))[:top]
 
 def _panels(series, top):
-    "The parts of the chart: title, unit, and (name, row, values, hue) of each line; what is unknown is left out."
+    "Return the parts of the chart: title, unit, and (name, row, values, hue) of each line without what is unknown."
     lines, whole = most_changed(series.results, top), lambda values: [("whole model", "whole model", values, _hues[0])]
     rate = [("throughput", "/s", whole(series.throughputs))] if all(series.throughputs) else []
     share = series.whole.values("utilization_pct")
@@ -362,7 +362,7 @@ def _panels(series, top):
 def _with_phase(name, line): return f"{name} {line.row.phase}" if line.row.phase not in ("", "forward") else name
 
 def _in_lines(text, width=14):
-    "A label in lines of at most `width` characters, broken at spaces and underscores."
+    "Return a label in lines of at most `width` characters, broken at spaces and underscores."
     return "<br>".join(shown(l.replace("_ ", "_"), width) for l in wrap(text.replace("_", "_ "), width))
 
 def _value_text(v, unit): return "?" if v is None else f"{v:.1f} %" if unit == "%" else format_si(v, unit)
@@ -417,7 +417,7 @@ def _page_record(line):
 
 # %% ../../nbs/views/compare.ipynb #5e41a002
 def _joined_to_rows(fig, rows):
-    "Lines that stand for one row of the page belong to it; a folded one belongs to none."
+    "Give the lines that stand for one row of the page to it; a folded one belongs to none."
     index = {}
     for i, l in enumerate(rows): index.setdefault(_with_phase(label(l.row), l), i)
     for trace in fig.data:
@@ -475,7 +475,7 @@ _false_verdicts = 0.05      # Share of the comparisons of a model with itself in
 _fewest, _most = 5, 50      # Rows like one: a spread takes so many, and more are not needed
 
 def drift_of(before:Result, after:Result)->tuple[float|None, list[str]]:
-    "By which factor the machine may have changed between two results, None: unknown; and what has to be said of it."
+    "Return the factor by which the machine may have changed between two results, None: unknown; and a note on it."
     sides = [(side, r.timing) for side, r in (("before", before), ("after", after)) if r.timing]
     caveats = [f"{caveat} {side}" for side, t in sides for caveat in load_caveats(t)]
     if caveats: return math.inf, [f"no row is called faster or slower: {', '.join(caveats)}; {_in_turn}"]
@@ -497,11 +497,11 @@ def _same_machine(before, after):
     return facts[0] == facts[1]
 
 def _deviations(n):
-    "How many standard deviations none of `n` normal samples is off, but for the share of false verdicts."
+    "Return how many standard deviations none of `n` normal samples is off, but for the share of false verdicts."
     return NormalDist().inv_cdf((1 + (1 - _false_verdicts) ** (1 / n)) / 2)
 
 def _ends(like, drift, n):
-    "The least and the greatest change that one of `n` rows shows unchanged, by those of rows like it; logarithms."
+    "Return least and greatest change that one of `n` rows shows unchanged, by those of rows like it; logarithms."
     if len(like) < _fewest: return -drift, drift
     middle = statistics.median(like)
     spread = 1.4826 * statistics.median(abs(x - middle) for x in like)     # the standard deviation, of normal samples
@@ -509,7 +509,7 @@ def _ends(like, drift, n):
     return min(moved, 0.0) - off, max(moved, 0.0) + off
 
 def _rows_like(pairs):
-    "Per pair the indices of those most like it: with products or without, the half whose times are nearest."
+    "Return per pair the indices of those most like it: with products or without, the half whose times are nearest."
     found = {}
     for kind in (True, False):
         same = [i for i, q in enumerate(pairs) if _mostly_products(q) == kind]
@@ -526,7 +526,7 @@ def _may_change(q):
     return q.row.bound != "none" or q.row.category == "idle"
 
 def _operators_took(r):
-    "Seconds of the operators of each row, timed in runs of their own; none where a bad moment made them longer."
+    "Return seconds of the operators of each row, timed in their own runs; none where a bad moment made them longer."
     return {} if r.timing and r.timing.ops_take_longer else totals(((p.name, p.phase), p.time_s) for p in r.ops)
 
 def _with_drift(pairs, drift, before, after):
@@ -581,7 +581,7 @@ _unchanged = "no clear change"
 def _has_changed(q): return q.side != "both" or q.change in _changes
 
 def _changed_by(q):
-    "Seconds by which the time of a row changes."
+    "Return the seconds by which the time of a row changes."
     a, b = (p.time_s if p else 0.0 for p in q.points)
     return abs(b - a)
 
@@ -591,7 +591,7 @@ def _has_moved(q):
     return any(abs(math.log(b / a)) > 0.01 for a, b in zip(spot(q.before), spot(q.after)))
 
 def _arrows(fig, pairs):
-    "A line per pair that ends in an arrowhead at the rim of its marker; coloured by whether the row is faster."
+    "Draw a line per pair that ends in an arrowhead at the rim of its marker, coloured by the row's change."
     for change, look in _changes.items():
         moved = [(i, q) for i, q in enumerate(pairs) if q.change == change and _has_moved(q)]
         if not moved: continue
@@ -607,7 +607,7 @@ def _arrows(fig, pairs):
 
 # %% ../../nbs/views/compare.ipynb #cbe70baf
 def _spots(fig, pairs, side, called):
-    "The markers of one side, per bound; those before are open, and those of rows that have not clearly changed absent."
+    "Draw one side's markers, per bound; those before are open, and those of rows not clearly changed absent."
     text = lambda p, q: f"{hover(p)}<br>{called}" + (f", time {ratio_text(q.ratio('time_s'))}, {q.change}"
                                                    if q.side == "both" else " only")
     for kind, look in bounds.items():
@@ -631,14 +631,14 @@ def _programs(fig, before, after):
                              name="whole model", line=dict(color=star_style["color"], width=1), marker=marker)
 
 def _both_roofs(fig, before, after, rows, box):
-    "The roofs after; those before, where they differ, paler."
+    "Draw the roofs after; those before, where they differ, paler."
     if roof_rates(before) != roof_rates(after):
         roof_lines(fig, before.peaks, levels_in_use(before, rows), box, "rgba(116, 128, 138, 0.35)", False,
                    dtypes_in_use(before, rows))
     roofs(fig, after.peaks, levels_in_use(after, rows), box, dtypes_in_use(after, rows))
 
 def _pair_categories(comparison):
-    "The time of each category on both sides, by what bounds its rows."
+    "Return the time of each category on both sides, by what bounds its rows."
     category = lambda q: (q.before or q.after).category or "other"
     rows = [(category(q), side, i, p) for i, q in enumerate(comparison.pairs)
             for side, p in zip(comparison.labels, q.points) if p is not None]
@@ -647,7 +647,7 @@ def _pair_categories(comparison):
     return category_bars([(f"{c}, {side}", i, p) for c, side, i, p in rows], "Time by category", order)
 
 def _arrow_chart(comparison, title, named=5):
-    "Both results in one roofline chart, the `named` rows that change most with their names."
+    "Return both results in one roofline chart, the `named` rows that change most with their names."
     fig, a, b, pairs = canvas(), comparison.before, comparison.after, comparison.pairs
     rows = [p for q in pairs for p in (q.before, q.after) if placeable(p)]
     box = extent([*rows, *(p for p in (a.program, b.program) if placeable(p))], b, a)

@@ -12,7 +12,7 @@ from ..core.units import format_si
 
 # %% ../../nbs/views/fields.ipynb #6f603f4a
 def brief(x:float|None, unit:str="")->str:
-    "`x`, in the base unit, with an SI prefix and three significant digits: `282 µs`, `9.64M`."
+    "Return `x`, in the base unit, with an SI prefix and three significant digits: `282 µs`, `9.64M`."
     x = None if x is None else float(f"{x:.3g}")
     texts = [format_si(x, unit, digits) for digits in (2, 1, 0)]
     return next((t for t in texts if sum(map(str.isdigit, t)) <= 3), texts[-1])
@@ -46,7 +46,7 @@ class Field(NamedTuple):
     def csv_title(self)->str: return f"{self.name} [{self.unit}]" if self.unit else self.name
 
     def text(self, value, concise:bool=False)->str:
-        "`value`, in `unit`, as a person reads it, or `concise` in three digits; unknown is `?`."
+        "Return `value`, in `unit`, as a person reads it, or `concise` in three digits; unknown is `?`."
         return "?" if value is None else (_briefs if concise else _formats)[self.format](value, self.unit)
 
 # %% ../../nbs/views/fields.ipynb #ba70d82e
@@ -112,7 +112,7 @@ fields = {f.name: f for f in (*_rows, *_work, *_roof)}
 
 # %% ../../nbs/views/fields.ipynb #fe0152c2
 def level_fields(names:list[str])->dict[str, Field]:
-    "The fields of each memory level: the bytes it serves, the intensity over what passes it, that traffic's rate."
+    "Return the fields of each memory level: the bytes it serves, and intensity and rate of what passes it."
     kinds = (("bytes", "B", "bytes from", "amount", "bytes that this level serves"),
              ("intensity", "FLOP/B", "AI", "fixed", "FLOPs per byte that passes this level"),
              ("bandwidth", "B/s", "bandwidth", "si", "rate of the bytes that pass this level"))
@@ -121,19 +121,19 @@ def level_fields(names:list[str])->dict[str, Field]:
     return {f.name: f for f in made}
 
 def level_names(result)->list[str]:
-    "The memory levels that have fields of their own: those of the roofs, else those of the rows."
+    "Return the memory levels that have fields of their own: those of the roofs, else those of the rows."
     if result.peaks: return [l.name for l in result.peaks.memory]
     return list(dict.fromkeys(name for p in result.points for name, _ in p.bytes_by_level))
 
 def fields_of(result)->dict[str, Field]:
-    "The fields of the rows of `result`, by name, in the order of the data frame."
+    "Return the fields of the rows of `result`, by name, in the order of the data frame."
     return fields | level_fields(level_names(result))
 
 # %% ../../nbs/views/fields.ipynb #5413f9a2
 pair_values = dict(time="time_s", flops="flops", bytes="bytes_moved", utilization="utilization_pct", bound="bound")
 
 def side_name(short:str, side:str)->str:
-    "The field of `pair_values` on one side: `time_before_s`."
+    "Return the field of `pair_values` on one side: `time_before_s`."
     field = pair_values[short]
     return f"{short}_{side}" + next((end for end in ("_s", "_pct") if field.endswith(end)), "")
 

@@ -22,13 +22,13 @@ class FoldedPoint(RooflinePoint):
     rows: tuple=()    # Indices of the rows that it holds
 
 def label(p:RooflinePoint)->str:
-    "The name of a row on a screen: `(model)` for the root, and how many rows it stands for."
+    "Return the name of a row on a screen: `(model)` for the root, and how many rows it stands for."
     count = getattr(p, "count", 1)
     return (p.name or "(model)") + (f" ×{count}" if count > 1 else "")
 
 # %% ../../nbs/views/fold.ipynb #c0d47a08
 def _common_name(values, other="mixed"):
-    "The value that all have."
+    "Return the value that all have."
     return values[0] if len(set(values)) == 1 else other
 
 def _bound(points):
@@ -45,13 +45,13 @@ _same = ("type", "flops", "bytes_moved", "time_s", "calls", "operator", "phase",
          "time_iqr_s", "uncertain", "disturbed")
 
 def _fold_row(p, levels):
-    "A point as a row again, with its bytes at `levels`."
+    "Return a point as a row again, with its bytes at `levels`."
     by_level = dict(p.bytes_by_level)
     return Row(**{k: getattr(p, k) for k in _same},
                bytes_by_level=tuple(by_level.get(l, 0) for l in levels) if by_level else ())
 
 def as_one(points, rows, name, count):
-    "`points` as one row: sums, and least times that are sums too."
+    "Return `points` as one row: sums, and least times that are sums too."
     levels = list(dict.fromkeys(level for p in points for level, _ in p.bytes_by_level))
     row, (bound, level) = summed((_fold_row(p, levels) for p in points), name=name), _bound(points)
     one = lambda names: names if isinstance(names, str) else "mixed"
@@ -65,7 +65,7 @@ def as_one(points, rows, name, count):
     return FoldedPoint(**vars(p), count=count, rows=tuple(rows))
 
 def _rank_times(points):
-    "The time of each rank in all of `points`."
+    "Return the time of each rank in all of `points`."
     times = Counter()
     for p in points: times.update(dict(p.ranks))
     return tuple(times.items())
@@ -83,7 +83,7 @@ def _starred(names):
 def _of_a_module(p): return p.source in ("counted", "predicted") and not p.name.startswith("(")
 
 def _branch(p, depth):
-    "The path of `p` to `depth`; kernels, and rows outside of the model, are in no tree."
+    "Return the path of `p` to `depth`; kernels, and rows outside of the model, are in no tree."
     return ".".join(p.name.split(".")[:depth]) if _of_a_module(p) else p.name
 
 # %% ../../nbs/views/fold.ipynb #a375f8a8
@@ -97,7 +97,7 @@ _keys = dict(type=_type_key, category=lambda p: (p.category or "other", p.phase)
 def _rows_of(points, members): return [r for i in members for r in (getattr(points[i], "rows", ()) or (i,))]
 
 def _merged_rows(points, key, name=None, counted=True):
-    "One row for each key, in the order of `points`; its name is the first part of the key, or `name` of theirs."
+    "Return one row for each key, in the order of `points`; its name is the first part of the key, or `name` of theirs."
     found = []
     for k, members in grouped(range(len(points)), lambda i: key(points[i])).items():
         own = [points[i] for i in members]
@@ -119,7 +119,7 @@ def _part_of(p, layer):
                    **{k: by(getattr(p, k)) for k in _parted})
 
 def by_layer(points:Sequence[RooflinePoint])->list[RooflinePoint]:
-    "One row per layer and phase in place of the kernels of compiled code; all other rows as they are."
+    "Return one row per layer and phase in place of the kernels of compiled code; all other rows as they are."
     parts = [(i, part) for i, p in enumerate(points) for part in ([_part_of(p, l) for l in p.layers] or [p])]
     groups = grouped(parts, lambda part: (part[1].name, part[1].phase) if points[part[0]].layers else part[0])
     found = []
@@ -144,7 +144,7 @@ def fold(
     group:str|None="auto", # "block", "type", "category", "layer", None; "auto": blocks, where the table is long
     depth:int|None=None,   # Parts of the path that stay; None: all
 )->list[RooflinePoint]:
-    "`points` folded, slowest first. Raises `ValueError` for a group or a depth that does not exist."
+    "Return `points` folded, slowest first. Raise `ValueError` for a group or a depth that does not exist."
     _check(group, depth)
     points = list(points)
     if group == "layer" or depth is not None: points = by_layer(points)
@@ -159,7 +159,7 @@ def fold(
 def _row_key(p): return p.name, p.type, p.phase, p.operator
 
 def _median_row(pairs):
-    "The point of one row from (rank, point) pairs."
+    "Return the point of one row from (rank, point) pairs."
     first, time = pairs[0][1], statistics.median(p.time_s for _, p in pairs)
     spreads = [p.time_iqr_s for _, p in pairs]
     point = at_time(first, time, time_iqr_s=None if None in spreads else statistics.median(spreads),
@@ -188,7 +188,7 @@ def _different(lists):
 _times = ("end_to_end_s", "end_to_end_iqr_s", "rows_s", "overhead_s", "ops_s", "communication_s", "exposed_s")
 
 def _median_timing(timings):
-    "The medians over the ranks."
+    "Return the medians over the ranks."
     if None in timings: return None
     values = {k: [getattr(t, k) for t in timings] for k in _times}
     return replace(timings[0], **{k: None if None in v else statistics.median(v) for k, v in values.items()})
@@ -197,13 +197,13 @@ def _median_timing(timings):
 def _without_numbers(note): return re.sub(r"[\d.]+", "", note)     # ranks say the same with other numbers
 
 def _breakdown(rank, result, make):
-    "Where the time of one rank went."
+    "Return where the time of one rank went."
     t = result.timing
     parts = dict(rows=t.rows_s, waiting=t.exposed_s or 0.0, overhead=t.overhead_s)
     return make(rank, t.sum_s, {k: v for k, v in parts.items() if v})
 
 def gathered(results:list, breakdown=None):
-    "One `Result` of all ranks; `breakdown(rank, span, parts)` makes the breakdown of each."
+    "Return one `Result` of all ranks; `breakdown(rank, span, parts)` makes the breakdown of each."
     first, n = results[0], len(results)
     kinds = {k: one_of_many([getattr(r, k) for r in results]) for k in ("points", "ops", "kernels")}
     programs = [r.program for r in results]

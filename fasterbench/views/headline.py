@@ -21,7 +21,7 @@ from .roof_lines import network_in_use
 
 # %% ../../nbs/views/headline.ipynb #6bfa6e8d
 def _dtype(result):
-    "The dtype of most FLOPs, where the tensors of the sample do not tell it: token ids, autocast."
+    "Return the dtype of most FLOPs, where the tensors of the sample do not tell it: token ids, autocast."
     flops = totals((p.dtype, p.flops or 0) for p in result.points)
     most, given = max(flops, key=flops.get, default=""), {t["dtype"] for t in result.sample if "dtype" in t}
     autocast = "autocast " * bool(result.settings.get("autocast") or result.call.get("autocast"))
@@ -34,17 +34,17 @@ def _mode(result):
     return " + ".join(k for k in ("forward", "backward", "update") if k in found) or ("" if traced else "forward")
 
 def machine_name(environment:dict, device:str)->str:
-    "The device by its name, and how many threads a CPU uses; `device` is empty where it is not known."
+    "Return the device by its name, and how many threads a CPU uses; `device` is empty where it is not known."
     name, threads = environment.get("device_name") or device, environment.get("threads")
     return f"{name}, {threads} thread{'s' * (threads != 1)}" if threads and device in ("", "cpu") else name
 
 def machine(result)->str:
-    "The device that the rows were measured on."
+    "Return the device that the rows were measured on."
     return machine_name(result.environment, result.peaks.device if result.peaks else "")
 
 # %% ../../nbs/views/headline.ipynb #80dccbe9
 def short_name(path:str)->str:
-    "The last part of a name or path; a configuration has the name of its folder."
+    "Return the last part of a name or path; a configuration has the name of its folder."
     path = PurePath(path)
     return (path.parent if path.name == "config.json" else path).name.removesuffix(".json")
 
@@ -54,7 +54,7 @@ def model_name(result)->str:
     return (short_name(str(result.call.get("model") or "").rpartition(":")[2]) or name) + bracket + how
 
 def known_flops(result)->float:
-    "The FLOPs that are known: those of the rows, or of the operators where these know more, FLOP."
+    "Return the FLOPs that are known: those of the rows, or of the operators where these know more, FLOP."
     return max(sum(p.flops or 0 for p in points) for points in (result.points, result.ops))
 
 # %% ../../nbs/views/headline.ipynb #b2c53bdb
@@ -76,7 +76,7 @@ def _time_text(result):
 def _half(fraction): return f"±{fraction:.{0 if fraction >= 0.01 else 1}%}"
 
 def _rate_text(result):
-    "The rate of the whole, or the lower bound of its FLOPs."
+    "Return the rate of the whole, or the lower bound of its FLOPs."
     p, unknown = result.program, len(result.unknown_ops)
     if p is not None and p.achieved_gflops is not None:
         return "≥ " * any(q.flops is None for q in result.ops) + brief(p.achieved_gflops * 1e9, "FLOP/s") \
@@ -88,7 +88,7 @@ def _rate_text(result):
 
 # %% ../../nbs/views/headline.ipynb #fd070507
 def _of_mean_rank(p, n):
-    "A row with the mean of its times over `n` ranks; one that does not have it takes no time for it."
+    "Return a row with the mean of its times over `n` ranks; one that does not have it takes no time for it."
     part, time = len(p.ranks) / n, sum(t for _, t in p.ranks) / n
     scaled = lambda s: None if s is None else s * part
     roof = scaled(p.roof_time_s)
@@ -97,7 +97,7 @@ def _of_mean_rank(p, n):
                    explained=[(kind, scaled(s)) for kind, s in p.explained])
 
 def divided(result)->Division:
-    "The end to end time of `result` by what its roofs need, what is above them, and what is outside."
+    "Return the end to end time of `result` by what its roofs need, what is above them, and what is outside."
     t, n = result.timing, len({r for p in result.points for r, _ in p.ranks})
     points = [_of_mean_rank(p, n) if p.ranks else p for p in result.points]
     if t is None: return division(points, result.program.time_s if result.program else None)
@@ -106,7 +106,7 @@ def divided(result)->Division:
 
 # %% ../../nbs/views/headline.ipynb #4ea3ce56
 def roofs_text(peaks, points=())->str:
-    "The roofs with their values: `float32 588 GFLOP/s, L2 912, DRAM 77 GB/s`; of a network those for `points`."
+    "Return the roofs with their values: `float32 588 GFLOP/s, L2 912, DRAM 77 GB/s`; of a network those for `points`."
     compute = [(c.name, c.flops) for c in sorted(peaks.compute, key=_by_use(peaks, points))]
     memory = [(level.name, level.bandwidth) for level in peaks.memory]
     network = [(f"{r.name}:", r.bus_bandwidth) for r in network_in_use(peaks, points)][:3]
@@ -114,7 +114,7 @@ def roofs_text(peaks, points=())->str:
                       *(_values_text(roofs, "B/s") for roofs in (memory, network) if roofs)])
 
 def _by_use(peaks, points):
-    "The key that sorts ceilings: those of the dtypes that take most time first, then that of the peaks."
+    "Return the key that sorts ceilings: those of the dtypes that take most time first, then that of the peaks."
     own = [(peaks.dtype.removeprefix("torch."), 1e-15)]
     times = totals([*own[:len(points)], *((p.dtype, p.time_s) for p in points)])
     return lambda ceiling: -times.get(ceiling.dtype, 0.0)
@@ -131,7 +131,7 @@ def _values_text(pairs, unit):
 _steps = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 
 def _in_unit_of(total):
-    "A writer of times in the unit that `total` has, without the unit."
+    "Return a writer of times in the unit that `total` has, without the unit."
     scale, unit = next((s for s in _steps if abs(total) >= s[0]), _steps[-1])
     def text(seconds):
         x = seconds / scale
@@ -160,7 +160,7 @@ def terms(d:Division)->list[Term]:
 
 # %% ../../nbs/views/headline.ipynb #2ec89704
 def _signed(parts):
-    "Parts as a sum: those below zero are subtracted."
+    "Return the parts as a sum: those below zero are subtracted."
     text = " ".join(f"{'+' if s >= 0 else '−'} {words}" for s, words in parts)
     return text.removeprefix("+ ")
 
@@ -220,7 +220,7 @@ def _share_needing(points, roof):
     return sum(p.roof_time_s or 0 for p in points if of(p) == roof) / (sum(p.time_s for p in points) or 1)
 
 def unsteady_roofs(peaks, points=None)->list[str]:
-    "The roofs whose samples spread by more than 20 %, or drifted by more than 10 %; a roof of two levels once."
+    "Return the roofs whose samples spread by more than 20 %, or drifted by more than 10 %; a roof of two levels once."
     named = [(c.name if c.unit == "pointwise" else c.dtype, c) for c in peaks.ceilings]
     named += [(l.name, l) for l in peaks.memory if l.measured is None]
     counts = lambda roof, doubt: points is None or doubt * _share_needing(points, roof) > 0.01

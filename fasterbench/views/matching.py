@@ -46,7 +46,7 @@ class _Module:
 def _row_path(p): return p.name.split(" (")[0]
 
 def _module_tree(points):
-    "The modules of `points`, and the rows that belong to none."
+    "Return the modules of `points`, and the rows that belong to none."
     root, known, outside = _Module(""), {}, []
     known[""] = root
     for p in points:
@@ -114,7 +114,7 @@ class _Pairing:
             if y is not None: left.remove(x); right.remove(y); yield [x], [y]
 
     def _several(self, many, few, swapped):
-        "Modules of one class whose work adds up to that of one."
+        "Yield modules of one class whose work adds up to that of one."
         for y in list(few):
             near = [x for x in many if x.work and x.words & y.words - self.models]
             sets = (s for n in (2, 3) for s in combinations(near[:8], n) if len({x.kind for x in s}) == 1)
@@ -125,7 +125,7 @@ class _Pairing:
             yield ([y], found) if swapped else (found, [y])
 
     def _repeated(self, left, right):
-        "Blocks that repeat as often on both sides."
+        "Yield the blocks that repeat as often on both sides."
         for kind in sorted({x.kind for x in left if x.kind}):
             own = [x for x in left if x.kind == kind]
             kinds = sorted({y.kind for y in right if y.kind}, key=lambda k: (k != kind, k))
@@ -154,13 +154,13 @@ class _Pairing:
             for own, rest in zip(around, (left, right)): own.extend(p for n in rest for p in n.all_points)
 
 def _wrappers(tree):
-    "The modules that hold nearly all of the work, outermost first."
+    "Return the modules that hold nearly all of the work, outermost first."
     largest = max(tree.children, key=lambda c: c.work, default=None)
     if largest is None or not largest.children or largest.work <= 0.8 * tree.work: return []
     return [largest, *_wrappers(largest)]
 
 def _unwrapped(tree):
-    "The modules of a model, without those around nearly all of them."
+    "Return the modules of a model, without those around nearly all of them."
     nodes, wrappers = list(tree.children), _wrappers(tree)
     for w in wrappers:
         at = nodes.index(w)
@@ -176,7 +176,7 @@ def _opened_modules(nodes):
 
 # %% ../../nbs/views/matching.ipynb #00b7d89f
 def _under_one_name(points, name, kind):
-    "One row per phase."
+    "Return one row per phase."
     out = []
     for phase in dict.fromkeys(p.phase for p in points):
         own = [p for p in points if p.phase == phase]
@@ -185,7 +185,7 @@ def _under_one_name(points, name, kind):
     return out
 
 def _common_name_of(names):
-    "One name for modules that are one on the other side: `self_attn.k_proj + q_proj`."
+    "Return one name for modules that are one on the other side: `self_attn.k_proj + q_proj`."
     first, *rest = names
     return " + ".join([first, *(n.rpartition(".")[2] for n in rest)])
 

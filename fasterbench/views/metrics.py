@@ -52,7 +52,7 @@ def _mfu(result, time, counted="contraction_flops"):
 
 # %% ../../nbs/views/metrics.ipynb #mt000013
 def metrics_of(result:Result)->dict[str, float]:
-    "Plain numbers, in SI base units: those of `metric_fields` that are known."
+    "Return the plain numbers, in SI base units: those of `metric_fields` that are known."
     rows, program = result.points, result.program
     total = math.fsum(p.time_s for p in rows)
     time = program.time_s if program else total
@@ -66,7 +66,7 @@ def metrics_of(result:Result)->dict[str, float]:
 
 # %% ../../nbs/views/metrics.ipynb #mt000022
 def line_of(record:dict)->str:
-    "A line of JSON."
+    "Return a line of JSON."
     return json.dumps(record, allow_nan=False) + "\n"
 
 # %% ../../nbs/views/metrics.ipynb #mt000026
@@ -77,7 +77,7 @@ _drawn = dict(compute=bounds["compute"], memory=bounds["memory"], launch=bounds[
               outside=dict(color="#d6dbe0", pattern="", label="outside the model"))
 
 def _area(fig, series, name, how):
-    "The seconds of a step that belong to one group."
+    "Draw the seconds of a step that belong to one group."
     shares, times = series.columns[f"{name}_share"], series.columns["step_time_s"]
     seconds = [s * t for s, t in zip(shares, times)]
     text = [f"<b>{how['label']}</b><br>step {n}: {format_si(t, 's')}, {s:.1%}"
@@ -121,7 +121,7 @@ class MetricSeries(View):
         step:int,      # Calls of the model before the sample
         metrics:dict,  # What `metrics_of` gave
     ):
-        "One more sample."
+        "Append one more sample."
         for name in metrics.keys() - self.columns.keys():
             self.columns[name] = array("d", [math.nan] * len(self))
         for name, values in self.columns.items(): values.append(metrics.get(name, math.nan))
@@ -190,7 +190,7 @@ def read_series(
     path,         # A file that `watch(log=…)` or `to_json` wrote
     title:str="", # Of charts
 )->MetricSeries:
-    "The series in `path`. Raises `ValueError` for a line that is no record; a last line that is cut off is left out."
+    "Read the series in `path`, without a last line that is cut off. Raise `ValueError` for a line that is no record."
     records = []
     with open(path, encoding="utf-8") as f:
         for n, line in enumerate(f, 1):

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 # %% ../../nbs/views/origin.ipynb #44077d0b
 def _leaves(tree, path):
-    "Paths and leaves of nested tuples, lists and dicts."
+    "Yield the paths and leaves of nested tuples, lists and dicts."
     if isinstance(tree, dict) or hasattr(tree, "keys") and hasattr(tree, "__getitem__"):
         for k in tree.keys(): yield from _leaves(tree[k], f"{path}.{k}" if path else str(k))
     elif isinstance(tree, (tuple, list)):
@@ -32,7 +32,7 @@ def describe_sample(sample)->list[dict]:
     return [_described(name or "0", leaf) for name, leaf in _leaves(sample, "")]
 
 def batch_of(sample:list[dict])->int|None:
-    "The first dimension, if all tensors have the same; None where they do not, or where there is no tensor."
+    "Return the first dimension, if all tensors have the same; None where they do not, or where there is no tensor."
     firsts = {t["shape"][0] if t["shape"] else None for t in sample if "shape" in t}
     return firsts.pop() if len(firsts) == 1 else None
 
@@ -42,11 +42,11 @@ def tensor_text(tensor:dict)->str:
     return f"{'×'.join(map(str, tensor['shape'] or [])) or 'scalar'} {tensor['dtype']}"
 
 def argument_texts(sample:list[dict])->dict[str, str]:
-    "Shape and dtype of each tensor of a sample, and the other arguments, by name."
+    "Return the shape and dtype of each tensor of a sample, and the other arguments, by name."
     return {t["name"]: tensor_text(t) if "shape" in t else str(t.get("value", "?")) for t in sample}
 
 def sample_text(sample:list[dict])->str:
-    "The tensors of the sample; equal ones are counted, and no more than three are shown."
+    "Return the tensors of the sample; equal ones are counted, and no more than three are shown."
     counts = {}
     for t in sample:
         if "shape" in t: counts[tensor_text(t)] = counts.get(tensor_text(t), 0) + 1
@@ -67,7 +67,7 @@ def _is_secret_name(name):
     return not _secret_names.isdisjoint(w.lower() for w in words)
 
 def masked(words:list[str])->list[str]:
-    "A command line with `MASKED` for what looks like a secret: by the name of its option, by its shape, or in a URL."
+    "Return a command line with `MASKED` for what looks like a secret: by its option's name, its shape, or in a URL."
     found, after = [], ""
     for word in words:
         name, given, value = word.partition("=")
@@ -82,13 +82,13 @@ def masked(words:list[str])->list[str]:
     return found
 
 def command_line()->str:
-    "The command of this process; empty in a notebook or an interactive shell."
+    "Return the command of this process; empty in a notebook or an interactive shell."
     if "ipykernel" in sys.modules or not sys.argv or sys.argv[0] in ("", "-", "-c"): return ""
     return shlex.join([os.path.basename(sys.argv[0]), *masked(sys.argv[1:])])
 
 @contextmanager
 def commit_asked():
-    "Within the context git is at work; gives a function that returns the commit of the working directory, or nothing."
+    "Let git work within the context. Gives a function that returns the commit of the working directory, or nothing."
     command = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
     nowhere = subprocess.DEVNULL
     try: git = subprocess.Popen(command, text=True, stdin=nowhere, stdout=subprocess.PIPE, stderr=nowhere)
@@ -105,23 +105,23 @@ def commit_asked():
             git.stdout.close()
 
 def git_commit()->str:
-    "The commit of the working directory; empty where there is none."
+    "Return the commit of the working directory; empty where there is none."
     with commit_asked() as commit: return commit()
 
 def _word(value):
-    "An argument as a plain value."
+    "Return an argument as a plain value."
     if value is None or isinstance(value, (bool, int, float, str)): return value
     if type(value).__name__ in ("device", "dtype"): return str(value)
     return getattr(value, "__qualname__", None) or type(value).__name__
 
 def describe_call(commit=git_commit, **arguments)->dict:
-    "The arguments as plain values, the command line and the commit; what there is none of is left out."
+    "Return the arguments as plain values, the command line and the commit; what there is none of is left out."
     where = dict(command=command_line(), commit=commit())
     return {k: _word(v) for k, v in arguments.items()} | {k: v for k, v in where.items() if v}
 
 # %% ../../nbs/views/origin.ipynb #f105f38d
 def describe_settings(model, device="cpu")->dict:
-    "The switches that decide which kernels run, and the parameters of `model`."
+    "Return the switches that decide which kernels run, and the parameters of `model`."
     import torch
     from fasterbench.engine.accelerator import accelerator, product_precision
     found = dict(parameters=sum(p.numel() for p in model.parameters()),
@@ -132,6 +132,6 @@ def describe_settings(model, device="cpu")->dict:
     return found | accelerator(torch.device(device)).settings()
 
 def describe(model, sample, device="cpu", **arguments)->dict:
-    "The fields `sample`, `call` and `settings` of a `Result`."
+    "Return the fields `sample`, `call` and `settings` of a `Result`."
     return dict(sample=describe_sample(sample), call=describe_call(device=device, **arguments),
                 settings=describe_settings(model, device))

@@ -16,7 +16,7 @@ from .fields import Field
 
 # %% ../../nbs/views/page.ipynb #6e883b8c
 def column(field:Field, visible:bool=True)->dict:
-    "A column as the page wants it; not `visible`, it waits in the column menu and the CSV."
+    "Return a column as the page wants it; not `visible`, it waits in the column menu and the CSV."
     return dict(field=field.name, title=field.title, format=field.format, unit=field.unit, meaning=field.meaning,
                 visible=visible, text=not field.number)
 
@@ -28,17 +28,17 @@ def finite(value):
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 def cells(rows, columns:list[dict])->list[list]:
-    "The values of `rows`, as JSON can hold them."
+    "Return the values of `rows`, as JSON can hold them."
     return [[finite(r[c["field"]]) for c in columns] for r in rows]
 
 def filled(columns:list[dict], rows:list[list])->list[dict]:
-    "`columns`, those that are empty in all `rows`, as `cells` gives them, not visible at first."
+    "Return `columns`, those that are empty in all `rows`, as `cells` gives them, not visible at first."
     used = lambda i: any(r[i] not in ("", None) for r in rows)
     return [c | dict(visible=c["visible"] and used(i)) for i, c in enumerate(columns)]
 
 # %% ../../nbs/views/page.ipynb #5c32a6fb
 def figure(fig)->dict:
-    "`fig` as the page wants it: plain values, and the chart in words."
+    "Return `fig` as the page wants it: plain values, and the chart in words."
     return json.loads(fig.to_json()) | dict(alt=fig.layout.meta["alt"])
 
 def pairs_of(entries:dict)->list[tuple[str, str]]:
@@ -52,14 +52,14 @@ _scripts = [*(f"report-{topic}.js" for topic in _topics), "report.js"]
 def _compressed(text): return b64encode(gzip.compress(text.encode("utf-8"), mtime=0)).decode("ascii")
 
 def _bundle():
-    "The folder of itables that holds its offline bundle of DataTables."
+    "Return the folder of itables that holds its offline bundle of DataTables."
     spec = find_spec("itables")
     if spec is None: raise ImportError("the table of the page needs itables: pip install itables")
     return Path(spec.origin).with_name("html")
 
 @cache
 def _libraries():
-    "plotly.js and DataTables, compressed."
+    "Return plotly.js and DataTables, compressed."
     from plotly.offline import get_plotlyjs
     texts = {"table-module": (_bundle()/"dt_bundle.js"), "table-style": (_bundle()/"dt_bundle.css")}
     packed = {name: _compressed(path.read_text(encoding="utf-8")) for name, path in texts.items()}
@@ -67,7 +67,7 @@ def _libraries():
 
 @cache
 def licences()->str:
-    "The notices of plotly.js and of what the bundle of DataTables holds, as their files carry them."
+    "Return the notices of plotly.js and of what the bundle of DataTables holds, as their files carry them."
     from plotly.offline import get_plotlyjs
     own = re.search(r"/\*\*?.*?licen.*?\*/", get_plotlyjs()[:2000], re.S | re.I)
     bundle = (_bundle()/"dt_bundle.js").read_text(encoding="utf-8")
@@ -80,7 +80,7 @@ _plain_tab = dict(left_out=0, groups=[], fold=False, sort=None, xprof=None, name
 _lead = 4   # Lines under a title; what comes after them is a note
 
 def _split(lines):
-    "Lines for the top of the page, and notes: warnings, and the lines that are too many."
+    "Return the lines for the top of the page, and notes: warnings, and the lines that are too many."
     warning = "WARNING: "
     plain = [l for l in lines if not l.startswith(warning)]
     return plain[:_lead], [l.removeprefix(warning) for l in lines if l.startswith(warning)] + plain[_lead:]

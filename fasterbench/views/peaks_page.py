@@ -164,14 +164,14 @@ class Collective:
 _titles = ["collective", "group", "buffer", "ranks", "calls", "transfer", "waiting", "last", "bus bandwidth"]
 
 def _last(group):
-    "The rank that arrived last most often, and how often."
+    "Return the rank that arrived last most often, and how often."
     if group[0].alone: return "?"
     ranks = [c.last for c in group]
     most = max(sorted(set(ranks)), key=ranks.count)
     return f"rank {most}" + (f" ({ranks.count(most)} of {len(ranks)})" if len(ranks) > 1 else "")
 
 def _collective_row(group):
-    "Collectives of one kind, group and size as texts."
+    "Return the collectives of one kind, group and size as texts."
     c, bandwidths = group[0], [b for c in group if (b := c.bus_bandwidth) is not None]
     least = "≥ " if c.alone else ""
     return [c.kind, c.group, brief(c.nbytes, "B"), f"{len(c.ranks)} of {c.group_size}", str(len(group)),
@@ -185,7 +185,7 @@ def collectives_table(
     top:int|None=10,
     width:int|None=None, # Columns; None: those of the terminal
 )->str:
-    "Collectives as text, a row per kind, group and size, the longest transfers first."
+    "Return the collectives as text, a row per kind, group and size, the longest transfers first."
     groups = grouped(collectives, lambda c: (c.kind, c.group, c.nbytes, c.group_size, c.alone))
     groups = sorted(groups.values(), key=lambda group: -sum(c.transfer_s for c in group))
     rows = [_collective_row(group) for group in groups[:top]]
@@ -195,7 +195,7 @@ def collectives_table(
 
 # %% ../../nbs/views/peaks_page.ipynb #53f5bbd3
 def _peaks_row(key, name, best, roof, unit, promised):
-    "A ceiling as texts."
+    "Return a ceiling as texts."
     fraction, promise = promised.get(key, (None, None))
     percent = lambda x, sign="": "" if x is None else f"{x:{sign}.1%}"
     return [name, format_si(best, unit), format_si(roof.sustained, unit), percent(roof.spread),
@@ -203,7 +203,7 @@ def _peaks_row(key, name, best, roof, unit, promised):
             f"{fraction:.2f} of {format_si(promise.value, unit)}" if promise else "", roof.probe]
 
 def peaks_rows(peaks:HardwarePeaks)->list[list[str]]:
-    "The ceilings of a device as texts, the titles first; what the datasheet promises only where it is known."
+    "Return the ceilings of a device as texts, the titles first; what the datasheet promises only where it is known."
     promised = fractions(peaks)
     key = lambda c: f"{c.dtype} {'' if c.unit == 'vector' else c.unit}".strip()
     size = lambda l: f" {format_si(l.capacity, 'B', 1)}" if l.capacity else ""
@@ -232,7 +232,7 @@ def peaks_table(
 
 # %% ../../nbs/views/peaks_page.ipynb #6b6383a8
 def probes(peaks:HardwarePeaks, what:str="memory")->list[dict]:
-    "The probes of memory or arithmetic, fastest first: name, kind, size (B, or FLOP per call), best rate per second."
+    "Return the probes of memory or arithmetic, fastest first: name, kind, size (B, or FLOP per call), best rate."
     if what not in ("memory", "arithmetic"): raise ValueError(f"what={what!r}; the sweeps are memory and arithmetic")
     if not peaks.sweep: raise ValueError("these peaks were not measured, so there is no sweep behind them; "
                                          "measure_peaks(device) measures them")
@@ -244,7 +244,7 @@ def probes(peaks:HardwarePeaks, what:str="memory")->list[dict]:
 
 # %% ../../nbs/views/peaks_page.ipynb #bb42d249
 def _ceiling_spans(peaks, what, sizes):
-    "Where each ceiling holds: (from, to, rate, text)."
+    "Return where each ceiling holds: (from, to, rate, text)."
     low, high = min(sizes) / 1.4, max(sizes) * 1.7
     if what == "arithmetic":
         return [(low, high, c.flops, f"{c.name} {brief(c.flops, 'FLOP/s')}") for c in peaks.ceilings]
@@ -265,7 +265,7 @@ def sweep(
     what:str="memory",   # "memory": bandwidth over working set; "arithmetic": rate over FLOP per call
     title:str|None=None, # None: device and date
 ):
-    "A plotly `Figure` of the probes behind `peaks`. Raises `ValueError` for peaks that were given by hand."
+    "Return a plotly `Figure` of the probes behind `peaks`. Raise `ValueError` for peaks that were given by hand."
     rows, fig, memory = probes(peaks, what), canvas(), what == "memory"
     sizes, unit = [r["size"] for r in rows] or [1], "B/s" if memory else "FLOP/s"
     lines = _ceiling_spans(peaks, what, sizes)

@@ -33,7 +33,7 @@ shapes = "circle", "square", "diamond", "triangle-up", "x", "cross", "star"     
 grid, _clear = "rgba(128,138,148,0.22)", "rgba(0,0,0,0)"        # readable on white and on dark pages
 
 def canvas(**options):
-    "An empty plotly `Figure`; the options are those of `make_subplots`."
+    "Return an empty plotly `Figure`; the options are those of `make_subplots`."
     try: from plotly.subplots import make_subplots
     except ImportError: raise ImportError("the chart needs plotly: pip install plotly") from None
     return make_subplots(**options)
@@ -42,7 +42,7 @@ def _faint(color, alpha=0.55): return f"rgba({', '.join(str(int(color[i:i + 2], 
 
 # %% ../../nbs/views/plot.ipynb #4176b693
 def shown(name:str, width:int=70)->str:
-    "`name` as text for a plotly label; a long one loses its middle."
+    "Return `name` as text for a plotly label; a long one loses its middle."
     return escape(shortened(printable(" ".join(name.split())) or "(model)", width))
 
 def _use_text(p):
@@ -52,7 +52,7 @@ def _use_text(p):
     return f"{p.bound}{level}{use}{', above it' if p.above_roof else ''}"
 
 def _rates(p):
-    "Rates, and the roof above them."
+    "Return the rates, and the roof above them."
     rate = None if p.achieved_gflops is None else p.achieved_gflops * 1e9
     roof = "" if p.attainable_gflops is None else f" of {format_si(p.attainable_gflops * 1e9, 'FLOP/s')} attainable"
     return f"{format_si(rate, 'FLOP/s')}{roof}, {format_si(p.achieved_bandwidth, 'B/s')}"
@@ -64,13 +64,13 @@ def _row_time_text(p):
 
 # %% ../../nbs/views/plot.ipynb #f8eaf140
 def _ranks_text(p):
-    "The fastest and the slowest of several ranks."
+    "Return the fastest and the slowest of several ranks."
     if not p.ranks: return ""
     low, high = (format_si(t, "s") for t in (p.rank_min_s, p.rank_max_s))
     return f"{len(p.ranks)} ranks: {low} to {high}, slowest {p.slowest_rank}"
 
 def hover(p:RooflinePoint)->str:
-    "All that is known of a point, as hover text."
+    "Return all that is known of a point, as hover text."
     half = None if p.time_iqr_s is None else p.time_iqr_s / 2
     spread = "" if p.source == "predicted" or half == 0 else f" ± {format_si(half, 's')}"
     intensity = "?" if p.arithmetic_intensity is None else f"{p.arithmetic_intensity:.2f}"
@@ -93,7 +93,7 @@ def _ticks(low, high):
 def _tick(x): return f"{x:g}" if 1e-3 <= x <= 1e3 else format_si(x, "", 0)
 
 def extent(points:list[RooflinePoint], *results)->tuple[float, float, float, float]:
-    "Lowest and highest arithmetic intensity and rate that a chart with the roofs of `results` shows."
+    "Return the lowest and highest arithmetic intensity and rate that a chart with the roofs of `results` shows."
     peaks = [r.peaks for r in results]
     xs = [p.arithmetic_intensity for p in points] + [x for p in peaks
                                                      for x in (p.ridge_point / 100, p.ridge_point * 10)]
@@ -108,16 +108,16 @@ def extent(points:list[RooflinePoint], *results)->tuple[float, float, float, flo
 largest = 24 # Pixels across
 
 def marker_size(p):
-    "Diameter of the marker of a row in pixels: area in proportion to its share of the time, 6 to 24."
+    "Return the diameter of the marker of a row in pixels: area in proportion to its share of the time, 6 to 24."
     return min(max(6.0, 80 * math.sqrt(p.share)), largest)
 
 def _outline(p):
-    "Width of the outline: thick where the marker would be larger than it may be."
+    "Return the width of the outline: thick where the marker would be larger than it may be."
     return 3.5 if 80 * math.sqrt(p.share) > largest else 1.2
 
 # %% ../../nbs/views/plot.ipynb #2ce47d17
 def style(kind:str, sizes:list, outlines=1.2)->dict:
-    "Markers of rows that `kind` bounds; sizes are diameters, px."
+    "Return markers of rows that `kind` bounds; sizes are diameters, px."
     color, symbol = bounds[kind]["color"], bounds[kind]["symbol"]
     # the area of a circle of that diameter
     if symbol == "square": sizes = [s * math.sqrt(math.pi / 4) for s in sizes]
@@ -129,7 +129,7 @@ _of_phase = {"": "", "backward": "-open-dot", "update": "-cross"}    # What the 
 def _drawn_phase(p): return p.phase if p.phase in _of_phase else ""
 
 def _markers(fig, points, chosen, place, size, **where):
-    "One trace per bound and phase, so that the legend switches them; small markers last, on top."
+    "Draw a trace per bound and phase, so that the legend switches them; small markers last, on top."
     for kind, phase in ((k, p) for k in bounds for p in _of_phase):
         look = bounds[kind]
         own = (i for i in chosen if points[i].bound == kind and _drawn_phase(points[i]) == phase)
@@ -157,7 +157,7 @@ def _strip_place(p, levels):
             and p.time_s else 0.0), "FLOPs unknown"
 
 def _phase_legend(fig, points, **where):
-    "Entries of the legend that tell the phases apart; in the report each filters."
+    "Add entries of the legend that tell the phases apart; in the report each filters."
     for phase in ("forward", "backward", "update") if len({p.phase for p in points if p.phase}) > 1 else ():
         if not any(p.phase == phase for p in points): continue
         symbol = "circle" + _of_phase.get(phase, "")
@@ -183,7 +183,7 @@ def _star(fig, p):
 
 # %% ../../nbs/views/plot.ipynb #c372d706
 def _wire_markers(fig, rows, chosen):
-    "A marker per row that sends something, at its intensity per byte on the wire, joined to that of its memory."
+    "Draw a marker per row that sends something, at its intensity per byte on the wire, joined to that of its memory."
     rows = {i: rows[i] for i in chosen if rows[i].wire_intensity}
     if not rows: return
     places = [(p.wire_intensity, spot(p)[1]) for p in rows.values()]
@@ -201,7 +201,7 @@ def _wire_markers(fig, rows, chosen):
 
 # %% ../../nbs/views/plot.ipynb #ra4p0001
 def _wire_star(fig, p):
-    "The whole model at its intensity per byte on the wire: its time has the waiting for collectives in it."
+    "Draw the whole model at its intensity per byte on the wire: its time has the waiting for collectives in it."
     (x, y), wire = spot(p), p.wire_intensity
     marker = dict(symbol=["circle", "star-open"], size=[0, 15], color=wire_color, opacity=1, line=dict(width=2))
     fig.add_scatter(x=[x, wire], y=[y, y], mode="lines+markers", line=dict(color=wire_color, width=1, dash="dot"),
@@ -213,7 +213,7 @@ _wide, _high = 820, 400     # Pixels of the plot that the names are placed for
 _sides = ((0, -1), (1, -1), (1, 0), (-1, -1), (-1, 0), (0, 1), (1, 1), (-1, 1))
 
 def _pixel(x, y, box):
-    "Where an intensity and a rate are on a plot of that size."
+    "Return where an intensity and a rate are on a plot of that size."
     x0, x1, y0, y1 = map(math.log10, box)
     x, y = math.log10(x), math.log10(y)
     return _wide * (x - x0) / (x1 - x0), _high * (y1 - y) / (y1 - y0)
@@ -221,7 +221,7 @@ def _pixel(x, y, box):
 def _covers(a, b): return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
 
 def _free(at, r, width, taken):
-    "Offset and rectangle of a name that covers nothing; the first place where there is none."
+    "Return offset and rectangle of a name that covers nothing; the first place where there is none."
     found = []
     for reach in (1, 3, 6, 9):
         for dx, dy in _sides:
@@ -232,18 +232,18 @@ def _free(at, r, width, taken):
 
 # %% ../../nbs/views/plot.ipynb #771069d6
 def _tail(name, width=24):
-    "The last parts of a path that fit."
+    "Return the last parts of a path that fit."
     parts = name.split(".")
     fitting = [".".join(parts[i:]) for i in range(len(parts))]
     return next((t for t in fitting if len(t) <= width), fitting[-1])
 
 def _marker_box(p, r, box):
-    "The rectangle of a marker."
+    "Return the rectangle of a marker."
     x, y = _pixel(*spot(p), box)
     return x - r, y - r, x + r, y + r
 
 def _label_box(line, box):
-    "The rectangle of the label on a roof."
+    "Return the rectangle of the label on a roof."
     (x, y), width = _pixel(line.x[1], line.y[1], box), 6.8 * len(line.text[1])
     left, top = (x - width if "left" in line.textposition else x), (y - 20 if "top" in line.textposition else y)
     return left, top, left + width, top + 20
@@ -267,7 +267,7 @@ def plot_points(
     points:str="modules", # "modules", "ops", "kernels" or "steps"
     named:int=5,          # How many of the slowest rows carry their name
 ):
-    "The roofline of `result`, a marker per row: a plotly `Figure`. Raises `ValueError` for rows that it does not have."
+    "Draw the roofline of `result`, a marker per row: a plotly `Figure`. Raise `ValueError` for rows it does not have."
     rows = result.with_roofs().rows(points)
     if not rows and points != "modules": raise ValueError(f"points={points!r}: this result has none")
     on = [i for i, p in enumerate(rows) if placeable(p)]
@@ -293,7 +293,7 @@ def plot_points(
 
 # %% ../../nbs/views/plot.ipynb #6c09ed83
 def device_name(result)->str:
-    "The device and its name, as far as it is known."
+    "Return the device and its name, as far as it is known."
     name = result.environment.get("device_name") or result.peaks.device
     return f"{name} ({result.peaks.device})" if name != result.peaks.device else name
 
@@ -312,12 +312,12 @@ def alt_text(result, points:str="modules")->str:
 _axis = dict(gridcolor=grid, zeroline=False, linecolor=ink, ticks="outside", tickcolor=ink)
 
 def _legend_rows(fig, name):
-    "How many rows a legend takes, on a chart of usual width."
+    "Return how many rows a legend takes, on a chart of usual width."
     wide = [48 + 7 * len(t.name or "") for t in fig.data if t.legend == name and t.showlegend is not False and t.name]
     return -(-sum(wide) // 760)
 
 def dress(fig, title:str, alt:str, height:int):
-    "`fig` with what all charts share: ink for white and dark pages, the legend above, `alt`, the chart in words; px."
+    "Give `fig` what all charts share: ink for white and dark pages, the legend above, `alt`, the chart in words; px."
     above = dict(orientation="h", x=0, xanchor="left",
                  yanchor="bottom", itemclick="toggle", itemdoubleclick="toggleothers", itemsizing="constant")
     rows, roofs_rows = _legend_rows(fig, None), _legend_rows(fig, "legend2")
@@ -334,7 +334,7 @@ def dress(fig, title:str, alt:str, height:int):
 
 # %% ../../nbs/views/plot.ipynb #ra4p0002
 def log_axis(unit:str, values)->dict:
-    "A logarithmic axis with SI prefixes for positive `values`: a tick per decade, and between few decades."
+    "Return a logarithmic axis with SI prefixes for positive `values`: a tick per decade, and between few decades."
     low, high = math.log10(min(values)), math.log10(max(values))
     steps = (1, 2, 5) if high - low < 2 else (1,)
     ticks = [m * 10.0**k for k in range(math.floor(low) - 1, math.ceil(high) + 1) for m in steps]
@@ -343,7 +343,7 @@ def log_axis(unit:str, values)->dict:
 
 # %% ../../nbs/views/plot.ipynb #4f76a6c0
 def axes(fig, box:tuple):
-    "The two logarithmic axes."
+    "Draw the two logarithmic axes."
     x0, x1, y0, y1 = box
     fig.update_xaxes(title="arithmetic intensity (FLOP/B)", **_ticks(x0, x1), **_axis, row=1, col=1)
     fig.update_yaxes(title="performance (FLOP/s)", **_ticks(y0, y1), **_axis, row=1, col=1)
@@ -360,7 +360,7 @@ def _layout(fig, title, alt, box, strip):
 
 # %% ../../nbs/views/plot.ipynb #fc23ba69
 def category_bars(rows, title:str, order=None):
-    "A bar per category of (bar, number of the row, point) rows, marked by what bounds them; `order` is from below."
+    "Draw a bar per category of (bar, number of the row, point) rows, marked by their bounds; `order` is from below."
     fig, sums = canvas(), totals((bar, p.time_s) for bar, _, p in rows)
     for kind, look in bounds.items():
         chosen = [r for r in rows if r[2].bound == kind]
@@ -380,7 +380,7 @@ def category_bars(rows, title:str, order=None):
         margin_t=60)
 
 def plot_categories(result, points:str="modules", title:str="Time by category"):
-    "Where the time goes: a bar per category, made of the rows, marked by what bounds them. A plotly `Figure`."
+    "Draw where the time goes: a bar per category, made of the rows, marked by what bounds them. A plotly `Figure`."
     return category_bars([(p.category or "other", i, p) for i, p in enumerate(result.rows(points))], title)
 
 # %% ../../nbs/views/plot.ipynb #c59145ad
@@ -389,7 +389,7 @@ symbols = dict(L1="triangle-up", L2="diamond", DRAM="circle")   # A level that i
 _hues = dict(L1="#c67c1c", L2="#4c78a8", DRAM="#12805c")
 
 def level_points(p:RooflinePoint)->list[RooflinePoint]:
-    "`p` as one point per level, nearest first, with the bytes through it. Empty where FLOPs or time are unknown."
+    "Return `p` as one point per level, nearest first, with the bytes through it; none if FLOPs or time are unknown."
     if not (p.flops and p.time_s): return []
     through = passing([b for _, b in p.bytes_by_level])
     return [replace(p, memory_level=level, bytes_moved=b, arithmetic_intensity=arithmetic_intensity(p.flops, b))
@@ -397,7 +397,7 @@ def level_points(p:RooflinePoint)->list[RooflinePoint]:
 
 # %% ../../nbs/views/plot.ipynb #9bc4fb6c
 def _marks(fig, level, points, biggest):
-    "The markers of one level, large ones first; `points` are (row, point)."
+    "Draw the markers of one level, large ones first; `points` are (row, point)."
     size = lambda p: max(8.0, 26.0 * (p.share / biggest)**0.5)
     rows, ps = zip(*sorted(points, key=lambda rp: -rp[1].share))
     marker = dict(symbol=symbols.get(level, "square"), color=_hues.get(level, "#8d99a6"), size=[size(p) for p in ps],
@@ -407,7 +407,7 @@ def _marks(fig, level, points, biggest):
                     customdata=rows, mode="markers", name=f"through {level}", legendgroup=level, marker=marker)
 
 def _joins(fig, levels):
-    "One line per row through the points of its levels."
+    "Draw one line per row through the points of its levels."
     xs, ys = zip(*(at for ps in levels.values() for at in (*map(spot, ps), (None, None)))) if levels else ((), ())
     rows = [i for i, ps in levels.items() for _ in range(len(ps) + 1)]
     fig.add_scatter(x=xs, y=ys, customdata=rows, mode="lines", line=dict(color="#74808a", width=1.5),
@@ -426,7 +426,7 @@ def plot_levels(
     title:str|None=None, # None: model and device
     named:int=5,         # How many of the slowest rows carry their name
 ):
-    "The roofline of `result` with a point per memory level of each row, joined by a line: a plotly `Figure`."
+    "Return the roofline of `result` with a point per memory level of each row, joined by a line: a plotly `Figure`."
     levels = {i: ps for i, p in enumerate(result.points) if (ps := level_points(p))}
     drawn = [(i, q) for i, p in enumerate(result.points) for q in levels.get(i, [_at_dram(p)])]
     # axes and roofs that fit all levels, and the strip
@@ -443,7 +443,7 @@ def plot_levels(
 
 # %% ../../nbs/views/plot.ipynb #9588dfb2
 def _name_slowest(fig, points, levels, named):
-    "The names of the slowest rows, each at its right-most point."
+    "Write the names of the slowest rows, each at its right-most point."
     for i in sorted(levels, key=lambda i: -points[i].time_s)[:named]:
         x, y = spot(levels[i][-1])
         fig.add_annotation(x=math.log10(x), y=math.log10(y), text=shown(label(points[i]), 28),
@@ -455,6 +455,6 @@ def chart(
     points:str="modules", # "modules", "ops", "kernels" or "steps"
     named:int=5,          # How many of the slowest rows carry their name
 ):
-    "The roofline of `result`, by level where bytes were counted so: a `Figure`. Raises `ValueError` without rows."
+    "Draw the roofline of `result`, by level where bytes were counted so: a `Figure`. Raise `ValueError` without rows."
     if points == "modules" and hierarchical(result): return plot_levels(result, title, named)
     return plot_points(result, title, points, named)

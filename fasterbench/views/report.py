@@ -36,7 +36,7 @@ def _program_facts(p):
     return [(name, format_si(value, unit)) for name, value, unit in amounts]
 
 def _idle_facts(result):
-    "How long the device ran nothing, for want of what, and before which layers."
+    "Return how long the device ran nothing, for want of what, and before which layers."
     rows, times = [p for p in result.points if p.category == "idle" and p.type == "GPU idle"], result.idle
     total = sum(i.seconds for i in times) or sum(p.time_s for p in rows)
     if not total: return []
@@ -61,7 +61,7 @@ def _timing_facts(t):
 
 # %% ../../nbs/views/report.ipynb #19472a3d
 def facts(result)->list[tuple[str, list[tuple[str, str]]]]:
-    "Idle time, device, roofs, sample, settings, the whole model and the timing: titled lists of name and value."
+    "Return idle time, device, roofs, sample, settings, the whole model and the timing: titled lists of name and value."
     device = {"device": result.peaks.device} | result.environment
     sections = {"Idle": _idle_facts(result), "Device": pairs_of(device), "Roofs": _roof_facts(result.peaks),
                 "Sample": list(argument_texts(result.sample).items()),
@@ -72,7 +72,7 @@ def facts(result)->list[tuple[str, list[tuple[str, str]]]]:
 
 # %% ../../nbs/views/report.ipynb #0b664658
 def _segments(result):
-    "The terms of the equation as segments of a bar; what is subtracted has no length on it."
+    "Return the terms of the equation as segments of a bar; what is subtracted has no length on it."
     if not result.points: return []
     return [dict(kind=t.kind, label=t.label, seconds=t.seconds) for t in terms(divided(result)) if t.seconds > 0]
 
@@ -83,7 +83,7 @@ _xprof = ("rank", "name", "operator", "type", "category", "calls", "total_s", "t
           "utilization_pct", "compute_efficiency_pct", "memory_utilization_pct")
 
 def _report_columns(result):
-    "The fields of the data frame, the first ones at the left."
+    "Return the fields of the data frame, the first ones at the left."
     known, sends = fields_of(result), any(p.wire_bytes != 0 for p in result.points)
     ranks = ("rank_min_s", "rank_max_s", "slowest_rank") if any(p.ranks for p in result.points) else ()
     doubt = ("disturbed",) if any(p.disturbed for p in (*result.points, *result.ops)) else ()
@@ -92,7 +92,7 @@ def _report_columns(result):
     return [column(known[k], k in shown) for k in dict.fromkeys(order)]
 
 def _like_xprof(columns):
-    "The names of XProf's columns, those of the memory levels included."
+    "Return the names of XProf's columns, those of the memory levels included."
     levels = [c["field"] for c in columns if c["field"].startswith(("intensity_", "bandwidth_"))]
     return [*_xprof, *levels]
 
@@ -102,14 +102,14 @@ _row_sets = dict(modules="points", ops="ops", kernels="kernels", steps="steps")
 def _with(result, points, rows): return replace(result, **{_row_sets[points]: rows})
 
 def _row_groups(result, points, columns):
-    "The folded rows of more than one, with the numbers of the rows that each holds."
+    "Return the folded rows of more than one, with the numbers of the rows that each holds."
     folded = _with(result, points, fold(result.rows(points), "block"))
     pairs = zip(folded.rows(points), cells(records(folded, points), columns))
     return [(p, dict(row=values, members=list(p.rows))) for p, values in pairs if isinstance(p, FoldedPoint)]
 
 # %% ../../nbs/views/report.ipynb #b0021a5c
 def _points_tab(result, points, title, top):
-    "The slowest `top` rows of one kind."
+    "Return the slowest `top` rows of one kind."
     rows = result.rows(points)
     slow, columns = _with(result, points, rows[:top]), _report_columns(result)
     values = cells(islice(records(result, points), top), columns)
@@ -125,7 +125,7 @@ def _points_tab(result, points, title, top):
 def _hide(columns, field): return [c | dict(visible=c["visible"] and c["field"] != field) for c in columns]
 
 def _layers_tab(result, top):
-    "The kernels of compiled code by layer, with the bytes of a layer's operators one by one and of its kernels."
+    "Return the kernels of compiled code by layer, with the bytes of a layer's operators one by one and of its kernels."
     plain = lambda p: RooflinePoint(**{f.name: getattr(p, f.name) for f in fields(RooflinePoint)})
     tab = _points_tab(replace(result, points=[*map(plain, fold(result.points, "layer"))]), "modules", "layers", top)
     more, less = ("eager_bytes", "bytes_moved"), ("bound", "potential_s")
@@ -141,7 +141,7 @@ def _at(p, time_s, name):
                    utilization_pct=scaled(p.utilization_pct))
 
 def _step_rows(result):
-    "The whole and the steps as rows."
+    "Return the whole and the steps as rows."
     steps = [replace(p, name=f"step {i}") for i, p in enumerate(result.steps, 1)]
     average = statistics.mean(p.time_s for p in steps) if steps else None
     return [replace(result.program, name="whole model, without instruments"),
@@ -149,7 +149,7 @@ def _step_rows(result):
 
 # %% ../../nbs/views/report.ipynb #fc231b49
 def _step_times(rows, first):
-    "The time of each step, in the order in which they ran; row `first` is the first step."
+    "Return the time of each step, in the order in which they ran; row `first` is the first step."
     fig, steps = canvas(), rows[first:]
     texts = [f"{p.name}: {format_si(p.time_s, 's')}" for p in steps]
     fig.add_scatter(x=list(range(1, len(steps) + 1)), y=[p.time_s for p in steps], mode="markers", hovertext=texts,
@@ -167,7 +167,7 @@ def _whole_chart(result):
 
 # %% ../../nbs/views/report.ipynb #ab50145c
 def _program_kind(result):
-    "The tab of the program."
+    "Return the tab of the program."
     rows = _step_rows(result)
     every = replace(result, steps=rows)
     other = ("rank", "share", "cumulative_share", "total_s", "type")
@@ -180,7 +180,7 @@ def _program_kind(result):
 
 # %% ../../nbs/views/report.ipynb #02c86bfe
 def kinds(result, top:int)->list[dict]:
-    "The tabs, modules first; of compiled code its kernels, and then the same rows by layer."
+    "Return the tabs, modules first; of compiled code its kernels, and then the same rows by layer."
     compiled = any(p.layers for p in result.points)
     first = "kernels" if compiled and not result.kernels else "modules"
     titles = dict(modules=first, ops="operators", kernels="kernels")

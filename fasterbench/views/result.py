@@ -165,7 +165,7 @@ class Result(View):
     def rows(self,
         points:str="modules", # "modules", "ops", "kernels" or "steps"
     )->list[RooflinePoint]:
-        "The points of one kind. Raises `ValueError` for a kind that does not exist."
+        "Return the points of one kind. Raise `ValueError` for a kind that does not exist."
         if points not in _kinds: raise ValueError(f"points={points!r}; the kinds are {', '.join(_kinds)}")
         return getattr(self, _kinds[points])
 
@@ -179,11 +179,11 @@ class Result(View):
         depth:int|None=None,    # Parts of the path that stay; None: all
         points:str="modules",   # "modules", "ops", "kernels" or "steps"
     )->"Result":
-        "This result with rows of one kind folded into sums."
+        "Return this result with rows of one kind folded into sums."
         return replace(self, **{_kinds[points]: fold(self.rows(points), group, depth)})
 
     def gather(self)->"Result|None":
-        """On rank 0 of a job the results of all ranks as one: a row has its median, `ranks` those of each rank.
+        """Return, on rank 0 of a job, all ranks' results as one: a row has its median, `ranks` those of each rank.
 
         Every rank calls it; it is `None` on the others. A process that is in no job gets its own result back."""
         texts = peers.collected(to_dict(self))
@@ -191,7 +191,7 @@ class Result(View):
         return gathered([self, *map(from_dict, texts[1:])], Breakdown)
 
     def with_roofs(self)->"Result":
-        "This result, if it has roofs to draw or compare. Raises `ValueError` if it has none."
+        "Return this result, if it has roofs to draw or compare. Raise `ValueError` if it has none."
         if self.peaks is not None: return self
         traced = self.environment.get("tool") == "torch.profiler"
         raise ValueError(f"this needs roofs, and {self.model or 'the result'} has none: " + (
@@ -251,7 +251,7 @@ def _plain_values(value):
     return asdict(value) if is_dataclass(value) else value
 
 def to_dict(result:Result)->dict:
-    "Everything, as plain values that JSON can hold."
+    "Return everything, as plain values that JSON can hold."
     values = {f.name: _plain_values(getattr(result, f.name)) for f in fields(result)} | dict(peaks=result.peaks
         and result.peaks.to_dict())
     return dict(schema=schema, version=version, **finite(values))
@@ -286,7 +286,7 @@ def _agreeing(result):
 
 # %% ../../nbs/views/result.ipynb #rs000001
 def _points_of(data, name):
-    "The points of one kind; the file has an infinite intensity as text."
+    "Return the points of one kind; the file has an infinite intensity as text."
     infinite = lambda p: isinstance(p, dict) and p.get("arithmetic_intensity") == "inf"
     points = data.get(name)
     if not isinstance(points, list): return points

@@ -20,29 +20,29 @@ wire_color = "#12805c"
 
 # %% ../../nbs/views/roof_lines.ipynb #5db730df
 def levels_in_use(result, points:list[RooflinePoint]):
-    "The memory levels that serve some row, nearest first; main memory always."
+    "Return the memory levels that serve some row, nearest first; main memory always."
     used = {name for p in points for name, nbytes in p.bytes_by_level if nbytes}
     return [l for l in result.peaks.memory if l.name in used or l.capacity is None]
 
 def _rate_label(x, unit): return format_si(x, unit, 0 if math.log10(x) % 3 >= 1 else 1)
 
 def _ceilings_by_name(peaks, dtypes=None):
-    "The compute ceilings by their names, highest first; of `dtypes` alone where there are any of these."
+    "Return the compute ceilings by their names, highest first; of `dtypes` alone where there are any of these."
     used = [c for c in peaks.compute if dtypes is None or c.dtype in dtypes] or peaks.compute
     return {c.name: c.flops for c in sorted(used, key=lambda c: -c.flops)}
 
 def kinds_in_use(result, points:list[RooflinePoint]):
-    "The ceilings of kinds of work that explain a part of some row's time."
+    "Return the ceilings of kinds of work that explain a part of some row's time."
     used, dtypes = {kind for p in points for kind, _ in p.explained}, dtypes_in_use(result, points)
     return [k for k in result.peaks.kinds if k.kind in used and k.dtype in dtypes]
 
 def dtypes_in_use(result, points:list[RooflinePoint]):
-    "The dtypes that some row computes in, and the one that the peaks are for."
+    "Return the dtypes that some row computes in, and the one that the peaks are for."
     return {p.dtype for p in points if p.dtype} | {result.peaks.dtype.removeprefix("torch.")}
 
 # %% ../../nbs/views/roof_lines.ipynb #8138947a
 def _line(fig, name, xs, ys, at, side, labelled, color, dash="solid", short=None, **more):
-    "A roof; `at` is the place of its label on a logarithmic scale from 0 to 1, and the label is its name or `short`."
+    "Draw a roof; its label, the name or `short`, is at `at` on a logarithmic scale from 0 to 1."
     middle = [a * (b / a)**at for a, b in (xs, ys)]
     text = dict(mode="lines+text", text=["", escape(short or name), ""], textposition=side,
                 textfont=dict(color=color, size=12)) if labelled else dict(mode="lines")
@@ -76,7 +76,7 @@ def roof_lines(fig, peaks:HardwarePeaks, levels, box:tuple, color:str=ink, label
 
 # %% ../../nbs/views/roof_lines.ipynb #cf0a49ff
 def network_in_use(peaks:HardwarePeaks, points:list[RooflinePoint]):
-    "The roofs of the network under which some row sends, those of a tenth of the bytes or more and fast links first."
+    "Return the network's roofs under which some row sends, those of a tenth of the bytes or more and fast links first."
     if peaks is None or peaks.network is None: return []
     sent = [(peaks.network.named(name), nbytes) for p in points for name, nbytes in p.sends]
     sums = totals((roof, nbytes) for roof, nbytes in sent if roof is not None)
@@ -85,7 +85,7 @@ def network_in_use(peaks:HardwarePeaks, points:list[RooflinePoint]):
 
 # %% ../../nbs/views/roof_lines.ipynb #bbf35c3a
 def _network_lines(fig, network, box, top):
-    "A line per roof of the network, over FLOPs per byte on the wire."
+    "Draw a line per roof of the network, over FLOPs per byte on the wire."
     x0, x1, y0, _ = box
     for k, r in enumerate(network):
         rate = r.bus_bandwidth
@@ -95,7 +95,7 @@ def _network_lines(fig, network, box, top):
 
 # %% ../../nbs/views/roof_lines.ipynb #8bbc4960
 def _kind_lines(fig, kinds, box, top):
-    "A line per kind of work, hidden until it is switched on: flat for arithmetic, sloped for bytes."
+    "Draw a line per kind of work, hidden until it is switched on: flat for arithmetic, sloped for bytes."
     x0, x1, y0, _ = box
     for k in kinds:
         dtype = k.dtype if len({k.dtype for k in kinds}) > 1 else ""

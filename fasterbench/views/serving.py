@@ -122,7 +122,7 @@ def _serve_hover(p):
 def _limit_rate(p): return p.causal_flops / p.limit_s
 
 def _levels_above(peaks, points):
-    "Main memory, and the caches that hold so much of a model that its limit is above the roof of the next level."
+    "Return main memory, and the caches that hold so much of a model that its limit is above the next level's roof."
     for i, level in reversed(list(enumerate(peaks.memory))):
         if all(_limit_rate(p) <= 1.001 * p.intensity * level.bandwidth for p in points): break
     return peaks.memory[i:]
@@ -164,7 +164,7 @@ def serve_chart(result, title:str):
 
 # %% ../../nbs/views/serving.ipynb #21b5e1bb
 def _expected_line(fig, name, points):
-    "The expected rate, with its interval as a band."
+    "Draw the expected rate, with its interval as a band."
     color, xs = _colors[name], [p.batch for p in points]
     slow, fast = [p.tokens / p.high_s for p in points], [p.tokens / p.low_s for p in points]
     fig.add_scatter(x=xs + xs[::-1], y=fast + slow[::-1], fill="toself", fillcolor=color, opacity=0.15, mode="none",
@@ -179,7 +179,7 @@ def _expected_hover(p):
             f"{format_si(p.expected_s, 's')} ({format_si(p.low_s, 's')} to {format_si(p.high_s, 's')})<br>{parts}")
 
 def _where_it_fits(fig, result):
-    "Grey where weights and cache no longer fit in the memory of the devices."
+    "Shade where weights and cache no longer fit in the memory of the devices."
     last = max(p.batch for p in result.curve)
     if result.most_batch is None or result.most_batch >= last: return
     start = max(result.most_batch, 0.7)
@@ -194,7 +194,7 @@ def _measured_marks(fig, points):
     if x: fig.add_scatter(x=x, y=y, mode="markers", name="measured", marker=marker, hoverinfo="x+y", row=1, col=1)
 
 def _crossing_line(fig, name, batch):
-    "A line where the bound changes."
+    "Draw a line where the bound changes."
     fig.add_vline(batch, line=dict(color=_colors[name], dash="dot", width=1), row=1, col=1)
     fig.add_annotation(x=log10(batch), y=0.02, yref="y domain", xref="x", text=f"{batch}", showarrow=False,
                        xanchor="left", font=dict(color=_colors[name], size=11))
@@ -255,7 +255,7 @@ class ServeResult(View):
         batch:int,
         at:str="middle",  # Of decode: "middle" or "end"
     )->ServePoint:
-        "The point of one phase and batch. Raises `ValueError` for one that is not there."
+        "Return the point of one phase and batch. Raise `ValueError` for one that is not there."
         found = next((p for p in self.points if (p.phase, p.batch) == (phase, batch) and p.at in ("", at)), None)
         if found is not None: return found
         there = ", ".join(f"{p.name} {p.batch}" for p in self.points)
@@ -408,7 +408,7 @@ def options_chart(series, title):
 def serve_from_json(
     text:str, # What `to_json` returned, or the path of the file it wrote
 )->ServeResult:
-    "The result that `to_json` wrote. Raises `ValueError` for another schema or a newer version."
+    "Return the result that `to_json` wrote. Raise `ValueError` for another schema or a newer version."
     if not str(text).lstrip().startswith("{"):
         with open(text, encoding="utf-8") as f: text = f.read()
     data = check_schema(json.loads(text), schema, version)

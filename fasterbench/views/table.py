@@ -23,7 +23,7 @@ def has_caveat(p:RooflinePoint)->bool:
     return p.uncertain or p.disturbed
 
 def cell(p:RooflinePoint, field:Field, concise:bool=False)->str:
-    "The value of a field of `p` as text for a table; `~` marks a time that is uncertain."
+    "Return the value of a field of `p` as text for a table; `~` marks a time that is uncertain."
     if field.name == "name": return printable(label(p))
     if field.name == "type": return printable(p.operator.removeprefix("aten::") or p.type)
     if field.name == "phase" and concise: return _phases.get(p.phase, p.phase)
@@ -44,7 +44,7 @@ _columns = ("name", "type", "phase", "time_s", "share", "flops", "bytes_moved",
             "wire_bytes", "arithmetic_intensity", "achieved_gflops", "bound", "utilization_pct", "time_iqr_s")
 
 def shown_fields(points:list[RooflinePoint])->list[Field]:
-    "The fields of the printed table; the phase and the IQR only where there is something to say."
+    "Return the fields of the printed table; the phase and the IQR only where there is something to say."
     absent = {"phase"} if not any(p.phase for p in points) else set()
     fast = max((p.achieved_gflops or 0 for p in points), default=0) >= 1e4
     if not any(map(has_caveat, points)): absent.add("time_iqr_s")
@@ -57,25 +57,25 @@ _left_out = ("flops", "bytes_moved", "wire_bytes", "arithmetic_intensity", "achi
 
 # %% ../../nbs/views/table.ipynb #489f4b4c
 def _with_ranks(shown, points):
-    "Of several ranks, the median is shown with the fastest and the slowest."
+    "Show, of several ranks, the median with the fastest and the slowest."
     if not any(p.ranks for p in points): return shown
     more = [fields["time_s"]._replace(short="median"), *(fields[k] for k in ("rank_min_s", "rank_max_s",
                                                                                "slowest_rank"))]
     return [g for f in shown if f.name not in _left_out for g in (more if f.name == "time_s" else [f])]
 
 def _two_times(shown, points):
-    "Of a prediction, the expected time is shown with its limit."
+    "Show, of a prediction, the expected time with its limit."
     if not any(p.source == "predicted" for p in points): return shown
     pair = [fields["time_s"]._replace(short="expected"), fields["roof_time_s"]._replace(short="limit")]
     return [g for f in shown for g in (pair if f.name == "time_s" else [f])]
 
 def text_rows(points:list[RooflinePoint], shown:list[Field], concise:bool=False)->list[list[str]]:
-    "The points as texts, the titles first."
+    "Return the points as texts, the titles first."
     return [[f.heading for f in shown], *([cell(p, f, concise) for f in shown] for p in points)]
 
 # %% ../../nbs/views/table.ipynb #9016bf7c
 def _fitted(points, top, shown, width):
-    "The first `top` rows in `width` columns: as precise and as airy as it fits, names whole where they can be."
+    "Return the first `top` rows in `width` columns: as precise and as airy as it fits, names whole where they can be."
     left = left_columns(shown)
     for concise, gap in ((False, 2), (True, 2), (True, 1)):
         rows = text_rows(points[:top], shown, concise)
@@ -136,7 +136,7 @@ def summary(
     depth:int|None=None,   # Parts of the path that stay; None: all
     width:int|None=None,   # Columns; None: those of the terminal
 )->str:
-    "The lines of the whole, and the slowest rows as text."
+    "Return the lines of the whole, and the slowest rows as text."
     check_top(top)
     width, rows = width or terminal_width(), fold(result.points, group, depth)
     shown = shown_fields(rows[:top])
@@ -149,7 +149,7 @@ def summary(
 
 # %% ../../nbs/views/table.ipynb #cec449be
 def inclusive(points:list[RooflinePoint])->dict[tuple[str, str], float]:
-    "The time of every module and phase with the rows inside it, s. Kernels, and rows such as (loss), are in none."
+    "Return the time of each module and phase with the rows inside it, s. Kernels and rows such as (loss) are in none."
     total = {}
     for p in points:
         path, inside = p.name, p.source in ("counted", "predicted") and not p.name.startswith("(")
@@ -159,7 +159,7 @@ def inclusive(points:list[RooflinePoint])->dict[tuple[str, str], float]:
     return total
 
 def _level_columns(p, names):
-    "Columns of the memory levels."
+    "Return the columns of the memory levels."
     by_level = [dict(p.bytes_by_level).get(name, 0) for name in names] if p.bytes_by_level else []
     out = {}
     for name, own, nbytes in zip(names, by_level, passing(by_level)):
@@ -169,7 +169,7 @@ def _level_columns(p, names):
     return out
 
 def _efficiencies(p, peaks):
-    "How busy the arithmetic is, and the busiest memory level, in percent."
+    "Return how busy the arithmetic is, and the busiest memory level, in percent."
     if peaks is None: return {}
     by_level = [dict(p.bytes_by_level).get(l.name, 0) for l in peaks.memory]
     return dict(compute_efficiency_pct=None if p.achieved_gflops is None
@@ -179,7 +179,7 @@ def _efficiencies(p, peaks):
 
 # %% ../../nbs/views/table.ipynb #005c3ac1
 def records(result, points:str="modules")->Iterator[dict]:
-    "One dict per row, with the keys of `fields_of`."
+    "Yield one dict per row, with the keys of `fields_of`."
     rows, keys, names, cumulative = result.rows(points), fields_of(result), level_names(result), 0.0
     total = inclusive(rows) if points == "modules" else {}
     for rank, p in enumerate(rows, 1):
@@ -196,7 +196,7 @@ def sheet_of(result, points:str="modules")->Sheet:
 
 # %% ../../nbs/views/table.ipynb #f10239b9
 def html_table(result, top:int|None=10)->str:
-    "The slowest rows as an HTML table."
+    "Return the slowest rows as an HTML table."
     rows = fold(result.points)
     shown = shown_fields(rows[:top])
     below = _left_out_or_folded(result.points, rows, top) + _marks_explained(shown, rows[:top]) + footer(result)

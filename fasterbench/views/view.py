@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 # %% ../../nbs/views/view.ipynb #47ee88d3
 def printable(text:str)->str:
-    "`text` with line breaks, terminal codes and the like as escapes."
+    "Return `text` with line breaks, terminal codes and the like as escapes."
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 def _signature_stem(signature):
-    "The signature of a C++ function without its return type, its parameters and namespaces."
+    "Return the signature of a C++ function without its return type, its parameters and namespaces."
     if "<" not in signature and "::" not in signature: return signature
     text, depth = re.sub(r"^void |\(anonymous namespace\)::", "", signature).strip(), 0
     for i in range(len(text) - 1, -1, -1) if text.endswith(")") else ():
@@ -39,7 +39,7 @@ def _signature_stem(signature):
     return re.sub(r"\b(?:\w+::)+", "", text)
 
 def shortened(text:str, width:int)->str:
-    "`text` without its middle, where it is too long. Of a path the end says most, of a signature the start."
+    "Return `text` without its middle, where it is too long. Of a path the end says most, of a signature the start."
     if len(text) <= width or len(text := _signature_stem(text)) <= width: return text
     signature = "<" in text or "(" in text.lstrip("(")
     start = 2 * width // 3 if signature else width // 4 if width >= 20 else 1
@@ -47,7 +47,7 @@ def shortened(text:str, width:int)->str:
 
 # %% ../../nbs/views/view.ipynb #9016bf7d
 def _gapped(parts, kept):
-    "The `kept` of `parts`, an ellipsis for what is left out between and before them."
+    "Return the `kept` of `parts`, an ellipsis for what is left out between and before them."
     text, last = "", -1
     for i in sorted(kept):
         text += ("…" if i > last + 1 else "." if text else "") + parts[i]
@@ -55,7 +55,7 @@ def _gapped(parts, kept):
     return text
 
 def _fitted_path(parts, kept, width):
-    "The name of `kept` parts, further ones as they fit, from the end on; too long, its longest part is cut."
+    "Return the name of `kept` parts, further ones as they fit, from the end on; too long, its longest part is cut."
     for i in reversed(range(len(parts))):
         if i not in kept and len(_gapped(parts, {*kept, i})) <= width: kept = {*kept, i}
     over = len(_gapped(parts, kept)) - width
@@ -90,11 +90,11 @@ def told_apart(
 
 # %% ../../nbs/views/view.ipynb #9016bf7c
 def cut(text:str, width:int)->str:
-    "`text` without its end, where it is too long."
+    "Return `text` without its end, where it is too long."
     return text if len(text) <= width else f"{text[:width - 1]}…"
 
 def narrowed(rows:list[list[str]], room:int, others:list[str]=())->list[list[str]]:
-    "`rows` with names and types, the first two columns, that fit in `room` characters together; a type loses its end."
+    "Return `rows` whose names and types, the first two columns, fit in `room` characters; a type loses its end."
     name, kind = (max(len(r[i]) for r in rows) for i in (0, 1))
     kind = min(kind, max(room // 3, 6, room - name))
     names = told_apart([r[0] for r in rows], room - kind, others)
@@ -102,7 +102,7 @@ def narrowed(rows:list[list[str]], room:int, others:list[str]=())->list[list[str
 
 # %% ../../nbs/views/view.ipynb #9e66bb6f
 def text_table(rows:list, left:set, gap:int=2)->list[str]:
-    "One line per row, the titles first, as wide as the content; the columns of `left` are aligned to the left."
+    "Return one line per row, the titles first, as wide as the content; the columns of `left` are aligned to the left."
     widths = [max(map(len, column)) for column in zip(*rows)]
     aligned = lambda r: [f"{c:<{w}}" if i in left else f"{c:>{w}}" for i, (c, w) in enumerate(zip(r, widths))]
     return [(" " * gap).join(aligned(r)).rstrip() for r in rows]
@@ -112,12 +112,12 @@ def check_top(top):
     if bad: raise ValueError(f"top={top!r}: a whole number of rows is needed, or None for all")
 
 def terminal_width()->int:
-    "Columns of the terminal; 80 at least, and where there is none."
+    "Return the columns of the terminal; 80 at least, and where there is none."
     return max(80, shutil.get_terminal_size().columns)
 
 # %% ../../nbs/views/view.ipynb #vw000008
 def wrap_lines(lines:list[str], width:int=80)->list[str]:
-    "`lines` in the width of a terminal; continued lines are indented. A command follows a line break, to be copied."
+    "Wrap `lines` to the width of a terminal, with an indent. A command follows a line break, to be copied."
     parts = []
     for line in lines:
         text, *commands = line.split("\n")
@@ -134,7 +134,7 @@ _html_template = """{% macro cell(tag, text, i) -%}
 
 # %% ../../nbs/views/view.ipynb #vw000009
 def _stacked(rows):
-    "`rows` with titles over several lines, each column as narrow as its values and the words of its title allow."
+    "Return `rows` with titles over several lines, each column as narrow as its values and its title's words allow."
     titles, *values = rows
     widths = [max(len(t) for t in (*column, *title.split(), " ")) for title, column in zip(titles, zip(*values))]
     lines = [wrap(title, w, break_long_words=False) for title, w in zip(titles, widths)]
@@ -142,7 +142,7 @@ def _stacked(rows):
     return [*map(list, zip(*([""] * (deepest - len(l)) + l for l in lines))), *values]
 
 def _in_parts(rows, left, width):
-    "The lines of a table that is too wide, as tables below one another; the columns that tell rows apart are in all."
+    "Return a table that is too wide as tables below one another; the columns that tell rows apart are in all of them."
     wide = [max(map(len, column)) for column in zip(*rows)]
     named = [r for r in rows if r[0]]
     apart = lambda k: len({tuple(r[:k]) for r in named}) == len(named) and sum(wide[:k]) + k <= width // 2
@@ -191,7 +191,7 @@ class Table(NamedTuple):
         return template.render(rows=self.rows, left=self.left, lines=self.below, above=self.above)
 
 def left_columns(shown:Iterable[Field])->set[int]:
-    "The columns that hold texts."
+    "Return the columns that hold texts."
     return {i for i, f in enumerate(shown) if not f.number}
 
 def more_rows(count:int, top:int|None)->list[str]:
@@ -254,7 +254,7 @@ class Sheet(NamedTuple):
 _pictures = ("png", "svg", "pdf")
 
 def _picture_kind(path):
-    "The kind that an ending names. Raise `ValueError` for another one, `ImportError` where pictures cannot be made."
+    "Return the kind that an ending names. Raise `ValueError` for another, `ImportError` if pictures cannot be made."
     kind = Path(path).suffix.lower().removeprefix(".")
     if kind not in _pictures:
         raise ValueError(f"{str(path)!r} does not say what picture it is; the endings are .png, .svg and .pdf")
