@@ -190,9 +190,58 @@ def test_functional_work_in_threads(how):
     work = count_work(Call(forward), r(64, 64))
     assert work.flops is None and work.unknown_ops == {"aten::matmul (in another thread)": 2}
 
+def test_counts_in_several_threads_leave_the_profiler_of_new_threads_as_it_was():
+    "Several contexts that overlap in any order put back what was there before the first."
+    mine = lambda frame, event, arg: None
+    threading.setprofile(mine)
+    try:
+        from fasterbench.work.dispatch import OtherThreads
+        first, second = OtherThreads(), OtherThreads()
+        first.__enter__(); second.__enter__(); first.__exit__(*[None] * 3); second.__exit__(*[None] * 3)
+        assert threading.getprofile() is mine
+        with OtherThreads() as others, OtherThreads() as inner: threading.Thread(target=lambda: None).start()
+        assert others.present and inner.present and threading.getprofile() is mine
+    finally: threading.setprofile(None)
+
 def test_threads_that_do_something_else():
     pool.submit(lambda: None).result()
     assert count_work(Call(lambda x: x @ weight), r(64, 64)).flops == 2*64**3
+
+@pytest.mark.parametrize("f, flops", [
+    (torch.unique, 1000 * 10),                              # a sort of 1000: log2 is 9.97
+    (torch.unique_consecutive, 1000), (lambda x: torch.unique_consecutive(x, dim=0), 1000),    # each with the one before
+    (lambda x: torch.unique(x, dim=0), 1000 * 7),           # a sort of 100 rows of 10
+    (lambda x: torch.sparse.sum(x.to_sparse(), dim=0), 1000)])
+def test_comparisons_and_sums_of_entries(f, flops):
+    trace = count_work(Call(f), torch.arange(1, 1001.).view(100, 10)).trace
+    assert sum(c.flops for c in trace if "unique" in c.operator or "sum" in c.operator) == flops
+
+n = 64
+values, bytes_of_values = {"_linalg_svd": 4 * n**3 - 4 * n**3 / 3, "_linalg_eigh": 4 / 3 * n**3, "_linalg_eigvals": 10 * n**3}, 4 * n
+@pytest.mark.parametrize("f, operator", [
+    (torch.linalg.svdvals, "_linalg_svd"), (lambda a: torch.linalg.matrix_norm(a, "nuc"), "_linalg_svd"),
+    (lambda a: torch.linalg.matrix_norm(a, 2), "_linalg_svd"), (torch.linalg.cond, "_linalg_svd"), (torch.linalg.matrix_rank, "_linalg_svd"),
+    (torch.linalg.eigvalsh, "_linalg_eigh"), (torch.linalg.eigvals, "_linalg_eigvals")])
+def test_values_of_a_decomposition_alone(f, operator):
+    "PyTorch leaves the vectors out where nobody counts: they are not counted either."
+    trace = count_work(Call(f), r(n, n) + n * torch.eye(n)).trace
+    found = next(c for c in trace if c.operator == "aten::" + operator)
+    assert found.flops == values[operator] and sum(t.bytes for t in found.reads) == 4 * n**2
+    assert sum(t.bytes for t in found.writes) == bytes_of_values * (2 if operator == "_linalg_eigvals" else 1)     # complex
+
+@pytest.mark.parametrize("f, flops", [
+    (lambda a: torch.linalg.svd(a, full_matrices=False), 22 * n**3), (lambda a: torch.linalg.svd(a).S, 21 * n**3),
+    (torch.linalg.eigh, 9 * n**3), (torch.linalg.eig, 25 * n**3)])
+def test_vectors_that_are_asked_for_are_counted(f, flops):
+    assert sum(c.flops for c in count_work(Call(f), r(n, n) + n * torch.eye(n)).trace if "linalg" in c.operator) == flops
+
+def test_gradients_of_singular_values_need_the_vectors():
+    "In a training step PyTorch computes them for the backward."
+    class Norm(nn.Module):
+        def __init__(self): super().__init__(); self.weight = nn.Parameter(r(n, n))
+        def forward(self, x): return torch.linalg.matrix_norm(self.weight @ x, "nuc")
+    trace = count_work(Norm(), r(n, n), backward=True).trace
+    assert next(c.flops for c in trace if c.operator == "aten::_linalg_svd") == 22 * n**3
 
 @pytest.mark.parametrize("what", [count_work, lambda model, x: RooflineAnalyzer(model, x, HardwarePeaks(1e12, 1e11)).profile(warmup=0, steps=1)])
 def test_a_module_in_a_thread_whose_errors_nobody_sees(what):

@@ -18,7 +18,7 @@ from ..core.private import (DispatchKey, FakeTensor, HigherOrderOperator, TorchD
                                       _ExperimentalConfig, _dispatch_has_kernel_for_dispatch_key,
                                       _dispatch_key_for_device, _get_current_dispatch_mode_stack, _pop_mode,
                                       _profiler_enabled)
-from ..engine.process import profiler_session
+from ..engine.process import SharedSwitch, profiler_session
 from .rules import op_name, tensors_in
 
 # %% ../../nbs/work/dispatch.ipynb #94f5565e
@@ -112,6 +112,18 @@ def as_run(op, args, out):
     how = [h if isinstance(h, bool) else h[1:] for h in how]
     return aten.max_pool1d.default, (x.squeeze(-2), *how), out[0].squeeze(-2)
 
+def values_alone(op, args, out):
+    """Return a decomposition as it runs where nobody asks for its vectors, and the vectors; `None` for all else.
+
+    `svdvals`, `eigvalsh`, `eigvals` and the norms that use them ask for vectors where a mode is on, and drop them."""
+    given = dict(zip(("a", "how", "vectors"), args))
+    if op is aten._linalg_svd.default and not given.get("how") and given.get("vectors", True):
+        return (op, (args[0], False, False), out[1:2]), (out[0], out[2])
+    if op is aten._linalg_eigh.default and given.get("vectors", True):
+        return (op, (args[0], given.get("how", "L"), False), out[:1]), out[1:]
+    if op is aten.linalg_eig.default: return (aten._linalg_eigvals.default, args, out[0]), out[1:]
+    return None
+
 # %% ../../nbs/work/dispatch.ipynb #112b66c6
 @contextmanager
 def watching(mode:TorchDispatchMode):
@@ -123,25 +135,33 @@ def watching(mode:TorchDispatchMode):
         while len(_get_current_dispatch_mode_stack()) > depth: _pop_mode()
 
 # %% ../../nbs/work/dispatch.ipynb #55b719c9
+_looking = []        # who notes new threads now
+
+def _started(frame, event, arg):
+    "Note the thread that calls this, as it starts, for all who look; it does so only once."
+    for others in list(_looking): others.present = True
+    sys.setprofile(_noted.before)
+
+_noted = SharedSwitch(threading.getprofile, threading.setprofile, lambda: _started)
+
 class OtherThreads:
     "Within the context, Python threads other than this one are noted."
     def __init__(self,
         modules=(), # Of the run: what a communication hook of DDP hands to a future runs in a thread of the backend
     ):
         self.hooked = any(vars(m).get("_comm_hooks") for m in modules)
-        self.present, self._before = self.hooked, None
+        self.present, self._noted = self.hooked, None
 
     def __enter__(self):
-        self.present, self._before = self.hooked or len(threading.enumerate()) > 1, threading.getprofile()
-        threading.setprofile(self._started)              # called in each thread that starts, and there only once
+        self.present = self.hooked or len(threading.enumerate()) > 1
+        self._noted = _noted()
+        _looking.append(self)
+        self._noted.__enter__()
         return self
 
-    def _started(self, frame, event, arg):
-        self.present = True
-        sys.setprofile(self._before)
-
     def __exit__(self, *error):
-        threading.setprofile(self._before)
+        self._noted.__exit__(*error)
+        _looking.remove(self)
         self.present |= len(threading.enumerate()) > 1
 
     def operators(self,

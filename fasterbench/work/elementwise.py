@@ -50,7 +50,8 @@ def _reduction(names, *how): return rule(*aten_names(names), category="reduction
 
 _reduction("""sum prod amax amin max min argmax argmin any all cumsum cumprod cummax cummin nansum aminmax
     _is_all_true _is_any_true bincount histc count_nonzero median nanmedian mode kthvalue
-    cumsum_ cumprod_ cummaxmin masked_max _cummax_helper _cummin_helper""")
+    cumsum_ cumprod_ cummaxmin masked_max _cummax_helper _cummin_helper _sparse_sum
+    unique_consecutive unique_dim_consecutive""")
 _reduction("mean", 1, 1)
 _reduction("var std var_mean std_mean", 4, 1)
 _reduction("norm linalg_vector_norm", 2, 1)
@@ -114,12 +115,14 @@ def _ctc_loss_backward(grad, log_probs, targets, *_, out=None, **kw):
 def _comparisons(n): return math.ceil(math.log2(max(n, 2)))
 
 # %% ../../nbs/work/elementwise.ipynb #62dd09f2
-@rule(*aten_names("sort argsort unique_consecutive _unique2 unique_dim unique_dim_consecutive msort"),
-      category="reduction")
+@rule(*aten_names("sort argsort unique_dim msort"), category="reduction")
 def _sort(x, dim=-1, *_, out=None, **kw):
     dim = kw.get("dim", dim)
     return math.prod(x) * _comparisons(x[dim if isinstance(dim, int) and not isinstance(dim,
         bool) else -1] if len(x) else 1)
+
+@rule(*aten_names("_unique2"), category="reduction")
+def _unique(x, *_, out=None, **kw): return math.prod(x) * _comparisons(math.prod(x))
 
 @rule(*aten_names("topk"), category="reduction")
 def _topk(x, k, dim=-1, *_, out=None, **kw): return math.prod(x) * _comparisons(x[dim] if len(x) else 1)

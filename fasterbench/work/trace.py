@@ -23,7 +23,7 @@ from ..core.private import (_current_autograd_node, _disabled_torch_dispatch_imp
 from ..engine.step import NodeOwners
 from .contractions import unpacked
 from .communication import is_process_group, sent_by
-from .dispatch import Watcher, as_run, is_view
+from .dispatch import Watcher, as_run, is_view, values_alone
 from .flops import operator_flops
 from .rules import op_name, plain_values, tensors_in
 from .traffic import (arguments, memory_of, operator_accesses, region, storage_id, transferred,
@@ -228,10 +228,23 @@ class Tracer(Watcher):
         before_write=lambda tensor: None,# Called before an operator writes to a tensor
     ):
         super().__init__()
-        self.calls, self.memory, self.before_write = [], SharedMemory(), before_write
+        self._calls, self.memory, self.before_write = [], SharedMemory(), before_write
         self.given = ()                 # What the model was called with
         self.elsewhere = False          # Whether a module was called in another thread
         self._visits, self._packed, self._thread = _Visits(owners or {}), _PackedWeights(), get_ident()
+        self._unsettled = None          # Place of a decomposition, the call without vectors, and the vectors' memory
+
+    @property
+    def calls(self)->list[Call]:
+        "The operators so far."
+        self._settle()
+        return self._calls
+
+    def _settle(self):
+        "Take the last decomposition for one without vectors, where nobody has kept them."
+        if self._unsettled and all(memory.expired() for memory in self._unsettled[2]):
+            place, call, _ = self._unsettled
+            self._calls[place], self._unsettled = call, None
 
     @property
     def visits(self)->list[Visit]: return self._visits.all
@@ -270,6 +283,9 @@ class Tracer(Watcher):
         return self._visits.section(part, phase)
 
     def see(self, op, args, kwargs):
+        if self._unsettled:
+            self._settle()
+            self._unsettled = None
         _before(self, op, args, kwargs)
         out = op(*args, **kwargs)
         _after(self, op, args, kwargs, out)
@@ -293,23 +309,33 @@ def _after(self, op, args, kwargs, out):
         for t in made: self.memory.number(t, visit)
     if not is_view(op): _record(self, op, self._packed.opened(args), self._packed.opened(kwargs), out)
 
-# %% ../../nbs/work/trace.ipynb #125c418a
 def _record(self, op, args, kwargs, out):
     "Append what the call did."
+    call = _call_of(self, op, args, kwargs, out)
+    if call is None: return
+    if found := values_alone(op, args, out):
+        (op, args, values), vectors = found
+        memory = [StorageWeakRef(v.untyped_storage()) for v in vectors]
+        self._unsettled = len(self._calls), _call_of(self, op, args, kwargs, values), memory
+    self._calls.append(call)
+
+# %% ../../nbs/work/trace.ipynb #125c418a
+def _call_of(self, op, args, kwargs, out):
+    "Return what the call did; `None` where that is nothing."
     op, args, out = as_run(op, args, out)
     flops, category = operator_flops(op, args, kwargs, out)
     reads, writes = operator_accesses(op, args, kwargs, out)
     sent = sent_by(op, args, kwargs, out)
-    if not (reads or writes or flops or sent) or op_name(op).startswith("profiler::"): return
+    if not (reads or writes or flops or sent) or op_name(op).startswith("profiler::"): return None
     total, contraction, dense = (None, None, None) if flops is None else (flops.total, flops.contraction, flops.dense)
     index, given = self._visits.current(), tensors_in((args, kwargs))
     visit = self.visits[index]
     dtype = _ceiling_dtype(category, given + tensors_in(out))
     category = "communication" if sent else "optimizer" if visit.phase == "update" else category
-    self.calls.append(Call(visit.part, index, visit.phase, op_name(op), category, total, contraction,
-                           [_touch(self, a) for a in reads], [_touch(self, a) for a in writes],
-                           tuple(("nested",) if t.is_nested else tuple(t.shape) for t in given),
-                           tuple(dtype_name(t.dtype) for t in given), dtype, sent, dense))
+    return Call(visit.part, index, visit.phase, op_name(op), category, total, contraction,
+                [_touch(self, a) for a in reads], [_touch(self, a) for a in writes],
+                tuple(("nested",) if t.is_nested else tuple(t.shape) for t in given),
+                tuple(dtype_name(t.dtype) for t in given), dtype, sent, dense)
 
 def _touch(self, access):
     whole = unique_bytes(access.tensor)

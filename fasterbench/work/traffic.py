@@ -47,7 +47,7 @@ _overwrite = {*aten_names("""copy_ fill_ zero_ uniform_ normal_ random_ exponent
     geometric_ cauchy_ _foreach_zero_ _foreach_copy_ resize_ set_ index_fill_ masked_fill_ masked_scatter_ scatter_
     index_put_ _index_put_impl_ put_ index_copy_ fill_diagonal_"""), "fsdp::copy_"}
 _allocate = set(aten_names("""empty empty_like empty_strided new_empty new_empty_strided empty_permuted resize_ set_
-    lift lift_fresh"""))
+    lift lift_fresh _efficientzerotensor"""))
 _template = set(aten_names("""empty_like zeros_like ones_like full_like rand_like randn_like randint_like new_empty
     new_empty_strided new_zeros new_ones new_full new_tensor is_same_size _has_same_storage_numel
     _has_compatible_shallow_copy_type is_set_to _new_zeros_with_same_feature_meta"""))  # of arguments the shapes alone
