@@ -235,6 +235,19 @@ def test_values_of_a_decomposition_alone(f, operator):
 def test_vectors_that_are_asked_for_are_counted(f, flops):
     assert sum(c.flops for c in count_work(Call(f), r(n, n) + n * torch.eye(n)).trace if "linalg" in c.operator) == flops
 
+def test_a_step_of_an_optimizer_is_one_after_its_first():
+    "SGD with momentum copies the gradient in its first step; in others it adds the decay (2), scales (1) and adds (1) to the momentum, and updates (2)."
+    model = nn.Linear(100, 100, bias=False)
+    fresh = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9, weight_decay=0.1, foreach=False)
+    before = model.weight.detach().clone()
+    update = lambda: sum(c.flops for c in count_work(model, r(2, 100), backward=True, optimizer=fresh).trace if c.phase == "update")
+    assert update() == 10_000 * (2 + 1 + 1 + 2) and not fresh.state and torch.equal(model.weight, before)
+
+@pytest.mark.parametrize("call", [count_work, lambda model, x, **how: RooflineAnalyzer(model, x).profile(**how)])
+def test_an_optimizer_of_another_model_is_refused(call):
+    with pytest.raises(ValueError, match="none of which is a parameter"):
+        call(nn.Linear(4, 4), r(2, 4), backward=True, optimizer=torch.optim.SGD(nn.Linear(4, 4).parameters(), 0.1))
+
 def test_gradients_of_singular_values_need_the_vectors():
     "In a training step PyTorch computes them for the backward."
     class Norm(nn.Module):

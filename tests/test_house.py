@@ -107,7 +107,7 @@ def doubts(text):
 
 # Pages with such lines on purpose, and why.
 doubtful = {"headline.ipynb": "shows what the lines say", "many_ranks.ipynb": "two ranks and the threads of gloo share two cores",
-            "comparing.ipynb": "is about differences that are no larger than the noise", "in_ci.ipynb": "compares with a version that is slow and unsteady"}
+            "comparing.ipynb": "is about differences that are no larger than the noise"}
 
 def test_no_page_shows_times_of_a_busy_machine():
     "A page is committed with outputs of a machine that did nothing else, so that no line says `±`."

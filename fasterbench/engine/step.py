@@ -106,6 +106,14 @@ def total_output(out):
                          "require gradients")
     return sum(sums[1:], sums[0])
 
+def _check_optimized(optimizer, modules):
+    "Raise `ValueError` for an optimizer that holds no parameter of these modules."
+    held = {id(p) for m in modules if isinstance(m, nn.Module) for p in m.parameters()}
+    given = [p for g in optimizer.param_groups for p in g["params"]]
+    if not any(id(p) in held for p in given):
+        raise ValueError(f"optimizer is a {type(optimizer).__name__} over {len(given)} tensors, none of which is a "
+                         "parameter of the model or the loss: it would update nothing; make it from model.parameters()")
+
 def check_step(backward:bool, loss, optimizer):
     "Raise `TypeError` or `ValueError` for what cannot be a training step."
     if backward and torch.is_inference_mode_enabled():
@@ -143,6 +151,7 @@ class TrainingStep(Forward):
         optimizer=None, # A `torch.optim.Optimizer`, or None: no update
     ):
         check_step(True, loss, optimizer)
+        if optimizer is not None: _check_optimized(optimizer, (model, loss))
         super().__init__(model)
         self.loss, self.optimizer = total_output if loss is None else loss, optimizer
         self.owners, self.leaves, self.given = parameter_owners(self.modules), [], []  # what else can get a gradient

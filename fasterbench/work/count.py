@@ -324,7 +324,7 @@ def check_initialized(model:nn.Module):
 
 # %% ../../nbs/work/count.ipynb #0d83531b
 def count_work(
-    model:nn.Module,       # Any module; it is run once and left as it was
+    model:nn.Module,       # Any module; it is run and left as it was
     sample,                # A tensor, a tuple or list of arguments, or a dict of keyword arguments
     *,
     backward:bool=False,   # Count a training step in training mode, instead of a forward in eval mode
@@ -344,6 +344,10 @@ def count_work(
     where = nullcontext((args, kwargs, Tracer)) if backward else on_target(model, args, kwargs, target)
     with preserved_run(run, (args, kwargs)) as before_write, where as (args, kwargs, tracer):
         run.reset((args, kwargs))
+        if run.has_first:                                          # a step that makes the optimizer's state is no other
+            again, more = copied((args, kwargs))
+            run(*again, **more)
+            run.reset((args, kwargs))
         return trace_call(lambda: run(*args, **kwargs), run, before_write, tracer)
 
 # %% ../../nbs/work/count.ipynb #4792649c

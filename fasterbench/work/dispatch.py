@@ -113,7 +113,7 @@ def as_run(op, args, out):
     return aten.max_pool1d.default, (x.squeeze(-2), *how), out[0].squeeze(-2)
 
 def values_alone(op, args, out):
-    """Return a decomposition as it runs where nobody asks for its vectors, and the vectors; `None` for all else.
+    """Return a decomposition as it runs where its vectors are not asked for, and the vectors; `None` for all else.
 
     `svdvals`, `eigvalsh`, `eigvals` and the norms that use them ask for vectors where a mode is on, and drop them."""
     given = dict(zip(("a", "how", "vectors"), args))

@@ -241,7 +241,7 @@ class Tracer(Watcher):
         return self._calls
 
     def _settle(self):
-        "Take the last decomposition for one without vectors, where nobody has kept them."
+        "Take the last decomposition for one without vectors, where nothing holds them."
         if self._unsettled and all(memory.expired() for memory in self._unsettled[2]):
             place, call, _ = self._unsettled
             self._calls[place], self._unsettled = call, None
