@@ -140,6 +140,28 @@ def test_eager_beside_compiled(forward):
     assert len(limits) == 1 and limits[0].startswith("after: ") and "perfect fusion" in limits[0] and limits[0] in found.render()
     assert {"blocks.0.norm", "blocks.1.up", "head"} <= {l.name for l in lines if None not in l.points}
 
+class Runs(nn.Module):
+    "A function as a module."
+    def __init__(self, f): super().__init__(); self.f = f
+    def forward(self, *args): return self.f(*args)
+
+def compiled_rows(f, *sample, **how):
+    torch._dynamo.reset()
+    return check(profiled(torch.compile(Runs(f)), sample, **how))
+
+def scatters():
+    "What is added to, an index of the rows and of each element, and a source: 100, 3000 and 3000 rows of 16."
+    torch.manual_seed(0)
+    return torch.zeros(100, 16), torch.randint(0, 100, (3000,)), torch.randint(0, 100, (3000, 16)), torch.randn(3000, 16)
+
+@pytest.mark.parametrize("f", [lambda o, i, s: o.index_add(0, i, s) * 2,
+                               lambda o, i, s: o.index_put((i,), s, accumulate=True) * 2])
+def test_a_loop_that_adds_to_a_place_has_its_additions(f):
+    "By hand: an addition for each element of the source, and a product for each of the result; integers have none."
+    out, rows, _, source = scatters()
+    assert compiled_rows(f, out, rows, source).program.flops == 3000 * 16 + 100 * 16
+    assert compiled_rows(f, out.long(), rows, source.long()).program.flops == 0
+
 def test_three_limits(forward):
     model, sample, result = forward
     (_, eager_s, eager), (_, made_s, generated), (_, least_s, least) = result.limits

@@ -286,6 +286,11 @@ _aten = dict(truediv="div", minimum="minimum", maximum="maximum")
 _integer_results = {"eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "logical_not", "logical_and", "logical_or",
                     "signbit"}
 
+def _is_atomic(store):
+    "Tell if what a loop stores is added to what is there."
+    mode = store.args[4] if len(store.args) > 4 else store.kwargs.get("mode")
+    return str(mode or "").startswith("atomic")
+
 class _Body:
     "Counts the operations of one loop body."
     def __init__(self, graph, body):
@@ -328,6 +333,7 @@ class _Body:
             self.flops += _per_input.get(args[3], 1) * self.outer * self.inner * floating
             return floating and not str(args[3]).startswith("arg"), True
         if name in ("rand", "randn"): return True, behind
+        if name == "store" and _is_atomic(node): self.flops += self.outer * (1 if behind else self.inner) * floating
         if name in _free or not floating: return floating, behind
         self.flops += pointwise_cost(f"aten::{_aten.get(name, name)}") * self.outer * (1 if behind else self.inner)
         return name not in _integer_results, behind
