@@ -199,6 +199,14 @@ def test_an_index_put_that_inductor_calls_has_a_row():
     row = row_of(twice, "index_put_")
     assert (row.flops, row.bytes_moved) == (3000, 24_000 + 12_000 + 2 * 6400)         # one index, given twice
 
+def test_an_operator_that_only_checks_has_a_row():
+    "By hand: an inverse of 64 rows takes 2·64³, reads and writes 64 × 64 numbers, and a code of 4 B that is read again."
+    result = compiled_rows(torch.linalg.inv, torch.eye(64))
+    row = row_of(result, "linalg_inv_ex")
+    assert (row.flops, row.bytes_moved) == (2 * 64**3, 2 * 4 * 64 * 64 + 4)
+    row = row_of(result, "_linalg_check_errors")
+    assert (row.flops, row.bytes_moved) == (0, 4) and not any("one row" in n for n in result.notes)
+
 class Gathers(nn.Module):
     def __init__(self): super().__init__(); self.fc, self.pick = nn.Linear(64, 64), Runs(lambda x, i: x.gather(0, i))
     def forward(self, x, i): return self.pick(self.fc(x), i)

@@ -188,7 +188,7 @@ class _Traffic:
 
     def elements(self, name):
         buffer = self.graph.try_get_buffer(name)
-        if buffer is None: return 0
+        if buffer is None or not buffer.has_tensor_output(): return 0
         return _number(self.graph, buffer.get_layout().storage_size())
 
     def touches(self):
@@ -358,7 +358,11 @@ def _laid_out(graph, size, stride, dtype):
 def _as_called(graph, node):
     "Return (operator, arguments, keyword arguments, result) of a node."
     args, kwargs = (torch.fx.map_arg(given, lambda n: _value(graph, n)) for given in (node.args, node.kwargs))
-    return node.target, args, kwargs, _value(graph, node)
+    op, out = node.target, _value(graph, node)
+    if _has_effects(node): (_, op, *args), out = args, out[1:]             # what is kept in order has a token first
+    return op, args, kwargs, out
+
+def _has_effects(node): return node.op == "call_function" and str(node.target) == "with_effects"
 
 def _is_operator(node): return node.op == "call_function" and isinstance(node.target, OpOverload)
 
@@ -369,7 +373,7 @@ def _main_node(node):
     if own is not None and own in origins: return own
     products = [o for o in origins if op_name(o.target).rpartition("::")[2].startswith(_products)]
     named = [o for o in origins if o.target == getattr(node, "op_overload", None)]
-    return next(iter((*named, *products, *origins)), None)
+    return next(iter((*named, *products, *origins, *filter(_has_effects, node.origins))), None)
 
 _products = ("mm", "addmm", "bmm", "baddbmm", "convolution", "_int_mm", "linear", "_linear", "_mkl_linear",
              "_convolution", "_scaled")
