@@ -55,7 +55,8 @@ def kernels(result): return [p for p in result.points if p.layers]
 def around(result): return sorted(p.name for p in result.points if not p.layers)
 
 def check(result):
-    "What holds for every row of a kernel."
+    "What holds for every row of a kernel, and that each call in the wrapper has one."
+    assert not any("no row" in n for n in result.notes), result.notes
     for p in kernels(result):
         assert math.isclose(sum(share for _, _, share, _ in p.layers), 1), p
         assert violations(p, peaks) == [] and p.flops is not None and p.time_s > 0
@@ -181,6 +182,13 @@ def test_operators_that_change_a_tensor_have_rows():
     assert row_of(drawn, "bernoulli_").bytes_moved == 192_000
     turned = compiled_rows(lambda x: x.to(torch.complex64), source)
     assert row_of(turned, "copy_").bytes_moved == 192_000 + 384_000
+
+def test_an_operator_without_a_row_is_named(monkeypatch):
+    monkeypatch.setattr(inductor, "_numbered", lambda generator, scheduler, node, original: original(scheduler, node))
+    out, _, index, source = scatters()
+    f = torch.compile(Runs(lambda o, i, s: o.scatter_add(0, i, s).scatter_add(0, i, s)), options=threads)
+    torch._dynamo.reset()
+    assert any("no row for aten.scatter_reduce_.two (2 calls):" in n for n in profiled(f, (out, index, source)).notes)
 
 def test_an_index_put_that_inductor_calls_has_a_row():
     "By hand, with an index of rows, and with two of single elements: 3000 additions of 16, and of one."

@@ -340,6 +340,10 @@ def _calls(statement, name):
 
 def _names_called(statement): return [ast.unparse(n.func) for n in ast.walk(statement) if isinstance(n, ast.Call)]
 
+def _simple_statements(function):
+    found = (n for n in ast.walk(function) if isinstance(n, ast.stmt) and not hasattr(n, "body"))
+    return sorted(found, key=lambda n: n.lineno)
+
 def site_statements(
     source:str, # Of a wrapper with its comments
 )->dict[int, tuple]:
@@ -347,8 +351,7 @@ def site_statements(
     handles = [(i, *m.groups()) for i, line in enumerate(source.splitlines(), 1) if (m := _handle.match(line))]
     found = {}
     for of, function in _wrapper_functions(ast.parse(source)):
-        simple = sorted((n for n in ast.walk(function) if isinstance(n, ast.stmt) and not hasattr(n, "body")),
-                        key=lambda n: n.lineno)
+        simple = _simple_statements(function)
         for line, name, number in handles:
             if not function.lineno <= line <= function.end_lineno: continue
             for statement in simple:
@@ -356,6 +359,19 @@ def site_statements(
                     found[int(number)] = of, function, statement
                     break
     return found
+
+_operator = re.compile(r"(aten|prims|extern_kernels|inductor_ops|torch\.ops)\.|.*\.copy_$")
+
+def calls_beside(
+    source:str, # Of a wrapper
+    sites:dict, # As `site_statements` gives them
+)->list[str]:
+    "Return the names of the kernels and operators that a wrapper calls in no site."
+    tree, lines = ast.parse(source), {statement.lineno for *_, statement in sites.values()}
+    made = [n for n in tree.body if isinstance(n, ast.Assign) and ast.unparse(n.value).startswith("async_compile.")]
+    kernels = {ast.unparse(target) for n in made for target in n.targets}
+    beside = [s for _, f in _wrapper_functions(tree) for s in _simple_statements(f) if s.lineno not in lines]
+    return [n for s in beside for n in _names_called(s) if n.removesuffix(".run") in kernels or _operator.match(n)]
 
 # %% ../../nbs/engine/inductor.ipynb #b134e7d1
 stamp_name = "fasterbench_stamp"     # The name of the stamp among the globals of a wrapper
@@ -402,9 +418,11 @@ class Stamped:
         self.swaps = []   # (function, its code, the stamped code, graph)
         self.missing = [] # Graphs whose code runs nowhere
         self.sites = {}   # id of a graph -> numbers of the sites that have a stamp
+        self.beside = []  # Names of the kernels and operators that are called in no site
         for graph in graphs:
             modules = modules_of_graph(graph)
-            if not modules: self.missing.append(graph)
+            if modules: self.beside += calls_beside(graph.source, site_statements(graph.source))
+            else: self.missing.append(graph)
             for module in modules: self._add(graph, module)
 
     def _add(self, graph, module):
