@@ -14,6 +14,7 @@ as_text = {"torch._dynamo.eval_frame._stance": "engine.process", "torch._dynamo.
            **{f"torch._inductor.{name}": "engine.inductor" for name in (
                "debug.set_kernel_post_grad_provenance_tracing", "codegen.cpp.set_kernel_post_grad_provenance_tracing",
                "codegen.triton.set_kernel_post_grad_provenance_tracing", "graph.GraphLowering._compile_to_module",
+               "scheduler.Scheduler.codegen_extern_call", "codegen.wrapper.PythonWrapperCodegen.write_provenance_debug_handle",
                "codecache.PyCodeCache.modules", "utils.set_tracing_context_output_strides")},
            **{f"torch._dynamo.eval_frame.{name}": "engine.inductor" for name in (
                "_callback_from_stance", "_create_wrapped_callback", "innermost_backend")}}
@@ -68,7 +69,7 @@ elsewhere = {
         _dynamo.eval_frame.innermost_backend _dynamo.exc.RestartAnalysis _dynamo.guards.DeletedGuardManagerWrapper _functorch.config _functorch.config.patch
         _inductor _inductor.codecache.PyCodeCache _inductor.codecache.PyCodeCache.modules _inductor.codegen.cpp
         _inductor.codegen.triton _inductor.compile_fx.compile_fx _inductor.compile_fx.compile_fx_inner _inductor.debug
-        _inductor.graph _inductor.utils.set_tracing_context_output_strides _dynamo.device_interface
+        _inductor.graph _inductor.scheduler _inductor.virtualized.V _inductor.virtualized.V.graph _inductor.utils.set_tracing_context_output_strides _dynamo.device_interface
         _dynamo.device_interface.get_interface_for_device utils._triton""",
     "engine.process": """_C _C._is_multithreading_enabled _C._set_multithreading_enabled _GLOBAL_DEVICE_CONTEXT _dynamo.eval_frame
         _dynamo.eval_frame.DynamoStance""",

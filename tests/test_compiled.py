@@ -55,7 +55,8 @@ def kernels(result): return [p for p in result.points if p.layers]
 def around(result): return sorted(p.name for p in result.points if not p.layers)
 
 def check(result):
-    "What holds for every row of a kernel."
+    "What holds for every row of a kernel, and that each call in the wrapper has one."
+    assert not any("no row" in n for n in result.notes), result.notes
     for p in kernels(result):
         assert math.isclose(sum(share for _, _, share, _ in p.layers), 1), p
         assert violations(p, peaks) == [] and p.flops is not None and p.time_s > 0
@@ -139,6 +140,92 @@ def test_eager_beside_compiled(forward):
     lines, limits = found.rows, [line for line in found.equations if "least times" in line]
     assert len(limits) == 1 and limits[0].startswith("after: ") and "perfect fusion" in limits[0] and limits[0] in found.render()
     assert {"blocks.0.norm", "blocks.1.up", "head"} <= {l.name for l in lines if None not in l.points}
+
+class Runs(nn.Module):
+    "A function as a module."
+    def __init__(self, f): super().__init__(); self.f = f
+    def forward(self, *args): return self.f(*args)
+
+threads = {"cpp.threads": 2}        # with one thread Inductor makes a loop of a scatter
+
+def compiled_rows(f, *sample):
+    torch._dynamo.reset()
+    return check(profiled(torch.compile(Runs(f), options=threads), sample))
+
+def scatters():
+    "What is added to, an index of the rows and of each element, and a source: 100, 3000 and 3000 rows of 16."
+    torch.manual_seed(0)
+    return torch.zeros(100, 16), torch.randint(0, 100, (3000,)), torch.randint(0, 100, (3000, 16)), torch.randn(3000, 16)
+
+@pytest.mark.parametrize("f", [lambda o, i, s: o.index_add(0, i, s) * 2,
+                               lambda o, i, s: o.index_put((i,), s, accumulate=True) * 2])
+def test_a_loop_that_adds_to_a_place_has_its_additions(f):
+    "By hand: an addition for each element of the source, and a product for each of the result; integers have none."
+    out, rows, _, source = scatters()
+    assert compiled_rows(f, out, rows, source).program.flops == 3000 * 16 + 100 * 16
+    assert compiled_rows(f, out.long(), rows, source.long()).program.flops == 0
+
+def row_of(result, kind): return next(p for p in result.points if p.type == kind)
+
+def copies(result): return sorted(p.bytes_moved for p in kernels(result) if p.type.startswith("fused "))
+
+def test_operators_that_change_a_tensor_have_rows():
+    "By hand: a copy of the result is made, then index and source are read, and the result is read and written."
+    out, _, index, source = scatters()
+    added = compiled_rows(lambda o, i, s: o.scatter_add(0, i, s) * 2, out, index, source)
+    assert added.program.flops == 3000 * 16 + 100 * 16 and copies(added) == [12_800, 12_800]
+    row = row_of(added, "scatter_reduce_")
+    assert (row.flops, row.bytes_moved) == (3000 * 16, 384_000 + 192_000 + 2 * 6400) and row.layers[0][:2] == ("", "Runs")
+    most = compiled_rows(lambda o, i, s: o.scatter_reduce(0, i, s, "amax"), out, index, source)
+    assert (row_of(most, "scatter_reduce_").flops, most.program.flops) == (48_000, 48_000)
+    drawn = compiled_rows(lambda x: torch.empty_like(x).bernoulli_(.3) * x, source)
+    assert row_of(drawn, "bernoulli_").bytes_moved == 192_000
+    turned = compiled_rows(lambda x: x.to(torch.complex64), source)
+    assert row_of(turned, "copy_").bytes_moved == 192_000 + 384_000
+
+def test_an_operator_without_a_row_is_named(monkeypatch):
+    monkeypatch.setattr(inductor, "_numbered", lambda generator, scheduler, node, original: original(scheduler, node))
+    out, _, index, source = scatters()
+    f = torch.compile(Runs(lambda o, i, s: o.scatter_add(0, i, s).scatter_add(0, i, s)), options=threads)
+    torch._dynamo.reset()
+    assert any("no row for aten.scatter_reduce_.two (2 calls):" in n for n in profiled(f, (out, index, source)).notes)
+
+def test_an_index_put_that_inductor_calls_has_a_row():
+    "By hand, with an index of rows, and with two of single elements: 3000 additions of 16, and of one."
+    out, rows, index, source = scatters()
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True)
+    try:
+        by_row = compiled_rows(lambda o, i, s: o.index_put((i,), s, accumulate=True), out, rows, source)
+        single = compiled_rows(lambda o, i, j, s: o.index_put((i, j), s, accumulate=True), out, rows, index[:, 0] % 16, source[:, 0])
+        twice = compiled_rows(lambda o, i, s: o.index_put((i, i), s, accumulate=True), out, rows % 16, source[:, 0])
+    finally: torch.use_deterministic_algorithms(before)
+    row = row_of(by_row, "index_put_")
+    assert (row.flops, row.bytes_moved) == (48_000, 24_000 + 192_000 + 2 * 6400)
+    row = row_of(single, "index_put_")
+    assert (row.flops, row.bytes_moved) == (3000, 2 * 24_000 + 12_000 + 2 * 6400)
+    row = row_of(twice, "index_put_")
+    assert (row.flops, row.bytes_moved) == (3000, 24_000 + 12_000 + 2 * 6400)         # one index, given twice
+
+def test_an_operator_that_only_checks_has_a_row():
+    "By hand: an inverse of 64 rows takes 2·64³, reads and writes 64 × 64 numbers, and a code of 4 B that is read again."
+    result = compiled_rows(torch.linalg.inv, torch.eye(64))
+    row = row_of(result, "linalg_inv_ex")
+    assert (row.flops, row.bytes_moved) == (2 * 64**3, 2 * 4 * 64 * 64 + 4)
+    row = row_of(result, "_linalg_check_errors")
+    assert (row.flops, row.bytes_moved) == (0, 4) and not any("one row" in n for n in result.notes)
+
+class Gathers(nn.Module):
+    def __init__(self): super().__init__(); self.fc, self.pick = nn.Linear(64, 64), Runs(lambda x, i: x.gather(0, i))
+    def forward(self, x, i): return self.pick(self.fc(x), i)
+
+def test_the_gradient_of_a_gather_has_a_row():
+    "By hand: 200 × 64 gradients are added into 50 × 64 zeros."
+    sample = torch.randn(50, 64), torch.randint(0, 50, (200, 64))
+    result = check(profiled(torch.compile(made(Gathers), options=threads), sample, backward=True))
+    row = row_of(result, "scatter_reduce_")
+    assert (row.phase, row.flops, row.layers[0][0]) == ("backward", 200 * 64, "pick")
+    assert row.bytes_moved == 200 * 64 * (8 + 4) + 2 * 4 * 50 * 64
 
 def test_three_limits(forward):
     model, sample, result = forward

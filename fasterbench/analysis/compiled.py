@@ -118,6 +118,10 @@ class Kernels:
                               "generates for them now is not the code that runs")
         unplaced = sum(len(g.sites) - len(self.stamped.sites.get(id(g), ())) for g in graphs if id(g) not in missing)
         if unplaced: self.notes.append(f"{unplaced} calls of kernels have no stamp: their time is that of the wrapper")
+        if beside := Counter(self.stamped.beside):
+            names = ", ".join(f"{name} ({n} calls)" if n > 1 else name for name, n in beside.most_common(5))
+            self.notes.append(f"no row for {names}{', …' * (len(beside) > 5)}: the time is that of the wrapper, FLOPs "
+                              "and bytes are missing")
 
     @property
     def parts(self)->set[int]: return {s.part for s in self.slots}      # the compiled modules that have rows of kernels

@@ -67,10 +67,11 @@ _asked = ("node_schedule", "kernel_name", "is_extern")
 def _seams():
     "Return the functions of PyTorch that stand elsewhere during a generation: (where, name)."
     import torch._dynamo.eval_frame, torch._inductor.debug
-    import torch._inductor.codegen.cpp, torch._inductor.codegen.triton, torch._inductor.graph
+    import torch._inductor.codegen.cpp, torch._inductor.codegen.triton, torch._inductor.graph, torch._inductor.scheduler
     inductor = torch._inductor
     found = [(torch._dynamo.eval_frame, "_callback_from_stance"), (inductor.graph.GraphLowering, "_compile_to_module")]
     found += [(m, _provenance) for m in (inductor.debug, inductor.codegen.cpp, inductor.codegen.triton)]
+    found += [(inductor.scheduler.Scheduler, "codegen_extern_call")]
     missing = [f"{getattr(where, '__name__', where)}.{name}" for where, name in found if not hasattr(where, name)]
     if missing: raise NotGenerated(f"PyTorch {torch.__version__} has no {missing[0]}")
     if tuple(inspect.signature(getattr(inductor.debug, _provenance)).parameters)[:3] != _asked:
@@ -142,6 +143,7 @@ class Generator:
         "Return the replacement of one of the seams."
         if name == "_callback_from_stance": return lambda callback: _callback(self, callback, original)
         if name == "_compile_to_module": return lambda graph: _written(self, graph) if self.mine else original(graph)
+        if name == "codegen_extern_call": return lambda scheduler, node: _numbered(self, scheduler, node, original)
         def note(node_schedule, kernel_name, is_extern=False):
             if not self.mine or self.sites is None: return original(node_schedule, kernel_name, is_extern)
             self.sites.append((node_schedule, kernel_name, is_extern))
@@ -215,6 +217,18 @@ def _written(self, graph):
     self.frame.graphs.append(Graph(source, [self.read(graph, *site) for site in self.sites], whole=self.whole(graph)))
     _tell_strides(graph, self.examples)
     raise _Stopped
+
+def _numbered(self, scheduler, node, original):
+    "Write the call of an operator. Where Inductor asked no number for it, it gets one here."
+    if not self.mine or self.sites is None: return original(scheduler, node)
+    from torch._inductor.virtualized import V
+    graph, asked, name = V.graph, len(self.sites), getattr(node.node, "python_kernel_name", None)
+    lines, begin = graph.wrapper_code.lines, len(graph.wrapper_code.lines)
+    original(scheduler, node)
+    if name is None or len(self.sites) > asked: return
+    self.sites.append((node.node, name, True))
+    graph.wrapper_code.write_provenance_debug_handle(name, asked)
+    lines.insert(begin, lines.pop())
 
 def _tell_strides(graph, examples):
     "Tell AOTAutograd how the results lie in memory, as a compilation does: the backward is made for that."
@@ -321,8 +335,14 @@ def _wrapper_functions(tree):
 
 def _calls(statement, name):
     "Tell if a simple statement calls a function of that name."
-    names = [ast.unparse(n.func) for n in ast.walk(statement) if isinstance(n, ast.Call)]
-    return any(n.removesuffix(".run") == name for n in names)
+    if name == "aten.copy_": return any(n.endswith(".copy_") for n in _names_called(statement))    # a method
+    return any(n.removesuffix(".run") == name for n in _names_called(statement))
+
+def _names_called(statement): return [ast.unparse(n.func) for n in ast.walk(statement) if isinstance(n, ast.Call)]
+
+def _simple_statements(function):
+    found = (n for n in ast.walk(function) if isinstance(n, ast.stmt) and not hasattr(n, "body"))
+    return sorted(found, key=lambda n: n.lineno)
 
 def site_statements(
     source:str, # Of a wrapper with its comments
@@ -331,8 +351,7 @@ def site_statements(
     handles = [(i, *m.groups()) for i, line in enumerate(source.splitlines(), 1) if (m := _handle.match(line))]
     found = {}
     for of, function in _wrapper_functions(ast.parse(source)):
-        simple = sorted((n for n in ast.walk(function) if isinstance(n, ast.stmt) and not hasattr(n, "body")),
-                        key=lambda n: n.lineno)
+        simple = _simple_statements(function)
         for line, name, number in handles:
             if not function.lineno <= line <= function.end_lineno: continue
             for statement in simple:
@@ -340,6 +359,19 @@ def site_statements(
                     found[int(number)] = of, function, statement
                     break
     return found
+
+_operator = re.compile(r"(aten|prims|extern_kernels|inductor_ops|torch\.ops)\.|.*\.copy_$")
+
+def calls_beside(
+    source:str, # Of a wrapper
+    sites:dict, # As `site_statements` gives them
+)->list[str]:
+    "Return the names of the kernels and operators that a wrapper calls in no site."
+    tree, lines = ast.parse(source), {statement.lineno for *_, statement in sites.values()}
+    made = [n for n in tree.body if isinstance(n, ast.Assign) and ast.unparse(n.value).startswith("async_compile.")]
+    kernels = {ast.unparse(target) for n in made for target in n.targets}
+    beside = [s for _, f in _wrapper_functions(tree) for s in _simple_statements(f) if s.lineno not in lines]
+    return [n for s in beside for n in _names_called(s) if n.removesuffix(".run") in kernels or _operator.match(n)]
 
 # %% ../../nbs/engine/inductor.ipynb #b134e7d1
 stamp_name = "fasterbench_stamp"     # The name of the stamp among the globals of a wrapper
@@ -386,9 +418,11 @@ class Stamped:
         self.swaps = []   # (function, its code, the stamped code, graph)
         self.missing = [] # Graphs whose code runs nowhere
         self.sites = {}   # id of a graph -> numbers of the sites that have a stamp
+        self.beside = []  # Names of the kernels and operators that are called in no site
         for graph in graphs:
             modules = modules_of_graph(graph)
-            if not modules: self.missing.append(graph)
+            if modules: self.beside += calls_beside(graph.source, site_statements(graph.source))
+            else: self.missing.append(graph)
             for module in modules: self._add(graph, module)
 
     def _add(self, graph, module):

@@ -188,7 +188,7 @@ class _Traffic:
 
     def elements(self, name):
         buffer = self.graph.try_get_buffer(name)
-        if buffer is None: return 0
+        if buffer is None or not buffer.has_tensor_output(): return 0
         return _number(self.graph, buffer.get_layout().storage_size())
 
     def touches(self):
@@ -286,6 +286,11 @@ _aten = dict(truediv="div", minimum="minimum", maximum="maximum")
 _integer_results = {"eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "logical_not", "logical_and", "logical_or",
                     "signbit"}
 
+def _is_atomic(store):
+    "Tell if what a loop stores is added to what is there."
+    mode = store.args[4] if len(store.args) > 4 else store.kwargs.get("mode")
+    return str(mode or "").startswith("atomic")
+
 class _Body:
     "Counts the operations of one loop body."
     def __init__(self, graph, body):
@@ -328,6 +333,7 @@ class _Body:
             self.flops += _per_input.get(args[3], 1) * self.outer * self.inner * floating
             return floating and not str(args[3]).startswith("arg"), True
         if name in ("rand", "randn"): return True, behind
+        if name == "store" and _is_atomic(node): self.flops += self.outer * (1 if behind else self.inner) * floating
         if name in _free or not floating: return floating, behind
         self.flops += pointwise_cost(f"aten::{_aten.get(name, name)}") * self.outer * (1 if behind else self.inner)
         return name not in _integer_results, behind
@@ -342,13 +348,21 @@ def _value(graph, node):
 
 def _concrete(graph, t):
     if all(isinstance(n, int) for n in (*t.shape, *t.stride())): return t
-    known = lambda n: n if isinstance(n, int) else _number(graph, n.node.expr)
-    return torch.empty_strided([*map(known, t.shape)], [*map(known, t.stride())], dtype=t.dtype, device="meta")
+    known = lambda of: [n if isinstance(n, int) else n.node.expr for n in of]
+    return _laid_out(graph, known(t.shape), known(t.stride()), t.dtype)
+
+def _laid_out(graph, size, stride, dtype):
+    size, stride = ([_number(graph, n) for n in of] for of in (size, stride))
+    return torch.empty_strided(size, stride, dtype=dtype, device="meta")
 
 def _as_called(graph, node):
     "Return (operator, arguments, keyword arguments, result) of a node."
     args, kwargs = (torch.fx.map_arg(given, lambda n: _value(graph, n)) for given in (node.args, node.kwargs))
-    return node.target, args, kwargs, _value(graph, node)
+    op, out = node.target, _value(graph, node)
+    if _has_effects(node): (_, op, *args), out = args, out[1:]             # what is kept in order has a token first
+    return op, args, kwargs, out
+
+def _has_effects(node): return node.op == "call_function" and str(node.target) == "with_effects"
 
 def _is_operator(node): return node.op == "call_function" and isinstance(node.target, OpOverload)
 
@@ -359,24 +373,49 @@ def _main_node(node):
     if own is not None and own in origins: return own
     products = [o for o in origins if op_name(o.target).rpartition("::")[2].startswith(_products)]
     named = [o for o in origins if o.target == getattr(node, "op_overload", None)]
-    return next(iter((*named, *products, *origins)), None)
+    return next(iter((*named, *products, *origins, *filter(_has_effects, node.origins))), None)
 
 _products = ("mm", "addmm", "bmm", "baddbmm", "convolution", "_int_mm", "linear", "_linear", "_mkl_linear",
              "_convolution", "_scaled")
 
 # %% ../../nbs/work/fused.ipynb #bb7e4cbf
+def _given_scatter(node, x, index, *source):
+    dim, *value = node.constant_args                               # a source that is no tensor is among these
+    return (x, dim, index, *source, *value), node.kwargs
+
+def _given_index_put(node, x, values, *given):
+    given = iter(given)
+    return (x, [i if i is None else next(given) for i in node.indices], values, *node.constant_args), {}
+
+def _given_first(node, *given): return (*given, *node.constant_args), {}
+
+_in_place = dict(ScatterFallback=_given_scatter, IndexPutFallback=_given_index_put,
+                 InplaceBernoulliFallback=_given_first, InplaceCopyFallback=_given_first)
+
+def _in_place_call(graph, node):
+    "Return what an operator that changes its first input is called with; `None` for another."
+    order = _in_place.get(type(node).__name__)
+    if order is None: return None
+    keys = [(i.get_name(), str(i.get_layout())) for i in node.inputs]          # a tensor that is given twice is one
+    made = {k: _laid_out(graph, i.get_size(), i.get_stride(), i.get_dtype()) for k, i in zip(keys, node.inputs)}
+    args, kwargs = order(node, *(made[k] for k in keys))
+    op = node.op_overload or torch.ops.aten.copy_.default
+    known = {k: kwargs[k] for a in op._schema.arguments if (k := a.name) in kwargs}
+    return (op, args, known, args[0]), {id(t): _memory_of_buffer(graph, name)[0] for (name, _), t in made.items()}
+
 def _operator_call(graph, node, name):
     "Return the work of an operator that is called as it is."
-    main = _main_node(node)
-    if main is None: return Call(-1, -1, "forward", name, "other", None, None, *_buffers_of(graph, node), (), (), "")
-    op, args, kwargs, out = _as_called(graph, main)
+    main, changing = _main_node(node), _in_place_call(graph, node)
+    if not (main or changing):
+        return Call(-1, -1, "forward", name, "other", None, None, *_buffers_of(graph, node), (), (), "")
+    (op, args, kwargs, out), names = changing or (_as_called(graph, main), _storages(graph, node, main))
     flops, category = operator_flops(op, args, kwargs, out)
     reads, writes = operator_accesses(op, args, kwargs, out)
     given = tensors_in((args, kwargs))
     dtype = next((dtype_name(t.dtype) for t in given if t.is_floating_point()), dtype_name(given[0].dtype) if given
         else "")
     total = (None, None, None) if flops is None else (flops.total, flops.contraction, flops.dense)
-    names, made = _storages(graph, node, main), _memory_of_buffer(graph, node.get_name())[0]
+    made = _memory_of_buffer(graph, node.get_name())[0]
     touches = lambda accesses, of: [Touch(of(a.tensor, i), (), a.bytes, 0) for i, a in enumerate(accesses)]
     read = lambda t, i: names.get(id(t), (node.get_name(), "read", i))
     return Call(-1, -1, "forward", op_name(op), category, *total[:2], touches(reads, read),
