@@ -127,6 +127,38 @@ def test_prefill_by_hand(name):
     fixed = 2 * (L * prompt * products + V * H)
     assert (work.flops, work.causal_flops) == (fixed + L*4*H*prompt**2, fixed + L*4*H*pairs)
 
+latent = dict(model_type="deepseek_v3", num_hidden_layers=2, first_k_dense_replace=2)
+wide = latent | dict(hidden_size=7168, intermediate_size=18432, num_attention_heads=128, num_key_value_heads=128, kv_lora_rank=512, q_lora_rank=1536,
+                     qk_rope_head_dim=64, qk_nope_head_dim=128, v_head_dim=128, vocab_size=129280, max_position_embeddings=65536)
+narrow = latent | dict(hidden_size=1024, intermediate_size=2048, num_attention_heads=16, num_key_value_heads=16, kv_lora_rank=128, q_lora_rank=256,
+                       qk_rope_head_dim=32, qk_nope_head_dim=64, v_head_dim=64, vocab_size=32000)
+
+@pytest.mark.parametrize("context", (32, 128, 192, 512, 576, 32768))
+def test_latent_attention_of_one_token_by_hand(context):
+    """Two dense layers with the attention of DeepSeek V3: a query meets 512 + 64 elements of a compressed key, its weights 512 of a value.
+    Few tokens are expanded, and multiplied in heads of 192 and 128; the context may be as long as any of the sizes."""
+    fixed = 7168*1536 + 1536*128*192 + 7168*576 + 128*128*7168 + 3*7168*18432
+    absorbed = 2 * 512*128*256 + 2*128*context * (512 + 64 + 512)
+    expanded = 2 * context * 512*128*256 + 2*128*context * (192 + 128)
+    flops = 2 * (2 * fixed + min(absorbed, expanded)) + 2*7168*129280
+    assert Asked(language_model(wide)).decode(context - 1, 1).causal_flops == flops
+    if context == 32768: assert flops == 22_440_837_120
+
+@pytest.mark.parametrize("tokens", (16, 32, 64, 65, 96, 128))
+def test_latent_attention_of_a_prompt_by_hand(tokens):
+    "Keys of 96 and values of 64 in 16 heads: of all pairs, and of those below the diagonal, also where the prompt is as short as a head is wide."
+    work = Asked(language_model(narrow)).prefill(tokens)
+    fixed = 2 * (2*tokens * (1024*256 + 256*16*96 + 1024*160 + 128*16*128 + 16*64*1024 + 3*1024*2048)) + 2*1024*32000
+    pairs = tokens * (tokens + 1) // 2
+    assert (work.flops, work.causal_flops) == (fixed + 2 * 2*16*160 * tokens**2, fixed + 2 * 2*16*160 * pairs)
+
+@pytest.mark.parametrize("tokens", (8, 16, 24, 32))
+def test_a_prompt_as_long_as_a_head_by_hand(tokens):
+    "Attention of a Llama below the diagonal, with heads of 16."
+    work = Asked(language_model(hand["llama"][0])).prefill(tokens)
+    fixed = 2 * (L * tokens * (attn + 3*H*I) + V * H)
+    assert (work.flops, work.causal_flops) == (fixed + L*4*H*tokens**2, fixed + L*4*H * tokens * (tokens + 1) // 2)
+
 def test_model_is_left_alone():
     "Layers that stand in for others are gone afterwards, also after an error."
     model = language_model(hand["llama"][0])
