@@ -179,6 +179,14 @@ def test_weights_read():
     dense = hand["mixtral"][1] - V*H - L*8*3*H*I
     for b in (1, 3): assert point("mixtral", b).weight_bytes == pytest.approx(2 * (dense + b*H + L*3*H*I*experts_read(8, 2, b)))
 
+@pytest.mark.parametrize("context", (2, 22, 23, 24, 25, 72))
+def test_window_by_hand(context):
+    "A token reads as many keys as it sees: all up to the window of 24, and no more."
+    config, seen = hand["mistral_window"][0], min(context, 24)
+    work = Asked(language_model(config)).decode(context - 1, 1)
+    assert (work.cache.pairs, work.causal_flops) == (2*L*32*seen*2, 2*(L*(attn + 3*H*I) + V*H) + 4*seen*H*L)
+    assert Asked(language_model(config)).prefill(context).cache.pairs == 2*L*32*seen*2
+
 def test_quantization_in_the_configuration():
     config = hand["llama"][0] | dict(quantization_config=dict(quant_method="gptq", bits=4, group_size=32))
     assert stored_as(None, transformers.LlamaConfig(quantization_config=config["quantization_config"])) == Stored(4, 32, 4, ("head",))

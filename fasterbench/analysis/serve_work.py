@@ -211,7 +211,8 @@ def cache_contents(
             length = layer.keys.shape[-2] if own else 0
             window, objects = _sliding_window(layer), objects + n * (own + state)
             if latent and own: own = latent * layer.keys.itemsize * length * layer.keys.shape[0]
-            if window and length == window - 1: own, length = own // length * window, window    # with the new token
+            if window and length == window - 1:         # what the next token will see beside itself
+                own, length = own // length * min(context, window), min(context, window)
             pairs, states = pairs + n * own, states + n * state
             added += n * (state + (own / length if own and length else 0))
     return Held(pairs, states, added, objects)
