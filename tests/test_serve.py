@@ -210,6 +210,15 @@ def test_tensor_parallel():
     slow = serve(config, prompt, new, 2, "H100", tensor_parallel=4, network=1e6).point("decode", 2)
     assert slow.bound == "network" and slow.limit_s == slow.collective_bytes / 1e6
 
+@pytest.mark.parametrize("devices, fullest", ((1, 8), (2, 4), (3, 3), (5, 2), (6, 2), (7, 2), (8, 1), (12, 1)))
+def test_heads_of_the_cache_stay_whole(devices, fullest):
+    "Eight heads of 16: the device that holds most of them decides how much is read, how much fits, and how long attention takes."
+    config = hand["llama"][0] | dict(hidden_size=256, num_attention_heads=16, num_key_value_heads=8)
+    at = lambda n: serve(config, prompt, new, 4, "NVIDIA H100 80GB HBM3", tensor_parallel=n)
+    point = at(devices).point("decode", 4, "end")
+    assert point.kv_bytes == 4 * 2*L*C*2 * 16 * fullest
+    if devices in (5, 6, 7): assert point.parts_s["attention"] == pytest.approx(at(4).point("decode", 4, "end").parts_s["attention"])
+
 # What the makers' files of weights hold. DeepSeek's has 58 · 256 numbers more, which the library keeps as buffers.
 sizes = {6_738_415_616: dict(model_type="llama", hidden_size=4096, intermediate_size=11008, num_hidden_layers=32, num_attention_heads=32, vocab_size=32000),
          7_241_732_096: dict(model_type="mistral", hidden_size=4096, intermediate_size=14336, num_hidden_layers=32, num_attention_heads=32,

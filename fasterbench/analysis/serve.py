@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
+from math import ceil
 from pathlib import Path
 from typing import NamedTuple, overload
 
@@ -50,8 +51,9 @@ class Sharding:
         return self.stored.of(w) * w.layers / self._parts(w)
 
     def cache(self, held)->float:
-        "Return the bytes that a device reads of the cache of one sequence, B."
-        return held.pairs * self.cache_size / min(self.devices, self.heads) + held.states / self.devices
+        "Return the bytes that a device reads of the cache of one sequence, the device with most heads, B."
+        fullest = ceil(self.heads / self.devices) / self.heads
+        return held.pairs * self.cache_size * fullest + held.states / self.devices
 
 # %% ../../nbs/analysis/serve.ipynb #418f0aca
 def collective_bytes(
