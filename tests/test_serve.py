@@ -199,6 +199,15 @@ def test_quantization_in_the_configuration():
     assert model.held_bytes == matrices * (4 / 8 + 4 / 32) + 2 * (2*V*H + (2*L + 1) * H)
     with pytest.raises(ValueError, match="int4/128"): stored_as("int5")
 
+def test_a_cache_of_other_elements_is_written_so():
+    "A prompt and a token write keys and values in the bytes of the cache; ids take 8 B for each token, logits 2 B for each of the last."
+    at = lambda phase, **how: serve(hand["llama"][0], prompt, new, 8, "H100", **how).point(phase, 8, *["end"] * (phase == "decode")).other_bytes
+    for size in (1, 2, 0.5):
+        assert at("prefill", cache_bytes=size) == 8 * (8*prompt + 2*V + 2*L*32*prompt * size)
+        assert at("decode", cache_bytes=size) == 8 * (8 + 2*V + 2*L*32 * size)
+    assert at("prefill") == at("prefill", cache_bytes=2) and at("decode") == at("decode", cache_bytes=2)
+    assert at("prefill", cache_bytes=1, tensor_parallel=4) == 8 * ((8*prompt + 2*V) / 4 + 2*L*32*prompt / 2)   # two heads on four devices
+
 def test_tensor_parallel():
     "Matrices are divided; heads of the cache as far as there are any; what is sent follows the ring."
     config = hand["llama"][0]

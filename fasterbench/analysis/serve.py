@@ -51,7 +51,7 @@ class Sharding:
         return self.stored.of(w) * w.layers / self._parts(w)
 
     def cache(self, held)->float:
-        "Return the bytes that a device reads of the cache of one sequence, the device with most heads, B."
+        "Return the bytes of what is `held` of one sequence on the device with most heads, B."
         fullest = ceil(self.heads / self.devices) / self.heads
         return held.pairs * self.cache_size * fullest + held.states / self.devices
 
@@ -111,7 +111,7 @@ class _Server:
         full, needed = (batch * f / n for f in (work.flops, work.causal_flops))
         cache = batch * self.layout.cache(work.cache)
         read = cache if key[0] == "decode" else 0.0
-        other = batch * (work.ends_bytes if n == 1 else work.ends_bytes / n)
+        other = batch * (work.ends_bytes / n + self.layout.cache(work.written))
         times, width = self.reduced
         sums = n, batch * work.tokens * width, times
         sent, network_s = collective_bytes(*sums), collective_time(*sums, self.network)

@@ -190,7 +190,7 @@ class Held:
     "Bytes that a cache holds of one sequence, B."
     pairs: int        # Keys and values
     states: int       # Of layers that keep no keys
-    added: float      # Written by one forward of one token
+    added: float      # Keys and values of one token
     objects: int      # What the cache object of the library holds, where that is not the same
 
 # %% ../../nbs/analysis/serve_work.ipynb #1d5e6fa9
@@ -214,7 +214,7 @@ def cache_contents(
             if window and length == window - 1:         # what the next token will see beside itself
                 own, length = own // length * min(context, window), min(context, window)
             pairs, states = pairs + n * own, states + n * state
-            added += n * (state + (own / length if own and length else 0))
+            added += n * own / length if own and length else 0
     return Held(pairs, states, added, objects)
 
 # %% ../../nbs/analysis/serve_work.ipynb #901bf4a2
@@ -226,8 +226,9 @@ class StepWork:
     flops: float          # Of contractions, attention in full, FLOP
     causal_flops: float   # Of contractions, attention as mask and windows leave it, FLOP
     weights: tuple        # Of `Weight`
-    cache: Held|None      # None: nothing was there before
-    ends_bytes: float     # Token ids in, logits out, and what is written to the cache, B
+    cache: Held           # After it
+    written: Held         # What it writes to the cache
+    ends_bytes: float     # Token ids in, logits out, B
     eager_bytes: float    # Over its operators, without weights; copies of the cache included, B
 
 def _visible(length, source, window):
@@ -413,11 +414,11 @@ def _step_work(asked, work, tracer, out, counts, prompt, context, one):
     weights = _weights(asked.model, work, numbers, counts, _chosen(asked.config))
     if one: flops = causal          # the mask leaves all that one token sees
     logits = _tree_bytes(out["logits"])
-    written = after.added if one else after.pairs + after.states
-    ends = 8 * tokens * asked.batch + logits + written
+    written = replace(after, pairs=after.added) if one else after
+    ends = 8 * tokens * asked.batch + logits
     others = sum(_repeats(work.parts[call.part].path, counts)
                  * sum(t.bytes for t in (*call.reads, *call.writes) if t.storage not in numbers) for call in work.trace)
-    return StepWork(tokens, context, flops, causal, weights, after, ends, others)
+    return StepWork(tokens, context, flops, causal, weights, after, written, ends, others)
 
 # %% ../../nbs/analysis/serve_work.ipynb #71a85c05
 def _kept_buffers(model):
