@@ -1,5 +1,6 @@
 "Language models that are served: counts by hand and of real objects, published tables, the command."
 import json, subprocess, sys
+from dataclasses import replace
 from inspect import signature
 
 import pytest, torch
@@ -15,6 +16,7 @@ from fasterbench import HardwarePeaks
 from fasterbench.analysis.serve import serve
 from fasterbench.analysis.serve_work import Stored, experts_read, stored_as
 from fasterbench.analysis.serve_work import Asked, language_model, one_of_each
+from fasterbench.roofs.datasheet import as_peaks
 from fasterbench.roofs.hardware import MemoryLevel
 from fasterbench.views.serving import serve_from_json
 from fasterbench.work.count import count_work
@@ -368,6 +370,44 @@ def test_the_engine_that_is_meant_is_said():
     def said(**engine): return serve(hand["llama"][0], 64, 16, 1, on="NVIDIA H100 80GB HBM3", **engine).notes[0]
     assert "a server (engine: any of vllm, trtllm, sglang) with" in said() and "a server (engine: vllm) with" in said(engine="vllm")
     assert "engine:" not in said(engine="bare")
+
+nan, infinite = float("nan"), float("inf")
+_rate, _whole = "a positive, finite number is needed", "a whole number of at least 1 is needed"
+
+@pytest.mark.parametrize("wrong, error, says", [
+    *((dict(network=v), ValueError, f"network={v!r}: {_rate}, or NetworkPeaks") for v in (-5, 0, nan, infinite, "fast", True)),
+    *((dict(cache_bytes=v), ValueError, f"cache_bytes={v!r}: {_rate}") for v in (-1, 0, nan, infinite, "fp8")),
+    *((dict(measured={8: v}), ValueError, f"measured={{8: …}}: its rate={v!r}: {_rate}") for v in (-5, 0, nan, "fast", None)),
+    (dict(measured={("prefill", 8): -5}), ValueError, "measured={('prefill', 8): …}: its rate=-5"),
+    *((dict(measured={k: 5.0}), ValueError, f"measured={{{k!r}: …}}: the batches are 1, 8, 64, and the phases prefill, decode")
+      for k in (7, "8", ("prefil", 8), ("prefill", 7), ("decode", 8, "end"))),
+    (dict(measured={1: 5.0}, batch=8), ValueError, "the batches are 8,"), (dict(measured=5), TypeError, "measured=5: a dict is needed"),
+    (dict(measured={1: 5.0}, tensor_parallel=[1, 2]), ValueError, "one device and degree"),
+    *((dict(batch=v), ValueError, f"batch={v!r}: {_whole}") for v in ([], 1.5, "8", 0, True)), (dict(batch=[8, 1.5]), ValueError, f"batch=1.5: {_whole}"),
+    *((dict(tensor_parallel=v), ValueError, f"tensor_parallel={v!r}: {_whole}") for v in (0, 2.5, "2", True)),
+    (dict(tensor_parallel=[]), ValueError, "at least one of each"), (dict(prompt=1.5), ValueError, f"prompt=1.5: {_whole}"),
+    *((dict(reserve=v), ValueError, f"reserve={v!r}: a f") for v in ("a", nan, -0.1, 1)), (dict(split_head="no"), TypeError, "split_head='no': True or False")])
+def test_what_cannot_be_is_said_at_once(wrong, error, says, monkeypatch):
+    "What was given and what is valid, before a model is made."
+    monkeypatch.setattr("fasterbench.analysis.serve.language_model", lambda config: pytest.fail("a model was made"))
+    with pytest.raises(error) as raised: serve(hand["llama"][0], **wrong)
+    assert says in str(raised.value)
+
+def test_whole_numbers_of_other_libraries_are_taken():
+    import numpy as np
+    one, other = (serve(hand["llama"][0], n(64), n(8), [n(1), n(8)], tensor_parallel=n(2)).points for n in (int, np.int64))
+    assert one == other
+
+def test_the_first_note_is_a_sentence():
+    "Of a datasheet and of measured roofs, with an expected time and without."
+    first = lambda on: serve(hand["llama"][0], 64, 16, 1, on).notes[0]
+    h100 = as_peaks("NVIDIA H100 80GB HBM3")
+    measured = replace(h100, environment={k: v for k, v in h100.environment.items() if k != "source"})
+    assert first(h100).startswith("limit: the least time that a datasheet allows; expected: a server")
+    assert first(measured).startswith("limit: the least time that measured roofs allow; expected: a server")
+    assert first(HardwarePeaks(1e12, 1e11)) == "limit: the least time that measured roofs allow; no server reaches it"
+    none = HardwarePeaks(1e12, 1e11, environment=dict(source="datasheet"))
+    assert first(none) == "limit: the least time that a datasheet allows; no server reaches it"
 
 def test_columns_say_what_is_read():
     found = serve(hand["llama"][0], 64, 16, (1, 8), on="NVIDIA H100 80GB HBM3", measured={1: 9.0})
