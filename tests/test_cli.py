@@ -65,6 +65,11 @@ def test_version_and_module():
     (["compare", "newer.json", "saved.json"], 1, "version 99"), (["roofline", "net.py:bare", "--batch", "2"], 1, "2x3x224x224 are assumed"),
     (["predict", "net.py:make", "--on", "RTX 9999"], 2, "'--on': 'RTX 9999' is not in the table"), (["serve", "transformers:x", "--on", "RTX 9999"], 2, "'--on': 'RTX 9999'"),
     (["serve", "torchvision:resnet18", "--on", "NVIDIA H100"], 2, "'torchvision:resnet18' names no language model"),
+    *((["serve", "transformers:x", "--on", "NVIDIA H100", *wrong], 2, says) for wrong, says in (
+        (["--tensor-parallel", "0"], "Invalid value for --tensor-parallel: '0' is not a list of numbers of devices"), (["--batch", "0"], "Invalid value for --batch: '0'"),
+        (["--network", "-5"], "Invalid value for --network: -5.0: a positive, finite number is needed"),
+        (["--network", "nan"], "Invalid value for --network: nan"), (["--measured", "8:-5"], "Invalid value for --measured: {8: …}: its rate=-5.0"),
+        (["--measured", "7:5"], "Invalid value for --measured: {7: …}: the batches are 1, 8, 64"), (["--measured", "8:1,8:2"], "with each batch once"))),
     (["report", "saved.json", "--csv", "no/such/x.csv"], 2, "Invalid value for --csv"), (["check", "absent.toml", "--junit", "no/such/x.xml"], 2, "Invalid value for --junit"),
     (["check", "absent.toml", "--rounds", "2"], 2, "'2' is not a whole number of at least 10"),
     (["roofline", "net.py:make", "--input", "2,5"], 1, "net.py:make was given 2×5 float32: "), (["count", "net.py:make", "--input", "2,5"], 1, "net.py:make was given 2×5 float32: "),

@@ -1,5 +1,6 @@
 "Language models that are served: counts by hand and of real objects, published tables, the command."
 import json, subprocess, sys
+from dataclasses import replace
 from inspect import signature
 
 import pytest, torch
@@ -15,6 +16,7 @@ from fasterbench import HardwarePeaks
 from fasterbench.analysis.serve import serve
 from fasterbench.analysis.serve_work import Stored, experts_read, stored_as
 from fasterbench.analysis.serve_work import Asked, language_model, one_of_each
+from fasterbench.roofs.datasheet import as_peaks
 from fasterbench.roofs.hardware import MemoryLevel
 from fasterbench.views.serving import serve_from_json
 from fasterbench.work.count import count_work
@@ -127,6 +129,38 @@ def test_prefill_by_hand(name):
     fixed = 2 * (L * prompt * products + V * H)
     assert (work.flops, work.causal_flops) == (fixed + L*4*H*prompt**2, fixed + L*4*H*pairs)
 
+latent = dict(model_type="deepseek_v3", num_hidden_layers=2, first_k_dense_replace=2)
+wide = latent | dict(hidden_size=7168, intermediate_size=18432, num_attention_heads=128, num_key_value_heads=128, kv_lora_rank=512, q_lora_rank=1536,
+                     qk_rope_head_dim=64, qk_nope_head_dim=128, v_head_dim=128, vocab_size=129280, max_position_embeddings=65536)
+narrow = latent | dict(hidden_size=1024, intermediate_size=2048, num_attention_heads=16, num_key_value_heads=16, kv_lora_rank=128, q_lora_rank=256,
+                       qk_rope_head_dim=32, qk_nope_head_dim=64, v_head_dim=64, vocab_size=32000)
+
+@pytest.mark.parametrize("context", (32, 128, 192, 512, 576, 32768))
+def test_latent_attention_of_one_token_by_hand(context):
+    """Two dense layers with the attention of DeepSeek V3: a query meets 512 + 64 elements of a compressed key, its weights 512 of a value.
+    Few tokens are expanded, and multiplied in heads of 192 and 128; the context may be as long as any of the sizes."""
+    fixed = 7168*1536 + 1536*128*192 + 7168*576 + 128*128*7168 + 3*7168*18432
+    absorbed = 2 * 512*128*256 + 2*128*context * (512 + 64 + 512)
+    expanded = 2 * context * 512*128*256 + 2*128*context * (192 + 128)
+    flops = 2 * (2 * fixed + min(absorbed, expanded)) + 2*7168*129280
+    assert Asked(language_model(wide)).decode(context - 1, 1).causal_flops == flops
+    if context == 32768: assert flops == 22_440_837_120
+
+@pytest.mark.parametrize("tokens", (16, 32, 64, 65, 96, 128))
+def test_latent_attention_of_a_prompt_by_hand(tokens):
+    "Keys of 96 and values of 64 in 16 heads: of all pairs, and of those below the diagonal, also where the prompt is as short as a head is wide."
+    work = Asked(language_model(narrow)).prefill(tokens)
+    fixed = 2 * (2*tokens * (1024*256 + 256*16*96 + 1024*160 + 128*16*128 + 16*64*1024 + 3*1024*2048)) + 2*1024*32000
+    pairs = tokens * (tokens + 1) // 2
+    assert (work.flops, work.causal_flops) == (fixed + 2 * 2*16*160 * tokens**2, fixed + 2 * 2*16*160 * pairs)
+
+@pytest.mark.parametrize("tokens", (8, 16, 24, 32))
+def test_a_prompt_as_long_as_a_head_by_hand(tokens):
+    "Attention of a Llama below the diagonal, with heads of 16."
+    work = Asked(language_model(hand["llama"][0])).prefill(tokens)
+    fixed = 2 * (L * tokens * (attn + 3*H*I) + V * H)
+    assert (work.flops, work.causal_flops) == (fixed + L*4*H*tokens**2, fixed + L*4*H * tokens * (tokens + 1) // 2)
+
 def test_model_is_left_alone():
     "Layers that stand in for others are gone afterwards, also after an error."
     model = language_model(hand["llama"][0])
@@ -147,6 +181,14 @@ def test_weights_read():
     dense = hand["mixtral"][1] - V*H - L*8*3*H*I
     for b in (1, 3): assert point("mixtral", b).weight_bytes == pytest.approx(2 * (dense + b*H + L*3*H*I*experts_read(8, 2, b)))
 
+@pytest.mark.parametrize("context", (2, 22, 23, 24, 25, 72))
+def test_window_by_hand(context):
+    "A token reads as many keys as it sees: all up to the window of 24, and no more."
+    config, seen = hand["mistral_window"][0], min(context, 24)
+    work = Asked(language_model(config)).decode(context - 1, 1)
+    assert (work.cache.pairs, work.causal_flops) == (2*L*32*seen*2, 2*(L*(attn + 3*H*I) + V*H) + 4*seen*H*L)
+    assert Asked(language_model(config)).prefill(context).cache.pairs == 2*L*32*seen*2
+
 def test_quantization_in_the_configuration():
     config = hand["llama"][0] | dict(quantization_config=dict(quant_method="gptq", bits=4, group_size=32))
     assert stored_as(None, transformers.LlamaConfig(quantization_config=config["quantization_config"])) == Stored(4, 32, 4, ("head",))
@@ -159,6 +201,15 @@ def test_quantization_in_the_configuration():
     assert model.held_bytes == matrices * (4 / 8 + 4 / 32) + 2 * (2*V*H + (2*L + 1) * H)
     with pytest.raises(ValueError, match="int4/128"): stored_as("int5")
 
+def test_a_cache_of_other_elements_is_written_so():
+    "A prompt and a token write keys and values in the bytes of the cache; ids take 8 B for each token, logits 2 B for each of the last."
+    at = lambda phase, **how: serve(hand["llama"][0], prompt, new, 8, "H100", **how).point(phase, 8, *["end"] * (phase == "decode")).other_bytes
+    for size in (1, 2, 0.5):
+        assert at("prefill", cache_bytes=size) == 8 * (8*prompt + 2*V + 2*L*32*prompt * size)
+        assert at("decode", cache_bytes=size) == 8 * (8 + 2*V + 2*L*32 * size)
+    assert at("prefill") == at("prefill", cache_bytes=2) and at("decode") == at("decode", cache_bytes=2)
+    assert at("prefill", cache_bytes=1, tensor_parallel=4) == 8 * ((8*prompt + 2*V) / 4 + 2*L*32*prompt / 2)   # two heads on four devices
+
 def test_tensor_parallel():
     "Matrices are divided; heads of the cache as far as there are any; what is sent follows the ring."
     config = hand["llama"][0]
@@ -169,6 +220,15 @@ def test_tensor_parallel():
     assert four.collective_bytes == 2 * L * (2 * 3 / 4) * (2 * H * 2)
     slow = serve(config, prompt, new, 2, "H100", tensor_parallel=4, network=1e6).point("decode", 2)
     assert slow.bound == "network" and slow.limit_s == slow.collective_bytes / 1e6
+
+@pytest.mark.parametrize("devices, fullest", ((1, 8), (2, 4), (3, 3), (5, 2), (6, 2), (7, 2), (8, 1), (12, 1)))
+def test_heads_of_the_cache_stay_whole(devices, fullest):
+    "Eight heads of 16: the device that holds most of them decides how much is read, how much fits, and how long attention takes."
+    config = hand["llama"][0] | dict(hidden_size=256, num_attention_heads=16, num_key_value_heads=8)
+    at = lambda n: serve(config, prompt, new, 4, "NVIDIA H100 80GB HBM3", tensor_parallel=n)
+    point = at(devices).point("decode", 4, "end")
+    assert point.kv_bytes == 4 * 2*L*C*2 * 16 * fullest
+    if devices in (5, 6, 7): assert point.parts_s["attention"] == pytest.approx(at(4).point("decode", 4, "end").parts_s["attention"])
 
 # What the makers' files of weights hold. DeepSeek's has 58 · 256 numbers more, which the library keeps as buffers.
 sizes = {6_738_415_616: dict(model_type="llama", hidden_size=4096, intermediate_size=11008, num_hidden_layers=32, num_attention_heads=32, vocab_size=32000),
@@ -310,6 +370,44 @@ def test_the_engine_that_is_meant_is_said():
     def said(**engine): return serve(hand["llama"][0], 64, 16, 1, on="NVIDIA H100 80GB HBM3", **engine).notes[0]
     assert "a server (engine: any of vllm, trtllm, sglang) with" in said() and "a server (engine: vllm) with" in said(engine="vllm")
     assert "engine:" not in said(engine="bare")
+
+nan, infinite = float("nan"), float("inf")
+_rate, _whole = "a positive, finite number is needed", "a whole number of at least 1 is needed"
+
+@pytest.mark.parametrize("wrong, error, says", [
+    *((dict(network=v), ValueError, f"network={v!r}: {_rate}, or NetworkPeaks") for v in (-5, 0, nan, infinite, "fast", True)),
+    *((dict(cache_bytes=v), ValueError, f"cache_bytes={v!r}: {_rate}") for v in (-1, 0, nan, infinite, "fp8")),
+    *((dict(measured={8: v}), ValueError, f"measured={{8: …}}: its rate={v!r}: {_rate}") for v in (-5, 0, nan, "fast", None)),
+    (dict(measured={("prefill", 8): -5}), ValueError, "measured={('prefill', 8): …}: its rate=-5"),
+    *((dict(measured={k: 5.0}), ValueError, f"measured={{{k!r}: …}}: the batches are 1, 8, 64, and the phases prefill, decode")
+      for k in (7, "8", ("prefil", 8), ("prefill", 7), ("decode", 8, "end"))),
+    (dict(measured={1: 5.0}, batch=8), ValueError, "the batches are 8,"), (dict(measured=5), TypeError, "measured=5: a dict is needed"),
+    (dict(measured={1: 5.0}, tensor_parallel=[1, 2]), ValueError, "one device and degree"),
+    *((dict(batch=v), ValueError, f"batch={v!r}: {_whole}") for v in ([], 1.5, "8", 0, True)), (dict(batch=[8, 1.5]), ValueError, f"batch=1.5: {_whole}"),
+    *((dict(tensor_parallel=v), ValueError, f"tensor_parallel={v!r}: {_whole}") for v in (0, 2.5, "2", True)),
+    (dict(tensor_parallel=[]), ValueError, "at least one of each"), (dict(prompt=1.5), ValueError, f"prompt=1.5: {_whole}"),
+    *((dict(reserve=v), ValueError, f"reserve={v!r}: a f") for v in ("a", nan, -0.1, 1)), (dict(split_head="no"), TypeError, "split_head='no': True or False")])
+def test_what_cannot_be_is_said_at_once(wrong, error, says, monkeypatch):
+    "What was given and what is valid, before a model is made."
+    monkeypatch.setattr("fasterbench.analysis.serve.language_model", lambda config: pytest.fail("a model was made"))
+    with pytest.raises(error) as raised: serve(hand["llama"][0], **wrong)
+    assert says in str(raised.value)
+
+def test_whole_numbers_of_other_libraries_are_taken():
+    import numpy as np
+    one, other = (serve(hand["llama"][0], n(64), n(8), [n(1), n(8)], tensor_parallel=n(2)).points for n in (int, np.int64))
+    assert one == other
+
+def test_the_first_note_is_a_sentence():
+    "Of a datasheet and of measured roofs, with an expected time and without."
+    first = lambda on: serve(hand["llama"][0], 64, 16, 1, on).notes[0]
+    h100 = as_peaks("NVIDIA H100 80GB HBM3")
+    measured = replace(h100, environment={k: v for k, v in h100.environment.items() if k != "source"})
+    assert first(h100).startswith("limit: the least time that a datasheet allows; expected: a server")
+    assert first(measured).startswith("limit: the least time that measured roofs allow; expected: a server")
+    assert first(HardwarePeaks(1e12, 1e11)) == "limit: the least time that measured roofs allow; no server reaches it"
+    none = HardwarePeaks(1e12, 1e11, environment=dict(source="datasheet"))
+    assert first(none) == "limit: the least time that a datasheet allows; no server reaches it"
 
 def test_columns_say_what_is_read():
     found = serve(hand["llama"][0], 64, 16, (1, 8), on="NVIDIA H100 80GB HBM3", measured={1: 9.0})

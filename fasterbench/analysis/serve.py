@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
+from math import ceil
 from pathlib import Path
 from typing import NamedTuple, overload
 
@@ -19,10 +20,11 @@ from torch import nn
 from .expected import attention_kernel, chip_of, interval
 from .serve_times import ServedTimes, engines, heads_of, products_of, server_spread
 from .serve_work import Asked, Stored, experts_read, language_model, stored_as
+from ..core.arguments import as_count
 from ..roofs.datasheet import as_peaks
 from ..roofs.hardware import HardwarePeaks
 from ..roofs.network import NetworkPeaks, bus_factor
-from ..core.units import format_si, positive
+from ..core.units import format_si, not_negative, positive
 from ..views.serving import ServeOption, ServePoint, ServeResult, ServeSeries
 
 # %% ../../nbs/analysis/serve.ipynb #ddbcb0b1
@@ -50,8 +52,9 @@ class Sharding:
         return self.stored.of(w) * w.layers / self._parts(w)
 
     def cache(self, held)->float:
-        "Return the bytes that a device reads of the cache of one sequence, B."
-        return held.pairs * self.cache_size / min(self.devices, self.heads) + held.states / self.devices
+        "Return the bytes of what is `held` of one sequence on the device with most heads, B."
+        fullest = ceil(self.heads / self.devices) / self.heads
+        return held.pairs * self.cache_size * fullest + held.states / self.devices
 
 # %% ../../nbs/analysis/serve.ipynb #418f0aca
 def collective_bytes(
@@ -109,7 +112,7 @@ class _Server:
         full, needed = (batch * f / n for f in (work.flops, work.causal_flops))
         cache = batch * self.layout.cache(work.cache)
         read = cache if key[0] == "decode" else 0.0
-        other = batch * (work.ends_bytes if n == 1 else work.ends_bytes / n)
+        other = batch * (work.ends_bytes / n + self.layout.cache(work.written))
         times, width = self.reduced
         sums = n, batch * work.tokens * width, times
         sent, network_s = collective_bytes(*sums), collective_time(*sums, self.network)
@@ -158,8 +161,8 @@ def _with_measured(point, measured, peaks, peak):
     "Return `point` with what was measured for it."
     value = measured.get((point.phase, point.batch), measured.get(point.batch) if point.phase == "decode" else None)
     if value is None: return point
-    program = getattr(getattr(value, "result", value), "program", None)       # of a measured `Result` of one forward
-    rate = float(value) if program is None else point.tokens / program.time_s
+    forward_s = _time_of(value)
+    rate = point.tokens / forward_s if forward_s else float(value)
     time = point.tokens / rate
     return replace(point, measured_per_s=rate, mfu=point.flops / time / peak,
                    causal_mfu=point.causal_flops / time / peak,
@@ -167,11 +170,6 @@ def _with_measured(point, measured, peaks, peak):
 
 # %% ../../nbs/analysis/serve.ipynb #734bd778
 _keys = (("prefill", ""), ("decode", "middle"), ("decode", "end"))
-
-def _positive(name, value):
-    whole = isinstance(value, int) and not isinstance(value, bool) and value >= 1
-    if not whole: raise ValueError(f"{name}={value!r}; a whole number from 1 on is needed")
-    return value
 
 def _divisible(config):
     "Return the parts that a cache can be divided into; a latent one is whole on each device."
@@ -193,13 +191,14 @@ _published = "1404 published runs of four models on H100, H200, B200 and GB200"
 
 def _what_they_are(server):
     "Return a line that says what the figures are."
-    roofs = "a datasheet" if server.peaks.environment.get("source") == "datasheet" else "measured roofs"
-    if server.times is None: return f"limit: the least time that {roofs} allow; no server reaches it"
+    datasheet = server.peaks.environment.get("source") == "datasheet"
+    limit = f"limit: the least time that {'a datasheet allows' if datasheet else 'measured roofs allow'}"
+    if server.times is None: return f"{limit}; no server reaches it"
     bare = server.times.engine == "bare"
     engine = server.times.engine or "any of " + ", ".join(e for e in engines if e != "bare")
     what = "a forward and its kernels" if bare else f"a server (engine: {engine}) with as many requests as the batch"
-    return (f"limit: the least time that {roofs} allows; expected: {what}, from a model of kernels that was "
-            f"compared with {_published}; nothing here was measured")
+    return (f"{limit}; expected: {what}, from a model of kernels that was compared with {_published}; "
+            "nothing here was measured")
 
 def _what_is_sent(server):
     "Return a line that says how the devices send, and what that takes."
@@ -269,26 +268,61 @@ def serve(
 
     Returns a `ServeResult` with a point for each phase and batch; of several devices or degrees, and where `tpot` or
     `price` is given, a `ServeSeries` with a row for each device and degree."""
-    several = not isinstance(on, _Device) or not isinstance(tensor_parallel, int) or tpot or price
+    several = not isinstance(on, _Device) or isinstance(tensor_parallel, (list, tuple)) or tpot or price
     places, degrees = (v if isinstance(v, (list, tuple)) else [v] for v in (on, tensor_parallel))
-    batches = _batches(batch, several, tpot, price, measured)
+    degrees = [as_count("tensor_parallel", n, 1) for n in degrees]
+    if not places or not degrees:
+        raise ValueError(f"on={on!r}, tensor_parallel={tensor_parallel!r}; at least one of each is needed")
+    batches = _batches(batch, several, tpot, price)
+    measured = _measured(measured, several, batches)
+    _check_server(cache_bytes, split_head, network, engine, reserve)
     counted = _counted(model_or_config, prompt, new)
-    servers = [_server(counted, where, (weights, cache_bytes, _positive("tensor_parallel", n), split_head), network,
-                       math, engine, reserve) for where, n in product(places, degrees)]
-    if not servers: raise ValueError(f"on={on!r}, tensor_parallel={tensor_parallel!r}; at least one of each is needed")
+    servers = [_server(counted, where, (weights, cache_bytes, n, split_head), network, math, engine, reserve)
+               for where, n in product(places, degrees)]
     return _series(counted, servers, batches, tpot, price) if several \
-        else _result(counted, batches, servers[0], measured or {})
+        else _result(counted, batches, servers[0], measured)
 
-def _batches(batch, several, tpot, price, measured):
+def _batches(batch, several, tpot, price):
     "Return the batch sizes; `None` where each of several devices takes as much as it can."
     for name, value in (("tpot", tpot), ("price", price)):
         if value is not None: positive(name, value)
     if batch is None: return None if several else [1, 8, 64]
-    sizes = [_positive("batch", b) for b in ([batch] if isinstance(batch, int) else batch)]
+    sizes = [as_count("batch", b, 1) for b in (batch if isinstance(batch, Sequence) and batch else [batch])]
     if several and len(sizes) > 1: raise ValueError(f"batch={batch!r}; one size is needed where devices are compared")
     if tpot: raise ValueError(f"batch={batch!r} and tpot={tpot!r}; give one of them: `tpot` looks for the batch")
-    if several and measured: raise ValueError("measured= is for one device and degree")
     return sizes
+
+def _check_server(cache_bytes, split_head, network, engine, reserve):
+    "Raise at once for what no server can be."
+    if cache_bytes is not None: positive("cache_bytes", cache_bytes)
+    if not isinstance(split_head, bool): raise TypeError(f"split_head={split_head!r}: True or False is needed")
+    if network is not None and not isinstance(network, NetworkPeaks):
+        try: positive("network", network)
+        except ValueError as error: raise ValueError(f"{error}, or NetworkPeaks") from None
+    if engine is not None and engine not in engines:
+        raise ValueError(f"engine={engine!r}; the engines are {', '.join(engines)}")
+    if not_negative("reserve", reserve) >= 1:
+        raise ValueError(f"reserve={reserve!r}: a fraction from 0 to below 1 is needed")
+
+def _time_of(value):
+    "Return the time of one forward in a measured result, s; `None` for what is none."
+    return getattr(getattr(getattr(value, "result", value), "program", None), "time_s", None)
+
+def _measured(given, several, batches):
+    "Return what was measured, by batch or by (phase, batch). Raise for what is of no point, and for what is no rate."
+    if given is None: return {}
+    if not isinstance(given, dict):
+        raise TypeError(f"measured={given!r}: a dict is needed, of tokens/s or measured results, by batch or by "
+                        "(phase, batch)")
+    if several and given: raise ValueError(f"measured={given!r}: it is for one device and degree")
+    phases = list(dict.fromkeys(phase for phase, _ in _keys))
+    for key, value in given.items():
+        phase, batch = key if isinstance(key, tuple) and len(key) == 2 else ("decode", key)
+        if phase not in phases or batch not in batches:
+            raise ValueError(f"measured={{{key!r}: …}}: the batches are {', '.join(map(str, batches))}, and the phases "
+                             f"{', '.join(phases)}; a key is a batch, or a phase and a batch")
+        if not _time_of(value): positive(f"measured={{{key!r}: …}}: its rate", value)
+    return given
 
 # %% ../../nbs/analysis/serve.ipynb #5e000010
 class _Counted(NamedTuple):
@@ -303,7 +337,7 @@ class _Counted(NamedTuple):
     def name(self): return Path(getattr(self.model.config, "_name_or_path", "")).name or type(self.model).__name__
 
 def _counted(model_or_config, prompt, new):
-    for name, n in (("prompt", prompt), ("new", new)): _positive(name, n)
+    prompt, new = as_count("prompt", prompt, 1), as_count("new", new, 1)
     model = language_model(model_or_config)
     asked = Asked(model)
     works = asked.prefill(prompt), asked.decode(prompt, max(new // 2, 1)), asked.decode(prompt, new)
@@ -332,9 +366,6 @@ def _math_dtype(text, stored, dtype, peaks):
 
 def _server(counted, on, lies, network, math, engine, reserve):
     "Return a `_Server` of a model on its devices."
-    if engine is not None and engine not in engines:
-        raise ValueError(f"engine={engine!r}; the engines are {', '.join(engines)}")
-    if not 0 <= reserve < 1: raise ValueError(f"reserve={reserve!r}; a fraction from 0 to below 1 is needed")
     model, works, asked, engine = counted.model, counted.works, counted.asked, engine or ""
     (weights, cache_bytes, devices, split_head), new = lies, counted.new
     stored = stored_as(weights, model.config)

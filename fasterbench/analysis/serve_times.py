@@ -120,8 +120,8 @@ def products_time(
 # %% ../../nbs/analysis/serve_times.ipynb #5e00000a
 def attention_of_forward(work, batch, heads, devices, item, cache_bytes, peaks, chip, dtype, kernel):
     "Return the expected time of attention in all layers, s. `cache_bytes`: per sequence and device, read or written."
-    one, own = work.tokens == 1, heads.heads / devices
-    shared = max(heads.kv_heads / devices, 1)
+    one, shared = work.tokens == 1, math.ceil(heads.kv_heads / devices)     # heads are whole: of the fullest device
+    own = max(heads.heads / devices, shared * heads.heads / heads.kv_heads if devices < heads.kv_heads else 0)
     token = heads.layers * heads.kv_heads * heads.head_dim * heads.sides * item       # B that a token adds to the cache
     seen = min(max(work.cache.pairs / token, 1.0), work.context)                      # less where there are windows
     pairs = seen if one else seen * (seen + 1) / 2 + (work.tokens - seen) * seen

@@ -190,7 +190,7 @@ class Held:
     "Bytes that a cache holds of one sequence, B."
     pairs: int        # Keys and values
     states: int       # Of layers that keep no keys
-    added: float      # Written by one forward of one token
+    added: float      # Keys and values of one token
     objects: int      # What the cache object of the library holds, where that is not the same
 
 # %% ../../nbs/analysis/serve_work.ipynb #1d5e6fa9
@@ -211,9 +211,10 @@ def cache_contents(
             length = layer.keys.shape[-2] if own else 0
             window, objects = _sliding_window(layer), objects + n * (own + state)
             if latent and own: own = latent * layer.keys.itemsize * length * layer.keys.shape[0]
-            if window and length == window - 1: own, length = own // length * window, window    # with the new token
+            if window and length == window - 1:         # what the next token will see beside itself
+                own, length = own // length * min(context, window), min(context, window)
             pairs, states = pairs + n * own, states + n * state
-            added += n * (state + (own / length if own and length else 0))
+            added += n * own / length if own and length else 0
     return Held(pairs, states, added, objects)
 
 # %% ../../nbs/analysis/serve_work.ipynb #901bf4a2
@@ -225,8 +226,9 @@ class StepWork:
     flops: float          # Of contractions, attention in full, FLOP
     causal_flops: float   # Of contractions, attention as mask and windows leave it, FLOP
     weights: tuple        # Of `Weight`
-    cache: Held|None      # None: nothing was there before
-    ends_bytes: float     # Token ids in, logits out, and what is written to the cache, B
+    cache: Held           # After it
+    written: Held         # What it writes to the cache
+    ends_bytes: float     # Token ids in, logits out, B
     eager_bytes: float    # Over its operators, without weights; copies of the cache included, B
 
 def _visible(length, source, window):
@@ -239,12 +241,27 @@ def _visible(length, source, window):
 # %% ../../nbs/analysis/serve_work.ipynb #cd044e6d
 _products = ("matmul", "linear", "quantized", "convolution")
 
-def _pairs_of(call, weights):
-    "Return queries and keys of a product in attention; `None` for any other operator. A product of a weight is none."
-    if call.category == "attention": return call.shapes[0][-2], call.shapes[1][-2]
+class _Pairs(NamedTuple):
+    "Queries and keys of a product in attention."
+    queries: int
+    keys: int
+    gives: str   # "scores", "values", or "both": a fused operator
+
+def _softened(trace):
+    "Return the numbers of the memory blocks that hold what a softmax gave, or what was made of it without a product."
+    found = set()
+    for call in trace:
+        made_of = not call.dense_flops and any(t.storage in found for t in call.reads)
+        if made_of or "softmax" in call.operator: found.update(t.storage for t in call.writes)
+    return found
+
+def _pairs_of(call, weights, softened):
+    "Return the `_Pairs` of a product in attention; `None` for any other operator. A product of a weight is none."
+    if call.category == "attention": return _Pairs(call.shapes[0][-2], call.shapes[1][-2], "both")
     if call.category != "matmul" or len(call.shapes) < 2 or any(t.storage in weights for t in call.reads): return None
     (*_, m, k), (*_, n) = call.shapes[-2:]
-    return (m, n) if n >= m and n != k else (m, k)
+    values = any(t.storage in softened for t in call.reads)
+    return _Pairs(m, k, "values") if values else _Pairs(m, n, "scores")
 
 # %% ../../nbs/analysis/serve_work.ipynb #af0dac35
 class _Attention(NamedTuple):
@@ -256,11 +273,11 @@ class _Attention(NamedTuple):
     counts: dict
 
     def share(self, path, pairs):
-        if pairs is None or pairs[0] != self.tokens or not _masked(path): return 1.0
+        if pairs is None or pairs.queries != self.tokens or not _masked(path): return 1.0
         layer = next((at for at in self.counts if path == at or path.startswith(at + ".")), None)
         window = layer and self.windows.get(int(layer.rpartition(".")[2]))
-        if pairs[1] not in (self.context, window): return 1.0
-        return min(_visible(*pairs, window) / (pairs[0] * pairs[1]), 1.0)
+        if pairs.keys not in (self.context, window): return 1.0
+        return min(_visible(pairs.queries, pairs.keys, window) / (pairs.queries * pairs.keys), 1.0)
 
 def _masked(path): return "encoder" not in path.split(".") and "cross" not in path.lower() and "EncDec" not in path
 
@@ -270,30 +287,35 @@ class _Latent:
     "Sizes of latent attention."
     rank: int
     rope: int
-    expanded: int    # Elements of a key and a value of one head
+    key: int      # Elements of a key of one head
+    value: int    # Likewise
 
-    @property
-    def longer(self): return (2 * self.rank + self.rope) / self.expanded
+    def absorbed(self, flops, gives):
+        "Return the FLOPs of a product in attention that takes `flops` on what is expanded, in the compressed space."
+        long, short = dict(scores=(self.rank + self.rope, self.key), values=(self.rank, self.value),
+                           both=(2 * self.rank + self.rope, self.key + self.value))[gives]
+        return flops * long / short
 
 def _latent(config):
     if not (rank := getattr(config, "kv_lora_rank", None)): return None
     rope = getattr(config, "qk_rope_head_dim", 0)
-    return _Latent(rank, rope, config.qk_nope_head_dim + rope + config.v_head_dim)
+    return _Latent(rank, rope, config.qk_nope_head_dim + rope, config.v_head_dim)
 
 # %% ../../nbs/analysis/serve_work.ipynb #899b5c67
 def _flops(work, counts, weights, attention, latent):
     "Return the FLOPs of contractions: with attention in full, and what is needed."
-    full = expanded = absorbed = 0.0
+    full, expanded, absorbed, softened = 0.0, 0.0, 0.0, _softened(work.trace)
     for call in work.trace:
         path, made = work.parts[call.part].path, call.dense_flops or 0
-        made, pairs = made * _repeats(path, counts), _pairs_of(call, weights) if made else None
+        made, pairs = made * _repeats(path, counts), _pairs_of(call, weights, softened) if made else None
         needed = made * attention.share(path, pairs)
         full, expanded = full + made, expanded + needed
         one = latent and attention.tokens == 1
         leading = call.shapes[-2] if len(call.shapes) > 1 else ()
         again = one and pairs is None and leading == (attention.batch * attention.context, latent.rank)
-        longer = one and pairs is not None and attention.context in pairs
-        absorbed += needed / attention.context if again else needed * latent.longer if longer else needed
+        longer = one and pairs is not None and pairs.keys == attention.context
+        absorbed += (needed / attention.context if again else latent.absorbed(needed, pairs.gives) if longer
+                     else needed)
     return full, min(expanded, absorbed)
 
 # %% ../../nbs/analysis/serve_work.ipynb #edf57716
@@ -392,11 +414,11 @@ def _step_work(asked, work, tracer, out, counts, prompt, context, one):
     weights = _weights(asked.model, work, numbers, counts, _chosen(asked.config))
     if one: flops = causal          # the mask leaves all that one token sees
     logits = _tree_bytes(out["logits"])
-    written = after.added if one else after.pairs + after.states
-    ends = 8 * tokens * asked.batch + logits + written
+    written = replace(after, pairs=after.added) if one else after
+    ends = 8 * tokens * asked.batch + logits
     others = sum(_repeats(work.parts[call.part].path, counts)
                  * sum(t.bytes for t in (*call.reads, *call.writes) if t.storage not in numbers) for call in work.trace)
-    return StepWork(tokens, context, flops, causal, weights, after, ends, others)
+    return StepWork(tokens, context, flops, causal, weights, after, written, ends, others)
 
 # %% ../../nbs/analysis/serve_work.ipynb #71a85c05
 def _kept_buffers(model):

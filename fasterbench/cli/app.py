@@ -89,11 +89,14 @@ def one_of(*valid):
         return text
     return word
 
-def batch_sizes(text):
-    try: sizes = tuple(int(n) for n in text.split(","))
-    except ValueError: sizes = (0,)
-    if min(sizes) > 0: return sizes
-    usage_error(f"{text!r} is not a list of batch sizes; they are separated by commas: 1,8,64", "--batch")
+def several_whole(text, what, example, option):
+    "Return the whole numbers from 1 on in `text`."
+    try: numbers = tuple(int(n) for n in text.split(","))
+    except ValueError: numbers = (0,)
+    if min(numbers) > 0: return numbers
+    usage_error(f"{text!r} is not a list of {what}; they are separated by commas: {example}", option)
+
+def batch_sizes(text): return several_whole(text, "batch sizes", "1,8,64", "--batch")
 
 # %% ../../nbs/cli/app.ipynb #d9df6d9b
 def check_writable(**paths):

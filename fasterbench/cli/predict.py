@@ -13,8 +13,8 @@ from typing import Annotated, Optional
 import typer
 
 from .app import (Dtype, Model, Report, Rows, Saving, Sites, Top, app, batch_sizes, check_writable,
-                                 dtype_named, option, saved_result, shape_given, show, switch, target_device,
-                                 usage_error, whole)
+                                 dtype_named, option, saved_result, several_whole, shape_given, show, switch,
+                                 target_device, usage_error, whole)
 from ..core.warnings import FasterbenchWarning
 
 # %% ../../nbs/cli/predict.ipynb #3a1b92e0
@@ -98,8 +98,10 @@ Config = Annotated[str, typer.Argument(help="transformers:FOLDER, or transformer
 def _measured_rates(text):
     "Return the tokens per second by batch: 1:104.9,8:700."
     if text is None: return None
-    try: return {int(b): float(rate) for b, rate in (pair.split(":") for pair in text.split(","))}
-    except ValueError: usage_error(f"{text!r} is not a list of batch:tokens/s, such as 1:104.9,8:700", "--measured")
+    try: pairs = [(int(b), float(rate)) for b, rate in (pair.split(":") for pair in text.split(","))]
+    except ValueError: pairs = []
+    if pairs and len(dict(pairs)) == len(pairs): return dict(pairs)
+    usage_error(f"{text!r} is not a list of batch:tokens/s with each batch once, such as 1:104.9,8:700", "--measured")
 
 # %% ../../nbs/cli/predict.ipynb #f4d849e5
 def _cache_element(text):
@@ -137,7 +139,8 @@ def serve_verb(
     "Say how fast devices can serve a language model. Limits, and what a server is expected to reach."
     from fasterbench.analysis.serve import serve
     check_writable(html=html, json=json, csv=csv)
-    places, degrees = [target_device(name.strip()) for name in on.split(",")], batch_sizes(tensor_parallel)
+    places = [target_device(name.strip()) for name in on.split(",")]
+    degrees = several_whole(tensor_parallel, "numbers of devices", "1,2,4", "--tensor-parallel")
     one = lambda values: values if len(values) > 1 else values[0]
     try: result = serve(model, prompt, new, batch and batch_sizes(batch), one(places), tensor_parallel=one(degrees),
                         tpot=tpot, price=price, weights=weights, math=math, cache_bytes=_cache_element(cache),
