@@ -76,6 +76,7 @@ def test_version_and_module():
     (["predict", "net.py:make", "--on", "NVIDIA H100", "--input", "2,5"], 1, "net.py:make was given 2×5 float32: "),
     (["report", "rows.json"], 1, "its schema is 'fasterbench.rows' (Batch 1 and 8); one that `roofline`"), (["compare", "rows.json", "saved.json"], 1, "of one model and batch size, is needed"),
     (["run", "--json", "-", "net.py"], 2, "Invalid value for --json: "), (["run", "--html", "-", "net.py"], 2, "Invalid value for --html: "),
+    (["predict", "net.py:make", "--on", "NVIDIA H100", "--autocast", "int8"], 2, "'int8' is not one of bfloat16, float16"),
     (["predict", "net.py:make", "--on", "nonsense"], 2, "'nonsense' is not in the table; `fasterbench peaks --devices` lists all"),
     (["predict", "net.py:make", "--on", "rtx 4095"], 2, "the nearest names are NVIDIA GeForce RTX 4090"), (["roofline", "net.py:make", "--peaks", "h1000"], 2, "NVIDIA H100 PCIe"),
     (["ncu", "absent.csv"], 2, "absent.csv"), (["ncu", "net.py"], 1, "no table of Nsight Compute"), (["ncu", "net.py", "--by", "layer"], 2, "'layer'")])

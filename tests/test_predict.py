@@ -179,3 +179,34 @@ print(time.process_time() - start, resource.getrusage(resource.RUSAGE_SELF).ru_m
     weights = 32 * (4 * 4096**2 + 3 * 4096 * 11008) + 4096 * 32000
     by_hand = lambda keys: 512 * (2 * weights + 32 * 4 * keys * 4096)
     assert abs(dense / by_hand(512) - 1) < 1e-3 and abs(needed / by_hand(513 / 2) - 1) < 1e-3
+
+@pytest.mark.parametrize("wrong", ("int7", "int8", "float64", "float32", 5, True))
+def test_autocast_to_what_it_cannot_is_said(wrong):
+    "What was given, and what autocast casts to; by name and as a dtype of torch."
+    import torch
+    from fasterbench.analysis.predict import predict
+    for given in (wrong, getattr(torch, str(wrong), wrong)):
+        with pytest.raises(ValueError) as raised: predict(torch.nn.Linear(4, 4), torch.zeros(2, 4), "NVIDIA H100 80GB HBM3", autocast=given)
+        assert str(raised.value) == f"autocast={given!r}: the dtypes of autocast are bfloat16 and float16"
+
+@pytest.mark.parametrize("device", ("NVIDIA H100 80GB HBM3", "cpu"))
+def test_a_model_without_operators_has_a_limit_of_0_s(device):
+    "It is said in one line, without an interval and without a host that has nothing to launch."
+    import torch
+    from fasterbench import HardwarePeaks
+    from fasterbench.analysis.predict import predict
+    on = HardwarePeaks(1e12, 1e11) if device == "cpu" else device
+    found = predict(torch.nn.Identity(), torch.zeros(3), on)
+    assert (found.program.roof_time_s, found.program.time_s, found.program.interval_s) == (0, 0, ())
+    assert found.notes == [f"PREDICTED, not measured, for {device}: no operator runs, and the limit is 0 s"]
+    assert "· expected 0 s, limit 0 s ·" in " ".join(found.text().split())
+    host = predict(torch.nn.Identity(), torch.zeros(3), on, host_s=1e-3).program
+    assert (host.roof_time_s, host.time_s, host.interval_s) == (0, 1e-3, (1e-3, 1e-3))
+
+def test_batches_of_a_model_without_operators_have_no_rate():
+    import torch
+    from fasterbench.analysis.predict import predict
+    from fasterbench.cli.predict import _batch_table
+    one = predict(torch.nn.Identity(), torch.zeros(3), "NVIDIA H100 80GB HBM3")
+    rows = [line.split() for line in _batch_table([(1, one), (8, one)]).splitlines() if line[:2].strip() in ("1", "8")]
+    assert [(r[0], r[-1]) for r in rows] == [("1", "?"), ("8", "?")]

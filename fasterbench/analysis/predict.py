@@ -36,6 +36,12 @@ from ..work.count import count_work
 from ..work.target import Target
 
 # %% ../../nbs/analysis/predict.ipynb #9c4c910b
+def _autocast_dtype(given):
+    "Return the dtype of autocast; `None`: without. Raise `ValueError` for one that autocast does not cast to."
+    if given is None: return None
+    if dtype_name(given) in ("bfloat16", "float16"): return as_dtype(given)
+    raise ValueError(f"autocast={given!r}: the dtypes of autocast are bfloat16 and float16")
+
 def _target(peaks, autocast):
     "Return the target that work is counted for. A device of a type that PyTorch was built without counts as CUDA."
     kind, device = peaks.device.partition(":")[0], match_device(peaks.environment.get("device_name", "")).device
@@ -110,18 +116,18 @@ def _program(name, rows, work, parts, peaks, deviation, host_s=None):
     "Return the whole forward as one point. The host bounds it from below, where its time is known."
     whole = summed(parts, type=name, operator="", category="", dtype="", calls=1,
                    flops=work.flops, contraction_flops=work.contraction_flops, dense_flops=work.dense_flops,
-                   time_s=sum(r.time_s for r in rows))
+                   time_s=sum(r.time_s for r in rows), **{} if parts else dict(roof_time_s=0.0))
     shares = tuple(shares_of([r for r in rows if r.time_s]).items())
     found = _predicted(whole, peaks, deviation, share=1.0, shares=shares)
     if not host_s or host_s <= found.time_s: return found
-    low, high = found.interval_s
+    _, high = found.interval_s or (0.0, 0.0)
     return replace(at_time(found, host_s), interval_s=(host_s, max(high, host_s)), above_roof=False)
 
 _host_range = 10e-6, 40e-6 # of an operator in eager mode, s: traces of PyTorch models on A100, H100 and MI300X
 
 def _host_note(peaks, device_s, captured=False, host_s=None, operators=0):
     "Return a line on the host: whether the expected time counts it."
-    if peaks.device == "cpu" or captured: return []
+    if peaks.device == "cpu" or captured or host_s is None and not operators: return []
     time = lambda s: format_si(s, "s")
     if host_s is None:
         low, high = (operators * t for t in _host_range)
@@ -163,6 +169,7 @@ def _asked(model, sample, target, work, peaks, tf32, captured, progress, sites):
 # %% ../../nbs/analysis/predict.ipynb #956a9d6c
 def _prediction_notes(name, program, peaks, fusion, like, found, rows):
     "Return the notes below a prediction."
+    if not program.time_s: return [f"PREDICTED, not measured, for {name}: no operator runs, and the limit is 0 s"]
     low, high = program.interval_s or (program.time_s, program.time_s)
     time = lambda s: format_si(s, "s")
     basis = ("a model of kernels fitted on published measurements" if like is None else
@@ -196,7 +203,7 @@ def predict(
     if host_s is not None: positive("host_s", host_s)
     if sites and (not compiled or like is not None):
         raise ValueError("sites are those of a compiled model, without `like`: compiled=True has Inductor asked")
-    autocast = None if autocast is None else as_dtype(autocast)
+    autocast = _autocast_dtype(autocast)
     peaks = as_peaks(on, autocast or main_dtype(model, as_call(sample)))
     target, like = _target(peaks, autocast), None if like is None else _like(like)
     work, tf32 = count_work(model, sample, target=target), _tf32(peaks, target)

@@ -14,7 +14,7 @@ import typer
 
 from .app import (Dtype, Model, Report, Rows, Saving, Sites, Top, app, batch_sizes, check_writable,
                                  dtype_named, option, saved_result, several_whole, shape_given, show, switch,
-                                 target_device, usage_error, whole)
+                                 target_device, usage_error, whole, words)
 from ..core.warnings import FasterbenchWarning
 
 # %% ../../nbs/cli/predict.ipynb #3a1b92e0
@@ -40,7 +40,7 @@ def _batch_table(results):
     for batch, result in results:
         p = result.program
         times = (p.roof_time_s, p.time_s, *(p.interval_s or (p.time_s, p.time_s)))
-        rows.append([str(batch), *(format_si(t, "s") for t in times), f"{batch / p.time_s:.1f}"])
+        rows.append([str(batch), *(format_si(t, "s") for t in times), f"{batch / p.time_s:.1f}" if p.time_s else "?"])
     (batch, last), first = results[-1], results[0][1]
     notes = [f"batch {batch}: {last.notes[0]}", *dict.fromkeys(n for _, r in results for n in r.notes[1:])]
     title = f"{first.model} on {first.environment['device_name']}"
@@ -54,7 +54,7 @@ On = option("Name of a device, or roofs that `peaks --json` wrote.", "--on", kin
 # %% ../../nbs/cli/predict.ipynb #2aa7ffad
 @app.command("predict")
 def predict_verb(
-    model:Model, on:On, dtype:Dtype=None, autocast:option("float16 or bfloat16: under autocast to it.")=None,
+    model:Model, on:On, dtype:Dtype=None, autocast:words("Under autocast to this dtype.", "bfloat16", "float16")=None,
     compiled:switch("As under torch.compile: Inductor is asked, some 10 to 60 s.", "--compiled")=False,
     sites:Sites=None, captured:switch("As a CUDA graph replays it.", "--captured")=False,
     host_s:option("What the host needs to launch a forward; left out: the device alone is timed.",
@@ -77,7 +77,7 @@ def predict_verb(
     for size in sizes:
         net, sample = loaded_on_meta(model, shape, size, dtype_named(dtype))
         with in_the_model(model, sample):
-            found = predict(net, sample, on, autocast=dtype_named(autocast), compiled=compiled, captured=captured,
+            found = predict(net, sample, on, autocast=autocast, compiled=compiled, captured=captured,
                             host_s=host_s, like=measured, sites=sites)
         results.append((size or 1, replace(found, call=found.call | dict(model=model))))
     result = results[0][1]

@@ -64,8 +64,9 @@ def _time_text(result):
     "End to end time and half its IQR: `14.56 ms ±3 %`; of a prediction the expected time, its interval, and the limit."
     p, t = result.program, result.timing
     if _is_predicted(result):
-        low, high = (format_si(s, "s") for s in p.interval_s or (p.time_s, p.time_s))
-        return f"expected {format_si(p.time_s, 's')} ({low} to {high}), limit {format_si(p.roof_time_s, 's')}"
+        expected, limit, *interval = (format_si(s, "s") for s in (p.time_s, p.roof_time_s, *p.interval_s))
+        between = " to ".join(interval)
+        return f"expected {expected}{f' ({between})' * bool(between)}, limit {limit}"
     time, iqr = (t.end_to_end_s, t.end_to_end_iqr_s) if t else (p.time_s, p.time_iqr_s) if p else (None, 0)
     if time is None: return format_si(sum(q.time_s for q in result.points),
                                       "s") + " in all rows" if result.points else ""
