@@ -211,7 +211,7 @@ def cache_contents(
             length = layer.keys.shape[-2] if own else 0
             window, objects = _sliding_window(layer), objects + n * (own + state)
             if latent and own: own = latent * layer.keys.itemsize * length * layer.keys.shape[0]
-            if window and length == window - 1:         # all that the next token will see but itself
+            if window and length == window - 1:         # one less than the last token saw
                 own, length = own // length * min(context, window), min(context, window)
             pairs, states = pairs + n * own, states + n * state
             added += n * own / length if own and length else 0
