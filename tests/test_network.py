@@ -47,8 +47,11 @@ before = [p.clone() for p in model.parameters()]
 count("step", model, backward=True, optimizer=torch.optim.SGD(model.parameters(), 0.1))
 assert all(map(torch.equal, before, model.parameters()))
 count("forward", model)
+other = nn.parallel.DistributedDataParallel(net())
+count("adam", other, backward=True, optimizer=torch.optim.Adam(other.parameters()))
 found["twin"] = [dist.get_world_size()]
 """)
+    assert found["adam"]["calls"] == found["step"]["calls"]         # not those of the second step, which sorts the buckets
     assert found["step"]["calls"] == [["c10d::allreduce_", "backward", "communication", "all_reduce", 2, parameters, parameters]]
     assert found["step"]["sides"] == [[parameters, parameters]] and found["step"]["unknown"] == {}
     assert found["step"]["wire_bytes"] == parameters

@@ -163,7 +163,9 @@ def _without_stamps(run):
 
 def _timed_steps(run, args, kwargs, device, before_write, tick, together, kernels, **how):
     fresh = _fresh_calls(run, args, kwargs)
-    if peers.agreed("the state of the optimizer", run.has_first): fresh()()
+    if peers.agreed("the state of the optimizer", run.has_first):
+        fresh()()
+        if is_spread(run.model): fresh()()                      # in its second step DDP sorts its buckets
     call, begin = fresh(), perf_counter()
     work = _count(run, args, kwargs, call, before_write)
     warmup = max(how["warmup"] - 1, min(how["warmup"], 1))      # to count is the first of the runs that warm up

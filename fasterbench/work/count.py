@@ -343,11 +343,15 @@ def count_work(
     # a training step where its tensors are, a forward on `target`
     where = nullcontext((args, kwargs, Tracer)) if backward else on_target(model, args, kwargs, target)
     with preserved_run(run, (args, kwargs)) as before_write, where as (args, kwargs, tracer):
+        later = copied((args, kwargs)) if run.has_first else None
         run.reset((args, kwargs))
-        if run.has_first:                                          # a step that makes the optimizer's state is no other
-            again, more = copied((args, kwargs))
-            run(*again, **more)
-            run.reset((args, kwargs))
+        work = trace_call(lambda: run(*args, **kwargs), run, before_write, tracer)
+        if later is None or not run.optimizer.state: return work
+        # That step has made the optimizer's state. In the next DDP sorts its buckets; all that follow are like the third.
+        args, kwargs = later
+        run.reset((args, kwargs))
+        run(*args, **kwargs)
+        run.reset((args, kwargs))
         return trace_call(lambda: run(*args, **kwargs), run, before_write, tracer)
 
 # %% ../../nbs/work/count.ipynb #4792649c
