@@ -132,6 +132,13 @@ class Ranks:
         if "error" in answer: raise RankError(answer["error"])
         return answer["values"]
 
+    def leave(self):
+        "Wait on rank 0, whose process may keep the store and end next, until the others ask it nothing more."
+        place = f"{self.asked}/left"
+        if self.rank: return self.mail.put(f"{place}/{self.rank}", True)
+        for r in range(1, self.count):
+            if self.mail.has(f"{place}/{r}", self.limit_s): self.mail.drop(f"{place}/{r}")
+
     def _missing(self, ranks, what):
         return f"{_rank_names(ranks)} did not come to {what} within {self.limit_s:g} s; each rank has to"
 
@@ -233,6 +240,7 @@ class Peers:
             found = [ranks.mail.get(f"value/{r}") for r in range(ranks.count)] if ranks.rank == 0 else None
             ranks.exchange("the end of gather()", True)
             ranks.mail.drop(f"value/{ranks.rank}")
+            ranks.leave()
             return found
 
     @contextmanager
