@@ -347,7 +347,7 @@ def count_work(
         run.reset((args, kwargs))
         work = trace_call(lambda: run(*args, **kwargs), run, before_write, tracer)
         if later is None or not run.optimizer.state: return work
-        # That step has made the optimizer's state. In the next DDP sorts its buckets; all that follow are like the third.
+        # That step has made the optimizer's state. In the next DDP sorts its buckets; all others are like the third.
         args, kwargs = later
         run.reset((args, kwargs))
         run(*args, **kwargs)
