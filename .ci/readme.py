@@ -7,7 +7,7 @@ root = Path(__file__).resolve().parent.parent
 def block(cell):
     "One cell as Markdown; cells marked for the site or for tests alone give nothing."
     source = "".join(cell["source"])
-    if cell["cell_type"] == "markdown": return "" if source.startswith("<!-- site -->") else re.sub(r"\]\(images/", "](nbs/images/", source)
+    if cell["cell_type"] == "markdown": return "" if source.startswith("<!-- site -->") else re.sub(r"\]\((?=(?:images|docs|tutorials)/)", "](nbs/", source)
     if re.match(r"#\|\s*(hide|default_exp)", source) or not source: return ""
     texts = ["".join(o.get("text") or o.get("data", {}).get("text/plain", "")) for o in cell["outputs"] if o.get("name") != "stderr"]
     shown = "".join(t.rstrip() + "\n" for t in texts if t.strip() and not t.startswith("Figure("))

@@ -9,6 +9,8 @@ __all__ = []
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from .core.features import absent, is_there
+
 __version__ = "0.1.0"
 
 # %% ../nbs/core/package.ipynb #27747c53
@@ -16,61 +18,62 @@ _homes = {
     **dict.fromkeys(["HardwarePeaks", "MemoryLevel", "Ceiling", "KindCeiling"], "roofs.hardware"),
     "measure_peaks": "probes.peaks", "clear_peaks_cache": "probes.peaks",
     **dict.fromkeys(["count_work", "Work", "ModuleWork", "OpWork"], "work.count"),
-    **dict.fromkeys(["rule", "Flops"], "work.rules"),
+    **dict.fromkeys(["rule", "Flops"], "work.rules"), **dict.fromkeys(["Memory", "ModuleMemory"], "work.memory"),
     **dict.fromkeys(["RooflinePoint", "roofline_analysis"], "roofs.place"),
-    "RooflineAnalyzer": "roofline", "serve": "analysis.serve",
-    **dict.fromkeys(["ServeResult", "ServePoint", "ServeSeries", "ServeOption"], "views.serving"),
+    "RooflineAnalyzer": "roofline", "serve": "serving.serve",
+    **dict.fromkeys(["ServeResult", "ServePoint", "ServeSeries", "ServeOption"], "serving.serve_view"),
     **dict.fromkeys(["Result", "Timing", "Breakdown", "from_json"], "views.result"),
-    **dict.fromkeys(["Collective", "NetworkView", "PeaksView"], "views.peaks_page"),
-    **dict.fromkeys(["compare", "Comparison", "Series"], "views.compare"), "MetricSeries": "views.metrics",
-    **dict.fromkeys(["read_ncu", "ranges"], "interop.ncu"),
-    **dict.fromkeys(["read_trace", "on_trace_ready", "TraceResult"], "interop.traces"), "predict": "analysis.predict",
-    **dict.fromkeys(["watch", "Watch"], "running.watch"), "RankError": "engine.peers",
+    "PeaksView": "views.peaks_page", "NetworkView": "network.network_view",
+    **dict.fromkeys(["compare", "Comparison", "Series"], "comparing.compare"), "MetricSeries": "running.metrics",
+    **dict.fromkeys(["read_ncu", "ranges"], "ncu.ncu"),
+    **dict.fromkeys(["read_trace", "on_trace_ready", "TraceResult"], "traces.trace_read"),
+    **dict.fromkeys(["watch", "Watch", "trainer_callback", "lightning_callback"], "running.watch"),
+    "predict": "predicting.predict", "RankError": "network.ranks", "datasheet_peaks": "roofs.datasheet",
     **dict.fromkeys(["FasterbenchWarning", "NotMeasuredWarning", "ProvisionalWarning", "UnknownWarning",
                      "NotKeptWarning", "FasterbenchDeprecationWarning"], "core.warnings"),
-    **dict.fromkeys(["trainer_callback", "lightning_callback"], "running.watch"),
-    "datasheet_peaks": "roofs.datasheet",
-    **dict.fromkeys(["NetworkPeaks", "NetworkRoof", "fit_network", "bus_bandwidth"], "roofs.network"),
-    "measure_network": "probes.network_probes",
+    **dict.fromkeys(["model_flops", "ModelFlops"], "training.model_flops"),
+    **dict.fromkeys(["step_traffic", "StepTraffic"], "network.parallel"),
+    **dict.fromkeys(["NetworkPeaks", "NetworkRoof", "Collective", "bus_bandwidth"], "roofs.network"),
+    "measure_network": "network.network_probes", "fit_network": "network.network_fit",
 }
-__all__ = ["__version__", *_homes]
+__all__ = ["__version__", *(name for name, home in _homes.items() if is_there(home.partition(".")[0]))]
 _renamed = {"Account": "Breakdown"}     # Old name = the name now, until the next version
 
 # %% ../nbs/core/package.ipynb #ty000001
 if TYPE_CHECKING:
     from .core.warnings import (
-        FasterbenchWarning as FasterbenchWarning, NotMeasuredWarning as NotMeasuredWarning,
-        ProvisionalWarning as ProvisionalWarning, UnknownWarning as UnknownWarning, NotKeptWarning as NotKeptWarning,
-        FasterbenchDeprecationWarning as FasterbenchDeprecationWarning,
-    )
-    from .analysis.predict import predict as predict
-    from .analysis.serve import serve as serve
-    from .engine.peers import RankError as RankError
-    from .interop.ncu import read_ncu as read_ncu, ranges as ranges
-    from .interop.traces import read_trace as read_trace, on_trace_ready as on_trace_ready, TraceResult as TraceResult
-    from .probes.network_probes import measure_network as measure_network
+        FasterbenchWarning as FasterbenchWarning, FasterbenchDeprecationWarning as FasterbenchDeprecationWarning,
+        NotKeptWarning as NotKeptWarning, NotMeasuredWarning as NotMeasuredWarning,
+        ProvisionalWarning as ProvisionalWarning, UnknownWarning as UnknownWarning)
+    from .predicting.predict import predict as predict
+    from .serving.serve import serve as serve
+    from .network.ranks import RankError as RankError
+    from .ncu.ncu import read_ncu as read_ncu, ranges as ranges
+    from .traces.trace_read import read_trace as read_trace, on_trace_ready as on_trace_ready
+    from .traces.trace_read import TraceResult as TraceResult
+    from .network.network_fit import fit_network as fit_network
+    from .network.network_probes import measure_network as measure_network
+    from .network.network_view import NetworkView as NetworkView
     from .probes.peaks import measure_peaks as measure_peaks, clear_peaks_cache as clear_peaks_cache
     from .roofline import RooflineAnalyzer as RooflineAnalyzer
     from .roofs.datasheet import datasheet_peaks as datasheet_peaks
-    from .roofs.hardware import (
-        HardwarePeaks as HardwarePeaks, MemoryLevel as MemoryLevel, Ceiling as Ceiling, KindCeiling as
-        KindCeiling
-    )
-    from .roofs.network import (
-        NetworkPeaks as NetworkPeaks, NetworkRoof as NetworkRoof, fit_network as fit_network, bus_bandwidth as
-        bus_bandwidth
-    )
+    from .roofs.hardware import (HardwarePeaks as HardwarePeaks, MemoryLevel as MemoryLevel, Ceiling as Ceiling,
+                                 KindCeiling as KindCeiling)
+    from .roofs.network import (NetworkPeaks as NetworkPeaks, NetworkRoof as NetworkRoof, Collective as Collective,
+                                bus_bandwidth as bus_bandwidth)
     from .roofs.place import RooflinePoint as RooflinePoint, roofline_analysis as roofline_analysis
     from .running.watch import trainer_callback as trainer_callback, lightning_callback as lightning_callback
+    from .training.model_flops import model_flops as model_flops, ModelFlops as ModelFlops
+    from .network.parallel import step_traffic as step_traffic, StepTraffic as StepTraffic
     from .running.watch import watch as watch, Watch as Watch
-    from .views.peaks_page import Collective as Collective, NetworkView as NetworkView, PeaksView as PeaksView
-    from .views.compare import compare as compare, Comparison as Comparison
-    from .views.metrics import MetricSeries as MetricSeries
+    from .views.peaks_page import PeaksView as PeaksView
+    from .comparing.compare import compare as compare, Comparison as Comparison, Series as Series
+    from .running.metrics import MetricSeries as MetricSeries
     from .views.result import Result as Result, Timing as Timing, Breakdown as Breakdown, from_json as from_json
-    from .views.compare import Series as Series
-    from .views.serving import ServeResult as ServeResult, ServePoint as ServePoint
-    from .views.serving import ServeSeries as ServeSeries, ServeOption as ServeOption
+    from .serving.serve_view import ServeResult as ServeResult, ServePoint as ServePoint
+    from .serving.serve_view import ServeSeries as ServeSeries, ServeOption as ServeOption
     from .work.count import count_work as count_work, Work as Work, ModuleWork as ModuleWork, OpWork as OpWork
+    from .work.memory import Memory as Memory, ModuleMemory as ModuleMemory
     from .work.rules import rule as rule, Flops as Flops
 
 # %% ../nbs/core/package.ipynb #845f1a57
@@ -82,6 +85,9 @@ def __getattr__(
         from fasterbench.core.warnings import FasterbenchDeprecationWarning, warn
         warn(f"fasterbench.{name} is now {new}", FasterbenchDeprecationWarning)
         return __getattr__(new)
+    if name in _homes and name not in __all__:
+        why = absent(_homes[name].partition(".")[0])
+        raise AttributeError(f"module 'fasterbench' has no attribute {name!r}: {why}")
     if name not in _homes:
         raise AttributeError(f"module 'fasterbench' has no attribute {name!r}; it has {', '.join(__all__)}")
     from fasterbench.core.docments import documented

@@ -9,26 +9,28 @@ __all__ = ['RooflineAnalyzer', 'measure_peaks', 'HardwarePeaks', 'clear_peaks_ca
 from dataclasses import replace
 from functools import wraps
 from collections.abc import Callable
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import torch
 from torch import nn
 
 from .analysis.measure import check_model, main_dtype, measure
-from .analysis.rows import measured_result
-from .analysis.sites import sites_of, sites_text
+from .analysis.rows import differs_text, measured_result
 from .core.arguments import as_count
 from .core.docments import documented
+from .core.features import door
+from .core.progress import debug
 from .core.files import write_whole
 from .core.warnings import NotMeasuredWarning, ProvisionalWarning, UnknownWarning, warn
-from .engine.accelerator import as_device
+from .engine.accelerator import accelerator, as_device
 from .engine.process import preserved_process, gc_paused
 from .engine.peers import peers
 from .engine.step import Forward, TrainingStep, check_step
 from .roofs.place import RooflinePoint, roofline_analysis
-from .roofs.hardware import HardwarePeaks, check_peaks, given_or_measured, higher
+from .roofs.hardware import HardwarePeaks, check_peaks, given_or_measured, lifted
 from .roofs.network import NetworkPeaks
 from .probes.peaks import clear_peaks_cache, is_fresh, measurable, measure_peaks, peaks_of, replace_peaks
+from .timing.certainty import median_error
 from .timing.operators import compiled_part
 from .timing.samples import StoppingRule
 from .views.headline import roofs_text
@@ -39,18 +41,20 @@ from .views.result import Result, Timing
 _all_ = ["measure_peaks", "HardwarePeaks", "clear_peaks_cache", "RooflinePoint", "roofline_analysis"]
 
 # %% ../nbs/analysis/roofline.ipynb #ae74d3ff
-Given = ParamSpec("Given")
-Got = TypeVar("Got")
+Params = ParamSpec("Params")
+Out = TypeVar("Out")
 
-def _view(method:Callable[Concatenate[Result, Given], Got])->"Callable[Concatenate[RooflineAnalyzer, Given], Got]":
+def _view(method:Callable[Concatenate[Result, Params], Out])->Callable[Concatenate[Any, Params], Out]:
     "Return the method of the analyzer that hands on to `method` of its result, with the same signature and help."
     @wraps(method)
-    def view(self, *args:Given.args, **kwargs:Given.kwargs): return method(self.result, *args, **kwargs)
+    def view(self, *args:Params.args, **kwargs:Params.kwargs): return method(self.result, *args, **kwargs)
     return view
 
 # %% ../nbs/analysis/roofline.ipynb #a6f2840f
-def _warnings(result, work):
-    "Return the warnings of `result`: (kind, sentence)."
+def _warnings(result, m):
+    "Return the warnings of `result`, of a measurement: (kind, sentence)."
+    work = m.work
+    if m.varies: yield NotMeasuredWarning, differs_text(m.varies)
     timed = any(not compiled_part(part) for part in work.parts if part.leaf and part.module is not None)
     if work.trace and timed and not result.ops:
         seen = result.timing.clock.startswith(("kernel", "cpu"))
@@ -61,19 +65,22 @@ def _warnings(result, work):
         names = ", ".join(f"{op} ({n}×)" for op, n in result.unknown_ops.items())
         yield (UnknownWarning, f"no FLOP rule for {names}: the rows that run them have unknown FLOPs; "
                "fasterbench.rule registers a rule")
+    if text := _above_text(result): yield ProvisionalWarning, text
+
+def _above_text(result):
+    "Say which rows are above their roof; empty where none is."
     above = [p for p in result.points if p.above_roof]
-    if above:
-        names = ", ".join(f"{p.name or p.type} ({p.utilization_pct:.0f} %)" for p in above[:3])
-        yield (ProvisionalWarning,
-               f"{len(above)} of {len(result.points)} rows are above their roof: {names}{' …' * (len(above) > 3)}; "
-               "measure_peaks(device, cache=False) measures the roofs again")
+    if not above: return ""
+    names = ", ".join(f"{p.name or p.type} ({p.utilization_pct:.0f} %)" for p in above[:3])
+    more = " …" if len(above) > 3 else ""
+    return (f"{len(above)} of {len(result.points)} rows are faster than their roof: {names}{more}; "
+            "measure_peaks(device, cache=False) measures the roofs again")
 
 def _few(timing):
-    "Return how well times are known that rest on few runs."
-    known = 1.57 * (timing.spread or 0.0) / timing.bare_steps**0.5
-    how = f", and is known to ±{known:.0%}".replace("%", " %") if timing.spread else ""
-    return [f"few runs, as each takes long: the rows rest on {timing.steps}, the end to end time on "
-            f"{timing.bare_steps}{how}"]
+    "Say how many runs slow steps got, and how well the total is known."
+    known = median_error(timing.spread or 0.0, timing.bare_steps)
+    how = f", which is known to ±{known:.0%}".replace("%", " %") if timing.spread else ""
+    return [f"Slow steps, so few runs: {timing.steps} for the rows, {timing.bare_steps} for the total{how}."]
 
 # %% ../nbs/analysis/roofline.ipynb #47ce675c
 def _dtypes_to_measure(own, work):
@@ -84,7 +91,7 @@ def _dtypes_to_measure(own, work):
     name = str(own).removeprefix("torch.")
     computes = name in sums or name in measurable and own.itemsize > 1
     first = name if computes else max(sums, key=sums.get, default="float32")
-    union = lambda lists: list(dict.fromkeys(n for names in lists for n in names))
+    def union(lists): return list(dict.fromkeys(n for names in lists for n in names))
     return [getattr(torch, n) for n in peers.agreed("the dtypes", [first, *(n for n in sums if n != first)], union)]
 
 # %% ../nbs/analysis/roofline.ipynb #002c07f5
@@ -117,24 +124,25 @@ class RooflineAnalyzer:
 
         Model and optimizer are left as they were, also after an error or Ctrl-C."""
         check_model(self.model)
-        device, warmup = as_device(device, self.model, self.sample), as_count("warmup", warmup, 0)
+        here, warmup = accelerator(as_device(device, self.model, self.sample)), as_count("warmup", warmup, 0)
         rule = StoppingRule(steps=None if steps is None else as_count("steps", steps, 1))
         check_step(backward, loss, optimizer)
         run = TrainingStep(self.model, loss, optimizer) if backward else Forward(self.model)
         progress = progress if peers.leads else False
         settings = f"profile(warmup={warmup}, steps={rule.steps}, backward={backward})"
         with preserved_process(), gc_paused(), peers.together(self.model, settings) as joined:
-            m = measure(run, self.sample, device, warmup=warmup, rule=rule, progress=progress, together=joined,
+            m = measure(run, self.sample, here, warmup=warmup, rule=rule, progress=progress, together=joined,
                         kernels=kernels)
-            peaks = given_or_measured(self._peaks, lambda: self._measure_roofs(m, device, progress))
+            peaks = given_or_measured(self._peaks, lambda: self._measure_roofs(m, here, progress))
             with commit_asked() as commit:                    # git works while the rows are made
-                found = self._under_steady_roofs(measured_result(self.model, m, peaks), m, device, progress)
-                call = describe(self.model, self.sample, device, commit=commit, warmup=warmup, steps=steps,
-                                backward=backward, loss=loss, optimizer=optimizer)
+                found = self._under_steady_roofs(measured_result(self.model, m, peaks), m, here, progress)
+                call = describe(self.model, self.sample, here.device, here.settings(), commit=commit, warmup=warmup,
+                                steps=steps, backward=backward, loss=loss, optimizer=optimizer)
+            debug(f"placed {len(found.points)} rows of modules and {len(found.ops)} of operators under their roofs")
             few = _few(found.timing) if rule.steps is None and found.timing.steps < rule.at_least else []
             self._result = replace(found, notes=[*found.notes, *few], **call)
             self._sites = (m.kernels.slots, m.inner, found.model) if m.kernels else None
-        for kind, message in _warnings(self._result, m.work): warn(message, kind)
+        for kind, message in _warnings(self._result, m): warn(message, kind)
         return self
 
     @property
@@ -183,26 +191,27 @@ class RooflineAnalyzer:
         "Write the kernels of the compiled model, for `read_trace(sites=path)`. Raises `ValueError` without any."
         if self.result and self._sites is None:
             raise ValueError("the profile has no kernels of compiled code; torch.compile(model) has them, and a note "
-                             "of the profile says where they stay one row")
-        write_whole(path, sites_text(sites_of(*self._sites)))
+                             "of the profile says which parts are one row")
+        compiled = door("compiled")
+        write_whole(path, compiled.sites_text(compiled.sites_of(*self._sites)))
 
     def _repr_html_(self): return self._result._repr_html_() if self._result else repr(self)
     def __repr__(self):
         if self._result is None: return f"RooflineAnalyzer({type(self.model).__name__}, not profiled yet)"
         return repr(self._result).replace("Result", "RooflineAnalyzer", 1)
 
-    def _measure_roofs(self, m, device, progress, cache=True):
+    def _measure_roofs(self, m, here, progress, cache=True):
         "Return the roofs for the model's own dtype and the others that it computes in."
         first, *others = _dtypes_to_measure(main_dtype(self.model, self.sample), m.work)
-        return peaks_of(device, (first, *sorted(others, key=str)), allow_tf32=bool(m.tf32), progress=progress,
+        return peaks_of(here, (first, *sorted(others, key=str)), allow_tf32=bool(m.tf32), progress=progress,
                         cache=cache)
 
-    def _under_steady_roofs(self, found, m, device, progress):
+    def _under_steady_roofs(self, found, m, here, progress):
         "Return `found`; where rows are above kept roofs, place them under the higher of kept and new ones."
         above, old = sum(p.above_roof for p in found.points), found.peaks
         if isinstance(self._peaks, HardwarePeaks) or not peers.alone or not above or is_fresh(old): return found
-        new = self._measure_roofs(m, device, progress, cache=False)
-        replace_peaks(new, both := higher(old, new))
-        warn(f"{above} of {len(found.points)} rows were above the roofs of {old.environment['date'][:16]} "
+        new = self._measure_roofs(m, here, progress, cache=False)
+        replace_peaks(new, both := lifted(new, [old]))
+        warn(f"{above} of {len(found.points)} rows were faster than the roofs of {old.environment['date'][:16]} "
              f"({roofs_text(old)}); these were measured again: {roofs_text(both)}", ProvisionalWarning)
         return measured_result(self.model, m, given_or_measured(self._peaks, lambda: both))

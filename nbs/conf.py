@@ -26,7 +26,7 @@ python_use_unqualified_type_names = True
 maximum_signature_line_length = 90
 
 # Which tutorials stand under another heading, and which come first. Any other notebook in `tutorials` follows.
-how_to = ["in_transformers", "in_lightning", "many_ranks", "trace_from_elsewhere", "nsight_compute", "your_operator", "comparing", "in_ci", "gpu"]
+how_to = ["gpu", "your_operator", "comparing", "in_ci", "trace_from_elsewhere", "many_ranks", "in_transformers", "in_lightning", "nsight_compute"]
 concepts = ["why_levels"]
 first = ["roofline_tutorial", "reading_the_chart", "training_step", "layer_profiler"]
 
@@ -38,7 +38,7 @@ def tutorials():
 def entries(name):
     "The lines of a list of contents that stand as `@name` in a page."
     if name == "tutorials": return [f"tutorials/{t}" for t in tutorials()]
-    if name == "how-to": return [f"tutorials/{t}" for t in how_to if (here/f"tutorials/{t}.ipynb").is_file()]
+    if name == "how-to": return ["docs/does_it_fit", "docs/record_a_trace", *(f"tutorials/{t}" for t in how_to if (here/f"tutorials/{t}.ipynb").is_file())]
     if name == "reference": return ["reference/public", *(f"reference/{w}" for w in site_objects.wings)]
     wing = name.removeprefix("wing ")
     return [f"../{wing}/{p.stem}" for p in sorted((here/wing).glob("*.ipynb"))]

@@ -5,7 +5,9 @@ from pathlib import Path
 
 package = Path(__file__).resolve().parent.parent/"fasterbench"
 wings = dict(core="what everything else stands on", engine="running a model and leaving it as it was", work="what has to be done", timing="how long it took", roofs="what the device allows, and a row of work under it",
-             probes="measuring what the device allows", views="what people look at", analysis="the roofline of a model", interop="the data of other tools", running="a model in a running program")
+             probes="measuring what the device allows", views="what people look at", analysis="the roofline of a model",
+             compiled="a row for every kernel of a compiled model", predicting="a model on a device that is not here", serving="how fast devices serve a language model", training="FLOPs of a training step, MFU, and traffic of many devices", comparing="results side by side", counting="the tree of a model's work", checking="whether models keep their budgets",
+             running="a model in a running program", ncu="reports of Nsight Compute", traces="traces of torch.profiler", memory="what takes the room, and what fits", network="the network between ranks")
 at_top = dict(analysis=("roofline", "profiling", "compute"))      # modules of a wing that stand beside the wings
 
 class Source:
@@ -83,9 +85,19 @@ def table(rows, head):
     line = lambda r: "| " + " | ".join(r[i].replace("|", "\\|") for i in used) + " |"
     return [line([head, "type", "default", "meaning"]), "|" + "---|" * len(used), *map(line, cells), ""]
 
+def comment_of(source, parameter, taken):
+    "The comment on the line of a parameter, else those on the lines right above it that belong to no other (`taken`)."
+    if parameter.end_lineno in source.comments: return source.comments[parameter.end_lineno]
+    above, line = [], parameter.lineno - 1
+    while line in source.comments and line not in taken:
+        above.insert(0, source.comments[line])
+        line -= 1
+    return " ".join(above)
+
 def parameter_table(source, node, skip=0):
-    said = lambda p: source.comments.get(p.end_lineno, "")
-    rows = [(star + p.arg, text_of(p.annotation), text_of(d), said(p)) for star, p, d in parameters(node.args, skip) if p is not None]
+    written = [(star, p, d) for star, p, d in parameters(node.args, skip) if p is not None]
+    taken = {p.end_lineno for _, p, _ in written}
+    rows = [(star + p.arg, text_of(p.annotation), text_of(d), comment_of(source, p, taken)) for star, p, d in written]
     return table(rows, "parameter") if any(r[3] for r in rows) else []
 
 def decorators(node): return {text_of(d).split("(")[0].split(".")[-1] for d in node.decorator_list}
@@ -157,7 +169,7 @@ uses = {"Profile a model": "RooflineAnalyzer Result RooflinePoint Timing from_js
         "Count, without a time": "count_work Work ModuleWork OpWork rule Flops",
         "Watch a program while it runs": "watch Watch MetricSeries trainer_callback lightning_callback",
         "Read what other tools recorded": "read_trace on_trace_ready TraceResult Breakdown Collective read_ncu ranges",
-        "Devices that are not here": "predict serve ServeResult ServePoint ServeSeries ServeOption",
+        "Devices that are not here": "predict serve ServeResult ServePoint ServeSeries ServeOption model_flops ModelFlops step_traffic StepTraffic",
         "Several processes": "measure_network fit_network bus_bandwidth NetworkPeaks NetworkRoof NetworkView RankError",
         "Warnings": "FasterbenchWarning NotMeasuredWarning ProvisionalWarning UnknownWarning NotKeptWarning FasterbenchDeprecationWarning"}
 

@@ -1,8 +1,18 @@
-"""Where the project is, which tests run, and in which order: FASTERBENCH_TESTS=all adds the heavy ones.
+"""Where tests are, which run, and in which order.
 
-Tests run on several workers. Those that compare times carry the mark `timed`: they come last, and no other test runs
-beside them. Of a notebook only the cells that carry `#| timed` are alone. Those of a minute and more carry the mark
-`long`, and come first."""
+    test_house, test_words, test_typing, test_canary      the code itself: wings, words, types, PyTorch's private names
+    test_counting, test_operators, test_tensors, test_zoo  work: rules, operators, models
+    test_accelerator, test_ranks, test_memory, test_state  devices (simulated.py), ranks, peaks; what a run leaves behind
+    test_rows, test_report, test_views, test_site          rows of every source, pages in a browser, the docs
+    test_cli, test_help, test_start, test_release          verbs, what a start imports, the wheel
+    a folder, as network/ or serving/                      a feature, the folder of the same name in the package
+    test_notebooks                                         each notebook of nbs/, from top to bottom
+    benchmarks/, test_gpu_script                           scripts that measure; mutants.py says what the tests catch
+
+Three levels: the test line of the README; FASTERBENCH_TESTS=all, as `.ci/run`, adds what is marked `@heavy_only(why)`;
+FASTERBENCH_TESTS=nightly, once a week, adds `@nightly_only(why)`. Tests run on several workers. Those that compare times
+carry the mark `timed`: they come last, and no other test runs beside them. Of a notebook only the cells that carry
+`#| timed` are alone. Those of a minute and more carry the mark `long`, and come first."""
 import os, shutil, tempfile
 from pathlib import Path
 
@@ -12,7 +22,8 @@ import forked
 from alone import machine
 
 root = Path(__file__).resolve().parent.parent
-heavy = os.environ.get("FASTERBENCH_TESTS") == "all"
+heavy = os.environ.get("FASTERBENCH_TESTS") in ("all", "nightly")
+nightly = os.environ.get("FASTERBENCH_TESTS") == "nightly"
 shared = Path(os.environ.get("FASTERBENCH_SHARED", root.parent/"shared"))      # real files of other tools, where there are some
 
 # Notebooks run in processes of their own: nothing draws bars or opens browsers there.
@@ -33,6 +44,10 @@ def shared_file(*parts):
 def heavy_only(why):
     "A mark: the test runs with FASTERBENCH_TESTS=all, as `.ci/run` does, and not in the test line of the README."
     return pytest.mark.skipif(not heavy, reason=f"{why}: FASTERBENCH_TESTS=all")
+
+def nightly_only(why):
+    "A mark: the test runs with FASTERBENCH_TESTS=nightly, as a workflow does once a week, and not in `.ci/run`."
+    return pytest.mark.skipif(not nightly, reason=f"{why}: FASTERBENCH_TESTS=nightly")
 
 def pytest_xdist_auto_num_workers(config):
     "Workers for a run of everything; a run of chosen files stays in one process."

@@ -52,6 +52,7 @@ class Table:
     copy: int = 20_000                    # From or to the CPU's memory
     cost: object = None                   # `cost(operator, arguments, results)`, where that is not enough; None: as above
     capacity: int = 1 << 34               # B
+    block: int = 1                        # What the allocator gives out are multiples of it, B
     caches: tuple = ()                    # Name and capacity of each
     lacks: tuple = ()                     # dtypes
     computes: bool = True                 # False: results have shapes and no values
@@ -135,7 +136,7 @@ class Books:
     def take(self, t):
         "`t`, a tensor of the CPU that owns its memory, as one of the device."
         storage = t.untyped_storage()
-        size = storage.nbytes()
+        size = -(-storage.nbytes() // self.table.block) * self.table.block
         with self.lock:
             if self.allocated + size > self.table.capacity:
                 raise OutOfMemory(f"sim out of memory: tried to allocate {size} B, {self.table.capacity - self.allocated} B are free")
@@ -336,6 +337,8 @@ class _Module:
     def device_count(self): return 1
     def get_amp_supported_dtype(self): return [torch.float16, torch.bfloat16]
     def memory_allocated(self, device=None): return books.allocated
+    def reset_peak_memory_stats(self, device=None): books.most = books.allocated
+    def max_memory_allocated(self, device=None): return books.most
     def is_current_stream_capturing(self): return books.captured is not None
 
 def rates(flops, levels):

@@ -10,13 +10,13 @@ package = Path(__file__).resolve().parent.parent/"fasterbench"
 
 # Names that stand in the code as they are written here are found by reading it; these stand in it as text or on objects.
 as_text = {"torch._dynamo.eval_frame._stance": "engine.process", "torch._dynamo.eval_frame._set_stance": "engine.process",
-           "torch._dynamo.utils": "running.program",
-           **{f"torch._inductor.{name}": "engine.inductor" for name in (
+           "torch._dynamo.utils": "running.program", "torch._dynamo.config.fake_tensor_cache_enabled": "engine.uncompiled",
+           **{f"torch._inductor.{name}": "compiled.inductor" for name in (
                "debug.set_kernel_post_grad_provenance_tracing", "codegen.cpp.set_kernel_post_grad_provenance_tracing",
                "codegen.triton.set_kernel_post_grad_provenance_tracing", "graph.GraphLowering._compile_to_module",
                "scheduler.Scheduler.codegen_extern_call", "codegen.wrapper.PythonWrapperCodegen.write_provenance_debug_handle",
                "codecache.PyCodeCache.modules", "utils.set_tracing_context_output_strides")},
-           **{f"torch._dynamo.eval_frame.{name}": "engine.inductor" for name in (
+           **{f"torch._dynamo.eval_frame.{name}": "compiled.inductor" for name in (
                "_callback_from_stance", "_create_wrapped_callback", "innermost_backend")}}
 on_objects = {  # name → (object, attributes)
     "Module": (lambda: torch.nn.Linear(2, 2), ("_parameters", "_buffers", "_modules", "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_compiled_call_impl")),
@@ -63,22 +63,27 @@ def exists(name):
 # What every module but `core.private` uses. A name that is not here belongs there, unless it is one of the parts of PyTorch
 # that a module works with: the compiler, the switches of a process, the decompositions.
 elsewhere = {
-    "analysis.compiled": "_dynamo.utils.counters",
+    "compiled.compiled": "_dynamo.utils.counters",
     "engine.accelerator": "_C",
-    "engine.inductor": """_C _C._dynamo _C._dynamo.eval_frame _C._dynamo.eval_frame._debug_get_cache_entry_list _dynamo _dynamo.eval_frame
+    "work.lives": "_C _C.StorageBase _C.StorageBase.resize_",
+    "compiled.inductor": """_C _C._dynamo _C._dynamo.eval_frame _C._dynamo.eval_frame._debug_get_cache_entry_list _dynamo _dynamo.eval_frame
         _dynamo.eval_frame.innermost_backend _dynamo.exc.RestartAnalysis _dynamo.guards.DeletedGuardManagerWrapper _functorch.config _functorch.config.patch
         _inductor _inductor.codecache.PyCodeCache _inductor.codecache.PyCodeCache.modules _inductor.codegen.cpp
         _inductor.codegen.triton _inductor.compile_fx.compile_fx _inductor.compile_fx.compile_fx_inner _inductor.debug
         _inductor.graph _inductor.scheduler _inductor.virtualized.V _inductor.virtualized.V.graph _inductor.utils.set_tracing_context_output_strides _dynamo.device_interface
         _dynamo.device_interface.get_interface_for_device utils._triton""",
-    "engine.process": """_C _C._is_multithreading_enabled _C._set_multithreading_enabled _GLOBAL_DEVICE_CONTEXT _dynamo.eval_frame
+    "engine.process": """_C _C._is_multithreading_enabled _C._set_multithreading_enabled _GLOBAL_DEVICE_CONTEXT
         _dynamo.eval_frame.DynamoStance""",
-    "interop.trace_work": """_decomp _decomp.decompositions _decomp.global_decomposition_table _decomp.global_decomposition_table.values
-        _disable_dynamo _meta_registrations _refs""",
+    "engine.backward": """_C _C._autograd _C._autograd._push_saved_tensors_default_hooks _C._current_graph_task_id
+                          autograd._engine_run_backward""",
+    "work.lives": "_C _C.StorageBase _C.StorageBase.resize_",
+    "engine.uncompiled": """_decomp _decomp.decompositions _decomp.global_decomposition_table _decomp.global_decomposition_table.values
+        _disable_dynamo _dynamo _lazy_modules _refs""",
+    "traces.trace_work": "_meta_registrations",
     "probes.probes": "_int_mm _scaled_mm",
     "running.program": "autograd._engine_run_backward",          # is replaced while a program is watched
     "work.dispatch": "_mkldnn",
-    "work.fused": "_inductor.dependencies.MemoryDep _inductor.ir.NonOwningLayout utils._sympy.functions.FloorDiv utils._sympy.functions.Mod utils._sympy.functions.ModularIndexing",
+    "compiled.fused": "_inductor.dependencies.MemoryDep _inductor.ir.NonOwningLayout utils._sympy.functions.FloorDiv utils._sympy.functions.Mod utils._sympy.functions.ModularIndexing",
     "work.trace": "UntypedStorage._new_with_weak_ptr autograd.forward_ad._current_level"}
 
 optional = {"torch._C._cuda_getDriverVersion"}             # asked for with a default: a build without CUDA has none

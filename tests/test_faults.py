@@ -10,6 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from conftest import heavy_only
 from fasterbench.core.arguments import tensors_of
+from fasterbench.engine.accelerator import accelerator
 from fasterbench.roofline import HardwarePeaks, RooflineAnalyzer
 from fasterbench.probes.probes import memory_probe, streams
 from fasterbench.timing.stamps import node_cost, stamp_cost
@@ -107,14 +108,14 @@ def test_roofs_from_a_bad_moment_are_measured_again(tmp_path, monkeypatch, again
     "Rows stand above roofs that were kept two hours ago: the higher of these and of new ones are the roofs, and are kept."
     from fasterbench.probes import peaks as module
     rates, ago = [1e3, again], (datetime.now(timezone.utc) - timedelta(hours=2)).isoformat()
-    def measured(device, *settings):
+    def measured(here, *settings):
         rate, date = rates.pop(0), dict(date=ago) if len(rates) == 1 else {}
-        return HardwarePeaks(rate, rate / 4, device="cpu", environment=module.environment(device) | date)
+        return HardwarePeaks(rate, rate / 4, device="cpu", environment=module.environment(here) | date)
     monkeypatch.setenv("FASTERBENCH_CACHE", str(tmp_path))
     monkeypatch.setattr(module, "_remembered", {})
     monkeypatch.setattr(module, "_measure", measured)
     profile = lambda: RooflineAnalyzer(torch.nn.Linear(64, 64), torch.ones(8, 64)).profile(steps=3, warmup=0).result
-    with pytest.warns(UserWarning, match=f"of 1 rows were above the roofs of {ago[:16]}.*measured again"): found = profile()
+    with pytest.warns(UserWarning, match=f"of 1 rows were faster than the roofs of {ago[:16]}.*measured again"): found = profile()
     assert found.peaks.peak_flops == kept and rates == [] and bool(sum(p.above_roof for p in found.points)) == (kept == 1e3)
     for _ in range(2):                                      # kept in the process, and on disk; nothing is measured a third time
         assert profile().peaks.peak_flops == kept
@@ -132,7 +133,7 @@ def test_a_default_device_moves_no_calibration(capsys):
     with torch.device("meta"):
         with Devices() as devices:
             stamp_cost(n=5, rounds=2), node_cost(20, 2)
-            for kind in streams: memory_probe(kind, 1 << 16, torch.device("cpu")).build()()
+            for kind in streams: memory_probe(kind, 1 << 16, accelerator(torch.device("cpu"))).build()()
         assert devices.used == {"cpu"}
         model, x = nn.Linear(64, 64, device="cpu"), torch.ones(16, 64, device="cpu")
         for _ in range(2): RooflineAnalyzer(model, x, peaks).profile(steps=5, progress=False).summary()

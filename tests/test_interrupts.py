@@ -1,7 +1,7 @@
 """An exception at every line that a profile runs, and Ctrl-C at every line: everything is left as it was.
 
-Usually every eighth line of the wings core, engine and timing, at its last run of a profile; `FASTERBENCH_TESTS=all` takes every second
-line of all wings, and every twelfth with Ctrl-C, in training steps, and at the first run of each line."""
+Usually every eighth line of the wings core, engine and timing, at its last run of a profile; `FASTERBENCH_TESTS=all` takes lines of all
+wings, every eighth, and every 32nd with Ctrl-C, in training steps, and at the first run of each line; once a week every second and every twelfth."""
 import gc, os, signal, sys, threading
 
 import pytest
@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import fasterbench
-from conftest import heavy
+from conftest import heavy, nightly
 from fasterbench.engine.process import _lock, _present, _process_switches, _thread_switches
 from fasterbench.engine.model_state import _occupied, _freed
 from fasterbench.timing.profiler import _one_at_a_time
@@ -83,15 +83,15 @@ def press_ctrl_c(): signal.raise_signal(signal.SIGINT)
 
 more = [("forward", press_ctrl_c, False), ("training", fail, False), ("training", press_ctrl_c, False), ("forward", fail, True), ("forward", press_ctrl_c, True)]
 
-# Of the heavy run's many variants only the first takes every second line; it is in pieces, which several workers can take.
+# The first variant takes more lines than the others; it is in pieces, which several workers can take.
 pieces = 3
-cases = [("forward", fail, False, 2 if heavy else 8, piece, pieces) for piece in range(pieces)]
+cases = [("forward", fail, False, 2 if nightly else 8, piece, pieces) for piece in range(pieces)]
 
-@pytest.mark.parametrize("what,act,first,step,piece,pieces", cases + [(*case, 12, 0, 1) for case in more] * heavy)
+@pytest.mark.parametrize("what,act,first,step,piece,pieces", cases + [(*case, 12 if nightly else 32, 0, 1) for case in more] * heavy)
 def test_interrupted_at_every_line(what, act, first, step, piece, pieces):
     training, wrong = what == "training", []
     numbers = chosen(training, first)[::step]
-    assert len(numbers) > (80 if heavy else 40)
+    assert len(numbers) > 40
     numbers = numbers[piece::pieces]
     for at in numbers:
         net, optimizer = setting(training)

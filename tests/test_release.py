@@ -6,7 +6,7 @@ import pytest
 
 import forked
 import ncu_files
-from conftest import heavy_only, root
+from conftest import heavy_only, nightly_only, root
 from test_cli import net
 
 resnet50 = root/"tests/data/resnet50.json"
@@ -93,7 +93,7 @@ verbs = {  # verb → arguments, exit code, a part of what is printed
     "serve": (["transformers:config.json", "--on", "NVIDIA H100 80GB HBM3"], 0, "decode"), "trace": (["trace.json"], None, ""),
     "ncu": (["saxpy.csv"], 0, "kernels.exe"), "run": (["--peaks", "peaks.json", "loop.py"], 0, "")}
 
-@heavy_only("a wheel, and a process for each verb")
+@nightly_only("a wheel, and a process for each verb")
 def test_every_verb_runs_from_the_wheel(wheel, tmp_path):
     "The commands of the installed package, in a folder of their own: nothing comes from the repository."
     installed = os.environ | dict(PYTHONPATH=str(wheel), TQDM_DISABLE="1")

@@ -1,6 +1,7 @@
 "Any one value of a saved result is replaced by something else: either the file is refused, or every view works."
 import copy, json, random
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -8,9 +9,10 @@ from conftest import heavy, heavy_only
 from fasterbench.roofs.place import place
 from fasterbench.roofs.row import Row
 from fasterbench.roofs.hardware import Ceiling, HardwarePeaks, MemoryLevel
-from fasterbench.views.peaks_page import Collective, collectives_table
-from fasterbench.views.compare import compare
-from fasterbench.views.result import Breakdown, Result, Timing, from_dict
+from fasterbench.network.collectives_view import collectives_table
+from fasterbench.roofs.network import Collective
+from fasterbench.comparing.compare import compare
+from fasterbench.views.result import Breakdown, Result, Timing, from_dict, from_json
 
 junk = (None, "x", "", -1, 0, 1.5, 10**400, 5e-324, 1e308, 1e-100, 1e100, True, [], [1], ["x", 1], {}, dict(a=1),
         "inf", "del")
@@ -24,9 +26,9 @@ def full():
     points = [place(Row("conv", "Conv2d", 1000, 20, 20.0), peaks, share=0.8),
               place(Row("copy", "Copy", 0, 20, 4.0), peaks, share=0.16),
               place(Row("mystery", "Op", None, 20, 1.0), peaks, share=0.04),
-              place(Row("count", "Add", 5, 0, 1.0), peaks)]
+              place(Row("count", "Add", 5, 0, 0.0), peaks)]
     program = place(Row("", "Net", 1000, 60, 25.0), peaks, shares=(("compute", 0.8), ("memory", 0.2)))
-    return Result(points, peaks, program=program, timing=Timing(25.0, 0.5, 25.0, 0.1, 20, 7, "by hand", 0.0),
+    return Result(points, peaks, program=program, timing=Timing(25.0, 0.5, 24.9, 0.1, 20, 7, "by hand", 0.0),
                   unknown_ops={"my::op": 1}, model="Net", notes=["by hand"], steps=[program],
                   ops=[replace(points[0], operator="aten::mm")], environment=dict(device_name="A CPU", threads=2),
                   sample=[dict(name="0", shape=[1, 3], dtype="float32")], call=dict(device="cpu", steps=None),
@@ -104,3 +106,49 @@ def test_every_place_is_read_or_refused(full):
             try: from_dict(damaged(plain, path, other))
             except ValueError: pass
             except Exception as error: raise AssertionError(f"{path} = {other!r:.40}") from error
+
+
+def contradictions():
+    "Yield (what, change, field): a change of one field that the others contradict, and the field that the message names."
+    row = lambda **values: lambda d: d["points"][0].update(values)
+    yield "more contractions than FLOPs", row(contraction_flops=1001), "points[0].contraction_flops"
+    yield "levels that do not sum to the bytes", row(bytes_by_level=[["L2", 5], ["DRAM", 16]]), "points[0].bytes_by_level"
+    yield "intensity", row(arithmetic_intensity=51.0), "points[0].arithmetic_intensity"          # 1000 / 20 = 50
+    yield "FLOP rate", row(achieved_gflops=6e-8), "points[0].achieved_gflops"                    # 1000 / 20 s = 50 FLOP/s
+    yield "utilization", row(utilization_pct=51.0), "points[0].utilization_pct"                  # 1000 / 100 = 10 s of 20
+    yield "bound", row(bound="memory"), "points[0].bound"                                        # at 50 FLOP/B, ridge point 10
+    yield "above its roof", row(above_roof=True), "points[0].above_roof"
+    yield "share", row(share=0.5), "points[0].share"
+    yield "share of more than all", row(share=7.0), "points[0].share"
+    yield "level", row(memory_level="L77"), "points[0].memory_level"
+    yield "bound without work", row(bound="none", utilization_pct=None), "points[0].bound"
+    yield "time of the rows", lambda d: d["timing"].update(rows_s=30.0), "timing.rows_s"
+    yield "time of a row", row(time_s=30.0, achieved_gflops=1000 / 30e9, utilization_pct=100 / 3), "points[0].share"
+    yield "parts of a window", lambda d: d["breakdowns"][0].update(span_s=26.0), "breakdowns[0].span_s"
+    yield "the whole", lambda d: d["program"].update(arithmetic_intensity=1.0), "program.arithmetic_intensity"
+    yield "an operator", lambda d: d["ops"][0].update(contraction_flops=1001), "ops[0].contraction_flops"
+
+@pytest.mark.parametrize("what, change, field", list(contradictions()))
+def test_a_result_that_contradicts_itself_is_refused(full, what, change, field):
+    data = json.loads(full.to_json())
+    change(data)
+    with pytest.raises(ValueError) as refused: from_json(json.dumps(data))
+    assert f"damaged: {field}" in str(refused.value) and len(str(refused.value)) < 200 and "\n" not in str(refused.value)
+
+def test_a_result_is_read_from_its_text_and_from_a_file_with_a_byte_order_mark(full, tmp_path):
+    (tmp_path / "marked.json").write_text(full.to_json(), encoding="utf-8-sig")
+    text = full.to_json()
+    for source in (text, "\ufeff" + text, tmp_path / "marked.json", str(tmp_path / "marked.json")): assert from_json(source) == full
+    peaks = full.peaks.to_json()
+    (tmp_path / "peaks.json").write_text(peaks, encoding="utf-8-sig")
+    for source in (peaks, "\ufeff" + peaks, tmp_path / "peaks.json"): assert HardwarePeaks.from_json(source) == full.peaks
+    for wrong in ("x" * 10_000, "one\ntwo", text[1:]):
+        with pytest.raises(ValueError) as refused: from_json(wrong)
+        assert len(str(refused.value)) < 200
+
+def test_a_file_of_the_first_version_is_read():
+    "Six digits, no row of overhead, and rows without work at an infinite intensity."
+    result = from_json(Path(__file__).parent/"data/resnet50.json")
+    idle = [p for p in result.ops if p.flops == p.bytes_moved == 0]
+    assert len(idle) == 53 and {(p.bound, p.arithmetic_intensity) for p in idle} == {("none", None)}
+    assert "maxpool" in result.text(top=None)

@@ -79,10 +79,10 @@ def test_reference_has_signatures_and_parameters(chrome, site):
     opened(chrome, site/"reference/public.html")
     names = chrome.execute_script("return [...document.querySelectorAll('table a.reference')].map(a => a.textContent)")
     assert {"RooflineAnalyzer", "measure_peaks", "compare", "Result", "read_ncu", "HardwarePeaks"} <= {name.split("(")[0] for name in names}
-    opened(chrome, site/"reference/interop.html")
-    head = chrome.execute_script("return document.getElementById('fasterbench.interop.ncu.read_ncu').textContent")
+    opened(chrome, site/"reference/ncu.html")
+    head = chrome.execute_script("return document.getElementById('fasterbench.ncu.ncu.read_ncu').textContent")
     assert "read_ncu" in head and "by" in head and "'launch'" in head and "Result" in head
-    rows = chrome.execute_script("const dl = document.getElementById('fasterbench.interop.ncu.read_ncu').parentElement;"
+    rows = chrome.execute_script("const dl = document.getElementById('fasterbench.ncu.ncu.read_ncu').parentElement;"
                                  "return [...dl.querySelectorAll('table tr')].map(r => [...r.children].map(c => c.textContent.trim()))")
     assert rows[0] == ["parameter", "type", "default", "meaning"] and rows[1][0] == "path" and "CSV" in rows[1][3]
     assert [r[:3] for r in rows if r[0] == "by"] == [["by", "str", "'launch'"]]

@@ -35,7 +35,7 @@ def test_filters_know_the_kinds(tmp_path):
     silent = script.replace("def profile", "warnings.simplefilter('ignore', fasterbench.UnknownWarning)\ndef profile", 1)
     assert re.findall(r": (\w+Warning):", run(tmp_path, silent).stderr) == ["ProvisionalWarning"]
     done = run(tmp_path, silent.replace("'ignore', fasterbench.UnknownWarning", "'error', fasterbench.FasterbenchWarning"))
-    assert done.returncode == 1 and "ProvisionalWarning: 1 of 1 rows are above their roof" in done.stderr.splitlines()[-1]
+    assert done.returncode == 1 and "ProvisionalWarning: 1 of 1 rows are faster than their roof" in done.stderr.splitlines()[-1]
 
 def test_every_warning_of_the_package_has_a_kind():
     "Nothing but the one helper warns: each call of `warn` names a kind of FasterbenchWarning."
@@ -85,8 +85,8 @@ def test_what_users_make_by_position_stays_in_order():
 
 def test_old_names_warn_and_are_in_the_list_of_changes(tmp_path):
     "Each old name gives what the new one gives, once with a warning that names it."
-    from fasterbench.interop.traces import read_trace
-    from fasterbench.views.compare import Series
+    from fasterbench.traces.trace_read import read_trace
+    from fasterbench.comparing.compare import Series
     result = fasterbench.Result([], fasterbench.HardwarePeaks(1e12, 1e11))
     series = Series([result], ["a"], [], [])
     changes = " ".join((root/"CHANGELOG.md").read_text().split())

@@ -113,3 +113,74 @@ def test_tutorials_end_with_words():
     "The last thing that a reader sees is what was found, not a test."
     seen = {p.name: [c for c in cells(p) if not "".join(c["source"]).startswith("#| hide")][-1]["cell_type"] for p in (root/"nbs/tutorials").glob("*.ipynb")}
     assert [name for name, kind in seen.items() if kind != "markdown"] == []
+
+# ---- terms of output
+glossary = root/"nbs/docs/glossary.md"
+
+def defined():
+    "The terms of the glossary: those of the first column, which may name several."
+    rows = [line.split("|")[1] for line in glossary.read_text(encoding="utf-8").splitlines() if line.startswith("| ")]
+    return {term.strip() for row in rows for part in (row, *row.split(", ")) for term in (part.strip(),)} | {row.strip() for row in rows}
+
+def printed_fields():
+    "Every column of every table, by its title in the terminal and on pages: the `Field`s that modules hold."
+    import importlib, pkgutil
+    import fasterbench
+    from fasterbench.views.fields import Field
+    seen = {}
+    def look(value, module, depth=0):
+        if isinstance(value, Field):
+            for title in (value.heading, value.title): seen.setdefault(title, module)
+        elif isinstance(value, (list, tuple, dict)) and depth < 3:
+            for v in value.values() if isinstance(value, dict) else value: look(v, module, depth + 1)
+    for m in pkgutil.walk_packages(fasterbench.__path__, "fasterbench."):
+        if m.name.endswith(("._modidx", ".__main__")): continue
+        for name, value in list(vars(importlib.import_module(m.name)).items()):
+            if not name.startswith("__"): look(value, m.name)
+    return seen
+
+def meant(title):
+    "A title without what it is the ratio or the side of, or the memory level that it names."
+    return re.sub(r"^FLOP, | (?:ratio|before|after)$|,? (?:limit|expected|needed pairs|every pair)$", "", title).strip()
+
+def test_every_column_is_in_the_glossary():
+    terms, fields = defined(), printed_fields()
+    assert {t: m for t, m in fields.items() if t not in terms and meant(t) not in terms} == {} and len(fields) > 100
+
+def test_every_word_of_the_headline_is_in_the_glossary():
+    "Terms of the equation, bounds, parts and causes of a trace."
+    from typing import get_args
+    from fasterbench.roofs.place import Bound, Division, Phase
+    from fasterbench.traces.trace_join import causes
+    from fasterbench.views.headline import terms
+    words = {t.label for above in (1, -1) for t in terms(Division(10, (("compute", 1),), above, (), 1, 1, 1, 1, (("(idle)", 1),)))}
+    words |= {t.label for t in terms(Division(10, (), 0, (), 0, 1, -2))} | {*causes.values(), "matched by position in the step"}
+    words |= {*get_args(Bound), *filter(None, get_args(Phase))} - {"none", "undefined"}
+    told = glossary.read_text(encoding="utf-8")
+    missing = {w for w in words if w not in defined() and meant(w) not in defined()} - {"in rows at their roofs", "with unknown FLOPs"}
+    assert missing == set(), missing
+    assert all(f"`{b}`" in told for b in ("none", "undefined"))
+
+# Words that were coined here; the field's own are in their place.
+coined = re.compile(r"others used|roof-limited|recogni[sz]ed by their neighbours|decode (?:middle|end)\b|that the rows sum to|provisional\b|(?<![\w.-])anew\b|of unknown work|sets of devices|"
+                    r"disturbed: |not steady|above the roofs\b|outside any layer|waited for launches|launched before, waited|; left out|the host needs|were used up|(?:run|forward|step)s vary by")
+
+def printable_texts(source):
+    "Return the strings of a module that it can print: those with a blank, no docstrings, and no keys."
+    tree = ast.parse(source)
+    docs = {id(n.body[0].value) for n in ast.walk(tree) if isinstance(n, (ast.Module, ast.ClassDef, ast.FunctionDef)) and n.body and isinstance(n.body[0], ast.Expr)}
+    return [n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str) and id(n) not in docs]
+
+def test_nothing_coined_is_printed():
+    found = {str(p.relative_to(root)): hits for p in (*(root/"fasterbench").rglob("*.py"), *(root/"fasterbench/assets").glob("*.js")) if p.name != "_modidx.py"
+             if (hits := [t for t in (printable_texts(p.read_text(encoding="utf-8")) if p.suffix == ".py" else [p.read_text(encoding="utf-8")]) if coined.search(t)])}
+    assert found == {}
+
+def test_coined_words_are_found():
+    source = 'def f():\n    "not steady"\n    return f"{x} of unknown work"\ny = "a dtype; left out: that of the model"\nz = "other processes used 1.6 of 2 cores"\n'
+    assert printable_texts(source) == ["a dtype; left out: that of the model", "other processes used 1.6 of 2 cores", " of unknown work"]
+    assert [bool(coined.search(t)) for t in printable_texts(source)] == [True, False, True]
+
+def test_the_front_door_is_short():
+    front = (root/"README.md").read_text(encoding="utf-8").partition("\n## More")[0]
+    assert len(front.split()) <= 900

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from conftest import heavy, heavy_only
+from conftest import heavy, heavy_only, nightly
 from fasterbench.work.count import count_work
 
 pytestmark = heavy_only("needs torchvision, transformers and two minutes")
@@ -26,7 +26,10 @@ def quiet_model(name, **kwargs):
         warnings.simplefilter("ignore")
         return torchvision.models.get_model(name, weights=None, **kwargs)
 
-def classifiers(): return torchvision.models.list_models(module=torchvision.models) if heavy else []
+# variants of a family, resnet18 to 152, differ in numbers alone: `.ci/run` takes some of all, the nightly run each
+def some(names, every): return names[::1 if nightly else every] if heavy else []
+
+def classifiers(): return some(torchvision.models.list_models(module=torchvision.models), 5) if heavy else []
 
 @pytest.mark.parametrize("name", classifiers())
 def test_published_totals(name):
@@ -42,7 +45,7 @@ def test_published_totals(name):
 def others():
     if not heavy: return []
     models = torchvision.models
-    return [(m.__name__.rpartition(".")[2], n) for m in (models.detection, models.segmentation, models.video, models.optical_flow, models.quantization) for n in models.list_models(module=m)]
+    return some([(m.__name__.rpartition(".")[2], n) for m in (models.detection, models.segmentation, models.video, models.optical_flow, models.quantization) for n in models.list_models(module=m)], 3)
 
 @pytest.mark.parametrize("kind, name", others())
 def test_every_operator_has_a_rule(kind, name):

@@ -3,7 +3,9 @@ count as imports of the module they live in."""
 import ast
 from pathlib import Path
 
-order = ["core", "engine", "work", "timing", "roofs", "probes", "views", "analysis", "interop", "running", "cli"]
+order = ["core", "engine", "work", "timing", "roofs", "probes", "views", "analysis", "cli"]          # the core
+features = ["compiled", "predicting", "serving", "comparing", "counting", "checking", "running", "ncu", "traces", "memory", "training", "network"]      # each stands on the core
+stands_on = dict(serving="predicting")                            # and on no other feature but this
 at_top = dict(roofline="analysis", profiling="analysis", compute="analysis", __main__="cli")   # where the modules without a folder belong
 
 def modules(package):
@@ -47,9 +49,10 @@ def imports(package):
 def wing(module): return at_top.get(module, module.split(".")[0])
 
 def backwards(graph):
-    "(module, module) for each import of a later wing, and for wings that the order does not know."
-    place = {w: i for i, w in enumerate(order)}
-    return sorted((a, b) for a, them in graph.items() for b in them if wing(a) not in place or wing(b) not in place or place[wing(b)] > place[wing(a)])
+    "(module, module) for each import of a later wing or of another feature, and for wings that are not listed."
+    place = {w: i for i, w in enumerate(order)} | dict.fromkeys(features, len(order))
+    def is_down(a, b): return a in place and b in place and (a == b or place[b] < place[a] or stands_on.get(a) == b)
+    return sorted((a, b) for a, them in graph.items() for b in them if not is_down(wing(a), wing(b)))
 
 def circles(graph):
     "Each set of modules that import one another, directly or by others."

@@ -9,38 +9,38 @@ __all__ = []
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from time import perf_counter
+from statistics import median
 
 import torch
 from torch import nn
 
 from ..core.arguments import as_call, copied, tensors_of
-from ..engine.accelerator import accelerator, is_accelerator, on_device
-from .compiled import Kernels, inside, kernels_of
+from ..engine.accelerator import Host
 from ..engine.modules import is_compiled
+from ..core.features import absent, door
 from ..core.files import Facts
-from ..core.progress import progress_bar
+from ..core.progress import debug, progress_bar
 from ..engine.peers import is_spread, peers
-from ..engine.model_state import Given, Rewind
-from ..engine.step import Forward, phases, placed, preserved_run
+from ..engine.model_state import RunArguments, Rewind
+from ..engine.step import Forward, phases, placed, preserved_run, with_gradients_if_asked
 from ..engine.undo import Undo
-from ..probes.machine import environment, tf32_categories
+from ..probes.machine import environment
 from ..timing.kernels import time_kernels
 from ..timing.machine_load import LoadMeter
 from ..timing.operators import compiled_part, operator_samples
 from ..timing.profiler import can_record
-from ..timing.samples import Samples, StoppingRule
-from ..timing.stamps import ModuleTimes, StampCost, time_modules
-from ..timing.collective_waits import with_waits
+from ..timing.certainty import Samples
+from ..timing.samples import StoppingRule
+from ..timing.stamps import ModuleTimes, time_modules
 from ..work.count import Work, check_initialized, trace_call
 
 # %% ../../nbs/analysis/measure.ipynb #9a375668
 def _check_devices(devices):
-    "Raise `ValueError` for a model on several GPUs."
-    gpus = sorted({str(d) for d in devices if is_accelerator(d)})
+    "Raise `ValueError` for a model on several devices besides the CPU."
+    gpus = sorted({str(d) for d in devices})
     if len(gpus) > 1:
-        raise ValueError(f"the model lies on {', '.join(gpus)}: a model on several GPUs cannot be measured; "
-                         "model.to(device) brings it to one")
+        raise ValueError(f"the model is on {', '.join(gpus)}: one device is needed; "
+                         "model.to(device) moves it")
 
 # %% ../../nbs/analysis/measure.ipynb #0b01804c
 def _check_place(model, device):
@@ -74,7 +74,7 @@ def check_model(
         if t.is_meta:
             raise ValueError(f"{name} of the model is on the meta device, which computes nothing and cannot be timed; "
                              "count_work counts its work")
-    _check_devices({t.device for _, t in tensors})
+    _check_devices({t.device for _, t in tensors if not t.is_cpu})
 
 # %% ../../nbs/analysis/measure.ipynb #c17b65a5
 def main_dtype(
@@ -98,9 +98,10 @@ class Measurement:
     op_times: list = field(repr=False) # Per call of `work.trace`: Samples, or None where runs differ
     tf32: frozenset = frozenset()      # Categories of float32 work that may run as TF32
     as_counted: list|None = None       # Per call whether it ran as it was counted; None: those that have a time did
-    kernels: Kernels|None = None       # Of compiled modules
+    kernels: object = None             # Of compiled modules (`Kernels`); None: there are none
     inner: Work|None = None            # Of the eager run, with the modules inside compiled ones
     notes: list = field(default_factory=list) # What is to be said of it
+    varies: str = ""                  # How the work differs from run to run
     environment: Facts = field(default_factory=dict, repr=False) # Device, driver, versions, threads and date
 
     @cached_property
@@ -126,9 +127,9 @@ def _count(run, args, kwargs, call, before_write):
         raise TypeError(f"the sample holds no tensor, and {type(run.model).__name__}.forward cannot take it ({error}); "
                         "give a tensor, a tuple or list of arguments, or a dict of keyword arguments") from error
 
-def _fresh_calls(run, args, kwargs):
+def fresh_calls(run, args, kwargs):
     "Return `fresh`: `fresh()` is a call of `run` that starts as the first one did."
-    given, rewind = Given(args, kwargs), Rewind(run.model)
+    given, rewind = RunArguments(args, kwargs), Rewind(run.model)
     def fresh():
         rewind()
         a, k = given()
@@ -136,62 +137,105 @@ def _fresh_calls(run, args, kwargs):
         return lambda: run(*a, **k)
     return fresh
 
+# %% ../../nbs/analysis/measure.ipynb #v4ry0002
+def _most(names): return ", ".join(names[:3]) + (" …" if len(names) > 3 else "")
+
+def _varying_calls(
+    work:Work,
+    calls:tuple, # Per timed run the calls of each slot
+)->str:
+    "Say which modules the timed runs called more or less often than the counted one; in words."
+    found, counted = [], Counter(v.part for v in work.visits if v.phase == "forward")
+    for i, part in enumerate(work.parts):
+        timed = {c[i] for c in calls}
+        if not i or part.module is None or timed <= {counted[i]}: continue
+        some = f"{min(timed)} to {max(timed)}" if len(timed) > 1 else max(timed)
+        found.append(f"{part.path} was called {counted[i]}× in the counted run and {some}× in the timed ones")
+    return _most(found)
+
+def _varying_operators(one, other)->str:
+    "Say which modules ran other operators or other shapes in another run; in words."
+    def of(work): return [(c.part, c.operator, c.shapes) for c in work.trace]
+    a, b = of(one), of(other)
+    if a == b: return ""
+    differing = sorted({part for part, *_ in (Counter(a) - Counter(b)) + (Counter(b) - Counter(a))})
+    names = [one.parts[i].path or "(model)" for i in differing]
+    return f"{_most(names)} ran other operators or shapes in another run" if names else "operators ran in another order"
+
+# %% ../../nbs/analysis/measure.ipynb #v4ry0003
+def _work_of_timed_runs(work, samples, fresh, run, timed, calls):
+    "Return the work of the timed runs, the times of its operators, and how it differs from run to run, in words."
+    later, varies = trace_call(fresh(), run), ""
+    unmatched = bool(work.trace) and all(s is None for s in samples) and not is_compiled(run.model)
+    if peers.agreed("the operators", unmatched or bool(_varying_operators(work, later))):
+        varies = _varying_operators(later, trace_call(fresh(), run))
+        work, samples = later, timed(later)
+    return work, samples, _varying_calls(work, calls) or varies
+
 # %% ../../nbs/analysis/measure.ipynb #1842ab7e
-def _times_by_module(fresh, run, device, tick, cost=None, meter=LoadMeter, **how):
+def times_by_module(fresh, run, here, tick, cost=None, meter=LoadMeter, **how):
     "Return the times of the modules, and on a GPU the records of each run, where the profiler sees its kernels."
-    recorded = accelerator(device).activity is not None
+    recorded = here.activity is not None
     if recorded and peers.agreed("the profiler", can_record(), all):
-        if times := time_kernels(fresh, run, device, tick=tick, **how): return times
-    times = time_modules(fresh, run, device, tick=tick, cost=cost, meter=meter, **how)
-    return times if is_accelerator(device) or peers.alone else with_waits(times, fresh, run, tick), None
+        if times := time_kernels(fresh, run, here, tick=tick, **how): return times
+    times = time_modules(fresh, run, here, tick=tick, cost=cost, meter=meter, **how)
+    return times if here.has_queue or peers.alone else door("network").with_waits(times, fresh, run, tick), None
 
 def _kernels(run, fresh, args, kwargs):
     "Return the kernels of compiled modules, the work inside these, and what is to be said."
-    found, notes = kernels_of(run, fresh)
+    compiled = door("compiled")
+    if compiled is None: return None, None, [f"compiled code is one row: {absent('compiled')}"]
+    found, notes = compiled.kernels_of(run, fresh)
     if found is None: return None, None, notes
-    deep = inside(run)
-    return found, trace_call(_fresh_calls(deep, args, kwargs)(), deep), notes
+    deep = compiled.inside(run)
+    return found, trace_call(fresh_calls(deep, args, kwargs)(), deep), notes
 
-def _counted_and_timed(run, args, kwargs, device, before_write, tick, together, kernels=True, **how):
+def _counted_and_timed(run, args, kwargs, here, before_write, tick, together, kernels=True, **how):
     with (undo := Undo()), undo:
         undo.add(_without_stamps, run)
-        return _timed_steps(run, args, kwargs, device, before_write, tick, together, kernels, **how)
+        return _timed_steps(run, args, kwargs, here, before_write, tick, together, kernels, **how)
 
 def _without_stamps(run):
     if run.kernels is not None: run.kernels.leave()
     run.kernels = None
 
-def _timed_steps(run, args, kwargs, device, before_write, tick, together, kernels, **how):
-    fresh = _fresh_calls(run, args, kwargs)
+def _has_longer_runs(seconds): return max(seconds) > 3 * median(seconds)
+
+def _timed_steps(run, args, kwargs, here, before_write, tick, together, kernels, **how):
+    fresh = fresh_calls(run, args, kwargs)
     if peers.agreed("the state of the optimizer", run.has_first):
         fresh()()
         if is_spread(run.model): fresh()()                      # in its second step DDP sorts its buckets
-    call, begin = fresh(), perf_counter()
+    call = fresh()
     work = _count(run, args, kwargs, call, before_write)
+    debug(f"counted {len(work.trace)} operators in {len(work.parts)} modules")
     warmup = max(how["warmup"] - 1, min(how["warmup"], 1))      # to count is the first of the runs that warm up
-    tick(warmup + how["rule"].left(perf_counter() - begin, 0))
+    tick()
     if any(communicates(c) for c in work.trace): together()
     how |= dict(warmup=warmup, meter=partial(LoadMeter, least=0.1))
     compiled, inner, notes = None, None, []
     if kernels and peers.alone and any(map(compiled_part, run.modules)):
         compiled, inner, notes = _kernels(run, fresh, args, kwargs)
     run.kernels = compiled
-    times, records = _times_by_module(fresh, run, device, tick, **how)
+    times, records = times_by_module(fresh, run, here, tick, **how)
     n = len((times.every or times.steps).values)
-    timed = lambda work: operator_samples(work, fresh, device, n, tick, records, how["rule"])
+    debug(f"timed {n} runs by {times.clock}, and {len(times.bare.values)} without an instrument")
+    longer = peers.agreed("the length of the runs", _has_longer_runs(times.steps.values))
+    rule = None if longer else how["rule"]                                    # perhaps runs that do more: look at many
+    def timed(work): return operator_samples(work, fresh, here, n, tick, records, rule)
     samples = timed(work)
-    again = work.trace and all(s is None for s in samples) and not is_compiled(run.model)
-    if peers.agreed("the operators", bool(again)):                    # the first run did more: it filled a cache
-        work = trace_call(fresh(), run)
-        samples = timed(work)
-    return Measurement(work, times, samples, tf32_categories(device), environment=environment(device), kernels=compiled,
-                       inner=inner, notes=notes)
+    work, samples, varies = _work_of_timed_runs(work, samples, fresh, run, timed, times.calls)
+    debug(f"timed {sum(s is not None for s in samples)} of {len(samples)} operators{varies and f'; {varies}'}")
+    if (growth := here.allocator_growth(fresh)) is not None:
+        work = replace(work, memory=replace(work.memory, allocated_bytes=work.memory.start_bytes + growth))
+    return Measurement(work, times, samples, here.tf32(), environment=environment(here), kernels=compiled,
+                       inner=inner, notes=notes, varies=varies)
 
 # %% ../../nbs/analysis/measure.ipynb #8715efc0
 def measure(
     run:Forward,             # A forward or a training step
     sample,                  # What the model is called with
-    device:torch.device,
+    here:Host,               # Where
     *,
     warmup:int,              # Runs before anything is timed
     rule:StoppingRule,       # When there are enough
@@ -201,27 +245,11 @@ def measure(
 )->Measurement:
     "Count and time `run`; the model and the process are left as they were."
     _check_sample(sample)
-    args, kwargs = copied(as_call(sample), device)
-    _check_place(run.model, device)
-    with on_device(device), preserved_run(run, (args, kwargs)) as before_write:
-        with progress_bar("profiling", progress) as tick:
-            how = dict(warmup=warmup, rule=rule, together=together, kernels=kernels)
-            return _counted_and_timed(placed(run, device), args, kwargs, device, before_write, tick, **how)
-
-# %% ../../nbs/analysis/measure.ipynb #me00ag02
-def timed_again(
-    m:Measurement,           # Of the same run
-    run:Forward,
-    sample,                  # What the model is called with
-    device:torch.device,
-    *,
-    warmup:int,              # Runs before anything is timed
-    rule:StoppingRule,       # When there are enough
-    cost:StampCost|None=None, # Of a stamped call; None: it is measured
-)->Measurement:
-    "Return `m` with the times of another round."
-    args, kwargs = copied(as_call(sample), device)
-    with on_device(device), preserved_run(run, (args, kwargs)):
-        here = placed(run, device)
-        how = dict(warmup=warmup, rule=rule, tick=lambda left=None: None, cost=cost)
-        return replace(m, times=_times_by_module(_fresh_calls(here, args, kwargs), here, device, **how)[0])
+    _check_place(run.model, here.device)
+    def do():
+        args, kwargs = copied(as_call(sample), here.device)
+        with here.current(), preserved_run(run, (args, kwargs)) as before_write:
+            with progress_bar("profiling", progress) as tick:
+                how = dict(warmup=warmup, rule=rule, together=together, kernels=kernels)
+                return _counted_and_timed(placed(run, here.device), args, kwargs, here, before_write, tick, **how)
+    return with_gradients_if_asked(run, do)

@@ -7,32 +7,34 @@ __all__ = ['unlaunched_row', 'outside_row', 'access_bytes_by_level', 'CallRow', 
            'all_rows', 'operator_rows']
 
 # %% ../../nbs/analysis/rows.ipynb #6fe34e3e
+from collections import Counter
+from dataclasses import replace
 from typing import NamedTuple
 
-import torch
 from torch import nn
 
-from .compiled import kernel_rows, kernel_type, limits, outside_graphs
 from .measure import Measurement
+from ..core.features import door
 from ..engine.step import phases
 from ..roofs.caches import simulate_caches
 from ..roofs.place import call_row, place, ranked, shares_of, waiting_row
 from ..roofs.row import Row, changed, summed
 from ..roofs.hardware import HardwarePeaks
 from ..timing.operators import compiled_part
-from ..timing.samples import Samples
+from ..timing.certainty import Samples, is_marked
 from ..views.result import Result, Timing
-from ..work.count import Work
+from ..work.count import Work, model_flops_of
 
 # %% ../../nbs/analysis/rows.ipynb #0df14825
 def access_bytes_by_level(
     work:Work,
     peaks:HardwarePeaks,
+    most:bool=False,   # The greatest share that caches can serve, whatever they replace first
 )->list[tuple[list, list]]:
     "Return per operator call of `work`, for each read and each write, the bytes served by each level of `peaks`."
     capacities = [l.capacity for l in peaks.memory[:-1]]
-    touches = lambda accesses: [(t.storage, t.bytes, t.region) for t in accesses]
-    return simulate_caches([(touches(c.reads), touches(c.writes)) for c in work.trace], capacities)
+    def touches(accesses): return [(t.storage, t.bytes, t.region) for t in accesses]
+    return simulate_caches([(touches(c.reads), touches(c.writes)) for c in work.trace], capacities, most)
 
 # %% ../../nbs/analysis/rows.ipynb #85f878c4
 def _summed_levels(parts, n): return tuple(map(sum, zip(*parts))) or (0,) * n
@@ -53,10 +55,11 @@ def call_rows(
     peaks:HardwarePeaks,
     tf32:frozenset=frozenset(), # Categories of float32 work that may run as TF32
     ran=None,                   # Per call, did it run as it was counted? None: none did
+    most:bool=False,            # The greatest share that caches can serve, whatever they replace first
 )->list[CallRow]:
     "Return every operator call of `work` as a row under the ceilings of `peaks`, without a time."
     found, n = [], len(peaks.memory)
-    for c, levels, crossing, as_counted in zip(work.trace, access_bytes_by_level(work, peaks), work.crossing,
+    for c, levels, crossing, as_counted in zip(work.trace, access_bytes_by_level(work, peaks, most), work.crossing,
                                                ran or [False] * len(work.trace)):
         row = call_row(c, _summed_levels([l for ls in levels for l in ls], n), peaks, tf32, as_counted)
         crossed = [l for parts in zip((c.reads, c.writes), levels, crossing) for l in _crossed(*parts)]
@@ -76,14 +79,12 @@ def module_row(
     return summed((c.border for c in calls), **same | fields)
 
 # %% ../../nbs/analysis/rows.ipynb #38c361ea
-disturbed = 0.25 # Interquartile range over the time from which on a row is marked
-
-def _timed_row(row, times, samples):
+def timed_row(row, times, samples):
     "Return `row` with a time, and what is to be said of it."
     time = times.typical(samples)
     uncertain = time < 20 * row.calls * (times.cost.inside + times.cost.outside)
     return changed(row, time_s=time, time_iqr_s=samples.iqr, uncertain=uncertain,
-                   disturbed=not uncertain and len(samples.values) > 2 and samples.iqr > disturbed * time)
+                   disturbed=not uncertain and is_marked(samples, time))
 
 # %% ../../nbs/analysis/rows.ipynb #a4508b77
 def _has_unseen_waits(times):
@@ -100,7 +101,7 @@ def _phase_rows(m, calls, k, phase):
     seen = {index[part.name]: part for part in m.work.of_phase(phase).by_module().values()}
     rows = {i: module_row(part, own.get(i, []), **same) for i, part in seen.items()}
     rows |= {i: Row(part.path, part.type, **unknown_work, **same) for i, part in unseen.items()}
-    return [_timed_row(row, m.times, slots[i]) for i, row in rows.items()]
+    return [timed_row(row, m.times, slots[i]) for i, row in rows.items()]
 
 unknown_work = dict.fromkeys(("flops", "bytes_moved", "contraction_flops", "dense_flops", "eager_bytes"))
 
@@ -121,11 +122,11 @@ def _rest_rows(m, rows):
     slots = [(p.path, m.phase(phase)) for phase in m.phases for p in m.work.parts]
     left = [s.values for slot, s in zip(slots, m.times.own) if slot not in with_row]
     rest = [("(overhead)", "containers", "overhead", Samples(tuple(map(sum, zip(*left)))))] if left else []
-    unlaunched = getattr(m.times, "unlaunched", None)
-    if unlaunched is not None: rest.append((unlaunched_row, "GPU kernels", "other", unlaunched))
-    if m.times.idle is not None: rest.append(("(idle)", "GPU idle", "idle", m.times.idle))
-    if m.times.outside is not None: rest.append((outside_row, "program", "outside", m.times.outside))
-    work = lambda name: None if name in (unlaunched_row, outside_row) else 0
+    rest += [(name, kind, category, samples) for name, kind, category, samples in (
+        (unlaunched_row, "GPU kernels", "other", getattr(m.times, "unlaunched", None)),
+        ("(idle)", "GPU idle", "idle", m.times.idle), (outside_row, "program", "outside", m.times.outside))
+        if samples is not None]
+    def work(name): return None if name in (unlaunched_row, outside_row) else 0
     return [Row(name, type, work(name), work(name), m.times.typical(s), category=category, time_iqr_s=s.iqr,
                 contraction_flops=work(name), dense_flops=work(name), eager_bytes=work(name))
             for name, type, category, s in rest if m.times.typical(s) > 0]
@@ -153,30 +154,7 @@ def module_rows(
 )->list[Row]:
     "Return a row per module that did work itself, and phase of a training step; per kernel of compiled modules."
     rows = [row for k, phase in enumerate(m.phases) for row in _phase_rows(m, calls, k, phase)]
-    return _with_kernels(m, rows, kernels) if kernels else rows
-
-def _with_kernels(m, rows, of_slots):
-    "Return `rows` with those of kernels in place of the compiled modules that they are in."
-    own = {m.work.parts[i].path for i in m.kernels.parts}
-    kernels, around = [], {}
-    for row, samples in zip(of_slots, m.times.sites):
-        row = _timed_row(row, m.times, samples)
-        if not row.time_s > 0: continue
-        if row.category != "overhead": kernels.append(row)
-        else: around.setdefault((row.name, row.phase), []).append(row)
-    rest = [_without_kernels(m, row) if row.name in own else row for row in rows]
-    return [*kernels, *map(summed, around.values()), *rest]
-
-def _without_kernels(m, row):
-    "Return the row of a compiled module without its kernels: guards, and what runs eagerly between graphs."
-    phase = row.phase or "forward"
-    left = m.kernels.eager_work(m.work, row.name, phase)
-    idle = left is not None and not left.flops and not left.bytes_moved      # no operator runs outside the graphs
-    name, kind = outside_graphs[phase] if idle else (row.name, row.type)
-    left = left or Row(flops=None, bytes_moved=None)
-    return changed(left, name=name, type=kind, time_s=row.time_s, time_iqr_s=row.time_iqr_s, phase=row.phase,
-                   uncertain=row.uncertain, disturbed=row.disturbed, calls=row.calls, eager_bytes=left.bytes_moved,
-                   category="overhead" if idle else row.category)
+    return door("compiled").with_kernels(m, rows, kernels) if kernels else rows
 
 def all_rows(
     m:Measurement,
@@ -234,7 +212,9 @@ def _timing(m, rows, ops):
                   statistic=m.times.statistic, reference=m.times.reference, **more)
 
 # %% ../../nbs/analysis/rows.ipynb #07ee53ce
-_unseen_waits = "waiting for other ranks was not recorded: it is part of the rows, which the network does not bound"
+_unseen_waits = "waiting for other ranks was not recorded, and is part of the rows"
+
+def differs_text(varies): return f"the work differs from run to run ({varies}): FLOPs and bytes are those of one run"
 
 def _lost(m):
     "Return the sentence about launches whose kernels are not in the record."
@@ -253,16 +233,31 @@ def _replays(m):
     return [f"captured graphs ran ({', '.join(list(names)[:3])}{' …' * (len(names) > 3)}): "
             "their kernels have times, and their work is not known"]
 
-def _inferred(m):
-    "Return the sentence about kernels whose layers no record names."
-    times = [(s, m.times.typical(t)) for s, t in zip(m.kernels.slots, m.times.sites) if s.kernel] if m.kernels else []
-    part = lambda s: sum(w for *_, w, inferred in s.layers if inferred) / (sum(w for *_, w, _ in s.layers) or 1)
-    found = sorted(((t, part(s), kernel_type(s.kernel.called)) for s, t in times if part(s)), reverse=True)
-    if not found: return []
-    names, share = list(dict.fromkeys(name for *_, name in found)), sum(t * p for t, p, _ in found)
-    return [f"the layers of {len(found)} of {len(times)} kernels are inferred from the operators around them, for "
-            f"{share / (sum(t for _, t in times) or 1):.1%} of the kernels' time: "
-            f"{', '.join(names[:3])}{' …' * (len(names) > 3)}"]
+def contractions_of(work:Work)->dict[str, dict[str, float]]:
+    "Return the FLOPs in contractions by dtype, as the model needs them and as they ran; {} where some are unknown."
+    if work.unknown_ops: return {}
+    kinds = dict(model=model_flops_of, needed=lambda c: model_flops_of(c, every=False),
+                 hardware=lambda c: c.contraction_flops)
+    found = {kind: Counter() for kind in kinds}
+    for c in work.trace:
+        for kind, flops_of in kinds.items() if c.contraction_flops else (): found[kind][c.dtype] += flops_of(c)
+    return {kind: dict(sums) for kind, sums in found.items()}
+
+def _untimed_joined(m):
+    "Return `m` with what ran again in the backward of a module as a part of it, where it has no time of its own."
+    n = len(m.work.parts)
+    if "recompute" not in m.phases: return m
+    own = m.times.own[m.phases.index("recompute") * n:]
+    def joined(c):
+        return replace(c, phase="backward") if c.phase == "recompute" and not any(own[c.part].values) else c
+    return replace(m, work=replace(m.work, trace=list(map(joined, m.work.trace))))
+
+def _measured_notes(m, program):
+    "Return what has to be said of a measurement."
+    varies = [differs_text(m.varies)] if m.varies else []
+    inferred = door("compiled").inferred_layers(m) if m.kernels else []
+    unseen = [_unseen_waits] if program.sends and _has_unseen_waits(m.times) else []
+    return [*m.notes, *varies, *_lost(m), *_replays(m), *inferred, *unseen]
 
 def measured_result(
     model:nn.Module,     # What was measured
@@ -270,9 +265,11 @@ def measured_result(
     peaks:HardwarePeaks,
 )->Result:
     "Return everything that one measurement says under `peaks`."
+    contractions, m = contractions_of(m.work), _untimed_joined(m)
     calls = call_rows(m.work, peaks, m.tf32, m.ran)
     slots = m.kernels.slots if m.kernels else []
-    kernels = kernel_rows(slots, m.inner, peaks, m.tf32, m.kernels.run.training) if slots else []
+    compiled = door("compiled") if slots else None
+    kernels = compiled.kernel_rows(slots, m.inner, peaks, m.tf32, m.kernels.run.training) if slots else []
     modules = module_rows(m, calls, kernels)
     rows = ranked(place(row, peaks) for row in all_rows(m, calls, modules))
     ops = ranked(place(row, peaks) for row in operator_rows(m, calls))
@@ -286,8 +283,6 @@ def measured_result(
                                         for points in (rows, ops, steps, [program]))
     timing = _timing(m, rows, ops)
     if timing.ops_take_longer: ops = [changed(p, disturbed=True) for p in ops]
-    found = limits(slots, m.inner, kernels, peaks, m.tf32) if slots else ()
-    waits = bool(program.sends and _has_unseen_waits(m.times))
-    notes = [*m.notes, *_lost(m), *_replays(m), *_inferred(m), *[_unseen_waits] * waits]
-    return Result(rows, peaks, ops, program, steps, timing, m.work.unknown_ops, m.environment,
-                  name, notes=notes, limits=found)
+    limits = compiled.limits(slots, m.inner, kernels, peaks, m.tf32) if slots else ()
+    return Result(rows, peaks, ops, program, steps, timing, m.work.unknown_ops, m.environment, name,
+                  notes=_measured_notes(m, program), limits=limits, memory=m.work.memory, contractions=contractions)

@@ -1,5 +1,5 @@
 // Charts: the first beside the table, further ones in the panel below it.
-const config = {displaylogo: false, responsive: true, displayModeBar: wide() ? "hover" : false,
+const config = {displaylogo: false, responsive: false, displayModeBar: wide() ? "hover" : false,
                 modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"]}
 let charts = [], marked, passing
 
@@ -36,6 +36,14 @@ function themed(layout, traces, high) {
     axes.xaxis2.visible = axes.yaxis2.visible = false
     axes.yaxis.domain = [0, 1]
   }
+  // Axes under which no row passes the filters say so, and nothing else.
+  const has = t => (t.visible ?? true) !== "legendonly" && (t.x?.length ?? 0) > 0 && t.y?.length > 0
+  for (const k of Object.keys(axes).filter(k => /^yaxis/.test(k) && (k !== "yaxis2" || layout.yaxis2.type !== "category"))) {
+    const n = k.slice(5), on = traces.filter(t => (t.yaxis ?? "y") === `y${n}`)
+    if (on.some(has) || !on.length && traces.some(has)) continue
+    axes[k].visible = axes[`xaxis${n}`].visible = false
+    annotations.push({text: "no row matches the filters", showarrow: false, xref: `x${n} domain`, yref: `y${n} domain`, x: 0.5, y: 0.5, font})
+  }
   // On a phone the names of rows are above them, where the rows leave room for that.
   const names = layout.yaxis?.categoryarray ?? traces[0]?.y ?? []
   if (!wide() && typeof names[0] === "string" && high > 40 * names.length) {
@@ -43,7 +51,10 @@ function themed(layout, traces, high) {
     Object.assign(axes.yaxis, {ticklabelposition: "inside", ticklabelshift, tickfont, ticklabeloverflow: "allow",
                                automargin: false, showgrid: true})
     margin.l = 12
+    margin.t = 26
   }
+  // There labels of categories are small, so that each stays within its panel.
+  for (const k of Object.keys(axes)) if (/^xaxis/.test(k) && !wide() && axes[k].type === "category") axes[k].tickfont = {size: 9}
   const label = {bgcolor: color("page"), bordercolor: color("line"), font: {color: color("ink")}}
   const hoverlabel = {...kept.hoverlabel, ...label}
   return {...kept, ...axes, annotations, margin, hoverlabel, showlegend: false, autosize: true,
@@ -124,7 +135,7 @@ function draw(figure, i) {
   return chart
 }
 
-// All charts of a tab, anew.
+// Draw all charts of a tab again.
 function drawAll() {
   for (const chart of charts) Plotly.purge(chart)
   at("chart").replaceChildren()

@@ -16,7 +16,7 @@ function levelsOf(row) {
   const names = fields.map(f => f.slice(6))
   const lines = names.filter(n => known(row[`bytes_${n}`])).map(n => [n, si(row[`bytes_${n}`], "B"),
     write(row[`intensity_${n}`], "fixed"), write(row[`bandwidth_${n}`], "si", "B/s")])
-  return lines.length ? [grid("Bytes per level", ["level", "serves", "AI through it", "rate through it"], lines)] : []
+  return lines.length ? [grid("Bytes per level", ["level", "serves", "FLOP/B through it", "rate through it"], lines)] : []
 }
 
 function operatorsOf(row) {

@@ -1,5 +1,6 @@
 // The name of the chosen or the slowest row, the labels of the roofs, further names: each where nothing lies under it, or
 // nowhere. A roof whose label has no place beside it gets a leader, after the second name.
+const labels = new Set(["roof", "slowest"])      // names of the annotations that are placed here
 function label() {
   const chart = charts[0], layout = chart?._fullLayout
   if (!layout?.xaxis || !tab.figures[0].data.some(t => t.textfont) && !tab.names) return
@@ -19,7 +20,8 @@ function label() {
   const name = s => nameOn(room, s), top = first.slice(0, 1).map(name), near = roofs.map(t => roofLabel(room, t, false))
   const second = first.slice(1, 2).map(name), far = roofs.filter((_, i) => !near[i]).map(t => roofLabel(room, t, true))
   const texts = [...top, ...near, ...second, ...far, ...first.slice(2).map(name)].filter(Boolean)
-  return Plotly.relayout(chart, {annotations: [...themed(tab.figures[0].layout, [], 0).annotations, ...texts]})
+  const kept = (chart.layout.annotations ?? []).filter(a => !labels.has(a.name))
+  return Plotly.relayout(chart, {annotations: [...kept, ...texts]})
 }
 
 // What a row is named for: its time, of a comparison the change of its time, unless it is within the spread or the drift.

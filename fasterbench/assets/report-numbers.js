@@ -11,12 +11,13 @@ const wide = () => innerWidth > 700
 // Numbers, as the rest of the package prints them: SI prefixes, "?" for what is unknown.
 const prefixes = ["f", "p", "n", "µ", "m", "", "k", "M", "G", "T", "P", "E"]
 function si(x, unit = "") {
-  const power = x ? Math.max(-5, Math.min(6, Math.floor(Math.log10(Math.abs(x) * 1.000005) / 3))) : 0
+  const most = unit === "s" ? 0 : 6                       // nobody says kiloseconds
+  const power = x ? Math.max(-5, Math.min(most, Math.floor(Math.log10(Math.abs(x) * 1.000005) / 3))) : 0
   return `${(x / 1000 ** power).toFixed(x ? 2 : 0)}${unit && " "}${prefixes[power + 5]}${unit}`
 }
 
 const writers = {
-  text: x => String(x), count: x => String(x), flag: x => x ? "yes" : "no", mark: x => x ? "±" : "",
+  text: x => String(x), count: x => String(x), flag: x => x ? "yes" : "no", mark: x => x ? "noisy" : "",
   si, amount: x => si(x), share: x => (100 * x).toFixed(1) + " %", percent: x => x.toFixed(1) + " %",
   ratio: x => "×" + x.toFixed(2), fixed: (x, unit) => unit === "GFLOP/s" ? si(1e9 * x, "FLOP/s") : x.toFixed(2),
 }

@@ -1,8 +1,38 @@
 // The table: DataTables, given the columns that are shown.
 let table, DataTable
-const firstColumns = () => tab.columns.filter(c => c.visible && (wide() || c.field !== "type")).map(c => c.field)
+const firstColumns = () => tab.columns.filter(c => c.visible && !spared.has(c.field)).map(c => c.field)
 const shownFields = () => state.columns[tab.name] ?? firstColumns()
 const shownColumns = () => shownFields().map(f => tab.columns.find(c => c.field === f)).filter(Boolean)
+
+// What the first columns leave out for want of room, one after the other: texts that the name says already, then what
+// follows from the others. They wait in the column menu.
+let spared = new Set(), fittedTo = ""
+const spare = ["type", "number of the slowest", "operator", "wire_bytes", "slowest_rank", "low_s", "interval_low_s",
+               "interval_high_s", "high_s", "p10", "p90", "rank_min_s", "phase", "category", "memory_level", "dense_mfu", "hfu",
+               "limit_s", "kind", "rounds", "interval", "layer", "mfu", "unknown_share", "launch_share", "others", "per_request",
+               "measured_per_s", "context", "weight_bytes", "kv_bytes", "most_batch", "limit_price", "outside_share",
+               "overhead_share", "bound", "achieved_gflops", "rank_max_s", "limit_per_device", "limit_used", "tokens_per_s", "disturbed",
+               "utilization_before_pct", "saved_bytes", "kept_bytes", "eager_bytes", "batch", "expected_s", "potential_s",
+               "utilization_after_pct", "size", "fitted", "error"]
+const tooWide = () => at("table").offsetWidth > at("scroller").clientWidth + 1
+function fitColumns() {
+  fittedTo = `${tab.name} ${at("scroller").clientWidth}`
+  if (state.columns[tab.name]) return
+  const visible = new Set(tab.columns.filter(c => c.visible).map(c => c.field))
+  const order = spare.filter(f => visible.has(f))
+  while (tooWide() && order.length) {
+    spared.add(order.shift())
+    drawTable()
+    table.draw()
+    fitNames()
+  }
+}
+// The columns that fit, for the tab and the width that there are now.
+function columnsForWidth() {
+  spared = new Set()
+  fittedTo = ""
+  drawTable()
+}
 
 // Rows of an open group stay below it, whatever the order; what is unknown comes last.
 function inOrder(a, b, field, sign) {
@@ -27,7 +57,7 @@ function fitNames() {
   const shown = lines().map(tr => [tr, rowAt(Number(tr.dataset.index))])
   const longest = Math.max(14, ...shown.map(([, row]) => nameOf(row).length + (row.members ? 6 : 0)))
   const write = width => { nameWidth = width; for (const [tr, row] of shown) named(tr, row) }
-  const spare = last => {
+  const left = last => {
     at("table").style.width = "min-content"          // titles take two lines
     const found = at("scroller").clientWidth - last.offsetLeft - last.offsetWidth - 2
     at("table").style.width = ""
@@ -39,11 +69,11 @@ function fitNames() {
     const between = width => Math.max(low, Math.min(width, high))
     for (let tries = 0; tries < 6 && low <= high; tries++) {
       write(between(nameWidth))
-      const left = spare(last)
-      if (left < 0) high = nameWidth - 1
+      const room = left(last)
+      if (room < 0) high = nameWidth - 1
       else { best = nameWidth; low = nameWidth + 1 }
-      if (left >= 0 && left < 7) break
-      if (low <= high) nameWidth = between(nameWidth + Math.floor(left / 6.5))
+      if (room >= 0 && room < 7) break
+      if (low <= high) nameWidth = between(nameWidth + Math.floor(room / 6.5))
     }
     write(best ?? least)
     return best !== null
@@ -51,7 +81,7 @@ function fitNames() {
   const titles = at("table").tHead.querySelectorAll("th"), use = [...at("table").querySelectorAll("th[class*=field-utilization]")].at(-1)
   const last = [...titles].at(-1), least = Math.min(26, Math.ceil(0.8 * longest))    // a bar for less would hide less
   if (!wide()) fit(14, last) || fit(14, titles[Math.min(2, titles.length - 1)])
-  else if (!fit(least, last) && !(use && fit(14, use))) write(Math.min(30, longest))
+  else if (!fit(least, last) && !fit(14, last) && !(use && fit(14, use))) write(Math.min(30, longest))
 }
 function nameCell(row) {
   const text = nameOf(row)
@@ -100,14 +130,17 @@ function drawTable() {
   body.addEventListener("keydown", pressedKey)
   at("table").tHead.querySelectorAll("th").forEach((th, i) => {
     th.title = shown[i].meaning ?? ""
-    th.style.minWidth = `max(${shown[i].title.length > 2 ? 3 : 1.6}rem, ${0.95 * twoLines(shown[i].title)}ch + 1.25rem)`
+    th.style.minWidth = `max(${shown[i].title.length > 2 ? 3 : 1.6}rem, ${0.95 * titleWidth(shown[i].title, wide() ? 2 : 3)}ch + 1.25rem)`
   })
 }
 
-// Characters of the longer line, where a title takes two lines of about the same length; a word needs no room made.
-function twoLines(title) {
-  const spaces = [...title.matchAll(/ /g)].map(m => m.index)
-  return spaces.length ? Math.min(...spaces.map(at => Math.max(at, title.length - at - 1))) : 0
+// Characters of the longest line of a title over so many lines; a word needs no room made.
+function titleWidth(title, most) {
+  const words = title.split(" ").map(w => w.length)
+  const lines = width => words.reduce(([n, used], w) => used + 1 + w <= width ? [n, used + 1 + w] : [n + 1, w], [0, Infinity])[0]
+  let width = Math.max(...words)
+  while (lines(width) > most) width++
+  return words.length > 1 ? width : 0
 }
 
 function mark(tr, row) {
@@ -164,6 +197,7 @@ function columnMenu() {
   const preset = (text, fields) => element("button", {type: "button", textContent: text, onclick: () => set(fields)})
   const presets = [preset("first", undefined), preset("all", tab.columns.map(c => c.field))]
   if (tab.xprof?.length) presets.push(preset("XProf’s", tab.xprof))
+  at("columns").parentElement.querySelector("summary").textContent = `columns ${shownColumns().length} of ${tab.columns.length}`
   const list = element("div", {className: "boxes"}, ...boxes)
   list.onchange = () => set([...list.querySelectorAll("input:checked")].map(b => b.value))
   at("columns").replaceChildren(element("div", {className: "presets"}, ...presets), list)

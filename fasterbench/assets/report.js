@@ -31,6 +31,9 @@ function refresh(drawCharts = redraw) {
   const now = arranged()
   table.draw()
   fitNames()
+  if (fittedTo !== `${tab.name} ${at("scroller").clientWidth}`) fitColumns()
+  columnMenu()
+  fit()                                   // the menu says how many columns: the filters above may take a line more
   reachable()
   drawCharts()
   const sum = field => now.rows.reduce((s, r) => s + (r[field] ?? 0), 0)
@@ -88,12 +91,12 @@ function open(kind) {
   at("regex").checked = state.regex
   at("fold").checked = state.fold ?? tab.fold
   at("fold").parentElement.hidden = !groups.length
+  at("filters").hidden = [...at("fields").children].every(e => e.hidden)
   document.querySelector(`#tabs [value="${kind.name}"]`).checked = true
   if (!(state.row < rows.length + groups.length)) state.row = null
   arranged()
   showDetails(state.row === null ? null : rowAt(state.row))
-  drawTable()
-  columnMenu()
+  columnsForWidth()
   fit()
   refresh(drawAll)
   document.body.dataset.ready = kind.name
@@ -155,6 +158,8 @@ async function resized() {
   if (size !== sizeOfChart()) {
     size = sizeOfChart()
     await Promise.all(charts.map(c => Plotly.Plots.resize(c)))
+    if (spared.size) columnsForWidth()
+    refresh(() => {})
     await redraw()
   }
   inPlace()

@@ -9,13 +9,14 @@ __all__ = ['Model', 'Device', 'Dtype', 'Shape', 'Length', 'Quiet', 'Peaks', 'Top
 # %% ../../nbs/cli/app.ipynb #51e2f964
 import inspect, os, re, sys
 from functools import wraps
-from html import unescape
 from itertools import count
 from os.path import abspath
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated, NoReturn, Optional
 
 import typer
+
+from ..core.features import absent, is_there
 
 # %% ../../nbs/cli/app.ipynb #103b3b5e
 _debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
@@ -23,21 +24,38 @@ _debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an 
 def _with_debug(verb):
     "Return `verb` with the option `--debug`, which `main` reads."
     @wraps(verb)
-    def run(*args, debug=False, **kwargs): return verb(*args, **kwargs)
+    def run(*args, debug=False, **kwargs):
+        try: return verb(*args, **kwargs)
+        except Exception as error:
+            error.debug = debug         # the flag of the verb, and not an argument of the script that it runs
+            raise
     own = inspect.signature(verb)
     option = inspect.Parameter("debug", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=_debug)
     run.__signature__ = own.replace(parameters=[*own.parameters.values(), option])
     run.__annotations__ = verb.__annotations__ | dict(debug=_debug)
     return run
 
+class Verb(typer.core.TyperCommand):
+    "A verb whose help names arguments by kind, without braces and Python types."
+    def get_help(self, ctx):
+        def blank(match): return " " * len(match[0])
+        usage, rest = re.sub(r" <(?:str|list\[str\])>", blank, super().get_help(ctx)).split("\n", 1)
+        return f"{re.sub('[{}]', '', usage)}\n{rest}"
+
+def examples(*lines, codes:str="")->str:
+    "Write the end of a verb's help: calls of it, and its exit codes where it has its own."
+    told = ["Examples:", *(f"  fasterbench {line}" for line in lines)]
+    return "\n\n".join(["\b\n" + "\n".join(told), *([f"Exit codes: {codes}"] if codes else [])])
+
 class App(typer.Typer):
     "An app each of whose verbs knows `--debug`."
     def command(self, *args, **kwargs):
-        register = super().command(*args, **kwargs)
+        register = super().command(*args, **dict(cls=Verb) | kwargs)
         def registered(verb): register(_with_debug(verb)); return verb
         return registered
 
-app = App(help="Where a PyTorch model stands against the measured limits of the machine it runs on.",
+app = App(help="Per-layer roofline of PyTorch models: FLOPs, bytes, time, and distance to the machine's limits.\n\n"
+               "Exit codes: 0 done, 1 failed, 2 wrong arguments or input; `check` has its own.",
           no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
 # %% ../../nbs/cli/app.ipynb #2a42577a
@@ -54,8 +72,12 @@ def options(
     debug:_debug=False,
 ): pass
 
-def usage_error(text, option):
+def usage_error(text, option)->NoReturn:
     raise typer.BadParameter(text, param_hint=option)
+
+def check_there(feature, option):
+    "End with an error where the folder that an option needs is not there."
+    if not is_there(feature): usage_error(absent(feature), option)
 
 # %% ../../nbs/cli/app.ipynb #f5e9d49c
 def dtype_named(name):
@@ -102,7 +124,7 @@ def batch_sizes(text): return several_whole(text, "batch sizes", "1,8,64", "--ba
 def check_writable(**paths):
     "Raise at once for a file, by its option, that cannot be written, before anything is measured."
     out = [f"--{option}" for option, path in paths.items() if path == "-"]
-    if len(out) > 1: usage_error("standard output, -, holds one of them at a time", ", ".join(out))
+    if len(out) > 1: usage_error("only one of them can go to standard output (-)", ", ".join(out))
     for option, path in paths.items():
         if not path or path == "-": continue
         if not Path(path).parent.is_dir():
@@ -172,30 +194,23 @@ def run_name(model:str, batch=None, shape=None, seq=None, dtype=None, backward=F
               "compiled" if compiled else "", f"autocast-{autocast}" if autocast else ""]
     return "".join(c if c.isalnum() or c in "-_.+" else "-" for c in "-".join(filter(None, parts)))
 
-def title_of(path):
-    "Return the title of an HTML file; None where it has none or cannot be read."
-    try: start = Path(path).read_bytes()[:65536].decode("utf-8", "replace")
-    except OSError: return None
-    found = re.search(r"<title>(.*?)</title>", start, re.S)
-    return found and unescape(found[1]).strip()
-
-def free_name(name:str, title:str)->tuple[str, str]:
-    "Choose where an unnamed report of this title goes, and what to say about it."
+def free_name(name:str)->tuple[str, str]:
+    "Choose where an unnamed report goes, and what to say about it."
     path = f"{name}.html"
     if not Path(path).exists(): return path, ""
-    if title_of(path) == title: return path, ", in place of an earlier report of the same run"
     free = next(f"{name}-{i}.html" for i in count(2) if not Path(f"{name}-{i}.html").exists())
-    return free, f"; {path} holds another report and stays"
+    return free, f"; {path} stays as it is"
 
 # %% ../../nbs/cli/app.ipynb #0c744ff9
 def _names_near(text):
     "Return the names of the table that are nearest to `text`, if any is near, and how all are listed."
     from difflib import get_close_matches
     from fasterbench.roofs.datasheet import devices
-    product = lambda name: name.lower().removeprefix("nvidia ").removeprefix("amd ").removeprefix("geforce ")
+    def product(name): return name.lower().removeprefix("nvidia ").removeprefix("amd ").removeprefix("geforce ")
     known = {product(d): d for d in devices()}
     near = [known[k] for k in get_close_matches(product(text), known, 3, 0.5)]
-    return f"the nearest names are {', '.join(near)}; " * bool(near) + "`fasterbench peaks --devices` lists all"
+    nearest = f"the nearest names are {', '.join(near)}; " if near else ""
+    return nearest + "`fasterbench peaks --devices` lists all"
 
 def given_peaks(text):
     "Return the roofs in a file that `fasterbench peaks --json` wrote, or those of a device of the datasheet table."
@@ -241,7 +256,8 @@ def roof_mismatches(roofs, dtype:str, environment, device:str)->list[str]:
 
 # %% ../../nbs/cli/app.ipynb #f14ac7e7
 def option(help, *names, kind=Optional[str], **how):
-    "Return the annotation of an argument of a verb that is an option."
+    "Annotate an argument of a verb that is an option; text is a FILE if nothing else is said."
+    if kind is not bool: how.setdefault("metavar", "FILE")
     return Annotated[kind, typer.Option(*names, help=help, **how)]
 
 def switch(help, name): return option(help, name, kind=bool)
@@ -249,29 +265,30 @@ def whole(help, least=1, kind=Optional[int]): return option(help, kind=kind, par
 def words(help, *valid, kind=Optional[str]):
     return option(help, kind=kind, parser=one_of(*valid), metavar="|".join(valid))
 
-_forms = "torchvision:NAME, timm:NAME, transformers:PATH-OR-CONFIG or path/to/file.py:callable"
-Model = Annotated[str, typer.Argument(help=_forms)]
-Device = option("cpu, or an accelerator as PyTorch names it, such as cuda:1", kind=str)
-Dtype = option("float32, float64, bfloat16 or float16; left out: that of the model.")
-Shape = option("Shape of the sample: 1,3,224,224; of token ids: 1,64")
-Length = whole("Length of the token ids; left out: 128.")
-Quiet = switch("No progress bar.", "--no-progress")
-Peaks = option("Roofs: a file of `peaks --json`, or a device, \"NVIDIA H100\"; else measured.")
-Top = whole("Rows to print.", 0, int)
-Group = words("Fold rows; auto: repeated blocks, where the table is long.",
+_forms = "torchvision:NAME, timm:NAME, transformers:FOLDER or FILE.py:FUNCTION"
+Model = Annotated[str, typer.Argument(help=_forms, metavar="MODEL")]
+Device = option("Run on this device: cpu, cuda, cuda:1, …", kind=str, metavar="DEVICE")
+Dtype = option("Convert the model to float32, float64, bfloat16 or float16.  [default: as it is]", metavar="DTYPE")
+Shape = option("Set the shape of the sample: 1,3,224,224; of token ids: 1,64.", metavar="SHAPE")
+Length = whole("Set the length of the token ids.  [default: 128]")
+Quiet = switch("Show no progress bar.", "--no-progress")
+Peaks = option("Use these roofs: a file of `peaks --json`, or a device, \"NVIDIA H100\".  [default: measured]",
+               metavar="FILE|DEVICE")
+Top = whole("Print N rows.", 0, int)
+Group = words("Fold rows; auto folds repeated blocks of a long table.",
               "auto", "block", "type", "category", "layer", "none", kind=str)
-Depth = whole("Fold the tree of modules to N parts of the path.")
-Report = option("Write the report here; - for standard output.")
-Saving = option("Write the result here; - for standard output.")
-Rows = option("Write the rows here; - for standard output.")
-Sites = option("Of a compiled model: write its kernels here, for `trace --sites`.")
+Depth = whole("Fold the tree of modules to N levels.")
+Report = option("Write the report; - for standard output.")
+Saving = option("Write the result; - for standard output.")
+Rows = option("Write the rows; - for standard output.")
+Sites = option("Write the kernels of a compiled model, for `trace --sites`.")
 
 # %% ../../nbs/cli/app.ipynb #1d0f350f
-Saved = Annotated[str, typer.Argument(help="A result that `roofline --json` wrote.")]
+Saved = Annotated[str, typer.Argument(help="A result that `roofline --json` wrote.", metavar="FILE")]
 
 def saved_result(path):
-    from fasterbench.views.result import from_json
+    from fasterbench.views.result import result_from_json
     if not Path(path).is_file(): usage_error(f"there is no file {path!r}", "SAVED")
-    try: return from_json(path)
+    try: return result_from_json(path)
     except (ValueError, OSError) as error:
         raise ValueError(str(error) if str(error).startswith(path) else f"{path}: {error}") from error

@@ -6,9 +6,11 @@
 __all__ = ['callable_in']
 
 # %% ../../nbs/cli/loading.ipynb #6d24dac9
-import importlib, importlib.util, logging, sys
+import importlib, importlib.util, inspect, logging, re, sys
 from contextlib import contextmanager
 from difflib import get_close_matches
+from functools import partial
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from traceback import walk_tb
 
@@ -46,34 +48,50 @@ def _timm(name):
 
 def _transformers(path):
     library = _library("transformers")
-    try: config = library.AutoConfig.from_pretrained(path, local_files_only=True)
+    try: config = library.AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError) as error:
         raise ModelError(f"{path!r} is not a folder or file with a transformers configuration: {error}") from None
     if getattr(config, "dtype", None) is None and getattr(config, "quantization_config", None):
         config.dtype = torch.bfloat16           # what is quantized computes in 16 bit
-    return _maker_of(library, config)(config)
+    try: return _maker_of(library, config)(config)
+    except (RuntimeError, ValueError, TypeError, AttributeError, AssertionError) as error:
+        raise ModelError(f"transformers builds no model from {path!r}: {error}") from error
 
 def _maker_of(library, config):
     "Return what builds a model from `config`: the class that it names, with its head, else the plain one."
     names = getattr(config, "architectures", None) or []
     found = next((getattr(library, n) for n in names if hasattr(library, n)), None)
-    return found._from_config if found else library.AutoModel.from_config
+    return found._from_config if found else partial(library.AutoModel.from_config, trust_remote_code=False)
 
 # %% ../../nbs/cli/loading.ipynb #4d256b3a
+class _FromSource(SourceFileLoader):
+    "Runs a file as it is now: what Python compiled a second ago may be older. It leaves no `__pycache__` next to it."
+    def get_code(self, fullname): return self.source_to_code(self.get_data(self.path), self.path)
+
 def _imported_file(path):
     "Return the module in the file `path`, which may import its neighbours."
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-    sys.path.insert(0, str(path.resolve().parent))
+    folder = str(path.resolve().parent)
+    name = f"_file_{re.sub(r'[^A-Za-z0-9_]', '_', str(path.resolve()))}"    # no other module's
+    spec = importlib.util.spec_from_file_location(name, path, loader=_FromSource(name, str(path)))
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    installed = next((i for i, p in enumerate(sys.path) if p.endswith("-packages")), len(sys.path))
+    sys.path.insert(installed, folder)                  # its neighbours come before packages, and after Python's own
     try: spec.loader.exec_module(module)
-    finally: sys.path.remove(str(path.resolve().parent))
+    except BaseException: del sys.modules[name]; raise
+    finally: sys.path.remove(folder)
     return module
+
+@contextmanager
+def _not_ended(path):
+    "Let a file that ends the process be an error, with the code that it ends with."
+    try: yield
+    except SystemExit as error: raise ModelError(f"{path} ended the process (SystemExit: {error.code})") from error
 
 def callable_in(path, name):
     "Return what the file `path` calls `name`. Raise `ModelError` where it has no such callable."
     if not Path(path).is_file():
         raise ModelError(f"there is no file {path!r}" + ("" if Path(path).is_absolute() else f" in {Path.cwd()}"))
-    module = _imported_file(Path(path))
+    with _not_ended(path): module = _imported_file(Path(path))
     made = getattr(module, name, None)
     if not callable(made):
         others = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]
@@ -83,7 +101,7 @@ def callable_in(path, name):
 def _from_file(path, name):
     "Call the function `name` in the file `path`, which returns a module, or a module and a sample."
     made = callable_in(path, name)
-    made = made if isinstance(made, nn.Module) else made()
+    with _not_ended(path): made = made if isinstance(made, nn.Module) else made()
     model, sample = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
     if not isinstance(model, nn.Module):
         raise ModelError(f"{name} in {path} gave a {type(model).__name__}; a torch.nn.Module is needed, or a module "
@@ -101,27 +119,32 @@ def load_model(
     seq:int|None=None,          # Length of the token ids that are made here; None: 128, or what the model takes
 )->tuple[nn.Module, object]:
     "Return the model that `text` names, with random weights, and a sample. Raise `ModelError` for an unknown name."
-    kind, _, name = text.rpartition(":") if ".py:" in text else text.partition(":")
-    if not name or not (kind in _makers or kind.endswith(".py")):
-        raise ModelError(f"{text!r} does not name a model; the forms are {forms}")
+    kind, name = _kind_and_name(text)
     model, sample = (_makers[kind](name), None) if kind in _makers else _from_file(kind, name)
+    given = sample is not None and shape is None
     if batch is not None and (shape is not None or sample is not None):
         raise ModelError("a batch size applies to a generated sample; this model comes with its own")
+    if given and seq is not None:
+        raise ModelError("a sequence length applies to generated token ids; this model comes with its own sample")
     if dtype is not None: model = model.to(dtype)
-    if sample is not None and shape is None:
-        if seq is not None:
-            raise ModelError("a sequence length applies to generated token ids; this model comes with its own sample")
-        return model, _cast(sample, dtype)
+    if given: return model, _cast(sample, dtype)
     sample = _default_sample(model, shape, batch or 1, seq, kind)
-    if shape is None and kind not in _makers:
-        what = "images" if sample.is_floating_point() else "token ids"
-        warn(f"{name} comes without a sample: {what} of {'x'.join(map(str, sample.shape))} are assumed; "
-             f"--input gives another shape, or it can return (module, sample)", UnknownWarning)
+    if shape is None and kind not in _makers: _warn_of_sample(name, sample)
     return model, sample
+
+def _kind_and_name(text):
+    kind, _, name = text.rpartition(":") if ".py:" in text else text.partition(":")
+    if name and (kind in _makers or kind.endswith(".py")): return kind, name
+    raise ModelError(f"{text!r} does not name a model; the forms are {forms}")
+
+def _warn_of_sample(name, sample):
+    what = "images" if sample.is_floating_point() else "token ids"
+    warn(f"{name} comes without a sample: {what} of {'x'.join(map(str, sample.shape))} are assumed; "
+         f"--input gives another shape, or it can return (module, sample)", UnknownWarning)
 
 def _cast(sample, dtype):
     "Return the sample with its floating-point tensors in `dtype`."
-    floats = lambda t: dtype and isinstance(t, torch.Tensor) and t.is_floating_point()
+    def floats(t): return dtype and isinstance(t, torch.Tensor) and t.is_floating_point()
     return tree_map(lambda t: t.to(dtype) if floats(t) else t, sample)
 
 # %% ../../nbs/cli/loading.ipynb #5cba7b3a
@@ -152,35 +175,67 @@ def _text_shape(config, shape, batch, seq):
         raise ModelError(f"a sequence of {seq} is longer than the {longest} positions of the model")
     return shape or (batch, seq or min(128, longest))
 
+def _compared_picture(model, batch):
+    "Return the pictures that a model compares with texts, as CLIP does; nothing for a model of text."
+    compares = hasattr(model, "get_text_features") and hasattr(model, "get_image_features")
+    return dict(pixel_values=torch.randn(_picture(model.config, batch)).to(_model_dtype(model))) if compares else {}
+
+def _spectrum(config, batch):
+    "Return the shape of the sound that a model with a fixed number of places takes, as Whisper does: two for each."
+    bands, places = (getattr(config, name, None) for name in ("num_mel_bins", "max_source_positions"))
+    return (batch, bands, 2 * places) if bands and places else None
+
+def _decoder_ids(config, batch, seq):
+    "Return the token ids of the decoder of a model that has one behind an encoder of pictures or sound."
+    if not config.is_encoder_decoder: return {}
+    text = getattr(config, "decoder", config)
+    longest = getattr(text, "max_target_positions", None) or getattr(text, "max_position_embeddings", None) or 128
+    if seq is not None and seq > longest:
+        raise ModelError(f"a sequence of {seq} is longer than the {longest} positions of the decoder")
+    return dict(decoder_input_ids=torch.randint(text.vocab_size, (batch, seq or min(128, longest))))
+
 def _transformers_sample(model, shape, batch, seq):
     "Return keyword arguments by the name of the model's main input."
     name, config = model.main_input_name, model.config
     if name == "input_ids":
         text = config.get_text_config() if hasattr(config, "get_text_config") else config
         ids = torch.randint(text.vocab_size, _text_shape(text, shape, batch, seq))
-        return dict(input_ids=ids) | (dict(decoder_input_ids=ids.clone()) if config.is_encoder_decoder else {})
-    if name == "pixel_values" and seq is None: return {name: torch.randn(shape
-        or _picture(config, batch)).to(_model_dtype(model))}
-    if shape is not None and seq is None: return {name: torch.randn(shape).to(_model_dtype(model))}
+        decoder = dict(decoder_input_ids=ids.clone()) if config.is_encoder_decoder else {}
+        return dict(input_ids=ids) | decoder | _compared_picture(model, len(ids))
+    if shape is None: shape = _picture(config, batch) if name == "pixel_values" else _spectrum(config, batch)
+    if shape is not None and (seq is None or config.is_encoder_decoder):
+        return {name: torch.randn(shape).to(_model_dtype(model))} | _decoder_ids(config, shape[0], seq)
     raise ModelError(f"{type(model).__name__} takes {name!r}; "
                      + ("a shape says how large it is: --input" if seq is None else "it has no sequence length"))
+
+def _other_inputs(net, sample):
+    "Say which inputs a model of transformers takes besides those of `sample`."
+    if not isinstance(sample, dict) or not hasattr(net, "main_input_name"): return []
+    inputs = re.compile(r"(?!.*(?:position|token_type)_ids)\w+_(ids|values|features)")
+    names = [n for n in inspect.signature(net.forward).parameters if inputs.fullmatch(n) and n not in sample]
+    return [f"{type(net).__name__} also takes {', '.join(names)}; path/to/file.py:callable gives a model and a sample "
+            "with it"] if names else []
 
 @contextmanager
 def in_the_model(
     text,       # What names the model
     sample,
     assumed=(), # What was assumed of the sample, in words
+    net=None,   # The model
 ):
     "Let an error of a forward say which sample the model was given, and keep torch from logging it besides."
     from fasterbench.views.origin import describe_sample, sample_text
     log = logging.getLogger("torch._subclasses.fake_tensor")
     before, log.disabled = log.disabled, True
     try: yield
-    except (RuntimeError, TypeError, ValueError, IndexError) as error:
+    except (RuntimeError, TypeError, ValueError, IndexError, AttributeError, AssertionError, KeyError) as error:
         within = any(frame.f_code is nn.Module.__call__.__code__ for frame, _ in walk_tb(error.__traceback__))
         if not within and not assumed: raise
         given = f"{text} was given {sample_text(describe_sample(sample))}: " * within
-        raise ValueError("; ".join([f"{given}{error}", *assumed])) from error
+        others = _other_inputs(net, sample) if within else []
+        raise ValueError("; ".join([f"{given}{error}", *assumed, *others])) from error
+    except SystemExit as error:
+        raise ValueError(f"{text} ended the process (SystemExit: {error.code})") from error
     finally: log.disabled = before
 
 def _picture(config, batch):

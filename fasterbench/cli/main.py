@@ -7,14 +7,18 @@ __all__ = ['main', 'failed']
 
 # %% ../../nbs/cli/main.ipynb #e4ae3bb0
 import os, sys, warnings
+from importlib import import_module
 
-from . import check, count, predict, script, trace, verbs      # each registers its verbs
+from . import verbs      # registers its verbs
 from .app import app, notice, plain_warning
-from .script import is_first, launched_ranks
+from .ranks import is_first, launched_ranks
+from ..core.features import verb_modules
+
+for name in verb_modules(): import_module(name)         # and so does each of a feature
 
 # %% ../../nbs/cli/main.ipynb #db50ff1a
 # as `--help` lists them: the first steps first
-_verbs = "roofline", "run", "peaks", "report", "compare", "count", "predict", "serve", "trace", "ncu", "check"
+_verbs = "roofline", "run", "peaks", "report", "compare", "count", "predict", "mfu", "serve", "trace", "ncu", "check"
 app.registered_commands.sort(key=lambda c: _verbs.index(c.name or c.callback.__name__))
 
 def main(
@@ -32,7 +36,7 @@ def _exit_code(args):
     try: return app(args, prog_name="fasterbench", standalone_mode=False) or 0
     except KeyboardInterrupt: return failed("interrupted", 130)
     except Exception as error:
-        if "--debug" in args: raise
+        if args[0] == "--debug" or getattr(error, "debug", args[0] != "run" and "--debug" in args): raise
         if isinstance(error, ImportError) and (error.name or "").partition(".")[0] == "torch":
             return failed(f"{args[0]} needs PyTorch, which is not installed: pip install torch", 2, True)
         usage = hasattr(error, "format_message")

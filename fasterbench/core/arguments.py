@@ -15,6 +15,7 @@ from torch import nn
 
 from .dtypes import dtype_name
 from .private import SUPPORTED_NODES, tree_leaves, tree_map
+from .tensors import has_values, is_readable
 
 # %% ../../nbs/core/arguments.ipynb #7f09a94a
 def as_count(
@@ -36,7 +37,7 @@ def as_dtype(
     "Return a dtype that is given by itself or by its name. Raise `ValueError` for what is none."
     found = getattr(torch, dtype_name(dtype), None)
     if isinstance(found, torch.dtype): return found
-    raise ValueError(f"{dtype!r} is not a dtype; torch.float32, torch.bfloat16, \"float16\" are")
+    raise ValueError(f"{dtype!r} is not a dtype; valid are torch.float32, torch.bfloat16, \"float16\"")
 
 # %% ../../nbs/core/arguments.ipynb #cddc4749
 def as_call(
@@ -63,16 +64,27 @@ def _same_layout(t, device):
     new = torch.empty_strided(base.shape, base.stride(), dtype=t.dtype, device=device).copy_(base)
     return new if new.shape == t.shape else new.expand(t.shape)      # a view only where it has to be one
 
+# %% ../../nbs/core/arguments.ipynb #feb2c0fb
+def _without_memory(t, device):
+    "Return a tensor like `t` with as little memory."
+    new = torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=device)
+    new.untyped_storage().resize_(min(t.untyped_storage().nbytes(), new.untyped_storage().nbytes()))
+    return new
+
 def _copied_tensor(t, device):
     special = t.is_nested or t.is_quantized or t.is_meta or t.layout is not torch.strided
+    special = special or type(t) not in (torch.Tensor, nn.Parameter)
+    freed = has_values(t) and not is_readable(t)
+    if freed and special: raise ValueError(f"the sample holds a {type(t).__name__} of layout {t.layout} whose memory "
+                                           "was freed; one that can be read is needed")
     with torch.no_grad():
-        if type(t) in (torch.Tensor, nn.Parameter) and not special: new = _same_layout(t.detach(), device)
+        if not special: new = (_without_memory if freed else _same_layout)(t.detach(), device)
         else: new = t.detach().to(device) if t.device != device else t.detach().clone()
     return new.requires_grad_(t.requires_grad)
 
 # %% ../../nbs/core/arguments.ipynb #30d43066
 _immutable = (int, float, complex, str, bytes, bool, type(None), torch.dtype, torch.device, type,
-              types.FunctionType, types.BuiltinFunctionType, types.MethodType, functools.partial)
+              types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.ModuleType, functools.partial)
 
 def is_immutable(leaf)->bool:
     "Return whether a call cannot leave anything in `leaf`; a function keeps nothing that is looked for."
@@ -112,12 +124,27 @@ def tensors_of(tree)->list[torch.Tensor]:
         else: seen.add(id(leaf)); todo += reversed(_contents(leaf))
     return tensors
 
+def _field_of(leaf, name):
+    "Return what a dataclass holds in a field, without code of its own: a configuration may refuse to give it."
+    return vars(leaf).get(name) if hasattr(leaf, "__dict__") else getattr(leaf, name, None)
+
 def _contents(leaf):
     "Return the members of a container or an object."
     if isinstance(leaf, (list, tuple, set, frozenset, deque)): return list(leaf)
     if isinstance(leaf, Mapping): return list(leaf.values())
     if type(leaf) in SUPPORTED_NODES: return list(SUPPORTED_NODES[type(leaf)].flatten_fn(leaf)[0])
     fields = getattr(type(leaf), "__dataclass_fields__", None)
-    if fields is not None: return [getattr(leaf, f, None) for f in fields]
+    if fields is not None: return [_field_of(leaf, f) for f in fields]
     inside = type(leaf).__module__.startswith("torch._")          # PyTorch's own machinery, which reaches everything
     return list(vars(leaf).values()) if hasattr(leaf, "__dict__") and not inside else []
+
+# %% ../../nbs/core/arguments.ipynb #bb86fd2d
+def tokens_of(
+    sample, # What a model is called with
+)->tuple[int, str]:
+    "Return how many tokens a sample has, as elements of its first tensor of whole numbers; without any its samples."
+    args, kwargs = as_call(sample)
+    tensors = tensors_of(([v for k, v in kwargs.items() if k == "input_ids"], args, kwargs))
+    whole = [t for t in tensors if t.dtype in (torch.int32, torch.int64)]
+    if whole: return whole[0].numel(), "tokens"
+    return (tensors[0].shape[0] if tensors and tensors[0].dim() else 1), "samples"

@@ -6,51 +6,20 @@
 __all__ = []
 
 # %% ../../nbs/core/docments.ipynb #f15aa20e
-import inspect, io, tokenize
-from textwrap import dedent
+import inspect
+from dataclasses import is_dataclass
 from typing import TypeVar
 
+from fastcore.docments import docments
+
 # %% ../../nbs/core/docments.ipynb #2374b5da
-_skipped = (tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT)
-
-def _source_tokens(thing):
-    "Return the tokens of the source of a function or class; none where there is no source."
-    try: source = dedent(inspect.getsource(thing))
-    except (OSError, TypeError): return []
-    try: return list(tokenize.generate_tokens(io.StringIO(source).readline))
-    except (tokenize.TokenError, SyntaxError): return []
-
-def _comment_text(token): return token.string.lstrip("#").strip()
-
-# %% ../../nbs/core/docments.ipynb #c7678f06
-def parameter_comments(
-    function, # A function or method
+def commented(
+    thing, # A function, a method or a dataclass
 )->dict[str, str]:
-    "Return the comment behind each parameter that has one."
-    found, depth, name, fresh, begun = {}, 0, None, False, False
-    for t in _source_tokens(function):
-        if t.type == tokenize.COMMENT and depth and name: found.setdefault(name, _comment_text(t))
-        elif t.type in _skipped or t.type == tokenize.COMMENT: continue
-        elif t.string == "def": begun = True
-        elif t.string in "([{" and begun: depth += 1; fresh = depth == 1
-        elif t.string in ")]}" and begun:
-            depth -= 1
-            if not depth: break
-        elif t.string == "," and depth == 1: fresh = True
-        elif t.type == tokenize.NAME and fresh: name, fresh = t.string, False
-    return found
-
-def field_comments(
-    cls:type, # A dataclass or NamedTuple
-)->dict[str, str]:
-    "Return the comment behind each field that has one."
-    found, line = {}, []
-    for t in _source_tokens(cls):
-        if t.type == tokenize.NEWLINE: line = []
-        elif t.type == tokenize.COMMENT and len(line) > 1 and line[1].string == ":" and line[0].start[1] == 4:
-            found[line[0].string] = _comment_text(t)
-        elif t.type not in _skipped: line.append(t)
-    return {k: v for k, v in found.items() if k in getattr(cls, "__annotations__", {})}
+    "Return the comment of each parameter or field that has one, in a line each; none where there is no source."
+    try: comments = docments(thing, returns=False, args_kwargs=True)
+    except OSError: return {}
+    return {name: " ".join(comment.split()) for name, comment in comments.items() if comment}
 
 # %% ../../nbs/core/docments.ipynb #1cd50d72
 def _added(doc, heading, comments):
@@ -60,7 +29,7 @@ def _added(doc, heading, comments):
     lines = [f"    {name + ':':{width}} {text}" for name, text in comments.items()]
     return "\n".join([doc or "", "", f"{heading}:", *lines]).lstrip()
 
-def _explain(function): function.__doc__ = _added(function.__doc__, "Parameters", parameter_comments(function))
+def _explain(function): function.__doc__ = _added(function.__doc__, "Parameters", commented(function))
 
 # %% ../../nbs/core/docments.ipynb #50d79026
 Thing = TypeVar("Thing")
@@ -74,5 +43,5 @@ def documented(
         for name, member in vars(thing).items():       # the public methods, and how it is made
             function = getattr(member, "__func__", member)
             if inspect.isfunction(function) and (name == "__init__" or not name.startswith("_")): _explain(function)
-        if "__annotations__" in vars(thing): thing.__doc__ = _added(thing.__doc__, "Fields", field_comments(thing))
+        if is_dataclass(thing): thing.__doc__ = _added(thing.__doc__, "Fields", commented(thing))
     return thing

@@ -7,15 +7,17 @@ __all__ = ['queue_callback']
 
 # %% ../../nbs/core/private.ipynb #pr1vate3
 from torch._C import _current_autograd_node, _disabled_torch_dispatch_impl, _dispatch_get_all_op_names, \
-    _dispatch_has_kernel_for_dispatch_key, _dispatch_key_for_device, _functorch, DispatchKey
+    _dispatch_has_kernel_for_dispatch_key, _dispatch_key_for_device, _functorch, _get_dispatch_mode, \
+    _len_torch_dispatch_stack, _TorchDispatchModeKey, DisableTorchFunction, DisableTorchFunctionSubclass, DispatchKey
 from torch._C._autograd import DeviceType, _disable_profiler, _profiler_enabled
 from torch._C._profiler import _ExperimentalConfig, _RecordFunctionFast
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 from torch._subclasses.fake_tensor import (DataDependentOutputException, DynamicOutputShapeException, FakeTensor,
-                                           FakeTensorMode, unset_fake_temporarily)
+                                           FakeTensorMode, UnsupportedOperatorException, unset_fake_temporarily)
 from torch.autograd import Variable, _get_sequence_nr
 from torch.fx._symbolic_trace import is_fx_symbolic_tracing
-from torch.utils._python_dispatch import (TorchDispatchMode, _get_current_dispatch_mode_stack, _pop_mode,
+from torch.utils._python_dispatch import (TorchDispatchMode, _disable_current_modes,
+                                          _get_current_dispatch_mode_stack, _pop_mode,
                                           is_traceable_wrapper_subclass)
 from torch.utils._pytree import SUPPORTED_NODES, tree_flatten, tree_leaves, tree_map
 

@@ -6,8 +6,9 @@
 __all__ = []
 
 # %% ../../nbs/core/progress.ipynb #240d6a7b
-import sys
+import os, sys
 from contextlib import contextmanager
+from time import perf_counter
 
 from tqdm import tqdm
 
@@ -26,13 +27,18 @@ def progress_bar(
     show:bool|None=None,  # None: when somebody is looking
     total:int|None=None,  # Steps, where they are known
 ):
-    """Show a bar within the context. Gives a function to be called after each step.
-
-    It takes how many steps are left, as soon as that is known: from then on the bar says how long it will take."""
+    "Show a bar within the context, a count where there is no total. Give a function to be called after each step."
     # TQDM_DISABLE decides where nothing is said
     switch = dict(disable=not show) if show is not None else {} if _watched() else dict(disable=True)
-    with _Bar(desc=title, total=total, delay=1.0, leave=False, **switch) as bar:
-        def tick(left=None):
-            if left is not None: bar.total = bar.n + 1 + left
-            bar.update()
-        yield tick
+    with _Bar(desc=title, total=total, unit=" steps", delay=1.0, leave=False, **switch) as bar: yield bar.update
+
+# %% ../../nbs/core/progress.ipynb #db000002
+_begin = []    # When the first line was printed
+
+def debug(
+    text:str, # What was done, with its figures
+):
+    "Print a line on standard error where `FASTERBENCH_DEBUG` is set."
+    if os.environ.get("FASTERBENCH_DEBUG", "0") in ("", "0"): return
+    if not _begin: _begin.append(perf_counter())
+    print(f"fasterbench {perf_counter() - _begin[0]:8.3f} s  {text}", file=sys.stderr)

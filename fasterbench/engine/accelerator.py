@@ -34,6 +34,7 @@ class Host:
     recorder = ""                      # The name of what does so, as results give it
     graphs = False                     # Calls can be captured once and replayed
     adds_fast = False                  # Products of eight bits can add up in fewer bits
+    has_queue = False                  # A call returns before its work is done
     architecture = ""                  # As `Target` names it
 
     def __init__(self, device): self.device = device
@@ -41,6 +42,15 @@ class Host:
     def synchronize(self): "Wait until the device has nothing left to do."
     def current(self): return nullcontext()
     def empty_cache(self): "Return unused memory that PyTorch keeps to the device."
+    def free_memory(self)->float:
+        "Return the bytes that can be taken; infinite where the system does not say."
+        return first_line("/proc/meminfo", _available_bytes) or math.inf
+    def allocator_growth(self, fresh)->int|None: "Return nothing: only an accelerator's allocator keeps its peak."
+    def captured(self, call, times):
+        "Return a function that does `call` so often."
+        def again():
+            for _ in range(times): call()
+        return again
     def properties(self)->dict: return {}
     def settings(self)->dict:
         "Return the switches that decide which kernels run."
@@ -74,7 +84,7 @@ class Host:
 # %% ../../nbs/engine/accelerator.ipynb #2e0bcf86
 class Accelerator(Host):
     "A device with a queue, through what PyTorch has for each of them."
-    recorder, cache = "profiler", None    # `cache`: its name, and the property that has its capacity
+    recorder, cache, has_queue = "profiler", None, True    # `cache`: its name, and the property of its capacity
 
     @property
     def module(self):
@@ -106,6 +116,17 @@ class Accelerator(Host):
         "Return the bytes that can be taken: those that are free, and unused ones that PyTorch keeps."
         kept = self.module.memory_reserved(self.device) - self.module.memory_allocated(self.device)
         return self.module.mem_get_info(self.device)[0] + kept
+
+    def allocator_growth(self, fresh)->int|None:
+        "Do the call `fresh()`; return the most that the allocator gave out beyond what it had, B; `None`: not kept."
+        if not hasattr(self.module, "reset_peak_memory_stats"): return None
+        call = fresh()
+        self.synchronize()
+        self.module.reset_peak_memory_stats(self.device)
+        before = self.module.memory_allocated(self.device)
+        call()
+        self.synchronize()
+        return self.module.max_memory_allocated(self.device) - before
 
     @property
     def _about(self): return self.module.get_device_properties(self.device)
@@ -168,6 +189,10 @@ def first_line(path, pick):
     try:
         with open(path) as lines: return next(filter(None, map(pick, lines)), None)
     except OSError: return None
+
+def _available_bytes(line):
+    "Read \"MemAvailable:   12345 kB\" of the memory of Linux."
+    return int(line.split()[1]) * 1024 if line.startswith("MemAvailable") else None
 
 def _nvidia_driver(line):
     "Read \"NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue …\" as 550.54.15."
@@ -277,6 +302,18 @@ def properties_call():
 
 def set_properties_call(ask): torch.cuda.get_device_properties = ask
 
+def autocast_call():
+    "Return the function that PyTorch asks whether a `stand_in` has no autocast."
+    return torch.cuda.amp.common.amp_definitely_not_available
+
+def set_autocast_call(ask): torch.cuda.amp.common.amp_definitely_not_available = ask
+
+def bfloat16_call():
+    "Return the function that PyTorch asks whether a `stand_in` has bfloat16."
+    return torch.cuda.is_bf16_supported
+
+def set_bfloat16_call(ask): torch.cuda.is_bf16_supported = ask
+
 @lru_cache(256)
 def accelerator(
     device:torch.device,
@@ -314,10 +351,6 @@ def as_device(
     if checked is None or str(checked).removesuffix(":0" if checked.type == "cpu" else "") not in here:
         raise ValueError(f"device {str(device)!r} cannot be measured here; this machine has {', '.join(here)}")
     return torch.device("cpu") if checked.type == "cpu" else checked
-
-def on_device(device:torch.device):
-    "Return a context in which `device` is the current one: its streams and events are those that are used."
-    return accelerator(device).current()
 
 def group_device(
     backend:str, # Of a process group

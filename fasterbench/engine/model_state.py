@@ -16,33 +16,32 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch import nn
+from torch.autograd.graph import get_gradient_edge
+from torch.utils.hooks import RemovableHandle
 
 from ..core.arguments import copied, is_immutable
-from ..core.private import FakeTensor, tree_flatten
+from ..core.private import FakeTensor, _functorch, tree_flatten
+from ..core.tensors import addresses, has_values, is_readable, tensor_layout, parts_of, storage_of
 from ..core.warnings import NotKeptWarning, warn
-from .accelerator import is_accelerator
 from .modules import absent, copiers, put
 from .process import random_state, restore_process, restore_random
 from .undo import Undo, let_go
 
-# %% ../../nbs/engine/model_state.ipynb #5b10127c
-def _address(t): return t.untyped_storage()._cdata if t.layout is torch.strided else None
-
-def _tensor_layout(t): return t.shape, t.stride() if t.layout is torch.strided else None, _address(t)
-
+# %% ../../nbs/engine/model_state.ipynb #e8f669a6
 def _write_count(t): return None if t.is_inference() else t._version
 
+# %% ../../nbs/engine/model_state.ipynb #de3a6813
 def _as_words(t):
     "Return the memory of a contiguous tensor as the widest whole numbers that fit; these are compared fastest."
     if t.nbytes % 8 == 0 and t.storage_offset() * t.itemsize % 8 == 0: return t.view(-1).view(torch.int64)
-    fits = lambda d: t.nbytes % d.itemsize == t.storage_offset() * t.itemsize % d.itemsize == 0
+    def fits(d): return t.nbytes % d.itemsize == t.storage_offset() * t.itemsize % d.itemsize == 0
     return t.view(-1).view(torch.uint8).view(next(filter(fits, (torch.int64, torch.int32, torch.int16, torch.uint8))))
 
-def _same_bits(a, b):
+def same_bits(a, b):
     if a.layout is not torch.strided or a.is_quantized or a.is_nested or a.device != b.device: return False
     if type(a) not in (torch.Tensor, nn.Parameter): return False
     if not a.numel(): return True
-    a, b = _as_words(a.contiguous()), _as_words(b.contiguous())
+    a, b = (_as_words(t.resolve_conj().resolve_neg().contiguous()) for t in (a, b))
     return torch.equal(a, b) if a.dtype == b.dtype else torch.equal(a.view(torch.uint8), b.view(torch.uint8))
 
 def _write_into(t, contents):
@@ -52,48 +51,89 @@ def _write_into(t, contents):
     with torch.inference_mode() if t.is_inference() else torch.no_grad(): t.copy_(contents)
 
 def _copy_of(t):
-    "Copy the contents of `t` into the CPU's memory."
-    if t.is_meta or isinstance(t, FakeTensor): return None
-    return t.to("cpu", copy=True) if is_accelerator(t.device) else t.clone()
+    "Copy the contents of `t` into the CPU's memory; `None` where there are none."
+    if not is_readable(t): return None
+    return t.clone() if t.is_cpu else t.to("cpu", copy=True)
 
 # %% ../../nbs/engine/model_state.ipynb #7b068403
 class TensorState:
     "A tensor as it was."
-    def __init__(self, t):
-        self.tensor, self.alias, self.contents, self.version = t, t.detach(), None, _write_count(t)
+    def __init__(self, t,
+        counted=None, # The tensor whose writes are counted, where `t` is a part of one
+    ):
+        self.tensor, self.alias, self.contents, self.emptied = t, t.detach(), None, False
+        self.counted = t if counted is None else counted
+        self.version = _write_count(self.counted)
+        self.parts = [TensorState(p, t) for p in parts_of(self.alias)]
+        storage = storage_of(self.alias) if has_values(t) else None
+        self.storage_bytes = None if storage is None else storage.nbytes()
         self.grad, self.requires_grad = t.grad if t.is_leaf else None, t.requires_grad
-        self.grad_contents = None
+        self.grad_state = None
+
+    @property
+    def plain(self)->list["TensorState"]:
+        "The states of the plain tensors that this one consists of: itself, or its parts."
+        return self.parts or [self]
 
     def keep(self):
         "Copy the contents, once."
-        if self.contents is None: self.contents = _copy_of(self.alias)
+        for s in self.plain:
+            if s.contents is None: s.contents = _copy_of(s.alias)
+
+    @property
+    def written(self)->bool:
+        "True if the tensor may have been written to."
+        return self.version is None or _write_count(self.counted) != self.version
+
+    def _resize(self)->bool:
+        "Give the storage the size that it had, which a run may have freed or filled. True if it had another."
+        if self.storage_bytes is None: return False
+        now = (storage := storage_of(self.alias)).nbytes()
+        if now == self.storage_bytes: return False
+        if now < self.storage_bytes: self.emptied = True
+        storage.resize_(self.storage_bytes)
+        return True
 
     def rewind(self)->bool:
         "Put back the shape, and contents that are kept and were written to. True if there was anything to put back."
         t = self.tensor
-        reshaped = _tensor_layout(t)[:2] != _tensor_layout(self.alias)[:2]
-        rewritten = self.contents is not None and (self.version is None or _write_count(t) != self.version)
+        reshaped = tensor_layout(t) != tensor_layout(self.alias)
         if reshaped: t.data = self.alias
+        resized = self._resize()
+        rewritten = self.contents is not None and (resized or self.written)
         if rewritten: _write_into(t, self.contents)
-        return reshaped or rewritten
+        return any([reshaped, resized, rewritten, *[p.rewind() for p in self.parts]])
 
     def keep_grad(self):
         "Copy a gradient that is a view of something larger, which others write to: a bucket of DDP."
-        if self.grad is not None and self.grad._is_view(): self.grad_contents = _copy_of(self.grad.detach())
+        if self.grad is None or not self.grad._is_view(): return
+        self.grad_state = TensorState(self.grad)
+        self.grad_state.keep()
 
     @property
     def lost(self)->bool:
-        "True if something wrote to the tensor while its contents were not kept."
-        return self.contents is None and self.version is not None and _write_count(self.tensor) != self.version
+        "True if something wrote to the tensor, or freed its memory, while its contents were not kept."
+        if self.contents is not None or not is_readable(self.alias): return False
+        return self.emptied or self.version is not None and self.written
 
     def restore(self):
         t = self.tensor
-        if _tensor_layout(t) != _tensor_layout(self.alias): t.data = self.alias
-        if self.contents is not None and not _same_bits(t.detach(), self.contents): _write_into(t, self.contents)
+        if (tensor_layout(t), addresses(t)) != (tensor_layout(self.alias), addresses(self.alias)): t.data = self.alias
+        self._resize()
+        if self.contents is not None and not same_bits(t.detach(), self.contents): _write_into(t, self.contents)
+        for p in self.parts: p.restore()
         if not t.is_leaf: return
         if t.requires_grad != self.requires_grad: t.requires_grad_(self.requires_grad)
         if t.grad is not self.grad: t.grad = self.grad
-        if self.grad_contents is not None: _write_into(self.grad, self.grad_contents)
+        if self.grad_state is not None: self.grad_state.restore()
+
+# %% ../../nbs/engine/model_state.ipynb #268f4d56
+def _tensor_states(t):
+    "Return the state of a tensor in a list, which is empty for one that a transform of functorch has left behind."
+    try: return [TensorState(t)]
+    except RuntimeError:
+        if _functorch.is_functorch_wrapped_tensor(t): return []
+        raise
 
 # %% ../../nbs/engine/model_state.ipynb #cfb213a7
 def _assign(mapping, saved, kind=dict)->bool:
@@ -183,6 +223,29 @@ def _members_of(container, kind)->_Found:
     own = _attributes_of(container) if type(container) is not kind else _Found()
     return _Found([(_restore_container, container, kind, members), *own.restores], [*held, *own.held])
 
+# %% ../../nbs/engine/model_state.ipynb #7a352707
+def _no_hook(*args): "Do nothing."
+
+def _restore_node_hooks(node, first)->bool:
+    "Take off the hooks of a node of autograd that were registered since a handle could get the number `first`."
+    handles = node.register_prehook(_no_hook), node.register_hook(_no_hook)
+    for h in handles: h.remove()
+    late = [(hooks, k) for h in handles for hooks in [h.hooks_dict_ref()] for k in hooks or () if k >= first]
+    for hooks, k in late: del hooks[k]
+    return bool(late)
+
+def _restore_tensor_hooks(t, backward, accumulated, first)->bool:
+    "Put back the hooks of a tensor, and those of the node that accumulates its gradient."
+    if RemovableHandle.next_id == first: return False
+    changed = False
+    for name, before in (("_backward_hooks", backward), ("_post_accumulate_grad_hooks", accumulated)):
+        if (now := getattr(t, name)) is before: continue
+        if now: now.clear()                 # PyTorch calls what is in it, also once the tensor has another
+        setattr(t, name, before)
+        changed = True
+    plain = t.is_leaf and t.requires_grad and t.layout is torch.strided and not t.is_nested
+    return bool(plain and _restore_node_hooks(get_gradient_edge(t).node, first)) or changed
+
 # %% ../../nbs/engine/model_state.ipynb #435484c3
 def _module_state(module)->_Found:
     attributes, cls = module.__dict__, (_restore_class, module, type(module))
@@ -202,8 +265,11 @@ def _state_of(thing)->_Found:
     if isinstance(thing, nn.Module): return _module_state(thing)
     if isinstance(thing, FakeTensor): return _Found()          # its attributes are PyTorch's own
     if isinstance(thing, torch.Tensor):
-        found = _attributes_of(thing)
-        return _Found(found.restores, [*found.held, thing._backward_hooks, thing._post_accumulate_grad_hooks])
+        found, hooks = _attributes_of(thing), (thing._backward_hooks, thing._post_accumulate_grad_hooks)
+        put_back = _restore_tensor_hooks, thing, *hooks, RemovableHandle.next_id
+        return _Found([put_back, *found.restores], [*found.held, *hooks])
+    if isinstance(thing, torch.autograd.graph.Node):
+        return _Found([(_restore_node_hooks, thing, RemovableHandle.next_id)])
     if kind := _container_kind(type(thing)): return _members_of(thing, kind)
     if isinstance(thing, (tuple, frozenset)): return _Found(held=() if len(thing) > large else thing)
     if isinstance(thing, np.ndarray):
@@ -224,7 +290,7 @@ class Snapshot:
             if kind in _atoms or key in seen: continue
             seen[key] = thing
             if kind in _containers and not thing: self.empty.append(thing); continue    # most are for hooks
-            if isinstance(thing, torch.Tensor): self.tensors.append(TensorState(thing))
+            if isinstance(thing, torch.Tensor): self.tensors += _tensor_states(thing)
             if isinstance(thing, nn.Module): self.modules.append(thing)
             restores, held = _state_of(thing)
             self.restores += restores
@@ -323,20 +389,24 @@ def _keep_sharding(module, undo):
 # %% ../../nbs/engine/model_state.ipynb #3a03d669
 small = 1 << 28     # B; parameters that are copied at once, in all
 
+def _is_small(states):
+    "Return whether parameters lie on a CPU and are small enough to be copied at once."
+    total = sum(p.alias.nbytes for s in states for p in s.plain if is_readable(p.alias))
+    return total <= small and all(s.tensor.device.type == "cpu" for s in states)
+
 def _keep(snapshot, parameters, written):
     "Copy what will be written; return the states of parameters that are copied only when they are written."
     own = [s for s in snapshot.tensors if isinstance(s.tensor, nn.Parameter)]
-    on_cpu = all(s.tensor.device.type == "cpu" for s in own)
-    at_once = parameters or on_cpu and sum(s.tensor.nbytes for s in own if not s.alias.is_meta) <= small
+    at_once = parameters or _is_small(own)
     chosen = {id(t) for t in written}
     for s in snapshot.tensors:
         if at_once or id(s.tensor) in chosen or not isinstance(s.tensor, nn.Parameter): s.keep()
         if parameters: s.keep_grad()
-    return [s for s in own if s.contents is None]
+    return [s for s in own if any(p.contents is None for p in s.plain)]
 
 def _warn_lost(model, states):
     names = {id(p): name for name, p in model.named_parameters()}
-    lost = [names.get(id(s.tensor), "a tensor of the optimizer") for s in states if s.lost]
+    lost = [names.get(id(s.tensor), "a tensor of the optimizer") for s in states if any(p.lost for p in s.plain)]
     if lost: warn(f"{', '.join(lost[:3])}{' …' * (len(lost) > 3)}: written in a forward that was not watched; "
                   "the contents are not what they were", NotKeptWarning)
 
@@ -363,9 +433,10 @@ def preserved(
             if isinstance(m, sharded_class()): _keep_sharding(m, undo)
         by_memory = {}
         for s in later:
-            by_memory.setdefault(_address(s.alias), []).append(s)
+            for place in addresses(s.alias): by_memory.setdefault(place, []).append(s)
         def before_write(t):
-            for s in by_memory.get(_address(t), ()): s.keep()
+            for place in addresses(t) if by_memory else ():
+                for s in by_memory.get(place, ()): s.keep()
         yield before_write, [s.tensor for s in snapshot.tensors]
 
 # %% ../../nbs/engine/model_state.ipynb #rw000005
@@ -373,13 +444,14 @@ def _leaf_mark(leaf):
     "Return a mark that differs once `leaf` has changed."
     if is_immutable(leaf): return leaf
     if not isinstance(leaf, torch.Tensor) or leaf.is_inference(): return object()
-    return id(leaf), leaf._version, leaf.shape, leaf.stride() if leaf.layout is torch.strided else None
+    hooks = [tuple(h or ()) for h in (leaf._backward_hooks, leaf._post_accumulate_grad_hooks)]
+    return id(leaf), leaf._version, tensor_layout(leaf), is_readable(leaf), hooks
 
 def _leaf_marks(tree):
     leaves, structure = tree_flatten(tree)
     return structure, list(map(_leaf_mark, leaves))
 
-class Given:
+class RunArguments:
     "The arguments of one run after the other."
     def __init__(self, args, kwargs): self.template, self.now, self.marks = (args, kwargs), None, None
 
@@ -395,9 +467,9 @@ counters = 1 << 20 # B; larger tensors of whole numbers are data, such as quanti
 def _taken(model):
     "Take down the model as it is."
     snapshot = Snapshot([model])
-    for s in snapshot.tensors:
-        t = s.tensor
-        if t.nbytes <= counters and not (t.is_meta or t.is_floating_point() or t.is_complex()): s.keep()
+    for s in (p for s in snapshot.tensors for p in s.plain):
+        t = s.alias
+        if not (t.is_meta or t.is_floating_point() or t.is_complex()) and t.nbytes <= counters: s.keep()
     return snapshot
 
 # %% ../../nbs/engine/model_state.ipynb #rw000014

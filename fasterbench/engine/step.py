@@ -6,7 +6,7 @@
 __all__ = []
 
 # %% ../../nbs/engine/step.ipynb #1728dda3
-import copy, inspect
+import copy, inspect, re
 from bisect import bisect_right
 from contextlib import contextmanager, nullcontext
 
@@ -16,10 +16,11 @@ from torch import nn
 from ..core.private import _get_sequence_nr
 from .modules import Part, parts, set_training, wrapped
 from .model_state import preserved
+from .process import deeper
 from ..core.arguments import modules_of, tensors_of
 
 # %% ../../nbs/engine/step.ipynb #40116e92
-phases = ("forward", "backward", "update")
+phases = ("forward", "backward", "recompute", "update")     # `recompute`: forwards that checkpointing runs again
 
 # %% ../../nbs/engine/step.ipynb #ba292985
 class NodeOwners:
@@ -45,7 +46,7 @@ class NodeOwners:
 def parameter_owners(listed:list[Part])->dict[int, int]:
     "Return id of a parameter → index of the first module that holds it; a compiled module holds those of its parts."
     backwards = reversed(list(enumerate(listed)))
-    held = lambda part: part.module.parameters() if part.leaf else part.module._parameters.values()
+    def held(part): return part.module.parameters() if part.leaf else part.module._parameters.values()
     return {id(p): i for i, part in backwards for p in held(part) if p is not None}
 
 def graph_nodes(root)->list:
@@ -80,7 +81,7 @@ def unwatched(part, phase, graph=None): return nullcontext()
 # %% ../../nbs/engine/step.ipynb #8f6e5c01
 class Forward:
     "A forward of a model."
-    training = has_first = False
+    training = has_first = gradients = False                     # gradients: the forward asks for some itself
     owners = {}                                                  # no gradient arrives anywhere
     earlier = 0                                                  # the part that nodes from before the run belong to
     kernels = None                                               # stamps compiled code while the run is watched
@@ -89,8 +90,13 @@ class Forward:
 
     @property
     def parts(self)->list[Part]: return self.modules             # what work and time are charged to
-    def reset(self, args): "Prepare the next run; not timed."
-    def lasting(self)->list: return []                           # tensors that outlive the run
+    def reset(self, args):
+        "Prepare the next run, untimed: forget the gradients."
+        for t in (*self.model.parameters(), *tensors_of(args)) if self.gradients else ():
+            if t.is_leaf: t.grad = None
+    def grads(self)->list: return []
+    def optimizer_state(self)->list: return []
+    def lasting(self)->list: return self.grads() + self.optimizer_state()      # tensors that outlive the run
     def watched(self, watch): return _Watched(self, watch)
     @property
     def sites(self)->int: return 0 if self.kernels is None else len(self.kernels.slots)   # slots of their own
@@ -120,7 +126,7 @@ def check_step(backward:bool, loss, optimizer):
         raise ValueError("a training step needs gradients, and torch.inference_mode() is on, which makes none: call it "
                          "outside")
     if not backward and (loss is not None or optimizer is not None):
-        raise ValueError("loss and optimizer belong to a training step: give backward=True with them")
+        raise ValueError("loss and optimizer need backward=True")
     if loss is not None and not callable(loss):
         raise TypeError(f"loss is a {type(loss).__name__}; a function of the model's output is needed, which gives a "
                         "scalar tensor")
@@ -142,9 +148,14 @@ def _checked_loss(value):
                      "needed")
 
 # %% ../../nbs/engine/step.ipynb #639e4133
+def _without_autocast(device_type):
+    "Return a context without the autocast of whoever runs the step: it is for forward and loss."
+    on = torch.amp.is_autocast_available(device_type) and torch.is_autocast_enabled(device_type)
+    return torch.autocast(device_type, enabled=False) if on else nullcontext()
+
 class TrainingStep(Forward):
     "Forward, loss, backward and update."
-    training = True
+    training, casts = True, nullcontext       # casts: the context of forward and loss, as autocast is
     def __init__(self,
         model:nn.Module,
         loss=None,      # `loss(output)` is a scalar tensor; None: the sum of the output
@@ -174,23 +185,25 @@ class TrainingStep(Forward):
 
     def reset(self, args):
         "Forget the gradients."
-        self.given = tensors_of(args)
+        self.given = [t for t in tensors_of(args) if t.requires_grad]
         for t in self._leaves(): t.grad = None
 
     def _leaves(self): return [t for t in (*self.written(), *self.leaves, *self.given) if t.is_leaf]
 
-    def lasting(self):
-        grads = [t.grad for t in self._leaves() if t.grad is not None]
-        return grads + tensors_of([] if self.optimizer is None else list(self.optimizer.state.values()))
+    def grads(self): return [t.grad for t in self._leaves() if t.grad is not None]
+    def optimizer_state(self): return tensors_of([] if self.optimizer is None else list(self.optimizer.state.values()))
 
     def __call__(self, *args, **kwargs):
         "Run one step; return the model's output."
         loss = len(self.modules)
-        with self.around(): out = self.model(*args, **kwargs)
-        with self.section(loss, "forward"): value = _checked_loss(self.loss(out))
-        with self.section(loss, "backward", value.grad_fn): value.backward()
-        if self.optimizer is not None:
-            with self.section(loss + 1, "update"): self.optimizer.step()
+        with self.casts():
+            with self.around(): out = self.model(*args, **kwargs)
+            with self.section(loss, "forward"): value = _checked_loss(self.loss(out))
+        torch.clear_autocast_cache()      # as at the end of autocast: the next step casts the weights that it finds
+        with _without_autocast(value.device.type):
+            with self.section(loss, "backward", value.grad_fn): value.backward()
+            if self.optimizer is not None:
+                with self.section(loss + 1, "update"): self.optimizer.step()
         return out
 
 # %% ../../nbs/engine/step.ipynb #a6f0afc9
@@ -204,16 +217,32 @@ def preserved_run(
     Put back are model, loss, optimizer, process, and modules that it is called with, as `preserved` does it."""
     modules = modules_of(given)
     others = [*modules, *([run.loss, run.optimizer, *run.written()] if run.training else [])]
-    with preserved(run.model, run.training, others) as (before_write, held), torch.set_grad_enabled(run.training):
+    with (deeper(), preserved(run.model, run.training, others) as (before_write, held),
+          torch.set_grad_enabled(run.training or run.gradients)):
         if run.training: run.leaves = [t for t in held if t.is_leaf and t.requires_grad]
         for m in (run.model, *modules): set_training(m, run.training)
         yield before_write
+
+# %% ../../nbs/engine/step.ipynb #gr4d0002
+def with_gradients_if_asked(
+    run:Forward,
+    do,          # Prepares and does it
+):
+    "Return what `do()` returns; where the forward asks for gradients and there are none, `run` gets them first."
+    try: return do()
+    except RuntimeError as error:
+        if run.training or run.gradients or not re.search(r"n[o']t requires? grad", str(error)): raise
+    run.gradients = True
+    return do()
 
 # %% ../../nbs/engine/step.ipynb #a237481d
 def placed(run:Forward, device:torch.device)->Forward:
     "Return `run` itself where its model is on `device`, else a copy of it there."
     if all(t.device == device for t in (*run.model.parameters(), *run.model.buffers())): return run
-    if not run.training: return Forward(copy.deepcopy(run.model).to(device))
+    if not run.training:
+        new = Forward(copy.deepcopy(run.model).to(device))
+        new.gradients = run.gradients
+        return new
     model, loss, optimizer = copy.deepcopy((run.model, run.loss, run.optimizer))     # together: they share parameters
     movable = nn.ModuleList([m for m in (model, loss) if isinstance(m, nn.Module)])
     old = list(movable.parameters())

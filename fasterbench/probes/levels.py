@@ -7,14 +7,11 @@ __all__ = []
 
 # %% ../../nbs/probes/levels.ipynb #f8dc1c30
 import glob, os, re
-from dataclasses import replace
 from typing import NamedTuple
 
 import torch
 
-from ..core.units import format_si
-from ..engine.accelerator import accelerator, is_accelerator
-from ..roofs.hardware import MemoryLevel
+from ..engine.accelerator import Host
 from .probes import Rate, envelope, graph_probe, memory_probe, out_of_place, run_probe, streams
 
 # %% ../../nbs/probes/levels.ipynb #cd00d531
@@ -42,14 +39,14 @@ def cpu_caches(
         try: level, kind, size, shared = (_file_text(f"{index}/{n}") for n in names)
         except OSError: continue
         if kind != "Instruction" and int(level) > 1: found.setdefault(int(level), {})[shared] = _sysfs_bytes(size)
-    largest = lambda caches: sum(sorted(caches.values(), reverse=True)[:threads])
+    def largest(caches): return sum(sorted(caches.values(), reverse=True)[:threads])
     return [(f"L{level}", largest(caches)) for level, caches in sorted(found.items())]
 
 # %% ../../nbs/probes/levels.ipynb #56ab04c2
-def memory_capacities(device:torch.device)->list[tuple[str, int]]:
-    "Return the caches of `device` that have a roof of their own, where the system says; else none."
-    if device.type == "cpu": return cpu_caches(torch.get_num_threads())
-    return accelerator(device).caches()
+def memory_capacities(here:Host)->list[tuple[str, int]]:
+    "Return the caches of the device that have a roof of their own, where the system says; else none."
+    if here.device.type == "cpu": return cpu_caches(torch.get_num_threads())
+    return here.caches()
 
 # %% ../../nbs/probes/levels.ipynb #08ae0144
 def plateaus(rates:list[tuple[int, float]], fall:float=1/3)->list[tuple[str, int]]:
@@ -64,15 +61,15 @@ def plateaus(rates:list[tuple[int, float]], fall:float=1/3)->list[tuple[str, int
     return [(f"cache {i + 1}", size) for i, size in enumerate(found)]
 
 # %% ../../nbs/probes/levels.ipynb #d0b0b634
-def _probe_bytes(device):
+def _probe_bytes(here):
     "Return the bytes that a call touches in a cache: some tens of microseconds of traffic, far more than a launch."
-    return 512 << 20 if is_accelerator(device) else 32 << 20
+    return 512 << 20 if here.has_queue else 32 << 20
 
-def swept_capacities(device, seconds, **kwargs):
-    "Return the capacities of the caches of `device` from a sweep of its own."
+def swept_capacities(here, seconds, **kwargs):
+    "Find the capacities of the caches of the device by a sweep."
     sizes = [1 << k for k in range(18, 29)]
-    probe = lambda size: memory_probe("in-place", size, device, _probe_bytes(device))
-    return plateaus([(s, run_probe(probe(s), device, seconds=seconds / len(sizes), **kwargs).best) for s in sizes])
+    def probe(size): return memory_probe("in-place", size, here, _probe_bytes(here))
+    return plateaus([(s, run_probe(probe(s), here, seconds=seconds / len(sizes), **kwargs).best) for s in sizes])
 
 # %% ../../nbs/probes/levels.ipynb #194e5ac0
 def working_sets(capacities:list[tuple[str, int]], bandwidth_mb:int|None)->list[tuple]:
@@ -92,18 +89,18 @@ class LevelRate(NamedTuple):
     rate: Rate                 # Of the probe that won
     out_of_place: float|None   # Best rate of probes that write elsewhere than they read, B/s
 
-def _level_probes(device, size, capacity):
+def _level_probes(here, size, capacity):
     "Make the probes of streaming over one working set; in a cache of a GPU also from a graph."
-    touched, graphs = _probe_bytes(device) if capacity else 0, accelerator(device).graphs
-    names = [k for k in streams if k != "product" or not is_accelerator(device)]    # products of random numbers vanish
-    probes = [memory_probe(k, size, device, touched) for k in names]
-    return probes + ([graph_probe(k, size, device, touched) for k in names] if graphs and capacity else [])
+    touched, graphs = _probe_bytes(here) if capacity else 0, here.graphs
+    names = [k for k in streams if k != "product" or not here.has_queue]    # products of random numbers vanish
+    probes = [memory_probe(k, size, here, touched) for k in names]
+    return probes + ([graph_probe(k, size, here, touched) for k in names] if graphs and capacity else [])
 
 def _probe_name(rate): return rate.probe.name.split()[0]
 
 # %% ../../nbs/probes/levels.ipynb #2fcb341c
 def measure_levels(
-    device:torch.device,
+    here:Host,
     *,
     bandwidth_mb:int|None, # Working set for main memory in MB; None: several times the last cache
     seconds:float,         # Time for all levels, about
@@ -113,30 +110,16 @@ def measure_levels(
 
     Where a working set cannot be allocated, half of it is tried."""
     levels, rates = [], []
-    capacities = memory_capacities(device) or swept_capacities(device, seconds / 4, steps=steps)
+    capacities = memory_capacities(here) or swept_capacities(here, seconds / 4, steps=steps)
     sets = working_sets(capacities, bandwidth_mb)
     for name, capacity, sizes in sets:
         best, own = None, []
         while sizes and not best and sizes[0] >= 1 << 10:
-            probes = [p for size in sizes for p in _level_probes(device, size, capacity)]
-            best = envelope(probes, device, skipped, seconds=seconds / len(sets), warmup=warmup, steps=steps, tick=tick,
+            probes = [p for size in sizes for p in _level_probes(here, size, capacity)]
+            best = envelope(probes, here, skipped, seconds=seconds / len(sets), warmup=warmup, steps=steps, tick=tick,
                             keep=own)
             sizes = [s // 2 for s in sizes] if capacity is None else []
         elsewhere = max((r.best for r in own if _probe_name(r).removeprefix("graph-") in out_of_place), default=None)
         if best: levels.append(LevelRate(name, capacity, best, elsewhere))
         rates += own
     return levels, [(_probe_name(r), r.probe.size, r.best) for r in rates]
-
-# %% ../../nbs/probes/levels.ipynb #47f01734
-def nearer_is_faster(levels:list[MemoryLevel])->tuple[list[MemoryLevel], list[str]]:
-    "Give each of `levels`, nearest first, at least the bandwidth of the next one out; note each level that had less."
-    out, notes = [], []
-    for l in reversed(levels):
-        behind = out[-1] if out else l
-        if l.bandwidth < behind.bandwidth:
-            rates = [format_si(b, "B/s") for b in (l.bandwidth, behind.bandwidth)]
-            notes.append(f"{l.name} reached {rates[0]}, less than {behind.name} behind it; "
-                         f"its roof is that of {behind.name}, {rates[1]}")
-            l = replace(l, bandwidth=behind.bandwidth, spread=behind.spread, measured=l.bandwidth)
-        out.append(l)
-    return out[::-1], notes[::-1]

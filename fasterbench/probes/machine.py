@@ -12,30 +12,26 @@ from datetime import datetime, timezone
 
 import torch
 
-from ..engine.accelerator import accelerator, first_line
+from ..engine.accelerator import Host, first_line
 from ..engine.process import preserved_process
 
 # %% ../../nbs/probes/machine.ipynb #53beadec
-def tf32_categories(device:torch.device)->frozenset[str]:
-    "Return the kinds of float32 work that may run as TF32 on `device` now."
-    return accelerator(device).tf32()
-
 @contextmanager
-def tf32_set(device:torch.device, on:bool):
+def tf32_set(here:Host, on:bool):
     "Switch TF32 on or off within the context, and put the switches back."
     with preserved_process():
-        accelerator(device).set_tf32(on)
+        here.set_tf32(on)
         yield
 
 # %% ../../nbs/probes/machine.ipynb #63daded6
 def _cpu_name():
-    named = lambda line: line.startswith("model name") and line.split(":", 1)[1].strip()
+    def named(line): return line.startswith("model name") and line.split(":", 1)[1].strip()
     return first_line("/proc/cpuinfo", named) or platform.processor() or platform.machine()
 
 # %% ../../nbs/probes/machine.ipynb #3a14a6f7
-def environment(device:torch.device)->dict:
+def environment(here:Host)->dict:
     "Return device, driver, versions, threads and date of a measurement."
     found = dict(device_name=_cpu_name(), torch=torch.__version__, python=platform.python_version(),
                  system=platform.platform(), threads=torch.get_num_threads(),
                  date=datetime.now(timezone.utc).isoformat(timespec="seconds"))
-    return found | accelerator(device).properties()
+    return found | here.properties()

@@ -6,7 +6,7 @@
 __all__ = ['kept_days', 'cache_folder', 'clear_peaks_cache', 'peaks_of', 'measure_peaks']
 
 # %% ../../nbs/probes/peaks.ipynb #c1e60c24
-import hashlib, os, platform, sys, threading
+import hashlib, json, os, platform, threading
 from contextlib import contextmanager
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -17,16 +17,19 @@ from warnings import catch_warnings, simplefilter
 
 import torch
 from filelock import FileLock, Timeout
+from platformdirs import user_cache_path
 
 from ..core.arguments import as_count
 from ..core.dtypes import dtype_name
-from ..core.files import read_plain, write_whole
-from ..core.progress import progress_bar
+from ..core.files import Number, read_plain, restored, write_whole
+from ..core.progress import debug, progress_bar
+from ..core.units import format_si
 from ..core.warnings import NotKeptWarning, ProvisionalWarning, warn
-from ..engine.accelerator import accelerator, as_device, on_device
+from ..engine.accelerator import Host, accelerator, as_device
 from ..engine.peers import peers
-from ..roofs.hardware import Ceiling, HardwarePeaks, KindCeiling, MemoryLevel, busy_for_roofs, lifted
-from .levels import measure_levels, nearer_is_faster
+from ..roofs.hardware import (Ceiling, HardwarePeaks, KindCeiling, MemoryLevel, age_of, busy_for_roofs,
+                                         lifted, nearer_is_faster, rates_of)
+from .levels import measure_levels
 from .machine import environment, tf32_set
 from .probes import (compute_probes, envelope, free_frames, joined_runs, kind_probes,
                                        launch_probes, pointwise_probes, run_probe)
@@ -42,64 +45,73 @@ def _checked_dtype(dtype):
                      f"{', '.join('torch.' + n for n in measurable)}")
 
 # %% ../../nbs/probes/peaks.ipynb #cf1636a3
-def _units(device, dtypes, allow_tf32, matmul_size):
+def _units(here, dtypes, allow_tf32, matmul_size):
     "Return the measurements to take, as (dtype, unit, probes)."
     found = []
     for d in dtypes:
         both = allow_tf32 and d == torch.float32
-        found += [(d, unit, compute_probes(device, d, matmul_size)) for unit in (("TF32", "vector") if both else ("",))]
-        if matmul_size is None and (probes := pointwise_probes(device, d)): found.append((d, "pointwise", probes))
+        found += [(d, unit, compute_probes(here, d, matmul_size)) for unit in (("TF32", "vector") if both else ("",))]
+        if matmul_size is None and (probes := pointwise_probes(here, d)): found.append((d, "pointwise", probes))
     return found
 
 # %% ../../nbs/probes/peaks.ipynb #a8906977
 class _Measuring:
     "One measurement of a device: settings, what it found, and what could not run."
-    def __init__(self, device, tick, warmup, steps):
-        self.device, self.how = device, dict(warmup=warmup, steps=steps, tick=tick)
+    def __init__(self, here, dtypes, tick, warmup, steps):
+        self.here, self.names = here, {d: dtype_name(d) for d in dtypes}
+        self.how = dict(warmup=warmup, steps=steps, tick=tick)
         self.steps, self.skipped, self.trials, self.rates, self.kinds, self.launch_s = steps, {}, [], {}, [], None
+
+    def check_memory(self, levels):
+        "Raise `RuntimeError` where main memory could not be measured."
+        if levels and levels[-1].capacity is None: return
+        why = "; ".join(f"{k}: {v}" for k, v in self.skipped.items())
+        raise RuntimeError(f"main memory of {self.here.device} could not be measured: {why}")
 
     def ceiling(self, dtype, unit, probes, needed):
         "Find the best rate in `dtype` on `unit`. Raises `RuntimeError` where `needed` and no probe ran."
         rates, reasons, seconds = [], {}, 0.6 if unit == "pointwise" else 3.0
-        with tf32_set(self.device, unit == "TF32"):
-            best = envelope(probes, self.device, reasons, seconds=seconds, keep=rates, **self.how)
-        self.skipped |= {f"{dtype_name(dtype)} {probe}": why for probe, why in reasons.items()}
-        if best: self.rates[dtype, unit] = best
+        with tf32_set(self.here, unit == "TF32"):
+            best = envelope(probes, self.here, reasons, seconds=seconds, keep=rates, **self.how)
+        self.skipped |= {f"{self.names[dtype]} {probe}": why for probe, why in reasons.items()}
+        if best:
+            self.rates[dtype, unit] = best
+            debug(f"measured {self.names[dtype]} {unit}: {format_si(best.best, 'FLOP/s')} by {best.probe.name}")
         elif needed:
             why = "; ".join(f"{k}: {v}" for k, v in reasons.items())
-            raise RuntimeError(f"no probe could run in {dtype} on {self.device}: {why}")
-        self.trials += [(dtype_name(dtype), r.probe.name, r.probe.work, r.best) for r in rates]
+            raise RuntimeError(f"no probe could run in {dtype} on {self.here.device}: {why}")
+        self.trials += [(self.names[dtype], r.probe.name, r.probe.work, r.best) for r in rates]
 
     def kinds_of(self, dtype):
         "Add the ceilings of kinds of work in `dtype`."
-        for kind, (per, probes) in kind_probes(self.device, dtype).items():
-            r = envelope(probes, self.device, self.skipped, seconds=0.25, **self.how)
-            if r: self.kinds.append(KindCeiling(kind, dtype_name(dtype), r.best, per, r.sustained, r.spread,
+        for kind, (per, probes) in kind_probes(self.here, dtype).items():
+            r = envelope(probes, self.here, self.skipped, seconds=0.25, **self.how)
+            if r: self.kinds.append(KindCeiling(kind, self.names[dtype], r.best, per, r.sustained, r.spread,
                                                 r.probe.name))
 
     def fixed_cost(self):
-        r = envelope(launch_probes(self.device), self.device, self.skipped, seconds=0.1, **self.how)
+        r = envelope(launch_probes(self.here), self.here, self.skipped, seconds=0.1, **self.how)
         self.launch_s = 1 / r.best if r else None
 
     def once_more(self, rate):
         "Measure the winners again at the end, since what other machines leave over changes within seconds."
         if rate.probe.work / rate.best > 1: return rate         # one call takes more than a second
-        try: return joined_runs([rate, run_probe(rate.probe, self.device, seconds=0.1, steps=self.steps)])
-        except Exception as error: free_frames(error, self.device)
+        try: return joined_runs([rate, run_probe(rate.probe, self.here, seconds=0.1, steps=self.steps)])
+        except Exception as error: free_frames(error, self.here)
         return rate                                             # what it gave before holds
 
 # %% ../../nbs/probes/peaks.ipynb #be35ecaa
 @contextmanager
-def _probing(device, allow_tf32):
+def _probing(here, allow_tf32):
     "Set the state in which probes run, without the caller's autocast, and put everything back."
-    autocast = torch.autocast(device.type, enabled=False)
-    with on_device(device), tf32_set(device, allow_tf32), torch.inference_mode(), autocast, gc_paused():
+    autocast = torch.autocast(here.device.type, enabled=False)
+    with here.current(), tf32_set(here, allow_tf32), torch.inference_mode(), autocast, gc_paused():
         try: yield
         except BaseException as error:
-            free_frames(error, device)
+            free_frames(error, here)
             raise
         else:
-            accelerator(device).empty_cache()
+            here.empty_cache()
 
 def _risen(rows, rates):
     "Return `rows` of a probe and its rate, with the rates that were higher at the end."
@@ -109,7 +121,7 @@ def _figures(rate): return rate.best, rate.sustained, rate.spread, rate.probe.na
 
 # %% ../../nbs/probes/peaks.ipynb #9977747f
 def _as_ceilings(found):
-    return [Ceiling(dtype_name(d), r.best, unit, *_figures(r)[1:]) for (d, unit), r in found.rates.items()]
+    return [Ceiling(found.names[d], r.best, unit, *_figures(r)[1:]) for (d, unit), r in found.rates.items()]
 
 def _as_levels(found, levels):
     "Return the levels with their roofs, and what has to be said of them."
@@ -120,42 +132,40 @@ def _as_levels(found, levels):
     return again, made, notes
 
 # %% ../../nbs/probes/peaks.ipynb #d14eecbc
-def _measure(device, dtypes, matmul_size, bandwidth_mb, warmup, steps, allow_tf32, progress):
+def _measure(here, dtypes, matmul_size, bandwidth_mb, warmup, steps, allow_tf32, progress):
     "Measure, with nothing remembered."
-    meet = lambda what: peers.agreed(what, True)                          # ranks of one host share its memory
-    with _probing(device, allow_tf32), progress_bar("measuring peaks", progress) as tick, LoadMeter() as meter:
+    def meet(what): return peers.agreed(what, True)  # ranks of one host share its memory
+    with _probing(here, allow_tf32), progress_bar("measuring peaks", progress) as tick, LoadMeter() as meter:
         meet("the start of the roofs")
-        found = _Measuring(device, tick, warmup, steps)
-        levels, sweep = measure_levels(device, bandwidth_mb=bandwidth_mb, seconds=3.6, skipped=found.skipped,
+        found = _Measuring(here, dtypes, tick, warmup, steps)
+        levels, sweep = measure_levels(here, bandwidth_mb=bandwidth_mb, seconds=3.6, skipped=found.skipped,
                                        **found.how)
-        if not levels or levels[-1].capacity is not None:
-            why = "; ".join(f"{k}: {v}" for k, v in found.skipped.items())
-            raise RuntimeError(f"main memory of {device} could not be measured: {why}")
-        found.skipped |= {dtype_name(d): why for d in dtypes if (why := accelerator(device).lacks(d))}
-        dtypes = [d for d in dtypes if dtype_name(d) not in found.skipped]
-        for d, unit, probes in _units(device, dtypes, allow_tf32, matmul_size):
-            meet(f"the roof of {dtype_name(d)} {unit}")
+        found.check_memory(levels)
+        found.skipped |= {found.names[d]: why for d in dtypes if (why := here.lacks(d))}
+        dtypes = [d for d in dtypes if found.names[d] not in found.skipped]
+        for d, unit, probes in _units(here, dtypes, allow_tf32, matmul_size):
+            meet(f"the roof of {found.names[d]} {unit}")
             found.ceiling(d, unit, probes, needed=d == dtypes[0] and unit != "pointwise")
         for d in dtypes if matmul_size is None else (): found.kinds_of(d)
         found.fixed_cost()
         meet("the end of the roofs")
         for (d, unit), rate in found.rates.items():
-            with tf32_set(device, unit == "TF32"): found.rates[d, unit] = found.once_more(rate)
+            with tf32_set(here, unit == "TF32"): found.rates[d, unit] = found.once_more(rate)
         levels, made, notes = _as_levels(found, levels)
         flags = torch.backends.cudnn.benchmark
     load = {k: v for k, v in vars(meter.load).items() if k in _of_load and v is not None}
-    return replace(_as_peaks(found, levels, made, notes, sweep, device, dtypes[0], flags), load=load)
+    return replace(_as_peaks(found, levels, made, notes, sweep, here, dtypes[0], flags), load=load)
 
 _of_load = "cores", "load_average", "others", "steal", "throttled", "memory_stall"
 
 # %% ../../nbs/probes/peaks.ipynb #fcc7fc2e
-def _as_peaks(found, levels, made, notes, sweep, device, dtype, flags):
+def _as_peaks(found, levels, made, notes, sweep, here, dtype, flags):
     ceilings = _as_ceilings(found)
     sweep = _risen(sweep, {(l.rate.probe.name.split()[0], l.rate.probe.size): l.rate.best for l in levels})
-    best = {(dtype_name(d), r.probe.name, r.probe.work): r.best for (d, _), r in found.rates.items()}
-    return HardwarePeaks(ceilings[0].flops, made[-1].bandwidth, device=str(device),
+    best = {(found.names[d], r.probe.name, r.probe.work): r.best for (d, _), r in found.rates.items()}
+    return HardwarePeaks(ceilings[0].flops, made[-1].bandwidth, device=str(here.device),
                          dtype=str(dtype), tf32_enabled=ceilings[0].unit == "TF32", cudnn_benchmark=flags, levels=made,
-                         ceilings=ceilings, environment=environment(device), sweep=sweep, skipped=found.skipped,
+                         ceilings=ceilings, environment=environment(here), sweep=sweep, skipped=found.skipped,
                          trials=_risen(found.trials, best), kinds=found.kinds, launch_s=found.launch_s, notes=notes)
 
 # %% ../../nbs/probes/peaks.ipynb #cf6fbaf6
@@ -165,22 +175,17 @@ def cache_folder()->Path|None:
     "Return where peaks are kept: `$FASTERBENCH_CACHE`, else the cache folder of the platform; `None`: nowhere."
     given = os.environ.get("FASTERBENCH_CACHE")
     if given is not None: return Path(given) if given else None
-    try: home = Path.home()
-    except RuntimeError: return None
-    if sys.platform == "win32": base = os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local"
-    elif sys.platform == "darwin": base = home / "Library" / "Caches"
-    else: base = os.environ.get("XDG_CACHE_HOME") or home / ".cache"
-    return Path(base) / "fasterbench"
+    folder = user_cache_path("fasterbench", appauthor=False)
+    return folder if folder.is_absolute() else None                     # "~/.cache" where there is no home folder
 
 # %% ../../nbs/probes/peaks.ipynb #0aac8211
 def _age_days(peaks):
     "Return the days since `peaks` were measured; infinite where they do not say when."
-    try: measured = datetime.fromisoformat(peaks.environment["date"])
-    except (KeyError, TypeError, ValueError): return float("inf")
-    return (datetime.now(timezone.utc) - measured).total_seconds() / 86400
+    age = age_of(peaks.environment.get("date"))
+    return float("inf") if age is None else age / 86400
 
 def is_busy(seconds:float=0.15)->bool:
-    "Return whether others use so much of the cores now that roofs would be provisional."
+    "Tell if other processes use so much of the CPU now that roofs would have to be measured again."
     with LoadMeter() as meter: sleep(seconds)
     return bool(load_caveats(meter.load, busy_for_roofs))
 
@@ -196,6 +201,7 @@ def _load(path, machine):
     else:
         there = peaks.environment
         other = [f"{k} {there.get(k)!r}, here {v!r}" for k, v in machine.items() if there.get(k) != v]
+        debug(f"read roofs of {_age_days(peaks):.1f} days from {path}")
         if not other: return peaks if _age_days(peaks) <= kept_days else None
         problem = f"it was measured elsewhere ({', '.join(other)})"
     warn(f"ignoring {path}: {problem}; measuring the peaks again", NotKeptWarning)
@@ -206,7 +212,7 @@ def _state(path):
     except OSError: return None
 
 # %% ../../nbs/probes/peaks.ipynb #51a1ec36
-_remembered, _lookup, _one_thread, patience_s = {}, threading.Lock(), threading.Lock(), 60
+_remembered, _lookup, _one_thread, patience_s = {}, threading.Lock(), threading.Lock(), 180
 
 def _ready(folder):
     "Make the folder; what is wrong with it, or `None`."
@@ -227,15 +233,15 @@ def _one_process(folder):
     try: yield
     finally: lock.release()
 
-def _write(peaks, path):
-    "Write `peaks`; what went wrong, or `None`."
-    try: return write_whole(path, peaks.to_json(), follow=False)
+def _write_text(path, text):
+    "Write `text`; what went wrong, or `None`."
+    try: return write_whole(path, text, follow=False)
     except OSError as error: return error
 
 def _peaks_in_file(peaks, path):
     "Return `peaks` with the file that they are in now; as they were, with a warning, where that cannot be written."
     path, other = (_rough(path), None) if peaks.provisional else (_firm(path), _rough(path))
-    if not (problem := _ready(path.parent) or _write(peaks, path)):
+    if not (problem := _ready(path.parent) or _write_text(path, peaks.to_json())):
         if other: other.unlink(missing_ok=True)                          # what was provisional is replaced
         return replace(peaks, path=os.fspath(path))
     warn(f"cannot save the peaks in {path.parent}: {problem}", NotKeptWarning)
@@ -249,9 +255,9 @@ def _path(folder, key, machine, group=None):
     return folder / f"peaks-{_digest(key if group is None else group, machine)[:8]}-{_digest(key, machine)}.json"
 
 def _rough(path):
-    "Return the file of the same peaks while they are provisional."
-    return path if path.name.endswith(".provisional.json") else path.with_suffix(".provisional.json")
-def _firm(path): return path.with_name(path.name.replace(".provisional.json", ".json"))
+    "Return the file of the same peaks while they wait to be measured again."
+    return path if path.name.endswith(".busy.json") else path.with_suffix(".busy.json")
+def _firm(path): return path.with_name(path.name.replace(".busy.json", ".json"))
 
 def _siblings(path, machine):
     "Return the kept peaks of the same probes for other dtypes."
@@ -260,21 +266,43 @@ def _siblings(path, machine):
         others = sorted(path.parent.glob("-".join(path.name.split("-")[:2]) + "-*.json"))
         return [p for o in others if o not in (path, _rough(path)) and (p := _load(o, machine))]
 
-def _kept(folder, key, machine, measure, group=None, before=None):
-    "Return the peaks in `folder`; else, or in a quiet moment after provisional ones, measure and write them there."
+def _file_states(path): return _state(path), _state(_rough(path))
+
+def _kept(folder, key, machine, measure, group=None):
+    "Read the peaks in `folder`; if there are none, or the machine was busy and is quiet now, measure and write them."
     path = _path(folder, key, machine, group)
-    seen, best = _state(path), lambda peaks: lifted(peaks, _siblings(path, machine))
+    seen, best = _file_states(path), lambda peaks: lifted(peaks, _siblings(path, machine))
     if peaks := _load(path, machine): return best(peaks)
-    rough = _load(_rough(path), machine) or before
+    rough = _load(_rough(path), machine)
     if rough and is_busy(): return best(rough)
     with _one_process(folder):
-        if _state(path) != seen and (peaks := _load(path, machine)): return best(peaks)  # measured by another process
+        written = _file_states(path) != seen        # by another process, which has measured
+        if written and (peaks := _load(path, machine) or _load(_rough(path), machine)): return best(peaks)
         return best(_peaks_in_file(_again(measure, rough), path))
 
 def _again(measure, rough):
-    "Measure peaks now; return the best of these and of provisional ones."
+    "Measure peaks now, and merge them with those of a busy moment."
     new = measure()
     return new if rough is None else replace(lifted(new, [rough]), tries=rough.tries + 1)
+
+# %% ../../nbs/probes/peaks.ipynb #188fea9b
+_reached = {}     # The best rate of each roof that this process has seen, by the probes and the machine
+
+def _read_rates(path):
+    "Read the rates that processes have noted; none where there is no such file, or a damaged one."
+    try: return restored(dict[str, Number], json.loads(read_plain(path)))
+    except (OSError, ValueError, RecursionError): return {}
+
+def _beside_seen(peaks, folder, group, machine):
+    "Return `peaks` with the rates that this machine reached before, of roofs that came out below half of them."
+    name = _digest(group, machine)
+    path = None if folder is None else folder / f"reached-{name}.json"
+    before = [_reached.get(name, {}), _read_rates(path) if path else {}]
+    rates = {roof: rate for roof, (rate, _) in rates_of(peaks).items()}
+    best = {roof: max(r.get(roof, 0) for r in (rates, *before)) for roof in {**rates, **before[0], **before[1]}}
+    with _lookup: _reached[name] = best
+    if path and best != before[1] and not _ready(folder): _write_text(path, json.dumps(best))
+    return replace(peaks, seen={roof: best[roof] for roof, rate in rates.items() if 2 * rate < best[roof]})
 
 # %% ../../nbs/probes/peaks.ipynb #4530edcb
 def remembered(
@@ -285,17 +313,17 @@ def remembered(
 )->HardwarePeaks:
     """Return the peaks for `key`: those of this process, else those in the cache folder, else measured now.
 
-    Provisional ones are measured again as soon as the machine is quiet."""
+    Provisional ones are measured again by the next process that finds the machine quiet."""
     if not peers.alone: return _of_ranks(key, machine, measure)
     with _lookup: peaks = _remembered.get(key)
-    if peaks is not None and (not peaks.provisional or is_busy()): return peaks
+    if peaks is not None: return peaks
     with _one_thread:
-        with _lookup: now = _remembered.get(key)             # another thread has measured meanwhile
-        if now is peaks:
-            folder = cache_folder()
-            now = (_again(measure, peaks) if folder is None else _kept(folder, key, machine(), measure, group, peaks))
-        with _lookup: _remembered[key] = now
-        return now
+        with _lookup: peaks = _remembered.get(key)           # another thread has measured meanwhile
+        if peaks is None:
+            folder, here = cache_folder(), machine()
+            def found(): return _beside_seen(measure(), folder, key if group is None else group, here)
+            peaks = found() if folder is None else _kept(folder, key, here, found, group)
+        with _lookup: return _remembered.setdefault(key, peaks)
 
 # %% ../../nbs/probes/peaks.ipynb #05643862
 def _of_ranks(key, machine, measure):
@@ -307,7 +335,7 @@ def _of_ranks(key, machine, measure):
     path = None if folder is None else _path(folder, key, device)
     if peaks is None and path is not None: peaks = _load(path, device) or _load(_rough(path), device)
     if not peers.agreed("the kept roofs", peaks is not None, all):
-        peaks = measure()
+        peaks = _beside_seen(measure(), folder if peers.rank == mates[0] else None, key, device)
         if path is not None and peers.rank == mates[0]: _peaks_in_file(peaks, path)
         every = peers.agreed("the measured roofs", peaks.to_dict(), list)
         peaks = HardwarePeaks.from_dict(every[mates[0]])
@@ -315,13 +343,14 @@ def _of_ranks(key, machine, measure):
     return peaks
 
 # %% ../../nbs/probes/peaks.ipynb #a96d5eb2
-def measured_anew(key:tuple, machine:Callable, measure:Callable, group=None)->HardwarePeaks:
+def measured_again(key:tuple, machine:Callable, measure:Callable, group=None)->HardwarePeaks:
     "Return the peaks as `remembered` gives them, measured now, and kept in place of what was there."
     folder = cache_folder()
     with _one_thread, _one_process(folder):
-        peaks = measure()
+        here = machine()
+        peaks = _beside_seen(measure(), folder, key if group is None else group, here)
         if folder is not None:
-            path = _path(folder, key, machine(), group)
+            path = _path(folder, key, here, group)
             for old in (path, _rough(path)): old.unlink(missing_ok=True)
             peaks = _peaks_in_file(peaks, path)
         with _lookup: _remembered[key] = peaks
@@ -337,9 +366,10 @@ def replace_peaks(old:HardwarePeaks, new:HardwarePeaks):
 # %% ../../nbs/probes/peaks.ipynb #a96d5eb1
 def clear_peaks_cache():
     "Forget every measured peak: those of this process, and those in the cache folder."
-    with _lookup: _remembered.clear()
+    with _lookup: _remembered.clear(); _reached.clear()
     folder = cache_folder()
-    for path in folder.glob("peaks-*.json") if folder else (): path.unlink(missing_ok=True)
+    for path in (*folder.glob("peaks-*.json"), *folder.glob("reached-*.json")) if folder else ():
+        path.unlink(missing_ok=True)
 
 # %% ../../nbs/probes/peaks.ipynb #7a2d0750
 method = 2 # Raised when probes change, so that peaks of before are not taken for those of now
@@ -354,22 +384,22 @@ def _flags():
     precisions = _precision("matmul"), _precision("conv")
     return torch.get_num_threads(), cudnn.benchmark, cudnn.enabled, mkldnn.enabled, *precisions
 
-def _machine(device): return {k: v for k, v in environment(device).items() if k != "date"}
+def _machine(here): return {k: v for k, v in environment(here).items() if k != "date"}
 
 # %% ../../nbs/probes/peaks.ipynb #d4f048b8
-def peaks_of(device:torch.device, dtypes:tuple[torch.dtype, ...], *, matmul_size:int|None=None,
+def peaks_of(here:Host, dtypes:tuple[torch.dtype, ...], *, matmul_size:int|None=None,
              bandwidth_mb:int|None=None, warmup:int=5, steps:int=20, allow_tf32:bool=False, cache:bool=True,
              progress:bool|None=None)->HardwarePeaks:
-    "Return the ceilings of `device`, kept or measured, as `measure_peaks` asks; `peak_flops` is for the first dtype."
-    if why := accelerator(device).lacks(dtypes[0]):
-        raise ValueError(f"{dtype_name(dtypes[0])} cannot be measured on {device}: {why}")
-    allow_tf32 = allow_tf32 and accelerator(device).has_tf32()
-    measure = lambda: _measure(device, dtypes, matmul_size, bandwidth_mb, warmup, steps, allow_tf32, progress)
+    "Return the ceilings of the device, kept or measured, as `measure_peaks` asks; `peak_flops` is for the first dtype."
+    if why := here.lacks(dtypes[0]):
+        raise ValueError(f"{dtype_name(dtypes[0])} cannot be measured on {here.device}: {why}")
+    allow_tf32 = allow_tf32 and here.has_tf32()
+    def measure(): return _measure(here, dtypes, matmul_size, bandwidth_mb, warmup, steps, allow_tf32, progress)
     settings = matmul_size, bandwidth_mb, warmup, steps, allow_tf32
-    key = (method, str(device), dtypes, platform.node(), *settings, *_flags())
-    group = (method, str(device), platform.node(), matmul_size, bandwidth_mb, allow_tf32, *_flags())
-    if cache: return remembered(key, lambda: _machine(device), measure, group)
-    return measured_anew(key, lambda: _machine(device), measure, group) if peers.alone else measure()
+    key = (method, str(here.device), dtypes, platform.node(), *settings, *_flags())
+    group = (method, str(here.device), platform.node(), matmul_size, bandwidth_mb, allow_tf32, *_flags())
+    if cache: return remembered(key, lambda: _machine(here), measure, group)
+    return measured_again(key, lambda: _machine(here), measure, group) if peers.alone else measure()
 
 # %% ../../nbs/probes/peaks.ipynb #mp000001
 def measure_peaks(
@@ -392,5 +422,5 @@ def measure_peaks(
     matmul_size = None if matmul_size is None else as_count("matmul_size", matmul_size, 1)
     bandwidth_mb = None if bandwidth_mb is None else as_count("bandwidth_mb", bandwidth_mb, 1)
     warmup, steps = as_count("warmup", warmup, 0), as_count("steps", steps, 1)
-    return peaks_of(device, wanted, matmul_size=matmul_size, bandwidth_mb=bandwidth_mb, warmup=warmup, steps=steps,
-                    allow_tf32=allow_tf32, cache=cache, progress=progress)
+    return peaks_of(accelerator(device), wanted, matmul_size=matmul_size, bandwidth_mb=bandwidth_mb, warmup=warmup,
+                    steps=steps, allow_tf32=allow_tf32, cache=cache, progress=progress)

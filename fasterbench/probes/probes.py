@@ -14,9 +14,10 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 
-from ..core.units import format_si, spread_of
-from ..engine.accelerator import accelerator, is_accelerator
+from ..core.units import format_si
+from ..engine.accelerator import Host
 from ..roofs import kinds
+from ..timing.certainty import spread_of
 from ..timing.samples import timed_call
 
 aten = torch.ops.aten
@@ -30,72 +31,63 @@ class Probe(NamedTuple):
     size: int=0       # Working set in bytes, for memory probes
 
 # %% ../../nbs/probes/probes.ipynb #f1e01851
-def _random(device, dtype, *shape):
-    if dtype == torch.int8: return torch.randint(-128, 128, shape, device=device, dtype=dtype)
-    return torch.randn(*shape, device=device, dtype=torch.float32).to(dtype)
+def _random(here, dtype, *shape):
+    if dtype == torch.int8: return torch.randint(-128, 128, shape, device=here.device, dtype=dtype)
+    return torch.randn(*shape, device=here.device, dtype=torch.float32).to(dtype)
 
-def _eight_bit_product(device, dtype, fast=False):
+def _eight_bit_product(here, dtype, fast=False):
     "Return `f(a, b)` that multiplies matrices of an eight-bit `dtype`, `b` stored by columns; `None` for other dtypes."
     if dtype == torch.int8: return torch._int_mm
     if dtype != torch.float8_e4m3fn: return None
-    one, fast = torch.ones((), device=device), dict(use_fast_accum=True) if fast else {}
+    one, fast = torch.ones((), device=here.device), dict(use_fast_accum=True) if fast else {}
     return lambda a, b: torch._scaled_mm(a, b, one, one, out_dtype=torch.bfloat16, **fast)
 
-def _matmul_probe(device, dtype, m, k, n, fast=False):
+def _matmul_probe(here, dtype, m, k, n, fast=False):
     def build():
-        a, product = _random(device, dtype, m, k), _eight_bit_product(device, dtype, fast)
+        a, product = _random(here, dtype, m, k), _eight_bit_product(here, dtype, fast)
         if product:
-            b = _random(device, dtype, n, k).t()
+            b = _random(here, dtype, n, k).t()
             return lambda: product(a, b)
-        b, out = _random(device, dtype, k, n), torch.empty(m, n, device=device, dtype=dtype)
+        b, out = _random(here, dtype, k, n), torch.empty(m, n, device=here.device, dtype=dtype)
         return lambda: torch.mm(a, b, out=out)
     return Probe(f"matmul {m}×{k}×{n}{' fast accumulation' if fast else ''}", 2 * m * k * n, build)
 
 # %% ../../nbs/probes/probes.ipynb #c2668dbf
-def _linear_probe(device, dtype, m, k, n):
+def _linear_probe(here, dtype, m, k, n):
     def build():
-        x, w = _random(device, dtype, m, k), _random(device, dtype, n, k)
+        x, w = _random(here, dtype, m, k), _random(here, dtype, n, k)
         return lambda: F.linear(x, w)
     return Probe(f"linear {m}×{k}×{n}", 2 * m * k * n, build)
 
-def _bmm_probe(device, dtype, batch, n):
+def _bmm_probe(here, dtype, batch, n):
     def build():
-        a, b = _random(device, dtype, batch, n, n), _random(device, dtype, batch, n, n)
+        a, b = _random(here, dtype, batch, n, n), _random(here, dtype, batch, n, n)
         return lambda: torch.bmm(a, b)
     return Probe(f"bmm {batch}×{n}³", 2 * batch * n**3, build)
 
-def _conv_probe(device, dtype, batch, channels, pixels, kernel, channels_last, groups=1):
+def _conv_probe(here, dtype, batch, channels, pixels, kernel, channels_last, groups=1):
     layout = torch.channels_last if channels_last else torch.contiguous_format
     def build():
-        x = _random(device, dtype, batch, channels, pixels, pixels).contiguous(memory_format=layout)
-        w = _random(device, dtype, channels, channels // groups, kernel, kernel).contiguous(memory_format=layout)
+        x = _random(here, dtype, batch, channels, pixels, pixels).contiguous(memory_format=layout)
+        w = _random(here, dtype, channels, channels // groups, kernel, kernel).contiguous(memory_format=layout)
         return lambda: F.conv2d(x, w, padding=kernel // 2, groups=groups)
     name = f"conv {kernel}×{kernel} {batch}×{channels}×{pixels}²"
     name += (f" {groups} groups" if groups > 1 else "") + (" channels last" if channels_last else "")
     return Probe(name, 2 * batch * channels * channels // groups * (pixels * kernel)**2, build)
 
 # %% ../../nbs/probes/probes.ipynb #80680231
-def compute_probes(device:torch.device, dtype:torch.dtype, matmul_size:int|None=None)->list[Probe]:
+def compute_probes(here:Host, dtype:torch.dtype, matmul_size:int|None=None)->list[Probe]:
     "Return the arithmetic whose best rate is the ceiling, small kinds first; or a square product of `matmul_size`."
-    if matmul_size is not None: return [_matmul_probe(device, dtype, matmul_size, matmul_size, matmul_size)]
-    scale = 4 if is_accelerator(device) else 1    # a GPU needs more work to be full
+    if matmul_size is not None: return [_matmul_probe(here, dtype, matmul_size, matmul_size, matmul_size)]
+    scale = 4 if here.has_queue else 1    # a GPU needs more work to be full
     n, batch = 512 * scale, 8 * scale**2
     shapes = (n, n, n), (2 * n, 2 * n, 2 * n), (4 * n, n, 2 * n), (4 * n, 4 * n, 4 * n)
-    fast = (False, True) if accelerator(device).adds_fast and dtype == torch.float8_e4m3fn else (False,)
-    products = [_matmul_probe(device, dtype, *shape, f) for f in fast for shape in shapes]
+    fast = (False, True) if here.adds_fast and dtype == torch.float8_e4m3fn else (False,)
+    products = [_matmul_probe(here, dtype, *shape, f) for f in fast for shape in shapes]
     if dtype in (torch.int8, torch.float8_e4m3fn): return products
     images = (1, 128, 56, 3), (batch, 128, 28, 3), (batch // 2, 256, 14, 3), (1, 64, 112, 3), (1, 256, 56, 1)
-    products += [_linear_probe(device, dtype, 2 * n, n, 4 * n), _bmm_probe(device, dtype, 16 * scale, 128 * scale)]
-    return products + [_conv_probe(device, dtype, *image, last) for last in (False, True) for image in images]
-
-# %% ../../nbs/probes/probes.ipynb #aa7a129b
-def available_memory(device:torch.device)->float:
-    "Return the bytes that `device` can give without pushing anything out; infinite where the system does not say."
-    if is_accelerator(device): return accelerator(device).free_memory()
-    try:
-        with open("/proc/meminfo") as lines:
-            return next(int(l.split()[1]) * 1024 for l in lines if l.startswith("MemAvailable"))
-    except (OSError, StopIteration): return math.inf
+    products += [_linear_probe(here, dtype, 2 * n, n, 4 * n), _bmm_probe(here, dtype, 16 * scale, 128 * scale)]
+    return products + [_conv_probe(here, dtype, *image, last) for last in (False, True) for image in images]
 
 # %% ../../nbs/probes/probes.ipynb #5e19f532
 def windows(
@@ -115,14 +107,14 @@ streams = {"in-place": (1, 2), "copy": (2, 2), "read": (1, 1), "triad": (3, 3), 
 out_of_place = ("copy", "triad") # They write elsewhere than they read
 
 # %% ../../nbs/probes/probes.ipynb #dc6b5efa
-def _streaming(kind, a, b=None, c=None):
+def _streaming(here, kind, a, b=None, c=None):
     "Return the operator of `kind`, which can run again and again: squared ones stay ones, random numbers random."
-    update = a.neg_ if is_accelerator(a.device) else a.square_
+    update = a.neg_ if here.has_queue else a.square_
     return {"in-place": update, "read": lambda: a.sum(-1), "write": lambda: a.fill_(1), "copy": lambda: a.copy_(b),
             "triad": lambda: torch.add(b, c, alpha=3, out=a), "product": lambda: a.mul_(b)}[kind]
 
-def _checked_size(size, device):
-    if size > available_memory(device) / 2:
+def _checked_size(size, here):
+    if size > here.free_memory() / 2:
         raise MemoryError(f"a working set of {format_si(size, 'B', 1)} is more than half of the available memory")
 
 def _passes(size, touched): return max(1, math.ceil(touched / max(size, 1)))
@@ -131,44 +123,45 @@ def _passes(size, touched): return max(1, math.ceil(touched / max(size, 1)))
 def memory_probe(
     kind:str,            # One of `streams`
     size:int,            # Working set, B
-    device:torch.device,
+    here:Host,
     touched:int=0,       # Bytes of the working set that a call touches at least, in several passes
 )->Probe:
     "Make a probe of one kind of streaming over a working set of `size` bytes, in float32."
-    (tensors, accesses), gpu = streams[kind], is_accelerator(device)
+    (tensors, accesses), gpu = streams[kind], here.has_queue
     rows = 1 if gpu else torch.get_num_threads()
     n, passes = max(size // 4 // tensors // rows, 1), _passes(size, touched)
-    fill = lambda k: (_random(device, torch.float32, k) if gpu else torch.ones(k, device=device, dtype=torch.float32))
+    def fill(k):
+        if gpu: return _random(here, torch.float32, k)
+        return torch.ones(k, device=here.device, dtype=torch.float32)
     def build():
-        _checked_size(size, device)
-        return _streaming(kind, *(windows(fill, rows, passes, n, 32 if gpu else 16) for _ in range(tensors)))
+        _checked_size(size, here)
+        return _streaming(here, kind, *(windows(fill, rows, passes, n, 32 if gpu else 16) for _ in range(tensors)))
     return Probe(f"{kind} {format_si(size, 'B', 1)}", 4 * rows * passes * n * accesses, build, size)
 
 # %% ../../nbs/probes/probes.ipynb #fef6f597
 def graph_probe(
     kind:str,            # One of `streams`
     size:int,            # Working set, B
-    device:torch.device, # A GPU
+    here:Host, # A GPU
     touched:int,         # Bytes that a call touches at least, in several passes
 )->Probe:
     "Make a `memory_probe` on contiguous tensors, with the passes in a graph."
     (tensors, accesses), passes = streams[kind], _passes(size, touched)
     n = max(size // 4 // tensors, 1)
     def build():
-        _checked_size(size, device)
-        call = _streaming(kind, *(_random(device, torch.float32, n) for _ in range(tensors)))
-        return accelerator(device).captured(call, passes)
+        _checked_size(size, here)
+        call = _streaming(here, kind, *(_random(here, torch.float32, n) for _ in range(tensors)))
+        return here.captured(call, passes)
     return Probe(f"graph-{kind} {format_si(size, 'B', 1)}", 4 * passes * n * accesses, build, size)
 
 # %% ../../nbs/probes/probes.ipynb #388c48b7
-def launch_probes(device:torch.device)->list[Probe]:
+def launch_probes(here:Host)->list[Probe]:
     "Make probes of operators on one element; their work counts operators: a rate is operators per second."
     def make(name):
         def build():
-            a, b = torch.ones(1, device=device), torch.ones(1, device=device)
+            a, b = torch.ones(1, device=here.device), torch.ones(1, device=here.device)
             call = {"neg_": a.neg_, "relu_": a.relu_, "copy_": lambda: a.copy_(b), "add_": lambda: a.add_(b)}[name]
-            here = accelerator(device)
-            return here.captured(call, 100) if here.graphs else lambda: _repeat(call, 100)
+            return here.captured(call, 100)
         return Probe(f"{name} of one element", 100, build)
     return [make(name) for name in ("neg_", "relu_", "copy_", "add_")]
 
@@ -201,7 +194,7 @@ def _repeat(call, n):
 
 def run_probe(
     probe:Probe,
-    device:torch.device,
+    here:Host,
     *,
     seconds:float,        # Time for the samples
     warmup:int=1,         # Samples before, not counted
@@ -209,13 +202,13 @@ def run_probe(
 )->Rate:
     "Return the rates of `probe`, in bounded time: 1 to `steps` samples. Calls are repeated until a sample lasts."
     call = probe.build()
-    shortest = 2e-3 if is_accelerator(device) else 2e-4     # a launch on a GPU is nothing against 2 ms
-    if is_accelerator(device): timed_call(call, device)     # the first call loads kernels and makes handles
-    once = timed_call(call, device)
+    shortest = 2e-3 if here.has_queue else 2e-4     # a launch on a GPU is nothing against 2 ms
+    if here.has_queue: timed_call(call, here)     # the first call loads kernels and makes handles
+    once = timed_call(call, here)
     if once >= seconds: return Rate(probe, ((probe.work / once,),))
-    once = min(once, timed_call(call, device))
+    once = min(once, timed_call(call, here))
     repeats = max(1, round(shortest / once))
-    sample = lambda: timed_call(lambda: _repeat(call, repeats), device)
+    def sample(): return timed_call(lambda: _repeat(call, repeats), here)
     for _ in range(min(warmup, int(seconds / 4 / (once * repeats)))): sample()
     samples, end = [], perf_counter() + seconds
     while len(samples) < steps and (not samples or perf_counter() < end):
@@ -227,31 +220,31 @@ def reason(error:BaseException)->str:
     "Return an error in one line."
     return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
 
-def free_frames(error:BaseException, device:torch.device):
-    "Let go of the tensors in the frames of `error`, and of unused memory of `device`."
+def free_frames(error:BaseException, here:Host):
+    "Let go of the tensors in the frames of `error`, and of unused memory of the device."
     traceback.clear_frames(error.__traceback__)
-    accelerator(device).empty_cache()
+    here.empty_cache()
 
 class _Trials:
     "Probes that run side by side for an envelope, their rates so far and why some could not run."
-    def __init__(self, device, skipped, tick, warmup):
-        self.device, self.skipped, self.tick, self.warmup, self.rates = device, skipped, tick, warmup, {}
+    def __init__(self, here, skipped, tick, warmup):
+        self.here, self.skipped, self.tick, self.warmup, self.rates = here, skipped, tick, warmup, {}
 
     def ranked(self): return sorted((joined_runs(r) for r in self.rates.values()), key=lambda r: -r.best)
 
     def run(self, probe, seconds, steps):
         "Run `probe` once more; where it fails, what it gave before holds."
-        try: rate = run_probe(probe, self.device, seconds=seconds, warmup=self.warmup, steps=steps)
+        try: rate = run_probe(probe, self.here, seconds=seconds, warmup=self.warmup, steps=steps)
         except Exception as error:
             if probe not in self.rates: self.skipped[probe.name] = reason(error)
-            free_frames(error, self.device)
+            free_frames(error, self.here)
         else: self.rates.setdefault(probe, []).append(rate)
         finally: self.tick()
 
 # %% ../../nbs/probes/probes.ipynb #db8b7753
 def envelope(
     probes:list[Probe],
-    device:torch.device,
+    here:Host,
     skipped:dict,         # Filled with probes that could not run, and why
     *,
     seconds:float,        # Time for all of them, about
@@ -261,11 +254,11 @@ def envelope(
     keep:list|None=None,  # The rate of every probe is appended here
 )->Rate|None:
     "Return the best of `probes`: each tried for a short time, the best three twice more for longer."
-    trials, end, finals = _Trials(device, skipped, tick, warmup), perf_counter() + seconds, min(3, len(probes))
+    trials, end, finals = _Trials(here, skipped, tick, warmup), perf_counter() + seconds, min(3, len(probes))
     for p in probes:
         expected = p.work / max((r.best for r in trials.ranked()), default=math.inf)
         if perf_counter() + expected < end: trials.run(p, seconds / 2 / len(probes), max(2, steps // 3))
-        else: skipped[p.name] = f"{seconds:.0f} s for all probes were used up, or one call of this one would do so"
+        else: skipped[p.name] = f"skipped: the time limit of {seconds:.0f} s was reached"
     again = [r.probe for r in trials.ranked()[:finals] if r.probe.work / r.best < seconds / 2]
     for p in again * 2: trials.run(p, seconds / 4 / finals, max(1, steps // 2))
     if keep is not None: keep += trials.ranked()
@@ -292,45 +285,45 @@ _pointwise_calls = _norms | {
 }
 
 # %% ../../nbs/probes/probes.ipynb #8542c794
-def _elements_probe(name, device, dtype, n, cost, make):
+def _elements_probe(name, here, dtype, n, cost, make):
     "Return a probe over `n` elements in 64 channels, each `cost` FLOPs or bytes; `make(x, w)` gives the call."
-    def build(): return make(_random(device, dtype, 1, 64, n // 64), _random(device, dtype, 64))
+    def build(): return make(_random(here, dtype, 1, 64, n // 64), _random(here, dtype, 64))
     return Probe(f"{name} {format_si(n, '', 0)}", cost * n, build)
 
-def _element_counts(device):
-    if is_accelerator(device): return 1 << 20, 1 << 22
+def _element_counts(here):
+    if here.has_queue: return 1 << 20, 1 << 22
     return [k * torch.get_num_threads() for k in (1 << 16, 1 << 18)]
 
-def _elements_probes(device, dtype, calls):
+def _elements_probes(here, dtype, calls):
     "Return `calls`: name -> (FLOPs or bytes per element, the call)."
-    counts = _element_counts(device)
-    return [_elements_probe(name, device, dtype, n, *call) for n in counts for name, call in calls.items()]
+    counts = _element_counts(here)
+    return [_elements_probe(name, here, dtype, n, *call) for n in counts for name, call in calls.items()]
 
 # %% ../../nbs/probes/probes.ipynb #f4a79be4
-def pointwise_probes(device:torch.device, dtype:torch.dtype)->list[Probe]:
+def pointwise_probes(here:Host, dtype:torch.dtype)->list[Probe]:
     "Make probes of cache-resident work that is no contraction; none for eight-bit types, which have no such operators."
-    return [] if dtype.itemsize == 1 else _elements_probes(device, dtype, _pointwise_calls)
+    return [] if dtype.itemsize == 1 else _elements_probes(here, dtype, _pointwise_calls)
 
 # %% ../../nbs/probes/probes.ipynb #2558ea8c
-def _pool_probe(device, dtype, name, pixels, kernel, stride, channels_last):
+def _pool_probe(here, dtype, name, pixels, kernel, stride, channels_last):
     pool, outside = getattr(F, name), ((pixels - kernel) // stride + 1)**2
     layout = torch.channels_last if channels_last else torch.contiguous_format
     def build():
-        x = _random(device, dtype, 1, 64, pixels, pixels).contiguous(memory_format=layout)
+        x = _random(here, dtype, 1, 64, pixels, pixels).contiguous(memory_format=layout)
         return lambda: pool(x, kernel, stride)
     cost = kernel**2 + (name == "avg_pool2d")
     return Probe(f"{name} {kernel}×{kernel} 64×{pixels}²{' channels last' * channels_last}", 64 * outside * cost, build)
 
-def _gather_probe(device, dtype, rows, width, name):
+def _gather_probe(here, dtype, rows, width, name):
     "Read and write `rows` rows of a table; the indices are eight bytes each."
     def build():
-        table, index = _random(device, dtype, rows, width), torch.randint(rows, (rows,), device=device)
+        table, index = _random(here, dtype, rows, width), torch.randint(rows, (rows,), device=here.device)
         return lambda: F.embedding(index, table) if name == "embedding" else table.index_select(0, index)
     return Probe(f"{name} {rows}×{width}", rows * (2 * width * dtype.itemsize + 8), build)
 
-def _group_probes(device, dtype, channels_per_group):
-    batch, images = 64 if is_accelerator(device) else 1, ((128, 56, 3), (256, 28, 3), (256, 28, 5), (512, 14, 3))
-    return [_conv_probe(device, dtype, batch, c, pixels, kernel, last, c // channels_per_group)
+def _group_probes(here, dtype, channels_per_group):
+    batch, images = 64 if here.has_queue else 1, ((128, 56, 3), (256, 28, 3), (256, 28, 5), (512, 14, 3))
+    return [_conv_probe(here, dtype, batch, c, pixels, kernel, last, c // channels_per_group)
             for last in (False, True) for c, pixels, kernel in images]
 
 # %% ../../nbs/probes/probes.ipynb #45340008
@@ -341,16 +334,16 @@ _exponentials = {"silu": _into(aten.silu), "gelu": _into(aten.gelu), "sigmoid": 
 
 def _per_element(calls, nbytes): return {name: (nbytes, make) for name, make in calls.items()}
 
-def _pool_probes(device, dtype, name):
+def _pool_probes(here, dtype, name):
     windows = (112, 3, 2), (56, 2, 2), (28, 5, 1)
-    return [_pool_probe(device, dtype, name, *w, last) for last in (False, True) for w in windows]
+    return [_pool_probe(here, dtype, name, *w, last) for last in (False, True) for w in windows]
 
 # %% ../../nbs/probes/probes.ipynb #97e5f51b
-def kind_probes(device:torch.device, dtype:torch.dtype)->dict[str, tuple[str, list[Probe]]]:
+def kind_probes(here:Host, dtype:torch.dtype)->dict[str, tuple[str, list[Probe]]]:
     "Return per kind of work what its rate counts (\"FLOP\" or \"B\"), and its probes; none for eight-bit types."
     if dtype.itemsize == 1: return {}
-    at, nbytes = (device, dtype), dtype.itemsize
-    sizes, rows = ((2048, 4096), (8192,)) if is_accelerator(device) else ((256, 512, 1024), (256, 1024))
+    at, nbytes = (here, dtype), dtype.itemsize
+    sizes, rows = ((2048, 4096), (8192,)) if here.has_queue else ((256, 512, 1024), (256, 1024))
     return {
         kinds.depthwise: ("FLOP", _group_probes(*at, 1)),
         kinds.grouped: ("FLOP", [*_group_probes(*at, 8), *_group_probes(*at, 32)]),

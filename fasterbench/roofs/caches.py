@@ -54,7 +54,7 @@ def held_fraction(first:float, last:float, capacity:float)->float:
 class _Walk:
     "The state of the caches while a trace is walked."
     def __init__(self, trace, capacities, most=False):
-        whole = lambda touches: [(t[0], t[1], t[2] if len(t) > 2 else None) for t in touches]
+        def whole(touches): return [(t[0], t[1], t[2] if len(t) > 2 else None) for t in touches]
         self.trace, self.capacities, self.most = [[*map(whole, touches)] for touches in trace], capacities, most
         self.born, self.final, self.size = _lives(trace)
         self.recency, self.time = Recency(3 * len(trace)), 0
@@ -120,12 +120,16 @@ def _walk_operator(walk, k, turn):
     by_level = _levels_of(walk, reads, writes, pieces, first) if turn == 1 else None
     walk.time += 1
     walk.recency.touch(touched, walk.time)
+    _let_go(walk, k, touches)
+    return by_level
+
+def _let_go(walk, k, touches):
+    "Make blocks one part that operator `k` touched at once, and free those that it was the last to touch."
     for block, n, _ in touches:
         if len(walk.parts[block]) > 1 and n >= walk.size[block]: _made_whole(walk, block)
     for block in walk.final.get(k, ()):
         walk.freed.setdefault(walk.size[block], []).append(walk.parts.pop(block))
         walk.written.pop(block, None)
-    return by_level
 
 def _mean_share(found, kept):
     "Return the share of a touch that the caches hold, from the shares of its parts."

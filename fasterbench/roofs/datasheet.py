@@ -33,7 +33,7 @@ class Device(NamedTuple):
     architecture: str        # "sm90", "gfx942"
     units: int               # Multiprocessors, compute units or cores
     figures: dict            # What the datasheet says, a `Promise` each
-    capacities: dict         # "L2", "Infinity Cache", "memory": B; "power": W; "link": B/s in one direction
+    capacities: dict         # "L2", "Infinity Cache", "memory", "usable memory": B; "power": W; "link": B/s, one way
     measured: dict           # What was reached and published, lists of `Promise`
 
 # %% ../../nbs/roofs/datasheet.ipynb #a1f0c001
@@ -54,40 +54,80 @@ def devices()->list[str]:
     return list(_table())
 
 # %% ../../nbs/roofs/datasheet.ipynb #a1f0c007
-_maker = {"nvidia", "amd", "intel", "tesla", "quadro", "geforce", "instinct", "radeon", "graphics", "gpu", "r", "tm"}
-_virtual = {"vf", "hf", "oam", "mxm"}
-_other = {"mig", "laptop", "mobile", "notebook", "max-q", "cmp", "grid", "vgpu"}
+_unspecific = {"gpu", "graphics", "generation", "edition", "data", "center", "tensor", "core", "vf", "hf", "oam"}
+_lines = {"nvidia", "amd", "intel", "tesla", "geforce", "instinct", "radeon", "rtx", "rx", "arc", 
+          "ac"}     # may be left out
 
 def _words(name):
-    "Return the words of `name`, lower case: \"Tesla V100-SXM2-32GB\" is tesla, v100, sxm2, 32gb."
-    text = re.sub(r"\((r|tm)\)", " ", name.lower().replace("max-q", "maxq"))
-    return [w for w in re.split(r"[^a-z0-9.]+", re.sub(r"(\d) ?gb\b", r"\1gb", text)) if w]
+    "Return the words of `name`: \"Tesla V100-SXM2-32GB\" is tesla, v100, sxm2, sxm, 32gb."
+    text = re.sub(r"\((r|tm)\)", " ", name.lower().replace("max-q", "maxq").replace("_", " "))
+    text = re.sub(r"(\d) ?g(i?b)?(?![a-z0-9.])", r"\1gb", text)
+    words = {w for w in re.split(r"[^a-z0-9.]+", text) if w} - _unspecific
+    return words | {"sxm" for w in words if re.fullmatch(r"sxm\d", w)}        # some drivers leave out the version
 
-def _device_words(words):
-    "Return the words that say which device it is."
-    return tuple("sxm" if re.fullmatch(r"sxm\d?", w) else w for w in words if w not in _maker | _virtual)
+def _sizes(words): return {w for w in words if re.fullmatch(r"\d+gb", w)}
 
-def _size(word): return re.fullmatch(r"\d+gb", word) is not None
+class _Name(NamedTuple):
+    "A name of a device, in words."
+    device: Device
+    needed: frozenset        # Words without which it may be another device
+    allowed: frozenset       # Words that it may have
+
+_makers = dict(sm="nvidia", gfx="amd", xe="intel", gaudi="intel")     # by how their architectures begin
+
+def _name_of(name, device):
+    own = _words(name)
+    maker = next(m for first, m in _makers.items() if device.architecture.startswith(first))
+    also = {maker} | ({"tesla"} if maker == "nvidia" and not own & {"geforce", "rtx"} else set())
+    memory = device.capacities.get("memory")
+    also |= {f"{memory / 1e9:.0f}gb"} if memory else {"16gb", "32gb"}             # a V100 has either
+    needed = {w for w in own - _lines if not re.fullmatch(r"sxm\d", w)}
+    return _Name(device, frozenset(needed), frozenset(own | also))
 
 # %% ../../nbs/roofs/datasheet.ipynb #a1f0c008
-_boards = {"pg509": "NVIDIA A100-SXM4-40GB"} # names of boards that drivers of data centres report
+_aliases = {"H100 SXM5": "NVIDIA H100 80GB HBM3", "H200 SXM5": "NVIDIA H200", "B200 SXM6": "NVIDIA B200"}
+_boards = {("pg509", "200"): "NVIDIA A100-SXM4-40GB"} # names of boards that drivers of data centres report
 
-def _device_in_words(name):
-    "Return the device that `name` is in the words of the table, apart from its memory size; else `None`."
-    asked = _device_words(_words(name))
-    if not asked or _other & set(_words(name)): return None
-    for same in (lambda w: True, lambda w: not _size(w)):
-        for device in _table():
-            if sorted(_device_words(_words(device))) == sorted(filter(same, asked)): return device
+@cache
+def _names()->list[_Name]:
+    return [_name_of(name, _table()[device]) for name, device in [*zip(_table(), _table()), *_aliases.items()]]
 
-def _candidates(name):
-    "Return the devices that have every word of `name`."
-    asked = set(_device_words(_words(name)))
-    named = any(re.search(r"\d", w) and not _size(w) for w in asked)
-    if not named or _other & set(_words(name)): return []
-    return [d for d in _table() if asked <= set(_device_words(_words(d)))]
+def _is_rounded(sizes, device):
+    "Tell if `sizes` are the memory of the device as somebody else rounds it: B200 192GB."
+    memory = device.capacities.get("memory")
+    return not sizes or memory is not None and all(abs(float(w[:-2]) * 1e9 / memory - 1) < 0.08 for w in sizes)
+
+def _has_number(words): return any(re.search(r"\d", w) for w in words)
+
+def _devices_in_words(name)->tuple[list[Device], bool]:
+    "Return the devices that have all words of `name`, and if it is the name of one."
+    given, sizes = _words(name), _sizes(_words(name))
+    same = [n for n in _names() if n.needed <= given and given - n.allowed <= sizes]
+    if same: return [n.device for n in same[:1] if _is_rounded(given - n.allowed, n.device)], True
+    if not _has_number(given - sizes): return [], False
+    found = [n for n in _names() if given <= n.allowed]
+    if len(found) == 1: found = [n for n in found if sizes or not _sizes(n.needed)]
+    return [*{n.device.name: n.device for n in found}.values()], False
 
 # %% ../../nbs/roofs/datasheet.ipynb #a1f0c009
+def _highest(devices):
+    "Return the device with most of the highest figures, and those that another one has higher: {figure: its name}."
+    rates = {d.name: {k: p.value for k, p in d.figures.items()} for d in devices}
+    top = {k: max(rates, key=lambda n: rates[n].get(k, 0)) for own in rates.values() for k in own}
+    lower = {n: {k: of for k, of in top.items() if own.get(k, 0) < rates[of][k]} for n, own in rates.items()}
+    best = min(devices, key=lambda d: len(lower[d.name]))
+    return best, lower[best.name]
+
+def _one_of(name, found):
+    "Return the device of several that is assumed for `name`, and what to know of that."
+    either = f"{name!r} may be {' or '.join(d.name for d in found)}"
+    if len({d.architecture for d in found}) > 1: return Match(None, f"{either}: one of these names is needed")
+    if len(found) == 1: return Match(found[0], f"{either}, which is assumed")
+    best, higher = _highest(found)
+    but = "".join(f", except {k} ({of} has more)" for k, of in higher.items())
+    return Match(best, f"{either}; {best.name} is assumed, whose figures are the highest{but}")
+
+# %% ../../nbs/roofs/datasheet.ipynb #d45c0009
 class Match(NamedTuple):
     "Which device a name means."
     device: Device|None      # None: no device of the table
@@ -97,16 +137,13 @@ def match_device(
     name:str, # As a driver, a cloud or a person says it: "AMD Instinct MI300X VF", "H100"
 )->Match:
     "Return the device of the table that `name` means, and why that is not sure."
-    found = _device_in_words(name)
-    if found: return Match(_table()[found])
-    board = next((d for b, d in _boards.items() if b in _words(name)), None)
+    board = next((d for b, d in _boards.items() if {*b} <= _words(name)), None)
     if board: return Match(_table()[board], f"{name!r} is the name of a board; {board} is assumed")
-    either = [_device_in_words(part) for part in name.split("/")] if "/" in name else _candidates(name)
-    if not either or None in either: return Match(None, f"{name!r} is not in the table of {len(_table())} devices")
-    if len(either) == 1: return Match(_table()[either[0]])
-    best = max(either, key=lambda d: max(p.value for p in _table()[d].figures.values()))
-    caveat = f"{name!r} may be {' or '.join(either)}; {best} is assumed, whose figures are the highest"
-    return Match(_table()[best], caveat)
+    parts = [_devices_in_words(part) for part in name.split("/")]
+    found = [*{d.name: d for devices, _ in parts for d in devices}.values()]
+    if not all(devices for devices, _ in parts):
+        return Match(None, f"{name!r} is not in the table of {len(_table())} devices")
+    return Match(found[0]) if len(found) == 1 and parts[0][1] else _one_of(name, found)
 
 # %% ../../nbs/roofs/datasheet.ipynb #a1f0c013
 def datasheet(
@@ -138,7 +175,8 @@ def _datasheet_ceilings(device):
     "Return a ceiling per dtype; `sustained` is the mean of long runs, where it was published."
     long = {k: p.value for k, ps in device.measured.items() for p in ps if p.how == "mean of long runs"}
     rates = {k: p for k, p in device.figures.items() if k not in ("DRAM", "L2", "Infinity Cache")}
-    ceiling = lambda k, p: Ceiling(k.split()[0], p.value, k.partition(" ")[2], sustained=long.get(k), probe=p.source)
+    def ceiling(k, p):
+        return Ceiling(k.split()[0], p.value, k.partition(" ")[2], sustained=long.get(k), probe=p.source)
     return tuple(ceiling(k, p) for k, p in rates.items())
 
 # %% ../../nbs/roofs/datasheet.ipynb #a1f0c021
@@ -172,15 +210,23 @@ def as_peaks(
     "Return the roofs that `on` means. Raise `ValueError` for a device that nothing is known of."
     if not names_device(on): return on if isinstance(on, HardwarePeaks) else HardwarePeaks.from_json(str(on))
     peaks = datasheet_peaks(str(on))
-    if peaks is None: raise ValueError(_unknown_device(str(on)))
+    if peaks is None: raise ValueError(_unknown_device(str(on), match_device(str(on)).caveat))
     listed = dtype is not None and any(c.dtype == dtype_name(dtype) and not c.unit for c in peaks.ceilings)
     return datasheet_peaks(str(on), dtype) if listed else peaks
 
-def _unknown_device(name):
-    near = get_close_matches(name, devices(), 3, 0.4)
+def _unknown_device(name, caveat):
+    near = get_close_matches(name, devices(), 3, 0.4) if "not in the table" in caveat else ()
     nearest = f"; the nearest names are {', '.join(near)}" if near else ""
-    return (f"on={name!r} is not in the table of {len(devices())} devices{nearest}; "
+    return (f"on={caveat}{nearest}; "
             "peaks that were measured (fasterbench peaks --json) or HardwarePeaks(...) describe others")
+
+# %% ../../nbs/roofs/datasheet.ipynb #1859b81d
+def target_of(peaks, autocast=None):
+    "Return the target that work is counted for. A device of a type that PyTorch was built without counts as CUDA."
+    from fasterbench.engine.accelerator import stand_in
+    from fasterbench.work.target import Target
+    kind, device = peaks.device.partition(":")[0], match_device(peaks.environment.get("device_name", "")).device
+    return Target("cpu" if kind == "cpu" else stand_in, device.architecture if device else "", autocast)
 
 # %% ../../nbs/roofs/datasheet.ipynb #7363e33e
 def fractions(peaks:HardwarePeaks)->dict[str, tuple[float, Promise]]:

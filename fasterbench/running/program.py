@@ -9,14 +9,14 @@ __all__ = []
 import sys
 from contextlib import contextmanager
 from functools import wraps
-from threading import get_ident
+from threading import get_ident, local
 
 import torch
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from ..core.arguments import tensors_of
-from ..core.private import _functorch, is_fx_symbolic_tracing
+from ..core.private import _current_autograd_node, _functorch, is_fx_symbolic_tracing
 from ..engine.accelerator import device_of, is_capturing
 from ..engine.modules import Part, parts, wrapped
 from ..engine.step import Forward, parameter_owners
@@ -36,6 +36,8 @@ def has_compiled()->bool:
     return dynamo is not None and dynamo.counters["frames"]["total"] + dynamo.counters["stats"]["unique_graphs"] > 0
 
 # %% ../../nbs/running/program.ipynb #679b0b53
+class _OpenCalls(local): depth = 0        # Per thread: calls of the model that are under way
+
 class CallCounter:
     "Count the calls of `model` within the context; when none are left, `due(forward, args, kwargs)` runs them."
     def __init__(self,
@@ -46,17 +48,24 @@ class CallCounter:
         self.model, self.due, self.left, self.attached = model, due, left, wrapped(parts(model)[:1], self._wrap)
         self.trained, self.replaced = False, False  # Whether a call trained; whether another `forward` stood there
         self.over = True                            # Whether the context is left
+        self.open = _OpenCalls()
 
     def _wrap(self, i, forward):
-        due, model = self.due, self.model
+        due, model, open = self.due, self.model, self.open
         def counted(*args, **kwargs):
             if self.over or is_traced(): return forward(*args, **kwargs)
             if not self.trained: self.trained = model.training and torch.is_grad_enabled()
-            if self.left:
+            open.depth += 1
+            try:
+                if not self.left: return due(forward, args, kwargs)
                 self.left -= 1
                 return forward(*args, **kwargs)
-            return due(forward, args, kwargs)
+            finally: open.depth -= 1
         return counted
+
+    def is_outermost(self)->bool:
+        "Tell if the call that is under way is no part of another one, nor of a backward."
+        return self.open.depth == 1 and _current_autograd_node() is None
 
     def __enter__(self):
         self.over = False

@@ -24,12 +24,13 @@ from ..engine.modules import is_compiled, wrapped
 from .program import ProgramStep, Sensors
 from ..engine.step import phases
 from ..engine.undo import Undo
-from ..probes.machine import environment, tf32_categories
+from ..probes.machine import environment
 from ..timing.kernels import KernelTimes, Marks, idle_times
 from ..timing.machine_load import LoadMeter
 from ..timing.operators import compiled_part
-from ..timing.samples import Samples
+from ..timing.certainty import Samples
 from ..timing.stamps import ModuleTimes, StampCost
+from ..views.origin import describe_sample, describe_settings
 
 # %% ../../nbs/running/sampling.ipynb #sm000011
 class StepKind(NamedTuple):
@@ -52,6 +53,7 @@ def call_key(model:nn.Module, args, kwargs)->CallKey:
 class Step:
     "A step of a program, as far as it has come."
     keys: list[CallKey] = field(default_factory=list) # Of its calls
+    given: dict = field(default_factory=dict) # What its calls were given, by their number; of equal ones the first
     start: object = None                     # By the clock of the device
     end: object = None
     backwards: int = 0
@@ -72,6 +74,17 @@ class Step:
     def trains(self)->bool:
         "True if a backward or an update came within it."
         return self.kind.with_grad and self.backwards + self.updates > 0
+
+    def note(self, args, kwargs):
+        "Note what its latest call is given."
+        given = describe_sample(args) + describe_sample(kwargs)
+        if given not in self.given.values(): self.given[len(self.keys)] = given
+
+    @property
+    def sample(self)->list[dict]:
+        "Inputs of its calls, as `describe_sample` says them."
+        def named(n, t): return t if n == 1 else dict(t, name=f"call {n}: {t['name']}")
+        return [named(n, t) for n, given in self.given.items() for t in given]
 
     def ends(self, by:str)->bool:
         "Tell if the next call begins another step; `by`: \"update\", \"backward\" or \"call\"."
@@ -149,7 +162,11 @@ class ProgramSample:
             self.sensors.leave_updates()
             self.start_over("backward")
         if self.failed is not None: raise self.failed
-        return self.called(forward, call_key(self.run.model, args, kwargs))
+        over = self.called(forward, call_key(self.run.model, args, kwargs))
+        if not over and type(self.stage) is self.counter:
+            self.step.note(args, kwargs)
+            self.settings = describe_settings(self.run.model, self.run.device, accelerator(self.run.device).settings())
+        return over
 
     def run_call(self, forward, args, kwargs):
         "Run the call, as the stage sees it."
@@ -212,7 +229,8 @@ class ProgramSample:
     def open(self, forward, other):
         "Begin a step; `other`: of another kind than the sample."
         kind = self.timer if self.counted else self.counter
-        if other or len(self.clocked) < self.active: kind = type(None)
+        clocked = len(self.clocked) < self.active or self.counted and len(self.alike(self.timed)) >= self.active
+        if other or clocked: kind = type(None)
         if type(self.stage) is not kind: self.detach()
         if self.stage is None and kind is not type(None): self.attach(kind(self.run, self.cost), forward)
         self.step = Step(other=other)
@@ -259,8 +277,9 @@ class ProgramSample:
 
     @property
     def complete(self)->bool:
-        "True if enough steps have been timed: as many as were asked for, or many that are unlike the counted one."
-        return len(self.alike(self.timed)) >= self.active or len(self.timed) >= 4 * self.active
+        "True if enough steps like the counted one have been timed and clocked, or many unlike it."
+        missing = min(len(self.alike(steps)) for steps in (self.timed, self.clocked)) < self.active
+        return not missing or len(self.timed) + len(self.clocked) >= most_passed + 2 * self.active
 
     def is_outermost(self)->bool:
         "Tell if a call of the model is no part of another call, nor of a backward."
@@ -287,7 +306,8 @@ class ProgramSample:
 
     def progress(self)->str:
         "Say how far it has come."
-        done = len(self.clocked) + (self.counted is not None) + self.early + len(self.timed)
+        done = min(len(self.clocked), self.active) + self.early
+        if self.counted is not None: done += 1 + len(self.alike(self.timed))
         if self.by is None and self.step is not None and self.step.backwards:
             calls = self.awaited + self.active + 3
             return f"it waited for an update of an optimizer; without one it takes {calls} calls"
@@ -301,30 +321,34 @@ def _samples_of(values): return Samples(tuple(values))
 def _module_times(sample, steps, clocked, own, outside):
     "Return the times, by the clock of the stage that took them."
     device = sample.run.device
-    bare, timed = _samples_of(_between(device, s.start, s.end) for s in clocked), _samples_of(s.seconds for s in steps)
+    timed = _samples_of(s.seconds for s in steps)
+    bare = _samples_of(_between(device, s.start, s.end) for s in clocked) if clocked else timed
     if sample.timer is not KernelStep:
         clock = sample.timer.clock(sample.run).clock
         return ModuleTimes(own, timed, bare, clock, sample.cost, load=sample.meter.load, outside=outside)
     idle, lengths = map(_samples_of, idle_times([sum(s.own) + s.unlaunched for s in steps], bare.values))
-    return KernelTimes(own, lengths, bare, Marks(device).clock, StampCost(), idle, load=sample.meter.load,
+    return KernelTimes(own, lengths, bare, Marks(accelerator(device)).clock, StampCost(), idle, load=sample.meter.load,
                        outside=outside, unlaunched=_samples_of(s.unlaunched for s in steps),
                        lost=sum((s.lost[0] for s in steps), ()), launches=sum(s.lost[1] for s in steps),
                        replays=frozenset().union(*(s.replays for s in steps)))
 
 # %% ../../nbs/running/sampling.ipynb #sm000052
 _no_update = "no update of an optimizer was seen: a step ends with its backward"
-_mixed_shapes = "shapes differ from call to call: the work is that of one step, the times are those of others"
+_mixed_shapes = "shapes differ from call to call: work and times are of different steps"
+_instrumented = "shapes differ from call to call: the end to end time is that of instrumented steps"
 
 def measurement(sample:ProgramSample, device:torch.device)->tuple[Measurement, list[str]]:
     "Return what a sample found, and what a reader of it has to know."
     settle(accelerator(device))
     run = sample.run
-    steps, clocked = (sample.alike(s) or s for s in (sample.timed, sample.clocked))
+    steps, clocked = sample.alike(sample.timed), sample.alike(sample.clocked)
+    mixed = [] if clocked and steps else [_instrumented if steps else _mixed_shapes]
+    if not steps: steps, clocked = sample.timed[:sample.active], clocked or sample.clocked[:sample.active]
     if not all(s.own for s in steps): raise ValueError("the record of the profiler is not complete")
     own = _slot_samples(steps, len(run.parts) * (len(phases) if run.has_backward else 1))
     outside, own[run.earlier] = own[run.earlier], _samples_of([0.0] * len(steps))
     times = _module_times(sample, steps, clocked, own, outside)
     ran = [not compiled_part(run.parts[c.part]) for c in sample.work.trace]
-    notes = [_no_update] * (sample.by == "backward") + [_mixed_shapes] * (not sample.alike(sample.timed))
-    return Measurement(sample.work, times, [None] * len(ran), tf32_categories(device), ran,
-                       environment=environment(device)), notes
+    notes = [_no_update] * (sample.by == "backward") + mixed
+    return Measurement(sample.work, times, [None] * len(ran), accelerator(device).tf32(), ran,
+                       environment=environment(accelerator(device))), notes

@@ -33,7 +33,7 @@ from ..work.trace import Tracer, _after, _before
 # %% ../../nbs/running/steps.ipynb #sm000020
 def reaches(run:ProgramStep, nodes:list, owner)->bool:
     "Tell if a backward from `nodes` runs nodes or gradients of the model; `owner(node)` is the part that made it."
-    mine = lambda n: id(n.variable) in run.owners if hasattr(n, "variable") else owner(n) < run.earlier
+    def mine(n): return id(n.variable) in run.owners if hasattr(n, "variable") else owner(n) < run.earlier
     return any(map(mine, graph_nodes(nodes)))
 
 # %% ../../nbs/running/steps.ipynb #sm00001e
@@ -148,7 +148,7 @@ class TimedStep:
 
     discarded = 1   # Steps before those that count: caches are not yet as they were
     @staticmethod
-    def clock(run): return EventStamps(run.device) if is_accelerator(run.device) else CpuStamps()
+    def clock(run): return EventStamps(accelerator(run.device)) if is_accelerator(run.device) else CpuStamps()
     def start(self, sensors): "Note that steps of this stage come."
     def stop(self): "Note that no more of them come."
     def begin(self): self.stamps.log((enter, self.outside, self.stamps.now()))
@@ -181,7 +181,7 @@ def _target_of(device):
 def _without_data(run, forward, args, kwargs, backward):
     "Count the work of a call, and of its backward, on tensors without data."
     there = on_target(run.model, args, kwargs, _target_of(run.device))
-    with preserved(run.model, True), eager(), there as (args, kwargs, make):
+    with preserved(run.model, True), eager(), there as (args, kwargs, make, _):
         step = ProgramStep(run.model)                           # its owners are the parameters without data
         counted = CountedStep(step)
         counted.tracer = tracer = make(step.owners)
@@ -224,10 +224,10 @@ class KernelStep(TimedStep):
     "Times a step by the kernels that it launched; the times are there when no more steps come."
     def __init__(self, run, cost):
         super().__init__(run, cost)
-        self.logs, self.first, self.session, self.records = [], 0, session(run.device), None
+        self.logs, self.first, self.session, self.records = [], 0, session(accelerator(run.device)), None
 
     @staticmethod
-    def clock(run): return Marks(run.device)
+    def clock(run): return Marks(accelerator(run.device))
     def settle(self): settle(accelerator(self.run.device))
 
     def start(self, sensors): self.records = self.session.__enter__()

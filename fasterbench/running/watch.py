@@ -6,7 +6,7 @@
 __all__ = ['Watch', 'watch', 'trainer_callback', 'lightning_callback']
 
 # %% ../../nbs/running/watch.ipynb #wa000004
-import os, sys, threading, weakref
+import os, threading, weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import wraps
@@ -21,18 +21,17 @@ from ..analysis.measure import check_model, main_dtype
 from ..analysis.rows import measured_result
 from ..core.arguments import as_count
 from ..core.warnings import NotMeasuredWarning, warn
-from ..engine.accelerator import is_of_queue
+from ..engine.accelerator import accelerator, is_of_queue
 from ..engine.process import gc_paused, preserved_process
 from ..engine.undo import Undo, let_go
-from ..probes.machine import tf32_categories
 from ..probes.peaks import peaks_of
 from ..roofs.hardware import HardwarePeaks, check_peaks, given_or_measured
 from ..roofs.network import NetworkPeaks
 from .program import CallCounter, ProgramStep, has_compiled, is_traced, is_transformed
 from .sampling import ProgramSample, measurement, most_passed
 from .steps import program_cost
-from ..views.metrics import MetricSeries, line_of, metrics_of
-from ..views.origin import describe_call, describe_sample, describe_settings
+from .metrics import MetricSeries, line_of, metrics_of
+from ..views.origin import describe_call
 from ..views.result import Result
 
 if TYPE_CHECKING:
@@ -45,7 +44,8 @@ def _model_roofs(model, device, progress):
     first = main_dtype(model, ())
     others = {p.dtype for p in model.parameters() if p.is_floating_point()}
     if torch.is_autocast_enabled(device.type): others.add(torch.get_autocast_dtype(device.type))
-    return peaks_of(device, (first, *sorted(others - {first}, key=str)), allow_tf32=bool(tf32_categories(device)),
+    here = accelerator(device)
+    return peaks_of(here, (first, *sorted(others - {first}, key=str)), allow_tf32=bool(here.tf32()),
                     progress=progress)
 
 # %% ../../nbs/running/watch.ipynb #wa000012
@@ -65,13 +65,10 @@ def _check_arguments(peaks, on_sample):
 _watched_models = weakref.WeakSet()    # Models that are watched
 turns = 16                      # Calls of other models that wait, after which a sample that does not go on is dropped
 
-def _nobody(): "Stand for a reference to a watch that is gone."
-
 class _Turn:
-    "The turn to take a sample, which one watch at a time in a process has."
+    "The turn to take a sample, which one watch at a time in a process has: first come, first served."
     def __init__(self):
         self.lock, self.holder, self.waited = threading.RLock(), None, 0
-        self.next = _nobody         # A reference to who waits for the sample that is under way, or was the last one
 
     def take(self, watch)->bool:
         "Give the turn to `watch`, if it is free. True if a sample may begin."
@@ -80,34 +77,18 @@ class _Turn:
             holder = self.holder                    # it may leave meanwhile
             watch.waits_for = holder and weakref.ref(holder)
             self.waited += 1
-            if holder is not None and not holder._drop(self.waited > turns):
-                if self.next() is None: self.next = weakref.ref(watch)
-                return False
-            if self.next() not in (None, watch) and self.waited <= turns:
-                watch.waits_for = self.next
-                return False
-            self.holder, self.waited, self.next, watch.waits_for = watch, 0, _nobody, None
+            if holder is not None and not holder._drop(self.waited > turns): return False
+            self.holder, self.waited, watch.waits_for = watch, 0, None
             return True
         finally: self.lock.release()
 
     def leave(self, watch):
         if self.holder is watch: self.holder = None
-        if self.next() is watch: self.next = _nobody
 
 _turn = _Turn()
 
-# %% ../../nbs/running/watch.ipynb #40044fc3
-def _is_outermost(due)->bool:
-    "Tell if the call of the model that runs `due` is no part of another one, nor of a backward."
-    frame, calls = sys._getframe(1), 0
-    while frame is not None:
-        if frame.f_code.co_name == "counted" and frame.f_locals.get("due") == due: calls += 1
-        if calls > 1 or frame.f_code.co_name == "_engine_run_backward": return False
-        frame = frame.f_back
-    return True
-
 # %% ../../nbs/running/watch.ipynb #wa0000a2
-def called(n): return f"called {n} time{'s' * (n != 1)}"
+def called(n): return f"called {n} time{'s' if n != 1 else ''}"
 
 def too_few(first, active):
     "Say how many calls a sample needs."
@@ -202,8 +183,8 @@ class Watch:
         "Run a call of the model, within a sample if one is under way or due."
         sample = self.sample
         free = sample is None or sample.is_left()
-        if free and not self._is_evaluation() and _is_outermost(self._due) and _turn.take(self):
-            with _turn.lock: self._begin(args, kwargs)
+        if free and not self._is_evaluation() and self.counter.is_outermost() and _turn.take(self):
+            with _turn.lock: self._begin()
         sample = self.sample
         if sample is not None and self._is_of(sample): return self._sampled(sample, forward, args, kwargs)
         self.planned += 1
@@ -228,12 +209,11 @@ class Watch:
             raise
         finally: sample.calling -= 1
 
-    def _begin(self, args, kwargs):
+    def _begin(self):
         "Begin a sample, if the watch is not over meanwhile."
         if self.counter.over: return _turn.leave(self)
         self.first = self.planned
         try:
-            self.given = describe_sample(args) + describe_sample(kwargs)
             self.sample = ProgramSample(self.model, self.active, self.cost, self.optimizer)
             self.sample.__enter__()
         except BaseException as error:
@@ -298,8 +278,10 @@ class Watch:
     def _reduced(self, sample):
         m, notes = measurement(sample, self.device)
         result = measured_result(self.model, m, self.peaks)
-        return replace(result, notes=[*result.notes, *notes], sample=self.given, call=dict(self.about, step=self.first),
-                       settings=describe_settings(self.model, self.device))
+        counted, about = sample.counted, dict(self.about, step=self.first)
+        if len(counted.keys) > 1: about["calls"] = len(counted.keys)
+        return replace(result, notes=[*result.notes, *notes], sample=counted.sample, call=about,
+                       settings=sample.settings)
 
     def _write(self, record):
         "Write a whole line, and send it on its way to the disk."
@@ -315,7 +297,7 @@ class Watch:
         n, state = self.calls + before, self.sample.progress() if self.sample else self.state
         text = called(n)
         if self.failures: return f"{text}; a sample was given up at {self.failures[-1]}"
-        if self._is_replaced(): text += " (its forward was replaced: calls that pass by the old one are not seen)"
+        if self._is_replaced(): text += " (its forward was replaced: calls of the old one are not seen)"
         if not n: return text + "; calls inside a compiled function are not seen" * has_compiled()
         if self.waits_for: return f"{text} and not sampled: {self._waited()}"
         if state: return f"{text}; a sample began at call {self.first + before + 1} and did not end: {state}"
@@ -329,8 +311,8 @@ class Watch:
     def _waited(self)->str:
         "Say whose sample this one waited for."
         other = self.waits_for()
-        if other is None: return "a sample of a model that is gone had begun and did not end"
-        name = "another " * (type(other.model) is type(self.model)) + type(other.model).__name__
+        if other is None: return "a sample was not finished: its model was deleted"
+        name = ("another " if type(other.model) is type(self.model) else "") + type(other.model).__name__
         return f"a sample of {name} {'had begun and did not end' if other.sample or other.state else 'was under way'}"
 
     def __repr__(self):
@@ -478,7 +460,7 @@ class ProgramModels:
             self.watch(model, module)
 
     def noted(self, module):
-        "Return a module that is called for the first time. One without parameters has no name."
+        "Register a module at its first call. One without parameters has no name."
         name, key = _class_name(module) if next(module.parameters(), None) is not None else "", id(module)
         again = sum(m.name.rpartition("-")[0] == name or m.name == name for m in self.models)
         model = self.by_id[key] = SeenModel(f"{name}-{again + 1}" if name and again else name)

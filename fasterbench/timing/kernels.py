@@ -18,8 +18,9 @@ import torch
 
 from .profiler import Record, mark, session
 from .stamps import CpuStamps, ModuleTimes, Stamp, StampCost, StepStamps, Waits, enter, switch
-from .samples import Samples, StoppingRule, timed_call, warm_up
-from ..engine.accelerator import NotRecorded, accelerator
+from .certainty import Samples
+from .samples import StoppingRule, timed_call, warm_up
+from ..engine.accelerator import Host, NotRecorded
 from ..engine.process import gc_paused
 from ..engine.peers import peers
 from ..engine.step import Forward, phases
@@ -163,25 +164,25 @@ def is_collective_kernel(
     return record.kind == "kernel" and is_communication(record.name)
 
 # %% ../../nbs/timing/kernels.ipynb #a7ad9263
-def _slot_seconds(records, stamps, elsewhere):
+def _slot_seconds(records, stamps, other_threads):
     "Return slot and seconds of each kernel, which sum to the union; those that communicate get what nothing hides."
     found, marked = with_launches(records), {r.thread for r in records if r.kind == "mark"}
     tops = on_top(stamps, [launch.start if launch else -1.0 for _, launch, _ in found])
     own = [thread is None or not marked or thread in marked for *_, thread in found]    # else no module launched it
     seconds = exclusive_seconds([(k.start, k.end, int(is_collective_kernel(k))) for k, *_ in found])
-    return [(k, top if mine else elsewhere, s) for (k, *_), top, mine, s in zip(found, tops, own, seconds)]
+    return [(k, top if mine else other_threads, s) for (k, *_), top, mine, s in zip(found, tops, own, seconds)]
 
 def kernel_times(
     records:Sequence[Record],            # Of one run
     stamps:Sequence[Stamp],              # Likewise
     n:int,                               # How many slots there are
-    elsewhere:int|None=None,             # The slot of kernels that threads without stamps launch; None: they have none
+    other_threads:int|None=None,         # The slot of kernels that threads without stamps launch; None: they have none
 )->tuple[list[float], float, list[float], float]:
     """Return the seconds of kernels per slot, and of kernels that no slot launched.
 
     Behind them those of kernels that communicate: per slot what no other kernel hides, and all of it."""
     total, exposed = {}, [0.0] * n
-    for kernel, slot, seconds in _slot_seconds(records, stamps, elsewhere):
+    for kernel, slot, seconds in _slot_seconds(records, stamps, other_threads):
         if is_collective_kernel(kernel): exposed[slot or 0] += seconds
         else: total[slot] = total.get(slot, 0.0) + seconds
     flight = sum(shared_times((0, r.start, r.end) for r in records if is_collective_kernel(r)).values())
@@ -199,9 +200,9 @@ def slots_of_lost(
 # %% ../../nbs/timing/kernels.ipynb #a02d17e8
 class Marks(CpuStamps):
     "Stamps that are marks in the profiler's record."
-    def __init__(self, device):
+    def __init__(self, here):
         super().__init__()
-        self.here, self.count = accelerator(device), itertools.count()
+        self.here, self.count = here, itertools.count()
         self.clock = f"kernel times ({self.here.recorder})"
 
     def now(self):
@@ -229,20 +230,20 @@ def between_marks(
     "Return per run its stamps, its records and its length, s; none where marks are missing in the record."
     at, begins = [r.start for r in records if r.kind == "mark"], [r.start for r in records]
     if len(at) != marks: return []
-    inside = lambda first, last: records[bisect_left(begins, at[first]):bisect_right(begins, at[last])]
+    def inside(first, last): return records[bisect_left(begins, at[first]):bisect_right(begins, at[last])]
     return [([Stamp(event, slot, at[k]) for event, slot, k in log], inside(first, last), at[last] - at[first])
             for first, log, last in logs]
 
-def marked_runs(fresh, run, device, n, tick):
+def marked_runs(fresh, run, here, n, tick):
     "Return per run its stamps, its records and its length; none where marks are missing in the record."
-    marks, logs = Marks(device), []
+    marks, logs = Marks(here), []
     stamps = StepStamps(run, marks) if run.training else marks
-    with session(device) as records:
+    with session(here) as records:
         for _ in range(n):
             call = fresh()
             with run.watched(stamps):
                 first = marks.now()
-                timed_call(call, device)
+                timed_call(call, marks.here)
                 logs.append((first, stamps.read(), marks.now()))
             tick()
     return between_marks(records, logs, marks.now())
@@ -253,7 +254,7 @@ round_of = 10 # Runs without an instrument, and then recorded ones, in turn
 def time_kernels(
     fresh,                # `fresh()` gives a function that does `run` once
     run:Forward,          # A forward or a training step
-    device:torch.device,  # Where it runs
+    here:Host,            # Where it runs
     *,
     warmup:int,           # Runs before, not counted
     rule:StoppingRule,    # When to stop
@@ -265,17 +266,17 @@ def time_kernels(
     with gc_paused():
         begin = perf_counter()
         while not rule.enough(bare, perf_counter() - begin):
-            if not bare: bare.append(timed_call(fresh(), device))
+            if not bare: bare.append(timed_call(fresh(), here))
             left = rule.expected(bare[0]) - (0 if rule.steps is None else len(runs))
             n = peers.agreed("the length of a round", min(round_of, left), min)
-            bare += [timed_call(fresh(), device) for _ in range(n - (not runs))]
+            bare += [timed_call(fresh(), here) for _ in range(n - (not runs))]
             skip = discarded if n > rule.few else 1             # of a slow model
-            try: recorded = marked_runs(fresh, run, device, skip + n, tick)[skip:]
+            try: recorded = marked_runs(fresh, run, here, skip + n, tick)[skip:]
             except NotRecorded: recorded = []
             seen = any(r.kind in gpu_work for _, records, _ in recorded for r in records)
             if not peers.agreed("the kernels", seen, all): return None
             runs += recorded
-    return (_kernel_times(runs, bare, slots, Marks(device).clock, run.sites),
+    return (_kernel_times(runs, bare, slots, Marks(here).clock, run.sites),
             [records for _, records, _ in runs])
 
 # %% ../../nbs/timing/kernels.ipynb #10df2e64

@@ -10,9 +10,12 @@ import os, statistics, sys
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from glob import glob
 from time import perf_counter, process_time, sleep
 from typing import NamedTuple
+
+from .certainty import quartiles
 
 # %% ../../nbs/timing/machine_load.ipynb #7a8e9961
 busy_share = 0.3 # Share of the cores that others use, from which on times are in doubt
@@ -35,12 +38,11 @@ def load_caveats(
     "Say what of the machine puts times in doubt; empty where all is well, or nothing is known."
     cores, found = load.cores or 0, []
     if cores and (load.others or 0.0) > share * cores:
-        found.append(f"others used {load.others:.1f} of {cores} core{'s' * (cores != 1)}")
-    if cores and (load.steal or 0.0) > 0.1 * cores: found.append(f"{load.steal:.2f} cores stolen")
+        found.append(f"other processes used {load.others:.1f} of {cores} core{'s' * (cores != 1)}")
+    if cores and (load.steal or 0.0) > 0.1 * cores: found.append(f"the hypervisor took {load.steal:.2f} cores")
     if load.throttled: found.append("the clock was throttled")
     if (load.memory_stall or 0.0) > 0.05: found.append(f"memory was short for {load.memory_stall:.0%} of the time")
     return found
-
 
 # %% ../../nbs/timing/machine_load.ipynb #38b9aea7
 def _cpus(): return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
@@ -78,10 +80,9 @@ def _memory_stall():
         with open("/proc/pressure/memory", encoding="ascii") as f: return int(f.readline().rpartition("=")[2]) * 1e-6
     except (OSError, ValueError): return None
 
-
 # %% ../../nbs/timing/machine_load.ipynb #61ef8a23
 def _clock_rates():
-    "Return the clock rates of the cores, Hz; empty where the system does not tell."
+    "Read the clock rates of the cores, Hz; empty if the system does not tell."
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as f:
             return [float(line.split(":")[1]) * 1e6 for line in f if line.startswith("cpu MHz")]
@@ -91,24 +92,49 @@ def _clock_rates():
 class _Reading(NamedTuple):
     "Readings of the system at one moment."
     time: float                     # s
-    own: float                      # Time that this process has had, s
+    own: float|None                 # Time that this process, or this job, has had, s
     accounts: tuple|None            # Time that the cores were busy and stolen, s
     throttled: int|None=None
     memory_stall: float|None=None   # s
 
-def _reading_now(): return _Reading(perf_counter(), process_time(), read_accounts(), _throttled(), _memory_stall())
-
-def _in_job():
-    "Return whether this is one of several ranks: what the others do on this machine is the same program."
+def _ranks_of_job():
+    "Return how many ranks of one job run on this machine: what they do is the same program."
     dist = sys.modules.get("torch.distributed")
-    return dist is not None and dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+    if dist is None or not dist.is_available() or not dist.is_initialized(): return 1
+    return int(os.environ.get("LOCAL_WORLD_SIZE", dist.get_world_size()))
+
+def _parent_and_time(pid):
+    "Return the parent of a process, and the time that it has had, s."
+    with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as f: told = f.read().rpartition(")")[2].split()
+    return int(told[1]), (int(told[11]) + int(told[12])) / os.sysconf("SC_CLK_TCK")
+
+@cache
+def _launched_alike(parent):
+    "Return the processes that have the same parent as this one, as ranks have that a launcher started."
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try: own, _ = _parent_and_time(pid)
+        except (OSError, ValueError, IndexError): continue       # it has ended
+        if own == parent: found.append(pid)
+    return found
+
+def _own_time():
+    "Return the time that this process has had, s, or all ranks on this machine together; None: it is not known."
+    ranks = _ranks_of_job()
+    if ranks == 1: return process_time()
+    try:
+        pids = _launched_alike(os.getppid())
+        return sum(time for _, time in map(_parent_and_time, pids)) if len(pids) >= ranks else None
+    except (OSError, ValueError, IndexError): return None
+
+def _reading_now(): return _Reading(perf_counter(), _own_time(), read_accounts(), _throttled(), _memory_stall())
 
 def _difference(a, b, elapsed=1.0): return None if a is None or b is None else (b - a) / elapsed
 
 def _load_between(a, b, **more):
     "Return the load between two readings."
     elapsed, cores = b.time - a.time, len(_cpus())
-    a, b = (r._replace(accounts=None) if _in_job() else r for r in (a, b))
+    a, b = (r._replace(accounts=None) if r.own is None else r for r in (a, b))
     throttled, others, steal = _difference(a.throttled, b.throttled), None, None
     if elapsed < 0.1: return MachineLoad(cores, throttled=throttled, **more)     # too short for the accounts
     if a.accounts and b.accounts:
@@ -161,12 +187,13 @@ class LoadMeter:
             found.append(_load_between(self.readings[first], self.readings[last]))
         return found
 
-
 # %% ../../nbs/timing/machine_load.ipynb #ld00rf02
 reference_size, reference_bytes = 192, 1 << 21
 
+def _ends_of(times): return (min(times), max(times)) if len(times) < 4 else quartiles(times)[::2]
+
 class Reference:
-    "A product and a copy that are always the same; each call times both."
+    "A product and a copy that are always the same; each call times both, by the median of three."
     def __init__(self, clock:Callable=perf_counter):
         import torch
         self.inference, self.times, self.clock = torch.inference_mode, ([], []), clock
@@ -179,22 +206,15 @@ class Reference:
         with self.inference():
             for call, times in zip(self.work, self.times):
                 call()                                         # brings its data into the caches
-                start = self.clock()
-                call()
-                times.append(self.clock() - start)
+                times.append(statistics.median(self._seconds(call) for _ in range(3)))
+
+    def _seconds(self, call):
+        start = self.clock()
+        call()
+        return self.clock() - start
 
     @property
     def quartiles(self)->tuple[float, ...]:
         "First and third quartile of the times of the product, then of the copy, s; empty without times."
         if not self.times[0]: return ()
-        ends = lambda t: (min(t), max(t)) if len(t) < 4 else statistics.quantiles(t, n=4, method="inclusive")[::2]
-        return tuple(q for times in self.times for q in ends(times))
-
-def drift_between(
-    before:Sequence[float], # What `quartiles` were of one profile
-    after:Sequence[float],  # And of the other
-)->float|None:
-    "Return the factor by which the machine may have changed between two profiles; `None` where one did not look."
-    if len(before) != 4 or len(after) != 4 or not all((*before, *after)): return None
-    return max(max(after[i + 1] / before[i], before[i + 1] / after[i]) for i in (0, 2))
-
+        return tuple(q for times in self.times for q in _ends_of(times))

@@ -7,19 +7,21 @@ __all__ = []
 
 # %% ../../nbs/timing/operators.ipynb #4ecc4906
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from time import perf_counter
 
 import torch
 
 from ..core.private import _RecordFunctionFast
-from ..engine.accelerator import is_accelerator
+from ..engine.accelerator import Host, accelerator
 from ..engine.modules import is_compiled
 from ..engine.process import eager
 from ..engine.peers import peers
 from .kernels import gpu_work, launch_and_operator, shared_times
 from .profiler import Record, can_record, mark, session
-from .samples import Samples, StoppingRule
+from .certainty import Samples
+from .samples import StoppingRule
 from ..work.count import Work
 from ..work.rules import op_name
 from ..work.dispatch import Watcher, as_run, is_view, watching
@@ -46,17 +48,17 @@ def matched_records(
 def operator_times(
     names:Sequence[str],       # Operators of a trace, in order
     records:Sequence[Record],  # Of one run, by time
-    device:torch.device,       # Where it ran
+    here:Host,                 # Where it ran
 )->list[float]|None:
     """Return the seconds of each operator: on a GPU of the kernels it launched, on a CPU its own.
 
     `None` where the run was another one."""
-    matches = matched_records(names, records, "aten::add_" if is_accelerator(device) else "aten::add")
-    if matches is None or not is_accelerator(device): return matches and [r.end - r.start for r in matches]
+    matches = matched_records(names, records, "aten::add_" if here.has_queue else "aten::add")
+    if matches is None or not here.has_queue: return matches and [r.end - r.start for r in matches]
     kinds, spans = lambda *names: [r for r in records if r.kind in names], {}
     operators, work = kinds("operator"), kinds(*gpu_work)
     for k, r in enumerate(matches): spans.setdefault(r.thread, []).append((r.start, r.end, k))
-    whose = lambda inner: None if inner is None else _span_at(spans.get(inner.thread, []), inner.start)
+    def whose(inner): return None if inner is None else _span_at(spans.get(inner.thread, []), inner.start)
     inner = [operators[o] if o >= 0 else None for _, o in launch_and_operator(operators, kinds("launch"), work)]
     total = shared_times((whose(i), r.start, r.end) for i, r in zip(inner, work))
     return [total.get(k, 0.0) for k in range(len(matches))]
@@ -94,12 +96,15 @@ def time_operators(
     """Return per run the seconds of each call of `work.trace`, by the profiler's records.
 
     `None` where a run did not run the same operators."""
-    names, times, cpu = [c.operator for c in work.trace], [], torch.device("cpu")
+    names, times, cpu, counts = [c.operator for c in work.trace], [], accelerator(torch.device("cpu")), []
     while len(times) < runs:
         with eager(), session(cpu, {*names, mark}) as records:
             for _ in range(min(per_session, runs - len(times))): _marked(fresh()); tick()
-        times += [operator_times(names, run, cpu) for run in _between_marks(records)]
-        if peers.agreed("the times of the operators", None in times or not times): return None
+        sessions = _between_marks(records)
+        times += [operator_times(names, run, cpu) for run in sessions]
+        counts += [Counter(r.name for r in run if r.kind == "operator") for run in sessions]
+        same = times and None not in times and all(c == counts[0] for c in counts)
+        if peers.agreed("the times of the operators", not same): return None
     return times
 
 # %% ../../nbs/timing/operators.ipynb #baa812b9
@@ -133,13 +138,14 @@ def stamp_operators(
     tick=lambda: None,  # Called after each
 )->list[list[float]]|None:
     "Return the same as `time_operators`, by the clock around each operator."
-    times = []
+    times, lengths = [], set()
     for _ in range(runs):
         call = fresh()
         with eager(), watching(OperatorTimer(perf_counter)) as timer: call()
         tick()
         run = matched_times(work.trace, timer.times)
-        if peers.agreed("the times of the operators", run is None): return None
+        lengths.add(len(timer.times))
+        if peers.agreed("the times of the operators", run is None or len(lengths) > 1): return None
         times.append(run)
     return times
 
@@ -152,10 +158,19 @@ def _unsteady(times, rule):
     "Return whether the sums of the runs vary so much that they are not known as well as the rule wants it."
     return len(times) > 2 and Samples(tuple(map(sum, times))).known > 2 * rule.certain
 
+def _times_on_cpu(work, fresh, runs, tick, rule):
+    "Time the operators on a CPU in each run, and run more often if their times vary."
+    take = time_operators if peers.agreed("the profiler", can_record(), all) else stamp_operators
+    first = runs if rule is None else rule.operators(runs)
+    times = take(fresh, work, first, tick) or stamp_operators(fresh, work, first, tick)
+    if not times or first >= runs: return times
+    if not peers.agreed("the steadiness of the operators", _unsteady(times, rule)): return times
+    return times + (take(fresh, work, min(first, runs - first), tick) or [])
+
 def operator_samples(
     work:Work,             # What `trace_call` saw
     fresh,                 # `fresh()` gives a function that does the run once
-    device:torch.device,   # Where
+    here:Host,             # Where
     runs:int,              # How many runs where they are not steady
     tick,                  # Called after each
     records=None,          # Of each run, where a session has recorded them already
@@ -165,13 +180,8 @@ def operator_samples(
 
     `None` in compiled modules, which run none of them, where runs differ, and where kernels could not be seen."""
     if all(compiled_part(work.parts[c.part]) for c in work.trace): return [None] * len(work.trace)
-    if records is not None: times = [operator_times([c.operator for c in work.trace], r, device) for r in records]
-    elif is_accelerator(device): times = None
-    else:
-        take = time_operators if peers.agreed("the profiler", can_record(), all) else stamp_operators
-        first = runs if rule is None else rule.operators(runs)
-        times = take(fresh, work, first, tick) or stamp_operators(fresh, work, first, tick)
-        if times and first < runs and peers.agreed("the steadiness of the operators", _unsteady(times, rule)):
-            times = times + (take(fresh, work, min(first, runs - first), tick) or [])
+    if records is not None: times = [operator_times([c.operator for c in work.trace], r, here) for r in records]
+    elif here.has_queue: times = None
+    else: times = _times_on_cpu(work, fresh, runs, tick, rule)
     if not times or None in times: return [None] * len(work.trace)
     return [None if compiled_part(work.parts[c.part]) else Samples(t) for c, t in zip(work.trace, zip(*times))]

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 
 from ..core.private import DeviceType, _profiler_enabled
-from ..engine.accelerator import accelerator, launch_names, runtimes, work_kinds
+from ..engine.accelerator import Host, launch_names, runtimes, work_kinds
 from ..engine.process import profiler_session
 from ..engine.undo import Undo, let_go
 
@@ -87,11 +87,11 @@ def can_record()->bool:
 # %% ../../nbs/timing/profiler.ipynb #4e7c7f01
 @contextmanager
 def session(
-    device:torch.device, # Recorded in addition to the CPU
+    here:Host,           # Recorded in addition to the CPU
     names=None,          # The operators that are wanted; None: everything
 ):
     "Run the profiler within the context. Gives a list that holds its records, by time, once the context is left."
-    records, here = [], accelerator(device)
+    records = []
     with (undo := Undo()), undo:
         undo.add(let_go, _one_at_a_time)
         _one_at_a_time.acquire()

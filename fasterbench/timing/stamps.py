@@ -8,6 +8,7 @@ __all__ = ['Waits', 'ModuleTimes']
 # %% ../../nbs/timing/stamps.ipynb #3a1c0dff
 import statistics
 from bisect import bisect
+from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -21,13 +22,14 @@ from torch.autograd.function import BackwardCFunction
 
 from ..core.arguments import tensors_of
 from ..core.private import _get_sequence_nr, queue_callback
-from ..engine.accelerator import accelerator, is_accelerator, settle
+from ..engine.accelerator import Host, accelerator, settle
 from ..engine.modules import parts, watched_forward, wrapped
 from ..engine.process import gc_paused
 from ..engine.step import Forward, NodeOwners, graph_nodes, phases
 from ..engine.peers import peers
 from .machine_load import LoadMeter, MachineLoad, Reference, load_caveats
-from .samples import Samples, StoppingRule, timed_call, warm_up
+from .certainty import Samples
+from .samples import StoppingRule, timed_call, warm_up
 
 # %% ../../nbs/timing/stamps.ipynb #3940d5ff
 enter, leave, switch = "enter", "leave", "switch"
@@ -83,8 +85,8 @@ class CpuStamps:
 # %% ../../nbs/timing/stamps.ipynb #916d921e
 class EventStamps(CpuStamps):
     "Stamps at module borders, by events in the queue of an accelerator."
-    def __init__(self, device):
-        self.here, self.clock = accelerator(device), f"{device.type} events"
+    def __init__(self, here):
+        self.here, self.clock = here, f"{here.device.type} events"
         self.now = self.here.event
         super().__init__()
 
@@ -155,6 +157,7 @@ class StepStamps:
     ):
         self.stamps, self.clock, self.n, self.loss = stamps, stamps.clock, len(run.parts), len(run.modules)
         self.log, self.now, self.offset, self.depth = stamps.log.append, stamps.now, 0, 0
+        self.backward_at, self.again_at = (self.n * phases.index(p) for p in ("backward", "recompute"))
         self.graph = _GraphHooks(run, self.log, self.now)
         log, now, number, graph = self.log, self.now, _get_sequence_nr, self.graph
         def timed(i, forward, /, *args, **kwargs):
@@ -176,9 +179,10 @@ class StepStamps:
 
     def again(self, timed, args, kwargs):
         "Return a forward that runs in the backward; when the outermost one is done, its graph gets hooks."
+        before, self.offset = self.offset, self.again_at if self.offset == self.backward_at else self.offset
         self.depth += 1
         try: out = timed(*args, **kwargs)
-        finally: self.depth -= 1
+        finally: self.depth, self.offset = self.depth - 1, before
         if not self.depth:
             with self.preparing():
                 for t in tensors_of(out): self.graph.set(t.grad_fn, self.loss, self.offset)
@@ -271,7 +275,7 @@ class StampProbe:
         stamps, # What is measured
         n:int,  # How many modules there are
     ):
-        watch = lambda i, forward: watched_forward(stamps.wrap(i, forward), forward)
+        def watch(i, forward): return watched_forward(stamps.wrap(i, forward), forward)
         self.bare = [_Nothing().forward for _ in range(n)]
         self.stamped = [watch(i, _Nothing().forward) for i in range(n)]
         self.stamps, self.runs, self.spent, self.inside = stamps, 0, ([], []), []
@@ -384,6 +388,7 @@ class ModuleTimes:
     reference: tuple=()                    # Quartiles of the times of the reference product and copy, s
     sites: list[Samples]=field(default=(), repr=False) # Per slot of compiled code, likewise
     pairs: tuple=()                        # (index of a bare step, of the instrumented one next to it)
+    calls: tuple=field(default=(), repr=False) # Per instrumented step the calls of each slot: Counter
 
     @property
     def disturbed(self)->bool:
@@ -407,7 +412,7 @@ class ModuleTimes:
         "Choose the quietest runs: a quarter of the pairs, so that rows and end to end are of the same moments."
         which = [k for k, kind in enumerate((self.bare, self.steps)) if kind is whole]
         if not which or not self.pairs: return whole.quietest
-        longer = lambda pair: max(self.bare.values[pair[0]], self.steps.values[pair[1]])
+        def longer(pair): return max(self.bare.values[pair[0]], self.steps.values[pair[1]])
         first, *more = sorted(self.pairs, key=longer)[:-(-len(self.pairs) // 4)]
         return [pair[which[0]] for pair in (first, *more) if longer(pair) <= 1.25 * longer(first)]
 
@@ -415,9 +420,9 @@ class ModuleTimes:
     def end_to_end(self)->float: return self.typical(self.bare, self.bare)
 
 # %% ../../nbs/timing/stamps.ipynb #a8af8fd6
-def _stamps(run, device):
-    "Make the stamps for `run` on `device`; also returns the number of their slots."
-    stamps = EventStamps(device) if is_accelerator(device) else CpuStamps()
+def _stamps(run, here):
+    "Make the stamps for `run` on a device; also returns the number of their slots."
+    stamps = EventStamps(here) if here.has_queue else CpuStamps()
     return (StepStamps(run, stamps), len(phases) * len(run.parts)) if run.training else (stamps, len(run.parts))
 
 def _warm_and_probe(fresh, run, stamps, warmup, rule, tick):
@@ -432,7 +437,7 @@ def _warm_and_probe(fresh, run, stamps, warmup, rule, tick):
             probe.end()
         return once
     warm_up(probed, warmup, rule, tick)
-    cost = probe.cost or stamp_cost(lambda: _stamps(run, torch.device("cpu"))[0])
+    cost = probe.cost or stamp_cost(lambda: _stamps(run, accelerator(torch.device("cpu")))[0])
     return replace(cost, node=node_cost() if run.training else 0.0, site=site_cost() if run.sites else 0.0)
 
 # %% ../../nbs/timing/stamps.ipynb #c57390cf
@@ -443,18 +448,19 @@ class _Round:
     steps: list = field(default_factory=list)   # Instrumented runs, s
     own: list = field(default_factory=list)     # Per instrumented run the self times of the slots, s
     sites: list = field(default_factory=list)   # Likewise those of compiled code, s
+    calls: list = field(default_factory=list)   # Per instrumented run how often each slot was called
     spans: dict = field(default_factory=lambda: dict(bare=[], steps=[])) # Begin and end of each, s
 
-    def timed(self, kind, call, device):
+    def timed(self, kind, call, here):
         begin = perf_counter()
-        seconds = timed_call(call, device)
+        seconds = timed_call(call, here)
         self.spans[kind].append((begin, begin + seconds))
         return seconds
 
     def quiet_runs(self, meter):
         "Choose the bare and the instrumented runs that were not disturbed; `None` where these are all, or too few."
         if not load_caveats(meter.load): return None
-        calm = lambda load: load.others is not None and not load_caveats(load)
+        def calm(load): return load.others is not None and not load_caveats(load)
         quiet = {kind: [i for i, load in enumerate(meter.of(spans)) if calm(load)]
                  for kind, spans in self.spans.items()}
         return quiet if len(quiet["steps"]) >= 3 and len(quiet["bare"]) >= 2 else None
@@ -474,7 +480,8 @@ class _Round:
             place = {kind: {i: n for n, i in enumerate(chosen)} for kind, chosen in quiet.items()}
             pairs = [(place["bare"][i], place["steps"][k]) for i, k in pairs
                      if i in place["bare"] and k in place["steps"]]
-        return ModuleTimes(own, steps, bare, load=load, sites=sites, pairs=tuple(pairs), **more)
+        return ModuleTimes(own, steps, bare, load=load, sites=sites, pairs=tuple(pairs),
+                           calls=tuple(self.calls), **more)
 
     def pairs(self)->list[tuple[int, int]]:
         "Return each bare run with the instrumented one before it, and with the one after it."
@@ -482,7 +489,7 @@ class _Round:
         after = [bisect(begins, begin) for begin, _ in self.spans["bare"]]
         return [(i, k) for i, n in enumerate(after) for k in (n - 1, n) if 0 <= k < len(begins)]
 
-def _timed_round(fresh, run, device, stamps, watched, slots, cost, rule, tick, meter):
+def _timed_round(fresh, run, here, stamps, watched, slots, cost, rule, tick, meter):
     "Run by turns, until the rule has enough of them."
     r, begin = _Round(), perf_counter()
     def enough():
@@ -490,43 +497,55 @@ def _timed_round(fresh, run, device, stamps, watched, slots, cost, rule, tick, m
         if not rule.enough(r.steps, elapsed): return False
         known = rule.steps is not None or not peers.alone or elapsed >= rule.at_most
         return known or not rule.bare_due(r.bare, r.steps)
+    read = []
+    def between():
+        "Do what lies between two runs, the same after a bare one: both kinds find the caches as it leaves them."
+        times = self_times(read, slots + 1 + run.sites, cost, run.sites)
+        calls = Counter(slot for event, slot, _ in read if event is enter)
+        meter.look()
+        return times, calls
     while not enough():
         if rule.bare_due(r.bare, r.steps):
-            r.bare.append(r.timed("bare", fresh(), device))
+            r.bare.append(r.timed("bare", fresh(), here))
+            between()
             tick()
         call = fresh()
-        with watched: seconds = r.timed("steps", call, device)
-        times = self_times(stamps.read(), slots + 1 + run.sites, cost, run.sites)
+        with watched: seconds = r.timed("steps", call, here)
+        read = stamps.read()
+        times, calls = between()
+        r.calls.append(calls)
         r.steps.append(seconds - times[slots])
         r.own.append(times[:slots])
         r.sites.append(times[slots + 1:])
-        meter.look()
-        tick(rule.left(seconds, len(r.steps)))
-    while len(r.bare) < min(2, len(r.steps)): r.bare.append(r.timed("bare", fresh(), device)); tick()
+        tick()
+    while len(r.bare) < min(2, len(r.steps)):
+        r.bare.append(r.timed("bare", fresh(), here))
+        between()
+        tick()
     return r
 
 def time_modules(
     fresh,                # `fresh()` gives a function that does `run` once; only that function is timed
     run:Forward,          # A forward or a training step
-    device:torch.device,  # Where it runs
+    here:Host,            # Where it runs
     *,
     warmup:int,           # Runs before, not counted
     rule:StoppingRule,    # When to stop
-    tick=lambda left=None: None, # Called after every run, at times with how many are left
-    cost:StampCost|None=None,    # Of a stamped call; None: it is measured
+    tick=lambda: None,    # Called after every run
+    cost:StampCost|None=None, # Of a stamped call; None: it is measured
     meter=LoadMeter,      # `meter(between=...)` observes the machine
 )->ModuleTimes:
     "Measure the self time of each part, and phase of a training step, over repeated runs."
-    stamps, slots = _stamps(run, device)
+    stamps, slots = _stamps(run, here)
     watched, rounds, reference, begin = run.watched(stamps), [], Reference(), perf_counter()
-    if is_accelerator(device): cost = StampCost()                            # an event costs the GPU next to nothing
+    if here.has_queue: cost = StampCost()                                    # an event costs the GPU next to nothing
     if cost is None: cost = _warm_and_probe(fresh, run, stamps, warmup, rule, tick)
     else: warm_up(fresh, warmup, rule, tick)
     with gc_paused():
         for _ in range(2):
             start = perf_counter()
             with meter(between=reference) as m:
-                r = _timed_round(fresh, run, device, stamps, watched, slots, cost, rule, tick, m)
+                r = _timed_round(fresh, run, here, stamps, watched, slots, cost, rule, tick, m)
             rounds.append(r.times(m, clock=stamps.clock, cost=cost, reference=reference.quartiles))
             time_left = rule.at_most - (perf_counter() - begin) > perf_counter() - start
             if not load_caveats(rounds[-1].load) or not time_left or not peers.alone: break

@@ -22,7 +22,7 @@ def _plain_text(x): return f"{x:.{2 if abs(x) < 10 else 1 if abs(x) < 100 else 0
 _formats = dict(text=lambda x, unit: str(x), count=lambda x, unit: str(x), si=format_si,
                 amount=lambda x, unit: format_si(x), fixed=lambda x, unit: f"{x:.2f}", share=lambda x, unit: f"{x:.1%}",
                 percent=lambda x, unit: f"{x:.1f}%", ratio=lambda x, unit: f"×{x:.2f}",
-                flag=lambda x, unit: "yes" if x else "no", mark=lambda x, unit: "±" if x else "")
+                flag=lambda x, unit: "yes" if x else "no", mark=lambda x, unit: "noisy" if x else "")
 def _whole_percent(percent): return f"{percent:.{0 if percent >= 9.95 else 1}f}%"
 _briefs = _formats | dict(si=brief, amount=lambda x, unit: brief(x), fixed=lambda x, unit: _plain_text(x),
                           share=lambda x, unit: _whole_percent(100 * x), percent=lambda x, unit: _whole_percent(x))
@@ -80,13 +80,13 @@ _work = (
     Field("dense_flops", "FLOP", "dense FLOPs", "amount", "contractions with every pair of attention, masked ones too"),
     Field("bytes_moved", "B", "bytes", "amount", "bytes that cross the border of the row, each once"),
     Field("eager_bytes", "B", "bytes of operators", "amount", "over all operators, what stays inside included"),
-    Field("arithmetic_intensity", "FLOP/B", "AI", "fixed", "arithmetic intensity: FLOPs per byte"),
+    Field("arithmetic_intensity", "FLOP/B", "FLOP/B", "fixed", "arithmetic intensity: FLOPs per byte"),
     Field("achieved_gflops", "GFLOP/s", "FLOP rate", "fixed", "FLOPs over time", short="GFLOP/s"),
     Field("attainable_gflops", "GFLOP/s", "attainable rate", "fixed", "FLOPs over the least time that the roofs allow"),
     Field("achieved_bandwidth", "B/s", "bandwidth", "si", "bytes over time"),
     Field("wire_bytes", "B", "bytes on the wire", "amount", "sent to other processes over the link of this one",
           short="wire"),
-    Field("wire_intensity", "FLOP/B", "AI on the wire", "fixed", "FLOPs per byte on the wire"),
+    Field("wire_intensity", "FLOP/B", "FLOP/B on the wire", "fixed", "FLOPs per byte on the wire"),
 )
 
 # %% ../../nbs/views/fields.ipynb #fe19492d
@@ -97,13 +97,13 @@ _roof = (
           short="util%"),
     Field("compute_efficiency_pct", "%", "compute efficiency", "percent", "FLOP rate over the compute roof"),
     Field("memory_utilization_pct", "%", "memory utilization", "percent", "of the busiest memory level"),
-    Field("roof_time_s", "s", "time on the roof", "si", "the least time that the roofs allow"),
+    Field("roof_time_s", "s", "time at the roof", "si", "the least time that the roofs allow"),
     Field("network_s", "s", "network time", "si", "the least time of what it sends, under the roofs of the network"),
     Field("launch_s", "s", "fixed cost", "si", "the least time of its operators on one element: calls, launches"),
-    Field("potential_s", "s", "time above the roof", "si", "time minus time on the roof"),
-    Field("above_roof", "", "above the roof", "flag", "faster than the roof by more than the spread of both"),
+    Field("potential_s", "s", "gap", "si", "time minus time at the roof"),
+    Field("above_roof", "", "exceeds the roof", "flag", "faster than the roof by more than the spread of both"),
     Field("uncertain", "", "uncertain", "flag", "too short for the clock"),
-    Field("disturbed", "", "±", "mark", "its samples vary by more than a quarter, or others had the cores"),
+    Field("disturbed", "", "noise", "mark", "its times vary by more than a quarter, or other processes used the CPU"),
     Field("source", "", "source", "text", "where FLOPs and bytes come from"),
 )
 
@@ -114,7 +114,7 @@ fields = {f.name: f for f in (*_rows, *_work, *_roof)}
 def level_fields(names:list[str])->dict[str, Field]:
     "Return the fields of each memory level: the bytes it serves, and intensity and rate of what passes it."
     kinds = (("bytes", "B", "bytes from", "amount", "bytes that this level serves"),
-             ("intensity", "FLOP/B", "AI", "fixed", "FLOPs per byte that passes this level"),
+             ("intensity", "FLOP/B", "FLOP/B", "fixed", "FLOPs per byte that passes this level"),
              ("bandwidth", "B/s", "bandwidth", "si", "rate of the bytes that pass this level"))
     made = [Field(f"{kind}_{name}", unit, f"{title} {name}", form, meaning)
             for kind, unit, title, form, meaning in kinds for name in names]
@@ -128,27 +128,3 @@ def level_names(result)->list[str]:
 def fields_of(result)->dict[str, Field]:
     "Return the fields of the rows of `result`, by name, in the order of the data frame."
     return fields | level_fields(level_names(result))
-
-# %% ../../nbs/views/fields.ipynb #5413f9a2
-pair_values = dict(time="time_s", flops="flops", bytes="bytes_moved", utilization="utilization_pct", bound="bound")
-
-def side_name(short:str, side:str)->str:
-    "Return the field of `pair_values` on one side: `time_before_s`."
-    field = pair_values[short]
-    return f"{short}_{side}" + next((end for end in ("_s", "_pct") if field.endswith(end)), "")
-
-def _pair(short):
-    field = fields[pair_values[short]]
-    sides = [field._replace(name=side_name(short, side), title=f"{field.title} {side}", short=heading or side)
-             for side, heading in (("before", field.short), ("after", ""))]
-    title = field.title
-    ratio = Field(f"{short}_ratio", "", f"{title} ratio", "ratio", f"{title} after over before", title)
-    return sides if field.format == "text" else [*sides, ratio]
-
-_side = Field("side", "", "side", "text", "whether the row is on both sides")
-_clear = Field("clear", "", "beyond the spread", "flag", "the times differ by more than the spread and the drift")
-
-# %% ../../nbs/views/fields.ipynb #9f6cc889
-pair_fields = {f.name: f for f in (*(fields[k] for k in ("name", "phase", "operator", "type", "category")), _side,
-                                   *_pair("time"), _clear, *_pair("flops"), *_pair("bytes"), *_pair("utilization"),
-                                   *_pair("bound"))}

@@ -6,12 +6,12 @@
 __all__ = ['FoldedPoint', 'label']
 
 # %% ../../nbs/views/fold.ipynb #68d49ec3
-import re, statistics
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ..roofs.place import RooflinePoint, at_time, place, ranked, under_network, utilization, waiting_row
+from ..roofs.place import RooflinePoint, place, utilization
 from ..roofs.row import Row, grouped, summed
 
 # %% ../../nbs/views/fold.ipynb #841d49d6
@@ -20,6 +20,7 @@ class FoldedPoint(RooflinePoint):
     "Several rows as one: sums of their time, work and least times."
     count: int=1      # Blocks, or rows of one type or category
     rows: tuple=()    # Indices of the rows that it holds
+    apportioned: bool=False # Its work is, in part, a share of the work of a kernel that runs several layers
 
 def label(p:RooflinePoint)->str:
     "Return the name of a row on a screen: `(model)` for the root, and how many rows it stands for."
@@ -54,15 +55,20 @@ def as_one(points, rows, name, count):
     "Return `points` as one row: sums, and least times that are sums too."
     levels = list(dict.fromkeys(level for p in points for level, _ in p.bytes_by_level))
     row, (bound, level) = summed((_fold_row(p, levels) for p in points), name=name), _bound(points)
-    one = lambda names: names if isinstance(names, str) else "mixed"
+    def one(names): return names if isinstance(names, str) else "mixed"
     nothing = dict(achieved_gflops=None, utilization_pct=None) if bound == "none" else {}
     p = place(row, None, share=sum(p.share for p in points), bound=bound, memory_level=level,
               source=_common_name([p.source for p in points]), category=one(row.category), dtype=one(row.dtype),
               roof_time_s=row.roof_time_s, launch_s=row.launch_s, explained=row.explained,
               bytes_by_level=tuple(zip(levels, row.bytes_by_level)), ranks=_rank_times(points),
-              above_roof=any(p.above_roof for p in points),
+              above_roof=any(p.above_roof for p in points), interval_s=_summed_interval(points),
               **dict(utilization_pct=utilization(row.roof_time_s, row.time_s)) | nothing)
-    return FoldedPoint(**vars(p), count=count, rows=tuple(rows))
+    apportioned = any(getattr(p, "apportioned", False) for p in points)
+    return FoldedPoint(**vars(p), count=count, rows=tuple(rows), apportioned=apportioned)
+
+def _summed_interval(points):
+    "Return the interval of a sum, as if all were off alike; none where a part has none."
+    return tuple(map(sum, zip(*(p.interval_s for p in points)))) if all(p.interval_s for p in points) else ()
 
 def _rank_times(points):
     "Return the time of each rank in all of `points`."
@@ -113,9 +119,10 @@ _parted = ("flops", "bytes_moved", "time_s", "contraction_flops", "dense_flops",
 def _part_of(p, layer):
     "Return the part of kernel `p` that belongs to one of its layers."
     path, kind, share, eager = layer
-    by = lambda v: None if v is None else v * share
+    def by(v): return None if v is None else v * share
     pairs = {k: tuple((name, by(v)) for name, v in getattr(p, k)) for k in ("bytes_by_level", "explained", "sends")}
-    return replace(p, name=path, type=kind, layers=(), eager_bytes=eager, **pairs,
+    return replace(p, name=path, type=kind, layers=(), eager_bytes=eager,
+                   interval_s=tuple(map(by, p.interval_s)), **pairs,
                    **{k: by(getattr(p, k)) for k in _parted})
 
 def by_layer(points:Sequence[RooflinePoint])->list[RooflinePoint]:
@@ -125,8 +132,9 @@ def by_layer(points:Sequence[RooflinePoint])->list[RooflinePoint]:
     found = []
     for members in groups.values():
         rows, own = zip(*members)
-        found.append(own[0] if len(own) == 1 and not points[rows[0]].layers else
-                     as_one(own, _rows_of(points, rows), own[0].name, 1))
+        if len(own) == 1 and not points[rows[0]].layers: found.append(own[0]); continue
+        shared = any(len(points[i].layers) > 1 for i in rows)
+        found.append(replace(as_one(own, _rows_of(points, rows), own[0].name, 1), apportioned=shared))
     return found
 
 # %% ../../nbs/views/fold.ipynb #ca87ef72
@@ -154,67 +162,3 @@ def fold(
         if group == "block" or 3 * len(blocks) <= len(points): points = blocks
     elif group in _keys: points = _merged_rows(points, _keys[group])
     return sorted(points, key=lambda p: -p.time_s)
-
-# %% ../../nbs/views/fold.ipynb #aef48f34
-def _row_key(p): return p.name, p.type, p.phase, p.operator
-
-def _median_row(pairs):
-    "Return the point of one row from (rank, point) pairs."
-    first, time = pairs[0][1], statistics.median(p.time_s for _, p in pairs)
-    spreads = [p.time_iqr_s for _, p in pairs]
-    point = at_time(first, time, time_iqr_s=None if None in spreads else statistics.median(spreads),
-                    above_roof=all(p.above_roof for _, p in pairs), ranks=tuple((r, p.time_s) for r, p in pairs),
-                    **{f: any(getattr(p, f) for _, p in pairs) for f in ("uncertain", "disturbed")})
-    return under_network(point) if point.name == waiting_row else point
-
-def one_of_many(lists:list[list[RooflinePoint]])->list[RooflinePoint]:
-    "Return one point per row of all ranks, slowest first."
-    rows = grouped(((rank, p) for rank, points in enumerate(lists) for p in points), lambda pair: _row_key(pair[1]))
-    return ranked(map(_median_row, rows.values()))
-
-# %% ../../nbs/views/fold.ipynb #613bb853
-def _different(lists):
-    "Name the rows that not every rank has."
-    have = [dict.fromkeys(_row_key(p)[:3] for p in points if not p.name.startswith("(")) for points in lists]
-    common = set.intersection(*map(set, have))
-    if all(len(h) == len(common) for h in have): return []
-    texts = []
-    for rank, own in enumerate(have):
-        more = list(dict.fromkeys(k[0] or "(model)" for k in own if k not in common))
-        if more: texts.append(f"rank {rank}: {', '.join(more[:3])}{' …' * (len(more) > 3)}")
-    return [f"the ranks have different rows; {len(common)} are those of all. Alone or with some others, "
-            + "; ".join(texts)]
-
-_times = ("end_to_end_s", "end_to_end_iqr_s", "rows_s", "overhead_s", "ops_s", "communication_s", "exposed_s")
-
-def _median_timing(timings):
-    "Return the medians over the ranks."
-    if None in timings: return None
-    values = {k: [getattr(t, k) for t in timings] for k in _times}
-    return replace(timings[0], **{k: None if None in v else statistics.median(v) for k, v in values.items()})
-
-# %% ../../nbs/views/fold.ipynb #269b7a02
-def _without_numbers(note): return re.sub(r"[\d.]+", "", note)     # ranks say the same with other numbers
-
-def _breakdown(rank, result, make):
-    "Return where the time of one rank went."
-    t = result.timing
-    parts = dict(rows=t.rows_s, waiting=t.exposed_s or 0.0, overhead=t.overhead_s)
-    return make(rank, t.sum_s, {k: v for k, v in parts.items() if v})
-
-def gathered(results:list, breakdown=None):
-    "Return one `Result` of all ranks; `breakdown(rank, span, parts)` makes the breakdown of each."
-    first, n = results[0], len(results)
-    kinds = {k: one_of_many([getattr(r, k) for r in results]) for k in ("points", "ops", "kernels")}
-    programs = [r.program for r in results]
-    program = None if None in programs else replace(one_of_many([[replace(p, type="")] for p in programs])[0],
-                                                    type=first.program.type, share=1.0)
-    unknown = {}
-    for r in results: unknown |= {k: max(v, unknown.get(k, 0)) for k, v in r.unknown_ops.items()}
-    notes = [f"gathered from {n} ranks: a row has the median of its times", *_different([r.points for r in results])]
-    said = {_without_numbers(note): note for r in reversed(results) for note in reversed(r.notes)}
-    notes += reversed(said.values())
-    breakdowns = [_breakdown(i, r, breakdown) for i, r in enumerate(results) if r.timing and breakdown]
-    timing = _median_timing([r.timing for r in results])
-    return replace(first, **kinds, program=program, unknown_ops=unknown, timing=timing, notes=notes,
-                   environment=first.environment | dict(ranks=n), breakdowns=[*first.breakdowns, *breakdowns])

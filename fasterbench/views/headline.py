@@ -10,21 +10,27 @@ from dataclasses import replace
 from pathlib import PurePath
 from typing import NamedTuple
 
-from ..core.units import format_si
+from ..core.units import format_si, scale_of
 from ..roofs.kinds import is_pointwise
+from ..timing.certainty import roof_drift, roof_spread, rows_apart, run_spread
 from ..timing.machine_load import load_caveats
-from ..roofs.place import Division, division, waiting_row
+from ..roofs.place import Division, division, is_waiting
 from ..roofs.row import totals
 from .fields import brief
-from .origin import sample_text
+from .origin import number_of_calls, sample_text
 from .roof_lines import network_in_use
 
 # %% ../../nbs/views/headline.ipynb #6bfa6e8d
+def _sample(result):
+    "Return what the model was called with, and how often where a step is several calls."
+    text, calls = sample_text(result.sample), number_of_calls(result.call)
+    return f"{calls} calls of {text}" if text and calls > 1 else text
+
 def _dtype(result):
     "Return the dtype of most FLOPs, where the tensors of the sample do not tell it: token ids, autocast."
     flops = totals((p.dtype, p.flops or 0) for p in result.points)
     most, given = max(flops, key=flops.get, default=""), {t["dtype"] for t in result.sample if "dtype" in t}
-    autocast = "autocast " * bool(result.settings.get("autocast") or result.call.get("autocast"))
+    autocast = "autocast " if result.settings.get("autocast") or result.call.get("autocast") else ""
     return autocast + most if given and most not in given else ""
 
 # %% ../../nbs/views/headline.ipynb #6bfa6e8e
@@ -36,7 +42,7 @@ def _mode(result):
 def machine_name(environment:dict, device:str)->str:
     "Return the device by its name, and how many threads a CPU uses; `device` is empty where it is not known."
     name, threads = environment.get("device_name") or device, environment.get("threads")
-    return f"{name}, {threads} thread{'s' * (threads != 1)}" if threads and device in ("", "cpu") else name
+    return f"{name}, {threads} thread{'s' if threads != 1 else ''}" if threads and device in ("", "cpu") else name
 
 def machine(result)->str:
     "Return the device that the rows were measured on."
@@ -59,14 +65,23 @@ def known_flops(result)->float:
 
 # %% ../../nbs/views/headline.ipynb #b2c53bdb
 def _is_predicted(result): return result.program is not None and result.program.source == "predicted"
+def _is_range(result): return _is_predicted(result) and result.program.uncertain      # its kernels were never measured
 
-def _time_text(result):
+def is_device_alone(result)->bool:
+    "Tell if an expected time leaves out the CPU time that launches its operators."
+    known = result.environment
+    counted = known.get("captured") or known.get("host_s") is not None
+    return _is_predicted(result) and bool(known.get("operators")) and not counted and result.peaks.device != "cpu"
+
+def time_text(result)->str:
     "End to end time and half its IQR: `14.56 ms ±3 %`; of a prediction the expected time, its interval, and the limit."
     p, t = result.program, result.timing
     if _is_predicted(result):
         expected, limit, *interval = (format_si(s, "s") for s in (p.time_s, p.roof_time_s, *p.interval_s))
         between = " to ".join(interval)
-        return f"expected {expected}{f' ({between})' * bool(between)}, limit {limit}"
+        if p.uncertain: return f"range {between}, never measured, limit {limit}"
+        between = f" ({between})" if between else ""
+        return f"expected {expected}{between}, limit {limit}"
     time, iqr = (t.end_to_end_s, t.end_to_end_iqr_s) if t else (p.time_s, p.time_iqr_s) if p else (None, 0)
     if time is None: return format_si(sum(q.time_s for q in result.points),
                                       "s") + " in all rows" if result.points else ""
@@ -79,21 +94,21 @@ def _half(fraction): return f"±{fraction:.{0 if fraction >= 0.01 else 1}%}"
 def _rate_text(result):
     "Return the rate of the whole, or the lower bound of its FLOPs."
     p, unknown = result.program, len(result.unknown_ops)
-    if p is not None and p.achieved_gflops is not None:
+    if p is not None and p.achieved_gflops is not None and not _is_range(result):
         return "≥ " * any(q.flops is None for q in result.ops) + brief(p.achieved_gflops * 1e9, "FLOP/s") \
-            + " expected" * _is_predicted(result)
+            + " expected" * _is_predicted(result) + " of the device alone" * is_device_alone(result)
     flops = known_flops(result)
     if not unknown: return "" if p is None or flops else "? FLOP/s"
     known = f"≥ {format_si(flops, 'FLOP', 1)}" if flops else "? FLOP"
-    return f"{known}, {unknown} operator{'s' * (unknown > 1)} unknown"
+    return f"{known}, {unknown} operator{'s' if unknown > 1 else ''} unknown"
 
 # %% ../../nbs/views/headline.ipynb #fd070507
 def _of_mean_rank(p, n):
     "Return a row with the mean of its times over `n` ranks; one that does not have it takes no time for it."
     part, time = len(p.ranks) / n, sum(t for _, t in p.ranks) / n
-    scaled = lambda s: None if s is None else s * part
+    def scaled(s): return None if s is None else s * part
     roof = scaled(p.roof_time_s)
-    if p.name == waiting_row and roof: roof = min(roof, time)
+    if is_waiting(p) and roof: roof = min(roof, time)
     return replace(p, time_s=time, roof_time_s=roof, launch_s=scaled(p.launch_s),
                    explained=[(kind, scaled(s)) for kind, s in p.explained])
 
@@ -129,16 +144,15 @@ def _values_text(pairs, unit):
                      for i, (name, value, u) in enumerate(texts))
 
 # %% ../../nbs/views/headline.ipynb #fdc9834c
-_steps = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
-
 def _in_unit_of(total):
-    "Return a writer of times in the unit that `total` has, without the unit."
-    scale, unit = next((s for s in _steps if abs(total) >= s[0]), _steps[-1])
+    "Return a writer of times in the unit that `format_si` writes `total` in, without the unit."
+    scale = scale_of(total, "s")
     def text(seconds):
         x = seconds / scale
         digits = 2 if abs(x) < 0.995 else 1 if abs(x) < 99.95 else 0
+        while abs(x) < 1000 and abs(round(x, digits)) >= 1000: digits += 1       # 999.6 ms are no 1000
         return "0" if abs(x) < 0.005 else f"{x:.{digits}f}"
-    return text, unit
+    return text
 
 # %% ../../nbs/views/headline.ipynb #fdc9834d
 class Term(NamedTuple):
@@ -150,12 +164,12 @@ class Term(NamedTuple):
 def terms(d:Division)->list[Term]:
     "Return the parts of the time in the order in which they are told; they sum to the whole."
     rest = d.outside_s + d.difference_s
-    outside = [("outside", "outside any layer", rest)] if rest >= 0 else [
-        ("outside", "outside any layer", d.outside_s),
-        ("excess", "that the rows sum to more than the whole", d.difference_s)]
-    above = "above the roofs" if d.above_s >= 0 else "of rows above their roofs"
+    outside = [("outside", "between layers", rest)] if rest >= 0 else [
+        ("outside", "between layers", d.outside_s), ("excess", "difference of rows and total", d.difference_s)]
+    above = ("lost below the roof" if d.above_s >= 0 else "in rows faster than their roofs" if d.has_rows_above
+             else "in rows at their roofs")
     parts = [*((kind, kind, s) for kind, s in d.needed), ("above", above, d.above_s),
-             ("unknown", "of unknown work", d.unknown_s), *(("apart", name.strip("()"), s) for name, s in d.apart),
+             ("unknown", "with unknown FLOPs", d.unknown_s), *(("apart", name.strip("()"), s) for name, s in d.apart),
              ("waiting", "waiting for communication", d.waiting_s), *outside]
     return [Term(*part) for part in parts if part[2]]
 
@@ -165,13 +179,20 @@ def _signed(parts):
     text = " ".join(f"{'+' if s >= 0 else '−'} {words}" for s, words in parts)
     return text.removeprefix("+ ")
 
+def is_split(d:Division)->bool:
+    "Tell if the parts sum to the end to end time: the rows exceed it by 3 % at most."
+    return d.outside_s + d.difference_s >= 0 or -d.difference_s <= rows_apart * d.end_to_end_s
+
 def equation(d:Division)->str:
-    "Return the division of the time as an equation; what is nothing is left out."
-    text, unit = _in_unit_of(d.end_to_end_s)
+    "Write the end to end time as the sum of its parts; parts that round to zero are left out."
+    text = _in_unit_of(d.end_to_end_s)
+    if not is_split(d):
+        share = f"{-d.difference_s / d.end_to_end_s:.0%}".replace("%", " %") if d.end_to_end_s else "?"
+        return f"rows and total disagree by {format_si(-d.difference_s, 's')} ({share} of the total)"
     shown = [t for t in terms(d) if text(abs(t.seconds)) != "0"]
     explained = ", ".join(f"{kind} {text(s)}" for kind, s in d.explained if s > 0.01 * d.end_to_end_s)
     kinds = ", ".join(f"{t.label} {text(t.seconds)}" for t in shown if t.kind in dict(d.needed))
-    parts = [(d.needed_s, f"{text(d.needed_s)} roof-limited ({kinds})")] if kinds else []
+    parts = [(d.needed_s, f"{text(d.needed_s)} at the roof ({kinds})")] if kinds else []
     for t in shown:
         remark = f" (explained: {explained})" if t.kind == "above" and explained else ""
         if t.kind not in dict(d.needed): parts.append((t.seconds, f"{text(abs(t.seconds))} {t.label}{remark}"))
@@ -183,75 +204,79 @@ def limits_text(limits)->list[str]:
     told = [f"{name} {format_si(s, 's')}, {brief(nbytes, 'B')}" for name, s, nbytes in limits]
     return [f"least times under the roofs: {' · '.join(told)}"] if told else []
 
-_parts = model_name, lambda r: sample_text(r.sample), _dtype, _mode, machine, _time_text, _rate_text
+_parts = model_name, _sample, _dtype, _mode, machine, time_text, _rate_text
 
 def headline(result)->list[str]:
     "Return the headline: the run and its speed, where the time goes, the roofs."
     lines = [" · ".join(filter(None, (part(result) for part in _parts)))]
     if result.peaks is None: return lines
     roofs = roofs_text(result.peaks, (*result.points, *result.ops))
-    expected = "expected " * _is_predicted(result)
-    return [*lines, expected + equation(divided(result)), *limits_text(result.limits), f"roofs: {roofs}"]
+    division = [] if _is_range(result) else ["expected " * _is_predicted(result) + equation(divided(result))]
+    return [*lines, *division, *limits_text(result.limits), f"roofs: {roofs}"]
 
 # %% ../../nbs/views/headline.ipynb #c9b20a08
 def _looked_at(t):
     "Describe the load of the machine, as far as the system tells."
-    cores = f"on {t.cores} core{'s' * (t.cores != 1)}" if t.cores else ""
+    cores = f"on {t.cores} core{'s' if t.cores != 1 else ''}" if t.cores else ""
     told = [] if t.load_average is None else [f"load {t.load_average:.1f} {cores}".rstrip()]
     said = " ".join(load_caveats(t))
-    if (t.others or 0) > 0.05 and "others" not in said: told.append(f"{t.others:.1f} cores busy for others")
-    if (t.steal or 0) > 0.02 and "stolen" not in said: told.append(f"{t.steal:.2f} cores stolen")
+    if (t.others or 0) > 0.05 and "processes" not in said: told.append(f"other processes used {t.others:.1f} cores")
+    if (t.steal or 0) > 0.02 and "hypervisor" not in said: told.append(f"the hypervisor took {t.steal:.2f} cores")
     if t.clock_hz and max(t.clock_hz) > 1.1 * min(t.clock_hz):
         told.append(f"clock {_brief(min(t.clock_hz), 'Hz')} to {_brief(max(t.clock_hz), 'Hz')}")
     return ", ".join(told)
 
-def unsteady_times(timing, runs:str="runs")->list[str]:
-    "List what varies too much, and sums that do not hold; `runs` is what the model is called for."
+def unsteady_times(timing)->list[str]:
+    "List what varies too much, and sums that do not hold."
     t, found = timing, []
-    if (t.spread or 0.0) > 0.1: found.append(f"{runs} vary by {_half(t.spread / 2)}")
-    if abs(t.ratio - 1) > 0.03: found.append(f"the rows sum to {t.ratio:.0%} of end to end")
-    if t.ops_take_longer: found.append(f"the operators sum to {t.ops_s / t.sum_s:.0%} of the rows")
+    if (t.spread or 0.0) > run_spread: found.append(f"run-to-run variation {_half(t.spread / 2)}")
+    if abs(t.ratio - 1) > rows_apart: found.append(f"rows sum to {t.ratio:.0%} of the total")
+    if t.ops_take_longer: found.append(f"operators sum to {t.ops_s / t.sum_s:.0%} of the rows")
     return found
 
 # %% ../../nbs/views/headline.ipynb #3e2be085
 def _share_needing(points, roof):
     "Return the share of the rows' time that `roof` needs: a memory level, `float32`, or `float32 pointwise`."
-    unit = lambda p: p.dtype + " pointwise" * is_pointwise(p.category)
-    of = lambda p: p.memory_level if p.bound == "memory" else unit(p) if p.bound == "compute" else None
+    def unit(p): return p.dtype + " pointwise" * is_pointwise(p.category)
+    def of(p): return p.memory_level if p.bound == "memory" else unit(p) if p.bound == "compute" else None
     return sum(p.roof_time_s or 0 for p in points if of(p) == roof) / (sum(p.time_s for p in points) or 1)
 
 def unsteady_roofs(peaks, points=None)->list[str]:
-    "Return the roofs whose samples spread by more than 20 %, or drifted by more than 10 %; a roof of two levels once."
+    "Return the roofs that are not steady; a roof of two levels once."
     named = [(c.name if c.unit == "pointwise" else c.dtype, c) for c in peaks.ceilings]
     named += [(l.name, l) for l in peaks.memory if l.measured is None]
-    counts = lambda roof, doubt: points is None or doubt * _share_needing(points, roof) > 0.01
-    wide = [f"{r.name} spread {r.spread:.0%}" for roof, r in named if (r.spread or 0) > 0.2 and counts(roof, r.spread)]
+    def counts(roof, doubt): return points is None or doubt * _share_needing(points, roof) > 0.01
+    wide = [f"{r.name} spread {r.spread:.0%}" for roof, r in named
+            if (r.spread or 0) > roof_spread and counts(roof, r.spread)]
     return wide + [f"{r.name} drift {r.drift:+.0%}" for roof, r in named
-                   if abs(r.drift or 0) > 0.1 and counts(roof, abs(r.drift))]
+                   if abs(r.drift or 0) > roof_drift and counts(roof, abs(r.drift))]
 
 # %% ../../nbs/views/headline.ipynb #e4db0ec9
 def base_of_shares(result)->str:
     "Name the whole that shares refer to, where it is not the end to end time."
     rows, end = sum(p.time_s for p in result.points), divided(result).end_to_end_s
-    if not rows or abs(rows - end) <= 0.03 * end: return ""
+    if not rows or abs(rows - end) <= rows_apart * end: return ""
     return f"shares are of the {format_si(rows, 's')} in the rows, not of the {format_si(end, 's')} end to end"
 
 def roof_caveats(peaks)->str:
     "Return the caveats on the roofs in one line; empty where all is well."
     doubts = unsteady_roofs(peaks)
-    if peaks.disturbed: return f"± provisional: {peaks.disturbed}".replace("%", " %")
-    return ("± not steady: " + ", ".join(doubts)).replace("%", " %") if doubts else ""
+    if peaks.doubts: return f"noise: roofs will be measured again ({peaks.doubts})".replace("%", " %")
+    return ("noise: " + ", ".join(doubts)).replace("%", " %") if doubts else ""
 
 def caveats(result)->str:
     "Return the caveats on times and roofs in one line; empty where all is well."
-    t, peaks = result.timing, result.peaks
-    runs = "training steps" if any(p.phase for p in result.points) else "forwards"
-    varied, load = (unsteady_times(t, runs), load_caveats(t)) if t else ([], [])
-    looked = f" ({_looked_at(t)})" if (varied or load) and _looked_at(t) else ""
-    roofs = unsteady_roofs(peaks, result.points) if peaks else []
-    rough = [f"roofs provisional: {peaks.disturbed}"] if peaks and peaks.disturbed else []
+    load = load_caveats(result.timing) if result.timing else []
+    parts = _time_caveats(result, load)
+    roofs = unsteady_roofs(result.peaks, result.points) if result.peaks else []
     if len(roofs) > 2: roofs = [*roofs[:2], f"{len(roofs) - 2} more"]
-    parts = [", ".join(load + varied) + looked] if load or varied else []
-    parts += ["roofs: " + ", ".join(roofs)] if roofs else []
-    head = "disturbed: " if load else "not steady: " if parts else ""
-    return ("± " + head + "; ".join(parts + rough)).replace("%", " %") if parts or rough else ""
+    if roofs: parts.append("roofs: " + ", ".join(roofs))
+    if result.peaks and result.peaks.doubts: parts.append(f"roofs will be measured again ({result.peaks.doubts})")
+    return ("noise: " + "; ".join(parts)).replace("%", " %") if parts else ""
+
+def _time_caveats(result, load):
+    "Return what puts the times in doubt, and what was looked at; nothing where all is well."
+    t = result.timing
+    said = [*load, *unsteady_times(t)] if t else []
+    looked = _looked_at(t) if said else ""
+    return [", ".join(said) + (f" ({looked})" if looked else "")] if said else []

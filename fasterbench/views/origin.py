@@ -9,6 +9,8 @@ __all__ = []
 import os, re, shlex, subprocess, sys
 from contextlib import contextmanager
 
+from ..core.files import without_folders
+
 # %% ../../nbs/views/origin.ipynb #44077d0b
 def _leaves(tree, path):
     "Yield the paths and leaves of nested tuples, lists and dicts."
@@ -19,10 +21,9 @@ def _leaves(tree, path):
     else: yield path, tree
 
 def _described(name, leaf):
-    if hasattr(leaf, "shape") and hasattr(leaf, "dtype"):
-        try: shape = [int(n) for n in leaf.shape]
-        except (RuntimeError, TypeError, ValueError, AttributeError): shape = None      # jagged: it has no plain shape
-        if shape is not None: return dict(name=name, shape=shape, dtype=str(leaf.dtype).removeprefix("torch."))
+    try: shape, dtype = [int(n) for n in leaf.shape], str(leaf.dtype).removeprefix("torch.")
+    except (RuntimeError, TypeError, ValueError, AttributeError): pass        # no tensor, or one without a plain shape
+    else: return dict(name=name, shape=shape, dtype=dtype)
     plain = leaf is None or isinstance(leaf, (bool, int, float, str))
     return dict(name=name, value=repr(leaf)[:80] if plain else type(leaf).__name__)
 
@@ -30,6 +31,11 @@ def _described(name, leaf):
 def describe_sample(sample)->list[dict]:
     "Name, shape and dtype of each tensor that a model is called with, and the other arguments as text."
     return [_described(name or "0", leaf) for name, leaf in _leaves(sample, "")]
+
+def number_of_calls(call:dict)->int:
+    "Return how many calls of the model a step is; `call` is that of a `Result`."
+    calls = call.get("calls")
+    return calls if type(calls) is int and calls > 0 else 1
 
 def batch_of(sample:list[dict])->int|None:
     "Return the first dimension, if all tensors have the same; None where they do not, or where there is no tensor."
@@ -84,7 +90,8 @@ def masked(words:list[str])->list[str]:
 def command_line()->str:
     "Return the command of this process; empty in a notebook or an interactive shell."
     if "ipykernel" in sys.modules or not sys.argv or sys.argv[0] in ("", "-", "-c"): return ""
-    return shlex.join([os.path.basename(sys.argv[0]), *masked(sys.argv[1:])])
+    words = [without_folders(word, word=True) for word in masked(sys.argv[1:])]
+    return shlex.join([os.path.basename(sys.argv[0]), *words])
 
 @contextmanager
 def commit_asked():
@@ -120,18 +127,45 @@ def describe_call(commit=git_commit, **arguments)->dict:
     return {k: _word(v) for k, v in arguments.items()} | {k: v for k, v in where.items() if v}
 
 # %% ../../nbs/views/origin.ipynb #f105f38d
-def describe_settings(model, device="cpu")->dict:
-    "Return the switches that decide which kernels run, and the parameters of `model`."
+def describe_settings(model, device, switches)->dict:
+    "Return the switches that decide which kernels run, those of a device among them, and the parameters of `model`."
     import torch
-    from fasterbench.engine.accelerator import accelerator, product_precision
+    from fasterbench.engine.accelerator import product_precision
     found = dict(parameters=sum(p.numel() for p in model.parameters()),
                  parameter_bytes=sum(p.numel() * p.element_size() for p in model.parameters()),
                  matmul_precision=product_precision(), deterministic=torch.are_deterministic_algorithms_enabled(),
-                 autocast=torch.is_autocast_enabled(torch.device(device).type),
+                 autocast=torch.is_autocast_enabled(device.type),
                  default_dtype=str(torch.get_default_dtype()).removeprefix("torch."))
-    return found | accelerator(torch.device(device)).settings()
+    return found | switches
 
-def describe(model, sample, device="cpu", **arguments)->dict:
+def describe(model, sample, device, switches, **arguments)->dict:
     "Return the fields `sample`, `call` and `settings` of a `Result`."
     return dict(sample=describe_sample(sample), call=describe_call(device=device, **arguments),
-                settings=describe_settings(model, device))
+                settings=describe_settings(model, device, switches))
+
+# %% ../../nbs/views/origin.ipynb #097aa0b8
+def _phases(r):
+    return " + ".join(k for k in ("forward", "backward", "update") if any(p.phase == k for p in r.points)) or "none"
+
+def _spaced(name): return name.replace("_", " ")
+
+long_facts = "command", "commit"       # Long, and rarely what explains a difference: they come last
+_unsaid = "date", "predicted", "device_half_width"
+
+# Where a command writes is no condition of its run.
+_output = re.compile(r" --(?:(?:json|csv|html)(?: |=)\S+|no-html|no-progress)")
+
+def conditions(
+    r, # A `Result`
+)->dict[str, object]:
+    "List the conditions of a measurement by name: batch, sample, call, settings, machine. Unknown is left out."
+    batch = batch_of(r.sample)
+    about = {"phases of a training step": _phases(r), "model": r.model} | ({} if batch is None else {"batch": batch})
+    about |= {f"sample {name}": text for name, text in argument_texts(r.sample).items()}
+    call = {k: v for k, v in r.call.items() if k not in ("device", *long_facts)}
+    about |= {_spaced(k): v for of in (call, r.settings) for k, v in of.items()}
+    if r.peaks:
+        about |= {"device": r.peaks.device, "dtype of the peaks": r.peaks.dtype.removeprefix("torch."),
+                  "TF32": r.peaks.tf32_enabled}
+    about |= {_spaced(k): v for k, v in r.environment.items() if k not in _unsaid}
+    return about | {k: _output.sub("", r.call[k]) for k in long_facts if k in r.call}

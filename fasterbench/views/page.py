@@ -12,6 +12,7 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
+from ..core.files import without_folders
 from .fields import Field
 
 # %% ../../nbs/views/page.ipynb #6e883b8c
@@ -33,7 +34,7 @@ def cells(rows, columns:list[dict])->list[list]:
 
 def filled(columns:list[dict], rows:list[list])->list[dict]:
     "Return `columns`, those that are empty in all `rows`, as `cells` gives them, not visible at first."
-    used = lambda i: any(r[i] not in ("", None) for r in rows)
+    def used(i): return any(r[i] not in ("", None) for r in rows)
     return [c | dict(visible=c["visible"] and used(i)) for i, c in enumerate(columns)]
 
 # %% ../../nbs/views/page.ipynb #5c32a6fb
@@ -103,6 +104,8 @@ def page(
     template = Environment(autoescape=True, loader=FileSystemLoader(home)).get_template("report.html.jinja")
     data = dict(kinds=[_plain_tab | k for k in kinds], filters=[dict(field=k, title=v) for k, v in filters.items()],
                 file="".join(c if c.isalnum() else "-" for c in file), division=list(division))
-    lead, warnings = _split(lines)
-    return template.render(title=title, lines=lead, notes=[*notes, *warnings], facts=facts, data=data,
+    lead, warnings = _split([*map(without_folders, lines)])
+    about = [(heading, [(name, without_folders(value)) for name, value in entries]) for heading, entries in facts]
+    said = [*map(without_folders, notes), *warnings]
+    return template.render(title=without_folders(title), lines=lead, notes=said, facts=about, data=data,
                            packed=_libraries(), licences=licences(), scripts=_scripts)

@@ -10,46 +10,57 @@ import statistics
 from dataclasses import fields, replace
 from itertools import islice
 
+from ..core.features import door
 from ..core.units import format_si, share_texts
 from ..roofs.place import RooflinePoint
-from ..roofs.row import totals
+from ..roofs.row import grouped, totals
 from .fields import fields_of
 from .fold import FoldedPoint, fold
-from .headline import divided, headline, model_name, terms
+from .headline import divided, headline, is_split, model_name, terms
 from .plot import alt_text, bounds, canvas, chart, dress, plot_categories
 from .origin import argument_texts
 from .page import cells, column, figure, filled, pairs_of
-from .table import footer, records
+from .table import records
 
 # %% ../../nbs/views/report.ipynb #6e222a3b
 def _roof_facts(peaks):
     compute = [(c.name, c.flops, "FLOP/s", c.probe) for c in peaks.compute]
     memory = [(l.name, l.bandwidth, "B/s", l.probe) for l in peaks.memory]
-    probed = lambda probe: f" — {probe}" if probe else ""
+    probes = grouped([*compute, *memory], lambda roof: roof[3])
+    def probed(probe): return f" — {probe}" if probe and len(probes[probe]) == 1 else ""
     network = [(r.name, f"{format_si(r.bus_bandwidth, 'B/s')}, latency {format_si(r.latency_s, 's')}")
                for r in (peaks.network.roofs if peaks.network else ())]
-    return [(name, format_si(value, unit) + probed(probe)) for name, value, unit, probe in compute + memory] + network
+    roofs = [(name, format_si(value, unit) + probed(probe)) for name, value, unit, probe in compute + memory]
+    shared = [(_source_of(of, compute + memory), probe) for probe, of in probes.items() if probe and len(of) > 1]
+    return roofs + network + shared
+
+def _source_of(of, roofs):
+    "Name what a source of several roofs is the source of."
+    return "source" if len(of) == len(roofs) else f"source of {', '.join(name for name, *_ in of)}"
 
 def _program_facts(p):
     amounts = [("time", p.time_s, "s"), ("work", p.flops, "FLOP"), ("contractions", p.contraction_flops, "FLOP"),
                ("traffic", p.bytes_moved, "B"), ("on the wire", p.wire_bytes, "B")]
-    return [(name, format_si(value, unit)) for name, value, unit in amounts]
+    sends = p.wire_bytes != 0
+    return [(name, format_si(value, unit)) for name, value, unit in amounts if sends or name != "on the wire"]
 
 def _idle_facts(result):
     "Return how long the device ran nothing, for want of what, and before which layers."
-    rows, times = [p for p in result.points if p.category == "idle" and p.type == "GPU idle"], result.idle
-    total = sum(i.seconds for i in times) or sum(p.time_s for p in rows)
+    devices = max(len(result.breakdowns), 1)                      # a time is that of one device, in the mean
+    times = [(i.cause, i.before, i.seconds / devices) for i in result.idle]
+    total = sum(s for *_, s in times) or sum(p.time_s for p in result.points if p.type == "GPU idle")
     if not total: return []
-    span = sum(b.span_s for b in result.breakdowns) or divided(result).end_to_end_s
-    causes = totals((i.cause, i.seconds) for i in times)
-    layers = totals((i.before, i.seconds) for i in times if i.before)
-    longest = lambda sums: dict(sorted(sums.items(), key=lambda kv: -kv[1]))
-    def parts(sums):
-        shares = share_texts(longest(sums), total, 0)
-        return [(k, f"{format_si(sums[k], 's')}, {share}" if k in sums else share) for k, share in shares.items()]
+    span = sum(b.span_s for b in result.breakdowns) / devices or divided(result).end_to_end_s
+    causes, layers = totals((cause, s) for cause, _, s in times), totals((name, s) for _, name, s in times if name)
     whole = f"{format_si(total, 's')}, {total / span:.1%} of {format_si(span, 's')}" if span else format_si(total, "s")
-    before = [(f"before {name}", text) for name, text in parts(layers) if name in layers]
-    return [("no kernel ran", whole), *parts(causes), *before[:5]]
+    before = [(f"before {name}", text) for name, text in _longest_parts(layers, total) if name in layers][:5]
+    per = f", mean of {devices} devices" * (devices > 1)
+    return [("no kernel ran", whole + per), *_longest_parts(causes, total), *before]
+
+def _longest_parts(sums, total):
+    "Return each name with its time and its share of `total`, the longest first."
+    shares = share_texts(dict(sorted(sums.items(), key=lambda pair: -pair[1])), total, 0)
+    return [(k, f"{format_si(sums[k], 's')}, {share}" if k in sums else share) for k, share in shares.items()]
 
 def _timing_facts(t):
     times = [("end to end", t.end_to_end_s), ("rows", t.rows_s), ("overhead", t.overhead_s)]
@@ -60,21 +71,26 @@ def _timing_facts(t):
             ("steps", str(t.steps)), ("clock", t.clock)]
 
 # %% ../../nbs/views/report.ipynb #19472a3d
+def _given(entries): return {k: v for k, v in entries.items() if v is not None}
+
 def facts(result)->list[tuple[str, list[tuple[str, str]]]]:
     "Return idle time, device, roofs, sample, settings, the whole model and the timing: titled lists of name and value."
-    device = {"device": result.peaks.device} | result.environment
-    sections = {"Idle": _idle_facts(result), "Device": pairs_of(device), "Roofs": _roof_facts(result.peaks),
+    known = {k: v for k, v in result.environment.items() if k != "device_half_width"}
+    device = ({"device": result.peaks.device} if result.peaks else {}) | known
+    sections = {"Idle": _idle_facts(result), "Device": pairs_of(device),
+                "Roofs": _roof_facts(result.peaks) if result.peaks else [],
                 "Sample": list(argument_texts(result.sample).items()),
-                "Call and settings": pairs_of(result.call | result.settings),
+                "Call and settings": pairs_of(_given(result.call | result.settings)),
                 "Whole model": _program_facts(result.program) if result.program is not None else [],
                 "Timing": _timing_facts(result.timing) if result.timing is not None else []}
     return [(heading, entries) for heading, entries in sections.items() if entries]
 
 # %% ../../nbs/views/report.ipynb #0b664658
 def _segments(result):
-    "Return the terms of the equation as segments of a bar; what is subtracted has no length on it."
-    if not result.points: return []
-    return [dict(kind=t.kind, label=t.label, seconds=t.seconds) for t in terms(divided(result)) if t.seconds > 0]
+    "Return the terms of the equation as segments of a bar, if it has any; what is subtracted has no length on it."
+    whole = divided(result)
+    if not result.points or not is_split(whole): return []
+    return [dict(kind=t.kind, label=t.label, seconds=t.seconds) for t in terms(whole) if t.seconds > 0]
 
 # %% ../../nbs/views/report.ipynb #6353c678
 _first = ("name", "type", "operator", "phase", "time_s", "share", "bound", "utilization_pct", "potential_s")
@@ -101,10 +117,14 @@ _row_sets = dict(modules="points", ops="ops", kernels="kernels", steps="steps")
 
 def _with(result, points, rows): return replace(result, **{_row_sets[points]: rows})
 
+def _cells_of(result, points, columns, top=None):
+    "Return the first `top` rows as cells of the page."
+    return cells(list(islice(records(result, points, [c["field"] for c in columns]), top)), columns)
+
 def _row_groups(result, points, columns):
     "Return the folded rows of more than one, with the numbers of the rows that each holds."
     folded = _with(result, points, fold(result.rows(points), "block"))
-    pairs = zip(folded.rows(points), cells(records(folded, points), columns))
+    pairs = zip(folded.rows(points), _cells_of(folded, points, columns))
     return [(p, dict(row=values, members=list(p.rows))) for p, values in pairs if isinstance(p, FoldedPoint)]
 
 # %% ../../nbs/views/report.ipynb #b0021a5c
@@ -112,31 +132,34 @@ def _points_tab(result, points, title, top):
     "Return the slowest `top` rows of one kind."
     rows = result.rows(points)
     slow, columns = _with(result, points, rows[:top]), _report_columns(result)
-    values = cells(islice(records(result, points), top), columns)
+    values = _cells_of(result, points, columns, top)
     groups = _row_groups(slow, points, columns)
-    drawn = figure(chart(_with(slow, points, [*rows[:top], *(p for p, _ in groups)]), "", points, 0))
-    drawn["alt"] = alt_text(slow, points)
+    drawn = [_roofline(slow, points, [*rows[:top], *(p for p, _ in groups)])] if result.peaks else []
     shown = filled(columns, values)
     if any(c["field"] == "operator" and c["visible"] for c in shown): shown = _hide(shown, "type")
-    return dict(name=points, title=title, figures=[drawn, figure(plot_categories(slow, points))], columns=shown,
-                rows=values, left_out=max(len(rows) - top, 0), groups=[g for _, g in groups], names=True,
+    return dict(name=points, title=title, figures=[*drawn, figure(plot_categories(slow, points))], columns=shown,
+                rows=values, left_out=len(rows) - len(rows[:top]), groups=[g for _, g in groups], names=True,
                 sort=["time_s", "desc"], fold=len(fold(rows[:top])) < len(rows[:top]), xprof=_like_xprof(columns))
+
+def _roofline(result, points, rows):
+    "Return the chart of `rows`, folded ones among them; its words are of the rows of `result`."
+    return figure(chart(_with(result, points, rows), "", points, 0)) | dict(alt=alt_text(result, points))
 
 def _hide(columns, field): return [c | dict(visible=c["visible"] and c["field"] != field) for c in columns]
 
 def _layers_tab(result, top):
     "Return the kernels of compiled code by layer, with the bytes of a layer's operators one by one and of its kernels."
-    plain = lambda p: RooflinePoint(**{f.name: getattr(p, f.name) for f in fields(RooflinePoint)})
+    def plain(p): return RooflinePoint(**{f.name: getattr(p, f.name) for f in fields(RooflinePoint)})
     tab = _points_tab(replace(result, points=[*map(plain, fold(result.points, "layer"))]), "modules", "layers", top)
     more, less = ("eager_bytes", "bytes_moved"), ("bound", "potential_s")
-    seen = lambda c: (c["visible"] or c["field"] in more) and c["field"] not in less
+    def seen(c): return (c["visible"] or c["field"] in more) and c["field"] not in less
     columns = [c | dict(visible=seen(c)) for c in tab["columns"]]
     return tab | dict(name="layers", columns=columns)
 
 # %% ../../nbs/views/report.ipynb #4c4ab74f
 def _at(p, time_s, name):
     "Return the same work in another time; in none at all its rates are unknown."
-    scaled = lambda v: v * p.time_s / time_s if v is not None and time_s else None
+    def scaled(v): return v * p.time_s / time_s if v is not None and time_s else None
     return replace(p, name=name, time_s=time_s, time_iqr_s=None, achieved_gflops=scaled(p.achieved_gflops),
                    utilization_pct=scaled(p.utilization_pct))
 
@@ -173,13 +196,13 @@ def _program_kind(result):
     other = ("rank", "share", "cumulative_share", "total_s", "type")
     columns = [c for c in _report_columns(result) if c["field"] not in other]
     columns = [c | dict(visible=c["visible"] or c["field"] == "achieved_gflops") for c in columns]
-    values = cells(records(every, "steps"), columns)
-    figures = [figure(chart(every, "", "steps", 0)), _whole_chart(result)]
+    values = _cells_of(every, "steps", columns)
+    figures = [*([figure(chart(every, "", "steps", 0))] if result.peaks else []), _whole_chart(result)]
     if result.steps: figures.append(figure(_step_times(rows, len(rows) - len(result.steps))))
     return dict(name="program", title="program", figures=figures, columns=filled(columns, values), rows=values)
 
 # %% ../../nbs/views/report.ipynb #02c86bfe
-def kinds(result, top:int)->list[dict]:
+def kinds(result, top:int|None)->list[dict]:
     "Return the tabs, modules first; of compiled code its kernels, and then the same rows by layer."
     compiled = any(p.layers for p in result.points)
     first = "kernels" if compiled and not result.kernels else "modules"
@@ -187,13 +210,14 @@ def kinds(result, top:int)->list[dict]:
     shown = [points for points in titles if result.rows(points) or points == "modules"]
     tabs = [_points_tab(result, points, titles[points], top) for points in shown]
     tabs[1:1] = [_layers_tab(result, top)] if compiled else []
-    return tabs + ([_program_kind(result)] if result.program is not None else [])
+    memory = door("memory") if result.memory and result.memory.timeline else None
+    return [*tabs, *([_program_kind(result)] if result.program is not None else []),
+            *([memory.memory_tab(result)] if memory else [])]
 
 # %% ../../nbs/views/report.ipynb #7d7d7ecb
 _filters = dict(phase="phase", category="category", type="type", bound="bound", memory_level="level", dtype="precision")
 
-def report_of(result, top:int=1000)->dict:
+def report_of(result, top:int|None=1000)->dict:
     "Return what `page` makes the report of."
-    result.with_roofs()
     return dict(lines=headline(result), facts=facts(result), kinds=kinds(result, top), filters=_filters,
-                file=model_name(result) or "rows", division=_segments(result), notes=footer(result))
+                file=model_name(result) or "rows", division=_segments(result), notes=result.caveats)

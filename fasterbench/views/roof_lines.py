@@ -70,9 +70,14 @@ def roof_lines(fig, peaks:HardwarePeaks, levels, box:tuple, color:str=ink, label
         beside = 1.6 * flops / min(l.bandwidth for l in levels)      # right of the last ridge: few rows are there
         if slot == 0 and flops < top and beside < x1 / 10:
             place, side = math.log(beside / start) / math.log(x1 / start), "top right"
-        value, unit = _rate_label(flops, "FLOP/s"), name.partition(" ")[2]
-        short = f"{unit} {value}" if unit and len({n.partition(" ")[0] for n in ceilings}) == 1 else None
-        _line(fig, f"{name} {value}", (start, x1), (flops, flops), place, side, labelled, color, short=short)
+        _line(fig, f"{name} {_rate_label(flops, 'FLOP/s')}", (start, x1), (flops, flops), place, side, labelled, color,
+              short=_short_label(name, flops, ceilings))
+
+def _short_label(name, flops, ceilings):
+    "Return the label without the dtype, where all ceilings are of one."
+    unit = name.partition(" ")[2]
+    alone = len({n.partition(" ")[0] for n in ceilings}) == 1
+    return f"{unit} {_rate_label(flops, 'FLOP/s')}" if unit and alone else None
 
 # %% ../../nbs/views/roof_lines.ipynb #cf0a49ff
 def network_in_use(peaks:HardwarePeaks, points:list[RooflinePoint]):
@@ -80,7 +85,7 @@ def network_in_use(peaks:HardwarePeaks, points:list[RooflinePoint]):
     if peaks is None or peaks.network is None: return []
     sent = [(peaks.network.named(name), nbytes) for p in points for name, nbytes in p.sends]
     sums = totals((roof, nbytes) for roof, nbytes in sent if roof is not None)
-    small = lambda r: 10 * sums[r] < sum(sums.values())
+    def small(r): return 10 * sums[r] < sum(sums.values())
     return sorted(sums, key=lambda r: (small(r), -r.bus_bandwidth))
 
 # %% ../../nbs/views/roof_lines.ipynb #bbf35c3a
@@ -103,10 +108,25 @@ def _kind_lines(fig, kinds, box, top):
         xs, ys = ((x0, x1), (k.rate, k.rate)) if k.per == "FLOP" else ((left, top / k.rate), (left * k.rate, top))
         _line(fig, name, xs, ys, 0.3, "top right", True, ink, "dot", visible="legendonly")
 
-def roofs(fig, peaks:HardwarePeaks, levels, box:tuple, dtypes=None, kinds=(), network=()):
+def mix_ceiling(result)->float|None:
+    "Return the ceiling of a program of several dtypes, FLOP/s: its FLOPs over the least time of their arithmetic."
+    p, rows = result.program, result.points
+    flops = totals((q.dtype, q.flops or 0) for q in rows if q.flops)
+    if p is None or len(flops) < 2: return None
+    if p.bound == "compute": return p.attainable_gflops and 1e9 * p.attainable_gflops
+    peaks = result.peaks
+    return sum(flops.values()) / sum(f / peaks.flops_of(dtype or peaks.dtype) for dtype, f in flops.items())
+
+def _mix_line(fig, rate, box, levels):
+    "Draw the ceiling of a mix of dtypes."
+    xs = rate / max(l.bandwidth for l in levels), box[1]
+    _line(fig, f"mix of dtypes {_rate_label(rate, 'FLOP/s')}", xs, (rate, rate), 0.8, "bottom left", True, ink, "dot")
+
+def roofs(fig, peaks:HardwarePeaks, levels, box:tuple, dtypes=None, kinds=(), network=(), mix=None):
     "Add the roofs with their values and ridge points; `kinds`, and all of `network` but the first, wait in the legend."
     top = max(_ceilings_by_name(peaks, dtypes).values())
     roof_lines(fig, peaks, levels, box, dtypes=dtypes)
+    if mix: _mix_line(fig, mix, box, levels)
     _kind_lines(fig, kinds, box, top)
     _network_lines(fig, network, box, top)
     ridges = [(c / l.bandwidth, c, escape(f"ridge of {l.name} and {name}: {c / l.bandwidth:.2f} FLOP/B"))

@@ -10,10 +10,11 @@ from collections.abc import Iterator
 
 from ..roofs.place import RooflinePoint, arithmetic_intensity
 from ..roofs.hardware import memory_time, passing
-from .fields import Field, fields, fields_of, level_names
+from ..timing.certainty import row_spread
+from .fields import brief, Field, fields, fields_of, level_names
 from .fold import FoldedPoint, fold, label
-from .headline import base_of_shares, headline, caveats
-from .peaks_page import not_measured
+from .headline import base_of_shares, divided, headline, caveats
+from ..roofs.network import not_measured
 from .view import (Sheet, Table, check_top, left_columns, more_rows, narrowed, printable,
                                     terminal_width, text_table, wrap_lines)
 
@@ -23,21 +24,26 @@ def has_caveat(p:RooflinePoint)->bool:
     return p.uncertain or p.disturbed
 
 def cell(p:RooflinePoint, field:Field, concise:bool=False)->str:
-    "Return the value of a field of `p` as text for a table; `~` marks a time that is uncertain."
+    "Write the value of a field of `p` for a table."
     if field.name == "name": return printable(label(p))
     if field.name == "type": return printable(p.operator.removeprefix("aten::") or p.type)
     if field.name == "phase" and concise: return _phases.get(p.phase, p.phase)
-    if field.name == "time_iqr_s":
-        if not has_caveat(p) or not p.time_s: return ""
-        spread = (p.time_iqr_s or 0.0) / p.time_s
-        return "±" if p.disturbed and 0 < spread <= 0.25 else _spread(spread)        # others had the cores all the time
+    if field.name == "time_s" and p.uncertain and p.source == "predicted": return "?"     # a range, no time
+    if field.name == "time_iqr_s": return _spread_mark(p)
     value = getattr(p, field.name)
     if field.unit == "TFLOP/s" and value is not None: value /= 1e3
     return field.text(value, concise or field.name == "time_s")
 
-def _spread(fraction): return "?" if not fraction else f"~{fraction:.0%}" if fraction < 0.995 else ">99%"
+def _spread_mark(p):
+    "Write the spread of a row's time if it is in doubt, or why: `busy`, `short`."
+    if not has_caveat(p) or not p.time_s: return ""
+    spread = (p.time_iqr_s or 0.0) / p.time_s
+    if p.source != "predicted" and not spread: return "short"
+    return "busy" if p.disturbed and 0 < spread <= row_spread else _spread(spread)
 
-_phases = dict(forward="fwd", backward="bwd", update="upd")
+def _spread(fraction): return "?" if not fraction else f"{fraction:.0%}" if fraction < 0.995 else ">99%"
+
+_phases = dict(forward="fwd", backward="bwd", recompute="rec", update="upd")
 
 # %% ../../nbs/views/table.ipynb #302df624
 _columns = ("name", "type", "phase", "time_s", "share", "flops", "bytes_moved",
@@ -53,7 +59,9 @@ def shown_fields(points:list[RooflinePoint])->list[Field]:
     if fast: shown = [f._replace(unit="TFLOP/s", short="TFLOP/s") if f.name == "achieved_gflops" else f for f in shown]
     return _with_ranks(_two_times(shown, points), points)
 
-_left_out = ("flops", "bytes_moved", "wire_bytes", "arithmetic_intensity", "achieved_gflops")      # for want of room
+_left_out = "flops", "bytes_moved", "wire_bytes"       # of several ranks, for want of room
+# What a narrow table leaves out, one after the other; the two axes of the chart stay
+_spare = "bytes_moved", "wire_bytes", "flops", "slowest_rank", "rank_min_s"
 
 # %% ../../nbs/views/table.ipynb #489f4b4c
 def _with_ranks(shown, points):
@@ -82,9 +90,9 @@ def _fitted(points, top, shown, width):
         wide = [max(map(len, column)) for column in zip(*rows)]
         room = width - sum(wide[2:]) - gap * (len(wide) - 1)
         if wide[0] + wide[1] <= room or room >= 44: break
-    spare = [f for f in shown if f.name in ("achieved_gflops", "arithmetic_intensity")]       # they follow from others
+    spare = sorted((f for f in shown if f.name in _spare), key=lambda f: _spare.index(f.name))
     if room < min(32, wide[0] + wide[1]) and spare:
-        return _fitted(points, top, [f for f in shown if f != spare[-1]], width)
+        return _fitted(points, top, [f for f in shown if f != spare[0]], width)
     return text_table(narrowed(rows, room, [r[0] for r in text_rows(points, shown[:1])[1:]]), left, gap)
 
 # %% ../../nbs/views/table.ipynb #f5598c8a
@@ -100,33 +108,63 @@ def without_network(result)->list[str]:
             f"network out", *not_measured(network, kinds)]
 
 # %% ../../nbs/views/table.ipynb #5d9613f4
+def memory_lines(result)->list[str]:
+    "Say the memory at its peak, and its share of the device's where that is known."
+    if result.memory is None: return []
+    room = result.peaks.capacity("memory") if result.peaks else None
+    held = printable(result.memory.line) + (f" · {result.memory.share_of(room)}" if room else "")
+    return list(filter(None, (held, result.memory.allocator_line)))
+
 def footer(result)->list[str]:
     "List caveats, rows above their roof, unknown operators, and notes."
     above, caveat = sum(r.above_roof for r in result.points), caveats(result)
     lines = list(filter(None, (caveat, base_of_shares(result))))
     if above:
-        lines.append(f"{above} of {len(result.points)} rows above their roof by more than the spread: "
-                     "a finding about a count or a probe")
+        lines.append(f"{above} of {len(result.points)} rows are faster than their roof by more than the spread: "
+                     "a count or a roof is wrong")
     if result.unknown_ops:
         lines.append("no FLOP rule for " + ", ".join(f"{printable(k)} ({n}×)" for k, n in result.unknown_ops.items()))
-    lines += without_network(result)
-    lines += [printable(str(a)) for a in result.breakdowns[:8]]
-    if len(result.breakdowns) > 8: lines.append(f"… and {len(result.breakdowns) - 8} more breakdowns")
-    return lines + ["\n".join(map(printable, n.split("\n"))) for n in result.notes]   # a command has its own line
+    if result.peaks is None and not any(n.startswith("roofs: ") for n in result.notes):
+        lines.append("no roofs: what bounds the rows, and how far they are from it, is unknown")
+    return [*lines, *without_network(result), *memory_lines(result), *breakdown_lines(result), *note_lines(result)]
+
+def breakdown_lines(result)->list[str]:
+    "Say where the time of each device of a trace went, of eight at most."
+    lines = [printable(str(a)) for a in result.breakdowns[:8]]
+    return lines + [f"… and {len(result.breakdowns) - 8} more breakdowns"] * (len(result.breakdowns) > 8)
+
+def note_lines(result)->list[str]:
+    "Return the notes, a command in its own line."
+    return ["\n".join(map(printable, n.split("\n"))) for n in result.notes]
 
 def _marks_explained(shown, rows):
     "Explain the column of the IQR, where it is shown."
     column = next((f for f in shown if f.name == "time_iqr_s"), None)
     if column is None: return []
-    cells = {cell(p, column)[:1] for p in rows}
-    marks = {"~": "IQR: the middle half of a row's times spans so much of their median",
-             "±": "±: others used the cores meanwhile", "?": "?: too short for the clock"}
-    return ["; ".join(said for mark, said in marks.items() if cells & ({mark, ">"} if mark == "~" else {mark}))]
+    cells = {cell(p, column) for p in rows}
+    marks = {"busy": "busy: other processes used the CPU during this row.",
+             "short": "short: the row takes too little time for the clock.",
+             "?": "?: this kind of kernel was never measured; its time is a range."}
+    spread = ["IQR: interquartile range, % of the median."] if any(c.endswith("%") for c in cells) else []
+    return [" ".join(spread + [said for mark, said in marks.items() if mark in cells])]
 
 def _left_out_or_folded(points, rows, top):
     "Say what the table leaves out or folds."
     folded = any(isinstance(p, FoldedPoint) for p in rows)
     return more_rows(len(rows), top) + [f"{len(points)} rows folded into {len(rows)}"] * folded
+
+# %% ../../nbs/views/table.ipynb #9a7largest
+def largest_gap(result, rows)->list[str]:
+    "Name the row that loses most time below its roof; none where no row has a roof."
+    bounded = [p for p in rows if (p.potential_s or 0) > 0 and p.bound not in ("none", "undefined")]
+    if not bounded or any(p.uncertain and p.source == "predicted" for p in rows): return []
+    p, total = max(bounded, key=_gap_of), divided(result).end_to_end_s
+    lost, whole, name = brief(p.potential_s, "s"), brief(total, "s"), printable(label(p))
+    if len(name) > 48: name = "…" + name[-47:]
+    reached = fields["utilization_pct"].text(p.utilization_pct, True).replace("%", " %")
+    return [f"largest gap: {name}, {lost} of {whole}, at {reached} of its roof"]
+
+def _gap_of(p): return p.potential_s
 
 # %% ../../nbs/views/table.ipynb #8338375b
 def summary(
@@ -144,7 +182,7 @@ def summary(
     predicted = any(p.source == "predicted" for p in result.points)
     title = f"=== {'Predicted roofline' if predicted else 'Roofline'} ".ljust(max(map(len, lines)), "=")
     above = wrap_lines(map(printable, headline(result)), width)
-    below = wrap_lines([*_marks_explained(shown, rows[:top]), *footer(result)], width)
+    below = wrap_lines([*_marks_explained(shown, rows[:top]), *footer(result), *largest_gap(result, rows)], width)
     return "\n".join([title, *above, "", *lines, *_left_out_or_folded(result.points, rows, top), *below])
 
 # %% ../../nbs/views/table.ipynb #cec449be
@@ -178,9 +216,9 @@ def _efficiencies(p, peaks):
                 and p.bytes_by_level else None)
 
 # %% ../../nbs/views/table.ipynb #005c3ac1
-def records(result, points:str="modules")->Iterator[dict]:
-    "Yield one dict per row, with the keys of `fields_of`."
-    rows, keys, names, cumulative = result.rows(points), fields_of(result), level_names(result), 0.0
+def records(result, points:str, keys)->Iterator[dict]:
+    "Yield one dict per row, with `keys`: names of fields."
+    rows, names, cumulative = result.rows(points), level_names(result), 0.0
     total = inclusive(rows) if points == "modules" else {}
     for rank, p in enumerate(rows, 1):
         cumulative += p.share
@@ -192,7 +230,8 @@ def records(result, points:str="modules")->Iterator[dict]:
 
 def sheet_of(result, points:str="modules")->Sheet:
     "Return the rows with the fields of `fields_of`."
-    return Sheet(fields_of(result), records(result, points))
+    known = fields_of(result)
+    return Sheet(known, records(result, points, known))
 
 # %% ../../nbs/views/table.ipynb #f10239b9
 def html_table(result, top:int|None=10)->str:
@@ -200,4 +239,5 @@ def html_table(result, top:int|None=10)->str:
     rows = fold(result.points)
     shown = shown_fields(rows[:top])
     below = _left_out_or_folded(result.points, rows, top) + _marks_explained(shown, rows[:top]) + footer(result)
+    below += largest_gap(result, rows)
     return Table(text_rows(rows[:top], shown), left_columns(shown), headline(result), below).html()

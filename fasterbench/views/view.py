@@ -29,64 +29,52 @@ def printable(text:str)->str:
     "Return `text` with line breaks, terminal codes and the like as escapes."
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
-def _signature_stem(signature):
-    "Return the signature of a C++ function without its return type, its parameters and namespaces."
-    if "<" not in signature and "::" not in signature: return signature
-    text, depth = re.sub(r"^void |\(anonymous namespace\)::", "", signature).strip(), 0
-    for i in range(len(text) - 1, -1, -1) if text.endswith(")") else ():
-        depth += (text[i] == ")") - (text[i] == "(")
-        if not depth: text = text[:i]; break
-    return re.sub(r"\b(?:\w+::)+", "", text)
+def _without_namespaces(signature): return re.sub(r"^void |\(anonymous namespace\)::|\b(?:\w+::)+", "", signature)
 
 def shortened(text:str, width:int)->str:
-    "Return `text` without its middle, where it is too long. Of a path the end says most, of a signature the start."
-    if len(text) <= width or len(text := _signature_stem(text)) <= width: return text
-    signature = "<" in text or "(" in text.lstrip("(")
-    start = 2 * width // 3 if signature else width // 4 if width >= 20 else 1
+    "Return `text` as it fits: a signature of C++ without namespaces and its end, any other text without its middle."
+    if len(text) <= width: return text
+    if "<" in text or "(" in text.lstrip("("): return cut(_without_namespaces(text), width)
+    start = width // 4 if width >= 20 else 1
     return f"{text[:start]}…{text[len(text) - (width - start - 1):]}"
 
 # %% ../../nbs/views/view.ipynb #9016bf7d
-def _gapped(parts, kept):
-    "Return the `kept` of `parts`, an ellipsis for what is left out between and before them."
-    text, last = "", -1
-    for i in sorted(kept):
-        text += ("…" if i > last + 1 else "." if text else "") + parts[i]
-        last = i
+def _path_end(parts, width):
+    "Return the last parts of a path that fit; the last one loses its middle where it alone is too long."
+    text = shortened(parts[-1], max(width - 1, 4))
+    for part in reversed(parts[:-1]):
+        if len(part) + len(text) + 2 > width: return f"…{text}"
+        text = f"{part}.{text}"
     return text
 
-def _fitted_path(parts, kept, width):
-    "Return the name of `kept` parts, further ones as they fit, from the end on; too long, its longest part is cut."
-    for i in reversed(range(len(parts))):
-        if i not in kept and len(_gapped(parts, {*kept, i})) <= width: kept = {*kept, i}
-    over = len(_gapped(parts, kept)) - width
-    if over > 0:
-        longest = max(kept, key=lambda i: len(parts[i]))
-        parts = [shortened(p, max(len(p) - over, 4)) if i == longest else p for i, p in enumerate(parts)]
-    text = _gapped(parts, kept)
-    if len(text) > width and text.startswith("…"): return f"…{text[len(text) - width + 1:]}"     # one gap is enough
-    return shortened(text, width)
+def _path_from(parts, k, width):
+    "Return a path from its `k`th last part on, without what does not fit behind that part, else without its start."
+    head, last, whole = parts[-k], parts[-1], ".".join(parts[-k:])
+    if len(whole) < width or len(last) < width < len(head) + len(last) + 3: return f"…{whole[1 - width:]}"
+    rest = _path_end(parts[len(parts) - k + 1:], width - len(head) - 1)
+    return f"…{head}{'' if rest.startswith('…') else '.'}{rest}"
+
+def _last_difference(paths):
+    "Return which part before the last one, from the end, differs between `paths`; 0 where none does."
+    found = range(2, max(map(len, paths)) + 1)
+    return next((k for k in found if len({p[-k] if k <= len(p) else "" for p in paths}) > 1), 0)
+
+def _is_path(name): return not re.search(r"[<(:/]| (?!×\d+$)", name)
 
 def told_apart(
     names:list[str],
     width:int,           # Characters that each may take
     others:list[str]=(), # Names that they must not look like
 )->list[str]:
-    "Shorten paths so that what differs between them stays: the last part, and the parts that tell them apart."
-    split = {n: n.split(".") for n in dict.fromkeys([*names, *others])}
-    kept, alike = {n: {len(parts) - 1} for n, parts in split.items()}, True
-    while alike:                                        # those that look alike get their last part that differs
-        alike = False
-        for group in (g for g in grouped(split, lambda n: _gapped(split[n], kept[n])).values() if len(g) > 1):
-            deepest = max(len(split[n]) for n in group)
-            at = lambda n, k: split[n][-k] if k <= len(split[n]) else ""
-            differing = [k for k in range(1, deepest + 1) if len({at(n, k) for n in group}) > 1]
-            more = next((k for k in differing if any(len(split[n]) >= k and len(split[n]) - k not in kept[n]
-                                                     for n in group)), None)
-            for n in group if more else ():
-                if len(split[n]) >= more: kept[n].add(len(split[n]) - more); alike = True
-    path = lambda n: not re.search(r"[<(:/]| (?!×\d+$)", n)
-    return [n if len(n) <= width else _fitted_path(split[n], kept[n], width) if path(n) else shortened(n, width)
-            for n in names]
+    "Shorten paths to their last parts, and where several then look alike, from the last part on that differs."
+    split = {n: n.split(".") if _is_path(n) else [n] for n in dict.fromkeys([*names, *others])}
+    short = {n: n if len(n) <= width else _path_end(parts, width) if len(parts) > 1 else shortened(n, width)
+             for n, parts in split.items()}
+    for alike in grouped(split, short.get).values():
+        k = _last_difference([split[n] for n in alike])
+        for n in alike:
+            if 1 < k <= len(split[n]) and len(n) > width: short[n] = _path_from(split[n], k, width)
+    return [short[n] for n in names]
 
 # %% ../../nbs/views/view.ipynb #9016bf7c
 def cut(text:str, width:int)->str:
@@ -104,7 +92,7 @@ def narrowed(rows:list[list[str]], room:int, others:list[str]=())->list[list[str
 def text_table(rows:list, left:set, gap:int=2)->list[str]:
     "Return one line per row, the titles first, as wide as the content; the columns of `left` are aligned to the left."
     widths = [max(map(len, column)) for column in zip(*rows)]
-    aligned = lambda r: [f"{c:<{w}}" if i in left else f"{c:>{w}}" for i, (c, w) in enumerate(zip(r, widths))]
+    def aligned(r): return [f"{c:<{w}}" if i in left else f"{c:>{w}}" for i, (c, w) in enumerate(zip(r, widths))]
     return [(" " * gap).join(aligned(r)).rstrip() for r in rows]
 
 def check_top(top):
@@ -144,18 +132,28 @@ def _stacked(rows):
 def _in_parts(rows, left, width):
     "Return a table that is too wide as tables below one another; the columns that tell rows apart are in all of them."
     wide = [max(map(len, column)) for column in zip(*rows)]
+    lines = []
+    for columns in _column_parts(wide, _first_columns(rows, wide, width), width):
+        cells = [[r[i] for i in columns] for r in rows]
+        table = text_table(list(filter(any, cells)), {k for k, i in enumerate(columns) if i in left}, 1)
+        lines += ["", *table] if lines else table                       # a line of titles may be empty
+    return lines
+
+def _first_columns(rows, wide, width):
+    "Return how many columns tell the rows apart, where half the width has room for them; else one."
     named = [r for r in rows if r[0]]
-    apart = lambda k: len({tuple(r[:k]) for r in named}) == len(named) and sum(wide[:k]) + k <= width // 2
-    first = next((k for k in range(1, len(wide)) if apart(k)), 1)
-    own, start = list(range(first)), sum(wide[:first]) + first - 1
-    parts, used = [own], start
+    def apart(k): return len({tuple(r[:k]) for r in named}) == len(named) and sum(wide[:k]) + k <= width // 2
+    return next((k for k in range(1, len(wide)) if apart(k)), 1)
+
+def _column_parts(wide, first, width):
+    "Divide columns of these widths into parts that fit, each with the `first` ones."
+    start = sum(wide[:first]) + first - 1
+    parts, used = [list(range(first))], start
     for i, w in enumerate(wide[first:], first):
-        if used + 1 + w > width and len(parts[-1]) > first: parts, used = [*parts, own], start
-        parts[-1] = [*parts[-1], i]
+        if used + 1 + w > width and len(parts[-1]) > first: parts, used = [*parts, list(range(first))], start
+        parts[-1].append(i)
         used += 1 + w
-    of = lambda own: [cells for r in rows if any(cells := [r[i] for i in own])]          # a line of titles may be empty
-    tables = [text_table(of(own), {k for k, i in enumerate(own) if i in left}, 1) for own in parts]
-    return [line for k, table in enumerate(tables) for line in ([""] * (k > 0) + table)]
+    return parts
 
 class Table(NamedTuple):
     "Texts in rows and columns, and the lines around them."
@@ -169,9 +167,9 @@ class Table(NamedTuple):
     )->str:
         """Return the table in the width of a terminal.
 
-        Where it is too wide, names keep what differs; without names, the last columns come below the others."""
+        Where it is too wide, names keep what differs; where that is not enough, the last columns come below."""
         width = width or terminal_width()
-        widths = lambda rows: [max(map(len, column)) for column in zip(*rows)]
+        def widths(rows): return [max(map(len, column)) for column in zip(*rows)]
         rows, wide, names = self.rows, widths(self.rows), 2 if {0, 1} <= self.left else 0    # the columns that give way
         if len(rows) > 1 and min(sum(wide[:names]), 20) + sum(wide[names:]) + len(wide) - 1 > width:
             rows = _stacked(rows)
@@ -179,8 +177,9 @@ class Table(NamedTuple):
         gap = 2 if sum(wide) + 2 * (len(wide) - 1) <= width else 1
         room = max(width - sum(wide[2:]) - gap * (len(wide) - 1), 20)
         rows = narrowed(rows, room) if names else rows
+        wide = widths(rows)
         above = [*wrap_lines(map(printable, self.above), width), ""] if self.above else []
-        fits = names or sum(wide) + gap * (len(wide) - 1) <= width
+        fits = sum(wide) + gap * (len(wide) - 1) <= max(width, 80 if names else 0)
         lines = text_table(rows, self.left, gap) if fits else _in_parts(rows, self.left, width)
         return "\n".join([*above, *lines, *wrap_lines(self.below, width)])
 
@@ -197,9 +196,13 @@ def left_columns(shown:Iterable[Field])->set[int]:
 def more_rows(count:int, top:int|None)->list[str]:
     "Say how many of `count` rows a table of `top` leaves out."
     left_out = 0 if top is None else count - top
-    return [f"… and {left_out} more row{'s' * (left_out != 1)}"] if left_out > 0 else []
+    return [f"… and {left_out} more row{'s' if left_out != 1 else ''}"] if left_out > 0 else []
 
 # %% ../../nbs/views/view.ipynb #vw000012
+def _cell_of_csv(value):
+    "Return a value for CSV; a text that a spreadsheet would compute gets an apostrophe in front."
+    return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")) else value
+
 class Sheet(NamedTuple):
     "Rows, and the fields that are shown of them."
     fields: dict[str, Field]
@@ -207,7 +210,7 @@ class Sheet(NamedTuple):
 
     def records(self)->list[dict]:
         "Return a dict per row, with the keys of `fields` in their order."
-        value = lambda r, k: r.get(k) if isinstance(r, dict) else getattr(r, k)
+        def value(r, k): return r.get(k) if isinstance(r, dict) else getattr(r, k)
         return [{k: value(r, k) for k in self.fields} for r in self.rows]
 
     def frame(self)->"DataFrame":
@@ -220,7 +223,7 @@ class Sheet(NamedTuple):
         "Return the rows as CSV, units in the header."
         out = csv.writer(text := io.StringIO(), lineterminator="\n")
         out.writerow(f.csv_title for f in self.fields.values())
-        out.writerows(r.values() for r in self.records())   # the writer leaves the cell of a None empty
+        out.writerows(map(_cell_of_csv, r.values()) for r in self.records())     # that of a None is empty
         return text.getvalue()
 
     def table(self,
@@ -230,7 +233,7 @@ class Sheet(NamedTuple):
         concise:bool=True, # Three significant digits
     )->Table:
         "Return the rows as texts; a column of empty ones is left out."
-        text = lambda f, value: unknown if value is None else value if value == "" else f.text(value, concise)
+        def text(f, value): return unknown if value is None else value if value == "" else f.text(value, concise)
         records = self.records()
         columns = {k: [text(f, r[k]) for r in records] for k, f in self.fields.items()}
         shown = [f for k, f in self.fields.items() if any(columns[k]) or not columns[k]]
@@ -257,7 +260,7 @@ def _picture_kind(path):
     "Return the kind that an ending names. Raise `ValueError` for another, `ImportError` if pictures cannot be made."
     kind = Path(path).suffix.lower().removeprefix(".")
     if kind not in _pictures:
-        raise ValueError(f"{str(path)!r} does not say what picture it is; the endings are .png, .svg and .pdf")
+        raise ValueError(f"{str(path)!r} has no picture format; valid endings are .png, .svg and .pdf")
     if find_spec("kaleido") is None:
         raise ImportError("a picture needs kaleido, and Chrome or Chromium: pip install kaleido; to_html needs neither")
     return kind
@@ -270,7 +273,7 @@ def _with_arguments(method, supplier):
         try: view.__signature__.bind(self, *args, **kwargs)
         except TypeError as error: raise TypeError(f"{type(self).__name__}.{method.__name__}() {error}") from None
         return method(self, *args, **kwargs)
-    takes = lambda f: list(signature(f).parameters.values())
+    def takes(f): return list(signature(f).parameters.values())
     own = [p for p in takes(method) if p.kind not in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)]
     more = [p for p in takes(supplier) if p.name not in {q.name for q in own}]
     both = sorted((*own, *more), key=lambda p: p.kind)
@@ -312,6 +315,11 @@ class View:
     def _sheet(self, *args, **kwargs)->Sheet: raise NotImplementedError
     def _chart(self, title:str, *args, **kwargs)->"Figure": raise NotImplementedError
     def _page(self, *args, **kwargs)->dict: return dict(kinds=[self._sheet().tab("rows", "rows", self.plot(""))])
+
+    @property
+    def caveats(self)->list[str]:
+        "Caveats on it: sentences that terminal, notebook, page and JSON all carry."
+        return []
 
     def summary(self, *args, **kwargs)->None:
         "Print `text`."
@@ -357,7 +365,8 @@ class View:
     )->str:
         "Return the page as HTML text."
         file = self.file or type(self).__name__.lower()
-        return page(title or self.title or file, **dict(file=file, filters=self.filters) | self._page(*args, **kwargs))
+        about = dict(file=file, filters=self.filters, notes=self.caveats) | self._page(*args, **kwargs)
+        return page(title or self.title or file, **about)
 
     def to_html(self,
         path,                # Where to write
@@ -371,7 +380,8 @@ class View:
         "Return fields and rows as plain values that JSON can hold."
         sheet = self._sheet()
         about = [dict(name=f.name, unit=f.unit, title=f.title, meaning=f.meaning) for f in sheet.fields.values()]
-        return dict(schema="fasterbench.rows", version=1, title=self.title, fields=about, rows=sheet.records())
+        return dict(schema="fasterbench.rows", version=1, title=self.title, fields=about, rows=sheet.records(),
+                    caveats=self.caveats)
 
     def to_json(self,
         path=None, # Where to write; None: return the text

@@ -10,8 +10,8 @@ import math
 
 import torch
 
-from ..core.private import FakeTensor
-from .rules import Flops, Shape, aten_names, count_tensors, each, entries, rule
+from .rules import (Flops, Shape, aten_names, count_tensors, each, entries, filled_groups,
+                                     has_data, rule)
 
 # %% ../../nbs/work/contractions.ipynb #5026fa78
 def matmul(
@@ -35,8 +35,8 @@ def _pairs(a, b):
 
 def _met(a, b):
     "Return the entries of two sparse matrices that meet: each of `a` in column k with each of `b` in row k."
-    if any(t.stored is None or t.stored.is_meta or isinstance(t.stored, FakeTensor) for t in (a, b)): return None
-    columns, rows = (t.stored.to_sparse_coo()._indices()[i] for t, i in ((a, 1), (b, 0)))
+    if not (has_data(a.tensor) and has_data(b.tensor)): return None
+    columns, rows = (t.tensor.to_sparse_coo()._indices()[i] for t, i in ((a, 1), (b, 0)))
     return int(torch.bincount(rows, minlength=a[1])[columns].sum())
 
 @rule(*aten_names("matmul"), category="matmul")
@@ -107,11 +107,32 @@ def _linear_cross_entropy(x, w, *rest, out=None, **kw):
 @rule("torch_nn::_linear_cross_entropy_batch_chunked_no_reduction", category="matmul")
 def _linear_losses(x, w, *_, out=None, **kw): return matmul(x[0], x[1], w[0], extra=softmax_cost * x[0] * w[0])
 
-@rule(*aten_names("_grouped_mm _scaled_grouped_mm"), category="matmul")
-def _grouped_mm(a, b, *_, out=None, **kw):
-    if len(a) == len(b) == 2: return matmul(a[0], a[1], b[1])       # groups along the contracted dimension
-    if len(a) == 2: return matmul(a[0], a[1], b[-1])                # groups along the rows of a
-    return matmul(a[-2], a[-1], b[-1], batch=a[0] if len(b) == 3 else 1)
+def _group_ends(values):
+    "Return the tensor with the ends of groups among the arguments of a grouped product: the one of integers."
+    tensors = [v.tensor for v in values if isinstance(v, Shape)]
+    return next((t for t in tensors if t is not None and t.dtype in (torch.int32, torch.int64)), None)
+
+def _grouped_products(a, b, ends):
+    "Return the multiply-accumulates of a grouped product, and its results, of the places that are in a group."
+    (m, k), n = a[-2:], b[-1]
+    if len(a) == len(b) == 3: return a[0] * m * k * n, a[0] * m * n
+    divided = k if len(a) == len(b) else m if len(a) == 2 else n
+    places, groups = filled_groups(ends, divided, 0 if ends is None else ends.numel())
+    if len(a) == len(b): return m * places * n, groups * m * n
+    return (places * k * n, places * n) if len(a) == 2 else (m * k * places, m * places)
+
+@rule(*aten_names("_grouped_mm"), "transformers::grouped_mm_fallback", category="matmul")
+def _grouped_mm(a, b, *rest, out=None, **kw):
+    return matmul(_grouped_products(a, b, _group_ends((*rest, *kw.values())))[0], 1, 1)
+
+@rule(*aten_names("_scaled_grouped_mm _scaled_grouped_mm_v2"), category="matmul")
+def _scaled_grouped_mm(a, b, *rest, out=None, **kw):
+    macs, results = _grouped_products(a, b, _group_ends((*rest, *kw.values())))
+    return matmul(macs, 1, 1, extra=results)
+
+@rule("transformers::grouped_mm_fallback_backward", category="matmul")
+def _grouped_fallback_backward(a, b, ends, grad, *_, out=None, **kw):
+    return matmul(_grouped_products(a, b, ends.tensor)[0], 1, 1, batch=2)
 
 # %% ../../nbs/work/contractions.ipynb #55b90544
 def convolution(
@@ -169,7 +190,6 @@ def seen_pairs(
     upper = queries * keys if right is None else up_to(shift + right)
     return max(upper - (0 if left is None else up_to(shift - left - 1)), 0)
 
-
 # %% ../../nbs/work/contractions.ipynb #c672f5be
 def attention(
     q, k, v,        # Shapes: batch, heads, length, channels of a head
@@ -198,7 +218,8 @@ def attention_of(
     # gradients: scores, dQ and dK over the width of keys; dV and dP over that of values
     products = 2 * (3 * width + 2 * out) if backward else 2 * (width + out)
     others = softmax_cost + (3 if backward else 1 + mask)
-    return Flops(needed * (products + others), needed * products, (every - needed) * products)
+    scores = 2 * width if backward else 0                                          # the forward had them
+    return Flops(needed * (products + others), needed * products, (every - needed) * products, needed * scores)
 
 # %% ../../nbs/work/contractions.ipynb #21453389
 @rule(*aten_names("_scaled_dot_product_flash_attention_for_cpu"), category="attention")
@@ -232,12 +253,11 @@ def _sdpa_backward(grad, q, k, v, *rest, out=None, is_causal=None, **kw):
 def _sdpa_flash_backward(grad, q, k, v, *rest, out=None, is_causal=None, **kw):
     return attention(q, k, v, _causal(rest, is_causal), ends=True, backward=True)
 
-
 # %% ../../nbs/work/contractions.ipynb #0aaaba0f
 def _block_pairs(q, k, block_mask):
     "Return the pairs of a query and a key in the blocks that a mask names; `None` where its data are not there."
     few, at, full, at_full = block_mask[2:6]
-    if few.is_meta or isinstance(few, FakeTensor): return None
+    if not has_data(few): return None
     # the length of each block, the last of which may be shorter
     high, wide = ((length - size * torch.arange(blocks, device=few.device)).clamp(0, size) for length, size, blocks in
                   zip((q.shape[-2], k.shape[-2]), block_mask[-3:-1], at.shape[-2:]))
@@ -286,7 +306,6 @@ def _encoder_layer(x, width, heads, qkv_w, qkv_b, proj_w, proj_b, use_gelu, norm
     return _together(_self_attention(x, x, x, width, heads, mask), _projections(tokens, width, hidden),
                      _projections(tokens, hidden, width), extra=pointwise)
 
-
 # %% ../../nbs/work/contractions.ipynb #fbb5e895
 _gate_cost = {1: 3, 3: 14, 4: 17}
 
@@ -325,75 +344,3 @@ def _lstm_cell(gates_in, *_, out=None, **kw): return math.prod(gates_in) // 4 * 
 
 @rule(*aten_names("_thnn_fused_gru_cell"), category="recurrent")
 def _gru_cell(gates_in, *_, out=None, **kw): return math.prod(gates_in) // 3 * _gate_cost[3]
-
-# %% ../../nbs/work/contractions.ipynb #3700bf00
-def unpacked(
-    packed, # A `torch.ScriptObject` with packed weights
-)->tuple:
-    "Return the weight and bias in it; nothing where it cannot be unpacked."
-    try: inside = packed.unpack()
-    except (AttributeError, RuntimeError): return ()
-    inside = (inside,) if isinstance(inside, torch.Tensor) else inside[:2]
-    return tuple(t for t in inside if isinstance(t, torch.Tensor))
-
-# %% ../../nbs/work/contractions.ipynb #5cb821e0
-@rule(*(f"quantized::conv{d}d{s}" for d in (1, 2, 3) for s in ("", "_relu", "_dynamic", "_add", "_add_relu")),
-      category="convolution")
-def _quantized_conv(x, packed, *rest, out=None, **kw):
-    w, *bias = next(p for p in (packed, *rest) if p and isinstance(p[0], Shape))
-    return convolution(out, w, math.prod(out) * len(bias))
-
-@rule(*(f"quantized::conv_transpose{d}d{s}" for d in (1, 2, 3) for s in ("", "_dynamic")), category="convolution")
-def _quantized_conv_transpose(x, packed, *_, out=None, **kw):
-    w, *bias = packed
-    return convolution(x, w, math.prod(out) * len(bias))
-
-_forms = ("", "_relu", "_dynamic", "_relu_dynamic", "_leaky_relu", "_tanh", "_dynamic_fp16", "_relu_dynamic_fp16",
-          "_with_input_q_dq_qweight_dq_output_fp32", "_with_input_q_dq_qweight_dq_relu_output_fp32")
-
-@rule(*(f"quantized::linear{s}" for s in _forms), category="matmul")
-def _quantized_linear(x, packed, *_, out=None, **kw):
-    w, *bias = packed
-    return matmul(math.prod(x[:-1]), x[-1], w[0], extra=math.prod(out) * len(bias))
-
-# %% ../../nbs/work/contractions.ipynb #14c047b1
-@rule(*aten_names("_weight_int8pack_mm _mixed_dtypes_linear"), category="matmul")
-def _int8_weight(x, w, scales, *_, out=None, **kw):
-    return matmul(math.prod(x[:-1]), x[-1], out[-1], extra=math.prod(out))
-
-@rule(*aten_names("_weight_int4pack_mm _weight_int4pack_mm_for_cpu _weight_int4pack_mm_with_scales_and_zeros"),
-      category="matmul")
-def _int4_weight(x, *_, out=None, **kw):
-    rows, n = math.prod(x[:-1]), out[-1]
-    return matmul(rows, x[-1], n, extra=2 * x[-1] * n)      # each weight is scaled and shifted
-
-@rule(*aten_names("_dyn_quant_matmul_4bit"), category="matmul")
-def _dynamic_int4(x, w, group, inner, columns, *_, out=None, **kw):
-    "Count a product of activations that are quantized to integers, with sums that are scaled back."
-    return matmul(math.prod(x[:-1]), inner, columns, extra=2 * math.prod(x) + math.prod(out))
-
-@rule("onednn::qlinear_pointwise", category="matmul")
-def _onednn_linear(x, scale, zero, w, *_, out=None, **kw):
-    return matmul(math.prod(x[:-1]), x[-1], out[-1], extra=math.prod(out))
-
-@rule("onednn::qconv_pointwise", "onednn::qconv2d_pointwise", category="convolution")
-def _onednn_conv(x, scale, zero, w, *_, out=None, **kw): return convolution(out, w, math.prod(out))
-
-# %% ../../nbs/work/contractions.ipynb #ef8a167c
-_pointwise = """add add_relu mul mul_relu add_scalar mul_scalar relu6 leaky_relu hardswish elu sigmoid
-    batch_norm2d batch_norm batch_norm_relu"""
-
-rule(*(f"quantized::{n}" for n in _pointwise.split()), category="pointwise")(each(0, 1))
-rule("quantized::cat", "aten::quantized_batch_norm", category="data movement")(each(0))
-rule("quantized::embedding_byte", "quantized::embedding_4bit", category="embedding")(each(0, 2))      # scale and shift
-
-@rule(*(f"quantized::embedding_bag_{n}{s}" for n in ("byte", "4bit", "2bit") for s in ("", "_rowwise_offsets")),
-      category="embedding")
-def _quantized_bag(packed, indices, *_, out=None, **kw): return 3 * math.prod(indices) * out[-1]
-
-rule(*aten_names("""quantize_per_tensor quantize_per_tensor_dynamic quantize_per_channel dequantize
-    fake_quantize_per_tensor_affine_cachemask fake_quantize_per_channel_affine_cachemask
-    _fake_quantize_learnable_per_tensor_affine _fake_quantize_per_tensor_affine_cachemask_tensor_qparams
-    _fake_quantize_learnable_per_channel_affine"""), category="pointwise")(each(2))      # scale and shift
-rule(*aten_names("_fused_moving_avg_obs_fq_helper _fused_moving_avg_obs_fq_helper_functional"),
-     category="pointwise")(each(4))       # minimum and maximum; scale and shift

@@ -14,11 +14,14 @@ from functools import cache
 import torch
 from torch.profiler import ProfilerActivity, record_function
 
-from ..core.private import (DispatchKey, FakeTensor, HigherOrderOperator, TorchDispatchMode,
-                                      _ExperimentalConfig, _dispatch_has_kernel_for_dispatch_key,
-                                      _dispatch_key_for_device, _get_current_dispatch_mode_stack, _pop_mode,
+from ..core.private import (DisableTorchFunctionSubclass, DispatchKey, FakeTensor, HigherOrderOperator,
+                                      OpOverload, TorchDispatchMode, _ExperimentalConfig, _TorchDispatchModeKey,
+                                      _dispatch_has_kernel_for_dispatch_key, _dispatch_key_for_device,
+                                      _get_current_dispatch_mode_stack, _get_dispatch_mode, _pop_mode,
                                       _profiler_enabled)
 from ..engine.process import SharedSwitch, profiler_session
+from ..engine.uncompiled import uncompiled
+from .doors import doors_watched
 from .rules import op_name, tensors_in
 
 # %% ../../nbs/work/dispatch.ipynb #94f5565e
@@ -68,7 +71,20 @@ def is_wrapped(types)->bool:
     return any(t not in _plain and not issubclass(t, FakeTensor) for t in types)
 
 # %% ../../nbs/work/dispatch.ipynb #a3fd7a42
+_checked = OpOverload, HigherOrderOperator                  # Such an argument has to be what it is
 _kept_whole = {"flex_attention", "flex_attention_backward"}
+
+def _python_kernel(op, tensors):
+    "Return the function that a higher-order operator runs on tensors with data; `None` where it has none."
+    keys = [DispatchKey.CompositeExplicitAutograd, *(getattr(DispatchKey, _dispatch_key(t), None) for t in tensors)]
+    if any(isinstance(t, FakeTensor) for t in tensors): return None
+    return next((op.py_kernels[key] for key in keys if key in op.py_kernels), None)
+
+def _graph_of(graph, forward):
+    "Return a graph that is like `graph` and runs `forward`: some operators ask for the class of what they are given."
+    like = object.__new__(type(graph))
+    like.__dict__.update(vars(graph), forward=forward)
+    return like
 
 def _with_mode(mode, value):
     "Return `value`, where it is a function, with `mode` on while it runs."
@@ -77,27 +93,72 @@ def _with_mode(mode, value):
     if not callable(value) or isinstance(value, torch.Tensor): return value
     def inside(*args, **kwargs):
         with mode: return value(*args, **kwargs)
-    return inside
+    return _graph_of(value, inside) if isinstance(value, torch.fx.GraphModule) else inside
 
 # %% ../../nbs/work/dispatch.ipynb #b4ed696a
+def _fake_mode(): return _get_dispatch_mode(_TorchDispatchModeKey.FAKE)
+
+def _has_memory(t):
+    "Return whether a tensor has memory of its own, not only what it wraps."
+    with DisableTorchFunctionSubclass():
+        try: return not t.numel() or t.untyped_storage().data_ptr() != 0
+        except (NotImplementedError, RuntimeError): return False
+
 class Watcher(TorchDispatchMode):
     "A dispatch mode whose `see(op, args, kwargs)` runs every operator that does something itself."
     supports_higher_order_operators = True
+    fake_mode, number_seen, handing_on, at_work = None, 0, False, False
+    functions = 0           # operators that call functions, which are running: what these do besides is not seen
+
+    def __enter__(self):
+        self.fake_mode = _fake_mode()
+        return super().__enter__()
 
     def __torch_dispatch__(self, op, types, args=(), kwargs=None):
-        kwargs = kwargs or {}
-        if is_wrapped(types): return NotImplemented
+        before, self.at_work = self.at_work, True
+        try: return self._dispatched(op, types, args, kwargs or {})
+        finally: self.at_work = before
+
+    def _dispatched(self, op, types, args, kwargs):
+        if _fake_mode() not in (None, self.fake_mode): return op(*args, **kwargs)      # finds shapes, computes nothing
+        if is_wrapped(types): return self._handed_on(op, args, kwargs)
+        self.number_seen += 1
         if isinstance(op, HigherOrderOperator): return self._higher_order(op, args, kwargs)
         if op.namespace == "prim": return op(*args, **kwargs)          # a question to a fake tensor, not an operator
         if _has_kernel(op.name(), "CompositeImplicitAutograd") and is_composite(op, tensors_in((args, kwargs))):
             with self: return op._op_dk(DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
         return self.see(op, args, kwargs)
 
+    def hidden(self, op, args, kwargs, out): "Take note of an operator that has run without being seen."
+    def handed_out(self, memory): "Take note of a tensor or a storage that code outside of PyTorch gets."
+    def made_aside(self, tensor): "Take note of a tensor that no operator was seen to make."
+
+    def _handed_on(self, op, args, kwargs):
+        "Let the class of a tensor run `op`. Where it shows none of the operators that it runs, `op` itself is one."
+        if self.handing_on:                             # the same call, back again
+            self.handing_on = False
+            return NotImplemented
+        before, self.handing_on = self.number_seen, True
+        try:
+            with self: out = op(*args, **kwargs)
+        finally: self.handing_on = False
+        if self.number_seen == before and all(map(_has_memory, tensors_in((args, kwargs, out)))):
+            self.hidden(op, args, kwargs, out)
+        return out
+
     def _higher_order(self, op, args, kwargs):
+        if any(isinstance(v, _checked) for v in (*args, *kwargs.values())):
+            kernel = _python_kernel(op, tensors_in((args, kwargs)))
+            if kernel:
+                with self: return kernel(*args, **kwargs)
         inside = [_with_mode(self, a) for a in args], {k: _with_mode(self, v) for k, v in kwargs.items()}
         has_functions = any(a is not b for a, b in zip((*args, *kwargs.values()), (*inside[0], *inside[1].values())))
-        if has_functions and op.name() not in _kept_whole: return op(*inside[0], **inside[1])
-        return self.see(op, args, kwargs)
+        if not has_functions or op.name() in _kept_whole: return self.see(op, args, kwargs)
+        self.functions += 1
+        try: out = op(*inside[0], **inside[1])
+        finally: self.functions -= 1
+        for t in tensors_in(out): self.made_aside(t)
+        return out
 
 # %% ../../nbs/work/dispatch.ipynb #p001a5r1
 aten = torch.ops.aten
@@ -130,7 +191,7 @@ def watching(mode:TorchDispatchMode):
     "Let `mode` see every operator within the context, and put PyTorch's stack of modes back."
     depth = len(_get_current_dispatch_mode_stack())
     try:
-        with mode: yield mode
+        with uncompiled(), doors_watched(mode), mode: yield mode
     finally:
         while len(_get_current_dispatch_mode_stack()) > depth: _pop_mode()
 
@@ -172,12 +233,12 @@ class OtherThreads:
         every_thread = _ExperimentalConfig(profile_all_threads=True)
         with profiler_session(activities=[ProfilerActivity.CPU], experimental_config=every_thread) as p:
             with record_function(_here): call()
-        return _elsewhere(p.profiler.kineto_results.events())
+        return _of_other_threads(p.profiler.kineto_results.events())
 
 # %% ../../nbs/work/dispatch.ipynb #68f34b28
 _here = "fasterbench::this_thread"
 
-def _elsewhere(events):
+def _of_other_threads(events):
     "Return outermost operators of threads without the mark. The autograd engine's belong to this one's backward."
     threads = {}
     for e in events:
@@ -205,8 +266,9 @@ def script_operators(
 )->dict[str, int]:
     "Count the operators in the graph of a scripted `module` that bypass the dispatcher."
     if not isinstance(module, torch.jit.ScriptModule) or not hasattr(module, "graph"): return {}
-    unseen = lambda kind: kind.startswith("prim::") and kind not in _conversions and (
-        "mkldnn" in kind.lower() or kind.endswith("Group"))
+    def unseen(kind):
+        return kind.startswith("prim::") and kind not in _conversions and (
+            "mkldnn" in kind.lower() or kind.endswith("Group"))
     return dict(Counter(f"{kind} (in an optimized script)" for kind in _nodes(module.graph) if unseen(kind)))
 
 # %% ../../nbs/work/dispatch.ipynb #a0t1pk01

@@ -10,7 +10,7 @@ from functools import cache
 
 import torch
 
-from . import communication, gpu_ops, linalg, moves, resampling     # their rules
+from . import communication, gpu_ops, linalg, moves, quantized, resampling     # their rules
 from .contractions import attention, matmul
 from .elementwise import is_activation, is_known_pointwise, pointwise_cost
 from .rules import (Flops, Shape, aten_names, categories, entries, map_tensors, op_name, rule, rules,
@@ -24,7 +24,7 @@ _compressed = (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.spars
 def _shape_of(t, item=0):
     if t.is_nested: return Shape((1, *t._nested_tensor_size()[item].tolist()))      # of a ragged batch, one item
     shape = Shape(t.shape) if t.dtype is not torch.float4_e2m1fn_x2 else _unpacked_shape(t)
-    if t.layout is not torch.strided: shape.stored = t
+    shape.tensor = t
     if t.layout is torch.sparse_coo: shape.entries = t._values().numel()
     elif t.layout in _compressed: shape.entries = t.values().numel()
     return shape
@@ -47,6 +47,8 @@ def _is_floating_point(name, known, tensors):
     return any(t.is_floating_point() or t.is_complex() or t.is_quantized for t in tensors)
 
 # %% ../../nbs/work/flops.ipynb #122b9f05
+def _has_complex(tensors): return any(t.is_complex() for t in tensors)
+
 def operator_flops(
     op,               # An `OpOverload`
     args, kwargs,     # What it was called with
@@ -64,8 +66,7 @@ def operator_flops(
     calls = [_item_flops(known, name, args, kwargs, out, i) for i in range(items)]
     if None in calls: return None, category
     flops = Flops(*map(sum, zip(*calls)))
-    is_complex = lambda tensors: any(t.is_complex() for t in tensors)
-    if is_complex(tensors) and is_complex(tensors_in((args, kwargs))): flops = _in_real(name, known, kwargs, flops)
+    if _has_complex(tensors) and _has_complex(tensors_in((args, kwargs))): flops = _in_real(name, known, kwargs, flops)
     return flops, category
 
 # %% ../../nbs/work/flops.ipynb #45fa4c33
@@ -114,4 +115,4 @@ def _in_real(name, known, kwargs, flops):
     linear = known and known.flops.__module__ == linalg.__name__
     each = 4 if linear else _if_complex.get(name, (2, 2))[scaled]
     return Flops(4 * flops.contraction + each * (flops.total - flops.contraction), 4 * flops.contraction,
-                 4 * flops.masked)
+                 4 * flops.masked, 4 * flops.again)

@@ -12,11 +12,11 @@ from .contractions import attention, convolution, heads_first
 from .rules import Shape, aten_names, count_tensors, each, rule
 
 # %% ../../nbs/work/gpu_ops.ipynb #f2a79fe2
-def _packed(lengths, *tensors): return isinstance(lengths, Shape) or any(len(t) != 4 for t in tensors)
+def _packed_batch(lengths, *tensors): return isinstance(lengths, Shape) or any(len(t) != 4 for t in tensors)
 
 def _flash_attention(q, k, v, lengths, causal, kw, backward=False):
     "Count flash attention, whose queries and keys end at the same place, within a window where there is one."
-    if _packed(lengths, q, k, v): return None
+    if _packed_batch(lengths, q, k, v): return None
     left, right = (n if isinstance(n, int) and n >= 0 else None for n in map(kw.get, _window))
     return attention(*map(heads_first, (q, k, v)), causal=causal, left=left, right=right, ends=True, backward=backward)
 
@@ -24,7 +24,7 @@ _window = "window_size_left", "window_size_right"
 
 def _efficient_attention(q, k, v, bias, lengths, mask_type, kw, backward=False):
     "Count attention: a mask of type 1 is causal from the beginning, of type 2 up to the end; a window has the own key."
-    if _packed(lengths, q, k, v): return None
+    if _packed_batch(lengths, q, k, v): return None
     window = kw.get("window_size")
     return attention(*map(heads_first, (q, k, v)), causal=mask_type != 0, mask=bool(bias), ends=mask_type == 2,
                      left=window - 1 if isinstance(window, int) and window > 0 else None, backward=backward)
@@ -44,8 +44,7 @@ def _efficient_forward(q, k, v, bias=None, lengths=None, lengths_k=None, max_q=0
 @rule(*aten_names("_cudnn_attention_forward"), category="attention")
 def _cudnn_forward(q, k, v, bias=None, lengths=None, lengths_k=None, max_q=0, max_k=0, lse=False, dropout=0.0,
                    causal=False, *_, out=None, **kw):
-    return None if _packed(lengths, q, k, v) else attention(q, k, v, causal=causal, mask=bool(bias))
-
+    return None if _packed_batch(lengths, q, k, v) else attention(q, k, v, causal=causal, mask=bool(bias))
 
 # %% ../../nbs/work/gpu_ops.ipynb #234f5e15
 @rule(*aten_names("_flash_attention_backward"), category="attention")
@@ -60,8 +59,7 @@ def _efficient_backward(grad, q, k, v, bias, o, lengths=None, lengths_k=None, ma
 @rule(*aten_names("_cudnn_attention_backward"), category="attention")
 def _cudnn_backward(grad, q, k, v, o, lse, seed, offset, bias, lengths=None, lengths_k=None, max_q=0, max_k=0,
                     dropout=0.0, causal=False, *_, out=None, **kw):
-    return None if _packed(lengths, q, k, v) else attention(q, k, v, causal, backward=True)
-
+    return None if _packed_batch(lengths, q, k, v) else attention(q, k, v, causal, backward=True)
 
 # %% ../../nbs/work/gpu_ops.ipynb #e15894a9
 for _name, *_how in (("batch_norm_stats", 4), ("batch_norm_gather_stats", 4, 0, 1),

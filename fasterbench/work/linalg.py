@@ -10,8 +10,7 @@ import math
 
 import torch
 
-from ..core.private import FakeTensor
-from .rules import aten_names, rule
+from .rules import aten_names, has_data, rule
 
 # %% ../../nbs/work/linalg.ipynb #9faf6f38
 def _batch(a): return math.prod(a[:-2])
@@ -115,7 +114,7 @@ def _exponential_products(norm, limits):
 
 @rule(*aten_names("linalg_matrix_exp"), category="other", tensors=True)
 def _matrix_exp(a, *_, out=None, **kw):
-    if a.is_meta or not hasattr(a, "untyped_storage") or isinstance(a, FakeTensor): return None
+    if not has_data(a): return None
     norms = a.abs().sum(-2).amax(-1).flatten().tolist() if a.numel() else []
     limits = _largest_norm[torch.float64 if a.dtype in (torch.float64, torch.complex128) else torch.float32]
     return sum(2 * a.shape[-1]**3 * _exponential_products(n, limits) for n in norms)

@@ -61,6 +61,7 @@ _moves |= {"prims::convert_element_type", "prims::device_put", "aten::to_dense",
              reshape item conj_physical _make_token _sink_tokens""".split())}
 
 rule(*sorted(_moves), "aten::_unsafe_masked_index", category="data movement")(each(0))
+rule("higher_order::print", "higher_order::_export_tracepoint", category="data movement")(each(0))
 rule("aten::embedding", category="embedding")(each(0))
 rule("aten::_unsafe_masked_index_put_accumulate", category="data movement")(each(of=3))      # of the values
 

@@ -7,9 +7,14 @@ __all__ = []
 
 # %% ../../nbs/work/resampling.ipynb #1cbeef85
 import math
+from functools import partial
 
+import torch
+
+from ..core.private import unset_fake_temporarily
 from .contractions import convolution
-from .rules import aten_names, each, rule
+from .rules import Flops, aten_names, each, has_data, rule, tensors_in
+from .traffic import touches
 
 # %% ../../nbs/work/resampling.ipynb #124c5d92
 def _window_size(kernel, dims): return math.prod(kernel) if len(kernel) > 1 else kernel[0] ** dims
@@ -55,7 +60,7 @@ rule(*aten_names("""upsample_nearest1d_backward upsample_nearest2d_backward upsa
 # %% ../../nbs/work/resampling.ipynb #3853ae83
 def _antialiased(x, out, taps):
     "Count a window along the last axis, then along the one before; `taps` neighbours at a scale of 1 and above."
-    window = lambda before, after: min(math.ceil(taps * max(before / after, 1)), before)
+    def window(before, after): return min(math.ceil(taps * max(before / after, 1)), before)
     first = math.prod(x[:-1]) * out[-1] * window(x[-1], out[-1])
     return 2 * (first + math.prod(out) * window(x[-2], out[-2]))
 
@@ -86,16 +91,110 @@ def _cudnn_grid_backward(x, grid, grad, *_, out=None, **kw): return 2 * math.pro
 def _affine_grid(theta, size, *_, out=None, **kw): return 2 * math.prod(out) * theta[-1]
 
 # %% ../../nbs/work/resampling.ipynb #67a61de2
+def _edges(rois, scale, shift=0.0):
+    "Return left and top, right and bottom of boxes in pixels, as rows; `None` without data."
+    t = rois if isinstance(rois, torch.Tensor) else getattr(rois, "tensor", None)
+    if t is None or not has_data(t): return None
+    with unset_fake_temporarily():
+        t = t.dequantize() if t.is_quantized else t.detach()
+        t = (t if t.dtype is torch.float64 else t.float())[:, 1:] * scale - shift
+        return t[:, :2], t[:, 2:]
+
+def _region_samples(rois, scale, bins, wanted, aligned=True):
+    "Return the samples in a bin of each box: `wanted` along each axis, or, where there is none, one per pixel."
+    if wanted > 0: return [wanted**2] * (len(rois) if isinstance(rois, torch.Tensor) else rois[0])
+    if (edges := _edges(rois, scale, 0.5 * aligned)) is None: return None
+    with unset_fake_temporarily():
+        sides = (edges[1] - edges[0]).clamp(min=0.0 if aligned else 1.0)
+        return [int(n) for n in (sides / torch.tensor(bins[::-1])).ceil().prod(-1).tolist()]
+
+def _of_samples(bins, each, samples):
+    "Count `each` FLOPs for a sample and 1 for a bin, over the shape of all bins, box by box."
+    return samples if samples is None else math.prod(bins[1:]) * sum(each * n + 1 for n in samples)
+
 @rule("torchvision::roi_align", category="pooling")
-def _roi_align(x, rois, scale, height, width, samples, *_, out=None, **kw):
-    return math.prod(out) * (9 * samples**2 + 1) if samples > 0 else None
+def _roi_align(x, rois, scale, height, width, samples, aligned=False, *_, out=None, **kw):
+    return _of_samples(out, 9, _region_samples(rois, scale, (height, width), samples, aligned))
 
-@rule("torchvision::roi_pool", "torchvision::ps_roi_pool", category="pooling")
-def _roi_pool(x, rois, *_, out=None, **kw): return None      # the size of a bin depends on the boxes
+@rule("torchvision::qroi_align", category="pooling")
+def _quantized_roi_align(x, rois, x_scale, x_zero, rois_scale, rois_zero, *rest, out=None, **kw):
+    return _roi_align(x, rois, *rest, out=out)
 
-@rule("torchvision::nms", category="other")
+@rule("torchvision::_roi_align_backward", category="pooling")
+def _roi_align_backward(grad, rois, scale, height, width, batch, channels, h, w, samples, aligned=False, *_, out=None,
+                        **kw):
+    return _of_samples(grad, 8, _region_samples(rois, scale, (height, width), samples, aligned))
+
+@rule("torchvision::ps_roi_align", category="pooling")
+def _ps_roi_align(x, rois, scale, height, width, samples, *_, out=None, **kw):
+    return _of_samples(out, 9, _region_samples(rois, scale, (height, width), samples))
+
+@rule("torchvision::_ps_roi_align_backward", category="pooling")
+def _ps_roi_align_backward(grad, rois, mapping, scale, height, width, samples, *_, out=None, **kw):
+    return _of_samples(grad, 8, _region_samples(rois, scale, (height, width), samples))
+
+# %% ../../nbs/work/resampling.ipynb #33fd1431
+def _round(t): return (t.abs() + 0.5).floor() * t.sign()        # half away from zero
+
+def _pixels(rois, scale, bins, most, closed):
+    "Return the pixels in all bins of each box, as far as they lie within `most`; `closed`: its last pixel is its own."
+    if (edges := _edges(rois, scale)) is None: return None
+    with unset_fake_temporarily():
+        start, end, within = *map(_round, edges), 1
+        for n, first, last, limit in zip(bins[::-1], start.T, end.T, most[::-1]):
+            side, at = (last - first + closed).clamp(min=1), torch.arange(n + 1)
+            begin, stop = ((place + first[:, None]).clamp(0, limit) for place in
+                           ((at[:-1] * (side / n)[:, None]).floor(), (at[1:] * (side / n)[:, None]).ceil()))
+            within = within * (stop - begin).clamp(min=0).sum(-1)
+        return [int(n) for n in within.tolist()]
+
+def _of_pixels(bins, pixels, once):
+    "Count 1 FLOP for a pixel and `once` for a bin, in every channel."
+    return pixels if pixels is None else bins[1] * (sum(pixels) + once * bins[0] * math.prod(bins[2:]))
+
+@rule("torchvision::roi_pool", category="pooling")
+def _roi_pool(x, rois, scale, height, width, *_, out=None, **kw):
+    return _of_pixels(out, _pixels(rois, scale, (height, width), x[-2:], 1), 0)
+
+@rule("torchvision::ps_roi_pool", category="pooling")
+def _ps_roi_pool(x, rois, scale, height, width, *_, out=None, **kw):
+    return _of_pixels(out, _pixels(rois, scale, (height, width), [n - 1 for n in x[-2:]], 0), 1)
+
+rule("torchvision::_roi_pool_backward", category="pooling")(each(1))
+
+@rule("torchvision::_ps_roi_pool_backward", category="pooling")
+def _ps_roi_pool_backward(grad, rois, mapping, scale, height, width, batch, channels, h, w, *_, out=None, **kw):
+    return _of_pixels(grad, _pixels(rois, scale, (height, width), (h, w), 0), 1)
+
+# %% ../../nbs/work/resampling.ipynb #e8c32453
+@touches("torchvision::roi_align torchvision::ps_roi_align torchvision::qroi_align", "input")
+def _around_samples(x, given, out):
+    bins, rois = tensors_in(out)[0], given["rois"]
+    aligned = given.get("aligned", True)
+    each = _region_samples(rois, given["spatial_scale"], bins.shape[2:], given["sampling_ratio"], aligned)
+    return None if each is None else bins[0].numel() * sum(each) * 4 if len(bins) else 0
+
+@touches("torchvision::roi_pool", "input")
+def _in_bins(x, given, out, most=0, closed=1, channels=1):
+    bins = tensors_in(out)[0].shape
+    limits = [n - most for n in x.shape[2:]]
+    each = _pixels(given["rois"], given["spatial_scale"], bins[2:], limits, closed)
+    return None if each is None else bins[1] * sum(each)
+
+touches("torchvision::ps_roi_pool", "input")(partial(_in_bins, most=1, closed=0))
+
+# %% ../../nbs/work/resampling.ipynb #88101961
+@rule("torchvision::nms", "torchvision::qnms", category="other")
 def _nms(boxes, *_, out=None, **kw): return 13 * boxes[0] * (boxes[0] - 1) // 2
 
+def _taps(places, x, w): return math.prod(places) // places[1] * x[1] * math.prod(w[2:])     # inputs that are sampled
+
 @rule("torchvision::deform_conv2d", category="convolution")
-def _deform_conv(x, w, offset, mask, bias, *_, out=None, **kw):
-    return convolution(out, w, math.prod(out) + 8 * math.prod(out) // out[1] * x[1] * math.prod(w[2:]))
+def _deform_conv(x, w, offset, mask, bias, *rest, out=None, **kw):
+    return convolution(out, w, math.prod(out) + (8 + (rest[-1:] == (True,))) * _taps(out, x, w))
+
+@rule("torchvision::_deform_conv2d_backward", category="convolution")
+def _deform_conv_backward(grad, x, w, offset, mask, bias, *rest, out=None, **kw):
+    each = 8 + 8 + 2 * 7 + 6 * (rest[-1:] == (True,))
+    once = convolution(grad, w)
+    return Flops(2 * once.total + math.prod(grad) + each * _taps(grad, x, w), 2 * once.contraction)

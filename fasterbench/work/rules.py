@@ -10,11 +10,13 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 from typing import NamedTuple, TypeVar
 
 import torch
 
-from ..core.private import HigherOrderOperator
+from ..core.private import HigherOrderOperator, unset_fake_temporarily
+from ..engine.accelerator import is_capturing
 
 # %% ../../nbs/work/rules.ipynb #0d4910df
 class Flops(NamedTuple):
@@ -22,6 +24,7 @@ class Flops(NamedTuple):
     total: float         # Everything
     contraction: float=0 # Part of them: 2 per multiply-accumulate of convolutions, matrix products and attention
     masked: float=0      # Further ones: those of the pairs that a mask of attention leaves out
+    again: float=0       # Part of `contraction`: known from the forward, and computed once more to save memory
 
     @property
     def dense(self)->float:
@@ -65,7 +68,7 @@ def op_name(
 class Shape(tuple):
     "The shape of a tensor, which also knows what a sparse one stores."
     entries = None      # How many
-    stored = None       # The sparse tensor itself
+    tensor = None       # The tensor itself, for rules that look at its data
 
 def entries(shape)->int:
     "Return how many entries a tensor of `shape` stores, or several in a list."
@@ -84,6 +87,21 @@ def each(
 )->Callable:
     "Return a function for `rule`: FLOPs per element."
     return lambda *args, out=None, **kw: (given and given * entries(args[of])) + (made and made * entries(out))
+
+# %% ../../nbs/work/rules.ipynb #3cf22b32
+def has_data(t)->bool:
+    "Return whether the values of a tensor can be looked at: it is no stand-in, and no graph is being recorded."
+    return type(t) in (torch.Tensor, torch.nn.Parameter) and not t.is_meta and not is_capturing()
+
+def filled_groups(
+    ends,       # A tensor with the place where each group ends; groups lie one behind the other
+    places:int, # Along the dimension that the groups divide
+    groups:int,
+)->tuple[int, int]:
+    "Return how many places are in a group, and how many groups have any; without data, the most that can be."
+    if ends is None or not has_data(ends): return places, min(places, groups)
+    with unset_fake_temporarily(): at = ends.tolist()
+    return min(max(at, default=0), places), sum(b > a for a, b in pairwise([0, *at]))
 
 # %% ../../nbs/work/rules.ipynb #45b6b9db
 def tensors_in(value)->list[torch.Tensor]:

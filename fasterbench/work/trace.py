@@ -6,28 +6,35 @@
 __all__ = ['Touch', 'Visit', 'Call']
 
 # %% ../../nbs/work/trace.ipynb #5b453f49
-import types
+import gc, sys, types
+from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import get_ident
 from typing import NamedTuple
 
 import torch
+import torch.utils.checkpoint
 from torch.autograd import forward_ad
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from ..core.arguments import tensors_of
 from ..core.dtypes import dtype_name
-from ..core.private import (_current_autograd_node, _disabled_torch_dispatch_impl, _functorch,
+from ..core.tensors import storage_of
+from ..core.private import (DisableTorchFunctionSubclass, FakeTensor,
+                                      _disable_current_modes, _disabled_torch_dispatch_impl, _functorch,
                                       _get_sequence_nr, is_traceable_wrapper_subclass)
+from ..engine.backward import running_node
+from ..engine.model_state import same_bits
 from ..engine.step import NodeOwners
-from .contractions import unpacked
+from .quantized import unpacked
 from .communication import is_process_group, sent_by
 from .dispatch import Watcher, as_run, is_view, values_alone
 from .flops import operator_flops
+from .lives import Lives, entered, left, ran
 from .rules import op_name, plain_values, tensors_in
-from .traffic import (arguments, memory_of, operator_accesses, region, storage_id, transferred,
-                                      unique_bytes)
+from .traffic import (arguments, inner_tensors, memory_of, operator_accesses, region, storage_id,
+                                      transferred, unique_bytes)
 from .wire import Sent
 
 # %% ../../nbs/work/trace.ipynb #0b53b124
@@ -42,8 +49,9 @@ class Touch(NamedTuple):
 class Visit:
     "One call of a module, or what its backward did."
     part: int                                    # Index of the module
-    phase: str                                   # "forward", "backward" or "update"
+    phase: str                                   # One of `phases` of a step
     returned: set=field(default_factory=set)     # Numbers of the memory blocks it returned
+    shapes: tuple=()                             # Of the tensors it returned
 
 # %% ../../nbs/work/trace.ipynb #bec744cb
 @dataclass(slots=True)
@@ -51,7 +59,7 @@ class Call:
     "One operator call."
     part: int                  # Index of the module it is charged to
     visit: int                 # Index of the visit it belongs to
-    phase: str                 # "forward", "backward" or "update"
+    phase: str                 # One of `phases` of a step
     operator: str              # "aten::addmm"
     category: str
     flops: float|None          # None: no rule covers it
@@ -63,6 +71,8 @@ class Call:
     dtype: str                 # Of the arithmetic: the first floating tensor's
     sent: Sent|None=None       # To other processes; None: not a collective
     dense_flops: float|None=None     # Of contractions, with the pairs that a mask of attention leaves out
+    again_flops: float=0             # Of contractions: those of the forward that a backward computes once more
+    channels_last: bool=False        # Whether a picture among its tensors lies so in memory
 
 # %% ../../nbs/work/trace.ipynb #8ac03db3
 _bytes = (torch.int8, torch.uint8, torch.qint8, torch.quint8)
@@ -87,11 +97,12 @@ def is_shared(
     except (NotImplementedError, RuntimeError): return False
 
 # %% ../../nbs/work/trace.ipynb #358bb3f3
-class Memory:
+class MemoryBlocks:
     "Numbers of memory blocks, and where each was allocated."
     def __init__(self):
         self.made_in = []      # Per number: index of the visit that allocated it; None: it was there before the run
-        self._numbers, self._alive, self._shared = {}, [], set()
+        self.lives = Lives()
+        self._numbers, self._alive, self._shared, self._made = {}, [], set(), {}
 
     def __contains__(self, t): return storage_id(t) in self._numbers
 
@@ -104,10 +115,37 @@ class Memory:
         if key not in self._numbers:
             self._numbers[key] = len(self.made_in)
             self.made_in.append(visit)
-            try: self._alive.append(StorageWeakRef(memory_of(t).untyped_storage()))
-            except (NotImplementedError, RuntimeError): self._alive.append(t)
+            if visit is not None: self._made.setdefault(visit, []).append(self._numbers[key])
+            storage = storage_of(memory_of(t))
+            self._alive.append(t if storage is None else StorageWeakRef(storage))
+            self.lives.begin(storage)
             if is_shared(self._alive[-1]): self._shared.add(self._numbers[key])
+            for inner in inner_tensors(t): self.number(inner, visit)
         return self._numbers[key]
+
+    def remeasure(self, t):
+        if (storage := storage_of(memory_of(t))) is not None: self.changed(storage)
+
+    def changed(self, storage):
+        "Note the size that a storage has now."
+        if (n := self._numbers.get(storage._cdata)) is not None: self.lives.resize(n, storage.nbytes())
+
+    def is_alive(self, number)->bool:
+        "Return whether something holds the memory; what has no storage is not known to be held."
+        memory = self._alive[number]
+        if not isinstance(memory, StorageWeakRef) or memory.expired(): return False
+        return torch.UntypedStorage._new_with_weak_ptr(memory.cdata).nbytes() > 0         # FSDP empties what it holds
+
+    def is_gone(self, number)->bool:
+        memory = self._alive[number]
+        return isinstance(memory, StorageWeakRef) and memory.expired()
+
+    def outliving(self,
+        visit:int|None=None, # The one that allocated it; None: any
+    )->set:
+        "Return the numbers of the memory that was allocated in the run and is still there."
+        made = self._made.get(visit, ()) if visit is not None else [n for of in self._made.values() for n in of]
+        return set(filter(self.is_alive, made))
 
     def numbers(self, tensors)->set: return {self.number(p) for t in tensors for p in plain_tensors(t)}
 
@@ -116,6 +154,7 @@ def plain_tensors(
     t:torch.Tensor, # Of any class
 )->list[torch.Tensor]:
     "Return the plain tensors that `t` consists of: itself, or those that it wraps; with their tangents."
+    if isinstance(t, FakeTensor): return [t]
     try: dual = forward_ad.unpack_dual(t) if forward_ad._current_level >= 0 else (t, None)
     except RuntimeError: dual = t, None        # a batch: what is in it has the tangents
     tangents = [] if dual[1] is None else plain_tensors(dual[1])
@@ -127,25 +166,106 @@ def plain_tensors(
     return ([p for i in inner for p in plain_tensors(i)] or [t]) + tangents
 
 # %% ../../nbs/work/trace.ipynb #5ha3ed02
-class SharedMemory(Memory):
-    "Numbers of memory blocks, and which of them another library has allocated."
+def _is_data(t): return (t.is_floating_point() or t.is_complex()) and t.numel() > 0
+def _is_one_of_many(t): return _is_data(t) and t.untyped_storage().nbytes() > t.nbytes
+
+class SharedBlocks(MemoryBlocks):
+    "Numbers of memory blocks, and those that no operator made: of another library, or of operators that were not seen."
     def __init__(self):
         super().__init__()
-        self.arrived = {}      # Such memory: number -> whether the other library had got some from here before
+        self.left = []         # Visits in which data was handed out
+        self.arrived = {}      # Of another library: number -> (visit, whether it had got some before, how often)
+        self.met = {}          # Of PyTorch: number -> visit
 
-    def meet(self, tensors, visit=None):
-        "Number the memory of plain tensors that no operator made."
+    def meet(self,
+        tensors,             # Plain ones
+        at:int,              # The visit in which they are met
+        visit:int|None=None, # In which they were made
+        note:bool=True,      # They can be results of operators that were not seen
+    ):
+        "Number the memory of tensors that no operator made."
         new = [t for t in tensors if t not in self]
         numbers = [self.number(t, visit) for t in new]
-        if any(map(is_shared, new)):
-            handed_out = any(is_shared(ref) for n, ref in enumerate(self._alive) if n not in self._shared)
-            self.arrived.update((n, handed_out) for n, t in zip(numbers, new) if is_shared(t))
+        shared = {n for n, t in zip(numbers, new) if is_shared(t)}
+        # what a sparse tensor stores is shown by a tensor made for it, whose life says nothing
+        dense = [(n, t) for n, t in zip(numbers, new) if t.layout is torch.strided]
+        self.met.update((n, at) for n, t in dense if note and n not in shared and _is_data(t))
+        if shared: self.arrived.update(dict.fromkeys(shared, (at, self._is_handed_out(), len(self.left))))
 
-    def returned(self, out)->set:
+    def _is_handed_out(self):
+        "Tell if another library has got memory of PyTorch."
+        others = (ref for n, ref in enumerate(self._alive) if n not in self._shared)
+        return bool(self.left) or any(map(is_shared, others))
+
+    def returned(self,
+        tensors, # What a module returns
+        at:int,  # In this visit
+    )->set:
         "Return the numbers of the memory of what a module returns."
-        plain = [p for t in tensors_of(out) for p in plain_tensors(t)]
-        self.meet(plain)
-        return {self.number(t) for t in plain}
+        with DisableTorchFunctionSubclass():
+            plain = [p for t in tensors for p in plain_tensors(t)]
+            self.meet(plain, at)
+            return {self.number(t) for t in plain}
+
+# %% ../../nbs/work/trace.ipynb #0ut51d02
+def _kept_contents(t):
+    "Return a tensor and a copy of it, where contents can be compared; else `None`."
+    plain = type(t) in (torch.Tensor, torch.nn.Parameter) and t.layout is torch.strided and not t.is_quantized
+    if not plain or t.device.type != "cpu" or t.is_nested or not t.numel(): return None
+    with _disable_current_modes(): return t.detach(), t.detach().clone()
+
+def _changed(kept):
+    with _disable_current_modes(): return not same_bits(*kept)
+
+def _may_be_filled(t):
+    "Return whether something may have written to a tensor: its version says so, or it has data and no version."
+    if isinstance(t, FakeTensor): return False
+    try: return t._version > 0
+    except RuntimeError: return True
+
+class Outside:
+    "The signs of work that no operator did: in which visits."
+    def __init__(self,
+        left:list, # Gets the visits in which data is handed out
+    ):
+        self.left = left
+        self.read = Counter()    # Visit -> numbers that were read one by one, of a tensor of several
+        self.blank = {}          # Memory that was allocated and not written -> visit that returned it, or None
+        self.open = []           # (visit, number of memory, tensor and its contents) of memory handed out
+        self.found = []          # (visit that has a result, how much of `left` was before)
+
+    def result(self, visit): self.found.append((visit, len(self.left)))
+
+    def listed(self, visit):
+        "Note that numbers of Python became a tensor."
+        if self.left or self.read[visit] > 1: self.result(visit)
+
+    def handed_out(self, visit, number, t):
+        if _is_data(t) and t.numel() > 1: self.left.append(visit)
+        if kept := _kept_contents(t): self.open.append((visit, number, kept))
+
+    def close(self, chosen):
+        "Look at the memory handed out that `chosen(visit, number)` names, for the last time."
+        for entry in [e for e in self.open if chosen(*e[:2])]:
+            self.open.remove(entry)
+            if _changed(entry[2]): self.result(entry[0])
+
+    def wrote(self, number):
+        "Note that an operator is about to write."
+        self.blank.pop(number, None)
+        if self.open: self.close(lambda visit, n: n == number)
+
+    def reads(self, number, visit):
+        if number not in self.blank: return
+        returned_by = self.blank.pop(number)
+        self.result(visit if returned_by is None else returned_by)
+
+    def visits(self)->set:
+        "Return the visits that have a result, and those that handed out data for one where it did not do so itself."
+        found = {v for v, _ in self.found} | {v for v in self.blank.values() if v is not None}
+        for visit, before in self.found:
+            if visit not in self.left[:before]: found.update(self.left[:before])
+        return found
 
 # %% ../../nbs/work/trace.ipynb #8281b3e5
 _never_packed = {*plain_values, torch.Tensor, torch.nn.Parameter}
@@ -153,6 +273,8 @@ _never_packed = {*plain_values, torch.Tensor, torch.nn.Parameter}
 class _PackedWeights:
     "Objects with packed weights, and the tensors in them, the same ones each time."
     def __init__(self): self._unpacked = {}
+
+    def tensors(self)->list: return [t for _, opened in self._unpacked.values() for t in tensors_in(opened)]
 
     def opened(self, args):
         "Return `args` with each such object replaced by its tensors."
@@ -171,11 +293,18 @@ class _Stack:
         self._stack, self._outside = [0], 1             # how deep the stack is outside every module
         self._made_in, self._backward, self._number = NodeOwners(0), {}, 0
 
-    def enter(self, part):
+    @property
+    def top(self)->int: return self._stack[-1]
+
+    def enter(self, part, phase=None):
         self._stack.append(len(self.all))
-        self.all.append(Visit(part, self.phase))
+        self.all.append(Visit(part, phase or self.phase))
         self._made_in.note(self._stack[-1])
         return self.all[-1]
+
+    def call(self, part):
+        "Enter a module that is called: in a backward, its forward runs again."
+        return self.enter(part, "recompute" if self.phase == "backward" else None)
 
     def leave(self):
         self._stack.pop()
@@ -192,17 +321,31 @@ class _Stack:
             self.phase, self._outside = before, outside
 
 # %% ../../nbs/work/trace.ipynb #24742f19
+def _in_checkpoint():
+    "Return whether checkpointing of PyTorch runs the code that runs now."
+    frame = sys._getframe(2)
+    while frame is not None and frame.f_code.co_filename != torch.utils.checkpoint.__file__: frame = frame.f_back
+    return frame is not None
+
 class _Visits(_Stack):
     "A stack of the modules of a training step, and of the nodes that its backward runs."
     def current(self):
         "Index of the visit that the operator now running belongs to."
-        node = _current_autograd_node() if self.phase == "backward" else None
+        node = running_node() if self.phase == "backward" else None
         if node is None or len(self._stack) > self._outside: return self._stack[-1]
         visit = self._of_node(node)
+        if torch.is_grad_enabled() and _in_checkpoint(): visit = self._again(visit)
         if (number := _get_sequence_nr()) > self._number:        # nodes were made since the operator before
             self._made_in.note(visit, self._number)
             self._number = number
         return visit
+
+    def _again(self, visit):
+        "Return the visit of what checkpointing runs again outside every module, for a node of `visit`."
+        if (key := ("again", visit)) not in self._backward:
+            self._backward[key] = len(self.all)
+            self.all.append(Visit(self.all[visit].part, "recompute"))
+        return self._backward[key]
 
     def _of_node(self, node):
         variable = getattr(node, "variable", None)
@@ -228,9 +371,12 @@ class Tracer(Watcher):
         before_write=lambda tensor: None,# Called before an operator writes to a tensor
     ):
         super().__init__()
-        self._calls, self.memory, self.before_write = [], SharedMemory(), before_write
-        self.given = ()                 # What the model was called with
-        self.elsewhere = False          # Whether a module was called in another thread
+        self._calls, self.memory, self.before_write = [], SharedBlocks(), before_write
+        self.given = None               # Numbers of the memory blocks that the model was called with
+        self.parameters = set()         # Likewise of parameters that operators were given
+        self.of_groups = {}             # Likewise of what process groups allocated -> index of the visit
+        self.outside = Outside(self.memory.left)
+        self.in_other_thread = False    # Whether a module was called in another thread
         self._visits, self._packed, self._thread = _Visits(owners or {}), _PackedWeights(), get_ident()
         self._unsettled = None          # Place of a decomposition, the call without vectors, and the vectors' memory
 
@@ -249,19 +395,25 @@ class Tracer(Watcher):
     @property
     def visits(self)->list[Visit]: return self._visits.all
 
+    def packed(self)->list:
+        "Return the tensors of packed weights that operators were given."
+        return self._packed.tensors()
+
     def check_threads(self):
         "Raise `RuntimeError` where a module was called in another thread: its operators were not seen."
-        if self.elsewhere: raise RuntimeError("a module was called from another thread, where its operators cannot be "
-                                              "seen")
+        if self.in_other_thread:
+            raise RuntimeError("a module was called from another thread, where its operators cannot be "
+                               "seen")
 
     def wrap(self, i, forward):
         "Return the function to call in place of the forward of part `i`."
         def call(*args, **kwargs):
             if get_ident() != self._thread and self._visits.phase == "forward":
-                self.elsewhere = True
+                self.in_other_thread = True
                 return forward(*args, **kwargs)
-            if not i and not self.given: self.given = tensors_of((args, kwargs)); self.memory.numbers(self.given)
-            visit = self._visits.enter(i)
+            if not i and self.given is None: self.given = self.memory.numbers(tensors_of((args, kwargs)))
+            index, visit = len(self.visits), self._visits.call(i)
+            self.memory.lives.note(entered, index)
             try:
                 out = forward(*args, **kwargs)
                 if not i and isinstance(out, _later):
@@ -269,10 +421,55 @@ class Tracer(Watcher):
                     raise TypeError(f"the model's forward returned a {type(out).__name__}, which does its work only "
                                     "when something iterates over it or awaits it; a forward that returns its results "
                                     "is needed")
-                visit.returned |= self.memory.returned(out)
+                self._note_returned(tensors_of(out), visit)
                 return out
-            finally: self._visits.leave()
+            finally:
+                self.outside.close(lambda v, n: v == self._visits.top)
+                self._visits.leave()
+                self.memory.lives.note(left, index)
         return call
+
+    def _note_returned(self, tensors, visit):
+        "Note the memory that a visit returns, and the shapes of its tensors; a nested tensor has none."
+        visit.returned |= self.memory.returned(tensors, self._visits.top) | self._outliving(tensors)
+        with DisableTorchFunctionSubclass():
+            visit.shapes = tuple(tuple(t.shape) for t in tensors if not t.is_nested)
+
+    def _outliving(self, returned):
+        "Return the memory that the visit has made and something holds; a graph of autograd is not told from others."
+        top, blank = self._visits.top, self.outside.blank
+        with DisableTorchFunctionSubclass():
+            for t in returned if blank else ():
+                n = self.memory.number(t)
+                if blank.get(n, 0) is None and (self.outside.left or _may_be_filled(t)): blank[n] = top
+            if torch.is_grad_enabled() or any(t.requires_grad for t in returned): return set()
+        if self.memory.outliving(top): gc.collect(1)                   # what only a cycle holds is not kept
+        return self.memory.outliving(top)
+
+    def handed_out(self, memory):
+        if not isinstance(memory, torch.Tensor): self.outside.left.append(self._visits.top); return
+        with DisableTorchFunctionSubclass():
+            for t in plain_tensors(memory): self.outside.handed_out(self._visits.top, self.memory.number(t), t)
+
+    def made_aside(self, tensor):
+        with DisableTorchFunctionSubclass(): self.memory.number(tensor, self._visits.top)
+
+    def hidden(self, op, args, kwargs, out):
+        with DisableTorchFunctionSubclass():
+            _before(self, op, args, kwargs)
+            _after(self, op, args, kwargs, out)
+
+    def outside_parts(self,
+        known, # Gives the memory that model and sample hold
+    )->set:
+        "Return the parts that did work outside of PyTorch, after the run and when its result was let go."
+        self.outside.close(lambda visit, n: True)
+        # results of another library that had got memory before, and those that the model returns
+        arrived = self.memory.arrived
+        results = {n for n, (_, had, _) in arrived.items() if had or n in self.visits[0].returned}
+        for n in results - known() if results else (): self.outside.found.append((arrived[n][0], arrived[n][2]))
+        gone = {at for n, at in self.memory.met.items() if self.memory.is_gone(n)}
+        return {self.visits[v].part for v in self.outside.visits() | gone}
 
     def section(self,
         part:int,        # What is charged for operators outside every module
@@ -286,33 +483,57 @@ class Tracer(Watcher):
         if self._unsettled:
             self._settle()
             self._unsettled = None
-        _before(self, op, args, kwargs)
-        out = op(*args, **kwargs)
-        _after(self, op, args, kwargs, out)
+        with DisableTorchFunctionSubclass(): _before(self, op, args, kwargs)
+        out = self.run(op, args, kwargs)
+        with DisableTorchFunctionSubclass(): _after(self, op, args, kwargs, out)
         return out
 
+    def run(self, op, args, kwargs): return op(*args, **kwargs)
+
 # %% ../../nbs/work/trace.ipynb #f33fe3ec
-_from_outside = {"aten::lift_fresh", "aten::lift"}     # what Python made just now: `torch.tensor([1, 2])`
+from_outside = {"aten::lift_fresh", "aten::lift"}     # what Python made just now: `torch.tensor([1, 2])`
 
 def _before(self, op, args, kwargs):
     "Note the memory that an operator is given."
-    given = tensors_in((args, kwargs))
-    if op_name(op) not in _from_outside: self.memory.meet(given)
-    elif shared := [t for t in given if is_shared(t)]: self.memory.meet(shared, self._visits.current())
-    for t in written(op, args, kwargs): self.before_write(t)
+    name, given, current = op_name(op), tensors_in((args, kwargs)), self._visits.current    # asked for where there is
+    if name not in from_outside: _meet_new(self, op, name, given)                           # something to note
+    elif shared := [t for t in given if is_shared(t)]: self.memory.meet(shared, current(), current(), False)
+    elif any(map(_is_data, given)): self.outside.listed(current())
+    if name == "aten::_local_scalar_dense": self.outside.read[current()] += _is_one_of_many(given[0])
+    self.parameters.update(self.memory.number(t) for t in given if type(t) is torch.nn.Parameter)
+    for t in written(op, args, kwargs):
+        self.outside.wrote(self.memory.number(t))
+        self.before_write(t)
+
+def _meet_new(self, op, name, given):
+    "Note what an operator is given for the first time; a process group copies what arrived out of memory of its own."
+    new = [t for t in given if t not in self.memory]
+    if not new: return
+    copied = name == "aten::copy_" or is_view(op)
+    of_group, visit = copied and any(c.sent for c in self._calls), self._visits.current()
+    self.memory.meet(new, visit, note=not (self.functions or of_group))
+    if of_group: self.of_groups.update((self.memory.number(t), visit) for t in new)
 
 def _after(self, op, args, kwargs, out):
     "Note what an operator has allocated, and record what it did."
     made = [t for t in tensors_in(out) if t not in self.memory]
-    if made:
-        visit = self._visits.current()
-        for t in made: self.memory.number(t, visit)
-    if not is_view(op): _record(self, op, self._packed.opened(args), self._packed.opened(kwargs), out)
+    view = is_view(op) or op_name(op).startswith("profiler::")
+    if view and not made: return
+    visit = self._visits.current()
+    numbers = [self.memory.number(t, visit) for t in made]
+    if "empty" in op_name(op): self.outside.blank.update((n, None) for n, t in zip(numbers, made) if _is_data(t))
+    if not view: _record(self, op, self._packed.opened(args), self._packed.opened(kwargs), out)
+    for t in written(op, args, kwargs): self.memory.remeasure(t)
+    self.memory.lives.note(ran, visit, op)
 
 def _record(self, op, args, kwargs, out):
     "Append what the call did."
     call = _call_of(self, op, args, kwargs, out)
     if call is None: return
+    if self.outside.blank:
+        filled = {self.memory.number(t) for t in tensors_in((args, kwargs)) if self.outside.left or _may_be_filled(t)}
+        for touch in call.reads:
+            if touch.storage in filled: self.outside.reads(touch.storage, call.visit)
     if found := values_alone(op, args, out):
         (op, args, values), vectors = found
         memory = [StorageWeakRef(v.untyped_storage()) for v in vectors]
@@ -335,12 +556,21 @@ def _call_of(self, op, args, kwargs, out):
     return Call(visit.part, index, visit.phase, op_name(op), category, total, contraction,
                 [_touch(self, a) for a in reads], [_touch(self, a) for a in writes],
                 tuple(("nested",) if t.is_nested else tuple(t.shape) for t in given),
-                tuple(dtype_name(t.dtype) for t in given), dtype, sent, dense)
+                tuple(dtype_name(t.dtype) for t in given), dtype, sent, dense, flops.again if flops else 0,
+                any(map(_lies_channels_last, given)))
+
+def _lies_channels_last(t):
+    "Tell if the steps of a picture grow from its channels over columns and rows to the next picture."
+    if t.is_nested or t.layout is not torch.strided or t.dim() != 4 or t.numel() in (0, t.shape[0]): return False
+    least = 1
+    for d in (1, 3, 2, 0):
+        if t.stride(d) < least: return False
+        least = t.stride(d) * t.shape[d]
+    return True
 
 def _touch(self, access):
-    whole = unique_bytes(access.tensor)
-    return Touch(self.memory.number(access.tensor), region(access.tensor)[1:], access.bytes,
-                 whole if whole > access.bytes else 0)
+    whole = unique_bytes(access.tensor) if access.rows else 0
+    return Touch(self.memory.number(access.tensor), region(access.tensor)[1:], access.bytes, whole)
 
 # %% ../../nbs/work/trace.ipynb #7670d9d8
 def written(op, args, kwargs):

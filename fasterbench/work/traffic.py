@@ -12,19 +12,23 @@ from typing import NamedTuple
 
 import torch
 
-from ..core.private import unset_fake_temporarily
-from ..engine.accelerator import is_capturing
-from .rules import aten_names, op_name, plain_values, tensors_in
+from ..core.tensors import storage_of
+from ..core.private import _disable_current_modes, unset_fake_temporarily
+from .overlap import Covered, distinct_bytes, merged_spans
+from .rules import aten_names, filled_groups, has_data, op_name, plain_values, tensors_in
 
 # %% ../../nbs/work/traffic.ipynb #c5bd1481
 class Access(NamedTuple):
     "Part of a tensor that an operator reads or writes."
     tensor: torch.Tensor
     bytes: int
+    rows: bool=False    # Whether these are only some rows of it, and the data says which
 
 _rows, _columns = ("values", "crow_indices", "col_indices"), ("values", "ccol_indices", "row_indices")
 _inside = {torch.sparse_coo: ("_values", "_indices"), torch.sparse_csr: _rows, torch.sparse_bsr: _rows,
            torch.sparse_csc: _columns, torch.sparse_bsc: _columns}      # the tensors of a sparse one, its values first
+
+sparse_layouts = frozenset(_inside)
 
 def unique_bytes(
     t:torch.Tensor, # Any layout
@@ -34,13 +38,10 @@ def unique_bytes(
     if t.layout is torch.strided and t.is_contiguous(): return t.numel() * t.itemsize
     if t.layout in _inside: return sum(unique_bytes(getattr(t, name)()) for name in _inside[t.layout])
     if t.layout is not torch.strided: return t.numel() * t.itemsize
-    return t.itemsize * _walked(t.shape, t.stride())
+    return _bytes_along(t.shape, t.stride(), t.itemsize)
 
-def _walked(shape, stride):
-    "Return the elements of memory that a tensor walks over."
-    if 0 in shape: return 0
-    once = math.prod(n for n, s in zip(shape, stride) if s != 0)
-    return min(once, 1 + sum((n - 1) * abs(s) for n, s in zip(shape, stride)))
+def _bytes_along(shape, stride, itemsize=1):
+    return 0 if 0 in shape else distinct_bytes(merged_spans(shape, stride, itemsize))
 
 # %% ../../nbs/work/traffic.ipynb #2cbe4107
 _overwrite = {*aten_names("""copy_ fill_ zero_ uniform_ normal_ random_ exponential_ bernoulli_ log_normal_
@@ -78,7 +79,7 @@ _undeclared = Argument()    # Of a higher-order operator
 
 @cache
 def _declared(op):
-    writes = lambda a: a.alias_info is not None and a.alias_info.is_write
+    def writes(a): return a.alias_info is not None and a.alias_info.is_write
     return [Argument(a.name, a.kwarg_only, a.is_out, writes(a)) for a in op._schema.arguments]
 
 def arguments(op, args, kwargs):
@@ -132,7 +133,7 @@ def transferred(
 # %% ../../nbs/work/traffic.ipynb #fe1ed12c
 _parts = {}     # operator: {argument: (tensor, arguments by name, result) -> its elements that are touched, None: all}
 
-def _touches(operators, *arguments):
+def touches(operators, *arguments):
     "Register the function below, which says how many elements of `arguments` the operators touch; `None`: all."
     def register(f):
         for name in operators.split():
@@ -141,48 +142,48 @@ def _touches(operators, *arguments):
     return register
 
 # %% ../../nbs/work/traffic.ipynb #44535313
-@_touches("index_select gather index take _unsafe_index _unsafe_masked_index masked_select", "self")
-@_touches("embedding", "weight")
+@touches("index_select gather index take _unsafe_index _unsafe_masked_index masked_select", "self")
+@touches("embedding", "weight")
 def _gathered(t, given, out): return tensors_in(out)[0].numel()
 
 _tables = "byte 4bit bag_byte bag_4bit bag_byte_rowwise_offsets bag_4bit_rowwise_offsets bag_2bit_rowwise_offsets"
 
-@_touches(" ".join(f"quantized::embedding_{n}" for n in _tables.split()), "weight")
-@_touches("_embedding_bag _embedding_bag_forward_only", "weight")
-@_touches("embedding_renorm_", "self")
+@touches(" ".join(f"quantized::embedding_{n}" for n in _tables.split()), "weight")
+@touches("_embedding_bag _embedding_bag_forward_only", "weight")
+@touches("embedding_renorm_", "self")
 def _rows_looked_up(t, given, out): return given["indices"].numel() * t.shape[-1]
 
-@_touches("nll_loss_forward nll_loss2d_forward nll_loss nll_loss2d", "self", "weight")
-@_touches("nll_loss_backward nll_loss2d_backward multi_margin_loss multi_margin_loss_backward", "weight")
+@touches("nll_loss_forward nll_loss2d_forward nll_loss nll_loss2d", "self", "weight")
+@touches("nll_loss_backward nll_loss2d_backward multi_margin_loss multi_margin_loss_backward", "weight")
 def _of_targets(t, given, out): return given["target"].numel()
 
-@_touches("trace", "self")
+@touches("trace", "self")
 def _on_diagonal(t, given, out): return min(t.shape)
 
 # %% ../../nbs/work/traffic.ipynb #7a1c20e5
-@_touches("searchsorted", "sorted_sequence", "sorter")
-@_touches("bucketize", "boundaries")
+@touches("searchsorted", "sorted_sequence", "sorter")
+@touches("bucketize", "boundaries")
 def _searched(t, given, out): return tensors_in(out)[0].numel() * max((t.shape[-1] - 1).bit_length(), 1)
 
 # %% ../../nbs/work/traffic.ipynb #7a1c20e6
-@_touches("scatter_ scatter_add_ scatter_reduce_", "self", "src")
-@_touches("scatter scatter_add scatter_reduce", "src")
-@_touches("put_", "self")
+@touches("scatter_ scatter_add_ scatter_reduce_", "self", "src")
+@touches("scatter scatter_add scatter_reduce", "src")
+@touches("put_", "self")
 def _indices(t, given, out): return given["index"].numel()
 
-@_touches("index_add_ index_copy_ index_reduce_", "self")
+@touches("index_add_ index_copy_ index_reduce_", "self")
 def _as_source(t, given, out): return given["source"].numel()
 
-@_touches("slice_scatter select_scatter diagonal_scatter as_strided_scatter", "self")
+@touches("slice_scatter select_scatter diagonal_scatter as_strided_scatter", "self")
 def _not_replaced(t, given, out): return t.numel() - given["src"].numel()      # the rest comes from `src`
 
-@_touches("index_fill_", "self")
+@touches("index_fill_", "self")
 def _slices(t, given, out): return given["index"].numel() * t.numel() // max(_size_along(t, given["dim"]), 1)
 
 def _size_along(t, dim): return t.shape[dim] if t.dim() else 1
 
 # %% ../../nbs/work/traffic.ipynb #1398e89e
-@_touches("index_put_ _index_put_impl_", "self")
+@touches("index_put_ _index_put_impl_", "self")
 def _indexed(t, given, out): return indexed_elements(t, given["indices"])
 
 def indexed_elements(
@@ -202,34 +203,35 @@ def indexed_elements(
 # %% ../../nbs/work/traffic.ipynb #7a1c20e8
 def _true(mask, written):
     "Return how many entries of a mask are true; `None` where no data says so, or the call has `written` over it."
-    plain = type(mask) is torch.Tensor and not mask.is_meta                 # to count others may need other ranks
-    if not plain or is_capturing() or storage_id(mask) == storage_id(written): return None
+    if getattr(mask, "none_true", False): return 0
+    # to count a tensor of another class may need other ranks
+    if not has_data(mask) or storage_id(mask) == storage_id(written): return None
     with unset_fake_temporarily(): return int(mask.count_nonzero())         # `written` may have no data
 
-@_touches("masked_fill_", "self")
-@_touches("masked_scatter_", "self", "source")
-@_touches("masked_scatter", "source")
+@touches("masked_fill_", "self")
+@touches("masked_scatter_", "self", "source")
+@touches("masked_scatter", "source")
 def _selected(t, given, out):
     x, mask = given["self"], given["mask"]
     true = _true(mask, x)
     return None if true is None else true * (x.numel() // max(mask.numel(), 1))     # a mask may be broadcast
 
 # %% ../../nbs/work/traffic.ipynb #7a1c20e9
-@_touches("diagonal_copy slice_copy narrow_copy select_copy split_copy split_with_sizes_copy unbind_copy", "self")
-@_touches("values_copy indices_copy _values_copy _indices_copy", "self")
-@_touches("crow_indices_copy col_indices_copy ccol_indices_copy row_indices_copy", "self")
+@touches("diagonal_copy slice_copy narrow_copy select_copy split_copy split_with_sizes_copy unbind_copy", "self")
+@touches("values_copy indices_copy _values_copy _indices_copy", "self")
+@touches("crow_indices_copy col_indices_copy ccol_indices_copy row_indices_copy", "self")
 def _copied(t, given, out): return sum(r.numel() * r.itemsize for r in tensors_in(out)) // t.itemsize
 
-@_touches("as_strided_copy", "self")
-def _strided(t, given, out): return _walked(given["size"], given["stride"])
+@touches("as_strided_copy", "self")
+def _strided(t, given, out): return _bytes_along(given["size"], given["stride"])
 
-@_touches("unfold_copy", "self")
+@touches("unfold_copy", "self")
 def _unfolded(t, given, out):
     n, size, step = _size_along(t, given["dimension"]), given["size"], given["step"]
     return t.numel() // max(n, 1) * _places(n, (n - size) // step + 1, size, step, 0, 1)
 
 # %% ../../nbs/work/traffic.ipynb #7a1c20ea
-@_touches("add_ sub_ mul mul_ sparse_mask", "self", "other", "mask")
+@touches("add_ sub_ mul mul_ sparse_mask", "self", "other", "mask")
 def _where_stored(t, given, out):
     "Count the elements of a dense tensor where a sparse one stores something."
     if t.layout is not torch.strided: return None
@@ -246,11 +248,26 @@ def _rows_stored(t, given, out, side, other):
 for _names, _first, _second in (("mm bmm", "self", "mat2"), ("addmm _sparse_addmm sspaddmm hspmm", "mat1", "mat2"),
                                 ("baddbmm", "batch1", "batch2"), ("mv", "self", "vec"), ("addmv", "mat", "vec"),
                                 ("_sparse_mm", "sparse", "dense"), ("_sparse_mm_reduce_impl", "self", "other")):
-    _touches(_names, _first)(partial(_rows_stored, side=0, other=_second))
-    _touches(_names, _second)(partial(_rows_stored, side=1, other=_first))
+    touches(_names, _first)(partial(_rows_stored, side=0, other=_second))
+    touches(_names, _second)(partial(_rows_stored, side=1, other=_first))
 
-_touches("sparse_sampled_addmm", "mat1")(partial(_rows_stored, side=1, other="self"))      # a row and a column for each
-_touches("sparse_sampled_addmm", "mat2")(partial(_rows_stored, side=0, other="self"))
+touches("sparse_sampled_addmm", "mat1")(partial(_rows_stored, side=1, other="self"))      # a row and a column for each
+touches("sparse_sampled_addmm", "mat2")(partial(_rows_stored, side=0, other="self"))
+
+# %% ../../nbs/work/traffic.ipynb #51a74d6d
+def _in_groups(t, given, out, first, second):
+    "Count the elements of an operand of a grouped product, or of its result, in groups that have any place."
+    a, b, ends = given[first], given[second], given["offs"]
+    if a.dim() == b.dim() == 3: return None
+    divided = a.shape[-1] if a.dim() == b.dim() else a.shape[0] if a.dim() == 2 else b.shape[-1]
+    places, groups = filled_groups(ends, divided, ends.numel())
+    if t.dim() == 2: return t.numel() // max(divided, 1) * places
+    return None if a.dim() == b.dim() else t.numel() // max(len(t), 1) * groups       # None: a result for each group
+
+touches("_grouped_mm _scaled_grouped_mm _scaled_grouped_mm_v2", "self", "mat2", "result")(
+    partial(_in_groups, first="self", second="mat2"))
+touches("transformers::grouped_mm_fallback transformers::grouped_mm_fallback_backward", "input", "weight")(
+    partial(_in_groups, first="input", second="weight"))
 
 # %% ../../nbs/work/traffic.ipynb #f0141578
 @cache
@@ -271,8 +288,8 @@ def _each(value, dims):
     return value * dims if len(value) == 1 else value
 
 # %% ../../nbs/work/traffic.ipynb #3b43523d
-@_touches("convolution _convolution convolution_overrideable convolution_backward", "input")
-@_touches("mkldnn_convolution cudnn_convolution", "self")
+@touches("convolution _convolution convolution_overrideable convolution_backward", "input")
+@touches("mkldnn_convolution cudnn_convolution", "self")
 def _under_kernels(x, given, out):
     if given.get("transposed"): return None             # all are used
     kernel, after = given["weight"].shape[2:], given.get("grad_output", out)
@@ -285,10 +302,10 @@ def _pooled(x, given, out, dims):
     return _in_windows(x, tensors_in(out)[0].shape, kernel, *how)
 
 for _d in (1, 2, 3):
-    _touches(f"max_pool{_d}d max_pool{_d}d_with_indices mkldnn_max_pool{_d}d quantized_max_pool{_d}d avg_pool{_d}d",
-             "self")(partial(_pooled, dims=_d))
+    touches(f"max_pool{_d}d max_pool{_d}d_with_indices mkldnn_max_pool{_d}d quantized_max_pool{_d}d avg_pool{_d}d "
+             f"quantized::max_pool{_d}d", "self", "qx")(partial(_pooled, dims=_d))
 
-@_touches("im2col", "self")
+@touches("im2col", "self")
 def _in_columns(x, given, out):
     how = [_each(given[k], 2) for k in ("kernel_size", "stride", "padding", "dilation")]
     windows = [(n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in zip(x.shape[-2:], *how)]
@@ -307,7 +324,7 @@ def _padded(x, given, out, least, mirrored):
 
 for _how, _least, _mirrored in (("constant_pad_nd", 0, False), ("replication_pad1d replication_pad2d replication_pad3d",
                                 1, False), ("reflection_pad1d reflection_pad2d reflection_pad3d", 1, True)):
-    _touches(_how, "self")(partial(_padded, least=_least, mirrored=_mirrored))
+    touches(_how, "self")(partial(_padded, least=_least, mirrored=_mirrored))
 
 # %% ../../nbs/work/traffic.ipynb #7a1c20ec
 _neighbours = {f"{form}{d}d": 1 for form in ("upsample_nearest", "_upsample_nearest_exact") for d in (1, 2, 3)}
@@ -315,21 +332,15 @@ _neighbours |= {"upsample_linear1d": 2, "upsample_bilinear2d": 4, "upsample_tril
 
 def _around(t, given, out, each): return each * out.numel()
 
-for _name, _n in _neighbours.items(): _touches(_name, "self", "input")(partial(_around, each=_n))
+for _name, _n in _neighbours.items(): touches(_name, "self", "input")(partial(_around, each=_n))
 
-@_touches("grid_sampler_2d grid_sampler_2d_backward grid_sampler_3d grid_sampler_3d_backward", "input")
-@_touches("_grid_sampler_2d_cpu_fallback _grid_sampler_2d_cpu_fallback_backward", "input")
-@_touches("cudnn_grid_sampler cudnn_grid_sampler_backward", "self")
+@touches("grid_sampler_2d grid_sampler_2d_backward grid_sampler_3d grid_sampler_3d_backward", "input")
+@touches("_grid_sampler_2d_cpu_fallback _grid_sampler_2d_cpu_fallback_backward", "input")
+@touches("cudnn_grid_sampler cudnn_grid_sampler_backward", "self")
 def _in_grid(x, given, out):
     "Count the pixels that grid points lie between: per axis 2 for linear (0), 4 for cubic (2), 1 for nearest (1)."
     each = {0: 2, 1: 1, 2: 4}[given.get("interpolation_mode", 0)] ** (x.dim() - 2)
     return given["grid"][..., 0].numel() * x.shape[1] * each
-
-@_touches("torchvision::roi_align torchvision::ps_roi_align", "input")
-def _in_regions(x, given, out):
-    "Return the 4 pixels around each sample; `None` where their number depends on the boxes."
-    samples = given["sampling_ratio"]
-    return tensors_in(out)[0].numel() * samples**2 * 4 if samples > 0 else None
 
 # %% ../../nbs/work/traffic.ipynb #18963e67
 def _reads_and_writes(name, argument, args, kwargs):
@@ -348,47 +359,71 @@ def operator_accesses(
     "Return the reads and the writes of one call, every distinct part once."
     name, reads, writes, known = op_name(op), {}, {}, arguments(op, args, kwargs)
     parts = _parts.get(name, {})
+    def part_of(argument, t): return parts[argument](t, given, out) if argument in parts else None
     given = {a.name: value for a, value in known} if parts else {}
     for a, value in known:
         if type(value) in plain_values or not (tensors := tensors_in(value)): continue
         read, written = _reads_and_writes(name, a, args, kwargs)
         for t in tensors:
-            size, touched = unique_bytes(t), parts[a.name](t, given, out) if a.name in parts else None
-            access, part = Access(t, size if touched is None else min(touched * t.itemsize, size)), region(t)
+            size, touched = unique_bytes(t), part_of(a.name, t)
+            some = touched is not None and touched * t.itemsize < size
+            access, part = Access(t, touched * t.itemsize if some else size, some), region(t)
             if read: reads.setdefault(part, access)
             if written: writes.setdefault(part, access)
+    _note_results(name, out, part_of, writes)
+    return _each_byte_once(reads), list(writes.values())
+
+def _note_results(name, out, part_of, writes):
+    "Add the tensors that a call returns to its writes, where they are none of its arguments."
     results = [] if name in _allocate or name.startswith("c10d::") else tensors_in(out)[:_results.get(name)]
     for t in results:
         part = region(t)
         if part not in writes and not any(t is w.tensor for w in writes.values()):
-            writes[part] = Access(t, unique_bytes(t))
-    return list(reads.values()), list(writes.values())
+            size, touched = unique_bytes(t), part_of("result", t)
+            writes[part] = Access(t, size if touched is None else min(touched * t.itemsize, size))
+
+# %% ../../nbs/work/traffic.ipynb #ov3rlap1
+def _each_byte_once(reads):
+    "Return the reads, by what they touch: those of views that overlap with the bytes that the views before lack."
+    blocks = [part[0] for part, access in reads.items() if len(part) == 3 and not access.rows]
+    several, found = {b for b in blocks if blocks.count(b) > 1}, []
+    covered = {b: Covered() for b in several}
+    for (block, *part), access in reads.items():
+        again = block in covered and len(part) == 2 and not access.rows
+        found.append(access._replace(bytes=covered[block].add(*part)) if again else access)
+    return found
 
 # %% ../../nbs/work/traffic.ipynb #c4758425
+def _scheme(t):
+    "Return how a tensor is quantized, unseen by modes."
+    with _disable_current_modes(): return t.qscheme()
+
 def memory_of(t:torch.Tensor)->torch.Tensor:
     "Return the tensor whose memory stands for that of `t`: the values of a sparse one."
     if t.layout is torch.strided: return t
-    return getattr(t, _inside[t.layout][0])() if t.layout in _inside else t
+    if t.layout not in _inside: return t
+    try: return getattr(t, _inside[t.layout][0])()
+    except RuntimeError: return t       # of an inference tensor PyTorch may not show it
+
+def inner_tensors(t:torch.Tensor)->list[torch.Tensor]:
+    "Return the tensors that the parts of a sparse or quantized one are stored in, other than its values."
+    if t.layout in _inside: return [getattr(t, name)() for name in _inside[t.layout][1:]]
+    if t.is_quantized and _scheme(t) in _by_channel: return [t.q_per_channel_scales(), t.q_per_channel_zero_points()]
+    return []
+
+_by_channel = torch.per_channel_affine, torch.per_channel_affine_float_qparams
 
 def storage_id(
     t:torch.Tensor, # Any tensor
 )->int:
     "Return a number for the memory of `t`, the same for all views of a tensor."
-    try: return memory_of(t).untyped_storage()._cdata
-    except (NotImplementedError, RuntimeError): return id(t)
+    return id(t) if (storage := storage_of(memory_of(t))) is None else storage._cdata
 
 def region(
     t:torch.Tensor, # Any tensor
 )->tuple:
     "Name the part of memory that `t` is: the same for all views that cover the same bytes in another order or shape."
     if t.layout is not torch.strided or t.is_nested: return (storage_id(t),)
-    if t.is_contiguous() and t.numel() > 1: return storage_id(t), t.storage_offset(), ((1, t.numel()),)
-    return storage_id(t), t.storage_offset(), _spans(t.shape, t.stride())
-
-def _spans(shape, stride):
-    "Return the (stride, size) pairs that a tensor walks, merged where one walks on where the other ends."
-    merged = []
-    for step, n in sorted((s, n) for n, s in zip(shape, stride) if n > 1 and s):
-        if merged and merged[-1][0] * merged[-1][1] == step: merged[-1] = merged[-1][0], merged[-1][1] * n
-        else: merged.append((step, n))
-    return tuple(merged)
+    first = t.storage_offset() * t.itemsize
+    if t.is_contiguous() and t.numel(): return storage_id(t), first, ((1, t.nbytes),) if t.nbytes > 1 else ()
+    return storage_id(t), first, merged_spans(t.shape, t.stride(), t.itemsize)

@@ -11,9 +11,9 @@ from numbers import Integral
 from typing import NamedTuple
 
 # %% ../../nbs/work/wire.ipynb #e50f0c1c
-_part = lambda n: (n - 1) / n
-_factors = dict(all_reduce=lambda n: 2 * (n - 1) / n, all_gather=_part, reduce_scatter=_part, all_to_all=_part,
-                broadcast=lambda n: 1.0, reduce=lambda n: 1.0, send_recv=lambda n: 1.0, gather=_part, scatter=_part)
+def _others(n): return (n - 1) / n
+_factors = dict(all_reduce=lambda n: 2 * (n - 1) / n, all_gather=_others, reduce_scatter=_others, all_to_all=_others,
+                broadcast=lambda n: 1.0, reduce=lambda n: 1.0, send_recv=lambda n: 1.0, gather=_others, scatter=_others)
 collectives = tuple(_factors)
 
 def bus_factor(
@@ -23,8 +23,7 @@ def bus_factor(
     "Return the bytes that each rank has to send over its link per byte of the buffer, as nccl-tests defines it."
     if collective not in collectives: raise ValueError(f"collective={collective!r}; known are {', '.join(collectives)}")
     if isinstance(ranks, bool) or not isinstance(ranks, Integral) or ranks < 2:
-        raise ValueError(f"ranks={ranks!r}: a whole number of at least 2 is needed, since one rank has "
-                         f"no other rank to talk to")
+        raise ValueError(f"ranks={ranks!r}: a whole number of at least 2 is needed")
     return _factors[collective](ranks)
 
 # %% ../../nbs/work/wire.ipynb #bc48a910

@@ -11,9 +11,9 @@ from pathlib import Path
 from time import perf_counter
 
 from fasterbench import count_work
-from fasterbench.analysis.budget_figures import counted_figures, ratios_of_rounds
-from fasterbench.analysis.budgets import Budget, figures, in_looks, judge
-from fasterbench.cli.check import in_turn, model_of_settings, side
+from fasterbench.checking.budget_figures import counted_figures, ratios_of_rounds
+from fasterbench.checking.budgets import Budget, figures, in_looks, judge
+from fasterbench.checking.check_verb import in_turn, model_of_settings, side
 
 source = '''
 import torch
@@ -55,7 +55,7 @@ def collected(title, found, runs, until, path):
 
 def counted(folder):
     model, sample = model_of_settings(dict(model=f"{folder}/net.py:make"))
-    return counted_figures(count_work(model, sample), model, sample)
+    return counted_figures(count_work(model, sample), model)
 
 def shown(title, found):
     for layer, results in zip(("layer", "model"), zip(*(verdicts[:2] for verdicts in found))):

@@ -1,13 +1,11 @@
-"""How three values travel: `device` of a profile, `on` of a prediction, `peaks` of the rows of a result.
+"""How four values travel: `device` of a profile, `on` of a prediction, `peaks` of the rows of a result, the result of a report.
 
 A run is watched. A hand-over is a call from one module of the package into another with the value, or what was made of it,
-among its arguments; to ask the value itself (a method of it, a question to the module that defines it) is none. A value
-that only goes down reaches each module from one other; each further module that hands it there is a climb: the value came
+among its arguments; a question to the value itself (a method of it, a function of the module that defines it) counts as
+well. A value that only goes down reaches each module from one other; each further module that hands it there is a climb: the value came
 back up and went down again. `python tests/benchmarks/climbs.py [FOLDER OF A CHECKOUT]`"""
 import sys
 from pathlib import Path
-
-asked = ("roofs/hardware", "engine/accelerator")       # what defines peaks and devices
 
 def handed(run, carries, package):
     "The (from, to) of modules between which `run` hands over what `carries` tells."
@@ -23,7 +21,7 @@ def handed(run, carries, package):
         caller = frame.f_back
         while caller is not None and module(caller) is None: caller = caller.f_back
         source = "user" if caller is None else module(caller)
-        if source != to and to not in asked: found.setdefault((source, to), f"{code.co_name}")
+        if source != to: found.setdefault((source, to), f"{code.co_name}")
     sys.setprofile(seen)
     try: run()
     finally: sys.setprofile(None)
@@ -43,7 +41,8 @@ def main():
     assert Path(fasterbench.__file__).parents[1] == folder
     package, model = Path(fasterbench.__file__).parent, torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU())
     sample, device = torch.ones(2, 8), torch.device("cpu")
-    is_device = lambda v: isinstance(v, torch.device) or isinstance(v, str) and v == "cpu"
+    from fasterbench.engine.accelerator import Host
+    is_device = lambda v: isinstance(v, torch.device | Host) or isinstance(v, str) and v == "cpu"
     report("device of profile", handed(lambda: RooflineAnalyzer(model, sample).profile(device="cpu", steps=3), is_device, package))
     name = "NVIDIA H100 80GB HBM3"
     is_on = lambda v: isinstance(v, HardwarePeaks) or isinstance(v, str) and v == name
@@ -60,5 +59,7 @@ def main():
         if getattr(m, "measured_result", None) is real: m.measured_result = watched
     ra.profile(steps=3)
     report("peaks of measured_result", edges)
+    from fasterbench.views.result import Result
+    report("result of a report", handed(lambda: ra.result.render("page"), lambda v: isinstance(v, Result), package))
 
 if __name__ == "__main__": main()

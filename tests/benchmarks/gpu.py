@@ -1,49 +1,75 @@
-"""Everything that only a GPU can show, in one run of at most nine minutes: python tests/benchmarks/gpu.py --out FOLDER
+"""Everything that only a GPU can show: python tests/benchmarks/gpu.py --out FOLDER [--parts PART...]
 
-Nine parts, in this order. Each runs in a process of its own, and writes FOLDER/PART.json after every finding, so that a run that
-is cut short still leaves what it had:
-  peaks    the roofs per dtype, TF32 both ways, levels, beside the datasheet and published maxima; L2 by contiguous tensors
-  models   rows, idle and unlaunched kernels of models, beside steps timed by events that no instrument takes part in
-  above    rows above their roofs, and the rows closest to them
-  traces   the profiler's records of the same runs as traces, and read_trace of them beside profile
-  ncu      Nsight Compute over five kernels: counted bytes and FLOPs beside the counted work
-  compiled kernels of compiled models beside event-timed steps: default, CUDA graphs, training; a trace of the same
-  graphs   models in CUDA graphs of their own: a trace of the capture beside one of the replays, which are timed by events
-  expected limit and expected time of predict beside the measured kernels, eager and replayed
-  faults   an error at calls all through a profile: flags, memory and model afterwards
-The last lines are the table of limits. Without a GPU the same parts run on the CPU, small: a rehearsal.
-It needs torch and torchvision only.
+Eleven parts, the most important first. Each runs in a process of its own, and writes FOLDER/PART.json after every finding, so that
+a run that is cut short still leaves what it had. An error is in the record of its part, with its place, and the others go on.
+  peaks       the roofs per dtype, TF32 both ways, levels, beside the datasheet and published maxima; L2 by contiguous tensors
+  models      rows, idle and unlaunched kernels of models, beside steps timed by events that no instrument takes part in
+  training    steps with AdamW under autocast: the same; counted memory beside the allocator's peak; MFU and HFU
+  traces      the profiler's records of the same runs as traces, and read_trace of them beside profile
+  ncu         Nsight Compute over five kernels: counted bytes and FLOPs beside the counted work
+  attention   attention in float32 beside its limit, which is a third of the TF32 peak
+  kernelbench programs of single operators beside limit, expected time, and the times that others published for an H100
+  compiled    kernels of compiled models beside event-timed steps: default, CUDA graphs, training; a trace of the same
+  graphs      models in CUDA graphs of their own: a trace of the capture beside one of the replays, which are timed by events
+  expected    limit and expected time of predict beside the measured kernels, eager and replayed
+  faults      an error at calls all through a profile: flags, memory and model afterwards
+The first five take at most eight minutes, and so do the others: `--parts first`, `--parts rest`. The last lines are the table of
+limits, from the records in FOLDER, also in FOLDER/table.json; `--parts none` prints it alone.
+Without a GPU the same parts run on the CPU, small: a rehearsal; on a slow machine with `--patience 4`, four times the seconds.
+It needs torch, torchvision, and what the library imports to measure: fastcore, platformdirs, msgspec. KernelBench's programs and
+times are read in ../shared/data/kernelbench, or where FASTERBENCH_SHARED says.
 """
-import argparse, json, statistics, subprocess, sys, threading, time
+import argparse, json, math, os, statistics, subprocess, sys, threading, time, traceback
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 root = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(root))
-shares = dict(peaks=80, models=130, above=5, traces=40, ncu=80, compiled=80, graphs=40, expected=40, faults=30) # seconds per part, 525 in all
+shares = dict(peaks=90, models=130, training=100, traces=60, ncu=90,                                     # seconds per part
+              attention=50, kernelbench=90, compiled=100, graphs=50, expected=60, faults=40)
 
 class Record:
     "The findings of one part, written anew after each of them."
-    def __init__(self, folder, part, seconds):
+    def __init__(self, folder, part, seconds=math.inf):
         self.path, self.end, self.data = folder/f"{part}.json", time.perf_counter() + seconds, dict(part=part, complete=False)
     def put(self, key, value):
         self.data[key] = value
         self.path.write_text(json.dumps(self.data, indent=1, default=str))
+    def attempt(self, key, find, *args):
+        "Put what `find` returns, or the error that it raises; nothing once the time is over."
+        if self.over: return self.put("left out", [*self.data.get("left out", []), key])
+        try: found = find(*args)
+        except Exception as error: found = told(error)
+        self.put(key, found)
+        if "torch" in sys.modules: emptied()
     @property
     def over(self): return time.perf_counter() > self.end
+
+def told(error):
+    "What an error says, and the last places that it went through."
+    places = [f"{Path(f.filename).name}:{f.lineno} {f.name}" for f in traceback.extract_tb(error.__traceback__)[-4:]]
+    return dict(error=f"{type(error).__name__}: {error}"[:1000], where=places)
+
+def emptied():
+    "Free what the last case held."
+    import gc, torch
+    gc.collect()
+    if torch.cuda.is_initialized():
+        torch._C._cuda_clearCublasWorkspaces()
+        torch.cuda.empty_cache()
 
 def here():
     "The device, and what it is."
     import torch
+    from fasterbench.engine.accelerator import accelerator
     from fasterbench.probes.machine import environment
     device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
-    return device, environment(device)
+    return device, environment(accelerator(device))
 
 # ---- models
 
-def transformer(layers, width, heads, vocabulary=32000, window=2048):
-    "A language model of today's form, small enough to write here: its forward takes tokens and, for decoding, a filled cache."
-    import torch
+def transformer(layers, width, heads, vocabulary=32000, every=False):
+    "A language model of today's form: takes tokens and, for decoding, a filled cache; returns logits of the last token, or of every one."
     from torch import nn
     from torch.nn import functional as F
     class Block(nn.Module):
@@ -68,13 +94,16 @@ def transformer(layers, width, heads, vocabulary=32000, window=2048):
         def forward(self, tokens, caches=None):
             x = self.embed(tokens)
             for i, b in enumerate(self.blocks): x = b(x, None if caches is None else caches[i])
-            return self.head(self.norm(x[:, -1:]))
+            return self.head(self.norm(x if every else x[:, -1:]))
     return Model()
 
-def cases(gpu):
+def small_layers(n):
+    from torch import nn
+    return nn.Sequential(*(m for _ in range(n) for m in (nn.Linear(64, 64), nn.ReLU())))
+
+def inputs(gpu):
     "(name, make model, make sample(batch, dtype), can be trained), the quick ones first."
     import torch, torchvision
-    from torch import nn
     image = lambda size: lambda batch, dtype: torch.randn(batch, 3, size, size, dtype=dtype)
     layers, width, heads, length = (12, 1024, 16, 1024) if gpu else (2, 64, 4, 32)
     tokens = lambda batch, dtype: torch.randint(32000 if gpu else 100, (batch, length))
@@ -82,8 +111,9 @@ def cases(gpu):
         caches = [[torch.randn(batch, heads, length, width // heads, dtype=dtype) for _ in "kv"] for _ in range(layers)]
         return tokens(batch, dtype)[:, :1], caches
     language = lambda: transformer(layers, width, heads, 32000 if gpu else 100)
-    yield "200 small layers", lambda: nn.Sequential(*(m for _ in range(100) for m in (nn.Linear(64, 64), nn.ReLU()))), lambda b, d: torch.randn(b, 64, dtype=d), True
-    yield "resnet50" if gpu else "resnet18", torchvision.models.resnet50 if gpu else torchvision.models.resnet18, image(224 if gpu else 64), True
+    yield "200 small layers", lambda: small_layers(100), lambda b, d: torch.randn(b, 64, dtype=d), True
+    vision = torchvision.models.resnet50 if gpu else torchvision.models.resnet18
+    yield vision.__name__, vision, image(224 if gpu else 64), True
     if gpu: yield "vit_b_16", torchvision.models.vit_b_16, image(224), True
     yield "language model, prefill", language, tokens, True
     yield "language model, decode", language, decode, False
@@ -91,51 +121,86 @@ def cases(gpu):
 def runs(gpu):
     "Every case with its batch, dtype and whether it is a training step."
     import torch
-    for batch, dtype in ((1, torch.bfloat16), (64, torch.bfloat16), (1, torch.float32), (64, torch.float32)) if gpu else ((1, torch.float32), (2, torch.bfloat16)):
-        for name, make, sample, trains in cases(gpu):
+    settings = [(b, d) for d in (torch.bfloat16, torch.float32) for b in (1, 64)] if gpu else [(1, torch.float32), (2, torch.bfloat16)]
+    for batch, dtype in settings:
+        for name, make, sample, trains in inputs(gpu):
             for training in (False, True)[:1 + trains]: yield name, make, sample, batch, dtype, training
 
-def event_timed(step, device, n):
-    "Median seconds of a bare step: between two events on a GPU, by the clock on a CPU."
+class Step:
+    "A forward or a training step, as one writes it by hand."
+    def __init__(self, model, args, training=False, loss=None, optimizer=None, autocast=None):
+        self.model, self.args, self.training, self.loss, self.optimizer = model, args, training, loss or (lambda out: out.sum()), optimizer
+        self.autocast = autocast or nullcontext
+    def reset(self): self.model.zero_grad(set_to_none=True)
+    def __call__(self):
+        import torch
+        with torch.set_grad_enabled(self.training):
+            with self.autocast():
+                out = self.model(*self.args)
+                value = self.loss(out) if self.training else None
+            if self.training: value.backward()
+            if self.optimizer: self.optimizer.step()
+        return out
+
+def event_timed(call, device, n, reset=lambda: None):
+    "Median seconds of a call: between two events on a GPU, by the clock on a CPU."
     import torch
     times = []
     for _ in range(n):
+        reset()
         if device.type == "cuda":
             start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            torch.cuda.synchronize(); start.record(); step(); end.record(); torch.cuda.synchronize()
+            torch.cuda.synchronize(); start.record(); call(); end.record(); torch.cuda.synchronize()
             times.append(start.elapsed_time(end) * 1e-3)
         else:
-            start = time.perf_counter(); step(); times.append(time.perf_counter() - start)
+            start = time.perf_counter(); call(); times.append(time.perf_counter() - start)
     return statistics.median(times)
 
-def bare_step(model, args, training):
-    "Do by hand all that `profile` repeats."
+def profiled(step, sample, device, path):
+    "A profile of a step, and what it says beside bare steps that are timed before and after it."
+    from fasterbench.roofline import RooflineAnalyzer
+    for _ in range(5): step.reset(); step()
+    before = event_timed(step, device, 20, step.reset)
+    loss = step.loss if step.training else None
+    with step.autocast():
+        ra = RooflineAnalyzer(step.model, sample).profile(device, backward=step.training, loss=loss, optimizer=step.optimizer, progress=False)
+    after = event_timed(step, device, 20, step.reset)
+    ra.to_json(path)
+    rows, used = sum(r.time_s for r in ra.results), [(r.bound, r.name, r.utilization_pct or 0) for r in ra.results]
+    return ra, dict(events_s=(before, after), rows_s=rows, end_to_end_s=ra.timing.end_to_end_s, ratio=rows / statistics.mean((before, after)),
+                    clock=ra.timing.clock, n_rows=len(ra.results), notes=ra.result.notes,
+                    special_rows={r.name: r.time_s for r in ra.results if r.name.startswith("(")},
+                    above=[(name, u) for _, name, u in used if u > 105],
+                    best={b: max((u for bound, _, u in used if bound == b), default=None) for b in ("compute", "memory")})
+
+def placed(sample, device):
+    "The arguments of a call, on the device."
     import torch
-    def forward():
-        with torch.no_grad(): model(*args)
-    def step():
-        model.zero_grad(set_to_none=True)
-        model(*args).sum().backward()
-    return step if training else forward
+    return torch.utils._pytree.tree_map(lambda t: t.to(device), sample if isinstance(sample, tuple) else (sample,))
+
+def file_of(key): return key.replace(" ", "_").replace(",", "")
+def named(name, batch, dtype, training=None):
+    phase = "" if training is None else ", training" if training else ", forward"
+    return f"{name}, batch {batch}, {str(dtype).removeprefix('torch.')}{phase}"
 
 # ---- parts
 
-published = {"NVIDIA H100 80GB HBM3": dict(bfloat16=(795e12, 956e12)), "NVIDIA H200": dict(bfloat16=(821e12, 968e12))}  # mean of long runs, best of sweeps
+published = {"NVIDIA H100 80GB HBM3": dict(bfloat16=(795e12, 956e12)),              # mean of long runs, best of sweeps
+             "NVIDIA H200": dict(bfloat16=(821e12, 968e12))}
 
 def peaks(record, device, folder):
     import torch
     from fasterbench.probes.peaks import measure_peaks
     gpu = device.type == "cuda"
-    dtypes = [torch.bfloat16, torch.float32, torch.float16, torch.float64] + [getattr(torch, "float8_e4m3fn")] * gpu if gpu else [torch.float32, torch.bfloat16]
-    for dtype, tf32 in [(d, False) for d in dtypes] + [(torch.float32, True)] * gpu:
-        if record.over: return
-        start = time.perf_counter()
-        try: found = measure_peaks(device, dtype=dtype, allow_tf32=tf32, cache=False)
-        except (RuntimeError, ValueError, TypeError) as error: record.put(f"{dtype} tf32={tf32}", dict(error=str(error))); continue
+    dtypes = [torch.bfloat16, torch.float32, torch.float16, torch.float64, torch.float8_e4m3fn] if gpu else [torch.float32, torch.bfloat16]
+    def measured(dtype, tf32):
+        start, found = time.perf_counter(), measure_peaks(device, dtype=dtype, allow_tf32=tf32, cache=False, progress=False)
         found.to_json(folder/f"peaks-{str(dtype).removeprefix('torch.')}{'-tf32' * tf32}.json")
-        record.put(f"{dtype} tf32={tf32}", dict(seconds=time.perf_counter() - start, flops=found.peak_flops, levels={l.name: (l.capacity, l.bandwidth, l.spread) for l in found.memory},
-                   ceilings={f"{c.dtype} {c.unit}".strip(): (c.flops, c.spread, c.probe) for c in found.ceilings}, skipped=found.skipped))
-    record.put("l2", l2_sweep(device))
+        return dict(seconds=time.perf_counter() - start, flops=found.peak_flops, skipped=found.skipped,
+                    levels={l.name: (l.capacity, l.bandwidth, l.spread) for l in found.memory},
+                    ceilings={f"{c.dtype} {c.unit}".strip(): (c.flops, c.spread, c.probe) for c in found.ceilings})
+    for dtype, tf32 in [(d, False) for d in dtypes] + [(torch.float32, True)] * gpu: record.attempt(f"{dtype} tf32={tf32}", measured, dtype, tf32)
+    record.attempt("l2", l2_sweep, device)
 
 def l2_sweep(device):
     "B/s of `add_` over contiguous tensors that together fill so many MB, eager and, on a GPU, in a captured graph."
@@ -157,64 +222,116 @@ def l2_sweep(device):
     return out
 
 def models(record, device, folder):
-    import torch
-    from fasterbench.roofline import RooflineAnalyzer
-    gpu = device.type == "cuda"
-    for name, make, sample, batch, dtype, training in runs(gpu):
-        if record.over: return
-        key = f"{name}, batch {batch}, {str(dtype).removeprefix('torch.')}, {'training' if training else 'forward'}"
-        try: record.put(key, one_model(make, sample(batch, dtype), dtype, training, device, folder/f"{key.replace(' ', '_').replace(',', '')}.result.json"))
-        except torch.OutOfMemoryError as error: record.put(key, dict(error=str(error).splitlines()[0]))
+    for name, make, sample, batch, dtype, training in runs(device.type == "cuda"):
+        key = named(name, batch, dtype, training)
+        record.attempt(key, one_model, make, sample, batch, dtype, training, device, folder/f"{file_of(key)}.result.json")
 
-def one_model(make, sample, dtype, training, device, path):
-    "A profile, and bare steps timed before and after it."
+def one_model(make, sample, batch, dtype, training, device, path):
     import torch
-    from fasterbench.roofline import RooflineAnalyzer
     torch.manual_seed(0)
-    model = make().to(device, dtype).train(training)
-    args = torch.utils._pytree.tree_map(lambda t: t.to(device), sample if isinstance(sample, tuple) else (sample,))
-    step = bare_step(model, args, training)
-    for _ in range(5): step()
-    before = event_timed(step, device, 20)
-    ra = RooflineAnalyzer(model, sample).profile(device, backward=training, loss=(lambda out: out.sum()) if training else None)
-    after = event_timed(step, device, 20)
-    ra.to_json(path)
-    rows = sum(r.time_s for r in ra.results)
-    special = {r.name: r.time_s for r in ra.results if r.name.startswith("(")}
-    return dict(events_s=(before, after), rows_s=rows, end_to_end_s=ra.timing.end_to_end_s, ratio=rows / statistics.mean((before, after)), special_rows=special,
-                clock=ra.timing.clock, n_rows=len(ra.results), above=[(r.name, r.utilization_pct) for r in ra.results if (r.utilization_pct or 0) > 105],
-                best={b: max((r.utilization_pct or 0 for r in ra.results if r.bound == b), default=None) for b in ("compute", "memory")})
+    model, x = make().to(device, dtype).train(training), sample(batch, dtype)
+    return profiled(Step(model, placed(x, device), training), x, device, path)[1]
 
-def above(record, device, folder):
-    found = json.loads((folder/"models.json").read_text())
-    profiles = {k: v for k, v in found.items() if isinstance(v, dict) and "n_rows" in v}
-    record.put("rows", sum(v["n_rows"] for v in profiles.values()))
-    record.put("above 105 %", {k: v["above"] for k, v in profiles.items() if v["above"]})
-    for bound in ("compute", "memory"): record.put(f"best {bound} row, %", max((v["best"][bound] or 0 for v in profiles.values()), default=None))
+def steps(gpu):
+    """Training steps: (name, make model, sample, optimizer, model FLOPs per token by PaLM's formula where it holds).
+
+    PaLM: six FLOPs per token and weight of a product, and twelve per token, layer and pair of positions of an attention as wide as the model."""
+    import torch, torchvision
+    from torch.optim import AdamW
+    layers, width, heads, words, length, batch = (12, 1024, 16, 32000, 1024, 8) if gpu else (2, 64, 4, 100, 32, 2)
+    palm = 6 * (13 * layers * width**2 + width * words) + 12 * layers * width * length
+    language, tokens = lambda: transformer(layers, width, heads, words, every=True), torch.randint(words, (batch, length))
+    yield "language model, AdamW", language, tokens, AdamW, palm
+    yield "language model, fused AdamW", language, tokens, lambda p: AdamW(p, fused=True), palm
+    vision, size, batch = (torchvision.models.resnet50, 224, 64) if gpu else (torchvision.models.resnet18, 64, 2)
+    yield f"{vision.__name__}, AdamW", vision, torch.randn(batch, 3, size, size), AdamW, None
+
+def training(record, device, folder):
+    "Steps with AdamW under autocast to bfloat16: rows, memory, MFU and HFU."
+    for name, make, sample, optimizer, palm in steps(device.type == "cuda"):
+        record.attempt(name, one_training, make, sample, optimizer, palm, device, folder/f"{file_of(name)}.result.json")
+
+def first_class(out):
+    "Cross entropy against the first class."
+    import torch
+    out = out.flatten(0, -2)
+    return torch.nn.functional.cross_entropy(out, torch.zeros(len(out), dtype=torch.long, device=out.device))
+
+def one_training(make, sample, optimizer, palm, device, path):
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode
+    from fasterbench import model_flops
+    from fasterbench.roofs.datasheet import datasheet_peaks
+    from fasterbench.training.model_flops import utilizations
+    torch.manual_seed(0)
+    held = taken(device)
+    model = make().to(device).train()
+    step = Step(model, placed(sample, device), True, first_class, optimizer(model.parameters()), lambda: torch.autocast(device.type, torch.bfloat16))
+    ra, found = profiled(step, sample, device, path)
+    memory = ra.result.memory
+    found["memory"] = dict(counted=memory.peak_bytes, parts=memory.parts, place=memory.place, **peak_of(step, device, held))
+    flops, rate = model_flops(make().to("meta"), sample.to("meta"), loss=first_class), 1 / statistics.mean(found["events_s"])
+    step.reset()
+    with FlopCounterMode(display=False) as counter: step()
+    roofs = datasheet_peaks(torch.cuda.get_device_name(device), "bfloat16") if device.type == "cuda" else ra.peaks
+    found["flops"] = dict(model=flops.model, needed=flops.model_needed, hardware=flops.hardware, tokens=flops.tokens,
+                          counter=counter.get_total_flops(), palm=palm and palm * flops.tokens)
+    found["utilizations"] = [vars(u) for u in utilizations(flops, rate * flops.tokens, roofs, "bfloat16")]
+    return found
+
+def taken(device):
+    "Bytes that are asked of the allocator now."
+    import torch
+    return torch.cuda.memory_stats(device).get("requested_bytes.all.current", 0) if device.type == "cuda" else 0
+
+def peak_of(step, device, held):
+    """The peak of a step beyond `held`: of the tensors, by weak references to their storages, and what the allocator of a GPU says.
+
+    The libraries' part of the latter: the workspaces of cuBLAS, which stay; rounding is told by the allocator itself. What other libraries
+    take while a kernel runs has no name in any record: it is what is left."""
+    import torch
+    sys.path.insert(0, str(root/"tests"))
+    from memory_cases import Live, given_to
+    told = {}
+    if device.type == "cuda":
+        step.reset(); torch.cuda.synchronize(); torch.cuda.reset_peak_memory_stats(device)
+        step(); torch.cuda.synchronize()
+        requested, before = torch.cuda.memory_stats(device)["requested_bytes.all.peak"], taken(device)
+        torch._C._cuda_clearCublasWorkspaces()
+        told = dict(allocated=torch.cuda.max_memory_allocated(device), requested=requested, held=held, cublas=before - taken(device))
+    step.reset()
+    live = Live()
+    live.add(given_to(step.model, step.args, step.optimizer))
+    with live: step()
+    return dict(live=live.peak, **told)
 
 def traces(record, device, folder):
     "The profiler's own record of a run as a trace; what read_trace makes of it beside what profile says."
+    for name, make, sample, batch, dtype, training in runs(device.type == "cuda"):
+        key = named(name, batch, dtype)
+        if not training: record.attempt(key, one_trace, make, sample(batch, dtype), dtype, device, folder/f"{file_of(key)}.trace.json.gz")
+
+def one_trace(make, x, dtype, device, path, n=5):
+    from fasterbench.roofline import RooflineAnalyzer
+    model = make().to(device, dtype).eval()
+    step = Step(model, placed(x, device))
+    for _ in range(3): step()
+    read = traced(step, device, path, n)
+    ra = RooflineAnalyzer(model, x).profile(device, progress=False)
+    return dict(trace_s=busy_s(read.points) / n, profile_s=busy_s(ra.results),
+                trace_flops=sum(r.flops or 0 for r in read.ops) / n, profile_flops=sum(r.flops or 0 for r in ra.results))
+
+def busy_s(rows): return sum(r.time_s for r in rows if not r.name.startswith("(idle"))
+
+def traced(step, device, path, n=5):
+    "The profiler's own record of steps, as `read_trace` sees it."
     import torch
     from fasterbench import read_trace
-    from fasterbench.roofline import RooflineAnalyzer
-    for name, make, sample, batch, dtype, training in runs(device.type == "cuda"):
-        if record.over: return
-        if training: continue
-        model, x = make().to(device, dtype).eval(), sample(batch, dtype)
-        args = torch.utils._pytree.tree_map(lambda t: t.to(device), x if isinstance(x, tuple) else (x,))
-        step, key = bare_step(model, args, False), f"{name}, batch {batch}, {str(dtype).removeprefix('torch.')}"
-        for _ in range(3): step()
-        path, n = folder/f"{key.replace(' ', '_').replace(',', '')}.trace.json.gz", 5
-        with torch.profiler.profile(record_shapes=True, with_stack=True) as prof:
-            for _ in range(n): step(); prof.step()
-            if device.type == "cuda": torch.cuda.synchronize()
-        prof.export_chrome_trace(str(path))
-        try: read = read_trace(path)
-        except ValueError as error: record.put(key, dict(error=str(error))); continue
-        ra = RooflineAnalyzer(model, x).profile(device)
-        busy = sum(r.time_s for r in ra.results if r.name != "(idle)")
-        record.put(key, dict(trace_s=sum(r.time_s for r in read.points if not r.name.startswith("(idle")) / n, profile_s=busy, trace_flops=sum(r.flops or 0 for r in read.ops) / n,
-                   profile_flops=sum(r.flops or 0 for r in ra.results)))
+    with torch.profiler.profile(record_shapes=True, with_stack=True) as prof:
+        for _ in range(n): step(); prof.step()
+        if device.type == "cuda": torch.cuda.synchronize()
+    prof.export_chrome_trace(str(path))
+    return read_trace(path)
 
 kernel_script = """
 import torch
@@ -224,7 +341,8 @@ h, g = x.bfloat16(), w.bfloat16()
 image, conv = torch.randn(32, 64, 56, 56, device="cuda"), torch.nn.Conv2d(64, 64, 3, padding=1, bias=False).cuda()
 norm = torch.nn.LayerNorm(4096).cuda()
 with torch.no_grad():
-    for name, f in dict(matmul_float32=lambda: x @ w, matmul_bfloat16=lambda: h @ g, convolution=lambda: conv(image), add=lambda: x + w, layer_norm=lambda: norm(x)).items():
+    for name, f in dict(matmul_float32=lambda: x @ w, matmul_bfloat16=lambda: h @ g, convolution=lambda: conv(image),
+                        add=lambda: x + w, layer_norm=lambda: norm(x)).items():
         f(); torch.cuda.synchronize()
         torch.cuda.nvtx.range_push(name); f(); torch.cuda.synchronize(); torch.cuda.nvtx.range_pop()
 """
@@ -245,111 +363,185 @@ def counted_work():
 
 def ncu(record, device, folder):
     record.put("counted", counted_work())
+    record.attempt("rows", counters, record, folder) if device.type == "cuda" else rehearsed_ncu(record)
+
+def counters(record, folder):
+    "What the counters of a GPU say of the five kernels."
+    from fasterbench import read_ncu
     script, report = folder/"kernels.py", folder/"kernels.csv"
     script.write_text(kernel_script)
-    if device.type != "cuda": return rehearsed_ncu(record)
-    found = subprocess.run(["ncu", "--set", "roofline", "--nvtx", "--clock-control", "none", "--target-processes", "all", "-f", "-o", folder/"kernels", sys.executable, script],
-                           capture_output=True, text=True, timeout=shares["ncu"] * 0.7)
+    count = ["ncu", "--set", "roofline", "--nvtx", "--clock-control", "none", "--target-processes", "all", "-f", "-o", folder/"kernels"]
+    found = subprocess.run([*count, sys.executable, script], capture_output=True, text=True, timeout=shares["ncu"] * 0.7)
     record.put("ncu", (found.stdout + found.stderr)[-2000:])
-    with open(report, "w") as out:
-        subprocess.run(["ncu", "--import", folder/"kernels.ncu-rep", "--csv", "--page", "raw", "--print-units", "base"], stdout=out, timeout=60, check=True, env=dict(LC_ALL="C", PATH="/usr/local/cuda/bin:/usr/bin:/bin"))
-    from fasterbench import read_ncu
-    record.put("rows", {p.name: dict(flops=p.flops, bytes=p.bytes_moved, levels=p.bytes_by_level, time_s=p.time_s) for p in read_ncu(report, by="nvtx")})
+    write = ["ncu", "--import", folder/"kernels.ncu-rep", "--csv", "--page", "raw", "--print-units", "base"]
+    with open(report, "w") as out: subprocess.run(write, stdout=out, timeout=60, check=True, env=os.environ | dict(LC_ALL="C"))
+    return {p.name: dict(flops=p.flops, bytes=p.bytes_moved, levels=p.bytes_by_level, time_s=p.time_s) for p in read_ncu(report, by="nvtx")}
 
 def rehearsed_ncu(record):
-    "Without a GPU: a report of somebody else's, where it lies beside the project, goes the same way."
+    "Without a GPU: a report of somebody else's, where it lies beside the project, goes the same way; its grid is that of a product of 2048."
     from fasterbench import read_ncu
-    report = root.parent/"shared/data/ncu/gemm_tiled.csv"
-    record.put("rows", {p.name: dict(flops=p.flops, bytes=p.bytes_moved, time_s=p.time_s) for p in read_ncu(report)} if report.exists() else f"no report: {report} is not there")
+    report, n = shared()/"data/ncu/gemm_tiled.csv", 2048
+    if not report.exists(): return record.put("rows", dict(error=f"{report} is not there"))
+    rows = {p.name: dict(flops=p.flops, bytes=p.bytes_moved, time_s=p.time_s) for p in read_ncu(report)}
+    record.put("rows", rows)
+    record.put("counted", record.data["counted"] | dict.fromkeys(rows, dict(flops=2 * n**3, bytes=3 * 4 * n**2)))
+
+def shared(): return Path(os.environ.get("FASTERBENCH_SHARED", root.parent/"shared"))
+
+def attention(record, device, folder):
+    """Attention in float32: its time beside the limit, which is a third of the TF32 peak, since three products in TF32 make one in float32.
+
+    Beside it the rate over the measured roofs, with and without TF32, and the names of the kernels that ran."""
+    import torch
+    from fasterbench.roofline import measure_peaks
+    gpu = device.type == "cuda"
+    roofs = measure_peaks(device, dtype=torch.float32, allow_tf32=True, progress=False)
+    record.put("roofs", {f"{c.dtype} {c.unit}".strip(): c.flops for c in roofs.ceilings})
+    for size in (64, 128) if gpu else (16,):
+        for causal in (False, True):
+            for training in (False, True):
+                key = f"head size {size}{', causal' * causal}, {'training' if training else 'forward'}"
+                record.attempt(key, one_attention, size, causal, training, device, roofs, folder/f"attention_{file_of(key)}.result.json")
+
+def one_attention(size, causal, training, device, roofs, path):
+    import torch
+    from torch.nn.functional import scaled_dot_product_attention
+    from fasterbench import predict
+    class Attention(torch.nn.Module):
+        def __init__(self): super().__init__(); self.k, self.v = (torch.nn.Parameter(torch.randn(shape)) for _ in "kv")
+        def forward(self, q): return scaled_dot_product_attention(q, self.k, self.v, is_causal=causal)
+    gpu = device.type == "cuda"
+    shape = (4, 16, 4096, size) if gpu else (1, 2, 128, size)
+    model, q = Attention().to(device), torch.randn(shape)
+    ra, found = profiled(Step(model, placed(q, device), training), q, device, path)
+    limit = predict(model, q, torch.cuda.get_device_name(device) if gpu else roofs, backward=training).program
+    took, products = statistics.mean(found["events_s"]), sum(r.contraction_flops or 0 for r in ra.results)
+    rates = {c.unit: products / took / c.flops for c in roofs.ceilings if c.dtype == "float32" and c.unit != "pointwise"}
+    names = kernels_of(Step(model, placed(q, device), training))
+    return found | told_by(limit, took) | dict(of_roofs=rates, third_of_tf32=3 * rates["TF32"] if "TF32" in rates else None, kernels=names)
+
+def told_by(p, took):
+    "A prediction beside a time."
+    return dict(measured_s=took, limit_s=p.roof_time_s, expected_s=p.time_s, interval_s=p.interval_s)
+
+def kernels_of(step):
+    "Names of the kernels of a step on a GPU."
+    import torch
+    with torch.profiler.profile() as prof: step()
+    return [e.key for e in prof.key_averages() if e.device_type == torch.autograd.DeviceType.CUDA]
+
+def kernelbench(record, device, folder):
+    "Programs of single operators beside their limits, their expected times and the times that others published for an H100; on a CPU the small ones."
+    import torch
+    from fasterbench.roofline import measure_peaks
+    sys.path.insert(0, str(Path(__file__).parent))
+    from predict import kernelbench_programs
+    gpu = device.type == "cuda"
+    place = shared()/"data/kernelbench"
+    if not place.is_dir(): raise FileNotFoundError(f"{place} is not there; FASTERBENCH_SHARED names the folder that holds data/kernelbench")
+    on = torch.cuda.get_device_name(device) if gpu else measure_peaks(device, progress=False)
+    for program, sample, row in kernelbench_programs():
+        if gpu or small(program, sample): record.attempt(row["problem"], one_program, program, sample, row, on, device)
+
+def small(program, sample):
+    from fasterbench import count_work
+    if sum(t.nbytes for t in sample) > 6e8: return False
+    work = count_work(program, sample)
+    return not work.contraction_flops and work.bytes < 2e9
+
+def one_program(program, sample, row, on, device):
+    import torch
+    from fasterbench import predict
+    def filled(t):
+        made = torch.empty(t.shape, dtype=t.dtype, device=device)
+        return made.normal_() if made.is_floating_point() else made.zero_()
+    step = Step(program, [filled(t) for t in sample])
+    for _ in range(3): step()
+    took = event_timed(step, device, 10 if device.type == "cuda" else 3)
+    theirs = {k: float(row[f"h100_{k}_ms_mean"]) * 1e-3 for k in ("sxm", "pcie")}
+    return told_by(predict(program, sample, on).program, took) | dict(published_s=theirs)
 
 def compiled(record, device, folder):
     """Compiled models: rows of kernels beside the bare step, products beside the eager count, and their trace.
 
-    The eager count is of PyTorch's own counter, which leaves out attention on a CPU."""
+    The eager count is of PyTorch's own counter, which leaves out attention on a CPU: it is not compared there."""
+    gpu = device.type == "cuda"
+    for mode, training in (("default", False), ("default", True), ("reduce-overhead", False)):
+        key = f"{mode}, {'training' if training else 'forward'}"
+        record.attempt(key, one_compiled, mode, training, device, folder/f"compiled_{file_of(key)}.result.json")
+        if gpu and not training: record.attempt(f"{key}, trace", compiled_trace, mode, device, folder/f"compiled_{mode}.trace.json.gz")
+
+def compiled_model(mode, training, device):
     import torch
-    from torch.utils.flop_counter import FlopCounterMode
-    from fasterbench.roofline import RooflineAnalyzer
     gpu = device.type == "cuda"
     layers, width, heads = (4, 1024, 16) if gpu else (1, 64, 4)
+    model = transformer(layers, width, heads, 1000).to(device).train(training)
     tokens = torch.randint(100, (8, 256) if gpu else (2, 16), device=device)
-    for mode, training in (("default", False), ("default", True), ("reduce-overhead", False)):
-        if record.over: return
-        key, model = f"{mode}, {'training' if training else 'forward'}", transformer(layers, width, heads, 1000).to(device).train(training)
-        with FlopCounterMode(display=False) as counter, torch.set_grad_enabled(training):
-            out = model(tokens)
-            if training: out.sum().backward()
-        torch._dynamo.reset()
-        made = torch.compile(model, mode=mode)
-        step = bare_step(made, (tokens,), training)
-        try:
-            for _ in range(5): step()
-            before = event_timed(step, device, 20)
-            ra = RooflineAnalyzer(made, tokens).profile(device, backward=training, progress=False)
-            after = event_timed(step, device, 20)
-        except Exception as error: record.put(key, dict(error=f"{type(error).__name__}: {error}")); continue
-        ra.to_json(folder/f"compiled_{key.replace(', ', '_')}.result.json")
-        rows = ra.results
-        record.put(key, dict(events_s=(before, after), ratio=sum(r.time_s for r in rows) / statistics.mean((before, after)), notes=ra.result.notes,
-                   kernels=sum(bool(r.layers) for r in rows), fused=sum(r.type.startswith("fused ") for r in rows), limits=ra.result.limits,
-                   share=sum(r.time_s for r in rows if r.layers) / sum(r.time_s for r in rows), products=sum(r.dense_flops or 0 for r in rows if r.contraction_flops) / counter.get_total_flops(),
-                   unknown=sum(bool(r.layers) and r.flops is None for r in rows), above=sum(r.above_roof for r in rows)))
-        if gpu and not training: record.put(f"{key}, trace", traced(step, made, device, folder/f"compiled_{mode}.trace.json.gz"))
+    torch._dynamo.reset()
+    return model, tokens, torch.compile(model, mode=mode)
 
-def traced(step, model, device, path, n=5):
+def one_compiled(mode, training, device, path):
+    from torch.utils.flop_counter import FlopCounterMode
+    model, tokens, made = compiled_model(mode, training, device)
+    with FlopCounterMode(display=False) as counter: Step(model, (tokens,), training)()
+    ra, found = profiled(Step(made, (tokens,), training), tokens, device, path)
+    kernels, products = [r for r in ra.results if r.layers], sum(r.dense_flops or 0 for r in ra.results if r.contraction_flops)
+    return found | dict(kernels=len(kernels), fused=sum(r.type.startswith("fused ") for r in kernels), unknown=sum(r.flops is None for r in kernels),
+                        share=sum(r.time_s for r in kernels) / found["rows_s"], products=products / counter.get_total_flops(),
+                        limits=ra.result.limits)
+
+def compiled_trace(mode, device, path, n=5):
     "The profiler's own record of compiled steps, as `read_trace` sees it."
-    import torch
-    from fasterbench import read_trace
-    with torch.profiler.profile(record_shapes=True, with_stack=True) as prof:
-        for _ in range(n): step(); prof.step()
-        torch.cuda.synchronize()
-    prof.export_chrome_trace(str(path))
-    try: read = read_trace(path)
-    except ValueError as error: return dict(error=str(error))
-    return dict(time_s=sum(r.time_s for r in read.points if not r.name.startswith("(idle")) / n, rows=[(r.name, r.type, r.calls, r.flops) for r in read.points[:40]], notes=read.notes)
+    _, tokens, made = compiled_model(mode, False, device)
+    step = Step(made, (tokens,))
+    for _ in range(5): step()
+    read = traced(step, device, path, n)
+    return dict(time_s=busy_s(read.points) / n, rows=[(r.name, r.type, r.calls, r.flops) for r in read.points[:40]], notes=read.notes)
 
 def graphs(record, device, folder):
     """Models captured as graphs: what the trace of the replays says alone, with the trace of the capture, and beside an eager trace.
 
     Without a GPU this runs on the simulated device of the tests, whose graphs are captured and replayed through the same seam."""
     import torch
-    from fasterbench import count_work, read_trace
-    from fasterbench.engine.accelerator import accelerator
     gpu = device.type == "cuda"
     device, written = (device, kineto) if gpu else simulated()
     layers, width, heads, length = (12, 1024, 16, 512) if gpu else (1, 32, 2, 8)
     tokens = torch.randint(100, (1, length))
-    for name, make, x in (("language model", lambda: transformer(layers, width, heads, 1000), tokens), ("small layers", small_layers, torch.randn(8, 64))):
-        if record.over: return
-        model, kept = make().to(device).eval(), []
-        x = x.to(device)
-        def call(): kept[:] = [model(x)]
-        paths = {k: folder/f"graph_{name.replace(' ', '_')}_{k}.json" for k in ("capture", "replay", "eager")}
-        with torch.no_grad():
-            call()
-            with written(paths["eager"], model, device): call(); call()
-            with written(paths["capture"], model, device): replay = accelerator(device).captured(call, 1)
-            replay()
-            with written(paths["replay"], None, device): replay(); replay()
-            bare = event_timed(replay, device, 20) if gpu else None
-        known = count_work(model, x).flops
-        for how, given in dict(alone={}, captures=dict(captures=[paths["capture"]]), like=dict(like=paths["eager"])).items():
-            try: read = read_trace(paths["replay"], **given)
-            except ValueError as error: record.put(f"{name}, {how}", dict(error=str(error))); continue
-            part = lambda words: sum(a.parts.get(words, 0) for a in read.breakdowns)
-            busy = sum(p.time_s for p in read.points if p.name != "(idle)")
-            flops = [p.flops for p in read.ops if p.name != "(idle)"]
-            record.put(f"{name}, {how}", dict(events_s=bare, kernels_s=busy / 2, exact=part("with FLOPs and bytes") / busy, least=part("with bytes, at least") / busy, recognised=part("recognised by their neighbours") / busy,
-                       flops=sum(f or 0 for f in flops) / 2, counted=known, notes=read.notes[:6]))
+    language = lambda: transformer(layers, width, heads, 1000)
+    for name, make, x in (("language model", language, tokens), ("small layers", lambda: small_layers(20), torch.randn(8, 64))):
+        record.attempt(name, one_graph, make, x, device, written, folder, f"graph_{file_of(name)}")
 
-def small_layers():
-    from torch import nn
-    return nn.Sequential(*(m for _ in range(20) for m in (nn.Linear(64, 64), nn.ReLU())))
+def one_graph(make, x, device, written, folder, name):
+    import torch
+    from fasterbench import count_work, read_trace
+    from fasterbench.engine.accelerator import accelerator
+    model, kept = make().to(device).eval(), []
+    x = x.to(device)
+    def call(): kept[:] = [model(x)]
+    paths = {k: folder/f"{name}_{k}.json" for k in ("capture", "replay", "eager")}
+    with torch.no_grad():
+        call()
+        with written(paths["eager"], model, device): call(); call()
+        with written(paths["capture"], model, device): replay = accelerator(device).captured(call, 1)
+        replay()
+        with written(paths["replay"], None, device): replay(); replay()
+        bare = event_timed(replay, device, 20) if device.type == "cuda" else None
+    known, told = count_work(model, x).flops, {}
+    for how, given in dict(alone={}, captures=dict(captures=[paths["capture"]]), like=dict(like=paths["eager"])).items():
+        read = read_trace(paths["replay"], **given)
+        part = lambda words: sum(a.parts.get(words, 0) for a in read.breakdowns)
+        busy = sum(p.time_s for p in read.points if p.name != "(idle)")
+        flops = [p.flops for p in read.ops if p.name != "(idle)"]
+        words = dict(exact="with FLOPs and bytes", least="with bytes, at least", recognised="matched by position in the step")
+        told[how] = dict(events_s=bare, kernels_s=busy / 2, flops=sum(f or 0 for f in flops) / 2, counted=known, notes=read.notes[:6],
+                         **{k: part(text) / busy for k, text in words.items()})
+    return told
 
 @contextmanager
 def kineto(path, model, device):
     "Record what runs within the context, with names of the modules of `model`."
     import torch
-    from fasterbench.interop.ncu import ranges
+    from fasterbench.ncu.ncu import ranges
     with torch.profiler.profile(record_shapes=True) as prof, ranges(model) if model is not None else nullcontext():
         yield
         torch.cuda.synchronize()
@@ -373,27 +565,29 @@ def expected(record, device, folder):
 
     On a CPU the roofs are measured ones; nothing is replayed."""
     import torch
-    from fasterbench import predict
-    from fasterbench.engine.accelerator import accelerator
-    from fasterbench.roofline import RooflineAnalyzer, measure_peaks
+    from fasterbench.roofline import measure_peaks
     gpu = device.type == "cuda"
     on = torch.cuda.get_device_name(device) if gpu else measure_peaks(device, progress=False)
     for name, make, sample, batch, dtype, training in runs(gpu):
-        if record.over: return
         if training or not gpu and dtype != torch.float32: continue
-        key, x, model = f"{name}, batch {batch}, {str(dtype).removeprefix('torch.')}", sample(batch, dtype), make().to(device, dtype).eval()
-        found = {captured: predict(model, x, on, captured=captured) for captured in (False, True)[:1 + gpu]}
-        told = {f"{'replayed' if k else 'eager'} predicted": dict(limit_s=r.program.roof_time_s, time_s=r.program.time_s, interval_s=r.program.interval_s) for k, r in found.items()}
-        ra = RooflineAnalyzer(model, x).profile(device, progress=False)
-        told["eager"] = sum(r.time_s for r in ra.results if not gpu or r.name != "(idle)")
-        if gpu:
-            args = torch.utils._pytree.tree_map(lambda t: t.to(device), x if isinstance(x, tuple) else (x,))
-            kept = []
-            def call(): kept[:] = [model(*args)]
-            with torch.no_grad():
-                try: told["replayed"] = event_timed(accelerator(device).captured(call, 1), device, 20)
-                except RuntimeError as error: told["error"] = str(error).splitlines()[0]
-        record.put(key, told)
+        for how, find in dict(eager=eager_kernels, replayed=replayed).items() if gpu else [("eager", eager_kernels)]:
+            record.attempt(f"{named(name, batch, dtype)}, {how}", one_expected, make, sample(batch, dtype), dtype, on, device, find)
+
+def one_expected(make, x, dtype, on, device, find):
+    from fasterbench import predict
+    model = make().to(device, dtype).eval()
+    return told_by(predict(model, x, on, captured=find is replayed).program, find(model, x, device))
+
+def eager_kernels(model, x, device):
+    from fasterbench.roofline import RooflineAnalyzer
+    return sum(r.time_s for r in RooflineAnalyzer(model, x).profile(device, progress=False).results if device.type == "cpu" or r.name != "(idle)")
+
+def replayed(model, x, device):
+    import torch
+    from fasterbench.engine.accelerator import accelerator
+    args, kept = placed(x, device), []
+    def call(): kept[:] = [model(*args)]
+    with torch.no_grad(): return event_timed(accelerator(device).captured(call, 1), device, 20)
 
 def faults(record, device, folder):
     "An error at calls all through a profile. Each time: flags, memory on the device, parameters."
@@ -414,7 +608,8 @@ def faults(record, device, folder):
         finally: sys.setprofile(None)
         gc.collect()
     def state():
-        flags = (torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32, torch.get_float32_matmul_precision(), torch.is_grad_enabled(), gc.isenabled())
+        flags = (torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32, torch.get_float32_matmul_precision(),
+                 torch.is_grad_enabled(), gc.isenabled())
         held = torch.cuda.memory_allocated() if device.type == "cuda" else 0
         return flags, held, [p.detach().sum().item() for p in model.parameters()], {m for m in model.modules() if "forward" in m.__dict__}
     attempt(None); total = calls[0]; before = state()
@@ -425,65 +620,175 @@ def faults(record, device, folder):
         if state() != before: wrong.append(at)
         record.put("tried", tried); record.put("calls", total); record.put("left something changed", wrong)
 
-parts = dict(peaks=peaks, models=models, above=above, traces=traces, ncu=ncu, compiled=compiled, graphs=graphs, expected=expected, faults=faults)
+parts = dict(peaks=peaks, models=models, training=training, traces=traces, ncu=ncu,
+             attention=attention, kernelbench=kernelbench, compiled=compiled, graphs=graphs, expected=expected, faults=faults)
+groups = dict(first=list(parts)[:5], rest=list(parts)[5:], none=[])
 
 # ---- the table
 
+class Limit:
+    "A figure of many runs, by name, and the range in which it has to lie; without a range it is told alone."
+    def __init__(self, what, values, low=-math.inf, high=math.inf):
+        self.what, self.low, self.high, self.values = what, low, high, values
+        self.outside = {k: v for k, v in values.items() if not low <= v <= high}
+    @property
+    def range(self):
+        if math.isinf(self.low): return "" if math.isinf(self.high) else f"at most {self.high:g}"
+        if math.isinf(self.high): return f"at least {self.low:g}"
+        return f"{self.low:g}" if self.low == self.high else f"{self.low:g} to {self.high:g}"
+    @property
+    def verdict(self):
+        if not self.values: return "not measured"
+        if not self.range: return ""
+        return f"does not hold: {len(self.outside)} outside" if self.outside else "holds"
+    @property
+    def found(self):
+        v = list(self.values.values())
+        return f"{min(v):.3f} to {max(v):.3f}, median {statistics.median(v):.3f} of {len(v)}" if v else ""
+    def lines(self):
+        "The limit in a line, and in another one the values that are farthest outside."
+        yield f"{self.what:60} {self.range:14} {self.found:44} {self.verdict}".rstrip()
+        far = sorted(self.outside.items(), key=lambda kv: -abs(math.log(max(kv[1], 1e-9))))
+        if far: yield "      " + "; ".join(f"{k} {v:.3f}" for k, v in far[:3])
+
+def findings(folder, part):
+    "What the record of a part holds; nothing where there is none."
+    path = folder/f"{part}.json"
+    return json.loads(path.read_text()) if path.exists() else {}
+
+def cases(folder, *names):
+    "The cases of parts that did not fail, as `part: case`."
+    found = {f"{part}: {k}": v for part in names for k, v in findings(folder, part).items()}
+    return {k: v for k, v in found.items() if isinstance(v, dict) and "error" not in v}
+
+def figures(found, name, under=None):
+    "One figure of each case that has it, or its quotient with another one."
+    return {k: v[name] / (v[under] if under else 1) for k, v in found.items() if v.get(name) is not None and (not under or v.get(under))}
+
 def limits(folder):
-    "Each limit with what was found."
-    load = lambda part: json.loads((folder/f"{part}.json").read_text()) if (folder/f"{part}.json").exists() else {}
-    found, made = load("models"), load("above")
-    ratios = [v["ratio"] for v in found.values() if isinstance(v, dict) and "ratio" in v]
-    if ratios: yield "sum of rows ÷ event-timed step", "0.98 to 1.02", f"{min(ratios):.3f} to {max(ratios):.3f}, median {statistics.median(ratios):.3f}, {len(ratios)} runs"
-    if "rows" in made: yield "rows above 105 % of their roof", "0", f"{sum(map(len, made['above 105 %'].values()))} of {made['rows']}"
-    device, first = load("peaks").get("device_name"), load("peaks").get("torch.bfloat16 tf32=False", {})
-    for mean, best in [published[device]["bfloat16"]] if device in published and "flops" in first else []:
-        yield "bfloat16 peak ÷ published mean and best", "0.95 or more", f"{first['flops'] / mean:.3f}, {first['flops'] / best:.3f}"
-    n = load("ncu")
-    for name, row in n.get("rows", {}).items() if isinstance(n.get("rows"), dict) else ():
-        ours = n["counted"].get(name)
-        if ours: yield f"DRAM bytes of {name} ÷ counted", "within 15 %", f"{row['bytes'] / ours['bytes']:.3f}" + (f", FLOPs {row['flops'] / ours['flops']:.3f}" if row["flops"] and ours["flops"] else "")
-    for key, v in load("traces").items():
-        if isinstance(v, dict) and v.get("profile_s"): yield f"read_trace ÷ profile: {key}", "within 2 %", f"time {v['trace_s'] / v['profile_s']:.3f}, FLOPs {v['trace_flops'] / v['profile_flops'] if v['profile_flops'] else float('nan'):.3f}"
-    for key, v in load("compiled").items():
-        if isinstance(v, dict) and "share" in v:
-            yield f"compiled, {key}: rows ÷ step", "0.98 to 1.02", f"{v['ratio']:.3f}, kernels {v['share']:.3f}, {v['fused']} fused kernels"
-            yield f"compiled, {key}: products ÷ eager", "1 on a GPU", f"{v['products']:.6f}, {v['unknown']} unknown, {v['above']} above"
-        elif isinstance(v, dict) and "error" in v: yield f"compiled, {key}", "runs", v["error"][:200]
-    for key, v in load("graphs").items():
-        if isinstance(v, dict) and "exact" in v:
-            timed = f", time {v['kernels_s'] / v['events_s']:.3f} of the replay's" if v["events_s"] else ""
-            yield f"graph of {key}", "known 1, FLOPs 1", f"exact {v['exact']:.3f}, at least {v['least']:.3f}, recognised {v['recognised']:.3f}, FLOPs {v['flops'] / v['counted']:.3f}{timed}"
-        elif isinstance(v, dict) and "error" in v: yield f"graph of {key}", "runs", v["error"][:200]
-    for key, v in load("expected").items():
-        for how in ("eager", "replayed") if isinstance(v, dict) else ():
-            if not v.get(how) or f"{how} predicted" not in v: continue
-            p, took = v[f"{how} predicted"], v[how]
-            low, high = p["interval_s"]
-            yield f"expected, {key}, {how}", "limit below 1", (f"limit ÷ measured {p['limit_s'] / took:.3f}, expected ÷ measured {p['time_s'] / took:.3f}, "
-                                                               f"{'inside' if low <= took <= high else 'outside'}")
-    f = load("faults")
-    if f: yield "faults after which something was changed", "0", f"{len(f.get('left something changed', []))} of {f.get('tried')}"
+    "Each limit with what the records say."
+    profiles, compiled, made = cases(folder, "models", "training", "attention"), cases(folder, "compiled"), cases(folder, "traces")
+    yield Limit("sum of rows ÷ event-timed step", figures(profiles, "ratio"), 0.98, 1.02)
+    yield Limit("the same, compiled", figures(compiled, "ratio"), 0.98, 1.02)
+    yield Limit("rows above 105 % of their roof", {k: len(v["above"]) for k, v in (profiles | compiled).items() if "above" in v}, 0, 0)
+    yield from peak_limits(findings(folder, "peaks"))
+    yield from counter_limits(findings(folder, "ncu"))
+    yield Limit("read_trace ÷ profile, time", figures(made, "trace_s", "profile_s"), 0.98, 1.02)
+    yield Limit("read_trace ÷ profile, FLOPs", figures(made, "trace_flops", "profile_flops"), 0.98, 1.02)
+    yield from graph_limits(cases(folder, "graphs"))
+    yield from training_limits(cases(folder, "training"))
+    on_gpu = findings(folder, "compiled").get("device") == "cuda"
+    yield Limit("products of compiled kernels ÷ eager, on a GPU", figures(compiled, "products") if on_gpu else {}, 0.999, 1.001)
+    yield from predicted_limits(cases(folder, "attention", "kernelbench", "expected"), findings(folder, "kernelbench").get("device_name"))
+    changed = findings(folder, "faults").get("left something changed")
+    yield Limit("faults after which something was changed", {} if changed is None else dict(faults=len(changed)), 0, 0)
+
+def graph_limits(found):
+    "Replayed graphs beside the replay, and beside the counted model where the capture or an eager trace is known."
+    graphs = {f"{k}, {how}": v for k, each in found.items() for how, v in each.items()}
+    yield Limit("kernels of a replayed graph ÷ event-timed replay", figures(graphs, "kernels_s", "events_s"), 0.98, 1.02)
+    helped = {k: v for k, v in graphs.items() if not k.endswith("alone")}
+    yield Limit("FLOPs of a replayed graph ÷ counted", figures(helped, "flops", "counted"), 0.98, 1.02)
+
+def training_limits(found):
+    "Counted peaks beside the allocator's, without the libraries' part, and beside storages that are alive; FLOPs and what follows from them."
+    memory, flops = ({k: v[name] for k, v in found.items() if name in v} for name in ("memory", "flops"))
+    taken = {k: v | dict(tensors=v["requested"] - v["held"] - v["cublas"]) for k, v in memory.items() if "requested" in v}
+    yield Limit("counted memory ÷ allocator's, without cuBLAS and rounding", figures(taken, "counted", "tensors"), 0.97, 1.03)
+    yield Limit("counted memory ÷ storages alive", figures(memory, "counted", "live"), 0.97, 1.03)
+    yield Limit("workspaces of cuBLAS ÷ allocator's peak", figures(taken, "cublas", "allocated"))
+    yield Limit("rounding: allocated ÷ requested", figures(taken, "allocated", "requested"))
+    yield Limit("model FLOPs ÷ PaLM's formula", figures(flops, "model", "palm"), 0.999, 1.001)
+    peaks = {f"{k}, {u['of']}": u for k, v in found.items() for u in v.get("utilizations", ())}
+    yield Limit("MFU", figures(peaks, "mfu"), 0, 1)
+    yield Limit("HFU", figures(peaks, "hfu"), 0, 1)
+
+def predicted_limits(found, device):
+    "Limits and expected times beside measured ones."
+    yield Limit("limit ÷ measured", figures(found, "limit_s", "measured_s"), 0, 1)
+    yield Limit("rate of float32 attention ÷ a third of measured TF32", figures(found, "third_of_tf32"), 0, 1.05)
+    yield Limit("expected ÷ measured", figures(found, "expected_s", "measured_s"))
+    inside = {k: v["interval_s"][0] <= v["measured_s"] <= v["interval_s"][1] for k, v in found.items() if v.get("interval_s")}
+    yield Limit("measured in the interval of the expected time (1: yes)", {k: float(v) for k, v in inside.items()})
+    theirs = {k: v["measured_s"] / v["published_s"]["sxm"] for k, v in found.items() if "published_s" in v}
+    yield Limit("measured ÷ published, on an H100 SXM", theirs if device == "NVIDIA H100 80GB HBM3" else {})
+
+def peak_limits(found):
+    "Roofs beside published maxima, and beside the datasheet."
+    device, made = found.get("device_name"), [v for v in found.values() if isinstance(v, dict) and "ceilings" in v]
+    rates = {name: rate for v in made for name, (rate, *_) in v["ceilings"].items()}
+    rates |= {name: rate for v in made for name, (_, rate, _) in v["levels"].items()}
+    mean, best = published[device]["bfloat16"] if device in published else (None, None)
+    known = {k: v for k, v in rates.items() if k == "bfloat16" and mean}
+    yield Limit("peak ÷ published mean of long runs", {k: v / mean for k, v in known.items()}, low=0.95)
+    yield Limit("peak ÷ published best of sweeps", {k: v / best for k, v in known.items()}, high=1.05)
+    promised = datasheet_of(device) if device else {}
+    yield Limit("peak ÷ datasheet", {k: v / promised[k].value for k, v in rates.items() if k in promised}, high=1.05)
+
+def datasheet_of(device):
+    from fasterbench.roofs.datasheet import datasheet
+    return datasheet(device) or {}
+
+def counter_limits(found):
+    "Counted work beside what counters say."
+    ours = found.get("counted", {})
+    rows = {k: dict(counted=ours[k], **v) for k, v in found.get("rows", {}).items() if k in ours}
+    yield Limit("counted bytes ÷ ncu's at DRAM", {k: v["counted"]["bytes"] / v["bytes"] for k, v in rows.items() if v["bytes"]}, 0.85, 1.15)
+    yield Limit("counted FLOPs ÷ ncu's", {k: v["counted"]["flops"] / v["flops"] for k, v in rows.items() if v["flops"]})
+
+def failures(folder):
+    "What failed or was left out, by part and case."
+    for part in parts:
+        for name, v in findings(folder, part).items():
+            if name == "left out": yield f"{part}: out of time before {', '.join(v)}"
+            if not isinstance(v, dict) or "error" not in v: continue
+            place = f" ({v['where'][-1]})" if v.get("where") else ""
+            yield f"{part}{f': {name}' * (name != 'failed')}: {v['error'].splitlines()[0][:160]}{place}"
+
+def print_table(folder):
+    "Print the limits and what failed; write them as JSON."
+    table, failed = list(limits(folder)), list(failures(folder))
+    for limit in table: print(*limit.lines(), sep="\n")
+    print(*(f"failed: {line}" for line in failed), sep="\n")
+    told = [dict(what=l.what, range=l.range, found=l.found, verdict=l.verdict, values=l.values) for l in table]
+    (folder/"table.json").write_text(json.dumps(dict(limits=told, failed=failed), indent=1))
+
+# ---- running
+
+def run_part(part, folder, seconds):
+    "Run one part in this process; an error that ends it is in its record."
+    record = Record(folder, part, seconds)
+    try:
+        device, environment = here()
+        for k, v in dict(environment, device=device.type).items(): record.put(k, v)
+        parts[part](record, device, folder)
+    except BaseException as error: record.put("failed", told(error)); raise
+    record.put("complete", "left out" not in record.data)
+
+def started(part, folder, patience):
+    "Run one part in a process of its own; where it was stopped or died, its record says so."
+    seconds, start = shares[part] * patience, time.perf_counter()
+    (folder/f"{part}.json").unlink(missing_ok=True)
+    call = [sys.executable, sys.argv[0], "--out", folder, "--parts", part, "--child", str(seconds * 0.7)]
+    try: done = subprocess.run(call, timeout=seconds, capture_output=True, text=True)
+    except subprocess.TimeoutExpired: why = f"stopped after {seconds:.0f} s"
+    else: why = f"ended with {done.returncode}: {done.stderr[-1500:]}" if done.returncode else ""
+    path = folder/f"{part}.json"
+    data = json.loads(path.read_text()) if path.exists() else dict(part=part, complete=False)
+    if why and "failed" not in data: path.write_text(json.dumps(data := data | dict(failed=dict(error=why)), indent=1))
+    print(f"{part}: {time.perf_counter() - start:.0f} s{', failed' * ('failed' in data)}", flush=True)
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--parts", nargs="+", default=list(parts), choices=list(parts))
-    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--parts", nargs="+", default=list(parts), choices=[*parts, *groups])
+    parser.add_argument("--patience", type=float, default=1.0, help="multiplies the seconds of each part")
+    parser.add_argument("--child", type=float, help=argparse.SUPPRESS)
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
-    if args.child:
-        part, = args.parts
-        record = Record(args.out, part, shares[part] * 0.85)
-        device, environment = here()
-        for k, v in environment.items(): record.put(k, v)
-        parts[part](record, device, args.out)
-        return record.put("complete", not record.over)
-    for part in args.parts:
-        start = time.perf_counter()
-        try: done = subprocess.run([sys.executable, __file__, "--out", args.out, "--parts", part, "--child"], timeout=shares[part] + 20, capture_output=True, text=True)
-        except subprocess.TimeoutExpired: print(f"{part}: stopped after {shares[part] + 20} s", flush=True); continue
-        print(f"{part}: {time.perf_counter() - start:.0f} s" + (f"\n{done.stderr[-1500:]}" if done.returncode else ""), flush=True)
-    for row in limits(args.out): print("{:60}  {:14}  {}".format(*row))
+    if args.child: return run_part(args.parts[0], args.out, args.child)
+    for name in args.parts:
+        for part in groups.get(name, [name]): started(part, args.out, args.patience)
+    print_table(args.out)
 
 if __name__ == "__main__": main()

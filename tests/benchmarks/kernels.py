@@ -11,9 +11,9 @@ from functools import cached_property, partial
 
 import numpy as np
 
-from fasterbench.analysis import expected as model
-from fasterbench.analysis.expected import (AttentionKernel, Chip, attention_kernel, attention_time, chip_of, compute_rate,
-                                           product_time, scaling_time)
+from fasterbench.predicting import expected as model
+from fasterbench.predicting.expected import (AttentionKernel, Chip, attention_kernel, attention_time, chip_of, compute_rate,
+                                           product_time)
 from fasterbench.roofs.datasheet import datasheet_peaks
 
 devices = dict(a100="NVIDIA A100-SXM4-80GB", h100="NVIDIA H100 80GB HBM3", l40s="NVIDIA L40S", b200="NVIDIA B200")
@@ -120,7 +120,7 @@ def before(rows):
 def estimator(rows): return np.maximum(rows.flops / 2 / 0.75 / rows.peak, rows.moved / rows.bandwidth)
 
 def rates(rows, constants, of):
-    share = constants[of].value / model.constants[of].value
+    share = constants[of].value / shipped[of].value
     return share * rows.by_kind(lambda p, t, e: compute_rate(p, t, of=of))
 
 def time_of_products(rows, constants):
@@ -130,11 +130,22 @@ def time_of_products(rows, constants):
                         rates(rows, constants, "tensor"), chip, constants)
     return took + constants["start"].value / chip.clock
 
+# An engine quantizes the activations of a product by kernels of its own, which read 16 bits and write fewer: cycles to
+# start and end (products in fp8 on H100, L40S and B200, without the product itself), and the share of the bandwidth
+scaling_cycles = dict(vllm=8000, trtllm=20000)
+scaling = model.Constant(0.5, "", "of the bandwidth, for a kernel that quantizes activations", "products in fp8, int8 and nvfp4")
+shipped = model.constants | dict(scaling=scaling)        # and what is fitted beside them
+
+def scaling_time(m, k, size, bandwidth, clock, engine, share):
+    "The time to quantize m × k activations to `size` B each; of an engine that is not known between the two."
+    cycles = scaling_cycles.get(engine, np.sqrt(np.prod([*scaling_cycles.values()])))
+    return cycles / clock + m * k * (2 + size) / (share * bandwidth)
+
 def time_of_quantized(rows, constants):
     s, chip, took = rows.shape, rows.chip, time_of_products(rows, constants)
     for engine in set(rows.engine):
         at = rows.engine == engine
-        took[at] += scaling_time(s["m"], s["k"], s["a"], rows.bandwidth, chip, engine, constants)[at]
+        took[at] += scaling_time(s["m"], s["k"], s["a"], rows.bandwidth, chip.clock, engine, constants["scaling"].value)[at]
     return took
 
 def time_of_attention(rows, constants, engine=None, packed=True):
@@ -197,8 +208,8 @@ heading = (f"{'device, engine':28}{'rows':>7}{'above':>7}{'limit':>8}{'share':>8
 def table(title, rows, formula, names, sigma, label=lambda r: r.engine):
     "Print one table, and return the times with each device left out."
     print(f"\n{title}\n{heading}", flush=True)
-    least, took = limit(rows), left_out(rows, formula, names, model.constants)
-    times = least, share_left_out(rows, least), estimator(rows), before(rows), took, formula(rows, model.constants)
+    least, took = limit(rows), left_out(rows, formula, names, shipped)
+    times = least, share_left_out(rows, least), estimator(rows), before(rows), took, formula(rows, shipped)
     inside = abs(np.log(took / rows.measured)) <= model.z80 * sigma
     def line(name, at):
         part, own = rows.where(at), [t[at] for t in times]
@@ -216,10 +227,10 @@ def table(title, rows, formula, names, sigma, label=lambda r: r.engine):
 
 def without(rows, formula, names, neutral):
     "What each constant is worth: errors left out where it does nothing, the others fitted again."
-    full = over_devices(rows, left_out(rows, formula, names, model.constants))
+    full = over_devices(rows, left_out(rows, formula, names, shipped))
     print(f"{'without':28}{'left out':>10}   {full:.1%} with all")
     for name, value in neutral.items():
-        constants = model.constants | {name: model.constants[name]._replace(value=value)}
+        constants = shipped | {name: shipped[name]._replace(value=value)}
         rest = [n for n in names if n != name]
         print(f"{name:28}{over_devices(rows, left_out(rows, formula, rest, constants)):>10.1%}", flush=True)
 
@@ -230,11 +241,11 @@ def roofs_and_start(rows, constants):
     return np.maximum(rows.flops / rates(rows, constants, "tensor"), memory) + constants["start"].value / clock
 
 def all_products(folder, every):
-    from fasterbench.analysis.expected import spread
+    from fasterbench.predicting.expected import spread
     names = ["start", "operands", "feed", "split"]
     rows = products(folder, every)
     took = table("products in bfloat16", rows, time_of_products, names, spread["matmul"].value)
-    first = over_devices(rows, left_out(rows, roofs_and_start, names[:2], model.constants))
+    first = over_devices(rows, left_out(rows, roofs_and_start, names[:2], shipped))
     print(f"roofs and a start alone, left out: {first:.1%}")
     without(rows, time_of_products, names, dict(start=1e-9, feed=1e9, split=1e15, round=0.0))
     few = products(folder, every, ("fp8", "nvfp4", "sq"))
@@ -249,7 +260,7 @@ nothing = dict(decode=dict(attention_join=1e-9, attention_step=1e-9),
                prefill=dict(attention_start=1e-9, attention_block=1e-9, attention_sglang=1.0, attention_trtllm=1.0))
 
 def all_attention(folder, every):
-    from fasterbench.analysis.expected import spread
+    from fasterbench.predicting.expected import spread
     for kind, names in attention_names.items():
         rows, formula = attention(folder, every, kind), time_of_attention
         took = table(f"{kind} attention", rows, formula, names, spread["attention"].value)
@@ -257,5 +268,5 @@ def all_attention(folder, every):
         variants = {"the engine": dict(engine="")}
         if kind == "prefill": variants["packed heads"] = dict(packed=False)
         for name, how in variants.items():
-            print(f"without {name}: {over_devices(rows, left_out(rows, partial(formula, **how), names, model.constants)):.1%}")
+            print(f"without {name}: {over_devices(rows, left_out(rows, partial(formula, **how), names, shipped)):.1%}")
         yield kind, rows, took

@@ -36,7 +36,7 @@ child = """
 import json, resource, sys, warnings
 from time import perf_counter
 warnings.simplefilter("ignore")
-from fasterbench.interop.ncu import read_ncu
+from fasterbench.ncu.ncu import read_ncu
 start = perf_counter()
 rows = len(read_ncu(sys.argv[1], by=sys.argv[2]))
 print(json.dumps(dict(rows=rows, seconds=perf_counter() - start, memory=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)))

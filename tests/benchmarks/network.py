@@ -12,7 +12,7 @@ data = Path(__file__).resolve().parents[3]/"shared/data/aiconfigurator"
 def published():
     "Median and 90th percentile of the error of the fitted model, per device and element type."
     import pandas as pd
-    from fasterbench.roofs.network import fit_network
+    from fasterbench.network.network_fit import fit_network
     print(f"{'sweep':32}{'points':>8}{'median error':>14}{'p90':>8}  bus bandwidth over 8, GB/s")
     for path in sorted(data.glob("*_nccl.parquet")):
         rows = pd.read_parquet(path)
@@ -52,7 +52,7 @@ def gloo(repeats=200):
     Each figure is the median over the calls of the shortest over the ranks. The loop by hand against itself says how
     far two medians lie apart on this machine without any difference."""
     import torch, torch.distributed as dist
-    from fasterbench.probes.network_probes import _calls, _seconds
+    from fasterbench.network.network_probes import _calls, _seconds
     dist.init_process_group("gloo")
     cpu, rows, ranks = torch.device("cpu"), [], dist.get_world_size()
     for collective in ("all_reduce", "all_gather", "all_to_all", "broadcast"):

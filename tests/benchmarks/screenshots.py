@@ -48,7 +48,7 @@ utilization = ">= 5 %"
 
 def checked(path):
     "Keep the verdicts on budgets; the page is made of them."
-    from fasterbench.cli import check
+    from fasterbench.checking import check_verb as check
     path.with_suffix(".toml").write_text(budgets)
     settings, limits = check.read_budgets(check._plain_document(check._document(path.with_suffix(".toml"))))
     [(model, how)] = settings.items()
@@ -77,14 +77,14 @@ def served(**options):
     return serve(shared/"configs/llama3.1-8b", **options)
 
 def verdicts(path):
-    from fasterbench.cli.check import Verdicts
+    from fasterbench.checking.check_verb import Verdicts
     return Verdicts(pickle.loads(path.read_bytes()))
 
 def views(kept):
     "How each page is made: of its name, a function that returns what is shown. `kept` gives the path of a measured result."
     from fasterbench import HardwarePeaks, compare, from_json, read_ncu
     from fasterbench.roofs.datasheet import datasheet_peaks
-    from fasterbench.views.metrics import read_series
+    from fasterbench.running.metrics import read_series
     from fasterbench.views.peaks_page import PeaksView
     result = lambda name: from_json(kept(f"{name}.json"))
     return dict(

@@ -9,8 +9,9 @@ from against import here, run
 
 works = {
     "an empty timed call": """
+from fasterbench.engine.accelerator import accelerator
 from fasterbench.timing.samples import timed_call
-cpu, nothing = torch.device("cpu"), lambda: None
+cpu, nothing = accelerator(torch.device("cpu")), lambda: None
 measured(lambda: [timed_call(nothing, cpu) for _ in range(200_000)])""",
     "50 layers that do little, 30 steps": """
 model, x = torch.nn.Sequential(*(torch.nn.Linear(8, 8) for _ in range(50))), torch.ones(2, 8)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from fasterbench.analysis.serve import least_memory_time, serve
+from fasterbench.serving.serve import least_memory_time, serve
 from fasterbench.roofs.datasheet import datasheet_peaks
 
 root = Path(__file__).resolve().parents[2]
@@ -30,7 +30,7 @@ def server_runs(every=1):
     that wait: where a first token takes longer than half of the prompts of all requests, they do not all run at once."""
     import csv
     from functools import cache
-    from fasterbench.analysis import serve as module
+    from fasterbench.serving import serve as module
     counted = cache(lambda model, prompt, new: module._counted(shared / "configs" / model, prompt, new))
     with open(shared / "aiconfigurator" / "servers.csv") as f: table = list(csv.DictReader(f))[::every]
     found, left = [], dict(devices=0, room=0, waiting=0)
@@ -54,8 +54,8 @@ def server_runs(every=1):
 def servers(given):
     from math import log
     from statistics import median
-    from fasterbench.analysis.expected import z80
-    from fasterbench.analysis.serve_times import server, server_spread
+    from fasterbench.predicting.expected import z80
+    from fasterbench.serving.serve_times import server, server_spread
     runs, left = server_runs(given.every)
     total = lambda r, without=(): sum(s for k, s in r["parts"].items() if k not in without)
     error = lambda f, rows=runs: median(abs(f(r) / r["measured"] - 1) for r in rows)

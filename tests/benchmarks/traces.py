@@ -50,7 +50,7 @@ def engines():
         part = lambda k: sum(a.parts.get(k, 0) for a in r.breakdowns)
         linked = sum(a.linked_s for a in r.breakdowns)
         share = lambda s, of: f"{s / of:.2%}" if of else "-"
-        exact, least, out, back = map(part, ("with FLOPs and bytes", "with bytes, at least", "launched outside the window", "recognised by their neighbours"))
+        exact, least, out, back = map(part, ("with FLOPs and bytes", "with bytes, at least", "launched outside the window", "matched by position in the step"))
         used = [p for p in r.ops if p.utilization_pct is not None]
         was = before[name.replace(".", "_")]
         peer = peer_share(name)
@@ -66,10 +66,10 @@ def engines():
     print("said of them:", *left, sep="\n")
 
 def neighbours():
-    "9. Kernels recognised by their neighbours, held out: one half of each stream is learnt from, the other asked, both ways; right is the same operator with the same FLOPs and bytes."
-    from fasterbench.interop.trace_file import read_file
-    from fasterbench.interop.trace_join import _labels, _streams, parts, places
-    from fasterbench.interop.trace_neighbours import Neighbours
+    "9. Kernels matched by position in the step, held out: one half of each stream is learnt from, the other asked, both ways; right is the same operator with the same FLOPs and bytes."
+    from fasterbench.traces.trace_file import read_file
+    from fasterbench.traces.trace_join import _labels, _streams, parts, places
+    from fasterbench.traces.trace_join import Neighbours
     lines = [["trace", "kernels", "recognised", "of their time", "right", "right, of time"]]
     for name in names():
         if "dlrm" in name: continue                    # several files
@@ -134,9 +134,9 @@ def shapes(text): return [list(s) for s in ast.literal_eval(text)] if text else 
 
 def ours_by_product(name):
     "Our operators by (kind, sizes): contraction FLOPs per call and seconds per call."
-    from fasterbench.interop.trace_file import read_file
-    from fasterbench.interop.trace_join import attributed, parts, places
-    from fasterbench.interop.trace_work import recorded_arguments
+    from fasterbench.traces.trace_file import read_file
+    from fasterbench.traces.trace_join import attributed, parts, places
+    from fasterbench.traces.trace_work import recorded_arguments
     trace = read_file(path_of(name))
     found, out, calls = places(trace), defaultdict(list), defaultdict(list)
     for i, p in enumerate(found):
@@ -261,13 +261,13 @@ def speed(sizes=(1e8, 1e9)):
     "6. The whole reader, each in a process of its own: the first read of a small trace, then rate and peak memory of a large one."
     import subprocess
     first = """import sys, time
-import fasterbench.interop.traces as t
+import fasterbench.traces.trace_read as t
 begin = time.process_time()
 t.read_trace(sys.argv[1])
 print(f"{sys.argv[1].rpartition('/')[2]}: read for the first time in {time.process_time() - begin:.2f} s of CPU time, the compiler of torch {'' if 'torch._dynamo' in sys.modules else 'not '}imported")"""
     subprocess.run([sys.executable, "-c", first, str(path_of("h100_vit_base_infer"))], check=True)
     code = """import resource, sys, time
-import fasterbench.interop.traces as t
+import fasterbench.traces.trace_read as t
 used = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1e3
 t.read_trace(sys.argv[2])
 base, begin, cpu = used(), time.perf_counter(), time.process_time()

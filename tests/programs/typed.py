@@ -13,10 +13,12 @@ rows, timing, unknown, figure, frame = ra.results, ra.timing, ra.unknown_ops, ra
 slowest: fb.RooflinePoint = max(rows, key=lambda r: r.time_s)
 table, page, saved, whole = ra.csv(points="ops"), ra.render(top=5), fb.from_json("linear.json"), ra.program
 paper = fb.roofline_analysis([dict(name="a", flops=10, memory_bytes=5)], peaks.peak_flops, peaks.peak_bandwidth)
-work = fb.count_work(model, sample, backward=True)
+work, needs, sent = fb.count_work(model, sample, backward=True), fb.model_flops(model, sample), fb.step_traffic(model, 8)
 @fb.rule("my::op", category="pointwise")
 def flops_of_my_op(x: tuple[int, ...], out: tuple[int, ...]) -> fb.Flops: return fb.Flops(8.0)
 shown, sheets = fb.PeaksView(peaks).csv(), LayerProfiler(model, sample).to_frame()
+held: fb.Memory|None = work.memory
+largest: dict[str, fb.ModuleMemory] = held.modules or {} if held else {}
 modules, flops, layers = work.by_module(), work.flops, LayerProfiler(model, sample).profile("speed")
 pair, series, gathered = fb.compare(ra, saved), fb.compare(ra, saved, "other.json"), ra.gather()
 change, columns, macs = pair.pairs[0].ratio("time_s"), series.labels, compute_compute(model, sample)

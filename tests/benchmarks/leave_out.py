@@ -1,0 +1,343 @@
+"""Expected times where something was left out: a device, a family, a data set; and what each constant buys.
+
+    python tests/benchmarks/predict.py left constants [--cache DIR] [--kept] [--every N] [--rows FILE] [--before FILE]
+
+The constants are the same for all devices, families and data sets. Where something is left out, they are fitted again on
+the rest: those of AIConfigurator as `kernels.py` fits them, and those of programs, models and single kernels together, by
+least absolute errors in logarithms, from how each constant moves each row, held near what they are by as much as a
+factor of 1.35. Those of servers were chosen and not fitted: there a factor moves, the median of measured over expected of
+the rest. Intervals move with it. Families are those of kernels, of the architecture of a model (the first word of its
+name), of the engine, or of a server's model and engine. `above`: rows
+faster than their limit, by the fastest trial that is published. `needs`: the deviation that holds 80 % of the rows.
+--before FILE: rows of an earlier version, as --rows wrote them."""
+import csv, gzip, json, math, pickle, re, zlib
+from statistics import median
+from typing import NamedTuple
+from unittest.mock import patch
+
+import numpy as np
+
+import kernels as singles
+import predict as proof
+from fasterbench.predicting import expected as model
+from fasterbench.roofs.datasheet import datasheet_peaks
+
+class Row(NamedTuple):
+    "One measurement beside what is expected, s."
+    set: str
+    device: str
+    family: str
+    name: str
+    measured: float
+    fastest: float  # Of its trials
+    limit: float
+    expected: float
+    low: float      # Of the 80 % interval
+    high: float
+
+# -- data sets: each makes a function that finds its rows by the constants as they are at that time -----------------
+
+def row_of(of_set, device, family, name, measured, fastest, parts, limit, peaks):
+    "The row of a program, or of one operator."
+    total = sum(t for _, t in parts)
+    doubt = model.doubt_of(parts, peaks, row=len(parts) == 1)
+    return Row(of_set, device, family, name, measured, fastest, limit, total, *model.interval(total, limit, doubt))
+
+class Distinct(NamedTuple):
+    "Operators of a program that differ, so that each is timed once."
+    calls: list
+    often: list    # How often each runs
+    passed: list   # What each level of memory serves of it, B
+
+    def parts(self, peaks):
+        "Each with its expected time, at the traffic that it has in its program."
+        moved = [[0] * (len(peaks.memory) - 1) + [sum(t.bytes for t in (*c.reads, *c.writes))] for c in self.calls]
+        with patch.object(model, "expected_traffic", lambda *_: self.passed):
+            times = model.expected_operator_times(self.calls, moved, peaks)
+        return [(c, t.expected * n) for c, n, t in zip(self.calls, self.often, times)]
+
+def distinct(calls, peaks):
+    found = {}
+    for c, passed in zip(calls, model.expected_traffic(calls, [l.capacity for l in peaks.memory[:-1]])):
+        sizes = tuple(tuple(t.bytes for t in ts) for ts in (c.reads, c.writes))
+        at = c.operator, c.shapes, c.dtypes, c.channels_last, sizes, tuple(map(round, passed))
+        found.setdefault(at, [c, 0, passed])[1] += 1
+    return Distinct(*map(list, zip(*found.values())))
+
+def timm(cache, every):
+    found = []
+    for file, device in (("rtx3090", "NVIDIA GeForce RTX 3090"), ("rtx4090", "NVIDIA GeForce RTX 4090")):
+        peaks = datasheet_peaks(device, "float16")
+        with open(proof.shared / "timm" / f"benchmark-infer-amp-nchw-pt240-cu124-{file}.csv") as f: table = list(csv.DictReader(f))
+        for r in table[::every]:
+            key = r["model"], int(r["infer_img_size"]), int(r["infer_batch_size"])
+            there = (cache / "{}-{}-{}.pkl.gz".format(*key)).exists()
+            if proof.joined.search(key[0]) or proof.only_kept and not there: continue
+            calls, measured = proof.timm_calls(cache, *key), key[2] / float(r["infer_samples_per_sec"])
+            limit = sum(t.limit for t in proof.timm_times(calls, peaks, measured, False))
+            found.append((device, peaks, key, distinct(calls, peaks), measured, limit))
+    def rows():
+        for device, peaks, key, own, measured, limit in found:
+            name, family = f"{key[0]} {key[1]}", re.match("[a-z]+", key[0])[0]
+            yield row_of("timm", device, family, name, measured, measured, own.parts(peaks), limit, peaks)
+    return rows
+
+def kernelbench(cache, every):
+    programs = list(proof.kernelbench())[::every]
+    def rows():
+        for number, name, calls, r in programs:
+            for key, device in (("sxm", "NVIDIA H100 80GB HBM3"), ("pcie", "NVIDIA H100 PCIe")):
+                peaks = datasheet_peaks(device, "float32")
+                moved = [[0] * (len(peaks.memory) - 1) + [sum(t.bytes for t in (*c.reads, *c.writes))] for c in calls]
+                times = model.expected_operator_times(calls, moved, peaks, frozenset(["convolution", "recurrent"]))
+                parts = [(c, t.expected) for c, t in zip(calls, times)]
+                family = model.family_of(max(parts, key=lambda p: p[1])[0])
+                mean, least = (float(r[f"h100_{key}_ms_{k}"]) * 1e-3 for k in ("mean", "min"))
+                yield row_of("KernelBench", device, family, name, mean, least, parts, sum(t.limit for t in times), peaks)
+    return rows
+
+def neusight(cache, every):
+    found = []
+    for file in ("linear", "bmm", "softmax", "ln", "elem"):
+        with gzip.open(proof.shared / "neusight" / f"{file}.csv.gz", "rt") as f: table = list(csv.DictReader(f))[::8 * every]
+        found += [(r, proof.neusight_call(r["OPName"], r)) for r in table]
+    def rows():
+        for r, call in found:
+            peaks, took = datasheet_peaks(r["Device"]), float(r["Latency"]) * 1e-3
+            t = proof.warm(call, peaks)
+            yield row_of("NeuSight", r["Device"], model.family_of(call), r["OPName"], took, took, [(call, t.expected)], t.limit, peaks)
+    return rows
+
+def whole_models(cache, every):
+    path = cache / "models.csv.pkl"
+    if proof.only_kept and not path.exists(): return list
+    if not path.exists(): path.write_bytes(pickle.dumps(list(proof.counted_models())))
+    found = []
+    for device, key, measured, calls in pickle.loads(path.read_bytes())[::every]:
+        peaks = datasheet_peaks(device)
+        limit = sum(t.limit for t in proof.model_times(calls, peaks))
+        found.append((device, peaks, key, distinct(calls, peaks), measured, limit))
+    def rows():
+        for device, peaks, key, own, measured, limit in found:
+            yield row_of("models.csv", device, key[0], " ".join(map(str, key)), measured, measured, own.parts(peaks), limit, peaks)
+    return rows
+
+def tables(cache, every):
+    folder = proof.shared / "aiconfigurator"
+    kinds = [("products", "matmul", singles.products(folder, 4 * every), singles.time_of_products),
+             ("quantized", "quantized", singles.products(folder, 4 * every, ("fp8", "nvfp4", "sq")), singles.time_of_quantized),
+             *((kind, "attention", singles.attention(folder, 4 * every, kind), singles.time_of_attention) for kind in ("decode", "prefill"))]
+    def rows():
+        for kind, family, found, formula in kinds:
+            constants = singles.shipped | model.constants
+            took, least, wide = formula(found, constants), singles.limit(found), math.exp(model.z80 * model.spread[family].value)
+            for device, engine, measured, limit, time in zip(found.device, found.engine, found.measured, least, took):
+                yield Row(kind, singles.devices[device], engine, engine, *map(float, (measured, measured, limit, time, max(time / wide, limit), time * wide)))
+    return rows
+
+def servers(cache, every):
+    import serve as language
+    from fasterbench.serving.serve_times import server_spread
+    runs, wide = language.server_runs(3 * every)[0], math.exp(model.z80 * server_spread["decode"].value)
+    def rows():
+        for r in runs:
+            time = sum(r["parts"].values())
+            yield Row("servers", r["device"], f"{r['model']}, {r['engine']}", f"{r['precision']} {r['batch']}", r["measured"],
+                      r["measured"], r["limit"], time, max(time / wide, r["limit"]), time * wide)
+    return rows
+
+sets = (timm, kernelbench, neusight, whole_models, tables, servers)
+
+# -- the fit --------------------------------------------------------------------------------------------------------
+
+# Values with which a constant does nothing: work takes no time, or the whole of the roof. What has none takes 0.75 or 1.33 times
+nothing = dict(tensor=1, vector=1, sustained=1, operands=1, feed=1e9, start=1e-9, round=1e-9, split=1e15, eight_bits=1, four_bits=1,
+    attention_start=1e-9, attention_join=1e-9, attention_bytes=1, attention_step=1e-9, attention_block=1e-9, attention_tensor=1,
+    attention_sglang=1, attention_trtllm=1, pointwise=1, pointwise_before=1, boost=1, convolved=1, attention_pytorch=1, norm_row=1e-9,
+    resize=1e-12, depthwise_last=1e-9, rows=1, reduction=1, scan=1, norm_block=1e9, statistics_block=1e9,
+    relayout=1e9, unaligned=1, depthwise=1e-9, depthwise_tap=1e-9, pooled=1e-9, pooled_tap=1e-9, cache=1, launch=1e-9)
+
+# Those that AIConfigurator decides, and `kernels.py` fits
+of_tables = {"operands", "feed", "start", "round", "split", "eight_bits", "four_bits", "attention_start", "attention_join", "attention_bytes",
+             "attention_step", "attention_block", "attention_tensor", "attention_sglang", "attention_trtllm", "sustained"}
+fitted_here = [n for n in nothing if n not in of_tables]
+
+def with_constant(name, value, make):
+    "The rows that `make` returns while a constant has another value."
+    own = model.constants[name]
+    model.constants[name] = own._replace(value=value)
+    try: return make()
+    finally: model.constants[name] = own
+
+def slopes(rows, make):
+    "How the logarithm of each row's expected time follows that of each constant."
+    def moved(name):
+        return [math.log(r.expected) for r in with_constant(name, model.constants[name].value * 1.05, make)]
+    base = np.array([math.log(r.expected) for r in rows])
+    return np.array([np.array(moved(n)) - base for n in fitted_here]).T / math.log(1.05)
+
+def refitted(rows, slope, held=0.3):
+    "By how much, in logarithms, each constant moves to fit `rows` best: least absolute errors, every data set alike."
+    y, sets = -np.array([share(r) for r in rows]), [r.set for r in rows]
+    weight, moves = np.array([1 / sets.count(s) for s in sets]), np.zeros(slope.shape[1])
+    for _ in range(20):
+        w = weight / np.maximum(abs(y - slope @ moves), 0.02)
+        moves = np.linalg.solve((slope.T * w) @ slope + np.eye(len(moves)) / held**2 / 10, (slope.T * w) @ y)
+    return moves
+
+def is_of_fit(row):
+    "Whether a row is of the half that constants are found on: half of timm's models on one board; all of other sets."
+    return row.set != "timm" or row.device.endswith("3090") and zlib.crc32(row.name.split(" ")[0].encode()) % 2 == 0
+
+def fit(cache, every):
+    "The constants that the rows of the fit ask for, beside those that stand."
+    makes = [make(cache, every) for make in (timm, kernelbench, neusight)]
+    def own_rows(): return [r for rows in makes for r in rows()]
+    rows = own_rows()
+    slope, chosen = slopes(rows, own_rows), [i for i, r in enumerate(rows) if is_of_fit(r) and is_measured(r)]
+    moves = refitted([rows[i] for i in chosen], slope[chosen])
+    for name, move in zip(fitted_here, moves):
+        print(f"{name:20}{model.constants[name].value:>10.3g}{model.constants[name].value * math.exp(move):>10.3g}")
+    now = [r._replace(expected=r.expected * math.exp(m), low=r.low * math.exp(m), high=r.high * math.exp(m)) for r, m in zip(rows, slope @ moves)]
+    print(heading)
+    for name in ("timm", "KernelBench", "NeuSight"):
+        for half, title in ((True, "the half of the fit"), (False, "the rest")):
+            at = [i for i, r in enumerate(rows) if r.set == name and is_of_fit(r) == half]
+            line(f"{name}, {title}, as it is", [rows[i] for i in at])
+            line(f"{name}, {title}, refitted", [now[i] for i in at])
+
+# -- what is left out -----------------------------------------------------------------------------------------------
+
+def is_measured(row): return row.high / row.low < 10                  # else it is a range from the limit
+
+def of_server(which): return lambda r: r.family.split(", ")[which] if r.set == "servers" else None
+# Of servers: what is left out
+of_servers = {"a device": (lambda r: r.device, lambda r: r.set), "a model": (of_server(0), lambda r: r.set), "an engine": (of_server(1), lambda r: r.set),
+              "model and engine": (None, lambda r: r.set)}
+
+def share(row): return math.log(row.expected / row.measured)
+
+def apart(row, other, key):
+    "Whether `other` stays where the key of `row` is left out; without a key, a model and an engine are."
+    if key: return key(other) != key(row)
+    return not set(row.family.split(", ")) & set(other.family.split(", "))
+
+def scaled(rows, key, common):
+    "The rows, with the factor of those that have another key and the same of what is common."
+    groups, factors = {}, {}
+    for r in rows: groups.setdefault(common(r), []).append(r)
+    for r in rows:
+        at = common(r), key(r) if key else r.family
+        if at not in factors: factors[at] = [share(o) for o in groups[at[0]] if apart(r, o, key) and is_measured(o)]
+        if len(factors[at]) < 3: continue
+        f = math.exp(-median(factors[at]))
+        yield r._replace(expected=r.expected * f, low=max(r.low * f, r.limit), high=max(r.high * f, r.limit))
+
+def figures(rows):
+    "Median error, bias, the deviation that 80 % need, share inside, median width, rows above their limit."
+    logs = np.array([share(r) for r in rows])
+    return (float(np.median(abs(np.exp(logs) - 1))), float(np.exp(np.median(logs))), float(np.quantile(abs(logs), 0.8)) / model.z80,
+            sum(r.low <= r.measured <= r.high for r in rows) / len(rows), median(r.high / r.low for r in rows), sum(r.limit > r.fastest for r in rows))
+
+heading = f"{'':34}{'rows':>6}{'above':>6}{'error':>7}{'bias':>6}{'needs':>7}{'inside':>8}{'p90÷p10':>9}"
+def line(title, rows, before=()):
+    "One line of a table, with the same rows of an earlier version."
+    if not rows: return
+    error, bias, needs, inside, width, above = figures(rows)
+    text = f"{title:34}{len(rows):>6}{above:>6}{error:>7.1%}{bias:>6.2f}{needs:>7.2f}{inside:>8.0%}{width:>9.2f}"
+    if before:
+        error, bias, needs, inside, width, above = figures(before)
+        text += f"   before: {above:>4}{error:>7.1%}{bias:>6.2f}{needs:>7.2f}{inside:>8.0%}{width:>9.2f}"
+    print(text, flush=True)
+
+def moved(row, by):
+    "A row whose expected time is another, by a difference in logarithms."
+    f = math.exp(by)
+    return row._replace(expected=row.expected * f, low=max(row.low * f, row.limit), high=max(row.high * f, row.limit))
+
+def fitted_again(rows, slope, key):
+    "The rows, each by the constants of the fit that rows of its `key` had no part in."
+    measured = [i for i, r in enumerate(rows) if is_measured(r)]
+    for left_out in sorted({key(r) for r in rows}):
+        rest = [i for i in measured if key(rows[i]) != left_out]
+        moves = refitted([rows[i] for i in rest], slope[rest])
+        yield from (moved(r, slope[i] @ moves) for i, r in enumerate(rows) if key(r) == left_out)
+
+def tables_again(every):
+    "Rows of the tables by constants that were fitted without their device, and without their engine."
+    folder = proof.shared / "aiconfigurator"
+    formulas = dict(products=(singles.products(folder, 4 * every), singles.time_of_products, ["start", "operands", "feed", "split"]),
+                    quantized=(singles.products(folder, 4 * every, ("fp8", "nvfp4", "sq")), singles.time_of_quantized, ["eight_bits", "scaling"]),
+                    **{kind: (singles.attention(folder, 4 * every, kind), singles.time_of_attention, singles.attention_names[kind])
+                       for kind in ("decode", "prefill")})
+    again, start = {}, singles.shipped | model.constants
+    for kind, (rows, formula, names) in formulas.items():
+        thin, as_shipped = np.arange(len(rows.measured)) % 4 == 0, formula(rows, start)
+        for what, labels in (("a device", rows.device), ("a family", rows.engine)):
+            took = np.zeros(len(as_shipped))
+            for label in sorted(set(labels)):
+                own = labels == label
+                took[own] = formula(rows.where(own), singles.fitted(rows.where(thin & ~own), formula, names, start))
+            again[kind, what] = np.log(took / as_shipped)
+    return again
+
+of_fit = (timm, kernelbench, neusight, whole_models)          # data sets that share constants
+keys = {"a device": lambda r: r.device, "a family": lambda r: (r.set, r.family), "a data set": lambda r: r.set}
+
+def left(cache, every, before=()):
+    "Every data set as shipped, and with each thing left out; then by family, with the width of its interval."
+    makes, found = [make(cache, every) for make in of_fit], []
+    def shared_rows(): return [r for rows in makes for r in rows()]
+    shared = shared_rows()
+    slope, again = slopes(shared, shared_rows), {}
+    for what, key in keys.items():
+        for r in fitted_again(shared, slope, key): again.setdefault((r.set, what), []).append(r)
+    print(f"fitted: {len(shared)} rows", flush=True)
+    found = shared + list(tables(cache, every)()) + list(servers(cache, every)())
+    by_kind = {}
+    for r in found: by_kind.setdefault(r.set, []).append(r)
+    for (kind, what), moves in tables_again(every).items(): again[kind, what] = list(map(moved, by_kind[kind], moves))
+    print(heading)
+    now = {}
+    for r in found: now.setdefault(r.set, []).append(r)
+    old = {}
+    for r in before: old.setdefault(r.set, []).append(r)
+    for name, rows in now.items():
+        line(f"{name}, as shipped", rows, old.get(name))
+        for what in keys: line(f"    {what} left out", [r for r in again.get((name, what), ()) if is_measured(r)])
+        for what, (key, common) in of_servers.items() if name == "servers" else ():
+            line(f"    {what} left out", list(scaled(rows, key, common)))
+    print("\nby family and device, as shipped")
+    for by in ("family", "device"):
+        for name, rows in now.items():
+            groups, were = ({} for _ in range(2))
+            for r in rows: groups.setdefault(getattr(r, by), []).append(r)
+            for r in old.get(name, ()): were.setdefault(getattr(r, by), []).append(r)
+            for group, own in sorted(groups.items()):
+                if len(own) >= 4: line(f"{name}: {group}"[:34], own, were.get(group))
+    return found
+
+# -- what each constant buys ----------------------------------------------------------------------------------------
+
+def constants(cache, every):
+    "The error of the rows that a constant changes by a percent, without it and with it."
+    makes = [make(cache, step * every) for make, step in ((timm, 40), (kernelbench, 1), (neusight, 2), (tables, 8))]
+    def all_rows(): return [r for rows in makes for r in rows()]
+    full = all_rows()
+    print(f"{'constant':20}{'value':>8}{'rows':>7}{'with':>8}{'without':>9}  data sets")
+    for name, value in nothing.items():
+        own = model.constants[name]
+        model.constants[name] = own._replace(value=value)
+        try: rows = all_rows()
+        finally: model.constants[name] = own
+        changed = [(a, b) for a, b in zip(full, rows) if abs(b.expected / a.expected - 1) > 0.01 and is_measured(a)]
+        if not changed: print(f"{name:20}{own.value:>8.3g}      0"); continue
+        errors = [median(abs(math.exp(share(pair[i])) - 1) for pair in changed) for i in (0, 1)]
+        by_set = {}
+        for a, b in changed: by_set.setdefault(a.set, []).append((a, b))
+        each = ", ".join(f"{n} {median(abs(math.exp(share(a)) - 1) for a, _ in p):.0%} → {median(abs(math.exp(share(b)) - 1) for _, b in p):.0%} ({len(p)})"
+                         for n, p in by_set.items())
+        print(f"{name:20}{own.value:>8.3g}{len(changed):>7}{errors[0]:>8.1%}{errors[1]:>9.1%}  {each}", flush=True)
+
+def read(path): return [Row(*r) for r in json.loads(path.read_text())]
+def write(path, rows): path.write_text(json.dumps(rows))

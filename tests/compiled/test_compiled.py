@@ -1,0 +1,654 @@
+"Compiled models: a row for every kernel, with figures by hand or from an independent counter, and everything put back."
+import ast, copy, json, math, sys, threading
+from importlib.util import find_spec
+from types import FunctionType
+
+import pytest
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils.flop_counter import FlopCounterMode
+
+import fasterbench.compiled.inductor as inductor
+from conftest import heavy, heavy_only
+from fasterbench import compare, predict, read_trace
+from fasterbench.roofline import HardwarePeaks, RooflineAnalyzer
+from fasterbench.roofs.place import violations
+from fasterbench.views import report
+from fasterbench.views.result import from_dict
+from fasterbench.compiled.fused import read_buffers, read_site
+
+peaks = HardwarePeaks(1e15, 1e15)      # roofs that nothing here reaches
+
+class Block(nn.Module):
+    "A layer with a branch, so that kernels join operators of several modules."
+    def __init__(self, n=16):
+        super().__init__()
+        self.norm, self.up, self.act, self.down = nn.LayerNorm(n), nn.Linear(n, 2 * n), nn.GELU(), nn.Linear(2 * n, n)
+    def forward(self, x): return x + self.down(self.act(self.up(self.norm(x))))
+
+class Net(nn.Module):
+    def __init__(self, blocks=2):
+        super().__init__()
+        self.blocks, self.head = nn.ModuleList(Block() for _ in range(blocks)), nn.Linear(16, 4)
+    def forward(self, x):
+        for b in self.blocks: x = b(x)
+        return self.head(x).softmax(-1)
+
+def made(kind=Net):
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+    return kind().eval()
+
+def profiled(model, sample=None, **how):
+    sample = torch.ones(8, 16) if sample is None else sample
+    return RooflineAnalyzer(model, sample, peaks).profile(warmup=1, steps=3, progress=False, **how).result
+
+def products(model, sample, backward=False):
+    "FLOPs of the products, by PyTorch's own counter."
+    with FlopCounterMode(display=False) as mode, torch.set_grad_enabled(backward):
+        out = model(sample)
+        if backward: out.sum().backward()
+    return mode.get_total_flops()
+
+def kernels(result): return [p for p in result.points if p.layers]
+def around(result): return sorted(p.name for p in result.points if not p.layers)
+
+def check(result):
+    "What holds for every row of a kernel, and that each call in the wrapper has one."
+    assert not any("no row" in n for n in result.notes), result.notes
+    for p in kernels(result):
+        assert math.isclose(sum(share for _, _, share, _ in p.layers), 1), p
+        assert violations(p, peaks) == [] and p.flops is not None and p.time_s > 0
+    restored = from_dict(json.loads(result.to_json()))
+    assert restored.points == result.points and restored.limits == result.limits
+    return result
+
+@pytest.fixture(scope="module")
+def forward():
+    model = made()
+    sample = torch.ones(8, 16)
+    return model, sample, check(profiled(torch.compile(model), sample))
+
+def test_products_have_the_flops_of_the_eager_model(forward):
+    model, sample, result = forward
+    assert sum(p.contraction_flops for p in kernels(result)) == products(model, sample) == 2 * 8 * (2 * 2 * 16 * 32 + 16 * 4)
+
+def test_every_kernel_has_its_layers(forward):
+    model, _, result = forward
+    paths, known = {path for p in kernels(result) for path, *_ in p.layers}, {n for n, _ in model.named_modules()}
+    assert paths <= known and {"blocks.0.norm", "blocks.1.act", "blocks.1.down", "head"} <= paths
+    assert {"(guards)", "(wrapper)"} <= set(around(result)) <= {"(freed memory)", "(guards)", "(wrapper)"}
+    assert {(path, kind) for p in kernels(result) for path, kind, *_ in p.layers} <= {(n, type(m).__name__) for n, m in model.named_modules()}
+
+def test_products_move_their_tensors(forward):
+    "A product by hand: input, weight and bias are read once, the result is written once."
+    result = forward[-1]
+    up = next(p for p in kernels(result) if p.name == "blocks.0.up")
+    assert up.bytes_moved == 4 * (8 * 16 + 16 * 32 + 32 + 8 * 32) and up.flops == 2 * 8 * 16 * 32 + 8 * 32
+
+def test_the_fused_kernel_reads_and_writes_once(forward):
+    "GELU between two products, by hand: the result of one is read, the input of the other is written."
+    gelu = next(p for p in kernels(forward[-1]) if p.name == "blocks.0.act")
+    assert gelu.bytes_moved == 2 * 4 * 8 * 32 and gelu.flops == 5 * 8 * 32      # x·½ · (1 + erf(x·√½))
+
+def test_results_that_are_freed_are_stamped_for_themselves():
+    "Statements that free results, also several in a row, are one slot; the kernel between keeps its own."
+    source = "def call(args):\n    a = make()\n    b = make()\n    del a\n    del b\n    kernel(args)\n    del args\n    return 1\n"
+    function, log = ast.parse(source).body[0], []
+    code = inductor._stamped_code(function, {id(function.body[4]): 1}, "here.py", freeing=2)
+    space = dict(make=int, kernel=lambda args: log.append("kernel"), fasterbench_stamp=lambda *stamp: log.append(stamp))
+    assert FunctionType(code, space)(0) == 1
+    of = lambda slot: [("enter", slot), ("leave", slot)]
+    assert log == [("enter", 0), *of(2), ("enter", 1), "kernel", ("leave", 1), *of(2), ("leave", 0)]
+
+def test_rows_by_layer_are_those_of_the_kernels(forward):
+    result = forward[-1]
+    by_layer = result.folded("layer").points
+    for field in ("time_s", "bytes_moved", "flops"):
+        assert math.isclose(sum(getattr(p, field) for p in by_layer), sum(getattr(p, field) for p in result.points))
+    names = [p.name for p in by_layer]
+    assert len(names) == len(set(names)) and "blocks.0.norm" in names
+    assert next(p for p in by_layer if p.name == "blocks.0.act").type == "GELU"
+
+def test_by_layer_wherever_rows_are_shown(forward):
+    "Text, frame and page: the layers have the kernels' time, and the page has kernels and layers in tabs of their own."
+    result = forward[-1]
+    frame = result.to_frame(group="layer").set_index("name")
+    assert math.isclose(frame["time_s"].sum(), sum(p.time_s for p in result.points))
+    assert {"blocks.0.norm", "blocks.1.act", "head"} <= set(frame.index)
+    norm = sum(b for p in kernels(result) for path, *_, b in p.layers if path == "blocks.0.norm")
+    assert math.isclose(frame.loc["blocks.0.norm", "eager_bytes"], norm)
+    text = result.text(top=None, group="layer")
+    assert "LayerNorm" in text and "GELU" in text and "fused" not in text.partition("name")[2]
+    tabs = report.report_of(result)["kinds"]
+    assert [(t["name"], t["title"]) for t in tabs] == [("modules", "kernels"), ("layers", "layers"), ("program", "program"), ("memory", "memory")]
+    layers, columns = tabs[1], [c["field"] for c in tabs[1]["columns"]]
+    assert {"eager_bytes", "bytes_moved"} <= {c["field"] for c in layers["columns"] if c["visible"]}
+    rows = [dict(zip(columns, row)) for row in layers["rows"]]
+    assert {row["name"] for row in rows} == set(frame.index)
+    assert math.isclose(sum(row["time_s"] for row in rows), frame["time_s"].sum())
+
+def test_eager_beside_compiled(forward):
+    "The bytes of the operators, one by one, are those of the eager profile; the comparison has a line for each layer."
+    model, sample, result = forward
+    eager = profiled(model, sample)
+    for e in eager.points:
+        if e.name.startswith("("): continue
+        assert math.isclose(sum(b for p in kernels(result) for path, _, _, b in p.layers if path == e.name), e.eager_bytes), e.name
+    found = compare(eager, result)
+    lines, limits = found.rows, [line for line in found.equations if "least times" in line]
+    assert len(limits) == 1 and limits[0].startswith("after: ") and "perfect fusion" in limits[0] and limits[0] in found.render()
+    assert {"blocks.0.norm", "blocks.1.up", "head"} <= {l.name for l in lines if None not in l.points}
+
+class Runs(nn.Module):
+    "A function as a module."
+    def __init__(self, f): super().__init__(); self.f = f
+    def forward(self, *args): return self.f(*args)
+
+threads = {"cpp.threads": 2}        # with one thread Inductor makes a loop of a scatter
+
+def compiled_rows(f, *sample):
+    torch._dynamo.reset()
+    return check(profiled(torch.compile(Runs(f), options=threads), sample))
+
+def scatters():
+    "What is added to, an index of the rows and of each element, and a source: 100, 3000 and 3000 rows of 16."
+    torch.manual_seed(0)
+    return torch.zeros(100, 16), torch.randint(0, 100, (3000,)), torch.randint(0, 100, (3000, 16)), torch.randn(3000, 16)
+
+@pytest.mark.parametrize("f", [lambda o, i, s: o.index_add(0, i, s) * 2,
+                               lambda o, i, s: o.index_put((i,), s, accumulate=True) * 2])
+def test_a_loop_that_adds_to_a_place_has_its_additions(f):
+    "By hand: an addition for each element of the source, and a product for each of the result; integers have none."
+    out, rows, _, source = scatters()
+    assert compiled_rows(f, out, rows, source).program.flops == 3000 * 16 + 100 * 16
+    assert compiled_rows(f, out.long(), rows, source.long()).program.flops == 0
+
+def row_of(result, kind): return next(p for p in result.points if p.type == kind)
+
+def copies(result): return sorted(p.bytes_moved for p in kernels(result) if p.type.startswith("fused "))
+
+def test_operators_that_change_a_tensor_have_rows():
+    "By hand: a copy of the result is made, then index and source are read, and the result is read and written."
+    out, _, index, source = scatters()
+    added = compiled_rows(lambda o, i, s: o.scatter_add(0, i, s) * 2, out, index, source)
+    assert added.program.flops == 3000 * 16 + 100 * 16 and copies(added) == [12_800, 12_800]
+    row = row_of(added, "scatter_reduce_")
+    assert (row.flops, row.bytes_moved) == (3000 * 16, 384_000 + 192_000 + 2 * 6400) and row.layers[0][:2] == ("", "Runs")
+    most = compiled_rows(lambda o, i, s: o.scatter_reduce(0, i, s, "amax"), out, index, source)
+    assert (row_of(most, "scatter_reduce_").flops, most.program.flops) == (48_000, 48_000)
+    drawn = compiled_rows(lambda x: torch.empty_like(x).bernoulli_(.3) * x, source)
+    assert row_of(drawn, "bernoulli_").bytes_moved == 192_000
+    turned = compiled_rows(lambda x: x.to(torch.complex64), source)
+    assert row_of(turned, "copy_").bytes_moved == 192_000 + 384_000
+
+def test_an_operator_without_a_row_is_named(monkeypatch):
+    monkeypatch.setattr(inductor, "_numbered", lambda generator, scheduler, node, original: original(scheduler, node))
+    out, _, index, source = scatters()
+    f = torch.compile(Runs(lambda o, i, s: o.scatter_add(0, i, s).scatter_add(0, i, s)), options=threads)
+    torch._dynamo.reset()
+    assert any("no row for aten.scatter_reduce_.two (2 calls):" in n for n in profiled(f, (out, index, source)).notes)
+
+def test_an_index_put_that_inductor_calls_has_a_row():
+    "By hand, with an index of rows, and with two of single elements: 3000 additions of 16, and of one."
+    out, rows, index, source = scatters()
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True)
+    try:
+        by_row = compiled_rows(lambda o, i, s: o.index_put((i,), s, accumulate=True), out, rows, source)
+        single = compiled_rows(lambda o, i, j, s: o.index_put((i, j), s, accumulate=True), out, rows, index[:, 0] % 16, source[:, 0])
+        twice = compiled_rows(lambda o, i, s: o.index_put((i, i), s, accumulate=True), out, rows % 16, source[:, 0])
+    finally: torch.use_deterministic_algorithms(before)
+    row = row_of(by_row, "index_put_")
+    assert (row.flops, row.bytes_moved) == (48_000, 24_000 + 192_000 + 2 * 6400)
+    row = row_of(single, "index_put_")
+    assert (row.flops, row.bytes_moved) == (3000, 2 * 24_000 + 12_000 + 2 * 6400)
+    row = row_of(twice, "index_put_")
+    assert (row.flops, row.bytes_moved) == (3000, 24_000 + 12_000 + 2 * 6400)         # one index, given twice
+
+def test_an_operator_that_only_checks_has_a_row():
+    "By hand: an inverse of 64 rows takes 2·64³, reads and writes 64 × 64 numbers, and a code of 4 B that is read again."
+    result = compiled_rows(torch.linalg.inv, torch.eye(64))
+    row = row_of(result, "linalg_inv_ex")
+    assert (row.flops, row.bytes_moved) == (2 * 64**3, 2 * 4 * 64 * 64 + 4)
+    row = row_of(result, "_linalg_check_errors")
+    assert (row.flops, row.bytes_moved) == (0, 4) and not any("one row" in n for n in result.notes)
+
+class Gathers(nn.Module):
+    def __init__(self): super().__init__(); self.fc, self.pick = nn.Linear(64, 64), Runs(lambda x, i: x.gather(0, i))
+    def forward(self, x, i): return self.pick(self.fc(x), i)
+
+def test_the_gradient_of_a_gather_has_a_row():
+    "By hand: 200 × 64 gradients are added into 50 × 64 zeros."
+    sample = torch.randn(50, 64), torch.randint(0, 50, (200, 64))
+    result = check(profiled(torch.compile(made(Gathers), options=threads), sample, backward=True))
+    row = row_of(result, "scatter_reduce_")
+    assert (row.phase, row.flops, row.layers[0][0]) == ("backward", 200 * 64, "pick")
+    assert row.bytes_moved == 200 * 64 * (8 + 4) + 2 * 4 * 50 * 64
+
+def test_three_limits(forward):
+    model, sample, result = forward
+    (_, eager_s, eager), (_, made_s, generated), (_, least_s, least) = result.limits
+    assert [name for name, *_ in result.limits] == ["eager", "as generated", "perfect fusion"]
+    assert generated == sum(p.bytes_moved for p in kernels(result)) and least_s < min(made_s, eager_s) and least < generated < eager
+    weights = sum(t.numel() for t in model.parameters())
+    assert least == 4 * (weights + 8 * 16 + 8 * 4)                             # weights, sample and result, once
+    assert "perfect fusion" in result.text()
+
+@pytest.mark.parametrize("how", ["compile", "child", "each block"])
+def test_compiled_in_other_ways(how):
+    "`module.compile()`, a compiled child, and each block compiled for itself: the same layers, by their whole names."
+    model, sample = made(), torch.ones(8, 16)
+    if how == "compile": model.compile()
+    elif how == "child": model.blocks[1] = torch.compile(model.blocks[1])
+    else:
+        for b in model.blocks: b.compile()
+    result = check(profiled(model, sample))
+    wanted = {"compile": {"blocks.0.up", "blocks.1.up", "head"}, "child": {"blocks.1.up"}, "each block": {"blocks.0.up", "blocks.1.up"}}[how]
+    assert wanted <= {path for p in kernels(result) for path, *_ in p.layers}
+    assert sum(p.contraction_flops or 0 for p in result.points) == products(made(), sample)
+
+def test_training_step():
+    model, sample = made(), torch.ones(8, 16)
+    result = check(profiled(torch.compile(model), sample, backward=True))
+    found = {phase: sum(p.contraction_flops for p in kernels(result) if p.phase == phase) for phase in ("forward", "backward")}
+    assert found["forward"] == products(made(), sample)
+    assert sum(found.values()) == products(made(), sample, backward=True)
+    assert {"blocks.0.up", "head"} <= {path for p in kernels(result) if p.phase == "backward" for path, *_ in p.layers}
+
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(16, 16), nn.Linear(16, 16, bias=False)
+        self.head.weight = self.embedding.weight
+    def forward(self, ids): return self.head(self.embedding(ids).tanh())
+
+def test_a_product_that_adds_the_gradients_of_tied_weights_has_its_layer():
+    "A pattern of Inductor adds the embedding's gradient within the product, which then has no record of its module."
+    result = check(profiled(torch.compile(made(Tied)), torch.arange(8), backward=True))
+    found = [p for p in kernels(result) if p.contraction_flops]
+    assert any(p.type == "addmm" for p in found) and {p.layers[0][0] for p in found} == {"head"}
+    assert {path for p in kernels(result) for path, *_ in p.layers} <= {"embedding", "head", ""}
+
+class Breaks(Net):
+    def forward(self, x):
+        x = self.blocks[0](x)
+        torch._dynamo.graph_break()
+        return self.head(self.blocks[1](x))
+
+def test_graph_break():
+    result = check(profiled(torch.compile(made(Breaks))))
+    assert sum(p.contraction_flops for p in kernels(result)) == products(made(Breaks), torch.ones(8, 16))
+    assert {"blocks.0.up", "blocks.1.up", "head"} <= {path for p in kernels(result) for path, *_ in p.layers}
+
+class Eagerly(Net):
+    @torch.compiler.disable
+    def between(self, x): return x @ x.T @ x
+    def forward(self, x): return self.head(self.between(self.blocks[0](x)))
+
+def test_what_runs_eagerly_between_graphs():
+    "Two products of 8 × 16 with its transpose run in no graph; they are in the row of the module."
+    result = profiled(torch.compile(made(Eagerly)))
+    row = next(p for p in result.points if not p.layers and p.flops)
+    assert row.flops == 2 * 8 * 16 * 8 + 2 * 8 * 8 * 16 and row.name == ""
+
+def test_dynamic_shapes_and_recompilation():
+    "A model compiled for one batch and then for any: the kernels have the sizes of this sample."
+    model = torch.compile(made())
+    with torch.no_grad():
+        for n in (8, 6): model(torch.ones(n, 16))
+    result = check(profiled(model, torch.ones(5, 16)))
+    assert sum(p.contraction_flops for p in kernels(result)) == products(made(), torch.ones(5, 16))
+    up = next(p for p in kernels(result) if p.name == "blocks.0.up")
+    assert up.bytes_moved == 4 * (5 * 16 + 16 * 32 + 32 + 5 * 32)
+
+@pytest.mark.parametrize("sample", [torch.ones(5, 16), torch.ones(8, 16)[2:7]], ids=["own memory", "a view"])
+def test_sizes_that_are_symbols_from_the_first_run(sample):
+    "With dynamic=True the symbol of a size is named after its tensor, or after the one that this is a view of."
+    model = torch.compile(made(), dynamic=True)
+    with torch.no_grad(): model(sample)
+    result = check(profiled(model, sample))
+    assert sum(p.contraction_flops for p in kernels(result)) == products(made(), sample) and not result.notes
+    up = next(p for p in kernels(result) if p.name == "blocks.0.up")
+    assert up.bytes_moved == 4 * (5 * 16 + 16 * 32 + 32 + 5 * 32)
+
+@pytest.mark.parametrize("part", [slice(None), slice(2, 5)], ids=["own memory", "a view"])
+def test_products_of_sizes_that_are_symbols(part):
+    class Layer(nn.TransformerEncoderLayer):
+        def __init__(self): super().__init__(16, 2, 32, batch_first=True)
+    model, sample = torch.compile(made(Layer), dynamic=True), torch.ones(7, 5, 16)[part]
+    with torch.no_grad(): model(sample)
+    result = check(profiled(model, sample))
+    assert kernels(result) and not result.notes
+
+class Cache(nn.Module):
+    "A step of attention, element by element, of one row against 2048 that are kept: 16 heads of 64 numbers."
+    def __init__(self):
+        super().__init__()
+        for name in "kv": self.register_buffer(name, torch.zeros(1, 16, 2048, 64))
+    def forward(self, x):
+        at = torch.tensor([5])
+        for cache in (self.k, self.v): cache.index_copy_(2, at, x)
+        scores = (x * self.k).sum(-1).softmax(-1)
+        return (scores.unsqueeze(-1) * self.v).sum(2)
+
+def test_a_cache_that_is_written_and_read_in_one_kernel():
+    "By hand: of keys and values all rows but the new one are read."
+    result = check(profiled(torch.compile(made(Cache)), torch.ones(1, 16, 1, 64)))
+    moved, rows = sum(p.bytes_moved for p in kernels(result)), 2 * 4 * 16 * 2047 * 64
+    scores, row = 4 * 16 * 2048, 4 * 16 * 64
+    assert rows + 2 * row + 2 * row <= moved <= rows + 8 * row + 4 * scores
+
+def test_a_graph_that_dynamo_begins_again(monkeypatch):
+    "Where a number turns out to be a constant, PyTorch gives up the graph, and Dynamo makes it in another way."
+    from torch._dynamo.exc import TensorifyScalarRestartAnalysis
+    model, generate, given_up = torch.compile(made()), inductor._generate, []
+    def once_in_vain(*args):
+        if not given_up: given_up.append(args); raise TensorifyScalarRestartAnalysis
+        return generate(*args)
+    monkeypatch.setattr(inductor, "_generate", once_in_vain)
+    result = check(profiled(model))
+    assert given_up and len(kernels(result)) > 1 and not result.notes, result.notes
+
+@pytest.mark.parametrize("options", [dict(mode="reduce-overhead"), dict(options={"freezing": True}), dict(mode="max-autotune")], ids=str)
+def test_modes(options):
+    result = check(profiled(torch.compile(made(), **options)))
+    assert kernels(result), result.notes
+    assert sum(p.contraction_flops for p in kernels(result)) == products(made(), torch.ones(8, 16))
+
+def test_autocast():
+    class Cast(Net):
+        def forward(self, x):
+            with torch.autocast("cpu", torch.bfloat16): return super().forward(x)
+    result = check(profiled(torch.compile(made(Cast))))
+    assert sum(p.contraction_flops for p in kernels(result)) == products(made(), torch.ones(8, 16))
+    assert {p.dtype for p in kernels(result) if p.contraction_flops} == {"bfloat16"}
+
+def test_export_then_compile():
+    program = torch.export.export(made(), (torch.ones(8, 16),))
+    result = check(profiled(torch.compile(program.module())))
+    assert sum(p.contraction_flops for p in kernels(result)) == products(made(), torch.ones(8, 16))
+
+def somebodys_compiler(graph, inputs): return graph.forward
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", somebodys_compiler])
+def test_another_backend_stays_one_row(backend):
+    result = profiled(torch.compile(made(), backend=backend))
+    name = getattr(backend, "__name__", backend)
+    assert not kernels(result) and any(name in n and "one row" in n for n in result.notes), result.notes
+
+def test_a_wrapper_in_cpp_stays_one_row():
+    result = profiled(torch.compile(made(), options={"cpp_wrapper": True}))
+    assert not kernels(result) and any("its wrapper is C++" in n for n in result.notes), result.notes
+    assert sum(p.contraction_flops or 0 for p in result.points) == products(made(), torch.ones(8, 16))
+
+def test_one_row_where_that_is_asked_for():
+    result = profiled(torch.compile(made()), kernels=False)
+    assert not kernels(result) and result.notes == [] and result.limits == ()
+
+def test_a_pytorch_without_the_records_says_so(monkeypatch):
+    model = ready()
+    monkeypatch.delattr("torch._inductor.codegen.cpp.set_kernel_post_grad_provenance_tracing")
+    result = profiled(model)
+    assert not kernels(result) and any("has no torch._inductor.codegen.cpp.set_kernel" in n for n in result.notes)
+
+def test_code_that_is_not_found_says_so(monkeypatch):
+    monkeypatch.setattr(inductor, "modules_of_graph", lambda graph: [])
+    result = profiled(torch.compile(made()))
+    assert not kernels(result) and any("not the code that runs" in n for n in result.notes)
+
+@pytest.mark.parametrize("of", ["each block", "training"])
+def test_a_trace_with_its_sites(of, tmp_path):
+    "A trace of three runs on this CPU: its kernels have the layers, FLOPs and bytes that the profile has."
+    with torch._inductor.config.patch({"cpp.enable_kernel_profile": True}):
+        model, sample, trains = made(), torch.ones(8, 16), of == "training"
+        if of == "each block":
+            for b in model.blocks: b.compile()
+        else: model = torch.compile(model)
+        analyzer = RooflineAnalyzer(model, sample, peaks).profile(warmup=1, steps=2, progress=False, backward=trains)
+        analyzer.to_sites(tmp_path / "sites.json")
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], record_shapes=True) as recorded:
+            for _ in range(3):
+                with torch.set_grad_enabled(trains): out = model(sample)
+                if trains: out.sum().backward()
+    recorded.export_chrome_trace(str(tmp_path / "trace.json"))
+    without = read_trace(tmp_path / "trace.json", peaks=peaks, by="operator")
+    assert not any("fused" in p.name for p in without.points)           # these kernels have no shapes
+    found = [p for p in read_trace(tmp_path / "trace.json", peaks=peaks, sites=tmp_path / "sites.json").points if p.layers]
+    sums = lambda points, field: {key: sum(getattr(p, field) for p in points if (p.name, p.type) == key)
+                                  for key in {(p.name, p.type) for p in points}}
+    wanted = kernels(analyzer.result)
+    for field in ("flops", "contraction_flops", "bytes_moved", "calls"):
+        assert sums(found, field) == {key: 3 * v for key, v in sums(wanted, field).items()}, field
+
+def test_sites_of_what_is_not_compiled(tmp_path):
+    analyzer = RooflineAnalyzer(made(), torch.ones(8, 16), peaks).profile(warmup=1, steps=1, progress=False)
+    with pytest.raises(ValueError, match="no kernels of compiled code"): analyzer.to_sites(tmp_path / "sites.json")
+    with pytest.raises(ValueError, match="compiled=True"): predict(made(), torch.ones(8, 16), peaks, sites=tmp_path / "sites.json")
+
+class Product(nn.Linear):
+    "A layer with a forward of its own: PyTorch 2.11 does not compile a call of one of its own layers alone."
+    def forward(self, x): return nn.functional.linear(x, self.weight, self.bias)
+
+class Interleaved(Net):
+    "Two compiled functions that are called in turn."
+    def __init__(self):
+        super().__init__()
+        self.blocks[1] = Product(16, 16)
+    def forward(self, x):
+        for b in (*self.blocks, *self.blocks): x = b(x)
+        return self.head(x)
+
+def test_kernels_of_graphs_that_are_called_in_turn_are_in_order(tmp_path):
+    model = made(Interleaved)
+    for b in model.blocks: b.compile()
+    analyzer = RooflineAnalyzer(model, torch.ones(8, 16), peaks).profile(warmup=1, steps=1, progress=False)
+    analyzer.to_sites(tmp_path / "sites.json")
+    layers = [site["layers"][0][0] for site in json.loads((tmp_path / "sites.json").read_text())["sites"]]
+    assert [k for k, path in enumerate(layers) if path == "blocks.1"] == [len(layers) // 2 - 1, len(layers) - 1]
+
+def test_what_no_record_names_is_said():
+    "The product that adds the gradients of tied weights (above) has an inferred layer; a forward has none."
+    trained = profiled(torch.compile(made(Tied)), torch.arange(8), backward=True)
+    assert any("inferred from the operators around them" in n and "addmm" in n for n in trained.notes), trained.notes
+    assert not any("inferred" in n for n in profiled(torch.compile(made())).notes)
+
+# What is put back
+
+def snapshot(function):
+    import torch._dynamo.eval_frame as dynamo, torch._functorch.config as functorch
+    from torch._inductor import config
+    seams = [getattr(where, name) for where, name in inductor._seams()]
+    codes = [(f.__code__, sorted(f.__globals__)) for f in function]
+    return seams, codes, config.get_config_copy(), functorch.get_config_copy(), inductor._lock._is_owned(), dynamo._stance
+
+def wrappers():
+    from torch._inductor.codecache import PyCodeCache
+    return [vars(type(m.call.__self__))["call"] for m in PyCodeCache.modules if hasattr(getattr(m, "call", None), "__self__")]
+
+def ready():
+    model = torch.compile(made())
+    with torch.no_grad(): model(torch.ones(8, 16))
+    return model
+
+def test_nothing_is_compiled_anew_and_nothing_stays():
+    from torch._C._dynamo.eval_frame import _debug_get_cache_entry_list
+    model, code = ready(), Net.forward.__code__
+    before, entries = snapshot(wrappers()), _debug_get_cache_entry_list(code)
+    counted = dict(torch._dynamo.utils.counters["frames"])
+    for _ in range(10): profiled(model)                    # more often than the limit of recompilations
+    assert snapshot(wrappers()) == before and _debug_get_cache_entry_list(code)[0] is not None and len(entries) == 1
+    with torch._dynamo.config.patch(error_on_recompile=True), torch.no_grad(): model(torch.ones(8, 16))
+    with torch.no_grad(): model(torch.ones(3, 16))        # a size that is new is still compiled
+    assert kernels(profiled(model, torch.ones(3, 16)))
+
+def test_two_threads():
+    "Two compiled models, profiled at once: each has the kernels of its own, or says that the other had it run eagerly; nothing stays."
+    models = [torch.compile(made(kind)) for kind in (Net, Breaks)]
+    with torch.no_grad():
+        for m in models: m(torch.ones(8, 16))
+    before, found = snapshot(wrappers()), [None, None]
+    def run(i): found[i] = profiled(models[i])
+    threads = [threading.Thread(target=run, args=(i,)) for i in range(2)]
+    for t in threads: t.start()
+    for t in threads: t.join(300)
+    for r in filter(kernels, found):
+        assert {"blocks.0.up", "blocks.1.up", "head"} <= {path for p in kernels(r) for path, *_ in p.layers}
+        assert sum(p.contraction_flops for p in kernels(r)) == products(made(), torch.ones(8, 16))
+    assert all("stance being 'force_eager'" in " ".join(r.notes) for r in found if not kernels(r))
+    assert snapshot(wrappers()) == before
+
+class Burnt(Exception): pass
+
+def test_an_error_in_a_kernel(monkeypatch):
+    model = ready()
+    before, functions = snapshot(wrappers()), wrappers()
+    calls = []
+    def burning(kernel):
+        def burn(*args):
+            calls.append(1)
+            if any("fasterbench_stamp" in f.__globals__ for f in functions): raise Burnt
+            return kernel(*args)
+        return burn
+    for space in [f.__globals__ for f in functions]:
+        for name in [k for k in space if k.startswith("cpp_fused")]: monkeypatch.setitem(space, name, burning(space[name]))
+    with pytest.raises(Burnt): profiled(model)
+    monkeypatch.undo()
+    assert calls and snapshot(wrappers()) == before
+
+def lines_of(f, files, at=None):
+    "Run `f`; interrupt it at the line number `at` of those that it runs in `files`; return how many there are."
+    count = 0
+    def line(frame, event, arg):
+        nonlocal count
+        if event == "line":
+            count += 1
+            if count == at: raise KeyboardInterrupt
+        return line
+    old = sys.gettrace()
+    sys.settrace(lambda frame, event, arg: line if frame.f_code.co_filename in files else None)
+    try: f()
+    finally: sys.settrace(old)
+    return count
+
+def test_interrupted_at_every_line_of_the_swap():
+    model, sample = ready(), torch.ones(8, 16)
+    with torch.no_grad(): frames = inductor.Generator(lambda *site: site[2]).run(lambda: model(sample))
+    stamped = inductor.Stamped(frames[0].graphs)
+    before = snapshot(wrappers())
+    def swap():
+        with (undo := inductor.Undo()), undo:
+            undo.add(stamped.leave)
+            stamped.enter(lambda graph: lambda event, i: None)
+    files = {inductor.__file__}
+    total = lines_of(swap, files)
+    assert total > 8
+    for at in range(1, total + 1):
+        with pytest.raises(KeyboardInterrupt): lines_of(swap, files, at)
+        stamped.leave()                                     # as the profile's own undo does once more
+        assert snapshot(wrappers()) == before, at
+
+def test_interrupted_while_code_is_generated():
+    model, sample = ready(), torch.ones(8, 16)
+    before = snapshot(wrappers())
+    def generate():
+        with torch.no_grad(): inductor.Generator(lambda *site: site[2]).run(lambda: model(sample))
+    files = {inductor.__file__}
+    total = lines_of(generate, files)
+    for at in range(1, total + 1, max(total // (40 if heavy else 13), 1)):
+        try: lines_of(generate, files, at)
+        except BaseException: pass
+        assert snapshot(wrappers()) == before, at
+    assert kernels(profiled(model))
+
+# Code for a GPU, generated where there is none
+
+h100 = "sm90", 132, 50 << 20     # what Inductor asks of a GPU
+
+def generated(model, sample, device):
+    "The graph that Inductor generates for a device, from tensors without data."
+    mode, model = FakeTensorMode(allow_non_fake_inputs=True), copy.deepcopy(model)
+    there = lambda t: torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=device)
+    with mode:
+        for m in model.modules():
+            m._parameters = {k: None if p is None else nn.Parameter(there(p), requires_grad=False) for k, p in m._parameters.items()}
+            m._buffers = {k: None if b is None else there(b) for k, b in m._buffers.items()}
+        sample = there(sample)
+    with torch.no_grad():
+        graph = torch.export.export(model, (sample,), strict=False).graph_module
+        inputs = [n.meta["val"] for n in graph.graph.find_nodes(op="placeholder")]
+        made, = inductor.Generator(read_site, read_buffers).generate(graph, inputs, h100 if device == "cuda" else ()).graphs
+    return made
+
+def bytes_of(kernel): return sum(t.bytes for t in (*kernel.call.reads, *kernel.call.writes))
+
+def check_triton(model, sample):
+    made = generated(model, sample, "cuda")
+    assert "triton" in made.source and "async_compile.triton(" in made.source
+    assert sorted(inductor.site_statements(made.source)) == list(range(len(made.sites)))         # every site is placed
+    assert sum(k.call.contraction_flops for k in made.sites) == products(model, sample)
+    paths = {n for n, _ in model.named_modules()}
+    for k in made.sites: assert k.layers and {path for path, *_ in k.layers} <= paths and bytes_of(k) > 0, k.name
+    return made
+
+triton = pytest.mark.skipif(find_spec("triton") is None, reason="no Triton: a build of PyTorch for CPUs")
+
+@triton
+def test_triton_code_of_a_transformer():
+    "GELU between two products, by hand: on a GPU the bias of the first is added here, and read."
+    model, sample = made(), torch.ones(8, 16)
+    made_here = check_triton(model, sample)
+    gelu = [k for k in made_here.sites if any(path == "blocks.0.act" for path, *_ in k.layers)]
+    assert min(map(bytes_of, gelu)) == 2 * 4 * 8 * 32 + 4 * 32
+
+@triton
+@heavy_only("Inductor generates the code of a whole ResNet-18")
+def test_triton_code_of_resnet18():
+    import torchvision
+    made_here = check_triton(torchvision.models.resnet18().eval(), torch.ones(1, 3, 224, 224))
+    assert len(made_here.sites) == 57
+
+@triton
+def test_a_compiled_model_is_predicted_by_its_kernels():
+    "The rows are those of the code that Inductor generates for that GPU, and nothing of PyTorch stays replaced."
+    model, sample = made(), torch.ones(8, 16)
+    before = [vars(torch.cuda)[n] for n in ("get_device_properties", "get_device_capability", "current_device", "_lazy_init")]
+    result = predict(model, sample, "NVIDIA H100 80GB HBM3", compiled=True)
+    assert [vars(torch.cuda)[n] for n in ("get_device_properties", "get_device_capability", "current_device", "_lazy_init")] == before
+    assert sum(p.contraction_flops for p in result.points) == products(model, sample)
+    assert any(p.type.startswith("fused ") for p in result.points) and all(p.layers for p in result.points)
+    up = next(p for p in result.points if p.name == "blocks.0.up" and p.contraction_flops)
+    assert up.bytes_moved == 4 * (8 * 16 + 16 * 32 + 8 * 32)                  # its bias is added by the next kernel
+    assert result.program.roof_time_s <= result.program.time_s and "kernels that Inductor" in result.text()
+
+@triton
+def test_attention_is_predicted_as_its_kernel(tmp_path):
+    "Attention by hand: two products of 2·4 heads, 16 rows, 16 columns and 8 numbers; a product of a projection has its layer."
+    class Attends(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.q, self.o = nn.Linear(32, 32, bias=False), nn.Linear(32, 32, bias=False)
+        def forward(self, x):
+            q = self.q(x).view(2, 16, 4, 8).transpose(1, 2)
+            return self.o(nn.functional.scaled_dot_product_attention(q, q, q).transpose(1, 2).reshape(2, 16, 32))
+    with torch.device("meta"): model, x = Attends().to(torch.bfloat16), torch.empty(2, 16, 32, dtype=torch.bfloat16)
+    result = predict(model, x, "NVIDIA H100 80GB HBM3", compiled=True, sites=tmp_path / "sites.json")
+    attention, = [p for p in result.points if p.category == "attention"]
+    assert attention.contraction_flops == 2 * 2 * 2 * 4 * 16 * 16 * 8
+    names = [site["name"] for site in json.loads((tmp_path / "sites.json").read_text())["sites"]]
+    assert names[0] == names[-1] == "aten::mm" and "aten::_scaled_dot_product_flash_attention" in names
+
+def test_a_prediction_says_where_inductor_cannot_be_asked(monkeypatch):
+    monkeypatch.setitem(sys.modules, "triton.runtime", None)
+    result = predict(made(), torch.ones(8, 16), "NVIDIA H100 80GB HBM3", compiled=True)
+    assert "could not be asked (Inductor needs Triton" in " ".join(result.notes) and not any(p.layers for p in result.points)
+
+@triton
+def test_the_limit_of_a_kernel_leaves_out_what_a_cache_can_have_kept():
+    "By hand: a result of 82 MB, of which an L2 of 50 MiB may still hold its size, whatever the order of the next kernel."
+    with torch.device("meta"): model, rows = nn.Sequential(nn.Linear(1024, 1024, bias=False), nn.GELU()), torch.empty(20000, 1024)
+    result = predict(model, rows, "NVIDIA H100 80GB HBM3", compiled=True)
+    gelu, size = next(p for p in result.points if not p.contraction_flops), 4 * 20000 * 1024
+    assert dict(gelu.bytes_by_level) == {"L2": h100[2], "DRAM": 2 * size - h100[2]}
+    assert math.isclose(gelu.roof_time_s, (2 * size - h100[2]) / result.peaks.memory[-1].bandwidth)

@@ -1,0 +1,218 @@
+"What every kind of view says, in the terminal, in a notebook, on its page and in its JSON."
+import html, json, os, re, shutil, sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import forked
+import ncu_files
+import trace_files
+from conftest import heavy_only, root
+from test_report import chrome, go_to, opened                       # noqa: F401, a fixture
+from view_kinds import llama, makers, paper, view_of
+
+def plain(text): return " ".join(html.unescape(re.sub(r"</?[a-zA-Z!][^>]*>", " ", text)).split())
+def on_page(view): return plain(view.render().partition('<script type="application/json"')[0])
+
+@pytest.mark.parametrize("kind", makers)
+def test_text_notebook_page_and_json_carry_the_same_caveats(kind):
+    view = view_of(kind)
+    said = [" ".join(line.split()) for line in view.caveats]
+    shown = dict(text=" ".join(view.text().split()), page=on_page(view))
+    if kind not in ("peaks", "network"): shown["notebook"] = plain(view._repr_html_())
+    for where, text in shown.items(): assert [line for line in said if line not in text] == [], (kind, where)
+    if kind not in ("peaks", "network", "watch"): assert json.loads(view.to_json())["caveats"] == view.caveats
+
+def test_caveats_are_said():
+    "By hand: what each kind of view has to say of itself."
+    wanted = dict(profile="used 1.6 of 2 cores", training="used 1.6 of 2 cores", compiled="kernels of Inductor", pair="used 1.6 of 2 cores",
+                  series="no FLOP rule for aten::odd", watch="in 3 of 5 samples", batches="PREDICTED, not measured", devices="limit of its datasheet",
+                  predict="PREDICTED", serve="nothing here was measured", serve_several="nothing here was measured", check="this machine alone", peaks="40 %",
+                  kernels="FLOPs are unknown for 1 of 1 rows", no_roofs="the file has no peaks", trace="GPU idle 85.0 %")
+    for kind, words in wanted.items(): assert words in " ".join(view_of(kind).caveats), kind
+
+def test_a_sweep_of_predictions_says_limit_and_interval():
+    for kind in ("batches", "devices"):
+        view, page = view_of(kind), on_page(view_of(kind))
+        for r in view.results:
+            from fasterbench.views.headline import time_text
+            assert "limit" in time_text(r) and time_text(r) in page and time_text(r) in " ".join(view.text().split()), kind
+        assert "(predicted)" in page
+
+@pytest.mark.parametrize("kind", makers)
+def test_no_absolute_path_in_what_is_sent_on(kind):
+    view = view_of(kind)
+    page = view.render()
+    pictured = [] if kind in ("no_roofs", "disagreeing") else [view.plot().to_json()]
+    for text in (view.text(), page.partition('<script type="text/plain"')[0], view.to_json(), view.csv(), *pictured): assert "/home/somebody" not in text, kind
+
+def written_by(verb, folder):
+    "The arguments of a verb, every file of it by its absolute path."
+    at, here = lambda name: str(folder/name), dict(peaks=paper_file(folder), net=f"{folder/'net.py'}:make", saved=f"{folder/'saved.json'}")
+    files = lambda *kinds: [word for kind in kinds for word in (f"--{kind}", at(f"out.{kind}"))]
+    quick = ["--warmup", "1", "--steps", "3", "--no-progress"]
+    return dict(
+        count=[here["net"], *files("json", "csv")], roofline=[here["net"], "--peaks", here["peaks"], *quick, *files("html", "json", "csv")],
+        report=[here["saved"], *files("html", "csv")], compare=[here["saved"], here["saved"], *files("html", "csv")],
+        predict=[here["net"], "--on", here["peaks"], *files("html", "json", "csv")],
+        trace=[at("trace.json"), "--on", here["peaks"], *files("html", "json", "csv"), "--perfetto", at("out-trace.json")],
+        ncu=[at("gemm_tiled.csv"), "--peaks", here["peaks"], *files("html", "json"), "--csv", at("out.csv")],
+        serve=[f"transformers:{folder}", "--on", "NVIDIA L40S", *files("html", "json", "csv")],
+        mfu=[here["net"], "--on", "NVIDIA L40S", "--tokens-per-s", "100"], check=[at("budgets.toml"), *files("html", "json")],
+        peaks=files("html", "json"))[verb]
+
+def paper_file(folder):
+    if not (folder/"paper.json").exists(): replace(paper, environment=dict(source="measured")).to_json(folder/"paper.json")
+    return str(folder/"paper.json")
+
+def written_folder(folder):
+    "A folder with what the verbs read."
+    (folder/"net.py").write_text("import torch\ndef make(): return torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU()), torch.randn(8, 64)\n")
+    (folder/"config.json").write_text(json.dumps(llama))
+    (folder/"budgets.toml").write_text(f'[net]\nmodel = "{folder}/net.py:make"\nflops = "<= 1 GFLOP"\n')
+    shutil.copy(root/"tests/data/resnet50.json", folder/"saved.json")
+    trace_files.written(folder, trace_files.step())
+    ncu_files.gemm_tiled(folder)
+    return folder
+
+@pytest.mark.parametrize("verb", ["count", "roofline", "report", "compare", "predict", "trace", "ncu", "serve", "mfu", "check",
+                                  pytest.param("peaks", marks=heavy_only("measures the roofs"))])
+def test_what_a_verb_writes_names_no_folder(verb, tmp_path):
+    "Standard output and every file: neither the folder that it worked in, nor that of the packages, nor a home."
+    arguments = written_by(verb, written_folder(tmp_path))
+    done = forked.python(forked.command_line(verb, *arguments), package=True, cwd=tmp_path, env=dict(os.environ, COLUMNS="2000"))
+    assert done.returncode == 0, done.stderr
+    new = list(tmp_path.glob("out*"))
+    assert len(new) == sum(a in ("--html", "--json", "--csv", "--perfetto") for a in arguments), new
+    texts = dict(stdout=done.stdout) | {p.name: p.read_text().partition('<script type="text/plain"')[0] for p in new}
+    folders = str(tmp_path), str(Path.home()) + os.sep, sys.prefix + os.sep, str(root)
+    assert [(name, folder) for name, text in texts.items() for folder in folders if folder in text] == []
+
+# On the screen
+
+unreachable = """
+    const found = [], named = e => (e.id || e.textContent || e.value || e.tagName).trim().slice(0, 40)
+    const covered = e => {
+      e.scrollIntoView({block: "center", inline: "center"})
+      const r = [...e.getClientRects()].find(r => r.width && r.height)
+      if (!r) return false
+      const top = document.elementFromPoint(r.left + r.width / 2, r.top + r.height / 2)
+      return !(top && (e.contains(top) || top.contains(e) && top.tagName === "LABEL")) && `${named(e)} under ${top ? named(top) : "nothing"}`
+    }
+    const controls = root => [...root.querySelectorAll("button, input, select, summary, a[href], th")].filter(e => !e.closest("[hidden], .modebar"))
+    for (const e of controls(document)) {
+      const closed = e.closest("details:not([open])")
+      if (closed && e.parentElement !== closed) continue
+      if (covered(e)) found.push(covered(e))
+    }
+    for (const menu of document.querySelectorAll("details")) {
+      if (menu.closest("[hidden]")) continue
+      const was = menu.open, all = (menu.open = true, controls(menu))
+      const some = all.length > 12 ? [...all.slice(0, 6), ...all.slice(-3)] : all
+      found.push(...some.map(covered).filter(Boolean).map(f => `${named(menu.querySelector("summary"))}: ${f}`))
+      menu.open = was
+    }
+    window.scrollTo(0, 0)
+    return found"""
+
+cut_off = """
+    const found = [], frame = document.getElementById("scroller").getBoundingClientRect()
+    for (const th of document.querySelectorAll("#table th")) {
+      const box = th.getBoundingClientRect()
+      if (box.right > frame.right + 1 || box.left < frame.left - 1) found.push(`column ${th.textContent} of ${tab.name}`)
+      const range = document.createRange()
+      range.selectNodeContents(th.querySelector(".dt-column-title"))
+      if ([...range.getClientRects()].some(r => r.left < box.left - 1 || r.right > box.right + 1)) found.push(`title ${th.textContent}`)
+    }
+    for (const chart of document.querySelectorAll(".chart")) {
+      const box = chart.getBoundingClientRect()
+      for (let e = chart.parentElement; e !== document.body; e = e.parentElement) {
+        const clips = ["auto", "scroll", "hidden"].includes(getComputedStyle(e).overflowY)
+        if (clips && e.scrollHeight > e.clientHeight + 1) found.push(`chart in a box of ${e.clientHeight} px for ${e.scrollHeight}`)
+      }
+      for (const t of chart.querySelectorAll(".xtick text, .ytick text, [class$='title'] text, .xtitle, .ytitle, .x2title, .y2title")) {
+        const b = t.getBoundingClientRect()
+        if (b.width && (b.left < box.left - 1 || b.right > box.right + 1 || b.top < box.top - 1 || b.bottom > box.bottom + 1)) found.push(`axis ${t.textContent}`)
+      }
+      const ticks = [...chart.querySelectorAll("[class$=tick] text")].map(t => [t.textContent, t.getBoundingClientRect()]).filter(([, b]) => b.width)
+      const apart = (a, b) => a.right - 2 < b.left || b.right - 2 < a.left || a.bottom - 5 < b.top || b.bottom - 5 < a.top
+      ticks.forEach(([one, a], i) => { for (const [other, b] of ticks.slice(i + 1)) if (!apart(a, b)) found.push(`tick ${one} on ${other}`) })
+    }
+    const cards = [...document.querySelectorAll(".facts section")].filter(e => e.offsetHeight > 900).map(e => `card ${e.querySelector("h2").textContent} of ${e.offsetHeight} px`)
+    if (document.documentElement.scrollWidth > innerWidth) found.push(`page of ${document.documentElement.scrollWidth} px`)
+    return [...found, ...cards]"""
+
+empty_axes = """
+    put = (id, value) => { const e = document.getElementById(id); e.value = value; e.dispatchEvent(new Event("input", {bubbles: true})) }
+    put("text", "no such row")
+    const drawn = charts.flatMap(c => Object.keys(c._fullLayout).filter(k => /^[xy]axis/.test(k)).map(k => [c, k]))
+      .filter(([c, k]) => c._fullLayout[k].visible && !c._fullLayout[k].title.text && c._fullLayout[k].autorange).map(([c, k]) => k)
+    put("text", "")
+    return drawn"""
+
+def first_tab(view): return view._page()["kinds"][0]["name"]
+
+sizes = (1440, 900), (1024, 768), (390, 844)
+
+@pytest.fixture(scope="module")
+def view_pages(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("views")
+    for kind in makers: view_of(kind).to_html(folder/f"{kind}.html")
+    return folder
+
+in_the_test_line = "training", "serve_several"
+more = heavy_only("seconds in a browser")
+
+@pytest.mark.parametrize("kind", [k if k in in_the_test_line else pytest.param(k, marks=more) for k in makers])
+def test_controls_are_reached_and_nothing_is_cut_off(chrome, view_pages, kind):
+    "In three sizes, on every tab: no control lies under another, no column, title or axis is cut."
+    found = []
+    for size in sizes:
+        opened(chrome, view_pages/f"{kind}.html", *size, tab=first_tab(view_of(kind)), state="")
+        for tab in chrome.execute_script("return data.kinds.map(k => k.name)"):
+            if tab != chrome.execute_script("return tab.name"): go_to(chrome, tab)
+            scripts = (unreachable, cut_off, empty_axes) if size == sizes[0] else (unreachable, cut_off)
+            found += [(size[0], tab, what) for script in scripts for what in chrome.execute_script(script)]
+    assert found == []
+
+planted = dict(
+    covered=(".left { z-index: 0 !important } .right { position: relative; z-index: 50 } #roofs .list { left: 0; width: 900px }", unreachable, "under"),
+    column=("#scroller { width: 250px } #table { width: 900px !important }", cut_off, "column"), title=(".dt-column-title { margin-left: -60px }", cut_off, "title"),
+    axis=(".xtick text { transform: translateY(400px) }", cut_off, "axis"), tick=(".ytick text { transform: translateX(60px) }", cut_off, "tick"),
+    box=("#charts { height: 60px; overflow: hidden }", cut_off, "chart in a box"), card=(".facts section { min-height: 1000px; max-height: none !important }", cut_off, "card"))
+
+@pytest.mark.parametrize("defect", planted)
+def test_planted_defects_are_found(chrome, view_pages, defect):
+    "What the test above looks for, put into a page that is well."
+    style, script, word = planted[defect]
+    kind = "devices" if defect == "tick" else "predict"
+    opened(chrome, view_pages/f"{kind}.html", tab=first_tab(view_of(kind)), state="")
+    assert chrome.execute_script(script) == []
+    chrome.execute_script("document.head.append(Object.assign(document.createElement('style'), {textContent: arguments[0]}))", style)
+    assert [f for f in chrome.execute_script(script) if word in f] != []
+
+in_view = """
+    const seen = e => { const b = e.getBoundingClientRect(); return b.width > 0 && b.top >= 0 && b.bottom <= innerHeight && b.right <= innerWidth }
+    return [...document.querySelectorAll("h1, .lead, .note, #legend > *, #table th, .segment, #shown")].filter(seen).map(e => e.textContent.trim()).join(" | ")"""
+
+questions = dict(       # where is the time, what limits it, how far from the limit, how sure, what changed
+    profile=("time", "share", "bound", "lost below the roof", "utilization", "gap", "noise:"), training=("phase", "time", "share", "bound", "utilization", "noise:"),
+    compiled=("time", "share", "bound", "utilization", "noise:"), trace=("time", "idle", "bound", "utilization", "gap"), ranks=("slowest rank", "bound", "utilization"),
+    predict=("time", "bound", "limit 131.51 ns", "(15.62 µs to 26.75 µs)", "PREDICTED"), host=("time", "bound", "limit", "PREDICTED"),
+    pair=("time before", "time after", "time ratio", "utilization after", "spread unknown", "noise:"), series=("batch 1", "last/first", "at the roof", "noise:"),
+    batches=("batch 8", "last/first", "limit", "PREDICTED"), devices=("NVIDIA L40S", "limit", "PREDICTED"), serve=("tokens/s", "bound", "limit", "nothing here was measured"),
+    serve_several=("tokens/s", "limit", "expected"), check=("budget", "found", "interval", "verdict", "limit used"), memory=("time", "bound", "peak memory"),
+    watch=("time", "compute", "memory", "IQR", "busy in 3 of 5 samples"), peaks=("best rate", "noise: float32 spread 40 %"),
+    disagreeing=("rows and total disagree by 3.00 ms", "bound", "utilization", "noise:"))
+
+@pytest.mark.parametrize("kind", questions)
+def test_one_screen_answers(chrome, view_pages, kind):
+    "Where the time is, what limits it, how far it is from the limit, how sure that is, what changed: without scrolling, at 1440×900."
+    opened(chrome, view_pages/f"{kind}.html", tab=first_tab(view_of(kind)), state="")
+    shown = chrome.execute_script(in_view)
+    assert [word for word in questions[kind] if word not in shown] == [], shown
+
+def test_no_bar_where_rows_and_total_disagree(chrome, view_pages):
+    opened(chrome, view_pages/"disagreeing.html", state="")
+    assert not chrome.find_element("id", "division").is_displayed()

@@ -1,0 +1,98 @@
+"""A training step before it runs: the same operators with data and without, model FLOPs of published models."""
+import subprocess, sys
+
+import pytest
+import torch
+from torch import nn
+
+import fasterbench
+from fasterbench.work.count import count_work
+from fasterbench.work.target import Target
+
+transformers = pytest.importorskip("transformers")
+torchvision = pytest.importorskip("torchvision")
+
+def small(**more): return dict(vocab_size=97, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=128) | more
+def ids(): return torch.randint(0, 97, (2, 16))
+def llama(**more): return transformers.LlamaForCausalLM(transformers.LlamaConfig(**small(**more)))
+
+cases = dict(
+    llama=(llama, lambda: dict(input_ids=ids())),
+    llama_without_cache=(lambda: llama(use_cache=False), lambda: dict(input_ids=ids())),
+    llama_with_labels=(llama, lambda: dict(input_ids=ids(), labels=ids(), attention_mask=torch.ones(2, 16, dtype=torch.long))),
+    llama_with_positions=(lambda: llama(use_cache=False), lambda: dict(input_ids=ids(), position_ids=torch.arange(16).repeat(2, 1))),
+    gpt2=(lambda: transformers.GPT2LMHeadModel(transformers.GPT2Config(vocab_size=97, n_embd=32, n_layer=2, n_head=4, n_positions=64, bos_token_id=0, eos_token_id=0)), lambda: dict(input_ids=ids())),
+    bert=(lambda: transformers.BertModel(transformers.BertConfig(vocab_size=97, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64)), lambda: dict(input_ids=ids())),
+    mixtral=(lambda: transformers.MixtralForCausalLM(transformers.MixtralConfig(**small(), num_local_experts=4)), lambda: dict(input_ids=ids())),
+    resnet18=(lambda: torchvision.models.resnet18(), lambda: torch.randn(2, 3, 64, 64)))
+
+def operators(work):
+    "What a step consists of: phase, module, operator, FLOPs and bytes of each call."
+    return [(c.phase, work.parts[c.part].path, c.operator, c.flops, c.contraction_flops, *(sum(t.bytes for t in touches) for touches in (c.reads, c.writes))) for c in work.trace]
+
+def on_meta(sample): return {k: v.to("meta") for k, v in sample.items()} if isinstance(sample, dict) else sample.to("meta")
+
+@pytest.mark.parametrize("name", cases)
+def test_a_step_without_data_runs_the_operators_that_it_runs_with_data(name):
+    make, sample = cases[name]
+    with torch.device("meta"): without = make()
+    model, sample = make(), sample()
+    data = count_work(model, sample, backward=True, optimizer=torch.optim.AdamW(model.parameters()))
+    meta = count_work(without, on_meta(sample), backward=True, optimizer=torch.optim.AdamW(without.parameters()))
+    assert operators(meta) == operators(data) and data.flops and not data.unknown_ops
+    assert all(p.is_meta and p.grad is None for p in without.parameters())
+
+def test_a_step_on_a_gpu_runs_its_kernels():
+    with torch.device("meta"): model, x = llama(), dict(input_ids=torch.empty(2, 16, dtype=torch.long))
+    adam = torch.optim.AdamW(model.parameters())
+    step = count_work(model, x, backward=True, optimizer=adam, target=Target("cuda", "sm90", torch.bfloat16))
+    ran = {c.operator for c in step.trace}
+    assert {"aten::_scaled_dot_product_flash_attention", "aten::_scaled_dot_product_flash_attention_backward"} <= ran
+    assert any(name.startswith("aten::_foreach") for name in ran) and not adam.state and not step.unknown_ops
+    with torch.device("meta"): lstm, words = nn.LSTM(16, 16, 2), torch.empty(5, 3, 16)
+    assert {"aten::_cudnn_rnn", "aten::_cudnn_rnn_backward"} <= {c.operator for c in count_work(lstm, words, backward=True, target=Target("cuda", "sm80")).trace}
+
+def test_llama_by_the_formula_of_torchtitan():
+    "6 FLOP for each weight of a product, and 12·layers·width·length for attention with every pair."
+    with torch.device("meta"): model = llama(vocab_size=128256, hidden_size=512, intermediate_size=1024, num_hidden_layers=2, num_attention_heads=8, max_position_embeddings=8192).bfloat16()
+    layer = 512 * 512 + 2 * 512 * 128 + 512 * 512 + 3 * 512 * 1024
+    found = fasterbench.model_flops(model, dict(input_ids=torch.empty(1, 1024, dtype=torch.long, device="meta")))
+    assert found.tokens == 1024 and found.model == 1024 * (6 * (2 * layer + 512 * 128256) + 12 * 2 * 512 * 1024)
+
+def test_the_runs_of_torchtitan():
+    "33.7 and 39.0 % MFU for Llama-3.1-8B at 8192 tokens, 5762 and 6667 tokens/s on each H100; the model's step is counted."
+    from fasterbench.roofs.datasheet import datasheet_peaks
+    from fasterbench.training.model_flops import utilizations
+    with torch.device("meta"): model = llama(vocab_size=128256, hidden_size=4096, intermediate_size=14336, num_hidden_layers=32, num_attention_heads=32, num_key_value_heads=8, max_position_embeddings=8192).bfloat16()
+    found = fasterbench.model_flops(model, dict(input_ids=torch.empty(1, 8192, dtype=torch.long, device="meta")))
+    layer = 4096 * 4096 + 2 * 4096 * 1024 + 4096 * 4096 + 3 * 4096 * 14336
+    assert found.tokens == 8192 and found.model == 8192 * (6 * (32 * layer + 4096 * 128256) + 12 * 32 * 4096 * 8192)
+    peaks = datasheet_peaks("NVIDIA H100 80GB HBM3", "bfloat16")
+    assert [round(100 * utilizations(found, 8 * rate, peaks, "bfloat16", 8)[0].mfu, 1) for rate in (5762, 6667)] == [33.7, 39.0]
+
+def test_a_prediction_of_a_step_has_rows_by_phase():
+    with torch.device("meta"): model, x = torchvision.models.resnet18(), torch.empty(8, 3, 64, 64)
+    found = fasterbench.predict(model, x, "NVIDIA H100 80GB HBM3", backward=True, optimizer=torch.optim.SGD(model.parameters()))
+    assert {p.phase for p in found.points} == {"forward", "backward", "update"} and found.program.phase == ""
+    assert found.program.roof_time_s <= found.program.time_s and len(found.program.interval_s) == 2
+    assert sum(p.contraction_flops for p in found.points) == found.program.contraction_flops
+    with pytest.raises(ValueError, match="eager step"): fasterbench.predict(model, x, "NVIDIA H100 80GB HBM3", backward=True, compiled=True)
+
+class Reads(nn.Linear):
+    def forward(self, x): return super().forward(x) if x.sum() > 0 else x
+@pytest.mark.parametrize("model,how,why", [
+    (nn.Linear(4, 4), dict(loss=lambda y: y), "a scalar tensor"),
+    (nn.Linear(4, 4), dict(optimizer=torch.optim.SGD(nn.Linear(4, 4).parameters())), "none of which is a parameter of the model"),
+    (Reads(4, 4), {}, "reads what is in a tensor")])
+def test_what_is_no_step_is_refused(model, how, why):
+    for target in (Target("cpu"), Target("cuda", "sm90")):
+        with pytest.raises(ValueError, match=why): count_work(model, torch.randn(2, 4), backward=True, target=target, **how)
+
+def test_kernels_of_a_backward_read_what_they_read_twice():
+    "A convolution's backward is two kernels that both read the gradient; that of a batch norm passes over input and gradient twice."
+    from fasterbench.predicting.expected import _memory_kind, _byte_passes
+    with torch.device("meta"): net, x = nn.Sequential(nn.Conv2d(4, 4, 1, bias=False), nn.BatchNorm2d(4)), torch.empty(2, 4, 8, 8, requires_grad=True)
+    calls = {c.operator: c for c in count_work(net, x, backward=True, target=Target("cuda", "sm86")).trace}
+    conv, image, weight = calls["aten::convolution_backward"], 4 * 2 * 4 * 8 * 8, 4 * 4 * 4
+    assert _byte_passes(conv) == 1 + image / (2 * image + weight + image + weight)        # gradient, input, weight; gradients of both
+    assert {_memory_kind(c) for name, c in calls.items() if "batch_norm" in name} == {"rows"} and any(n.endswith("batch_norm_backward") for n in calls)
