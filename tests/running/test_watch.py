@@ -624,11 +624,11 @@ def test_calls_that_are_needed_without_an_optimizer():
 def test_calls_with_gradients_and_without_a_backward(keep):
     "Once the graph of a call is gone no backward comes through it: its step was the call. Of 8 calls 3 come before."
     def run(calls):
-        model, last = net(), None
+        model = net()
         with watch(model, every=3, active=1, peaks=peaks) as w:
             for _ in range(calls):
-                out = model(torch.randn(6, 8))
-                if keep: last = out
+                if keep: out = model(torch.randn(6, 8))
+                else: model(torch.randn(6, 8))
         return w
     needed = 3 + 1 + keep + 4                       # before, until the first graph is gone, active + 3
     assert len(run(needed).series) == 1
