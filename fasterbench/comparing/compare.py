@@ -651,7 +651,7 @@ _changes = {"faster": dict(color="#009e73", dash="solid"), "slower": dict(color=
 
 def _xy(points): return dict(zip("xy", map(list, zip(*(spot(p) if p else (None, None) for p in points)))))
 
-_unchanged, _grey = "no clear change", "#74808a"
+_unchanged, _pale = "no clear change", dict(color="#74808a", opacity=0.5, line=dict(width=0))
 
 def _has_changed(q): return q.side != "both" or q.change in _changes
 
@@ -678,7 +678,7 @@ def _arrows(fig, pairs):
                         line=dict(width=2, **look), marker=marker, hoverinfo="skip", legendgroup=change)
     if all(map(_has_changed, pairs)): return
     fig.add_scatter(x=[None], y=[None], mode="markers", name=_unchanged, legendgroup=_unchanged, hoverinfo="skip",
-                    marker=dict(symbol="circle", color=_grey, opacity=0.5, size=9))
+                    marker=dict(symbol="circle", size=9) | _pale)
 
 # %% ../../nbs/comparing/compare.ipynb #cbe70baf
 def _spots(fig, pairs, side, called):
@@ -689,7 +689,7 @@ def _spots(fig, pairs, side, called):
         chosen = groups.get((kind, changed))
         if not chosen: continue
         numbers, points, _ = map(list, zip(*chosen))
-        marker = style(kind, list(map(marker_size, points))) | ({} if changed else dict(color=_grey, opacity=0.5, line=dict(width=0)))
+        marker = style(kind, list(map(marker_size, points))) | ({} if changed else _pale)
         if side == "before": marker["symbol"] = marker["symbol"].removesuffix("-open") + "-open"
         entry = (dict(name=f"{bounds[kind]['label']}, {called}", legendgroup=f"{kind} {side}") if changed else
                  dict(name=_unchanged, legendgroup=_unchanged, showlegend=False))
@@ -801,7 +801,8 @@ class Comparison(Series):
     def _sheet(self): return Sheet(pair_fields, pair_records(self.pairs))
     def _chart(self, title): return _arrow_chart(self, title)
     def _tab(self):
-        records = (_blank(r) | {k: _called(r[k], self.labels) for k in ("side", "change")} for r in pair_records(self.pairs))
+        def called(r): return _blank(r) | {k: _called(r[k], self.labels) for k in ("side", "change")}
+        records = map(called, pair_records(self.pairs))
         return Sheet(self._fields, records).tab(
             "pairs", f"rows, {' and '.join(self.labels)}", _arrow_chart(self, "", 0), _pair_categories(self),
             visible=_first_of_pair, names=True)

@@ -418,7 +418,8 @@ class ServeSeries(View):
         def rate(o): return (o.expected_per_device if expected else o.limit_per_device) or 0
         best = max(self.options, key=rate, default=None)
         if best is None or not rate(best): return []
-        more = f" expected{best.interval_text}, limit {format_si(best.limit_per_device)}" if expected else " at the limit"
+        limit = format_si(best.limit_per_device)
+        more = f" expected{best.interval_text}, limit {limit}" if expected else " at the limit"
         return [f"most tokens/s per device: {best.name}, batch {best.batch}, {format_si(rate(best))} tokens/s{more}"]
 
     def _table(self):
