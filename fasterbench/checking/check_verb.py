@@ -284,7 +284,7 @@ def other_machine(settings:dict)->str:
     from fasterbench.probes.machine import environment
     from fasterbench.views.headline import machine_name
     device, named = torch.device(settings.get("device", "cpu")), settings.get("machine")
-    here = machine_name(environment(accelerator(device)), device.type)
+    here = machine_name(environment(accelerator(device).properties()), device.type)
     if named is None:
         raise BudgetError(f"a budget in seconds has to name its machine; this one is "
                           f"machine = \"{here}\"")

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['Model', 'Device', 'Dtype', 'Shape', 'Length', 'Quiet', 'Peaks', 'Top', 'Group', 'Depth', 'Report', 'Saving', 'Rows',
-           'Sites', 'option', 'switch', 'whole', 'words']
+           'KernelFile', 'option', 'switch', 'whole', 'words']
 
 # %% ../../nbs/cli/app.ipynb #51e2f964
 import inspect, os, re, sys
@@ -281,7 +281,7 @@ Depth = whole("Fold the tree of modules to N levels.")
 Report = option("Write the report; - for standard output.")
 Saving = option("Write the result; - for standard output.")
 Rows = option("Write the rows; - for standard output.")
-Sites = option("Write the kernels of a compiled model, for `trace --sites`.")
+KernelFile = option("Write the kernels of a compiled model, for `trace --kernels`.", "--kernels", "--sites")
 
 # %% ../../nbs/cli/app.ipynb #1d0f350f
 Saved = Annotated[str, typer.Argument(help="A result that `roofline --json` wrote.", metavar="FILE")]

@@ -17,11 +17,11 @@ import typer
 from ..core.features import absent, door
 from ..core.warnings import FasterbenchDeprecationWarning, FasterbenchWarning, warn
 
-from .app import (Depth, Device, Dtype, Group, Length, Model, Peaks, Quiet, Rows, Saved, Saving, Shape,
-                                 Sites, Top, app, batch_sizes, check_there, check_writable, device_here, dtype_named,
-                                 examples, free_name, given_peaks, is_watched, notice, option, printed,
-                                 roof_mismatches, run_name, saved_result, shape_given, show, switch, usage_error, whole,
-                                 words, write)
+from .app import (Depth, Device, Dtype, Group, KernelFile, Length, Model, Peaks, Quiet, Rows, Saved,
+                                 Saving, Shape, Top, app, batch_sizes, check_there, check_writable, device_here,
+                                 dtype_named, examples, free_name, given_peaks, is_watched, notice, option, printed,
+                                 roof_mismatches, run_name, saved_result, shape_given, show, switch, usage_error,
+                                 whole, words, write)
 from .ranks import (check_launched, is_first, job, launched_ranks, local_device,
                                       parallel_named)
 
@@ -100,7 +100,7 @@ def roofline(
     loss:option("Use this function of the output as loss: losses.py:mean.", metavar="FILE:FUNCTION")=None,
     optimizer:option("Profile the update of this optimizer of torch.optim too.", metavar="NAME")=None,
     autocast:words("Run under torch.autocast.", "bfloat16", "float16")=None,
-    compiled:switch("Compile the model first; rows are then kernels.", "--compile")=False, sites:Sites=None,
+    compiled:switch("Compile the model first; rows are then kernels.", "--compile")=False, kernels:KernelFile=None,
     parallel:option("Choose how the ranks of torchrun run the model.", kind=str, parser=parallel_named,
                     metavar="ddp|fsdp")="ddp",
     network:switch("Measure the network between the ranks of torchrun first.", "--network")=False,
@@ -110,7 +110,7 @@ def roofline(
 ):
     "Profile a model, print its slowest layers and write the report. Under torchrun, profile all ranks."
     sizes = [None] if batch is None else batch_sizes(batch)
-    _check_roofline(sizes, network, compiled, sites)
+    _check_roofline(sizes, network, compiled, kernels)
     where, what, shape, roofs = (device_here(local_device(device)), dtype_named(dtype), shape_given(input),
                                  given_peaks(peaks))
     from fasterbench.engine.peers import peers
@@ -120,7 +120,7 @@ def roofline(
     if unnamed and is_watched():
         size = sizes[0] if len(sizes) == 1 else "-".join(map(str, sizes))
         html, remark = free_name(run_name(model, size, shape, seq, dtype, backward, str(where), compiled, autocast))
-    check_writable(html=html, json=json, csv=csv, sites=sites)
+    check_writable(html=html, json=json, csv=csv, kernels=kernels)
 
     def measured(size):
         (net, sample), assumed = loaded if size == sizes[0] else _loaded_model(model, shape, size, what, seq)
@@ -130,7 +130,7 @@ def roofline(
             over = door("network").measured_with(roofs) if network else roofs
             stepped = updated and updated(net.to(where).parameters())
             options = dict(backward=backward, loss=lossy, optimizer=stepped, progress=False if no_progress else None)
-            found = _profiled_result(net, sample, over, peaks, model, assumed, (where, warmup, steps), options, sites)
+            found = _profiled_result(net, sample, over, peaks, model, assumed, (where, warmup, steps), options, kernels)
             named = {k: v for k, v in dict(loss=loss, optimizer=optimizer, autocast=autocast).items() if v}
             return replace(found, call=found.call | named).gather()
     results = list(map(measured, sizes))
@@ -141,15 +141,15 @@ def roofline(
     if unnamed and not html and "-" not in (json, csv): notice("no report written; --html FILE writes one")
 
 # %% ../../nbs/cli/verbs.ipynb #be0f4be6
-def check_sites(sites, compiled, sizes):
-    "Refuse a file of sites that no compiled model of one batch size fills."
-    if sites and not compiled: usage_error("a compiled model is needed: --compile", "--sites")
-    if sites and len(sizes) > 1: usage_error("a file of sites is of one batch size", "--sites")
+def check_kernel_file(kernels, compiled, sizes):
+    "Refuse a file of kernels that no compiled model of one batch size fills."
+    if kernels and not compiled: usage_error("a compiled model is needed: --compile", "--kernels")
+    if kernels and len(sizes) > 1: usage_error("a file of kernels is of one batch size", "--kernels")
 
-def _check_roofline(sizes, network, compiled, sites):
+def _check_roofline(sizes, network, compiled, kernels):
     "Refuse options that do not go together."
     if network: check_launched("roofline MODEL", launched_ranks() > 1)
-    check_sites(sites, compiled, sizes)
+    check_kernel_file(kernels, compiled, sizes)
     if len(sizes) > 1 and launched_ranks() > 1: usage_error("several batch sizes are for one process", "--batch")
     if len(sizes) > 1: check_there("comparing", "--batch")
 
@@ -159,14 +159,14 @@ def _loaded_model(model, shape, batch, dtype, seq):
     try: return _recorded(lambda: load_model(model, shape, batch, dtype, seq))
     except ModelError as error: usage_error(str(error), "MODEL")
 
-def _profiled_result(net, sample, roofs, peaks, model, assumed, args, options, sites=None):
+def _profiled_result(net, sample, roofs, peaks, model, assumed, args, options, kernels=None):
     "Add the model's name and the notes on it to the result of `profile`."
     from fasterbench.analysis.measure import main_dtype
     from fasterbench.roofline import RooflineAnalyzer
     analyzer = RooflineAnalyzer(net, sample, roofs)
     def profile(): return analyzer.profile(*args, **options).result
     result, notes = _recorded(lambda: _profiled(model, sample, assumed, profile))
-    if sites: analyzer.to_sites(sites)
+    if kernels: analyzer.to_kernels(kernels)
     dtype = str(main_dtype(net, sample)).removeprefix("torch.")
     caveats = roof_mismatches(roofs, dtype, result.environment, str(args[0])) if peaks else []
     if caveats: notes = [f"roofs of {peaks}: {'; '.join(caveats)}", *notes]

@@ -28,7 +28,7 @@ _rows = "Print a row per module, operator, kernel, collective or rank.  [default
 _on = "Name the GPU if the trace does not, or give its roofs."
 _capture = "Read the capture phase of CUDA graphs, for the operators of their kernels. Can be repeated."
 _config = "Read experts and windows from the model's config.json."
-_sites = "Read the kernels of the compiled model from this file of `roofline --compile --sites`."
+_kernel_file = "Read the kernels of the compiled model from this file of `roofline --compile --kernels`."
 
 @app.command(epilog=examples("trace trace.json.gz --html trace.html", "trace rank0.json.gz rank1.json.gz --by rank"))
 def trace(
@@ -43,14 +43,15 @@ def trace(
                  kind=Optional[list[str]], metavar="FILE")=None,
     inductor_cache:Annotated[Optional[str], typer.Option(hidden=True)]=None,
     like:option("Match the kernels of graphs with those of this eager trace of the model.", metavar="FILE")=None,
-    sites:option(_sites, metavar="FILE")=None, top:Top=10, html:Report=None, json:Saving=None, csv:Rows=None,
+    kernels:option(_kernel_file, "--kernels", "--sites")=None, top:Top=10, html:Report=None, json:Saving=None,
+    csv:Rows=None,
     perfetto:option("Write the trace with FLOPs, bytes and utilization on its kernels; - for standard output.")=None,
 ):
     "Read traces of torch.profiler, and print where the time went."
     check_writable(html=html, json=json, csv=csv, perfetto=perfetto)
     if device: warn("--device is now --on", FasterbenchDeprecationWarning)
-    if inductor_cache: warn("--inductor-cache is no longer read; --sites has FLOPs and bytes of compiled kernels",
+    if inductor_cache: warn("--inductor-cache is no longer read; --kernels has FLOPs and bytes of compiled kernels",
                             FasterbenchDeprecationWarning)
     result = _read_traces(files, by, on or device and target_device(device), given_peaks(peaks), captures=capture,
-                          config=config, rules=rules, like=like, sites=sites)
+                          config=config, rules=rules, like=like, kernels=kernels)
     show(result, json, csv, html, f"Roofline of {result.model}, from a trace", top=top, perfetto=perfetto)

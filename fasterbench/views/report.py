@@ -100,7 +100,7 @@ _xprof = ("rank", "name", "operator", "type", "category", "calls", "total_s", "t
 
 def _report_columns(result):
     "Return the fields of the data frame, the first ones at the left."
-    known, sends = fields_of(result), any(p.wire_bytes != 0 for p in result.points)
+    known, sends = fields_of(result.level_names), any(p.wire_bytes != 0 for p in result.points)
     ranks = ("rank_min_s", "rank_max_s", "slowest_rank") if any(p.ranks for p in result.points) else ()
     doubt = ("disturbed",) if any(p.disturbed for p in (*result.points, *result.ops)) else ()
     shown = {*_first, *(["wire_bytes"] if sends else []), *ranks, *doubt}

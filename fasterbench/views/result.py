@@ -189,6 +189,12 @@ class Result(View):
         return getattr(self, _kinds[points])
 
     @property
+    def level_names(self)->list[str]:
+        "Names of the memory levels that bytes are counted for: those of the roofs, else those of the rows."
+        if self.peaks: return [l.name for l in self.peaks.memory]
+        return list(dict.fromkeys(name for p in self.points for name, _ in p.bytes_by_level))
+
+    @property
     def results(self)->list[RooflinePoint]:
         "The rows, by the name that they have in a `RooflineAnalyzer`."
         return self.points
