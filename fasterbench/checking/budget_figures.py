@@ -112,7 +112,8 @@ class Rounds:
             cost = counted.times.cost if self.for_ratios else None
             self.measured = timed_again(counted, *at, warmup=1, rule=rule, cost=cost)
         if self.for_ratios:         # the shortest sample of each slot alone
-            times, one = self.measured.times, lambda s: Samples((min(s.values),))
+            times = self.measured.times
+            def one(samples): return Samples((min(samples.values),))
             shortest = replace(times, own=[one(s) for s in times.own], steps=one(times.steps), bare=one(times.bare),
                                pairs=())
             self.measured = replace(self.measured, times=shortest)

@@ -204,7 +204,7 @@ def _commit_of(ref):
     try: return _git("rev-parse", "--verify", "--end-of-options", f"{ref}^{{commit}}")
     except SideError as error:
         shallow = _git("rev-parse", "--is-shallow-repository") == "true"
-        hint = "; this clone is shallow, and git fetch --unshallow makes it complete" * shallow
+        hint = "; this clone is shallow, and git fetch --unshallow makes it complete" if shallow else ""
         raise SideError(f"git finds no commit {ref!r} here ({error}){hint}") from error
 
 @contextmanager
@@ -394,8 +394,8 @@ def verdict_row(v:Verdict)->tuple[str, ...]:
     b, unit = v.budget, v.budget.figure.unit
     interval = (f"{format_value(v.found.interval[0], unit)} to {format_value(v.found.interval[1], unit)}"
                 if v.found.interval else "")
-    return (b.model, v.layer, b.figure.name, b.text, "≥ " * v.found.at_least + decisive(v.found.value, b), interval,
-            v.result)
+    least = "≥ " if v.found.at_least else ""
+    return (b.model, v.layer, b.figure.name, b.text, least + decisive(v.found.value, b), interval, v.result)
 
 titles = ("model", "layer", "figure", "budget", "found", "interval", "verdict")
 

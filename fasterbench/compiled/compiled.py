@@ -123,8 +123,8 @@ class Kernels:
         if unplaced: self.notes.append(f"{unplaced} kernel calls were not timed: their time is in the wrapper")
         if beside := Counter(self.timestamped.beside):
             names = ", ".join(f"{name} ({n} calls)" if n > 1 else name for name, n in beside.most_common(5))
-            self.notes.append(f"no row for {names}{', …' * (len(beside) > 5)}: the time is that of the wrapper, FLOPs "
-                              "and bytes are missing")
+            self.notes.append(f"no row for {names}{', …' if len(beside) > 5 else ''}: the time is that of the wrapper, "
+                              "FLOPs and bytes are missing")
 
     @property
     def parts(self)->set[int]: return {s.part for s in self.slots}      # the compiled modules that have rows of kernels
@@ -237,7 +237,7 @@ def kernels_of(
     first = 1 + len(run.parts) * (len(phases) if run.training else 1)
     kernels = Kernels(run, frames, first, None if whole else calls)
     if kernels.slots: return kernels, kernels.notes
-    why = f", its stance being {generator.stance!r}" * bool(generator.stance)
+    why = f", its stance being {generator.stance!r}" if generator.stance else ""
     return None, kernels.notes or [f"compiled code is one row: Dynamo compiled none of it{why}"]
 
 # %% ../../nbs/compiled/compiled.ipynb #47246679

@@ -6,6 +6,7 @@
 __all__ = []
 
 # %% ../../nbs/compiled/kernel_points.ipynb #kr000003
+from ..core.units import first_names
 from ..analysis.rows import timed_row
 from ..roofs.row import Row, changed, summed
 from ..work.kernel_names import kernel_type
@@ -46,7 +47,7 @@ def inferred_layers(m):
     names, share = list(dict.fromkeys(name for *_, name in found)), sum(t * p for t, p, _ in found)
     return [f"the layers of {len(found)} of {len(times)} kernels are inferred from the operators around them, for "
             f"{share / (sum(t for _, t in times) or 1):.1%} of the kernels' time: "
-            f"{', '.join(names[:3])}{' …' * (len(names) > 3)}"]
+            f"{first_names(names)}"]
 
 def _inferred_part(slot):
     "Return the part of a kernel's work whose layers are inferred."

@@ -83,7 +83,8 @@ def folded(rows:list[dict])->list[dict]:
     "Fold equal numbered neighbours of one depth into a row with a count and their sums; `*` replaces their numbers."
     def figures(node): return [[r[k] for k in _figures] for r in (node[0], *node[1])]
     def alike(a, b): return figures(a) == figures(b)
-    numbered, groups = lambda r: r["name"].rpartition(".")[2].isdigit(), []
+    groups = []
+    def numbered(r): return r["name"].rpartition(".")[2].isdigit()
     for branch in _branches(rows):
         same = groups and numbered(branch[0]) and numbered(groups[-1][0][0]) and alike(groups[-1][0], branch)
         groups[-1].append(branch) if same else groups.append([branch])

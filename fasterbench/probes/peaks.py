@@ -291,7 +291,8 @@ def _file_states(path): return _state(path), _state(_rough(path))
 def _kept(folder, key, machine, measure, group=None):
     "Read the peaks in `folder`; if there are none, or the machine was busy and is quiet now, measure and write them."
     path = _path(folder, key, machine, group)
-    seen, best = _file_states(path), lambda peaks: lifted(peaks, _siblings(path, machine))
+    seen = _file_states(path)
+    def best(peaks): return lifted(peaks, _siblings(path, machine))
     if peaks := _load(path, machine): return best(peaks)
     rough = _load(_rough(path), machine)
     if rough and is_busy(): return best(rough)

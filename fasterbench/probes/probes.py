@@ -323,7 +323,8 @@ def _pool_probe(here, dtype, name, pixels, kernel, stride, channels_last):
         x = _random(here, dtype, 1, 64, pixels, pixels).contiguous(memory_format=layout)
         return lambda: pool(x, kernel, stride)
     cost = kernel**2 + (name == "avg_pool2d")
-    return Probe(f"{name} {kernel}×{kernel} 64×{pixels}²{' channels last' * channels_last}", 64 * outside * cost, build)
+    order = " channels last" if channels_last else ""
+    return Probe(f"{name} {kernel}×{kernel} 64×{pixels}²{order}", 64 * outside * cost, build)
 
 def _gather_probe(here, dtype, rows, width, name):
     "Read and write `rows` rows of a table; the indices are eight bytes each."

@@ -55,7 +55,8 @@ def operator_times(
     `None` where the run was another one."""
     matches = matched_records(names, records, "aten::add_" if here.has_queue else "aten::add")
     if matches is None or not here.has_queue: return matches and [r.end - r.start for r in matches]
-    kinds, spans = lambda *names: [r for r in records if r.kind in names], {}
+    spans = {}
+    def kinds(*names): return [r for r in records if r.kind in names]
     operators, work = kinds("operator"), kinds(*gpu_work)
     for k, r in enumerate(matches): spans.setdefault(r.thread, []).append((r.start, r.end, k))
     def whose(inner): return None if inner is None else _span_at(spans.get(inner.thread, []), inner.start)

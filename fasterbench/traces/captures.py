@@ -161,6 +161,8 @@ def _fitting(names, graphs):
     return same[0]
 
 # %% ../../nbs/traces/captures.ipynb #77273ea1
+def _outer_first(record): return record.start, -record.end
+
 def _chain(parents, k):
     "Return a place and those of all that it lies in."
     return [] if k < 0 else [k, *_chain(parents, parents[k])]
@@ -203,14 +205,15 @@ class Clones:
 
     def joined(self, notes):
         "Return the trace with all of it."
-        trace, order = self.trace, lambda r: (r.start, -r.end)
-        pairs = sorted([*zip(trace.operators, trace.calls, trace.autograd), *self.operators], key=lambda p: order(p[0]))
+        trace = self.trace
+        def order(pair): return _outer_first(pair[0])
+        pairs = sorted([*zip(trace.operators, trace.calls, trace.autograd), *self.operators], key=order)
         operators, calls, autograd = ([p[k] for p in pairs] for k in range(3))
         activities = [a._replace(id=self.ids[i], link=-1) if i in self.ids else a
                       for i, a in enumerate(trace.activities)]
         renumbered = {new: trace.activities[i].id for i, new in self.ids.items()}
         return replace(trace, operators=operators, calls=calls, autograd=autograd, activities=activities,
-                       modules=sorted([*trace.modules, *self.modules], key=order), renumbered=renumbered,
+                       modules=sorted([*trace.modules, *self.modules], key=_outer_first), renumbered=renumbered,
                        launches=sorted([*trace.launches, *self.launches], key=lambda r: r.start),
                        notes=[*trace.notes, *notes])
 
@@ -309,8 +312,8 @@ _region = re.compile(r"## Call CompiledFxGraph|Torch-Compiled Region|CompiledFun
 
 def _kernel_calls(trace, names):
     "Yield (place, name) of the outermost operators of these names; only of compiled regions, where a trace marks them."
-    parents, order = nesting(trace.operators)[0], lambda r: (r.start, -r.end)
-    spans = sorted((r for r in (*trace.operators, *trace.annotations) if _region.match(r.name)), key=order)
+    parents = nesting(trace.operators)[0]
+    spans = sorted((r for r in (*trace.operators, *trace.annotations) if _region.match(r.name)), key=_outer_first)
     within = nesting(spans, [(r.thread, r.start) for r in trace.operators])[1] if spans else [0] * len(parents)
     covered = set()
     for k, call in enumerate(trace.calls):

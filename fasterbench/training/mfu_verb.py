@@ -21,7 +21,8 @@ def _lines(name, flops, rate, devices, peaks, dtype, found, unit):
     from fasterbench.core.units import format_si
     from fasterbench.views.view import text_table
     def each(v): return f"{v / flops.tokens:,.0f}".replace(",", " ")
-    device, shown = peaks.environment.get("device_name", peaks.device), lambda share: f"{share:.1%}".replace("%", " %")
+    device = peaks.environment.get("device_name", peaks.device)
+    def shown(share): return f"{share:.1%}".replace("%", " %")
     per_device = format_si(rate / devices, f"{unit}/s")
     head = [f"{name} · {rate:g} {unit}/s on {devices} × {device} ({per_device} each) · {dtype}",
             f"FLOP per {unit[:-1]} of a step: {each(flops.model)} of the model (every pair), "

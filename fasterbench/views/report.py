@@ -54,7 +54,7 @@ def _idle_facts(result):
     causes, layers = totals((cause, s) for cause, _, s in times), totals((name, s) for _, name, s in times if name)
     whole = f"{format_si(total, 's')}, {total / span:.1%} of {format_si(span, 's')}" if span else format_si(total, "s")
     before = [(f"before {name}", text) for name, text in _longest_parts(layers, total) if name in layers][:5]
-    per = f", mean of {devices} devices" * (devices > 1)
+    per = f", mean of {devices} devices" if devices > 1 else ""
     return [("no kernel ran", whole + per), *_longest_parts(causes, total), *before]
 
 def _longest_parts(sums, total):

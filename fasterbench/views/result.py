@@ -88,7 +88,8 @@ class Timing:
 
     def __repr__(self):
         end, rows, overhead = (format_si(s, "s") for s in (self.end_to_end_s, self.rows_s, self.overhead_s))
-        iqr, steps = "?" if self.spread is None else f"{self.spread:.1%}", lambda n: f"step{'s' if n != 1 else ''}"
+        iqr = "?" if self.spread is None else f"{self.spread:.1%}"
+        def steps(n): return "step" if n == 1 else "steps"
         bare = f"{self.bare_steps} uninstrumented {steps(self.bare_steps)}"
         lines = [f"end to end  {end} {self.statistic}, {iqr} IQR, {bare}",
                  f"rows        {rows} over {self.steps} {steps(self.steps)}, {self.clock}",
