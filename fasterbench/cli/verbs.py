@@ -66,7 +66,7 @@ def peaks(device:Device="cpu", dtype:option("Measure float32, float64, bfloat16 
           network:switch("Also measure the network between the processes of torchrun.", "--network")=False,
           devices:switch("Print the names of all devices with a datasheet, and exit.", "--devices")=False,
           no_progress:Quiet=False):
-    "Measure the roofs of a device, and cache them in $FASTERBENCH_CACHE."
+    "Measure the roofs of a device. They are cached in $FASTERBENCH_CACHE."
     from fasterbench.probes.peaks import measure_peaks
     from fasterbench.roofs.datasheet import devices as device_names
     from fasterbench.views.headline import roof_caveats

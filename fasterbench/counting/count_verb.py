@@ -172,7 +172,7 @@ def count(
     json:option("Write all modules; - for standard output.")=None,
     csv:option("Write all modules; - for standard output.")=None,
 ):
-    "Count FLOPs, bytes, parameters and memory, without running the model."
+    "Count FLOPs, bytes, parameters and memory of a model. Nothing is computed or timed."
     from fasterbench.core.arguments import as_dtype
     from fasterbench.cli.loading import in_the_model
     from fasterbench.roofs.datasheet import as_peaks, target_of

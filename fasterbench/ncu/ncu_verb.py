@@ -55,7 +55,7 @@ def ncu(
     missing:switch("Print the ncu command that collects what the report lacks, and exit.", "--missing")=False,
     top:Top=10, html:Report=None, json:Saving=None, csv:Rows=None,
 ):
-    "Read an Nsight Compute report, and print its slowest kernels under the roofs."
+    "Read an Nsight Compute report. Print its slowest kernels under the roofs."
     check_writable(html=html, json=json, csv=csv)
     if missing: return _print_missing(file)
     roofs = given_peaks(peaks)

@@ -58,8 +58,8 @@ def serve_verb(
     weights:option("Store matrices as int8, fp8, mxfp4, nvfp4 or int4/128.", metavar="DTYPE")=None,
     math:option("Multiply in fp8, fp4 or bf16.", metavar="DTYPE")=None,
     cache:option("Store the cache as fp8 or bf16.", metavar="DTYPE")=None,
-    engine:option("Expect the times of vllm, trtllm or sglang, or of the model without a server: bare.  "
-                  "[default: between the three]",
+    engine:option("Expect the times of vllm, trtllm or sglang; bare: of no server.  "
+                  "[default: between the three servers]",
                   metavar="ENGINE")=None,
     tensor_parallel:option("Split the model over this many devices: 1,2,4.", kind=str, metavar="N,N,…")="1",
     tpot:option("Limit the expected time per output token.", kind=Optional[float], metavar="SECONDS")=None,
@@ -70,7 +70,7 @@ def serve_verb(
     html:option("Write the page; - for standard output.")=None, json:Saving=None,
     csv:option("Write the points; - for standard output.")=None,
 ):
-    "Estimate how fast a device serves a language model: tokens per second, at the limit and expected."
+    "Estimate how fast a device serves a language model. Print tokens per second, at the limit and expected."
     from fasterbench.serving.serve import serve
     check_writable(html=html, json=json, csv=csv)
     places = [target_device(name.strip()) for name in on.split(",")]

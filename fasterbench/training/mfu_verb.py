@@ -48,7 +48,7 @@ def mfu_verb(
     gpus:whole("Set the number of devices that train together.", kind=int)=1,
     json:option("Write the figures; - for standard output.")=None,
 ):
-    "Compute MFU and HFU of a training run from its tokens per second."
+    "Compute MFU and HFU from the tokens per second of a training."
     import json as js
     from dataclasses import asdict
     from fasterbench.analysis.measure import main_dtype
