@@ -198,11 +198,11 @@ def run(
     module:switch("Run SCRIPT as a module, as python -m does.", "-m")=False,
     every:whole("Profile a model at every Nth call.", kind=int)=1000,
     active:whole("Time N steps each time.", kind=int)=3, peaks:Peaks=None, top:Top=10,
-    html:option("Write the report here, one file per model.  [default: the name of the script]")=None,
+    html:option("Write the report here, one file per model.  [default: SCRIPT.html]")=None,
     no_html:switch("Write no report.", "--no-html")=False,
     json:option("Write the result, one file per model.")=None,
 ):
-    "Run an unchanged script, and profile each model that it calls."
+    "Run a script unchanged, and profile each model it calls."
     taken = [name for name, path in (("--html", html), ("--json", json)) if path == "-"]
     if taken: usage_error("standard output is the script's; a file is needed", ", ".join(taken))
     check_writable(html=html, json=json)
