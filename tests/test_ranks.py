@@ -4,6 +4,7 @@ import json, os, signal, subprocess, sys, textwrap, time
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from conftest import folder as test_folder, heavy, heavy_only, root
 from forked import command_line, patience_s, python, ranks
@@ -112,24 +113,23 @@ print("OUT" + json.dumps(len(calls)))
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory):
-    "Return the findings of both ranks; one run for all workers, since only one timed test runs at a time."
+    "Return the findings of both ranks; one run for all workers."
     kept = test_folder/"two ranks.json"
-    if not kept.exists():
-        outs, _ = launch(several, tmp_path_factory.mktemp("two"))
-        kept.write_text(json.dumps([json.loads(out.split("OUT")[1]) for out, _ in outs]))
+    with FileLock(test_folder/"two ranks.lock"):
+        if not kept.exists():
+            outs, _ = launch(several, tmp_path_factory.mktemp("two"))
+            kept.write_text(json.dumps([json.loads(out.split("OUT")[1]) for out, _ in outs]))
     return json.loads(kept.read_text())
 
-@pytest.mark.timed
 @pytest.mark.parametrize("kind", names.split())
 def test_every_rank_profiles_and_leaves_the_model_as_it_was(two, kind):
     for found in two:
         own = found[kind]
         assert own["same"] and own["unknown"] == {} and own["ops"] > 5
         assert abs(own["sum"] / own["total"] - 1) < 1e-9                        # rows, waiting and overhead are all rows
-        assert 0.4 < own["ratio"] < 2.5                                         # two ranks and their threads share two cores: the benchmark has the figure
+        assert 0.2 < own["ratio"] < 5                                           # two ranks beside other tests: the benchmark has the figure
     assert two[0][kind]["steps"] == two[1][kind]["steps"] >= 10
 
-@pytest.mark.timed
 @pytest.mark.parametrize("kind", ["ddp", "fsdp", "tensor"])
 def test_waiting_is_a_row(two, kind):
     for found in two:
@@ -138,7 +138,6 @@ def test_waiting_is_a_row(two, kind):
         assert waiting and {r[2] for r in waiting} <= {"forward", "backward", "update"}
         assert abs(sum(r[3] for r in waiting) / own["exposed"] - 1) < 1e-9 and 0 < own["exposed"] <= own["communication"] * (1 + 1e-9)
 
-@pytest.mark.timed
 def test_results_are_gathered_on_rank_0(two):
     for kind in names.split():
         assert two[1][kind]["gathered"] is None
@@ -168,7 +167,6 @@ print(found, files, all_ranks and [len(p.ranks) for p in all_ranks][:3])
     outs, _ = launch(code, tmp_path, n=4)
     assert [out.strip() for out, _ in outs] == ["[1000000000.0, 1000000000.0] 1 [4, 4, 4]"] + ["[1000000000.0, 1000000000.0] 1 None"] * 3
 
-@pytest.mark.timed
 def test_a_pipeline_says_that_the_ranks_differ(two):
     found = two[0]["pipeline"]
     assert len(found["notes"]) == 1 and "rank 0: front; rank 1: back" in found["notes"][0] and {"front", "back"} <= set(found["rows"])

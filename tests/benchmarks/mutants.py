@@ -67,9 +67,10 @@ def mutated(text, change):
     return "".join(lines)
 
 def near(path):
-    "The notebook of a module, and the files of tests that name it or stand in a folder of its wing."
-    module, tests = ".".join(path.with_suffix("").parts), sorted((root/"tests").rglob("test_*.py"))
-    named = [t for t in tests if t.parent.name == path.parent.name or re.search(rf"{re.escape(module)}\b", t.read_text(encoding="utf-8"))]
+    "The notebook of a module, and the files of tests that name it or stand in a folder of its wing, those in a browser last."
+    module, texts = ".".join(path.with_suffix("").parts), {t: t.read_text(encoding="utf-8") for t in sorted((root/"tests").rglob("test_*.py"))}
+    named = [t for t, text in texts.items() if t.parent.name == path.parent.name or re.search(rf"{re.escape(module)}\b", text)]
+    named.sort(key=lambda t: "chrome" in texts[t])
     return [f"tests/test_notebooks.py::test_notebook[{path.parent.name}/{path.stem}.ipynb]", *(str(t.relative_to(root)) for t in named)]
 
 def failing(project, everything, arguments):

@@ -109,7 +109,6 @@ def test_an_interrupt_of_its_own(tmp_path):
     check_result((tmp_path/"found.json").read_text())
 
 @heavy_only("three processes, and Ctrl-C to each")
-@pytest.mark.timed
 def test_interrupt(tmp_path):
     "Ctrl-C: the process ends as it does without, and what was found so far is there."
     script, under = str(programs/"broken.py"), [sys.executable, "-m", "fasterbench"]
