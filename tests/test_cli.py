@@ -205,7 +205,6 @@ def test_a_report_of_nsight_compute(folder):
     done = fasterbench("ncu", report, "--by", "kernel", "--json", "-", cwd=folder)
     assert done.returncode == 0 and json.loads(done.stdout)["points"][0]["time_s"] == 2.5e-3
 
-@pytest.mark.timed
 def test_peaks(folder):
     done = fasterbench("peaks", "--json", "peaks.json", cwd=folder)
     assert done.returncode == 0 and "ridge point" in done.stdout and "DRAM" in done.stdout and "it [" not in done.stderr and "measuring" not in done.stderr
@@ -389,7 +388,6 @@ def test_a_terminal_sees_progress(folder):
     assert code == 0 and "profiling" in text
 
 @heavy_only("needs torchvision and half a minute")
-@pytest.mark.timed
 def test_the_main_job(tmp_path):
     code, text = watched("roofline", "torchvision:resnet18", cwd=tmp_path)
     assert code == 0 and "wrote resnet18.html" in text

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['Model', 'Device', 'Dtype', 'Shape', 'Length', 'Quiet', 'Peaks', 'Top', 'Group', 'Depth', 'Report', 'Saving', 'Rows',
-           'Sites', 'option', 'switch', 'whole', 'words']
+           'KernelFile', 'option', 'switch', 'whole', 'words']
 
 # %% ../../nbs/cli/app.ipynb #51e2f964
 import inspect, os, re, sys
@@ -288,23 +288,23 @@ def words(help, *valid, kind=Optional[str]):
 _forms = "torchvision:NAME, timm:NAME, transformers:FOLDER or FILE.py:FUNCTION"
 Model = Annotated[str, typer.Argument(help=_forms, metavar="MODEL")]
 Device = option("Run on this device: cpu, cuda, cuda:1, …", kind=str, metavar="DEVICE")
-Dtype = option("Convert the model to float32, float64, bfloat16 or float16.  [default: as it is]", metavar="DTYPE")
-Shape = option("Set the shape of the sample: 1,3,224,224; of token ids: 1,64.", metavar="SHAPE")
-Length = whole("Set the length of the token ids.  [default: 128]")
+Dtype = option("Convert the model to float32, float64, bfloat16 or float16.  [default: unchanged]", metavar="DTYPE")
+Shape = option("Set the shape of the sample, such as 1,3,224,224, or 1,64 for token ids.", metavar="SHAPE")
+Length = whole("Set the sequence length in tokens.  [default: 128]")
 Quiet = switch("Show no progress bar.", "--no-progress")
-Peaks = option("Use these roofs: a file of `peaks --json`, or a device, \"NVIDIA H100\".  [default: measured]",
+Peaks = option("Use the roofs of a `peaks --json` file or of a device.  [default: measured]",
                metavar="FILE|DEVICE")
 Top = whole("Print N rows.", 0, int)
-Group = words("Fold rows; auto folds repeated blocks of a long table.",
+Group = words("Fold rows; auto folds repeated blocks if the table is long.",
               "auto", "block", "type", "category", "layer", "none", kind=str)
-Depth = whole("Fold the tree of modules to N levels.")
+Depth = whole("Fold the module tree to N levels.")
 Report = option("Write the report; - for standard output.")
 Saving = option("Write the result; - for standard output.")
 Rows = option("Write the rows; - for standard output.")
-Sites = option("Write the kernels of a compiled model, for `trace --sites`.")
+KernelFile = option("Write the compiled model's kernels, for `trace --kernels`.", "--kernels", "--sites")
 
 # %% ../../nbs/cli/app.ipynb #1d0f350f
-Saved = Annotated[str, typer.Argument(help="A result that `roofline --json` wrote.", metavar="FILE")]
+Saved = Annotated[str, typer.Argument(help="A result written by `roofline --json`.", metavar="FILE")]
 
 def saved_result(path):
     from fasterbench.views.result import result_from_json

@@ -412,7 +412,8 @@ def most_changed(results:list[Result], top:int|None=10)->list[Line]:
 
 def _panels(series, top):
     "Return the parts of the chart: title, unit, and (name, row, values, hue) of each line without what is unknown."
-    lines, whole = most_changed(series.results, top), lambda values: [("whole model", "whole model", values, _hues[0])]
+    lines = most_changed(series.results, top)
+    def whole(values): return [("whole model", "whole model", values, _hues[0])]
     rate = [(f"throughput{series.throughput_of}", "/s", whole(series.throughputs))] if all(series.throughputs) else []
     share = series.whole.values("utilization_pct")
     roof = [("share of the roof", "%", whole(share))] if any(share) else []

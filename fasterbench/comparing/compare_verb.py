@@ -18,7 +18,7 @@ from ..cli.app import Rows, Top, app, examples, option, saved_result, show, usag
                                         "compare b1.json b8.json b32.json --html sizes.html"))
 def compare_verb(
     saved:Annotated[list[str], typer.Argument(metavar="FILE",
-        help="Results that `roofline --json` wrote; more than two give a column each.")],
+        help="Results written by `roofline --json`; with more than two, each has a column.")],
     top:Top=10, html:option("Write chart and table; - for standard output.")=None, csv:Rows=None,
 ):
     "Compare saved results, row by row."

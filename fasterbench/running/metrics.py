@@ -193,7 +193,7 @@ class MetricSeries(View):
         if not used: return []
         most, cores = max(used)
         said, = load_caveats(MachineLoad(int(cores), others=most))
-        return [f"busy in {len(used)} of {len(self)} samples: {said}{' at most' * (len(used) > 1)}"]
+        return [f"busy in {len(used)} of {len(self)} samples: {said}{' at most' if len(used) > 1 else ''}"]
 
     @property
     def _first(self):

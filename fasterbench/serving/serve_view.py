@@ -111,8 +111,9 @@ _log = dict(type="log", dtick=1, gridcolor=grid, zeroline=False, linecolor=ink)
 
 def _rate_line(fig, name, points, x, y, row, text):
     around = name == "decode at end"           # open and larger: both are seen where the middle is at the same place
-    marker = dict(symbol=[bounds[p.bound]["symbol"].removesuffix("-open") + "-open" * around for p in points],
-                  size=13 if around else 8, color=_colors[name])
+    ending, size = ("-open", 13) if around else ("", 8)
+    symbols = [bounds[p.bound]["symbol"].removesuffix("-open") + ending for p in points]
+    marker = dict(symbol=symbols, size=size, color=_colors[name])
     xs, ys = [x(p) for p in points], [y(p) for p in points]
     fig.add_scatter(x=xs, y=ys, name=f"{name}, limit", legendgroup=name, showlegend=row == 1, mode="lines+markers",
                     line=dict(color=_colors[name], width=1.5), marker=marker, hoverinfo="text",

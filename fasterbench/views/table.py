@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from ..roofs.place import RooflinePoint, arithmetic_intensity
 from ..roofs.hardware import memory_time, passing
 from ..timing.certainty import row_spread
-from .fields import brief, Field, fields, fields_of, level_names
+from .fields import brief, Field, fields, fields_of
 from .fold import FoldedPoint, fold, label
 from .headline import base_of_shares, divided, headline, caveats
 from ..roofs.network import not_measured
@@ -223,7 +223,7 @@ def _efficiencies(p, peaks):
 # %% ../../nbs/views/table.ipynb #005c3ac1
 def records(result, points:str, keys)->Iterator[dict]:
     "Yield one dict per row, with `keys`: names of fields."
-    rows, names, cumulative = result.rows(points), level_names(result), 0.0
+    rows, names, cumulative = result.rows(points), result.level_names, 0.0
     total = inclusive(rows) if points == "modules" else {}
     for rank, p in enumerate(rows, 1):
         cumulative += p.share
@@ -235,7 +235,7 @@ def records(result, points:str, keys)->Iterator[dict]:
 
 def sheet_of(result, points:str="modules")->Sheet:
     "Return the rows with the fields of `fields_of`."
-    known = fields_of(result)
+    known = fields_of(result.level_names)
     return Sheet(known, records(result, points, known))
 
 # %% ../../nbs/views/table.ipynb #f10239b9
