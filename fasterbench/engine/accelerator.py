@@ -59,7 +59,7 @@ class Host:
             for _ in range(times): call()
         return again
     def caches(self)->list[tuple[str, int]]:
-        "Return the caches that have a roof of their own, with their capacities in B; none where the system does not say."
+        "Return the caches that have a roof, with their capacities in B; none where the system does not say."
         return cpu_caches(torch.get_num_threads())
     def properties(self)->dict: return {}
     def settings(self)->dict:
