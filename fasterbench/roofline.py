@@ -21,6 +21,7 @@ from .core.docments import documented
 from .core.features import door
 from .core.progress import debug
 from .core.files import write_whole
+from .core.units import first_names
 from .core.warnings import NotMeasuredWarning, ProvisionalWarning, UnknownWarning, old_attribute, warn
 from .engine.accelerator import accelerator, as_device
 from .engine.process import preserved_process, gc_paused
@@ -71,9 +72,8 @@ def _above_text(result):
     "Say which rows are above their roof; empty where none is."
     above = [p for p in result.points if p.above_roof]
     if not above: return ""
-    names = ", ".join(f"{p.name or p.type} ({p.utilization_pct:.0f} %)" for p in above[:3])
-    more = " …" if len(above) > 3 else ""
-    return (f"{len(above)} of {len(result.points)} rows are faster than their roof: {names}{more}; "
+    names = first_names(f"{p.name or p.type} ({p.utilization_pct:.0f} %)" for p in above)
+    return (f"{len(above)} of {len(result.points)} rows are faster than their roof: {names}; "
             "measure_peaks(device, cache=False) measures the roofs again")
 
 def _few(timing):

@@ -206,12 +206,6 @@ def limits_text(limits)->list[str]:
     told = [f"{name} {format_si(s, 's')}, {brief(nbytes, 'B')}" for name, s, nbytes in limits]
     return [f"least times under the roofs: {' · '.join(told)}"] if told else []
 
-def _equation_line(result):
-    "Return where the time goes; nothing for a range."
-    if _is_range(result): return []
-    terms = equation(divided(result))
-    return [f"expected {terms}" if _is_predicted(result) else terms]
-
 _parts = model_name, _sample, _dtype, _mode, machine, time_text, _rate_text
 
 def headline(result)->list[str]:
@@ -219,7 +213,9 @@ def headline(result)->list[str]:
     lines = [" · ".join(filter(None, (part(result) for part in _parts)))]
     if result.peaks is None: return lines
     roofs = roofs_text(result.peaks, (*result.points, *result.ops))
-    return [*lines, *_equation_line(result), *limits_text(result.limits), f"roofs: {roofs}"]
+    expected = "expected " if _is_predicted(result) else ""
+    division = [] if _is_range(result) else [expected + equation(divided(result))]
+    return [*lines, *division, *limits_text(result.limits), f"roofs: {roofs}"]
 
 # %% ../../nbs/views/headline.ipynb #c9b20a08
 def _looked_at(t):
