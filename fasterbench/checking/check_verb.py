@@ -617,21 +617,24 @@ def check(
     budgets:Annotated[str, typer.Argument(help="A TOML file with a table per model.", metavar="BUDGETS")],
     against:option("Compare times with this git ref, or with a saved result of this machine.",
                    metavar="REF|FILE")=None,
-    rounds:whole("Measure each figure N times, and up to four times as often if that does not decide.  "
-                 "[default: 20, or what the file says]", 10)=None,
-    update:switch("Write the present figures into the file; for a measured one, the worse end of its interval.",
+    rounds:whole("Measure each figure N times; if that does not decide, up to 4N times.  "
+                 "[default: 20, or as the file says]", 10)=None,
+    update:switch("Write the current figures into the file as limits; of a measured one, the worse end of its "
+                  "interval.",
                   "--update")=False,
     json:option("Write the verdicts; - for standard output.")=None,
     junit:option("Write the verdicts as JUnit XML; - for standard output.")=None,
     html:option("Write a page of the verdicts; - for standard output.")=None, no_progress:Quiet=False,
 ):
-    "Check whether the models of a file keep their budgets."
-    check_writable(json=json, junit=junit, html=html)
+    "Check the models of a file against their budgets."
     document = _document(budgets)
     try:
         settings, limits = read_budgets(_plain_document(document))
         _needs(limits, against)
-        for name, s in settings.items(): _check_device(name, s.get("device", "cpu"))
+        files = {f"--{name}": p for name, p in dict(json=json, junit=junit, html=html).items() if p}
+        for name, s in settings.items():
+            _check_device(name, s.get("device", "cpu"))
+            check_writable(files, s)                    # over what the file names
         verdicts = []
         for model, about in settings.items():
             own = [b for b in limits if b.model == model]

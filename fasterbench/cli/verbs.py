@@ -18,7 +18,7 @@ from ..core.features import absent, door
 from ..core.warnings import FasterbenchDeprecationWarning, FasterbenchWarning, warn
 
 from .app import (Depth, Device, Dtype, Group, KernelFile, Length, Model, Peaks, Quiet, Rows, Saved,
-                                 Saving, Shape, Top, app, batch_sizes, check_there, check_writable, device_here,
+                                 Saving, Shape, Top, app, batch_sizes, check_there, device_here,
                                  dtype_named, examples, free_name, given_peaks, is_watched, notice, option, printed,
                                  roof_mismatches, run_name, saved_result, shape_given, show, switch, usage_error,
                                  whole, words, write)
@@ -62,10 +62,10 @@ def peaks(device:Device="cpu", dtype:option("Measure float32, float64, bfloat16 
           html:option("Write a page with every probe; - for standard output.")=None,
           fresh:switch("Measure again, ignoring cached peaks.", "--fresh")=False,
           old_fresh:Annotated[bool, typer.Option("--anew", hidden=True)]=False,
-          network:switch("Measure the network between the processes of torchrun too.", "--network")=False,
+          network:switch("Also measure the network between the processes of torchrun.", "--network")=False,
           devices:switch("Print the names of all devices with a datasheet, and exit.", "--devices")=False,
           no_progress:Quiet=False):
-    "Measure the roofs of a device. Roofs are cached in $FASTERBENCH_CACHE."
+    "Measure the roofs of a device. They are cached in $FASTERBENCH_CACHE."
     from fasterbench.probes.peaks import measure_peaks
     from fasterbench.roofs.datasheet import devices as device_names
     from fasterbench.views.headline import roof_caveats
@@ -73,7 +73,6 @@ def peaks(device:Device="cpu", dtype:option("Measure float32, float64, bfloat16 
     from fasterbench.views.view import terminal_width, wrap_lines
     if old_fresh: warn("--anew is now --fresh", FasterbenchDeprecationWarning)
     if devices: return printed(lambda: print(*device_names(), sep="\n"))
-    check_writable(json=json, html=html)
     links = _network(device_here(device)) if network else None
     if network and links is None: return                                    # the first process says it all
     found, notes = _recorded(lambda: measure_peaks(device_here(device), dtype=dtype_named(dtype),
@@ -92,19 +91,19 @@ def peaks(device:Device="cpu", dtype:option("Measure float32, float64, bfloat16 
                              "roofline my_model.py:make --batch 1,8,32 --html sizes.html"))
 def roofline(
     model:Model, device:Device="cpu", dtype:Dtype=None, input:Shape=None,
-    batch:option("Set the batch size of the sample, or several: 1,8,32.  [default: 1]", metavar="N,N,…")=None,
+    batch:option("Set the batch size, or several: 1,8,32.  [default: 1]", metavar="N,N,…")=None,
     seq:Length=None, warmup:whole("Run N forwards before timing.", 0, int)=5,
-    steps:whole("Time N forwards.  [default: until the times have settled]")=None,
+    steps:whole("Time N forwards.  [default: until the times are stable]")=None,
     backward:switch("Profile training steps; without --loss, the loss is the sum of the output.", "--backward")=False,
-    loss:option("Use this function of the output as loss: losses.py:mean.", metavar="FILE:FUNCTION")=None,
-    optimizer:option("Profile the update of this optimizer of torch.optim too.", metavar="NAME")=None,
+    loss:option("Compute the loss with this function of the output: losses.py:mean.", metavar="FILE:FUNCTION")=None,
+    optimizer:option("Also profile the update of this torch.optim optimizer.", metavar="NAME")=None,
     autocast:words("Run under torch.autocast.", "bfloat16", "float16")=None,
     compiled:switch("Compile the model first; rows are then kernels.", "--compile")=False, kernels:KernelFile=None,
-    parallel:option("Choose how the ranks of torchrun run the model.", kind=str, parser=parallel_named,
+    parallel:option("Wrap the model in DDP or FSDP2 under torchrun.", kind=str, parser=parallel_named,
                     metavar="ddp|fsdp")="ddp",
     network:switch("Measure the network between the ranks of torchrun first.", "--network")=False,
     peaks:Peaks=None, top:Top=10, group:Group="auto", depth:Depth=None,
-    html:option("Write the report here.  [default: a name that says what was run, in a terminal; else no report]")=None,
+    html:option("Write the report here.  [default: MODEL.html in a terminal, else no report]")=None,
     no_html:switch("Write no report.", "--no-html")=False, json:Saving=None, csv:Rows=None, no_progress:Quiet=False,
 ):
     "Profile a model, print its slowest layers and write the report. Under torchrun, profile all ranks."
@@ -119,7 +118,6 @@ def roofline(
     if unnamed and is_watched():
         size = sizes[0] if len(sizes) == 1 else "-".join(map(str, sizes))
         html, remark = free_name(run_name(model, size, shape, seq, dtype, backward, str(where), compiled, autocast))
-    check_writable(html=html, json=json, csv=csv, kernels=kernels)
 
     def measured(size):
         (net, sample), assumed = loaded if size == sizes[0] else _loaded_model(model, shape, size, what, seq)
@@ -241,5 +239,4 @@ def report(saved:Saved, top:Top=10, group:Group="auto", depth:Depth=None,
     result, remark = saved_result(saved), ""
     title = f"Roofline of {result.call.get('model') or model_name(result)} on {device_name(result.with_roofs())}"
     if not html: html, remark = free_name(Path(saved).stem)
-    check_writable(html=html, csv=csv)
     _show_result(result, top, group, depth, csv=csv, html=html, title=title, remark=remark)

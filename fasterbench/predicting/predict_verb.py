@@ -13,7 +13,7 @@ from typing import Annotated, Optional
 import typer
 
 from ..cli.app import (examples, Dtype, KernelFile, Length, Model, Report, Rows, Saving, Top, app,
-                                 batch_sizes, check_there, check_writable, dtype_named, option, saved_result,
+                                 batch_sizes, check_there, dtype_named, option, saved_result,
                                  shape_given, show, switch, target_device, usage_error, whole, words)
 from ..cli.verbs import check_kernel_file, fit_note, loaded_on_meta, step_named
 from ..core.features import door
@@ -72,7 +72,7 @@ def target_devices(text):
     from pathlib import Path
     return [text] if Path(text).exists() else [target_device(name.strip()) for name in text.split(",")]
 
-On = option("Predict for this device, by name or file of `peaks --json`; several with commas.", "--on", kind=str,
+On = option("Predict for this device, or for several: names or `peaks --json` files.", "--on", kind=str,
             metavar="DEVICE|FILE,…")
 
 # %% ../../nbs/predicting/predict_verb.ipynb #2aa7ffad
@@ -82,17 +82,17 @@ def predict_verb(
     model:Model, on:On, dtype:Dtype=None, autocast:words("Predict under torch.autocast.", "bfloat16", "float16")=None,
     compiled:switch("Predict under torch.compile; Inductor takes 10 to 60 s.", "--compile")=False,
     backward:switch("Predict a training step; without --loss, the loss is the sum of the output.", "--backward")=False,
-    loss:option("Use this function of the output as loss: losses.py:mean.", metavar="FILE:FUNCTION")=None,
-    optimizer:option("Predict the update of this optimizer of torch.optim too.", metavar="NAME")=None,
-    gpus:whole("Share the batch of a training step among N devices.", kind=int)=1,
-    parallel:words("Share it by replicas or by shards.", "ddp", "fsdp", kind=str)="ddp",
-    fit:switch("Find the largest batch that fits, by counting at a few.", "--fit")=False,
+    loss:option("Compute the loss with this function of the output: losses.py:mean.", metavar="FILE:FUNCTION")=None,
+    optimizer:option("Also predict the update of this torch.optim optimizer.", metavar="NAME")=None,
+    gpus:whole("Split the batch of a training step over N devices.", kind=int)=1,
+    parallel:words("Split it with DDP or FSDP2.", "ddp", "fsdp", kind=str)="ddp",
+    fit:switch("Find the largest batch that fits in memory.", "--fit")=False,
     kernels:KernelFile=None, cuda_graph:switch("Predict the replay of a CUDA graph.", "--cuda-graph")=False,
-    launch_s:option("Add the CPU time to launch a forward.  [default: the device alone]",
+    launch_s:option("Set the CPU time to launch a forward.  [default: none, the device alone]",
                     "--launch-time", "--host-s", kind=Optional[float], metavar="SECONDS")=None,
-    like:option("Carry over the utilization of this result of `roofline --json`.")=None,
-    input:option("Set the shape of the sample: 1,3,224,224.", metavar="SHAPE")=None,
-    batch:option("Set the batch size of the sample, or several: 1,8,64.  [default: 1]", metavar="N,N,…")=None,
+    like:option("Assume the utilization of each layer in this `roofline --json` file.")=None,
+    input:option("Set the shape of the sample, such as 1,3,224,224.", metavar="SHAPE")=None,
+    batch:option("Set the batch size, or several: 1,8,64.  [default: 1]", metavar="N,N,…")=None,
     seq:Length=None, top:Top=10, html:Report=None, json:Saving=None, csv:Rows=None,
     old_compiled:Annotated[bool, typer.Option("--compiled", hidden=True)]=False,
     old_captured:Annotated[bool, typer.Option("--captured", hidden=True)]=False,
@@ -102,7 +102,6 @@ def predict_verb(
     from fasterbench.cli.loading import in_the_model
     from fasterbench.core.arguments import as_dtype
     from fasterbench.predicting.predict import predict
-    check_writable(html=html, json=json, csv=csv, kernels=kernels)
     if old_compiled: warn("--compiled is now --compile", FasterbenchDeprecationWarning)
     if old_captured: warn("--captured is now --cuda-graph", FasterbenchDeprecationWarning)
     compiled, cuda_graph = compiled or old_compiled, cuda_graph or old_captured

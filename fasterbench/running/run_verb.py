@@ -16,7 +16,7 @@ from typing import Annotated, Optional
 import fasterbench
 import typer
 
-from ..cli.app import (Peaks, Top, app, check_writable, examples, free_name, given_peaks, notice, option,
+from ..cli.app import (Peaks, Top, app, examples, free_name, given_peaks, notice, option,
                                  switch, usage_error, whole, write)
 from ..cli.ranks import is_first
 
@@ -198,14 +198,13 @@ def run(
     module:switch("Run SCRIPT as a module, as python -m does.", "-m")=False,
     every:whole("Profile a model at every Nth call.", kind=int)=1000,
     active:whole("Time N steps each time.", kind=int)=3, peaks:Peaks=None, top:Top=10,
-    html:option("Write the report here, one file per model.  [default: the name of the script]")=None,
+    html:option("Write the report here, one file per model.  [default: SCRIPT.html]")=None,
     no_html:switch("Write no report.", "--no-html")=False,
     json:option("Write the result, one file per model.")=None,
 ):
-    "Run an unchanged script, and profile each model that it calls."
+    "Run a script unchanged, and profile each model it calls."
     taken = [name for name, path in (("--html", html), ("--json", json)) if path == "-"]
     if taken: usage_error("standard output is the script's; a file is needed", ", ".join(taken))
-    check_writable(html=html, json=json)
     if not module and not Path(script).is_file(): usage_error(f"there is no file {script!r}", "SCRIPT")
     page = None if no_html else html or ""
     def report(models): return _report(models, script, top, page, json)
