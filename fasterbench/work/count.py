@@ -180,6 +180,12 @@ class _Totals:
         "Bytes sent to other processes over the link of this one; `None` when it is unknown of a collective."
         return None if any(map(_unseen_sends, self.unseen.values())) else wire_bytes(self.trace)
     @property
+    def unknown_sends(self)->dict:
+        "Collectives whose bytes on the wire are unknown, with counts."
+        unknown = Counter(c.operator for c in self.trace if c.sent and c.sent.wire_bytes is None)
+        for names in self.unseen.values(): unknown.update({name: names[name] for name in _unseen_sends(names)})
+        return dict(unknown)
+    @property
     def unknown_ops(self)->dict:
         "Operators without a rule, with counts."
         unknown = Counter(c.operator for c in self.trace if c.flops is None)

@@ -29,17 +29,11 @@ def on_ranks(tmp_path, body, n=2):
     return json.loads(done[0].stdout.splitlines()[-1])
 
 counting = """
-from collections import Counter
-from fasterbench.work.count import _unseen_sends, count_work
-def unknown_sends(work):
-    "Collectives whose bytes on the wire are unknown, with counts."
-    unknown = Counter(c.operator for c in work.trace if c.sent and c.sent.wire_bytes is None)
-    for names in work.unseen.values(): unknown.update({n: names[n] for n in _unseen_sends(names)})
-    return dict(unknown)
+from fasterbench.work.count import count_work
 def count(name, model, sample=x, **how):
     work = count_work(model, sample, **how)
     found[name] = dict(calls=[[c.operator, c.phase, c.category, *c.sent[:4]] for c in work.trace if c.sent], wire_bytes=work.wire_bytes, unknown=work.unknown_ops,
-                       unknown_sends=unknown_sends(work), rows=[m.wire_bytes for m in work.by_module().values()],
+                       unknown_sends=work.unknown_sends, rows=[m.wire_bytes for m in work.by_module().values()],
                        sides=[[sum(t.bytes for t in s) for s in (c.reads, c.writes)] for c in work.trace if c.sent])
 """
 
