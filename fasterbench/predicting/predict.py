@@ -23,8 +23,9 @@ from ..core.units import format_si, positive
 from ..core.warnings import old_arguments
 from ..engine.accelerator import accelerator, stand_in
 from ..engine.step import check_step, phases
-from .expected import (Chip, Doubt, chip_of, compiled_times, deviation, device_deviation, doubt_of,
-                                             expected_operator_times, held_power, interval, is_range, row_scale, z80)
+from .expected import (Chip, Doubt, chip_of, compiled_times, deviation, device_deviation,
+                                             doubt_of, expected_operator_times, held_power, interval, is_range,
+                                             row_scale, z80)
 from ..roofs.datasheet import Device, as_peaks, listed_device, target_of
 from ..roofs.hardware import HardwarePeaks
 from ..roofs.place import at_time, place, ranked, shares_of
@@ -129,8 +130,8 @@ def _launch_note(run, device_s):
     def time(s): return format_si(s, "s")
     if launch_s is None:
         low, high = (run.operators * t for t in _launch_range)
-        return [f"The expected time is that of the device alone. Launching {run.operators} operators in eager mode takes "
-                f"{time(low)} to {time(high)} of CPU time."]
+        return [f"The expected time is that of the device alone. Launching {run.operators} operators in eager mode "
+                f"takes {time(low)} to {time(high)} of CPU time."]
     bound = "The CPU" if launch_s > device_s else "The device"
     return [f"CPU time to launch: {time(launch_s)}; device time: {time(device_s)}. {bound} limits the run."]
 
