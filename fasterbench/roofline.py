@@ -36,6 +36,7 @@ from .timing.samples import StoppingRule
 from .views.headline import roofs_text
 from .views.origin import commit_asked, describe
 from .views.result import Result, Timing
+from .views.table import above_text
 
 # %% ../nbs/analysis/roofline.ipynb #168cd440
 _all_ = ["measure_peaks", "HardwarePeaks", "clear_peaks_cache", "RooflinePoint", "roofline_analysis"]
@@ -65,16 +66,7 @@ def _warnings(result, m):
         names = ", ".join(f"{op} ({n}×)" for op, n in result.unknown_ops.items())
         yield (UnknownWarning, f"no FLOP rule for {names}: the rows that run them have unknown FLOPs; "
                "fasterbench.rule registers a rule")
-    if text := _above_text(result): yield ProvisionalWarning, text
-
-def _above_text(result):
-    "Say which rows are above their roof; empty where none is."
-    above = [p for p in result.points if p.above_roof]
-    if not above: return ""
-    names = ", ".join(f"{p.name or p.type} ({p.utilization_pct:.0f} %)" for p in above[:3])
-    more = " …" if len(above) > 3 else ""
-    return (f"{len(above)} of {len(result.points)} rows are faster than their roof: {names}{more}; "
-            "measure_peaks(device, cache=False) measures the roofs again")
+    if text := above_text(result): yield ProvisionalWarning, text
 
 def _few(timing):
     "Say how many runs slow steps got, and how well the total is known."

@@ -627,12 +627,14 @@ def check(
     html:option("Write a page of the verdicts; - for standard output.")=None, no_progress:Quiet=False,
 ):
     "Check the models of a file against their budgets."
-    check_writable(json=json, junit=junit, html=html)
     document = _document(budgets)
     try:
         settings, limits = read_budgets(_plain_document(document))
         _needs(limits, against)
-        for name, s in settings.items(): _check_device(name, s.get("device", "cpu"))
+        files = {f"--{name}": p for name, p in dict(json=json, junit=junit, html=html).items() if p}
+        for name, s in settings.items():
+            _check_device(name, s.get("device", "cpu"))
+            check_writable(files, s)                    # over what the file names
         verdicts = []
         for model, about in settings.items():
             own = [b for b in limits if b.model == model]

@@ -18,7 +18,7 @@ from ..core.features import absent, door
 from ..core.warnings import FasterbenchDeprecationWarning, FasterbenchWarning, warn
 
 from .app import (Depth, Device, Dtype, Group, KernelFile, Length, Model, Peaks, Quiet, Rows, Saved,
-                                 Saving, Shape, Top, app, batch_sizes, check_there, check_writable, device_here,
+                                 Saving, Shape, Top, app, batch_sizes, check_there, device_here,
                                  dtype_named, examples, free_name, given_peaks, is_watched, notice, option, printed,
                                  roof_mismatches, run_name, saved_result, shape_given, show, switch, usage_error,
                                  whole, words, write)
@@ -74,7 +74,6 @@ def peaks(device:Device="cpu", dtype:option("Measure float32, float64, bfloat16 
     from fasterbench.views.view import terminal_width, wrap_lines
     if old_fresh: warn("--anew is now --fresh", FasterbenchDeprecationWarning)
     if devices: return printed(lambda: print(*device_names(), sep="\n"))
-    check_writable(json=json, html=html)
     links = _network(device_here(device)) if network else None
     if network and links is None: return                                    # the first process says it all
     found, notes = _recorded(lambda: measure_peaks(device_here(device), dtype=dtype_named(dtype),
@@ -120,7 +119,6 @@ def roofline(
     if unnamed and is_watched():
         size = sizes[0] if len(sizes) == 1 else "-".join(map(str, sizes))
         html, remark = free_name(run_name(model, size, shape, seq, dtype, backward, str(where), compiled, autocast))
-    check_writable(html=html, json=json, csv=csv, kernels=kernels)
 
     def measured(size):
         (net, sample), assumed = loaded if size == sizes[0] else _loaded_model(model, shape, size, what, seq)
@@ -242,5 +240,4 @@ def report(saved:Saved, top:Top=10, group:Group="auto", depth:Depth=None,
     result, remark = saved_result(saved), ""
     title = f"Roofline of {result.call.get('model') or model_name(result)} on {device_name(result.with_roofs())}"
     if not html: html, remark = free_name(Path(saved).stem)
-    check_writable(html=html, csv=csv)
     _show_result(result, top, group, depth, csv=csv, html=html, title=title, remark=remark)

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from ..cli.app import Rows, Top, app, check_writable, examples, option, saved_result, show, usage_error
+from ..cli.app import Rows, Top, app, examples, option, saved_result, show, usage_error
 
 # %% ../../nbs/comparing/compare_verb.ipynb #9e84f12b
 @app.command("compare", epilog=examples("compare before.json after.json",
@@ -24,7 +24,6 @@ def compare_verb(
     "Compare saved results, row by row."
     from fasterbench.comparing.compare import compare, series_of
     if len(saved) < 2: usage_error("one result; two or more are needed", "FILE")
-    check_writable(html=html, csv=csv)
     results = list(map(saved_result, saved))
     found = compare(*results) if len(saved) == 2 else series_of(results, [Path(p).stem for p in saved])
     show(found, csv=csv, html=html, top=top)

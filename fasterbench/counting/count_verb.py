@@ -8,7 +8,7 @@ __all__ = ['Counts', 'count']
 # %% ../../nbs/counting/count_verb.ipynb #8741d698
 import re
 
-from ..cli.app import (Dtype, Length, Model, Shape, app, check_writable, dtype_named, examples, option,
+from ..cli.app import (Dtype, Length, Model, Shape, app, dtype_named, examples, option,
                                  shape_given, show, switch, target_device, whole, words)
 from ..cli.verbs import fit_note, loaded_on_meta, step_named
 from ..core.units import format_count, format_si, total
@@ -179,7 +179,6 @@ def count(
     from fasterbench.roofs.datasheet import as_peaks, target_of
     from fasterbench.work.count import count_work
     from fasterbench.work.target import Target
-    check_writable(json=json, csv=csv)
     lossy, updated = step_named(backward, loss, optimizer)
     net, sample = loaded_on_meta(model, shape_given(input), batch, dtype_named(dtype), seq)
     cast, peaks = autocast and as_dtype(autocast), on and as_peaks(on, autocast or dtype or "float32")

@@ -14,7 +14,7 @@ from typing import Annotated
 
 import typer
 
-from ..cli.app import (Report, Rows, Saving, Top, app, check_writable, examples, given_peaks, notice, option,
+from ..cli.app import (Report, Rows, Saving, Top, app, examples, given_peaks, notice, option,
                                  printed, roof_mismatches, show, switch, words)
 
 # %% ../../nbs/ncu/ncu_verb.ipynb #4a93b7e8
@@ -56,7 +56,6 @@ def ncu(
     top:Top=10, html:Report=None, json:Saving=None, csv:Rows=None,
 ):
     "Read an Nsight Compute report. Print its slowest kernels under the roofs."
-    check_writable(html=html, json=json, csv=csv)
     if missing: return _print_missing(file)
     roofs = given_peaks(peaks)
     kernels = _remarked(_read_report(file, by, roofs), roofs, peaks)

@@ -13,7 +13,7 @@ from typing import Annotated, Optional
 import typer
 
 from ..cli.app import (examples, Dtype, KernelFile, Length, Model, Report, Rows, Saving, Top, app,
-                                 batch_sizes, check_there, check_writable, dtype_named, option, saved_result,
+                                 batch_sizes, check_there, dtype_named, option, saved_result,
                                  shape_given, show, switch, target_device, usage_error, whole, words)
 from ..cli.verbs import check_kernel_file, fit_note, loaded_on_meta, step_named
 from ..core.features import door
@@ -102,7 +102,6 @@ def predict_verb(
     from fasterbench.cli.loading import in_the_model
     from fasterbench.core.arguments import as_dtype
     from fasterbench.predicting.predict import predict
-    check_writable(html=html, json=json, csv=csv, kernels=kernels)
     if old_compiled: warn("--compiled is now --compile", FasterbenchDeprecationWarning)
     if old_captured: warn("--captured is now --cuda-graph", FasterbenchDeprecationWarning)
     compiled, cuda_graph = compiled or old_compiled, cuda_graph or old_captured

@@ -16,7 +16,7 @@ from typing import Annotated, Optional
 import fasterbench
 import typer
 
-from ..cli.app import (Peaks, Top, app, check_writable, examples, free_name, given_peaks, notice, option,
+from ..cli.app import (Peaks, Top, app, examples, free_name, given_peaks, notice, option,
                                  switch, usage_error, whole, write)
 from ..cli.ranks import is_first
 
@@ -205,7 +205,6 @@ def run(
     "Run a script unchanged, and profile each model it calls."
     taken = [name for name, path in (("--html", html), ("--json", json)) if path == "-"]
     if taken: usage_error("standard output belongs to the script; a file is needed", ", ".join(taken))
-    check_writable(html=html, json=json)
     if not module and not Path(script).is_file(): usage_error(f"there is no file {script!r}", "SCRIPT")
     page = None if no_html else html or ""
     def report(models): return _report(models, script, top, page, json)

@@ -11,7 +11,7 @@ from typing import Annotated, Optional
 
 import typer
 
-from ..cli.app import (Saving, app, batch_sizes, check_writable, examples, option, several_whole, show,
+from ..cli.app import (Saving, app, batch_sizes, examples, option, several_whole, show,
                                  target_device, usage_error, whole)
 
 # %% ../../nbs/serving/serve_verb.ipynb #ed30fac8
@@ -72,7 +72,6 @@ def serve_verb(
 ):
     "Estimate how fast a device serves a language model. Print tokens per second, at the limit and expected."
     from fasterbench.serving.serve import serve
-    check_writable(html=html, json=json, csv=csv)
     places = [target_device(name.strip()) for name in on.split(",")]
     degrees = several_whole(tensor_parallel, "numbers of devices", "1,2,4", "--tensor-parallel")
     def one(values): return values if len(values) > 1 else values[0]

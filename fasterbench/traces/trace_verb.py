@@ -10,7 +10,7 @@ from typing import Annotated, Optional
 
 import typer
 
-from ..cli.app import (examples, Report, Rows, Saving, Top, app, check_writable, given_peaks, option, show,
+from ..cli.app import (examples, Report, Rows, Saving, Top, app, given_peaks, option, show,
                                  target_device, usage_error, words)
 from ..core.warnings import FasterbenchDeprecationWarning, warn
 
@@ -48,7 +48,6 @@ def trace(
     perfetto:option("Write the trace with FLOPs, bytes and utilization per kernel; - for standard output.")=None,
 ):
     "Read torch.profiler traces, and print where the time went."
-    check_writable(html=html, json=json, csv=csv, perfetto=perfetto)
     if device: warn("--device is now --on", FasterbenchDeprecationWarning)
     if inductor_cache: warn("--inductor-cache is no longer read; --kernels has FLOPs and bytes of compiled kernels",
                             FasterbenchDeprecationWarning)

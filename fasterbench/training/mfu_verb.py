@@ -6,7 +6,7 @@
 __all__ = ['mfu_verb']
 
 # %% ../../nbs/training/mfu_verb.ipynb #c12dbb7a
-from ..cli.app import (examples, Dtype, Length, Model, app, check_writable, dtype_named, option, printed,
+from ..cli.app import (examples, Dtype, Length, Model, app, dtype_named, option, printed,
                                  target_device, usage_error, whole, write)
 from ..cli.verbs import loaded_on_meta
 
@@ -59,7 +59,6 @@ def mfu_verb(
     from fasterbench.core.files import without_folders
     from fasterbench.roofs.datasheet import as_peaks
     from fasterbench.training.model_flops import model_flops, utilizations
-    check_writable(json=json)
     rate, asked = _positive_rate(tokens_per_s), dtype_named(dtype)
     net, sample = loaded_on_meta(model, None, batch, asked, seq)
     with in_the_model(model, sample): flops = model_flops(net, sample)

@@ -206,20 +206,20 @@ def limits_text(limits)->list[str]:
     told = [f"{name} {format_si(s, 's')}, {brief(nbytes, 'B')}" for name, s, nbytes in limits]
     return [f"least times under the roofs: {' · '.join(told)}"] if told else []
 
-def _equation_line(result):
-    "Return where the time goes; nothing for a range."
+_parts = model_name, _sample, _dtype, _mode, machine, time_text, _rate_text
+
+def time_division(result)->list[str]:
+    "Return the line that divides the time; none for a range."
     if _is_range(result): return []
     terms = equation(divided(result))
     return [f"expected {terms}" if _is_predicted(result) else terms]
-
-_parts = model_name, _sample, _dtype, _mode, machine, time_text, _rate_text
 
 def headline(result)->list[str]:
     "Return the headline: the run and its speed, where the time goes, the roofs."
     lines = [" · ".join(filter(None, (part(result) for part in _parts)))]
     if result.peaks is None: return lines
     roofs = roofs_text(result.peaks, (*result.points, *result.ops))
-    return [*lines, *_equation_line(result), *limits_text(result.limits), f"roofs: {roofs}"]
+    return [*lines, *time_division(result), *limits_text(result.limits), f"roofs: {roofs}"]
 
 # %% ../../nbs/views/headline.ipynb #c9b20a08
 def _looked_at(t):
@@ -273,13 +273,19 @@ def roof_caveats(peaks)->str:
 
 def caveats(result)->str:
     "Return the caveats on times and roofs in one line; empty where all is well."
+    return noise_line(caveat_parts(result))
+
+def noise_line(parts): return "noise: " + "; ".join(parts) if parts else ""
+
+def caveat_parts(result)->list[str]:
+    "List the caveats on the times, those on the roofs, and that roofs will be measured again."
     load = load_caveats(result.timing) if result.timing else []
     parts = _time_caveats(result, load)
     roofs = unsteady_roofs(result.peaks, result.points) if result.peaks else []
     if len(roofs) > 2: roofs = [*roofs[:2], f"{len(roofs) - 2} more"]
     if roofs: parts.append("roofs: " + ", ".join(roofs))
     if result.peaks and result.peaks.doubts: parts.append(f"roofs will be measured again ({result.peaks.doubts})")
-    return ("noise: " + "; ".join(parts)).replace("%", " %") if parts else ""
+    return [part.replace("%", " %") for part in parts]
 
 def _time_caveats(result, load):
     "Return what puts the times in doubt, and what was looked at; nothing where all is well."

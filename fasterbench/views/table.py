@@ -115,18 +115,23 @@ def memory_lines(result)->list[str]:
     held = printable(result.memory.line) + (f" · {result.memory.share_of(room)}" if room else "")
     return list(filter(None, (held, result.memory.allocator_line)))
 
+def above_text(result)->str:
+    "Say which rows are faster than their roof; empty where none is."
+    above = [p for p in result.points if p.above_roof]
+    if not above: return ""
+    names = ", ".join(f"{printable(p.name or p.type)} ({p.utilization_pct:.0f} %)" for p in above[:3])
+    return (f"{len(above)} of {len(result.points)} rows are faster than their roof by more than the spread, so that a "
+            f"count, a time or a roof is wrong: {names}{' …' if len(above) > 3 else ''}")
+
 def footer(result)->list[str]:
     "List caveats, rows above their roof, unknown operators, and notes."
-    above, caveat = sum(r.above_roof for r in result.points), caveats(result)
-    lines = list(filter(None, (caveat, base_of_shares(result))))
-    if above:
-        lines.append(f"{above} of {len(result.points)} rows are faster than their roof by more than the spread: "
-                     "a count or a roof is wrong")
+    lines = list(filter(None, (caveats(result), base_of_shares(result), above_text(result))))
     if result.unknown_ops:
         lines.append("no FLOP rule for " + ", ".join(f"{printable(k)} ({n}×)" for k, n in result.unknown_ops.items()))
     if result.peaks is None and not any(n.startswith("roofs: ") for n in result.notes):
         lines.append("no roofs, so bound and utilization are unknown")
-    return [*lines, *without_network(result), *memory_lines(result), *breakdown_lines(result), *note_lines(result)]
+    more = [*without_network(result), *memory_lines(result), *breakdown_lines(result), *note_lines(result)]
+    return list(dict.fromkeys([*lines, *more]))             # a warning of the profile may be among the notes
 
 def breakdown_lines(result)->list[str]:
     "Say where the time of each device of a trace went, of eight at most."

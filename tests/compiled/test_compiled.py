@@ -10,7 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
 import fasterbench.compiled.inductor as inductor
-from conftest import heavy, heavy_only
+from conftest import heavy_only, nightly
 from fasterbench import compare, predict, read_trace
 from fasterbench.roofline import HardwarePeaks, RooflineAnalyzer
 from fasterbench.roofs.place import violations
@@ -556,7 +556,7 @@ def test_interrupted_while_code_is_generated():
         with torch.no_grad(): inductor.Generator(lambda *kernel: kernel[2]).run(lambda: model(sample))
     files = {inductor.__file__}
     total = lines_of(generate, files)
-    for at in range(1, total + 1, max(total // (40 if heavy else 13), 1)):
+    for at in range(1, total + 1, max(total // (40 if nightly else 13), 1)):
         try: lines_of(generate, files, at)
         except BaseException: pass
         assert snapshot(wrappers()) == before, at
