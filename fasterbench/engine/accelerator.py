@@ -59,7 +59,7 @@ class Host:
             for _ in range(times): call()
         return again
     def caches(self)->list[tuple[str, int]]:
-        "Return the caches that have a roof of their own, with their capacities in B; none where nobody says."
+        "Return the caches that have a roof of their own, with their capacities in B; none if they are unknown."
         return cpu_caches(torch.get_num_threads())
     def properties(self)->dict: return {}
     def settings(self)->dict:
