@@ -60,7 +60,7 @@ def _warnings(result, m):
     if work.trace and timed and not result.ops:
         seen = result.timing.clock.startswith(("kernel", "cpu"))
         why = ("repeated forwards did not run the same operators as the first" if seen else
-               f"there is no whole record of the kernels; the times of the modules are from {result.timing.clock}")
+               f"the record of the kernels is incomplete; the times of the modules are from {result.timing.clock}")
         yield NotMeasuredWarning, f"no operator times: {why}"
     if result.unknown_ops:
         names = ", ".join(f"{op} ({n}×)" for op, n in result.unknown_ops.items())
@@ -109,7 +109,7 @@ class RooflineAnalyzer:
         backward:bool=False,           # Profile training steps in training mode, instead of forwards in eval mode
         loss=None,                     # `loss(output)` is a scalar tensor; None: the sum of the output
         optimizer=None,                # A `torch.optim.Optimizer`, whose update is profiled too
-        progress:bool|None=None,       # A progress bar; None: when somebody is looking
+        progress:bool|None=None,       # Show a progress bar; None: in a terminal or notebook
         kernels:bool=True,             # A row per kernel of compiled modules; False: one row per compiled module
     )->"RooflineAnalyzer":
         """Count, time and place every module of a forward, or of a training step.

@@ -304,7 +304,7 @@ def test_without_a_whole_record_events_tell_the_times(gone):
         warnings.simplefilter("always")
         ra = profiled(t, net(t), sample(t), t.Table(kernels=kernels))
     assert microseconds(ra) == {"0": 105, "1": 30, "2": 100} and ra.timing.clock == "sim events"
-    assert [str(w.message) for w in caught] == ["no operator times: there is no whole record of the kernels; the times of the modules are from sim events"]
+    assert [str(w.message) for w in caught] == ["no operator times: the record of the kernels is incomplete; the times of the modules are from sim events"]
 
 @apart
 def test_a_profiler_that_cannot_begin_is_done_without():
@@ -469,7 +469,7 @@ def test_a_captured_graph_has_a_time_and_no_known_work():
     check_sum(ra, 345)
     row = next(p for p in ra.results if p.name == "1")
     assert row.flops is row.bytes_moved is ra.program.flops is None and row.bound == "undefined"
-    assert ra.result.notes == ["captured graphs ran (1): their kernels have times, and their work is not known"]
+    assert ra.result.notes == ["captured graphs ran (1): the times of their kernels are known, their work is not"]
 
 @apart
 def test_replays_in_a_trace_have_the_operators_of_their_capture():

@@ -92,12 +92,12 @@ def test_version_and_module():
     (["roofline", "net.py:make", "--peaks", "Abacus 3000"], 2, "no device of that name"), (["roofline", "net.py:make", "--group", "layers"], 2, "'layers' is not one of"),
     (["roofline", "net.py:make", "--seq", "8"], 2, "with its own sample"), (["roofline", "net.py:make", "--batch", "1,0"], 2, "'1,0' is not a list of batch sizes"),
     (["roofline", "net.py:make", "--optimizer", "adam"], 2, "a training step is needed: --backward"), (["roofline", "net.py:make", "--backward", "--optimizer", "adamx"], 2, "Adamax"),
-    (["roofline", "net.py:make", "--backward", "--loss", "mean"], 2, "the form is file.py:callable"), (["roofline", "net.py:make", "--autocast", "int8"], 2, "'int8' is not one of"),
+    (["roofline", "net.py:make", "--backward", "--loss", "mean"], 2, "the form is FILE.py:FUNCTION"), (["roofline", "net.py:make", "--autocast", "int8"], 2, "'int8' is not one of"),
     (["roofline", "net.py:make", "--backward", "--loss", "net.py:absent"], 2, "it has make, broken, bare"), (["count", "net.py:broken"], 1, "disk on fire"), (["count"], 2, "Missing argument"),
     (["count", "resnet18"], 2, "does not name a model"), (["serve", "transformers:absent", "--on", "NVIDIA H100"], 2, "is not a folder or file with a configuration"),
-    (["compare", "newer.json", "saved.json"], 1, "version 99"), (["roofline", "net.py:bare", "--batch", "2"], 1, "2x3x224x224 are assumed"),
+    (["compare", "newer.json", "saved.json"], 1, "version 99"), (["roofline", "net.py:bare", "--batch", "2"], 1, "assuming images of 2x3x224x224"),
     (["predict", "net.py:make", "--on", "RTX 9999"], 2, "'--on': 'RTX 9999' is not in the table"), (["serve", "transformers:x", "--on", "RTX 9999"], 2, "'--on': 'RTX 9999'"),
-    (["serve", "torchvision:resnet18", "--on", "NVIDIA H100"], 2, "'torchvision:resnet18' names no language model"),
+    (["serve", "torchvision:resnet18", "--on", "NVIDIA H100"], 2, "'torchvision:resnet18' does not name a language model"),
     *((["serve", "transformers:x", "--on", "NVIDIA H100", *wrong], 2, says) for wrong, says in (
         (["--tensor-parallel", "0"], "Invalid value for --tensor-parallel: '0' is not a list of numbers of devices"), (["--batch", "0"], "Invalid value for --batch: '0'"),
         (["--network", "-5"], "Invalid value for --network: -5.0: a positive, finite number is needed"),
@@ -300,7 +300,7 @@ def test_a_report_takes_the_place_of_no_other(folder, tmp_path):
     run = lambda *args: at_a_terminal("roofline", *args, "--steps", "3", "--no-progress", cwd=tmp_path)
     assert run("net.py:make").endswith("wrote make.html\n")
     (tmp_path/"make.html").write_text("mine")
-    assert run("net.py:make").endswith("wrote make-2.html; make.html stays as it is\n")
+    assert run("net.py:make").endswith("wrote make-2.html; make.html already exists\n")
     assert (tmp_path/"make.html").read_text() == "mine" and "Roofline of net.py:make" in (tmp_path/"make-2.html").read_text()
     assert run("net.py:make", "--html", "make.html").endswith("wrote make.html\n")
     assert "Roofline of net.py:make" in (tmp_path/"make.html").read_text()

@@ -233,7 +233,7 @@ def errors(code, tmp_path, n, limit="60"):
 def test_ranks_that_do_not_do_the_same_are_told_at_once(tmp_path):
     "Other settings; and a rank whose model sends nothing, which gathers while the others profile together."
     (one, two), seconds = errors("RooflineAnalyzer(model(), x, peaks).profile(warmup=1, steps=4 + 4 * rank, backward=True)", tmp_path, 2)
-    assert one == two == ("RankError: the ranks do not do the same: rank 0 came to profile(warmup=1, steps=4, backward=True) of a model that communicates, "
+    assert one == two == ("RankError: the ranks are out of step: rank 0 came to profile(warmup=1, steps=4, backward=True) of a model that communicates, "
                           "rank 1 to profile(warmup=1, steps=8, backward=True) of a model that communicates")
     assert max(seconds) < 45
     (one, two), _ = errors("m = model()\nRooflineAnalyzer(net() if rank else m, x, peaks).profile(warmup=1, steps=4).gather()", tmp_path, 2)
@@ -242,8 +242,8 @@ def test_ranks_that_do_not_do_the_same_are_told_at_once(tmp_path):
 @heavy_only("waits for the limit of a rank")
 def test_a_rank_alone_is_told_what_the_others_have_to_do(tmp_path):
     (one, two), _ = errors("if rank == 0: RooflineAnalyzer(model(), x, peaks).profile(warmup=1, steps=4)\nelse: model()", tmp_path, 2, limit="5")
-    assert two is None and one == ("RankError: rank 1 did not come to profile(warmup=1, steps=4, backward=False) of a model that communicates within 5 s; "
-                                   "each rank has to")
+    assert two is None and one == ("RankError: rank 1 did not reach profile(warmup=1, steps=4, backward=False) of a model that communicates within 5 s; "
+                                   "every rank has to")
 
 def test_the_rank_that_keeps_the_store_is_killed(tmp_path):
     "Without torchrun rank 0 keeps it: the others cannot be told anything, and say that."

@@ -54,7 +54,7 @@ def _check_place(model, device):
 def _check_sample(sample):
     "Raise `ValueError` for a sample without data."
     if any(t.is_meta for t in tensors_of(sample)):
-        raise ValueError("the sample is on the meta device, which holds no data: nothing can be timed with it; "
+        raise ValueError("the sample is on the meta device and has no data, so nothing can be timed; "
                          "count_work counts with it")
 
 def communicates(
@@ -73,7 +73,7 @@ def check_model(
     tensors = [*model.named_parameters(), *model.named_buffers()]
     for name, t in tensors:
         if t.is_meta:
-            raise ValueError(f"{name} of the model is on the meta device, which computes nothing and cannot be timed; "
+            raise ValueError(f"{name} of the model is on the meta device and has no data, so nothing can be timed; "
                              "count_work counts its work")
     _check_devices({t.device for _, t in tensors if not t.is_cpu})
 
@@ -125,7 +125,7 @@ def _count(run, args, kwargs, call, before_write):
             raise TypeError(f"{error}: a mapping names the arguments of forward; (sample,) gives it as one "
                             "argument") from error
         if tensors_of((args, kwargs)): raise
-        raise TypeError(f"the sample holds no tensor, and {type(run.model).__name__}.forward cannot take it ({error}); "
+        raise TypeError(f"the sample contains no tensor, and {type(run.model).__name__}.forward rejects it ({error}); "
                         "give a tensor, a tuple or list of arguments, or a dict of keyword arguments") from error
 
 def fresh_calls(run, args, kwargs):
@@ -238,7 +238,7 @@ def measure(
     *,
     warmup:int,              # Runs before anything is timed
     rule:StoppingRule,       # When there are enough
-    progress:bool|None=None, # A progress bar; None: when somebody is looking
+    progress:bool|None=None, # Show a progress bar; None: in a terminal or notebook
     together=lambda: None,   # Called once it is seen that several ranks run the model
     kernels:bool=True,       # Tell the kernels of compiled modules apart
 )->Measurement:

@@ -229,7 +229,7 @@ def _replays(m):
     names = {p.path or "(model)": None for k in range(len(m.phases)) for p in _replayed(m, k).values()}
     if not names: return []
     return [f"captured graphs ran ({first_names(names)}): "
-            "their kernels have times, and their work is not known"]
+            "the times of their kernels are known, their work is not"]
 
 def contractions_of(work:Work)->dict[str, dict[str, float]]:
     "Return the FLOPs in contractions by dtype, as the model needs them and as they ran; {} where some are unknown."

@@ -32,7 +32,7 @@ def parse_si(
 
 # %% ../../nbs/checking/budgets.ipynb #17524a62
 def _share_beyond(n, k):
-    "Return how often the k-th smallest of `n` samples lies above the true median."
+    "Return the probability that the k-th smallest of `n` samples exceeds the true median."
     return sum(math.comb(n, i) for i in range(k)) / 2**n
 
 def interval_of_median(
@@ -128,7 +128,7 @@ def parse_limit(
     match, unit = _limit.fullmatch(text) if isinstance(text, str) else None, figure.unit
     example = "<= 120 %, or <= 50 ms on one machine" if figure.kind == "seconds" else _examples[unit]
     if match is None:
-        raise BudgetError(f"{text!r} is not a limit: a text such as '{example}' is needed, with <=, >= or ==")
+        raise BudgetError(f"{text!r} is not a limit; a limit begins with <=, >= or ==, such as '{example}'")
     if unit == "%" and not match[2].endswith("%"):
         raise BudgetError(f"{text!r} is not in percent: the figure is the {figure.meaning}, such as {example}")
     try: return match[1], _limit_value(match[2], unit)
@@ -226,7 +226,7 @@ class Found:
     interval: tuple[float, float]|None=None # Where the median lies; None: the value is exact
     at_least: bool=False                # Whether the value is a lower bound, since operators are unknown
     samples: int=1                      # How many measurements it rests on
-    doubt: str=""                       # What disturbed them, in words: a limit that is not kept is not broken either
+    doubt: str=""                       # What disturbed them, in words; a limit that is not kept is then undecided
 
 @dataclass(frozen=True)
 class Verdict:
@@ -263,7 +263,7 @@ def too_near(
     budget:Budget,
     found:Found,   # With an interval
 )->bool:
-    "Tell if the limit lies so near to the figure that 1000 rounds would not decide."
+    "True if the limit is so close to the figure that 1000 rounds would not decide."
     return _rounds_needed(budget, found) >= 1000
 
 def _narrower(budget, found):
@@ -275,7 +275,7 @@ def _narrower(budget, found):
     return f"the limit {limit} lies within the interval; about {needed} rounds would decide (--rounds {needed})"
 
 # %% ../../nbs/checking/budgets.ipynb #bl00ok01
-looks = 1, 2, 4 # After how many times the rounds that are asked for
+looks = 1, 2, 4 # The check stops after this many times the requested rounds
 
 def in_looks(
     measured,   # `measured(k)` gives round k
@@ -297,7 +297,7 @@ def matching(
     pattern:str,          # "layer4.*.conv2": as in file names
     names:Sequence[str],  # Layers that have rows
 )->list[str]:
-    "Return the layers that `pattern` stands for. Raise `BudgetError` when there are none."
+    "List the layers that match `pattern`. Raise `BudgetError` if there are none."
     found = [n for n in names if n == pattern or fnmatchcase(n, pattern)]
     if not found:
         raise BudgetError(f"no layer matches {pattern!r}; layers are "

@@ -219,7 +219,7 @@ def free_name(name:str)->tuple[str, str]:
     path = f"{name}.html"
     if not Path(path).exists(): return path, ""
     free = next(f"{name}-{i}.html" for i in count(2) if not Path(f"{name}-{i}.html").exists())
-    return free, f"; {path} stays as it is"
+    return free, f"; {path} already exists"
 
 # %% ../../nbs/cli/app.ipynb #0c744ff9
 def _names_near(text):
@@ -308,7 +308,7 @@ Saved = Annotated[str, typer.Argument(help="A result written by `roofline --json
 
 def saved_result(path):
     from fasterbench.views.result import result_from_json
-    if not Path(path).is_file(): usage_error(f"there is no file {path!r}", "SAVED")
+    if not Path(path).is_file(): usage_error(f"there is no file {path!r}", "FILE")
     try: return result_from_json(path)
     except (ValueError, OSError) as error:
         raise ValueError(str(error) if str(error).startswith(path) else f"{path}: {error}") from error

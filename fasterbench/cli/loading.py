@@ -23,7 +23,7 @@ from ..core.warnings import UnknownWarning, warn
 # %% ../../nbs/cli/loading.ipynb #9033ab60
 class ModelError(ValueError): "A word that leads to no model."
 
-forms = "torchvision:NAME, timm:NAME, transformers:PATH-OR-CONFIG or path/to/file.py:callable"
+forms = "torchvision:NAME, timm:NAME, transformers:FOLDER and FILE.py:FUNCTION"
 
 def _library(name):
     try: return importlib.import_module(name)
@@ -123,9 +123,9 @@ def load_model(
     model, sample = (_makers[kind](name), None) if kind in _makers else _from_file(kind, name)
     given = sample is not None and shape is None
     if batch is not None and (shape is not None or sample is not None):
-        raise ModelError("a batch size applies to a generated sample; this model comes with its own")
+        raise ModelError("a batch size applies only to generated samples; this model comes with its own sample")
     if given and seq is not None:
-        raise ModelError("a sequence length applies to generated token ids; this model comes with its own sample")
+        raise ModelError("a sequence length applies only to generated token ids; this model comes with its own sample")
     if dtype is not None: model = model.to(dtype)
     if given: return model, _cast(sample, dtype)
     sample = _default_sample(model, shape, batch or 1, seq, kind)
@@ -139,8 +139,8 @@ def _kind_and_name(text):
 
 def _warn_of_sample(name, sample):
     what = "images" if sample.is_floating_point() else "token ids"
-    warn(f"{name} comes without a sample: {what} of {'x'.join(map(str, sample.shape))} are assumed; "
-         f"--input gives another shape, or it can return (module, sample)", UnknownWarning)
+    warn(f"{name} comes without a sample; assuming {what} of {'x'.join(map(str, sample.shape))} "
+         f"(--input sets another shape, or it can return (module, sample))", UnknownWarning)
 
 def _cast(sample, dtype):
     "Return the sample with its floating-point tensors in `dtype`."

@@ -204,7 +204,7 @@ def loss_named(text):
     if text is None: return None
     path, _, name = text.rpartition(":")
     if not path.endswith(".py"):
-        usage_error(f"{text!r} does not name a function; the form is file.py:callable", "--loss")
+        usage_error(f"{text!r} does not name a function; the form is FILE.py:FUNCTION", "--loss")
     try: return callable_in(path, name)
     except ModelError as error: usage_error(str(error), "--loss")
 

@@ -493,7 +493,7 @@ def _joined_to_rows(fig, rows):
 @dataclass(frozen=True)
 class Pair(Line):
     "A row before and after; one of them may be missing."
-    factor: float|None=1.0         # The times have to differ by more than this; infinite: nothing can be said
+    factor: float|None=1.0         # Times have to differ by more than this factor; infinite: not judged
     within: str="within the drift" # What a change within the factor is called
 
     drift = old_attribute("drift", "factor")
@@ -573,7 +573,7 @@ def _mostly_products(q): return 2 * (q.row.contraction_flops or 0) > (q.row.flop
 
 # %% ../../nbs/comparing/compare.ipynb #df00dr05p
 def _with_drift(pairs, drift, before, after):
-    """Say for each of `pairs` which factor it has to exceed, where the machine may have changed by `drift`.
+    """Set the factor that each of `pairs` has to exceed, if the machine may have changed by `drift`.
 
     `before` and `after` are the seconds of the operators of each row, where these were timed apart."""
     if drift is None or not math.isfinite(drift): return [replace(q, factor=drift or q.factor) for q in pairs]
@@ -590,7 +590,7 @@ def _moved_row(q, before, after):
 def _log_width(p): return 0.0 if p.source != "predicted" else half_width(p.time_s, p.interval_s) if p.time_s else 0.0
 
 def _shared_deviation(a, b):
-    "Return how far two predictions are off alike, as half the width of an interval: what is not known of one device."
+    "Return the error that two predictions for one device have in common, as half the width of an interval."
     alike = a.environment.get("device_name") == b.environment.get("device_name") and a.peaks == b.peaks
     return min(r.environment.get("device_half_width", 0.0) for r in (a, b)) if alike else 0.0
 
@@ -635,7 +635,7 @@ def pair_records(pairs:list[Pair])->Iterator[dict]:
         yield {k: values[k] if k in values else getattr(p, k) for k in pair_fields}
 
 # %% ../../nbs/comparing/compare.ipynb #f62d634c
-_marks = {"within the spread": ("±", "not judged: the times differ by no more than half the IQR of both"),
+_marks = {"within the spread": ("±", "not judged: the times differ by no more than half the sum of both IQRs"),
           "within the drift": ("≈", "not judged: similar rows changed as much, or the row's operators did not change"),
           "within the interval": ("≈", "not judged: the interval of the prediction includes no change"),
           "spread unknown": ("?", "not judged: the spread of one of the times is unknown")}

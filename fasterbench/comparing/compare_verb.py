@@ -23,7 +23,7 @@ def compare_verb(
 ):
     "Compare saved results, row by row."
     from fasterbench.comparing.compare import compare, series_of
-    if len(saved) < 2: usage_error("one result; two or more are needed", "BEFORE AFTER")
+    if len(saved) < 2: usage_error("one result; two or more are needed", "FILE")
     results = list(map(saved_result, saved))
     found = compare(*results) if len(saved) == 2 else series_of(results, [Path(p).stem for p in saved])
     show(found, csv=csv, html=html, top=top)

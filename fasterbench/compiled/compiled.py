@@ -203,7 +203,7 @@ def _memory_of(call, given):
 
 # %% ../../nbs/compiled/compiled.ipynb #b484bb41
 wrapper_row, memory_row = "(wrapper)", "(freed memory)"
-_kinds = {wrapper_row: "Python around kernels", memory_row: "results that go back to the system"}
+_kinds = {wrapper_row: "Python around kernels", memory_row: "returning memory to the system"}
 
 def _breaks(counters): return sum(counters["graph_break"].values())
 
@@ -364,7 +364,7 @@ def kernels_on_target(
     sample,            # What it is called with
     target:Target,
     gpu:tuple=(),      # (architecture, multiprocessors, bytes of L2) of the target; (): of what is here
-    progress:bool|None=None, # A progress bar; None: when somebody is looking
+    progress:bool|None=None, # Show a progress bar; None: in a terminal or notebook
 )->list[Slot]:
     "Return the kernels that Inductor generates for a device that is not here. Raise `NotGenerated` where it cannot."
     generator, (args, kwargs) = Generator(read_site, read_buffers), copied(as_call(sample))

@@ -29,7 +29,7 @@ def generated_rows(
     work:Work,           # Of the eager run, with the modules inside compiled ones
     peaks:HardwarePeaks,
     tf32:frozenset,      # Categories of float32 work that may run as TF32
-    progress:bool|None,  # A progress bar; None: when somebody is looking
+    progress:bool|None,  # Show a progress bar; None: in a terminal or notebook
     kernels,             # Where to write the kernels; None: nowhere
     times,               # `times(trace, bytes by level)`: limits and expected times of kernels
 )->tuple:

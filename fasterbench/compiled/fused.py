@@ -93,7 +93,7 @@ def _in_runs(accesses, size):
     return shorter, size // whole, whole
 
 def _mark(cells, access, value):
-    "Set the elements of an access that are still 0; what lies outside the buffer is left out."
+    "Mark the elements of an access, except those outside the buffer."
     start, steps = access
     ends = [step * (n - 1) for step, n in steps]
     if start + sum(min(e, 0) for e in ends) >= 0 and start + sum(max(e, 0) for e in ends) < len(cells):
@@ -346,7 +346,7 @@ class _Body:
 
 # %% ../../nbs/compiled/fused.ipynb #6cc4116b
 def _value(graph, node):
-    "Return what a node of the graph of operators stands for: a tensor without data, or a plain value."
+    "Return the value of a node of the operator graph: a tensor without data, or a plain value."
     value = node.meta.get("val", node.meta.get("example_value"))
     def plain(v):
         return _concrete(graph, v) if isinstance(v, torch.Tensor) else int(v.node.hint) \

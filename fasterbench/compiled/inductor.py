@@ -23,7 +23,7 @@ _size_symbol = re.compile(r"\b([su])\d+\b")
 _product_of_sizes = re.compile(r"(?<![\w/%])(?<![%*] )(?<!\*\*)[su]\d+(?:\*[su]\d+)+(?!\w|\*\*)")
 
 class NotGenerated(Exception):
-    "Inductor's code for a graph cannot be told apart; the message says why."
+    "The kernels in Inductor's code for a graph cannot be separated; the message says why."
 
 @dataclass
 class Graph:

@@ -43,7 +43,7 @@ def as_dtype(
 def as_call(
     sample, # A tensor, a tuple or list of positional arguments, or a mapping of keyword arguments
 )->tuple[tuple, dict]:
-    "Return the `args` and `kwargs` that `sample` stands for."
+    "Return `sample` as the `args` and `kwargs` of a call."
     if isinstance(sample, (tuple, list)) and not hasattr(sample, "_fields"): return tuple(sample), {}
     if hasattr(sample, "keys") and hasattr(sample, "__getitem__"):
         if wrong := [k for k in sample.keys() if not isinstance(k, str)]:

@@ -14,7 +14,7 @@ from types import ModuleType
 # %% ../../nbs/core/features.ipynb #fe000005
 features = ("compiled", "predicting", "serving", "comparing", "counting", "checking", "running", "ncu", "traces",
             "memory", "training", "network")
-_stands_on = dict(serving="predicting")      # A feature that needs another, which it takes along when that goes
+_stands_on = dict(serving="predicting")      # Features that need another one, and are removed with it
 _package = Path(find_spec("fasterbench").submodule_search_locations[0])
 
 def _missing(folder):

@@ -38,7 +38,7 @@ def write_whole(
 def read_plain(
     path, # In a folder that others may write to
 )->str:
-    "Read a file of one's own making. Raises `OSError` for a link, and for a pipe or device, which could be waited for."
+    "Read a file that this package wrote. Raises `OSError` for links, and for pipes and devices, which could block."
     file = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
     with open(file, encoding="utf-8") as f:
         if not stat.S_ISREG(os.fstat(file).st_mode): raise OSError(f"{path} is not a regular file")
@@ -177,7 +177,7 @@ def check_given(
 def _no_constant(name): raise ValueError(f"{name} is no number of JSON")
 
 def _text_of(source):
-    "Return the text that `source` is, or that lies in the file of that name, and the name."
+    "Return `source` if it is text, or else the text of the file that it names; and the name."
     if not isinstance(source, str | os.PathLike):
         raise TypeError(f"a {type(source).__name__} was given; JSON text, or the path of a file with it, is needed")
     if isinstance(source, str) and source.lstrip("\ufeff \t\r\n").startswith(("{", "[")): return source, ""

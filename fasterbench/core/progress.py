@@ -24,7 +24,7 @@ class _Bar(tqdm): monitor_interval = 0        # no thread of its own, next to wh
 @contextmanager
 def progress_bar(
     title:str,
-    show:bool|None=None,  # None: when somebody is looking
+    show:bool|None=None,  # None: in a terminal or notebook
     total:int|None=None,  # Steps, where they are known
 ):
     "Show a bar within the context, a count where there is no total. Give a function to be called after each step."

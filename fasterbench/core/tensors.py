@@ -52,7 +52,7 @@ def tensor_layout(
 def addresses(
     t:torch.Tensor, # Of any layout
 )->list:
-    "Return what tells the storages of `t` apart from others; `None` for one that cannot be asked."
+    "Return what identifies the storages of `t`; `None` for one that cannot be inspected."
     storages = map(storage_of, parts_of(t) or [t])
     return [None if s is None else s._cdata for s in storages]
 

@@ -187,7 +187,7 @@ def settle(here:Host):
         raise
 
 def is_of_queue(error)->bool:
-    "Return whether an error was under way before anybody waited for the device."
+    "Return whether an error was pending before the device was synchronized."
     return getattr(error, "of_queue", False)
 
 # %% ../../nbs/engine/accelerator.ipynb #6f75cdfc
@@ -280,7 +280,7 @@ class Cuda(Accelerator):
         with torch.cuda.stream(side): call()                       # loads the kernel outside the graph
         current(self.device).wait_stream(side)
         # PyTorch's own stream for captures lies on the device that was the first to capture; and the calls of other
-        # threads of the program are none of this capture's
+        # other threads of the program are not part of this capture
         with (torch.cuda.stream(current(self.device)),             # also where the capture fails
               torch.cuda.graph(graph, stream=side, capture_error_mode="thread_local")):
             for _ in range(times): call()

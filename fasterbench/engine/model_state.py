@@ -417,7 +417,7 @@ def preserved(
     parameters:bool=False, # Its parameters will be written (a training step)
     others=(),             # Further tensors, modules or optimizers that will be written
 ):
-    """Put back `model` and the process at the end, also after an error or Ctrl-C.
+    """Restore `model` and the process at the end, even after an error or Ctrl-C.
 
     Gives `before_write(tensor)`, to be called before an operator writes to a tensor, and the tensors that it found."""
     with (undo := Undo()), undo:

@@ -28,7 +28,7 @@ def is_compiled(module:nn.Module)->bool:
     return _is_compiled_function(module.__dict__.get("forward", getattr(type(module), "forward", None)))
 
 def is_opaque(module:nn.Module)->bool:
-    "Tell if the parts of `module` cannot be told apart while it runs: scripted, traced or compiled."
+    "True if the modules inside `module` cannot be timed separately: it is scripted, traced or compiled."
     return isinstance(module, torch.jit.ScriptModule) or is_compiled(module)
 
 # %% ../../nbs/engine/modules.ipynb #1dd4fb2b
@@ -45,7 +45,7 @@ def parts(
     model:nn.Module, # Any module; shared modules and cycles are listed once
     inside:bool=False, # List the modules inside compiled ones too, as they are where these run eagerly
 )->list[Part]:
-    "List every module that can be told apart while `model` runs, in order, once."
+    "List the modules of `model` that can be timed separately, in order, each once."
     listed, seen, todo = [], set(), [("", model)]
     while todo:
         path, module = todo.pop()

@@ -74,9 +74,9 @@ class Peers:
         model,                # The `torch.nn.Module` that is profiled
         what:str="a profile", # What is called, for an error
     ):
-        """Let the ranks of a job agree within the context, where they run `model` together.
+        """Let the ranks of a job decide together within the context, if they run `model` together.
 
-        Gives a function that says so too: once it is seen that an operator of the model communicates."""
+        Yields a function that turns this on later, when an operator of the model is seen to communicate."""
         with (undo := Undo()), undo:
             def begin():
                 if not self.alone: return
@@ -94,7 +94,7 @@ class Peers:
 
     @contextmanager
     def joined(self):
-        "Let the ranks of the job agree within the context, and give them; an error is told to the others."
+        "Yield the ranks of the job, which decide together within the context; an error on one is sent to the others."
         with (undo := Undo()), undo, self._telling():
             self._begin(undo)
             yield self._now

@@ -111,7 +111,7 @@ def _restore(switches, values):
 
 # %% ../../nbs/engine/process.ipynb #5cef9389
 _lock = threading.RLock()
-_present, _at_first = {}, []     # Who is here, by thread; and the state of the process before anybody was
+_present, _at_first = {}, []     # Contexts in use, by thread; and the state of the process before the first
 
 class _Presence:
     "One context of one thread."
@@ -200,7 +200,7 @@ def _force_eager():
 
 class _Eager(SharedSwitch):
     "Within `eager()` compiled parts run as the eager code they were made from, and stay compiled."
-    awaited = None      # Tells the compiler so when it is imported, where it is not yet
+    awaited = None      # Notifies the compiler when it is imported, if it is not yet
 
     def __init__(self): super().__init__(_stance, self._set, _force_eager)
 

@@ -212,7 +212,7 @@ def preserved_run(
     run:Forward,
     given=(),    # What it will be called with
 ):
-    """Let `run` be run in its mode within the context; put back what it may change at the end. Gives `before_write`.
+    """Put `run` into its mode within the context, and restore what it may change at the end. Yields `before_write`.
 
     Put back are model, loss, optimizer, process, and modules that it is called with, as `preserved` does it."""
     modules = modules_of(given)

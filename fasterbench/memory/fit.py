@@ -28,11 +28,11 @@ class Fit:
 
     def __str__(self):
         room = format_si(self.room, "B")
-        if self.batch is None: return f"any batch fits {room}: the memory does not grow with it"
-        if not self.batch: return f"no batch fits {room}: a batch of 1 takes {format_si(self.counted[1], 'B')}"
-        bent = "" if self.affine else f"; the memory is not affine in the batch{self._other_place}"
+        if self.batch is None: return f"any batch fits in {room}: the memory does not grow with it"
+        if not self.batch: return f"no batch fits in {room}: a batch of 1 takes {format_si(self.counted[1], 'B')}"
+        bent = "" if self.affine else f"; the memory does not grow linearly with the batch{self._other_place}"
         peak = format_si(self.counted[self.batch], "B")
-        return f"the largest batch that fits {room} is {self.batch}, with {peak}{bent}"
+        return f"the largest batch that fits in {room} is {self.batch}, with {peak}{bent}"
 
     @property
     def _other_place(self):

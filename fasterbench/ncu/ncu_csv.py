@@ -87,7 +87,7 @@ def metric_named(
     text:str, # A metric's name, its label, or both
     unit:str, # As printed
 )->str|None:
-    "Return the usable metric that `text` stands for; `None` where there is none."
+    "Return the usable metric named `text`, or `None`."
     if found := _metric.search(text): return found[0] if usable(found[0]) else None
     if text not in _labelled: return None
     try: return _labels.get((text, unit_of(unit)[1]))
@@ -398,7 +398,7 @@ def _page_of(names):
     return "raw" if "ID" in names and any("__" in name for name in names) else None
 
 def layout_of(cells:list[str])->CsvLayout|None:
-    "Return the layout that this header stands for; `None` for what is not a header."
+    "Return the layout for this header; `None` if it is not a header."
     at = {name.strip(): i for i, name in enumerate(cells)}
     page = _page_of(at) if "Kernel Name" in at else None
     if page is None: return None
@@ -486,7 +486,7 @@ class FileNumbers:
 
     @property
     def way(self)->str:
-        "How a number is written. Raise `ValueError` where nothing in the file tells what one of them is."
+        "How numbers are written. Raise `ValueError` if one is ambiguous in this file."
         for separator, (text, line) in () if self.sure else self.undecided.items():
             if separator == "." and self.ungrouped: continue
             fraction, whole = float(text.replace(separator, ".")), int(text.replace(separator, ""))

@@ -119,7 +119,7 @@ class Ranks:
             if self.mail.has(f"{place}/{r}", self.limit_s): self.mail.drop(f"{place}/{r}")
 
     def _missing(self, ranks, what):
-        return f"{_rank_names(ranks)} did not come to {what} within {self.limit_s:g} s; each rank has to"
+        return f"{_rank_names(ranks)} did not reach {what} within {self.limit_s:g} s; every rank has to"
 
     def _collected(self, n, what):
         "Return the answer to all ranks."
@@ -132,7 +132,7 @@ class Ranks:
         places = [g["what"] for g in given]
         for r, place in enumerate(places):
             if place != places[0]:
-                return dict(error=f"the ranks do not do the same: rank 0 came to {places[0]}, rank {r} to {place}")
+                return dict(error=f"the ranks are out of step: rank 0 came to {places[0]}, rank {r} to {place}")
         return dict(values=[g["value"] for g in given])
 
     def agreed(self, what, value, how=any): return how(self.exchange(what, value))

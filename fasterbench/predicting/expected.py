@@ -652,6 +652,6 @@ def interval(
     return low, max(known * factor + open_s * unmeasured.value, limit)
 
 def is_range(doubt:Doubt)->bool:
-    "Tell if so much of the time was never measured that there is no expected time, only a range."
+    "True if too much of the time was never measured to expect one, so that there is only a range."
     return doubt.unmeasured > 0.1
 

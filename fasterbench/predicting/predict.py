@@ -130,16 +130,16 @@ def _launch_note(run, device_s):
     def time(s): return format_si(s, "s")
     if launch_s is None:
         low, high = (run.operators * t for t in _launch_range)
-        return [f"Expected is the time of the device alone. CPU time to launch {run.operators} operators in eager mode"
-                f": {time(low)} to {time(high)}."]
-    bound = "the CPU" if launch_s > device_s else "the device"
-    return [f"CPU time to launch {time(launch_s)}, time of the device {time(device_s)}: {bound} limits the run."]
+        return [f"The expected time is that of the device alone. Launching {run.operators} operators in eager mode "
+                f"takes {time(low)} to {time(high)} of CPU time."]
+    bound = "The CPU" if launch_s > device_s else "The device"
+    return [f"CPU time to launch: {time(launch_s)}; device time: {time(device_s)}. {bound} limits the run."]
 
 def _power_note(peaks):
     "Return a note where a board is held at so little power that its clock is not known."
     if not (power := held_power(peaks)): return []
-    return [f"this board is held at {power:.0f} W: long products lower its clock, which the expected time does not "
-            f"know; models on boards of 70 and 75 W took 1.4 to 1.6 times what was expected"]
+    return [f"this board is limited to {power:.0f} W: long matrix products lower its clock, which the expected time "
+            f"does not include; models on boards of 70 and 75 W took 1.4 to 1.6 times the expected time"]
 
 # %% ../../nbs/predicting/predict.ipynb #956a9d6c
 def _unmeasured_text(doubt):
@@ -151,13 +151,13 @@ def _prediction_notes(name, program, peaks, fusion, like, found, rows, doubt):
     if not program.time_s: return [f"PREDICTED, not measured, for {name}: no operator runs, and the limit is 0 s"]
     low, high = program.interval_s or (program.time_s, program.time_s)
     def time(s): return format_si(s, "s")
-    basis = ("a model of kernels fitted on published measurements" if like is None else
+    basis = ("a model of kernels fitted to published measurements" if like is None else
              f"the utilization of {found} of {len(rows)} rows measured on "
              f"{like.environment.get('device_name', like.peaks.device)}")
     roofs = "its datasheet" if peaks.environment.get("source") == "datasheet" else "its measured roofs"
     least = f"PREDICTED, not measured, for {name}: at least {time(program.roof_time_s)} (limit of {roofs}), "
-    if program.uncertain: notes = [f"{least}no expected time: a range up to {time(high)}, since "
-                                   f"{_unmeasured_text(doubt)} was never measured"]
+    if program.uncertain: notes = [f"{least}no expected time, but a range up to {time(high)}; "
+                                   f"never measured: {_unmeasured_text(doubt)}"]
     else:
         notes = [f"{least}expected {time(program.time_s)}, 80 % interval {time(low)} to {time(high)}, from {basis}"]
         if words := _unmeasured_text(doubt): notes.append(f"never measured: {words} of the time")
@@ -284,7 +284,7 @@ def predict(
     launch_s:float|None=None,  # CPU time to launch a forward, s; None: the device alone is timed
     like=None,                 # A result measured elsewhere, or its file: its rows' utilization is carried over
     kernels=None,              # Where to write the kernels of a compiled model, for `read_trace(kernels=…)`
-    progress:bool|None=None,   # A progress bar while Inductor is asked; None: when somebody is looking
+    progress:bool|None=None,   # Show a progress bar while Inductor runs; None: in a terminal or notebook
 )->Result:
     "Return the least time of a run on a device that is not here (`roof_time_s`), and the expected one (`time_s`)."
     _check_prediction(backward, compiled, cuda_graph, launch_s, like, kernels, devices, parallel)
@@ -313,4 +313,5 @@ def _rate_note(program, sample):
     n, unit = tokens_of(sample)
     if not (program.time_s and program.roof_time_s): return []
     at_most, expected = (format_si(n / t, f"{unit}/s") for t in (program.roof_time_s, program.time_s))
-    return [f"{n} {unit} in a step: at most {at_most}{'' if program.uncertain else f', expected {expected}'}"]
+    expects = "" if program.uncertain else f", expected {expected}"
+    return [f"{n} {unit if n != 1 else unit[:-1]} per step: at most {at_most}{expects}"]

@@ -334,7 +334,7 @@ def remembered(
 )->HardwarePeaks:
     """Return the peaks for `key`: those of this process, else those in the cache folder, else measured now.
 
-    Provisional ones are measured again by the next process that finds the machine quiet."""
+    Those measured on a busy machine are measured again by the next process that finds it quiet."""
     if not peers.alone: return _of_ranks(key, machine, measure)
     with _lookup: peaks = _remembered.get(key)
     if peaks is not None: return peaks
@@ -434,7 +434,7 @@ def measure_peaks(
     allow_tf32:bool=False,          # On CUDA, whether float32 may run as TF32
     cache:bool=True,                # Return what is kept of the same settings, machine and versions; False: replace it
     dtypes:Iterable[str|torch.dtype]=(), # Further dtypes to have in `ceilings`
-    progress:bool|None=None,        # A progress bar; None: when somebody is looking
+    progress:bool|None=None,        # Show a progress bar; None: in a terminal or notebook
 )->HardwarePeaks:
     "Measure the ceilings of `device`. Raises `ValueError` for a device or dtype that cannot be measured."
     device = as_device(device)

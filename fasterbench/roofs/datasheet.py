@@ -121,11 +121,11 @@ def _highest(devices):
 def _one_of(name, found):
     "Return the device of several that is assumed for `name`, and what to know of that."
     either = f"{name!r} may be {' or '.join(d.name for d in found)}"
-    if len({d.architecture for d in found}) > 1: return Match(None, f"{either}: one of these names is needed")
+    if len({d.architecture for d in found}) > 1: return Match(None, f"{either}: the full name is needed")
     if len(found) == 1: return Match(found[0], f"{either}, which is assumed")
     best, higher = _highest(found)
     but = "".join(f", except {k} ({of} has more)" for k, of in higher.items())
-    return Match(best, f"{either}; {best.name} is assumed, whose figures are the highest{but}")
+    return Match(best, f"{either}; {best.name} is assumed, which has the highest rates{but}")
 
 # %% ../../nbs/roofs/datasheet.ipynb #d45c0009
 class Match(NamedTuple):
@@ -205,9 +205,9 @@ def names_device(on)->bool:
 
 def as_peaks(
     on:str|Path|HardwarePeaks,           # Name of a device, the JSON file of its peaks, or the peaks
-    dtype:"str|torch.dtype|None"=None,   # In which the work is done; None, or one that it has no figure for: float32
+    dtype:"str|torch.dtype|None"=None,   # dtype of the work; float32 if it is None or has no figure
 )->HardwarePeaks:
-    "Return the roofs that `on` means. Raise `ValueError` for a device that nothing is known of."
+    "Return the roofs of the device or file `on`. Raise `ValueError` for an unknown device."
     if not names_device(on): return on if isinstance(on, HardwarePeaks) else HardwarePeaks.from_json(str(on))
     peaks = datasheet_peaks(str(on))
     if peaks is None: raise ValueError(_unknown_device(str(on), match_device(str(on)).caveat))

@@ -30,7 +30,7 @@ class NetworkRoof:
     ranks: int
     latency_s: Number        # Median of the small messages without what their bytes take, s
     bandwidth: Number        # Of the large messages beyond the latency: bytes of the whole buffer per second, B/s
-    latency_spread: Number   # Largest distance of a small message's time from the modelled one, as a fraction of it
+    latency_spread: Number   # Largest relative error of the modelled time of a small message
     spread: Number           # How far the slowest of two or more large messages lies below the bandwidth, as a fraction
     samples: tuple[tuple[Number, Number], ...]=field(default=(), repr=False) # (B, s), smallest message first
     stride: int|tuple|None=None # Distance between the ranks of a group, as `stride_of` gives it; None: not known

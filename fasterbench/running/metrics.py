@@ -25,10 +25,10 @@ from ..views.view import Sheet, Table, View
 # %% ../../nbs/running/metrics.ipynb #mt000011
 metric_fields = {f.name: f for f in (
     Field("step_time_s", "s", "time", "si", "time of a step"),
-    Field("mfu", "", "MFU, needed pairs", "share", "contractions that the model needs, none computed again, at their "
-          "peak, over the time of the step", "MFU"),
-    Field("dense_mfu", "", "MFU, every pair", "share", "the same, with pairs that a mask leaves out", "dense MFU"),
-    Field("hfu", "", "HFU", "share", "contractions that ran, also those computed again, likewise"),
+    Field("mfu", "", "MFU, needed pairs", "share", "least time of the contractions that the "
+          "model needs, without recomputation, over the time of the step", "MFU"),
+    Field("dense_mfu", "", "MFU, every pair", "share", "the same, with the pairs that a mask excludes", "dense MFU"),
+    Field("hfu", "", "HFU", "share", "the same of the contractions that ran, with recomputation"),
     Field("roof_share", "", "roofs", "share", "least time of all rows under the roofs, over the time of the step"),
     Field("compute_share", "", "compute", "share", "compute-bound rows"),
     Field("memory_share", "", "memory", "share", "memory-bound rows"),

@@ -178,8 +178,8 @@ class Program:
             if os.getpid() == self.process: self.end(failed)
 
     def end(self, failed):
-        "Watch nothing any longer, and write what was found where the script began."
-        if self.models is None: return notice(f"{self.script} imported no torch: there is no model to report")
+        "Stop watching, and write the reports in the folder where the script started."
+        if self.models is None: return notice(f"{self.script} did not import torch, so there is no model to report")
         here = os.getcwd()
         try:
             self.models.__exit__(*failed)
@@ -204,7 +204,7 @@ def run(
 ):
     "Run a script unchanged, and profile each model it calls."
     taken = [name for name, path in (("--html", html), ("--json", json)) if path == "-"]
-    if taken: usage_error("standard output is the script's; a file is needed", ", ".join(taken))
+    if taken: usage_error("standard output belongs to the script; a file is needed", ", ".join(taken))
     if not module and not Path(script).is_file(): usage_error(f"there is no file {script!r}", "SCRIPT")
     page = None if no_html else html or ""
     def report(models): return _report(models, script, top, page, json)

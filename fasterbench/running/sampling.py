@@ -119,7 +119,7 @@ def _between(device, start, end):
 
 # %% ../../nbs/running/sampling.ipynb #sm000048
 class _Guarded:
-    "A context whose own errors are kept in `sample.failed`, and are not the program's."
+    "A context that stores its own errors in `sample.failed`, so that they do not reach the program."
     def __init__(self, sample, make): self.sample, self.make, self.context = sample, make, None
     def _kept(self, f, *args):
         try: return f(*args)

@@ -330,7 +330,7 @@ def watch(
     peaks:HardwarePeaks|NetworkPeaks|None=None, # The roofs; None, `NetworkPeaks`: the machine's are measured
     log=None,                     # Path of a file that gets a line of JSON per sample
     on_sample:Callable|None=None, # `on_sample(step, metrics)` is called after each sample, with plain numbers
-    progress:bool|None=None,      # A progress bar while the roofs are measured; None: when somebody is looking
+    progress:bool|None=None,      # Show a progress bar while roofs are measured; None: in a terminal or notebook
 )->Watch:
     "Make a context within which `model` is sampled while a program runs it."
     return Watch(model, every, active, warmup, optimizer, peaks, log, on_sample, progress)

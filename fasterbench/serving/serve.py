@@ -30,7 +30,7 @@ from .serve_view import ServeOption, ServePoint, ServeResult, ServeSeries, place
 # %% ../../nbs/serving/serve.ipynb #ddbcb0b1
 @dataclass(frozen=True)
 class Sharding:
-    "How a model lies on its devices."
+    "How a model is split over its devices."
     devices: int=1         # That share each matrix
     stored: Stored=Stored()
     split_head: bool=True  # Whether the matrix of the logits is divided too
@@ -205,14 +205,13 @@ def _what_they_are(server):
     bare = server.times.engine == "bare"
     engine = server.times.engine or "any of " + ", ".join(e for e in engines if e != "bare")
     what = "a forward and its kernels" if bare else f"a server (engine: {engine}) with as many requests as the batch"
-    return (f"{limit}; expected: {what}, from a model of kernels that was compared with {_published}; "
-            "nothing here was measured")
+    return f"{limit}; expected: {what}, from a model of kernels checked against {_published}; nothing here was measured"
 
 def _what_is_sent(server):
     "Return a line that says how the devices send, and what that takes."
     link, name = server.network, server.peaks.environment.get("device_name", "this device")
-    if link is None: return ("collectives take no time in the limit, and in the expected time only their start: "
-                             f"the table has no link of {name}")
+    if link is None: return ("the bandwidth between devices is not known: the limit leaves out collectives, and the "
+                             f"expected time has only their latency ({name})")
     if isinstance(link, NetworkPeaks): return "collectives: by measured roofs of the network"
     return f"collectives: two all-reduces a layer over a link of {format_si(link, 'B/s')} in one direction ({name})"
 
@@ -221,21 +220,21 @@ def _serve_notes(model, asked, server, most):
     found = [_what_they_are(server)]
     if layout.devices > 1: found.append(_what_is_sent(server))
     if any(w.role == "experts" for w in works["decode", "end"].weights):
-        found.append("experts: bytes of the experts that a batch is expected to choose, evenly and independently")
+        found.append("experts: bytes assume that tokens choose their experts evenly and independently")
     more = works["decode", "end"].code_flops / works["decode", "end"].flops
     if more > 1.1:
         found.append(f"the model's code runs {more:.3g} times the FLOPs of a token that the limit counts: "
                      "it multiplies by experts, or with keys, that the token does not choose")
     if fact(config, "kv_lora_rank"):
-        found.append("latent attention: the cache is the compressed one, and products are counted where they are fewer")
+        found.append("latent attention: the cache is the compressed one, with products in the order of fewer FLOPs")
     if works["decode", "end"].cache.states: found.append("recurrent states are read and written whole for each token")
     longest = fact(config, "max_position_embeddings")
     if longest and works["decode", "end"].context > longest:
         found.append(f"the model has positions for {longest} tokens only")
-    if layout.devices > 1: found.append(f"figures are for each of {layout.devices} devices; tokens/s are of all")
+    if layout.devices > 1: found.append(f"figures are per device; tokens/s are those of all {layout.devices} devices")
     if layout.stored.bits:
         own = server.times.math if server.times else "the dtype of the model"
-        found.append(f"matrices are stored in {layout.stored.bits:g} bits, and multiply in {own}")
+        found.append(f"matrices are stored in {layout.stored.bits:g} bits and multiplied in {own}")
     if most:
         found.append(f"weights and cache fit up to batch {most}, with {server.reserve:.0%} of the memory kept free")
     return (*found, *([peaks.environment["caveat"]] if peaks.environment.get("caveat") else []))

@@ -17,7 +17,7 @@ from ..cli.app import (Saving, app, batch_sizes, examples, option, several_whole
 # %% ../../nbs/serving/serve_verb.ipynb #ed30fac8
 def _config(text):
     if text.rpartition(":")[0] in ("", "transformers"): return text
-    raise typer.BadParameter(f"{text!r} names no language model; the forms are transformers:FOLDER and "
+    raise typer.BadParameter(f"{text!r} does not name a language model; the forms are transformers:FOLDER and "
                              f"transformers:config.json")
 
 Config = Annotated[str, typer.Argument(help="transformers:FOLDER, or transformers:config.json", parser=_config,

@@ -271,7 +271,7 @@ class ServeResult(View):
         if not p.expected_s: return [f"decode at batch {p.batch}: {limit}"]
         low, high = (format_si(p.expected_per_s * p.expected_s / s) for s in (p.high_s, p.low_s))
         return [f"decode at batch {p.batch}: {format_si(p.expected_per_s)} tokens/s expected ({low} to {high}), "
-                f"a token of a request every {format_si(p.expected_s, 's')}; {limit}"]
+                f"a token per request every {format_si(p.expected_s, 's')}; {limit}"]
 
     def _too_large(self, point):
         "Say that not even the smallest batch fits: what it needs, and what there is."
@@ -399,7 +399,7 @@ class ServeSeries(View):
     @property
     def _about(self):
         within = f", expected time per token at most {format_si(self.tpot, 's')}" if self.tpot else ""
-        price = f"; {self.price:g} for a device and an hour" if self.price else ""
+        price = f"; price {self.price:g} per device-hour" if self.price else ""
         what = f"prompt {self.prompt}, {self.new} new tokens; the largest batch that fits{within}{price}"
         alone = [o.name for o in self.options if o.most_batch and not o.batch]
         slow = f"no batch, since one request alone takes longer than that: {', '.join(alone)}"

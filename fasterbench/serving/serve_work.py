@@ -34,7 +34,7 @@ class Weight:
     itemsize: float      # B of an element, as stored in the model
     layers: int=1        # How many layers have one like it
     row_bytes: int=0     # Of a table: bytes that one sequence reads
-    chosen: float=0      # Experts that a token chooses; no whole number where a choice may be none of them
+    chosen: float=0      # Experts per token; a fraction if a choice may select none
     head: bool=False     # Whether it gives the logits
 
     @property

@@ -29,7 +29,7 @@ class MachineLoad:
     steal: float|None=None          # Of these cores: taken away by a hypervisor
     clock_hz: tuple=()              # Lowest and highest clock rate of the cores at begin and end, Hz
     throttled: int|None=None        # How often the clock was throttled
-    memory_stall: float|None=None   # Share of the time in which a task stood still for want of memory
+    memory_stall: float|None=None   # Share of the time in which a task was stalled for memory
 
 def load_caveats(
     load, # A `MachineLoad`, or whatever has its fields
@@ -75,7 +75,7 @@ def _sum_of(pattern):
 def _throttled(): return _sum_of("/sys/devices/system/cpu/cpu*/thermal_throttle/core_throttle_count")
 
 def _memory_stall():
-    "Return the seconds in which a task stood still for want of memory; `None` where the system does not tell."
+    "Return the seconds in which a task was stalled for memory; `None` if the system does not report it."
     try:
         with open("/proc/pressure/memory", encoding="ascii") as f: return int(f.readline().rpartition("=")[2]) * 1e-6
     except (OSError, ValueError): return None

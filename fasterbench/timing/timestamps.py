@@ -501,7 +501,7 @@ def _timed_round(fresh, run, here, timestamps, watched, slots, cost, rule, tick,
         return known or not rule.bare_due(r.bare, r.steps)
     read = []
     def between():
-        "Do what lies between two runs, the same after a bare one: both kinds find the caches as it leaves them."
+        "Do the same work between any two runs, so that both kinds find the caches in the same state."
         times = self_times(read, slots + 1 + run.kernel_slots, cost, run.kernel_slots)
         calls = Counter(slot for event, slot, _ in read if event is enter)
         meter.look()

@@ -164,7 +164,7 @@ def _fitting(names, graphs):
 def _outer_first(record): return record.start, -record.end
 
 def _chain(parents, k):
-    "Return a place and those of all that it lies in."
+    "Return the place of an operator and those of its ancestors."
     return [] if k < 0 else [k, *_chain(parents, parents[k])]
 
 class Clones:

@@ -144,7 +144,7 @@ class TraceFile:
 # %% ../../nbs/traces/trace_file.ipynb #699cf3bf
 _begin = re.compile(rb'"traceEvents"\s*:\s*\[')
 _border = re.compile(rb'\}\s*,\s*(?=\{\s*"(?:ph|name|cat|pid|ts|args)"\s*:)')
-_mark = b"\xef\xbb\xbf"                 # of the byte order, which some editors put before a text
+_mark = b"\xef\xbb\xbf"                 # byte order mark, which some editors write at the start
 most_between = 1 << 26                  # B without the end of an event; no trace has more
 
 class _Endless(ValueError): "A text without events."

@@ -101,7 +101,7 @@ class _Stacks:
         self.modules_of_operators = dict(zip(linked, nesting(self.spans, points)[1]))
 
     def chain(self, operator):
-        "Yield the places of an operator and of those that it lies in, innermost first."
+        "Yield the places of an operator and its ancestors, innermost first."
         while operator >= 0:
             yield operator
             operator = self.parents[operator]
@@ -113,7 +113,7 @@ class _Stacks:
         return [r for r in found if r[2] is not None]
 
     def request(self, operator):
-        "Return which step an operator lies in; -1 for none."
+        "Return the step that contains an operator; -1 for none."
         start = self.trace.operators[operator].start
         k = bisect_right([begin for begin, *_ in self.requests], start) - 1
         return k if k >= 0 and start <= self.requests[k][1] else -1

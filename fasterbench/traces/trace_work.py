@@ -50,10 +50,10 @@ class Figures(NamedTuple):
 reasons = dict(shapes="no shapes recorded", values="values of arguments not recorded",
                long="list of more than 30 tensors", optional="list of optional tensors not recorded",
                rule="operator without a rule", compiled="compiled kernel, FLOPs unknown",
-               unfit="arguments that fit no schema of this release of torch",
-               groups="which groups have rows is not recorded",
-               failed="output not found by this release of torch", operator="no operator recorded",
-               graph="graph launch", written="what it writes is not known")
+               unfit="arguments match no schema of this PyTorch",
+               groups="sizes of the groups not recorded",
+               failed="output not found by this PyTorch", operator="no operator recorded",
+               graph="graph launch", written="output not recorded")
 
 class _Missing(Exception): "The reason why an argument cannot be rebuilt."
 class _Unfit(Exception): "An argument that does not fit a schema."
@@ -386,7 +386,7 @@ def argument_memory(call:RecordedCall)->tuple:
 # %% ../../nbs/traces/trace_work.ipynb #38acb428
 _generated = re.compile(r"triton_(poi|red|per|tem|for)_fused_")
 _generated_kinds = dict(poi="pointwise", red="reduction", per="reduction", tem="matmul")
-compiled_least = "compiled kernel, at least what its arguments say"
+compiled_least = "compiled kernel, bytes of its arguments"
 
 def _run_over(arguments):
     "Return the elements that a kernel runs over at most: the product of the scalars behind its tensors, if any."

@@ -12,9 +12,9 @@ from ..cli.verbs import loaded_on_meta
 
 # %% ../../nbs/training/mfu_verb.ipynb #956dbbdf
 _definitions = [
-    "MFU: contractions of the forward and of the gradients that the step asks for, nothing computed again, over the "
+    "MFU: contraction FLOPs that the step needs, without recomputation, over those of the "
     "peak; attention with every pair (PaLM), or with the pairs that the masks of fused attention leave",
-    "HFU: contractions that run, those computed again included, over the peak"]
+    "HFU: contraction FLOPs that run, with recomputation, over those of the peak"]
 
 def _lines(name, flops, rate, devices, peaks, dtype, found, unit):
     "Return the lines that the verb prints."

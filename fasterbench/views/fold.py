@@ -23,7 +23,7 @@ class FoldedPoint(RooflinePoint):
     apportioned: bool=False # Its work is, in part, a share of the work of a kernel that runs several layers
 
 def label(p:RooflinePoint)->str:
-    "Return the name of a row on a screen: `(model)` for the root, and how many rows it stands for."
+    "Return the displayed name of a row: `(model)` for the root, and the number of folded rows."
     count = getattr(p, "count", 1)
     return (p.name or "(model)") + (f" ×{count}" if count > 1 else "")
 

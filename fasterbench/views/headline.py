@@ -79,7 +79,7 @@ def time_text(result)->str:
     if _is_predicted(result):
         expected, limit, *interval = (format_si(s, "s") for s in (p.time_s, p.roof_time_s, *p.interval_s))
         between = " to ".join(interval)
-        if p.uncertain: return f"range {between}, never measured, limit {limit}"
+        if p.uncertain: return f"range {between} (never measured), limit {limit}"
         between = f" ({between})" if between else ""
         return f"expected {expected}{between}, limit {limit}"
     time, iqr = (t.end_to_end_s, t.end_to_end_iqr_s) if t else (p.time_s, p.time_iqr_s) if p else (None, 0)

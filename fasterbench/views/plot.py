@@ -80,7 +80,7 @@ def _ranks_text(p):
 def _times_called(p): return f"{p.calls} call" + ("" if p.calls == 1 else "s")
 
 def hover(p:RooflinePoint)->str:
-    "Return all that is known of a point, as hover text."
+    "Return the hover text of a point."
     half = None if p.time_iqr_s is None else p.time_iqr_s / 2
     spread = "" if p.source == "predicted" or half == 0 else f" ± {format_si(half, 's')}"
     intensity = "?" if p.arithmetic_intensity is None else f"{p.arithmetic_intensity:.2f}"

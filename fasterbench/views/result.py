@@ -54,7 +54,7 @@ class Timing:
     communication_s: Number|None=None # Time of a step with a collective on its way, s; None: not recorded
     exposed_s: Number|None=None       # What of it nothing hides: the model waits, s
     throttled: int|None=None          # How often the clock was throttled meanwhile
-    memory_stall: Number|None=None    # Share of the time in which a task stood still for want of memory
+    memory_stall: Number|None=None    # Share of the time in which a task was stalled for memory
     reference: tuple[Number, ...]=()  # Quartiles of the times of a product and of a copy that are always the same, s
 
     def __post_init__(self):
@@ -210,7 +210,7 @@ class Result(View):
         return replace(self, **{_kinds[points]: folded})
 
     def gather(self)->"Result|None":
-        """Return, on rank 0 of a job, all ranks' results as one: a row has its median, `ranks` those of each rank.
+        """Merge the results of all ranks on rank 0: a row has the median of its times, `ranks` the time on each rank.
 
         Every rank calls it; it is `None` on the others. A process that is in no job gets its own result back."""
         texts = peers.collected(to_dict(self))

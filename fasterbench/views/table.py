@@ -61,7 +61,7 @@ def shown_fields(points:list[RooflinePoint])->list[Field]:
     return _with_ranks(_two_times(shown, points), points)
 
 _left_out = "flops", "bytes_moved", "wire_bytes"       # of several ranks, for want of room
-# What a narrow table leaves out, one after the other; the two axes of the chart stay
+# Columns that a narrow table drops, in this order; those of the chart's axes stay
 _spare = "bytes_moved", "wire_bytes", "flops", "slowest_rank", "rank_min_s"
 
 # %% ../../nbs/views/table.ipynb #489f4b4c
@@ -130,7 +130,7 @@ def footer(result)->list[str]:
     if result.unknown_ops:
         lines.append("no FLOP rule for " + ", ".join(f"{printable(k)} ({n}×)" for k, n in result.unknown_ops.items()))
     if result.peaks is None and not any(n.startswith("roofs: ") for n in result.notes):
-        lines.append("no roofs: what bounds the rows, and how far they are from it, is unknown")
+        lines.append("no roofs, so bound and utilization are unknown")
     more = [*without_network(result), *memory_lines(result), *breakdown_lines(result), *note_lines(result)]
     return list(dict.fromkeys([*lines, *more]))             # a warning of the profile may be among the notes
 
@@ -149,7 +149,7 @@ def _marks_explained(shown, rows):
     if column is None: return []
     cells = {cell(p, column) for p in rows}
     marks = {"busy": "busy: other processes used the CPU during this row.",
-             "short": "short: the row takes too little time for the clock.",
+             "short": "short: the row is too short for the clock.",
              "?": "?: this kind of kernel was never measured; its time is a range."}
     spread = ["IQR: interquartile range, % of the median."] if any(c.endswith("%") for c in cells) else []
     return [" ".join(spread + [said for mark, said in marks.items() if mark in cells])]

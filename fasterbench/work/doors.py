@@ -23,7 +23,7 @@ def _watcher():
     return None if not stack or stack[-1].at_work else stack[-1]
 
 def _telling(owner, name):
-    "Return a method that tells the watcher, and does what `name` of `owner` does."
+    "Wrap the method `name` of `owner` so that it also notifies the watcher."
     method = getattr(owner, name)
     def told(self, *args, **kwargs):
         watcher = _watcher()

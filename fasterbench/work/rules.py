@@ -33,7 +33,7 @@ class Flops(NamedTuple):
 
 @dataclass(frozen=True)
 class Rule:
-    "Everything that is known of an operator."
+    "How the FLOPs of an operator are counted, and its category."
     flops: Callable     # (*shapes and values, out=shape) -> FLOPs
     category: str       # One of `categories`
     tensors: bool=False # Whether it is called with tensors instead of shapes

@@ -72,7 +72,7 @@ class Call:
     sent: Sent|None=None       # To other processes; None: not a collective
     dense_flops: float|None=None     # Of contractions, with the pairs that a mask of attention leaves out
     again_flops: float=0             # Of contractions: those of the forward that a backward computes once more
-    channels_last: bool=False        # Whether a picture among its tensors lies so in memory
+    channels_last: bool=False        # Whether an image among its tensors has this memory format
 
 # %% ../../nbs/work/trace.ipynb #8ac03db3
 _bytes = (torch.int8, torch.uint8, torch.qint8, torch.quint8)
@@ -110,7 +110,7 @@ class MemoryBlocks:
         t:torch.Tensor,
         visit:int|None=None, # Where it was allocated, if this is the first time that it is seen
     )->int:
-        "Return the number of the memory that `t` lies in."
+        "Return the number of `t`'s block of memory."
         key = storage_id(t)
         if key not in self._numbers:
             self._numbers[key] = len(self.made_in)

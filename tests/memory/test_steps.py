@@ -75,14 +75,14 @@ def said(tmp_path, capsys, *args):
 
 def test_count_on_a_device_says_its_share_and_the_batch_that_fits(tmp_path, capsys):
     out = said(tmp_path, capsys, "count", "NET:made", "--on", "Tesla T4", "--backward")
-    assert "of the device's 15.84 GB" in out and (found := re.search(r"the largest batch that fits 15\.84 GB is (\d+), with 1[56]\.\d+ GB", out)), out
+    assert "of the device's 15.84 GB" in out and (found := re.search(r"the largest batch that fits in 15\.84 GB is (\d+), with 1[56]\.\d+ GB", out)), out
     # beside the weights and their gradients, a sample of 64 and 64 results, an activation of 256 and its gradient, or more: 4 B each
     assert int(found[1]) <= 15843721216 / (4 * (64 + 64 + 256 + 256))
 
 def test_devices_that_share_a_batch(tmp_path, capsys):
     "Weights of 64·256 twice and 320 biases, of 4 B: an all-reduce of 4 sends 2·3/4 of them."
     out = said(tmp_path, capsys, "predict", "NET:plain", "--input", "8,64", "--on", "NVIDIA H100 80GB HBM3", "--backward", "--gpus", "4", "--fit")
-    assert f"each sends {2 * 3 / 4 * 4 * (2 * 64 * 256 + 320) / 1e3:.2f} kB" in out and "the largest batch that fits 80.00 GB" in out, out
+    assert f"each sends {2 * 3 / 4 * 4 * (2 * 64 * 256 + 320) / 1e3:.2f} kB" in out and "the largest batch that fits in 80.00 GB" in out, out
 
 @pytest.mark.parametrize("more,why", [(["--gpus", "4", "--batch", "10", "--backward"], "a batch of 10 does not divide among 4 devices; 8 and 12 do"),
                                       (["--gpus", "4"], "a training step is shared: --backward")])
