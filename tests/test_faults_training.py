@@ -88,7 +88,7 @@ def test_interrupted_at_any_stage(error, stepped):
         assert state(*them) == before, f"call {at} of {total}"
 
 def test_steps_are_obeyed_exactly():
-    "With an optimizer that has its state: the warm-up, one of them to count, then stamped, bare and operator-timed ones."
+    "With an optimizer that has its state: the warm-up, one of them to count, then timestamped, bare and operator-timed ones."
     for steps, warmup in ((1, 0), (2, 1), (5, 3), (9, 3)):
         fuse = Fuse()
         them = setting(fuse, True)

@@ -109,7 +109,7 @@ RooflineAnalyzer(Sum(), x, peaks).profile(warmup=1, steps=8)
 print("OUT" + json.dumps(len(calls)))
 """, tmp_path)
     first, second = (json.loads(out.split("OUT")[1]) for out, _ in outs)
-    assert first == second >= 8 + 8                                 # 8 with stamps, and operators in as many
+    assert first == second >= 8 + 8                                 # 8 with timestamps, and operators in as many
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory):
@@ -155,7 +155,7 @@ def test_four_ranks_with_roofs_of_their_own(tmp_path):
     "Ranks of one host measure together, and the second time they read what they kept."
     code = '''
 from fasterbench.probes import peaks as module
-module._measure = lambda here, dtypes, *rest: (time.sleep(0.1 * rank), HardwarePeaks(1e9 * (rank + 1), 1e9, device="cpu", environment=module.environment(here)))[1]
+module._measure = lambda here, dtypes, *rest: (time.sleep(0.1 * rank), HardwarePeaks(1e9 * (rank + 1), 1e9, device="cpu", environment=module.environment(here.properties())))[1]
 model = spread("ddp", net())
 found = [RooflineAnalyzer(model, x).profile(steps=2, warmup=0, backward=True).peaks.peak_flops]
 files = len(list(module.cache_folder().glob("peaks-*.json")))
@@ -254,7 +254,7 @@ def test_ranks_with_other_dtypes_measure_the_roofs_of_all(tmp_path):
     "Two stages of a pipeline that compute in different dtypes get the same roofs, with a ceiling for each."
     code = '''
 from fasterbench.probes import peaks as module
-module._measure = lambda here, dtypes, *rest: [found.append(list(map(str, dtypes))), HardwarePeaks(1e9, 1e9, device="cpu", environment=module.environment(here))][1]
+module._measure = lambda here, dtypes, *rest: [found.append(list(map(str, dtypes))), HardwarePeaks(1e9, 1e9, device="cpu", environment=module.environment(here.properties()))][1]
 found = []
 class Stage(nn.Module):
     def __init__(self): super().__init__(); self.linear = nn.Linear(64, 64, dtype=[torch.float32, torch.bfloat16][rank])

@@ -272,7 +272,7 @@ def test_a_model_without_operators_has_a_limit_of_0_s(device):
     assert (found.program.roof_time_s, found.program.time_s, found.program.interval_s) == (0, 0, ())
     assert found.notes == [f"PREDICTED, not measured, for {device}: no operator runs, and the limit is 0 s"]
     assert "· expected 0 s, limit 0 s ·" in " ".join(found.text().split())
-    host = predict(torch.nn.Identity(), torch.zeros(3), on, host_s=1e-3).program
+    host = predict(torch.nn.Identity(), torch.zeros(3), on, launch_s=1e-3).program
     assert (host.roof_time_s, host.time_s, host.interval_s) == (0, 1e-3, (1e-3, 1e-3))
 
 def test_batches_of_a_model_without_operators_have_no_rate():

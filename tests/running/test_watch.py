@@ -27,7 +27,7 @@ F = nn.functional
 
 @pytest.fixture(autouse=True)
 def one_cost(monkeypatch):
-    "The cost of a stamp is measured once for all tests here, and not for each of hundreds of watches."
+    "The cost of a timestamp is measured once for all tests here, and not for each of hundreds of watches."
     monkeypatch.setattr(watching, "program_cost", lambda model: cost_of(ProgramStep(model).device))
 
 @cache
