@@ -9,7 +9,7 @@ import forked
 
 root = Path(__file__).resolve().parent.parent
 package = root/"fasterbench"
-device_types = re.compile(r"(?<![A-Za-z])(cuda|xpu|mps)(?![A-Za-z])")
+device_types = re.compile(r"(?<![A-Za-z])(cuda(?!_graph\b)|xpu|mps)(?![A-Za-z])")     # a CUDA graph is a term of the field
 
 # What may name them beside the seam: the reports of NVIDIA's own tool, which are read without PyTorch; and help texts.
 others = {"ncu/ncu.py": 2, "ncu/ncu_verb.py": 1, "cli/app.py": 1, "cli/verbs.py": 1, "predicting/predict_verb.py": 2}

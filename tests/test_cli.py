@@ -406,9 +406,9 @@ def test_a_reader_that_leaves_loses_no_file(folder, tmp_path):
         assert (done.returncode, page.exists()) == (0, True) and "Broken" not in done.stderr, done.stderr
 
 reads_and_writes = dict(        # what a verb reads, and which of its options write
-    roofline=("net.py:make", "net.py", "html json csv sites"), report=("saved.json", "saved.json", "html csv"),
+    roofline=("net.py:make", "net.py", "html json csv kernels"), report=("saved.json", "saved.json", "html csv"),
     compare=("broken.json saved.json", "saved.json", "html csv"), count=("net.py:make", "net.py", "json csv"),
-    predict=("net.py:make --on peaks.json", "peaks.json", "html json csv sites"), mfu=("net.py:make --on L40S --tokens-per-s 1", "net.py", "json"),
+    predict=("net.py:make --on peaks.json", "peaks.json", "html json csv kernels"), mfu=("net.py:make --on L40S --tokens-per-s 1", "net.py", "json"),
     serve=("transformers:own_code --on L40S", "own_code/config.json", "html json csv"), check=("ends.toml", "ends.toml", "html json junit"),
     trace=("saved.json --like newer.json", "newer.json", "html json csv perfetto"), ncu=("newer.json", "newer.json", "html json csv"))
 
@@ -441,7 +441,7 @@ def test_what_an_option_writes_is_said_first():
     "A file is checked where the help of its option begins with Write: no option of such a name begins with something else."
     from typer.main import get_command
     from fasterbench.cli.main import app
-    names = {"--html", "--json", "--csv", "--sites", "--perfetto", "--junit"}
+    names = {"--html", "--json", "--csv", "--kernels", "--perfetto", "--junit"}
     found = [(name, o, p.help) for name, verb in get_command(app).commands.items() for p in verb.params for o in p.opts if o in names]
     assert {o for _, o, _ in found} == names
-    assert [f for f in found if not f[2].startswith("Write ") and f[:2] != ("trace", "--sites")] == []
+    assert [f for f in found if not f[2].startswith("Write ") and f[:2] != ("trace", "--kernels")] == []

@@ -47,6 +47,7 @@ def opened(browser, path, width=1440, height=900, dark=False, tab="modules", sta
     for log in ("browser", "performance"): browser.get_log(log)
     browser.get(path.as_uri() + ("#" + state if state else ""))
     ready(browser, tab)
+    until(lambda: browser.execute_script("return innerWidth === arguments[0] && document.body.dataset.size === [...arguments].join('x')", width, height))
     events = [json.loads(e["message"])["message"] for e in browser.get_log("performance")]
     return browser.get_log("browser"), [e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"]
 

@@ -224,3 +224,20 @@ def test_one_screen_answers(chrome, page_of, kind):
 def test_no_bar_where_rows_and_total_disagree(chrome, page_of):
     opened(chrome, page_of("disagreeing"), state="")
     assert not chrome.find_element("id", "division").is_displayed()
+
+def test_what_puts_both_sides_in_doubt_is_said_once():
+    "Two profiles beside processes that used as many cores, then two beside others."
+    from fasterbench import compare
+    from view_kinds import busy, profiled
+    [said] = [c for c in compare(profiled(), profiled()).caveats if "noise:" in c]
+    assert said.startswith("noise: other processes used 1.6 of 2 cores")
+    other = [c for c in compare(profiled(), profiled(timing=replace(busy, others=1.2))).caveats if "noise:" in c]
+    assert [c.partition(" of ")[0] for c in other] == ["before: noise: other processes used 1.6", "after: noise: other processes used 1.2"]
+
+def test_a_row_faster_than_its_roof_is_named_once():
+    "Its 2e8 FLOP need 0.2 ms at 1e12 FLOP/s, and took 0.1 ms; the profile warned of it."
+    from fasterbench.views.table import above_text
+    from view_kinds import profiled, row
+    fast = profiled(points=[row("fast", 1e-4)])
+    said = [c for c in replace(fast, notes=[above_text(fast)]).caveats if "faster than" in c]
+    assert said == ["1 of 1 rows are faster than their roof by more than the spread, so that a count, a time or a roof is wrong: fast (200 %)"]

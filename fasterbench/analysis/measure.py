@@ -20,6 +20,7 @@ from ..engine.modules import is_compiled
 from ..core.features import absent, door
 from ..core.files import Facts
 from ..core.progress import debug, progress_bar
+from ..core.units import first_names
 from ..engine.peers import is_spread, peers
 from ..engine.model_state import RunArguments, Rewind
 from ..engine.step import Forward, phases, placed, preserved_run, with_gradients_if_asked
@@ -138,8 +139,6 @@ def fresh_calls(run, args, kwargs):
     return fresh
 
 # %% ../../nbs/analysis/measure.ipynb #v4ry0002
-def _most(names): return ", ".join(names[:3]) + (" …" if len(names) > 3 else "")
-
 def _varying_calls(
     work:Work,
     calls:tuple, # Per timed run the calls of each slot
@@ -151,7 +150,7 @@ def _varying_calls(
         if not i or part.module is None or timed <= {counted[i]}: continue
         some = f"{min(timed)} to {max(timed)}" if len(timed) > 1 else max(timed)
         found.append(f"{part.path} was called {counted[i]}× in the counted run and {some}× in the timed ones")
-    return _most(found)
+    return first_names(found)
 
 def _varying_operators(one, other)->str:
     "Say which modules ran other operators or other shapes in another run; in words."
@@ -159,8 +158,8 @@ def _varying_operators(one, other)->str:
     a, b = of(one), of(other)
     if a == b: return ""
     differing = sorted({part for part, *_ in (Counter(a) - Counter(b)) + (Counter(b) - Counter(a))})
-    names = [one.parts[i].path or "(model)" for i in differing]
-    return f"{_most(names)} ran other operators or shapes in another run" if names else "operators ran in another order"
+    names = first_names(one.parts[i].path or "(model)" for i in differing)
+    return f"{names} ran other operators or shapes in another run" if names else "operators ran in another order"
 
 # %% ../../nbs/analysis/measure.ipynb #v4ry0003
 def _work_of_timed_runs(work, samples, fresh, run, timed, calls):

@@ -167,10 +167,7 @@ def all_rows(
     return [*(changed(row, **apart) for row in modules), *_rest_rows(m, modules), *_waiting_rows(m, calls)]
 
 # %% ../../nbs/analysis/rows.ipynb #ca4d7ec1
-def operator_rows(
-    m:Measurement,
-    calls:list[CallRow],
-)->list[Row]:
+def operator_rows(m:Measurement, calls:list[CallRow])->list[Row]:
     "Return a row per module, phase and operator; none where operators could not be timed."
     groups = {}
     for c, samples in zip(calls, m.op_times):

@@ -31,9 +31,11 @@ function refresh(drawCharts = redraw) {
   const now = arranged()
   table.draw()
   fitNames()
-  if (fittedTo !== `${tab.name} ${at("scroller").clientWidth}`) fitColumns()
+  const fitted = () => fittedTo === `${tab.name} ${at("scroller").clientWidth}`
+  if (!fitted()) fitColumns()
   columnMenu()
   fit()                                   // the menu says how many columns: the filters above may take a line more
+  if (!fitted()) { fitNames(); fitColumns() }                     // a table of less height may have got a bar
   reachable()
   drawCharts()
   const sum = field => now.rows.reduce((s, r) => s + (r[field] ?? 0), 0)

@@ -22,8 +22,7 @@ from .app import (Depth, Device, Dtype, Group, KernelFile, Length, Model, Peaks,
                                  dtype_named, examples, free_name, given_peaks, is_watched, notice, option, printed,
                                  roof_mismatches, run_name, saved_result, shape_given, show, switch, usage_error,
                                  whole, words, write)
-from .ranks import (check_launched, is_first, job, launched_ranks, local_device,
-                                      parallel_named)
+from .ranks import check_launched, is_first, job, launched_ranks, local_device, parallel_named
 
 # %% ../../nbs/cli/verbs.ipynb #dab9241c
 def _profiled(model, sample, assumed, profile):

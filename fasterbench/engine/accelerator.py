@@ -8,7 +8,8 @@ __all__ = []
 # %% ../../nbs/engine/accelerator.ipynb #e2e57765
 import glob, math, os, re
 from contextlib import ExitStack, contextmanager, nullcontext
-from functools import lru_cache
+from functools import lru_cache, partial
+from pathlib import Path
 from time import perf_counter
 
 import torch
@@ -21,9 +22,7 @@ from ..core.private import _RecordFunctionFast
 class NotRecorded(RuntimeError):
     "The profiler could not begin to record a device."
 
-def is_accelerator(
-    device:torch.device,
-)->bool:
+def is_accelerator(device:torch.device)->bool:
     "Return whether `device` has a queue of its own: a call returns before its work is done."
     return device.type not in ("cpu", "meta")
 
@@ -58,9 +57,7 @@ class Host:
         def again():
             for _ in range(times): call()
         return again
-    def caches(self)->list[tuple[str, int]]:
-        "Return the caches that have a roof of their own, with their capacities in B; none where nobody says."
-        return cpu_caches(torch.get_num_threads())
+    def caches(self)->list[tuple[str, int]]: return cpu_caches(torch.get_num_threads())    # with their bytes
     def properties(self)->dict: return {}
     def settings(self)->dict:
         "Return the switches that decide which kernels run."
@@ -163,9 +160,6 @@ def _sysfs_bytes(text):
     unit = dict(K=1 << 10, M=1 << 20, G=1 << 30).get(text[-1])
     return int(text[:-1]) * unit if unit else int(text)
 
-def _file_text(path):
-    with open(path) as f: return f.read().strip()
-
 def _usable_cores(): return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
 
 def cpu_caches(
@@ -178,16 +172,14 @@ def cpu_caches(
     for index in glob.glob(f"{root}/cpu[0-9]*/cache/index[0-9]*"):
         if usable and int(re.search(r"cpu(\d+)/cache", index)[1]) not in usable: continue
         names = "level", "type", "size", "shared_cpu_list"
-        try: level, kind, size, shared = (_file_text(f"{index}/{n}") for n in names)
+        try: level, kind, size, shared = (Path(index, n).read_text().strip() for n in names)
         except OSError: continue
         if kind != "Instruction" and int(level) > 1: found.setdefault(int(level), {})[shared] = _sysfs_bytes(size)
     def largest(caches): return sum(sorted(caches.values(), reverse=True)[:threads])
     return [(f"L{level}", largest(caches)) for level, caches in sorted(found.items())]
 
 # %% ../../nbs/engine/accelerator.ipynb #3e1ea087
-def settle(
-    here:Host,
-):
+def settle(here:Host):
     "Wait for the device. An error of its queue is marked as the program's."
     try: here.synchronize()
     except Exception as error:
@@ -332,28 +324,15 @@ class Mps(Accelerator):
 kinds = dict(cpu=Host, meta=Host, cuda=Cuda, xpu=Xpu, mps=Mps)   # by PyTorch's type; `Accelerator` for all others
 stand_in = "cuda" # Type of tensors without data for a GPU that PyTorch was built without
 
-def properties_call():
-    "Return the function that PyTorch calls for the properties of a `stand_in`."
-    return torch.cuda.get_device_properties
+def _read_and_set(owner, name): return partial(getattr, owner, name), partial(setattr, owner, name)
 
-def set_properties_call(ask): torch.cuda.get_device_properties = ask
-
-def autocast_call():
-    "Return the function that PyTorch asks whether a `stand_in` has no autocast."
-    return torch.cuda.amp.common.amp_definitely_not_available
-
-def set_autocast_call(ask): torch.cuda.amp.common.amp_definitely_not_available = ask
-
-def bfloat16_call():
-    "Return the function that PyTorch asks whether a `stand_in` has bfloat16."
-    return torch.cuda.is_bf16_supported
-
-def set_bfloat16_call(ask): torch.cuda.is_bf16_supported = ask
+# What PyTorch asks of a `stand_in`: its properties, whether it has no autocast, whether it has bfloat16
+properties_call = _read_and_set(torch.cuda, "get_device_properties")
+autocast_call = _read_and_set(torch.cuda.amp.common, "amp_definitely_not_available")
+bfloat16_call = _read_and_set(torch.cuda, "is_bf16_supported")
 
 @lru_cache(256)
-def accelerator(
-    device:torch.device,
-)->Host:
+def accelerator(device:torch.device)->Host:
     "Return what there is to know of `device`, and to do with it."
     return kinds.get(device.type, Accelerator)(device)
 

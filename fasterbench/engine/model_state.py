@@ -301,8 +301,7 @@ class Snapshot:
         "Let `undo` put back everything."
         for s in self.tensors:                  # in two lines: Python 3.12 and 3.13 leave a `with` without its exit
             undo.add(s.restore)                 # where a trace function raises at a loop of one line
-        for restore in self.restores:
-            undo.add(*restore)
+        for restore in self.restores: undo.add(*restore)
         undo.add(_restore_empty, self.empty)
 
     def steps(self,

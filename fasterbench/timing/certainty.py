@@ -21,9 +21,7 @@ again_spread, again_drift = 0.5, 0.25   # Of a roof, from which on it is measure
 above_roof = 0.05                       # A row is above its roof from 105 % on, times 1 + spread
 
 # %% ../../nbs/timing/certainty.ipynb #ce08rt00
-def quartiles(
-    samples:Sequence[float],
-)->tuple[float, float, float]:
+def quartiles(samples:Sequence[float])->tuple[float, float, float]:
     "Return the quartiles of `samples`: three times the one sample, three times NaN where there is none."
     if len(samples) < 2: return (samples[0] if samples else math.nan,) * 3
     return tuple(statistics.quantiles(samples, n=4, method="inclusive"))

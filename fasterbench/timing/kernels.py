@@ -88,9 +88,7 @@ def _earlier(operators, k, activity):
     "Return `k`, if that operator began before the activity did."
     return k if k >= 0 and operators[k].start <= activity.start else -1
 
-def with_launches(
-    records:Iterable[Record],
-)->list[tuple[Record, Record|None, int|None]]:
+def with_launches(records:Iterable[Record])->list[tuple[Record, Record|None, int|None]]:
     """Return kernels, copies and sets with their launch, or where none was recorded the operator that launched; and the
     thread of that operator, where there is one."""
     kinds = {}
@@ -158,9 +156,7 @@ def is_communication(
     "Return whether a kernel moves data between GPUs; those of symmetric memory are not called nccl."
     return _communication.search(name) is not None
 
-def is_collective_kernel(
-    record:Record,
-)->bool:
+def is_collective_kernel(record:Record)->bool:
     "Return whether a record is a kernel that communicates with other GPUs."
     return record.kind == "kernel" and is_communication(record.name)
 

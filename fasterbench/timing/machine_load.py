@@ -166,8 +166,7 @@ class LoadMeter:
         self.between()
 
     def __exit__(self, error=None, *_):
-        if error is None and self.least:
-            sleep(max(self.least - (self.clock() - self.readings[0].time), 0.0))
+        if error is None and self.least: sleep(max(self.least - (self.clock() - self.readings[0].time), 0.0))
         self.readings.append(self.read())
         self.between()
         clocks = self.clocks + _clock_rates()

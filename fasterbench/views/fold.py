@@ -141,8 +141,7 @@ def by_layer(points:Sequence[RooflinePoint])->list[RooflinePoint]:
 groupings = ("auto", "block", "type", "category", "layer", None)
 
 def _check(group, depth):
-    if group not in groupings:
-        raise ValueError(f"group={group!r}; the groups are {', '.join(map(repr, groupings))}")
+    if group not in groupings: raise ValueError(f"group={group!r}; the groups are {', '.join(map(repr, groupings))}")
     whole = isinstance(depth, int) and not isinstance(depth, bool)
     if depth is not None and not (whole and depth > 0):
         raise ValueError(f"depth={depth!r}: a whole number of at least 1 is needed, or None for the whole tree")

@@ -56,8 +56,7 @@ def peaks_table(
     where = f"{name} ({peaks.device}), torch {env.get('torch', '?')}, {env.get('threads', '?')} threads"
     ridge = f"ridge point {peaks.ridge_point:.2f} FLOP/B ({peaks.dtype.removeprefix('torch.')}, main memory)"
     lines = [*filter(None, [roof_caveats(peaks)])]
-    if peaks.network:
-        lines.append(f"network: {where_measured(peaks.network) or 'of unknown origin'}")
+    if peaks.network: lines.append(f"network: {where_measured(peaks.network) or 'of unknown origin'}")
     width = width or terminal_width()
     ceilings = Table(rows, {0, len(rows[0]) - 1}, [], [ridge, *lines]).text(width)
     links = [network.roofs_table(peaks.network).text(width)] if (network := _network_door(peaks)) else []

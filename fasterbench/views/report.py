@@ -52,10 +52,13 @@ def _idle_facts(result):
     if not total: return []
     span = sum(b.span_s for b in result.breakdowns) / devices or divided(result).end_to_end_s
     causes, layers = totals((cause, s) for cause, _, s in times), totals((name, s) for _, name, s in times if name)
-    whole = f"{format_si(total, 's')}, {total / span:.1%} of {format_si(span, 's')}" if span else format_si(total, "s")
     before = [(f"before {name}", text) for name, text in _longest_parts(layers, total) if name in layers][:5]
-    per = f", mean of {devices} devices" if devices > 1 else ""
-    return [("no kernel ran", whole + per), *_longest_parts(causes, total), *before]
+    return [("no kernel ran", _idle_share(total, span, devices)), *_longest_parts(causes, total), *before]
+
+def _idle_share(total, span, devices):
+    "Return the idle time with its share of a span; of several devices it is their mean."
+    share = f", {total / span:.1%} of {format_si(span, 's')}" if span else ""
+    return format_si(total, "s") + share + (f", mean of {devices} devices" if devices > 1 else "")
 
 def _longest_parts(sums, total):
     "Return each name with its time and its share of `total`, the longest first."

@@ -8,6 +8,7 @@ __all__ = ['summary']
 # %% ../../nbs/views/table.ipynb #06a1c1b1
 from collections.abc import Iterator
 
+from ..core.units import first_names
 from ..roofs.place import RooflinePoint, arithmetic_intensity
 from ..roofs.hardware import memory_time, passing
 from ..timing.certainty import row_spread
@@ -119,9 +120,9 @@ def above_text(result)->str:
     "Say which rows are faster than their roof; empty where none is."
     above = [p for p in result.points if p.above_roof]
     if not above: return ""
-    names = ", ".join(f"{printable(p.name or p.type)} ({p.utilization_pct:.0f} %)" for p in above[:3])
+    names = first_names(f"{printable(p.name or p.type)} ({p.utilization_pct:.0f} %)" for p in above)
     return (f"{len(above)} of {len(result.points)} rows are faster than their roof by more than the spread, so that a "
-            f"count, a time or a roof is wrong: {names}{' …' if len(above) > 3 else ''}")
+            f"count, a time or a roof is wrong: {names}")
 
 def footer(result)->list[str]:
     "List caveats, rows above their roof, unknown operators, and notes."

@@ -10,8 +10,7 @@ import math
 
 import torch
 
-from .rules import (Flops, Shape, aten_names, count_tensors, each, entries, filled_groups,
-                                     has_data, rule)
+from .rules import Flops, Shape, aten_names, count_tensors, each, entries, filled_groups, has_data, rule
 
 # %% ../../nbs/work/contractions.ipynb #5026fa78
 def matmul(

@@ -272,9 +272,7 @@ def script_operators(
     return dict(Counter(f"{kind} (in an optimized script)" for kind in _nodes(module.graph) if unseen(kind)))
 
 # %% ../../nbs/work/dispatch.ipynb #a0t1pk01
-def packages(
-    module:torch.nn.Module,
-)->dict[str, int]:
+def packages(module:torch.nn.Module)->dict[str, int]:
     "Count the packages that AOTInductor compiled among the attributes of `module`: their operators are not seen."
     package = getattr(sys.modules.get("torch.export.pt2_archive._package"), "AOTICompiledModel", ())
     found = sum(isinstance(value, package) for value in vars(module).values())

@@ -55,9 +55,7 @@ def _marks_of(marks, unit, offset, spans):
     return np.lib.stride_tricks.as_strided(marks[offset // unit:], shape, strides)      # a mark is a byte
 
 @cache
-def distinct_bytes(
-    spans:tuple,
-)->int:
+def distinct_bytes(spans:tuple)->int:
     "Return how many bytes are covered, each once."
     product = math.prod(n for _, n in spans)
     if is_nested(spans): return product

@@ -19,8 +19,7 @@ from torch.nn.functional import pad
 from ..core.arguments import modules_of, tensors_of
 from ..core.private import (DataDependentOutputException, DispatchKey, DynamicOutputShapeException,
                                       FakeTensor, tree_map)
-from ..engine.accelerator import (autocast_call, bfloat16_call, properties_call, set_autocast_call,
-                                            set_bfloat16_call, set_properties_call, stand_in)
+from ..engine.accelerator import autocast_call, bfloat16_call, properties_call, stand_in
 from ..engine.backward import backward_here
 from ..engine.process import SharedSwitch
 from ..engine.step import TrainingStep
@@ -270,15 +269,15 @@ def _properties(device=None):
     major, minor = divmod(target.capability, 10)
     return SimpleNamespace(name=target.architecture or target.type, major=major, minor=minor)
 
-_answers = SharedSwitch(properties_call, set_properties_call, lambda: _properties)
+_answers = SharedSwitch(*properties_call, lambda: _properties)
 
 def _no_amp(): return getattr(_asked, "target", None) is None and _autocasts.before()
 def _bfloat16(*args, **kwargs):
     "Tell if there is bfloat16, which a target has at least in software; other threads ask the driver."
     return getattr(_asked, "target", None) is not None or _bfloat16s.before(*args, **kwargs)
 
-_autocasts = SharedSwitch(autocast_call, set_autocast_call, lambda: _no_amp)
-_bfloat16s = SharedSwitch(bfloat16_call, set_bfloat16_call, lambda: _bfloat16)
+_autocasts = SharedSwitch(*autocast_call, lambda: _no_amp)
+_bfloat16s = SharedSwitch(*bfloat16_call, lambda: _bfloat16)
 
 @contextmanager
 def _answering(target):
