@@ -1,10 +1,12 @@
 """Where tests are, which run, and in which order.
 
-    test_house, test_words, test_typing, test_canary      the code itself: wings, words, types, PyTorch's private names
+    test_house, test_words, test_typing, test_features     the code itself: wings, words, types, a feature taken out
+    test_canary, test_start, test_release, test_debug      PyTorch's private names, what a start imports, the wheel
     test_counting, test_operators, test_tensors, test_zoo  work: rules, operators, models
-    test_accelerator, test_ranks, test_memory, test_state  devices (simulated.py), ranks, peaks; what a run leaves behind
-    test_rows, test_report, test_views, test_site          rows of every source, pages in a browser, the docs
-    test_cli, test_help, test_start, test_release          verbs, what a start imports, the wheel
+    test_accelerator, test_ranks, test_memory, test_scale  devices (simulated.py), ranks, peaks, large models, load
+    test_faults*, test_interrupts, test_state              what goes wrong, and what a run leaves behind
+    test_rows, test_saved, test_report, test_views         rows of every source, files, pages in a browser
+    test_cli, test_help, test_warnings, test_site          verbs, help, what is said, the docs
     a folder, as network/ or serving/                      a feature, the folder of the same name in the package
     test_notebooks                                         each notebook of nbs/, from top to bottom
     benchmarks/, test_gpu_script                           scripts that measure; mutants.py says what the tests catch

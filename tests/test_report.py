@@ -28,6 +28,8 @@ def until(found, seconds=120):
         time.sleep(0.05)
     return value
 
+more = heavy_only("seconds in a browser")
+
 def ready(browser, tab): until(lambda: browser.execute_script("return document.body.dataset.ready") == tab)
 
 def view(browser, width, height):
@@ -100,6 +102,7 @@ def report(tmp_path_factory):
     from_json(resnet50).to_html(path)
     return path
 
+@more
 def test_the_charts_are_drawn_at_their_size(chrome, report):
     "The filters wrap or not: the chart is drawn in the box that stays."
     for width in (1200, 1280, 1366, 1440, 1600) if nightly else (1280, 1440):
@@ -110,6 +113,7 @@ def test_the_charts_are_drawn_at_their_size(chrome, report):
                     charts[0]._fullLayout.height, document.getElementById("chart").clientHeight]""")
         assert heights[0] == heights[1] and abs(heights[2] - heights[3]) <= 1, (width, heights)
 
+@more
 def test_titles_of_columns_take_two_lines(chrome, report):
     "All columns shown, of every kind of rows; and each filter says what it filters."
     opened(chrome, report)
@@ -127,6 +131,7 @@ def test_titles_of_columns_take_two_lines(chrome, report):
         return !fits}).map(e => e.id)""")
     assert cut == [], cut
 
+@more
 def test_a_comparison_of_three_shows_the_ratio(chrome, tmp_path):
     one = from_json(resnet50)
     path = tmp_path/"three.html"
@@ -185,7 +190,6 @@ def pages(tmp_path_factory, report):
     first = dict(pair="pairs", peaks="memory", series="series")
     return {name: (folder/f"{name}.html", first.get(name, "modules")) for name in ("step", "blocks", "levels", "pair", "series", "peaks")} | dict(report=(report, "modules"))
 
-more = heavy_only("seconds in a browser")
 kinds_of_pages = ("report", "step", "blocks", "levels", "pair", "series", "peaks")
 def here_on(page):
     "What takes seconds on each page is tried in the test line on this one, in the heavy run on one of another kind, and once a week on all."
@@ -375,6 +379,7 @@ def test_details_of_a_row(chrome, report):
     chrome.find_element("css selector", "#details .close").click()
     assert not chrome.find_element("id", "details").is_displayed() and chosen(chrome) == [] and ringed(chrome) == []
 
+@more
 def test_keyboard_alone(chrome, pages):
     "From the first tab to a chosen row, a folded one opened, a column sorted."
     from selenium.webdriver.common.keys import Keys
@@ -561,6 +566,7 @@ def test_short_names_stay_apart(chrome, report):
     [cut] = short([kernel], 28)
     assert cut.startswith("vectorized_elemen") and len(cut) == 28
 
+@more
 @pytest.mark.parametrize("width", (390, 1440))
 def test_rows_that_are_not_on_the_chart_have_names_of_their_own(chrome, tmp_path, width):
     "Each kind of such rows has a label, no label covers another, and no marker covers a label."
@@ -574,6 +580,7 @@ def test_rows_that_are_not_on_the_chart_have_names_of_their_own(chrome, tmp_path
     left = chrome.execute_script("return Math.min(...[...charts[0].querySelectorAll('.x2y2 path.point')].map(e => e.getBoundingClientRect().left))")
     assert left >= max(right for *_, right in boxes) - 2
 
+@more
 def test_a_command_in_a_note_is_one_line(chrome, tmp_path):
     command = "ncu --metrics " + ",".join(["smsp__sass_thread_inst_executed_op_ffma_pred_on.sum"] * 9)
     Result([row("a", 1e-3)], paper, model="Net", notes=[f"the missing metrics:\n{command}", "another"]).to_html(tmp_path/"note.html")
@@ -681,7 +688,7 @@ painted = """
     .map(e => [e.closest('svg') ? getComputedStyle(e).fill : getComputedStyle(e).color, ground(e.closest('svg')?.parentElement ?? e)])"""
 
 @pytest.mark.parametrize("dark", [False, True])
-@pytest.mark.parametrize("name", ["report", "pair"])
+@pytest.mark.parametrize("name", ["report", pytest.param("pair", marks=more)])
 def test_text_stands_out_on_light_and_dark_pages(chrome, pages, name, dark):
     "A contrast of at least 4.5 (WCAG 2.2, 1.4.3) of every text, that of the charts and of the chosen row included."
     path, tab = pages[name]
@@ -756,7 +763,7 @@ def passes(line, box):
     steps = [k / n for k in range(n + 1)]
     return any(left < x0 + (x1 - x0) * f < right and top < y0 + (y1 - y0) * f < bottom for f in steps)
 
-@pytest.mark.parametrize("width, height, names", [(1440, 900, 3), pytest.param(1024, 768, 3, marks=nightly_only("a size in between")), (390, 844, 1)])
+@pytest.mark.parametrize("width, height, names", [(1440, 900, 3), pytest.param(1024, 768, 3, marks=nightly_only("a size in between")), pytest.param(390, 844, 1, marks=more)])
 def test_labels_lie_on_nothing(chrome, real, width, height, names):
     "On real results: no label of a roof and no name lies on another, on a marker, the star or a line; leaders are short and pass through none of these."
     on = lambda a, b: a[2] < b[4] and b[2] < a[4] and a[3] < b[5] and b[3] < a[5]
@@ -784,6 +791,7 @@ def test_labels_lie_on_nothing(chrome, real, width, height, names):
         inside = chrome.execute_script("return document.documentElement.scrollWidth <= innerWidth")
         assert inside, path.stem
 
+@more
 def test_the_chart_is_half_of_the_page(chrome, real):
     "At 1440 px half of the width and 420 px of height at least, without the strip; on a phone it begins within the upper two thirds of the first screen."
     plot = lambda: chrome.execute_script("const {xaxis, yaxis} = charts[0]._fullLayout; return [xaxis._length, yaxis._offset + yaxis._length]")
@@ -800,6 +808,7 @@ def test_the_chart_is_half_of_the_page(chrome, real):
         assert plot()[0] >= 265, (path.stem, plot())
         assert {"arithmetic intensity (FLOP/B)", "performance (FLOP/s)"} <= set(titles()), path.stem
 
+@more
 def test_columns_fit_or_have_a_bar(chrome, real):
     "Names are as long as the other columns let them be; the bar of a table that is too wide is on screen, and its titles stay there."
     for path in real:
@@ -817,6 +826,7 @@ def test_columns_fit_or_have_a_bar(chrome, real):
         chrome.execute_script("document.getElementById('scroller').scrollTop = 1e6")
         assert title() == top, path.stem
 
+@more
 def test_names_take_the_room_that_there_is(chrome, tmp_path):
     "Two columns leave room for a whole name; all of them do not, and it keeps what differs."
     rows = [row(f"encoder.layers.{i}.attention.output.dense", 1e-3 / (i + 1)) for i in (0, 1)]
@@ -827,6 +837,7 @@ def test_names_take_the_room_that_there_is(chrome, tmp_path):
     chrome.execute_script("state.columns[tab.name] = tab.columns.map(c => c.field); columnsChanged()")
     assert max(map(len, texts())) < len(rows[0].name) and texts()[0] != texts()[1] and all(t.endswith("dense") for t in texts())
 
+@more
 def test_a_text_finds_rows_without_names(chrome, tmp_path):
     "Budgets have a model, a layer and a figure; samples of a program have numbers alone, and no text to look for."
     from fasterbench.views.fields import Field
@@ -845,6 +856,7 @@ def test_a_text_finds_rows_without_names(chrome, tmp_path):
     opened(chrome, tmp_path/"samples.html", tab="series")
     assert not chrome.find_element("id", "text").is_displayed() and not chrome.find_element("id", "regex").is_displayed()
 
+@more
 def test_a_phone_shows_one_note_and_the_others_on_demand(chrome, tmp_path):
     Result([row("a", 1e-3)], paper, model="Net", notes=["one", "two", "three"]).to_html(tmp_path/"notes.html")
     shown = lambda: [e.text for e in chrome.find_elements("css selector", ".note") if e.is_displayed()]
@@ -855,6 +867,7 @@ def test_a_phone_shows_one_note_and_the_others_on_demand(chrome, tmp_path):
     chrome.find_element("css selector", "#notes summary").click()
     assert shown() == first
 
+@more
 @pytest.mark.parametrize("name", ["pair", "series"])
 def test_what_the_legend_has_no_room_for_is_in_a_menu(chrome, pages, name):
     "One line on a phone, too, and every entry can still be pressed."
@@ -866,6 +879,7 @@ def test_what_the_legend_has_no_room_for_is_in_a_menu(chrome, pages, name):
                                        ".map(t => t.legendgroup ?? t.name)).size")
         assert high < 40 and entries == wanted, (width, high, entries, wanted)
 
+@more
 def test_columns_that_fit_have_no_bar(chrome, report):
     "Neither a pixel too wide, nor an arrow of the last title beyond the frame."
     for size in ((1440, 900), (1024, 768)):
@@ -873,6 +887,7 @@ def test_columns_that_fit_have_no_bar(chrome, report):
         wide = chrome.execute_script("const e = document.getElementById('scroller'); return [e.scrollWidth - e.clientWidth, e.offsetHeight - e.clientHeight]")
         assert wide[0] == 0 and wide[1] <= 2, (size, wide)
 
+@more
 def test_filters_are_there_when_a_phone_turns(chrome, report):
     opened(chrome, report, 390, 844)
     view(chrome, 844, 390)
@@ -881,6 +896,7 @@ def test_filters_are_there_when_a_phone_turns(chrome, report):
     put(chrome, "text", "no such row")
     assert chrome.find_element("id", "text").is_displayed() and in_table(chrome) == []
 
+@more
 def test_names_of_rows_are_above_them_on_a_phone(chrome, tmp_path):
     "The chart keeps the width, and a name lies on no marker; in dark, too, it is the ink of the page."
     from fasterbench.checking.budgets import Budget, Found, figures, judge
@@ -896,6 +912,7 @@ def test_names_of_rows_are_above_them_on_a_phone(chrome, tmp_path):
     assert not [1 for a in names for b in marks if a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]]
     assert chrome.execute_script("return charts[0]._fullLayout.xaxis._length") > 300
 
+@more
 def test_the_strip_is_there_where_something_is_on_it(chrome, tmp_path):
     "Idle time is a term of the equation and no marker; copies that a filter leaves out take the strip with them."
     rows = [row("fc", 2e-3, share=0.4), row("copy", 1e-3, flops=0, share=0.2, category="copy"), row("(idle)", 2e-3, flops=0, nbytes=0, share=0.4, category="idle")]
@@ -909,6 +926,7 @@ def test_the_strip_is_there_where_something_is_on_it(chrome, tmp_path):
     opened(chrome, tmp_path/"alone.html")
     assert not chrome.find_elements("css selector", "#chart .x2y2") and "2.0 idle" in chrome.find_elements("css selector", ".lead")[1].text
 
+@more
 def test_the_category_chart_keeps_its_scale(chrome, report):
     opened(chrome, report)
     ranges = lambda: chrome.execute_script("return [charts[1]._fullLayout.xaxis.range, charts[1]._fullLayout.yaxis.range]")
@@ -920,6 +938,7 @@ def test_the_category_chart_keeps_its_scale(chrome, report):
     put(chrome, "text", "no such row")
     assert ranges() == whole and "no row matches the filters" in chrome.find_element("id", "shown").text
 
+@more
 def test_phases_have_symbols_of_their_own(chrome, pages):
     "A marker says its phase by its symbol and its name; the legend filters by it."
     opened(chrome, pages["step"][0])
@@ -929,11 +948,13 @@ def test_phases_have_symbols_of_their_own(chrome, pages):
     click_the_legend(chrome, "backward")
     until(lambda: in_table(chrome) == [0])
 
+@more
 def test_a_phone_shows_time_and_share_beside_the_name(chrome, report):
     opened(chrome, report, 390, 844)
     right = lambda field: chrome.execute_script("return document.querySelector(arguments[0]).getBoundingClientRect().right", f"th.field-{field}")
     assert right("name") < right("time_s") < right("share") <= 390 and "type" not in titles(chrome)
 
+@more
 def test_caveats_of_roofs_are_on_the_page_of_the_peaks(chrome, tmp_path):
     "The roof of L2 is that of L3: its spread is said once."
     level = MemoryLevel("L3", 32 << 20, 9e11, spread=0.34)

@@ -1,6 +1,7 @@
 "What every kind of view says, in the terminal, in a notebook, on its page and in its JSON."
 import html, json, os, re, shutil, sys
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -156,20 +157,24 @@ def first_tab(view): return view._page()["kinds"][0]["name"]
 sizes = (1440, 900), (1024, 768), (390, 844)
 
 @pytest.fixture(scope="module")
-def view_pages(tmp_path_factory):
+def page_of(tmp_path_factory):
+    "Kind of view → its page, made when it is first asked for."
     folder = tmp_path_factory.mktemp("views")
-    for kind in makers: view_of(kind).to_html(folder/f"{kind}.html")
-    return folder
+    @cache
+    def made(kind):
+        view_of(kind).to_html(folder/f"{kind}.html")
+        return folder/f"{kind}.html"
+    return made
 
 more, rarely = heavy_only("seconds in a browser"), nightly_only("another kind of page")
 opened_by = dict(training=(), serve_several=(), pair=more, series=more, check=more, watch=more, peaks=more)      # pages that differ most; once a week all
 
 @pytest.mark.parametrize("kind", [pytest.param(k, marks=opened_by.get(k, rarely)) for k in makers])
-def test_controls_are_reached_and_nothing_is_cut_off(chrome, view_pages, kind):
+def test_controls_are_reached_and_nothing_is_cut_off(chrome, page_of, kind):
     "In three sizes, on every tab: no control lies under another, no column, title or axis is cut."
     found = []
     for size in sizes:
-        opened(chrome, view_pages/f"{kind}.html", *size, tab=first_tab(view_of(kind)), state="")
+        opened(chrome, page_of(kind), *size, tab=first_tab(view_of(kind)), state="")
         for tab in chrome.execute_script("return data.kinds.map(k => k.name)"):
             if tab != chrome.execute_script("return tab.name"): go_to(chrome, tab)
             scripts = (unreachable, cut_off, empty_axes) if size == sizes[0] else (unreachable, cut_off)
@@ -184,11 +189,11 @@ planted = dict(
 
 @more
 @pytest.mark.parametrize("defect", planted)
-def test_planted_defects_are_found(chrome, view_pages, defect):
+def test_planted_defects_are_found(chrome, page_of, defect):
     "What the test above looks for, put into a page that is well."
     style, script, word = planted[defect]
     kind = "devices" if defect == "tick" else "predict"
-    opened(chrome, view_pages/f"{kind}.html", tab=first_tab(view_of(kind)), state="")
+    opened(chrome, page_of(kind), tab=first_tab(view_of(kind)), state="")
     assert chrome.execute_script(script) == []
     chrome.execute_script("document.head.append(Object.assign(document.createElement('style'), {textContent: arguments[0]}))", style)
     assert [f for f in chrome.execute_script(script) if word in f] != []
@@ -210,14 +215,14 @@ questions = dict(       # where is the time, what limits it, how far from the li
 in_the_test_line = "profile", "trace", "predict", "pair", "serve", "check", "disagreeing"
 
 @pytest.mark.parametrize("kind", [k if k in in_the_test_line else pytest.param(k, marks=more) for k in questions])
-def test_one_screen_answers(chrome, view_pages, kind):
+def test_one_screen_answers(chrome, page_of, kind):
     "Where the time is, what limits it, how far it is from the limit, how sure that is, what changed: without scrolling, at 1440×900."
-    opened(chrome, view_pages/f"{kind}.html", tab=first_tab(view_of(kind)), state="")
+    opened(chrome, page_of(kind), tab=first_tab(view_of(kind)), state="")
     shown = chrome.execute_script(in_view)
     assert [word for word in questions[kind] if word not in shown] == [], shown
 
-def test_no_bar_where_rows_and_total_disagree(chrome, view_pages):
-    opened(chrome, view_pages/"disagreeing.html", state="")
+def test_no_bar_where_rows_and_total_disagree(chrome, page_of):
+    opened(chrome, page_of("disagreeing"), state="")
     assert not chrome.find_element("id", "division").is_displayed()
 
 def test_what_puts_both_sides_in_doubt_is_said_once():

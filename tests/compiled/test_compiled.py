@@ -549,6 +549,7 @@ def test_interrupted_at_every_line_of_the_swap():
         timestamped.leave()                                     # as the profile's own undo does once more
         assert snapshot(wrappers()) == before, at
 
+@heavy_only("generates code thirteen times")
 def test_interrupted_while_code_is_generated():
     model, sample = ready(), torch.ones(8, 16)
     before = snapshot(wrappers())
