@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..core.dtypes import itemsize
-from ..roofs.datasheet import clock_of, match_device
+from ..roofs.datasheet import at_printed_clock, clock_of, match_device
 from ..roofs.hardware import HardwarePeaks, memory_time, passing
 from ..work.trace import Call
 
@@ -173,7 +173,7 @@ class Scale(NamedTuple):
 def row_scale(peaks:HardwarePeaks)->Scale:
     "Return the fraction of these roofs that the best programs reach: 1 for measured roofs, less for a datasheet's."
     if not _from_datasheet(peaks): return Scale(1.0, 1.0)
-    return Scale(constants["reached"].value, _sustained(peaks))
+    return Scale(constants["reached"].value, _sustained(peaks) * at_printed_clock(peaks).peak_flops / peaks.peak_flops)
 
 # %% ../../nbs/predicting/expected.ipynb #e0000007
 class Chip(NamedTuple):
@@ -402,22 +402,28 @@ def expected_operator_times(
     compiled:bool=False,       # Whether the operators are kernels that a compiler has chosen
 )->list[OperatorTime]:
     "Return the limit and the expected time of every operator of a run, on the device alone."
-    likely = expected_traffic(trace, [l.capacity for l in peaks.memory[:-1]])
-    rates, chip = {kind: _bandwidths(peaks, kind) for kind in kinds}, chip_of(peaks)
+    likely, printed = expected_traffic(trace, [l.capacity for l in peaks.memory[:-1]]), at_printed_clock(peaks)
+    rates, chip = {kind: _bandwidths(printed, kind) for kind in kinds}, chip_of(peaks)
     start, found = _start_time(chip, captured), []
     for call, own, passed in zip(trace, served, likely):
-        dtype, on_tf32 = call.dtype or peaks.dtype, call.category in tf32
-        peak = max(peaks.contraction_peak(dtype, call.category, tf32), peaks.flops_of(dtype, on_tf32))
-        limit = max((call.flops or 0) / peak, memory_time(peaks.memory, own)[0])
+        dtype, on_tf32, limit = call.dtype or peaks.dtype, call.category in tf32, _least_time(call, own, peaks, tf32)
         if peaks.device == "cpu":
             runs = bool(call.flops or call.reads or call.writes)
             expected = limit / constants["cpu"].value + runs * constants["cpu_launch"].value
         else:
             traffic = max(b / rate for b, rate in zip(passing(passed), rates[_memory_kind(call)])) * _byte_passes(call)
-            expected = max(_kernel_time(call, traffic, peaks, dtype, on_tf32, chip, start, compiled),
-                           limit + start)
+            expected = max(_kernel_time(call, traffic, printed, dtype, on_tf32, chip, start, compiled),
+                           _least_time(call, own, printed, tf32) + start)
         found.append(OperatorTime(limit, expected))
     return found
+
+def _operator_peak(call, peaks, tf32):
+    dtype = call.dtype or peaks.dtype
+    return max(peaks.contraction_peak(dtype, call.category, tf32), peaks.flops_of(dtype, call.category in tf32))
+
+def _least_time(call, served, peaks, tf32):
+    "Return the least time that the roofs allow one operator, s."
+    return max((call.flops or 0) / _operator_peak(call, peaks, tf32), memory_time(peaks.memory, served)[0])
 
 def _byte_passes(call):
     "Return how often the bytes of an operator pass: a convolution's backward is two kernels that read the gradient."
@@ -482,17 +488,16 @@ def compiled_times(
     "Return the limit and the expected time of every operator, where a compiler may join what is no product."
     caches, main = sum(l.capacity for l in peaks.memory[:-1]), peaks.memory[-1].bandwidth
     rates, chip = {k: _bandwidths(peaks, k)[-1] for k in kinds}, chip_of(peaks)
-    start = _start_time(chip, captured)
+    start, printed = _start_time(chip, captured), at_printed_clock(peaks)
     likely, found = expected_traffic(trace, [l.capacity for l in peaks.memory[:-1]]), []
     for call, served in zip(trace, likely):
         traffic, flops = served[-1] / rates[_memory_kind(call)], call.contraction_flops
         if not flops: found.append(OperatorTime(0.0, fused_share.value * traffic)); continue
         dtype, on_tf32 = call.dtype or peaks.dtype, call.category in tf32
-        moved = sum(t.bytes for t in (*call.reads, *call.writes))
-        peak = max(peaks.contraction_peak(dtype, call.category, tf32), peaks.flops_of(dtype, on_tf32))
-        limit = max(flops / peak, max(moved - caches, 0) / main)
-        found.append(OperatorTime(limit, max(_kernel_time(call, traffic, peaks, dtype, on_tf32, chip, start,
-                                                          True), limit + start)))
+        from_memory = max(sum(t.bytes for t in (*call.reads, *call.writes)) - caches, 0) / main
+        limit, usual = (max(flops / _operator_peak(call, p, tf32), from_memory) for p in (peaks, printed))
+        found.append(OperatorTime(limit, max(_kernel_time(call, traffic, printed, dtype, on_tf32, chip, start, True),
+                                             usual + start)))
     return found
 
 # %% ../../nbs/predicting/expected.ipynb #f60ecfac
