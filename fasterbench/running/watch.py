@@ -106,7 +106,8 @@ class Watch:
         check_model(model)
         _check_arguments(peaks, on_sample)
         self.model, self.every, self.active = model, as_count("every", every, 1), as_count("active", active, 1)
-        self.warmup, self.optimizer, self.peaks, self.log = as_count("warmup", warmup, 0), optimizer, peaks, log
+        self.warmup = min(5, self.every) if warmup is None else as_count("warmup", warmup, 0)
+        self.optimizer, self.peaks, self.log = optimizer, peaks, log
         self.on_sample, self.progress, self.undo = on_sample, progress, Undo()
         self.series, self.failures, self._result = MetricSeries(title=type(model).__name__), [], None
 
@@ -324,7 +325,7 @@ def watch(
     every:int=1000,               # Calls of the model from one sample to the next
     active:int=3,                 # Steps of a sample that are timed
     *,
-    warmup:int=5,                 # Calls before the first sample
+    warmup:int|None=None,         # Calls before the first sample; None: 5, or `every` where that is fewer
     optimizer=None,               # Whose updates belong to it; None: of every optimizer that steps its parameters
     peaks:HardwarePeaks|NetworkPeaks|None=None, # The roofs; None, `NetworkPeaks`: the machine's are measured
     log=None,                     # Path of a file that gets a line of JSON per sample

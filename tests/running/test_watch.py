@@ -620,6 +620,30 @@ def test_calls_that_are_needed_without_an_optimizer():
     assert len(run(35).series) == 1 and "no update of an optimizer was seen: a step ends with its backward" in run(35).result.notes
     assert not run(34).series
 
+@pytest.mark.parametrize("keep", [False, True], ids=["dropped", "assigned"])
+def test_calls_with_gradients_and_without_a_backward(keep):
+    "Once the graph of a call is gone no backward comes through it: its step was the call. Of 8 calls 3 come before."
+    def run(calls):
+        model = net()
+        with watch(model, every=3, active=1, peaks=peaks) as w:
+            for _ in range(calls):
+                if keep: out = model(torch.randn(6, 8))
+                else: model(torch.randn(6, 8))
+        return w
+    needed = 3 + 1 + keep + 4                       # before, until the first graph is gone, active + 3
+    assert len(run(needed).series) == 1
+    with pytest.raises(RuntimeError, match="a sample began at call 4"): run(needed - 1).result
+
+def test_several_calls_before_one_backward():
+    "The graphs of calls are alive until the backward has come: they are one step; one that is dropped is corrected."
+    for dropped in (False, True):
+        model = net()
+        with watch(model, every=100, active=1, warmup=0, peaks=peaks) as w:
+            for _ in range(40):
+                if dropped: model(torch.randn(6, 8))
+                sum(model(torch.randn(6, 8)).sum() for _ in range(3)).backward()
+        assert rows(w.result)["0", "forward"].calls == 3 + dropped
+
 @heavy_only("hundreds of calls")
 def test_updates_that_come_late():
     "Of many accumulated calls; where they are more than one waits for, the optimizer can be given."
