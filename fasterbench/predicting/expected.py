@@ -71,7 +71,7 @@ constants = dict(
     scan=Constant(0.56, "", "of the bandwidth, for cumulative sums", _programs),
     norm_row=Constant(230, "cycles", "of a multiprocessor for each row of a layer norm", _timm_half),
     norm_block=Constant(3.1, "B", "a cycle that a block reads and writes for its row: layer norm", _programs),
-    statistics_block=Constant(2.75, "elements", "a cycle that a block passes over for its channel: batch norm in training",
+    statistics_block=Constant(2.75, "elements", "a cycle that a block passes over: a channel of batch norm in training",
                               _programs),
     relayout=Constant(0.80, "", "of the bandwidth, to put channels last and back around a convolution in TF32",
                       _programs),
@@ -537,8 +537,8 @@ spread = dict(
     unknown=Constant(0.17, "", "between devices whose sustained rate is not known",
         "published sustained fractions of 8 devices"),
     step=Constant(0.11, "", "of training steps, beyond what their families say",
-                  "28 steps of timm models on an RTX 3090, PyTorch 1.12 (half of the table, drawn with a seed); expected is "
-                  "0.88 of the measured in the median"),
+                  "28 steps of timm models on an RTX 3090, PyTorch 1.12 (half of the table, drawn with a seed); expected "
+                  "is 0.88 of the measured in the median"),
     power=Constant(0.40, "", "of boards that are held at 75 W and less, whose clock no datasheet says",
                    "whole models in float32 on a Tesla T4 and a P4 take 1.4 and 1.6 times what is expected (NeuSight)"),
     compiled=Constant(0.19, "", "of compiled programs on one device", fused_share.data),
