@@ -64,6 +64,8 @@ constants = dict(
     pointwise=Constant(0.88, "", "of the bandwidth, for pointwise work and copies",
                        f"0.85 to 0.91 on A100 and H100 (NeuSight, KernelBench); {_timm_half}"),
     pointwise_before=Constant(0.75, "", "the same of Pascal and Turing", "P100, P4 and T4 (NeuSight)"),
+    transposed=Constant(0.60, "", "of the bandwidth, for copies and pointwise work whose neighbours lie apart in memory",
+                        "6 runs of timm models on an RTX 3090, a checksum's half of those with such copies"),
     generated=Constant(0.95, "", "of the bandwidth, for kernels that Inductor generates", _generated),
     rows=Constant(0.55, "", "of the bandwidth, for norms and softmax, which pass over their input twice",
                   f"{_models}; {_kernels}"),
@@ -149,9 +151,11 @@ def _memory_kind(call):
     if "softmax" in call.operator: return "pointwise" if _is_short(call) else "rows"
     if _finds_statistics(call) or _is_batch_norm_backward(call): return "rows"
     if "batch_norm" in call.operator: return "pointwise"              # with its statistics known, it is
-    return "rows" if call.category == "normalisation" else "pointwise"
+    if call.category == "normalisation": return "rows"
+    return "transposed" if call.transposed and call.category in _copying else "pointwise"
 
-kinds = (*_products.values(), "pointwise", "rows", "reduction", "scan", "generated")
+_copying = ("pointwise", "activation", "data movement")
+kinds = (*_products.values(), "pointwise", "rows", "reduction", "scan", "generated", "transposed")
 
 _pascal_and_turing = ("sm60", "sm61", "sm62", "sm75")
 
@@ -446,7 +450,8 @@ def _kernel_time(call, traffic, peaks, dtype, tf32, chip, start, compiled):
     rate, shape = compute_rate(peaks, dtype, tf32), _product_shape(call) if chip else None
     longest = max((call.contraction_flops or 0) / rate, traffic)
     if call.category == "recurrent": return recurrent_steps(call) * 2 * start + longest
-    if chip and call.category in ("normalisation", "activation"): return start + rows_time(call, traffic, chip)
+    if chip and call.category in ("normalisation", "activation"):
+        return start + rows_time(call, traffic, chip) + _copy_before(call, peaks)
     if chip and call.category == "pooling": return start + pooling_time(call, traffic, chip)
     if chip and call.category == "convolution" and call.contraction_flops:
         return start + convolution_time(call, traffic, peaks, dtype, tf32, chip, compiled)
@@ -458,6 +463,11 @@ def _kernel_time(call, traffic, peaks, dtype, tf32, chip, start, compiled):
         kernel = AttentionKernel(constants["attention_pytorch"].value)
         return max(float(attention_time(*shape, call.contraction_flops, traffic, rate, chip, kernel)), start)
     return start + longest
+
+def _copy_before(call, peaks):
+    "Return what the copy takes that a layer norm makes of an input whose rows do not lie in one piece, s."
+    if not call.transposed or "layer_norm" not in call.operator: return 0.0
+    return 2 * call.reads[0].bytes / _bandwidths(peaks, "transposed")[-1]
 
 def _attention_shape(call):
     "Return batch, heads, heads of keys, queries and keys of an attention; `None` for what is none, or does more."
@@ -498,7 +508,8 @@ def compiled_times(
     start, printed = _start_time(chip, captured), at_printed_clock(peaks)
     likely, found = expected_traffic(trace, [l.capacity for l in peaks.memory[:-1]]), []
     for call, served in zip(trace, likely):
-        traffic, flops = served[-1] / rates[_memory_kind(call)], call.contraction_flops
+        kind, flops = _memory_kind(call), call.contraction_flops
+        traffic = served[-1] / rates["pointwise" if kind == "transposed" else kind]      # joined to what it reads
         if not flops: found.append(OperatorTime(0.0, fused_share.value * traffic)); continue
         dtype, on_tf32 = call.dtype or peaks.dtype, call.category in tf32
         from_memory = max(sum(t.bytes for t in (*call.reads, *call.writes)) - caches, 0) / main
