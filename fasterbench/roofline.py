@@ -21,7 +21,7 @@ from .core.docments import documented
 from .core.features import door
 from .core.progress import debug
 from .core.files import write_whole
-from .core.warnings import NotMeasuredWarning, ProvisionalWarning, UnknownWarning, warn
+from .core.warnings import NotMeasuredWarning, ProvisionalWarning, UnknownWarning, old_attribute, warn
 from .engine.accelerator import accelerator, as_device
 from .engine.process import preserved_process, gc_paused
 from .engine.peers import peers
@@ -36,6 +36,7 @@ from .timing.samples import StoppingRule
 from .views.headline import roofs_text
 from .views.origin import commit_asked, describe
 from .views.result import Result, Timing
+from .views.table import above_text
 
 # %% ../nbs/analysis/roofline.ipynb #168cd440
 _all_ = ["measure_peaks", "HardwarePeaks", "clear_peaks_cache", "RooflinePoint", "roofline_analysis"]
@@ -65,16 +66,7 @@ def _warnings(result, m):
         names = ", ".join(f"{op} ({n}×)" for op, n in result.unknown_ops.items())
         yield (UnknownWarning, f"no FLOP rule for {names}: the rows that run them have unknown FLOPs; "
                "fasterbench.rule registers a rule")
-    if text := _above_text(result): yield ProvisionalWarning, text
-
-def _above_text(result):
-    "Say which rows are above their roof; empty where none is."
-    above = [p for p in result.points if p.above_roof]
-    if not above: return ""
-    names = ", ".join(f"{p.name or p.type} ({p.utilization_pct:.0f} %)" for p in above[:3])
-    more = " …" if len(above) > 3 else ""
-    return (f"{len(above)} of {len(result.points)} rows are faster than their roof: {names}{more}; "
-            "measure_peaks(device, cache=False) measures the roofs again")
+    if text := above_text(result): yield ProvisionalWarning, text
 
 def _few(timing):
     "Say how many runs slow steps got, and how well the total is known."
@@ -107,7 +99,7 @@ class RooflineAnalyzer:
         check_peaks(peaks)
         self.model, self.sample, self._peaks = model, sample, peaks
         self._result:Result|None = None
-        self._sites = None               # What `sites_of` makes a file of
+        self._kernels = None                # What `kernel_file_of` makes a file of
 
     def profile(self,
         device:str|torch.device|None=None, # "cpu", "cuda", "cuda:1"; None: where the model lies
@@ -141,7 +133,7 @@ class RooflineAnalyzer:
             debug(f"placed {len(found.points)} rows of modules and {len(found.ops)} of operators under their roofs")
             few = _few(found.timing) if rule.steps is None and found.timing.steps < rule.at_least else []
             self._result = replace(found, notes=[*found.notes, *few], **call)
-            self._sites = (m.kernels.slots, m.inner, found.model) if m.kernels else None
+            self._kernels = (m.kernels.slots, m.inner, found.model) if m.kernels else None
         for kind, message in _warnings(self._result, m): warn(message, kind)
         return self
 
@@ -185,16 +177,17 @@ class RooflineAnalyzer:
     plot, to_image, to_json = _view(Result.plot), _view(Result.to_image), _view(Result.to_json)
     render, to_html = _view(Result.render), _view(Result.to_html)
 
-    def to_sites(self,
+    def to_kernels(self,
         path, # Where to write
     ):
-        "Write the kernels of the compiled model, for `read_trace(sites=path)`. Raises `ValueError` without any."
-        if self.result and self._sites is None:
+        "Write the kernels of the compiled model, for `read_trace(kernels=path)`. Raises `ValueError` without any."
+        if self.result and self._kernels is None:
             raise ValueError("the profile has no kernels of compiled code; torch.compile(model) has them, and a note "
                              "of the profile says which parts are one row")
         compiled = door("compiled")
-        write_whole(path, compiled.sites_text(compiled.sites_of(*self._sites)))
+        write_whole(path, compiled.kernel_file_text(compiled.kernel_file_of(*self._kernels)))
 
+    to_sites = old_attribute("to_sites", "to_kernels")
     def _repr_html_(self): return self._result._repr_html_() if self._result else repr(self)
     def __repr__(self):
         if self._result is None: return f"RooflineAnalyzer({type(self.model).__name__}, not profiled yet)"

@@ -13,7 +13,7 @@ Three levels: the test line of the README; FASTERBENCH_TESTS=all, as `.ci/run`, 
 FASTERBENCH_TESTS=nightly, once a week, adds `@nightly_only(why)`. Tests run on several workers. Those that compare times
 carry the mark `timed`: they come last, and no other test runs beside them. Of a notebook only the cells that carry
 `#| timed` are alone. Those of a minute and more carry the mark `long`, and come first."""
-import os, shutil, tempfile
+import os, shutil, tempfile, warnings
 from pathlib import Path
 
 import pytest
@@ -40,6 +40,28 @@ def shared_file(*parts):
     path = shared.joinpath("data", *parts)
     if not path.exists(): pytest.skip(f"no {path}; FASTERBENCH_SHARED names the folder that holds it")
     return path
+
+def no_browser(why):
+    warnings.warn(f"NO PAGE IS TESTED: {why}")
+    pytest.skip(f"NO PAGE IS TESTED: {why}")
+
+@pytest.fixture(scope="session")
+def chrome(tmp_path_factory):
+    "A browser without a network. Selenium takes the one that is installed, or fetches one; without either there is nothing to test with."
+    try: from selenium import webdriver
+    except ImportError: no_browser("selenium is not installed; the dev extra has it")
+    options = webdriver.ChromeOptions()
+    for argument in ("headless=new", "no-sandbox", "disable-gpu", "disable-background-networking", "host-resolver-rules=MAP * ~NOTFOUND"):
+        options.add_argument(f"--{argument}")
+    options.set_capability("goog:loggingPrefs", dict(browser="ALL", performance="ALL"))
+    options.binary_location = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), "")
+    driver = shutil.which("chromedriver")
+    try: browser = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver) if driver else None)
+    except Exception as error: no_browser(f"no Chrome or Chromium with its driver was found or could be fetched: {str(error).splitlines()[0]}")
+    browser.downloads = tmp_path_factory.mktemp("downloads")
+    browser.execute_cdp_cmd("Browser.setDownloadBehavior", dict(behavior="allow", downloadPath=str(browser.downloads)))
+    yield browser
+    browser.quit()
 
 def heavy_only(why):
     "A mark: the test runs with FASTERBENCH_TESTS=all, as `.ci/run` does, and not in the test line of the README."

@@ -293,10 +293,10 @@ def test_kernels_that_are_not_in_the_record_are_said():
     assert ra.result.notes == ["the profiler recorded no kernel for 3 of 9 launches (1): their time is in (idle)"]
     assert ra.result.notes[0] in " ".join(ra.result.text().split())
 
-@pytest.mark.parametrize("gone", ["kernel", "fasterbench::stamp", "activity"])
+@pytest.mark.parametrize("gone", ["kernel", "fasterbench::timestamp", "activity"])
 @apart
 def test_without_a_whole_record_events_tell_the_times(gone):
-    "The first layer's time begins when its stamp is put into the queue, before its launch."
+    "The first layer's time begins when its timestamp is put into the queue, before its launch."
     t = tools()
     drop = lambda events: [e for i, e in enumerate(events) if gone not in (e.kind, e.called) or gone != "kernel" and i % 5]
     if gone == "activity": t.sim.Simulated.activity = None

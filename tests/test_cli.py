@@ -205,7 +205,6 @@ def test_a_report_of_nsight_compute(folder):
     done = fasterbench("ncu", report, "--by", "kernel", "--json", "-", cwd=folder)
     assert done.returncode == 0 and json.loads(done.stdout)["points"][0]["time_s"] == 2.5e-3
 
-@pytest.mark.timed
 def test_peaks(folder):
     done = fasterbench("peaks", "--json", "peaks.json", cwd=folder)
     assert done.returncode == 0 and "ridge point" in done.stdout and "DRAM" in done.stdout and "it [" not in done.stderr and "measuring" not in done.stderr
@@ -389,7 +388,6 @@ def test_a_terminal_sees_progress(folder):
     assert code == 0 and "profiling" in text
 
 @heavy_only("needs torchvision and half a minute")
-@pytest.mark.timed
 def test_the_main_job(tmp_path):
     code, text = watched("roofline", "torchvision:resnet18", cwd=tmp_path)
     assert code == 0 and "wrote resnet18.html" in text
@@ -406,3 +404,44 @@ def test_a_reader_that_leaves_loses_no_file(folder, tmp_path):
         done = subprocess.run([command, "report", "saved.json", "--html", str(page), *more], cwd=folder, stdout=end, stderr=subprocess.PIPE, text=True, env=bars)
         os.close(end)
         assert (done.returncode, page.exists()) == (0, True) and "Broken" not in done.stderr, done.stderr
+
+reads_and_writes = dict(        # what a verb reads, and which of its options write
+    roofline=("net.py:make", "net.py", "html json csv sites"), report=("saved.json", "saved.json", "html csv"),
+    compare=("broken.json saved.json", "saved.json", "html csv"), count=("net.py:make", "net.py", "json csv"),
+    predict=("net.py:make --on peaks.json", "peaks.json", "html json csv sites"), mfu=("net.py:make --on L40S --tokens-per-s 1", "net.py", "json"),
+    serve=("transformers:own_code --on L40S", "own_code/config.json", "html json csv"), check=("ends.toml", "ends.toml", "html json junit"),
+    trace=("saved.json --like newer.json", "newer.json", "html json csv perfetto"), ncu=("newer.json", "newer.json", "html json csv"))
+
+@pytest.mark.parametrize("verb", reads_and_writes)
+def test_a_file_that_is_read_is_not_written_over(folder, verb, monkeypatch, capsys):
+    "By its name, another spelling of its path, a link to it; with any option that writes, before anything is done."
+    from fasterbench.cli.main import main
+    given, read, options = reads_and_writes[verb]
+    (folder/"peaks.json").write_text("{}")
+    link = folder/f"link-{verb}"
+    link.symlink_to(folder/read)
+    before = (folder/read).read_bytes()
+    monkeypatch.chdir(folder)
+    ways = [(option, read) for option in options.split()] + [(options.split()[0], path) for path in (f"own_code/../{read}", folder/read, link.name)]
+    for option, path in ways:
+        with pytest.raises(SystemExit) as ended: main([verb, f"--{option}", str(path), *given.split()])
+        said = f"fasterbench: Invalid value for --{option}: {str(path)!r} is read by the same command, which would overwrite it\n"
+        assert (ended.value.code, capsys.readouterr()) == (2, ("", said))
+    assert (folder/read).read_bytes() == before and link.is_symlink()
+
+def test_check_writes_over_no_model_that_its_file_names(folder):
+    done = fasterbench("check", "ends.toml", "--json", "ends.py", cwd=folder)
+    assert done.returncode == 2 and "'ends.py' is read by the same command" in done.stderr
+
+def test_one_file_is_not_written_twice(folder):
+    done = fasterbench("count", "net.py:make", "--json", "one", "--csv", "./one", cwd=folder)
+    assert (done.returncode, done.stderr) == (2, "fasterbench: Invalid value for --json, --csv: only one of them can go to 'one'\n") and not (folder/"one").exists()
+
+def test_what_an_option_writes_is_said_first():
+    "A file is checked where the help of its option begins with Write: no option of such a name begins with something else."
+    from typer.main import get_command
+    from fasterbench.cli.main import app
+    names = {"--html", "--json", "--csv", "--sites", "--perfetto", "--junit"}
+    found = [(name, o, p.help) for name, verb in get_command(app).commands.items() for p in verb.params for o in p.opts if o in names]
+    assert {o for _, o, _ in found} == names
+    assert [f for f in found if not f[2].startswith("Write ") and f[:2] != ("trace", "--sites")] == []

@@ -13,7 +13,7 @@ from fasterbench.core.arguments import tensors_of
 from fasterbench.engine.accelerator import accelerator
 from fasterbench.roofline import HardwarePeaks, RooflineAnalyzer
 from fasterbench.probes.probes import memory_probe, streams
-from fasterbench.timing.stamps import node_cost, stamp_cost
+from fasterbench.timing.timestamps import node_cost, timestamp_cost
 from fasterbench.views.result import Timing
 
 peaks = HardwarePeaks(1e12, 1e11)
@@ -110,7 +110,7 @@ def test_roofs_from_a_bad_moment_are_measured_again(tmp_path, monkeypatch, again
     rates, ago = [1e3, again], (datetime.now(timezone.utc) - timedelta(hours=2)).isoformat()
     def measured(here, *settings):
         rate, date = rates.pop(0), dict(date=ago) if len(rates) == 1 else {}
-        return HardwarePeaks(rate, rate / 4, device="cpu", environment=module.environment(here) | date)
+        return HardwarePeaks(rate, rate / 4, device="cpu", environment=module.environment(here.properties()) | date)
     monkeypatch.setenv("FASTERBENCH_CACHE", str(tmp_path))
     monkeypatch.setattr(module, "_remembered", {})
     monkeypatch.setattr(module, "_measure", measured)
@@ -132,7 +132,7 @@ class Devices(TorchDispatchMode):
 def test_a_default_device_moves_no_calibration(capsys):
     with torch.device("meta"):
         with Devices() as devices:
-            stamp_cost(n=5, rounds=2), node_cost(20, 2)
+            timestamp_cost(n=5, rounds=2), node_cost(20, 2)
             for kind in streams: memory_probe(kind, 1 << 16, accelerator(torch.device("cpu"))).build()()
         assert devices.used == {"cpu"}
         model, x = nn.Linear(64, 64, device="cpu"), torch.ones(16, 64, device="cpu")

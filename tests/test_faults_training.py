@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from fasterbench.roofline import RooflineAnalyzer
-from conftest import heavy, heavy_only
+from conftest import nightly, nightly_only
 from test_faults import Fuse, Step, peaks, snapshot
 
 class Burning(torch.autograd.Function):
@@ -65,17 +65,17 @@ def test_a_training_profile_leaves_no_trace(stepped):
     phases = {r.phase for r in ra.results if r.category != "overhead"}
     assert phases == {"forward", "backward", "update"} and len(ra.steps) == 2
 
-@pytest.mark.parametrize("error", [pytest.param(RuntimeError, marks=heavy_only("another error")), KeyboardInterrupt])
-@pytest.mark.parametrize("stepped", [False, pytest.param(True, marks=heavy_only("twice as long"))])
+@pytest.mark.parametrize("error", [pytest.param(RuntimeError, marks=nightly_only("another error")), KeyboardInterrupt])
+@pytest.mark.parametrize("stepped", [False, pytest.param(True, marks=nightly_only("twice as long"))])
 def test_interrupted_at_any_stage(error, stepped):
-    "At every call in the run of everything, at every third otherwise."
+    "At every third call, once a week at every one."
     fuse = Fuse()
     them = setting(fuse, stepped)
     fuse.count = 0
     profile(*them)
     total = fuse.count
     assert total > 60
-    for at in range(1, total + 1, 1 if heavy else 3):
+    for at in range(1, total + 1, 1 if nightly else 3):
         fuse = Fuse()
         them = setting(fuse, stepped)
         fuse.count, fuse.at, fuse.error = 0, at, error
@@ -88,7 +88,7 @@ def test_interrupted_at_any_stage(error, stepped):
         assert state(*them) == before, f"call {at} of {total}"
 
 def test_steps_are_obeyed_exactly():
-    "With an optimizer that has its state: the warm-up, one of them to count, then stamped, bare and operator-timed ones."
+    "With an optimizer that has its state: the warm-up, one of them to count, then timestamped, bare and operator-timed ones."
     for steps, warmup in ((1, 0), (2, 1), (5, 3), (9, 3)):
         fuse = Fuse()
         them = setting(fuse, True)

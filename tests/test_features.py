@@ -83,8 +83,8 @@ result = RooflineAnalyzer(torch.compile(model, backend="eager"), x, peaks=Hardwa
 assert f"compiled code is one row: {said}" in result.notes, result.notes
 assert any(said in n for n in predict(model, x, "NVIDIA H100 80GB HBM3", compiled=True).notes)
 (open("one.json", "w")).write('{"traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "aten::relu", "pid": 1, "tid": 1, "ts": 0, "dur": 5}]}')
-for call in (partial(predict, model, x, "NVIDIA H100 80GB HBM3", compiled=True, sites="sites.json"),
-             partial(read_trace, "one.json", on="NVIDIA H100 80GB HBM3", sites="sites.json")):
+for call in (partial(predict, model, x, "NVIDIA H100 80GB HBM3", compiled=True, kernels="kernels.json"),
+             partial(read_trace, "one.json", on="NVIDIA H100 80GB HBM3", kernels="kernels.json")):
     try: call()
     except ValueError as error: assert said in str(error), error
     else: raise AssertionError

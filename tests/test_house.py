@@ -7,7 +7,7 @@ import forked
 import ncu_files
 import style
 import wings
-from conftest import heavy_only, root
+from conftest import heavy_only, nightly_only, root
 
 package = root/"fasterbench"
 modules = sorted(wings.modules(package))
@@ -173,7 +173,7 @@ def test_planted_imports_are_found(tmp_path):
         graph = wings.imports(there)
         assert (wings.backwards(graph), list(map(set, wings.circles(graph)))) == (back, circle), name
 
-@heavy_only("a process for each module; the graph of imports is tested without")
+@nightly_only("a process for each module; the graph of imports is tested without")
 def test_every_module_imports_in_a_process_of_its_own():
     "In a process that has torch and nothing of the package; all that fail are named."
     failed = {m: done.stderr for m in modules if (done := forked.python(f"import sys; assert 'fasterbench' not in sys.modules\nimport fasterbench.{m}")).returncode}

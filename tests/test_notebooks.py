@@ -4,13 +4,13 @@ import json, os
 import pytest
 
 import forked
-from conftest import heavy, heavy_only, root
+from conftest import heavy, heavy_only, nightly_only, root
 from run_notebook import code_cells, is_timed, kind
 
 notebooks = sorted(p for p in (root/"nbs").rglob("*.ipynb") if ".ipynb_checkpoints" not in p.parts)
-# Pages for readers, whose parts the other notebooks test, run in the run of everything only.
+# Pages for readers, whose parts the other notebooks test, run in the run of everything only; those of minutes once a week.
 pages = {"nbs", "tutorials", "docs"}
-long = {"in_ci", "what_the_compiler_did", "compare", "table"}
+rare, long = {"in_ci", "what_the_compiler_did"}, {"in_ci", "what_the_compiler_did", "compare"}
 
 def run(path, everything=heavy):
     done = forked.python(f"from run_notebook import run\nrun({str(path)!r}, {everything})", package=True)
@@ -19,6 +19,7 @@ def run(path, everything=heavy):
 def marks(path):
     kept = [pytest.mark.timed("cells")] * any(is_timed(source) for *_, source in code_cells(path))
     kept += [pytest.mark.long] * (heavy and path.stem in long)
+    if path.stem in rare: return [*kept, nightly_only("a page of a minute and more that other notebooks test in parts")]
     return kept + [heavy_only("pages that other notebooks test in parts")] * (path.parent.name in pages)
 
 @pytest.mark.parametrize("path", [pytest.param(p, id=str(p.relative_to(root/"nbs")), marks=marks(p)) for p in notebooks])
@@ -48,16 +49,18 @@ def test_cells_are_left_out_by_their_flag(tmp_path):
     assert [kind(s) for s in ("#| cuda\nx", "#|notest\nx", "x", "#| export\nx", "# | cuda")] == ["cuda", "heavy", "", "", ""]
 
 def test_a_timed_cell_is_alone(tmp_path):
-    "Four notebooks at once: no cell of another one runs beside a timed cell, and other cells run beside one another."
-    def cell(i, name): return f"start = time.time()\ntime.sleep(0.1)\nopen({str(tmp_path)!r} + '/{name}{i}', 'w').write(f'{{start}} {{time.time()}}')"
-    paths = [written(tmp_path/f"{i}.ipynb", "import time", cell(i, "shared"), "#| notest\n#| timed\n" + cell(i, "timed"), cell(i, "again")) for i in range(4)]
+    "Four notebooks at once: no cell of another one runs beside a timed cell; of other cells, each waits here until all four are at it."
+    def cell(i, name, work): return f"start = time.time()\n{work}\nopen({str(tmp_path/name)!r} + '{i}', 'w').write(f'{{start}} {{time.time()}}')"
+    together = f"from pathlib import Path\n(Path({str(tmp_path)!r})/f'here{{start}}').touch()\nwhile len([*Path({str(tmp_path)!r}).glob('here*')]) < 4: time.sleep(0.01)"
+    paths = [written(tmp_path/f"{i}.ipynb", "import time", cell(i, "shared", together), "#| notest\n#| timed\n" + cell(i, "timed", "time.sleep(0.1)"),
+                     cell(i, "again", "time.sleep(0.1)")) for i in range(4)]
     code = "import os\nfrom run_notebook import run\nrun(os.environ['NOTEBOOK'], True)"
     jobs = [os.environ | dict(NOTEBOOK=str(p), FASTERBENCH_TEST_FOLDER=str(tmp_path)) for p in paths]
-    assert [done.returncode for done in forked.processes(code, tmp_path, 100, jobs, package=True)] == [0] * 4
+    assert [done.returncode for done in forked.processes(code, tmp_path, forked.patience_s, jobs, package=True)] == [0] * 4
     spans = {f"{name}{i}": tuple(map(float, (tmp_path/f"{name}{i}").read_text().split())) for name in ("shared", "timed", "again") for i in range(4)}
     beside = lambda a, b: spans[a][0] < spans[b][1] and spans[b][0] < spans[a][1]
     assert not [(a, b) for a in spans for b in spans if "timed" in a and a != b and beside(a, b)]
-    assert [(a, b) for a in spans for b in spans if a < b and "timed" not in a + b and beside(a, b)]
+    assert all(beside(f"shared{i}", f"shared{j}") for i in range(4) for j in range(i))
     assert [is_timed(s) for s in ("#| timed\nx", "#| notest\n#|timed\nx", "x = 'timed'", "# timed")] == [True, True, False, False]
 
 def test_notebooks_share_nothing(tmp_path):

@@ -4,6 +4,7 @@ import json, os, signal, subprocess, sys, textwrap, time
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from conftest import folder as test_folder, heavy, heavy_only, root
 from forked import command_line, patience_s, python, ranks
@@ -33,10 +34,18 @@ def spread(kind, model):
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
     return parallelize_module(model, mesh, {"2": ColwiseParallel(), "4": RowwiseParallel()})
 x = torch.randn(32, 64)
+def said(*ranks):
+    "Wait until these ranks have left their last word."
+    while not all(os.path.exists(f"said{os.environ['MASTER_PORT']}-{r}") for r in ranks): time.sleep(0.05)
+def say(*words):
+    print(*words, flush=True)
+    open(f"said{os.environ['MASTER_PORT']}-{rank}", "w").close()
 '''
 
-def launch(code, tmp_path, n=2, limit="30", check=True):
-    "Run `code` in each rank; what each wrote to stdout and stderr, and how long it took, s. Nothing runs any more afterwards."
+def launch(code, tmp_path, n=2, limit="60", check=True):
+    """Run `code` in each rank; what each wrote to stdout and stderr, and how long it took, s. Nothing runs any more afterwards.
+
+    A rank that is only late on a busy machine is within the limit: it is short only where the test waits for its end."""
     start = time.monotonic()
     done = ranks(setup + code, n, tmp_path, FASTERBENCH_TIMEOUT=limit, FASTERBENCH_CACHE=str(tmp_path/"cache"))
     if check: assert not any(d.returncode for d in done), [d.stderr[-1500:] for d in done]
@@ -98,30 +107,29 @@ class Sum(nn.Module):
     def forward(self, x): calls.append(rank); y = self.lin(x); dist.all_reduce(y); return y
 RooflineAnalyzer(Sum(), x, peaks).profile(warmup=1, steps=8)
 print("OUT" + json.dumps(len(calls)))
-""", tmp_path, limit="10")
+""", tmp_path)
     first, second = (json.loads(out.split("OUT")[1]) for out, _ in outs)
-    assert first == second >= 8 + 8                                 # 8 with stamps, and operators in as many
+    assert first == second >= 8 + 8                                 # 8 with timestamps, and operators in as many
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory):
-    "Return the findings of both ranks; one run for all workers, since only one timed test runs at a time."
+    "Return the findings of both ranks; one run for all workers."
     kept = test_folder/"two ranks.json"
-    if not kept.exists():
-        outs, _ = launch(several, tmp_path_factory.mktemp("two"))
-        kept.write_text(json.dumps([json.loads(out.split("OUT")[1]) for out, _ in outs]))
+    with FileLock(test_folder/"two ranks.lock"):
+        if not kept.exists():
+            outs, _ = launch(several, tmp_path_factory.mktemp("two"))
+            kept.write_text(json.dumps([json.loads(out.split("OUT")[1]) for out, _ in outs]))
     return json.loads(kept.read_text())
 
-@pytest.mark.timed
 @pytest.mark.parametrize("kind", names.split())
 def test_every_rank_profiles_and_leaves_the_model_as_it_was(two, kind):
     for found in two:
         own = found[kind]
         assert own["same"] and own["unknown"] == {} and own["ops"] > 5
         assert abs(own["sum"] / own["total"] - 1) < 1e-9                        # rows, waiting and overhead are all rows
-        assert 0.4 < own["ratio"] < 2.5                                         # two ranks and their threads share two cores: the benchmark has the figure
+        assert 0.2 < own["ratio"] < 5                                           # two ranks beside other tests: the benchmark has the figure
     assert two[0][kind]["steps"] == two[1][kind]["steps"] >= 10
 
-@pytest.mark.timed
 @pytest.mark.parametrize("kind", ["ddp", "fsdp", "tensor"])
 def test_waiting_is_a_row(two, kind):
     for found in two:
@@ -130,7 +138,6 @@ def test_waiting_is_a_row(two, kind):
         assert waiting and {r[2] for r in waiting} <= {"forward", "backward", "update"}
         assert abs(sum(r[3] for r in waiting) / own["exposed"] - 1) < 1e-9 and 0 < own["exposed"] <= own["communication"] * (1 + 1e-9)
 
-@pytest.mark.timed
 def test_results_are_gathered_on_rank_0(two):
     for kind in names.split():
         assert two[1][kind]["gathered"] is None
@@ -148,7 +155,7 @@ def test_four_ranks_with_roofs_of_their_own(tmp_path):
     "Ranks of one host measure together, and the second time they read what they kept."
     code = '''
 from fasterbench.probes import peaks as module
-module._measure = lambda here, dtypes, *rest: (time.sleep(0.1 * rank), HardwarePeaks(1e9 * (rank + 1), 1e9, device="cpu", environment=module.environment(here)))[1]
+module._measure = lambda here, dtypes, *rest: (time.sleep(0.1 * rank), HardwarePeaks(1e9 * (rank + 1), 1e9, device="cpu", environment=module.environment(here.properties())))[1]
 model = spread("ddp", net())
 found = [RooflineAnalyzer(model, x).profile(steps=2, warmup=0, backward=True).peaks.peak_flops]
 files = len(list(module.cache_folder().glob("peaks-*.json")))
@@ -160,7 +167,6 @@ print(found, files, all_ranks and [len(p.ranks) for p in all_ranks][:3])
     outs, _ = launch(code, tmp_path, n=4)
     assert [out.strip() for out, _ in outs] == ["[1000000000.0, 1000000000.0] 1 [4, 4, 4]"] + ["[1000000000.0, 1000000000.0] 1 None"] * 3
 
-@pytest.mark.timed
 def test_a_pipeline_says_that_the_ranks_differ(two):
     found = two[0]["pipeline"]
     assert len(found["notes"]) == 1 and "rank 0: front; rank 1: back" in found["notes"][0] and {"front", "back"} <= set(found["rows"])
@@ -195,60 +201,60 @@ start = time.monotonic()
 try: RooflineAnalyzer(model, x, peaks).profile(backward=True); print("no error")
 except Exception as e: print(type(e).__name__, "|", " ".join(str(e).split()), "|", round(time.monotonic() - start, 1))
 after = [p.detach() for p in model.parameters()], len(model._forward_hooks), "forward" in vars(model.module.net)
-print("same", all(map(torch.equal, before[0], after[0])) and before[1:] == after[1:], flush=True)
+say("same", all(map(torch.equal, before[0], after[0])) and before[1:] == after[1:])
 '''
 
 def test_a_rank_that_is_killed_ends_the_others(tmp_path):
-    outs, seconds = launch("fault = lambda: os.kill(os.getpid(), signal.SIGKILL)\n" + class_of_faults, tmp_path, check=False, limit="8")
+    outs, seconds = launch("fault = lambda: os.kill(os.getpid(), signal.SIGKILL)\n" + class_of_faults, tmp_path, check=False)
     assert "RankError" in outs[0][0] and "rank 1 ended or hangs" in outs[0][0] and "same True" in outs[0][0] and outs[1][0] == "", outs
     assert seconds < 150                                # the group itself waits 300 s
 
 def test_a_rank_that_raises_is_named_on_the_others(tmp_path):
     "Also where it lives on: the others wait no longer than the limit."
-    outs, seconds = launch("def fault(): raise ValueError('no more data')\n" + class_of_faults + "time.sleep(5)\nos._exit(0)\n", tmp_path, limit="4", check=False)
+    outs, seconds = launch("def fault(): raise ValueError('no more data')\n" + class_of_faults + "said(0)\nos._exit(0)\n", tmp_path, limit="12", check=False)
     assert outs[1][0].startswith("ValueError | no more data") and "same True" in outs[1][0]
     assert outs[0][0].startswith("RankError | rank 1 failed: ValueError: no more data") and "same True" in outs[0][0], outs[0]
     assert seconds < 150
 
 @heavy_only("waits for the limit of a rank")
 def test_a_rank_that_hangs_ends_the_others_after_the_limit(tmp_path):
-    outs, seconds = launch("fault = lambda: time.sleep(15) or os._exit(3)\n" + class_of_faults + "os._exit(0)\n", tmp_path, limit="5", check=False)
+    outs, seconds = launch("fault = lambda: said(0) or os._exit(3)\n" + class_of_faults + "os._exit(0)\n", tmp_path, limit="12", check=False)
     text = outs[0][0]
-    assert text.startswith("RankError") and "rank 1 ended or hangs; a rank waits 5 s" in text and "same True" in text, outs[0]
+    assert text.startswith("RankError") and "rank 1 ended or hangs; a rank waits 12 s" in text and "same True" in text, outs[0]
     assert float(text.split("|")[2].split()[0]) < 150
 
-def errors(code, tmp_path, n, limit="5"):
-    "Return the exit of each rank, and the time until then, s."
+def errors(code, tmp_path, n, limit="60"):
+    "Return the exit of each rank, and the time until then, s. Each lives until all have left: rank 0 keeps the store."
     outs, _ = launch("model = lambda: spread('ddp', net())\nstart = time.monotonic()\ntry:\n" + textwrap.indent(code, "    ")
                      + "\n    error = None\nexcept Exception as e: error = f'{type(e).__name__}: {e}'\n"
-                     "print(json.dumps([error, time.monotonic() - start]), flush=True)\ntime.sleep(7 if error is None else 1)       # rank 0 keeps the store\nos._exit(0)\n", tmp_path, n, limit=limit)
+                     "say(json.dumps([error, time.monotonic() - start]))\nsaid(*range(world))\nos._exit(0)\n", tmp_path, n, limit=limit)
     return zip(*(json.loads(out) for out, _ in outs))
 
 def test_ranks_that_do_not_do_the_same_are_told_at_once(tmp_path):
     "Other settings; and a rank whose model sends nothing, which gathers while the others profile together."
-    (one, two), seconds = errors("RooflineAnalyzer(model(), x, peaks).profile(warmup=1, steps=4 + 4 * rank, backward=True)", tmp_path, 2, limit="60")
+    (one, two), seconds = errors("RooflineAnalyzer(model(), x, peaks).profile(warmup=1, steps=4 + 4 * rank, backward=True)", tmp_path, 2)
     assert one == two == ("RankError: the ranks do not do the same: rank 0 came to profile(warmup=1, steps=4, backward=True) of a model that communicates, "
                           "rank 1 to profile(warmup=1, steps=8, backward=True) of a model that communicates")
     assert max(seconds) < 45
-    (one, two), _ = errors("m = model()\nRooflineAnalyzer(net() if rank else m, x, peaks).profile(warmup=1, steps=4).gather()", tmp_path, 2, limit="60")
+    (one, two), _ = errors("m = model()\nRooflineAnalyzer(net() if rank else m, x, peaks).profile(warmup=1, steps=4).gather()", tmp_path, 2)
     assert one == two and one.endswith("rank 0 came to profile(warmup=1, steps=4, backward=False) of a model that communicates, rank 1 to gather()")
 
 @heavy_only("waits for the limit of a rank")
 def test_a_rank_alone_is_told_what_the_others_have_to_do(tmp_path):
-    (one, two), _ = errors("if rank == 0: RooflineAnalyzer(model(), x, peaks).profile(warmup=1, steps=4)\nelse: model()", tmp_path, 2)
+    (one, two), _ = errors("if rank == 0: RooflineAnalyzer(model(), x, peaks).profile(warmup=1, steps=4)\nelse: model()", tmp_path, 2, limit="5")
     assert two is None and one == ("RankError: rank 1 did not come to profile(warmup=1, steps=4, backward=False) of a model that communicates within 5 s; "
                                    "each rank has to")
 
 def test_the_rank_that_keeps_the_store_is_killed(tmp_path):
     "Without torchrun rank 0 keeps it: the others cannot be told anything, and say that."
-    outs, _ = launch("fault = lambda: os.kill(os.getpid(), signal.SIGKILL)\n" + class_of_faults.replace("rank == 1", "rank == 0"), tmp_path, check=False, limit="8")
+    outs, _ = launch("fault = lambda: os.kill(os.getpid(), signal.SIGKILL)\n" + class_of_faults.replace("rank == 1", "rank == 0"), tmp_path, check=False)
     assert outs[1][0].startswith("RankError | the store of the job is gone") and "same True" in outs[1][0], outs
 
 def test_ranks_with_other_dtypes_measure_the_roofs_of_all(tmp_path):
     "Two stages of a pipeline that compute in different dtypes get the same roofs, with a ceiling for each."
     code = '''
 from fasterbench.probes import peaks as module
-module._measure = lambda here, dtypes, *rest: [found.append(list(map(str, dtypes))), HardwarePeaks(1e9, 1e9, device="cpu", environment=module.environment(here))][1]
+module._measure = lambda here, dtypes, *rest: [found.append(list(map(str, dtypes))), HardwarePeaks(1e9, 1e9, device="cpu", environment=module.environment(here.properties()))][1]
 found = []
 class Stage(nn.Module):
     def __init__(self): super().__init__(); self.linear = nn.Linear(64, 64, dtype=[torch.float32, torch.bfloat16][rank])
@@ -263,7 +269,7 @@ print(found)
 
 def torchrun(folder, *args):
     "The command in two ranks, as a shell starts it."
-    env = os.environ | dict(OMP_NUM_THREADS="1", PYTHONPATH=str(root), FASTERBENCH_TIMEOUT="10")
+    env = os.environ | dict(OMP_NUM_THREADS="1", PYTHONPATH=str(root), FASTERBENCH_TIMEOUT="60")
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "fasterbench", "roofline", *args]
     return subprocess.Popen(command, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 

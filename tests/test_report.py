@@ -1,5 +1,5 @@
 "The pages in a browser: headless Chrome or Chromium, from a file, with the network off."
-import io, json, math, os, shutil, time, warnings
+import io, json, math, os, time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from conftest import heavy, heavy_only, root
+from conftest import heavy, heavy_only, nightly, nightly_only, root
 from fasterbench import HardwarePeaks, Result, compare, from_json
 from fasterbench.core.units import format_si
 from fasterbench.roofs.place import place
@@ -19,28 +19,6 @@ traces = Path(os.environ.get("FASTERBENCH_SHARED", root.parent/"shared"))/"data/
 resnet50 = root/"tests/data/resnet50.json"      # measured with `fasterbench roofline torchvision:resnet50` on two cores of an AMD EPYC
 evil = "</script><script>alert(1)</script>"
 kernel = "void at::native::vectorized_elementwise_kernel<4, " + "at::native::CUDAFunctor_add<float>, " * 7 + "std::array<char*, 3>>"
-
-def no_browser(why):
-    warnings.warn(f"THE REPORT IS NOT TESTED: {why}")
-    pytest.skip(f"THE REPORT IS NOT TESTED: {why}")
-
-@pytest.fixture(scope="module")
-def chrome(tmp_path_factory):
-    "A browser without a network. Selenium takes the one that is installed, or fetches one; without either there is nothing to test with."
-    try: from selenium import webdriver
-    except ImportError: no_browser("selenium is not installed; the dev extra has it")
-    options = webdriver.ChromeOptions()
-    for argument in ("headless=new", "no-sandbox", "disable-gpu", "disable-background-networking", "host-resolver-rules=MAP * ~NOTFOUND"):
-        options.add_argument(f"--{argument}")
-    options.set_capability("goog:loggingPrefs", dict(browser="ALL", performance="ALL"))
-    options.binary_location = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), "")
-    driver = shutil.which("chromedriver")
-    try: browser = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver) if driver else None)
-    except Exception as error: no_browser(f"no Chrome or Chromium with its driver was found or could be fetched: {str(error).splitlines()[0]}")
-    browser.downloads = tmp_path_factory.mktemp("downloads")
-    browser.execute_cdp_cmd("Browser.setDownloadBehavior", dict(behavior="allow", downloadPath=str(browser.downloads)))
-    yield browser
-    browser.quit()
 
 def until(found, seconds=120):
     "Wait until `found()` gives something, and return it."
@@ -123,7 +101,7 @@ def report(tmp_path_factory):
 
 def test_the_charts_are_drawn_at_their_size(chrome, report):
     "The filters wrap or not: the chart is drawn in the box that stays."
-    for width in (1200, 1280, 1366, 1440, 1600) if heavy else (1280, 1440):
+    for width in (1200, 1280, 1366, 1440, 1600) if nightly else (1280, 1440):
         opened(chrome, report, width)
         heights = chrome.execute_script("""
             const top = Math.round(document.querySelector(".both").getBoundingClientRect().top + scrollY)
@@ -209,8 +187,9 @@ def pages(tmp_path_factory, report):
 more = heavy_only("seconds in a browser")
 kinds_of_pages = ("report", "step", "blocks", "levels", "pair", "series", "peaks")
 def here_on(page):
-    "What takes seconds on each page is tried on all of them in the heavy run, and in the test line on this one."
-    return pytest.mark.parametrize("name", [n if n == page else pytest.param(n, marks=more) for n in kinds_of_pages])
+    "What takes seconds on each page is tried in the test line on this one, in the heavy run on one of another kind, and once a week on all."
+    rarely = nightly_only("the same on another kind of page")
+    return pytest.mark.parametrize("name", [n if n == page else pytest.param(n, marks=more if n == "pair" else rarely) for n in kinds_of_pages])
 
 # Every kind of page
 
@@ -281,7 +260,7 @@ def test_a_row_shows_its_marker_and_a_marker_its_row(chrome, pages, name):
 # The report
 
 @more
-@pytest.mark.parametrize("tab", ["modules", "ops"])
+@pytest.mark.parametrize("tab", ["modules", pytest.param("ops", marks=nightly_only("the same on another tab"))])
 def test_every_filter_shows_the_rows_of_the_frame(chrome, report, tab):
     opened(chrome, report, state=f"fold=0&tab={tab}", tab=tab)
     frame = from_json(resnet50).to_frame(tab)
@@ -738,7 +717,7 @@ def real_results():
     import torch
     from fasterbench import predict, read_trace
     yield "resnet50", from_json(resnet50)
-    for name in ("h100_vit_base_infer", "h100_qwen1.5_0.5b_prefill", "mi300x_sd35_compiled", "mi300x_torch_compile", "mi300x_resnet_ddp8_train_rank0"):
+    for name in ("mi300x_sd35_compiled", *["h100_vit_base_infer", "h100_qwen1.5_0.5b_prefill", "mi300x_torch_compile", "mi300x_resnet_ddp8_train_rank0"] * heavy):
         if (traces/f"{name}.json.gz").is_file(): yield name, read_trace(traces/f"{name}.json.gz")
     with torch.device("meta"): model, x = torch.nn.TransformerDecoderLayer(1024, 16, batch_first=True), torch.randn(8, 512, 1024)
     yield "decoder", predict(model, (x, x), "NVIDIA H100 80GB HBM3")
@@ -776,7 +755,7 @@ def passes(line, box):
     steps = [k / n for k in range(n + 1)]
     return any(left < x0 + (x1 - x0) * f < right and top < y0 + (y1 - y0) * f < bottom for f in steps)
 
-@pytest.mark.parametrize("width, height, names", [(1440, 900, 3), pytest.param(1024, 768, 3, marks=more), (390, 844, 1)])
+@pytest.mark.parametrize("width, height, names", [(1440, 900, 3), pytest.param(1024, 768, 3, marks=nightly_only("a size in between")), (390, 844, 1)])
 def test_labels_lie_on_nothing(chrome, real, width, height, names):
     "On real results: no label of a roof and no name lies on another, on a marker, the star or a line; leaders are short and pass through none of these."
     on = lambda a, b: a[2] < b[4] and b[2] < a[4] and a[3] < b[5] and b[3] < a[5]

@@ -53,7 +53,6 @@ def test_fifty_containers_deep(backward):
 
 spin = "print('spinning', flush=True)\nwhile True: pass"
 
-@pytest.mark.timed
 def test_a_busy_machine():
     """Beside processes that keep every core busy a profile ends, and says what it saw.
 

@@ -1,7 +1,9 @@
 """What a start imports: no verb imports PyTorch's compiler, or what comes with it, for a plain model."""
 import subprocess, sys
 
-from conftest import heavy_only, root
+import pytest
+
+from conftest import heavy_only, nightly_only, root
 from trace_files import step, written
 
 # pandas and onnx come with the compiler. sympy does not count: fake tensors (`torch/_subclasses/fake_tensor.py`,
@@ -37,7 +39,7 @@ def make():
     done = subprocess.run([sys.executable, "-c", program.replace("HEAVY", repr(heavy_modules)), ";".join(lines)], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
 
-@heavy_only("counts every model twice")
-def test_counts_are_those_of_pytorchs_own_fake_tensors():
-    done = subprocess.run([sys.executable, root/"tests"/"benchmarks"/"fakes.py"], capture_output=True, text=True)
+@pytest.mark.parametrize("models", [pytest.param("quick", marks=heavy_only("counts models of torch twice")), pytest.param("all", marks=nightly_only("counts thirty models twice"))])
+def test_counts_are_those_of_pytorchs_own_fake_tensors(models):
+    done = subprocess.run([sys.executable, root/"tests"/"benchmarks"/"fakes.py", models], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-3000:]

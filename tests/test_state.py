@@ -68,7 +68,7 @@ def test_a_compiled_forward_runs_as_it_was_compiled(where):
     with torch.no_grad(): [model(x) for _ in range(3)]
     backend.compiled = backend.runs = 0
     ra = RooflineAnalyzer(model, x, peaks).profile(warmup=1, steps=12, progress=False)
-    assert backend.compiled == 0 and backend.runs >= 1 + 12 + 4      # the first, the stamped ones, a bare one before each third
+    assert backend.compiled == 0 and backend.runs >= 1 + 12 + 4      # the first, the timestamped ones, a bare one before each third
     row, = (r for r in ra.results if r.type == "CompiledForward")
     assert row.contraction_flops == 2 * 2 * 4 * 16 * 16 and not {"0.a", "0.b", "a", "b"} & {r.name for r in ra.results}
 

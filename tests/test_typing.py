@@ -5,7 +5,7 @@ from importlib.util import find_spec
 import pytest
 
 import fasterbench
-from conftest import heavy_only, root
+from conftest import heavy_only, nightly_only, root
 
 script = root/"tests/programs/typed.py"
 text = script.read_text(encoding="utf-8")
@@ -33,7 +33,7 @@ def untyped(types):
     return {n: t for n, t in zip(names, types) if re.search(r"\b(Any|Unknown)\b", t)}
 
 # pandas and plotly bring no types that mypy reads; types of transformers and lightning, which callbacks need, take it minutes
-@heavy_only("mypy reads the types of torch")
+@nightly_only("mypy reads the types of torch")
 def test_mypy_has_no_errors_and_knows_every_type(asked):
     (asked/"mypy.ini").write_text(f"[mypy]\nmypy_path = {root}\nfollow_imports = silent\ncache_dir = {asked/'cache'}\n[mypy-transformers.*,lightning.*]\nfollow_imports = skip\n")
     said = checked(["mypy", "script.py"], "mypy", asked)

@@ -8,8 +8,8 @@ import pytest
 import forked
 import ncu_files
 import trace_files
-from conftest import heavy_only, root
-from test_report import chrome, go_to, opened                       # noqa: F401, a fixture
+from conftest import heavy_only, nightly_only, root
+from test_report import go_to, opened
 from view_kinds import llama, makers, paper, view_of
 
 def plain(text): return " ".join(html.unescape(re.sub(r"</?[a-zA-Z!][^>]*>", " ", text)).split())
@@ -161,10 +161,10 @@ def view_pages(tmp_path_factory):
     for kind in makers: view_of(kind).to_html(folder/f"{kind}.html")
     return folder
 
-in_the_test_line = "training", "serve_several"
-more = heavy_only("seconds in a browser")
+more, rarely = heavy_only("seconds in a browser"), nightly_only("another kind of page")
+opened_by = dict(training=(), serve_several=(), pair=more, series=more, check=more, watch=more, peaks=more)      # pages that differ most; once a week all
 
-@pytest.mark.parametrize("kind", [k if k in in_the_test_line else pytest.param(k, marks=more) for k in makers])
+@pytest.mark.parametrize("kind", [pytest.param(k, marks=opened_by.get(k, rarely)) for k in makers])
 def test_controls_are_reached_and_nothing_is_cut_off(chrome, view_pages, kind):
     "In three sizes, on every tab: no control lies under another, no column, title or axis is cut."
     found = []
@@ -182,6 +182,7 @@ planted = dict(
     axis=(".xtick text { transform: translateY(400px) }", cut_off, "axis"), tick=(".ytick text { transform: translateX(60px) }", cut_off, "tick"),
     box=("#charts { height: 60px; overflow: hidden }", cut_off, "chart in a box"), card=(".facts section { min-height: 1000px; max-height: none !important }", cut_off, "card"))
 
+@more
 @pytest.mark.parametrize("defect", planted)
 def test_planted_defects_are_found(chrome, view_pages, defect):
     "What the test above looks for, put into a page that is well."
@@ -206,7 +207,9 @@ questions = dict(       # where is the time, what limits it, how far from the li
     watch=("time", "compute", "memory", "IQR", "busy in 3 of 5 samples"), peaks=("best rate", "noise: float32 spread 40 %"),
     disagreeing=("rows and total disagree by 3.00 ms", "bound", "utilization", "noise:"))
 
-@pytest.mark.parametrize("kind", questions)
+in_the_test_line = "profile", "trace", "predict", "pair", "serve", "check", "disagreeing"
+
+@pytest.mark.parametrize("kind", [k if k in in_the_test_line else pytest.param(k, marks=more) for k in questions])
 def test_one_screen_answers(chrome, view_pages, kind):
     "Where the time is, what limits it, how far it is from the limit, how sure that is, what changed: without scrolling, at 1440×900."
     opened(chrome, view_pages/f"{kind}.html", tab=first_tab(view_of(kind)), state="")

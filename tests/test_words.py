@@ -148,14 +148,18 @@ def test_every_column_is_in_the_glossary():
     assert {t: m for t, m in fields.items() if t not in terms and meant(t) not in terms} == {} and len(fields) > 100
 
 def test_every_word_of_the_headline_is_in_the_glossary():
-    "Terms of the equation, bounds, parts and causes of a trace."
+    "Terms of the equation, bounds, parts of the peak memory, rows of compiled code, and causes of a trace."
     from typing import get_args
+    from fasterbench.compiled.compiled import memory_row, wrapper_row
+    from fasterbench.compiled.kernel_points import _outside_graphs
     from fasterbench.roofs.place import Bound, Division, Phase
     from fasterbench.traces.trace_join import causes
     from fasterbench.views.headline import terms
+    from fasterbench.work.memory import part_names
     words = {t.label for above in (1, -1) for t in terms(Division(10, (("compute", 1),), above, (), 1, 1, 1, 1, (("(idle)", 1),)))}
     words |= {t.label for t in terms(Division(10, (), 0, (), 0, 1, -2))} | {*causes.values(), "matched by position in the step"}
     words |= {*get_args(Bound), *filter(None, get_args(Phase))} - {"none", "undefined"}
+    words |= {*part_names, wrapper_row, memory_row, *(name for name, _ in _outside_graphs.values())}
     told = glossary.read_text(encoding="utf-8")
     missing = {w for w in words if w not in defined() and meant(w) not in defined()} - {"in rows at their roofs", "with unknown FLOPs"}
     assert missing == set(), missing

@@ -100,7 +100,7 @@ def disagreeing():
 
 makers = dict(
     profile=profiled, training=lambda: profiled(points=rows(("forward", "backward"))), compiled=compiled, ranks=several_ranks,
-    predict=predicted, host=lambda: predicted(host_s=3e-3), batches=lambda: series_of([predicted(b) for b in (1, 8)]),
+    predict=predicted, host=lambda: predicted(launch_s=3e-3), batches=lambda: series_of([predicted(b) for b in (1, 8)]),
     devices=lambda: series_of([predicted(on=on) for on in ("NVIDIA H100 80GB HBM3", "NVIDIA L40S")]),
     serve=lambda: serve(llama), serve_several=lambda: serve(llama, on=["NVIDIA H100 80GB HBM3", "NVIDIA L40S"], tensor_parallel=[1, 2], price=2.5),
     pair=lambda: compare(profiled(), profiled(points=rows(times=(2e-3, 3e-3, 2e-3)), notes=["another"])),

@@ -31,7 +31,7 @@ from ..timing.operators import compiled_part, operator_samples
 from ..timing.profiler import can_record
 from ..timing.certainty import Samples
 from ..timing.samples import StoppingRule
-from ..timing.stamps import ModuleTimes, time_modules
+from ..timing.timestamps import ModuleTimes, time_modules
 from ..work.count import Work, check_initialized, trace_call
 
 # %% ../../nbs/analysis/measure.ipynb #9a375668
@@ -192,10 +192,10 @@ def _kernels(run, fresh, args, kwargs):
 
 def _counted_and_timed(run, args, kwargs, here, before_write, tick, together, kernels=True, **how):
     with (undo := Undo()), undo:
-        undo.add(_without_stamps, run)
+        undo.add(_without_timestamps, run)
         return _timed_steps(run, args, kwargs, here, before_write, tick, together, kernels, **how)
 
-def _without_stamps(run):
+def _without_timestamps(run):
     if run.kernels is not None: run.kernels.leave()
     run.kernels = None
 
@@ -228,7 +228,7 @@ def _timed_steps(run, args, kwargs, here, before_write, tick, together, kernels,
     debug(f"timed {sum(s is not None for s in samples)} of {len(samples)} operators{varies and f'; {varies}'}")
     if (growth := here.allocator_growth(fresh)) is not None:
         work = replace(work, memory=replace(work.memory, allocated_bytes=work.memory.start_bytes + growth))
-    return Measurement(work, times, samples, here.tf32(), environment=environment(here), kernels=compiled,
+    return Measurement(work, times, samples, here.tf32(), environment=environment(here.properties()), kernels=compiled,
                        inner=inner, notes=notes, varies=varies)
 
 # %% ../../nbs/analysis/measure.ipynb #8715efc0

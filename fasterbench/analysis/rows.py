@@ -15,6 +15,7 @@ from torch import nn
 
 from .measure import Measurement
 from ..core.features import door
+from ..core.units import first_names
 from ..engine.step import phases
 from ..roofs.caches import simulate_caches
 from ..roofs.place import call_row, place, ranked, shares_of, waiting_row
@@ -222,7 +223,7 @@ def _lost(m):
     if not slots: return []
     known = [s for s in slots if s is not None and s < len(m.times.own)]
     names = list(dict.fromkeys(m.work.parts[s % n].path or "(model)" for s in known))
-    where = f" ({', '.join(names[:3])}{' …' * (len(names) > 3)})" if names else ""
+    where = f" ({first_names(names)})" if names else ""
     return [f"the profiler recorded no kernel for {len(slots)} of {m.times.launches} launches{where}: "
             "their time is in (idle)"]
 
@@ -230,7 +231,7 @@ def _replays(m):
     "Return the sentence about graphs whose work is not known."
     names = {p.path or "(model)": None for k in range(len(m.phases)) for p in _replayed(m, k).values()}
     if not names: return []
-    return [f"captured graphs ran ({', '.join(list(names)[:3])}{' …' * (len(names) > 3)}): "
+    return [f"captured graphs ran ({first_names(names)}): "
             "their kernels have times, and their work is not known"]
 
 def contractions_of(work:Work)->dict[str, dict[str, float]]:
@@ -273,7 +274,7 @@ def measured_result(
     modules = module_rows(m, calls, kernels)
     rows = ranked(place(row, peaks) for row in all_rows(m, calls, modules))
     ops = ranked(place(row, peaks) for row in operator_rows(m, calls))
-    name = type(getattr(model, "_orig_mod", model)).__name__ + " (compiled)" * (m.kernels is not None)
+    name = type(getattr(model, "_orig_mod", model)).__name__ + (" (compiled)" if m.kernels is not None else "")
     whole = _whole_row(modules, m, name)
     program = place(whole, peaks, share=1.0, shares=_time_shares(rows))
     times = m.times.every or m.times.steps

@@ -13,7 +13,7 @@ const spare = ["type", "number of the slowest", "operator", "wire_bytes", "slowe
                "measured_per_s", "context", "weight_bytes", "kv_bytes", "most_batch", "limit_price", "outside_share",
                "overhead_share", "bound", "achieved_gflops", "rank_max_s", "limit_per_device", "limit_used", "tokens_per_s", "disturbed",
                "utilization_before_pct", "saved_bytes", "kept_bytes", "eager_bytes", "batch", "expected_s", "potential_s",
-               "utilization_after_pct", "size", "fitted", "error"]
+               "utilization_after_pct", "change", "size", "fitted", "error"]
 const tooWide = () => at("table").offsetWidth > at("scroller").clientWidth + 1
 function fitColumns() {
   fittedTo = `${tab.name} ${at("scroller").clientWidth}`
@@ -54,6 +54,8 @@ function named(tr, row) {
   if (label) label.textContent = nameText(row)
 }
 function fitNames() {
+  const frame = at("scroller").classList
+  frame.remove("roomy")
   const shown = lines().map(tr => [tr, rowAt(Number(tr.dataset.index))])
   const longest = Math.max(14, ...shown.map(([, row]) => nameOf(row).length + (row.members ? 6 : 0)))
   const write = width => { nameWidth = width; for (const [tr, row] of shown) named(tr, row) }
@@ -82,6 +84,8 @@ function fitNames() {
   const last = [...titles].at(-1), least = Math.min(26, Math.ceil(0.8 * longest))    // a bar for less would hide less
   if (!wide()) fit(14, last) || fit(14, titles[Math.min(2, titles.length - 1)])
   else if (!fit(least, last) && !fit(14, last) && !(use && fit(14, use))) write(Math.min(30, longest))
+  frame.add("roomy")                                  // whole types, where all columns leave room for them
+  if (left(last) < 0) frame.remove("roomy")
 }
 function nameCell(row) {
   const text = nameOf(row)

@@ -23,7 +23,7 @@ from ..core.units import total
 from ..roofs.place import division
 from ..roofs.row import grouped
 from ..timing.samples import StoppingRule
-from ..timing.stamps import StampCost
+from ..timing.timestamps import TimestampCost
 from ..views.result import Result
 from ..work.count import Work
 
@@ -87,7 +87,7 @@ def timed_again(
     *,
     warmup:int,              # Runs before anything is timed
     rule:StoppingRule,       # When there are enough
-    cost:StampCost|None=None, # Of a stamped call; None: it is measured
+    cost:TimestampCost|None=None, # Of a timestamped call; None: it is measured
 )->Measurement:
     "Return `m` with the times of another round."
     args, kwargs = copied(as_call(sample), here.device)
@@ -100,7 +100,7 @@ def timed_again(
 class Rounds:
     "Each call profiles the model for a moment, and gives the figures of that round. It is counted once."
     def __init__(self, model, sample, peaks, device="cpu", backward=False,
-                 for_ratios=False, # The shortest step is the time; what a stamp costs is measured once
+                 for_ratios=False, # The shortest step is the time; what a timestamp costs is measured once
     ):
         self.run, self.sample, self.peaks = TrainingStep(model) if backward else Forward(model), sample, peaks
         self.here, self.measured, self.for_ratios = accelerator(as_device(device)), None, for_ratios
@@ -112,7 +112,8 @@ class Rounds:
             cost = counted.times.cost if self.for_ratios else None
             self.measured = timed_again(counted, *at, warmup=1, rule=rule, cost=cost)
         if self.for_ratios:         # the shortest sample of each slot alone
-            times, one = self.measured.times, lambda s: Samples((min(s.values),))
+            times = self.measured.times
+            def one(samples): return Samples((min(samples.values),))
             shortest = replace(times, own=[one(s) for s in times.own], steps=one(times.steps), bare=one(times.bare),
                                pairs=())
             self.measured = replace(self.measured, times=shortest)

@@ -204,7 +204,7 @@ def _commit_of(ref):
     try: return _git("rev-parse", "--verify", "--end-of-options", f"{ref}^{{commit}}")
     except SideError as error:
         shallow = _git("rev-parse", "--is-shallow-repository") == "true"
-        hint = "; this clone is shallow, and git fetch --unshallow makes it complete" * shallow
+        hint = "; this clone is shallow, and git fetch --unshallow makes it complete" if shallow else ""
         raise SideError(f"git finds no commit {ref!r} here ({error}){hint}") from error
 
 @contextmanager
@@ -284,7 +284,7 @@ def other_machine(settings:dict)->str:
     from fasterbench.probes.machine import environment
     from fasterbench.views.headline import machine_name
     device, named = torch.device(settings.get("device", "cpu")), settings.get("machine")
-    here = machine_name(environment(accelerator(device)), device.type)
+    here = machine_name(environment(accelerator(device).properties()), device.type)
     if named is None:
         raise BudgetError(f"a budget in seconds has to name its machine; this one is "
                           f"machine = \"{here}\"")
@@ -394,8 +394,8 @@ def verdict_row(v:Verdict)->tuple[str, ...]:
     b, unit = v.budget, v.budget.figure.unit
     interval = (f"{format_value(v.found.interval[0], unit)} to {format_value(v.found.interval[1], unit)}"
                 if v.found.interval else "")
-    return (b.model, v.layer, b.figure.name, b.text, "≥ " * v.found.at_least + decisive(v.found.value, b), interval,
-            v.result)
+    least = "≥ " if v.found.at_least else ""
+    return (b.model, v.layer, b.figure.name, b.text, least + decisive(v.found.value, b), interval, v.result)
 
 titles = ("model", "layer", "figure", "budget", "found", "interval", "verdict")
 
@@ -617,21 +617,24 @@ def check(
     budgets:Annotated[str, typer.Argument(help="A TOML file with a table per model.", metavar="BUDGETS")],
     against:option("Compare times with this git ref, or with a saved result of this machine.",
                    metavar="REF|FILE")=None,
-    rounds:whole("Measure each figure N times, and up to four times as often if that does not decide.  "
-                 "[default: 20, or what the file says]", 10)=None,
-    update:switch("Write the present figures into the file; for a measured one, the worse end of its interval.",
+    rounds:whole("Measure each figure N times; if that does not decide, up to 4N times.  "
+                 "[default: 20, or as the file says]", 10)=None,
+    update:switch("Write the current figures into the file as limits; of a measured one, the worse end of its "
+                  "interval.",
                   "--update")=False,
     json:option("Write the verdicts; - for standard output.")=None,
     junit:option("Write the verdicts as JUnit XML; - for standard output.")=None,
     html:option("Write a page of the verdicts; - for standard output.")=None, no_progress:Quiet=False,
 ):
-    "Check whether the models of a file keep their budgets."
-    check_writable(json=json, junit=junit, html=html)
+    "Check the models of a file against their budgets."
     document = _document(budgets)
     try:
         settings, limits = read_budgets(_plain_document(document))
         _needs(limits, against)
-        for name, s in settings.items(): _check_device(name, s.get("device", "cpu"))
+        files = {f"--{name}": p for name, p in dict(json=json, junit=junit, html=html).items() if p}
+        for name, s in settings.items():
+            _check_device(name, s.get("device", "cpu"))
+            check_writable(files, s)                    # over what the file names
         verdicts = []
         for model, about in settings.items():
             own = [b for b in limits if b.model == model]

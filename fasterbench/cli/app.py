@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['Model', 'Device', 'Dtype', 'Shape', 'Length', 'Quiet', 'Peaks', 'Top', 'Group', 'Depth', 'Report', 'Saving', 'Rows',
-           'Sites', 'option', 'switch', 'whole', 'words']
+           'KernelFile', 'option', 'switch', 'whole', 'words']
 
 # %% ../../nbs/cli/app.ipynb #51e2f964
 import inspect, os, re, sys
@@ -36,7 +36,14 @@ def _with_debug(verb):
     return run
 
 class Verb(typer.core.TyperCommand):
-    "A verb whose help names arguments by kind, without braces and Python types."
+    "A verb whose help names arguments by kind, and which writes over nothing that it reads."
+    def invoke(self, ctx):
+        "Call the verb. An option whose help begins with Write names a file that is written, any other what is read."
+        written = {p.name: p.opts[0] for p in self.params if (getattr(p, "help", "") or "").startswith("Write ")}
+        files = {option: ctx.params[name] for name, option in written.items() if isinstance(ctx.params[name], str)}
+        check_writable(files, {name: value for name, value in ctx.params.items() if name not in written})
+        return super().invoke(ctx)
+
     def get_help(self, ctx):
         def blank(match): return " " * len(match[0])
         usage, rest = re.sub(r" <(?:str|list\[str\])>", blank, super().get_help(ctx)).split("\n", 1)
@@ -121,15 +128,28 @@ def several_whole(text, what, example, option):
 def batch_sizes(text): return several_whole(text, "batch sizes", "1,8,64", "--batch")
 
 # %% ../../nbs/cli/app.ipynb #d9df6d9b
-def check_writable(**paths):
-    "Raise at once for a file, by its option, that cannot be written, before anything is measured."
-    out = [f"--{option}" for option, path in paths.items() if path == "-"]
-    if len(out) > 1: usage_error("only one of them can go to standard output (-)", ", ".join(out))
-    for option, path in paths.items():
-        if not path or path == "-": continue
-        if not Path(path).parent.is_dir():
-            usage_error(f"there is no folder {str(Path(path).parent)!r} for {path!r}", f"--{option}")
-        if Path(path).is_dir(): usage_error(f"{path!r} is a folder", f"--{option}")
+def check_writable(
+    written:dict, # The file of each option; "-" is standard output
+    read:dict,    # The values of all other options and arguments
+):
+    "Raise at once for a file that cannot be written, that is written twice, or that is read."
+    places = {option: path if path == "-" else os.path.realpath(path) for option, path in written.items()}
+    for option, path in written.items():
+        same, folder = [o for o in places if places[o] == places[option]], Path(path).parent
+        if len(same) > 1:
+            only = "standard output (-)" if path == "-" else repr(path)
+            usage_error(f"only one of them can go to {only}", ", ".join(same))
+        if path != "-" and not folder.is_dir(): usage_error(f"there is no folder {str(folder)!r} for {path!r}", option)
+        if Path(path).is_dir(): usage_error(f"{path!r} is a folder", option)
+        if os.path.exists(path) and any(os.path.samefile(path, f) for f in _files_of(read)):
+            usage_error(f"{path!r} is read by the same command, which would overwrite it", option)
+
+def _files_of(given):
+    "List what arguments name: FILE, FILE.py:FUNCTION, A,B, and the files in the folder of a model or of traces."
+    texts = [(name, t) for name, v in given.items() for t in (v if isinstance(v, list) else [v]) if isinstance(t, str)]
+    named = [(name, p) for name, t in texts for p in (t, t.rpartition(":")[0], t.partition(":")[2], *t.split(","))]
+    folders = [Path(p) for name, p in named if p and name in ("model", "files") and os.path.isdir(p)]
+    return filter(os.path.exists, [*(p for _, p in named), *(p for folder in folders for p in folder.iterdir())])
 
 def device_here(name):
     from fasterbench.engine.accelerator import as_device
@@ -268,23 +288,23 @@ def words(help, *valid, kind=Optional[str]):
 _forms = "torchvision:NAME, timm:NAME, transformers:FOLDER or FILE.py:FUNCTION"
 Model = Annotated[str, typer.Argument(help=_forms, metavar="MODEL")]
 Device = option("Run on this device: cpu, cuda, cuda:1, …", kind=str, metavar="DEVICE")
-Dtype = option("Convert the model to float32, float64, bfloat16 or float16.  [default: as it is]", metavar="DTYPE")
-Shape = option("Set the shape of the sample: 1,3,224,224; of token ids: 1,64.", metavar="SHAPE")
-Length = whole("Set the length of the token ids.  [default: 128]")
+Dtype = option("Convert the model to float32, float64, bfloat16 or float16.  [default: unchanged]", metavar="DTYPE")
+Shape = option("Set the shape of the sample, such as 1,3,224,224, or 1,64 for token ids.", metavar="SHAPE")
+Length = whole("Set the sequence length in tokens.  [default: 128]")
 Quiet = switch("Show no progress bar.", "--no-progress")
-Peaks = option("Use these roofs: a file of `peaks --json`, or a device, \"NVIDIA H100\".  [default: measured]",
+Peaks = option("Use the roofs of a `peaks --json` file or of a device.  [default: measured]",
                metavar="FILE|DEVICE")
 Top = whole("Print N rows.", 0, int)
-Group = words("Fold rows; auto folds repeated blocks of a long table.",
+Group = words("Fold rows; auto folds repeated blocks if the table is long.",
               "auto", "block", "type", "category", "layer", "none", kind=str)
-Depth = whole("Fold the tree of modules to N levels.")
+Depth = whole("Fold the module tree to N levels.")
 Report = option("Write the report; - for standard output.")
 Saving = option("Write the result; - for standard output.")
 Rows = option("Write the rows; - for standard output.")
-Sites = option("Write the kernels of a compiled model, for `trace --sites`.")
+KernelFile = option("Write the compiled model's kernels, for `trace --kernels`.", "--kernels", "--sites")
 
 # %% ../../nbs/cli/app.ipynb #1d0f350f
-Saved = Annotated[str, typer.Argument(help="A result that `roofline --json` wrote.", metavar="FILE")]
+Saved = Annotated[str, typer.Argument(help="A result written by `roofline --json`.", metavar="FILE")]
 
 def saved_result(path):
     from fasterbench.views.result import result_from_json

@@ -231,7 +231,7 @@ def in_the_model(
     except (RuntimeError, TypeError, ValueError, IndexError, AttributeError, AssertionError, KeyError) as error:
         within = any(frame.f_code is nn.Module.__call__.__code__ for frame, _ in walk_tb(error.__traceback__))
         if not within and not assumed: raise
-        given = f"{text} was given {sample_text(describe_sample(sample))}: " * within
+        given = f"{text} was given {sample_text(describe_sample(sample))}: " if within else ""
         others = _other_inputs(net, sample) if within else []
         raise ValueError("; ".join([f"{given}{error}", *assumed, *others])) from error
     except SystemExit as error:

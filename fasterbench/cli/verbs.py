@@ -17,11 +17,11 @@ import typer
 from ..core.features import absent, door
 from ..core.warnings import FasterbenchDeprecationWarning, FasterbenchWarning, warn
 
-from .app import (Depth, Device, Dtype, Group, Length, Model, Peaks, Quiet, Rows, Saved, Saving, Shape,
-                                 Sites, Top, app, batch_sizes, check_there, check_writable, device_here, dtype_named,
-                                 examples, free_name, given_peaks, is_watched, notice, option, printed,
-                                 roof_mismatches, run_name, saved_result, shape_given, show, switch, usage_error, whole,
-                                 words, write)
+from .app import (Depth, Device, Dtype, Group, KernelFile, Length, Model, Peaks, Quiet, Rows, Saved,
+                                 Saving, Shape, Top, app, batch_sizes, check_there, device_here,
+                                 dtype_named, examples, free_name, given_peaks, is_watched, notice, option, printed,
+                                 roof_mismatches, run_name, saved_result, shape_given, show, switch, usage_error,
+                                 whole, words, write)
 from .ranks import (check_launched, is_first, job, launched_ranks, local_device,
                                       parallel_named)
 
@@ -63,10 +63,10 @@ def peaks(device:Device="cpu", dtype:option("Measure float32, float64, bfloat16 
           html:option("Write a page with every probe; - for standard output.")=None,
           fresh:switch("Measure again, ignoring cached peaks.", "--fresh")=False,
           old_fresh:Annotated[bool, typer.Option("--anew", hidden=True)]=False,
-          network:switch("Measure the network between the processes of torchrun too.", "--network")=False,
+          network:switch("Also measure the network between the processes of torchrun.", "--network")=False,
           devices:switch("Print the names of all devices with a datasheet, and exit.", "--devices")=False,
           no_progress:Quiet=False):
-    "Measure the roofs of a device. Roofs are cached in $FASTERBENCH_CACHE."
+    "Measure the roofs of a device. They are cached in $FASTERBENCH_CACHE."
     from fasterbench.probes.peaks import measure_peaks
     from fasterbench.roofs.datasheet import devices as device_names
     from fasterbench.views.headline import roof_caveats
@@ -74,7 +74,6 @@ def peaks(device:Device="cpu", dtype:option("Measure float32, float64, bfloat16 
     from fasterbench.views.view import terminal_width, wrap_lines
     if old_fresh: warn("--anew is now --fresh", FasterbenchDeprecationWarning)
     if devices: return printed(lambda: print(*device_names(), sep="\n"))
-    check_writable(json=json, html=html)
     links = _network(device_here(device)) if network else None
     if network and links is None: return                                    # the first process says it all
     found, notes = _recorded(lambda: measure_peaks(device_here(device), dtype=dtype_named(dtype),
@@ -93,24 +92,24 @@ def peaks(device:Device="cpu", dtype:option("Measure float32, float64, bfloat16 
                              "roofline my_model.py:make --batch 1,8,32 --html sizes.html"))
 def roofline(
     model:Model, device:Device="cpu", dtype:Dtype=None, input:Shape=None,
-    batch:option("Set the batch size of the sample, or several: 1,8,32.  [default: 1]", metavar="N,N,…")=None,
+    batch:option("Set the batch size, or several: 1,8,32.  [default: 1]", metavar="N,N,…")=None,
     seq:Length=None, warmup:whole("Run N forwards before timing.", 0, int)=5,
-    steps:whole("Time N forwards.  [default: until the times have settled]")=None,
+    steps:whole("Time N forwards.  [default: until the times are stable]")=None,
     backward:switch("Profile training steps; without --loss, the loss is the sum of the output.", "--backward")=False,
-    loss:option("Use this function of the output as loss: losses.py:mean.", metavar="FILE:FUNCTION")=None,
-    optimizer:option("Profile the update of this optimizer of torch.optim too.", metavar="NAME")=None,
+    loss:option("Compute the loss with this function of the output: losses.py:mean.", metavar="FILE:FUNCTION")=None,
+    optimizer:option("Also profile the update of this torch.optim optimizer.", metavar="NAME")=None,
     autocast:words("Run under torch.autocast.", "bfloat16", "float16")=None,
-    compiled:switch("Compile the model first; rows are then kernels.", "--compile")=False, sites:Sites=None,
-    parallel:option("Choose how the ranks of torchrun run the model.", kind=str, parser=parallel_named,
+    compiled:switch("Compile the model first; rows are then kernels.", "--compile")=False, kernels:KernelFile=None,
+    parallel:option("Wrap the model in DDP or FSDP2 under torchrun.", kind=str, parser=parallel_named,
                     metavar="ddp|fsdp")="ddp",
     network:switch("Measure the network between the ranks of torchrun first.", "--network")=False,
     peaks:Peaks=None, top:Top=10, group:Group="auto", depth:Depth=None,
-    html:option("Write the report here.  [default: a name that says what was run, in a terminal; else no report]")=None,
+    html:option("Write the report here.  [default: MODEL.html in a terminal, else no report]")=None,
     no_html:switch("Write no report.", "--no-html")=False, json:Saving=None, csv:Rows=None, no_progress:Quiet=False,
 ):
     "Profile a model, print its slowest layers and write the report. Under torchrun, profile all ranks."
     sizes = [None] if batch is None else batch_sizes(batch)
-    _check_roofline(sizes, network, compiled, sites)
+    _check_roofline(sizes, network, compiled, kernels)
     where, what, shape, roofs = (device_here(local_device(device)), dtype_named(dtype), shape_given(input),
                                  given_peaks(peaks))
     from fasterbench.engine.peers import peers
@@ -120,7 +119,6 @@ def roofline(
     if unnamed and is_watched():
         size = sizes[0] if len(sizes) == 1 else "-".join(map(str, sizes))
         html, remark = free_name(run_name(model, size, shape, seq, dtype, backward, str(where), compiled, autocast))
-    check_writable(html=html, json=json, csv=csv, sites=sites)
 
     def measured(size):
         (net, sample), assumed = loaded if size == sizes[0] else _loaded_model(model, shape, size, what, seq)
@@ -130,7 +128,7 @@ def roofline(
             over = door("network").measured_with(roofs) if network else roofs
             stepped = updated and updated(net.to(where).parameters())
             options = dict(backward=backward, loss=lossy, optimizer=stepped, progress=False if no_progress else None)
-            found = _profiled_result(net, sample, over, peaks, model, assumed, (where, warmup, steps), options, sites)
+            found = _profiled_result(net, sample, over, peaks, model, assumed, (where, warmup, steps), options, kernels)
             named = {k: v for k, v in dict(loss=loss, optimizer=optimizer, autocast=autocast).items() if v}
             return replace(found, call=found.call | named).gather()
     results = list(map(measured, sizes))
@@ -141,15 +139,15 @@ def roofline(
     if unnamed and not html and "-" not in (json, csv): notice("no report written; --html FILE writes one")
 
 # %% ../../nbs/cli/verbs.ipynb #be0f4be6
-def check_sites(sites, compiled, sizes):
-    "Refuse a file of sites that no compiled model of one batch size fills."
-    if sites and not compiled: usage_error("a compiled model is needed: --compile", "--sites")
-    if sites and len(sizes) > 1: usage_error("a file of sites is of one batch size", "--sites")
+def check_kernel_file(kernels, compiled, sizes):
+    "Refuse a file of kernels that no compiled model of one batch size fills."
+    if kernels and not compiled: usage_error("a compiled model is needed: --compile", "--kernels")
+    if kernels and len(sizes) > 1: usage_error("a file of kernels is of one batch size", "--kernels")
 
-def _check_roofline(sizes, network, compiled, sites):
+def _check_roofline(sizes, network, compiled, kernels):
     "Refuse options that do not go together."
     if network: check_launched("roofline MODEL", launched_ranks() > 1)
-    check_sites(sites, compiled, sizes)
+    check_kernel_file(kernels, compiled, sizes)
     if len(sizes) > 1 and launched_ranks() > 1: usage_error("several batch sizes are for one process", "--batch")
     if len(sizes) > 1: check_there("comparing", "--batch")
 
@@ -159,14 +157,14 @@ def _loaded_model(model, shape, batch, dtype, seq):
     try: return _recorded(lambda: load_model(model, shape, batch, dtype, seq))
     except ModelError as error: usage_error(str(error), "MODEL")
 
-def _profiled_result(net, sample, roofs, peaks, model, assumed, args, options, sites=None):
+def _profiled_result(net, sample, roofs, peaks, model, assumed, args, options, kernels=None):
     "Add the model's name and the notes on it to the result of `profile`."
     from fasterbench.analysis.measure import main_dtype
     from fasterbench.roofline import RooflineAnalyzer
     analyzer = RooflineAnalyzer(net, sample, roofs)
     def profile(): return analyzer.profile(*args, **options).result
     result, notes = _recorded(lambda: _profiled(model, sample, assumed, profile))
-    if sites: analyzer.to_sites(sites)
+    if kernels: analyzer.to_kernels(kernels)
     dtype = str(main_dtype(net, sample)).removeprefix("torch.")
     caveats = roof_mismatches(roofs, dtype, result.environment, str(args[0])) if peaks else []
     if caveats: notes = [f"roofs of {peaks}: {'; '.join(caveats)}", *notes]
@@ -242,5 +240,4 @@ def report(saved:Saved, top:Top=10, group:Group="auto", depth:Depth=None,
     result, remark = saved_result(saved), ""
     title = f"Roofline of {result.call.get('model') or model_name(result)} on {device_name(result.with_roofs())}"
     if not html: html, remark = free_name(Path(saved).stem)
-    check_writable(html=html, csv=csv)
     _show_result(result, top, group, depth, csv=csv, html=html, title=title, remark=remark)

@@ -23,10 +23,10 @@ from ..core.warnings import old_attribute
 from ..roofs.place import RooflinePoint
 from ..roofs.row import grouped, totals
 from ..timing.machine_load import load_caveats
-from ..views.fields import Field, brief, fields
+from ..views.fields import Field, brief, fields, ratio_text
 from ..views.fold import fold, label
-from ..views.headline import (caveats, divided, equation, is_device_alone, limits_text, model_name,
-                                        short_name, time_text)
+from ..views.headline import (caveat_parts, divided, is_device_alone, limits_text, model_name, noise_line,
+                                        short_name, time_division, time_text)
 from ..views.origin import batch_of, conditions, long_facts, number_of_calls
 from ..views.plot import (axes, bounds, canvas, category_bars, dress, extent, grid, hover, marker_size,
                                     name_rows, placeable, shown, spot, star_style, style)
@@ -166,7 +166,7 @@ def _of_one_work(points)->list[tuple]:
     if len(classes) == 1 or own or 0 < max(flops) <= 1.1 * min(flops): return [points]
     return [tuple(p if p is not None and p.type == kind else None for p in points) for kind in classes]
 
-def ratio_text(x): return "" if x is None else f"×{x:.2f}"
+def change_text(x): return "" if x is None else ratio_text(x)
 
 # %% ../../nbs/comparing/compare.ipynb #d6b769d1
 # What names a result, if it differs; further conditions only where these do not tell all results apart
@@ -267,7 +267,7 @@ class Series(View):
         "The peak memory of each result, where all were counted."
         memories = [r.memory for r in self.results]
         if not all(memories): return []
-        ratio = ratio_text(memories[-1].peak_bytes / memories[0].peak_bytes if memories[0].peak_bytes else None)
+        ratio = change_text(memories[-1].peak_bytes / memories[0].peak_bytes if memories[0].peak_bytes else None)
         peaks = ", ".join(f"{label} {m.peak}" for label, m in zip(self.labels, memories))
         return [f"peak memory: {peaks}: {ratio}" if len(self) == 2 else f"peak memory: {peaks}"]
 
@@ -306,15 +306,19 @@ class Series(View):
     def equations(self)->list[str]:
         "Where the time of each result goes, where all have roofs and are no more than four."
         if len(self) > 4 or any(r.peaks is None or not r.points for r in self.results): return []
-        told = [[equation(divided(r)), *limits_text(r.limits)] for r in self.results]
+        told = [[*time_division(r), *limits_text(r.limits)] for r in self.results]
         return [f"{label}: {line}" for label, lines in zip(self.labels, told) for line in lines]
 
     doubts = old_attribute("doubts", "caveats")
 
     @property
     def _of_times(self):
-        "Caveats on the times, by result."
-        return [f"{label}: {d}" for label, r in zip(self.labels, self.results) if (d := caveats(r))]
+        "Caveats on the times, by result; once where all have them."
+        said = list(map(caveat_parts, self.results))
+        own = [[part for part in of if not all(part in other for other in said)] for of in said]
+        common = [part for part in said[0] if part not in own[0]]
+        return [*(f"{label}: {noise_line(of)}" for label, of in zip(self.labels, own) if of),
+                *filter(None, [noise_line(common)])]
 
     @property
     def caveats(self)->list[str]:
@@ -336,11 +340,11 @@ class Series(View):
         check_top(top)
         number = _number_field(field)
         def text(p): return "" if p is None else number.text(getattr(p, field, None), True)
-        rows = [[printable(l.name) or "(model)", l.kind, *map(text, l.points), ratio_text(l.ratio(field))]
+        rows = [[printable(l.name) or "(model)", l.kind, *map(text, l.points), change_text(l.ratio(field))]
                 for l in (*self._first_line, *self.rows[:top])]
         if field == "time_s" and all(self.throughputs):
             rate = [f"{brief(t) if t >= 1 else format(t, '.2g')}/s" for t in self.throughputs]
-            change = ratio_text(self.throughputs[-1] / self.throughputs[0])
+            change = change_text(self.throughputs[-1] / self.throughputs[0])
             rows.insert(1, [f"samples{self.throughput_of}", "", *rate, change])
         titles = ["name", "type", *map(printable, self.labels), "last/first"]
         if not self.quantity: titles, *rows = (r[:-1] for r in [titles, *rows])      # no order, so no first and last
@@ -408,7 +412,8 @@ def most_changed(results:list[Result], top:int|None=10)->list[Line]:
 
 def _panels(series, top):
     "Return the parts of the chart: title, unit, and (name, row, values, hue) of each line without what is unknown."
-    lines, whole = most_changed(series.results, top), lambda values: [("whole model", "whole model", values, _hues[0])]
+    lines = most_changed(series.results, top)
+    def whole(values): return [("whole model", "whole model", values, _hues[0])]
     rate = [(f"throughput{series.throughput_of}", "/s", whole(series.throughputs))] if all(series.throughputs) else []
     share = series.whole.values("utilization_pct")
     roof = [("share of the roof", "%", whole(share))] if any(share) else []
@@ -611,18 +616,19 @@ def _pair(short):
     return sides if field.format == "text" else [*sides, ratio]
 
 _side = Field("side", "", "side", "text", "whether the row is on both sides")
+_change = Field("change", "", "change", "text", "faster or slower, or why that is not judged")
 _clear = Field("clear", "", "beyond the spread", "flag", "the times differ by more than the spread and the drift")
 
 # %% ../../nbs/comparing/compare.ipynb #e01919c4
 _of_both = [fields[k] for k in ("name", "phase", "operator", "type", "category")]
-_compared = [*_pair("time"), _clear, *_pair("flops"), *_pair("bytes"), *_pair("utilization"), *_pair("bound")]
+_compared = [*_pair("time"), _change, _clear, *_pair("flops"), *_pair("bytes"), *_pair("utilization"), *_pair("bound")]
 pair_fields = {f.name: f for f in (*_of_both, _side, *_compared)}
 
 # %% ../../nbs/comparing/compare.ipynb #f62d634b
 def pair_records(pairs:list[Pair])->Iterator[dict]:
     "Return a dict per pair, with the keys of `pair_fields`."
     for q in pairs:
-        p, values = q.row, dict(side=q.side, clear=q.clear)
+        p, values = q.row, dict(side=q.side, change=q.change, clear=q.clear)
         for short, field in pair_values.items():
             for side in ("before", "after"): values[side_name(short, side)] = getattr(getattr(q, side), field, None)
             values[f"{short}_ratio"] = None if short == "bound" else q.ratio(field)
@@ -646,7 +652,7 @@ _changes = {"faster": dict(color="#009e73", dash="solid"), "slower": dict(color=
 
 def _xy(points): return dict(zip("xy", map(list, zip(*(spot(p) if p else (None, None) for p in points)))))
 
-_unchanged = "no clear change"
+_unchanged, _pale = "no clear change", dict(color="#74808a", opacity=0.5, line=dict(width=0))
 
 def _has_changed(q): return q.side != "both" or q.change in _changes
 
@@ -673,7 +679,7 @@ def _arrows(fig, pairs):
                         line=dict(width=2, **look), marker=marker, hoverinfo="skip", legendgroup=change)
     if all(map(_has_changed, pairs)): return
     fig.add_scatter(x=[None], y=[None], mode="markers", name=_unchanged, legendgroup=_unchanged, hoverinfo="skip",
-                    marker=dict(symbol="circle", color="#a9b3ba", size=9))
+                    marker=dict(symbol="circle", size=9) | _pale)
 
 # %% ../../nbs/comparing/compare.ipynb #cbe70baf
 def _spots(fig, pairs, side, called):
@@ -684,7 +690,7 @@ def _spots(fig, pairs, side, called):
         chosen = groups.get((kind, changed))
         if not chosen: continue
         numbers, points, _ = map(list, zip(*chosen))
-        marker = style(kind, list(map(marker_size, points))) | ({} if changed else dict(opacity=0.35))
+        marker = style(kind, list(map(marker_size, points))) | ({} if changed else _pale)
         if side == "before": marker["symbol"] = marker["symbol"].removesuffix("-open") + "-open"
         entry = (dict(name=f"{bounds[kind]['label']}, {called}", legendgroup=f"{kind} {side}") if changed else
                  dict(name=_unchanged, legendgroup=_unchanged, showlegend=False))
@@ -692,7 +698,7 @@ def _spots(fig, pairs, side, called):
                         mode="markers", customdata=numbers, marker=marker, **entry)
 
 def _pair_hover(p, q, called):
-    change = f", time {ratio_text(q.ratio('time_s'))}, {q.change}" if q.side == "both" else " only"
+    change = f", time {change_text(q.ratio('time_s'))}, {q.change}" if q.side == "both" else " only"
     return f"{hover(p)}<br>{called}{change}"
 
 # %% ../../nbs/comparing/compare.ipynb #2ef0f0ad
@@ -770,7 +776,7 @@ class Comparison(Series):
         rows = ", ".join([f"{both} row{'s' if both != 1 else ''} on both sides",
                           *(f"{sides.count(s)} {_called(s, self.labels)}" for s in ("only before", "only after"))])
         times = _told(list(map(_whole_text, self.results, self.times)), self.labels)
-        return f"{times}: {ratio_text(b / a if a else None)}; {rows}"
+        return f"{times}: {change_text(b / a if a else None)}; {rows}"
 
     @property
     def _fields(self):
@@ -796,7 +802,8 @@ class Comparison(Series):
     def _sheet(self): return Sheet(pair_fields, pair_records(self.pairs))
     def _chart(self, title): return _arrow_chart(self, title)
     def _tab(self):
-        records = (_blank(r) | dict(side=_called(r["side"], self.labels)) for r in pair_records(self.pairs))
+        def called(r): return _blank(r) | {k: _called(r[k], self.labels) for k in ("side", "change")}
+        records = map(called, pair_records(self.pairs))
         return Sheet(self._fields, records).tab(
             "pairs", f"rows, {' and '.join(self.labels)}", _arrow_chart(self, "", 0), _pair_categories(self),
             visible=_first_of_pair, names=True)
@@ -810,8 +817,8 @@ def _blank(record):
 
 _in_pair_table = ("name", "type", "time_before_s", "time_after_s", "time_ratio", "flops_ratio", "bytes_ratio",
                   "utilization_before_pct", "utilization_after_pct", "remark")
-_first_of_pair = ("name", "type", "operator", "phase", "time_before_s", "time_after_s", "time_ratio",
-                  "utilization_before_pct", "utilization_after_pct")
+_first_of_pair = ("name", "type", "operator", "phase", "time_before_s", "time_after_s", "time_ratio", "change",
+                  "utilization_after_pct")
 
 # %% ../../nbs/comparing/compare.ipynb #d99d671f
 @overload

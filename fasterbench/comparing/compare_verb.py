@@ -11,20 +11,19 @@ from typing import Annotated
 
 import typer
 
-from ..cli.app import Rows, Top, app, check_writable, examples, option, saved_result, show, usage_error
+from ..cli.app import Rows, Top, app, examples, option, saved_result, show, usage_error
 
 # %% ../../nbs/comparing/compare_verb.ipynb #9e84f12b
 @app.command("compare", epilog=examples("compare before.json after.json",
                                         "compare b1.json b8.json b32.json --html sizes.html"))
 def compare_verb(
     saved:Annotated[list[str], typer.Argument(metavar="FILE",
-        help="Results that `roofline --json` wrote; more than two give a column each.")],
+        help="Results written by `roofline --json`; with more than two, each has a column.")],
     top:Top=10, html:option("Write chart and table; - for standard output.")=None, csv:Rows=None,
 ):
     "Compare saved results, row by row."
     from fasterbench.comparing.compare import compare, series_of
     if len(saved) < 2: usage_error("one result; two or more are needed", "BEFORE AFTER")
-    check_writable(html=html, csv=csv)
     results = list(map(saved_result, saved))
     found = compare(*results) if len(saved) == 2 else series_of(results, [Path(p).stem for p in saved])
     show(found, csv=csv, html=html, top=top)

@@ -20,7 +20,7 @@ from ..core.private import _disable_current_modes
 from ..core.progress import progress_bar
 from ..core.units import total
 from ..engine.accelerator import device_of, is_accelerator
-from .inductor import Frame, Generator, Graph, NotGenerated, Stamped
+from .inductor import Frame, Generator, Graph, NotGenerated, Timestamped
 from ..engine.modules import parts
 from ..engine.step import Forward, parameter_owners, phases, preserved_run
 from ..roofs.caches import simulate_caches
@@ -92,7 +92,7 @@ def _joined_path(prefix, path): return ".".join(filter(None, (prefix, path)))
 
 # %% ../../nbs/compiled/compiled.ipynb #c082ec30
 class Kernels:
-    "The kernels of the compiled modules of a run, and the stamps around them."
+    "The kernels of the compiled modules of a run, and the timestamps around them."
     def __init__(self,
         run:Forward,           # Its modules are those that can be told apart while compiled code runs
         frames:Sequence[Frame],
@@ -108,8 +108,8 @@ class Kernels:
             for graph in frame.graphs: same.setdefault((graph.backward, graph.text), graph)
         graphs = [*same.values()]
         frees = not is_accelerator(device_of(run.model))           # an accelerator's memory stays with PyTorch
-        self.stamped = Stamped(graphs, frees)
-        missing = set(map(id, self.stamped.missing))
+        self.timestamped = Timestamped(graphs, frees)
+        missing = set(map(id, self.timestamped.missing))
         for call in _in_order(frames):
             graph = same[call.graph.backward, call.graph.text]
             if id(graph) in missing: continue
@@ -118,12 +118,13 @@ class Kernels:
         if missing:
             self.notes.append(f"{len(missing)} of {len(graphs)} graphs are one row: the code that Inductor "
                               "generates for them now is not the code that runs")
-        unplaced = sum(len(g.sites) - len(self.stamped.sites.get(id(g), ())) for g in graphs if id(g) not in missing)
+        placed = self.timestamped.kernels
+        unplaced = sum(len(g.kernels) - len(placed.get(id(g), ())) for g in graphs if id(g) not in missing)
         if unplaced: self.notes.append(f"{unplaced} kernel calls were not timed: their time is in the wrapper")
-        if beside := Counter(self.stamped.beside):
+        if beside := Counter(self.timestamped.beside):
             names = ", ".join(f"{name} ({n} calls)" if n > 1 else name for name, n in beside.most_common(5))
-            self.notes.append(f"no row for {names}{', …' * (len(beside) > 5)}: the time is that of the wrapper, FLOPs "
-                              "and bytes are missing")
+            self.notes.append(f"no row for {names}{', …' if len(beside) > 5 else ''}: the time is that of the wrapper, "
+                              "FLOPs and bytes are missing")
 
     @property
     def parts(self)->set[int]: return {s.part for s in self.slots}      # the compiled modules that have rows of kernels
@@ -131,12 +132,12 @@ class Kernels:
     def enter(self,
         note, # `note(event, slot)` notes an event
     ):
-        "Let the stamped code run."
-        self.stamped.enter(lambda graph: self._stamp(graph, note))
+        "Let the timestamped code run."
+        self.timestamped.enter(lambda graph: self._timestamp(graph, note))
 
     def leave(self):
         "Put the user's code back."
-        self.stamped.leave()
+        self.timestamped.leave()
 
     def eager_work(self,
         work:Work, # Of the eager run, a compiled module as one part
@@ -157,14 +158,14 @@ class Kernels:
         sums = {k: total(getattr(c, k) for c in rest) for k in ("flops", "contraction_flops", "dense_flops")}
         return Row(bytes_moved=sum(t.bytes for c in rest for t in (*c.reads, *c.writes)), **sums)
 
-    def _stamp(self, graph, note):
-        "Return the stamp of one graph, which knows the how manieth call of a run it is in."
+    def _timestamp(self, graph, note):
+        "Return the timestamp of one graph, which knows the how manieth call of a run it is in."
         if id(graph) not in self.begins: return lambda event, i: None
         begins, at = itertools.cycle(self.first + n for n in self.begins[id(graph)]), [0]
-        def stamp(event, i):
+        def timestamp(event, i):
             if not i and event == "enter": at[0] = next(begins)
             note(event, at[0] + i)
-        return stamp
+        return timestamp
 
 # %% ../../nbs/compiled/compiled.ipynb #3f804e9b
 def _in_order(frames):
@@ -174,13 +175,13 @@ def _in_order(frames):
     return sorted(calls, key=lambda c: (c.graph.backward, -order(c) if c.graph.backward else order(c)))
 
 def _slots_of(call, known, types, modules, frees):
-    "Return the slots of one call of a graph: the wrapper, its sites, and what frees results."
+    "Return the slots of one call of a graph: the wrapper, its kernels, and what frees results."
     (order, part), given = call.at
     phase = "backward" if call.graph.backward else "forward"
     prefix, memory = _prefix(call.frame.names, given, known, _plain(modules[part].path)), _memory_of(call, given)
     returned = frozenset(map(memory, call.graph.whole.returned.values()))
     slots = [Slot(None, part, phase, results=returned, name=wrapper_row)]
-    for k in call.graph.sites:
+    for k in call.graph.kernels:
         layers = tuple((whole := _joined_path(prefix, path), types.get(whole, kind), weight, inferred)
                        for (path, kind, inferred), weight in sorted(k.layers.items(), key=lambda pair: -pair[1]))
         touches = [tuple(t._replace(storage=memory(t.storage)) for t in of) for of in (k.call.reads, k.call.writes)]
@@ -236,7 +237,7 @@ def kernels_of(
     first = 1 + len(run.parts) * (len(phases) if run.training else 1)
     kernels = Kernels(run, frames, first, None if whole else calls)
     if kernels.slots: return kernels, kernels.notes
-    why = f", its stance being {generator.stance!r}" * bool(generator.stance)
+    why = f", its stance being {generator.stance!r}" if generator.stance else ""
     return None, kernels.notes or [f"compiled code is one row: Dynamo compiled none of it{why}"]
 
 # %% ../../nbs/compiled/compiled.ipynb #47246679
@@ -267,7 +268,7 @@ def layer_shares(
     return found
 
 def _by_level(calls, peaks, most=False):
-    "Return the bytes that each level of memory serves, per call or site in the order of a run."
+    "Return the bytes that each level of memory serves, per call or kernel in the order of a run."
     def touched(touches): return [(t.storage, t.bytes, t.region) for t in touches]
     walked = simulate_caches([(touched(c.reads), touched(c.writes)) for c in calls],
                              [l.capacity for l in peaks.memory[:-1]], most)
@@ -312,11 +313,11 @@ def limits(
     "Return (name, s, B): least time and bytes of the eager program, of the generated one, and of perfect fusion."
     def least(row): return max(row.compute_s or 0.0, memory_time(peaks.memory, row.bytes_by_level)[0])
     eager = [call_row(c, by_level, peaks, tf32) for c, by_level in zip(work.trace, _by_level(work.trace, peaks, most))]
-    made, sites = [r for r in rows if r.category != "overhead"], [s for s in slots if s.kernel]
+    made, kernels = [r for r in rows if r.category != "overhead"], [s for s in slots if s.kernel]
     if any(r.flops is None for r in (*made, *eager)): return ()
     def product(call): return flops_time(replace(call, flops=call.contraction_flops), peaks, tf32)
     once = border_bytes(slots)
-    perfect = max(sum(product(s.kernel.call) for s in sites), once / peaks.memory[-1].bandwidth)
+    perfect = max(sum(product(s.kernel.call) for s in kernels), once / peaks.memory[-1].bandwidth)
     def sums(of): return (sum(map(least, of)), sum(r.bytes_moved for r in of))
     return ("eager", *sums(eager)), ("as generated", *sums(made)), ("perfect fusion", perfect, once)
 

@@ -13,10 +13,10 @@ import torch
 from .compiled import inside, kernel_rows, kernels_of, kernels_on_target, limits
 from .kernel_points import inferred_layers, with_kernels
 from .inductor import NotGenerated
-from .sites import read_sites, sites_of, sites_text
+from .kernel_file import read_kernel_file, kernel_file_of, kernel_file_text
 from ..core.files import write_whole
 from ..engine.accelerator import stand_in
-from ..roofs.datasheet import match_device
+from ..roofs.datasheet import Device
 from ..roofs.hardware import HardwarePeaks
 from ..work.count import Work
 from ..work.target import Target
@@ -25,25 +25,25 @@ from ..work.target import Target
 def generated_rows(
     model, sample,
     target:Target,       # What the work was counted for
+    device:Device|None,  # Of the table, that the peaks are of
     work:Work,           # Of the eager run, with the modules inside compiled ones
     peaks:HardwarePeaks,
     tf32:frozenset,      # Categories of float32 work that may run as TF32
-    captured:bool,       # Replayed from a CUDA graph
     progress:bool|None,  # A progress bar; None: when somebody is looking
-    sites,               # Where to write the kernels; None: nowhere
-    times,               # `times(trace, bytes by level, peaks, tf32, captured)`: limits and expected times of kernels
+    kernels,             # Where to write the kernels; None: nowhere
+    times,               # `times(trace, bytes by level)`: limits and expected times of kernels
 )->tuple:
     "Return rows of the kernels that Inductor generates, with limits and expected times, and three limits; or why not."
-    device, gpu = match_device(peaks.environment.get("device_name", "")).device, ()
+    gpu = ()
     if device and target.type == stand_in: gpu = device.architecture, device.units, device.capacities.get("L2", 0)
     if target.type == stand_in and not gpu and not getattr(torch, stand_in).is_available():
         return None, "the table of devices does not have its architecture"
     try: slots = kernels_on_target(model, sample, target, gpu, progress)
     except NotGenerated as error: return None, str(error)
-    if sites: write_whole(sites, sites_text(sites_of(slots, work, type(model).__name__)))
+    if kernels: write_whole(kernels, kernel_file_text(kernel_file_of(slots, work, type(model).__name__)))
     rows = kernel_rows(slots, work, peaks, tf32, most=True)     # a limit holds whatever the order within a kernel
     trace = [replace(s.kernel.call, reads=s.reads, writes=s.writes) for s in slots]
     served = [r.bytes_by_level for r in rows]
-    expected = times(trace, served, peaks, tf32, captured)
+    expected = times(trace, served)
     timed = [replace(r, roof_time_s=t.limit, time_s=t.expected) for r, t in zip(rows, expected)]
     return (timed, limits(slots, work, rows, peaks, tf32, most=True)), ""

@@ -26,7 +26,7 @@ from ..work.traffic import operator_accesses
 # %% ../../nbs/compiled/fused.ipynb #270982c9
 @dataclass(frozen=True)
 class Kernel:
-    "One call site of a kernel: its work, and the operators that it was made from."
+    "One call of a kernel: its work, and the operators that it was made from."
     name: str          # "cpp_fused_relu_0", "extern_kernels.addmm"
     call: Call         # Its work as one call; its storages are names of buffers
     layers: dict       # (path in the frame, class, inferred) -> bytes that the operators of that module would move

@@ -6,6 +6,7 @@
 __all__ = []
 
 # %% ../../nbs/compiled/kernel_points.ipynb #kr000003
+from ..core.units import first_names
 from ..analysis.rows import timed_row
 from ..roofs.row import Row, changed, summed
 from ..work.kernel_names import kernel_type
@@ -15,7 +16,7 @@ def with_kernels(m, rows, of_slots):
     "Return `rows` with those of kernels in place of the compiled modules that they are in."
     own = {m.work.parts[i].path for i in m.kernels.parts}
     kernels, around = [], {}
-    for row, samples in zip(of_slots, m.times.sites):
+    for row, samples in zip(of_slots, m.times.kernels):
         row = timed_row(row, m.times, samples)
         if not row.time_s > 0: continue
         if row.category != "overhead": kernels.append(row)
@@ -39,14 +40,14 @@ def _without_kernels(m, row):
 # %% ../../nbs/compiled/kernel_points.ipynb #kr000007
 def inferred_layers(m):
     "Return the sentence about kernels whose layers no record names."
-    times = [(s, m.times.typical(t)) for s, t in zip(m.kernels.slots, m.times.sites) if s.kernel]
+    times = [(s, m.times.typical(t)) for s, t in zip(m.kernels.slots, m.times.kernels) if s.kernel]
     parts = ((t, _inferred_part(s), kernel_type(s.kernel.called)) for s, t in times)
     found = sorted((of for of in parts if of[1]), reverse=True)
     if not found: return []
     names, share = list(dict.fromkeys(name for *_, name in found)), sum(t * p for t, p, _ in found)
     return [f"the layers of {len(found)} of {len(times)} kernels are inferred from the operators around them, for "
             f"{share / (sum(t for _, t in times) or 1):.1%} of the kernels' time: "
-            f"{', '.join(names[:3])}{' …' * (len(names) > 3)}"]
+            f"{first_names(names)}"]
 
 def _inferred_part(slot):
     "Return the part of a kernel's work whose layers are inferred."

@@ -20,7 +20,7 @@ def _integer(text):
     words = text.split()
     unsigned = "unsigned" in words
     name = _integers.get(tuple(w for w in words if w not in ("int", "signed", "unsigned"))) if words else None
-    return name and "u" * unsigned + name
+    return f"u{name}" if name and unsigned else name
 
 _sizes = {8: "float64 int64 uint64 complex64", 4: "float32 int32 uint32 complex32", 2: "float16 bfloat16 int16 uint16",
           16: "complex128", 1: """int8 uint8 bool float8_e4m3fn float8_e5m2 float8_e4m3fnuz float8_e5m2fnuz

@@ -72,7 +72,7 @@ def check_schema(
     title = data.get("title") if isinstance(data, dict) else None
     named = f" ({title})" if isinstance(title, str) and title else ""
     said = "nothing in it says what it is" if found is None else f"its schema is {found!r}{named}"
-    if found != name: raise ValueError(f"this is not a {name} file: {said}" + f"; {valid} is needed" * bool(valid))
+    if found != name: raise ValueError(f"this is not a {name} file: {said}" + (f"; {valid} is needed" if valid else ""))
     version = data.get("version")
     if not isinstance(version, int) or isinstance(version, bool) or not 1 <= version <= newest:
         which = "a file without a version" if version is None else f"version {version!r}"

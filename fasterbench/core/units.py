@@ -85,3 +85,11 @@ def total(
     "Sum `values`; `None` when one of them is unknown."
     values = list(values)
     return None if None in values else sum(values)
+
+# %% ../../nbs/core/units.ipynb #6925527c
+def first_names(
+    names, # Any iterable
+)->str:
+    "Join the first three names, with an ellipsis for the rest."
+    names = list(names)
+    return ", ".join(names[:3]) + (" …" if len(names) > 3 else "")

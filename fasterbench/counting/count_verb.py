@@ -8,7 +8,7 @@ __all__ = ['Counts', 'count']
 # %% ../../nbs/counting/count_verb.ipynb #8741d698
 import re
 
-from ..cli.app import (Dtype, Length, Model, Shape, app, check_writable, dtype_named, examples, option,
+from ..cli.app import (Dtype, Length, Model, Shape, app, dtype_named, examples, option,
                                  shape_given, show, switch, target_device, whole, words)
 from ..cli.verbs import fit_note, loaded_on_meta, step_named
 from ..core.units import format_count, format_si, total
@@ -83,7 +83,8 @@ def folded(rows:list[dict])->list[dict]:
     "Fold equal numbered neighbours of one depth into a row with a count and their sums; `*` replaces their numbers."
     def figures(node): return [[r[k] for k in _figures] for r in (node[0], *node[1])]
     def alike(a, b): return figures(a) == figures(b)
-    numbered, groups = lambda r: r["name"].rpartition(".")[2].isdigit(), []
+    groups = []
+    def numbered(r): return r["name"].rpartition(".")[2].isdigit()
     for branch in _branches(rows):
         same = groups and numbered(branch[0]) and numbered(groups[-1][0][0]) and alike(groups[-1][0], branch)
         groups[-1].append(branch) if same else groups.append([branch])
@@ -161,24 +162,23 @@ class StepCounts(Counts):
                              "count transformers:config.json --backward --optimizer AdamW"))
 def count(
     model:Model, dtype:Dtype=None, input:Shape=None,
-    batch:whole("Set the batch size of the sample.  [default: 1]")=None, seq:Length=None,
+    batch:whole("Set the batch size.  [default: 1]")=None, seq:Length=None,
     backward:switch("Count a training step; without --loss, the loss is the sum of the output.", "--backward")=False,
-    loss:option("Use this function of the output as loss: losses.py:mean.", metavar="FILE:FUNCTION")=None,
-    optimizer:option("Count the update of this optimizer of torch.optim too.", metavar="NAME")=None,
+    loss:option("Compute the loss with this function of the output: losses.py:mean.", metavar="FILE:FUNCTION")=None,
+    optimizer:option("Also count the update of this torch.optim optimizer.", metavar="NAME")=None,
     autocast:words("Count under torch.autocast.", "bfloat16", "float16")=None,
-    on:option("Count for this device, with its memory and the largest batch that fits.", metavar="DEVICE",
+    on:option("Compare with this device's memory, and find the largest batch that fits.", metavar="DEVICE",
               parser=target_device)=None,
-    depth:whole("Print N levels of the tree.", 0, int)=3,
+    depth:whole("Print N levels of the module tree.", 0, int)=3,
     json:option("Write all modules; - for standard output.")=None,
     csv:option("Write all modules; - for standard output.")=None,
 ):
-    "Count FLOPs, bytes and parameters of a forward or a step. Nothing is computed or timed."
+    "Count FLOPs, bytes, parameters and memory of a model. Nothing is computed or timed."
     from fasterbench.core.arguments import as_dtype
     from fasterbench.cli.loading import in_the_model
     from fasterbench.roofs.datasheet import as_peaks, target_of
     from fasterbench.work.count import count_work
     from fasterbench.work.target import Target
-    check_writable(json=json, csv=csv)
     lossy, updated = step_named(backward, loss, optimizer)
     net, sample = loaded_on_meta(model, shape_given(input), batch, dtype_named(dtype), seq)
     cast, peaks = autocast and as_dtype(autocast), on and as_peaks(on, autocast or dtype or "float32")

@@ -6,7 +6,7 @@
 __all__ = []
 
 # %% ../../nbs/engine/accelerator.ipynb #e2e57765
-import math
+import glob, math, os, re
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import lru_cache
 from time import perf_counter
@@ -40,6 +40,13 @@ class Host:
     def __init__(self, device): self.device = device
 
     def synchronize(self): "Wait until the device has nothing left to do."
+    def timed(self, call)->float:
+        "Do `call`, from idle to idle; return how long it took, s."
+        self.synchronize()
+        start = self.clock()
+        call()
+        self.synchronize()
+        return self.clock() - start
     def current(self): return nullcontext()
     def empty_cache(self): "Return unused memory that PyTorch keeps to the device."
     def free_memory(self)->float:
@@ -51,6 +58,9 @@ class Host:
         def again():
             for _ in range(times): call()
         return again
+    def caches(self)->list[tuple[str, int]]:
+        "Return the caches that have a roof of their own, with their capacities in B; none where nobody says."
+        return cpu_caches(torch.get_num_threads())
     def properties(self)->dict: return {}
     def settings(self)->dict:
         "Return the switches that decide which kernels run."
@@ -132,8 +142,7 @@ class Accelerator(Host):
     def _about(self): return self.module.get_device_properties(self.device)
     def properties(self)->dict: return dict(device_name=self._about.name)
 
-    def caches(self)->list[tuple[str, int]]:
-        "Return the caches that the driver tells of, with their capacities in B."
+    def caches(self):                          # those that the driver tells of
         size = getattr(self._about, self.cache[1], 0) if self.cache else 0
         return [(self.cache[0], size)] if size else []
 
@@ -147,6 +156,33 @@ class Accelerator(Host):
         return again
 
     def settings(self): return {}
+
+# %% ../../nbs/engine/accelerator.ipynb #0cc58436
+def _sysfs_bytes(text):
+    "Return the bytes of a size as sysfs writes it: 48K."
+    unit = dict(K=1 << 10, M=1 << 20, G=1 << 30).get(text[-1])
+    return int(text[:-1]) * unit if unit else int(text)
+
+def _file_text(path):
+    with open(path) as f: return f.read().strip()
+
+def _usable_cores(): return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
+
+def cpu_caches(
+    threads:int,                              # How many cores are used
+    root:str="/sys/devices/system/cpu",       # Where sysfs says so
+    usable:set[int]|None=None,                # The cores that this process may run on; None: as the system says
+)->list[tuple[str, int]]:
+    "Name and capacity in bytes of each cache beyond L1, smallest first; private ones times the cores in use."
+    found, usable = {}, usable or _usable_cores()
+    for index in glob.glob(f"{root}/cpu[0-9]*/cache/index[0-9]*"):
+        if usable and int(re.search(r"cpu(\d+)/cache", index)[1]) not in usable: continue
+        names = "level", "type", "size", "shared_cpu_list"
+        try: level, kind, size, shared = (_file_text(f"{index}/{n}") for n in names)
+        except OSError: continue
+        if kind != "Instruction" and int(level) > 1: found.setdefault(int(level), {})[shared] = _sysfs_bytes(size)
+    def largest(caches): return sum(sorted(caches.values(), reverse=True)[:threads])
+    return [(f"L{level}", largest(caches)) for level, caches in sorted(found.items())]
 
 # %% ../../nbs/engine/accelerator.ipynb #3e1ea087
 def settle(

@@ -22,6 +22,7 @@ from torch.utils.hooks import RemovableHandle
 from ..core.arguments import copied, is_immutable
 from ..core.private import FakeTensor, _functorch, tree_flatten
 from ..core.tensors import addresses, has_values, is_readable, tensor_layout, parts_of, storage_of
+from ..core.units import first_names
 from ..core.warnings import NotKeptWarning, warn
 from .modules import absent, copiers, put
 from .process import random_state, restore_process, restore_random
@@ -407,7 +408,7 @@ def _keep(snapshot, parameters, written):
 def _warn_lost(model, states):
     names = {id(p): name for name, p in model.named_parameters()}
     lost = [names.get(id(s.tensor), "a tensor of the optimizer") for s in states if any(p.lost for p in s.plain)]
-    if lost: warn(f"{', '.join(lost[:3])}{' …' * (len(lost) > 3)}: written in a forward that was not watched; "
+    if lost: warn(f"{first_names(lost)}: written in a forward that was not watched; "
                   "the contents are not what they were", NotKeptWarning)
 
 # %% ../../nbs/engine/model_state.ipynb #cc23820f

@@ -84,7 +84,7 @@ class Forward:
     training = has_first = gradients = False                     # gradients: the forward asks for some itself
     owners = {}                                                  # no gradient arrives anywhere
     earlier = 0                                                  # the part that nodes from before the run belong to
-    kernels = None                                               # stamps compiled code while the run is watched
+    kernels = None                                               # timestamps compiled code while the run is watched
     def __init__(self, model:nn.Module):
         self.model, self.modules, self.around, self.section = model, parts(model), nullcontext, unwatched
 
@@ -99,7 +99,7 @@ class Forward:
     def lasting(self)->list: return self.grads() + self.optimizer_state()      # tensors that outlive the run
     def watched(self, watch): return _Watched(self, watch)
     @property
-    def sites(self)->int: return 0 if self.kernels is None else len(self.kernels.slots)   # slots of their own
+    def kernel_slots(self)->int: return 0 if self.kernels is None else len(self.kernels.slots)   # slots of their own
     def __call__(self, *args, **kwargs):
         with self.around(): return self.model(*args, **kwargs)
 

@@ -14,7 +14,7 @@ from typing import Annotated
 
 import typer
 
-from ..cli.app import (Report, Rows, Saving, Top, app, check_writable, examples, given_peaks, notice, option,
+from ..cli.app import (Report, Rows, Saving, Top, app, examples, given_peaks, notice, option,
                                  printed, roof_mismatches, show, switch, words)
 
 # %% ../../nbs/ncu/ncu_verb.ipynb #4a93b7e8
@@ -50,13 +50,12 @@ def ncu(
                                        metavar="FILE")],
     by:words("Print a row per launch, per kernel of one shape, or per NVTX range.", "launch", "kernel", "nvtx",
              kind=str)="launch",
-    peaks:option("Use these roofs: a file of `peaks --json`, or a device.  [default: those of the report]",
+    peaks:option("Use the roofs of a `peaks --json` file or of a device.  [default: those of the report]",
                  metavar="FILE|DEVICE")=None,
     missing:switch("Print the ncu command that collects what the report lacks, and exit.", "--missing")=False,
     top:Top=10, html:Report=None, json:Saving=None, csv:Rows=None,
 ):
-    "Read a report of Nsight Compute. Print its slowest kernels under the roofs."
-    check_writable(html=html, json=json, csv=csv)
+    "Read an Nsight Compute report. Print its slowest kernels under the roofs."
     if missing: return _print_missing(file)
     roofs = given_peaks(peaks)
     kernels = _remarked(_read_report(file, by, roofs), roofs, peaks)

@@ -19,7 +19,7 @@ from ..engine.step import Forward
 from ..timing.kernels import marked_runs
 from ..timing.profiler import Record, can_record
 from ..timing.certainty import Samples
-from ..timing.stamps import ModuleTimes, Waits, enter, switch
+from ..timing.timestamps import ModuleTimes, Waits, enter, switch
 
 # %% ../../nbs/network/collective_waits.ipynb #e103b64b
 def _merged_intervals(spans):
@@ -77,10 +77,10 @@ def waits_of(
     return _merged_intervals(exposed), _length(inside)
 
 # %% ../../nbs/network/collective_waits.ipynb #387fc902
-def _by_slot(stamps, waits, n):
+def _by_slot(timestamps, waits, n):
     "Return the seconds of each slot, and what of them is waiting."
     total, waited, stack, last, k = [0.0] * n, [0.0] * n, [], 0.0, 0
-    for event, slot, t in stamps:
+    for event, slot, t in timestamps:
         if stack:
             total[stack[-1]] += t - last
             while k < len(waits) and waits[k][1] <= last: k += 1
@@ -107,16 +107,16 @@ def with_waits(
     n, count = len(times.own), min(recorded, len(times.steps.values))
     with gc_paused(): runs = marked_runs(fresh, run, accelerator(torch.device("cpu")), 2 + count, tick)[2:]
     if not runs: return times
-    seen = [_of_run(records, stamps, n) for stamps, records, _ in runs]
+    seen = [_of_run(records, timestamps, n) for timestamps, records, _ in runs]
     total, waited = ([math.fsum(v) for v in zip(*(run[k] for run in seen))] for k in (0, 1))
     part = [min(w / t, 1.0) if t else 0.0 for w, t in zip(waited, total)]
     def scaled(samples, f): return Samples(tuple(v * f for v in samples.values))
     waits = Waits([scaled(s, f) for s, f in zip(times.own, part)], Samples(tuple(flight for *_, flight in seen)))
     return replace(times, own=[scaled(s, 1 - f) for s, f in zip(times.own, part)], waits=waits)
 
-def _of_run(records, stamps, n):
+def _of_run(records, timestamps, n):
     "Return per slot the seconds and what of them is waiting; the time with a collective on its way."
     thread = next(r.thread for r in records if r.kind == "mark")
-    begin, end = stamps[0].time, stamps[-1].time
+    begin, end = timestamps[0].time, timestamps[-1].time
     waits, flight = waits_of(records, thread, begin, end)
-    return *(v[:n] for v in _by_slot(stamps, waits, n + 1)), flight
+    return *(v[:n] for v in _by_slot(timestamps, waits, n + 1)), flight

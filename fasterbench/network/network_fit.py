@@ -27,7 +27,8 @@ def fitted(
         raise ValueError(f"{name}: {len(samples)} samples of one size; at least two sizes are needed")
     small = samples[:_count_small([s for _, s in samples])]
     size, time = map(statistics.median, zip(*small))
-    sixth, rates = len(samples) // 6, lambda ns: [(n - size) / (s - time) for n, s in ns if s > time and n > size]
+    sixth = len(samples) // 6
+    def rates(ns): return [(n - size) / (s - time) for n, s in ns if s > time and n > size]
     if not (large := rates(samples[-max(sixth, 1):])):
         raise ValueError(f"{name}: the largest message of {samples[-1][0]} B takes no longer than the smallest; "
                          f"larger messages are needed")

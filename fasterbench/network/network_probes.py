@@ -20,7 +20,6 @@ from ..core.units import positive
 from ..roofs.network import NetworkPeaks
 from .network_fit import fitted
 from .ranks import limited
-from ..timing.samples import timed_call
 from ..work.communication import members
 from ..work.wire import over, stride_of
 
@@ -49,7 +48,7 @@ _calls = dict(all_reduce=_all_reduce, all_gather=_all_gather, reduce_scatter=_re
 def _seconds(call, device, group):
     "Return the seconds of one call on this rank, after all ranks have met."
     dist.barrier(group=group)
-    return timed_call(call, accelerator(device))
+    return accelerator(device).timed(call)
 
 def _shortest_over_ranks(times, device, group, sender_only):
     "Return per call the shortest time over the ranks; of a send and its receive, that of the two."

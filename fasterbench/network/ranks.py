@@ -77,7 +77,7 @@ class Mailbox:
 # %% ../../nbs/network/ranks.ipynb #7644efnr
 class RankError(RuntimeError): "Another rank of the job failed, ended, or did not come in time."
 
-def _rank_names(ranks): return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
+def _rank_names(ranks): return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
 
 def _from_collective(error):
     "Tell if an error says no more than that a collective or the store failed."
@@ -149,7 +149,7 @@ class Ranks:
         self.mail.put(f"failed/{self.rank}", dict(text=_error_text(error), own=own))
         key = f"{self.asked}/{self.rank}" if self.rank else f"{self.asked}/answer"
         if not isinstance(error, RankError):
-            self.mail.put(key, dict(error="rank 0 failed: " * (self.rank == 0) + _error_text(error)))
+            self.mail.put(key, dict(error=_error_text(error) if self.rank else f"rank 0 failed: {_error_text(error)}"))
         return error if own or isinstance(error, RankError) else self._explained(error)
 
     def _explained(self, error):

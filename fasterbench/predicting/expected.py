@@ -13,8 +13,9 @@ from typing import NamedTuple
 import numpy as np
 
 from ..core.dtypes import itemsize
-from ..roofs.datasheet import at_printed_clock, clock_of, match_device
+from ..roofs.datasheet import Device, at_printed_clock, clock_of
 from ..roofs.hardware import HardwarePeaks, memory_time, passing
+from ..roofs.row import totals
 from ..work.trace import Call
 
 # %% ../../nbs/predicting/expected.ipynb #dc69f92b
@@ -64,7 +65,7 @@ constants = dict(
     pointwise=Constant(0.88, "", "of the bandwidth, for pointwise work and copies",
                        f"0.85 to 0.91 on A100 and H100 (NeuSight, KernelBench); {_timm_half}"),
     pointwise_before=Constant(0.75, "", "the same of Pascal and Turing", "P100, P4 and T4 (NeuSight)"),
-    transposed=Constant(0.60, "", "of the bandwidth, for copies and pointwise work whose neighbours lie apart in memory",
+    transposed=Constant(0.60, "", "of the bandwidth, for copies and sums whose neighbours lie apart in memory",
                         "6 runs of timm models on an RTX 3090, a checksum's half of those with such copies"),
     generated=Constant(0.95, "", "of the bandwidth, for kernels that Inductor generates", _generated),
     rows=Constant(0.55, "", "of the bandwidth, for norms and softmax, which pass over their input twice",
@@ -190,9 +191,11 @@ class Chip(NamedTuple):
 
 _wide = {"sm90", "sm100", "sm103"} # copies bypass the registers, and two blocks share them
 
-def chip_of(peaks:HardwarePeaks)->Chip|None:
+def chip_of(
+    peaks:HardwarePeaks,
+    device:Device|None, # That they are of, as `listed_device` finds it
+)->Chip|None:
     "Return the chip that `peaks` are of; `None` for roofs of no device in the table."
-    device = match_device(peaks.environment.get("device_name", "")).device
     clock = clock_of(device) if device and peaks.device != "cpu" else None
     return Chip(device.units, clock * _boost(peaks), 128.0 if device.architecture in _wide else 64.0) if clock else None
 
@@ -336,6 +339,12 @@ def depthwise_time(call, traffic:float, shape:Convolution, chip:Chip)->float:
     cycles = results * (constants["depthwise"].value + constants["depthwise_tap"].value * shape.taps)
     return max(traffic, cycles / chip.units / chip.clock)
 
+def _convolution_rate(shape, peaks, dtype, tf32):
+    "Return the rate at which the products of a convolution run, FLOP/s, and whether it is that of tensor cores."
+    if dtype == "float32" and (shape.channels % 4 or shape.columns % 4):
+        return constants["unaligned"].value * peaks.flops_of("float32", False), False
+    return compute_rate(peaks, dtype, tf32), dtype in _sixteen or dtype == "float32" and tf32
+
 def convolution_time(
     call,
     traffic:float,       # What its traffic takes, s
@@ -346,15 +355,12 @@ def convolution_time(
     compiled:bool=False, # Whether a compiler has put the channels last already
 )->float:
     "Return the expected time of a convolution, without its start, s."
-    shape, rate = convolution_shape(call), compute_rate(peaks, dtype, tf32)
-    if shape is None: return max(call.contraction_flops / rate, traffic)
-    rows, columns, depth, groups, taps, channels, products = shape
+    shape = convolution_shape(call)
+    if shape is None: return max(call.contraction_flops / compute_rate(peaks, dtype, tf32), traffic)
+    rows, columns, depth, groups, taps, _, products = shape
     if groups > 1 and depth == taps: return depthwise_time(call, traffic, shape, chip)
-    on_tensor_cores = dtype in _sixteen or dtype == "float32" and tf32
-    if dtype == "float32" and (channels % 4 or columns % 4):
-        rate, on_tensor_cores = constants["unaligned"].value * peaks.flops_of("float32", False), False
-    size = itemsize(dtype) or 4
-    last = compiled or call.channels_last
+    rate, on_tensor_cores = _convolution_rate(shape, peaks, dtype, tf32)
+    size, last = itemsize(dtype) or 4, compiled or call.channels_last
     fed = (size / (taps if groups > 1 and not last else 1), size)     # in groups, a window is brought to a block once
     took = products * float(product_time(rows, columns, depth, groups, fed, traffic / products, rate, chip))
     backward = call.operator.endswith("_backward")
@@ -408,14 +414,15 @@ def expected_operator_times(
     trace:Sequence[Call],      # Operators, in order
     served:Sequence,           # Per operator, bytes that each level of `peaks` serves, for the limit
     peaks:HardwarePeaks,
+    chip:Chip|None,            # That they are of
     tf32=frozenset(),          # Categories of float32 work that may run as TF32
-    captured:bool=False,       # Whether a CUDA graph starts the kernels, not the host
+    cuda_graph:bool=False,     # Whether a CUDA graph starts the kernels, not the host
     compiled:bool=False,       # Whether the operators are kernels that a compiler has chosen
 )->list[OperatorTime]:
     "Return the limit and the expected time of every operator of a run, on the device alone."
     likely, printed = expected_traffic(trace, [l.capacity for l in peaks.memory[:-1]]), at_printed_clock(peaks)
-    rates, chip = {kind: _bandwidths(printed, kind) for kind in kinds}, chip_of(peaks)
-    start, found = _start_time(chip, captured), []
+    rates = {kind: _bandwidths(printed, kind) for kind in kinds}
+    start, found = _start_time(chip, cuda_graph), []
     for call, own, passed in zip(trace, served, likely):
         dtype, on_tf32, limit = call.dtype or peaks.dtype, call.category in tf32, _least_time(call, own, peaks, tf32)
         if peaks.device == "cpu":
@@ -441,28 +448,31 @@ def _byte_passes(call):
     twice = call.reads[0].bytes if call.operator == "aten::convolution_backward" and call.reads else 0
     return 1 + twice / _bytes_of(call) if twice else 1.0
 
-def _start_time(chip, captured):
+def _start_time(chip, cuda_graph):
     "Time that a kernel takes apart from its work, s."
-    return constants["start"].value / chip.clock if captured and chip else constants["launch"].value
+    return constants["start"].value / chip.clock if cuda_graph and chip else constants["launch"].value
+
+def _time_by_family(call, traffic, peaks, dtype, tf32, chip, compiled):
+    "Return what the kernel of a GPU in the table takes apart from its start, s; `None` for families without a rule."
+    if call.category in ("normalisation", "activation"):
+        return rows_time(call, traffic, chip) + _copy_before(call, peaks)
+    if call.category == "pooling": return pooling_time(call, traffic, chip)
+    if call.category == "convolution" and call.contraction_flops:
+        return convolution_time(call, traffic, peaks, dtype, tf32, chip, compiled)
+    if call.operator in _by_position and not call.channels_last: return resize_time(call, traffic)
+    shape, rate = _product_shape(call), compute_rate(peaks, dtype, tf32)
+    return float(product_time(*shape, (itemsize(dtype) or 4,) * 2, traffic, rate, chip)) if shape else None
 
 def _kernel_time(call, traffic, peaks, dtype, tf32, chip, start, compiled):
     "Return the expected time of one operator, its start included, s."
-    rate, shape = compute_rate(peaks, dtype, tf32), _product_shape(call) if chip else None
-    longest = max((call.contraction_flops or 0) / rate, traffic)
+    longest = max((call.contraction_flops or 0) / compute_rate(peaks, dtype, tf32), traffic)
     if call.category == "recurrent": return recurrent_steps(call) * 2 * start + longest
-    if chip and call.category in ("normalisation", "activation"):
-        return start + rows_time(call, traffic, chip) + _copy_before(call, peaks)
-    if chip and call.category == "pooling": return start + pooling_time(call, traffic, chip)
-    if chip and call.category == "convolution" and call.contraction_flops:
-        return start + convolution_time(call, traffic, peaks, dtype, tf32, chip, compiled)
-    if chip and call.operator in _by_position and not call.channels_last:
-        return start + resize_time(call, traffic)
-    if shape: return start + float(product_time(*shape, (itemsize(dtype) or 4,) * 2, traffic, rate, chip))
-    if chip and (shape := _attention_shape(call)):
-        rate = _attention_rate(peaks, dtype, tf32)
-        kernel = AttentionKernel(constants["attention_pytorch"].value)
+    if not chip: return start + longest
+    if shape := _attention_shape(call):
+        rate, kernel = _attention_rate(peaks, dtype, tf32), AttentionKernel(constants["attention_pytorch"].value)
         return max(float(attention_time(*shape, call.contraction_flops, traffic, rate, chip, kernel)), start)
-    return start + longest
+    by_family = _time_by_family(call, traffic, peaks, dtype, tf32, chip, compiled)
+    return start + (longest if by_family is None else by_family)
 
 def _copy_before(call, peaks):
     "Return what the copy takes that a layer norm makes of an input whose rows do not lie in one piece, s."
@@ -499,13 +509,14 @@ fused_share = Constant(0.55, "", "of the traffic of what is no product, after fu
 def compiled_times(
     trace:Sequence[Call],   # Operators of the eager run, in order
     peaks:HardwarePeaks,
+    chip:Chip|None,         # That they are of
     tf32=frozenset(),       # Categories of float32 work that may run as TF32
-    captured:bool=False,    # Whether a CUDA graph starts the kernels, not the host
+    cuda_graph:bool=False,  # Whether a CUDA graph starts the kernels, not the host
 )->list[OperatorTime]:
     "Return the limit and the expected time of every operator, where a compiler may join what is no product."
     caches, main = sum(l.capacity for l in peaks.memory[:-1]), peaks.memory[-1].bandwidth
-    rates, chip = {k: _bandwidths(peaks, k)[-1] for k in kinds}, chip_of(peaks)
-    start, printed = _start_time(chip, captured), at_printed_clock(peaks)
+    rates, start = {k: _bandwidths(peaks, k)[-1] for k in kinds}, _start_time(chip, cuda_graph)
+    printed = at_printed_clock(peaks)
     likely, found = expected_traffic(trace, [l.capacity for l in peaks.memory[:-1]]), []
     for call, served in zip(trace, likely):
         kind, flops = _memory_kind(call), call.contraction_flops
@@ -607,26 +618,29 @@ class Doubt(NamedTuple):
     unmeasured: float=0.0       # Share of the time that is of families without measurements
     words: tuple=()             # These families, with their shares
 
+def _own_deviation(times, peaks, row, is_forward):
+    "Return the deviation of a sum over families on a GPU of the table, of which `times` are."
+    known = {f: t for f, t in times.items() if f in spread}
+    of_families = math.hypot(*(t * spread[f].value for f, t in known.items())) / (sum(known.values()) or 1.0)
+    power = spread["power"].value if held_power(peaks) else 0.0
+    of_device = power if row else device_deviation(peaks)
+    return math.hypot(of_families, of_device, 0.0 if is_forward else spread["step"].value)
+
 def doubt_of(
     parts,               # (operator, expected s), one for each
     peaks:HardwarePeaks,
+    chip:Chip|None,      # That they are of
     compiled:bool=False,
     row:bool=False,      # Of one row instead of the program
 )->Doubt:
     "Return the doubt about the sum of `parts`: one bias for all of a family, and families apart from each other."
-    times = {}
-    for call, time in parts: times[family_of(call)] = times.get(family_of(call), 0.0) + time
-    total, known = sum(times.values()), {f: t for f, t in times.items() if f in spread}
+    times = totals((family_of(call), time) for call, time in parts)
+    total = sum(times.values())
     if not total: return Doubt(deviation(peaks, compiled, row))
-    words = {f: t / total for f, t in times.items() if f not in spread}
-    if compiled or peaks.device == "cpu" or not chip_of(peaks): own = deviation(peaks, compiled, row)
-    else:
-        own = math.hypot(*(t * spread[f].value for f, t in known.items())) / (sum(known.values()) or 1.0)
-        power = spread["power"].value if held_power(peaks) else 0.0
-        own = math.hypot(own, power if row else device_deviation(peaks))
-        if any(call.phase != "forward" for call, _ in parts): own = math.hypot(own, spread["step"].value)
-    return Doubt(own, sum(words.values()), tuple(sorted(words.items(), key=lambda w: -w[1])))
-
+    never = {f: t / total for f, t in times.items() if f not in spread}
+    if compiled or peaks.device == "cpu" or not chip: own = deviation(peaks, compiled, row)
+    else: own = _own_deviation(times, peaks, row, all(call.phase == "forward" for call, _ in parts))
+    return Doubt(own, sum(never.values()), tuple(sorted(never.items(), key=lambda pair: -pair[1])))
 
 # %% ../../nbs/predicting/expected.ipynb #fm000008
 def held_power(peaks:HardwarePeaks)->float|None:

@@ -20,11 +20,12 @@ from ..core.arguments import as_call, as_dtype, tokens_of
 from ..core.dtypes import dtype_name
 from ..core.features import absent, door
 from ..core.units import format_si, positive
+from ..core.warnings import old_arguments
 from ..engine.accelerator import accelerator, stand_in
 from ..engine.step import check_step, phases
-from .expected import (Doubt, compiled_times, deviation, device_deviation, doubt_of,
+from .expected import (Chip, Doubt, chip_of, compiled_times, deviation, device_deviation, doubt_of,
                                              expected_operator_times, held_power, interval, is_range, row_scale, z80)
-from ..roofs.datasheet import as_peaks, target_of
+from ..roofs.datasheet import Device, as_peaks, listed_device, target_of
 from ..roofs.hardware import HardwarePeaks
 from ..roofs.place import at_time, place, ranked, shares_of
 from ..roofs.row import summed
@@ -57,30 +58,33 @@ def _with_interval(point, limit, deviation):
                    source="predicted")
 
 # %% ../../nbs/predicting/predict.ipynb #4f7521ed
-def _row_deviation(peaks, compiled, calls):
-    "Return the doubt about a row by the families of its calls."
-    return doubt_of([(c.call, c.row.time_s) for c in calls], peaks, compiled, row=True)
+def _doubt(run, calls, compiled, row=False):
+    "Return the doubt about a row, or about the whole, by the families of its calls."
+    return doubt_of([(c.call, c.row.time_s) for c in calls], run.peaks, run.chip, compiled, row)
 
-def _module_rows(work, calls, peaks, compiled, backward):
+def _module_rows(run, calls, compiled):
     "Return one predicted row per module that does work itself, and phase of a training step."
     own, points = {}, []
-    for c in calls: own.setdefault((work.parts[c.call.part].path, c.call.phase), []).append(c)
-    for phase in phases if backward else phases[:1]:
-        for part in work.of_phase(phase).by_module().values():
+    for c in calls: own.setdefault((run.work.parts[c.call.part].path, c.call.phase), []).append(c)
+    for phase in phases if run.backward else phases[:1]:
+        for part in run.work.of_phase(phase).by_module().values():
             mine = own.get((part.name, phase), [])
-            same = dict(phase=phase) if backward else {}
+            same = dict(phase=phase) if run.backward else {}
             row = module_row(part, mine, **same) if mine else module_row(part, [], roof_time_s=0.0, **same)
-            points.append(_predicted(row, peaks, _row_deviation(peaks, compiled, mine)))
+            points.append(_predicted(row, run.peaks, _doubt(run, mine, compiled, row=True)))
     return ranked(points)
 
 # %% ../../nbs/predicting/predict.ipynb #abd86a24
-def _operator_rows(work, calls, peaks, backward):
+def _operator_rows(run, calls):
     "Return one predicted row per module and operator, and phase of a training step."
-    groups = {}
+    groups, points = {}, []
     for c in calls: groups.setdefault((c.call.part, c.call.phase, c.call.operator), []).append(c)
-    def about(k, phase): return dict(name=work.parts[k].path, type=work.parts[k].type, phase=phase if backward else "")
-    return ranked(_predicted(summed([c.row for c in mine], **about(k, phase), eager_bytes=None), peaks,
-                             _row_deviation(peaks, False, mine)) for (k, phase, _), mine in groups.items())
+    for (k, phase, _), mine in groups.items():
+        part = run.work.parts[k]
+        row = summed([c.row for c in mine], name=part.path, type=part.type, phase=phase if run.backward else "",
+                     eager_bytes=None)
+        points.append(_predicted(row, run.peaks, _doubt(run, mine, False, row=True)))
+    return ranked(points)
 
 # %% ../../nbs/predicting/predict.ipynb #1623debe
 def _like(like):
@@ -105,29 +109,30 @@ def _carried(rows, like, peaks):
     return carried, found
 
 # %% ../../nbs/predicting/predict.ipynb #8464453b
-def _program(name, rows, work, parts, peaks, deviation, host_s=None):
+def _program(name, rows, work, parts, peaks, deviation, launch_s=None):
     "Return the whole run as one point. The host bounds it from below, where its time is known."
     whole = summed(parts, type=name, phase="", operator="", category="", dtype="", calls=1,
                    flops=work.flops, contraction_flops=work.contraction_flops, dense_flops=work.dense_flops,
                    time_s=sum(r.time_s for r in rows), **{} if parts else dict(roof_time_s=0.0))
     shares = tuple(shares_of([r for r in rows if r.time_s]).items())
     found = _predicted(whole, peaks, deviation, share=1.0, shares=shares)
-    if not host_s or host_s <= found.time_s: return found
+    if not launch_s or launch_s <= found.time_s: return found
     _, high = found.interval_s or (0.0, 0.0)
-    return replace(at_time(found, host_s), interval_s=(host_s, max(high, host_s)), above_roof=False)
+    return replace(at_time(found, launch_s), interval_s=(launch_s, max(high, launch_s)), above_roof=False)
 
-_host_range = 10e-6, 40e-6 # of an operator in eager mode, s: traces of PyTorch models on A100, H100 and MI300X
+_launch_range = 10e-6, 40e-6 # of an operator in eager mode, s: traces of PyTorch models on A100, H100 and MI300X
 
-def _host_note(peaks, device_s, captured=False, host_s=None, operators=0):
-    "Return a line on the host: whether the expected time counts it."
-    if peaks.device == "cpu" or captured or host_s is None and not operators: return []
+def _launch_note(run, device_s):
+    "Return a line on the CPU: whether the expected time counts what launches the operators."
+    launch_s = run.launch_s
+    if run.peaks.device == "cpu" or run.cuda_graph or launch_s is None and not run.operators: return []
     def time(s): return format_si(s, "s")
-    if host_s is None:
-        low, high = (operators * t for t in _host_range)
-        return [f"Expected is the time of the device alone. CPU time to launch {operators} operators in eager mode: "
-                f"{time(low)} to {time(high)}."]
-    bound = "the CPU" if host_s > device_s else "the device"
-    return [f"CPU time to launch {time(host_s)}, time of the device {time(device_s)}: {bound} limits the run."]
+    if launch_s is None:
+        low, high = (run.operators * t for t in _launch_range)
+        return [f"Expected is the time of the device alone. CPU time to launch {run.operators} operators in eager mode"
+                f": {time(low)} to {time(high)}."]
+    bound = "the CPU" if launch_s > device_s else "the device"
+    return [f"CPU time to launch {time(launch_s)}, time of the device {time(device_s)}: {bound} limits the run."]
 
 def _power_note(peaks):
     "Return a note where a board is held at so little power that its clock is not known."
@@ -164,8 +169,12 @@ class _Run(NamedTuple):
     "The run that is predicted."
     work: Work           # Counted for the device
     peaks: HardwarePeaks
+    device: Device|None  # Of the table, that the peaks are of
+    chip: Chip|None      # Likewise
     tf32: frozenset      # Categories of float32 work that may run as TF32
-    captured: bool       # Replayed from a CUDA graph
+    cuda_graph: bool     # Replayed from a CUDA graph
+    launch_s: float|None # CPU time to launch a forward; None: the device alone is timed
+    operators: int       # That it launches
     backward: bool       # A training step
 
 class _Forecast(NamedTuple):
@@ -183,21 +192,20 @@ def _timed_calls(calls, times):
     at = [dict(roof_time_s=t.limit, time_s=t.expected) for t in times]
     return [c._replace(row=replace(c.row, **t), border=replace(c.border, **t)) for c, t in zip(calls, at)]
 
-def _doubt(run, calls, compiled): return doubt_of([(c.call, c.row.time_s) for c in calls], run.peaks, compiled)
-
 def _eager(run, calls):
     "Return the forecast where every operator is a kernel."
     least = [c.row.bytes_by_level for c in calls]
-    calls = _timed_calls(calls, expected_operator_times(run.work.trace, least, run.peaks, run.tf32, run.captured))
-    return _Forecast(_module_rows(run.work, calls, run.peaks, False, run.backward), [c.row for c in calls],
-                     _operator_rows(run.work, calls, run.peaks, run.backward), doubt=_doubt(run, calls, False))
+    calls = _timed_calls(calls, expected_operator_times(run.work.trace, least, run.peaks, run.chip, run.tf32,
+                                                        run.cuda_graph))
+    return _Forecast(_module_rows(run, calls, False), [c.row for c in calls], _operator_rows(run, calls),
+                     doubt=_doubt(run, calls, False))
 
 def _by_one_constant(run, calls, why_not=""):
     "Return the forecast where fusion is one constant."
-    calls = _timed_calls(calls, compiled_times(run.work.trace, run.peaks, run.tf32, run.captured))
+    calls = _timed_calls(calls, compiled_times(run.work.trace, run.peaks, run.chip, run.tf32, run.cuda_graph))
     fusion = "the limit counts matrix products only; other operators may be fused with them"
     if why_not: fusion += f". Inductor could not be asked ({why_not}): fusion is one constant"
-    return _Forecast(_module_rows(run.work, calls, run.peaks, True, run.backward), [c.row for c in calls], [], fusion,
+    return _Forecast(_module_rows(run, calls, True), [c.row for c in calls], [], fusion,
                      doubt=_doubt(run, calls, True))
 
 def _by_inductor(run, rows, limits):
@@ -207,18 +215,19 @@ def _by_inductor(run, rows, limits):
     return _Forecast(points, rows, [], fusion, limits)
 
 # %% ../../nbs/predicting/predict.ipynb #pr000004
-def _as_compiled(run, calls, model, sample, target, progress, sites):
+def _as_compiled(run, calls, model, sample, target, progress, kernels):
     "Return the forecast by Inductor, where it can be asked, else by one constant."
     generated, why_not, compiled = None, absent("compiled"), door("compiled")
     if compiled is not None:
-        times = partial(expected_operator_times, compiled=True)
-        generated, why_not = compiled.generated_rows(model, sample, target, run.work, run.peaks, run.tf32,
-                                                     run.captured, progress, sites, times)
+        times = partial(expected_operator_times, peaks=run.peaks, chip=run.chip, tf32=run.tf32,
+                        cuda_graph=run.cuda_graph, compiled=True)
+        generated, why_not = compiled.generated_rows(model, sample, target, run.device, run.work, run.peaks, run.tf32,
+                                                     progress, kernels, times)
     if generated: return _by_inductor(run, *generated)
-    if sites: raise ValueError(f"no sites can be written: Inductor could not be asked ({why_not})")
+    if kernels: raise ValueError(f"no kernels can be written: Inductor could not be asked ({why_not})")
     return _by_one_constant(run, calls, why_not)
 
-def _predicted_result(model, run, forecast, like, compiled, autocast, how):
+def _predicted_result(model, run, forecast, like, compiled, autocast):
     "Return a forecast as a result; with `like`, at the utilization of its rows."
     peaks, work, rows, carried = run.peaks, run.work, forecast.rows, 0
     if like is not None:
@@ -226,19 +235,20 @@ def _predicted_result(model, run, forecast, like, compiled, autocast, how):
         rows = [_with_interval(r, r.roof_time_s, deviation(peaks, compiled, row=True)) for r in ranked(rows)]
     doubt = forecast.doubt if like is None else None
     doubt = doubt or Doubt(deviation(peaks, compiled))
-    program = _program(type(model).__name__, rows, work, forecast.parts, peaks, doubt, how["host_s"])
+    program = _program(type(model).__name__, rows, work, forecast.parts, peaks, doubt, run.launch_s)
     name = peaks.environment.get("device_name", peaks.device)
     environment = dict(device_name=name, predicted=True, roofs=peaks.environment.get("source", "measured"),
                        torch=torch.__version__, autocast="" if autocast is None else dtype_name(autocast),
-                       device_half_width=z80 * device_deviation(peaks), compiled=compiled, **how)
+                       device_half_width=z80 * device_deviation(peaks), compiled=compiled,
+                       captured=run.cuda_graph, host_s=run.launch_s, operators=run.operators)    # saved names
     notes = _prediction_notes(name, program, peaks, forecast.fusion, like, carried, rows, doubt)
-    notes += _host_note(peaks, sum(r.time_s for r in rows), **how) + _power_note(peaks)
+    notes += _launch_note(run, sum(r.time_s for r in rows)) + _power_note(peaks)
     return Result(rows, peaks, forecast.ops if like is None else [], program, unknown_ops=work.unknown_ops,
                   environment=environment, notes=notes, model=f"{type(model).__name__} (predicted)",
                   limits=forecast.limits, memory=work.memory)
 
 # %% ../../nbs/predicting/predict.ipynb #pr000005
-def _check_prediction(backward, compiled, captured, host_s, like, sites, devices, parallel):
+def _check_prediction(backward, compiled, cuda_graph, launch_s, like, kernels, devices, parallel):
     "Raise `ValueError` for arguments that do not go together."
     if devices != 1:
         if not backward: raise ValueError(f"devices={devices!r} share a training step: give backward=True with it")
@@ -247,13 +257,14 @@ def _check_prediction(backward, compiled, captured, host_s, like, sites, devices
     if backward and compiled:
         raise ValueError("compiled=True predicts a forward: the backward of a compiled model is not generated here; "
                          "backward=True predicts the eager step")
-    if host_s is not None and captured:
-        raise ValueError("host_s does not apply to a captured forward: the CPU launches it once")
-    if host_s is not None: positive("host_s", host_s)
-    if sites and (not compiled or like is not None):
-        raise ValueError("sites need compiled=True, and no `like`")
+    if launch_s is not None and cuda_graph:
+        raise ValueError("launch_s does not apply to a captured forward: the CPU launches it once")
+    if launch_s is not None: positive("launch_s", launch_s)
+    if kernels and (not compiled or like is not None):
+        raise ValueError("kernels need compiled=True, and no `like`")
 
 # %% ../../nbs/predicting/predict.ipynb #e17bb415
+@old_arguments(captured="cuda_graph", host_s="launch_s", sites="kernels")
 def predict(
     model:nn.Module,           # Any module, also on the meta device; it is left as it was
     # What it is called with: a tensor, a tuple or list of arguments, or a dict of keyword arguments
@@ -269,26 +280,27 @@ def predict(
     optimizer=None,            # Of a training step: a `torch.optim.Optimizer` over the model's parameters
     devices:int=1,             # Of a training step: so many train together, each with a sample like this one
     parallel:str="ddp",        # How: "ddp", a replica each, or "fsdp", shards
-    captured:bool=False,       # Replayed from a CUDA graph: the device starts the kernels, and waits for no host
-    host_s:float|None=None,    # CPU time to launch a forward, s; None: the device alone is timed
+    cuda_graph:bool=False,     # Replayed from a CUDA graph: the device starts the kernels, and waits for no host
+    launch_s:float|None=None,  # CPU time to launch a forward, s; None: the device alone is timed
     like=None,                 # A result measured elsewhere, or its file: its rows' utilization is carried over
-    sites=None,                # Where to write the kernels of a compiled model, for `read_trace(sites=…)`
+    kernels=None,              # Where to write the kernels of a compiled model, for `read_trace(kernels=…)`
     progress:bool|None=None,   # A progress bar while Inductor is asked; None: when somebody is looking
 )->Result:
     "Return the least time of a run on a device that is not here (`roof_time_s`), and the expected one (`time_s`)."
-    _check_prediction(backward, compiled, captured, host_s, like, sites, devices, parallel)
+    _check_prediction(backward, compiled, cuda_graph, launch_s, like, kernels, devices, parallel)
     check_step(backward, loss, optimizer)
     autocast = _autocast_dtype(autocast)
     peaks = as_peaks(on, autocast or main_dtype(model, as_call(sample)))
     target, like = target_of(peaks, autocast), None if like is None else _like(like)
     work = count_work(model, sample, target=target, backward=backward, loss=loss, optimizer=optimizer)
-    run = _Run(work, peaks, _tf32(peaks, target), captured, backward)
-    calls = call_rows(work, peaks, run.tf32, most=True)
+    tf32 = _tf32(peaks, target)
+    calls = call_rows(work, peaks, tf32, most=True)
+    device = listed_device(peaks)
+    run = _Run(work, peaks, device, chip_of(peaks, device), tf32, cuda_graph, launch_s, len(calls), backward)
     if not compiled: forecast = _eager(run, calls)
     elif like is not None: forecast = _by_one_constant(run, calls)
-    else: forecast = _as_compiled(run, calls, model, sample, target, progress, sites)
-    how = dict(captured=captured, host_s=host_s, operators=len(calls))
-    result = _predicted_result(model, run, forecast, like, compiled, autocast, how)
+    else: forecast = _as_compiled(run, calls, model, sample, target, progress, kernels)
+    result = _predicted_result(model, run, forecast, like, compiled, autocast)
     rate = _rate_note(result.program, sample) if backward else []
     if devices != 1:
         rate.append(door("network").devices_note(model, sample, result.program, peaks, devices, parallel))

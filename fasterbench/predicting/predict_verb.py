@@ -12,10 +12,10 @@ from typing import Annotated, Optional
 
 import typer
 
-from ..cli.app import (examples, Dtype, Length, Model, Report, Rows, Saving, Sites, Top, app, batch_sizes,
-                                 check_there, check_writable, dtype_named, option, saved_result, shape_given, show,
-                                 switch, target_device, usage_error, whole, words)
-from ..cli.verbs import check_sites, fit_note, loaded_on_meta, step_named
+from ..cli.app import (examples, Dtype, KernelFile, Length, Model, Report, Rows, Saving, Top, app,
+                                 batch_sizes, check_there, dtype_named, option, saved_result,
+                                 shape_given, show, switch, target_device, usage_error, whole, words)
+from ..cli.verbs import check_kernel_file, fit_note, loaded_on_meta, step_named
 from ..core.features import door
 from ..core.units import format_si
 from ..core.warnings import FasterbenchDeprecationWarning, warn
@@ -72,7 +72,7 @@ def target_devices(text):
     from pathlib import Path
     return [text] if Path(text).exists() else [target_device(name.strip()) for name in text.split(",")]
 
-On = option("Predict for this device, by name or file of `peaks --json`; several with commas.", "--on", kind=str,
+On = option("Predict for this device, or for several: names or `peaks --json` files.", "--on", kind=str,
             metavar="DEVICE|FILE,…")
 
 # %% ../../nbs/predicting/predict_verb.ipynb #2aa7ffad
@@ -82,17 +82,17 @@ def predict_verb(
     model:Model, on:On, dtype:Dtype=None, autocast:words("Predict under torch.autocast.", "bfloat16", "float16")=None,
     compiled:switch("Predict under torch.compile; Inductor takes 10 to 60 s.", "--compile")=False,
     backward:switch("Predict a training step; without --loss, the loss is the sum of the output.", "--backward")=False,
-    loss:option("Use this function of the output as loss: losses.py:mean.", metavar="FILE:FUNCTION")=None,
-    optimizer:option("Predict the update of this optimizer of torch.optim too.", metavar="NAME")=None,
-    gpus:whole("Share the batch of a training step among N devices.", kind=int)=1,
-    parallel:words("Share it by replicas or by shards.", "ddp", "fsdp", kind=str)="ddp",
-    fit:switch("Find the largest batch that fits, by counting at a few.", "--fit")=False,
-    sites:Sites=None, captured:switch("Predict the replay of a CUDA graph.", "--cuda-graph")=False,
-    host_s:option("Add the CPU time to launch a forward.  [default: the device alone]",
-                  kind=Optional[float], metavar="SECONDS")=None,
-    like:option("Carry over the utilization of this result of `roofline --json`.")=None,
-    input:option("Set the shape of the sample: 1,3,224,224.", metavar="SHAPE")=None,
-    batch:option("Set the batch size of the sample, or several: 1,8,64.  [default: 1]", metavar="N,N,…")=None,
+    loss:option("Compute the loss with this function of the output: losses.py:mean.", metavar="FILE:FUNCTION")=None,
+    optimizer:option("Also predict the update of this torch.optim optimizer.", metavar="NAME")=None,
+    gpus:whole("Split the batch of a training step over N devices.", kind=int)=1,
+    parallel:words("Split it with DDP or FSDP2.", "ddp", "fsdp", kind=str)="ddp",
+    fit:switch("Find the largest batch that fits in memory.", "--fit")=False,
+    kernels:KernelFile=None, cuda_graph:switch("Predict the replay of a CUDA graph.", "--cuda-graph")=False,
+    launch_s:option("Set the CPU time to launch a forward.  [default: none, the device alone]",
+                    "--launch-time", "--host-s", kind=Optional[float], metavar="SECONDS")=None,
+    like:option("Assume the utilization of each layer in this `roofline --json` file.")=None,
+    input:option("Set the shape of the sample, such as 1,3,224,224.", metavar="SHAPE")=None,
+    batch:option("Set the batch size, or several: 1,8,64.  [default: 1]", metavar="N,N,…")=None,
     seq:Length=None, top:Top=10, html:Report=None, json:Saving=None, csv:Rows=None,
     old_compiled:Annotated[bool, typer.Option("--compiled", hidden=True)]=False,
     old_captured:Annotated[bool, typer.Option("--captured", hidden=True)]=False,
@@ -102,21 +102,20 @@ def predict_verb(
     from fasterbench.cli.loading import in_the_model
     from fasterbench.core.arguments import as_dtype
     from fasterbench.predicting.predict import predict
-    check_writable(html=html, json=json, csv=csv, sites=sites)
     if old_compiled: warn("--compiled is now --compile", FasterbenchDeprecationWarning)
     if old_captured: warn("--captured is now --cuda-graph", FasterbenchDeprecationWarning)
-    compiled, captured = compiled or old_compiled, captured or old_captured
+    compiled, cuda_graph = compiled or old_compiled, cuda_graph or old_captured
     sizes, shape = [None] if batch is None else batch_sizes(batch), shape_given(input)
     places, (lossy, updated) = target_devices(on), step_named(backward, loss, optimizer)
-    _check_predict(sizes, places, sites, compiled, gpus, backward)
+    _check_predict(sizes, places, kernels, compiled, gpus, backward)
     measured = None if like is None else saved_result(like)
 
     def predicted(place, size):
         net, sample = loaded_on_meta(model, shape, size, dtype_named(dtype), seq)
         step = dict(backward=backward, loss=lossy, optimizer=updated and updated(net.parameters()))
         with in_the_model(model, sample, net=net):
-            found = predict(net, sample, place, autocast=autocast, compiled=compiled, captured=captured,
-                            host_s=host_s, like=measured, sites=sites, devices=gpus, parallel=parallel, **step)
+            found = predict(net, sample, place, autocast=autocast, compiled=compiled, cuda_graph=cuda_graph,
+                            launch_s=launch_s, like=measured, kernels=kernels, devices=gpus, parallel=parallel, **step)
             target = target_of(found.peaks, autocast and as_dtype(autocast))
             more = fit_note(net, sample, found.peaks, target=target, **step) if fit and size == sizes[0] else []
         return size or 1, replace(found, call=found.call | dict(model=model), notes=[*found.notes, *more])
@@ -131,10 +130,10 @@ def predict_verb(
         show(series, summary=lambda: print(_batch_table(results, series.caveats)), **files)
 
 # %% ../../nbs/predicting/predict_verb.ipynb #6d18d30b
-def _check_predict(sizes, places, sites, compiled, gpus, backward):
+def _check_predict(sizes, places, kernels, compiled, gpus, backward):
     "Refuse options that do not go together."
-    check_sites(sites, compiled, sizes)
-    if sites and len(places) > 1: usage_error("a file of sites is of one device", "--sites")
+    check_kernel_file(kernels, compiled, sizes)
+    if kernels and len(places) > 1: usage_error("a file of kernels is of one device", "--kernels")
     if gpus > 1 and not backward: usage_error("a training step is shared: --backward", "--gpus")
     if len(sizes) * len(places) > 1: check_there("comparing", "--batch")
     if compiled and backward: usage_error("a step is predicted as eager code: leave out --compile", "--backward")

@@ -6,47 +6,10 @@
 __all__ = []
 
 # %% ../../nbs/probes/levels.ipynb #f8dc1c30
-import glob, os, re
+from collections.abc import Callable
 from typing import NamedTuple
 
-import torch
-
-from ..engine.accelerator import Host
-from .probes import Rate, envelope, graph_probe, memory_probe, out_of_place, run_probe, streams
-
-# %% ../../nbs/probes/levels.ipynb #cd00d531
-def _sysfs_bytes(text):
-    "Return the bytes of a size as sysfs writes it: 48K."
-    unit = dict(K=1 << 10, M=1 << 20, G=1 << 30).get(text[-1])
-    return int(text[:-1]) * unit if unit else int(text)
-
-def _file_text(path):
-    with open(path) as f: return f.read().strip()
-
-def _usable_cores(): return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
-
-# %% ../../nbs/probes/levels.ipynb #980c8851
-def cpu_caches(
-    threads:int,                              # How many cores are used
-    root:str="/sys/devices/system/cpu",       # Where sysfs says so
-    usable:set[int]|None=None,                # The cores that this process may run on; None: as the system says
-)->list[tuple[str, int]]:
-    "Name and capacity in bytes of each cache beyond L1, smallest first; private ones times the cores in use."
-    found, usable = {}, usable or _usable_cores()
-    for index in glob.glob(f"{root}/cpu[0-9]*/cache/index[0-9]*"):
-        if usable and int(re.search(r"cpu(\d+)/cache", index)[1]) not in usable: continue
-        names = "level", "type", "size", "shared_cpu_list"
-        try: level, kind, size, shared = (_file_text(f"{index}/{n}") for n in names)
-        except OSError: continue
-        if kind != "Instruction" and int(level) > 1: found.setdefault(int(level), {})[shared] = _sysfs_bytes(size)
-    def largest(caches): return sum(sorted(caches.values(), reverse=True)[:threads])
-    return [(f"L{level}", largest(caches)) for level, caches in sorted(found.items())]
-
-# %% ../../nbs/probes/levels.ipynb #56ab04c2
-def memory_capacities(here:Host)->list[tuple[str, int]]:
-    "Return the caches of the device that have a roof of their own, where the system says; else none."
-    if here.device.type == "cpu": return cpu_caches(torch.get_num_threads())
-    return here.caches()
+from .probes import Rate, out_of_place
 
 # %% ../../nbs/probes/levels.ipynb #08ae0144
 def plateaus(rates:list[tuple[int, float]], fall:float=1/3)->list[tuple[str, int]]:
@@ -61,15 +24,11 @@ def plateaus(rates:list[tuple[int, float]], fall:float=1/3)->list[tuple[str, int
     return [(f"cache {i + 1}", size) for i, size in enumerate(found)]
 
 # %% ../../nbs/probes/levels.ipynb #d0b0b634
-def _probe_bytes(here):
-    "Return the bytes that a call touches in a cache: some tens of microseconds of traffic, far more than a launch."
-    return 512 << 20 if here.has_queue else 32 << 20
-
-def swept_capacities(here, seconds, **kwargs):
-    "Find the capacities of the caches of the device by a sweep."
-    sizes = [1 << k for k in range(18, 29)]
-    def probe(size): return memory_probe("in-place", size, here, _probe_bytes(here))
-    return plateaus([(s, run_probe(probe(s), here, seconds=seconds / len(sizes), **kwargs).best) for s in sizes])
+def swept_capacities(
+    rate_of:Callable, # Rate of updates in place over a working set of so many bytes
+)->list[tuple[str, int]]:
+    "Find the capacities of the caches of a device by a sweep."
+    return plateaus([(size, rate_of(size)) for size in (1 << k for k in range(18, 29))])
 
 # %% ../../nbs/probes/levels.ipynb #194e5ac0
 def working_sets(capacities:list[tuple[str, int]], bandwidth_mb:int|None)->list[tuple]:
@@ -89,37 +48,28 @@ class LevelRate(NamedTuple):
     rate: Rate                 # Of the probe that won
     out_of_place: float|None   # Best rate of probes that write elsewhere than they read, B/s
 
-def _level_probes(here, size, capacity):
-    "Make the probes of streaming over one working set; in a cache of a GPU also from a graph."
-    touched, graphs = _probe_bytes(here) if capacity else 0, here.graphs
-    names = [k for k in streams if k != "product" or not here.has_queue]    # products of random numbers vanish
-    probes = [memory_probe(k, size, here, touched) for k in names]
-    return probes + ([graph_probe(k, size, here, touched) for k in names] if graphs and capacity else [])
-
 def _probe_name(rate): return rate.probe.name.split()[0]
 
 # %% ../../nbs/probes/levels.ipynb #2fcb341c
 def measure_levels(
-    here:Host,
+    capacities:list[tuple[str, int]], # Of the caches, the nearest first
+    probes_of:Callable,    # `probes_of(size, is_cache)` gives the probes of one working set
+    best:Callable,         # `best(probes, seconds, keep)` gives the best rate of probes
     *,
     bandwidth_mb:int|None, # Working set for main memory in MB; None: several times the last cache
     seconds:float,         # Time for all levels, about
-    warmup:int, steps:int, tick, skipped:dict,
 )->tuple[list[LevelRate], list[tuple]]:
     """Return the rate of each level, nearest first, and the sweep behind them.
 
     Where a working set cannot be allocated, half of it is tried."""
-    levels, rates = [], []
-    capacities = memory_capacities(here) or swept_capacities(here, seconds / 4, steps=steps)
-    sets = working_sets(capacities, bandwidth_mb)
+    levels, rates, sets = [], [], working_sets(capacities, bandwidth_mb)
     for name, capacity, sizes in sets:
-        best, own = None, []
-        while sizes and not best and sizes[0] >= 1 << 10:
-            probes = [p for size in sizes for p in _level_probes(here, size, capacity)]
-            best = envelope(probes, here, skipped, seconds=seconds / len(sets), warmup=warmup, steps=steps, tick=tick,
-                            keep=own)
+        winner, own = None, []
+        while sizes and not winner and sizes[0] >= 1 << 10:
+            probes = [p for size in sizes for p in probes_of(size, capacity is not None)]
+            winner = best(probes, seconds / len(sets), own)
             sizes = [s // 2 for s in sizes] if capacity is None else []
-        elsewhere = max((r.best for r in own if _probe_name(r).removeprefix("graph-") in out_of_place), default=None)
-        if best: levels.append(LevelRate(name, capacity, best, elsewhere))
+        apart = max((r.best for r in own if _probe_name(r).removeprefix("graph-") in out_of_place), default=None)
+        if winner: levels.append(LevelRate(name, capacity, winner, apart))
         rates += own
     return levels, [(_probe_name(r), r.probe.size, r.best) for r in rates]

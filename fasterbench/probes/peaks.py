@@ -29,11 +29,11 @@ from ..engine.accelerator import Host, accelerator, as_device
 from ..engine.peers import peers
 from ..roofs.hardware import (Ceiling, HardwarePeaks, KindCeiling, MemoryLevel, age_of, busy_for_roofs,
                                          lifted, nearer_is_faster, rates_of)
-from .levels import measure_levels
-from .machine import environment, tf32_set
-from .probes import (compute_probes, envelope, free_frames, joined_runs, kind_probes,
-                                       launch_probes, pointwise_probes, run_probe)
-from ..engine.process import gc_paused
+from .levels import measure_levels, swept_capacities
+from .machine import environment
+from .probes import (cache_bytes, compute_probes, envelope, free_frames, joined_runs, kind_probes,
+                                       launch_probes, level_probes, memory_probe, pointwise_probes, run_probe)
+from ..engine.process import gc_paused, preserved_process
 from ..timing.machine_load import LoadMeter, load_caveats
 
 # %% ../../nbs/probes/peaks.ipynb #af4a4fae
@@ -54,6 +54,14 @@ def _units(here, dtypes, allow_tf32, matmul_size):
         if matmul_size is None and (probes := pointwise_probes(here, d)): found.append((d, "pointwise", probes))
     return found
 
+# %% ../../nbs/probes/peaks.ipynb #53beadec
+@contextmanager
+def _tf32_set(here, on):
+    "Switch TF32 on or off within the context, and put the switches back."
+    with preserved_process():
+        here.set_tf32(on)
+        yield
+
 # %% ../../nbs/probes/peaks.ipynb #a8906977
 class _Measuring:
     "One measurement of a device: settings, what it found, and what could not run."
@@ -61,6 +69,17 @@ class _Measuring:
         self.here, self.names = here, {d: dtype_name(d) for d in dtypes}
         self.how = dict(warmup=warmup, steps=steps, tick=tick)
         self.steps, self.skipped, self.trials, self.rates, self.kinds, self.launch_s = steps, {}, [], {}, [], None
+
+    def best(self, probes, seconds, keep=None):
+        "Return the best rate of `probes`; what could not run is in `skipped`."
+        return envelope(probes, self.here, self.skipped, seconds=seconds, keep=keep, **self.how)
+
+    def streaming(self, size, is_cache): return level_probes(self.here, size, is_cache)
+
+    def in_place(self, size):
+        "Return the rate of updates in place over a working set of a cache."
+        probe = memory_probe("in-place", size, self.here, cache_bytes(self.here))
+        return run_probe(probe, self.here, seconds=0.08, steps=self.steps).best
 
     def check_memory(self, levels):
         "Raise `RuntimeError` where main memory could not be measured."
@@ -71,7 +90,7 @@ class _Measuring:
     def ceiling(self, dtype, unit, probes, needed):
         "Find the best rate in `dtype` on `unit`. Raises `RuntimeError` where `needed` and no probe ran."
         rates, reasons, seconds = [], {}, 0.6 if unit == "pointwise" else 3.0
-        with tf32_set(self.here, unit == "TF32"):
+        with _tf32_set(self.here, unit == "TF32"):
             best = envelope(probes, self.here, reasons, seconds=seconds, keep=rates, **self.how)
         self.skipped |= {f"{self.names[dtype]} {probe}": why for probe, why in reasons.items()}
         if best:
@@ -85,12 +104,12 @@ class _Measuring:
     def kinds_of(self, dtype):
         "Add the ceilings of kinds of work in `dtype`."
         for kind, (per, probes) in kind_probes(self.here, dtype).items():
-            r = envelope(probes, self.here, self.skipped, seconds=0.25, **self.how)
+            r = self.best(probes, 0.25)
             if r: self.kinds.append(KindCeiling(kind, self.names[dtype], r.best, per, r.sustained, r.spread,
                                                 r.probe.name))
 
     def fixed_cost(self):
-        r = envelope(launch_probes(self.here), self.here, self.skipped, seconds=0.1, **self.how)
+        r = self.best(launch_probes(self.here), 0.1)
         self.launch_s = 1 / r.best if r else None
 
     def once_more(self, rate):
@@ -105,7 +124,7 @@ class _Measuring:
 def _probing(here, allow_tf32):
     "Set the state in which probes run, without the caller's autocast, and put everything back."
     autocast = torch.autocast(here.device.type, enabled=False)
-    with here.current(), tf32_set(here, allow_tf32), torch.inference_mode(), autocast, gc_paused():
+    with here.current(), _tf32_set(here, allow_tf32), torch.inference_mode(), autocast, gc_paused():
         try: yield
         except BaseException as error:
             free_frames(error, here)
@@ -138,8 +157,8 @@ def _measure(here, dtypes, matmul_size, bandwidth_mb, warmup, steps, allow_tf32,
     with _probing(here, allow_tf32), progress_bar("measuring peaks", progress) as tick, LoadMeter() as meter:
         meet("the start of the roofs")
         found = _Measuring(here, dtypes, tick, warmup, steps)
-        levels, sweep = measure_levels(here, bandwidth_mb=bandwidth_mb, seconds=3.6, skipped=found.skipped,
-                                       **found.how)
+        capacities = here.caches() or swept_capacities(found.in_place)
+        levels, sweep = measure_levels(capacities, found.streaming, found.best, bandwidth_mb=bandwidth_mb, seconds=3.6)
         found.check_memory(levels)
         found.skipped |= {found.names[d]: why for d in dtypes if (why := here.lacks(d))}
         dtypes = [d for d in dtypes if found.names[d] not in found.skipped]
@@ -150,7 +169,7 @@ def _measure(here, dtypes, matmul_size, bandwidth_mb, warmup, steps, allow_tf32,
         found.fixed_cost()
         meet("the end of the roofs")
         for (d, unit), rate in found.rates.items():
-            with tf32_set(here, unit == "TF32"): found.rates[d, unit] = found.once_more(rate)
+            with _tf32_set(here, unit == "TF32"): found.rates[d, unit] = found.once_more(rate)
         levels, made, notes = _as_levels(found, levels)
         flags = torch.backends.cudnn.benchmark
     load = {k: v for k, v in vars(meter.load).items() if k in _of_load and v is not None}
@@ -165,8 +184,9 @@ def _as_peaks(found, levels, made, notes, sweep, here, dtype, flags):
     best = {(found.names[d], r.probe.name, r.probe.work): r.best for (d, _), r in found.rates.items()}
     return HardwarePeaks(ceilings[0].flops, made[-1].bandwidth, device=str(here.device),
                          dtype=str(dtype), tf32_enabled=ceilings[0].unit == "TF32", cudnn_benchmark=flags, levels=made,
-                         ceilings=ceilings, environment=environment(here), sweep=sweep, skipped=found.skipped,
-                         trials=_risen(found.trials, best), kinds=found.kinds, launch_s=found.launch_s, notes=notes)
+                         ceilings=ceilings, environment=environment(here.properties()), sweep=sweep,
+                         skipped=found.skipped, trials=_risen(found.trials, best), kinds=found.kinds,
+                         launch_s=found.launch_s, notes=notes)
 
 # %% ../../nbs/probes/peaks.ipynb #cf6fbaf6
 kept_days = 30 # After that, kept peaks are measured again
@@ -207,7 +227,7 @@ def _load(path, machine):
     warn(f"ignoring {path}: {problem}; measuring the peaks again", NotKeptWarning)
 
 def _state(path):
-    "Return a stamp of `path` that changes when another process writes it."
+    "Return a timestamp of `path` that changes when another process writes it."
     try: return path.stat().st_mtime_ns, path.stat().st_ino
     except OSError: return None
 
@@ -271,7 +291,8 @@ def _file_states(path): return _state(path), _state(_rough(path))
 def _kept(folder, key, machine, measure, group=None):
     "Read the peaks in `folder`; if there are none, or the machine was busy and is quiet now, measure and write them."
     path = _path(folder, key, machine, group)
-    seen, best = _file_states(path), lambda peaks: lifted(peaks, _siblings(path, machine))
+    seen = _file_states(path)
+    def best(peaks): return lifted(peaks, _siblings(path, machine))
     if peaks := _load(path, machine): return best(peaks)
     rough = _load(_rough(path), machine)
     if rough and is_busy(): return best(rough)
@@ -384,7 +405,7 @@ def _flags():
     precisions = _precision("matmul"), _precision("conv")
     return torch.get_num_threads(), cudnn.benchmark, cudnn.enabled, mkldnn.enabled, *precisions
 
-def _machine(here): return {k: v for k, v in environment(here).items() if k != "date"}
+def _machine(here): return {k: v for k, v in environment(here.properties()).items() if k != "date"}
 
 # %% ../../nbs/probes/peaks.ipynb #d4f048b8
 def peaks_of(here:Host, dtypes:tuple[torch.dtype, ...], *, matmul_size:int|None=None,

@@ -18,7 +18,6 @@ from ..core.units import format_si
 from ..engine.accelerator import Host
 from ..roofs import kinds
 from ..timing.certainty import spread_of
-from ..timing.samples import timed_call
 
 aten = torch.ops.aten
 
@@ -154,6 +153,18 @@ def graph_probe(
         return here.captured(call, passes)
     return Probe(f"graph-{kind} {format_si(size, 'B', 1)}", 4 * passes * n * accesses, build, size)
 
+# %% ../../nbs/probes/probes.ipynb #c4b687f8
+def cache_bytes(here:Host)->int:
+    "Return the bytes that a call touches in a cache: some tens of microseconds of traffic, far more than a launch."
+    return 512 << 20 if here.has_queue else 32 << 20
+
+def level_probes(here:Host, size:int, is_cache:bool)->list[Probe]:
+    "Make the probes of streaming over one working set; in a cache of a GPU also from a graph."
+    touched = cache_bytes(here) if is_cache else 0
+    names = [k for k in streams if k != "product" or not here.has_queue]    # products of random numbers vanish
+    probes = [memory_probe(k, size, here, touched) for k in names]
+    return probes + ([graph_probe(k, size, here, touched) for k in names] if here.graphs and is_cache else [])
+
 # %% ../../nbs/probes/probes.ipynb #388c48b7
 def launch_probes(here:Host)->list[Probe]:
     "Make probes of operators on one element; their work counts operators: a rate is operators per second."
@@ -203,12 +214,12 @@ def run_probe(
     "Return the rates of `probe`, in bounded time: 1 to `steps` samples. Calls are repeated until a sample lasts."
     call = probe.build()
     shortest = 2e-3 if here.has_queue else 2e-4     # a launch on a GPU is nothing against 2 ms
-    if here.has_queue: timed_call(call, here)     # the first call loads kernels and makes handles
-    once = timed_call(call, here)
+    if here.has_queue: here.timed(call)            # the first call loads kernels and makes handles
+    once = here.timed(call)
     if once >= seconds: return Rate(probe, ((probe.work / once,),))
-    once = min(once, timed_call(call, here))
+    once = min(once, here.timed(call))
     repeats = max(1, round(shortest / once))
-    def sample(): return timed_call(lambda: _repeat(call, repeats), here)
+    def sample(): return here.timed(lambda: _repeat(call, repeats))
     for _ in range(min(warmup, int(seconds / 4 / (once * repeats)))): sample()
     samples, end = [], perf_counter() + seconds
     while len(samples) < steps and (not samples or perf_counter() < end):
@@ -312,7 +323,8 @@ def _pool_probe(here, dtype, name, pixels, kernel, stride, channels_last):
         x = _random(here, dtype, 1, 64, pixels, pixels).contiguous(memory_format=layout)
         return lambda: pool(x, kernel, stride)
     cost = kernel**2 + (name == "avg_pool2d")
-    return Probe(f"{name} {kernel}×{kernel} 64×{pixels}²{' channels last' * channels_last}", 64 * outside * cost, build)
+    order = " channels last" if channels_last else ""
+    return Probe(f"{name} {kernel}×{kernel} 64×{pixels}²{order}", 64 * outside * cost, build)
 
 def _gather_probe(here, dtype, rows, width, name):
     "Read and write `rows` rows of a table; the indices are eight bytes each."

@@ -248,11 +248,15 @@ def _unknown_device(name, caveat):
             "peaks that were measured (fasterbench peaks --json) or HardwarePeaks(...) describe others")
 
 # %% ../../nbs/roofs/datasheet.ipynb #1859b81d
+def listed_device(peaks:HardwarePeaks)->Device|None:
+    "Return the device of the table that `peaks` are of; `None` for others."
+    return match_device(peaks.environment.get("device_name", "")).device
+
 def target_of(peaks, autocast=None):
     "Return the target that work is counted for. A device of a type that PyTorch was built without counts as CUDA."
     from fasterbench.engine.accelerator import stand_in
     from fasterbench.work.target import Target
-    kind, device = peaks.device.partition(":")[0], match_device(peaks.environment.get("device_name", "")).device
+    kind, device = peaks.device.partition(":")[0], listed_device(peaks)
     return Target("cpu" if kind == "cpu" else stand_in, device.architecture if device else "", autocast)
 
 # %% ../../nbs/roofs/datasheet.ipynb #7363e33e

@@ -172,7 +172,7 @@ class MetricSeries(View):
         if "step_time_s" not in middle: return [f"{len(self)} samples"]
         parts = [(how["label"], middle.get(f"{name}_share", 0)) for name, how in _drawn.items()]
         said = ", ".join(f"{label} {share:.0%}" for label, share in parts if share >= 0.005)
-        rates = dict(roof_share="the roofs need", mfu="MFU")
+        rates = dict(roof_share="at the roof", mfu="MFU")
         more = [f"{name} {middle[k]:.1%}" for k, name in rates.items() if k in middle]
         step = f"a step takes {format_si(middle['step_time_s'], 's')}: {said}"
         return ["; ".join([step, *more]).replace("%", " %"), f"medians of {len(self)} samples{self._spread}"]
@@ -194,7 +194,7 @@ class MetricSeries(View):
         if not used: return []
         most, cores = max(used)
         said, = load_caveats(MachineLoad(int(cores), others=most))
-        return [f"busy in {len(used)} of {len(self)} samples: {said}{' at most' * (len(used) > 1)}"]
+        return [f"busy in {len(used)} of {len(self)} samples: {said}{' at most' if len(used) > 1 else ''}"]
 
     @property
     def _first(self):

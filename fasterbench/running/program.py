@@ -117,6 +117,8 @@ class _Update:
     def end(self): self.make = self.leave()
 
 # %% ../../nbs/running/program.ipynb #a39d90bd
+def _no_optimizer(optimizer): return False
+
 class Sensors:
     "Run each backward and each update of this thread in a context of `seen`."
     def __init__(self,
@@ -174,7 +176,7 @@ class Sensors:
 
     def leave_updates(self):
         "Let updates pass unseen from now on."
-        self.steps = lambda optimizer: False
+        self.steps = _no_optimizer
         self._close()
 
     def settle(self):

@@ -16,7 +16,7 @@ from typing import Annotated, Optional
 import fasterbench
 import typer
 
-from ..cli.app import (Peaks, Top, app, check_writable, examples, free_name, given_peaks, notice, option,
+from ..cli.app import (Peaks, Top, app, examples, free_name, given_peaks, notice, option,
                                  switch, usage_error, whole, write)
 from ..cli.ranks import is_first
 
@@ -61,7 +61,8 @@ def _frames(traceback):
 
 def _of_the_script(traceback):
     "Return `traceback` without the frames of this library, and without what is before the script."
-    frames, own = list(_frames(traceback)), lambda t: t.tb_frame.f_code.co_filename.startswith(_home)
+    frames = list(_frames(traceback))
+    def own(t): return t.tb_frame.f_code.co_filename.startswith(_home)
     began = next((i for i, t in enumerate(frames) if t.tb_frame.f_code is _as_main.__code__), -1)
     kept = [t for t in frames[began + 1:] if not own(t)]
     if began < 0 and any(map(own, frames[:1])): kept = []
@@ -147,7 +148,7 @@ def _report(models, script, top, html, json):
 
 def _no_model(script):
     from fasterbench.running.program import has_compiled
-    compiled = ", unless inside a compiled function: calls there are not seen" * has_compiled()
+    compiled = ", unless inside a compiled function: calls there are not seen" if has_compiled() else ""
     return f"{script} called no module with parameters{compiled}"
 
 def _stem(script): return Path(script).name.removesuffix(".py")
@@ -197,14 +198,13 @@ def run(
     module:switch("Run SCRIPT as a module, as python -m does.", "-m")=False,
     every:whole("Profile a model at every Nth call.", kind=int)=1000,
     active:whole("Time N steps each time.", kind=int)=3, peaks:Peaks=None, top:Top=10,
-    html:option("Write the report here, one file per model.  [default: the name of the script]")=None,
+    html:option("Write the report here, one file per model.  [default: SCRIPT.html]")=None,
     no_html:switch("Write no report.", "--no-html")=False,
     json:option("Write the result, one file per model.")=None,
 ):
-    "Run an unchanged script, and profile each model that it calls."
+    "Run a script unchanged, and profile each model it calls."
     taken = [name for name, path in (("--html", html), ("--json", json)) if path == "-"]
     if taken: usage_error("standard output is the script's; a file is needed", ", ".join(taken))
-    check_writable(html=html, json=json)
     if not module and not Path(script).is_file(): usage_error(f"there is no file {script!r}", "SCRIPT")
     page = None if no_html else html or ""
     def report(models): return _report(models, script, top, page, json)

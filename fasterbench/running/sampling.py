@@ -29,7 +29,7 @@ from ..timing.kernels import KernelTimes, Marks, idle_times
 from ..timing.machine_load import LoadMeter
 from ..timing.operators import compiled_part
 from ..timing.certainty import Samples
-from ..timing.stamps import ModuleTimes, StampCost
+from ..timing.timestamps import ModuleTimes, TimestampCost
 from ..views.origin import describe_sample, describe_settings
 
 # %% ../../nbs/running/sampling.ipynb #sm000011
@@ -151,7 +151,7 @@ class ProgramSample:
     def __init__(self,
         model:nn.Module,
         active:int,       # Steps that are clocked, and again steps that are timed
-        cost:StampCost,   # Of a stamp
+        cost:TimestampCost,   # Of a timestamp
         optimizer=None,   # Whose updates; None: of all that step a parameter of the model
     ):
         self.run, self.active, self.cost, self.optimizer = ProgramStep(model), active, cost, optimizer
@@ -346,8 +346,8 @@ def _module_times(sample, steps, clocked, own, outside):
         clock = sample.timer.clock(sample.run).clock
         return ModuleTimes(own, timed, bare, clock, sample.cost, load=sample.meter.load, outside=outside)
     idle, lengths = map(_samples_of, idle_times([sum(s.own) + s.unlaunched for s in steps], bare.values))
-    return KernelTimes(own, lengths, bare, Marks(accelerator(device)).clock, StampCost(), idle, load=sample.meter.load,
-                       outside=outside, unlaunched=_samples_of(s.unlaunched for s in steps),
+    return KernelTimes(own, lengths, bare, Marks(accelerator(device)).clock, TimestampCost(), idle,
+                       load=sample.meter.load, outside=outside, unlaunched=_samples_of(s.unlaunched for s in steps),
                        lost=sum((s.lost[0] for s in steps), ()), launches=sum(s.lost[1] for s in steps),
                        replays=frozenset().union(*(s.replays for s in steps)))
 
@@ -370,4 +370,4 @@ def measurement(sample:ProgramSample, device:torch.device)->tuple[Measurement, l
     ran = [not compiled_part(run.parts[c.part]) for c in sample.work.trace]
     notes = [_no_update] * (sample.by == "backward") + mixed
     return Measurement(sample.work, times, [None] * len(ran), accelerator(device).tf32(), ran,
-                       environment=environment(accelerator(device))), notes
+                       environment=environment(accelerator(device).properties())), notes

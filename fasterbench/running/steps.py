@@ -23,8 +23,8 @@ from ..engine.step import graph_nodes, phases, total_output
 from ..engine.model_state import preserved
 from ..timing.kernels import Marks, between_marks, kernel_times, slots_of_lost, slots_of_replays
 from ..timing.profiler import can_record, session
-from ..timing.stamps import (CpuStamps, EventStamps, StampCost, StepStamps, enter, leave, node_cost,
-                                       self_times, stamp_cost)
+from ..timing.timestamps import (CpuTimestamps, EventTimestamps, StepTimestamps, TimestampCost, enter, leave,
+                                           node_cost, self_times, timestamp_cost)
 from ..work.count import border, Work
 from ..work.dispatch import watching, script_operators
 from ..work.target import Target, on_target
@@ -122,56 +122,56 @@ def joined_work(works:list[Work], parts:list)->Work:
     return Work(parts, trace, visits, crossing, works[-1].unseen)
 
 # %% ../../nbs/running/steps.ipynb #sm000031
-class ProgramStamps(StepStamps):
-    "Stamps of a step that a program runs."
-    def __init__(self, run, stamps):
-        super().__init__(run, stamps)
+class ProgramTimestamps(StepTimestamps):
+    "Timestamps of a step that a program runs."
+    def __init__(self, run, timestamps):
+        super().__init__(run, timestamps)
         self.thread = get_ident()
 
     def wrap(self, i, forward):
-        stamped, thread = super().wrap(i, forward), self.thread
+        timestamped, thread = super().wrap(i, forward), self.thread
         def called(*args, **kwargs):
-            return (stamped if is_here(thread) else forward)(*args, **kwargs)
+            return (timestamped if is_here(thread) else forward)(*args, **kwargs)
         return called
 
-def program_cost(model:nn.Module)->StampCost:
-    "Measure what a stamp costs in a program, on this CPU, now; an event costs a GPU next to nothing."
-    if is_accelerator(ProgramStep(model).device): return StampCost()
-    return replace(stamp_cost(lambda: ProgramStamps(ProgramStep(model), CpuStamps())), node=node_cost())
+def program_cost(model:nn.Module)->TimestampCost:
+    "Measure what a timestamp costs in a program, on this CPU, now; an event costs a GPU next to nothing."
+    if is_accelerator(ProgramStep(model).device): return TimestampCost()
+    return replace(timestamp_cost(lambda: ProgramTimestamps(ProgramStep(model), CpuTimestamps())), node=node_cost())
 
 # %% ../../nbs/running/steps.ipynb #sm000032
 class TimedStep:
-    "Stamps a step while the program runs it."
-    def __init__(self, run:ProgramStep, cost:StampCost):
-        self.run, self.cost, self.stamps = run, cost, ProgramStamps(run, self.clock(run))
-        self.wrap, self.outside, self.slots = self.stamps.wrap, run.earlier, len(phases) * len(run.parts)
+    "Timestamps a step while the program runs it."
+    def __init__(self, run:ProgramStep, cost:TimestampCost):
+        self.run, self.cost, self.timestamps = run, cost, ProgramTimestamps(run, self.clock(run))
+        self.wrap, self.outside, self.slots = self.timestamps.wrap, run.earlier, len(phases) * len(run.parts)
 
     discarded = 1   # Steps before those that count: caches are not yet as they were
     @staticmethod
-    def clock(run): return EventStamps(accelerator(run.device)) if is_accelerator(run.device) else CpuStamps()
+    def clock(run): return EventTimestamps(accelerator(run.device)) if is_accelerator(run.device) else CpuTimestamps()
     def start(self, sensors): "Note that steps of this stage come."
     def stop(self): "Note that no more of them come."
-    def begin(self): self.stamps.log((enter, self.outside, self.stamps.now()))
+    def begin(self): self.timestamps.log((enter, self.outside, self.timestamps.now()))
 
     def end(self, step, last:bool=False):
         "End the step, now or with what was seen `last`: note its time, and that of each slot."
-        self.stamps.log((leave, self.outside, self.stamps.now()))
-        stamps = self.stamps.read()
-        if last: stamps[-1] = stamps[-1]._replace(time=stamps[-2].time)
-        *step.own, preparing = self_times(stamps, self.slots + 1, self.cost)
-        step.seconds = stamps[-1].time - stamps[0].time - preparing
+        self.timestamps.log((leave, self.outside, self.timestamps.now()))
+        timestamps = self.timestamps.read()
+        if last: timestamps[-1] = timestamps[-1]._replace(time=timestamps[-2].time)
+        *step.own, preparing = self_times(timestamps, self.slots + 1, self.cost)
+        step.seconds = timestamps[-1].time - timestamps[0].time - preparing
 
     @contextmanager
     def call(self):
-        before, self.stamps.offset = self.stamps.offset, 0
+        before, self.timestamps.offset = self.timestamps.offset, 0
         try: yield
-        finally: self.stamps.offset = before
+        finally: self.timestamps.offset = before
 
     def backward(self, nodes):
-        with self.stamps.preparing(): mine = reaches(self.run, nodes, self.stamps.graph.owners().of)
-        return self.stamps.section(self.outside, "backward", nodes) if mine else nullcontext()
+        with self.timestamps.preparing(): mine = reaches(self.run, nodes, self.timestamps.graph.owners().of)
+        return self.timestamps.section(self.outside, "backward", nodes) if mine else nullcontext()
 
-    def update(self, optimizer): return self.stamps.section(self.outside + 1, "update")
+    def update(self, optimizer): return self.timestamps.section(self.outside + 1, "update")
 
 # %% ../../nbs/running/steps.ipynb #st000051
 def _target_of(device):
@@ -234,22 +234,22 @@ class KernelStep(TimedStep):
 
     def begin(self):
         self.settle()
-        self.first = self.stamps.stamps.now()
+        self.first = self.timestamps.timestamps.now()
         super().begin()
 
     def end(self, step, last=False):
         self.settle()
-        self.stamps.log((leave, self.outside, self.stamps.now()))
-        self.logs.append((step, self.first, self.stamps.read(), self.stamps.stamps.now()))
+        self.timestamps.log((leave, self.outside, self.timestamps.now()))
+        self.logs.append((step, self.first, self.timestamps.read(), self.timestamps.timestamps.now()))
 
     def stop(self):
         current, self.session = self.session, None
         if current is None or self.records is None: return
         current.__exit__(None, None, None)
-        runs = between_marks(self.records, [log for _, *log in self.logs], self.stamps.stamps.now())
-        for (step, *_), (stamps, inside, step.seconds) in zip(self.logs, runs):   # no runs: marks are missing
-            own, step.unlaunched, exposed, _ = kernel_times(inside, stamps, self.slots, self.outside)
-            step.lost, step.replays = slots_of_lost(inside, stamps), slots_of_replays(inside, stamps)
+        runs = between_marks(self.records, [log for _, *log in self.logs], self.timestamps.timestamps.now())
+        for (step, *_), (timestamps, inside, step.seconds) in zip(self.logs, runs):   # no runs: marks are missing
+            own, step.unlaunched, exposed, _ = kernel_times(inside, timestamps, self.slots, self.outside)
+            step.lost, step.replays = slots_of_lost(inside, timestamps), slots_of_replays(inside, timestamps)
             step.own = [a + b for a, b in zip(own, exposed)]            # communication that nothing hides included
         self.records = None
 

@@ -299,7 +299,7 @@ class Watch:
         text = called(n)
         if self.failures: return f"{text}; a sample was given up at {self.failures[-1]}"
         if self._is_replaced(): text += " (its forward was replaced: calls of the old one are not seen)"
-        if not n: return text + "; calls inside a compiled function are not seen" * has_compiled()
+        if not n: return f"{text}; calls inside a compiled function are not seen" if has_compiled() else text
         if self.waits_for: return f"{text} and not sampled: {self._waited()}"
         if state: return f"{text}; a sample began at call {self.first + before + 1} and did not end: {state}"
         if self.passed: return f"{text} and not sampled: it trains, and evaluates from call {n - self.passed + 1} on"
@@ -380,6 +380,8 @@ def lightning_callback(
 # %% ../../nbs/running/watch.ipynb #7005b79f
 class _Inside(local): call = False        # Per thread: whether a module is being called
 
+def _sees_nothing(module): return None
+
 class OutermostCalls:
     "Within the context `seen(module)` comes before each call of a module that no other module makes."
     def __init__(self, seen): self.seen, self.inside = seen, _Inside()
@@ -399,7 +401,7 @@ class OutermostCalls:
         return self
 
     def __exit__(self, *error):
-        self.seen = lambda module: None                   # where another function was put around this one
+        self.seen = _sees_nothing                         # where another function was put around this one
         if nn.Module.__call__ is self.call: nn.Module.__call__ = self.original
 
 # %% ../../nbs/running/watch.ipynb #34a2990a

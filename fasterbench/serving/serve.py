@@ -17,11 +17,11 @@ from typing import NamedTuple, overload
 
 from torch import nn
 
-from ..predicting.expected import attention_kernel, chip_of, interval
+from ..predicting.expected import Chip, attention_kernel, chip_of, interval
 from .serve_times import ServedTimes, engines, heads_of, products_of, server_spread
 from .serve_work import ModelWithoutData, Stored, experts_read, fact, language_model, stored_as
 from ..core.arguments import as_count
-from ..roofs.datasheet import as_peaks, at_printed_clock
+from ..roofs.datasheet import as_peaks, at_printed_clock, listed_device
 from ..roofs.hardware import HardwarePeaks
 from ..roofs.network import NetworkPeaks, bus_factor
 from ..core.units import format_si, not_negative, positive
@@ -102,6 +102,7 @@ class _Server:
     works: dict             # (phase, at) -> `StepWork`
     layout: Sharding
     peaks: HardwarePeaks
+    chip: Chip|None         # That they are of
     peak: float
     network: float|NetworkPeaks|None
     reduced: tuple          # All-reduces in a forward, and bytes of one token in each
@@ -191,7 +192,7 @@ _published = "1404 published runs of four models on H100, H200, B200 and GB200"
 
 def _why_no_times(server):
     "Say why no time is expected: what the kernels of a server were never compared with."
-    if chip_of(server.peaks) is None: return "the roofs are those of no GPU in the table"
+    if server.chip is None: return "the roofs are those of no GPU in the table"
     last = server.works["decode", "end"]
     if last.cache.states: return "layers with a recurrent state were never measured"
     return "its layers were never measured" if heads_of(last) else "models without attention were never measured"
@@ -390,14 +391,14 @@ def _server(counted, on, lies, network, math, engine, reserve):
     layout, reduced = Sharding(devices, stored, split_head, share), _width(model, asked.config) * size
     memory, name = peaks.capacity("memory"), str(dtype).removeprefix("torch.")
     link, math = peaks.capacity("link") if network is None else network, _math_dtype(math, stored, name, peaks)
-    heads, chip = heads_of(last), chip_of(peaks)
+    heads, chip = heads_of(last), chip_of(peaks, listed_device(peaks))
     kernel = attention_kernel(engine, peaks.environment.get("architecture", ""))
     products = {phase: products_of(works[phase, at], stored) for phase, at in _keys[:2]}
     speed = link if not isinstance(link, NetworkPeaks) else link.roof("all_reduce", devices).bus_bandwidth
     times = ServedTimes(at_printed_clock(peaks), chip, products, devices, reduced, name, math, kernel, engine, speed) \
         if chip and heads and not last.cache.states and all(products.values()) else None
     network = link if devices > 1 else None
-    return _Server(works, layout, peaks, peaks.flops_of(math), network, (2 * last.layers, reduced),
+    return _Server(works, layout, peaks, chip, peaks.flops_of(math), network, (2 * last.layers, reduced),
                    None if memory is None else memory * (1 - reserve),
                    _weight_bytes(model, layout, works), new, times, engine, reserve)
 

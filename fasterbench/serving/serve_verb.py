@@ -11,7 +11,7 @@ from typing import Annotated, Optional
 
 import typer
 
-from ..cli.app import (Saving, app, batch_sizes, check_writable, examples, option, several_whole, show,
+from ..cli.app import (Saving, app, batch_sizes, examples, option, several_whole, show,
                                  target_device, usage_error, whole)
 
 # %% ../../nbs/serving/serve_verb.ipynb #ed30fac8
@@ -48,28 +48,30 @@ def _about_option(text):
 @app.command("serve", epilog=examples('serve transformers:config.json --on "NVIDIA H100 80GB HBM3"',
                                       "serve transformers:config.json --on L40S,H200 --tensor-parallel 1,2"))
 def serve_verb(
-    model:Config, on:option("Serve on this device, by name or file of `peaks --json`; several with commas.", "--on",
+    model:Config, on:option("Serve on this device, or on several: names or `peaks --json` files.", "--on",
                             kind=str, metavar="DEVICE|FILE,…"),
-    prompt:whole("Tokens per prompt.", kind=int)=2048, new:whole("Tokens to generate per prompt.", kind=int)=256,
-    batch:option("Sequences that run together: 1,8,64; for several devices one number.  [default: the most that fit]",
+    prompt:whole("Set the prompt length in tokens.", kind=int)=2048,
+    new:whole("Set the number of tokens to generate per prompt.", kind=int)=256,
+    batch:option("Run this many sequences at once: 1,8,64; a single number if --on names several devices.  "
+                 "[default: as many as fit]",
                  metavar="N,N,…")=None,
     weights:option("Store matrices as int8, fp8, mxfp4, nvfp4 or int4/128.", metavar="DTYPE")=None,
     math:option("Multiply in fp8, fp4 or bf16.", metavar="DTYPE")=None,
     cache:option("Store the cache as fp8 or bf16.", metavar="DTYPE")=None,
-    engine:option("Expect vllm, trtllm or sglang; bare: no server.  [default: between the three servers]",
+    engine:option("Expect the times of vllm, trtllm or sglang; bare: of no server.  "
+                  "[default: between the three servers]",
                   metavar="ENGINE")=None,
-    tensor_parallel:option("Devices that share one copy of the model: 1,2,4.", kind=str, metavar="N,N,…")="1",
-    tpot:option("Accept this expected time per output token.", kind=Optional[float], metavar="SECONDS")=None,
-    price:option("Price of one device per hour.", kind=Optional[float], metavar="PRICE")=None,
-    network:option("Bandwidth between devices, B/s.  [default: that of the device's link]", kind=Optional[float],
-                   metavar="RATE")=None,
-    measured:option("Compare with measured tokens/s of decode: 1:104.9.", metavar="N:RATE,…")=None,
+    tensor_parallel:option("Split the model over this many devices: 1,2,4.", kind=str, metavar="N,N,…")="1",
+    tpot:option("Limit the expected time per output token.", kind=Optional[float], metavar="SECONDS")=None,
+    price:option("Set the price of one device per hour.", kind=Optional[float], metavar="PRICE")=None,
+    network:option("Set the bandwidth between devices in B/s.  [default: that of the device's link]",
+                   kind=Optional[float], metavar="RATE")=None,
+    measured:option("Compare with measured decode tokens/s by batch: 1:104.9.", metavar="N:RATE,…")=None,
     html:option("Write the page; - for standard output.")=None, json:Saving=None,
     csv:option("Write the points; - for standard output.")=None,
 ):
-    "Estimate how fast devices serve a language model. Print tokens per second, at the limit and expected."
+    "Estimate how fast a device serves a language model. Print tokens per second, at the limit and expected."
     from fasterbench.serving.serve import serve
-    check_writable(html=html, json=json, csv=csv)
     places = [target_device(name.strip()) for name in on.split(",")]
     degrees = several_whole(tensor_parallel, "numbers of devices", "1,2,4", "--tensor-parallel")
     def one(values): return values if len(values) > 1 else values[0]

@@ -111,8 +111,9 @@ _log = dict(type="log", dtick=1, gridcolor=grid, zeroline=False, linecolor=ink)
 
 def _rate_line(fig, name, points, x, y, row, text):
     around = name == "decode at end"           # open and larger: both are seen where the middle is at the same place
-    marker = dict(symbol=[bounds[p.bound]["symbol"].removesuffix("-open") + "-open" * around for p in points],
-                  size=13 if around else 8, color=_colors[name])
+    ending, size = ("-open", 13) if around else ("", 8)
+    symbols = [bounds[p.bound]["symbol"].removesuffix("-open") + ending for p in points]
+    marker = dict(symbol=symbols, size=size, color=_colors[name])
     xs, ys = [x(p) for p in points], [y(p) for p in points]
     fig.add_scatter(x=xs, y=ys, name=f"{name}, limit", legendgroup=name, showlegend=row == 1, mode="lines+markers",
                     line=dict(color=_colors[name], width=1.5), marker=marker, hoverinfo="text",
@@ -351,6 +352,11 @@ class ServeOption:
         product = self.device.removeprefix("NVIDIA ").removeprefix("AMD ")
         return f"{self.devices} × {product}" if self.devices > 1 else product
     @property
+    def interval_text(self)->str:
+        "The interval of the expected tokens/s of a device, in brackets; empty where none is known."
+        rates = [format_si(self.expected_per_device * self.expected_s / s) for s in self.interval_s[::-1]]
+        return f" ({' to '.join(rates)})" if rates else ""
+    @property
     def per_request(self)->float|None: return 1 / self.expected_s if self.expected_s else None
 
 _option_fields = {f.name: f for f in (
@@ -384,7 +390,7 @@ class ServeSeries(View):
     def __repr__(self): return f"ServeSeries({self.title}: {len(self.options)} rows)"
 
     @property
-    def title(self)->str: return f"{self.model}, decode on {len(self.options)} replicas"
+    def title(self)->str: return f"{self.model}, decode, {len(self.options)} replicas compared"
     @property
     def lines(self)->list[str]:
         "The first lines under the title, then the caveats."
@@ -413,7 +419,8 @@ class ServeSeries(View):
         def rate(o): return (o.expected_per_device if expected else o.limit_per_device) or 0
         best = max(self.options, key=rate, default=None)
         if best is None or not rate(best): return []
-        more = f" expected, limit {format_si(best.limit_per_device)}" if expected else " at the limit"
+        limit = format_si(best.limit_per_device)
+        more = f" expected{best.interval_text}, limit {limit}" if expected else " at the limit"
         return [f"most tokens/s per device: {best.name}, batch {best.batch}, {format_si(rate(best))} tokens/s{more}"]
 
     def _table(self):

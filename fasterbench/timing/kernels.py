@@ -17,9 +17,10 @@ from time import perf_counter
 import torch
 
 from .profiler import Record, mark, session
-from .stamps import CpuStamps, ModuleTimes, Stamp, StampCost, StepStamps, Waits, enter, switch
+from .timestamps import (CpuTimestamps, ModuleTimes, StepTimestamps, Timestamp, TimestampCost, Waits,
+                                           enter, switch)
 from .certainty import Samples
-from .samples import StoppingRule, timed_call, warm_up
+from .samples import StoppingRule, warm_up
 from ..engine.accelerator import Host, NotRecorded
 from ..engine.process import gc_paused
 from ..engine.peers import peers
@@ -27,17 +28,17 @@ from ..engine.step import Forward, phases
 
 # %% ../../nbs/timing/kernels.ipynb #3bdbd9b1
 def on_top(
-    stamps:Sequence[Stamp],             # In order
+    timestamps:Sequence[Timestamp],             # In order
     times:Iterable[float],
 )->list[int|None]:
     "Return the slot on top of the stack at each time; `None` before the first and after the last."
     stack, tops = [], [None]
-    for event, slot, _ in stamps:
+    for event, slot, _ in timestamps:
         if event == switch: stack[-1] = slot
         elif event == enter: stack.append(slot)
         else: stack.pop()
         tops.append(stack[-1] if stack else None)
-    begins = [t for _, _, t in stamps]
+    begins = [t for _, _, t in timestamps]
     return [tops[bisect_right(begins, t)] for t in times]
 
 # %% ../../nbs/timing/kernels.ipynb #5e0d7a11
@@ -110,11 +111,11 @@ _starts_work = re.compile(r"Launch(?!HostFunc)|Memcpy|Memset")
 
 def slots_of_replays(
     records:Iterable[Record], # Of one run
-    stamps:Sequence[Stamp],   # Likewise
+    timestamps:Sequence[Timestamp],   # Likewise
 )->frozenset[int]:
     "Return the slots that launch graphs: what a graph runs was put into it before, and no operator is seen now."
     begins = [r.start for r in records if r.kind == "launch" and "GraphLaunch" in r.name]
-    return frozenset(on_top(stamps, begins)) - {None} if begins else frozenset()
+    return frozenset(on_top(timestamps, begins)) - {None} if begins else frozenset()
 
 # %% ../../nbs/timing/kernels.ipynb #27594297
 def exclusive_seconds(
@@ -164,25 +165,25 @@ def is_collective_kernel(
     return record.kind == "kernel" and is_communication(record.name)
 
 # %% ../../nbs/timing/kernels.ipynb #a7ad9263
-def _slot_seconds(records, stamps, other_threads):
+def _slot_seconds(records, timestamps, other_threads):
     "Return slot and seconds of each kernel, which sum to the union; those that communicate get what nothing hides."
     found, marked = with_launches(records), {r.thread for r in records if r.kind == "mark"}
-    tops = on_top(stamps, [launch.start if launch else -1.0 for _, launch, _ in found])
+    tops = on_top(timestamps, [launch.start if launch else -1.0 for _, launch, _ in found])
     own = [thread is None or not marked or thread in marked for *_, thread in found]    # else no module launched it
     seconds = exclusive_seconds([(k.start, k.end, int(is_collective_kernel(k))) for k, *_ in found])
     return [(k, top if mine else other_threads, s) for (k, *_), top, mine, s in zip(found, tops, own, seconds)]
 
 def kernel_times(
     records:Sequence[Record],            # Of one run
-    stamps:Sequence[Stamp],              # Likewise
+    timestamps:Sequence[Timestamp],              # Likewise
     n:int,                               # How many slots there are
-    other_threads:int|None=None,         # The slot of kernels that threads without stamps launch; None: they have none
+    other_threads:int|None=None,   # The slot of kernels that threads without timestamps launch; None: they have none
 )->tuple[list[float], float, list[float], float]:
     """Return the seconds of kernels per slot, and of kernels that no slot launched.
 
     Behind them those of kernels that communicate: per slot what no other kernel hides, and all of it."""
     total, exposed = {}, [0.0] * n
-    for kernel, slot, seconds in _slot_seconds(records, stamps, other_threads):
+    for kernel, slot, seconds in _slot_seconds(records, timestamps, other_threads):
         if is_collective_kernel(kernel): exposed[slot or 0] += seconds
         else: total[slot] = total.get(slot, 0.0) + seconds
     flight = sum(shared_times((0, r.start, r.end) for r in records if is_collective_kernel(r)).values())
@@ -190,16 +191,16 @@ def kernel_times(
 
 def slots_of_lost(
     records:Sequence[Record], # Of one run
-    stamps:Sequence[Stamp],   # Likewise
+    timestamps:Sequence[Timestamp],   # Likewise
 )->tuple[tuple, int]:
     "Return the slot of each launch that has no kernel in the record, and how many launches there are."
     lost = lost_launches(records)
-    slots = on_top(stamps, [r.start for r in lost]) if lost else ()
+    slots = on_top(timestamps, [r.start for r in lost]) if lost else ()
     return tuple(slots), sum(r.kind == "launch" and bool(_starts_work.search(r.name)) for r in records)
 
 # %% ../../nbs/timing/kernels.ipynb #a02d17e8
-class Marks(CpuStamps):
-    "Stamps that are marks in the profiler's record."
+class Marks(CpuTimestamps):
+    "Timestamps that are marks in the profiler's record."
     def __init__(self, here):
         super().__init__()
         self.here, self.count = here, itertools.count()
@@ -224,27 +225,27 @@ class KernelTimes(ModuleTimes):
 # %% ../../nbs/timing/kernels.ipynb #6f0f3a2b
 def between_marks(
     records:list[Record], # Of a session, by time
-    logs:list,            # Per run its first mark, the stamps of `Marks`, and its last mark
+    logs:list,            # Per run its first mark, the timestamps of `Marks`, and its last mark
     marks:int,            # How many were set
-)->list[tuple[list[Stamp], list[Record], float]]:
-    "Return per run its stamps, its records and its length, s; none where marks are missing in the record."
+)->list[tuple[list[Timestamp], list[Record], float]]:
+    "Return per run its timestamps, its records and its length, s; none where marks are missing in the record."
     at, begins = [r.start for r in records if r.kind == "mark"], [r.start for r in records]
     if len(at) != marks: return []
     def inside(first, last): return records[bisect_left(begins, at[first]):bisect_right(begins, at[last])]
-    return [([Stamp(event, slot, at[k]) for event, slot, k in log], inside(first, last), at[last] - at[first])
+    return [([Timestamp(event, slot, at[k]) for event, slot, k in log], inside(first, last), at[last] - at[first])
             for first, log, last in logs]
 
 def marked_runs(fresh, run, here, n, tick):
-    "Return per run its stamps, its records and its length; none where marks are missing in the record."
+    "Return per run its timestamps, its records and its length; none where marks are missing in the record."
     marks, logs = Marks(here), []
-    stamps = StepStamps(run, marks) if run.training else marks
+    timestamps = StepTimestamps(run, marks) if run.training else marks
     with session(here) as records:
         for _ in range(n):
             call = fresh()
-            with run.watched(stamps):
+            with run.watched(timestamps):
                 first = marks.now()
-                timed_call(call, marks.here)
-                logs.append((first, stamps.read(), marks.now()))
+                marks.here.timed(call)
+                logs.append((first, timestamps.read(), marks.now()))
             tick()
     return between_marks(records, logs, marks.now())
 
@@ -266,17 +267,17 @@ def time_kernels(
     with gc_paused():
         begin = perf_counter()
         while not rule.enough(bare, perf_counter() - begin):
-            if not bare: bare.append(timed_call(fresh(), here))
+            if not bare: bare.append(here.timed(fresh()))
             left = rule.expected(bare[0]) - (0 if rule.steps is None else len(runs))
             n = peers.agreed("the length of a round", min(round_of, left), min)
-            bare += [timed_call(fresh(), here) for _ in range(n - (not runs))]
+            bare += [here.timed(fresh()) for _ in range(n - (not runs))]
             skip = discarded if n > rule.few else 1             # of a slow model
             try: recorded = marked_runs(fresh, run, here, skip + n, tick)[skip:]
             except NotRecorded: recorded = []
             seen = any(r.kind in gpu_work for _, records, _ in recorded for r in records)
             if not peers.agreed("the kernels", seen, all): return None
             runs += recorded
-    return (_kernel_times(runs, bare, slots, Marks(here).clock, run.sites),
+    return (_kernel_times(runs, bare, slots, Marks(here).clock, run.kernel_slots),
             [records for _, records, _ in runs])
 
 # %% ../../nbs/timing/kernels.ipynb #10df2e64
@@ -288,15 +289,16 @@ def idle_times(
     wholes = bare if len(bare) == len(busy) else [statistics.median(bare)] * len(busy)
     return [max(w - b, 0.0) for w, b in zip(wholes, busy)], [max(w, b) for w, b in zip(wholes, busy)]
 
-def _kernel_times(runs, bare, slots, clock, sites=0):
+def _kernel_times(runs, bare, slots, clock, kernels=0):
     "Return the times of recorded runs: of slots, of kernels that no slot launched, of communication, of no kernel."
-    own, rest, exposed, flight = zip(*(kernel_times(records, stamps, slots + 1 + sites) for stamps, records, _ in runs))
+    own, rest, exposed, flight = zip(*(kernel_times(records, timestamps, slots + 1 + kernels)
+                                        for timestamps, records, _ in runs))
     idle, lengths = idle_times([sum(o) + r + sum(e) for o, r, e in zip(own, rest, exposed)], bare)
-    lost, launches = zip(*(slots_of_lost(records, stamps) for stamps, records, _ in runs))
+    lost, launches = zip(*(slots_of_lost(records, timestamps) for timestamps, records, _ in runs))
     own, exposed = ([Samples(v) for v in zip(*times)] for times in (own, exposed))
     own, exposed, compiled = own[:slots], exposed[:slots], own[slots + 1:]
     steps, bare, idle, rest, flight = (Samples(tuple(v)) for v in (lengths, bare, idle, rest, flight))
-    replays = frozenset().union(*(slots_of_replays(records, stamps) for stamps, records, _ in runs))
-    return KernelTimes(own, steps, bare, clock, StampCost(), idle, unlaunched=rest, lost=sum(lost, ()),
-                       launches=sum(launches), replays=replays, sites=compiled,
+    replays = frozenset().union(*(slots_of_replays(records, timestamps) for timestamps, records, _ in runs))
+    return KernelTimes(own, steps, bare, clock, TimestampCost(), idle, unlaunched=rest, lost=sum(lost, ()),
+                       launches=sum(launches), replays=replays, kernels=compiled,
                        waits=Waits(exposed, flight) if any(flight.values) else None)

@@ -10,7 +10,7 @@ import os, statistics, sys
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from glob import glob
 from time import perf_counter, process_time, sleep
 from typing import NamedTuple
@@ -38,7 +38,7 @@ def load_caveats(
     "Say what of the machine puts times in doubt; empty where all is well, or nothing is known."
     cores, found = load.cores or 0, []
     if cores and (load.others or 0.0) > share * cores:
-        found.append(f"other processes used {load.others:.1f} of {cores} core{'s' * (cores != 1)}")
+        found.append(f"other processes used {load.others:.1f} of {cores} core{'' if cores == 1 else 's'}")
     if cores and (load.steal or 0.0) > 0.1 * cores: found.append(f"the hypervisor took {load.steal:.2f} cores")
     if load.throttled: found.append("the clock was throttled")
     if (load.memory_stall or 0.0) > 0.05: found.append(f"memory was short for {load.memory_stall:.0%} of the time")
@@ -200,7 +200,7 @@ class Reference:
         a = torch.full((reference_size, reference_size), 0.5, device="cpu", dtype=torch.float32)
         b, out = torch.zeros(reference_bytes // 4, device="cpu", dtype=torch.float32), torch.empty_like(a)
         to = torch.empty_like(b)
-        self.work = (lambda: torch.mm(a, a, out=out), lambda: to.copy_(b))
+        self.work = partial(torch.mm, a, a, out=out), partial(to.copy_, b)
 
     def __call__(self):
         with self.inference():

@@ -55,7 +55,8 @@ def operator_times(
     `None` where the run was another one."""
     matches = matched_records(names, records, "aten::add_" if here.has_queue else "aten::add")
     if matches is None or not here.has_queue: return matches and [r.end - r.start for r in matches]
-    kinds, spans = lambda *names: [r for r in records if r.kind in names], {}
+    spans = {}
+    def kinds(*names): return [r for r in records if r.kind in names]
     operators, work = kinds("operator"), kinds(*gpu_work)
     for k, r in enumerate(matches): spans.setdefault(r.thread, []).append((r.start, r.end, k))
     def whose(inner): return None if inner is None else _span_at(spans.get(inner.thread, []), inner.start)
@@ -131,7 +132,7 @@ def matched_times(
     return None if None in matches else matches
 
 # %% ../../nbs/timing/operators.ipynb #11b8f5cc
-def stamp_operators(
+def timestamp_operators(
     fresh,              # `fresh()` gives a function that does the run once, on a CPU
     work:Work,          # What `trace_call` saw of it
     runs:int,           # How many
@@ -160,9 +161,9 @@ def _unsteady(times, rule):
 
 def _times_on_cpu(work, fresh, runs, tick, rule):
     "Time the operators on a CPU in each run, and run more often if their times vary."
-    take = time_operators if peers.agreed("the profiler", can_record(), all) else stamp_operators
+    take = time_operators if peers.agreed("the profiler", can_record(), all) else timestamp_operators
     first = runs if rule is None else rule.operators(runs)
-    times = take(fresh, work, first, tick) or stamp_operators(fresh, work, first, tick)
+    times = take(fresh, work, first, tick) or timestamp_operators(fresh, work, first, tick)
     if not times or first >= runs: return times
     if not peers.agreed("the steadiness of the operators", _unsteady(times, rule)): return times
     return times + (take(fresh, work, min(first, runs - first), tick) or [])

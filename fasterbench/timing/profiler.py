@@ -30,7 +30,7 @@ class Record(NamedTuple):
     link: int=0     # Of a launch or kernel: the operator it was launched in
 
 # %% ../../nbs/timing/profiler.ipynb #bf464f55
-mark = "fasterbench::stamp"
+mark = "fasterbench::timestamp"
 
 _backends = ("gloo:", "nccl:", "mpi:", "ucc:")     # a collective on its way, in a thread of its backend
 

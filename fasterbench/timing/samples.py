@@ -9,7 +9,6 @@ __all__ = ['StoppingRule']
 from dataclasses import dataclass
 from time import perf_counter
 
-from ..engine.accelerator import Host
 from ..engine.peers import peers
 from .certainty import Samples, median_error, spread_of
 
@@ -97,15 +96,3 @@ def warm_up(
         if i and rule.steps is None and peers.agreed("the warm-up", clock() - begin >= rule.warm): return
         fresh()()
         tick()
-
-# %% ../../nbs/timing/samples.ipynb #03528192
-def timed_call(
-    call,                # Runs the model once
-    here:Host,           # Where
-)->float:
-    "Time one call, from idle to idle, s."
-    here.synchronize()
-    start = here.clock()
-    call()
-    here.synchronize()
-    return here.clock() - start

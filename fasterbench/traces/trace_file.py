@@ -97,7 +97,7 @@ class RecordedCall(NamedTuple):
     strides: bytes  # Likewise; empty before 2024
     concrete: bytes # Values of arguments that are no tensors; empty before 2024
     compiled: CompiledKernel|None=None
-    site: object=None # `Figures` of a kernel of compiled code, from a file of sites
+    figures: object=None # `Figures` of a kernel of compiled code, from a file of kernels
 
 class RecordedCollective(NamedTuple):
     "Communication of a kernel as the trace has it; `None` where it does not say."

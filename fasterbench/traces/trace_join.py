@@ -58,7 +58,7 @@ class Reading(NamedTuple):
     config: EngineConfig|None=None     # Of the model
     rules: tuple=()                    # Files with rules of operators
     like: str=""                       # An eager trace of the same model
-    sites: str=""                      # A file of the kernels of the compiled model
+    kernels: str=""                      # A file of the kernels of the compiled model
 
 # %% ../../nbs/traces/trace_join.ipynb #32aba62c
 _ranged = re.compile(r"(.*) \((\w+)\)")
@@ -95,7 +95,7 @@ class _Stacks:
         self.forward = {a[0]: k for k, a in enumerate(trace.autograd) if a[0] is not None and not a[1]}
         self.names = {c.operator for c in trace.calls}
         self.trained = any(map(_backward.search, self.names))
-        self.sited = any(c.site is not None for c in trace.calls)
+        self.have_figures = any(c.figures is not None for c in trace.calls)
         linked = list(set(self.forward.values()))
         points = [(trace.operators[k].thread, trace.operators[k].start) for k in linked]
         self.modules_of_operators = dict(zip(linked, nesting(self.spans, points)[1]))
@@ -235,7 +235,7 @@ def _with_strides(stacks, operator):
 def _figures_of(stacks, operator, kernel=""):
     "Return the figures of the operator at a place."
     call = stacks.trace.calls[operator]
-    if call.site is not None: return call.site
+    if call.figures is not None: return call.figures
     if not has_rule(call.operator):
         if not call.operator.startswith("triton_"): return Figures(reason=reasons["rule"])
         return compiled_figures(call) or Figures(reason=reasons["compiled"])
@@ -264,8 +264,9 @@ def _counting(stacks, operator, kernel, known):
     "Return the place of the operator that counts for a launch in `operator`, and its figures; else why there are none."
     if operator not in known:
         calls = stacks.trace.calls
-        sited = next((k for k in stacks.chain(operator) if calls[k].site is not None), -1) if stacks.sited else -1
-        known[operator] = (sited, calls[sited].site) if sited >= 0 else _outermost_counted(stacks, operator, kernel)
+        around = stacks.chain(operator) if stacks.have_figures else ()
+        place = next((k for k in around if calls[k].figures is not None), -1)
+        known[operator] = (place, calls[place].figures) if place >= 0 else _outermost_counted(stacks, operator, kernel)
     return known[operator]
 
 def _at_least(stacks, operator, i, most):
@@ -472,7 +473,7 @@ def _operator_figures(stacks, k):
     "Return the figures of an operator that works itself, or the reason why not; `None` for one that does nothing."
     call = stacks.trace.calls[k]
     foreign = "::" not in call.operator or call.operator.startswith(("autograd::", "torch::"))
-    if call.site is None and (foreign or any(map(is_view, overloads(call.operator)[:1]))): return None
+    if call.figures is None and (foreign or any(map(is_view, overloads(call.operator)[:1]))): return None
     found = _figures_of(stacks, k)
     return found if found.reason or found.flops or found.nbytes else None
 
@@ -487,7 +488,7 @@ def _own_operators(stacks):
         if stacks.parents[k] in covered: covered.add(k)
         elif f is None or f.reason and k in inner: continue
         elif f.reason: out.append(k)
-        elif calls[k].site is not None or not (is_made_of_others(calls[k].operator) and k in above):
+        elif calls[k].figures is not None or not (is_made_of_others(calls[k].operator) and k in above):
             covered.add(k)
             out.append(k)
     return out

@@ -145,7 +145,7 @@ def _trace_notes(found):
     if k := sum(r.untimed for r in found): notes.append(left_out(k))
     if k := sum(r.skipped for r in found): notes.append(f"{k} events could not be read, and are left out")
     if not any(r.memory for r in found):
-        notes.append("no memory was recorded: profile_memory=True of torch.profiler records what is allocated over time")
+        notes.append("no memory was recorded: profile_memory=True of torch.profiler records what is allocated")
     return notes
 
 # %% ../../nbs/traces/trace_read.ipynb #d1fferen
@@ -288,7 +288,7 @@ def _reduce_all(found, peaks, name, executor, how):
     finally: pool.shutdown(cancel_futures=True)
 
 # %% ../../nbs/traces/trace_read.ipynb #d0246441
-@old_arguments(device="on", inductor_cache=None)
+@old_arguments(device="on", inductor_cache=None, sites="kernels")
 def read_trace(
     # A trace, a folder or tar archive of traces, an address that fsspec opens, or several of these
     path,
@@ -304,13 +304,13 @@ def read_trace(
     config=None,                   # `config.json` of the model: what operators of engines do not record
     rules=(),                      # Python files with rules (`@rule`, `@engine_rule`) of operators
     like=None,                     # An eager trace of the same model, by which kernels of graphs are recognised
-    sites=None,                    # File of the kernels of the compiled model, of `to_sites` or `predict(sites=)`
+    kernels=None,                  # File of the kernels of the compiled model, of `to_kernels` or `predict(kernels=)`
 )->TraceResult:
     "Return the rows of traces, and a breakdown of all of the time. Raise `ValueError` for what is no trace."
     if by is not None and by not in _kinds: raise ValueError(f"by={by!r}; the ways are {', '.join(_kinds)}")
     name, peaks = _name_and_roofs(on, peaks)
     how = Reading(_several(captures), None if config is None else engine_config(config), _several(rules),
-                  str(like or ""), str(sites or ""))
+                  str(like or ""), str(kernels or ""))
     for rule_file in how.rules: read_rules(rule_file)
     return replace(_trace_result(_reduce_all(sources(path), peaks, name, executor, how), by, peaks), reading=how)
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from ..core.dtypes import dtype_name, itemsize
 from .collectives import transfers
-from .captures import known_sites, with_captures, with_replayed_sites, with_sites
+from .captures import known_kernels, with_captures, with_replayed_kernels, with_known_kernels
 from .trace_file import TraceFile, read_file, snippet, sources
 from .trace_join import (Reading, Spent, attributed, calls_of, counted, idle_before,
                                             own_activities, parts, placed_beside, visited, window)
@@ -231,7 +231,7 @@ def left_out(
     untimed:int, # Events
 )->str:
     "Say how many events were left out for want of a duration."
-    return (f"{untimed} event{'s' * (untimed != 1)} without a usable duration (NaN, infinite, negative or null) "
+    return (f"{untimed} event{'' if untimed == 1 else 's'} without a usable duration (NaN, infinite, negative or null) "
             f"{'were' if untimed != 1 else 'was'} left out")
 
 def checked(trace:TraceFile)->TraceFile:
@@ -347,11 +347,11 @@ def placed_with(
     "Return where each activity of a trace belongs; the trace with what the files tell of it; the model that they name."
     captures = [read_file(s) for path in how.captures for s in sources(path)]
     like = read_file(how.like) if how.like else None
-    sites = known_sites(how.sites) if how.sites else None
-    if sites: trace, captures = with_sites(trace, sites), [with_sites(c, sites) for c in captures]
+    kernels = known_kernels(how.kernels) if how.kernels else None
+    if kernels: trace, captures = with_known_kernels(trace, kernels), [with_known_kernels(c, kernels) for c in captures]
     trace = with_captures(checked(trace), captures)
-    if sites: trace = with_replayed_sites(trace, sites)
-    return *placed_beside(trace, how, like), sites.model if sites else ""
+    if kernels: trace = with_replayed_kernels(trace, kernels)
+    return *placed_beside(trace, how, like), kernels.model if kernels else ""
 
 def reduced(
     trace:TraceFile,

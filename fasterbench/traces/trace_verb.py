@@ -10,7 +10,7 @@ from typing import Annotated, Optional
 
 import typer
 
-from ..cli.app import (examples, Report, Rows, Saving, Top, app, check_writable, given_peaks, option, show,
+from ..cli.app import (examples, Report, Rows, Saving, Top, app, given_peaks, option, show,
                                  target_device, usage_error, words)
 from ..core.warnings import FasterbenchDeprecationWarning, warn
 
@@ -23,12 +23,12 @@ def _read_traces(files, by, on, peaks, **beside):
         usage_error(f"there is no file {str(error.filename)!r}", "FILE")
 
 # %% ../../nbs/traces/trace_verb.ipynb #86a338a7
-_files = "Traces of torch.profiler: .json, .json.gz, a folder or a tar archive; several are the ranks of one job."
+_files = "torch.profiler traces: .json, .json.gz, a folder or a tar archive; several files are the ranks of one job."
 _rows = "Print a row per module, operator, kernel, collective or rank.  [default: module, if the trace has them]"
-_on = "Name the GPU if the trace does not, or give its roofs."
-_capture = "Read the capture phase of CUDA graphs, for the operators of their kernels. Can be repeated."
-_config = "Read experts and windows from the model's config.json."
-_sites = "Read the kernels of the compiled model from this file of `roofline --compile --sites`."
+_on = "Name the GPU, if the trace does not, or a `peaks --json` file."
+_capture = "Read the operators of CUDA graphs from this trace of their capture. Can be repeated."
+_config = "Read the experts and attention windows from the model's config.json."
+_kernel_file = "Read the compiled model's kernels from this `roofline --compile --kernels` file."
 
 @app.command(epilog=examples("trace trace.json.gz --html trace.html", "trace rank0.json.gz rank1.json.gz --by rank"))
 def trace(
@@ -36,21 +36,21 @@ def trace(
     by:words(_rows, "module", "operator", "kernel", "collective", "rank")=None,
     on:option(_on, parser=target_device, metavar="DEVICE|FILE")=None,
     device:Annotated[Optional[str], typer.Option(hidden=True)]=None,
-    peaks:option("Use the roofs of this file of `peaks --json`.  [default: the datasheet of the GPU]")=None,
+    peaks:option("Use the roofs of this `peaks --json` file.  [default: the GPU's datasheet]")=None,
     capture:option(_capture, kind=Optional[list[str]], metavar="FILE")=None,
     config:option(_config)=None,
     rules:option("Load FLOP rules (@rule, @engine_rule) from this Python file. Can be repeated.",
                  kind=Optional[list[str]], metavar="FILE")=None,
     inductor_cache:Annotated[Optional[str], typer.Option(hidden=True)]=None,
-    like:option("Match the kernels of graphs with those of this eager trace of the model.", metavar="FILE")=None,
-    sites:option(_sites, metavar="FILE")=None, top:Top=10, html:Report=None, json:Saving=None, csv:Rows=None,
-    perfetto:option("Write the trace with FLOPs, bytes and utilization on its kernels; - for standard output.")=None,
+    like:option("Match the kernels of CUDA graphs with this eager trace of the model.", metavar="FILE")=None,
+    kernels:option(_kernel_file, "--kernels", "--sites")=None, top:Top=10, html:Report=None, json:Saving=None,
+    csv:Rows=None,
+    perfetto:option("Write the trace with FLOPs, bytes and utilization per kernel; - for standard output.")=None,
 ):
-    "Read traces of torch.profiler, and print where the time went."
-    check_writable(html=html, json=json, csv=csv, perfetto=perfetto)
+    "Read torch.profiler traces, and print where the time went."
     if device: warn("--device is now --on", FasterbenchDeprecationWarning)
-    if inductor_cache: warn("--inductor-cache is no longer read; --sites has FLOPs and bytes of compiled kernels",
+    if inductor_cache: warn("--inductor-cache is no longer read; --kernels has FLOPs and bytes of compiled kernels",
                             FasterbenchDeprecationWarning)
     result = _read_traces(files, by, on or device and target_device(device), given_peaks(peaks), captures=capture,
-                          config=config, rules=rules, like=like, sites=sites)
+                          config=config, rules=rules, like=like, kernels=kernels)
     show(result, json, csv, html, f"Roofline of {result.model}, from a trace", top=top, perfetto=perfetto)

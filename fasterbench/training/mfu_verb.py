@@ -6,7 +6,7 @@
 __all__ = ['mfu_verb']
 
 # %% ../../nbs/training/mfu_verb.ipynb #c12dbb7a
-from ..cli.app import (examples, Dtype, Length, Model, app, check_writable, dtype_named, option, printed,
+from ..cli.app import (examples, Dtype, Length, Model, app, dtype_named, option, printed,
                                  target_device, usage_error, whole, write)
 from ..cli.verbs import loaded_on_meta
 
@@ -21,7 +21,8 @@ def _lines(name, flops, rate, devices, peaks, dtype, found, unit):
     from fasterbench.core.units import format_si
     from fasterbench.views.view import text_table
     def each(v): return f"{v / flops.tokens:,.0f}".replace(",", " ")
-    device, shown = peaks.environment.get("device_name", peaks.device), lambda share: f"{share:.1%}".replace("%", " %")
+    device = peaks.environment.get("device_name", peaks.device)
+    def shown(share): return f"{share:.1%}".replace("%", " %")
     per_device = format_si(rate / devices, f"{unit}/s")
     head = [f"{name} · {rate:g} {unit}/s on {devices} × {device} ({per_device} each) · {dtype}",
             f"FLOP per {unit[:-1]} of a step: {each(flops.model)} of the model (every pair), "
@@ -40,15 +41,15 @@ def _positive_rate(text):
 @app.command("mfu", epilog=examples("mfu transformers:config.json --on A100-SXM4-80GB --tokens-per-s 3000 --seq 2048",
                                     "mfu torchvision:resnet50 --on peaks.json --tokens-per-s 2500 --gpus 8"))
 def mfu_verb(
-    model:Model, on:option("Name the device, or a file of `peaks --json`.", "--on", kind=str,
+    model:Model, on:option("Compare with the peak of this device, or of a `peaks --json` file.", "--on", kind=str,
                            parser=target_device, metavar="DEVICE|FILE"),
-    tokens_per_s:option("Tokens (or images) per second of all devices together.", "--tokens-per-s", kind=str,
+    tokens_per_s:option("Set the tokens (or images) per second of all devices together.", "--tokens-per-s", kind=str,
                         metavar="RATE"),
-    seq:Length=None, batch:whole("Set the batch size of the sample.  [default: 1]")=None, dtype:Dtype=None,
-    gpus:whole("Devices that train together.", kind=int)=1,
+    seq:Length=None, batch:whole("Set the batch size.  [default: 1]")=None, dtype:Dtype=None,
+    gpus:whole("Set the number of devices that train together.", kind=int)=1,
     json:option("Write the figures; - for standard output.")=None,
 ):
-    "Compute MFU and HFU of a training run. Its tokens per second are given; nothing runs."
+    "Compute MFU and HFU from the tokens per second of a training."
     import json as js
     from dataclasses import asdict
     from fasterbench.analysis.measure import main_dtype
@@ -58,7 +59,6 @@ def mfu_verb(
     from fasterbench.core.files import without_folders
     from fasterbench.roofs.datasheet import as_peaks
     from fasterbench.training.model_flops import model_flops, utilizations
-    check_writable(json=json)
     rate, asked = _positive_rate(tokens_per_s), dtype_named(dtype)
     net, sample = loaded_on_meta(model, None, batch, asked, seq)
     with in_the_model(model, sample): flops = model_flops(net, sample)

@@ -95,8 +95,10 @@ def _rate_text(result):
     "Return the rate of the whole, or the lower bound of its FLOPs."
     p, unknown = result.program, len(result.unknown_ops)
     if p is not None and p.achieved_gflops is not None and not _is_range(result):
-        return "≥ " * any(q.flops is None for q in result.ops) + brief(p.achieved_gflops * 1e9, "FLOP/s") \
-            + " expected" * _is_predicted(result) + " of the device alone" * is_device_alone(result)
+        rate = brief(p.achieved_gflops * 1e9, "FLOP/s")
+        if any(q.flops is None for q in result.ops): rate = f"≥ {rate}"
+        if _is_predicted(result): rate += " expected"
+        return f"{rate} of the device alone" if is_device_alone(result) else rate
     flops = known_flops(result)
     if not unknown: return "" if p is None or flops else "? FLOP/s"
     known = f"≥ {format_si(flops, 'FLOP', 1)}" if flops else "? FLOP"
@@ -208,13 +210,18 @@ def limits_text(limits)->list[str]:
 
 _parts = model_name, _sample, _dtype, _mode, machine, time_text, _rate_text
 
+def time_division(result)->list[str]:
+    "Return the line that divides the time; none for a range."
+    if _is_range(result): return []
+    terms = equation(divided(result))
+    return [f"expected {terms}" if _is_predicted(result) else terms]
+
 def headline(result)->list[str]:
     "Return the headline: the run and its speed, where the time goes, the roofs."
     lines = [" · ".join(filter(None, (part(result) for part in _parts)))]
     if result.peaks is None: return lines
     roofs = roofs_text(result.peaks, (*result.points, *result.ops))
-    division = [] if _is_range(result) else ["expected " * _is_predicted(result) + equation(divided(result))]
-    return [*lines, *division, *limits_text(result.limits), f"roofs: {roofs}"]
+    return [*lines, *time_division(result), *limits_text(result.limits), f"roofs: {roofs}"]
 
 # %% ../../nbs/views/headline.ipynb #c9b20a08
 def _looked_at(t):
@@ -239,7 +246,7 @@ def unsteady_times(timing)->list[str]:
 # %% ../../nbs/views/headline.ipynb #3e2be085
 def _share_needing(points, roof):
     "Return the share of the rows' time that `roof` needs: a memory level, `float32`, or `float32 pointwise`."
-    def unit(p): return p.dtype + " pointwise" * is_pointwise(p.category)
+    def unit(p): return f"{p.dtype} pointwise" if is_pointwise(p.category) else p.dtype
     def of(p): return p.memory_level if p.bound == "memory" else unit(p) if p.bound == "compute" else None
     return sum(p.roof_time_s or 0 for p in points if of(p) == roof) / (sum(p.time_s for p in points) or 1)
 
@@ -268,13 +275,19 @@ def roof_caveats(peaks)->str:
 
 def caveats(result)->str:
     "Return the caveats on times and roofs in one line; empty where all is well."
+    return noise_line(caveat_parts(result))
+
+def noise_line(parts): return "noise: " + "; ".join(parts) if parts else ""
+
+def caveat_parts(result)->list[str]:
+    "List the caveats on the times, those on the roofs, and that roofs will be measured again."
     load = load_caveats(result.timing) if result.timing else []
     parts = _time_caveats(result, load)
     roofs = unsteady_roofs(result.peaks, result.points) if result.peaks else []
     if len(roofs) > 2: roofs = [*roofs[:2], f"{len(roofs) - 2} more"]
     if roofs: parts.append("roofs: " + ", ".join(roofs))
     if result.peaks and result.peaks.doubts: parts.append(f"roofs will be measured again ({result.peaks.doubts})")
-    return ("noise: " + "; ".join(parts)).replace("%", " %") if parts else ""
+    return [part.replace("%", " %") for part in parts]
 
 def _time_caveats(result, load):
     "Return what puts the times in doubt, and what was looked at; nothing where all is well."

@@ -162,13 +162,15 @@ def _on_strip(p):
     "Tell if a row that has no place on the chart says something there: time in which the model does not run does not."
     return p.category not in (*apart, "overhead") and p.time_s > 0
 
+_no_share = -10.0           # where the strip has what has no known share, under a "?"
+
 def _strip_place(p, levels):
     "Return the place of a row without FLOPs on the strip: its bandwidth in percent of its memory roof."
-    if p.bound == "none": return 0.0, "no work"
+    if p.bound == "none": return _no_share, "no work"
     if p.utilization_pct is not None: return p.utilization_pct, "no bytes" if p.flops else "no FLOPs"
-    if p.flops is not None: return 0.0, "no time"
-    return (100 * p.bytes_moved / levels[-1].bandwidth / p.time_s if p.bytes_moved
-            and p.time_s else 0.0), "FLOPs unknown"
+    if p.flops is not None: return _no_share, "no time"
+    known = p.bytes_moved and p.time_s
+    return 100 * p.bytes_moved / levels[-1].bandwidth / p.time_s if known else _no_share, "FLOPs unknown"
 
 def _phase_legend(fig, points, **where):
     "Add entries of the legend that tell the phases apart; in the report each filters."
@@ -361,9 +363,11 @@ def axes(fig, box:tuple):
 def _layout(fig, title, alt, box, strip):
     axes(fig, box)
     if strip:
-        most, kinds = max(100.0, *(share for share, _ in strip)), sorted({kind for _, kind in strip})
-        fig.update_xaxes(title="not on the chart: share of roof (%)", range=[-0.05 * most, 1.05 * most], **_axis,
-                         row=2, col=1)
+        shares, kinds = [share for share, _ in strip], sorted({kind for _, kind in strip})
+        most, unknown = max(100.0, *shares), [_no_share] * (_no_share in shares)
+        ticks = [i * 20 * math.ceil(most / 100) for i in range(6)]
+        fig.update_xaxes(title="not on the chart: share of roof (%)", range=[min(shares) - 0.05 * most, 1.05 * most],
+                         tickvals=unknown + ticks, ticktext=["?"] * len(unknown) + ticks, **_axis, row=2, col=1)
         fig.update_yaxes(type="category", dtick=1, categoryarray=kinds, range=[-0.5, len(kinds) - 0.5], **_axis,
                          row=2, col=1)
     return dress(fig, title, alt, 660 if strip else 560)

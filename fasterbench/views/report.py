@@ -54,7 +54,7 @@ def _idle_facts(result):
     causes, layers = totals((cause, s) for cause, _, s in times), totals((name, s) for _, name, s in times if name)
     whole = f"{format_si(total, 's')}, {total / span:.1%} of {format_si(span, 's')}" if span else format_si(total, "s")
     before = [(f"before {name}", text) for name, text in _longest_parts(layers, total) if name in layers][:5]
-    per = f", mean of {devices} devices" * (devices > 1)
+    per = f", mean of {devices} devices" if devices > 1 else ""
     return [("no kernel ran", whole + per), *_longest_parts(causes, total), *before]
 
 def _longest_parts(sums, total):
@@ -100,7 +100,7 @@ _xprof = ("rank", "name", "operator", "type", "category", "calls", "total_s", "t
 
 def _report_columns(result):
     "Return the fields of the data frame, the first ones at the left."
-    known, sends = fields_of(result), any(p.wire_bytes != 0 for p in result.points)
+    known, sends = fields_of(result.level_names), any(p.wire_bytes != 0 for p in result.points)
     ranks = ("rank_min_s", "rank_max_s", "slowest_rank") if any(p.ranks for p in result.points) else ()
     doubt = ("disturbed",) if any(p.disturbed for p in (*result.points, *result.ops)) else ()
     shown = {*_first, *(["wire_bytes"] if sends else []), *ranks, *doubt}

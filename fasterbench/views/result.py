@@ -88,7 +88,8 @@ class Timing:
 
     def __repr__(self):
         end, rows, overhead = (format_si(s, "s") for s in (self.end_to_end_s, self.rows_s, self.overhead_s))
-        iqr, steps = "?" if self.spread is None else f"{self.spread:.1%}", lambda n: f"step{'s' if n != 1 else ''}"
+        iqr = "?" if self.spread is None else f"{self.spread:.1%}"
+        def steps(n): return "step" if n == 1 else "steps"
         bare = f"{self.bare_steps} uninstrumented {steps(self.bare_steps)}"
         lines = [f"end to end  {end} {self.statistic}, {iqr} IQR, {bare}",
                  f"rows        {rows} over {self.steps} {steps(self.steps)}, {self.clock}",
@@ -187,6 +188,12 @@ class Result(View):
         "Return the points of one kind. Raise `ValueError` for a kind that does not exist."
         if points not in _kinds: raise ValueError(f"points={points!r}; the kinds are {', '.join(_kinds)}")
         return getattr(self, _kinds[points])
+
+    @property
+    def level_names(self)->list[str]:
+        "Names of the memory levels that bytes are counted for: those of the roofs, else those of the rows."
+        if self.peaks: return [l.name for l in self.peaks.memory]
+        return list(dict.fromkeys(name for p in self.points for name, _ in p.bytes_by_level))
 
     @property
     def results(self)->list[RooflinePoint]:

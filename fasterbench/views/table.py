@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from ..roofs.place import RooflinePoint, arithmetic_intensity
 from ..roofs.hardware import memory_time, passing
 from ..timing.certainty import row_spread
-from .fields import brief, Field, fields, fields_of, level_names
+from .fields import brief, Field, fields, fields_of
 from .fold import FoldedPoint, fold, label
 from .headline import base_of_shares, divided, headline, caveats
 from ..roofs.network import not_measured
@@ -115,18 +115,23 @@ def memory_lines(result)->list[str]:
     held = printable(result.memory.line) + (f" · {result.memory.share_of(room)}" if room else "")
     return list(filter(None, (held, result.memory.allocator_line)))
 
+def above_text(result)->str:
+    "Say which rows are faster than their roof; empty where none is."
+    above = [p for p in result.points if p.above_roof]
+    if not above: return ""
+    names = ", ".join(f"{printable(p.name or p.type)} ({p.utilization_pct:.0f} %)" for p in above[:3])
+    return (f"{len(above)} of {len(result.points)} rows are faster than their roof by more than the spread, so that a "
+            f"count, a time or a roof is wrong: {names}{' …' if len(above) > 3 else ''}")
+
 def footer(result)->list[str]:
     "List caveats, rows above their roof, unknown operators, and notes."
-    above, caveat = sum(r.above_roof for r in result.points), caveats(result)
-    lines = list(filter(None, (caveat, base_of_shares(result))))
-    if above:
-        lines.append(f"{above} of {len(result.points)} rows are faster than their roof by more than the spread: "
-                     "a count or a roof is wrong")
+    lines = list(filter(None, (caveats(result), base_of_shares(result), above_text(result))))
     if result.unknown_ops:
         lines.append("no FLOP rule for " + ", ".join(f"{printable(k)} ({n}×)" for k, n in result.unknown_ops.items()))
     if result.peaks is None and not any(n.startswith("roofs: ") for n in result.notes):
         lines.append("no roofs: what bounds the rows, and how far they are from it, is unknown")
-    return [*lines, *without_network(result), *memory_lines(result), *breakdown_lines(result), *note_lines(result)]
+    more = [*without_network(result), *memory_lines(result), *breakdown_lines(result), *note_lines(result)]
+    return list(dict.fromkeys([*lines, *more]))             # a warning of the profile may be among the notes
 
 def breakdown_lines(result)->list[str]:
     "Say where the time of each device of a trace went, of eight at most."
@@ -218,7 +223,7 @@ def _efficiencies(p, peaks):
 # %% ../../nbs/views/table.ipynb #005c3ac1
 def records(result, points:str, keys)->Iterator[dict]:
     "Yield one dict per row, with `keys`: names of fields."
-    rows, names, cumulative = result.rows(points), level_names(result), 0.0
+    rows, names, cumulative = result.rows(points), result.level_names, 0.0
     total = inclusive(rows) if points == "modules" else {}
     for rank, p in enumerate(rows, 1):
         cumulative += p.share
@@ -230,7 +235,7 @@ def records(result, points:str, keys)->Iterator[dict]:
 
 def sheet_of(result, points:str="modules")->Sheet:
     "Return the rows with the fields of `fields_of`."
-    known = fields_of(result)
+    known = fields_of(result.level_names)
     return Sheet(known, records(result, points, known))
 
 # %% ../../nbs/views/table.ipynb #f10239b9

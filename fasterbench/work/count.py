@@ -9,6 +9,7 @@ __all__ = ['OpWork', 'ModuleWork', 'Work', 'count_work']
 import gc
 from collections import Counter
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import torch
 from torch import nn
@@ -321,7 +322,7 @@ def trace_call(
     kept = _outliving(tracer, run)
     unseen = {i: found for i, part in enumerate(run.modules)
               if (found := script_operators(part.module) | packages(part.module))}
-    memory, known = tracer.memory, lambda: _held_memory(tracer, run)
+    memory, known = tracer.memory, partial(_held_memory, tracer, run)
     # memory that an operator was given, that no operator made, and neither model nor sample holds
     def unknown(held): return any(made_in is None and n not in held for n, made_in in enumerate(memory.made_in))
     other_threads = {}

@@ -31,4 +31,4 @@ def layers_name(
     "Name a kernel by its layers, three at most."
     names = [path or "(model)" for path, *_ in layers]
     if names == ["(model)"]: return ""
-    return " + ".join(names[:3]) + " + …" * (len(names) > 3)
+    return " + ".join(names[:3] + ["…"] if len(names) > 3 else names)

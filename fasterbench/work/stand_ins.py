@@ -138,7 +138,8 @@ class StandIns(TorchDispatchMode):
 @contextmanager
 def quiet_meta():
     "Keep PyTorch from logging, within the context, what an operator without data raises."
-    log, drop = logging.getLogger("torch._subclasses.fake_tensor"), lambda record: False
+    log = logging.getLogger("torch._subclasses.fake_tensor")
+    def drop(record): return False
     log.addFilter(drop)
     try: yield
     finally: log.removeFilter(drop)

@@ -571,11 +571,11 @@ def _lies_channels_last(t):
 
 def _is_transposed(given, results):
     "Tell if a tensor of the shape of the result has other neighbours than the result."
-    if not results or results[0].layout is not torch.strided or results[0].is_nested or not results[0].numel(): return False
-    shape, steps = results[0].shape, results[0].stride()
+    plain = [t for t in (*results[:1], *given) if not t.is_nested and t.layout is torch.strided]
+    if not results or not plain or plain[0] is not results[0]: return False
+    shape, steps = plain[0].shape, plain[0].stride()
     inner = min((d for d in range(len(shape)) if shape[d] > 1), key=lambda d: steps[d], default=None)
-    same = [t for t in given if not t.is_nested and t.layout is torch.strided and t.shape == shape]
-    return inner is not None and any(t.stride(inner) not in (0, steps[inner]) for t in same)
+    return inner is not None and any(t.stride(inner) not in (0, steps[inner]) for t in plain[1:] if t.shape == shape)
 
 def _touch(self, access):
     whole = unique_bytes(access.tensor) if access.rows else 0

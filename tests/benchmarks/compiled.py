@@ -3,8 +3,8 @@
 Torchvision models, a GPT-2 and a small Llama, float32, batch 1; "resnet18 training" is a step. Each runs for itself, with:
   calls     of kernels in a run
   kernels   their time ÷ that of the instrumented run; with the rows of memory, wrapper and guards it is all of it
-  rows      the sum of all rows ÷ the compiled model without stamps: median over neighbouring runs, which are taken in turn
-  same      likewise each run without stamps ÷ the next one: what such a ratio varies by when nothing differs; ± is half of its quartiles'
+  rows      the sum of all rows ÷ the compiled model without timestamps: median over neighbouring runs, which are taken in turn
+  same      likewise each run without timestamps ÷ the next one: what such a ratio varies by when nothing differs; ± is half of its quartiles'
             distance
   layers    of the time of kernels, what is charged to a layer
   products  FLOPs of compiled products ÷ those of the eager model by PyTorch's own counter
@@ -89,7 +89,7 @@ def line(name, steps, only_compile):
     placed = sum(p.time_s * sum(s for path, _, s, *_ in p.layers if path) for p in kernels) / seconds(kernels)
     products = sum(p.dense_flops or 0 for p in rows if p.layers and p.contraction_flops)
     own = sum(p.contraction_flops or 0 for p in kernels)
-    whole, bare = list(map(sum, zip(*(s.values for s in (*m.times.own, *m.times.sites))))), m.times.bare.values
+    whole, bare = list(map(sum, zip(*(s.values for s in (*m.times.own, *m.times.kernels))))), m.times.bare.values
     ratios = [whole[k] / bare[i] for i, k in m.times.pairs]
     same = [a / b for a, b in zip(bare, bare[1:])]
     low, middle, high = statistics.quantiles(same, n=4)

@@ -64,7 +64,7 @@ def here():
     from fasterbench.engine.accelerator import accelerator
     from fasterbench.probes.machine import environment
     device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
-    return device, environment(accelerator(device))
+    return device, environment(accelerator(device).properties())
 
 # ---- models
 
@@ -576,7 +576,7 @@ def expected(record, device, folder):
 def one_expected(make, x, dtype, on, device, find):
     from fasterbench import predict
     model = make().to(device, dtype).eval()
-    return told_by(predict(model, x, on, captured=find is replayed).program, find(model, x, device))
+    return told_by(predict(model, x, on, cuda_graph=find is replayed).program, find(model, x, device))
 
 def eager_kernels(model, x, device):
     from fasterbench.roofline import RooflineAnalyzer

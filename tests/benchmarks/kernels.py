@@ -14,7 +14,7 @@ import numpy as np
 from fasterbench.predicting import expected as model
 from fasterbench.predicting.expected import (AttentionKernel, Chip, attention_kernel, attention_time, chip_of, compute_rate,
                                            product_time)
-from fasterbench.roofs.datasheet import datasheet_peaks
+from fasterbench.roofs.datasheet import datasheet_peaks, listed_device
 
 devices = dict(a100="NVIDIA A100-SXM4-80GB", h100="NVIDIA H100 80GB HBM3", l40s="NVIDIA L40S", b200="NVIDIA B200")
 # bytes of an element of both operands, and the dtype that multiplies
@@ -49,7 +49,7 @@ class Rows:
         return np.array([value(*k) for k in kinds], float)[of_row]
 
     @cached_property
-    def chip(self): return Chip(*self.by_kind(lambda p, t, e: chip_of(p)).T)
+    def chip(self): return Chip(*self.by_kind(lambda p, t, e: chip_of(p, listed_device(p))).T)
     @cached_property
     def bandwidth(self): return self.by_kind(lambda p, t, e: p.peak_bandwidth)
     @cached_property

@@ -21,7 +21,7 @@ import numpy as np
 import kernels as singles
 import predict as proof
 from fasterbench.predicting import expected as model
-from fasterbench.roofs.datasheet import datasheet_peaks
+from fasterbench.roofs.datasheet import datasheet_peaks, listed_device
 
 class Row(NamedTuple):
     "One measurement beside what is expected, s."
@@ -36,12 +36,14 @@ class Row(NamedTuple):
     low: float      # Of the 80 % interval
     high: float
 
+def chip(peaks): return model.chip_of(peaks, listed_device(peaks))
+
 # -- data sets: each makes a function that finds its rows by the constants as they are at that time -----------------
 
 def row_of(of_set, device, family, name, measured, fastest, parts, limit, peaks):
     "The row of a program, or of one operator."
     total = sum(t for _, t in parts)
-    doubt = model.doubt_of(parts, peaks, row=len(parts) == 1)
+    doubt = model.doubt_of(parts, peaks, chip(peaks), row=len(parts) == 1)
     return Row(of_set, device, family, name, measured, fastest, limit, total, *model.interval(total, limit, doubt))
 
 class Distinct(NamedTuple):
@@ -54,7 +56,7 @@ class Distinct(NamedTuple):
         "Each with its expected time, at the traffic that it has in its program."
         moved = [[0] * (len(peaks.memory) - 1) + [sum(t.bytes for t in (*c.reads, *c.writes))] for c in self.calls]
         with patch.object(model, "expected_traffic", lambda *_: self.passed):
-            times = model.expected_operator_times(self.calls, moved, peaks)
+            times = model.expected_operator_times(self.calls, moved, peaks, chip(peaks))
         return [(c, t.expected * n) for c, n, t in zip(self.calls, self.often, times)]
 
 def distinct(calls, peaks):
@@ -90,7 +92,7 @@ def kernelbench(cache, every):
             for key, device in (("sxm", "NVIDIA H100 80GB HBM3"), ("pcie", "NVIDIA H100 PCIe")):
                 peaks = datasheet_peaks(device, "float32")
                 moved = [[0] * (len(peaks.memory) - 1) + [sum(t.bytes for t in (*c.reads, *c.writes))] for c in calls]
-                times = model.expected_operator_times(calls, moved, peaks, frozenset(["convolution", "recurrent"]))
+                times = model.expected_operator_times(calls, moved, peaks, chip(peaks), frozenset(["convolution", "recurrent"]))
                 parts = [(c, t.expected) for c, t in zip(calls, times)]
                 family = model.family_of(max(parts, key=lambda p: p[1])[0])
                 mean, least = (float(r[f"h100_{key}_ms_{k}"]) * 1e-3 for k in ("mean", "min"))

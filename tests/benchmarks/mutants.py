@@ -1,14 +1,14 @@
 """What the tests protect: 60 lines of the package that matter are changed, one at a time, and the tests run.
 
-    python tests/benchmarks/mutants.py [--seed 1] [--number 60] [--only WING] [--all] [--list] [-- PYTEST ARGUMENTS]
+    python tests/benchmarks/mutants.py [--seed 1] [--number 60] [--only WING] [--near] [--all] [--list] [-- PYTEST ARGUMENTS]
 
 A mutant is one constant that is 20 % greater (a whole number: one more), one comparison that includes or leaves out its
 limit, or one sign that is the other. They are drawn with a seed from functions of `work`, `roofs`, `timing`, `traces`
 and `analysis`, as many of each wing as of every other; `--only serving` draws from another. Each is written in a copy of the project; the test line of
 the README runs there until a test fails, and `--all` lets the tests of `.ci/run` (FASTERBENCH_TESTS=all) try those that it
-lets pass. Prints each mutant with the test that caught it, and at the end how many each caught. A machine that others use
-slows it down and changes nothing else: a mutant counts as caught where a test fails that passes without it, so the tests
-run once without any first."""
+lets pass. `--near` runs less, in minutes: the notebook of the mutant's module, and the files of tests that name the module
+or have the folder of its wing. Prints each mutant with the test that caught it, and at the end how many each caught. A machine
+that others use slows it down and changes nothing else: a mutant counts as caught where a test fails that passes without it."""
 import argparse, ast, os, random, re, shutil, subprocess, sys, tempfile
 from pathlib import Path
 
@@ -66,12 +66,31 @@ def mutated(text, change):
     lines[line - 1] = (raw[:first] + new.encode() + raw[last:]).decode()
     return "".join(lines)
 
-def failing(project, everything, arguments, first=True):
-    "The tests that fail in `project`, until the first one that does; `None` where pytest could not run."
+def near(path):
+    "The notebook of a module, and the files of tests that name it or stand in a folder of its wing, those in a browser last."
+    module, texts = ".".join(path.with_suffix("").parts), {t: t.read_text(encoding="utf-8") for t in sorted((root/"tests").rglob("test_*.py"))}
+    named = [t for t, text in texts.items() if t.parent.name == path.parent.name or re.search(rf"{re.escape(module)}\b", text)]
+    named.sort(key=lambda t: "chrome" in texts[t])
+    return [f"tests/test_notebooks.py::test_notebook[{path.parent.name}/{path.stem}.ipynb]", *(str(t.relative_to(root)) for t in named)]
+
+def failing(project, everything, arguments):
+    "The tests that fail in `project`, until the first one that does; \"collection\" where pytest could not run."
     env = dict(os.environ, PYTHONPATH=str(project), PYTHONDONTWRITEBYTECODE="1", **dict(FASTERBENCH_TESTS="all") if everything else {})
-    done = subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *["-x"] * first, *arguments],
+    done = subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-x", *arguments],
                           cwd=project, env=env, capture_output=True, text=True)
-    return set(re.findall(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.M)) or ({"collection"} if done.returncode not in (0, 5) else set())
+    return set(re.findall(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", done.stdout, re.M)) or ({"collection"} if done.returncode not in (0, 5) else set())
+
+def catcher(project, path, new, everything, arguments):
+    "A test that fails with the text `new` of a module and passes with its own; `None` where there is none."
+    text, left_out = (project/path).read_text(encoding="utf-8"), []
+    while True:
+        (project/path).write_text(new, encoding="utf-8")
+        try: failed = failing(project, everything, [*arguments, *(f"--deselect={t}" for t in left_out)])
+        finally: (project/path).write_text(text, encoding="utf-8")
+        if not failed: return None
+        if failed == {"collection"}: return "collection"
+        if not failing(project, everything, sorted(failed)): return min(failed)
+        left_out += failed
 
 def copied(folder):
     "A copy of the project in `folder`, beside the shared files where there are some."
@@ -83,30 +102,26 @@ def copied(folder):
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--seed", type=int, default=1); p.add_argument("--number", type=int, default=60)
-    p.add_argument("--only", metavar="WING"); p.add_argument("--all", action="store_true"); p.add_argument("--list", action="store_true")
+    p.add_argument("--only", metavar="WING")
+    for flag in ("--near", "--all", "--list"): p.add_argument(flag, action="store_true")
     p.add_argument("arguments", nargs="*", help="for pytest, behind --")
     how = p.parse_args()
     mutants, caught = drawn(how.number, how.seed, how.only), {"line": 0, "all": 0}
     with tempfile.TemporaryDirectory() as folder:
         project = copied(folder)
         levels = ["line", "all"] if how.all else ["line"]
-        always = {} if how.list else {level: failing(project, level == "all", how.arguments, first=False) for level in levels}
-        for level, failed in always.items(): print(f"without a mutant {len(failed)} fail ({level}): {sorted(failed)}", flush=True)
         for n, ((path, line), change) in enumerate(mutants, 1):
             text = (project/path).read_text(encoding="utf-8")
             new = mutated(text, change)
             print(f"{n:3} {path}:{line}  {text.splitlines()[line - 1].strip()}\n      ->  {new.splitlines()[line - 1].strip()}")
             if how.list: continue
-            (project/path).write_text(new, encoding="utf-8")
-            try:
-                for level in levels:
-                    left_out = [f"--deselect={t}" for t in sorted(always[level])]
-                    if failed := failing(project, level == "all", [*how.arguments, *left_out]):
-                        for l in levels[levels.index(level):]: caught[l] += 1
-                        print(f"      caught ({level}) by {sorted(failed)[0]}", flush=True)
-                        break
-                else: print("      NOT CAUGHT", flush=True)
-            finally: (project/path).write_text(text, encoding="utf-8")
+            arguments = [*how.arguments, *(near(path) if how.near else [])]
+            for level in levels:
+                if by := catcher(project, path, new, level == "all", arguments):
+                    for l in levels[levels.index(level):]: caught[l] += 1
+                    print(f"      caught ({level}) by {by}", flush=True)
+                    break
+            else: print("      NOT CAUGHT", flush=True)
     if not how.list: print("; ".join(f"{caught[level]} of {len(mutants)} caught by {'the test line' if level == 'line' else '.ci/run'}" for level in levels))
 
 if __name__ == "__main__": main()

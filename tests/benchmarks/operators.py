@@ -33,7 +33,7 @@ def profiled(model, x, names):
         with profile(activities=[ProfilerActivity.CPU]) as p: model(x)
     return outermost(p.events(), names)
 
-def stamped(model, x):
+def timestamped(model, x):
     found = Counter()
     with torch.no_grad():
         model(x)
@@ -44,13 +44,13 @@ def stamped(model, x):
 def medians(counters): return {k: statistics.median(c[k] for c in counters) for k in counters[0]}
 
 if __name__ == "__main__":
-    print(f"{'model':20} {'operator':36} {'.ops':>10} {'÷ torch.profiler':>17} {'stamps ÷':>9} {'A/A':>6}")
+    print(f"{'model':20} {'operator':36} {'.ops':>10} {'÷ torch.profiler':>17} {'timestamps ÷':>9} {'A/A':>6}")
     for name in sys.argv[1:] or ("resnet18", "mobilenet_v3_small", "vit_b_16", "densenet121"):
         model, x = torchvision.models.get_model(name, weights=None).eval(), torch.randn(1, 3, 224, 224)
         ra = RooflineAnalyzer(model, x, HardwarePeaks(5e11, 7e10))
         names = set(ours(ra, x))
-        runs = [(ours(ra, x), profiled(model, x, names), stamped(model, x), profiled(model, x, names)) for _ in range(10)]
-        mine, stamps, theirs = medians([r[0] for r in runs]), medians([r[2] for r in runs]), medians([r[k] for r in runs for k in (1, 3)])
+        runs = [(ours(ra, x), profiled(model, x, names), timestamped(model, x), profiled(model, x, names)) for _ in range(10)]
+        mine, timestamps, theirs = medians([r[0] for r in runs]), medians([r[2] for r in runs]), medians([r[k] for r in runs for k in (1, 3)])
         even, odd = medians([r[1] for r in runs]), medians([r[3] for r in runs])
         for op in sorted((o for o in theirs if theirs[o] >= 0.02 * sum(theirs.values())), key=theirs.get, reverse=True):
-            print(f"{name:20} {op:36} {mine[op] * 1e3:7.2f} ms {mine[op] / theirs[op]:17.3f} {stamps[op] / theirs[op]:9.3f} {even[op] / odd[op]:6.3f}", flush=True)
+            print(f"{name:20} {op:36} {mine[op] * 1e3:7.2f} ms {mine[op] / theirs[op]:17.3f} {timestamps[op] / theirs[op]:9.3f} {even[op] / odd[op]:6.3f}", flush=True)

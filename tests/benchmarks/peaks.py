@@ -10,7 +10,7 @@ import torch
 
 from fasterbench.roofline import measure_peaks
 from fasterbench.engine.accelerator import accelerator
-from fasterbench.probes.levels import working_sets, memory_capacities
+from fasterbench.probes.levels import working_sets
 from fasterbench.core.units import format_si
 
 threads = torch.get_num_threads()
@@ -30,7 +30,7 @@ def likwid_best():
     "likwid's best per ceiling."
     best = {"float32": likwid(f"peakflops_sp_{fma}", 32_000, 1e10), "float64": likwid(f"peakflops_{fma}", 32_000, 1e10)}
     kernels = [f"load_{unit}", f"copy_{unit}", f"update_{unit}", f"daxpy_{fma}"]
-    for name, capacity, sizes in working_sets(memory_capacities(accelerator(torch.device("cpu"))), None):
+    for name, capacity, sizes in working_sets(accelerator(torch.device("cpu")).caches(), None):
         rates = [likwid(k, s, 2e10 if capacity else 2e9) for s in sizes[:2] for k in (kernels if capacity else [*kernels, f"copy_mem_{unit}", f"stream_mem_{unit}"])]
         best[name] = max(filter(None, rates), default=None)
     return best

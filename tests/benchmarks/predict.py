@@ -18,10 +18,10 @@ from statistics import median
 import torch
 from torch.utils._device import _device_constructors
 
-from fasterbench.predicting.expected import (compiled_times, deviation, doubt_of, expected_operator_times, family_of,
+from fasterbench.predicting.expected import (chip_of, compiled_times, deviation, doubt_of, expected_operator_times, family_of,
                                            held_power, interval, spread, z80)
 from fasterbench.roofs.caches import simulate_caches
-from fasterbench.roofs.datasheet import datasheet_peaks
+from fasterbench.roofs.datasheet import datasheet_peaks, listed_device
 from fasterbench.work.count import count_work
 from fasterbench.work.target import Target
 from fasterbench.work.trace import Call, Touch
@@ -106,16 +106,18 @@ def timm_calls(cache, name, size, batch):
                  transposed=c[11] if len(c) > 11 else False)
         for c in calls]
 
+def chip(peaks): return chip_of(peaks, listed_device(peaks))
+
 def timm_times(calls, peaks, measured, compiled):
     "Times of all operators. The limit is tried with all bytes from main memory; where that is broken, level by level."
-    if compiled: return compiled_times(calls, peaks)
+    if compiled: return compiled_times(calls, peaks, chip(peaks))
     moved = lambda c: sum(t.bytes for t in (*c.reads, *c.writes))
-    times = expected_operator_times(calls, [[0] * (len(peaks.memory) - 1) + [moved(c)] for c in calls], peaks)
+    times = expected_operator_times(calls, [[0] * (len(peaks.memory) - 1) + [moved(c)] for c in calls], peaks, chip(peaks))
     if sum(t.limit for t in times) <= measured: return times
     touches = lambda ts: [(t.storage, t.bytes, t.region) for t in ts]
     found = simulate_caches([(touches(c.reads), touches(c.writes)) for c in calls], [l.capacity for l in peaks.memory[:-1]], most=True)
     return expected_operator_times(calls, [[sum(l[i] for ls in op for l in ls) for i in range(len(peaks.memory))]
-        for op in found], peaks)
+        for op in found], peaks, chip(peaks))
 
 def timm_rows(cache, file, device, every, compiled=False, keep=lambda name: True):
     peaks, rows, failed = datasheet_peaks(device, "float16"), [], []
@@ -171,7 +173,7 @@ def generated(cache, every):
             failed.append(f"{model} {size}: {type(error).__name__} {str(error)[:150]}")
             print("    not asked:", failed[-1], flush=True)
             continue
-        plain, p = compiled_times(calls, peaks), asked.program
+        plain, p = compiled_times(calls, peaks, chip(peaks)), asked.program
         rows.append((f"{model} {size}", measured, p.roof_time_s, p.time_s, estimator(calls, peaks)))
         constant.append((*rows[-1][:2], sum(t.limit for t in plain), sum(t.expected for t in plain), rows[-1][4]))
         print(f"    {model:36}{measured * 1e3:9.2f} ms, limit {p.roof_time_s / measured:.2f}, constant's {constant[-1][2] / measured:.2f}; "
@@ -194,7 +196,7 @@ def warm(call, peaks):
     "Limit and expected time of a kernel in steady state: what fits in the caches is served by them."
     rest, served = sum(t.bytes for t in (*call.reads, *call.writes)), []
     for level in peaks.memory[:-1]: served.append(min(rest, level.capacity)); rest -= served[-1]
-    return expected_operator_times([call, call], [[*served, rest]] * 2, peaks)[1]
+    return expected_operator_times([call, call], [[*served, rest]] * 2, peaks, chip(peaks))[1]
 
 def neusight_call(op, r):
     n = lambda k: float(r[k])
@@ -266,9 +268,9 @@ def programs(cache, every):
         for key, device in (("sxm", "NVIDIA H100 80GB HBM3"), ("pcie", "NVIDIA H100 PCIe")):
             peaks = datasheet_peaks(device, "float32")
             moved = [[0] * (len(peaks.memory) - 1) + [sum(t.bytes for t in (*c.reads, *c.writes))] for c in calls]
-            times = expected_operator_times(calls, moved, peaks, frozenset(["convolution", "recurrent"]))
+            times = expected_operator_times(calls, moved, peaks, chip(peaks), frozenset(["convolution", "recurrent"]))
             parts = [(c, t.expected) for c, t in zip(calls, times)]
-            limit, expected, doubt = sum(t.limit for t in times), sum(t.expected for t in times), doubt_of(parts, peaks)
+            limit, expected, doubt = sum(t.limit for t in times), sum(t.expected for t in times), doubt_of(parts, peaks, chip(peaks))
             family = family_of(max(parts, key=lambda p: p[1])[0])
             mean, least = (float(r[f"h100_{key}_ms_{k}"]) * 1e-3 for k in ("mean", "min"))
             found.setdefault(family, []).append((f"{name} {key}", mean, limit, expected, least, *interval(expected, limit, doubt)))
@@ -310,7 +312,7 @@ def model_times(calls, peaks):
     served = simulate_caches([tuple([(t.storage, t.bytes, t.region) for t in ts] for ts in (c.reads, c.writes))
         for c in calls], [l.capacity for l in peaks.memory[:-1]])
     return expected_operator_times(calls, [[sum(l[i] for ls in op for l in ls) for i in range(len(peaks.memory))]
-        for op in served], peaks)
+        for op in served], peaks, chip(peaks))
 
 def models(cache, every):
     by_device = {}

@@ -7,7 +7,7 @@ from 10 ms on, 0.97–1.03 from 3 ms on; cost 1.6 from 10 ms on, 2.2 at 3 ms; ro
 
 `cost ÷ 25 bare` is the time of the whole profile over that of 25 bare forwards of the same moments: over 25 times their mean,
 as the profile's own time has its share of what disturbs too. A profile of 5 + 20 steps of a steady model runs it 32 times
-(5 to warm up, the first of which counts, 20 stamped, 4 bare, 3 to time operators), so 1.28 is what the runs alone take; where
+(5 to warm up, the first of which counts, 20 timestamped, 4 bare, 3 to time operators), so 1.28 is what the runs alone take; where
 runs vary it is up to 8 bare and 6 for operators, 1.56; `÷ runs` is the cost over
 these."""
 import statistics, sys

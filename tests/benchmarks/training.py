@@ -15,9 +15,9 @@ from statistics import median
 
 import torch
 
-from fasterbench.predicting.expected import doubt_of, expected_operator_times, interval, spread
+from fasterbench.predicting.expected import chip_of, doubt_of, expected_operator_times, interval, spread
 from fasterbench.roofs.caches import simulate_caches
-from fasterbench.roofs.datasheet import datasheet_peaks
+from fasterbench.roofs.datasheet import datasheet_peaks, listed_device
 from fasterbench.work.count import count_work
 from fasterbench.work.target import Target
 from fasterbench.work.trace import Call, Touch
@@ -76,15 +76,15 @@ def half_of_fit(seed=20):
 
 def predicted(calls, peaks, measured):
     "Limit, expected time and interval. The limit is tried from main memory; where that is broken, level by level."
-    touches = lambda ts: [(t.storage, t.bytes, t.region) for t in ts]
+    chip, touches = chip_of(peaks, listed_device(peaks)), lambda ts: [(t.storage, t.bytes, t.region) for t in ts]
     moved = [[0] * (len(peaks.memory) - 1) + [sum(t.bytes for t in (*c.reads, *c.writes))] for c in calls]
-    times = expected_operator_times(calls, moved, peaks)
+    times = expected_operator_times(calls, moved, peaks, chip)
     if sum(t.limit for t in times) > measured:
         found = simulate_caches([(touches(c.reads), touches(c.writes)) for c in calls], [l.capacity for l in peaks.memory[:-1]], most=True)
         moved = [[sum(l[i] for ls in op for l in ls) for i in range(len(peaks.memory))] for op in found]
-        times = expected_operator_times(calls, moved, peaks)
+        times = expected_operator_times(calls, moved, peaks, chip)
     limit, expected = sum(t.limit for t in times), sum(t.expected for t in times)
-    doubt = doubt_of([(c, t.expected) for c, t in zip(calls, times)], peaks)
+    doubt = doubt_of([(c, t.expected) for c, t in zip(calls, times)], peaks, chip)
     return limit, expected, interval(expected, limit, doubt), math.sqrt(doubt.deviation**2 - spread["step"].value**2)
 
 def summary(title, rows):

@@ -10,7 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
 import fasterbench.compiled.inductor as inductor
-from conftest import heavy, heavy_only
+from conftest import heavy_only, nightly
 from fasterbench import compare, predict, read_trace
 from fasterbench.roofline import HardwarePeaks, RooflineAnalyzer
 from fasterbench.roofs.place import violations
@@ -92,12 +92,12 @@ def test_the_fused_kernel_reads_and_writes_once(forward):
     gelu = next(p for p in kernels(forward[-1]) if p.name == "blocks.0.act")
     assert gelu.bytes_moved == 2 * 4 * 8 * 32 and gelu.flops == 5 * 8 * 32      # x·½ · (1 + erf(x·√½))
 
-def test_results_that_are_freed_are_stamped_for_themselves():
+def test_results_that_are_freed_are_timestamped_for_themselves():
     "Statements that free results, also several in a row, are one slot; the kernel between keeps its own."
     source = "def call(args):\n    a = make()\n    b = make()\n    del a\n    del b\n    kernel(args)\n    del args\n    return 1\n"
     function, log = ast.parse(source).body[0], []
-    code = inductor._stamped_code(function, {id(function.body[4]): 1}, "here.py", freeing=2)
-    space = dict(make=int, kernel=lambda args: log.append("kernel"), fasterbench_stamp=lambda *stamp: log.append(stamp))
+    code = inductor._timestamped_code(function, {id(function.body[4]): 1}, "here.py", freeing=2)
+    space = dict(make=int, kernel=lambda args: log.append("kernel"), fasterbench_timestamp=lambda *timestamp: log.append(timestamp))
     assert FunctionType(code, space)(0) == 1
     of = lambda slot: [("enter", slot), ("leave", slot)]
     assert log == [("enter", 0), *of(2), ("enter", 1), "kernel", ("leave", 1), *of(2), ("leave", 0)]
@@ -407,7 +407,7 @@ def test_a_trace_with_its_sites(of, tmp_path):
             for b in model.blocks: b.compile()
         else: model = torch.compile(model)
         analyzer = RooflineAnalyzer(model, sample, peaks).profile(warmup=1, steps=2, progress=False, backward=trains)
-        analyzer.to_sites(tmp_path / "sites.json")
+        analyzer.to_kernels(tmp_path / "kernels.json")
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], record_shapes=True) as recorded:
             for _ in range(3):
                 with torch.set_grad_enabled(trains): out = model(sample)
@@ -415,7 +415,7 @@ def test_a_trace_with_its_sites(of, tmp_path):
     recorded.export_chrome_trace(str(tmp_path / "trace.json"))
     without = read_trace(tmp_path / "trace.json", peaks=peaks, by="operator")
     assert not any("fused" in p.name for p in without.points)           # these kernels have no shapes
-    found = [p for p in read_trace(tmp_path / "trace.json", peaks=peaks, sites=tmp_path / "sites.json").points if p.layers]
+    found = [p for p in read_trace(tmp_path / "trace.json", peaks=peaks, kernels=tmp_path / "kernels.json").points if p.layers]
     sums = lambda points, field: {key: sum(getattr(p, field) for p in points if (p.name, p.type) == key)
                                   for key in {(p.name, p.type) for p in points}}
     wanted = kernels(analyzer.result)
@@ -424,8 +424,8 @@ def test_a_trace_with_its_sites(of, tmp_path):
 
 def test_sites_of_what_is_not_compiled(tmp_path):
     analyzer = RooflineAnalyzer(made(), torch.ones(8, 16), peaks).profile(warmup=1, steps=1, progress=False)
-    with pytest.raises(ValueError, match="no kernels of compiled code"): analyzer.to_sites(tmp_path / "sites.json")
-    with pytest.raises(ValueError, match="compiled=True"): predict(made(), torch.ones(8, 16), peaks, sites=tmp_path / "sites.json")
+    with pytest.raises(ValueError, match="no kernels of compiled code"): analyzer.to_kernels(tmp_path / "kernels.json")
+    with pytest.raises(ValueError, match="compiled=True"): predict(made(), torch.ones(8, 16), peaks, kernels=tmp_path / "kernels.json")
 
 class Product(nn.Linear):
     "A layer with a forward of its own: PyTorch 2.11 does not compile a call of one of its own layers alone."
@@ -444,8 +444,8 @@ def test_kernels_of_graphs_that_are_called_in_turn_are_in_order(tmp_path):
     model = made(Interleaved)
     for b in model.blocks: b.compile()
     analyzer = RooflineAnalyzer(model, torch.ones(8, 16), peaks).profile(warmup=1, steps=1, progress=False)
-    analyzer.to_sites(tmp_path / "sites.json")
-    layers = [site["layers"][0][0] for site in json.loads((tmp_path / "sites.json").read_text())["sites"]]
+    analyzer.to_kernels(tmp_path / "kernels.json")
+    layers = [kernel["layers"][0][0] for kernel in json.loads((tmp_path / "kernels.json").read_text())["sites"]]
     assert [k for k, path in enumerate(layers) if path == "blocks.1"] == [len(layers) // 2 - 1, len(layers) - 1]
 
 def test_what_no_record_names_is_said():
@@ -508,7 +508,7 @@ def test_an_error_in_a_kernel(monkeypatch):
     def burning(kernel):
         def burn(*args):
             calls.append(1)
-            if any("fasterbench_stamp" in f.__globals__ for f in functions): raise Burnt
+            if any("fasterbench_timestamp" in f.__globals__ for f in functions): raise Burnt
             return kernel(*args)
         return burn
     for space in [f.__globals__ for f in functions]:
@@ -534,29 +534,29 @@ def lines_of(f, files, at=None):
 
 def test_interrupted_at_every_line_of_the_swap():
     model, sample = ready(), torch.ones(8, 16)
-    with torch.no_grad(): frames = inductor.Generator(lambda *site: site[2]).run(lambda: model(sample))
-    stamped = inductor.Stamped(frames[0].graphs)
+    with torch.no_grad(): frames = inductor.Generator(lambda *kernel: kernel[2]).run(lambda: model(sample))
+    timestamped = inductor.Timestamped(frames[0].graphs)
     before = snapshot(wrappers())
     def swap():
         with (undo := inductor.Undo()), undo:
-            undo.add(stamped.leave)
-            stamped.enter(lambda graph: lambda event, i: None)
+            undo.add(timestamped.leave)
+            timestamped.enter(lambda graph: lambda event, i: None)
     files = {inductor.__file__}
     total = lines_of(swap, files)
     assert total > 8
     for at in range(1, total + 1):
         with pytest.raises(KeyboardInterrupt): lines_of(swap, files, at)
-        stamped.leave()                                     # as the profile's own undo does once more
+        timestamped.leave()                                     # as the profile's own undo does once more
         assert snapshot(wrappers()) == before, at
 
 def test_interrupted_while_code_is_generated():
     model, sample = ready(), torch.ones(8, 16)
     before = snapshot(wrappers())
     def generate():
-        with torch.no_grad(): inductor.Generator(lambda *site: site[2]).run(lambda: model(sample))
+        with torch.no_grad(): inductor.Generator(lambda *kernel: kernel[2]).run(lambda: model(sample))
     files = {inductor.__file__}
     total = lines_of(generate, files)
-    for at in range(1, total + 1, max(total // (40 if heavy else 13), 1)):
+    for at in range(1, total + 1, max(total // (40 if nightly else 13), 1)):
         try: lines_of(generate, files, at)
         except BaseException: pass
         assert snapshot(wrappers()) == before, at
@@ -586,10 +586,10 @@ def bytes_of(kernel): return sum(t.bytes for t in (*kernel.call.reads, *kernel.c
 def check_triton(model, sample):
     made = generated(model, sample, "cuda")
     assert "triton" in made.source and "async_compile.triton(" in made.source
-    assert sorted(inductor.site_statements(made.source)) == list(range(len(made.sites)))         # every site is placed
-    assert sum(k.call.contraction_flops for k in made.sites) == products(model, sample)
+    assert sorted(inductor.kernel_statements(made.source)) == list(range(len(made.kernels)))         # every kernel is placed
+    assert sum(k.call.contraction_flops for k in made.kernels) == products(model, sample)
     paths = {n for n, _ in model.named_modules()}
-    for k in made.sites: assert k.layers and {path for path, *_ in k.layers} <= paths and bytes_of(k) > 0, k.name
+    for k in made.kernels: assert k.layers and {path for path, *_ in k.layers} <= paths and bytes_of(k) > 0, k.name
     return made
 
 triton = pytest.mark.skipif(find_spec("triton") is None, reason="no Triton: a build of PyTorch for CPUs")
@@ -599,7 +599,7 @@ def test_triton_code_of_a_transformer():
     "GELU between two products, by hand: on a GPU the bias of the first is added here, and read."
     model, sample = made(), torch.ones(8, 16)
     made_here = check_triton(model, sample)
-    gelu = [k for k in made_here.sites if any(path == "blocks.0.act" for path, *_ in k.layers)]
+    gelu = [k for k in made_here.kernels if any(path == "blocks.0.act" for path, *_ in k.layers)]
     assert min(map(bytes_of, gelu)) == 2 * 4 * 8 * 32 + 4 * 32
 
 @triton
@@ -607,7 +607,7 @@ def test_triton_code_of_a_transformer():
 def test_triton_code_of_resnet18():
     import torchvision
     made_here = check_triton(torchvision.models.resnet18().eval(), torch.ones(1, 3, 224, 224))
-    assert len(made_here.sites) == 57
+    assert len(made_here.kernels) == 57
 
 @triton
 def test_a_compiled_model_is_predicted_by_its_kernels():
@@ -633,10 +633,10 @@ def test_attention_is_predicted_as_its_kernel(tmp_path):
             q = self.q(x).view(2, 16, 4, 8).transpose(1, 2)
             return self.o(nn.functional.scaled_dot_product_attention(q, q, q).transpose(1, 2).reshape(2, 16, 32))
     with torch.device("meta"): model, x = Attends().to(torch.bfloat16), torch.empty(2, 16, 32, dtype=torch.bfloat16)
-    result = predict(model, x, "NVIDIA H100 80GB HBM3", compiled=True, sites=tmp_path / "sites.json")
+    result = predict(model, x, "NVIDIA H100 80GB HBM3", compiled=True, kernels=tmp_path / "kernels.json")
     attention, = [p for p in result.points if p.category == "attention"]
     assert attention.contraction_flops == 2 * 2 * 2 * 4 * 16 * 16 * 8
-    names = [site["name"] for site in json.loads((tmp_path / "sites.json").read_text())["sites"]]
+    names = [kernel["name"] for kernel in json.loads((tmp_path / "kernels.json").read_text())["sites"]]
     assert names[0] == names[-1] == "aten::mm" and "aten::_scaled_dot_product_flash_attention" in names
 
 def test_a_prediction_says_where_inductor_cannot_be_asked(monkeypatch):

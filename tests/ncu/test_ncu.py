@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 import ncu_files
-from conftest import heavy, heavy_only, shared, shared_file
+from conftest import heavy_only, nightly, shared, shared_file
 from fasterbench.roofs.place import RooflinePoint
 from fasterbench.ncu.ncu import missing_command, read_ncu
 from fasterbench.views.table import summary
@@ -235,7 +235,7 @@ def damaged(data, edits):
             if j is not None: data[j:j + 1] = text if how == "digit" else b"," + text
     return bytes(data)
 
-@settings(max_examples=9000 if heavy else 300, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=9000 if nightly else 300, deadline=None, database=None, suppress_health_check=list(HealthCheck))
 @given(st.sampled_from(sorted(whole)), edits, st.sampled_from(["utf-8", "utf-16"]))
 def test_damaged_reports(tmp_path_factory, name, edits, encoding):
     path = folder(tmp_path_factory)/"damaged.csv"
@@ -243,7 +243,7 @@ def test_damaged_reports(tmp_path_factory, name, edits, encoding):
     path.write_bytes(data if encoding == "utf-8" else data.decode("utf-8", "replace").encode("utf-16"))
     survives(path)
 
-@settings(max_examples=2000 if heavy else 100, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=2000 if nightly else 100, deadline=None, database=None, suppress_health_check=list(HealthCheck))
 @given(st.binary(max_size=2000))
 def test_any_bytes(tmp_path_factory, data):
     path = folder(tmp_path_factory)/"bytes.csv"

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import heavy, heavy_only
+from conftest import heavy_only, nightly
 
 root = Path(__file__).resolve().parents[2]
 shared = Path(os.environ.get("FASTERBENCH_SHARED", root.parent / "shared")) / "data"
@@ -51,9 +51,9 @@ def test_names_in_measurements_are_matched_without_doubt():
 
 @needs_data
 def test_no_kernel_runs_above_its_limit(proof):
-    "Every kernel of five devices, in float32; every seventh in the test line."
+    "Every seventh kernel of five devices, in float32; once a week every one."
     from fasterbench.roofs.datasheet import datasheet_peaks
-    peaks, seen, step = {}, 0, 1 if heavy else 7
+    peaks, seen, step = {}, 0, 1 if nightly else 7
     for file in ("linear", "bmm", "softmax", "ln", "elem"):
         with gzip.open(shared / "neusight" / f"{file}.csv.gz", "rt") as f:
             for r in itertools.islice(csv.DictReader(f), 0, None, step):
@@ -61,7 +61,7 @@ def test_no_kernel_runs_above_its_limit(proof):
                 limit = proof.warm(proof.neusight_call(r["OPName"], r), device).limit
                 assert limit <= float(r["Latency"]) * 1e-3, r
                 seen += 1
-    assert seen == (15508 if heavy else 2217)
+    assert seen == (15508 if nightly else 2217)
 
 def test_float32_has_the_limit_of_the_unit_that_it_may_run_on():
     "PyTorch runs convolutions in float32 as TF32 and products not, as its switches stand; the sheet of H100 has both rates."
@@ -87,7 +87,7 @@ def singles():
     return kernels, shared / "aiconfigurator"
 
 formats = ("bfloat16", "fp8", "nvfp4", "sq", "int8_wo", "int4_wo")
-every_nth = 1 if heavy else 8
+every_nth = 1 if nightly else 8
 
 @needs_data
 def test_no_published_kernel_is_faster_than_its_limit(singles):
@@ -272,7 +272,7 @@ def test_a_model_without_operators_has_a_limit_of_0_s(device):
     assert (found.program.roof_time_s, found.program.time_s, found.program.interval_s) == (0, 0, ())
     assert found.notes == [f"PREDICTED, not measured, for {device}: no operator runs, and the limit is 0 s"]
     assert "· expected 0 s, limit 0 s ·" in " ".join(found.text().split())
-    host = predict(torch.nn.Identity(), torch.zeros(3), on, host_s=1e-3).program
+    host = predict(torch.nn.Identity(), torch.zeros(3), on, launch_s=1e-3).program
     assert (host.roof_time_s, host.time_s, host.interval_s) == (0, 1e-3, (1e-3, 1e-3))
 
 def test_batches_of_a_model_without_operators_have_no_rate():

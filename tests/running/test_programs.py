@@ -4,7 +4,7 @@ import importlib.util, json, os, signal, subprocess, sys
 
 import pytest
 
-from conftest import heavy_only, root
+from conftest import heavy_only, nightly_only, root
 from fasterbench.roofline import HardwarePeaks
 from forked import command_line, patience_s, python
 
@@ -109,7 +109,6 @@ def test_an_interrupt_of_its_own(tmp_path):
     check_result((tmp_path/"found.json").read_text())
 
 @heavy_only("three processes, and Ctrl-C to each")
-@pytest.mark.timed
 def test_interrupt(tmp_path):
     "Ctrl-C: the process ends as it does without, and what was found so far is there."
     script, under = str(programs/"broken.py"), [sys.executable, "-m", "fasterbench"]
@@ -140,8 +139,9 @@ if __name__ == "__main__":
     sys.exit("the end" if "-x" in sys.argv else 3)
 '''
 
-@heavy_only("eight processes that import torch")
-@pytest.mark.parametrize("words", ["pack/script.py --every 7 -x", "pack/script.py", "-m pack.script --lr 0.1", "-m pack"])
+@heavy_only("two processes that import torch, and two children of each")
+@pytest.mark.parametrize("words", ["pack/script.py --every 7 -x", *(pytest.param(w, marks=nightly_only("another command line"))
+                                                                   for w in ("pack/script.py", "-m pack.script --lr 0.1", "-m pack"))])
 def test_as_python(words, tmp_path):
     "Names, arguments, paths, exit codes and warnings are those of `python`; nothing is printed before the end."
     (tmp_path/"pack").mkdir()

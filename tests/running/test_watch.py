@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 import fasterbench
 import fasterbench.running.watch as watching
-from conftest import heavy, heavy_only
+from conftest import heavy_only, nightly, nightly_only
 from fasterbench import HardwarePeaks, watch
 from fasterbench.engine.modules import copiers
 from fasterbench.running.program import ProgramStep
@@ -27,7 +27,7 @@ F = nn.functional
 
 @pytest.fixture(autouse=True)
 def one_cost(monkeypatch):
-    "The cost of a stamp is measured once for all tests here, and not for each of hundreds of watches."
+    "The cost of a timestamp is measured once for all tests here, and not for each of hundreds of watches."
     monkeypatch.setattr(watching, "program_cost", lambda model: cost_of(ProgramStep(model).device))
 
 @cache
@@ -190,7 +190,7 @@ class SleepByRows(nn.Module):
 
 @pytest.mark.timed
 @pytest.mark.parametrize("period", [(2, 12), (12, 2), (2, 40, 9), (40, 40, 9, 2)], ids=str)
-@pytest.mark.parametrize("active", [1, 2, 3])
+@pytest.mark.parametrize("active", [1, pytest.param(2, marks=nightly_only("another number")), 3])
 def test_shapes_work_and_time_are_of_one_call(period, active):
     "Whatever lengths come in turn, the headline's shape, the FLOPs and the time end to end are those of one call."
     model = SleepByRows()
@@ -275,7 +275,7 @@ class FaultyStep(torch.optim.SGD):
 
 @pytest.mark.parametrize("where, error", [*itertools.product(("forward", "backward", "update"), (Trouble, KeyboardInterrupt)), ("loss", TypeError)])
 def test_an_error_goes_through_and_everything_is_off(where, error):
-    for at in range(4, 18, 1 if heavy else 3):       # in the calls before, in and after a sample
+    for at in range(4, 18, 1 if nightly else 3):       # in the calls before, in and after a sample
         program = Program(Faulty(), FaultyStep, lr=0.1)
         program.model.at, program.model.where, program.model.error = at, where, error
         if where == "update": program.optimizer.at, program.optimizer.error = at - 1, error
@@ -491,7 +491,7 @@ tracers = dict(jit=lambda m, x: torch.jit.trace(m, x, check_trace=False), checke
 @pytest.mark.parametrize("name", [n if n in ("checked", "export") else pytest.param(n, marks=heavy_only("another tracer")) for n in tracers])
 def test_a_tracer_sees_the_model_as_it_is(name):
     "Before a sample, at each of its calls, and after it; what is traced has nothing of the sampling in it, and the sample nothing of the tracer."
-    for at in range(0, 20, 1 if heavy else 3):
+    for at in range(0, 20, 1 if nightly else 3):
         program, x, traced = Program(), torch.randn(6, 8), []
         program.model[1] = nn.Identity()                 # running statistics are no matter here
         program.model[3] = nn.Identity()
@@ -513,11 +513,11 @@ def test_a_tracer_sees_the_model_as_it_is(name):
 evaluations = dict(no_grad=(torch.no_grad, True), inference_mode=(torch.inference_mode, True), eval_only=(nullcontext, True), no_grad_only=(torch.no_grad, False))
 
 @pytest.mark.parametrize("name", [n if n == "no_grad" else pytest.param(n, marks=heavy_only("another kind of evaluation")) for n in evaluations])
-@pytest.mark.parametrize("times", [1, pytest.param(7, marks=heavy_only("the same, seven times"))])
+@pytest.mark.parametrize("times", [1, pytest.param(7, marks=nightly_only("the same, seven times"))])
 def test_evaluation_begins_no_sample_of_training(name, times):
     "Wherever it comes, before the first sample, as its first call, or within it."
     context, mode = evaluations[name]
-    for at in range(0, 16, 1 if heavy else 5):
+    for at in range(0, 16, 1 if nightly else 5):
         program = Program()
         def between(i):
             if i != at: return

@@ -5,7 +5,7 @@ import json, sys, threading
 from pathlib import Path
 
 import pytest, torch
-from conftest import heavy_only
+from conftest import heavy_only, nightly
 
 transformers = pytest.importorskip("transformers")
 sys.path.insert(0, str(Path(__file__).parent))
@@ -34,9 +34,8 @@ def agrees(name):
 @pytest.mark.parametrize("name", few)
 def test_a_step_without_data_is_a_real_step(name): assert agrees(name)
 
-@heavy_only("builds some two hundred models")
-@pytest.mark.long
-@pytest.mark.parametrize("name", [n for n in causal if n not in few])
+@heavy_only("builds fifty models, once a week two hundred")
+@pytest.mark.parametrize("name", [n for n in causal if n not in few][::1 if nightly else 4])
 def test_every_class_has_figures_or_a_sentence(name): agrees(name)
 
 # -- by hand --------------------------------------------------------------------------------------------------------
