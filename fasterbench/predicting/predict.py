@@ -23,8 +23,9 @@ from ..core.units import format_si, positive
 from ..core.warnings import old_arguments
 from ..engine.accelerator import accelerator, stand_in
 from ..engine.step import check_step, phases
-from .expected import (Chip, Doubt, chip_of, compiled_times, deviation, device_deviation, doubt_of,
-                                             expected_operator_times, held_power, interval, is_range, row_scale, z80)
+from fasterbench.predicting.expected import (Chip, Doubt, chip_of, compiled_times, deviation, device_deviation,
+    doubt_of, expected_operator_times, held_power, interval, is_range,
+    row_scale, z80)
 from ..roofs.datasheet import Device, as_peaks, listed_device, target_of
 from ..roofs.hardware import HardwarePeaks
 from ..roofs.place import at_time, place, ranked, shares_of
