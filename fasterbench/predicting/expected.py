@@ -559,7 +559,7 @@ spread = dict(
     unknown=Constant(0.17, "", "between devices whose sustained rate is not known",
         "published sustained fractions of 8 devices"),
     step=Constant(0.11, "", "of training steps, beyond what their families say",
-                  "28 steps of timm models on an RTX 3090, PyTorch 1.12 (half of the table, by a seed); expected "
+                  "32 steps of timm models on an RTX 3090, PyTorch 1.12 (half of the table, by a seed); expected "
                   "is 0.88 of the measured in the median"),
     power=Constant(0.40, "", "of boards that are held at 75 W and less, whose clock no datasheet says",
                    "whole models in float32 on a Tesla T4 and a P4 take 1.4 and 1.6 times what is expected (NeuSight)"),
