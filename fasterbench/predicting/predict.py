@@ -155,6 +155,7 @@ def _prediction_notes(name, program, peaks, fusion, like, found, rows, doubt):
              f"the utilization of {found} of {len(rows)} rows measured on "
              f"{like.environment.get('device_name', like.peaks.device)}")
     roofs = "its datasheet" if peaks.environment.get("source") == "datasheet" else "its measured roofs"
+    if clock := peaks.environment.get("highest_clock"): roofs += f" at its highest clock, {clock / 1e6:.0f} MHz"
     least = f"PREDICTED, not measured, for {name}: at least {time(program.roof_time_s)} (limit of {roofs}), "
     if program.uncertain: notes = [f"{least}no expected time, but a range up to {time(high)}; "
                                    f"never measured: {_unmeasured_text(doubt)}"]

@@ -15,6 +15,7 @@ from ..core.files import write_whole
 from ..core.units import format_si
 from ..timing.certainty import quartiles
 from ..timing.machine_load import MachineLoad, load_caveats
+from ..roofs.datasheet import at_printed_clock
 from ..roofs.place import RooflinePoint, apart
 from ..roofs.row import totals
 from ..views.fields import Field
@@ -54,7 +55,7 @@ def _utilization(result, time, kind):
     counted = [(flops, dtype) for dtype, flops in result.contractions.get(kind, {}).items()]
     work = counted if result.contractions else [*_of_rows(result, kind)]
     if result.peaks is None or not time or any(f is None for f, _ in work): return None
-    def peak(dtype): return result.peaks.flops_of(dtype or result.peaks.dtype)
+    def peak(dtype): return at_printed_clock(result.peaks).flops_of(dtype or result.peaks.dtype)
     return sum(flops / peak(dtype) for flops, dtype in work if flops) / time
 
 def _of_rows(result, kind):

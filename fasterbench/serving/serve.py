@@ -21,7 +21,7 @@ from ..predicting.expected import Chip, attention_kernel, chip_of, interval
 from .serve_times import ServedTimes, engines, heads_of, products_of, server_spread
 from .serve_work import ModelWithoutData, Stored, experts_read, fact, language_model, stored_as
 from ..core.arguments import as_count
-from ..roofs.datasheet import as_peaks, listed_device
+from ..roofs.datasheet import as_peaks, at_printed_clock, listed_device
 from ..roofs.hardware import HardwarePeaks
 from ..roofs.network import NetworkPeaks, bus_factor
 from ..core.units import format_si, not_negative, positive
@@ -394,7 +394,7 @@ def _server(counted, on, lies, network, math, engine, reserve):
     kernel = attention_kernel(engine, peaks.environment.get("architecture", ""))
     products = {phase: products_of(works[phase, at], stored) for phase, at in _keys[:2]}
     speed = link if not isinstance(link, NetworkPeaks) else link.roof("all_reduce", devices).bus_bandwidth
-    times = ServedTimes(peaks, chip, products, devices, reduced, name, math, kernel, engine, speed) \
+    times = ServedTimes(at_printed_clock(peaks), chip, products, devices, reduced, name, math, kernel, engine, speed) \
         if chip and heads and not last.cache.states and all(products.values()) else None
     network = link if devices > 1 else None
     return _Server(works, layout, peaks, chip, peaks.flops_of(math), network, (2 * last.layers, reduced),

@@ -12,6 +12,7 @@ from torch import nn
 
 from ..core.arguments import tokens_of
 from ..core.units import format_si, positive
+from ..roofs.datasheet import at_printed_clock
 from ..work.count import count_work, model_flops_of
 from ..work.target import Target
 
@@ -65,7 +66,7 @@ def utilizations(
     rate = positive("tokens_per_s", tokens_per_s) / positive("devices", devices) / flops.tokens
     listed = next((c for c in peaks.ceilings if c.dtype == dtype and not c.unit), None)
     promised = peaks.environment.get("source") == "datasheet"
-    found = [("datasheet, dense" if promised else "measured", peaks.flops_of(dtype))]
+    found = [("datasheet, dense" if promised else "measured", at_printed_clock(peaks).flops_of(dtype))]
     if promised and listed and listed.sustained: found.append(("measured, published", listed.sustained))
     return [Utilization(of, peak, *(rate * f / peak for f in (flops.model, flops.model_needed, flops.hardware)))
             for of, peak in found]

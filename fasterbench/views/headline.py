@@ -128,8 +128,10 @@ def roofs_text(peaks, points=())->str:
     compute = [(c.name, c.flops) for c in sorted(peaks.compute, key=_by_use(peaks, points))]
     memory = [(level.name, level.bandwidth) for level in peaks.memory]
     network = [(f"{r.name}:", r.bus_bandwidth) for r in network_in_use(peaks, points)][:3]
+    clock = peaks.environment.get("highest_clock")
+    highest = [f"at {clock / 1e6:.0f} MHz, the highest clock that the driver allows"] if clock else []
     return ", ".join([_values_text(compute[:4], "FLOP/s"),
-                      *(_values_text(roofs, "B/s") for roofs in (memory, network) if roofs)])
+                      *(_values_text(roofs, "B/s") for roofs in (memory, network) if roofs), *highest])
 
 def _by_use(peaks, points):
     "Return the key that sorts ceilings: those of the dtypes that take most time first, then that of the peaks."

@@ -73,6 +73,7 @@ class Call:
     dense_flops: float|None=None     # Of contractions, with the pairs that a mask of attention leaves out
     again_flops: float=0             # Of contractions: those of the forward that a backward computes once more
     channels_last: bool=False        # Whether an image among its tensors has this memory format
+    transposed: bool=False           # Whether neighbours in the result lie apart in what is read
 
 # %% ../../nbs/work/trace.ipynb #8ac03db3
 _bytes = (torch.int8, torch.uint8, torch.qint8, torch.quint8)
@@ -557,7 +558,7 @@ def _call_of(self, op, args, kwargs, out):
                 [_touch(self, a) for a in reads], [_touch(self, a) for a in writes],
                 tuple(("nested",) if t.is_nested else tuple(t.shape) for t in given),
                 tuple(dtype_name(t.dtype) for t in given), dtype, sent, dense, flops.again if flops else 0,
-                any(map(_lies_channels_last, given)))
+                any(map(_lies_channels_last, given)), _is_transposed(given, tensors_in(out)))
 
 def _lies_channels_last(t):
     "Tell if the steps of a picture grow from its channels over columns and rows to the next picture."
@@ -567,6 +568,14 @@ def _lies_channels_last(t):
         if t.stride(d) < least: return False
         least = t.stride(d) * t.shape[d]
     return True
+
+def _is_transposed(given, results):
+    "Tell if a tensor of the shape of the result has other neighbours than the result."
+    plain = [t for t in (*results[:1], *given) if not t.is_nested and t.layout is torch.strided]
+    if not results or not plain or plain[0] is not results[0]: return False
+    shape, steps = plain[0].shape, plain[0].stride()
+    inner = min((d for d in range(len(shape)) if shape[d] > 1), key=lambda d: steps[d], default=None)
+    return inner is not None and any(t.stride(inner) not in (0, steps[inner]) for t in plain[1:] if t.shape == shape)
 
 def _touch(self, access):
     whole = unique_bytes(access.tensor) if access.rows else 0

@@ -10,7 +10,8 @@ the rest. Intervals move with it. Families are those of kernels, of the architec
 name), of the engine, or of a server's model and engine. `above`: rows
 faster than their limit, by the fastest trial that is published. `needs`: the deviation that holds 80 % of the rows.
 --before FILE: rows of an earlier version, as --rows wrote them."""
-import csv, gzip, json, math, pickle, re, zlib
+import csv, gzip, json, math, pickle, re, tempfile, zlib
+from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 from unittest.mock import patch
@@ -62,7 +63,7 @@ def distinct(calls, peaks):
     found = {}
     for c, passed in zip(calls, model.expected_traffic(calls, [l.capacity for l in peaks.memory[:-1]])):
         sizes = tuple(tuple(t.bytes for t in ts) for ts in (c.reads, c.writes))
-        at = c.operator, c.shapes, c.dtypes, c.channels_last, sizes, tuple(map(round, passed))
+        at = c.operator, c.shapes, c.dtypes, c.channels_last, c.transposed, sizes, tuple(map(round, passed))
         found.setdefault(at, [c, 0, passed])[1] += 1
     return Distinct(*map(list, zip(*found.values())))
 
@@ -124,6 +125,21 @@ def whole_models(cache, every):
             yield row_of("models.csv", device, key[0], " ".join(map(str, key)), measured, measured, own.parts(peaks), limit, peaks)
     return rows
 
+def training(cache, every):
+    "Steps whose counts `training.py` has kept."
+    import training as steps
+    folder, peaks, found = Path(tempfile.gettempdir()) / "fasterbench-training", datasheet_peaks(steps.device, "float16"), []
+    for name, size, batch, measured, millions in list(steps.table())[::every]:
+        if not (folder / f"{name}-{size}-{batch}.pkl.gz").exists(): continue
+        counted = steps.kept(folder, name, size, batch)
+        if abs(counted["parts"]["weights"] / 4e6 - millions) > 0.01 * millions: continue
+        limit = steps.predicted(counted["calls"], peaks, measured)[0]
+        found.append((name, distinct(counted["calls"], peaks), measured, limit))
+    def rows():
+        for name, own, measured, limit in found:
+            yield row_of("training", steps.device, re.match("[a-z]+", name)[0], name, measured, measured, own.parts(peaks), limit, peaks)
+    return rows
+
 def tables(cache, every):
     folder = proof.shared / "aiconfigurator"
     kinds = [("products", "matmul", singles.products(folder, 4 * every), singles.time_of_products),
@@ -155,7 +171,7 @@ sets = (timm, kernelbench, neusight, whole_models, tables, servers)
 # Values with which a constant does nothing: work takes no time, or the whole of the roof. What has none takes 0.75 or 1.33 times
 nothing = dict(tensor=1, vector=1, sustained=1, operands=1, feed=1e9, start=1e-9, round=1e-9, split=1e15, eight_bits=1, four_bits=1,
     attention_start=1e-9, attention_join=1e-9, attention_bytes=1, attention_step=1e-9, attention_block=1e-9, attention_tensor=1,
-    attention_sglang=1, attention_trtllm=1, pointwise=1, pointwise_before=1, boost=1, convolved=1, attention_pytorch=1, norm_row=1e-9,
+    attention_sglang=1, attention_trtllm=1, pointwise=1, pointwise_before=1, transposed=0.88, boost=1, convolved=1, attention_pytorch=1, norm_row=1e-9,
     resize=1e-12, depthwise_last=1e-9, rows=1, reduction=1, scan=1, norm_block=1e9, statistics_block=1e9,
     relayout=1e9, unaligned=1, depthwise=1e-9, depthwise_tap=1e-9, pooled=1e-9, pooled_tap=1e-9, cache=1, launch=1e-9)
 
@@ -323,10 +339,11 @@ def left(cache, every, before=()):
 
 def constants(cache, every):
     "The error of the rows that a constant changes by a percent, without it and with it."
-    makes = [make(cache, step * every) for make, step in ((timm, 40), (kernelbench, 1), (neusight, 2), (tables, 8))]
+    step = 1 if proof.only_kept else 40
+    makes = [make(cache, n * every) for make, n in ((timm, step), (training, 1), (kernelbench, 1), (neusight, 2), (tables, 8))]
     def all_rows(): return [r for rows in makes for r in rows()]
     full = all_rows()
-    print(f"{'constant':20}{'value':>8}{'rows':>7}{'with':>8}{'without':>9}  data sets")
+    print(f"{'constant':20}{'value':>8}{'rows':>7}{'with':>8}{'without':>9}{'inside':>8}{'without':>9}  data sets")
     for name, value in nothing.items():
         own = model.constants[name]
         model.constants[name] = own._replace(value=value)
@@ -339,7 +356,8 @@ def constants(cache, every):
         for a, b in changed: by_set.setdefault(a.set, []).append((a, b))
         each = ", ".join(f"{n} {median(abs(math.exp(share(a)) - 1) for a, _ in p):.0%} → {median(abs(math.exp(share(b)) - 1) for _, b in p):.0%} ({len(p)})"
                          for n, p in by_set.items())
-        print(f"{name:20}{own.value:>8.3g}{len(changed):>7}{errors[0]:>8.1%}{errors[1]:>9.1%}  {each}", flush=True)
+        inside = [sum(r.low <= r.measured <= r.high for r in own_rows) / len(changed) for own_rows in zip(*changed)]
+        print(f"{name:20}{own.value:>8.3g}{len(changed):>7}{errors[0]:>8.1%}{errors[1]:>9.1%}{inside[0]:>8.0%}{inside[1]:>9.0%}  {each}", flush=True)
 
 def read(path): return [Row(*r) for r in json.loads(path.read_text())]
 def write(path, rows): path.write_text(json.dumps(rows))

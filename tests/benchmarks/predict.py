@@ -93,7 +93,7 @@ def timm_count(name, size, batch):
         target=Target("cuda", "sm86", torch.float16))
     touches = lambda ts: [(t.storage, t.region, t.bytes) for t in ts]
     return [(c.operator, c.category, c.flops, c.contraction_flops, touches(c.reads), touches(c.writes), c.shapes,
-        c.dtypes, c.dtype, c.part, c.channels_last)
+        c.dtypes, c.dtype, c.part, c.channels_last, c.transposed)
             for c in work.trace]
 
 def timm_calls(cache, name, size, batch):
@@ -102,7 +102,8 @@ def timm_calls(cache, name, size, batch):
         calls = timm_count(name, size, batch)
         with gzip.open(path, "wb", 3) as f: pickle.dump(dict(calls=calls), f)
     with gzip.open(path) as f: calls = pickle.load(f)["calls"]
-    return [Call(c[9], 0, "forward", *c[:4], [Touch(*t) for t in c[4]], [Touch(*t) for t in c[5]], *c[6:9], channels_last=c[10])
+    return [Call(c[9], 0, "forward", *c[:4], [Touch(*t) for t in c[4]], [Touch(*t) for t in c[5]], *c[6:9], channels_last=c[10],
+                 transposed=c[11] if len(c) > 11 else False)
         for c in calls]
 
 def chip(peaks): return chip_of(peaks, listed_device(peaks))
