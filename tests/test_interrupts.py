@@ -45,7 +45,7 @@ def look(net, optimizer):
     tensors = [(id(t), t.tolist(), t.requires_grad, t.grad) for t in (*net.parameters(), *net.buffers())]
     state = None if optimizer is None else str(optimizer.state_dict())
     return modules, tensors, len(net.cache.entries), net.deep["a"][0], state, torch.get_rng_state().tolist(), [
-        s.now() for s in (*_thread_switches, *_process_switches)], signal.getsignal(signal.SIGINT), os.environ.get("KINETO_LOG_LEVEL"), len(_present), len(_occupied), _lock._is_owned(), _freed._is_owned(), _one_at_a_time._is_owned()
+        s.now() for s in (*_thread_switches, *_process_switches)], signal.getsignal(signal.SIGINT), os.environ.get("KINETO_LOG_LEVEL"), len(_present), len(_occupied), _lock._is_owned(), _freed._is_owned(), _one_at_a_time._is_owned(), torch._C._is_torch_function_enabled()
 
 class Lines:
     "Runs a function and acts at one of the lines of the package that it runs."

@@ -132,16 +132,20 @@ def _how_many(found, by):
 
 _kinds = dict(module="modules", operator="ops", kernel="kernels", collective="collectives", rank="program")
 
-def _trace_notes(found):
-    "Return the notes below the points, a line each."
-    notes = _idle_notes(found) + list(dict.fromkeys(n for r in found for n in r.notes))
+def _unknown_notes(found):
+    "Return a line per reason why work is unknown, and how to record what is missing."
     unknown, by_reason = Counter(), {}
     for r in found: unknown.update(r.unknown)
     total = sum(s.span_s for r in found for s in r.spent)
     for (why, name), seconds in unknown.most_common(): by_reason.setdefault(why, []).append((name, seconds))
-    for why, rest in by_reason.items():
-        notes.append(f"{why}: {_of_window(rest, total)}")
-    if any(why == "no shapes recorded" for why in by_reason): notes.append(f"{snippet} records shapes and modules")
+    notes = [f"{why}: {_of_window(rest, total)}" for why, rest in by_reason.items()]
+    if "no shapes recorded" in by_reason: notes.append(f"{snippet} records shapes and modules")
+    return notes
+
+def _trace_notes(found):
+    "Return the notes below the points, a line each."
+    notes = _idle_notes(found) + list(dict.fromkeys(n for r in found for n in r.notes))
+    notes += _unknown_notes(found)
     if k := sum(r.untimed for r in found): notes.append(left_out(k))
     if k := sum(r.skipped for r in found): notes.append(f"{k} events could not be read, and are left out")
     if not any(r.memory for r in found):

@@ -9,7 +9,7 @@ __all__ = []
 import sys, threading
 from collections import Counter
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, wraps
 
 import torch
 from torch.profiler import ProfilerActivity, record_function
@@ -98,11 +98,18 @@ def _with_mode(mode, value):
 # %% ../../nbs/work/dispatch.ipynb #b4ed696a
 def _fake_mode(): return _get_dispatch_mode(_TorchDispatchModeKey.FAKE)
 
+def without_subclasses(f):
+    "Let `f` see tensors of subclasses as they are, without what the subclasses make of functions."
+    @wraps(f)
+    def run(*args, **kwargs):
+        with DisableTorchFunctionSubclass(): return f(*args, **kwargs)  # one line: no interrupt comes before its end
+    return run
+
+@without_subclasses
 def _has_memory(t):
     "Return whether a tensor has memory of its own, not only what it wraps."
-    with DisableTorchFunctionSubclass():
-        try: return not t.numel() or t.untyped_storage().data_ptr() != 0
-        except (NotImplementedError, RuntimeError): return False
+    try: return not t.numel() or t.untyped_storage().data_ptr() != 0
+    except (NotImplementedError, RuntimeError): return False
 
 class Watcher(TorchDispatchMode):
     "A dispatch mode whose `see(op, args, kwargs)` runs every operator that does something itself."

@@ -29,7 +29,7 @@ from ..engine.model_state import same_bits
 from ..engine.step import NodeOwners
 from .quantized import unpacked
 from .communication import is_process_group, sent_by
-from .dispatch import Watcher, as_run, is_view, values_alone
+from .dispatch import Watcher, as_run, is_view, values_alone, without_subclasses
 from .flops import operator_flops
 from .lives import Lives, entered, left, ran
 from .rules import op_name, plain_values, tensors_in
@@ -198,15 +198,15 @@ class SharedBlocks(MemoryBlocks):
         others = (ref for n, ref in enumerate(self._alive) if n not in self._shared)
         return bool(self.left) or any(map(is_shared, others))
 
+    @without_subclasses
     def returned(self,
         tensors, # What a module returns
         at:int,  # In this visit
     )->set:
         "Return the numbers of the memory of what a module returns."
-        with DisableTorchFunctionSubclass():
-            plain = [p for t in tensors for p in plain_tensors(t)]
-            self.meet(plain, at)
-            return {self.number(t) for t in plain}
+        plain = [p for t in tensors for p in plain_tensors(t)]
+        self.meet(plain, at)
+        return {self.number(t) for t in plain}
 
 # %% ../../nbs/work/trace.ipynb #0ut51d02
 def _kept_contents(t):
@@ -430,35 +430,34 @@ class Tracer(Watcher):
                 self.memory.lives.note(left, index)
         return call
 
+    @without_subclasses
     def _note_returned(self, tensors, visit):
         "Note the memory that a visit returns, and the shapes of its tensors; a nested tensor has none."
         visit.returned |= self.memory.returned(tensors, self._visits.top) | self._outliving(tensors)
-        with DisableTorchFunctionSubclass():
-            visit.shapes = tuple(tuple(t.shape) for t in tensors if not t.is_nested)
+        visit.shapes = tuple(tuple(t.shape) for t in tensors if not t.is_nested)
 
     def _outliving(self, returned):
         "Return the memory that the visit has made and something holds; a graph of autograd is not told from others."
         top, blank = self._visits.top, self.outside.blank
-        with DisableTorchFunctionSubclass():
-            for t in returned if blank else ():
-                n = self.memory.number(t)
-                if blank.get(n, 0) is None and (self.outside.left or _may_be_filled(t)): blank[n] = top
-            if torch.is_grad_enabled() or any(t.requires_grad for t in returned): return set()
+        for t in returned if blank else ():
+            n = self.memory.number(t)
+            if blank.get(n, 0) is None and (self.outside.left or _may_be_filled(t)): blank[n] = top
+        if torch.is_grad_enabled() or any(t.requires_grad for t in returned): return set()
         if self.memory.outliving(top): gc.collect(1)                   # what only a cycle holds is not kept
         return self.memory.outliving(top)
 
+    @without_subclasses
     def handed_out(self, memory):
         if not isinstance(memory, torch.Tensor): self.outside.left.append(self._visits.top); return
-        with DisableTorchFunctionSubclass():
-            for t in plain_tensors(memory): self.outside.handed_out(self._visits.top, self.memory.number(t), t)
+        for t in plain_tensors(memory): self.outside.handed_out(self._visits.top, self.memory.number(t), t)
 
-    def made_aside(self, tensor):
-        with DisableTorchFunctionSubclass(): self.memory.number(tensor, self._visits.top)
+    @without_subclasses
+    def made_aside(self, tensor): self.memory.number(tensor, self._visits.top)
 
+    @without_subclasses
     def hidden(self, op, args, kwargs, out):
-        with DisableTorchFunctionSubclass():
-            _before(self, op, args, kwargs)
-            _after(self, op, args, kwargs, out)
+        _before(self, op, args, kwargs)
+        _after(self, op, args, kwargs, out)
 
     def outside_parts(self,
         known, # Gives the memory that model and sample hold

@@ -14,7 +14,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from ..core.private import (DataDependentOutputException, DisableTorchFunctionSubclass,
                                       DynamicOutputShapeException, FakeTensor, _disable_current_modes)
 from ..engine.process import SharedSwitch
-from .dispatch import is_view
+from .dispatch import is_view, without_subclasses
 from .rules import map_tensors, op_name, tensors_in
 from .trace import written
 from .traffic import storage_id
@@ -58,8 +58,7 @@ class Values:
         try: out = op(*args, **kwargs)
         except (DataDependentOutputException, DynamicOutputShapeException):
             out = map_tensors(lambda t: torch.empty_like(t, device=_device_of(args, kwargs)), values)
-        with DisableTorchFunctionSubclass():
-            for t, real in zip(tensors_in(out), tensors_in(values)): self._made(op, t, real)
+        for t, real in zip(tensors_in(out), tensors_in(values)): self._made(op, t, real)
         return out
 
     def _values_of(self, op, args, kwargs):
@@ -71,6 +70,7 @@ class Values:
             try: return op(*next(made), **next(made))
             except (RuntimeError, NotImplementedError): return None
 
+    @without_subclasses
     def _made(self, op, t, real):
         if not isinstance(t, FakeTensor): return
         if t not in self._known and not is_view(op): self._lost.discard(storage_id(t))
