@@ -11,7 +11,7 @@ from dataclasses import fields, replace
 from itertools import islice
 
 from ..core.features import door
-from ..core.units import format_si, share_texts
+from ..core.units import format_si, percent_text, share_texts
 from ..roofs.place import RooflinePoint
 from ..roofs.row import grouped, totals
 from .fields import fields_of
@@ -57,7 +57,7 @@ def _idle_facts(result):
 
 def _idle_share(total, span, devices):
     "Return the idle time with its share of a span; of several devices it is their mean."
-    share = f", {total / span:.1%} of {format_si(span, 's')}" if span else ""
+    share = f", {percent_text(total / span)} of {format_si(span, 's')}" if span else ""
     return format_si(total, "s") + share + (f", mean of {devices} devices" if devices > 1 else "")
 
 def _longest_parts(sums, total):
@@ -106,6 +106,8 @@ def _report_columns(result):
     known, sends = fields_of(result.level_names), any(p.wire_bytes != 0 for p in result.points)
     ranks = ("rank_min_s", "rank_max_s", "slowest_rank") if any(p.ranks for p in result.points) else ()
     doubt = ("disturbed",) if any(p.disturbed for p in (*result.points, *result.ops)) else ()
+    if any(p.interval_s for p in result.points):
+        known["time_s"], doubt = known["time_s"]._replace(title="expected"), ("interval_low_s", "interval_high_s")
     shown = {*_first, *(["wire_bytes"] if sends else []), *ranks, *doubt}
     order = (*_first[:5], *doubt, *_first[5:8], *ranks, *_first[8:], *known)
     return [column(known[k], k in shown) for k in dict.fromkeys(order)]
@@ -170,7 +172,8 @@ def _step_rows(result):
     "Return the whole and the steps as rows."
     steps = [replace(p, name=f"step {i}") for i, p in enumerate(result.steps, 1)]
     average = statistics.mean(p.time_s for p in steps) if steps else None
-    return [replace(result.program, name="whole model, without instruments"),
+    name = "whole model, without instruments" if result.timing else "whole model"
+    return [replace(result.program, name=name),
             *([_at(steps[0], average, "average of the timed steps")] if steps else []), *steps]
 
 # %% ../../nbs/views/report.ipynb #fc231b49
