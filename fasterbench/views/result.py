@@ -275,7 +275,9 @@ class Result(View):
         top:int|None=1000,       # How many of the slowest modules, and of the slowest operators; None: all
     )->str:
         "Return the page as HTML text."
-        return self._rendered(title, report.report_of(self, top))
+        return self._rendered(title, self._page(top))
+
+    def _page(self, top=1000): return report.report_of(self, top)
 
     def to_html(self, path, title:str|None=None, top:int|None=1000)->None:
         "Write the page to `path`, one HTML file that opens without a network; `title`, `top`: see `render`."
