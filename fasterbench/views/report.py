@@ -74,8 +74,6 @@ def _timing_facts(t):
             ("steps", str(t.steps)), ("clock", t.clock)]
 
 # %% ../../nbs/views/report.ipynb #19472a3d
-def _given(entries): return {k: v for k, v in entries.items() if v is not None}
-
 def facts(result)->list[tuple[str, list[tuple[str, str]]]]:
     "Return idle time, device, roofs, sample, settings, the whole model and the timing: titled lists of name and value."
     known = {k: v for k, v in result.environment.items() if k != "device_half_width"}
@@ -83,7 +81,7 @@ def facts(result)->list[tuple[str, list[tuple[str, str]]]]:
     sections = {"Idle": _idle_facts(result), "Device": pairs_of(device),
                 "Roofs": _roof_facts(result.peaks) if result.peaks else [],
                 "Sample": list(argument_texts(result.sample).items()),
-                "Call and settings": pairs_of(_given(result.call | result.settings)),
+                "Call and settings": pairs_of({k: v for k, v in (result.call | result.settings).items() if v is not None}),
                 "Whole model": _program_facts(result.program) if result.program is not None else [],
                 "Timing": _timing_facts(result.timing) if result.timing is not None else []}
     return [(heading, entries) for heading, entries in sections.items() if entries]
