@@ -78,10 +78,11 @@ def facts(result)->list[tuple[str, list[tuple[str, str]]]]:
     "Return idle time, device, roofs, sample, settings, the whole model and the timing: titled lists of name and value."
     known = {k: v for k, v in result.environment.items() if k != "device_half_width"}
     device = ({"device": result.peaks.device} if result.peaks else {}) | known
+    given = {k: v for k, v in (result.call | result.settings).items() if v is not None}
     sections = {"Idle": _idle_facts(result), "Device": pairs_of(device),
                 "Roofs": _roof_facts(result.peaks) if result.peaks else [],
                 "Sample": list(argument_texts(result.sample).items()),
-                "Call and settings": pairs_of({k: v for k, v in (result.call | result.settings).items() if v is not None}),
+                "Call and settings": pairs_of(given),
                 "Whole model": _program_facts(result.program) if result.program is not None else [],
                 "Timing": _timing_facts(result.timing) if result.timing is not None else []}
     return [(heading, entries) for heading, entries in sections.items() if entries]
