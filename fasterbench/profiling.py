@@ -27,8 +27,8 @@ def _sizes_by_module(listed):
     "Return per module its own parameters' and buffers' bytes and the number of parameters; shared tensors once."
     seen, found = set(), {}
     for p in listed:
-        parameters, buffers = ([t for t in tensors(recurse=False) if id(t) not in seen]
-                               for tensors in (p.module.parameters, p.module.buffers))
+        def new(tensors): return [t for t in tensors if id(t) not in seen]
+        parameters, buffers = new(p.module.parameters(recurse=False)), new(p.module.buffers(recurse=False))
         seen.update(map(id, (*parameters, *buffers)))
         found[p.path] = dict(size=sum(t.numel() * t.element_size() for t in (*parameters, *buffers)),
                              parameters=sum(t.numel() for t in parameters))

@@ -274,8 +274,8 @@ def _side_alone(settings, model, sample, kinds):
 
 def _in_seconds(found, doubt):
     "Return `found` with its times as what they are: seconds, which the load of the machine puts in doubt."
-    return {layer: {k: f for k, f in own.items() if k != "time"} | dict(time_s=replace(own["time"], doubt=doubt))
-            for layer, own in found.items()}
+    def in_seconds(time, **others): return others | dict(time_s=replace(time, doubt=doubt))
+    return {layer: in_seconds(**figures) for layer, figures in found.items()}
 
 def other_machine(settings:dict)->str:
     "Say which machine times in seconds are of, where the file names another one; empty where it is this one."

@@ -85,12 +85,15 @@ def _roofs_differ(values):
 def differences(results:list[Result], sides:tuple=_before_after)->list[str]:
     "List the conditions that differ between `results`; roofs less than 5 % apart count as the same. `sides` name them."
     about = list(map(conditions, results))
-    lines = [f"{k}: {_told([a.get(k) for a in about], sides)}" for k in dict.fromkeys(k for a in about for k in a)
-             if len({str(a.get(k)) for a in about}) > 1]
-    roofs = list(map(roof_rates, results))
-    def text(of, k): return format_si(of[k], k[1]) if k in of else "none"
-    return lines + [f"{k[0]}: {_told([text(of, k) for of in roofs], sides)}"
-                    for k in dict.fromkeys(k for of in roofs for k in of) if _roofs_differ([of.get(k) for of in roofs])]
+    lines = [f"{k}: {_told(values, sides)}" for k, values in _by_key(about) if len(set(map(str, values))) > 1]
+    def text(rate, unit): return "none" if rate is None else format_si(rate, unit)
+    for (name, unit), rates in _by_key(list(map(roof_rates, results))):
+        if _roofs_differ(rates): lines.append(f"{name}: {_told([text(r, unit) for r in rates], sides)}")
+    return lines
+
+def _by_key(dicts):
+    "Yield each key of some of `dicts` with its values in all; None where one lacks it."
+    for k in dict.fromkeys(k for d in dicts for k in d): yield k, [d.get(k) for d in dicts]
 
 # %% ../../nbs/comparing/compare.ipynb #dad922ad
 def keyed(rows:list[RooflinePoint])->dict[tuple, RooflinePoint]:
@@ -221,11 +224,9 @@ def _whole_text(r, seconds):
 # %% ../../nbs/comparing/compare.ipynb #sr0fact1
 def _common_facts(sides):
     "Join the facts of one heading over (label, facts): what is the same in all once, what differs in their order."
-    names = dict.fromkeys(name for _, of in sides for name in of)
-    values = {name: dict.fromkeys(of.get(name, "none") for _, of in sides) for name in names}
-    joined = [(name, " · ".join(texts if len(texts) == 1 else (of.get(name, "none") for _, of in sides)))
-              for name, texts in values.items()]
-    differs = any(len(texts) > 1 for texts in values.values())
+    told = {name: ["none" if v is None else v for v in values] for name, values in _by_key([of for _, of in sides])}
+    joined = [(name, " · ".join(texts if len(set(texts)) > 1 else texts[:1])) for name, texts in told.items()]
+    differs = any(len(set(texts)) > 1 for texts in told.values())
     return [("in the order", " · ".join(label for label, _ in sides))] * differs + joined
 
 # %% ../../nbs/comparing/compare.ipynb #f1010742
@@ -605,8 +606,10 @@ def _shared_deviation(a, b):
 
 def _with_interval_of_ratio(pairs, shared):
     "Say for the pairs with a predicted side which factor their ratio has to exceed; unknown without an interval."
-    return [replace(q, factor=ratio_factor([_log_width(p) for p in q.points], shared), within="within the interval")
-            if q.side == "both" and any(p.source == "predicted" for p in q.points) else q for q in pairs]
+    def with_interval(q):
+        if q.side != "both" or all(p.source != "predicted" for p in q.points): return q
+        return replace(q, factor=ratio_factor(list(map(_log_width, q.points)), shared), within="within the interval")
+    return list(map(with_interval, pairs))
 
 # %% ../../nbs/comparing/compare.ipynb #df883421
 pair_values = dict(time="time_s", flops="flops", bytes="bytes_moved", utilization="utilization_pct", bound="bound")

@@ -99,8 +99,7 @@ def _highest_of_modules(memory):
 def _rows_of_modules(memory):
     "Return a row per module that ran, those that leave most behind first."
     if memory.modules is None: return _highest_of_modules(memory)
-    rows = [dict(name=path or "(model)", **{k: getattr(m, k) for k in _fields if k != "name"})
-            for path, m in memory.modules.items()]
+    rows = [dict(vars(m), name=path or "(model)") for path, m in memory.modules.items()]
     return sorted(rows, key=lambda r: (-r["saved_bytes"], -r["peak_bytes"]))
 
 class MemoryView(LongView):
