@@ -197,7 +197,8 @@ class MetricSeries(View):
     @property
     def caveats(self)->list[str]:
         "In how many samples other processes used so many cores that the times are in doubt."
-        def doubtful(others, cores): return load_caveats(MachineLoad(0 if math.isnan(cores) else int(cores), others=others))
+        def doubtful(others, cores):
+            return load_caveats(MachineLoad(0 if math.isnan(cores) else int(cores), others=others))
         loads = zip(self.columns.get("others", ()), self.columns.get("cores", ()))
         used = [(others, cores) for others, cores in loads if doubtful(others, cores)]
         if not used: return []

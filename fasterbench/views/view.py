@@ -342,7 +342,7 @@ class View:
         path, # Where to write
         *args, **kwargs,
     )->None:
-        "Write the page to `path`, an HTML file that opens without a network; the other arguments are those of `render`."
+        "Write the page to `path`, an HTML file that opens offline; the other arguments are those of `render`."
         write_whole(path, self.render(*args, **kwargs))
 
     def to_dict(self)->dict:
