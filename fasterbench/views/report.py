@@ -11,9 +11,9 @@ from dataclasses import fields, replace
 from itertools import islice
 
 from ..core.features import door
-from ..core.units import format_si, percent_text, share_texts
+from ..core.units import format_si
 from ..roofs.place import RooflinePoint
-from ..roofs.row import grouped, totals
+from ..roofs.row import grouped
 from .fields import fields_of
 from .fold import FoldedPoint, fold
 from .headline import divided, headline, is_split, model_name, terms
@@ -45,25 +45,10 @@ def _program_facts(p):
     return [(name, format_si(value, unit)) for name, value, unit in amounts if sends or name != "on the wire"]
 
 def _idle_facts(result):
-    "Return how long the device ran nothing, for want of what, and before which layers."
-    devices = max(len(result.breakdowns), 1)                      # a time is that of one device, in the mean
-    times = [(i.cause, i.before, i.seconds / devices) for i in result.idle]
-    total = sum(s for *_, s in times) or sum(p.time_s for p in result.points if p.type == "GPU idle")
-    if not total: return []
-    span = sum(b.span_s for b in result.breakdowns) / devices or divided(result).end_to_end_s
-    causes, layers = totals((cause, s) for cause, _, s in times), totals((name, s) for _, name, s in times if name)
-    before = [(f"before {name}", text) for name, text in _longest_parts(layers, total) if name in layers][:5]
-    return [("no kernel ran", _idle_share(total, span, devices)), *_longest_parts(causes, total), *before]
-
-def _idle_share(total, span, devices):
-    "Return the idle time with its share of a span; of several devices it is their mean."
-    share = f", {percent_text(total / span)} of {format_si(span, 's')}" if span else ""
-    return format_si(total, "s") + share + (f", mean of {devices} devices" if devices > 1 else "")
-
-def _longest_parts(sums, total):
-    "Return each name with its time and its share of `total`, the longest first."
-    shares = share_texts(dict(sorted(sums.items(), key=lambda pair: -pair[1])), total, 0)
-    return [(k, f"{format_si(sums[k], 's')}, {share}" if k in sums else share) for k, share in shares.items()]
+    "Return how long the device ran nothing, where that is known; none without the folder of traces."
+    known = result.idle or any(p.type == "GPU idle" for p in result.points)
+    traces = door("traces") if known else None
+    return traces.idle_facts(result) if traces else []
 
 def _timing_facts(t):
     times = [("end to end", t.end_to_end_s), ("rows", t.rows_s), ("overhead", t.overhead_s)]
