@@ -555,13 +555,11 @@ def _other_dtypes(pairs, sides):
     return [f"dtype of {len(other)} of {len(both)} rows: {_told(names, sides)}"] if other else []
 
 # %% ../../nbs/comparing/compare.ipynb #df00dr02
-_in_turn = "`fasterbench check --against` measures both in turn"
-
 def drift_of(before:Result, after:Result)->tuple[float|None, list[str]]:
     "Return the factor by which the machine may have changed between two results, None: unknown; and a note on it."
     sides = [(side, r.timing) for side, r in (("before", before), ("after", after)) if r.timing]
     caveats = [f"{caveat} {side}" for side, t in sides for caveat in load_caveats(t)]
-    if caveats: return math.inf, [f"No row is judged: {', '.join(caveats)}. {_in_turn}."]
+    if caveats: return math.inf, [f"Changes are not judged: {', '.join(caveats)}."]
     if len(sides) < 2 or not _same_machine(before, after): return None, []
     drift = drift_between(*(t.reference for _, t in sides))
     return drift, []
@@ -573,8 +571,7 @@ def _limits(pairs, drift):
     if not known: return []
     least, middle = (f"×{of(known):.2f}" for of in (min, statistics.median))
     factors = least if least == middle else f"{least} ({middle} for the median row)"
-    return [f"The machine changed by ×{drift:.2f} between the two runs, so changes below {factors} are not judged. "
-            f"{_in_turn}."]
+    return [f"The machine changed by ×{drift:.2f} between the two runs, so changes below {factors} are not judged."]
 
 def _is_traced(r): return r.environment.get("tool") == "torch.profiler"
 
