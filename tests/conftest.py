@@ -19,6 +19,7 @@ import os, shutil, tempfile, warnings
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 import forked
 from alone import machine
@@ -42,6 +43,15 @@ def shared_file(*parts):
     path = shared.joinpath("data", *parts)
     if not path.exists(): pytest.skip(f"no {path}; FASTERBENCH_SHARED names the folder that holds it")
     return path
+
+def once(name, make):
+    "A folder of this run, which the first worker that asks for it fills with `make(folder)`."
+    with FileLock(folder/f"{name}.lock"):
+        if not (folder/name).exists():
+            new = Path(tempfile.mkdtemp(dir=folder))
+            make(new)
+            new.rename(folder/name)
+    return folder/name
 
 def no_browser(why):
     warnings.warn(f"NO PAGE IS TESTED: {why}")
@@ -106,7 +116,7 @@ def pytest_terminal_summary(terminalreporter):
             if report.when == "call" and name.startswith("cells "): counts[name[6:]] = counts.get(name[6:], 0) + n
     if counts:
         terminalreporter.write_line(f"cells of notebooks: {counts['executed']} executed, {counts['heavy']} heavy ones left out (FASTERBENCH_TESTS=all), "
-                                    f"{counts['cuda']} for CUDA left out (no GPU)")
+                                    f"{counts['weekly']} weekly ones (nightly), {counts['cuda']} for CUDA left out (no GPU)")
 
 def pytest_unconfigure():
     if not worker: shutil.rmtree(folder, ignore_errors=True)

@@ -309,16 +309,9 @@ def test_the_same_command_line_with_one_and_two_ranks(folder):
         assert [d.returncode for d in done] == [0, 0], done[0].stderr[-2000:]
         check_output(folder, *("".join(getattr(d, stream) for d in done) for stream in ("stdout", "stderr")), 2)
 
-@heavy_only("starts torchrun")
-def test_the_same_command_line_under_torchrun(folder):
-    job = torchrun(folder, *arguments)
-    out, err = job.communicate(timeout=patience_s)
-    assert job.returncode == 0, err[-2000:]
-    check_output(folder, out, err, 2)
-
 @heavy_only("starts torchrun and measures a network")
 def test_the_network_beside_the_roofs(folder):
-    "`--network` measures it; the roofs that were given stay, and the waiting has a least time. One process is told what to start."
+    "The same command line under torchrun: `--network` measures it; the roofs that were given stay, and the waiting has a least time. One process is told what to start."
     job = torchrun(folder, *arguments, "--network")
     out, err = job.communicate(timeout=patience_s)
     assert job.returncode == 0, err[-2000:]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from conftest import heavy, heavy_only, nightly, nightly_only, root
+from conftest import heavy, heavy_only, nightly, nightly_only, once, root
 from fasterbench import HardwarePeaks, Result, compare, from_json
 from fasterbench.core.units import format_si
 from fasterbench.roofs.place import place
@@ -76,6 +76,9 @@ def go_to(browser, tab):
 
 def line(browser, index): return browser.find_element("css selector", f"#table tr[data-index='{index}']")
 def press(browser, index): browser.execute_script("arguments[0].click()", line(browser, index))
+def box(browser, selector):
+    "Left, top, right and bottom of what a selector finds first, px."
+    return browser.execute_script("const b = document.querySelector(arguments[0]).getBoundingClientRect(); return [b.left, b.top, b.right, b.bottom]", selector)
 def press_marker(browser, index): browser.execute_script("charts[0].emit('plotly_click', {points: [{customdata: arguments[0]}]})", index)
 
 def ringed(browser):
@@ -97,10 +100,7 @@ def both_on_screen(browser, index):
         return [seen(line) && line.bottom <= frame.bottom + 1 && line.top >= head.bottom - 1, paths.length > 0 && paths.every(p => seen(p.getBoundingClientRect()))]""", index)
 
 @pytest.fixture(scope="module")
-def report(tmp_path_factory):
-    path = tmp_path_factory.mktemp("report")/"resnet50.html"
-    from_json(resnet50).to_html(path)
-    return path
+def report(pages): return pages["report"][0]
 
 @more
 def test_the_charts_are_drawn_at_their_size(chrome, report):
@@ -179,16 +179,18 @@ def measured_peaks():
                          sweep=(("copy", 1 << 20, 5e11), ("read", 1 << 20, 3e11), ("copy", 1 << 28, 5e10)),
                          trials=(("float32", "matmul 512×512×512", 2.7e8, 2e11),))
 
-@pytest.fixture(scope="module")
-def pages(tmp_path_factory, report):
-    "Every kind of page, with its first tab."
-    folder = tmp_path_factory.mktemp("pages")
+def all_pages(folder):
+    from_json(resnet50).to_html(folder/"report.html")
     for name, result in dict(step=training_step(), blocks=repeated_blocks(), levels=with_levels()).items(): result.to_html(folder/f"{name}.html")
     compare(*two_results()).to_html(folder/"pair.html")
     compare(*two_results(), two_results()[0]).to_html(folder/"series.html")
     (folder/"peaks.html").write_text(PeaksView(measured_peaks()).render(), encoding="utf-8")
-    first = dict(pair="pairs", peaks="memory", series="series")
-    return {name: (folder/f"{name}.html", first.get(name, "modules")) for name in ("step", "blocks", "levels", "pair", "series", "peaks")} | dict(report=(report, "modules"))
+
+@pytest.fixture(scope="module")
+def pages():
+    "Every kind of page, with its first tab."
+    folder, first = once("pages", all_pages), dict(pair="pairs", peaks="memory", series="series")
+    return {name: (folder/f"{name}.html", first.get(name, "modules")) for name in kinds_of_pages}
 
 kinds_of_pages = ("report", "step", "blocks", "levels", "pair", "series", "peaks")
 def here_on(page):
@@ -289,16 +291,15 @@ def test_every_filter_shows_the_rows_of_the_frame(chrome, report, tab):
 def test_first_screen_answers(chrome, report):
     "At 1440×900: the lines, the whole chart, and a table with name, time, share, bound and utilization, side by side."
     opened(chrome, report, state="")
-    box = lambda selector: chrome.execute_script("const b = document.querySelector(arguments[0]).getBoundingClientRect(); return [b.left, b.top, b.right, b.bottom]", selector)
     for selector in (".lead", "#division", "#chart", "#scroller"):
-        left, top, right, bottom = box(selector)
+        left, top, right, bottom = box(chrome, selector)
         assert 0 <= left < right <= 1440 and 0 <= top < bottom <= 900, selector
-    assert box("#chart")[2] <= box("#scroller")[0] and abs(box("#legend")[1] - box(".right")[1]) < 5
+    assert box(chrome, "#chart")[2] <= box(chrome, "#scroller")[0] and abs(box(chrome, "#legend")[1] - box(chrome, ".right")[1]) < 5
     for field in ("name", "type", "time_s", "share", "bound", "utilization_pct", "potential_s"):
-        left, top, right, bottom = box(f"th.field-{field}")
-        assert right <= box("#scroller")[2] + 1 and bottom <= 900, field
+        left, top, right, bottom = box(chrome, f"th.field-{field}")
+        assert right <= box(chrome, "#scroller")[2] + 1 and bottom <= 900, field
     opened(chrome, report, 1024, 768, state="")
-    assert box("#chart")[3] <= box("#scroller")[1]                            # below each other
+    assert box(chrome, "#chart")[3] <= box(chrome, "#scroller")[1]                            # below each other
 
 def test_the_division_sums_to_the_whole(chrome, report):
     opened(chrome, report)
@@ -725,16 +726,17 @@ def real_results():
     import torch
     from fasterbench import predict, read_trace
     yield "resnet50", from_json(resnet50)
-    for name in ("mi300x_sd35_compiled", *["h100_vit_base_infer", "h100_qwen1.5_0.5b_prefill", "mi300x_torch_compile", "mi300x_resnet_ddp8_train_rank0"] * heavy):
+    others = ["h100_qwen1.5_0.5b_prefill", "mi300x_resnet_ddp8_train_rank0"] * heavy + ["h100_vit_base_infer", "mi300x_torch_compile"] * nightly
+    for name in ("mi300x_sd35_compiled", *others):
         if (traces/f"{name}.json.gz").is_file(): yield name, read_trace(traces/f"{name}.json.gz")
     with torch.device("meta"): model, x = torch.nn.TransformerDecoderLayer(1024, 16, batch_first=True), torch.randn(8, 512, 1024)
     yield "decoder", predict(model, (x, x), "NVIDIA H100 80GB HBM3")
 
-@pytest.fixture(scope="module")
-def real(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("real")
+def real_pages(folder):
     for name, result in real_results(): result.to_html(folder/f"{name}.html")
-    return sorted(folder.glob("*.html"))
+
+@pytest.fixture(scope="module")
+def real(): return sorted(once("real", real_pages).glob("*.html"))
 
 # The boxes of roofs' labels and of names, of the markers and of the star; letters are lower than their boxes.
 boxes_of = """
@@ -763,68 +765,65 @@ def passes(line, box):
     steps = [k / n for k in range(n + 1)]
     return any(left < x0 + (x1 - x0) * f < right and top < y0 + (y1 - y0) * f < bottom for f in steps)
 
-@pytest.mark.parametrize("width, height, names", [(1440, 900, 3), pytest.param(1024, 768, 3, marks=nightly_only("a size in between")), pytest.param(390, 844, 1, marks=more)])
-def test_labels_lie_on_nothing(chrome, real, width, height, names):
-    "On real results: no label of a roof and no name lies on another, on a marker, the star or a line; leaders are short and pass through none of these."
+def labels_lie_on_nothing(chrome, page, width, names):
+    "No label of a roof and no name lies on another, on a marker, the star or a line; leaders are short and pass through none of these."
     on = lambda a, b: a[2] < b[4] and b[2] < a[4] and a[3] < b[5] and b[3] < a[5]
+    texts, points = chrome.execute_script(boxes_of)
+    assert [(a[1], b[1]) for i, a in enumerate(texts) for b in texts[:i] if on(a, b)] == [], page
+    assert [(a[1], b[0]) for a in texts for b in points if on(a, b)] == [], page
+    named = chrome.execute_script("return charts[0].layout.annotations.filter(a => a.name === 'slowest').map(a => a.text)")
+    roofs = chrome.execute_script("return tab.figures[0].data.filter(t => t.textfont && t.visible !== 'legendonly').map(t => t.name)")
+    lines, leaders = chrome.execute_script(lines_of)
+    assert [(a[1], l[0]) for a in texts for l in lines if passes(l[1:], a[2:])] == [], page
+    assert all(length <= 101 for *_, length, _ in leaders), (page, leaders)
+    for text, x, y, *end, _, r in leaders:
+        own = ["", "", x - 2 * r - 2, y - 2 * r - 2, x + 2 * r + 2, y + 2 * r + 2]
+        met = [b[1] for b in texts if b[1] != text] + [b[0] for b in points if not on(b, own)]
+        boxes = [b[2:] for b in texts if b[1] != text] + [b[2:] for b in points if not on(b, own)]
+        assert [m for m, b in zip(met, boxes) if passes((x, y, *end), b)] == [], (page, text)
+    labelled = chrome.execute_script("return charts[0].layout.annotations.filter(a => a.name === 'roof').map(a => a.text)")
+    crowded = page == "mi300x_sd35_compiled"              # of its three ceilings two are 12 px apart: one has no room for a label
+    assert len(named) >= min(names, len(points)) - crowded, (page, named)
+    assert not crowded or width < 700 or "SD3Transformer2DModel_0" in named                 # half of the time
+    assert len(roofs) >= len(labelled) >= max(len(roofs) - crowded, 2) or width < 700, (page, roofs, labelled)
+    assert not any("through" in name for name in chrome.execute_script("return charts[0].data.map(t => t.name ?? '')")), page     # counters alone
+    assert chrome.execute_script("return document.documentElement.scrollWidth <= innerWidth"), page
+
+def the_chart_is_half_of_the_page(chrome, page, width):
+    "Half of the width and 420 px of height at least, without the strip; on a phone it begins within the upper two thirds of the first screen."
+    plot = chrome.execute_script("const {xaxis, yaxis} = charts[0]._fullLayout; return [xaxis._length, yaxis._offset + yaxis._length]")
+    left, top, right, bottom = box(chrome, "#chart")
+    assert box(chrome, "#legend")[3] - box(chrome, "#legend")[1] < 40, page               # one line
+    if width < 700:
+        titles = chrome.execute_script("return [...document.querySelectorAll('#chart .xtitle, #chart .ytitle')].map(e => e.textContent)")
+        assert top < 844 * 2 / 3 and plot[0] >= 265, (page, plot)
+        assert {"arithmetic intensity (FLOP/B)", "performance (FLOP/s)"} <= set(titles), page
+    else:
+        assert right - left >= 0.5 * (width - 40) and bottom - top >= 420, page
+        assert plot[1] >= 420 - 52, page                                                  # its axis and title are below
+
+def columns_fit_or_have_a_bar(chrome, page):
+    "Names are as long as the other columns let them be; the bar of a table that is too wide is on screen, and its titles stay there."
+    wide, frame, bar, bottom = chrome.execute_script("""
+        const e = document.getElementById("scroller")
+        return [document.getElementById("table").offsetWidth, e.clientWidth, e.offsetHeight - e.clientHeight, e.getBoundingClientRect().bottom]""")
+    assert wide <= frame + 1 or bar > 8 and bottom <= 900, page
+    seen = chrome.execute_script("""
+        const frame = document.getElementById("scroller").getBoundingClientRect()
+        return [...document.querySelectorAll("#table th")].filter(e => e.getBoundingClientRect().right <= frame.right + 1).map(e => e.textContent)""")
+    assert {"name", "time", "share", "bound", "utilization"} <= set(seen), (page, seen)
+    top = box(chrome, "#table th")[1]
+    chrome.execute_script("document.getElementById('scroller').scrollTop = 1e6")
+    assert box(chrome, "#table th")[1] == top, page
+
+@pytest.mark.parametrize("width, height, names", [(1440, 900, 3), pytest.param(1024, 768, 3, marks=nightly_only("a size in between")), pytest.param(390, 844, 1, marks=more)])
+def test_real_results_are_drawn_well(chrome, real, width, height, names):
+    "Each page is opened once in a size."
     for path in real:
         opened(chrome, path, width, height, state="")
-        texts, points = chrome.execute_script(boxes_of)
-        assert [(a[1], b[1]) for i, a in enumerate(texts) for b in texts[:i] if on(a, b)] == [], path.stem
-        assert [(a[1], b[0]) for a in texts for b in points if on(a, b)] == [], path.stem
-        named = chrome.execute_script("return charts[0].layout.annotations.filter(a => a.name === 'slowest').map(a => a.text)")
-        roofs = chrome.execute_script("return tab.figures[0].data.filter(t => t.textfont && t.visible !== 'legendonly').map(t => t.name)")
-        lines, leaders = chrome.execute_script(lines_of)
-        assert [(a[1], l[0]) for a in texts for l in lines if passes(l[1:], a[2:])] == [], path.stem
-        assert all(length <= 101 for *_, length, _ in leaders), (path.stem, leaders)
-        for text, x, y, *end, _, r in leaders:
-            own = ["", "", x - 2 * r - 2, y - 2 * r - 2, x + 2 * r + 2, y + 2 * r + 2]
-            met = [b[1] for b in texts if b[1] != text] + [b[0] for b in points if not on(b, own)]
-            boxes = [b[2:] for b in texts if b[1] != text] + [b[2:] for b in points if not on(b, own)]
-            assert [m for m, b in zip(met, boxes) if passes((x, y, *end), b)] == [], (path.stem, text)
-        labelled = chrome.execute_script("return charts[0].layout.annotations.filter(a => a.name === 'roof').map(a => a.text)")
-        crowded = path.stem == "mi300x_sd35_compiled"              # of its three ceilings two are 12 px apart: one has no room for a label
-        assert len(named) >= min(names, len(points)) - crowded, (path.stem, named)
-        assert not crowded or width < 700 or "SD3Transformer2DModel_0" in named                 # half of the time
-        assert len(roofs) >= len(labelled) >= max(len(roofs) - crowded, 2) or width < 700, (path.stem, roofs, labelled)
-        assert not any("through" in name for name in chrome.execute_script("return charts[0].data.map(t => t.name ?? '')")), path.stem     # counters alone
-        inside = chrome.execute_script("return document.documentElement.scrollWidth <= innerWidth")
-        assert inside, path.stem
-
-@more
-def test_the_chart_is_half_of_the_page(chrome, real):
-    "At 1440 px half of the width and 420 px of height at least, without the strip; on a phone it begins within the upper two thirds of the first screen."
-    plot = lambda: chrome.execute_script("const {xaxis, yaxis} = charts[0]._fullLayout; return [xaxis._length, yaxis._offset + yaxis._length]")
-    titles = lambda: chrome.execute_script("return [...document.querySelectorAll('#chart .xtitle, #chart .ytitle')].map(e => e.textContent)")
-    box = lambda selector: chrome.execute_script("const b = document.querySelector(arguments[0]).getBoundingClientRect(); return [b.left, b.top, b.right, b.bottom]", selector)
-    for path in real:
-        opened(chrome, path, state="")
-        left, top, right, bottom = box("#chart")
-        assert right - left >= 0.5 * (1440 - 40) and bottom - top >= 420, path.stem
-        assert plot()[1] >= 420 - 52, path.stem                                          # its axis and title are below
-        assert box("#legend")[3] - box("#legend")[1] < 40, path.stem                     # one line
-        opened(chrome, path, 390, 844, state="")
-        assert box("#chart")[1] < 844 * 2 / 3 and box("#legend")[3] - box("#legend")[1] < 40, path.stem
-        assert plot()[0] >= 265, (path.stem, plot())
-        assert {"arithmetic intensity (FLOP/B)", "performance (FLOP/s)"} <= set(titles()), path.stem
-
-@more
-def test_columns_fit_or_have_a_bar(chrome, real):
-    "Names are as long as the other columns let them be; the bar of a table that is too wide is on screen, and its titles stay there."
-    for path in real:
-        opened(chrome, path, state="")
-        wide, frame, bar, bottom = chrome.execute_script("""
-            const e = document.getElementById("scroller")
-            return [document.getElementById("table").offsetWidth, e.clientWidth, e.offsetHeight - e.clientHeight, e.getBoundingClientRect().bottom]""")
-        assert wide <= frame + 1 or bar > 8 and bottom <= 900, path.stem
-        seen = chrome.execute_script("""
-            const frame = document.getElementById("scroller").getBoundingClientRect()
-            return [...document.querySelectorAll("#table th")].filter(e => e.getBoundingClientRect().right <= frame.right + 1).map(e => e.textContent)""")
-        assert {"name", "time", "share", "bound", "utilization"} <= set(seen), (path.stem, seen)
-        title = lambda: chrome.execute_script("return document.querySelector('#table th').getBoundingClientRect().top")
-        top = title()
-        chrome.execute_script("document.getElementById('scroller').scrollTop = 1e6")
-        assert title() == top, path.stem
+        labels_lie_on_nothing(chrome, path.stem, width, names)
+        if width != 1024: the_chart_is_half_of_the_page(chrome, path.stem, width)
+        if width == 1440: columns_fit_or_have_a_bar(chrome, path.stem)
 
 @more
 def test_names_take_the_room_that_there_is(chrome, tmp_path):
