@@ -15,7 +15,7 @@ Three levels: the test line of the README; FASTERBENCH_TESTS=all, as `.ci/run`, 
 FASTERBENCH_TESTS=nightly, once a week, adds `@nightly_only(why)`. Tests run on several workers. Those that compare times
 carry the mark `timed`: they come last, and no other test runs beside them. Of a notebook only the cells that carry
 `#| timed` are alone. Those of a minute and more carry the mark `long`, and come first."""
-import os, shutil, tempfile, warnings
+import gc, os, shutil, tempfile, warnings
 from pathlib import Path
 
 import pytest
@@ -101,6 +101,11 @@ def timed(item):
 def pytest_collection_modifyitems(items):
     "Long tests come first, so that nobody waits for them at the end; timed ones last."
     items.sort(key=lambda item: ([None, "cells", "all"].index(timed(item)), item.get_closest_marker("long") is None))
+
+def pytest_collection_finish():
+    "What is imported stays: the collector, which a count of work runs, looks at what a test makes alone."
+    gc.collect()
+    gc.freeze()
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item):

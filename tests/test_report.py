@@ -28,7 +28,7 @@ def until(found, seconds=120):
         time.sleep(0.05)
     return value
 
-more = heavy_only("seconds in a browser")
+more, phones = heavy_only("seconds in a browser"), nightly_only("a phone")
 
 def ready(browser, tab): until(lambda: browser.execute_script("return document.body.dataset.ready") == tab)
 
@@ -194,9 +194,9 @@ def pages():
 
 kinds_of_pages = ("report", "step", "blocks", "levels", "pair", "series", "peaks")
 def here_on(page):
-    "What takes seconds on each page is tried in the test line on this one, in the heavy run on one of another kind, and once a week on all."
+    "What takes seconds on each page is tried on this one, and once a week on all."
     rarely = nightly_only("the same on another kind of page")
-    return pytest.mark.parametrize("name", [n if n == page else pytest.param(n, marks=more if n == "pair" else rarely) for n in kinds_of_pages])
+    return pytest.mark.parametrize("name", [n if n == page else pytest.param(n, marks=rarely) for n in kinds_of_pages])
 
 # Every kind of page
 
@@ -253,7 +253,7 @@ def test_a_row_shows_its_marker_and_a_marker_its_row(chrome, pages, name):
     path, tab = pages[name]
     opened(chrome, path, tab=tab)
     marked = [i for i in lines(chrome) if i in on_charts(chrome)[0]]
-    for size in ((1440, 900), (390, 844), *[(1024, 768), (844, 390)] * heavy):
+    for size in ((1440, 900), (390, 844), *[(1024, 768), (844, 390)] * nightly):
         view(chrome, *size)
         chrome.execute_script("scrollTo(0, 0)")
         for index, by in ((marked[-1], press), (marked[0], press_marker), (marked[len(marked) // 2], press), (marked[-1], press_marker)):
@@ -568,7 +568,7 @@ def test_short_names_stay_apart(chrome, report):
     assert cut.startswith("vectorized_elemen") and len(cut) == 28
 
 @more
-@pytest.mark.parametrize("width", (390, 1440))
+@pytest.mark.parametrize("width", (pytest.param(390, marks=phones), 1440))
 def test_rows_that_are_not_on_the_chart_have_names_of_their_own(chrome, tmp_path, width):
     "Each kind of such rows has a label, no label covers another, and no marker covers a label."
     rows = [row("fft", 3e-3, flops=None, share=0.3), row("none", 3e-3, flops=0, nbytes=0, share=0.3), row("copy", 3e-3, flops=0, share=0.3), row("fc", 1e-3)]
@@ -581,7 +581,7 @@ def test_rows_that_are_not_on_the_chart_have_names_of_their_own(chrome, tmp_path
     left = chrome.execute_script("return Math.min(...[...charts[0].querySelectorAll('.x2y2 path.point')].map(e => e.getBoundingClientRect().left))")
     assert left >= max(right for *_, right in boxes) - 2
 
-@more
+@phones
 def test_a_command_in_a_note_is_one_line(chrome, tmp_path):
     command = "ncu --metrics " + ",".join(["smsp__sass_thread_inst_executed_op_ffma_pred_on.sum"] * 9)
     Result([row("a", 1e-3)], paper, model="Net", notes=[f"the missing metrics:\n{command}", "another"]).to_html(tmp_path/"note.html")
@@ -816,7 +816,7 @@ def columns_fit_or_have_a_bar(chrome, page):
     chrome.execute_script("document.getElementById('scroller').scrollTop = 1e6")
     assert box(chrome, "#table th")[1] == top, page
 
-@pytest.mark.parametrize("width, height, names", [(1440, 900, 3), pytest.param(1024, 768, 3, marks=nightly_only("a size in between")), pytest.param(390, 844, 1, marks=more)])
+@pytest.mark.parametrize("width, height, names", [(1440, 900, 3), pytest.param(1024, 768, 3, marks=nightly_only("a size in between")), pytest.param(390, 844, 1, marks=phones)])
 def test_real_results_are_drawn_well(chrome, real, width, height, names):
     "Each page is opened once in a size."
     for path in real:
@@ -855,7 +855,7 @@ def test_a_text_finds_rows_without_names(chrome, tmp_path):
     opened(chrome, tmp_path/"samples.html", tab="series")
     assert not chrome.find_element("id", "text").is_displayed() and not chrome.find_element("id", "regex").is_displayed()
 
-@more
+@phones
 def test_a_phone_shows_one_note_and_the_others_on_demand(chrome, tmp_path):
     Result([row("a", 1e-3)], paper, model="Net", notes=["one", "two", "three"]).to_html(tmp_path/"notes.html")
     shown = lambda: [e.text for e in chrome.find_elements("css selector", ".note") if e.is_displayed()]
@@ -886,7 +886,7 @@ def test_columns_that_fit_have_no_bar(chrome, report):
         wide = chrome.execute_script("const e = document.getElementById('scroller'); return [e.scrollWidth - e.clientWidth, e.offsetHeight - e.clientHeight]")
         assert wide[0] == 0 and wide[1] <= 2, (size, wide)
 
-@more
+@phones
 def test_filters_are_there_when_a_phone_turns(chrome, report):
     opened(chrome, report, 390, 844)
     view(chrome, 844, 390)
@@ -895,7 +895,7 @@ def test_filters_are_there_when_a_phone_turns(chrome, report):
     put(chrome, "text", "no such row")
     assert chrome.find_element("id", "text").is_displayed() and in_table(chrome) == []
 
-@more
+@phones
 def test_names_of_rows_are_above_them_on_a_phone(chrome, tmp_path):
     "The chart keeps the width, and a name lies on no marker; in dark, too, it is the ink of the page."
     from fasterbench.checking.budgets import Budget, Found, figures, judge
@@ -947,7 +947,7 @@ def test_phases_have_symbols_of_their_own(chrome, pages):
     click_the_legend(chrome, "backward")
     until(lambda: in_table(chrome) == [0])
 
-@more
+@phones
 def test_a_phone_shows_time_and_share_beside_the_name(chrome, report):
     opened(chrome, report, 390, 844)
     right = lambda field: chrome.execute_script("return document.querySelector(arguments[0]).getBoundingClientRect().right", f"th.field-{field}")

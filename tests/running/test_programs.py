@@ -43,7 +43,7 @@ def check_result(text):
     return found
 
 @heavy_only("three runs of a program, or four")
-@pytest.mark.parametrize("name", cases)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=nightly_only("another program")) if n in ("reference", "accelerate_loop") else n for n in cases])
 def test_program(name, tmp_path):
     if name in needs and importlib.util.find_spec(needs[name]) is None: pytest.skip(f"{needs[name]} is not installed")
     folders = [tmp_path/n for n in ("plain", "watch", "run")]
