@@ -7,7 +7,7 @@ from torch import nn
 
 from fasterbench import count_work
 from fasterbench.work.trace import MemoryBlocks
-from conftest import nightly_only
+from conftest import heavy_only, nightly_only
 from memory_cases import cases, live_peak, prepared, tracked_peak, whole
 
 def counted(case):
@@ -21,7 +21,10 @@ def without_collector(measure):
     try: return measure()
     finally: gc.enable()
 
-@pytest.mark.parametrize("name", [*cases, *(pytest.param(n, marks=nightly_only("more layers of the same kinds")) for n in whole)])
+# Networks of other libraries have no kind of memory that the small ones above them lack.
+libraries = {n for n in cases if n.startswith(("squeezenet", "timm", "Llama, step", "GPT-2", "BERT", "Mixtral"))}
+
+@pytest.mark.parametrize("name", [*(pytest.param(n, marks=heavy_only("a network of another library")) if n in libraries else n for n in cases), *(pytest.param(n, marks=nightly_only("more layers of the same kinds")) for n in whole)])
 def test_peak_is_that_of_live_storages(name):
     "Equal to the byte; the parts add up at the peak and after each operator."
     case = (cases | whole)[name]

@@ -209,6 +209,7 @@ def test_a_rank_that_is_killed_ends_the_others(tmp_path):
     assert "RankError" in outs[0][0] and "rank 1 ended or hangs" in outs[0][0] and "same True" in outs[0][0] and outs[1][0] == "", outs
     assert seconds < 150                                # the group itself waits 300 s
 
+@heavy_only("waits for the limit of a rank")
 def test_a_rank_that_raises_is_named_on_the_others(tmp_path):
     "Also where it lives on: the others wait no longer than the limit."
     outs, seconds = launch("def fault(): raise ValueError('no more data')\n" + class_of_faults + "said(0)\nos._exit(0)\n", tmp_path, limit="12", check=False)

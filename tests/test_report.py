@@ -247,6 +247,7 @@ def test_charts_keep_their_size_when_the_window_or_the_phone_turns(chrome, pages
     assert all(abs(a - b) <= 2 for old, new in zip(before, sizes()) for a, b in zip(old, new))
     assert chrome.get_log("browser") == []
 
+@more
 @here_on("report")
 def test_a_row_shows_its_marker_and_a_marker_its_row(chrome, pages, name):
     "Both on screen, and lit until the next; on a wide and a small screen, and a phone both ways."
@@ -311,6 +312,7 @@ def test_the_division_sums_to_the_whole(chrome, report):
     whole, total = chrome.execute_script("return document.getElementById('division').clientWidth"), sum(s for _, s in parts)
     assert chrome.execute_script(lengths) == pytest.approx([whole * s / total for _, s in parts], abs=0.5)
 
+@more
 def test_the_bar_has_the_terms_of_the_equation(chrome, report):
     "In its order, a small one too; on a dark page only compute and memory are bright."
     opened(chrome, report, dark=True)
@@ -321,6 +323,7 @@ def test_the_bar_has_the_terms_of_the_equation(chrome, report):
     painted = chrome.execute_script("return [...document.querySelectorAll('.segment')].map(e => [e.className, getComputedStyle(e).backgroundColor])")
     assert all(luminance(color) < 0.12 for name, color in painted if "above" in name or "outside" in name) and len(painted) == len(labels)
 
+@more
 def test_phases_of_a_training_step(chrome, pages):
     for name, wanted in (("step", dict(backward=[0], forward=[1, 2, 3], update=[4])),):
         opened(chrome, pages[name][0])
@@ -329,12 +332,14 @@ def test_phases_of_a_training_step(chrome, pages):
             assert in_table(chrome) == left and all(c == left for c in on_charts(chrome))
     assert "phase" in [e.text for e in chrome.find_elements("css selector", "#table .dt-column-title")]
 
+@more
 def test_the_root_of_a_model_has_a_name_to_read_and_to_find(chrome, pages):
     opened(chrome, pages["step"][0])
     assert column(chrome, "name") == ["fc", "fc", "(model)", "(loss)", "(optimizer)"]
     put(chrome, "text", "(Mod")
     assert in_table(chrome) == [2] and chrome.execute_script("return rows[2].name") == ""
 
+@more
 def test_repeated_blocks_fold_into_a_tree(chrome, pages):
     "A folded row has one marker; opened, its rows stand below it, each with its own."
     opened(chrome, pages["blocks"][0], state="fold=1")
@@ -427,6 +432,7 @@ def test_what_is_unknown_comes_last(chrome, tmp_path):
 
 def titles(browser): return browser.execute_script("return [...document.querySelectorAll('#table .dt-column-title')].map(e => e.textContent)")
 
+@more
 def test_column_menu(chrome, report):
     "Any column can be shown; the choice stands in the URL; XProf's columns and all are one click each."
     opened(chrome, report)
@@ -481,6 +487,7 @@ def test_numbers_look_as_everywhere_else(chrome, report):
     others = chrome.execute_script("return [write(null, 'si', 's'), write(0.5, 'share'), write(12.34, 'percent'), write(1.5, 'fixed', 'GFLOP/s'), write(Infinity, 'fixed')]")
     assert others == ["?", "50.0 %", "12.3 %", "1.50 GFLOP/s", "∞"]
 
+@more
 def test_program_and_steps(chrome, report):
     opened(chrome, report)
     go_to(chrome, "program")
@@ -496,6 +503,7 @@ def click_the_legend(browser, name):
     script = "[...document.querySelectorAll('#legend button')].find(e => e.textContent.includes(arguments[0])).click()"
     browser.execute_script(script, name)
 
+@more
 def test_the_legend_filters(chrome, report):
     opened(chrome, report)
     click_the_legend(chrome, "memory")
@@ -619,6 +627,7 @@ def test_a_comparison(chrome, pages):
     rows = {k: chrome.execute_script("return rows.find(r => r.name === arguments[0])", k) for k in ("old", "new")}
     assert rows["old"]["time_after_s"] == "" and rows["new"]["time_before_s"] == "" and rows["old"]["time_before_s"] == 1e-3
 
+@more
 def test_what_changes_most_has_a_name_and_an_arrow(chrome, pages):
     "By hand 3, 2, 1 and 1 ms; the row within its spread has neither, and no marker before."
     opened(chrome, pages["pair"][0], tab="pairs")
@@ -631,6 +640,7 @@ def test_what_changes_most_has_a_name_and_an_arrow(chrome, pages):
     legend = [e.get_property("textContent").strip() for e in chrome.find_elements("css selector", "#legend button")]
     assert {"→ faster", "→ slower"} <= set(legend) and any("no clear change" in e for e in legend)
 
+@more
 def test_categories_of_a_comparison(chrome, pages):
     "A bar for each side of a category, of its rows: by hand 8 and 9 ms of products, 2 and 2 of activations."
     opened(chrome, pages["pair"][0], tab="pairs")
@@ -644,6 +654,7 @@ def test_categories_of_a_comparison(chrome, pages):
     lead = [e.text for e in chrome.find_elements("css selector", ".lead")]
     assert lead[1].startswith("before: 10.00 ms = ") and lead[2].startswith("after: 11.00 ms = ")
 
+@more
 def test_the_legend_of_a_comparison_hides(chrome, pages):
     opened(chrome, pages["pair"][0], tab="pairs")
     visible = lambda: chrome.execute_script("return charts[0].data.filter(t => t.showlegend !== false && t.visible !== 'legendonly').map(t => t.name)")
@@ -654,6 +665,7 @@ def test_the_legend_of_a_comparison_hides(chrome, pages):
     click_the_legend(chrome, name)
     until(lambda: len(visible()) == before)
 
+@more
 def test_peaks(chrome, pages):
     "The filter acts; what the page has no column for is not offered; another tab has its own rows."
     opened(chrome, pages["peaks"][0], tab="memory")
@@ -663,6 +675,7 @@ def test_peaks(chrome, pages):
     go_to(chrome, "arithmetic")
     assert chrome.get_log("browser") == [] and in_table(chrome) == [0] and not chrome.find_element("id", "filter-kind").is_displayed()
 
+@more
 def test_the_levels_of_a_kernel(chrome, pages):
     "A kernel has a marker per memory level; its row rings them all, and the details say the bytes of each."
     opened(chrome, pages["levels"][0])
@@ -688,6 +701,7 @@ painted = """
   return [...document.querySelectorAll(arguments[0])].filter(e => e.checkVisibility()).slice(0, 60)
     .map(e => [e.closest('svg') ? getComputedStyle(e).fill : getComputedStyle(e).color, ground(e.closest('svg')?.parentElement ?? e)])"""
 
+@more
 @pytest.mark.parametrize("dark", [False, True])
 @pytest.mark.parametrize("name", ["report", pytest.param("pair", marks=more)])
 def test_text_stands_out_on_light_and_dark_pages(chrome, pages, name, dark):

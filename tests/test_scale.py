@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from conftest import nightly_only
+from conftest import heavy_only, nightly_only
 from fasterbench.roofline import HardwarePeaks, RooflineAnalyzer
 
 peaks = HardwarePeaks(1e12, 1e11)
@@ -32,6 +32,7 @@ def python_calls(f):
     finally: sys.setprofile(None)
     return count[0]
 
+@heavy_only("four times 150 layers are in the line")
 @pytest.mark.parametrize("backward", [False, pytest.param(True, marks=nightly_only("the same, four times as long"))])
 def test_two_thousand_layers(backward):
     ra = profile(layers(2000), backward=backward)
@@ -53,6 +54,7 @@ def test_fifty_containers_deep(backward):
 
 spin = "print('spinning', flush=True)\nwhile True: pass"
 
+@heavy_only("keeps every core busy")
 def test_a_busy_machine():
     """Beside processes that keep every core busy a profile ends, and says what it saw.
 

@@ -293,6 +293,7 @@ def test_what_runs_eagerly_between_graphs():
     row = next(p for p in result.points if not p.layers and p.flops)
     assert row.flops == 2 * 8 * 16 * 8 + 2 * 8 * 8 * 16 and row.name == ""
 
+@heavy_only("compiles again")
 def test_dynamic_shapes_and_recompilation():
     "A model compiled for one batch and then for any: the kernels have the sizes of this sample."
     model = torch.compile(made())
@@ -366,6 +367,7 @@ def test_autocast():
     assert sum(p.contraction_flops for p in kernels(result)) == products(made(), torch.ones(8, 16))
     assert {p.dtype for p in kernels(result) if p.contraction_flops} == {"bfloat16"}
 
+@heavy_only("compiles again")
 def test_export_then_compile():
     program = torch.export.export(made(), (torch.ones(8, 16),))
     result = check(profiled(torch.compile(program.module())))
@@ -474,6 +476,7 @@ def ready():
     with torch.no_grad(): model(torch.ones(8, 16))
     return model
 
+@heavy_only("compiles again")
 def test_nothing_is_compiled_anew_and_nothing_stays():
     from torch._C._dynamo.eval_frame import _debug_get_cache_entry_list
     model, code = ready(), Net.forward.__code__
@@ -485,6 +488,7 @@ def test_nothing_is_compiled_anew_and_nothing_stays():
     with torch.no_grad(): model(torch.ones(3, 16))        # a size that is new is still compiled
     assert kernels(profiled(model, torch.ones(3, 16)))
 
+@heavy_only("compiles again")
 def test_two_threads():
     "Two compiled models, profiled at once: each has the kernels of its own, or says that the other had it run eagerly; nothing stays."
     models = [torch.compile(made(kind)) for kind in (Net, Breaks)]
