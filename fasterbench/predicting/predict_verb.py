@@ -12,7 +12,7 @@ from typing import Annotated, Optional
 
 import typer
 
-from ..cli.app import (examples, Dtype, KernelFile, Length, Model, Report, Rows, Saving, Top, app,
+from ..cli.app import (examples, Dtype, KernelFile, Length, Loss, Model, Report, Rows, Saving, Top, app,
                                  batch_sizes, check_there, dtype_named, option, saved_result,
                                  shape_given, show, switch, target_device, usage_error, whole, words)
 from ..cli.verbs import check_kernel_file, fit_note, loaded_on_meta, step_named
@@ -80,24 +80,24 @@ On = option("Predict for this device, or for several: names or `peaks --json` fi
                                         "predict my_model.py:make --on peaks.json --backward --optimizer AdamW"))
 def predict_verb(
     model:Model, on:On, dtype:Dtype=None, autocast:words("Predict under torch.autocast.", "bfloat16", "float16")=None,
-    compiled:switch("Predict under torch.compile; Inductor takes 10 to 60 s.", "--compile")=False,
+    compiled:switch("Predict under torch.compile; compiling takes 10 to 60 s.", "--compile")=False,
     backward:switch("Predict a training step; without --loss, the loss is the sum of the output.", "--backward")=False,
-    loss:option("Compute the loss with this function of the output: losses.py:mean.", metavar="FILE:FUNCTION")=None,
-    optimizer:option("Also predict the update of this torch.optim optimizer.", metavar="NAME")=None,
+    loss:Loss=None,
+    optimizer:option("Also predict the step of this torch.optim optimizer.", metavar="NAME")=None,
     gpus:whole("Split the batch of a training step over N devices.", kind=int)=1,
-    parallel:words("Split it with DDP or FSDP2.", "ddp", "fsdp", kind=str)="ddp",
+    parallel:words("Use DDP or FSDP2 for --gpus.", "ddp", "fsdp", kind=str)="ddp",
     fit:switch("Find the largest batch that fits in memory.", "--fit")=False,
     kernels:KernelFile=None, cuda_graph:switch("Predict the replay of a CUDA graph.", "--cuda-graph")=False,
-    launch_s:option("Set the CPU time to launch a forward.  [default: none, the device alone]",
+    launch_s:option("Set the CPU launch time per forward or step.  [default: device time only]",
                     "--launch-time", "--host-s", kind=Optional[float], metavar="SECONDS")=None,
-    like:option("Assume the utilization of each layer in this `roofline --json` file.")=None,
-    input:option("Set the shape of the sample, such as 1,3,224,224.", metavar="SHAPE")=None,
+    like:option("Take each layer's utilization from this `roofline --json` file.")=None,
+    input:option("Set the input shape, such as 1,3,224,224.", metavar="SHAPE")=None,
     batch:option("Set the batch size, or several: 1,8,64.  [default: 1]", metavar="N,N,…")=None,
     seq:Length=None, top:Top=10, html:Report=None, json:Saving=None, csv:Rows=None,
     old_compiled:Annotated[bool, typer.Option("--compiled", hidden=True)]=False,
     old_captured:Annotated[bool, typer.Option("--captured", hidden=True)]=False,
 ):
-    "Predict a model's time on another device. Print a limit, and an expected time with its interval."
+    "Predict a model's time on another device. Print the limit set by the roofs, and an expected time with an interval."
     from fasterbench.roofs.datasheet import target_of
     from fasterbench.cli.loading import in_the_model
     from fasterbench.core.arguments import as_dtype

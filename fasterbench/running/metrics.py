@@ -197,8 +197,10 @@ class MetricSeries(View):
     @property
     def caveats(self)->list[str]:
         "In how many samples other processes used so many cores that the times are in doubt."
-        used = [(o, c) for o, c in zip(*(self.columns.get(k, ()) for k in ("others", "cores")))
-                if load_caveats(MachineLoad(int(c) if c == c else 0, others=o))]
+        def doubtful(others, cores):
+            return load_caveats(MachineLoad(0 if math.isnan(cores) else int(cores), others=others))
+        loads = zip(self.columns.get("others", ()), self.columns.get("cores", ()))
+        used = [(others, cores) for others, cores in loads if doubtful(others, cores)]
         if not used: return []
         most, cores = max(used)
         said, = load_caveats(MachineLoad(int(cores), others=most))

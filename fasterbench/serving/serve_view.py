@@ -212,8 +212,22 @@ def _crossing_line(fig, name, batch):
 # %% ../../nbs/serving/serve_view.ipynb #62beef5a
 schema, version = "fasterbench.serve", 1
 
+class _ServingView(View):
+    "Served models: lines about them, then caveats."
+    file = "serve"
+
+    @property
+    def lines(self)->list[str]:
+        "The first lines under the title, then the caveats."
+        return [*self._about, *self.caveats]
+
+    @property
+    def caveats(self)->list[str]:
+        "The notes, what the figures rest on last."
+        return [*self.notes[1:], *self.notes[:1]]
+
 @dataclass(frozen=True, repr=False)
-class ServeResult(View):
+class ServeResult(_ServingView):
     "Limits of a served language model on a device: points over phases and batches."
     model: str
     points: tuple[ServePoint, ...] # A `ServePoint` per batch and phase
@@ -231,7 +245,6 @@ class ServeResult(View):
     engine: str=""           # That serves; "": any
 
     filters = dict(name="phase", bound="bound")
-    file = "serve"
 
     def __post_init__(self):
         old = {f"decode {at}": "decode" + place for at, place in places.items()}         # as older files name them
@@ -245,21 +258,11 @@ class ServeResult(View):
         where = self.peaks.environment.get("device_name", self.peaks.device)
         return f"{self.model} on {f'{self.devices} × ' if self.devices > 1 else ''}{where}"
     @property
-    def lines(self)->list[str]:
-        "The first lines under the title, then the caveats."
-        return [*self._about, *self.caveats]
-
-    @property
     def _about(self):
         held = format_si(self.held_bytes, "B")
         size = f"{format_count(self.parameters)} parameters, {held} of weights on each device"
         what = f"{size}; prompt {self.prompt}, {self.new} new tokens"
         return [*self.told, what, *_crossings_text(self.crossings)]
-
-    @property
-    def caveats(self)->list[str]:
-        "The notes, what the figures rest on last."
-        return [*self.notes[1:], *self.notes[:1]]
 
     @property
     def told(self)->list[str]:
@@ -374,7 +377,7 @@ _option_fields = {f.name: f for f in (
 
 # %% ../../nbs/serving/serve_view.ipynb #5e000022
 @dataclass(frozen=True, repr=False)
-class ServeSeries(View):
+class ServeSeries(_ServingView):
     "One served model on several devices and degrees of tensor parallelism."
     model: str
     options: tuple[ServeOption, ...]
@@ -385,17 +388,11 @@ class ServeSeries(View):
     notes: tuple[str, ...]=()
 
     filters = dict(name="devices")
-    file = "serve"
 
     def __repr__(self): return f"ServeSeries({self.title}: {len(self.options)} rows)"
 
     @property
     def title(self)->str: return f"{self.model}, decode, {len(self.options)} replicas compared"
-    @property
-    def lines(self)->list[str]:
-        "The first lines under the title, then the caveats."
-        return [*self._about, *self.caveats]
-
     @property
     def _about(self):
         within = f", expected time per token at most {format_si(self.tpot, 's')}" if self.tpot else ""
@@ -406,11 +403,6 @@ class ServeSeries(View):
         large = [o.name for o in self.options if o.most_batch == 0]
         full = f"weights and the cache of one sequence do not fit: {', '.join(large)}"
         return [*self.told, what, *[full][:len(large)], *[slow][:len(alone)]]
-
-    @property
-    def caveats(self)->list[str]:
-        "The notes, what the figures rest on last."
-        return [*self.notes[1:], *self.notes[:1]]
 
     @property
     def told(self)->list[str]:

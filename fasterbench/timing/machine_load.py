@@ -10,11 +10,12 @@ import os, statistics, sys
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import partial
 from glob import glob
 from time import perf_counter, process_time, sleep
 from typing import NamedTuple
 
+from ..core.features import door
 from .certainty import quartiles
 
 # %% ../../nbs/timing/machine_load.ipynb #7a8e9961
@@ -97,35 +98,12 @@ class _Reading(NamedTuple):
     throttled: int|None=None
     memory_stall: float|None=None   # s
 
-def _ranks_of_job():
-    "Return how many ranks of one job run on this machine: what they do is the same program."
-    dist = sys.modules.get("torch.distributed")
-    if dist is None or not dist.is_available() or not dist.is_initialized(): return 1
-    return int(os.environ.get("LOCAL_WORLD_SIZE", dist.get_world_size()))
-
-def _parent_and_time(pid):
-    "Return the parent of a process, and the time that it has had, s."
-    with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as f: told = f.read().rpartition(")")[2].split()
-    return int(told[1]), (int(told[11]) + int(told[12])) / os.sysconf("SC_CLK_TCK")
-
-@cache
-def _launched_alike(parent):
-    "Return the processes that have the same parent as this one, as ranks have that a launcher started."
-    found = []
-    for pid in filter(str.isdigit, os.listdir("/proc")):
-        try: own, _ = _parent_and_time(pid)
-        except (OSError, ValueError, IndexError): continue       # it has ended
-        if own == parent: found.append(pid)
-    return found
-
 def _own_time():
     "Return the time that this process has had, s, or all ranks on this machine together; None: it is not known."
-    ranks = _ranks_of_job()
-    if ranks == 1: return process_time()
-    try:
-        pids = _launched_alike(os.getppid())
-        return sum(time for _, time in map(_parent_and_time, pids)) if len(pids) >= ranks else None
-    except (OSError, ValueError, IndexError): return None
+    dist = sys.modules.get("torch.distributed")
+    if dist is None or not dist.is_available() or not dist.is_initialized(): return process_time()
+    network = door("network")
+    return network.time_of_ranks() if network else None
 
 def _reading_now(): return _Reading(perf_counter(), _own_time(), read_accounts(), _throttled(), _memory_stall())
 

@@ -58,8 +58,8 @@ def _points(found, kind, peaks):
     "Return the points of one kind of rows: means over the traces, and the spread of the times."
     groups = [getattr(r, kind) for r in found]
     spreads = _iqr_by_row(groups)
-    return ranked(place(_mean_row(row, len(found)), peaks, time_iqr_s=spreads.get(row.key))
-                  for row in added(row for rows in groups for row in rows))
+    rows = added(row for rows in groups for row in rows)
+    return ranked(place(_mean_row(row, len(found)), peaks, time_iqr_s=spreads.get(row.key)) for row in rows)
 
 # %% ../../nbs/traces/trace_read.ipynb #f5892c27
 def _idle(found, peaks):

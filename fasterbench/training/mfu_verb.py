@@ -41,15 +41,17 @@ def _positive_rate(text):
 @app.command("mfu", epilog=examples("mfu transformers:config.json --on A100-SXM4-80GB --tokens-per-s 3000 --seq 2048",
                                     "mfu torchvision:resnet50 --on peaks.json --tokens-per-s 2500 --gpus 8"))
 def mfu_verb(
-    model:Model, on:option("Compare with the peak of this device, or of a `peaks --json` file.", "--on", kind=str,
+    model:Model, on:option("Compute MFU from the peak FLOP/s of this device, or of a `peaks --json` file.",
+                           "--on", kind=str,
                            parser=target_device, metavar="DEVICE|FILE"),
-    tokens_per_s:option("Set the tokens (or images) per second of all devices together.", "--tokens-per-s", kind=str,
+    tokens_per_s:option("Set the throughput of all devices together in tokens/s (or images/s).",
+                        "--tokens-per-s", kind=str,
                         metavar="RATE"),
     seq:Length=None, batch:whole("Set the batch size.  [default: 1]")=None, dtype:Dtype=None,
-    gpus:whole("Set the number of devices that train together.", kind=int)=1,
+    gpus:whole("Set the number of devices in the training run.", kind=int)=1,
     json:option("Write the figures; - for standard output.")=None,
 ):
-    "Compute MFU and HFU from the tokens per second of a training."
+    "Compute MFU and HFU of a training run from its tokens per second."
     import json as js
     from dataclasses import asdict
     from fasterbench.analysis.measure import main_dtype

@@ -12,8 +12,7 @@ from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from typing import TYPE_CHECKING
 
 from ..core.features import door
-from ..core.files import (Facts, Number, check_schema, check_text, read_json, restored, without_folders,
-                                    write_whole)
+from ..core.files import (Facts, Number, check_schema, check_text, read_json, restored, without_folders)
 from ..core.warnings import old_attribute
 from ..core.units import format_si, share_texts
 from ..engine.peers import peers
@@ -27,7 +26,7 @@ from .fold import fold
 from .headline import model_name, unsteady_times
 from .plot import chart, device_name
 from .page import finite
-from .view import View, write_picture
+from .view import View
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -255,10 +254,6 @@ class Result(View):
         "Return the rows as CSV, units in the header; the arguments are those of `to_frame`."
         return self._sheet(points, group, depth).csv()
 
-    def to_csv(self, path, points:str="modules", group:str|None=None, depth:int|None=None)->None:
-        "Write the rows to `path` as CSV, units in the header; the other arguments are those of `to_frame`."
-        write_whole(path, self.csv(points, group, depth))
-
     def plot(self,
         title:str|None=None,     # None: model and device
         points:str="modules",    # "modules", "ops", "kernels" or "steps"
@@ -268,25 +263,14 @@ class Result(View):
         "Return the chart, a plotly `Figure`."
         return chart(self.folded(group, depth, points), self.title if title is None else title, points)
 
-    def to_image(self,
-        path,                    # Where to write: .png, .svg or .pdf
-        title:str|None=None, points:str="modules", group:str|None=None, depth:int|None=None,
-        *,
-        width:int=1000,          # px; a .png has two pixels per px
-    )->None:
-        "Write the chart to `path` as a picture; the other arguments are those of `plot`."
-        write_picture(path, self.plot(title, points, group, depth), width)
-
     def render(self,
         title:str|None=None,     # None: model and device
         top:int|None=1000,       # How many of the slowest modules, and of the slowest operators; None: all
     )->str:
         "Return the page as HTML text."
-        return self._rendered(title, report.report_of(self, top))
+        return self._rendered(title, dict(notes=self.caveats) | self._page(top))
 
-    def to_html(self, path, title:str|None=None, top:int|None=1000)->None:
-        "Write the page to `path`, one HTML file that opens without a network; `title`, `top`: see `render`."
-        write_whole(path, self.render(title, top))
+    def _page(self, top=1000): return report.report_of(self, top)
 
     def to_dict(self)->dict:
         "Return everything as plain values that JSON can hold."

@@ -308,9 +308,10 @@ class View:
 
     def to_csv(self,
         path, # Where to write
+        *args, **kwargs,
     )->None:
-        "Write the rows to `path` as CSV, units in the header."
-        write_whole(path, self.csv())
+        "Write the rows to `path` as CSV; the other arguments are those of `csv`."
+        write_whole(path, self.csv(*args, **kwargs))
 
     def plot(self,
         title:str|None=None, # None: what is drawn
@@ -320,29 +321,29 @@ class View:
 
     def to_image(self,
         path,                # Where to write: .png, .svg or .pdf
-        title:str|None=None, # None: what is drawn
-        *,
+        *args,
         width:int=1000,      # px; a .png has two pixels per px
+        **kwargs,
     )->None:
-        "Write the chart to `path` as a picture."
-        write_picture(path, self.plot(title), width)
+        "Write the chart to `path` as a picture; the other arguments are those of `plot`."
+        write_picture(path, self.plot(*args, **kwargs), width)
 
     def render(self,
         title:str|None=None, # None: what is shown
     )->str:
         "Return the page as HTML text."
-        return self._rendered(title, self._page())
+        return self._rendered(title, dict(notes=self.caveats) | self._page())
 
     def _rendered(self, title, shown):
         file = self.file or type(self).__name__.lower()
-        return page(title or self.title or file, **dict(file=file, filters=self.filters, notes=self.caveats) | shown)
+        return page(title or self.title or file, **dict(file=file, filters=self.filters) | shown)
 
     def to_html(self,
-        path,                # Where to write
-        title:str|None=None, # None: what is shown
+        path, # Where to write
+        *args, **kwargs,
     )->None:
-        "Write the page to `path`, one HTML file that opens without a network."
-        write_whole(path, self.render(title))
+        "Write the page to `path`, an HTML file that opens offline; the other arguments are those of `render`."
+        write_whole(path, self.render(*args, **kwargs))
 
     def to_dict(self)->dict:
         "Return fields and rows as plain values that JSON can hold."
@@ -360,3 +361,18 @@ class View:
 
     def __repr__(self): return self.text()
     def _repr_html_(self): return self._table().html()
+
+# %% ../../nbs/views/view.ipynb #f190b0ed
+class LongView(View):
+    "A view whose table begins with the most important rows."
+    def _table(self, top=10)->Table: raise NotImplementedError
+
+    def text(self,
+        top:int|None=10, # How many rows; None: all
+    )->str:
+        "Return the first rows as a table, in the width of the terminal."
+        return self._table(top).text()
+
+    def summary(self, top:int|None=10)->None:
+        "Print `text`."
+        print(self.text(top))
