@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, overload
 from .verdicts import (Moved, Sampled, change_between, drift_between, factors_to_exceed,
                                             half_width, ratio_factor)
 from ..core.features import door
-from ..core.units import format_si
+from ..core.units import format_si, percent_text
 from ..core.warnings import old_attribute
 from ..roofs.place import RooflinePoint
 from ..roofs.row import grouped, totals
@@ -391,7 +391,8 @@ class Series(View):
         sides = [(label, dict(facts(r))) for label, r in zip(self.labels, self.results) if r.peaks is not None]
         headings = dict.fromkeys(h for _, about in sides for h in about)
         about = [(h, _common_facts([(label, dict(of.get(h, ()))) for label, of in sides])) for h in headings]
-        lines = self.equations if self.equations and len(self) > 2 else [self.told, *self.equations]
+        predicted = any(r.environment.get("predicted") for r in self.results)              # an interval, and a limit
+        lines = self.equations if self.equations and len(self) > 2 and not predicted else [self.told, *self.equations]
         memory = [door("memory")] if self.held and len(self) == 2 else []
         tabs = [m.memories_tab([r.memory for r in self.results], self.labels) for m in memory if m]
         return dict(lines=[*lines, *self.held], facts=about, kinds=[self._tab(), *tabs],
@@ -438,7 +439,7 @@ def _in_lines(text, width=14):
     "Return a label in lines of at most `width` characters, broken at spaces and underscores."
     return "<br>".join(shown(l.replace("_ ", "_"), width) for l in wrap(text.replace("_", "_ "), width))
 
-def _value_text(v, unit): return "?" if v is None else f"{v:.1f} %" if unit == "%" else format_si(v, unit)
+def _value_text(v, unit): return "?" if v is None else percent_text(v / 100) if unit == "%" else format_si(v, unit)
 
 def _series_chart(series, title, top):
     panels = _panels(series, top)

@@ -17,7 +17,7 @@ from ..cli.app import (examples, Dtype, KernelFile, Length, Loss, Model, Report,
                                  shape_given, show, switch, target_device, usage_error, whole, words)
 from ..cli.verbs import check_kernel_file, fit_note, loaded_on_meta, step_named
 from ..core.features import door
-from ..core.units import format_si
+from ..core.units import format_si, percent_text
 from ..core.warnings import FasterbenchDeprecationWarning, warn
 
 # %% ../../nbs/predicting/predict_verb.ipynb #ba714c96
@@ -39,7 +39,7 @@ def _predicted_for(result): return result.environment["device_name"]
 def _memory_cell(result):
     "Return the peak of a run, and its share of the device's memory."
     peak, room = result.memory.peak, result.peaks.capacity("memory")
-    return f"{peak} ({result.memory.peak_bytes / room:.0%})" if room else peak
+    return f"{peak} ({percent_text(result.memory.peak_bytes / room)})" if room else peak
 
 def _of_each(batch, devices):
     "Return the samples of each device."
@@ -51,20 +51,20 @@ def _of_each(batch, devices):
 def _batch_table(results, caveats):
     "Return a line per device and batch size: limit, expected time, its interval, samples or tokens per second."
     from fasterbench.views.headline import is_device_alone, roofs_text
-    from fasterbench.views.view import text_table, wrap_lines
-    devices, (_, unit) = {_predicted_for(r): r for _, r in results}, _done(*results[0])
+    from fasterbench.views.view import Table
+    devices, (_, unit) = {_predicted_for(r): (batch, r) for batch, r in results}, _done(*results[0])
     alone = any(is_device_alone(r) for _, r in results)
     rate = f"{unit}/s of the device" if alone else f"expected {unit}/s"
     rows = [["batch", "limit", "expected", "p10", "p90", rate, "memory"]]
     rows += [_batch_row(batch, r) for batch, r in results]
-    (batch, last), several = results[-1], len(devices) > 1
+    several = len(devices) > 1
     further = [line for line in caveats if "PREDICTED" not in line]          # whose figures are in the rows
     if several: rows = [[name, *row] for name, row in zip(["device", *(_predicted_for(r) for _, r in results)], rows)]
     above = [f"{results[0][1].model} on {', '.join(devices)}"]
     above += [f"roofs{f' of {k}' if several else ''}: {roofs_text(r.peaks, (*r.points, *r.ops))}"
-              for k, r in devices.items()]
-    below = [f"batch {batch}: {last.notes[0]}", *further]
-    return "\n".join([*wrap_lines(above), *text_table(rows, {0} if several else set()), *wrap_lines(below)])
+              for k, (_, r) in devices.items()]
+    below = [*(f"batch {batch}: {r.notes[0]}" for batch, r in devices.values()), *further]
+    return Table(rows, {0} if several else set(), above, below).text()
 
 # %% ../../nbs/predicting/predict_verb.ipynb #on5de1ce
 def target_devices(text):

@@ -344,6 +344,7 @@ class ServeOption:
     expected_per_device: Number|None=None # Expected, 1/s
     limit_price: Number|None=None         # Of a million tokens at the limit
     expected_price: Number|None=None      # Expected
+    bound: str=""            # What the limit is made of: "memory", "compute" or "network"
 
     @property
     def low_s(self)->float|None: return self.interval_s[0] if self.interval_s else None
@@ -367,6 +368,7 @@ _option_fields = {f.name: f for f in (
     Field("most_batch", "", "fits up to", "count", "the largest batch whose weights and cache fit"),
     Field("batch", "", "batch", "count", "of the figures of this row"),
     Field("limit_s", "s", "limit", "si", "least time of a decode step"),
+    Field("bound", "", "bound", meaning="what the limit is made of"),
     Field("expected_s", "s", "time per token", "si", "expected, of each request", "expected"),
     Field("low_s", "s", "p10", "si"), Field("high_s", "s", "p90", "si"),
     Field("per_request", "1/s", "tokens/s of a request", "amount", "expected", "tok/s req."),
@@ -411,8 +413,8 @@ class ServeSeries(_ServingView):
         def rate(o): return (o.expected_per_device if expected else o.limit_per_device) or 0
         best = max(self.options, key=rate, default=None)
         if best is None or not rate(best): return []
-        limit = format_si(best.limit_per_device)
-        more = f" expected{best.interval_text}, limit {limit}" if expected else " at the limit"
+        limit = f"{best.bound}-bound limit {format_si(best.limit_per_device)}".removeprefix("-bound ")
+        more = f" expected{best.interval_text}, {limit}" if expected else " at the limit"
         return [f"most tokens/s per device: {best.name}, batch {best.batch}, {format_si(rate(best))} tokens/s{more}"]
 
     def _table(self):

@@ -16,6 +16,7 @@ from time import perf_counter, process_time, sleep
 from typing import NamedTuple
 
 from ..core.features import door
+from ..core.units import percent_text
 from .certainty import quartiles
 
 # %% ../../nbs/timing/machine_load.ipynb #7a8e9961
@@ -42,7 +43,8 @@ def load_caveats(
         found.append(f"other processes used {load.others:.1f} of {cores} core{'' if cores == 1 else 's'}")
     if cores and (load.steal or 0.0) > 0.1 * cores: found.append(f"the hypervisor took {load.steal:.2f} cores")
     if load.throttled: found.append("the clock was throttled")
-    if (load.memory_stall or 0.0) > 0.05: found.append(f"memory was short for {load.memory_stall:.0%} of the time")
+    stalled = load.memory_stall or 0.0
+    if stalled > 0.05: found.append(f"memory was short for {percent_text(stalled, 0)} of the time")
     return found
 
 # %% ../../nbs/timing/machine_load.ipynb #38b9aea7

@@ -18,17 +18,16 @@ _definitions = [
 
 def _lines(name, flops, rate, devices, peaks, dtype, found, unit):
     "Return the lines that the verb prints."
-    from fasterbench.core.units import format_si
+    from fasterbench.core.units import format_si, percent_text
     from fasterbench.views.view import text_table
     def each(v): return f"{v / flops.tokens:,.0f}".replace(",", " ")
     device = peaks.environment.get("device_name", peaks.device)
-    def shown(share): return f"{share:.1%}".replace("%", " %")
     per_device = format_si(rate / devices, f"{unit}/s")
     head = [f"{name} · {rate:g} {unit}/s on {devices} × {device} ({per_device} each) · {dtype}",
             f"FLOP per {unit[:-1]} of a step: {each(flops.model)} of the model (every pair), "
             f"{each(flops.model_needed)} (needed pairs), {each(flops.hardware)} of the hardware"]
     rows = [["peak", "FLOP/s", "MFU", "MFU, needed pairs", "HFU"]]
-    rows += [[u.of, format_si(u.peak, "FLOP/s"), *map(shown, (u.mfu, u.mfu_needed, u.hfu))] for u in found]
+    rows += [[u.of, format_si(u.peak, "FLOP/s"), *map(percent_text, (u.mfu, u.mfu_needed, u.hfu))] for u in found]
     return [*head, "", *text_table(rows, {0}), "", *_definitions]
 
 def _positive_rate(text):

@@ -11,7 +11,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from ..core.features import door
-from ..core.units import format_si
+from ..core.units import format_si, percent_text
 from ..roofs.datasheet import fractions
 from ..roofs.hardware import HardwarePeaks
 from ..roofs.network import not_measured, where_measured
@@ -36,7 +36,7 @@ def _network_door(peaks):
 def _peaks_row(key, name, best, roof, unit, promised):
     "Return a ceiling as texts."
     fraction, promise = promised.get(key, (None, None))
-    def percent(x, sign=""): return "" if x is None else f"{x:{sign}.1%}"
+    def percent(x, sign=""): return "" if x is None else percent_text(x, sign=sign)
     return [name, format_si(best, unit), format_si(roof.sustained, unit), percent(roof.spread),
             percent(roof.drift, "+"),
             f"{fraction:.2f} of {format_si(promise.value, unit)}" if promise else "", roof.probe]

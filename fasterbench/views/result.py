@@ -12,9 +12,9 @@ from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from typing import TYPE_CHECKING
 
 from ..core.features import door
-from ..core.files import (Facts, Number, check_schema, check_text, read_json, restored, without_folders)
+from ..core.files import (Facts, Number, check_schema, check_text, names_alone, read_json, restored)
 from ..core.warnings import old_attribute
-from ..core.units import format_si, share_texts
+from ..core.units import format_si, percent_text, share_texts
 from ..engine.peers import peers
 from ..roofs.place import RooflinePoint, rounding, violations
 from ..roofs.hardware import HardwarePeaks, checked_peaks
@@ -88,7 +88,7 @@ class Timing:
 
     def __repr__(self):
         end, rows, overhead = (format_si(s, "s") for s in (self.end_to_end_s, self.rows_s, self.overhead_s))
-        iqr = "?" if self.spread is None else f"{self.spread:.1%}"
+        iqr = "?" if self.spread is None else percent_text(self.spread)
         def steps(n): return "step" if n == 1 else "steps"
         bare = f"{self.bare_steps} uninstrumented {steps(self.bare_steps)}"
         lines = [f"end to end  {end} {self.statistic}, {iqr} IQR, {bare}",
@@ -114,13 +114,6 @@ class Breakdown:
         who = "time" if self.rank is None else f"rank {self.rank}"
         shares = [f"{k} {share}" for k, share in share_texts(self.parts, self.span_s).items()]
         return f"{who}: {format_si(self.span_s, 's')} = " + " + ".join(shares)
-
-# %% ../../nbs/views/result.ipynb #rs0wf001
-def _names_alone(value):
-    "Return texts, and those in lists and dicts, without folders."
-    if isinstance(value, str): return without_folders(value)
-    if isinstance(value, dict): return {k: _names_alone(v) for k, v in value.items()}
-    return [_names_alone(v) for v in value] if isinstance(value, list) else value
 
 # %% ../../nbs/views/result.ipynb #94470b1e
 @dataclass(frozen=True)
@@ -162,7 +155,7 @@ class Result(View):
     def __post_init__(self):
         "Name files without the folders that they are in here: a result is sent on."
         for name in ("model", "notes", "call", "environment"):
-            object.__setattr__(self, name, _names_alone(getattr(self, name)))
+            object.__setattr__(self, name, names_alone(getattr(self, name)))
 
     accounts = old_attribute("accounts", "breakdowns")
 
@@ -294,7 +287,7 @@ def _plain_values(value):
 def to_dict(result:Result)->dict:
     "Return everything, as plain values that JSON can hold."
     values = {f.name: _plain_values(getattr(result, f.name)) for f in fields(result)} | dict(peaks=result.peaks
-        and result.peaks.to_dict(), breakdowns=_names_alone(_plain_values(result.breakdowns)))
+        and result.peaks.to_dict(), breakdowns=names_alone(_plain_values(result.breakdowns)))
     return dict(schema=schema, version=version, **finite(values), caveats=result.caveats)
 
 # %% ../../nbs/views/result.ipynb #b1e9b4e0

@@ -79,12 +79,17 @@ def cut(text:str, width:int)->str:
     "Return `text` without its end, where it is too long."
     return text if len(text) <= width else f"{text[:width - 1]}…"
 
+def _cut_sides(text, width):
+    "Return `text`, which may be a pair `a → b`, without the ends of what is too long."
+    sides = [text] if len(text) <= width else text.split(" → ")
+    return " → ".join(cut(s, max((width + 3) // len(sides) - 3, 2)) for s in sides)
+
 def narrowed(rows:list[list[str]], room:int, others:list[str]=())->list[list[str]]:
     "Return `rows` whose names and types, the first two columns, fit in `room` characters; a type loses its end."
     name, kind = (max(len(r[i]) for r in rows) for i in (0, 1))
     kind = min(kind, max(room // 3, 6, room - name))
     names = told_apart([r[0] for r in rows], room - kind, others)
-    return [[name, cut(r[1], kind), *r[2:]] for name, r in zip(names, rows)]
+    return [[name, _cut_sides(r[1], kind), *r[2:]] for name, r in zip(names, rows)]
 
 # %% ../../nbs/views/view.ipynb #9e66bb6f
 def text_table(rows:list, left:set, gap:int=2)->list[str]:
