@@ -33,7 +33,7 @@ from .roofs.network import NetworkPeaks
 from .probes.peaks import clear_peaks_cache, is_fresh, measurable, measure_peaks, peaks_of, replace_peaks
 from .timing.certainty import median_error
 from .timing.operators import compiled_part
-from .timing.samples import StoppingRule
+from .timing.stopping import StoppingRule
 from .views.headline import roofs_text
 from .views.origin import commit_asked, describe
 from .views.result import Result, Timing

@@ -14,7 +14,7 @@ notebooks = sorted(p for p in (root/"nbs").rglob("*.ipynb") if ".ipynb_checkpoin
 pages = {"nbs", "tutorials", "docs"}
 rare = dict(in_ci="checking/, test_check", what_the_compiler_did="compiled/", many_ranks="test_ranks, network/", training_step="analysis/roofline, test_training",
             will_it_fit="memory/", serving="serving/", watching="running/watch, test_watch", devices_not_here="predicting/",
-            in_transformers="test_programs, which trains with the callback", why_levels="roofs/caches, probes/")
+            in_transformers="test_programs, which trains with the callback", why_levels="roofs/cache_simulation, probes/")
 
 def run(path, *levels):
     levels = levels or (heavy, nightly)

@@ -31,7 +31,7 @@ from ..timing.machine_load import LoadMeter
 from ..timing.operators import compiled_part, operator_samples
 from ..timing.profiler import can_record
 from ..timing.certainty import Samples
-from ..timing.samples import StoppingRule
+from ..timing.stopping import StoppingRule
 from ..timing.timestamps import ModuleTimes, time_modules
 from ..work.count import Work, check_initialized, trace_call
 

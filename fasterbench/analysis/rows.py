@@ -17,7 +17,7 @@ from .measure import Measurement
 from ..core.features import door
 from ..core.units import first_names
 from ..engine.step import phases
-from ..roofs.caches import simulate_caches
+from ..roofs.cache_simulation import simulate_caches
 from ..roofs.place import call_row, place, ranked, shares_of, waiting_row
 from ..roofs.row import Row, changed, summed
 from ..roofs.hardware import HardwarePeaks

@@ -22,7 +22,7 @@ from ..engine.step import Forward, TrainingStep, placed, preserved_run
 from ..core.units import total
 from ..roofs.place import division
 from ..roofs.row import grouped
-from ..timing.samples import StoppingRule
+from ..timing.stopping import StoppingRule
 from ..timing.timestamps import TimestampCost
 from ..views.result import Result
 from ..work.count import Work

@@ -9,7 +9,7 @@ __all__ = ['main', 'failed']
 import os, sys, warnings
 from importlib import import_module
 
-from . import verbs      # registers its verbs
+from . import roofline_verb      # registers its verbs
 from .app import app, notice, plain_warning
 from .ranks import is_first, launched_ranks
 from ..core.features import verb_modules

@@ -23,7 +23,7 @@ from ..engine.accelerator import device_of, is_accelerator
 from .inductor import Frame, Generator, Graph, NotGenerated, Timestamped
 from ..engine.modules import parts
 from ..engine.step import Forward, parameter_owners, phases, preserved_run
-from ..roofs.caches import simulate_caches
+from ..roofs.cache_simulation import simulate_caches
 from ..roofs.hardware import HardwarePeaks, memory_time
 from ..roofs.place import call_row, flops_time
 from ..roofs.row import Row

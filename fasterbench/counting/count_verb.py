@@ -10,7 +10,7 @@ import re
 
 from ..cli.app import (Dtype, Length, Loss, Model, Shape, app, dtype_named, examples, option,
                                  shape_given, show, switch, target_device, whole, words)
-from ..cli.verbs import fit_note, loaded_on_meta, step_named
+from ..cli.roofline_verb import fit_note, loaded_on_meta, step_named
 from ..core.units import format_count, format_si, total
 from ..views.fields import Field
 from ..views.headline import short_name

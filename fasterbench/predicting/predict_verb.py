@@ -15,7 +15,7 @@ import typer
 from ..cli.app import (examples, Dtype, KernelFile, Length, Loss, Model, Report, Rows, Saving, Top, app,
                                  batch_sizes, check_there, dtype_named, option, saved_result,
                                  shape_given, show, switch, target_device, usage_error, whole, words)
-from ..cli.verbs import check_kernel_file, fit_note, loaded_on_meta, step_named
+from ..cli.roofline_verb import check_kernel_file, fit_note, loaded_on_meta, step_named
 from ..core.features import door
 from ..core.units import format_si, percent_text
 from ..core.warnings import FasterbenchDeprecationWarning, warn

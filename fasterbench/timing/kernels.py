@@ -20,7 +20,7 @@ from .profiler import Record, mark, session
 from .timestamps import (CpuTimestamps, ModuleTimes, StepTimestamps, Timestamp, TimestampCost, Waits,
                                            enter, switch)
 from .certainty import Samples
-from .samples import StoppingRule, warm_up
+from .stopping import StoppingRule, warm_up
 from ..engine.accelerator import Host, NotRecorded
 from ..engine.process import gc_paused
 from ..engine.peers import peers

@@ -21,7 +21,7 @@ from ..engine.peers import peers
 from .kernels import gpu_work, launch_and_operator, shared_times
 from .profiler import Record, can_record, mark, session
 from .certainty import Samples
-from .samples import StoppingRule
+from .stopping import StoppingRule
 from ..work.count import Work
 from ..work.rules import op_name
 from ..work.dispatch import Watcher, as_run, is_view, watching

@@ -29,7 +29,7 @@ from ..engine.step import Forward, NodeOwners, graph_nodes, phases
 from ..engine.peers import peers
 from .machine_load import LoadMeter, MachineLoad, Reference, load_caveats
 from .certainty import Samples
-from .samples import StoppingRule, warm_up
+from .stopping import StoppingRule, warm_up
 
 # %% ../../nbs/timing/timestamps.ipynb #3940d5ff
 enter, leave, switch = "enter", "leave", "switch"

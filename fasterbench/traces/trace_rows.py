@@ -20,7 +20,7 @@ from .trace_file import TraceFile, read_file, snippet, sources
 from .trace_join import (Reading, Spent, attributed, calls_of, counted, idle_before,
                                             own_activities, parts, placed_beside, visited, window)
 from .trace_work import argument_memory, recorded_arguments
-from ..roofs.caches import simulate_caches
+from ..roofs.cache_simulation import simulate_caches
 from ..roofs.place import flops_time, waiting_row
 from ..roofs.datasheet import datasheet_peaks, match_device
 from ..roofs.hardware import HardwarePeaks, memory_time

@@ -8,7 +8,7 @@ __all__ = ['mfu_verb']
 # %% ../../nbs/training/mfu_verb.ipynb #c12dbb7a
 from ..cli.app import (examples, Dtype, Length, Model, app, dtype_named, option, printed,
                                  target_device, usage_error, whole, write)
-from ..cli.verbs import loaded_on_meta
+from ..cli.roofline_verb import loaded_on_meta
 
 # %% ../../nbs/training/mfu_verb.ipynb #956dbbdf
 _definitions = [

@@ -67,7 +67,7 @@ def line(name, steps, only_compile):
     from fasterbench.engine.step import Forward, TrainingStep
     from fasterbench.probes.peaks import measure_peaks
     from fasterbench.roofline import RooflineAnalyzer
-    from fasterbench.timing.samples import StoppingRule
+    from fasterbench.timing.stopping import StoppingRule
     training = name.endswith(" training")
     model, sample = model_and_sample(name.removesuffix(" training"))
     model.train(training)

@@ -20,7 +20,7 @@ from torch.utils._device import _device_constructors
 
 from fasterbench.predicting.expected import (chip_of, compiled_times, deviation, doubt_of, expected_operator_times, family_of,
                                            held_power, interval, spread, z80)
-from fasterbench.roofs.caches import simulate_caches
+from fasterbench.roofs.cache_simulation import simulate_caches
 from fasterbench.roofs.datasheet import datasheet_peaks, listed_device
 from fasterbench.work.count import count_work
 from fasterbench.work.target import Target

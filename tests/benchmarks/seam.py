@@ -13,7 +13,7 @@ from fasterbench.engine.accelerator import accelerator
 cpu, nothing = accelerator(torch.device("cpu")), lambda: None
 if hasattr(cpu, "timed"): timed = cpu.timed
 else:
-    from fasterbench.timing.samples import timed_call
+    from fasterbench.timing.stopping import timed_call
     timed = lambda call: timed_call(call, cpu)
 measured(lambda: [timed(nothing) for _ in range(200_000)])""",
     "50 layers that do little, 30 steps": """

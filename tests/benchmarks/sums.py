@@ -19,7 +19,7 @@ import torch, torchvision
 from torch import nn
 
 from fasterbench.roofline import HardwarePeaks, RooflineAnalyzer
-from fasterbench.timing.samples import StoppingRule
+from fasterbench.timing.stopping import StoppingRule
 
 warmup, steps = 5, 20
 rule = StoppingRule(steps=steps)

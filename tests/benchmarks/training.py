@@ -16,7 +16,7 @@ from statistics import median
 import torch
 
 from fasterbench.predicting.expected import chip_of, doubt_of, expected_operator_times, interval, spread
-from fasterbench.roofs.caches import simulate_caches
+from fasterbench.roofs.cache_simulation import simulate_caches
 from fasterbench.roofs.datasheet import datasheet_peaks, listed_device
 from fasterbench.work.count import count_work
 from fasterbench.work.target import Target
