@@ -65,8 +65,8 @@ constants = dict(
     pointwise=Constant(0.88, "", "of the bandwidth, for pointwise work and copies",
                        f"0.85 to 0.91 on A100 and H100 (NeuSight, KernelBench); {_timm_half}"),
     pointwise_before=Constant(0.75, "", "the same of Pascal and Turing", "P100, P4 and T4 (NeuSight)"),
-    transposed=Constant(0.60, "", "of the bandwidth, for copies and sums whose neighbours lie apart in memory",
-                        "6 runs of timm models on an RTX 3090, a checksum's half of those with such copies"),
+    transposed=Constant(0.60, "", "of the bandwidth, for copies and sums whose neighbours lie far apart in memory",
+                        _timm_half),
     generated=Constant(0.95, "", "of the bandwidth, for kernels that Inductor generates", _generated),
     rows=Constant(0.55, "", "of the bandwidth, for norms and softmax, which pass over their input twice",
                   f"{_models}; {_kernels}"),
@@ -85,6 +85,7 @@ constants = dict(
     depthwise_tap=Constant(0.11, "cycles", "the same for each weight of a channel", _programs),
     depthwise_last=Constant(0.10, "cycles", "the same for each weight of a channel, where the channels are last",
                             _timm_half),
+    depthwise_large=Constant(0.64, "cycles", "the same for channels of more than 49 weights", _timm_half),
     resize=Constant(280e-9, "s", "from one channel to the next, where a thread resizes one position of all of them",
                     _timm_half),
     pooled=Constant(1.3, "cycles", "of a multiprocessor for a result of pooling", _programs),
@@ -335,7 +336,8 @@ def depthwise_time(call, traffic:float, shape:Convolution, chip:Chip)->float:
     if call.dtype == "float16" and shape.groups >= 32 and shape.taps in (1, 9, 25): return traffic   # by cuDNN
     results = shape.rows * shape.columns * shape.groups * shape.products
     if call.channels_last and call.dtype in _sixteen:                                                # by cuDNN too
-        return max(traffic, results * constants["depthwise_last"].value * shape.taps / chip.units / chip.clock)
+        each = constants["depthwise_last" if shape.taps <= 49 else "depthwise_large"].value     # 7×7 at most
+        return max(traffic, results * each * shape.taps / chip.units / chip.clock)
     cycles = results * (constants["depthwise"].value + constants["depthwise_tap"].value * shape.taps)
     return max(traffic, cycles / chip.units / chip.clock)
 
