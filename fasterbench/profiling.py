@@ -12,12 +12,11 @@ import torch
 from torch import nn
 
 from .core.arguments import as_count
-from .core.units import format_si
 from .engine.accelerator import as_device
 from .engine.modules import parts
 from .roofline import RooflineAnalyzer
 from .views.fields import Field
-from .views.view import Sheet, Table, View, check_top, more_rows
+from .views.view import Sheet, View, check_top, more_rows
 from .work.count import count_work
 
 # %% ../nbs/analysis/profiling.ipynb #d26c7329
@@ -96,13 +95,22 @@ class LayerProfiler(View):
         "Name the model and what was measured."
         return f"{type(self.model).__name__}: {', '.join(self.metrics)}"
 
-    def _table(self,
-        top:int|None=10, # How many layers; None: all
-    ):
+    def _table(self, top=10):
         check_top(top)
-        rows = self.measured()
-        cells = [[r["name"] or "(model)", r["type"], *(_cell(r, m) for m in self.metrics)] for r in rows[:top]]
-        return Table([["name", "type", *self.metrics], *cells], {0, 1}, [], more_rows(len(rows), top) + self.caveats)
+        rows, shares = self.measured(), [f"{m}_pct" for m in self.metrics]
+        columns = ["name", "type", *(k for pair in zip(self.metrics, shares) for k in pair)]
+        named = [r | dict(name=r["name"] or "(model)") for r in rows[:top]]
+        return Sheet({k: _layer_field(k) for k in columns}, named).table(below=more_rows(len(rows), top) + self.caveats)
+
+    def text(self,
+        top:int|None=10, # How many layers; None: all
+    )->str:
+        "Return the layers as a table, in the width of the terminal."
+        return self._table(top).text()
+
+    def summary(self, top:int|None=10)->None:
+        "Print `text`."
+        print(self.text(top))
 
     @property
     def caveats(self)->list[str]:
@@ -120,13 +128,9 @@ class LayerProfiler(View):
     def _page(self): return dict(kinds=[self._sheet().tab("layers", "layers")])
 
 # %% ../nbs/analysis/profiling.ipynb #f543120a
-def _cell(row, metric):
-    share = "?" if row[metric] is None else f"{row[f'{metric}_pct']:.1f}%"
-    return f"{format_si(row[metric], units[metric])} {share:>6}"
-
 def _layer_field(name):
     if name in ("name", "type"): return Field(name, "", name)
-    if name.endswith("_pct"): return Field(name, "%", f"{name.removesuffix('_pct')}, share", "percent")
+    if name.endswith("_pct"): return Field(name, "%", f"{name.removesuffix('_pct')}, share", "percent", short="share")
     unit = units.get(name, "B" if name == "memory_peak" else "")
     return Field(name, unit, name.replace("_", " "), "si" if unit else "count")
 

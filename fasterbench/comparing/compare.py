@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, overload
 from .verdicts import (Moved, Sampled, change_between, drift_between, factors_to_exceed,
                                             half_width, ratio_factor)
 from ..core.features import door
+from ..core.files import write_whole
 from ..core.units import format_si
 from ..core.warnings import old_attribute
 from ..roofs.place import RooflinePoint
@@ -34,7 +35,7 @@ from ..views.report import facts
 from ..views.result import Result, result_from_json
 from ..views.roof_lines import dtypes_in_use, levels_in_use, roof_lines, roofs
 from ..views.table import breakdown_lines, note_lines, without_network
-from ..views.view import Sheet, Table, View, check_top, more_rows, printable, told_apart
+from ..views.view import Sheet, Table, View, check_top, more_rows, printable, told_apart, write_picture
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -240,15 +241,6 @@ class Series(View):
 
     filters = dict(phase="phase", category="category", type="type")
 
-    if TYPE_CHECKING:
-        def text(self, top:int|None=10, field:str="time_s")->str: ...
-        def summary(self, top:int|None=10, field:str="time_s")->None: ...
-        def to_frame(self, field:str="time_s")->DataFrame: ...
-        def csv(self, field:str="time_s")->str: ...
-        def to_csv(self, path, field:str="time_s")->None: ...
-        def plot(self, title:str|None=None, top:int|None=10)->Figure: ...
-        def to_image(self, path, title:str|None=None, top:int|None=10, *, width:int=1000)->None: ...
-
     def __len__(self): return len(self.results)
 
     @property
@@ -333,10 +325,7 @@ class Series(View):
         own = [f"{label}: {line}" for label, lines in zip(self.labels, said) for line in lines if line not in common]
         return [*common, *own]
 
-    def _table(self,
-        top:int|None=10,       # How many rows; None: all
-        field:str="time_s",    # Which field of the rows: a name of `views.fields`
-    ):
+    def _table(self, top=10, field="time_s"):
         check_top(top)
         number = _number_field(field)
         def text(p): return "" if p is None else number.text(getattr(p, field, None), True)
@@ -351,9 +340,48 @@ class Series(View):
         below = [*more_rows(len(self.rows), top), *self._of_results]
         return Table([titles, *rows], {0, 1}, self.lines, below)
 
-    def _sheet(self,
+    def text(self,
+        top:int|None=10,       # How many rows; None: all
+        field:str="time_s",    # Which field of the rows: a name of `views.fields`
+    )->str:
+        "Return the rows as a table, in the width of the terminal."
+        return self._table(top, field).text()
+
+    def summary(self, top:int|None=10, field:str="time_s")->None:
+        "Print `text`."
+        print(self.text(top, field))
+
+    def to_frame(self,
         field:str="time_s",    # Which field of the rows
-    ):
+    )->"DataFrame":
+        "Return the rows as a pandas `DataFrame`, in SI base units."
+        return self._sheet(field).frame()
+
+    def csv(self, field:str="time_s")->str:
+        "Return `field` of the rows as CSV, units in the header."
+        return self._sheet(field).csv()
+
+    def to_csv(self, path, field:str="time_s")->None:
+        "Write `field` of the rows to `path` as CSV, units in the header."
+        write_whole(path, self.csv(field))
+
+    def plot(self,
+        title:str|None=None,   # None: the models
+        top:int|None=10,       # How many of the rows that changed most; None: all
+    )->"Figure":
+        "Return the chart, a plotly `Figure`."
+        return _series_chart(self, self.title if title is None else title, top)
+
+    def to_image(self,
+        path,                  # Where to write: .png, .svg or .pdf
+        title:str|None=None, top:int|None=10,
+        *,
+        width:int=1000,        # px; a .png has two pixels per px
+    )->None:
+        "Write the chart to `path` as a picture; the other arguments are those of `plot`."
+        write_picture(path, self.plot(title, top), width)
+
+    def _sheet(self, field="time_s"):
         unit, keys = _number_field(field).unit, ("name", "phase", "operator", "type")
         columns = {k: fields[k] for k in keys} | {label: Field(label, unit, label) for label in self.labels}
         def of(l): return {k: getattr(l.row, k) for k in keys} | dict(zip(self.labels, l.values(field)))
@@ -365,11 +393,6 @@ class Series(View):
                  for l, t, s, r, u in zip(self.labels, self.times, self.throughputs, self.results,
                                           self.whole.values("utilization_pct"))]
         return super().to_dict() | dict(quantity=self.quantity, results=whole, differences=self.differences)
-
-    def _chart(self,
-        title:str,
-        top:int|None=10,       # How many of the rows that changed most; None: all
-    ): return _series_chart(self, title, top)
 
     def _tab(self):
         rows = [*self._first_line, *self.rows]
@@ -789,9 +812,7 @@ class Comparison(Series):
         mark, _ = _marks.get(q.change, (_called(q.change, self.labels), ""))
         return mark
 
-    def _table(self,
-        top:int|None=10,     # How many rows; None: all
-    ):
+    def _table(self, top=10):
         check_top(top)
         shown, columns = self.pairs[:top], self._fields | dict(remark=Field("remark", "", ""))
         rows = [_blank(r) | dict(name=printable(q.name) or "(model)", type=q.kind, remark=self._remark(q))
@@ -799,6 +820,18 @@ class Comparison(Series):
         notes = legend(shown) + more_rows(len(self.pairs), top) + self._of_results
         return Sheet({k: columns[k] for k in _in_pair_table}, rows).table(self.lines, notes)
 
+    def text(self,
+        top:int|None=10,     # How many rows; None: all
+    )->str:
+        "Return the rows as a table, in the width of the terminal."
+        return self._table(top).text()
+
+    def summary(self, top:int|None=10)->None:
+        "Print `text`."
+        print(self.text(top))
+
+    to_frame, csv, to_csv = View.to_frame, View.csv, View.to_csv          # all fields of a pair are in its rows
+    plot, to_image = View.plot, View.to_image
     def _sheet(self): return Sheet(pair_fields, pair_records(self.pairs))
     def _chart(self, title): return _arrow_chart(self, title)
     def _tab(self):

@@ -116,9 +116,17 @@ class MemoryView(View):
     def lines(self)->list[str]:
         return [self.memory.line, *([self.memory.share_of(self.room)] if self.room else [])]
 
-    def _table(self,
+    def text(self,
         top:int|None=10, # How many modules; None: all
-    ):
+    )->str:
+        "Return the modules as a table, in the width of the terminal."
+        return self._table(top).text()
+
+    def summary(self, top:int|None=10)->None:
+        "Print `text`."
+        print(self.text(top))
+
+    def _table(self, top=10):
         check_top(top)
         rows = _rows_of_modules(self.memory)
         table = Sheet(self._fields, rows[:top]).table(self.lines, more_rows(len(rows), top))

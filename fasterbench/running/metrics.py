@@ -154,9 +154,17 @@ class MetricSeries(View):
         known = {k: self.columns[k][i] for k in metric_fields if k in self.columns}
         return dict(step=self.steps[i]) | {k: v for k, v in known.items() if not math.isnan(v)}
 
-    def _table(self,
+    def text(self,
         last:int|None=20, # How many samples, from the end; None: all
-    ):
+    )->str:
+        "Return the samples as a table, in the width of the terminal."
+        return self._table(last).text()
+
+    def summary(self, last:int|None=20)->None:
+        "Print `text`."
+        print(self.text(last))
+
+    def _table(self, last=20):
         if not len(self): return Table([["no sample yet"]], {0})
         return self._sheet()._replace(rows=list(self)[-last if last else 0:]).table(below=self.caveats)
 

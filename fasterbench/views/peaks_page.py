@@ -8,8 +8,10 @@ __all__ = ['peaks_rows', 'peaks_table', 'sweep', 'PeaksView']
 # %% ../../nbs/views/peaks_page.ipynb #e87d08ad
 from dataclasses import dataclass
 from html import escape
+from typing import TYPE_CHECKING
 
 from ..core.features import door
+from ..core.files import write_whole
 from ..core.units import format_si
 from ..roofs.datasheet import fractions
 from ..roofs.hardware import HardwarePeaks
@@ -20,7 +22,12 @@ from .headline import roof_caveats, roofs_text
 from .page import pairs_of
 from .plot import canvas, dress, hues, log_axis, shapes
 from .roof_lines import ink
-from .view import Sheet, Table, View, terminal_width, wrap_lines
+from .view import Sheet, Table, View, terminal_width, wrap_lines, write_picture
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+    from plotly.graph_objects import Figure
+
 
 # %% ../../nbs/views/peaks_page.ipynb #53f5bbd3
 def _network_door(peaks):
@@ -158,12 +165,36 @@ class PeaksView(View):
         return peaks_table(self.peaks)
 
     def _repr_html_(self): return f"<pre>{escape(self.text())}</pre>"
-    def _sheet(self,
+    def to_frame(self,
         what:str="memory", # "memory" or "arithmetic"
-    ): return _probe_sheet(self.peaks, what)
-    def _chart(self, title,
-        what:str="memory", # "memory": bandwidth over working set; "arithmetic": rate over FLOP per call
-    ): return sweep(self.peaks, what, title)
+    )->"DataFrame":
+        "Return the probes as a pandas `DataFrame`, in SI base units."
+        return _probe_sheet(self.peaks, what).frame()
+
+    def csv(self, what:str="memory")->str:
+        "Return the probes of memory, or of arithmetic, as CSV, units in the header."
+        return _probe_sheet(self.peaks, what).csv()
+
+    def to_csv(self, path, what:str="memory")->None:
+        "Write the probes of memory, or of arithmetic, to `path` as CSV, units in the header."
+        write_whole(path, self.csv(what))
+
+    def plot(self,
+        title:str|None=None, # None: the device
+        what:str="memory",   # "memory": bandwidth over working set; "arithmetic": rate over FLOP per call
+    )->"Figure":
+        "Return the chart, a plotly `Figure`."
+        return sweep(self.peaks, what, self.title if title is None else title)
+
+    def to_image(self,
+        path,                # Where to write: .png, .svg or .pdf
+        title:str|None=None, what:str="memory",
+        *,
+        width:int=1000,      # px; a .png has two pixels per px
+    )->None:
+        "Write the chart to `path` as a picture; the other arguments are those of `plot`."
+        write_picture(path, self.plot(title, what), width)
+
     def to_dict(self): return self.peaks.to_dict()
 
     @property

@@ -12,7 +12,8 @@ from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from typing import TYPE_CHECKING
 
 from ..core.features import door
-from ..core.files import Facts, Number, check_schema, check_text, read_json, restored, without_folders
+from ..core.files import (Facts, Number, check_schema, check_text, read_json, restored, without_folders,
+                                    write_whole)
 from ..core.warnings import old_attribute
 from ..core.units import format_si, share_texts
 from ..engine.peers import peers
@@ -26,7 +27,7 @@ from .fold import fold
 from .headline import model_name, unsteady_times
 from .plot import chart, device_name
 from .page import finite
-from .view import View
+from .view import View, write_picture
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -166,18 +167,6 @@ class Result(View):
 
     accounts = old_attribute("accounts", "breakdowns")
 
-    if TYPE_CHECKING:
-        def summary(self, top:int|None=10, group:str|None="auto", depth:int|None=None)->None: ...
-        def to_frame(self, points:str="modules", group:str|None=None, depth:int|None=None)->DataFrame: ...
-        def csv(self, points:str="modules", group:str|None=None, depth:int|None=None)->str: ...
-        def to_csv(self, path, points:str="modules", group:str|None=None, depth:int|None=None)->None: ...
-        def plot(self, title:str|None=None, points:str="modules", group:str|None=None,
-                 depth:int|None=None)->Figure: ...
-        def to_image(self, path, title:str|None=None, points:str="modules", group:str|None=None, depth:int|None=None,
-                     *, width:int=1000)->None: ...
-        def render(self, title:str|None=None, top:int|None=1000)->str: ...
-        def to_html(self, path, title:str|None=None, top:int|None=1000)->None: ...
-
     def __len__(self): return len(self.points)
     def __iter__(self): return iter(self.points)
     def __getitem__(self, i): return self.points[i]
@@ -232,6 +221,11 @@ class Result(View):
         "Name model and device."
         return f"Roofline of {model_name(self)}" + (f" on {device_name(self)}" if self.peaks else "")
 
+    @property
+    def caveats(self)->list[str]:
+        "Caveats on the rows, and what a reader of them has to know."
+        return table.footer(self)
+
     def text(self,
         top:int|None=10,         # How many rows; None: all
         group:str|None="auto",   # "block", "type", "category", "layer", None; "auto": blocks, where the table is long
@@ -242,27 +236,57 @@ class Result(View):
         network = door("network") if self.collectives else None
         return f"{text}\n\n{network.collectives_table(self.collectives, top)}" if network else text
 
-    def _sheet(self,
+    def summary(self, top:int|None=10, group:str|None="auto", depth:int|None=None)->None:
+        "Print `text`."
+        print(self.text(top, group, depth))
+
+    def _sheet(self, points="modules", group=None, depth=None):
+        return table.sheet_of(self.folded(group, depth, points), points)
+
+    def to_frame(self,
         points:str="modules",    # "modules", "ops", "kernels" or "steps"
         group:str|None=None,     # "block", "type", "category", "layer", "auto"; None: a row per point
         depth:int|None=None,     # Parts of the path that stay; None: all
-    ): return table.sheet_of(self.folded(group, depth, points), points)
+    )->"DataFrame":
+        "Return the rows as a pandas `DataFrame`, in SI base units."
+        return self._sheet(points, group, depth).frame()
 
-    def _chart(self,
-        title:str,
+    def csv(self, points:str="modules", group:str|None=None, depth:int|None=None)->str:
+        "Return the rows as CSV, units in the header; the arguments are those of `to_frame`."
+        return self._sheet(points, group, depth).csv()
+
+    def to_csv(self, path, points:str="modules", group:str|None=None, depth:int|None=None)->None:
+        "Write the rows to `path` as CSV, units in the header; the other arguments are those of `to_frame`."
+        write_whole(path, self.csv(points, group, depth))
+
+    def plot(self,
+        title:str|None=None,     # None: model and device
         points:str="modules",    # "modules", "ops", "kernels" or "steps"
         group:str|None=None,     # "block", "type", "category", "layer", "auto": a marker each; None: one per row
         depth:int|None=None,     # Parts of the path that stay; None: all
-    ): return chart(self.folded(group, depth, points), title, points)
+    )->"Figure":
+        "Return the chart, a plotly `Figure`."
+        return chart(self.folded(group, depth, points), self.title if title is None else title, points)
 
-    @property
-    def caveats(self)->list[str]:
-        "Caveats on the rows, and what a reader of them has to know."
-        return table.footer(self)
+    def to_image(self,
+        path,                    # Where to write: .png, .svg or .pdf
+        title:str|None=None, points:str="modules", group:str|None=None, depth:int|None=None,
+        *,
+        width:int=1000,          # px; a .png has two pixels per px
+    )->None:
+        "Write the chart to `path` as a picture; the other arguments are those of `plot`."
+        write_picture(path, self.plot(title, points, group, depth), width)
 
-    def _page(self,
-        top:int=1000,            # How many of the slowest modules, and of the slowest operators
-    ): return report.report_of(self, top)
+    def render(self,
+        title:str|None=None,     # None: model and device
+        top:int|None=1000,       # How many of the slowest modules, and of the slowest operators; None: all
+    )->str:
+        "Return the page as HTML text."
+        return self._rendered(title, report.report_of(self, top))
+
+    def to_html(self, path, title:str|None=None, top:int|None=1000)->None:
+        "Write the page to `path`, one HTML file that opens without a network; `title`, `top`: see `render`."
+        write_whole(path, self.render(title, top))
 
     def to_dict(self)->dict:
         "Return everything as plain values that JSON can hold."

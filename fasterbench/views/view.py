@@ -8,9 +8,7 @@ __all__ = ['View']
 # %% ../../nbs/views/view.ipynb #vw000004
 import csv, io, json, re, shutil
 from collections.abc import Iterable
-from functools import wraps
 from importlib.util import find_spec
-from inspect import Parameter, signature
 from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, NamedTuple
@@ -265,24 +263,15 @@ def _picture_kind(path):
         raise ImportError("a picture needs kaleido, and Chrome or Chromium: pip install kaleido; to_html needs neither")
     return kind
 
-# %% ../../nbs/views/view.ipynb #vw000016
-def _with_arguments(method, supplier):
-    "Give `method` the arguments of `supplier` behind its own."
-    @wraps(supplier)                                                    # the comments of its arguments are read there
-    def view(self, *args, **kwargs):
-        try: view.__signature__.bind(self, *args, **kwargs)
-        except TypeError as error: raise TypeError(f"{type(self).__name__}.{method.__name__}() {error}") from None
-        return method(self, *args, **kwargs)
-    def takes(f): return list(signature(f).parameters.values())
-    own = [p for p in takes(method) if p.kind not in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)]
-    more = [p for p in takes(supplier) if p.name not in {q.name for q in own}]
-    both = sorted((*own, *more), key=lambda p: p.kind)
-    view.__name__, view.__qualname__, view.__doc__ = method.__name__, method.__qualname__, method.__doc__
-    view.__signature__ = signature(method).replace(parameters=both)
-    return view
+def write_picture(
+    path,          # Where to write: .png, .svg or .pdf
+    fig:"Figure",
+    width:int,     # px; a .png has two pixels per px
+):
+    "Write a chart as a picture."
+    kind = _picture_kind(path)
+    write_whole(path, fig.to_image(format=kind, width=width, scale=2 if kind == "png" else 1))
 
-_made_from = dict(text=("summary",), _table=("text", "summary"), _sheet=("to_frame", "csv", "to_csv"),
-                  _chart=("plot", "to_image"), _page=("render", "to_html"))
 
 # %% ../../nbs/views/view.ipynb #vw000017
 class View:
@@ -291,90 +280,69 @@ class View:
     filters = {}          # Of the page: what its rows are chosen by, a title for each field
     file = ""             # Name of the files that the page exports; "": that of the class
 
-    def __init_subclass__(cls, **kwargs):
-        super().__init_subclass__(**kwargs)
-        for supplier, names in _made_from.items():
-            for name in names if supplier in vars(cls) else ():
-                if name not in vars(cls): setattr(cls, name, _with_arguments(getattr(View, name), vars(cls)[supplier]))
-
-    if TYPE_CHECKING:     # as editors see them; a class whose rows or chart take more arguments says so itself
-        def text(self, top:int|None=10)->str: ...
-        def summary(self, top:int|None=10)->None: ...
-        def to_frame(self)->DataFrame: ...
-        def csv(self)->str: ...
-        def to_csv(self, path)->None: ...
-        def plot(self, title:str|None=None)->Figure: ...
-        def to_image(self, path, title:str|None=None, *, width:int=1000)->None: ...
-        def render(self, title:str|None=None)->str: ...
-        def to_html(self, path, title:str|None=None)->None: ...
-
-    def text(self, *args, **kwargs)->str:
-        "Return the rows as a table, in the width of the terminal."
-        return self._table(*args, **kwargs).text()
-    def _table(self, *args, **kwargs)->Table: raise NotImplementedError
-    def _sheet(self, *args, **kwargs)->Sheet: raise NotImplementedError
-    def _chart(self, title:str, *args, **kwargs)->"Figure": raise NotImplementedError
-    def _page(self, *args, **kwargs)->dict: return dict(kinds=[self._sheet().tab("rows", "rows", self.plot(""))])
+    def _table(self)->Table: raise NotImplementedError
+    def _sheet(self)->Sheet: raise NotImplementedError
+    def _chart(self, title:str)->"Figure": raise NotImplementedError
+    def _page(self)->dict: return dict(kinds=[self._sheet().tab("rows", "rows", self.plot(""))])
 
     @property
     def caveats(self)->list[str]:
         "Caveats on it: sentences that terminal, notebook, page and JSON all carry."
         return []
 
-    def summary(self, *args, **kwargs)->None:
+    def text(self)->str:
+        "Return the rows as a table, in the width of the terminal."
+        return self._table().text()
+
+    def summary(self)->None:
         "Print `text`."
-        print(self.text(*args, **kwargs))
+        print(self.text())
 
-    def to_frame(self, *args, **kwargs)->"DataFrame":
+    def to_frame(self)->"DataFrame":
         "Return the rows as a pandas `DataFrame`, in SI base units."
-        return self._sheet(*args, **kwargs).frame()
+        return self._sheet().frame()
 
-    def csv(self, *args, **kwargs)->str:
+    def csv(self)->str:
         "Return the rows as CSV, units in the header."
-        return self._sheet(*args, **kwargs).csv()
+        return self._sheet().csv()
 
     def to_csv(self,
-        path,                # Where to write
-        *args, **kwargs,
+        path, # Where to write
     )->None:
         "Write the rows to `path` as CSV, units in the header."
-        write_whole(path, self.csv(*args, **kwargs))
+        write_whole(path, self.csv())
 
     def plot(self,
         title:str|None=None, # None: what is drawn
-        *args, **kwargs,
     )->"Figure":
         "Return the chart, a plotly `Figure`."
-        return self._chart(self.title if title is None else title, *args, **kwargs)
+        return self._chart(self.title if title is None else title)
 
     def to_image(self,
         path,                # Where to write: .png, .svg or .pdf
         title:str|None=None, # None: what is drawn
-        *args,
+        *,
         width:int=1000,      # px; a .png has two pixels per px
-        **kwargs,
     )->None:
         "Write the chart to `path` as a picture."
-        kind = _picture_kind(path)
-        image = self.plot(title, *args, **kwargs).to_image(format=kind, width=width, scale=2 if kind == "png" else 1)
-        write_whole(path, image)
+        write_picture(path, self.plot(title), width)
 
     def render(self,
         title:str|None=None, # None: what is shown
-        *args, **kwargs,
     )->str:
         "Return the page as HTML text."
+        return self._rendered(title, self._page())
+
+    def _rendered(self, title, shown):
         file = self.file or type(self).__name__.lower()
-        about = dict(file=file, filters=self.filters, notes=self.caveats) | self._page(*args, **kwargs)
-        return page(title or self.title or file, **about)
+        return page(title or self.title or file, **dict(file=file, filters=self.filters, notes=self.caveats) | shown)
 
     def to_html(self,
         path,                # Where to write
         title:str|None=None, # None: what is shown
-        *args, **kwargs,
     )->None:
         "Write the page to `path`, one HTML file that opens without a network."
-        write_whole(path, self.render(title, *args, **kwargs))
+        write_whole(path, self.render(title))
 
     def to_dict(self)->dict:
         "Return fields and rows as plain values that JSON can hold."
