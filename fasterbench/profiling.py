@@ -16,7 +16,7 @@ from .engine.accelerator import as_device
 from .engine.modules import parts
 from .roofline import RooflineAnalyzer
 from .views.fields import Field
-from .views.view import Sheet, View, check_top, more_rows
+from .views.view import LongView, Sheet, check_top, more_rows
 from .work.count import count_work
 
 # %% ../nbs/analysis/profiling.ipynb #d26c7329
@@ -27,8 +27,8 @@ def _sizes_by_module(listed):
     "Return per module its own parameters' and buffers' bytes and the number of parameters; shared tensors once."
     seen, found = set(), {}
     for p in listed:
-        parameters, buffers = ([t for t in tensors(recurse=False) if id(t) not in seen]
-                               for tensors in (p.module.parameters, p.module.buffers))
+        def new(tensors): return [t for t in tensors if id(t) not in seen]
+        parameters, buffers = new(p.module.parameters(recurse=False)), new(p.module.buffers(recurse=False))
         seen.update(map(id, (*parameters, *buffers)))
         found[p.path] = dict(size=sum(t.numel() * t.element_size() for t in (*parameters, *buffers)),
                              parameters=sum(t.numel() for t in parameters))
@@ -41,7 +41,7 @@ def _memory_by_module(work):
 def _macs(row): return None if row.dense_flops is None else int(row.dense_flops) // 2
 
 # %% ../nbs/analysis/profiling.ipynb #ca4d0b67
-class LayerProfiler(View):
+class LayerProfiler(LongView):
     "Time, memory, size and compute of each layer of a model."
     def __init__(self,
         model:nn.Module, # Any module
@@ -101,16 +101,6 @@ class LayerProfiler(View):
         columns = ["name", "type", *(k for pair in zip(self.metrics, shares) for k in pair)]
         named = [r | dict(name=r["name"] or "(model)") for r in rows[:top]]
         return Sheet({k: _layer_field(k) for k in columns}, named).table(below=more_rows(len(rows), top) + self.caveats)
-
-    def text(self,
-        top:int|None=10, # How many layers; None: all
-    )->str:
-        "Return the layers as a table, in the width of the terminal."
-        return self._table(top).text()
-
-    def summary(self, top:int|None=10)->None:
-        "Print `text`."
-        print(self.text(top))
 
     @property
     def caveats(self)->list[str]:

@@ -21,6 +21,7 @@ from .core.docments import documented
 from .core.features import door
 from .core.progress import debug
 from .core.files import write_whole
+from .core.units import percent_text
 from .core.warnings import NotMeasuredWarning, ProvisionalWarning, UnknownWarning, old_attribute, warn
 from .engine.accelerator import accelerator, as_device
 from .engine.process import preserved_process, gc_paused
@@ -71,7 +72,7 @@ def _warnings(result, m):
 def _few(timing):
     "Say how many runs slow steps got, and how well the total is known."
     known = median_error(timing.spread or 0.0, timing.bare_steps)
-    how = f", which is known to ±{known:.0%}".replace("%", " %") if timing.spread else ""
+    how = f", which is known to ±{percent_text(known, 0)}" if timing.spread else ""
     return [f"Slow steps, so few runs: {timing.steps} for the rows, {timing.bare_steps} for the total{how}."]
 
 # %% ../nbs/analysis/roofline.ipynb #47ce675c

@@ -27,14 +27,14 @@ def test_text_notebook_page_and_json_carry_the_same_caveats(kind):
 
 def test_caveats_are_said():
     "By hand: what each kind of view has to say of itself."
-    wanted = dict(profile="used 1.6 of 2 cores", training="used 1.6 of 2 cores", compiled="kernels of Inductor", pair="used 1.6 of 2 cores",
+    wanted = dict(three_batches="PREDICTED, not measured", profile="used 1.6 of 2 cores", training="used 1.6 of 2 cores", compiled="kernels of Inductor", pair="used 1.6 of 2 cores",
                   series="no FLOP rule for aten::odd", watch="in 3 of 5 samples", batches="PREDICTED, not measured", devices="limit of its datasheet",
                   predict="PREDICTED", serve="nothing here was measured", serve_several="nothing here was measured", check="this machine alone", peaks="40 %",
                   kernels="FLOPs are unknown for 1 of 1 rows", no_roofs="the file has no peaks", trace="GPU idle 85.0 %")
     for kind, words in wanted.items(): assert words in " ".join(view_of(kind).caveats), kind
 
 def test_a_sweep_of_predictions_says_limit_and_interval():
-    for kind in ("batches", "devices"):
+    for kind in ("batches", "devices", "three_batches"):
         view, page = view_of(kind), on_page(view_of(kind))
         for r in view.results:
             from fasterbench.views.headline import time_text
@@ -48,6 +48,16 @@ def test_no_absolute_path_in_what_is_sent_on(kind):
     pictured = [] if kind in ("no_roofs", "disagreeing") else [view.plot().to_json()]
     for text in (view.text(), page.partition('<script type="text/plain"')[0], view.to_json(), view.csv(), *pictured): assert "/home/somebody" not in text, kind
 
+def test_what_a_probe_said_names_no_folder():
+    "An error that stands in saved peaks, and in a result under them."
+    from fasterbench.views.peaks_page import PeaksView
+    from view_kinds import measured_peaks, profiled
+    why = "RuntimeError: /home/somebody/kernels.so: cannot open"
+    failed = replace(measured_peaks(), skipped={"read 1 MB": why}, environment=dict(device_name="a CPU", file="/home/somebody/p.json"))
+    shown = PeaksView(failed)
+    texts = dict(page=shown.render(), rows=shown.to_json(), peaks=failed.to_json(), result=profiled(peaks=failed).to_json())
+    assert [(k, "kernels.so: cannot open" in t, "/home/somebody" in t) for k, t in texts.items()] == [(k, True, False) for k in texts]
+
 def written_by(verb, folder):
     "The arguments of a verb, every file of it by its absolute path."
     at, here = lambda name: str(folder/name), dict(peaks=paper_file(folder), net=f"{folder/'net.py'}:make", saved=f"{folder/'saved.json'}")
@@ -60,7 +70,9 @@ def written_by(verb, folder):
         trace=[at("trace.json"), "--on", here["peaks"], *files("html", "json", "csv"), "--perfetto", at("out-trace.json")],
         ncu=[at("gemm_tiled.csv"), "--peaks", here["peaks"], *files("html", "json"), "--csv", at("out.csv")],
         serve=[f"transformers:{folder}", "--on", "NVIDIA L40S", *files("html", "json", "csv")],
-        mfu=[here["net"], "--on", "NVIDIA L40S", "--tokens-per-s", "100"], check=[at("budgets.toml"), *files("html", "json")],
+        mfu=[here["net"], "--on", "NVIDIA L40S", "--tokens-per-s", "100", *files("json")], check=[at("budgets.toml"), *files("html", "json", "junit")],
+        run=["--peaks", here["peaks"], "--every", "4", *files("html", "json"), at("train.py"), "--data", at("data.bin")],
+        compiled=["roofline", here["net"], "--compile", "--peaks", here["peaks"], *quick, *files("html", "json", "kernels")],
         peaks=files("html", "json"))[verb]
 
 def paper_file(folder):
@@ -73,22 +85,67 @@ def written_folder(folder):
     (folder/"config.json").write_text(json.dumps(llama))
     (folder/"budgets.toml").write_text(f'[net]\nmodel = "{folder}/net.py:make"\nflops = "<= 1 GFLOP"\n')
     shutil.copy(root/"tests/data/resnet50.json", folder/"saved.json")
+    (folder/"train.py").write_text(training)
     trace_files.written(folder, trace_files.step())
     ncu_files.gemm_tiled(folder)
     return folder
 
-@pytest.mark.parametrize("verb", ["count", "roofline", "report", "compare", "predict", "trace", "ncu", "serve", "mfu", "check",
-                                  pytest.param("peaks", marks=heavy_only("measures the roofs"))])
+training = """import sys, torch, fasterbench
+folder, watches = sys.argv[2].rpartition("/")[0], sys.argv[1] == "--watch"
+net = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 8))
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+def steps():
+    for _ in range(12):
+        net(torch.randn(16, 64)).sum().backward()
+        optimizer.step(), optimizer.zero_grad()
+if not watches: steps()
+else:
+    with fasterbench.watch(net, every=4, log=f"{folder}/out.jsonl", peaks=fasterbench.HardwarePeaks.from_json(sys.argv[2])) as watch: steps()
+    watch.series.to_html(f"{folder}/out-series.html")
+    watch.result.to_html(f"{folder}/out.html")
+    watch.result.to_json(f"{folder}/out.json")
+"""
+
+def folders_in(texts, folder):
+    "Which of the texts, by name, have an absolute path: of `folder`, of the packages, of a home."
+    folders = str(folder), str(Path.home()) + os.sep, sys.prefix + os.sep, str(root)
+    return [(name, path) for name, text in texts.items() for path in folders if path in text]
+
+def written_texts(folder): return {p.name: p.read_text().partition('<script type="text/plain"')[0] for p in folder.glob("out*")}
+
+kept = ("--html", "--json", "--csv", "--perfetto", "--junit", "--kernels")
+
+@pytest.mark.parametrize("verb", ["count", "roofline", "report", "compare", "predict", "trace", "ncu", "serve", "mfu", "check", "run",
+                                  pytest.param("compiled", marks=heavy_only("compiles")), pytest.param("peaks", marks=heavy_only("measures the roofs"))])
 def test_what_a_verb_writes_names_no_folder(verb, tmp_path):
     "Standard output and every file: neither the folder that it worked in, nor that of the packages, nor a home."
     arguments = written_by(verb, written_folder(tmp_path))
-    done = forked.python(forked.command_line(verb, *arguments), package=True, cwd=tmp_path, env=dict(os.environ, COLUMNS="2000"))
+    words = arguments if verb == "compiled" else [verb, *arguments]
+    done = forked.python(forked.command_line(*words), package=True, cwd=tmp_path, env=dict(os.environ, COLUMNS="2000"))
     assert done.returncode == 0, done.stderr
-    new = list(tmp_path.glob("out*"))
-    assert len(new) == sum(a in ("--html", "--json", "--csv", "--perfetto") for a in arguments), new
-    texts = dict(stdout=done.stdout) | {p.name: p.read_text().partition('<script type="text/plain"')[0] for p in new}
-    folders = str(tmp_path), str(Path.home()) + os.sep, sys.prefix + os.sep, str(root)
-    assert [(name, folder) for name, text in texts.items() for folder in folders if folder in text] == []
+    texts = written_texts(tmp_path)
+    assert len(texts) == sum(a in kept for a in arguments), list(texts)
+    assert folders_in(texts | dict(stdout=done.stdout), tmp_path) == []
+
+def test_what_a_watched_program_leaves_names_no_folder(tmp_path):
+    "Its log, the page of its series, and the result of its last sample."
+    written_folder(tmp_path)
+    done = forked.python(f"import runpy, sys; sys.argv = ['train.py', '--watch', {paper_file(tmp_path)!r}]; runpy.run_path({str(tmp_path/'train.py')!r})",
+                         package=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    texts = written_texts(tmp_path)
+    assert sorted(texts) == ["out-series.html", "out.html", "out.json", "out.jsonl"] and folders_in(texts, tmp_path) == []
+
+@heavy_only("draws a picture in Chrome")
+def test_a_picture_names_no_folder(tmp_path):
+    "The chunks of text of a PNG, the whole text of an SVG."
+    pytest.importorskip("kaleido")
+    from PIL import Image
+    view = view_of("profile")
+    for name in ("out.png", "out.svg"): view.to_image(tmp_path/name)
+    with Image.open(tmp_path/"out.png") as image: chunks = {k: str(v) for k, v in image.info.items()}
+    texts = chunks | dict(svg=(tmp_path/"out.svg").read_text(), bytes=(tmp_path/"out.png").read_bytes().decode("latin-1"))
+    assert folders_in(texts, tmp_path) == [] and "/home/somebody" not in str(texts)
 
 # On the screen
 
@@ -205,11 +262,11 @@ in_view = """
 questions = dict(       # where is the time, what limits it, how far from the limit, how sure, what changed
     profile=("time", "share", "bound", "lost below the roof", "utilization", "gap", "noise:"), training=("phase", "time", "share", "bound", "utilization", "noise:"),
     compiled=("time", "share", "bound", "utilization", "noise:"), trace=("time", "idle", "bound", "utilization", "gap"), ranks=("slowest rank", "bound", "utilization"),
-    predict=("time", "bound", "limit 131.51 ns", "(15.62 µs to 26.75 µs)", "PREDICTED"), host=("time", "bound", "limit", "PREDICTED"),
+    predict=("expected", "p10", "p90", "bound", "limit 131.51 ns", "(15.62 µs to 26.75 µs)", "PREDICTED"), host=("expected", "p90", "bound", "limit", "PREDICTED"),
     pair=("time before", "time after", "time ratio", "utilization after", "spread unknown", "noise:"), series=("batch 1", "last/first", "at the roof", "noise:"),
-    batches=("batch 8", "last/first", "limit", "PREDICTED"), devices=("NVIDIA L40S", "limit", "PREDICTED"), serve=("tokens/s", "bound", "limit", "nothing here was measured"),
+    batches=("batch 8", "last/first", "limit", "PREDICTED"), three_batches=("batch 32 expected", " to ", "limit", "PREDICTED"), devices=("NVIDIA L40S", "limit", "PREDICTED"), serve=("tokens/s", "bound", "limit", "nothing here was measured"),
     serve_several=("tokens/s", "limit", "expected"), check=("budget", "found", "interval", "verdict", "limit used"), memory=("time", "bound", "peak memory"),
-    watch=("time", "compute", "memory", "IQR", "busy in 3 of 5 samples"), peaks=("best rate", "noise: float32 spread 40 %"),
+    watch=("time", "compute", "memory", "IQR", "busy in 3 of 5 samples", "device: a CPU", "roofs: float32"), peaks=("best rate", "noise: float32 spread 40 %"),
     disagreeing=("rows and total disagree by 3.00 ms", "bound", "utilization", "noise:"))
 
 in_the_test_line = "profile", "trace", "predict", "pair", "serve", "check", "disagreeing"

@@ -62,7 +62,8 @@ def verdicts():
 
 def samples():
     shares = dict(compute_share=0.6, memory_share=0.3, overhead_share=0.1)
-    return MetricSeries([dict(step=i, step_time_s=1e-3 * i, mfu=0.3, others=1.6 * (i % 2), cores=2, **shares) for i in range(1, 6)], "Net")
+    of = dict(device="a CPU, 2 threads", roofs="float32 200 GFLOP/s, DRAM 70 GB/s")
+    return MetricSeries([dict(step=i, step_time_s=1e-3 * i, mfu=0.3, others=1.6 * (i % 2), cores=2, **shares, **of) for i in range(1, 6)], "Net")
 
 llama = dict(model_type="llama", architectures=["LlamaForCausalLM"], hidden_size=256, intermediate_size=512, num_hidden_layers=2,
              num_attention_heads=4, num_key_value_heads=2, vocab_size=512, torch_dtype="bfloat16")
@@ -101,6 +102,7 @@ def disagreeing():
 makers = dict(
     profile=profiled, training=lambda: profiled(points=rows(("forward", "backward"))), compiled=compiled, ranks=several_ranks,
     predict=predicted, host=lambda: predicted(launch_s=3e-3), batches=lambda: series_of([predicted(b) for b in (1, 8)]),
+    three_batches=lambda: series_of([predicted(b) for b in (1, 8, 32)]),
     devices=lambda: series_of([predicted(on=on) for on in ("NVIDIA H100 80GB HBM3", "NVIDIA L40S")]),
     serve=lambda: serve(llama), serve_several=lambda: serve(llama, on=["NVIDIA H100 80GB HBM3", "NVIDIA L40S"], tensor_parallel=[1, 2], price=2.5),
     pair=lambda: compare(profiled(), profiled(points=rows(times=(2e-3, 3e-3, 2e-3)), notes=["another"])),

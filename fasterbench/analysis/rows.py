@@ -42,8 +42,8 @@ def _summed_levels(parts, n): return tuple(map(sum, zip(*parts))) or (0,) * n
 
 def _crossed(touches, levels, crossing):
     "Return the bytes across the border by the level that served them."
-    return [ls if nbytes == t.bytes else [l * nbytes / t.bytes for l in ls]
-            for t, ls, nbytes in zip(touches, levels, crossing) if nbytes]
+    def part(by_level, factor): return by_level if factor == 1 else [b * factor for b in by_level]
+    return [part(ls, nbytes / t.bytes) for t, ls, nbytes in zip(touches, levels, crossing) if nbytes]
 
 class CallRow(NamedTuple):
     "One operator call as a row."
@@ -277,8 +277,8 @@ def measured_result(
     times = m.times.every or m.times.steps
     steps = [place(changed(whole, time_s=t, time_iqr_s=None), peaks, share=1.0) for t in times.values]
     if m.times.disturbed:
-        rows, ops, steps, (program,) = ([changed(p, disturbed=True) for p in points]
-                                        for points in (rows, ops, steps, [program]))
+        def marked(points): return [changed(p, disturbed=True) for p in points]
+        rows, ops, steps, [program] = map(marked, (rows, ops, steps, [program]))
     timing = _timing(m, rows, ops)
     if timing.ops_take_longer: ops = [changed(p, disturbed=True) for p in ops]
     limits = compiled.limits(slots, m.inner, kernels, peaks, m.tf32) if slots else ()

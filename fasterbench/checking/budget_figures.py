@@ -136,10 +136,10 @@ def figures_of_rounds(
 
 def _ratios(pairs):
     "Return per layer the median ratio of the times of one round."
-    layers = [layer for layer in pairs[0][0].keys() & pairs[0][1].keys()
-              if all(side[layer]["time"] for pair in pairs for side in pair)]
-    return {layer: dict(time=statistics.median(now[layer]["time"] / before[layer]["time"] for now, before in pairs))
-            for layer in layers}
+    layers = pairs[0][0].keys() & pairs[0][1].keys()
+    times = {layer: [(now[layer]["time"], before[layer]["time"]) for now, before in pairs] for layer in layers}
+    timed = {layer: pairs for layer, pairs in times.items() if all(map(all, pairs))}
+    return {layer: dict(time=statistics.median(a / b for a, b in pairs)) for layer, pairs in timed.items()}
 
 def ratios_of_rounds(
     rounds:list[list[tuple[dict, dict]]], # Pairs of what `round_figures` gave of this version and of the other, in turn

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from fnmatch import fnmatchcase
 
-from ..core.units import format_si, si_prefixes
+from ..core.units import format_si, percent_text, si_prefixes
 
 # %% ../../nbs/checking/budgets.ipynb #7c0a463b
 _number = re.compile(r"\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*(.*?)\s*")
@@ -114,7 +114,7 @@ def format_value(
 )->str:
     "Return `value` as the file writes it."
     if value is None: return "?"
-    if unit == "%": return f"{100 * value:.{digits}f} %"
+    if unit == "%": return percent_text(value, digits)
     if unit == "" and (value < 1000 or float(value).is_integer() and value < 10**5):
         return f"{value:.{0 if float(value).is_integer() else digits}f}"
     return format_si(value, unit, digits)

@@ -274,8 +274,8 @@ def _side_alone(settings, model, sample, kinds):
 
 def _in_seconds(found, doubt):
     "Return `found` with its times as what they are: seconds, which the load of the machine puts in doubt."
-    return {layer: {k: f for k, f in own.items() if k != "time"} | dict(time_s=replace(own["time"], doubt=doubt))
-            for layer, own in found.items()}
+    def in_seconds(time, **others): return others | dict(time_s=replace(time, doubt=doubt))
+    return {layer: in_seconds(**figures) for layer, figures in found.items()}
 
 def other_machine(settings:dict)->str:
     "Say which machine times in seconds are of, where the file names another one; empty where it is this one."
@@ -450,11 +450,11 @@ def _limit_chart(view, title):
     fig, names = canvas(), [view._name(v) + chr(0x200b) * i for i, v in enumerate(view.verdicts)]   # two may read alike
     spans = _spans(view.verdicts)
     edge = 2 * max((x for span in spans.values() for x in (1.0, *span) if x < math.inf), default=1.0)
-    within = {i: tuple(min(x, edge) for x in span) for i, span in spans.items()}     # what is beyond is at the edge
+    within = {i: tuple(100 * min(x, edge) for x in span) for i, span in spans.items()}  # what is beyond is at the edge
     for result in _drawn: _limit_marks(fig, view, result, names, within)
-    fig.add_vline(x=1, line=dict(dash="dash", width=1.5, color="#74808a"))
+    fig.add_vline(x=100, line=dict(dash="dash", width=1.5, color="#74808a"))
     fig.update_yaxes(categoryorder="array", categoryarray=names[::-1], automargin=True, showgrid=False)
-    fig.update_xaxes(title="limit used: kept up to 100 %", tickformat="~%",
+    fig.update_xaxes(title="limit used: kept up to 100 %", ticksuffix=" %", rangemode="tozero",
                      gridcolor="rgba(128,138,148,0.22)", zeroline=False)
     drawn = [x for trace in fig.data for x in trace.x]
     if drawn and min(drawn) > 0 and max(drawn) > 10 * min(drawn): fig.update_xaxes(type="log", dtick=1)
@@ -611,22 +611,21 @@ def _code(verdicts):
 
 # %% ../../nbs/checking/check_verb.ipynb #db4b7edd
 @app.command(epilog=examples("check budgets.toml", "check budgets.toml --against main --html verdicts.html",
-                             codes="0 all budgets are kept, 1 one is broken, 2 wrong arguments or file, 3 the "
-                                   "measurements do not decide."))
+                             codes="0 all budgets kept, 1 a budget broken, 2 invalid input, 3 inconclusive."))
 def check(
     budgets:Annotated[str, typer.Argument(help="A TOML file with a table per model.", metavar="BUDGETS")],
-    against:option("Compare times with this git ref, or with a saved result of this machine.",
+    against:option("Compare times with those of this git ref, or of a result saved on this machine.",
                    metavar="REF|FILE")=None,
-    rounds:whole("Measure each figure N times; if that does not decide, up to 4N times.  "
-                 "[default: 20, or as the file says]", 10)=None,
-    update:switch("Write the current figures into the file as limits; of a measured one, the worse end of its "
+    rounds:whole("Measure each figure N times, and up to 4N times while it is inconclusive.  "
+                 "[default: as in BUDGETS, else 20]", 10)=None,
+    update:switch("Write the current figures into BUDGETS as limits; for a measured figure, the worse end of its "
                   "interval.",
                   "--update")=False,
     json:option("Write the verdicts; - for standard output.")=None,
     junit:option("Write the verdicts as JUnit XML; - for standard output.")=None,
     html:option("Write a page of the verdicts; - for standard output.")=None, no_progress:Quiet=False,
 ):
-    "Check the models of a file against their budgets."
+    "Check models against the budgets in a file."
     document = _document(budgets)
     try:
         settings, limits = read_budgets(_plain_document(document))

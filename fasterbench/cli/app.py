@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['Model', 'Device', 'Dtype', 'Shape', 'Length', 'Quiet', 'Peaks', 'Top', 'Group', 'Depth', 'Report', 'Saving', 'Rows',
-           'KernelFile', 'option', 'switch', 'whole', 'words']
+           'Loss', 'KernelFile', 'option', 'switch', 'whole', 'words']
 
 # %% ../../nbs/cli/app.ipynb #51e2f964
 import inspect, os, re, sys
@@ -19,7 +19,7 @@ import typer
 from ..core.features import absent, is_there
 
 # %% ../../nbs/cli/app.ipynb #103b3b5e
-_debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+_debug = Annotated[bool, typer.Option("--debug", help="Show the traceback on error.")]
 
 def _with_debug(verb):
     "Return `verb` with the option `--debug`, which `main` reads."
@@ -61,8 +61,9 @@ class App(typer.Typer):
         def registered(verb): register(_with_debug(verb)); return verb
         return registered
 
-app = App(help="Per-layer roofline of PyTorch models: FLOPs, bytes, time, and distance to the machine's limits.\n\n"
-               "Exit codes: 0 done, 1 failed, 2 wrong arguments or input; `check` has its own.",
+app = App(help="Per-layer roofline of PyTorch models: FLOPs, bytes, time, and how close each layer comes to "
+               "the machine's limits.\n\n"
+               "Exit codes: 0 success, 1 failure, 2 invalid arguments or input; `check` has its own.",
           no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
 # %% ../../nbs/cli/app.ipynb #2a42577a
@@ -289,19 +290,20 @@ _forms = "torchvision:NAME, timm:NAME, transformers:FOLDER or FILE.py:FUNCTION"
 Model = Annotated[str, typer.Argument(help=_forms, metavar="MODEL")]
 Device = option("Run on this device: cpu, cuda, cuda:1, …", kind=str, metavar="DEVICE")
 Dtype = option("Convert the model to float32, float64, bfloat16 or float16.  [default: unchanged]", metavar="DTYPE")
-Shape = option("Set the shape of the sample, such as 1,3,224,224, or 1,64 for token ids.", metavar="SHAPE")
+Shape = option("Set the input shape, such as 1,3,224,224, or 1,64 for token ids.", metavar="SHAPE")
 Length = whole("Set the sequence length in tokens.  [default: 128]")
 Quiet = switch("Show no progress bar.", "--no-progress")
-Peaks = option("Use the roofs of a `peaks --json` file or of a device.  [default: measured]",
+Peaks = option("Use the roofs in a `peaks --json` file, or of a device's datasheet.  [default: measured]",
                metavar="FILE|DEVICE")
 Top = whole("Print N rows.", 0, int)
-Group = words("Fold rows; auto folds repeated blocks if the table is long.",
+Group = words("Group rows by this; auto groups repeated blocks if the table is long.",
               "auto", "block", "type", "category", "layer", "none", kind=str)
-Depth = whole("Fold the module tree to N levels.")
+Depth = whole("Show N levels of the module tree.")
 Report = option("Write the report; - for standard output.")
 Saving = option("Write the result; - for standard output.")
 Rows = option("Write the rows; - for standard output.")
-KernelFile = option("Write the compiled model's kernels, for `trace --kernels`.", "--kernels", "--sites")
+Loss = option("Compute the loss from the output with this function, such as losses.py:mean.", metavar="FILE:FUNCTION")
+KernelFile = option("Write the list of the compiled model's kernels, for `trace --kernels`.", "--kernels", "--sites")
 
 # %% ../../nbs/cli/app.ipynb #1d0f350f
 Saved = Annotated[str, typer.Argument(help="A result written by `roofline --json`.", metavar="FILE")]

@@ -17,8 +17,8 @@ import typer
 from ..core.features import absent, door
 from ..core.warnings import FasterbenchDeprecationWarning, FasterbenchWarning, warn
 
-from .app import (Depth, Device, Dtype, Group, KernelFile, Length, Model, Peaks, Quiet, Rows, Saved,
-                                 Saving, Shape, Top, app, batch_sizes, check_there, device_here,
+from .app import (Depth, Device, Dtype, Group, KernelFile, Length, Loss, Model, Peaks, Quiet, Rows,
+                                 Saved, Saving, Shape, Top, app, batch_sizes, check_there, device_here,
                                  dtype_named, examples, free_name, given_peaks, is_watched, notice, option, printed,
                                  roof_mismatches, run_name, saved_result, shape_given, show, switch, usage_error,
                                  whole, words, write)
@@ -56,14 +56,15 @@ def _network(device):
 
 # %% ../../nbs/cli/verbs.ipynb #1e683c19
 @app.command(epilog=examples("peaks --json peaks.json", "peaks --device cuda --dtype bfloat16 --fresh"))
-def peaks(device:Device="cpu", dtype:option("Measure float32, float64, bfloat16 or float16.", kind=str,
+def peaks(device:Device="cpu", dtype:option("Measure the compute roof of float32, float64, bfloat16 or float16.",
+                                            kind=str,
                                             metavar="DTYPE")="float32",
-          json:option("Write the peaks; - for standard output.")=None,
-          html:option("Write a page with every probe; - for standard output.")=None,
-          fresh:switch("Measure again, ignoring cached peaks.", "--fresh")=False,
+          json:option("Write the roofs; - for standard output.")=None,
+          html:option("Write a report of every measurement; - for standard output.")=None,
+          fresh:switch("Measure again, ignoring cached roofs.", "--fresh")=False,
           old_fresh:Annotated[bool, typer.Option("--anew", hidden=True)]=False,
-          network:switch("Also measure the network between the processes of torchrun.", "--network")=False,
-          devices:switch("Print the names of all devices with a datasheet, and exit.", "--devices")=False,
+          network:switch("Also measure the network between the ranks (under torchrun).", "--network")=False,
+          devices:switch("List the devices with a built-in datasheet, and exit.", "--devices")=False,
           no_progress:Quiet=False):
     "Measure the roofs of a device. They are cached in $FASTERBENCH_CACHE."
     from fasterbench.probes.peaks import measure_peaks
@@ -92,16 +93,16 @@ def peaks(device:Device="cpu", dtype:option("Measure float32, float64, bfloat16 
 def roofline(
     model:Model, device:Device="cpu", dtype:Dtype=None, input:Shape=None,
     batch:option("Set the batch size, or several: 1,8,32.  [default: 1]", metavar="N,N,…")=None,
-    seq:Length=None, warmup:whole("Run N forwards before timing.", 0, int)=5,
-    steps:whole("Time N forwards.  [default: until the times are stable]")=None,
+    seq:Length=None, warmup:whole("Run N warmup iterations before timing.", 0, int)=5,
+    steps:whole("Time N iterations.  [default: until the times are stable]")=None,
     backward:switch("Profile training steps; without --loss, the loss is the sum of the output.", "--backward")=False,
-    loss:option("Compute the loss with this function of the output: losses.py:mean.", metavar="FILE:FUNCTION")=None,
-    optimizer:option("Also profile the update of this torch.optim optimizer.", metavar="NAME")=None,
+    loss:Loss=None,
+    optimizer:option("Also profile the step of this torch.optim optimizer.", metavar="NAME")=None,
     autocast:words("Run under torch.autocast.", "bfloat16", "float16")=None,
-    compiled:switch("Compile the model first; rows are then kernels.", "--compile")=False, kernels:KernelFile=None,
+    compiled:switch("Run torch.compile first; each row is then a kernel.", "--compile")=False, kernels:KernelFile=None,
     parallel:option("Wrap the model in DDP or FSDP2 under torchrun.", kind=str, parser=parallel_named,
                     metavar="ddp|fsdp")="ddp",
-    network:switch("Measure the network between the ranks of torchrun first.", "--network")=False,
+    network:switch("First measure the network between the ranks (under torchrun).", "--network")=False,
     peaks:Peaks=None, top:Top=10, group:Group="auto", depth:Depth=None,
     html:option("Write the report here.  [default: MODEL.html in a terminal, else no report]")=None,
     no_html:switch("Write no report.", "--no-html")=False, json:Saving=None, csv:Rows=None, no_progress:Quiet=False,
@@ -231,7 +232,7 @@ def fit_note(model, sample, peaks, **how):
 # %% ../../nbs/cli/verbs.ipynb #680f5322
 @app.command(epilog=examples("report resnet18.json", "report resnet18.json --top 30 --html resnet18.html"))
 def report(saved:Saved, top:Top=10, group:Group="auto", depth:Depth=None,
-           html:option("Write the report here; - for standard output.  [default: its name with .html]")=None,
+           html:option("Write the report here; - for standard output.  [default: FILE with the ending .html]")=None,
            csv:Rows=None):
     "Print a saved result and write its report."
     from fasterbench.views.headline import model_name

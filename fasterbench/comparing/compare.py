@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, overload
 from .verdicts import (Moved, Sampled, change_between, drift_between, factors_to_exceed,
                                             half_width, ratio_factor)
 from ..core.features import door
-from ..core.files import write_whole
-from ..core.units import format_si
+from ..core.units import format_si, percent_text
 from ..core.warnings import old_attribute
 from ..roofs.place import RooflinePoint
 from ..roofs.row import grouped, totals
@@ -35,7 +34,7 @@ from ..views.report import facts
 from ..views.result import Result, result_from_json
 from ..views.roof_lines import dtypes_in_use, levels_in_use, roof_lines, roofs
 from ..views.table import breakdown_lines, note_lines, without_network
-from ..views.view import Sheet, Table, View, check_top, more_rows, printable, told_apart, write_picture
+from ..views.view import LongView, Sheet, Table, View, check_top, more_rows, printable, told_apart
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -86,12 +85,15 @@ def _roofs_differ(values):
 def differences(results:list[Result], sides:tuple=_before_after)->list[str]:
     "List the conditions that differ between `results`; roofs less than 5 % apart count as the same. `sides` name them."
     about = list(map(conditions, results))
-    lines = [f"{k}: {_told([a.get(k) for a in about], sides)}" for k in dict.fromkeys(k for a in about for k in a)
-             if len({str(a.get(k)) for a in about}) > 1]
-    roofs = list(map(roof_rates, results))
-    def text(of, k): return format_si(of[k], k[1]) if k in of else "none"
-    return lines + [f"{k[0]}: {_told([text(of, k) for of in roofs], sides)}"
-                    for k in dict.fromkeys(k for of in roofs for k in of) if _roofs_differ([of.get(k) for of in roofs])]
+    lines = [f"{k}: {_told(values, sides)}" for k, values in _by_key(about) if len(set(map(str, values))) > 1]
+    def text(rate, unit): return "none" if rate is None else format_si(rate, unit)
+    for (name, unit), rates in _by_key(list(map(roof_rates, results))):
+        if _roofs_differ(rates): lines.append(f"{name}: {_told([text(r, unit) for r in rates], sides)}")
+    return lines
+
+def _by_key(dicts):
+    "Yield each key of some of `dicts` with its values in all; None where one lacks it."
+    for k in dict.fromkeys(k for d in dicts for k in d): yield k, [d.get(k) for d in dicts]
 
 # %% ../../nbs/comparing/compare.ipynb #dad922ad
 def keyed(rows:list[RooflinePoint])->dict[tuple, RooflinePoint]:
@@ -222,11 +224,9 @@ def _whole_text(r, seconds):
 # %% ../../nbs/comparing/compare.ipynb #sr0fact1
 def _common_facts(sides):
     "Join the facts of one heading over (label, facts): what is the same in all once, what differs in their order."
-    names = dict.fromkeys(name for _, of in sides for name in of)
-    values = {name: dict.fromkeys(of.get(name, "none") for _, of in sides) for name in names}
-    joined = [(name, " · ".join(texts if len(texts) == 1 else (of.get(name, "none") for _, of in sides)))
-              for name, texts in values.items()]
-    differs = any(len(texts) > 1 for texts in values.values())
+    told = {name: ["none" if v is None else v for v in values] for name, values in _by_key([of for _, of in sides])}
+    joined = [(name, " · ".join(texts if len(set(texts)) > 1 else texts[:1])) for name, texts in told.items()]
+    differs = any(len(set(texts)) > 1 for texts in told.values())
     return [("in the order", " · ".join(label for label, _ in sides))] * differs + joined
 
 # %% ../../nbs/comparing/compare.ipynb #f1010742
@@ -361,25 +361,12 @@ class Series(View):
         "Return `field` of the rows as CSV, units in the header."
         return self._sheet(field).csv()
 
-    def to_csv(self, path, field:str="time_s")->None:
-        "Write `field` of the rows to `path` as CSV, units in the header."
-        write_whole(path, self.csv(field))
-
     def plot(self,
         title:str|None=None,   # None: the models
         top:int|None=10,       # How many of the rows that changed most; None: all
     )->"Figure":
         "Return the chart, a plotly `Figure`."
         return _series_chart(self, self.title if title is None else title, top)
-
-    def to_image(self,
-        path,                  # Where to write: .png, .svg or .pdf
-        title:str|None=None, top:int|None=10,
-        *,
-        width:int=1000,        # px; a .png has two pixels per px
-    )->None:
-        "Write the chart to `path` as a picture; the other arguments are those of `plot`."
-        write_picture(path, self.plot(title, top), width)
 
     def _sheet(self, field="time_s"):
         unit, keys = _number_field(field).unit, ("name", "phase", "operator", "type")
@@ -404,7 +391,8 @@ class Series(View):
         sides = [(label, dict(facts(r))) for label, r in zip(self.labels, self.results) if r.peaks is not None]
         headings = dict.fromkeys(h for _, about in sides for h in about)
         about = [(h, _common_facts([(label, dict(of.get(h, ()))) for label, of in sides])) for h in headings]
-        lines = self.equations if self.equations and len(self) > 2 else [self.told, *self.equations]
+        predicted = any(r.environment.get("predicted") for r in self.results)              # an interval, and a limit
+        lines = self.equations if self.equations and len(self) > 2 and not predicted else [self.told, *self.equations]
         memory = [door("memory")] if self.held and len(self) == 2 else []
         tabs = [m.memories_tab([r.memory for r in self.results], self.labels) for m in memory if m]
         return dict(lines=[*lines, *self.held], facts=about, kinds=[self._tab(), *tabs],
@@ -451,7 +439,7 @@ def _in_lines(text, width=14):
     "Return a label in lines of at most `width` characters, broken at spaces and underscores."
     return "<br>".join(shown(l.replace("_ ", "_"), width) for l in wrap(text.replace("_", "_ "), width))
 
-def _value_text(v, unit): return "?" if v is None else f"{v:.1f} %" if unit == "%" else format_si(v, unit)
+def _value_text(v, unit): return "?" if v is None else percent_text(v / 100) if unit == "%" else format_si(v, unit)
 
 def _series_chart(series, title, top):
     panels = _panels(series, top)
@@ -619,8 +607,10 @@ def _shared_deviation(a, b):
 
 def _with_interval_of_ratio(pairs, shared):
     "Say for the pairs with a predicted side which factor their ratio has to exceed; unknown without an interval."
-    return [replace(q, factor=ratio_factor([_log_width(p) for p in q.points], shared), within="within the interval")
-            if q.side == "both" and any(p.source == "predicted" for p in q.points) else q for q in pairs]
+    def with_interval(q):
+        if q.side != "both" or all(p.source != "predicted" for p in q.points): return q
+        return replace(q, factor=ratio_factor(list(map(_log_width, q.points)), shared), within="within the interval")
+    return list(map(with_interval, pairs))
 
 # %% ../../nbs/comparing/compare.ipynb #df883421
 pair_values = dict(time="time_s", flops="flops", bytes="bytes_moved", utilization="utilization_pct", bound="bound")
@@ -820,18 +810,8 @@ class Comparison(Series):
         notes = legend(shown) + more_rows(len(self.pairs), top) + self._of_results
         return Sheet({k: columns[k] for k in _in_pair_table}, rows).table(self.lines, notes)
 
-    def text(self,
-        top:int|None=10,     # How many rows; None: all
-    )->str:
-        "Return the rows as a table, in the width of the terminal."
-        return self._table(top).text()
-
-    def summary(self, top:int|None=10)->None:
-        "Print `text`."
-        print(self.text(top))
-
-    to_frame, csv, to_csv = View.to_frame, View.csv, View.to_csv          # all fields of a pair are in its rows
-    plot, to_image = View.plot, View.to_image
+    text, summary = LongView.text, LongView.summary
+    to_frame, csv, plot = View.to_frame, View.csv, View.plot              # all fields of a pair are in its rows
     def _sheet(self): return Sheet(pair_fields, pair_records(self.pairs))
     def _chart(self, title): return _arrow_chart(self, title)
     def _tab(self):

@@ -107,8 +107,9 @@ def factors_to_exceed(
     "Return per row the factor that its times have to differ by; infinite where nothing can be said."
     changes, factors = [(r.change, r.change_apart) for r in rows], []
     for (x, y), row, like in zip(changes, rows, rows_like(rows)):
-        ends, apart = (_ends([v for k in like if (v := changes[k][which]) is not None], math.log(drift), len(rows))
-                       for which in (0, 1))
+        whole, alone = zip(*(changes[k] for k in like))
+        def ends_of(values): return _ends([v for v in values if v is not None], math.log(drift), len(rows))
+        ends, apart = ends_of(whole), ends_of(alone)
         confirmed = row.without if y is None else y > apart[1] if x > 0 else y < apart[0]
         factors.append(math.exp(ends[1] if x > 0 else -ends[0]) if confirmed else math.inf)
     return factors

@@ -88,9 +88,9 @@ def _in_runs(accesses, size):
     rest = [Counter(steps) - Counter([run]) for (_, steps), run in zip(accesses, runs)]
     whole = math.gcd(size, *(n for _, n in runs), *(start for start, _ in accesses), *(s for r in rest for s, _ in r))
     if whole < 2: return accesses, size, 1
-    shorter = [(start // whole, (*((s // whole, n) for s, n in r.elements()), (1, run[1] // whole)))
-               for (start, _), r, run in zip(accesses, rest, runs)]
-    return shorter, size // whole, whole
+    def shorter(start, steps, run): return start // whole, (*((s // whole, n) for s, n in steps), (1, run // whole))
+    found = [shorter(start, r.elements(), run) for (start, _), r, (_, run) in zip(accesses, rest, runs)]
+    return found, size // whole, whole
 
 def _mark(cells, access, value):
     "Mark the elements of an access, except those outside the buffer."
@@ -132,9 +132,9 @@ def read_first(
         else:
             _mark(marked, next(known), 1 + writes)
             if not writes: least = max(least, run * np.count_nonzero(marked == 1) - anywhere)
-    reads = [sum(a for writes, a in part if not writes and isinstance(a, int))
-             for part in (accesses[:len(before)], accesses[len(before):])]
-    return int(min(least + reads[0] + max(min(reads[1], size) - written, 0), size))
+    def read(accesses): return sum(a for writes, a in accesses if not writes and isinstance(a, int))
+    at_first, later = read(accesses[:len(before)]), read(accesses[len(before):])
+    return int(min(least + at_first + max(min(later, size) - written, 0), size))
 
 def _apart(steps):
     "Tell if no two elements of an access are the same: each step is longer than all before it reach."

@@ -6,7 +6,7 @@
 __all__ = []
 
 # %% ../../nbs/compiled/kernel_points.ipynb #kr000003
-from ..core.units import first_names
+from ..core.units import first_names, percent_text
 from ..analysis.rows import timed_row
 from ..roofs.row import Row, changed, summed
 from ..work.kernel_names import kernel_type
@@ -46,7 +46,7 @@ def inferred_layers(m):
     if not found: return []
     names, share = list(dict.fromkeys(name for *_, name in found)), sum(t * p for t, p, _ in found)
     return [f"the layers of {len(found)} of {len(times)} kernels are inferred from the operators around them, for "
-            f"{share / (sum(t for _, t in times) or 1):.1%} of the kernels' time: "
+            f"{percent_text(share / (sum(t for _, t in times) or 1))} of the kernels' time: "
             f"{first_names(names)}"]
 
 def _inferred_part(slot):

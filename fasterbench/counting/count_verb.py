@@ -8,7 +8,7 @@ __all__ = ['Counts', 'count']
 # %% ../../nbs/counting/count_verb.ipynb #8741d698
 import re
 
-from ..cli.app import (Dtype, Length, Model, Shape, app, dtype_named, examples, option,
+from ..cli.app import (Dtype, Length, Loss, Model, Shape, app, dtype_named, examples, option,
                                  shape_given, show, switch, target_device, whole, words)
 from ..cli.verbs import fit_note, loaded_on_meta, step_named
 from ..core.units import format_count, format_si, total
@@ -164,16 +164,16 @@ def count(
     model:Model, dtype:Dtype=None, input:Shape=None,
     batch:whole("Set the batch size.  [default: 1]")=None, seq:Length=None,
     backward:switch("Count a training step; without --loss, the loss is the sum of the output.", "--backward")=False,
-    loss:option("Compute the loss with this function of the output: losses.py:mean.", metavar="FILE:FUNCTION")=None,
-    optimizer:option("Also count the update of this torch.optim optimizer.", metavar="NAME")=None,
+    loss:Loss=None,
+    optimizer:option("Also count the step of this torch.optim optimizer.", metavar="NAME")=None,
     autocast:words("Count under torch.autocast.", "bfloat16", "float16")=None,
-    on:option("Compare with this device's memory, and find the largest batch that fits.", metavar="DEVICE",
+    on:option("Compare the peak memory with this device's, and find the largest batch that fits.", metavar="DEVICE",
               parser=target_device)=None,
     depth:whole("Print N levels of the module tree.", 0, int)=3,
     json:option("Write all modules; - for standard output.")=None,
     csv:option("Write all modules; - for standard output.")=None,
 ):
-    "Count FLOPs, bytes, parameters and memory of a model. Nothing is computed or timed."
+    "Count FLOPs, bytes, parameters and memory of a model. No kernel runs, and nothing is timed."
     from fasterbench.core.arguments import as_dtype
     from fasterbench.cli.loading import in_the_model
     from fasterbench.roofs.datasheet import as_peaks, target_of

@@ -367,14 +367,7 @@ def as_device(
         raise ValueError(f"device {str(device)!r} cannot be measured here; this machine has {', '.join(here)}")
     return torch.device("cpu") if checked.type == "cpu" else checked
 
-def group_device(
-    backend:str, # Of a process group
-)->torch.device:
-    "Return the device that the collectives of a group run on."
-    here = torch.accelerator.current_accelerator(check_available=True)
-    usual = torch.distributed.get_default_backend_for_device
-    own = here is not None and usual(here.type) != usual("cpu") and usual(here.type) in backend   # Metal has gloo too
-    return torch.device(here.type, torch.accelerator.current_device_index()) if own else torch.device("cpu")
+
 
 # %% ../../nbs/engine/accelerator.ipynb #7bf5ec79
 def accelerator_type()->str:

@@ -12,7 +12,7 @@ from ..core.units import format_si
 from ..views.fields import Field
 from ..views.plot import canvas, dress, grid, shown
 from ..views.roof_lines import ink
-from ..views.view import Sheet, Table, View, check_top, more_rows
+from ..views.view import LongView, Sheet, Table, check_top, more_rows
 from ..work.memory import Memory, allocated, part_names
 
 # %% ../../nbs/memory/timeline.ipynb #tl000005
@@ -99,11 +99,10 @@ def _highest_of_modules(memory):
 def _rows_of_modules(memory):
     "Return a row per module that ran, those that leave most behind first."
     if memory.modules is None: return _highest_of_modules(memory)
-    rows = [dict(name=path or "(model)", **{k: getattr(m, k) for k in _fields if k != "name"})
-            for path, m in memory.modules.items()]
+    rows = [dict(vars(m), name=path or "(model)") for path, m in memory.modules.items()]
     return sorted(rows, key=lambda r: (-r["saved_bytes"], -r["peak_bytes"]))
 
-class MemoryView(View):
+class MemoryView(LongView):
     "The memory of a run: a chart of it, and its modules."
     def __init__(self,
         memory:Memory,
@@ -115,16 +114,6 @@ class MemoryView(View):
     @property
     def lines(self)->list[str]:
         return [self.memory.line, *([self.memory.share_of(self.room)] if self.room else [])]
-
-    def text(self,
-        top:int|None=10, # How many modules; None: all
-    )->str:
-        "Return the modules as a table, in the width of the terminal."
-        return self._table(top).text()
-
-    def summary(self, top:int|None=10)->None:
-        "Print `text`."
-        print(self.text(top))
 
     def _table(self, top=10):
         check_top(top)

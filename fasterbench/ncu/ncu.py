@@ -109,8 +109,9 @@ def own_bytes_by_level(
 
 def _raised(traffic):
     "Return the levels with less traffic than a level behind them, as text."
-    return [f"{level} counted {format_si(b, 'B')}, less than behind it" for i, (level, b) in enumerate(traffic)
-            if any(b < far for _, far in traffic[i + 1:])]
+    most_behind = [max((far for _, far in traffic[i + 1:]), default=0) for i in range(len(traffic))]
+    return [f"{level} counted {format_si(b, 'B')}, less than behind it"
+            for (level, b), most in zip(traffic, most_behind) if b < most]
 
 # %% ../../nbs/ncu/ncu.ipynb #8f3344bc
 def _peaks(roofs, used, about):
@@ -181,14 +182,15 @@ _clocks = "ncu locks the clocks to base while it profiles, unless --clock-contro
 
 def _absent(launches, cc):
     "Return each kind of FLOPs that rows with FLOPs have no counter of: a note, and the metrics."
-    have = [{"tensor" if unit != "vector" else dtype for dtype, unit in l.flops} for l in launches
-            if l.flops is not None]
+    def kinds(flops): return {"tensor" if unit != "vector" else dtype for dtype, unit in flops}
+    have = [kinds(l.flops) for l in launches if l.flops is not None]
     told = dict(tensor="those of the CUDA cores alone")
     told |= {k: f"without {k} on the CUDA cores" for k in ("float32", "float64", "float16")}
     letters = dict(float32="_op_f", float64="_op_d", float16="_op_h", tensor="_tensor")
     absent = {kind: sum(kind not in h for h in have) for kind in told}
-    return [(f"{kind} counters absent in {k} of {len(launches)} rows: their FLOPs are {told[kind]}",
-             [m for m in flop_metrics(cc) if letters[kind] in m]) for kind, k in absent.items() if k]
+    def metrics(kind): return [m for m in flop_metrics(cc) if letters[kind] in m]
+    return [(f"{kind} counters absent in {k} of {len(launches)} rows: their FLOPs are {told[kind]}", metrics(kind))
+            for kind, k in absent.items() if k]
 
 def _lacks(path, launches, cc):
     "Return a note on each figure that rows of a file lack, and the metrics that would give it."

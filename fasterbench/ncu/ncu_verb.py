@@ -48,14 +48,14 @@ def _remarked(kernels, roofs, name):
 def ncu(
     file:Annotated[str, typer.Argument(help="Output of `ncu --csv` (details, raw or summary page), or a .ncu-rep.",
                                        metavar="FILE")],
-    by:words("Print a row per launch, per kernel of one shape, or per NVTX range.", "launch", "kernel", "nvtx",
+    by:words("Print a row per launch, per kernel and grid, or per NVTX range.", "launch", "kernel", "nvtx",
              kind=str)="launch",
-    peaks:option("Use the roofs of a `peaks --json` file or of a device.  [default: those of the report]",
+    peaks:option("Use the roofs in a `peaks --json` file, or of a device's datasheet.  [default: those of the report]",
                  metavar="FILE|DEVICE")=None,
     missing:switch("Print the ncu command that collects what the report lacks, and exit.", "--missing")=False,
     top:Top=10, html:Report=None, json:Saving=None, csv:Rows=None,
 ):
-    "Read an Nsight Compute report. Print its slowest kernels under the roofs."
+    "Read an Nsight Compute report. Print its slowest kernels and how close they come to the roofs."
     if missing: return _print_missing(file)
     roofs = given_peaks(peaks)
     kernels = _remarked(_read_report(file, by, roofs), roofs, peaks)

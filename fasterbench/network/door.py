@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from .collective_waits import with_waits
 from .collectives_view import collectives_table
+from .cpu_time import time_of_ranks
 from .gathered import gathered
 from .launch import joined_job
 from .network_view import NetworkView, roofs_table

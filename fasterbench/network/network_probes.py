@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from ..core.arguments import as_count
-from ..engine.accelerator import accelerator, group_device, is_accelerator
+from ..engine.accelerator import accelerator, is_accelerator
 from ..core.units import positive
 from ..roofs.network import NetworkPeaks
 from .network_fit import fitted
@@ -151,8 +151,17 @@ def _groups_of(group):
     return groups
 
 # %% ../../nbs/network/network_probes.ipynb #ba8ae3f6
+def _group_device(
+    backend:str, # Of a process group
+)->torch.device:
+    "Return the device that the collectives of a group run on."
+    here = torch.accelerator.current_accelerator(check_available=True)
+    usual = torch.distributed.get_default_backend_for_device
+    own = here is not None and usual(here.type) != usual("cpu") and usual(here.type) in backend   # Metal has gloo too
+    return torch.device(here.type, torch.accelerator.current_device_index()) if own else torch.device("cpu")
+
 def _place(group, sizes):
-    device, ranks = group_device(dist.get_backend(group)), dist.get_world_size(group)
+    device, ranks = _group_device(dist.get_backend(group)), dist.get_world_size(group)
     return _ProbedGroup(group, ranks, stride_of(members(group) or ()), device, _sweep_sizes(sizes, ranks, device))
 
 # %% ../../nbs/network/network_probes.ipynb #e2d8d6e6

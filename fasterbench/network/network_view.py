@@ -80,8 +80,8 @@ class NetworkView(View):
         "List where the network was measured, and each of its roofs."
         known = {k: v for k, v in self.network.environment.items() if v not in ({}, "", None)}
         _, *shown = _network_fields.items()
-        return [("Network", pairs_of(known)), *((r.name, [(f.title, f.text(getattr(r, k))) for k, f in shown])
-                                                for r in self.network.roofs)]
+        def about(roof): return [(f.title, f.text(getattr(roof, k))) for k, f in shown]
+        return [("Network", pairs_of(known)), *((r.name, about(r)) for r in self.network.roofs)]
 
     def tabs(self)->list[dict]:
         "Return the tab of the samples; none where the roofs came without samples."

@@ -19,7 +19,7 @@ from ..analysis.rows import call_rows, contractions_of, module_row
 from ..core.arguments import as_call, as_dtype, tokens_of
 from ..core.dtypes import dtype_name
 from ..core.features import absent, door
-from ..core.units import format_si, positive
+from ..core.units import format_si, percent_text, positive
 from ..core.warnings import old_arguments
 from ..engine.accelerator import accelerator, stand_in
 from ..engine.step import check_step, phases
@@ -144,7 +144,7 @@ def _power_note(peaks):
 # %% ../../nbs/predicting/predict.ipynb #956a9d6c
 def _unmeasured_text(doubt):
     "Return the families without measurements, with their shares of the time."
-    return ", ".join(f"{word} ({share:.0%})" for word, share in doubt.words if share >= 0.005)
+    return ", ".join(f"{word} ({percent_text(share, 0)})" for word, share in doubt.words if share >= 0.005)
 
 def _prediction_notes(name, program, peaks, fusion, like, found, rows, doubt):
     "Return the notes below a prediction."

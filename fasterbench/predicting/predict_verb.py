@@ -12,12 +12,12 @@ from typing import Annotated, Optional
 
 import typer
 
-from ..cli.app import (examples, Dtype, KernelFile, Length, Model, Report, Rows, Saving, Top, app,
+from ..cli.app import (examples, Dtype, KernelFile, Length, Loss, Model, Report, Rows, Saving, Top, app,
                                  batch_sizes, check_there, dtype_named, option, saved_result,
                                  shape_given, show, switch, target_device, usage_error, whole, words)
 from ..cli.verbs import check_kernel_file, fit_note, loaded_on_meta, step_named
 from ..core.features import door
-from ..core.units import format_si
+from ..core.units import format_si, percent_text
 from ..core.warnings import FasterbenchDeprecationWarning, warn
 
 # %% ../../nbs/predicting/predict_verb.ipynb #ba714c96
@@ -39,7 +39,7 @@ def _predicted_for(result): return result.environment["device_name"]
 def _memory_cell(result):
     "Return the peak of a run, and its share of the device's memory."
     peak, room = result.memory.peak, result.peaks.capacity("memory")
-    return f"{peak} ({result.memory.peak_bytes / room:.0%})" if room else peak
+    return f"{peak} ({percent_text(result.memory.peak_bytes / room)})" if room else peak
 
 def _of_each(batch, devices):
     "Return the samples of each device."
@@ -51,20 +51,20 @@ def _of_each(batch, devices):
 def _batch_table(results, caveats):
     "Return a line per device and batch size: limit, expected time, its interval, samples or tokens per second."
     from fasterbench.views.headline import is_device_alone, roofs_text
-    from fasterbench.views.view import text_table, wrap_lines
-    devices, (_, unit) = {_predicted_for(r): r for _, r in results}, _done(*results[0])
+    from fasterbench.views.view import Table
+    devices, (_, unit) = {_predicted_for(r): (batch, r) for batch, r in results}, _done(*results[0])
     alone = any(is_device_alone(r) for _, r in results)
     rate = f"{unit}/s of the device" if alone else f"expected {unit}/s"
     rows = [["batch", "limit", "expected", "p10", "p90", rate, "memory"]]
     rows += [_batch_row(batch, r) for batch, r in results]
-    (batch, last), several = results[-1], len(devices) > 1
+    several = len(devices) > 1
     further = [line for line in caveats if "PREDICTED" not in line]          # whose figures are in the rows
     if several: rows = [[name, *row] for name, row in zip(["device", *(_predicted_for(r) for _, r in results)], rows)]
     above = [f"{results[0][1].model} on {', '.join(devices)}"]
     above += [f"roofs{f' of {k}' if several else ''}: {roofs_text(r.peaks, (*r.points, *r.ops))}"
-              for k, r in devices.items()]
-    below = [f"batch {batch}: {last.notes[0]}", *further]
-    return "\n".join([*wrap_lines(above), *text_table(rows, {0} if several else set()), *wrap_lines(below)])
+              for k, (_, r) in devices.items()]
+    below = [*(f"batch {batch}: {r.notes[0]}" for batch, r in devices.values()), *further]
+    return Table(rows, {0} if several else set(), above, below).text()
 
 # %% ../../nbs/predicting/predict_verb.ipynb #on5de1ce
 def target_devices(text):
@@ -80,24 +80,24 @@ On = option("Predict for this device, or for several: names or `peaks --json` fi
                                         "predict my_model.py:make --on peaks.json --backward --optimizer AdamW"))
 def predict_verb(
     model:Model, on:On, dtype:Dtype=None, autocast:words("Predict under torch.autocast.", "bfloat16", "float16")=None,
-    compiled:switch("Predict under torch.compile; Inductor takes 10 to 60 s.", "--compile")=False,
+    compiled:switch("Predict under torch.compile; compiling takes 10 to 60 s.", "--compile")=False,
     backward:switch("Predict a training step; without --loss, the loss is the sum of the output.", "--backward")=False,
-    loss:option("Compute the loss with this function of the output: losses.py:mean.", metavar="FILE:FUNCTION")=None,
-    optimizer:option("Also predict the update of this torch.optim optimizer.", metavar="NAME")=None,
+    loss:Loss=None,
+    optimizer:option("Also predict the step of this torch.optim optimizer.", metavar="NAME")=None,
     gpus:whole("Split the batch of a training step over N devices.", kind=int)=1,
-    parallel:words("Split it with DDP or FSDP2.", "ddp", "fsdp", kind=str)="ddp",
+    parallel:words("Use DDP or FSDP2 for --gpus.", "ddp", "fsdp", kind=str)="ddp",
     fit:switch("Find the largest batch that fits in memory.", "--fit")=False,
     kernels:KernelFile=None, cuda_graph:switch("Predict the replay of a CUDA graph.", "--cuda-graph")=False,
-    launch_s:option("Set the CPU time to launch a forward.  [default: none, the device alone]",
+    launch_s:option("Set the CPU launch time per forward or step.  [default: device time only]",
                     "--launch-time", "--host-s", kind=Optional[float], metavar="SECONDS")=None,
-    like:option("Assume the utilization of each layer in this `roofline --json` file.")=None,
-    input:option("Set the shape of the sample, such as 1,3,224,224.", metavar="SHAPE")=None,
+    like:option("Take each layer's utilization from this `roofline --json` file.")=None,
+    input:option("Set the input shape, such as 1,3,224,224.", metavar="SHAPE")=None,
     batch:option("Set the batch size, or several: 1,8,64.  [default: 1]", metavar="N,N,…")=None,
     seq:Length=None, top:Top=10, html:Report=None, json:Saving=None, csv:Rows=None,
     old_compiled:Annotated[bool, typer.Option("--compiled", hidden=True)]=False,
     old_captured:Annotated[bool, typer.Option("--captured", hidden=True)]=False,
 ):
-    "Predict a model's time on another device. Print a limit, and an expected time with its interval."
+    "Predict a model's time on another device. Print the limit set by the roofs, and an expected time with an interval."
     from fasterbench.roofs.datasheet import target_of
     from fasterbench.cli.loading import in_the_model
     from fasterbench.core.arguments import as_dtype

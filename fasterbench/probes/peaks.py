@@ -260,9 +260,7 @@ def _write_text(path, text):
 
 def _peaks_in_file(peaks, path):
     "Return `peaks` with the file that they are in now; as they were, with a warning, where that cannot be written."
-    path, other = (_rough(path), None) if peaks.provisional else (_firm(path), _rough(path))
     if not (problem := _ready(path.parent) or _write_text(path, peaks.to_json())):
-        if other: other.unlink(missing_ok=True)                          # what was provisional is replaced
         return replace(peaks, path=os.fspath(path))
     warn(f"cannot save the peaks in {path.parent}: {problem}", NotKeptWarning)
     return peaks
@@ -271,40 +269,31 @@ def _peaks_in_file(peaks, path):
 def _digest(key, machine): return hashlib.sha256(repr((key, sorted(machine.items()))).encode()).hexdigest()[:16]
 
 def _path(folder, key, machine, group=None):
-    "Return the file of firm peaks; files of one `group` begin alike."
+    "Return the file of peaks; files of one `group` begin alike."
     return folder / f"peaks-{_digest(key if group is None else group, machine)[:8]}-{_digest(key, machine)}.json"
-
-def _rough(path):
-    "Return the file of the same peaks while they wait to be measured again."
-    return path if path.name.endswith(".busy.json") else path.with_suffix(".busy.json")
-def _firm(path): return path.with_name(path.name.replace(".busy.json", ".json"))
 
 def _siblings(path, machine):
     "Return the kept peaks of the same probes for other dtypes."
     with catch_warnings():
         simplefilter("ignore")
         others = sorted(path.parent.glob("-".join(path.name.split("-")[:2]) + "-*.json"))
-        return [p for o in others if o not in (path, _rough(path)) and (p := _load(o, machine))]
-
-def _file_states(path): return _state(path), _state(_rough(path))
+        return [p for o in others if o != path and (p := _load(o, machine))]
 
 def _kept(folder, key, machine, measure, group=None):
     "Read the peaks in `folder`; if there are none, or the machine was busy and is quiet now, measure and write them."
     path = _path(folder, key, machine, group)
-    seen = _file_states(path)
+    seen = _state(path)
     def best(peaks): return lifted(peaks, _siblings(path, machine))
-    if peaks := _load(path, machine): return best(peaks)
-    rough = _load(_rough(path), machine)
-    if rough and is_busy(): return best(rough)
+    kept = _load(path, machine)
+    if kept and (not kept.provisional or is_busy()): return best(kept)
     with _one_process(folder):
-        written = _file_states(path) != seen        # by another process, which has measured
-        if written and (peaks := _load(path, machine) or _load(_rough(path), machine)): return best(peaks)
-        return best(_peaks_in_file(_again(measure, rough), path))
+        measured = _state(path) != seen and _load(path, machine)        # by another process meanwhile
+        return best(measured or _peaks_in_file(_again(measure, kept), path))
 
-def _again(measure, rough):
+def _again(measure, busy):
     "Measure peaks now, and merge them with those of a busy moment."
     new = measure()
-    return new if rough is None else replace(lifted(new, [rough]), tries=rough.tries + 1)
+    return new if busy is None else replace(lifted(new, [busy]), tries=busy.tries + 1)
 
 # %% ../../nbs/probes/peaks.ipynb #188fea9b
 _reached = {}     # The best rate of each roof that this process has seen, by the probes and the machine
@@ -354,7 +343,7 @@ def _of_ranks(key, machine, measure):
     key = (*key, "ranks", len(mates))
     with _lookup: peaks = _remembered.get(key)
     path = None if folder is None else _path(folder, key, device)
-    if peaks is None and path is not None: peaks = _load(path, device) or _load(_rough(path), device)
+    if peaks is None and path is not None: peaks = _load(path, device)
     if not peers.agreed("the kept roofs", peaks is not None, all):
         peaks = _beside_seen(measure(), folder if peers.rank == mates[0] else None, key, device)
         if path is not None and peers.rank == mates[0]: _peaks_in_file(peaks, path)
@@ -371,9 +360,7 @@ def measured_again(key:tuple, machine:Callable, measure:Callable, group=None)->H
         here = machine()
         peaks = _beside_seen(measure(), folder, key if group is None else group, here)
         if folder is not None:
-            path = _path(folder, key, here, group)
-            for old in (path, _rough(path)): old.unlink(missing_ok=True)
-            peaks = _peaks_in_file(peaks, path)
+            peaks = _peaks_in_file(peaks, _path(folder, key, here, group))
         with _lookup: _remembered[key] = peaks
     return peaks
 

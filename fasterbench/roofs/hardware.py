@@ -13,9 +13,9 @@ from datetime import datetime, timezone
 from html import escape
 
 from ..core.dtypes import dtype_name
-from fasterbench.core.files import Facts, Number, check_given, check_schema, check_text, plain, read_json, restored, \
-    write_whole
-from ..core.units import format_si, positive
+from ..core.files import Facts, Number, check_given, check_schema, check_text, names_alone, plain, \
+    read_json, restored, write_whole
+from ..core.units import format_si, percent_text, positive
 from .kinds import is_pointwise
 from .network import NetworkPeaks, checked_network
 from ..timing.certainty import again_drift, again_spread
@@ -133,7 +133,7 @@ enough_tries = 3     # Measurements after which roofs are kept although their sa
 
 def _wide(roofs):
     "Return those whose samples spread by more than a half or drifted by more than a quarter."
-    return [f"{r.name} varied by {max(r.spread or 0.0, abs(r.drift or 0.0)):.0%}" for r in roofs
+    return [f"{r.name} varied by {percent_text(max(r.spread or 0.0, abs(r.drift or 0.0)), 0)}" for r in roofs
             if (r.spread or 0.0) > again_spread or abs(r.drift or 0.0) > again_drift]
 
 def checked_peaks(data)->dict:
@@ -327,11 +327,11 @@ class HardwarePeaks:
                                                            if self.provisional else "")
 
     def to_dict(self)->dict:
-        "Return everything but the path, as plain values that JSON can hold."
+        "Return everything but paths, as plain values that JSON can hold."
         values = plain(self)
         del values["path"]
         values["network"] = self.network and self.network.to_dict()
-        return dict(schema=schema, version=version, **values)
+        return dict(schema=schema, version=version, **names_alone(values))
 
     def to_json(self,
         path=None, # Where to write; None: return the text

@@ -12,13 +12,14 @@ from collections.abc import Iterator
 from statistics import median
 
 from ..core.files import write_whole
-from ..core.units import format_si
+from ..core.units import format_si, percent_text
 from ..timing.certainty import quartiles
 from ..timing.machine_load import MachineLoad, load_caveats
 from ..roofs.datasheet import at_printed_clock
 from ..roofs.place import RooflinePoint, apart
 from ..roofs.row import totals
 from ..views.fields import Field
+from ..views.headline import machine, roofs_text
 from ..views.plot import bounds, canvas, dress, grid
 from ..views.result import Result
 from ..views.view import Sheet, Table, View
@@ -85,6 +86,11 @@ def metrics_of(result:Result)->dict[str, float]:
     return {k: float(found[k]) for k in metric_fields if found.get(k) is not None}
 
 # %% ../../nbs/running/metrics.ipynb #mt000022
+def about_of(result:Result)->dict[str, str]:
+    "Return the names of device and roofs, which the numbers of a sample do not say."
+    roofs = roofs_text(result.peaks, (*result.points, *result.ops)) if result.peaks else ""
+    return {k: v for k, v in dict(device=machine(result), roofs=roofs).items() if v}
+
 def line_of(record:dict)->str:
     "Return a line of JSON."
     return json.dumps(record, allow_nan=False) + "\n"
@@ -100,7 +106,7 @@ def _area(fig, series, name, how):
     "Draw the seconds of a step that belong to one group."
     shares, times = series.columns[f"{name}_share"], series.columns["step_time_s"]
     seconds = [s * t for s, t in zip(shares, times)]
-    text = [f"<b>{how['label']}</b><br>step {n}: {format_si(t, 's')}, {s:.1%}"
+    text = [f"<b>{how['label']}</b><br>step {n}: {format_si(t, 's')}, {percent_text(s)}"
             for n, t, s in zip(series.steps, seconds, shares)]
     fig.add_scatter(x=list(series.steps), y=seconds, name=how["label"], stackgroup="time", mode="lines",
                     line=dict(width=0.8, color=how["color"]), fillpattern=dict(shape=how["pattern"], solidity=0.25),
@@ -115,7 +121,7 @@ def metric_chart(series, title:str):
     for name, how in _drawn.items():
         if any(s > 0 for s in series.columns.get(f"{name}_share", ())): _area(fig, series, name, how)
     if "mfu" in series.columns:
-        text = [f"step {n}: MFU {v:.1%}" for n, v in zip(series.steps, series.columns["mfu"])]
+        text = [f"step {n}: MFU {percent_text(v)}" for n, v in zip(series.steps, series.columns["mfu"])]
         fig.add_scatter(x=list(series.steps), y=[100 * v for v in series.columns["mfu"]],
                         mode="lines+markers", name="MFU", showlegend=False, hovertext=text, hoverinfo="text",
                         line=dict(color="#c2413b", width=2), row=2, col=1)
@@ -135,8 +141,10 @@ class MetricSeries(View):
         records=(),   # Dicts with `step` and metrics
         title:str="", # Of charts: the model
     ):
-        self.steps, self.columns, self.title = array("q"), {}, title
-        for r in records: self.append(r["step"], {k: v for k, v in r.items() if k in metric_fields})
+        self.steps, self.columns, self.title, self.about = array("q"), {}, title, {}    # `about`: device and roofs
+        for r in records:
+            self.append(r["step"], {k: v for k, v in r.items() if k in metric_fields})
+            self.about |= {k: r[k] for k in ("device", "roofs") if k in r}
 
     def append(self,
         step:int,      # Calls of the model before the sample
@@ -177,13 +185,14 @@ class MetricSeries(View):
         "How many samples there are, how far they differ, and what takes the time of a step: medians."
         known = {k: [v for v in values if not math.isnan(v)] for k, values in self.columns.items()}
         middle = {k: median(values) for k, values in known.items() if values}
-        if "step_time_s" not in middle: return [f"{len(self)} samples"]
+        about = [f"{k}: {v}" for k, v in self.about.items()]
+        if "step_time_s" not in middle: return [f"{len(self)} samples", *about]
         parts = [(how["label"], middle.get(f"{name}_share", 0)) for name, how in _drawn.items()]
-        said = ", ".join(f"{label} {share:.0%}" for label, share in parts if share >= 0.005)
+        said = ", ".join(f"{label} {percent_text(share, 0)}" for label, share in parts if share >= 0.005)
         rates = dict(roof_share="at the roof", mfu="MFU")
-        more = [f"{name} {middle[k]:.1%}" for k, name in rates.items() if k in middle]
+        more = [f"{name} {percent_text(middle[k])}" for k, name in rates.items() if k in middle]
         step = f"a step takes {format_si(middle['step_time_s'], 's')}: {said}"
-        return ["; ".join([step, *more]).replace("%", " %"), f"medians of {len(self)} samples{self._spread}"]
+        return ["; ".join([step, *more]), f"medians of {len(self)} samples{self._spread}", *about]
 
     @property
     def _spread(self):
@@ -192,13 +201,15 @@ class MetricSeries(View):
         if len(times) < 3: return ", too few to say how far they differ"
         low, middle, high = quartiles(times)
         return (f"; the middle half of the steps takes {format_si(low, 's')} to {format_si(high, 's')}, "
-                f"an IQR of {(high - low) / middle:.0%}").replace("%", " %")
+                f"an IQR of {percent_text((high - low) / middle, 0)}")
 
     @property
     def caveats(self)->list[str]:
         "In how many samples other processes used so many cores that the times are in doubt."
-        used = [(o, c) for o, c in zip(*(self.columns.get(k, ()) for k in ("others", "cores")))
-                if load_caveats(MachineLoad(int(c) if c == c else 0, others=o))]
+        def doubtful(others, cores):
+            return load_caveats(MachineLoad(0 if math.isnan(cores) else int(cores), others=others))
+        loads = zip(self.columns.get("others", ()), self.columns.get("cores", ()))
+        used = [(others, cores) for others, cores in loads if doubtful(others, cores)]
         if not used: return []
         most, cores = max(used)
         said, = load_caveats(MachineLoad(int(cores), others=most))
@@ -220,8 +231,8 @@ class MetricSeries(View):
     def to_json(self,
         path=None, # Where to write; None: return the text
     )->str|None:
-        "Write the records to `path`, or return them: a line of JSON for each."
-        text = "".join(map(line_of, self))
+        "Write the records to `path`, or return them: a line of JSON for each; the first names device and roofs, too."
+        text = "".join(line_of(r | self.about if i == 0 else r) for i, r in enumerate(self))
         return text if path is None else write_whole(path, text)
 
 # %% ../../nbs/running/metrics.ipynb #mt000029

@@ -30,7 +30,7 @@ from ..roofs.network import NetworkPeaks
 from .program import CallCounter, ProgramStep, has_compiled, is_traced, is_transformed
 from .sampling import ProgramSample, measurement, most_passed
 from .steps import program_cost
-from .metrics import MetricSeries, line_of, metrics_of
+from .metrics import MetricSeries, about_of, line_of, metrics_of
 from ..views.origin import describe_call
 from ..views.result import Result
 
@@ -262,6 +262,7 @@ class Watch:
             if error is not None: raise error
             self._result, self.state = self._reduced(sample), ""
             self.series.append(self.first, metrics_of(self._result))
+            self.series.about = about_of(self._result)
             what = "cannot be handed on"
             self._hand_on(self.series[-1])
         except Exception as problem:
@@ -287,7 +288,8 @@ class Watch:
     def _write(self, record):
         "Write a whole line, and send it on its way to the disk."
         if self.log is None: return
-        with open(self.log, "a", encoding="utf-8") as f: f.write(line_of(record))
+        about = self.series.about if len(self.series) == 1 else {}
+        with open(self.log, "a", encoding="utf-8") as f: f.write(line_of(record | about))
 
     # ---- why there is none
 

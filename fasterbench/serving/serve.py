@@ -24,7 +24,7 @@ from ..core.arguments import as_count
 from ..roofs.datasheet import as_peaks, at_printed_clock, listed_device
 from ..roofs.hardware import HardwarePeaks
 from ..roofs.network import NetworkPeaks, bus_factor
-from ..core.units import format_si, not_negative, positive
+from ..core.units import format_si, not_negative, percent_text, positive
 from .serve_view import ServeOption, ServePoint, ServeResult, ServeSeries, places
 
 # %% ../../nbs/serving/serve.ipynb #ddbcb0b1
@@ -236,7 +236,8 @@ def _serve_notes(model, asked, server, most):
         own = server.times.math if server.times else "the dtype of the model"
         found.append(f"matrices are stored in {layout.stored.bits:g} bits and multiplied in {own}")
     if most:
-        found.append(f"weights and cache fit up to batch {most}, with {server.reserve:.0%} of the memory kept free")
+        free = percent_text(server.reserve, 0)
+        found.append(f"weights and cache fit up to batch {most}, with {free} of the memory kept free")
     return (*found, *([peaks.environment["caveat"]] if peaks.environment.get("caveat") else []))
 
 # %% ../../nbs/serving/serve.ipynb #5e000015
@@ -427,8 +428,9 @@ def _option(server, batch, tpot, price):
     if not at: return ServeOption(name, n, most)
     p = server.point(("decode", "middle"), at)
     def cost(rate): return price * n / 3600 / rate * 1e6 if price and rate else None
-    return ServeOption(name, n, most, at, p.limit_s, p.expected_s, p.interval_s, p.tokens_per_s / n,
-                       p.expected_per_s / n if p.expected_s else None, cost(p.tokens_per_s), cost(p.expected_per_s))
+    expected = p.expected_per_s / n if p.expected_s else None
+    return ServeOption(name, n, most, at, p.limit_s, p.expected_s, p.interval_s, p.tokens_per_s / n, expected,
+                       cost(p.tokens_per_s), cost(p.expected_per_s), p.bound)
 
 def _batch_within(server, tpot, most):
     "Return the largest batch up to `most` whose time per token, expected or else least, is within `tpot`; 0: none."

@@ -48,29 +48,32 @@ def _about_option(text):
 @app.command("serve", epilog=examples('serve transformers:config.json --on "NVIDIA H100 80GB HBM3"',
                                       "serve transformers:config.json --on L40S,H200 --tensor-parallel 1,2"))
 def serve_verb(
-    model:Config, on:option("Serve on this device, or on several: names or `peaks --json` files.", "--on",
+    model:Config, on:option("Estimate for this device, or for several: names or `peaks --json` files.", "--on",
                             kind=str, metavar="DEVICE|FILE,…"),
     prompt:whole("Set the prompt length in tokens.", kind=int)=2048,
     new:whole("Set the number of tokens to generate per prompt.", kind=int)=256,
-    batch:option("Run this many sequences at once: 1,8,64; a single number if --on names several devices.  "
+    batch:option("Set the batch size in sequences, or several: 1,8,64; one size if --on names several devices.  "
                  "[default: as many as fit]",
                  metavar="N,N,…")=None,
-    weights:option("Store matrices as int8, fp8, mxfp4, nvfp4 or int4/128.", metavar="DTYPE")=None,
-    math:option("Multiply in fp8, fp4 or bf16.", metavar="DTYPE")=None,
-    cache:option("Store the cache as fp8 or bf16.", metavar="DTYPE")=None,
-    engine:option("Expect the times of vllm, trtllm or sglang; bare: of no server.  "
-                  "[default: between the three servers]",
+    weights:option("Store weight matrices as int8, fp8, mxfp4, nvfp4 or int4/128 (groups of 128).",
+                   metavar="DTYPE")=None,
+    math:option("Run matrix products in fp8, fp4 or bf16.", metavar="DTYPE")=None,
+    cache:option("Store the KV cache as fp8 or bf16.", metavar="DTYPE")=None,
+    engine:option("Base expected times on vllm, trtllm or sglang, or on no engine (bare).  "
+                  "[default: between the three]",
                   metavar="ENGINE")=None,
     tensor_parallel:option("Split the model over this many devices: 1,2,4.", kind=str, metavar="N,N,…")="1",
-    tpot:option("Limit the expected time per output token.", kind=Optional[float], metavar="SECONDS")=None,
-    price:option("Set the price of one device per hour.", kind=Optional[float], metavar="PRICE")=None,
+    tpot:option("Keep batches with an expected time per output token of at most SECONDS.",
+                kind=Optional[float], metavar="SECONDS")=None,
+    price:option("Set the price of one device-hour, in any currency.", kind=Optional[float], metavar="PRICE")=None,
     network:option("Set the bandwidth between devices in B/s.  [default: that of the device's link]",
                    kind=Optional[float], metavar="RATE")=None,
-    measured:option("Compare with measured decode tokens/s by batch: 1:104.9.", metavar="N:RATE,…")=None,
+    measured:option("Compare with measured decode tokens/s at these batch sizes, such as 1:104.9.",
+                    metavar="N:RATE,…")=None,
     html:option("Write the page; - for standard output.")=None, json:Saving=None,
-    csv:option("Write the points; - for standard output.")=None,
+    csv:option("Write a row per batch size and phase; - for standard output.")=None,
 ):
-    "Estimate how fast a device serves a language model. Print tokens per second, at the limit and expected."
+    "Estimate how fast a device serves a language model. Print the limit and the expected value of tokens per second."
     from fasterbench.serving.serve import serve
     places = [target_device(name.strip()) for name in on.split(",")]
     degrees = several_whole(tensor_parallel, "numbers of devices", "1,2,4", "--tensor-parallel")

@@ -212,8 +212,22 @@ def _crossing_line(fig, name, batch):
 # %% ../../nbs/serving/serve_view.ipynb #62beef5a
 schema, version = "fasterbench.serve", 1
 
+class _ServingView(View):
+    "Served models: lines about them, then caveats."
+    file = "serve"
+
+    @property
+    def lines(self)->list[str]:
+        "The first lines under the title, then the caveats."
+        return [*self._about, *self.caveats]
+
+    @property
+    def caveats(self)->list[str]:
+        "The notes, what the figures rest on last."
+        return [*self.notes[1:], *self.notes[:1]]
+
 @dataclass(frozen=True, repr=False)
-class ServeResult(View):
+class ServeResult(_ServingView):
     "Limits of a served language model on a device: points over phases and batches."
     model: str
     points: tuple[ServePoint, ...] # A `ServePoint` per batch and phase
@@ -231,7 +245,6 @@ class ServeResult(View):
     engine: str=""           # That serves; "": any
 
     filters = dict(name="phase", bound="bound")
-    file = "serve"
 
     def __post_init__(self):
         old = {f"decode {at}": "decode" + place for at, place in places.items()}         # as older files name them
@@ -245,21 +258,11 @@ class ServeResult(View):
         where = self.peaks.environment.get("device_name", self.peaks.device)
         return f"{self.model} on {f'{self.devices} × ' if self.devices > 1 else ''}{where}"
     @property
-    def lines(self)->list[str]:
-        "The first lines under the title, then the caveats."
-        return [*self._about, *self.caveats]
-
-    @property
     def _about(self):
         held = format_si(self.held_bytes, "B")
         size = f"{format_count(self.parameters)} parameters, {held} of weights on each device"
         what = f"{size}; prompt {self.prompt}, {self.new} new tokens"
         return [*self.told, what, *_crossings_text(self.crossings)]
-
-    @property
-    def caveats(self)->list[str]:
-        "The notes, what the figures rest on last."
-        return [*self.notes[1:], *self.notes[:1]]
 
     @property
     def told(self)->list[str]:
@@ -341,6 +344,7 @@ class ServeOption:
     expected_per_device: Number|None=None # Expected, 1/s
     limit_price: Number|None=None         # Of a million tokens at the limit
     expected_price: Number|None=None      # Expected
+    bound: str=""            # What the limit is made of: "memory", "compute" or "network"
 
     @property
     def low_s(self)->float|None: return self.interval_s[0] if self.interval_s else None
@@ -364,6 +368,7 @@ _option_fields = {f.name: f for f in (
     Field("most_batch", "", "fits up to", "count", "the largest batch whose weights and cache fit"),
     Field("batch", "", "batch", "count", "of the figures of this row"),
     Field("limit_s", "s", "limit", "si", "least time of a decode step"),
+    Field("bound", "", "bound", meaning="what the limit is made of"),
     Field("expected_s", "s", "time per token", "si", "expected, of each request", "expected"),
     Field("low_s", "s", "p10", "si"), Field("high_s", "s", "p90", "si"),
     Field("per_request", "1/s", "tokens/s of a request", "amount", "expected", "tok/s req."),
@@ -374,7 +379,7 @@ _option_fields = {f.name: f for f in (
 
 # %% ../../nbs/serving/serve_view.ipynb #5e000022
 @dataclass(frozen=True, repr=False)
-class ServeSeries(View):
+class ServeSeries(_ServingView):
     "One served model on several devices and degrees of tensor parallelism."
     model: str
     options: tuple[ServeOption, ...]
@@ -385,17 +390,11 @@ class ServeSeries(View):
     notes: tuple[str, ...]=()
 
     filters = dict(name="devices")
-    file = "serve"
 
     def __repr__(self): return f"ServeSeries({self.title}: {len(self.options)} rows)"
 
     @property
     def title(self)->str: return f"{self.model}, decode, {len(self.options)} replicas compared"
-    @property
-    def lines(self)->list[str]:
-        "The first lines under the title, then the caveats."
-        return [*self._about, *self.caveats]
-
     @property
     def _about(self):
         within = f", expected time per token at most {format_si(self.tpot, 's')}" if self.tpot else ""
@@ -408,19 +407,14 @@ class ServeSeries(View):
         return [*self.told, what, *[full][:len(large)], *[slow][:len(alone)]]
 
     @property
-    def caveats(self)->list[str]:
-        "The notes, what the figures rest on last."
-        return [*self.notes[1:], *self.notes[:1]]
-
-    @property
     def told(self)->list[str]:
         "The set of devices with the highest rate of one device: expected, or at the limit where nothing is expected."
         expected = any(o.expected_per_device for o in self.options)
         def rate(o): return (o.expected_per_device if expected else o.limit_per_device) or 0
         best = max(self.options, key=rate, default=None)
         if best is None or not rate(best): return []
-        limit = format_si(best.limit_per_device)
-        more = f" expected{best.interval_text}, limit {limit}" if expected else " at the limit"
+        limit = f"{best.bound}-bound limit {format_si(best.limit_per_device)}".removeprefix("-bound ")
+        more = f" expected{best.interval_text}, {limit}" if expected else " at the limit"
         return [f"most tokens/s per device: {best.name}, batch {best.batch}, {format_si(rate(best))} tokens/s{more}"]
 
     def _table(self):

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from fasterbench.core.units import format_si
+from fasterbench.core.units import format_si, percent_text
 
 # %% ../../nbs/timing/certainty.ipynb #ce06rt00
 row_spread = 0.25                       # Interquartile range over the time from which on a row is marked
@@ -76,7 +76,7 @@ class Samples:
 
     def __repr__(self):
         median, iqr = (format_si(t, "s") for t in (self.median, self.iqr))
-        spread = "?" if self.spread is None else f"{self.spread:.1%}"
+        spread = "?" if self.spread is None else percent_text(self.spread)
         return f"Samples({median} median, {iqr} IQR ({spread}), n={len(self.values)})"
 
 # %% ../../nbs/timing/certainty.ipynb #ce14rt00

@@ -228,8 +228,8 @@ def between_marks(
     at, begins = [r.start for r in records if r.kind == "mark"], [r.start for r in records]
     if len(at) != marks: return []
     def inside(first, last): return records[bisect_left(begins, at[first]):bisect_right(begins, at[last])]
-    return [([Timestamp(event, slot, at[k]) for event, slot, k in log], inside(first, last), at[last] - at[first])
-            for first, log, last in logs]
+    def timestamps(log): return [Timestamp(event, slot, at[k]) for event, slot, k in log]
+    return [(timestamps(log), inside(first, last), at[last] - at[first]) for first, log, last in logs]
 
 def marked_runs(fresh, run, here, n, tick):
     "Return per run its timestamps, its records and its length; none where marks are missing in the record."

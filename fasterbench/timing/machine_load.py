@@ -10,11 +10,13 @@ import os, statistics, sys
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import partial
 from glob import glob
 from time import perf_counter, process_time, sleep
 from typing import NamedTuple
 
+from ..core.features import door
+from ..core.units import percent_text
 from .certainty import quartiles
 
 # %% ../../nbs/timing/machine_load.ipynb #7a8e9961
@@ -41,7 +43,8 @@ def load_caveats(
         found.append(f"other processes used {load.others:.1f} of {cores} core{'' if cores == 1 else 's'}")
     if cores and (load.steal or 0.0) > 0.1 * cores: found.append(f"the hypervisor took {load.steal:.2f} cores")
     if load.throttled: found.append("the clock was throttled")
-    if (load.memory_stall or 0.0) > 0.05: found.append(f"memory was short for {load.memory_stall:.0%} of the time")
+    stalled = load.memory_stall or 0.0
+    if stalled > 0.05: found.append(f"memory was short for {percent_text(stalled, 0)} of the time")
     return found
 
 # %% ../../nbs/timing/machine_load.ipynb #38b9aea7
@@ -97,35 +100,12 @@ class _Reading(NamedTuple):
     throttled: int|None=None
     memory_stall: float|None=None   # s
 
-def _ranks_of_job():
-    "Return how many ranks of one job run on this machine: what they do is the same program."
-    dist = sys.modules.get("torch.distributed")
-    if dist is None or not dist.is_available() or not dist.is_initialized(): return 1
-    return int(os.environ.get("LOCAL_WORLD_SIZE", dist.get_world_size()))
-
-def _parent_and_time(pid):
-    "Return the parent of a process, and the time that it has had, s."
-    with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as f: told = f.read().rpartition(")")[2].split()
-    return int(told[1]), (int(told[11]) + int(told[12])) / os.sysconf("SC_CLK_TCK")
-
-@cache
-def _launched_alike(parent):
-    "Return the processes that have the same parent as this one, as ranks have that a launcher started."
-    found = []
-    for pid in filter(str.isdigit, os.listdir("/proc")):
-        try: own, _ = _parent_and_time(pid)
-        except (OSError, ValueError, IndexError): continue       # it has ended
-        if own == parent: found.append(pid)
-    return found
-
 def _own_time():
     "Return the time that this process has had, s, or all ranks on this machine together; None: it is not known."
-    ranks = _ranks_of_job()
-    if ranks == 1: return process_time()
-    try:
-        pids = _launched_alike(os.getppid())
-        return sum(time for _, time in map(_parent_and_time, pids)) if len(pids) >= ranks else None
-    except (OSError, ValueError, IndexError): return None
+    dist = sys.modules.get("torch.distributed")
+    if dist is None or not dist.is_available() or not dist.is_initialized(): return process_time()
+    network = door("network")
+    return network.time_of_ranks() if network else None
 
 def _reading_now(): return _Reading(perf_counter(), _own_time(), read_accounts(), _throttled(), _memory_stall())
 

@@ -463,8 +463,8 @@ class _Round:
         "Choose the bare and the instrumented runs that were not disturbed; `None` where these are all, or too few."
         if not load_caveats(meter.load): return None
         def calm(load): return load.others is not None and not load_caveats(load)
-        quiet = {kind: [i for i, load in enumerate(meter.of(spans)) if calm(load)]
-                 for kind, spans in self.spans.items()}
+        def calm_runs(spans): return [i for i, load in enumerate(meter.of(spans)) if calm(load)]
+        quiet = {kind: calm_runs(spans) for kind, spans in self.spans.items()}
         return quiet if len(quiet["steps"]) >= 3 and len(quiet["bare"]) >= 2 else None
 
     def times(self, meter, **more)->ModuleTimes:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..core.features import absent, door
+from ..core.units import percent_text
 from ..work.kernel_names import without_graph_number
 from .trace_file import RecordedCall, TraceFile
 from .trace_work import Figures, argument_memory, figures
@@ -231,7 +232,7 @@ def _check_given(trace, captures, ran):
 def _why_none(replay, share):
     "Say why no capture fits."
     if share is None: return "several captures have as many kernels, and no names tell them apart"
-    return f"{share:.0%} of the {len(replay.names)} kernels of its first graph are in the best one"
+    return f"{percent_text(share, 0)} of the {len(replay.names)} kernels of its first graph are in the best one"
 
 def _how_aligned(g, alignments):
     "Say how many kernels of the launches of a graph were aligned with a capture, and how."

@@ -20,9 +20,9 @@ def part_of_row(
     "Return a part of `row`: its amounts and its time by `factor`; what is unknown stays unknown."
     def by(v): return None if v is None else v * factor
     pairs = {k: tuple((name, by(v)) for name, v in dict(getattr(row, k)).items()) for k in ("explained", "sends")}
-    weights = {k: v if isinstance(v, str) else {name: w * factor for name, w in v.items()}
-               for k, v in (("category", row.category), ("dtype", row.dtype))}
-    return changed(row, **{k: by(getattr(row, k)) for k in _scales}, **pairs, **weights,
+    def weighted(names): return names if isinstance(names, str) else {name: w * factor for name, w in names.items()}
+    return changed(row, **{k: by(getattr(row, k)) for k in _scales}, **pairs,
+                   category=weighted(row.category), dtype=weighted(row.dtype),
                    bytes_by_level=tuple(map(by, row.bytes_by_level)),
                    layers=tuple((*module, by(eager)) for *module, eager in row.layers))
 

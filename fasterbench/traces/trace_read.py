@@ -18,7 +18,7 @@ from statistics import quantiles
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from ..core.units import share_texts
+from ..core.units import percent_text, share_texts
 from ..core.warnings import NotMeasuredWarning, old_arguments, warn
 from ..engine.process import gc_paused
 from ..engine.uncompiled import uncompiled
@@ -58,8 +58,8 @@ def _points(found, kind, peaks):
     "Return the points of one kind of rows: means over the traces, and the spread of the times."
     groups = [getattr(r, kind) for r in found]
     spreads = _iqr_by_row(groups)
-    return ranked(place(_mean_row(row, len(found)), peaks, time_iqr_s=spreads.get(row.key))
-                  for row in added(row for rows in groups for row in rows))
+    rows = added(row for rows in groups for row in rows)
+    return ranked(place(_mean_row(row, len(found)), peaks, time_iqr_s=spreads.get(row.key)) for row in rows)
 
 # %% ../../nbs/traces/trace_read.ipynb #f5892c27
 def _idle(found, peaks):
@@ -100,8 +100,8 @@ def _idle_notes(found):
     why = ", ".join(f"{share} {cause}" for cause, share in share_texts(dict(causes.most_common()), total, 0).items())
     longest = [(m, share_texts({m: s}, total, 0)) for m, s in modules.most_common(3)]
     before = ", ".join(f"{share[m]} before {short_path(m)}" for m, share in longest if share)
-    text = f"GPU idle {total / window:.1%}: {why}" + (f"; {before}" if before else "")
-    return [text.replace("%", " %")]
+    text = f"GPU idle {percent_text(total / window)}: {why}" + (f"; {before}" if before else "")
+    return [text]
 
 def short_path(
     path:str, # "ViTModel_0.ViTEncoder_0.ViTLayer_3.ViTOutput_3"
@@ -121,7 +121,7 @@ def _of_window(spent, total):
     longest = [(name[:60], share_texts({name: s}, total)) for name, s in spent[:3]]
     shown = [f"{name} {text}" for name, share in longest for text in share.values()] or [name for name, _ in longest]
     more = f" and {len(spent) - len(shown)} more" if len(spent) > len(shown) else ""
-    whole = share_texts(dict(all=sum(s for _, s in spent)), total).get("all", "less than 0.1%")
+    whole = share_texts(dict(all=sum(s for _, s in spent)), total).get("all", "less than 0.1 %")
     return f"{whole} of the window ({', '.join(shown)}{more})"
 
 def _how_many(found, by):

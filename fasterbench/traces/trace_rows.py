@@ -168,8 +168,8 @@ def _faster_than_served(found, calls, figures, served, peaks, seconds):
 def _levels_of_calls(trace, found, calls, figures, peaks, touches, at, most):
     "Return the bytes of each call by level: those of the walk, beyond it those of an equal call of the same module."
     walked = simulate_caches(touches, [l.capacity for l in peaks.memory[:-1]], most)
-    levels = [[sum(l) for l in zip(*reads, *writes)] or [0] * len(peaks.memory) for reads, writes in
-              (walked[k] for k in at)]
+    def summed_levels(reads, writes): return list(map(sum, zip(*reads, *writes))) or [0] * len(peaks.memory)
+    levels = [summed_levels(*walked[k]) for k in at]
     def place(own): return found[own[0]].module, id(trace.calls[found[own[0]].operator])
     known = {place(own): l for own, l in zip(calls, levels)}
     def from_memory(f): return [0] * (len(peaks.memory) - 1) + [f.nbytes]

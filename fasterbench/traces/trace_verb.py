@@ -24,10 +24,10 @@ def _read_traces(files, by, on, peaks, **beside):
 
 # %% ../../nbs/traces/trace_verb.ipynb #86a338a7
 _files = "torch.profiler traces: .json, .json.gz, a folder or a tar archive; several files are the ranks of one job."
-_rows = "Print a row per module, operator, kernel, collective or rank.  [default: module, if the trace has them]"
-_on = "Name the GPU, if the trace does not, or a `peaks --json` file."
-_capture = "Read the operators of CUDA graphs from this trace of their capture. Can be repeated."
-_config = "Read the experts and attention windows from the model's config.json."
+_rows = "Print a row per module, operator, kernel, collective or rank.  [default: module, else kernel]"
+_on = "Set the GPU, if the trace does not name it: a device name or a `peaks --json` file."
+_capture = "Read the operators in CUDA graphs from this trace, recorded during graph capture. Can be repeated."
+_config = "Read the number of experts and the attention windows from the model's config.json."
 _kernel_file = "Read the compiled model's kernels from this `roofline --compile --kernels` file."
 
 @app.command(epilog=examples("trace trace.json.gz --html trace.html", "trace rank0.json.gz rank1.json.gz --by rank"))

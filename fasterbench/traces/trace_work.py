@@ -372,8 +372,8 @@ def figures(
 # %% ../../nbs/traces/trace_work.ipynb #9012a346
 def _typed_arguments(call):
     "Return the tensors that a call was given, of known dtypes and sizes, by their places."
-    return {k: a for k, a in enumerate(recorded_arguments(call))
-            if a.type in _dtypes and all(isinstance(d, int) for d in a.dims)}
+    def typed(a): return a.type in _dtypes and all(isinstance(d, int) for d in a.dims)
+    return {k: a for k, a in enumerate(recorded_arguments(call)) if typed(a)}
 
 @lru_cache(1 << 14)
 def argument_memory(call:RecordedCall)->tuple:

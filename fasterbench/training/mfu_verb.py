@@ -18,17 +18,16 @@ _definitions = [
 
 def _lines(name, flops, rate, devices, peaks, dtype, found, unit):
     "Return the lines that the verb prints."
-    from fasterbench.core.units import format_si
+    from fasterbench.core.units import format_si, percent_text
     from fasterbench.views.view import text_table
     def each(v): return f"{v / flops.tokens:,.0f}".replace(",", " ")
     device = peaks.environment.get("device_name", peaks.device)
-    def shown(share): return f"{share:.1%}".replace("%", " %")
     per_device = format_si(rate / devices, f"{unit}/s")
     head = [f"{name} · {rate:g} {unit}/s on {devices} × {device} ({per_device} each) · {dtype}",
             f"FLOP per {unit[:-1]} of a step: {each(flops.model)} of the model (every pair), "
             f"{each(flops.model_needed)} (needed pairs), {each(flops.hardware)} of the hardware"]
     rows = [["peak", "FLOP/s", "MFU", "MFU, needed pairs", "HFU"]]
-    rows += [[u.of, format_si(u.peak, "FLOP/s"), *map(shown, (u.mfu, u.mfu_needed, u.hfu))] for u in found]
+    rows += [[u.of, format_si(u.peak, "FLOP/s"), *map(percent_text, (u.mfu, u.mfu_needed, u.hfu))] for u in found]
     return [*head, "", *text_table(rows, {0}), "", *_definitions]
 
 def _positive_rate(text):
@@ -41,15 +40,17 @@ def _positive_rate(text):
 @app.command("mfu", epilog=examples("mfu transformers:config.json --on A100-SXM4-80GB --tokens-per-s 3000 --seq 2048",
                                     "mfu torchvision:resnet50 --on peaks.json --tokens-per-s 2500 --gpus 8"))
 def mfu_verb(
-    model:Model, on:option("Compare with the peak of this device, or of a `peaks --json` file.", "--on", kind=str,
+    model:Model, on:option("Compute MFU from the peak FLOP/s of this device, or of a `peaks --json` file.",
+                           "--on", kind=str,
                            parser=target_device, metavar="DEVICE|FILE"),
-    tokens_per_s:option("Set the tokens (or images) per second of all devices together.", "--tokens-per-s", kind=str,
+    tokens_per_s:option("Set the throughput of all devices together in tokens/s (or images/s).",
+                        "--tokens-per-s", kind=str,
                         metavar="RATE"),
     seq:Length=None, batch:whole("Set the batch size.  [default: 1]")=None, dtype:Dtype=None,
-    gpus:whole("Set the number of devices that train together.", kind=int)=1,
+    gpus:whole("Set the number of devices in the training run.", kind=int)=1,
     json:option("Write the figures; - for standard output.")=None,
 ):
-    "Compute MFU and HFU from the tokens per second of a training."
+    "Compute MFU and HFU of a training run from its tokens per second."
     import json as js
     from dataclasses import asdict
     from fasterbench.analysis.measure import main_dtype

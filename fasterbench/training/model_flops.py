@@ -68,5 +68,5 @@ def utilizations(
     promised = peaks.environment.get("source") == "datasheet"
     found = [("datasheet, dense" if promised else "measured", at_printed_clock(peaks).flops_of(dtype))]
     if promised and listed and listed.sustained: found.append(("measured, published", listed.sustained))
-    return [Utilization(of, peak, *(rate * f / peak for f in (flops.model, flops.model_needed, flops.hardware)))
-            for of, peak in found]
+    def shares(peak): return (rate * f / peak for f in (flops.model, flops.model_needed, flops.hardware))
+    return [Utilization(of, peak, *shares(peak)) for of, peak in found]

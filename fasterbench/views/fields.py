@@ -8,7 +8,7 @@ __all__ = ['fields', 'Field', 'level_fields', 'fields_of']
 # %% ../../nbs/views/fields.ipynb #dd99f7df
 from typing import NamedTuple
 
-from ..core.units import format_si
+from ..core.units import format_si, percent_text
 
 # %% ../../nbs/views/fields.ipynb #6f603f4a
 def brief(x:float|None, unit:str="")->str:
@@ -21,9 +21,10 @@ def ratio_text(x): return f"×{x:.2f}" if not 0 < x < 0.095 else f"×{x:.2g}"
 def _plain_text(x): return f"{x:.{2 if abs(x) < 10 else 1 if abs(x) < 100 else 0}f}"
 
 _formats = dict(text=lambda x, unit: str(x), count=lambda x, unit: str(x), si=format_si,
-                amount=lambda x, unit: format_si(x), fixed=lambda x, unit: f"{x:.2f}", share=lambda x, unit: f"{x:.1%}",
-                percent=lambda x, unit: f"{x:.1f}%", ratio=lambda x, unit: ratio_text(x),
-                flag=lambda x, unit: "yes" if x else "no", mark=lambda x, unit: "noisy" if x else "")
+                amount=lambda x, unit: format_si(x), fixed=lambda x, unit: f"{x:.2f}",
+                share=lambda x, unit: percent_text(x), percent=lambda x, unit: percent_text(x / 100),
+                ratio=lambda x, unit: ratio_text(x), flag=lambda x, unit: "yes" if x else "no",
+                mark=lambda x, unit: "noisy" if x else "")
 def _whole_percent(percent): return f"{percent:.{0 if percent >= 9.95 else 1}f}%"
 _briefs = _formats | dict(si=brief, amount=lambda x, unit: brief(x), fixed=lambda x, unit: _plain_text(x),
                           share=lambda x, unit: _whole_percent(100 * x), percent=lambda x, unit: _whole_percent(x))

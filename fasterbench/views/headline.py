@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import PurePath
 from typing import NamedTuple
 
-from ..core.units import format_si, scale_of
+from ..core.units import format_si, percent_text, scale_of
 from ..roofs.kinds import is_pointwise
 from ..timing.certainty import roof_drift, roof_spread, rows_apart, run_spread
 from ..timing.machine_load import load_caveats
@@ -87,9 +87,9 @@ def time_text(result)->str:
                                       "s") + " in all rows" if result.points else ""
     if t and t.spread is None: return f"{format_si(time, 's')} ±?"
     half = (iqr or 0) / time / 2 if time else 0
-    return format_si(time, "s") + (f" {_half(half)}".replace("%", " %") if half >= 0.0005 else "")
+    return format_si(time, "s") + (f" {_half(half)}" if half >= 0.0005 else "")
 
-def _half(fraction): return f"±{fraction:.{0 if fraction >= 0.01 else 1}%}"
+def _half(fraction): return f"±{percent_text(fraction, 0 if fraction >= 0.01 else 1)}"
 
 def _rate_text(result):
     "Return the rate of the whole, or the lower bound of its FLOPs."
@@ -191,7 +191,7 @@ def equation(d:Division)->str:
     "Write the end to end time as the sum of its parts; parts that round to zero are left out."
     text = _in_unit_of(d.end_to_end_s)
     if not is_split(d):
-        share = f"{-d.difference_s / d.end_to_end_s:.0%}".replace("%", " %") if d.end_to_end_s else "?"
+        share = percent_text(-d.difference_s / d.end_to_end_s, 0) if d.end_to_end_s else "?"
         return f"rows and total disagree by {format_si(-d.difference_s, 's')} ({share} of the total)"
     shown = [t for t in terms(d) if text(abs(t.seconds)) != "0"]
     explained = ", ".join(f"{kind} {text(s)}" for kind, s in d.explained if s > 0.01 * d.end_to_end_s)
@@ -239,8 +239,8 @@ def unsteady_times(timing)->list[str]:
     "List what varies too much, and sums that do not hold."
     t, found = timing, []
     if (t.spread or 0.0) > run_spread: found.append(f"run-to-run variation {_half(t.spread / 2)}")
-    if abs(t.ratio - 1) > rows_apart: found.append(f"rows sum to {t.ratio:.0%} of the total")
-    if t.ops_take_longer: found.append(f"operators sum to {t.ops_s / t.sum_s:.0%} of the rows")
+    if abs(t.ratio - 1) > rows_apart: found.append(f"rows sum to {percent_text(t.ratio, 0)} of the total")
+    if t.ops_take_longer: found.append(f"operators sum to {percent_text(t.ops_s / t.sum_s, 0)} of the rows")
     return found
 
 # %% ../../nbs/views/headline.ipynb #3e2be085
@@ -255,9 +255,9 @@ def unsteady_roofs(peaks, points=None)->list[str]:
     named = [(c.name if c.unit == "pointwise" else c.dtype, c) for c in peaks.ceilings]
     named += [(l.name, l) for l in peaks.memory if l.measured is None]
     def counts(roof, doubt): return points is None or doubt * _share_needing(points, roof) > 0.01
-    wide = [f"{r.name} spread {r.spread:.0%}" for roof, r in named
+    wide = [f"{r.name} spread {percent_text(r.spread, 0)}" for roof, r in named
             if (r.spread or 0) > roof_spread and counts(roof, r.spread)]
-    return wide + [f"{r.name} drift {r.drift:+.0%}" for roof, r in named
+    return wide + [f"{r.name} drift {percent_text(r.drift, 0, '+')}" for roof, r in named
                    if abs(r.drift or 0) > roof_drift and counts(roof, abs(r.drift))]
 
 # %% ../../nbs/views/headline.ipynb #e4db0ec9
@@ -270,8 +270,8 @@ def base_of_shares(result)->str:
 def roof_caveats(peaks)->str:
     "Return the caveats on the roofs in one line; empty where all is well."
     doubts = unsteady_roofs(peaks)
-    if peaks.doubts: return f"noise: roofs will be measured again ({peaks.doubts})".replace("%", " %")
-    return ("noise: " + ", ".join(doubts)).replace("%", " %") if doubts else ""
+    if peaks.doubts: return f"noise: roofs will be measured again ({peaks.doubts})"
+    return "noise: " + ", ".join(doubts) if doubts else ""
 
 def caveats(result)->str:
     "Return the caveats on times and roofs in one line; empty where all is well."
@@ -287,7 +287,7 @@ def caveat_parts(result)->list[str]:
     if len(roofs) > 2: roofs = [*roofs[:2], f"{len(roofs) - 2} more"]
     if roofs: parts.append("roofs: " + ", ".join(roofs))
     if result.peaks and result.peaks.doubts: parts.append(f"roofs will be measured again ({result.peaks.doubts})")
-    return [part.replace("%", " %") for part in parts]
+    return parts
 
 def _time_caveats(result, load):
     "Return what puts the times in doubt, and what was looked at; nothing where all is well."

@@ -91,7 +91,9 @@ def command_line()->str:
     "Return the command of this process; empty in a notebook or an interactive shell."
     if "ipykernel" in sys.modules or not sys.argv or sys.argv[0] in ("", "-", "-c"): return ""
     words = [without_folders(word, word=True) for word in masked(sys.argv[1:])]
-    return shlex.join([os.path.basename(sys.argv[0]), *words])
+    folder, name = os.path.split(sys.argv[0])
+    program = ["python", "-m", os.path.basename(folder)] if name == "__main__.py" else [name]
+    return shlex.join([*program, *words])
 
 @contextmanager
 def commit_asked():

@@ -11,8 +11,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from ..core.features import door
-from ..core.files import write_whole
-from ..core.units import format_si
+from ..core.units import format_si, percent_text
 from ..roofs.datasheet import fractions
 from ..roofs.hardware import HardwarePeaks
 from ..roofs.network import not_measured, where_measured
@@ -22,7 +21,7 @@ from .headline import roof_caveats, roofs_text
 from .page import pairs_of
 from .plot import canvas, dress, hues, log_axis, shapes
 from .roof_lines import ink
-from .view import Sheet, Table, View, terminal_width, wrap_lines, write_picture
+from .view import Sheet, Table, View, terminal_width, wrap_lines
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -37,7 +36,7 @@ def _network_door(peaks):
 def _peaks_row(key, name, best, roof, unit, promised):
     "Return a ceiling as texts."
     fraction, promise = promised.get(key, (None, None))
-    def percent(x, sign=""): return "" if x is None else f"{x:{sign}.1%}"
+    def percent(x, sign=""): return "" if x is None else percent_text(x, sign=sign)
     return [name, format_si(best, unit), format_si(roof.sustained, unit), percent(roof.spread),
             percent(roof.drift, "+"),
             f"{fraction:.2f} of {format_si(promise.value, unit)}" if promise else "", roof.probe]
@@ -175,25 +174,12 @@ class PeaksView(View):
         "Return the probes of memory, or of arithmetic, as CSV, units in the header."
         return _probe_sheet(self.peaks, what).csv()
 
-    def to_csv(self, path, what:str="memory")->None:
-        "Write the probes of memory, or of arithmetic, to `path` as CSV, units in the header."
-        write_whole(path, self.csv(what))
-
     def plot(self,
         title:str|None=None, # None: the device
         what:str="memory",   # "memory": bandwidth over working set; "arithmetic": rate over FLOP per call
     )->"Figure":
         "Return the chart, a plotly `Figure`."
         return sweep(self.peaks, what, self.title if title is None else title)
-
-    def to_image(self,
-        path,                # Where to write: .png, .svg or .pdf
-        title:str|None=None, what:str="memory",
-        *,
-        width:int=1000,      # px; a .png has two pixels per px
-    )->None:
-        "Write the chart to `path` as a picture; the other arguments are those of `plot`."
-        write_picture(path, self.plot(title, what), width)
 
     def to_dict(self): return self.peaks.to_dict()
 

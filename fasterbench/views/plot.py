@@ -12,7 +12,7 @@ from html import escape
 from itertools import product
 
 from ..core.features import door
-from ..core.units import format_si
+from ..core.units import format_si, percent_text
 from ..roofs.hardware import passing
 from ..roofs.place import RooflinePoint, apart
 from ..roofs.row import grouped, totals
@@ -89,7 +89,7 @@ def hover(p:RooflinePoint)->str:
     wire = ", ".join(f"{name}: {format_si(b, 'B')} on the wire" for name, b in p.sends)
     lines = [f"<b>{shown(label(p))}</b>", escape(" ".join(filter(None, (p.type, p.operator, p.phase, p.dtype)))),
              _use_text(p),
-             f"{_row_time_text(p)}{spread}, {p.share:.1%}, {_times_called(p)}{doubt}", _ranks_text(p),
+             f"{_row_time_text(p)}{spread}, {percent_text(p.share)}, {_times_called(p)}{doubt}", _ranks_text(p),
              f"{format_si(p.flops, 'FLOP')}, {format_si(p.bytes_moved, 'B')}, {intensity} FLOP/B", _rates(p),
              wire and wire + (", no such roof is known" if p.network_s is None
                               else f", {format_si(p.network_s, 's')} under the roof")]

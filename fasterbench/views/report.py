@@ -11,9 +11,9 @@ from dataclasses import fields, replace
 from itertools import islice
 
 from ..core.features import door
-from ..core.units import format_si, share_texts
+from ..core.units import format_si
 from ..roofs.place import RooflinePoint
-from ..roofs.row import grouped, totals
+from ..roofs.row import grouped
 from .fields import fields_of
 from .fold import FoldedPoint, fold
 from .headline import divided, headline, is_split, model_name, terms
@@ -45,25 +45,10 @@ def _program_facts(p):
     return [(name, format_si(value, unit)) for name, value, unit in amounts if sends or name != "on the wire"]
 
 def _idle_facts(result):
-    "Return how long the device ran nothing, for want of what, and before which layers."
-    devices = max(len(result.breakdowns), 1)                      # a time is that of one device, in the mean
-    times = [(i.cause, i.before, i.seconds / devices) for i in result.idle]
-    total = sum(s for *_, s in times) or sum(p.time_s for p in result.points if p.type == "GPU idle")
-    if not total: return []
-    span = sum(b.span_s for b in result.breakdowns) / devices or divided(result).end_to_end_s
-    causes, layers = totals((cause, s) for cause, _, s in times), totals((name, s) for _, name, s in times if name)
-    before = [(f"before {name}", text) for name, text in _longest_parts(layers, total) if name in layers][:5]
-    return [("no kernel ran", _idle_share(total, span, devices)), *_longest_parts(causes, total), *before]
-
-def _idle_share(total, span, devices):
-    "Return the idle time with its share of a span; of several devices it is their mean."
-    share = f", {total / span:.1%} of {format_si(span, 's')}" if span else ""
-    return format_si(total, "s") + share + (f", mean of {devices} devices" if devices > 1 else "")
-
-def _longest_parts(sums, total):
-    "Return each name with its time and its share of `total`, the longest first."
-    shares = share_texts(dict(sorted(sums.items(), key=lambda pair: -pair[1])), total, 0)
-    return [(k, f"{format_si(sums[k], 's')}, {share}" if k in sums else share) for k, share in shares.items()]
+    "Return how long the device ran nothing, where that is known; none without the folder of traces."
+    known = result.idle or any(p.type == "GPU idle" for p in result.points)
+    traces = door("traces") if known else None
+    return traces.idle_facts(result) if traces else []
 
 def _timing_facts(t):
     times = [("end to end", t.end_to_end_s), ("rows", t.rows_s), ("overhead", t.overhead_s)]
@@ -74,16 +59,15 @@ def _timing_facts(t):
             ("steps", str(t.steps)), ("clock", t.clock)]
 
 # %% ../../nbs/views/report.ipynb #19472a3d
-def _given(entries): return {k: v for k, v in entries.items() if v is not None}
-
 def facts(result)->list[tuple[str, list[tuple[str, str]]]]:
     "Return idle time, device, roofs, sample, settings, the whole model and the timing: titled lists of name and value."
     known = {k: v for k, v in result.environment.items() if k != "device_half_width"}
     device = ({"device": result.peaks.device} if result.peaks else {}) | known
+    given = {k: v for k, v in (result.call | result.settings).items() if v is not None}
     sections = {"Idle": _idle_facts(result), "Device": pairs_of(device),
                 "Roofs": _roof_facts(result.peaks) if result.peaks else [],
                 "Sample": list(argument_texts(result.sample).items()),
-                "Call and settings": pairs_of(_given(result.call | result.settings)),
+                "Call and settings": pairs_of(given),
                 "Whole model": _program_facts(result.program) if result.program is not None else [],
                 "Timing": _timing_facts(result.timing) if result.timing is not None else []}
     return [(heading, entries) for heading, entries in sections.items() if entries]
@@ -106,6 +90,8 @@ def _report_columns(result):
     known, sends = fields_of(result.level_names), any(p.wire_bytes != 0 for p in result.points)
     ranks = ("rank_min_s", "rank_max_s", "slowest_rank") if any(p.ranks for p in result.points) else ()
     doubt = ("disturbed",) if any(p.disturbed for p in (*result.points, *result.ops)) else ()
+    if any(p.interval_s for p in result.points):
+        known["time_s"], doubt = known["time_s"]._replace(title="expected"), ("interval_low_s", "interval_high_s")
     shown = {*_first, *(["wire_bytes"] if sends else []), *ranks, *doubt}
     order = (*_first[:5], *doubt, *_first[5:8], *ranks, *_first[8:], *known)
     return [column(known[k], k in shown) for k in dict.fromkeys(order)]
@@ -170,7 +156,8 @@ def _step_rows(result):
     "Return the whole and the steps as rows."
     steps = [replace(p, name=f"step {i}") for i, p in enumerate(result.steps, 1)]
     average = statistics.mean(p.time_s for p in steps) if steps else None
-    return [replace(result.program, name="whole model, without instruments"),
+    name = "whole model, without instruments" if result.timing else "whole model"
+    return [replace(result.program, name=name),
             *([_at(steps[0], average, "average of the timed steps")] if steps else []), *steps]
 
 # %% ../../nbs/views/report.ipynb #fc231b49

@@ -12,10 +12,9 @@ from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from typing import TYPE_CHECKING
 
 from ..core.features import door
-from ..core.files import (Facts, Number, check_schema, check_text, read_json, restored, without_folders,
-                                    write_whole)
+from ..core.files import (Facts, Number, check_schema, check_text, names_alone, read_json, restored)
 from ..core.warnings import old_attribute
-from ..core.units import format_si, share_texts
+from ..core.units import format_si, percent_text, share_texts
 from ..engine.peers import peers
 from ..roofs.place import RooflinePoint, rounding, violations
 from ..roofs.hardware import HardwarePeaks, checked_peaks
@@ -27,7 +26,7 @@ from .fold import fold
 from .headline import model_name, unsteady_times
 from .plot import chart, device_name
 from .page import finite
-from .view import View, write_picture
+from .view import View
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -89,7 +88,7 @@ class Timing:
 
     def __repr__(self):
         end, rows, overhead = (format_si(s, "s") for s in (self.end_to_end_s, self.rows_s, self.overhead_s))
-        iqr = "?" if self.spread is None else f"{self.spread:.1%}"
+        iqr = "?" if self.spread is None else percent_text(self.spread)
         def steps(n): return "step" if n == 1 else "steps"
         bare = f"{self.bare_steps} uninstrumented {steps(self.bare_steps)}"
         lines = [f"end to end  {end} {self.statistic}, {iqr} IQR, {bare}",
@@ -115,13 +114,6 @@ class Breakdown:
         who = "time" if self.rank is None else f"rank {self.rank}"
         shares = [f"{k} {share}" for k, share in share_texts(self.parts, self.span_s).items()]
         return f"{who}: {format_si(self.span_s, 's')} = " + " + ".join(shares)
-
-# %% ../../nbs/views/result.ipynb #rs0wf001
-def _names_alone(value):
-    "Return texts, and those in lists and dicts, without folders."
-    if isinstance(value, str): return without_folders(value)
-    if isinstance(value, dict): return {k: _names_alone(v) for k, v in value.items()}
-    return [_names_alone(v) for v in value] if isinstance(value, list) else value
 
 # %% ../../nbs/views/result.ipynb #94470b1e
 @dataclass(frozen=True)
@@ -163,7 +155,7 @@ class Result(View):
     def __post_init__(self):
         "Name files without the folders that they are in here: a result is sent on."
         for name in ("model", "notes", "call", "environment"):
-            object.__setattr__(self, name, _names_alone(getattr(self, name)))
+            object.__setattr__(self, name, names_alone(getattr(self, name)))
 
     accounts = old_attribute("accounts", "breakdowns")
 
@@ -255,10 +247,6 @@ class Result(View):
         "Return the rows as CSV, units in the header; the arguments are those of `to_frame`."
         return self._sheet(points, group, depth).csv()
 
-    def to_csv(self, path, points:str="modules", group:str|None=None, depth:int|None=None)->None:
-        "Write the rows to `path` as CSV, units in the header; the other arguments are those of `to_frame`."
-        write_whole(path, self.csv(points, group, depth))
-
     def plot(self,
         title:str|None=None,     # None: model and device
         points:str="modules",    # "modules", "ops", "kernels" or "steps"
@@ -268,25 +256,14 @@ class Result(View):
         "Return the chart, a plotly `Figure`."
         return chart(self.folded(group, depth, points), self.title if title is None else title, points)
 
-    def to_image(self,
-        path,                    # Where to write: .png, .svg or .pdf
-        title:str|None=None, points:str="modules", group:str|None=None, depth:int|None=None,
-        *,
-        width:int=1000,          # px; a .png has two pixels per px
-    )->None:
-        "Write the chart to `path` as a picture; the other arguments are those of `plot`."
-        write_picture(path, self.plot(title, points, group, depth), width)
-
     def render(self,
         title:str|None=None,     # None: model and device
         top:int|None=1000,       # How many of the slowest modules, and of the slowest operators; None: all
     )->str:
         "Return the page as HTML text."
-        return self._rendered(title, report.report_of(self, top))
+        return self._rendered(title, dict(notes=self.caveats) | self._page(top))
 
-    def to_html(self, path, title:str|None=None, top:int|None=1000)->None:
-        "Write the page to `path`, one HTML file that opens without a network; `title`, `top`: see `render`."
-        write_whole(path, self.render(title, top))
+    def _page(self, top=1000): return report.report_of(self, top)
 
     def to_dict(self)->dict:
         "Return everything as plain values that JSON can hold."
@@ -310,7 +287,7 @@ def _plain_values(value):
 def to_dict(result:Result)->dict:
     "Return everything, as plain values that JSON can hold."
     values = {f.name: _plain_values(getattr(result, f.name)) for f in fields(result)} | dict(peaks=result.peaks
-        and result.peaks.to_dict(), breakdowns=_names_alone(_plain_values(result.breakdowns)))
+        and result.peaks.to_dict(), breakdowns=names_alone(_plain_values(result.breakdowns)))
     return dict(schema=schema, version=version, **finite(values), caveats=result.caveats)
 
 # %% ../../nbs/views/result.ipynb #b1e9b4e0

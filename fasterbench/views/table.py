@@ -8,7 +8,7 @@ __all__ = ['summary']
 # %% ../../nbs/views/table.ipynb #06a1c1b1
 from collections.abc import Iterator
 
-from ..core.units import first_names
+from ..core.units import first_names, percent_text
 from ..roofs.place import RooflinePoint, arithmetic_intensity
 from ..roofs.hardware import memory_time, passing
 from ..timing.certainty import row_spread
@@ -167,7 +167,7 @@ def largest_gap(result, rows)->list[str]:
     p, total = max(bounded, key=_gap_of), divided(result).end_to_end_s
     lost, whole, name = brief(p.potential_s, "s"), brief(total, "s"), printable(label(p))
     if len(name) > 48: name = "…" + name[-47:]
-    reached = fields["utilization_pct"].text(p.utilization_pct, True).replace("%", " %")
+    reached = percent_text(p.utilization_pct / 100, 0 if p.utilization_pct >= 9.95 else 1)
     return [f"largest gap: {name}, {lost} of {whole}, at {reached} of its roof"]
 
 def _gap_of(p): return p.potential_s

@@ -79,12 +79,17 @@ def cut(text:str, width:int)->str:
     "Return `text` without its end, where it is too long."
     return text if len(text) <= width else f"{text[:width - 1]}…"
 
+def _cut_sides(text, width):
+    "Return `text`, which may be a pair `a → b`, without the ends of what is too long."
+    sides = [text] if len(text) <= width else text.split(" → ")
+    return " → ".join(cut(s, max((width + 3) // len(sides) - 3, 2)) for s in sides)
+
 def narrowed(rows:list[list[str]], room:int, others:list[str]=())->list[list[str]]:
     "Return `rows` whose names and types, the first two columns, fit in `room` characters; a type loses its end."
     name, kind = (max(len(r[i]) for r in rows) for i in (0, 1))
     kind = min(kind, max(room // 3, 6, room - name))
     names = told_apart([r[0] for r in rows], room - kind, others)
-    return [[name, cut(r[1], kind), *r[2:]] for name, r in zip(names, rows)]
+    return [[name, _cut_sides(r[1], kind), *r[2:]] for name, r in zip(names, rows)]
 
 # %% ../../nbs/views/view.ipynb #9e66bb6f
 def text_table(rows:list, left:set, gap:int=2)->list[str]:
@@ -308,9 +313,10 @@ class View:
 
     def to_csv(self,
         path, # Where to write
+        *args, **kwargs,
     )->None:
-        "Write the rows to `path` as CSV, units in the header."
-        write_whole(path, self.csv())
+        "Write the rows to `path` as CSV; the other arguments are those of `csv`."
+        write_whole(path, self.csv(*args, **kwargs))
 
     def plot(self,
         title:str|None=None, # None: what is drawn
@@ -320,29 +326,29 @@ class View:
 
     def to_image(self,
         path,                # Where to write: .png, .svg or .pdf
-        title:str|None=None, # None: what is drawn
-        *,
+        *args,
         width:int=1000,      # px; a .png has two pixels per px
+        **kwargs,
     )->None:
-        "Write the chart to `path` as a picture."
-        write_picture(path, self.plot(title), width)
+        "Write the chart to `path` as a picture; the other arguments are those of `plot`."
+        write_picture(path, self.plot(*args, **kwargs), width)
 
     def render(self,
         title:str|None=None, # None: what is shown
     )->str:
         "Return the page as HTML text."
-        return self._rendered(title, self._page())
+        return self._rendered(title, dict(notes=self.caveats) | self._page())
 
     def _rendered(self, title, shown):
         file = self.file or type(self).__name__.lower()
-        return page(title or self.title or file, **dict(file=file, filters=self.filters, notes=self.caveats) | shown)
+        return page(title or self.title or file, **dict(file=file, filters=self.filters) | shown)
 
     def to_html(self,
-        path,                # Where to write
-        title:str|None=None, # None: what is shown
+        path, # Where to write
+        *args, **kwargs,
     )->None:
-        "Write the page to `path`, one HTML file that opens without a network."
-        write_whole(path, self.render(title))
+        "Write the page to `path`, an HTML file that opens offline; the other arguments are those of `render`."
+        write_whole(path, self.render(*args, **kwargs))
 
     def to_dict(self)->dict:
         "Return fields and rows as plain values that JSON can hold."
@@ -360,3 +366,18 @@ class View:
 
     def __repr__(self): return self.text()
     def _repr_html_(self): return self._table().html()
+
+# %% ../../nbs/views/view.ipynb #f190b0ed
+class LongView(View):
+    "A view whose table begins with the most important rows."
+    def _table(self, top=10)->Table: raise NotImplementedError
+
+    def text(self,
+        top:int|None=10, # How many rows; None: all
+    )->str:
+        "Return the first rows as a table, in the width of the terminal."
+        return self._table(top).text()
+
+    def summary(self, top:int|None=10)->None:
+        "Print `text`."
+        print(self.text(top))

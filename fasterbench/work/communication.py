@@ -72,8 +72,8 @@ def _group_of_call(op, args, kwargs):
 def _buffer(kind, ranks, op, args, kwargs, out):
     "Return the bytes of the whole buffer of a call."
     if kind == "barrier": return 0
-    sizes = [sum(map(unique_bytes, ts)) for v in (*(v for _, v in arguments(op, args, kwargs)), out)
-             if (ts := tensors_in(v))]
+    values = [*(v for _, v in arguments(op, args, kwargs)), out]
+    sizes = [sum(map(unique_bytes, tensors)) for tensors in map(tensors_in, values) if tensors]
     if kind in ("gather", "scatter"): return None if ranks is None else ranks * min(sizes)
     return max(sizes, default=None)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ..core.files import plain
-from ..core.units import format_si
+from ..core.units import format_si, percent_text
 
 # %% ../../nbs/work/memory.ipynb #meta0011
 part_names = ("weights", "buffers", "gradients", "optimizer state", "sample", "saved for backward",
@@ -90,7 +90,7 @@ class Memory:
     )->str:
         "Return the share of a device's memory that the peak takes, as a text."
         fits, share = "" if self.peak_bytes <= room else ": it does not fit", self.peak_bytes / room
-        percent = f"{100 * share:.1f}" if share >= 0.001 else "< 0.1"
-        return f"{percent} % of the device's {format_si(room, 'B')}{fits}"
+        percent = percent_text(share) if share >= 0.001 else "< 0.1 %"
+        return f"{percent} of the device's {format_si(room, 'B')}{fits}"
 
     def __repr__(self): return f"Memory({self.line.removeprefix('peak memory ')})"

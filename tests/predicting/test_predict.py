@@ -281,7 +281,7 @@ def test_batches_of_a_model_without_operators_have_no_rate():
     from fasterbench.predicting.predict_verb import _batch_table
     one = predict(torch.nn.Identity(), torch.zeros(3), "NVIDIA H100 80GB HBM3")
     rows = [line.split() for line in _batch_table([(1, one), (8, one)], ()).splitlines()]
-    assert [(r[0], r[-4:]) for r in rows if r[0] in ("1", "8")] == [(n, ["?", "12.00", "B", "(0%)"]) for n in ("1", "8")]      # 3 elements of 4 B
+    assert [(r[0], r[-5:]) for r in rows if r and r[0] in ("1", "8")] == [(n, ["?", "12.00", "B", "(0.0", "%)"]) for n in ("1", "8")]      # 3 elements of 4 B
 
 def test_a_prediction_is_read_back_as_it_was_saved(tmp_path):
     "A row's bytes by level are those of its limit: a file whose limit is below its bytes is refused."

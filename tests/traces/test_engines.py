@@ -88,7 +88,7 @@ def test_without_the_lengths_attention_is_at_least_its_tensors(tmp_path):
 other = "conv_kernel", "relu_kernel", "pool_kernel"
 
 @pytest.mark.parametrize("captures, says", [
-    ([capture(other)], "0% of the 3 kernels"), ([capture(ends=False)], "no capture of a graph, or only a part of one"),
+    ([capture(other)], "0 % of the 3 kernels"), ([capture(ends=False)], "no capture of a graph, or only a part of one"),
     ([[event("cpu_op", "aten::mm", 0, 1)]], "no capture of a graph")], ids=["another model", "truncated", "no capture"])
 def test_captures_that_fit_nothing_are_refused(tmp_path, captures, says):
     with pytest.raises(ValueError, match=says): read(tmp_path, replay(), captures)

@@ -40,14 +40,14 @@ def test_files_and_archives(tmp_path, name):
 
 @pytest.mark.parametrize("job, who", [({}, "time"), (dict(rank=0, world_size=1), "time"), (dict(rank=0), "time"), (dict(rank=0, world_size=2), "rank 0"), (dict(rank=1), "rank 1")])
 def test_one_process_is_no_rank(tmp_path, job, who):
-    assert str(read_trace(written(tmp_path, step(), distributedInfo=job), peaks=roofs).breakdowns[0]).startswith(f"{who}: 40.00 µs = idle 85.0% + ")
+    assert str(read_trace(written(tmp_path, step(), distributedInfo=job), peaks=roofs).breakdowns[0]).startswith(f"{who}: 40.00 µs = idle 85.0 % + ")
 
 def test_parts_that_round_to_zero_are_left_out(tmp_path):
     "Of 100 ms a copy takes 40 µs: 0.0 %."
     events = [event("user_annotation", "ProfilerStep#1", 0, 100000), operator("aten::relu", 1, 4, [[64, 16]], ["float"]), launch(2, 12), kernel("relu", 50000, 40000, 12),
               launch(92000, 13, "cudaMemcpyAsync"), kernel("Memcpy DtoH", 95000, 40, 13, "gpu_memcpy")]
     said = str(read_trace(written(tmp_path, events), peaks=roofs).breakdowns[0])
-    assert said == "time: 100.00 ms = idle 60.0% + with FLOPs and bytes 40.0%", said
+    assert said == "time: 100.00 ms = idle 60.0 % + with FLOPs and bytes 40.0 %", said
 
 def test_an_address_is_opened_by_fsspec(tmp_path):
     fsspec = pytest.importorskip("fsspec")
