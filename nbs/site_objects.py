@@ -7,8 +7,9 @@ package = Path(__file__).resolve().parent.parent/"fasterbench"
 wings = dict(core="what everything else stands on", engine="running a model and leaving it as it was", work="what has to be done", timing="how long it took", roofs="what the device allows, and a row of work under it",
              probes="measuring what the device allows", views="what people look at", analysis="the roofline of a model",
              compiled="a row for every kernel of a compiled model", predicting="a model on a device that is not here", serving="how fast devices serve a language model", training="FLOPs of a training step, MFU, and traffic of many devices", comparing="results side by side", counting="the tree of a model's work", checking="whether models keep their budgets",
-             running="a model in a running program", ncu="reports of Nsight Compute", traces="traces of torch.profiler", memory="what takes the room, and what fits", network="the network between ranks")
-at_top = dict(analysis=("roofline", "profiling", "compute"))      # modules of a wing that stand beside the wings
+             running="a model in a running program", ncu="reports of Nsight Compute", traces="traces of torch.profiler", memory="what takes the room, and what fits", network="the network between ranks",
+             profiling="layers by time, memory, size and compute")
+at_top = dict(analysis=("roofline", "compute"))      # modules of a wing that stand beside the wings
 
 class Source:
     "One module: its syntax tree, and the comment of each line."

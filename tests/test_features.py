@@ -9,7 +9,7 @@ from conftest import heavy_only, root
 
 package = root/"fasterbench"
 public = wings.homes(package)
-verbs = dict(compiled=[], predicting=["predict"], serving=["serve"], comparing=["compare"], counting=["count"], checking=["check"], running=["run"], ncu=["ncu"], traces=["trace"], memory=[], training=["mfu"], network=[])
+verbs = dict(compiled=[], predicting=["predict"], serving=["serve"], comparing=["compare"], counting=["count"], checking=["check"], running=["run"], ncu=["ncu"], traces=["trace"], memory=[], training=["mfu"], network=[], profiling=[])
 
 used = """
 import contextlib, importlib, io, json, warnings

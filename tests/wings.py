@@ -4,9 +4,9 @@ import ast
 from pathlib import Path
 
 order = ["core", "engine", "work", "timing", "roofs", "probes", "views", "analysis", "cli"]          # the core
-features = ["compiled", "predicting", "serving", "comparing", "counting", "checking", "running", "ncu", "traces", "memory", "training", "network"]      # each stands on the core
+features = ["compiled", "predicting", "serving", "comparing", "counting", "checking", "running", "ncu", "traces", "memory", "training", "network", "profiling"]      # each stands on the core
 stands_on = dict(serving="predicting")                            # and on no other feature but this
-at_top = dict(roofline="analysis", profiling="analysis", compute="analysis", __main__="cli")   # where the modules without a folder belong
+at_top = dict(roofline="analysis", compute="analysis", __main__="cli")   # where the modules without a folder belong
 
 def modules(package):
     "Dotted name below the package → file. A wing is there by its own name if its `__init__` holds something; the package itself is left out."

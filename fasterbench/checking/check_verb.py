@@ -616,9 +616,9 @@ def check(
     budgets:Annotated[str, typer.Argument(help="A TOML file with a table per model.", metavar="BUDGETS")],
     against:option("Compare times with those of this git ref, or of a result saved on this machine.",
                    metavar="REF|FILE")=None,
-    rounds:whole("Measure each figure N times, and up to 4N times while it is inconclusive.  "
+    rounds:whole("Measure each figure N times, or up to 4N times if its verdict is inconclusive.  "
                  "[default: as in BUDGETS, else 20]", 10)=None,
-    update:switch("Write the current figures into BUDGETS as limits; for a measured figure, the worse end of its "
+    update:switch("Set the budgets to the current figures; for a measured figure, to the worse end of its "
                   "interval.",
                   "--update")=False,
     json:option("Write the verdicts; - for standard output.")=None,

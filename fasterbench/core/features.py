@@ -13,7 +13,7 @@ from types import ModuleType
 
 # %% ../../nbs/core/features.ipynb #fe000005
 features = ("compiled", "predicting", "serving", "comparing", "counting", "checking", "running", "ncu", "traces",
-            "memory", "training", "network")
+            "memory", "training", "network", "profiling")
 _stands_on = dict(serving="predicting")      # Features that need another one, and are removed with it
 _package = Path(find_spec("fasterbench").submodule_search_locations[0])
 

@@ -167,7 +167,7 @@ def count(
     loss:Loss=None,
     optimizer:option("Also count the step of this torch.optim optimizer.", metavar="NAME")=None,
     autocast:words("Count under torch.autocast.", "bfloat16", "float16")=None,
-    on:option("Compare the peak memory with this device's, and find the largest batch that fits.", metavar="DEVICE",
+    on:option("Compare the peak with this device's memory, and find the largest batch that fits.", metavar="DEVICE",
               parser=target_device)=None,
     depth:whole("Print N levels of the module tree.", 0, int)=3,
     json:option("Write all modules; - for standard output.")=None,

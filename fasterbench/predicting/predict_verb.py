@@ -88,7 +88,7 @@ def predict_verb(
     parallel:words("Use DDP or FSDP2 for --gpus.", "ddp", "fsdp", kind=str)="ddp",
     fit:switch("Find the largest batch that fits in memory.", "--fit")=False,
     kernels:KernelFile=None, cuda_graph:switch("Predict the replay of a CUDA graph.", "--cuda-graph")=False,
-    launch_s:option("Set the CPU launch time per forward or step.  [default: device time only]",
+    launch_s:option("Assume this CPU time to launch a forward or step.  [default: not modelled]",
                     "--launch-time", "--host-s", kind=Optional[float], metavar="SECONDS")=None,
     like:option("Take each layer's utilization from this `roofline --json` file.")=None,
     input:option("Set the input shape, such as 1,3,224,224.", metavar="SHAPE")=None,
@@ -97,7 +97,7 @@ def predict_verb(
     old_compiled:Annotated[bool, typer.Option("--compiled", hidden=True)]=False,
     old_captured:Annotated[bool, typer.Option("--captured", hidden=True)]=False,
 ):
-    "Predict a model's time on another device. Print the limit set by the roofs, and an expected time with an interval."
+    "Predict a model's time on another device. Print the limit, and an expected time with its 80 % interval."
     from fasterbench.roofs.datasheet import target_of
     from fasterbench.cli.loading import in_the_model
     from fasterbench.core.arguments import as_dtype
