@@ -12,13 +12,15 @@
     benchmarks/, test_gpu_script                           scripts that measure; mutants.py says what the tests catch
 
 Three levels: the test line of the README; FASTERBENCH_TESTS=all, as `.ci/run`, adds what is marked `@heavy_only(why)`;
-FASTERBENCH_TESTS=nightly, once a week, adds `@nightly_only(why)`. Tests run on several workers. Those that compare times
-carry the mark `timed`: they come last, and no other test runs beside them. Of a notebook only the cells that carry
-`#| timed` are alone. Those of a minute and more carry the mark `long`, and come first."""
-import os, shutil, tempfile, warnings
+FASTERBENCH_TESTS=nightly, once a week, adds `@nightly_only(why)`, long pages and cells `#| slow`. Tests run on several
+workers; what they share is made `once`. Those that compare times carry the mark `timed`: they come last, and no other test
+runs beside them. Of a notebook only the cells that carry `#| timed` are alone. Those of a minute carry the mark `long`, and
+come first."""
+import gc, os, shutil, tempfile, warnings
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 import forked
 from alone import machine
@@ -42,6 +44,15 @@ def shared_file(*parts):
     path = shared.joinpath("data", *parts)
     if not path.exists(): pytest.skip(f"no {path}; FASTERBENCH_SHARED names the folder that holds it")
     return path
+
+def once(name, make):
+    "A folder of this run, which the first worker that asks for it fills with `make(folder)`."
+    with FileLock(folder/f"{name}.lock"):
+        if not (folder/name).exists():
+            new = Path(tempfile.mkdtemp(dir=folder))
+            make(new)
+            new.rename(folder/name)
+    return folder/name
 
 def no_browser(why):
     warnings.warn(f"NO PAGE IS TESTED: {why}")
@@ -92,6 +103,11 @@ def pytest_collection_modifyitems(items):
     "Long tests come first, so that nobody waits for them at the end; timed ones last."
     items.sort(key=lambda item: ([None, "cells", "all"].index(timed(item)), item.get_closest_marker("long") is None))
 
+def pytest_collection_finish():
+    "What is imported stays: the collector, which a count of work runs, looks at what a test makes alone."
+    gc.collect()
+    gc.freeze()
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item):
     "A timed test has the machine to itself, its fixtures included; a notebook with timed cells takes it cell by cell."
@@ -106,7 +122,7 @@ def pytest_terminal_summary(terminalreporter):
             if report.when == "call" and name.startswith("cells "): counts[name[6:]] = counts.get(name[6:], 0) + n
     if counts:
         terminalreporter.write_line(f"cells of notebooks: {counts['executed']} executed, {counts['heavy']} heavy ones left out (FASTERBENCH_TESTS=all), "
-                                    f"{counts['cuda']} for CUDA left out (no GPU)")
+                                    f"{counts['weekly']} weekly ones (nightly), {counts['cuda']} for CUDA left out (no GPU)")
 
 def pytest_unconfigure():
     if not worker: shutil.rmtree(folder, ignore_errors=True)

@@ -1,7 +1,7 @@
 """Python in a process of its own without the seconds that imports take: a server that has torch loaded forks a child per
 piece of code, and a second one has the package loaded too. Both serve all workers of a run of the tests. A child has a
 clean `__main__`; its output and exit status come back as those of `subprocess.run` do."""
-import importlib, json, os, signal, socket, socketserver, subprocess, sys, tempfile, time, traceback
+import gc, importlib, json, os, signal, socket, socketserver, subprocess, sys, tempfile, time, traceback
 from pathlib import Path
 
 outside = ("torch", "torch._dynamo", "torchvision", "numpy", "pandas", "plotly.graph_objects", "plotly.io", "tqdm",
@@ -57,6 +57,8 @@ def load(names):
     for name in names:
         try: importlib.import_module(name)
         except ImportError: pass
+    gc.collect()
+    gc.freeze()                         # no child looks through what is imported, or copies its pages
 
 def serve(folder, starter):
     "Both servers, as sockets in `folder`."

@@ -155,9 +155,19 @@ def sparse_adam(p): return torch.optim.SGD(p, lr=0.1)
 
 def cross_entropy(out): return F.cross_entropy((out.logits if hasattr(out, "logits") else out).flatten(0, -2), torch.zeros((out.logits if hasattr(out, "logits") else out).flatten(0, -2).shape[0], dtype=torch.long))
 
-def vision(name, size=32, **more):
+def vision(name, **more):
     import torchvision
-    return lambda: getattr(torchvision.models, name)(weights=None, **more), lambda: torch.randn(2, 3, size, size)
+    return getattr(torchvision.models, name)(**more)
+
+# The kinds of layers of resnet18, densenet121, swin_t and vit_b_16, each once or twice.
+def residual():
+    from torchvision.models.resnet import BasicBlock, ResNet
+    return ResNet(BasicBlock, [1, 1, 1, 1])
+
+def dense(): return vision("DenseNet", growth_rate=8, block_config=(2, 2), num_init_features=16)
+def swin(): return vision("SwinTransformer", patch_size=[4, 4], embed_dim=48, depths=[2, 2], num_heads=[3, 6], window_size=[7, 7], stochastic_depth_prob=0.2)
+def vit(): return vision("VisionTransformer", image_size=32, patch_size=16, num_layers=2, num_heads=4, hidden_dim=64, mlp_dim=128)
+def pictures(model, **how): return model, torch.randn(2, 3, 64, 64), how
 
 def llama(layers=2):
     from transformers import LlamaConfig, LlamaForCausalLM
@@ -208,14 +218,15 @@ cases = {
     "encoder layer, step": lambda: (nn.TransformerEncoderLayer(32, 4, 64, batch_first=True), torch.randn(2, 16, 32), step()),
     "encoder layer, forward": lambda: (nn.TransformerEncoderLayer(32, 4, 64, batch_first=True), torch.randn(2, 16, 32)),
     "GRU and batch norm, step": lambda: (nn.Sequential(nn.Conv1d(4, 8, 3), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Softmax(-1)), torch.randn(2, 4, 32), step()),
-}
-for name in ("resnet18", "densenet121", "mobilenet_v3_small", "squeezenet1_1"):
-    cases[f"{name}, forward"] = lambda name=name: (vision(name)[0](), torch.randn(2, 3, 64, 64))
-    cases[f"{name}, step with AdamW"] = lambda name=name: (vision(name)[0](), torch.randn(2, 3, 64, 64), step(optimizer=adamw))
-cases |= {
-    "swin_t, forward": lambda: (vision("swin_t")[0](), torch.randn(1, 3, 64, 64)),
-    "swin_t, step": lambda: (vision("swin_t")[0](), torch.randn(1, 3, 64, 64), step(optimizer=sgd)),
-    "vit_b_16 of 32 pixels, step": lambda: (vision("vit_b_16", image_size=32)[0](), torch.randn(1, 3, 32, 32), step(optimizer=sgd)),
+    "squeezenet1_1, forward": lambda: pictures(vision("squeezenet1_1")),
+    "squeezenet1_1, step with AdamW": lambda: pictures(vision("squeezenet1_1"), **step(optimizer=adamw)),
+    "residual blocks, forward": lambda: pictures(residual()),
+    "residual blocks, step with AdamW": lambda: pictures(residual(), **step(optimizer=adamw)),
+    "dense blocks, forward": lambda: pictures(dense()),
+    "dense blocks, step with AdamW": lambda: pictures(dense(), **step(optimizer=adamw)),
+    "swin blocks, forward": lambda: (swin(), torch.randn(1, 3, 64, 64)),
+    "swin blocks, step": lambda: (swin(), torch.randn(1, 3, 64, 64), step(optimizer=sgd)),
+    "vit of 32 pixels, step": lambda: (vit(), torch.randn(1, 3, 32, 32), step(optimizer=sgd)),
     "timm convnext, step": lambda: (timm_model("convnext_atto"), torch.randn(2, 3, 64, 64), step(optimizer=adamw)),
     "timm vit, forward": lambda: (timm_model("vit_tiny_patch16_224", img_size=32), torch.randn(2, 3, 32, 32)),
     "Llama, prefill with its cache": lambda: (llama(), dict(input_ids=ids(), use_cache=True)),
@@ -223,4 +234,13 @@ cases |= {
     "GPT-2, step": lambda: (gpt2(), dict(input_ids=ids(), use_cache=False), step(loss=cross_entropy, optimizer=sgd)),
     "BERT, forward": lambda: (bert(), dict(input_ids=ids())),
     "Mixtral, step": lambda: (mixtral(), dict(input_ids=ids(), use_cache=False), step(loss=cross_entropy)),
+}
+
+whole = {       # once a week
+    "mobilenet_v3_small, forward": lambda: pictures(vision("mobilenet_v3_small")),
+    "mobilenet_v3_small, step with AdamW": lambda: pictures(vision("mobilenet_v3_small"), **step(optimizer=adamw)),
+    "resnet18, step with AdamW": lambda: pictures(vision("resnet18"), **step(optimizer=adamw)),
+    "densenet121, step with AdamW": lambda: pictures(vision("densenet121"), **step(optimizer=adamw)),
+    "swin_t, step": lambda: (vision("swin_t"), torch.randn(1, 3, 64, 64), step(optimizer=sgd)),
+    "vit_b_16 of 32 pixels, step": lambda: (vision("vit_b_16", image_size=32), torch.randn(1, 3, 32, 32), step(optimizer=sgd)),
 }

@@ -5,10 +5,10 @@ from pathlib import Path
 
 from alone import machine
 
-flags = {"notest": "heavy", "slow": "heavy", "cuda": "cuda"}
+flags = {"notest": "heavy", "slow": "weekly", "cuda": "cuda"}
 
 def kind(source):
-    "Why a code cell may be left out: heavy, cuda, never (nbdev's `eval: false`), or nothing."
+    "Why a code cell may be left out: heavy, weekly, cuda, never (nbdev's `eval: false`), or nothing."
     if re.search(r"^#\|\s*eval:\s*false", source, re.M): return "never"
     directive = re.match(r"#\|\s*(\w+)", source)
     return flags.get(directive[1], "") if directive else ""
@@ -51,13 +51,14 @@ def shell():
     made.display_formatter.active_types = made.display_formatter.format_types
     return made
 
-def run(path, heavy):
+def run(path, heavy, weekly=False):
     "Execute the cells; print how many were executed and left out. An error ends the process, with the cell on standard error."
     import torch
     os.chdir(Path(path).parent)
     os.environ["PATH"] = os.pathsep.join((os.environ["FASTERBENCH_TEST_FOLDER"] + "/bin", os.environ["PATH"]))     # see `forked`
-    left_out, ip, counts = {"never"}, shell(), dict(executed=0, heavy=0, cuda=0, never=0)
+    left_out, ip, counts = {"never"}, shell(), dict(executed=0, heavy=0, weekly=0, cuda=0, never=0)
     if not heavy: left_out.add("heavy")
+    if not weekly: left_out.add("weekly")
     if not torch.cuda.is_available(): left_out.add("cuda")
     cells = code_cells(path)
     shares = any(is_timed(source) for *_, source in cells)

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import forked
+from conftest import heavy_only
 
 root = Path(__file__).resolve().parent.parent
 package = root/"fasterbench"
@@ -494,7 +495,7 @@ def test_replays_in_a_trace_have_the_operators_of_their_capture():
     assert any("6 of 6 kernels of 2 graph launches aligned, 6 by name" in n for n in found.notes)
     assert not {p.name for p in alone.points} & {"0", "(model).0"}
 
-@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("training", [pytest.param(False, marks=heavy_only("training has the same rows, and more")), True])
 @apart
 def test_compiled_kernels_have_rows_of_their_own(training):
     """Two products of 100 µs and two fused activations of 7, each at its call in the code that Inductor wrote. Training: a sum
@@ -553,6 +554,7 @@ def test_memory_of_layers_is_counted_on_every_device():
     rows = LayerProfiler(net(t), sample(t)).profile(("memory",), device="sim")
     assert {r["name"]: r["memory"] for r in rows} == {"0": 2*16*4, "1": 2*16*4, "2": 2*4*4, "": 0}
 
+@heavy_only("a process of its own that profiles")
 @apart
 def test_the_command_line():
     t = tools()

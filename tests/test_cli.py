@@ -46,6 +46,7 @@ def late(): return Late(), torch.randn(2)
     (d/"own_code/code.py").write_text("open('it_ran', 'w')\n")
     return d
 
+@heavy_only("imports transformers")
 def test_the_code_of_a_configuration_does_not_run(folder):
     "Whatever stands on standard input: a person who says yes to everything is not asked."
     for verb in (["count", "transformers:own_code"], ["serve", "transformers:own_code", "--on", "NVIDIA H200"]):

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from fasterbench.roofline import RooflineAnalyzer
-from conftest import nightly, nightly_only
+from conftest import heavy_only, nightly, nightly_only
 from test_faults import Fuse, Step, peaks, snapshot
 
 class Burning(torch.autograd.Function):
@@ -65,6 +65,7 @@ def test_a_training_profile_leaves_no_trace(stepped):
     phases = {r.phase for r in ra.results if r.category != "overhead"}
     assert phases == {"forward", "backward", "update"} and len(ra.steps) == 2
 
+@heavy_only("hundreds of steps; test_interrupts has lines of a profile")
 @pytest.mark.parametrize("error", [pytest.param(RuntimeError, marks=nightly_only("another error")), KeyboardInterrupt])
 @pytest.mark.parametrize("stepped", [False, pytest.param(True, marks=nightly_only("twice as long"))])
 def test_interrupted_at_any_stage(error, stepped):

@@ -5,7 +5,7 @@ import pytest
 
 import forked
 import wings
-from conftest import heavy_only, root
+from conftest import nightly_only, root
 
 package = root/"fasterbench"
 public = wings.homes(package)
@@ -53,7 +53,7 @@ def run_in(folder, code):
     "A process that has torch, and finds the package in `folder` alone."
     return forked.python(f"import sys; sys.path.insert(0, {str(folder)!r})\n{code}", cwd=folder)
 
-rest = heavy_only("the graph of imports, which test_house reads, says the same in less time")
+rest = nightly_only("the graph of imports, which test_house reads, says the same in less time")
 
 @pytest.mark.parametrize("feature", ["", *(f if f in ("traces", "compiled") else pytest.param(f, marks=rest) for f in wings.features)])
 def test_everything_else_works_without(tmp_path, feature):

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import nightly_only
+from conftest import heavy_only, nightly_only
 
 folder_of_script = Path(__file__).parent/"benchmarks"
 sys.path.insert(0, str(folder_of_script))
@@ -70,6 +70,7 @@ gpu.here = lambda: (types.SimpleNamespace(type="cpu"), dict(device_name="none"))
 gpu.main()
 """
 
+@heavy_only("a process that runs parts")
 def test_a_part_that_fails_says_why_and_the_others_go_on(tmp_path):
     "One raises, after a case that does; one is killed; one does not end."
     (tmp_path/"driver.py").write_text(driver.format(folder=str(folder_of_script)))

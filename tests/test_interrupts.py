@@ -1,7 +1,7 @@
 """An exception at every line that a profile runs, and Ctrl-C at every line: everything is left as it was.
 
-Usually every eighth line of the wings core, engine and timing, at its last run of a profile; `FASTERBENCH_TESTS=all` takes lines of all
-wings, every eighth, and every 32nd with Ctrl-C, in training steps, and at the first run of each line; once a week every second and every twelfth."""
+Usually every eighth line of the wings core, engine and timing, at its last run of a profile; `FASTERBENCH_TESTS=all` also takes every 24th
+of the other wings, and some forty with Ctrl-C, in training steps, and at the first run of each line; once a week every second and every twelfth."""
 import gc, os, signal, sys, threading
 
 import pytest
@@ -67,16 +67,15 @@ class Lines:
         finally: sys.settrace(old)
         return self
 
+inner = tuple(os.path.join(folder, wing) for wing in ("core", "engine", "timing"))
+
 def chosen(training, first):
-    "Numbers of the runs of lines to try: the last of each line, and the first."
-    wings = ("",) if heavy else ("core", "engine", "timing")
-    last, begin = {}, {}
+    "Numbers of the runs of lines to try, of the inner wings and of the others: the last of each line, and the first."
+    runs = [{}, {}]
     profile(*setting(training))
     for n, line in enumerate(Lines().run(lambda: profile(*setting(training))).lines, start=1):
-        if not line[0].startswith(tuple(os.path.join(folder, w) for w in wings)): continue
-        last[line] = n
-        begin.setdefault(line, n)
-    return sorted({*last.values(), *(begin.values() if first else ())})
+        runs[not line[0].startswith(inner)].setdefault(line, [n, n])[1] = n
+    return [sorted({n for begin, last in lines.values() for n in ((begin, last) if first else (last,))}) for lines in runs]
 
 def fail(): raise KeyboardInterrupt
 def press_ctrl_c(): signal.raise_signal(signal.SIGINT)
@@ -85,12 +84,14 @@ more = [("forward", press_ctrl_c, False), ("training", fail, False), ("training"
 
 # The first variant takes more lines than the others; it is in pieces, which several workers can take.
 pieces = 3
-cases = [("forward", fail, False, 2 if nightly else 8, piece, pieces) for piece in range(pieces)]
+cases = [("forward", fail, False, piece, pieces) for piece in range(pieces)]
 
-@pytest.mark.parametrize("what,act,first,step,piece,pieces", cases + [(*case, 12 if nightly else 32, 0, 1) for case in more] * heavy)
-def test_interrupted_at_every_line(what, act, first, step, piece, pieces):
+@pytest.mark.parametrize("what,act,first,piece,pieces", cases + [(*case, 0, 1) for case in more] * heavy)
+def test_interrupted_at_every_line(what, act, first, piece, pieces):
     training, wrong = what == "training", []
-    numbers = chosen(training, first)[::step]
+    inner, others = chosen(training, first)
+    if pieces > 1: numbers = inner[::2 if nightly else 8] + others[::2 if nightly else 24] * heavy
+    else: numbers = sorted(inner + others)[::12 if nightly else (len(inner) + len(others)) // 43]
     assert len(numbers) > 40
     numbers = numbers[piece::pieces]
     for at in numbers:

@@ -7,7 +7,8 @@ from torch import nn
 
 from fasterbench import count_work
 from fasterbench.work.trace import MemoryBlocks
-from memory_cases import cases, live_peak, prepared, tracked_peak
+from conftest import heavy_only, nightly_only
+from memory_cases import cases, live_peak, prepared, tracked_peak, whole
 
 def counted(case):
     model, sample, how = prepared(case)
@@ -20,14 +21,18 @@ def without_collector(measure):
     try: return measure()
     finally: gc.enable()
 
-@pytest.mark.parametrize("name", cases)
+# Networks of other libraries have no kind of memory that the small ones above them lack.
+libraries = {n for n in cases if n.startswith(("squeezenet", "timm", "Llama, step", "GPT-2", "BERT", "Mixtral"))}
+
+@pytest.mark.parametrize("name", [*(pytest.param(n, marks=heavy_only("a network of another library")) if n in libraries else n for n in cases), *(pytest.param(n, marks=nightly_only("more layers of the same kinds")) for n in whole)])
 def test_peak_is_that_of_live_storages(name):
     "Equal to the byte; the parts add up at the peak and after each operator."
-    memory, live = without_collector(lambda: counted(cases[name])), without_collector(lambda: live_peak(cases[name]))
+    case = (cases | whole)[name]
+    memory, live = without_collector(lambda: counted(case)), without_collector(lambda: live_peak(case))
     assert memory.peak_bytes == live == sum(memory.parts.values())
     assert memory.peak_bytes == max(m.total for m in memory.timeline) and memory.exact
     if "sparse" not in name:                     # MemTracker takes no sparse gradients
-        assert without_collector(lambda: tracked_peak(cases[name])) == live
+        assert without_collector(lambda: tracked_peak(case)) == live
 
 # ---- by hand
 
@@ -124,7 +129,7 @@ def test_what_a_cache_lets_go_of_is_freed():
         assert m.peak_bytes == 4 * (4 * 8 + 28 * 8 + 32 * 8) and m.timeline[-1].total == 4 * (4 * 8 + 32 * 8 + 8), device
 
 def test_on_meta_and_on_data_alike():
-    for name in ("resnet18, forward", "encoder layer, forward", "Llama, prefill with its cache", "MLP, step", "encoder layer, step", "views of one storage, step", "checkpointing", "LSTM"):
+    for name in ("residual blocks, forward", "encoder layer, forward", "Llama, prefill with its cache", "MLP, step", "encoder layer, step", "views of one storage, step", "checkpointing", "LSTM"):
         model, sample, how = prepared(cases[name])
         there = sample.to("meta") if isinstance(sample, torch.Tensor) else {k: v.to("meta") if isinstance(v, torch.Tensor) else v for k, v in sample.items()}
         here, meta = count_work(model, sample, **how).memory, count_work(model.to("meta"), there, **how).memory

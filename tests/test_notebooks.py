@@ -1,25 +1,30 @@
 "Every notebook runs top to bottom in a process and a namespace of its own, as it stands."
-import json, os
+import ast, inspect, json, os, re
+from importlib import import_module
 
 import pytest
 
-import forked
-from conftest import heavy, heavy_only, nightly_only, root
+import fasterbench, forked
+from conftest import heavy, heavy_only, nightly, nightly_only, root
 from run_notebook import code_cells, is_timed, kind
 
 notebooks = sorted(p for p in (root/"nbs").rglob("*.ipynb") if ".ipynb_checkpoints" not in p.parts)
-# Pages for readers, whose parts the other notebooks test, run in the run of everything only; those of minutes once a week.
+# Pages for readers, whose parts the other notebooks and these tests run, are for the run of everything only; those that take
+# long run once a week.
 pages = {"nbs", "tutorials", "docs"}
-rare, long = {"in_ci", "what_the_compiler_did"}, {"in_ci", "what_the_compiler_did", "compare"}
+rare = dict(in_ci="checking/, test_check", what_the_compiler_did="compiled/", many_ranks="test_ranks, network/", training_step="analysis/roofline, test_training",
+            will_it_fit="memory/", serving="serving/", watching="running/watch, test_watch", devices_not_here="predicting/",
+            in_transformers="test_programs, which trains with the callback", why_levels="roofs/caches, probes/")
 
-def run(path, everything=heavy):
-    done = forked.python(f"from run_notebook import run\nrun({str(path)!r}, {everything})", package=True)
+def run(path, *levels):
+    levels = levels or (heavy, nightly)
+    done = forked.python(f"from run_notebook import run\nrun({str(path)!r}, *{levels})", package=True)
     return done, json.loads(done.stdout.rpartition("\ncells:")[2]) if done.returncode == 0 else {}
 
 def marks(path):
     kept = [pytest.mark.timed("cells")] * any(is_timed(source) for *_, source in code_cells(path))
-    kept += [pytest.mark.long] * (heavy and path.stem in long)
-    if path.stem in rare: return [*kept, nightly_only("a page of a minute and more that other notebooks test in parts")]
+    if path.parent.name in pages and path.stem in rare:
+        return [*kept, *[pytest.mark.long] * nightly, nightly_only(f"a long page; its parts are tested in {rare[path.stem]}")]
     return kept + [heavy_only("pages that other notebooks test in parts")] * (path.parent.name in pages)
 
 @pytest.mark.parametrize("path", [pytest.param(p, id=str(p.relative_to(root/"nbs")), marks=marks(p)) for p in notebooks])
@@ -29,6 +34,36 @@ def test_notebook(path, record_property):
     for name, n in counts.items(): record_property(f"cells {name}", n)
     assert counts["executed"], "no cell was executed"
     assert sum(counts.values()) == len(code_cells(path))
+
+def parsed(path):
+    "The code of a notebook; lines for a shell or for IPython are left out."
+    lines = [line for *_, source in code_cells(path) for line in source.splitlines()]
+    return ast.parse("\n".join("pass" if re.match(r"[!%]", line) else line for line in lines))
+
+def arguments_of(f):
+    "The names of its arguments; nothing where it takes any, or where Python cannot say."
+    try: found = inspect.signature(f).parameters.values()
+    except (TypeError, ValueError): return None
+    return None if any(p.kind is p.VAR_KEYWORD for p in found) else {p.name for p in found}
+
+def wrong_uses(tree):
+    "Arguments that a page gives by name to what it imports, or to a method of a class that it uses, and that are not there."
+    imports = [n for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) and n.module.split(".")[0] == "fasterbench"]
+    names = {a.asname or a.name: getattr(import_module(n.module), a.name) for n in imports for a in n.names}
+    classes, wrong = [c for c in (*names.values(), fasterbench.RooflineAnalyzer, fasterbench.Result) if isinstance(c, type)], []
+    for call in (n for n in ast.walk(tree) if isinstance(n, ast.Call)):
+        if isinstance(call.func, ast.Name): name, meant = call.func.id, [names[call.func.id]] if call.func.id in names else []
+        else: name = getattr(call.func, "attr", ""); meant = [getattr(c, name) for c in classes if hasattr(c, name)]
+        takes = [arguments_of(f) for f in meant if callable(f)]
+        if takes and None not in takes: wrong += [f"{name}({k.arg}=)" for k in call.keywords if k.arg and k.arg not in set().union(*takes)]
+    return wrong
+
+@pytest.mark.parametrize("path", [pytest.param(p, id=p.stem) for p in notebooks if p.parent.name in pages])
+def test_names_and_arguments_of_a_page_are_there(path): assert wrong_uses(parsed(path)) == []
+
+def test_names_and_arguments_that_are_not_there_are_found():
+    assert wrong_uses(ast.parse("from fasterbench import RooflineAnalyzer as R\nR(m, sampel=x).profile(step=3)")) == ["profile(step=)", "R(sampel=)"]
+    with pytest.raises(AttributeError): wrong_uses(ast.parse("from fasterbench import rooflin"))
 
 def written(path, *cells):
     "A notebook of these cells: text in a list, code as it is."
@@ -43,9 +78,10 @@ def test_a_failure_names_notebook_and_cell(tmp_path):
     assert done.returncode == 1 and "syntax.ipynb, cell 1 (id id1)" in done.stderr
 
 def test_cells_are_left_out_by_their_flag(tmp_path):
-    path = written(tmp_path/"flags.ipynb", "#| notest\nhidden = 1", "#| slow\nhidden = 2", "#| export\n2 + 2", "#| export\n#| eval: false\nhidden = 3", "assert 'hidden' not in dir()")
-    assert run(path, False)[1] == dict(executed=2, heavy=2, cuda=0, never=1)
-    assert run(path, True)[0].returncode == 1                       # there it is not hidden
+    path = written(tmp_path/"flags.ipynb", "#| notest\nheavy = 1", "#| slow\nhidden = 2", "#| export\n2 + 2", "#| export\n#| eval: false\nhidden = 3", "assert 'hidden' not in dir()")
+    assert run(path, False)[1] == dict(executed=2, heavy=1, weekly=1, cuda=0, never=1)
+    assert run(path, True)[1] == dict(executed=3, heavy=0, weekly=1, cuda=0, never=1)
+    assert run(path, True, True)[0].returncode == 1                 # there it is not hidden
     assert [kind(s) for s in ("#| cuda\nx", "#|notest\nx", "x", "#| export\nx", "# | cuda")] == ["cuda", "heavy", "", "", ""]
 
 def test_a_timed_cell_is_alone(tmp_path):

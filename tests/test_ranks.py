@@ -209,6 +209,7 @@ def test_a_rank_that_is_killed_ends_the_others(tmp_path):
     assert "RankError" in outs[0][0] and "rank 1 ended or hangs" in outs[0][0] and "same True" in outs[0][0] and outs[1][0] == "", outs
     assert seconds < 150                                # the group itself waits 300 s
 
+@heavy_only("waits for the limit of a rank")
 def test_a_rank_that_raises_is_named_on_the_others(tmp_path):
     "Also where it lives on: the others wait no longer than the limit."
     outs, seconds = launch("def fault(): raise ValueError('no more data')\n" + class_of_faults + "said(0)\nos._exit(0)\n", tmp_path, limit="12", check=False)
@@ -309,16 +310,9 @@ def test_the_same_command_line_with_one_and_two_ranks(folder):
         assert [d.returncode for d in done] == [0, 0], done[0].stderr[-2000:]
         check_output(folder, *("".join(getattr(d, stream) for d in done) for stream in ("stdout", "stderr")), 2)
 
-@heavy_only("starts torchrun")
-def test_the_same_command_line_under_torchrun(folder):
-    job = torchrun(folder, *arguments)
-    out, err = job.communicate(timeout=patience_s)
-    assert job.returncode == 0, err[-2000:]
-    check_output(folder, out, err, 2)
-
 @heavy_only("starts torchrun and measures a network")
 def test_the_network_beside_the_roofs(folder):
-    "`--network` measures it; the roofs that were given stay, and the waiting has a least time. One process is told what to start."
+    "The same command line under torchrun: `--network` measures it; the roofs that were given stay, and the waiting has a least time. One process is told what to start."
     job = torchrun(folder, *arguments, "--network")
     out, err = job.communicate(timeout=patience_s)
     assert job.returncode == 0, err[-2000:]

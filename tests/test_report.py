@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from conftest import heavy, heavy_only, nightly, nightly_only, root
+from conftest import heavy, heavy_only, nightly, nightly_only, once, root
 from fasterbench import HardwarePeaks, Result, compare, from_json
 from fasterbench.core.units import format_si
 from fasterbench.roofs.place import place
@@ -28,7 +28,7 @@ def until(found, seconds=120):
         time.sleep(0.05)
     return value
 
-more = heavy_only("seconds in a browser")
+more, phones = heavy_only("seconds in a browser"), nightly_only("a phone")
 
 def ready(browser, tab): until(lambda: browser.execute_script("return document.body.dataset.ready") == tab)
 
@@ -76,6 +76,9 @@ def go_to(browser, tab):
 
 def line(browser, index): return browser.find_element("css selector", f"#table tr[data-index='{index}']")
 def press(browser, index): browser.execute_script("arguments[0].click()", line(browser, index))
+def box(browser, selector):
+    "Left, top, right and bottom of what a selector finds first, px."
+    return browser.execute_script("const b = document.querySelector(arguments[0]).getBoundingClientRect(); return [b.left, b.top, b.right, b.bottom]", selector)
 def press_marker(browser, index): browser.execute_script("charts[0].emit('plotly_click', {points: [{customdata: arguments[0]}]})", index)
 
 def ringed(browser):
@@ -97,10 +100,7 @@ def both_on_screen(browser, index):
         return [seen(line) && line.bottom <= frame.bottom + 1 && line.top >= head.bottom - 1, paths.length > 0 && paths.every(p => seen(p.getBoundingClientRect()))]""", index)
 
 @pytest.fixture(scope="module")
-def report(tmp_path_factory):
-    path = tmp_path_factory.mktemp("report")/"resnet50.html"
-    from_json(resnet50).to_html(path)
-    return path
+def report(pages): return pages["report"][0]
 
 @more
 def test_the_charts_are_drawn_at_their_size(chrome, report):
@@ -179,22 +179,24 @@ def measured_peaks():
                          sweep=(("copy", 1 << 20, 5e11), ("read", 1 << 20, 3e11), ("copy", 1 << 28, 5e10)),
                          trials=(("float32", "matmul 512×512×512", 2.7e8, 2e11),))
 
-@pytest.fixture(scope="module")
-def pages(tmp_path_factory, report):
-    "Every kind of page, with its first tab."
-    folder = tmp_path_factory.mktemp("pages")
+def all_pages(folder):
+    from_json(resnet50).to_html(folder/"report.html")
     for name, result in dict(step=training_step(), blocks=repeated_blocks(), levels=with_levels()).items(): result.to_html(folder/f"{name}.html")
     compare(*two_results()).to_html(folder/"pair.html")
     compare(*two_results(), two_results()[0]).to_html(folder/"series.html")
     (folder/"peaks.html").write_text(PeaksView(measured_peaks()).render(), encoding="utf-8")
-    first = dict(pair="pairs", peaks="memory", series="series")
-    return {name: (folder/f"{name}.html", first.get(name, "modules")) for name in ("step", "blocks", "levels", "pair", "series", "peaks")} | dict(report=(report, "modules"))
+
+@pytest.fixture(scope="module")
+def pages():
+    "Every kind of page, with its first tab."
+    folder, first = once("pages", all_pages), dict(pair="pairs", peaks="memory", series="series")
+    return {name: (folder/f"{name}.html", first.get(name, "modules")) for name in kinds_of_pages}
 
 kinds_of_pages = ("report", "step", "blocks", "levels", "pair", "series", "peaks")
 def here_on(page):
-    "What takes seconds on each page is tried in the test line on this one, in the heavy run on one of another kind, and once a week on all."
+    "What takes seconds on each page is tried on this one, and once a week on all."
     rarely = nightly_only("the same on another kind of page")
-    return pytest.mark.parametrize("name", [n if n == page else pytest.param(n, marks=more if n == "pair" else rarely) for n in kinds_of_pages])
+    return pytest.mark.parametrize("name", [n if n == page else pytest.param(n, marks=rarely) for n in kinds_of_pages])
 
 # Every kind of page
 
@@ -245,13 +247,14 @@ def test_charts_keep_their_size_when_the_window_or_the_phone_turns(chrome, pages
     assert all(abs(a - b) <= 2 for old, new in zip(before, sizes()) for a, b in zip(old, new))
     assert chrome.get_log("browser") == []
 
+@more
 @here_on("report")
 def test_a_row_shows_its_marker_and_a_marker_its_row(chrome, pages, name):
     "Both on screen, and lit until the next; on a wide and a small screen, and a phone both ways."
     path, tab = pages[name]
     opened(chrome, path, tab=tab)
     marked = [i for i in lines(chrome) if i in on_charts(chrome)[0]]
-    for size in ((1440, 900), (390, 844), *[(1024, 768), (844, 390)] * heavy):
+    for size in ((1440, 900), (390, 844), *[(1024, 768), (844, 390)] * nightly):
         view(chrome, *size)
         chrome.execute_script("scrollTo(0, 0)")
         for index, by in ((marked[-1], press), (marked[0], press_marker), (marked[len(marked) // 2], press), (marked[-1], press_marker)):
@@ -289,16 +292,15 @@ def test_every_filter_shows_the_rows_of_the_frame(chrome, report, tab):
 def test_first_screen_answers(chrome, report):
     "At 1440×900: the lines, the whole chart, and a table with name, time, share, bound and utilization, side by side."
     opened(chrome, report, state="")
-    box = lambda selector: chrome.execute_script("const b = document.querySelector(arguments[0]).getBoundingClientRect(); return [b.left, b.top, b.right, b.bottom]", selector)
     for selector in (".lead", "#division", "#chart", "#scroller"):
-        left, top, right, bottom = box(selector)
+        left, top, right, bottom = box(chrome, selector)
         assert 0 <= left < right <= 1440 and 0 <= top < bottom <= 900, selector
-    assert box("#chart")[2] <= box("#scroller")[0] and abs(box("#legend")[1] - box(".right")[1]) < 5
+    assert box(chrome, "#chart")[2] <= box(chrome, "#scroller")[0] and abs(box(chrome, "#legend")[1] - box(chrome, ".right")[1]) < 5
     for field in ("name", "type", "time_s", "share", "bound", "utilization_pct", "potential_s"):
-        left, top, right, bottom = box(f"th.field-{field}")
-        assert right <= box("#scroller")[2] + 1 and bottom <= 900, field
+        left, top, right, bottom = box(chrome, f"th.field-{field}")
+        assert right <= box(chrome, "#scroller")[2] + 1 and bottom <= 900, field
     opened(chrome, report, 1024, 768, state="")
-    assert box("#chart")[3] <= box("#scroller")[1]                            # below each other
+    assert box(chrome, "#chart")[3] <= box(chrome, "#scroller")[1]                            # below each other
 
 def test_the_division_sums_to_the_whole(chrome, report):
     opened(chrome, report)
@@ -310,6 +312,7 @@ def test_the_division_sums_to_the_whole(chrome, report):
     whole, total = chrome.execute_script("return document.getElementById('division').clientWidth"), sum(s for _, s in parts)
     assert chrome.execute_script(lengths) == pytest.approx([whole * s / total for _, s in parts], abs=0.5)
 
+@more
 def test_the_bar_has_the_terms_of_the_equation(chrome, report):
     "In its order, a small one too; on a dark page only compute and memory are bright."
     opened(chrome, report, dark=True)
@@ -320,6 +323,7 @@ def test_the_bar_has_the_terms_of_the_equation(chrome, report):
     painted = chrome.execute_script("return [...document.querySelectorAll('.segment')].map(e => [e.className, getComputedStyle(e).backgroundColor])")
     assert all(luminance(color) < 0.12 for name, color in painted if "above" in name or "outside" in name) and len(painted) == len(labels)
 
+@more
 def test_phases_of_a_training_step(chrome, pages):
     for name, wanted in (("step", dict(backward=[0], forward=[1, 2, 3], update=[4])),):
         opened(chrome, pages[name][0])
@@ -328,12 +332,14 @@ def test_phases_of_a_training_step(chrome, pages):
             assert in_table(chrome) == left and all(c == left for c in on_charts(chrome))
     assert "phase" in [e.text for e in chrome.find_elements("css selector", "#table .dt-column-title")]
 
+@more
 def test_the_root_of_a_model_has_a_name_to_read_and_to_find(chrome, pages):
     opened(chrome, pages["step"][0])
     assert column(chrome, "name") == ["fc", "fc", "(model)", "(loss)", "(optimizer)"]
     put(chrome, "text", "(Mod")
     assert in_table(chrome) == [2] and chrome.execute_script("return rows[2].name") == ""
 
+@more
 def test_repeated_blocks_fold_into_a_tree(chrome, pages):
     "A folded row has one marker; opened, its rows stand below it, each with its own."
     opened(chrome, pages["blocks"][0], state="fold=1")
@@ -426,6 +432,7 @@ def test_what_is_unknown_comes_last(chrome, tmp_path):
 
 def titles(browser): return browser.execute_script("return [...document.querySelectorAll('#table .dt-column-title')].map(e => e.textContent)")
 
+@more
 def test_column_menu(chrome, report):
     "Any column can be shown; the choice stands in the URL; XProf's columns and all are one click each."
     opened(chrome, report)
@@ -480,6 +487,7 @@ def test_numbers_look_as_everywhere_else(chrome, report):
     others = chrome.execute_script("return [write(null, 'si', 's'), write(0.5, 'share'), write(12.34, 'percent'), write(1.5, 'fixed', 'GFLOP/s'), write(Infinity, 'fixed')]")
     assert others == ["?", "50.0 %", "12.3 %", "1.50 GFLOP/s", "∞"]
 
+@more
 def test_program_and_steps(chrome, report):
     opened(chrome, report)
     go_to(chrome, "program")
@@ -495,6 +503,7 @@ def click_the_legend(browser, name):
     script = "[...document.querySelectorAll('#legend button')].find(e => e.textContent.includes(arguments[0])).click()"
     browser.execute_script(script, name)
 
+@more
 def test_the_legend_filters(chrome, report):
     opened(chrome, report)
     click_the_legend(chrome, "memory")
@@ -567,7 +576,7 @@ def test_short_names_stay_apart(chrome, report):
     assert cut.startswith("vectorized_elemen") and len(cut) == 28
 
 @more
-@pytest.mark.parametrize("width", (390, 1440))
+@pytest.mark.parametrize("width", (pytest.param(390, marks=phones), 1440))
 def test_rows_that_are_not_on_the_chart_have_names_of_their_own(chrome, tmp_path, width):
     "Each kind of such rows has a label, no label covers another, and no marker covers a label."
     rows = [row("fft", 3e-3, flops=None, share=0.3), row("none", 3e-3, flops=0, nbytes=0, share=0.3), row("copy", 3e-3, flops=0, share=0.3), row("fc", 1e-3)]
@@ -580,7 +589,7 @@ def test_rows_that_are_not_on_the_chart_have_names_of_their_own(chrome, tmp_path
     left = chrome.execute_script("return Math.min(...[...charts[0].querySelectorAll('.x2y2 path.point')].map(e => e.getBoundingClientRect().left))")
     assert left >= max(right for *_, right in boxes) - 2
 
-@more
+@phones
 def test_a_command_in_a_note_is_one_line(chrome, tmp_path):
     command = "ncu --metrics " + ",".join(["smsp__sass_thread_inst_executed_op_ffma_pred_on.sum"] * 9)
     Result([row("a", 1e-3)], paper, model="Net", notes=[f"the missing metrics:\n{command}", "another"]).to_html(tmp_path/"note.html")
@@ -618,6 +627,7 @@ def test_a_comparison(chrome, pages):
     rows = {k: chrome.execute_script("return rows.find(r => r.name === arguments[0])", k) for k in ("old", "new")}
     assert rows["old"]["time_after_s"] == "" and rows["new"]["time_before_s"] == "" and rows["old"]["time_before_s"] == 1e-3
 
+@more
 def test_what_changes_most_has_a_name_and_an_arrow(chrome, pages):
     "By hand 3, 2, 1 and 1 ms; the row within its spread has neither, and no marker before."
     opened(chrome, pages["pair"][0], tab="pairs")
@@ -630,6 +640,7 @@ def test_what_changes_most_has_a_name_and_an_arrow(chrome, pages):
     legend = [e.get_property("textContent").strip() for e in chrome.find_elements("css selector", "#legend button")]
     assert {"→ faster", "→ slower"} <= set(legend) and any("no clear change" in e for e in legend)
 
+@more
 def test_categories_of_a_comparison(chrome, pages):
     "A bar for each side of a category, of its rows: by hand 8 and 9 ms of products, 2 and 2 of activations."
     opened(chrome, pages["pair"][0], tab="pairs")
@@ -643,6 +654,7 @@ def test_categories_of_a_comparison(chrome, pages):
     lead = [e.text for e in chrome.find_elements("css selector", ".lead")]
     assert lead[1].startswith("before: 10.00 ms = ") and lead[2].startswith("after: 11.00 ms = ")
 
+@more
 def test_the_legend_of_a_comparison_hides(chrome, pages):
     opened(chrome, pages["pair"][0], tab="pairs")
     visible = lambda: chrome.execute_script("return charts[0].data.filter(t => t.showlegend !== false && t.visible !== 'legendonly').map(t => t.name)")
@@ -653,6 +665,7 @@ def test_the_legend_of_a_comparison_hides(chrome, pages):
     click_the_legend(chrome, name)
     until(lambda: len(visible()) == before)
 
+@more
 def test_peaks(chrome, pages):
     "The filter acts; what the page has no column for is not offered; another tab has its own rows."
     opened(chrome, pages["peaks"][0], tab="memory")
@@ -662,6 +675,7 @@ def test_peaks(chrome, pages):
     go_to(chrome, "arithmetic")
     assert chrome.get_log("browser") == [] and in_table(chrome) == [0] and not chrome.find_element("id", "filter-kind").is_displayed()
 
+@more
 def test_the_levels_of_a_kernel(chrome, pages):
     "A kernel has a marker per memory level; its row rings them all, and the details say the bytes of each."
     opened(chrome, pages["levels"][0])
@@ -687,6 +701,7 @@ painted = """
   return [...document.querySelectorAll(arguments[0])].filter(e => e.checkVisibility()).slice(0, 60)
     .map(e => [e.closest('svg') ? getComputedStyle(e).fill : getComputedStyle(e).color, ground(e.closest('svg')?.parentElement ?? e)])"""
 
+@more
 @pytest.mark.parametrize("dark", [False, True])
 @pytest.mark.parametrize("name", ["report", pytest.param("pair", marks=more)])
 def test_text_stands_out_on_light_and_dark_pages(chrome, pages, name, dark):
@@ -725,16 +740,17 @@ def real_results():
     import torch
     from fasterbench import predict, read_trace
     yield "resnet50", from_json(resnet50)
-    for name in ("mi300x_sd35_compiled", *["h100_vit_base_infer", "h100_qwen1.5_0.5b_prefill", "mi300x_torch_compile", "mi300x_resnet_ddp8_train_rank0"] * heavy):
+    others = ["h100_qwen1.5_0.5b_prefill", "mi300x_resnet_ddp8_train_rank0"] * heavy + ["h100_vit_base_infer", "mi300x_torch_compile"] * nightly
+    for name in ("mi300x_sd35_compiled", *others):
         if (traces/f"{name}.json.gz").is_file(): yield name, read_trace(traces/f"{name}.json.gz")
     with torch.device("meta"): model, x = torch.nn.TransformerDecoderLayer(1024, 16, batch_first=True), torch.randn(8, 512, 1024)
     yield "decoder", predict(model, (x, x), "NVIDIA H100 80GB HBM3")
 
-@pytest.fixture(scope="module")
-def real(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("real")
+def real_pages(folder):
     for name, result in real_results(): result.to_html(folder/f"{name}.html")
-    return sorted(folder.glob("*.html"))
+
+@pytest.fixture(scope="module")
+def real(): return sorted(once("real", real_pages).glob("*.html"))
 
 # The boxes of roofs' labels and of names, of the markers and of the star; letters are lower than their boxes.
 boxes_of = """
@@ -763,68 +779,65 @@ def passes(line, box):
     steps = [k / n for k in range(n + 1)]
     return any(left < x0 + (x1 - x0) * f < right and top < y0 + (y1 - y0) * f < bottom for f in steps)
 
-@pytest.mark.parametrize("width, height, names", [(1440, 900, 3), pytest.param(1024, 768, 3, marks=nightly_only("a size in between")), pytest.param(390, 844, 1, marks=more)])
-def test_labels_lie_on_nothing(chrome, real, width, height, names):
-    "On real results: no label of a roof and no name lies on another, on a marker, the star or a line; leaders are short and pass through none of these."
+def labels_lie_on_nothing(chrome, page, width, names):
+    "No label of a roof and no name lies on another, on a marker, the star or a line; leaders are short and pass through none of these."
     on = lambda a, b: a[2] < b[4] and b[2] < a[4] and a[3] < b[5] and b[3] < a[5]
+    texts, points = chrome.execute_script(boxes_of)
+    assert [(a[1], b[1]) for i, a in enumerate(texts) for b in texts[:i] if on(a, b)] == [], page
+    assert [(a[1], b[0]) for a in texts for b in points if on(a, b)] == [], page
+    named = chrome.execute_script("return charts[0].layout.annotations.filter(a => a.name === 'slowest').map(a => a.text)")
+    roofs = chrome.execute_script("return tab.figures[0].data.filter(t => t.textfont && t.visible !== 'legendonly').map(t => t.name)")
+    lines, leaders = chrome.execute_script(lines_of)
+    assert [(a[1], l[0]) for a in texts for l in lines if passes(l[1:], a[2:])] == [], page
+    assert all(length <= 101 for *_, length, _ in leaders), (page, leaders)
+    for text, x, y, *end, _, r in leaders:
+        own = ["", "", x - 2 * r - 2, y - 2 * r - 2, x + 2 * r + 2, y + 2 * r + 2]
+        met = [b[1] for b in texts if b[1] != text] + [b[0] for b in points if not on(b, own)]
+        boxes = [b[2:] for b in texts if b[1] != text] + [b[2:] for b in points if not on(b, own)]
+        assert [m for m, b in zip(met, boxes) if passes((x, y, *end), b)] == [], (page, text)
+    labelled = chrome.execute_script("return charts[0].layout.annotations.filter(a => a.name === 'roof').map(a => a.text)")
+    crowded = page == "mi300x_sd35_compiled"              # of its three ceilings two are 12 px apart: one has no room for a label
+    assert len(named) >= min(names, len(points)) - crowded, (page, named)
+    assert not crowded or width < 700 or "SD3Transformer2DModel_0" in named                 # half of the time
+    assert len(roofs) >= len(labelled) >= max(len(roofs) - crowded, 2) or width < 700, (page, roofs, labelled)
+    assert not any("through" in name for name in chrome.execute_script("return charts[0].data.map(t => t.name ?? '')")), page     # counters alone
+    assert chrome.execute_script("return document.documentElement.scrollWidth <= innerWidth"), page
+
+def the_chart_is_half_of_the_page(chrome, page, width):
+    "Half of the width and 420 px of height at least, without the strip; on a phone it begins within the upper two thirds of the first screen."
+    plot = chrome.execute_script("const {xaxis, yaxis} = charts[0]._fullLayout; return [xaxis._length, yaxis._offset + yaxis._length]")
+    left, top, right, bottom = box(chrome, "#chart")
+    assert box(chrome, "#legend")[3] - box(chrome, "#legend")[1] < 40, page               # one line
+    if width < 700:
+        titles = chrome.execute_script("return [...document.querySelectorAll('#chart .xtitle, #chart .ytitle')].map(e => e.textContent)")
+        assert top < 844 * 2 / 3 and plot[0] >= 265, (page, plot)
+        assert {"arithmetic intensity (FLOP/B)", "performance (FLOP/s)"} <= set(titles), page
+    else:
+        assert right - left >= 0.5 * (width - 40) and bottom - top >= 420, page
+        assert plot[1] >= 420 - 52, page                                                  # its axis and title are below
+
+def columns_fit_or_have_a_bar(chrome, page):
+    "Names are as long as the other columns let them be; the bar of a table that is too wide is on screen, and its titles stay there."
+    wide, frame, bar, bottom = chrome.execute_script("""
+        const e = document.getElementById("scroller")
+        return [document.getElementById("table").offsetWidth, e.clientWidth, e.offsetHeight - e.clientHeight, e.getBoundingClientRect().bottom]""")
+    assert wide <= frame + 1 or bar > 8 and bottom <= 900, page
+    seen = chrome.execute_script("""
+        const frame = document.getElementById("scroller").getBoundingClientRect()
+        return [...document.querySelectorAll("#table th")].filter(e => e.getBoundingClientRect().right <= frame.right + 1).map(e => e.textContent)""")
+    assert {"name", "share", "bound", "utilization"} <= set(seen) and {"time", "expected"} & set(seen), (page, seen)      # a prediction has an expected time
+    top = box(chrome, "#table th")[1]
+    chrome.execute_script("document.getElementById('scroller').scrollTop = 1e6")
+    assert box(chrome, "#table th")[1] == top, page
+
+@pytest.mark.parametrize("width, height, names", [(1440, 900, 3), pytest.param(1024, 768, 3, marks=nightly_only("a size in between")), pytest.param(390, 844, 1, marks=phones)])
+def test_real_results_are_drawn_well(chrome, real, width, height, names):
+    "Each page is opened once in a size."
     for path in real:
         opened(chrome, path, width, height, state="")
-        texts, points = chrome.execute_script(boxes_of)
-        assert [(a[1], b[1]) for i, a in enumerate(texts) for b in texts[:i] if on(a, b)] == [], path.stem
-        assert [(a[1], b[0]) for a in texts for b in points if on(a, b)] == [], path.stem
-        named = chrome.execute_script("return charts[0].layout.annotations.filter(a => a.name === 'slowest').map(a => a.text)")
-        roofs = chrome.execute_script("return tab.figures[0].data.filter(t => t.textfont && t.visible !== 'legendonly').map(t => t.name)")
-        lines, leaders = chrome.execute_script(lines_of)
-        assert [(a[1], l[0]) for a in texts for l in lines if passes(l[1:], a[2:])] == [], path.stem
-        assert all(length <= 101 for *_, length, _ in leaders), (path.stem, leaders)
-        for text, x, y, *end, _, r in leaders:
-            own = ["", "", x - 2 * r - 2, y - 2 * r - 2, x + 2 * r + 2, y + 2 * r + 2]
-            met = [b[1] for b in texts if b[1] != text] + [b[0] for b in points if not on(b, own)]
-            boxes = [b[2:] for b in texts if b[1] != text] + [b[2:] for b in points if not on(b, own)]
-            assert [m for m, b in zip(met, boxes) if passes((x, y, *end), b)] == [], (path.stem, text)
-        labelled = chrome.execute_script("return charts[0].layout.annotations.filter(a => a.name === 'roof').map(a => a.text)")
-        crowded = path.stem == "mi300x_sd35_compiled"              # of its three ceilings two are 12 px apart: one has no room for a label
-        assert len(named) >= min(names, len(points)) - crowded, (path.stem, named)
-        assert not crowded or width < 700 or "SD3Transformer2DModel_0" in named                 # half of the time
-        assert len(roofs) >= len(labelled) >= max(len(roofs) - crowded, 2) or width < 700, (path.stem, roofs, labelled)
-        assert not any("through" in name for name in chrome.execute_script("return charts[0].data.map(t => t.name ?? '')")), path.stem     # counters alone
-        inside = chrome.execute_script("return document.documentElement.scrollWidth <= innerWidth")
-        assert inside, path.stem
-
-@more
-def test_the_chart_is_half_of_the_page(chrome, real):
-    "At 1440 px half of the width and 420 px of height at least, without the strip; on a phone it begins within the upper two thirds of the first screen."
-    plot = lambda: chrome.execute_script("const {xaxis, yaxis} = charts[0]._fullLayout; return [xaxis._length, yaxis._offset + yaxis._length]")
-    titles = lambda: chrome.execute_script("return [...document.querySelectorAll('#chart .xtitle, #chart .ytitle')].map(e => e.textContent)")
-    box = lambda selector: chrome.execute_script("const b = document.querySelector(arguments[0]).getBoundingClientRect(); return [b.left, b.top, b.right, b.bottom]", selector)
-    for path in real:
-        opened(chrome, path, state="")
-        left, top, right, bottom = box("#chart")
-        assert right - left >= 0.5 * (1440 - 40) and bottom - top >= 420, path.stem
-        assert plot()[1] >= 420 - 52, path.stem                                          # its axis and title are below
-        assert box("#legend")[3] - box("#legend")[1] < 40, path.stem                     # one line
-        opened(chrome, path, 390, 844, state="")
-        assert box("#chart")[1] < 844 * 2 / 3 and box("#legend")[3] - box("#legend")[1] < 40, path.stem
-        assert plot()[0] >= 265, (path.stem, plot())
-        assert {"arithmetic intensity (FLOP/B)", "performance (FLOP/s)"} <= set(titles()), path.stem
-
-@more
-def test_columns_fit_or_have_a_bar(chrome, real):
-    "Names are as long as the other columns let them be; the bar of a table that is too wide is on screen, and its titles stay there."
-    for path in real:
-        opened(chrome, path, state="")
-        wide, frame, bar, bottom = chrome.execute_script("""
-            const e = document.getElementById("scroller")
-            return [document.getElementById("table").offsetWidth, e.clientWidth, e.offsetHeight - e.clientHeight, e.getBoundingClientRect().bottom]""")
-        assert wide <= frame + 1 or bar > 8 and bottom <= 900, path.stem
-        seen = chrome.execute_script("""
-            const frame = document.getElementById("scroller").getBoundingClientRect()
-            return [...document.querySelectorAll("#table th")].filter(e => e.getBoundingClientRect().right <= frame.right + 1).map(e => e.textContent)""")
-        assert {"name", "time", "share", "bound", "utilization"} <= set(seen), (path.stem, seen)
-        title = lambda: chrome.execute_script("return document.querySelector('#table th').getBoundingClientRect().top")
-        top = title()
-        chrome.execute_script("document.getElementById('scroller').scrollTop = 1e6")
-        assert title() == top, path.stem
+        labels_lie_on_nothing(chrome, path.stem, width, names)
+        if width != 1024: the_chart_is_half_of_the_page(chrome, path.stem, width)
+        if width == 1440: columns_fit_or_have_a_bar(chrome, path.stem)
 
 @more
 def test_names_take_the_room_that_there_is(chrome, tmp_path):
@@ -856,7 +869,7 @@ def test_a_text_finds_rows_without_names(chrome, tmp_path):
     opened(chrome, tmp_path/"samples.html", tab="series")
     assert not chrome.find_element("id", "text").is_displayed() and not chrome.find_element("id", "regex").is_displayed()
 
-@more
+@phones
 def test_a_phone_shows_one_note_and_the_others_on_demand(chrome, tmp_path):
     Result([row("a", 1e-3)], paper, model="Net", notes=["one", "two", "three"]).to_html(tmp_path/"notes.html")
     shown = lambda: [e.text for e in chrome.find_elements("css selector", ".note") if e.is_displayed()]
@@ -887,7 +900,7 @@ def test_columns_that_fit_have_no_bar(chrome, report):
         wide = chrome.execute_script("const e = document.getElementById('scroller'); return [e.scrollWidth - e.clientWidth, e.offsetHeight - e.clientHeight]")
         assert wide[0] == 0 and wide[1] <= 2, (size, wide)
 
-@more
+@phones
 def test_filters_are_there_when_a_phone_turns(chrome, report):
     opened(chrome, report, 390, 844)
     view(chrome, 844, 390)
@@ -896,7 +909,7 @@ def test_filters_are_there_when_a_phone_turns(chrome, report):
     put(chrome, "text", "no such row")
     assert chrome.find_element("id", "text").is_displayed() and in_table(chrome) == []
 
-@more
+@phones
 def test_names_of_rows_are_above_them_on_a_phone(chrome, tmp_path):
     "The chart keeps the width, and a name lies on no marker; in dark, too, it is the ink of the page."
     from fasterbench.checking.budgets import Budget, Found, figures, judge
@@ -948,7 +961,7 @@ def test_phases_have_symbols_of_their_own(chrome, pages):
     click_the_legend(chrome, "backward")
     until(lambda: in_table(chrome) == [0])
 
-@more
+@phones
 def test_a_phone_shows_time_and_share_beside_the_name(chrome, report):
     opened(chrome, report, 390, 844)
     right = lambda field: chrome.execute_script("return document.querySelector(arguments[0]).getBoundingClientRect().right", f"th.field-{field}")

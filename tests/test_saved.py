@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import heavy, heavy_only
+from conftest import heavy, heavy_only, nightly
 from fasterbench.roofs.place import place
 from fasterbench.roofs.row import Row
 from fasterbench.roofs.hardware import Ceiling, HardwarePeaks, MemoryLevel
@@ -72,31 +72,29 @@ def test_a_sound_file_is_shown(full):
     assert again == full and "rank 1" in collectives_table(again.collectives)
     written(again), again.plot(), [c.plot() for c in compared(again, full)], again._page()
 
-pieces = 3                                                      # which several workers can take
+def shown(r, full, drawn):
+    "Everything that a result is written as; where it has roofs and is to be `drawn`, its charts and its page too."
+    written(r)
+    if r.peaks is None: return                              # without roofs there is neither chart nor page
+    several = compared(r, full)
+    if drawn: r.plot(), [c.plot() for c in several], r._page()
 
-@pytest.mark.parametrize("piece", range(pieces if heavy else 1))
-def test_a_damaged_value_is_refused_or_shown(full, piece):
-    """Every value in every field, in the short run 120 by chance. What is read is written, drawn and compared; of a field the
-    first that is read has its comparisons drawn and its page made."""
+def test_a_damaged_value_is_refused_or_shown(full):
+    """Values by chance in fields by chance, once a week every value in every field. What is read is written and compared; of some
+    fields, once a week of every one, the first that is read is drawn."""
     plain = json.loads(full.to_json())
     every = ways(plain)
-    random.seed(15)
-    every = [w for i, w in enumerate(every) if i // len(junk) % pieces == piece] if heavy else random.sample(every, 120)
-    read, seen = 0, set()
-    for path, other in every:
+    many, drawings = (len(every), len(every)) if nightly else (2000, 40) if heavy else (120, 20)
+    read, drawn = 0, set()
+    for path, other in random.Random(15).sample(every, many):
         try: again = from_dict(damaged(plain, path, other))
         except ValueError: continue
         read += 1
         field = tuple("*" if isinstance(k, int) else k for k in path)
-        try:
-            written(again)
-            if again.peaks is None: continue                # without roofs there is neither chart nor page
-            again.plot()
-            several = compared(again, full)
-            if field not in seen: [c.plot() for c in several], again._page()
+        try: shown(again, full, field not in drawn and len(drawn) < drawings)
         except Exception as error: raise AssertionError(f"{path} = {other!r:.40}") from error
-        seen.add(field)
-    assert len(every) / 50 < read < len(every) / 2
+        drawn.add(field)
+    assert many / 50 < read < many / 2
 
 @heavy_only("reads a file for each place and value")
 def test_every_place_is_read_or_refused(full):

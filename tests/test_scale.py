@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from conftest import heavy_only
+from conftest import heavy_only, nightly_only
 from fasterbench.roofline import HardwarePeaks, RooflineAnalyzer
 
 peaks = HardwarePeaks(1e12, 1e11)
@@ -32,14 +32,15 @@ def python_calls(f):
     finally: sys.setprofile(None)
     return count[0]
 
-@pytest.mark.parametrize("backward", [False, pytest.param(True, marks=heavy_only("a training step takes four times as long"))])
+@heavy_only("four times 150 layers are in the line")
+@pytest.mark.parametrize("backward", [False, pytest.param(True, marks=nightly_only("the same, four times as long"))])
 def test_two_thousand_layers(backward):
     ra = profile(layers(2000), backward=backward)
     rows = [r for r in ra.results if r.type == "Linear"]
     assert len(rows) == (4000 if backward else 2000) and len({(r.name, r.phase) for r in rows}) == len(rows)
     assert {r.flops for r in rows if r.phase != "backward"} == {2*2*4*4 + 8}
 
-@pytest.mark.parametrize("backward", [False, pytest.param(True, marks=heavy_only("a training step takes four times as long"))])
+@pytest.mark.parametrize("backward", [False, pytest.param(True, marks=nightly_only("the same, four times as long"))])
 def test_four_times_the_layers_are_four_times_the_calls(backward):
     profile(layers(10), backward=backward)
     few, many = (python_calls(lambda: profile(layers(n), backward=backward)) for n in (150, 600))
@@ -53,6 +54,7 @@ def test_fifty_containers_deep(backward):
 
 spin = "print('spinning', flush=True)\nwhile True: pass"
 
+@heavy_only("keeps every core busy")
 def test_a_busy_machine():
     """Beside processes that keep every core busy a profile ends, and says what it saw.
 

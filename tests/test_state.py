@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from forked import python
+from conftest import heavy_only
 from fasterbench.engine.modules import copiers
 from fasterbench.engine.model_state import Snapshot
 from fasterbench.roofline import HardwarePeaks, RooflineAnalyzer
@@ -166,6 +167,7 @@ json.dump(found, open("found.json", "w"))
 dist.destroy_process_group()
 """
 
+@heavy_only("a process with a group of ranks")
 def test_distributed_wrappers_on_one_rank_train_on_bit_for_bit(tmp_path):
     "FSDP2 whose root has a parameter, DDP, DDP with a static graph, DDP whose gradients are views of its buckets."
     done = python(distributed, tmp_path, package=True)

@@ -224,7 +224,7 @@ def page_of(tmp_path_factory):
     return made
 
 more, rarely = heavy_only("seconds in a browser"), nightly_only("another kind of page")
-opened_by = dict(training=(), serve_several=(), pair=more, series=more, check=more, watch=more, peaks=more)      # pages that differ most; once a week all
+opened_by = dict.fromkeys(("training", "serve_several", "pair", "watch"), more)      # pages that differ most; once a week all
 
 @pytest.mark.parametrize("kind", [pytest.param(k, marks=opened_by.get(k, rarely)) for k in makers])
 def test_controls_are_reached_and_nothing_is_cut_off(chrome, page_of, kind):
@@ -244,8 +244,7 @@ planted = dict(
     axis=(".xtick text { transform: translateY(400px) }", cut_off, "axis"), tick=(".ytick text { transform: translateX(60px) }", cut_off, "tick"),
     box=("#charts { height: 60px; overflow: hidden }", cut_off, "chart in a box"), card=(".facts section { min-height: 1000px; max-height: none !important }", cut_off, "card"))
 
-@more
-@pytest.mark.parametrize("defect", planted)
+@pytest.mark.parametrize("defect", [pytest.param(d, marks=more if d == "covered" else nightly_only("another defect")) for d in planted])
 def test_planted_defects_are_found(chrome, page_of, defect):
     "What the test above looks for, put into a page that is well."
     style, script, word = planted[defect]

@@ -4,8 +4,8 @@
     python tests/versions.py oldest newest         # these rows
     python tests/versions.py oldest --quick        # main job and canary alone
 
-Environments are made by uv where it is there (with every Python that it finds or fetches), else by venv with the Pythons
-that are on the path. A row takes 5 GB while it runs."""
+Environments are made by uv where it is there (with every Python that it finds or fetches), and where it is not or fails by venv
+with the Pythons that are on the path. A row takes 5 GB while it runs."""
 import argparse, os, re, shutil, subprocess, sys, tempfile
 from configparser import ConfigParser
 from pathlib import Path
@@ -42,10 +42,10 @@ def environment(folder, python, torch, constraints, extra, log):
     inside = there/("Scripts" if os.name == "nt" else "bin")/"python"
     own = interpreter(python)
     if uv := shutil.which("uv"):
-        made = run([uv, "venv", "-q", "--python", own or python, there], log) or run([uv, "pip", "install", "-q", "--python", there, "-c", pins, *wanted], log)
-    else:
-        if own is None: return None
-        made = run([own, "-m", "venv", there], log) or run([inside, "-m", "pip", "install", "-q", "-c", pins, *wanted], log)
+        made = run([uv, "venv", "-q", "--python", own or python, there], log) or run([uv, "pip", "install", "-q", "--python", inside, "-c", pins, *wanted], log)
+        if not made: return inside
+    if own is None: return None
+    made = run([own, "-m", "venv", "--clear", there], log) or run([inside, "-m", "pip", "install", "-q", "-c", pins, *wanted], log)
     return None if made else inside
 
 def tried(name, quick, log):

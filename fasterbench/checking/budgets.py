@@ -267,12 +267,12 @@ def too_near(
     return _rounds_needed(budget, found) >= 1000
 
 def _narrower(budget, found):
-    "Return about how many rounds would decide: an interval narrows with the root of their number."
+    "Return about how many rounds would settle it: an interval narrows with the root of their number."
     limit = budget.text.lstrip("<>= ")
     if too_near(budget, found):
         return f"the limit {limit} lies within the interval, too near to the figure for 1000 rounds to decide"
     needed = max(math.ceil(_rounds_needed(budget, found)), found.samples + 1)
-    return f"the limit {limit} lies within the interval; about {needed} rounds would decide (--rounds {needed})"
+    return f"the limit {limit} lies within the interval; about {needed} rounds would settle it"
 
 # %% ../../nbs/checking/budgets.ipynb #bl00ok01
 looks = 1, 2, 4 # The check stops after this many times the requested rounds

@@ -503,8 +503,7 @@ class Verdicts(View):
         def named(v): return " ".join(filter(None, (v.budget.model, v.layer, v.budget.figure.name)))
         said = list(dict.fromkeys(f"{named(v)}: {v.why}" for v in self.verdicts if v.why))
         if any(v.budget.figure.kind == "absolute" for v in self.verdicts):
-            said.append("a time in seconds holds for this machine alone, with its clock, load and libraries; "
-                        "percentages of roofs or of a baseline depend less on them")
+            said.append("times in seconds hold for this machine alone: its clock, load and libraries")
         return said
 
     def text(self)->str:

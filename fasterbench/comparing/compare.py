@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, overload
 from .verdicts import (Moved, Sampled, change_between, drift_between, factors_to_exceed,
                                             half_width, ratio_factor)
 from ..core.features import door
+from ..core.files import write_whole
 from ..core.units import format_si, percent_text
 from ..core.warnings import old_attribute
 from ..roofs.place import RooflinePoint
@@ -34,7 +35,8 @@ from ..views.report import facts
 from ..views.result import Result, result_from_json
 from ..views.roof_lines import dtypes_in_use, levels_in_use, roof_lines, roofs
 from ..views.table import breakdown_lines, note_lines, without_network
-from ..views.view import LongView, Sheet, Table, View, check_top, more_rows, printable, told_apart
+from ..views.view import (LongView, Sheet, Table, View, check_top, more_rows, printable, told_apart,
+                                    write_picture)
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -361,12 +363,20 @@ class Series(View):
         "Return `field` of the rows as CSV, units in the header."
         return self._sheet(field).csv()
 
+    def to_csv(self, path, field:str="time_s")->None:
+        "Write `field` of the rows to `path` as CSV, units in the header."
+        write_whole(path, self.csv(field))
+
     def plot(self,
         title:str|None=None,   # None: the models
         top:int|None=10,       # How many of the rows that changed most; None: all
     )->"Figure":
         "Return the chart, a plotly `Figure`."
         return _series_chart(self, self.title if title is None else title, top)
+
+    def to_image(self, path, title:str|None=None, top:int|None=10, *, width:int=1000)->None:
+        "Write the chart to `path` (.png, .svg or .pdf), `width` px wide; the other arguments are those of `plot`."
+        write_picture(path, self.plot(title, top), width)
 
     def _sheet(self, field="time_s"):
         unit, keys = _number_field(field).unit, ("name", "phase", "operator", "type")
@@ -545,13 +555,11 @@ def _other_dtypes(pairs, sides):
     return [f"dtype of {len(other)} of {len(both)} rows: {_told(names, sides)}"] if other else []
 
 # %% ../../nbs/comparing/compare.ipynb #df00dr02
-_in_turn = "`fasterbench check --against` measures both in turn"
-
 def drift_of(before:Result, after:Result)->tuple[float|None, list[str]]:
     "Return the factor by which the machine may have changed between two results, None: unknown; and a note on it."
     sides = [(side, r.timing) for side, r in (("before", before), ("after", after)) if r.timing]
     caveats = [f"{caveat} {side}" for side, t in sides for caveat in load_caveats(t)]
-    if caveats: return math.inf, [f"No row is judged: {', '.join(caveats)}. {_in_turn}."]
+    if caveats: return math.inf, [f"Changes are not judged: {', '.join(caveats)}."]
     if len(sides) < 2 or not _same_machine(before, after): return None, []
     drift = drift_between(*(t.reference for _, t in sides))
     return drift, []
@@ -563,8 +571,7 @@ def _limits(pairs, drift):
     if not known: return []
     least, middle = (f"×{of(known):.2f}" for of in (min, statistics.median))
     factors = least if least == middle else f"{least} ({middle} for the median row)"
-    return [f"The machine changed by ×{drift:.2f} between the two runs, so changes below {factors} are not judged. "
-            f"{_in_turn}."]
+    return [f"The machine changed by ×{drift:.2f} between the two runs, so changes below {factors} are not judged."]
 
 def _is_traced(r): return r.environment.get("tool") == "torch.profiler"
 
@@ -811,7 +818,8 @@ class Comparison(Series):
         return Sheet({k: columns[k] for k in _in_pair_table}, rows).table(self.lines, notes)
 
     text, summary = LongView.text, LongView.summary
-    to_frame, csv, plot = View.to_frame, View.csv, View.plot              # all fields of a pair are in its rows
+    to_frame, csv, to_csv = View.to_frame, View.csv, View.to_csv          # all fields of a pair are in its rows
+    plot, to_image = View.plot, View.to_image
     def _sheet(self): return Sheet(pair_fields, pair_records(self.pairs))
     def _chart(self, title): return _arrow_chart(self, title)
     def _tab(self):

@@ -230,14 +230,14 @@ def _serve_notes(model, asked, server, most):
     if works["decode", "end"].cache.states: found.append("recurrent states are read and written whole for each token")
     longest = fact(config, "max_position_embeddings")
     if longest and works["decode", "end"].context > longest:
-        found.append(f"the model has positions for {longest} tokens only")
+        found.append(f"prompt and output exceed the context of the model, {longest} tokens")
     if layout.devices > 1: found.append(f"figures are per device; tokens/s are those of all {layout.devices} devices")
     if layout.stored.bits:
         own = server.times.math if server.times else "the dtype of the model"
         found.append(f"matrices are stored in {layout.stored.bits:g} bits and multiplied in {own}")
     if most:
         free = percent_text(server.reserve, 0)
-        found.append(f"weights and cache fit up to batch {most}, with {free} of the memory kept free")
+        found.append(f"weights and KV cache fit up to batch {most}, with {free} of the memory kept free")
     return (*found, *([peaks.environment["caveat"]] if peaks.environment.get("caveat") else []))
 
 # %% ../../nbs/serving/serve.ipynb #5e000015

@@ -274,7 +274,7 @@ class ServeResult(_ServingView):
         if not p.expected_s: return [f"decode at batch {p.batch}: {limit}"]
         low, high = (format_si(p.expected_per_s * p.expected_s / s) for s in (p.high_s, p.low_s))
         return [f"decode at batch {p.batch}: {format_si(p.expected_per_s)} tokens/s expected ({low} to {high}), "
-                f"a token per request every {format_si(p.expected_s, 's')}; {limit}"]
+                f"{format_si(p.expected_s, 's')} per output token; {limit}"]
 
     def _too_large(self, point):
         "Say that not even the smallest batch fits: what it needs, and what there is."

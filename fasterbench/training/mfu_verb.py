@@ -50,7 +50,7 @@ def mfu_verb(
     gpus:whole("Set the number of devices in the training run.", kind=int)=1,
     json:option("Write the figures; - for standard output.")=None,
 ):
-    "Compute MFU and HFU of a training run from its tokens per second."
+    "Compute MFU and HFU of a training run from its tokens/s."
     import json as js
     from dataclasses import asdict
     from fasterbench.analysis.measure import main_dtype

@@ -11,6 +11,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from ..core.features import door
+from ..core.files import write_whole
 from ..core.units import format_si, percent_text
 from ..roofs.datasheet import fractions
 from ..roofs.hardware import HardwarePeaks
@@ -21,7 +22,7 @@ from .headline import roof_caveats, roofs_text
 from .page import pairs_of
 from .plot import canvas, dress, hues, log_axis, shapes
 from .roof_lines import ink
-from .view import Sheet, Table, View, terminal_width, wrap_lines
+from .view import Sheet, Table, View, terminal_width, wrap_lines, write_picture
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -174,12 +175,20 @@ class PeaksView(View):
         "Return the probes of memory, or of arithmetic, as CSV, units in the header."
         return _probe_sheet(self.peaks, what).csv()
 
+    def to_csv(self, path, what:str="memory")->None:
+        "Write the probes of memory, or of arithmetic, to `path` as CSV, units in the header."
+        write_whole(path, self.csv(what))
+
     def plot(self,
         title:str|None=None, # None: the device
         what:str="memory",   # "memory": bandwidth over working set; "arithmetic": rate over FLOP per call
     )->"Figure":
         "Return the chart, a plotly `Figure`."
         return sweep(self.peaks, what, self.title if title is None else title)
+
+    def to_image(self, path, title:str|None=None, what:str="memory", *, width:int=1000)->None:
+        "Write the chart to `path` (.png, .svg or .pdf), `width` px wide; the other arguments are those of `plot`."
+        write_picture(path, self.plot(title, what), width)
 
     def to_dict(self): return self.peaks.to_dict()
 

@@ -12,7 +12,8 @@ from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from typing import TYPE_CHECKING
 
 from ..core.features import door
-from ..core.files import (Facts, Number, check_schema, check_text, names_alone, read_json, restored)
+from ..core.files import (Facts, Number, check_schema, check_text, names_alone, read_json, restored,
+                                    write_whole)
 from ..core.warnings import old_attribute
 from ..core.units import format_si, percent_text, share_texts
 from ..engine.peers import peers
@@ -26,7 +27,7 @@ from .fold import fold
 from .headline import model_name, unsteady_times
 from .plot import chart, device_name
 from .page import finite
-from .view import View
+from .view import View, write_picture
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -247,6 +248,10 @@ class Result(View):
         "Return the rows as CSV, units in the header; the arguments are those of `to_frame`."
         return self._sheet(points, group, depth).csv()
 
+    def to_csv(self, path, points:str="modules", group:str|None=None, depth:int|None=None)->None:
+        "Write the rows to `path` as CSV, units in the header; the other arguments are those of `to_frame`."
+        write_whole(path, self.csv(points, group, depth))
+
     def plot(self,
         title:str|None=None,     # None: model and device
         points:str="modules",    # "modules", "ops", "kernels" or "steps"
@@ -256,12 +261,21 @@ class Result(View):
         "Return the chart, a plotly `Figure`."
         return chart(self.folded(group, depth, points), self.title if title is None else title, points)
 
+    def to_image(self, path, title:str|None=None, points:str="modules", group:str|None=None, depth:int|None=None, *,
+                 width:int=1000)->None:
+        "Write the chart to `path` (.png, .svg or .pdf), `width` px wide; the other arguments are those of `plot`."
+        write_picture(path, self.plot(title, points, group, depth), width)
+
     def render(self,
         title:str|None=None,     # None: model and device
         top:int|None=1000,       # How many of the slowest modules, and of the slowest operators; None: all
     )->str:
         "Return the page as HTML text."
         return self._rendered(title, dict(notes=self.caveats) | self._page(top))
+
+    def to_html(self, path, title:str|None=None, top:int|None=1000)->None:
+        "Write the page to `path`, one HTML file that opens without a network; the arguments are those of `render`."
+        write_whole(path, self.render(title, top))
 
     def _page(self, top=1000): return report.report_of(self, top)
 

@@ -313,10 +313,9 @@ class View:
 
     def to_csv(self,
         path, # Where to write
-        *args, **kwargs,
     )->None:
-        "Write the rows to `path` as CSV; the other arguments are those of `csv`."
-        write_whole(path, self.csv(*args, **kwargs))
+        "Write the rows to `path` as CSV, units in the header."
+        write_whole(path, self.csv())
 
     def plot(self,
         title:str|None=None, # None: what is drawn
@@ -326,12 +325,12 @@ class View:
 
     def to_image(self,
         path,                # Where to write: .png, .svg or .pdf
-        *args,
+        title:str|None=None, # None: what is drawn
+        *,
         width:int=1000,      # px; a .png has two pixels per px
-        **kwargs,
     )->None:
-        "Write the chart to `path` as a picture; the other arguments are those of `plot`."
-        write_picture(path, self.plot(*args, **kwargs), width)
+        "Write the chart to `path` as a picture."
+        write_picture(path, self.plot(title), width)
 
     def render(self,
         title:str|None=None, # None: what is shown
@@ -344,11 +343,11 @@ class View:
         return page(title or self.title or file, **dict(file=file, filters=self.filters) | shown)
 
     def to_html(self,
-        path, # Where to write
-        *args, **kwargs,
+        path,                # Where to write
+        title:str|None=None, # None: what is shown
     )->None:
-        "Write the page to `path`, an HTML file that opens offline; the other arguments are those of `render`."
-        write_whole(path, self.render(*args, **kwargs))
+        "Write the page to `path`, one HTML file that opens without a network."
+        write_whole(path, self.render(title))
 
     def to_dict(self)->dict:
         "Return fields and rows as plain values that JSON can hold."

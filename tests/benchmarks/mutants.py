@@ -4,12 +4,12 @@
 
 A mutant is one constant that is 20 % greater (a whole number: one more), one comparison that includes or leaves out its
 limit, or one sign that is the other. They are drawn with a seed from functions of `work`, `roofs`, `timing`, `traces`
-and `analysis`, as many of each wing as of every other; `--only serving` draws from another. Each is written in a copy of the project; the test line of
-the README runs there until a test fails, and `--all` lets the tests of `.ci/run` (FASTERBENCH_TESTS=all) try those that it
+and `analysis`, as many of each wing as of every other; `--only serving` draws from another. Each is written in a copy of the project, into the module and into the cell of the
+notebook that it comes from, as a change would be; the test line of the README runs there until a test fails, and `--all` lets the tests of `.ci/run` (FASTERBENCH_TESTS=all) try those that it
 lets pass. `--near` runs less, in minutes: the notebook of the mutant's module, and the files of tests that name the module
 or have the folder of its wing. Prints each mutant with the test that caught it, and at the end how many each caught. A machine
 that others use slows it down and changes nothing else: a mutant counts as caught where a test fails that passes without it."""
-import argparse, ast, os, random, re, shutil, subprocess, sys, tempfile
+import argparse, ast, json, os, random, re, shutil, subprocess, sys, tempfile
 from pathlib import Path
 
 root = Path(__file__).resolve().parent.parent.parent
@@ -66,6 +66,22 @@ def mutated(text, change):
     lines[line - 1] = (raw[:first] + new.encode() + raw[last:]).decode()
     return "".join(lines)
 
+def with_cell(project, path, line, change):
+    "The files that a mutant changes, and their new texts: the module, and its notebook where the cell has the same line."
+    module = (project/path).read_text(encoding="utf-8")
+    changed, lines = {path: mutated(module, change)}, module.splitlines()
+    start, name, ident = next((n, *m.groups()) for n in range(line - 1, -1, -1) if (m := re.match(r"# %% (\S+\.ipynb) #(\S+)", lines[n])))
+    source = (project/path).parent.joinpath(name).resolve().relative_to(project.resolve())
+    notebook = json.loads((project/source).read_text(encoding="utf-8"))
+    cell = next(c for c in notebook["cells"] if c["id"] == ident)
+    before, after = lines[line - 1], changed[path].splitlines()[line - 1]
+    same = [n for n, l in enumerate(cell["source"]) if l.rstrip("\n") == before]
+    nth = lines[start:line - 1].count(before)                        # of several lines alike the one at the same place
+    if nth < len(same):
+        cell["source"][same[nth]] = cell["source"][same[nth]].replace(before, after)
+        changed[source] = json.dumps(notebook)
+    return changed
+
 def near(path):
     "The notebook of a module, and the files of tests that name it or stand in a folder of its wing, those in a browser last."
     module, texts = ".".join(path.with_suffix("").parts), {t: t.read_text(encoding="utf-8") for t in sorted((root/"tests").rglob("test_*.py"))}
@@ -80,13 +96,15 @@ def failing(project, everything, arguments):
                           cwd=project, env=env, capture_output=True, text=True)
     return set(re.findall(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", done.stdout, re.M)) or ({"collection"} if done.returncode not in (0, 5) else set())
 
-def catcher(project, path, new, everything, arguments):
-    "A test that fails with the text `new` of a module and passes with its own; `None` where there is none."
-    text, left_out = (project/path).read_text(encoding="utf-8"), []
+def catcher(project, changed, everything, arguments):
+    "A test that fails with the `changed` texts of files and passes with their own; `None` where there is none."
+    texts, left_out = {path: (project/path).read_text(encoding="utf-8") for path in changed}, []
     while True:
-        (project/path).write_text(new, encoding="utf-8")
-        try: failed = failing(project, everything, [*arguments, *(f"--deselect={t}" for t in left_out)])
-        finally: (project/path).write_text(text, encoding="utf-8")
+        try:
+            for path, text in changed.items(): (project/path).write_text(text, encoding="utf-8")
+            failed = failing(project, everything, [*arguments, *(f"--deselect={t}" for t in left_out)])
+        finally:
+            for path, text in texts.items(): (project/path).write_text(text, encoding="utf-8")
         if not failed: return None
         if failed == {"collection"}: return "collection"
         if not failing(project, everything, sorted(failed)): return min(failed)
@@ -111,13 +129,13 @@ def main():
         project = copied(folder)
         levels = ["line", "all"] if how.all else ["line"]
         for n, ((path, line), change) in enumerate(mutants, 1):
-            text = (project/path).read_text(encoding="utf-8")
-            new = mutated(text, change)
-            print(f"{n:3} {path}:{line}  {text.splitlines()[line - 1].strip()}\n      ->  {new.splitlines()[line - 1].strip()}")
+            changed = with_cell(project, path, line, change)
+            before, after = (text.splitlines()[line - 1].strip() for text in ((project/path).read_text(encoding="utf-8"), changed[path]))
+            print(f"{n:3} {path}:{line}  {before}\n      ->  {after}")
             if how.list: continue
             arguments = [*how.arguments, *(near(path) if how.near else [])]
             for level in levels:
-                if by := catcher(project, path, new, level == "all", arguments):
+                if by := catcher(project, changed, level == "all", arguments):
                     for l in levels[levels.index(level):]: caught[l] += 1
                     print(f"      caught ({level}) by {by}", flush=True)
                     break

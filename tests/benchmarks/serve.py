@@ -23,8 +23,9 @@ configs = {"meta-llama/Llama-3.1-70B": "llama3.1-70b", "openai/gpt-oss-120b": "g
            "meta-llama/Llama-3.1-8B-Instruct": "llama3.1-8b"}
 systems = dict(h100_sxm="NVIDIA H100 80GB HBM3", h200_sxm="NVIDIA H200", b200_sxm="NVIDIA B200", gb200="NVIDIA GB200")
 
-def server_runs(every=1):
-    """Published runs: dicts of what ran, its measured time per token, its limit, and the parts of the expected time.
+def server_runs(every=1, lengths=()):
+    """Published runs, all or those with `lengths` of prompt and answer: dicts of what ran, its measured time per token, its
+    limit, and the parts of the expected time.
 
     Left out, and counted by their reason: more than 8 devices for a layer, a model and cache that do not fit, and requests
     that wait: where a first token takes longer than half of the prompts of all requests, they do not all run at once."""
@@ -32,7 +33,7 @@ def server_runs(every=1):
     from functools import cache
     from fasterbench.serving import serve as module
     counted = cache(lambda model, prompt, new: module._counted(shared / "configs" / model, prompt, new))
-    with open(shared / "aiconfigurator" / "servers.csv") as f: table = list(csv.DictReader(f))[::every]
+    with open(shared / "aiconfigurator" / "servers.csv") as f: table = [r for r in csv.DictReader(f) if not lengths or (r["isl"], r["osl"]) in lengths][::every]
     found, left = [], dict(devices=0, room=0, waiting=0)
     for r in table:
         model, devices, batch = configs[r["model_path"]], int(r["tp_size"]), int(r["batch_size"])

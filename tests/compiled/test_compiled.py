@@ -10,7 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
 import fasterbench.compiled.inductor as inductor
-from conftest import heavy_only, nightly
+from conftest import heavy_only, nightly, nightly_only
 from fasterbench import compare, predict, read_trace
 from fasterbench.roofline import HardwarePeaks, RooflineAnalyzer
 from fasterbench.roofs.place import violations
@@ -293,6 +293,7 @@ def test_what_runs_eagerly_between_graphs():
     row = next(p for p in result.points if not p.layers and p.flops)
     assert row.flops == 2 * 8 * 16 * 8 + 2 * 8 * 8 * 16 and row.name == ""
 
+@heavy_only("compiles again")
 def test_dynamic_shapes_and_recompilation():
     "A model compiled for one batch and then for any: the kernels have the sizes of this sample."
     model = torch.compile(made())
@@ -357,6 +358,7 @@ def test_modes(options):
     assert kernels(result), result.notes
     assert sum(p.contraction_flops for p in kernels(result)) == products(made(), torch.ones(8, 16))
 
+@heavy_only("compiles in another dtype")
 def test_autocast():
     class Cast(Net):
         def forward(self, x):
@@ -365,6 +367,7 @@ def test_autocast():
     assert sum(p.contraction_flops for p in kernels(result)) == products(made(), torch.ones(8, 16))
     assert {p.dtype for p in kernels(result) if p.contraction_flops} == {"bfloat16"}
 
+@heavy_only("compiles again")
 def test_export_then_compile():
     program = torch.export.export(made(), (torch.ones(8, 16),))
     result = check(profiled(torch.compile(program.module())))
@@ -378,6 +381,7 @@ def test_another_backend_stays_one_row(backend):
     name = getattr(backend, "__name__", backend)
     assert not kernels(result) and any(name in n and "one row" in n for n in result.notes), result.notes
 
+@heavy_only("compiles C++")
 def test_a_wrapper_in_cpp_stays_one_row():
     result = profiled(torch.compile(made(), options={"cpp_wrapper": True}))
     assert not kernels(result) and any("its wrapper is C++" in n for n in result.notes), result.notes
@@ -398,7 +402,7 @@ def test_code_that_is_not_found_says_so(monkeypatch):
     result = profiled(torch.compile(made()))
     assert not kernels(result) and any("not the code that runs" in n for n in result.notes)
 
-@pytest.mark.parametrize("of", ["each block", "training"])
+@pytest.mark.parametrize("of", ["each block", pytest.param("training", marks=heavy_only("compiles forward and backward"))])
 def test_a_trace_with_its_sites(of, tmp_path):
     "A trace of three runs on this CPU: its kernels have the layers, FLOPs and bytes that the profile has."
     with torch._inductor.config.patch({"cpp.enable_kernel_profile": True}):
@@ -472,6 +476,7 @@ def ready():
     with torch.no_grad(): model(torch.ones(8, 16))
     return model
 
+@heavy_only("compiles again")
 def test_nothing_is_compiled_anew_and_nothing_stays():
     from torch._C._dynamo.eval_frame import _debug_get_cache_entry_list
     model, code = ready(), Net.forward.__code__
@@ -483,6 +488,7 @@ def test_nothing_is_compiled_anew_and_nothing_stays():
     with torch.no_grad(): model(torch.ones(3, 16))        # a size that is new is still compiled
     assert kernels(profiled(model, torch.ones(3, 16)))
 
+@heavy_only("compiles again")
 def test_two_threads():
     "Two compiled models, profiled at once: each has the kernels of its own, or says that the other had it run eagerly; nothing stays."
     models = [torch.compile(made(kind)) for kind in (Net, Breaks)]
@@ -604,7 +610,7 @@ def test_triton_code_of_a_transformer():
     assert min(map(bytes_of, gelu)) == 2 * 4 * 8 * 32 + 4 * 32
 
 @triton
-@heavy_only("Inductor generates the code of a whole ResNet-18")
+@nightly_only("Inductor generates the code of a whole ResNet-18")
 def test_triton_code_of_resnet18():
     import torchvision
     made_here = check_triton(torchvision.models.resnet18().eval(), torch.ones(1, 3, 224, 224))

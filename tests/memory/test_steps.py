@@ -14,7 +14,7 @@ from fasterbench.engine.backward import backward_here
 from fasterbench.work.target import Target
 from memory_cases import cases, prepared
 
-steps = ["MLP, step", "MLP, step with momentum", "returns ten layers, step", "swin_t, step", "vit_b_16 of 32 pixels, step", "in-place activations, step", "views of one storage, step", "tied weights, step",
+steps = ["MLP, step", "MLP, step with momentum", "returns ten layers, step", "swin blocks, step", "vit of 32 pixels, step", "in-place activations, step", "views of one storage, step", "tied weights, step",
          "checkpointing", "checkpointing, reentrant", "encoder layer, step", "GRU and batch norm, step", "GPT-2, step"]
 
 @pytest.mark.parametrize("name", steps)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import heavy_only, nightly
+from conftest import heavy_only, nightly, nightly_only
 
 root = Path(__file__).resolve().parents[2]
 shared = Path(os.environ.get("FASTERBENCH_SHARED", root.parent / "shared")) / "data"
@@ -210,7 +210,7 @@ twelve = few | {"resnet50", "efficientnet_b0", "vgg16", "densenet121", "regnety_
 
 @needs_data
 @heavy_only("counts models")
-@pytest.mark.parametrize("wanted", [few, twelve], ids=len)
+@pytest.mark.parametrize("wanted", [few, pytest.param(twelve, marks=nightly_only("eight more models"))], ids=len)
 def test_timm_models_run_below_their_limit_and_near_what_is_expected(proof, counted, wanted):
     "Models that are counted in seconds; tests/benchmarks/predict.py does all."
     pytest.importorskip("timm")

@@ -42,8 +42,8 @@ def check_result(text):
     assert any(p["flops"] for p in found["points"]) and all(p["time_s"] >= 0 for p in found["points"])
     return found
 
-@heavy_only("three runs of a program")
-@pytest.mark.parametrize("name", cases)
+@heavy_only("three runs of a program, or four")
+@pytest.mark.parametrize("name", [pytest.param(n, marks=nightly_only("another program")) if n in ("reference", "accelerate_loop") else n for n in cases])
 def test_program(name, tmp_path):
     if name in needs and importlib.util.find_spec(needs[name]) is None: pytest.skip(f"{needs[name]} is not installed")
     folders = [tmp_path/n for n in ("plain", "watch", "run")]
@@ -61,20 +61,19 @@ def test_program(name, tmp_path):
     results = [check_result(p.read_text()) for p in folders[2].glob("found*.json")]
     assert sorted(r["model"] for r in results) == models[name], with_run.stderr
     assert len(reports) == len(results) and f"wrote {reports[0].name}" in with_run.stderr
+    if name in updates: check_callback(name, as_it_is, folders[0])
 
-@heavy_only("two runs of a program")
-@pytest.mark.parametrize("name", ["trainer", "lightning_loop"])
-def test_callback(name, tmp_path):
+updates = dict(trainer=2, lightning_loop=1)                          # calls of the model in one update, without the evaluations
+
+def check_callback(name, as_it_is, folder):
     "A program whose trainer has the callback prints and learns what it does without; samples are numbered by updates."
-    as_it_is = plain(name, cases[name], tmp_path)
-    with_callback = plain(name, cases[name], tmp_path, CALLBACK=str(tmp_path))
+    with_callback = plain(name, cases[name], folder, CALLBACK=str(folder))
     assert (with_callback.returncode, with_callback.stdout) == (0, as_it_is.stdout), with_callback.stderr
-    phases = {p["phase"] for p in check_result((tmp_path/"0.json").read_text())["points"]}
+    phases = {p["phase"] for p in check_result((folder/"0.json").read_text())["points"]}
     assert {"forward", "backward", "update"} <= phases
-    records = [json.loads(line) for line in (tmp_path/"0.jsonl").read_text().splitlines()]
-    sent = json.loads((tmp_path/"sent.json").read_text())
-    calls = dict(trainer=2, lightning_loop=1)[name]                  # of the model in one update, without the evaluations
-    assert len(sent) == len(records) >= 2 and all(0 < step <= record["step"] / calls + 8 for (step, _), record in zip(sent, records))
+    records = [json.loads(line) for line in (folder/"0.jsonl").read_text().splitlines()]
+    sent = json.loads((folder/"sent.json").read_text())
+    assert len(sent) == len(records) >= 2 and all(0 < step <= record["step"] / updates[name] + 8 for (step, _), record in zip(sent, records))
     assert [m["roofline/mfu"] for _, m in sent] == [r["mfu"] for r in records]
 
 @heavy_only("three processes")

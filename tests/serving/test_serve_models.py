@@ -34,8 +34,8 @@ def agrees(name):
 @pytest.mark.parametrize("name", few)
 def test_a_step_without_data_is_a_real_step(name): assert agrees(name)
 
-@heavy_only("builds fifty models, once a week two hundred")
-@pytest.mark.parametrize("name", [n for n in causal if n not in few][::1 if nightly else 4])
+@heavy_only("builds twenty models, once a week two hundred")
+@pytest.mark.parametrize("name", [n for n in causal if n not in few][::1 if nightly else 10])
 def test_every_class_has_figures_or_a_sentence(name): agrees(name)
 
 # -- by hand --------------------------------------------------------------------------------------------------------
