@@ -147,6 +147,15 @@ def _checked_loss(value):
     raise ValueError(f"the loss gave {what}; a scalar tensor that depends on parameters that require gradients is "
                      "needed")
 
+def _begin_backward(loss):
+    "Run the backward. Raise `ValueError` for a custom operator that has none."
+    try: loss.backward()
+    except RuntimeError as error:
+        op = re.search(r"backward through (\S+?)(\.default)? but no autograd formula", str(error))
+        if not op: raise
+        name = op[1].replace(".", "::")
+        raise ValueError(f"the custom operator {name} has no backward: none is registered for it") from error
+
 # %% ../../nbs/engine/step.ipynb #639e4133
 def _without_autocast(device_type):
     "Return a context without the autocast of whoever runs the step: it is for forward and loss."
@@ -201,7 +210,7 @@ class TrainingStep(Forward):
             with self.section(loss, "forward"): value = _checked_loss(self.loss(out))
         torch.clear_autocast_cache()      # as at the end of autocast: the next step casts the weights that it finds
         with _without_autocast(value.device.type):
-            with self.section(loss, "backward", value.grad_fn): value.backward()
+            with self.section(loss, "backward", value.grad_fn): _begin_backward(value)
             if self.optimizer is not None:
                 with self.section(loss + 1, "update"): self.optimizer.step()
         return out

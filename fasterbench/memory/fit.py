@@ -15,6 +15,8 @@ import torch
 from ..core.arguments import is_immutable, tensors_of
 from ..core.private import tree_map
 from ..core.units import format_si
+from ..engine.accelerator import accelerator, device_of
+from ..work.target import Target
 
 # %% ../../nbs/memory/fit.ipynb #ft000005
 @dataclass(frozen=True)
@@ -91,12 +93,14 @@ def largest_batch(
 def with_batch(
     sample,    # Tensors in containers and objects
     batch:int, # How many there will be
+    empty:bool=False, # Whether floating-point numbers are left out
 ):
     "Return `sample` with another batch."
     tensors = tensors_of(sample)
     size = next((t.shape[0] for t in tensors if t.dim()), None)
     if not size: raise ValueError("no tensor of the sample has a first axis: there is no batch to change")
     def resized(t):
+        if empty and t.is_floating_point(): t = t.detach().to("meta").requires_grad_(t.requires_grad)
         if not t.dim() or t.shape[0] != size: return t
         return t.detach().index_select(0, torch.arange(batch, device=t.device) % size).requires_grad_(t.requires_grad)
     memo = {id(t): resized(t) for t in tensors}
@@ -106,17 +110,22 @@ def with_batch(
     return tree_map(one, sample)
 
 # %% ../../nbs/memory/fit.ipynb #ft000014
+def _here(model, sample):
+    "Return the device of model and sample as a target: what does not fit it is counted, and never made."
+    device = device_of(model, sample)
+    return Target(device.type, accelerator(device).architecture)
+
 def fit(
     model:torch.nn.Module, # Also on the meta device
     sample,                # What it is called with; its batch is changed
     room:int|float,        # What the device has, B
     **how,                 # Of `count_work`: backward, loss, optimizer, target
 )->Fit:
-    "Return the largest batch of a forward or a training step that fits in `room` bytes."
+    "Return the largest batch of a forward or a training step that fits in `room` bytes; nothing of it is allocated."
     from fasterbench.work.count import count_work
-    places = {}
+    how, places = dict(target=_here(model, sample)) | how, {}
     def peak_of(batch):
-        memory = count_work(model, with_batch(sample, batch), **how).memory
+        memory = count_work(model, with_batch(sample, batch, empty=True), **how).memory
         places[batch] = memory.place
         return memory.peak_bytes
     return replace(largest_batch(peak_of, room), places=places)

@@ -38,6 +38,9 @@ _cpu = "10 of 20 torchvision models (by a checksum of the name), batch 1, float3
 constants = dict(
     tensor=Constant(0.92, "", "of the rate that tensor cores sustain", _models),
     vector=Constant(0.75, "", "of the peak of products on vector units", _kernels),
+    amd_matrix=Constant(0.56, "", "the same of AMD Instinct boards, whose matrix cores take float32 too",
+                        "28 runs of 5 models in float32 on MI100, MI210 and MI250 (NeuSight); on each by the other "
+                        "two: 3 % off"),
     sustained=Constant(0.75, "", "of the datasheet's peak, sustained by tensor cores where no figure is published",
                        "median of the 8 devices with a published mean of long runs: 0.51–0.87"),
     operands=Constant(0.77, "", "of the bandwidth, for operands of products and convolutions",
@@ -65,8 +68,8 @@ constants = dict(
     pointwise=Constant(0.88, "", "of the bandwidth, for pointwise work and copies",
                        f"0.85 to 0.91 on A100 and H100 (NeuSight, KernelBench); {_timm_half}"),
     pointwise_before=Constant(0.75, "", "the same of Pascal and Turing", "P100, P4 and T4 (NeuSight)"),
-    transposed=Constant(0.60, "", "of the bandwidth, for copies and sums whose neighbours lie apart in memory",
-                        "6 runs of timm models on an RTX 3090, a checksum's half of those with such copies"),
+    transposed=Constant(0.60, "", "of the bandwidth, for copies and sums whose neighbours lie far apart in memory",
+                        _timm_half),
     generated=Constant(0.95, "", "of the bandwidth, for kernels that Inductor generates", _generated),
     rows=Constant(0.55, "", "of the bandwidth, for norms and softmax, which pass over their input twice",
                   f"{_models}; {_kernels}"),
@@ -85,6 +88,7 @@ constants = dict(
     depthwise_tap=Constant(0.11, "cycles", "the same for each weight of a channel", _programs),
     depthwise_last=Constant(0.10, "cycles", "the same for each weight of a channel, where the channels are last",
                             _timm_half),
+    depthwise_large=Constant(0.64, "cycles", "the same for channels of more than 49 weights", _timm_half),
     resize=Constant(280e-9, "s", "from one channel to the next, where a thread resizes one position of all of them",
                     _timm_half),
     pooled=Constant(1.3, "cycles", "of a multiprocessor for a result of pooling", _programs),
@@ -122,7 +126,9 @@ def compute_rate(
     "Return the rate at which products of `dtype` are expected to run, FLOP/s."
     peak = peaks.flops_of(dtype, tf32)
     if not _from_datasheet(peaks): return peak * constants[of].value
-    if not (dtype.startswith(_on_tensor_cores) or tf32 and dtype == "float32"): return peak * constants["vector"].value
+    if not (dtype.startswith(_on_tensor_cores) or tf32 and dtype == "float32"):
+        amd = peaks.environment.get("architecture", "").startswith("gfx9")
+        return peak * constants["amd_matrix" if amd else "vector"].value
     peak *= _boost(peaks)
     # products of fewer than 16 bits come less near to their peak: clocks fall with power
     narrow = "four_bits" if dtype.startswith("float4") else "eight_bits" if itemsize(dtype) == 1 else ""
@@ -335,7 +341,8 @@ def depthwise_time(call, traffic:float, shape:Convolution, chip:Chip)->float:
     if call.dtype == "float16" and shape.groups >= 32 and shape.taps in (1, 9, 25): return traffic   # by cuDNN
     results = shape.rows * shape.columns * shape.groups * shape.products
     if call.channels_last and call.dtype in _sixteen:                                                # by cuDNN too
-        return max(traffic, results * constants["depthwise_last"].value * shape.taps / chip.units / chip.clock)
+        each = constants["depthwise_last" if shape.taps <= 49 else "depthwise_large"].value     # 7×7 at most
+        return max(traffic, results * each * shape.taps / chip.units / chip.clock)
     cycles = results * (constants["depthwise"].value + constants["depthwise_tap"].value * shape.taps)
     return max(traffic, cycles / chip.units / chip.clock)
 
@@ -558,8 +565,8 @@ spread = dict(
                     "biases of 5 devices in products, norms and pointwise work: 0.09 (NeuSight, KernelBench)"),
     unknown=Constant(0.17, "", "between devices whose sustained rate is not known",
         "published sustained fractions of 8 devices"),
-    step=Constant(0.11, "", "of training steps, beyond what their families say",
-                  "32 steps of timm models on an RTX 3090, PyTorch 1.12 (half of the table, by a seed); expected "
+    step=Constant(0.06, "", "of training steps, beyond what their families say",
+                  "71 steps of timm models on an RTX 3090, PyTorch 1.12 (half of the table, by a seed); expected "
                   "is 0.88 of the measured in the median"),
     power=Constant(0.40, "", "of boards that are held at 75 W and less, whose clock no datasheet says",
                    "whole models in float32 on a Tesla T4 and a P4 take 1.4 and 1.6 times what is expected (NeuSight)"),

@@ -105,6 +105,8 @@ no_values = re.compile(r"\.numpy\(\) is not supported|shape_env must not be None
 no_driver = re.compile(r"(NVIDIA|CUDA|HIP|XPU|GPU) driver|[Nn]o (NVIDIA|HIP|XPU) GPUs|not compiled with CUDA|"
                        r"ROCm|not linked with support for")
 
+_no_fake = "no fake impl registered"          # of a custom operator
+
 class StandIns(TorchDispatchMode):
     "Within the context, operators on tensors without data return results that PyTorch cannot tell by itself."
     supports_higher_order_operators = True
@@ -128,7 +130,7 @@ class StandIns(TorchDispatchMode):
             return _on_zeros(op, args, kwargs, self.device) if any(map(_has_own_data, tensors_in(out))) else out
         except (DataDependentOutputException, DynamicOutputShapeException): raise
         except (RuntimeError, NotImplementedError) as error:
-            unknown = isinstance(error, (NotImplementedError, UnsupportedOperatorException))
+            unknown = isinstance(error, (NotImplementedError, UnsupportedOperatorException)) or _no_fake in str(error)
             if not unknown and not no_driver.search(str(error)): raise
             try: return _on_zeros(op, args, kwargs, self.device)
             except DataDependentOutputException: raise

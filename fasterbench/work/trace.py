@@ -73,7 +73,7 @@ class Call:
     dense_flops: float|None=None     # Of contractions, with the pairs that a mask of attention leaves out
     again_flops: float=0             # Of contractions: those of the forward that a backward computes once more
     channels_last: bool=False        # Whether an image among its tensors has this memory format
-    transposed: bool=False           # Whether neighbours in the result lie apart in what is read
+    transposed: bool=False           # Whether neighbours in the result lie far apart in what is read
 
 # %% ../../nbs/work/trace.ipynb #8ac03db3
 _bytes = (torch.int8, torch.uint8, torch.qint8, torch.quint8)
@@ -562,19 +562,24 @@ def _call_of(self, op, args, kwargs, out):
 def _lies_channels_last(t):
     "Tell if the steps of a picture grow from its channels over columns and rows to the next picture."
     if t.is_nested or t.layout is not torch.strided or t.dim() != 4 or t.numel() in (0, t.shape[0]): return False
-    least = 1
-    for d in (1, 3, 2, 0):
-        if t.stride(d) < least: return False
-        least = t.stride(d) * t.shape[d]
-    return True
+    inner = 1, 3, 2
+    return t.stride(1) > 0 and all(t.stride(b) >= t.stride(a) * t.shape[a] for a, b in zip(inner, (3, 2, 0)))
 
 def _is_transposed(given, results):
-    "Tell if a tensor of the shape of the result has other neighbours than the result."
+    "Tell if 32 neighbours in the result, those of a warp, lie in more than 8 lines of a tensor of its shape."
     plain = [t for t in (*results[:1], *given) if not t.is_nested and t.layout is torch.strided]
     if not results or not plain or plain[0] is not results[0]: return False
     shape, steps = plain[0].shape, plain[0].stride()
-    inner = min((d for d in range(len(shape)) if shape[d] > 1), key=lambda d: steps[d], default=None)
-    return inner is not None and any(t.stride(inner) not in (0, steps[inner]) for t in plain[1:] if t.shape == shape)
+    order = sorted((d for d in range(len(shape)) if shape[d] > 1), key=lambda d: steps[d])
+    return any(t.stride(order[0]) not in (0, steps[order[0]]) and _lines_of(t, order) > 8
+               for t in plain[1:] if order and t.shape == shape)
+
+def _lines_of(t, order):
+    "Return in how many lines of 128 B the first 32 elements lie, axes taken in `order`."
+    places = [0]
+    for d in order:
+        if len(places) < 32: places = [p + i * t.stride(d) for i in range(min(t.shape[d], 32)) for p in places][:32]
+    return len({p * t.itemsize // 128 for p in places})
 
 def _touch(self, access):
     whole = unique_bytes(access.tensor) if access.rows else 0

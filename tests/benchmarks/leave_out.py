@@ -169,10 +169,10 @@ sets = (timm, kernelbench, neusight, whole_models, tables, servers)
 # -- the fit --------------------------------------------------------------------------------------------------------
 
 # Values with which a constant does nothing: work takes no time, or the whole of the roof. What has none takes 0.75 or 1.33 times
-nothing = dict(tensor=1, vector=1, sustained=1, operands=1, feed=1e9, start=1e-9, round=1e-9, split=1e15, eight_bits=1, four_bits=1,
+nothing = dict(tensor=1, vector=1, amd_matrix=1, sustained=1, operands=1, feed=1e9, start=1e-9, round=1e-9, split=1e15, eight_bits=1, four_bits=1,
     attention_start=1e-9, attention_join=1e-9, attention_bytes=1, attention_step=1e-9, attention_block=1e-9, attention_tensor=1,
     attention_sglang=1, attention_trtllm=1, pointwise=1, pointwise_before=1, transposed=0.88, boost=1, convolved=1, attention_pytorch=1, norm_row=1e-9,
-    resize=1e-12, depthwise_last=1e-9, rows=1, reduction=1, scan=1, norm_block=1e9, statistics_block=1e9,
+    resize=1e-12, depthwise_last=1e-9, depthwise_large=1e-9, rows=1, reduction=1, scan=1, norm_block=1e9, statistics_block=1e9,
     relayout=1e9, unaligned=1, depthwise=1e-9, depthwise_tap=1e-9, pooled=1e-9, pooled_tap=1e-9, cache=1, launch=1e-9)
 
 # Those that AIConfigurator decides, and `kernels.py` fits

@@ -80,10 +80,16 @@ def test_a_prediction_of_a_step_has_rows_by_phase():
 
 class Reads(nn.Linear):
     def forward(self, x): return super().forward(x) if x.sum() > 0 else x
+
+@torch.library.custom_op("fasterbench_tests::tripled", mutates_args=())
+def tripled(x: torch.Tensor) -> torch.Tensor: return x * 3
+class Custom(nn.Linear):
+    def forward(self, x): return tripled(super().forward(x))
 @pytest.mark.parametrize("model,how,why", [
     (nn.Linear(4, 4), dict(loss=lambda y: y), "a scalar tensor"),
     (nn.Linear(4, 4), dict(optimizer=torch.optim.SGD(nn.Linear(4, 4).parameters())), "none of which is a parameter of the model"),
-    (Reads(4, 4), {}, "reads what is in a tensor")])
+    (Reads(4, 4), {}, "reads what is in a tensor"),
+    (Custom(4, 4), {}, "fasterbench_tests::tripled has no backward")])
 def test_what_is_no_step_is_refused(model, how, why):
     for target in (Target("cpu"), Target("cuda", "sm90")):
         with pytest.raises(ValueError, match=why): count_work(model, torch.randn(2, 4), backward=True, target=target, **how)
