@@ -425,9 +425,11 @@ def expected_operator_times(
     tf32=frozenset(),          # Categories of float32 work that may run as TF32
     cuda_graph:bool=False,     # Whether a CUDA graph starts the kernels, not the host
     compiled:bool=False,       # Whether the operators are kernels that a compiler has chosen
+    printed:HardwarePeaks|None=None, # `at_printed_clock(peaks)`; None: it is looked up
 )->list[OperatorTime]:
     "Return the limit and the expected time of every operator of a run, on the device alone."
-    likely, printed = expected_traffic(trace, [l.capacity for l in peaks.memory[:-1]]), at_printed_clock(peaks)
+    likely = expected_traffic(trace, [l.capacity for l in peaks.memory[:-1]])
+    printed = printed or at_printed_clock(peaks)
     rates = {kind: _bandwidths(printed, kind) for kind in kinds}
     start, found = _start_time(chip, cuda_graph), []
     for call, own, passed in zip(trace, served, likely):

@@ -26,7 +26,7 @@ from ..engine.step import check_step, phases
 from .expected import (Chip, Doubt, chip_of, compiled_times, deviation, device_deviation,
                                              doubt_of, expected_operator_times, held_power, interval, is_range,
                                              row_scale, z80)
-from ..roofs.datasheet import Device, as_peaks, listed_device, target_of
+from ..roofs.datasheet import Device, as_peaks, at_printed_clock, listed_device, target_of
 from ..roofs.hardware import HardwarePeaks
 from ..roofs.place import at_time, place, ranked, shares_of
 from ..roofs.row import summed
@@ -170,6 +170,7 @@ class _Run(NamedTuple):
     "The run that is predicted."
     work: Work           # Counted for the device
     peaks: HardwarePeaks
+    printed: HardwarePeaks # The same at the printed clock, where expected times are
     device: Device|None  # Of the table, that the peaks are of
     chip: Chip|None      # Likewise
     tf32: frozenset      # Categories of float32 work that may run as TF32
@@ -197,7 +198,7 @@ def _eager(run, calls):
     "Return the forecast where every operator is a kernel."
     least = [c.row.bytes_by_level for c in calls]
     calls = _timed_calls(calls, expected_operator_times(run.work.trace, least, run.peaks, run.chip, run.tf32,
-                                                        run.cuda_graph))
+                                                        run.cuda_graph, printed=run.printed))
     return _Forecast(_module_rows(run, calls, False), [c.row for c in calls], _operator_rows(run, calls),
                      doubt=_doubt(run, calls, False))
 
@@ -221,7 +222,7 @@ def _as_compiled(run, calls, model, sample, target, progress, kernels):
     generated, why_not, compiled = None, absent("compiled"), door("compiled")
     if compiled is not None:
         times = partial(expected_operator_times, peaks=run.peaks, chip=run.chip, tf32=run.tf32,
-                        cuda_graph=run.cuda_graph, compiled=True)
+                        cuda_graph=run.cuda_graph, compiled=True, printed=run.printed)
         generated, why_not = compiled.generated_rows(model, sample, target, run.device, run.work, run.peaks, run.tf32,
                                                      progress, kernels, times)
     if generated: return _by_inductor(run, *generated)
@@ -297,7 +298,8 @@ def predict(
     tf32 = _tf32(peaks, target)
     calls = call_rows(work, peaks, tf32, most=True)
     device = listed_device(peaks)
-    run = _Run(work, peaks, device, chip_of(peaks, device), tf32, cuda_graph, launch_s, len(calls), backward)
+    printed, chip = at_printed_clock(peaks), chip_of(peaks, device)
+    run = _Run(work, peaks, printed, device, chip, tf32, cuda_graph, launch_s, len(calls), backward)
     if not compiled: forecast = _eager(run, calls)
     elif like is not None: forecast = _by_one_constant(run, calls)
     else: forecast = _as_compiled(run, calls, model, sample, target, progress, kernels)
