@@ -200,7 +200,7 @@ function columnMenu() {
   }
   const preset = (text, fields) => element("button", {type: "button", textContent: text, onclick: () => set(fields)})
   const presets = [preset("first", undefined), preset("all", tab.columns.map(c => c.field))]
-  if (tab.xprof?.length) presets.push(preset("XProf’s", tab.xprof))
+  if (tab.xprof?.length) presets.push(preset("XProf", tab.xprof))
   at("columns").parentElement.querySelector("summary").textContent = `columns ${shownColumns().length} of ${tab.columns.length}`
   const list = element("div", {className: "boxes"}, ...boxes)
   list.onchange = () => set([...list.querySelectorAll("input:checked")].map(b => b.value))
