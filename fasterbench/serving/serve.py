@@ -215,6 +215,8 @@ def _what_is_sent(server):
     if isinstance(link, NetworkPeaks): return "collectives: by measured roofs of the network"
     return f"collectives: two all-reduces a layer over a link of {format_si(link, 'B/s')} in one direction ({name})"
 
+_per_device = "figures are per device; tokens/s are those of all "
+
 def _serve_notes(model, asked, server, most):
     config, layout, works, peaks = asked.config, server.layout, server.works, server.peaks
     found = [_what_they_are(server)]
@@ -231,7 +233,7 @@ def _serve_notes(model, asked, server, most):
     longest = fact(config, "max_position_embeddings")
     if longest and works["decode", "end"].context > longest:
         found.append(f"prompt and output exceed the context of the model, {longest} tokens")
-    if layout.devices > 1: found.append(f"figures are per device; tokens/s are those of all {layout.devices} devices")
+    if layout.devices > 1: found.append(_per_device + f"{layout.devices} devices")
     if layout.stored.bits:
         own = server.times.math if server.times else "the dtype of the model"
         found.append(f"matrices are stored in {layout.stored.bits:g} bits and multiplied in {own}")
@@ -408,7 +410,7 @@ def _series(counted, servers, batches, tpot, price):
     rows, said = [_option(s, batches and batches[0], tpot, price) for s in servers], {}
     for server in servers:
         for note in _serve_notes(counted.model, counted.asked, server, None):
-            if not note.startswith("figures are for each"): said.setdefault(note, {})[_served_device(server)] = True
+            if not note.startswith(_per_device): said.setdefault(note, {})[_served_device(server)] = True
     everywhere = {_served_device(s) for s in servers}
     notes = tuple(_of_devices(note, list(names), everywhere) for note, names in said.items())
     return ServeSeries(counted.name, tuple(rows), counted.prompt, counted.new, tpot, price, notes)

@@ -17,11 +17,12 @@ def brief(x:float|None, unit:str="")->str:
     texts = [format_si(x, unit, digits) for digits in (2, 1, 0)]
     return next((t for t in texts if sum(map(str.isdigit, t)) <= 3), texts[-1])
 
-def ratio_text(x): return f"×{x:.2f}" if not 0 < x < 0.095 else f"×{x:.2g}"
-def _plain_text(x): return f"{x:.{2 if abs(x) < 10 else 1 if abs(x) < 100 else 0}f}"
+def _two_decimals(x): return f"{x:.2g}" if 0 < x < 0.095 else f"{x:.2f}"
+def ratio_text(x): return f"×{_two_decimals(x)}"
+def _plain_text(x): return _two_decimals(x) if abs(x) < 10 else f"{x:.{1 if abs(x) < 100 else 0}f}"
 
 _formats = dict(text=lambda x, unit: str(x), count=lambda x, unit: str(x), si=format_si,
-                amount=lambda x, unit: format_si(x), fixed=lambda x, unit: f"{x:.2f}",
+                amount=lambda x, unit: format_si(x), fixed=lambda x, unit: _two_decimals(x),
                 share=lambda x, unit: percent_text(x), percent=lambda x, unit: percent_text(x / 100),
                 ratio=lambda x, unit: ratio_text(x), flag=lambda x, unit: "yes" if x else "no",
                 mark=lambda x, unit: "noisy" if x else "")

@@ -256,6 +256,11 @@ def test_published_sizes(size):
     assert result.parameters == size
     assert all(p.limit_s > 0 and p.weight_bytes <= result.held_bytes for p in result.points)
 
+def test_the_number_of_devices_is_noted_of_one_degree_alone():
+    "A series has rows of one device and of two: its notes cannot say of how many the rates are."
+    def said(degrees): return [n for n in serve(llama, on="NVIDIA H100 80GB HBM3", tensor_parallel=degrees).notes if "tokens/s are those" in n]
+    assert said(2) == ["figures are per device; tokens/s are those of all 2 devices"] and said([1, 2]) == []
+
 def test_published_70b():
     "Llama 3.1 70B by the numbers of its configuration: 70 553 706 496 parameters, in seconds and without memory for them."
     config = dict(model_type="llama", hidden_size=8192, intermediate_size=28672, num_hidden_layers=80, num_attention_heads=64,
