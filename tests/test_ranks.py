@@ -128,7 +128,7 @@ def test_every_rank_profiles_and_leaves_the_model_as_it_was(two, kind):
         assert own["same"] and own["unknown"] == {} and own["ops"] > 5
         assert abs(own["sum"] / own["total"] - 1) < 1e-9                        # rows, waiting and overhead are all rows
         assert 0.2 < own["ratio"] < 5                                           # two ranks beside other tests: the benchmark has the figure
-    assert two[0][kind]["steps"] == two[1][kind]["steps"] >= 3        # fewer on a busy machine
+    assert all(found[kind]["steps"] >= 3 for found in two)           # those that nothing disturbed, on each rank
 
 @pytest.mark.parametrize("kind", ["ddp", "fsdp", "tensor"])
 def test_waiting_is_a_row(two, kind):

@@ -66,7 +66,7 @@ def test_a_busy_machine():
     finally:
         for process in busy: process.kill(); process.wait(); process.stdout.close()
     t, text = ra.timing, repr(ra.timing)
-    assert f"{t.ratio:.3f}" in text and f"{t.spread:.1%} IQR" in text
+    assert f"{t.ratio:.3f}" in text and f"{100 * t.spread:.1f} % IQR" in text
     assert t.steps == 60 and 12 <= t.bare_steps <= 60       # a fifth, and more while they vary
     quietest = t.statistic == "median of the quietest quarter"            # instrumented steps that vary are enough for it
     assert (quietest or t.spread <= 0.25) and (quietest or t.statistic == "interquartile mean") and t.cores >= 1

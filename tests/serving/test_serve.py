@@ -258,6 +258,7 @@ def test_published_sizes(size):
 
 def test_the_number_of_devices_is_noted_of_one_degree_alone():
     "A series has rows of one device and of two: its notes cannot say of how many the rates are."
+    from view_kinds import llama
     def said(degrees): return [n for n in serve(llama, on="NVIDIA H100 80GB HBM3", tensor_parallel=degrees).notes if "tokens/s are those" in n]
     assert said(2) == ["figures are per device; tokens/s are those of all 2 devices"] and said([1, 2]) == []
 
