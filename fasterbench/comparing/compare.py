@@ -397,15 +397,19 @@ class Series(View):
         return Sheet(columns, map(_page_record, rows)).tab(
             "series", "rows", _joined_to_rows(self.plot(""), rows), visible=[k for k in columns if k != "category"])
 
-    def _page(self):
+    @property
+    def _facts(self):
+        "The facts of all results by heading, what is the same once."
         sides = [(label, dict(facts(r))) for label, r in zip(self.labels, self.results) if r.peaks is not None]
         headings = dict.fromkeys(h for _, about in sides for h in about)
-        about = [(h, _common_facts([(label, dict(of.get(h, ()))) for label, of in sides])) for h in headings]
+        return [(h, _common_facts([(label, dict(of.get(h, ()))) for label, of in sides])) for h in headings]
+
+    def _page(self):
         predicted = any(r.environment.get("predicted") for r in self.results)              # an interval, and a limit
         lines = self.equations if self.equations and len(self) > 2 and not predicted else [self.told, *self.equations]
         memory = [door("memory")] if self.held and len(self) == 2 else []
         tabs = [m.memories_tab([r.memory for r in self.results], self.labels) for m in memory if m]
-        return dict(lines=[*lines, *self.held], facts=about, kinds=[self._tab(), *tabs],
+        return dict(lines=[*lines, *self.held], facts=self._facts, kinds=[self._tab(), *tabs],
                     notes=[*self.caveats, *self.differences])
 
 # %% ../../nbs/comparing/compare.ipynb #878c43e4
