@@ -195,7 +195,7 @@ for args in (["report", "saved.json"], ["compare", "saved.json", "saved.json", "
 """
     done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(root)})
     assert done.returncode == 0, done.stderr
-    assert "maxpool" in done.stdout and "142 rows on both sides" in done.stdout and (folder/"cli.html").stat().st_size > 1e6
+    assert "maxpool" in done.stdout and "142 rows in both" in done.stdout and (folder/"cli.html").stat().st_size > 1e6
 
 def test_a_report_of_nsight_compute(folder):
     report = ncu_files.gemm_tiled(folder)

@@ -797,7 +797,7 @@ class Comparison(Series):
         "The times of the whole, and how many rows are on which side."
         (a, b), sides = self.times, [q.side for q in self.pairs]
         both = sides.count("both")
-        rows = ", ".join([f"{both} row{'s' if both != 1 else ''} on both sides",
+        rows = ", ".join([f"{both} row{'s' if both != 1 else ''} in both",
                           *(f"{sides.count(s)} {_called(s, self.labels)}" for s in ("only before", "only after"))])
         times = _told(list(map(_whole_text, self.results, self.times)), self.labels)
         return f"{times}: {change_text(b / a if a else None)}; {rows}"

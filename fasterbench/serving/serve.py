@@ -201,7 +201,9 @@ def _what_they_are(server):
     "Return a line that says what the figures are."
     datasheet = server.peaks.environment.get("source") == "datasheet"
     limit = f"limit: the least time that {'a datasheet allows' if datasheet else 'measured roofs allow'}"
-    if server.times is None: return f"{limit}; no server reaches it. No expected time: {_why_no_times(server)}"
+    if server.times is None:
+        return (f"{limit}; no server reaches it. No expected time, and no known end of its range: "
+                f"{_why_no_times(server)}")
     bare = server.times.engine == "bare"
     engine = server.times.engine or "any of " + ", ".join(e for e in engines if e != "bare")
     what = "a forward and its kernels" if bare else f"a server (engine: {engine}) with as many requests as the batch"

@@ -324,8 +324,8 @@ def _crossings_text(crossings):
     if middle == end:
         crossings = {name.removesuffix(places["middle"]): b for name, b in crossings.items() if name != "decode at end"}
     def text(batch):
-        if batch is None: return "memory-bound at every batch"
-        return f"compute-bound {'at every batch' if batch == 1 else f'from batch {batch} on'}"
+        if batch is None: return "memory-bound at every batch size"
+        return f"compute-bound {'at every batch size' if batch == 1 else f'from batch size {batch} on'}"
     said = "; ".join(f"{name} {text(batch)}" for name, batch in crossings.items())
     return [f"limits: {said}"] if said else []
 

@@ -98,7 +98,7 @@ def _rate_text(result):
         rate = brief(p.achieved_gflops * 1e9, "FLOP/s")
         if any(q.flops is None for q in result.ops): rate = f"≥ {rate}"
         if _is_predicted(result): rate += " expected"
-        return f"{rate} of the device alone" if is_device_alone(result) else rate
+        return f"{rate}, device alone" if is_device_alone(result) else rate
     flops = known_flops(result)
     if not unknown: return "" if p is None or flops else "? FLOP/s"
     known = f"≥ {format_si(flops, 'FLOP', 1)}" if flops else "? FLOP"
@@ -265,7 +265,7 @@ def base_of_shares(result)->str:
     "Name the whole that shares refer to, where it is not the end to end time."
     rows, end = sum(p.time_s for p in result.points), divided(result).end_to_end_s
     if not rows or abs(rows - end) <= rows_apart * end: return ""
-    return f"shares are of the {format_si(rows, 's')} in the rows, not of the {format_si(end, 's')} end to end"
+    return f"shares are of the sum of the rows, {format_si(rows, 's')}, not of the {format_si(end, 's')} end to end"
 
 def roof_caveats(peaks)->str:
     "Return the caveats on the roofs in one line; empty where all is well."

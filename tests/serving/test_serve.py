@@ -408,9 +408,9 @@ def test_the_first_note_is_a_sentence():
     assert first(h100).startswith("limit: the least time that a datasheet allows; expected: a server")
     assert first(measured).startswith("limit: the least time that measured roofs allow; expected: a server")
     assert first(HardwarePeaks(1e12, 1e11)) == ("limit: the least time that measured roofs allow; no server reaches it. "
-                                                 "No expected time: the roofs are those of no GPU in the table")
+                                                 "No expected time, and no known end of its range: the roofs are those of no GPU in the table")
     none = HardwarePeaks(1e12, 1e11, environment=dict(source="datasheet"))
-    assert first(none).startswith("limit: the least time that a datasheet allows; no server reaches it. No expected time: ")
+    assert first(none).startswith("limit: the least time that a datasheet allows; no server reaches it. No expected time, and no known end of its range: ")
 
 def test_columns_say_what_is_read():
     found = serve(hand["llama"][0], 64, 16, (1, 8), on="NVIDIA H100 80GB HBM3", measured={1: 9.0})
@@ -488,4 +488,4 @@ def test_no_time_is_expected_of_layers_that_were_never_measured():
     result = serve(config, 16, 8, 1, "NVIDIA H100 80GB HBM3")
     assert all(p.expected_s is None and p.limit_s > 0 for p in result.points)
     text = " ".join(result.text().split())
-    assert "No expected time: layers with a recurrent state were never measured" in text and "80 %" not in text
+    assert "No expected time, and no known end of its range: layers with a recurrent state were never measured" in text and "80 %" not in text
