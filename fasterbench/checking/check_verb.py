@@ -618,7 +618,7 @@ def check(
     rounds:whole("Measure each figure N times, or up to 4N times if its verdict is inconclusive.  "
                  "[default: as in BUDGETS, else 20]", 10)=None,
     update:switch("Set the budgets to the current figures; for a measured figure, to the worse end of its "
-                  "interval.",
+                  "confidence interval.",
                   "--update")=False,
     json:option("Write the verdicts; - for standard output.")=None,
     junit:option("Write the verdicts as JUnit XML; - for standard output.")=None,

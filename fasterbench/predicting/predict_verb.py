@@ -88,7 +88,7 @@ def predict_verb(
     parallel:words("Use DDP or FSDP2 for --gpus.", "ddp", "fsdp", kind=str)="ddp",
     fit:switch("Find the largest batch that fits in memory.", "--fit")=False,
     kernels:KernelFile=None, cuda_graph:switch("Predict the replay of a CUDA graph.", "--cuda-graph")=False,
-    launch_s:option("Assume that the CPU takes this long to launch a forward or step.  [default: not modelled]",
+    launch_s:option("Assume that the CPU takes this long to launch a forward pass or step.  [default: not modelled]",
                     "--launch-time", "--host-s", kind=Optional[float], metavar="SECONDS")=None,
     like:option("Take each layer's utilization from this `roofline --json` file.")=None,
     input:option("Set the input shape, such as 1,3,224,224.", metavar="SHAPE")=None,

@@ -60,7 +60,7 @@ def serve_verb(
     math:option("Run matrix products in fp8, fp4 or bf16.", metavar="DTYPE")=None,
     cache:option("Store the KV cache as fp8 or bf16.", metavar="DTYPE")=None,
     engine:option("Base expected times on vllm, trtllm or sglang, or on no engine (bare).  "
-                  "[default: any of the three]",
+                  "[default: the range over the three]",
                   metavar="ENGINE")=None,
     tensor_parallel:option("Split the model over this many devices: 1,2,4.", kind=str, metavar="N,N,…")="1",
     tpot:option("Keep batches with an expected time per output token of at most SECONDS.",
