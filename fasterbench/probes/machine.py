@@ -20,10 +20,10 @@ def _cpu_name():
 
 # %% ../../nbs/probes/machine.ipynb #3a14a6f7
 def environment(
-    properties:dict, # Of the device, as `Host.properties` gives them
+    here, # A `Host`, or the dict that its `properties` gave
 )->dict:
     "Return device, driver, versions, threads and date of a measurement."
     found = dict(device_name=_cpu_name(), torch=torch.__version__, python=platform.python_version(),
                  system=platform.platform(), threads=torch.get_num_threads(),
                  date=datetime.now(timezone.utc).isoformat(timespec="seconds"))
-    return found | properties
+    return found | (here if isinstance(here, dict) else here.properties())
