@@ -42,8 +42,8 @@ def _summed_levels(parts, n): return tuple(map(sum, zip(*parts))) or (0,) * n
 
 def _crossed(touches, levels, crossing):
     "Return the bytes across the border by the level that served them."
-    def part(by_level, factor): return by_level if factor == 1 else [b * factor for b in by_level]
-    return [part(ls, nbytes / t.bytes) for t, ls, nbytes in zip(touches, levels, crossing) if nbytes]
+    def part(by_level, nbytes, whole): return by_level if nbytes == whole else [b * nbytes / whole for b in by_level]
+    return [part(ls, nbytes, t.bytes) for t, ls, nbytes in zip(touches, levels, crossing) if nbytes]
 
 class CallRow(NamedTuple):
     "One operator call as a row."
