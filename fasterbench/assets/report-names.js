@@ -136,7 +136,7 @@ function roofLabel(room, trace, leader) {
   const part = within(ends, grown(room.frame, 0.5)), flat = Math.abs(ends[0][1] - ends[1][1]) < 1
   if (!part) return null
   const line = part.map(f => along(ends, f)), whole = plain(trace.text[1]), name = whole.replace(/ [\d.]+ \S*\/s$/, "")
-  for (const text of wide() ? [whole, name] : [name])
+  for (const text of wide() ? [whole] : [name])
     for (const [places, lines] of leader ? far : near(flat)) for (const f of middleFirst) {
       const found = placed(room, text, size, along(line, f), 0, places, passes(room, lines, false), look)
       if (found) return found

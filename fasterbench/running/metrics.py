@@ -43,7 +43,8 @@ metric_fields = {f.name: f for f in (
     Field("forward_share", "", "forward", "share"), Field("backward_share", "", "backward", "share"),
     Field("recompute_share", "", "recompute", "share"), Field("update_share", "", "update", "share"),
     Field("flops", "FLOP", "FLOPs", "si", "of a step"), Field("bytes_moved", "B", "bytes", "si", "of a step"),
-    Field("others", "", "busy for others", "fixed", "cores that other processes used meanwhile", "others"),
+    Field("others", "", "busy for others (cores)", "fixed", "cores that other processes used meanwhile",
+          "others (cores)"),
     Field("cores", "", "cores", "fixed", "that the process may use"))}
 
 # %% ../../nbs/running/metrics.ipynb #mt000012
