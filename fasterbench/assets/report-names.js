@@ -24,6 +24,9 @@ function label() {
   return Plotly.relayout(chart, {annotations: [...kept, ...texts]})
 }
 
+// The phase of a row, behind its name.
+const phaseMark = row => ({forward: " fwd", backward: " bwd", update: " upd", recompute: " rec"})[row.phase] ?? ""
+
 // What a row is named for: its time, of a comparison the change of its time, unless it is within the spread or the drift.
 function weight(row) {
   if ("time_s" in row) return row.time_s
@@ -148,7 +151,7 @@ function roofLabel(room, trace, leader) {
 const turns = [-45, 45, -135, 135, 0, 180, -90, 90, -20, 20, -160, 160, -70, 70, -110, 110,
   -32, 32, -148, 148, -58, 58, -122, 122].map(t => t * Math.PI / 180)
 function nameOn(room, {row, x, y, r, more}) {
-  const phase = {forward: " fwd", backward: " bwd", update: " upd"}[row.phase] ?? ""
+  const phase = phaseMark(row)
   const side = right => Math.abs(right) < 0.5 ? "center" : right < 0 ? "right" : "left"
   const away = d => turns.map(t => [Math.cos(t), Math.sin(t)]).map(([right, down]) =>
     ({to: [right * (r + d), down * (r + d)], side: side(right), leader: true}))

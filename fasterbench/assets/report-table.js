@@ -12,15 +12,17 @@ const spare = ["type", "number of the slowest", "operator", "wire_bytes", "slowe
                "limit_s", "kind", "rounds", "interval", "layer", "update_share", "recompute_share", "forward_share", "backward_share",
                "mfu", "unknown_share", "launch_share", "others", "per_request",
                "measured_per_s", "context", "weight_bytes", "kv_bytes", "most_batch", "limit_price", "outside_share",
-               "overhead_share", "disturbed", "rank_max_s", "ratio_interval", "bound", "achieved_gflops", "limit_per_device", "limit_used", "tokens_per_s",
+               "overhead_share", "disturbed", "rank_max_s", "limit_per_device", "ratio_interval", "bound", "achieved_gflops", "limit_used", "tokens_per_s",
                "utilization_before_pct", "saved_bytes", "kept_bytes", "eager_bytes", "batch", "expected_s", "potential_s",
                "utilization_after_pct", "change", "size", "fitted", "error"]
 
-// Rows that differ in a text or in the batch differ in what is seen: a column that alone tells some apart is shown.
-const textsOf = fields => fields.filter(f => f === "batch" || tab.columns.find(c => c.field === f)?.text)
+// Rows that differ in what they are differ in what is seen: a column that alone tells some apart is shown.
+const identity = new Set(["name", "type", "operator", "phase", "category", "dtype", "model", "layer", "figure", "budget", "kind", "batch"])
+const textsOf = fields => fields.filter(f => identity.has(f))
 const kindsOf = fields => new Set(rows.map(r => fields.map(f => r[f] ?? "").join("\n"))).size
 function tellsApart(field) {
   const seen = textsOf(firstColumns())
+  if (field === "phase" && !wide()) return false                 // the names say it
   return seen.includes(field) && kindsOf(seen.filter(f => f !== field)) < kindsOf(seen)
 }
 function findTelling() {
@@ -113,16 +115,17 @@ function fitNames() {
 function nameCell(row) {
   const text = nameOf(row)
   const label = element("span", {textContent: nameText(row), title: text})
-  if (!row.members) return label
+  const mark = spared.has("phase") ? phaseMark(row) : ""
+  if (!row.members) return mark ? element("span", {}, label, element("span", {className: "count", textContent: mark})) : label
   const fold = element("span", {className: "fold", ariaHidden: true})
-  return element("span", {}, fold, label, element("span", {className: "count", textContent: ` ×${row.members.length}`}))
+  return element("span", {}, fold, label, element("span", {className: "count", textContent: `${mark} ×${row.members.length}`}))
 }
 // Such a text loses its middle where it is too long, since its end often tells more than its start. CSS shows one of the
 // two; the whole one stays in the document.
 const cutInTheMiddle = new Set(["type", "operator", "category", "layer", "kind", "model"])
 function bothEnds(text) {
   const made = element("span", {className: "ends", textContent: text, title: text})
-  Object.assign(made.dataset, {brief: middle(text, 14, 0.5), long: middle(text, 48, 0.5)})
+  Object.assign(made.dataset, {brief: middle(text, 13, 0.4), long: middle(text, 48, 0.5)})
   return made
 }
 const tones = {faster: r => r < 0.97, slower: r => r > 1.03}
@@ -130,7 +133,7 @@ function cell(c, row) {
   if (c.field === "name") return nameCell(row)
   const text = write(row[c.field], c.format, c.unit)
   const tone = c.field === "time_ratio" && row.clear ? Object.keys(tones).find(k => tones[k](row[c.field])) : ""
-  if (cutInTheMiddle.has(c.field) && text.length > 14) return bothEnds(text)
+  if (cutInTheMiddle.has(c.field) && text.length > 13) return bothEnds(text)
   return element("span", {textContent: text, title: c.text ? text : "", className: tone ?? ""})
 }
 
@@ -166,7 +169,7 @@ function drawTable() {
   body.addEventListener("keydown", pressedKey)
   at("table").tHead.querySelectorAll("th").forEach((th, i) => {
     th.title = shown[i].meaning ?? ""
-    th.style.minWidth = `max(${shown[i].title.length > 2 ? 3 : 1.6}rem, ${0.95 * titleWidth(shown[i].title, wide() ? 2 : 3)}ch + 1.25rem)`
+    th.style.minWidth = `max(${shown[i].title.length > 2 ? 3 : 1.6}rem, ${0.95 * titleWidth(shown[i].title, wide() && shown[i].title.length < 26 ? 2 : 3)}ch + 1.25rem)`
   })
 }
 

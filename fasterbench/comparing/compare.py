@@ -435,8 +435,9 @@ class Series(View):
     def _tab(self):
         rows = [*self._first_line, *self.rows]
         columns = _page_fields(self)
+        def seen(k): return k != "category" and (len(self) == 2 or not k.startswith("ratio_"))      # one has room
         return Sheet(columns, map(_page_record, rows)).tab(
-            "series", "rows", _joined_to_rows(self.plot(""), rows), visible=[k for k in columns if k != "category" and (len(self) == 2 or not k.startswith("ratio_"))])
+            "series", "rows", _joined_to_rows(self.plot(""), rows), visible=list(filter(seen, columns)))
 
     @property
     def _facts(self):
@@ -491,7 +492,8 @@ def _panels(series, top):
 def _with_phase(name, line): return f"{name} {line.row.phase}" if line.row.phase not in ("", "forward") else name
 
 def _in_lines(text, width):
-    "Return a label in lines of at most `width` characters, broken at spaces and underscores."
+    "Return a label in lines of at most `width` characters, broken at spaces and underscores; no maker of a device."
+    text = text.removeprefix("NVIDIA ").removeprefix("AMD ")
     return "<br>".join(shown(l.replace("_ ", "_"), width) for l in wrap(text.replace("_", "_ "), width))
 
 def _value_text(v, unit): return "?" if v is None else percent_text(v / 100) if unit == "%" else format_si(v, unit)
@@ -518,7 +520,7 @@ def _series_chart(series, title, top):
     axis = dict(type="log" if log else "linear", tickvals=xs,
                 title=escape(series.quantity)) if series.quantity else dict(
         type="category", categoryarray=xs, tickvals=xs, tickangle=0,
-        ticktext=[_in_lines(x, 14 if len(xs) < 3 else 11) for x in xs], range=[-0.5, len(xs) - 0.5])
+        ticktext=[_in_lines(x, 14 if len(xs) < 3 else 9) for x in xs], range=[-0.5, len(xs) - 0.5])
     fig.update_xaxes(**axis, gridcolor=grid, zeroline=False)
     alt = (f"The whole model and the {len(panels[-1][2])} rows that changed most, over {', '.join(series.labels)}. "
            f"{series.told}")

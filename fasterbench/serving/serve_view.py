@@ -15,7 +15,7 @@ from ..core.files import Number, check_schema, restored
 from ..core.units import format_count, format_si
 from ..roofs.hardware import HardwarePeaks, checked_peaks
 from ..roofs.row import grouped
-from ..views.fields import Field, brief
+from ..views.fields import Field, brief, ratio_text
 from ..views.plot import bounds, canvas, dress, grid, hues, log_axis
 from ..views.roof_lines import ink
 from ..views.page import pairs_of
@@ -155,7 +155,8 @@ def _serve_roof(fig, level, flops, low, high):
 
 def _roof_name(fig, x, y, text, above):
     "Name a roof above its slope, at the left, or below it, at the right."
-    side = dict(xanchor="right", yanchor="bottom", xshift=-3) if above else dict(xanchor="left", yanchor="top", xshift=9)
+    side = dict(xanchor="left", yanchor="top", xshift=9)
+    if above: side = dict(xanchor="right", yanchor="bottom", xshift=-3)
     fig.add_annotation(x=log10(x), y=log10(y), xref="x2", yref="y2", text=escape(text), showarrow=False,
                        font=dict(size=11), **side)
 
@@ -453,6 +454,15 @@ class ServeSeries(_ServingView):
         return Sheet(_option_fields, list(map(record, self.options)))
     def _chart(self, title): return options_chart(self, title)
 
+    @property
+    def changed(self)->list[str]:
+        "The expected rate of a device over that of the first row, with its interval, of six rows at most."
+        first, *others = self.options
+        told = [f"{o.name} {ratio_text(r['ratio'])} ({r['ratio_interval']})" for o in others
+                if "ratio_interval" in (r := self._ratio(o))]
+        what = f"expected tokens/s of a device over those of {first.name}"
+        return [f"{what}: {', '.join(told)}"] if 0 < len(told) < 6 else []
+
     def _ratio(self, o):
         "Return the expected rate of a device over that of the first row, and its interval; empty where one is unknown."
         first = self.options[0]
@@ -464,7 +474,7 @@ class ServeSeries(_ServingView):
 
     def _page(self):
         about = [("prompt", str(self.prompt)), ("new tokens", str(self.new))]
-        return dict(lines=self._about, facts=[("Model", about)],
+        return dict(lines=[*self._about, *self.changed], facts=[("Model", about)],
                     kinds=[self._sheet().tab("serve", "devices", self.plot(""))])
 
     def to_dict(self)->dict:
