@@ -14,7 +14,7 @@ const spare = ["type", "number of the slowest", "operator", "wire_bytes", "slowe
                "measured_per_s", "context", "weight_bytes", "kv_bytes", "most_batch", "limit_price", "outside_share",
                "overhead_share", "disturbed", "rank_max_s", "limit_per_device", "ratio_interval", "bound", "achieved_gflops", "limit_used", "tokens_per_s",
                "utilization_before_pct", "saved_bytes", "kept_bytes", "eager_bytes", "batch", "expected_s", "potential_s",
-               "utilization_after_pct", "change", "size", "fitted", "error"]
+               "utilization_after_pct", "change", "size", "fitted", "error", "found"]
 
 // Rows that differ in what they are differ in what is seen: a column that alone tells some apart is shown.
 const identity = new Set(["name", "type", "operator", "phase", "category", "dtype", "model", "layer", "figure", "budget", "kind", "batch"])

@@ -241,6 +241,13 @@ def _one_or_each(what, labels, texts):
             if [text] != [label for label, _ in pairs]]
     return [f"{what}: {'; '.join(each)}"] if each else []
 
+def _log_width(p): return 0.0 if p.source != "predicted" else half_width(p.time_s, p.interval_s) if p.time_s else 0.0
+
+def _shared_deviation(a, b):
+    "Return the error that two predictions for one device have in common, as half the width of an interval."
+    alike = a.environment.get("device_name") == b.environment.get("device_name") and a.peaks == b.peaks
+    return min(r.environment.get("device_half_width", 0.0) for r in (a, b)) if alike else 0.0
+
 def _ratio_of(first, p, shared):
     "Return the time of `p` over that of `first`; of predictions with the interval of the ratio."
     ratio, predicted = p.time_s / first.time_s, any(q.source == "predicted" for q in (first, p))
@@ -664,13 +671,6 @@ def _moved_row(q, before, after):
     return Moved((q.before.time_s, q.after.time_s), _mostly_products(q), apart, _may_change(q))
 
 # %% ../../nbs/comparing/compare.ipynb #df00dr06p
-def _log_width(p): return 0.0 if p.source != "predicted" else half_width(p.time_s, p.interval_s) if p.time_s else 0.0
-
-def _shared_deviation(a, b):
-    "Return the error that two predictions for one device have in common, as half the width of an interval."
-    alike = a.environment.get("device_name") == b.environment.get("device_name") and a.peaks == b.peaks
-    return min(r.environment.get("device_half_width", 0.0) for r in (a, b)) if alike else 0.0
-
 def _with_interval_of_ratio(pairs, shared):
     "Say for the pairs with a predicted side which factor their ratio has to exceed; unknown without an interval."
     def with_interval(q):
