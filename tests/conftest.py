@@ -80,6 +80,10 @@ def heavy_only(why):
     "A mark: the test runs with FASTERBENCH_TESTS=all, as `.ci/run` does, and not in the test line of the README."
     return pytest.mark.skipif(not heavy, reason=f"{why}: FASTERBENCH_TESTS=all")
 
+def in_line(values, *kept, why="another value of the same"):
+    "Parameters of a test: those that are `kept` run in the test line of the README, the others with FASTERBENCH_TESTS=all."
+    return [v if v in kept else pytest.param(v, marks=heavy_only(why)) for v in values]
+
 def nightly_only(why):
     "A mark: the test runs with FASTERBENCH_TESTS=nightly, as a workflow does once a week, and not in `.ci/run`."
     return pytest.mark.skipif(not nightly, reason=f"{why}: FASTERBENCH_TESTS=nightly")

@@ -4,6 +4,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from conftest import in_line
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
