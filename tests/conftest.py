@@ -103,9 +103,18 @@ def timed(item):
     mark = item.get_closest_marker("timed")
     return mark and (mark.args or ("all",))[0]
 
+# Files that one worker runs: it alone starts a browser, imports models or the compiler, and parses the package.
+together = dict(test_report="pages", test_views="pages", test_compiled="compiler", test_serve="models", test_serve_models="models",
+                test_serve_times="models", test_training="models", test_house="text", test_words="text", test_canary="text", test_typing="text")
+
+def place_in_run(item):
+    "Long tests first, then those of one worker, so that nobody waits for them at the end; timed ones last."
+    return [None, "cells", "all"].index(timed(item)), item.get_closest_marker("long") is None, item.get_closest_marker("xdist_group") is None
+
 def pytest_collection_modifyitems(items):
-    "Long tests come first, so that nobody waits for them at the end; timed ones last."
-    items.sort(key=lambda item: ([None, "cells", "all"].index(timed(item)), item.get_closest_marker("long") is None))
+    for item in items:
+        if (group := together.get(item.path.stem)) and not timed(item): item.add_marker(pytest.mark.xdist_group(group))
+    items.sort(key=place_in_run)
 
 def pytest_collection_finish():
     "What is imported stays: the collector, which a count of work runs, looks at what a test makes alone."
