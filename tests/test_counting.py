@@ -881,6 +881,7 @@ class Nested(nn.Module):
     def __init__(self, inner): super().__init__(); self.own, self.inner = nn.Linear(4, 4), inner
     def forward(self, x): return self.inner(self.own(x))
 
+@heavy_only("240 modules")
 def test_modules_nested_as_deep_as_python_lets_them():
     "240 modules, each of which calls the next, take nearly all of the 1000 frames that Python allows; 2×4×4 FLOP for each of 2 rows."
     model, limit = nn.Linear(4, 4), sys.getrecursionlimit()
