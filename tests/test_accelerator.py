@@ -167,6 +167,7 @@ def test_resnet18():
     assert rows == expected | {"(idle)": 5}
     check_sum(ra, 20 * 220 + 17 * 7 + 8 * 9 + 11 + 12 + 13 + 5)
 
+@heavy_only("a model of the size that people use")
 @apart
 def test_resnet18_training():
     "Every convolution 200 µs, and 400 µs backward; the gradients that meet before a block are added, by the first of what follows."
@@ -416,6 +417,7 @@ def test_a_watched_training():
                     ("(optimizer)", "update"): 10, ("(outside the model)", ""): 20}
     assert len(w.series) == 2 and not w.failures and w.result.timing.clock == "kernel times (simulated)"
 
+@heavy_only("measures the roofs of a simulated device")
 @apart
 def test_peaks_are_those_of_the_table():
     t = tools()
@@ -495,6 +497,7 @@ def test_replays_in_a_trace_have_the_operators_of_their_capture():
     assert any("6 of 6 kernels of 2 graph launches aligned, 6 by name" in n for n in found.notes)
     assert not {p.name for p in alone.points} & {"0", "(model).0"}
 
+@heavy_only("compiles for a simulated device")
 @pytest.mark.parametrize("training", [pytest.param(False, marks=heavy_only("training has the same rows, and more")), True])
 @apart
 def test_compiled_kernels_have_rows_of_their_own(training):

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import fasterbench
-from conftest import heavy, nightly
+from conftest import heavy, heavy_only, nightly
 from fasterbench.engine.process import _lock, _present, _process_switches, _thread_switches
 from fasterbench.engine.model_state import _occupied, _freed
 from fasterbench.timing.profiler import _one_at_a_time
@@ -90,7 +90,7 @@ cases = [("forward", fail, False, piece, pieces) for piece in range(pieces)]
 def test_interrupted_at_every_line(what, act, first, piece, pieces):
     training, wrong = what == "training", []
     inner, others = chosen(training, first)
-    if pieces > 1: numbers = inner[::2 if nightly else 8] + others[::2 if nightly else 24] * heavy
+    if pieces > 1: numbers = inner[::2 if nightly else 8 if heavy else 16] + others[::2 if nightly else 24] * heavy
     else: numbers = sorted(inner + others)[::12 if nightly else (len(inner) + len(others)) // 43]
     assert len(numbers) > 40
     numbers = numbers[piece::pieces]
@@ -104,6 +104,7 @@ def test_interrupted_at_every_line(what, act, first, piece, pieces):
     places = [Lines().run(lambda: profile(*setting(training))).lines[at - 1] for at in wrong[:3]]
     assert not wrong, f"{len(wrong)} of {len(numbers)} lines leave something changed: {places}"
 
+@heavy_only("takes a while by design")
 def test_ctrl_c_that_does_not_stop():
     "Somebody who holds Ctrl-C down, in the middle of training steps of a model that takes a while to put back."
     net = nn.Sequential(*(nn.Linear(512, 512) for _ in range(24)))

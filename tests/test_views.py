@@ -9,7 +9,7 @@ import pytest
 import forked
 import ncu_files
 import trace_files
-from conftest import heavy_only, nightly_only, root
+from conftest import heavy_only, in_line, nightly_only, root
 from test_report import go_to, opened
 from view_kinds import llama, makers, paper, view_of
 
@@ -117,8 +117,9 @@ def written_texts(folder): return {p.name: p.read_text().partition('<script type
 
 kept = ("--html", "--json", "--csv", "--perfetto", "--junit", "--kernels")
 
-@pytest.mark.parametrize("verb", ["count", "roofline", "report", "compare", "predict", "trace", "ncu", "serve", "mfu", "check", "run",
-                                  pytest.param("compiled", marks=heavy_only("compiles")), pytest.param("peaks", marks=heavy_only("measures the roofs"))])
+verbs = "count", "roofline", "report", "compare", "predict", "trace", "ncu", "serve", "mfu", "check", "run", "compiled", "peaks"
+
+@pytest.mark.parametrize("verb", in_line(verbs, "roofline", "trace", why="a process for each verb"))
 def test_what_a_verb_writes_names_no_folder(verb, tmp_path):
     "Standard output and every file: neither the folder that it worked in, nor that of the packages, nor a home."
     arguments = written_by(verb, written_folder(tmp_path))
@@ -340,7 +341,7 @@ def test_every_kind_answers_or_says_why_not():
         assert whose and len(answers) == len(five), kind
         assert all(a if isinstance(a, Not) else all(len(where) == 2 for where in a) and a for a in answers), kind
 
-in_the_test_line = "ranks", "trace", "pair", "devices", "serve", "check"
+in_the_test_line = "ranks", "devices", "serve"
 
 @pytest.mark.parametrize("kind", [k if k in in_the_test_line else pytest.param(k, marks=more) for k in questions])
 def test_one_screen_answers(chrome, page_of, kind):

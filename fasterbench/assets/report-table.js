@@ -125,7 +125,7 @@ function nameCell(row) {
 const cutInTheMiddle = new Set(["type", "operator", "category", "layer", "kind", "model"])
 function bothEnds(text) {
   const made = element("span", {className: "ends", textContent: text, title: text})
-  Object.assign(made.dataset, {brief: middle(text, 13, 0.4), long: middle(text, 48, 0.5)})
+  Object.assign(made.dataset, {brief: middle(text, 11, 0.4), long: middle(text, 48, 0.5)})
   return made
 }
 const tones = {faster: r => r < 0.97, slower: r => r > 1.03}
@@ -133,7 +133,7 @@ function cell(c, row) {
   if (c.field === "name") return nameCell(row)
   const text = write(row[c.field], c.format, c.unit)
   const tone = c.field === "time_ratio" && row.clear ? Object.keys(tones).find(k => tones[k](row[c.field])) : ""
-  if (cutInTheMiddle.has(c.field) && text.length > 13) return bothEnds(text)
+  if (cutInTheMiddle.has(c.field) && text.length > 11) return bothEnds(text)
   return element("span", {textContent: text, title: c.text ? text : "", className: tone ?? ""})
 }
 

@@ -3,6 +3,7 @@ import csv, json
 from collections import defaultdict
 
 import pytest
+from conftest import heavy_only
 
 import forked
 from fasterbench import FasterbenchDeprecationWarning, read_trace
@@ -225,6 +226,7 @@ def test_engines_have_figures_and_no_row_above_its_roof(name, least):
     assert (parts["with FLOPs and bytes"] + parts.get("with bytes, at least", 0)) / linked >= least
     assert [p.name for p in result.ops if p.utilization_pct is not None and p.utilization_pct > 105] == []
 
+@heavy_only("reads a large trace")
 @needs_real
 def test_a_row_faster_than_the_last_used_allow_gets_what_the_cache_can_hold():
     "6.4 MB in place behind a batch norm in 11.3 us, which DRAM alone cannot serve; the L2 of 6.29 MB holds most of it."
@@ -263,6 +265,7 @@ def test_a_decode_step_beside_the_figures_of_a_peer():
     for name in ("add_rmsnorm", "silu_and_mul", "store_cache"):
         assert total(p.bytes_moved for p in own[name]) == pytest.approx(moved[name], rel=0.01), name
 
+@heavy_only("reads a large trace")
 @needs_real
 def test_compiled_kernels_beside_the_figures_of_a_peer():
     "Where a kernel joins or cuts tensors, the peer counts each as large as the whole run, which is not what it moves."
@@ -292,6 +295,7 @@ def test_a_prediction_beside_the_trace_of_the_model():
     assert {q.name for q in found.pairs if q.side == "only after"} == {"(idle)", "ViTModel_0.ViTPooler_0.Linear_72", "ViTModel_0.ViTPooler_0.Tanh_0"}
     assert any("matched by class, order and work" in line for line in found.differences)
 
+@heavy_only("counts a served model")
 @needs_real
 def test_a_prediction_beside_the_trace_of_a_server():
     "Qwen3-8B, 32 sequences: one product of SGLang is three of the model, and that of the logits lies outside of it."
