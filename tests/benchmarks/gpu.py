@@ -15,9 +15,11 @@ a run that is cut short still leaves what it had. An error is in the record of i
   faults      an error at calls all through a profile: flags, memory and model afterwards
 The first five take at most nine minutes, and so do the others: `--parts first`, `--parts rest`. The last lines are the table of
 limits, from the records in FOLDER, also in FOLDER/table.json; `--parts none` prints it alone.
-`--page` makes the page of the site from the records: nbs/docs/measured_on_gpu.md, and beside it all figures as JSON.
+`--parts none --page` makes the page of the site from the records of a GPU: nbs/docs/measured_on_gpu.md, and all figures of it in
+tests/data/measured_on_gpu.json. Both are committed, and the site has the page from then on.
 Without a GPU the same parts run on the CPU, small: a rehearsal; on a slow machine with `--patience 4`, four times the seconds.
-`--simulated` takes the simulated device of the tests instead: what is done on a GPU alone is done there, and the right answers are known.
+`--simulated` takes the simulated device of the tests instead, for the parts that it can run: what is done on a GPU alone is done there,
+and the right answers are known.
 It needs torch 2.11, torchvision, and what the library imports to measure: fastcore, platformdirs, msgspec. Where no package index is
 to be reached, three wheels that were brought along do: `pip install --no-index --no-deps --target DIR *.whl`, PYTHONPATH=DIR.
 KernelBench's programs and times are read in ../shared/data/kernelbench (40 kB), or where FASTERBENCH_SHARED says; roofs are kept
@@ -72,7 +74,6 @@ def here():
     device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
     if simulate:
         device = simulated().install()
-        simulated().install_compiler()
         simulated().books.reset(simulated_rates())
     return device, environment(accelerator(device))
 
@@ -682,6 +683,7 @@ def faults(record, device, folder):
 
 parts = dict(peaks=peaks, models=models, training=training, traces=traces, ncu=ncu,
              attention=attention, kernelbench=kernelbench, compiled=compiled, graphs=graphs, expected=expected, faults=faults)
+unsimulated = "ncu", "attention", "kernelbench", "compiled", "expected"    # they ask for more than the simulated device has
 groups = dict(first=list(parts)[:5], rest=list(parts)[5:], none=[])
 
 # ---- the table
@@ -810,8 +812,50 @@ def print_table(folder):
     table, failed = list(limits(folder)), list(failures(folder))
     for limit in table: print(*limit.lines(), sep="\n")
     print(*(f"failed: {line}" for line in failed), sep="\n")
-    told = [dict(what=l.what, range=l.range, found=l.found, verdict=l.verdict, values=l.values) for l in table]
-    (folder/"table.json").write_text(json.dumps(dict(limits=told, failed=failed), indent=1))
+    (folder/"table.json").write_text(json.dumps(dict(limits=list(map(as_record, table)), failed=failed), indent=1))
+
+def as_record(limit):
+    "A limit as it is saved."
+    return dict(what=limit.what, range=limit.range, found=limit.found, verdict=limit.verdict, values=limit.values, outside=limit.outside)
+
+# ---- the page
+
+committed, page = root/"tests/data/measured_on_gpu.json", root/"nbs/docs/measured_on_gpu.md"
+about = "device_name", "driver", "cuda", "torch", "python", "system", "date"
+
+def records(folder):
+    "The records of all parts, the limits and what failed, as one record."
+    made = {part: findings(folder, part) for part in parts if findings(folder, part)}
+    kinds = sorted({d.get("device", "nothing") for d in made.values()})
+    if kinds != ["cuda"]: raise SystemExit(f"{folder} has records of {', '.join(kinds) or 'nothing'}: the page is of a GPU")
+    first = next(iter(made.values()))
+    return dict(environment={k: first[k] for k in about if k in first}, limits=list(map(as_record, limits(folder))),
+                failed=list(failures(folder)), parts=made)
+
+def page_text(data):
+    "The page of one record."
+    env = data["environment"]
+    yield f"""# Measured on a GPU
+
+`python tests/benchmarks/gpu.py` ran on one {env['device_name']}, on {env['date'][:10]}: PyTorch {env['torch']}, driver {env.get('driver')}.
+Each line is one figure over many runs: the range in which it lies if the library is right, and what was found. All figures are in
+`tests/data/measured_on_gpu.json`.
+
+| figure | range | found | verdict |
+|---|---|---|---|"""
+    for l in data["limits"]: yield f"| {l['what']} | {l['range']} | {l['found']} | {l['verdict']} |"
+    outside = [(l["what"], k, v) for l in data["limits"] for k, v in l["outside"].items()]
+    if outside: yield "\n## Outside the range\n\n| figure | run | value |\n|---|---|---|"
+    for what, run, value in outside: yield f"| {what} | {run} | {value:.3f} |"
+    if data["failed"]: yield "\n## Not measured\n"
+    for line in data["failed"]: yield f"- {line}"
+
+def write_page(folder, record=committed, at=page):
+    "Write the records of a folder as one file, and the page made from it."
+    data = records(folder)
+    record.write_text(json.dumps(data, indent=1, ensure_ascii=False, default=str) + "\n", encoding="utf-8")
+    at.write_text("\n".join(page_text(data)) + "\n", encoding="utf-8")
+    print(f"wrote {record} and {at}; nbs/tutorials/gpu.ipynb and nbs/docs/devices.md say what has run on a GPU")
 
 # ---- running
 
@@ -853,8 +897,10 @@ def main():
     simulate = args.simulated
     args.out.mkdir(parents=True, exist_ok=True)
     if args.child: return run_part(args.parts[0], args.out, args.child)
+    left = unsimulated if simulate else ()
     for name in args.parts:
-        for part in groups.get(name, [name]): started(part, args.out, args.patience)
+        for part in groups.get(name, [name]) if name not in left else (): started(part, args.out, args.patience)
     print_table(args.out)
+    if args.page: write_page(args.out)
 
 if __name__ == "__main__": main()
