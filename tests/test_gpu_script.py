@@ -113,7 +113,7 @@ def test_each_half_ends_within_ten_minutes():
     assert sum(gpu.shares[p] for p in gpu.groups["first"]) < 540 and sum(gpu.shares[p] for p in gpu.groups["rest"]) < 540
     assert [*gpu.groups["first"], *gpu.groups["rest"]] == list(gpu.parts) == list(gpu.shares)
 
-@heavy_only("parts of the script, as on a GPU, on the simulated device")
+@nightly_only("parts of the script, as on a GPU, on the simulated device")
 @pytest.mark.long
 def test_what_only_a_gpu_does_runs_on_the_simulated_device(tmp_path):
     "Its clock is exact: the rows add up to the step between two events, traces and profiles agree, and so do counted and allocated memory."
