@@ -80,6 +80,10 @@ def heavy_only(why):
     "A mark: the test runs with FASTERBENCH_TESTS=all, as `.ci/run` does, and not in the test line of the README."
     return pytest.mark.skipif(not heavy, reason=f"{why}: FASTERBENCH_TESTS=all")
 
+def in_line(values, *kept, why="another value of the same"):
+    "Parameters of a test: those that are `kept` run in the test line of the README, the others with FASTERBENCH_TESTS=all."
+    return [v if v in kept else pytest.param(v, marks=heavy_only(why)) for v in values]
+
 def nightly_only(why):
     "A mark: the test runs with FASTERBENCH_TESTS=nightly, as a workflow does once a week, and not in `.ci/run`."
     return pytest.mark.skipif(not nightly, reason=f"{why}: FASTERBENCH_TESTS=nightly")
@@ -99,9 +103,18 @@ def timed(item):
     mark = item.get_closest_marker("timed")
     return mark and (mark.args or ("all",))[0]
 
+# Files that one worker runs: it alone starts a browser, imports models or the compiler, and parses the package.
+together = dict(test_report="pages", test_views="pages", test_compiled="compiler", test_serve="models", test_serve_models="models",
+                test_serve_times="models", test_training="models", test_house="text", test_words="text", test_canary="text", test_typing="text")
+
+def place_in_run(item):
+    "Long tests first, then those of one worker, so that nobody waits for them at the end; timed ones last."
+    return [None, "cells", "all"].index(timed(item)), item.get_closest_marker("long") is None, item.get_closest_marker("xdist_group") is None
+
 def pytest_collection_modifyitems(items):
-    "Long tests come first, so that nobody waits for them at the end; timed ones last."
-    items.sort(key=lambda item: ([None, "cells", "all"].index(timed(item)), item.get_closest_marker("long") is None))
+    for item in items:
+        if (group := together.get(item.path.stem)) and not timed(item): item.add_marker(pytest.mark.xdist_group(group))
+    items.sort(key=place_in_run)
 
 def pytest_collection_finish():
     "What is imported stays: the collector, which a count of work runs, looks at what a test makes alone."

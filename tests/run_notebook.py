@@ -13,6 +13,11 @@ def kind(source):
     directive = re.match(r"#\|\s*(\w+)", source)
     return flags.get(directive[1], "") if directive else ""
 
+def left_out(heavy, weekly=False):
+    "The kinds of cells that are not run."
+    from torch.cuda import is_available
+    return {"never", *["heavy"] * (not heavy), *["weekly"] * (not weekly), *["cuda"] * (not is_available())}
+
 def is_timed(source):
     "Return whether a cell compares times, and has to be alone."
     return re.search(r"^#\|\s*timed\b", source, re.M) is not None
@@ -35,6 +40,10 @@ def turn(source, shares):
         set_num_threads(threads)
         os.environ["OMP_NUM_THREADS"] = setting
 
+def has_timed(path, out):
+    "Return whether a cell that is run compares times."
+    return any(is_timed(source) and kind(source) not in out for *_, source in code_cells(path))
+
 def code_cells(path):
     "(place among all cells, id, source) of each code cell."
     cells = json.loads(Path(path).read_text(encoding="utf-8"))["cells"]
@@ -53,17 +62,12 @@ def shell():
 
 def run(path, heavy, weekly=False):
     "Execute the cells; print how many were executed and left out. An error ends the process, with the cell on standard error."
-    import torch
     os.chdir(Path(path).parent)
     os.environ["PATH"] = os.pathsep.join((os.environ["FASTERBENCH_TEST_FOLDER"] + "/bin", os.environ["PATH"]))     # see `forked`
-    left_out, ip, counts = {"never"}, shell(), dict(executed=0, heavy=0, weekly=0, cuda=0, never=0)
-    if not heavy: left_out.add("heavy")
-    if not weekly: left_out.add("weekly")
-    if not torch.cuda.is_available(): left_out.add("cuda")
-    cells = code_cells(path)
-    shares = any(is_timed(source) for *_, source in cells)
-    for place, ident, source in cells:
-        if (why := kind(source)) in left_out:
+    out, ip, counts = left_out(heavy, weekly), shell(), dict(executed=0, heavy=0, weekly=0, cuda=0, never=0)
+    shares = has_timed(path, out)
+    for place, ident, source in code_cells(path):
+        if (why := kind(source)) in out:
             counts[why] += 1
             continue
         with turn(source, shares): done = ip.run_cell(source, silent=False, store_history=False)

@@ -416,6 +416,7 @@ def test_a_watched_training():
                     ("(optimizer)", "update"): 10, ("(outside the model)", ""): 20}
     assert len(w.series) == 2 and not w.failures and w.result.timing.clock == "kernel times (simulated)"
 
+@heavy_only("measures the roofs of a simulated device")
 @apart
 def test_peaks_are_those_of_the_table():
     t = tools()
@@ -495,6 +496,7 @@ def test_replays_in_a_trace_have_the_operators_of_their_capture():
     assert any("6 of 6 kernels of 2 graph launches aligned, 6 by name" in n for n in found.notes)
     assert not {p.name for p in alone.points} & {"0", "(model).0"}
 
+@heavy_only("compiles for a simulated device")
 @pytest.mark.parametrize("training", [pytest.param(False, marks=heavy_only("training has the same rows, and more")), True])
 @apart
 def test_compiled_kernels_have_rows_of_their_own(training):

@@ -53,6 +53,7 @@ def test_the_code_of_a_configuration_does_not_run(folder):
         done = subprocess.run([command, *verb], cwd=folder, capture_output=True, text=True, input="y\n" * 99, env=bars)
         assert done.returncode == 2 and not list(folder.rglob("it_ran")), done.stderr
 
+@heavy_only("a process that imports timm")
 def test_a_model_file_takes_the_place_of_no_module(tmp_path):
     "A file with the name of a module of Python or of a package, beside a neighbour that it imports."
     (tmp_path/"neighbour.py").write_text("width = 3\n")
@@ -206,6 +207,7 @@ def test_a_report_of_nsight_compute(folder):
     done = fasterbench("ncu", report, "--by", "kernel", "--json", "-", cwd=folder)
     assert done.returncode == 0 and json.loads(done.stdout)["points"][0]["time_s"] == 2.5e-3
 
+@heavy_only("measures the roofs twice")
 def test_peaks(folder):
     done = fasterbench("peaks", "--json", "peaks.json", cwd=folder)
     assert done.returncode == 0 and "ridge point" in done.stdout and "DRAM" in done.stdout and "it [" not in done.stderr and "measuring" not in done.stderr
@@ -256,6 +258,7 @@ def test_a_warning_is_one_plain_line(folder):
     assert done.stderr.splitlines().count("fasterbench: warning: from elsewhere") >= 1 and all(l.startswith("fasterbench: ") for l in done.stderr.splitlines())
     assert "no FLOP rule for lib::odd (1×)" in done.stdout and "1 operator unknown" in " ".join(done.stdout.split()) and ".py" not in done.stderr
 
+@heavy_only("five processes")
 def test_the_result_knows_what_was_run(folder):
     "Sample, call and settings are in the file, and a comparison says each difference."
     for size in (8, 32):
@@ -295,6 +298,7 @@ def at_a_terminal(*args, cwd=None):
     assert done.returncode == 0, text
     return text
 
+@heavy_only("three processes at a terminal")
 def test_a_report_takes_the_place_of_no_other(folder, tmp_path):
     "The name says what was run; a report that is there stays, and the message says so. --html names one to replace."
     (tmp_path/"net.py").write_text(net)
@@ -381,6 +385,7 @@ def test_transformers(folder):
     done = fasterbench("roofline", "transformers:tiny/", "--steps", "3", "--input", "1,64", "--no-html", cwd=folder)
     assert done.returncode == 0 and "1×64 int64" in done.stdout, done.stderr
 
+@heavy_only("a model that takes seconds")
 def test_a_terminal_sees_progress(folder):
     "With a terminal at standard error a bar appears, once a second has passed."
     (folder/"slow.py").write_text("import time, torch\nclass Slow(torch.nn.Linear):\n    def forward(self, x): time.sleep(0.1); return super().forward(x)\n"

@@ -4,6 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from conftest import heavy_only
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -730,6 +731,7 @@ def test_a_tensor_class_made_of_a_list_and_a_causal_bias():
     work = count_work(Call(lambda q, k: F.scaled_dot_product_attention(q, k, k, causal_lower_right(4, 16))), (q, k))
     assert work.contraction_flops in (2*58*32, 2*64*32)          # 13 + 14 + 15 + 16 pairs, or all 64 under a mask
 
+@heavy_only("a process that imports the compiler")
 def test_the_compiler_is_imported_while_operators_are_watched():
     "A forward may import it, which keeps `Tensor.__new__` by its identity."
     code = """

@@ -106,7 +106,7 @@ r.rules = Once()
 import fasterbench.work.flops, fasterbench.traces.engine_ops, fasterbench.traces.other_ops
 r.rule("aten::mm")(len)
 print(len(r.rules) > 500)"""
-    done = python("-c", code)
+    done = forked.python(code, root)
     assert done.stdout.split("\n") == ["aten::mm fasterbench.work.contractions builtins", "True", ""], done.stdout + done.stderr[-2000:]
 
 # ---- outputs
@@ -227,6 +227,7 @@ def test_readme_is_what_the_index_makes():
     done = python(".ci/readme.py", "--check")
     assert done.returncode == 0, done.stderr
 
+@heavy_only("builds the package twice")
 def test_wheel_from_the_source_distribution(tmp_path):
     "What the package needs besides modules is in both distributions."
     there = tmp_path/"src"

@@ -90,7 +90,7 @@ cases = [("forward", fail, False, piece, pieces) for piece in range(pieces)]
 def test_interrupted_at_every_line(what, act, first, piece, pieces):
     training, wrong = what == "training", []
     inner, others = chosen(training, first)
-    if pieces > 1: numbers = inner[::2 if nightly else 8] + others[::2 if nightly else 24] * heavy
+    if pieces > 1: numbers = inner[::2 if nightly else 8 if heavy else 16] + others[::2 if nightly else 24] * heavy
     else: numbers = sorted(inner + others)[::12 if nightly else (len(inner) + len(others)) // 43]
     assert len(numbers) > 40
     numbers = numbers[piece::pieces]

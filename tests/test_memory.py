@@ -7,7 +7,7 @@ from torch import nn
 
 from fasterbench import count_work
 from fasterbench.work.trace import MemoryBlocks
-from conftest import heavy_only, nightly_only
+from conftest import heavy_only, in_line, nightly_only
 from memory_cases import cases, live_peak, prepared, tracked_peak, whole
 
 def counted(case):
@@ -21,10 +21,11 @@ def without_collector(measure):
     try: return measure()
     finally: gc.enable()
 
-# Networks of other libraries have no kind of memory that the small ones above them lack.
-libraries = {n for n in cases if n.startswith(("squeezenet", "timm", "Llama, step", "GPT-2", "BERT", "Mixtral"))}
+# One of each kind of memory.
+line = ("MLP, step with fused AdamW", "encoder layer, step", "residual blocks, forward", "Llama, prefill with its cache", "GRU and batch norm, step",
+        "autocast, step", "checkpointing", "views of one storage, step", "sparse embedding, step", "experts", "returns ten layers", "cache in an attribute")
 
-@pytest.mark.parametrize("name", [*(pytest.param(n, marks=heavy_only("a network of another library")) if n in libraries else n for n in cases), *(pytest.param(n, marks=nightly_only("more layers of the same kinds")) for n in whole)])
+@pytest.mark.parametrize("name", [*in_line(cases, *line, why="no kind of memory that those of the line lack"), *(pytest.param(n, marks=nightly_only("more layers of the same kinds")) for n in whole)])
 def test_peak_is_that_of_live_storages(name):
     "Equal to the byte; the parts add up at the peak and after each operator."
     case = (cases | whole)[name]

@@ -6,7 +6,7 @@ import pytest
 
 import fasterbench, forked
 from conftest import heavy, heavy_only, nightly, nightly_only, root
-from run_notebook import code_cells, is_timed, kind
+from run_notebook import code_cells, has_timed, is_timed, kind, left_out
 
 notebooks = sorted(p for p in (root/"nbs").rglob("*.ipynb") if ".ipynb_checkpoints" not in p.parts)
 # Pages for readers, whose parts the other notebooks and these tests run, are for the run of everything only; those that take
@@ -22,7 +22,7 @@ def run(path, *levels):
     return done, json.loads(done.stdout.rpartition("\ncells:")[2]) if done.returncode == 0 else {}
 
 def marks(path):
-    kept = [pytest.mark.timed("cells")] * any(is_timed(source) for *_, source in code_cells(path))
+    kept = [pytest.mark.timed("cells")] * has_timed(path, left_out(heavy, nightly))
     if path.parent.name in pages and path.stem in rare:
         return [*kept, *[pytest.mark.long] * nightly, nightly_only(f"a long page; its parts are tested in {rare[path.stem]}")]
     return kept + [heavy_only("pages that other notebooks test in parts")] * (path.parent.name in pages)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-from conftest import folder as test_folder, heavy, heavy_only, root
+from conftest import folder as test_folder, heavy, heavy_only, in_line, root
 from forked import command_line, patience_s, python, ranks
 
 names = "ddp fsdp tensor forward"
@@ -121,7 +121,7 @@ def two(tmp_path_factory):
             kept.write_text(json.dumps([json.loads(out.split("OUT")[1]) for out, _ in outs]))
     return json.loads(kept.read_text())
 
-@pytest.mark.parametrize("kind", names.split())
+@pytest.mark.parametrize("kind", in_line(names.split(), "ddp", "fsdp"))
 def test_every_rank_profiles_and_leaves_the_model_as_it_was(two, kind):
     for found in two:
         own = found[kind]
@@ -151,6 +151,7 @@ def test_results_are_gathered_on_rank_0(two):
     assert " max " in table and "gathered from 2 ranks" in table
     assert two[0]["ddp"]["gathered"]["program"]["ranks"][1][0] == 1
 
+@heavy_only("four processes")
 def test_four_ranks_with_roofs_of_their_own(tmp_path):
     "Ranks of one host measure together, and the second time they read what they kept."
     code = '''
@@ -204,6 +205,7 @@ after = [p.detach() for p in model.parameters()], len(model._forward_hooks), "fo
 say("same", all(map(torch.equal, before[0], after[0])) and before[1:] == after[1:])
 '''
 
+@heavy_only("waits for the limit of a rank")
 def test_a_rank_that_is_killed_ends_the_others(tmp_path):
     outs, seconds = launch("fault = lambda: os.kill(os.getpid(), signal.SIGKILL)\n" + class_of_faults, tmp_path, check=False)
     assert "RankError" in outs[0][0] and "rank 1 ended or hangs" in outs[0][0] and "same True" in outs[0][0] and outs[1][0] == "", outs
@@ -301,6 +303,7 @@ def check_output(folder, out, err, n):
     assert (folder/"out.html").stat().st_size > 100_000
     assert sorted(p.name for p in folder.iterdir() if p.name != "__pycache__") == ["net.py", "out.html", "out.json", "roofs.json"]
 
+@heavy_only("three processes")
 def test_the_same_command_line_with_one_and_two_ranks(folder):
     alone = python(command_line("roofline", *arguments), folder)
     assert alone.returncode == 0, alone.stderr[-2000:]

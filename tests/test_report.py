@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from conftest import heavy, heavy_only, nightly, nightly_only, once, root
+from conftest import heavy, heavy_only, in_line, nightly, nightly_only, once, root
 from fasterbench import HardwarePeaks, Result, compare, from_json
 from fasterbench.core.units import format_si
 from fasterbench.roofs.place import place
@@ -200,7 +200,7 @@ def here_on(page):
 
 # Every kind of page
 
-@pytest.mark.parametrize("name", kinds_of_pages)
+@pytest.mark.parametrize("name", in_line(kinds_of_pages, "report", "pair", why="another kind of page"))
 def test_opens_from_a_file_without_a_network_and_without_errors(chrome, pages, name):
     path, tab = pages[name]
     console, requests = opened(chrome, path, tab=tab, state="")
@@ -225,6 +225,7 @@ def test_every_filter_acts_on_charts_table_and_sum(chrome, pages, name):
     put(chrome, "text", "no such row")
     assert lines(chrome) == [] and all(c == [] for c in on_charts(chrome)) and tried >= 1 and chrome.get_log("browser") == []
 
+@heavy_only("seconds in a browser")
 @here_on("step")
 def test_charts_keep_their_size_when_the_window_or_the_phone_turns(chrome, pages, name):
     path, tab = pages[name]
@@ -830,6 +831,7 @@ def columns_fit_or_have_a_bar(chrome, page):
     chrome.execute_script("document.getElementById('scroller').scrollTop = 1e6")
     assert box(chrome, "#table th")[1] == top, page
 
+@heavy_only("pictures of large results")
 @pytest.mark.parametrize("width, height, names", [(1440, 900, 3), pytest.param(1024, 768, 3, marks=nightly_only("a size in between")), pytest.param(390, 844, 1, marks=phones)])
 def test_real_results_are_drawn_well(chrome, real, width, height, names):
     "Each page is opened once in a size."

@@ -40,6 +40,7 @@ def test_two_thousand_layers(backward):
     assert len(rows) == (4000 if backward else 2000) and len({(r.name, r.phase) for r in rows}) == len(rows)
     assert {r.flops for r in rows if r.phase != "backward"} == {2*2*4*4 + 8}
 
+@heavy_only("counts 150 layers and 600")
 @pytest.mark.parametrize("backward", [False, pytest.param(True, marks=nightly_only("the same, four times as long"))])
 def test_four_times_the_layers_are_four_times_the_calls(backward):
     profile(layers(10), backward=backward)

@@ -1,5 +1,6 @@
 "Tensors of every layout, without memory, and with hooks: a profile reads what can be read, and puts it back."
 import pytest
+from conftest import heavy_only
 import torch
 from torch import nn
 
@@ -41,9 +42,12 @@ def short():
 
 places = ["buffer", "attribute", "parameter", "attribute of a parameter"]
 
-@pytest.mark.parametrize("where", places)
-@pytest.mark.parametrize("made", [lambda: freed(torch.ones(16)), lambda: freed(torch.ones(4, 4).t()), short,
-                                  lambda: freed(torch.ones(3, dtype=torch.int64))])
+def in_places(tensors):
+    "Each tensor in each place; in the test line in one, the next one for each tensor."
+    return [pytest.param(tensor, where, marks=[heavy_only("in another place")] * (where != places[i % 4])) for i, tensor in enumerate(tensors) for where in places]
+
+@pytest.mark.parametrize("made, where", in_places([lambda: freed(torch.ones(16)), lambda: freed(torch.ones(4, 4).t()), short,
+                                                   lambda: freed(torch.ones(3, dtype=torch.int64))]))
 def test_a_tensor_without_memory_is_not_read(made, where):
     model = Holder(made(), where)
     before = model.tensor.untyped_storage().nbytes()
@@ -98,8 +102,7 @@ def numbers(t):
     return (t.dequantize() if t.is_quantized else t.to_dense() if t.layout is not torch.strided else t).tolist()
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
-@pytest.mark.parametrize("where", places)
-@pytest.mark.parametrize("layout", layouts)
+@pytest.mark.parametrize("layout, where", in_places(layouts))
 def test_a_tensor_of_any_layout_is_put_back(layout, where):
     made, before = layouts[layout](), numbers(layouts[layout]())
     if layout != "channels": doubled[layout](changed := layouts[layout]())

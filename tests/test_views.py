@@ -9,7 +9,7 @@ import pytest
 import forked
 import ncu_files
 import trace_files
-from conftest import heavy_only, nightly_only, root
+from conftest import heavy_only, in_line, nightly_only, root
 from test_report import go_to, opened
 from view_kinds import llama, makers, paper, view_of
 
@@ -115,8 +115,9 @@ def written_texts(folder): return {p.name: p.read_text().partition('<script type
 
 kept = ("--html", "--json", "--csv", "--perfetto", "--junit", "--kernels")
 
-@pytest.mark.parametrize("verb", ["count", "roofline", "report", "compare", "predict", "trace", "ncu", "serve", "mfu", "check", "run",
-                                  pytest.param("compiled", marks=heavy_only("compiles")), pytest.param("peaks", marks=heavy_only("measures the roofs"))])
+verbs = "count", "roofline", "report", "compare", "predict", "trace", "ncu", "serve", "mfu", "check", "run", "compiled", "peaks"
+
+@pytest.mark.parametrize("verb", in_line(verbs, "roofline", "trace", why="a process for each verb"))
 def test_what_a_verb_writes_names_no_folder(verb, tmp_path):
     "Standard output and every file: neither the folder that it worked in, nor that of the packages, nor a home."
     arguments = written_by(verb, written_folder(tmp_path))
@@ -268,7 +269,7 @@ questions = dict(       # where is the time, what limits it, how far from the li
     watch=("time", "compute", "memory", "IQR", "busy in 3 of 5 samples", "device: a CPU", "roofs: float32"), peaks=("best rate", "noise: float32 spread 40 %"),
     disagreeing=("rows and total disagree by 3.00 ms", "bound", "utilization", "noise:"))
 
-in_the_test_line = "profile", "trace", "predict", "pair", "serve", "check", "disagreeing"
+in_the_test_line = "profile", "pair", "serve"
 
 @pytest.mark.parametrize("kind", [k if k in in_the_test_line else pytest.param(k, marks=more) for k in questions])
 def test_one_screen_answers(chrome, page_of, kind):

@@ -1,7 +1,7 @@
 "The words: the project measures and does not advise. Notebooks, README, CONTRIBUTING and docstrings are read for advice."
 import ast, json, re
 
-from conftest import root
+from conftest import heavy_only, root
 
 # What tells a reader what to do about a number. Each is found as whole words, in any case.
 advice = [
@@ -82,6 +82,7 @@ def openings(source):
     told = [ast.get_docstring(n) or "" for n in ast.walk(ast.parse(source)) if isinstance(n, places)]
     return [t for t in told if beginnings.match(t)]
 
+@heavy_only("words of a list")
 def test_docstrings_say_what_a_function_does():
     modules = list((root/"fasterbench").rglob("*.py"))
     found = {str(p.relative_to(root)): them for p in modules if (them := openings(p.read_text(encoding="utf-8")))}
@@ -100,6 +101,7 @@ def odd(source):
     strings = [n.value for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Constant) and isinstance(n.value, str) and " " in n.value]
     return [t for t in strings + re.findall(r"(?<!['\"])#(?! %%)(.*)", source) if old_words.search(t)]
 
+@heavy_only("words of a list")
 def test_texts_of_the_package_use_todays_words():
     found = {str(p.relative_to(root)): them for p in (root/"fasterbench").rglob("*.py") if (them := odd(p.read_text(encoding="utf-8")))}
     assert found == {}
@@ -175,6 +177,7 @@ def printable_texts(source):
     docs = {id(n.body[0].value) for n in ast.walk(tree) if isinstance(n, (ast.Module, ast.ClassDef, ast.FunctionDef)) and n.body and isinstance(n.body[0], ast.Expr)}
     return [n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str) and id(n) not in docs]
 
+@heavy_only("words of a list")
 def test_nothing_coined_is_printed():
     found = {str(p.relative_to(root)): hits for p in (*(root/"fasterbench").rglob("*.py"), *(root/"fasterbench/assets").glob("*.js")) if p.name != "_modidx.py"
              if (hits := [t for t in (printable_texts(p.read_text(encoding="utf-8")) if p.suffix == ".py" else [p.read_text(encoding="utf-8")]) if coined.search(t)])}

@@ -6,10 +6,11 @@
 __all__ = ['serve']
 
 # %% ../../nbs/serving/serve.ipynb #945be94f
+import pickle
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import product
 from math import ceil
 from pathlib import Path
@@ -19,7 +20,8 @@ from torch import nn
 
 from ..predicting.expected import Chip, attention_kernel, chip_of, interval
 from .serve_times import ServedTimes, engines, heads_of, products_of, server_spread
-from .serve_work import ModelWithoutData, Stored, experts_read, fact, language_model, stored_as
+from .serve_work import ModelWithoutData, Stored, configuration_of, experts_read, fact
+from .serve_work import language_model, stored_as
 from ..core.arguments import as_count
 from ..roofs.datasheet import as_peaks, at_printed_clock, listed_device
 from ..roofs.hardware import HardwarePeaks
@@ -352,8 +354,15 @@ class _Counted(NamedTuple):
     def name(self): return Path(getattr(self.model.config, "_name_or_path", "")).name or type(self.model).__name__
 
 def _counted(model_or_config, prompt, new):
+    "Return the counted model. The last configurations are kept: their work is the same on each device and batch."
     prompt, new = as_count("prompt", prompt, 1), as_count("new", new, 1)
-    model = language_model(model_or_config)
+    if isinstance(model_or_config, nn.Module): return _count_model(model_or_config, prompt, new)
+    return _count_configuration(pickle.dumps(configuration_of(model_or_config)), prompt, new)
+
+@lru_cache(maxsize=8)
+def _count_configuration(pickled, prompt, new): return _count_model(language_model(pickle.loads(pickled)), prompt, new)
+
+def _count_model(model, prompt, new):
     asked = ModelWithoutData(model)
     works = asked.prefill(prompt), asked.decode(prompt, max(new // 2, 1)), asked.decode(prompt, new)
     return _Counted(model, dict(zip(_keys, works)), asked, prompt, new)

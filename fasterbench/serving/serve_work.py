@@ -688,9 +688,8 @@ def language_model(
 )->nn.Module:
     "Return the model that `config` means, without memory for its weights."
     if isinstance(config, nn.Module): return config
-    try: import transformers
-    except ImportError: raise ImportError("a language model needs transformers: pip install transformers") from None
-    config = _configuration(transformers, config)
+    config = configuration_of(config)
+    import transformers
     two_sides = fact(config, "is_encoder_decoder")
     names = ("Seq2SeqLM", "SpeechSeq2Seq") if two_sides else ("CausalLM", "ImageTextToText")
     kinds = [getattr(transformers, f"AutoModelFor{n}") for n in names]
@@ -700,7 +699,12 @@ def language_model(
     with _failure_explained(config, "make a model"), uncompiled(), torch.device("meta"):
         return kind.from_config(config, dtype=dtype, trust_remote_code=False).eval()
 
-def _configuration(transformers, config):
+def configuration_of(
+    config, # A configuration of transformers, a dict of one, or the path of a folder or `config.json`
+):
+    "Return the configuration of transformers that `config` means."
+    try: import transformers
+    except ImportError: raise ImportError("a language model needs transformers: pip install transformers") from None
     if isinstance(config, transformers.PretrainedConfig): return config
     if isinstance(config, dict):
         fields = dict(config)

@@ -10,7 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
 import fasterbench.compiled.inductor as inductor
-from conftest import heavy_only, nightly, nightly_only
+from conftest import heavy_only, in_line, nightly, nightly_only
 from fasterbench import compare, predict, read_trace
 from fasterbench.roofline import HardwarePeaks, RooflineAnalyzer
 from fasterbench.roofs.place import violations
@@ -158,7 +158,7 @@ def scatters():
     return torch.zeros(100, 16), torch.randint(0, 100, (3000,)), torch.randint(0, 100, (3000, 16)), torch.randn(3000, 16)
 
 @pytest.mark.parametrize("f", [lambda o, i, s: o.index_add(0, i, s) * 2,
-                               lambda o, i, s: o.index_put((i,), s, accumulate=True) * 2])
+                               pytest.param(lambda o, i, s: o.index_put((i,), s, accumulate=True) * 2, marks=heavy_only("the same by another name"))])
 def test_a_loop_that_adds_to_a_place_has_its_additions(f):
     "By hand: an addition for each element of the source, and a product for each of the result; integers have none."
     out, rows, _, source = scatters()
@@ -169,6 +169,7 @@ def row_of(result, kind): return next(p for p in result.points if p.type == kind
 
 def copies(result): return sorted(p.bytes_moved for p in kernels(result) if p.type.startswith("fused "))
 
+@heavy_only("compiles again")
 def test_operators_that_change_a_tensor_have_rows():
     "By hand: a copy of the result is made, then index and source are read, and the result is read and written."
     out, _, index, source = scatters()
@@ -190,6 +191,7 @@ def test_an_operator_without_a_row_is_named(monkeypatch):
     torch._dynamo.reset()
     assert any("no row for aten.scatter_reduce_.two (2 calls):" in n for n in profiled(f, (out, index, source)).notes)
 
+@heavy_only("compiles again")
 def test_an_index_put_that_inductor_calls_has_a_row():
     "By hand, with an index of rows, and with two of single elements: 3000 additions of 16, and of one."
     out, rows, index, source = scatters()
@@ -219,6 +221,7 @@ class Gathers(nn.Module):
     def __init__(self): super().__init__(); self.fc, self.pick = nn.Linear(64, 64), Runs(lambda x, i: x.gather(0, i))
     def forward(self, x, i): return self.pick(self.fc(x), i)
 
+@heavy_only("compiles again")
 def test_the_gradient_of_a_gather_has_a_row():
     "By hand: 200 × 64 gradients are added into 50 × 64 zeros."
     sample = torch.randn(50, 64), torch.randint(0, 50, (200, 64))
@@ -236,7 +239,7 @@ def test_three_limits(forward):
     assert least == 4 * (weights + 8 * 16 + 8 * 4)                             # weights, sample and result, once
     assert "perfect fusion" in result.text()
 
-@pytest.mark.parametrize("how", ["compile", "child", "each block"])
+@pytest.mark.parametrize("how", in_line(["compile", "child", "each block"], "child"))
 def test_compiled_in_other_ways(how):
     "`module.compile()`, a compiled child, and each block compiled for itself: the same layers, by their whole names."
     model, sample = made(), torch.ones(8, 16)
@@ -264,6 +267,7 @@ class Tied(nn.Module):
         self.head.weight = self.embedding.weight
     def forward(self, ids): return self.head(self.embedding(ids).tanh())
 
+@heavy_only("compiles again")
 def test_a_product_that_adds_the_gradients_of_tied_weights_has_its_layer():
     "A pattern of Inductor adds the embedding's gradient within the product, which then has no record of its module."
     result = check(profiled(torch.compile(made(Tied)), torch.arange(8), backward=True))
@@ -287,6 +291,7 @@ class Eagerly(Net):
     def between(self, x): return x @ x.T @ x
     def forward(self, x): return self.head(self.between(self.blocks[0](x)))
 
+@heavy_only("compiles again; a graph break is in the line")
 def test_what_runs_eagerly_between_graphs():
     "Two products of 8 × 16 with its transpose run in no graph; they are in the row of the module."
     result = profiled(torch.compile(made(Eagerly)))
@@ -314,6 +319,7 @@ def test_sizes_that_are_symbols_from_the_first_run(sample):
     up = next(p for p in kernels(result) if p.name == "blocks.0.up")
     assert up.bytes_moved == 4 * (5 * 16 + 16 * 32 + 32 + 5 * 32)
 
+@heavy_only("compiles twice; the sizes of operators are in the line")
 @pytest.mark.parametrize("part", [slice(None), slice(2, 5)], ids=["own memory", "a view"])
 def test_products_of_sizes_that_are_symbols(part):
     class Layer(nn.TransformerEncoderLayer):
@@ -334,6 +340,7 @@ class Cache(nn.Module):
         scores = (x * self.k).sum(-1).softmax(-1)
         return (scores.unsqueeze(-1) * self.v).sum(2)
 
+@heavy_only("compiles again")
 def test_a_cache_that_is_written_and_read_in_one_kernel():
     "By hand: of keys and values all rows but the new one are read."
     result = check(profiled(torch.compile(made(Cache)), torch.ones(1, 16, 1, 64)))
@@ -341,6 +348,7 @@ def test_a_cache_that_is_written_and_read_in_one_kernel():
     scores, row = 4 * 16 * 2048, 4 * 16 * 64
     assert rows + 2 * row + 2 * row <= moved <= rows + 8 * row + 4 * scores
 
+@heavy_only("compiles again")
 def test_a_graph_that_dynamo_begins_again(monkeypatch):
     "Where a number turns out to be a constant, PyTorch gives up the graph, and Dynamo makes it in another way."
     from torch._dynamo.exc import TensorifyScalarRestartAnalysis
@@ -352,6 +360,7 @@ def test_a_graph_that_dynamo_begins_again(monkeypatch):
     result = check(profiled(model))
     assert given_up and len(kernels(result)) > 1 and not result.notes, result.notes
 
+@heavy_only("compiles in three modes")
 @pytest.mark.parametrize("options", [dict(mode="reduce-overhead"), dict(options={"freezing": True}), dict(mode="max-autotune")], ids=str)
 def test_modes(options):
     result = check(profiled(torch.compile(made(), **options)))
@@ -375,7 +384,7 @@ def test_export_then_compile():
 
 def somebodys_compiler(graph, inputs): return graph.forward
 
-@pytest.mark.parametrize("backend", ["eager", "aot_eager", somebodys_compiler])
+@pytest.mark.parametrize("backend", in_line(["eager", "aot_eager", somebodys_compiler], "eager"))
 def test_another_backend_stays_one_row(backend):
     result = profiled(torch.compile(made(), backend=backend))
     name = getattr(backend, "__name__", backend)
@@ -444,6 +453,7 @@ class Interleaved(Net):
         for b in (*self.blocks, *self.blocks): x = b(x)
         return self.head(x)
 
+@heavy_only("compiles again")
 def test_kernels_of_graphs_that_are_called_in_turn_are_in_order(tmp_path):
     model = made(Interleaved)
     for b in model.blocks: b.compile()
@@ -452,6 +462,7 @@ def test_kernels_of_graphs_that_are_called_in_turn_are_in_order(tmp_path):
     layers = [kernel["layers"][0][0] for kernel in json.loads((tmp_path / "kernels.json").read_text())["sites"]]
     assert [k for k, path in enumerate(layers) if path == "blocks.1"] == [len(layers) // 2 - 1, len(layers) - 1]
 
+@heavy_only("compiles three models")
 def test_what_no_record_names_is_said():
     "The product that adds the gradients of tied weights (above) has an inferred layer; a forward has none."
     trained = profiled(torch.compile(made(Tied)), torch.arange(8), backward=True)
@@ -538,6 +549,7 @@ def lines_of(f, files, at=None):
     finally: sys.settrace(old)
     return count
 
+@heavy_only("swaps at every line")
 def test_interrupted_at_every_line_of_the_swap():
     model, sample = ready(), torch.ones(8, 16)
     with torch.no_grad(): frames = inductor.Generator(lambda *kernel: kernel[2]).run(lambda: model(sample))

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from conftest import in_line
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -17,7 +18,7 @@ from memory_cases import cases, prepared
 steps = ["MLP, step", "MLP, step with momentum", "returns ten layers, step", "swin blocks, step", "vit of 32 pixels, step", "in-place activations, step", "views of one storage, step", "tied weights, step",
          "checkpointing", "checkpointing, reentrant", "encoder layer, step", "GRU and batch norm, step", "GPT-2, step"]
 
-@pytest.mark.parametrize("name", steps)
+@pytest.mark.parametrize("name", in_line(steps, "MLP, step", "tied weights, step", "checkpointing, reentrant", "encoder layer, step"))
 def test_a_backward_that_is_run_here_frees_what_the_engine_frees(name):
     "For a device that is not here nodes run one by one: peak, parts and place are those of PyTorch's engine, to the byte."
     model, sample, how = prepared(cases[name])

@@ -89,6 +89,7 @@ found["same"] = [all(map(torch.equal, gradients(n, True), gradients(n, False))) 
 """)
     assert found["same"] == [True, True]
 
+@heavy_only("two ranks that wait for each other")
 def test_hooks_that_work_in_other_threads(tmp_path):
     "What a communication hook of DDP does once all ranks have come is not counted, and said to be unknown; its state comes back."
     found = on_ranks(tmp_path, counting + """

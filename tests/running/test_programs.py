@@ -100,6 +100,7 @@ def interrupted(command, cwd, **env):
         err = process.communicate(timeout=patience_s)[1]
     return lines, process.returncode, err.rstrip().rpartition("\n")[2]
 
+@heavy_only("a process that imports torch")
 def test_an_interrupt_of_its_own(tmp_path):
     "A script that raises `KeyboardInterrupt` after a sample: the process ends by the signal, as under `python`."
     (tmp_path/"own.py").write_text("import torch\nm = torch.nn.Linear(8, 8)\nfor i in range(50): m(torch.ones(2, 8))\nraise KeyboardInterrupt\n")

@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 import fasterbench
 import fasterbench.running.watch as watching
-from conftest import heavy_only, nightly, nightly_only
+from conftest import heavy_only, in_line, nightly, nightly_only
 from fasterbench import HardwarePeaks, watch
 from fasterbench.engine.modules import copiers
 from fasterbench.running.program import ProgramStep
@@ -190,7 +190,7 @@ class SleepByRows(nn.Module):
 
 @pytest.mark.timed
 @pytest.mark.parametrize("period", [(2, 12), (12, 2), (2, 40, 9), (40, 40, 9, 2)], ids=str)
-@pytest.mark.parametrize("active", [1, pytest.param(2, marks=nightly_only("another number")), 3])
+@pytest.mark.parametrize("active", [pytest.param(1, marks=heavy_only("another number")), pytest.param(2, marks=nightly_only("another number")), 3])
 def test_shapes_work_and_time_are_of_one_call(period, active):
     "Whatever lengths come in turn, the headline's shape, the FLOPs and the time end to end are those of one call."
     model = SleepByRows()

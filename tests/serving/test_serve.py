@@ -4,7 +4,7 @@ from dataclasses import replace
 from inspect import signature
 
 import pytest, torch
-from conftest import heavy, heavy_only, nightly, nightly_only, root, shared_file
+from conftest import heavy, heavy_only, in_line, nightly, nightly_only, root, shared_file
 from forked import command_line, python
 
 transformers = pytest.importorskip("transformers")
@@ -84,7 +84,7 @@ def held(cache):
     tensors = [t for s in states if s is not None for t in (s.values() if isinstance(s, dict) else [s])]
     return sum(t.numel() * t.itemsize for t in tensors if t is not None)
 
-@pytest.mark.parametrize("name", hand)
+@pytest.mark.parametrize("name", in_line(hand, "mistral_window", "deepseek_latent", "mixtral", "t5"))
 def test_real_object(name):
     "The model with weights: its parameters, the bytes of its cache, and the FLOPs that are counted while it runs, every layer for itself."
     model, ids, one = real(name), torch.ones(1, prompt + new - 1, dtype=torch.long), torch.ones(1, 1, dtype=torch.long)
@@ -112,7 +112,7 @@ def test_static_cache(name):
     cache.early_initialization(1, heads, dim, torch.bfloat16, torch.device("cpu"))
     assert ModelWithoutData(model).decode(prompt, new).cache.pairs == held(cache)
 
-@pytest.mark.parametrize("name", hand)
+@pytest.mark.parametrize("name", in_line(hand, "llama", "deepseek_latent"))
 def test_grows_with_the_batch(name):
     "Three sequences have three times the FLOPs and the cache of one."
     model = language_model(hand[name][0])
@@ -221,7 +221,7 @@ def test_tensor_parallel():
     slow = serve(config, prompt, new, 2, "H100", tensor_parallel=4, network=1e6).point("decode", 2)
     assert slow.bound == "network" and slow.limit_s == slow.collective_bytes / 1e6
 
-@pytest.mark.parametrize("devices, fullest", ((1, 8), (2, 4), (3, 3), (5, 2), (6, 2), (7, 2), (8, 1), (12, 1)))
+@pytest.mark.parametrize("devices, fullest", [(1, 8), (3, 3), (7, 2), *(pytest.param(*n, marks=heavy_only("other numbers of devices")) for n in ((2, 4), (5, 2), (6, 2), (8, 1), (12, 1)))])
 def test_heads_of_the_cache_stay_whole(devices, fullest):
     "Eight heads of 16: the device that holds most of them decides how much is read, how much fits, and how long attention takes."
     config = hand["llama"][0] | dict(hidden_size=256, num_attention_heads=16, num_key_value_heads=8)
@@ -246,7 +246,7 @@ sizes = {6_738_415_616: dict(model_type="llama", hidden_size=4096, intermediate_
                            num_key_value_heads=1, head_dim=256, vocab_size=262144),
          671_026_419_200 - 58 * 256: dict(model_type="deepseek_v3")}
 
-slow = {129_135_360: nightly_only("a scan of 24 layers; four are counted by hand"), 671_026_404_352: heavy_only("layers that count slowly")}
+slow = {n: heavy_only("another published model") for n in sizes if n not in (7_241_732_096, 124_439_808, 30_532_122_624)} | {129_135_360: nightly_only("a scan of 24 layers; four are counted by hand")}
 
 @pytest.mark.parametrize("size", [pytest.param(n, marks=slow[n]) if n in slow else n for n in sizes],
                          ids=lambda n: f"{n / 1e9:.1f}G")
@@ -262,6 +262,7 @@ def test_the_number_of_devices_is_noted_of_one_degree_alone():
     def said(degrees): return [n for n in serve(llama, on="NVIDIA H100 80GB HBM3", tensor_parallel=degrees).notes if "tokens/s for all" in n]
     assert said(2) == ["figures are per device, tokens/s for all 2 devices"] and said([1, 2]) == []
 
+@heavy_only("a large model; sizes of published models are in the line")
 def test_published_70b():
     "Llama 3.1 70B by the numbers of its configuration: 70 553 706 496 parameters, in seconds and without memory for them."
     config = dict(model_type="llama", hidden_size=8192, intermediate_size=28672, num_hidden_layers=80, num_attention_heads=64,
@@ -296,6 +297,7 @@ def test_decode_attention(file):
     faster = [b for b, _, t, _ in rows if b / peaks.peak_bandwidth > t]
     assert all(b < 1.3 * peaks.memory[0].capacity for b in faster) and bool(faster) == (file == "l40s")
 
+@heavy_only("counts fifteen forwards")
 def test_gpt_fast():
     """Fifteen published rates of a program without a server: GB/s of weights within 2 %, rates below the limit, and the median
     error of the expected time; the limit is off by 45 %."""
@@ -395,6 +397,7 @@ def test_what_cannot_be_is_said_at_once(wrong, error, says, monkeypatch):
     with pytest.raises(error) as raised: serve(hand["llama"][0], **wrong)
     assert says in str(raised.value)
 
+@heavy_only("counts again")
 def test_whole_numbers_of_other_libraries_are_taken():
     import numpy as np
     one, other = (serve(hand["llama"][0], n(64), n(8), [n(1), n(8)], tensor_parallel=n(2)).points for n in (int, np.int64))

@@ -5,7 +5,7 @@ import json, sys, threading
 from pathlib import Path
 
 import pytest, torch
-from conftest import heavy_only, nightly
+from conftest import heavy_only, in_line, nightly
 
 transformers = pytest.importorskip("transformers")
 sys.path.insert(0, str(Path(__file__).parent))
@@ -31,7 +31,7 @@ def agrees(name):
     assert 0 < found.needed <= found.flops[0]
     return found
 
-@pytest.mark.parametrize("name", few)
+@pytest.mark.parametrize("name", in_line(few, "llama4_text", "zamba", "dory"))
 def test_a_step_without_data_is_a_real_step(name): assert agrees(name)
 
 @heavy_only("builds twenty models, once a week two hundred")
@@ -73,7 +73,7 @@ attention = L * (2 * (H*64 + 64*H) + 2 * (H*32 + H*32) + 4*64*context)      # q 
 base = dict(hidden_size=H, num_hidden_layers=L, num_attention_heads=4, num_key_value_heads=2, head_dim=16, vocab_size=V,
             pad_token_id=0, bos_token_id=1, eos_token_id=2)
 
-@pytest.mark.parametrize("k", (1, 3))
+@pytest.mark.parametrize("k", in_line((1, 3), 3))
 def test_experts_that_the_code_runs_and_the_model_does_not_need(k):
     "Llama 4 multiplies each token by every expert: needed are the chosen and the shared one. Of the weights too."
     model = config("llama4_text", **base, intermediate_size=I, intermediate_size_mlp=96, num_local_experts=E, num_experts_per_tok=k,

@@ -3,6 +3,7 @@ import csv, json
 from collections import defaultdict
 
 import pytest
+from conftest import heavy_only
 
 import forked
 from fasterbench import FasterbenchDeprecationWarning, read_trace
@@ -292,6 +293,7 @@ def test_a_prediction_beside_the_trace_of_the_model():
     assert {q.name for q in found.pairs if q.side == "only after"} == {"(idle)", "ViTModel_0.ViTPooler_0.Linear_72", "ViTModel_0.ViTPooler_0.Tanh_0"}
     assert any("matched by class, order and work" in line for line in found.differences)
 
+@heavy_only("counts a served model")
 @needs_real
 def test_a_prediction_beside_the_trace_of_a_server():
     "Qwen3-8B, 32 sequences: one product of SGLang is three of the model, and that of the logits lies outside of it."

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import heavy_only
+from conftest import heavy_only, in_line
 
 import fasterbench.traces.perfetto as perfetto
 from fasterbench import on_trace_ready, read_trace
@@ -311,7 +311,7 @@ def test_what_is_not_quite_json_is_read(tmp_path, text, cut, block):
     assert [(p.flops, round(p.time_s * 1e6)) for p in result.ops] == [(2 * 64**3, 50)]
     assert [n for n in result.notes if "cut off" in n] == ["the file is cut off: it ends within the list of events, and what came after is missing"] * cut
 
-@pytest.mark.parametrize("name", ["f", r"C:\Users", 'f("x")'])
+@pytest.mark.parametrize("name", in_line(["f", r"C:\Users", 'f("x")'], 'f("x")', why="another name"))
 def test_a_trace_that_ends_anywhere_is_read_up_to_there_or_refused(tmp_path, name):
     "Never more than the events that are whole, and never without a word."
     text = not_quite_json(name, end="]}").encode()
@@ -453,7 +453,7 @@ def test_a_trace_without_roofs_says_how_a_trace_gets_them(tmp_path):
 hostile = ["__import__('os').system('touch HERE')", "'); DROP", "\u0000", "</script>", "\ud800", "a" * 100_000, "{}", "[[[[", "1e999", "-1", "0x10", "(lambda: 1)()", "nn.Module: ", "\x1b[31m", "🦀" * 50]
 strange = [None, True, -1, 2**70, 1e308, -1e308, "x", [], {}, [[]], [-1], [2**62, 2**62], ["a"], [[1, "b"]], {"a": 1}, 0.5]
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", in_line(range(40), *range(8), why="more damage by chance"))
 def test_hostile_traces_are_read_or_refused(tmp_path, seed, monkeypatch):
     "Strange values in every place: an error of a sentence, or an breakdown that adds up. Nothing of it runs."
     chance, pick = random.Random(seed), lambda values: copy.deepcopy(chance.choice(values))
@@ -557,7 +557,8 @@ def test_unknown_work_is_no_zero(name, by):
     assert "0 at the roof" not in second and "?" not in second, second
 
 @needs_real
-@pytest.mark.parametrize("name", ("h100_vit_base_infer", "mi300x_vit_base_infer", "h100_qwen1.5_0.5b_prefill", "mi300x_resnet_ddp8_train_rank0", "b200_gptoss_vllm_tp8_rank0"))
+@pytest.mark.parametrize("name", in_line(("h100_vit_base_infer", "mi300x_vit_base_infer", "h100_qwen1.5_0.5b_prefill", "mi300x_resnet_ddp8_train_rank0", "b200_gptoss_vllm_tp8_rank0"),
+                                         "h100_vit_base_infer", why="another trace"))
 def test_without_its_module_events_a_trace_says_the_same_of_operators(tmp_path, name):
     data = json.loads(gzip.open(real/f"{name}.json.gz").read())
     bare = [e for e in data["traceEvents"] if not str(e.get("name", "")).startswith("nn.Module: ")]
