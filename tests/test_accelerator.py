@@ -167,6 +167,7 @@ def test_resnet18():
     assert rows == expected | {"(idle)": 5}
     check_sum(ra, 20 * 220 + 17 * 7 + 8 * 9 + 11 + 12 + 13 + 5)
 
+@heavy_only("a model of the size that people use")
 @apart
 def test_resnet18_training():
     "Every convolution 200 µs, and 400 µs backward; the gradients that meet before a block are added, by the first of what follows."

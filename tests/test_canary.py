@@ -2,6 +2,7 @@
 
 `python tests/test_canary.py` prints what is missing, without pytest."""
 import ast, importlib, sys
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -32,6 +33,7 @@ def chain_of(node):
     while isinstance(node, ast.Attribute): parts, node = [node.attr, *parts], node.value
     return ".".join([node.id, *parts]) if isinstance(node, ast.Name) else ""
 
+@cache
 def used():
     "Each private name of PyTorch in the code, with the modules that use it."
     found = {}

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import fasterbench
-from conftest import heavy, nightly
+from conftest import heavy, heavy_only, nightly
 from fasterbench.engine.process import _lock, _present, _process_switches, _thread_switches
 from fasterbench.engine.model_state import _occupied, _freed
 from fasterbench.timing.profiler import _one_at_a_time
@@ -104,6 +104,7 @@ def test_interrupted_at_every_line(what, act, first, piece, pieces):
     places = [Lines().run(lambda: profile(*setting(training))).lines[at - 1] for at in wrong[:3]]
     assert not wrong, f"{len(wrong)} of {len(numbers)} lines leave something changed: {places}"
 
+@heavy_only("takes a while by design")
 def test_ctrl_c_that_does_not_stop():
     "Somebody who holds Ctrl-C down, in the middle of training steps of a model that takes a while to put back."
     net = nn.Sequential(*(nn.Linear(512, 512) for _ in range(24)))

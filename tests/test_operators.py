@@ -151,6 +151,7 @@ def test_backward_of_a_deformable_convolution(masked):
     # sampled, spread, two offsets of 7 each; six for the mask
     assert (call.flops, call.contraction_flops) == (2*once + (8 + 8 + 14 + 6*masked)*taps + 4*14*14, 2*once)
 
+@heavy_only("a detector of torchvision")
 def test_the_step_of_a_detector_is_known():
     detector = torchvision.models.detection.fasterrcnn_mobilenet_v3_large_320_fpn(weights=None, weights_backbone=None, num_classes=3)
     target = dict(boxes=torch.tensor([[5., 5, 40, 40]]), labels=torch.tensor([1]))

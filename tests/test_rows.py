@@ -4,6 +4,7 @@ from dataclasses import replace
 from tempfile import NamedTemporaryFile
 
 import pytest, torch
+from conftest import heavy_only
 from torch import nn
 
 import ncu_files
@@ -68,7 +69,7 @@ def test_rows_of_a_training_step():
     check(step.profile(warmup=1, steps=3, backward=True, optimizer=torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9),
                        progress=False).result, 3000)
 
-@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=heavy_only("asks the compiler"))])
 def test_rows_of_a_prediction(compiled):
     check(predict(made(), torch.ones(2, 3, 8, 8), "NVIDIA H100 80GB HBM3", compiled=compiled), 1000)
     check(predict(Attends(), torch.ones(2, 64, 16), "NVIDIA A100-SXM4-80GB", autocast=torch.bfloat16, compiled=compiled))

@@ -84,7 +84,7 @@ def test_a_damaged_value_is_refused_or_shown(full):
     fields, once a week of every one, the first that is read is drawn."""
     plain = json.loads(full.to_json())
     every = ways(plain)
-    many, drawings = (len(every), len(every)) if nightly else (2000, 40) if heavy else (120, 20)
+    many, drawings = (len(every), len(every)) if nightly else (2000, 40) if heavy else (100, 6)
     read, drawn = 0, set()
     for path, other in random.Random(15).sample(every, many):
         try: again = from_dict(damaged(plain, path, other))

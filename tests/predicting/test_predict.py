@@ -140,6 +140,7 @@ def test_devices_that_were_left_out_of_the_fit(singles, kind):
             at = (rows.device == device) & (rows.engine == "vllm")
             assert kernels.error(rows.where(at), took[at]) < 0.2, device
 
+@heavy_only("predicts a hundred programs")
 @needs_data
 def test_programs_of_single_operators_in_float32(proof, tmp_path):
     "KernelBench on two boards: none above its limit, and 80 % intervals that mean it, of convolutions as of all."

@@ -43,6 +43,7 @@ def test_every_class_has_figures_or_a_sentence(name): agrees(name)
 def end(config, prompt=12, new=4, batch=1, **how): return serve(config, prompt, new, batch, **how).point("decode", batch, "end")
 def config(kind, **fields): return transformers.AutoConfig.for_model(kind, **fields)
 
+@heavy_only("counts four models")
 def test_the_stack_that_keeps_the_cache_decides():
     "Keys and values of 64 in bfloat16, of the tokens made so far and of those of the prompt, in each layer of the decoder alone."
     for encoder, decoder in ((5, 2), (2, 5)):
@@ -59,6 +60,7 @@ def test_sound_and_text():
                      pad_token_id=0, bos_token_id=1, eos_token_id=2, decoder_start_token_id=1)
     assert end(whisper).kv_bytes == 2 * 2*64 * (50 + 12 + 4) * 2
 
+@heavy_only("one more architecture")
 def test_pictures_and_text():
     "Qwen2-VL: 3 layers of text, however many the pictures have."
     text = dict(hidden_size=64, intermediate_size=96, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2, vocab_size=320,
@@ -95,6 +97,7 @@ def test_experts_by_every_implementation(implementation):
     assert {(w.shape[0], w.chosen) for w in work.weights if w.role == "experts"} == {(E, 2)}
     assert ModelWithoutData(model).prefill(12).causal_flops == 12 * L * (2 * (2*H*64 + 2*H*32) + 2*H*E + 2 * 2*3*H*I) + L * 4*64 * 12*13/2 + 2*H*V
 
+@heavy_only("one more architecture")
 def test_experts_of_a_token_by_layer():
     "Hunyuan lists them by layer: 1 and 3 of 8."
     def read(batch):
@@ -102,6 +105,7 @@ def test_experts_of_a_token_by_layer():
         return end(model, batch=batch).weight_bytes
     assert round(read(100_000) - read(1)) == (7 + 5) * 3*H*I * 2 + (V - 1) * H * 2
 
+@heavy_only("one more architecture")
 def test_heads_that_differ_by_layer():
     "Gemma 4: 5 layers with heads of 256, the sixth of 512; the devices share 2 heads of keys."
     model = config("gemma4_text", hidden_size=64, num_hidden_layers=6, num_attention_heads=4, num_key_value_heads=2, intermediate_size=96,

@@ -226,6 +226,7 @@ def test_engines_have_figures_and_no_row_above_its_roof(name, least):
     assert (parts["with FLOPs and bytes"] + parts.get("with bytes, at least", 0)) / linked >= least
     assert [p.name for p in result.ops if p.utilization_pct is not None and p.utilization_pct > 105] == []
 
+@heavy_only("reads a large trace")
 @needs_real
 def test_a_row_faster_than_the_last_used_allow_gets_what_the_cache_can_hold():
     "6.4 MB in place behind a batch norm in 11.3 us, which DRAM alone cannot serve; the L2 of 6.29 MB holds most of it."
@@ -264,6 +265,7 @@ def test_a_decode_step_beside_the_figures_of_a_peer():
     for name in ("add_rmsnorm", "silu_and_mul", "store_cache"):
         assert total(p.bytes_moved for p in own[name]) == pytest.approx(moved[name], rel=0.01), name
 
+@heavy_only("reads a large trace")
 @needs_real
 def test_compiled_kernels_beside_the_figures_of_a_peer():
     "Where a kernel joins or cuts tensors, the peer counts each as large as the whole run, which is not what it moves."
