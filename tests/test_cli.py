@@ -166,7 +166,7 @@ def test_json_on_standard_output(folder):
     done = fasterbench("roofline", "net.py:make", "--steps", "3", "--json", "-", "--no-html", cwd=folder)
     names = [p["name"] for p in json.loads(done.stdout)["points"]]
     assert done.returncode == 0 and {"0", "1"} <= set(names)
-    limits = r"fasterbench: (noise: |Slow steps|shares are of |peak memory |roofs? |warning: |\d+ of \d+ rows are faster than )"   # to the trust, on a busy machine
+    limits = r"fasterbench: (noise: |Slow steps|shares are |peak memory |roofs? |warning: |\d+ of \d+ rows are faster than )"   # to the trust, on a busy machine
     assert all(re.match(limits, line) for line in done.stderr.splitlines()), done.stderr
 
 def test_one_thing_at_a_time_on_standard_output(folder):
@@ -236,7 +236,7 @@ def test_given_peaks(folder):
     environment = own["environment"]
     HardwarePeaks(1.25e12, 1e11, environment=dict(device_name=environment["device_name"], threads=environment["threads"] + 6)).to_json(folder/"threads.json")
     note, = noted("--peaks", "threads.json")["notes"]
-    assert f"they are of {environment['threads'] + 6} threads, and the rows were measured with {environment['threads']}" in note
+    assert f"they were measured with {environment['threads'] + 6} threads, the rows with {environment['threads']}" in note
     found = noted("--peaks", "NVIDIA H100 80GB HBM3")                    # a device of the datasheet table
     assert found["peaks"]["environment"]["device_name"].startswith("NVIDIA H100") and "they are of NVIDIA H100" in found["notes"][0]
 

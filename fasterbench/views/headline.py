@@ -280,7 +280,7 @@ def caveats(result)->str:
 def noise_line(parts): return "noise: " + "; ".join(parts) if parts else ""
 
 def caveat_parts(result)->list[str]:
-    "List the caveats on the times, those on the roofs, and that roofs will be measured again."
+    "List the caveats on the times, those on the roofs, and that roofs may be too low."
     load = load_caveats(result.timing) if result.timing else []
     parts = _time_caveats(result, load)
     roofs = unsteady_roofs(result.peaks, result.points) if result.peaks else []
