@@ -27,10 +27,10 @@ def test_text_notebook_page_and_json_carry_the_same_caveats(kind):
 
 def test_caveats_are_said():
     "By hand: what each kind of view has to say of itself."
-    wanted = dict(three_batches="PREDICTED, not measured", profile="used 1.6 of 2 cores", training="used 1.6 of 2 cores", compiled="kernels of Inductor", pair="used 1.6 of 2 cores",
-                  series="no FLOP rule for aten::odd", watch="in 3 of 5 samples", batches="PREDICTED, not measured", devices="limit of its datasheet",
-                  predict="PREDICTED", serve="nothing here was measured", serve_several="nothing here was measured", check="this machine alone", peaks="40 %",
-                  kernels="FLOPs are unknown for 1 of 1 rows", no_roofs="the file has no peaks", trace="GPU idle 85.0 %")
+    wanted = dict(three_batches="not measured", profile="used 1.6 of 2 cores", training="used 1.6 of 2 cores", compiled="kernels of Inductor", pair="used 1.6 of 2 cores",
+                  series="no FLOP rule for aten::odd", watch="in 3 of 5 samples", batches="not measured", devices="its datasheet allows",
+                  predict="not measured", serve="Nothing here was measured", serve_several="Nothing here was measured", check="only on this machine", peaks="40 %",
+                  kernels="FLOPs are unknown for 1 of 1 rows", no_roofs="the file has no peak metrics", trace="GPU idle 85.0 %")
     for kind, words in wanted.items(): assert words in " ".join(view_of(kind).caveats), kind
 
 def test_a_sweep_of_predictions_says_limit_and_interval():
@@ -262,9 +262,9 @@ in_view = """
 questions = dict(       # where is the time, what limits it, how far from the limit, how sure, what changed
     profile=("time", "share", "bound", "lost below the roof", "utilization", "gap", "noise:"), training=("phase", "time", "share", "bound", "utilization", "noise:"),
     compiled=("time", "share", "bound", "utilization", "noise:"), trace=("time", "idle", "bound", "utilization", "gap"), ranks=("slowest rank", "bound", "utilization"),
-    predict=("expected", "p10", "p90", "bound", "limit 131.51 ns", "(15.62 µs to 26.75 µs)", "PREDICTED"), host=("expected", "p90", "bound", "limit", "PREDICTED"),
+    predict=("expected", "p10", "p90", "bound", "limit 131.51 ns", "(15.62 µs to 26.75 µs)", "Predicted for"), host=("expected", "p90", "bound", "limit", "Predicted for"),
     pair=("time before", "time after", "time ratio", "utilization after", "spread unknown", "noise:"), series=("batch 1", "last/first", "at the roof", "noise:"),
-    batches=("batch 8", "last/first", "limit", "PREDICTED"), three_batches=("batch 32 expected", " to ", "limit", "PREDICTED"), devices=("NVIDIA L40S", "limit", "PREDICTED"), serve=("tokens/s", "bound", "limit", "nothing here was measured"),
+    batches=("batch 8", "last/first", "limit", "Predicted for"), three_batches=("batch 32 expected", " to ", "limit", "Predicted for"), devices=("NVIDIA L40S", "limit", "Predicted for"), serve=("tokens/s", "bound", "limit", "Nothing here was measured"),
     serve_several=("tokens/s", "limit", "expected"), check=("budget", "found", "interval", "verdict", "limit used"), memory=("time", "bound", "peak memory"),
     watch=("time", "compute", "memory", "IQR", "busy in 3 of 5 samples", "device: a CPU", "roofs: float32"), peaks=("best rate", "noise: float32 spread 40 %"),
     disagreeing=("rows and total disagree by 3.00 ms", "bound", "utilization", "noise:"))
@@ -297,4 +297,4 @@ def test_a_row_faster_than_its_roof_is_named_once():
     from view_kinds import profiled, row
     fast = profiled(points=[row("fast", 1e-4)])
     said = [c for c in replace(fast, notes=[above_text(fast)]).caveats if "faster than" in c]
-    assert said == ["1 of 1 rows are faster than their roof by more than the spread, so that a count, a time or a roof is wrong: fast (200 %)"]
+    assert said == ["1 of 1 rows are faster than their roof by more than the spread, so a count, a time or a roof is wrong: fast (200 %)"]
