@@ -405,7 +405,7 @@ _option_fields = {f.name: f for f in (
           "tok/s dev. limit"),
     Field("expected_per_device", "1/s", "tokens/s per device, expected", "amount", "",
           "tok/s dev. exp."),
-    Field("ratio", "", "ratio to first", "ratio", "tokens/s per device ÷ tokens/s per device of the first row", "/first"),
+    Field("ratio", "", "ratio to first", "ratio", "tokens/s per device ÷ that of the first row", "/first"),
     Field("ratio_interval", "", "ratio p10 to p90", meaning="the ratio's 80 % interval"),
     Field("limit_price", "", "price per 1M tokens, limit", "fixed", "", "price/M limit"),
     Field("expected_price", "", "price per 1M tokens, expected", "fixed", "", "price/M exp."))}
