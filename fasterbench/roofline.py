@@ -141,7 +141,7 @@ class RooflineAnalyzer:
     @property
     def result(self)->Result:
         "Everything that the last `profile` measured. Raises `RuntimeError` before the first."
-        if self._result is None: raise RuntimeError("nothing has been measured yet: call .profile() first")
+        if self._result is None: raise RuntimeError("nothing is measured yet: call .profile() first")
         return self._result
 
     @property

@@ -93,7 +93,7 @@ def test_version_and_module():
     (["compare", "saved.json", "absent.json"], 2, "absent.json"), (["compare", "saved.json"], 2, "two or more are needed"), (["compare"], 2, "Missing argument"),
     (["roofline", "net.py:make", "--peaks", "Abacus 3000"], 2, "no device of that name"), (["roofline", "net.py:make", "--group", "layers"], 2, "'layers' is not one of"),
     (["roofline", "net.py:make", "--seq", "8"], 2, "with its own sample"), (["roofline", "net.py:make", "--batch", "1,0"], 2, "'1,0' is not a list of batch sizes"),
-    (["roofline", "net.py:make", "--optimizer", "adam"], 2, "a training step is needed: --backward"), (["roofline", "net.py:make", "--backward", "--optimizer", "adamx"], 2, "Adamax"),
+    (["roofline", "net.py:make", "--optimizer", "adam"], 2, "it needs a training step: add --backward"), (["roofline", "net.py:make", "--backward", "--optimizer", "adamx"], 2, "Adamax"),
     (["roofline", "net.py:make", "--backward", "--loss", "mean"], 2, "the form is FILE.py:FUNCTION"), (["roofline", "net.py:make", "--autocast", "int8"], 2, "'int8' is not one of"),
     (["roofline", "net.py:make", "--backward", "--loss", "net.py:absent"], 2, "it has make, broken, bare"), (["count", "net.py:broken"], 1, "disk on fire"), (["count"], 2, "Missing argument"),
     (["count", "resnet18"], 2, "does not name a model"), (["serve", "transformers:absent", "--on", "NVIDIA H100"], 2, "is not a folder or file with a configuration"),
@@ -166,7 +166,7 @@ def test_json_on_standard_output(folder):
     done = fasterbench("roofline", "net.py:make", "--steps", "3", "--json", "-", "--no-html", cwd=folder)
     names = [p["name"] for p in json.loads(done.stdout)["points"]]
     assert done.returncode == 0 and {"0", "1"} <= set(names)
-    limits = r"fasterbench: (noise: |Slow steps|shares are of |peak memory |roofs? |warning: |\d+ of \d+ rows are faster than )"   # to the trust, on a busy machine
+    limits = r"fasterbench: (noise: |Slow steps|shares are |peak memory |roofs? |warning: |\d+ of \d+ rows are faster than )"   # to the trust, on a busy machine
     assert all(re.match(limits, line) for line in done.stderr.splitlines()), done.stderr
 
 def test_one_thing_at_a_time_on_standard_output(folder):
@@ -236,7 +236,7 @@ def test_given_peaks(folder):
     environment = own["environment"]
     HardwarePeaks(1.25e12, 1e11, environment=dict(device_name=environment["device_name"], threads=environment["threads"] + 6)).to_json(folder/"threads.json")
     note, = noted("--peaks", "threads.json")["notes"]
-    assert f"they are of {environment['threads'] + 6} threads, and the rows were measured with {environment['threads']}" in note
+    assert f"they were measured with {environment['threads'] + 6} threads, the rows with {environment['threads']}" in note
     found = noted("--peaks", "NVIDIA H100 80GB HBM3")                    # a device of the datasheet table
     assert found["peaks"]["environment"]["device_name"].startswith("NVIDIA H100") and "they are of NVIDIA H100" in found["notes"][0]
 
@@ -362,7 +362,7 @@ def test_a_sweep_of_predictions_is_written(folder):
     done = fasterbench("predict", "sizes.py:make", "--on", "NVIDIA H100 80GB HBM3", "--batch", "1,8", "--json", "p.json", "--html", "p.html", "--csv", "-", cwd=folder)
     assert done.returncode == 0 and done.stdout.startswith("name,phase,operator,type,batch 1 [s],batch 8 [s]"), done.stderr
     assert [r["name"] for r in json.loads((folder/"p.json").read_text())["results"]] == ["batch 1", "batch 8"] and (folder/"p.html").stat().st_size > 1e6
-    assert "\nbatch 8: PREDICTED, not measured" in fasterbench("predict", "sizes.py:make", "--on", "NVIDIA H100 80GB HBM3", "--batch", "1,8", cwd=folder).stdout
+    assert "\nbatch 8: Predicted for NVIDIA H100 80GB HBM3, not measured" in fasterbench("predict", "sizes.py:make", "--on", "NVIDIA H100 80GB HBM3", "--batch", "1,8", cwd=folder).stdout
 
 def test_training_steps(folder):
     done = fasterbench("roofline", "net.py:make", "--steps", "3", "--backward", "--no-html", "--csv", "-", cwd=folder)

@@ -494,7 +494,7 @@ def test_program_and_steps(chrome, report):
     go_to(chrome, "program")
     saved = from_json(resnet50)
     names = column(chrome, "name")
-    assert names[:3] == ["whole model, without instruments", "average of the timed steps", "step 1"] and len(names) == len(saved.steps) + 2
+    assert names[:3] == ["whole model, uninstrumented", "average of the timed steps", "step 1"] and len(names) == len(saved.steps) + 2
     roofline, categories, steps = on_charts(chrome)
     assert roofline == list(range(len(names))) and categories == [] and steps == roofline[2:]
     press(chrome, 5)

@@ -29,10 +29,10 @@ def test_text_notebook_page_and_json_carry_the_same_caveats(kind):
 
 def test_caveats_are_said():
     "By hand: what each kind of view has to say of itself."
-    wanted = dict(three_batches="PREDICTED, not measured", profile="used 1.6 of 2 cores", training="used 1.6 of 2 cores", compiled="kernels of Inductor", pair="used 1.6 of 2 cores",
-                  series="no FLOP rule for aten::odd", watch="in 3 of 5 samples", batches="PREDICTED, not measured", devices="limit of its datasheet",
-                  predict="PREDICTED", serve="nothing here was measured", serve_several="nothing here was measured", check="this machine alone", peaks="40 %",
-                  kernels="FLOPs are unknown for 1 of 1 rows", no_roofs="the file has no peaks", trace="GPU idle 85.0 %")
+    wanted = dict(three_batches="not measured", profile="used 1.6 of 2 cores", training="used 1.6 of 2 cores", compiled="kernels of Inductor", pair="used 1.6 of 2 cores",
+                  series="no FLOP rule for aten::odd", watch="in 3 of 5 samples", batches="not measured", devices="its datasheet allows",
+                  predict="not measured", serve="Nothing here was measured", serve_several="Nothing here was measured", check="only on this machine", peaks="40 %",
+                  kernels="FLOPs are unknown for 1 of 1 rows", no_roofs="the file has no peak metrics", trace="GPU idle 85.0 %")
     for kind, words in wanted.items(): assert words in " ".join(view_of(kind).caveats), kind
 
 def test_a_sweep_of_predictions_says_limit_and_interval():
@@ -304,33 +304,33 @@ questions = dict(
     profile=(line("a CPU", "roofs: float32 1 TFLOP/s"), rows_of[0] + bar("lost below the roof"), *rows_of[1:], line("noise:"), one),
     training=(line("a CPU", "roofs: "), column("phase", "time", "share"), *rows_of[1:], line("noise:"), one),
     compiled=(line("a CPU", "roofs: "), *rows_of, line("noise:"), one),
-    ranks=(line("a CPU", "roofs: "), column("phase", "time", "slowest rank"), column("bound"), column("utilization"), line("shares are of the sum of the rows"), one),
+    ranks=(line("a CPU", "roofs: "), column("phase", "time", "max over ranks"), column("bound"), column("utilization"), line("shares are relative to the sum of the rows"), one),
     memory=(line("forward + backward", "roofs: "), *rows_of, line("peak memory"), one),
     trace=(line("cuda", "roofs: "), rows_of[0] + bar("idle"), *rows_of[1:], line("GPU idle 85.0 %"), one),
     kernels=(line("GPU of compute capability 12.0", "roofs: "), column("name", "time", "share"), column("bound"), line("2.5 with unknown FLOPs"), line("FLOPs are unknown"), one),
     no_roofs=(line("GPU of compute capability 12.0", "roofs: none: the file has no peaks"), column("name", "time", "share"), line("no peaks"), line("no peaks"), line("FLOPs are unknown"), one),
     disagreeing=(line("a CPU", "roofs: "), line("rows and total disagree by 3.00 ms"), *rows_of[1:], line("noise:"), one),
     predict=(title("NVIDIA H100 80GB HBM3") + line("roofs: "), column("expected", "share"), column("bound"), line("limit 131.51 ns"),
-             column("p10", "p90") + line("(15.62 µs to 26.75 µs)", "PREDICTED"), one),
-    host=(title("NVIDIA H100 80GB HBM3") + line("roofs: "), column("expected"), column("bound"), line("limit"), column("p90") + line("PREDICTED"), one),
+             column("p10", "p90") + line("(15.62 µs to 26.75 µs)", "Predicted for"), one),
+    host=(title("NVIDIA H100 80GB HBM3") + line("roofs: "), column("expected"), column("bound"), line("limit"), column("p90") + line("Predicted for"), one),
     pair=(line("device: a CPU", "roofs: float32 1 TFLOP/s"), column("time before", "time after") + line("lost below the roof"), line("compute 0.60"),
           column("utilization after"), column("change") + line("noise:"), column("time ratio")),
     series=(line("device: a CPU", "roofs: float32 1 TFLOP/s"), column("batch 1", "batch 4") + line("lost below the roof"), line("compute 0.60"),
             line("at the roof"), line("noise:"), column("last/first")),
-    batches=(line("device: NVIDIA H100", "roofs: "), column("batch 8"), line("at the roof (memory"), line("limit"), line("PREDICTED"), column("last/first")),
+    batches=(line("device: NVIDIA H100", "roofs: "), column("batch 8"), line("at the roof (memory"), line("limit"), line("Predicted for"), column("last/first")),
     three_batches=(line("device: NVIDIA H100", "roofs: "), column("batch 32"), line("at the roof (memory"), line("limit"),
-                   line("batch 32 expected", " to ", "PREDICTED"), column("last/first")),
+                   line("batch 32 expected", " to ", "Predicted for"), column("last/first")),
     devices=(column("NVIDIA L40S") + line("roofs: NVIDIA H100 80GB HBM3 float32 66.9 TFLOP/s, DRAM 3.35 TB/s; NVIDIA L40S"), column("name", "NVIDIA L40S"),
-             line("at the roof (memory"), line("limit"), line("PREDICTED"), column("over the first") + line("NVIDIA L40S ×0.98 (×0.65 to ×1.50)")),
+             line("at the roof (memory"), line("limit"), line("Predicted for"), column("ratio to first") + line("NVIDIA L40S ×0.98 (×0.65 to ×1.50)")),
     serve=(title("NVIDIA H100 80GB HBM3") + line("roofs: bfloat16 989 TFLOP/s, L2 16.7 TB/s, DRAM 3.35 TB/s"), column("phase", "expected"), column("bound"),
-           column("limit"), column("p90") + line("nothing here was measured"), several),
+           column("limit"), column("p90") + line("Nothing here was measured"), several),
     serve_several=(line("roofs: NVIDIA H100 80GB HBM3 bfloat16 989 TFLOP/s", "NVIDIA L40S bfloat16 362 TFLOP/s"), column("time per token"), column("bound"),
-                   [("#legend > *", "limit")] + column("tokens/s of a device, expected"), line("(549.54k to 1.13M)"),
-                   line("2 × H100 80GB HBM3 ×0.64 (0.38 to 1.06)") + column("over the first")),
+                   [("#legend > *", "limit")] + column("tokens/s per device, expected"), line("(549.54k to 1.13M)"),
+                   line("2 × H100 80GB HBM3 ×0.64 (0.38 to 1.06)") + column("ratio to first")),
     check=(line("device: a CPU, 2 threads", "roofs: float32 200 GFLOP/s"), counted, counted, column("budget", "found", "limit used"), column("interval", "verdict"),
            Not("each figure is held against its limit, which a baseline may be")),
     watch=(line("device: a CPU", "roofs: float32"), column("time") + line("a step takes"), column("compute", "memory"), column("MFU"),
-           line("IQR", "busy in 3 of 5 samples") + column("busy for others (cores)"), Not("a row is a moment of one run; the chart shows the change")),
+           line("IQR", "busy in 3 of 5 samples") + column("cores used by others"), Not("a row is a moment of one run; the chart shows the change")),
     peaks=(title("a CPU") + line("device: a CPU", "roofs: float32"), limits, limits, column("best rate"), line("noise: float32 spread 40 %"), one),
     network=(title("a CPU") + line("device: a CPU", "roofs: float32"), limits, limits, column("best rate"), line("noise: float32 spread 40 %"), one))
 
@@ -408,4 +408,4 @@ def test_a_row_faster_than_its_roof_is_named_once():
     from view_kinds import profiled, row
     fast = profiled(points=[row("fast", 1e-4)])
     said = [c for c in replace(fast, notes=[above_text(fast)]).caveats if "faster than" in c]
-    assert said == ["1 of 1 rows are faster than their roof by more than the spread, so that a count, a time or a roof is wrong: fast (200 %)"]
+    assert said == ["1 of 1 rows are faster than their roof by more than the spread, so a count, a time or a roof is wrong: fast (200 %)"]

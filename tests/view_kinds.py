@@ -35,7 +35,7 @@ def rows(phases=("",), times=(4e-3, 3e-3, 2e-3)):
 def profiled(**more):
     "On a machine that other processes used, with an operator that has no rule."
     known = dict(model="Net", timing=busy, program=row("", 10e-3, "Net", 6e8, 3e7), unknown_ops={"aten::odd": 2},
-                 notes=["roofs of /home/somebody/peaks.json: they are of 4 threads"], environment=dict(device_name="a CPU"),
+                 notes=["roofs of /home/somebody/peaks.json: they were measured with 4 threads, the rows with 2"], environment=dict(device_name="a CPU"),
                  sample=[dict(name="0", shape=[8, 16], dtype="float32")])
     return Result(**dict(points=rows(), peaks=paper) | known | more)
 

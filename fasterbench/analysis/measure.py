@@ -49,7 +49,7 @@ def _check_place(model, device):
     here = {t.device for t in (*model.parameters(), *model.buffers())}
     if is_spread(model) and here - {device}:
         raise ValueError(f"several ranks run this model, on {', '.join(sorted(map(str, here)))}, and "
-                         f"device={str(device)!r}: it is profiled where it lies; give that device")
+                         f"device={str(device)!r}: a distributed model is profiled on its own device")
 
 def _check_sample(sample):
     "Raise `ValueError` for a sample without data."

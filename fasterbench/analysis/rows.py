@@ -210,7 +210,7 @@ def _timing(m, rows, ops):
                   statistic=m.times.statistic, reference=m.times.reference, **more)
 
 # %% ../../nbs/analysis/rows.ipynb #07ee53ce
-_unseen_waits = "waiting for other ranks was not recorded, and is part of the rows"
+_unseen_waits = "time spent waiting for other ranks was not recorded; the rows include it"
 
 def differs_text(varies): return f"the work differs from run to run ({varies}): FLOPs and bytes are those of one run"
 
@@ -228,8 +228,8 @@ def _replays(m):
     "Return the sentence about graphs whose work is not known."
     names = {p.path or "(model)": None for k in range(len(m.phases)) for p in _replayed(m, k).values()}
     if not names: return []
-    return [f"captured graphs ran ({first_names(names)}): "
-            "the times of their kernels are known, their work is not"]
+    return [f"CUDA graphs ran ({first_names(names)}): "
+            "their kernels are timed, but their FLOPs and bytes are unknown"]
 
 def contractions_of(work:Work)->dict[str, dict[str, float]]:
     "Return the FLOPs in contractions by dtype, as the model needs them and as they ran; {} where some are unknown."

@@ -16,7 +16,7 @@ function levelsOf(row) {
   const names = fields.map(f => f.slice(6))
   const lines = names.filter(n => known(row[`bytes_${n}`])).map(n => [n, si(row[`bytes_${n}`], "B"),
     write(row[`intensity_${n}`], "fixed"), write(row[`bandwidth_${n}`], "si", "B/s")])
-  return lines.length ? [grid("Bytes per level", ["level", "serves", "FLOP/B through it", "rate through it"], lines)] : []
+  return lines.length ? [grid("Bytes per level", ["level", "bytes", "FLOP/B", "bandwidth"], lines)] : []
 }
 
 function operatorsOf(row) {
@@ -33,7 +33,7 @@ function membersOf(row) {
   const go = m => () => choose(m.index)
   const link = m => element("button", {type: "button", className: "link", textContent: nameOf(m), onclick: go(m)})
   const lines = (row.members ?? []).map(m => [link(m), si(m.time_s, "s"), write(m.utilization_pct, "percent")])
-  return lines.length ? [grid(`Stands for ${lines.length} rows`, ["name", "time", "utilization"], lines)] : []
+  return lines.length ? [grid(`${lines.length} folded rows`, ["name", "time", "utilization"], lines)] : []
 }
 
 function showDetails(row) {

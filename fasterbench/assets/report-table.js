@@ -7,7 +7,7 @@ const shownColumns = () => shownFields().map(f => tab.columns.find(c => c.field 
 // What the first columns leave out for want of room, one after the other: texts that the name says already, then what
 // follows from the others. They wait in the column menu.
 let spared = new Set(), telling = new Set(), fittedTo = ""
-const spare = ["type", "number of the slowest", "operator", "wire_bytes", "slowest_rank", "low_s", "interval_low_s",
+const spare = ["type", "operator", "wire_bytes", "slowest_rank", "low_s", "interval_low_s",
                "interval_high_s", "high_s", "p10", "p90", "rank_min_s", "phase", "category", "memory_level", "dense_mfu", "hfu",
                "limit_s", "kind", "rounds", "interval", "layer", "update_share", "recompute_share", "forward_share", "backward_share",
                "mfu", "unknown_share", "launch_share", "others", "per_request",
@@ -234,7 +234,7 @@ function columnMenu() {
     columnsChanged()
   }
   const preset = (text, fields) => element("button", {type: "button", textContent: text, onclick: () => set(fields)})
-  const presets = [preset("first", undefined), preset("all", tab.columns.map(c => c.field))]
+  const presets = [preset("default", undefined), preset("all", tab.columns.map(c => c.field))]
   if (tab.xprof?.length) presets.push(preset("XProf", tab.xprof))
   at("columns").parentElement.querySelector("summary").textContent = `columns ${shownColumns().length} of ${tab.columns.length}`
   const list = element("div", {className: "boxes"}, ...boxes)

@@ -39,11 +39,11 @@ function refresh(drawCharts = redraw) {
   reachable()
   drawCharts()
   const sum = field => now.rows.reduce((s, r) => s + (r[field] ?? 0), 0)
-  const left = tab.left_out ? `, and ${tab.left_out} faster ones that are not in this file` : ""
+  const left = tab.left_out ? `; ${tab.left_out} faster rows are not in this file` : ""
   const timed = tab.columns.some(c => c.field === "share")
   const time = timed ? ` · ${si(sum("time_s"), "s")}, ${write(sum("share"), "share")} of the time of all rows` : ""
   const invalid = at("text").getAttribute("aria-invalid") === "true"
-  const wrong = invalid ? " · no regular expression, so it filters nothing" : ""
+  const wrong = invalid ? " · invalid regular expression, ignored" : ""
   const none = now.rows.length ? "" : " · no row matches the filters"
   at("shown").textContent = `${now.rows.length} of ${rows.length} rows${left}${time}${wrong}${none}`
   remember()
@@ -113,10 +113,10 @@ function build() {
   at("fields").append(
     ...data.filters.map(f => element("select", {id: `filter-${f.field}`, ariaLabel: f.title})),
     element("input", {id: "text", type: "search"}),
-    box("regex", "regex", "The text is a regular expression"))
-  const hint = "The rows of the table, all columns, in base units"
+    box("regex", "regex", "Match the text as a regular expression"))
+  const hint = "Download the rows shown, with all columns, in base units"
   const summary = element("summary", {textContent: "columns"})
-  at("tools").append(box("fold", "fold blocks", "repeated blocks as one row"),
+  at("tools").append(box("fold", "fold blocks", "Show repeated blocks as one row"),
     element("details", {className: "menu"}, summary, element("div", {id: "columns"})),
     element("button", {id: "csv", type: "button", textContent: "CSV", title: hint, onclick: csv}))
   at("filters").open = wide() && !low()
@@ -192,5 +192,5 @@ async function start() {
 }
 start().catch(e => {
   at("trouble").hidden = false
-  at("trouble").textContent = `This browser cannot show the report (${e.message}); a browser of 2023 or newer can.`
+  at("trouble").textContent = `This browser cannot show the report (${e.message}). Browsers from 2023 on can.`
 })

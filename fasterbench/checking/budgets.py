@@ -71,17 +71,17 @@ class Figure:
 
 figures = {f.name: f for f in (
     Figure("flops", "counted", "FLOP", "FLOPs of one run"),
-    Figure("contraction_flops", "counted", "FLOP", "FLOPs of convolutions, matrix products and attention"),
-    Figure("bytes", "counted", "B", "bytes that cross the borders of the layers"),
+    Figure("contraction_flops", "counted", "FLOP", "FLOPs of convolutions, products and attention"),
+    Figure("bytes", "counted", "B", "inputs, weights and outputs of the layers"),
     Figure("parameters", "counted", "", "elements of all parameters"),
-    Figure("peak_memory", "counted", "B", "most bytes that are alive at one time: weights, gradients, results and all"),
-    Figure("saved_memory", "counted", "B", "bytes that the forward leaves behind for the backward"),
+    Figure("peak_memory", "counted", "B", "most bytes allocated at one time, weights and gradients included"),
+    Figure("saved_memory", "counted", "B", "bytes that the forward saves for the backward"),
     Figure("unknown_operators", "counted", "", "calls of operators without a FLOP rule"),
-    Figure("utilization", "relative", "%", "least time under the roofs over the time"),
-    Figure("time_over_least", "relative", "", "time over the least time under the roofs"),
-    Figure("compute_share", "relative", "%", "least time of compute-bound rows over the time of the model"),
-    Figure("memory_share", "relative", "%", "least time of memory-bound rows over the time of the model"),
-    Figure("time", "seconds", "%", "time over that of the baseline"))}
+    Figure("utilization", "relative", "%", "time at the roof ÷ time"),
+    Figure("time_over_least", "relative", "", "time ÷ time at the roof"),
+    Figure("compute_share", "relative", "%", "time at the roof of compute-bound rows ÷ time of the model"),
+    Figure("memory_share", "relative", "%", "time at the roof of memory-bound rows ÷ time of the model"),
+    Figure("time", "seconds", "%", "time ÷ time of the baseline"))}
 absolute_time = Figure("time", "absolute", "s", "time of one run on the machine that the file names")
 layer_figures = ("flops", "contraction_flops", "bytes", "peak_memory", "saved_memory", "unknown_operators",
                  "utilization", "time_over_least", "time")
@@ -178,7 +178,7 @@ def read_budgets(
     chosen, budgets = {}, []
     for name, table in tables.items():
         if not isinstance(table, Mapping):
-            raise BudgetError(f"{name} = {table!r} is outside of a table; tables are models, such as [resnet18]")
+            raise BudgetError(f"{name} = {table!r} is outside a table; each model is a table, such as [resnet18]")
         chosen[name] = _settings(name, table)
         budgets += _budgets(name, table, "", [k for k in table if k not in settings and k != "layers"])
         for layer, own in _layer_tables(name, table).items(): budgets += _budgets(name, own, layer, list(own))
@@ -235,7 +235,12 @@ class Verdict:
     found: Found
     layer: str = ""  # The layer that matched; "": the whole model
     result: str = "" # "kept", "broken" or "cannot say"
-    why: str = ""    # Where it cannot be said: what would make it sayable
+    why: str = ""    # Where it is inconclusive: what would decide it
+
+    @property
+    def shown(self)->str:
+        "The result in tables and on pages."
+        return "inconclusive" if self.result == "cannot say" else self.result
 
 # %% ../../nbs/checking/budgets.ipynb #6a6501d3
 def judge(
@@ -249,7 +254,7 @@ def judge(
     if found.at_least:
         if budget.comparison == "<=" and not budget.within(found.value): return verdict("broken")
         return verdict("cannot say",
-                       "operators without a rule: the figure is a lower bound; fasterbench.rule registers a rule")
+                       "operators without a FLOP rule: the figure is a lower bound; fasterbench.rule registers a rule")
     if found.interval is None: return verdict("kept" if budget.within(found.value) else "broken")
     kept = [budget.within(v) for v in found.interval]
     if all(kept): return verdict("kept")
@@ -267,12 +272,12 @@ def too_near(
     return _rounds_needed(budget, found) >= 1000
 
 def _narrower(budget, found):
-    "Return about how many rounds would settle it: an interval narrows with the root of their number."
+    "Return about how many rounds would decide: an interval narrows with the root of their number."
     limit = budget.text.lstrip("<>= ")
     if too_near(budget, found):
-        return f"the limit {limit} lies within the interval, too near to the figure for 1000 rounds to decide"
+        return f"the limit {limit} is within the interval, too near to the figure for 1000 rounds to decide"
     needed = max(math.ceil(_rounds_needed(budget, found)), found.samples + 1)
-    return f"the limit {limit} lies within the interval; about {needed} rounds would settle it"
+    return f"the limit {limit} is within the interval; about {needed} rounds would decide"
 
 # %% ../../nbs/checking/budgets.ipynb #bl00ok01
 looks = 1, 2, 4 # The check stops after this many times the requested rounds

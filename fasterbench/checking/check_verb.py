@@ -295,7 +295,7 @@ def other_machine(settings:dict)->str:
     if named is None:
         raise BudgetError(f"a budget in seconds has to name its machine; this one is "
                           f"machine = \"{here}\"")
-    return "" if here == named or fnmatchcase(here, named) else f"the time is of {named}, and this is {here}"
+    return "" if here == named or fnmatchcase(here, named) else f"the limit is for {named}; this is {here}"
 
 # %% ../../nbs/checking/check_verb.ipynb #74b1dc80
 @contextmanager
@@ -405,25 +405,25 @@ def verdict_row(v:Verdict)->tuple[str, ...]:
     interval = (f"{format_value(v.found.interval[0], unit)} to {format_value(v.found.interval[1], unit)}"
                 if v.found.interval else "")
     least = "≥ " if v.found.at_least else ""
-    return (b.model, v.layer, b.figure.name, b.text, least + decisive(v.found.value, b), interval, v.result)
+    return (b.model, v.layer, b.figure.name, b.text, least + decisive(v.found.value, b), interval, v.shown)
 
 titles = ("model", "layer", "figure", "budget", "found", "interval", "verdict")
 
 # %% ../../nbs/checking/check_verb.ipynb #8177c03d
 _fields = {f.name: f for f in (
-    Field("model", "", "model", "text", "table of the file"),
-    Field("layer", "", "layer", "text", "the layer that a name or pattern stands for; empty: the whole model"),
-    Field("figure", "", "figure", "text", "what is limited"),
-    Field("budget", "", "budget", "text", "the limit, as in the file"),
-    Field("found", "", "found", "text", "what was counted or measured"),
-    Field("interval", "", "interval", "text", "where the median lies, in 99 of 100 cases"),
-    Field("verdict", "", "verdict", "text", "kept, broken or cannot say"),
-    Field("limit_used", "", "limit used", "share", "found over limit; of a lower limit, limit over found"),
+    Field("model", "", "model", "text", "model: a table of the file"),
+    Field("layer", "", "layer", "text", "layer that the name or pattern matched; empty: the whole model"),
+    Field("figure", "", "figure", "text", "figure that the budget limits"),
+    Field("budget", "", "budget", "text", "limit, as in the file"),
+    Field("found", "", "found", "text", "counted or measured value"),
+    Field("interval", "", "interval", "text", "99 % confidence interval of the median"),
+    Field("verdict", "", "verdict", "text", "kept, broken or inconclusive"),
+    Field("limit_used", "", "limit used", "share", "found ÷ limit; for a lower limit, limit ÷ found"),
     Field("kind", "", "kind", "text", "counted, relative, seconds against a baseline, or absolute"),
-    Field("rounds", "", "rounds", "count", "measurements behind the figure"),
-    Field("why", "", "why", "text", "what is missing for a verdict"))}
+    Field("rounds", "", "rounds", "count", "number of measurements"),
+    Field("why", "", "why", "text", "why the verdict is inconclusive"))}
 _drawn = {"kept": dict(color="#009e73", symbol="circle"), "broken": dict(color="#cc79a7", symbol="x"),
-          "cannot say": dict(color="#a8781c", symbol="diamond-open")}
+          "inconclusive": dict(color="#a8781c", symbol="diamond-open")}
 
 def _used(v, value):
     "Return the share of a limit that `value` uses: kept up to 1, whichever way the limit goes; infinite if far below."
@@ -443,11 +443,11 @@ def _spans(verdicts):
 
 def _limit_marks(fig, view, result, names, spans):
     "Draw the verdicts of one kind: the share of the limit that each uses, with its interval."
-    own = [(i, v) for i, v in enumerate(view.verdicts) if v.result == result and i in spans]
+    own = [(i, v) for i, v in enumerate(view.verdicts) if v.shown == result and i in spans]
     if not own: return
     low, at, high = zip(*(spans[i] for i, _ in own))
     rows = [(view._name(v), verdict_row(v), v) for _, v in own]
-    texts = [f"<b>{name}</b><br>found {row[4]}" + (f", {row[5]}" if v.found.interval else "") + f"<br>{v.result}"
+    texts = [f"<b>{name}</b><br>found {row[4]}" + (f", {row[5]}" if v.found.interval else "") + f"<br>{v.shown}"
              for name, row, v in rows]
     error = dict(type="data", symmetric=False, array=[b - x for x, b in zip(at, high)],
                  arrayminus=[x - a for x, a in zip(at, low)], thickness=2, width=4)
@@ -464,11 +464,11 @@ def _limit_chart(view, title):
     for result in _drawn: _limit_marks(fig, view, result, names, within)
     fig.add_vline(x=100, line=dict(dash="dash", width=1.5, color="#74808a"))
     fig.update_yaxes(categoryorder="array", categoryarray=names[::-1], automargin=True, showgrid=False)
-    fig.update_xaxes(title="limit used: kept up to 100 %", ticksuffix=" %", rangemode="tozero",
+    fig.update_xaxes(title="limit used (kept up to 100 %)", ticksuffix=" %", rangemode="tozero",
                      gridcolor="rgba(128,138,148,0.22)", zeroline=False)
     drawn = [x for trace in fig.data for x in trace.x]
     if drawn and min(drawn) > 0 and max(drawn) > 10 * min(drawn): fig.update_xaxes(type="log", dtick=1)
-    return dress(fig, title, f"What was found of {len(names)} limits: {view.told}", 120 + 30 * len(names))
+    return dress(fig, title, f"{len(names)} budgets: {view.told}", 120 + 30 * len(names))
 
 class Verdicts(View):
     "The verdict on each budget of a file."
@@ -492,8 +492,8 @@ class Verdicts(View):
 
     @property
     def told(self)->str:
-        "How many budgets are kept, broken and undecided."
-        counts = [(n, sum(v.result == n for v in self.verdicts)) for n in _drawn]
+        "How many budgets are kept, broken and inconclusive."
+        counts = [(n, sum(v.shown == n for v in self.verdicts)) for n in _drawn]
         return ", ".join(f"{n} {name}" for name, n in counts if n)
 
     def _name(self, v):
@@ -510,15 +510,15 @@ class Verdicts(View):
 
     @property
     def caveats(self)->list[str]:
-        "Lines on what would make the undecided sayable, and of which machine times in seconds are."
+        "Lines on what would decide the inconclusive budgets, and on times in seconds."
         def named(v): return " ".join(filter(None, (v.budget.model, v.layer, v.budget.figure.name)))
         said = list(dict.fromkeys(f"{named(v)}: {v.why}" for v in self.verdicts if v.why))
         if any(v.budget.figure.kind == "absolute" for v in self.verdicts):
-            said.append("times in seconds hold for this machine alone: its clock, load and libraries")
+            said.append("times in seconds are valid only on this machine, with its clock, load and libraries")
         return said
 
     def text(self)->str:
-        "Return a line per budget, what would make the undecided sayable, and how many there are of each kind."
+        "Return a line per budget, what would decide the inconclusive ones, and how many there are of each kind."
         lines = text_table([titles, *map(verdict_row, self.verdicts)], {0, 1, 2, 6})
         return "\n".join([*lines, *wrap_lines([*self.caveats, self.told], terminal_width())])
 

@@ -104,7 +104,7 @@ def _from_file(path, name):
     with _not_ended(path): made = made if isinstance(made, nn.Module) else made()
     model, sample = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
     if not isinstance(model, nn.Module):
-        raise ModelError(f"{name} in {path} gave a {type(model).__name__}; a torch.nn.Module is needed, or a module "
+        raise ModelError(f"{name} in {path} returned a {type(model).__name__}, not a torch.nn.Module, or a module "
                          f"and a sample")
     return model, sample
 

@@ -31,7 +31,7 @@ def is_first()->bool:
 def check_launched(verb:str, there:bool):
     "End with an error where a network is to be measured and there are not several processes."
     check_there("network", "--network")
-    if not there: usage_error("a network is between several processes, which torchrun starts: torchrun "
+    if not there: usage_error("several processes are needed, which torchrun starts: torchrun "
                               f"--nproc-per-node 2 -m fasterbench {verb} --network", "--network")
 
 def parallel_named(text:str)->str:

@@ -141,14 +141,14 @@ def roofline(
 # %% ../../nbs/cli/roofline_verb.ipynb #be0f4be6
 def check_kernel_file(kernels, compiled, sizes):
     "Refuse a file of kernels that no compiled model of one batch size fills."
-    if kernels and not compiled: usage_error("a compiled model is needed: --compile", "--kernels")
-    if kernels and len(sizes) > 1: usage_error("a file of kernels is of one batch size", "--kernels")
+    if kernels and not compiled: usage_error("it needs a compiled model: add --compile", "--kernels")
+    if kernels and len(sizes) > 1: usage_error("it writes the kernels of one batch size", "--kernels")
 
 def _check_roofline(sizes, network, compiled, kernels):
     "Refuse options that do not go together."
     if network: check_launched("roofline MODEL", launched_ranks() > 1)
     check_kernel_file(kernels, compiled, sizes)
-    if len(sizes) > 1 and launched_ranks() > 1: usage_error("several batch sizes are for one process", "--batch")
+    if len(sizes) > 1 and launched_ranks() > 1: usage_error("several batch sizes need a single process", "--batch")
     if len(sizes) > 1: check_there("comparing", "--batch")
 
 def _loaded_model(model, shape, batch, dtype, seq):
@@ -184,7 +184,7 @@ def _autocast_on(dtype, device):
 def step_named(backward, loss, optimizer):
     "Return the loss and the class of the optimizer that options name; they belong to a training step."
     for given, option in ((loss, "--loss"), (optimizer, "--optimizer")):
-        if given and not backward: usage_error("a training step is needed: --backward", option)
+        if given and not backward: usage_error("it needs a training step: add --backward", option)
     return loss_named(loss), optimizer_named(optimizer)
 
 def optimizer_named(name):

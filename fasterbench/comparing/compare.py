@@ -259,7 +259,7 @@ def _common_facts(sides):
     told = {name: ["none" if v is None else v for v in values] for name, values in _by_key([of for _, of in sides])}
     joined = [(name, " · ".join(texts if len(set(texts)) > 1 else texts[:1])) for name, texts in told.items()]
     differs = any(len(set(texts)) > 1 for texts in told.values())
-    return [("in the order", " · ".join(label for label, _ in sides))] * differs + joined
+    return [("in this order", " · ".join(label for label, _ in sides))] * differs + joined
 
 # %% ../../nbs/comparing/compare.ipynb #f1010742
 @dataclass(frozen=True, repr=False)
@@ -323,8 +323,8 @@ class Series(View):
     @property
     def told(self)->str:
         "The times of the whole."
-        said = ", ".join(f"{label} {_whole_text(r, t)}" for label, r, t in zip(self.labels, self.results, self.times))
-        return f"end to end: {said}"
+        said = [f"{label} {_whole_text(r, t)}" for label, r, t in zip(self.labels, self.results, self.times)]
+        return f"time: {'; '.join(said)}"
 
     @property
     def changed(self)->list[str]:
@@ -490,11 +490,12 @@ def _panels(series, top):
     def whole(values): return [("whole model", "whole model", values, _hues[0])]
     rate = [(f"throughput{series.throughput_of}", "/s", whole(series.throughputs))] if all(series.throughputs) else []
     share = series.whole.values("utilization_pct")
-    roof = [("share of the roof", "%", whole(share))] if any(share) else []
+    roof = [("utilization", "%", whole(share))] if any(share) else []
     named = [_with_phase(n, l) for n, l in zip(told_apart([label(l.row) for l in lines], 26), lines)]
     rows = [(n, _with_phase(label(l.row), l), l.values("time_s"), _hues[1:][i % 6])
             for i, (n, l) in enumerate(zip(named, lines))]
-    return [("time of the whole", "s", whole(series.times)), *rate, *roof, ("time of what changed most", "s", rows)]
+    changed = ("time of the rows that changed most", "s", rows)
+    return [("time of the whole model", "s", whole(series.times)), *rate, *roof, changed]
 
 def _with_phase(name, line): return f"{name} {line.row.phase}" if line.row.phase not in ("", "forward") else name
 
@@ -520,7 +521,7 @@ def _series_chart(series, title, top):
                             name=shown(name, 30), legendgroup=key, row=row, col=col, hovertext=texts,
                             hoverinfo="text", connectgaps=False,
                             line=dict(color=hue, width=2), marker=dict(symbol=i % 9, size=9, color=hue),
-                            showlegend=heading.endswith("most") or row + col == 2)
+                            showlegend=heading.endswith("changed most") or row + col == 2)
         written = dict(ticksuffix=" %") if unit == "%" else dict(tickformat="~s", ticksuffix=unit)
         fig.update_yaxes(rangemode="tozero", nticks=5, row=row, col=col, gridcolor=grid, zeroline=False,
                          **written)
@@ -546,11 +547,11 @@ def series_of(results:list[Result], names:list[str]=(), points:str="modules")->S
 _line_keys = ("name", "type", "operator", "phase", "category")
 
 def _page_fields(series):
-    times = [Field(f"time_{i}_s", "s", label, "si", f"time, {label}") for i, label in enumerate(series.labels, 1)]
-    ratio = Field("time_ratio", "", "last/first", "ratio", "the last time over the first")
+    times = [Field(f"time_{i}_s", "s", label, "si", f"time of {label}") for i, label in enumerate(series.labels, 1)]
+    ratio = Field("time_ratio", "", "last/first", "ratio", "last time ÷ first time")
     first, *others = series.labels
-    def over(label): return f"{label}, over the first" if len(others) > 1 else "over the first"
-    each = [Field(f"ratio_{i}", "", over(label), "ratio", f"time of {label} over that of {first}")
+    def to_first(label): return f"{label}, ratio to first" if len(others) > 1 else "ratio to first"
+    each = [Field(f"ratio_{i}", "", to_first(label), "ratio", f"time of {label} ÷ time of {first}")
             for i, label in enumerate(others, 2)]
     known = [fields[k] for k in _line_keys]
     return {f.name: f for f in ([*known, ratio, *times] if series.quantity else [*known, *times, *each])}
@@ -624,8 +625,8 @@ def _other_dtypes(pairs, sides):
 def drift_of(before:Result, after:Result)->tuple[float|None, list[str]]:
     "Return the factor by which the machine may have changed between two results, None: unknown; and a note on it."
     sides = [(side, r.timing) for side, r in (("before", before), ("after", after)) if r.timing]
-    caveats = [f"{caveat} {side}" for side, t in sides for caveat in load_caveats(t)]
-    if caveats: return math.inf, [f"Changes are not judged: {', '.join(caveats)}."]
+    caveats = [f"{side}, {' and '.join(said)}" for side, t in sides if (said := load_caveats(t))]
+    if caveats: return math.inf, [f"Changes are not judged: {'; '.join(caveats)}."]
     if len(sides) < 2 or not _same_machine(before, after): return None, []
     drift = drift_between(*(t.reference for _, t in sides))
     return drift, []
@@ -691,12 +692,12 @@ def _pair(short):
     sides = [field._replace(name=side_name(short, side), title=f"{field.title} {side}", short=heading or side)
              for side, heading in (("before", field.short), ("after", ""))]
     title = field.title
-    ratio = Field(f"{short}_ratio", "", f"{title} ratio", "ratio", f"{title} after over before", title)
+    ratio = Field(f"{short}_ratio", "", f"{title} ratio", "ratio", f"{title} after ÷ before", title)
     return sides if field.format == "text" else [*sides, ratio]
 
-_side = Field("side", "", "side", "text", "whether the row is on both sides")
-_change = Field("change", "", "change", "text", "faster or slower, or why that is not judged")
-_clear = Field("clear", "", "beyond the spread", "flag", "the times differ by more than the spread and the drift")
+_side = Field("side", "", "side", "text", "both, only before or only after")
+_change = Field("change", "", "change", "text", "faster, slower, or why it is not judged")
+_clear = Field("clear", "", "beyond the spread", "flag", "yes: the times differ by more than spread and drift")
 
 # %% ../../nbs/comparing/compare.ipynb #e01919c4
 _of_both = [fields[k] for k in ("name", "phase", "operator", "type", "category")]
@@ -858,8 +859,9 @@ class Comparison(Series):
         "The times of the whole, and how many rows are on which side."
         (a, b), sides = self.times, [q.side for q in self.pairs]
         both = sides.count("both")
+        alone = [(s, n) for s in ("only before", "only after") if (n := sides.count(s))]
         rows = ", ".join([f"{both} row{'s' if both != 1 else ''} in both",
-                          *(f"{sides.count(s)} {_called(s, self.labels)}" for s in ("only before", "only after"))])
+                          *(f"{n} {_called(s, self.labels)}" for s, n in alone)])
         times = _told(list(map(_whole_text, self.results, self.times)), self.labels)
         first, last = self.whole.points
         change = change_text(b / a if a else None)

@@ -120,7 +120,7 @@ class Kernels:
                               "generates for them now is not the code that runs")
         placed = self.timestamped.kernels
         unplaced = sum(len(g.kernels) - len(placed.get(id(g), ())) for g in graphs if id(g) not in missing)
-        if unplaced: self.notes.append(f"{unplaced} kernel calls were not timed: their time is in the wrapper")
+        if unplaced: self.notes.append(f"{unplaced} kernel calls were not timed: their time is in (wrapper)")
         if beside := Counter(self.timestamped.beside):
             names = ", ".join(f"{name} ({n} calls)" if n > 1 else name for name, n in beside.most_common(5))
             self.notes.append(f"no row for {names}{', …' if len(beside) > 5 else ''}: the time is that of the wrapper, "

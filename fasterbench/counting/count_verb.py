@@ -21,16 +21,16 @@ from ..views.view import Sheet, Table, View
 _fields = {f.name: f for f in (
     Field("name", "", "name", "text", "path of the module in the model"),
     Field("type", "", "type", "text", "class of the module"),
-    Field("depth", "", "depth", "count", "modules around it"),
-    Field("count", "", "×", "count", "equal neighbours that the row stands for"),
-    Field("output", "", "output", "text", "shape of the first tensor that its first call returns"),
-    Field("parameters", "", "parameters", "amount", "numbers in its parameters, shared ones once"),
+    Field("depth", "", "depth", "count", "number of modules it is nested in"),
+    Field("count", "", "×", "count", "number of equal, adjacent modules folded into this row"),
+    Field("output", "", "output", "text", "shape of the first tensor its first call returns"),
+    Field("parameters", "", "parameters", "amount", "elements of its parameters, shared ones counted once"),
     Field("trainable", "", "trainable", "amount", "parameters that get a gradient"),
     Field("flops", "FLOP", "FLOPs", "amount", "floating-point operations, 2 per multiply-accumulate"),
-    Field("share", "", "share", "share", "of the FLOPs of the model"),
-    Field("bytes_moved", "B", "bytes", "amount", "bytes that cross the borders of its rows, each once per row"),
-    Field("peak_bytes", "B", "peak", "amount", "most bytes that were alive while it ran, of the whole model"),
-    Field("saved_bytes", "B", "saved", "amount", "bytes that it leaves behind for the backward"))}
+    Field("share", "", "share", "share", "share of the model's FLOPs"),
+    Field("bytes_moved", "B", "bytes", "amount", "inputs, weights and outputs of its rows, each counted once per row"),
+    Field("peak_bytes", "B", "peak", "amount", "most bytes allocated in the whole model while it ran"),
+    Field("saved_bytes", "B", "saved", "amount", "bytes it saves for the backward"))}
 
 def _enclosing(path):
     "Return the paths of a module and of all that it lies in."

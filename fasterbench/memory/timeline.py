@@ -84,10 +84,10 @@ def memory_chart(
 # %% ../../nbs/memory/timeline.ipynb #tl000012
 _fields = {f.name: f for f in (
     Field("name", "", "module", "text", "path of the module in the model"),
-    Field("peak_bytes", "B", "peak", "amount", "most bytes that were alive while it ran, of the whole model"),
-    Field("saved_bytes", "B", "saved", "amount", "bytes that its calls made and that the backward needs"),
-    Field("own_peak_bytes", "B", "own peak", "amount", "most bytes in one call beyond those at its start"),
-    Field("kept_bytes", "B", "retained", "amount", "bytes that it made itself and that its calls left"))}
+    Field("peak_bytes", "B", "peak", "amount", "most bytes allocated in the whole model while it ran"),
+    Field("saved_bytes", "B", "saved", "amount", "bytes its calls allocate that the backward needs"),
+    Field("own_peak_bytes", "B", "own peak", "amount", "most bytes allocated in one call, beyond those at its start"),
+    Field("kept_bytes", "B", "retained", "amount", "bytes it allocates itself and that outlive its calls"))}
 
 def _highest_of_modules(memory):
     "Return a row per module with the most that was alive after one of its operators: all that a trace tells."

@@ -205,12 +205,12 @@ def _lacks(path, launches, cc):
 def _ncu_notes(path, launches, cc, peaks, given):
     "Return the notes below these points; a command has a line of its own."
     n, lacks = len(launches), _lacks(path, launches, cc)
-    notes = [f"{words}; metrics that are missing: {len(metrics)}" for words, metrics in lacks]
-    if lacks: notes.append(f"this prints the line of ncu that collects them:\n{_missing_line(path)}")
+    notes = [f"{words}; missing metrics: {len(metrics)}" for words, metrics in lacks]
+    if lacks: notes.append(f"The ncu command that collects them is printed by:\n{_missing_line(path)}")
     if k := sum(bool(_raised(l.traffic)) for l in launches):
         notes.append(f"{k} of {n} rows have more traffic through a far memory level than through a nearer one, "
                      "which is raised to it")
-    none = "none: the file has no peaks (.sum.peak_sustained and clocks), and none are given"
+    none = "none: the file has no peak metrics (.sum.peak_sustained and clocks), and no peaks were given"
     known = given and given.environment.get("source") == "datasheet"
     held = f"the datasheet of {given.environment['device_name']}" if known else "given"
     return notes + ["roofs: " + (held if given else f"from the file, peak × clock; {_clocks}" if peaks else none)]

@@ -148,19 +148,22 @@ def _unmeasured_text(doubt):
 
 def _prediction_notes(name, program, peaks, fusion, like, found, rows, doubt):
     "Return the notes below a prediction."
-    if not program.time_s: return [f"PREDICTED, not measured, for {name}: no operator runs, and the limit is 0 s"]
+    if not program.time_s: return [f"Predicted for {name}, not measured: no operator runs, so the limit is 0 s."]
     low, high = program.interval_s or (program.time_s, program.time_s)
     def time(s): return format_si(s, "s")
-    basis = ("a model of kernels fitted to published measurements" if like is None else
+    basis = ("a kernel model fitted to published measurements" if like is None else
              f"the utilization of {found} of {len(rows)} rows measured on "
              f"{like.environment.get('device_name', like.peaks.device)}")
-    roofs = "its datasheet" if peaks.environment.get("source") == "datasheet" else "its measured roofs"
-    if clock := peaks.environment.get("highest_clock"): roofs += f" at its highest clock, {clock / 1e6:.0f} MHz"
-    least = f"PREDICTED, not measured, for {name}: at least {time(program.roof_time_s)} (limit of {roofs}), "
-    if program.uncertain: notes = [f"{least}no expected time, but a range up to {time(high)}; "
-                                   f"never measured: {_unmeasured_text(doubt)}"]
+    datasheet = peaks.environment.get("source") == "datasheet"
+    roofs = "its datasheet" if datasheet else "its measured roofs"
+    if clock := peaks.environment.get("highest_clock"): roofs += f" (at the highest clock, {clock / 1e6:.0f} MHz)"
+    least = (f"Predicted for {name}, not measured. The limit is {time(program.roof_time_s)}, "
+             f"the least time that {roofs} allow")
+    if program.uncertain: notes = [f"{least}{'s' * datasheet}. There is no expected time, only a range up to "
+                                   f"{time(high)}, as no measurements exist of {_unmeasured_text(doubt)}."]
     else:
-        notes = [f"{least}expected {time(program.time_s)}, 80 % interval {time(low)} to {time(high)}, from {basis}"]
+        notes = [f"{least}{'s' * datasheet}. The expected time is {time(program.time_s)} "
+                 f"(80 % interval {time(low)} to {time(high)}), from {basis}."]
         if words := _unmeasured_text(doubt): notes.append(f"never measured: {words} of the time")
     if fusion: notes.append(f"compiled: {fusion}")
     return notes + ([peaks.environment["caveat"]] if peaks.environment.get("caveat") else [])

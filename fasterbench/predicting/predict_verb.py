@@ -58,7 +58,7 @@ def _batch_table(results, caveats):
     rows = [["batch", "limit", "expected", "p10", "p90", rate, "memory"]]
     rows += [_batch_row(batch, r) for batch, r in results]
     several = len(devices) > 1
-    further = [line for line in caveats if "PREDICTED" not in line]          # whose figures are in the rows
+    further = [line for line in caveats if "Predicted for" not in line]          # whose figures are in the rows
     if several: rows = [[name, *row] for name, row in zip(["device", *(_predicted_for(r) for _, r in results)], rows)]
     above = [f"{results[0][1].model} on {', '.join(devices)}"]
     above += [f"roofs{f' of {k}' if several else ''}: {roofs_text(r.peaks, (*r.points, *r.ops))}"
@@ -133,7 +133,7 @@ def predict_verb(
 def _check_predict(sizes, places, kernels, compiled, gpus, backward):
     "Refuse options that do not go together."
     check_kernel_file(kernels, compiled, sizes)
-    if kernels and len(places) > 1: usage_error("a file of kernels is of one device", "--kernels")
-    if gpus > 1 and not backward: usage_error("a training step is shared: --backward", "--gpus")
+    if kernels and len(places) > 1: usage_error("it writes the kernels of one device", "--kernels")
+    if gpus > 1 and not backward: usage_error("it needs a training step: add --backward", "--gpus")
     if len(sizes) * len(places) > 1: check_there("comparing", "--batch")
-    if compiled and backward: usage_error("a step is predicted as eager code: leave out --compile", "--backward")
+    if compiled and backward: usage_error("a training step is predicted as eager code, without --compile", "--backward")

@@ -77,7 +77,7 @@ class LayerProfiler(LongView):
 
     def measured(self)->list[LayerRow]:
         "Return the rows of the last `profile`. Raise `RuntimeError` before the first."
-        if self.rows is None: raise RuntimeError("nothing has been measured yet: call .profile() first")
+        if self.rows is None: raise RuntimeError("nothing is measured yet: call .profile() first")
         return self.rows
 
     def top(self,

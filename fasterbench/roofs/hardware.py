@@ -295,13 +295,13 @@ class HardwarePeaks:
     @property
     def low(self)->list[str]:
         "List the roofs that are below half of what this machine has reached before."
-        return [f"{name} reached {format_si(rate, unit)}, and {format_si(self.seen[name], unit)} before"
+        return [f"{name} reached {format_si(rate, unit)}, but {format_si(self.seen[name], unit)} before on this machine"
                 for name, (rate, unit) in rates_of(self).items() if 2 * rate < self.seen.get(name, 0)]
 
     @property
     def doubts(self)->str:
         "Why these roofs may be too low: the load of the machine, and rates that it reached before."
-        return ", ".join([*filter(None, [self.disturbed]), *self.low])
+        return ", ".join([*([f"measured while {self.disturbed}"] if self.disturbed else []), *self.low])
 
     @property
     def disturbed(self)->str:
@@ -323,8 +323,8 @@ class HardwarePeaks:
         told = [f"load {self.load['load_average']:.1f}"] if self.load.get("load_average") is not None else []
         if self.load.get("others") is not None:
             told.append(f"other processes used {self.load['others']:.1f} of {self.load['cores']} cores")
-        return (f"; {', '.join(told)}" if told else "") + (f"; will be measured again ({self.provisional})"
-                                                           if self.provisional else "")
+        again = f"; the next run on a quiet machine measures them again ({self.provisional})"
+        return (f"; {', '.join(told)}" if told else "") + (again if self.provisional else "")
 
     def to_dict(self)->dict:
         "Return everything but paths, as plain values that JSON can hold."

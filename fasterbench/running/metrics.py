@@ -27,25 +27,24 @@ from ..views.view import Sheet, Table, View
 # %% ../../nbs/running/metrics.ipynb #mt000011
 metric_fields = {f.name: f for f in (
     Field("step_time_s", "s", "time", "si", "time of a step"),
-    Field("mfu", "", "MFU, needed pairs", "share", "least time of the contractions that the "
-          "model needs, without recomputation, over the time of the step", "MFU"),
-    Field("dense_mfu", "", "MFU, every pair", "share", "the same, with the pairs that a mask excludes", "dense MFU"),
-    Field("hfu", "", "HFU", "share", "the same of the contractions that ran, with recomputation"),
-    Field("roof_share", "", "roofs", "share", "least time of all rows under the roofs, over the time of the step"),
-    Field("compute_share", "", "compute", "share", "compute-bound rows"),
-    Field("memory_share", "", "memory", "share", "memory-bound rows"),
-    Field("launch_share", "", "launch", "share", "rows bound by the fixed cost of operators"),
-    Field("network_share", "", "network", "share", "network-bound rows"),
-    Field("unknown_share", "", "unknown", "share", "rows with unknown FLOPs"),
-    Field("overhead_share", "", "overhead", "share", "containers, and rows without work"),
-    Field("idle_share", "", "idle", "share", "no kernel on the GPU"),
-    Field("outside_share", "", "outside", "share", "what the program does outside the model"),
+    Field("mfu", "", "MFU, needed pairs", "share", "time at the roof of the "
+          "contractions the model needs, without recomputation, ÷ time of the step", "MFU"),
+    Field("dense_mfu", "", "MFU, every pair", "share", "MFU including the pairs that a mask excludes", "dense MFU"),
+    Field("hfu", "", "HFU", "share", "MFU of the contractions that ran, recomputation included"),
+    Field("roof_share", "", "roofs", "share", "time at the roof of all rows ÷ time of the step"),
+    Field("compute_share", "", "compute", "share", "share of compute-bound rows"),
+    Field("memory_share", "", "memory", "share", "share of memory-bound rows"),
+    Field("launch_share", "", "launch", "share", "share of launch-bound rows"),
+    Field("network_share", "", "network", "share", "share of network-bound rows"),
+    Field("unknown_share", "", "unknown", "share", "share of rows with unknown FLOPs"),
+    Field("overhead_share", "", "overhead", "share", "share of containers and of rows without work"),
+    Field("idle_share", "", "idle", "share", "share of time in which no kernel runs on the GPU"),
+    Field("outside_share", "", "outside", "share", "share of time that the program spends outside the model"),
     Field("forward_share", "", "forward", "share"), Field("backward_share", "", "backward", "share"),
     Field("recompute_share", "", "recompute", "share"), Field("update_share", "", "update", "share"),
     Field("flops", "FLOP", "FLOPs", "si", "of a step"), Field("bytes_moved", "B", "bytes", "si", "of a step"),
-    Field("others", "", "busy for others (cores)", "fixed", "cores that other processes used meanwhile",
-          "others (cores)"),
-    Field("cores", "", "cores", "fixed", "that the process may use"))}
+    Field("others", "", "cores used by others", "fixed", "cores that other processes used during the step", "others"),
+    Field("cores", "", "cores", "fixed", "cores that this process may use"))}
 
 # %% ../../nbs/running/metrics.ipynb #mt000012
 def _group(p:RooflinePoint):
@@ -199,10 +198,10 @@ class MetricSeries(View):
     def _spread(self):
         "Between which times the middle half of the steps lies, where there are enough to say."
         times = [t for t in self.columns["step_time_s"] if not math.isnan(t)]
-        if len(times) < 3: return ", too few to say how far they differ"
+        if len(times) < 3: return ", too few for an IQR"
         low, middle, high = quartiles(times)
-        return (f"; the middle half of the steps takes {format_si(low, 's')} to {format_si(high, 's')}, "
-                f"an IQR of {percent_text((high - low) / middle, 0)}")
+        return (f"; IQR of the step time {percent_text((high - low) / middle, 0)} "
+                f"({format_si(low, 's')} to {format_si(high, 's')})")
 
     @property
     def caveats(self)->list[str]:
@@ -214,7 +213,7 @@ class MetricSeries(View):
         if not used: return []
         most, cores = max(used)
         said, = load_caveats(MachineLoad(int(cores), others=most))
-        return [f"busy in {len(used)} of {len(self)} samples: {said}{' at most' if len(used) > 1 else ''}"]
+        return [f"in {len(used)} of {len(self)} samples, {said}{' at most' if len(used) > 1 else ''}"]
 
     @property
     def _first(self):

@@ -194,7 +194,7 @@ _published = "1404 published runs of four models on H100, H200, B200 and GB200"
 
 def _why_no_times(server):
     "Say why no time is expected: what the kernels of a server were never compared with."
-    if server.chip is None: return "the roofs are those of no GPU in the table"
+    if server.chip is None: return "the roofs are not those of a GPU in the table"
     last = server.works["decode", "end"]
     if last.cache.states: return "layers with a recurrent state were never measured"
     return "its layers were never measured" if heads_of(last) else "models without attention were never measured"
@@ -202,41 +202,41 @@ def _why_no_times(server):
 def _what_they_are(server):
     "Return a line that says what the figures are."
     datasheet = server.peaks.environment.get("source") == "datasheet"
-    limit = f"limit: the least time that {'a datasheet allows' if datasheet else 'measured roofs allow'}"
-    if server.times is None:
-        return (f"{limit}; no server reaches it. No expected time, and no known end of its range: "
-                f"{_why_no_times(server)}")
+    limit = f"limit: the least time that {'the datasheet allows' if datasheet else 'the measured roofs allow'}"
+    if server.times is None: return f"{limit}. No expected time: {_why_no_times(server)}."
     bare = server.times.engine == "bare"
-    engine = server.times.engine or "any of " + ", ".join(e for e in engines if e != "bare")
-    what = "a forward and its kernels" if bare else f"a server (engine: {engine}) with as many requests as the batch"
-    return f"{limit}; expected: {what}, from a model of kernels checked against {_published}; nothing here was measured"
+    *most, last = [e for e in engines if e != "bare"]
+    engine = server.times.engine or f"{', '.join(most)} or {last}"
+    what = "the forward without a server" if bare else f"a server ({engine}) with as many requests as the batch size"
+    return (f"Nothing here was measured. {limit}. expected: {what}; from a kernel model checked against "
+            f"{_published}.")
 
 def _what_is_sent(server):
     "Return a line that says how the devices send, and what that takes."
     link, name = server.network, server.peaks.environment.get("device_name", "this device")
-    if link is None: return ("the bandwidth between devices is not known: the limit leaves out collectives, and the "
-                             f"expected time has only their latency ({name})")
-    if isinstance(link, NetworkPeaks): return "collectives: by measured roofs of the network"
-    return f"collectives: two all-reduces a layer over a link of {format_si(link, 'B/s')} in one direction ({name})"
+    if link is None: return ("bandwidth between devices unknown: the limit excludes collectives, and the expected "
+                             f"time includes only their latency ({name})")
+    if isinstance(link, NetworkPeaks): return "collectives: timed by the measured roofs of the network"
+    return f"collectives: two all-reduces per layer over a link of {format_si(link, 'B/s')} per direction ({name})"
 
-_per_device = "figures are per device; tokens/s are those of all "
+_per_device = "figures are per device, tokens/s for all "
 
 def _serve_notes(model, asked, server, most):
     config, layout, works, peaks = asked.config, server.layout, server.works, server.peaks
     found = [_what_they_are(server)]
     if layout.devices > 1: found.append(_what_is_sent(server))
     if any(w.role == "experts" for w in works["decode", "end"].weights):
-        found.append("experts: bytes assume that tokens choose their experts evenly and independently")
+        found.append("MoE: bytes assume that tokens are routed to experts evenly and independently")
     more = works["decode", "end"].code_flops / works["decode", "end"].flops
     if more > 1.1:
-        found.append(f"the model's code runs {more:.3g} times the FLOPs of a token that the limit counts: "
-                     "it multiplies by experts, or with keys, that the token does not choose")
+        found.append(f"the model's code runs {more:.3g} times the FLOPs that the limit counts: it also computes "
+                     "experts that a token is not routed to, or keys that it does not attend to")
     if fact(config, "kv_lora_rank"):
-        found.append("latent attention: the cache is the compressed one, with products in the order of fewer FLOPs")
-    if works["decode", "end"].cache.states: found.append("recurrent states are read and written whole for each token")
+        found.append("MLA: the cache holds compressed keys and values; products are in the order with fewer FLOPs")
+    if works["decode", "end"].cache.states: found.append("recurrent states are read and written in full for each token")
     longest = fact(config, "max_position_embeddings")
     if longest and works["decode", "end"].context > longest:
-        found.append(f"prompt and output exceed the context of the model, {longest} tokens")
+        found.append(f"prompt and output are longer than the model's context of {longest} tokens")
     if layout.devices > 1: found.append(_per_device + f"{layout.devices} devices")
     if layout.stored.bits:
         own = server.times.math if server.times else "the dtype of the model"
@@ -371,7 +371,7 @@ def _result(counted, batches, server, measured):
     points = [_with_measured(server.point(k, b), measured, server.peaks, server.peak) for k in _keys for b in batches]
     curve = [server.point(k, 2 ** i) for k in _keys for i in range(max(12, max(batches).bit_length()))]
     most = _most_batch(server)
-    crossings = {phase + places[at]: _crossing(server, (phase, at)) for phase, at in _keys}
+    crossings = {places.get(at, phase): _crossing(server, (phase, at)) for phase, at in _keys}
     model = counted.model
     return ServeResult(counted.name, tuple(points), tuple(curve), server.peaks, server.peak, counted.prompt,
                        counted.new, sum(p.numel() for p in model.parameters()), server.held, server.layout.devices,

@@ -22,7 +22,13 @@ from ..views.page import pairs_of
 from ..views.view import Sheet, View
 
 # %% ../../nbs/serving/serve_view.ipynb #3afc80a3
-places = {"": "", "middle": " at half", "end": " at end"}            # Of the output
+places = {"middle": "mid-decode", "end": "end of decode"}   # In the output of a request
+_old_names = {"decode middle": "mid-decode", "decode end": "end of decode", "decode at half": "mid-decode",
+              "decode at end": "end of decode"}
+
+class _Crossings(dict):
+    "Batch sizes by phase; names of earlier releases find them too."
+    def __missing__(self, name): return self[_old_names[name]]
 
 @dataclass(frozen=True)
 class ServePoint:
@@ -69,48 +75,49 @@ class ServePoint:
         "FLOP/B of what the limit counts."
         return self.causal_flops / self.bytes
     @property
-    def name(self)->str: return self.phase + places[self.at]
+    def name(self)->str: return places.get(self.at, self.phase)
 
 # %% ../../nbs/serving/serve_view.ipynb #b1500135
 _in_serve_table = [
-    Field("name", "", "phase", meaning="prefill, or decode at half or at its end"),
+    Field("name", "", "phase", meaning="prefill, or decode in the middle or at the end of the output"),
     Field("batch", "", "batch", "count", "sequences"),
-    Field("context", "", "context", "count", "tokens that the last one sees"),
-    Field("weight_bytes", "B", "weights read", "si", "by one forward"),
-    Field("kv_bytes", "B", "cache", "si", "cache read"),
-    Field("limit_s", "s", "limit", "si", "the least time of one forward"),
-    Field("expected_s", "s", "expected", "si", "of a prompt's forward, or of a token of each request on a server"),
-    Field("low_s", "s", "p10", "si", "one of ten is faster"), Field("high_s", "s", "p90", "si", "one of ten is slower"),
-    Field("tokens_per_s", "1/s", "tokens/s at limit", "amount", "tokens per second at the limit, of all sequences"),
-    Field("expected_per_s", "1/s", "tokens/s expected", "amount", "of all sequences",
+    Field("context", "", "context", "count", "tokens in the context of the last one"),
+    Field("weight_bytes", "B", "weights read", "si", "weights read by one forward"),
+    Field("kv_bytes", "B", "cache", "si", "KV cache read by one forward"),
+    Field("limit_s", "s", "limit", "si", "least time of one forward"),
+    Field("expected_s", "s", "expected", "si", "expected time of the prefill, or per output token of each request"),
+    Field("low_s", "s", "p10", "si", "10th percentile of the expected time"),
+    Field("high_s", "s", "p90", "si", "90th percentile of the expected time"),
+    Field("tokens_per_s", "1/s", "tokens/s at limit", "amount", "tokens per second of all sequences, at the limit"),
+    Field("expected_per_s", "1/s", "tokens/s expected", "amount", "expected tokens per second of all sequences",
           "expected tokens/s"),
-    Field("bound", "", "bound", meaning="what the limit is made of"),
-    Field("fits", "", "fits", "flag", "whether weights and cache fit in the memory of the device"),
-    Field("measured_per_s", "1/s", "measured", "amount", "tokens per second that were measured"),
-    Field("mfu", "", "MFU, every pair", "share", "FLOPs over time and peak, attention in full", "MFU"),
-    Field("causal_mfu", "", "MFU, needed pairs", "share", "the same, attention as mask and windows leave it",
+    Field("bound", "", "bound", meaning="what the limit is bound by: compute, memory or network"),
+    Field("fits", "", "fits", "flag", "whether weights and KV cache fit in the device's memory"),
+    Field("measured_per_s", "1/s", "measured", "amount", "measured tokens per second"),
+    Field("mfu", "", "MFU, every pair", "share", "FLOPs ÷ (time × peak), with all query–key pairs", "MFU"),
+    Field("causal_mfu", "", "MFU, needed pairs", "share", "MFU with the query–key pairs that mask and windows leave",
           "MFU causal"),
-    Field("mbu", "", "MBU", "share", "weights and cache read over time and bandwidth")]
+    Field("mbu", "", "MBU", "share", "weights and KV cache read ÷ (time × bandwidth)")]
 _serve_fields = {f.name: f for f in (*_in_serve_table,
-    Field("causal_flops", "FLOP", "FLOP", "si", "products and attention, as mask and windows leave it"),
-    Field("other_bytes", "B", "other", "si", "token ids, logits, and what is written to the cache"),
-    Field("intensity", "", "FLOP/B", "fixed", "FLOPs over bytes"),
-    Field("flops", "FLOP", "FLOP, full attention", "si", "attention counted in full"),
-    Field("eager_bytes", "B", "eager bytes", "si", "moved by operators that run one by one, without weights"),
-    Field("eager_flops", "FLOP", "FLOP of the code", "si", "run by the model's code, with all its experts and pairs"),
-    Field("collective_bytes", "B", "collectives", "si", "sent by each device"),
-    Field("phase", "", "prefill or decode"), Field("at", "", "at", meaning="of decode: middle or end"),
-    Field("tokens", "", "new tokens", "count", "of all sequences"),
-    Field("bytes", "B", "bytes", "si", "what the limit counts"))}
+    Field("causal_flops", "FLOP", "FLOP", "si", "FLOPs of products and attention, with the pairs that masks leave"),
+    Field("other_bytes", "B", "other", "si", "bytes of token ids, logits, and writes to the KV cache"),
+    Field("intensity", "", "FLOP/B", "fixed", "FLOPs ÷ bytes"),
+    Field("flops", "FLOP", "FLOP, full attention", "si", "FLOPs with all query–key pairs of attention"),
+    Field("eager_bytes", "B", "eager bytes", "si", "bytes moved by unfused operators, without weights"),
+    Field("eager_flops", "FLOP", "FLOP of the code", "si", "FLOPs of the model's code, with all experts and pairs"),
+    Field("collective_bytes", "B", "collectives", "si", "bytes that each device sends"),
+    Field("phase", "", "prefill or decode"), Field("at", "", "at", meaning="of decode: middle or end of the output"),
+    Field("tokens", "", "new tokens", "count", "new tokens of all sequences"),
+    Field("bytes", "B", "bytes", "si", "bytes that the limit counts"))}
 _first_of_serve = ("name", "batch", "limit_s", "expected_s", "low_s", "high_s", "expected_per_s", "bound", "fits",
                    "tokens_per_s", "measured_per_s", "mfu", "mbu")
 
 # %% ../../nbs/serving/serve_view.ipynb #5b8ed8e7
-_colors = {"prefill": hues[1], "decode at half": hues[0], "decode at end": hues[2]}
+_colors = {"prefill": hues[1], "mid-decode": hues[0], "end of decode": hues[2]}
 _log = dict(type="log", dtick=1, gridcolor=grid, zeroline=False, linecolor=ink)
 
 def _rate_line(fig, name, points, x, y, row, text):
-    around = name == "decode at end"           # open and larger: both are seen where the middle is at the same place
+    around = name == "end of decode"           # open and larger: both are seen where the middle is at the same place
     ending, size = ("-open", 13) if around else ("", 8)
     symbols = [bounds[p.bound]["symbol"].removesuffix("-open") + ending for p in points]
     marker = dict(symbol=symbols, size=size, color=_colors[name])
@@ -168,7 +175,7 @@ def serve_chart(result, title:str):
     for name, points in curves.items():
         _rate_line(fig, name, points, lambda p: p.batch, lambda p: p.tokens_per_s, 1, _serve_hover)
     for name, points in curves.items():
-        if name != "decode at end" and points[0].expected_s: _expected_line(fig, name, points)
+        if name != "end of decode" and points[0].expected_s: _expected_line(fig, name, points)
     _where_it_fits(fig, result)
     _measured_marks(fig, [p for p in result.points if p.measured_per_s and p.at != "end"])
     for name, batch in result.crossings.items():
@@ -189,7 +196,7 @@ def _serve_axes(fig, result):
     rates = [r for p in (*result.curve, *result.points)
              for r in (p.tokens_per_s, p.measured_per_s, p.expected_per_s) if r]
     fig.update_yaxes(title="tokens/s: limit and expected", row=1, col=1, linecolor=ink, **log_axis("", rates))
-    intensity = "arithmetic intensity (FLOP/B), a marker for each batch"
+    intensity = "arithmetic intensity (FLOP/B), one marker per batch size"
     fig.update_xaxes(title=intensity, tickformat="~s", row=2, col=1, **_log)
     drawn = [y for t in fig.data if t.yaxis == "y2" for y in t.y]
     fig.update_yaxes(title="FLOP/s at the limit", row=2, col=1, linecolor=ink, **log_axis("", drawn))
@@ -270,8 +277,7 @@ class ServeResult(_ServingView):
     filters = dict(name="phase", bound="bound")
 
     def __post_init__(self):
-        old = {f"decode {at}": "decode" + place for at, place in places.items()}         # as older files name them
-        object.__setattr__(self, "crossings", {old.get(k, k): batch for k, batch in self.crossings.items()})
+        object.__setattr__(self, "crossings", _Crossings((_old_names.get(k, k), b) for k, b in self.crossings.items()))
 
     def __repr__(self): return f"ServeResult({self.title}: {len(self.points)} points)"
 
@@ -291,7 +297,7 @@ class ServeResult(_ServingView):
     @property
     def told(self)->list[str]:
         "The rate of decode at the largest batch that is shown and fits; or that none fits, and what is needed."
-        shown = [p for p in self.points if p.name == "decode at half"]
+        shown = [p for p in self.points if p.name == "mid-decode"]
         p = max((p for p in shown if p.fits is not False), key=lambda p: p.batch, default=None)
         if p is None: return [self._too_large(min(shown, key=lambda p: p.batch))] if shown else []
         limit = f"{p.bound}-bound limit {format_si(p.tokens_per_s)} tokens/s"
@@ -344,9 +350,8 @@ class ServeResult(_ServingView):
 # %% ../../nbs/serving/serve_view.ipynb #f7f9c5e7
 def _crossings_text(crossings):
     "Say in one line what bounds each phase; the middle and the end of decode together where they are alike."
-    middle, end = (crossings.get("decode" + places[at], 0) for at in ("middle", "end"))
-    if middle == end:
-        crossings = {name.removesuffix(places["middle"]): b for name, b in crossings.items() if name != "decode at end"}
+    if crossings.get("mid-decode", 0) == crossings.get("end of decode", 0):
+        crossings = {name.replace("mid-", ""): b for name, b in crossings.items() if name != "end of decode"}
     def text(batch):
         if batch is None: return "memory-bound at every batch size"
         return f"compute-bound {'at every batch size' if batch == 1 else f'from batch size {batch} on'}"
@@ -388,18 +393,20 @@ class ServeOption:
     def per_request(self)->float|None: return 1 / self.expected_s if self.expected_s else None
 
 _option_fields = {f.name: f for f in (
-    Field("name", "", "devices", meaning="that share the model"),
-    Field("most_batch", "", "fits up to", "count", "the largest batch whose weights and cache fit"),
-    Field("batch", "", "batch", "count", "of the figures of this row"),
+    Field("name", "", "devices", meaning="devices that share the model"),
+    Field("most_batch", "", "fits up to", "count", "largest batch whose weights and KV cache fit"),
+    Field("batch", "", "batch", "count", "batch size of this row"),
     Field("limit_s", "s", "limit", "si", "least time of a decode step"),
-    Field("bound", "", "bound", meaning="what the limit is made of"),
-    Field("expected_s", "s", "time per token", "si", "expected, of each request", "expected"),
+    Field("bound", "", "bound", meaning="what the limit is bound by: compute, memory or network"),
+    Field("expected_s", "s", "time per token", "si", "expected time per output token of a request", "expected"),
     Field("low_s", "s", "p10", "si"), Field("high_s", "s", "p90", "si"),
-    Field("per_request", "1/s", "tokens/s of a request", "amount", "expected", "tok/s req."),
-    Field("limit_per_device", "1/s", "tokens/s of a device, limit", "amount", "", "tok/s dev. limit"),
-    Field("expected_per_device", "1/s", "tokens/s of a device, expected", "amount", "", "tok/s dev. exp."),
-    Field("ratio", "", "over the first", "ratio", "tokens/s of a device over those of the first row", "/first"),
-    Field("ratio_interval", "", "interval", meaning="from p10 to p90 of that ratio"),
+    Field("per_request", "1/s", "tokens/s per request", "amount", "expected tokens/s of one request", "tok/s req."),
+    Field("limit_per_device", "1/s", "tokens/s per device, limit", "amount", "",
+          "tok/s dev. limit"),
+    Field("expected_per_device", "1/s", "tokens/s per device, expected", "amount", "",
+          "tok/s dev. exp."),
+    Field("ratio", "", "ratio to first", "ratio", "tokens/s per device ÷ that of the first row", "/first"),
+    Field("ratio_interval", "", "ratio p10 to p90", meaning="the ratio's 80 % interval"),
     Field("limit_price", "", "price per 1M tokens, limit", "fixed", "", "price/M limit"),
     Field("expected_price", "", "price per 1M tokens, expected", "fixed", "", "price/M exp."))}
 
@@ -428,7 +435,7 @@ class ServeSeries(_ServingView):
         price = f"; price {self.price:g} per device-hour" if self.price else ""
         what = f"prompt {self.prompt}, {self.new} new tokens; the largest batch that fits{within}{price}"
         alone = [o.name for o in self.options if o.most_batch and not o.batch]
-        slow = f"no batch, since one request alone takes longer than that: {', '.join(alone)}"
+        slow = f"one request alone takes longer per token than that: {', '.join(alone)}"
         large = [o.name for o in self.options if o.most_batch == 0]
         full = f"weights and the cache of one sequence do not fit: {', '.join(large)}"
         roofs = [f"roofs: {'; '.join(self.roofs)}"] if self.roofs else []
@@ -447,7 +454,7 @@ class ServeSeries(_ServingView):
 
     def _table(self):
         first = len(self.told) + 1
-        title = f"{self.title}: fits on none" if all(o.most_batch == 0 for o in self.options) else self.title
+        title = f"{self.title}: fits on no device" if all(o.most_batch == 0 for o in self.options) else self.title
         return self._sheet().table([title, *self.lines[:first]], ["", *self.lines[first:]], unknown="")
     def _sheet(self):
         def record(o): return {k: getattr(o, k, "") for k in _option_fields} | self._ratio(o)
@@ -497,7 +504,7 @@ def options_chart(series, title):
                     name="expected, with p10 and p90", marker=dict(size=10, color=hues[0]),
                     error_x=dict(array=[rate(o, o.low_s) - o.expected_per_device for o, _ in known],
                                  arrayminus=[o.expected_per_device - rate(o, o.high_s) for o, _ in known]))
-    fig.update_xaxes(title="tokens/s of one device", tickformat="~s", rangemode="tozero", linecolor=ink)
+    fig.update_xaxes(title="tokens/s per device", tickformat="~s", rangemode="tozero", linecolor=ink)
     fig.update_yaxes(autorange="reversed", automargin=True, linecolor=ink)
     return dress(fig, title, " ".join(series.lines), 180 + 34 * len(shown))
 

@@ -101,7 +101,7 @@ def with_launches(records:Iterable[Record])->list[tuple[Record, Record|None, int
 def lost_launches(
     records:Iterable[Record], # Of one run
 )->list[Record]:
-    "List the launches of kernels, copies and sets that have none in the record."
+    "List the launches of kernels, memcpy and memset that have none in the record."
     done = {r.id for r in records if r.kind in gpu_work}
     return [r for r in records if r.kind == "launch" and r.id not in done and _starts_work.search(r.name)]
 
@@ -238,9 +238,10 @@ def marked_runs(fresh, run, here, n, tick):
     with session(here) as records:
         for _ in range(n):
             call = fresh()
+            here.synchronize()                # what `fresh` launched is over
             with run.watched(timestamps):
                 first = marks.now()
-                marks.here.timed(call)
+                here.timed(call)
                 logs.append((first, timestamps.read(), marks.now()))
             tick()
     return between_marks(records, logs, marks.now())

@@ -43,7 +43,7 @@ class Timestamp(NamedTuple):
 # %% ../../nbs/timing/timestamps.ipynb #f2ecf375
 class CpuTimestamps:
     "Timestamps at module borders, by the CPU's clock."
-    clock, now = "cpu stamps (perf_counter)", staticmethod(perf_counter_ns)
+    clock, now = "cpu timestamps (perf_counter)", staticmethod(perf_counter_ns)
     def __init__(self):
         self.log = []
         log, now = self.log.append, self.now

@@ -21,7 +21,7 @@ def idle_facts(
     span = sum(b.span_s for b in result.breakdowns) / devices or divided(result).end_to_end_s
     causes, layers = totals((cause, s) for cause, _, s in times), totals((name, s) for _, name, s in times if name)
     before = [(f"before {name}", text) for name, text in _longest_parts(layers, total) if name in layers][:5]
-    return [("no kernel ran", _idle_share(total, span, devices)), *_longest_parts(causes, total), *before]
+    return [("no kernel running", _idle_share(total, span, devices)), *_longest_parts(causes, total), *before]
 
 def _idle_share(total, span, devices):
     "Return the idle time with its share of a span; of several devices it is their mean."

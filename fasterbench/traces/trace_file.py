@@ -124,7 +124,7 @@ class TraceFile:
     launched: dict[int, str]=field(default_factory=dict)   # Name of the kernel of a launch, by correlation id
     nodes: dict[int, int]=field(default_factory=dict)      # Number in its graph, of activities by their place
     threads: dict[int, tuple]=field(default_factory=dict)  # Blocks and their threads, of kernels that look up
-    moved: dict[int, int]=field(default_factory=dict)      # Bytes of copies and sets, by their place in the list
+    moved: dict[int, int]=field(default_factory=dict)      # Bytes of memcpy and memset, by their place in the list
     modules: list[Record]=field(default_factory=list)     # Calls of modules, by time; the name is "Linear_0" or a path
     annotations: list[Record]=field(default_factory=list) # Ranges of the program and of the profiler, by time
     annotated: list[RecordedCall]=field(default_factory=list)     # What each annotation was called with

@@ -30,7 +30,7 @@ from ..work.dispatch import is_view
 
 # %% ../../nbs/traces/trace_join.ipynb #e0ab48fa
 parts = dict(figures="with FLOPs and bytes", least="with bytes, at least", neighbours="matched by position in the step",
-             outside="launched outside the window", communication="communication not hidden", copies="copies and sets",
+             outside="launched outside the window", communication="exposed communication", copies="memcpy and memset",
              idle="idle")
 counted = tuple(parts[k] for k in ("figures", "least", "neighbours"))     # where work is known
 _backward = re.compile(r"Backward\d*$|^torch::autograd|^autograd::engine")

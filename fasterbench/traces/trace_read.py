@@ -149,7 +149,7 @@ def _trace_notes(found):
     if k := sum(r.untimed for r in found): notes.append(left_out(k))
     if k := sum(r.skipped for r in found): notes.append(f"{k} events could not be read, and are left out")
     if not any(r.memory for r in found):
-        notes.append("no memory in the trace: it was recorded without profile_memory")
+        notes.append("no memory data: the trace was recorded without profile_memory=True")
     return notes
 
 # %% ../../nbs/traces/trace_read.ipynb #d1fferen

@@ -426,7 +426,7 @@ def _datasheet_roofs(peaks, name, calls):
 class _Same:
     "Calls that are the same."
     place: NamedTuple
-    names: list[str]                  # Of the kernels, copies and sets that each of them launched
+    names: list[str]                  # Of the kernels, memcpy and memset that each of them launched
     kinds: list[str]                  # Of these
     seconds: list[float]              # Of each of these, over all calls
     bytes_by_level: list[int]         # Over all calls

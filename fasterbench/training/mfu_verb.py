@@ -12,9 +12,9 @@ from ..cli.roofline_verb import loaded_on_meta
 
 # %% ../../nbs/training/mfu_verb.ipynb #956dbbdf
 _definitions = [
-    "MFU: contraction FLOPs that the step needs, without recomputation, over those of the "
+    "MFU: contraction FLOPs that the step needs, without recomputation, ÷ FLOPs at the "
     "peak; attention with every pair (PaLM), or with the pairs that the masks of fused attention leave",
-    "HFU: contraction FLOPs that run, with recomputation, over those of the peak"]
+    "HFU: contraction FLOPs that run, with recomputation, ÷ peak"]
 
 def _lines(name, flops, rate, devices, peaks, dtype, found, unit):
     "Return the lines that the verb prints."

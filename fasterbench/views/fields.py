@@ -54,60 +54,60 @@ class Field(NamedTuple):
 
 # %% ../../nbs/views/fields.ipynb #ba70d82e
 _rows = (
-    Field("rank", "", "rank", "count", "place by time, slowest first"),
+    Field("rank", "", "rank", "count", "position by time, slowest first"),
     Field("name", "", "name", "text", "path of the module in the model"),
     Field("type", "", "type", "text", "class of the module, or kind of kernel"),
-    Field("phase", "", "phase", "text", "forward, backward or update of a training step"),
-    Field("operator", "", "operator", "text", "operator of PyTorch, in the rows of operators"),
-    Field("category", "", "category", "text", "kind of work"),
+    Field("phase", "", "phase", "text", "phase of a training step: forward, recompute, backward or update"),
+    Field("operator", "", "operator", "text", "PyTorch operator, for rows of operators"),
+    Field("category", "", "category", "text", "kind of work: convolution, matmul, pointwise, …"),
     Field("dtype", "", "precision", "text", "dtype of most of the work"),
-    Field("count", "", "rows", "count", "rows that are folded into this one", short="×"),
+    Field("count", "", "rows", "count", "number of equal rows folded into this one", short="×"),
     Field("calls", "", "calls", "count", "calls per forward or step"),
-    Field("total_s", "s", "total time", "si", "time of the module with the modules inside it"),
-    Field("time_s", "s", "time", "si", "time of the row itself, per step"),
-    Field("time_per_call_s", "s", "time per call", "si", "time over calls"),
-    Field("time_iqr_s", "s", "IQR", "si", "interquartile range of the time over the steps; of one step it is unknown"),
-    Field("rank_min_s", "s", "fastest rank", "si", "of several ranks: the shortest time", short="min"),
-    Field("rank_max_s", "s", "slowest rank", "si", "of several ranks: the longest time", short="max"),
-    Field("slowest_rank", "", "number of the slowest", "count", "of several ranks: which one it is", short="slowest"),
-    Field("interval_low_s", "s", "p10", "si", "of a prediction: a tenth of the measurements is below"),
-    Field("interval_high_s", "s", "p90", "si", "of a prediction: a tenth of the measurements is above"),
-    Field("share", "", "share", "share", "of the time of all rows"),
-    Field("cumulative_share", "", "cumulative share", "share", "of this row and of all slower ones"),
+    Field("total_s", "s", "total time", "si", "time per step, including the modules inside it"),
+    Field("time_s", "s", "time", "si", "time per step, without the modules inside it"),
+    Field("time_per_call_s", "s", "time per call", "si", "time ÷ calls"),
+    Field("time_iqr_s", "s", "IQR", "si", "interquartile range of the time over the steps; unknown for a single step"),
+    Field("rank_min_s", "s", "min over ranks", "si", "shortest time over the ranks", short="min"),
+    Field("rank_max_s", "s", "max over ranks", "si", "longest time over the ranks", short="max"),
+    Field("slowest_rank", "", "slowest rank", "count", "rank with the longest time", short="slowest"),
+    Field("interval_low_s", "s", "p10", "si", "10th percentile of the expected time"),
+    Field("interval_high_s", "s", "p90", "si", "90th percentile of the expected time"),
+    Field("share", "", "share", "share", "share of the time of all rows"),
+    Field("cumulative_share", "", "cumulative share", "share", "share of this row and all slower ones together"),
 )
 
 # %% ../../nbs/views/fields.ipynb #e3d0eeb1
 _work = (
     Field("flops", "FLOP", "FLOPs", "amount", "floating-point operations, 2 per multiply-accumulate"),
-    Field("contraction_flops", "FLOP", "contraction FLOPs", "amount", "of convolutions, matrix products and attention"),
-    Field("dense_flops", "FLOP", "dense FLOPs", "amount", "contractions with every pair of attention, masked ones too"),
-    Field("bytes_moved", "B", "bytes", "amount", "bytes that cross the border of the row, each once"),
-    Field("eager_bytes", "B", "bytes of operators", "amount", "over all operators, what stays inside included"),
+    Field("contraction_flops", "FLOP", "contraction FLOPs", "amount", "FLOPs of convolutions, products and attention"),
+    Field("dense_flops", "FLOP", "dense FLOPs", "amount", "contraction FLOPs, masked pairs of attention included"),
+    Field("bytes_moved", "B", "bytes", "amount", "inputs, weights and outputs of the row, each counted once"),
+    Field("eager_bytes", "B", "bytes of operators", "amount", "sum over operators, intermediate results included"),
     Field("arithmetic_intensity", "FLOP/B", "FLOP/B", "fixed", "arithmetic intensity: FLOPs per byte"),
-    Field("achieved_gflops", "GFLOP/s", "FLOP rate", "fixed", "FLOPs over time", short="GFLOP/s"),
-    Field("attainable_gflops", "GFLOP/s", "attainable rate", "fixed", "FLOPs over the least time that the roofs allow"),
-    Field("achieved_bandwidth", "B/s", "bandwidth", "si", "bytes over time"),
-    Field("wire_bytes", "B", "bytes on the wire", "amount", "sent to other processes over the link of this one",
+    Field("achieved_gflops", "GFLOP/s", "FLOP rate", "fixed", "FLOPs ÷ time", short="GFLOP/s"),
+    Field("attainable_gflops", "GFLOP/s", "attainable rate", "fixed", "FLOPs ÷ time at the roof"),
+    Field("achieved_bandwidth", "B/s", "bandwidth", "si", "bytes ÷ time"),
+    Field("wire_bytes", "B", "bytes on the wire", "amount", "bytes that this process sends to others",
           short="wire"),
-    Field("wire_intensity", "FLOP/B", "FLOP/B on the wire", "fixed", "FLOPs per byte on the wire"),
+    Field("wire_intensity", "FLOP/B", "FLOP/B on the wire", "fixed", "FLOPs ÷ bytes on the wire"),
 )
 
 # %% ../../nbs/views/fields.ipynb #fe19492d
 _roof = (
-    Field("bound", "", "bound", "text", "the roof above the row"),
-    Field("memory_level", "", "memory level", "text", "the memory level whose traffic takes longest"),
-    Field("utilization_pct", "%", "utilization", "percent", "least time that the roofs allow, over the time",
+    Field("bound", "", "bound", "text", "what limits the row: compute, memory, launch or network"),
+    Field("memory_level", "", "memory level", "text", "memory level whose traffic takes longest"),
+    Field("utilization_pct", "%", "utilization", "percent", "time at the roof ÷ time",
           short="util%"),
-    Field("compute_efficiency_pct", "%", "compute efficiency", "percent", "FLOP rate over the compute roof"),
-    Field("memory_utilization_pct", "%", "memory utilization", "percent", "of the busiest memory level"),
-    Field("roof_time_s", "s", "time at the roof", "si", "the least time that the roofs allow"),
-    Field("network_s", "s", "network time", "si", "the least time of what it sends, under the roofs of the network"),
-    Field("launch_s", "s", "fixed cost", "si", "the least time of its operators on one element: calls, launches"),
-    Field("potential_s", "s", "gap", "si", "time minus time at the roof"),
-    Field("above_roof", "", "exceeds the roof", "flag", "faster than the roof by more than the spread of both"),
-    Field("uncertain", "", "uncertain", "flag", "too short for the clock"),
-    Field("disturbed", "", "noise", "mark", "its times vary by more than a quarter, or other processes used the CPU"),
-    Field("source", "", "source", "text", "where FLOPs and bytes come from"),
+    Field("compute_efficiency_pct", "%", "compute efficiency", "percent", "FLOP rate ÷ compute roof"),
+    Field("memory_utilization_pct", "%", "memory utilization", "percent", "busiest memory level: bandwidth ÷ its roof"),
+    Field("roof_time_s", "s", "time at the roof", "si", "least time that the roofs allow"),
+    Field("network_s", "s", "network time", "si", "least time to send its bytes, at the roofs of the network"),
+    Field("launch_s", "s", "fixed cost", "si", "least time to call and launch its operators, measured on one element"),
+    Field("potential_s", "s", "gap", "si", "time − time at the roof"),
+    Field("above_roof", "", "exceeds the roof", "flag", "faster than its roof by more than the spread of both"),
+    Field("uncertain", "", "uncertain", "flag", "row too short for the clock"),
+    Field("disturbed", "", "noise", "mark", "times vary by more than 25 %, or other processes used the CPU"),
+    Field("source", "", "source", "text", "origin of FLOPs and bytes: counted, predicted or counters"),
 )
 
 # %% ../../nbs/views/fields.ipynb #d6d37e83
@@ -116,9 +116,9 @@ fields = {f.name: f for f in (*_rows, *_work, *_roof)}
 # %% ../../nbs/views/fields.ipynb #fe0152c2
 def level_fields(names:list[str])->dict[str, Field]:
     "Return the fields of each memory level: the bytes it serves, and intensity and rate of what passes it."
-    kinds = (("bytes", "B", "bytes from", "amount", "bytes that this level serves"),
-             ("intensity", "FLOP/B", "FLOP/B", "fixed", "FLOPs per byte that passes this level"),
-             ("bandwidth", "B/s", "bandwidth", "si", "rate of the bytes that pass this level"))
+    kinds = (("bytes", "B", "bytes from", "amount", "bytes served by this memory level"),
+             ("intensity", "FLOP/B", "FLOP/B", "fixed", "FLOPs ÷ bytes through this memory level"),
+             ("bandwidth", "B/s", "bandwidth", "si", "bytes through this memory level ÷ time"))
     made = [Field(f"{kind}_{name}", unit, f"{title} {name}", form, meaning)
             for kind, unit, title, form, meaning in kinds for name in names]
     return {f.name: f for f in made}

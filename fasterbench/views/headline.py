@@ -84,7 +84,7 @@ def time_text(result)->str:
         return f"expected {expected}{between}, limit {limit}"
     time, iqr = (t.end_to_end_s, t.end_to_end_iqr_s) if t else (p.time_s, p.time_iqr_s) if p else (None, 0)
     if time is None: return format_si(sum(q.time_s for q in result.points),
-                                      "s") + " in all rows" if result.points else ""
+                                      "s") + " (sum of rows)" if result.points else ""
     if t and t.spread is None: return f"{format_si(time, 's')} ±?"
     half = (iqr or 0) / time / 2 if time else 0
     return format_si(time, "s") + (f" {_half(half)}" if half >= 0.0005 else "")
@@ -265,12 +265,12 @@ def base_of_shares(result)->str:
     "Name the whole that shares refer to, where it is not the end to end time."
     rows, end = sum(p.time_s for p in result.points), divided(result).end_to_end_s
     if not rows or abs(rows - end) <= rows_apart * end: return ""
-    return f"shares are of the sum of the rows, {format_si(rows, 's')}, not of the {format_si(end, 's')} end to end"
+    return f"shares are relative to the sum of the rows, {format_si(rows, 's')}; the total is {format_si(end, 's')}"
 
 def roof_caveats(peaks)->str:
     "Return the caveats on the roofs in one line; empty where all is well."
     doubts = unsteady_roofs(peaks)
-    if peaks.doubts: return f"noise: roofs will be measured again ({peaks.doubts})"
+    if peaks.doubts: return f"noise: roofs may be too low ({peaks.doubts})"
     return "noise: " + ", ".join(doubts) if doubts else ""
 
 def caveats(result)->str:
@@ -280,13 +280,13 @@ def caveats(result)->str:
 def noise_line(parts): return "noise: " + "; ".join(parts) if parts else ""
 
 def caveat_parts(result)->list[str]:
-    "List the caveats on the times, those on the roofs, and that roofs will be measured again."
+    "List the caveats on the times, those on the roofs, and that roofs may be too low."
     load = load_caveats(result.timing) if result.timing else []
     parts = _time_caveats(result, load)
     roofs = unsteady_roofs(result.peaks, result.points) if result.peaks else []
     if len(roofs) > 2: roofs = [*roofs[:2], f"{len(roofs) - 2} more"]
     if roofs: parts.append("roofs: " + ", ".join(roofs))
-    if result.peaks and result.peaks.doubts: parts.append(f"roofs will be measured again ({result.peaks.doubts})")
+    if result.peaks and result.peaks.doubts: parts.append(f"roofs may be too low ({result.peaks.doubts})")
     return parts
 
 def _time_caveats(result, load):

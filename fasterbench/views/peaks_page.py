@@ -60,7 +60,8 @@ def peaks_table(
     "Write the ceilings of a device as text; a last line says which of them have a caveat."
     rows, env = peaks_rows(peaks), peaks.environment
     name = env.get("device_name", peaks.device)
-    where = f"{name} ({peaks.device}), torch {env.get('torch', '?')}, {env.get('threads', '?')} threads"
+    threads = env.get("threads", "?")
+    where = f"{name} ({peaks.device}), torch {env.get('torch', '?')}, {threads} thread{'s' if threads != 1 else ''}"
     ridge = f"ridge point {peaks.ridge_point:.2f} FLOP/B ({peaks.dtype.removeprefix('torch.')}, main memory)"
     lines = [*filter(None, [roof_caveats(peaks)])]
     if peaks.network: lines.append(f"network: {where_measured(peaks.network) or 'of unknown origin'}")

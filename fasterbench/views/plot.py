@@ -50,7 +50,7 @@ def _use_text(p):
     "Say the bound of a row, and how much of its roof it reaches."
     level = f" ({p.memory_level})" if p.bound == "memory" and p.memory_level else ""
     use = "" if p.utilization_pct is None else f", {p.utilization_pct:.1f} % of the roof"
-    return f"{p.bound}{level}{use}{', above it' if p.above_roof else ''}"
+    return f"{p.bound}{level}{use}{', exceeds it' if p.above_roof else ''}"
 
 def _rates(p):
     "Return the rates, and the roof above them."
@@ -91,8 +91,8 @@ def hover(p:RooflinePoint)->str:
              _use_text(p),
              f"{_row_time_text(p)}{spread}, {percent_text(p.share)}, {_times_called(p)}{doubt}", _ranks_text(p),
              f"{format_si(p.flops, 'FLOP')}, {format_si(p.bytes_moved, 'B')}, {intensity} FLOP/B", _rates(p),
-             wire and wire + (", no such roof is known" if p.network_s is None
-                              else f", {format_si(p.network_s, 's')} under the roof")]
+             wire and wire + (", no roof known" if p.network_s is None
+                              else f", {format_si(p.network_s, 's')} at the roof")]
     return "<br>".join(filter(None, lines))
 
 # %% ../../nbs/views/plot.ipynb #7bfc9d41
@@ -366,7 +366,7 @@ def _layout(fig, title, alt, box, strip):
         shares, kinds = [share for share, _ in strip], sorted({kind for _, kind in strip})
         most, unknown = max(100.0, *shares), [_no_share] * (_no_share in shares)
         ticks = [i * 20 * math.ceil(most / 100) for i in range(6)]
-        fig.update_xaxes(title="not on the chart: share of roof (%)", range=[min(shares) - 0.05 * most, 1.05 * most],
+        fig.update_xaxes(title="utilization (%), rows off the chart", range=[min(shares) - 0.05 * most, 1.05 * most],
                          tickvals=unknown + ticks, ticktext=["?"] * len(unknown) + ticks, **_axis, row=2, col=1)
         fig.update_yaxes(type="category", dtick=1, categoryarray=kinds, range=[-0.5, len(kinds) - 0.5], **_axis,
                          row=2, col=1)

@@ -39,8 +39,8 @@ def _source_of(of, roofs):
     return "source" if len(of) == len(roofs) else f"source of {', '.join(name for name, *_ in of)}"
 
 def _program_facts(p):
-    amounts = [("time", p.time_s, "s"), ("work", p.flops, "FLOP"), ("contractions", p.contraction_flops, "FLOP"),
-               ("traffic", p.bytes_moved, "B"), ("on the wire", p.wire_bytes, "B")]
+    amounts = [("time", p.time_s, "s"), ("FLOPs", p.flops, "FLOP"), ("contraction FLOPs", p.contraction_flops, "FLOP"),
+               ("bytes", p.bytes_moved, "B"), ("on the wire", p.wire_bytes, "B")]
     sends = p.wire_bytes != 0
     return [(name, format_si(value, unit)) for name, value, unit in amounts if sends or name != "on the wire"]
 
@@ -51,9 +51,9 @@ def _idle_facts(result):
     return traces.idle_facts(result) if traces else []
 
 def _timing_facts(t):
-    times = [("end to end", t.end_to_end_s), ("rows", t.rows_s), ("overhead", t.overhead_s)]
+    times = [("end to end", t.end_to_end_s), ("sum of rows", t.rows_s), ("overhead", t.overhead_s)]
     if t.communication_s is not None:
-        times += [("waiting for communication", t.exposed_s), ("communication on its way", t.communication_s)]
+        times += [("waiting for communication", t.exposed_s), ("communication", t.communication_s)]
     ratio = f"{t.ratio:.3f}" if t.end_to_end_s else "?"
     return [*((name, format_si(value, "s")) for name, value in times), ("rows ÷ end to end", ratio),
             ("steps", str(t.steps)), ("clock", t.clock)]
@@ -159,7 +159,7 @@ def _step_rows(result):
     "Return the whole and the steps as rows."
     steps = [replace(p, name=f"step {i}") for i, p in enumerate(result.steps, 1)]
     average = statistics.mean(p.time_s for p in steps) if steps else None
-    name = "whole model, without instruments" if result.timing else "whole model"
+    name = "whole model, uninstrumented" if result.timing else "whole model"
     return [replace(result.program, name=name),
             *([_at(steps[0], average, "average of the timed steps")] if steps else []), *steps]
 

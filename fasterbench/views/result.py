@@ -98,7 +98,7 @@ class Timing:
         if self.communication_s is not None:
             lines.append(f"network     {format_si(self.exposed_s, 's')} waiting for collectives, which take "
                          f"{format_si(self.communication_s, 's')}")
-        lines.append(f"sum ÷ end   {self.ratio:.3f}")
+        lines.append(f"rows ÷ end  {self.ratio:.3f}")
         return "\n".join(lines + [f"WARNING: {w}" for w in self.warnings])
 
 # %% ../../nbs/views/result.ipynb #ac0c0a02
@@ -113,7 +113,7 @@ class Breakdown:
 
     def __str__(self):
         who = "time" if self.rank is None else f"rank {self.rank}"
-        shares = [f"{k} {share}" for k, share in share_texts(self.parts, self.span_s).items()]
+        shares = [f"{share} {k}" for k, share in share_texts(self.parts, self.span_s).items()]
         return f"{who}: {format_si(self.span_s, 's')} = " + " + ".join(shares)
 
 # %% ../../nbs/views/result.ipynb #94470b1e

@@ -105,8 +105,8 @@ def without_network(result)->list[str]:
     kinds = list(dict.fromkeys(name for p in missing for name, _ in p.sends))
     names = f" ({', '.join(kinds)})" if kinds else ""
     why = "the network has no roof, or several, for some of these" if network else "no roof of the network is known"
-    return [f"{len(missing)} of {len(result.points)} rows send data{names}, and {why}: bound and utilization leave the "
-            f"network out", *not_measured(network, kinds)]
+    return [f"{len(missing)} of {len(result.points)} rows send data{names}, and {why}: their bound and utilization "
+            f"exclude the network", *not_measured(network, kinds)]
 
 # %% ../../nbs/views/table.ipynb #5d9613f4
 def memory_lines(result)->list[str]:
@@ -121,7 +121,7 @@ def above_text(result)->str:
     above = [p for p in result.points if p.above_roof]
     if not above: return ""
     names = first_names(f"{printable(p.name or p.type)} ({p.utilization_pct:.0f} %)" for p in above)
-    return (f"{len(above)} of {len(result.points)} rows are faster than their roof by more than the spread, so that a "
+    return (f"{len(above)} of {len(result.points)} rows are faster than their roof by more than the spread, so a "
             f"count, a time or a roof is wrong: {names}")
 
 def footer(result)->list[str]:

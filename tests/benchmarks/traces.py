@@ -106,7 +106,7 @@ def breakdown():
         except ValueError as error: print(f"{name}: refused: {str(error).split(' has ')[-1]}"); continue
         for a in breakdowns:
             part = lambda *ks: f"{sum(a.parts.get(k, 0) for k in ks) / a.span_s:.2%}"
-            known = ("with FLOPs and bytes", "launched outside the window", "communication not hidden", "copies and sets", "idle")
+            known = ("with FLOPs and bytes", "launched outside the window", "exposed communication", "memcpy and memset", "idle")
             lines.append([name, a.rank if a.rank is not None else "-", f"{a.span_s * 1e3:.3f}", part(known[0]), part(*(k for k in a.parts if k not in known)), *map(part, known[1:]),
                           f"{sum(a.parts.values()) / a.span_s:.6f}"])
     rows(lines)

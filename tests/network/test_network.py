@@ -314,7 +314,7 @@ found["bounds"], found["notes"] = [[p.bound, p.above_roof] for p in result.point
     # a latency of a second would put every layer above its roof: its time has some waiting in it, and nothing says how much
     for notes, rows in ((found["notes"], found["bounds"]), found["blind"]):
         assert not any(bound == "network" or above for bound, above in rows)
-        assert "waiting for other ranks was not recorded, and is part of the rows" in notes
+        assert "time spent waiting for other ranks was not recorded; the rows include it" in notes
 
 def test_traces_of_several_ranks(tmp_path):
     "Two ranks by hand, 1 MB of float32: rank 1 arrives 40 µs later, and the transfer takes its 60 µs."

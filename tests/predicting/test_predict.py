@@ -271,7 +271,7 @@ def test_a_model_without_operators_has_a_limit_of_0_s(device):
     on = HardwarePeaks(1e12, 1e11) if device == "cpu" else device
     found = predict(torch.nn.Identity(), torch.zeros(3), on)
     assert (found.program.roof_time_s, found.program.time_s, found.program.interval_s) == (0, 0, ())
-    assert found.notes == [f"PREDICTED, not measured, for {device}: no operator runs, and the limit is 0 s"]
+    assert found.notes == [f"Predicted for {device}, not measured: no operator runs, so the limit is 0 s."]
     assert "· expected 0 s, limit 0 s ·" in " ".join(found.text().split())
     host = predict(torch.nn.Identity(), torch.zeros(3), on, launch_s=1e-3).program
     assert (host.roof_time_s, host.time_s, host.interval_s) == (0, 1e-3, (1e-3, 1e-3))

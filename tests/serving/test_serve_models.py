@@ -151,7 +151,7 @@ def test_what_does_not_fit_is_said_first():
     two = serve(large, 64, 8, 1, "NVIDIA H100 80GB HBM3", tensor_parallel=2)
     assert two.text().splitlines()[0] == "LlamaForCausalLM on 2 × NVIDIA H100 80GB HBM3"
     several = serve(large, 64, 8, on=["NVIDIA H100 80GB HBM3", "NVIDIA L40S"])
-    assert several.text().splitlines()[0].endswith("fits on none")
+    assert several.text().splitlines()[0].endswith("fits on no device")
 
 def test_saved_results_of_serving_are_read(tmp_path):
     small = large | dict(hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, vocab_size=320)
