@@ -308,7 +308,7 @@ questions = dict(
     memory=(line("forward + backward", "roofs: "), *rows_of, line("peak memory"), one),
     trace=(line("cuda", "roofs: "), rows_of[0] + bar("idle"), *rows_of[1:], line("GPU idle 85.0 %"), one),
     kernels=(line("GPU of compute capability 12.0", "roofs: "), column("name", "time", "share"), column("bound"), line("2.5 with unknown FLOPs"), line("FLOPs are unknown"), one),
-    no_roofs=(line("GPU of compute capability 12.0", "roofs: none: the file has no peaks"), column("name", "time", "share"), line("no peaks"), line("no peaks"), line("FLOPs are unknown"), one),
+    no_roofs=(line("GPU of compute capability 12.0", "roofs: none: the file has no peak metrics"), column("name", "time", "share"), line("no peak metrics"), line("no peak metrics"), line("FLOPs are unknown"), one),
     disagreeing=(line("a CPU", "roofs: "), line("rows and total disagree by 3.00 ms"), *rows_of[1:], line("noise:"), one),
     predict=(title("NVIDIA H100 80GB HBM3") + line("roofs: "), column("expected", "share"), column("bound"), line("limit 131.51 ns"),
              column("p10", "p90") + line("(15.62 µs to 26.75 µs)", "Predicted for"), one),
@@ -330,7 +330,7 @@ questions = dict(
     check=(line("device: a CPU, 2 threads", "roofs: float32 200 GFLOP/s"), counted, counted, column("budget", "found", "limit used"), column("interval", "verdict"),
            Not("each figure is held against its limit, which a baseline may be")),
     watch=(line("device: a CPU", "roofs: float32"), column("time") + line("a step takes"), column("compute", "memory"), column("MFU"),
-           line("IQR", "busy in 3 of 5 samples") + column("cores used by others"), Not("a row is a moment of one run; the chart shows the change")),
+           line("IQR", "in 3 of 5 samples") + column("cores used by others"), Not("a row is a moment of one run; the chart shows the change")),
     peaks=(title("a CPU") + line("device: a CPU", "roofs: float32"), limits, limits, column("best rate"), line("noise: float32 spread 40 %"), one),
     network=(title("a CPU") + line("device: a CPU", "roofs: float32"), limits, limits, column("best rate"), line("noise: float32 spread 40 %"), one))
 
