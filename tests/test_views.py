@@ -266,7 +266,7 @@ questions = dict(       # where is the time, what limits it, how far from the li
     pair=("time before", "time after", "time ratio", "utilization after", "spread unknown", "noise:"), series=("batch 1", "last/first", "at the roof", "noise:"),
     batches=("batch 8", "last/first", "limit", "Predicted for"), three_batches=("batch 32 expected", " to ", "limit", "Predicted for"), devices=("NVIDIA L40S", "limit", "Predicted for"), serve=("tokens/s", "bound", "limit", "Nothing here was measured"),
     serve_several=("tokens/s", "limit", "expected"), check=("budget", "found", "interval", "verdict", "limit used"), memory=("time", "bound", "peak memory"),
-    watch=("time", "compute", "memory", "IQR", "busy in 3 of 5 samples", "device: a CPU", "roofs: float32"), peaks=("best rate", "noise: float32 spread 40 %"),
+    watch=("time", "compute", "memory", "IQR", "in 3 of 5 samples, other processes", "device: a CPU", "roofs: float32"), peaks=("best rate", "noise: float32 spread 40 %"),
     disagreeing=("rows and total disagree by 3.00 ms", "bound", "utilization", "noise:"))
 
 in_the_test_line = "profile", "pair", "serve"
