@@ -38,7 +38,9 @@ def tutorials():
 def entries(name):
     "The lines of a list of contents that stand as `@name` in a page."
     if name == "tutorials": return [f"tutorials/{t}" for t in tutorials()]
-    if name == "how-to": return ["docs/does_it_fit", "docs/record_a_trace", *(f"tutorials/{t}" for t in how_to if (here/f"tutorials/{t}.ipynb").is_file())]
+    if name == "how-to":
+        measured = ["docs/measured_on_gpu"] * (here/"docs/measured_on_gpu.md").is_file()     # made by tests/benchmarks/gpu.py
+        return ["docs/does_it_fit", "docs/record_a_trace", *(f"tutorials/{t}" for t in how_to if (here/f"tutorials/{t}.ipynb").is_file()), *measured]
     if name == "reference": return ["reference/public", *(f"reference/{w}" for w in site_objects.wings)]
     wing = name.removeprefix("wing ")
     return [f"../{wing}/{p.stem}" for p in sorted((here/wing).glob("*.ipynb"))]

@@ -282,6 +282,14 @@ def _convolution_backward(g, x, w, stride, padding, dilation, transposed, out_pa
     bias = [w.shape[1] * groups if transposed else w.shape[0]] if mask[2] else None
     return kernel(aten.convolution_backward.default, g, x, w, bias, stride, padding, dilation, transposed, out_padding, groups, mask)
 
+_no_autocast = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)
+
+def lower(op, *args, **kwargs):
+    "Run `op` under autocast: floating-point arguments in its dtype."
+    dtype = torch.get_autocast_dtype(name)
+    def cast(t): return t.to(dtype) if is_here(t) and t.is_floating_point() else t
+    with torch._C._ExcludeDispatchKeyGuard(_no_autocast): return op(*tree_map(cast, args), **tree_map(cast, kwargs))
+
 # ---- the seam
 
 class Simulated(seam.Accelerator):
@@ -339,6 +347,7 @@ class _Module:
     def memory_allocated(self, device=None): return books.allocated
     def reset_peak_memory_stats(self, device=None): books.most = books.allocated
     def max_memory_allocated(self, device=None): return books.most
+    def memory_stats(self, device=None): return {"requested_bytes.all.current": books.allocated, "requested_bytes.all.peak": books.most}
     def is_current_stream_capturing(self): return books.captured is not None
 
 def rates(flops, levels):
@@ -415,6 +424,9 @@ def install():
             given[k] = functools.partial(kernel, op) if one else functools.partial(composite, op, key)
     for k, f in given.items(): own.impl(k.removeprefix("aten::"), f, "PrivateUse1")
     rest.fallback(kernel, "PrivateUse1")
+    rest.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
+    for k in ("linear", "matmul", "conv2d", "scaled_dot_product_attention"):
+        own.impl(k, functools.partial(lower, getattr(aten, k).default), "AutocastPrivateUse1")
     _kept.extend([own, rest])
     seam.kinds[name] = Simulated
     seam.accelerator.cache_clear()

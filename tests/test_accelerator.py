@@ -254,12 +254,12 @@ def test_copies_beside_compute():
 @apart
 def test_one_wait_at_each_border_of_a_step():
     """Begin and end of 3 runs without an instrument, 4 recorded ones and one for the allocator's peak, however many layers there are,
-    in both phases."""
+    in both phases; and one before each recorded run, for what it is given."""
     t = tools()
     deep = t.nn.Sequential(*(t.nn.Linear(8, 8) for _ in range(12))).to("sim")
     for model, how in ((net(t), {}), (deep, {}), (deep, dict(backward=True))):
         profiled(t, model, sample(t), t.Table(kernels=kernels), **how)
-        assert t.books.synchronised == 2 * (3 + 4 + 1), (len(model), how)
+        assert t.books.synchronised == 2 * (3 + 4 + 1) + 4, (len(model), how)
 
 # ---- records that are not as they should be
 
@@ -445,6 +445,17 @@ def test_a_graph_keeps_the_memory_that_it_works_on():
     del replay
     gc.collect()
     assert t.books.allocated == before
+
+@apart
+def test_copies_of_the_sample_are_in_no_row():
+    "A model that writes to its sample gets a copy in every run: 100 µs each, still under way when the run could begin. The sum of 40 µs waits for its launch."
+    t = tools()
+    class Adds(t.nn.Module):
+        def forward(self, x, kept): return kept.add_(x)
+    given = sample(t), t.torch.zeros(2, 8).to("sim")
+    ra = profiled(t, Adds(), given, t.Table(kernels=dict(add_=40_000, copy_=100_000)))
+    assert microseconds(ra) == {"": 40, "(idle)": 5}
+    check_sum(ra, 45)
 
 def graphed(t):
     "A model whose second module was captured: a copy of what it is given into the graph, and its launch."

@@ -52,6 +52,24 @@ def test_counters_and_predictions(tmp_path):
     assert found["limit ÷ measured"].outside == {"expected: a": 2.0} and found["expected ÷ measured"].verdict == ""
     assert found["measured in the interval of the expected time (1: yes)"].values == {"expected: a": 1.0}
 
+def test_the_page_is_made_from_the_records(tmp_path):
+    "Records of two parts, made up: one run in the range and one outside, and a case that failed. The page and the file have all of it."
+    env = dict(device="cuda", device_name="NVIDIA H100 80GB HBM3", driver="580.1", cuda="13.0", torch="2.11.0", date="2026-11-26T10:00:00+00:00")
+    put(tmp_path, "models", **env, a=dict(ratio=0.99, above=[]), b=dict(ratio=1.05, above=[]), c=dict(error="out of memory"))
+    put(tmp_path, "traces", **env, a=dict(trace_s=1.01, profile_s=1.0, trace_flops=5, profile_flops=5))
+    gpu.write_page(tmp_path, tmp_path/"kept.json", tmp_path/"page.md")
+    kept, lines = json.loads((tmp_path/"kept.json").read_text(encoding="utf-8")), (tmp_path/"page.md").read_text(encoding="utf-8").splitlines()
+    assert kept["environment"] == {k: v for k, v in env.items() if k != "device"} and kept["parts"]["models"]["b"]["ratio"] == 1.05
+    assert "one NVIDIA H100 80GB HBM3, on 2026-11-26: PyTorch 2.11.0, driver 580.1." in lines[2]
+    assert "| sum of rows ÷ event-timed step | 0.98 to 1.02 | 0.990 to 1.050, median 1.020 of 2 | does not hold: 1 outside |" in lines
+    assert "| read_trace ÷ profile, time | 0.98 to 1.02 | 1.010 to 1.010, median 1.010 of 1 | holds |" in lines
+    assert "| sum of rows ÷ event-timed step | models: b | 1.050 |" in lines and lines[-1] == "- models: c: out of memory"
+
+def test_there_is_no_page_of_a_rehearsal(tmp_path):
+    put(tmp_path, "models", device="cpu", a=dict(ratio=0.99, above=[]))
+    with pytest.raises(SystemExit, match="records of cpu: the page is of a GPU"): gpu.write_page(tmp_path, tmp_path/"kept.json", tmp_path/"page.md")
+    assert not (tmp_path/"page.md").exists()
+
 driver = """
 import os, sys, time, types
 sys.path.insert(0, {folder!r})
@@ -94,6 +112,19 @@ def test_a_case_that_comes_too_late_is_named(tmp_path):
 def test_each_half_ends_within_ten_minutes():
     assert sum(gpu.shares[p] for p in gpu.groups["first"]) < 540 and sum(gpu.shares[p] for p in gpu.groups["rest"]) < 540
     assert [*gpu.groups["first"], *gpu.groups["rest"]] == list(gpu.parts) == list(gpu.shares)
+
+@nightly_only("parts of the script, as on a GPU, on the simulated device")
+@pytest.mark.long
+def test_what_only_a_gpu_does_runs_on_the_simulated_device(tmp_path):
+    "Its clock is exact: the rows add up to the step between two events, traces and profiles agree, and so do counted and allocated memory."
+    call = [sys.executable, folder_of_script/"gpu.py", "--out", tmp_path, "--simulated", "--patience", "6", "--parts", "training", "traces"]
+    subprocess.run(call, check=True, timeout=1500)
+    found = verdicts(tmp_path)
+    assert not json.loads((tmp_path/"table.json").read_text())["failed"]
+    for what, n in (("sum of rows ÷ event-timed step", 3), ("read_trace ÷ profile, time", 8),
+                    ("counted memory ÷ allocator's, without cuBLAS and rounding", 3), ("counted memory ÷ storages alive", 3)):
+        values = list(found[what].values.values())
+        assert len(values) == n and values == pytest.approx([1] * n, abs=1e-3), what
 
 @nightly_only("every part runs on the CPU, some ten minutes")
 @pytest.mark.long

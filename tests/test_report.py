@@ -575,6 +575,9 @@ def test_short_names_stay_apart(chrome, report):
     assert short([signature, "layers.0.up", "a::f(int)"], 20) == ["CatArray<Thing, 4>", "layers.0.up", "a::f(int)"]
     [cut] = short([kernel], 28)
     assert cut.startswith("vectorized_elemen") and len(cut) == 28
+    ends = "const e = bothEnds(arguments[0]); return [e.dataset.brief, e.title, e.textContent]"
+    long = "triton_poi_fused_native_group_norm_silu_12"            # a text of another column: its end tells it apart
+    assert chrome.execute_script(ends, long) == ["trit…ilu_12", long, long]
 
 @more
 @pytest.mark.parametrize("width", (pytest.param(390, marks=phones), 1440))
@@ -800,6 +803,7 @@ def labels_lie_on_nothing(chrome, page, width, names):
     crowded = page == "mi300x_sd35_compiled"              # of its three ceilings two are 12 px apart: one has no room for a label
     assert len(named) >= min(names, len(points)) - crowded, (page, named)
     assert not crowded or width < 700 or "SD3Transformer2DModel_0" in named                 # half of the time
+    assert width < 700 or all(text.endswith("/s") for text in labelled), (page, labelled)      # each with its value
     assert len(roofs) >= len(labelled) >= max(len(roofs) - crowded, 2) or width < 700, (page, roofs, labelled)
     assert not any("through" in name for name in chrome.execute_script("return charts[0].data.map(t => t.name ?? '')")), page     # counters alone
     assert chrome.execute_script("return document.documentElement.scrollWidth <= innerWidth"), page

@@ -1,5 +1,5 @@
 "What every kind of view says, in the terminal, in a notebook, on its page and in its JSON."
-import html, json, os, re, shutil, sys
+import html, json, math, os, re, shutil, sys
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -14,13 +14,15 @@ from test_report import go_to, opened
 from view_kinds import llama, makers, paper, view_of
 
 def plain(text): return " ".join(html.unescape(re.sub(r"</?[a-zA-Z!][^>]*>", " ", text)).split())
-def on_page(view): return plain(view.render().partition('<script type="application/json"')[0])
+@cache
+def rendered(kind): return view_of(kind).render()
+def on_page(kind): return plain(rendered(kind).partition('<script type="application/json"')[0])
 
 @pytest.mark.parametrize("kind", makers)
 def test_text_notebook_page_and_json_carry_the_same_caveats(kind):
     view = view_of(kind)
     said = [" ".join(line.split()) for line in view.caveats]
-    shown = dict(text=" ".join(view.text().split()), page=on_page(view))
+    shown = dict(text=" ".join(view.text().split()), page=on_page(kind))
     if kind not in ("peaks", "network"): shown["notebook"] = plain(view._repr_html_())
     for where, text in shown.items(): assert [line for line in said if line not in text] == [], (kind, where)
     if kind not in ("peaks", "network", "watch"): assert json.loads(view.to_json())["caveats"] == view.caveats
@@ -35,7 +37,7 @@ def test_caveats_are_said():
 
 def test_a_sweep_of_predictions_says_limit_and_interval():
     for kind in ("batches", "devices", "three_batches"):
-        view, page = view_of(kind), on_page(view_of(kind))
+        view, page = view_of(kind), on_page(kind)
         for r in view.results:
             from fasterbench.views.headline import time_text
             assert "limit" in time_text(r) and time_text(r) in page and time_text(r) in " ".join(view.text().split()), kind
@@ -44,7 +46,7 @@ def test_a_sweep_of_predictions_says_limit_and_interval():
 @pytest.mark.parametrize("kind", makers)
 def test_no_absolute_path_in_what_is_sent_on(kind):
     view = view_of(kind)
-    page = view.render()
+    page = rendered(kind)
     pictured = [] if kind in ("no_roofs", "disagreeing") else [view.plot().to_json()]
     for text in (view.text(), page.partition('<script type="text/plain"')[0], view.to_json(), view.csv(), *pictured): assert "/home/somebody" not in text, kind
 
@@ -210,6 +212,30 @@ empty_axes = """
     put("text", "")
     return drawn"""
 
+alike = """
+    const what = ["name", "type", "operator", "phase", "category", "dtype", "model", "layer", "figure", "budget", "kind", "batch"]
+    const all = r => what.map(f => r[f]).join("|")
+    const cells = tr => [...tr.querySelectorAll(what.map(f => `td.field-${f}`).join(", "))].map(td => td.textContent).join("|")
+    const rows = lines().map(tr => [rowAt(Number(tr.dataset.index)), cells(tr)])
+    return rows.flatMap(([a, seen], i) => rows.slice(i + 1).filter(([b, other]) => seen === other && all(a) !== all(b)).map(() => seen))"""
+
+unnamed = """
+    const found = [], key = [...document.querySelectorAll("#key span")].map(e => e.textContent.trim())
+    for (const [i, s] of [...document.querySelectorAll(".segment")].entries()) {
+      const named = s.classList.contains("silent") ? key.some(t => t.startsWith(data.division[i].label)) : s.innerText.includes(data.division[i].label)
+      if (!named) found.push(`segment ${data.division[i].label}`)
+    }
+    for (const e of document.querySelectorAll("#chart .x2y2 .point, #chart .x2y2-clip .point")) {
+      if (charts[0]._fullLayout.yaxis2?.type !== "category") continue
+      const b = e.getBoundingClientRect(), ticks = [...document.querySelectorAll("#chart .x2tick text")].map(t => t.getBoundingClientRect())
+      if (ticks.some(t => t.left < b.right && b.left < t.right && t.top + 3 < b.bottom && b.top < t.bottom)) found.push("a marker of the strip under its axis")
+    }
+    for (const t of charts[0].data.filter(t => t.marker?.symbol === "line-ns-open")) {
+      const entry = [...document.querySelectorAll("#legend button")].find(e => e.textContent.includes(t.name))
+      if (!entry?.textContent.includes("┃")) found.push(`legend ${t.name}`)
+    }
+    return found"""
+
 def first_tab(view): return view._page()["kinds"][0]["name"]
 
 sizes = (1440, 900), (1024, 768), (390, 844)
@@ -220,7 +246,7 @@ def page_of(tmp_path_factory):
     folder = tmp_path_factory.mktemp("views")
     @cache
     def made(kind):
-        view_of(kind).to_html(folder/f"{kind}.html")
+        (folder/f"{kind}.html").write_text(rendered(kind), encoding="utf-8")
         return folder/f"{kind}.html"
     return made
 
@@ -235,7 +261,7 @@ def test_controls_are_reached_and_nothing_is_cut_off(chrome, page_of, kind):
         opened(chrome, page_of(kind), *size, tab=first_tab(view_of(kind)), state="")
         for tab in chrome.execute_script("return data.kinds.map(k => k.name)"):
             if tab != chrome.execute_script("return tab.name"): go_to(chrome, tab)
-            scripts = (unreachable, cut_off, empty_axes) if size == sizes[0] else (unreachable, cut_off)
+            scripts = (unreachable, cut_off, alike, unnamed, *[empty_axes][:size == sizes[0]])
             found += [(size[0], tab, what) for script in scripts for what in chrome.execute_script(script)]
     assert found == []
 
@@ -255,28 +281,113 @@ def test_planted_defects_are_found(chrome, page_of, defect):
     chrome.execute_script("document.head.append(Object.assign(document.createElement('style'), {textContent: arguments[0]}))", style)
     assert [f for f in chrome.execute_script(script) if word in f] != []
 
-in_view = """
+not_in_view = """
     const seen = e => { const b = e.getBoundingClientRect(); return b.width > 0 && b.top >= 0 && b.bottom <= innerHeight && b.right <= innerWidth }
-    return [...document.querySelectorAll("h1, .lead, .note, #legend > *, #table th, .segment, #shown")].filter(seen).map(e => e.textContent.trim()).join(" | ")"""
+    const told = selector => [...document.querySelectorAll(selector)].filter(seen).map(e => e.textContent.replaceAll("\u00a0", " "))
+    return arguments[0].filter(([selector, word]) => !told(selector).some(t => t.includes(word)))"""
 
-questions = dict(       # where is the time, what limits it, how far from the limit, how sure, what changed
-    profile=("time", "share", "bound", "lost below the roof", "utilization", "gap", "noise:"), training=("phase", "time", "share", "bound", "utilization", "noise:"),
-    compiled=("time", "share", "bound", "utilization", "noise:"), trace=("time", "idle", "bound", "utilization", "gap"), ranks=("slowest rank", "bound", "utilization"),
-    predict=("expected", "p10", "p90", "bound", "limit 131.51 ns", "(15.62 µs to 26.75 µs)", "Predicted for"), host=("expected", "p90", "bound", "limit", "Predicted for"),
-    pair=("time before", "time after", "time ratio", "utilization after", "spread unknown", "noise:"), series=("batch 1", "last/first", "at the roof", "noise:"),
-    batches=("batch 8", "last/first", "limit", "Predicted for"), three_batches=("batch 32 expected", " to ", "limit", "Predicted for"), devices=("NVIDIA L40S", "limit", "Predicted for"), serve=("tokens/s", "bound", "limit", "Nothing here was measured"),
-    serve_several=("tokens/s", "limit", "expected"), check=("budget", "found", "interval", "verdict", "limit used"), memory=("time", "bound", "peak memory"),
-    watch=("time", "compute", "memory", "IQR", "in 3 of 5 samples, other processes", "device: a CPU", "roofs: float32"), peaks=("best rate", "noise: float32 spread 40 %"),
-    disagreeing=("rows and total disagree by 3.00 ms", "bound", "utilization", "noise:"))
+def column(*words): return [("#table th", w) for w in words]
+def title(*words): return [("h1", w) for w in words]
+def line(*words): return [(".lead, .note", w) for w in words]
+def bar(*words): return [(".segment, #key span", w) for w in words]
 
-in_the_test_line = "profile", "pair", "serve"
+class Not(str):
+    "Why a question is not asked of a kind of view."
+
+five = "where is the time", "what limits it", "how far from the limit", "how sure", "what changed"
+one, several = Not("it is of one run"), Not("it is a range of sizes, a row for each")
+limits, counted = Not("it shows the limits themselves"), Not("a budget is one figure, whatever makes it up")
+rows_of = column("name", "time", "share"), column("bound"), column("utilization", "gap")
+
+# Of each kind, where a reader sees whose figures they are and whose roofs, and the answers to the five questions.
+questions = dict(
+    profile=(line("a CPU", "roofs: float32 1 TFLOP/s"), rows_of[0] + bar("lost below the roof"), *rows_of[1:], line("noise:"), one),
+    training=(line("a CPU", "roofs: "), column("phase", "time", "share"), *rows_of[1:], line("noise:"), one),
+    compiled=(line("a CPU", "roofs: "), *rows_of, line("noise:"), one),
+    ranks=(line("a CPU", "roofs: "), column("phase", "time", "max over ranks"), column("bound"), column("utilization"), line("shares are relative to the sum of the rows"), one),
+    memory=(line("forward + backward", "roofs: "), *rows_of, line("peak memory"), one),
+    trace=(line("cuda", "roofs: "), rows_of[0] + bar("idle"), *rows_of[1:], line("GPU idle 85.0 %"), one),
+    kernels=(line("GPU of compute capability 12.0", "roofs: "), column("name", "time", "share"), column("bound"), line("2.5 with unknown FLOPs"), line("FLOPs are unknown"), one),
+    no_roofs=(line("GPU of compute capability 12.0", "roofs: none: the file has no peak metrics"), column("name", "time", "share"), line("no peak metrics"), line("no peak metrics"), line("FLOPs are unknown"), one),
+    disagreeing=(line("a CPU", "roofs: "), line("rows and total disagree by 3.00 ms"), *rows_of[1:], line("noise:"), one),
+    predict=(title("NVIDIA H100 80GB HBM3") + line("roofs: "), column("expected", "share"), column("bound"), line("limit 131.51 ns"),
+             column("p10", "p90") + line("(15.62 µs to 26.75 µs)", "Predicted for"), one),
+    host=(title("NVIDIA H100 80GB HBM3") + line("roofs: "), column("expected"), column("bound"), line("limit"), column("p90") + line("Predicted for"), one),
+    pair=(line("device: a CPU", "roofs: float32 1 TFLOP/s"), column("time before", "time after") + line("lost below the roof"), line("compute 0.60"),
+          column("utilization after"), column("change") + line("noise:"), column("time ratio")),
+    series=(line("device: a CPU", "roofs: float32 1 TFLOP/s"), column("batch 1", "batch 4") + line("lost below the roof"), line("compute 0.60"),
+            line("at the roof"), line("noise:"), column("last/first")),
+    batches=(line("device: NVIDIA H100", "roofs: "), column("batch 8"), line("at the roof (memory"), line("limit"), line("Predicted for"), column("last/first")),
+    three_batches=(line("device: NVIDIA H100", "roofs: "), column("batch 32"), line("at the roof (memory"), line("limit"),
+                   line("batch 32 expected", " to ", "Predicted for"), column("last/first")),
+    devices=(column("NVIDIA L40S") + line("roofs: NVIDIA H100 80GB HBM3 float32 66.9 TFLOP/s, DRAM 3.35 TB/s; NVIDIA L40S"), column("name", "NVIDIA L40S"),
+             line("at the roof (memory"), line("limit"), line("Predicted for"), column("ratio to first") + line("NVIDIA L40S ×0.98 (×0.65 to ×1.50)")),
+    serve=(title("NVIDIA H100 80GB HBM3") + line("roofs: bfloat16 989 TFLOP/s, L2 16.7 TB/s, DRAM 3.35 TB/s"), column("phase", "expected"), column("bound"),
+           column("limit"), column("p90") + line("Nothing here was measured"), several),
+    serve_several=(line("roofs: NVIDIA H100 80GB HBM3 bfloat16 989 TFLOP/s", "NVIDIA L40S bfloat16 362 TFLOP/s"), column("time per token"), column("bound"),
+                   [("#legend > *", "limit")] + column("tokens/s per device, expected"), line("(549.54k to 1.13M)"),
+                   line("2 × H100 80GB HBM3 ×0.64 (0.38 to 1.06)") + column("ratio to first")),
+    check=(line("device: a CPU, 2 threads", "roofs: float32 200 GFLOP/s"), counted, counted, column("budget", "found", "limit used"), column("interval", "verdict"),
+           Not("each figure is held against its limit, which a baseline may be")),
+    watch=(line("device: a CPU", "roofs: float32"), column("time") + line("a step takes"), column("compute", "memory"), column("MFU"),
+           line("IQR", "in 3 of 5 samples, other processes") + column("cores used by others"), Not("a row is a moment of one run; the chart shows the change")),
+    peaks=(title("a CPU") + line("device: a CPU", "roofs: float32"), limits, limits, column("best rate"), line("noise: float32 spread 40 %"), one),
+    network=(title("a CPU") + line("device: a CPU", "roofs: float32"), limits, limits, column("best rate"), line("noise: float32 spread 40 %"), one))
+
+def test_every_kind_answers_or_says_why_not():
+    "Who measured it, and the five questions; one that does not apply says because of what."
+    assert list(questions) != [] and set(questions) == set(makers)
+    for kind, (whose, *answers) in questions.items():
+        assert whose and len(answers) == len(five), kind
+        assert all(a if isinstance(a, Not) else all(len(where) == 2 for where in a) and a for a in answers), kind
+
+in_the_test_line = "ranks", "devices", "serve"
 
 @pytest.mark.parametrize("kind", [k if k in in_the_test_line else pytest.param(k, marks=more) for k in questions])
 def test_one_screen_answers(chrome, page_of, kind):
-    "Where the time is, what limits it, how far it is from the limit, how sure that is, what changed: without scrolling, at 1440×900."
+    "Without scrolling, at 1440×900; and no two rows look alike that are not."
     opened(chrome, page_of(kind), tab=first_tab(view_of(kind)), state="")
-    shown = chrome.execute_script(in_view)
-    assert [word for word in questions[kind] if word not in shown] == [], shown
+    asked = dict(zip(("whose figures", *five), questions[kind]))
+    missing = {q: chrome.execute_script(not_in_view, a) for q, a in asked.items() if not isinstance(a, Not)}
+    assert {q: m for q, m in missing.items() if m} == {}
+    assert [chrome.execute_script(script) for script in (alike, unnamed)] == [[], []]
+
+def test_what_changed_between_devices_has_an_interval():
+    "By hand: 20.13 ÷ 20.44 µs, times and over exp √(ln²(26.75 ÷ 20.44) + ln²(27.74 ÷ 20.13)) = 1.52; of rates of servers alike."
+    line = "time over that of NVIDIA H100 80GB HBM3: NVIDIA L40S ×0.98 (×0.65 to ×1.50)"
+    for text in (" ".join(view_of("devices").text().split()), on_page("devices")): assert line in text
+    first, second = (r for r in view_of("devices").results)
+    tab = view_of("devices")._tab()
+    [whole] = [dict(zip((c["field"] for c in tab["columns"]), r)) for r in tab["rows"] if "whole model" in r]
+    assert whole["ratio_2"] == second.program.time_s / first.program.time_s == pytest.approx(20.13 / 20.44, abs=1e-3)
+    rows = view_of("serve_several").to_frame()
+    a, b = (rows.iloc[i] for i in (0, 2))
+    off = math.exp(math.hypot(math.log(a.high_s / a.expected_s), math.log(b.high_s / b.expected_s)))
+    ratio = b.expected_per_device / a.expected_per_device
+    assert b.ratio == pytest.approx(ratio) and b.ratio_interval == f"{ratio / off:.2f} to {ratio * off:.2f}" and rows.iloc[0].ratio_interval == ""
+
+def test_roofs_of_a_server_have_names_on_the_chart():
+    "The H100's datasheet: 989 TFLOP/s of bfloat16, 3.35 TB/s; two levels, since its limit is above main memory's roof."
+    chart = view_of("serve").plot()
+    names = [a.text for a in chart.layout.annotations if a.yref == "y2"]
+    assert {"bfloat16 989 TFLOP/s", "DRAM 3.35 TB/s"} <= set(names) and len(names) == 1 + sum(t.mode == "lines" and t.yaxis == "y2" for t in chart.data)
+
+def test_a_number_stays_with_its_unit():
+    "No line of a page can break between the two; what else breaks is as it was, commands too."
+    from fasterbench.views.page import unbroken
+    said = "14.56 ms ±3 %, L2 912 GB/s, ± 1 µs, 2 × 3 steps, batch 8 before, 1.3 PFLOP/s, 7.2 FLOP/B"
+    assert unbroken(said).replace("\u00a0", "_") == "14.56_ms ±3_%, L2 912_GB/s, ±_1_µs, 2 × 3 steps, batch 8 before, 1.3_PFLOP/s, 7.2_FLOP/B"
+    assert unbroken("3 s:\ntimeout 3 s").replace("\u00a0", "_") == "3_s:\ntimeout 3 s"
+    for kind in ("profile", "devices", "serve"):
+        told = re.findall(r'<(?:p class="(?:lead|note)[^>]*|dd)>([^<]*)', rendered(kind))
+        assert told and [t for t in told if re.search(r"\d (?:%|[mµn]s|[GTM]B/s)(?!\w)", t)] == [], kind
+
+def test_the_arrow_of_a_pair_is_above_its_markers():
+    from fasterbench import compare
+    from view_kinds import profiled, rows
+    figure = compare(profiled(timing=None), profiled(timing=None, points=rows(times=(1e-3, 3e-3, 2e-3)))).plot()
+    arrows = [t for t in figure.data if t.marker.symbol == "arrow"]
+    assert arrows and all(t.zorder == 1 for t in arrows) and all(t.zorder is None for t in figure.data if t.marker.symbol != "arrow")
 
 def test_no_bar_where_rows_and_total_disagree(chrome, page_of):
     opened(chrome, page_of("disagreeing"), state="")

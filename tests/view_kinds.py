@@ -47,7 +47,7 @@ def several_ranks():
     "Two ranks that waited for one another, and for the CPU."
     idle = [Idle("layers.1", "waiting for the CPU", 1e-3), Idle("layers.2", "queued behind other work", 3e-3)]
     parts = [Breakdown(i, 10e-3, dict(compute=8e-3, idle=2e-3), f"/home/somebody/rank{i}.json") for i in (0, 1)]
-    points = [replace(p, ranks=((0, p.time_s), (1, p.time_s * 1.1))) for p in rows()]
+    points = [replace(p, ranks=((0, p.time_s), (1, p.time_s * 1.1))) for p in rows(("forward", "backward"))]
     return profiled(points=points, idle=idle, breakdowns=parts, timing=None)
 
 def measured_peaks():
@@ -58,7 +58,8 @@ def measured_peaks():
 
 def verdicts():
     tables = {"net": dict(model="torchvision:resnet18", flops="<= 10 GFLOP", time="<= 50 ms")}
-    return Verdicts([judge(b, Found(v, (0.9 * v, 1.1 * v), samples=20)) for b, v in zip(read_budgets(tables)[1], (9e9, 49e-3))])
+    return Verdicts([judge(b, Found(v, (0.9 * v, 1.1 * v), samples=20)) for b, v in zip(read_budgets(tables)[1], (9e9, 49e-3))],
+                    ["device: a CPU, 2 threads", "roofs: float32 200 GFLOP/s, DRAM 70 GB/s"])
 
 def samples():
     shares = dict(compute_share=0.6, memory_share=0.3, overhead_share=0.1)

@@ -7,7 +7,7 @@ let charts = [], marked, passing
 // save on a phone on its side.
 const low = () => innerHeight < 500, under = () => low() ? 24 : 46
 const stripOf = (layout, traces) => layout.yaxis2?.type === "category" && traces.some(t => t.yaxis === "y2" && t.x?.length)
-const stripHeight = layout => (low() ? 13 : 17) * layout.yaxis2.categoryarray.length + 6
+const stripHeight = layout => (low() ? 13 : 17) * layout.yaxis2.categoryarray.length + 12
 function makeRoom(layout, traces) {
   const rows = Object.keys(layout).filter(k => /^yaxis/.test(k)).length > 3
   const high = !stripOf(layout, traces) ? low() && rows ? 170 : 0 : low() ? 0 : stripHeight(layout) + under()

@@ -1,6 +1,6 @@
 // The legend of the first chart: a button per entry. It filters by what bounds, or hides what the entry stands for.
 const glyphs = {circle: "●", "circle-open": "○", square: "■", "square-open": "□", diamond: "◆", "diamond-open": "◇",
-                x: "✕", "triangle-up": "▲", "triangle-up-open": "△", star: "★", "circle-open-dot": "◉", "square-open-dot": "▣", "diamond-open-dot": "◈", "circle-cross": "⊕", "star-open": "☆", cross: "✚", arrow: "→"}
+                x: "✕", "triangle-up": "▲", "triangle-up-open": "△", star: "★", "circle-open-dot": "◉", "square-open-dot": "▣", "diamond-open-dot": "◈", "circle-cross": "⊕", "star-open": "☆", cross: "✚", arrow: "→", "line-ns-open": "┃"}
 
 const numbered = "●■◆✚✕▲▼◀▶"   // symbols that plotly knows by number
 

@@ -24,6 +24,9 @@ function label() {
   return Plotly.relayout(chart, {annotations: [...kept, ...texts]})
 }
 
+// The phase of a row, behind its name.
+const phaseMark = row => ({forward: " fwd", backward: " bwd", update: " upd", recompute: " rec"})[row.phase] ?? ""
+
 // What a row is named for: its time, of a comparison the change of its time, unless it is within the spread or the drift.
 function weight(row) {
   if ("time_s" in row) return row.time_s
@@ -136,7 +139,7 @@ function roofLabel(room, trace, leader) {
   const part = within(ends, grown(room.frame, 0.5)), flat = Math.abs(ends[0][1] - ends[1][1]) < 1
   if (!part) return null
   const line = part.map(f => along(ends, f)), whole = plain(trace.text[1]), name = whole.replace(/ [\d.]+ \S*\/s$/, "")
-  for (const text of wide() ? [whole, name] : [name])
+  for (const text of wide() ? [whole] : [name])
     for (const [places, lines] of leader ? far : near(flat)) for (const f of middleFirst) {
       const found = placed(room, text, size, along(line, f), 0, places, passes(room, lines, false), look)
       if (found) return found
@@ -148,7 +151,7 @@ function roofLabel(room, trace, leader) {
 const turns = [-45, 45, -135, 135, 0, 180, -90, 90, -20, 20, -160, 160, -70, 70, -110, 110,
   -32, 32, -148, 148, -58, 58, -122, 122].map(t => t * Math.PI / 180)
 function nameOn(room, {row, x, y, r, more}) {
-  const phase = {forward: " fwd", backward: " bwd", update: " upd"}[row.phase] ?? ""
+  const phase = phaseMark(row)
   const side = right => Math.abs(right) < 0.5 ? "center" : right < 0 ? "right" : "left"
   const away = d => turns.map(t => [Math.cos(t), Math.sin(t)]).map(([right, down]) =>
     ({to: [right * (r + d), down * (r + d)], side: side(right), leader: true}))

@@ -1,27 +1,50 @@
 // The table: DataTables, given the columns that are shown.
 let table, DataTable
-const firstColumns = () => tab.columns.filter(c => c.visible && !spared.has(c.field)).map(c => c.field)
+const firstColumns = () => tab.columns.filter(c => (c.visible || telling.has(c.field)) && !spared.has(c.field)).map(c => c.field)
 const shownFields = () => state.columns[tab.name] ?? firstColumns()
 const shownColumns = () => shownFields().map(f => tab.columns.find(c => c.field === f)).filter(Boolean)
 
 // What the first columns leave out for want of room, one after the other: texts that the name says already, then what
 // follows from the others. They wait in the column menu.
-let spared = new Set(), fittedTo = ""
-const spare = ["type", "slowest rank", "operator", "wire_bytes", "slowest_rank", "low_s", "interval_low_s",
+let spared = new Set(), telling = new Set(), fittedTo = ""
+const spare = ["type", "operator", "wire_bytes", "slowest_rank", "low_s", "interval_low_s",
                "interval_high_s", "high_s", "p10", "p90", "rank_min_s", "phase", "category", "memory_level", "dense_mfu", "hfu",
-               "limit_s", "kind", "rounds", "interval", "layer", "mfu", "unknown_share", "launch_share", "others", "per_request",
+               "limit_s", "kind", "rounds", "interval", "layer", "update_share", "recompute_share", "forward_share", "backward_share",
+               "mfu", "unknown_share", "launch_share", "others", "per_request",
                "measured_per_s", "context", "weight_bytes", "kv_bytes", "most_batch", "limit_price", "outside_share",
-               "overhead_share", "bound", "achieved_gflops", "rank_max_s", "limit_per_device", "limit_used", "tokens_per_s", "disturbed",
+               "overhead_share", "disturbed", "rank_max_s", "limit_per_device", "ratio_interval", "bound", "achieved_gflops", "limit_used", "tokens_per_s",
                "utilization_before_pct", "saved_bytes", "kept_bytes", "eager_bytes", "batch", "expected_s", "potential_s",
-               "utilization_after_pct", "change", "size", "fitted", "error"]
+               "utilization_after_pct", "change", "size", "fitted", "error", "found"]
+
+// Rows that differ in what they are differ in what is seen: a column that alone tells some apart is shown.
+const identity = new Set(["name", "type", "operator", "phase", "category", "dtype", "model", "layer", "figure", "budget", "kind", "batch"])
+const textsOf = fields => fields.filter(f => identity.has(f))
+const kindsOf = fields => new Set(rows.map(r => fields.map(f => r[f] ?? "").join("\n"))).size
+function tellsApart(field) {
+  const seen = textsOf(firstColumns())
+  if (field === "phase" && !wide()) return false                 // the names say it
+  return seen.includes(field) && kindsOf(seen.filter(f => f !== field)) < kindsOf(seen)
+}
+function findTelling() {
+  telling = new Set()
+  for (const f of textsOf(tab.columns.map(c => c.field))) {
+    const seen = textsOf(firstColumns())
+    if (!seen.includes(f) && kindsOf([...seen, f]) > kindsOf(seen)) telling.add(f)
+  }
+}
+// Names that are cut beyond recognition: a column gives way, for short ones any that may, for long ones what they say too.
+const namesAreCut = field => wide() && tab.columns.some(c => c.field === "name" && c.visible) && nameWidth < Math.min(20, longestName)
+  && (longestName <= 20 || spare.indexOf(field) < 5)
 const tooWide = () => at("table").offsetWidth > at("scroller").clientWidth + 1
 function fitColumns() {
   fittedTo = `${tab.name} ${at("scroller").clientWidth}`
   if (state.columns[tab.name]) return
   const visible = new Set(tab.columns.filter(c => c.visible).map(c => c.field))
   const order = spare.filter(f => visible.has(f))
-  while (tooWide() && order.length) {
-    spared.add(order.shift())
+  while (order.length && (tooWide() || namesAreCut(order[0]))) {
+    const field = order.shift()
+    if (tellsApart(field)) continue
+    spared.add(field)
     drawTable()
     table.draw()
     fitNames()
@@ -30,6 +53,7 @@ function fitColumns() {
 // The columns that fit, for the tab and the width that there are now.
 function columnsForWidth() {
   spared = new Set()
+  findTelling()
   fittedTo = ""
   drawTable()
 }
@@ -47,7 +71,7 @@ function compared(x, y, sign) {
 }
 
 // Characters of a name; `fitNames` gives the names what the other columns leave of the frame.
-let nameWidth = 25
+let nameWidth = 25, longestName = 0
 const nameText = row => shortName(row, nameWidth - (row.members ? 6 : 0))
 function named(tr, row) {
   const label = tr.querySelector(".field-name [title]")
@@ -84,21 +108,32 @@ function fitNames() {
   const last = [...titles].at(-1), least = Math.min(26, Math.ceil(0.8 * longest))    // a bar for less would hide less
   if (!wide()) fit(14, last) || fit(14, titles[Math.min(2, titles.length - 1)])
   else if (!fit(least, last) && !fit(14, last) && !(use && fit(14, use))) write(Math.min(30, longest))
+  longestName = longest
   frame.add("roomy")                                  // whole types, where all columns leave room for them
   if (left(last) < 0) frame.remove("roomy")
 }
 function nameCell(row) {
   const text = nameOf(row)
   const label = element("span", {textContent: nameText(row), title: text})
-  if (!row.members) return label
+  const mark = spared.has("phase") ? phaseMark(row) : ""
+  if (!row.members) return mark ? element("span", {}, label, element("span", {className: "count", textContent: mark})) : label
   const fold = element("span", {className: "fold", ariaHidden: true})
-  return element("span", {}, fold, label, element("span", {className: "count", textContent: ` ×${row.members.length}`}))
+  return element("span", {}, fold, label, element("span", {className: "count", textContent: `${mark} ×${row.members.length}`}))
+}
+// Such a text loses its middle where it is too long, since its end often tells more than its start. CSS shows one of the
+// two; the whole one stays in the document.
+const cutInTheMiddle = new Set(["type", "operator", "category", "layer", "kind", "model"])
+function bothEnds(text) {
+  const made = element("span", {className: "ends", textContent: text, title: text})
+  Object.assign(made.dataset, {brief: middle(text, 11, 0.4), long: middle(text, 48, 0.5)})
+  return made
 }
 const tones = {faster: r => r < 0.97, slower: r => r > 1.03}
 function cell(c, row) {
   if (c.field === "name") return nameCell(row)
   const text = write(row[c.field], c.format, c.unit)
   const tone = c.field === "time_ratio" && row.clear ? Object.keys(tones).find(k => tones[k](row[c.field])) : ""
+  if (cutInTheMiddle.has(c.field) && text.length > 11) return bothEnds(text)
   return element("span", {textContent: text, title: c.text ? text : "", className: tone ?? ""})
 }
 
@@ -134,7 +169,7 @@ function drawTable() {
   body.addEventListener("keydown", pressedKey)
   at("table").tHead.querySelectorAll("th").forEach((th, i) => {
     th.title = shown[i].meaning ?? ""
-    th.style.minWidth = `max(${shown[i].title.length > 2 ? 3 : 1.6}rem, ${0.95 * titleWidth(shown[i].title, wide() ? 2 : 3)}ch + 1.25rem)`
+    th.style.minWidth = `max(${shown[i].title.length > 2 ? 3 : 1.6}rem, ${0.95 * titleWidth(shown[i].title, wide() && shown[i].title.length < 26 ? 2 : 3)}ch + 1.25rem)`
   })
 }
 

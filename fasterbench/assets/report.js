@@ -175,6 +175,9 @@ function fit() {
     s.classList.remove("brief", "silent")
     for (const less of ["brief", "silent"]) if (s.scrollWidth > s.clientWidth) s.classList.add(less)
   }
+  const silent = [...document.querySelectorAll(".segment")].map(s => s.classList.contains("silent"))
+  const unnamed = data.division.filter((_, i) => silent[i])          // below the bar, in the same order
+  at("key").replaceChildren(...unnamed.map(d => element("span", {}, element("i", {className: d.kind}), ` ${d.label} ${si(d.seconds, "s")}`)))
 }
 
 async function start() {

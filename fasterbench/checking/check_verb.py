@@ -7,6 +7,7 @@ __all__ = ['check_imports', 'SideError']
 
 # %% ../../nbs/checking/check_verb.ipynb #56f6a2fc
 import json, math, os, re, signal, subprocess, sys, tempfile, threading, warnings
+from collections.abc import Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from fnmatch import fnmatchcase
@@ -258,12 +259,14 @@ def _roofs_of_now(device, dtype):
     return roofs if is_fresh(roofs) else measure_peaks(device, dtype=dtype, cache=False, progress=False)
 
 @contextmanager
-def _side_alone(settings, model, sample, kinds):
-    "Return a function that measures a round, and one that makes figures of rounds."
+def _side_alone(settings, model, sample, kinds, about):
+    "Return a function that measures a round, and one that makes figures of rounds. `about` learns of the roofs."
     from fasterbench.checking.budget_figures import figures_of_rounds
     from fasterbench.analysis.measure import main_dtype
+    from fasterbench.views.headline import roofs_text
     device = settings.get("device", "cpu")
     roofs = "relative" in kinds and _roofs_of_now(device, main_dtype(model, sample))
+    if roofs: about.append(f"roofs: {roofs_text(roofs)}")
     measured, start = rounds_of(settings, roofs or None), perf_counter()
     with LoadMeter() as meter:
         def reduced(rounds):
@@ -277,14 +280,18 @@ def _in_seconds(found, doubt):
     def in_seconds(time, **others): return others | dict(time_s=replace(time, doubt=doubt))
     return {layer: in_seconds(**figures) for layer, figures in found.items()}
 
-def other_machine(settings:dict)->str:
-    "Say which machine times in seconds are of, where the file names another one; empty where it is this one."
+def this_machine(settings:dict)->str:
+    "Name the device that the settings ask for."
     import torch
     from fasterbench.engine.accelerator import accelerator
     from fasterbench.probes.machine import environment
     from fasterbench.views.headline import machine_name
-    device, named = torch.device(settings.get("device", "cpu")), settings.get("machine")
-    here = machine_name(environment(accelerator(device).properties()), device.type)
+    device = torch.device(settings.get("device", "cpu"))
+    return machine_name(environment(accelerator(device).properties()), device.type)
+
+def other_machine(settings:dict)->str:
+    "Say which machine times in seconds are of, where the file names another one; empty where it is this one."
+    named, here = settings.get("machine"), this_machine(settings)
     if named is None:
         raise BudgetError(f"a budget in seconds has to name its machine; this one is "
                           f"machine = \"{here}\"")
@@ -371,17 +378,20 @@ def _measured_rounds(rounds_and_figures, budgets, rounds, tick):
                                    for v in _verdicts(budgets, found))
     with rounds_and_figures as (measured, reduced): return in_looks(ticked, reduced, settled, rounds)
 
-def _found(settings, budgets, against, rounds, progress):
-    "Return every figure that these budgets of one model ask for, per layer."
+counted_alone = "device: none, all figures are counted"
+
+def _found(settings, budgets, against, rounds, progress, about):
+    "Return every figure that these budgets of one model ask for, per layer. `about` gets lines on machine and roofs."
     kinds, rounds = {b.figure.kind for b in budgets}, rounds or settings.get("rounds", 20)
     def of(*kinds): return [b for b in budgets if b.figure.kind in kinds]
     alone = kinds & {"relative", "absolute"}
+    about.append(f"device: {this_machine(settings)}" if kinds - {"counted"} else counted_alone)
     with progress_bar(settings["model"], progress, rounds * (bool(alone) + ("seconds" in kinds)) or None) as tick:
         found = {}
         if "counted" in kinds or alone: model, sample = model_of_settings(settings)
         if "counted" in kinds: found = _merged_figures(found, _counted_budget_figures(settings, model, sample))
         if alone:
-            own = _measured_rounds(_side_alone(settings, model, sample, alone), of(*alone), rounds, tick)
+            own = _measured_rounds(_side_alone(settings, model, sample, alone, about), of(*alone), rounds, tick)
             found = _merged_figures(found, own)
         if "seconds" in kinds:
             how = _against_saved if against.endswith(".json") else _against_ref
@@ -467,7 +477,8 @@ class Verdicts(View):
 
     def __init__(self,
         verdicts:list[Verdict],
-    ): self.verdicts = verdicts
+        machines:Sequence[str]=(), # Lines on the devices and the roofs that the figures are from
+    ): self.verdicts, self.machines = verdicts, list(dict.fromkeys(machines))
 
     @property
     def models(self)->list[str]:
@@ -525,7 +536,7 @@ class Verdicts(View):
     def _page(self):
         visible = [t for t in (*titles, "limit_used") if t != "model" or len(self.models) > 1]
         tab = self._sheet().tab("rows", "budgets", self._chart(""), visible=visible)
-        return dict(lines=[self.told, *self.broken], kinds=[tab], notes=self.caveats)
+        return dict(lines=[self.told, *self.broken, *self.machines], kinds=[tab], notes=self.caveats)
 
     def to_dict(self)->dict:
         "Return the verdicts as plain values, in base units."
@@ -533,7 +544,8 @@ class Verdicts(View):
                      kind=v.budget.figure.kind, unit=v.budget.figure.unit, comparison=v.budget.comparison,
                      limit=v.budget.limit, found=v.found.value, interval=v.found.interval, at_least=v.found.at_least,
                      samples=v.found.samples, verdict=v.result, why=v.why) for v in self.verdicts]
-        return dict(schema="fasterbench.budgets", version=1, verdicts=rows, caveats=self.caveats)
+        return dict(schema="fasterbench.budgets", version=1, machines=self.machines, verdicts=rows,
+                    caveats=self.caveats)
 
 # %% ../../nbs/checking/check_verb.ipynb #ju00nit1
 def _xml_text(text):
@@ -591,13 +603,13 @@ def _needs(budgets, against):
         if not Path(against).is_file(): usage_error(f"there is no file {against!r}", "--against")
     elif against: _commit_of(against)
 
-def _verdicts_of_model(settings, budgets, against, rounds, progress):
+def _verdicts_of_model(settings, budgets, against, rounds, progress, about):
     "Return the verdicts on the budgets of one model of the file."
     with _of_the_file(settings):
         timed = any(b.figure.kind == "absolute" for b in budgets)
         other = other_machine(settings) if timed else ""
         asked = [b for b in budgets if not other or b.figure.kind != "absolute"]
-        return list(_verdicts(budgets, _found(settings, asked, against, rounds, progress), other))
+        return list(_verdicts(budgets, _found(settings, asked, against, rounds, progress, about), other))
 
 def _check_device(name, device):
     from fasterbench.engine.accelerator import as_device
@@ -633,14 +645,15 @@ def check(
         for name, s in settings.items():
             _check_device(name, s.get("device", "cpu"))
             check_writable(files, s)                    # over what the file names
-        verdicts = []
+        verdicts, machines = [], []
         for model, about in settings.items():
             own = [b for b in limits if b.model == model]
-            if own: verdicts += _verdicts_of_model(about, own, against, rounds, False if no_progress else None)
+            shown = False if no_progress else None
+            if own: verdicts += _verdicts_of_model(about, own, against, rounds, shown, machines)
     except BudgetError as error: usage_error(str(error), "BUDGETS")
     except SideError as error: usage_error(str(error), "--against")
     if not verdicts: usage_error(f"{budgets!r} has no budgets, only models", "BUDGETS")
-    view = Verdicts(verdicts)
+    view = Verdicts(verdicts, machines)
     if "-" not in (json, junit, html): printed(view.summary)
     write(json, view.to_json)
     write(junit, lambda: verdict_junit(verdicts))

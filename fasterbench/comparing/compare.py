@@ -26,8 +26,8 @@ from ..roofs.row import grouped, totals
 from ..timing.machine_load import load_caveats
 from ..views.fields import Field, brief, fields, ratio_text
 from ..views.fold import fold, label
-from ..views.headline import (caveat_parts, divided, is_device_alone, limits_text, model_name, noise_line,
-                                        short_name, time_division, time_text)
+from ..views.headline import (caveat_parts, divided, is_device_alone, limits_text, machine, model_name,
+                                        noise_line, roofs_text, short_name, time_division, time_text)
 from ..views.origin import batch_of, conditions, long_facts, number_of_calls
 from ..views.plot import (axes, bounds, canvas, category_bars, dress, extent, grid, hover, marker_size,
                                     name_rows, placeable, shown, spot, star_style, style)
@@ -224,6 +224,36 @@ def _whole_text(r, seconds):
     return time_text(r) if predicted else format_si(seconds, "s")
 
 # %% ../../nbs/comparing/compare.ipynb #sr0fact1
+def _own_roofs(r): return roofs_text(r.peaks, (*r.points, *r.ops)) if r.peaks else "none"
+
+def _main_roofs(r):
+    "Return the roof of the dtype that the peaks are for, and that of main memory."
+    if r.peaks is None: return "none"
+    memory = r.peaks.memory[-1]
+    return (f"{r.peaks.dtype.removeprefix('torch.')} {brief(r.peaks.peak_flops, 'FLOP/s')}, "
+            f"{memory.name} {brief(memory.bandwidth, 'B/s')}")
+
+def _one_or_each(what, labels, texts):
+    "Return a line of what all results have, or of what each has; none where the labels say it."
+    if len(set(texts)) == 1: return [f"{what}: {texts[0]}"] if texts[0] else []
+    of = grouped(zip(labels, texts), lambda pair: pair[1])
+    each = [f"{', '.join(label for label, _ in pairs)} {text or '?'}" for text, pairs in of.items()
+            if [text] != [label for label, _ in pairs]]
+    return [f"{what}: {'; '.join(each)}"] if each else []
+
+def _log_width(p): return 0.0 if p.source != "predicted" else half_width(p.time_s, p.interval_s) if p.time_s else 0.0
+
+def _shared_deviation(a, b):
+    "Return the error that two predictions for one device have in common, as half the width of an interval."
+    alike = a.environment.get("device_name") == b.environment.get("device_name") and a.peaks == b.peaks
+    return min(r.environment.get("device_half_width", 0.0) for r in (a, b)) if alike else 0.0
+
+def _ratio_of(first, p, shared):
+    "Return the time of `p` over that of `first`; of predictions with the interval of the ratio."
+    ratio, predicted = p.time_s / first.time_s, any(q.source == "predicted" for q in (first, p))
+    factor = ratio_factor([_log_width(q) for q in (first, p)], shared) if predicted else None
+    return ratio_text(ratio) + (f" ({ratio_text(ratio / factor)} to {ratio_text(ratio * factor)})" if factor else "")
+
 def _common_facts(sides):
     "Join the facts of one heading over (label, facts): what is the same in all once, what differs in their order."
     told = {name: ["none" if v is None else v for v in values] for name, values in _by_key([of for _, of in sides])}
@@ -254,7 +284,7 @@ class Series(View):
     @property
     def lines(self)->list[str]:
         "The differences, then the times and the memory of the whole, then the caveats."
-        return [*self.differences, self.told, *self.held, *self._of_times]
+        return [*self.differences, self.told, *self.changed, *self.held, *self._of_times]
 
     @property
     def held(self)->list[str]:
@@ -295,6 +325,23 @@ class Series(View):
         "The times of the whole."
         said = [f"{label} {_whole_text(r, t)}" for label, r, t in zip(self.labels, self.results, self.times)]
         return f"time: {'; '.join(said)}"
+
+    @property
+    def changed(self)->list[str]:
+        "The time of each result over that of the first, with its interval; where they have an order, the rows say it."
+        first, *others = self.whole.points
+        if self.quantity or first is None or not first.time_s or None in others: return []
+        alike = [_shared_deviation(self.results[0], r) for r in self.results[1:]]
+        ratios = ", ".join(f"{label} {_ratio_of(first, p, shared)}"
+                           for label, p, shared in zip(self.labels[1:], others, alike))
+        return [f"time over that of {self.labels[0]}: {ratios}"]
+
+    @property
+    def machines(self)->list[str]:
+        "The devices of the results, and their roofs: what all have once."
+        devices, roofs = map(machine, self.results), [_own_roofs(r) for r in self.results]
+        if len(set(roofs)) > 1: roofs = [_main_roofs(r) for r in self.results]
+        return [*_one_or_each("device", self.labels, list(devices)), *_one_or_each("roofs", self.labels, roofs)]
 
     @property
     def equations(self)->list[str]:
@@ -386,7 +433,8 @@ class Series(View):
 
     def to_dict(self)->dict:
         "Return the rows, and what the whole takes, as plain values that JSON can hold."
-        whole = [dict(name=l, time_s=t, samples_per_s=s, flops=r.program and r.program.flops, of_the_roof_pct=u)
+        whole = [dict(name=l, time_s=t, samples_per_s=s, flops=r.program and r.program.flops, of_the_roof_pct=u,
+                      device=machine(r), roofs=_own_roofs(r))
                  for l, t, s, r, u in zip(self.labels, self.times, self.throughputs, self.results,
                                           self.whole.values("utilization_pct"))]
         return super().to_dict() | dict(quantity=self.quantity, results=whole, differences=self.differences)
@@ -394,8 +442,9 @@ class Series(View):
     def _tab(self):
         rows = [*self._first_line, *self.rows]
         columns = _page_fields(self)
+        def seen(k): return k != "category" and (len(self) == 2 or not k.startswith("ratio_"))      # one has room
         return Sheet(columns, map(_page_record, rows)).tab(
-            "series", "rows", _joined_to_rows(self.plot(""), rows), visible=[k for k in columns if k != "category"])
+            "series", "rows", _joined_to_rows(self.plot(""), rows), visible=list(filter(seen, columns)))
 
     @property
     def _facts(self):
@@ -409,8 +458,8 @@ class Series(View):
         lines = self.equations if self.equations and len(self) > 2 and not predicted else [self.told, *self.equations]
         memory = [door("memory")] if self.held and len(self) == 2 else []
         tabs = [m.memories_tab([r.memory for r in self.results], self.labels) for m in memory if m]
-        return dict(lines=[*lines, *self.held], facts=self._facts, kinds=[self._tab(), *tabs],
-                    notes=[*self.caveats, *self.differences])
+        return dict(lines=[*lines, *self.changed, *self.machines, *self.held], facts=self._facts,
+                    kinds=[self._tab(), *tabs], notes=[*self.caveats, *self.differences])
 
 # %% ../../nbs/comparing/compare.ipynb #878c43e4
 def _number_field(name):
@@ -450,8 +499,9 @@ def _panels(series, top):
 
 def _with_phase(name, line): return f"{name} {line.row.phase}" if line.row.phase not in ("", "forward") else name
 
-def _in_lines(text, width=14):
-    "Return a label in lines of at most `width` characters, broken at spaces and underscores."
+def _in_lines(text, width):
+    "Return a label in lines of at most `width` characters, broken at spaces and underscores; no maker of a device."
+    text = text.removeprefix("NVIDIA ").removeprefix("AMD ")
     return "<br>".join(shown(l.replace("_ ", "_"), width) for l in wrap(text.replace("_", "_ "), width))
 
 def _value_text(v, unit): return "?" if v is None else percent_text(v / 100) if unit == "%" else format_si(v, unit)
@@ -477,8 +527,8 @@ def _series_chart(series, title, top):
                          **written)
     axis = dict(type="log" if log else "linear", tickvals=xs,
                 title=escape(series.quantity)) if series.quantity else dict(
-        type="category", categoryarray=xs, tickvals=xs, ticktext=list(map(_in_lines, xs)), tickangle=0,
-        range=[-0.5, len(xs) - 0.5])
+        type="category", categoryarray=xs, tickvals=xs, tickangle=0,
+        ticktext=[_in_lines(x, 14 if len(xs) < 3 else 9) for x in xs], range=[-0.5, len(xs) - 0.5])
     fig.update_xaxes(**axis, gridcolor=grid, zeroline=False)
     alt = (f"The whole model and the {len(panels[-1][2])} rows that changed most, over {', '.join(series.labels)}. "
            f"{series.told}")
@@ -499,12 +549,24 @@ _line_keys = ("name", "type", "operator", "phase", "category")
 def _page_fields(series):
     times = [Field(f"time_{i}_s", "s", label, "si", f"time of {label}") for i, label in enumerate(series.labels, 1)]
     ratio = Field("time_ratio", "", "last/first", "ratio", "last time ÷ first time")
-    return {f.name: f for f in (*(fields[k] for k in _line_keys), *([ratio] if series.quantity else []), *times)}
+    first, *others = series.labels
+    def to_first(label): return f"{label}, ratio to first" if len(others) > 1 else "ratio to first"
+    each = [Field(f"ratio_{i}", "", to_first(label), "ratio", f"time of {label} ÷ time of {first}")
+            for i, label in enumerate(others, 2)]
+    known = [fields[k] for k in _line_keys]
+    return {f.name: f for f in ([*known, ratio, *times] if series.quantity else [*known, *times, *each])}
 
 def _page_record(line):
-    ratio, times = line.ratio("time_s"), {f"time_{i}_s": "" if p is None else p.time_s
-                                          for i, p in enumerate(line.points, 1)}
-    return {k: getattr(line.row, k) for k in _line_keys} | times | dict(time_ratio="" if ratio is None else ratio)
+    points = list(enumerate(line.points, 1))
+    times = {f"time_{i}_s": "" if p is None else p.time_s for i, p in points}
+    ratios = {f"ratio_{i}": _over_first(line, p) for i, p in points[1:]}
+    last = dict(time_ratio=_over_first(line, line.points[-1]))
+    return {k: getattr(line.row, k) for k in _line_keys} | times | ratios | last
+
+def _over_first(line, p):
+    "Return the time of a point over that of the first result; empty where one of them is not there."
+    first = line.points[0]
+    return p.time_s / first.time_s if p and first and first.time_s else ""
 
 # %% ../../nbs/comparing/compare.ipynb #5e41a002
 def _joined_to_rows(fig, rows):
@@ -610,13 +672,6 @@ def _moved_row(q, before, after):
     return Moved((q.before.time_s, q.after.time_s), _mostly_products(q), apart, _may_change(q))
 
 # %% ../../nbs/comparing/compare.ipynb #df00dr06p
-def _log_width(p): return 0.0 if p.source != "predicted" else half_width(p.time_s, p.interval_s) if p.time_s else 0.0
-
-def _shared_deviation(a, b):
-    "Return the error that two predictions for one device have in common, as half the width of an interval."
-    alike = a.environment.get("device_name") == b.environment.get("device_name") and a.peaks == b.peaks
-    return min(r.environment.get("device_half_width", 0.0) for r in (a, b)) if alike else 0.0
-
 def _with_interval_of_ratio(pairs, shared):
     "Say for the pairs with a predicted side which factor their ratio has to exceed; unknown without an interval."
     def with_interval(q):
@@ -691,6 +746,11 @@ def _has_moved(q):
     if not (placeable(q.before) and placeable(q.after)): return False
     return any(abs(math.log(b / a)) > 0.01 for a, b in zip(spot(q.before), spot(q.after)))
 
+def _standoff(q):
+    "Return how far from the centre of its marker an arrow ends, px; 0 where it would be shorter than its head."
+    decades = math.hypot(*(math.log10(b / a) for a, b in zip(spot(q.before), spot(q.after))))
+    return marker_size(q.after) / 2 if decades > 0.3 else 0
+
 def _arrows(fig, pairs):
     "Draw a line per pair that ends in an arrowhead at the rim of its marker, coloured by the row's change."
     for change, look in _changes.items():
@@ -698,10 +758,11 @@ def _arrows(fig, pairs):
         if not moved: continue
         marker = dict(symbol="arrow", angleref="previous", color=look["color"],
                       size=[s for _ in moved for s in (0, 11, 0)], opacity=1, line=dict(width=0),
-                      standoff=[s for _, q in moved for s in (0, marker_size(q.after) / 2, 0)])
+                      standoff=[s for _, q in moved for s in (0, _standoff(q), 0)])
         fig.add_scatter(**_xy([p for _, q in moved for p in (q.before, q.after, None)]),
                         mode="lines+markers", name=change, customdata=[i for i, _ in moved for _ in range(3)],
-                        line=dict(width=2, **look), marker=marker, hoverinfo="skip", legendgroup=change)
+                        line=dict(width=2, **look), marker=marker, hoverinfo="skip", legendgroup=change,
+                        zorder=1)                                                            # above the markers
     if all(map(_has_changed, pairs)): return
     fig.add_scatter(x=[None], y=[None], mode="markers", name=_unchanged, legendgroup=_unchanged, hoverinfo="skip",
                     marker=dict(symbol="circle", size=9) | _pale)
@@ -802,7 +863,15 @@ class Comparison(Series):
         rows = ", ".join([f"{both} row{'s' if both != 1 else ''} in both",
                           *(f"{n} {_called(s, self.labels)}" for s, n in alone)])
         times = _told(list(map(_whole_text, self.results, self.times)), self.labels)
-        return f"{times}: {change_text(b / a if a else None)}; {rows}"
+        first, last = self.whole.points
+        change = change_text(b / a if a else None)
+        if first and last and first.time_s: change = _ratio_of(first, last, _shared_deviation(*self.results))
+        return f"{times}: {change}; {rows}"
+
+    @property
+    def changed(self)->list[str]:
+        "Nothing besides `told`, which has the ratio."
+        return []
 
     @property
     def _fields(self):

@@ -292,7 +292,8 @@ def _check_useful(path, launches, about):
 
 def _ncu_environment(path, about, roofs):
     "Return what is said once for all rows."
-    found = dict(device_name=about["device_name"], compute_capability=about["cc"] and f"{about['cc']:.1f}",
+    cc = about["cc"] and f"GPU of compute capability {about['cc']:.1f}"      # where the file has no name
+    found = dict(device_name=about["device_name"] or cc, compute_capability=about["cc"] and f"{about['cc']:.1f}",
                  tool="Nsight Compute", file=str(path), numbers=about["numbers"], roofs=roofs)
     return {k: v for k, v in found.items() if v}
 

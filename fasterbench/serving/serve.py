@@ -27,7 +27,7 @@ from ..roofs.datasheet import as_peaks, at_printed_clock, listed_device
 from ..roofs.hardware import HardwarePeaks
 from ..roofs.network import NetworkPeaks, bus_factor
 from ..core.units import format_si, not_negative, percent_text, positive
-from .serve_view import ServeOption, ServePoint, ServeResult, ServeSeries, places
+from .serve_view import ServeOption, ServePoint, ServeResult, ServeSeries, places, roofs_line
 
 # %% ../../nbs/serving/serve.ipynb #ddbcb0b1
 @dataclass(frozen=True)
@@ -424,7 +424,8 @@ def _series(counted, servers, batches, tpot, price):
             if not note.startswith(_per_device): said.setdefault(note, {})[_served_device(server)] = True
     everywhere = {_served_device(s) for s in servers}
     notes = tuple(_of_devices(note, list(names), everywhere) for note, names in said.items())
-    return ServeSeries(counted.name, tuple(rows), counted.prompt, counted.new, tpot, price, notes)
+    roofs = dict.fromkeys(f"{_served_device(s)} {roofs_line(s.peaks, s.peak)}" for s in servers)
+    return ServeSeries(counted.name, tuple(rows), counted.prompt, counted.new, tpot, price, notes, tuple(roofs))
 
 def _served_device(server): return server.peaks.environment.get("device_name", server.peaks.device)
 

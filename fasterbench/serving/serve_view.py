@@ -9,13 +9,13 @@ __all__ = ['places', 'schema', 'version', 'ServePoint', 'ServeResult', 'ServeOpt
 import json
 from dataclasses import asdict, dataclass, field
 from html import escape
-from math import log10
+from math import exp, log, log10
 
 from ..core.files import Number, check_schema, restored
 from ..core.units import format_count, format_si
 from ..roofs.hardware import HardwarePeaks, checked_peaks
 from ..roofs.row import grouped
-from ..views.fields import Field
+from ..views.fields import Field, brief, ratio_text
 from ..views.plot import bounds, canvas, dress, grid, hues, log_axis
 from ..views.roof_lines import ink
 from ..views.page import pairs_of
@@ -134,6 +134,16 @@ def _serve_hover(p):
 # %% ../../nbs/serving/serve_view.ipynb #1d8b74d9
 def _limit_rate(p): return p.causal_flops / p.limit_s
 
+def ceiling_text(peaks:HardwarePeaks, flops:float)->str:
+    "Name the ceiling of this rate, FLOP/s, with its value."
+    names, own = [c.name for c in peaks.compute if c.flops == flops], peaks.dtype.removeprefix("torch.")
+    name = own if own in names else next(iter(names), "")
+    return f"{name} {brief(flops, 'FLOP/s')}".strip()
+
+def roofs_line(peaks:HardwarePeaks, flops:float)->str:
+    "Return the ceiling of the products, and the memory levels, with their values."
+    return ", ".join([ceiling_text(peaks, flops), *(f"{l.name} {brief(l.bandwidth, 'B/s')}" for l in peaks.memory)])
+
 def _levels_above(peaks, points):
     "Return main memory, and the caches that hold so much of a model that its limit is above the next level's roof."
     for i, level in reversed(list(enumerate(peaks.memory))):
@@ -147,6 +157,15 @@ def _serve_roof(fig, level, flops, low, high):
     fig.add_scatter(x=xs, y=[min(flops, x * level.bandwidth) for x in xs], mode="lines", name=name, legendgroup=name,
                     hoverinfo="skip", row=2, col=1,
                     line=dict(color=ink, width=2, dash="dash" if level.capacity else "solid"))
+    at = low * (ridge / low)**(0.85 if level.capacity else 0.5)
+    _roof_name(fig, at, at * level.bandwidth, f"{level.name} {brief(level.bandwidth, 'B/s')}", bool(level.capacity))
+
+def _roof_name(fig, x, y, text, above):
+    "Name a roof above its slope, at the left, or below it, at the right."
+    side = dict(xanchor="left", yanchor="top", xshift=9)
+    if above: side = dict(xanchor="right", yanchor="bottom", xshift=-3)
+    fig.add_annotation(x=log10(x), y=log10(y), xref="x2", yref="y2", text=escape(text), showarrow=False,
+                       font=dict(size=11), **side)
 
 # %% ../../nbs/serving/serve_view.ipynb #ff816791
 def serve_chart(result, title:str):
@@ -155,6 +174,7 @@ def serve_chart(result, title:str):
     curves = grouped(result.curve, lambda p: p.name)
     for name, points in curves.items():
         _rate_line(fig, name, points, lambda p: p.batch, lambda p: p.tokens_per_s, 1, _serve_hover)
+    for name, points in curves.items():
         if name != "end of decode" and points[0].expected_s: _expected_line(fig, name, points)
     _where_it_fits(fig, result)
     _measured_marks(fig, [p for p in result.points if p.measured_per_s and p.at != "end"])
@@ -163,6 +183,8 @@ def serve_chart(result, title:str):
     xs = [p.intensity for p in result.curve]
     for level in _levels_above(result.peaks, result.curve):
         _serve_roof(fig, level, result.peak_flops, min(xs) / 1.5, max(xs) * 1.5)
+    ridge = result.peak_flops / result.peaks.memory[-1].bandwidth
+    _roof_name(fig, 1.3 * ridge, result.peak_flops, ceiling_text(result.peaks, result.peak_flops), False)
     for name, points in curves.items():
         _rate_line(fig, name, points, lambda p: p.intensity, _limit_rate, 2, _serve_hover)
     _serve_axes(fig, result)
@@ -184,10 +206,11 @@ def _expected_line(fig, name, points):
     "Draw the expected rate, with its interval as a band."
     color, xs = _colors[name], [p.batch for p in points]
     slow, fast = [p.tokens / p.high_s for p in points], [p.tokens / p.low_s for p in points]
+    first = not any(t.legendgroup == "expected" for t in fig.data)
     fig.add_scatter(x=xs + xs[::-1], y=fast + slow[::-1], fill="toself", fillcolor=color, opacity=0.15, mode="none",
-                    hoverinfo="skip", legendgroup=name, showlegend=False, row=1, col=1)
-    fig.add_scatter(x=xs, y=[p.expected_per_s for p in points], name=f"{name}, expected", legendgroup=name,
-                    mode="lines", line=dict(color=color, width=3, dash="dash"), hoverinfo="text",
+                    hoverinfo="skip", legendgroup="expected", showlegend=False, row=1, col=1)
+    fig.add_scatter(x=xs, y=[p.expected_per_s for p in points], name="expected, p10 to p90", legendgroup="expected",
+                    mode="lines", showlegend=first, line=dict(color=color, width=3, dash="dash"), hoverinfo="text",
                     hovertext=[_expected_hover(p) for p in points], row=1, col=1)
 
 def _expected_hover(p):
@@ -268,7 +291,8 @@ class ServeResult(_ServingView):
         held = format_si(self.held_bytes, "B")
         size = f"{format_count(self.parameters)} parameters, {held} of weights on each device"
         what = f"{size}; prompt {self.prompt}, {self.new} new tokens"
-        return [*self.told, what, *_crossings_text(self.crossings)]
+        return [*self.told, what, *_crossings_text(self.crossings),
+                f"roofs: {roofs_line(self.peaks, self.peak_flops)}"]
 
     @property
     def told(self)->list[str]:
@@ -381,6 +405,8 @@ _option_fields = {f.name: f for f in (
           "tok/s dev. limit"),
     Field("expected_per_device", "1/s", "tokens/s per device, expected", "amount", "",
           "tok/s dev. exp."),
+    Field("ratio", "", "ratio to first", "ratio", "tokens/s per device ÷ that of the first row", "/first"),
+    Field("ratio_interval", "", "ratio p10 to p90", meaning="the ratio's 80 % interval"),
     Field("limit_price", "", "price per 1M tokens, limit", "fixed", "", "price/M limit"),
     Field("expected_price", "", "price per 1M tokens, expected", "fixed", "", "price/M exp."))}
 
@@ -395,6 +421,7 @@ class ServeSeries(_ServingView):
     tpot: Number|None=None   # The time per output token that was accepted, s
     price: Number|None=None  # Of one device for an hour
     notes: tuple[str, ...]=()
+    roofs: tuple[str, ...]=()        # Of each device: its name and its roofs
 
     filters = dict(name="devices")
 
@@ -411,7 +438,8 @@ class ServeSeries(_ServingView):
         slow = f"one request alone takes longer per token than that: {', '.join(alone)}"
         large = [o.name for o in self.options if o.most_batch == 0]
         full = f"weights and the cache of one sequence do not fit: {', '.join(large)}"
-        return [*self.told, what, *[full][:len(large)], *[slow][:len(alone)]]
+        roofs = [f"roofs: {'; '.join(self.roofs)}"] if self.roofs else []
+        return [*self.told, what, *roofs, *[full][:len(large)], *[slow][:len(alone)]]
 
     @property
     def told(self)->list[str]:
@@ -428,17 +456,41 @@ class ServeSeries(_ServingView):
         first = len(self.told) + 1
         title = f"{self.title}: fits on no device" if all(o.most_batch == 0 for o in self.options) else self.title
         return self._sheet().table([title, *self.lines[:first]], ["", *self.lines[first:]], unknown="")
-    def _sheet(self): return Sheet(_option_fields, self.options)
+    def _sheet(self):
+        def record(o): return {k: getattr(o, k, "") for k in _option_fields} | self._ratio(o)
+        return Sheet(_option_fields, list(map(record, self.options)))
     def _chart(self, title): return options_chart(self, title)
+
+    @property
+    def changed(self)->list[str]:
+        "The expected rate of a device over that of the first row, with its interval, of six rows at most."
+        first, *others = self.options
+        told = [f"{o.name} {ratio_text(r['ratio'])} ({r['ratio_interval']})" for o in others
+                if "ratio_interval" in (r := self._ratio(o))]
+        what = f"expected tokens/s of a device over those of {first.name}"
+        return [f"{what}: {', '.join(told)}"] if 0 < len(told) < 6 else []
+
+    def _ratio(self, o):
+        "Return the expected rate of a device over that of the first row, and its interval; empty where one is unknown."
+        first = self.options[0]
+        if len(self.options) < 2 or not (o.expected_per_device and first.expected_per_device): return {}
+        ratio, off = o.expected_per_device / first.expected_per_device, [_half_width(x) for x in (first, o)]
+        if o is first or None in off: return dict(ratio=ratio)
+        factor = exp(sum(w**2 for w in off)**0.5)
+        return dict(ratio=ratio, ratio_interval=f"{ratio / factor:.2f} to {ratio * factor:.2f}")
 
     def _page(self):
         about = [("prompt", str(self.prompt)), ("new tokens", str(self.new))]
-        return dict(lines=self._about, facts=[("Model", about)],
+        return dict(lines=[*self._about, *self.changed], facts=[("Model", about)],
                     kinds=[self._sheet().tab("serve", "devices", self.plot(""))])
 
     def to_dict(self)->dict:
         "Return everything as plain values that JSON can hold."
         return dict(schema=_series_schema, version=1) | asdict(self) | dict(caveats=self.caveats)
+
+def _half_width(o):
+    "Return the half width of the interval of an option's time as a logarithm; `None` where none is known."
+    return log(o.high_s / o.expected_s) if o.interval_s else None
 
 def options_chart(series, title):
     "Draw tokens per second of a device, limit and expected, for each row."

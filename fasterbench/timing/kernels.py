@@ -238,9 +238,10 @@ def marked_runs(fresh, run, here, n, tick):
     with session(here) as records:
         for _ in range(n):
             call = fresh()
+            here.synchronize()                # what `fresh` launched is over
             with run.watched(timestamps):
                 first = marks.now()
-                marks.here.timed(call)
+                here.timed(call)
                 logs.append((first, timestamps.read(), marks.now()))
             tick()
     return between_marks(records, logs, marks.now())

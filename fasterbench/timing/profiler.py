@@ -50,9 +50,9 @@ def _host_kind(name, activity):
 
 def _record_kind(e, name):
     "Return the kind of record `e`; `None` for those that are of no use here."
-    activity = e.activity_type() if hasattr(e, "activity_type") else ""
-    on_cpu = e.device_type() == DeviceType.CPU
-    return _host_kind(name, activity) if on_cpu else _gpu_kind(name, activity)
+    activity = e.activity_type() if hasattr(e, "activity_type") else ""      # PyTorch 2.11 has none
+    if e.device_type() == DeviceType.CPU: return _host_kind(name, activity)
+    return _gpu_kind(name, activity or e.is_user_annotation() and "annotation")
 
 # %% ../../nbs/timing/profiler.ipynb #fd6c8114
 def _read(events, names):

@@ -78,7 +78,14 @@ def licences()->str:
 
 # %% ../../nbs/views/page.ipynb #feab9aa6
 _plain_tab = dict(left_out=0, groups=[], fold=False, sort=None, xprof=None, names=False)    # What a tab may leave out
-_lead = 4   # Lines under a title; what comes after them is a note
+_lead = 6   # Lines under a title; what comes after them is a note
+
+_before_unit = re.compile(r"(?<=[\d?∞]) (?=(?:%|[fpnµmkMGTPE]?(?:FLOP(?:/s|/B)?|B(?:/s)?|s|Hz))(?![\w/]))|(?<=±) ")
+
+def unbroken(text:str)->str:
+    "Return `text` with blanks at which a line does not break, between a number and its unit; commands stay."
+    sentence, *commands = text.split("\n")
+    return "\n".join([_before_unit.sub(chr(0xa0), sentence), *commands])
 
 def _split(lines):
     "Return the lines for the top of the page, and notes: warnings, and the lines that are too many."
@@ -89,7 +96,7 @@ def _split(lines):
 # %% ../../nbs/views/page.ipynb #0f0db189
 def page(
     title:str,
-    lines=(),            # Under the title, four at most; the others, and what begins with "WARNING: ", become notes
+    lines=(),            # Under the title, six at most; the others, and what begins with "WARNING: ", become notes
     facts=(),            # Headings, each with its pairs of name and value
     kinds=(),            # Tabs: name, title, figures, columns, rows; left_out, groups, fold, sort
     filters:dict={},     # Column: title
@@ -104,8 +111,9 @@ def page(
     template = Environment(autoescape=True, loader=FileSystemLoader(home)).get_template("report.html.jinja")
     data = dict(kinds=[_plain_tab | k for k in kinds], filters=[dict(field=k, title=v) for k, v in filters.items()],
                 file="".join(c if c.isalnum() else "-" for c in file), division=list(division))
-    lead, warnings = _split([*map(without_folders, lines)])
-    about = [(heading, [(name, without_folders(value)) for name, value in entries]) for heading, entries in facts]
-    said = [*map(without_folders, notes), *warnings]
-    return template.render(title=without_folders(title), lines=lead, notes=said, facts=about, data=data,
+    def told(text): return unbroken(without_folders(text))
+    lead, warnings = _split([*map(told, lines)])
+    about = [(heading, [(name, told(value)) for name, value in entries]) for heading, entries in facts]
+    said = [*map(told, notes), *warnings]
+    return template.render(title=told(title), lines=lead, notes=said, facts=about, data=data,
                            packed=_libraries(), licences=licences(), scripts=_scripts)

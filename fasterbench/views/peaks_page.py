@@ -18,7 +18,7 @@ from ..roofs.hardware import HardwarePeaks
 from ..roofs.network import not_measured, where_measured
 from ..roofs.row import grouped
 from .fields import Field, brief
-from .headline import roof_caveats, roofs_text
+from .headline import machine_name, roof_caveats, roofs_text
 from .page import pairs_of
 from .plot import canvas, dress, hues, log_axis, shapes
 from .roof_lines import ink
@@ -206,4 +206,5 @@ class PeaksView(View):
         if not links: probes(peaks)                                           # or the error that there are none
         tabs = [_probe_sheet(peaks, what).tab(what, what, sweep(peaks, what, ""), sort=["rate", "desc"])
                 for what in ("memory", "arithmetic") if peaks.sweep]
-        return dict(lines=[f"roofs: {roofs_text(peaks)}"], facts=_about_peaks(peaks), kinds=tabs + links)
+        device = f"device: {machine_name(peaks.environment, peaks.device)}"
+        return dict(lines=[device, f"roofs: {roofs_text(peaks)}"], facts=_about_peaks(peaks), kinds=tabs + links)

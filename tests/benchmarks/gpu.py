@@ -13,20 +13,28 @@ a run that is cut short still leaves what it had. An error is in the record of i
   graphs      models in CUDA graphs of their own: a trace of the capture beside one of the replays, which are timed by events
   expected    limit and expected time of predict beside the measured kernels, eager and replayed
   faults      an error at calls all through a profile: flags, memory and model afterwards
-The first five take at most eight minutes, and so do the others: `--parts first`, `--parts rest`. The last lines are the table of
+The first five take at most nine minutes, and so do the others: `--parts first`, `--parts rest`. The last lines are the table of
 limits, from the records in FOLDER, also in FOLDER/table.json; `--parts none` prints it alone.
+`--parts none --page` makes the page of the site from the records of a GPU: nbs/docs/measured_on_gpu.md, and all figures of it in
+tests/data/measured_on_gpu.json. Both are committed, and the site has the page from then on.
 Without a GPU the same parts run on the CPU, small: a rehearsal; on a slow machine with `--patience 4`, four times the seconds.
-It needs torch, torchvision, and what the library imports to measure: fastcore, platformdirs, msgspec. KernelBench's programs and
-times are read in ../shared/data/kernelbench, or where FASTERBENCH_SHARED says.
+`--simulated` takes the simulated device of the tests instead, for the parts that it can run: what is done on a GPU alone is done there,
+and the right answers are known.
+It needs torch 2.11, torchvision, and what the library imports to measure: fastcore, platformdirs, msgspec. Where no package index is
+to be reached, three wheels that were brought along do: `pip install --no-index --no-deps --target DIR *.whl`, PYTHONPATH=DIR.
+KernelBench's programs and times are read in ../shared/data/kernelbench (40 kB), or where FASTERBENCH_SHARED says; roofs are kept
+in FOLDER/roofs, or where FASTERBENCH_CACHE says.
 """
-import argparse, json, math, os, statistics, subprocess, sys, threading, time, traceback
+import argparse, json, math, os, shutil, statistics, subprocess, sys, threading, time, traceback
 from contextlib import contextmanager, nullcontext
+from functools import cache
 from pathlib import Path
 
 root = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(root))
-shares = dict(peaks=90, models=130, training=100, traces=60, ncu=90,                                     # seconds per part
-              attention=50, kernelbench=90, compiled=100, graphs=50, expected=60, faults=40)
+shares = dict(peaks=115, models=150, training=100, traces=85, ncu=85,                                    # seconds per part
+              attention=60, kernelbench=100, compiled=145, graphs=50, expected=100, faults=50)
+simulate = False     # whether the parts run on the simulated device
 
 class Record:
     "The findings of one part, written anew after each of them."
@@ -64,7 +72,28 @@ def here():
     from fasterbench.engine.accelerator import accelerator
     from fasterbench.probes.machine import environment
     device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
-    return device, environment(accelerator(device).properties())
+    if simulate:
+        device = simulated().install()
+        simulated().books.reset(simulated_rates())
+    return device, environment(accelerator(device))
+
+def on_device(device):
+    "What the library knows of a device."
+    from fasterbench.engine.accelerator import accelerator
+    return accelerator(device)
+
+@cache
+def simulated():
+    "The module of the simulated device."
+    sys.path.insert(0, str(root/"tests"))
+    import simulated
+    return simulated
+
+def simulated_rates():
+    "What operators take on the simulated device: products 10 or 20 TFLOP/s, bytes 200 GB/s."
+    import torch
+    cost = simulated().rates({torch.float32: 1e13, torch.bfloat16: 2e13}, [(None, 2e11)])
+    return simulated().Table(cost=cost, capacity=1 << 36)
 
 # ---- models
 
@@ -105,7 +134,7 @@ def inputs(gpu):
     "(name, make model, make sample(batch, dtype), can be trained), the quick ones first."
     import torch, torchvision
     image = lambda size: lambda batch, dtype: torch.randn(batch, 3, size, size, dtype=dtype)
-    layers, width, heads, length = (12, 1024, 16, 1024) if gpu else (2, 64, 4, 32)
+    layers, width, heads, length = (12, 1024, 16, 512) if gpu else (2, 64, 4, 32)
     tokens = lambda batch, dtype: torch.randint(32000 if gpu else 100, (batch, length))
     def decode(batch, dtype):
         caches = [[torch.randn(batch, heads, length, width // heads, dtype=dtype) for _ in "kv"] for _ in range(layers)]
@@ -121,7 +150,8 @@ def inputs(gpu):
 def runs(gpu):
     "Every case with its batch, dtype and whether it is a training step."
     import torch
-    settings = [(b, d) for d in (torch.bfloat16, torch.float32) for b in (1, 64)] if gpu else [(1, torch.float32), (2, torch.bfloat16)]
+    bfloat16, float32 = torch.bfloat16, torch.float32
+    settings = [(1, bfloat16), (32, bfloat16), (32, float32)] if gpu else [(1, float32), (2, bfloat16)]
     for batch, dtype in settings:
         for name, make, sample, trains in inputs(gpu):
             for training in (False, True)[:1 + trains]: yield name, make, sample, batch, dtype, training
@@ -142,36 +172,59 @@ class Step:
             if self.optimizer: self.optimizer.step()
         return out
 
-def event_timed(call, device, n, reset=lambda: None):
-    "Median seconds of a call: between two events on a GPU, by the clock on a CPU."
+def event(device):
+    "An event in the queue of a device."
     import torch
-    times = []
-    for _ in range(n):
+    if device.type != "cuda": return on_device(device).event()
+    made = torch.cuda.Event(enable_timing=True)
+    made.record()
+    return made
+
+def between(start, end, device):
+    "Seconds between two events that have passed."
+    return start.elapsed_time(end) * 1e-3 if device.type == "cuda" else on_device(device).seconds([start, end])[1]
+
+def event_timed(call, device, n, reset=lambda: None, seconds=1.0):
+    "Median seconds of a call: between two events on a GPU, by the clock on a CPU. Of `n` calls, fewer where they take longer than `seconds`."
+    times, here, begin = [], on_device(device), time.perf_counter()
+    while len(times) < n and (len(times) < 5 or time.perf_counter() - begin < seconds):
         reset()
-        if device.type == "cuda":
-            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            torch.cuda.synchronize(); start.record(); call(); end.record(); torch.cuda.synchronize()
-            times.append(start.elapsed_time(end) * 1e-3)
+        if here.has_queue:
+            here.synchronize()
+            start = event(device); call(); end = event(device)
+            here.synchronize()
+            times.append(between(start, end, device))
         else:
             start = time.perf_counter(); call(); times.append(time.perf_counter() - start)
     return statistics.median(times)
 
+def clock_timed(call, device, n, reset=lambda: None):
+    "Median seconds of a call by the clock of the CPU, from an idle device to an idle device."
+    def once(): reset(); return on_device(device).timed(call)
+    return statistics.median(once() for _ in range(n))
+
 def profiled(step, sample, device, path):
     "A profile of a step, and what it says beside bare steps that are timed before and after it."
     from fasterbench.roofline import RooflineAnalyzer
-    for _ in range(5): step.reset(); step()
+    for _ in range(3): step.reset(); step()
     before = event_timed(step, device, 20, step.reset)
     loss = step.loss if step.training else None
     with step.autocast():
         ra = RooflineAnalyzer(step.model, sample).profile(device, backward=step.training, loss=loss, optimizer=step.optimizer, progress=False)
-    after = event_timed(step, device, 20, step.reset)
+    after, by_clock = event_timed(step, device, 20, step.reset), clock_timed(step, device, 5, step.reset)
+    step.reset()
     ra.to_json(path)
     rows, used = sum(r.time_s for r in ra.results), [(r.bound, r.name, r.utilization_pct or 0) for r in ra.results]
-    return ra, dict(events_s=(before, after), rows_s=rows, end_to_end_s=ra.timing.end_to_end_s, ratio=rows / statistics.mean((before, after)),
+    return ra, dict(events_s=(before, after), clock_s=by_clock, rows_s=rows, end_to_end_s=ra.timing.end_to_end_s, ratio=rows / statistics.mean((before, after)),
                     clock=ra.timing.clock, n_rows=len(ra.results), notes=ra.result.notes,
                     special_rows={r.name: r.time_s for r in ra.results if r.name.startswith("(")},
                     above=[(name, u) for _, name, u in used if u > 105],
                     best={b: max((u for bound, _, u in used if bound == b), default=None) for b in ("compute", "memory")})
+
+def made_on(device, *makers):
+    "What `makers` make, on the device: weights and samples of a GPU are drawn there."
+    with device if device.type == "cuda" else nullcontext(): made = [make() for make in makers]
+    return [m.to(device) if hasattr(m, "to") else m for m in made]
 
 def placed(sample, device):
     "The arguments of a call, on the device."
@@ -205,18 +258,13 @@ def peaks(record, device, folder):
 def l2_sweep(device):
     "B/s of `add_` over contiguous tensors that together fill so many MB, eager and, on a GPU, in a captured graph."
     import torch
-    gpu, out = device.type == "cuda", {}
-    for megabytes in (4, 8, 16, 24, 32, 40, 48, 64, 96, 256) if gpu else (1, 8):
+    here, out = on_device(device), {}
+    for megabytes in (4, 8, 16, 24, 32, 40, 48, 64, 96, 256) if device.type == "cuda" else (1, 8):
         xs = [torch.ones(2**18, device=device) for _ in range(megabytes)]          # 1 MB each
         def walk():
             for x in xs: x.add_(1.0)
         walk()
-        ways = dict(eager=walk)
-        if gpu:
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph): walk()
-            ways["graph"] = graph.replay
-        for how, call in ways.items():
+        for how, call in dict(eager=walk, graph=here.captured(walk, 1)).items() if here.graphs else [("eager", walk)]:
             call()
             out[f"{megabytes} MB {how}"] = 2 * megabytes * 2**20 / event_timed(call, device, 20)
     return out
@@ -229,7 +277,7 @@ def models(record, device, folder):
 def one_model(make, sample, batch, dtype, training, device, path):
     import torch
     torch.manual_seed(0)
-    model, x = make().to(device, dtype).train(training), sample(batch, dtype)
+    model, x = made_on(device, lambda: make().to(dtype).train(training), lambda: sample(batch, dtype))
     return profiled(Step(model, placed(x, device), training), x, device, path)[1]
 
 def steps(gpu):
@@ -241,8 +289,9 @@ def steps(gpu):
     layers, width, heads, words, length, batch = (12, 1024, 16, 32000, 1024, 8) if gpu else (2, 64, 4, 100, 32, 2)
     palm = 6 * (13 * layers * width**2 + width * words) + 12 * layers * width * length
     language, tokens = lambda: transformer(layers, width, heads, words, every=True), torch.randint(words, (batch, length))
+    fused = lambda p: AdamW(p, fused=True)
     yield "language model, AdamW", language, tokens, AdamW, palm
-    yield "language model, fused AdamW", language, tokens, lambda p: AdamW(p, fused=True), palm
+    yield "language model, fused AdamW", language, tokens, fused, palm
     vision, size, batch = (torchvision.models.resnet50, 224, 64) if gpu else (torchvision.models.resnet18, 64, 2)
     yield f"{vision.__name__}, AdamW", vision, torch.randn(batch, 3, size, size), AdamW, None
 
@@ -281,11 +330,15 @@ def one_training(make, sample, optimizer, palm, device, path):
 
 def taken(device):
     "Bytes that are asked of the allocator now."
+    return memory_of(device).get("requested_bytes.all.current", 0)
+
+def memory_of(device):
+    "What the allocator of a GPU says; {} of a CPU."
     import torch
-    return torch.cuda.memory_stats(device).get("requested_bytes.all.current", 0) if device.type == "cuda" else 0
+    return {} if device.type == "cpu" else torch.get_device_module(device).memory_stats(device)
 
 def peak_of(step, device, held):
-    """The peak of a step beyond `held`: of the tensors, by weak references to their storages, and what the allocator of a GPU says.
+    """The peak of a step: of the tensors, by weak references to their storages, and what the allocator of a GPU says, with `held` before.
 
     The libraries' part of the latter: the workspaces of cuBLAS, which stay; rounding is told by the allocator itself. What other libraries
     take while a kernel runs has no name in any record: it is what is left."""
@@ -293,12 +346,15 @@ def peak_of(step, device, held):
     sys.path.insert(0, str(root/"tests"))
     from memory_cases import Live, given_to
     told = {}
-    if device.type == "cuda":
-        step.reset(); torch.cuda.synchronize(); torch.cuda.reset_peak_memory_stats(device)
-        step(); torch.cuda.synchronize()
-        requested, before = torch.cuda.memory_stats(device)["requested_bytes.all.peak"], taken(device)
-        torch._C._cuda_clearCublasWorkspaces()
-        told = dict(allocated=torch.cuda.max_memory_allocated(device), requested=requested, held=held, cublas=before - taken(device))
+    if device.type != "cpu":
+        here = on_device(device)
+        step.reset(); here.synchronize(); here.module.reset_peak_memory_stats(device)
+        out = step(); here.synchronize()
+        found = memory_of(device)
+        if device.type == "cuda": torch._C._cuda_clearCublasWorkspaces()
+        told = dict(allocated=here.module.max_memory_allocated(device), requested=found["requested_bytes.all.peak"], held=held,
+                    cublas=found["requested_bytes.all.current"] - taken(device))
+        del out
     step.reset()
     live = Live()
     live.add(given_to(step.model, step.args, step.optimizer))
@@ -309,11 +365,11 @@ def traces(record, device, folder):
     "The profiler's own record of a run as a trace; what read_trace makes of it beside what profile says."
     for name, make, sample, batch, dtype, training in runs(device.type == "cuda"):
         key = named(name, batch, dtype)
-        if not training: record.attempt(key, one_trace, make, sample(batch, dtype), dtype, device, folder/f"{file_of(key)}.trace.json.gz")
+        if not training: record.attempt(key, one_trace, make, sample, batch, dtype, device, folder/f"{file_of(key)}.trace.json{'.gz' * (not simulate)}")
 
-def one_trace(make, x, dtype, device, path, n=5):
+def one_trace(make, sample, batch, dtype, device, path, n=5):
     from fasterbench.roofline import RooflineAnalyzer
-    model = make().to(device, dtype).eval()
+    model, x = made_on(device, lambda: make().to(dtype).eval(), lambda: sample(batch, dtype))
     step = Step(model, placed(x, device))
     for _ in range(3): step()
     read = traced(step, device, path, n)
@@ -327,39 +383,47 @@ def traced(step, device, path, n=5):
     "The profiler's own record of steps, as `read_trace` sees it."
     import torch
     from fasterbench import read_trace
+    if simulate:
+        with written(path, step.model, device):
+            for _ in range(n): step()
+        return read_trace(path)
     with torch.profiler.profile(record_shapes=True, with_stack=True) as prof:
         for _ in range(n): step(); prof.step()
         if device.type == "cuda": torch.cuda.synchronize()
     prof.export_chrome_trace(str(path))
     return read_trace(path)
 
-kernel_script = """
-import torch
-torch.backends.cuda.matmul.allow_tf32 = False
-x, w = torch.randn(4096, 4096, device="cuda"), torch.randn(4096, 4096, device="cuda")
-h, g = x.bfloat16(), w.bfloat16()
-image, conv = torch.randn(32, 64, 56, 56, device="cuda"), torch.nn.Conv2d(64, 64, 3, padding=1, bias=False).cuda()
-norm = torch.nn.LayerNorm(4096).cuda()
-with torch.no_grad():
-    for name, f in dict(matmul_float32=lambda: x @ w, matmul_bfloat16=lambda: h @ g, convolution=lambda: conv(image),
-                        add=lambda: x + w, layer_norm=lambda: norm(x)).items():
-        f(); torch.cuda.synchronize()
-        torch.cuda.nvtx.range_push(name); f(); torch.cuda.synchronize(); torch.cuda.nvtx.range_pop()
-"""
-
-def counted_work():
-    "FLOPs and compulsory bytes of the five kernels, by count_work on meta tensors."
+def five_kernels(device):
+    """Name, module and arguments of five kernels. Each moves far more than the 50 MB of an L2 that a GPU may keep at a kernel's end, and its
+    weights fit there: the bytes at DRAM are those that a count of each tensor once has."""
     import torch
-    from fasterbench import count_work
     class Two(torch.nn.Module):
         def __init__(self, f): super().__init__(); self.f = f
         def forward(self, x, w): return self.f(x, w)
-    m = lambda *s, dtype=torch.float32: torch.empty(*s, device="meta", dtype=dtype)
-    x, w = m(4096, 4096), m(4096, 4096)
-    conv, norm = torch.nn.Conv2d(64, 64, 3, padding=1, bias=False, device="meta"), torch.nn.LayerNorm(4096, device="meta")
-    works = dict(matmul_float32=count_work(Two(torch.matmul), (x, w)), matmul_bfloat16=count_work(Two(torch.matmul), (x.bfloat16(), w.bfloat16())),
-                 convolution=count_work(conv, m(32, 64, 56, 56)), add=count_work(Two(torch.add), (x, w)), layer_norm=count_work(norm, x))
-    return {k: dict(flops=v.flops, bytes=v.bytes) for k, v in works.items()}
+    bfloat16, last = torch.bfloat16, torch.channels_last
+    with torch.device(device):
+        yield "matmul_float32", Two(torch.matmul), (torch.randn(2**16, 4096), torch.randn(4096, 512))
+        yield "matmul_bfloat16", Two(torch.matmul), (torch.randn(2**17, 4096).to(bfloat16), torch.randn(4096, 512).to(bfloat16))
+        conv = torch.nn.Conv2d(64, 64, 3, padding=1, bias=False).to(bfloat16, memory_format=last)
+        yield "convolution", conv, (torch.randn(1024, 64, 56, 56).to(bfloat16, memory_format=last),)
+        yield "add", Two(torch.add), (torch.randn(2**14, 2**13), torch.randn(2**14, 2**13))
+        yield "layer_norm", torch.nn.LayerNorm(4096), (torch.randn(2**16, 4096),)
+
+def run_kernels():
+    "Run the five kernels on a GPU, the second time for Nsight Compute."
+    import torch
+    torch.backends.cuda.matmul.allow_tf32 = False
+    with torch.no_grad():
+        for name, module, args in five_kernels("cuda"):
+            module(*args); torch.cuda.synchronize(); torch.cuda.profiler.start()
+            torch.cuda.nvtx.range_push(name); module(*args); torch.cuda.synchronize(); torch.cuda.nvtx.range_pop()
+            torch.cuda.profiler.stop()
+
+def counted_work():
+    "FLOPs and compulsory bytes of the five kernels, by count_work on meta tensors."
+    from fasterbench import count_work
+    counts = {name: count_work(module, args) for name, module, args in five_kernels("meta")}
+    return {name: dict(flops=c.flops, bytes=c.bytes) for name, c in counts.items()}
 
 def ncu(record, device, folder):
     record.put("counted", counted_work())
@@ -369,8 +433,9 @@ def counters(record, folder):
     "What the counters of a GPU say of the five kernels."
     from fasterbench import read_ncu
     script, report = folder/"kernels.py", folder/"kernels.csv"
-    script.write_text(kernel_script)
-    count = ["ncu", "--set", "roofline", "--nvtx", "--clock-control", "none", "--target-processes", "all", "-f", "-o", folder/"kernels"]
+    script.write_text(f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\nimport gpu; gpu.run_kernels()")
+    count = ["ncu", "--set", "roofline", "--nvtx", "--profile-from-start", "off", "--clock-control", "none", "--target-processes", "all",
+             "-f", "-o", folder/"kernels"]
     found = subprocess.run([*count, sys.executable, script], capture_output=True, text=True, timeout=shares["ncu"] * 0.7)
     record.put("ncu", (found.stdout + found.stderr)[-2000:])
     write = ["ncu", "--import", folder/"kernels.ncu-rep", "--csv", "--page", "raw", "--print-units", "base"]
@@ -412,7 +477,7 @@ def one_attention(size, causal, training, device, roofs, path):
         def forward(self, q): return scaled_dot_product_attention(q, self.k, self.v, is_causal=causal)
     gpu = device.type == "cuda"
     shape = (4, 16, 4096, size) if gpu else (1, 2, 128, size)
-    model, q = Attention().to(device), torch.randn(shape)
+    model, q = made_on(device, Attention, lambda: torch.randn(shape))
     ra, found = profiled(Step(model, placed(q, device), training), q, device, path)
     limit = predict(model, q, torch.cuda.get_device_name(device) if gpu else roofs, backward=training).program
     took, products = statistics.mean(found["events_s"]), sum(r.contraction_flops or 0 for r in ra.results)
@@ -428,7 +493,7 @@ def kernels_of(step):
     "Names of the kernels of a step on a GPU."
     import torch
     with torch.profiler.profile() as prof: step()
-    return [e.key for e in prof.key_averages() if e.device_type == torch.autograd.DeviceType.CUDA]
+    return [e.key for e in prof.key_averages() if e.device_type == torch.autograd.DeviceType.CUDA and not e.is_user_annotation]
 
 def kernelbench(record, device, folder):
     "Programs of single operators beside their limits, their expected times and the times that others published for an H100; on a CPU the small ones."
@@ -504,28 +569,27 @@ def graphs(record, device, folder):
     Without a GPU this runs on the simulated device of the tests, whose graphs are captured and replayed through the same seam."""
     import torch
     gpu = device.type == "cuda"
-    device, written = (device, kineto) if gpu else simulated()
-    layers, width, heads, length = (12, 1024, 16, 512) if gpu else (1, 32, 2, 8)
-    tokens = torch.randint(100, (1, length))
+    if device.type == "cpu": device = simulated().install()
+    layers, width, heads, batch, length, rows = (12, 1024, 16, 8, 512, 2**20) if gpu else (1, 32, 2, 1, 8, 8)
+    tokens = torch.randint(100, (batch, length))
     language = lambda: transformer(layers, width, heads, 1000)
-    for name, make, x in (("language model", language, tokens), ("small layers", lambda: small_layers(20), torch.randn(8, 64))):
-        record.attempt(name, one_graph, make, x, device, written, folder, f"graph_{file_of(name)}")
+    for name, make, x in (("language model", language, tokens), ("small layers", lambda: small_layers(20), torch.randn(rows, 64))):
+        record.attempt(name, one_graph, make, x, device, kineto if gpu else written, folder, f"graph_{file_of(name)}")
 
-def one_graph(make, x, device, written, folder, name):
+def one_graph(make, x, device, recorded, folder, name):
     import torch
     from fasterbench import count_work, read_trace
-    from fasterbench.engine.accelerator import accelerator
     model, kept = make().to(device).eval(), []
     x = x.to(device)
     def call(): kept[:] = [model(x)]
     paths = {k: folder/f"{name}_{k}.json" for k in ("capture", "replay", "eager")}
     with torch.no_grad():
         call()
-        with written(paths["eager"], model, device): call(); call()
-        with written(paths["capture"], model, device): replay = accelerator(device).captured(call, 1)
+        with recorded(paths["eager"], model, device): call(); call()
+        with recorded(paths["capture"], model, device): replay = on_device(device).captured(call, 1)
         replay()
-        with written(paths["replay"], None, device): replay(); replay()
-        bare = event_timed(replay, device, 20) if device.type == "cuda" else None
+        with recorded(paths["replay"], None, device): replay(); replay()
+        bare = event_timed(replay, device, 20)
     known, told = count_work(model, x).flops, {}
     for how, given in dict(alone={}, captures=dict(captures=[paths["capture"]]), like=dict(like=paths["eager"])).items():
         read = read_trace(paths["replay"], **given)
@@ -547,18 +611,15 @@ def kineto(path, model, device):
         torch.cuda.synchronize()
     prof.export_chrome_trace(str(path))
 
-def simulated():
-    "The simulated device, and what records it."
-    sys.path.insert(0, str(root/"tests"))
-    import simulated as sim
-    @contextmanager
-    def written(path, model, device):
-        with sim.recorded() as events, sim.annotated(model) if model is not None else nullcontext():
-            begin = sim.books.now
-            yield
-            sim.books.wait()
-        sim.write_trace([*events, sim.Event("user_annotation", "ProfilerStep#1", begin, sim.books.now, threading.get_ident())], path)
-    return sim.install(), written
+@contextmanager
+def written(path, model, device):
+    "The same on the simulated device."
+    sim = simulated()
+    with sim.recorded() as events, sim.annotated(model) if model is not None else nullcontext():
+        begin = sim.books.now
+        yield
+        sim.books.wait()
+    sim.write_trace([*events, sim.Event("user_annotation", "ProfilerStep#1", begin, sim.books.now, threading.get_ident())], path)
 
 def expected(record, device, folder):
     """Limit and expected time of `predict` on this device, beside kernels that were measured: of eager steps, and of replayed ones.
@@ -570,12 +631,12 @@ def expected(record, device, folder):
     on = torch.cuda.get_device_name(device) if gpu else measure_peaks(device, progress=False)
     for name, make, sample, batch, dtype, training in runs(gpu):
         if training or not gpu and dtype != torch.float32: continue
-        for how, find in dict(eager=eager_kernels, replayed=replayed).items() if gpu else [("eager", eager_kernels)]:
-            record.attempt(f"{named(name, batch, dtype)}, {how}", one_expected, make, sample(batch, dtype), dtype, on, device, find)
+        for how, find in dict(eager=eager_kernels, replayed=replayed).items() if on_device(device).graphs else [("eager", eager_kernels)]:
+            record.attempt(f"{named(name, batch, dtype)}, {how}", one_expected, make, sample, batch, dtype, on, device, find)
 
-def one_expected(make, x, dtype, on, device, find):
+def one_expected(make, sample, batch, dtype, on, device, find):
     from fasterbench import predict
-    model = make().to(device, dtype).eval()
+    model, x = made_on(device, lambda: make().to(dtype).eval(), lambda: sample(batch, dtype))
     return told_by(predict(model, x, on, cuda_graph=find is replayed).program, find(model, x, device))
 
 def eager_kernels(model, x, device):
@@ -584,10 +645,9 @@ def eager_kernels(model, x, device):
 
 def replayed(model, x, device):
     import torch
-    from fasterbench.engine.accelerator import accelerator
     args, kept = placed(x, device), []
     def call(): kept[:] = [model(*args)]
-    with torch.no_grad(): return event_timed(accelerator(device).captured(call, 1), device, 20)
+    with torch.no_grad(): return event_timed(on_device(device).captured(call, 1), device, 20)
 
 def faults(record, device, folder):
     "An error at calls all through a profile. Each time: flags, memory on the device, parameters."
@@ -610,8 +670,9 @@ def faults(record, device, folder):
     def state():
         flags = (torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32, torch.get_float32_matmul_precision(),
                  torch.is_grad_enabled(), gc.isenabled())
-        held = torch.cuda.memory_allocated() if device.type == "cuda" else 0
-        return flags, held, [p.detach().sum().item() for p in model.parameters()], {m for m in model.modules() if "forward" in m.__dict__}
+        held = torch.get_device_module(device).memory_allocated() if device.type != "cpu" else 0
+        sums = [p.detach().cpu().sum().item() for p in model.parameters()]
+        return flags, held, sums, {m for m in model.modules() if "forward" in m.__dict__}
     attempt(None); total = calls[0]; before = state()
     wrong, tried = [], 0
     for at in range(1, total, max(total // (200 if device.type == "cuda" else 20), 1)):
@@ -622,6 +683,7 @@ def faults(record, device, folder):
 
 parts = dict(peaks=peaks, models=models, training=training, traces=traces, ncu=ncu,
              attention=attention, kernelbench=kernelbench, compiled=compiled, graphs=graphs, expected=expected, faults=faults)
+unsimulated = "ncu", "attention", "kernelbench", "compiled", "expected"    # they ask for more than the simulated device has
 groups = dict(first=list(parts)[:5], rest=list(parts)[5:], none=[])
 
 # ---- the table
@@ -750,8 +812,50 @@ def print_table(folder):
     table, failed = list(limits(folder)), list(failures(folder))
     for limit in table: print(*limit.lines(), sep="\n")
     print(*(f"failed: {line}" for line in failed), sep="\n")
-    told = [dict(what=l.what, range=l.range, found=l.found, verdict=l.verdict, values=l.values) for l in table]
-    (folder/"table.json").write_text(json.dumps(dict(limits=told, failed=failed), indent=1))
+    (folder/"table.json").write_text(json.dumps(dict(limits=list(map(as_record, table)), failed=failed), indent=1))
+
+def as_record(limit):
+    "A limit as it is saved."
+    return dict(what=limit.what, range=limit.range, found=limit.found, verdict=limit.verdict, values=limit.values, outside=limit.outside)
+
+# ---- the page
+
+committed, page = root/"tests/data/measured_on_gpu.json", root/"nbs/docs/measured_on_gpu.md"
+about = "device_name", "driver", "cuda", "torch", "python", "system", "date"
+
+def records(folder):
+    "The records of all parts, the limits and what failed, as one record."
+    made = {part: findings(folder, part) for part in parts if findings(folder, part)}
+    kinds = sorted({d.get("device", "nothing") for d in made.values()})
+    if kinds != ["cuda"]: raise SystemExit(f"{folder} has records of {', '.join(kinds) or 'nothing'}: the page is of a GPU")
+    first = next(iter(made.values()))
+    return dict(environment={k: first[k] for k in about if k in first}, limits=list(map(as_record, limits(folder))),
+                failed=list(failures(folder)), parts=made)
+
+def page_text(data):
+    "The page of one record."
+    env = data["environment"]
+    yield f"""# Measured on a GPU
+
+`python tests/benchmarks/gpu.py` ran on one {env['device_name']}, on {env['date'][:10]}: PyTorch {env['torch']}, driver {env.get('driver')}.
+Each line is one figure over many runs: the range in which it lies if the library is right, and what was found. All figures are in
+`tests/data/measured_on_gpu.json`.
+
+| figure | range | found | verdict |
+|---|---|---|---|"""
+    for l in data["limits"]: yield f"| {l['what']} | {l['range']} | {l['found']} | {l['verdict']} |"
+    outside = [(l["what"], k, v) for l in data["limits"] for k, v in l["outside"].items()]
+    if outside: yield "\n## Outside the range\n\n| figure | run | value |\n|---|---|---|"
+    for what, run, value in outside: yield f"| {what} | {run} | {value:.3f} |"
+    if data["failed"]: yield "\n## Not measured\n"
+    for line in data["failed"]: yield f"- {line}"
+
+def write_page(folder, record=committed, at=page):
+    "Write the records of a folder as one file, and the page made from it."
+    data = records(folder)
+    record.write_text(json.dumps(data, indent=1, ensure_ascii=False, default=str) + "\n", encoding="utf-8")
+    at.write_text("\n".join(page_text(data)) + "\n", encoding="utf-8")
+    print(f"wrote {record} and {at}; nbs/tutorials/gpu.ipynb and nbs/docs/devices.md say what has run on a GPU")
 
 # ---- running
 
@@ -761,6 +865,7 @@ def run_part(part, folder, seconds):
     try:
         device, environment = here()
         for k, v in dict(environment, device=device.type).items(): record.put(k, v)
+        if simulate: simulated().books.table.computes = part in ("graphs", "faults")       # roofs would take minutes
         parts[part](record, device, folder)
     except BaseException as error: record.put("failed", told(error)); raise
     record.put("complete", "left out" not in record.data)
@@ -769,8 +874,9 @@ def started(part, folder, patience):
     "Run one part in a process of its own; where it was stopped or died, its record says so."
     seconds, start = shares[part] * patience, time.perf_counter()
     (folder/f"{part}.json").unlink(missing_ok=True)
-    call = [sys.executable, sys.argv[0], "--out", folder, "--parts", part, "--child", str(seconds * 0.7)]
-    try: done = subprocess.run(call, timeout=seconds, capture_output=True, text=True)
+    call = [sys.executable, sys.argv[0], "--out", folder, "--parts", part, "--child", str(seconds * 0.75), *["--simulated"] * simulate]
+    kept = dict(FASTERBENCH_CACHE=os.environ.get("FASTERBENCH_CACHE") or str(folder.resolve()/"roofs"))
+    try: done = subprocess.run(call, timeout=seconds, capture_output=True, text=True, env=os.environ | kept)
     except subprocess.TimeoutExpired: why = f"stopped after {seconds:.0f} s"
     else: why = f"ended with {done.returncode}: {done.stderr[-1500:]}" if done.returncode else ""
     path = folder/f"{part}.json"
@@ -783,12 +889,18 @@ def main():
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--parts", nargs="+", default=list(parts), choices=[*parts, *groups])
     parser.add_argument("--patience", type=float, default=1.0, help="multiplies the seconds of each part")
+    parser.add_argument("--simulated", action="store_true", help="on the simulated device of the tests")
+    parser.add_argument("--page", action="store_true", help="make the page of the site from the records")
     parser.add_argument("--child", type=float, help=argparse.SUPPRESS)
+    global simulate
     args = parser.parse_args()
+    simulate = args.simulated
     args.out.mkdir(parents=True, exist_ok=True)
     if args.child: return run_part(args.parts[0], args.out, args.child)
+    left = unsimulated if simulate else ()
     for name in args.parts:
-        for part in groups.get(name, [name]): started(part, args.out, args.patience)
+        for part in groups.get(name, [name]) if name not in left else (): started(part, args.out, args.patience)
     print_table(args.out)
+    if args.page: write_page(args.out)
 
 if __name__ == "__main__": main()

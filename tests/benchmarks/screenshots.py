@@ -52,8 +52,9 @@ def checked(path):
     path.with_suffix(".toml").write_text(budgets)
     settings, limits = check.read_budgets(check._plain_document(check._document(path.with_suffix(".toml"))))
     [(model, how)] = settings.items()
-    with check._of_the_file(how): found = check._found(how, limits, None, 10, False)
-    path.write_bytes(pickle.dumps(list(check._verdicts(limits, found))))
+    machines = []
+    with check._of_the_file(how): found = check._found(how, limits, None, 10, False, machines)
+    path.write_bytes(pickle.dumps((list(check._verdicts(limits, found)), machines)))
 
 measured = {
     "resnet18.json": roofline, "batch2.json": lambda p: roofline(p, "--batch", 2), "batch4.json": lambda p: roofline(p, "--batch", 4),
@@ -63,10 +64,10 @@ measured = {
 
 # Pages
 
-def predicted(**options):
+def predicted(batch=1, on=h100):
     import torch, torchvision
     from fasterbench import predict
-    with torch.device("meta"): return predict(torchvision.models.resnet18(), torch.randn(options.pop("batch", 1), 3, 224, 224), h100, **options)
+    with torch.device("meta"): return predict(torchvision.models.resnet18(), torch.randn(batch, 3, 224, 224), on)
 
 def trace(name):
     from fasterbench import read_trace
@@ -78,7 +79,7 @@ def served(**options):
 
 def verdicts(path):
     from fasterbench.checking.check_verb import Verdicts
-    return Verdicts(pickle.loads(path.read_bytes()))
+    return Verdicts(*pickle.loads(path.read_bytes()))
 
 def views(kept):
     "How each page is made: of its name, a function that returns what is shown. `kept` gives the path of a measured result."
@@ -94,6 +95,7 @@ def views(kept):
         two=lambda: compare(result("resnet18"), result("compiled")),
         four=lambda: compare(*map(result, ("resnet18", "batch2", "batch4", "batch8"))),
         predict=predicted, predictions=lambda: compare(*(predicted(batch=b) for b in (1, 8, 32))),
+        devices=lambda: compare(*(predicted(on=on) for on in (h100, "NVIDIA A100-SXM4-80GB", "AMD Instinct MI300X"))),
         serve=served, servers=lambda: served(on=[h100, "NVIDIA A100-SXM4-80GB"], tensor_parallel=[1, 2, 4]),
         peaks=lambda: PeaksView(HardwarePeaks.from_json(kept("peaks.json"))),
         check=lambda: verdicts(kept("check.pickle")), watch=lambda: read_series(kept("watch.jsonl"), "ResNet"),
