@@ -21,7 +21,7 @@ from .core.docments import documented
 from .core.features import door
 from .core.progress import debug
 from .core.files import write_whole
-from .core.units import percent_text
+from .core.units import calls_text, percent_text
 from .core.warnings import NotMeasuredWarning, ProvisionalWarning, UnknownWarning, old_attribute, warn
 from .engine.accelerator import accelerator, as_device
 from .engine.process import preserved_process, gc_paused
@@ -64,7 +64,7 @@ def _warnings(result, m):
                f"the record of the kernels is incomplete; the times of the modules are from {result.timing.clock}")
         yield NotMeasuredWarning, f"no operator times: {why}"
     if result.unknown_ops:
-        names = ", ".join(f"{op} ({n}×)" for op, n in result.unknown_ops.items())
+        names = ", ".join(f"{op} ({calls_text(n)})" for op, n in result.unknown_ops.items())
         yield (UnknownWarning, f"no FLOP rule for {names}: the rows that run them have unknown FLOPs; "
                "fasterbench.rule registers a rule")
     if text := above_text(result): yield ProvisionalWarning, text

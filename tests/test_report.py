@@ -288,7 +288,7 @@ def test_every_filter_shows_the_rows_of_the_frame(chrome, report, tab):
         wanted = frame[wanted].index.tolist()
         assert wanted and in_table(chrome) == wanted and on_charts(chrome) == [wanted, wanted] and tried >= 9, text
     put(chrome, "regex", True); put(chrome, "text", "(")
-    assert len(lines(chrome)) == len(frame) and "no regular expression" in chrome.find_element("id", "shown").text
+    assert len(lines(chrome)) == len(frame) and "invalid regular expression" in chrome.find_element("id", "shown").text
 
 def test_first_screen_answers(chrome, report):
     "At 1440×900: the lines, the whole chart, and a table with name, time, share, bound and utilization, side by side."
@@ -445,7 +445,7 @@ def test_column_menu(chrome, report):
     preset = lambda text: chrome.execute_script("[...document.querySelectorAll('.presets button')].find(b => b.textContent.startsWith(arguments[0])).click()", text)
     preset("XProf"); assert {"rank", "category", "calls", "total time", "cumulative share", "attainable rate"} <= set(titles(chrome))
     preset("all"); assert len(titles(chrome)) == len(from_json(resnet50).to_frame().columns)
-    preset("first"); assert titles(chrome) == first and "columns" not in chrome.current_url
+    preset("default"); assert titles(chrome) == first and "columns" not in chrome.current_url
 
 @more
 def test_the_url_brings_everything_back(chrome, report):
@@ -612,7 +612,7 @@ def test_a_thousand_rows_of_each_kind_fit(chrome, tmp_path):
     many.to_html(tmp_path/"many.html")
     opened(chrome, tmp_path/"many.html")
     assert (tmp_path/"many.html").stat().st_size <= 6e6 and len(lines(chrome)) == 1000
-    assert "200 faster ones that are not in this file" in chrome.find_element("id", "shown").text
+    assert "200 faster rows are not in this file" in chrome.find_element("id", "shown").text
 
 # Comparisons and peaks
 

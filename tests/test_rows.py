@@ -185,8 +185,8 @@ def test_both_counts_of_mfu_are_named():
     found = metrics_of(replace(whole, peaks=roofs, program=replace(whole.program, time_s=1.0)))
     assert found["mfu"] == pytest.approx((needed_pairs + linear) / 1e6)
     assert found["dense_mfu"] == pytest.approx((every_pair + linear) / 1e6)
-    assert [metric_fields[k].title for k in ("mfu", "dense_mfu")] == ["MFU, needed pairs", "MFU, every pair"]
-    assert [serve_view._serve_fields[k].title for k in ("causal_mfu", "mfu")] == ["MFU, needed pairs", "MFU, every pair"]
+    assert [metric_fields[k].title for k in ("mfu", "dense_mfu")] == ["MFU, unmasked pairs", "MFU, all pairs"]
+    assert [serve_view._serve_fields[k].title for k in ("causal_mfu", "mfu")] == ["MFU, unmasked pairs", "MFU, all pairs"]
 
 @pytest.mark.parametrize("into", [False, True], ids=["binary", "in place"])
 def test_a_fused_convolution_that_adds_a_tensor(into):

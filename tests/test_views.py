@@ -30,8 +30,8 @@ def test_text_notebook_page_and_json_carry_the_same_caveats(kind):
 def test_caveats_are_said():
     "By hand: what each kind of view has to say of itself."
     wanted = dict(three_batches="not measured", profile="used 1.6 of 2 cores", training="used 1.6 of 2 cores", compiled="kernels of Inductor", pair="used 1.6 of 2 cores",
-                  series="no FLOP rule for aten::odd", watch="in 3 of 5 samples", batches="not measured", devices="its datasheet allows",
-                  predict="not measured", serve="Nothing here was measured", serve_several="Nothing here was measured", check="only on this machine", peaks="40 %",
+                  series="no FLOP rule for aten::odd", watch="up to 1.6 of 2 cores in 3 of 5 samples", batches="not measured", devices="its datasheet allows",
+                  predict="not measured", serve="Nothing here was measured", serve_several="Nothing here was measured", check="only for this machine", peaks="40 %",
                   kernels="FLOPs are unknown for 1 of 1 rows", no_roofs="the file has no peak metrics", trace="GPU idle 85.0 %")
     for kind, words in wanted.items(): assert words in " ".join(view_of(kind).caveats), kind
 
@@ -327,10 +327,10 @@ questions = dict(
     serve_several=(line("roofs: NVIDIA H100 80GB HBM3 bfloat16 989 TFLOP/s", "NVIDIA L40S bfloat16 362 TFLOP/s"), column("time per token"), column("bound"),
                    [("#legend > *", "limit")] + column("tokens/s per device, expected"), line("(549.54k to 1.13M)"),
                    line("2 × H100 80GB HBM3 ×0.64 (0.38 to 1.06)") + column("ratio to first")),
-    check=(line("device: a CPU, 2 threads", "roofs: float32 200 GFLOP/s"), counted, counted, column("budget", "found", "limit used"), column("interval", "verdict"),
+    check=(line("device: a CPU, 2 threads", "roofs: float32 200 GFLOP/s"), counted, counted, column("budget", "value", "limit used"), column("interval", "verdict"),
            Not("each figure is held against its limit, which a baseline may be")),
     watch=(line("device: a CPU", "roofs: float32"), column("time") + line("a step takes"), column("compute", "memory"), column("MFU"),
-           line("IQR", "in 3 of 5 samples") + column("cores used by others"), Not("a row is a moment of one run; the chart shows the change")),
+           line("IQR", "up to 1.6 of 2 cores in 3 of 5 samples") + column("cores used by others"), Not("a row is a moment of one run; the chart shows the change")),
     peaks=(title("a CPU") + line("device: a CPU", "roofs: float32"), limits, limits, column("best rate"), line("noise: float32 spread 40 %"), one),
     network=(title("a CPU") + line("device: a CPU", "roofs: float32"), limits, limits, column("best rate"), line("noise: float32 spread 40 %"), one))
 

@@ -143,7 +143,7 @@ def printed_fields():
 
 def meant(title):
     "A title without what it is the ratio or the side of, or the memory level that it names."
-    return re.sub(r"^FLOP, | (?:ratio|before|after)$|,? (?:limit|expected|needed pairs|every pair)$", "", title).strip()
+    return re.sub(r"^FLOP, | (?:ratio|before|after)$|,? (?:limit|expected|unmasked pairs|all pairs)$", "", title).strip()
 
 def test_every_column_is_in_the_glossary():
     terms, fields = defined(), printed_fields()

@@ -71,7 +71,7 @@ class Figure:
 
 figures = {f.name: f for f in (
     Figure("flops", "counted", "FLOP", "FLOPs of one run"),
-    Figure("contraction_flops", "counted", "FLOP", "FLOPs of convolutions, products and attention"),
+    Figure("contraction_flops", "counted", "FLOP", "FLOPs of convolutions, matrix products and attention"),
     Figure("bytes", "counted", "B", "inputs, weights and outputs of the layers"),
     Figure("parameters", "counted", "", "elements of all parameters"),
     Figure("peak_memory", "counted", "B", "most bytes allocated at one time, weights and gradients included"),
@@ -277,7 +277,7 @@ def _narrower(budget, found):
     if too_near(budget, found):
         return f"the limit {limit} is within the interval, too near to the figure for 1000 rounds to decide"
     needed = max(math.ceil(_rounds_needed(budget, found)), found.samples + 1)
-    return f"the limit {limit} is within the interval; about {needed} rounds would decide"
+    return f"the limit {limit} is within the interval; a verdict needs about {needed} rounds"
 
 # %% ../../nbs/checking/budgets.ipynb #bl00ok01
 looks = 1, 2, 4 # The check stops after this many times the requested rounds

@@ -407,19 +407,19 @@ def verdict_row(v:Verdict)->tuple[str, ...]:
     least = "≥ " if v.found.at_least else ""
     return (b.model, v.layer, b.figure.name, b.text, least + decisive(v.found.value, b), interval, v.shown)
 
-titles = ("model", "layer", "figure", "budget", "found", "interval", "verdict")
+titles = ("model", "layer", "metric", "budget", "value", "interval", "verdict")
 
 # %% ../../nbs/checking/check_verb.ipynb #8177c03d
 _fields = {f.name: f for f in (
-    Field("model", "", "model", "text", "model: a table of the file"),
+    Field("model", "", "model", "text", "model: a table of the budget file"),
     Field("layer", "", "layer", "text", "layer that the name or pattern matched; empty: the whole model"),
-    Field("figure", "", "figure", "text", "figure that the budget limits"),
-    Field("budget", "", "budget", "text", "limit, as in the file"),
-    Field("found", "", "found", "text", "counted or measured value"),
+    Field("figure", "", "metric", "text", "metric that the budget limits"),
+    Field("budget", "", "budget", "text", "budget as written in the file"),
+    Field("found", "", "value", "text", "counted or measured value"),
     Field("interval", "", "interval", "text", "99 % confidence interval of the median"),
     Field("verdict", "", "verdict", "text", "kept, broken or inconclusive"),
-    Field("limit_used", "", "limit used", "share", "found ÷ limit; for a lower limit, limit ÷ found"),
-    Field("kind", "", "kind", "text", "counted, relative, seconds against a baseline, or absolute"),
+    Field("limit_used", "", "limit used", "share", "value ÷ limit; for a lower limit, limit ÷ value"),
+    Field("kind", "", "kind", "text", "kind of budget: counted, relative, seconds against a baseline, or absolute"),
     Field("rounds", "", "rounds", "count", "number of measurements"),
     Field("why", "", "why", "text", "why the verdict is inconclusive"))}
 _drawn = {"kept": dict(color="#009e73", symbol="circle"), "broken": dict(color="#cc79a7", symbol="x"),
@@ -514,7 +514,7 @@ class Verdicts(View):
         def named(v): return " ".join(filter(None, (v.budget.model, v.layer, v.budget.figure.name)))
         said = list(dict.fromkeys(f"{named(v)}: {v.why}" for v in self.verdicts if v.why))
         if any(v.budget.figure.kind == "absolute" for v in self.verdicts):
-            said.append("times in seconds are valid only on this machine, with its clock, load and libraries")
+            said.append("absolute times are valid only for this machine, its clock speed, load and library versions")
         return said
 
     def text(self)->str:

@@ -232,7 +232,7 @@ def fit_note(model, sample, peaks, **how):
 # %% ../../nbs/cli/roofline_verb.ipynb #680f5322
 @app.command(epilog=examples("report resnet18.json", "report resnet18.json --top 30 --html resnet18.html"))
 def report(saved:Saved, top:Top=10, group:Group="auto", depth:Depth=None,
-           html:option("Write the report here; - for standard output.  [default: FILE with the ending .html]")=None,
+           html:option("Write the report here; - for standard output.  [default: FILE with the extension .html]")=None,
            csv:Rows=None):
     "Print a saved result and write its report."
     from fasterbench.views.headline import model_name

@@ -317,8 +317,8 @@ class Series(View):
 
     @property
     def throughput_of(self)->str:
-        "`, device alone` where the throughputs leave out the time to launch; else empty."
-        return ", device alone" if any(map(is_device_alone, self.results)) else ""
+        "`, device time only` where the throughputs leave out the time to launch; else empty."
+        return ", device time only" if any(map(is_device_alone, self.results)) else ""
 
     @property
     def told(self)->str:
@@ -697,7 +697,8 @@ def _pair(short):
 
 _side = Field("side", "", "side", "text", "both, only before or only after")
 _change = Field("change", "", "change", "text", "faster, slower, or why it is not judged")
-_clear = Field("clear", "", "beyond the spread", "flag", "yes: the times differ by more than spread and drift")
+_clear = Field("clear", "", "beyond the spread", "flag",
+               "yes: the times differ by more than their spread and the machine's drift between the runs")
 
 # %% ../../nbs/comparing/compare.ipynb #e01919c4
 _of_both = [fields[k] for k in ("name", "phase", "operator", "type", "category")]

@@ -11,7 +11,7 @@ import re
 from ..cli.app import (Dtype, Length, Loss, Model, Shape, app, dtype_named, examples, option,
                                  shape_given, show, switch, target_device, whole, words)
 from ..cli.roofline_verb import fit_note, loaded_on_meta, step_named
-from ..core.units import format_count, format_si, total
+from ..core.units import calls_text, format_count, format_si, total
 from ..views.fields import Field
 from ..views.headline import short_name
 from ..views.origin import describe_sample, sample_text
@@ -112,7 +112,7 @@ class Counts(View):
         whole, w = self.rows[0], self.work
         known = format_si(w.flops, "FLOP") if w.flops is not None else f"≥ {format_si(w.flops_lower_bound, 'FLOP')}"
         within = w.contraction_flops and f" ({format_si(w.contraction_flops, 'FLOP')} in contractions)"
-        unknown = ", ".join(f"{k} ({n}×)" for k, n in w.unknown_ops.items())
+        unknown = ", ".join(f"{k} ({calls_text(n)})" for k, n in w.unknown_ops.items())
         frozen = whole["trainable"] < whole["parameters"]
         trainable = f" ({format_count(whole['trainable'])} trainable)" if frozen else ""
         parameters = f"{format_count(whole['parameters'])} parameters{trainable}"

@@ -130,8 +130,8 @@ def _launch_note(run, device_s):
     def time(s): return format_si(s, "s")
     if launch_s is None:
         low, high = (run.operators * t for t in _launch_range)
-        return [f"The expected time is for the device alone. Launching {run.operators} operators in eager mode "
-                f"takes {time(low)} to {time(high)} of CPU time."]
+        return [f"The expected time excludes the CPU time to launch operators. Launching {run.operators} operators in "
+                f"eager mode takes {time(low)} to {time(high)} of CPU time."]
     bound = "The CPU" if launch_s > device_s else "The device"
     return [f"CPU time to launch: {time(launch_s)}; device time: {time(device_s)}. {bound} limits the run."]
 

@@ -26,20 +26,21 @@ from ..views.view import Sheet, Table, View
 
 # %% ../../nbs/running/metrics.ipynb #mt000011
 metric_fields = {f.name: f for f in (
-    Field("step_time_s", "s", "time", "si", "time of a step"),
-    Field("mfu", "", "MFU, needed pairs", "share", "time at the roof of the "
-          "contractions the model needs, without recomputation, ÷ time of the step", "MFU"),
-    Field("dense_mfu", "", "MFU, every pair", "share", "MFU including the pairs that a mask excludes", "dense MFU"),
+    Field("step_time_s", "s", "time", "si", "step time"),
+    Field("mfu", "", "MFU, unmasked pairs", "share", "time at the roof of the "
+          "contractions the model needs, without recomputation, ÷ step time", "MFU"),
+    Field("dense_mfu", "", "MFU, all pairs", "share", "MFU including the pairs that a mask excludes", "dense MFU"),
     Field("hfu", "", "HFU", "share", "MFU of the contractions that ran, recomputation included"),
-    Field("roof_share", "", "roofs", "share", "time at the roof of all rows ÷ time of the step"),
-    Field("compute_share", "", "compute", "share", "share of compute-bound rows"),
-    Field("memory_share", "", "memory", "share", "share of memory-bound rows"),
-    Field("launch_share", "", "launch", "share", "share of launch-bound rows"),
-    Field("network_share", "", "network", "share", "share of network-bound rows"),
-    Field("unknown_share", "", "unknown", "share", "share of rows with unknown FLOPs"),
-    Field("overhead_share", "", "overhead", "share", "share of containers and of rows without work"),
-    Field("idle_share", "", "idle", "share", "share of time in which no kernel runs on the GPU"),
-    Field("outside_share", "", "outside", "share", "share of time that the program spends outside the model"),
+    Field("roof_share", "", "roofs", "share", "time at the roof of all rows ÷ step time"),
+    Field("compute_share", "", "compute", "share", "share of the step time in compute-bound rows"),
+    Field("memory_share", "", "memory", "share", "share of the step time in memory-bound rows"),
+    Field("launch_share", "", "launch", "share", "share of the step time in launch-bound rows"),
+    Field("network_share", "", "network", "share", "share of the step time in network-bound rows"),
+    Field("unknown_share", "", "unknown", "share", "share of the step time in rows with unknown FLOPs"),
+    Field("overhead_share", "", "overhead", "share",
+          "share of the step time in containers and in rows without FLOPs or bytes"),
+    Field("idle_share", "", "idle", "share", "share of the step time in which no kernel runs on the GPU"),
+    Field("outside_share", "", "outside", "share", "share of the step time outside the model"),
     Field("forward_share", "", "forward", "share"), Field("backward_share", "", "backward", "share"),
     Field("recompute_share", "", "recompute", "share"), Field("update_share", "", "update", "share"),
     Field("flops", "FLOP", "FLOPs", "si", "of a step"), Field("bytes_moved", "B", "bytes", "si", "of a step"),
@@ -128,7 +129,7 @@ def metric_chart(series, title:str):
     fig.update_xaxes(**_axis)
     few = dict(tickvals=list(series.steps)) if len(series) <= 10 else {}         # no ticks between steps
     fig.update_xaxes(title="calls of the model", **few, row=2, col=1)
-    fig.update_yaxes(title="time of a step", tickformat="~s", ticksuffix="s", rangemode="tozero", **_axis, row=1, col=1)
+    fig.update_yaxes(title="step time", tickformat="~s", ticksuffix="s", rangemode="tozero", **_axis, row=1, col=1)
     fig.update_yaxes(title="MFU (%)", rangemode="tozero", nticks=4, **_axis, row=2, col=1)
     return dress(fig, title, f"Time of a step by what bounds it and MFU at {len(series)} samples.", 560)
 
@@ -212,8 +213,8 @@ class MetricSeries(View):
         used = [(others, cores) for others, cores in loads if doubtful(others, cores)]
         if not used: return []
         most, cores = max(used)
-        said, = load_caveats(MachineLoad(int(cores), others=most))
-        return [f"in {len(used)} of {len(self)} samples, {said}{' at most' if len(used) > 1 else ''}"]
+        up_to = "up to " if len(used) > 1 else ""
+        return [f"other processes used {up_to}{most:.1f} of {int(cores)} cores in {len(used)} of {len(self)} samples"]
 
     @property
     def _first(self):

@@ -202,14 +202,14 @@ def _why_no_times(server):
 def _what_they_are(server):
     "Return a line that says what the figures are."
     datasheet = server.peaks.environment.get("source") == "datasheet"
-    limit = f"limit: the least time that {'the datasheet allows' if datasheet else 'the measured roofs allow'}"
+    limit = f"limit: the minimum time at the {'datasheet' if datasheet else 'measured'} roofs"
     if server.times is None: return f"{limit}. No expected time: {_why_no_times(server)}."
     bare = server.times.engine == "bare"
     *most, last = [e for e in engines if e != "bare"]
     engine = server.times.engine or f"{', '.join(most)} or {last}"
     what = "the forward without a server" if bare else f"a server ({engine}) with as many requests as the batch size"
-    return (f"Nothing here was measured. {limit}. expected: {what}; from a kernel model checked against "
-            f"{_published}.")
+    return (f"Nothing here was measured. {limit}. expected: {what}; estimated with a model of kernel times, checked "
+            f"against {_published}.")
 
 def _what_is_sent(server):
     "Return a line that says how the devices send, and what that takes."
@@ -236,7 +236,7 @@ def _serve_notes(model, asked, server, most):
     if works["decode", "end"].cache.states: found.append("recurrent states are read and written in full for each token")
     longest = fact(config, "max_position_embeddings")
     if longest and works["decode", "end"].context > longest:
-        found.append(f"prompt and output are longer than the model's context of {longest} tokens")
+        found.append(f"prompt plus output exceed the model's context length of {longest} tokens")
     if layout.devices > 1: found.append(_per_device + f"{layout.devices} devices")
     if layout.stored.bits:
         own = server.times.math if server.times else "the dtype of the model"

@@ -59,11 +59,11 @@ def serve_verb(
                    metavar="DTYPE")=None,
     math:option("Run matrix products in fp8, fp4 or bf16.", metavar="DTYPE")=None,
     cache:option("Store the KV cache as fp8 or bf16.", metavar="DTYPE")=None,
-    engine:option("Base expected times on vllm, trtllm or sglang, or on no engine (bare).  "
-                  "[default: the range over the three]",
+    engine:option("Estimate for vllm, trtllm or sglang, or without an engine: bare.  "
+                  "[default: the range of the three]",
                   metavar="ENGINE")=None,
     tensor_parallel:option("Split the model over this many devices: 1,2,4.", kind=str, metavar="N,N,…")="1",
-    tpot:option("Keep batches with an expected time per output token of at most SECONDS.",
+    tpot:option("Limit the expected time per output token to SECONDS.",
                 kind=Optional[float], metavar="SECONDS")=None,
     price:option("Set the price of one device-hour, in any currency.", kind=Optional[float], metavar="PRICE")=None,
     network:option("Set the send bandwidth of each device, in B/s.  [default: that of the device's link]",
@@ -73,7 +73,7 @@ def serve_verb(
     html:option("Write the page; - for standard output.")=None, json:Saving=None,
     csv:option("Write a row per batch size and phase; - for standard output.")=None,
 ):
-    "Estimate how fast a device serves a language model. Print expected tokens per second, and the limit."
+    "Estimate how fast a device serves a language model: expected tokens per second, and the limit at its roofs."
     from fasterbench.serving.serve import serve
     places = [target_device(name.strip()) for name in on.split(",")]
     degrees = several_whole(tensor_parallel, "numbers of devices", "1,2,4", "--tensor-parallel")

@@ -81,7 +81,7 @@ class ServePoint:
 _in_serve_table = [
     Field("name", "", "phase", meaning="prefill, or decode in the middle or at the end of the output"),
     Field("batch", "", "batch", "count", "sequences"),
-    Field("context", "", "context", "count", "tokens in the context of the last one"),
+    Field("context", "", "context", "count", "context length of the last token, in tokens"),
     Field("weight_bytes", "B", "weights read", "si", "weights read by one forward"),
     Field("kv_bytes", "B", "cache", "si", "KV cache read by one forward"),
     Field("limit_s", "s", "limit", "si", "least time of one forward"),
@@ -91,24 +91,25 @@ _in_serve_table = [
     Field("tokens_per_s", "1/s", "tokens/s at limit", "amount", "tokens per second of all sequences, at the limit"),
     Field("expected_per_s", "1/s", "tokens/s expected", "amount", "expected tokens per second of all sequences",
           "expected tokens/s"),
-    Field("bound", "", "bound", meaning="what the limit is bound by: compute, memory or network"),
+    Field("bound", "", "bound", meaning="what sets the limit: compute, memory or network"),
     Field("fits", "", "fits", "flag", "whether weights and KV cache fit in the device's memory"),
     Field("measured_per_s", "1/s", "measured", "amount", "measured tokens per second"),
-    Field("mfu", "", "MFU, every pair", "share", "FLOPs ÷ (time × peak), with all query–key pairs", "MFU"),
-    Field("causal_mfu", "", "MFU, needed pairs", "share", "MFU with the query–key pairs that mask and windows leave",
+    Field("mfu", "", "MFU, all pairs", "share", "FLOPs ÷ (time × peak), with all query–key pairs", "MFU"),
+    Field("causal_mfu", "", "MFU, unmasked pairs", "share", "MFU, counting only unmasked query–key pairs",
           "MFU causal"),
     Field("mbu", "", "MBU", "share", "weights and KV cache read ÷ (time × bandwidth)")]
 _serve_fields = {f.name: f for f in (*_in_serve_table,
-    Field("causal_flops", "FLOP", "FLOP", "si", "FLOPs of products and attention, with the pairs that masks leave"),
+    Field("causal_flops", "FLOP", "FLOP", "si", "FLOPs of matrix products and attention, only unmasked pairs"),
     Field("other_bytes", "B", "other", "si", "bytes of token ids, logits, and writes to the KV cache"),
     Field("intensity", "", "FLOP/B", "fixed", "FLOPs ÷ bytes"),
     Field("flops", "FLOP", "FLOP, full attention", "si", "FLOPs with all query–key pairs of attention"),
     Field("eager_bytes", "B", "eager bytes", "si", "bytes moved by unfused operators, without weights"),
-    Field("eager_flops", "FLOP", "FLOP of the code", "si", "FLOPs of the model's code, with all experts and pairs"),
+    Field("eager_flops", "FLOP", "FLOP of the code", "si", "FLOPs that the code executes, with all experts and pairs"),
     Field("collective_bytes", "B", "collectives", "si", "bytes that each device sends"),
-    Field("phase", "", "prefill or decode"), Field("at", "", "at", meaning="of decode: middle or end of the output"),
+    Field("phase", "", "prefill or decode"),
+    Field("at", "", "at", meaning="position in decode: middle or end of the output"),
     Field("tokens", "", "new tokens", "count", "new tokens of all sequences"),
-    Field("bytes", "B", "bytes", "si", "bytes that the limit counts"))}
+    Field("bytes", "B", "bytes", "si", "bytes from which the limit is computed"))}
 _first_of_serve = ("name", "batch", "limit_s", "expected_s", "low_s", "high_s", "expected_per_s", "bound", "fits",
                    "tokens_per_s", "measured_per_s", "mfu", "mbu")
 
@@ -290,7 +291,7 @@ class ServeResult(_ServingView):
     def _about(self):
         held = format_si(self.held_bytes, "B")
         size = f"{format_count(self.parameters)} parameters, {held} of weights on each device"
-        what = f"{size}; prompt {self.prompt}, {self.new} new tokens"
+        what = f"{size}; {self.prompt} prompt tokens, {self.new} new tokens"
         return [*self.told, what, *_crossings_text(self.crossings),
                 f"roofs: {roofs_line(self.peaks, self.peak_flops)}"]
 
@@ -303,8 +304,8 @@ class ServeResult(_ServingView):
         limit = f"{p.bound}-bound limit {format_si(p.tokens_per_s)} tokens/s"
         if not p.expected_s: return [f"decode at batch {p.batch}: {limit}"]
         low, high = (format_si(p.expected_per_s * p.expected_s / s) for s in (p.high_s, p.low_s))
-        return [f"decode at batch {p.batch}: {format_si(p.expected_per_s)} tokens/s expected ({low} to {high}), "
-                f"{format_si(p.expected_s, 's')} per output token; {limit}"]
+        return [f"decode at batch {p.batch}: {format_si(p.expected_per_s)} tokens/s expected (p10 to p90: {low} to "
+                f"{high}), {format_si(p.expected_s, 's')} per output token; {limit}"]
 
     def _too_large(self, point):
         "Say that not even the smallest batch fits: what it needs, and what there is."
@@ -397,7 +398,7 @@ _option_fields = {f.name: f for f in (
     Field("most_batch", "", "fits up to", "count", "largest batch whose weights and KV cache fit"),
     Field("batch", "", "batch", "count", "batch size of this row"),
     Field("limit_s", "s", "limit", "si", "least time of a decode step"),
-    Field("bound", "", "bound", meaning="what the limit is bound by: compute, memory or network"),
+    Field("bound", "", "bound", meaning="what sets the limit: compute, memory or network"),
     Field("expected_s", "s", "time per token", "si", "expected time per output token of a request", "expected"),
     Field("low_s", "s", "p10", "si"), Field("high_s", "s", "p90", "si"),
     Field("per_request", "1/s", "tokens/s per request", "amount", "expected tokens/s of one request", "tok/s req."),
@@ -433,7 +434,7 @@ class ServeSeries(_ServingView):
     def _about(self):
         within = f", expected time per token at most {format_si(self.tpot, 's')}" if self.tpot else ""
         price = f"; price {self.price:g} per device-hour" if self.price else ""
-        what = f"prompt {self.prompt}, {self.new} new tokens; the largest batch that fits{within}{price}"
+        what = f"{self.prompt} prompt tokens, {self.new} new tokens; the largest batch that fits{within}{price}"
         alone = [o.name for o in self.options if o.most_batch and not o.batch]
         slow = f"one request alone takes longer per token than that: {', '.join(alone)}"
         large = [o.name for o in self.options if o.most_batch == 0]

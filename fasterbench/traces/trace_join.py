@@ -542,7 +542,7 @@ def attributed(
 
 # %% ../../nbs/traces/trace_join.ipynb #e2b2bab9
 causes = dict(launch="waiting for the CPU", other="queued behind other work",
-              unknown="unknown", end="at the ends of the window")
+              unknown="unknown", end="before the first or after the last kernel")
 
 def idle_before(
     trace:TraceFile,

@@ -13,7 +13,7 @@ from ..cli.roofline_verb import loaded_on_meta
 # %% ../../nbs/training/mfu_verb.ipynb #956dbbdf
 _definitions = [
     "MFU: contraction FLOPs that the step needs, without recomputation, ÷ FLOPs at the "
-    "peak; attention with every pair (PaLM), or with the pairs that the masks of fused attention leave",
+    "peak; attention with all query–key pairs (PaLM), or only those not masked in fused attention",
     "HFU: contraction FLOPs that run, with recomputation, ÷ peak"]
 
 def _lines(name, flops, rate, devices, peaks, dtype, found, unit):
@@ -24,9 +24,9 @@ def _lines(name, flops, rate, devices, peaks, dtype, found, unit):
     device = peaks.environment.get("device_name", peaks.device)
     per_device = format_si(rate / devices, f"{unit}/s")
     head = [f"{name} · {rate:g} {unit}/s on {devices} × {device} ({per_device} each) · {dtype}",
-            f"FLOP per {unit[:-1]} of a step: {each(flops.model)} of the model (every pair), "
-            f"{each(flops.model_needed)} (needed pairs), {each(flops.hardware)} of the hardware"]
-    rows = [["peak", "FLOP/s", "MFU", "MFU, needed pairs", "HFU"]]
+            f"FLOP per {unit[:-1]} of a step: {each(flops.model)} of the model (all pairs), "
+            f"{each(flops.model_needed)} (unmasked pairs), {each(flops.hardware)} of the hardware"]
+    rows = [["peak", "FLOP/s", "MFU", "MFU, unmasked pairs", "HFU"]]
     rows += [[u.of, format_si(u.peak, "FLOP/s"), *map(percent_text, (u.mfu, u.mfu_needed, u.hfu))] for u in found]
     return [*head, "", *text_table(rows, {0}), "", *_definitions]
 

@@ -27,7 +27,7 @@ class ModelFlops:
 
     def __repr__(self):
         each = (f"{name} {format_si(v / self.tokens, 'FLOP')}" for name, v in
-                (("model", self.model), ("needed pairs", self.model_needed), ("hardware", self.hardware)))
+                (("model", self.model), ("unmasked pairs", self.model_needed), ("hardware", self.hardware)))
         return f"ModelFlops(per token: {', '.join(each)}; {self.tokens} tokens per step)"
 
 # %% ../../nbs/training/model_flops.ipynb #cf37c4f3

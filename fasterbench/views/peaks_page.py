@@ -47,7 +47,7 @@ def peaks_rows(peaks:HardwarePeaks)->list[list[str]]:
     promised = fractions(peaks)
     def key(c): return f"{c.dtype} {'' if c.unit == 'vector' else c.unit}".strip()
     def size(l): return f" {format_si(l.capacity, 'B', 1)}" if l.capacity else ""
-    rows = [["ceiling", "best", "sustained", "spread", "drift", "datasheet", "probe"]]
+    rows = [["roof", "best", "sustained", "spread", "drift", "datasheet", "probe"]]
     rows += [_peaks_row(key(c), c.name, c.flops, c, "FLOP/s", promised) for c in peaks.ceilings]
     rows += [_peaks_row(l.name, l.name + size(l), l.bandwidth, l, "B/s", promised) for l in peaks.memory]
     return rows if promised else [r[:5] + r[6:] for r in rows]
@@ -62,7 +62,7 @@ def peaks_table(
     name = env.get("device_name", peaks.device)
     threads = env.get("threads", "?")
     where = f"{name} ({peaks.device}), torch {env.get('torch', '?')}, {threads} thread{'s' if threads != 1 else ''}"
-    ridge = f"ridge point {peaks.ridge_point:.2f} FLOP/B ({peaks.dtype.removeprefix('torch.')}, main memory)"
+    ridge = f"ridge point {peaks.ridge_point:.2f} FLOP/B ({peaks.dtype.removeprefix('torch.')}, DRAM)"
     lines = [*filter(None, [roof_caveats(peaks)])]
     if peaks.network: lines.append(f"network: {where_measured(peaks.network) or 'of unknown origin'}")
     width = width or terminal_width()

@@ -192,7 +192,7 @@ def _program_kind(result):
     values = _cells_of(every, "steps", columns)
     figures = [*([figure(chart(every, "", "steps", 0))] if result.peaks else []), _whole_chart(result)]
     if result.steps: figures.append(figure(_step_times(rows, len(rows) - len(result.steps))))
-    return dict(name="program", title="program", figures=figures, columns=filled(columns, values), rows=values)
+    return dict(name="program", title="whole model", figures=figures, columns=filled(columns, values), rows=values)
 
 # %% ../../nbs/views/report.ipynb #02c86bfe
 def kinds(result, top:int|None)->list[dict]:

@@ -40,7 +40,7 @@ class Timing:
     end_to_end_s: Number    # Of calls without any instrument: the `statistic` of their times, s
     end_to_end_iqr_s: Number|None # Their interquartile range, s; None: unknown, as of a single one
     rows_s: Number          # Sum of the rows, s
-    overhead_s: Number      # Time in containers that compute nothing themselves, s
+    overhead_s: Number      # Time of containers, which compute nothing themselves, s
     steps: int             # Samples behind every row
     bare_steps: int        # Samples behind end_to_end_s
     clock: str             # What the rows were timed with
@@ -94,7 +94,7 @@ class Timing:
         bare = f"{self.bare_steps} uninstrumented {steps(self.bare_steps)}"
         lines = [f"end to end  {end} {self.statistic}, {iqr} IQR, {bare}",
                  f"rows        {rows} over {self.steps} {steps(self.steps)}, {self.clock}",
-                 f"overhead    {overhead} in containers that compute nothing themselves"]
+                 f"overhead    {overhead} of containers, which compute nothing themselves"]
         if self.communication_s is not None:
             lines.append(f"network     {format_si(self.exposed_s, 's')} waiting for collectives, which take "
                          f"{format_si(self.communication_s, 's')}")

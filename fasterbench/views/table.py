@@ -8,7 +8,7 @@ __all__ = ['summary']
 # %% ../../nbs/views/table.ipynb #06a1c1b1
 from collections.abc import Iterator
 
-from ..core.units import first_names, percent_text
+from ..core.units import calls_text, first_names, percent_text
 from ..roofs.place import RooflinePoint, arithmetic_intensity
 from ..roofs.hardware import memory_time, passing
 from ..timing.certainty import row_spread
@@ -128,7 +128,8 @@ def footer(result)->list[str]:
     "List caveats, rows above their roof, unknown operators, and notes."
     lines = list(filter(None, (caveats(result), base_of_shares(result), above_text(result))))
     if result.unknown_ops:
-        lines.append("no FLOP rule for " + ", ".join(f"{printable(k)} ({n}×)" for k, n in result.unknown_ops.items()))
+        unknown = [f"{printable(k)} ({calls_text(n)})" for k, n in result.unknown_ops.items()]
+        lines.append(f"no FLOP rule for {', '.join(unknown)}")
     if result.peaks is None and not any(n.startswith("roofs: ") for n in result.notes):
         lines.append("no roofs, so bound and utilization are unknown")
     more = [*without_network(result), *memory_lines(result), *breakdown_lines(result), *note_lines(result)]

@@ -75,7 +75,7 @@ class Memory:
         "The peak, its parts and its place in a line."
         largest = sorted(self.parts.items(), key=lambda part: -part[1])
         parts = " + ".join(f"{format_si(b, 'B')} {name}" for name, b in largest if b)
-        return f"peak memory {self.peak} = {parts} · in {self.place}" if parts else f"peak memory {self.peak}"
+        return f"peak memory {self.peak} = {parts} · reached in {self.place}" if parts else f"peak memory {self.peak}"
 
     @property
     def allocator_line(self)->str:

@@ -199,7 +199,7 @@ def test_a_real_file_with_rules():
     [p] = found
     assert math.isclose(p.time_s, 406240e-9) and (p.flops, p.bytes_moved, p.bytes_by_level) == (None, None, ()) and "f8_f8_f32" in p.name
     assert found.environment["numbers"] == "1234.5" and found.environment["compute_capability"] == "10.0"
-    assert [n.split()[0] for n in found.notes] == ["FLOPs", "DRAM", "this", "roofs:"]
+    assert [n.split()[0] for n in found.notes] == ["FLOPs", "DRAM", "The", "roofs:"]
     assert "ffma2_pred_on" in missing_command(shared_file("ncu", "cublaslt.log"))
 
 # ---- damaged files: a result, or a ValueError that says where
