@@ -980,8 +980,8 @@ def test_caveats_of_roofs_are_on_the_page_of_the_peaks(chrome, tmp_path):
     found = replace(measured_peaks(), levels=(replace(level, name="L2", capacity=2 << 20, measured=8e11), level, MemoryLevel("DRAM", None, 7e10, spread=0.02)))
     (tmp_path/"peaks.html").write_text(PeaksView(found).render(), encoding="utf-8")
     opened(chrome, tmp_path/"peaks.html", tab="memory")
-    texts = chrome.execute_script("return [...document.querySelectorAll('.lead, .note:not([hidden])')].map(e => e.textContent)")
-    assert texts == ["roofs: float32 200 GFLOP/s, L2 900, L3 900, DRAM 70 GB/s", "noise: L3 spread 34 %"]
+    texts = chrome.execute_script("return [...document.querySelectorAll('.lead, .note:not([hidden])')].map(e => e.textContent.replaceAll('\\u00a0', ' '))")
+    assert texts == ["device: cpu", "roofs: float32 200 GFLOP/s, L2 900, L3 900, DRAM 70 GB/s", "noise: L3 spread 34 %"]
 
 link = '<a href="https://example.org">x</a>'
 

@@ -1,5 +1,5 @@
-// The name of the chosen or the slowest row, the labels of the roofs, further names: each where nothing lies under it, or
-// nowhere. A roof whose label has no place beside it gets a leader, after the second name.
+// The labels of the roofs beside their lines, the names of the chosen or slowest rows, the labels that found no place on
+// leaders, further names: each where nothing lies under it, or nowhere.
 const labels = new Set(["roof", "slowest"])      // names of the annotations that are placed here
 function label() {
   const chart = charts[0], layout = chart?._fullLayout
@@ -17,9 +17,8 @@ function label() {
     frame: {left: xaxis._offset, right: xaxis._offset + xaxis._length, top: yaxis._offset - 10, bottom: yaxis._offset + yaxis._length}}
   const first = tab.names ? slowest(spots, xaxis, yaxis).slice(0, wide() ? 5 : 3) : []
   const roofs = tab.figures[0].data.filter(t => t.textfont && t.visible !== "legendonly")
-  const name = s => nameOn(room, s), top = first.slice(0, 1).map(name), near = roofs.map(t => roofLabel(room, t, false))
-  const second = first.slice(1, 2).map(name), far = roofs.filter((_, i) => !near[i]).map(t => roofLabel(room, t, true))
-  const texts = [...top, ...near, ...second, ...far, ...first.slice(2).map(name)].filter(Boolean)
+  const name = s => nameOn(room, s), near = roofs.map(t => roofLabel(room, t, false)), top = first.slice(0, 3).map(name), far = roofs.filter((_, i) => !near[i]).map(t => roofLabel(room, t, true))
+  const texts = [...near, ...top, ...far, ...first.slice(3).map(name)].filter(Boolean)
   const kept = (chart.layout.annotations ?? []).filter(a => !labels.has(a.name))
   return Plotly.relayout(chart, {annotations: [...kept, ...texts]})
 }

@@ -113,7 +113,7 @@ function toldApart(names, width) {
   const alike = () => [...sorted(all, n => shown.get(n.name)).values()].filter(g => g.length > 1)
   for (const group of alike()) for (const n of group)
     shown.set(n.name, isPath(n.name) ? fitted(n.parts, n.kept, width, false) : fromDifference(n.name, group.map(g => g.name), width))
-  for (let more = width + 2, group; group = alike()[0]; more += 2) for (const n of group) shown.set(n.name, short(n, more))
+  for (let more = width + 2, group; group = alike()[0]; more += Math.max(2, more >> 3)) for (const n of group) shown.set(n.name, short(n, more))
   return shown
 }
 

@@ -177,7 +177,7 @@ function fit() {
   }
   const silent = [...document.querySelectorAll(".segment")].map(s => s.classList.contains("silent"))
   const unnamed = data.division.filter((_, i) => silent[i])          // below the bar, in the same order
-  at("key").replaceChildren(...unnamed.map(d => element("span", {}, element("i", {className: d.kind}), ` ${d.label} ${si(d.seconds, "s")}`)))
+  at("key").replaceChildren(...unnamed.map(d => element("span", {}, element("i", {className: d.kind}), ` ${d.label}${wide() ? " " + si(d.seconds, "s") : ""}`)))
 }
 
 async function start() {
