@@ -408,6 +408,7 @@ def verdict_row(v:Verdict)->tuple[str, ...]:
     return (b.model, v.layer, b.figure.name, b.text, least + decisive(v.found.value, b), interval, v.shown)
 
 titles = ("model", "layer", "metric", "budget", "value", "interval", "verdict")
+_of_a_row = ("model", "layer", "figure", "budget", "found", "interval", "verdict")        # their fields
 
 # %% ../../nbs/checking/check_verb.ipynb #8177c03d
 _fields = {f.name: f for f in (
@@ -529,12 +530,12 @@ class Verdicts(View):
     def _sheet(self):
         def used(v): return "" if (share := _used(v, v.found.value)) == math.inf else share
         def more(v): return dict(limit_used=used(v), kind=v.budget.figure.kind, rounds=v.found.samples, why=v.why)
-        return Sheet(_fields, [dict(zip(titles, verdict_row(v))) | more(v) for v in self.verdicts])
+        return Sheet(_fields, [dict(zip(_of_a_row, verdict_row(v))) | more(v) for v in self.verdicts])
 
     def _chart(self, title): return _limit_chart(self, title)
 
     def _page(self):
-        visible = [t for t in (*titles, "limit_used") if t != "model" or len(self.models) > 1]
+        visible = [t for t in (*_of_a_row, "limit_used") if t != "model" or len(self.models) > 1]
         tab = self._sheet().tab("rows", "budgets", self._chart(""), visible=visible)
         return dict(lines=[self.told, *self.broken, *self.machines], kinds=[tab], notes=self.caveats)
 
