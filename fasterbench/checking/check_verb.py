@@ -407,8 +407,8 @@ def verdict_row(v:Verdict)->tuple[str, ...]:
     least = "≥ " if v.found.at_least else ""
     return (b.model, v.layer, b.figure.name, b.text, least + decisive(v.found.value, b), interval, v.shown)
 
-titles = ("model", "layer", "metric", "budget", "value", "interval", "verdict")
-_of_a_row = ("model", "layer", "figure", "budget", "found", "interval", "verdict")        # their fields
+keys = ("model", "layer", "figure", "budget", "found", "interval", "verdict")
+def _titles(): return [_fields[k].title for k in keys]
 
 # %% ../../nbs/checking/check_verb.ipynb #8177c03d
 _fields = {f.name: f for f in (
@@ -520,22 +520,22 @@ class Verdicts(View):
 
     def text(self)->str:
         "Return a line per budget, what would decide the inconclusive ones, and how many there are of each kind."
-        lines = text_table([titles, *map(verdict_row, self.verdicts)], {0, 1, 2, 6})
+        lines = text_table([_titles(), *map(verdict_row, self.verdicts)], {0, 1, 2, 6})
         return "\n".join([*lines, *wrap_lines([*self.caveats, self.told], terminal_width())])
 
     def _table(self):
         rows = map(list, map(verdict_row, self.verdicts))
-        return Table([list(titles), *rows], {0, 1, 2, 6}, [self.told], self.caveats)
+        return Table([_titles(), *rows], {0, 1, 2, 6}, [self.told], self.caveats)
 
     def _sheet(self):
         def used(v): return "" if (share := _used(v, v.found.value)) == math.inf else share
         def more(v): return dict(limit_used=used(v), kind=v.budget.figure.kind, rounds=v.found.samples, why=v.why)
-        return Sheet(_fields, [dict(zip(_of_a_row, verdict_row(v))) | more(v) for v in self.verdicts])
+        return Sheet(_fields, [dict(zip(keys, verdict_row(v))) | more(v) for v in self.verdicts])
 
     def _chart(self, title): return _limit_chart(self, title)
 
     def _page(self):
-        visible = [t for t in (*_of_a_row, "limit_used") if t != "model" or len(self.models) > 1]
+        visible = [t for t in (*keys, "limit_used") if t != "model" or len(self.models) > 1]
         tab = self._sheet().tab("rows", "budgets", self._chart(""), visible=visible)
         return dict(lines=[self.told, *self.broken, *self.machines], kinds=[tab], notes=self.caveats)
 
