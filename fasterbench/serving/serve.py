@@ -208,8 +208,8 @@ def _what_they_are(server):
     *most, last = [e for e in engines if e != "bare"]
     engine = server.times.engine or f"{', '.join(most)} or {last}"
     what = "of the forward alone" if bare else f"on a server ({engine}) that runs as many requests as the batch size"
-    return (f"Nothing here was measured. {limit}. expected: the time {what}, from predicted kernel times. Such estimates "
-            f"were checked against {_published}.")
+    return (f"Nothing here was measured. {limit}. expected: the time {what}, from predicted kernel times. Such "
+            f"estimates were checked against {_published}.")
 
 def _what_is_sent(server):
     "Return a line that says how the devices send, and what that takes."
