@@ -158,7 +158,7 @@ def _prediction_notes(name, program, peaks, fusion, like, found, rows, doubt):
     roofs = "its datasheet" if datasheet else "its measured roofs"
     if clock := peaks.environment.get("highest_clock"): roofs += f" (at the highest clock, {clock / 1e6:.0f} MHz)"
     least = (f"Predicted for {name}, not measured. The limit is {time(program.roof_time_s)}, "
-             f"the least time that {roofs} allow")
+             f"the minimum time that {roofs} allow")
     if program.uncertain: notes = [f"{least}{'s' * datasheet}. There is no expected time, only a range up to "
                                    f"{time(high)}, as no measurements exist of {_unmeasured_text(doubt)}."]
     else:
