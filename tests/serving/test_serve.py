@@ -372,7 +372,7 @@ def test_what_is_of_some_devices_names_them():
 
 def test_the_engine_that_is_meant_is_said():
     def said(**engine): return serve(hand["llama"][0], 64, 16, 1, on="NVIDIA H100 80GB HBM3", **engine).notes[0]
-    assert "a server (vllm, trtllm or sglang) that" in said() and "a server (vllm) that" in said(engine="vllm")
+    assert "a server (vllm, trtllm or sglang) with" in said() and "a server (vllm) with" in said(engine="vllm")
     assert "a server (" not in said(engine="bare")
 
 nan, infinite = float("nan"), float("inf")
