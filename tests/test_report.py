@@ -575,6 +575,8 @@ def test_short_names_stay_apart(chrome, report):
     assert short([signature, "layers.0.up", "a::f(int)"], 20) == ["CatArray<Thing, 4>", "layers.0.up", "a::f(int)"]
     [cut] = short([kernel], 28)
     assert cut.startswith("vectorized_elemen") and len(cut) == 28
+    tiles = [f"Cijk_Alik_Bljk_BBS_BH_Bias_HA_S_SAV_UserArgs_MT{n}x64_MI16x16x1_SN_LDSB1_AFC1_WG16_16_1" for n in ("320x224", "256x224", "256x128")]
+    assert [n.partition("MT")[2][:10] for n in short(tiles, 40)] == ["320x224x64", "256x224x64", "256x128x64"]
     ends = "const e = bothEnds(arguments[0]); return [e.dataset.brief, e.title, e.textContent]"
     long = "triton_poi_fused_native_group_norm_silu_12"            # a text of another column: its end tells it apart
     assert chrome.execute_script(ends, long) == ["trit…ilu_12", long, long]

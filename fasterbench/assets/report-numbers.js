@@ -55,7 +55,7 @@ function gapped(parts, kept) {
 const word = /(?<=[a-z])(?=[A-Z][a-z])|(?<=[A-Z0-9])(?=[A-Z][a-z])|(?=_[a-z])/
 function less(part, last) {
   const words = part.replace(/^…/, "").split(word)
-  if (last && words.length > 2) return `${words[0]}…${words.slice(2).join("").replace(/^…/, "")}`
+  if (last && words.length > 2) return `${words[0]}…${words.slice(2).join("")}`.replace(/…+/g, "…")
   return words.length > 1 ? `…${words.slice(1).join("")}` : part
 }
 
@@ -77,9 +77,9 @@ function fitted(parts, kept, width, words = true) {
   return middle(gapped(cut, kept), width, 0.4)
 }
 
-// From where it first differs from others that look alike.
-function fromDifference(name, others, width) {
-  const same = Math.min(...others.filter(o => o !== name).map(o => [...name].findIndex((c, i) => c !== o[i])).map(i => i < 0 ? name.length : i))
+// From where it first differs from others that look alike; with `Math.max` from the one most like it.
+function fromDifference(name, others, width, first = Math.min) {
+  const same = first(...others.filter(o => o !== name).map(o => [...name].findIndex((c, i) => c !== o[i])).map(i => i < 0 ? name.length : i))
   const start = name.slice(0, same).search(/[^\W_]*$/), head = name.match(/^_*[^\W_]*/)[0]
   const text = start > head.length + 2 ? `${head}…${name.slice(start)}` : name
   return text.length <= width ? text : `${text.slice(0, width - 1)}…`
@@ -113,6 +113,8 @@ function toldApart(names, width) {
   const alike = () => [...sorted(all, n => shown.get(n.name)).values()].filter(g => g.length > 1)
   for (const group of alike()) for (const n of group)
     shown.set(n.name, isPath(n.name) ? fitted(n.parts, n.kept, width, false) : fromDifference(n.name, group.map(g => g.name), width))
+  for (const first of [Math.min, Math.max]) for (const group of alike()) for (const n of group)
+    if (n.parts.length < 2) shown.set(n.name, fromDifference(n.name, group.map(g => g.name), width, first))
   for (let more = width + 2, group; group = alike()[0]; more += Math.max(2, more >> 3)) for (const n of group) shown.set(n.name, short(n, more))
   return shown
 }

@@ -124,8 +124,8 @@ function nameCell(row) {
 // two; the whole one stays in the document.
 const cutInTheMiddle = new Set(["type", "operator", "category", "layer", "kind", "model"])
 function bothEnds(text) {
-  const made = element("span", {className: "ends", textContent: text, title: text})
-  Object.assign(made.dataset, {brief: middle(text, 11, 0.4), long: middle(text, 48, 0.5)})
+  const said = text.replace(/^aten::/, ""), made = element("span", {className: "ends", textContent: text, title: text})
+  Object.assign(made.dataset, {brief: middle(said, 11, 0.4), long: middle(said, 48, 0.5)})
   return made
 }
 const tones = {faster: r => r < 0.97, slower: r => r > 1.03}

@@ -412,7 +412,7 @@ def _titles(): return [_fields[k].title for k in keys]
 
 # %% ../../nbs/checking/check_verb.ipynb #8177c03d
 _fields = {f.name: f for f in (
-    Field("model", "", "model", "text", "model: a table of the budget file"),
+    Field("model", "", "model", "text", "name of the model in the budget file"),
     Field("layer", "", "layer", "text", "layer that the name or pattern matched; empty: the whole model"),
     Field("figure", "", "metric", "text", "metric that the budget limits"),
     Field("budget", "", "budget", "text", "budget as written in the file"),
@@ -474,7 +474,7 @@ def _limit_chart(view, title):
 class Verdicts(View):
     "The verdict on each budget of a file."
     file = "budgets"
-    filters = dict(verdict="verdict", model="model", figure="figure", kind="kind")
+    filters = dict(verdict="verdict", model="model", figure="metric", kind="kind")
 
     def __init__(self,
         verdicts:list[Verdict],

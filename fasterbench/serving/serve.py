@@ -207,9 +207,9 @@ def _what_they_are(server):
     bare = server.times.engine == "bare"
     *most, last = [e for e in engines if e != "bare"]
     engine = server.times.engine or f"{', '.join(most)} or {last}"
-    what = "the forward without a server" if bare else f"a server ({engine}) with as many requests as the batch size"
-    return (f"Nothing here was measured. {limit}. expected: {what}; estimated with a model of kernel times, checked "
-            f"against {_published}.")
+    what = "of the forward alone" if bare else f"on a server ({engine}) that runs as many requests as the batch size"
+    return (f"Nothing here was measured. {limit}. expected: the time {what}, from predicted kernel times. Such estimates "
+            f"were checked against {_published}.")
 
 def _what_is_sent(server):
     "Return a line that says how the devices send, and what that takes."
@@ -236,7 +236,7 @@ def _serve_notes(model, asked, server, most):
     if works["decode", "end"].cache.states: found.append("recurrent states are read and written in full for each token")
     longest = fact(config, "max_position_embeddings")
     if longest and works["decode", "end"].context > longest:
-        found.append(f"prompt plus output exceed the model's context length of {longest} tokens")
+        found.append(f"prompt and output together exceed the model's context length of {longest} tokens")
     if layout.devices > 1: found.append(_per_device + f"{layout.devices} devices")
     if layout.stored.bits:
         own = server.times.math if server.times else "the dtype of the model"

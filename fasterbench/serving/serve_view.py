@@ -337,6 +337,7 @@ class ServeResult(_ServingView):
 
     def _page(self):
         device = {k: v for k, v in self.peaks.environment.items() if not isinstance(v, (dict, list))}
+        if "units" in device: device["multiprocessors"] = device.pop("units")
         most = "unknown" if self.most_batch is None else str(self.most_batch)
         about = [("parameters", format_count(self.parameters)),
                  ("weights on each device", format_si(self.held_bytes, "B")), ("largest batch that fits", most)]
