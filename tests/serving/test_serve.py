@@ -408,12 +408,12 @@ def test_the_first_note_is_a_sentence():
     first = lambda on: serve(hand["llama"][0], 64, 16, 1, on).notes[0]
     h100 = as_peaks("NVIDIA H100 80GB HBM3")
     measured = replace(h100, environment={k: v for k, v in h100.environment.items() if k != "source"})
-    assert first(h100).startswith("Nothing here was measured. limit: the least time that the datasheet allows. expected: a server")
-    assert first(measured).startswith("Nothing here was measured. limit: the least time that the measured roofs allow. expected: a server")
-    assert first(HardwarePeaks(1e12, 1e11)) == ("limit: the least time that the measured roofs allow. "
+    assert first(h100).startswith("Nothing here was measured. limit: the minimum time at the datasheet roofs. expected: the time on a server")
+    assert first(measured).startswith("Nothing here was measured. limit: the minimum time at the measured roofs. expected: the time on a server")
+    assert first(HardwarePeaks(1e12, 1e11)) == ("limit: the minimum time at the measured roofs. "
                                                  "No expected time: the roofs are not those of a GPU in the table.")
     none = HardwarePeaks(1e12, 1e11, environment=dict(source="datasheet"))
-    assert first(none).startswith("limit: the least time that the datasheet allows. No expected time: ")
+    assert first(none).startswith("limit: the minimum time at the datasheet roofs. No expected time: ")
 
 def test_columns_say_what_is_read():
     found = serve(hand["llama"][0], 64, 16, (1, 8), on="NVIDIA H100 80GB HBM3", measured={1: 9.0})
