@@ -94,7 +94,7 @@ def _like(like):
     if not isinstance(found, Result):
         raise TypeError(f"like is a {type(like).__name__}, not a measured Result or the path of one")
     if found.program is None or found.program.source == "predicted":
-        raise ValueError("like is a prediction, not a result of profile()")
+        raise ValueError("like is not a result of profile()")
     return found
 
 def _carried(rows, like, peaks):
