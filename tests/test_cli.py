@@ -230,7 +230,7 @@ def test_given_peaks(folder):
     own = noted("--peaks", "own.json")
     assert own["notes"] == [] and own["peaks"]["peak_flops"] == 1.25e12
     note, = noted("--peaks", "other.json")["notes"]
-    assert note.startswith("roofs of other.json: measured on GPU X (cuda:0); the rows were measured on ")
+    assert note.startswith("the roofs of other.json were measured on GPU X (cuda:0), and the rows were measured on ")
     note, = noted("--peaks", "own.json", "--dtype", "bfloat16")["notes"]
     assert "no ceiling for bfloat16, so float32 stands in for it" in note
     environment = own["environment"]

@@ -23,7 +23,7 @@ from fasterbench.views.result import Breakdown, Idle, Timing
 
 root = Path(__file__).resolve().parent
 paper = HardwarePeaks(1e12, 1e11)
-busy = Timing(10e-3, 1e-3, 9e-3, 0.0, 10, 10, "timestamps", 0.0, cores=2, others=1.6, load_average=3.0)
+busy = Timing(10e-3, 1e-3, 9e-3, 0.0, 10, 10, "cpu timestamps (perf_counter)", 0.0, cores=2, others=1.6, load_average=3.0)
 
 def row(name, time_s, type="Linear", flops=2e8, nbytes=1e7, peaks=paper, **more):
     more = dict(category="matmul", share=time_s / 10e-3) | more
@@ -35,7 +35,7 @@ def rows(phases=("",), times=(4e-3, 3e-3, 2e-3)):
 def profiled(**more):
     "On a machine that other processes used, with an operator that has no rule."
     known = dict(model="Net", timing=busy, program=row("", 10e-3, "Net", 6e8, 3e7), unknown_ops={"aten::odd": 2},
-                 notes=["roofs of /home/somebody/peaks.json: measured with 4 threads, the rows with 2"], environment=dict(device_name="a CPU"),
+                 notes=["the roofs of /home/somebody/peaks.json were measured with 4 threads, the rows with 2"], environment=dict(device_name="a CPU"),
                  sample=[dict(name="0", shape=[8, 16], dtype="float32")])
     return Result(**dict(points=rows(), peaks=paper) | known | more)
 

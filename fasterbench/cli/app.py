@@ -266,12 +266,12 @@ def roof_mismatches(roofs, dtype:str, environment, device:str)->list[str]:
     if other or env and name != here:
         named = other or here != device
         rows = f"the rows were measured on {here} ({device})" if named else "the device of the rows is unknown"
-        found.append(f"measured on {name} ({roofs.device}); {rows}")
+        found.append(f"were measured on {name} ({roofs.device}), and {rows}")
     elif env.get("threads") and environment.get("threads") and env["threads"] != environment["threads"]:
-        found.append(f"measured with {env['threads']} threads, the rows with {environment['threads']}")
+        found.append(f"were measured with {env['threads']} threads, the rows with {environment['threads']}")
     dtypes = {own, *(c.dtype for c in roofs.ceilings)}
     if dtype and dtype not in dtypes:
-        found.append(f"no ceiling for {dtype}, so {own} stands in for it; the ceilings are "
+        found.append(f"have no ceiling for {dtype}, so {own} stands in for it; the ceilings are "
                      f"{', '.join(sorted(dtypes))}")
     return found
 

@@ -167,7 +167,7 @@ def _profiled_result(net, sample, roofs, peaks, model, assumed, args, options, k
     if kernels: analyzer.to_kernels(kernels)
     dtype = str(main_dtype(net, sample)).removeprefix("torch.")
     caveats = roof_mismatches(roofs, dtype, result.environment, str(args[0])) if peaks else []
-    if caveats: notes = [f"roofs of {peaks}: {'; '.join(caveats)}", *notes]
+    if caveats: notes = [f"the roofs of {peaks} {'; '.join(caveats)}", *notes]
     return replace(result, notes=[*result.notes, *assumed, *notes], call=result.call | dict(model=model))
 
 def _compiled(net):

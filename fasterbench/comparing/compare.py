@@ -317,8 +317,8 @@ class Series(View):
 
     @property
     def throughput_of(self)->str:
-        "` on the device alone` where the throughputs leave out the time to launch; else empty."
-        return " on the device alone" if any(map(is_device_alone, self.results)) else ""
+        "` (device time only)` where the throughputs leave out the time to launch; else empty."
+        return " (device time only)" if any(map(is_device_alone, self.results)) else ""
 
     @property
     def told(self)->str:
@@ -625,7 +625,7 @@ def _other_dtypes(pairs, sides):
 def drift_of(before:Result, after:Result)->tuple[float|None, list[str]]:
     "Return the factor by which the machine may have changed between two results, None: unknown; and a note on it."
     sides = [(side, r.timing) for side, r in (("before", before), ("after", after)) if r.timing]
-    caveats = [f"{' and '.join(said)} in the run {side}" for side, t in sides if (said := load_caveats(t))]
+    caveats = [f"{' and '.join(said)} in the '{side}' run" for side, t in sides if (said := load_caveats(t))]
     if caveats: return math.inf, [f"Changes are not judged: {'; '.join(caveats)}."]
     if len(sides) < 2 or not _same_machine(before, after): return None, []
     drift = drift_between(*(t.reference for _, t in sides))

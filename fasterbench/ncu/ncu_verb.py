@@ -40,7 +40,7 @@ def _print_missing(path):
 def _remarked(kernels, roofs, name):
     "Return `kernels` with a note where the given roofs are of another device."
     caveats = roof_mismatches(roofs, "", kernels.environment, "cuda:0") if roofs else []
-    return replace(kernels, notes=[*kernels.notes, f"roofs of {name}: {'; '.join(caveats)}"]) if caveats else kernels
+    return replace(kernels, notes=[*kernels.notes, f"the roofs of {name} {'; '.join(caveats)}"]) if caveats else kernels
 
 # %% ../../nbs/ncu/ncu_verb.ipynb #6261aa69
 @app.command(epilog=examples("ncu report.csv --html report.html",

@@ -97,7 +97,7 @@ def predict_verb(
     old_compiled:Annotated[bool, typer.Option("--compiled", hidden=True)]=False,
     old_captured:Annotated[bool, typer.Option("--captured", hidden=True)]=False,
 ):
-    "Predict a model's time on another device: the minimum that its roofs allow, and what is expected."
+    "Predict a model's time on another device."
     from fasterbench.roofs.datasheet import target_of
     from fasterbench.cli.loading import in_the_model
     from fasterbench.core.arguments import as_dtype

@@ -181,7 +181,7 @@ def _datasheet_levels(device):
     "Return the memory levels of `device`, nearest first; main memory alone where its caches are not known."
     clock = clock_of(device)
     rates = {k: (p.value, p.source) for k, p in device.figures.items()}
-    if clock: rates.setdefault("L2", (64 * device.units * clock, "64 B per compute unit and clock cycle"))
+    if clock: rates.setdefault("L2", (64 * device.units * clock, "64 B per multiprocessor and clock cycle"))
     caches = [MemoryLevel(k, device.capacities[k], rates[k][0], probe=rates[k][1])
               for k in ("L2", "Infinity Cache") if k in device.capacities and k in rates]
     return (*caches, MemoryLevel("DRAM", None, rates["DRAM"][0], probe=rates["DRAM"][1]))

@@ -27,8 +27,8 @@ from ..views.view import Sheet, Table, View
 # %% ../../nbs/running/metrics.ipynb #mt000011
 metric_fields = {f.name: f for f in (
     Field("step_time_s", "s", "time", "si", "step time"),
-    Field("mfu", "", "MFU, unmasked pairs", "share", "time at the roof of the "
-          "contractions the model needs, without recomputation, ÷ step time", "MFU"),
+    Field("mfu", "", "MFU, unmasked pairs", "share",
+          "contraction FLOPs of the model, without recomputation, ÷ (step time × peak FLOP/s)", "MFU"),
     Field("dense_mfu", "", "MFU, all pairs", "share", "MFU including the pairs that a mask excludes", "dense MFU"),
     Field("hfu", "", "HFU", "share", "MFU of the contractions that ran, recomputation included"),
     Field("roof_share", "", "roofs", "share", "time at the roof of all rows ÷ step time"),
@@ -128,7 +128,7 @@ def metric_chart(series, title:str):
                         line=dict(color="#c2413b", width=2), row=2, col=1)
     fig.update_xaxes(**_axis)
     few = dict(tickvals=list(series.steps)) if len(series) <= 10 else {}         # no ticks between steps
-    fig.update_xaxes(title="calls of the model", **few, row=2, col=1)
+    fig.update_xaxes(title="step", **few, row=2, col=1)
     fig.update_yaxes(title="step time", tickformat="~s", ticksuffix="s", rangemode="tozero", **_axis, row=1, col=1)
     fig.update_yaxes(title="MFU (%)", rangemode="tozero", nticks=4, **_axis, row=2, col=1)
     return dress(fig, title, f"Time of a step by what bounds it and MFU at {len(series)} samples.", 560)

@@ -207,9 +207,10 @@ def _what_they_are(server):
     bare = server.times.engine == "bare"
     *most, last = [e for e in engines if e != "bare"]
     engine = server.times.engine or f"{', '.join(most)} or {last}"
-    what = "of the forward alone" if bare else f"on a server ({engine}) that runs as many requests as the batch size"
-    return (f"Nothing here was measured. {limit}. expected: the time {what}, from predicted kernel times. Such "
-            f"estimates were checked against {_published}.")
+    running = f"on a server ({engine}) with as many concurrent requests as the batch size"
+    what = "of the forward alone" if bare else running
+    return (f"Nothing here was measured. {limit}. expected: the time {what}, computed from predicted kernel times. "
+            f"Such estimates were checked against {_published}.")
 
 def _what_is_sent(server):
     "Return a line that says how the devices send, and what that takes."

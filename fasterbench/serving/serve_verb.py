@@ -73,7 +73,7 @@ def serve_verb(
     html:option("Write the page; - for standard output.")=None, json:Saving=None,
     csv:option("Write a row per batch size and phase; - for standard output.")=None,
 ):
-    "Estimate how fast a device serves a language model: expected tokens per second, and the maximum."
+    "Estimate how fast a device serves a language model."
     from fasterbench.serving.serve import serve
     places = [target_device(name.strip()) for name in on.split(",")]
     degrees = several_whole(tensor_parallel, "numbers of devices", "1,2,4", "--tensor-parallel")

@@ -100,7 +100,7 @@ def _idle_notes(found):
     why = ", ".join(f"{share} {cause}" for cause, share in share_texts(dict(causes.most_common()), total, 0).items())
     longest = [(m, share_texts({m: s}, total, 0)) for m, s in modules.most_common(3)]
     before = ", ".join(f"{share[m]} before {short_path(m)}" for m, share in longest if share)
-    text = f"GPU idle {percent_text(total / window)}: {why}" + (f"; {before}" if before else "")
+    text = f"GPU idle {percent_text(total / window)}, of which {why}" + (f"; {before}" if before else "")
     return [text]
 
 def short_path(

@@ -98,7 +98,7 @@ def _rate_text(result):
         rate = brief(p.achieved_gflops * 1e9, "FLOP/s")
         if any(q.flops is None for q in result.ops): rate = f"≥ {rate}"
         if _is_predicted(result): rate += " expected"
-        return f"{rate} on the device alone" if is_device_alone(result) else rate
+        return f"{rate} (device time only)" if is_device_alone(result) else rate
     flops = known_flops(result)
     if not unknown: return "" if p is None or flops else "? FLOP/s"
     known = f"≥ {format_si(flops, 'FLOP', 1)}" if flops else "? FLOP"

@@ -366,7 +366,7 @@ def _layout(fig, title, alt, box, strip):
         shares, kinds = [share for share, _ in strip], sorted({kind for _, kind in strip})
         most, unknown = max(100.0, *shares), [_no_share] * (_no_share in shares)
         ticks = [i * 20 * math.ceil(most / 100) for i in range(6)]
-        fig.update_xaxes(title="utilization of rows off the chart (%)", range=[min(shares) - 0.05 * most, 1.05 * most],
+        fig.update_xaxes(title="utilization of rows not plotted (%)", range=[min(shares) - 0.05 * most, 1.05 * most],
                          tickvals=unknown + ticks, ticktext=["?"] * len(unknown) + ticks, **_axis, row=2, col=1)
         fig.update_yaxes(type="category", dtick=1, categoryarray=kinds, range=[-0.5, len(kinds) - 0.5], **_axis,
                          row=2, col=1)

@@ -51,7 +51,7 @@ def _idle_facts(result):
     return traces.idle_facts(result) if traces else []
 
 def _timing_facts(t):
-    times = [("end to end", t.end_to_end_s), ("sum of rows", t.rows_s), ("overhead", t.overhead_s)]
+    times = [("end to end", t.end_to_end_s), ("sum of layers", t.rows_s), ("overhead", t.overhead_s)]
     if t.communication_s is not None:
         times += [("waiting for communication", t.exposed_s), ("communication", t.communication_s)]
     ratio = f"{t.ratio:.3f}" if t.end_to_end_s else "?"

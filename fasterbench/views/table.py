@@ -168,6 +168,7 @@ def largest_gap(result, rows)->list[str]:
     p, total = max(bounded, key=_gap_of), divided(result).end_to_end_s
     lost, whole, name = brief(p.potential_s, "s"), brief(total, "s"), printable(label(p))
     if len(name) > 48: name = "…" + name[-47:]
+    if p.phase: name += f" ({p.phase})"
     reached = percent_text(p.utilization_pct / 100, 0 if p.utilization_pct >= 9.95 else 1)
     return [f"largest gap: {name}, {lost} of {whole}, at {reached} of its roof"]
 
