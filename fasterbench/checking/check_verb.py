@@ -420,7 +420,8 @@ _fields = {f.name: f for f in (
     Field("interval", "", "interval", "text", "99 % confidence interval of the median"),
     Field("verdict", "", "verdict", "text", "kept, broken or inconclusive"),
     Field("limit_used", "", "limit used", "share", "value ÷ limit; for a lower limit, limit ÷ value"),
-    Field("kind", "", "kind", "text", "kind of budget: counted, relative to the roofs, time against a baseline, or absolute time"),
+    Field("kind", "", "kind", "text",
+          "kind of budget: counted, relative to the roofs, time against a baseline, or absolute time"),
     Field("rounds", "", "rounds", "count", "number of measurements"),
     Field("why", "", "why", "text", "why the verdict is inconclusive"))}
 _drawn = {"kept": dict(color="#009e73", symbol="circle"), "broken": dict(color="#cc79a7", symbol="x"),
