@@ -37,7 +37,7 @@ def _share_beyond(n, k):
 
 def interval_of_median(
     samples:Sequence[float],
-    missed:float=0.01, # How often the median may lie outside
+    missed:float=0.01, # Probability that the interval misses the median
 )->tuple[float, float]|None:
     "Return two samples between which the true median lies, by order statistics; `None` where they are too few."
     n, ordered = len(samples), sorted(samples)
@@ -173,7 +173,7 @@ def read_budgets(
 )->tuple[dict[str, dict], list[Budget]]:
     "Return the settings of each model, and all budgets. Raise `BudgetError` for what is unknown or missing."
     if not tables:
-        raise BudgetError("the file has no tables: one per model is needed, such as [resnet18] with model = "
+        raise BudgetError("the file has no tables; it needs one per model, such as [resnet18] with model = "
                           "\"torchvision:resnet18\"")
     chosen, budgets = {}, []
     for name, table in tables.items():
@@ -285,10 +285,10 @@ looks = 1, 2, 4 # The check stops after this many times the requested rounds
 def in_looks(
     measured,   # `measured(k)` gives round k
     reduced,    # Figures of a list of rounds
-    settled,    # Whether more rounds are of no use: these figures decide everything, or no number of rounds would
+    settled,    # Whether more rounds would change nothing: all is decided, or cannot be
     rounds:int, # Before the first look
 ):
-    "Return the figures of `rounds` rounds; of twice and of four times as many where fewer settle nothing."
+    "Return the figures of `rounds` rounds, or of two or four times as many if fewer decide nothing."
     found = []
     for n in looks:
         found += [measured(k) for k in range(len(found), n * rounds)]

@@ -48,7 +48,7 @@ def rounds_of(settings:dict, peaks=None, for_ratios=False):
 # %% ../../nbs/checking/check_verb.ipynb #si00im02
 def check_imports(
     tree=None, # Where a version lies
-    root=None, # Where another version lies
+    root=None, # Root of the other version
 ):
     "Raise `ImportError` where a module was imported from elsewhere though `tree` has it: as in `root`, or in `src`."
     for name, module in list(sys.modules.items()) if root else ():
@@ -77,7 +77,7 @@ class _Measured:
     def end(self): pass
 
 class _Child(_Measured):
-    "The same in a process that is forked for it."
+    "Figures of the model from a forked process."
     def __init__(self, settings):
         super().__init__(settings)
         (asked, self.ask), (answers, answered) = os.pipe(), os.pipe()
@@ -170,7 +170,7 @@ def side(
 
 # %% ../../nbs/checking/check_verb.ipynb #si00fo02
 def in_turn(now, before, first)->list[tuple[dict, dict]]:
-    "Return the figures of two versions, as `side` gives them, in turn: three to twelve pairs, and a second of them."
+    "Measure two versions in turn, three to twelve pairs for about a second, by the functions that `side` gives."
     pairs, start = [], None
     while len(pairs) < 3 or len(pairs) < 12 and perf_counter() - start < 1:
         both = {}
@@ -253,7 +253,7 @@ def _counted_budget_figures(settings, model, sample):
     return counted_figures(count_work(model, sample, backward=settings.get("backward", False)), model)
 
 def _roofs_of_now(device, dtype):
-    "Return the roofs as they are now: kept ones where they are at most ten minutes old, else measured."
+    "Return the roofs: cached ones of the last ten minutes, else measured again."
     from fasterbench.probes.peaks import is_fresh, measure_peaks
     roofs = measure_peaks(device, dtype=dtype, progress=False)
     return roofs if is_fresh(roofs) else measure_peaks(device, dtype=dtype, cache=False, progress=False)
@@ -276,7 +276,7 @@ def _side_alone(settings, model, sample, kinds, about):
         yield lambda k: measured(), reduced
 
 def _in_seconds(found, doubt):
-    "Return `found` with its times as what they are: seconds, which the load of the machine puts in doubt."
+    "Return `found` with its times in seconds and the doubt that the load of the machine puts on them."
     def in_seconds(time, **others): return others | dict(time_s=replace(time, doubt=doubt))
     return {layer: in_seconds(**figures) for layer, figures in found.items()}
 
@@ -290,7 +290,7 @@ def this_machine(settings:dict)->str:
     return machine_name(environment(accelerator(device).properties()), device.type)
 
 def other_machine(settings:dict)->str:
-    "Say which machine times in seconds are of, where the file names another one; empty where it is this one."
+    "Say that the limits in seconds are for another machine; empty if they are for this one."
     named, here = settings.get("machine"), this_machine(settings)
     if named is None:
         raise BudgetError(f"a budget in seconds has to name its machine; this one is "
@@ -324,7 +324,7 @@ def _unlike(before, now):
     return [f"{k} {a.get(k)}, here {b.get(k)}" for k in keys if a.get(k) != b.get(k)]
 
 def _median_errors(result):
-    "Return by how much of it each row's median may be off, in 99 of 100 cases."
+    "Return the half width of the 99 % interval of each row's median, as a fraction of the median."
     t = result.timing
     rows = {p.name: median_error((p.time_iqr_s or 0.0) / p.time_s, t.steps, nearly_sure)
             for p in result.points if p.time_s}

@@ -50,8 +50,8 @@ def as_result(
     if isinstance(source, (str, Path)): return result_from_json(source)
     found = getattr(source, "result", source)
     if isinstance(found, Result): return found
-    raise TypeError(f"a {type(source).__name__} is not a result; a RooflineAnalyzer that has profiled, a Result "
-                    "or the path of a saved one is needed")
+    raise TypeError(f"a {type(source).__name__} is not a result: neither a Result, a RooflineAnalyzer that has "
+                    "profiled, nor the path of a saved result")
 
 # %% ../../nbs/comparing/compare.ipynb #1028c863
 def roof_rates(r:Result)->dict[tuple[str, str], float]:
@@ -70,7 +70,7 @@ def _sides(before, after):
     return tuple(kinds) if kinds.count("predicted") == 1 else _before_after
 
 def _called(text, sides):
-    "Return `text`, which speaks of before and after, with the names of the sides."
+    "Replace `before` and `after` in `text` by the names of the sides."
     return text.replace("before", sides[0]).replace("after", sides[1])
 
 def _told(values, sides):
@@ -79,7 +79,7 @@ def _told(values, sides):
     return ", ".join(f"{t} {s}" for t, s in zip(texts, sides)) if sides else ", ".join(texts)
 
 def _roofs_differ(values):
-    "Tell if roofs differ by more than 5 %, or one has what another has not."
+    "Tell if roofs differ by more than 5 %, or if one is missing."
     known = [v for v in values if v is not None]
     return len(known) < len(values) or max(known) / min(known) > 1.05
 
@@ -147,7 +147,7 @@ class Line:
         return last / first if first and last is not None else None
 
 def rows_by_result(results:list[Result], points:str="modules")->tuple[list[list[RooflinePoint]], list[str]]:
-    "Return the rows of each result so that they match: kernels of compiled code by layer; and what to say of it."
+    "Return the rows of each result, kernels of compiled code by layer so that they match, and notes on that."
     by_layer = points == "modules" and any(p.layers for r in results for p in r.points)
     rows = [(r.folded("layer") if by_layer else r).rows(points) for r in results]
     steps = any(p.phase == "forward" for of in rows for p in of)           # a forward alone is that of a training step
@@ -164,7 +164,7 @@ def lines_of(rows:list[list[RooflinePoint]], kind:type=Line)->list[Line]:
     return sorted(made, key=lambda line: line.order)
 
 def _of_one_work(points)->list[tuple]:
-    "Divide rows of one name by their classes, except where classes differ and do the same work, to 10 %."
+    "Split rows of one name by class, unless the classes do the same work within 10 %."
     rows = [p for p in points if p is not None]
     classes, flops = dict.fromkeys(p.type for p in rows), [p.flops or 0 for p in rows]
     own = rows[0].name.startswith("(")                        # (optimizer) is what it is, of any class
@@ -174,7 +174,7 @@ def _of_one_work(points)->list[tuple]:
 def change_text(x): return "" if x is None else ratio_text(x)
 
 # %% ../../nbs/comparing/compare.ipynb #d6b769d1
-# What names a result, if it differs; further conditions only where these do not tell all results apart
+# Conditions that label results where they differ; others are used only if these are not enough
 _naming = ("model", "batch", "phases of a training step", "dtype of the peaks", "autocast", "device name", "device",
            "threads")
 
@@ -214,7 +214,7 @@ def _is_number(v): return isinstance(v, (int, float)) and not isinstance(v, bool
 
 # %% ../../nbs/comparing/compare.ipynb #sr0said1
 def _said_of_itself(r):
-    "Return what a result says besides its times and memory: what has no rule or no roof, and its notes."
+    "Return the notes of a result: operators without a rule, rows without a roof, and its own."
     unknown = [f"no FLOP rule for {', '.join(map(printable, r.unknown_ops))}"] if r.unknown_ops else []
     return [*unknown, *without_network(r), *breakdown_lines(r), *note_lines(r)]
 
@@ -234,7 +234,7 @@ def _main_roofs(r):
             f"{memory.name} {brief(memory.bandwidth, 'B/s')}")
 
 def _one_or_each(what, labels, texts):
-    "Return a line of what all results have, or of what each has; none where the labels say it."
+    "Return one line with the value of all results, or of each; none if the labels already say it."
     if len(set(texts)) == 1: return [f"{what}: {texts[0]}"] if texts[0] else []
     of = grouped(zip(labels, texts), lambda pair: pair[1])
     each = [f"{', '.join(label for label, _ in pairs)} {text or '?'}" for text, pairs in of.items()
@@ -255,7 +255,7 @@ def _ratio_of(first, p, shared):
     return ratio_text(ratio) + (f" ({ratio_text(ratio / factor)} to {ratio_text(ratio * factor)})" if factor else "")
 
 def _common_facts(sides):
-    "Join the facts of one heading over (label, facts): what is the same in all once, what differs in their order."
+    "Merge the facts of one heading over (label, facts): equal values once, others in the order of the labels."
     told = {name: ["none" if v is None else v for v in values] for name, values in _by_key([of for _, of in sides])}
     joined = [(name, " · ".join(texts if len(set(texts)) > 1 else texts[:1])) for name, texts in told.items()]
     differs = any(len(set(texts)) > 1 for texts in told.values())
@@ -470,7 +470,7 @@ def _number_field(name):
 _hues = ("#1569b0", "#e0702a", "#12805c", "#8e63c9", "#a8781c", "#c2577f", "#74808a")
 
 def _roof_share(r):
-    "Return the percent of the time that the roofs need; None where no row has a roof."
+    "Return the time at the roof in percent of the time; None if no row has a roof."
     d = divided(r) if r.peaks is not None and r.points else None
     return 100 * d.needed_s / d.end_to_end_s if d and d.needed and d.end_to_end_s else None
 
@@ -570,7 +570,7 @@ def _over_first(line, p):
 
 # %% ../../nbs/comparing/compare.ipynb #5e41a002
 def _joined_to_rows(fig, rows):
-    "Give the lines that stand for one row of the page to it; a folded one belongs to none."
+    "Link each line of the chart to its row on the page; folded lines have none."
     index = {}
     for i, l in enumerate(rows): index.setdefault(_with_phase(label(l.row), l), i)
     for trace in fig.data:
@@ -647,11 +647,11 @@ def _same_machine(before, after):
     return facts[0] == facts[1]
 
 def _may_change(q):
-    "Tell if a row whose operators have no times may have a verdict: not where it runs none, but waiting may."
+    "Tell if a row without operator times may get a verdict: one with work does, and idle time."
     return q.row.bound != "none" or q.row.category == "idle"
 
 def _operators_took(r):
-    "Return seconds of the operators of each row, timed in their own runs; none where a bad moment made them longer."
+    "Return the operator times of each row, s, from runs of their own; none if these took longer than the rows."
     return {} if r.timing and r.timing.ops_take_longer else totals(((p.name, p.phase), p.time_s) for p in r.ops)
 
 def _mostly_products(q): return 2 * (q.row.contraction_flops or 0) > (q.row.flops or 0)
@@ -673,7 +673,7 @@ def _moved_row(q, before, after):
 
 # %% ../../nbs/comparing/compare.ipynb #df00dr06p
 def _with_interval_of_ratio(pairs, shared):
-    "Say for the pairs with a predicted side which factor their ratio has to exceed; unknown without an interval."
+    "Set the factor that the ratio has to exceed for pairs with a predicted side; None without an interval."
     def with_interval(q):
         if q.side != "both" or all(p.source != "predicted" for p in q.points): return q
         return replace(q, factor=ratio_factor(list(map(_log_width, q.points)), shared), within="within the interval")

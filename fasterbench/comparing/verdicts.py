@@ -20,7 +20,7 @@ class Sampled(NamedTuple):
 def change_between(
     before:Sampled,
     after:Sampled,
-    factor:float|None=1.0,         # By which they may differ all the same; None: unknown; infinite: nothing can be said
+    factor:float|None=1.0,         # A change within it is not judged; None: unknown; infinite: no change is
     within:str="within the drift", # What a change within the factor is called
 )->str:
     "Say whether the second time is `faster` or `slower`, else why that cannot be said."
@@ -48,23 +48,23 @@ def ratio_factor(
 
 # %% ../../nbs/comparing/verdicts.ipynb #ce31rt00
 def drift_between(
-    before:Sequence[float], # What `Reference.quartiles` were of one profile
-    after:Sequence[float],  # And of the other
+    before:Sequence[float], # `Reference.quartiles` of the first profile
+    after:Sequence[float],  # Of the second
 )->float|None:
-    "Return the factor by which the machine may have changed between two profiles; `None` where one did not look."
+    "Return the factor by which the machine may have changed between two profiles; `None` if one has no quartiles."
     if len(before) != 4 or len(after) != 4 or not all((*before, *after)): return None
     return max(max(after[i + 1] / before[i], before[i + 1] / after[i]) for i in (0, 2))
 
 # %% ../../nbs/comparing/verdicts.ipynb #ce32rt00
 false_verdicts = 0.05      # Share of the comparisons of a model with itself in which a row may get a verdict
-_fewest, _most = 5, 50     # Rows like one: a spread takes so many, and more are not needed
+_fewest, _most = 5, 50     # Similar rows that an estimate of the spread needs, and uses at most
 
 class Moved(NamedTuple):
     "One row in two profiles."
     times: tuple[float, float] # Before and after, s
     products: bool             # Most of its FLOPs are of products
     operators: tuple           # Seconds of its operators, timed apart, before and after; None: unknown
-    without: bool              # Whether it may have a verdict without these
+    without: bool              # Whether it may get a verdict without operator times
 
     @property
     def change(self)->float: return math.log(self.times[1] / self.times[0])
@@ -74,11 +74,11 @@ class Moved(NamedTuple):
         return math.log(b / a) if a and b else None
 
 def _deviations(n):
-    "Return how many standard deviations none of `n` normal samples is off, but for the share of false verdicts."
+    "Return the z-score that the largest of `n` normal deviations exceeds with probability `false_verdicts`."
     return NormalDist().inv_cdf((1 + (1 - false_verdicts) ** (1 / n)) / 2)
 
 def _ends(like, drift, n):
-    "Return least and greatest change that one of `n` rows shows unchanged, by those of rows like it; logarithms."
+    "Return the range of log changes of one of `n` unchanged rows, estimated from similar rows."
     if len(like) < _fewest: return -drift, drift
     middle = statistics.median(like)
     spread = 1.4826 * statistics.median(abs(x - middle) for x in like)     # the standard deviation, of normal samples
@@ -87,7 +87,7 @@ def _ends(like, drift, n):
 
 # %% ../../nbs/comparing/verdicts.ipynb #ce33rt00
 def _nearest(order):
-    "Yield each of `order`, and the half of them that lies around it, at least and at most so many."
+    "Yield each item of `order` with its neighbours: half of all, from 2 × `_fewest` to `_most`."
     n = min(max(len(order) // 2, 2 * _fewest), _most, len(order))
     for k, i in enumerate(order):
         first = min(max(k - n // 2, 0), len(order) - n)
@@ -104,7 +104,7 @@ def factors_to_exceed(
     rows:Sequence[Moved],
     drift:float,          # The factor by which the machine may have changed
 )->list[float]:
-    "Return per row the factor that its times have to differ by; infinite where nothing can be said."
+    "Return the factor by which the times of each row have to differ; infinite: not judged."
     changes, factors = [(r.change, r.change_apart) for r in rows], []
     for (x, y), row, like in zip(changes, rows, rows_like(rows)):
         whole, alone = zip(*(changes[k] for k in like))

@@ -453,7 +453,7 @@ def _least_time(call, served, peaks, tf32):
     return max((call.flops or 0) / _operator_peak(call, peaks, tf32), memory_time(peaks.memory, served)[0])
 
 def _byte_passes(call):
-    "Return how often the bytes of an operator pass: a convolution's backward is two kernels that read the gradient."
+    "Return how often an operator moves its bytes: a convolution's backward is two kernels that read the gradient."
     twice = call.reads[0].bytes if call.operator == "aten::convolution_backward" and call.reads else 0
     return 1 + twice / _bytes_of(call) if twice else 1.0
 
@@ -462,7 +462,7 @@ def _start_time(chip, cuda_graph):
     return constants["start"].value / chip.clock if cuda_graph and chip else constants["launch"].value
 
 def _time_by_family(call, traffic, peaks, dtype, tf32, chip, compiled):
-    "Return what the kernel of a GPU in the table takes apart from its start, s; `None` for families without a rule."
+    "Return the time of a kernel without its start, s; `None` for families without a rule."
     if call.category in ("normalisation", "activation"):
         return rows_time(call, traffic, chip) + _copy_before(call, peaks)
     if call.category == "pooling": return pooling_time(call, traffic, chip)
@@ -484,7 +484,7 @@ def _kernel_time(call, traffic, peaks, dtype, tf32, chip, start, compiled):
     return start + (longest if by_family is None else by_family)
 
 def _copy_before(call, peaks):
-    "Return what the copy takes that a layer norm makes of an input whose rows do not lie in one piece, s."
+    "Return the time in which a layer norm copies an input whose rows are not contiguous, s."
     if not call.transposed or "layer_norm" not in call.operator: return 0.0
     return 2 * call.reads[0].bytes / _bandwidths(peaks, "transposed")[-1]
 
@@ -522,7 +522,7 @@ def compiled_times(
     tf32=frozenset(),       # Categories of float32 work that may run as TF32
     cuda_graph:bool=False,  # Whether a CUDA graph starts the kernels, not the host
 )->list[OperatorTime]:
-    "Return the limit and the expected time of every operator, where a compiler may join what is no product."
+    "Return limit and expected time of every operator, if a compiler fuses all but matrix products."
     caches, main = sum(l.capacity for l in peaks.memory[:-1]), peaks.memory[-1].bandwidth
     rates, start = {k: _bandwidths(peaks, k)[-1] for k in kinds}, _start_time(chip, cuda_graph)
     printed = at_printed_clock(peaks)
@@ -575,7 +575,7 @@ spread = dict(
     compiled=Constant(0.19, "", "of compiled programs on one device", fused_share.data),
     cpu=Constant(0.134, "", "of programs on a CPU", _cpu),
 )
-z80 = 1.2816 # 80 % of a normal distribution lie within so many standard deviations
+z80 = 1.2816 # standard deviations from the mean within which 80 % of a normal distribution lie
 unmeasured = Constant(14, "", "times what the shared terms say: where the range of a family without measurements ends",
                       "KernelBench, all families left out: 19 of 20 programs take less than 13 times")
 
@@ -583,7 +583,7 @@ unmeasured = Constant(14, "", "times what the shared terms say: where the range 
 # %% ../../nbs/predicting/expected.ipynb #fm000006
 _eight = ("int8", "uint8", "float8", "float4", "int4")
 _streams = ("pointwise", "activation", "data movement", "optimizer", "embedding")
-# of these categories and of reductions: what orders, looks up or writes at places that data say
+# operators of these categories, and reductions, that sort, gather or scatter
 _untried = re.compile(r"sort|topk|kthvalue|median|^mode|unique|hist|bincount|bucketize|searchsorted|isin|dist_|_dist"
                       r"|ctc|index|scatter|gather|nonzero|masked_sel|take|embedding_bag|renorm|cumm|nested"
                       r"|jagged|padded_seq")
@@ -653,7 +653,7 @@ def doubt_of(
 
 # %% ../../nbs/predicting/expected.ipynb #fm000008
 def held_power(peaks:HardwarePeaks)->float|None:
-    "Return the power that a board of 75 W and less is held at, W; `None` for others, and where it is not known."
+    "Return the power limit of a board of at most 75 W, W; `None` for others, or if it is unknown."
     power = peaks.capacity("power")
     return power if power and power <= 75 and _from_datasheet(peaks) else None
 

@@ -92,9 +92,9 @@ def _like(like):
     "Return the measured result that `like` is or was saved as."
     found = result_from_json(like) if isinstance(like, (str, Path)) else getattr(like, "result", like)
     if not isinstance(found, Result):
-        raise TypeError(f"like is a {type(like).__name__}; a measured Result or the path of one is needed")
+        raise TypeError(f"like is a {type(like).__name__}, not a measured Result or the path of one")
     if found.program is None or found.program.source == "predicted":
-        raise ValueError("like is not a measurement: a result of profile() is needed")
+        raise ValueError("like is not a result of profile()")
     return found
 
 def _carried(rows, like, peaks):
@@ -155,14 +155,14 @@ def _prediction_notes(name, program, peaks, fusion, like, found, rows, doubt):
              f"the utilization of {found} of {len(rows)} rows measured on "
              f"{like.environment.get('device_name', like.peaks.device)}")
     datasheet = peaks.environment.get("source") == "datasheet"
-    roofs = "its datasheet" if datasheet else "its measured roofs"
+    roofs = "datasheet roofs" if datasheet else "measured roofs"
     if clock := peaks.environment.get("highest_clock"): roofs += f" (at the highest clock, {clock / 1e6:.0f} MHz)"
     least = (f"Predicted for {name}, not measured. The limit is {time(program.roof_time_s)}, "
-             f"the minimum time that {roofs} allow")
-    if program.uncertain: notes = [f"{least}{'s' * datasheet}. There is no expected time, only a range up to "
+             f"the minimum time at the {roofs}")
+    if program.uncertain: notes = [f"{least}. There is no expected time, only a range up to "
                                    f"{time(high)}, as no measurements exist of {_unmeasured_text(doubt)}."]
     else:
-        notes = [f"{least}{'s' * datasheet}. The expected time is {time(program.time_s)} "
+        notes = [f"{least}. The expected time is {time(program.time_s)} "
                  f"(80 % interval {time(low)} to {time(high)}), from {basis}."]
         if words := _unmeasured_text(doubt): notes.append(f"never measured: {words} of the time")
     if fusion: notes.append(f"compiled: {fusion}")
@@ -266,7 +266,7 @@ def _check_prediction(backward, compiled, cuda_graph, launch_s, like, kernels, d
         raise ValueError("launch_s does not apply to a captured forward: the CPU launches it once")
     if launch_s is not None: positive("launch_s", launch_s)
     if kernels and (not compiled or like is not None):
-        raise ValueError("kernels need compiled=True, and no `like`")
+        raise ValueError("kernels= needs compiled=True and does not go with `like`")
 
 # %% ../../nbs/predicting/predict.ipynb #e17bb415
 @old_arguments(captured="cuda_graph", host_s="launch_s", sites="kernels")

@@ -133,7 +133,7 @@ def predict_verb(
 def _check_predict(sizes, places, kernels, compiled, gpus, backward):
     "Refuse options that do not go together."
     check_kernel_file(kernels, compiled, sizes)
-    if kernels and len(places) > 1: usage_error("it writes the kernels of one device", "--kernels")
+    if kernels and len(places) > 1: usage_error("the kernels of one device can be written, not of several", "--kernels")
     if gpus > 1 and not backward: usage_error("it needs a training step: add --backward", "--gpus")
     if len(sizes) * len(places) > 1: check_there("comparing", "--batch")
-    if compiled and backward: usage_error("a training step is predicted as eager code, without --compile", "--backward")
+    if compiled and backward: usage_error("--backward predicts eager code and does not go with --compile", "--backward")

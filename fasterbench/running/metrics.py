@@ -53,7 +53,7 @@ def _group(p:RooflinePoint):
     return dict(none="overhead", undefined="unknown").get(p.bound, p.bound)
 
 def _utilization(result, time, kind):
-    "Divide the least time of the contractions by `time`; None where they are unknown."
+    "Return MFU or HFU: time at the roof of the contractions ÷ `time`; None if they are unknown."
     counted = [(flops, dtype) for dtype, flops in result.contractions.get(kind, {}).items()]
     work = counted if result.contractions else [*_of_rows(result, kind)]
     if result.peaks is None or not time or any(f is None for f, _ in work): return None
@@ -74,7 +74,7 @@ def _seconds_by_group(rows):
     return none | groups | totals((p.phase, p.time_s) for p in rows if p.phase)
 
 def metrics_of(result:Result)->dict[str, float]:
-    "Return the plain numbers, in SI base units: those of `metric_fields` that are known."
+    "Return the known values of `metric_fields`, in SI base units."
     rows, program = result.points, result.program
     total = math.fsum(p.time_s for p in rows)
     time = program.time_s if program else total
@@ -88,7 +88,7 @@ def metrics_of(result:Result)->dict[str, float]:
 
 # %% ../../nbs/running/metrics.ipynb #mt000022
 def about_of(result:Result)->dict[str, str]:
-    "Return the names of device and roofs, which the numbers of a sample do not say."
+    "Return the names of device and roofs, which are not among the metrics."
     roofs = roofs_text(result.peaks, (*result.points, *result.ops)) if result.peaks else ""
     return {k: v for k, v in dict(device=machine(result), roofs=roofs).items() if v}
 
@@ -197,7 +197,7 @@ class MetricSeries(View):
 
     @property
     def _spread(self):
-        "Between which times the middle half of the steps lies, where there are enough to say."
+        "The interquartile range of the step time, if there are enough samples."
         times = [t for t in self.columns["step_time_s"] if not math.isnan(t)]
         if len(times) < 3: return ", too few for an IQR"
         low, middle, high = quartiles(times)
@@ -206,7 +206,7 @@ class MetricSeries(View):
 
     @property
     def caveats(self)->list[str]:
-        "In how many samples other processes used so many cores that the times are in doubt."
+        "How many samples other processes disturbed."
         def doubtful(others, cores):
             return load_caveats(MachineLoad(0 if math.isnan(cores) else int(cores), others=others))
         loads = zip(self.columns.get("others", ()), self.columns.get("cores", ()))
@@ -249,7 +249,7 @@ def read_series(
             try: record = json.loads(line)
             except ValueError: record = None
             if not isinstance(record, dict) or not isinstance(record.get("step"), int):
-                raise ValueError(f"{path}, line {n} is not the record of a sample: {line.strip()[:60]!r}; "
-                                 "such a record is an object with `step` and metrics")
+                raise ValueError(f"{path}, line {n} is not the record of a sample, an object with `step` and "
+                                 f"metrics: {line.strip()[:60]!r}")
             records.append(record)
     return MetricSeries(records, title)

@@ -46,7 +46,7 @@ class CallCounter:
         left:int,       # Calls that are only counted
     ):
         self.model, self.due, self.left, self.attached = model, due, left, wrapped(parts(model)[:1], self._wrap)
-        self.trained, self.replaced = False, False  # Whether a call trained; whether another `forward` stood there
+        self.trained, self.replaced = False, False  # Whether a call trained; whether `forward` was replaced
         self.over = True                            # Whether the context is left
         self.open = _OpenCalls()
 
@@ -64,7 +64,7 @@ class CallCounter:
         return counted
 
     def is_outermost(self)->bool:
-        "Tell if the call that is under way is no part of another one, nor of a backward."
+        "Tell if the current call is outermost: inside no other call and no backward."
         return self.open.depth == 1 and _current_autograd_node() is None
 
     def __enter__(self):
@@ -169,13 +169,13 @@ class Sensors:
 
     @contextmanager
     def off(self):
-        "Let backwards pass unseen within the context."
+        "Ignore backwards within the context."
         self.depth += 1
         try: yield
         finally: self.depth -= 1
 
     def leave_updates(self):
-        "Let updates pass unseen from now on."
+        "Ignore updates from now on."
         self.steps = _no_optimizer
         self._close()
 

@@ -76,7 +76,7 @@ def _cleaned(error, seen=()):
     return error.with_traceback(_of_the_script(error.__traceback__))
 
 def _ends_by_signal():
-    "Have Python end as after an uncaught `KeyboardInterrupt`."
+    "Make Python exit as after an uncaught `KeyboardInterrupt`."
     run = ctypes.pythonapi.PyRun_String
     run.restype, run.argtypes = ctypes.py_object, [ctypes.c_char_p, ctypes.c_int, *[ctypes.py_object] * 2]
     with suppress(KeyboardInterrupt): run(b"raise KeyboardInterrupt", 257, {}, {})          # 257: a file, not a value
@@ -204,7 +204,7 @@ def run(
 ):
     "Run a script unchanged, and profile each model it calls."
     taken = [name for name, path in (("--html", html), ("--json", json)) if path == "-"]
-    if taken: usage_error("standard output belongs to the script; a file is needed", ", ".join(taken))
+    if taken: usage_error("the script writes to standard output, so this option takes a file", ", ".join(taken))
     if not module and not Path(script).is_file(): usage_error(f"there is no file {script!r}", "SCRIPT")
     page = None if no_html else html or ""
     def report(models): return _report(models, script, top, page, json)

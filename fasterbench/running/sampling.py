@@ -63,11 +63,11 @@ def graph_of(outputs)->weakref.ref|None:
 # %% ../../nbs/running/sampling.ipynb #d9d8887c
 @dataclass
 class Step:
-    "A step of a program, as far as it has come."
+    "A step of a program, complete or not."
     keys: list[CallKey] = field(default_factory=list) # Of its calls
     graphs: list = field(default_factory=list) # References to those of its calls, until it is known how steps end
     given: dict = field(default_factory=dict) # What its calls were given, by their number; of equal ones the first
-    start: object = None                     # By the clock of the device
+    start: object = None                     # On the clock of the device
     end: object = None
     backwards: int = 0
     updates: int = 0
@@ -139,8 +139,8 @@ class _Guarded:
             if raised is not error[1]: self.sample.failed = self.sample.failed or raised
 
 # %% ../../nbs/running/sampling.ipynb #sm000041
-most_passed = 64            # Steps of another kind in a row, after which none of the right kind is waited for
-awaited, known = 24, 1024   # Calls within which an update comes: of any optimizer, and of one that was given
+most_passed = 64            # Steps of another kind in a row after which the sample waits no longer for its own kind
+awaited, known = 24, 1024   # Calls to wait for an update: of any optimizer, and of a given one
 
 class ProgramSample:
     "One sample of a program: the steps it has clocked, counted and timed so far, driven by what the program does."
@@ -240,7 +240,7 @@ class ProgramSample:
         if self.by: self.step, self.kind, self.run.has_backward = None, step.kind if step else kind, self.by != "call"
 
     def misjudged(self)->str|None:
-        "Return how steps end after all, where the last one did what was not expected."
+        "Return how steps end, if the last one ended otherwise than expected."
         if self.step.other or not self.kind.with_grad: return None
         if self.step.updates: return "update" if self.by != "update" else None
         return "backward" if self.step.backwards and self.by == "call" else None
@@ -301,7 +301,7 @@ class ProgramSample:
         return not missing or len(self.timed) + len(self.clocked) >= most_passed + 2 * self.active
 
     def is_outermost(self)->bool:
-        "Tell if a call of the model is no part of another call, nor of a backward."
+        "Tell if a call of the model is outermost: inside no other call and no backward."
         return not self.depth and not self.sensors.depth
 
     def is_left(self)->bool:
@@ -324,7 +324,7 @@ class ProgramSample:
         return bool(self.timed) and self.failed is None
 
     def progress(self)->str:
-        "Say how far it has come."
+        "Describe the progress of the sample."
         done = min(len(self.clocked), self.active) + self.early
         if self.counted is not None: done += 1 + len(self.alike(self.timed))
         if self.by is None and self.step is not None and self.step.backwards:
@@ -363,7 +363,7 @@ def measurement(sample:ProgramSample, device:torch.device)->tuple[Measurement, l
     steps, clocked = sample.alike(sample.timed), sample.alike(sample.clocked)
     mixed = [] if clocked and steps else [_instrumented if steps else _mixed_shapes]
     if not steps: steps, clocked = sample.timed[:sample.active], clocked or sample.clocked[:sample.active]
-    if not all(s.own for s in steps): raise ValueError("the record of the profiler is not complete")
+    if not all(s.own for s in steps): raise ValueError("the trace of the profiler is incomplete")
     own = _slot_samples(steps, len(run.parts) * (len(phases) if run.has_backward else 1))
     outside, own[run.earlier] = own[run.earlier], _samples_of([0.0] * len(steps))
     times = _module_times(sample, steps, clocked, own, outside)

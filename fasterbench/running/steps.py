@@ -146,7 +146,7 @@ class TimedStep:
         self.run, self.cost, self.timestamps = run, cost, ProgramTimestamps(run, self.clock(run))
         self.wrap, self.outside, self.slots = self.timestamps.wrap, run.earlier, len(phases) * len(run.parts)
 
-    discarded = 1   # Steps before those that count: caches are not yet as they were
+    discarded = 1   # Steps before the timed ones: caches have to warm up again
     @staticmethod
     def clock(run): return EventTimestamps(accelerator(run.device)) if is_accelerator(run.device) else CpuTimestamps()
     def start(self, sensors): "Note that steps of this stage come."

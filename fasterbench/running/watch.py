@@ -59,11 +59,11 @@ def _checked_log(path):
 def _check_arguments(peaks, on_sample):
     check_peaks(peaks)
     if on_sample is not None and not callable(on_sample):
-        raise TypeError(f"on_sample is a {type(on_sample).__name__}; a function of step and metrics is needed")
+        raise TypeError(f"on_sample is a {type(on_sample).__name__}, not a function of step and metrics")
 
 # %% ../../nbs/running/watch.ipynb #wa000021
 _watched_models = weakref.WeakSet()    # Models that are watched
-turns = 16                      # Calls of other models that wait, after which a sample that does not go on is dropped
+turns = 16                      # Calls of waiting models after which a stalled sample is dropped
 
 class _Turn:
     "The turn to take a sample, which one watch at a time in a process has: first come, first served."
@@ -170,7 +170,7 @@ class Watch:
         return True
 
     def _is_evaluation(self)->bool:
-        "Tell if this call evaluates, in a program that trains as far as that is known."
+        "Tell if this call is an evaluation in a program known to train."
         if torch.is_grad_enabled() or not (self.trains or self.counter.trained):
             self.passed = 0
             return False
@@ -256,7 +256,7 @@ class Watch:
         raise RuntimeError(f"no sample is complete yet: the model was {self.missing()}")
 
     def _take(self, sample, error):
-        "Reduce a sample to rows, and hand them on; what goes wrong is a warning."
+        "Reduce a sample to rows and pass them on; errors become warnings."
         what = "is given up"
         try:
             if error is not None: raise error

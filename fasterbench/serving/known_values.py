@@ -19,7 +19,7 @@ from ..work.trace import written
 # %% ../../nbs/serving/known_values.ipynb #6b000005
 def even_choice(
     shape,       # Rows, and what each row chooses
-    classes:int, # That it chooses from
+    classes:int, # Classes to choose from
 )->torch.Tensor:
     "Return indices that choose each class equally often."
     return (torch.arange(torch.Size(shape).numel()) % classes).reshape(shape)
@@ -63,13 +63,13 @@ class KnownValues(Watcher):
         self.values[t] = value
 
     def know_zeros(self, tree):
-        "Let whole numbers and truth values in `tree` be zero: ids of tokens."
+        "Set the integers and booleans in `tree`, such as token ids, to zero."
         with unset_fake_temporarily():
             for t in tensors_of(tree):
                 if not t.is_floating_point() and t.numel() <= _most: self.know(t, torch.zeros(t.shape, dtype=t.dtype))
 
     def _run(self, op, args, kwargs):
-        "Return what `op` makes of known values; `None` where some are not known, are many, or where chance decides."
+        "Return the result of `op` on known values; `None` if one is unknown or large, or if `op` is random."
         if torch.Tag.nondeterministic_seeded in op.tags or _asked_for(args) > _most: return None
         if not all(isinstance(t, FakeTensor) for t in written(op, args, kwargs)): return None    # what others hold
         def value(x):
@@ -87,7 +87,7 @@ class KnownValues(Watcher):
         "Note the values of a result."
         for t, value in zip(tensors_in(out), tensors_in(real)):
             if isinstance(t, FakeTensor):
-                t.constant = None                    # PyTorch's own note of a small value, which copies badly
+                t.constant = None                    # PyTorch's own constant of a small tensor does not copy well
                 self.know(t, value)
 
     def _fakes(self, real, like):

@@ -193,7 +193,7 @@ def _weight_bytes(model, layout, works):
 _published = "1404 published runs of four models on H100, H200, B200 and GB200"
 
 def _why_no_times(server):
-    "Say why no time is expected: what the kernels of a server were never compared with."
+    "Return why there is no expected time: what the kernel model was never checked against."
     if server.chip is None: return "the roofs are not those of a GPU in the table"
     last = server.works["decode", "end"]
     if last.cache.states: return "layers with a recurrent state were never measured"
@@ -207,8 +207,8 @@ def _what_they_are(server):
     bare = server.times.engine == "bare"
     *most, last = [e for e in engines if e != "bare"]
     engine = server.times.engine or f"{', '.join(most)} or {last}"
-    what = ("of the forward alone" if bare else
-            f"on a server ({engine}) with as many concurrent requests as the batch size")
+    running = f"on a server ({engine}) with as many concurrent requests as the batch size"
+    what = "of the forward alone" if bare else running
     return (f"Nothing here was measured. {limit}. expected: the time {what}, computed from predicted kernel times. "
             f"Such estimates were checked against {_published}.")
 
@@ -306,12 +306,12 @@ def _batches(batch, several, tpot, price):
         if value is not None: positive(name, value)
     if batch is None: return None if several else [1, 8, 64]
     sizes = [as_count("batch", b, 1) for b in (batch if isinstance(batch, Sequence) and batch else [batch])]
-    if several and len(sizes) > 1: raise ValueError(f"batch={batch!r}; one size is needed where devices are compared")
-    if tpot: raise ValueError(f"batch={batch!r} and tpot={tpot!r}; give one of them: `tpot` looks for the batch")
+    if several and len(sizes) > 1: raise ValueError(f"batch={batch!r}: several devices are compared at one batch size")
+    if tpot: raise ValueError(f"batch={batch!r} does not go with tpot={tpot!r}, which searches for the batch")
     return sizes
 
 def _check_server(cache_bytes, split_head, network, engine, reserve):
-    "Raise at once for what no server can be."
+    "Raise for invalid arguments before anything is counted."
     if cache_bytes is not None: positive("cache_bytes", cache_bytes)
     if not isinstance(split_head, bool): raise TypeError(f"split_head={split_head!r}: True or False is needed")
     if network is not None and not isinstance(network, NetworkPeaks):
@@ -327,12 +327,12 @@ def _measured_time(value):
     return getattr(getattr(getattr(value, "result", value), "program", None), "time_s", None)
 
 def _measured(given, several, batches):
-    "Return what was measured, by batch or by (phase, batch). Raise for what is of no point, and for what is no rate."
+    "Return the measured rates by batch or (phase, batch). Raise for a key without a point, or a value that is no rate."
     if given is None: return {}
     if not isinstance(given, dict):
         raise TypeError(f"measured={given!r}: a dict is needed, of tokens/s or measured results, by batch or by "
                         "(phase, batch)")
-    if several and given: raise ValueError(f"measured={given!r}: it is for one device and degree")
+    if several and given: raise ValueError(f"measured={given!r} goes with one device and degree, not with several")
     phases = list(dict.fromkeys(phase for phase, _ in _keys))
     for key, value in given.items():
         phase, batch = key if isinstance(key, tuple) and len(key) == 2 else ("decode", key)

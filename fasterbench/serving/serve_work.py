@@ -596,8 +596,8 @@ class ModelWithoutData:
 
     def _sound(self):
         bins, positions = (fact(self.model.config, n) for n in ("num_mel_bins", "max_source_positions"))
-        if not bins or not positions: raise ValueError(f"{type(self.model).__name__} takes sound, of a length that its "
-                                                       "configuration does not say")
+        if not bins or not positions: raise ValueError(f"the configuration of {type(self.model).__name__} does not "
+                                                       "give the length of its audio input")
         return torch.zeros(self.batch, bins, 2 * positions, dtype=self.model.dtype)
 
     def _next(self, out):

@@ -12,9 +12,9 @@ from ..cli.roofline_verb import loaded_on_meta
 
 # %% ../../nbs/training/mfu_verb.ipynb #956dbbdf
 _definitions = [
-    "MFU: contraction FLOPs that the step needs, without recomputation, ÷ FLOPs at the "
-    "peak; attention with all query–key pairs (PaLM), or only those not masked in fused attention",
-    "HFU: contraction FLOPs that run, with recomputation, ÷ peak"]
+    "MFU: contraction FLOPs that the step needs, without recomputation, ÷ (time × peak FLOP/s); "
+    "attention with all query–key pairs (PaLM), or only those not masked in fused attention",
+    "HFU: contraction FLOPs that run, with recomputation, ÷ (time × peak FLOP/s)"]
 
 def _lines(name, flops, rate, devices, peaks, dtype, found, unit):
     "Return the lines that the verb prints."

@@ -17,7 +17,7 @@ from ..roofs.row import Row, grouped, summed
 # %% ../../nbs/views/fold.ipynb #841d49d6
 @dataclass(frozen=True)
 class FoldedPoint(RooflinePoint):
-    "Several rows as one: sums of their time, work and least times."
+    "Several rows as one: their time, work and time at the roof, summed."
     count: int=1      # Blocks, or rows of one type or category
     rows: tuple=()    # Indices of the rows that it holds
     apportioned: bool=False # Its work is, in part, a share of the work of a kernel that runs several layers
@@ -29,11 +29,11 @@ def label(p:RooflinePoint)->str:
 
 # %% ../../nbs/views/fold.ipynb #c0d47a08
 def _common_name(values, other="mixed"):
-    "Return the value that all have."
+    "Return the value that all of `values` are, else `other`."
     return values[0] if len(set(values)) == 1 else other
 
 def _bound(points):
-    "Name the bound of most of the least time of `points`; without any, of most of their time."
+    "Return the bound and level with the most time at the roof; without roofs, with the most time."
     times = Counter()
     for p in points: times[p.bound, p.memory_level] += p.least_time_s or 0.0
     if not any(times.values()):
@@ -52,7 +52,7 @@ def _fold_row(p, levels):
                bytes_by_level=tuple(by_level.get(l, 0) for l in levels) if by_level else ())
 
 def as_one(points, rows, name, count):
-    "Return `points` as one row: sums, and least times that are sums too."
+    "Sum `points` into one row; its time at the roof is the sum of theirs."
     levels = list(dict.fromkeys(level for p in points for level, _ in p.bytes_by_level))
     row, (bound, level) = summed((_fold_row(p, levels) for p in points), name=name), _bound(points)
     def one(names): return names if isinstance(names, str) else "mixed"
@@ -67,7 +67,7 @@ def as_one(points, rows, name, count):
     return FoldedPoint(**vars(p), count=count, rows=tuple(rows), apportioned=apportioned)
 
 def _summed_interval(points):
-    "Return the interval of a sum, as if all were off alike; none where a part has none."
+    "Add up the intervals, as if all errors had one sign; empty if one is unknown."
     return tuple(map(sum, zip(*(p.interval_s for p in points)))) if all(p.interval_s for p in points) else ()
 
 def _rank_times(points):
@@ -144,7 +144,7 @@ def _check(group, depth):
     if group not in groupings: raise ValueError(f"group={group!r}; the groups are {', '.join(map(repr, groupings))}")
     whole = isinstance(depth, int) and not isinstance(depth, bool)
     if depth is not None and not (whole and depth > 0):
-        raise ValueError(f"depth={depth!r}: a whole number of at least 1 is needed, or None for the whole tree")
+        raise ValueError(f"depth={depth!r} is not a whole number from 1 on, or None for the whole tree")
 
 def fold(
     points:Sequence[RooflinePoint],

@@ -27,7 +27,7 @@ def _sample(result):
     return f"{calls} calls of {text}" if text and calls > 1 else text
 
 def _dtype(result):
-    "Return the dtype of most FLOPs, where the tensors of the sample do not tell it: token ids, autocast."
+    "Return the dtype of most FLOPs if no tensor of the sample has it: token ids, autocast."
     flops = totals((p.dtype, p.flops or 0) for p in result.points)
     most, given = max(flops, key=flops.get, default=""), {t["dtype"] for t in result.sample if "dtype" in t}
     autocast = "autocast " if result.settings.get("autocast") or result.call.get("autocast") else ""
@@ -60,7 +60,7 @@ def model_name(result)->str:
     return (short_name(str(result.call.get("model") or "").rpartition(":")[2]) or name) + bracket + how
 
 def known_flops(result)->float:
-    "Return the FLOPs that are known: those of the rows, or of the operators where these know more, FLOP."
+    "Return the known FLOPs of the rows or of the operators, whichever are more, FLOP."
     return max(sum(p.flops or 0 for p in points) for points in (result.points, result.ops))
 
 # %% ../../nbs/views/headline.ipynb #b2c53bdb
@@ -92,7 +92,7 @@ def time_text(result)->str:
 def _half(fraction): return f"±{percent_text(fraction, 0 if fraction >= 0.01 else 1)}"
 
 def _rate_text(result):
-    "Return the rate of the whole, or the lower bound of its FLOPs."
+    "Return the FLOP rate of the model, or a lower bound of its FLOPs."
     p, unknown = result.program, len(result.unknown_ops)
     if p is not None and p.achieved_gflops is not None and not _is_range(result):
         rate = brief(p.achieved_gflops * 1e9, "FLOP/s")
@@ -106,7 +106,7 @@ def _rate_text(result):
 
 # %% ../../nbs/views/headline.ipynb #fd070507
 def _of_mean_rank(p, n):
-    "Return a row with the mean of its times over `n` ranks; one that does not have it takes no time for it."
+    "Average the times of a row over `n` ranks; a rank without the row counts as 0 s."
     part, time = len(p.ranks) / n, sum(t for _, t in p.ranks) / n
     def scaled(s): return None if s is None else s * part
     roof = scaled(p.roof_time_s)
@@ -115,7 +115,7 @@ def _of_mean_rank(p, n):
                    explained=[(kind, scaled(s)) for kind, s in p.explained])
 
 def divided(result)->Division:
-    "Return the end to end time of `result` by what its roofs need, what is above them, and what is outside."
+    "Divide the end to end time: at the roof, lost below it, between layers."
     t, n = result.timing, len({r for p in result.points for r, _ in p.ranks})
     points = [_of_mean_rank(p, n) if p.ranks else p for p in result.points]
     if t is None: return division(points, result.program.time_s if result.program else None)
@@ -163,7 +163,7 @@ class Term(NamedTuple):
     "A part of the end to end time."
     kind: str      # A bound; "above", "unknown", "apart", "waiting", "outside", "excess"
     label: str     # In words
-    seconds: float # Negative where the parts before it are too much
+    seconds: float # Negative if the parts before it exceed the total
 
 def terms(d:Division)->list[Term]:
     "Return the parts of the time in the order in which they are told; they sum to the whole."
@@ -236,7 +236,7 @@ def _looked_at(t):
     return ", ".join(told)
 
 def unsteady_times(timing)->list[str]:
-    "List what varies too much, and sums that do not hold."
+    "List times that vary too much, and sums that differ from the total."
     t, found = timing, []
     if (t.spread or 0.0) > run_spread: found.append(f"run-to-run variation {_half(t.spread / 2)}")
     if abs(t.ratio - 1) > rows_apart: found.append(f"rows sum to {percent_text(t.ratio, 0)} of the total")
@@ -251,7 +251,7 @@ def _share_needing(points, roof):
     return sum(p.roof_time_s or 0 for p in points if of(p) == roof) / (sum(p.time_s for p in points) or 1)
 
 def unsteady_roofs(peaks, points=None)->list[str]:
-    "Return the roofs that are not steady; a roof of two levels once."
+    "List the roofs that spread or drift too much; one that two levels share is listed once."
     named = [(c.name if c.unit == "pointwise" else c.dtype, c) for c in peaks.ceilings]
     named += [(l.name, l) for l in peaks.memory if l.measured is None]
     def counts(roof, doubt): return points is None or doubt * _share_needing(points, roof) > 0.01
@@ -268,13 +268,13 @@ def base_of_shares(result)->str:
     return f"shares are relative to the sum of the rows, {format_si(rows, 's')}; the total is {format_si(end, 's')}"
 
 def roof_caveats(peaks)->str:
-    "Return the caveats on the roofs in one line; empty where all is well."
+    "Return the caveats on the roofs in one line; empty without caveats."
     doubts = unsteady_roofs(peaks)
     if peaks.doubts: return f"noise: roofs may be too low ({peaks.doubts})"
     return "noise: " + ", ".join(doubts) if doubts else ""
 
 def caveats(result)->str:
-    "Return the caveats on times and roofs in one line; empty where all is well."
+    "Return the caveats on times and roofs in one line; empty without caveats."
     return noise_line(caveat_parts(result))
 
 def noise_line(parts): return "noise: " + "; ".join(parts) if parts else ""
@@ -290,7 +290,7 @@ def caveat_parts(result)->list[str]:
     return parts
 
 def _time_caveats(result, load):
-    "Return what puts the times in doubt, and what was looked at; nothing where all is well."
+    "Return the caveats on the times, with the load of the machine; empty without caveats."
     t = result.timing
     said = [*load, *unsteady_times(t)] if t else []
     looked = _looked_at(t) if said else ""

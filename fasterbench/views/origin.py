@@ -124,7 +124,7 @@ def _word(value):
     return getattr(value, "__qualname__", None) or type(value).__name__
 
 def describe_call(commit=git_commit, **arguments)->dict:
-    "Return the arguments as plain values, the command line and the commit; what there is none of is left out."
+    "Return the arguments as plain values, the command line and the commit, as far as they are known."
     where = dict(command=command_line(), commit=commit())
     return {k: _word(v) for k, v in arguments.items()} | {k: v for k, v in where.items() if v}
 
@@ -151,10 +151,10 @@ def _phases(r):
 
 def _spaced(name): return name.replace("_", " ")
 
-long_facts = "command", "commit"       # Long, and rarely what explains a difference: they come last
+long_facts = "command", "commit"       # Long, and they rarely explain a difference: they come last
 _unsaid = "date", "predicted", "device_half_width"
 
-# Where a command writes is no condition of its run.
+# The files that a command writes do not change what it measures.
 _output = re.compile(r" --(?:(?:json|csv|html)(?: |=)\S+|no-html|no-progress)")
 
 def conditions(

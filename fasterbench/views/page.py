@@ -17,7 +17,7 @@ from .fields import Field
 
 # %% ../../nbs/views/page.ipynb #6e883b8c
 def column(field:Field, visible:bool=True)->dict:
-    "Return a column as the page wants it; not `visible`, it waits in the column menu and the CSV."
+    "Return a column of the page; without `visible` it is only in the column menu and the CSV."
     return dict(field=field.name, title=field.title, format=field.format, unit=field.unit, meaning=field.meaning,
                 visible=visible, text=not field.number)
 
@@ -33,7 +33,7 @@ def cells(rows, columns:list[dict])->list[list]:
     return [[finite(r[c["field"]]) for c in columns] for r in rows]
 
 def filled(columns:list[dict], rows:list[list])->list[dict]:
-    "Return `columns`, those that are empty in all `rows`, as `cells` gives them, not visible at first."
+    "Hide the columns that are empty in all `rows`, which come from `cells`."
     def used(i): return any(r[i] not in ("", None) for r in rows)
     return [c | dict(visible=c["visible"] and used(i)) for i, c in enumerate(columns)]
 

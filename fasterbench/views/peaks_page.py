@@ -35,7 +35,7 @@ def _network_door(peaks):
     return door("network") if peaks.network else None
 
 def _peaks_row(key, name, best, roof, unit, promised):
-    "Return a ceiling as texts."
+    "Return the table row of a ceiling."
     fraction, promise = promised.get(key, (None, None))
     def percent(x, sign=""): return "" if x is None else percent_text(x, sign=sign)
     return [name, format_si(best, unit), format_si(roof.sustained, unit), percent(roof.spread),
@@ -74,7 +74,7 @@ def peaks_table(
 def probes(peaks:HardwarePeaks, what:str="memory")->list[dict]:
     "Return the probes of memory or arithmetic, fastest first: name, kind, size (B, or FLOP per call), best rate."
     if what not in ("memory", "arithmetic"): raise ValueError(f"what={what!r}; the sweeps are memory and arithmetic")
-    if not peaks.sweep: raise ValueError("these peaks were not measured, so there is no sweep behind them; "
+    if not peaks.sweep: raise ValueError("these peaks have no sweep, as they were not measured; "
                                          "measure_peaks(device) measures them")
     def last(probe): return " channels last" if "channels last" in probe else ""
     rows = [(f"{kind} {format_si(size, 'B', 1)}", kind, size, rate) for kind, size, rate in peaks.sweep]

@@ -30,7 +30,7 @@ bounds = dict(memory=dict(color="#1569b0", symbol="circle", pattern="", label="m
               none=dict(color=ink, symbol="circle-open", pattern="", label="without work"),
               undefined=dict(color=ink, symbol="x", pattern="x", label="undefined"))
 hues = "#2a9d8f", "#d96f54", "#5f86b3", "#c67c1c", "#9a78ad", "#7d8f3c", "#b5838d"   # of what has no bound
-shapes = "circle", "square", "diamond", "triangle-up", "x", "cross", "star"         # tell the hues apart without colour
+shapes = "circle", "square", "diamond", "triangle-up", "x", "cross", "star"         # for colour-blind readers
 grid, _clear = "rgba(128,138,148,0.22)", "rgba(0,0,0,0)"        # readable on white and on dark pages
 
 def canvas(**options):
@@ -159,10 +159,10 @@ def _phase_symbol(symbol, phase):
     return symbol + (_of_phase[phase] if symbol in ("circle", "square", "diamond") else "-open")
 
 def _on_strip(p):
-    "Tell if a row that has no place on the chart says something there: time in which the model does not run does not."
+    "Tell if a row belongs on the strip: it took time in which the model ran."
     return p.category not in (*apart, "overhead") and p.time_s > 0
 
-_no_share = -10.0           # where the strip has what has no known share, under a "?"
+_no_share = -10.0           # place on the strip of rows with unknown utilization, under a "?"
 
 def _strip_place(p, levels):
     "Return the place of a row without FLOPs on the strip: its bandwidth in percent of its memory roof."

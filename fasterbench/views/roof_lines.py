@@ -27,7 +27,7 @@ def levels_in_use(result, points:list[RooflinePoint]):
 def _rate_label(x, unit): return format_si(x, unit, 0 if math.log10(x) % 3 >= 1 else 1)
 
 def _ceilings_by_name(peaks, dtypes=None):
-    "Return the compute ceilings by their names, highest first; of `dtypes` alone where there are any of these."
+    "Return the compute ceilings by name, highest first; only those of `dtypes`, if there are any."
     used = [c for c in peaks.compute if dtypes is None or c.dtype in dtypes] or peaks.compute
     return {c.name: c.flops for c in sorted(used, key=lambda c: -c.flops)}
 

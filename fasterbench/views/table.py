@@ -84,7 +84,7 @@ def text_rows(points:list[RooflinePoint], shown:list[Field], concise:bool=False)
 
 # %% ../../nbs/views/table.ipynb #9016bf7c
 def _fitted(points, top, shown, width):
-    "Return the first `top` rows in `width` columns: as precise and as airy as it fits, names whole where they can be."
+    "Return the first `top` rows in `width` columns, with as many digits, and as much of the names, as fit."
     left = left_columns(shown)
     for concise, gap in ((False, 2), (True, 2), (True, 1)):
         rows = text_rows(points[:top], shown, concise)

@@ -282,7 +282,7 @@ def write_picture(
 class View:
     "Rows, fields, a chart and lines that are shown."
     title = ""            # Of chart and page
-    filters = {}          # Of the page: what its rows are chosen by, a title for each field
+    filters = {}          # Of the page: its filters, a title for each field
     file = ""             # Name of the files that the page exports; "": that of the class
 
     def _table(self)->Table: raise NotImplementedError
