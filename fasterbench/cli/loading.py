@@ -123,7 +123,8 @@ def load_model(
     model, sample = (_makers[kind](name), None) if kind in _makers else _from_file(kind, name)
     given = sample is not None and shape is None
     if batch is not None and (shape is not None or sample is not None):
-        raise ModelError("a batch size applies only to generated samples; this model comes with its own sample")
+        whose = "--input gives its shape" if shape is not None else "this model comes with its own sample"
+        raise ModelError(f"a batch size applies only to generated samples; {whose}")
     if given and seq is not None:
         raise ModelError("a sequence length applies only to generated token ids; this model comes with its own sample")
     if dtype is not None: model = model.to(dtype)

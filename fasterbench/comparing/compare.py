@@ -661,7 +661,8 @@ def _with_drift(pairs, drift, before, after):
     """Set the factor that each of `pairs` has to exceed, if the machine may have changed by `drift`.
 
     `before` and `after` are the seconds of the operators of each row, where these were timed apart."""
-    if drift is None or not math.isfinite(drift): return [replace(q, factor=drift or q.factor) for q in pairs]
+    if drift is None: return pairs
+    if not math.isfinite(drift): return [replace(q, factor=drift, within="machine busy") for q in pairs]
     timed = [i for i, q in enumerate(pairs) if q.side == "both" and q.before.time_s > 0 and q.after.time_s > 0]
     moved = [_moved_row(pairs[i], before, after) for i in timed]
     factors = dict(zip(timed, factors_to_exceed(moved, drift)))
@@ -675,7 +676,8 @@ def _moved_row(q, before, after):
 def _with_interval_of_ratio(pairs, shared):
     "Set the factor that the ratio has to exceed for pairs with a predicted side; None without an interval."
     def with_interval(q):
-        if q.side != "both" or all(p.source != "predicted" for p in q.points): return q
+        busy = q.within == "machine busy"
+        if busy or q.side != "both" or all(p.source != "predicted" for p in q.points): return q
         return replace(q, factor=ratio_factor(list(map(_log_width, q.points)), shared), within="within the interval")
     return list(map(with_interval, pairs))
 
@@ -718,6 +720,7 @@ def pair_records(pairs:list[Pair])->Iterator[dict]:
 # %% ../../nbs/comparing/compare.ipynb #f62d634c
 _marks = {"within the spread": ("±", "not judged: the times differ by no more than half the sum of both IQRs"),
           "within the drift": ("≈", "not judged: similar rows changed as much, or the row's operators did not change"),
+          "machine busy": ("≈", "not judged: other processes used the CPU"),
           "within the interval": ("≈", "not judged: the interval of the prediction includes no change"),
           "spread unknown": ("?", "not judged: the spread of one of the times is unknown")}
 

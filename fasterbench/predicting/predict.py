@@ -151,7 +151,9 @@ def _prediction_notes(name, program, peaks, fusion, like, found, rows, doubt):
     if not program.time_s: return [f"Predicted for {name}, not measured: no operator runs, so the limit is 0 s."]
     low, high = program.interval_s or (program.time_s, program.time_s)
     def time(s): return format_si(s, "s")
-    basis = ("a kernel model fitted to published measurements" if like is None else
+    fitted = ("a model fitted to ten torchvision models on two cores of an AMD EPYC" if peaks.device == "cpu" else
+              "a kernel model fitted to published measurements")
+    basis = (fitted if like is None else
              f"the utilization of {found} of {len(rows)} rows measured on "
              f"{like.environment.get('device_name', like.peaks.device)}")
     datasheet = peaks.environment.get("source") == "datasheet"

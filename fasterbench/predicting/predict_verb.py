@@ -67,12 +67,13 @@ def _batch_table(results, caveats):
     return Table(rows, {0} if several else set(), above, below).text()
 
 # %% ../../nbs/predicting/predict_verb.ipynb #on5de1ce
-def target_devices(text):
-    "Return the devices that `text` names, with commas between them."
+def target_devices(texts):
+    "Return the devices that `texts` name, each one or several with commas between them."
     from pathlib import Path
-    return [text] if Path(text).exists() else [target_device(name.strip()) for name in text.split(",")]
+    def named(one): return [one] if Path(one).exists() else [target_device(name.strip()) for name in one.split(",")]
+    return [device for one in texts for device in named(one)]
 
-On = option("Predict for this device, or for several: names or `peaks --json` files.", "--on", kind=str,
+On = option("Predict for this device, or for several: names or `peaks --json` files.", "--on", kind=list[str],
             metavar="DEVICE|FILE,…")
 
 # %% ../../nbs/predicting/predict_verb.ipynb #2aa7ffad

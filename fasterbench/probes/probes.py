@@ -269,7 +269,7 @@ def envelope(
     for p in probes:
         expected = p.work / max((r.best for r in trials.ranked()), default=math.inf)
         if perf_counter() + expected < end: trials.run(p, seconds / 2 / len(probes), max(2, steps // 3))
-        else: skipped[p.name] = f"skipped: the time limit of {seconds:.0f} s was reached"
+        else: skipped[p.name] = f"skipped: the time limit of {seconds:.3g} s was reached"
     again = [r.probe for r in trials.ranked()[:finals] if r.probe.work / r.best < seconds / 2]
     for p in again * 2: trials.run(p, seconds / 4 / finals, max(1, steps // 2))
     if keep is not None: keep += trials.ranked()

@@ -12,7 +12,8 @@ from typing import Annotated, Optional
 import typer
 
 from ..cli.app import (Saving, app, batch_sizes, examples, option, several_whole, show,
-                                 target_device, usage_error, whole)
+                                 usage_error, whole)
+from ..predicting.predict_verb import target_devices
 
 # %% ../../nbs/serving/serve_verb.ipynb #ed30fac8
 def _config(text):
@@ -49,7 +50,7 @@ def _about_option(text):
                                       "serve transformers:config.json --on L40S,H200 --tensor-parallel 1,2"))
 def serve_verb(
     model:Config, on:option("Estimate for this device, or for several: names or `peaks --json` files.", "--on",
-                            kind=str, metavar="DEVICE|FILE,…"),
+                            kind=list[str], metavar="DEVICE|FILE,…"),
     prompt:whole("Set the prompt length in tokens.", kind=int)=2048,
     new:whole("Set the number of tokens to generate per prompt.", kind=int)=256,
     batch:option("Set the batch size in sequences, or several: 1,8,64; one size if --on names several devices.  "
@@ -75,7 +76,7 @@ def serve_verb(
 ):
     "Estimate how fast a device serves a language model."
     from fasterbench.serving.serve import serve
-    places = [target_device(name.strip()) for name in on.split(",")]
+    places = target_devices(on)
     degrees = several_whole(tensor_parallel, "numbers of devices", "1,2,4", "--tensor-parallel")
     def one(values): return values if len(values) > 1 else values[0]
     try: result = serve(model, prompt, new, batch and batch_sizes(batch), one(places), tensor_parallel=one(degrees),

@@ -712,4 +712,6 @@ def configuration_of(
     text = str(config).removeprefix("transformers:")
     try: return transformers.AutoConfig.from_pretrained(text, local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError) as error:
+        if "not a valid JSON" in str(error):
+            raise ValueError(f"{text!r}: its configuration is not valid JSON") from None
         raise ValueError(f"{text!r} is not a folder or file with a configuration of transformers") from None

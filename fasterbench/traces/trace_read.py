@@ -316,7 +316,10 @@ def read_trace(
     how = Reading(_several(captures), None if config is None else engine_config(config), _several(rules),
                   str(like or ""), str(kernels or ""))
     for rule_file in how.rules: read_rules(rule_file)
-    return replace(_trace_result(_reduce_all(sources(path), peaks, name, executor, how), by, peaks), reading=how)
+    found = _reduce_all(sources(path), peaks, name, executor, how)
+    if name and all(r.device == "cpu" for r in found) and as_peaks(name).device != "cpu":
+        raise ValueError(f"on={name!r}: no trace has activity of a GPU; `peaks` takes the roofs of a CPU")
+    return replace(_trace_result(found, by, peaks), reading=how)
 
 # %% ../../nbs/traces/trace_read.ipynb #cd170de4
 _writers = {".html": "to_html", ".json": "to_json", ".csv": "to_csv"}
