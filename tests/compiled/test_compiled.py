@@ -137,7 +137,7 @@ def test_eager_beside_compiled(forward):
         if e.name.startswith("("): continue
         assert math.isclose(sum(b for p in kernels(result) for path, _, _, b in p.layers if path == e.name), e.eager_bytes), e.name
     found = compare(eager, result)
-    lines, limits = found.rows, [line for line in found.equations if "least times" in line]
+    lines, limits = found.rows, [line for line in found.equations if "minimum times" in line]
     assert len(limits) == 1 and limits[0].startswith("after: ") and "perfect fusion" in limits[0] and limits[0] in found.render()
     assert {"blocks.0.norm", "blocks.1.up", "head"} <= {l.name for l in lines if None not in l.points}
 
