@@ -206,7 +206,7 @@ def equation(d:Division)->str:
 def limits_text(limits)->list[str]:
     "Return a line on the least times of a compiled program, `Result.limits`; none for another one."
     told = [f"{name} {format_si(s, 's')}, {brief(nbytes, 'B')}" for name, s, nbytes in limits]
-    return [f"least times under the roofs: {' · '.join(told)}"] if told else []
+    return [f"minimum times at the roofs: {' · '.join(told)}"] if told else []
 
 _parts = model_name, _sample, _dtype, _mode, machine, time_text, _rate_text
 

@@ -359,7 +359,7 @@ def test_devices_and_degrees():
     assert any("bandwidth between devices unknown" in n for n in found.notes)
     one, two = serve(big, 1024, 256, tpot=0.01), serve(big, 1024, 256, 4, tensor_parallel=[2])  # one row each, by what was asked
     assert one.options[0].batch == o.batch and [(o.devices, o.batch) for o in two.options] == [(2, 4)]
-    for how, word in ((dict(batch=(1, 8), on=["H100"]), "at one batch size"), (dict(batch=4, tpot=0.01), "does not go with"), (dict(on=[]), "at least one"),
+    for how, word in ((dict(batch=(1, 8), on=["H100"]), "one batch size"), (dict(batch=4, tpot=0.01), "which searches for the batch"), (dict(on=[]), "at least one"),
                       (dict(on=["H100", "L40S"], batch=4, measured={4: 100.0}), "one device")):
         with pytest.raises(ValueError, match=word): serve(big, 1024, 256, **how)
 
