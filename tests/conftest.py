@@ -111,6 +111,7 @@ def place_in_run(item):
     "Long tests first, then those of one worker, so that nobody waits for them at the end; timed ones last."
     return [None, "cells", "all"].index(timed(item)), item.get_closest_marker("long") is None, item.get_closest_marker("xdist_group") is None
 
+@pytest.hookimpl(tryfirst=True)                         # xdist reads the groups in its own hook
 def pytest_collection_modifyitems(items):
     for item in items:
         if (group := together.get(item.path.stem)) and not timed(item): item.add_marker(pytest.mark.xdist_group(group))

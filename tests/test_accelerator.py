@@ -483,7 +483,7 @@ def test_a_captured_graph_has_a_time_and_no_known_work():
     check_sum(ra, 345)
     row = next(p for p in ra.results if p.name == "1")
     assert row.flops is row.bytes_moved is ra.program.flops is None and row.bound == "undefined"
-    assert ra.result.notes == ["captured graphs ran (1): the times of their kernels are known, their work is not"]
+    assert ra.result.notes == ["CUDA graphs ran (1): their kernels are timed, but their FLOPs and bytes are unknown"]
 
 @apart
 def test_replays_in_a_trace_have_the_operators_of_their_capture():
