@@ -121,7 +121,7 @@ def two(tmp_path_factory):
             kept.write_text(json.dumps([json.loads(out.split("OUT")[1]) for out, _ in outs]))
     return json.loads(kept.read_text())
 
-@pytest.mark.parametrize("kind", in_line(names.split(), "ddp", "fsdp"))
+@pytest.mark.parametrize("kind", in_line(names.split(), "ddp"))
 def test_every_rank_profiles_and_leaves_the_model_as_it_was(two, kind):
     for found in two:
         own = found[kind]

@@ -303,6 +303,7 @@ def test_first_screen_answers(chrome, report):
     opened(chrome, report, 1024, 768, state="")
     assert box(chrome, "#chart")[3] <= box(chrome, "#scroller")[1]                            # below each other
 
+@heavy_only("seconds in a browser")
 def test_the_division_sums_to_the_whole(chrome, report):
     opened(chrome, report)
     parts = chrome.execute_script("return data.division.map(d => [d.label, d.seconds])")
@@ -464,6 +465,7 @@ def test_the_url_brings_everything_back(chrome, report):
     ready(chrome, "modules")
     assert titles(chrome)[:3] == ["name", "type", "time"] and chosen(chrome) == []
 
+@heavy_only("seconds in a browser")
 def test_csv_of_filtered_rows_is_the_filtered_frame(chrome, report):
     opened(chrome, report)
     put(chrome, "category", "convolution"); put(chrome, "text", "layer3")
@@ -616,6 +618,7 @@ def test_a_thousand_rows_of_each_kind_fit(chrome, tmp_path):
 
 # Comparisons and peaks
 
+@heavy_only("seconds in a browser")
 def test_a_comparison(chrome, pages):
     "A row shows both of its markers; faster and slower have their colours; what is missing is blank."
     opened(chrome, pages["pair"][0], tab="pairs")

@@ -341,7 +341,7 @@ def test_every_kind_answers_or_says_why_not():
         assert whose and len(answers) == len(five), kind
         assert all(a if isinstance(a, Not) else all(len(where) == 2 for where in a) and a for a in answers), kind
 
-in_the_test_line = "ranks", "devices", "serve"
+in_the_test_line = "ranks", "serve"
 
 @pytest.mark.parametrize("kind", [k if k in in_the_test_line else pytest.param(k, marks=more) for k in questions])
 def test_one_screen_answers(chrome, page_of, kind):
@@ -389,6 +389,7 @@ def test_the_arrow_of_a_pair_is_above_its_markers():
     arrows = [t for t in figure.data if t.marker.symbol == "arrow"]
     assert arrows and all(t.zorder == 1 for t in arrows) and all(t.zorder is None for t in figure.data if t.marker.symbol != "arrow")
 
+@heavy_only("seconds in a browser")
 def test_no_bar_where_rows_and_total_disagree(chrome, page_of):
     opened(chrome, page_of("disagreeing"), state="")
     assert not chrome.find_element("id", "division").is_displayed()

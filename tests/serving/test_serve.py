@@ -61,7 +61,7 @@ hand = dict(
 
 def parameters(model): return sum(p.numel() for p in model.parameters())
 
-@pytest.mark.parametrize("name", hand)
+@pytest.mark.parametrize("name", [n if n != "gemma3" else pytest.param(n, marks=heavy_only("twelve layers")) for n in hand])
 def test_by_hand(name):
     "Parameters, cache and FLOPs of one token of eleven architectures."
     config, size, cache, flops = hand[name]
@@ -485,6 +485,7 @@ def test_profile_of_a_step(kind):
     attended = C if kind == "static" else prompt + 1
     assert found.result.program.contraction_flops == pytest.approx(2 * (2 * (L * (attn + 3*H*I) + V*H) + L*4*attended*H), rel=1e-3)
 
+@heavy_only("one more architecture")
 def test_no_time_is_expected_of_layers_that_were_never_measured():
     "A model of recurrent states: the limit is given alone, and a sentence says why."
     config = dict(model_type="mamba", hidden_size=64, num_hidden_layers=2, vocab_size=256, state_size=8, intermediate_size=128)
