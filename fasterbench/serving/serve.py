@@ -19,10 +19,12 @@ from typing import NamedTuple, overload
 from torch import nn
 
 from ..predicting.expected import Chip, attention_kernel, chip_of, interval
+from ..predicting.predict import no_ceiling_text
 from .serve_times import ServedTimes, engines, heads_of, products_of, server_spread
 from .serve_work import ModelWithoutData, Stored, configuration_of, experts_read, fact
 from .serve_work import language_model, stored_as
 from ..core.arguments import as_count
+from ..core.dtypes import dtype_name
 from ..roofs.datasheet import as_peaks, at_printed_clock, listed_device
 from ..roofs.hardware import HardwarePeaks
 from ..roofs.network import NetworkPeaks, bus_factor
@@ -225,6 +227,8 @@ _per_device = "figures are per device, tokens/s for all "
 def _serve_notes(model, asked, server, most):
     config, layout, works, peaks = asked.config, server.layout, server.works, server.peaks
     found = [_what_they_are(server)]
+    dtype = dtype_name(next(p.dtype for p in model.parameters() if p.is_floating_point()))
+    if dtype not in {c.dtype for c in peaks.ceilings}: found.append(no_ceiling_text([dtype], peaks))
     if layout.devices > 1: found.append(_what_is_sent(server))
     if any(w.role == "experts" for w in works["decode", "end"].weights):
         found.append("MoE: bytes assume that tokens are routed to experts evenly and independently")
