@@ -107,15 +107,19 @@ def timed(item):
 together = dict(test_report="pages", test_views="pages", test_compiled="compiler", test_serve="models", test_serve_models="models",
                 test_serve_times="models", test_training="models", test_house="text", test_words="text", test_canary="text", test_typing="text")
 
-def place_in_run(item):
-    "Long tests first, then those of one worker, so that nobody waits for them at the end; timed ones last."
-    return [None, "cells", "all"].index(timed(item)), item.get_closest_marker("long") is None, item.get_closest_marker("xdist_group") is None
+def pytest_xdist_make_scheduler(config, log):
+    from xdist.scheduler import LoadScopeScheduling
+    class ByFile(LoadScopeScheduling):
+        "One test after the other to the worker that is free, and the files of `together` to one."
+        def _split_scope(self, nodeid): return together.get(Path(nodeid.partition("::")[0]).stem, nodeid)
+    config.option.loadscopereorder = False
+    return ByFile(config, log)
 
-@pytest.hookimpl(tryfirst=True)                         # xdist reads the groups in its own hook
-def pytest_collection_modifyitems(items):
-    for item in items:
-        if (group := together.get(item.path.stem)) and not timed(item): item.add_marker(pytest.mark.xdist_group(group))
-    items.sort(key=place_in_run)
+def place_in_run(item):
+    "Long tests first, then the files of one worker, so that nobody waits for them at the end; timed ones last."
+    return [None, "cells", "all"].index(timed(item)), item.get_closest_marker("long") is None, item.path.stem not in together
+
+def pytest_collection_modifyitems(items): items.sort(key=place_in_run)
 
 def pytest_collection_finish():
     "What is imported stays: the collector, which a count of work runs, looks at what a test makes alone."
