@@ -111,6 +111,22 @@ print("OUT" + json.dumps(len(calls)))
     first, second = (json.loads(out.split("OUT")[1]) for out, _ in outs)
     assert first == second >= 8 + 8                                 # 8 with timestamps, and operators in as many
 
+@heavy_only("two ranks that profile")
+def test_a_rank_with_fewer_quiet_runs_records_as_many(tmp_path):
+    "A rank that others disturbed keeps three runs: the runs that record where it waits are as many on each rank."
+    outs, _ = launch("""
+import fasterbench.timing.timestamps as timestamps
+if rank: timestamps._Round.quiet_runs = lambda self, meter: dict(steps=[0, 1, 2], bare=[0, 1])
+calls = []
+class Sum(nn.Module):
+    def __init__(self): super().__init__(); self.lin = nn.Linear(64, 64)
+    def forward(self, x): calls.append(rank); y = self.lin(x); dist.all_reduce(y); return y
+RooflineAnalyzer(Sum(), x, peaks).profile(warmup=1, steps=12)
+print("OUT" + json.dumps(len(calls)))
+""", tmp_path, limit="20")
+    first, second = (json.loads(out.split("OUT")[1]) for out, _ in outs)
+    assert first == second
+
 @pytest.fixture(scope="module")
 def two(tmp_path_factory):
     "Return the findings of both ranks; one run for all workers."

@@ -104,7 +104,8 @@ def with_waits(
 )->ModuleTimes:
     "Split what the modules waited from what they did; if that cannot be recorded, return `times` as they are."
     if not peers.agreed("the profiler", can_record(), all): return times
-    n, count = len(times.own), min(recorded, len(times.steps.values))
+    n, quiet = len(times.own), len(times.steps.values)           # each rank has its own number of quiet runs
+    count = peers.agreed("the number of recorded runs", min(recorded, quiet), min)
     with gc_paused(): runs = marked_runs(fresh, run, accelerator(torch.device("cpu")), 2 + count, tick)[2:]
     if not runs: return times
     seen = [_of_run(records, timestamps, n) for timestamps, records, _ in runs]
