@@ -29,6 +29,7 @@ def names_of_types(source):
                                      ('def f():\n    "Of cuda."\n    return "mps"', 1), ('g(f"xpu:{i}")', 1), ("barracuda = CUDA", 0)])
 def test_names_of_types_are_found(line, n): assert len(names_of_types(line + "\n")) == n
 
+@heavy_only("reads the code")
 def test_devices_are_named_in_one_place():
     named = {p.relative_to(package).as_posix(): names_of_types(p.read_text(encoding="utf-8")) for p in package.rglob("*.py") if p.name != "_modidx.py"}
     assert len(named.pop("engine/accelerator.py")) > 20                           # the search finds what is there
@@ -152,6 +153,7 @@ def test_training():
     check_sum(ra, 325)
     assert sum(o.time_s for o in ra.ops) == pytest.approx(320e-6) and all(p.grad is None for p in model.parameters())
 
+@heavy_only("a model of the size that people use")
 @apart
 def test_resnet18():
     "Of each of 20 convolutions and batch norms, 17 activations, 8 sums of blocks, one pooling, one mean and one product."

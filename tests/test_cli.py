@@ -80,7 +80,7 @@ def test_version_and_module():
     for done in (fasterbench("--version"), subprocess.run([sys.executable, "-m", "fasterbench", "--version"], cwd=root, capture_output=True, text=True)):
         assert (done.returncode, done.stdout, done.stderr) == (0, f"fasterbench {package.__version__}\n", "")
 
-@pytest.mark.parametrize("args, code, part", [
+wrong = [
     (["roofline"], 2, "Missing argument"), (["roofline", "resnet18"], 2, "does not name a model"), (["roofline", "absent.py:make"], 2, "no file 'absent.py'"),
     (["roofline", "net.py:nothing"], 2, "it has make, broken, bare"), (["roofline", "net.py:broken"], 1, "disk on fire"), (["roofline", "net.py:make", "--input", "2,5"], 1, "shapes cannot be multiplied"),
     (["roofline", "net.py:bare"], 1, "it can return (module, sample)"), (["roofline", "net.py:make", "--csv", "-", "--json", "-"], 2, "only one of them can go to standard output"),
@@ -118,12 +118,30 @@ def test_version_and_module():
     (["run", "missing.py", "--debug"], 2, "there is no file 'missing.py'"),
     (["check", "ends.toml"], 2, "ends.py ended the process (SystemExit: 0)"), (["check", "late.toml"], 2, "ends.py:late ended the process (SystemExit: 0)"),
     (["count", "transformers:own_code"], 2, "own_code"),
-    (["ncu", "absent.csv"], 2, "absent.csv"), (["ncu", "net.py"], 1, "no table of Nsight Compute"), (["ncu", "net.py", "--by", "layer"], 2, "'layer'")])
-def test_errors_are_one_line(folder, args, code, part):
-    done = fasterbench(*args, cwd=folder)
-    lines = [l for l in done.stderr.splitlines() if not l.startswith("wrote ")]
-    assert done.returncode == code and len(lines) == 1 and lines[0].startswith("fasterbench: ") and part in lines[0], done.stderr
-    assert "Traceback" not in done.stderr
+    (["ncu", "absent.csv"], 2, "absent.csv"), (["ncu", "net.py"], 1, "no table of Nsight Compute"), (["ncu", "net.py", "--by", "layer"], 2, "'layer'")]
+
+@pytest.fixture(scope="module")
+def said(folder):
+    "The exit status and standard error of each wrong command line, one after the other in one process."
+    done = forked.python(f"""import contextlib, io, json, sys
+from fasterbench.cli.main import main
+found = []
+for args in {[args for args, *_ in wrong]!r}:
+    sys.argv, err = ["fasterbench", *args], io.StringIO()
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(err):
+        try: code = main()
+        except SystemExit as end: code = end.code
+    found.append((code, err.getvalue()))
+print(json.dumps(found))""", folder, env=bars, package=True)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+@pytest.mark.parametrize("i", range(len(wrong)), ids=lambda i: f"{' '.join(map(str, wrong[i][0]))}"[:60])
+def test_errors_are_one_line(said, i):
+    (_, code, part), (status, text) = wrong[i], said[i]
+    lines = [l for l in text.splitlines() if not l.startswith("wrote ")]
+    assert status == code and len(lines) == 1 and lines[0].startswith("fasterbench: ") and part in lines[0], text
+    assert "Traceback" not in text
 
 def test_the_table_of_devices_is_listed():
     done = fasterbench("peaks", "--devices")
@@ -333,6 +351,7 @@ def test_a_training_step_with_loss_optimizer_and_autocast(folder):
     assert rows["0", "forward"]["dtype"] == "bfloat16" and found["settings"]["autocast"] is True
     assert found["call"]["loss"] == "losses.py:mean" and found["call"]["optimizer"] == "adamw"
 
+@heavy_only("profiles at three sizes")
 def test_several_batch_sizes(folder):
     "One table, one page and one file; the time and the samples per second of each."
     (folder/"sizes.py").write_text("import torch\ndef make(): return torch.nn.Conv2d(3, 8, 3)\n")
@@ -401,6 +420,7 @@ def test_the_main_job(tmp_path):
     done = fasterbench("roofline", "torchvision:resnet81", cwd=tmp_path)
     assert done.returncode == 2 and "resnet18" in done.stderr and done.stderr.count("\n") == 1
 
+@heavy_only("a process whose reader leaves")
 def test_a_reader_that_leaves_loses_no_file(folder, tmp_path):
     "As `fasterbench report … | head -1` does: standard output is closed before anything is printed."
     for i, more in enumerate(([], ["--csv", "-"])[:1 + heavy]):

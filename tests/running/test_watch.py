@@ -675,6 +675,7 @@ def test_the_sample_of_a_thread_that_is_gone_holds_up_nobody():
         b.run(16)
     assert not wa.series and len(wb.series) == 1 and attributes(a.model) == a.before
 
+@heavy_only("models in four threads")
 def test_threads_that_train_their_own_models():
     "Samples are dropped while their thread is at work elsewhere, or not; none is left, and each model learns what it learns."
     def run(watched):
