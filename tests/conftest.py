@@ -11,11 +11,11 @@
     test_notebooks                                         each notebook of nbs/, from top to bottom
     benchmarks/, test_gpu_script                           scripts that measure; mutants.py says what the tests catch
 
-Three levels: the test line of the README; FASTERBENCH_TESTS=all, as `.ci/run`, adds what is marked `@heavy_only(why)`;
-FASTERBENCH_TESTS=nightly, once a week, adds `@nightly_only(why)`, long pages and cells `#| slow`. Tests run on several
-workers, some files together on one (`together`); what they share is made `once`. Those that compare times carry the mark `timed`: they come last, and no other test
-runs beside them. Of a notebook only the cells that carry `#| timed` are alone. Those of a minute carry the mark `long`, and
-come first."""
+Three levels: the test line of the README; FASTERBENCH_TESTS=all, as `.ci/run`, adds what is marked `@heavy_only(why)`, and
+parameters that `in_line` does not keep; FASTERBENCH_TESTS=nightly, once a week, adds `@nightly_only(why)`, long pages and
+cells `#| slow`. Tests run on several workers, the files of `together` on one; what they share is made `once`. Those that
+compare times carry the mark `timed`: they come last, and no other test runs beside them. Of a notebook only the cells that
+carry `#| timed` are alone. Those of a minute carry the mark `long`, and come first."""
 import gc, os, shutil, tempfile, warnings
 from pathlib import Path
 
