@@ -64,7 +64,7 @@ def serve_verb(
                   "[default: the range of the three]",
                   metavar="ENGINE")=None,
     tensor_parallel:option("Split the model over this many devices: 1,2,4.", kind=str, metavar="N,N,…")="1",
-    tpot:option("Limit the expected time per output token to SECONDS.",
+    tpot:option("Find the largest batch with an expected time per output token of at most SECONDS.",
                 kind=Optional[float], metavar="SECONDS")=None,
     price:option("Set the price of one device-hour, in any currency.", kind=Optional[float], metavar="PRICE")=None,
     network:option("Set the send bandwidth of each device, in B/s.  [default: that of the device's link]",
