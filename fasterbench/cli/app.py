@@ -269,10 +269,9 @@ def roof_mismatches(roofs, dtype:str, environment, device:str)->list[str]:
         found.append(f"were measured on {name} ({roofs.device}), and {rows}")
     elif env.get("threads") and environment.get("threads") and env["threads"] != environment["threads"]:
         found.append(f"were measured with {env['threads']} threads, the rows with {environment['threads']}")
-    dtypes = {own, *(c.dtype for c in roofs.ceilings)}
-    if dtype and dtype not in dtypes:
+    if dtype and dtype not in roofs.dtypes:
         found.append(f"have no ceiling for {dtype}, so {own} stands in for it; the ceilings are "
-                     f"{', '.join(sorted(dtypes))}")
+                     f"{', '.join(sorted(roofs.dtypes))}")
     return found
 
 # %% ../../nbs/cli/app.ipynb #f14ac7e7

@@ -205,6 +205,15 @@ def chip_of(
     clock = clock_of(device) if device and peaks.device != "cpu" else None
     return Chip(device.units, clock * _boost(peaks), 128.0 if device.architecture in _wide else 64.0) if clock else None
 
+def missing_peaks(
+    peaks:HardwarePeaks,
+    dtypes:set[str], # Of the matrix products
+)->list[str]:
+    "Return a note on the dtypes that the device has no peak for: which one is used."
+    if not (missing := sorted(dtypes - peaks.dtypes)): return []
+    name, own = peaks.environment.get("device_name", peaks.device), peaks.dtype.removeprefix("torch.")
+    return [f"{name} has no peak for {', '.join(missing)}; that of {own} is used"]
+
 # %% ../../nbs/predicting/expected.ipynb #e0000010
 _tiles = np.array([(256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64), (32, 64), (64, 32), (32, 32),
                    (16, 64), (64, 16)])

@@ -25,7 +25,7 @@ from ..engine.accelerator import accelerator, stand_in
 from ..engine.step import check_step, phases
 from .expected import (Chip, Doubt, chip_of, compiled_times, deviation, device_deviation,
                                              doubt_of, expected_operator_times, held_power, interval, is_range,
-                                             row_scale, z80)
+                                             missing_peaks, row_scale, z80)
 from ..roofs.datasheet import Device, as_peaks, at_printed_clock, listed_device, target_of
 from ..roofs.hardware import HardwarePeaks
 from ..roofs.place import at_time, place, ranked, shares_of
@@ -146,11 +146,6 @@ def _unmeasured_text(doubt):
     "Return the families without measurements, with their shares of the time."
     return ", ".join(f"{word} ({percent_text(share, 0)})" for word, share in doubt.words if share >= 0.005)
 
-def no_ceiling_text(dtypes, peaks)->str:
-    "Say which peak stands in for that of dtypes that a device has none of."
-    name, own = peaks.environment.get("device_name", peaks.device), peaks.dtype.removeprefix("torch.")
-    return f"{name} has no peak for {', '.join(dtypes)}; that of {own} is used"
-
 def _prediction_notes(name, program, peaks, fusion, like, found, rows, doubt):
     "Return the notes below a prediction."
     if not program.time_s: return [f"Predicted for {name}, not measured: no operator runs, so the limit is 0 s."]
@@ -172,8 +167,7 @@ def _prediction_notes(name, program, peaks, fusion, like, found, rows, doubt):
         notes = [f"{least}. The expected time is {time(program.time_s)} "
                  f"(80 % interval {time(low)} to {time(high)}), from {basis}."]
         if words := _unmeasured_text(doubt): notes.append(f"never measured: {words} of the time")
-    missing = sorted({p.dtype for p in rows if p.contraction_flops and p.dtype} - {c.dtype for c in peaks.ceilings})
-    if missing: notes.append(no_ceiling_text(missing, peaks))
+    notes += missing_peaks(peaks, {p.dtype for p in rows if p.contraction_flops and p.dtype})
     if fusion: notes.append(f"compiled: {fusion}")
     return notes + ([peaks.environment["caveat"]] if peaks.environment.get("caveat") else [])
 

@@ -237,6 +237,11 @@ class HardwarePeaks:
         return self.levels or (MemoryLevel("DRAM", None, self.peak_bandwidth),)
 
     @property
+    def dtypes(self)->set[str]:
+        "The dtypes that have a compute roof: those of the `ceilings`, and that of the peak."
+        return {dtype_name(self.dtype), *(c.dtype for c in self.ceilings)}
+
+    @property
     def compute(self)->tuple[Ceiling, ...]:
         "The compute roofs: `ceilings`, or the peak alone."
         return self.ceilings or (Ceiling(dtype_name(self.dtype), self.peak_flops),)

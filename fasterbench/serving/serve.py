@@ -18,8 +18,7 @@ from typing import NamedTuple, overload
 
 from torch import nn
 
-from ..predicting.expected import Chip, attention_kernel, chip_of, interval
-from ..predicting.predict import no_ceiling_text
+from ..predicting.expected import Chip, attention_kernel, chip_of, interval, missing_peaks
 from .serve_times import ServedTimes, engines, heads_of, products_of, server_spread
 from .serve_work import ModelWithoutData, Stored, configuration_of, experts_read, fact
 from .serve_work import language_model, stored_as
@@ -227,8 +226,7 @@ _per_device = "figures are per device, tokens/s for all "
 def _serve_notes(model, asked, server, most):
     config, layout, works, peaks = asked.config, server.layout, server.works, server.peaks
     found = [_what_they_are(server)]
-    dtype = dtype_name(next(p.dtype for p in model.parameters() if p.is_floating_point()))
-    if dtype not in {c.dtype for c in peaks.ceilings}: found.append(no_ceiling_text([dtype], peaks))
+    found += missing_peaks(peaks, {dtype_name(_float_dtype(model))})
     if layout.devices > 1: found.append(_what_is_sent(server))
     if any(w.role == "experts" for w in works["decode", "end"].weights):
         found.append("MoE: bytes assume that tokens are routed to experts evenly and independently")
@@ -393,6 +391,8 @@ def _math_dtype(text, stored, dtype, peaks):
     if asked in there or asked == dtype: return asked
     raise ValueError(f"math={text!r}: no peak of it is known for this device; there are {', '.join(sorted(there))}")
 
+def _float_dtype(model): return next(p.dtype for p in model.parameters() if p.is_floating_point())
+
 def _width(model, config):
     "Return the elements of the hidden state of a token."
     head = getattr(model.get_output_embeddings(), "weight", None)
@@ -403,7 +403,7 @@ def _server(counted, on, lies, network, math, engine, reserve):
     model, works, asked, engine = counted.model, counted.works, counted.asked, engine or ""
     (weights, cache_bytes, devices, split_head), new = lies, counted.new
     stored = stored_as(weights, model.config)
-    dtype = next(p.dtype for p in model.parameters() if p.is_floating_point())
+    dtype = _float_dtype(model)
     peaks, size = as_peaks(on, dtype), dtype.itemsize
     share, last = 1.0 if cache_bytes is None else cache_bytes / size, works["decode", "end"]
     layout, reduced = Sharding(devices, stored, split_head, share), _width(model, asked.config) * size

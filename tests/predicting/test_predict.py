@@ -323,7 +323,9 @@ def test_a_batch_norm_in_eval_mode_is_no_more_than_pointwise_work():
 def test_a_dtype_without_a_peak_is_said():
     "Turing has tensor cores for float16 and none for bfloat16."
     import torch
-    from fasterbench import predict
+    from fasterbench import HardwarePeaks, predict
     def said(device, dtype): return [n for n in predict(torch.nn.Linear(64, 64).to(dtype), torch.ones(8, 64, dtype=dtype), device).notes if "no peak" in n]
     assert said("Tesla T4", torch.bfloat16) == ["Tesla T4 has no peak for bfloat16; that of float32 is used"]
     assert said("Tesla T4", torch.float16) == said("NVIDIA H100 80GB HBM3", torch.bfloat16) == []
+    alone = HardwarePeaks(1e12, 1e11, device="a device")                        # a peak, of float32, and no list of ceilings
+    assert said(alone, torch.float32) == [] and said(alone, torch.bfloat16) == ["a device has no peak for bfloat16; that of float32 is used"]
