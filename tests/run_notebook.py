@@ -40,9 +40,9 @@ def turn(source, shares):
         set_num_threads(threads)
         os.environ["OMP_NUM_THREADS"] = setting
 
-def has_timed(path, out):
-    "Return whether a cell that is run compares times."
-    return any(is_timed(source) and kind(source) not in out for *_, source in code_cells(path))
+def has_timed(cells, out):
+    "Return whether one of the cells that are run compares times."
+    return any(is_timed(source) and kind(source) not in out for *_, source in cells)
 
 def code_cells(path):
     "(place among all cells, id, source) of each code cell."
@@ -65,8 +65,9 @@ def run(path, heavy, weekly=False):
     os.chdir(Path(path).parent)
     os.environ["PATH"] = os.pathsep.join((os.environ["FASTERBENCH_TEST_FOLDER"] + "/bin", os.environ["PATH"]))     # see `forked`
     out, ip, counts = left_out(heavy, weekly), shell(), dict(executed=0, heavy=0, weekly=0, cuda=0, never=0)
-    shares = has_timed(path, out)
-    for place, ident, source in code_cells(path):
+    cells = code_cells(path)
+    shares = has_timed(cells, out)
+    for place, ident, source in cells:
         if (why := kind(source)) in out:
             counts[why] += 1
             continue

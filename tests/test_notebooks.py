@@ -22,7 +22,7 @@ def run(path, *levels):
     return done, json.loads(done.stdout.rpartition("\ncells:")[2]) if done.returncode == 0 else {}
 
 def marks(path):
-    kept = [pytest.mark.timed("cells")] * has_timed(path, left_out(heavy, nightly))
+    kept = [pytest.mark.timed("cells")] * has_timed(code_cells(path), left_out(heavy, nightly))
     if path.parent.name in pages and path.stem in rare:
         return [*kept, *[pytest.mark.long] * nightly, nightly_only(f"a long page; its parts are tested in {rare[path.stem]}")]
     return kept + [heavy_only("pages that other notebooks test in parts")] * (path.parent.name in pages)

@@ -96,35 +96,33 @@ dist.barrier()
 print("OUT" + json.dumps(out))
 '''
 
-def test_one_rank_that_saw_a_long_run_does_not_run_alone(tmp_path):
-    "A rank that has seen a run of another length times its operators in more of them; where the others do not, its collectives wait for ever."
-    outs, _ = launch("""
-import fasterbench.analysis.measure as measure
-measure._has_longer_runs = lambda seconds: rank == 0
+def calls_of_two(tmp_path, steps, uneven, **how):
+    "How often each of two ranks calls a model that sums over both, where `uneven` makes them differ."
+    outs, _ = launch(uneven + f"""
 calls = []
 class Sum(nn.Module):
     def __init__(self): super().__init__(); self.lin = nn.Linear(64, 64)
     def forward(self, x): calls.append(rank); y = self.lin(x); dist.all_reduce(y); return y
-RooflineAnalyzer(Sum(), x, peaks).profile(warmup=1, steps=8)
+RooflineAnalyzer(Sum(), x, peaks).profile(warmup=1, steps={steps})
 print("OUT" + json.dumps(len(calls)))
-""", tmp_path)
-    first, second = (json.loads(out.split("OUT")[1]) for out, _ in outs)
+""", tmp_path, **how)
+    return (json.loads(out.split("OUT")[1]) for out, _ in outs)
+
+def test_one_rank_that_saw_a_long_run_does_not_run_alone(tmp_path):
+    "A rank that has seen a run of another length times its operators in more of them; where the others do not, its collectives wait for ever."
+    first, second = calls_of_two(tmp_path, 8, """
+import fasterbench.analysis.measure as measure
+measure._has_longer_runs = lambda seconds: rank == 0
+""")
     assert first == second >= 8 + 8                                 # 8 with timestamps, and operators in as many
 
 @heavy_only("two ranks that profile")
 def test_a_rank_with_fewer_quiet_runs_records_as_many(tmp_path):
     "A rank that others disturbed keeps three runs: the runs that record where it waits are as many on each rank."
-    outs, _ = launch("""
+    first, second = calls_of_two(tmp_path, 12, """
 import fasterbench.timing.timestamps as timestamps
 if rank: timestamps._Round.quiet_runs = lambda self, meter: dict(steps=[0, 1, 2], bare=[0, 1])
-calls = []
-class Sum(nn.Module):
-    def __init__(self): super().__init__(); self.lin = nn.Linear(64, 64)
-    def forward(self, x): calls.append(rank); y = self.lin(x); dist.all_reduce(y); return y
-RooflineAnalyzer(Sum(), x, peaks).profile(warmup=1, steps=12)
-print("OUT" + json.dumps(len(calls)))
-""", tmp_path, limit="20")
-    first, second = (json.loads(out.split("OUT")[1]) for out, _ in outs)
+""", limit="20")
     assert first == second
 
 @pytest.fixture(scope="module")
