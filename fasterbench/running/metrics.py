@@ -213,8 +213,9 @@ class MetricSeries(View):
         used = [(others, cores) for others, cores in loads if doubtful(others, cores)]
         if not used: return []
         most, cores = max(used)
-        up_to = "up to " if len(used) > 1 else ""
-        return [f"other processes used {up_to}{most:.1f} of {int(cores)} cores in {len(used)} of {len(self)} samples"]
+        said, = load_caveats(MachineLoad(int(cores), others=most))
+        if len(used) > 1: said = said.replace("used", "used up to")
+        return [f"{said} in {len(used)} of {len(self)} samples"]
 
     @property
     def _first(self):

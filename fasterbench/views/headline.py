@@ -175,7 +175,7 @@ def terms(d:Division)->list[Term]:
     parts = [*((kind, kind, s) for kind, s in d.needed), ("above", above, d.above_s),
              ("unknown", "with unknown FLOPs", d.unknown_s), *(("apart", name.strip("()"), s) for name, s in d.apart),
              ("waiting", "waiting for communication", d.waiting_s), *outside]
-    return [Term(*part) for part in parts if part[2]]
+    return [Term(*part) for part in parts if abs(part[2]) > 1e-9 * d.end_to_end_s]      # less is rounding
 
 # %% ../../nbs/views/headline.ipynb #2ec89704
 def _signed(parts):

@@ -80,8 +80,7 @@ def _segments(result):
     "Return the terms of the equation as segments of a bar, if it has any; what is subtracted has no length on it."
     whole = divided(result)
     if not result.points or not is_split(whole): return []
-    return [dict(kind=t.kind, label=t.label, seconds=t.seconds) for t in terms(whole)
-            if t.seconds > 1e-6 * whole.end_to_end_s]
+    return [dict(kind=t.kind, label=t.label, seconds=t.seconds) for t in terms(whole) if t.seconds > 0]
 
 # %% ../../nbs/views/report.ipynb #6353c678
 _first = ("name", "type", "operator", "phase", "time_s", "share", "bound", "utilization_pct", "potential_s")
