@@ -15,8 +15,8 @@ from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, overload
 
-from .verdicts import (Moved, Sampled, change_between, drift_between, factors_to_exceed,
-                                            half_width, ratio_factor)
+from .verdicts import Moved, Sampled, change_between, drift_between, factors_to_exceed
+from ..timing.certainty import half_width, ratio_factor
 from ..core.features import door
 from ..core.files import write_whole
 from ..core.units import format_si, percent_text

@@ -30,22 +30,6 @@ def change_between(
     if factor != 1.0 and not high > low * factor: return within
     return "faster" if after.time_s < before.time_s else "slower"
 
-# %% ../../nbs/comparing/verdicts.ipynb #ce28rt00
-def half_width(
-    time_s:float,
-    interval_s:Sequence[float], # Lower and upper end; empty: unknown
-)->float|None:
-    "Return the half width of an interval as a logarithm, by its upper end: the lower one may be cut at the limit."
-    return math.log(interval_s[1] / time_s) if interval_s and time_s > 0 else None
-
-def ratio_factor(
-    widths:Sequence[float|None], # Of both times; 0 of a measured one
-    shared:float=0.0,            # Of what is off in both alike
-)->float|None:
-    "Return the factor that the ratio of two times has to exceed; `None` where a width is unknown."
-    if None in widths: return None
-    return math.exp(math.sqrt(sum(max(w**2 - shared**2, w**2 / 2) for w in widths)))
-
 # %% ../../nbs/comparing/verdicts.ipynb #ce31rt00
 def drift_between(
     before:Sequence[float], # `Reference.quartiles` of the first profile

@@ -9,12 +9,13 @@ __all__ = ['places', 'schema', 'version', 'ServePoint', 'ServeResult', 'ServeOpt
 import json
 from dataclasses import asdict, dataclass, field
 from html import escape
-from math import exp, log, log10
+from math import log10
 
 from ..core.files import Number, check_schema, restored
 from ..core.units import format_count, format_si
 from ..roofs.hardware import HardwarePeaks, checked_peaks
 from ..roofs.row import grouped
+from ..timing.certainty import half_width, ratio_factor
 from ..views.fields import Field, brief, ratio_text
 from ..views.plot import bounds, canvas, dress, grid, hues, log_axis
 from ..views.roof_lines import ink
@@ -476,9 +477,9 @@ class ServeSeries(_ServingView):
         "Return the expected rate of a device over that of the first row, and its interval; empty where one is unknown."
         first = self.options[0]
         if len(self.options) < 2 or not (o.expected_per_device and first.expected_per_device): return {}
-        ratio, off = o.expected_per_device / first.expected_per_device, [_half_width(x) for x in (first, o)]
-        if o is first or None in off: return dict(ratio=ratio)
-        factor = exp(sum(w**2 for w in off)**0.5)
+        ratio = o.expected_per_device / first.expected_per_device
+        factor = ratio_factor([half_width(x.expected_s, x.interval_s) for x in (first, o)])
+        if o is first or factor is None: return dict(ratio=ratio)
         return dict(ratio=ratio, ratio_interval=f"{ratio / factor:.2f} to {ratio * factor:.2f}")
 
     def _page(self):
@@ -489,10 +490,6 @@ class ServeSeries(_ServingView):
     def to_dict(self)->dict:
         "Return everything as plain values that JSON can hold."
         return dict(schema=_series_schema, version=1) | asdict(self) | dict(caveats=self.caveats)
-
-def _half_width(o):
-    "Return the half width of the interval of an option's time as a logarithm; `None` where none is known."
-    return log(o.high_s / o.expected_s) if o.interval_s else None
 
 def options_chart(series, title):
     "Draw tokens per second of a device, limit and expected, for each row."

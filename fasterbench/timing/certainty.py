@@ -104,3 +104,19 @@ def is_marked(
 )->bool:
     "Tell if the samples of a row vary so much that it is marked; two say nothing."
     return len(samples.values) > 2 and samples.iqr > row_spread * time_s
+
+# %% ../../nbs/timing/certainty.ipynb #ce28rt00
+def half_width(
+    time_s:float,
+    interval_s:Sequence[float], # Lower and upper end; empty: unknown
+)->float|None:
+    "Return the half width of an interval as a logarithm, by its upper end: the lower one may be cut at the limit."
+    return math.log(interval_s[1] / time_s) if interval_s and time_s > 0 else None
+
+def ratio_factor(
+    widths:Sequence[float|None], # Of both times; 0 of a measured one
+    shared:float=0.0,            # Of what is off in both alike
+)->float|None:
+    "Return the factor that the ratio of two times has to exceed; `None` where a width is unknown."
+    if None in widths: return None
+    return math.exp(math.sqrt(sum(max(w**2 - shared**2, w**2 / 2) for w in widths)))
