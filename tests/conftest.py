@@ -105,7 +105,7 @@ def timed(item):
 
 # Files that one worker runs: it alone starts a browser, imports models or the compiler, and parses the package.
 together = dict(test_report="pages", test_views="pages", test_compiled="compiler", test_serve="models", test_serve_models="models",
-                test_serve_times="models", test_training="models", test_house="text", test_words="text", test_canary="text", test_typing="text", test_cli="commands")
+                test_serve_times="models", test_training="models", test_house="text", test_words="text", test_canary="compiler", test_typing="text", test_warnings="text", test_cli="commands")
 
 def pytest_xdist_make_scheduler(config, log):
     from xdist.scheduler import LoadScopeScheduling

@@ -8,7 +8,8 @@ outside = ("torch", "torch._dynamo", "torchvision", "numpy", "pandas", "plotly.g
            "typer", "jinja2", "filelock", "IPython.core.interactiveshell", "unittest.mock", "subprocess")
 patience_s = 900        # after which a process hangs; a slow machine, or one stopped for a while, is given this long
 inside = ("fasterbench.roofline", "fasterbench.views.report", "fasterbench.views.plot", "torch.distributed.fsdp",
-          "torch.distributed.tensor.parallel")
+          "torch.distributed.tensor.parallel", "torch._inductor.graph", "transformers.models.llama.modeling_llama", "hypothesis",
+          "plotly.graph_objs._figure", "plotly.graph_objs._scatter", "plotly.graph_objs._layout", "plotly.graph_objs._bar", "plotly.subplots", "fastcore.test", "fasterbench.cli.main")
 
 # ---- in the servers
 

@@ -3,6 +3,8 @@ import ast, json
 from collections import Counter
 from pathlib import Path
 
+from wings import tree
+
 root = Path(__file__).resolve().parent.parent
 columns = 120
 
@@ -26,7 +28,7 @@ def public_names(package=root/"fasterbench"):
     found = {}
     for path in sorted(package.rglob("*.py")):
         if path.stem in ("_modidx", "__init__"): continue
-        listed = [n.value for n in ast.parse(path.read_text(encoding="utf-8")).body if isinstance(n, ast.Assign) and getattr(n.targets[0], "id", "") == "__all__"]
+        listed = [n.value for n in tree(path).body if isinstance(n, ast.Assign) and getattr(n.targets[0], "id", "") == "__all__"]
         found[str(path.relative_to(package).with_suffix("")).replace("/", ".")] = ast.literal_eval(listed[0]) if listed else []
     return found
 
@@ -34,7 +36,7 @@ def assigned_methods():
     "`A.b = …` at the top of a module: a method that its class does not show."
     found = []
     for path in modules():
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        for node in tree(path).body:
             targets = node.targets if isinstance(node, ast.Assign) else []
             found += [f"{path.relative_to(root)}:{node.lineno} {ast.unparse(t)}" for t in targets
                       if isinstance(t, ast.Attribute) and t.attr != "__doc__"]

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import torch
 
+from wings import tree
+
 package = Path(__file__).resolve().parent.parent/"fasterbench"
 
 # Names that stand in the code as they are written here are found by reading it; these stand in it as text or on objects.
@@ -38,13 +40,13 @@ def used():
     "Each private name of PyTorch in the code, with the modules that use it."
     found = {}
     for path in package.rglob("*.py"):
-        tree, inner = ast.parse(path.read_text(encoding="utf-8")), set()
+        parsed, inner = tree(path), set()
         names = {}
-        for node in ast.walk(tree):
+        for node in ast.walk(parsed):
             if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "torch":
                 for a in node.names: names[a.asname or a.name] = f"{node.module}.{a.name}"
             elif isinstance(node, ast.Import): inner |= {a.name for a in node.names if a.name.startswith("torch.")}
-        for node in ast.walk(tree):
+        for node in ast.walk(parsed):
             first, _, rest = chain_of(node).partition(".")
             if rest and first in ("torch", *names): inner.add(f"{names.get(first, first)}.{rest}")
         for name in filter(private, inner | set(names.values())): found.setdefault(name, set()).add(".".join(path.relative_to(package).with_suffix("").parts))

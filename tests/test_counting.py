@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import heavy_only
+from conftest import heavy_only, in_line
 from torch import nn
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.checkpoint import checkpoint
@@ -133,7 +133,7 @@ def test_operators_are_those_that_run(model):
 
 # with a stride and a dilation of 2 every other element is looked at
 @pytest.mark.parametrize("pool, share", [(nn.MaxPool1d(2), 1), (nn.MaxPool1d(3, 1, 1), 1), (nn.MaxPool1d(3, 2, dilation=2), 1/2), (nn.MaxPool1d(3, 2, ceil_mode=True), 1)])
-@pytest.mark.parametrize("batch", [(), (2,)])
+@pytest.mark.parametrize("batch", in_line([(), (2,)], (2,)))
 def test_a_pool_along_one_axis_writes_no_indices(pool, share, batch):
     x = r(*batch, 4, 64)
     out = pool(x)

@@ -30,12 +30,14 @@ def copied(tmp_path_factory):
         assert done.returncode == 0, done.stderr
     return there
 
+@heavy_only("exports and cleans all notebooks")
 def test_export_changes_nothing(copied):
     here, there = (files(d/"fasterbench", "*.py") for d in (root, copied))
     assert here == there
     _, different, errors = filecmp.cmpfiles(package, copied/"fasterbench", sorted(here), shallow=False)
     assert not different and not errors
 
+@heavy_only("exports and cleans all notebooks")
 def test_clean_changes_nothing(copied):
     names = [str(p.relative_to(root)) for p in notebooks]
     _, different, errors = filecmp.cmpfiles(root, copied, names, shallow=False)
@@ -75,24 +77,24 @@ def test_links_between_notebooks_lead_somewhere():
 
 def test_docstrings_of_modules_lead_nowhere_else():
     "nbdev writes a link into each docstring where the project has a hosted documentation; the pages it names do not exist."
-    docs = {m: ast.get_docstring(ast.parse(p.read_text(encoding="utf-8"))) or "" for m, p in wings.modules(package).items()}
+    docs = {m: ast.get_docstring(wings.tree(p)) or "" for m, p in wings.modules(package).items()}
     assert {m: documentation_links(d) for m, d in docs.items() if documentation_links(d)} == {}
     assert documentation_links("Docs: https://fasterbench.github.io/fasterbench/core/units.html.md") and [m for m, d in docs.items() if not d] == []
 
-def names_in_several(sources):
+def names_in_several(parsed):
     "Functions and classes of modules that stand in another module too, with the modules."
     found = {}
-    for module, source in sources.items():
-        for node in ast.parse(source).body:
+    for module, tree in parsed.items():
+        for node in tree.body:
             if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and not node.name.startswith("__"):
                 found.setdefault(node.name, set()).add(module)
     return {name: sorted(where) for name, where in found.items() if len(where) > 1}
 
 def test_a_name_stands_in_one_module():
     "A search for a function or a class finds one; two different things are called what each is."
-    assert names_in_several({m: p.read_text(encoding="utf-8") for m, p in wings.modules(package).items()}) == {}
-    twice = {"a": "def f(): ...\nclass C:\n    def g(self): ...", "b": "def g(): ...\ndef f(): ...\ndef __getattr__(n): ..."}
-    assert names_in_several(twice | {"c": "def __getattr__(n): ..."}) == {"f": ["a", "b"]}
+    assert names_in_several({m: wings.tree(p) for m, p in wings.modules(package).items()}) == {}
+    twice = dict(a="def f(): ...\nclass C:\n    def g(self): ...", b="def g(): ...\ndef f(): ...\ndef __getattr__(n): ...", c="def __getattr__(n): ...")
+    assert names_in_several({name: ast.parse(source) for name, source in twice.items()}) == {"f": ["a", "b"]}
 
 def test_an_operator_has_one_rule():
     "Of two rules the one that is imported later would hold, without a word; who changed the other would see no effect."

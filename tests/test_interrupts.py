@@ -84,7 +84,7 @@ more = [("forward", press_ctrl_c, False), ("training", fail, False), ("training"
 
 # The first variant takes more lines than the others; it is in pieces, which several workers can take.
 pieces = 3
-cases = [("forward", fail, False, piece, pieces) for piece in range(pieces)]
+cases = [pytest.param("forward", fail, False, piece, pieces, marks=[heavy_only("other lines")] * (piece > 0)) for piece in range(pieces)]
 
 @pytest.mark.parametrize("what,act,first,piece,pieces", cases + [(*case, 0, 1) for case in more] * heavy)
 def test_interrupted_at_every_line(what, act, first, piece, pieces):

@@ -37,15 +37,6 @@ def python(*args, cwd, **env):
 
 absent = "import sys\nsys.modules['torch'] = None\n"
 
-def test_a_saved_result_without_torch(tmp_path):
-    "It opens, prints, plots and becomes a page."
-    done = python("-c", absent + f"""import fasterbench
-result = fasterbench.from_json({str(resnet50)!r})
-result.summary(); result.plot(); result.to_html("page.html"); result.to_csv("rows.csv")
-fasterbench.compare(result, result).summary()""", cwd=tmp_path, PYTHONPATH=str(root))
-    assert done.returncode == 0 and "layer4" in done.stdout, done.stderr
-    assert (tmp_path/"page.html").stat().st_size > 1e6 and (tmp_path/"rows.csv").read_text().count("\n") > 50
-
 @pytest.mark.parametrize("verb, needs", [(["report", resnet50, "--html", "page.html"], False), (["roofline", "net.py:make"], True), (["trace", "trace.json"], True),
                                          (["predict", "net.py:make", "--on", "NVIDIA H100"], True), (["peaks"], True), (["check", "b.toml"], True)])
 def test_verbs_without_torch(tmp_path, verb, needs):

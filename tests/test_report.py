@@ -200,7 +200,7 @@ def here_on(page):
 
 # Every kind of page
 
-@pytest.mark.parametrize("name", in_line(kinds_of_pages, "report", "pair", why="another kind of page"))
+@pytest.mark.parametrize("name", in_line(kinds_of_pages, "report", why="another kind of page"))
 def test_opens_from_a_file_without_a_network_and_without_errors(chrome, pages, name):
     path, tab = pages[name]
     console, requests = opened(chrome, path, tab=tab, state="")

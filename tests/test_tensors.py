@@ -1,6 +1,6 @@
 "Tensors of every layout, without memory, and with hooks: a profile reads what can be read, and puts it back."
 import pytest
-from conftest import heavy_only
+from conftest import heavy_only, in_line
 import torch
 from torch import nn
 
@@ -115,7 +115,7 @@ def test_a_tensor_of_any_layout_is_put_back(layout, where):
     assert numbers(model.tensor) == before
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
-@pytest.mark.parametrize("layout", layouts)
+@pytest.mark.parametrize("layout", in_line(layouts, "coo", "nested", "quantized", "conjugate", why="another layout"))
 def test_a_sample_of_any_layout_runs(layout):
     given = layouts[layout]()
     profiled(Linear44(), (given, torch.ones(2, 4)))
@@ -148,7 +148,7 @@ hooked = {
     "node before": lambda p, f: _accumulator(p).register_prehook(f),
 }
 
-@pytest.mark.parametrize("kept_before", [False, True])
+@pytest.mark.parametrize("kept_before", in_line([False, True], False))
 @pytest.mark.parametrize("kind", hooked)
 def test_hooks_that_a_forward_registers_are_gone(kind, kept_before):
     calls = []

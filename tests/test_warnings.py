@@ -5,6 +5,7 @@ import pytest
 
 import fasterbench, forked
 from conftest import root
+from wings import tree
 
 # line 4 profiles under roofs that are far too low, and then a model with an operator that has no rule
 script = """import fasterbench, torch, warnings
@@ -43,8 +44,7 @@ def test_every_warning_of_the_package_has_a_kind():
     assert all(issubclass(getattr(fasterbench, n), fasterbench.FasterbenchWarning) for n in kinds) and len(kinds) == 6
     calls = []
     for path in (root/"fasterbench").rglob("*.py"):
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        for n in ast.walk(tree):
+        for n in ast.walk(tree(path)):
             if isinstance(n, ast.ImportFrom) and n.module == "warnings" and not n.level: assert "warn" not in {a.name for a in n.names}, path
             if isinstance(n, ast.Call) and ast.unparse(n.func) == "warnings.warn": raise AssertionError(f"{path}:{n.lineno}")
             if isinstance(n, ast.Call) and ast.unparse(n.func) == "warn": calls.append((path.name, n.lineno, ast.unparse(n.args[1])))

@@ -23,20 +23,16 @@ def found(text):
     return [" ".join(text[max(m.start() - 40, 0):m.end() + 40].split()) for m in pattern.finditer(text)]
 
 def texts(path):
-    "Return the texts of a file: of a notebook all cells and printed outputs, of a module all strings and comments."
+    "Return the texts of a file: of a notebook all cells, from which its module is made, and printed outputs."
     if path.suffix == ".md": return [path.read_text(encoding="utf-8")]
-    if path.suffix == ".py":
-        source = path.read_text(encoding="utf-8")
-        strings = [n.value for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Constant) and isinstance(n.value, str)]
-        return strings + re.findall(r"(?<!['\"])#(.*)", source)
     cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
     outputs = [o for c in cells for o in c.get("outputs", []) if o.get("name") != "stderr"]       # warnings of other packages are their words
     return ["".join(c["source"]) for c in cells] + ["".join(o.get("text") or o.get("data", {}).get("text/plain", "")) for o in outputs]
 
-read = sorted(p for p in (*(root/"nbs").rglob("*.ipynb"), *(root/"nbs").rglob("*.md"), *root.glob("*.md"), *(root/"fasterbench").rglob("*.py")) if ".ipynb_checkpoints" not in p.parts)
+read = sorted(p for p in (*(root/"nbs").rglob("*.ipynb"), *(root/"nbs").rglob("*.md"), *root.glob("*.md")) if ".ipynb_checkpoints" not in p.parts)
 
 def test_no_advice():
-    "In no notebook, page, module or printed output; what is found is named with its file."
+    "In no notebook, page or printed output, and so in no module; what is found is named with its file."
     told = {str(p.relative_to(root)): hits for p in read if (hits := [a for text in texts(p) for a in found(text)])}
     assert told == {} and len(read) > 100
 
@@ -55,9 +51,8 @@ def test_advice_is_told_from_facts():
 def test_advice_in_every_kind_of_file_is_found(tmp_path):
     cells = [dict(cell_type="markdown", source=["You should\n", "wait."]), dict(cell_type="code", source=["f()"], outputs=[dict(text=["We recommend it."])])]
     (tmp_path/"a.ipynb").write_text(json.dumps(dict(cells=cells)))
-    (tmp_path/"a.py").write_text('def f():\n    "Consider this."\n    return 1 # try to fuse\n')
     (tmp_path/"a.md").write_text("You might want more.")
-    for name, n in (("a.ipynb", 2), ("a.py", 2), ("a.md", 1)): assert len([a for t in texts(tmp_path/name) for a in found(t)]) == n
+    for name, n in (("a.ipynb", 2), ("a.md", 1)): assert len([a for t in texts(tmp_path/name) for a in found(t)]) == n
 
 # Words of this project for which the field has its own. Readers of pages and help meet the field's.
 ours = {r"stamps?": "clock reading, or instrumentation overhead"}

@@ -1,12 +1,18 @@
 """Which module imports which, read from the source: imports inside functions count, and names that `fasterbench` hands on
 count as imports of the module they live in."""
 import ast
+from functools import cache
 from pathlib import Path
 
 order = ["core", "engine", "work", "timing", "roofs", "probes", "views", "analysis", "cli"]          # the core
 features = ["compiled", "predicting", "serving", "comparing", "counting", "checking", "running", "ncu", "traces", "memory", "training", "network", "profiling"]      # each stands on the core
 stands_on = dict(serving="predicting")                            # and on no other feature but this
 at_top = dict(roofline="analysis", compute="analysis", __main__="cli")   # where the modules without a folder belong
+
+@cache
+def tree(path):
+    "A file, parsed once for all who read it; nobody changes what is returned."
+    return ast.parse(Path(path).read_text(encoding="utf-8"))
 
 def modules(package):
     "Dotted name below the package → file. A wing is there by its own name if its `__init__` holds something; the package itself is left out."
@@ -16,7 +22,7 @@ def modules(package):
 def homes(package):
     "Public name → module, as `fasterbench/__init__.py` has it."
     scope = {}
-    for node in ast.parse((Path(package)/"__init__.py").read_text(encoding="utf-8")).body:
+    for node in tree(Path(package)/"__init__.py").body:
         if isinstance(node, ast.Assign) and node.targets[0].id == "_homes": exec(compile(ast.Module([node], []), "homes", "exec"), scope)
     return scope.get("_homes", {})
 
@@ -40,7 +46,7 @@ def imports(package):
         return ".".join(parts) or None
     graph = {}
     for module, path in files.items():
-        statements = [n for n in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(n, (ast.Import, ast.ImportFrom))]
+        statements = [n for n in ast.walk(tree(path)) if isinstance(n, (ast.Import, ast.ImportFrom))]
         here = f"{module}.__init__" if path.stem == "__init__" else module
         found = {resolved(t) for n in statements for t in targets(n, here, name)}
         graph[module] = found - {None, module}

@@ -76,14 +76,15 @@ def rows(result): return {(p.name, p.phase): p for p in getattr(result, "result"
 
 def seeded(seed=1): torch.manual_seed(seed); random.seed(seed); np.random.seed(seed)
 
-@pytest.mark.parametrize("how", [dict(), dict(accumulate=4), dict(evaluate=3), dict(accumulate=3, evaluate=5), dict(shape=lambda i: 3 + i % 5),
-                                 dict(optimizer=torch.optim.SGD, lr=0.1, momentum=0.9), dict(optimizer=torch.optim.AdamW, foreach=True)],
-                         ids=["plain", "accumulation", "evaluation", "both", "shapes", "sgd", "foreach"])
-def test_a_program_does_what_it_does_without(how, monkeypatch):
+ways = {"plain": dict(), "accumulation": dict(accumulate=4), "evaluation": dict(evaluate=3), "both": dict(accumulate=3, evaluate=5), "shapes": dict(shape=lambda i: 3 + i % 5),
+        "sgd": dict(optimizer=torch.optim.SGD, lr=0.1, momentum=0.9), "foreach": dict(optimizer=torch.optim.AdamW, foreach=True)}
+
+@pytest.mark.parametrize("name", in_line(ways, "both", "shapes", "foreach", why="a part of what the line does"))
+def test_a_program_does_what_it_does_without(name, monkeypatch):
     "Losses, parameters, buffers, the optimizer's state and the random generators are the same, bit for bit."
     monkeypatch.setattr(watching, "program_cost", program_cost)              # what a watch runs when it begins, too
     def run(watched):
-        program = Program(**how)
+        program = Program(**ways[name])
         seeded()
         with watch(program.model, every=30, active=2, peaks=peaks) if watched else nullcontext() as w: program.run(90)
         return program, [torch.get_rng_state().tolist(), random.getstate(), np.random.get_state()[1].tolist()], w
@@ -272,7 +273,8 @@ class FaultyStep(torch.optim.SGD):
         if self.at is not None: self.at -= 1
         return super().step(closure)
 
-@pytest.mark.parametrize("where, error", [*itertools.product(("forward", "backward", "update"), (Trouble, KeyboardInterrupt)), ("loss", TypeError)])
+@pytest.mark.parametrize("where, error", [*(pytest.param(where, error, marks=[heavy_only("another error there")] * ((where == "backward") != (error is KeyboardInterrupt)))
+                                            for where, error in itertools.product(("forward", "backward", "update"), (Trouble, KeyboardInterrupt))), ("loss", TypeError)])
 def test_an_error_goes_through_and_everything_is_off(where, error):
     for at in range(4, 18, 1 if nightly else 3):       # in the calls before, in and after a sample
         program = Program(Faulty(), FaultyStep, lr=0.1)

@@ -61,7 +61,7 @@ hand = dict(
 
 def parameters(model): return sum(p.numel() for p in model.parameters())
 
-@pytest.mark.parametrize("name", [n if n != "gemma3" else pytest.param(n, marks=heavy_only("twelve layers")) for n in hand])
+@pytest.mark.parametrize("name", in_line(hand, "llama", "mistral_window", "deepseek_latent", "gpt2", "mixtral", "t5", "mamba", why="another architecture"))
 def test_by_hand(name):
     "Parameters, cache and FLOPs of one token of eleven architectures."
     config, size, cache, flops = hand[name]
