@@ -54,10 +54,10 @@ def as_result(
                     "profiled, nor the path of a saved result")
 
 # %% ../../nbs/comparing/compare.ipynb #1028c863
-def roof_rates(r:Result)->dict[tuple[str, str], float]:
-    "Return every roof of `r` by its name and unit."
+def roof_rates(r:Result, dtypes:set[str])->dict[tuple[str, str], float]:
+    "Return the roofs of `r` by name and unit: those of `dtypes`, and those of memory."
     if r.peaks is None: return {}
-    compute = {(c.name, "FLOP/s"): c.flops for c in r.peaks.compute}
+    compute = {(c.name, "FLOP/s"): c.flops for c in r.peaks.compute if c.dtype in dtypes}
     return compute | {(l.name, "B/s"): l.bandwidth for l in r.peaks.memory}
 
 # %% ../../nbs/comparing/compare.ipynb #17d43990
@@ -85,11 +85,12 @@ def _roofs_differ(values):
 
 # %% ../../nbs/comparing/compare.ipynb #54277633
 def differences(results:list[Result], sides:tuple=_before_after)->list[str]:
-    "List the conditions that differ between `results`; roofs less than 5 % apart count as the same. `sides` name them."
+    "List the conditions, and by more than 5 % the roofs of dtypes in use, that differ. `sides` name the results."
     about = list(map(conditions, results))
     lines = [f"{k}: {_told(values, sides)}" for k, values in _by_key(about) if len(set(map(str, values))) > 1]
     def text(rate, unit): return "none" if rate is None else format_si(rate, unit)
-    for (name, unit), rates in _by_key(list(map(roof_rates, results))):
+    dtypes = set().union(*(dtypes_in_use(r, [*r.points, *r.ops]) for r in results if r.peaks))
+    for (name, unit), rates in _by_key([roof_rates(r, dtypes) for r in results]):
         if _roofs_differ(rates): lines.append(f"{name}: {_told([text(r, unit) for r in rates], sides)}")
     return lines
 
@@ -494,7 +495,7 @@ def _panels(series, top):
     named = [_with_phase(n, l) for n, l in zip(told_apart([label(l.row) for l in lines], 26), lines)]
     rows = [(n, _with_phase(label(l.row), l), l.values("time_s"), _hues[1:][i % 6])
             for i, (n, l) in enumerate(zip(named, lines))]
-    changed = ("time of the rows that changed most", "s", rows)
+    changed = ("times that changed most", "s", rows)
     return [("time of the whole model", "s", whole(series.times)), *rate, *roof, changed]
 
 def _with_phase(name, line): return f"{name} {line.row.phase}" if line.row.phase not in ("", "forward") else name
@@ -521,7 +522,7 @@ def _series_chart(series, title, top):
                             name=shown(name, 30), legendgroup=key, row=row, col=col, hovertext=texts,
                             hoverinfo="text", connectgaps=False,
                             line=dict(color=hue, width=2), marker=dict(symbol=i % 9, size=9, color=hue),
-                            showlegend=heading.endswith("changed most") or row + col == 2)
+                            showlegend=(row, col) in (places[0], places[-1]))
         written = dict(ticksuffix=" %") if unit == "%" else dict(tickformat="~s", ticksuffix=unit)
         fig.update_yaxes(rangemode="tozero", nticks=5, row=row, col=col, gridcolor=grid, zeroline=False,
                          **written)
@@ -800,10 +801,10 @@ def _programs(fig, before, after):
 
 def _both_roofs(fig, before, after, rows, box):
     "Draw the roofs after; those before, where they differ, paler."
-    if roof_rates(before) != roof_rates(after):
-        roof_lines(fig, before.peaks, levels_in_use(before, rows), box, "rgba(116, 128, 138, 0.35)", False,
-                   dtypes_in_use(before, rows))
-    roofs(fig, after.peaks, levels_in_use(after, rows), box, dtypes_in_use(after, rows))
+    dtypes = [dtypes_in_use(r, rows) for r in (before, after)]
+    if roof_rates(before, dtypes[0]) != roof_rates(after, dtypes[1]):
+        roof_lines(fig, before.peaks, levels_in_use(before, rows), box, "rgba(116, 128, 138, 0.35)", False, dtypes[0])
+    roofs(fig, after.peaks, levels_in_use(after, rows), box, dtypes[1])
 
 def _pair_categories(comparison):
     "Return the time of each category on both sides, by what bounds its rows."
