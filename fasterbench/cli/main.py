@@ -6,9 +6,12 @@
 __all__ = ['main', 'failed']
 
 # %% ../../nbs/cli/main.ipynb #e4ae3bb0
-import os, sys, warnings
+import os, sys, sysconfig, warnings
 from importlib import import_module
+from pathlib import Path
+from traceback import walk_tb
 
+import fasterbench
 from . import roofline_verb      # registers its verbs
 from .app import app, notice, plain_warning
 from .ranks import is_first, launched_ranks
@@ -40,9 +43,19 @@ def _exit_code(args):
         if isinstance(error, ImportError) and (error.name or "").partition(".")[0] == "torch":
             return failed(f"{args[0]} needs PyTorch, which is not installed: pip install torch", 2, True)
         usage = hasattr(error, "format_message")
-        plain = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+        plain = (str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}") + _place_of(error)
         text = error.format_message() if usage else plain
         return failed(text, error.exit_code if usage else 1, usage) if text.strip() else getattr(error, "exit_code", 1)
+
+_installed = tuple(os.path.join(folder, "") for folder in (os.path.dirname(fasterbench.__file__), *(
+    sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib", "scripts"))))
+
+def _place_of(error):
+    "Return ` (file, line 8)`, the last line of the user's own code that led to `error`; nothing if it ran none."
+    while error.__cause__ is not None: error = error.__cause__
+    own = [(file, line) for frame, line in walk_tb(error.__traceback__)
+           if os.path.isfile(file := frame.f_code.co_filename) and not file.startswith(_installed)]
+    return f" ({Path(own[-1][0]).name}, line {own[-1][1]})" if own and str(error).strip() else ""
 
 def failed(text, code, usage=False):
     "Say in one line what went wrong. One rank says for all what is wrong with the arguments."
