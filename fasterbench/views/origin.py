@@ -95,17 +95,26 @@ def command_line()->str:
     program = ["python", "-m", os.path.basename(folder)] if name == "__main__.py" else [name]
     return shlex.join([*program, *words])
 
+# `git describe --dirty` writes the index anew, and leaves its lock there when it is killed
+_status = "git --no-optional-locks status --porcelain=v2 --branch --untracked-files=no --no-renames".split()
+
+def _commit_of(status):
+    "Return the commit that a status names, with `-dirty` if tracked files differ; empty before the first commit."
+    lines = status.splitlines()
+    found = next((l.split()[2] for l in lines if l.startswith("# branch.oid ")), "(initial)")
+    if found == "(initial)": return ""
+    return found[:12] + ("" if all(l.startswith("#") for l in lines) else "-dirty")
+
 @contextmanager
 def commit_asked():
     "Let git work within the context. Gives a function that returns the commit of the working directory, or nothing."
-    command = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
     nowhere = subprocess.DEVNULL
-    try: git = subprocess.Popen(command, text=True, stdin=nowhere, stdout=subprocess.PIPE, stderr=nowhere)
+    try: git = subprocess.Popen(_status, text=True, stdin=nowhere, stdout=subprocess.PIPE, stderr=nowhere)
     except OSError: git = None
     def answer():
         try: out, _ = git.communicate(timeout=2) if git else ("", None)
         except (subprocess.SubprocessError, ValueError): return ""
-        return out.strip() if git and git.returncode == 0 else ""
+        return _commit_of(out) if git and git.returncode == 0 else ""
     try: yield answer
     finally:
         if git:
