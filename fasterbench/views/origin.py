@@ -98,7 +98,7 @@ def command_line()->str:
 # `git describe --dirty` writes the index anew, and leaves its lock there when it is killed
 _status = "git --no-optional-locks status --porcelain=v2 --branch --untracked-files=no --no-renames".split()
 
-def _commit_of(status):
+def _commit_in(status):
     "Return the commit that a status names, with `-dirty` if tracked files differ; empty before the first commit."
     lines = status.splitlines()
     found = next((l.split()[2] for l in lines if l.startswith("# branch.oid ")), "(initial)")
@@ -114,7 +114,7 @@ def commit_asked():
     def answer():
         try: out, _ = git.communicate(timeout=2) if git else ("", None)
         except (subprocess.SubprocessError, ValueError): return ""
-        return _commit_of(out) if git and git.returncode == 0 else ""
+        return _commit_in(out) if git and git.returncode == 0 else ""
     try: yield answer
     finally:
         if git:
