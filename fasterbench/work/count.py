@@ -134,7 +134,6 @@ def _unseen_sends(unseen):
     "Return the collectives among operators that the dispatcher did not see."
     return [name for name in unseen if is_collective(name.partition(" ")[0])]
 
-# %% ../../nbs/work/count.ipynb #b4afba4c
 def _touched_bytes(touches): return sum(t.bytes for t in touches)
 
 # %% ../../nbs/work/count.ipynb #c47298f2

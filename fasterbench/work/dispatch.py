@@ -31,7 +31,6 @@ _views = {f"aten::{n}" for n in """_unsafe_view detach_ lift_fresh lift _reshape
 _views |= {f"{ns}::{n}" for ns in ("_c10d_functional", "c10d_functional")
            for n in ("wait_tensor", "wait_tensors", "_wrap_tensor_autograd")}      # wait for a collective, or mark it
 
-# %% ../../nbs/work/dispatch.ipynb #ddb44e6e
 @cache
 def is_view(op)->bool:
     "Return whether `op` moves nothing: a view, a sparse tensor over others, or a look at or a change of metadata."
