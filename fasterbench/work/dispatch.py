@@ -266,7 +266,6 @@ def _nodes(block):
         yield n.kind()
         for inner in n.blocks(): yield from _nodes(inner)
 
-# %% ../../nbs/work/dispatch.ipynb #f488d7a8
 def script_operators(
     module:torch.nn.Module, # Scripted, or not
 )->dict[str, int]:
