@@ -102,14 +102,14 @@ def _item_flops(known, name, args, kwargs, out, item):
         try: flops = known.flops(*args, **kwargs, out=out)
         except (TypeError, LookupError, ArithmeticError) as error:
             raise ValueError(f"the rule for {name} failed: {type(error).__name__}: {error}") from error
-    return _checked(name, flops if flops is None or isinstance(flops, Flops) else Flops(flops, 0))
+    return _possible(name, flops if flops is None or isinstance(flops, Flops) else Flops(flops, 0))
 
-def _checked(name, flops):
+def _possible(name, flops):
     "Return the FLOPs that a rule gave. Raise `ValueError` if they cannot be the work of a call."
     try: valid = flops is None or all(0 <= n < math.inf for n in flops) and flops.contraction <= flops.total
     except TypeError: valid = False
     if valid: return flops
-    raise ValueError(f"the rule for {name} gave {flops}; valid are finite numbers from 0, a contraction up to the total")
+    raise ValueError(f"the rule for {name} gave {flops}: FLOPs are finite, from 0, and contractions a part of them")
 
 # %% ../../nbs/work/flops.ipynb #c0mp1ex1
 _if_complex = {**dict.fromkeys(aten_names("""mul div prod cumprod square pow reciprocal _trilinear
