@@ -195,7 +195,7 @@ def _weight_bytes(model, layout, works):
 _published = "1404 published runs of four models on H100, H200, B200 and GB200"
 
 def _uneven_heads(asked, work, devices):
-    "Say which heads cannot be divided evenly; keys and values are also copied, each head to as many devices. Else \"\"."
+    "Say which heads cannot be divided evenly, \"\" if all can; those of keys are also copied, each to as many devices."
     queries = fact(asked.config, "num_attention_heads")
     keys = dict.fromkeys(k.kv_heads for k in work.cache.kinds if k.pairs)
     uneven = [f"{queries} attention heads"] if isinstance(queries, int) and queries % devices else []

@@ -18,8 +18,8 @@ _definitions = [
 
 def _caveats(found, assumed):
     "Say over which peak MFU is where the model's dtype is another, and which shares no device can reach."
-    told = ["the model is float32; MFU and HFU are over the bfloat16 peak, as training under autocast"] if assumed else []
-    return [*told, *(line for u in found for line in _over_the_peak(u))]
+    told = "the model is float32; MFU and HFU are over the bfloat16 peak, as training under autocast"
+    return [*([told] if assumed else []), *(line for u in found for line in _over_the_peak(u))]
 
 def _over_the_peak(u):
     "Say which FLOPs that run exceed the peak; of masked pairs, which need not run, nothing is said."
