@@ -8,7 +8,6 @@ __all__ = ['main', 'failed']
 # %% ../../nbs/cli/main.ipynb #e4ae3bb0
 import os, sys, sysconfig, warnings
 from importlib import import_module
-from pathlib import Path
 from traceback import walk_tb
 
 import fasterbench
@@ -55,7 +54,7 @@ def _place_of(error):
     while error.__cause__ is not None: error = error.__cause__
     own = [(file, line) for frame, line in walk_tb(error.__traceback__)
            if os.path.isfile(file := frame.f_code.co_filename) and not file.startswith(_installed)]
-    return f" ({Path(own[-1][0]).name}, line {own[-1][1]})" if own and str(error).strip() else ""
+    return f" ({os.path.basename(own[-1][0])}, line {own[-1][1]})" if own and str(error).strip() else ""
 
 def failed(text, code, usage=False):
     "Say in one line what went wrong. One rank says for all what is wrong with the arguments."
