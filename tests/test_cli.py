@@ -96,8 +96,10 @@ wrong = [
     (["roofline", "net.py:make", "--optimizer", "adam"], 2, "it needs a training step: add --backward"), (["roofline", "net.py:make", "--backward", "--optimizer", "adamx"], 2, "Adamax"),
     (["roofline", "net.py:make", "--backward", "--loss", "mean"], 2, "the form is FILE.py:FUNCTION"), (["roofline", "net.py:make", "--autocast", "int8"], 2, "'int8' is not one of"),
     (["roofline", "net.py:make", "--backward", "--loss", "net.py:absent"], 2, "it has make, broken, bare"), (["count", "net.py:broken"], 1, "disk on fire"), (["count"], 2, "Missing argument"),
-    (["count", "resnet18"], 2, "does not name a model"), (["serve", "transformers:absent", "--on", "NVIDIA H100"], 2, "is not a folder or file with a configuration"),
-    (["compare", "newer.json", "saved.json"], 1, "version 99"), (["roofline", "net.py:bare", "--batch", "2"], 1, "assuming images of 2x3x224x224"),
+    (["count", "resnet18"], 2, "does not name a model"), (["serve", "transformers:absent", "--on", "NVIDIA H100"], 2, "Invalid value for MODEL: 'absent' is not a folder or file with a configuration"),
+    (["compare", "newer.json", "saved.json"], 1, "version 99"), (["compare", "broken.json", "saved.json"], 1, "broken.json is not a JSON file"), (["trace", "broken.json"], 1, "broken.json cannot be read"),
+    (["trace", "absent.json"], 2, "absent.json"), (["roofline", "net.py:make", "--peaks", "broken.json"], 2, "Invalid value for --peaks: cannot read peaks from 'broken.json'"),
+    (["roofline", "net.py:bare", "--batch", "2"], 1, "assuming images of 2x3x224x224"),
     (["predict", "net.py:make", "--on", "RTX 9999"], 2, "'--on': 'RTX 9999' is not in the table"), (["serve", "transformers:x", "--on", "RTX 9999"], 2, "'--on': 'RTX 9999'"),
     (["serve", "torchvision:resnet18", "--on", "NVIDIA H100"], 2, "'torchvision:resnet18' does not name a language model"),
     *((["serve", "transformers:x", "--on", "NVIDIA H100", *wrong], 2, says) for wrong, says in (

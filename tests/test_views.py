@@ -35,6 +35,18 @@ def test_caveats_are_said():
                   kernels="FLOPs are unknown for 1 of 1 rows", no_roofs="the file has no peak metrics", trace="GPU idle 85.0 %")
     for kind, words in wanted.items(): assert words in " ".join(view_of(kind).caveats), kind
 
+def test_files_have_whole_names():
+    "A name of 29 characters is cut in the printed table alone; so are no two that then look alike."
+    from fasterbench.comparing.compare import _column_titles, series_of
+    from view_kinds import predicted
+    found = series_of([predicted(n, on) for on in ("NVIDIA H100 80GB HBM3", "NVIDIA L40S") for n in (1, 2)])
+    names = [f"batch {n} {on}" for on in ("NVIDIA H100 80GB HBM3", "NVIDIA L40S") for n in (1, 2)]
+    assert found.csv().splitlines()[0] == ",".join(["name", "phase", "operator", "type", *(f"{n} [s]" for n in names)])
+    assert [r["name"] for r in found.to_dict()["results"]] == found.labels == names and "…" not in found.to_json()
+    assert _column_titles(names) == ["…tch 1 NVIDIA H100 80GB HBM3", "…tch 2 NVIDIA H100 80GB HBM3", *names[2:]]
+    alike = ["first of two " + "x" * 27, "second of two " + "x" * 27]
+    assert _column_titles(alike) == alike
+
 def test_a_sweep_of_predictions_says_limit_and_interval():
     for kind in ("batches", "devices", "three_batches"):
         view, page = view_of(kind), on_page(kind)

@@ -195,7 +195,7 @@ def _labels_of(results, names)->tuple[list[str], str]:
     if not _all_differ(labels):
         return list(names) if names and _all_differ(names) else [str(i) for i, _ in enumerate(labels, 1)], ""
     ordered = len(used) == 1 and all(_is_number(a[used[0]]) for a in about)
-    return [l if len(l) <= 28 else f"…{l[-27:]}" for l in labels], used[0] if ordered else ""
+    return labels, used[0] if ordered else ""
 
 def _labels_by_conditions(about):
     "Return a label per result, made of the first conditions that tell the results apart, and which these are."
@@ -208,6 +208,11 @@ def _labels_by_conditions(about):
         if None in values or len(set(longer)) == len(set(labels)): continue
         if key in _naming or _all_differ(longer): labels, used = longer, [*used, key]
     return labels, used
+
+def _column_titles(labels):
+    "Return labels for a printed table: the ends of long ones, if they still differ."
+    short = [printable(l) if len(l) <= 28 else f"…{printable(l)[-27:]}" for l in labels]
+    return short if _all_differ(short) else [printable(l) for l in labels]
 
 def _all_differ(texts): return len(set(texts)) == len(texts)
 
@@ -385,7 +390,7 @@ class Series(View):
             rate = [f"{brief(t) if t >= 1 else format(t, '.2g')}/s" for t in self.throughputs]
             change = change_text(self.throughputs[-1] / self.throughputs[0])
             rows.insert(1, [f"samples{self.throughput_of}", "", *rate, change])
-        titles = ["name", "type", *map(printable, self.labels), "last/first"]
+        titles = ["name", "type", *_column_titles(self.labels), "last/first"]
         if not self.quantity: titles, *rows = (r[:-1] for r in [titles, *rows])      # no order, so no first and last
         below = [*more_rows(len(self.rows), top), *self._of_results]
         return Table([titles, *rows], {0, 1}, self.lines, below)

@@ -115,6 +115,7 @@ class _Server:
     times: ServedTimes|None # Expected times; None: for no GPU of the table
     engine: str
     reserve: float          # Of the memory
+    uneven: str             # Heads that the devices cannot share evenly, in words
 
     def point(self, key, batch):
         work, n = self.works[key], self.layout.devices
@@ -193,14 +194,23 @@ def _weight_bytes(model, layout, works):
 
 _published = "1404 published runs of four models on H100, H200, B200 and GB200"
 
+def _uneven_heads(asked, work, devices):
+    "Say which heads cannot be divided evenly, \"\" if all can; those of keys are also copied, each to as many devices."
+    queries = fact(asked.config, "num_attention_heads")
+    keys = dict.fromkeys(k.kv_heads for k in work.cache.kinds if k.pairs)
+    uneven = [f"{queries} attention heads"] if isinstance(queries, int) and queries % devices else []
+    uneven += [f"{n} KV heads" for n in keys if n % devices and devices % n]
+    return f"{' and '.join(uneven)} cannot be divided evenly over {devices} devices" if uneven else ""
+
 def _why_no_times(server):
     "Return why there is no expected time: what the kernel model was never checked against."
     if server.chip is None: return "the roofs are not those of a GPU in the table"
     last = server.works["decode", "end"]
     if last.cache.states: return "layers with a recurrent state were never measured"
+    if server.uneven: return "uneven splits of heads were never measured"
     return "its layers were never measured" if heads_of(last) else "models without attention were never measured"
 
-def _what_they_are(server):
+def _what_they_are(server, points):
     "Return a line that says what the figures are."
     datasheet = server.peaks.environment.get("source") == "datasheet"
     limit = f"limit: the minimum time at the {'datasheet' if datasheet else 'measured'} roofs"
@@ -210,22 +220,33 @@ def _what_they_are(server):
     engine = server.times.engine or f"{', '.join(most)} or {last}"
     running = f"on a server ({engine}) with as many concurrent requests as the batch size"
     what = "of the forward alone" if bare else running
-    return (f"Nothing here was measured. {limit}. expected: the time {what}, computed from predicted kernel times. "
+    given = any(p.measured_per_s for p in points)
+    origin = "Limit and expected are not measured; the measured rates were given" if given \
+        else "Nothing here was measured"
+    return (f"{origin}. {limit}. expected: the time {what}, computed from predicted kernel times. "
             f"Such estimates were checked against {_published}.")
 
 def _what_is_sent(server):
     "Return a line that says how the devices send, and what that takes."
     link, name = server.network, server.peaks.environment.get("device_name", "this device")
-    if link is None: return ("bandwidth between devices unknown: the limit excludes collectives, and the expected "
-                             f"time includes only their latency ({name})")
+    if link is None:
+        expected = ", and the expected time includes only their latency" if server.times else ""
+        return f"bandwidth between devices unknown: the limit excludes collectives{expected} ({name})"
     if isinstance(link, NetworkPeaks): return "collectives: timed by the measured roofs of the network"
     return f"collectives: two all-reduces per layer over a link of {format_si(link, 'B/s')} per direction ({name})"
 
+def _beyond_the_limit(points):
+    "Say which measured rates exceed the limit of their batch; those of decode at half the output, their mean."
+    return [f"{p.phase} at batch {p.batch}: the measured {format_si(p.measured_per_s)} tokens/s exceed the limit of "
+            f"{format_si(p.tokens_per_s)} tokens/s"
+            for p in points if p.at != "end" and p.measured_per_s and p.measured_per_s > p.tokens_per_s]
+
 _per_device = "figures are per device, tokens/s for all "
 
-def _serve_notes(model, asked, server, most):
+def _serve_notes(model, asked, server, most, points=()):
     config, layout, works, peaks = asked.config, server.layout, server.works, server.peaks
-    found = [_what_they_are(server)]
+    found = [_what_they_are(server, points), *_beyond_the_limit(points)]
+    if server.uneven: found.append(server.uneven)
     found += missing_peaks(peaks, {dtype_name(_float_dtype(model))})
     if layout.devices > 1: found.append(_what_is_sent(server))
     if any(w.role == "experts" for w in works["decode", "end"].weights):
@@ -378,7 +399,7 @@ def _result(counted, batches, server, measured):
     model = counted.model
     return ServeResult(counted.name, tuple(points), tuple(curve), server.peaks, server.peak, counted.prompt,
                        counted.new, sum(p.numel() for p in model.parameters()), server.held, server.layout.devices,
-                       crossings, most, _serve_notes(model, counted.asked, server, most), server.engine)
+                       crossings, most, _serve_notes(model, counted.asked, server, most, points), server.engine)
 
 # %% ../../nbs/serving/serve.ipynb #1676d88a
 _math = dict(fp8="float8_e4m3fn", fp4="float4_e2m1fn_x2", mxfp4="float4_e2m1fn_x2", nvfp4="float4_e2m1fn_x2",
@@ -413,12 +434,14 @@ def _server(counted, on, lies, network, math, engine, reserve):
     kernel = attention_kernel(engine, peaks.environment.get("architecture", ""))
     products = {phase: products_of(works[phase, at], stored) for phase, at in _keys[:2]}
     speed = link if not isinstance(link, NetworkPeaks) else link.roof("all_reduce", devices).bus_bandwidth
+    uneven = _uneven_heads(asked, last, devices)
+    unchecked = last.cache.states or uneven
     times = ServedTimes(at_printed_clock(peaks), chip, products, devices, reduced, name, math, kernel, engine, speed) \
-        if chip and heads and not last.cache.states and all(products.values()) else None
+        if chip and heads and not unchecked and all(products.values()) else None
     network = link if devices > 1 else None
     return _Server(works, layout, peaks, chip, peaks.flops_of(math), network, (2 * last.layers, reduced),
                    None if memory is None else memory * (1 - reserve),
-                   _weight_bytes(model, layout, works), new, times, engine, reserve)
+                   _weight_bytes(model, layout, works), new, times, engine, reserve, uneven)
 
 # %% ../../nbs/serving/serve.ipynb #5e000012
 def _series(counted, servers, batches, tpot, price):

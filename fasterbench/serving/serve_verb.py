@@ -41,10 +41,10 @@ def _cache_element(text):
     return sizes[text]
 
 def _about_option(text):
-    "Split an error of `serve`, which begins with its argument: what is wrong, and the option whose value it is."
+    "Split an error of `serve`, which begins with its argument: what is wrong, and whose value it is; else the model's."
     name, equals, rest = text.partition("=")
     known = equals and name in inspect.signature(serve_verb).parameters
-    return (rest, f"--{name.replace('_', '-')}") if known else (text, "serve")
+    return (rest, f"--{name.replace('_', '-')}") if known else (text, "MODEL")
 
 @app.command("serve", epilog=examples('serve transformers:config.json --on "NVIDIA H100 80GB HBM3"',
                                       "serve transformers:config.json --on L40S,H200 --tensor-parallel 1,2"))

@@ -6,7 +6,7 @@
 __all__ = ['mfu_verb']
 
 # %% ../../nbs/training/mfu_verb.ipynb #c12dbb7a
-from ..cli.app import (examples, Dtype, Length, Model, app, dtype_named, option, printed,
+from ..cli.app import (examples, Length, Model, app, dtype_named, option, printed,
                                  target_device, usage_error, whole, write)
 from ..cli.roofline_verb import loaded_on_meta
 
@@ -16,19 +16,36 @@ _definitions = [
     "attention with all query–key pairs (PaLM), or only those not masked in fused attention",
     "HFU: contraction FLOPs that run, with recomputation, ÷ (time × peak FLOP/s)"]
 
-def _lines(name, flops, rate, devices, peaks, dtype, found, unit):
+def _caveats(found, assumed):
+    "Say over which peak MFU is where the model's dtype is another, and which shares no device can reach."
+    told = "the model is float32; MFU and HFU are over the bfloat16 peak, as training under autocast"
+    return [*([told] if assumed else []), *(line for u in found for line in _over_the_peak(u))]
+
+def _over_the_peak(u):
+    "Say which FLOPs that run exceed the peak; of masked pairs, which need not run, nothing is said."
+    from fasterbench.core.units import percent_text
+    shares = {"MFU, unmasked pairs": u.mfu_needed, "HFU": u.hfu}
+    over = [f"{name} {percent_text(share)}" for name, share in shares.items() if share > 1]
+    promised = ", which is impossible" if u.of.startswith("datasheet") else ""
+    return [f"{' and '.join(over)}: above 100 % of the peak ({u.of}){promised}"] if over else []
+
+def _lines(name, flops, rate, devices, peaks, dtype, found, unit, caveats):
     "Return the lines that the verb prints."
     from fasterbench.core.units import format_si, percent_text
     from fasterbench.views.view import text_table
     def each(v): return f"{v / flops.tokens:,.0f}".replace(",", " ")
     device = peaks.environment.get("device_name", peaks.device)
     per_device = format_si(rate / devices, f"{unit}/s")
-    head = [f"{name} · {rate:g} {unit}/s on {devices} × {device} ({per_device} each) · {dtype}",
+    head = [f"{name} · {rate:g} {unit}/s on {devices} × {device} ({per_device} each) · {dtype} peak",
             f"FLOP per {unit[:-1]} of a step: {each(flops.model)} of the model (all pairs), "
             f"{each(flops.model_needed)} (unmasked pairs), {each(flops.hardware)} of the hardware"]
     rows = [["peak", "FLOP/s", "MFU", "MFU, unmasked pairs", "HFU"]]
     rows += [[u.of, format_si(u.peak, "FLOP/s"), *map(percent_text, (u.mfu, u.mfu_needed, u.hfu))] for u in found]
-    return [*head, "", *text_table(rows, {0}), "", *_definitions]
+    return [*head, "", *text_table(rows, {0}), "", *caveats, *_definitions]
+
+_PeakDtype = option("Convert the model to float32, float64, bfloat16 or float16, and use the peak of that dtype.  "
+                    "[default: unchanged; float32 models use the bfloat16 peak, as under autocast]", "--dtype",
+                    metavar="DTYPE")
 
 def _positive_rate(text):
     try: rate = float(text)
@@ -46,7 +63,7 @@ def mfu_verb(
     tokens_per_s:option("Set the throughput of all devices together in tokens/s (or images/s).",
                         "--tokens-per-s", kind=str,
                         metavar="RATE"),
-    seq:Length=None, batch:whole("Set the batch size.  [default: 1]")=None, dtype:Dtype=None,
+    seq:Length=None, batch:whole("Set the batch size.  [default: 1]")=None, dtype:_PeakDtype=None,
     gpus:whole("Set the number of devices in the training run.", kind=int)=1,
     json:option("Write the figures; - for standard output.")=None,
 ):
@@ -64,10 +81,13 @@ def mfu_verb(
     net, sample = loaded_on_meta(model, None, batch, asked, seq)
     with in_the_model(model, sample): flops = model_flops(net, sample)
     name = dtype_name(asked or main_dtype(net, sample))
-    if name == "float32" and not asked: name = "bfloat16"                # as trainings run by autocast
+    assumed = name == "float32" and not asked
+    if assumed: name = "bfloat16"                                        # as trainings run by autocast
     peaks = as_peaks(on, name)
     found = utilizations(flops, rate, peaks, name, gpus)
-    values = asdict(flops) | dict(tokens_per_s=rate, devices=gpus, dtype=name, utilization=[asdict(u) for u in found])
-    lines = _lines(without_folders(model), flops, rate, gpus, peaks, name, found, tokens_of(sample)[1])
+    caveats = _caveats(found, assumed)
+    values = asdict(flops) | dict(tokens_per_s=rate, devices=gpus, dtype=name, utilization=[asdict(u) for u in found],
+                                  caveats=caveats)
+    lines = _lines(without_folders(model), flops, rate, gpus, peaks, name, found, tokens_of(sample)[1], caveats)
     if json != "-": printed(lambda: print(*lines, sep="\n"))
     write(json, lambda: js.dumps(values, indent=1))

@@ -228,7 +228,25 @@ def test_heads_of_the_cache_stay_whole(devices, fullest):
     at = lambda n: serve(config, prompt, new, 4, "NVIDIA H100 80GB HBM3", tensor_parallel=n)
     point = at(devices).point("decode", 4, "end")
     assert point.kv_bytes == 4 * 2*L*C*2 * 16 * fullest
-    if devices in (5, 6, 7): assert point.parts_s["attention"] == pytest.approx(at(4).point("decode", 4, "end").parts_s["attention"])
+    if 16 % devices: assert point.expected_s is None                        # no server was measured so
+
+@pytest.mark.parametrize("heads, kv_heads, devices, says", [
+    (16, 8, 3, "16 attention heads and 8 KV heads"), (16, 8, 16, ""), (16, 8, 8, ""), (16, 8, 32, "16 attention heads"), (12, 6, 4, "6 KV heads"), (12, 1, 4, "")])
+def test_heads_that_cannot_be_divided_are_said(heads, kv_heads, devices, says):
+    "Heads of queries divide over the devices; of keys too, or each lies on as many: vLLM starts with no other degree. The limit stays."
+    config = hand["llama"][0] | dict(hidden_size=16 * heads, head_dim=16, num_attention_heads=heads, num_key_value_heads=kv_heads)
+    found = serve(config, prompt, new, 4, "NVIDIA H100 80GB HBM3", tensor_parallel=devices)
+    said = [c for c in found.caveats if "cannot be divided" in c]
+    assert said == ([f"{says} cannot be divided evenly over {devices} devices"] if says else [])
+    assert all(p.limit_s > 0 and (p.expected_s is None) == bool(says) for p in found.points)
+    if says: assert said[0] in " ".join(found.text().split()) and said[0] in found.render() and found.to_dict()["caveats"] == found.caveats
+    assert ("No expected time: uneven splits of heads were never measured." in found.caveats[-1]) == bool(says)
+
+def test_the_heads_that_are_said_are_those_of_the_configuration():
+    "Windows, a compressed cache, other names: four heads divide over two devices, over three not."
+    for name in ("mistral_window", "deepseek_latent", "gpt2"):
+        def said(n): return [c for c in serve(hand[name][0], 16, 8, 1, "H100", tensor_parallel=n).caveats if "cannot be divided" in c]
+        assert said(2) == [] and said(3)[0].startswith("4 attention heads"), name
 
 # What the makers' files of weights hold. DeepSeek's has 58 · 256 numbers more, which the library keeps as buffers.
 sizes = {6_738_415_616: dict(model_type="llama", hidden_size=4096, intermediate_size=11008, num_hidden_layers=32, num_attention_heads=32, vocab_size=32000),
@@ -414,6 +432,20 @@ def test_the_first_note_is_a_sentence():
                                                  "No expected time: the roofs are not those of a GPU in the table.")
     none = HardwarePeaks(1e12, 1e11, environment=dict(source="datasheet"))
     assert first(none).startswith("limit: the minimum time at the datasheet roofs. No expected time: ")
+
+def test_a_rate_above_the_limit_is_said():
+    "By the row of its batch; one at the limit and one of a prefill below it are not. What was given is not called unmeasured."
+    def of(measured): return serve(hand["llama"][0], 64, 16, (1, 8), "NVIDIA H100 80GB HBM3", measured=measured)
+    plain = of(None)
+    most = plain.point("decode", 8).tokens_per_s
+    assert [c for m in (None, {8: most, ("prefill", 1): 1.0}) for c in of(m).caveats if "exceed" in c] == []
+    found = of({8: 2 * most, ("prefill", 1): 1e12})
+    said = [c for c in found.caveats if "exceed" in c]
+    assert said[0].startswith("prefill at batch 1: the measured 1.00T tokens/s exceed the limit of ")
+    assert len(said) == 2 and said[1].startswith("decode at batch 8: the measured ") and found.point("decode", 8).mbu > 1
+    assert all(c in " ".join(found.text().split()) and c in found.render() for c in said) and found.to_dict()["caveats"] == found.caveats
+    assert plain.notes[0].startswith("Nothing here was measured. limit: ")
+    assert found.notes[0].startswith("Limit and expected are not measured; the measured rates were given. limit: ") and "Nothing" not in found.notes[0]
 
 def test_columns_say_what_is_read():
     found = serve(hand["llama"][0], 64, 16, (1, 8), on="NVIDIA H100 80GB HBM3", measured={1: 9.0})

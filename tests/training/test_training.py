@@ -1,5 +1,5 @@
 """A training step before it runs: the same operators with data and without, model FLOPs of published models."""
-import subprocess, sys
+import json, subprocess, sys
 
 import pytest
 import torch
@@ -71,6 +71,29 @@ def test_the_runs_of_torchtitan():
     assert found.tokens == 8192 and found.model == 8192 * (6 * (32 * layer + 4096 * 128256) + 12 * 32 * 4096 * 8192)
     peaks = datasheet_peaks("NVIDIA H100 80GB HBM3", "bfloat16")
     assert [round(100 * utilizations(found, 8 * rate, peaks, "bfloat16", 8)[0].mfu, 1) for rate in (5762, 6667)] == [33.7, 39.0]
+
+def said_of_a_linear(folder, capsys, *args):
+    "What `mfu` prints of a layer of 64 by 32 on an H100, and its JSON. A sample's step takes 2 · 2·64·32 FLOP: forward, and that of the weight."
+    from fasterbench.cli.main import main
+    (folder/"net.py").write_text("import torch\ndef make(): return torch.nn.Linear(64, 32), torch.randn(4, 64)\n")
+    with pytest.raises(SystemExit) as ended: main(["mfu", f"{folder}/net.py:make", "--on", "h100-sxm", "--json", str(folder/"r.json"), *args])
+    assert not ended.value.code
+    return capsys.readouterr().out.splitlines(), json.loads((folder/"r.json").read_text())
+
+@pytest.mark.parametrize("rate, dtype, over", [
+    ("1e10", [], []),                                                       # 8192e10 / 989.4e12 = 8.3 %
+    ("1e11", [], ["MFU, unmasked pairs 103.1 % and HFU 103.1 %: above 100 % of the peak (measured, published)"]),    # of 794.5e12; 82.8 % of 989.4e12
+    ("1e11", ["--dtype", "float32"], ["MFU, unmasked pairs 1224.5 % and HFU 1224.5 %: above 100 % of the peak (datasheet, dense), which is impossible"])])
+def test_what_no_peak_allows_is_said(tmp_path, capsys, rate, dtype, over):
+    lines, values = said_of_a_linear(tmp_path, capsys, "--tokens-per-s", rate, *dtype)
+    assert [c for c in values["caveats"] if "above 100 %" in c] == over and all(c in lines for c in values["caveats"])
+
+def test_the_peak_of_another_dtype_is_said(tmp_path, capsys):
+    "989.4 TFLOP/s in bfloat16, 66.9 in float32; the parameters are float32."
+    for given, dtype, peak in ([], "bfloat16", 989.4e12), (["--dtype", "float32"], "float32", 66.9e12), (["--dtype", "bfloat16"], "bfloat16", 989.4e12):
+        lines, values = said_of_a_linear(tmp_path, capsys, "--tokens-per-s", "1e9", *given)
+        assert lines[0].endswith(f" · {dtype} peak") and values["dtype"] == dtype and values["utilization"][0]["peak"] == peak
+        assert [c.startswith("the model is float32; MFU and HFU are over the bfloat16 peak") for c in values["caveats"]] == [True] * (not given)
 
 def test_a_prediction_of_a_step_has_rows_by_phase():
     with torch.device("meta"): model, x = torchvision.models.resnet18(), torch.empty(8, 3, 64, 64)
