@@ -164,8 +164,10 @@ def _prediction_notes(name, program, peaks, fusion, like, found, rows, doubt):
     if clock := peaks.environment.get("highest_clock"): roofs += f" (at the highest clock, {clock / 1e6:.0f} MHz)"
     least = (f"Predicted for {name}, not measured. The limit is {time(program.roof_time_s)}, "
              f"the minimum time at the {roofs}")
-    if program.is_range: notes = [f"{least}. There is no expected time, only a range up to "
-                                   f"{time(high)}, as no measurements exist of {', '.join(word for word, _ in _unmeasured(doubt))}."]
+    if program.is_range:
+        never = ", ".join(word for word, _ in _unmeasured(doubt))
+        notes = [f"{least}. There is no expected time, only a range up to {time(high)}, "
+                 f"as no measurements exist of {never}."]
     else:
         notes = [f"{least}. The expected time is {time(program.time_s)} "
                  f"(80 % interval {time(low)} to {time(high)}), from {basis}."]
