@@ -19,7 +19,7 @@ from .verdicts import Moved, Sampled, change_between, drift_between, factors_to_
 from ..timing.certainty import half_width, ratio_factor
 from ..core.features import door
 from ..core.files import write_whole
-from ..core.units import format_si, percent_text
+from ..core.units import format_si, percent_text, total
 from ..core.warnings import old_attribute
 from ..roofs.place import RooflinePoint
 from ..roofs.row import grouped, totals
@@ -247,7 +247,10 @@ def _one_or_each(what, labels, texts):
             if [text] != [label for label, _ in pairs]]
     return [f"{what}: {'; '.join(each)}"] if each else []
 
-def _log_width(p): return 0.0 if p.source != "predicted" else half_width(p.time_s, p.interval_s) if p.time_s else 0.0
+def _log_width(p):
+    "Return half the width of the interval of a time as a logarithm; `None` where only a range is known."
+    if p.time_s is None: return None
+    return half_width(p.time_s, p.interval_s) if p.source == "predicted" and p.time_s else 0.0
 
 def _shared_deviation(a, b):
     "Return the error that two predictions for one device have in common, as half the width of an interval."
@@ -255,7 +258,8 @@ def _shared_deviation(a, b):
     return min(r.environment.get("device_half_width", 0.0) for r in (a, b)) if alike else 0.0
 
 def _ratio_of(first, p, shared):
-    "Return the time of `p` over that of `first`; of predictions with the interval of the ratio."
+    "Return the time of `p` over that of `first`; of predictions with the interval, of ranges only the ends."
+    if None in (first.time_s, p.time_s): return _range_of_ratio(first, p)
     ratio, predicted = p.time_s / first.time_s, any(q.source == "predicted" for q in (first, p))
     factor = ratio_factor([_log_width(q) for q in (first, p)], shared) if predicted else None
     return ratio_text(ratio) + (f" ({ratio_text(ratio / factor)} to {ratio_text(ratio * factor)})" if factor else "")
@@ -266,6 +270,13 @@ def _common_facts(sides):
     joined = [(name, " · ".join(texts if len(set(texts)) > 1 else texts[:1])) for name, texts in told.items()]
     differs = any(len(set(texts)) > 1 for texts in told.values())
     return [("in this order", " · ".join(label for label, _ in sides))] * differs + joined
+
+# %% ../../nbs/comparing/compare.ipynb #5165e45e
+def _range_of_ratio(first, p):
+    "Return the least and the greatest time of `p` over that of `first`, where one has only a range; it has no middle."
+    (low, high), (first_low, first_high) = (q.interval_s or (q.time_s, q.time_s) for q in (first, p)[::-1])
+    if not all((low, high, first_low, first_high)): return "?"
+    return f"{ratio_text(low / first_high)} to {ratio_text(high / first_low)}"
 
 # %% ../../nbs/comparing/compare.ipynb #f1010742
 @dataclass(frozen=True, repr=False)
@@ -302,9 +313,9 @@ class Series(View):
         return [f"peak memory: {peaks}: {ratio}" if len(self) == 2 else f"peak memory: {peaks}"]
 
     @property
-    def times(self)->list[float]:
-        "The time of the whole of each result, s."
-        return [r.program.time_s if r.program else sum(p.time_s for p in r.points) for r in self.results]
+    def times(self)->list[float|None]:
+        "The time of the whole of each result, s; None where only a range is known."
+        return [r.program.time_s if r.program else total(p.time_s for p in r.points) for r in self.results]
 
     @property
     def whole(self)->Line:
@@ -336,7 +347,7 @@ class Series(View):
     def changed(self)->list[str]:
         "The time of each result over that of the first, with its interval; where they have an order, the rows say it."
         first, *others = self.whole.points
-        if self.quantity or first is None or not first.time_s or None in others: return []
+        if self.quantity or first is None or first.time_s == 0 or None in others: return []
         alike = [_shared_deviation(self.results[0], r) for r in self.results[1:]]
         ratios = ", ".join(f"{label} {_ratio_of(first, p, shared)}"
                            for label, p, shared in zip(self.labels[1:], others, alike))
@@ -476,7 +487,7 @@ def _number_field(name):
 _hues = ("#1569b0", "#e0702a", "#12805c", "#8e63c9", "#a8781c", "#c2577f", "#74808a")
 
 def _roof_share(r):
-    "Return the time at the roof in percent of the time; None if no row has a roof."
+    "Return the time at the roof in percent of the time; None if no row has a roof, or the time is unknown."
     d = divided(r) if r.peaks is not None and r.points else None
     return 100 * d.needed_s / d.end_to_end_s if d and d.needed and d.end_to_end_s else None
 
@@ -484,8 +495,8 @@ def most_changed(results:list[Result], top:int|None=10)->list[Line]:
     "Return the rows whose time changes most over `results`, repeated blocks as one; categories, if few are shared."
     rows, _ = rows_by_result(results)
     lines = lines_of([fold(points, "block") for points in rows])
-    spent = sum(p.time_s for l in lines for p in l.points if p)
-    shared = sum(p.time_s for l in lines if None not in l.points for p in l.points)
+    spent = sum(p.longest_s for l in lines for p in l.points if p)
+    shared = sum(p.longest_s for l in lines if None not in l.points for p in l.points)
     if shared < 0.5 * spent: lines = lines_of([fold(points, "category") for points in rows])
     def times(l): return [t or 0.0 for t in l.values("time_s")]
     return sorted(lines, key=lambda l: min(times(l)) - max(times(l)))[:top]
@@ -570,8 +581,9 @@ def _page_record(line):
     return {k: getattr(line.row, k) for k in _line_keys} | times | ratios | last
 
 def _over_first(line, p):
-    "Return the time of a point over that of the first result; empty where one of them is not there."
+    "Return the time of a point over that of the first result; None: unknown; empty where one of them is not there."
     first = line.points[0]
+    if p and first and None in (p.time_s, first.time_s): return None
     return p.time_s / first.time_s if p and first and first.time_s else ""
 
 # %% ../../nbs/comparing/compare.ipynb #5e41a002
@@ -600,7 +612,7 @@ class Pair(Line):
     @property
     def order(self):
         "Key that sorts pairs: the largest change of time first, then rows of one side."
-        return (0, -abs(self.after.time_s - self.before.time_s)) if self.side == "both" else (1, 0.0)
+        return (0, -_changed_by(self)) if self.side == "both" else (1, 0.0)
 
     @property
     def side(self)->str:
@@ -610,12 +622,13 @@ class Pair(Line):
     @property
     def clear(self)->bool|None:
         "True if the times differ by more than the spread of both and the factor; None: a spread is unknown."
-        return {"faster": True, "slower": True, "spread unknown": None}.get(self.change, False)
+        return {"faster": True, "slower": True, "spread unknown": None, "time unknown": None}.get(self.change, False)
 
     @property
     def change(self)->str:
-        "`faster`, `slower`, `within` the spread, drift or interval, or `spread unknown`; of a row of one side, which."
+        "`faster`, `slower`, `within` the spread, drift or interval, `spread` or `time unknown`; of one side, which."
         if self.side != "both": return self.side
+        if None in self.values("time_s"): return "time unknown"
         sampled = (Sampled(p.time_s, 0.0 if p.source == "predicted" else p.time_iqr_s) for p in self.points)
         return change_between(*sampled, self.factor, self.within)
 
@@ -658,7 +671,7 @@ def _may_change(q):
 
 def _operators_took(r):
     "Return the operator times of each row, s, from runs of their own; none if these took longer than the rows."
-    return {} if r.timing and r.timing.ops_take_longer else totals(((p.name, p.phase), p.time_s) for p in r.ops)
+    return {} if r.timing and r.timing.ops_take_longer else totals(((p.name, p.phase), p.longest_s) for p in r.ops)
 
 def _mostly_products(q): return 2 * (q.row.contraction_flops or 0) > (q.row.flops or 0)
 
@@ -728,7 +741,8 @@ _marks = {"within the spread": ("±", "not judged: the times differ by no more t
           "within the drift": ("≈", "not judged: similar rows changed as much, or the row's operators did not change"),
           "machine busy": ("≈", "not judged: other processes used the CPU"),
           "within the interval": ("≈", "not judged: the interval of the prediction includes no change"),
-          "spread unknown": ("?", "not judged: the spread of one of the times is unknown")}
+          "spread unknown": ("?", "not judged: the spread of one of the times is unknown"),
+          "time unknown": ("?", "not judged: one of the times is only a range")}
 
 def legend(pairs:list[Pair])->list[str]:
     "Explain the marks at the ends of these rows."
@@ -747,9 +761,9 @@ _unchanged, _pale = "no clear change", dict(color="#74808a", opacity=0.5, line=d
 def _has_changed(q): return q.side != "both" or q.change in _changes
 
 def _changed_by(q):
-    "Return the seconds by which the time of a row changes."
+    "Return the seconds by which the time of a row changes; 0 where that is unknown."
     a, b = (p.time_s if p else 0.0 for p in q.points)
-    return abs(b - a)
+    return 0.0 if None in (a, b) else abs(b - a)
 
 def _has_moved(q):
     "Tell if both sides are on the chart, at places that differ."
@@ -816,7 +830,7 @@ def _pair_categories(comparison):
     def category(q): return (q.before or q.after).category or "other"
     rows = [(category(q), side, i, p) for i, q in enumerate(comparison.pairs)
             for side, p in zip(comparison.labels, q.points) if p is not None]
-    sums = totals((category, p.time_s) for category, _, _, p in rows)
+    sums = totals((category, p.longest_s) for category, _, _, p in rows)
     order = [f"{c}, {side}" for c in sorted(sums, key=sums.get) for side in comparison.labels[::-1]]
     return category_bars([(f"{c}, {side}", i, p) for c, side, i, p in rows], "Time by category", order)
 
@@ -874,8 +888,8 @@ class Comparison(Series):
                           *(f"{n} {_called(s, self.labels)}" for s, n in alone)])
         times = _told(list(map(_whole_text, self.results, self.times)), self.labels)
         first, last = self.whole.points
-        change = change_text(b / a if a else None)
-        if first and last and first.time_s: change = _ratio_of(first, last, _shared_deviation(*self.results))
+        change = change_text(b / a if a and b is not None else None)
+        if first and last and first.time_s != 0: change = _ratio_of(first, last, _shared_deviation(*self.results))
         return f"{times}: {change}; {rows}"
 
     @property

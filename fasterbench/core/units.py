@@ -53,9 +53,9 @@ def format_count(
 
 def calls_text(n:int)->str: return f"{n} call{'' if n == 1 else 's'}"
 
-def percent_text(share:float, digits:int=1, sign:str="")->str:
-    "Return a share in percent: `84.5 %`. Only the cells of a table without room leave out the space."
-    return f"{100 * share:{sign}.{digits}f} %"
+def percent_text(share:float|None, digits:int=1, sign:str="")->str:
+    "Return a share in percent: `84.5 %`; unknown is `?`. Only cells of a table without room leave out the space."
+    return "?" if share is None else f"{100 * share:{sign}.{digits}f} %"
 
 def share_texts(
     parts:dict[str, float],

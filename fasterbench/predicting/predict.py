@@ -28,7 +28,7 @@ from .expected import (Chip, Doubt, chip_of, compiled_times, deviation, device_d
                                              missing_peaks, row_scale, z80)
 from ..roofs.datasheet import Device, as_peaks, at_printed_clock, listed_device, target_of
 from ..roofs.hardware import HardwarePeaks
-from ..roofs.place import at_time, place, ranked, shares_of
+from ..roofs.place import at_time, place, ranked, shares_of, without_time
 from ..roofs.row import summed
 from ..views.origin import describe_sample
 from ..views.result import Result, result_from_json
@@ -132,6 +132,7 @@ def _launch_note(run, device_s):
         low, high = (run.operators * t for t in _launch_range)
         return [f"The expected time excludes the CPU time to launch operators. Launching {run.operators} operators in "
                 f"eager mode takes {time(low)} to {time(high)} of CPU time."]
+    if device_s is None: return [f"CPU time to launch: {time(launch_s)}; device time: only a range."]
     bound = "The CPU" if launch_s > device_s else "The device"
     return [f"CPU time to launch: {time(launch_s)}; device time: {time(device_s)}. {bound} limits the run."]
 
@@ -144,7 +145,9 @@ def _power_note(peaks):
 # %% ../../nbs/predicting/predict.ipynb #956a9d6c
 def _unmeasured_text(doubt):
     "Return the families without measurements, with their shares of the time."
-    return ", ".join(f"{word} ({percent_text(share, 0)})" for word, share in doubt.words if share >= 0.005)
+    return ", ".join(f"{word} ({percent_text(share, 0)})" for word, share in _unmeasured(doubt))
+
+def _unmeasured(doubt): return [(word, share) for word, share in doubt.words if share >= 0.005]
 
 def _prediction_notes(name, program, peaks, fusion, like, found, rows, doubt):
     "Return the notes below a prediction."
@@ -161,8 +164,10 @@ def _prediction_notes(name, program, peaks, fusion, like, found, rows, doubt):
     if clock := peaks.environment.get("highest_clock"): roofs += f" (at the highest clock, {clock / 1e6:.0f} MHz)"
     least = (f"Predicted for {name}, not measured. The limit is {time(program.roof_time_s)}, "
              f"the minimum time at the {roofs}")
-    if program.uncertain: notes = [f"{least}. There is no expected time, only a range up to "
-                                   f"{time(high)}, as no measurements exist of {_unmeasured_text(doubt)}."]
+    if program.is_range:
+        never = ", ".join(word for word, _ in _unmeasured(doubt))
+        notes = [f"{least}. There is no expected time, only a range up to {time(high)}, "
+                 f"as no measurements exist of {never}."]
     else:
         notes = [f"{least}. The expected time is {time(program.time_s)} "
                  f"(80 % interval {time(low)} to {time(high)}), from {basis}."]
@@ -250,8 +255,9 @@ def _predicted_result(model, run, forecast, like, compiled, autocast):
                        device_half_width=z80 * device_deviation(peaks), compiled=compiled,
                        captured=run.cuda_graph, host_s=run.launch_s, operators=run.operators)    # saved names
     notes = _prediction_notes(name, program, peaks, forecast.fusion, like, carried, rows, doubt)
-    notes += _launch_note(run, sum(r.time_s for r in rows)) + _power_note(peaks)
-    return Result(rows, peaks, forecast.ops if like is None else [], program, unknown_ops=work.unknown_ops,
+    notes += _launch_note(run, None if program.is_range else sum(r.time_s for r in rows)) + _power_note(peaks)
+    rows, ops = (sorted(map(without_time, points), key=lambda p: -p.longest_s) for points in (rows, forecast.ops))
+    return Result(rows, peaks, ops if like is None else [], program, unknown_ops=work.unknown_ops,
                   environment=environment, notes=notes, model=f"{type(model).__name__} (predicted)",
                   limits=forecast.limits, memory=work.memory)
 
@@ -320,7 +326,7 @@ def predict(
 def _rate_note(program, sample):
     "Return a note with the tokens, or the samples, of a second."
     n, unit = tokens_of(sample)
-    if not (program.time_s and program.roof_time_s): return []
-    at_most, expected = (format_si(n / t, f"{unit}/s") for t in (program.roof_time_s, program.time_s))
-    expects = "" if program.uncertain else f", expected {expected}"
-    return [f"{n} {unit if n != 1 else unit[:-1]} per step: at most {at_most}{expects}"]
+    if not program.roof_time_s: return []
+    def rate(seconds): return format_si(n / seconds, f"{unit}/s")
+    expects = "" if program.is_range else f", expected {rate(program.time_s)}"
+    return [f"{n} {unit if n != 1 else unit[:-1]} per step: at most {rate(program.roof_time_s)}{expects}"]

@@ -29,9 +29,9 @@ def _done(batch, result):
 def _batch_row(batch, result):
     "Return batch size, limit, expected time, its interval and the rate, as texts."
     p = result.program
-    texts = [format_si(t, "s") for t in (p.roof_time_s, p.time_s, *(p.interval_s or (p.time_s, p.time_s)))]
-    if p.uncertain: texts[1] = "?"
-    rate = f"{_done(batch, result)[0] / p.time_s:.1f}" if p.time_s and not p.uncertain else "?"
+    ends = (p.interval_low_s, p.interval_high_s) if p.interval_s else (p.time_s, p.time_s)
+    texts = [format_si(t, "s") for t in (p.roof_time_s, p.time_s, *ends)]
+    rate = f"{_done(batch, result)[0] / p.time_s:.1f}" if p.time_s else "?"
     return [str(batch), *texts, rate, _memory_cell(result)]
 
 def _predicted_for(result): return result.environment["device_name"]

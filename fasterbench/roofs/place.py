@@ -5,7 +5,8 @@
 # %% auto #0
 __all__ = ['Bound', 'Phase', 'Parts', 'Layers', 'waiting_row', 'rounding', 'apart', 'arithmetic_intensity', 'attainable',
            'bound_of', 'OperationAnalysis', 'roofline_analysis', 'RooflinePoint', 'utilization', 'rates', 'is_waiting',
-           'place', 'at_time', 'ranked', 'under_network', 'violations', 'shares_of', 'Division', 'division']
+           'place', 'at_time', 'ranked', 'without_time', 'under_network', 'violations', 'shares_of', 'Division',
+           'division']
 
 # %% ../../nbs/roofs/place.ipynb #6e5ecb3d
 import math, numbers, sys
@@ -96,19 +97,19 @@ class RooflinePoint:
     type: str                           # Class of the module, or name of the kernel
     flops: Number|None                  # FLOP; None: unknown
     bytes_moved: Number|None            # B; None: unknown
-    time_s: Number                      # What one run takes, as `Timing.statistic` says, s
+    time_s: Number|None                 # What one run takes, as `Timing.statistic` says, s; None: only a range
     arithmetic_intensity: Number|None   # FLOP/B
     achieved_gflops: Number|None        # GFLOP/s
     bound: Bound                        # "memory", "compute", "launch", "network", "none" or "undefined"
     utilization_pct: Number|None        # 100 · roof_time_s / time_s; None for "none" and "undefined"
     calls: int=1                        # Per forward
     time_iqr_s: Number|None=None        # Interquartile range over the steps, s; None: unknown, as of a single one
-    share: Number=0.0                   # Of the time of all rows
+    share: Number|None=0.0              # Of the time of all rows; None: one of both is unknown
     roof_time_s: Number|None=None       # The least time that the roofs allow, s
     memory_level: str=""                # The level whose traffic takes longest
     bytes_by_level: Parts=()            # (level, bytes it served), nearest first; they sum to bytes_moved
     above_roof: bool=False              # Faster than its roof by more than the spread of both
-    uncertain: bool=False               # Too short for the clock
+    uncertain: bool=False               # Too short for the clock; of a prediction: never measured, only a range
     operator: str=""                    # "aten::addmm", at operator level
     category: str=""                    # Kind of work: convolution, matmul, …
     dtype: str=""                       # Of most of its work
@@ -117,7 +118,7 @@ class RooflinePoint:
     source: str="counted"               # Where FLOPs and bytes come from
     shares: Parts=()                    # Of the program: (what bounds it, fraction of the time), largest first
     phase: Phase=""                     # "forward", "backward" or "update" of a training step
-    interval_s: tuple[Number, ...]=()   # Of a prediction: p10 and p90 of the time, s
+    interval_s: tuple[Number, ...]=()   # Of a prediction: p10 and p90 of the time, or the ends of a range, s
 
     launch_s: Number|None=None          # Fixed cost of its operators, s
     explained: Parts=()                 # (kind of work, what its ceiling adds to the least time, s)
@@ -151,7 +152,15 @@ class RooflinePoint:
     @property
     def slowest_rank(self): return max(self.ranks, key=lambda pair: pair[1])[0] if self.ranks else None
     @property
-    def interval_low_s(self): return self.interval_s[0] if self.interval_s else None
+    def is_range(self)->bool:
+        "True for a prediction without an expected time: its kernels were never measured."
+        return self.uncertain and self.source == "predicted"
+    @property
+    def longest_s(self):
+        "What rows are sorted by: the time, of a range its upper end, s."
+        return self.time_s if self.time_s is not None else self.interval_high_s or 0.0
+    @property
+    def interval_low_s(self): return self.interval_s[0] if self.interval_s and not self.is_range else None
     @property
     def interval_high_s(self): return self.interval_s[1] if self.interval_s else None
     @property
@@ -161,7 +170,7 @@ class RooflinePoint:
     @property
     def potential_s(self):
         "The time between the row and its roof, s."
-        return None if self.roof_time_s is None else max(self.time_s - self.roof_time_s, 0.0)
+        return None if None in (self.roof_time_s, self.time_s) else max(self.time_s - self.roof_time_s, 0.0)
     @property
     def attainable_gflops(self):
         "The roof above the row, GFLOP/s."
@@ -256,6 +265,12 @@ def ranked(points:Iterable[RooflinePoint])->list[RooflinePoint]:
     time = sum(p.time_s for p in points)
     return [changed(p, share=p.time_s / time if time else 0.0) for p in points]
 
+# %% ../../nbs/roofs/place.ipynb #95d2340f
+def without_time(p:RooflinePoint, **more)->RooflinePoint:
+    "Return `p` and other fields; of a range the time, and all that follows from it, is unknown."
+    unknown = dict.fromkeys(("time_s", "achieved_gflops", "utilization_pct", "share")) | dict(shares=())
+    return changed(p, **more | (unknown if p.is_range else {}))
+
 # %% ../../nbs/roofs/place.ipynb #ra4m0002
 def under_network(p:RooflinePoint)->RooflinePoint:
     "Return a row of waiting under the roofs of the network: the time of what it sends, as far as the model waits."
@@ -301,7 +316,7 @@ def _rate_violations(p):
         yield f"utilization_pct is {p.utilization_pct:g}, with roof_time_s {p.roof_time_s} and time_s {p.time_s:g}"
     for k, expected in rates(p).items():
         if _far(getattr(p, k), expected): yield f"{k} is {getattr(p, k):g}, and follows as {expected}"
-    if not 0 <= p.share <= 1 + 1e-6: yield f"share is {p.share:g}; it is part of a whole"
+    if not 0 <= (p.share or 0) <= 1 + 1e-6: yield f"share is {p.share:g}; it is part of a whole"
     if p.above_roof and (p.utilization_pct or 0) < 100:
         yield f"above_roof is true at {p.utilization_pct} % of the roof"
 

@@ -96,7 +96,7 @@ def _mixed(rows, field):
 
 # %% ../../nbs/roofs/row.ipynb #37a9906f
 unknown_stays = ("flops", "bytes_moved", "contraction_flops", "dense_flops", "eager_bytes", "compute_s", "wire_bytes",
-                  "roof_time_s", "time_iqr_s")
+                  "roof_time_s", "time_iqr_s", "time_s")
 
 _marks = ("waits_elsewhere", "at_least", "uncertain", "disturbed")
 
@@ -126,7 +126,7 @@ def summed(
 def _summed_fields(rows):
     "Return the fields that are sums, or what the rows have in common."
     sums = {k: total(getattr(r, k) for r in rows) for k in unknown_stays}
-    sums |= {k: sum(getattr(r, k) for r in rows) for k in ("time_s", "calls")}
+    sums["calls"] = sum(r.calls for r in rows)
     sums |= {k: _common_value([getattr(r, k) for r in rows]) for k in ("name", "type", "operator", "phase")}
     sums |= {k: tuple(added_pairs(getattr(r, k) for r in rows).items()) for k in ("explained", "sends")}
     return sums | {k: _mixed(rows, k) for k in ("category", "dtype")}

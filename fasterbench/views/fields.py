@@ -70,8 +70,8 @@ _rows = (
     Field("rank_min_s", "s", "min over ranks", "si", "shortest time over the ranks", short="min"),
     Field("rank_max_s", "s", "max over ranks", "si", "longest time over the ranks", short="max"),
     Field("slowest_rank", "", "slowest rank", "count", "rank with the longest time", short="slowest"),
-    Field("interval_low_s", "s", "p10", "si", "10th percentile of the expected time"),
-    Field("interval_high_s", "s", "p90", "si", "90th percentile of the expected time"),
+    Field("interval_low_s", "s", "p10", "si", "10th percentile of the expected time; unknown for a range"),
+    Field("interval_high_s", "s", "p90", "si", "90th percentile of the expected time, or the upper end of a range"),
     Field("share", "", "share", "share", "share of the time of all rows"),
     Field("cumulative_share", "", "cumulative share", "share", "share of this row and all slower ones together"),
 )

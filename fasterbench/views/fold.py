@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from ..core.units import total
 from ..roofs.place import RooflinePoint, place, utilization
 from ..roofs.row import Row, grouped, summed
 
@@ -37,7 +38,7 @@ def _bound(points):
     times = Counter()
     for p in points: times[p.bound, p.memory_level] += p.least_time_s or 0.0
     if not any(times.values()):
-        for p in points: times[p.bound, p.memory_level] += p.time_s
+        for p in points: times[p.bound, p.memory_level] += p.longest_s
     return times.most_common(1)[0][0]
 
 # %% ../../nbs/views/fold.ipynb #38c776d1
@@ -57,7 +58,7 @@ def as_one(points, rows, name, count):
     row, (bound, level) = summed((_fold_row(p, levels) for p in points), name=name), _bound(points)
     def one(names): return names if isinstance(names, str) else "mixed"
     nothing = dict(achieved_gflops=None, utilization_pct=None) if bound == "none" else {}
-    p = place(row, None, share=sum(p.share for p in points), bound=bound, memory_level=level,
+    p = place(row, None, share=total(p.share for p in points), bound=bound, memory_level=level,
               source=_common_name([p.source for p in points]), category=one(row.category), dtype=one(row.dtype),
               roof_time_s=row.roof_time_s, launch_s=row.launch_s, explained=row.explained,
               bytes_by_level=tuple(zip(levels, row.bytes_by_level)), ranks=_rank_times(points),
@@ -159,4 +160,4 @@ def fold(
         blocks = _merged_rows(points, _block_key, _starred) if group == "block" or len(points) > 60 else points
         if group == "block" or 3 * len(blocks) <= len(points): points = blocks
     elif group in _keys: points = _merged_rows(points, _keys[group])
-    return sorted(points, key=lambda p: -p.time_s)
+    return sorted(points, key=lambda p: -p.longest_s)

@@ -65,7 +65,6 @@ def known_flops(result)->float:
 
 # %% ../../nbs/views/headline.ipynb #b2c53bdb
 def _is_predicted(result): return result.program is not None and result.program.source == "predicted"
-def _is_range(result): return _is_predicted(result) and result.program.uncertain      # its kernels were never measured
 
 def is_device_alone(result)->bool:
     "Tell if an expected time leaves out the CPU time that launches its operators."
@@ -79,7 +78,7 @@ def time_text(result)->str:
     if _is_predicted(result):
         expected, limit, *interval = (format_si(s, "s") for s in (p.time_s, p.roof_time_s, *p.interval_s))
         between = " to ".join(interval)
-        if p.uncertain: return f"range {between} (never measured), limit {limit}"
+        if p.is_range: return f"range {between} (never measured), limit {limit}"
         between = f" ({between})" if between else ""
         return f"expected {expected}{between}, limit {limit}"
     time, iqr = (t.end_to_end_s, t.end_to_end_iqr_s) if t else (p.time_s, p.time_iqr_s) if p else (None, 0)
@@ -94,7 +93,7 @@ def _half(fraction): return f"±{percent_text(fraction, 0 if fraction >= 0.01 el
 def _rate_text(result):
     "Return the FLOP rate of the model, or a lower bound of its FLOPs."
     p, unknown = result.program, len(result.unknown_ops)
-    if p is not None and p.achieved_gflops is not None and not _is_range(result):
+    if p is not None and p.achieved_gflops is not None:
         rate = brief(p.achieved_gflops * 1e9, "FLOP/s")
         if any(q.flops is None for q in result.ops): rate = f"≥ {rate}"
         if _is_predicted(result): rate += " expected"
@@ -114,8 +113,9 @@ def _of_mean_rank(p, n):
     return replace(p, time_s=time, roof_time_s=roof, launch_s=scaled(p.launch_s),
                    explained=[(kind, scaled(s)) for kind, s in p.explained])
 
-def divided(result)->Division:
-    "Divide the end to end time: at the roof, lost below it, between layers."
+def divided(result)->Division|None:
+    "Divide the end to end time: at the roof, lost below it, between layers; `None` where a time is unknown."
+    if any(p.time_s is None for p in (*result.points, *filter(None, [result.program]))): return None
     t, n = result.timing, len({r for p in result.points for r, _ in p.ranks})
     points = [_of_mean_rank(p, n) if p.ranks else p for p in result.points]
     if t is None: return division(points, result.program.time_s if result.program else None)
@@ -136,7 +136,7 @@ def roofs_text(peaks, points=())->str:
 def _by_use(peaks, points):
     "Return the key that sorts ceilings: those of the dtypes that take most time first, then that of the peaks."
     own = [(peaks.dtype.removeprefix("torch."), 1e-15)]
-    times = totals([*own[:len(points)], *((p.dtype, p.time_s) for p in points)])
+    times = totals([*own[:len(points)], *((p.dtype, p.longest_s) for p in points)])
     return lambda ceiling: -times.get(ceiling.dtype, 0.0)
 
 def _brief(x, unit): return format_si(x, unit, 0 if x and len(format_si(x, "", 0)) > 3 else 1).replace(".0 ", " ")
@@ -211,10 +211,9 @@ def limits_text(limits)->list[str]:
 _parts = model_name, _sample, _dtype, _mode, machine, time_text, _rate_text
 
 def time_division(result)->list[str]:
-    "Return the line that divides the time; none for a range."
-    if _is_range(result): return []
-    terms = equation(divided(result))
-    return [f"expected {terms}" if _is_predicted(result) else terms]
+    "Return the line that divides the time; none where a time is unknown."
+    expected, d = "expected " * _is_predicted(result), divided(result)
+    return [f"{expected}{equation(d)}"] if d else []
 
 def headline(result)->list[str]:
     "Return the headline: the run and its speed, where the time goes, the roofs."
@@ -248,7 +247,7 @@ def _share_needing(points, roof):
     "Return the share of the rows' time that `roof` needs: a memory level, `float32`, or `float32 pointwise`."
     def unit(p): return f"{p.dtype} pointwise" if is_pointwise(p.category) else p.dtype
     def of(p): return p.memory_level if p.bound == "memory" else unit(p) if p.bound == "compute" else None
-    return sum(p.roof_time_s or 0 for p in points if of(p) == roof) / (sum(p.time_s for p in points) or 1)
+    return sum(p.roof_time_s or 0 for p in points if of(p) == roof) / (sum(p.longest_s for p in points) or 1)
 
 def unsteady_roofs(peaks, points=None)->list[str]:
     "List the roofs that spread or drift too much; one that two levels share is listed once."
@@ -263,7 +262,8 @@ def unsteady_roofs(peaks, points=None)->list[str]:
 # %% ../../nbs/views/headline.ipynb #e4db0ec9
 def base_of_shares(result)->str:
     "Name the whole that shares refer to, where it is not the end to end time."
-    rows, end = sum(p.time_s for p in result.points), divided(result).end_to_end_s
+    if (d := divided(result)) is None: return ""
+    rows, end = sum(p.time_s for p in result.points), d.end_to_end_s
     if not rows or abs(rows - end) <= rows_apart * end: return ""
     return f"shares are relative to the sum of the rows, {format_si(rows, 's')}; the total is {format_si(end, 's')}"
 

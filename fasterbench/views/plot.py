@@ -67,7 +67,7 @@ def _level_rates(p):
 def _row_time_text(p):
     if p.source != "predicted" or not p.interval_s: return f"time {format_si(p.time_s, 's')}"
     low, high = (format_si(t, "s") for t in p.interval_s)
-    if p.uncertain: return f"never measured: {low} to {high}"
+    if p.is_range: return f"never measured: {low} to {high}"
     return f"predicted {format_si(p.time_s, 's')} ({low} to {high}), limit {format_si(p.roof_time_s, 's')}"
 
 # %% ../../nbs/views/plot.ipynb #f8eaf140
@@ -120,11 +120,11 @@ largest = 24 # Pixels across
 
 def marker_size(p):
     "Return the diameter of the marker of a row in pixels: area in proportion to its share of the time, 6 to 24."
-    return min(max(6.0, 80 * math.sqrt(p.share)), largest)
+    return min(max(6.0, 80 * math.sqrt(p.share or 0.0)), largest)
 
 def _outline(p):
     "Return the width of the outline: thick where the marker would be larger than it may be."
-    return 3.5 if 80 * math.sqrt(p.share) > largest else 1.2
+    return 3.5 if 80 * math.sqrt(p.share or 0.0) > largest else 1.2
 
 # %% ../../nbs/views/plot.ipynb #2ce47d17
 def style(kind:str, sizes:list, outlines=1.2)->dict:
@@ -160,7 +160,7 @@ def _phase_symbol(symbol, phase):
 
 def _on_strip(p):
     "Tell if a row belongs on the strip: it took time in which the model ran."
-    return p.category not in (*apart, "overhead") and p.time_s > 0
+    return p.category not in (*apart, "overhead") and p.longest_s > 0
 
 _no_share = -10.0           # place on the strip of rows with unknown utilization, under a "?"
 
@@ -168,7 +168,7 @@ def _strip_place(p, levels):
     "Return the place of a row without FLOPs on the strip: its bandwidth in percent of its memory roof."
     if p.bound == "none": return _no_share, "no work"
     if p.utilization_pct is not None: return p.utilization_pct, "no bytes" if p.flops else "no FLOPs"
-    if p.flops is not None: return _no_share, "no time"
+    if p.flops is not None: return _no_share, "time unknown" if p.time_s is None else "no time"
     known = p.bytes_moved and p.time_s
     return 100 * p.bytes_moved / levels[-1].bandwidth / p.time_s if known else _no_share, "FLOPs unknown"
 
@@ -375,7 +375,7 @@ def _layout(fig, title, alt, box, strip):
 # %% ../../nbs/views/plot.ipynb #fc23ba69
 def category_bars(rows, title:str, order=None):
     "Draw a bar per category of (bar, number of the row, point) rows, marked by their bounds; `order` is from below."
-    rows = [(escape(bar), i, p) for bar, i, p in rows]      # a category is as a file has it
+    rows = [(escape(bar), i, p) for bar, i, p in rows if p.time_s is not None]  # a category is as a file has it
     fig, sums = canvas(), totals((bar, p.time_s) for bar, _, p in rows)
     for kind, look in bounds.items():
         chosen = [r for r in rows if r[2].bound == kind]

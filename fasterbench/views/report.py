@@ -79,7 +79,7 @@ def facts(result)->list[tuple[str, list[tuple[str, str]]]]:
 def _segments(result):
     "Return the terms of the equation as segments of a bar, if it has any; what is subtracted has no length on it."
     whole = divided(result)
-    if not result.points or not is_split(whole): return []
+    if not result.points or whole is None or not is_split(whole): return []
     return [dict(kind=t.kind, label=t.label, seconds=t.seconds) for t in terms(whole) if t.seconds > 0]
 
 # %% ../../nbs/views/report.ipynb #6353c678

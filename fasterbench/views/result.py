@@ -15,9 +15,9 @@ from ..core.features import door
 from ..core.files import (Facts, Number, check_schema, check_text, names_alone, read_json, restored,
                                     write_whole)
 from ..core.warnings import old_attribute
-from ..core.units import format_si, percent_text, share_texts
+from ..core.units import format_si, percent_text, share_texts, total
 from ..engine.peers import peers
-from ..roofs.place import RooflinePoint, rounding, violations
+from ..roofs.place import RooflinePoint, rounding, violations, without_time
 from ..roofs.hardware import HardwarePeaks, checked_peaks
 from ..timing.machine_load import load_caveats
 from ..work.memory import Memory
@@ -154,9 +154,13 @@ class Result(View):
     # of an attention), "needed" (those of its mask), "hardware" (all that ran); {}: not known apart from the rows
 
     def __post_init__(self):
-        "Name files without the folders that they are in here: a result is sent on."
+        "Name files without their folders, as a result is sent on; where there is only a range, no time is known."
         for name in ("model", "notes", "call", "environment"):
             object.__setattr__(self, name, names_alone(getattr(self, name)))
+        no_share = dict(share=None) if self.program is not None and self.program.is_range else {}
+        for name, points in ((name, getattr(self, name)) for name in ("points", "ops")):
+            object.__setattr__(self, name, [without_time(p, **no_share) for p in points])
+        if no_share: object.__setattr__(self, "program", without_time(self.program))
 
     accounts = old_attribute("accounts", "breakdowns")
 
@@ -317,11 +321,13 @@ def _check_point(where, p, peaks):
         _refuse(f"{where}.arithmetic_intensity", p.arithmetic_intensity, "FLOP by byte, of a row that moves bytes,")
     if len(p.interval_s) not in (0, 2) or list(p.interval_s) != sorted(p.interval_s):
         _refuse(f"{where}.interval_s", p.interval_s, "nothing, or two times in order")
+    if p.time_s is None and not p.is_range: _refuse(f"{where}.time_s", None, "the time of a row that has no range")
     for said in violations(p, peaks): raise ValueError(f"{where}.{said}")
 
 def _check_sums(result):
     "Raise `ValueError` for shares and parts of a time that do not add up."
-    time = math.fsum(p.time_s for p in result.points)
+    time = total(p.time_s for p in result.points)
+    if time is None: return
     for i, p in enumerate(result.points):
         if p.share and not math.isclose(p.share, p.time_s / (time or 1), rel_tol=rounding, abs_tol=1e-6):
             _refuse(f"points[{i}].share", p.share, f"{p.time_s / (time or 1):.6g}, its part of the time of all rows,")
@@ -330,8 +336,8 @@ def _check_sums(result):
     if not any(math.isclose(time, whole, rel_tol=rounding) for whole in wholes):
         _refuse("timing.rows_s", timing.rows_s, f"the time of the rows, which sum to {time:.6g} s,")
     for i, b in enumerate(result.breakdowns):
-        if not math.isclose(total := math.fsum(b.parts.values()), b.span_s, rel_tol=rounding):
-            _refuse(f"breakdowns[{i}].span_s", b.span_s, f"{total:.6g}, the sum of its parts,")
+        if not math.isclose(spent := math.fsum(b.parts.values()), b.span_s, rel_tol=rounding):
+            _refuse(f"breakdowns[{i}].span_s", b.span_s, f"{spent:.6g}, the sum of its parts,")
 
 def _agreeing(result):
     "Return `result`, if its parts agree."

@@ -8,7 +8,7 @@ __all__ = ['summary']
 # %% ../../nbs/views/table.ipynb #06a1c1b1
 from collections.abc import Iterator
 
-from ..core.units import calls_text, first_names, percent_text
+from ..core.units import calls_text, first_names, percent_text, total
 from ..roofs.place import RooflinePoint, arithmetic_intensity
 from ..roofs.hardware import memory_time, passing
 from ..timing.certainty import row_spread
@@ -29,7 +29,6 @@ def cell(p:RooflinePoint, field:Field, concise:bool=False)->str:
     if field.name == "name": return printable(label(p))
     if field.name == "type": return printable(p.operator.removeprefix("aten::") or p.type)
     if field.name == "phase" and concise: return _phases.get(p.phase, p.phase)
-    if field.name == "time_s" and p.uncertain and p.source == "predicted": return "?"     # a range, no time
     if field.name == "time_iqr_s": return _spread_mark(p)
     value = getattr(p, field.name)
     if field.unit == "TFLOP/s" and value is not None: value /= 1e3
@@ -37,6 +36,7 @@ def cell(p:RooflinePoint, field:Field, concise:bool=False)->str:
 
 def _spread_mark(p):
     "Write the spread of a row's time if it is in doubt, or why: `busy`, `short`."
+    if p.is_range: return "?"
     if not has_caveat(p) or not p.time_s: return ""
     spread = (p.time_iqr_s or 0.0) / p.time_s
     if p.source != "predicted" and not spread: return "short"
@@ -164,7 +164,7 @@ def _left_out_or_folded(points, rows, top):
 def largest_gap(result, rows)->list[str]:
     "Name the row that loses most time below its roof; none where no row has a roof."
     bounded = [p for p in rows if (p.potential_s or 0) > 0 and p.bound not in ("none", "undefined")]
-    if not bounded or any(p.uncertain and p.source == "predicted" for p in rows): return []
+    if not bounded or any(p.is_range for p in rows): return []
     p, total = max(bounded, key=_gap_of), divided(result).end_to_end_s
     lost, whole, name = brief(p.potential_s, "s"), brief(total, "s"), printable(label(p))
     if len(name) > 48: name = "…" + name[-47:]
@@ -194,15 +194,15 @@ def summary(
     return "\n".join([title, *above, "", *lines, *_left_out_or_folded(result.points, rows, top), *below])
 
 # %% ../../nbs/views/table.ipynb #cec449be
-def inclusive(points:list[RooflinePoint])->dict[tuple[str, str], float]:
+def inclusive(points:list[RooflinePoint])->dict[tuple[str, str], float|None]:
     "Return the time of each module and phase with the rows inside it, s. Kernels and rows such as (loss) are in none."
-    total = {}
+    found = {}
     for p in points:
         path, inside = p.name, p.source in ("counted", "predicted") and not p.name.startswith("(")
         while inside:
-            total[path, p.phase] = total.get((path, p.phase), 0.0) + p.time_s
+            found[path, p.phase] = total((found.get((path, p.phase), 0.0), p.time_s))
             inside, path = bool(path), path.rpartition(".")[0]
-    return total
+    return found
 
 def _level_columns(p, names):
     "Return the columns of the memory levels."
@@ -227,12 +227,12 @@ def _efficiencies(p, peaks):
 def records(result, points:str, keys)->Iterator[dict]:
     "Yield one dict per row, with `keys`: names of fields."
     rows, names, cumulative = result.rows(points), result.level_names, 0.0
-    total = inclusive(rows) if points == "modules" else {}
+    wholes = inclusive(rows) if points == "modules" else {}
     for rank, p in enumerate(rows, 1):
-        cumulative += p.share
-        whole = None if isinstance(p, FoldedPoint) else total.get((p.name, p.phase), p.time_s)
+        cumulative = total((cumulative, p.share))
+        whole = None if isinstance(p, FoldedPoint) else wholes.get((p.name, p.phase), p.time_s)
         more = dict(rank=rank, count=getattr(p, "count", 1), total_s=whole, cumulative_share=cumulative,
-                    time_per_call_s=p.time_s / p.calls if p.calls else None)
+                    time_per_call_s=p.time_s / p.calls if p.calls and p.time_s is not None else None)
         more |= _efficiencies(p, result.peaks) | _level_columns(p, names)
         yield {k: more[k] if k in more else getattr(p, k, None) for k in keys}
 
