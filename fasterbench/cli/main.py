@@ -6,7 +6,7 @@
 __all__ = ['main', 'failed']
 
 # %% ../../nbs/cli/main.ipynb #e4ae3bb0
-import os, sys, sysconfig, warnings
+import os, re, sys, sysconfig, warnings
 from importlib import import_module
 from traceback import walk_tb
 
@@ -46,14 +46,14 @@ def _exit_code(args):
         text = error.format_message() if usage else plain
         return failed(text, error.exit_code if usage else 1, usage) if text.strip() else getattr(error, "exit_code", 1)
 
-_kinds = "stdlib", "platstdlib", "purelib", "platlib", "scripts"
-_installed = _here, *(os.path.join(sysconfig.get_path(kind), "") for kind in _kinds)
+_folders = _here, *(os.path.join(sysconfig.get_path(kind), "") for kind in ("stdlib", "platstdlib", "scripts"))
+_installed = re.compile("|".join(map(re.escape, _folders)) + r"|.*[/\\](site|dist)-packages[/\\]")
 
 def _place_of(error):
     "Return ` (file, line 8)`, the last line of the user's own code that led to `error`; nothing if it ran none."
     while error.__cause__ is not None: error = error.__cause__
     places = [(frame.f_code.co_filename, line) for frame, line in walk_tb(error.__traceback__)]
-    own = [(path, line) for path, line in places if os.path.isfile(path) and not path.startswith(_installed)]
+    own = [(path, line) for path, line in places if os.path.isfile(path) and not _installed.match(path)]
     return f" ({os.path.basename(own[-1][0])}, line {own[-1][1]})" if own and str(error).strip() else ""
 
 def failed(text, code, usage=False):

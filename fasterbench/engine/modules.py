@@ -20,7 +20,6 @@ def _is_compiled_function(function)->bool:
     while isinstance(function, partial): function = function.func
     return hasattr(function, "_torchdynamo_orig_callable") and not getattr(function, "_torchdynamo_disable", False)
 
-# %% ../../nbs/engine/modules.ipynb #e53f3ec1
 def is_compiled(module:nn.Module)->bool:
     "Tell if `module` runs under `torch.compile`: all of it, or its `forward`."
     if "_orig_mod" in module._modules and type(module).__name__ == "OptimizedModule": return True

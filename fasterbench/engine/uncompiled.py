@@ -64,7 +64,6 @@ def _kept_out(spaces):
         left += inner
     return list({inner: None for f, around in found.items() if f.__code__ is code for inner in around})
 
-# %% ../../nbs/engine/uncompiled.ipynb #1d252684
 def _mode_classes(mode=TorchDispatchMode):
     "Return every class of dispatch modes."
     return [mode, *(m for sub in mode.__subclasses__() for m in _mode_classes(sub))]

@@ -18,7 +18,6 @@ def _cpu_name():
     def named(line): return line.startswith("model name") and line.split(":", 1)[1].strip()
     return first_line("/proc/cpuinfo", named) or platform.processor() or platform.machine()
 
-# %% ../../nbs/probes/machine.ipynb #3a14a6f7
 def environment(
     here, # A `Host`, or the dict that its `properties` gave
 )->dict:

@@ -348,7 +348,6 @@ def _pool_probes(here, dtype, name):
     windows = (112, 3, 2), (56, 2, 2), (28, 5, 1)
     return [_pool_probe(here, dtype, name, *w, last) for last in (False, True) for w in windows]
 
-# %% ../../nbs/probes/probes.ipynb #97e5f51b
 def kind_probes(here:Host, dtype:torch.dtype)->dict[str, tuple[str, list[Probe]]]:
     "Return per kind of work what its rate counts (\"FLOP\" or \"B\"), and its probes; none for eight-bit types."
     if dtype.itemsize == 1: return {}

@@ -471,7 +471,6 @@ def _by_kind(call, peaks):
     if ceiling is None: return kind, 0.0
     return kind, ((call.flops or 0) if ceiling.per == "FLOP" else read + written) / ceiling.rate
 
-# %% ../../nbs/roofs/place.ipynb #e4ff1ce1
 def beyond_roof(call, bytes_by_level:Sequence[float], peaks:HardwarePeaks,
                 tf32:frozenset=frozenset())->tuple[str, float]:
     "Return the kind of work whose ceiling is lowest for `call`, and what it adds to the least time under the roof, s."

@@ -33,7 +33,6 @@ def _dtype(result):
     autocast = "autocast " if result.settings.get("autocast") or result.call.get("autocast") else ""
     return autocast + most if given and most not in given else ""
 
-# %% ../../nbs/views/headline.ipynb #6bfa6e8e
 def _mode(result):
     found = {p.phase for p in (*result.points, *result.ops)}
     traced = result.program is None or result.program.type == "window"          # of which only the trace knows
@@ -158,7 +157,6 @@ def _in_unit_of(total):
         return "0" if abs(x) < 0.005 else f"{x:.{digits}f}"
     return text
 
-# %% ../../nbs/views/headline.ipynb #fdc9834d
 class Term(NamedTuple):
     "A part of the end to end time."
     kind: str      # A bound; "above", "unknown", "apart", "waiting", "outside", "excess"

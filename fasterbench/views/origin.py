@@ -27,7 +27,6 @@ def _described(name, leaf):
     plain = leaf is None or isinstance(leaf, (bool, int, float, str))
     return dict(name=name, value=repr(leaf)[:80] if plain else type(leaf).__name__)
 
-# %% ../../nbs/views/origin.ipynb #361f6ace
 def describe_sample(sample)->list[dict]:
     "Name, shape and dtype of each tensor that a model is called with, and the other arguments as text."
     return [_described(name or "0", leaf) for name, leaf in _leaves(sample, "")]

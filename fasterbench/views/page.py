@@ -37,7 +37,6 @@ def filled(columns:list[dict], rows:list[list])->list[dict]:
     def used(i): return any(r[i] not in ("", None) for r in rows)
     return [c | dict(visible=c["visible"] and used(i)) for i, c in enumerate(columns)]
 
-# %% ../../nbs/views/page.ipynb #5c32a6fb
 def figure(fig)->dict:
     "Return `fig` as the page wants it: plain values, and the chart in words."
     return json.loads(fig.to_json()) | dict(alt=fig.layout.meta["alt"])

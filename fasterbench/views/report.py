@@ -181,7 +181,6 @@ def _whole_chart(result):
     for trace in fig["data"]: trace.pop("customdata", None)
     return fig
 
-# %% ../../nbs/views/report.ipynb #ab50145c
 def _program_kind(result):
     "Return the tab of the program."
     rows = _step_rows(result)

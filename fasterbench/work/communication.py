@@ -31,7 +31,6 @@ _names = dict(
     send_recv="send recv_ recv_any_source_ isend irecv batch_p2p_ops")
 _kinds = {name: kind for kind, names in _names.items() for name in names.split()}
 
-# %% ../../nbs/work/communication.ipynb #0cfa34e9
 _namespaces = ("c10d", "_c10d_functional", "_c10d_functional_autograd", "c10d_functional", "symm_mem", "_dtensor")
 _silent = {"wait_tensor", "wait_tensors", "_wrap_tensor_autograd", "check_for_nan", "mesh_get_process_group",
            "_rendezvous", "get_remote_tensors", "memset32_", "stream_write_value32_"}

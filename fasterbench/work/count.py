@@ -346,7 +346,6 @@ def check_initialized(model:nn.Module):
             raise ValueError(f"{name} of the model is uninitialized: run the model once, so that lazy modules know "
                              "their shapes")
 
-# %% ../../nbs/work/count.ipynb #c0unted1
 def _work_of_call(run, args, kwargs, target):
     "Return the work of `run`: where its tensors are, or on `target`."
     loss = run.loss if run.training else None

@@ -53,7 +53,6 @@ def _has_kernel(name, key):
     try: return _dispatch_has_kernel_for_dispatch_key(name, key)
     except RuntimeError: return False
 
-# %% ../../nbs/work/dispatch.ipynb #4f920482
 def is_composite(
     op,         # An `OpOverload`
     tensors=(), # What it is called with

@@ -212,7 +212,6 @@ rule(*aten_names("_foreach_zero _foreach_copy"), category="optimizer")(each(0))
 @rule(*aten_names("_foreach_add _foreach_sub"), category="optimizer")
 def _foreach_add(tensors, *_, out=None, alpha=1, **kw): return entries(tensors) * (1 if alpha == 1 else 2)
 
-# %% ../../nbs/work/elementwise.ipynb #1a17a4cf
 @rule(*aten_names("addcmul addcdiv"), category="pointwise")
 def _addcmul(x, a, b, *_, out=None, value=1, **kw): return math.prod(out) * (2 if value == 1 else 3)
 

@@ -37,7 +37,6 @@ def _unpacked_shape(t):
 
 def _shapes(values, item=0): return map_tensors(lambda t: _shape_of(t, item), values)
 
-# %% ../../nbs/work/flops.ipynb #ca8421dc
 _integer_products = {"aten::_int_mm", "onednn::qlinear_pointwise", "onednn::qconv_pointwise",
                      "onednn::qconv2d_pointwise"}
 _own = ("aten", "prims", "prim", "c10d", "_c10d_functional", "c10d_functional", "quantized", "higher_order")

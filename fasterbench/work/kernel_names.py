@@ -24,7 +24,6 @@ def kernel_type(
     "Say what a kernel is: `fused add_relu_3`, `addmm`."
     return _generated.sub("fused ", without_graph_number(name.rpartition("::")[2]))
 
-# %% ../../nbs/work/kernel_names.ipynb #kn000006
 def layers_name(
     layers, # (path, …) of each, the largest first
 )->str:

@@ -34,7 +34,6 @@ _max_pool, _avg_pool = _pools(2, """max_pool2d_with_indices max_pool2d mkldnn_ma
 _max_pool_3d, _avg_pool_3d = _pools(3, """max_pool3d_with_indices mkldnn_max_pool3d quantized_max_pool3d
     fractional_max_pool3d""", "avg_pool3d")
 
-# %% ../../nbs/work/resampling.ipynb #a71c849d
 _adaptive_avg_pool = rule(*aten_names("""_adaptive_avg_pool2d _adaptive_avg_pool3d adaptive_avg_pool1d
     mkldnn_adaptive_avg_pool2d"""), category="pooling")(each(1, 1))
 rule(*aten_names("adaptive_max_pool2d adaptive_max_pool3d adaptive_max_pool1d"), category="pooling")(each())
@@ -57,7 +56,6 @@ rule(*aten_names("""upsample_nearest1d_backward upsample_nearest2d_backward upsa
     _upsample_nearest_exact1d_backward _upsample_nearest_exact2d_backward
     _upsample_nearest_exact3d_backward"""), category="other")(each())
 
-# %% ../../nbs/work/resampling.ipynb #3853ae83
 def _antialiased(x, out, taps):
     "Count a window along the last axis, then along the one before; `taps` neighbours at a scale of 1 and above."
     def window(before, after): return min(math.ceil(taps * max(before / after, 1)), before)

@@ -165,7 +165,6 @@ def _on_diagonal(t, given, out): return min(t.shape)
 @touches("bucketize", "boundaries")
 def _searched(t, given, out): return tensors_in(out)[0].numel() * max((t.shape[-1] - 1).bit_length(), 1)
 
-# %% ../../nbs/work/traffic.ipynb #7a1c20e6
 @touches("scatter_ scatter_add_ scatter_reduce_", "self", "src")
 @touches("scatter scatter_add scatter_reduce", "src")
 @touches("put_", "self")
@@ -216,7 +215,6 @@ def _selected(t, given, out):
     true = _true(mask, x)
     return None if true is None else true * (x.numel() // max(mask.numel(), 1))     # a mask may be broadcast
 
-# %% ../../nbs/work/traffic.ipynb #7a1c20e9
 @touches("diagonal_copy slice_copy narrow_copy select_copy split_copy split_with_sizes_copy unbind_copy", "self")
 @touches("values_copy indices_copy _values_copy _indices_copy", "self")
 @touches("crow_indices_copy col_indices_copy ccol_indices_copy row_indices_copy", "self")
@@ -326,7 +324,6 @@ for _how, _least, _mirrored in (("constant_pad_nd", 0, False), ("replication_pad
                                 1, False), ("reflection_pad1d reflection_pad2d reflection_pad3d", 1, True)):
     touches(_how, "self")(partial(_padded, least=_least, mirrored=_mirrored))
 
-# %% ../../nbs/work/traffic.ipynb #7a1c20ec
 _neighbours = {f"{form}{d}d": 1 for form in ("upsample_nearest", "_upsample_nearest_exact") for d in (1, 2, 3)}
 _neighbours |= {"upsample_linear1d": 2, "upsample_bilinear2d": 4, "upsample_trilinear3d": 8, "upsample_bicubic2d": 16}
 

@@ -104,7 +104,6 @@ def _answered():
     while frame is not None and frame.f_code.co_name not in answers: frame = frame.f_back
     return None if frame is None else answers[frame.f_code.co_name]
 
-# %% ../../nbs/work/values.ipynb #a4ccdb32
 def _questions():
     "Return the module of transformers that tells tensors without data from others, where it is loaded."
     return sys.modules.get("transformers.utils.import_utils")
