@@ -63,7 +63,7 @@ class App(typer.Typer):
 
 app = App(help="Per-layer roofline of PyTorch models: FLOPs, bytes, time, and how close each layer comes to "
                "the machine's limits.\n\n"
-               "Exit codes: 0 success, 1 failure or unreadable file, 2 wrong arguments or no file; `check` has others.",
+               "Exit codes: 0 success, 1 failure or unreadable input, 2 bad arguments or no file; `check` has its own.",
           no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
 # %% ../../nbs/cli/app.ipynb #2a42577a
