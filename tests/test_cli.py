@@ -256,7 +256,7 @@ def test_given_peaks(folder):
     note, = noted("--peaks", "threads.json")["notes"]
     assert f"measured with {environment['threads'] + 6} threads, the rows with {environment['threads']}" in note
     found = noted("--peaks", "NVIDIA H100 80GB HBM3")                    # a device of the datasheet table
-    assert found["peaks"]["environment"]["device_name"].startswith("NVIDIA H100") and "measured on NVIDIA H100" in found["notes"][0]
+    assert found["peaks"]["environment"]["device_name"].startswith("NVIDIA H100") and "datasheet of NVIDIA H100" in found["notes"][0]
 
 def test_notes_stay_in_the_file_and_on_standard_error(folder):
     "Where standard output is taken, nothing of what limits the trust is lost."

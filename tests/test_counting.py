@@ -1,5 +1,5 @@
 "Counts that were wrong once, each with the value by hand; and the same kind of error elsewhere."
-import ctypes, functools, io, subprocess, sys, threading, warnings
+import ctypes, functools, io, math, subprocess, sys, threading, warnings
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 
@@ -14,7 +14,9 @@ from torch.utils.checkpoint import checkpoint
 
 import fasterbench
 from fasterbench.roofline import HardwarePeaks, RooflineAnalyzer
+from fasterbench.counting.count_verb import StepCounts
 from fasterbench.work.count import count_work
+from fasterbench.work.rules import Rule, rules
 
 class Call(nn.Module):
     def __init__(self, f): super().__init__(); self.f = f
@@ -354,6 +356,21 @@ def test_one_unknown_operator_leaves_a_lower_bound():
     work = count_work(nn.Sequential(nn.Linear(8, 8, bias=False), Call(lambda x: op(x) * 2)), r(4, 8))
     assert work.flops is None and work.flops_lower_bound == 2*4*64 + 32 and work.by_module()["0"].flops == 2*4*64
     assert work.by_module()["1"].flops is None and work.by_module()["1"].flops_lower_bound == 32 and "≥" in repr(work)
+    assert not work.memory.exact and count_work(nn.Linear(8, 8), r(4, 8)).memory.exact         # it may have temporaries
+
+@pytest.mark.parametrize("gives, said", [(lambda *a, out=None: -5, "total=-5"), (lambda *a, out=None: math.nan, "nan"), (lambda *a, out=None: math.inf, "inf"), (lambda *a, out=None: "x", "'x'"),
+                                         (lambda *a, out=None: fasterbench.Flops(10, 20), "contraction=20"), (lambda *a, out=None: a[7], "IndexError"), (lambda: 3, "TypeError")])
+def test_a_rule_whose_flops_cannot_be_is_refused(gives, said, monkeypatch):
+    monkeypatch.setitem(rules, "aten::relu", Rule(gives, "activation"))
+    with pytest.raises(ValueError, match="the rule for aten::relu") as refused: count_work(nn.ReLU(), r(4))
+    assert said in str(refused.value)
+
+def test_the_phases_of_a_step_say_what_is_unknown(monkeypatch):
+    "Of the forward, ReLU and the sum have 32 FLOPs each and the product is unknown; the product of the backward has 512."
+    monkeypatch.setitem(rules, "aten::mm", Rule(lambda a, b, out=None: None if a == (4, 8) and b == (8, 8) else 2 * a[0] * a[1] * b[1], "matmul"))
+    model, sample = nn.Sequential(nn.Linear(8, 8, bias=False), nn.ReLU()), r(4, 8)
+    work = count_work(model, sample, backward=True)
+    assert StepCounts(model, work, sample).lines[-1] == ("a training step: forward ≥ 64.00 FLOP, backward 576.00 FLOP")
 
 def test_a_rule_of_ones_own_holds_for_integers():
     import fasterbench

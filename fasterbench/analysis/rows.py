@@ -281,6 +281,6 @@ def measured_result(
         rows, ops, steps, [program] = map(marked, (rows, ops, steps, [program]))
     timing = _timing(m, rows, ops)
     if timing.ops_take_longer: ops = [changed(p, disturbed=True) for p in ops]
-    limits = compiled.limits(slots, m.inner, kernels, peaks, m.tf32) if slots else ()
+    limits = compiled.measured_limits(m, calls, kernels, peaks) if slots else ()
     return Result(rows, peaks, ops, program, steps, timing, m.work.unknown_ops, m.environment, name,
                   notes=_measured_notes(m, program), limits=limits, memory=m.work.memory, contractions=contractions)

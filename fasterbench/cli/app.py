@@ -266,7 +266,8 @@ def roof_mismatches(roofs, dtype:str, environment, device:str)->list[str]:
     if other or env and name != here:
         named = other or here != device
         rows = f"the rows were measured on {here} ({device})" if named else "the device of the rows is unknown"
-        found.append(f"were measured on {name} ({roofs.device}), and {rows}")
+        source = "come from the datasheet of" if env.get("source") == "datasheet" else "were measured on"
+        found.append(f"{source} {name} ({roofs.device}), and {rows}")
     elif env.get("threads") and environment.get("threads") and env["threads"] != environment["threads"]:
         found.append(f"were measured with {env['threads']} threads, the rows with {environment['threads']}")
     if dtype and dtype not in roofs.dtypes:

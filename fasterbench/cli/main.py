@@ -8,14 +8,13 @@ __all__ = ['main', 'failed']
 # %% ../../nbs/cli/main.ipynb #e4ae3bb0
 import os, sys, sysconfig, warnings
 from importlib import import_module
-from pathlib import Path
 from traceback import walk_tb
 
-import fasterbench
 from . import roofline_verb      # registers its verbs
 from .app import app, notice, plain_warning
 from .ranks import is_first, launched_ranks
 from ..core.features import verb_modules
+from ..core.warnings import _here
 
 for name in verb_modules(): import_module(name)         # and so does each of a feature
 
@@ -47,15 +46,15 @@ def _exit_code(args):
         text = error.format_message() if usage else plain
         return failed(text, error.exit_code if usage else 1, usage) if text.strip() else getattr(error, "exit_code", 1)
 
-_installed = tuple(os.path.join(folder, "") for folder in (os.path.dirname(fasterbench.__file__), *(
-    sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib", "scripts"))))
+_kinds = "stdlib", "platstdlib", "purelib", "platlib", "scripts"
+_installed = _here, *(os.path.join(sysconfig.get_path(kind), "") for kind in _kinds)
 
 def _place_of(error):
     "Return ` (file, line 8)`, the last line of the user's own code that led to `error`; nothing if it ran none."
     while error.__cause__ is not None: error = error.__cause__
-    own = [(file, line) for frame, line in walk_tb(error.__traceback__)
-           if os.path.isfile(file := frame.f_code.co_filename) and not file.startswith(_installed)]
-    return f" ({Path(own[-1][0]).name}, line {own[-1][1]})" if own and str(error).strip() else ""
+    places = [(frame.f_code.co_filename, line) for frame, line in walk_tb(error.__traceback__)]
+    own = [(path, line) for path, line in places if os.path.isfile(path) and not path.startswith(_installed)]
+    return f" ({os.path.basename(own[-1][0])}, line {own[-1][1]})" if own and str(error).strip() else ""
 
 def failed(text, code, usage=False):
     "Say in one line what went wrong. One rank says for all what is wrong with the arguments."

@@ -10,7 +10,8 @@ from dataclasses import replace
 
 import torch
 
-from .compiled import inside, kernel_rows, kernels_of, kernels_on_target, limits
+from .compiled import (inside, kernel_rows, kernels_of, kernels_on_target, limits,
+                                           measured_limits)
 from .kernel_points import inferred_layers, with_kernels
 from .inductor import NotGenerated
 from .kernel_file import read_kernel_file, kernel_file_of, kernel_file_text

@@ -98,6 +98,10 @@ def folded(rows:list[dict])->list[dict]:
     return made
 
 # %% ../../nbs/counting/count_verb.ipynb #51f38fc4
+def _flops_text(work):
+    "Return the FLOPs, or at least how many there are."
+    return ("≥ " if work.flops is None else "") + format_si(work.flops_lower_bound, "FLOP")
+
 class Counts(View):
     "Parameters, FLOPs and bytes of the modules of a model."
     def __init__(self, model, work, sample, name=""):
@@ -110,14 +114,13 @@ class Counts(View):
     def lines(self)->list[str]:
         "The whole model: its sample, parameters, FLOPs, bytes and memory; and what has no rule."
         whole, w = self.rows[0], self.work
-        known = format_si(w.flops, "FLOP") if w.flops is not None else f"≥ {format_si(w.flops_lower_bound, 'FLOP')}"
         within = w.contraction_flops and f" ({format_si(w.contraction_flops, 'FLOP')} in contractions)"
         unknown = ", ".join(f"{k} ({calls_text(n)})" for k, n in w.unknown_ops.items())
         frozen = whole["trainable"] < whole["parameters"]
         trainable = f" ({format_count(whole['trainable'])} trainable)" if frozen else ""
         parameters = f"{format_count(whole['parameters'])} parameters{trainable}"
         text = (f"{self.name} · {sample_text(self.sample)} · {parameters}, "
-                f"{format_si(self.parameter_bytes, 'B')} · {known}{within or ''} · "
+                f"{format_si(self.parameter_bytes, 'B')} · {_flops_text(w)}{within or ''} · "
                 f"bytes {format_si(whole['bytes_moved'], 'B')} of modules, {format_si(w.bytes, 'B')} of operators")
         held = self.memory.line + (f" · {self.memory.share_of(self.room)}" if self.room else "")
         return [text, held, *self.fits, *([f"no FLOP rule for {unknown}"] if unknown else [])]
@@ -153,8 +156,8 @@ class StepCounts(Counts):
     @property
     def lines(self)->list[str]:
         from fasterbench.engine.step import phases
-        of = {phase: self.work.of_phase(phase).flops_lower_bound for phase in phases}
-        said = ", ".join(f"{phase} {format_si(flops, 'FLOP')}" for phase, flops in of.items() if flops)
+        of = {phase: self.work.of_phase(phase) for phase in phases}
+        said = ", ".join(f"{phase} {_flops_text(w)}" for phase, w in of.items() if w.flops != 0)
         return [*super().lines, f"a training step: {said}"]
 
 # %% ../../nbs/counting/count_verb.ipynb #acf03109

@@ -105,7 +105,6 @@ def windows(
 streams = {"in-place": (1, 2), "copy": (2, 2), "read": (1, 1), "triad": (3, 3), "product": (2, 3), "write": (1, 1)}
 out_of_place = ("copy", "triad") # They write elsewhere than they read
 
-# %% ../../nbs/probes/probes.ipynb #dc6b5efa
 def _streaming(here, kind, a, b=None, c=None):
     "Return the operator of `kind`, which can run again and again: squared ones stay ones, random numbers random."
     update = a.neg_ if here.has_queue else a.square_
@@ -310,7 +309,6 @@ def _elements_probes(here, dtype, calls):
     counts = _element_counts(here)
     return [_elements_probe(name, here, dtype, n, *call) for n in counts for name, call in calls.items()]
 
-# %% ../../nbs/probes/probes.ipynb #f4a79be4
 def pointwise_probes(here:Host, dtype:torch.dtype)->list[Probe]:
     "Make probes of cache-resident work that is no contraction; none for eight-bit types, which have no such operators."
     return [] if dtype.itemsize == 1 else _elements_probes(here, dtype, _pointwise_calls)

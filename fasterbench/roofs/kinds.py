@@ -45,7 +45,6 @@ def _channels_per_group(operator, shapes, contraction_flops, written, dtype):
     else: regular = contraction_flops == 2 * math.prod(w[1:]) * written / (itemsize(dtype) or 4)
     return (w[1], x[1]) if regular and w[1] and x[1] % w[1] == 0 else None
 
-# %% ../../nbs/roofs/kinds.ipynb #5bf19ec3
 def kind_of(operator:str, category:str, shapes:tuple, contraction_flops:float|None, written:float, dtype:str)->str:
     "Return the kind of work of a call that wrote `written` bytes; empty for one without a ceiling of its own."
     if category not in ("convolution", "matmul") or not contraction_flops: return _by_operator.get(operator, "")

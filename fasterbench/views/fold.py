@@ -86,7 +86,6 @@ def _starred(names):
     "Return the common form of `names`; numbers that differ are `*`."
     return "".join(_common_name(part, "*") for part in zip(*map(_digits.split, names)))
 
-# %% ../../nbs/views/fold.ipynb #e0988391
 def _of_a_module(p): return p.source in ("counted", "predicted") and not p.name.startswith("(")
 
 def _branch(p, depth):

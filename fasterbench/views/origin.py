@@ -95,7 +95,7 @@ def command_line()->str:
     program = ["python", "-m", os.path.basename(folder)] if name == "__main__.py" else [name]
     return shlex.join([*program, *words])
 
-# `git describe --dirty` writes the index anew, and leaves its lock there when it is killed
+# `git describe --dirty` rewrites the index, and leaves its lock there when it is killed
 _status = "git --no-optional-locks status --porcelain=v2 --branch --untracked-files=no --no-renames".split()
 
 def _commit_in(status):

@@ -82,7 +82,6 @@ def probes(peaks:HardwarePeaks, what:str="memory")->list[dict]:
                                      for dtype, probe, flops, rate in peaks.trials]
     return [dict(zip(("name", "kind", "size", "rate"), r)) for r in sorted(rows, key=lambda r: -r[3])]
 
-# %% ../../nbs/views/peaks_page.ipynb #bb42d249
 def _ceiling_spans(peaks, what, sizes):
     "Return where each ceiling holds: (from, to, rate, text)."
     low, high = min(sizes) / 1.4, max(sizes) * 1.7
@@ -92,7 +91,6 @@ def _ceiling_spans(peaks, what, sizes):
     spans = zip([low, *ends], ends, peaks.levels)
     return [(a, b, l.bandwidth, f"{l.name} {brief(l.bandwidth, 'B/s')}") for a, b, l in spans]
 
-# %% ../../nbs/views/peaks_page.ipynb #ebe84215
 def _ceiling_lines(fig, lines, capacities):
     for a, b, rate, text in lines:
         fig.add_scatter(x=[a, b], y=[rate, rate], mode="lines+text", text=["", escape(text)], textposition="top left",

@@ -134,7 +134,9 @@ def _unseen_sends(unseen):
     "Return the collectives among operators that the dispatcher did not see."
     return [name for name in unseen if is_collective(name.partition(" ")[0])]
 
-# %% ../../nbs/work/count.ipynb #b4afba4c
+_of_pytorch = set("""aten prims prim higher_order quantized _quantized quantized_decomposed mkldnn mkl onednn c10d
+    c10d_functional _c10d_functional _c10d_functional_autograd _dtensor fsdp symm_mem torchvision""".split())
+
 def _touched_bytes(touches): return sum(t.bytes for t in touches)
 
 # %% ../../nbs/work/count.ipynb #c47298f2
@@ -332,7 +334,8 @@ def trace_call(
     for i, found in [*outside.items(), *([(0, other_threads)] if other_threads else [])]:
         unseen[i] = {**unseen.get(i, {}), **found}
     crossing = border(calls, tracer.visits, tracer.memory.made_in, kept)
-    exact = memory_held.exact and not unseen and not any(is_compiled(p.module) for p in run.modules)
+    foreign = {c.operator.partition("::")[0] for c in calls} - _of_pytorch     # may have temporaries of their own
+    exact = memory_held.exact and not (unseen or foreign or any(is_compiled(p.module) for p in run.modules))
     return Work(run.parts, calls, tracer.visits[1:], crossing, unseen, replace(memory_held, exact=exact))
 
 # %% ../../nbs/work/count.ipynb #1n1t1a1d

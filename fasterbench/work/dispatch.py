@@ -31,7 +31,6 @@ _views = {f"aten::{n}" for n in """_unsafe_view detach_ lift_fresh lift _reshape
 _views |= {f"{ns}::{n}" for ns in ("_c10d_functional", "c10d_functional")
            for n in ("wait_tensor", "wait_tensors", "_wrap_tensor_autograd")}      # wait for a collective, or mark it
 
-# %% ../../nbs/work/dispatch.ipynb #ddb44e6e
 @cache
 def is_view(op)->bool:
     "Return whether `op` moves nothing: a view, a sparse tensor over others, or a look at or a change of metadata."
@@ -267,7 +266,6 @@ def _nodes(block):
         yield n.kind()
         for inner in n.blocks(): yield from _nodes(inner)
 
-# %% ../../nbs/work/dispatch.ipynb #f488d7a8
 def script_operators(
     module:torch.nn.Module, # Scripted, or not
 )->dict[str, int]:

@@ -133,7 +133,6 @@ def _searchsorted(sequence, x, *_, out=None, **kw): return math.prod(out) * _com
 @rule(*aten_names("bucketize"), category="reduction")
 def _bucketize(x, boundaries, *_, out=None, **kw): return math.prod(out) * _comparisons(boundaries[-1])
 
-# %% ../../nbs/work/elementwise.ipynb #bf115dc2
 @rule(*aten_names("histogram _histogramdd_from_bin_cts _histogramdd_from_bin_tensors"), category="reduction")
 def _histogram(x, *_, out=None, **kw): return math.prod(x) * _comparisons(max(out, default=1))
 

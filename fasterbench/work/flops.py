@@ -6,6 +6,7 @@
 __all__ = ['operator_flops', 'rule', 'rules', 'Flops', 'Shape', 'matmul', 'attention', 'categories']
 
 # %% ../../nbs/work/flops.ipynb #453c2d55
+import math
 from functools import cache
 
 import torch
@@ -96,9 +97,19 @@ def _item_flops(known, name, args, kwargs, out, item):
     first = out[0] if isinstance(out, (tuple, list)) and out and isinstance(out[0], torch.Tensor) else out
     shape = _shape_of(first, item) if isinstance(first, torch.Tensor) else Shape()
     if known is None: flops = pointwise_cost(_as_aten(name)) * entries(shape)
-    elif known.tensors: flops = known.flops(*args, **kwargs, out=out)
-    else: flops = known.flops(*_shapes(args, item), **_shapes(kwargs, item), out=shape)
-    return flops if flops is None or isinstance(flops, Flops) else Flops(flops, 0)
+    else:
+        if not known.tensors: args, kwargs, out = _shapes(args, item), _shapes(kwargs, item), shape
+        try: flops = known.flops(*args, **kwargs, out=out)
+        except (TypeError, LookupError, ArithmeticError) as error:
+            raise ValueError(f"the rule for {name} failed: {type(error).__name__}: {error}") from error
+    return _possible(name, flops if flops is None or isinstance(flops, Flops) else Flops(flops, 0))
+
+def _possible(name, flops):
+    "Return the FLOPs that a rule gave. Raise `ValueError` if they cannot be the work of a call."
+    try: valid = flops is None or all(0 <= n < math.inf for n in flops) and flops.contraction <= flops.total
+    except TypeError: valid = False
+    if valid: return flops
+    raise ValueError(f"the rule for {name} gave {flops}: FLOPs are finite, from 0, and contractions a part of them")
 
 # %% ../../nbs/work/flops.ipynb #c0mp1ex1
 _if_complex = {**dict.fromkeys(aten_names("""mul div prod cumprod square pow reciprocal _trilinear

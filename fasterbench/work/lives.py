@@ -103,7 +103,6 @@ def _unnamed(log, made_in, named, visits, loss):
         met.clear()
     return found
 
-# %% ../../nbs/work/lives.ipynb #meta0016
 def _parts_of(log, lives, made_in, visits, named, loss):
     "Return for each storage the index of its part."
     again = {n for kind, n, _ in log if kind == entered}

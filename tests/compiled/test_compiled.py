@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import fasterbench.compiled.inductor as inductor
 from conftest import heavy_only, in_line, nightly, nightly_only
-from fasterbench import compare, predict, read_trace
+from fasterbench import compare, count_work, predict, read_trace
 from fasterbench.roofline import HardwarePeaks, RooflineAnalyzer
 from fasterbench.roofs.place import violations
 from fasterbench.views import report
@@ -252,6 +252,12 @@ def test_compiled_in_other_ways(how):
     wanted = {"compile": {"blocks.0.up", "blocks.1.up", "head"}, "child": {"blocks.1.up"}, "each block": {"blocks.0.up", "blocks.1.up"}}[how]
     assert wanted <= {path for p in kernels(result) for path, *_ in p.layers}
     assert sum(p.contraction_flops or 0 for p in result.points) == products(made(), sample)
+    # all three limits are of the whole model: what runs eagerly beside the kernels is in each
+    work, compiled = count_work(made(), sample).by_module(), {"compile": "", "child": "blocks.1", "each block": "blocks"}[how]
+    beside = sum(w.eager_bytes for path, w in work.items() if not path.startswith(compiled))
+    (_, eager_s, eager), (_, made_s, generated), (_, least_s, least) = result.limits
+    assert generated == sum(p.bytes_moved for p in kernels(result)) + beside and (beside > 0) == (how != "compile")
+    assert eager == sum(w.eager_bytes for w in work.values()) and beside < least <= generated and least_s <= made_s
 
 def test_training_step():
     model, sample = made(), torch.ones(8, 16)
