@@ -38,10 +38,10 @@ function refresh(drawCharts = redraw) {
   if (!fitted()) { fitNames(); fitColumns() }                     // a table of less height may have got a bar
   reachable()
   drawCharts()
-  const sum = field => now.rows.reduce((s, r) => s + (r[field] ?? 0), 0)
+  const sum = field => now.rows.some(r => r[field] === null) ? null : now.rows.reduce((s, r) => s + (r[field] ?? 0), 0)
   const left = tab.left_out ? `; ${tab.left_out} faster rows are not in this file` : ""
   const timed = tab.columns.some(c => c.field === "share")
-  const time = timed ? ` · ${si(sum("time_s"), "s")}, ${write(sum("share"), "share")} of the sum of the rows` : ""
+  const time = timed ? ` · ${write(sum("time_s"), "si", "s")}, ${write(sum("share"), "share")} of the sum of the rows` : ""
   const invalid = at("text").getAttribute("aria-invalid") === "true"
   const wrong = invalid ? " · invalid regular expression, ignored" : ""
   const none = now.rows.length ? "" : " · no row matches the filters"
