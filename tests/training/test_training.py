@@ -99,7 +99,8 @@ def test_a_prediction_of_a_step_has_rows_by_phase():
     with torch.device("meta"): model, x = torchvision.models.resnet18(), torch.empty(8, 3, 64, 64)
     found = fasterbench.predict(model, x, "NVIDIA H100 80GB HBM3", backward=True, optimizer=torch.optim.SGD(model.parameters()))
     assert {p.phase for p in found.points} == {"forward", "backward", "update"} and found.program.phase == ""
-    assert found.program.roof_time_s <= found.program.time_s and len(found.program.interval_s) == 2
+    low, high = found.program.interval_s           # the backward of a batch norm was never measured: a range
+    assert found.program.is_range and found.program.time_s is None and found.program.roof_time_s == low < high
     assert sum(p.contraction_flops for p in found.points) == found.program.contraction_flops
     with pytest.raises(ValueError, match="eager step"): fasterbench.predict(model, x, "NVIDIA H100 80GB HBM3", backward=True, compiled=True)
 
