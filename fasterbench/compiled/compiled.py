@@ -314,7 +314,7 @@ def limits(
     peaks:HardwarePeaks,
     tf32:frozenset=frozenset(),
     most:bool=False,     # Caches serve all that they can, whatever the order within an operator
-    beside:Sequence[Row]|None=(), # Of what runs eagerly beside the kernels, in all three; None: unknown
+    beside:Sequence[Row]|None=(), # Of what runs eagerly in addition, in all three; None: unknown
 )->tuple:
     """Return (name, s, B): least time and bytes of the eager program, of the generated one, and of perfect fusion.
 
@@ -347,7 +347,7 @@ def measured_limits(
     rows:Sequence[Row], # Of the kernels
     peaks:HardwarePeaks,
 )->tuple:
-    "Return the limits of a measured run, in which operators may run eagerly beside the kernels."
+    "Return the limits of a measured run, in which some operators may run eagerly."
     return limits(m.kernels.slots, m.inner, rows, peaks, m.tf32, beside=_rows_beside_kernels(m, calls))
 
 def border_bytes(

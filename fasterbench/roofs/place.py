@@ -157,7 +157,7 @@ class RooflinePoint:
         return self.uncertain and self.source == "predicted"
     @property
     def longest_s(self):
-        "What rows are sorted by: the time, of a range its upper end, s."
+        "The time that rows are sorted by, s: of a range its upper end."
         return self.time_s if self.time_s is not None else self.interval_high_s or 0.0
     @property
     def interval_low_s(self): return self.interval_s[0] if self.interval_s and not self.is_range else None
@@ -269,7 +269,7 @@ def ranked(points:Iterable[RooflinePoint])->list[RooflinePoint]:
 def without_time(p:RooflinePoint, **more)->RooflinePoint:
     "Return `p` and other fields; of a range the time, and all that follows from it, is unknown."
     unknown = dict.fromkeys(("time_s", "achieved_gflops", "utilization_pct", "share")) | dict(shares=())
-    return changed(p, **more | (unknown if p.is_range else {}))
+    return changed(p, **more | (unknown if p.is_range else {})) if more or p.is_range else p
 
 # %% ../../nbs/roofs/place.ipynb #ra4m0002
 def under_network(p:RooflinePoint)->RooflinePoint:

@@ -10,7 +10,7 @@ fb.clear_peaks_cache()
 ra = fb.RooflineAnalyzer(model, sample, peaks=peaks).profile(warmup=5, steps=20)
 ra.summary(top=10)
 rows, timing, unknown, figure, frame = ra.results, ra.timing, ra.unknown_ops, ra.plot(title="Linear"), ra.to_frame()
-slowest: fb.RooflinePoint = max(rows, key=lambda r: r.time_s)
+slowest: fb.RooflinePoint = max(rows, key=lambda r: r.time_s or 0.0)
 table, page, saved, whole = ra.csv(points="ops"), ra.render(top=5), fb.from_json("linear.json"), ra.program
 paper = fb.roofline_analysis([dict(name="a", flops=10, memory_bytes=5)], peaks.peak_flops, peaks.peak_bandwidth)
 work, needs, sent = fb.count_work(model, sample, backward=True), fb.model_flops(model, sample), fb.step_traffic(model, 8)
