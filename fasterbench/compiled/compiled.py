@@ -314,12 +314,11 @@ def limits(
     peaks:HardwarePeaks,
     tf32:frozenset=frozenset(),
     most:bool=False,     # Caches serve all that they can, whatever the order within an operator
-    beside:Sequence[Row]|None=(), # Of what runs eagerly in addition, in all three; None: unknown
+    beside:Sequence[Row]=(), # Of what runs eagerly in addition, in all three
 )->tuple:
     """Return (name, s, B): least time and bytes of the eager program, of the generated one, and of perfect fusion.
 
     Nothing if the work of one is unknown."""
-    if beside is None: return ()
     def least(row): return max(row.compute_s or 0.0, memory_time(peaks.memory, row.bytes_by_level)[0])
     eager = [call_row(c, by_level, peaks, tf32) for c, by_level in zip(work.trace, _by_level(work.trace, peaks, most))]
     made, kernels = [*beside, *(r for r in rows if r.category != "overhead")], [s for s in slots if s.kernel]
@@ -348,7 +347,8 @@ def measured_limits(
     peaks:HardwarePeaks,
 )->tuple:
     "Return the limits of a measured run, in which some operators may run eagerly."
-    return limits(m.kernels.slots, m.inner, rows, peaks, m.tf32, beside=_rows_beside_kernels(m, calls))
+    beside = _rows_beside_kernels(m, calls)
+    return () if beside is None else limits(m.kernels.slots, m.inner, rows, peaks, m.tf32, beside=beside)
 
 def border_bytes(
     slots:Sequence[Slot],

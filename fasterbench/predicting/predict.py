@@ -28,7 +28,7 @@ from .expected import (Chip, Doubt, chip_of, compiled_times, deviation, device_d
                                              missing_peaks, row_scale, z80)
 from ..roofs.datasheet import Device, as_peaks, at_printed_clock, listed_device, target_of
 from ..roofs.hardware import HardwarePeaks
-from ..roofs.place import at_time, place, ranked, shares_of, without_time
+from ..roofs.place import at_time, place, ranked, shares_of
 from ..roofs.row import summed
 from ..views.origin import describe_sample
 from ..views.result import Result, result_from_json
@@ -256,7 +256,7 @@ def _predicted_result(model, run, forecast, like, compiled, autocast):
                        captured=run.cuda_graph, host_s=run.launch_s, operators=run.operators)    # saved names
     notes = _prediction_notes(name, program, peaks, forecast.fusion, like, carried, rows, doubt)
     notes += _launch_note(run, None if program.is_range else sum(r.time_s for r in rows)) + _power_note(peaks)
-    rows, ops = (sorted(map(without_time, points), key=lambda p: -p.longest_s) for points in (rows, forecast.ops))
+    rows, ops = (sorted(points, key=lambda p: -p.longest_s) for points in (rows, forecast.ops))
     return Result(rows, peaks, ops if like is None else [], program, unknown_ops=work.unknown_ops,
                   environment=environment, notes=notes, model=f"{type(model).__name__} (predicted)",
                   limits=forecast.limits, memory=work.memory)

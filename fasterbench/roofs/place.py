@@ -158,7 +158,7 @@ class RooflinePoint:
     @property
     def longest_s(self):
         "The time that rows are sorted by, s: of a range its upper end."
-        return self.time_s if self.time_s is not None else self.interval_high_s or 0.0
+        return self.interval_high_s or 0.0 if self.is_range or self.time_s is None else self.time_s
     @property
     def interval_low_s(self): return self.interval_s[0] if self.interval_s and not self.is_range else None
     @property
