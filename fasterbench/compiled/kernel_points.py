@@ -18,9 +18,8 @@ def with_kernels(m, rows, of_slots):
     kernels, around = [], {}
     for row, samples in zip(of_slots, m.times.kernels):
         row = timed_row(row, m.times, samples)
-        if not row.time_s > 0: continue
-        if row.category != "overhead": kernels.append(row)
-        else: around.setdefault((row.name, row.phase), []).append(row)
+        if row.category != "overhead": kernels.append(row)          # their work counts, however short they are
+        elif row.time_s > 0: around.setdefault((row.name, row.phase), []).append(row)
     rest = [_without_kernels(m, row) if row.name in own else row for row in rows]
     return [*kernels, *map(summed, around.values()), *rest]
 
