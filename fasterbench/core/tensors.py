@@ -30,7 +30,6 @@ _rows, _columns = ("crow_indices", "col_indices", "values"), ("ccol_indices", "r
 _inside = {torch.sparse_coo: ("_indices", "_values"), torch.sparse_csr: _rows, torch.sparse_bsr: _rows,
            torch.sparse_csc: _columns, torch.sparse_bsc: _columns}
 
-# %% ../../nbs/core/tensors.ipynb #1b6790ae
 def parts_of(
     t:torch.Tensor, # Of any layout
 )->list[torch.Tensor]:
@@ -66,7 +65,6 @@ def _inner_tensors(t):
     names = t.__tensor_flatten__()[0] if is_traceable_wrapper_subclass(t) else ()
     return [i for name in names if isinstance(i := getattr(t, name), torch.Tensor)]
 
-# %% ../../nbs/core/tensors.ipynb #191fd229
 def is_readable(
     t:torch.Tensor, # Of any layout
 )->bool:

@@ -115,7 +115,6 @@ _roof = (
     Field("source", "", "source", "text", "source of FLOPs and bytes: counted, predicted or hardware counters"),
 )
 
-# %% ../../nbs/views/fields.ipynb #d6d37e83
 fields = {f.name: f for f in (*_rows, *_work, *_roof)}
 
 # %% ../../nbs/views/fields.ipynb #fe0152c2

@@ -88,7 +88,6 @@ def network_in_use(peaks:HardwarePeaks, points:list[RooflinePoint]):
     def small(r): return 10 * sums[r] < sum(sums.values())
     return sorted(sums, key=lambda r: (small(r), -r.bus_bandwidth))
 
-# %% ../../nbs/views/roof_lines.ipynb #bbf35c3a
 def _network_lines(fig, network, box, top):
     "Draw a line per roof of the network, over FLOPs per byte on the wire."
     x0, x1, y0, _ = box

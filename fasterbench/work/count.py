@@ -335,8 +335,9 @@ def trace_call(
         unseen[i] = {**unseen.get(i, {}), **found}
     crossing = border(calls, tracer.visits, tracer.memory.made_in, kept)
     foreign = {c.operator.partition("::")[0] for c in calls} - _of_pytorch     # may have temporaries of their own
-    exact = memory_held.exact and not (unseen or foreign or any(is_compiled(p.module) for p in run.modules))
-    return Work(run.parts, calls, tracer.visits[1:], crossing, unseen, replace(memory_held, exact=exact))
+    memory_held = replace(memory_held, exact=memory_held.exact and not (unseen or foreign),
+                          eager=any(is_compiled(p.module) for p in run.modules))
+    return Work(run.parts, calls, tracer.visits[1:], crossing, unseen, memory_held)
 
 # %% ../../nbs/work/count.ipynb #1n1t1a1d
 def check_initialized(model:nn.Module):

@@ -52,6 +52,7 @@ class Memory:
     modules: dict[str, ModuleMemory]|None=None # By qualified name; of those that ran
     start_bytes: int=0                # Alive before the first operator
     allocated_bytes: int|None=None    # Peak of the device's allocator in a run like it; None: not measured
+    eager: bool=False                 # Of a compiled model: of its operators one by one, from which its code differs
 
     @property
     def saved_bytes(self)->int:
@@ -68,7 +69,9 @@ class Memory:
         return ", ".join(filter(None, (self.module or "(model)", self.phase, self.operator)))
 
     @property
-    def peak(self)->str: return ("" if self.exact else "≥ ") + format_si(self.peak_bytes, "B")
+    def peak(self)->str:
+        text = format_si(self.peak_bytes, "B") + (" (eager operators)" if self.eager else "")
+        return text if self.exact else f"≥ {text}"
 
     @property
     def line(self)->str:
@@ -82,8 +85,8 @@ class Memory:
         "The allocator's peak and its ratio to the counted one; empty where it was not measured."
         if self.allocated_bytes is None: return ""
         more, ratio = self.allocated_bytes - self.peak_bytes, self.allocated_bytes / self.peak_bytes
-        return (f"allocator's peak {format_si(self.allocated_bytes, 'B')}, ×{ratio:.2f} of the counted: "
-                f"{format_si(more, 'B')} libraries, rounding")
+        rest = "" if self.eager else f": {format_si(more, 'B')} libraries, rounding"
+        return f"allocator's peak {format_si(self.allocated_bytes, 'B')}, ×{ratio:.2f} of the counted{rest}"
 
     def share_of(self,
         room:float, # What a device has, B

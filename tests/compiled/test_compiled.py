@@ -249,6 +249,15 @@ def test_three_limits(forward):
     assert least == 4 * (weights + 8 * 16 + 8 * 4)                             # weights, sample and result, once
     assert "perfect fusion" in result.text()
 
+class Chain(nn.Module):
+    def forward(self, x): return x.sin().cos().tan()
+
+def test_memory_is_of_the_eager_operators(forward):
+    "Eagerly the sample and two results are alive at a time; the one kernel has no results between: nothing is \"at least\"."
+    found = count_work(torch.compile(Chain()), torch.ones(256, 256)).memory
+    assert found.peak_bytes == 3 * 4 * 256 * 256 and found.eager and found.peak == "786.43 kB (eager operators)"
+    assert not count_work(Chain(), torch.ones(256, 256)).memory.eager and "(eager operators) = " in forward[-1].text()
+
 @pytest.mark.parametrize("how", in_line(["compile", "child", "each block"], "child"))
 def test_compiled_in_other_ways(how):
     "`module.compile()`, a compiled child, and each block compiled for itself: the same layers, by their whole names."
