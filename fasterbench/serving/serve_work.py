@@ -386,10 +386,11 @@ class _Attention(NamedTuple):
     two_sides: bool   # Whether the model has an encoder
 
     def share(self, path, pairs):
-        if pairs is None or pairs.queries != self.tokens or not self._masked(path): return 1.0
+        # of one token, heads of a group may stand where the queries of one head do
+        if pairs is None or self.tokens not in (1, pairs.queries) or not self._masked(path): return 1.0
         window = self.windows.get(_layer_at(path, self.counts))
         if pairs.keys not in (self.context, window): return 1.0
-        return min(_visible(pairs.queries, pairs.keys, window) / (pairs.queries * pairs.keys), 1.0)
+        return min(_visible(self.tokens, pairs.keys, window) / (self.tokens * pairs.keys), 1.0)
 
     def _masked(self, path):
         if "cross" in path.lower() or "EncDec" in path: return False
@@ -445,7 +446,9 @@ def _query_heads(work, counts, weights, attention):
     for call in work.trace:
         at = _layer_at(work.parts[call.part].path, counts)
         pairs = _pairs_of(call, weights, softened) if at and call.dense_flops else None
-        if pairs and pairs.gives != "values": found[at] = max(found.get(at, 0), pairs.heads // attention.batch)
+        if pairs and pairs.gives != "values":
+            heads = pairs.heads * pairs.queries if attention.tokens == 1 else pairs.heads
+            found[at] = max(found.get(at, 0), heads // attention.batch)
     return found
 
 # %% ../../nbs/serving/serve_work.ipynb #6b100002

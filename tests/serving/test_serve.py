@@ -187,6 +187,7 @@ def test_window_by_hand(context):
     config, seen = hand["mistral_window"][0], min(context, 24)
     work = ModelWithoutData(language_model(config)).decode(context - 1, 1)
     assert (work.cache.pairs, work.causal_flops) == (2*L*32*seen*2, 2*(L*(attn + 3*H*I) + V*H) + 4*seen*H*L)
+    assert set(work.heads.values()) == {4}         # also where PyTorch has the heads of a group as queries of one
     assert ModelWithoutData(language_model(config)).prefill(context).cache.pairs == 2*L*32*seen*2
 
 def test_quantization_in_the_configuration():
