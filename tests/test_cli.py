@@ -100,6 +100,7 @@ wrong = [
     (["compare", "newer.json", "saved.json"], 1, "version 99"), (["compare", "broken.json", "saved.json"], 1, "broken.json is not a JSON file"), (["trace", "broken.json"], 1, "broken.json cannot be read"),
     (["trace", "absent.json"], 2, "absent.json"), (["roofline", "net.py:make", "--peaks", "broken.json"], 2, "Invalid value for --peaks: cannot read peaks from 'broken.json'"),
     (["roofline", "net.py:bare", "--batch", "2"], 1, "assuming images of 2x3x224x224"),
+    (["count", "net.py:make", "--input", "1,4", "--batch", "2"], 2, "Invalid value for --batch"), (["predict", "net.py:make", "--on", "broken.json"], 2, "'--on': broken.json is not a JSON file"),
     (["predict", "net.py:make", "--on", "RTX 9999"], 2, "'--on': 'RTX 9999' is not in the table"), (["serve", "transformers:x", "--on", "RTX 9999"], 2, "'--on': 'RTX 9999'"),
     (["serve", "torchvision:resnet18", "--on", "NVIDIA H100"], 2, "'torchvision:resnet18' does not name a language model"),
     *((["serve", "transformers:x", "--on", "NVIDIA H100", *wrong], 2, says) for wrong, says in (

@@ -21,7 +21,11 @@ from ..core.private import tree_map
 from ..core.warnings import UnknownWarning, warn
 
 # %% ../../nbs/cli/loading.ipynb #9033ab60
-class ModelError(ValueError): "A word that leads to no model."
+class ModelError(ValueError):
+    "A word that leads to no model or sample; `option` is where it was given."
+    def __init__(self, text, option="MODEL"):
+        super().__init__(text)
+        self.option = option
 
 forms = "torchvision:NAME, timm:NAME, transformers:FOLDER and FILE.py:FUNCTION"
 
@@ -124,9 +128,9 @@ def load_model(
     given = sample is not None and shape is None
     if batch is not None and (shape is not None or sample is not None):
         whose = "--input gives its shape" if shape is not None else "this model comes with its own sample"
-        raise ModelError(f"a batch size applies only to generated samples; {whose}")
+        raise ModelError(f"a batch size applies only to generated samples; {whose}", "--batch")
     if given and seq is not None:
-        raise ModelError("a sequence length applies only to generated token ids; this model comes with its own sample")
+        raise ModelError("a length applies only to generated token ids; this model comes with its own sample", "--seq")
     if dtype is not None: model = model.to(dtype)
     if given: return model, _cast(sample, dtype)
     sample = _default_sample(model, shape, batch or 1, seq, kind)
@@ -162,7 +166,7 @@ def _default_sample(model, shape, batch, seq, kind):
     known = _vocabulary(model)
     if seq is not None and (shape is not None or known is None):
         raise ModelError("a sequence length is for token ids; the shape of this sample is given" if shape
-                         else f"{type(model).__name__} takes no token ids, so it has no sequence length")
+                         else f"{type(model).__name__} takes no token ids, so it has no sequence length", "--seq")
     if known is not None and (shape is not None or kind.endswith(".py")): return torch.randint(known, shape
         or (batch, seq or 128))
     size = getattr(model, "default_cfg", {}).get("input_size", (3, 224, 224))
@@ -173,7 +177,7 @@ def _text_shape(config, shape, batch, seq):
     "Return the shape of token ids: 128 of them, or as many as the model has positions for."
     longest = getattr(config, "max_position_embeddings", None) or 128
     if seq is not None and seq > longest:
-        raise ModelError(f"a sequence of {seq} is longer than the {longest} positions of the model")
+        raise ModelError(f"a sequence of {seq} is longer than the {longest} positions of the model", "--seq")
     return shape or (batch, seq or min(128, longest))
 
 def _compared_picture(model, batch):
@@ -192,7 +196,7 @@ def _decoder_ids(config, batch, seq):
     text = getattr(config, "decoder", config)
     longest = getattr(text, "max_target_positions", None) or getattr(text, "max_position_embeddings", None) or 128
     if seq is not None and seq > longest:
-        raise ModelError(f"a sequence of {seq} is longer than the {longest} positions of the decoder")
+        raise ModelError(f"a sequence of {seq} is longer than the {longest} positions of the decoder", "--seq")
     return dict(decoder_input_ids=torch.randint(text.vocab_size, (batch, seq or min(128, longest))))
 
 def _transformers_sample(model, shape, batch, seq):
@@ -206,8 +210,8 @@ def _transformers_sample(model, shape, batch, seq):
     if shape is None: shape = _picture(config, batch) if name == "pixel_values" else _spectrum(config, batch)
     if shape is not None and (seq is None or config.is_encoder_decoder):
         return {name: torch.randn(shape).to(_model_dtype(model))} | _decoder_ids(config, shape[0], seq)
-    raise ModelError(f"{type(model).__name__} takes {name!r}; "
-                     + ("a shape says how large it is: --input" if seq is None else "it has no sequence length"))
+    if seq is None: raise ModelError(f"{type(model).__name__} takes {name!r}; a shape says how large it is", "--input")
+    raise ModelError(f"{type(model).__name__} takes {name!r}; it has no sequence length", "--seq")
 
 def _other_inputs(net, sample):
     "Say which inputs a model of transformers takes besides those of `sample`."

@@ -155,7 +155,7 @@ def _loaded_model(model, shape, batch, dtype, seq):
     "Return the model and the sample, and what was assumed of it; a name that leads nowhere is a wrong argument."
     from fasterbench.cli.loading import ModelError, load_model
     try: return _recorded(lambda: load_model(model, shape, batch, dtype, seq))
-    except ModelError as error: usage_error(str(error), "MODEL")
+    except ModelError as error: usage_error(str(error), error.option)
 
 def _profiled_result(net, sample, roofs, peaks, model, assumed, args, options, kernels=None):
     "Add the model's name and the notes on it to the result of `profile`."
@@ -220,7 +220,7 @@ def loaded_on_meta(model, shape, batch, dtype, seq=None):
             warnings.simplefilter("ignore")
             warnings.simplefilter("default", FasterbenchWarning)
             return load_model(model, shape, batch, dtype, seq)
-    except ModelError as error: usage_error(str(error), "MODEL")
+    except ModelError as error: usage_error(str(error), error.option)
     except (NotImplementedError, RuntimeError): return load_model(model, shape, batch, dtype, seq)
 
 def fit_note(model, sample, peaks, **how):

@@ -185,7 +185,7 @@ def _named_conditions(r):
     return about | {"model": short_name(str(about.get("model", "")).rpartition(":")[2]) or r.model}
 
 def _label_text(key, value):
-    plain = key in ("model", "device name") or not isinstance(value, (bool, int, float))
+    plain = key in ("model", "device name") or not isinstance(value, (bool, int, float)) and value != "not given"
     return str(value) if plain else f"{key} {value}"
 
 def _labels_of(results, names)->tuple[list[str], str]:

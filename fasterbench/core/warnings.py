@@ -43,7 +43,6 @@ def _is_inside(frame):
     through = file == contextlib.__file__ or torch and file.startswith(os.path.dirname(torch) + os.sep)
     return through or file.startswith(_here)
 
-# %% ../../nbs/core/warnings.ipynb #wn000006
 def warn(
     message:str,
     kind:type[FasterbenchWarning], # Which of them

@@ -70,8 +70,8 @@ def _batch_table(results, caveats):
 def target_devices(texts):
     "Return the devices that `texts` name, each one or several with commas between them."
     from pathlib import Path
-    def named(one): return [one] if Path(one).exists() else [target_device(name.strip()) for name in one.split(",")]
-    return [device for one in texts for device in named(one)]
+    def names(one): return [one] if Path(one).exists() else [name.strip() for name in one.split(",")]
+    return [target_device(name) for one in texts for name in names(one)]
 
 On = option("Predict for this device, or for several: names or `peaks --json` files.", "--on", kind=list[str],
             metavar="DEVICE|FILE,…")

@@ -52,7 +52,6 @@ def _device_of_entry(name, entry, sources):
     return Device(name, entry["type"], entry["architecture"], entry["units"], clock, figures, entry["capacities"],
                   measured)
 
-# %% ../../nbs/roofs/datasheet.ipynb #a1f0c002
 def devices()->list[str]:
     "Return the names of all devices in the table."
     return list(_table())

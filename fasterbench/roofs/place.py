@@ -362,10 +362,9 @@ def violations(p:RooflinePoint, peaks:HardwarePeaks|None=None)->list[str]:
     return found if peaks is None else [*found, *_roof_violations(p, peaks)]
 
 # %% ../../nbs/roofs/place.ipynb #158bfe2d
-groups = dict(bound=lambda p: p.bound, level=lambda p: p.memory_level if p.bound == "memory" else p.bound,
-              category=lambda p: p.category or "other", phase=lambda p: p.phase or "forward")
+_groups = dict(bound=lambda p: p.bound, level=lambda p: p.memory_level if p.bound == "memory" else p.bound,
+               category=lambda p: p.category or "other", phase=lambda p: p.phase or "forward")
 
-# %% ../../nbs/roofs/place.ipynb #1d3e006a
 def shares_of(
     points:Sequence[RooflinePoint],
     by:str="bound",            # "bound"; "level": memory-bound rows by the level that bounds them; "category"; "phase"
@@ -373,8 +372,8 @@ def shares_of(
     communication_s:float=0.0, # Time in which the model waited for collectives, s
 )->dict[str, float]:
     "Return the fraction of the time in each group, largest first."
-    if by not in groups: raise ValueError(f"by={by!r}; the groups are {', '.join(groups)}")
-    sums = totals((groups[by](p), p.time_s) for p in points)
+    if by not in _groups: raise ValueError(f"by={by!r}; the groups are {', '.join(_groups)}")
+    sums = totals((_groups[by](p), p.time_s) for p in points)
     if overhead_s > 0: sums["overhead"] = overhead_s
     if communication_s > 0: sums["communication"] = communication_s
     total = sum(sums.values())

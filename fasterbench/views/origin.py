@@ -173,7 +173,7 @@ def conditions(
     about = {"phases of a training step": _phases(r), "model": r.model} | ({} if batch is None else {"batch": batch})
     about |= {f"sample {name}": text for name, text in argument_texts(r.sample).items()}
     call = {k: v for k, v in r.call.items() if k not in ("device", *long_facts)}
-    about |= {_spaced(k): v for of in (call, r.settings) for k, v in of.items()}
+    about |= {_spaced(k): "not given" if v is None else v for of in (call, r.settings) for k, v in of.items()}
     if r.peaks:
         about |= {"device": r.peaks.device, "dtype of the peaks": r.peaks.dtype.removeprefix("torch."),
                   "TF32": r.peaks.tf32_enabled}
