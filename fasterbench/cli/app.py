@@ -158,13 +158,13 @@ def device_here(name):
     except ValueError as error: usage_error(str(error), "--device")
 
 # %% ../../nbs/cli/app.ipynb #5701d5e0
-def printed(show):
+def printed(show, to="stdout"):
     "Call `show`, which prints; where the reader has gone (`| head -1`) the rest goes nowhere, and the work goes on."
     try:
         show()
-        sys.stdout.flush()
+        getattr(sys, to).flush()
     except BrokenPipeError:
-        with open(os.devnull, "wb") as nowhere: os.dup2(nowhere.fileno(), sys.stdout.fileno())
+        with open(os.devnull, "wb") as nowhere: os.dup2(nowhere.fileno(), getattr(sys, to).fileno())
 
 def write(path, text, remark=""):
     "Write what `text()` makes to `path`: `-` is standard output, None nowhere; `remark` is said behind its name."
@@ -172,7 +172,7 @@ def write(path, text, remark=""):
     if path == "-": printed(lambda: print(text().rstrip("\n")))
     elif path:
         write_whole(path, text())
-        print(f"wrote {path}{remark}", file=sys.stderr)
+        printed(lambda: print(f"wrote {path}{remark}", file=sys.stderr), "stderr")
 
 def show(
     view,                           # A `View`
