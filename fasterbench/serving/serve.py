@@ -329,7 +329,7 @@ def _batches(batch, several, tpot, price):
         if value is not None: positive(name, value)
     if batch is None: return None if several else [1, 8, 64]
     sizes = [as_count("batch", b, 1) for b in (batch if isinstance(batch, Sequence) and batch else [batch])]
-    if several and len(sizes) > 1: raise ValueError(f"batch={batch!r}: several devices are compared at one batch size")
+    if several and len(sizes) > 1: raise ValueError(f"batch={batch!r}: several devices, tpot and price need one batch size")
     if tpot: raise ValueError(f"batch={batch!r} does not go with tpot={tpot!r}, which searches for the batch")
     return sizes
 
@@ -453,7 +453,8 @@ def _series(counted, servers, batches, tpot, price):
     everywhere = {_served_device(s) for s in servers}
     notes = tuple(_of_devices(note, list(names), everywhere) for note, names in said.items())
     roofs = dict.fromkeys(f"{_served_device(s)} {roofs_line(s.peaks, s.peak)}" for s in servers)
-    return ServeSeries(counted.name, tuple(rows), counted.prompt, counted.new, tpot, price, notes, tuple(roofs))
+    return ServeSeries(counted.name, tuple(rows), counted.prompt, counted.new, tpot, price, notes, tuple(roofs),
+                       batches and batches[0])
 
 def _served_device(server): return server.peaks.environment.get("device_name", server.peaks.device)
 

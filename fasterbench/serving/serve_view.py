@@ -379,6 +379,10 @@ class ServeOption:
     bound: str=""            # What the limit is made of: "memory", "compute" or "network"
 
     @property
+    def fits(self)->bool:
+        "False if weights and the cache of the batch, or of one sequence where it has none, are more than the memory."
+        return self.most_batch is None or (self.batch or 1) <= self.most_batch
+    @property
     def low_s(self)->float|None: return self.interval_s[0] if self.interval_s else None
     @property
     def high_s(self)->float|None: return self.interval_s[1] if self.interval_s else None
@@ -425,6 +429,7 @@ class ServeSeries(_ServingView):
     price: Number|None=None  # Of one device for an hour
     notes: tuple[str, ...]=()
     roofs: tuple[str, ...]=()        # Of each device: its name and its roofs
+    batch: int|None=None     # That was asked for; None: the largest that fits
 
     filters = dict(name="devices")
 
@@ -436,20 +441,25 @@ class ServeSeries(_ServingView):
     def _about(self):
         within = f", expected time per token at most {format_si(self.tpot, 's')}" if self.tpot else ""
         price = f"; price {self.price:g} per device-hour" if self.price else ""
-        what = f"{self.prompt} prompt tokens, {self.new} new tokens; the largest batch that fits{within}{price}"
+        batch = f"batch {self.batch}" if self.batch else "the largest batch that fits"
+        what = f"{self.prompt} prompt tokens, {self.new} new tokens; {batch}{within}{price}"
         alone = [o.name for o in self.options if o.most_batch and not o.batch]
         slow = f"one request alone takes longer per token than that: {', '.join(alone)}"
         large = [o.name for o in self.options if o.most_batch == 0]
         full = f"weights and the cache of one sequence do not fit: {', '.join(large)}"
+        many = [o.name for o in self.options if o.most_batch and not o.fits]
+        more = f"{batch} does not fit: {', '.join(many)}"
         roofs = [f"roofs: {'; '.join(self.roofs)}"] if self.roofs else []
-        return [*self.told, what, *roofs, *[full][:len(large)], *[slow][:len(alone)]]
+        return [*self.told, what, *roofs, *[full][:len(large)], *[more][:len(many)], *[slow][:len(alone)]]
 
     @property
     def told(self)->list[str]:
-        "The set of devices with the highest rate of one device: expected, or at the limit where nothing is expected."
-        expected = any(o.expected_per_device for o in self.options)
+        """The set of devices with the highest rate of one device, of those with enough memory: expected, or at the limit
+        where nothing is expected."""
+        options = [o for o in self.options if o.fits]
+        expected = any(o.expected_per_device for o in options)
         def rate(o): return (o.expected_per_device if expected else o.limit_per_device) or 0
-        best = max(self.options, key=rate, default=None)
+        best = max(options, key=rate, default=None)
         if best is None or not rate(best): return []
         limit = f"{best.bound}-bound limit {format_si(best.limit_per_device)}".removeprefix("-bound ")
         more = f" expected{best.interval_text}, {limit}" if expected else " at the limit"
@@ -457,7 +467,7 @@ class ServeSeries(_ServingView):
 
     def _table(self):
         first = len(self.told) + 1
-        title = f"{self.title}: fits on no device" if all(o.most_batch == 0 for o in self.options) else self.title
+        title = self.title if any(o.fits for o in self.options) else f"{self.title}: fits on no device"
         return self._sheet().table([title, *self.lines[:first]], ["", *self.lines[first:]], unknown="")
     def _sheet(self):
         def record(o): return {k: getattr(o, k, "") for k in _option_fields} | self._ratio(o)
@@ -494,7 +504,7 @@ class ServeSeries(_ServingView):
 def options_chart(series, title):
     "Draw tokens per second of a device, limit and expected, for each row."
     shown = [o for o in series.options if o.batch]
-    names, fig = [escape(f"{o.name}, batch {o.batch}") for o in shown], canvas()
+    names, fig = [escape(f"{o.name}, batch {o.batch}{'' if o.fits else ': does not fit'}") for o in shown], canvas()
     fig.add_scatter(x=[o.limit_per_device for o in shown], y=names, mode="markers", name="limit",
                     marker=dict(symbol="line-ns-open", size=18, color=ink, line=dict(width=3)))
     known = [(o, n) for o, n in zip(shown, names) if o.expected_s]

@@ -18,7 +18,7 @@ from fasterbench.serving.serve_work import Stored, experts_read, stored_as
 from fasterbench.serving.serve_work import ModelWithoutData, language_model, one_of_each
 from fasterbench.roofs.datasheet import as_peaks
 from fasterbench.roofs.hardware import MemoryLevel
-from fasterbench.serving.serve_view import serve_from_dict
+from fasterbench.serving.serve_view import ServeOption, ServeSeries, serve_from_dict
 from fasterbench.work.count import count_work
 
 # Each model: width 64, 4 layers, 4 heads of 16, 320 tokens; the prompt has 64, and the eighth token behind it is decoded.
@@ -381,6 +381,20 @@ def test_devices_and_degrees():
     for how, word in ((dict(batch=(1, 8), on=["H100"]), "one batch size"), (dict(batch=4, tpot=0.01), "which searches for the batch"), (dict(on=[]), "at least one"),
                       (dict(on=["H100", "L40S"], batch=4, measured={4: 100.0}), "one device")):
         with pytest.raises(ValueError, match=word): serve(big, 1024, 256, **how)
+
+def test_a_batch_that_does_not_fit_is_not_the_best():
+    "Memory for 6 and 20 sequences: at batch 8 the first device is shown, said not to fit, and not named as the fastest; at 4 it is."
+    option = ServeOption("NVIDIA H200", 1, 6, 8, 1e-3, 2e-3, (1.5e-3, 3e-3), 8e3, 4e3, bound="memory")
+    slower = replace(option, device="NVIDIA L40S", most_batch=20, limit_s=4e-3, limit_per_device=2e3, expected_s=8e-3, interval_s=(6e-3, 12e-3), expected_per_device=1e3)
+    eight = ServeSeries("net", (option, slower), 64, 8, batch=8)
+    assert eight.told == ["most tokens/s per device: L40S, batch 8, 1.00k tokens/s expected (666.67 to 1.33k), memory-bound limit 2.00k"]
+    assert "64 prompt tokens, 8 new tokens; batch 8" in eight.lines and "batch 8 does not fit: H200" in eight.lines and "largest" not in eight.text()
+    assert list(eight.plot().data[0].y) == ["H200, batch 8: does not fit", "L40S, batch 8"]
+    none = replace(eight, options=(option,))
+    assert none.told == [] and none.text().splitlines()[0].endswith(": fits on no device")
+    four = replace(eight, options=tuple(replace(o, batch=4) for o in eight.options), batch=4)
+    assert four.told[0].startswith("most tokens/s per device: H200") and not any("does not fit" in l for l in four.lines)
+    assert replace(four, batch=None).lines[1].endswith("; the largest batch that fits") and serve_from_dict(four.to_dict()) == four
 
 def test_what_is_of_some_devices_names_them():
     "fp8 is multiplied in fp8 on an H100, and in the dtype of the model on an A100, which has no peak of it; what is of both names none."
