@@ -329,7 +329,8 @@ def _batches(batch, several, tpot, price):
         if value is not None: positive(name, value)
     if batch is None: return None if several else [1, 8, 64]
     sizes = [as_count("batch", b, 1) for b in (batch if isinstance(batch, Sequence) and batch else [batch])]
-    if several and len(sizes) > 1: raise ValueError(f"batch={batch!r}: several devices, tpot and price need one batch size")
+    if several and len(sizes) > 1:
+        raise ValueError(f"batch={batch!r}: several devices, tpot and price need one batch size")
     if tpot: raise ValueError(f"batch={batch!r} does not go with tpot={tpot!r}, which searches for the batch")
     return sizes
 

@@ -454,8 +454,7 @@ class ServeSeries(_ServingView):
 
     @property
     def told(self)->list[str]:
-        """The set of devices with the highest rate of one device, of those with enough memory: expected, or at the limit
-        where nothing is expected."""
+        "The devices with enough memory and the highest rate of one: expected; at the limit where nothing is."
         options = [o for o in self.options if o.fits]
         expected = any(o.expected_per_device for o in options)
         def rate(o): return (o.expected_per_device if expected else o.limit_per_device) or 0
