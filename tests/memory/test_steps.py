@@ -11,7 +11,9 @@ from torch.utils.checkpoint import checkpoint
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from fasterbench import count_work
+from fasterbench.core.units import format_si
 from fasterbench.engine.backward import backward_here
+from fasterbench.memory.fit import Fit, fit
 from fasterbench.work.target import Target
 from memory_cases import cases, prepared
 
@@ -56,6 +58,10 @@ def test_a_workspace_of_unknown_size_is_said():
     with torch.device("meta"): lstm, x = nn.LSTM(16, 16), torch.empty(5, 3, 16)
     assert not count_work(lstm, x, backward=True).memory.exact and count_work(lstm, x).memory.exact
     assert not count_work(lstm, x, backward=True, target=Target("cuda", "sm90")).memory.exact
+    memory = count_work(lstm, x, backward=True).memory
+    assert re.fullmatch(r"the largest batch that fits in 1\.00 MB is at most \d+, with ≥ \S+ [kM]B.*", str(fit(lstm, x, 1e6, backward=True)))
+    assert memory.share_of(4 * memory.peak_bytes) == f"≥ 25.0 % of the device's {format_si(4 * memory.peak_bytes, 'B')}"
+    assert str(Fit(10, None, True, {1: 4}, exact=False)) == "the largest batch that fits in 10.00 B is unknown"
 
 # ---- verbs
 
