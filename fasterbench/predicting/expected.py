@@ -6,14 +6,15 @@
 __all__ = []
 
 # %% ../../nbs/predicting/expected.ipynb #e0000004
-import math, re
+import math, re, statistics
 from collections.abc import Sequence
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
 
-from ..core.dtypes import itemsize
-from ..roofs.datasheet import Device, at_printed_clock, clock_of
+from ..core.dtypes import dtype_name, itemsize
+from ..roofs.datasheet import Device, at_printed_clock, clock_of, devices, match_device
 from ..roofs.hardware import HardwarePeaks, memory_time, passing
 from ..roofs.row import totals
 from ..work.trace import Call
@@ -41,7 +42,7 @@ constants = dict(
     amd_matrix=Constant(0.56, "", "the same of AMD Instinct boards, whose matrix cores take float32 too",
                         "28 runs of 5 models in float32 on MI100, MI210 and MI250 (NeuSight); on each by the other "
                         "two: 3 % off"),
-    sustained=Constant(0.75, "", "of the datasheet's peak, sustained by tensor cores where no figure is published",
+    sustained=Constant(0.75, "", "of the datasheet's peak, sustained by tensor cores of a chip without a published figure",
                        "median of the 8 devices with a published mean of long runs: 0.51–0.87"),
     operands=Constant(0.77, "", "of the bandwidth, for operands of products and convolutions",
                       _public_products),
@@ -104,11 +105,33 @@ constants = dict(
 # %% ../../nbs/predicting/expected.ipynb #877085b3
 def _from_datasheet(peaks): return peaks.environment.get("source") == "datasheet"
 
-def _sustained(peaks):
-    "Return the fraction of the peak that the tensor cores sustain; 1 for measured roofs and GeForce boards."
-    if not _from_datasheet(peaks) or "GeForce" in peaks.environment.get("device_name", ""): return 1.0
-    published = [c.sustained / c.flops for c in peaks.ceilings if c.sustained]
-    return published[0] if published else constants["sustained"].value
+def _long_runs(device):
+    "Return the fractions of its peaks that a device reached in long runs, where they were published."
+    return [p.value / device.figures[k].value for k, found in device.measured.items() for p in found
+            if p.how == "mean of long runs"]
+
+@cache
+def _long_runs_of_chip(architecture):
+    "Return the same of all devices of an architecture."
+    listed = [match_device(name).device for name in devices()]
+    return [share for d in listed if d.architecture == architecture for share in _long_runs(d)]
+
+class _Sustained(NamedTuple):
+    "The fraction of a device's peak that its tensor cores sustain."
+    fraction: float
+    known_of: str   # A name in `spread`: "device", "chip" (from other devices of its architecture), or "unknown"
+
+def _sustained_by(peaks):
+    "Return what the tensor cores sustain; all of the peak for measured roofs and GeForce boards."
+    if not _from_datasheet(peaks) or "GeForce" in peaks.environment.get("device_name", ""):
+        return _Sustained(1.0, "device")
+    own = [c.sustained / c.flops for c in peaks.ceilings if c.sustained]
+    if own: return _Sustained(own[0], "device")
+    of_chip = _long_runs_of_chip(peaks.environment.get("architecture", ""))
+    if of_chip: return _Sustained(statistics.mean(of_chip), "chip")
+    return _Sustained(constants["sustained"].value, "unknown")
+
+def _sustained(peaks): return _sustained_by(peaks).fraction
 
 def _boost(peaks):
     "Return the clock at which the device runs, over the one that its datasheet prints."
@@ -205,6 +228,17 @@ def chip_of(
     clock = clock_of(device) if device and peaks.device != "cpu" else None
     return Chip(device.units, clock * _boost(peaks), 128.0 if device.architecture in _wide else 64.0) if clock else None
 
+def without_own_peak(
+    work,                # A call or a row
+    peaks:HardwarePeaks,
+)->str:
+    "Return words for products whose dtype has no peak here and takes that of a narrower one; \"\" for other work."
+    if not work.contraction_flops or not work.dtype or work.dtype in peaks.dtypes: return ""
+    if (itemsize(work.dtype) or 0) <= itemsize(dtype_name(peaks.dtype)): return ""
+    return f"{_words_of_products.get(work.category, 'products')} in {work.dtype} on this device"
+
+_words_of_products = dict(convolution="convolutions", matmul="products", attention="attention")
+
 def missing_peaks(
     peaks:HardwarePeaks,
     dtypes:set[str], # Of the matrix products
@@ -282,6 +316,10 @@ def attention_time(
     return np.where(step, fixed + by_step, kernel.prompt * (fixed + rounds * (multiplied + cycles("block"))))
 
 # %% ../../nbs/predicting/expected.ipynb #fm000002
+def runs_a_kernel(call)->bool:
+    "Tell if an operator has work on a device; one that only allocates memory has none."
+    return bool(call.flops or _bytes_of(call))
+
 def _bytes_written(call): return sum(t.bytes for t in call.writes)
 def _bytes_of(call): return _bytes_written(call) + sum(t.bytes for t in call.reads)
 def _results(call): return call.writes[0].bytes / (itemsize(call.dtype) or 4) if call.writes else 0
@@ -446,6 +484,7 @@ def expected_operator_times(
         if peaks.device == "cpu":
             runs = bool(call.flops or call.reads or call.writes)
             expected = limit / constants["cpu"].value + runs * constants["cpu_launch"].value
+        elif not runs_a_kernel(call): expected = 0.0
         else:
             traffic = max(b / rate for b, rate in zip(passing(passed), rates[_memory_kind(call)])) * _byte_passes(call)
             expected = max(_kernel_time(call, traffic, printed, dtype, on_tf32, chip, start, compiled),
@@ -574,6 +613,8 @@ spread = dict(
     row=Constant(0.26, "", "of rows whose family is not known", _kernels),
     device=Constant(0.10, "", "of a device whose sustained rate is known, the same for all families of a program",
                     "biases of 5 devices in products, norms and pointwise work: 0.09 (NeuSight, KernelBench)"),
+    chip=Constant(0.12, "", "of a device whose sustained rate is that of others of its chip",
+                  "MI300X and MI325X, B200 and GB200, each by the other"),
     unknown=Constant(0.17, "", "between devices whose sustained rate is not known",
         "published sustained fractions of 8 devices"),
     step=Constant(0.06, "", "of training steps, beyond what their families say",
@@ -615,8 +656,6 @@ def family_of(call)->str:
         return _of_products(call.category, _words_of_products[call.category], call.dtype)
     return _family_of_other(call, name, len(x))
 
-_words_of_products = dict(convolution="convolutions", matmul="products", attention="attention")
-
 def _family_of_other(call, name, axes):
     "Return the family of an operator that is no product."
     if "softmax" in name: return "softmax"
@@ -652,12 +691,24 @@ def doubt_of(
     row:bool=False,      # Of one row instead of the program
 )->Doubt:
     "Return the doubt about the sum of `parts`: one bias for all of a family, and families apart from each other."
-    times = totals((family_of(call), time) for call, time in parts)
-    total = sum(times.values())
-    if not total: return Doubt(deviation(peaks, compiled, row))
-    never = {f: t / total for f, t in times.items() if f not in spread}
-    if compiled or peaks.device == "cpu" or not chip: own = deviation(peaks, compiled, row)
+    times = totals((without_own_peak(call, peaks) or family_of(call), time) for call, time in parts)
+    if compiled or peaks.device == "cpu" or not chip or not any(times.values()): own = deviation(peaks, compiled, row)
     else: own = _own_deviation(times, peaks, row, all(call.phase == "forward" for call, _ in parts))
+    return _doubt_of_families(times, own)
+
+def doubt_of_rows(
+    rows,                # With their expected times
+    peaks:HardwarePeaks,
+    compiled:bool=False,
+    row:bool=False,      # Of one row instead of the program
+)->Doubt:
+    "Return the doubt about the sum of rows whose families are not known."
+    times = totals((without_own_peak(r, peaks) or "row", r.time_s) for r in rows)
+    return _doubt_of_families(times, deviation(peaks, compiled, row))
+
+def _doubt_of_families(times, own):
+    "Return the doubt of the deviation `own` about a time, where some of its families were never measured."
+    never = {f: t / sum(times.values()) for f, t in times.items() if t and f not in spread}
     return Doubt(own, sum(never.values()), tuple(sorted(never.items(), key=lambda pair: -pair[1])))
 
 # %% ../../nbs/predicting/expected.ipynb #fm000008
@@ -668,8 +719,7 @@ def held_power(peaks:HardwarePeaks)->float|None:
 
 def device_deviation(peaks:HardwarePeaks)->float:
     "Return the part of `deviation` that all predictions for a device share: how well its sustained rate is known."
-    known = not _from_datasheet(peaks) or _sustained(peaks) == 1 or any(c.sustained for c in peaks.ceilings)
-    parts = ["device" if known else "unknown", *(["power"] if held_power(peaks) else [])]
+    parts = [_sustained_by(peaks).known_of, *(["power"] if held_power(peaks) else [])]
     return math.hypot(*(spread[part].value for part in parts))
 
 def deviation(

@@ -23,9 +23,9 @@ from ..core.units import format_si, percent_text, positive
 from ..core.warnings import old_arguments
 from ..engine.accelerator import accelerator, stand_in
 from ..engine.step import check_step, phases
-from .expected import (Chip, Doubt, chip_of, compiled_times, deviation, device_deviation,
-                                             doubt_of, expected_operator_times, held_power, interval, is_range,
-                                             missing_peaks, row_scale, z80)
+from .expected import (Chip, Doubt, chip_of, compiled_times, device_deviation, doubt_of,
+                                             doubt_of_rows, expected_operator_times, held_power, interval, is_range,
+                                             missing_peaks, row_scale, runs_a_kernel, z80)
 from ..roofs.datasheet import Device, as_peaks, at_printed_clock, listed_device, target_of
 from ..roofs.hardware import HardwarePeaks
 from ..roofs.place import at_time, place, ranked, shares_of
@@ -223,7 +223,7 @@ def _by_one_constant(run, calls, why_not=""):
 
 def _by_inductor(run, rows, limits):
     "Return the forecast of the kernels that Inductor generates."
-    points = ranked(_predicted(row, run.peaks, deviation(run.peaks, True, row=True)) for row in rows)
+    points = ranked(_predicted(row, run.peaks, doubt_of_rows([row], run.peaks, True, row=True)) for row in rows)
     fusion = f"rows are the kernels that Inductor of PyTorch {torch.__version__} generates for it"
     return _Forecast(points, rows, [], fusion, limits)
 
@@ -245,9 +245,9 @@ def _predicted_result(model, run, forecast, like, compiled, autocast):
     peaks, work, rows, carried = run.peaks, run.work, forecast.rows, 0
     if like is not None:
         rows, carried = _carried(rows, like, peaks)
-        rows = [_with_interval(r, r.roof_time_s, deviation(peaks, compiled, row=True)) for r in ranked(rows)]
+        rows = [_with_interval(r, r.roof_time_s, doubt_of_rows([r], peaks, compiled, row=True)) for r in ranked(rows)]
     doubt = forecast.doubt if like is None else None
-    doubt = doubt or Doubt(deviation(peaks, compiled))
+    doubt = doubt or doubt_of_rows(rows, peaks, compiled)
     program = _program(type(model).__name__, rows, work, forecast.parts, peaks, doubt, run.launch_s)
     name = peaks.environment.get("device_name", peaks.device)
     environment = dict(device_name=name, predicted=True, roofs=peaks.environment.get("source", "measured"),
@@ -311,7 +311,8 @@ def predict(
     calls = call_rows(work, peaks, tf32, most=True)
     device = listed_device(peaks)
     printed, chip = at_printed_clock(peaks), chip_of(peaks, device)
-    run = _Run(work, peaks, printed, device, chip, tf32, cuda_graph, launch_s, len(calls), backward)
+    launched = sum(map(runs_a_kernel, work.trace))
+    run = _Run(work, peaks, printed, device, chip, tf32, cuda_graph, launch_s, launched, backward)
     if not compiled: forecast = _eager(run, calls)
     elif like is not None: forecast = _by_one_constant(run, calls)
     else: forecast = _as_compiled(run, calls, model, sample, target, progress, kernels)

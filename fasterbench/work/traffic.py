@@ -367,7 +367,8 @@ def operator_accesses(
             access, part = Access(t, touched * t.itemsize if some else size, some), region(t)
             if read: reads.setdefault(part, access)
             if written: writes.setdefault(part, access)
-    _note_results(name, out, part_of, writes)
+    kept = out[0] if name in _batch_norms and args[5] is False else out        # in eval mode no statistics are written
+    _note_results(name, kept, part_of, writes)
     return _each_byte_once(reads), list(writes.values())
 
 def _note_results(name, out, part_of, writes):
@@ -397,7 +398,6 @@ def _scheme(t):
 
 def memory_of(t:torch.Tensor)->torch.Tensor:
     "Return the tensor whose memory stands for that of `t`: the values of a sparse one."
-    if t.layout is torch.strided: return t
     if t.layout not in _inside: return t
     try: return getattr(t, _inside[t.layout][0])()
     except RuntimeError: return t       # of an inference tensor PyTorch may not show it
