@@ -6,13 +6,14 @@
 __all__ = ['StepTraffic', 'step_traffic', 'share_of_batch', 'devices_note']
 
 # %% ../../nbs/network/parallel.ipynb #c09612c3
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import nn
 
 from ..core.arguments import as_dtype, tokens_of
 from ..core.units import format_si
 from ..roofs.network import NetworkPeaks
+from ..work.count import Work
 from ..work.wire import bus_factor
 
 # %% ../../nbs/network/parallel.ipynb #05ab3b72
@@ -75,6 +76,23 @@ def step_traffic(
     if parallel == "ddp": return StepTraffic(ranks, dict(all_reduce=gradients))
     return StepTraffic(ranks, dict(all_gather=(1 + reshard) * _bytes(every, dtype), reduce_scatter=gradients))
 
+# %% ../../nbs/network/parallel.ipynb #b401e75d
+def _part_of_call(call, ranks):
+    def part(n): return n and n / ranks
+    def touched(touches): return [t._replace(bytes=t.bytes // ranks) for t in touches]
+    return replace(call, flops=part(call.flops), contraction_flops=part(call.contraction_flops),
+                   dense_flops=part(call.dense_flops), reads=touched(call.reads), writes=touched(call.writes))
+
+def with_sharded_update(
+    work:Work, # Of a training step
+    ranks:int, # Among which each parameter is divided
+)->Work:
+    "Return the work of a rank that updates its shard of each parameter: a part of the FLOPs and bytes of the update."
+    own = [call.phase == "update" for call in work.trace]
+    def crossed(sides): return tuple([n // ranks for n in side] for side in sides)
+    return replace(work, trace=[_part_of_call(c, ranks) if of else c for c, of in zip(work.trace, own)],
+                   crossing=[crossed(c) if of else c for c, of in zip(work.crossing, own)])
+
 # %% ../../nbs/network/parallel.ipynb #trdoor05
 def share_of_batch(
     batch:int, # Samples of a step
@@ -101,6 +119,6 @@ def devices_note(
            else "over a link whose rate is not known")
     slowest = max(program.roof_time_s, network_s)
     rate = f"; all together at most {format_si(devices * n / slowest, f'{unit}/s')}" if slowest else ""
-    replica = "; the memory is that of unsharded parameters" if parallel == "fsdp" else ""
+    replica = "; the update is of a shard, the memory of unsharded parameters" if parallel == "fsdp" else ""
     return (f"{devices} devices by {parallel}, each with {n} {unit} in a step: each sends "
             f"{format_si(sent.wire_bytes, 'B')}, {how}{rate}{replica}")

@@ -307,6 +307,7 @@ def predict(
     peaks = as_peaks(on, autocast or main_dtype(model, as_call(sample)))
     target, like = target_of(peaks, autocast), None if like is None else _like(like)
     work = count_work(model, sample, target=target, backward=backward, loss=loss, optimizer=optimizer)
+    if devices != 1 and parallel == "fsdp": work = door("network").with_sharded_update(work, devices)
     tf32 = _tf32(peaks, target)
     calls = call_rows(work, peaks, tf32, most=True)
     device = listed_device(peaks)
