@@ -320,6 +320,66 @@ def test_a_batch_norm_in_eval_mode_is_no_more_than_pointwise_work():
     took = [predict(m, x, on, autocast="float16").program.time_s for m in (norm, relu)]
     assert took[0] == pytest.approx(took[1], rel=0.05)         # both read and write the tensor once
 
+def test_a_batch_norm_in_eval_mode_in_half_precision_is_no_more_either():
+    "Where cuDNN does not take it, it is `native_batch_norm`: 2 · 64 · 64 · 112 · 112 elements of 2 B at 0.88 of 3.35 TB/s, and 5 µs to start."
+    import torch
+    from torch import nn
+    from fasterbench import predict
+    x, on = torch.empty(64, 64, 112, 112, device="meta"), "NVIDIA H100 80GB HBM3"
+    with torch.device("meta"): norm = nn.BatchNorm2d(64).eval()
+    for dtype in (torch.float16, torch.bfloat16):
+        found = predict(norm.to(dtype), x.to(dtype), on)
+        assert "aten::native_batch_norm" in {p.operator for p in found.ops}
+        assert found.program.time_s == pytest.approx(2 * 64 * 64 * 112 * 112 * 2 / (0.88 * 3.35e12) + 5e-6, rel=1e-3)
+
+def test_what_launches_no_kernel_has_no_device_time():
+    "Twenty allocations and one product of 256 elements: a start of 5 µs, and one operator to launch."
+    import torch
+    from fasterbench import predict
+    class Allocates(torch.nn.Module):
+        def forward(self, x):
+            for _ in range(20): torch.empty_like(x)
+            return x * 2
+    found = predict(Allocates(), torch.randn(16, 16), "NVIDIA H100 80GB HBM3")
+    assert found.program.time_s == pytest.approx(5e-6, rel=0.01) and found.environment["operators"] == 1
+
+def test_of_one_chip_no_product_with_higher_roofs_is_slower():
+    "A product of 8192³ in bfloat16, a stream and a step's product, on every pair of devices of an architecture."
+    import torch
+    from torch import nn
+    from fasterbench import predict
+    from fasterbench.roofs.datasheet import devices, match_device
+    with torch.device("meta"): dense = nn.Linear(8192, 8192, bias=False, dtype=torch.bfloat16)
+    def rows(n): return torch.empty(n, 8192, dtype=torch.bfloat16, device="meta")
+    programs = (dense, rows(8192)), (dense, rows(1)), (nn.ReLU(), rows(1 << 15))
+    chips = {}
+    for name in devices():
+        device = match_device(name).device
+        rates = {k: p.value for k, p in device.figures.items() if k in ("float32", "bfloat16", "DRAM")}
+        chips.setdefault(device.architecture, []).append((name, rates, [predict(m, x, name).program.time_s for m, x in programs]))
+    pairs = [(a, b) for chip in chips.values() for a, b in itertools.permutations(chip, 2)
+             if a[1].keys() == b[1].keys() and all(a[1][k] >= b[1][k] for k in b[1])]
+    assert len(pairs) > 100
+    for (name, _, took), (other, _, at_most) in pairs: assert all(t <= 1.001 * m for t, m in zip(took, at_most)), (name, other)
+
+def test_a_peak_that_is_borrowed_from_a_narrower_dtype_gives_a_range():
+    "An H20 has no peak in float32: the limit is at 148 TFLOP/s of 16 bits, and no time is expected, nor as compiled, nor like a measurement."
+    import torch
+    from dataclasses import replace
+    from torch import nn
+    from fasterbench import HardwarePeaks, predict
+    with torch.device("meta"): dense, x = nn.Linear(8192, 8192, bias=False), torch.empty(8192, 8192)
+    here = predict(dense, x, HardwarePeaks(1e13, 1e12))
+    here = replace(here, points=[replace(p, source="counted") for p in here.points], program=replace(here.program, source="counted"))
+    for how in ({}, dict(compiled=True), dict(like=here)):
+        found = predict(dense, x, "NVIDIA H20", **how)
+        assert found.program.is_range and found.points[0].is_range and found.program.time_s is None
+        assert found.program.roof_time_s == pytest.approx(2 * 8192**3 / 148e12, rel=1e-3)
+        assert "no expected time" in found.notes[0] and "products in float32 on this device" in found.notes[0]
+        assert any(n.startswith("NVIDIA H20 has no peak for float32") for n in found.notes)
+    with torch.device("meta"): half = nn.Linear(8192, 8192, bias=False, dtype=torch.bfloat16)
+    assert not predict(half, x.bfloat16(), "NVIDIA H20").program.is_range
+
 def test_a_dtype_without_a_peak_is_said():
     "Turing has tensor cores for float16 and none for bfloat16."
     import torch
@@ -329,3 +389,17 @@ def test_a_dtype_without_a_peak_is_said():
     assert said("Tesla T4", torch.float16) == said("NVIDIA H100 80GB HBM3", torch.bfloat16) == []
     alone = HardwarePeaks(1e12, 1e11, device="a device")                        # a peak, of float32, and no list of ceilings
     assert said(alone, torch.float32) == [] and said(alone, torch.bfloat16) == ["a device has no peak for bfloat16; that of float32 is used"]
+
+def test_a_rank_of_fsdp_updates_its_shard():
+    "SGD reads weights and gradients and writes the weights, 4 MiB each; of 8 ranks by FSDP each does an eighth of it, by DDP all."
+    pytest.importorskip("fasterbench.network")
+    import torch
+    from fasterbench import HardwarePeaks, predict
+    net, x = torch.nn.Linear(1024, 1024, bias=False), torch.randn(8, 1024)
+    def step(parallel): return predict(net, x, HardwarePeaks(1e15, 1e11), backward=True, optimizer=torch.optim.SGD(net.parameters()), devices=8, parallel=parallel)
+    replica, shard = step("ddp"), step("fsdp")
+    whole = 3 * 4 * 1024**2 / 1e11
+    def update(result): return sum(p.roof_time_s for p in result if p.phase == "update")
+    assert update(replica) == pytest.approx(whole) and update(shard) == pytest.approx(whole / 8)
+    assert replica.program.roof_time_s - shard.program.roof_time_s == pytest.approx(whole * 7 / 8)
+    assert "the update is of a shard" in shard.notes[-1] and "shard" not in replica.notes[-1]
