@@ -154,11 +154,17 @@ class _Server:
 # %% ../../nbs/serving/serve.ipynb #6c1c5134
 _largest = 2 ** 20
 
-def _crossing(server, key):
-    "Return the smallest batch that is bound by compute, up to a million; `None` where there is none."
-    def by_compute(batch): return server.point(key, batch).bound == "compute"
-    batch = 1 + bisect_left(range(1, _largest + 1), True, key=by_compute)
-    return batch if batch <= _largest else None
+def _bounds_from(server, key):
+    "Return the batches from which another bound holds, up to a million, with that bound; the first is 1."
+    def bound(batch): return server.point(key, batch).bound
+    found = [(1, bound(1))]
+    def is_another(batch): return bound(batch) != found[-1][1]
+    for last in (2 ** i for i in range(1, 21)):
+        while is_another(last):
+            sizes = range(max(last // 2, found[-1][0]), last + 1)
+            batch = sizes[bisect_left(sizes, True, key=is_another)]
+            found.append((batch, bound(batch)))
+    return tuple(found)
 
 def _most_batch(server):
     "Return the largest batch whose cache fits behind the weights at the end."
@@ -396,11 +402,13 @@ def _result(counted, batches, server, measured):
     points = [_with_measured(server.point(k, b), measured, server.peaks, server.peak) for k in _keys for b in batches]
     curve = [server.point(k, 2 ** i) for k in _keys for i in range(max(12, max(batches).bit_length()))]
     most = _most_batch(server)
-    crossings = {places.get(at, phase): _crossing(server, (phase, at)) for phase, at in _keys}
+    bounds = {places.get(at, phase): _bounds_from(server, (phase, at)) for phase, at in _keys}
+    crossings = {name: next((b for b, bound in found if bound == "compute"), None) for name, found in bounds.items()}
     model = counted.model
     return ServeResult(counted.name, tuple(points), tuple(curve), server.peaks, server.peak, counted.prompt,
                        counted.new, sum(p.numel() for p in model.parameters()), server.held, server.layout.devices,
-                       crossings, most, _serve_notes(model, counted.asked, server, most, points), server.engine)
+                       crossings, most, _serve_notes(model, counted.asked, server, most, points), server.engine,
+                       bounds)
 
 # %% ../../nbs/serving/serve.ipynb #1676d88a
 _math = dict(fp8="float8_e4m3fn", fp4="float4_e2m1fn_x2", mxfp4="float4_e2m1fn_x2", nvfp4="float4_e2m1fn_x2",

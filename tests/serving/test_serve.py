@@ -496,6 +496,21 @@ def test_bound_changes():
     below, there = (serve(config, prompt, new, b, "NVIDIA H100 80GB HBM3").point("decode", b, "end").bound for b in (batch - 1, batch))
     assert (below, there) == ("memory", "compute")
 
+def test_what_bounds_is_said_of_the_network_too():
+    """Two devices of 1 TB/s send half a hidden state twice, for each of two sums a layer, through 50 GB/s; a byte sent takes as long as 20 read.
+    All matrices are halved, norms and the row of the embedding are not; a device keeps one of the two heads of keys and values."""
+    result = serve(hand["llama"][0], prompt, new, 1, HardwarePeaks(1e15, 1e12), tensor_parallel=2, network=5e10)
+    weights, sent = 2*(L*(attn + 3*H*I) + V*H)//2 + 2*(2*L*H + H), 20 * 2*L * 2*H
+    at = {}
+    for name, context in (("mid-decode", prompt + new // 2), ("end of decode", C)):
+        each = 2*H + 2*L*16*context*2 + 2*L*16*2 + (8 + 2*V)//2        # row, cache that is read and written, ids and logits
+        at[name] = weights // (sent - each) + 1
+    assert at == {"mid-decode": 62, "end of decode": 108}
+    assert result.bounds_from == {"prefill": ((1, "network"),)} | {name: ((1, "memory"), (batch, "network")) for name, batch in at.items()}
+    assert set(result.crossings.values()) == {None} and from_json(result.to_json()).bounds_from == result.bounds_from
+    said = next(line for line in result.lines if line.startswith("limits: "))
+    assert said == "limits: prefill network-bound at every batch size; " + "; ".join(f"{k} network-bound from batch size {b} on" for k, b in at.items())
+
 @pytest.mark.parametrize("levels", ((), (MemoryLevel("L2", 2**20, 400e9), MemoryLevel("L3", 2**25, 200e9), MemoryLevel("DRAM", None, 40e9))))
 def test_no_marker_stands_above_the_roofs(levels):
     "A model that fits in a cache stands above the roof of main memory, and under that of the cache, which is drawn too."
