@@ -143,8 +143,11 @@ def ceiling_text(peaks:HardwarePeaks, flops:float)->str:
     return f"{name} {brief(flops, 'FLOP/s')}".strip()
 
 def roofs_line(peaks:HardwarePeaks, flops:float)->str:
-    "Return the ceiling of the products, and the memory levels, with their values."
-    return ", ".join([ceiling_text(peaks, flops), *(f"{l.name} {brief(l.bandwidth, 'B/s')}" for l in peaks.memory)])
+    "Return the ceiling of the products, and the memory levels, with their values; and the clock that is not printed."
+    roofs = [ceiling_text(peaks, flops), *(f"{l.name} {brief(l.bandwidth, 'B/s')}" for l in peaks.memory)]
+    clock = peaks.environment.get("highest_clock")
+    highest = f" (at the highest clock, {clock / 1e6:.0f} MHz)" if clock else ""
+    return ", ".join(roofs) + highest
 
 def _levels_above(peaks, points):
     "Return main memory, and the caches that hold so much of a model that its limit is above the next level's roof."

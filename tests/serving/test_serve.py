@@ -360,6 +360,10 @@ def test_math_and_formats():
     assert peak() == 2.25e15 and peak(weights="fp8") == 4.5e15 and peak(weights="nvfp4") == 9e15
     assert peak(weights="nvfp4", on="NVIDIA H100 80GB HBM3") == 989.4e12 and peak(weights="int8") == 2.25e15
     assert peak(weights="int4/128", math="fp8") == 4.5e15
+    # AMD's tables: 2614.9 TFLOP/s for the fp8 of MI300X, which is e4m3fnuz; 1307.4 in bfloat16
+    mi300x = dict(on="AMD Instinct MI300X")
+    assert peak(**mi300x) == 1307.4e12 and peak(weights="fp8", **mi300x) == peak(math="fp8", **mi300x) == 2614.9e12
+    with pytest.raises(ValueError, match="float8_e5m2.*no peak"): peak(math="float8_e5m2", **mi300x)
     with pytest.raises(ValueError, match="fp4.*no peak"): peak(math="fp4", on="NVIDIA H100 80GB HBM3")
     with pytest.raises(ValueError, match="trtllm"): peak(engine="ollama")
 
@@ -406,7 +410,8 @@ def test_what_is_of_some_devices_names_them():
 def test_the_engine_that_is_meant_is_said():
     def said(**engine): return serve(hand["llama"][0], 64, 16, 1, on="NVIDIA H100 80GB HBM3", **engine).notes[0]
     assert "a server (vllm, trtllm or sglang) with" in said() and "a server (vllm) with" in said(engine="vllm")
-    assert "a server (" not in said(engine="bare")
+    bare = said(engine="bare")
+    assert "a server (" not in bare and "1404" in said() and "1404" not in bare and "15 published decode rates of gpt-fast" in bare
 
 nan, infinite = float("nan"), float("inf")
 _rate, _whole = "a positive, finite number is needed", "a whole number of at least 1 is needed"
@@ -495,6 +500,23 @@ def test_bound_changes():
     batch = result.crossings["end of decode"]
     below, there = (serve(config, prompt, new, b, "NVIDIA H100 80GB HBM3").point("decode", b, "end").bound for b in (batch - 1, batch))
     assert (below, there) == ("memory", "compute")
+
+def test_the_link_of_a_node_is_said_to_be_assumed_beyond_it():
+    def sent(n, **how): return next(n for n in serve(hand["llama"][0], 64, 8, 1, tensor_parallel=n, **how).notes if n.startswith("collectives: "))
+    assert sent(8).endswith("450.00 GB/s per direction (NVIDIA H100 80GB HBM3)") and sent(16, network=1e10).endswith("(NVIDIA H100 80GB HBM3)")
+    assert sent(16).endswith(", assumed to reach more than the 8 devices of a node")
+
+def test_a_clock_that_no_datasheet_prints_is_said():
+    "NVIDIA prints 165.2 TFLOP/s at 2520 MHz for an RTX 4090, whose driver allows 3105 MHz: 203.5."
+    result = serve(hand["llama"][0], 64, 8, 1, "NVIDIA GeForce RTX 4090")
+    assert result.peak_flops == pytest.approx(165.2e12 * 3105 / 2520, rel=1e-3)
+    assert next(l for l in result.lines if l.startswith("roofs: ")).endswith(" (at the highest clock, 3105 MHz)")
+    series = serve(hand["llama"][0], 64, 8, 1, ["NVIDIA GeForce RTX 4090", "NVIDIA L40S"])
+    assert ["3105 MHz" in roofs for roofs in series.roofs] == [True, False]
+
+def test_why_a_device_of_the_table_has_no_expected_time():
+    "The datasheet of an H20 has no float32, so no clock follows from it."
+    assert serve(hand["llama"][0], 64, 8, 1, "NVIDIA H20").notes[0].endswith("No expected time: the clock of NVIDIA H20, which it needs, is unknown.")
 
 def test_what_bounds_is_said_of_the_network_too():
     """Two devices of 1 TB/s send half a hidden state twice, for each of two sums a layer, through 50 GB/s; a byte sent takes as long as 20 read.
