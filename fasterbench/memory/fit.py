@@ -33,7 +33,8 @@ class Fit:
         room, most, least = format_si(self.room, "B"), *(("", "") if self.exact else ("at most ", "≥ "))
         if self.batch is None and not self.exact: return f"the largest batch that fits in {room} is unknown"
         if self.batch is None: return f"any batch fits in {room}: the memory does not grow with it"
-        if not self.batch: return f"no batch fits in {room}: a batch of 1 takes {least}{format_si(self.counted[1], 'B')}"
+        if not self.batch:
+            return f"no batch fits in {room}: a batch of 1 takes {least}{format_si(self.counted[1], 'B')}"
         bent = "" if self.affine else f"; the memory does not grow linearly with the batch{self._other_place}"
         peak = format_si(self.counted[self.batch], "B")
         return f"the largest batch that fits in {room} is {most}{self.batch}, with {least}{peak}{bent}"

@@ -1,5 +1,5 @@
 """Memory of training steps on a device that is not here, the batch that fits, and what many devices share."""
-import re, sys
+import json, re, sys
 from functools import partial
 from pathlib import Path
 
@@ -85,6 +85,14 @@ def test_count_on_a_device_says_its_share_and_the_batch_that_fits(tmp_path, caps
     assert "of the device's 15.84 GB" in out and (found := re.search(r"the largest batch that fits in 15\.84 GB is (\d+), with 1[56]\.\d+ GB", out)), out
     # beside the weights and their gradients, a sample of 64 and 64 results, an activation of 256 and its gradient, or more: 4 B each
     assert int(found[1]) <= 15843721216 / (4 * (64 + 64 + 256 + 256))
+
+def test_the_row_of_the_model_has_the_update_in_flops_and_in_peak(tmp_path, capsys):
+    "Weights, gradients and two moments are alive in the update, 4 B each; no module is at work then."
+    said(tmp_path, capsys, "count", "NET:made", "--backward", "--optimizer", "AdamW", "--json", str(tmp_path/"c.json"))
+    counted = json.loads((tmp_path/"c.json").read_text())
+    first, *others = counted["rows"]
+    assert first["peak_bytes"] == counted["peak_memory"] > 4 * 4 * (2 * 64 * 256 + 256 + 64)
+    assert first["flops"] > sum(r["flops"] for r in others) and counted["memory"]["phase"] == "update"
 
 def test_devices_that_share_a_batch(tmp_path, capsys):
     "Weights of 64·256 twice and 320 biases, of 4 B: an all-reduce of 4 sends 2·3/4 of them."
