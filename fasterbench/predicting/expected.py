@@ -42,7 +42,7 @@ constants = dict(
     amd_matrix=Constant(0.56, "", "the same of AMD Instinct boards, whose matrix cores take float32 too",
                         "28 runs of 5 models in float32 on MI100, MI210 and MI250 (NeuSight); on each by the other "
                         "two: 3 % off"),
-    sustained=Constant(0.75, "", "of the datasheet's peak, sustained by tensor cores of a chip without a published figure",
+    sustained=Constant(0.75, "", "of the datasheet's peak, sustained by tensor cores where no figure is published",
                        "median of the 8 devices with a published mean of long runs: 0.51–0.87"),
     operands=Constant(0.77, "", "of the bandwidth, for operands of products and convolutions",
                       _public_products),
