@@ -79,7 +79,7 @@ def step_traffic(
 # %% ../../nbs/network/parallel.ipynb #b401e75d
 def _part_of_call(call, ranks):
     def part(n): return n and n / ranks
-    def touched(touches): return [t._replace(bytes=t.bytes // ranks) for t in touches]
+    def touched(touches): return [t._replace(bytes=-(-t.bytes // ranks)) for t in touches]
     return replace(call, flops=part(call.flops), contraction_flops=part(call.contraction_flops),
                    dense_flops=part(call.dense_flops), reads=touched(call.reads), writes=touched(call.writes))
 
@@ -89,7 +89,7 @@ def with_sharded_update(
 )->Work:
     "Return the work of a rank that updates its shard of each parameter: a part of the FLOPs and bytes of the update."
     own = [call.phase == "update" for call in work.trace]
-    def crossed(sides): return tuple([n // ranks for n in side] for side in sides)
+    def crossed(sides): return tuple([-(-n // ranks) for n in side] for side in sides)
     return replace(work, trace=[_part_of_call(c, ranks) if of else c for c, of in zip(work.trace, own)],
                    crossing=[crossed(c) if of else c for c, of in zip(work.crossing, own)])
 

@@ -317,8 +317,8 @@ def attention_time(
 
 # %% ../../nbs/predicting/expected.ipynb #fm000002
 def runs_a_kernel(call)->bool:
-    "Tell if an operator has work on a device; one that only allocates memory has none."
-    return bool(call.flops or _bytes_of(call))
+    "Tell if an operator has work on a device: to allocate memory, or to read one number of a tensor, is none."
+    return bool(call.flops or _bytes_of(call)) and call.operator != "aten::_local_scalar_dense"
 
 def _bytes_written(call): return sum(t.bytes for t in call.writes)
 def _bytes_of(call): return _bytes_written(call) + sum(t.bytes for t in call.reads)
