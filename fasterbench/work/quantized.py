@@ -19,7 +19,10 @@ from .rules import Flops, Shape, aten_names, count_tensors, each, entries, rule,
 def unpacked(
     packed, # A `torch.ScriptObject` with packed weights
 )->tuple:
-    "Return the weight and bias in it; nothing where it cannot be unpacked."
+    "Return the weight and bias in it, of a recurrent layer each pair; nothing where it cannot be unpacked."
+    if packed._type().str().endswith("rnn.CellParamsBase"):
+        *_, products = packed.__getstate__()[0]
+        return tuple(t for p in products for t in unpacked(p))
     try: inside = packed.unpack()
     except (AttributeError, RuntimeError): return ()
     inside = (inside,) if isinstance(inside, torch.Tensor) else inside[:2]

@@ -18,7 +18,7 @@ from ..core.private import (DataDependentOutputException, DynamicOutputShapeExce
 from ..engine.process import SharedSwitch
 from .dispatch import is_view
 from .rules import op_name, tensors_in
-from .traffic import memory_of, sparse_layouts
+from .traffic import memory_of, real_parts, sparse_layouts, storage_id, stored_in
 
 # %% ../../nbs/work/stand_ins.ipynb #6674c964
 aten = torch.ops.aten
@@ -73,16 +73,21 @@ def _on_zeros(op, args, kwargs, device):
     "Return what `op` returns on zeros, with tensors without data on `device` for those that it makes."
     tensors = tensors_in((args, kwargs))
     with unset_fake_temporarily(): given = {id(t): (t, _zeros_like(t)) for t in tensors if isinstance(t, FakeTensor)}
-    back = {id(zeros): t for t, zeros in given.values()}
+    back, parts = {id(zeros): t for t, zeros in given.values()}, {storage_id(zeros): t for t, zeros in given.values()}
+    for t in tensors:
+        if t.layout in sparse_layouts: parts |= zip(map(storage_id, real_parts(t)), stored_in(t))
     def there(v):
         if isinstance(v, torch.device): return torch.device("cpu")
         return given[id(v)][1] if id(v) in given else v
     def here(t):
         if id(t) in back or not isinstance(t, torch.Tensor) or _has_own_data(t): return back.get(id(t), t)
+        if (part := parts.get(storage_id(t))) is not None: return part.as_strided(t.shape, t.stride())
         return torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=device)
     with unset_fake_temporarily(), torch.inference_mode(False), torch.no_grad():
         out = op(*tree_map(there, args), **tree_map(there, kwargs))
-        _check_entries(op, tensors, [t for t in tensors_in(out) if t.layout in sparse_layouts], bool(given))
+        made = [t for t in tensors_in(out) if t.layout in sparse_layouts]
+        _check_entries(op, tensors, made, bool(given))
+        for t in made: t.stored = [parts.get(storage_id(p), p) for p in real_parts(t)]
     return tree_map(here, out)
 
 def _check_entries(op, given, made, zeros):

@@ -148,7 +148,8 @@ class MemoryBlocks:
         made = self._made.get(visit, ()) if visit is not None else [n for of in self._made.values() for n in of]
         return set(filter(self.is_alive, made))
 
-    def numbers(self, tensors)->set: return {self.number(p) for t in tensors for p in plain_tensors(t)}
+    def numbers(self, tensors)->set:
+        return {self.number(part) for t in tensors for p in plain_tensors(t) for part in (p, *inner_tensors(p))}
 
 # %% ../../nbs/work/trace.ipynb #fa582a41
 def plain_tensors(

@@ -36,7 +36,7 @@ def unique_bytes(
     "Count distinct bytes of `t`: an expanded or overlapping view once, a sparse tensor by its values and indices."
     if t.is_nested: return t.untyped_storage().nbytes()
     if t.layout is torch.strided and t.is_contiguous(): return t.numel() * t.itemsize
-    if t.layout in _inside: return sum(unique_bytes(getattr(t, name)()) for name in _inside[t.layout])
+    if t.layout in _inside: return sum(map(unique_bytes, stored_in(t)))
     if t.layout is not torch.strided: return t.numel() * t.itemsize
     return _bytes_along(t.shape, t.stride(), t.itemsize)
 
@@ -55,17 +55,18 @@ _template = set(aten_names("""empty_like zeros_like ones_like full_like rand_lik
 _first_only = [*aten_names("""_scaled_dot_product_flash_attention _scaled_dot_product_flash_attention_for_cpu
     _scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention
     _scaled_dot_product_fused_attention_overrideable"""), "higher_order::flex_attention"]
-_results = {"aten::_cudnn_rnn": 4,                         # the fifth is the weights again
+_results = {"aten::_cudnn_rnn": 3, "aten::mkldnn_rnn_layer": 3,  # then what the library keeps for its backward
             "fsdp::all_gather_copy_in": 1, **dict.fromkeys(_first_only, 1)}
-_shape_only = {"aten::_cudnn_rnn": "weight_buf", "fsdp::all_gather_copy_in": "all_gather_output",
-               "mkl::_mkl_linear": "MKL_W",                # the weight once more, packed with room to spare
+_shape_only = {"aten::_cudnn_rnn": ("weight_buf",), "aten::_cudnn_rnn_backward": ("weight_buf", "reserve"),
+               "aten::mkldnn_rnn_layer_backward": ("workspace",), "fsdp::all_gather_copy_in": ("all_gather_output",),
+               "mkl::_mkl_linear": ("MKL_W",),             # the weight once more, packed with room to spare
                **dict.fromkeys(aten_names("""max_pool2d_with_indices_backward
     max_pool3d_with_indices_backward avg_pool2d_backward avg_pool3d_backward
     _adaptive_avg_pool2d_backward _adaptive_avg_pool3d_backward adaptive_max_pool2d_backward
     adaptive_max_pool3d_backward mkldnn_adaptive_avg_pool2d_backward fractional_max_pool2d_backward
     fractional_max_pool3d_backward nll_loss_backward nll_loss2d_backward masked_scatter_backward
     reflection_pad1d_backward reflection_pad2d_backward reflection_pad3d_backward replication_pad1d_backward
-    replication_pad2d_backward replication_pad3d_backward"""), "self")}
+    replication_pad2d_backward replication_pad3d_backward"""), ("self",))}
 
 # %% ../../nbs/work/traffic.ipynb #4d669922
 class Argument(NamedTuple):
@@ -92,7 +93,7 @@ def _unread(name, argument, args, kwargs):
     "Return whether `argument` is not read: its shape is enough, or no gradient is asked for that needs it."
     if name == "aten::convolution_backward" and argument in ("input", "weight"):
         return not args[10][argument == "input"]
-    return _shape_only.get(name) == argument or name in _template or argument == "self" and kwargs.get("beta") == 0
+    return argument in _shape_only.get(name, ()) or name in _template or argument == "self" and kwargs.get("beta") == 0
 
 # %% ../../nbs/work/traffic.ipynb #60520112
 _batch_norms = {"aten::native_batch_norm", "aten::cudnn_batch_norm", "aten::miopen_batch_norm",
@@ -395,16 +396,21 @@ def _scheme(t):
     "Return how a tensor is quantized, unseen by modes."
     with _disable_current_modes(): return t.qscheme()
 
+def real_parts(t):
+    "Return the tensors that a sparse one consists of, unseen by modes."
+    with _disable_current_modes(): return [getattr(t, name)() for name in _inside[t.layout]]
+
+def stored_in(t): return getattr(t, "stored", None) or real_parts(t)      # of a stand-in, what it was made of
+
 def memory_of(t:torch.Tensor)->torch.Tensor:
     "Return the tensor whose memory stands for that of `t`: the values of a sparse one."
-    if t.layout is torch.strided: return t
     if t.layout not in _inside: return t
-    try: return getattr(t, _inside[t.layout][0])()
+    try: return stored_in(t)[0]
     except RuntimeError: return t       # of an inference tensor PyTorch may not show it
 
 def inner_tensors(t:torch.Tensor)->list[torch.Tensor]:
     "Return the tensors that the parts of a sparse or quantized one are stored in, other than its values."
-    if t.layout in _inside: return [getattr(t, name)() for name in _inside[t.layout][1:]]
+    if t.layout in _inside: return stored_in(t)[1:]
     if t.is_quantized and _scheme(t) in _by_channel: return [t.q_per_channel_scales(), t.q_per_channel_zero_points()]
     return []
 
