@@ -20,7 +20,7 @@ from torch.autograd.graph import get_gradient_edge
 from torch.utils.hooks import RemovableHandle
 
 from ..core.arguments import copied, is_immutable
-from ..core.private import FakeTensor, _functorch, tree_flatten
+from ..core.private import FakeTensor, _functorch, _unsafe_set_version_counter, tree_flatten
 from ..core.tensors import addresses, has_values, is_readable, tensor_layout, parts_of, storage_of
 from ..core.units import first_names
 from ..core.warnings import NotKeptWarning, warn
@@ -123,6 +123,8 @@ class TensorState:
         self._resize()
         if self.contents is not None and not same_bits(t.detach(), self.contents): _write_into(t, self.contents)
         for p in self.parts: p.restore()
+        if self.contents is not None and self.version is not None:       # for a graph of the caller that saved it
+            _unsafe_set_version_counter((self.counted,), (self.version,))
         if not t.is_leaf: return
         if t.requires_grad != self.requires_grad: t.requires_grad_(self.requires_grad)
         if t.grad is not self.grad: t.grad = self.grad

@@ -8,6 +8,7 @@ __all__ = ['no_values', 'no_driver', 'fakes_cloned', 'NoResult', 'StandIns', 'qu
 # %% ../../nbs/work/stand_ins.ipynb #07854422
 import logging, re
 from contextlib import contextmanager
+from functools import partial
 
 import torch
 from torch import nn
@@ -60,6 +61,24 @@ def known_result(op, args, kwargs):
     "Return a tensor without data for the result of `op`, where it is known here; `None` where PyTorch is to be asked."
     how = dict(first=_factors[op]) if op in _factors else {}
     return _known[op](*args, **how, **kwargs) if op in _known else None
+
+# %% ../../nbs/work/stand_ins.ipynb #14582d97
+def _normalised(norm, *args):
+    "Return statistics in float32 where a parameter has that, as kernels keep them."
+    if args[0].is_nested: return None
+    out, *statistics = norm(*args)
+    wide = any(t.dtype is torch.float32 for t in tensors_in(args))
+    return (out, *(s.float() if wide else s for s in statistics))
+
+def _gradients_of_norm(backward, grad, x, *rest):
+    "Return the gradient of an input in its dtype, where the mask, which comes last, asks for it."
+    if x.is_nested: return None
+    of_input, *others = backward(grad, x, *rest)
+    return (of_input.to(x.dtype) if rest[-1][0] else None, *others)
+
+for _norm in ("native_batch_norm", "native_layer_norm", "native_group_norm"):
+    forward, backward = getattr(aten, _norm).default, getattr(aten, f"{_norm}_backward").default
+    _known |= {forward: partial(_normalised, forward), backward: partial(_gradients_of_norm, backward)}
 
 # %% ../../nbs/work/stand_ins.ipynb #ee98e922
 def _has_own_data(t): return t.layout is not torch.strided or t.is_quantized or t.is_nested
