@@ -265,7 +265,7 @@ sizes = {6_738_415_616: dict(model_type="llama", hidden_size=4096, intermediate_
                            num_key_value_heads=1, head_dim=256, vocab_size=262144),
          671_026_419_200 - 58 * 256: dict(model_type="deepseek_v3")}
 
-slow = {n: heavy_only("another published model") for n in sizes if n not in (7_241_732_096, 124_439_808, 30_532_122_624)} | {129_135_360: nightly_only("a scan of 24 layers; four are counted by hand")}
+slow = {n: heavy_only("another published model") for n in sizes if n not in (7_241_732_096, 124_439_808)} | {129_135_360: nightly_only("a scan of 24 layers; four are counted by hand")}
 
 @pytest.mark.parametrize("size", [pytest.param(n, marks=slow[n]) if n in slow else n for n in sizes],
                          ids=lambda n: f"{n / 1e9:.1f}G")
@@ -505,6 +505,7 @@ def test_no_marker_stands_above_the_roofs(levels):
     assert all(y <= 1.001 * min(5e11, highest * x) for t in markers for x, y in zip(t.x, t.y))
     assert [t.name.split()[-3] for t in roofs] == ([l.name for l in levels] or ["DRAM"])
 
+@heavy_only("a process; the verb runs in its notebook")
 def test_command(tmp_path):
     transformers.LlamaConfig(**small, num_key_value_heads=2, architectures=["LlamaForCausalLM"]).save_pretrained(tmp_path)
     run = lambda *args: python(command_line("serve", *args), root)

@@ -33,7 +33,7 @@ def operators(work):
 
 def on_meta(sample): return {k: v.to("meta") for k, v in sample.items()} if isinstance(sample, dict) else sample.to("meta")
 
-@pytest.mark.parametrize("name", in_line(cases, "llama_with_labels", "mixtral"))
+@pytest.mark.parametrize("name", in_line(cases, "mixtral"))
 def test_a_step_without_data_runs_the_operators_that_it_runs_with_data(name):
     make, sample = cases[name]
     with torch.device("meta"): without = make()
