@@ -31,7 +31,6 @@ from .undo import Undo, let_go
 # %% ../../nbs/engine/model_state.ipynb #e8f669a6
 def _write_count(t): return None if t.is_inference() else t._version
 
-# %% ../../nbs/engine/model_state.ipynb #de3a6813
 def _as_words(t):
     "Return the memory of a contiguous tensor as the widest whole numbers that fit; these are compared fastest."
     if t.nbytes % 8 == 0 and t.storage_offset() * t.itemsize % 8 == 0: return t.view(-1).view(torch.int64)
@@ -130,7 +129,6 @@ class TensorState:
         if t.grad is not self.grad: t.grad = self.grad
         if self.grad_state is not None: self.grad_state.restore()
 
-# %% ../../nbs/engine/model_state.ipynb #268f4d56
 def _tensor_states(t):
     "Return the state of a tensor in a list, which is empty for one that a transform of functorch has left behind."
     try: return [TensorState(t)]
@@ -321,7 +319,6 @@ def _restore_empty(containers):
 _containers = {OrderedDict, dict, list, deque, set}
 _atoms = {int, float, complex, bool, str, bytes, type(None), type, FunctionType, MethodType}
 
-# %% ../../nbs/engine/model_state.ipynb #9349184c
 def _restore_training(module, training):
     other = training is not None and module.training != training                           # frozen scripts have no mode
     if other: module.training = training
@@ -474,7 +471,6 @@ def _taken(model):
         if not (t.is_meta or t.is_floating_point() or t.is_complex()) and t.nbytes <= counters: s.keep()
     return snapshot
 
-# %% ../../nbs/engine/model_state.ipynb #rw000014
 class Rewind:
     "A step before each run, which puts back what every run changes, and the random generators."
     def __init__(self,

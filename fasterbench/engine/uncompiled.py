@@ -112,7 +112,6 @@ class _Away:
         if name == "config" and "torch._dynamo" not in sys.modules: return _compiler_settings()
         return getattr(importlib.import_module("torch._dynamo"), name)
 
-# %% ../../nbs/engine/uncompiled.ipynb #9ea2c380
 def _leave(functions, away):
     "Take back what stood for the compiler."
     for f, run in functions: _tell_again(f, run)
