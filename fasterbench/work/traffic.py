@@ -24,6 +24,12 @@ class Access(NamedTuple):
     bytes: int
     rows: bool=False    # Whether these are only some rows of it, and the data says which
 
+def real_parts(t):
+    "Return the tensors that a sparse one consists of, unseen by modes."
+    with _disable_current_modes(): return [getattr(t, name)() for name in sparse_parts[t.layout]]
+
+def stored_in(t): return getattr(t, "stored", None) or real_parts(t)      # of a stand-in, what it was made of
+
 def unique_bytes(
     t:torch.Tensor, # Any layout
 )->int:
@@ -386,12 +392,6 @@ def _each_byte_once(reads):
 def _scheme(t):
     "Return how a tensor is quantized, unseen by modes."
     with _disable_current_modes(): return t.qscheme()
-
-def real_parts(t):
-    "Return the tensors that a sparse one consists of, unseen by modes."
-    with _disable_current_modes(): return [getattr(t, name)() for name in sparse_parts[t.layout]]
-
-def stored_in(t): return getattr(t, "stored", None) or real_parts(t)      # of a stand-in, what it was made of
 
 def memory_of(t:torch.Tensor)->torch.Tensor:
     "Return the tensor whose memory stands for that of `t`: the values of a sparse one."
