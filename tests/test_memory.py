@@ -151,14 +151,15 @@ def test_a_sparse_sample_is_a_sample():
         parts = count_work(nn.Linear(64, 64), torch.eye(64).to_sparse(), target=target).memory.parts
         assert parts["sample"] == 64 * 4 + 2 * 64 * 8 and not parts["buffers"], target
 
-@pytest.mark.parametrize("layer, gates", [(nn.LSTM, 4), (nn.GRU, 3)])
-def test_packed_weights_of_a_recurrent_layer(layer, gates):
-    "Two matrices of 1 B per number for each gate, and two biases of 4 B."
+@pytest.mark.parametrize("dtype", [torch.qint8, torch.float16])
+@pytest.mark.parametrize("layer, products", [(nn.LSTM, 2 * 4), (nn.GRU, 2 * 3), (nn.Linear, 1)])
+def test_packed_weights_are_as_wide_as_they_are_packed(layer, products, dtype):
+    "A matrix of 64 × 64 for the input and for the state of each gate, and its bias of 4 B per number."
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        packed = torch.ao.quantization.quantize_dynamic(nn.ModuleDict(dict(a=layer(64, 64))), {layer})["a"]
+        packed = torch.ao.quantization.quantize_dynamic(nn.ModuleDict(dict(a=layer(64, 64))), {layer}, dtype)["a"]
     work = count_work(packed, torch.randn(1, 1, 64))
-    assert work.memory.parts["weights"] == gates * 64 * 2 * (64 + 4) and work.bytes > gates * 64 * 2 * 64
+    assert work.memory.parts["weights"] == products * 64 * (64 * dtype.itemsize + 4) and work.bytes > products * 64 * 64 * dtype.itemsize
 
 @heavy_only("a process that imports the compiler")
 def test_what_imports_the_compiler_holds_its_tensors_no_longer():
