@@ -97,7 +97,7 @@ def _unread(name, argument, args, kwargs):
 
 # %% ../../nbs/work/traffic.ipynb #60520112
 _batch_norms = {"aten::native_batch_norm", "aten::cudnn_batch_norm", "aten::miopen_batch_norm",
-                "aten::_native_batch_norm_legit"}      # their argument 5: training; in eval mode no statistics are written
+                "aten::_native_batch_norm_legit"}      # without training, argument 5, they write no statistics
 
 def _is_written(name, argument, args, kwargs):
     if name in _batch_norms and argument.name.startswith("running_"): return args[5] is True
