@@ -495,7 +495,7 @@ def _rows_of_trace(trace, calls, others, seconds, peaks, served, sent):
             name = trace.activities[g.activities[0]].name
             modules.append(Row(waiting_row, **sums))
             ops.append(Row(f"{waiting_row} {collective.get(g.activities[0], name)}", name, **sums))
-            kernels.append(Row(name, "kernel", **sums))
+            kernels.append(Row(name, "kernel", **sums | _blank))         # what it adds and moves is not recorded
             continue
         modules.append(Row(_module_name(g.place), g.place.type, phase=g.place.phase, **sums))
         ops.append(Row(**_other_name(trace, g), phase=g.place.phase, **sums))
