@@ -601,6 +601,22 @@ def test_headline_of_any_rows_is_the_same():
     lines = [headline(read_trace(path, by=by)) for by in ("module", "operator", "kernel", "collective", "rank")]
     assert all(line[:2] == lines[0][:2] and line[2].startswith("roofs: bfloat16 989") for line in lines), lines
 
+@pytest.mark.parametrize("by, what", [("operator", "operators"), ("kernel", "kernels"), ("rank", "ranks"), ("collective", "collectives")])
+def test_rows_of_different_kinds_are_not_matched(tmp_path, by, what):
+    "Modules beside rows of another kind: the idle time alone is the same thing on both sides, and collectives are none of the modules."
+    events = step() + [launch(13, 13), kernel("ncclDevKernel_AllReduce_Sum_f32", 28, 4, 13)]
+    other, modules = (read_trace(written(tmp_path, events), by=kind, peaks=roofs) for kind in (by, "module"))
+    found = compare(other, modules)
+    assert found.differences[0] == f"rows of different kinds are not matched: {what} before, modules after"
+    assert [q.name for q in found.pairs if q.side == "both"] == ["(idle)"] * (by == "operator") and compare(modules, modules).differences == []
+    assert compare(other, modules, other).differences[0] == f"rows of different kinds are not matched: {what}, modules, {what}"
+
+def test_rows_of_one_kind_that_are_no_modules_are_matched_by_name(tmp_path):
+    "Kernels of two devices have other names: none is taken for a module of another name."
+    renamed = [dict(e, name={"sgemm": "Cijk", "relu_kernel": "vectorized"}.get(e["name"], e["name"])) for e in step()]
+    found = compare(*(read_trace(written(tmp_path, e, f"{i}.json"), by="kernel", peaks=roofs) for i, e in enumerate((step(), renamed))))
+    assert [q.side for q in found.pairs] == ["only before"] * 2 + ["only after"] * 2 and not any("match" in line for line in found.differences)
+
 @needs_real
 def test_a_trace_with_checkpointing_is_saved_and_read(tmp_path):
     "Its forwards that run again have a phase of their own."
