@@ -589,6 +589,23 @@ def test_the_terms_of_the_headline_are_those_of_the_program(tmp_path, by, ranks)
     result.to_json(tmp_path/"saved.json")
     assert headline(from_json(tmp_path/"saved.json")) == headline(result)
 
+def test_a_collective_that_says_no_group_has_an_unknown_size(tmp_path):
+    "A kernel of an engine's own, of one rank of eight: how many take part, who waits and who is last are unknown, also in JSON."
+    events = step() + [launch(13, 13), kernel("cross_device_reduce_1stage", 28, 4, 13)]
+    for world, said in ((8, "1 of ? 1 ≤ 4.00 µs ? ? ?"), (1, "1 of 1 1 4.00 µs 0 s rank 0 ?")):
+        result = read_trace(written(tmp_path, events, distributedInfo=dict(rank=0, world_size=world)), peaks=roofs)
+        line = next(l for l in result.text().splitlines() if l.startswith("all_reduce"))
+        assert line.split() == f"all_reduce ? {said}".split(), line
+        result.to_json(tmp_path/"saved.json")
+        [saved] = json.loads((tmp_path/"saved.json").read_text())["collectives"]
+        assert saved["group_size"] == {8: None, 1: 1}[world] and from_json(tmp_path/"saved.json").collectives == result.collectives
+
+def test_what_a_collective_does_not_say_is_no_number_in_its_name(tmp_path):
+    said = {"Collective name": "allreduce", "In msg nelems": 8, "dtype": "Float"}
+    rows = [read_trace(written(tmp_path, step() + [launch(13, 13), event("kernel", "ncclDevKernel", 28, 4, 7, correlation=13, device=0, **args)]), by="collective").points
+            for args in (said, said | {"Group size": 2}, {"Collective name": "allreduce"})]
+    assert [p.name for of in rows for p in of] == ["allreduce 8 Float, ? ranks", "allreduce 8 Float, 2 ranks", "allreduce ? ?, ? ranks"]
+
 def test_the_work_of_a_communication_kernel_is_unknown(tmp_path):
     "What it adds and moves is not recorded: it has no bound and no gap."
     events = step() + [launch(13, 13), kernel("ncclDevKernel_AllReduce_Sum_f32", 28, 4, 13)]
