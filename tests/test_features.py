@@ -55,7 +55,7 @@ def run_in(folder, code):
 
 rest = nightly_only("the graph of imports, which test_house reads, says the same in less time")
 
-@pytest.mark.parametrize("feature", ["", *(f if f == "traces" else pytest.param(f, marks=heavy_only("another feature") if f == "compiled" else rest) for f in wings.features)])
+@pytest.mark.parametrize("feature", ["", *(pytest.param(f, marks=heavy_only("another feature") if f in ("compiled", "traces") else rest) for f in wings.features)])
 def test_everything_else_works_without(tmp_path, feature):
     modules = kept(wings.modules(package), feature)
     gone = [name for name, home in public.items() if feature and wings.wing(home) in without(feature)]

@@ -538,6 +538,7 @@ def test_names_of_the_slowest_rows_stand_on_the_chart(chrome, report):
     put(chrome, "category", "pooling")
     assert "maxpool" in chrome.execute_script(script)
 
+@more
 def test_hostile_names_are_text(chrome, tmp_path):
     names = [evil, kernel, "ünïcode 層 🙂", "<img src=x onerror=alert(2)>", "a\nb\x1b[31m", "=1+1", '"quoted", too', "", "{{ 7 * 7 }}", "__proto__"]
     rows = [place(Row(n, n, 2e8 + i, 1e7, 1e-3, category="convolution", operator=n), paper, share=0.1) for i, n in enumerate(names)]

@@ -57,8 +57,9 @@ def rows_of(model, work)->list[dict]:
     within, whole, memory, outputs = {}, work.flops, work.memory.modules, _outputs(work)
     for w in work.by_module().values():
         for path in _enclosing(w.name): within.setdefault(path, []).append(w)
-    return [_row(path, m, within.get(path, ()), whole, memory.get(path), outputs.get(path, ""))
-            for path, m in model.named_modules()]
+    first, *others = [_row(path, m, within.get(path, ()), whole, memory.get(path), outputs.get(path, ""))
+                      for path, m in model.named_modules()]
+    return [first | dict(peak_bytes=work.memory.peak_bytes), *others]   # with loss and optimizer, as its FLOPs
 
 # %% ../../nbs/counting/count_verb.ipynb #202f7cb0
 _figures = "type", "output", "parameters", "trainable", "flops", "bytes_moved"

@@ -27,14 +27,17 @@ class Fit:
     affine: bool             # Whether the memory is affine in the batch, up to the one that fits no more
     counted: dict[int, int]  # Batch -> peak, B
     places: dict[int, str]=field(default_factory=dict)     # Batch -> place of the peak, where it is known
+    exact: bool=True         # False: the peaks are lower bounds, so that no larger batch fits, and perhaps not this one
 
     def __str__(self):
-        room = format_si(self.room, "B")
+        room, most, least = format_si(self.room, "B"), *(("", "") if self.exact else ("at most ", "≥ "))
+        if self.batch is None and not self.exact: return f"the largest batch that fits in {room} is unknown"
         if self.batch is None: return f"any batch fits in {room}: the memory does not grow with it"
-        if not self.batch: return f"no batch fits in {room}: a batch of 1 takes {format_si(self.counted[1], 'B')}"
+        if not self.batch:
+            return f"no batch fits in {room}: a batch of 1 takes {least}{format_si(self.counted[1], 'B')}"
         bent = "" if self.affine else f"; the memory does not grow linearly with the batch{self._other_place}"
         peak = format_si(self.counted[self.batch], "B")
-        return f"the largest batch that fits in {room} is {self.batch}, with {peak}{bent}"
+        return f"the largest batch that fits in {room} is {most}{self.batch}, with {least}{peak}{bent}"
 
     @property
     def _other_place(self):
@@ -123,9 +126,10 @@ def fit(
 )->Fit:
     "Return the largest batch of a forward or a training step that fits in `room` bytes; nothing of it is allocated."
     from fasterbench.work.count import count_work
-    how, places = dict(target=_here(model, sample)) | how, {}
+    how, places, exact = dict(target=_here(model, sample)) | how, {}, []
     def peak_of(batch):
         memory = count_work(model, with_batch(sample, batch, empty=True), **how).memory
         places[batch] = memory.place
+        exact.append(memory.exact)
         return memory.peak_bytes
-    return replace(largest_batch(peak_of, room), places=places)
+    return replace(largest_batch(peak_of, room), places=places, exact=all(exact))

@@ -51,7 +51,6 @@ def _matmul_probe(here, dtype, m, k, n, fast=False):
         return lambda: torch.mm(a, b, out=out)
     return Probe(f"matmul {m}×{k}×{n}{' fast accumulation' if fast else ''}", 2 * m * k * n, build)
 
-# %% ../../nbs/probes/probes.ipynb #c2668dbf
 def _linear_probe(here, dtype, m, k, n):
     def build():
         x, w = _random(here, dtype, m, k), _random(here, dtype, n, k)
@@ -76,7 +75,7 @@ def _conv_probe(here, dtype, batch, channels, pixels, kernel, channels_last, gro
 
 # %% ../../nbs/probes/probes.ipynb #80680231
 def compute_probes(here:Host, dtype:torch.dtype, matmul_size:int|None=None)->list[Probe]:
-    "Return the arithmetic whose best rate is the ceiling, small kinds first; or a square product of `matmul_size`."
+    "Return the arithmetic whose best rate is the ceiling, each layout before large products that one may be slow in."
     if matmul_size is not None: return [_matmul_probe(here, dtype, matmul_size, matmul_size, matmul_size)]
     scale = 4 if here.has_queue else 1    # a GPU needs more work to be full
     n, batch = 512 * scale, 8 * scale**2
@@ -85,8 +84,9 @@ def compute_probes(here:Host, dtype:torch.dtype, matmul_size:int|None=None)->lis
     products = [_matmul_probe(here, dtype, *shape, f) for f in fast for shape in shapes]
     if dtype in (torch.int8, torch.float8_e4m3fn): return products
     images = (1, 128, 56, 3), (batch, 128, 28, 3), (batch // 2, 256, 14, 3), (1, 64, 112, 3), (1, 256, 56, 1)
-    products += [_linear_probe(here, dtype, 2 * n, n, 4 * n), _bmm_probe(here, dtype, 16 * scale, 128 * scale)]
-    return products + [_conv_probe(here, dtype, *image, last) for last in (False, True) for image in images]
+    linears = [_linear_probe(here, dtype, *shape) for shape in ((n, n, n), (2 * n, n, 4 * n))]
+    convs = [_conv_probe(here, dtype, *image, last) for last in (True, False) for image in images]
+    return [*linears, _bmm_probe(here, dtype, 16 * scale, 128 * scale), products[0], *convs, *products[1:]]
 
 # %% ../../nbs/probes/probes.ipynb #5e19f532
 def windows(

@@ -154,11 +154,17 @@ class _Server:
 # %% ../../nbs/serving/serve.ipynb #6c1c5134
 _largest = 2 ** 20
 
-def _crossing(server, key):
-    "Return the smallest batch that is bound by compute, up to a million; `None` where there is none."
-    def by_compute(batch): return server.point(key, batch).bound == "compute"
-    batch = 1 + bisect_left(range(1, _largest + 1), True, key=by_compute)
-    return batch if batch <= _largest else None
+def _bounds_from(server, key):
+    "Return the batches from which another bound holds, up to a million, with that bound; the first is 1."
+    def bound(batch): return server.point(key, batch).bound
+    found = [(1, bound(1))]
+    def is_another(batch): return bound(batch) != found[-1][1]
+    for last in (2 ** i for i in range(1, 21)):
+        while is_another(last):
+            sizes = range(max(last // 2, found[-1][0]), last + 1)
+            batch = sizes[bisect_left(sizes, True, key=is_another)]
+            found.append((batch, bound(batch)))
+    return tuple(found)
 
 def _most_batch(server):
     "Return the largest batch whose cache fits behind the weights at the end."
@@ -193,6 +199,7 @@ def _weight_bytes(model, layout, works):
     return read + max(rest, 0.0)
 
 _published = "1404 published runs of four models on H100, H200, B200 and GB200"
+_published_bare = "15 published decode rates of gpt-fast on A100 and MI250X; p10 and p90 of decode are those of servers"
 
 def _uneven_heads(asked, work, devices):
     "Say which heads cannot be divided evenly, \"\" if all can; those of keys are also copied, each to as many devices."
@@ -204,6 +211,8 @@ def _uneven_heads(asked, work, devices):
 
 def _why_no_times(server):
     "Return why there is no expected time: what the kernel model was never checked against."
+    device = listed_device(server.peaks)
+    if server.chip is None and device: return f"the clock of {device.name}, which it needs, is unknown"
     if server.chip is None: return "the roofs are not those of a GPU in the table"
     last = server.works["decode", "end"]
     if last.cache.states: return "layers with a recurrent state were never measured"
@@ -224,7 +233,7 @@ def _what_they_are(server, points):
     origin = "Limit and expected are not measured; the measured rates were given" if given \
         else "Nothing here was measured"
     return (f"{origin}. {limit}. expected: the time {what}, computed from predicted kernel times. "
-            f"Such estimates were checked against {_published}.")
+            f"Such estimates were checked against {_published_bare if bare else _published}.")
 
 def _what_is_sent(server):
     "Return a line that says how the devices send, and what that takes."
@@ -233,7 +242,12 @@ def _what_is_sent(server):
         expected = ", and the expected time includes only their latency" if server.times else ""
         return f"bandwidth between devices unknown: the limit excludes collectives{expected} ({name})"
     if isinstance(link, NetworkPeaks): return "collectives: timed by the measured roofs of the network"
-    return f"collectives: two all-reduces per layer over a link of {format_si(link, 'B/s')} per direction ({name})"
+    beyond = server.layout.devices > _in_a_node and link == server.peaks.capacity("link")
+    reach = f", assumed to reach more than the {_in_a_node} devices of a node" if beyond else ""
+    return (f"collectives: two all-reduces per layer over a link of {format_si(link, 'B/s')} per direction "
+            f"({name}){reach}")
+
+_in_a_node = 8
 
 def _beyond_the_limit(points):
     "Say which measured rates exceed the limit of their batch; those of decode at half the output, their mean."
@@ -396,11 +410,13 @@ def _result(counted, batches, server, measured):
     points = [_with_measured(server.point(k, b), measured, server.peaks, server.peak) for k in _keys for b in batches]
     curve = [server.point(k, 2 ** i) for k in _keys for i in range(max(12, max(batches).bit_length()))]
     most = _most_batch(server)
-    crossings = {places.get(at, phase): _crossing(server, (phase, at)) for phase, at in _keys}
+    bounds = {places.get(at, phase): _bounds_from(server, (phase, at)) for phase, at in _keys}
+    crossings = {name: next((b for b, bound in found if bound == "compute"), None) for name, found in bounds.items()}
     model = counted.model
     return ServeResult(counted.name, tuple(points), tuple(curve), server.peaks, server.peak, counted.prompt,
                        counted.new, sum(p.numel() for p in model.parameters()), server.held, server.layout.devices,
-                       crossings, most, _serve_notes(model, counted.asked, server, most, points), server.engine)
+                       crossings, most, _serve_notes(model, counted.asked, server, most, points), server.engine,
+                       bounds)
 
 # %% ../../nbs/serving/serve.ipynb #1676d88a
 _math = dict(fp8="float8_e4m3fn", fp4="float4_e2m1fn_x2", mxfp4="float4_e2m1fn_x2", nvfp4="float4_e2m1fn_x2",
@@ -408,9 +424,11 @@ _math = dict(fp8="float8_e4m3fn", fp4="float4_e2m1fn_x2", mxfp4="float4_e2m1fn_x
 
 def _math_dtype(text, stored, dtype, peaks):
     "Return the dtype in which matrices multiply. Raise `ValueError` for one that the device has no peak of."
-    asked, there = _math.get(text, text), {c.dtype for c in peaks.ceilings}
-    if asked is None: return stored.math if stored.math in there else dtype
-    if asked in there or asked == dtype: return asked
+    there = {c.dtype for c in peaks.ceilings}
+    by_format = {d.removesuffix("uz"): d for d in sorted(there, reverse=True)}      # MI300X: float8_e4m3fnuz
+    if text is None: return by_format.get(stored.math, dtype)
+    asked = _math.get(text, text)
+    if asked in by_format or asked == dtype: return by_format.get(asked, asked)
     raise ValueError(f"math={text!r}: no peak of it is known for this device; there are {', '.join(sorted(there))}")
 
 def _float_dtype(model): return next(p.dtype for p in model.parameters() if p.is_floating_point())

@@ -156,7 +156,7 @@ class ServedTimes:
     devices:int        # That share the model
     width:int          # B of the hidden state of one token
     dtype:str          # Of the model
-    math:str           # In which quantized weights multiply
+    math:str           # In which quantized weights multiply; if there are none, all matrices
     kernel:AttentionKernel # Of the engine
     engine:str=""      # One of `engines`; "": any server
     link:float|None=None # B/s that a device sends in one direction; None: not known
@@ -171,9 +171,11 @@ class ServedTimes:
         tokens, layers = batch * work.tokens, work.layers
         chip = self.peaks, self.chip
         attention = self.devices, cache_bytes, *chip, self.dtype, self.kernel
-        experts = any(p.experts for p in self.products[phase])
+        products = self.products[phase]
+        experts, quantized = any(p.experts for p in products), any(p.quantized for p in products)
+        dtypes = self.math, self.dtype if quantized else self.math
         return dict(
-            products=products_time(self.products[phase], tokens, self.devices, *chip, self.math, self.dtype),
+            products=products_time(products, tokens, self.devices, *chip, *dtypes),
             attention=attention_of_forward(work, batch, *attention),
             others=others_time(layers, tokens, self.width, experts, *chip),
             reduce=reduce_time(self.devices, tokens * self.width, 2 * layers, self.link))

@@ -143,8 +143,11 @@ def ceiling_text(peaks:HardwarePeaks, flops:float)->str:
     return f"{name} {brief(flops, 'FLOP/s')}".strip()
 
 def roofs_line(peaks:HardwarePeaks, flops:float)->str:
-    "Return the ceiling of the products, and the memory levels, with their values."
-    return ", ".join([ceiling_text(peaks, flops), *(f"{l.name} {brief(l.bandwidth, 'B/s')}" for l in peaks.memory)])
+    "Return the ceiling of the products, and the memory levels, with their values; and the clock that is not printed."
+    roofs = [ceiling_text(peaks, flops), *(f"{l.name} {brief(l.bandwidth, 'B/s')}" for l in peaks.memory)]
+    clock = peaks.environment.get("highest_clock")
+    highest = f" (at the highest clock, {clock / 1e6:.0f} MHz)" if clock else ""
+    return ", ".join(roofs) + highest
 
 def _levels_above(peaks, points):
     "Return main memory, and the caches that hold so much of a model that its limit is above the next level's roof."
@@ -180,8 +183,8 @@ def serve_chart(result, title:str):
         if name != "end of decode" and points[0].expected_s: _expected_line(fig, name, points)
     _where_it_fits(fig, result)
     _measured_marks(fig, [p for p in result.points if p.measured_per_s and p.at != "end"])
-    for name, batch in result.crossings.items():
-        if batch and batch > 1: _crossing_line(fig, name, batch)
+    changes = [(name, batch) for name, found in result.bounds_from.items() for batch, _ in found if batch > 1]
+    for name, batch in changes: _crossing_line(fig, name, batch)
     xs = [p.intensity for p in result.curve]
     for level in _levels_above(result.peaks, result.curve):
         _serve_roof(fig, level, result.peak_flops, min(xs) / 1.5, max(xs) * 1.5)
@@ -275,11 +278,14 @@ class ServeResult(_ServingView):
     most_batch: int|None=None # The largest batch whose cache fits at the end; None: the memory is unknown
     notes: tuple[str, ...]=()        # What a reader has to know
     engine: str=""           # That serves; "": any
+    bounds_from: dict[str, tuple[tuple[int, str], ...]]=field(default_factory=dict) # Phase -> (batch, bound from it on)
 
     filters = dict(name="phase", bound="bound")
 
     def __post_init__(self):
         object.__setattr__(self, "crossings", _Crossings((_old_names.get(k, k), b) for k, b in self.crossings.items()))
+        known = {name: ((b, "compute"),) for name, b in self.crossings.items() if b}      # in files of earlier releases
+        if not self.bounds_from: object.__setattr__(self, "bounds_from", known)
 
     def __repr__(self): return f"ServeResult({self.title}: {len(self.points)} points)"
 
@@ -293,7 +299,7 @@ class ServeResult(_ServingView):
         held = format_si(self.held_bytes, "B")
         size = f"{format_count(self.parameters)} parameters, {held} of weights on each device"
         what = f"{size}; {self.prompt} prompt tokens, {self.new} new tokens"
-        return [*self.told, what, *_crossings_text(self.crossings),
+        return [*self.told, what, *_bounds_text(self.bounds_from),
                 f"roofs: {roofs_line(self.peaks, self.peak_flops)}"]
 
     @property
@@ -351,14 +357,14 @@ class ServeResult(_ServingView):
         return dict(schema=schema, version=version) | asdict(self) | more
 
 # %% ../../nbs/serving/serve_view.ipynb #f7f9c5e7
-def _crossings_text(crossings):
+def _bounds_text(bounds_from):
     "Say in one line what bounds each phase; the middle and the end of decode together where they are alike."
-    if crossings.get("mid-decode", 0) == crossings.get("end of decode", 0):
-        crossings = {name.replace("mid-", ""): b for name, b in crossings.items() if name != "end of decode"}
-    def text(batch):
-        if batch is None: return "memory-bound at every batch size"
-        return f"compute-bound {'at every batch size' if batch == 1 else f'from batch size {batch} on'}"
-    said = "; ".join(f"{name} {text(batch)}" for name, batch in crossings.items())
+    if bounds_from.get("mid-decode") == bounds_from.get("end of decode"):
+        bounds_from = {k.replace("mid-", ""): found for k, found in bounds_from.items() if k != "end of decode"}
+    def text(found):
+        later = [f"{bound}-bound from batch size {batch} on" for batch, bound in found if batch > 1]
+        return ", ".join(later) or f"{found[0][1]}-bound at every batch size"
+    said = "; ".join(f"{name} {text(found)}" for name, found in bounds_from.items())
     return [f"limits: {said}"] if said else []
 
 # %% ../../nbs/serving/serve_view.ipynb #5e000021

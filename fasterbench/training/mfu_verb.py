@@ -16,17 +16,27 @@ _definitions = [
     "attention with all query–key pairs (PaLM), or only those not masked in fused attention",
     "HFU: contraction FLOPs that run, with recomputation, ÷ (time × peak FLOP/s)"]
 
-def _caveats(found, assumed):
+def _peak_dtype(own, asked, peaks):
+    "Return the dtype whose peak a training runs at: `own` if it is asked for, else half precision before float32."
+    half = "bfloat16", "float16"
+    wanted = (own,) if asked or own not in (*half, "float32") else (*half, own) if own == "float32" else (own, *half)
+    found = next((d for d in wanted if d in peaks.dtypes), None)
+    if found: return found
+    name = peaks.environment.get("device_name", peaks.device)
+    usage_error(f"{name} has no peak for {wanted[0]}; it has {', '.join(sorted(peaks.dtypes))}", "--dtype")
+
+def _caveats(found, own, dtype):
     "Say over which peak MFU is where the model's dtype is another, and which shares no device can reach."
-    told = "the model is float32; MFU and HFU are over the bfloat16 peak, as training under autocast"
-    return [*([told] if assumed else []), *(line for u in found for line in _over_the_peak(u))]
+    told = f"the model is {own}; MFU and HFU are over the {dtype} peak, as training under autocast"
+    return [*([told] if own != dtype else []), *(line for u in found for line in _over_the_peak(u))]
 
 def _over_the_peak(u):
     "Say which FLOPs that run exceed the peak; of masked pairs, which need not run, nothing is said."
     from fasterbench.core.units import percent_text
     shares = {"MFU, unmasked pairs": u.mfu_needed, "HFU": u.hfu}
     over = [f"{name} {percent_text(share)}" for name, share in shares.items() if share > 1]
-    promised = ", which is impossible" if u.of.startswith("datasheet") else ""
+    why = "which is impossible" if u.mfu_needed > 1 else "so the run executed fewer FLOPs than this code"
+    promised = f", {why}" if u.of.startswith("datasheet") else ""
     return [f"{' and '.join(over)}: above 100 % of the peak ({u.of}){promised}"] if over else []
 
 def _lines(name, flops, rate, devices, peaks, dtype, found, unit, caveats):
@@ -44,7 +54,7 @@ def _lines(name, flops, rate, devices, peaks, dtype, found, unit, caveats):
     return [*head, "", *text_table(rows, {0}), "", *caveats, *_definitions]
 
 _PeakDtype = option("Convert the model to float32, float64, bfloat16 or float16, and use the peak of that dtype.  "
-                    "[default: unchanged; float32 models use the bfloat16 peak, as under autocast]", "--dtype",
+                    "[default: unchanged; float32 models use the bfloat16 peak, else that of float16]", "--dtype",
                     metavar="DTYPE")
 
 def _positive_rate(text):
@@ -79,13 +89,11 @@ def mfu_verb(
     from fasterbench.training.model_flops import model_flops, utilizations
     rate, asked = _positive_rate(tokens_per_s), dtype_named(dtype)
     net, sample = loaded_on_meta(model, None, batch, asked, seq)
+    own, peaks = dtype_name(asked or main_dtype(net, sample)), as_peaks(on)
+    name = _peak_dtype(own, asked, peaks)
     with in_the_model(model, sample): flops = model_flops(net, sample)
-    name = dtype_name(asked or main_dtype(net, sample))
-    assumed = name == "float32" and not asked
-    if assumed: name = "bfloat16"                                        # as trainings run by autocast
-    peaks = as_peaks(on, name)
     found = utilizations(flops, rate, peaks, name, gpus)
-    caveats = _caveats(found, assumed)
+    caveats = _caveats(found, own, name)
     values = asdict(flops) | dict(tokens_per_s=rate, devices=gpus, dtype=name, utilization=[asdict(u) for u in found],
                                   caveats=caveats)
     lines = _lines(without_folders(model), flops, rate, gpus, peaks, name, found, tokens_of(sample)[1], caveats)

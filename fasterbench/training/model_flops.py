@@ -13,6 +13,7 @@ from torch import nn
 from ..core.arguments import tokens_of
 from ..core.units import format_si, positive
 from ..roofs.datasheet import at_printed_clock
+from ..work.contractions import seen_pairs
 from ..work.count import count_work, model_flops_of
 from ..work.target import Target
 
@@ -21,7 +22,7 @@ from ..work.target import Target
 class ModelFlops:
     "FLOPs in contractions of one training step."
     model: float        # That the model needs, with every pair of an attention (PaLM's definition), FLOP
-    model_needed: float # Those, with the pairs that a fused attention needs under its mask, FLOP
+    model_needed: float # Those, with the pairs that a fused attention needs under its mask and window, FLOP
     hardware: float     # That run, with what is computed again, FLOP
     tokens: int         # Token ids of the sample; without any, its samples
 
@@ -29,6 +30,20 @@ class ModelFlops:
         each = (f"{name} {format_si(v / self.tokens, 'FLOP')}" for name, v in
                 (("model", self.model), ("unmasked pairs", self.model_needed), ("hardware", self.hardware)))
         return f"ModelFlops(per token: {', '.join(each)}; {self.tokens} tokens per step)"
+
+# %% ../../nbs/training/model_flops.ipynb #8ef6cab3
+def _window_of(module):
+    "Return how many keys a query of an attention module of transformers sees at most; `None`: all before it."
+    if not getattr(module, "is_sliding", True): return None
+    return getattr(module, "sliding_window", getattr(getattr(module, "config", None), "sliding_window", None))
+
+def _needed_flops(call, module):
+    "Return the FLOPs of a call with the pairs that its mask leaves; those of a mask without data, as `module` says."
+    counted, every = model_flops_of(call, every=False), model_flops_of(call)
+    fused = "scaled_dot_product" in call.operator and counted == every
+    if not fused or getattr(module, "is_causal", None) is not True: return counted
+    queries, keys, window = call.shapes[0][-2], call.shapes[2][-2], _window_of(module)
+    return every * seen_pairs(queries, keys, window - 1 if window else None, 0, ends=True) // (queries * keys)
 
 # %% ../../nbs/training/model_flops.ipynb #cf37c4f3
 def model_flops(
@@ -42,7 +57,8 @@ def model_flops(
     if work.unknown_ops:
         raise ValueError(f"no FLOP rule for {', '.join(work.unknown_ops)}: the FLOPs of the step are unknown; "
                          "fasterbench.rule registers a rule")
-    needed = sum(model_flops_of(c, every=False) for c in work.trace)
+    modules = dict(model.named_modules())
+    needed = sum(_needed_flops(c, modules.get(work.parts[c.part].path)) for c in work.trace)
     return ModelFlops(work.model_flops, needed, work.contraction_flops, tokens_of(sample)[0])
 
 # %% ../../nbs/training/model_flops.ipynb #10654a01
@@ -63,6 +79,8 @@ def utilizations(
     devices:int=1,
 )->list[Utilization]:
     "Return the utilizations of the datasheet's dense peak, and of the measured one where it is published."
+    if dtype not in peaks.dtypes:
+        raise ValueError(f"dtype={dtype!r}; there are peaks of {', '.join(sorted(peaks.dtypes))}")
     rate = positive("tokens_per_s", tokens_per_s) / positive("devices", devices) / flops.tokens
     listed = next((c for c in peaks.ceilings if c.dtype == dtype and not c.unit), None)
     promised = peaks.environment.get("source") == "datasheet"

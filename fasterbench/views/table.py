@@ -205,13 +205,13 @@ def inclusive(points:list[RooflinePoint])->dict[tuple[str, str], float|None]:
     return found
 
 def _level_columns(p, names):
-    "Return the columns of the memory levels."
-    by_level = [dict(p.bytes_by_level).get(name, 0) for name in names] if p.bytes_by_level else []
-    out = {}
-    for name, own, nbytes in zip(names, by_level, passing(by_level)):
-        some = p.flops is not None and (p.flops or nbytes)          # nothing at all has no intensity
-        out |= {f"bytes_{name}": own, f"intensity_{name}": arithmetic_intensity(p.flops, nbytes) if some else None,
-                f"bandwidth_{name}": nbytes / p.time_s if p.time_s else None}
+    "Return the columns of the memory levels; none of one whose bytes were not counted."
+    by_level, out = dict(p.bytes_by_level), {}
+    through = dict(zip(by_level, passing([*by_level.values()])))
+    for name in (n for n in names if n in through):
+        some = p.flops is not None and (p.flops or through[name])   # nothing at all has no intensity
+        out |= {f"bytes_{name}": by_level[name], f"intensity_{name}": arithmetic_intensity(p.flops, through[name])
+                if some else None, f"bandwidth_{name}": through[name] / p.time_s if p.time_s else None}
     return out
 
 def _efficiencies(p, peaks):

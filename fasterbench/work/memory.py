@@ -93,7 +93,7 @@ class Memory:
     )->str:
         "Return the share of a device's memory that the peak takes, as a text."
         fits, share = "" if self.peak_bytes <= room else ": it does not fit", self.peak_bytes / room
-        percent = percent_text(share) if share >= 0.001 else "< 0.1 %"
+        percent = f"≥ {percent_text(share)}" if not self.exact else percent_text(share) if share >= 0.001 else "< 0.1 %"
         return f"{percent} of the device's {format_si(room, 'B')}{fits}"
 
     def __repr__(self): return f"Memory({self.line.removeprefix('peak memory ')})"

@@ -1,5 +1,5 @@
 """Memory of training steps on a device that is not here, the batch that fits, and what many devices share."""
-import re, sys
+import json, re, sys
 from functools import partial
 from pathlib import Path
 
@@ -11,7 +11,9 @@ from torch.utils.checkpoint import checkpoint
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from fasterbench import count_work
+from fasterbench.core.units import format_si
 from fasterbench.engine.backward import backward_here
+from fasterbench.memory.fit import Fit, fit
 from fasterbench.work.target import Target
 from memory_cases import cases, prepared
 
@@ -56,6 +58,10 @@ def test_a_workspace_of_unknown_size_is_said():
     with torch.device("meta"): lstm, x = nn.LSTM(16, 16), torch.empty(5, 3, 16)
     assert not count_work(lstm, x, backward=True).memory.exact and count_work(lstm, x).memory.exact
     assert not count_work(lstm, x, backward=True, target=Target("cuda", "sm90")).memory.exact
+    memory = count_work(lstm, x, backward=True).memory
+    assert re.fullmatch(r"the largest batch that fits in 1\.00 MB is at most \d+, with ≥ \S+ [kM]B.*", str(fit(lstm, x, 1e6, backward=True)))
+    assert memory.share_of(4 * memory.peak_bytes) == f"≥ 25.0 % of the device's {format_si(4 * memory.peak_bytes, 'B')}"
+    assert str(Fit(10, None, True, {1: 4}, exact=False)) == "the largest batch that fits in 10.00 B is unknown"
 
 # ---- verbs
 
@@ -79,6 +85,14 @@ def test_count_on_a_device_says_its_share_and_the_batch_that_fits(tmp_path, caps
     assert "of the device's 15.84 GB" in out and (found := re.search(r"the largest batch that fits in 15\.84 GB is (\d+), with 1[56]\.\d+ GB", out)), out
     # beside the weights and their gradients, a sample of 64 and 64 results, an activation of 256 and its gradient, or more: 4 B each
     assert int(found[1]) <= 15843721216 / (4 * (64 + 64 + 256 + 256))
+
+def test_the_row_of_the_model_has_the_update_in_flops_and_in_peak(tmp_path, capsys):
+    "Weights, gradients and two moments are alive in the update, 4 B each; no module is at work then."
+    said(tmp_path, capsys, "count", "NET:made", "--backward", "--optimizer", "AdamW", "--json", str(tmp_path/"c.json"))
+    counted = json.loads((tmp_path/"c.json").read_text())
+    first, *others = counted["rows"]
+    assert first["peak_bytes"] == counted["peak_memory"] > 4 * 4 * (2 * 64 * 256 + 256 + 64)
+    assert first["flops"] > sum(r["flops"] for r in others) and counted["memory"]["phase"] == "update"
 
 def test_devices_that_share_a_batch(tmp_path, capsys):
     "Weights of 64·256 twice and 320 biases, of 4 B: an all-reduce of 4 sends 2·3/4 of them."

@@ -33,7 +33,7 @@ def operators(work):
 
 def on_meta(sample): return {k: v.to("meta") for k, v in sample.items()} if isinstance(sample, dict) else sample.to("meta")
 
-@pytest.mark.parametrize("name", in_line(cases, "llama_with_labels", "mixtral"))
+@pytest.mark.parametrize("name", in_line(cases, "mixtral"))
 def test_a_step_without_data_runs_the_operators_that_it_runs_with_data(name):
     make, sample = cases[name]
     with torch.device("meta"): without = make()
@@ -94,6 +94,43 @@ def test_the_peak_of_another_dtype_is_said(tmp_path, capsys):
         lines, values = said_of_a_linear(tmp_path, capsys, "--tokens-per-s", "1e9", *given)
         assert lines[0].endswith(f" · {dtype} peak") and values["dtype"] == dtype and values["utilization"][0]["peak"] == peak
         assert [c.startswith("the model is float32; MFU and HFU are over the bfloat16 peak") for c in values["caveats"]] == [True] * (not given)
+
+def test_a_peak_is_of_the_dtype_that_is_said(tmp_path, capsys):
+    "A V100 has 125 TFLOP/s in float16, 15.7 in float32, none in bfloat16; 8192 FLOP a sample."
+    lines, values = said_of_a_linear(tmp_path, capsys, "--tokens-per-s", "5e9", "--on", "Tesla V100-SXM2")
+    found, = values["utilization"]
+    assert lines[0].endswith(" · float16 peak") and (values["dtype"], found["peak"]) == ("float16", 125e12) and found["mfu"] == pytest.approx(8192 * 5e9 / 125e12)
+    assert values["caveats"] == ["the model is float32; MFU and HFU are over the float16 peak, as training under autocast"]
+    with pytest.raises(AssertionError): said_of_a_linear(tmp_path, capsys, "--tokens-per-s", "5e9", "--on", "Tesla V100-SXM2", "--dtype", "bfloat16")
+    assert "Tesla V100-SXM2 has no peak for bfloat16; it has float16, float32, float64" in " ".join(capsys.readouterr().err.split())
+    from fasterbench.training.model_flops import ModelFlops, utilizations
+    with pytest.raises(ValueError, match="dtype='bfloat16'; there are peaks of float16, float32, float64"):
+        utilizations(ModelFlops(1, 1, 1, 1), 1, fasterbench.roofs.datasheet.as_peaks("Tesla V100-SXM2"), "bfloat16")
+
+def test_only_what_the_model_needs_cannot_exceed_a_peak():
+    "Of FLOPs that this code runs, recomputed ones and masked pairs, a training may run fewer."
+    from fasterbench.training.mfu_verb import _over_the_peak
+    from fasterbench.training.model_flops import Utilization
+    def said(needed, hfu): return _over_the_peak(Utilization("datasheet, dense", 1e15, 0.9, needed, hfu))
+    assert said(0.5, 1.0) == [] and said(1.1, 1.2)[0].endswith("120.0 %: above 100 % of the peak (datasheet, dense), which is impossible")
+    assert said(0.5, 1.04) == ["HFU 104.0 %: above 100 % of the peak (datasheet, dense), so the run executed fewer FLOPs than this code"]
+
+windowed = dict(
+    mistral=(dict(model_type="mistral", sliding_window=24), [24, 24]),
+    qwen2=(dict(model_type="qwen2", use_sliding_window=True, sliding_window=24, max_window_layers=1), [64, 24]),      # the first sees all
+    gemma3=(dict(model_type="gemma3_text", sliding_window=24, layer_types=["sliding_attention", "full_attention"]), [24, 64]),
+    exaone4=(dict(model_type="exaone4", sliding_window=24, layer_types=["sliding_attention", "full_attention"]), [24, 64]),
+    mistral_longer=(dict(model_type="mistral", sliding_window=4096), [64, 64]))
+
+@pytest.mark.parametrize("name", windowed)
+def test_the_pairs_of_a_window(name):
+    "64 tokens, 4 heads of 16: a query sees itself and what is before it, at most the window; 4 · 16 FLOP a pair, thrice in a step."
+    config, windows = windowed[name]
+    config = dict(small(head_dim=16) | dict(hidden_size=64) | config)
+    with torch.device("meta"): model = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.for_model(config.pop("model_type"), **config))
+    found = fasterbench.model_flops(model, dict(input_ids=torch.empty(1, 64, dtype=torch.long, device="meta")))
+    seen = sum(sum(min(i + 1, window) for i in range(64)) for window in windows)
+    assert found.model - found.model_needed == 3 * 4*16 * 4 * (2 * 64*64 - seen)
 
 def test_a_prediction_of_a_step_has_rows_by_phase():
     with torch.device("meta"): model, x = torchvision.models.resnet18(), torch.empty(8, 3, 64, 64)
