@@ -138,9 +138,12 @@ class Cached(nn.Module):
         return (self.q(x) @ self.cache.transpose(-1, -2)).softmax(-1) @ self.cache
 
 class Autocast(nn.Module):
-    def __init__(self): super().__init__(); self.net = nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.LayerNorm(256), nn.Linear(256, 8))
+    def __init__(self, *layers): super().__init__(); self.net = nn.Sequential(*layers)
     def forward(self, x):
         with torch.autocast("cpu", torch.bfloat16): return self.net(x)
+
+def wide(): return Autocast(nn.Linear(64, 256), nn.GELU(), nn.LayerNorm(256), nn.Linear(256, 8))
+def norms(): return Autocast(nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16), nn.GroupNorm(4, 16), nn.LayerNorm([16, 6, 6]))
 
 class LastOfLstm(nn.Module):
     def __init__(self): super().__init__(); self.lstm, self.out = nn.LSTM(16, 32, 2, batch_first=True), nn.Linear(32, 4)
@@ -211,10 +214,14 @@ cases = {
     "LSTM": lambda: (LastOfLstm(), torch.randn(4, 12, 16)),
     "LSTM, step": lambda: (LastOfLstm(), torch.randn(4, 12, 16), step(optimizer=adamw)),
     "sparse embedding, step": lambda: (Sparse(), torch.arange(60).reshape(4, 15), step(optimizer=sparse_adam)),
+    "sparse gradient of an expanded one, step": lambda: (nn.Embedding(1000, 64, sparse=True), torch.arange(1000).reshape(4, 250), step()),
+    "sparse sample": lambda: (nn.Linear(64, 64), torch.eye(64).to_sparse()),
     "experts": lambda: (Experts(), torch.randn(64, 16)),
     "experts, step": lambda: (Experts(), torch.randn(64, 16), step()),
     "cache in an attribute": lambda: (Cached(), torch.randn(2, 32, 16)),
-    "autocast, step": lambda: (Autocast(), torch.randn(64, 64), step(optimizer=sgd)),
+    "autocast, step": lambda: (wide(), torch.randn(64, 64), step(optimizer=sgd)),
+    "norms under autocast, step": lambda: (norms(), torch.randn(2, 3, 8, 8), step()),
+    "batch norm of a sample, step": lambda: (nn.Sequential(nn.BatchNorm1d(64), nn.Linear(64, 8)), torch.randn(128, 64), step()),
     "encoder layer, step": lambda: (nn.TransformerEncoderLayer(32, 4, 64, batch_first=True), torch.randn(2, 16, 32), step()),
     "encoder layer, forward": lambda: (nn.TransformerEncoderLayer(32, 4, 64, batch_first=True), torch.randn(2, 16, 32)),
     "GRU and batch norm, step": lambda: (nn.Sequential(nn.Conv1d(4, 8, 3), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Softmax(-1)), torch.randn(2, 4, 32), step()),

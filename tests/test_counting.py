@@ -17,6 +17,7 @@ from fasterbench.roofline import HardwarePeaks, RooflineAnalyzer
 from fasterbench.counting.count_verb import StepCounts
 from fasterbench.work.count import count_work
 from fasterbench.work.rules import Rule, rules
+from fasterbench.work.target import Target
 
 class Call(nn.Module):
     def __init__(self, f): super().__init__(); self.f = f
@@ -384,6 +385,29 @@ def test_count_work_is_found_where_it_is_expected():
     import fasterbench
     from fasterbench.work import Work, count_work as found
     assert found is count_work is fasterbench.count_work and Work.__name__ == "Work"
+
+# What a library keeps between forward and backward of a recurrent layer is as large as the library likes.
+
+def test_bytes_of_a_recurrent_step_are_without_workspaces():
+    "By hand: sequence, weights and both states are read, results written; the backward reads all of these, and the one number that every gradient is."
+    lstm, x = nn.LSTM(64, 64, batch_first=True), r(4, 16, 64)
+    sequence, weights, states = 4 * 4*16*64, 4 * 4*64*(64 + 64 + 2), 2 * 4 * 4*64
+    for target in (None, Target("cpu")):
+        forward, backward = [op for op in count_work(lstm, x, backward=True, target=target).ops if "mkldnn_rnn_layer" in op.operator]
+        assert (forward.bytes_read, forward.bytes_written) == (sequence + weights + states, sequence + states)
+        assert (backward.bytes_read, backward.bytes_written) == (2 * (sequence + states) + weights + 4, sequence + weights + states)
+
+@pytest.mark.parametrize("layer", [nn.LSTM, nn.GRU, nn.RNN])
+def test_bytes_of_a_recurrent_step_are_the_same_without_data(layer):
+    net, x = layer(64, 64, 2, bidirectional=True), r(4, 16, 64)
+    real, fake = (count_work(net, x, backward=True, target=target) for target in (None, Target("cpu")))
+    assert (real.bytes, real.flops, real.by_module()[""].bytes_moved) == (fake.bytes, fake.flops, fake.by_module()[""].bytes_moved)
+
+def test_a_recurrent_step_of_a_gpu_reads_its_weights_once():
+    net, x = nn.LSTM(64, 64), r(4, 16, 64)
+    forward, backward = [op for op in count_work(net, x, backward=True, target=Target("cuda", "sm90")).ops if "_cudnn_rnn" in op.operator]
+    sequence, weights, states = 4 * 4*16*64, 4 * 4*64*(64 + 64 + 2), 2 * 4 * 16*64
+    assert forward.bytes_read == sequence + weights + states and sequence + weights < backward.bytes_read < 3 * (sequence + states) + weights
 
 # What a sparse tensor stores, and no more.
 

@@ -1,11 +1,12 @@
 """The counted memory of a run, beside a sum of live storages, PyTorch's MemTracker, and figures worked by hand."""
-import gc, math
+import gc, math, subprocess, sys, warnings
 
 import pytest
 import torch
 from torch import nn
 
 from fasterbench import count_work
+from fasterbench.work.target import Target
 from fasterbench.work.trace import MemoryBlocks
 from conftest import heavy_only, in_line, nightly_only
 from memory_cases import cases, live_peak, prepared, tracked_peak, whole
@@ -136,6 +137,46 @@ def test_on_meta_and_on_data_alike():
         there = sample.to("meta") if isinstance(sample, torch.Tensor) else {k: v.to("meta") if isinstance(v, torch.Tensor) else v for k, v in sample.items()}
         here, meta = count_work(model, sample, **how).memory, count_work(model.to("meta"), there, **how).memory
         assert (here.peak_bytes, here.parts, here.place) == (meta.peak_bytes, meta.parts, meta.place), name
+
+@pytest.mark.parametrize("name", ["sparse gradient of an expanded one, step", "sparse embedding, step", "sparse sample", "norms under autocast, step", "batch norm of a sample, step"])
+def test_without_data_the_peak_is_that_of_live_storages(name):
+    model, sample, how = prepared(cases[name])
+    fake, real = count_work(model, sample, target=Target("cpu"), **how), count_work(model, sample, **how)
+    assert fake.memory.peak_bytes == without_collector(lambda: live_peak(cases[name])) and fake.memory.exact
+    assert (fake.memory.parts, fake.memory.place, fake.bytes) == (real.memory.parts, real.memory.place, real.bytes)
+
+def test_a_sparse_sample_is_a_sample():
+    "64 values, and two indices of each."
+    for target in (None, Target("cpu"), Target("cuda", "sm90")):
+        parts = count_work(nn.Linear(64, 64), torch.eye(64).to_sparse(), target=target).memory.parts
+        assert parts["sample"] == 64 * 4 + 2 * 64 * 8 and not parts["buffers"], target
+
+@pytest.mark.parametrize("dtype", [torch.qint8, torch.float16])
+@pytest.mark.parametrize("layer, products", [(nn.LSTM, 2 * 4), (nn.GRU, 2 * 3), (nn.Linear, 1)])
+def test_packed_weights_are_as_wide_as_they_are_packed(layer, products, dtype):
+    "A matrix of 64 × 64 for the input and for the state of each gate, and its bias of 4 B per number."
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        packed = torch.ao.quantization.quantize_dynamic(nn.ModuleDict(dict(a=layer(64, 64))), {layer}, dtype)["a"]
+    work = count_work(packed, torch.randn(1, 1, 64))
+    assert work.memory.parts["weights"] == products * 64 * (64 * dtype.itemsize + 4) and work.bytes > products * 64 * 64 * dtype.itemsize
+
+@heavy_only("a process that imports the compiler")
+def test_what_imports_the_compiler_holds_its_tensors_no_longer():
+    "Checkpointing imports it in its first step, and a frame that its modules leave in a cycle held every frame around."
+    code = """
+import gc, sys, weakref, torch
+from fasterbench.engine.uncompiled import uncompiled
+def forward():
+    result = torch.ones(3)
+    import torch._dynamo as compiler
+    return weakref.ref(result)
+gc.disable()
+with uncompiled(): result = forward()
+assert "torch._dynamo.utils" in sys.modules and result() is None
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-500:]
 
 # ---- budgets, comparisons, files
 

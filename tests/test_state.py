@@ -104,6 +104,17 @@ def test_a_class_that_a_forward_swaps_comes_back():
         what(model, torch.randn(2, 4))
         assert type(model.lin) is nn.Linear
 
+@pytest.mark.parametrize("what", [count_work, profile])
+def test_a_backward_that_waits_goes_on_afterwards(what):
+    "What was written is put back, and the numbers by which autograd tells that something was."
+    model, x = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 2)).eval(), torch.randn(6, 4)
+    want, waiting = torch.autograd.grad(model(x).sum(), model.parameters()), model(x).sum()
+    what(model, x, backward=True, optimizer=torch.optim.AdamW(model.parameters()))
+    assert all(map(torch.equal, torch.autograd.grad(waiting, model.parameters()), want))
+    waiting = model(x).sum()
+    with torch.no_grad(): model[2].weight.add_(1)
+    with pytest.raises(RuntimeError, match="inplace operation"): waiting.backward()
+
 def test_functions_are_not_looked_into():
     "Neither the closure of a hook nor its globals: 10 000 lists in it cost nothing, and a module that it names is not the model's."
     other, many, model = nn.BatchNorm1d(4), [[] for _ in range(10_000)], mlp()

@@ -81,7 +81,6 @@ def _copied_tensor(t, device):
         else: new = t.detach().to(device) if t.device != device else t.detach().clone()
     return new.requires_grad_(t.requires_grad)
 
-# %% ../../nbs/core/arguments.ipynb #30d43066
 _immutable = (int, float, complex, str, bytes, bool, type(None), torch.dtype, torch.device, type,
               types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.ModuleType, functools.partial)
 

@@ -176,7 +176,6 @@ class _Backward:
                 while given: self.hand_on(*given.pop(0))
         return tuple((self.found.get(e.node) or [None] * (e.output_nr + 1))[e.output_nr] for e in self.edges)
 
-# %% ../../nbs/engine/backward.ipynb #6cc4bb76
 def _run_backward(roots, grads, keep_graph, create_graph, inputs=(), *rest, **how):
     "Do what PyTorch's engine does in a thread that has asked for it; elsewhere let the engine do it."
     if not _running.depth: return _engine.before(roots, grads, keep_graph, create_graph, inputs, *rest, **how)

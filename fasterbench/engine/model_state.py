@@ -20,7 +20,7 @@ from torch.autograd.graph import get_gradient_edge
 from torch.utils.hooks import RemovableHandle
 
 from ..core.arguments import copied, is_immutable
-from ..core.private import FakeTensor, _functorch, tree_flatten
+from ..core.private import FakeTensor, _functorch, _unsafe_set_version_counter, tree_flatten
 from ..core.tensors import addresses, has_values, is_readable, tensor_layout, parts_of, storage_of
 from ..core.units import first_names
 from ..core.warnings import NotKeptWarning, warn
@@ -31,7 +31,6 @@ from .undo import Undo, let_go
 # %% ../../nbs/engine/model_state.ipynb #e8f669a6
 def _write_count(t): return None if t.is_inference() else t._version
 
-# %% ../../nbs/engine/model_state.ipynb #de3a6813
 def _as_words(t):
     "Return the memory of a contiguous tensor as the widest whole numbers that fit; these are compared fastest."
     if t.nbytes % 8 == 0 and t.storage_offset() * t.itemsize % 8 == 0: return t.view(-1).view(torch.int64)
@@ -123,12 +122,13 @@ class TensorState:
         self._resize()
         if self.contents is not None and not same_bits(t.detach(), self.contents): _write_into(t, self.contents)
         for p in self.parts: p.restore()
+        if self.contents is not None and self.version is not None:       # for a graph of the caller that saved it
+            _unsafe_set_version_counter((self.counted,), (self.version,))
         if not t.is_leaf: return
         if t.requires_grad != self.requires_grad: t.requires_grad_(self.requires_grad)
         if t.grad is not self.grad: t.grad = self.grad
         if self.grad_state is not None: self.grad_state.restore()
 
-# %% ../../nbs/engine/model_state.ipynb #268f4d56
 def _tensor_states(t):
     "Return the state of a tensor in a list, which is empty for one that a transform of functorch has left behind."
     try: return [TensorState(t)]
@@ -319,7 +319,6 @@ def _restore_empty(containers):
 _containers = {OrderedDict, dict, list, deque, set}
 _atoms = {int, float, complex, bool, str, bytes, type(None), type, FunctionType, MethodType}
 
-# %% ../../nbs/engine/model_state.ipynb #9349184c
 def _restore_training(module, training):
     other = training is not None and module.training != training                           # frozen scripts have no mode
     if other: module.training = training
@@ -472,7 +471,6 @@ def _taken(model):
         if not (t.is_meta or t.is_floating_point() or t.is_complex()) and t.nbytes <= counters: s.keep()
     return snapshot
 
-# %% ../../nbs/engine/model_state.ipynb #rw000014
 class Rewind:
     "A step before each run, which puts back what every run changes, and the random generators."
     def __init__(self,

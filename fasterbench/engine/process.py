@@ -72,7 +72,6 @@ _deterministic = _Switch(
 def _stance(): return getattr(sys.modules.get("torch._dynamo.eval_frame"), "_stance", None)
 def _set_stance(stance): sys.modules["torch._dynamo.eval_frame"]._set_stance(stance)
 
-# %% ../../nbs/engine/process.ipynb #4fc2da8a
 _attributes = (
     *flags, "mkldnn.enabled", "mkldnn.deterministic", "quantized.engine", "opt_einsum.enabled", "opt_einsum.strategy",
     "fp32_precision", *precisions, "mkldnn.matmul.fp32_precision", "mkldnn.conv.fp32_precision",

@@ -6,7 +6,7 @@
 __all__ = ['Awaited']
 
 # %% ../../nbs/engine/uncompiled.ipynb #821536f8
-import importlib, sys
+import gc, importlib, sys
 from contextlib import contextmanager
 from functools import cache
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
@@ -45,6 +45,7 @@ class Awaited:
 def _out_of_modes(module):
     "Keep modes from seeing what happens within the context."
     with _disable_current_modes(), DisableTorchFunction(): yield
+    gc.collect()        # a frame in a cycle, which `torch.fx.wrap` leaves, holds those around it, and their tensors
 
 # %% ../../nbs/engine/uncompiled.ipynb #a8bfd0cb
 _told = "__dynamo_disable"       # where such a function keeps what the compiler made of it
@@ -111,7 +112,6 @@ class _Away:
         if name == "config" and "torch._dynamo" not in sys.modules: return _compiler_settings()
         return getattr(importlib.import_module("torch._dynamo"), name)
 
-# %% ../../nbs/engine/uncompiled.ipynb #9ea2c380
 def _leave(functions, away):
     "Take back what stood for the compiler."
     for f, run in functions: _tell_again(f, run)

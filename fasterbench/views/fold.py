@@ -92,7 +92,6 @@ def _branch(p, depth):
     "Return the path of `p` to `depth`; kernels, and rows outside of the model, are in no tree."
     return ".".join(p.name.split(".")[:depth]) if _of_a_module(p) else p.name
 
-# %% ../../nbs/views/fold.ipynb #a375f8a8
 _several = "(several types)" # Of a branch, folded before
 
 def _type_key(p):

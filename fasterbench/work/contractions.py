@@ -77,7 +77,6 @@ def _addr(bias, x, y, *_, out=None, **kw): return matmul(x[0], 1, y[0], extra=_s
 def _addbmm(bias, a, b, *_, out=None, **kw):
     return matmul(a[1], a[2], b[2], batch=a[0], extra=_sum(a[1] * b[2], **kw))
 
-# %% ../../nbs/work/contractions.ipynb #10720718
 @rule(*aten_names("linear mkldnn_linear"), category="matmul")
 def _linear(x, w, bias=None, *_, out=None, **kw):
     return matmul(math.prod(x[:-1]), x[-1], out[-1], extra=math.prod(out) if isinstance(bias, tuple) else 0)
@@ -189,7 +188,6 @@ def seen_pairs(
     upper = queries * keys if right is None else up_to(shift + right)
     return max(upper - (0 if left is None else up_to(shift - left - 1)), 0)
 
-# %% ../../nbs/work/contractions.ipynb #c672f5be
 def attention(
     q, k, v,        # Shapes: batch, heads, length, channels of a head
     causal=False,   # Whether a query sees no key behind its own place

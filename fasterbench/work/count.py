@@ -57,7 +57,6 @@ def border(
     b = _Border(calls, visits, made_in, kept)
     return [([b.read(c.visit, t) for t in c.reads], [b.write(c.visit, t) for t in c.writes]) for c in calls]
 
-# %% ../../nbs/work/count.ipynb #d3852b5b
 class _Border:
     def __init__(self, calls, visits, made_in, kept):
         self.visits, self.made_in, self.kept = visits, made_in, kept
@@ -293,7 +292,6 @@ def _memory_held(tracer, run, before):
     return memory_of_run(tracer.memory.lives, made_in, tracer.visits, [p.path for p in run.parts], named,
                          loss=len(run.modules))
 
-# %% ../../nbs/work/count.ipynb #0utl1v01
 def _outliving(tracer, run):
     "Return the numbers of the memory that outlives the run without being returned: gradients, what modules keep."
     lasting, returned = tracer.memory.numbers(run.lasting()), set().union(*(v.returned for v in tracer.visits))

@@ -240,7 +240,6 @@ class OtherThreads:
             with record_function(_here): call()
         return _of_other_threads(p.profiler.kineto_results.events())
 
-# %% ../../nbs/work/dispatch.ipynb #68f34b28
 _here = "fasterbench::this_thread"
 
 def _of_other_threads(events):

@@ -46,7 +46,6 @@ class _Maker:
         spec = getattr(sys.modules.get("torch._dynamo"), "__spec__", None)
         return super(torch.Tensor, cls).__new__ if getattr(spec, "_initializing", False) else _made
 
-# %% ../../nbs/work/doors.ipynb #dr000006
 _doors = [(torch.Tensor, name) for name in ("numpy", "tolist", "data_ptr", "__dlpack__")]
 _doors += [(torch.UntypedStorage, "data_ptr")]
 _absent = object()

@@ -103,7 +103,6 @@ def _trilinear(a, b, c, expand_a, expand_b, expand_c, *_, out=None, **kw):
     points = math.prod(space.values())
     return Flops(3 * points, 2 * points)
 
-# %% ../../nbs/work/elementwise.ipynb #2118fb6f
 @rule(*aten_names("_ctc_loss"), category="reduction")
 # three-way log-sum-exp per step and extended label
 def _ctc_loss(log_probs, targets, *_, out=None, **kw): return 8 * log_probs[0] * math.prod(targets) * 2

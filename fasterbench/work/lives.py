@@ -90,7 +90,6 @@ def _kept_for_backward(log, made_in, forward, visits):
             waiting.clear()
     return saved
 
-# %% ../../nbs/work/lives.ipynb #meta0015
 def _unnamed(log, made_in, named, visits, loss):
     "Return the parts of storages that were there before and that no holder names, by the operator that meets them."
     met, found = [], {}
@@ -143,7 +142,6 @@ class _ModuleCalls:
 
 def _raise_to(most, key, value): most[key] = max(most.get(key, 0), value)
 
-# %% ../../nbs/work/lives.ipynb #meta0019
 def _outer_names(path):
     "Yield the names of the modules around one, the model last; a part in brackets is in none."
     while path and not path.startswith("("):
@@ -199,7 +197,6 @@ class _Alive:
             if part == saved and visit.phase == "forward": found[visit.part] += self.most[n]
         return found
 
-# %% ../../nbs/work/lives.ipynb #meta0022
 def memory_of_run(
     lives:Lives,
     made_in:list,         # Per storage: index of the visit that made it; None: it was there before

@@ -30,7 +30,6 @@ class Moment(NamedTuple):
     @property
     def total(self)->int: return sum(self.bytes)
 
-# %% ../../nbs/work/memory.ipynb #meta0012
 @dataclass(frozen=True)
 class ModuleMemory:
     "Memory of one module with the modules in it, over all its calls."

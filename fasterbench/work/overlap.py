@@ -114,7 +114,6 @@ class _Map:
         if len(spans) == 1: self.runs.append((offset, end))
         return distinct_bytes(spans)
 
-# %% ../../nbs/work/overlap.ipynb #ov000013
 class Covered:
     "The bytes of one memory block that several parts cover."
     def __init__(self):

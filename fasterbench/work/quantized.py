@@ -19,10 +19,13 @@ from .rules import Flops, Shape, aten_names, count_tensors, each, entries, rule,
 def unpacked(
     packed, # A `torch.ScriptObject` with packed weights
 )->tuple:
-    "Return the weight and bias in it; nothing where it cannot be unpacked."
+    "Return the weight, as wide as it is packed, and bias; of a recurrent layer each pair; nothing where none is told."
+    kind = packed._type().str()
+    if kind.endswith("rnn.CellParamsBase"): return tuple(t for p in packed.__getstate__()[0][-1] for t in unpacked(p))
     try: inside = packed.unpack()
     except (AttributeError, RuntimeError): return ()
     inside = (inside,) if isinstance(inside, torch.Tensor) else inside[:2]
+    if kind.endswith("LinearPackedParamsBase") and not inside[0].is_quantized: inside = inside[0].half(), *inside[1:]
     return tuple(t for t in inside if isinstance(t, torch.Tensor))
 
 def _names_in(names, *spaces): return [f"{space}::{n}" for space in spaces for n in names.split()]

@@ -131,7 +131,6 @@ def _ps_roi_align(x, rois, scale, height, width, samples, *_, out=None, **kw):
 def _ps_roi_align_backward(grad, rois, mapping, scale, height, width, samples, *_, out=None, **kw):
     return _of_samples(grad, 8, _region_samples(rois, scale, (height, width), samples))
 
-# %% ../../nbs/work/resampling.ipynb #33fd1431
 def _round(t): return (t.abs() + 0.5).floor() * t.sign()        # half away from zero
 
 def _pixels(rois, scale, bins, most, closed):

@@ -8,17 +8,19 @@ __all__ = ['no_values', 'no_driver', 'fakes_cloned', 'NoResult', 'StandIns', 'qu
 # %% ../../nbs/work/stand_ins.ipynb #07854422
 import logging, re
 from contextlib import contextmanager
+from functools import partial
 
 import torch
 from torch import nn
 
+from ..core.tensors import sparse_parts
 from ..core.private import (DataDependentOutputException, DynamicOutputShapeException, FakeTensor,
                                       HigherOrderOperator, TorchDispatchMode, UnsupportedOperatorException,
                                       tree_map, unset_fake_temporarily)
 from ..engine.process import SharedSwitch
 from .dispatch import is_view
 from .rules import op_name, tensors_in
-from .traffic import memory_of, sparse_layouts
+from .traffic import memory_of, real_parts, storage_id, stored_in
 
 # %% ../../nbs/work/stand_ins.ipynb #6674c964
 aten = torch.ops.aten
@@ -61,6 +63,23 @@ def known_result(op, args, kwargs):
     how = dict(first=_factors[op]) if op in _factors else {}
     return _known[op](*args, **how, **kwargs) if op in _known else None
 
+def _of_norm(norm, *args):
+    "Return statistics in float32 where a parameter has that, as kernels keep them."
+    if args[0].is_nested: return None
+    out, *statistics = norm(*args)
+    wide = any(t.dtype is torch.float32 for t in tensors_in(args))
+    return (out, *(s.float() if wide else s for s in statistics))
+
+def _gradients_of_norm(backward, grad, x, *rest):
+    "Return the gradient of an input in its dtype, where the mask, which comes last, asks for it."
+    if x.is_nested: return None
+    of_input, *others = backward(grad, x, *rest)
+    return (of_input.to(x.dtype) if rest[-1][0] else None, *others)
+
+for _norm in ("native_batch_norm", "native_layer_norm", "native_group_norm"):
+    forward, backward = getattr(aten, _norm).default, getattr(aten, f"{_norm}_backward").default
+    _known |= {forward: partial(_of_norm, forward), backward: partial(_gradients_of_norm, backward)}
+
 # %% ../../nbs/work/stand_ins.ipynb #ee98e922
 def _has_own_data(t): return t.layout is not torch.strided or t.is_quantized or t.is_nested
 
@@ -73,21 +92,26 @@ def _on_zeros(op, args, kwargs, device):
     "Return what `op` returns on zeros, with tensors without data on `device` for those that it makes."
     tensors = tensors_in((args, kwargs))
     with unset_fake_temporarily(): given = {id(t): (t, _zeros_like(t)) for t in tensors if isinstance(t, FakeTensor)}
-    back = {id(zeros): t for t, zeros in given.values()}
+    back, parts = {id(zeros): t for t, zeros in given.values()}, {storage_id(zeros): t for t, zeros in given.values()}
+    for t in tensors:
+        if t.layout in sparse_parts: parts |= zip(map(storage_id, real_parts(t)), stored_in(t))
     def there(v):
         if isinstance(v, torch.device): return torch.device("cpu")
         return given[id(v)][1] if id(v) in given else v
     def here(t):
         if id(t) in back or not isinstance(t, torch.Tensor) or _has_own_data(t): return back.get(id(t), t)
+        if (part := parts.get(storage_id(t))) is not None: return part.as_strided(t.shape, t.stride())
         return torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=device)
     with unset_fake_temporarily(), torch.inference_mode(False), torch.no_grad():
         out = op(*tree_map(there, args), **tree_map(there, kwargs))
-        _check_entries(op, tensors, [t for t in tensors_in(out) if t.layout in sparse_layouts], bool(given))
+        made = [t for t in tensors_in(out) if t.layout in sparse_parts]
+        _check_entries(op, tensors, made, bool(given))
+        for t in made: t.stored = [parts.get(storage_id(p), p) for p in real_parts(t)]
     return tree_map(here, out)
 
 def _check_entries(op, given, made, zeros):
     "Raise where how many entries a sparse result has is in data that is not there; note which entries are nowhere."
-    stored = [(memory_of(t).shape[0], getattr(t, "nowhere", False)) for t in given if t.layout in sparse_layouts]
+    stored = [(memory_of(t).shape[0], getattr(t, "nowhere", False)) for t in given if t.layout in sparse_parts]
     nowhere = zeros and not stored or any(of_zeros for _, of_zeros in stored)
     for t in made:
         known = [n for n, _ in stored] if stored else [len(v) for v in given[1:] if is_view(op)]

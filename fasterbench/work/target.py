@@ -221,7 +221,6 @@ def _group_of(group, place):
     by_list = "foreach" in group and not settled and not isinstance(group.get("lr"), torch.Tensor)
     return found | dict(foreach=True) if by_list and place.device.type != "cpu" else found
 
-# %% ../../nbs/work/target.ipynb #f8a1c8bc
 def _lists(value, own):
     "Tell if `value` is a list of a module's own tensors, as a recurrent layer has."
     return type(value) is list and bool(value) and all(id(t) in own for t in value)

@@ -53,7 +53,6 @@ class Visit:
     returned: set=field(default_factory=set)     # Numbers of the memory blocks it returned
     shapes: tuple=()                             # Of the tensors it returned
 
-# %% ../../nbs/work/trace.ipynb #bec744cb
 @dataclass(slots=True)
 class Call:
     "One operator call."
@@ -148,7 +147,8 @@ class MemoryBlocks:
         made = self._made.get(visit, ()) if visit is not None else [n for of in self._made.values() for n in of]
         return set(filter(self.is_alive, made))
 
-    def numbers(self, tensors)->set: return {self.number(p) for t in tensors for p in plain_tensors(t)}
+    def numbers(self, tensors)->set:
+        return {self.number(part) for t in tensors for p in plain_tensors(t) for part in (p, *inner_tensors(p))}
 
 # %% ../../nbs/work/trace.ipynb #fa582a41
 def plain_tensors(
@@ -364,7 +364,6 @@ class _Visits(_Stack):
 # %% ../../nbs/work/trace.ipynb #1a2y0000
 _later = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType, map, filter)
 
-# %% ../../nbs/work/trace.ipynb #7dd8aba3
 class Tracer(Watcher):
     "Records every operator that runs, with the module that runs it."
     def __init__(self,
@@ -585,7 +584,6 @@ def _touch(self, access):
     whole = unique_bytes(access.tensor) if access.rows else 0
     return Touch(self.memory.number(access.tensor), region(access.tensor)[1:], access.bytes, whole)
 
-# %% ../../nbs/work/trace.ipynb #7670d9d8
 def written(op, args, kwargs):
     "Return the tensors that a call writes to."
     name, collective = op_name(op), op_name(op).startswith("c10d::")

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import torch
 
-from ..core.tensors import storage_of
+from ..core.tensors import sparse_parts, storage_of
 from ..core.private import _disable_current_modes, unset_fake_temporarily
 from .overlap import Covered, distinct_bytes, merged_spans
 from .rules import aten_names, filled_groups, has_data, op_name, plain_values, tensors_in
@@ -24,11 +24,11 @@ class Access(NamedTuple):
     bytes: int
     rows: bool=False    # Whether these are only some rows of it, and the data says which
 
-_rows, _columns = ("values", "crow_indices", "col_indices"), ("values", "ccol_indices", "row_indices")
-_inside = {torch.sparse_coo: ("_values", "_indices"), torch.sparse_csr: _rows, torch.sparse_bsr: _rows,
-           torch.sparse_csc: _columns, torch.sparse_bsc: _columns}      # the tensors of a sparse one, its values first
+def real_parts(t):
+    "Return the tensors that a sparse one consists of, unseen by modes."
+    with _disable_current_modes(): return [getattr(t, name)() for name in sparse_parts[t.layout]]
 
-sparse_layouts = frozenset(_inside)
+def stored_in(t): return getattr(t, "stored", None) or real_parts(t)      # of a stand-in, what it was made of
 
 def unique_bytes(
     t:torch.Tensor, # Any layout
@@ -36,7 +36,7 @@ def unique_bytes(
     "Count distinct bytes of `t`: an expanded or overlapping view once, a sparse tensor by its values and indices."
     if t.is_nested: return t.untyped_storage().nbytes()
     if t.layout is torch.strided and t.is_contiguous(): return t.numel() * t.itemsize
-    if t.layout in _inside: return sum(unique_bytes(getattr(t, name)()) for name in _inside[t.layout])
+    if t.layout in sparse_parts: return sum(map(unique_bytes, stored_in(t)))
     if t.layout is not torch.strided: return t.numel() * t.itemsize
     return _bytes_along(t.shape, t.stride(), t.itemsize)
 
@@ -55,17 +55,18 @@ _template = set(aten_names("""empty_like zeros_like ones_like full_like rand_lik
 _first_only = [*aten_names("""_scaled_dot_product_flash_attention _scaled_dot_product_flash_attention_for_cpu
     _scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention
     _scaled_dot_product_fused_attention_overrideable"""), "higher_order::flex_attention"]
-_results = {"aten::_cudnn_rnn": 4,                         # the fifth is the weights again
+_results = {"aten::_cudnn_rnn": 3, "aten::mkldnn_rnn_layer": 3,  # then what the library keeps for its backward
             "fsdp::all_gather_copy_in": 1, **dict.fromkeys(_first_only, 1)}
-_shape_only = {"aten::_cudnn_rnn": "weight_buf", "fsdp::all_gather_copy_in": "all_gather_output",
-               "mkl::_mkl_linear": "MKL_W",                # the weight once more, packed with room to spare
+_shape_only = {"aten::_cudnn_rnn": ("weight_buf",), "aten::_cudnn_rnn_backward": ("weight_buf", "reserve"),
+               "aten::mkldnn_rnn_layer_backward": ("workspace",), "fsdp::all_gather_copy_in": ("all_gather_output",),
+               "mkl::_mkl_linear": ("MKL_W",),             # the weight once more, packed with room to spare
                **dict.fromkeys(aten_names("""max_pool2d_with_indices_backward
     max_pool3d_with_indices_backward avg_pool2d_backward avg_pool3d_backward
     _adaptive_avg_pool2d_backward _adaptive_avg_pool3d_backward adaptive_max_pool2d_backward
     adaptive_max_pool3d_backward mkldnn_adaptive_avg_pool2d_backward fractional_max_pool2d_backward
     fractional_max_pool3d_backward nll_loss_backward nll_loss2d_backward masked_scatter_backward
     reflection_pad1d_backward reflection_pad2d_backward reflection_pad3d_backward replication_pad1d_backward
-    replication_pad2d_backward replication_pad3d_backward"""), "self")}
+    replication_pad2d_backward replication_pad3d_backward"""), ("self",))}
 
 # %% ../../nbs/work/traffic.ipynb #4d669922
 class Argument(NamedTuple):
@@ -92,7 +93,7 @@ def _unread(name, argument, args, kwargs):
     "Return whether `argument` is not read: its shape is enough, or no gradient is asked for that needs it."
     if name == "aten::convolution_backward" and argument in ("input", "weight"):
         return not args[10][argument == "input"]
-    return _shape_only.get(name) == argument or name in _template or argument == "self" and kwargs.get("beta") == 0
+    return argument in _shape_only.get(name, ()) or name in _template or argument == "self" and kwargs.get("beta") == 0
 
 # %% ../../nbs/work/traffic.ipynb #60520112
 _batch_norms = {"aten::native_batch_norm", "aten::cudnn_batch_norm", "aten::miopen_batch_norm",
@@ -181,7 +182,6 @@ def _slices(t, given, out): return given["index"].numel() * t.numel() // max(_si
 
 def _size_along(t, dim): return t.shape[dim] if t.dim() else 1
 
-# %% ../../nbs/work/traffic.ipynb #1398e89e
 @touches("index_put_ _index_put_impl_", "self")
 def _indexed(t, given, out): return indexed_elements(t, given["indices"])
 
@@ -233,12 +233,12 @@ def _unfolded(t, given, out):
 def _where_stored(t, given, out):
     "Count the elements of a dense tensor where a sparse one stores something."
     if t.layout is not torch.strided: return None
-    return next((memory_of(v).numel() for v in tensors_in(given) if v.layout in _inside), None)
+    return next((memory_of(v).numel() for v in tensors_in(given) if v.layout in sparse_parts), None)
 
 def _rows_stored(t, given, out, side, other):
     "Count rows of a second factor (side 1), columns of a first (0): one for each entry of the other, a sparse one."
     by = given[other]
-    if t.layout is not torch.strided or by.layout not in _inside: return None
+    if t.layout is not torch.strided or by.layout not in sparse_parts: return None
     values = memory_of(by)
     block = values.shape[-1 - side] if by.layout in (torch.sparse_bsr, torch.sparse_bsc) else 1
     return values.numel() // block * (t.shape[side - 2] if t.dim() > 1 else 1)
@@ -285,7 +285,6 @@ def _each(value, dims):
     value = [value] if isinstance(value, int) else list(value)
     return value * dims if len(value) == 1 else value
 
-# %% ../../nbs/work/traffic.ipynb #3b43523d
 @touches("convolution _convolution convolution_overrideable convolution_backward", "input")
 @touches("mkldnn_convolution cudnn_convolution", "self")
 def _under_kernels(x, given, out):
@@ -379,7 +378,6 @@ def _note_results(name, out, part_of, writes):
             size, touched = unique_bytes(t), part_of("result", t)
             writes[part] = Access(t, size if touched is None else min(touched * t.itemsize, size))
 
-# %% ../../nbs/work/traffic.ipynb #ov3rlap1
 def _each_byte_once(reads):
     "Return the reads, by what they touch: those of views that overlap with the bytes that the views before lack."
     blocks = [part[0] for part, access in reads.items() if len(part) == 3 and not access.rows]
@@ -397,14 +395,13 @@ def _scheme(t):
 
 def memory_of(t:torch.Tensor)->torch.Tensor:
     "Return the tensor whose memory stands for that of `t`: the values of a sparse one."
-    if t.layout is torch.strided: return t
-    if t.layout not in _inside: return t
-    try: return getattr(t, _inside[t.layout][0])()
+    if t.layout not in sparse_parts: return t
+    try: return stored_in(t)[0]
     except RuntimeError: return t       # of an inference tensor PyTorch may not show it
 
 def inner_tensors(t:torch.Tensor)->list[torch.Tensor]:
     "Return the tensors that the parts of a sparse or quantized one are stored in, other than its values."
-    if t.layout in _inside: return [getattr(t, name)() for name in _inside[t.layout][1:]]
+    if t.layout in sparse_parts: return stored_in(t)[1:]
     if t.is_quantized and _scheme(t) in _by_channel: return [t.q_per_channel_scales(), t.q_per_channel_zero_points()]
     return []
 

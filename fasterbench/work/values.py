@@ -33,7 +33,6 @@ def _on_cpu(value):
     if isinstance(value, dict): return {k: _on_cpu(v) for k, v in value.items()}
     return [_on_cpu(v) for v in value] if isinstance(value, (list, tuple)) else value
 
-# %% ../../nbs/work/values.ipynb #1b5528d3
 class Values:
     "Values of tensors without data, as far as they are known."
     def __init__(self): self._known, self._lost = WeakTensorKeyDictionary(), set()
