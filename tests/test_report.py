@@ -1005,7 +1005,7 @@ def test_a_link_in_a_category_or_device_is_text_on_every_axis():
     "plotly draws <a> in tick labels, names and titles as a link that can be clicked."
     from fasterbench.serving.serve_view import options_chart
     from types import SimpleNamespace
-    option = SimpleNamespace(name=link, batch=1, limit_per_device=1.0, expected_per_device=1.0, expected_s=1.0, low_s=0.5, high_s=2.0)
+    option = SimpleNamespace(name=link, batch=1, fits=True, limit_per_device=1.0, expected_per_device=1.0, expected_s=1.0, low_s=0.5, high_s=2.0)
     figures = [_named(link).plot(), compare(_named(link), _named("b")).plot(), compare(_named(link), _named("b"), _named("c")).plot(),
                options_chart(SimpleNamespace(options=[option], lines=[]), "t")]
     pages = [_named(link), compare(_named(link), _named("b")), compare(_named(link), _named("b"), _named("c"))]

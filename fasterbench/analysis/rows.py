@@ -194,7 +194,6 @@ def _time_shares(points):
     rest = sum(p.time_s for p in own if p.roof_time_s == 0)
     return tuple(shares_of([p for p in own if p.roof_time_s != 0], overhead_s=rest, communication_s=waited).items())
 
-# %% ../../nbs/analysis/rows.ipynb #a952111c
 def _middle(samples): return samples.of(samples.middle).mean
 
 def _timing(m, rows, ops):

@@ -157,6 +157,20 @@ def rows_by_result(results:list[Result], points:str="modules")->tuple[list[list[
     how = ["kernels of compiled code are divided among their layers"] if by_layer else []
     return [list(map(named, of)) if alone(of) else of for of in rows], how
 
+_row_types = dict(ranks={"rank"}, collectives={"communication"}, kernels={"kernel", "copy", "set"})
+
+def kind_of_rows(r:Result)->str:
+    "Return what the rows of a result are: modules, or as a trace was read; empty where they do not say it."
+    own = [p for p in r.points if not p.name.startswith("(")]
+    if not own or own[0].source.startswith("ncu"): return ""
+    if any(p.operator for p in own): return "operators"
+    return next((kind for kind, types in _row_types.items() if all(p.type in types for p in own)), "modules")
+
+def kinds_differ(results:list[Result], sides:tuple=())->list[str]:
+    "Say that rows of different kinds are not matched, where there are some."
+    kinds = list(map(kind_of_rows, results))
+    return [f"rows of different kinds are not matched: {_told(kinds, sides)}"] if len(set(kinds) - {""}) > 1 else []
+
 def lines_of(rows:list[list[RooflinePoint]], kind:type=Line)->list[Line]:
     "Match the rows of several results: a line for each."
     found = list(map(keyed, rows))
@@ -558,6 +572,7 @@ def series_of(results:list[Result], names:list[str]=(), points:str="modules")->S
     if quantity: order.sort(key=lambda i: conditions(results[i])[quantity])
     results, labels = [results[i] for i in order], [labels[i] for i in order]
     rows, how = rows_by_result(results, points)
+    if points == "modules": how = [*how, *kinds_differ(results)]
     return Series(results, labels, lines_of(rows), [*how, *differences(results, ())], quantity)
 
 # %% ../../nbs/comparing/compare.ipynb #5e41a001
@@ -958,14 +973,15 @@ def compare(
     if more: return series_of(results, [Path(s).stem if isinstance(s, (str, Path)) else "" for s in sources], points)
     a, b = (r.with_roofs() for r in results)
     drift, why = drift_of(a, b)
-    rows, how = rows_by_result([a, b], points)
-    traces = door("traces") if points == "modules" and any(map(_is_traced, (a, b))) else None
+    (rows, how), sides = rows_by_result([a, b], points), _sides(a, b)
+    if points == "modules": how = [*how, *kinds_differ([a, b], sides)]
+    modules = points == "modules" and {kind_of_rows(a), kind_of_rows(b)} <= {"modules", ""}
+    traces = door("traces") if modules and any(map(_is_traced, (a, b))) else None
     if traces:
         rows, named = traces.with_names_of_first(rows)
         how += named
     apart = map(_operators_took, (a, b)) if points == "modules" else ({}, {})
     pairs = _with_drift(lines_of(rows, Pair), drift, *apart)
     pairs = _with_interval_of_ratio(pairs, _shared_deviation(a, b))
-    sides = _sides(a, b)
     said = how + differences([a, b], sides) + _other_dtypes(pairs, sides) + (why or _limits(pairs, drift))
     return Comparison([a, b], list(sides), pairs, said)

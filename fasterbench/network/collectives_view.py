@@ -16,6 +16,8 @@ from ..views.view import Table
 
 # %% ../../nbs/network/collectives_view.ipynb #31e8b818
 _titles = ["collective", "group", "buffer", "ranks", "calls", "transfer", "waiting", "last", "bus bandwidth"]
+_both_waits = ("waiting: for the rank that comes last; \"waiting for communication\" of the model "
+               "is transfer and waiting, while nothing else runs")
 
 def _last(group):
     "Return the rank that arrived last most often, and how often."
@@ -28,7 +30,7 @@ def _collective_row(group):
     "Return the collectives of one kind, group and size as texts."
     c, bandwidths = group[0], [b for c in group if (b := c.bus_bandwidth) is not None]
     least = "≥ " if c.alone else ""
-    return [c.kind, c.group, brief(c.nbytes, "B"), f"{len(c.ranks)} of {c.group_size}", str(len(group)),
+    return [c.kind, c.group, brief(c.nbytes, "B"), f"{len(c.ranks)} of {c.group_size or '?'}", str(len(group)),
             ("≤ " if c.alone else "") + brief(median(c.transfer_s for c in group), "s"),
             "?" if c.alone else brief(sum(c.wait_s for c in group) / len(group), "s"), _last(group),
             least + brief(median(bandwidths), "B/s") if bandwidths else "?"]
@@ -45,4 +47,5 @@ def collectives_table(
     rows = [_collective_row(group) for group in groups[:top]]
     keep = [k for k in range(len(_titles)) if k != 1 or any(r[1] for r in rows)]
     more, cells = len(groups) - len(rows), [[r[k] for k in keep] for r in (_titles, *rows)]
-    return Table(cells, {0}, [], [f"… and {more} more kinds and sizes"] if more else []).text(width)
+    said = [_both_waits] if rows else []
+    return Table(cells, {0}, [], [*([f"… and {more} more kinds and sizes"] if more else []), *said]).text(width)

@@ -30,7 +30,7 @@ from ..roofs.datasheet import Device, as_peaks, at_printed_clock, listed_device,
 from ..roofs.hardware import HardwarePeaks
 from ..roofs.place import at_time, place, ranked, shares_of
 from ..roofs.row import summed
-from ..views.origin import describe_sample
+from ..views.origin import describe_sample, plain_value
 from ..views.result import Result, result_from_json
 from ..work.count import Work, count_work
 
@@ -321,8 +321,9 @@ def predict(
     rate = _rate_note(result.program, sample) if backward else []
     if devices != 1:
         rate.append(door("network").devices_note(model, sample, result.program, peaks, devices, parallel))
-    more = dict(contractions=contractions_of(work), call=dict(backward=True)) if backward else {}
-    return replace(result, sample=describe_sample(sample), notes=[*result.notes, *rate], **more)
+    call = dict(backward=backward, loss=plain_value(loss), optimizer=plain_value(optimizer))
+    more = dict(contractions=contractions_of(work)) if backward else {}
+    return replace(result, sample=describe_sample(sample), call=call, notes=[*result.notes, *rate], **more)
 
 # %% ../../nbs/predicting/predict.ipynb #12b54b5e
 def _rate_note(program, sample):

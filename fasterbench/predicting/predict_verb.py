@@ -119,7 +119,8 @@ def predict_verb(
                             launch_s=launch_s, like=measured, kernels=kernels, devices=gpus, parallel=parallel, **step)
             target = target_of(found.peaks, autocast and as_dtype(autocast))
             more = fit_note(net, sample, found.peaks, target=target, **step) if fit and size == sizes[0] else []
-        return size or 1, replace(found, call=found.call | dict(model=model), notes=[*found.notes, *more])
+        named = {k: v for k, v in dict(model=model, loss=loss, optimizer=optimizer).items() if v}
+        return size or 1, replace(found, call=found.call | named, notes=[*found.notes, *more])
     sizes = [_of_each(size, gpus) for size in sizes]
     results = [predicted(place, size) for place in places for size in sizes]
     result = results[0][1]

@@ -70,7 +70,6 @@ class Ceiling:
     @property
     def name(self)->str: return f"{self.dtype} {self.unit}".strip()
 
-# %% ../../nbs/roofs/hardware.ipynb #2557a9c2
 @dataclass(frozen=True)
 class KindCeiling:
     "The highest rate of one kind of work in one dtype."

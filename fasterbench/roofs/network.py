@@ -139,7 +139,7 @@ class Collective:
     kind: str
     group: str
     ranks: tuple[int, ...]         # Whose kernels were found, in order
-    group_size: int                # How many ranks take part
+    group_size: int|None           # How many ranks take part; None: unknown
     nbytes: Number|None            # The whole buffer, B, the mean over the ranks; None: unknown
     transfer_s: Number             # Shortest kernel, s
     waits_s: tuple[Number, ...]    # What each rank's kernel is longer, s
@@ -154,7 +154,7 @@ class Collective:
     @property
     def alone(self)->bool:
         "True if one rank of several recorded it: the time of its kernel has the waiting in it."
-        return len(self.ranks) < min(self.group_size, 2)
+        return len(self.ranks) == 1 != self.group_size
     @property
     def wait_s(self)->float:
         "Mean time that a rank waited, s."
@@ -166,6 +166,6 @@ class Collective:
     @property
     def bus_bandwidth(self)->float|None:
         "Bandwidth of each rank's link, B/s; `None` for kinds without a factor."
-        if self.bandwidth is None or self.group_size < 2: return None
+        if self.bandwidth is None or (self.group_size or 1) < 2: return None
         try: return bus_bandwidth(self.kind, self.nbytes, self.transfer_s, self.group_size)
         except ValueError: return None

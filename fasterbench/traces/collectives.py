@@ -30,6 +30,7 @@ class Transfer(NamedTuple):
     kernel: str=""
     place: int=-1      # Of the kernel among the activities of its trace
     members: str=""    # Ranks of the group, where the trace says; groups that one call divides have one name
+    world: int|None=None # How many ranks the job has, where the trace says
 
     @property
     def alike(self)->tuple:
@@ -94,7 +95,8 @@ def _transfer(trace, i, around, rank):
     group, size, members = (about.group, about.group_size, about.members) if about else ("", 0, "")
     own_rank = rank if trace.rank is None else trace.rank
     return Transfer(own_rank, kind or _kind_of_kernel(kernel.name), group or "", nbytes, origin + kernel.start,
-                    origin + kernel.end, dtype, size if size > 0 else None, kernel.name, i, members or "")
+                    origin + kernel.end, dtype, size if size > 0 else None, kernel.name, i, members or "",
+                    trace.ranks)
 
 def transfers(
     trace:TraceFile,
@@ -118,11 +120,15 @@ def _partner(own, others, taken):
     same = [i for i in fits if others[i].nbytes == own.nbytes]
     return max(same or fits, key=lambda i: (-abs(others[i].end - own.end), _overlap_s(own, others[i])), default=None)
 
+def _group_size(parts):
+    "Return how many ranks take part, as a kernel says, or where all of the job do; `None` where nothing says it."
+    said = [t.ranks for t in parts if t.ranks]
+    return max(*said, len(parts)) if said else len(parts) if len(parts) == parts[0].world else None
+
 def _collective_of(parts):
     shortest, mean = min(t.end - t.start for t in parts), [t.nbytes for t in parts]
     starts, ends, last = [t.start for t in parts], [t.end for t in parts], max(parts, key=lambda t: t.start)
-    return Collective(last.kind, last.group, tuple(t.rank for t in parts),
-                      max([t.ranks or 0 for t in parts] + [len(parts)]),
+    return Collective(last.kind, last.group, tuple(t.rank for t in parts), _group_size(parts),
                       None if None in mean else sum(mean) / len(mean), shortest,
                       tuple(t.end - t.start - shortest for t in parts), last.rank, max(starts) - min(starts),
                       max(ends) - min(ends), parts[0].dtype)

@@ -6,7 +6,7 @@
 __all__ = ['matched_modules', 'with_names_of_first']
 
 # %% ../../nbs/traces/matching.ipynb #951def3f
-import re
+import re, statistics
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 
@@ -16,7 +16,8 @@ from ..views.fold import as_one
 # %% ../../nbs/traces/matching.ipynb #10121a93
 _class_and_counter = re.compile(r"([A-Za-z]\w*?)_(\d+)$")
 _words_of = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
-_in_full = dict(attn="attention", ln="norm", layernorm="norm", emb="embedding", embeddings="embedding", proj="linear")
+_in_full = dict(attn="attention", ln="norm", layernorm="norm", emb="embedding", embeddings="embedding", proj="linear",
+                head="logits")
 _says_nothing = {"model", "layer", "block", "module", "for", "lm", "causal", "decoder", "encoder", "parallel"}
 
 @dataclass(eq=False)
@@ -88,7 +89,7 @@ def _members(node):
 class _Pairing:
     "The pairs of modules of two trees."
     def __init__(self, a, b):
-        self.totals, self.pairs = (a.work or 1, b.work or 1), []
+        self.trees, self.totals, self.pairs = (a, b), (a.work or 1, b.work or 1), []
         self.models = set().union(*(m.words for t in (a, b) for m in _wrappers(t)))   # words of every class in it
 
     def _shares(self, xs, ys): return (sum(m.work for m in of) / total for of, total in zip((xs, ys), self.totals))
@@ -103,16 +104,17 @@ class _Pairing:
         u, v = (sum(p.flops or 0 for p in m.all_points) / total for m, total in zip((x, y), self.totals))
         return min(u, v) * 1.5 >= max(u, v)
 
+    def _share_a_word(self, x, y): return bool((x.words & y.words) - self.models)
+
     def _steps(self):
-        def word(x, y): return bool((x.words & y.words) - self.models)
+        word = self._share_a_word
         def kind(x, y): return bool(x.kind) and x.kind == y.kind
         def alike(x, y): return self._alike([x], [y])
         def worked(x, y): return bool(x.work) == bool(y.work)
         return (lambda x, y: (kind(x, y) or word(x, y)) and alike(x, y) and self._as_large(x, y),
                 self._repeated,
                 lambda x, y: kind(x, y) and alike(x, y), lambda x, y: word(x, y) and alike(x, y), None,
-                lambda x, y: kind(x, y) and worked(x, y), lambda x, y: word(x, y) and worked(x, y),
-                lambda x, y: bool(x.work) and alike(x, y) and not (x.children or y.children))
+                lambda x, y: kind(x, y) and worked(x, y), lambda x, y: word(x, y) and worked(x, y))
 
     def _one_by_one(self, left, right, fits):
         for x in list(left):
@@ -163,6 +165,29 @@ class _Pairing:
         if fits == self._repeated: return self._repeated(left, right)
         if fits: return self._one_by_one(left, right, fits)
         return [*self._several(left, right, False), *self._several(right, left, True)]
+
+    def _of_one_class(self, x, y):
+        return bool(x.kind) and x.kind == y.kind or self._share_a_word(x, y) or bool(x.children and y.children)
+
+    def agreed(self):
+        "Return the pairs that agree in class and in work; none if they hold less than half of the products of a model."
+        pairs = [pair for pair in self.pairs if all(pair[2]) and self._of_one_class(pair[0][0], pair[1][0])]
+        found = [*_of_one_factor([p for p in pairs if _products_in(*p[2])], "contraction_flops", 1.1),
+                 *_of_one_factor([p for p in pairs if not _products_in(*p[2])], "flops", 1.5)]
+        held = (sum(_products_in(points[side]) for *_, points in found) for side in (0, 1))
+        return found if all(2 * h >= tree.work for h, tree in zip(held, self.trees)) else []
+
+def _products_in(*lists): return sum(p.contraction_flops or 0 for points in lists for p in points)
+
+def _of_one_factor(pairs, field, most):
+    """Return the pairs whose FLOPs differ by the factor of the median pair, at most `most` times as much or as little.
+
+    That factor is of the batch, the tokens, or the part of a rank."""
+    def known(points): return [v for p in points if (v := getattr(p, field)) is not None]
+    sums = [tuple(sum(known(of)) if known(of) else None for of in points) for *_, points in pairs]
+    middle = statistics.median([b / a for a, b in sums if a and b] or [1.0])
+    def fits(a, b): return a == b == 0 or bool(a and b) and 1 / most <= b / a / middle <= most
+    return [pair for pair, sides in zip(pairs, sums) if fits(*sides)]
 
 def _points_of_modules(modules): return [p for m in modules for p in m.points]
 
@@ -217,15 +242,15 @@ def matched_modules(
     trees = _module_tree(a), _module_tree(b)
     pairing = _Pairing(*(t for t, _ in trees))
     pairing.match(*(_unwrapped(t) for t, _ in trees))
-    left, right, taken = [], [], set()
-    for xs, ys, (of_x, of_y) in pairing.pairs:
+    left, right, taken, agreed = [], [], set(), pairing.agreed()
+    for xs, ys, (of_x, of_y) in agreed:
         name, kind = _common_name_of([x.name for x in xs]), xs[0].kind or ys[0].kind
         left += _under_one_name(of_x, name, kind)
         right += _under_one_name(of_y, name, kind)
         taken.update(map(id, (*of_x, *of_y)))
     rest = [[p for p in of if id(p) not in taken] for of in (a, b)]
     alone = sum(not p.name.startswith("(") for p in (*rest[0], *rest[1]))
-    return left + rest[0], right + rest[1], len(pairing.pairs), alone
+    return left + rest[0], right + rest[1], len(agreed), alone
 
 def with_names_of_first(
     rows:list, # Of two results, one of which is of a trace

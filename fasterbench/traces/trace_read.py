@@ -54,17 +54,17 @@ def _iqr_by_row(groups):
         for row in rows: times.setdefault(row.key, []).append(row.time_s)
     return {k: _iqr(v) for k, v in times.items() if len(v) > 1}
 
-def _points(found, kind, peaks):
-    "Return the points of one kind of rows: means over the traces, and the spread of the times."
+def _points(found, kind, peaks, n):
+    "Return the points of one kind of rows: sums over the traces, divided by `n`; of means, the spread of the times."
     groups = [getattr(r, kind) for r in found]
-    spreads = _iqr_by_row(groups)
+    spreads = _iqr_by_row(groups) if n == len(found) else {}
     rows = added(row for rows in groups for row in rows)
-    return ranked(place(_mean_row(row, len(found)), peaks, time_iqr_s=spreads.get(row.key)) for row in rows)
+    return ranked(place(_mean_row(row, n), peaks, time_iqr_s=spreads.get(row.key)) for row in rows)
 
 # %% ../../nbs/traces/trace_read.ipynb #f5892c27
-def _idle(found, peaks):
+def _idle(found, peaks, n):
     "Return the row of the time in which nothing ran."
-    seconds = sum(s.parts.get(parts["idle"], 0.0) for r in found for s in r.spent) / len(found)
+    seconds = sum(s.parts.get(parts["idle"], 0.0) for r in found for s in r.spent) / n
     name = "outside operators" if found[0].device == "cpu" else "GPU idle"
     idle = Row("(idle)", name, time_s=seconds, category="idle", contraction_flops=0, dense_flops=0, eager_bytes=0)
     return place(idle, peaks)
@@ -179,11 +179,11 @@ def _finer(found):
     compiled = sum(row.time_s for row in rows if row.type.startswith(("GraphModule", "OptimizedModule")))
     return "operator" if compiled > 0.8 * sum(row.time_s for row in rows) else "module"
 
-def _whole(found, ops, peaks, by):
+def _whole(found, ops, peaks, n):
     "Return the point of the whole window: rows add up to it."
-    idle, waits = _idle(found, peaks).time_s, [p for p in ops if is_waiting(p)]
+    idle, waits = _idle(found, peaks, n).time_s, [p for p in ops if is_waiting(p)]
     row, = added(replace(r.program, name="") for r in found)
-    row = replace(_mean_row(row, 1 if by == "rank" else len(found)), name="", type="window")
+    row = replace(_mean_row(row, n), name="", type="window")
     shares = shares_of([p for p in ops if not is_waiting(p)], overhead_s=idle,
                        communication_s=sum(p.time_s for p in waits))
     return replace(place(_with_unknown(row, found), peaks), share=1.0, shares=tuple(shares.items()))
@@ -220,11 +220,12 @@ def _trace_result(found, by, peaks):
     device = _only_device(found)
     _check_different(found)
     peaks, by = peaks or found[0].peaks, by or _finer(found)
-    rows = {kind: _points(found, kind, peaks) for kind in ("modules", "ops", "kernels", "collectives")}
+    n = 1 if by == "rank" else len(found)           # rows of ranks add up to the whole, and all else is a mean
+    rows = {kind: _points(found, kind, peaks, n) for kind in ("modules", "ops", "kernels", "collectives")}
     points = _by_rank(found, peaks) if by == "rank" else rows[_kinds[by]]
-    if by in ("module", "operator"): points = ranked([*points, _idle(found, peaks)])
+    if by in ("module", "operator"): points = ranked([*points, _idle(found, peaks, n)])
     steps = [place(_with_unknown(s, found), peaks) for r in found for s in r.steps]
-    return TraceResult(points, peaks, rows["ops"], _whole(found, rows["ops"], peaks, by), steps,
+    return TraceResult(points, peaks, rows["ops"], _whole(found, rows["ops"], peaks, n), steps,
                        environment=_recorded_environment(found, device), model=_root_name(found) + _how_many(found, by),
                        kernels=rows["kernels"], notes=_trace_notes(found), unknown_ops=_unknown_operators(found),
                        breakdowns=_breakdowns(found), collectives=collectives_of(_transfers_by_rank(found)),

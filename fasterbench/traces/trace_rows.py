@@ -495,7 +495,7 @@ def _rows_of_trace(trace, calls, others, seconds, peaks, served, sent):
             name = trace.activities[g.activities[0]].name
             modules.append(Row(waiting_row, **sums))
             ops.append(Row(f"{waiting_row} {collective.get(g.activities[0], name)}", name, **sums))
-            kernels.append(Row(name, "kernel", **sums))
+            kernels.append(Row(name, "kernel", **sums | _blank))         # what it adds and moves is not recorded
             continue
         modules.append(Row(_module_name(g.place), g.place.type, phase=g.place.phase, **sums))
         ops.append(Row(**_other_name(trace, g), phase=g.place.phase, **sums))
@@ -505,6 +505,10 @@ def _rows_of_trace(trace, calls, others, seconds, peaks, served, sent):
     return merged, added(ops), added(kernels), _collectives(trace, wire), *_windows(trace, same, steps, wire)
 
 # %% ../../nbs/traces/trace_rows.ipynb #1e2215be
+def _collective_name(about):
+    elements, ranks = (n if n >= 0 else "?" for n in (about.elements_in, about.group_size))
+    return f"{about.name} {elements} {about.dtype or '?'}, {ranks} ranks"
+
 def _collectives(trace, wire):
     "Return the communication by kind and size. The bytes are those that a rank puts in."
     rows = []
@@ -513,7 +517,7 @@ def _collectives(trace, wire):
         about = trace.collectives.get(i)
         size = itemsize(dtype_name(about.dtype)) if about else None
         nbytes = about.elements_in * size if about and size and about.elements_in >= 0 else None
-        name = f"{about.name} {about.elements_in} {about.dtype}, {about.group_size} ranks" if about else a.name
+        name = _collective_name(about) if about else a.name
         rows.append(Row(name, "communication", None, nbytes, a.end - a.start, eager_bytes=nbytes, wire_bytes=wire[i]))
     return added(rows)
 

@@ -47,7 +47,6 @@ def machine(result)->str:
     "Return the device that the rows were measured on."
     return machine_name(result.environment, result.peaks.device if result.peaks else "")
 
-# %% ../../nbs/views/headline.ipynb #80dccbe9
 def short_name(path:str)->str:
     "Return the last part of a name or path; a configuration has the name of its folder."
     path = PurePath(path)
@@ -112,11 +111,18 @@ def _of_mean_rank(p, n):
     return replace(p, time_s=time, roof_time_s=roof, launch_s=scaled(p.launch_s),
                    explained=[(kind, scaled(s)) for kind, s in p.explained])
 
+def _time_rows(result):
+    "Return the rows that divide the time: of a trace its operators and the idle time, however its rows are grouped."
+    whole = result.program
+    if whole is None or whole.type != "window" or not any(p.time_s for p in result.ops): return result.points
+    ran, idle = sum(p.time_s for p in result.ops), dict(whole.shares).get("overhead", 0.0)
+    return [*result.ops, replace(whole, name="(idle)", category="idle", time_s=ran * idle / (1 - idle))]
+
 def divided(result)->Division|None:
     "Divide the end to end time: at the roof, lost below it, between layers; `None` where a time is unknown."
     if any(p.time_s is None for p in (*result.points, *filter(None, [result.program]))): return None
     t, n = result.timing, len({r for p in result.points for r, _ in p.ranks})
-    points = [_of_mean_rank(p, n) if p.ranks else p for p in result.points]
+    points = [_of_mean_rank(p, n) if p.ranks else p for p in _time_rows(result)]
     if t is None: return division(points, result.program.time_s if result.program else None)
     in_rows = sum(p.time_s for p in result.points if p.category == "overhead")
     return division(points, t.end_to_end_s, max(t.overhead_s - in_rows, 0.0))
@@ -165,9 +171,8 @@ class Term(NamedTuple):
 
 def terms(d:Division)->list[Term]:
     "Return the parts of the time in the order in which they are told; they sum to the whole."
-    rest = d.outside_s + d.difference_s
-    outside = [("outside", "between layers", rest)] if rest >= 0 else [
-        ("outside", "between layers", d.outside_s), ("excess", "difference of rows and total", d.difference_s)]
+    outside = [("outside", "between layers", d.outside_s + max(d.difference_s, 0.0)),
+               ("excess", "difference of rows and total", min(d.difference_s, 0.0))]
     above = ("lost below the roof" if d.above_s >= 0 else "in rows faster than their roofs" if d.has_rows_above
              else "in rows at their roofs")
     parts = [*((kind, kind, s) for kind, s in d.needed), ("above", above, d.above_s),
@@ -175,15 +180,13 @@ def terms(d:Division)->list[Term]:
              ("waiting", "waiting for communication", d.waiting_s), *outside]
     return [Term(*part) for part in parts if abs(part[2]) > 1e-9 * d.end_to_end_s]      # less is rounding
 
-# %% ../../nbs/views/headline.ipynb #2ec89704
 def _signed(parts):
     "Return the parts as a sum: those below zero are subtracted."
-    text = " ".join(f"{'+' if s >= 0 else '−'} {words}" for s, words in parts)
-    return text.removeprefix("+ ")
+    return " ".join(f"{'+' if s >= 0 else '−'} {words}" for s, words in parts).removeprefix("+ ")
 
 def is_split(d:Division)->bool:
     "Tell if the parts sum to the end to end time: the rows exceed it by 3 % at most."
-    return d.outside_s + d.difference_s >= 0 or -d.difference_s <= rows_apart * d.end_to_end_s
+    return -d.difference_s <= rows_apart * d.end_to_end_s
 
 def equation(d:Division)->str:
     "Write the end to end time as the sum of its parts; parts that round to zero are left out."

@@ -125,7 +125,7 @@ def git_commit()->str:
     "Return the commit of the working directory; empty where there is none."
     with commit_asked() as commit: return commit()
 
-def _word(value):
+def plain_value(value):
     "Return an argument as a plain value."
     if value is None or isinstance(value, (bool, int, float, str)): return value
     if type(value).__name__ in ("device", "dtype"): return str(value)
@@ -134,7 +134,7 @@ def _word(value):
 def describe_call(commit=git_commit, **arguments)->dict:
     "Return the arguments as plain values, the command line and the commit, as far as they are known."
     where = dict(command=command_line(), commit=commit())
-    return {k: _word(v) for k, v in arguments.items()} | {k: v for k, v in where.items() if v}
+    return {k: plain_value(v) for k, v in arguments.items()} | {k: v for k, v in where.items() if v}
 
 # %% ../../nbs/views/origin.ipynb #f105f38d
 def describe_settings(model, device, switches)->dict:
@@ -173,9 +173,9 @@ def conditions(
     about = {"phases of a training step": _phases(r), "model": r.model} | ({} if batch is None else {"batch": batch})
     about |= {f"sample {name}": text for name, text in argument_texts(r.sample).items()}
     call = {k: v for k, v in r.call.items() if k not in ("device", *long_facts)}
-    about |= {_spaced(k): "not given" if v is None else v for of in (call, r.settings) for k, v in of.items()}
+    about |= {_spaced(k): "not given" if v is None else v for of in (r.settings, call) for k, v in of.items()}
     if r.peaks:
         about |= {"device": r.peaks.device, "dtype of the peaks": r.peaks.dtype.removeprefix("torch."),
                   "TF32": r.peaks.tf32_enabled}
-    about |= {_spaced(k): v for k, v in r.environment.items() if k not in _unsaid}
+    about |= {_spaced(k): v or False if k == "autocast" else v for k, v in r.environment.items() if k not in _unsaid}
     return about | {k: _output.sub("", r.call[k]) for k in long_facts if k in r.call}

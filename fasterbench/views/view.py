@@ -106,7 +106,6 @@ def terminal_width()->int:
     "Return the columns of the terminal; 80 at least, and where there is none."
     return max(80, shutil.get_terminal_size().columns)
 
-# %% ../../nbs/views/view.ipynb #vw000008
 def wrap_lines(lines:list[str], width:int=80)->list[str]:
     "Wrap `lines` to the width of a terminal, with an indent. A command follows a line break, to be copied."
     parts = []

@@ -232,6 +232,17 @@ def test_predictions_are_told_apart_by_their_batch():
     assert series.labels == ["batch 1", "batch 8", "batch 32"] and series.quantity == "batch"
 
 @heavy_only("six seconds of counting, alone in a process")
+def test_a_prediction_says_what_it_was_not_given():
+    "Beside a profile of the same step nothing of the call differs; an optimizer is named by its class."
+    import torch
+    from fasterbench import predict
+    from fasterbench.comparing.compare import differences
+    net, x = torch.nn.Linear(8, 8), torch.ones(2, 8)
+    forward = predict(net, x, on="H100")
+    step = predict(net, x, on="H100", backward=True, optimizer=torch.optim.SGD(net.parameters(), 0.1))
+    assert forward.call == dict(backward=False, loss=None, optimizer=None) and step.call == dict(backward=True, loss=None, optimizer="SGD")
+    assert {"backward: False before, True after", "optimizer: not given before, SGD after"} <= set(differences([forward, step]))
+
 def test_predict_is_fast_and_needs_no_memory_for_weights():
     "A language model of 7 billion parameters: 27 GB of weights would not pass a limit of 3 GB."
     pytest.importorskip("transformers")

@@ -14,7 +14,7 @@ from fasterbench.traces.perfetto import write_perfetto
 from fasterbench.traces.trace_file import plain_pieces, read_file, source_of
 from fasterbench.roofs.hardware import HardwarePeaks, MemoryLevel
 from fasterbench.comparing.compare import compare
-from fasterbench.views.headline import divided, headline
+from fasterbench.views.headline import divided, headline, terms
 from fasterbench.views.result import from_json
 from trace_files import by_name, event, kernel, launch, needs_real, operator, real, roofs, shared, step, written
 
@@ -574,11 +574,65 @@ def test_without_its_module_events_a_trace_says_the_same_of_operators(tmp_path, 
     assert whole.keys() == without.keys() and whole
     assert {k: (share(whole, k), share(without, k)) for k in whole if share(without, k) != pytest.approx(share(whole, k), rel=0.1)} == {}
 
+@pytest.mark.parametrize("by", ["module", "operator", "kernel", "collective", "rank"])
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_the_terms_of_the_headline_are_those_of_the_program(tmp_path, by, ranks):
+    """Of 40 µs: 4 and 2 of layers whose 14 336 and 8192 B need 0.14 and 0.08 at 100 GB/s, 4 of communication, 1 unknown, 29 idle.
+
+    Rows of two ranks add up to twice as much."""
+    events = step() + [launch(13, 13), kernel("ncclDevKernel_AllReduce_Sum_f32", 28, 4, 13), launch(14, 14), kernel("own", 33, 1, 14)]
+    paths = [written(tmp_path, [dict(e, ts=e["ts"] + k) for e in events], f"{k}.json", distributedInfo=dict(rank=k, world_size=ranks)) for k in range(ranks)]
+    result, n = read_trace(paths, by=by, peaks=roofs), ranks if by == "rank" else 1
+    seconds = {t.label: t.seconds / n for t in terms(divided(result))}
+    assert seconds == pytest.approx({"memory": 0.22528e-6, "lost below the roof": 5.77472e-6, "with unknown FLOPs": 1e-6, "idle": 29e-6,
+                                     "waiting for communication": 4e-6})
+    result.to_json(tmp_path/"saved.json")
+    assert headline(from_json(tmp_path/"saved.json")) == headline(result)
+
+def test_a_collective_that_says_no_group_has_an_unknown_size(tmp_path):
+    "A kernel of an engine's own, of one rank of eight: how many take part, who waits and who is last are unknown, also in JSON."
+    events = step() + [launch(13, 13), kernel("cross_device_reduce_1stage", 28, 4, 13)]
+    for world, said in ((8, "1 of ? 1 ≤ 4.00 µs ? ? ?"), (1, "1 of 1 1 4.00 µs 0 s rank 0 ?")):
+        result = read_trace(written(tmp_path, events, distributedInfo=dict(rank=0, world_size=world)), peaks=roofs)
+        line = next(l for l in result.text().splitlines() if l.startswith("all_reduce"))
+        assert line.split() == f"all_reduce ? {said}".split(), line
+        result.to_json(tmp_path/"saved.json")
+        [saved] = json.loads((tmp_path/"saved.json").read_text())["collectives"]
+        assert saved["group_size"] == {8: None, 1: 1}[world] and from_json(tmp_path/"saved.json").collectives == result.collectives
+
+def test_what_a_collective_does_not_say_is_no_number_in_its_name(tmp_path):
+    said = {"Collective name": "allreduce", "In msg nelems": 8, "dtype": "Float"}
+    rows = [read_trace(written(tmp_path, step() + [launch(13, 13), event("kernel", "ncclDevKernel", 28, 4, 7, correlation=13, device=0, **args)]), by="collective").points
+            for args in (said, said | {"Group size": 2}, {"Collective name": "allreduce"})]
+    assert [p.name for of in rows for p in of] == ["allreduce 8 Float, ? ranks", "allreduce 8 Float, 2 ranks", "allreduce ? ?, ? ranks"]
+
+def test_the_work_of_a_communication_kernel_is_unknown(tmp_path):
+    "What it adds and moves is not recorded: it has no bound and no gap."
+    events = step() + [launch(13, 13), kernel("ncclDevKernel_AllReduce_Sum_f32", 28, 4, 13)]
+    nccl = by_name(read_trace(written(tmp_path, events), by="kernel", peaks=roofs))["ncclDevKernel_AllReduce_Sum_f32"]
+    assert (nccl.bound, nccl.flops, nccl.bytes_moved, nccl.utilization_pct, nccl.potential_s) == ("undefined", None, None, None, None)
+
 @needs_real
 def test_headline_of_any_rows_is_the_same():
     path = real/"h100_vit_base_infer.json.gz"
     lines = [headline(read_trace(path, by=by)) for by in ("module", "operator", "kernel", "collective", "rank")]
-    assert {line[0] for line in lines} == {lines[0][0]} and all(line[2].startswith("roofs: bfloat16 989") for line in lines)
+    assert all(line[:2] == lines[0][:2] and line[2].startswith("roofs: bfloat16 989") for line in lines), lines
+
+@pytest.mark.parametrize("by, what", [("operator", "operators"), ("kernel", "kernels"), ("rank", "ranks"), ("collective", "collectives")])
+def test_rows_of_different_kinds_are_not_matched(tmp_path, by, what):
+    "Modules beside rows of another kind: the idle time alone is the same thing on both sides, and collectives are none of the modules."
+    events = step() + [launch(13, 13), kernel("ncclDevKernel_AllReduce_Sum_f32", 28, 4, 13)]
+    other, modules = (read_trace(written(tmp_path, events), by=kind, peaks=roofs) for kind in (by, "module"))
+    found = compare(other, modules)
+    assert found.differences[0] == f"rows of different kinds are not matched: {what} before, modules after"
+    assert [q.name for q in found.pairs if q.side == "both"] == ["(idle)"] * (by == "operator") and compare(modules, modules).differences == []
+    assert compare(other, modules, other).differences[0] == f"rows of different kinds are not matched: {what}, modules, {what}"
+
+def test_rows_of_one_kind_that_are_no_modules_are_matched_by_name(tmp_path):
+    "Kernels of two devices have other names: none is taken for a module of another name."
+    renamed = [dict(e, name={"sgemm": "Cijk", "relu_kernel": "vectorized"}.get(e["name"], e["name"])) for e in step()]
+    found = compare(*(read_trace(written(tmp_path, e, f"{i}.json"), by="kernel", peaks=roofs) for i, e in enumerate((step(), renamed))))
+    assert [q.side for q in found.pairs] == ["only before"] * 2 + ["only after"] * 2 and not any("match" in line for line in found.differences)
 
 @needs_real
 def test_a_trace_with_checkpointing_is_saved_and_read(tmp_path):
