@@ -198,7 +198,7 @@ def _weight_bytes(model, layout, works):
     rest = sum(p.numel() * p.itemsize for p in model.parameters()) - size
     return read + max(rest, 0.0)
 
-_published = "1404 published runs of four models on H100, H200, B200 and GB200"
+_published = "1403 published runs of four models on H100, H200, B200 and GB200"
 _published_bare = "15 published decode rates of gpt-fast on A100 and MI250X; p10 and p90 of decode are those of servers"
 
 def _uneven_heads(asked, work, devices):

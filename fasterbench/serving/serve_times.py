@@ -19,7 +19,7 @@ from .serve_work import StepWork, experts_read
 from ..roofs.hardware import HardwarePeaks
 
 # %% ../../nbs/serving/serve_times.ipynb #5e000005
-_runs = "1404 published runs of servers"
+_runs = "1403 published runs of servers"
 server = dict(
     others=Constant(5, "kernels", "a layer without products and attention: norms, rotation, cache, activation",
                     f"chosen; {_runs}: 3.75 to 6.25 are as good"),
