@@ -16,7 +16,7 @@ from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from ..core.arguments import tensors_of
-from ..core.private import _current_autograd_node, _functorch, is_fx_symbolic_tracing
+from ..core.private import _current_autograd_node, _functorch, is_fx_symbolic_tracing, module_call_code
 from ..engine.accelerator import device_of, is_capturing
 from ..engine.modules import Part, parts, wrapped
 from ..engine.step import Forward, parameter_owners
@@ -191,7 +191,7 @@ def is_part_of_caller(model:nn.Module)->bool:
     "Tell if this thread runs a module that has layers with parameters besides those of `model`."
     mine, frame = set(model.modules()), sys._getframe(1)
     while frame is not None:
-        calls = frame.f_code is nn.Module._call_impl.__code__
+        calls = frame.f_code is module_call_code
         if calls and _has_other_layers(frame.f_locals["self"], mine): return True
         frame = frame.f_back
     return False

@@ -37,7 +37,7 @@ def reaches(run:ProgramStep, nodes:list, owner)->bool:
     return any(map(mine, graph_nodes(nodes)))
 
 def reaches_others(run:ProgramStep, nodes:list, owner)->bool:
-    "Tell if a backward from `nodes` gives a gradient to a tensor that is not the model's, by a node that is not either."
+    "Tell if a backward from `nodes` gives gradients to tensors of others, by nodes that the model did not make."
     others = [n for n in graph_nodes(nodes) if not hasattr(n, "variable") and owner(n) >= run.earlier]
     given = [to.variable for n in others for to, _ in n.next_functions if hasattr(to, "variable")]
     return any(id(t) not in run.owners for t in given)
