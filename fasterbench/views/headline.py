@@ -107,7 +107,7 @@ def _of_mean_rank(p, n):
     part, time = len(p.ranks) / n, sum(t for _, t in p.ranks) / n
     def scaled(s): return None if s is None else s * part
     roof = scaled(p.roof_time_s)
-    if is_waiting(p) and roof: roof = min(roof, time)
+    if is_waiting(p) and roof: roof = min(p.network_s, time)
     return replace(p, time_s=time, roof_time_s=roof, launch_s=scaled(p.launch_s),
                    explained=[(kind, scaled(s)) for kind, s in p.explained])
 

@@ -138,7 +138,8 @@ def _probe_sheet(peaks, what):
 
 def _about_peaks(peaks):
     "List the device, each ceiling with its spread and its probe, and what did not run."
-    device = pairs_of({"device": peaks.device} | peaks.environment)
+    dates = {f"date of {name}": date for name, date in peaks.dates.items()}
+    device = pairs_of({"device": peaks.device} | peaks.environment | dates)
     titles, *ceilings = peaks_rows(peaks)
     named = [(name, [(t, v) for t, v in zip(titles[1:], values) if v]) for name, *values in ceilings]
     skipped = [("Probes that did not run", list(peaks.skipped.items()))] if peaks.skipped else []

@@ -196,7 +196,7 @@ class Result(View):
         return replace(self, **{_kinds[points]: folded})
 
     def gather(self)->"Result|None":
-        """Merge the results of all ranks on rank 0: a row has the median of its times, `ranks` the time on each rank.
+        """Merge the results of all ranks on rank 0: a row has the mean of its times, `ranks` the time on each rank.
 
         Every rank calls it; it is `None` on the others. A process that is in no job gets its own result back."""
         texts = peers.collected(to_dict(self))

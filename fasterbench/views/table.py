@@ -66,10 +66,9 @@ _spare = "bytes_moved", "wire_bytes", "flops", "slowest_rank", "rank_min_s"
 
 # %% ../../nbs/views/table.ipynb #489f4b4c
 def _with_ranks(shown, points):
-    "Show, of several ranks, the median with the fastest and the slowest."
+    "Show, of several ranks, the time with that of the fastest and the slowest."
     if not any(p.ranks for p in points): return shown
-    more = [fields["time_s"]._replace(short="median"), *(fields[k] for k in ("rank_min_s", "rank_max_s",
-                                                                               "slowest_rank"))]
+    more = [fields[k] for k in ("time_s", "rank_min_s", "rank_max_s", "slowest_rank")]
     return [g for f in shown if f.name not in _left_out for g in (more if f.name == "time_s" else [f])]
 
 def _two_times(shown, points):
