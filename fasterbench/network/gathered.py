@@ -19,7 +19,7 @@ def _row_key(p): return p.name, p.type, p.phase, p.operator
 
 def _mean(values): return None if None in values else statistics.fmean(values)
 
-def _mean_row(pairs, n):
+def _row_of_ranks(pairs, n):
     "Return the point of one row of `n` ranks from (rank, point) pairs; a rank without a row of waiting waited 0 s."
     first = pairs[0][1]
     times = (dict.fromkeys(range(n), 0.0) if is_waiting(first) else {}) | {r: p.time_s for r, p in pairs}
@@ -31,7 +31,7 @@ def _mean_row(pairs, n):
 def one_of_many(lists:list[list[RooflinePoint]])->list[RooflinePoint]:
     "Return one point per row of all ranks, slowest first."
     rows = grouped(((rank, p) for rank, points in enumerate(lists) for p in points), lambda pair: _row_key(pair[1]))
-    return ranked(_mean_row(pairs, len(lists)) for pairs in rows.values())
+    return ranked(_row_of_ranks(pairs, len(lists)) for pairs in rows.values())
 
 # %% ../../nbs/network/gathered.ipynb #613bb8ng
 def _different(lists):

@@ -340,8 +340,6 @@ def _backward_time(n, hook=None):
     y.backward()
     return (perf_counter() - start) / n
 
-def _noop(x): pass
-
 def _loop(f, n):
     start = perf_counter()
     for _ in range(n): f(None)
@@ -354,7 +352,7 @@ def kernel_cost(
     "Measure the cost of the two timestamps around the call of a kernel on this CPU, now, s."
     timestamps = CpuTimestamps()
     def timestamped(_): timestamps.note(enter, 0); timestamps.note(leave, 0)
-    cost = statistics.median(_loop(timestamped, n) - _loop(_noop, n) for _ in range(rounds))
+    cost = statistics.median(_loop(timestamped, n) - _loop(lambda _: None, n) for _ in range(rounds))
     return max(cost, 0.0)
 
 def node_cost(

@@ -21,7 +21,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from ..core.arguments import tensors_of
 from ..core.dtypes import dtype_name
 from ..core.tensors import storage_of
-from ..core.private import (DisableTorchFunctionSubclass, FakeTensor,
+from ..core.private import (DisableTorchFunctionSubclass, FakeTensor, _current_graph_task_id,
                                       _disable_current_modes, _disabled_torch_dispatch_impl, _functorch,
                                       _get_sequence_nr, is_traceable_wrapper_subclass)
 from ..engine.backward import running_node
@@ -333,8 +333,8 @@ class _Visits(_Stack):
     def current(self):
         "Index of the visit that the operator now running belongs to."
         if self.phase != "backward" or len(self._stack) > self._outside: return self._stack[-1]
-        if (node := running_node()) is None:                     # a callback at the end, or what the engine is not in
-            return self._stack[-1] if torch._C._current_graph_task_id() < 0 else self._at("end", 0)
+        if (node := running_node()) is None:                     # before the engine runs, or in its last callbacks
+            return self._stack[-1] if _current_graph_task_id() < 0 else self._at("end", 0)
         visit = self._of_node(node)
         if torch.is_grad_enabled() and _in_checkpoint(): visit = self._again(visit)
         if (number := _get_sequence_nr()) > self._number:        # nodes were made since the operator before
