@@ -18,6 +18,7 @@ from ..core.files import Facts, Number, check_given, check_schema, check_text, n
 from ..core.units import format_si, percent_text, positive
 from .kinds import is_pointwise
 from .network import NetworkPeaks, checked_network
+from .row import grouped
 from ..timing.certainty import again_drift, again_spread
 from ..timing.machine_load import MachineLoad, load_caveats
 
@@ -324,7 +325,8 @@ class HardwarePeaks:
     )->str:
         "Return where these peaks come from and how old they are, as one line."
         date, where = self.environment.get("date"), f", cached in {self.path}" if self.path else ""
-        age, higher = age_of(date, now), ", ".join(f"{name} ({at})" for name, at in self.dates.items())
+        found = grouped(self.dates, self.dates.get).items()
+        age, higher = age_of(date, now), ", ".join(f"{', '.join(names)} ({at})" for at, names in found)
         ago = "at an unknown time" if age is None else f"{_age(age)} ago"
         told = f"peaks measured {ago} ({date})" if date else "peaks of unknown date"
         return told + where + self._met() + (f"; higher in other measurements: {higher}" if higher else "")
