@@ -152,6 +152,13 @@ def test_waiting_is_a_row(two, kind):
         assert waiting and {r[2] for r in waiting} <= {"forward", "backward", "update"}
         assert abs(sum(r[3] for r in waiting) / own["exposed"] - 1) < 1e-9 and 0 < own["exposed"] <= own["communication"] * (1 + 1e-9)
 
+def test_what_ddp_does_at_the_end_of_a_backward_is_its_own(two):
+    "It copies 99 392 reduced gradients out of its buckets, of 64·256 + 256, 256 + 256, 256·256 + 256 and 256·64 + 64 parameters."
+    rows = {(p["name"], p["type"]): p for p in two[0]["ddp"]["gathered"]["points"] if p["phase"] == "backward"}
+    assert rows["", "DistributedDataParallel"]["bytes_moved"] == 2 * 4 * 99_392
+    ops = [(o["name"], o["operator"]) for o in two[0]["ddp"]["gathered"]["ops"] if o["phase"] == "backward"]
+    assert [name for name, operator in ops if operator == "aten::copy_"] == [""]
+
 def test_results_are_gathered_on_rank_0(two):
     for kind in names.split():
         assert two[1][kind]["gathered"] is None

@@ -6,9 +6,10 @@
 __all__ = ['queue_callback', 'module_call_code']
 
 # %% ../../nbs/core/private.ipynb #pr1vate3
-from torch._C import _current_autograd_node, _disabled_torch_dispatch_impl, _dispatch_get_all_op_names, \
-    _dispatch_has_kernel_for_dispatch_key, _dispatch_key_for_device, _functorch, _get_dispatch_mode, \
-    _len_torch_dispatch_stack, _TorchDispatchModeKey, DisableTorchFunction, DisableTorchFunctionSubclass, DispatchKey
+from torch._C import _current_autograd_node, _current_graph_task_id, _disabled_torch_dispatch_impl, \
+    _dispatch_get_all_op_names, _dispatch_has_kernel_for_dispatch_key, _dispatch_key_for_device, _functorch, \
+    _get_dispatch_mode, _len_torch_dispatch_stack, _TorchDispatchModeKey, DisableTorchFunction, \
+    DisableTorchFunctionSubclass, DispatchKey
 from torch._C._autograd import DeviceType, _disable_profiler, _profiler_enabled, _unsafe_set_version_counter
 from torch._C._profiler import _ExperimentalConfig, _RecordFunctionFast
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket

@@ -17,19 +17,20 @@ from ..views.result import Breakdown, Result
 # %% ../../nbs/network/gathered.ipynb #aef48fng
 def _row_key(p): return p.name, p.type, p.phase, p.operator
 
-def _median_row(pairs):
+def _of_known(statistic, values): return None if None in values else statistic(values)
+
+def _row_of_ranks(pairs, statistic):
     "Return the point of one row from (rank, point) pairs."
-    first, time = pairs[0][1], statistics.median(p.time_s for _, p in pairs)
-    spreads = [p.time_iqr_s for _, p in pairs]
-    point = at_time(first, time, time_iqr_s=None if None in spreads else statistics.median(spreads),
+    times, spreads = ([getattr(p, k) for _, p in pairs] for k in ("time_s", "time_iqr_s"))
+    point = at_time(pairs[0][1], _of_known(statistic, times), time_iqr_s=_of_known(statistic, spreads),
                     above_roof=all(p.above_roof for _, p in pairs), ranks=tuple((r, p.time_s) for r, p in pairs),
                     **{f: any(getattr(p, f) for _, p in pairs) for f in ("uncertain", "disturbed")})
     return under_network(point) if is_waiting(point) else point
 
-def one_of_many(lists:list[list[RooflinePoint]])->list[RooflinePoint]:
+def one_of_many(lists:list[list[RooflinePoint]], statistic=statistics.median)->list[RooflinePoint]:
     "Return one point per row of all ranks, slowest first."
     rows = grouped(((rank, p) for rank, points in enumerate(lists) for p in points), lambda pair: _row_key(pair[1]))
-    return ranked(map(_median_row, rows.values()))
+    return ranked(_row_of_ranks(pairs, statistic) for pairs in rows.values())
 
 # %% ../../nbs/network/gathered.ipynb #613bb8ng
 def _different(lists):
@@ -46,11 +47,10 @@ def _different(lists):
 
 _times = ("end_to_end_s", "end_to_end_iqr_s", "rows_s", "overhead_s", "ops_s", "communication_s", "exposed_s")
 
-def _median_timing(timings):
-    "Return the medians over the ranks."
+def _mean_timing(timings):
+    "Return the means over the ranks."
     if None in timings: return None
-    values = {k: [getattr(t, k) for t in timings] for k in _times}
-    return replace(timings[0], **{k: None if None in v else statistics.median(v) for k, v in values.items()})
+    return replace(timings[0], **{k: _of_known(statistics.fmean, [getattr(t, k) for t in timings]) for k in _times})
 
 # %% ../../nbs/network/gathered.ipynb #269b7ang
 def _without_numbers(note): return re.sub(r"[\d.]+", "", note)     # ranks say the same with other numbers
@@ -68,14 +68,17 @@ def gathered(
     first, n = results[0], len(results)
     kinds = {k: one_of_many([getattr(r, k) for r in results]) for k in ("points", "ops", "kernels")}
     programs = [r.program for r in results]
-    program = None if None in programs else replace(one_of_many([[replace(p, type="")] for p in programs])[0],
-                                                    type=first.program.type, share=1.0)
+    if None in programs: program = None
+    else:
+        [mean] = one_of_many([[replace(p, type="")] for p in programs], statistics.fmean)
+        program = replace(mean, type=first.program.type, share=1.0)
     unknown = {}
     for r in results: unknown |= {k: max(v, unknown.get(k, 0)) for k, v in r.unknown_ops.items()}
-    notes = [f"gathered from {n} ranks: a row has the median of its times", *_different([r.points for r in results])]
+    notes = [f"gathered from {n} ranks: a row has the median of its times, the total and its terms are means, with 0 s "
+             "where a rank has no such row", *_different([r.points for r in results])]
     said = {_without_numbers(note): note for r in reversed(results) for note in reversed(r.notes)}
     notes += reversed(said.values())
     breakdowns = [_breakdown(i, r) for i, r in enumerate(results) if r.timing]
-    timing = _median_timing([r.timing for r in results])
+    timing = _mean_timing([r.timing for r in results])
     return replace(first, **kinds, program=program, unknown_ops=unknown, timing=timing, notes=notes,
                    environment=first.environment | dict(ranks=n), breakdowns=[*first.breakdowns, *breakdowns])

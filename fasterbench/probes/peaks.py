@@ -139,9 +139,6 @@ def _risen(rows, rates):
 def _figures(rate): return rate.best, rate.sustained, rate.spread, rate.probe.name, rate.samples, rate.drift
 
 # %% ../../nbs/probes/peaks.ipynb #9977747f
-def _as_ceilings(found):
-    return [Ceiling(found.names[d], r.best, unit, *_figures(r)[1:]) for (d, unit), r in found.rates.items()]
-
 def _as_levels(found, levels):
     "Return the levels with their roofs, and what has to be said of them."
     again = [l._replace(rate=found.once_more(l.rate)) for l in levels]
@@ -179,7 +176,7 @@ _of_load = "cores", "load_average", "others", "steal", "throttled", "memory_stal
 
 # %% ../../nbs/probes/peaks.ipynb #fcc7fc2e
 def _as_peaks(found, levels, made, notes, sweep, here, dtype, flags):
-    ceilings = _as_ceilings(found)
+    ceilings = [Ceiling(found.names[d], r.best, unit, *_figures(r)[1:]) for (d, unit), r in found.rates.items()]
     sweep = _risen(sweep, {(l.rate.probe.name.split()[0], l.rate.probe.size): l.rate.best for l in levels})
     best = {(found.names[d], r.probe.name, r.probe.work): r.best for (d, _), r in found.rates.items()}
     return HardwarePeaks(ceilings[0].flops, made[-1].bandwidth, device=str(here.device),

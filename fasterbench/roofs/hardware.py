@@ -18,6 +18,7 @@ from ..core.files import Facts, Number, check_given, check_schema, check_text, n
 from ..core.units import format_si, percent_text, positive
 from .kinds import is_pointwise
 from .network import NetworkPeaks, checked_network
+from .row import grouped
 from ..timing.certainty import again_drift, again_spread
 from ..timing.machine_load import MachineLoad, load_caveats
 
@@ -35,6 +36,7 @@ class MemoryLevel:
     drift: Number|None=None     # Median of its last run against its first
     measured: Number|None=None  # Best of its own probes, where `bandwidth` is that of a faster, farther level, B/s
     out_of_place: Number|None=None # Best rate of operators that write elsewhere than they read (copy, triad), B/s
+    date: str=""                # When it was measured, where that is not the date of its `HardwarePeaks`
 
 # %% ../../nbs/roofs/hardware.ipynb #f620d98f
 def passing(
@@ -66,7 +68,7 @@ class Ceiling:
     probe: str=""               # Which probe won
     samples: tuple[Number, ...]=() # Raw samples of that probe, FLOP/s
     drift: Number|None=None     # Median of its last run against its first
-
+    date: str=""                # When it was measured, where that is not the date of its `HardwarePeaks`
     @property
     def name(self)->str: return f"{self.dtype} {self.unit}".strip()
 
@@ -80,6 +82,7 @@ class KindCeiling:
     sustained: Number|None=None # Median of the samples, as `rate`
     spread: Number|None=None    # Interquartile range of the samples over their median
     probe: str=""               # Which probe won
+    date: str=""                # When it was measured, where that is not the date of its `HardwarePeaks`
 
 # %% ../../nbs/roofs/hardware.ipynb #bdb883e8
 def _of_torch(dtype): return f"torch.{dtype_name(dtype)}"
@@ -312,15 +315,21 @@ class HardwarePeaks:
         "Load of the machine that speaks against these roofs; empty where it was this program's alone."
         return ", ".join(load_caveats(_machine_of(self.load), busy_for_roofs))
 
+    @property
+    def dates(self)->dict[str, str]:
+        "Return the date of each printed roof that another measurement, at another time, found higher."
+        return {r.name: r.date for r in (*self.ceilings, *self.levels) if r.date}
+
     def origin(self,
         now:datetime|None=None, # None: the clock's
     )->str:
         "Return where these peaks come from and how old they are, as one line."
         date, where = self.environment.get("date"), f", cached in {self.path}" if self.path else ""
-        if not date: return "peaks of unknown date" + where + self._met()
-        age = age_of(date, now)
+        found = grouped(self.dates, self.dates.get).items()
+        age, higher = age_of(date, now), ", ".join(f"{', '.join(names)} ({at})" for at, names in found)
         ago = "at an unknown time" if age is None else f"{_age(age)} ago"
-        return f"peaks measured {ago} ({date}){where}{self._met()}"
+        told = f"peaks measured {ago} ({date})" if date else "peaks of unknown date"
+        return told + where + self._met() + (f"; higher in other measurements: {higher}" if higher else "")
 
     def _met(self):
         "Describe the load of the machine, and why these are measured again, in a line."
@@ -371,21 +380,24 @@ def nearer_is_faster(levels:Sequence[MemoryLevel])->tuple[list[MemoryLevel], lis
             rates = [format_si(b, "B/s") for b in (l.bandwidth, behind.bandwidth)]
             notes.append(f"{l.name} reached {rates[0]}, less than {behind.name} behind it; "
                          f"its roof is that of {behind.name}, {rates[1]}")
-            l = replace(l, bandwidth=behind.bandwidth, spread=behind.spread, measured=l.measured or l.bandwidth)
+            l = replace(l, bandwidth=behind.bandwidth, spread=behind.spread, measured=l.measured or l.bandwidth,
+                        date=behind.date)
         out.append(l)
     return out[::-1], notes[::-1]
 
 # %% ../../nbs/roofs/hardware.ipynb #3214a60b
-def _higher_of(firsts, agains, key, rate):
-    found = {key(b): b for b in agains}
+def _higher_of(firsts, agains, date, key, rate):
+    found = {key(b): replace(b, date=b.date or date) for b in agains}
     return tuple(max(a, found.get(key(a), a), key=lambda c: getattr(c, rate)) for a in firsts)
 
 def lifted(peaks:HardwarePeaks, others:Iterable[HardwarePeaks])->HardwarePeaks:
     "Return `peaks` with every ceiling at the best of `others`, of equal probes; one below a tenth of that is named."
     for o in others:
-        kinds = _higher_of(peaks.kinds, o.kinds, lambda k: (k.kind, k.dtype), "rate")
-        ceilings = _higher_of(peaks.ceilings, o.ceilings, lambda c: (c.dtype, c.unit), "flops")
-        levels, _ = nearer_is_faster(_higher_of(peaks.levels, o.levels, lambda l: (l.name, l.capacity), "bandwidth"))
+        date = o.environment.get("date", "")
+        kinds = _higher_of(peaks.kinds, o.kinds, date, lambda k: (k.kind, k.dtype), "rate")
+        ceilings = _higher_of(peaks.ceilings, o.ceilings, date, lambda c: (c.dtype, c.unit), "flops")
+        levels = _higher_of(peaks.levels, o.levels, date, lambda l: (l.name, l.capacity), "bandwidth")
+        levels, _ = nearer_is_faster(levels)
         pairs = [*((c.name, c.flops, b.flops, "FLOP/s") for c, b in zip(peaks.ceilings, ceilings)),
                  *((f"{k.dtype} {k.kind}", k.rate, b.rate, f"{k.per}/s") for k, b in zip(peaks.kinds, kinds))]
         refused = {name: f"{format_si(a, unit)} refused: it reached {format_si(b, unit)} before on this machine"

@@ -140,11 +140,12 @@ class _GraphHooks:
             self.handles.append(node.register_prehook(self.hook(offset + owner, isinstance(node, BackwardCFunction))))
 
 # %% ../../nbs/timing/timestamps.ipynb #ra4s0002
-def _behind(graph, timestamp):
-    "Set hooks that have the engine call `timestamp` behind the last node of a backward, before what others ask."
+def _around_callbacks(graph, before, behind):
+    "Set hooks that have the engine call `before` after the last node of a backward, and `behind` after all callbacks."
     asked = []
+    def ended(): before(); queue_callback(behind)
     def ask(gradients):
-        if not asked: asked.append(queue_callback(timestamp))
+        if not asked: asked.append(queue_callback(ended))
     roots = graph if isinstance(graph, (list, tuple)) else [graph]
     return [node.register_prehook(ask) for node in roots if node is not None]
 
@@ -208,12 +209,13 @@ class StepTimestamps:
         "Let the step be in `phase` within the context."
         log, now, before = self.log, self.now, self.offset
         self.offset = self.n * phases.index(phase)
-        slot = self.offset + part
+        slot, model = self.offset + part, self.offset
+        def charge(slot): log((switch, slot, now()))
         try:
             if graph is not None:
                 with self.preparing():
                     self.graph.set(graph, part, self.offset)
-                    self.graph.handles += _behind(graph, lambda: log((switch, slot, now())))
+                    self.graph.handles += _around_callbacks(graph, partial(charge, model), partial(charge, slot))
             log((enter, slot, now()))
             try: yield
             finally:
@@ -338,8 +340,6 @@ def _backward_time(n, hook=None):
     y.backward()
     return (perf_counter() - start) / n
 
-def _noop(x): pass
-
 def _loop(f, n):
     start = perf_counter()
     for _ in range(n): f(None)
@@ -352,7 +352,7 @@ def kernel_cost(
     "Measure the cost of the two timestamps around the call of a kernel on this CPU, now, s."
     timestamps = CpuTimestamps()
     def timestamped(_): timestamps.note(enter, 0); timestamps.note(leave, 0)
-    cost = statistics.median(_loop(timestamped, n) - _loop(_noop, n) for _ in range(rounds))
+    cost = statistics.median(_loop(timestamped, n) - _loop(lambda _: None, n) for _ in range(rounds))
     return max(cost, 0.0)
 
 def node_cost(

@@ -57,10 +57,6 @@ def model_name(result)->str:
     name, bracket, how = result.model.partition(" (")
     return (short_name(str(result.call.get("model") or "").rpartition(":")[2]) or name) + bracket + how
 
-def known_flops(result)->float:
-    "Return the known FLOPs of the rows or of the operators, whichever are more, FLOP."
-    return max(sum(p.flops or 0 for p in points) for points in (result.points, result.ops))
-
 # %% ../../nbs/views/headline.ipynb #b2c53bdb
 def _is_predicted(result): return result.program is not None and result.program.source == "predicted"
 
@@ -96,7 +92,7 @@ def _rate_text(result):
         if any(q.flops is None for q in result.ops): rate = f"≥ {rate}"
         if _is_predicted(result): rate += " expected"
         return f"{rate} (device time only)" if is_device_alone(result) else rate
-    flops = known_flops(result)
+    flops = max(sum(p.flops or 0 for p in points) for points in (result.points, result.ops))
     if not unknown: return "" if p is None or flops else "? FLOP/s"
     known = f"≥ {format_si(flops, 'FLOP', 1)}" if flops else "? FLOP"
     return f"{known}, {unknown} operator{'s' if unknown > 1 else ''} unknown"
@@ -106,8 +102,7 @@ def _of_mean_rank(p, n):
     "Average the times of a row over `n` ranks; a rank without the row counts as 0 s."
     part, time = len(p.ranks) / n, sum(t for _, t in p.ranks) / n
     def scaled(s): return None if s is None else s * part
-    roof = scaled(p.roof_time_s)
-    if is_waiting(p) and roof: roof = min(roof, time)
+    roof = min(p.network_s, time) if is_waiting(p) and p.roof_time_s else scaled(p.roof_time_s)
     return replace(p, time_s=time, roof_time_s=roof, launch_s=scaled(p.launch_s),
                    explained=[(kind, scaled(s)) for kind, s in p.explained])
 

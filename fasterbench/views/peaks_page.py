@@ -108,10 +108,6 @@ def drawn_by_kind(fig, rows, value, unit, mode):
                         marker=dict(symbol=shapes[(k + k // 7) % 7], size=8, color=color))
 
 # %% ../../nbs/views/peaks_page.ipynb #5be84216
-def _sweep_axes(fig, memory, sizes, rates):
-    fig.update_xaxes(title="working set" if memory else "FLOP per call", **log_axis("B" if memory else "FLOP", sizes))
-    fig.update_yaxes(title="bandwidth" if memory else "rate", **log_axis("B/s" if memory else "FLOP/s", rates))
-
 def sweep(
     peaks:HardwarePeaks, # Measured ones
     what:str="memory",   # "memory": bandwidth over working set; "arithmetic": rate over FLOP per call
@@ -121,10 +117,12 @@ def sweep(
     rows, fig, memory = probes(peaks, what), canvas(), what == "memory"
     sizes = [r["size"] for r in rows] or [1]
     lines = _ceiling_spans(peaks, what, sizes)
-    drawn_by_kind(fig, rows, "rate", "B/s" if memory else "FLOP/s", "lines+markers")
+    size, rate = ("B", "B/s") if memory else ("FLOP", "FLOP/s")
+    drawn_by_kind(fig, rows, "rate", rate, "lines+markers")
     _ceiling_lines(fig, lines, [l.capacity for l in peaks.levels if l.capacity] if memory else [])
-    _sweep_axes(fig, memory, [*sizes, *(x for start, end, *_ in lines for x in (start, end))],
-                [r["rate"] for r in rows] + [rate for *_, rate, _ in lines])
+    places, rates = sizes + [x for span in lines for x in span[:2]], [r["rate"] for r in rows] + [l[2] for l in lines]
+    fig.update_xaxes(title="working set" if memory else "FLOP per call", **log_axis(size, places))
+    fig.update_yaxes(title="bandwidth" if memory else "rate", **log_axis(rate, rates))
     where = f"{peaks.environment.get('device_name', peaks.device)}, {peaks.environment.get('date', '')[:10]}"
     alt = f"{what} probes on {where}; ceilings: {', '.join(text for *_, text in lines)}"
     return dress(fig, where if title is None else title, alt, 480).update_layout(margin_l=90)
@@ -138,7 +136,8 @@ def _probe_sheet(peaks, what):
 
 def _about_peaks(peaks):
     "List the device, each ceiling with its spread and its probe, and what did not run."
-    device = pairs_of({"device": peaks.device} | peaks.environment)
+    dates = {f"date of {name}": date for name, date in peaks.dates.items()}
+    device = pairs_of({"device": peaks.device} | peaks.environment | dates)
     titles, *ceilings = peaks_rows(peaks)
     named = [(name, [(t, v) for t, v in zip(titles[1:], values) if v]) for name, *values in ceilings]
     skipped = [("Probes that did not run", list(peaks.skipped.items()))] if peaks.skipped else []

@@ -266,7 +266,7 @@ def plot_points(
     roofs(fig, result.peaks, levels_in_use(result, rows), box, dtypes_in_use(result, working),
           kinds_in_use(result, rows), network, mix_ceiling(result) if points == "steps" else None)
     wires = _with_wires(fig, rows, on) if network and points != "steps" else None
-    _all_markers(fig, result, rows, on, off, marker_size if points != "steps" else _step_size)
+    _all_markers(fig, result, rows, on, off, marker_size if points != "steps" else lambda p: 7.0)   # a step: all time
     for p in star: _program_marks(fig, p, wires if points == "modules" else None)   # on top of the other markers
     slowest = sorted(on, key=lambda i: -rows[i].time_s)[:named]
     if points != "steps": name_rows(fig, rows, slowest, on, star, box)
@@ -294,8 +294,6 @@ def _drawn_places(rows):
 def _program_marks(fig, p, wires):
     if wires and p.wire_intensity: wires.wire_star(fig, p)
     _star(fig, p)
-
-def _step_size(p): return 7.0      # a step is all of the time
 
 def _all_markers(fig, result, rows, on, off, size):
     "Draw the rows that have a place on the chart, those of the strip, and the entries of the legend for phases."

@@ -128,7 +128,8 @@ def _points_tab(result, points, title, top):
     groups = _row_groups(slow, points, columns)
     drawn = [_roofline(slow, points, [*rows[:top], *(p for p, _ in groups)])] if result.peaks else []
     shown = filled(columns, values)
-    if any(c["field"] == "operator" and c["visible"] for c in shown): shown = _hide(shown, "type")
+    if any(c["field"] == "operator" and c["visible"] for c in shown):
+        shown = [c | dict(visible=c["visible"] and c["field"] != "type") for c in shown]
     return dict(name=points, title=title, figures=[*drawn, figure(plot_categories(slow, points))], columns=shown,
                 rows=values, left_out=len(rows) - len(rows[:top]), groups=[g for _, g in groups], names=True,
                 sort=["time_s", "desc"], fold=len(fold(rows[:top])) < len(rows[:top]), xprof=_like_xprof(columns))
@@ -136,8 +137,6 @@ def _points_tab(result, points, title, top):
 def _roofline(result, points, rows):
     "Return the chart of `rows`, folded ones among them; its words are of the rows of `result`."
     return figure(chart(_with(result, points, rows), "", points, 0)) | dict(alt=alt_text(result, points))
-
-def _hide(columns, field): return [c | dict(visible=c["visible"] and c["field"] != field) for c in columns]
 
 def _layers_tab(result, top):
     "Return the kernels of compiled code by layer, with the bytes of a layer's operators one by one and of its kernels."

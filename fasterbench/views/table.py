@@ -68,8 +68,7 @@ _spare = "bytes_moved", "wire_bytes", "flops", "slowest_rank", "rank_min_s"
 def _with_ranks(shown, points):
     "Show, of several ranks, the median with the fastest and the slowest."
     if not any(p.ranks for p in points): return shown
-    more = [fields["time_s"]._replace(short="median"), *(fields[k] for k in ("rank_min_s", "rank_max_s",
-                                                                               "slowest_rank"))]
+    more = [fields["time_s"]._replace(short="median"), *map(fields.get, ("rank_min_s", "rank_max_s", "slowest_rank"))]
     return [g for f in shown if f.name not in _left_out for g in (more if f.name == "time_s" else [f])]
 
 def _two_times(shown, points):
@@ -165,14 +164,12 @@ def largest_gap(result, rows)->list[str]:
     "Name the row that loses most time below its roof; none where no row has a roof."
     bounded = [p for p in rows if (p.potential_s or 0) > 0 and p.bound not in ("none", "undefined")]
     if not bounded or any(p.is_range for p in rows): return []
-    p, total = max(bounded, key=_gap_of), divided(result).end_to_end_s
+    p, total = max(bounded, key=lambda p: p.potential_s), divided(result).end_to_end_s
     lost, whole, name = brief(p.potential_s, "s"), brief(total, "s"), printable(label(p))
     if len(name) > 48: name = "…" + name[-47:]
     if p.phase: name += f" ({p.phase})"
     reached = percent_text(p.utilization_pct / 100, 0 if p.utilization_pct >= 9.95 else 1)
     return [f"largest gap: {name}, {lost} of {whole}, at {reached} of its roof"]
-
-def _gap_of(p): return p.potential_s
 
 # %% ../../nbs/views/table.ipynb #8338375b
 def summary(

@@ -21,7 +21,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from ..core.arguments import tensors_of
 from ..core.dtypes import dtype_name
 from ..core.tensors import storage_of
-from ..core.private import (DisableTorchFunctionSubclass, FakeTensor,
+from ..core.private import (DisableTorchFunctionSubclass, FakeTensor, _current_graph_task_id,
                                       _disable_current_modes, _disabled_torch_dispatch_impl, _functorch,
                                       _get_sequence_nr, is_traceable_wrapper_subclass)
 from ..engine.backward import running_node
@@ -332,8 +332,9 @@ class _Visits(_Stack):
     "A stack of the modules of a training step, and of the nodes that its backward runs."
     def current(self):
         "Index of the visit that the operator now running belongs to."
-        node = running_node() if self.phase == "backward" else None
-        if node is None or len(self._stack) > self._outside: return self._stack[-1]
+        if self.phase != "backward" or len(self._stack) > self._outside: return self._stack[-1]
+        if (node := running_node()) is None:                     # before the engine runs, or in its last callbacks
+            return self._stack[-1] if _current_graph_task_id() < 0 else self._at("end", 0)
         visit = self._of_node(node)
         if torch.is_grad_enabled() and _in_checkpoint(): visit = self._again(visit)
         if (number := _get_sequence_nr()) > self._number:        # nodes were made since the operator before
@@ -341,12 +342,16 @@ class _Visits(_Stack):
             self._number = number
         return visit
 
+    def _at(self, key, part, phase="backward"):
+        "Return the visit of a key, at first a new one."
+        if key not in self._backward:
+            self._backward[key] = len(self.all)
+            self.all.append(Visit(part, phase))
+        return self._backward[key]
+
     def _again(self, visit):
         "Return the visit of what checkpointing runs again outside every module, for a node of `visit`."
-        if (key := ("again", visit)) not in self._backward:
-            self._backward[key] = len(self.all)
-            self.all.append(Visit(self.all[visit].part, "recompute"))
-        return self._backward[key]
+        return self._at(("again", visit), self.all[visit].part, "recompute")
 
     def _of_node(self, node):
         variable = getattr(node, "variable", None)
@@ -356,10 +361,7 @@ class _Visits(_Stack):
             key = self._made_in.of(node) if variable is None else self._stack[-1]
             part = self.all[key].part
             if self.all[key].phase == "backward": return key     # made by a node of this backward
-        if key not in self._backward:
-            self._backward[key] = len(self.all)
-            self.all.append(Visit(part, "backward"))
-        return self._backward[key]
+        return self._at(key, part)
 
 # %% ../../nbs/work/trace.ipynb #1a2y0000
 _later = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType, map, filter)
