@@ -201,7 +201,12 @@ def test_one_thing_at_a_time_on_standard_output(folder):
     assert "<title>" in fasterbench("compare", *["saved.json"] * 3, "--html", "-", cwd=folder).stdout
 
 def test_saved_results_need_no_torch(folder):
-    "With torch out of reach, a saved result is read, shown, drawn, compared and written again as it was."
+    "With torch out of reach, a saved result is read, shown, drawn, compared and written again as it was; one with memory, too."
+    import torch
+    from dataclasses import replace
+    from fasterbench import count_work, from_json
+    memory = count_work(torch.nn.Linear(8, 8), torch.ones(4, 8)).memory
+    replace(from_json(folder/"saved.json"), memory=memory).to_json(folder/"memory.json")
     block = "import sys\nfor m in ('torch', 'numpy'): sys.modules[m] = None\n"
     code = block + """
 import json, fasterbench
@@ -211,7 +216,8 @@ saved.to_json("again.json"); assert fasterbench.from_json("again.json") == saved
 both = fasterbench.compare(saved, "saved.json")
 both.summary(3); both.plot(); both.to_html("both.html"); both.to_csv("both.csv")
 from fasterbench.cli.main import main
-for args in (["report", "saved.json"], ["compare", "saved.json", "saved.json", "--html", "cli.html"]):
+for args in (["report", "saved.json"], ["report", "memory.json", "--html", "memory.html"], ["compare", *["memory.json"] * 2, "--html", "pair.html"],
+             ["compare", "saved.json", "saved.json", "--html", "cli.html"]):
     try: main(args)
     except SystemExit as e: assert e.code == 0
 """

@@ -227,7 +227,8 @@ def fit_note(model, sample, peaks, **how):
     "Return a line on the largest batch that fits a device; none where its memory or the feature is not known."
     room, memory = peaks.capacity("memory"), door("memory")
     if memory is None: return [absent("memory")]
-    return [str(memory.fit(model, sample, room, **how))] if room else ["the memory of the device is not known"]
+    if not room: return ["the memory of the device is not known"]
+    return [str(memory.batch_that_fits(model, sample, room, **how))]
 
 # %% ../../nbs/cli/roofline_verb.ipynb #680f5322
 @app.command(epilog=examples("report resnet18.json", "report resnet18.json --top 30 --html resnet18.html"))

@@ -37,8 +37,8 @@ def cell(p:RooflinePoint, field:Field, concise:bool=False)->str:
 def _spread_mark(p):
     "Write the spread of a row's time if it is in doubt, or why: `busy`, `short`."
     if p.is_range: return "?"
-    if not has_caveat(p) or not p.time_s: return ""
-    spread = (p.time_iqr_s or 0.0) / p.time_s
+    if not has_caveat(p): return ""
+    spread = (p.time_iqr_s or 0.0) / p.time_s if p.time_s else 0.0
     if p.source != "predicted" and not spread: return "short"
     return "busy" if p.disturbed and 0 < spread <= row_spread else _spread(spread)
 

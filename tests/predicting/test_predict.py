@@ -231,7 +231,6 @@ def test_predictions_are_told_apart_by_their_batch():
     series = compare(*found)
     assert series.labels == ["batch 1", "batch 8", "batch 32"] and series.quantity == "batch"
 
-@heavy_only("six seconds of counting, alone in a process")
 def test_a_prediction_says_what_it_was_not_given():
     "Beside a profile of the same step nothing of the call differs; an optimizer is named by its class."
     import torch
@@ -243,6 +242,7 @@ def test_a_prediction_says_what_it_was_not_given():
     assert forward.call == dict(backward=False, loss=None, optimizer=None) and step.call == dict(backward=True, loss=None, optimizer="SGD")
     assert {"backward: False before, True after", "optimizer: not given before, SGD after"} <= set(differences([forward, step]))
 
+@heavy_only("six seconds of counting, alone in a process")
 def test_predict_is_fast_and_needs_no_memory_for_weights():
     "A language model of 7 billion parameters: 27 GB of weights would not pass a limit of 3 GB."
     pytest.importorskip("transformers")
@@ -354,6 +354,7 @@ def test_what_launches_no_kernel_has_no_device_time():
     found = predict(Allocates(), torch.randn(16, 16), "NVIDIA H100 80GB HBM3")
     assert found.program.time_s == pytest.approx(5e-6, rel=0.01) and found.environment["operators"] == 1
 
+@heavy_only("every device of the table")
 def test_of_one_chip_no_product_with_higher_roofs_is_slower():
     "A product of 8192³ in bfloat16, a stream and a step's product, on every pair of devices of an architecture."
     import torch
