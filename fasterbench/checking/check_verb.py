@@ -410,7 +410,7 @@ _fields = {f.name: f for f in (
     Field("figure", "", "metric", "text", "metric that the budget limits"),
     Field("budget", "", "budget", "text", "budget as written in the file"),
     Field("found", "", "value", "text", "counted or measured value"),
-    Field("interval", "", "interval", "text", "99 % confidence interval of the median"),
+    Field("interval", "", "interval", "text", "99 % confidence interval of the median; against a saved result, with what differs between two runs"),
     Field("verdict", "", "verdict", "text", "kept, broken or inconclusive"),
     Field("limit_used", "", "limit used", "share", "value ÷ limit; for a lower limit, limit ÷ value"),
     Field("kind", "", "kind", "text",
