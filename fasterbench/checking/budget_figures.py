@@ -161,11 +161,14 @@ def errors_of_saved(
 )->dict[str, float]:
     "Return the half width of the 99 % interval of the time of each layer, as a fraction; the model has the empty name."
     t, own = result.timing, grouped(result.points, lambda p: p.name)
-    def error(iqr, time, n): return iqr / time if "quietest" in t.statistic else median_error(iqr / time, n, nearly_sure)
-    sums = {path: (sum(p.time_iqr_s or 0.0 for n in names for p in own[n]), sum(p.time_s for n in names for p in own[n]))
-            for path, names in _rows_inside(own).items()}
-    errors = {path: error(iqr, time, t.steps) for path, (iqr, time) in sums.items() if time}
-    return errors | {"": error(t.end_to_end_iqr_s, t.end_to_end_s, t.bare_steps)}
+    def error(iqr, time, n):
+        return iqr / time if "quietest" in t.statistic else median_error(iqr / time, n, nearly_sure)
+    errors = {"": error(t.end_to_end_iqr_s, t.end_to_end_s, t.bare_steps)}
+    for path, names in _rows_inside(own).items():
+        rows = [p for n in names for p in own[n]]
+        iqr, time = sum(p.time_iqr_s or 0.0 for p in rows), sum(p.time_s for p in rows)
+        if time: errors[path] = error(iqr, time, t.steps)
+    return errors
 
 def machine_change(
     before:tuple,      # Quartiles of the reference product and copy, s; (): not timed

@@ -280,8 +280,8 @@ def too_near(
     budget:Budget,
     found:Found,   # With an interval
 )->bool:
-    "True if the limit is so close to the figure that 1000 rounds would not decide."
-    return _rounds_needed(budget, found) >= 1000
+    "True if 1000 rounds would not decide: the limit is close to the figure, or the baseline was disturbed."
+    return bool(found.baseline_doubt) or _rounds_needed(budget, found) >= 1000
 
 def _narrower(budget, found):
     "Return about how many rounds would decide: an interval narrows with the root of their number."
