@@ -318,11 +318,13 @@ def _against_saved(settings, path):
     measured()
     unlike = _unlike(before, replace(measured.result, sample=describe_sample(measured.sample)))
     if unlike: raise SideError(f"{path} cannot be a baseline here: {'; '.join(unlike)}")
-    busy = [f"{text} while {path} was measured" for text in load_caveats(before.timing)]
+    doubts = [f"{text} while {path} was measured" for text in load_caveats(before.timing)]
+    if measured.references[-1] and not before.timing.reference:
+        doubts.append(f"{path} has no times of the reference product and copy: how the machine changed is unknown")
     with _doubt_of_load() as doubt:
         def reduced(rounds):
             changed = machine_change(before.timing.reference, measured.references)
-            return over_saved(rounds, before, changed, doubt=doubt(), baseline=path, baseline_doubt="; ".join(busy))
+            return over_saved(rounds, before, changed, doubt=doubt(), baseline=path, baseline_doubt="; ".join(doubts))
         yield lambda k: measured(), reduced
 
 def _unlike(before, now):
