@@ -25,11 +25,7 @@ phases = ("forward", "backward", "recompute", "update")     # `recompute`: forwa
 # %% ../../nbs/engine/step.ipynb #ba292985
 class NodeOwners:
     "The makers of autograd nodes: each node is made by the one at work when it got its number."
-    def __init__(self,
-        first,               # Who is at work at first
-        number:int|None=None # The next node's number then; None: now
-    ):
-        self.numbers, self.owners = [_get_sequence_nr() if number is None else number], [first]
+    def __init__(self, first): self.numbers, self.owners = [-1], [first]      # `first` made what is not noted
 
     def note(self,
         owner,               # Who takes over
@@ -40,7 +36,7 @@ class NodeOwners:
         if self.numbers[-1] == number: self.owners[-1] = owner
         elif number > self.numbers[-1]: self.numbers.append(number); self.owners.append(owner)
 
-    def of(self, node): return self.owners[max(bisect_right(self.numbers, node._sequence_nr()) - 1, 0)]
+    def of(self, node): return self.owners[bisect_right(self.numbers, node._sequence_nr()) - 1]
 
 # %% ../../nbs/engine/step.ipynb #ab992c92
 def parameter_owners(listed:list[Part])->dict[int, int]:

@@ -41,8 +41,11 @@ metric_fields = {f.name: f for f in (
           "share of the step time in containers and in rows without FLOPs or bytes"),
     Field("idle_share", "", "idle", "share", "share of the step time in which no kernel runs on the GPU"),
     Field("outside_share", "", "outside", "share", "share of the step time outside the model"),
-    Field("forward_share", "", "forward", "share"), Field("backward_share", "", "backward", "share"),
-    Field("recompute_share", "", "recompute", "share"), Field("update_share", "", "update", "share"),
+    Field("forward_share", "", "forward", "share",
+          "share of the step time in rows of the forward; the Python of containers is in overhead"),
+    Field("backward_share", "", "backward", "share", "share of the step time in rows of the backward"),
+    Field("recompute_share", "", "recompute", "share", "share of the step time in rows of the recomputation"),
+    Field("update_share", "", "update", "share", "share of the step time in the row of the update"),
     Field("flops", "FLOP", "FLOPs", "si", "of a step"), Field("bytes_moved", "B", "bytes", "si", "of a step"),
     Field("others", "", "cores used by others", "fixed", "cores that other processes used during the step", "others"),
     Field("cores", "", "cores", "fixed", "cores that this process may use"))}

@@ -16,7 +16,7 @@ from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from ..core.arguments import tensors_of
-from ..core.private import _current_autograd_node, _functorch, is_fx_symbolic_tracing
+from ..core.private import _current_autograd_node, _functorch, is_fx_symbolic_tracing, module_call_code
 from ..engine.accelerator import device_of, is_capturing
 from ..engine.modules import Part, parts, wrapped
 from ..engine.step import Forward, parameter_owners
@@ -183,10 +183,24 @@ class Sensors:
         "End an update that raised."
         if self.updating is not None and not _running(self.updating.frame): self._close()
 
+# %% ../../nbs/running/program.ipynb #pg0part1
+def _has_other_layers(module, mine):
+    return any(part not in mine and any(p is not None for p in part._parameters.values()) for part in module.modules())
+
+def is_part_of_caller(model:nn.Module)->bool:
+    "Tell if this thread runs a module that has layers with parameters besides those of `model`."
+    mine, frame = set(model.modules()), sys._getframe(1)
+    while frame is not None:
+        calls = frame.f_code is module_call_code
+        if calls and _has_other_layers(frame.f_locals["self"], mine): return True
+        frame = frame.f_back
+    return False
+
 # %% ../../nbs/running/program.ipynb #pg000031
 class ProgramStep(Forward):
     "Calls of a model, backwards and updates that a program does."
     training, loss, has_backward = True, None, True
+    is_part = False                              # Whether the model is a part of something that has other layers
     def __init__(self, model:nn.Module):
         super().__init__(model)
         self.owners, self.earlier = parameter_owners(self.modules), len(self.modules)

@@ -8,7 +8,7 @@ __all__ = ['graph_of']
 # %% ../../nbs/running/sampling.ipynb #sm000004
 import sys, weakref
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from threading import get_ident
 from time import perf_counter
 from typing import NamedTuple
@@ -21,7 +21,7 @@ from .steps import CompiledStep, CountedStep, KernelStep, timer
 from ..core.arguments import tensors_of
 from ..engine.accelerator import accelerator, is_accelerator, settle
 from ..engine.modules import is_compiled, wrapped
-from .program import ProgramStep, Sensors
+from .program import ProgramStep, Sensors, is_part_of_caller
 from ..engine.step import phases
 from ..engine.undo import Undo
 from ..probes.machine import environment
@@ -183,6 +183,7 @@ class ProgramSample:
         over = self.called(forward, call_key(self.run.model, args, kwargs))
         if not over and type(self.stage) is self.counter:
             self.step.note(args, kwargs)
+            self.run.is_part = self.run.is_part or is_part_of_caller(self.run.model)
             self.settings = describe_settings(self.run.model, self.run.device, accelerator(self.run.device).settings())
         return over
 
@@ -337,6 +338,18 @@ class ProgramSample:
 def _slot_samples(steps, n): return [Samples(tuple(v)) for v in zip(*(s.own[:n] for s in steps))]
 def _samples_of(values): return Samples(tuple(values))
 
+def _without(work, part):
+    "Return `work` without that of `part`."
+    mine = [i for i, c in enumerate(work.trace) if c.part != part]
+    return replace(work, trace=[work.trace[i] for i in mine], crossing=[work.crossing[i] for i in mine])
+
+def _taken_outside(run, own):
+    "Return the time outside the model, and set to zero the slots that have it: in a part, those of a loss too."
+    slots = range(run.earlier, len(own), len(run.parts)) if run.is_part else [run.earlier]
+    outside = _samples_of(map(sum, zip(*(own[i].values for i in slots))))
+    for i in slots: own[i] = _samples_of([0.0] * len(outside.values))
+    return outside
+
 def _module_times(sample, steps, clocked, own, outside):
     "Return the times, by the clock of the stage that took them."
     device = sample.run.device
@@ -365,9 +378,9 @@ def measurement(sample:ProgramSample, device:torch.device)->tuple[Measurement, l
     if not steps: steps, clocked = sample.timed[:sample.active], clocked or sample.clocked[:sample.active]
     if not all(s.own for s in steps): raise ValueError("the trace of the profiler is incomplete")
     own = _slot_samples(steps, len(run.parts) * (len(phases) if run.has_backward else 1))
-    outside, own[run.earlier] = own[run.earlier], _samples_of([0.0] * len(steps))
+    work, outside = sample.work if not run.is_part else _without(sample.work, run.earlier), _taken_outside(run, own)
     times = _module_times(sample, steps, clocked, own, outside)
-    ran = [not compiled_part(run.parts[c.part]) for c in sample.work.trace]
+    ran = [not compiled_part(run.parts[c.part]) for c in work.trace]
     notes = [_no_update] * (sample.by == "backward") + mixed
-    return Measurement(sample.work, times, [None] * len(ran), accelerator(device).tf32(), ran,
+    return Measurement(work, times, [None] * len(ran), accelerator(device).tf32(), ran,
                        environment=environment(accelerator(device).properties())), notes

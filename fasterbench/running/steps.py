@@ -36,6 +36,12 @@ def reaches(run:ProgramStep, nodes:list, owner)->bool:
     def mine(n): return id(n.variable) in run.owners if hasattr(n, "variable") else owner(n) < run.earlier
     return any(map(mine, graph_nodes(nodes)))
 
+def reaches_others(run:ProgramStep, nodes:list, owner)->bool:
+    "Tell if a backward from `nodes` gives gradients to tensors of others, by nodes that the model did not make."
+    others = [n for n in graph_nodes(nodes) if not hasattr(n, "variable") and owner(n) >= run.earlier]
+    given = [to.variable for n in others for to, _ in n.next_functions if hasattr(to, "variable")]
+    return any(id(t) not in run.owners for t in given)
+
 # %% ../../nbs/running/steps.ipynb #sm00001e
 def is_here(thread)->bool:
     "Tell if a module is called in `thread`, or in one that runs a node of a backward; and not by a tracer."
@@ -168,7 +174,10 @@ class TimedStep:
         finally: self.timestamps.offset = before
 
     def backward(self, nodes):
-        with self.timestamps.preparing(): mine = reaches(self.run, nodes, self.timestamps.graph.owners().of)
+        with self.timestamps.preparing():
+            owner = self.timestamps.graph.owners().of
+            mine = reaches(self.run, nodes, owner)
+            self.run.is_part = self.run.is_part or mine and reaches_others(self.run, nodes, owner)
         return self.timestamps.section(self.outside, "backward", nodes) if mine else nullcontext()
 
     def update(self, optimizer): return self.timestamps.section(self.outside + 1, "update")

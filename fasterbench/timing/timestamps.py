@@ -111,7 +111,7 @@ class _GraphHooks:
         "Forget what was noted: the step is over."
         self.unhook()
         self.borders, self.stack = [], [len(self.run.modules)]
-        self.made = NodeOwners(self.run.earlier, -1)
+        self.made = NodeOwners(self.run.earlier)
 
     def owners(self)->NodeOwners:
         "Return who made which nodes, from the numbers that were noted since the step began."

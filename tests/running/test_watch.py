@@ -251,6 +251,108 @@ def test_times_land_where_they_were_spent():
     naps.check(rows(w.result))
     assert 0.5 < w.result.timing.ratio < 2
 
+# ---- parts of a model
+
+def linear(batch, inner, outer, gradients): return gradients * 2 * batch * inner * outer      # contractions of one layer, by hand
+
+class Between(nn.Module):
+    "Three layers and two nodes that take their time, of which only `middle` is watched in the tests."
+    def __init__(self): super().__init__(); self.first, self.middle, self.last = nn.Linear(64, 256), nn.Linear(256, 32), nn.Linear(32, 8)
+    def forward(self, x): return self.last(Slowly.apply(self.middle(Slowly.apply(self.first(x).relu()))))
+
+class Slowly(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x): return x * 1
+    @staticmethod
+    def backward(ctx, grad): time.sleep(0.01); return grad * 1
+
+def watched_part(model, part, inputs=64, steps=20, loss=lambda out: out.square().mean(), **how):
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.01)
+    with watch(part, every=100, peaks=peaks, **how) as w:
+        for _ in range(steps):
+            loss(model(torch.randn(16, inputs))).backward()
+            optimizer.step(); optimizer.zero_grad()
+    return w
+
+@pytest.mark.timed
+def test_work_of_layers_before_and_after_a_part_is_not_its_own():
+    model = Between()
+    w = watched_part(model, model.middle)
+    by, out = rows(w.result), 16 * 32
+    assert set(by) == {("", "forward"), ("", "backward"), ("(optimizer)", "update"), ("(outside the model)", "")}
+    assert by["", "forward"].contraction_flops == linear(16, 256, 32, 1) and by["", "backward"].contraction_flops == linear(16, 256, 32, 2)
+    # it reads the gradient of its result, its weights, and its input; it writes gradients of the input, the weights and the bias
+    assert by["", "backward"].bytes_moved == 4 * (out + 256*32 + 16*256 + 16*256 + 256*32 + 32)
+    assert by["", "backward"].time_s < 0.005 and by["(outside the model)", ""].time_s > 0.02          # both naps
+    assert w.series[-1]["mfu"] == pytest.approx(linear(16, 256, 32, 3) / peaks.peak_flops / w.series[-1]["step_time_s"])
+
+@pytest.mark.parametrize("part, gradients", [("first", 1), ("middle", 2), ("last", 2)])
+def test_a_part_has_the_gradients_that_are_asked_for(part, gradients):
+    model = Between()
+    layer = model.get_submodule(part)
+    by = rows(watched_part(model, layer).result)
+    assert by["", "backward"].contraction_flops == linear(16, layer.in_features, layer.out_features, gradients)
+
+def test_a_part_among_frozen_layers():
+    "No other layer gets a gradient: the input of the part is not asked for one, and what comes after it is no loss all the same."
+    model = Between()
+    for p in (*model.first.parameters(), *model.last.parameters()): p.requires_grad_(False)
+    by = rows(watched_part(model, model.middle).result)
+    assert by["", "backward"].contraction_flops == linear(16, 256, 32, 1) and ("(loss)", "backward") not in by
+
+def test_a_loss_with_a_penalty_is_a_loss():
+    "Its nodes come to parameters, but to those of the model."
+    model = nn.Sequential(nn.Linear(64, 8))
+    penalized = watched_part(model, model, loss=lambda out: out.square().mean() + model[0].weight.square().sum())
+    by = rows(penalized.result)
+    assert by["(loss)", "backward"].flops > 64 * 8 and by["0", "backward"].contraction_flops == linear(16, 64, 8, 1)
+
+class Tied(nn.Module):
+    "The last layer has the weights of the first."
+    def __init__(self): super().__init__(); self.body, self.last = nn.Sequential(nn.Linear(64, 32), nn.Linear(32, 64)), nn.Linear(64, 32, bias=False); self.last.weight = self.body[0].weight
+    def forward(self, x): return self.last(self.body(x))
+
+def test_a_layer_with_the_weights_of_a_part_is_not_its_own():
+    model = Tied()
+    by = rows(watched_part(model, model.body).result)
+    assert by["0", "backward"].contraction_flops == linear(16, 64, 32, 1) and by["1", "backward"].contraction_flops == linear(16, 32, 64, 2)
+    assert ("(loss)", "backward") not in by and sum(p.contraction_flops or 0 for p in by.values() if p.phase == "backward") == linear(16, 64, 32, 3)
+
+def test_a_module_that_only_calls_the_model_makes_no_part_of_it():
+    inner = nn.Sequential(nn.Linear(64, 8))
+    class Wrapped(nn.Module):
+        def __init__(self): super().__init__(); self.inner = inner
+        def forward(self, x): return self.inner(x)
+    assert ("(loss)", "backward") in rows(watched_part(Wrapped(), inner).result)
+
+def test_a_compiled_part():
+    model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 8))
+    model[2].compile(backend="eager")
+    by = rows(watched_part(model, model[2]).result)
+    assert by["", "backward"].contraction_flops == linear(16, 256, 8, 2) and ("(loss)", "backward") not in by
+
+def test_the_discriminator_alone():
+    "By hand: with the real and the generated batch two gradients of the weights, with that of the generator's step both gradients."
+    generator, discriminator = nn.Linear(8, 16), nn.Linear(16, 32)
+    updates = [torch.optim.SGD(m.parameters(), lr=0.01) for m in (generator, discriminator)]
+    with watch(discriminator, every=100, optimizer=updates[1], peaks=peaks) as w:
+        for _ in range(30):
+            for other in (torch.randn(4, 16), generator(torch.randn(4, 8)).detach()): discriminator(other).square().mean().backward()
+            updates[1].step(); updates[1].zero_grad()
+            discriminator(generator(torch.randn(4, 8))).square().mean().backward()
+            updates[0].step(); updates[0].zero_grad()
+    assert rows(w.result)["", "backward"].contraction_flops == linear(4, 16, 32, 1 + 1 + 2)
+
+def test_a_callback_watches_a_part():
+    pytest.importorskip("transformers")
+    seen = fasterbench.trainer_callback("middle", every=100, peaks=peaks)
+    model = Between()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    seen.on_train_begin(None, None, None, model=model)
+    for _ in range(20): model(torch.randn(16, 64)).square().mean().backward(); optimizer.step(); optimizer.zero_grad()
+    seen.on_train_end(None, None, None)
+    assert rows(seen.watch.result)["", "backward"].contraction_flops == linear(16, 256, 32, 2)
+
 # ---- what goes wrong
 
 class Trouble(Exception): pass
