@@ -6,12 +6,12 @@
 __all__ = []
 
 # %% ../../nbs/checking/budget_figures.ipynb #bc60ccd9
-import statistics
+import math, statistics
 from dataclasses import replace
 
 from torch import nn
 
-from ..timing.certainty import Samples
+from ..timing.certainty import Samples, median_error, nearly_sure, spread_of
 from .budgets import Found, interval_of_median, looks
 from ..analysis.measure import Measurement, fresh_calls, measure, times_by_module
 from ..analysis.rows import measured_result
@@ -97,6 +97,10 @@ def timed_again(
         return replace(m, times=times_by_module(fresh_calls(run, args, kwargs), run, here, **how)[0])
 
 # %% ../../nbs/checking/budget_figures.ipynb #bf00ro01
+# A round of ten steps, as a profile takes at least, or of what a slow model does in 0.3 s; and one of a ratio
+_profile = dict(warmup=5, rule=StoppingRule(spread=math.inf, at_most=0.3, warm=0.1))
+_short = dict(warmup=1, rule=StoppingRule(steps=3, bare_every=1))
+
 class Rounds:
     "Each call profiles the model for a moment, and gives the figures of that round. It is counted once."
     def __init__(self, model, sample, peaks, device="cpu", backward=False,
@@ -104,13 +108,15 @@ class Rounds:
     ):
         self.run, self.sample, self.peaks = TrainingStep(model) if backward else Forward(model), sample, peaks
         self.here, self.measured, self.for_ratios = accelerator(as_device(device)), None, for_ratios
+        self.references = []        # Of each round the quartiles of the reference product and copy, s
 
     def __call__(self)->dict[str, dict[str, float]]:
-        at, rule = (self.run, self.sample, self.here), StoppingRule(steps=3, bare_every=1)
+        at = self.run, self.sample, self.here
         with preserved_process(), gc_paused():
             counted = self.measured or measure(*at, warmup=0, rule=StoppingRule(steps=1), progress=False)
-            cost = counted.times.cost if self.for_ratios else None
-            self.measured = timed_again(counted, *at, warmup=1, rule=rule, cost=cost)
+            how = _short | dict(cost=counted.times.cost) if self.for_ratios else _profile
+            self.measured = timed_again(counted, *at, **how)
+        self.references.append(self.measured.times.reference)
         if self.for_ratios:         # the shortest sample of each slot alone
             times = self.measured.times
             def one(samples): return Samples((min(samples.values),))
@@ -146,3 +152,46 @@ def ratios_of_rounds(
 )->dict[str, dict[str, Found]]:
     "Return the time of each layer over that of the same layer before, round by round."
     return figures_of_rounds(list(map(_ratios, rounds)))
+
+# %% ../../nbs/checking/budget_figures.ipynb #31e0ac41
+one_draw = 1.91 # Interquartile ranges to either side of the median: 99 of 100 samples of a normal distribution
+
+def errors_of_saved(
+    result:Result, # With timing
+)->dict[str, float]:
+    "Return the half width of the 99 % interval of the time of each layer, as a fraction; the model has the empty name."
+    t, own = result.timing, grouped(result.points, lambda p: p.name)
+    def error(iqr, time, n):
+        return iqr / time if "quietest" in t.statistic else median_error(iqr / time, n, nearly_sure)
+    errors = {"": error(t.end_to_end_iqr_s, t.end_to_end_s, t.bare_steps)}
+    for path, names in _rows_inside(own).items():
+        rows = [p for n in names for p in own[n]]
+        iqr, time = sum(p.time_iqr_s or 0.0 for p in rows), sum(p.time_s for p in rows)
+        if time: errors[path] = error(iqr, time, t.steps)
+    return errors
+
+def machine_change(
+    before:tuple,      # Quartiles of the reference product and copy, s; (): not timed
+    rounds:list[tuple], # Likewise, of each round
+)->float:
+    "Return the factor by which the quietest product and copy differ; 1 where none were timed, as on a GPU."
+    if not before or not all(rounds): return 1.0
+    lows = [(before[i], statistics.median(r[i] for r in rounds)) for i in (0, 2)]
+    return max(max(a / b, b / a) for a, b in lows)
+
+def over_saved(
+    rounds:list[dict[str, dict[str, float]]], # What `round_figures` gave
+    saved:Result,
+    changed:float, # What `machine_change` gave
+    **more,        # What else is known of the figures, as `Found` has it
+)->dict[str, dict[str, Found]]:
+    "Return the time of each layer over that in a saved profile, with an interval that holds what the two do not share."
+    before, errors, found = round_figures(saved), errors_of_saved(saved), {}
+    for layer, figures in figures_of_rounds(rounds).items():
+        base, time = before.get(layer, {}).get("time"), figures["time"]
+        if not base or not time.value or not time.interval: continue
+        spread = spread_of([r[layer]["time"] for r in rounds])
+        apart = 1 + math.hypot(errors[layer], one_draw * spread, changed - 1)
+        interval = time.interval[0] / base / apart, time.interval[1] / base * apart
+        found[layer] = dict(time=Found(time.value / base, interval, samples=time.samples, apart=apart, **more))
+    return found

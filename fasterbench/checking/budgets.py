@@ -227,6 +227,9 @@ class Found:
     at_least: bool=False                # Whether the value is a lower bound, since operators are unknown
     samples: int=1                      # How many measurements it rests on
     doubt: str=""                       # What disturbed them, in words; a limit that is not kept is then undecided
+    baseline_doubt: str=""              # What disturbed the baseline, in words; every limit is then undecided
+    baseline: str=""                    # The saved result whose times the value is a ratio to
+    apart: float=1.0                    # By which factor unchanged code may differ from it, however many the rounds
 
 @dataclass(frozen=True)
 class Verdict:
@@ -256,24 +259,36 @@ def judge(
         return verdict("cannot say",
                        "operators without a FLOP rule: the figure is a lower bound; fasterbench.rule registers a rule")
     if found.interval is None: return verdict("kept" if budget.within(found.value) else "broken")
+    if found.baseline_doubt: return verdict("cannot say", found.baseline_doubt)
     kept = [budget.within(v) for v in found.interval]
     if all(kept): return verdict("kept")
     if found.doubt: return verdict("cannot say", found.doubt)
     return verdict("cannot say", _narrower(budget, found)) if any(kept) else verdict("broken")
 
+def _within_apart(budget, found):
+    "Tell if unchanged code may be as far from the baseline as the limit is from the figure."
+    return found.apart > 1 and found.value / found.apart <= budget.limit <= found.value * found.apart
+
 def _rounds_needed(budget, found):
-    return samples_needed(found.value, found.interval, budget.limit, found.samples)
+    "Estimate how many rounds tell the figure from the limit, by the part of the interval that rounds narrow."
+    if _within_apart(budget, found): return math.inf
+    (low, high), apart = found.interval, found.apart
+    nearest = budget.limit / apart if budget.limit > found.value else budget.limit * apart
+    return samples_needed(found.value, (low * apart, high / apart), nearest, found.samples)
 
 def too_near(
     budget:Budget,
     found:Found,   # With an interval
 )->bool:
-    "True if the limit is so close to the figure that 1000 rounds would not decide."
-    return _rounds_needed(budget, found) >= 1000
+    "True if 1000 rounds would not decide: the limit is close to the figure, or the baseline was disturbed."
+    return bool(found.baseline_doubt) or _rounds_needed(budget, found) >= 1000
 
 def _narrower(budget, found):
     "Return about how many rounds would decide: an interval narrows with the root of their number."
     limit = budget.text.lstrip("<>= ")
+    if _within_apart(budget, found):
+        return (f"the limit {limit} is within the interval; {found.baseline} is of another run, and unchanged code may "
+                f"be ×{found.apart:.2f} apart")
     if too_near(budget, found):
         return f"the limit {limit} is within the interval, too near to the figure for 1000 rounds to decide"
     needed = max(math.ceil(_rounds_needed(budget, found)), found.samples + 1)
@@ -303,7 +318,7 @@ def matching(
     names:Sequence[str],  # Layers that have rows
 )->list[str]:
     "List the layers that match `pattern`. Raise `BudgetError` if there are none."
-    found = [n for n in names if n == pattern or fnmatchcase(n, pattern)]
+    found = [n for n in names if n == pattern or not n.startswith("(") and fnmatchcase(n, pattern)]
     if not found:
         raise BudgetError(f"no layer matches {pattern!r}; layers are "
                           f"{', '.join(names[:5])}{', …' if len(names) > 5 else ''}")

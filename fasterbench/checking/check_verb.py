@@ -24,7 +24,6 @@ from ..views.fields import Field
 from ..views.view import Sheet, Table, View, terminal_width, text_table, wrap_lines
 from ..cli.app import examples, Quiet, app, check_writable, option, printed, switch, usage_error, whole, write
 from ..core.progress import progress_bar
-from ..timing.certainty import median_error, nearly_sure
 from ..timing.machine_load import LoadMeter, load_caveats
 
 # %% ../../nbs/checking/check_verb.ipynb #9b1f77a2
@@ -259,6 +258,17 @@ def _roofs_of_now(device, dtype):
     return roofs if is_fresh(roofs) else measure_peaks(device, dtype=dtype, cache=False, progress=False)
 
 @contextmanager
+def _doubt_of_load():
+    "Return a function that says what the machine did besides since the context began, in words."
+    start = perf_counter()
+    with LoadMeter() as meter:
+        def doubt():
+            meter.look()
+            [load] = meter.of([(start, perf_counter())])
+            return "; ".join(load_caveats(load))
+        yield doubt
+
+@contextmanager
 def _side_alone(settings, model, sample, kinds, about):
     "Return a function that measures a round, and one that makes figures of rounds. `about` learns of the roofs."
     from fasterbench.checking.budget_figures import figures_of_rounds
@@ -267,13 +277,9 @@ def _side_alone(settings, model, sample, kinds, about):
     device = settings.get("device", "cpu")
     roofs = "relative" in kinds and _roofs_of_now(device, main_dtype(model, sample))
     if roofs: about.append(f"roofs: {roofs_text(roofs)}")
-    measured, start = rounds_of(settings, roofs or None), perf_counter()
-    with LoadMeter() as meter:
-        def reduced(rounds):
-            meter.look()
-            [load] = meter.of([(start, perf_counter())])
-            return _in_seconds(figures_of_rounds(rounds), "; ".join(load_caveats(load)))
-        yield lambda k: measured(), reduced
+    measured = rounds_of(settings, roofs or None)
+    with _doubt_of_load() as doubt:
+        yield lambda k: measured(), lambda rounds: _in_seconds(figures_of_rounds(rounds), doubt())
 
 def _in_seconds(found, doubt):
     "Return `found` with its times in seconds and the doubt that the load of the machine puts on them."
@@ -301,7 +307,7 @@ def other_machine(settings:dict)->str:
 @contextmanager
 def _against_saved(settings, path):
     "Make a function that measures a round, and one that divides its times by those of a saved result."
-    from fasterbench.checking.budget_figures import figures_of_rounds, round_figures
+    from fasterbench.checking.budget_figures import machine_change, over_saved
     from fasterbench.views.origin import describe_sample
     from fasterbench.views.result import result_from_json
     try: before = result_from_json(path)
@@ -312,8 +318,14 @@ def _against_saved(settings, path):
     measured()
     unlike = _unlike(before, replace(measured.result, sample=describe_sample(measured.sample)))
     if unlike: raise SideError(f"{path} cannot be a baseline here: {'; '.join(unlike)}")
-    base, off = round_figures(before), _median_errors(before)
-    yield lambda k: measured(), lambda found: _over_saved(figures_of_rounds(found), base, off)
+    doubts = [f"{text} while {path} was measured" for text in load_caveats(before.timing)]
+    if measured.references[-1] and not before.timing.reference:
+        doubts.append(f"{path} has no times of the reference product and copy: how the machine changed is unknown")
+    with _doubt_of_load() as doubt:
+        def reduced(rounds):
+            changed = machine_change(before.timing.reference, measured.references)
+            return over_saved(rounds, before, changed, doubt=doubt(), baseline=path, baseline_doubt="; ".join(doubts))
+        yield lambda k: measured(), reduced
 
 def _unlike(before, now):
     "List why a saved result is no baseline: another device, other threads, phases or shapes."
@@ -323,24 +335,7 @@ def _unlike(before, now):
     if before.sample: keys += [k for k in a | b if k.startswith("sample ")]
     return [f"{k} {a.get(k)}, here {b.get(k)}" for k in keys if a.get(k) != b.get(k)]
 
-def _median_errors(result):
-    "Return the half width of the 99 % interval of each row's median, as a fraction of the median."
-    t = result.timing
-    rows = {p.name: median_error((p.time_iqr_s or 0.0) / p.time_s, t.steps, nearly_sure)
-            for p in result.points if p.time_s}
-    return rows | {"": median_error(t.end_to_end_iqr_s / t.end_to_end_s, t.steps, nearly_sure)}
-
 # %% ../../nbs/checking/check_verb.ipynb #dfa3f517
-def _over_saved(now, before, spreads):
-    found = {}
-    for layer in now.keys() & before.keys():
-        base, off, own = before[layer]["time"], spreads.get(layer, 0.0), now[layer].get("time")
-        if own and own.interval and base:
-            found[layer] = dict(time=Found(own.value / base,
-                                           (own.interval[0] / base / (1 + off),
-                                            own.interval[1] / base / max(1 - off, 1e-9)), samples=own.samples))
-    return found
-
 @contextmanager
 def _against_ref(settings, ref):
     "Return a function that measures this version and `ref` in turn, and one that divides the times of the two."
@@ -417,7 +412,8 @@ _fields = {f.name: f for f in (
     Field("figure", "", "metric", "text", "metric that the budget limits"),
     Field("budget", "", "budget", "text", "budget as written in the file"),
     Field("found", "", "value", "text", "counted or measured value"),
-    Field("interval", "", "interval", "text", "99 % confidence interval of the median"),
+    Field("interval", "", "interval", "text",
+          "99 % confidence interval of the median; against a saved result, with what differs between two runs"),
     Field("verdict", "", "verdict", "text", "kept, broken or inconclusive"),
     Field("limit_used", "", "limit used", "share", "value ÷ limit; for a lower limit, limit ÷ value"),
     Field("kind", "", "kind", "text",
@@ -541,9 +537,10 @@ class Verdicts(View):
         return dict(lines=[self.told, *self.broken, *self.machines], kinds=[tab], notes=self.caveats)
 
     def to_dict(self)->dict:
-        "Return the verdicts as plain values, in base units."
+        "Return the verdicts as plain values, in base units; a percentage is a fraction without a unit."
+        def unit(figure): return figure.unit.replace("%", "")                    # a share is a plain number here
         rows = [dict(model=v.budget.model, layer=v.layer, pattern=v.budget.layer, figure=v.budget.figure.name,
-                     kind=v.budget.figure.kind, unit=v.budget.figure.unit, comparison=v.budget.comparison,
+                     kind=v.budget.figure.kind, unit=unit(v.budget.figure), comparison=v.budget.comparison,
                      limit=v.budget.limit, found=v.found.value, interval=v.found.interval, at_least=v.found.at_least,
                      samples=v.found.samples, verdict=v.result, why=v.why) for v in self.verdicts]
         return dict(schema="fasterbench.budgets", version=1, machines=self.machines, verdicts=rows,
