@@ -207,6 +207,7 @@ def test_opens_from_a_file_without_a_network_and_without_errors(chrome, pages, n
     assert console == [] and inside(requests) and path.stat().st_size <= 6e6
     assert lines(chrome) and chrome.find_element("id", "shown").text.startswith(f"{chrome.execute_script('return rows.length')} of")
 
+@more
 @here_on("step")
 def test_every_filter_acts_on_charts_table_and_sum(chrome, pages, name):
     "Whatever value is chosen: table and charts have the same rows, and these have the value."
@@ -290,6 +291,7 @@ def test_every_filter_shows_the_rows_of_the_frame(chrome, report, tab):
     put(chrome, "regex", True); put(chrome, "text", "(")
     assert len(lines(chrome)) == len(frame) and "invalid regular expression" in chrome.find_element("id", "shown").text
 
+@more
 def test_first_screen_answers(chrome, report):
     "At 1440×900: the lines, the whole chart, and a table with name, time, share, bound and utilization, side by side."
     opened(chrome, report, state="")
@@ -558,6 +560,7 @@ def test_hostile_names_are_text(chrome, tmp_path):
     compare(Result(rows, paper), Result(rows[1:], paper)).to_html(tmp_path/"pair.html")
     assert opened(chrome, tmp_path/"pair.html", tab="pairs")[0] == []
 
+@more
 def test_short_names_stay_apart(chrome, report):
     "A path keeps the numbers of its parts, and a signature the name of its function."
     opened(chrome, report)

@@ -146,7 +146,7 @@ def seen(**how):
     if how: return predict(Sees(), torch.ones(2, 64, 16), "NVIDIA A100-SXM4-80GB", **how)
     return RooflineAnalyzer(Sees(), torch.ones(2, 64, 16), here).profile(warmup=1, steps=3, progress=False).result
 
-@pytest.mark.parametrize("how", [{}, dict(compiled=True), dict(autocast=torch.bfloat16)], ids=["profile", "compiled", "predict"])
+@pytest.mark.parametrize("how", [{}, pytest.param(dict(compiled=True), marks=heavy_only("compiles")), dict(autocast=torch.bfloat16)], ids=["profile", "compiled", "predict"])
 def test_every_pair_is_a_figure_beside_the_needed_ones(how):
     result = seen(**how)
     found = {p.name: (p.contraction_flops, p.dense_flops) for p in result.points if p.dense_flops}

@@ -243,11 +243,11 @@ def test_heads_that_cannot_be_divided_are_said(heads, kv_heads, devices, says):
     if says: assert said[0] in " ".join(found.text().split()) and said[0] in found.render() and found.to_dict()["caveats"] == found.caveats
     assert ("No expected time: uneven splits of heads were never measured." in found.caveats[-1]) == bool(says)
 
-def test_the_heads_that_are_said_are_those_of_the_configuration():
+@pytest.mark.parametrize("name", in_line(["mistral_window", "deepseek_latent", "gpt2"], "mistral_window"))
+def test_the_heads_that_are_said_are_those_of_the_configuration(name):
     "Windows, a compressed cache, other names: four heads divide over two devices, over three not."
-    for name in ("mistral_window", "deepseek_latent", "gpt2"):
-        def said(n): return [c for c in serve(hand[name][0], 16, 8, 1, "H100", tensor_parallel=n).caveats if "cannot be divided" in c]
-        assert said(2) == [] and said(3)[0].startswith("4 attention heads"), name
+    def said(n): return [c for c in serve(hand[name][0], 16, 8, 1, "H100", tensor_parallel=n).caveats if "cannot be divided" in c]
+    assert said(2) == [] and said(3)[0].startswith("4 attention heads"), name
 
 # What the makers' files of weights hold. DeepSeek's has 58 · 256 numbers more, which the library keeps as buffers.
 sizes = {6_738_415_616: dict(model_type="llama", hidden_size=4096, intermediate_size=11008, num_hidden_layers=32, num_attention_heads=32, vocab_size=32000),
