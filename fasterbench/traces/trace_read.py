@@ -179,12 +179,12 @@ def _finer(found):
     compiled = sum(row.time_s for row in rows if row.type.startswith(("GraphModule", "OptimizedModule")))
     return "operator" if compiled > 0.8 * sum(row.time_s for row in rows) else "module"
 
-def _whole(found, ops, peaks, n):
+def _whole(found, ops, idle, peaks, n):
     "Return the point of the whole window: rows add up to it."
-    idle, waits = _idle(found, peaks, n).time_s, [p for p in ops if is_waiting(p)]
+    waits = [p for p in ops if is_waiting(p)]
     row, = added(replace(r.program, name="") for r in found)
     row = replace(_mean_row(row, n), name="", type="window")
-    shares = shares_of([p for p in ops if not is_waiting(p)], overhead_s=idle,
+    shares = shares_of([p for p in ops if not is_waiting(p)], overhead_s=idle.time_s,
                        communication_s=sum(p.time_s for p in waits))
     return replace(place(_with_unknown(row, found), peaks), share=1.0, shares=tuple(shares.items()))
 
@@ -223,9 +223,10 @@ def _trace_result(found, by, peaks):
     n = 1 if by == "rank" else len(found)           # rows of ranks add up to the whole, and all else is a mean
     rows = {kind: _points(found, kind, peaks, n) for kind in ("modules", "ops", "kernels", "collectives")}
     points = _by_rank(found, peaks) if by == "rank" else rows[_kinds[by]]
-    if by in ("module", "operator"): points = ranked([*points, _idle(found, peaks, n)])
+    idle = _idle(found, peaks, n)
+    if by in ("module", "operator"): points = ranked([*points, idle])
     steps = [place(_with_unknown(s, found), peaks) for r in found for s in r.steps]
-    return TraceResult(points, peaks, rows["ops"], _whole(found, rows["ops"], peaks, n), steps,
+    return TraceResult(points, peaks, rows["ops"], _whole(found, rows["ops"], idle, peaks, n), steps,
                        environment=_recorded_environment(found, device), model=_root_name(found) + _how_many(found, by),
                        kernels=rows["kernels"], notes=_trace_notes(found), unknown_ops=_unknown_operators(found),
                        breakdowns=_breakdowns(found), collectives=collectives_of(_transfers_by_rank(found)),
