@@ -154,7 +154,7 @@ class Collective:
     @property
     def alone(self)->bool:
         "True if one rank of several recorded it: the time of its kernel has the waiting in it."
-        return len(self.ranks) == 1 != self.group_size
+        return len(self.ranks) == 1 and self.group_size != 1
     @property
     def wait_s(self)->float:
         "Mean time that a rank waited, s."

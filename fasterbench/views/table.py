@@ -164,8 +164,8 @@ def largest_gap(result, rows)->list[str]:
     "Name the row that loses most time below its roof; none where no row has a roof."
     bounded = [p for p in rows if (p.potential_s or 0) > 0 and p.bound not in ("none", "undefined")]
     if not bounded or any(p.is_range for p in rows): return []
-    p, total = max(bounded, key=lambda p: p.potential_s), divided(result).end_to_end_s
-    lost, whole, name = brief(p.potential_s, "s"), brief(total, "s"), printable(label(p))
+    p, end_to_end_s = max(bounded, key=lambda p: p.potential_s), divided(result).end_to_end_s
+    lost, whole, name = brief(p.potential_s, "s"), brief(end_to_end_s, "s"), printable(label(p))
     if len(name) > 48: name = "…" + name[-47:]
     if p.phase: name += f" ({p.phase})"
     reached = percent_text(p.utilization_pct / 100, 0 if p.utilization_pct >= 9.95 else 1)
