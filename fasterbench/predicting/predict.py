@@ -30,6 +30,7 @@ from ..roofs.datasheet import Device, as_peaks, at_printed_clock, listed_device,
 from ..roofs.hardware import HardwarePeaks
 from ..roofs.place import at_time, place, ranked, shares_of
 from ..roofs.row import summed
+from ..views.headline import highest_clock
 from ..views.origin import describe_sample, plain_value
 from ..views.result import Result, result_from_json
 from ..work.count import Work, count_work
@@ -161,7 +162,7 @@ def _prediction_notes(name, program, peaks, fusion, like, found, rows, doubt):
              f"{like.environment.get('device_name', like.peaks.device)}")
     datasheet = peaks.environment.get("source") == "datasheet"
     roofs = "datasheet roofs" if datasheet else "measured roofs"
-    if clock := peaks.environment.get("highest_clock"): roofs += f" (at the highest clock, {clock / 1e6:.0f} MHz)"
+    if clock := highest_clock(peaks): roofs += f" (at the highest clock, {clock})"
     least = (f"Predicted for {name}, not measured. The limit is {time(program.roof_time_s)}, "
              f"the minimum time at the {roofs}")
     if program.is_range:

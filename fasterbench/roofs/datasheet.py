@@ -87,7 +87,6 @@ def _name_of(name, device):
     needed = {w for w in own - _lines if not re.fullmatch(r"sxm\d", w)}
     return _Name(device, frozenset(needed), frozenset(own | also))
 
-# %% ../../nbs/roofs/datasheet.ipynb #a1f0c008
 _aliases = {"H100 SXM5": "NVIDIA H100 80GB HBM3", "H200 SXM5": "NVIDIA H200", "B200 SXM6": "NVIDIA B200"}
 _boards = {("pg509", "200"): "NVIDIA A100-SXM4-40GB"} # names of boards that drivers of data centres report
 

@@ -17,6 +17,7 @@ from ..roofs.hardware import HardwarePeaks, checked_peaks
 from ..roofs.row import grouped
 from ..timing.certainty import half_width, ratio_factor
 from ..views.fields import Field, brief, ratio_text
+from ..views.headline import highest_clock
 from ..views.plot import bounds, canvas, dress, grid, hues, log_axis
 from ..views.roof_lines import ink
 from ..views.page import pairs_of
@@ -145,9 +146,8 @@ def ceiling_text(peaks:HardwarePeaks, flops:float)->str:
 def roofs_line(peaks:HardwarePeaks, flops:float)->str:
     "Return the ceiling of the products, and the memory levels, with their values; and the clock that is not printed."
     roofs = [ceiling_text(peaks, flops), *(f"{l.name} {brief(l.bandwidth, 'B/s')}" for l in peaks.memory)]
-    clock = peaks.environment.get("highest_clock")
-    highest = f" (at the highest clock, {clock / 1e6:.0f} MHz)" if clock else ""
-    return ", ".join(roofs) + highest
+    clock = highest_clock(peaks)
+    return ", ".join(roofs) + (f" (at the highest clock, {clock})" if clock else "")
 
 def _levels_above(peaks, points):
     "Return main memory, and the caches that hold so much of a model that its limit is above the next level's roof."
@@ -449,14 +449,13 @@ class ServeSeries(_ServingView):
         price = f"; price {self.price:g} per device-hour" if self.price else ""
         batch = f"batch {self.batch}" if self.batch else "the largest batch that fits"
         what = f"{self.prompt} prompt tokens, {self.new} new tokens; {batch}{within}{price}"
-        alone = [o.name for o in self.options if o.most_batch and not o.batch]
-        slow = f"one request alone takes longer per token than that: {', '.join(alone)}"
-        large = [o.name for o in self.options if o.most_batch == 0]
-        full = f"weights and the cache of one sequence do not fit: {', '.join(large)}"
-        many = [o.name for o in self.options if o.most_batch and not o.fits]
-        more = f"{batch} does not fit: {', '.join(many)}"
         roofs = [f"roofs: {'; '.join(self.roofs)}"] if self.roofs else []
-        return [*self.told, what, *roofs, *[full][:len(large)], *[more][:len(many)], *[slow][:len(alone)]]
+        some = [o for o in self.options if o.most_batch]
+        without = {"weights and the cache of one sequence do not fit": [o for o in self.options if o.most_batch == 0],
+                   f"{batch} does not fit": [o for o in some if not o.fits],
+                   "one request alone takes longer per token than that": [o for o in some if not o.batch]}
+        said = [f"{why}: {', '.join(o.name for o in options)}" for why, options in without.items() if options]
+        return [*self.told, what, *roofs, *said]
 
     @property
     def told(self)->list[str]:
