@@ -85,7 +85,7 @@ def roofline_analysis(
     return [_analysed(op, *_operation(i, op), peak, bandwidth) for i, op in enumerate(operations)]
 
 # %% ../../nbs/roofs/place.ipynb #74c15c75
-Bound = Literal["memory", "compute", "launch", "network", "none", "undefined"]
+Bound = Literal["memory", "compute", "pointwise", "launch", "network", "none", "undefined"]
 Phase = Literal["", "forward", "backward", "update", "recompute"]    # The last: a forward again, of checkpointing
 Parts = tuple[tuple[str, Number], ...]      # Names with amounts
 Layers = tuple[tuple[str, str, Number, Number], ...] # Path, class, share of the kernel, B of its operators one by one
@@ -100,7 +100,7 @@ class RooflinePoint:
     time_s: Number|None                 # What one run takes, as `Timing.statistic` says, s; None: only a range
     arithmetic_intensity: Number|None   # FLOP/B
     achieved_gflops: Number|None        # GFLOP/s
-    bound: Bound                        # "memory", "compute", "launch", "network", "none" or "undefined"
+    bound: Bound                        # The roof that it would meet first; "launch": its fixed cost is longer
     utilization_pct: Number|None        # 100 · roof_time_s / time_s; None for "none" and "undefined"
     calls: int=1                        # Per forward
     time_iqr_s: Number|None=None        # Interquartile range over the steps, s; None: unknown, as of a single one
@@ -211,6 +211,7 @@ def _under_roofs(row, peaks, network_s):
     bound = bound_of(arithmetic_intensity(row.flops, passing(by_level)[level]), peak, levels[level].bandwidth)
     pointwise = is_pointwise(most(row.category))
     spread = levels[level].spread if bound == "memory" else peaks.spread_of(most(row.dtype) or peaks.dtype, pointwise)
+    if pointwise and bound == "compute": bound = "pointwise"
     if network_s > max(memory_s, compute_s): bound, spread = "network", row.network_spread
     percent = utilization(roof_s, row.time_s)
     return dict(bound="launch" if launch > roof_s else bound, utilization_pct=percent, roof_time_s=roof_s,
@@ -327,7 +328,7 @@ def _ridge_violation(p, peaks):
     through, rate = passing([b for _, b in p.bytes_by_level])[i], peaks.memory[i].bandwidth
     flops = [peaks.peak_flops, *(c.flops for c in peaks.ceilings)]
     intensity, low, high = arithmetic_intensity(p.flops, through), min(flops) / rate, 2 * max(flops) / rate
-    if p.bound == "compute" and intensity < 0.99 * low or p.bound == "memory" and intensity > 1.01 * high:
+    if p.bound in ("compute", "pointwise") and intensity < 0.99 * low or p.bound == "memory" and intensity > 1.01 * high:
         yield f"bound is {p.bound!r} at {intensity:g} FLOP/B; the ridge point of {p.memory_level} is {low:g} FLOP/B"
 
 def _level_violations(p, peaks):
@@ -344,7 +345,7 @@ def _roof_violations(p, peaks):
     yield from _level_violations(p, peaks)
     spread = max([r.spread or 0.0 for r in (*peaks.memory, *peaks.ceilings)], default=0.0)
     # of several ranks, a row exceeds its roof where it does so on each of them
-    bounded = p.bound in ("memory", "compute", "launch") and not p.interval_s and not p.ranks
+    bounded = p.bound in ("memory", "compute", "pointwise", "launch") and not p.interval_s and not p.ranks
     if bounded and not p.above_roof and p.utilization_pct and p.time_s:
         if is_above_roof(p.utilization_pct / (1 + 1e-6), spread, (p.time_iqr_s or 0.0) / p.time_s):
             yield f"above_roof is false at {p.utilization_pct:g} % of the roof"

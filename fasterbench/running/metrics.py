@@ -33,6 +33,7 @@ metric_fields = {f.name: f for f in (
     Field("hfu", "", "HFU", "share", "MFU of the contractions that ran, recomputation included"),
     Field("roof_share", "", "roofs", "share", "time at the roof of all rows ÷ step time"),
     Field("compute_share", "", "compute", "share", "share of the step time in compute-bound rows"),
+    Field("pointwise_share", "", "pointwise", "share", "share of the step time in rows bound by the pointwise roof"),
     Field("memory_share", "", "memory", "share", "share of the step time in memory-bound rows"),
     Field("launch_share", "", "launch", "share", "share of the step time in launch-bound rows"),
     Field("network_share", "", "network", "share", "share of the step time in network-bound rows"),
@@ -72,7 +73,7 @@ def _of_rows(result, kind):
 # %% ../../nbs/running/metrics.ipynb #mt000013
 def _seconds_by_group(rows):
     "Return the time of the rows by what bounds them, and by phase, s."
-    none = dict.fromkeys(("compute", "memory", "launch", "unknown", "overhead", "outside"), 0.0)
+    none = dict.fromkeys(("compute", "pointwise", "memory", "launch", "unknown", "overhead", "outside"), 0.0)
     groups = totals((_group(p), p.time_s) for p in rows)
     return none | groups | totals((p.phase, p.time_s) for p in rows if p.phase)
 
@@ -100,7 +101,7 @@ def line_of(record:dict)->str:
     return json.dumps(record, allow_nan=False) + "\n"
 
 # %% ../../nbs/running/metrics.ipynb #mt000026
-_drawn = dict(compute=bounds["compute"], memory=bounds["memory"], launch=bounds["launch"], network=bounds["network"],
+_drawn = dict(compute=bounds["compute"], pointwise=bounds["pointwise"], memory=bounds["memory"], launch=bounds["launch"], network=bounds["network"],
               overhead=dict(color="#74808a", pattern=".", label="overhead"),
               unknown=dict(color="#a8781c", pattern="x", label="unknown work"),
               idle=dict(color="#b9c0c7", pattern="", label="GPU idle"),

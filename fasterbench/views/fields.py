@@ -97,7 +97,7 @@ _work = (
 
 # %% ../../nbs/views/fields.ipynb #fe19492d
 _roof = (
-    Field("bound", "", "bound", "text", "what limits the row: compute, memory, launch or network"),
+    Field("bound", "", "bound", "text", "roof that the row would meet first: compute, pointwise, memory, network, or its launch"),
     Field("memory_level", "", "memory level", "text", "memory level whose traffic takes longest"),
     Field("utilization_pct", "%", "utilization", "percent", "time at the roof ÷ time",
           short="util%"),

@@ -245,7 +245,7 @@ def unsteady_times(timing)->list[str]:
 def _share_needing(points, roof):
     "Return the share of the rows' time that `roof` needs: a memory level, `float32`, or `float32 pointwise`."
     def unit(p): return f"{p.dtype} pointwise" if is_pointwise(p.category) else p.dtype
-    def of(p): return p.memory_level if p.bound == "memory" else unit(p) if p.bound == "compute" else None
+    def of(p): return p.memory_level if p.bound == "memory" else unit(p) if p.bound in ("compute", "pointwise") else None
     return sum(p.roof_time_s or 0 for p in points if of(p) == roof) / (sum(p.longest_s for p in points) or 1)
 
 def unsteady_roofs(peaks, points=None)->list[str]:
