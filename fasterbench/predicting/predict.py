@@ -319,17 +319,17 @@ def predict(
     elif like is not None: forecast = _by_one_constant(run, calls)
     else: forecast = _as_compiled(run, calls, model, sample, target, progress, kernels)
     result = _predicted_result(model, run, forecast, like, compiled, autocast)
-    rate = _rate_note(result.program, sample) if backward else []
+    rate = _rate_note(result.program, sample, work.trace) if backward else []
     if devices != 1:
-        rate.append(door("network").devices_note(model, sample, result.program, peaks, devices, parallel))
+        rate.append(door("network").devices_note(model, tokens_of(sample, work.trace), result.program, peaks, devices, parallel))
     call = dict(backward=backward, loss=plain_value(loss), optimizer=plain_value(optimizer))
     more = dict(contractions=contractions_of(work)) if backward else {}
     return replace(result, sample=describe_sample(sample), call=call, notes=[*result.notes, *rate], **more)
 
 # %% ../../nbs/predicting/predict.ipynb #12b54b5e
-def _rate_note(program, sample):
+def _rate_note(program, sample, trace):
     "Return a note with the tokens, or the samples, of a second."
-    n, unit = tokens_of(sample)
+    n, unit = tokens_of(sample, trace)
     if not program.roof_time_s: return []
     def rate(seconds): return format_si(n / seconds, f"{unit}/s")
     expects = "" if program.is_range else f", expected {rate(program.time_s)}"

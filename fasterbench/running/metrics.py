@@ -58,8 +58,8 @@ def _group(p:RooflinePoint):
 
 def _utilization(result, time, kind):
     "Return MFU or HFU: time at the roof of the contractions ÷ `time`; None if they are unknown."
-    counted = [(flops, dtype) for dtype, flops in result.contractions.get(kind, {}).items()]
-    work = counted if result.contractions else [*_of_rows(result, kind)]
+    counted = result.contractions.get(kind, {"": None})             # unknown, as the pairs under a mask without data
+    work = [(f, dtype) for dtype, f in counted.items()] if result.contractions else [*_of_rows(result, kind)]
     if result.peaks is None or not time or any(f is None for f, _ in work): return None
     def peak(dtype): return at_printed_clock(result.peaks).flops_of(dtype or result.peaks.dtype)
     return sum(flops / peak(dtype) for flops, dtype in work if flops) / time
@@ -67,7 +67,7 @@ def _utilization(result, time, kind):
 def _of_rows(result, kind):
     "Yield FLOPs and dtype of the contractions of each row, for a result that has not counted them by dtype."
     for p in result.points:
-        if p.category in apart or p.phase == "recompute" and kind != "hardware": continue
+        if p.category in apart or kind != "hardware" and p.phase in ("recompute", "update"): continue
         yield p.dense_flops if kind == "model" else p.contraction_flops, p.dtype
 
 # %% ../../nbs/running/metrics.ipynb #mt000013

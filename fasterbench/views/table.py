@@ -14,7 +14,7 @@ from ..roofs.hardware import memory_time, passing
 from ..timing.certainty import row_spread
 from .fields import brief, Field, fields, fields_of
 from .fold import FoldedPoint, fold, label
-from .headline import base_of_shares, divided, headline, caveats
+from .headline import base_of_shares, divided, headline, caveats, is_steady
 from ..roofs.network import not_measured
 from .view import (Sheet, Table, check_top, left_columns, more_rows, narrowed, printable,
                                     terminal_width, text_table, wrap_lines)
@@ -42,7 +42,7 @@ def _spread_mark(p):
     if p.source != "predicted" and not spread: return "short"
     return "busy" if p.disturbed and 0 < spread <= row_spread else _spread(spread)
 
-def _spread(fraction): return "?" if not fraction else f"{fraction:.0%}" if fraction < 0.995 else ">99%"
+def _spread(fraction): return "?" if not fraction else f"{fraction / 2:.0%}" if fraction < 1.99 else ">99%"
 
 _phases = dict(forward="fwd", backward="bwd", recompute="rec", update="upd")
 
@@ -151,7 +151,7 @@ def _marks_explained(shown, rows):
     marks = {"busy": "busy: other processes used the CPU during this row.",
              "short": "short: the row is too short for the clock.",
              "?": "?: this kind of kernel was never measured; its time is a range."}
-    spread = ["IQR: interquartile range, % of the median."] if any(c.endswith("%") for c in cells) else []
+    spread = ["±: half the interquartile range, % of the median."] if any(c.endswith("%") for c in cells) else []
     return [" ".join(spread + [said for mark, said in marks.items() if mark in cells])]
 
 def _left_out_or_folded(points, rows, top):
@@ -163,7 +163,7 @@ def _left_out_or_folded(points, rows, top):
 def largest_gap(result, rows)->list[str]:
     "Name the row that loses most time below its roof; none where no row has a roof."
     bounded = [p for p in rows if (p.potential_s or 0) > 0 and p.bound not in ("none", "undefined")]
-    if not bounded or any(p.is_range for p in rows): return []
+    if not bounded or any(p.is_range for p in rows) or result.timing and not is_steady(result.timing): return []
     p, end_to_end_s = max(bounded, key=lambda p: p.potential_s), divided(result).end_to_end_s
     lost, whole, name = brief(p.potential_s, "s"), brief(end_to_end_s, "s"), printable(label(p))
     if len(name) > 48: name = "…" + name[-47:]

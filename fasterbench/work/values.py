@@ -6,7 +6,7 @@
 __all__ = []
 
 # %% ../../nbs/work/values.ipynb #da0d988b
-import sys
+import math, sys
 
 import torch
 from torch.utils.weak import WeakTensorKeyDictionary
@@ -20,7 +20,7 @@ from .trace import written
 from .traffic import storage_id
 
 # %% ../../nbs/work/values.ipynb #0e8709c5
-most = 1 << 18  # Elements of a tensor whose values are followed
+most = 1 << 22  # Elements of a tensor whose values are followed
 _undetermined = tuple(f"aten::{n}" for n in ("empty", "new_empty", "resize", "set_"))
 
 def _is_determined(op):
@@ -39,7 +39,7 @@ class Values:
 
     def note(self, t, real):
         "Note that `t`, which has no data, has the values of `real`."
-        if real.numel() <= most: self._known[t] = real
+        if _stored(real) <= most: self._known[t] = real
 
     def of(self, t)->torch.Tensor|None:
         "Return a tensor with the values of `t`; `None` where they are not known."
@@ -84,6 +84,10 @@ class Values:
         if op is torch.ops.aten.eq.Scalar and _answered() is False: out.none_true = True
         with DisableTorchFunctionSubclass(): self._lost.update(map(storage_id, written(op, args, kwargs)))
         return out
+
+def _stored(t):
+    "Return how many elements of `t` are different places of memory."
+    return math.prod(n for n, step in zip(t.shape, t.stride()) if step)
 
 def _device_of(args, kwargs): return next((t.device for t in tensors_in((args, kwargs))), torch.device("cpu"))
 
