@@ -17,7 +17,7 @@ from typing import Literal, TypedDict
 
 from ..core.files import Number
 from ..core.units import format_si, positive
-from ..timing.certainty import is_above_roof
+from ..timing.certainty import far_below, is_above_roof
 from .hardware import HardwarePeaks, memory_time, passing
 from .kinds import is_pointwise, kind_of
 from .network import NetworkPeaks
@@ -171,6 +171,11 @@ class RooflinePoint:
     def potential_s(self):
         "The time between the row and its roof, s."
         return None if None in (self.roof_time_s, self.time_s) else max(self.time_s - self.roof_time_s, 0.0)
+    @property
+    def latency(self)->bool:
+        "True if the row is so far below its roof that latency limits it, and not the roof."
+        bounded = self.bound in ("compute", "pointwise", "memory") and self.utilization_pct is not None
+        return bounded and self.utilization_pct < 100 * far_below
     @property
     def attainable_gflops(self):
         "The roof above the row, GFLOP/s."

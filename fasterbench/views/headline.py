@@ -80,18 +80,14 @@ def time_text(result)->str:
                                       "s") + " (sum of rows)" if result.points else ""
     half = (iqr or 0) / time / 2 if time else 0
     spread = " ±?" if t and t.spread is None else f" {_half(half)}" if half >= 0.0005 else ""
-    return f"{format_si(time, 's')}{spread}{_unsteady_text(t) if t else ''}"
+    return ", ".join(filter(None, (format_si(time, "s") + spread, time_doubt(t))))
 
-def is_steady(timing)->bool:
-    "Tell if the runs vary little, and nothing puts their times in doubt."
-    return not (load_caveats(timing) or (timing.spread or 0.0) > run_spread)
-
-def _unsteady_text(timing):
-    "Say that a time is not steady, and what of the machine is known to disturb it; empty where it is steady."
-    if is_steady(timing): return ""
-    varies, looked = (timing.spread or 0.0) > run_spread, _looked_at(timing)
-    why = "; ".join([*load_caveats(timing), *([looked] if looked else [])])
-    return (", NOT STEADY" + (f": {why}" if why else "")) if varies else f", {why}"
+def time_doubt(timing)->str:
+    "Say that a time is not steady, and what is known to disturb the machine; empty where neither is so."
+    varies = timing is not None and (timing.spread or 0.0) > run_spread
+    if timing is None or not varies and not load_caveats(timing): return ""
+    why = "; ".join(filter(None, [*load_caveats(timing), _looked_at(timing)]))
+    return ": ".join(filter(None, ["NOT STEADY" * varies, why]))
 
 def _half(fraction): return f"±{percent_text(fraction, 0 if fraction >= 0.01 else 1)}"
 
@@ -148,10 +144,11 @@ def roofs_text(peaks, points=())->str:
                       *(_values_text(roofs, "B/s") for roofs in (memory, network) if roofs), *highest])
 
 def _by_use(peaks, points):
-    "Return the key that sorts ceilings: those of the dtypes that take most time first, then that of the peaks."
+    "Return the key that sorts ceilings: dtypes that take most time first, then that of the peaks; first one's own roof."
     own = [(peaks.dtype.removeprefix("torch."), 1e-15)]
-    times = totals([*own[:len(points)], *((p.dtype, p.longest_s) for p in points)])
-    return lambda ceiling: -times.get(ceiling.dtype, 0.0)
+    times, most = totals([*own[:len(points)], *((p.dtype, p.longest_s) for p in points)]), {}
+    for p in points: most[p.dtype] = max(most.get(p.dtype, 0.0), 1e9 * (p.attainable_gflops or 0.0))
+    return lambda c: (-times.get(c.dtype, 0.0), c.flops < 0.999 * most.get(c.dtype, 0.0))
 
 def _brief(x, unit): return format_si(x, unit, 0 if x and len(format_si(x, "", 0)) > 3 else 1).replace(".0 ", " ")
 
@@ -287,15 +284,16 @@ def roof_caveats(peaks)->str:
     return "noise: " + ", ".join(doubts) if doubts else ""
 
 def caveats(result)->str:
-    "Return the caveats on times and roofs in one line; empty without caveats."
-    return noise_line(caveat_parts(result))
+    "Return the caveats on operators and roofs in one line; empty without caveats. That on the total stands beside it."
+    return noise_line(caveat_parts(result, total=False))
 
 def noise_line(parts): return "noise: " + "; ".join(parts) if parts else ""
 
-def caveat_parts(result)->list[str]:
-    "List caveats on operators and roofs; those on the total stand beside it."
+def caveat_parts(result, total:bool=True)->list[str]:
+    "List the caveats on the total, unless it is left out, on operators and on roofs."
     t = result.timing
-    parts = [operators_apart(t)] if t and t.ops_take_longer else []
+    parts = [time_doubt(t)] if total and time_doubt(t) else []
+    if t and t.ops_take_longer: parts.append(operators_apart(t))
     roofs = unsteady_roofs(result.peaks, result.points) if result.peaks else []
     if len(roofs) > 2: roofs = [*roofs[:2], f"{len(roofs) - 2} more"]
     if roofs: parts.append("roofs: " + ", ".join(roofs))
