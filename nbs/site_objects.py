@@ -5,11 +5,23 @@ from pathlib import Path
 
 package = Path(__file__).resolve().parent.parent/"fasterbench"
 wings = dict(core="what everything else stands on", engine="running a model and leaving it as it was", work="what has to be done", timing="how long it took", roofs="what the device allows, and a row of work under it",
-             probes="measuring what the device allows", views="what people look at", analysis="the roofline of a model",
-             compiled="a row for every kernel of a compiled model", predicting="a model on a device that is not here", serving="how fast devices serve a language model", training="FLOPs of a training step, MFU, and traffic of many devices", comparing="results side by side", counting="the tree of a model's work", checking="whether models keep their budgets",
-             running="a model in a running program", ncu="reports of Nsight Compute", traces="traces of torch.profiler", memory="what takes the room, and what fits", network="the network between ranks",
-             profiling="layers by time, memory, size and compute")
+             probes="measuring what the device allows", views="what people look at", analysis="the roofline of a model")
 at_top = dict(analysis=("roofline", "compute"))      # modules of a wing that stand beside the wings
+
+def top_level(path):
+    "The docstring of a module, and the constants at its top level."
+    tree, found = ast.parse(path.read_text(encoding="utf-8")), {}
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) in ("needs", "public", "(needs, public)", "_core"):
+            exec(compile(ast.Module([node], []), "constants", "exec"), found)
+    return (ast.get_docstring(tree) or ""), found
+
+def declared():
+    "Feature → what its `__init__` says of it."
+    said = {p.parent.name: top_level(p) for p in sorted(package.glob("*/__init__.py"))}
+    return {name: (doc, found["public"]) for name, (doc, found) in said.items() if "needs" in found}
+
+features = {name: doc for name, (doc, _) in declared().items()}
 
 class Source:
     "One module: its syntax tree, and the comment of each line."
@@ -158,11 +170,10 @@ def wing_page(wing):
     return "\n".join(out)
 
 def homes():
-    "Public name → module, as the package itself has it."
-    scope, tree = {}, ast.parse((package/"__init__.py").read_text(encoding="utf-8"))
-    found = next(n for n in tree.body if isinstance(n, ast.Assign) and n.targets[0].id == "_homes")
-    exec(compile(ast.Module([found], []), "homes", "exec"), scope)
-    return scope["_homes"]
+    "Public name → module, of the core and of the features."
+    named = dict(top_level(package/"__init__.py")[1]["_core"])
+    named |= {f"{f}.{module}": names for f, (_, public) in declared().items() for module, names in public.items()}
+    return {name: module for module, names in named.items() for name in names}
 
 # What one does with the public names, in the order in which one comes to it
 uses = {"Profile a model": "RooflineAnalyzer Result RooflinePoint Timing from_json compare Comparison Series",
@@ -172,7 +183,7 @@ uses = {"Profile a model": "RooflineAnalyzer Result RooflinePoint Timing from_js
         "Read what other tools recorded": "read_trace on_trace_ready TraceResult Breakdown Collective read_ncu ranges",
         "Devices that are not here": "predict serve ServeResult ServePoint ServeSeries ServeOption model_flops ModelFlops step_traffic StepTraffic",
         "Several processes": "measure_network fit_network bus_bandwidth NetworkPeaks NetworkRoof NetworkView RankError",
-        "Warnings": "FasterbenchWarning NotMeasuredWarning ProvisionalWarning UnknownWarning NotKeptWarning FasterbenchDeprecationWarning"}
+        "Warnings": "FasterbenchWarning NotMeasuredWarning ProvisionalWarning UnknownWarning NotKeptWarning"}
 
 def brief_signature(node):
     "The names of the parameters, of a class those of its constructor; empty for what is not called by its users."
@@ -198,4 +209,4 @@ def public_page():
         if rows: lines += [f"## {heading}", "", "| name | what it is |", "|---|---|", *rows, ""]
     return "\n".join(lines)
 
-def counts(): return {w: {s.name: s.public for s in modules(w)} for w in [*wings, "cli"]}
+def counts(): return {w: {s.name: s.public for s in modules(w)} for w in [*wings, *features, "cli"]}
