@@ -6,7 +6,7 @@ import plotly
 from plotly.io import to_html
 
 here = Path(__file__).resolve().parent
-sys.path.insert(0, str(here))
+sys.path[:0] = [str(here), str(here.parent)]
 sys.dont_write_bytecode = True      # a build leaves nothing beside the notebooks
 import site_objects
 

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 
 from ..core import features
 from ..core.features import absent, is_there
+from .modules import class_there
 from .undo import Undo
 
 # %% ../../nbs/engine/peers.ipynb #5037e526
@@ -24,11 +25,10 @@ def is_spread(
     model, # A `torch.nn.Module`
 )->bool:
     "Tell if several ranks run `model` together: DDP, FSDP, or parameters of which each rank holds a part."
-    def if_imported(module, name): return getattr(sys.modules.get(module), name, ())
-    kinds = (if_imported("torch.nn.parallel.distributed", "DistributedDataParallel"),
-             if_imported("torch.distributed.fsdp", "FSDPModule"),
-             if_imported("torch.distributed.fsdp", "FullyShardedDataParallel"))
-    dtensor = if_imported("torch.distributed.tensor", "DTensor")
+    kinds = (class_there("torch.nn.parallel.distributed", "DistributedDataParallel"),
+             class_there("torch.distributed.fsdp", "FSDPModule"),
+             class_there("torch.distributed.fsdp", "FullyShardedDataParallel"))
+    dtensor = class_there("torch.distributed.tensor", "DTensor")
     return any(isinstance(m, kinds) for m in model.modules()) or any(isinstance(p, dtensor) for p in model.parameters())
 
 # %% ../../nbs/engine/peers.ipynb #e32c7c4a
