@@ -19,6 +19,7 @@ from .verdicts import Moved, Sampled, change_between, drift_between, factors_to_
 from ..timing.certainty import half_width, ratio_factor
 from ..core.features import door
 from ..core.files import write_whole
+from ..core.streams import print_text
 from ..core.units import format_si, percent_text, total
 from ..core.warnings import old_attribute
 from ..roofs.place import RooflinePoint
@@ -429,7 +430,7 @@ class Series(View):
 
     def summary(self, top:int|None=10, field:str="time_s")->None:
         "Print `text`."
-        print(self.text(top, field))
+        print_text(self.text(top, field))
 
     def to_frame(self,
         field:str="time_s",    # Which field of the rows
