@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from .core.features import from_elsewhere, names_of, own_names
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # %% ../nbs/core/package.ipynb #27747c53
 _core = {

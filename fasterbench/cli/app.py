@@ -17,6 +17,7 @@ from typing import Annotated, NoReturn, Optional
 import typer
 
 from ..core.features import absent, is_there
+from ..core.streams import print_text
 
 # %% ../../nbs/cli/app.ipynb #103b3b5e
 _debug = Annotated[bool, typer.Option("--debug", help="Show the traceback on error.")]
@@ -139,14 +140,15 @@ def check_writable(
     read:dict,    # The values of all other options and arguments
 ):
     "Raise at once for a file that cannot be written, that is written twice, or that is read."
+    from fasterbench.core.files import place_of_file
     places = {option: path if path == "-" else os.path.realpath(path) for option, path in written.items()}
     for option, path in written.items():
-        same, folder = [o for o in places if places[o] == places[option]], Path(path).parent
+        same = [o for o in places if places[o] == places[option]]
         if len(same) > 1:
             only = "standard output (-)" if path == "-" else repr(path)
             usage_error(f"only one of them can go to {only}", ", ".join(same))
-        if path != "-" and not folder.is_dir(): usage_error(f"there is no folder {str(folder)!r} for {path!r}", option)
-        if Path(path).is_dir(): usage_error(f"{path!r} is a folder", option)
+        try: path == "-" or place_of_file(path)
+        except (OSError, ValueError) as error: usage_error(str(error), option)
         if os.path.exists(path) and any(os.path.samefile(path, f) for f in _files_of(read)):
             usage_error(f"{path!r} is read by the same command, which would overwrite it", option)
 
@@ -168,16 +170,17 @@ def printed(show, to="stdout"):
     try:
         show()
         getattr(sys, to).flush()
-    except BrokenPipeError:
+    except OSError as error:
         with open(os.devnull, "wb") as nowhere: os.dup2(nowhere.fileno(), getattr(sys, to).fileno())
+        if not isinstance(error, BrokenPipeError): raise OSError(f"cannot write to {to}: {error.strerror}") from None
 
 def write(path, text, remark=""):
     "Write what `text()` makes to `path`: `-` is standard output, None nowhere; `remark` is said behind its name."
     from fasterbench.core.files import write_whole
-    if path == "-": printed(lambda: print(text().rstrip("\n")))
+    if path == "-": printed(lambda: print_text(text().rstrip("\n")))
     elif path:
         write_whole(path, text())
-        printed(lambda: print(f"wrote {path}{remark}", file=sys.stderr), "stderr")
+        printed(lambda: print_text(f"wrote {path}{remark}", sys.stderr), "stderr")
 
 def show(
     view,                           # A `View`
@@ -188,13 +191,12 @@ def show(
     perfetto=None,                  # Where a copy of a trace goes
     **options,                      # Of its table
 ):
-    "Print `view` and write its files."
-    if "-" not in (json, csv, html, perfetto): printed(summary or (lambda: view.summary(**options)))
-    write(json, view.to_json)
-    write(csv, view.csv)
-    write(html, lambda: view.render(title), remark)
+    "Write the files of `view` and print it: the files first, which a terminal cannot spoil."
+    files = [(json, view.to_json, ""), (csv, view.csv, ""), (html, lambda: view.render(title), remark)]
+    for file in files: write(*file)
     if perfetto == "-": write("-", view.to_perfetto)
     elif perfetto: view.to_perfetto(perfetto)
+    if "-" not in (json, csv, html, perfetto): printed(summary or (lambda: view.summary(**options)))
 
 def is_watched()->bool:
     "Tell if a person looks: the output goes to a terminal."
@@ -202,7 +204,7 @@ def is_watched()->bool:
 
 def notice(text):
     "Print one plain line on standard error."
-    print("fasterbench: " + " ".join(str(text).split()), file=sys.stderr)
+    print_text("fasterbench: " + " ".join(str(text).split()), sys.stderr)
 
 def plain_warning(message, category=None, filename=None, lineno=None, file=None, line=None):
     "Print a warning as one line: no path and no code."

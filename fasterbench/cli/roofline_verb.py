@@ -14,6 +14,7 @@ from pathlib import Path
 
 from ..core import features
 from ..core.features import absent, is_there
+from ..core.streams import print_text
 from ..core.warnings import FasterbenchWarning, warn
 
 from .app import (Depth, Device, Dtype, Group, KernelFile, Length, Loss, Model, Peaks, Quiet, Rows,
@@ -70,7 +71,7 @@ def peaks(device:Device="cpu", dtype:option("Measure the compute roof of float32
     from fasterbench.views.headline import roof_caveats
     from fasterbench.views.peaks_page import PeaksView
     from fasterbench.views.view import terminal_width, wrap_lines
-    if devices: return printed(lambda: print(*device_names(), sep="\n"))
+    if devices: return printed(lambda: print_text("\n".join(device_names())))
     links = _network(device_here(device)) if network else None
     if network and links is None: return                                    # the first process says it all
     found, notes = _recorded(lambda: measure_peaks(device_here(device), dtype=dtype_named(dtype),
@@ -79,10 +80,10 @@ def peaks(device:Device="cpu", dtype:option("Measure the compute roof of float32
     found = replace(found, network=links or found.network)
     for note in notes: notice(note)
     def lines(): return [PeaksView(found).text(), *wrap_lines([found.origin()], terminal_width())]
-    if "-" not in (json, html): printed(lambda: print(*lines(), sep="\n"))
-    elif caveat := roof_caveats(found): notice(caveat)
     write(json, found.to_json)
     write(html, PeaksView(found).render)
+    if "-" not in (json, html): printed(lambda: print_text("\n".join(lines())))
+    elif caveat := roof_caveats(found): notice(caveat)
 
 # %% ../../nbs/cli/roofline_verb.ipynb #84f762dc
 @app.command(epilog=examples("roofline torchvision:resnet18",

@@ -20,6 +20,7 @@ from ..timing.certainty import half_width, ratio_factor
 from ..core import features
 from ..core.features import is_there
 from ..core.files import write_whole
+from ..core.streams import print_text
 from ..core.units import format_si, percent_text, total
 from ..roofs.place import RooflinePoint
 from ..roofs.row import grouped, totals
@@ -428,7 +429,7 @@ class Series(View):
 
     def summary(self, top:int|None=10, field:str="time_s")->None:
         "Print `text`."
-        print(self.text(top, field))
+        print_text(self.text(top, field))
 
     def to_frame(self,
         field:str="time_s",    # Which field of the rows

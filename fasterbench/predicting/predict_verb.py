@@ -16,6 +16,7 @@ from ..cli.app import (examples, Dtype, KernelFile, Length, Loss, Model, Report,
                                  shape_given, show, switch, target_device, usage_error, whole, words)
 from ..cli.roofline_verb import check_kernel_file, fit_note, loaded_on_meta, step_named
 from ..core import features
+from ..core.streams import print_text
 from ..core.units import format_si, percent_text
 
 # %% ../../nbs/predicting/predict_verb.ipynb #ba714c96
@@ -122,7 +123,7 @@ def predict_verb(
     if len(results) == 1: show(result, top=top, **files)
     else:
         series = features.comparing.series_of([r for _, r in results])
-        show(series, summary=lambda: print(_batch_table(results, series.caveats)), **files)
+        show(series, summary=lambda: print_text(_batch_table(results, series.caveats)), **files)
 
 # %% ../../nbs/predicting/predict_verb.ipynb #6d18d30b
 def _check_predict(sizes, places, kernels, compiled, gpus, backward):

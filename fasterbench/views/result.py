@@ -15,6 +15,7 @@ from ..core import features
 from ..core.features import is_there
 from ..core.files import (Facts, Number, check_schema, check_text, names_alone, read_json, restored,
                                     write_whole)
+from ..core.streams import print_text
 from ..core.units import format_si, percent_text, share_texts, total
 from ..engine.peers import peers
 from ..roofs.place import RooflinePoint, rounding, violations, without_time
@@ -234,7 +235,7 @@ class Result(View):
 
     def summary(self, top:int|None=10, group:str|None="auto", depth:int|None=None)->None:
         "Print `text`."
-        print(self.text(top, group, depth))
+        print_text(self.text(top, group, depth))
 
     def _sheet(self, points="modules", group=None, depth=None):
         return table.sheet_of(self.folded(group, depth, points), points)
