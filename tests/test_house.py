@@ -144,6 +144,12 @@ def test_checks_of_a_page_are_cells_of_their_own():
             source = "".join(cell["source"])
             assert not (cell.get("outputs") and re.search(r"^assert ", source, re.M) and not source.startswith("#| hide")), (p.name, cell["id"])
 
+@heavy_only("reads every figure")
+def test_every_figure_has_its_picture():
+    "GitHub runs no script; a PNG of each plotly figure is in the same output."
+    done = python(".ci/pictures.py", "--check")
+    assert done.returncode == 0, done.stdout
+
 # ---- wings
 
 def test_no_import_back_up_and_no_circle():
