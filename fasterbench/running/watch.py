@@ -103,6 +103,9 @@ class Watch:
         left = here and sample is not None and self._counts(sample) and sample.ends_here(kind in (None, SystemExit))
         self._detach()
         if left: self._take(sample, None)
+        if len(self.failures) > 1: self._warn_of(f"{len(self.failures)} samples failed, the last at {self.failures[-1]}")
+
+    def _warn_of(self, problem): warn(f"{type(self.model).__name__}: {problem}", NotMeasuredWarning)
 
     @property
     def calls(self)->int:
@@ -312,10 +315,8 @@ def _take(self:Watch, sample, error):
         self._hand_on(self.series[-1])
     except Exception as problem:
         if is_of_queue(problem): raise
-        said = f"{type(problem).__name__}: {problem}"
-        known = any(failure.endswith(f": {said}") for failure in self.failures)
-        self.failures.append(f"call {self.first}: {said}")
-        if not known: warn(f"a sample of {type(self.model).__name__} {what} at {self.failures[-1]}", NotMeasuredWarning)
+        self.failures.append(f"call {self.first}: {type(problem).__name__}: {problem}")
+        if len(self.failures) == 1: self._warn_of(f"a sample {what} at {self.failures[0]}")
 
 @patch
 def _reduced(self:Watch, sample)->Result:
