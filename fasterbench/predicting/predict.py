@@ -105,7 +105,8 @@ def _carried(rows, like, peaks):
     for row in rows:
         other = measured.get((row.name, row.type, row.phase))
         if other is None or not row.roof_time_s: carried.append(row); continue
-        time = max(row.roof_time_s, row.roof_time_s / scale[row.bound in ("compute", "pointwise")] / (other.utilization_pct / 100))
+        faster = scale[row.bound in ("compute", "pointwise")]
+        time = max(row.roof_time_s, row.roof_time_s / faster / (other.utilization_pct / 100))
         found += 1
         carried.append(at_time(row, time))
     return carried, found

@@ -333,7 +333,8 @@ def _ridge_violation(p, peaks):
     through, rate = passing([b for _, b in p.bytes_by_level])[i], peaks.memory[i].bandwidth
     flops = [peaks.peak_flops, *(c.flops for c in peaks.ceilings)]
     intensity, low, high = arithmetic_intensity(p.flops, through), min(flops) / rate, 2 * max(flops) / rate
-    if p.bound in ("compute", "pointwise") and intensity < 0.99 * low or p.bound == "memory" and intensity > 1.01 * high:
+    arithmetic = p.bound in ("compute", "pointwise")
+    if arithmetic and intensity < 0.99 * low or p.bound == "memory" and intensity > 1.01 * high:
         yield f"bound is {p.bound!r} at {intensity:g} FLOP/B; the ridge point of {p.memory_level} is {low:g} FLOP/B"
 
 def _level_violations(p, peaks):

@@ -98,7 +98,8 @@ _work = (
 
 # %% ../../nbs/views/fields.ipynb #fe19492d
 _roof = (
-    Field("bound", "", "bound", "text", "roof that the row would meet first: compute, pointwise, memory, network, or its launch"),
+    Field("bound", "", "bound", "text",
+          "roof that the row would meet first: compute, pointwise, memory, network, or its launch"),
     Field("latency", "", "latency", "flag", "below a tenth of its roof: latency limits the row, and not the roof"),
     Field("memory_level", "", "memory level", "text", "memory level whose traffic takes longest"),
     Field("utilization_pct", "%", "utilization", "percent", "time at the roof ÷ time",
