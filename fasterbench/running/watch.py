@@ -310,6 +310,7 @@ def _take(self:Watch, sample, error):
         self.taken, self.state = self._reduced(sample), ""
         self.kinds, self.rows_of = sample.counted.kinds, (self.first + 1, self.calls - 1)
         self.check = 3 * self.calls
+        self._wait()
         self.series.append(self.first, metrics_of(self.taken))
         self.series.about = about_of(self.taken)
         what = "cannot be handed on"
