@@ -241,6 +241,11 @@ def _as_compiled(run, calls, model, sample, target, progress, kernels):
     if kernels: raise ValueError(f"no kernels can be written: Inductor could not be asked ({why_not})")
     return _by_one_constant(run, calls, why_not)
 
+def _stored_note(stored, dtype, compiled):
+    "Return lines on weights that a checkpoint stores in fewer bits: operators read them so, generated kernels do not."
+    if not stored.bytes or not compiled: return stored.lines(dtype)
+    return [f"compiled kernels read weights in {dtype}; the checkpoint stores matrices in {stored.bits} bits", *stored.notes]
+
 def _predicted_result(model, run, forecast, like, compiled, autocast):
     "Return a forecast as a result; with `like`, at the utilization of its rows."
     peaks, work, rows, carried = run.peaks, run.work, forecast.rows, 0
@@ -256,6 +261,7 @@ def _predicted_result(model, run, forecast, like, compiled, autocast):
                        device_half_width=z80 * device_deviation(peaks), compiled=compiled,
                        captured=run.cuda_graph, host_s=run.launch_s, operators=run.operators)    # saved names
     notes = _prediction_notes(name, program, peaks, forecast.fusion, like, carried, rows, doubt)
+    notes += _stored_note(work.stored, peaks.dtype.removeprefix("torch."), compiled)
     notes += _launch_note(run, None if program.is_range else sum(r.time_s for r in rows)) + _power_note(peaks)
     rows, ops = (sorted(points, key=lambda p: -p.longest_s) for points in (rows, forecast.ops))
     return Result(rows, peaks, ops if like is None else [], program, unknown_ops=work.unknown_ops,
