@@ -25,7 +25,7 @@ from ..engine.process import SharedSwitch
 from ..engine.step import TrainingStep
 from ..engine.uncompiled import fake_mode, uncompiled
 from .rules import map_tensors, op_name, tensors_in
-from .stand_ins import fakes_cloned, NoResult, StandIns, no_driver, no_values, quiet_meta
+from .stand_ins import fakes_cloned, fakes_in_lists, NoResult, StandIns, no_driver, no_values, quiet_meta
 from .trace import Tracer, from_outside
 from .values import Values, as_with_data
 
@@ -209,17 +209,11 @@ def _optimizer_of(optimizer, place):
     "Return an optimizer like `optimizer`, with its state, whose parameters are on `place`."
     made, fake = object.__new__(type(optimizer)), place.fake
     made.__dict__.update({k: v for k, v in vars(optimizer).items() if k != "step"})  # that of a scheduler is bound
-    made.param_groups = [_group_of(g, place) for g in optimizer.param_groups]
+    made.param_groups = [g | dict(params=list(map(fake, g["params"]))) for g in optimizer.param_groups]
     made.state = type(optimizer.state)(getattr(optimizer.state, "default_factory", None) or dict)
     for p, values in optimizer.state.items():
         made.state[fake(p)] = tree_map(lambda v: place.state(v, p) if isinstance(v, torch.Tensor) else v, values)
     return made
-
-def _group_of(group, place):
-    found = group | dict(params=[place.fake(p) for p in group["params"]])
-    settled = any(group.get(k) is not None for k in ("foreach", "fused")) or group.get("differentiable")
-    by_list = "foreach" in group and not settled and not isinstance(group.get("lr"), torch.Tensor)
-    return found | dict(foreach=True) if by_list and place.device.type != "cpu" else found
 
 def _lists(value, own):
     "Tell if `value` is a list of a module's own tensors, as a recurrent layer has, or a mask of `flex_attention`."
@@ -337,7 +331,7 @@ def on_target(
         cast = target.autocast if loss is None else None        # a step enters autocast itself, and leaves it
         args, kwargs = _fake_sample((args, kwargs), place.fake)
         for context in (warnings.catch_warnings(), *(_fake_model(m, place.fake) for m in modules), mode,
-                        StandIns(place.device), as_with_data(), *_as_on(place), quiet_meta(), fakes_cloned(),
+                        StandIns(place.device), as_with_data(), *_as_on(place), quiet_meta(), fakes_cloned(), fakes_in_lists(),
                         _autocast(place.device.type, cast)): stack.enter_context(context)
         warnings.filterwarnings("ignore", message="User provided device_type|.*CUDA is not available")
         for key in sample: place.memo.pop(key, None)     # likewise
