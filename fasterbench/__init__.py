@@ -19,7 +19,7 @@ _homes = {
     "measure_peaks": "probes.peaks", "clear_peaks_cache": "probes.peaks",
     **dict.fromkeys(["count_work", "Work", "ModuleWork", "OpWork"], "work.count"),
     **dict.fromkeys(["rule", "Flops"], "work.rules"), **dict.fromkeys(["Memory", "ModuleMemory"], "work.memory"),
-    **dict.fromkeys(["RooflinePoint", "roofline_analysis"], "roofs.place"),
+    "RooflinePoint": "roofs.point", "roofline_analysis": "roofs.roofline_model",
     "RooflineAnalyzer": "roofline", "serve": "serving.serve",
     **dict.fromkeys(["ServeResult", "ServePoint", "ServeSeries", "ServeOption"], "serving.serve_view"),
     **dict.fromkeys(["Result", "Timing", "Breakdown", "from_json"], "views.result"),
@@ -61,7 +61,8 @@ if TYPE_CHECKING:
                                  KindCeiling as KindCeiling)
     from .roofs.network import (NetworkPeaks as NetworkPeaks, NetworkRoof as NetworkRoof, Collective as Collective,
                                 bus_bandwidth as bus_bandwidth)
-    from .roofs.place import RooflinePoint as RooflinePoint, roofline_analysis as roofline_analysis
+    from .roofs.point import RooflinePoint as RooflinePoint
+    from .roofs.roofline_model import roofline_analysis as roofline_analysis
     from .running.watch import trainer_callback as trainer_callback, lightning_callback as lightning_callback
     from .training.model_flops import model_flops as model_flops, ModelFlops as ModelFlops
     from .network.parallel import step_traffic as step_traffic, StepTraffic as StepTraffic

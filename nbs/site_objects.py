@@ -121,15 +121,30 @@ def patched(sources, name):
         for node in s.tree.body:
             if isinstance(node, ast.FunctionDef) and "patch" in decorators(node) and node.args.args and text_of(node.args.args[0].annotation) == name: yield s, node
 
+def fields_of(source, node, sources):
+    "The (module, field) of a class and of those it derives from."
+    above = [(s, s.nodes[b.id]) for b in node.bases if isinstance(b, ast.Name) for s in sources if isinstance(s.nodes.get(b.id), ast.ClassDef)]
+    own = [(source, n) for n in node.body if isinstance(n, ast.AnnAssign) and not n.target.id.startswith("_")]
+    return [*{f.target.id: (s, f) for s, f in [*(of for s, n in above for of in fields_of(s, n, sources)), *own]}.values()]
+
+def is_declared(field):
+    "Tell if a field says of itself what it means, as those of a row do."
+    return isinstance(field.value, ast.Call) and text_of(field.value.func) != "field"
+
+def meaning_of(source, field):
+    "The comment of a field, or the longest text of its declaration."
+    texts = [n.value for n in ast.walk(field.value) if isinstance(n, ast.Constant) and isinstance(n.value, str)] if is_declared(field) else []
+    return source.comments.get(field.end_lineno) or max(texts, key=len, default="")
+
 def klass(source, node, sources):
     "A class: its fields or the parameters of its constructor, then its public methods."
     members = [(source, n) for n in node.body if isinstance(n, ast.FunctionDef)] + list(patched(sources, node.name))
     start = next((n for _, n in members if n.name == "__init__"), None)
-    fields = [n for n in node.body if isinstance(n, ast.AnnAssign) and not n.target.id.startswith("_")]
+    fields = fields_of(source, node, sources)
     if start: head, rows = signature(source, start, 1), parameter_table(source, start, 1)
     elif fields:
-        head = "(" + ", ".join(f"{f.target.id}: {type_of(source, f.annotation)}" + (f" = {text_of(f.value)}" if f.value else "") for f in fields) + ")"
-        rows = table([(f.target.id, text_of(f.annotation), text_of(f.value), source.comments.get(f.end_lineno, "")) for f in fields], "field")
+        head = "(" + ", ".join(f"{f.target.id}: {type_of(where, f.annotation)}" + (f" = {text_of(f.value)}" if f.value and not is_declared(f) else "") for where, f in fields) + ")"
+        rows = table([(f.target.id, text_of(f.annotation), "" if is_declared(f) else text_of(f.value), meaning_of(where, f)) for where, f in fields], "field")
     else: head, rows = "", []
     body = [ast.get_docstring(node) or "", "", *rows]
     for where, n in members:

@@ -18,8 +18,11 @@ from ..core.features import door
 from ..core.units import first_names
 from ..engine.step import phases
 from ..roofs.cache_simulation import simulate_caches
-from ..roofs.place import call_row, place, ranked, shares_of, waiting_row
-from ..roofs.row import Row, changed, summed
+from ..roofs.call_row import call_row
+from ..roofs.place import place, ranked
+from ..roofs.division import shares_of
+from ..roofs.point import waiting_row
+from ..roofs.row import Row, changed, summed, unknown_work
 from ..roofs.hardware import HardwarePeaks
 from ..timing.operators import compiled_part
 from ..timing.certainty import Samples, is_marked
@@ -103,8 +106,6 @@ def _phase_rows(m, calls, k, phase):
     rows = {i: module_row(part, own.get(i, []), **same) for i, part in seen.items()}
     rows |= {i: Row(part.path, part.type, **unknown_work, **same) for i, part in unseen.items()}
     return [timed_row(row, m.times, slots[i]) for i, row in rows.items()]
-
-unknown_work = dict.fromkeys(("flops", "bytes_moved", "contraction_flops", "dense_flops", "eager_bytes"))
 
 def _replayed(m, k):
     "Return the parts that launch graphs in the `k`th phase, by index, unless they are compiled: no operator is seen."

@@ -26,7 +26,7 @@ from ..engine.modules import parts
 from ..engine.step import Forward, parameter_owners, phases, preserved_run
 from ..roofs.cache_simulation import simulate_caches
 from ..roofs.hardware import HardwarePeaks, memory_time
-from ..roofs.place import call_row, flops_time
+from ..roofs.call_row import call_row, flops_time
 from ..roofs.row import Row
 from ..work.count import Work
 from .fused import Kernel, module_path, read_buffers, read_site

@@ -28,7 +28,8 @@ from .expected import (Chip, Doubt, chip_of, compiled_times, device_deviation, d
                                              missing_peaks, row_scale, runs_a_kernel, z80)
 from ..roofs.datasheet import Device, as_peaks, at_printed_clock, listed_device, target_of
 from ..roofs.hardware import HardwarePeaks
-from ..roofs.place import at_time, place, ranked, shares_of
+from ..roofs.place import at_time, place, ranked
+from ..roofs.division import shares_of
 from ..roofs.row import summed
 from ..views.headline import highest_clock
 from ..views.origin import describe_sample, plain_value

@@ -29,9 +29,10 @@ from .engine_ops import engine_config
 from .trace_join import Reading, parts
 from .trace_rows import left_out, reduced
 from ..roofs.datasheet import as_peaks, names_device
-from ..roofs.place import is_waiting, place, ranked, shares_of
-from ..roofs.row import Row
-from .row_parts import added, part_of_row
+from ..roofs.point import is_waiting
+from ..roofs.place import place, ranked
+from ..roofs.division import shares_of
+from ..roofs.row import Row, added, part_of
 from ..roofs.hardware import HardwarePeaks
 from ..views.result import Breakdown, Idle, Result
 
@@ -40,7 +41,7 @@ if TYPE_CHECKING: from torch.profiler import profile
 # %% ../../nbs/traces/trace_read.ipynb #91b4adaf
 def _mean_row(row, n):
     "Return a row that was added over `n` traces, as their mean."
-    return row if n == 1 else replace(part_of_row(row, 1 / n), calls=max(round(row.calls / n), 1))
+    return row if n == 1 else part_of(row, 1 / n, calls=max(round(row.calls / n), 1))
 
 def _iqr(seconds):
     "Return the interquartile range of several times."

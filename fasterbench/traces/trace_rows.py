@@ -21,11 +21,11 @@ from .trace_join import (Reading, Spent, attributed, calls_of, counted, idle_bef
                                             own_activities, parts, placed_beside, visited, window)
 from .trace_work import argument_memory, recorded_arguments
 from ..roofs.cache_simulation import simulate_caches
-from ..roofs.place import flops_time, waiting_row
+from ..roofs.call_row import flops_time
+from ..roofs.point import waiting_row
 from ..roofs.datasheet import datasheet_peaks, match_device
 from ..roofs.hardware import HardwarePeaks, memory_time
-from ..roofs.row import Row, changed, summed, total
-from .row_parts import added, part_of_row
+from ..roofs.row import Row, added, changed, part_of, summed, total
 from ..timing.kernels import is_communication, nesting
 from ..work.memory import Memory, Moment, allocated
 
@@ -527,7 +527,7 @@ def _windows(trace, same, steps, wire):
     begin, end = window(trace)
     rows, within = [changed(s.row, time_s=0.0) for s in same], [[] for _ in steps]
     for s, row in zip(same, rows):
-        for k, n in s.steps.items(): within[k].append(part_of_row(row, n / s.calls))
+        for k, n in s.steps.items(): within[k].append(part_of(row, n / s.calls))
     unknown = None if wire else 0.0             # kernels do not say which step they belong to
     found = [summed(parts, name=a.name, type="step", time_s=a.end - a.start, calls=1, wire_bytes=unknown)
              for a, parts in zip(steps, within)]
