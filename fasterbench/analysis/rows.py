@@ -22,7 +22,7 @@ from ..roofs.call_row import call_row
 from ..roofs.place import place, ranked
 from ..roofs.division import shares_of
 from ..roofs.point import waiting_row
-from ..roofs.row import Row, changed, summed, unknown_work
+from ..roofs.row import Row, changed, no_work, summed, unknown_work
 from ..roofs.hardware import HardwarePeaks
 from ..timing.operators import compiled_part
 from ..timing.certainty import Samples, is_marked
@@ -128,9 +128,8 @@ def _rest_rows(m, rows):
         (unlaunched_row, "GPU kernels", "other", getattr(m.times, "unlaunched", None)),
         ("(idle)", "GPU idle", "idle", m.times.idle), (outside_row, "program", "outside", m.times.outside))
         if samples is not None]
-    def work(name): return None if name in (unlaunched_row, outside_row) else 0
-    return [Row(name, type, work(name), work(name), m.times.typical(s), category=category, time_iqr_s=s.iqr,
-                contraction_flops=work(name), dense_flops=work(name), eager_bytes=work(name))
+    def work(name): return unknown_work if name in (unlaunched_row, outside_row) else no_work
+    return [Row(name, type, time_s=m.times.typical(s), category=category, time_iqr_s=s.iqr, **work(name))
             for name, type, category, s in rest if m.times.typical(s) > 0]
 
 # %% ../../nbs/analysis/rows.ipynb #4f2db555
@@ -143,9 +142,8 @@ def _waiting_rows(m, calls):
         sends = [c.row for c in calls if c.call.phase == phase and c.row.sends]
         sent = summed(sends)
         found.append(Row(waiting_row, "waiting", time_s=m.times.typical(samples), time_iqr_s=samples.iqr,
-                         phase=m.phase(phase), category="communication", contraction_flops=0, dense_flops=0,
-                         eager_bytes=0, calls=len(sends) or 1, wire_bytes=sent.wire_bytes, sends=sent.sends,
-                         network_s=sent.network_s))
+                         phase=m.phase(phase), category="communication", calls=len(sends) or 1,
+                         wire_bytes=sent.wire_bytes, sends=sent.sends, network_s=sent.network_s, **no_work))
     return [r for r in found if r.time_s > 0 or r.wire_bytes != 0]
 
 # %% ../../nbs/analysis/rows.ipynb #84dc77c0

@@ -60,6 +60,15 @@ def beyond_roof(call, bytes_by_level:Sequence[float], peaks:HardwarePeaks,
     return kind, max(least - roof, 0.0)
 
 # %% ../../nbs/roofs/call_row.ipynb #fb2e77e5
+def work_of(
+    call,
+    **more, # Further fields of the row
+)->Row:
+    "Return the work of one operator call: each of its tensors counts once."
+    nbytes = sum(t.bytes for t in (*call.reads, *call.writes))
+    return Row("", "", call.flops, nbytes, 0.0, operator=call.operator, category=call.category, dtype=call.dtype,
+               contraction_flops=call.contraction_flops, dense_flops=call.dense_flops, eager_bytes=nbytes, **more)
+
 def call_row(
     call,
     bytes_by_level:Sequence[float], # Of the call, as each of `peaks.memory` serves them
@@ -68,13 +77,11 @@ def call_row(
     as_counted:bool=True,        # It ran as it was counted
 )->Row:
     "Return the work of one operator call, and the least times that the ceilings of `peaks` allow it."
-    nbytes, launch, explained = sum(t.bytes for t in (*call.reads, *call.writes)), None, ()
+    launch, explained = None, ()
     if as_counted:
         kind, more = beyond_roof(call, bytes_by_level, peaks, tf32)
         explained = ((kind, more),) if more else ()
         if peaks.launch_s is not None: launch = peaks.launch_s * bool(call.flops or call.reads or call.writes)
         if peaks.device == "cpu" and launch: explained += ((fixed, launch),)
-    return Row("", "", call.flops, nbytes, 0.0, tuple(bytes_by_level), operator=call.operator, category=call.category,
-               dtype=call.dtype, contraction_flops=call.contraction_flops, dense_flops=call.dense_flops,
-               eager_bytes=nbytes, launch_s=launch, compute_s=flops_time(call, peaks, tf32), explained=explained,
-               **network_fields(call.sent, peaks.network))
+    return work_of(call, bytes_by_level=tuple(bytes_by_level), launch_s=launch, explained=explained,
+                   compute_s=flops_time(call, peaks, tf32), **network_fields(call.sent, peaks.network))

@@ -25,7 +25,7 @@ from ..roofs.call_row import flops_time
 from ..roofs.point import waiting_row
 from ..roofs.datasheet import datasheet_peaks, match_device
 from ..roofs.hardware import HardwarePeaks, memory_time
-from ..roofs.row import Row, added, changed, part_of, summed, total
+from ..roofs.row import Row, added, changed, no_work, part_of, summed, total
 from ..timing.kernels import is_communication, nesting
 from ..work.memory import Memory, Moment, allocated
 
@@ -464,7 +464,7 @@ def _same_calls(trace, calls, seconds, served, steps, peaks):
 
 # %% ../../nbs/traces/trace_rows.ipynb #15e55f56
 _blank = dict(flops=None, bytes_moved=None)    # What is not known
-_sends_only = dict(flops=0, bytes_moved=0, contraction_flops=0, dense_flops=0, eager_bytes=0, category="communication")
+_sends_only = dict(no_work, category="communication")
 
 def _kernel_rows(same):
     "Yield the rows of the kernels of calls that are the same: with their work, where each call launched one kernel."
