@@ -18,7 +18,8 @@ from .pairs import (Pair, drift_of, fields_of_sides, judged_from, legend, operat
 from .ratios import change_text, ratio_of, shared_deviation
 from .series import Series, most_on_a_page, series_of
 from .verdicts import Bar, Change
-from ..core.features import door
+from ..core import features
+from ..core.features import is_there
 from ..views.fields import Field
 from ..views.headline import model_name
 from ..views.result import Result
@@ -127,9 +128,9 @@ def compare(
     rows, how = rows_by_result([a, b], points)
     if points == "modules": how = [*how, *kinds_differ([a, b])]
     modules = points == "modules" and {kind_of_rows(a), kind_of_rows(b)} <= {"modules", ""}
-    traces = door("traces") if modules and any(r.environment.get("tool") == "torch.profiler" for r in (a, b)) else None
-    if traces:
-        rows, named = traces.with_names_of_first(rows)
+    traced = any(r.environment.get("tool") == "torch.profiler" for r in (a, b))
+    if modules and traced and is_there("traces"):
+        rows, named = features.traces.with_names_of_first(rows)
         how += named
     apart = map(operators_took, (a, b)) if points == "modules" else ({}, {})
     pairs = with_interval_of_ratio(with_drift(lines_of(rows, Pair), drift, *apart), shared_deviation(a, b))

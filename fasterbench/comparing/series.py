@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING
 from .differences import by_key, differences
 from .pairing import Line, by_step, kinds_differ, lines_of, rows_by_result
 from .ratios import change_text, ratio_of, shared_deviation
-from ..core.features import door
+from ..core import features
+from ..core.features import is_there
 from ..core.files import write_whole
+from ..core.streams import print_text
 from ..core.units import format_si, percent_text, total
 from ..roofs.row import grouped
 from ..views.fields import Field, brief, fields
@@ -253,7 +255,7 @@ class Series(View):
 
     def summary(self, top:int|None=10, field:str="time_s")->None:
         "Print `text`."
-        print(self.text(top, field))
+        print_text(self.text(top, field))
 
     def to_frame(self,
         field:str="time_s",    # Which field of the rows
@@ -312,8 +314,8 @@ class Series(View):
     def _page(self):
         predicted = any(r.environment.get("predicted") for r in self.results)              # an interval, and a limit
         lines = self.equations if self.equations and len(self) > 2 and not predicted else [self.told, *self.equations]
-        memory = [door("memory")] if self.held and len(self) == 2 else []
-        tabs = [m.memories_tab([r.memory for r in self.results], self.labels) for m in memory if m]
+        held = self.held and len(self) == 2 and is_there("memory")
+        tabs = [features.memory.memories_tab([r.memory for r in self.results], self.labels)] if held else []
         return dict(lines=[*lines, *self.changed, *self.machines, *self.held], facts=self._facts,
                     kinds=[self._tab(), *tabs], notes=[*self.caveats, *self.differences])
 

@@ -22,6 +22,7 @@ from fasterbench.ncu.counters import (command, compute_roofs, contradiction, flo
                                       time_of, traffic_of, usable)
 from fasterbench.ncu.ncu_csv import FileNumbers, LaunchRecord, base_value, launch_records
 from fasterbench.views.result import Result
+from fasterbench.core.files import check_not_pipe
 from fasterbench.core.units import format_si, total
 from fasterbench.core.warnings import NotMeasuredWarning, warn
 
@@ -266,6 +267,7 @@ def rep_records(
 
 # %% ../../nbs/ncu/ncu.ipynb #b79d7c2a
 def _is_binary(path):
+    check_not_pipe(path)
     with open(path, "rb") as f: return f.read(4) == b"NVR\x00" or Path(path).suffix == ".ncu-rep"
 
 def _common_roofs(path, gpus):

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from ..core.files import check_not_pipe
 from ..engine.accelerator import runtimes, work_kinds
 from ..engine.process import gc_paused
 from ..timing.profiler import Record
@@ -484,7 +485,9 @@ def _finished(trace):
 # %% ../../nbs/traces/trace_file.ipynb #c1e2c302
 def _opened(path):
     "Return a binary stream of `path`."
-    if "://" not in str(path): return open(path, "rb")
+    if "://" not in str(path):
+        check_not_pipe(path)
+        return open(path, "rb")
     try: import fsspec
     except ImportError:
         raise ImportError(f"{path} is an address, which fsspec opens: pip install fsspec, and what it needs "

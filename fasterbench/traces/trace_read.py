@@ -9,17 +9,16 @@ __all__ = ['TraceResult', 'read_trace', 'on_trace_ready']
 import os, runpy
 from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from multiprocessing import get_all_start_methods, get_context
+from multiprocessing import get_all_start_methods
 from pathlib import Path
 from statistics import quantiles
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from ..core.units import percent_text, share_texts
-from ..core.warnings import NotMeasuredWarning, old_arguments, warn
+from ..core.warnings import NotMeasuredWarning, warn
 from ..engine.process import gc_paused
 from ..engine.uncompiled import uncompiled
 from .collectives import collectives_of
@@ -32,6 +31,7 @@ from ..roofs.datasheet import as_peaks, names_device
 from ..roofs.place import is_waiting, place, ranked, shares_of
 from ..roofs.row import Row
 from .row_parts import added
+from .workers import in_processes
 from ..roofs.hardware import HardwarePeaks
 from ..views.result import Breakdown, Idle, Result
 
@@ -282,7 +282,7 @@ def read_rules(
     "Run a file of rules, once in a process. Raises `ValueError` where it fails."
     try: runpy.run_path(path)
     except FileNotFoundError: raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ValueError(f"the rules in {path} cannot be read: {type(error).__name__}: {error}") from error
 
 def _reduce_source(source, peaks, name, how=Reading()):
@@ -290,21 +290,17 @@ def _reduce_source(source, peaks, name, how=Reading()):
     for path in how.rules: read_rules(path)
     with gc_paused(), uncompiled(): return reduced(read_file(source), peaks, name, how)
 
-def _pool(found):
-    "Return the processes of this machine, where there are several traces that are worth them."
+def _worth_processes(found):
+    "Tell if there are several traces that are worth a process each."
     size = sum(os.path.getsize(s.path) for s in found if "://" not in s.path and os.path.exists(s.path))
-    if len(found) < 2 or size < 1 << 24 or "fork" not in get_all_start_methods(): return None
-    return ProcessPoolExecutor(min(os.cpu_count() or 1, len(found)), mp_context=get_context("fork"))
+    return len(found) > 1 and size >= 1 << 24 and "fork" in get_all_start_methods()
 
 def _reduce_all(found, peaks, name, executor, how):
     one = partial(_reduce_source, peaks=peaks, name=name, how=how)
     if executor is not None: return list(executor.map(one, found))
-    if (pool := _pool(found)) is None: return list(map(one, found))
-    try: return list(pool.map(one, found))
-    finally: pool.shutdown(cancel_futures=True)
+    return list((in_processes if _worth_processes(found) else map)(one, found))
 
 # %% ../../nbs/traces/trace_read.ipynb #d0246441
-@old_arguments(device="on", inductor_cache=None, sites="kernels")
 def read_trace(
     # A trace, a folder or tar archive of traces, an address that fsspec opens, or several of these
     path,
@@ -349,7 +345,6 @@ def _rank():
     return dist.get_rank() if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1 else None
 
 # %% ../../nbs/traces/trace_read.ipynb #e609bc6f
-@old_arguments(device="on")
 def on_trace_ready(
     path,                          # Where the report goes: .html, or .json or .csv
     *,
