@@ -59,7 +59,8 @@ if TYPE_CHECKING:
     from .network.parallel import step_traffic as step_traffic, StepTraffic as StepTraffic
     from .running.watch import watch as watch, Watch as Watch
     from .views.peaks_page import PeaksView as PeaksView
-    from .comparing.compare import compare as compare, Comparison as Comparison, Series as Series
+    from .comparing.compare import compare as compare, Comparison as Comparison
+    from .comparing.series import Series as Series
     from .running.metrics import MetricSeries as MetricSeries
     from .views.result import Result as Result, Timing as Timing, Breakdown as Breakdown, from_json as from_json
     from .serving.serve_view import ServeResult as ServeResult, ServePoint as ServePoint
