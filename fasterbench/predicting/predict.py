@@ -106,7 +106,7 @@ def _carried(rows, like, peaks):
     for row in rows:
         other = measured.get((row.name, row.type, row.phase))
         if other is None or not row.roof_time_s: carried.append(row); continue
-        time = max(row.roof_time_s, row.roof_time_s / scale[row.bound == "compute"] / (other.utilization_pct / 100))
+        time = max(row.roof_time_s, row.roof_time_s / scale[row.bound in ("compute", "pointwise")] / (other.utilization_pct / 100))
         found += 1
         carried.append(at_time(row, time))
     return carried, found
@@ -325,17 +325,18 @@ def predict(
     elif like is not None: forecast = _by_one_constant(run, calls)
     else: forecast = _as_compiled(run, calls, model, sample, target, progress, kernels)
     result = _predicted_result(model, run, forecast, like, compiled, autocast)
-    rate = _rate_note(result.program, sample) if backward else []
+    rate = _rate_note(result.program, sample, work.trace) if backward else []
     if devices != 1:
-        rate.append(features.network.devices_note(model, sample, result.program, peaks, devices, parallel))
+        units = tokens_of(sample, work.trace)
+        rate.append(features.network.devices_note(model, units, result.program, peaks, devices, parallel))
     call = dict(backward=backward, loss=plain_value(loss), optimizer=plain_value(optimizer))
     more = dict(contractions=contractions_of(work)) if backward else {}
     return replace(result, sample=describe_sample(sample), call=call, notes=[*result.notes, *rate], **more)
 
 # %% ../../nbs/predicting/predict.ipynb #12b54b5e
-def _rate_note(program, sample):
+def _rate_note(program, sample, trace):
     "Return a note with the tokens, or the samples, of a second."
-    n, unit = tokens_of(sample)
+    n, unit = tokens_of(sample, trace)
     if not program.roof_time_s: return []
     def rate(seconds): return format_si(n / seconds, f"{unit}/s")
     expects = "" if program.is_range else f", expected {rate(program.time_s)}"

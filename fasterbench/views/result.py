@@ -102,7 +102,7 @@ class Timing:
         if self.communication_s is not None:
             lines.append(f"network     {format_si(self.exposed_s, 's')} waiting for collectives, which take "
                          f"{format_si(self.communication_s, 's')}")
-        lines.append(f"rows ÷ end  {self.ratio:.3f}")
+        lines.append(f"sum ÷ end   {self.ratio:.3f} of rows, waiting and overhead")
         return "\n".join(lines + [f"WARNING: {w}" for w in self.warnings])
 
 # %% ../../nbs/views/result.ipynb #ac0c0a02

@@ -145,11 +145,12 @@ def _touched_bytes(touches): return sum(t.bytes for t in touches)
 def model_flops_of(
     call,            # A `Call` with known FLOPs
     every:bool=True, # With every pair of an attention; False: with those that its mask leaves
-)->float:
-    "Return the FLOPs in contractions of a call that the model needs: none that are computed again."
-    if call.phase == "recompute" or not call.contraction_flops: return 0
+)->float|None:
+    "Return the FLOPs in contractions that the model needs of a call, none in an update; `None`: the mask is not known."
+    if call.phase in ("recompute", "update") or not call.contraction_flops: return 0
     once = call.contraction_flops - call.again_flops
-    return once * call.dense_flops // call.contraction_flops if every else once
+    if every: return once * call.dense_flops // call.contraction_flops
+    return None if call.unmasked is None else once * call.unmasked[0] // call.unmasked[1]
 
 class _Totals:
     "Sums over a trace."
