@@ -126,7 +126,7 @@ def roofline(
             if len(sizes) > 1 and peers.leads: notice(f"batch {size}: {sizes.index(size) + 1} of {len(sizes)}")
             net = wrapped(_compiled(net) if compiled else net)
             over = door("network").measured_with(roofs) if network else roofs
-            stepped = updated and updated(net.to(where).parameters())
+            stepped = optimizer_of(updated, net.to(where))
             options = dict(backward=backward, loss=lossy, optimizer=stepped, progress=False if no_progress else None)
             found = _profiled_result(net, sample, over, peaks, model, assumed, (where, warmup, steps), options, kernels)
             named = {k: v for k, v in dict(loss=loss, optimizer=optimizer, autocast=autocast).items() if v}
@@ -186,6 +186,12 @@ def step_named(backward, loss, optimizer):
     for given, option in ((loss, "--loss"), (optimizer, "--optimizer")):
         if given and not backward: usage_error("it needs a training step: add --backward", option)
     return loss_named(loss), optimizer_named(optimizer)
+
+def optimizer_of(make, model):
+    "Return the optimizer that the class `make` makes of the parameters of `model`; `None` without one."
+    from fasterbench.engine.uncompiled import uncompiled
+    if make is None: return None
+    with uncompiled(): return make(model.parameters())
 
 def optimizer_named(name):
     "Return the class of `torch.optim` of that name."

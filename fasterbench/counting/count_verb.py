@@ -10,7 +10,7 @@ import re
 
 from ..cli.app import (Dtype, Length, Loss, Model, Shape, app, dtype_named, examples, option,
                                  shape_given, show, switch, target_device, whole, words)
-from ..cli.roofline_verb import fit_note, loaded_on_meta, step_named
+from ..cli.roofline_verb import fit_note, loaded_on_meta, optimizer_of, step_named
 from ..core.units import calls_text, format_count, format_si, total
 from ..views.fields import Field
 from ..views.headline import short_name
@@ -187,7 +187,7 @@ def count(
     net, sample = loaded_on_meta(model, shape_given(input), batch, dtype_named(dtype), seq)
     cast, peaks = autocast and as_dtype(autocast), on and as_peaks(on, autocast or dtype or "float32")
     target = target_of(peaks, cast) if on else Target("cpu", autocast=cast)
-    how = dict(target=target, backward=backward, loss=lossy, optimizer=updated and updated(net.parameters()))
+    how = dict(target=target, backward=backward, loss=lossy, optimizer=optimizer_of(updated, net))
     with in_the_model(model, sample, net=net):
         work = count_work(net, sample, **how)
         fits = fit_note(net, sample, peaks, **how) if on else []

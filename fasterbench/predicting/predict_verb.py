@@ -15,7 +15,7 @@ import typer
 from ..cli.app import (examples, Dtype, KernelFile, Length, Loss, Model, Report, Rows, Saving, Top, app,
                                  batch_sizes, check_there, dtype_named, option, saved_result,
                                  shape_given, show, switch, target_device, usage_error, whole, words)
-from ..cli.roofline_verb import check_kernel_file, fit_note, loaded_on_meta, step_named
+from ..cli.roofline_verb import check_kernel_file, fit_note, loaded_on_meta, optimizer_of, step_named
 from ..core.features import door
 from ..core.units import format_si, percent_text
 from ..core.warnings import FasterbenchDeprecationWarning, warn
@@ -113,7 +113,7 @@ def predict_verb(
 
     def predicted(place, size):
         net, sample = loaded_on_meta(model, shape, size, dtype_named(dtype), seq)
-        step = dict(backward=backward, loss=lossy, optimizer=updated and updated(net.parameters()))
+        step = dict(backward=backward, loss=lossy, optimizer=optimizer_of(updated, net))
         with in_the_model(model, sample, net=net):
             found = predict(net, sample, place, autocast=autocast, compiled=compiled, cuda_graph=cuda_graph,
                             launch_s=launch_s, like=measured, kernels=kernels, devices=gpus, parallel=parallel, **step)
