@@ -33,11 +33,12 @@ shared = Path(os.environ.get("FASTERBENCH_SHARED", root.parent/"shared"))      #
 # Notebooks run in processes of their own: nothing draws bars or opens browsers there.
 os.environ.update(TQDM_DISABLE="1", PLOTLY_RENDERER="plotly_mimetype")
 
-# One folder for the whole run, for workers and their processes: measured peaks, and the locks of the timed tests.
+# One folder for the whole run, for workers and their processes: measured peaks, the locks of the timed tests, temporary files.
 worker = "PYTEST_XDIST_WORKER" in os.environ
-if not worker: os.environ["FASTERBENCH_TEST_FOLDER"] = tempfile.mkdtemp(prefix="fasterbench-tests-")
+if not worker: os.environ["FASTERBENCH_TEST_FOLDER"] = tempfile.mkdtemp(prefix="fasterbench-")
 folder = Path(os.environ["FASTERBENCH_TEST_FOLDER"])
-os.environ["FASTERBENCH_CACHE"] = str(folder/"peaks")
+os.environ.update(FASTERBENCH_CACHE=str(folder/"peaks"), TMPDIR=str(folder))
+tempfile.tempdir = str(folder)
 
 def shared_file(*parts):
     "A file of the shared folder; skips the test, with the reason, where it is not there."

@@ -2,6 +2,7 @@
 piece of code, and a second one has the package loaded too. Both serve all workers of a run of the tests. A child has a
 clean `__main__`; its output and exit status come back as those of `subprocess.run` do."""
 import gc, importlib, json, os, signal, socket, socketserver, subprocess, sys, tempfile, time, traceback
+from contextlib import contextmanager
 from pathlib import Path
 
 outside = ("torch", "torch._dynamo", "torchvision", "numpy", "pandas", "plotly.graph_objects", "plotly.io", "tqdm",
@@ -54,6 +55,13 @@ class Server(socketserver.ForkingMixIn, socketserver.UnixStreamServer):
         super().service_actions()
         if os.getppid() != self.starter: os._exit(0)
 
+@contextmanager
+def socket_in(folder, kind):
+    "The path of a socket in `folder`, which may be long: a system takes some hundred letters."
+    opened = os.open(folder, os.O_RDONLY)
+    try: yield f"/proc/self/fd/{opened}/{kind}.sock" if len(folder) > 80 else f"{folder}/{kind}.sock"
+    finally: os.close(opened)
+
 def load(names):
     for name in names:
         try: importlib.import_module(name)
@@ -69,7 +77,9 @@ def serve(folder, starter):
     if not os.fork():
         Server.starter, kind = os.getppid(), "inside"
         load(inside)
-    try: Server(f"{folder}/{kind}.sock", Jobs).serve_forever()
+    try:
+        with socket_in(folder, kind) as path: server = Server(path, Jobs)
+        server.serve_forever()
     except (KeyboardInterrupt, FileNotFoundError): pass                                # the run was ended, or is over
 
 # ---- in the tests
@@ -102,8 +112,8 @@ sys.exit(done.returncode)
 def statuses(jobs, package, start_s=300):
     "The exit statuses of the jobs."
     start()
-    path, end = f"{os.environ['FASTERBENCH_TEST_FOLDER']}/{'inside' if package else 'outside'}.sock", time.monotonic() + start_s
-    with socket.socket(socket.AF_UNIX) as s:
+    folder, end = os.environ["FASTERBENCH_TEST_FOLDER"], time.monotonic() + start_s
+    with socket_in(folder, "inside" if package else "outside") as path, socket.socket(socket.AF_UNIX) as s:
         while s.connect_ex(path):
             if time.monotonic() > end: raise RuntimeError(f"the server of forked processes does not answer at {path}")
             time.sleep(0.05)

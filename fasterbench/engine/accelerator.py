@@ -215,7 +215,7 @@ def _backend_of(path):
 def first_line(path, pick):
     "Return what `pick` makes of the first line of `path` of which it makes something; `None` where there is none."
     try:
-        with open(path) as lines: return next(filter(None, map(pick, lines)), None)
+        with open(path, encoding="utf-8", errors="replace") as lines: return next(filter(None, map(pick, lines)), None)
     except OSError: return None
 
 def _available_bytes(line):

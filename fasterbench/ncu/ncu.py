@@ -22,6 +22,7 @@ from fasterbench.ncu.ncu_csv import (FileNumbers, LaunchRecord, base_value, laun
                                          compute_roofs, flop_metrics, flops_of, metrics_for, time_of, traffic_of,
                                          usable)
 from fasterbench.views.result import Result
+from fasterbench.core.files import check_not_pipe
 from fasterbench.core.units import format_si, total
 from fasterbench.core.warnings import NotMeasuredWarning, warn
 
@@ -266,6 +267,7 @@ def rep_records(
 
 # %% ../../nbs/ncu/ncu.ipynb #b79d7c2a
 def _is_binary(path):
+    check_not_pipe(path)
     with open(path, "rb") as f: return f.read(4) == b"NVR\x00" or Path(path).suffix == ".ncu-rep"
 
 def _launches(path, fp16_weights, roofs, about):
@@ -307,7 +309,7 @@ def read_ncu(
 )->Result:
     """Read the kernels of an Nsight Compute report; in a summary each is a row whatever `by` says. Raise `ValueError`,
     with the line, for what cannot be read."""
-    if by not in _groups: raise ValueError(f"by={by!r}; the ways are {', '.join(_groups)}")
+    if by not in [*_groups]: raise ValueError(f"by={by!r}; the ways are {', '.join(_groups)}")
     if peaks is not None and not isinstance(peaks, HardwarePeaks):
         raise TypeError(f"peaks is a {type(peaks).__name__}; a HardwarePeaks is needed")
     roofs, about = {}, {}

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from statistics import median
 
 from ..core.files import write_whole
+from ..core.streams import print_text
 from ..core.units import format_si, percent_text
 from ..timing.certainty import quartiles
 from ..timing.machine_load import MachineLoad, load_caveats
@@ -174,7 +175,7 @@ class MetricSeries(View):
 
     def summary(self, last:int|None=20)->None:
         "Print `text`."
-        print(self.text(last))
+        print_text(self.text(last))
 
     def _table(self, last=20):
         if not len(self): return Table([["no sample yet"]], {0})

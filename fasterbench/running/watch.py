@@ -128,6 +128,9 @@ class Watch:
         left = here and sample is not None and self._counts(sample) and sample.ends_here(kind in (None, SystemExit))
         self._detach()
         if left: self._take(sample, None)
+        if len(self.failures) > 1: self._warn_of(f"{len(self.failures)} samples failed, the last at {self.failures[-1]}")
+
+    def _warn_of(self, problem): warn(f"{type(self.model).__name__}: {problem}", NotMeasuredWarning)
 
     def _attach(self):
         self.planned = self.calls + self.warmup
@@ -268,7 +271,7 @@ class Watch:
         except Exception as problem:
             if is_of_queue(problem): raise
             self.failures.append(f"call {self.first}: {type(problem).__name__}: {problem}")
-            warn(f"a sample of {type(self.model).__name__} {what} at {self.failures[-1]}", NotMeasuredWarning)
+            if len(self.failures) == 1: self._warn_of(f"a sample {what} at {self.failures[0]}")
 
     def _hand_on(self, record):
         "Hand a record to the log and to `on_sample`."

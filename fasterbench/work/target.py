@@ -6,7 +6,7 @@
 __all__ = ['Target', 'on_target']
 
 # %% ../../nbs/work/target.ipynb #646dbf3a
-import copy, re, threading, warnings
+import copy, re, sys, threading, warnings
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -222,8 +222,9 @@ def _group_of(group, place):
     return found | dict(foreach=True) if by_list and place.device.type != "cpu" else found
 
 def _lists(value, own):
-    "Tell if `value` is a list of a module's own tensors, as a recurrent layer has."
-    return type(value) is list and bool(value) and all(id(t) in own for t in value)
+    "Tell if `value` is a list of a module's own tensors, as a recurrent layer has, or a mask of `flex_attention`."
+    masks = getattr(sys.modules.get("torch.nn.attention.flex_attention"), "BlockMask", ())
+    return isinstance(value, masks) or type(value) is list and bool(value) and all(id(t) in own for t in value)
 
 @contextmanager
 def _fake_model(model, fake):
@@ -237,7 +238,7 @@ def _fake_model(model, fake):
             held += [(vars(module), k, v) for k, v in vars(module).items() if _lists(v, own)]
             for d, k, t in held:
                 undo.append((d, k, t))
-                d[k] = list(map(fake, t)) if isinstance(t, list) else fake(t)
+                d[k] = fake(t) if isinstance(t, torch.Tensor) else _fake_sample(t, fake)
         yield
     finally:
         for d, k, t in reversed(undo): d[k] = t
