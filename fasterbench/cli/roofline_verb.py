@@ -227,12 +227,13 @@ def loaded_on_meta(model, shape, batch, dtype, seq=None):
     except ModelError as error: usage_error(str(error), error.option)
     except (NotImplementedError, RuntimeError): return load_model(model, shape, batch, dtype, seq)
 
-def fit_note(model, sample, peaks, **how):
-    "Return a line on the largest batch that fits a device; none where its memory or the feature is not known."
+def fit_found(model, sample, peaks, **how):
+    "Return the largest batch that fits a device, and a line on it; no batch where memory or feature is not known."
     room = peaks.capacity("memory")
-    if not is_there("memory"): return [absent("memory")]
-    if not room: return ["the memory of the device is not known"]
-    return [str(features.memory.batch_that_fits(model, sample, room, **how))]
+    if not is_there("memory"): return None, absent("memory")
+    if not room: return None, "the memory of the device is not known"
+    found = features.memory.batch_that_fits(model, sample, room, **how)
+    return found.batch, str(found)
 
 # %% ../../nbs/cli/roofline_verb.ipynb #680f5322
 @app.command(epilog=examples("report resnet18.json", "report resnet18.json --top 30 --html resnet18.html"))
