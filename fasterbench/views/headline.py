@@ -215,6 +215,18 @@ def limits_text(limits)->list[str]:
     told = [f"{name} {format_si(s, 's')}, {brief(nbytes, 'B')}" for name, s, nbytes in limits]
     return [f"minimum times at the roofs: {' · '.join(told)}"] if told else []
 
+def step_answer(result)->list[str]:
+    "Return the line on a predicted training step: its rate, utilization, memory, and the largest batch."
+    step, p = result.environment.get("step"), result.program
+    if not step: return []
+    room, most = result.peaks.capacity("memory"), step.get("largest_batch")
+    told = [] if p.is_range or not p.time_s else [format_si(step["work"] / p.time_s, f"{step['unit']}/s")]
+    if "mfu" in step: told.append(f"MFU {percent_text(step['mfu'])}")
+    if step.get("hfu") != step.get("mfu"): told.append(f"HFU {percent_text(step['hfu'])}")
+    told.append(f"memory {result.memory.peak}" + (f" of {format_si(room, 'B')}" if room else ""))
+    if most is not None: told.append(f"largest batch {most} (tensors alone)")
+    return [f"a step of {step['work']} {step['unit']}: {' · '.join(told)}"]
+
 _parts = model_name, _sample, _dtype, _mode, machine, time_text, _rate_text
 
 def time_division(result)->list[str]:
@@ -227,7 +239,7 @@ def headline(result)->list[str]:
     lines = [" · ".join(filter(None, (part(result) for part in _parts)))]
     if result.peaks is None: return lines
     roofs = roofs_text(result.peaks, (*result.points, *result.ops))
-    return [*lines, *time_division(result), *limits_text(result.limits), f"roofs: {roofs}"]
+    return [*lines, *step_answer(result), *time_division(result), *limits_text(result.limits), f"roofs: {roofs}"]
 
 # %% ../../nbs/views/headline.ipynb #c9b20a08
 def _looked_at(t):

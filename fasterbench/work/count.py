@@ -356,6 +356,22 @@ def check_initialized(model:nn.Module):
             raise ValueError(f"{name} of the model is uninitialized: run the model once, so that lazy modules know "
                              "their shapes")
 
+def _gradients(run):
+    "Return for which parameters of the optimizer there is a gradient, and its layout."
+    given = [p for group in run.optimizer.param_groups for p in group["params"]]
+    return [(id(p), p.grad.layout) for p in given if p.grad is not None]
+
+def _state_made(run, before_write, tracer):
+    "Let an update alone, by gradients without data, make the optimizer's state; return `_gradients` where it has."
+    given = [p for group in run.optimizer.param_groups for p in group["params"] if p.requires_grad]
+    with eager(), run.watched(mode := tracer(run.owners, before_write)), watching(mode):
+        for p in given: p.grad = torch.zeros_like(p)
+        try: run.update()
+        except RuntimeError: run.optimizer.state.clear()         # it takes no dense gradient, or reads what is in one
+    made = _gradients(run) if run.optimizer.state else []
+    for p in given: p.grad = None
+    return made
+
 def _work_of_call(run, args, kwargs, target):
     "Return the work of `run`: where its tensors are, or on `target`."
     loss, stored = run.loss if run.training else None, stored_without_data(run.model)
@@ -365,8 +381,11 @@ def _work_of_call(run, args, kwargs, target):
         first, later = run.has_first, (args, kwargs)
         if first and place is None: later = copied(later)
         run.reset((args, kwargs))
+        made = _state_made(run, before_write, tracer) if first and place is not None else []
         work = trace_call(lambda: run(*args, **kwargs), run, before_write, tracer, stored)
-        if not first or not run.optimizer.state: return work
+        if made and made == _gradients(run): return work
+        if made: run.optimizer.state.clear()
+        elif not first or not run.optimizer.state: return work
         # That step has made the optimizer's state. In the next DDP sorts its buckets; all others are like the third.
         args, kwargs = later
         run.reset((args, kwargs))
