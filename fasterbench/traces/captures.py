@@ -14,7 +14,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
-from ..core.features import absent, door
+from ..core import features
+from ..core.features import absent, is_there
 from ..core.units import percent_text
 from ..work.kernel_names import without_graph_number
 from .trace_file import RecordedCall, TraceFile
@@ -303,9 +304,8 @@ def known_kernels(
     path:str, # A file of kernels
 )->KnownKernels:
     "Read the kernels of a file. Raise `ValueError` where the feature that writes such files is not there."
-    compiled = door("compiled")
-    if compiled is None: raise ValueError(f"kernels={str(path)!r} cannot be read: {absent('compiled')}")
-    saved = compiled.read_kernel_file(path)
+    if not is_there("compiled"): raise ValueError(f"kernels={str(path)!r} cannot be read: {absent('compiled')}")
+    saved = features.compiled.read_kernel_file(path)
     return KnownKernels(Path(path).name, saved.model, [_known_kernel(k, saved.blocks) for k in saved.sites])
 
 # %% ../../nbs/traces/captures.ipynb #51b67e03

@@ -19,7 +19,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from ..core.units import percent_text, share_texts
-from ..core.warnings import NotMeasuredWarning, old_arguments, warn
+from ..core.warnings import NotMeasuredWarning, warn
 from ..engine.process import gc_paused
 from ..engine.uncompiled import uncompiled
 from .collectives import collectives_of
@@ -294,7 +294,6 @@ def _reduce_all(found, peaks, name, executor, how):
     finally: pool.shutdown(cancel_futures=True)
 
 # %% ../../nbs/traces/trace_read.ipynb #d0246441
-@old_arguments(device="on", inductor_cache=None, sites="kernels")
 def read_trace(
     # A trace, a folder or tar archive of traces, an address that fsspec opens, or several of these
     path,
@@ -336,7 +335,6 @@ def _rank():
     return dist.get_rank() if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1 else None
 
 # %% ../../nbs/traces/trace_read.ipynb #e609bc6f
-@old_arguments(device="on")
 def on_trace_ready(
     path,                          # Where the report goes: .html, or .json or .csv
     *,
