@@ -280,7 +280,7 @@ def _with_common(costs, ids, result):
         total += max(cost, *(c for c, _ in alike)) if alike else cost
     return total
 
-# %% ../../nbs/speed_of_light/least.ipynb #1de8fdf9
+# %% ../../nbs/speed_of_light/least.ipynb #fddb24f3
 @dataclass(frozen=True)
 class Least:
     "The least work of a function."
@@ -324,7 +324,7 @@ def least_work(graph:Graph)->Least:
     written += sum(changes_of(before, after).count * after.dtype.itemsize for before, after in graph.changed)
     elements = {}
     for v, n in weights: elements[dtype_name(v.dtype)] = elements.get(dtype_name(v.dtype), 0.0) + n / v.dtype.itemsize
-    return Least(_joined(given) + sum(n for _, n in weights), written, elements, tuple(Work(graph, facts, needed).all()), tuple(_doubts(graph)))
+    return Least(_joined(given) + sum(n for _, n in weights), written, elements, tuple(Work(graph, facts, needed).all()), tuple(dict.fromkeys(graph.assumed)))
 
 def _least_weights(graph, facts, needed):
     "Return what is read of weights, or of what follows from them alone, whichever are fewer bytes: (value, bytes)."
@@ -336,8 +336,5 @@ def _least_weights(graph, facts, needed):
 def _returned_bytes(graph, facts):
     "Return the bytes of the results; of one that is computed twice, once, and of views of one memory no more than it has."
     blocks = {}
-    for v, block, n in {facts.of(v).index: (v, block, n) for v, block, n in graph.outputs}.values():
-        blocks.setdefault(block, []).append(n)
+    for o in {facts.of(o.value).index: o for o in graph.outputs}.values(): blocks.setdefault(o.memory, []).append(o.bytes)
     return sum(map(max, blocks.values()))
-
-def _doubts(graph): return []

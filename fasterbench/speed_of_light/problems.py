@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['few', 'FloatsWithoutData', 'Problem', 'NoProblem', 'problems_of', 'evaluated', 'axes_of', 'workload_problem']
 
-# %% ../../nbs/speed_of_light/problems.ipynb #da9c6f27
+# %% ../../nbs/speed_of_light/problems.ipynb #ccf60fab
 import ast, inspect, json, math, operator, runpy, sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -16,9 +16,9 @@ import torch
 
 from ..core.arguments import as_dtype
 from ..core.private import TorchDispatchMode, tree_map
-from ..work.rules import tensors_in
+from ..work.rules import op_name, tensors_in
 
-# %% ../../nbs/speed_of_light/problems.ipynb #19d2c5e6
+# %% ../../nbs/speed_of_light/problems.ipynb #e7c37248
 few = 1024          # Elements of a tensor of floats that keeps its data: scales, frequencies
 
 class FloatsWithoutData(TorchDispatchMode):
@@ -41,7 +41,8 @@ class FloatsWithoutData(TorchDispatchMode):
     def _kept(self, op, args, kwargs, given):
         "Run an operator on tensors with data; a large result of floats is left without."
         wide = kwargs.get("dtype") or (torch.get_default_dtype() if not given else given[0].dtype)
-        new = not given and "device" in kwargs and isinstance(wide, torch.dtype) and wide.is_floating_point
+        whole = op_name(op).startswith(_of_whole_numbers)
+        new = not given and not whole and "device" in kwargs and isinstance(wide, torch.dtype) and wide.is_floating_point
         if new and math.prod(_size_argument(args)) > few: kwargs = kwargs | dict(device=torch.device("meta"), generator=None) if "generator" in kwargs else kwargs | dict(device=torch.device("meta"))
         return tree_map(_without_floats, op(*args, **kwargs))
 
@@ -49,6 +50,8 @@ class FloatsWithoutData(TorchDispatchMode):
         if not isinstance(x, torch.Tensor) or not x.is_meta: return x
         if not x.is_floating_point(): return torch.zeros(x.shape, dtype=x.dtype)
         return torch.rand(x.shape, generator=self.generator).to(x.dtype)
+
+_of_whole_numbers = tuple(f"aten::{n}" for n in ("randint", "randperm", "tril_indices", "triu_indices"))
 
 def _size_argument(args): return next((a for a in args if isinstance(a, (list, tuple, torch.Size)) and all(isinstance(n, int) for n in a)), ())
 
@@ -127,7 +130,7 @@ def evaluated(expression:str, names:dict)->int:
         raise ValueError(f"{expression!r} is no expression of numbers and axes")
     return int(value(ast.parse(expression, mode="eval").body))
 
-# %% ../../nbs/speed_of_light/problems.ipynb #250ed69a
+# %% ../../nbs/speed_of_light/problems.ipynb #46d2bc09
 def axes_of(definition:dict, given:dict)->dict:
     "Return the length of every axis."
     axes = {k: a["value"] for k, a in definition["axes"].items() if "value" in a} | given
@@ -175,7 +178,7 @@ def _inputs(definition, given, axes, names, folder):
 def _input(name, spec, given, axes, made, scalars, folder):
     if name in scalars: return scalars[name]
     if name in made: return made[name]
-    shape, dtype = [axes[n] if isinstance(n, str) else n for n in spec["shape"] or []], as_dtype(spec["dtype"])
+    shape, dtype = [evaluated(n, axes) if isinstance(n, str) else n for n in spec["shape"] or []], as_dtype(spec["dtype"])
     if given.get("type") == "safetensors" and (kept := _from_file(given, folder)) is not None: return kept
     if dtype.is_floating_point: return torch.empty(shape, dtype=dtype, device="meta")
     if "indptr" in name: return torch.linspace(0, _end_of(name, axes), *shape or [1]).to(dtype)
