@@ -5,5 +5,5 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/speed_of_light/feature.ipynb #8dcce1d1
-needs, public = (), dict(bound=["speed_of_light", "SpeedOfLight", "Promised"])
+# %% ../../nbs/speed_of_light/feature.ipynb #d5a91433
+needs, public = (), dict(bound=["speed_of_light", "SpeedOfLight", "Promised"], depends=["depends", "Dependence"])
