@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Contraction', 'operand_dtype', 'Least', 'least_work']
 
-# %% ../../nbs/speed_of_light/least.ipynb #cbc5ff7b
+# %% ../../nbs/speed_of_light/least.ipynb #b22b3ef0
 import math
 from dataclasses import dataclass, field
 
@@ -13,7 +13,7 @@ import torch
 
 from ..core.dtypes import dtype_name
 from .elements import Elements, true_cells
-from .needs import argument, as_batch, changes_of, factors_of, needed_of
+from .needs import argument, as_batch, axes_among, batched_zeros, changes_of, factors_of, needed_of
 from .orders import Expansion, TooLong, cheapest, convolution_flops, is_linear, product_flops
 from .recording import Graph, Node, Value
 from .structure import Facts, facts_of
@@ -69,7 +69,7 @@ def _real_products(values):
     "Return how many real products stand for one: three where both factors are complex."
     return 1 + sum(v.dtype.is_complex for v in values[:2])
 
-# %% ../../nbs/speed_of_light/least.ipynb #2b9ce1da
+# %% ../../nbs/speed_of_light/least.ipynb #edfe9860
 class Work:
     "The contractions of a graph."
     def __init__(self, graph, facts, needed):
@@ -104,10 +104,8 @@ class Work:
         "Return the FLOPs of a product, without what is not needed and what is zero."
         a, b = factors_of(n)
         if {a.index, b.index} & self.facts.free or {self.facts.of(v).index for v in (a, b)} & set(self.facts.hot): return 0.0
-        need, is_mv = self.need(n), len(b.shape) == 1
-        out = as_batch(need, 0 if is_mv else 2) if need.shape else Elements((1, 1, 1), None, need.share)
-        left, right = (None if self.facts.nonzero(v) is None else as_batch(self.facts.nonzero(v), p) for v, p in ((a, 0), (b, 1)))
-        return product_flops(out, left, right, a.shape[-1]) * _real_products((a, b))
+        zeros = (batched_zeros(v, side, self.facts) for v, side in ((a, "left"), (b, "right")))
+        return product_flops(as_batch(self.need(n), "result"), *zeros, a.shape[-1]) * _real_products((a, b))
 
     def _attention(self, n):
         q, k, v = n.args[:3]
@@ -171,7 +169,7 @@ class Work:
 
 def _per_channel(v, like): return not isinstance(v, Value) or math.prod(v.shape) <= max(like.shape[1], 1)
 
-# %% ../../nbs/speed_of_light/least.ipynb #620c6f0a
+# %% ../../nbs/speed_of_light/least.ipynb #639c8289
 class _Regions:
     def __init__(self, work, products):
         self.work, self.facts, self.products = work, work.facts, products
@@ -193,23 +191,15 @@ class _Regions:
     def costs(self)->list[Contraction]:
         values = self.work.graph.values
         tops = [values[i] for i in sorted(self.exits | self.shared)]
-        near = {v.index: self._cost(v, self.exits | self.shared) for v in tops}
-        deep = {i: self._cost(values[i], self.exits) for i in self.exits} if self.shared else near
+        found = {v.index: self._cost(v, self.exits | self.shared) for v in tops}
+        apart = {i: self._cost(values[i], self.exits) for i in self.exits} if self.shared else found
+        if sum(map(_total, apart.values())) < sum(map(_total, found.values())): found = apart
         for i in self.exits:
-            least = self._cost(values[i], frozenset())
-            if least and (not near[i] or sum(c.flops for c in least) < sum(c.flops for c in near[i])): near[i] = least
-        together = [c for found in near.values() for c in found]
-        if self.shared and all(d is not None for d in deep.values()):
-            apart = [c for i, found in deep.items() for c in min(found, near[i] if i not in self._reaching() else found, key=_total)]
-            if _total(apart) < _total(together): together = apart
-        return together
-
-    def _reaching(self):
-        "Return the exits whose expression reaches what several read."
-        return self.exits
+            if found[i]: found[i] = min(found[i], self._cost(values[i], frozenset()), key=_total)
+        return [c for of in found.values() for c in of]
 
     def _cost(self, v, stops):
-        "Return the contractions of an expression, at most as written; `None` where it is too long."
+        "Return the contractions of an expression, at most as written."
         expansion = Expansion(self.facts, stops)
         axes = [expansion.ids.new(n) for n in v.shape]
         try: terms = expansion.terms(v, axes, top=True)

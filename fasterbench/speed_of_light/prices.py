@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from ..roofs.hardware import HardwarePeaks
 
-# %% ../../nbs/speed_of_light/prices.ipynb #73d82245
+# %% ../../nbs/speed_of_light/prices.ipynb #7d56da8e
 roundoff = {"float64": 2.0 ** -53, "float32": 2.0 ** -24, "float32 TF32": 2.0 ** -11, "float16": 2.0 ** -11, "bfloat16": 2.0 ** -9,
             "float8_e4m3fn": 2.0 ** -4, "float8_e5m2": 2.0 ** -3, "float4_e2m1fn_x2": 2.0 ** -2}
 widths = {"float64": 8, "float32": 4, "float32 TF32": 4, "float16": 2, "bfloat16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1, "float4_e2m1fn_x2": 0.5}
@@ -25,13 +25,15 @@ class Price(NamedTuple):
     width: float    # Bytes of an operand
 
 def rates_by_name(peaks:HardwarePeaks)->dict[str, float]:
-    "Return the rate of products by dtype, \"float32 TF32\" apart; the units of float32 add up, as they run at once."
+    """Return the rate of products by dtype, "float32 TF32" apart.
+
+    Where matrix units know float32 (CDNA), vector units do as much at the same time."""
     rates = {}
     for c in peaks.compute:
         if c.unit == "pointwise": continue
         name = "float32 TF32" if c.unit == "TF32" else c.dtype
-        both = name == "float32" and name in rates and c.unit != ""
-        rates[name] = rates[name] + c.flops if both else max(c.flops, rates.get(name, 0.0))
+        rates[name] = max(c.flops, rates.get(name, 0.0))
+    if str(peaks.environment.get("architecture", "")).startswith("gfx9") and "float32" in rates: rates["float32"] *= 2
     return rates
 
 def _fastest(rates, allowed): return max((Price(k, r, widths.get(k, 8)) for k, r in rates.items() if allowed(k)), key=lambda p: p.rate, default=None)

@@ -5,17 +5,17 @@
 # %% auto #0
 __all__ = ['low', 'Facts']
 
-# %% ../../nbs/speed_of_light/structure.ipynb #10241b5e
+# %% ../../nbs/speed_of_light/structure.ipynb #47ac023a
+import math
 from dataclasses import dataclass, field
 
 import torch
 
-from .elements import Elements, along, most_cells, nothing_of, true_cells, union, within, without
+from .elements import Elements, most_cells, nothing_of, some_of, union, within
 from .recording import Graph, Node, Value
 from ..work.dispatch import is_view
-from ..work.rules import map_tensors
 
-# %% ../../nbs/speed_of_light/structure.ipynb #f79d2e58
+# %% ../../nbs/speed_of_light/structure.ipynb #5faee30c
 @dataclass
 class Facts:
     "What is known of every value of a graph, by its index."
@@ -24,7 +24,7 @@ class Facts:
     support: dict = field(default_factory=dict)    # Where a value can differ from 0, `Elements`; absent: anywhere
     finite: dict = field(default_factory=dict)     # Where it is above what a softmax makes 0; absent: anywhere
     hot: dict = field(default_factory=dict)        # Of rows with a single 1: (axis, the value of its places)
-    same: dict = field(default_factory=dict)       # Computed before, by the same operator from the same values: that value
+    same: dict = field(default_factory=dict)       # What was computed before from the same values: that value
 
     def of(self, v:Value)->Value: return self.same.get(v.index, v)
 
@@ -41,15 +41,12 @@ class Facts:
 
 low = -1e4          # exp(x − max) of what lies below is 0 in every format, unless all of a row does
 
-# %% ../../nbs/speed_of_light/structure.ipynb #3ce5d592
+# %% ../../nbs/speed_of_light/structure.ipynb #c0079d36
 _zeros = set("zeros zeros_like new_zeros zero".split())
-_alike = set("neg abs relu sqrt tanh sin sign _to_copy clone alias contiguous lift_fresh detach gelu silu asin atan".split())
-_keeps_order = _alike - set("neg abs relu sqrt tanh sin sign gelu silu asin atan".split())
+_keeps_order = set("_to_copy clone alias contiguous lift_fresh detach".split())
+_alike = _keeps_order | set("neg abs relu sqrt tanh sin sign gelu silu asin atan".split())
 
 def _tensor(v): return isinstance(v, Value)
-
-def _argument(n:Node, place, name, default=None):
-    return n.args[place] if len(n.args) > place else n.kwargs.get(name, default)
 
 class _Forward:
     def __init__(self, graph): self.graph, self.facts = graph, Facts()
@@ -107,7 +104,7 @@ class _Forward:
     def _triangle(self, n, cut):
         x, out = n.args[0], n.outs[0]
         if out.shape[-1] * out.shape[-2] > most_cells: return
-        half = cut(torch.ones(out.shape[-2:], dtype=torch.bool), _argument(n, 1, "diagonal", 0))
+        half = cut(torch.ones(out.shape[-2:], dtype=torch.bool), (n.args[1] if len(n.args) > 1 else 0))
         self._put(out, within(Elements(out.shape, half.expand(out.shape)), self.facts.nonzero(x)))
 
     def of_diag_embed(self, n):
@@ -127,7 +124,7 @@ class _Forward:
 
     def of_div(self, n):
         a, out = n.args[0], n.outs[0]
-        if _tensor(a): self._put(out, _spread(self.facts.support.get(a.index), out.shape), _spread(self.facts.finite.get(a.index), out.shape))
+        if _tensor(a): self._put(out, *(_spread(k.get(a.index), out.shape) for k in (self.facts.support, self.facts.finite)))
 
     def of_add(self, n):
         a, b, out, f = n.args[0], n.args[1], n.outs[0], self.facts
@@ -164,10 +161,9 @@ class _Forward:
         base, dim, index, out = *n.args[:3], n.outs[0]
         before = self.facts.nonzero(base)
         if before is None or before.count or not _tensor(index): return
-        if index.known is None: at = Elements(out.shape, None, min(_size(index) / max(_size(out), 1), 1.0))
-        elif _size(out) > most_cells: return
-        else: at = Elements(out.shape, torch.zeros(out.shape, dtype=torch.bool).scatter_(dim, index.known.long(), True))
-        self._put(out, at)
+        if index.known is None: return self._put(out, some_of(out.shape, _size(index) / max(_size(out), 1)))
+        if _size(out) > most_cells: return
+        self._put(out, Elements(out.shape, torch.zeros(out.shape, dtype=torch.bool).scatter_(dim, index.known.long(), True)))
 
     def of_eq(self, n):
         "A one-hot row is where its place equals 0, 1, 2, …"
@@ -192,12 +188,10 @@ class _Forward:
 
     of_bmm = of_mv = of_mm
 
-# %% ../../nbs/speed_of_light/structure.ipynb #33dba1ce
-def _size(v): return torch.Size(v.shape).numel()
+# %% ../../nbs/speed_of_light/structure.ipynb #4548a2d3
+def _size(v): return math.prod(v.shape)
 
-def _spread(a, shape):
-    "Return the elements of what is broadcast to `shape`."
-    return None if a is None else Elements(tuple(shape), None if a.at is None else a.at.expand(shape), a.share)
+def _spread(a, shape): return a and a.spread(shape)
 
 def _through(n, a):
     "Return the elements of the views that a node gives."
