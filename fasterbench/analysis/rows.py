@@ -14,7 +14,7 @@ from typing import NamedTuple
 from torch import nn
 
 from .measure import Measurement
-from ..core.features import door
+from ..core import features
 from ..core.units import first_names
 from ..engine.step import phases
 from ..roofs.cache_simulation import simulate_caches
@@ -155,7 +155,7 @@ def module_rows(
 )->list[Row]:
     "Return a row per module that did work itself, and phase of a training step; per kernel of compiled modules."
     rows = [row for k, phase in enumerate(m.phases) for row in _phase_rows(m, calls, k, phase)]
-    return door("compiled").with_kernels(m, rows, kernels) if kernels else rows
+    return features.compiled.with_kernels(m, rows, kernels) if kernels else rows
 
 def all_rows(
     m:Measurement,
@@ -252,7 +252,7 @@ def _untimed_joined(m):
 def _measured_notes(m, program):
     "Return what has to be said of a measurement."
     varies = [differs_text(m.varies)] if m.varies else []
-    inferred = door("compiled").inferred_layers(m) if m.kernels else []
+    inferred = features.compiled.inferred_layers(m) if m.kernels else []
     unseen = [_unseen_waits] if program.sends and _has_unseen_waits(m.times) else []
     return [*m.notes, *varies, *_lost(m), *_replays(m), *inferred, *unseen]
 
@@ -265,8 +265,7 @@ def measured_result(
     contractions, m = contractions_of(m.work), _untimed_joined(m)
     calls = call_rows(m.work, peaks, m.tf32, m.ran)
     slots = m.kernels.slots if m.kernels else []
-    compiled = door("compiled") if slots else None
-    kernels = compiled.kernel_rows(slots, m.inner, peaks, m.tf32, m.kernels.run.training) if slots else []
+    kernels = features.compiled.kernel_rows(slots, m.inner, peaks, m.tf32, m.kernels.run.training) if slots else []
     modules = module_rows(m, calls, kernels)
     rows = ranked(place(row, peaks) for row in all_rows(m, calls, modules))
     ops = ranked(place(row, peaks) for row in operator_rows(m, calls))
@@ -280,6 +279,6 @@ def measured_result(
         rows, ops, steps, [program] = map(marked, (rows, ops, steps, [program]))
     timing = _timing(m, rows, ops)
     if timing.ops_take_longer: ops = [changed(p, disturbed=True) for p in ops]
-    limits = compiled.measured_limits(m, calls, kernels, peaks) if slots else ()
+    limits = features.compiled.measured_limits(m, calls, kernels, peaks) if slots else ()
     return Result(rows, peaks, ops, program, steps, timing, m.work.unknown_ops, m.environment, name,
                   notes=_measured_notes(m, program), limits=limits, memory=m.work.memory, contractions=contractions)

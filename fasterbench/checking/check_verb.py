@@ -22,7 +22,8 @@ from .budgets import (BudgetError, Found, Verdict, decisive, format_value, in_lo
                                           matching, parse_limit, read_budgets, shortest, too_near)
 from ..views.fields import Field
 from ..views.view import Sheet, Table, View, terminal_width, text_table, wrap_lines
-from ..cli.app import examples, Quiet, app, check_writable, option, printed, switch, usage_error, whole, write
+from ..cli.app import (Quiet, app, check_writable, examples, option, output, printed, switch, usage_error,
+                                 whole, write)
 from ..core.progress import progress_bar
 from ..timing.machine_load import LoadMeter, load_caveats
 
@@ -621,9 +622,9 @@ def check(
     update:switch("Set the budgets to the current figures; for a measured figure, to the worse end of its "
                   "confidence interval.",
                   "--update")=False,
-    json:option("Write the verdicts; - for standard output.")=None,
-    junit:option("Write the verdicts as JUnit XML; - for standard output.")=None,
-    html:option("Write a page of the verdicts; - for standard output.")=None, no_progress:Quiet=False,
+    json:output("Write the verdicts; - for standard output.")=None,
+    junit:output("Write the verdicts as JUnit XML; - for standard output.")=None,
+    html:output("Write a page of the verdicts; - for standard output.")=None, no_progress:Quiet=False,
 ):
     "Check models against the budgets in a file."
     document = _document(budgets)

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['Model', 'Device', 'Dtype', 'Shape', 'Length', 'Quiet', 'Peaks', 'Top', 'Group', 'Depth', 'Report', 'Saving', 'Rows',
-           'Loss', 'KernelFile', 'option', 'switch', 'whole', 'words']
+           'Loss', 'KernelFile', 'option', 'output', 'switch', 'whole', 'words']
 
 # %% ../../nbs/cli/app.ipynb #51e2f964
 import inspect, os, re, sys
@@ -36,11 +36,16 @@ def _with_debug(verb):
     run.__annotations__ = verb.__annotations__ | dict(debug=_debug)
     return run
 
+def _is_output(annotation):
+    "Tell if an option names a file that is written, as `output` says."
+    return any(getattr(said, "writable", False) for said in getattr(annotation, "__metadata__", ()))
+
 class Verb(typer.core.TyperCommand):
     "A verb whose help names arguments by kind, and which writes over nothing that it reads."
     def invoke(self, ctx):
-        "Call the verb. An option whose help begins with Write names a file that is written, any other what is read."
-        written = {p.name: p.opts[0] for p in self.params if (getattr(p, "help", "") or "").startswith("Write ")}
+        "Call the verb, if it can write what it is to write."
+        outputs = {n for n, p in inspect.signature(self.callback).parameters.items() if _is_output(p.annotation)}
+        written = {p.name: p.opts[0] for p in self.params if p.name in outputs}
         files = {option: ctx.params[name] for name, option in written.items() if isinstance(ctx.params[name], str)}
         check_writable(files, {name: value for name, value in ctx.params.items() if name not in written})
         return super().invoke(ctx)
@@ -283,6 +288,10 @@ def option(help, *names, kind=Optional[str], **how):
     if kind is not bool: how.setdefault("metavar", "FILE")
     return Annotated[kind, typer.Option(*names, help=help, **how)]
 
+def output(help, *names):
+    "Annotate an option that names a file that the verb writes."
+    return option(help, *names, writable=True)
+
 def switch(help, name): return option(help, name, kind=bool)
 def whole(help, least=1, kind=Optional[int]): return option(help, kind=kind, parser=whole_from(least), metavar="N")
 def words(help, *valid, kind=Optional[str]):
@@ -301,11 +310,11 @@ Top = whole("Print N rows.", 0, int)
 Group = words("Group rows by this; auto groups repeated blocks if the table is long.",
               "auto", "block", "type", "category", "layer", "none", kind=str)
 Depth = whole("Show N levels of the module tree.")
-Report = option("Write the report; - for standard output.")
-Saving = option("Write the result; - for standard output.")
-Rows = option("Write the rows; - for standard output.")
+Report = output("Write the report; - for standard output.")
+Saving = output("Write the result; - for standard output.")
+Rows = output("Write the rows; - for standard output.")
 Loss = option("Compute the loss from the output with this function, such as losses.py:mean.", metavar="FILE:FUNCTION")
-KernelFile = option("Write the list of the compiled model's kernels, for `trace --kernels`.", "--kernels", "--sites")
+KernelFile = output("Write the list of the compiled model's kernels, for `trace --kernels`.")
 
 # %% ../../nbs/cli/app.ipynb #1d0f350f
 Saved = Annotated[str, typer.Argument(help="A result written by `roofline --json`.", metavar="FILE")]

@@ -17,12 +17,23 @@ from ..core.features import verb_modules
 from ..core.streams import Terminated, safe_streams, terminated_as_interrupted
 from ..core.warnings import _here
 
-for name in verb_modules(): import_module(name)         # and so does each of a feature
+def _register(module):
+    "Import a module of a feature that registers a verb; one that fails is named, and all other verbs work."
+    try: import_module(module)
+    except Exception as error: notice(f"{module} is no verb: {type(error).__name__}: {error}")
+
+for name in verb_modules(): _register(name)
 
 # %% ../../nbs/cli/main.ipynb #db50ff1a
 # as `--help` lists them: the first steps first
 _verbs = "roofline", "run", "peaks", "report", "compare", "count", "predict", "mfu", "serve", "trace", "ncu", "check"
-app.registered_commands.sort(key=lambda c: _verbs.index(c.name or c.callback.__name__))
+
+def _place_of_verb(command):
+    "Return the place of a verb in `--help`: those of other distributions come last."
+    name = command.name or command.callback.__name__
+    return _verbs.index(name) if name in _verbs else len(_verbs)
+
+app.registered_commands.sort(key=_place_of_verb)
 
 def main(
     args:list[str]|None=None, # Arguments; None: those of the process

@@ -10,7 +10,7 @@ import os
 from contextlib import contextmanager
 
 from .app import check_there, usage_error
-from ..core.features import door
+from ..core import features
 
 # %% ../../nbs/cli/ranks.ipynb #481598f0
 parallels = ("ddp", "fsdp")
@@ -45,5 +45,5 @@ def job(device, parallel:str):
     "Make this process a rank for a while. Gives a function that wraps a model; alone, the model stays as it is."
     if launched_ranks() == 1: return _alone()
     check_there("network", "--parallel")
-    return door("network").joined_job(device, parallel)
+    return features.network.joined_job(device, parallel)
 

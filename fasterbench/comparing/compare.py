@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, overload
 
 from .verdicts import Moved, Sampled, change_between, drift_between, factors_to_exceed
 from ..timing.certainty import half_width, ratio_factor
-from ..core.features import door
+from ..core import features
+from ..core.features import is_there
 from ..core.files import write_whole
 from ..core.streams import print_text
 from ..core.units import format_si, percent_text, total
-from ..core.warnings import old_attribute
 from ..roofs.place import RooflinePoint
 from ..roofs.row import grouped, totals
 from ..timing.machine_load import load_caveats
@@ -382,7 +382,6 @@ class Series(View):
         told = [[*time_division(r), *limits_text(r.limits)] for r in self.results]
         return [f"{label}: {line}" for label, lines in zip(self.labels, told) for line in lines]
 
-    doubts = old_attribute("doubts", "caveats")
 
     @property
     def _of_times(self):
@@ -488,8 +487,8 @@ class Series(View):
     def _page(self):
         predicted = any(r.environment.get("predicted") for r in self.results)              # an interval, and a limit
         lines = self.equations if self.equations and len(self) > 2 and not predicted else [self.told, *self.equations]
-        memory = [door("memory")] if self.held and len(self) == 2 else []
-        tabs = [m.memories_tab([r.memory for r in self.results], self.labels) for m in memory if m]
+        held = self.held and len(self) == 2 and is_there("memory")
+        tabs = [features.memory.memories_tab([r.memory for r in self.results], self.labels)] if held else []
         return dict(lines=[*lines, *self.changed, *self.machines, *self.held], facts=self._facts,
                     kinds=[self._tab(), *tabs], notes=[*self.caveats, *self.differences])
 
@@ -618,7 +617,6 @@ class Pair(Line):
     factor: float|None=1.0         # Times have to differ by more than this factor; infinite: not judged
     within: str="within the drift" # What a change within the factor is called
 
-    drift = old_attribute("drift", "factor")
 
     @property
     def before(self)->RooflinePoint|None: return self.points[0]
@@ -977,9 +975,8 @@ def compare(
     (rows, how), sides = rows_by_result([a, b], points), _sides(a, b)
     if points == "modules": how = [*how, *kinds_differ([a, b], sides)]
     modules = points == "modules" and {kind_of_rows(a), kind_of_rows(b)} <= {"modules", ""}
-    traces = door("traces") if modules and any(map(_is_traced, (a, b))) else None
-    if traces:
-        rows, named = traces.with_names_of_first(rows)
+    if modules and any(map(_is_traced, (a, b))) and is_there("traces"):
+        rows, named = features.traces.with_names_of_first(rows)
         how += named
     apart = map(_operators_took, (a, b)) if points == "modules" else ({}, {})
     pairs = _with_drift(lines_of(rows, Pair), drift, *apart)

@@ -8,7 +8,7 @@ __all__ = ['Counts', 'count']
 # %% ../../nbs/counting/count_verb.ipynb #8741d698
 import re
 
-from ..cli.app import (Dtype, Length, Loss, Model, Shape, app, dtype_named, examples, option,
+from ..cli.app import (Dtype, Length, Loss, Model, Shape, app, dtype_named, examples, option, output,
                                  shape_given, show, switch, target_device, whole, words)
 from ..cli.roofline_verb import fit_note, loaded_on_meta, step_named
 from ..core.units import calls_text, format_count, format_si, total
@@ -174,8 +174,8 @@ def count(
     on:option("Compare peak memory with this device's capacity, and find the largest batch that fits.",
               metavar="DEVICE", parser=target_device)=None,
     depth:whole("Print N levels of the module tree.", 0, int)=3,
-    json:option("Write all modules; - for standard output.")=None,
-    csv:option("Write all modules; - for standard output.")=None,
+    json:output("Write all modules; - for standard output.")=None,
+    csv:output("Write all modules; - for standard output.")=None,
 ):
     "Count FLOPs, bytes, parameters and memory of a model. No kernel runs, and nothing is timed."
     from fasterbench.core.arguments import as_dtype

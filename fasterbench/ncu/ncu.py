@@ -309,7 +309,7 @@ def read_ncu(
 )->Result:
     """Read the kernels of an Nsight Compute report; in a summary each is a row whatever `by` says. Raise `ValueError`,
     with the line, for what cannot be read."""
-    if by not in _groups: raise ValueError(f"by={by!r}; the ways are {', '.join(_groups)}")
+    if by not in [*_groups]: raise ValueError(f"by={by!r}; the ways are {', '.join(_groups)}")
     if peaks is not None and not isinstance(peaks, HardwarePeaks):
         raise TypeError(f"peaks is a {type(peaks).__name__}; a HardwarePeaks is needed")
     roofs, about = {}, {}

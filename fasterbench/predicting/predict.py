@@ -18,9 +18,9 @@ from ..analysis.measure import main_dtype
 from ..analysis.rows import call_rows, contractions_of, module_row
 from ..core.arguments import as_call, as_dtype, tokens_of
 from ..core.dtypes import dtype_name
-from ..core.features import absent, door
+from ..core import features
+from ..core.features import absent, is_there
 from ..core.units import format_si, percent_text, positive
-from ..core.warnings import old_arguments
 from ..engine.accelerator import accelerator, stand_in
 from ..engine.step import check_step, phases
 from .expected import (Chip, Doubt, chip_of, compiled_times, device_deviation, doubt_of,
@@ -231,12 +231,12 @@ def _by_inductor(run, rows, limits):
 # %% ../../nbs/predicting/predict.ipynb #pr000004
 def _as_compiled(run, calls, model, sample, target, progress, kernels):
     "Return the forecast by Inductor, where it can be asked, else by one constant."
-    generated, why_not, compiled = None, absent("compiled"), door("compiled")
-    if compiled is not None:
+    generated, why_not = None, absent("compiled")
+    if is_there("compiled"):
         times = partial(expected_operator_times, peaks=run.peaks, chip=run.chip, tf32=run.tf32,
                         cuda_graph=run.cuda_graph, compiled=True, printed=run.printed)
-        generated, why_not = compiled.generated_rows(model, sample, target, run.device, run.work, run.peaks, run.tf32,
-                                                     progress, kernels, times)
+        generated, why_not = features.compiled.generated_rows(model, sample, target, run.device, run.work, run.peaks,
+                                                              run.tf32, progress, kernels, times)
     if generated: return _by_inductor(run, *generated)
     if kernels: raise ValueError(f"no kernels can be written: Inductor could not be asked ({why_not})")
     return _by_one_constant(run, calls, why_not)
@@ -267,8 +267,8 @@ def _check_prediction(backward, compiled, cuda_graph, launch_s, like, kernels, d
     "Raise `ValueError` for arguments that do not go together."
     if devices != 1:
         if not backward: raise ValueError(f"devices={devices!r} share a training step: give backward=True with it")
-        if door("network") is None: raise ValueError(f"devices={devices!r}: {absent('network')}")
-        door("network").check_parallel(parallel, devices)
+        if not is_there("network"): raise ValueError(f"devices={devices!r}: {absent('network')}")
+        features.network.check_parallel(parallel, devices)
     if backward and compiled:
         raise ValueError("compiled=True predicts a forward: the backward of a compiled model is not generated here; "
                          "backward=True predicts the eager step")
@@ -279,7 +279,6 @@ def _check_prediction(backward, compiled, cuda_graph, launch_s, like, kernels, d
         raise ValueError("kernels= needs compiled=True and does not go with `like`")
 
 # %% ../../nbs/predicting/predict.ipynb #e17bb415
-@old_arguments(captured="cuda_graph", host_s="launch_s", sites="kernels")
 def predict(
     model:nn.Module,           # Any module, also on the meta device; it is left as it was
     # What it is called with: a tensor, a tuple or list of arguments, or a dict of keyword arguments
@@ -308,7 +307,7 @@ def predict(
     peaks = as_peaks(on, autocast or main_dtype(model, as_call(sample)))
     target, like = target_of(peaks, autocast), None if like is None else _like(like)
     work = count_work(model, sample, target=target, backward=backward, loss=loss, optimizer=optimizer)
-    if devices != 1 and parallel == "fsdp": work = door("network").with_sharded_update(work, devices)
+    if devices != 1 and parallel == "fsdp": work = features.network.with_sharded_update(work, devices)
     tf32 = _tf32(peaks, target)
     calls = call_rows(work, peaks, tf32, most=True)
     device = listed_device(peaks)
@@ -321,7 +320,7 @@ def predict(
     result = _predicted_result(model, run, forecast, like, compiled, autocast)
     rate = _rate_note(result.program, sample) if backward else []
     if devices != 1:
-        rate.append(door("network").devices_note(model, sample, result.program, peaks, devices, parallel))
+        rate.append(features.network.devices_note(model, sample, result.program, peaks, devices, parallel))
     call = dict(backward=backward, loss=plain_value(loss), optimizer=plain_value(optimizer))
     more = dict(contractions=contractions_of(work)) if backward else {}
     return replace(result, sample=describe_sample(sample), call=call, notes=[*result.notes, *rate], **more)

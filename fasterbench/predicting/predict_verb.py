@@ -8,18 +8,16 @@ __all__ = ['On', 'target_devices', 'predict_verb']
 # %% ../../nbs/predicting/predict_verb.ipynb #67430f60
 from dataclasses import replace
 from math import prod
-from typing import Annotated, Optional
+from typing import Optional
 
-import typer
 
 from ..cli.app import (examples, Dtype, KernelFile, Length, Loss, Model, Report, Rows, Saving, Top, app,
                                  batch_sizes, check_there, dtype_named, option, saved_result,
                                  shape_given, show, switch, target_device, usage_error, whole, words)
 from ..cli.roofline_verb import check_kernel_file, fit_note, loaded_on_meta, step_named
-from ..core.features import door
+from ..core import features
 from ..core.streams import print_text
 from ..core.units import format_si, percent_text
-from ..core.warnings import FasterbenchDeprecationWarning, warn
 
 # %% ../../nbs/predicting/predict_verb.ipynb #ba714c96
 def _done(batch, result):
@@ -46,7 +44,7 @@ def _of_each(batch, devices):
     "Return the samples of each device."
     if devices == 1: return batch
     check_there("network", "--gpus")
-    try: return batch and door("network").share_of_batch(batch, devices)
+    try: return batch and features.network.share_of_batch(batch, devices)
     except ValueError as error: usage_error(str(error), "--batch")
 
 def _batch_table(results, caveats):
@@ -91,22 +89,17 @@ def predict_verb(
     fit:switch("Find the largest batch that fits in memory.", "--fit")=False,
     kernels:KernelFile=None, cuda_graph:switch("Predict the replay of a CUDA graph.", "--cuda-graph")=False,
     launch_s:option("Assume that the CPU takes this long to launch a forward pass or step.  [default: not modelled]",
-                    "--launch-time", "--host-s", kind=Optional[float], metavar="SECONDS")=None,
+                    "--launch-time", kind=Optional[float], metavar="SECONDS")=None,
     like:option("Take each layer's utilization from this `roofline --json` file.")=None,
     input:option("Set the input shape, such as 1,3,224,224.", metavar="SHAPE")=None,
     batch:option("Set the batch size, or several: 1,8,64.  [default: 1]", metavar="N,N,…")=None,
     seq:Length=None, top:Top=10, html:Report=None, json:Saving=None, csv:Rows=None,
-    old_compiled:Annotated[bool, typer.Option("--compiled", hidden=True)]=False,
-    old_captured:Annotated[bool, typer.Option("--captured", hidden=True)]=False,
 ):
     "Predict a model's time on another device."
     from fasterbench.roofs.datasheet import target_of
     from fasterbench.cli.loading import in_the_model
     from fasterbench.core.arguments import as_dtype
     from fasterbench.predicting.predict import predict
-    if old_compiled: warn("--compiled is now --compile", FasterbenchDeprecationWarning)
-    if old_captured: warn("--captured is now --cuda-graph", FasterbenchDeprecationWarning)
-    compiled, cuda_graph = compiled or old_compiled, cuda_graph or old_captured
     sizes, shape = [None] if batch is None else batch_sizes(batch), shape_given(input)
     places, (lossy, updated) = target_devices(on), step_named(backward, loss, optimizer)
     _check_predict(sizes, places, kernels, compiled, gpus, backward)
@@ -129,7 +122,7 @@ def predict_verb(
                  title=f"Predicted roofline of {model} on {result.environment['device_name']}")
     if len(results) == 1: show(result, top=top, **files)
     else:
-        series = door("comparing").series_of([r for _, r in results])
+        series = features.comparing.series_of([r for _, r in results])
         show(series, summary=lambda: print_text(_batch_table(results, series.caveats)), **files)
 
 # %% ../../nbs/predicting/predict_verb.ipynb #6d18d30b

@@ -16,7 +16,7 @@ from typing import Annotated, Optional
 import fasterbench
 import typer
 
-from ..cli.app import (Peaks, Top, app, examples, free_name, given_peaks, notice, option,
+from ..cli.app import (Peaks, Top, app, examples, free_name, given_peaks, notice, output,
                                  switch, usage_error, whole, write)
 from ..cli.ranks import is_first
 from ..core.streams import Terminated, print_text, terminated_as_interrupted
@@ -200,9 +200,9 @@ def run(
     module:switch("Run SCRIPT as a module, as python -m does.", "-m")=False,
     every:whole("Profile every Nth call of a model.", kind=int)=1000,
     active:whole("Time N consecutive calls per profile.", kind=int)=3, peaks:Peaks=None, top:Top=10,
-    html:option("Write the report here, one file per model.  [default: SCRIPT.html]")=None,
+    html:output("Write the report here, one file per model.  [default: SCRIPT.html]")=None,
     no_html:switch("Write no report.", "--no-html")=False,
-    json:option("Write the result, one file per model.")=None,
+    json:output("Write the result, one file per model.")=None,
 ):
     "Run a script unchanged, and profile each model it calls."
     taken = [name for name, path in (("--html", html), ("--json", json)) if path == "-"]

@@ -6,7 +6,7 @@
 __all__ = ['mfu_verb']
 
 # %% ../../nbs/training/mfu_verb.ipynb #c12dbb7a
-from ..cli.app import (examples, Length, Model, app, dtype_named, option, printed,
+from ..cli.app import (examples, Length, Model, app, dtype_named, option, output, printed,
                                  target_device, usage_error, whole, write)
 from ..core.streams import print_text
 from ..cli.roofline_verb import loaded_on_meta
@@ -76,7 +76,7 @@ def mfu_verb(
                         metavar="RATE"),
     seq:Length=None, batch:whole("Set the batch size.  [default: 1]")=None, dtype:_PeakDtype=None,
     gpus:whole("Set the number of devices in the training run.", kind=int)=1,
-    json:option("Write the figures; - for standard output.")=None,
+    json:output("Write the figures; - for standard output.")=None,
 ):
     "Compute MFU and HFU of a training run from its tokens/s."
     import json as js

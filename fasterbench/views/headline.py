@@ -14,8 +14,9 @@ from ..core.units import format_si, percent_text, scale_of
 from ..roofs.kinds import is_pointwise
 from ..timing.certainty import roof_drift, roof_spread, rows_apart, run_spread
 from ..timing.machine_load import load_caveats
-from ..roofs.place import Division, division, is_waiting
-from ..roofs.row import totals
+from ..roofs.division import Division, division
+from ..roofs.point import is_waiting
+from ..roofs.row import part_of, totals
 from .fields import brief
 from .origin import number_of_calls, sample_text
 from .roof_lines import network_in_use
@@ -100,11 +101,9 @@ def _rate_text(result):
 # %% ../../nbs/views/headline.ipynb #fd070507
 def _of_mean_rank(p, n):
     "Average the times of a row over `n` ranks; a rank without the row counts as 0 s."
-    part, time = len(p.ranks) / n, sum(t for _, t in p.ranks) / n
-    def scaled(s): return None if s is None else s * part
-    roof = min(p.network_s, time) if is_waiting(p) and p.roof_time_s else scaled(p.roof_time_s)
-    return replace(p, time_s=time, roof_time_s=roof, launch_s=scaled(p.launch_s),
-                   explained=[(kind, scaled(s)) for kind, s in p.explained])
+    time = sum(t for _, t in p.ranks) / n
+    roof = dict(roof_time_s=min(p.network_s, time)) if is_waiting(p) and p.roof_time_s else {}
+    return part_of(p, len(p.ranks) / n, time_s=time, **roof)
 
 def _time_rows(result):
     "Return the rows that divide the time: of a trace its operators and the idle time, however its rows are grouped."

@@ -10,7 +10,8 @@ import statistics
 from dataclasses import fields, replace
 from itertools import islice
 
-from ..core.features import door
+from ..core import features
+from ..core.features import is_there
 from ..core.units import format_si
 from ..roofs.place import RooflinePoint
 from ..roofs.row import grouped
@@ -47,8 +48,7 @@ def _program_facts(p):
 def _idle_facts(result):
     "Return how long the device ran nothing, where that is known; none without the folder of traces."
     known = result.idle or any(p.type == "GPU idle" for p in result.points)
-    traces = door("traces") if known else None
-    return traces.idle_facts(result) if traces else []
+    return features.traces.idle_facts(result) if known and is_there("traces") else []
 
 def _timing_facts(t):
     times = [("end to end", t.end_to_end_s), ("sum of layers", t.rows_s), ("overhead", t.overhead_s)]
@@ -201,9 +201,9 @@ def kinds(result, top:int|None)->list[dict]:
     shown = [points for points in titles if result.rows(points) or points == "modules"]
     tabs = [_points_tab(result, points, titles[points], top) for points in shown]
     tabs[1:1] = [_layers_tab(result, top)] if compiled else []
-    memory = door("memory") if result.memory and result.memory.timeline else None
-    return [*tabs, *([_program_kind(result)] if result.program is not None else []),
-            *([memory.memory_tab(result)] if memory else [])]
+    if result.program is not None: tabs.append(_program_kind(result))
+    held = result.memory and result.memory.timeline and is_there("memory")
+    return [*tabs, features.memory.memory_tab(result)] if held else tabs
 
 # %% ../../nbs/views/report.ipynb #7d7d7ecb
 _filters = dict(phase="phase", category="category", type="type", bound="bound", memory_level="level", dtype="precision")

@@ -25,6 +25,7 @@ from .overlap import Covered
 from .dispatch import watching, OtherThreads, packages, script_operators
 from .lives import memory_of_run, resizes_told
 from .memory import Memory
+from .rules import assumptions
 from .target import Target, on_target
 from .trace import Call, Touch, Tracer, Visit
 
@@ -199,7 +200,8 @@ class _Totals:
                    f"{least}{format_si(self.contraction_flops_lower_bound, 'FLOP')} in contractions",
                    format_si(self.bytes, "B")]
         if any(c.sent for c in self.trace): figures.append(f"{format_si(self.wire_bytes, 'B')} on the wire")
-        return f"Work({', '.join(figures)})" + (f"\nunknown: {', '.join(unknown)}" if unknown else "")
+        return (f"Work({', '.join(figures)})" + (f"\nunknown: {', '.join(unknown)}" if unknown else "")
+                + "".join(f"\nassumed: {text}" for text in self.assumptions))
 
 # %% ../../nbs/work/count.ipynb #1eb3d054
 @dataclass(frozen=True, repr=False)
@@ -211,6 +213,7 @@ class Work(_Totals):
     crossing: list[tuple]   # Per operator call: bytes of each read and write that cross its module's border
     unseen: dict = field(default_factory=dict)   # Operators past the dispatcher: index of the part -> name -> count
     memory: Memory|None = None                   # What the run held at one time; None: not of a whole run
+    assumptions: tuple = ()                      # What the figures assume of data that is not there
 
     @property
     def ops(self)->list[OpWork]:
@@ -233,7 +236,8 @@ class Work(_Totals):
         "Return the work of one phase of a training step."
         chosen = [i for i, c in enumerate(self.trace) if c.phase == phase]
         return Work(self.parts, [self.trace[i] for i in chosen], [v for v in self.visits if v.phase == phase],
-                    [self.crossing[i] for i in chosen], self.unseen if phase == "forward" else {})
+                    [self.crossing[i] for i in chosen], self.unseen if phase == "forward" else {},
+                    assumptions=self.assumptions)
 
 # %% ../../nbs/work/count.ipynb #6ec33305
 def _op_work(part, phase, calls):
@@ -311,7 +315,7 @@ def trace_call(
     "Return the work of one run."
     tracer, others = tracer(run.owners, before_write), OtherThreads(p.module for p in run.modules)
     before = _named_before(tracer, run)
-    with (eager(), torch.jit.optimized_execution(False), run.watched(tracer),
+    with (eager(), torch.jit.optimized_execution(False), assumptions() as assumed, run.watched(tracer),
           watching(tracer), others, resizes_told(tracer.memory.changed)):
         out = call()
     tracer.check_threads()
@@ -335,7 +339,7 @@ def trace_call(
     foreign = {c.operator.partition("::")[0] for c in calls} - _of_pytorch     # may have temporaries of their own
     memory_held = replace(memory_held, exact=memory_held.exact and not (unseen or foreign),
                           eager=any(is_compiled(p.module) for p in run.modules))
-    return Work(run.parts, calls, tracer.visits[1:], crossing, unseen, memory_held)
+    return Work(run.parts, calls, tracer.visits[1:], crossing, unseen, memory_held, tuple(assumed))
 
 # %% ../../nbs/work/count.ipynb #1n1t1a1d
 def check_initialized(model:nn.Module):
