@@ -22,8 +22,8 @@ from ..core.features import is_there
 from ..core.files import write_whole
 from ..core.streams import print_text
 from ..core.units import format_si, percent_text, total
-from ..roofs.place import RooflinePoint
-from ..roofs.row import grouped, totals
+from ..roofs.point import RooflinePoint
+from ..roofs.row import grouped, names_of, totals
 from ..timing.machine_load import load_caveats
 from ..views.fields import Field, brief, fields, ratio_text
 from ..views.fold import fold, label
@@ -110,7 +110,7 @@ def keyed(rows:list[RooflinePoint])->dict[tuple, RooflinePoint]:
     return out
 
 # %% ../../nbs/comparing/compare.ipynb #36a2a07e
-_apportioned_fields = "flops", "contraction_flops", "dense_flops", "bytes_moved"
+_apportioned_fields = {*names_of(RooflinePoint, "work")} - {*names_of(RooflinePoint, "of_layers")}
 
 @dataclass(frozen=True)
 class Line:

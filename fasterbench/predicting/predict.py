@@ -28,7 +28,8 @@ from .expected import (Chip, Doubt, chip_of, compiled_times, device_deviation, d
                                              missing_peaks, row_scale, runs_a_kernel, z80)
 from ..roofs.datasheet import Device, as_peaks, at_printed_clock, listed_device, target_of
 from ..roofs.hardware import HardwarePeaks
-from ..roofs.place import at_time, place, ranked, shares_of
+from ..roofs.place import at_time, place, ranked
+from ..roofs.division import shares_of
 from ..roofs.row import summed
 from ..views.headline import highest_clock
 from ..views.origin import describe_sample, plain_value
@@ -241,6 +242,11 @@ def _as_compiled(run, calls, model, sample, target, progress, kernels):
     if kernels: raise ValueError(f"no kernels can be written: Inductor could not be asked ({why_not})")
     return _by_one_constant(run, calls, why_not)
 
+def _stored_note(stored, dtype, compiled):
+    "Return lines on weights that a checkpoint stores in fewer bits: operators read them so, generated kernels do not."
+    if not stored.bytes or not compiled: return stored.lines(dtype)
+    return [f"compiled kernels read weights in {dtype}; the checkpoint stores matrices in {stored.bits} bits", *stored.notes]
+
 def _predicted_result(model, run, forecast, like, compiled, autocast):
     "Return a forecast as a result; with `like`, at the utilization of its rows."
     peaks, work, rows, carried = run.peaks, run.work, forecast.rows, 0
@@ -256,6 +262,7 @@ def _predicted_result(model, run, forecast, like, compiled, autocast):
                        device_half_width=z80 * device_deviation(peaks), compiled=compiled,
                        captured=run.cuda_graph, host_s=run.launch_s, operators=run.operators)    # saved names
     notes = _prediction_notes(name, program, peaks, forecast.fusion, like, carried, rows, doubt)
+    notes += _stored_note(work.stored, peaks.dtype.removeprefix("torch."), compiled)
     notes += _launch_note(run, None if program.is_range else sum(r.time_s for r in rows)) + _power_note(peaks)
     rows, ops = (sorted(points, key=lambda p: -p.longest_s) for points in (rows, forecast.ops))
     return Result(rows, peaks, ops if like is None else [], program, unknown_ops=work.unknown_ops,
