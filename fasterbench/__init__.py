@@ -29,6 +29,7 @@ _core = {
 }
 _homes = {name: f"fasterbench.{module}" for module, names in _core.items() for name in names} | own_names()
 __all__ = ["__version__", *_homes]
+for name in _homes: globals().pop(name, None)        # the folder of a feature that has the name of its function
 
 # %% ../nbs/core/package.ipynb #ty000001
 if TYPE_CHECKING:
