@@ -37,7 +37,7 @@ def test_caveats_are_said():
 
 def test_files_have_whole_names():
     "A name of 29 characters is cut in the printed table alone; so are no two that then look alike."
-    from fasterbench.comparing.compare import _column_titles, series_of
+    from fasterbench.comparing.series import _column_titles, series_of
     from view_kinds import predicted
     found = series_of([predicted(n, on) for on in ("NVIDIA H100 80GB HBM3", "NVIDIA L40S") for n in (1, 2)])
     names = [f"batch {n} {on}" for on in ("NVIDIA H100 80GB HBM3", "NVIDIA L40S") for n in (1, 2)]

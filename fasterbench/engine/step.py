@@ -17,6 +17,7 @@ from ..core.private import _get_sequence_nr
 from .modules import Part, parts, set_training, wrapped
 from .model_state import preserved
 from .process import deeper
+from .uncompiled import import_answered
 from ..core.arguments import modules_of, tensors_of
 
 # %% ../../nbs/engine/step.ipynb #40116e92
@@ -218,9 +219,12 @@ class TrainingStep(Forward):
         torch.clear_autocast_cache()      # as at the end of autocast: the next step casts the weights that it finds
         with _without_autocast(value.device.type):
             with self.section(loss, "backward", value.grad_fn): _begin_backward(value)
-            if self.optimizer is not None:
-                with self.section(loss + 1, "update"): self.optimizer.step()
+            if self.optimizer is not None: self.update()
         return out
+
+    def update(self):
+        "Let the optimizer take a step."
+        with self.section(len(self.modules) + 1, "update"), import_answered(): self.optimizer.step()
 
 # %% ../../nbs/engine/step.ipynb #a6f0afc9
 @contextmanager

@@ -10,7 +10,8 @@ import re, statistics
 from dataclasses import replace
 
 from ..core.units import format_si
-from ..roofs.place import RooflinePoint, at_time, is_waiting, ranked, under_network, waiting_row
+from ..roofs.point import RooflinePoint, is_waiting, waiting_row
+from ..roofs.place import at_time, ranked, under_network
 from ..roofs.row import grouped
 from ..views.result import Breakdown, Result
 

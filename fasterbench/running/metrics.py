@@ -17,7 +17,8 @@ from ..core.units import format_si, percent_text
 from ..timing.certainty import quartiles
 from ..timing.machine_load import MachineLoad, load_caveats
 from ..roofs.datasheet import at_printed_clock
-from ..roofs.place import RooflinePoint, apart
+from ..roofs.point import RooflinePoint
+from ..roofs.division import apart
 from ..roofs.row import totals
 from ..views.fields import Field
 from ..views.headline import machine, roofs_text

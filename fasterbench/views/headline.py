@@ -14,8 +14,9 @@ from ..core.units import format_si, percent_text, scale_of
 from ..roofs.kinds import is_pointwise
 from ..timing.certainty import roof_drift, roof_spread, rows_apart, run_spread
 from ..timing.machine_load import load_caveats
-from ..roofs.place import Division, division, is_waiting
-from ..roofs.row import totals
+from ..roofs.division import Division, division
+from ..roofs.point import is_waiting
+from ..roofs.row import part_of, totals
 from .fields import brief
 from .origin import number_of_calls, sample_text
 from .roof_lines import network_in_use
@@ -107,11 +108,9 @@ def _rate_text(result):
 # %% ../../nbs/views/headline.ipynb #fd070507
 def _of_mean_rank(p, n):
     "Average the times of a row over `n` ranks; a rank without the row counts as 0 s."
-    part, time = len(p.ranks) / n, sum(t for _, t in p.ranks) / n
-    def scaled(s): return None if s is None else s * part
-    roof = min(p.network_s, time) if is_waiting(p) and p.roof_time_s else scaled(p.roof_time_s)
-    return replace(p, time_s=time, roof_time_s=roof, launch_s=scaled(p.launch_s),
-                   explained=[(kind, scaled(s)) for kind, s in p.explained])
+    time = sum(t for _, t in p.ranks) / n
+    roof = dict(roof_time_s=min(p.network_s, time)) if is_waiting(p) and p.roof_time_s else {}
+    return part_of(p, len(p.ranks) / n, time_s=time, **roof)
 
 def _time_rows(result):
     "Return the rows that divide the time: of a trace its operators and the idle time, however its rows are grouped."
@@ -220,6 +219,18 @@ def limits_text(limits)->list[str]:
     told = [f"{name} {format_si(s, 's')}, {brief(nbytes, 'B')}" for name, s, nbytes in limits]
     return [f"minimum times at the roofs: {' · '.join(told)}"] if told else []
 
+def step_answer(result)->list[str]:
+    "Return the line on a predicted training step: its rate, utilization, memory, and the largest batch."
+    step, p = result.environment.get("step"), result.program
+    if not step: return []
+    room, most = result.peaks.capacity("memory"), step.get("largest_batch")
+    told = [] if p.is_range or not p.time_s else [format_si(step["work"] / p.time_s, f"{step['unit']}/s")]
+    if "mfu" in step: told.append(f"MFU {percent_text(step['mfu'])}")
+    if step.get("hfu") != step.get("mfu"): told.append(f"HFU {percent_text(step['hfu'])}")
+    told.append(f"memory {result.memory.peak}" + (f" of {format_si(room, 'B')}" if room else ""))
+    if most is not None: told.append(f"largest batch {most} (tensors alone)")
+    return [f"a step of {step['work']} {step['unit']}: {' · '.join(told)}"]
+
 _parts = model_name, _sample, _dtype, _mode, machine, time_text, _rate_text
 
 def time_division(result)->list[str]:
@@ -232,7 +243,7 @@ def headline(result)->list[str]:
     lines = [" · ".join(filter(None, (part(result) for part in _parts)))]
     if result.peaks is None: return lines
     roofs = roofs_text(result.peaks, (*result.points, *result.ops))
-    return [*lines, *time_division(result), *limits_text(result.limits), f"roofs: {roofs}"]
+    return [*lines, *step_answer(result), *time_division(result), *limits_text(result.limits), f"roofs: {roofs}"]
 
 # %% ../../nbs/views/headline.ipynb #c9b20a08
 def _looked_at(t):

@@ -15,7 +15,8 @@ from ..core import features
 from ..core.features import is_there
 from ..core.units import format_si, percent_text
 from ..roofs.hardware import passing
-from ..roofs.place import RooflinePoint, apart
+from ..roofs.point import RooflinePoint
+from ..roofs.division import apart
 from ..roofs.row import grouped, totals
 from .fold import label
 from .headline import model_name

@@ -7,14 +7,14 @@ __all__ = []
 
 # %% ../../nbs/views/report.ipynb #f83eefd5
 import statistics
-from dataclasses import fields, replace
+from dataclasses import replace
 from itertools import islice
 
 from ..core import features
 from ..core.features import is_there
 from ..core.units import format_si
-from ..roofs.place import RooflinePoint
-from ..roofs.row import grouped
+from ..roofs.point import RooflinePoint
+from ..roofs.row import declarations, grouped
 from .fields import fields_of
 from .fold import FoldedPoint, fold
 from .headline import divided, headline, is_split, model_name, terms
@@ -141,7 +141,7 @@ def _roofline(result, points, rows):
 
 def _layers_tab(result, top):
     "Return the kernels of compiled code by layer, with the bytes of a layer's operators one by one and of its kernels."
-    def plain(p): return RooflinePoint(**{f.name: getattr(p, f.name) for f in fields(RooflinePoint)})
+    def plain(p): return RooflinePoint(**{name: getattr(p, name) for name in declarations(RooflinePoint)})
     tab = _points_tab(replace(result, points=[*map(plain, fold(result.points, "layer"))]), "modules", "layers", top)
     more, less = ("eager_bytes", "bytes_moved"), ("bound", "potential_s")
     def seen(c): return (c["visible"] or c["field"] in more) and c["field"] not in less

@@ -10,7 +10,7 @@ import math
 from html import escape
 
 from ..core.units import format_si
-from ..roofs.place import RooflinePoint
+from ..roofs.point import RooflinePoint
 from ..roofs.hardware import HardwarePeaks
 from ..roofs.row import totals
 

@@ -9,7 +9,8 @@ __all__ = ['summary']
 from collections.abc import Iterator
 
 from ..core.units import calls_text, first_names, percent_text, total
-from ..roofs.place import RooflinePoint, arithmetic_intensity
+from ..roofs.point import RooflinePoint
+from ..roofs.roofline_model import arithmetic_intensity
 from ..roofs.hardware import memory_time, passing
 from ..timing.certainty import row_spread
 from .fields import brief, Field, fields, fields_of

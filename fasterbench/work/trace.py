@@ -103,6 +103,7 @@ class MemoryBlocks:
     def __init__(self):
         self.made_in = []      # Per number: index of the visit that allocated it; None: it was there before the run
         self.lives = Lives()
+        self.stored = {}       # Key of a storage -> share of its bytes that a checkpoint stores
         self._numbers, self._alive, self._shared, self._made = {}, [], set(), {}
 
     def __contains__(self, t): return storage_id(t) in self._numbers
@@ -119,7 +120,7 @@ class MemoryBlocks:
             if visit is not None: self._made.setdefault(visit, []).append(self._numbers[key])
             storage = storage_of(memory_of(t))
             self._alive.append(t if storage is None else StorageWeakRef(storage))
-            self.lives.begin(storage)
+            self.lives.begin(storage, 0 if storage is None else self._size(storage))
             if is_shared(self._alive[-1]): self._shared.add(self._numbers[key])
             for inner in inner_tensors(t): self.number(inner, visit)
         return self._numbers[key]
@@ -129,7 +130,13 @@ class MemoryBlocks:
 
     def changed(self, storage):
         "Note the size that a storage has now."
-        if (n := self._numbers.get(storage._cdata)) is not None: self.lives.resize(n, storage.nbytes())
+        if (n := self._numbers.get(storage._cdata)) is not None: self.lives.resize(n, self._size(storage))
+
+    def _size(self, storage): return self.share(storage._cdata, storage.nbytes())
+
+    def share(self, key, nbytes)->int:
+        "Return how many of the bytes of a storage a checkpoint stores."
+        return round(self.stored[key] * nbytes) if key in self.stored else nbytes
 
     def is_alive(self, number)->bool:
         "Return whether something holds the memory; what has no storage is not known to be held."
@@ -601,8 +608,9 @@ def _lines_of(t, order):
     return len({p * t.itemsize // 128 for p in places})
 
 def _touch(self, access):
-    whole = unique_bytes(access.tensor) if access.rows else 0
-    return Touch(self.memory.number(access.tensor), region(access.tensor)[1:], access.bytes, whole)
+    key, whole = storage_id(access.tensor), unique_bytes(access.tensor) if access.rows else 0
+    moved, whole = (self.memory.share(key, n) for n in (access.bytes, whole))
+    return Touch(self.memory.number(access.tensor), region(access.tensor)[1:], moved, whole)
 
 def written(op, args, kwargs):
     "Return the tensors that a call writes to."
