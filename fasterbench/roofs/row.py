@@ -124,6 +124,9 @@ def declared(
     short:str="",    # Title in the terminal; "": the title
     saved=True,      # Whether files hold it, and equal rows agree in it
     needed=False,    # Whether a file without it is damaged
+    least=0,         # Of an amount
+    at_most=(),      # Fields that it cannot exceed
+    of="",           # Of a list: the field that it sums to
     work=False,      # Whether it is counted
     of_layers=False, # Whether the layers of a kernel say their own
 )->Any:
@@ -155,15 +158,16 @@ class Row:
                                     needed=True)
     time_s: Number|None = quantity("time", "s", "self time per step, without submodules", 0.0, needed=True)
     bytes_by_level: Sequence = quantities("bytes that each level of memory serves, nearest first; empty: main memory all",
-                                       sum_by_level)
-    calls: Number = quantity("calls", "", "calls per forward or step", 1, format="count")
+                                       sum_by_level, of="bytes_moved")
+    calls: Number = quantity("calls", "", "calls per forward or step", 1, format="count", least=1)
     operator: str = named("operator", "PyTorch operator, for rows of operators")
     phase: Phase = named("phase", "phase of a training step: forward, recompute, backward or update")
     category: str|Mapping[str, float] = named("category", "kind of work: convolution, matmul, pointwise, …",
                                               adds=by_weight, part=scaled)
     dtype: str|Mapping[str, float] = named("precision", "dtype of most of the work", adds=by_weight, part=scaled)
     contraction_flops: Number|None = counted("contraction FLOPs", "FLOP",
-                                          "FLOPs of convolutions, matrix products and attention")
+                                          "FLOPs of convolutions, matrix products and attention",
+                                          at_most=("flops", "dense_flops"))
     dense_flops: Number|None = counted("dense FLOPs", "FLOP",
                                     "contraction FLOPs, including masked query–key pairs of attention")
     eager_bytes: Number|None = counted("bytes of operators", "B",
@@ -175,7 +179,7 @@ class Row:
     explained: Parts = quantities("kind of work, and what its ceiling adds to the time at the roof, s")
     wire_bytes: Number|None = quantity("bytes on the wire", "B", "bytes that this process sends to others", 0,
                                      format="amount", short="wire")
-    sends: Parts = quantities("collective, as `all_reduce over 8`, and its bytes on the wire")
+    sends: Parts = quantities("collective, as `all_reduce over 8`, and its bytes on the wire", of="wire_bytes")
     network_s: Number|None = quantity("network time", "s", "minimum time to send its bytes at the roofs of the network",
                                     adds=sum_of_sending)
     network_spread: float = declared(0.0, "spread of the roof of the network", greatest, saved=False)
