@@ -153,12 +153,13 @@ class Row:
     "Work, time and bytes by level of one row; rows add. `None` is unknown."
     name: str = named("name", "path of the module in the model", needed=True)
     type: str = named("type", "class of the module, or kind of kernel", needed=True)
-    flops: Number|None = counted("FLOPs", "FLOP", "floating-point operations, 2 per multiply-accumulate", 0, needed=True)
+    flops: Number|None = counted("FLOPs", "FLOP", "floating-point operations, 2 per multiply-accumulate", 0,
+                                needed=True)
     bytes_moved: Number|None = counted("bytes", "B", "inputs, weights and outputs of the row, each counted once", 0,
                                     needed=True)
     time_s: Number|None = quantity("time", "s", "self time per step, without submodules", 0.0, needed=True)
-    bytes_by_level: Sequence = quantities("bytes that each level of memory serves, nearest first; empty: main memory all",
-                                       sum_by_level, of="bytes_moved")
+    bytes_by_level: Sequence = quantities("bytes that each level of memory serves, nearest first; empty: main memory "
+                                          "all", sum_by_level, of="bytes_moved")
     calls: Number = quantity("calls", "", "calls per forward or step", 1, format="count", least=1)
     operator: str = named("operator", "PyTorch operator, for rows of operators")
     phase: Phase = named("phase", "phase of a training step: forward, recompute, backward or update")
@@ -174,8 +175,8 @@ class Row:
                                     "bytes summed over operators, including intermediate results", of_layers=True)
     compute_s: Number|None = quantity("", "s", "minimum time of the FLOPs at their ceilings; unknown: at the peak",
                                     saved=False)
-    launch_s: Number|None = quantity("fixed cost", "s", "minimum time to launch its operators, measured with one-element "
-                                   "tensors", adds=sum_of_known)
+    launch_s: Number|None = quantity("fixed cost", "s", "minimum time to launch its operators, measured with "
+                                     "one-element tensors", adds=sum_of_known)
     explained: Parts = quantities("kind of work, and what its ceiling adds to the time at the roof, s")
     wire_bytes: Number|None = quantity("bytes on the wire", "B", "bytes that this process sends to others", 0,
                                      format="amount", short="wire")
@@ -186,8 +187,8 @@ class Row:
     waits_elsewhere: bool = mark("the time of what it sends is part of another row and does not bound this one",
                                  saved=False)
     roof_time_s: Number|None = quantity("time at the roof", "s", "minimum time at the roofs")
-    time_iqr_s: Number|None = quantity("IQR", "s", "interquartile range of the time over the steps; unknown for a single "
-                                     "step")
+    time_iqr_s: Number|None = quantity("IQR", "s", "interquartile range of the time over the steps; unknown for "
+                                       "a single step")
     at_least: bool = mark("its work is a part that is known", saved=False)
     uncertain: bool = mark("row too short for the clock", "uncertain", format="flag")
     disturbed: bool = mark("times vary by more than 25 %, or other processes used the CPU", "noise", format="mark")

@@ -48,7 +48,8 @@ def _amount_violations(p):
         value = getattr(p, name)
         if not of["part"] or not value and value != 0: continue
         yield from (f"{name} is {v:g}" for v in _numbers(value) if _more(of["least"], v))
-        yield from (f"{name} is {value:g}, and {k} {getattr(p, k):g}" for k in of["at_most"] if _more(value, getattr(p, k)))
+        most = {k: getattr(p, k) for k in of["at_most"]}
+        yield from (f"{name} is {value:g}, and {k} {limit:g}" for k, limit in most.items() if _more(value, limit))
         whole = getattr(p, of["of"]) if of["of"] else None
         if whole is not None and (_more(total := _total_of(p, name), whole) or _more(whole, total)):
             yield f"{name} sums to {total:g}, and {of['of']} is {whole:g} B"
@@ -62,8 +63,9 @@ def _list_violations(p):
     if p.shares and not math.isclose(shares, 1, rel_tol=rounding): yield f"shares sums to {shares:g}"
     if p.ranks and p.time_s is not None and not _is_between(p.rank_min_s, p.time_s, p.rank_max_s):
         yield f"time_s is {p.time_s:g}, and its ranks took {p.rank_min_s:g} to {p.rank_max_s:g} s"
-    if p.interval_s and p.time_s is not None and not p.is_range and not _is_between(p.interval_s[0], p.time_s, p.interval_s[1]):
-        yield f"interval_s is {p.interval_s[0]:g} to {p.interval_s[1]:g} s, and time_s {p.time_s:g}"
+    low, high = p.interval_low_s, p.interval_high_s
+    if low is not None and p.time_s is not None and not _is_between(low, p.time_s, high):
+        yield f"interval_s is {low:g} to {high:g} s, and time_s {p.time_s:g}"
     if p.wire_bytes == 0 and p.network_s: yield f"network_s is {p.network_s:g}, and the row sends nothing"
 
 def _rate_violations(p):

@@ -33,8 +33,9 @@ def _check_point(where, p, peaks):
 
 def _check_source(where, p, tool):
     "Raise `ValueError` for a source that neither this package nor the tool of the result is."
-    if p.source not in ("counted", "at least", "predicted", "mixed") and not p.source.startswith(("ncu", tool or "ncu")):
-        _refuse(f"{where}.source", p.source, "counted, at least, predicted, mixed or the tool that counted")
+    known = "counted", "at least", "predicted", "mixed"
+    if p.source not in known and not p.source.startswith(("ncu", tool or "ncu")):
+        _refuse(f"{where}.source", p.source, f"{', '.join(known)} or the tool that counted")
 
 def _check_spread(where, p, longest):
     "Raise `ValueError` for a spread that no times have: of quartiles the upper one is at least their difference."
@@ -52,9 +53,9 @@ def _check_sums(result):
     wholes = (timing.sum_s, timing.sum_s - timing.overhead_s) if timing else (time,)      # files once had no row of it
     if not any(math.isclose(time, whole, rel_tol=rounding) for whole in wholes):
         _refuse("timing.rows_s", timing.rows_s, f"the time of the rows, which sum to {time:.6g} s,")
-    end = result.timing.end_to_end_s if result.timing else None
-    if result.program is not None and end is not None and not math.isclose(end, result.program.time_s, rel_tol=rounding):
-        _refuse("timing.end_to_end_s", end, f"{result.program.time_s:.6g}, the time of the whole,")
+    end, whole = (getattr(of, name, None) for of, name in ((result.timing, "end_to_end_s"), (result.program, "time_s")))
+    if None not in (end, whole) and not math.isclose(end, whole, rel_tol=rounding):
+        _refuse("timing.end_to_end_s", end, f"{whole:.6g}, the time of the whole,")
     for i, b in enumerate(result.breakdowns):
         if not math.isclose(spent := math.fsum(b.parts.values()), b.span_s, rel_tol=rounding):
             _refuse(f"breakdowns[{i}].span_s", b.span_s, f"{spent:.6g}, the sum of its parts,")
