@@ -14,15 +14,15 @@ from typing import NamedTuple
 from torch import nn
 
 from .measure import Measurement
-from ..core.features import door
-from ..core.units import first_names
+from ..core import features
+from ..core.units import first_names, total
 from ..engine.step import phases
 from ..roofs.cache_simulation import simulate_caches
 from ..roofs.call_row import call_row
 from ..roofs.place import place, ranked
 from ..roofs.division import shares_of
 from ..roofs.point import waiting_row
-from ..roofs.row import Row, changed, no_work, summed, unknown_work
+from ..roofs.row import Row, changed, grouped, no_work, summed, unknown_work
 from ..roofs.hardware import HardwarePeaks
 from ..timing.operators import compiled_part
 from ..timing.certainty import Samples, is_marked
@@ -154,7 +154,7 @@ def module_rows(
 )->list[Row]:
     "Return a row per module that did work itself, and phase of a training step; per kernel of compiled modules."
     rows = [row for k, phase in enumerate(m.phases) for row in _phase_rows(m, calls, k, phase)]
-    return door("compiled").with_kernels(m, rows, kernels) if kernels else rows
+    return features.compiled.with_kernels(m, rows, kernels) if kernels else rows
 
 def all_rows(
     m:Measurement,
@@ -230,14 +230,13 @@ def _replays(m):
             "their kernels are timed, but their FLOPs and bytes are unknown"]
 
 def contractions_of(work:Work)->dict[str, dict[str, float]]:
-    "Return the FLOPs in contractions by dtype, as the model needs them and as they ran; {} where some are unknown."
+    "Return the FLOPs in contractions by dtype, as the model needs them and as they ran; without those that are unknown."
     if work.unknown_ops: return {}
     kinds = dict(model=model_flops_of, needed=lambda c: model_flops_of(c, every=False),
                  hardware=lambda c: c.contraction_flops)
-    found = {kind: Counter() for kind in kinds}
-    for c in work.trace:
-        for kind, flops_of in kinds.items() if c.contraction_flops else (): found[kind][c.dtype] += flops_of(c)
-    return {kind: dict(sums) for kind, sums in found.items()}
+    calls = grouped(filter(lambda c: c.contraction_flops, work.trace), lambda c: c.dtype)
+    found = {kind: {dtype: total(map(flops_of, own)) for dtype, own in calls.items()} for kind, flops_of in kinds.items()}
+    return {kind: sums for kind, sums in found.items() if None not in sums.values()}
 
 def _untimed_joined(m):
     "Return `m` with what ran again in the backward of a module as a part of it, where it has no time of its own."
@@ -251,7 +250,7 @@ def _untimed_joined(m):
 def _measured_notes(m, program):
     "Return what has to be said of a measurement."
     varies = [differs_text(m.varies)] if m.varies else []
-    inferred = door("compiled").inferred_layers(m) if m.kernels else []
+    inferred = features.compiled.inferred_layers(m) if m.kernels else []
     unseen = [_unseen_waits] if program.sends and _has_unseen_waits(m.times) else []
     return [*m.notes, *varies, *_lost(m), *_replays(m), *inferred, *unseen]
 
@@ -264,8 +263,7 @@ def measured_result(
     contractions, m = contractions_of(m.work), _untimed_joined(m)
     calls = call_rows(m.work, peaks, m.tf32, m.ran)
     slots = m.kernels.slots if m.kernels else []
-    compiled = door("compiled") if slots else None
-    kernels = compiled.kernel_rows(slots, m.inner, peaks, m.tf32, m.kernels.run.training) if slots else []
+    kernels = features.compiled.kernel_rows(slots, m.inner, peaks, m.tf32, m.kernels.run.training) if slots else []
     modules = module_rows(m, calls, kernels)
     rows = ranked(place(row, peaks) for row in all_rows(m, calls, modules))
     ops = ranked(place(row, peaks) for row in operator_rows(m, calls))
@@ -279,6 +277,6 @@ def measured_result(
         rows, ops, steps, [program] = map(marked, (rows, ops, steps, [program]))
     timing = _timing(m, rows, ops)
     if timing.ops_take_longer: ops = [changed(p, disturbed=True) for p in ops]
-    limits = compiled.measured_limits(m, calls, kernels, peaks) if slots else ()
+    limits = features.compiled.measured_limits(m, calls, kernels, peaks) if slots else ()
     return Result(rows, peaks, ops, program, steps, timing, m.work.unknown_ops, m.environment, name,
                   notes=_measured_notes(m, program), limits=limits, memory=m.work.memory, contractions=contractions)

@@ -36,6 +36,7 @@ def _under_roofs(row, peaks, network_s):
     bound = bound_of(arithmetic_intensity(row.flops, passing(by_level)[level]), peak, levels[level].bandwidth)
     pointwise = is_pointwise(most(row.category))
     spread = levels[level].spread if bound == "memory" else peaks.spread_of(most(row.dtype) or peaks.dtype, pointwise)
+    if pointwise and bound == "compute": bound = "pointwise"
     if network_s > max(memory_s, compute_s): bound, spread = "network", row.network_spread
     percent = utilization(roof_s, row.time_s)
     return dict(bound="launch" if launch > roof_s else bound, utilization_pct=percent, roof_time_s=roof_s,

@@ -188,7 +188,7 @@ class Row:
                                  saved=False)
     roof_time_s: Number|None = quantity("time at the roof", "s", "minimum time at the roofs")
     time_iqr_s: Number|None = quantity("IQR", "s", "interquartile range of the time over the steps; unknown for "
-                                       "a single step")
+                                       "a single step", short="±")
     at_least: bool = mark("its work is a part that is known", saved=False)
     uncertain: bool = mark("row too short for the clock", "uncertain", format="flag")
     disturbed: bool = mark("times vary by more than 25 %, or other processes used the CPU", "noise", format="mark")

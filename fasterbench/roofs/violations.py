@@ -86,7 +86,7 @@ def _ridge_violation(p, peaks):
     through, rate = passing([b for _, b in p.bytes_by_level])[i], peaks.memory[i].bandwidth
     flops = [peaks.peak_flops, *(c.flops for c in peaks.ceilings)]
     intensity, low, high = arithmetic_intensity(p.flops, through), min(flops) / rate, 2 * max(flops) / rate
-    if p.bound == "compute" and intensity < 0.99 * low or p.bound == "memory" and intensity > 1.01 * high:
+    if p.bound in ("compute", "pointwise") and intensity < 0.99 * low or p.bound == "memory" and intensity > 1.01 * high:
         yield f"bound is {p.bound!r} at {intensity:g} FLOP/B; the ridge point of {p.memory_level} is {low:g} FLOP/B"
 
 def _level_violations(p, peaks):
@@ -103,7 +103,7 @@ def _roof_violations(p, peaks):
     yield from _level_violations(p, peaks)
     spread = max([r.spread or 0.0 for r in (*peaks.memory, *peaks.ceilings)], default=0.0)
     # of several ranks, a row exceeds its roof where it does so on each of them
-    bounded = p.bound in ("memory", "compute", "launch") and not p.interval_s and not p.ranks
+    bounded = p.bound in ("memory", "compute", "pointwise", "launch") and not p.interval_s and not p.ranks
     if bounded and not p.above_roof and p.utilization_pct and p.time_s:
         if is_above_roof(p.utilization_pct / (1 + 1e-6), spread, (p.time_iqr_s or 0.0) / p.time_s):
             yield f"above_roof is false at {p.utilization_pct:g} % of the roof"

@@ -11,10 +11,11 @@ import math
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from typing import TYPE_CHECKING
 
-from ..core.features import door
+from ..core import features
+from ..core.features import is_there
 from ..core.files import (Facts, Number, check_schema, names_alone, read_json, restored,
                                     write_whole)
-from ..core.warnings import old_attribute
+from ..core.streams import print_text
 from ..core.units import first_names, format_si, percent_text, share_texts
 from ..engine.peers import peers
 from ..roofs.point import RooflinePoint
@@ -101,7 +102,7 @@ class Timing:
         if self.communication_s is not None:
             lines.append(f"network     {format_si(self.exposed_s, 's')} waiting for collectives, which take "
                          f"{format_si(self.communication_s, 's')}")
-        lines.append(f"rows ÷ end  {self.ratio:.3f}")
+        lines.append(f"sum ÷ end   {self.ratio:.3f} of rows, waiting and overhead")
         return "\n".join(lines + [f"WARNING: {w}" for w in self.warnings])
 
 # %% ../../nbs/views/result.ipynb #ac0c0a02
@@ -165,7 +166,6 @@ class Result(View):
             object.__setattr__(self, name, [without_time(p, **no_share) for p in points])
         if no_share: object.__setattr__(self, "program", without_time(self.program))
 
-    accounts = old_attribute("accounts", "breakdowns")
 
     def __len__(self): return len(self.points)
     def __iter__(self): return iter(self.points)
@@ -204,7 +204,7 @@ class Result(View):
         Every rank calls it; it is `None` on the others. A process that is in no job gets its own result back."""
         texts = peers.collected(to_dict(self))
         if texts is None or len(texts) == 1: return None if texts is None else self
-        return door("network").gathered([self, *map(from_dict, texts[1:])])
+        return features.network.gathered([self, *map(from_dict, texts[1:])])
 
     def with_roofs(self)->"Result":
         "Return this result, if it has roofs to draw or compare. Raise `ValueError` if it has none."
@@ -233,12 +233,12 @@ class Result(View):
     )->str:
         "Return the slowest rows, in the width of the terminal, and the collectives of traces."
         text = table.summary(self, top, group, depth)
-        network = door("network") if self.collectives else None
-        return f"{text}\n\n{network.collectives_table(self.collectives, top)}" if network else text
+        if not self.collectives or not is_there("network"): return text
+        return f"{text}\n\n{features.network.collectives_table(self.collectives, top)}"
 
     def summary(self, top:int|None=10, group:str|None="auto", depth:int|None=None)->None:
         "Print `text`."
-        print(self.text(top, group, depth))
+        print_text(self.text(top, group, depth))
 
     def _sheet(self, points="modules", group=None, depth=None):
         return table.sheet_of(self.folded(group, depth, points), points)
@@ -366,5 +366,4 @@ def from_json(
     "Read a saved result, also one of `serve`. Raise `ValueError` for what is not one, or is newer than this release."
     data, _ = read_json(path)
     of_serving = isinstance(data, dict) and str(data.get("schema")).startswith("fasterbench.serve")
-    serving = door("serving") if of_serving else None
-    return serving.serve_from_dict(data) if serving else from_dict(data)
+    return features.serving.serve_from_dict(data) if of_serving and is_there("serving") else from_dict(data)
