@@ -26,7 +26,7 @@ from ..timing.machine_load import load_caveats
 from ..work.memory import Memory
 from . import report, table
 from ..roofs.network import Collective
-from .contradictions import agreeing, kinds
+from .saved_checks import agreeing, kinds
 from .fold import fold
 from .headline import model_name, unsteady_times
 from .plot import chart, device_name
