@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['fp8_math', 'fp4_math', 'Format', 'StoredWeights', 'stored_weights', 'stored_without_data', 'parameter_bytes']
 
-# %% ../../nbs/work/stored_weights.ipynb #501749cf
+# %% ../../nbs/work/stored_weights.ipynb #8669519c
 import math, re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -18,7 +18,7 @@ from ..core.warnings import UnknownWarning, warn
 from .quantized_names import (as_anywhere, as_pattern, as_start, as_target, as_wildcard, lies_in, Matrix,
                                               QuantizedNames)
 
-# %% ../../nbs/work/stored_weights.ipynb #3aeda9aa
+# %% ../../nbs/work/stored_weights.ipynb #6214e691
 @dataclass(frozen=True)
 class Format:
     "How a matrix is stored."
@@ -39,7 +39,7 @@ fp8_math, fp4_math = "float8_e4m3fn", "float4_e2m1fn_x2"
 _per_tensor = dict(group=0, rows=0)
 _nvfp4, _mxfp4 = Format(4, 16, scale=1, fixed=4, math=fp4_math), Format(4, 32, scale=1, math=fp4_math)
 
-# %% ../../nbs/work/stored_weights.ipynb #6a75b633
+# %% ../../nbs/work/stored_weights.ipynb #b9d83a31
 class _Settings(dict):
     "What a configuration says of a method; a value that no checkpoint has is refused."
     def refused(self, name, value, valid):
@@ -75,7 +75,7 @@ class _Settings(dict):
         if not isinstance(value, dict): self.refused(name, value, "a dict")
         return _Settings(dict(quant_method=self.get("quant_method", "")) | value)
 
-# %% ../../nbs/work/stored_weights.ipynb #04e6e255
+# %% ../../nbs/work/stored_weights.ipynb #81dd7011
 def _all_but(stays:set, fmt:Format)->Callable:
     "Return what gives every matrix a format, but for modules that stay and tables that tokens look up."
     return lambda m: None if m.is_table or lies_in(m.module, stays) else fmt
@@ -94,7 +94,7 @@ def _by_entry(q, names, table, matches, fmt_of, default):
     def format_of(m): return next((f for hits, f in found if lies_in(m.module, hits)), default(m))
     return format_of
 
-# %% ../../nbs/work/stored_weights.ipynb #30038890
+# %% ../../nbs/work/stored_weights.ipynb #cafa75e0
 def _gptq_format(q):
     bits = q.bits("bits", "w_bit", among=(2, 3, 4, 8))
     return Format(bits, q.size("group_size", "q_group_size", default=128), scale=2 + bits / 8,
@@ -142,7 +142,7 @@ def _auto_round(q, names):
     def of_entry(value): return _auto_round_format(_Settings(q | value))
     return _by_entry(q, names, table, as_anywhere, of_entry, default)
 
-# %% ../../nbs/work/stored_weights.ipynb #14884c39
+# %% ../../nbs/work/stored_weights.ipynb #5efc359a
 def _bitsandbytes(q, names):
     eight, four = q.switch("load_in_8bit"), q.switch("load_in_4bit")
     if eight == four: q.refused("load_in_4bit", four, f"one of load_in_4bit and load_in_8bit (which is {eight})")
@@ -150,7 +150,7 @@ def _bitsandbytes(q, names):
     return _all_but(_staying(q, names, "llm_int8_skip_modules"),
                     Format(8, scale=4, math="int8") if eight else Format(4, 64, scale=scale))
 
-# %% ../../nbs/work/stored_weights.ipynb #0e46a7ac
+# %% ../../nbs/work/stored_weights.ipynb #4d572034
 def _fp8(q, names):
     mx = q.get("quant_method") == "mxfp8"
     block = q.get("weight_block_size", [1, 32] if mx else [128, 128])
@@ -168,7 +168,7 @@ def _fp8(q, names):
         return table if m.is_table else experts if m.is_expert else fmt
     return format_of
 
-# %% ../../nbs/work/stored_weights.ipynb #7811a553
+# %% ../../nbs/work/stored_weights.ipynb #4babaa30
 _sizes = {"float32": 4, "float8_e4m3fn": 1, "float8_e8m0fnu": 1, "uint8": 1}
 
 def _scheme_format(weights, packing, inputs):
@@ -208,7 +208,7 @@ def _compressed(q, names, ignored=as_target):
         return next(iter([*named, *(f for _, types, f in groups if types.intersection(m.types))]), None)
     return format_of
 
-# %% ../../nbs/work/stored_weights.ipynb #32322c89
+# %% ../../nbs/work/stored_weights.ipynb #4e25088e
 _modelopt_formats = dict(
     FP8=Format(8, **_per_tensor, scale=4, fixed=4, math=fp8_math), FP8_PB_WO=Format(8, 128, 128, scale=4),
     FP8_PER_CHANNEL_PER_TOKEN=Format(8, scale=4, math=fp8_math), MXFP8=Format(8, 32, scale=1, math=fp8_math),
@@ -230,7 +230,7 @@ def _modelopt(q, names):
     default = _all_but(stays, None if layers else named(q))
     return _by_entry(q, names, layers, as_wildcard, lambda of: named(_Settings(q | of)), default)
 
-# %% ../../nbs/work/stored_weights.ipynb #d82ebc4c
+# %% ../../nbs/work/stored_weights.ipynb #526da830
 _ao_formats = dict(
     int4weightonly=Format(4, 128, scale=4), int8weightonly=Format(8), float8weightonly=Format(8, scale=4),
     int8dynamicactivationint8weight=Format(8, math="int8"), int8dynamicactivationint4weight=Format(8, 32),
@@ -265,7 +265,7 @@ def _torchao(q, names):
     def default(m): return None if lies_in(m.module, stays) or m.is_table and not tables else whole
     return _by_entry(q, names, {k.removesuffix(".weight"): v for k, v in table.items()}, as_target, of, default)
 
-# %% ../../nbs/work/stored_weights.ipynb #d8b40f30
+# %% ../../nbs/work/stored_weights.ipynb #b86087ea
 def _hqq_format(q):
     of = q.inner("weight_quant_params") if "weight_quant_params" in q else q
     bits = of.bits("nbits", "bits", among=(8, 4, 3, 2, 1), default=4)
@@ -286,7 +286,7 @@ def _hqq(q, names):
         dict.fromkeys(tags, None if own else _hqq_format(given))
     return lambda m: None if m.is_table or tag(m.module) in skipped else formats.get(tag(m.module))
 
-# %% ../../nbs/work/stored_weights.ipynb #7ec51d1b
+# %% ../../nbs/work/stored_weights.ipynb #c98fba41
 def _aqlm(q, names):
     inputs, outputs, books = (q.size(n, default=d) or 1 for n, d in (
         ("in_group_size", 8), ("out_group_size", 1), ("num_codebooks", 1)))
@@ -330,7 +330,7 @@ def _spqr(q, names):
         return Format(3, scale=0, fixed=whole - m.outputs * m.inputs * 3 / 8)
     return format_of
 
-# %% ../../nbs/work/stored_weights.ipynb #4ac76652
+# %% ../../nbs/work/stored_weights.ipynb #eaadd4ca
 def _mxfp4_experts(q, names):
     stays = _staying(q, names)
     return lambda m: _mxfp4 if m.is_expert and not lies_in(m.module, stays) else None
@@ -370,7 +370,7 @@ def _gemma(q, names):
         return replace(found(m), fixed=0) if m.is_table else found(m)
     return format_of
 
-# %% ../../nbs/work/stored_weights.ipynb #4c06f2a2
+# %% ../../nbs/work/stored_weights.ipynb #e182dd24
 _quark_bits = {"fp8_e4m3": 8, "fp8_e5m2": 8, "int8": 8, "uint8": 8, "int4": 4, "uint4": 4, "fp4": 4, "int3": 3, "int2": 2,
                "fp6_e3m2": 6, "fp6_e2m3": 6}
 
@@ -395,7 +395,7 @@ def _quark(q, names):
     table = {k: v for k, v in q.inner("layer_quant_config").items() if k != "quant_method"}
     return _by_entry(q, names, table, as_wildcard, lambda v: _quark_format(_Settings(v)), default)
 
-# %% ../../nbs/work/stored_weights.ipynb #035a6924
+# %% ../../nbs/work/stored_weights.ipynb #3b807c8f
 _methods = {"gptq": _gptq, "gptq_marlin": _gptq, "awq": _awq, "awq_marlin": _awq, "bitsandbytes": _bitsandbytes,
     "fp8": _fp8, "mxfp8": _fp8, "fbgemm_fp8": _plain(Format(8, scale=4, math=fp8_math)), "compressed-tensors": _compressed,
     "modelopt": _modelopt, "modelopt_fp4": _modelopt, "torchao": _torchao, "hqq": _hqq, "quanto": _quanto,
@@ -404,7 +404,7 @@ _methods = {"gptq": _gptq, "gptq_marlin": _gptq, "awq": _awq, "awq_marlin": _awq
     "fouroversix": _four_bits, "quark": _quark, "nvfp4": _plain(_nvfp4), "metal": _affine((2, 4, 8), 64),
     "sinq": _affine((1, 2, 3, 4, 5, 6, 8), 64, per_input=2), "gemma": _gemma}
 
-# %% ../../nbs/work/stored_weights.ipynb #a1cc6ed5
+# %% ../../nbs/work/stored_weights.ipynb #a00af6e5
 @dataclass(frozen=True)
 class StoredWeights:
     "The weights of a model that are stored in another form than the model has them."
@@ -433,7 +433,7 @@ class StoredWeights:
         if not self.bytes: return self.notes
         return [f"weights as the checkpoint stores them: matrices in {self.bits} bits, multiplied in {dtype}", *self.notes]
 
-# %% ../../nbs/work/stored_weights.ipynb #0b58cf94
+# %% ../../nbs/work/stored_weights.ipynb #c1a90eb7
 def quantization_of(config)->dict|None:
     "Return what a configuration of transformers says of its quantization; `None` where it says nothing."
     inner = config.get_text_config() if hasattr(config, "get_text_config") else config
@@ -462,7 +462,7 @@ def _in_format(names, format_of):
                           for m, f in formats)
     return StoredWeights(found, tuple(used), tuple(names.unknown))
 
-# %% ../../nbs/work/stored_weights.ipynb #3d3d47f3
+# %% ../../nbs/work/stored_weights.ipynb #b699f5e5
 def stored_weights(
     model:nn.Module,       # Of transformers, as its configuration says
     fmt:Format|None=None,  # Of all matrices but that of the logits; None: as the configuration says
@@ -480,7 +480,7 @@ def stored_weights(
     except (TypeError, KeyError, AttributeError, IndexError) as error:
         raise ValueError(f"quantization_config={found} cannot be read: {type(error).__name__}: {error}") from error
 
-# %% ../../nbs/work/stored_weights.ipynb #8e09071f
+# %% ../../nbs/work/stored_weights.ipynb #b3c0615d
 def stored_without_data(
     model:nn.Module,
 )->StoredWeights:
