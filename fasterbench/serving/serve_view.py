@@ -73,7 +73,7 @@ class ServePoint:
     interval_s: tuple[Number, ...]=() # From p10 to p90 of it, s
     parts_s: dict[str, Number]=field(default_factory=dict) # What it is made of, s
     eager_flops: Number|None=None # Of contractions that the model's code runs, on all devices, FLOP
-    first_s: Number|None=None # Expected time to the first token of a request, s; None: not known
+    first_s: Number|None=None # Least time to the first token of a request: of the forward of its prompt, s
     requests_per_s: Number|None=None # Expected requests that a server answers in a second, 1/s
 
     @property
@@ -117,8 +117,8 @@ _in_serve_table = [
     Field("tokens_per_s", "1/s", "tokens/s at limit", "amount", "tokens per second of all sequences, at the limit"),
     Field("expected_per_s", "1/s", "tokens/s expected", "amount", "expected tokens per second of all sequences",
           "expected tokens/s"),
-    Field("first_s", "s", "first token", "si", "expected time to the first token of a request"),
-    Field("requests_per_s", "1/s", "requests/s", "amount", "expected requests answered per second"),
+    Field("first_s", "s", "first token, limit", "si", "minimum time to the first token of a request"),
+    Field("requests_per_s", "1/s", "requests/s", "fixed", "expected requests answered per second"),
     Field("utilization", "", "decode utilization", "share", "limit ÷ expected time of the decode alone"),
     Field("bound", "", "bound", meaning="what sets the limit: compute, memory or network"),
     Field("fits", "", "fits", "flag", "whether weights and KV cache fit in the device's memory"),
@@ -139,7 +139,7 @@ _serve_fields = {f.name: f for f in (*_in_serve_table,
     Field("at", "", "at", meaning="position in decode: middle or end of the output"),
     Field("tokens", "", "new tokens", "count", "new tokens of all sequences"),
     Field("bytes", "B", "bytes", "si", "bytes from which the limit is computed"))}
-_leave_first = ("low_s", "high_s", "causal_mfu", "context", "kv_bytes", "weight_bytes", "utilization", "fits",
+_leave_first = ("low_s high_s", "causal_mfu", "context", "kv_bytes", "weight_bytes", "utilization", "fits",
                 "tokens_per_s", "limit_s", "bound", "mfu", "mbu")   # Of a table that is wider than the terminal
 _first_of_serve = ("name", "batch", "limit_s", "expected_s", "low_s", "high_s", "expected_per_s", "first_s", "requests_per_s",
                    "utilization", "bound", "fits",
@@ -280,12 +280,12 @@ schema, version = "fasterbench.serve", 1
 class _ServingView(View):
     "Served models: lines about them, then caveats."
     file = "serve"
-    leave = ()               # Columns that a narrow table leaves out, in this order
+    leave = ()               # Columns that a narrow table leaves out, in this order; several that go together
 
     def text(self)->str:
         "Return the rows as a table, in the width of the terminal."
         for n in range(len(self.leave) + 1):
-            table = self._table(self.leave[:n])
+            table = self._table(" ".join(self.leave[:n]).split())
             if table.fits(): break
         return table.text()
 
@@ -398,9 +398,9 @@ class ServeResult(_ServingView):
 
 # %% ../../nbs/serving/serve_view.ipynb #f7f9c5e7
 def first_told(p)->str:
-    "Say how long a request waits for its first token, and how many are answered in a second; nothing that is unknown."
-    if not p.first_s: return ""
-    return f"; first token after {format_si(p.first_s, 's')}, {p.requests_per_s:.3g} requests/s"
+    "Say when a request has its first token at the earliest, and how many are answered in a second, where it is known."
+    rate = f", {p.requests_per_s:.3g} requests/s" if p.requests_per_s else ""
+    return f"; first token after at least {format_si(p.first_s, 's')}{rate}" if p.first_s else ""
 
 def _bounds_text(bounds_from):
     "Say in one line what bounds each phase; the middle and the end of decode together where they are alike."
@@ -428,7 +428,7 @@ class ServeOption:
     limit_price: Number|None=None         # Of a million tokens at the limit
     bound: str=""            # What the limit is made of: "memory", "compute" or "network"
     parts_s: dict[str, Number]=field(default_factory=dict) # What the expected time is made of, s
-    first_s: Number|None=None # Expected time to the first token, s
+    first_s: Number|None=None # Least time to the first token, s
     requests_per_s: Number|None=None # That all its devices answer, 1/s
     price: Number|None=None  # Of a device for an hour
     input_price: Number|None=None  # Of a million tokens of prompts, by the time of their prefill
@@ -460,7 +460,7 @@ class ServeOption:
     @property
     def per_request(self)->float|None: return 1 / self.expected_s if self.expected_s else None
 
-_leave_of_options = ("per_request", "ratio_interval", "low_s", "high_s", "most_batch", "limit_price", "limit_s", "bound",
+_leave_of_options = ("per_request", "ratio_interval", "low_s high_s", "most_batch", "limit_price", "limit_s", "bound",
                      "ratio", "price", "limit_per_device")
 _option_fields = {f.name: f for f in (
     Field("marked", "", "devices", meaning="devices that share the model; * no published run checked the device"),
@@ -471,8 +471,8 @@ _option_fields = {f.name: f for f in (
     Field("expected_s", "s", "time per token", "si", "expected time per output token of a request", "expected"),
     Field("low_s", "s", "p10", "si"), Field("high_s", "s", "p90", "si"),
     Field("per_request", "1/s", "tokens/s per request", "amount", "expected tokens/s of one request", "tok/s req."),
-    Field("first_s", "s", "first token", "si", "expected time to the first token of a request"),
-    Field("requests_per_s", "1/s", "requests/s", "amount", "expected requests per second of all its devices"),
+    Field("first_s", "s", "first token, limit", "si", "minimum time to the first token of a request"),
+    Field("requests_per_s", "1/s", "requests/s", "fixed", "expected requests per second of all its devices"),
     Field("limit_per_device", "1/s", "tokens/s per device, limit", "amount", "",
           "tok/s dev. limit"),
     Field("expected_per_device", "1/s", "tokens/s per device, expected", "amount", "",
