@@ -21,7 +21,8 @@ def _config(text):
     raise typer.BadParameter(f"{text!r} does not name a language model; the forms are transformers:FOLDER, "
                              f"transformers:config.json and an id of the hub, OWNER/NAME")
 
-Config = Annotated[str, typer.Argument(help="transformers:FOLDER, transformers:config.json, or the id of a model in the hub's local cache", parser=_config,
+_of_model = "transformers:FOLDER, transformers:config.json, or the id of a model in the hub's local cache"
+Config = Annotated[str, typer.Argument(help=_of_model, parser=_config,
                                        metavar="MODEL")]
 
 def _measured_rates(text):
@@ -44,7 +45,7 @@ def _prices_of(text):
     "Return the price, or one for each device."
     if text is None: return None
     try: prices = [float(p) for p in text.split(",")]
-    except ValueError: usage_error(f"{text!r} is not a list of prices; they are separated by commas: 2.5,3.5", "--price")
+    except ValueError: usage_error(f"{text!r} is not a list of prices, such as 2.5,3.5", "--price")
     return prices if len(prices) > 1 else prices[0]
 
 def _about_option(text):
@@ -88,7 +89,7 @@ def serve_verb(
     degrees = several_whole(tensor_parallel, "numbers of devices", "1,2,4", "--tensor-parallel")
     def one(values): return values if len(values) > 1 else values[0]
     try: result = serve(model, prompt, new, batch and batch_sizes(batch), one(places), tensor_parallel=one(degrees),
-                        tpot=tpot, price=_prices_of(price), weights=weights, math=math, cache_bytes=_cache_element(cache),
-                        engine=engine, network=network, measured=_measured_rates(measured))
+                        tpot=tpot, price=_prices_of(price), weights=weights, math=math,
+                        cache_bytes=_cache_element(cache), engine=engine, network=network, measured=_measured_rates(measured))
     except ValueError as error: usage_error(*_about_option(str(error)))
     show(result, json, csv, html)

@@ -141,8 +141,8 @@ _serve_fields = {f.name: f for f in (*_in_serve_table,
     Field("bytes", "B", "bytes", "si", "bytes from which the limit is computed"))}
 _leave_first = ("low_s high_s", "causal_mfu", "context", "kv_bytes", "weight_bytes", "utilization", "fits",
                 "tokens_per_s", "limit_s", "bound", "mfu", "mbu")   # Of a table that is wider than the terminal
-_first_of_serve = ("name", "batch", "limit_s", "expected_s", "low_s", "high_s", "expected_per_s", "first_s", "requests_per_s",
-                   "utilization", "bound", "fits",
+_first_of_serve = ("name", "batch", "limit_s", "expected_s", "low_s", "high_s", "expected_per_s", "first_s",
+                   "requests_per_s", "utilization", "bound", "fits",
                    "tokens_per_s", "measured_per_s", "mfu", "mbu")
 
 # %% ../../nbs/serving/serve_view.ipynb #5b8ed8e7
@@ -480,8 +480,8 @@ _option_fields = {f.name: f for f in (
     Field("ratio", "", "ratio to first", "ratio", "tokens/s per device ÷ that of the first row", "/first"),
     Field("ratio_interval", "", "ratio p10 to p90", meaning="the ratio's 80 % interval"),
     Field("price", "", "price per device-hour", "fixed", "", "price/h"),
-    Field("input_price", "", "price per 1M tokens in", "fixed", "price of the prefill of a million tokens", "price/M in"),
-    Field("output_price", "", "price per 1M tokens out", "fixed", "price of a million generated tokens", "price/M out"),
+    Field("input_price", "", "price per 1M tokens in", "fixed", "", "price/M in"),
+    Field("output_price", "", "price per 1M tokens out", "fixed", "", "price/M out"),
     Field("limit_price", "", "price per 1M tokens, limit", "fixed", "", "price/M limit"))}
 
 # %% ../../nbs/serving/serve_view.ipynb #5e000022
@@ -533,12 +533,14 @@ class ServeSeries(_ServingView):
         limit = f"{best.bound}-bound limit {format_si(best.limit_per_device)}".removeprefix("-bound ")
         more = f" expected{best.interval_text}, {limit}" if expected else " at the limit"
         most = f"most tokens/s per device: {best.name}, batch {best.batch}, {format_si(rate(best))} tokens/s{more}"
-        each = [f"per output token {equation_of(best.expected_s, best.parts_s)}{first_told(best)}"] if best.parts_s else []
+        sums = best.parts_s and equation_of(best.expected_s, best.parts_s)
+        each = [f"per output token {sums}{first_told(best)}"] if sums else []
         def cost(o): return o.output_price or o.limit_price
         least = min(filter(cost, options), key=cost, default=None)
         if least is None: return [most, *each]
         of_input = f", {least.input_price:.3g} in" if least.input_price else ""
-        return [most, f"lowest price per 1M tokens: {least.name}, batch {least.batch}, {cost(least):.3g} out{of_input}", *each]
+        cheapest = f"{least.name}, batch {least.batch}, {cost(least):.3g} out{of_input}"
+        return [most, f"lowest price per 1M tokens: {cheapest}", *each]
 
     def _table(self, without=()):
         first = len(self.told) + 1
