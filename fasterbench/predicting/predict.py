@@ -245,7 +245,8 @@ def _as_compiled(run, calls, model, sample, target, progress, kernels):
 def _stored_note(stored, dtype, compiled):
     "Return lines on weights that a checkpoint stores in fewer bits: operators read them so, generated kernels do not."
     if not stored.bytes or not compiled: return stored.lines(dtype)
-    return [f"compiled kernels read weights in {dtype}; the checkpoint stores matrices in {stored.bits} bits", *stored.notes]
+    read = f"compiled kernels read weights in {dtype}; the checkpoint stores matrices in {stored.bits} bits"
+    return [read, *stored.notes]
 
 def _predicted_result(model, run, forecast, like, compiled, autocast):
     "Return a forecast as a result; with `like`, at the utilization of its rows."
