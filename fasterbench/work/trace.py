@@ -491,6 +491,19 @@ class Tracer(Watcher):
 
     def run(self, op, args, kwargs): return op(*args, **kwargs)
 
+    def lesser(self, functions, operands): return min(functions, key=lambda f: self._cost(f, operands))
+
+    def _cost(self, function, operands):
+        "Return the FLOPs and the bytes of `function`, which is run and not recorded."
+        before = dict(vars(self))
+        self._calls, self.memory, self._visits = [], SharedBlocks(), _Visits(self._visits.owners)
+        self.outside, self._unsettled = Outside(self.memory.left), None
+        try:
+            function(*operands)
+            return (sum(c.flops or 0 for c in self.calls),
+                    sum(t.bytes for c in self.calls for t in (*c.reads, *c.writes)))
+        finally: vars(self).update(before)
+
 # %% ../../nbs/work/trace.ipynb #f33fe3ec
 from_outside = {"aten::lift_fresh", "aten::lift"}     # what Python made just now: `torch.tensor([1, 2])`
 
